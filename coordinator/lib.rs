@@ -1,1 +1,5 @@
-//! coordinator
+//! Drives `coordinator-core` with Leases and gRPC: membership, placement, takeover, handoff, the fence.
+
+mod host;
+
+pub use host::{Epoch, Frozen, Gained, RangeHost, RangeId};

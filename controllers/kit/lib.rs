@@ -1,1 +1,34 @@
-//! controllers-kit
+//! What every controller is written with: the trait, what it may see, the plan it returns.
+//!
+//! A controller is a pure function from what is seen to what should be written. It knows nothing of clients, of actors
+//! or of who owns a key; the node asks, fences, writes and retries for it.
+
+mod controller;
+mod descriptor;
+mod key;
+mod plan;
+mod seen;
+mod watches;
+
+pub mod conditions;
+pub mod names;
+pub mod owners;
+pub mod patch;
+pub mod pods;
+pub mod selectors;
+pub mod testing;
+
+pub use controller::{
+    Controller, DynController, Factory, Failure, Memory, Outcome, Refusal, Written,
+};
+pub use descriptor::{Descriptor, Flag, FlagDefault, FlagValue, Flags, Rule, Sharding};
+pub use key::Key;
+pub use plan::{
+    Action, Again, Announcement, Counted, Event, EventType, ObjectRef, Only, PatchKind, Plan,
+    Propagation, Verb,
+};
+pub use seen::{Answer, Answers, Query, Reader, Seen};
+pub use watches::{Change, DynChange, Index, Subscription, Watches};
+
+pub use jiff::{SignedDuration, Timestamp};
+pub use kubernetes_proto::{AnyObject, DynObject, Object, Resource, Str, cast};

@@ -1,1 +1,72 @@
-//! kubernetes-proto
+//! The Kubernetes API's messages, cut down to the fields that controllers read; the numbers are the API's own.
+//!
+//! What is not declared is skipped while decoding. A projection is therefore never sent back whole: writes are patches
+//! that name only what changed. What must survive a copy (a pod template's spec) is kept as bytes.
+
+mod int_or_string;
+pub mod meta;
+mod object;
+mod str;
+
+pub use object::{AnyObject, DynObject, Object, Resource, cast};
+pub use str::Str;
+
+use object::object;
+
+/// `core/v1`.
+pub mod core {
+    #![allow(missing_docs)]
+    include!(concat!(env!("OUT_DIR"), "/k8s.core.rs"));
+}
+
+/// `apps/v1`.
+pub mod apps {
+    #![allow(missing_docs)]
+    include!(concat!(env!("OUT_DIR"), "/k8s.apps.rs"));
+}
+
+/// `batch/v1`.
+pub mod batch {
+    #![allow(missing_docs)]
+    include!(concat!(env!("OUT_DIR"), "/k8s.batch.rs"));
+}
+
+object!(core::Pod, "", "v1", "Pod", "pods", true);
+object!(core::Namespace, "", "v1", "Namespace", "namespaces", false);
+object!(
+    core::ServiceAccount,
+    "",
+    "v1",
+    "ServiceAccount",
+    "serviceaccounts",
+    true
+);
+object!(core::ConfigMap, "", "v1", "ConfigMap", "configmaps", true);
+object!(
+    apps::Deployment,
+    "apps",
+    "v1",
+    "Deployment",
+    "deployments",
+    true
+);
+object!(
+    apps::ReplicaSet,
+    "apps",
+    "v1",
+    "ReplicaSet",
+    "replicasets",
+    true
+);
+object!(batch::Job, "batch", "v1", "Job", "jobs", true);
+
+/// Whether a field need not stand in JSON.
+fn is_default<T: Default + PartialEq>(value: &T) -> bool {
+    *value == T::default()
+}
+
+/// The four bytes before every protobuf body of the API.
+pub const MAGIC: &[u8; 4] = b"k8s\0";
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,191 @@
+//! The trait, and its form for the node, which holds controllers of any kind side by side.
+
+use std::any::Any;
+
+use kubernetes_proto::Str;
+use serde::{Serialize, de::DeserializeOwned};
+
+use crate::{Action, Descriptor, Flags, Key, Plan, Query, Seen, Watches};
+
+/// A control loop: a pure function from what is seen to what should be written.
+pub trait Controller: Send + Sync + 'static {
+    /// Travels with a key when its owner changes. Losing it must be safe, only slower.
+    type Memory: Default + Serialize + DeserializeOwned + Send + 'static;
+    /// Name, aliases, sharding, flags, rules: what `--help`, deploy/ and the docs are made from.
+    fn describe() -> Descriptor;
+    /// With the flags' values.
+    fn new(flags: &Flags) -> Self;
+    /// Which kinds are watched, and which keys an object of each wakes.
+    fn watch(&self, on: &mut Watches);
+    /// What the cache can't answer. Fetched before `plan`.
+    fn ask(&self, _key: &Key, _seen: &Seen<'_>) -> Vec<Query> {
+        Vec::new()
+    }
+    /// Decides. Same inputs, same plan: no clock but `seen.now`, no randomness, no I/O.
+    ///
+    /// # Errors
+    /// Where the key can't be decided now.
+    fn plan(&self, key: &Key, seen: &Seen<'_>, memory: &mut Self::Memory) -> Result<Plan, Refusal>;
+    /// Hears what became of each action, before the next plan.
+    fn learn(&self, _outcome: &Outcome<'_>, _memory: &mut Self::Memory) {}
+}
+
+/// Why a key can't be decided now.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum Refusal {
+    /// Nothing helps but a change of what is watched: no retry, no error counted.
+    #[error("waits for a change: {0}")]
+    Wait(String),
+    /// Tried again with back-off.
+    #[error("{0}")]
+    Retry(String),
+}
+
+/// What became of one action.
+pub struct Outcome<'a> {
+    /// The action.
+    pub action: &'a Action,
+    /// What came of it.
+    pub result: Result<Written, &'a Failure>,
+}
+
+/// What a write left behind.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Written {
+    /// The object's uid.
+    pub uid: Str,
+    /// Its new resourceVersion: the mark that the cache must reach. For a delete 0 where the server did not say.
+    pub resource_version: u64,
+}
+
+/// Why a write did not happen.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum Failure {
+    /// The object has changed since it was seen, or another has its name. No error: the cache will catch up.
+    #[error("{0}")]
+    Conflict(String),
+    /// An object of that name exists already.
+    #[error("{0}")]
+    AlreadyExists(String),
+    /// There is no such object (any more).
+    #[error("{0}")]
+    NotFound(String),
+    /// The namespace is being deleted: no create can succeed there.
+    #[error("{0}")]
+    NamespaceTerminating(String),
+    /// Forbidden: quota, policy, RBAC.
+    #[error("{0}")]
+    Forbidden(String),
+    /// Invalid: a retry can't help before a change.
+    #[error("{0}")]
+    Invalid(String),
+    /// The answer did not come: the write may have happened or not.
+    #[error("{0}")]
+    Timeout(String),
+    /// Any other.
+    #[error("{0}")]
+    Other(String),
+    /// An earlier batch or stage failed: it was not tried.
+    #[error("not tried: an earlier write of the same plan failed")]
+    Skipped,
+    /// The range is not this replica's any more: it was not sent.
+    #[error("not sent: the range has another owner")]
+    Fenced,
+}
+
+/// A key's memory, of whatever controller.
+pub type Memory = Box<dyn Any + Send>;
+
+/// [`Controller`] without its type, for the node.
+pub trait DynController: Send + Sync {
+    /// As [`Controller::describe`].
+    fn descriptor(&self) -> &Descriptor;
+    /// As [`Controller::watch`].
+    fn watches(&self) -> Watches;
+    /// As [`Controller::ask`].
+    fn ask(&self, key: &Key, seen: &Seen<'_>) -> Vec<Query>;
+    /// As [`Controller::plan`].
+    ///
+    /// # Errors
+    /// Those of [`Controller::plan`].
+    fn plan(&self, key: &Key, seen: &Seen<'_>, memory: &mut Memory) -> Result<Plan, Refusal>;
+    /// As [`Controller::learn`].
+    fn learn(&self, outcome: &Outcome<'_>, memory: &mut Memory);
+    /// A fresh memory.
+    fn new_memory(&self) -> Memory;
+    /// A memory for the handoff; `None` where it says nothing that a fresh one does not.
+    fn pack(&self, memory: &Memory) -> Option<Vec<u8>>;
+    /// A memory from a handoff; a fresh one where the bytes can't be read (another version's).
+    fn unpack(&self, bytes: &[u8]) -> Memory;
+}
+
+struct Held<C> {
+    controller: C,
+    descriptor: Descriptor,
+}
+
+impl<C: Controller> Held<C> {
+    fn memory<'a>(&self, memory: &'a mut Memory) -> &'a mut C::Memory {
+        memory.downcast_mut().unwrap_or_else(|| {
+            panic!(
+                "{} was given the memory of another controller",
+                self.descriptor.name
+            )
+        })
+    }
+}
+
+impl<C: Controller> DynController for Held<C> {
+    fn descriptor(&self) -> &Descriptor {
+        &self.descriptor
+    }
+    fn watches(&self) -> Watches {
+        let mut watches = Watches::default();
+        self.controller.watch(&mut watches);
+        watches
+    }
+    fn ask(&self, key: &Key, seen: &Seen<'_>) -> Vec<Query> {
+        self.controller.ask(key, seen)
+    }
+    fn plan(&self, key: &Key, seen: &Seen<'_>, memory: &mut Memory) -> Result<Plan, Refusal> {
+        self.controller.plan(key, seen, self.memory(memory))
+    }
+    fn learn(&self, outcome: &Outcome<'_>, memory: &mut Memory) {
+        self.controller.learn(outcome, self.memory(memory));
+    }
+    fn new_memory(&self) -> Memory {
+        Box::new(C::Memory::default())
+    }
+    fn pack(&self, memory: &Memory) -> Option<Vec<u8>> {
+        let bytes = serde_json::to_vec(memory.downcast_ref::<C::Memory>()?).ok()?;
+        let fresh = serde_json::to_vec(&C::Memory::default()).ok()?;
+        (bytes != fresh).then_some(bytes)
+    }
+    fn unpack(&self, bytes: &[u8]) -> Memory {
+        Box::new(serde_json::from_slice::<C::Memory>(bytes).unwrap_or_default())
+    }
+}
+
+/// How the node comes by a controller: one line of a group's registry.
+#[derive(Clone, Copy)]
+pub struct Factory {
+    /// As [`Controller::describe`].
+    pub describe: fn() -> Descriptor,
+    /// As [`Controller::new`].
+    pub build: fn(&Flags) -> Box<dyn DynController>,
+}
+
+impl Factory {
+    /// Of a controller.
+    pub const fn of<C: Controller>() -> Self {
+        Self {
+            describe: C::describe,
+            build: |flags| {
+                Box::new(Held {
+                    controller: C::new(flags),
+                    descriptor: C::describe(),
+                })
+            },
+        }
+    }
+}

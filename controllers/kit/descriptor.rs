@@ -1,0 +1,285 @@
+//! What a controller is called and needs: flags, RBAC, metrics, documentation and placement are made from it.
+
+use std::{collections::BTreeMap, time::Duration};
+
+use kubernetes_proto::Str;
+
+use crate::Key;
+
+/// Which part of a key decides its range.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Sharding {
+    /// `namespace/name`: objects of one name live together.
+    ByObject,
+    /// The namespace alone, where a decision needs all of it in one place.
+    ByNamespace,
+    /// One key for the whole cluster; placed by the controller's name.
+    Single,
+}
+
+/// A flag's default, which also gives its type.
+#[derive(Clone, Debug, PartialEq)]
+pub enum FlagDefault {
+    /// A whole number.
+    Int(i64),
+    /// true or false.
+    Bool(bool),
+    /// A duration, written as Go writes it (`1m30s`).
+    Duration(Duration),
+    /// A text.
+    Text(&'static str),
+    /// A file's path; its content is read at start and handed to the controller.
+    File,
+}
+
+/// One command-line flag of a controller, named as upstream names it, without the dashes.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Flag {
+    /// The name.
+    pub name: &'static str,
+    /// Default and type.
+    pub default: FlagDefault,
+    /// One sentence for `--help`.
+    pub help: &'static str,
+}
+
+/// A flag's value as given.
+#[derive(Clone, Debug, PartialEq)]
+pub enum FlagValue {
+    /// A whole number.
+    Int(i64),
+    /// true or false.
+    Bool(bool),
+    /// A duration.
+    Duration(Duration),
+    /// A text.
+    Text(String),
+    /// A file's content; `None` where no path was given.
+    File(Option<Vec<u8>>),
+}
+
+/// The values of all flags that controllers declared.
+#[derive(Clone, Debug, Default)]
+pub struct Flags {
+    values: BTreeMap<&'static str, FlagValue>,
+}
+
+impl Flags {
+    /// The defaults of some descriptors.
+    pub fn defaults<'a>(descriptors: impl IntoIterator<Item = &'a Descriptor>) -> Self {
+        let mut flags = Self::default();
+        for flag in descriptors
+            .into_iter()
+            .flat_map(|descriptor| &descriptor.flags)
+        {
+            let value = match &flag.default {
+                FlagDefault::Int(number) => FlagValue::Int(*number),
+                FlagDefault::Bool(truth) => FlagValue::Bool(*truth),
+                FlagDefault::Duration(duration) => FlagValue::Duration(*duration),
+                FlagDefault::Text(text) => FlagValue::Text((*text).to_owned()),
+                FlagDefault::File => FlagValue::File(None),
+            };
+            flags.values.insert(flag.name, value);
+        }
+        flags
+    }
+
+    /// Sets a value.
+    pub fn set(&mut self, name: &'static str, value: FlagValue) {
+        self.values.insert(name, value);
+    }
+
+    /// All values by name: for `/configz`.
+    pub fn iter(&self) -> impl Iterator<Item = (&'static str, &FlagValue)> {
+        self.values.iter().map(|(name, value)| (*name, value))
+    }
+
+    /// A number. Panics where no descriptor declared the flag with that type: a mistake of the controller's author,
+    /// found by its first test.
+    pub fn int(&self, name: &str) -> i64 {
+        match self.values.get(name) {
+            Some(FlagValue::Int(number)) => *number,
+            other => panic!("flag {name} is not declared as a number but {other:?}"),
+        }
+    }
+
+    /// true or false. Panics as [`Flags::int`].
+    pub fn bool(&self, name: &str) -> bool {
+        match self.values.get(name) {
+            Some(FlagValue::Bool(truth)) => *truth,
+            other => panic!("flag {name} is not declared as true or false but {other:?}"),
+        }
+    }
+
+    /// A duration. Panics as [`Flags::int`].
+    pub fn duration(&self, name: &str) -> Duration {
+        match self.values.get(name) {
+            Some(FlagValue::Duration(duration)) => *duration,
+            other => panic!("flag {name} is not declared as a duration but {other:?}"),
+        }
+    }
+
+    /// A text. Panics as [`Flags::int`].
+    pub fn text(&self, name: &str) -> &str {
+        match self.values.get(name) {
+            Some(FlagValue::Text(text)) => text,
+            other => panic!("flag {name} is not declared as a text but {other:?}"),
+        }
+    }
+
+    /// A file's content. Panics as [`Flags::int`].
+    pub fn file(&self, name: &str) -> Option<&[u8]> {
+        match self.values.get(name) {
+            Some(FlagValue::File(content)) => content.as_deref(),
+            other => panic!("flag {name} is not declared as a file but {other:?}"),
+        }
+    }
+}
+
+/// One rule of a controller's RBAC role. Events are granted to all and need no rule.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Rule {
+    /// API group; empty for the core group.
+    pub group: &'static str,
+    /// Resource, or `resource/subresource`.
+    pub resource: &'static str,
+    /// Verbs.
+    pub verbs: &'static [&'static str],
+}
+
+/// What a controller is called and needs.
+#[derive(Clone, Debug)]
+pub struct Descriptor {
+    /// Upstream's canonical name, as in `deployment-controller`.
+    pub name: &'static str,
+    /// Upstream's old names, accepted by `--controllers`.
+    pub aliases: &'static [&'static str],
+    /// The service account in kube-system; also the events' source component unless [`Descriptor::event_source`] says
+    /// otherwise.
+    pub service_account: &'static str,
+    /// The `source.component` of its events.
+    pub event_source: &'static str,
+    /// The `name` label of its `workqueue_*` metrics.
+    pub queue: &'static str,
+    /// Which part of a key decides its range.
+    pub sharding: Sharding,
+    /// The flag that says how many keys one replica works on at once, and its default.
+    pub workers: Option<(&'static str, i64)>,
+    /// How many keys one replica works on at once where no flag says so.
+    pub workers_fixed: usize,
+    /// Whether `--controllers=*` includes it.
+    pub on_by_default: bool,
+    /// Its flags, the one of `workers` included.
+    pub flags: Vec<Flag>,
+    /// Its RBAC rules.
+    pub rules: Vec<Rule>,
+    /// Where it differs from upstream: one sentence each, for controllers/README.md.
+    pub differences: Vec<&'static str>,
+}
+
+impl Descriptor {
+    /// A controller with upstream's canonical name; its alias, service account and queue are that name until said
+    /// otherwise, and it works on one key at a time.
+    pub fn new(name: &'static str, sharding: Sharding) -> Self {
+        Self {
+            name,
+            aliases: &[],
+            service_account: name,
+            event_source: name,
+            queue: name,
+            sharding,
+            workers: None,
+            workers_fixed: 1,
+            on_by_default: true,
+            flags: Vec::new(),
+            rules: Vec::new(),
+            differences: Vec::new(),
+        }
+    }
+
+    /// Old names.
+    #[must_use]
+    pub fn aliases(mut self, aliases: &'static [&'static str]) -> Self {
+        self.aliases = aliases;
+        self
+    }
+
+    /// The service account.
+    #[must_use]
+    pub fn service_account(mut self, name: &'static str) -> Self {
+        self.service_account = name;
+        self
+    }
+
+    /// The events' source component.
+    #[must_use]
+    pub fn event_source(mut self, name: &'static str) -> Self {
+        self.event_source = name;
+        self
+    }
+
+    /// The queue's name in metrics.
+    #[must_use]
+    pub fn queue(mut self, name: &'static str) -> Self {
+        self.queue = name;
+        self
+    }
+
+    /// The flag that says how many keys are worked on at once.
+    #[must_use]
+    pub fn workers(mut self, flag: &'static str, default: i64, help: &'static str) -> Self {
+        self.workers = Some((flag, default));
+        self.flag(flag, FlagDefault::Int(default), help)
+    }
+
+    /// How many keys are worked on at once, where upstream has no flag for it.
+    #[must_use]
+    pub fn workers_fixed(mut self, count: usize) -> Self {
+        self.workers_fixed = count;
+        self
+    }
+
+    /// A flag.
+    #[must_use]
+    pub fn flag(mut self, name: &'static str, default: FlagDefault, help: &'static str) -> Self {
+        self.flags.push(Flag {
+            name,
+            default,
+            help,
+        });
+        self
+    }
+
+    /// An RBAC rule.
+    #[must_use]
+    pub fn rule(
+        mut self,
+        group: &'static str,
+        resource: &'static str,
+        verbs: &'static [&'static str],
+    ) -> Self {
+        self.rules.push(Rule {
+            group,
+            resource,
+            verbs,
+        });
+        self
+    }
+
+    /// A difference from upstream.
+    #[must_use]
+    pub fn differs(mut self, how: &'static str) -> Self {
+        self.differences.push(how);
+        self
+    }
+
+    /// The text that is hashed to find a key's range.
+    pub fn shard_text(&self, key: &Key) -> Str {
+        match self.sharding {
+            Sharding::ByObject => Str::from(key.to_string()),
+            Sharding::ByNamespace if key.namespace.is_empty() => key.name.clone(),
+            Sharding::ByNamespace => key.namespace.clone(),
+            Sharding::Single => Str::from(self.name),
+        }
+    }
+}

@@ -1,0 +1,61 @@
+//! What a controller reconciles.
+
+use std::fmt;
+
+use kubernetes_proto::{Object, Str, meta::ObjectMeta};
+use serde::{Deserialize, Serialize};
+
+/// One key of a controller: an object by namespace and name, a namespace, or one fixed name.
+#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
+pub struct Key {
+    /// Empty for what is cluster-scoped.
+    pub namespace: Str,
+    /// The name.
+    pub name: Str,
+}
+
+impl Key {
+    /// Of an object in a namespace.
+    pub fn new(namespace: impl Into<Str>, name: impl Into<Str>) -> Self {
+        Self {
+            namespace: namespace.into(),
+            name: name.into(),
+        }
+    }
+
+    /// Of something cluster-scoped.
+    pub fn cluster(name: impl Into<Str>) -> Self {
+        Self::new("", name)
+    }
+
+    /// Of an object by its metadata.
+    pub fn of_meta(meta: &ObjectMeta) -> Self {
+        Self {
+            namespace: meta.namespace.clone(),
+            name: meta.name.clone(),
+        }
+    }
+
+    /// Of an object.
+    pub fn of<T: Object>(object: &T) -> Self {
+        Self::of_meta(object.metadata())
+    }
+
+    /// `namespace/name`, or the name alone; the inverse of `Display`.
+    pub fn parse(text: &str) -> Self {
+        match text.split_once('/') {
+            Some((namespace, name)) => Self::new(namespace, name),
+            None => Self::cluster(text),
+        }
+    }
+}
+
+impl fmt::Display for Key {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        if self.namespace.is_empty() {
+            f.pad(&self.name)
+        } else {
+            write!(f, "{}/{}", self.namespace, self.name)
+        }
+    }
+}

@@ -1,0 +1,412 @@
+//! What one reconcile would write. A plan is data: it can be compared, printed, refused and replayed.
+
+use jiff::Timestamp;
+use kubernetes_proto::{Object, Resource, Str};
+use serde_json::Value;
+
+use crate::{Key, patch};
+
+/// What one reconcile would write.
+#[derive(Clone, Debug, Default, PartialEq)]
+pub struct Plan {
+    /// Groups of actions. A stage starts when every action of the one before it has succeeded. Within a stage, creates
+    /// start slowly (1, 2, 4 …) and stop at the first batch that fails; other actions run side by side.
+    pub stages: Vec<Vec<Action>>,
+    /// Events that depend on no action.
+    pub events: Vec<Event>,
+    /// When the key is looked at again without any change.
+    pub again: Again,
+    /// What was counted to decide on creations and deletions. After a takeover the node checks it against the API
+    /// server before it applies the plan.
+    pub counted: Vec<Counted>,
+}
+
+/// When a key is looked at again without any change.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum Again {
+    /// Not at all.
+    #[default]
+    Never,
+    /// At an instant.
+    At(Timestamp),
+    /// At once after this plan, without back-off.
+    Now,
+}
+
+/// A set of objects whose number a decision rests on.
+#[derive(Clone, Debug, PartialEq, Eq, Hash)]
+pub struct Counted {
+    /// Of which resource.
+    pub resource: &'static Resource,
+    /// In which namespace.
+    pub namespace: Str,
+    /// Which of them: a label selector in the API's text form; empty for all.
+    pub selector: String,
+}
+
+/// What a delete insists on.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Only {
+    /// The object with this uid, whatever changed in it.
+    ThisUid,
+    /// The very version that was seen.
+    ThisVersion,
+}
+
+/// What happens to dependents.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Propagation {
+    /// They are deleted afterwards by the garbage collector.
+    Background,
+    /// They are deleted first.
+    Foreground,
+    /// They stay.
+    Orphan,
+}
+
+/// How a patch is read by the API server.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum PatchKind {
+    /// RFC 7386.
+    Merge,
+    /// Kubernetes' own: lists merge by key. For what only adds to or takes from a list.
+    Strategic,
+}
+
+/// What is done to the API.
+#[derive(Clone, Debug, PartialEq)]
+pub enum Verb {
+    /// Makes an object from its protobuf.
+    Create {
+        /// The object's message, without envelope.
+        body: Vec<u8>,
+    },
+    /// Changes an object; the patch carries uid and resourceVersion as preconditions.
+    Patch {
+        /// Empty for the object itself, or as in `status`.
+        subresource: &'static str,
+        /// How it is read.
+        kind: PatchKind,
+        /// The patch.
+        patch: Value,
+        /// Whether it only reports what was seen: such writes are spaced per key.
+        report: bool,
+    },
+    /// Deletes an object.
+    Delete {
+        /// What it insists on besides the uid.
+        only: Only,
+        /// What happens to dependents.
+        propagation: Propagation,
+        /// Seconds the object may take; `None` for its own default.
+        grace_period_seconds: Option<i64>,
+    },
+}
+
+impl Verb {
+    /// As RBAC names it.
+    pub fn name(&self) -> &'static str {
+        match self {
+            Self::Create { .. } => "create",
+            Self::Patch { .. } => "patch",
+            Self::Delete { .. } => "delete",
+        }
+    }
+}
+
+/// One write.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Action {
+    /// What is done.
+    pub verb: Verb,
+    /// To which resource.
+    pub resource: &'static Resource,
+    /// To which object.
+    pub key: Key,
+    /// Its uid as seen; empty for a create.
+    pub uid: Str,
+    /// Its resourceVersion as seen, sent as a precondition by patches and by deletes of [`Only::ThisVersion`]; 0 for
+    /// none.
+    pub resource_version: u64,
+    /// Events that tell of its success or failure.
+    pub announcement: Option<Box<Announcement>>,
+}
+
+/// Events that tell of an action's success or failure.
+#[derive(Clone, Debug, Default, PartialEq)]
+pub struct Announcement {
+    /// Recorded when the action has succeeded.
+    pub success: Option<Event>,
+    /// Recorded when it has failed otherwise than by a conflict; the error's text is appended to the message.
+    pub failure: Option<Event>,
+}
+
+/// An event's type.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub enum EventType {
+    /// As it should be.
+    Normal,
+    /// Something to look at.
+    Warning,
+}
+
+/// What an event is about.
+#[derive(Clone, Debug, PartialEq, Eq, Hash)]
+pub struct ObjectRef {
+    /// As in `apps/v1`.
+    pub api_version: Str,
+    /// As in `Deployment`.
+    pub kind: Str,
+    /// Its key.
+    pub key: Key,
+    /// Its uid.
+    pub uid: Str,
+    /// Its resourceVersion as seen.
+    pub resource_version: u64,
+}
+
+impl ObjectRef {
+    /// Of an object.
+    pub fn of<T: Object>(object: &T) -> Self {
+        let resource = T::resource();
+        Self {
+            api_version: Str::interned(&resource.api_version()),
+            kind: Str::interned(resource.kind),
+            key: Key::of(object),
+            uid: object.metadata().uid.clone(),
+            resource_version: object.metadata().resource_version,
+        }
+    }
+}
+
+/// An event, as `kubectl describe` shows it.
+#[derive(Clone, Debug, PartialEq, Eq, Hash)]
+pub struct Event {
+    /// What it is about.
+    pub about: ObjectRef,
+    /// Its type.
+    pub r#type: EventType,
+    /// One word, upstream's.
+    pub reason: Str,
+    /// A sentence, upstream's.
+    pub message: String,
+}
+
+impl Event {
+    /// A normal event.
+    pub fn normal<T: Object>(about: &T, reason: &'static str, message: impl Into<String>) -> Self {
+        Self {
+            about: ObjectRef::of(about),
+            r#type: EventType::Normal,
+            reason: Str::interned(reason),
+            message: message.into(),
+        }
+    }
+
+    /// A warning.
+    pub fn warning<T: Object>(about: &T, reason: &'static str, message: impl Into<String>) -> Self {
+        Self {
+            r#type: EventType::Warning,
+            ..Self::normal(about, reason, message)
+        }
+    }
+}
+
+impl Plan {
+    /// Nothing is to be done.
+    pub fn nothing() -> Self {
+        Self::default()
+    }
+
+    /// Whether nothing would be written; a later look may still be wanted.
+    pub fn is_nothing(&self) -> bool {
+        self.stages.iter().all(Vec::is_empty) && self.events.is_empty()
+    }
+
+    /// All actions, stage by stage.
+    pub fn actions(&self) -> impl Iterator<Item = &Action> {
+        self.stages.iter().flatten()
+    }
+
+    /// `create pods/web-1`, one for each action: for tests and logs.
+    pub fn verbs(&self) -> Vec<String> {
+        self.actions().map(Action::to_string).collect()
+    }
+
+    /// Looks again at an instant, or earlier if an earlier one was asked for.
+    #[must_use]
+    pub fn again_at(mut self, at: Timestamp) -> Self {
+        self.look_again_at(at);
+        self
+    }
+
+    /// As [`Plan::again_at`].
+    pub fn look_again_at(&mut self, at: Timestamp) {
+        self.again = match self.again {
+            Again::Now => Again::Now,
+            Again::At(earlier) if earlier <= at => Again::At(earlier),
+            Again::At(_) | Again::Never => Again::At(at),
+        };
+    }
+
+    /// Looks again at once.
+    pub fn look_again_now(&mut self) {
+        self.again = Again::Now;
+    }
+
+    /// Starts a new stage: what follows waits until all before it has succeeded.
+    pub fn then(&mut self) {
+        if self.stages.last().is_some_and(|stage| !stage.is_empty()) {
+            self.stages.push(Vec::new());
+        }
+    }
+
+    /// Says what was counted.
+    pub fn counted<T: Object>(&mut self, namespace: &Str, selector: impl Into<String>) {
+        let counted = Counted {
+            resource: T::resource(),
+            namespace: namespace.clone(),
+            selector: selector.into(),
+        };
+        if !self.counted.contains(&counted) {
+            self.counted.push(counted);
+        }
+    }
+
+    /// Records an event.
+    pub fn event(&mut self, event: Event) {
+        self.events.push(event);
+    }
+
+    /// Adds an action to the last stage; the builders below do so.
+    pub fn act(&mut self, action: Action) -> &mut Action {
+        if self.stages.is_empty() {
+            self.stages.push(Vec::new());
+        }
+        let stage = self.stages.last_mut().expect("there is one now");
+        stage.push(action);
+        stage.last_mut().expect("it was just pushed")
+    }
+
+    /// Makes an object. Its name must be set: one that is derived from its owner makes a second creation of the same
+    /// child collide.
+    pub fn create<T: Object>(&mut self, object: &T) -> &mut Action {
+        self.act(Action {
+            verb: Verb::Create {
+                body: object.encode_to_vec(),
+            },
+            resource: T::resource(),
+            key: Key::of(object),
+            uid: Str::default(),
+            resource_version: 0,
+            announcement: None,
+        })
+    }
+
+    /// Writes the difference of two projections of one object (metadata and spec) as a merge patch. No difference: no
+    /// action.
+    pub fn update<T: Object>(&mut self, old: &T, new: &T) -> Option<&mut Action> {
+        let patch = patch::difference(old, new, patch::Part::Object)?;
+        Some(self.patch(old, "", PatchKind::Merge, patch, false))
+    }
+
+    /// Writes the difference of two projections' `status` to the status subresource. No difference: no action.
+    pub fn update_status<T: Object>(&mut self, old: &T, new: &T) -> Option<&mut Action> {
+        let patch = patch::difference(old, new, patch::Part::Status)?;
+        Some(self.patch(old, "status", PatchKind::Merge, patch, true))
+    }
+
+    /// A patch with the version seen as its precondition.
+    pub fn patch<T: Object>(
+        &mut self,
+        object: &T,
+        subresource: &'static str,
+        kind: PatchKind,
+        patch: Value,
+        report: bool,
+    ) -> &mut Action {
+        self.act(Action {
+            verb: Verb::Patch {
+                subresource,
+                kind,
+                patch,
+                report,
+            },
+            resource: T::resource(),
+            key: Key::of(object),
+            uid: object.metadata().uid.clone(),
+            resource_version: object.metadata().resource_version,
+            announcement: None,
+        })
+    }
+
+    /// Deletes an object.
+    pub fn delete<T: Object>(
+        &mut self,
+        object: &T,
+        only: Only,
+        propagation: Propagation,
+    ) -> &mut Action {
+        self.act(Action {
+            verb: Verb::Delete {
+                only,
+                propagation,
+                grace_period_seconds: None,
+            },
+            resource: T::resource(),
+            key: Key::of(object),
+            uid: object.metadata().uid.clone(),
+            resource_version: object.metadata().resource_version,
+            announcement: None,
+        })
+    }
+}
+
+impl Action {
+    /// Records an event when the action has succeeded.
+    pub fn announce(&mut self, event: Event) -> &mut Self {
+        self.announcement.get_or_insert_default().success = Some(event);
+        self
+    }
+
+    /// Records an event when the action has failed; the error is appended to its message.
+    pub fn announce_failure(&mut self, event: Event) -> &mut Self {
+        self.announcement.get_or_insert_default().failure = Some(event);
+        self
+    }
+
+    /// Leaves the resourceVersion out of a patch's preconditions: for what is right whatever else has changed. The uid
+    /// stays.
+    pub fn whatever_version(&mut self) -> &mut Self {
+        self.resource_version = 0;
+        self
+    }
+
+    /// `resource` or `resource/subresource`, as RBAC names it.
+    pub fn rbac_resource(&self) -> String {
+        match &self.verb {
+            Verb::Patch { subresource, .. } if !subresource.is_empty() => {
+                format!("{}/{subresource}", self.resource.plural)
+            }
+            _ => self.resource.plural.to_owned(),
+        }
+    }
+}
+
+impl std::fmt::Display for Action {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        write!(
+            f,
+            "{} {}/{}",
+            self.verb.name(),
+            self.resource.plural,
+            self.key.name
+        )?;
+        match &self.verb {
+            Verb::Patch { subresource, .. } if !subresource.is_empty() => {
+                write!(f, "/{subresource}")
+            }
+            _ => Ok(()),
+        }
+    }
+}

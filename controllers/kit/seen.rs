@@ -1,0 +1,119 @@
+//! What a controller may look at while it plans.
+
+use std::sync::Arc;
+
+use jiff::Timestamp;
+use kubernetes_proto::{AnyObject, Object, Resource, cast};
+
+use crate::Key;
+
+/// A store of projections. The node's cache is one, `testing::World` another.
+pub trait Reader: Send + Sync {
+    /// One object.
+    fn get(&self, resource: &'static Resource, namespace: &str, name: &str) -> Option<AnyObject>;
+    /// All objects of a namespace, or of the cluster (`None`), in order of namespace and name.
+    fn list(&self, resource: &'static Resource, namespace: Option<&str>) -> Vec<AnyObject>;
+    /// The objects that an index lists under a value, in order of namespace and name. The index must have been declared
+    /// by the controller that asks ([`crate::Watches`]); the owner index ([`crate::Index::OWNER`]) always is.
+    fn indexed(
+        &self,
+        resource: &'static Resource,
+        index: &'static str,
+        value: &str,
+    ) -> Vec<AnyObject>;
+}
+
+/// Something that the cache can't answer; fetched by the node before `plan`.
+#[derive(Clone, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
+pub enum Query {
+    /// One object, read live from the API server, whole, as JSON.
+    Live {
+        /// Its resource.
+        resource: &'static Resource,
+        /// Its key.
+        key: Key,
+    },
+}
+
+/// What came of a query.
+#[derive(Clone, Debug, PartialEq)]
+pub enum Answer {
+    /// The object.
+    Object(Arc<serde_json::Value>),
+    /// There is none.
+    Missing,
+    /// It could not be asked; the text says why.
+    Failed(String),
+}
+
+/// The answers to a controller's queries.
+pub type Answers = std::collections::BTreeMap<Query, Answer>;
+
+/// What a controller sees while it plans one key.
+#[derive(Clone, Copy)]
+pub struct Seen<'a> {
+    reader: &'a dyn Reader,
+    answers: &'a Answers,
+    /// The present, the only clock that a plan may look at.
+    pub now: Timestamp,
+}
+
+impl<'a> Seen<'a> {
+    /// Over a store, with the answers to what was asked.
+    pub fn new(reader: &'a dyn Reader, answers: &'a Answers, now: Timestamp) -> Self {
+        Self {
+            reader,
+            answers,
+            now,
+        }
+    }
+
+    /// One object by its key.
+    pub fn get<T: Object>(&self, key: &Key) -> Option<Arc<T>> {
+        self.reader
+            .get(T::resource(), &key.namespace, &key.name)
+            .and_then(cast)
+    }
+
+    /// All objects of a namespace.
+    pub fn list<T: Object>(&self, namespace: &str) -> Vec<Arc<T>> {
+        self.reader
+            .list(T::resource(), Some(namespace))
+            .into_iter()
+            .filter_map(cast)
+            .collect()
+    }
+
+    /// All objects of the cluster.
+    pub fn all<T: Object>(&self) -> Vec<Arc<T>> {
+        self.reader
+            .list(T::resource(), None)
+            .into_iter()
+            .filter_map(cast)
+            .collect()
+    }
+
+    /// The objects whose controller is the one with this uid.
+    pub fn owned_by<T: Object>(&self, uid: &str) -> Vec<Arc<T>> {
+        self.indexed(crate::Index::OWNER, uid)
+    }
+
+    /// The objects that an index lists under a value.
+    pub fn indexed<T: Object>(&self, index: &'static str, value: &str) -> Vec<Arc<T>> {
+        self.reader
+            .indexed(T::resource(), index, value)
+            .into_iter()
+            .filter_map(cast)
+            .collect()
+    }
+
+    /// The answer to a query; `None` if it was not asked.
+    pub fn answer(&self, query: &Query) -> Option<&'a Answer> {
+        self.answers.get(query)
+    }
+
+    /// The store itself.
+    pub fn reader(&self) -> &'a dyn Reader {
+        self.reader
+    }
+}

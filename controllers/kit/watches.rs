@@ -1,0 +1,191 @@
+//! Which resources a controller watches, and which of its keys a change wakes.
+
+use std::{any::type_name, marker::PhantomData, sync::Arc};
+
+use kubernetes_proto::{AnyObject, DynObject, Object, Resource, Str};
+
+use crate::{Key, Reader};
+
+/// A change of one object: made (`old` is none), changed, or gone (`new` is none).
+pub struct Change<'a, T> {
+    /// Before.
+    pub old: Option<&'a T>,
+    /// After.
+    pub new: Option<&'a T>,
+}
+
+impl<'a, T> Change<'a, T> {
+    /// The newest that is known of the object.
+    pub fn newest(&self) -> &'a T {
+        self.new
+            .or(self.old)
+            .expect("a change has a before or an after")
+    }
+
+    /// Before and after, as far as they exist.
+    pub fn both(&self) -> impl Iterator<Item = &'a T> {
+        self.old.into_iter().chain(self.new)
+    }
+}
+
+/// A change whose kind is known at run time only.
+#[derive(Clone, Copy)]
+pub struct DynChange<'a> {
+    /// Before.
+    pub old: Option<&'a AnyObject>,
+    /// After.
+    pub new: Option<&'a AnyObject>,
+}
+
+type WakeFn = Box<dyn Fn(DynChange<'_>, &dyn Reader, &mut dyn FnMut(Key)) + Send + Sync>;
+type IndexFn = Arc<dyn Fn(&dyn DynObject) -> Vec<Str> + Send + Sync>;
+
+/// An index over one resource: the values under which an object is listed.
+#[derive(Clone)]
+pub struct Index {
+    /// The resource.
+    pub resource: &'static Resource,
+    /// Its name; two controllers that declare the same name mean the same index.
+    pub name: &'static str,
+    /// The values of an object.
+    pub values: IndexFn,
+}
+
+impl Index {
+    /// The index that every resource has: the uid of the managing controller.
+    pub const OWNER: &'static str = "owner";
+}
+
+/// One controller's interest in one resource.
+pub struct Subscription {
+    /// The resource.
+    pub resource: &'static Resource,
+    /// Names the keys that a change wakes. Run on every replica: who owns a key is decided afterwards.
+    pub wake: WakeFn,
+    /// Whether only objects of this one name are wanted.
+    pub only_name: Option<&'static str>,
+}
+
+/// What a controller watches.
+#[derive(Default)]
+pub struct Watches {
+    /// In the order of declaration.
+    pub subscriptions: Vec<Subscription>,
+    /// Indexes that it needs.
+    pub indexes: Vec<Index>,
+}
+
+impl Watches {
+    /// A kind that is watched.
+    pub fn kind<T: Object>(&mut self) -> Kind<'_, T> {
+        self.subscriptions.push(Subscription {
+            resource: T::resource(),
+            wake: Box::new(|_, _, _| {}),
+            only_name: None,
+        });
+        Kind {
+            watches: self,
+            kind: PhantomData,
+        }
+    }
+}
+
+/// A kind that is being declared.
+pub struct Kind<'a, T> {
+    watches: &'a mut Watches,
+    kind: PhantomData<T>,
+}
+
+fn typed<T: Object>(object: Option<&AnyObject>) -> Option<&T> {
+    object.map(|object| {
+        object
+            .as_any()
+            .downcast_ref()
+            .unwrap_or_else(|| panic!("a store of {} holds {object:?}", type_name::<T>()))
+    })
+}
+
+impl<T: Object> Kind<'_, T> {
+    fn subscription(&mut self) -> &mut Subscription {
+        self.watches
+            .subscriptions
+            .last_mut()
+            .expect("kind() has pushed one")
+    }
+
+    /// A change wakes what this function names; several `wakes` of one kind add up.
+    #[must_use]
+    pub fn wakes(mut self, wake: fn(&Change<'_, T>, &dyn Reader) -> Vec<Key>) -> Self {
+        let subscription = self.subscription();
+        let before = std::mem::replace(&mut subscription.wake, Box::new(|_, _, _| {}));
+        subscription.wake = Box::new(move |change, reader, name| {
+            before(change, reader, name);
+            let change = Change {
+                old: typed::<T>(change.old),
+                new: typed::<T>(change.new),
+            };
+            wake(&change, reader).into_iter().for_each(name);
+        });
+        self
+    }
+
+    /// A change wakes the object's own key.
+    #[must_use]
+    pub fn wakes_itself(self) -> Self {
+        self.wakes(|change, _| vec![Key::of(change.newest())])
+    }
+
+    /// A change wakes the managing controller where that is of kind `O`; both of them if it changed.
+    #[must_use]
+    pub fn wakes_controller<O: Object>(self) -> Self {
+        self.wakes(|change, _| {
+            let owner_version = O::resource().api_version();
+            let mut keys: Vec<Key> = change
+                .both()
+                .filter_map(|object| {
+                    let meta = object.metadata();
+                    let owner = meta.controller()?;
+                    (owner.kind == *O::resource().kind
+                        && same_group(&owner.api_version, &owner_version))
+                    .then(|| Key::new(meta.namespace.clone(), owner.name.clone()))
+                })
+                .collect();
+            keys.dedup();
+            keys
+        })
+    }
+
+    /// An index that the controller reads this kind by.
+    #[must_use]
+    pub fn indexed_by(self, name: &'static str, values: fn(&T) -> Vec<Str>) -> Self {
+        self.watches.indexes.push(Index {
+            resource: T::resource(),
+            name,
+            values: Arc::new(move |object| {
+                object
+                    .as_any()
+                    .downcast_ref::<T>()
+                    .map(values)
+                    .unwrap_or_default()
+            }),
+        });
+        self
+    }
+
+    /// Only objects of this name are wanted; the watch asks for no others where no other controller does.
+    #[must_use]
+    pub fn only_named(mut self, name: &'static str) -> Self {
+        self.subscription().only_name = Some(name);
+        self
+    }
+}
+
+/// Whether two `apiVersion`s are of one group: an owner may be named by an older version.
+fn same_group(one: &str, other: &str) -> bool {
+    let group = |version: &str| {
+        version
+            .split_once('/')
+            .map_or(String::new(), |(group, _)| group.to_owned())
+    };
+    group(one) == group(other)
+}

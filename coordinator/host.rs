@@ -1,0 +1,54 @@
+//! What the coordinator asks of the node, and what it gives it: ranges, and the fence.
+
+use std::{future::Future, pin::Pin, time::Duration};
+
+use peer_proto::RangeState;
+
+/// A range's number, below the fleet's number of ranges.
+pub type RangeId = u16;
+
+/// A range Lease's `leaseTransitions`; grows by one at every change of owner.
+pub type Epoch = u64;
+
+/// How a range came.
+#[derive(Clone, Debug, PartialEq)]
+pub enum Gained {
+    /// The replica before has handed it over with all it knew.
+    Handoff(RangeState),
+    /// Nobody handed it over: the owner is dead, or there was none. Freshness must be proven.
+    Takeover,
+}
+
+/// What came of freezing a range.
+#[derive(Clone, Debug, PartialEq)]
+pub enum Frozen {
+    /// Nothing is under way any more; this is all that is known.
+    Still(RangeState),
+    /// Writes were under way when the time was over. With `force` the range is frozen all the same and the keys in
+    /// flight are marked in the state; without, it goes on as before and the state is empty.
+    Busy {
+        /// Keys in flight, as in `deployment-controller shop/web`.
+        keys: Vec<String>,
+        /// The state, if it was forced.
+        state: RangeState,
+    },
+}
+
+/// The node's side: who holds the queues. Calls return at once; work goes on in the node's own tasks.
+pub trait RangeHost: Send + Sync + 'static {
+    /// The replica may act on the range from now on.
+    fn gained(&self, range: RangeId, epoch: Epoch, how: Gained);
+    /// The range has another owner or may have one: drop all its state.
+    fn lost(&self, range: RangeId);
+    /// Starts no further key, lets writes in flight end within `budget`, and gives out all that is known.
+    fn freeze(
+        &self,
+        range: RangeId,
+        budget: Duration,
+        force: bool,
+    ) -> Pin<Box<dyn Future<Output = Frozen> + Send + 'static>>;
+    /// The move did not happen: go on with a frozen range as before.
+    fn resume(&self, range: RangeId);
+    /// Whether the caches are complete, so that ranges may come.
+    fn ready(&self) -> bool;
+}

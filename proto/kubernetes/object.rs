@@ -1,0 +1,206 @@
+//! What all projections have in common: their resource, their metadata, their two encodings.
+
+use std::{any::Any, fmt, sync::Arc};
+
+use serde::{Serialize, de::DeserializeOwned};
+
+use crate::meta::ObjectMeta;
+
+/// A resource of the API and how its objects are decoded. One `static` for each: compare by address or by `plural` and
+/// `group`.
+pub struct Resource {
+    /// API group; empty for the core group.
+    pub group: &'static str,
+    /// API version within the group.
+    pub version: &'static str,
+    /// Kind, as in `Deployment`.
+    pub kind: &'static str,
+    /// Plural, as in URLs.
+    pub plural: &'static str,
+    /// Whether objects live in namespaces.
+    pub namespaced: bool,
+    /// Decodes one object's protobuf.
+    pub decode: fn(&[u8]) -> Result<AnyObject, prost::DecodeError>,
+    /// Reads one object's JSON; fields that the projection does not know are an error.
+    pub from_json: fn(serde_json::Value) -> Result<AnyObject, serde_json::Error>,
+}
+
+impl Resource {
+    /// `group/version`, or the version alone for the core group.
+    pub fn api_version(&self) -> String {
+        if self.group.is_empty() {
+            self.version.to_owned()
+        } else {
+            format!("{}/{}", self.group, self.version)
+        }
+    }
+
+    /// The path of one object, of all in a namespace (`name` empty), or of all (both empty).
+    pub fn path(&self, namespace: &str, name: &str) -> String {
+        let mut path = if self.group.is_empty() {
+            format!("/api/{}", self.version)
+        } else {
+            format!("/apis/{}/{}", self.group, self.version)
+        };
+        if !namespace.is_empty() {
+            path.push_str("/namespaces/");
+            path.push_str(namespace);
+        }
+        path.push('/');
+        path.push_str(self.plural);
+        if !name.is_empty() {
+            path.push('/');
+            path.push_str(name);
+        }
+        path
+    }
+
+    /// `plural.group`, as in `deployments.apps`; `pods` for the core group. Names the resource in marks and metrics.
+    pub fn id(&self) -> String {
+        if self.group.is_empty() {
+            self.plural.to_owned()
+        } else {
+            format!("{}.{}", self.plural, self.group)
+        }
+    }
+}
+
+impl PartialEq for Resource {
+    fn eq(&self, other: &Self) -> bool {
+        self.plural == other.plural && self.group == other.group
+    }
+}
+
+impl Eq for Resource {}
+
+impl std::hash::Hash for Resource {
+    fn hash<H: std::hash::Hasher>(&self, state: &mut H) {
+        self.plural.hash(state);
+        self.group.hash(state);
+    }
+}
+
+impl PartialOrd for Resource {
+    fn partial_cmp(&self, other: &Self) -> Option<std::cmp::Ordering> {
+        Some(self.cmp(other))
+    }
+}
+
+impl Ord for Resource {
+    fn cmp(&self, other: &Self) -> std::cmp::Ordering {
+        (self.group, self.plural).cmp(&(other.group, other.plural))
+    }
+}
+
+impl fmt::Debug for Resource {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(&self.id())
+    }
+}
+
+/// A projection of one kind.
+pub trait Object:
+    prost::Message
+    + fmt::Debug
+    + Default
+    + Clone
+    + PartialEq
+    + Serialize
+    + DeserializeOwned
+    + Send
+    + Sync
+    + 'static
+{
+    /// Its resource.
+    fn resource() -> &'static Resource;
+    /// Its metadata; an empty one where the server sent none.
+    fn metadata(&self) -> &ObjectMeta;
+    /// Its metadata, to be changed.
+    fn metadata_mut(&mut self) -> &mut ObjectMeta;
+    /// Whether it is being deleted.
+    fn is_terminating(&self) -> bool {
+        self.metadata().is_terminating()
+    }
+}
+
+/// A projection whose kind is known at run time only: what stores hold.
+pub trait DynObject: Any + fmt::Debug + Send + Sync {
+    /// Its resource.
+    fn resource(&self) -> &'static Resource;
+    /// Its metadata.
+    fn metadata(&self) -> &ObjectMeta;
+    /// Its protobuf, without the envelope.
+    fn encode(&self) -> Vec<u8>;
+    /// Its JSON: only the fields that the projection knows; without kind and apiVersion.
+    fn to_json(&self) -> serde_json::Value;
+    /// For a cast to the concrete type.
+    fn as_any(&self) -> &dyn Any;
+    /// For a cast of the shared pointer to the concrete type.
+    fn into_any(self: Arc<Self>) -> Arc<dyn Any + Send + Sync>;
+}
+
+impl<T: Object> DynObject for T {
+    fn resource(&self) -> &'static Resource {
+        T::resource()
+    }
+    fn metadata(&self) -> &ObjectMeta {
+        Object::metadata(self)
+    }
+    fn encode(&self) -> Vec<u8> {
+        self.encode_to_vec()
+    }
+    fn to_json(&self) -> serde_json::Value {
+        serde_json::to_value(self).expect("a projection has only string keys and finite numbers")
+    }
+    fn as_any(&self) -> &dyn Any {
+        self
+    }
+    fn into_any(self: Arc<Self>) -> Arc<dyn Any + Send + Sync> {
+        self
+    }
+}
+
+/// A shared projection of any kind.
+pub type AnyObject = Arc<dyn DynObject>;
+
+/// Casts a shared projection to its kind; `None` if it is of another.
+pub fn cast<T: Object>(object: AnyObject) -> Option<Arc<T>> {
+    object.into_any().downcast::<T>().ok()
+}
+
+/// Implements [`Object`] for a generated message and gives it its `static` [`Resource`].
+macro_rules! object {
+    ($type:ty, $group:literal, $version:literal, $kind:literal, $plural:literal, $namespaced:literal) => {
+        impl $crate::Object for $type {
+            fn resource() -> &'static $crate::Resource {
+                static RESOURCE: $crate::Resource = $crate::Resource {
+                    group: $group,
+                    version: $version,
+                    kind: $kind,
+                    plural: $plural,
+                    namespaced: $namespaced,
+                    decode: |bytes| {
+                        <$type as prost::Message>::decode(bytes)
+                            .map(|object| std::sync::Arc::new(object) as $crate::AnyObject)
+                    },
+                    from_json: |value| {
+                        serde_json::from_value::<$type>(value)
+                            .map(|object| std::sync::Arc::new(object) as $crate::AnyObject)
+                    },
+                };
+                &RESOURCE
+            }
+            fn metadata(&self) -> &$crate::meta::ObjectMeta {
+                static NONE: std::sync::OnceLock<$crate::meta::ObjectMeta> =
+                    std::sync::OnceLock::new();
+                self.metadata
+                    .as_ref()
+                    .unwrap_or_else(|| NONE.get_or_init(Default::default))
+            }
+            fn metadata_mut(&mut self) -> &mut $crate::meta::ObjectMeta {
+                self.metadata.get_or_insert_default()
+            }
+        }
+    };
+}
+pub(crate) use object;

@@ -1,0 +1,114 @@
+use prost::Message;
+use serde_json::json;
+
+use crate::{
+    Object, Str, apps, core,
+    meta::{Entry, IntOrString, ObjectMeta, OwnerReference, Time},
+};
+
+fn full_meta() -> ObjectMeta {
+    ObjectMeta {
+        name: "web-1".into(),
+        generate_name: "web-".into(),
+        namespace: "shop".into(),
+        uid: "u-1".into(),
+        resource_version: 4711,
+        generation: 3,
+        creation_timestamp: Some(Time {
+            seconds: 1_700_000_000,
+            nanos: 0,
+        }),
+        deletion_timestamp: Some(Time {
+            seconds: 1_700_000_030,
+            nanos: 0,
+        }),
+        deletion_grace_period_seconds: Some(30),
+        labels: vec![Entry {
+            key: "app".into(),
+            value: "web".into(),
+        }],
+        annotations: vec![Entry {
+            key: "note".into(),
+            value: "x".repeat(200).into(),
+        }],
+        owner_references: vec![OwnerReference {
+            api_version: "apps/v1".into(),
+            kind: "ReplicaSet".into(),
+            name: "web".into(),
+            uid: "u-0".into(),
+            controller: Some(true),
+            block_owner_deletion: Some(true),
+        }],
+        finalizers: vec!["example.com/hold".into()],
+    }
+}
+
+#[test]
+fn metadata_survives_the_wire_and_json() {
+    let meta = full_meta();
+    assert_eq!(
+        ObjectMeta::decode(meta.encode_to_vec().as_slice()).unwrap(),
+        meta
+    );
+    assert_eq!(meta.encoded_len(), meta.encode_to_vec().len());
+    let json = serde_json::to_value(&meta).unwrap();
+    assert_eq!(json["resourceVersion"], "4711");
+    assert_eq!(json["creationTimestamp"], "2023-11-14T22:13:20Z");
+    assert_eq!(serde_json::from_value::<ObjectMeta>(json).unwrap(), meta);
+}
+
+#[test]
+fn equal_labels_are_one_allocation() {
+    let text = "a-label-of-this-test";
+    let (one, other) = (Str::interned(text), Str::interned(text));
+    assert!(std::ptr::eq(one.as_str(), other.as_str()));
+    assert!(!std::ptr::eq(one.as_str(), Str::from(text).as_str()));
+}
+
+#[test]
+fn fields_that_a_projection_does_not_know_are_skipped() {
+    let template = core::PodFromTemplate {
+        metadata: Some(full_meta()),
+        spec: Vec::new(),
+    };
+    let mut bytes = template.encode_to_vec();
+    bytes.extend_from_slice(&[0xfa, 0x01, 3, 1, 2, 3]); // field 31, three bytes
+    let pod = core::Pod::decode(bytes.as_slice()).unwrap();
+    assert_eq!(Object::metadata(&pod), &full_meta());
+}
+
+#[test]
+fn numbers_and_percentages_scale_as_the_api_says() {
+    let table = [
+        (IntOrString::number(3), 10, true, Ok(3)),
+        (IntOrString::text("25%"), 10, true, Ok(3)),
+        (IntOrString::text("25%"), 10, false, Ok(2)),
+        (IntOrString::text("0%"), 10, true, Ok(0)),
+        (IntOrString::text("100%"), 7, false, Ok(7)),
+    ];
+    for (value, total, up, expected) in table {
+        assert_eq!(value.scaled(total, up), expected, "{value:?} of {total}");
+    }
+    assert!(
+        IntOrString::text("a quarter")
+            .scaled(4, true)
+            .unwrap_err()
+            .contains("a quarter")
+    );
+}
+
+#[test]
+fn json_is_the_api_s_own() {
+    let json = json!({
+        "metadata": {"name": "web", "namespace": "shop", "labels": {"app": "web"}},
+        "spec": {"replicas": 0, "minReadySeconds": 5, "selector": {"matchLabels": {"app": "web"}},
+                 "strategy": {"type": "RollingUpdate", "rollingUpdate": {"maxSurge": "25%", "maxUnavailable": 1}}}
+    });
+    let deployment: apps::Deployment = serde_json::from_value(json.clone()).unwrap();
+    assert_eq!(serde_json::to_value(&deployment).unwrap(), json);
+    let unknown = json!({"metadata": {}, "spec": {"replica": 1}});
+    assert!(
+        serde_json::from_value::<apps::Deployment>(unknown).is_err(),
+        "a misspelt field must not pass"
+    );
+}
