@@ -1,1 +1,5 @@
-//! node
+//! The running manager: watches, queues, actors, the one writer.
+
+pub mod events;
+pub mod queue;
+pub mod write;

@@ -1,0 +1,270 @@
+//! Events as `kubectl describe` shows them: alike ones are counted up, floods are folded and then cut off, by the rules
+//! and figures of client-go's event correlator. Pure: the clock is an argument; `apply.rs` sends what comes out.
+
+use std::{
+    collections::{BTreeMap, HashMap, HashSet},
+    hash::Hash,
+    time::Duration,
+};
+
+use controllers_kit::{Event, EventType, ObjectRef, Str, Timestamp};
+use serde_json::{Value, json};
+
+use crate::queue::Monotonic;
+
+#[cfg(test)]
+mod tests;
+
+/// As many different messages of one object and reason within [`FOLD_INTERVAL`] are told apart; further ones are folded.
+pub const FOLD_AFTER: usize = 10;
+/// How long an event counts as similar to the one before.
+pub const FOLD_INTERVAL: Duration = Duration::from_secs(600);
+/// Events about one object that one controller may send at once.
+pub const SPAM_BURST: f64 = 25.0;
+/// Seconds until one more may be sent.
+pub const SPAM_REFILL_SECS: f64 = 300.0;
+/// Entries of each memory; the one not used for longest goes first.
+pub const REMEMBERED_MAX: usize = 4096;
+
+/// A map that forgets what was not used for longest.
+#[derive(Debug)]
+struct Recent<K, V> {
+    entries: HashMap<K, (u64, V)>,
+    order: BTreeMap<u64, K>,
+    tick: u64,
+}
+
+impl<K: Hash + Eq + Clone, V> Recent<K, V> {
+    fn new() -> Self {
+        Self {
+            entries: HashMap::new(),
+            order: BTreeMap::new(),
+            tick: 0,
+        }
+    }
+
+    fn get_or_insert_with(&mut self, key: &K, make: impl FnOnce() -> V) -> &mut V {
+        self.tick += 1;
+        if let Some((used, _)) = self.entries.get(key) {
+            self.order.remove(used);
+        } else if self.entries.len() >= REMEMBERED_MAX
+            && let Some((_, oldest)) = self.order.pop_first()
+        {
+            self.entries.remove(&oldest);
+        }
+        self.order.insert(self.tick, key.clone());
+        let entry = self
+            .entries
+            .entry(key.clone())
+            .or_insert_with(|| (0, make()));
+        entry.0 = self.tick;
+        &mut entry.1
+    }
+
+    fn get(&self, key: &K) -> Option<&V> {
+        self.entries.get(key).map(|(_, value)| value)
+    }
+}
+
+#[derive(Clone, Debug, PartialEq, Eq, Hash)]
+struct Similar {
+    source: &'static str,
+    about: (Str, Str, String, Str),
+    r#type: EventType,
+    reason: Str,
+}
+
+#[derive(Clone, Debug, PartialEq, Eq, Hash)]
+struct Same {
+    similar: Similar,
+    message: Option<String>,
+}
+
+#[derive(Debug, Default)]
+struct Fold {
+    messages: HashSet<String>,
+    last: Monotonic,
+}
+
+#[derive(Clone, Debug)]
+struct Series {
+    count: i32,
+    first: Timestamp,
+    name: String,
+}
+
+#[derive(Debug)]
+struct Allowance {
+    tokens: f64,
+    at: Monotonic,
+}
+
+/// What is to be sent.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Send {
+    /// Where the Event lives.
+    pub namespace: String,
+    /// Its name.
+    pub name: String,
+    /// The whole Event, for a creation.
+    pub body: Value,
+    /// How it continues one sent before; `None` for a new one. Answered by "not found", the body is created.
+    pub patch: Option<Value>,
+}
+
+/// The memory of what was sent. One for each controller of a process, as upstream has one broadcaster for each.
+#[derive(Debug)]
+pub struct Correlator {
+    source: &'static str,
+    folds: Recent<Similar, Fold>,
+    series: Recent<Same, Series>,
+    allowances: Recent<(Str, Str, String, Str), Allowance>,
+}
+
+impl Correlator {
+    /// For the events of one source component.
+    pub fn new(source: &'static str) -> Self {
+        Self {
+            source,
+            folds: Recent::new(),
+            series: Recent::new(),
+            allowances: Recent::new(),
+        }
+    }
+
+    /// What is to be sent for an event; `None` where its object has had more than its share.
+    pub fn correlate(
+        &mut self,
+        event: &Event,
+        now: Timestamp,
+        monotonic: Monotonic,
+    ) -> Option<Send> {
+        let about = identity(&event.about);
+        let similar = Similar {
+            source: self.source,
+            about: about.clone(),
+            r#type: event.r#type,
+            reason: event.reason.clone(),
+        };
+        let fold = self.folds.get_or_insert_with(&similar, Fold::default);
+        if monotonic.saturating_sub(fold.last) > FOLD_INTERVAL {
+            fold.messages.clear();
+        }
+        fold.last = monotonic;
+        fold.messages.insert(event.message.clone());
+        let folded = fold.messages.len() >= FOLD_AFTER;
+        let (same, message) = if folded {
+            // The set has said all that it is asked: that there were many.
+            let one = fold.messages.iter().next().cloned();
+            if let Some(one) = one
+                && fold.messages.len() > FOLD_AFTER
+            {
+                fold.messages.remove(&one);
+            }
+            (
+                Same {
+                    similar,
+                    message: None,
+                },
+                format!("(combined from similar events): {}", event.message),
+            )
+        } else {
+            (
+                Same {
+                    similar,
+                    message: Some(event.message.clone()),
+                },
+                event.message.clone(),
+            )
+        };
+
+        let before = self.series.get(&same).cloned();
+        let series = Series {
+            count: before
+                .as_ref()
+                .map_or(1, |series| series.count.saturating_add(1)),
+            first: before.as_ref().map_or(now, |series| series.first),
+            name: before.as_ref().map_or_else(
+                || format!("{}.{:x}", event.about.key.name, now.as_nanosecond()),
+                |series| series.name.clone(),
+            ),
+        };
+        *self.series.get_or_insert_with(&same, || series.clone()) = series.clone();
+
+        let allowance = self.allowances.get_or_insert_with(&about, || Allowance {
+            tokens: SPAM_BURST,
+            at: monotonic,
+        });
+        let refill = monotonic.saturating_sub(allowance.at).as_secs_f64() / SPAM_REFILL_SECS;
+        allowance.tokens = (allowance.tokens + refill).min(SPAM_BURST);
+        allowance.at = monotonic;
+        if allowance.tokens < 1.0 {
+            return None;
+        }
+        allowance.tokens -= 1.0;
+        Some(self.send(event, &message, &series, before.is_some(), now))
+    }
+
+    fn send(
+        &self,
+        event: &Event,
+        message: &str,
+        series: &Series,
+        known: bool,
+        now: Timestamp,
+    ) -> Send {
+        // Events about what has no namespace live in "default".
+        let namespace = if event.about.key.namespace.is_empty() {
+            "default".to_owned()
+        } else {
+            event.about.key.namespace.to_string()
+        };
+        let seconds = |at: Timestamp| {
+            Timestamp::from_second(at.as_second())
+                .map_or_else(|_| at.to_string(), |whole| whole.to_string())
+        };
+        let body = json!({
+            "apiVersion": "v1",
+            "kind": "Event",
+            "metadata": {"name": series.name, "namespace": namespace},
+            "involvedObject": {
+                "apiVersion": event.about.api_version,
+                "kind": event.about.kind,
+                "namespace": event.about.key.namespace,
+                "name": event.about.key.name,
+                "uid": event.about.uid,
+                "resourceVersion": event.about.resource_version.to_string(),
+            },
+            "type": match event.r#type {
+                EventType::Normal => "Normal",
+                EventType::Warning => "Warning",
+            },
+            "reason": event.reason,
+            "message": message,
+            "source": {"component": self.source},
+            "reportingComponent": self.source,
+            "reportingInstance": "",
+            "count": series.count,
+            "firstTimestamp": seconds(series.first),
+            "lastTimestamp": seconds(now),
+        });
+        let patch = known.then(
+            || json!({"count": series.count, "lastTimestamp": seconds(now), "message": message}),
+        );
+        Send {
+            namespace,
+            name: series.name.clone(),
+            body,
+            patch,
+        }
+    }
+}
+
+fn identity(about: &ObjectRef) -> (Str, Str, String, Str) {
+    (
+        about.api_version.clone(),
+        about.kind.clone(),
+        about.key.to_string(),
+        about.uid.clone(),
+    )
+}

@@ -1,0 +1,282 @@
+//! The queue of one controller in one range: delay, back-off and one entry per key. Pure: the clock is an argument.
+//!
+//! A key is waiting at most once and worked on at most once. What is added while it is worked on is remembered and
+//! waits again when the work is done. What a user changed goes ahead of what was queued because a range was gained.
+
+use std::{
+    collections::{BTreeSet, HashMap, VecDeque},
+    time::Duration,
+};
+
+use controllers_kit::Key;
+
+#[cfg(test)]
+mod tests;
+
+/// Time since the process started: all that the queue knows of clocks.
+pub type Monotonic = Duration;
+
+/// First delay after a failure: client-go's `DefaultTypedControllerRateLimiter`.
+pub const BACKOFF_FIRST: Duration = Duration::from_millis(5);
+/// Longest delay after failures: likewise.
+pub const BACKOFF_MAX: Duration = Duration::from_secs(1000);
+
+/// The delay after `failures` failures in a row: 5 ms, doubling to 1000 s.
+pub fn backoff(failures: u32) -> Duration {
+    BACKOFF_FIRST
+        .checked_mul(
+            1_u32
+                .checked_shl(failures.saturating_sub(1))
+                .unwrap_or(u32::MAX),
+        )
+        .map_or(BACKOFF_MAX, |delay| delay.min(BACKOFF_MAX))
+}
+
+/// Who waits for the key.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub enum Priority {
+    /// Nobody changed anything: the range was gained, or a cache was listed anew.
+    Low,
+    /// Something changed.
+    High,
+}
+
+#[derive(Debug, Default)]
+struct Entry {
+    /// Since when it waits to be taken, and how urgently.
+    waiting: Option<(Monotonic, Priority)>,
+    /// When it is due by itself.
+    due: Option<Monotonic>,
+    /// Whether it is being worked on.
+    working: bool,
+    /// Added while it was worked on.
+    again: Option<(Monotonic, Priority)>,
+    /// Failures in a row.
+    failures: u32,
+}
+
+impl Entry {
+    fn is_idle(&self) -> bool {
+        self.waiting.is_none()
+            && self.due.is_none()
+            && !self.working
+            && self.again.is_none()
+            && self.failures == 0
+    }
+}
+
+/// A key taken to be worked on.
+#[derive(Debug, PartialEq, Eq)]
+pub struct Taken {
+    /// The key.
+    pub key: Key,
+    /// How long it has waited.
+    pub waited: Duration,
+    /// How urgent it was.
+    pub priority: Priority,
+}
+
+/// One key's place in the queue, as it is handed over.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Place {
+    /// The key.
+    pub key: Key,
+    /// How long it has waited to be taken, if it waits.
+    pub waited: Option<(Duration, Priority)>,
+    /// In how long it is due by itself.
+    pub due_in: Option<Duration>,
+    /// Failures in a row.
+    pub failures: u32,
+}
+
+/// The queue. Bound: one entry per key that exists or was just deleted.
+#[derive(Debug, Default)]
+pub struct Queue {
+    entries: HashMap<Key, Entry>,
+    high: VecDeque<Key>,
+    low: VecDeque<Key>,
+    due: BTreeSet<(Monotonic, Key)>,
+    waiting: usize,
+}
+
+impl Queue {
+    /// Adds a key; whether it was not waiting already.
+    pub fn add(&mut self, key: &Key, priority: Priority, now: Monotonic) -> bool {
+        let entry = self.entries.entry(key.clone()).or_default();
+        if entry.working {
+            let new = entry.again.is_none();
+            let (since, before) = entry.again.unwrap_or((now, priority));
+            entry.again = Some((since, before.max(priority)));
+            return new;
+        }
+        match entry.waiting {
+            None => {
+                entry.waiting = Some((now, priority));
+                self.waiting += 1;
+                self.line(priority).push_back(key.clone());
+                true
+            }
+            Some((since, Priority::Low)) if priority == Priority::High => {
+                // Its place in the low line is skipped when it is reached.
+                entry.waiting = Some((since, Priority::High));
+                self.high.push_back(key.clone());
+                false
+            }
+            Some(_) => false,
+        }
+    }
+
+    /// Adds a key when `due` has come; an earlier time stands.
+    pub fn add_at(&mut self, key: &Key, due: Monotonic) {
+        let entry = self.entries.entry(key.clone()).or_default();
+        match entry.due {
+            Some(earlier) if earlier <= due => return,
+            Some(later) => {
+                self.due.remove(&(later, key.clone()));
+            }
+            None => {}
+        }
+        entry.due = Some(due);
+        self.due.insert((due, key.clone()));
+    }
+
+    /// Counts a failure and adds the key after the back-off that follows from it, which is returned.
+    pub fn add_after_failure(&mut self, key: &Key, now: Monotonic) -> Duration {
+        let entry = self.entries.entry(key.clone()).or_default();
+        entry.failures = entry.failures.saturating_add(1);
+        let delay = backoff(entry.failures);
+        self.add_at(key, now + delay);
+        delay
+    }
+
+    /// Forgets the failures of a key.
+    pub fn forget(&mut self, key: &Key) {
+        if let Some(entry) = self.entries.get_mut(key) {
+            entry.failures = 0;
+        }
+    }
+
+    /// Takes the most urgent waiting key.
+    pub fn take(&mut self, now: Monotonic) -> Option<Taken> {
+        self.ripen(now);
+        for (line, priority) in [
+            (&mut self.high, Priority::High),
+            (&mut self.low, Priority::Low),
+        ] {
+            while let Some(key) = line.pop_front() {
+                let Some(entry) = self.entries.get_mut(&key) else {
+                    continue;
+                };
+                match entry.waiting {
+                    Some((since, waiting)) if waiting == priority => {
+                        entry.waiting = None;
+                        entry.working = true;
+                        self.waiting -= 1;
+                        return Some(Taken {
+                            key,
+                            waited: now.saturating_sub(since),
+                            priority,
+                        });
+                    }
+                    // Promoted to the high line, or taken there.
+                    _ => {}
+                }
+            }
+        }
+        None
+    }
+
+    /// The work on a key is done; what was added meanwhile waits now.
+    pub fn done(&mut self, key: &Key) {
+        let Some(entry) = self.entries.get_mut(key) else {
+            return;
+        };
+        entry.working = false;
+        if let Some((since, priority)) = entry.again.take() {
+            entry.waiting = Some((since, priority));
+            self.waiting += 1;
+            self.line(priority).push_back(key.clone());
+        } else if entry.is_idle() {
+            self.entries.remove(key);
+        }
+    }
+
+    /// Moves what is due to the waiting keys; whether there was any.
+    pub fn ripen(&mut self, now: Monotonic) -> bool {
+        let mut any = false;
+        while let Some((due, _)) = self.due.first() {
+            if *due > now {
+                break;
+            }
+            let (due, key) = self.due.pop_first().expect("there is a first one");
+            if let Some(entry) = self.entries.get_mut(&key) {
+                entry.due = None;
+            }
+            self.add(&key, Priority::High, due);
+            any = true;
+        }
+        any
+    }
+
+    /// When the next key is due by itself.
+    pub fn next_due(&self) -> Option<Monotonic> {
+        self.due.first().map(|(due, _)| *due)
+    }
+
+    /// How many keys wait to be taken.
+    pub fn depth(&self) -> usize {
+        self.waiting
+    }
+
+    /// Whether a key waits, is due, is worked on or has failed.
+    pub fn knows(&self, key: &Key) -> bool {
+        self.entries.contains_key(key)
+    }
+
+    /// Failures in a row of a key.
+    pub fn failures(&self, key: &Key) -> u32 {
+        self.entries.get(key).map_or(0, |entry| entry.failures)
+    }
+
+    /// A key's place: for the handoff and for `/debug/explain`.
+    pub fn place(&self, key: &Key, now: Monotonic) -> Option<Place> {
+        let entry = self.entries.get(key)?;
+        let waiting = entry.waiting.or(entry.again);
+        Some(Place {
+            key: key.clone(),
+            waited: waiting.map(|(since, priority)| (now.saturating_sub(since), priority)),
+            due_in: entry.due.map(|due| due.saturating_sub(now)),
+            failures: entry.failures,
+        })
+    }
+
+    /// The places of all keys.
+    pub fn places(&self, now: Monotonic) -> Vec<Place> {
+        self.entries
+            .keys()
+            .filter_map(|key| self.place(key, now))
+            .collect()
+    }
+
+    /// Takes over a place from another replica.
+    pub fn restore(&mut self, place: &Place, now: Monotonic) {
+        let entry = self.entries.entry(place.key.clone()).or_default();
+        entry.failures = entry.failures.max(place.failures);
+        if let Some((waited, priority)) = place.waited {
+            self.add(&place.key, priority, now.saturating_sub(waited));
+        }
+        if let Some(due_in) = place.due_in {
+            self.add_at(&place.key, now + due_in);
+        }
+        if self.entries.get(&place.key).is_some_and(Entry::is_idle) {
+            self.entries.remove(&place.key);
+        }
+    }
+
+    fn line(&mut self, priority: Priority) -> &mut VecDeque<Key> {
+        match priority {
+            Priority::High => &mut self.high,
+            Priority::Low => &mut self.low,
+        }
+    }
+}

@@ -1,0 +1,129 @@
+use std::time::Duration;
+
+use controllers_kit::Key;
+
+use super::{BACKOFF_MAX, Place, Priority, Queue, Taken, backoff};
+
+fn key(name: &str) -> Key {
+    Key::new("shop", name)
+}
+
+fn at(millis: u64) -> Duration {
+    Duration::from_millis(millis)
+}
+
+fn names(queue: &mut Queue, now: Duration) -> Vec<String> {
+    std::iter::from_fn(|| queue.take(now))
+        .map(|taken| taken.key.name.to_string())
+        .collect()
+}
+
+#[test]
+fn a_key_waits_once_however_often_it_is_added() {
+    let mut queue = Queue::default();
+    assert!(queue.add(&key("a"), Priority::High, at(0)));
+    assert!(!queue.add(&key("a"), Priority::High, at(1)));
+    assert_eq!(queue.depth(), 1);
+    let taken = queue.take(at(5)).unwrap();
+    assert_eq!(
+        taken,
+        Taken {
+            key: key("a"),
+            waited: at(5),
+            priority: Priority::High
+        }
+    );
+    assert_eq!(queue.take(at(5)), None);
+}
+
+#[test]
+fn what_is_added_during_the_work_waits_again_afterwards_and_not_before() {
+    let mut queue = Queue::default();
+    queue.add(&key("a"), Priority::High, at(0));
+    queue.take(at(0)).unwrap();
+    assert!(queue.add(&key("a"), Priority::Low, at(3)));
+    assert!(!queue.add(&key("a"), Priority::High, at(4)));
+    assert_eq!(queue.take(at(5)), None, "it is being worked on");
+    queue.done(&key("a"));
+    assert_eq!(
+        queue.take(at(6)),
+        Some(Taken {
+            key: key("a"),
+            waited: at(3),
+            priority: Priority::High
+        })
+    );
+}
+
+#[test]
+fn a_user_s_change_goes_ahead_of_gained_keys() {
+    let mut queue = Queue::default();
+    for name in ["a", "b", "c"] {
+        queue.add(&key(name), Priority::Low, at(0));
+    }
+    queue.add(&key("d"), Priority::High, at(1));
+    queue.add(&key("b"), Priority::High, at(2));
+    assert_eq!(queue.depth(), 4);
+    assert_eq!(names(&mut queue, at(3)), ["d", "b", "a", "c"]);
+    assert_eq!(queue.depth(), 0);
+}
+
+#[test]
+fn failures_back_off_as_in_client_go() {
+    let table = [(1, 5), (2, 10), (3, 20), (10, 2560), (18, 655_360)];
+    for (failures, millis) in table {
+        assert_eq!(backoff(failures), at(millis), "after {failures} failures");
+    }
+    assert_eq!(backoff(19), BACKOFF_MAX);
+    assert_eq!(backoff(u32::MAX), BACKOFF_MAX);
+    let mut queue = Queue::default();
+    queue.add(&key("a"), Priority::High, at(0));
+    queue.take(at(0)).unwrap();
+    assert_eq!(queue.add_after_failure(&key("a"), at(0)), at(5));
+    queue.done(&key("a"));
+    assert_eq!(queue.take(at(4)), None);
+    assert_eq!(queue.next_due(), Some(at(5)));
+    assert!(queue.take(at(5)).is_some());
+    assert_eq!(queue.add_after_failure(&key("a"), at(5)), at(10));
+    queue.forget(&key("a"));
+    assert_eq!(queue.failures(&key("a")), 0);
+}
+
+#[test]
+fn the_earlier_of_two_timers_stands() {
+    let mut queue = Queue::default();
+    queue.add_at(&key("a"), at(100));
+    queue.add_at(&key("a"), at(50));
+    queue.add_at(&key("a"), at(80));
+    assert_eq!(queue.next_due(), Some(at(50)));
+    assert_eq!(names(&mut queue, at(50)), ["a"]);
+    queue.done(&key("a"));
+    assert_eq!(queue.next_due(), None, "the later timers are gone");
+    assert!(!queue.knows(&key("a")), "a key at rest leaves no entry");
+}
+
+#[test]
+fn a_queue_handed_over_loses_nothing() {
+    let mut old = Queue::default();
+    old.add(&key("low"), Priority::Low, at(0));
+    old.add(&key("high"), Priority::High, at(5));
+    old.add_after_failure(&key("failed"), at(0));
+    old.add(&key("working"), Priority::High, at(1));
+    let taken = [old.take(at(5)).unwrap().key, old.take(at(5)).unwrap().key];
+    assert!(taken.contains(&key("working")));
+    for key in &taken {
+        old.add(key, Priority::High, at(7));
+        old.done(key);
+    }
+    let places = old.places(at(10));
+    assert_eq!(places.len(), 4);
+    let mut new = Queue::default();
+    for place in &places {
+        new.restore(place, at(1000));
+    }
+    let sorted = |mut places: Vec<Place>| {
+        places.sort_by(|one, other| one.key.cmp(&other.key));
+        places
+    };
+    assert_eq!(sorted(new.places(at(1000))), sorted(places));
+}

@@ -1,0 +1,227 @@
+//! How an action becomes a request, and an answer becomes an outcome. Pure; `apply.rs` sends.
+
+use controllers_kit::{
+    Action, Event, Failure, Only, PatchKind, Propagation, Resource, Verb, Written,
+};
+use kubernetes_proto::{
+    MAGIC,
+    meta::{PartialObjectMetadata, Status, TypeMeta, Unknown},
+};
+use prost::Message;
+use serde_json::{Value, json};
+
+use crate::events;
+
+#[cfg(test)]
+mod tests;
+
+/// The API's protobuf.
+pub const PROTOBUF: &str = "application/vnd.kubernetes.protobuf";
+/// An answer to a write need not carry more than metadata: uid and resourceVersion are all that is read of it.
+pub const ACCEPT_METADATA: &str = "application/vnd.kubernetes.protobuf;as=PartialObjectMetadata;g=meta.k8s.io;v=v1,\
+                                   application/vnd.kubernetes.protobuf,application/json";
+/// Field ownership stays what it is under upstream, so that a swap of managers moves no field.
+const FIELD_MANAGER: &str = "fieldManager=kube-controller-manager";
+
+/// A request that writes.
+#[derive(Clone, Debug, PartialEq)]
+pub struct WriteRequest {
+    /// POST, PATCH or DELETE.
+    pub method: &'static str,
+    /// Path and query.
+    pub path: String,
+    /// Of the body.
+    pub content_type: &'static str,
+    /// The body.
+    pub body: Vec<u8>,
+}
+
+/// The request of an action.
+pub fn request(action: &Action) -> WriteRequest {
+    let (namespace, name) = (&action.key.namespace, &action.key.name);
+    match &action.verb {
+        Verb::Create { body } => WriteRequest {
+            method: "POST",
+            path: format!("{}?{FIELD_MANAGER}", action.resource.path(namespace, "")),
+            content_type: PROTOBUF,
+            body: envelope(action.resource, body),
+        },
+        Verb::Patch {
+            subresource,
+            kind,
+            patch,
+            ..
+        } => {
+            let mut path = action.resource.path(namespace, name);
+            if !subresource.is_empty() {
+                path.push('/');
+                path.push_str(subresource);
+            }
+            WriteRequest {
+                method: "PATCH",
+                path: format!("{path}?{FIELD_MANAGER}"),
+                content_type: match kind {
+                    PatchKind::Merge => "application/merge-patch+json",
+                    PatchKind::Strategic => "application/strategic-merge-patch+json",
+                },
+                body: with_preconditions(patch, action).to_string().into_bytes(),
+            }
+        }
+        Verb::Delete {
+            only,
+            propagation,
+            grace_period_seconds,
+        } => {
+            let mut preconditions = json!({"uid": action.uid});
+            if *only == Only::ThisVersion {
+                preconditions["resourceVersion"] = json!(action.resource_version.to_string());
+            }
+            let mut options = json!({
+                "apiVersion": "v1",
+                "kind": "DeleteOptions",
+                "preconditions": preconditions,
+                "propagationPolicy": match propagation {
+                    Propagation::Background => "Background",
+                    Propagation::Foreground => "Foreground",
+                    Propagation::Orphan => "Orphan",
+                },
+            });
+            if let Some(seconds) = grace_period_seconds {
+                options["gracePeriodSeconds"] = json!(seconds);
+            }
+            WriteRequest {
+                method: "DELETE",
+                path: action.resource.path(namespace, name),
+                content_type: "application/json",
+                body: options.to_string().into_bytes(),
+            }
+        }
+    }
+}
+
+/// The request that records an event: a creation, or a patch that counts an earlier one up.
+pub fn event_request(send: &events::Send, create: bool) -> WriteRequest {
+    let collection = format!("/api/v1/namespaces/{}/events", send.namespace);
+    match &send.patch {
+        Some(patch) if !create => WriteRequest {
+            method: "PATCH",
+            path: format!("{collection}/{}?{FIELD_MANAGER}", send.name),
+            content_type: "application/strategic-merge-patch+json",
+            body: patch.to_string().into_bytes(),
+        },
+        _ => WriteRequest {
+            method: "POST",
+            path: format!("{collection}?{FIELD_MANAGER}"),
+            content_type: "application/json",
+            body: send.body.to_string().into_bytes(),
+        },
+    }
+}
+
+/// A protobuf body as the API expects it: magic and envelope round the message.
+pub fn envelope(resource: &Resource, message: &[u8]) -> Vec<u8> {
+    let unknown = Unknown {
+        type_meta: Some(TypeMeta {
+            api_version: resource.api_version(),
+            kind: resource.kind.to_owned(),
+        }),
+        raw: message.to_vec(),
+        ..Unknown::default()
+    };
+    let mut body = Vec::with_capacity(MAGIC.len() + unknown.encoded_len());
+    body.extend_from_slice(MAGIC);
+    unknown.encode(&mut body).expect("a vector grows");
+    body
+}
+
+/// uid always, resourceVersion where the action names one: the server refuses the patch of anything else.
+fn with_preconditions(patch: &Value, action: &Action) -> Value {
+    let mut patch = patch.clone();
+    if !action.uid.is_empty() {
+        patch["metadata"]["uid"] = json!(action.uid);
+    }
+    if action.resource_version != 0 {
+        patch["metadata"]["resourceVersion"] = json!(action.resource_version.to_string());
+    }
+    patch
+}
+
+/// What a successful answer says of the object; nothing where it carries none (a Status, JSON of another kind).
+pub fn written(body: &[u8]) -> Written {
+    let metadata = if let Some(rest) = body.strip_prefix(MAGIC.as_slice()) {
+        Unknown::decode(rest)
+            .ok()
+            .filter(|unknown| {
+                unknown
+                    .type_meta
+                    .as_ref()
+                    .is_none_or(|meta| meta.kind != "Status")
+            })
+            .and_then(|unknown| PartialObjectMetadata::decode(unknown.raw.as_slice()).ok())
+            .and_then(|object| object.metadata)
+            .map(|meta| (meta.uid, meta.resource_version))
+    } else {
+        serde_json::from_slice::<Value>(body)
+            .ok()
+            .filter(|object| object["kind"] != "Status")
+            .and_then(|object| {
+                let meta = object.get("metadata")?;
+                let version = meta.get("resourceVersion")?.as_str()?.parse().ok()?;
+                Some((meta.get("uid")?.as_str()?.into(), version))
+            })
+    };
+    metadata.map_or_else(Written::default, |(uid, resource_version)| Written {
+        uid,
+        resource_version,
+    })
+}
+
+/// What a refused write means. `code` is HTTP's.
+pub fn failure(code: u16, status: &Status) -> Failure {
+    let message = if status.message.is_empty() {
+        format!("the server answered {code} {}", status.reason)
+    } else {
+        status.message.clone()
+    };
+    let causes = || status.details.iter().flat_map(|details| &details.causes);
+    match (code, status.reason.as_str()) {
+        (409, "AlreadyExists") => Failure::AlreadyExists(message),
+        (409, _) => Failure::Conflict(message),
+        (404, _) => Failure::NotFound(message),
+        (403, _) if causes().any(|cause| cause.reason == "NamespaceTerminating") => {
+            Failure::NamespaceTerminating(message)
+        }
+        (403, _) => Failure::Forbidden(message),
+        // A patch whose uid is not the object's: another object has the name now.
+        (422, _) if causes().any(|cause| cause.field == "metadata.uid") => {
+            Failure::Conflict(message)
+        }
+        (422 | 400, _) => Failure::Invalid(message),
+        (504 | 408, _) => Failure::Timeout(message),
+        _ => Failure::Other(message),
+    }
+}
+
+/// The event that tells of a failure: the error follows the announced message.
+pub fn failure_event(announced: &Event, failure: &Failure) -> Event {
+    Event {
+        message: format!("{}{failure}", announced.message),
+        ..announced.clone()
+    }
+}
+
+/// Sizes of the batches in which creates are sent: 1, 2, 4 …; a batch that fails stops the rest, so that a tenant
+/// without quota costs the API server one refusal a sync and not hundreds.
+pub fn slow_start(count: usize) -> impl Iterator<Item = std::ops::Range<usize>> {
+    let mut start = 0;
+    let mut size = 1;
+    std::iter::from_fn(move || {
+        (start < count).then(|| {
+            let end = (start + size).min(count);
+            let batch = start..end;
+            start = end;
+            size *= 2;
+            batch
+        })
+    })
+}

@@ -1,0 +1,164 @@
+use controllers_kit::{Failure, Key, Only, Plan, Propagation, Verb, Written};
+use kubernetes_proto::{
+    MAGIC, Object, core,
+    meta::{ObjectMeta, Status, StatusCause, StatusDetails, Unknown},
+};
+use prost::Message;
+use serde_json::{Value, json};
+
+use super::{failure, request, slow_start, written};
+
+fn pod() -> core::Pod {
+    core::Pod {
+        metadata: Some(ObjectMeta {
+            name: "web-1".into(),
+            namespace: "shop".into(),
+            uid: "u-1".into(),
+            resource_version: 7,
+            ..ObjectMeta::default()
+        }),
+        ..core::Pod::default()
+    }
+}
+
+#[test]
+fn a_create_is_an_envelope_round_the_message() {
+    let mut plan = Plan::nothing();
+    plan.create(&pod());
+    let sent = request(plan.actions().next().unwrap());
+    assert_eq!((sent.method, sent.content_type), ("POST", super::PROTOBUF));
+    assert_eq!(
+        sent.path,
+        "/api/v1/namespaces/shop/pods?fieldManager=kube-controller-manager"
+    );
+    let unknown = Unknown::decode(sent.body.strip_prefix(MAGIC.as_slice()).unwrap()).unwrap();
+    assert_eq!(unknown.type_meta.unwrap().kind, "Pod");
+    assert_eq!(core::Pod::decode(unknown.raw.as_slice()).unwrap(), pod());
+    assert_eq!(
+        written(&sent.body),
+        Written {
+            uid: "u-1".into(),
+            resource_version: 7
+        }
+    );
+}
+
+#[test]
+fn a_patch_insists_on_the_object_and_version_seen() {
+    let mut plan = Plan::nothing();
+    let mut new = pod();
+    new.metadata_mut().set_label("a", "b");
+    plan.update(&pod(), &new);
+    let sent = request(plan.actions().next().unwrap());
+    let body: Value = serde_json::from_slice(&sent.body).unwrap();
+    assert_eq!(
+        body,
+        json!({"metadata": {"uid": "u-1", "resourceVersion": "7", "labels": {"a": "b"}}})
+    );
+    plan.stages[0][0].whatever_version();
+    let body: Value = serde_json::from_slice(&request(&plan.stages[0][0]).body).unwrap();
+    assert_eq!(body["metadata"].get("resourceVersion"), None);
+    assert_eq!(body["metadata"]["uid"], "u-1");
+}
+
+#[test]
+fn a_delete_insists_on_the_uid_and_where_asked_on_the_version() {
+    for (only, version) in [
+        (Only::ThisUid, Value::Null),
+        (Only::ThisVersion, json!("7")),
+    ] {
+        let mut plan = Plan::nothing();
+        plan.delete(&pod(), only, Propagation::Foreground);
+        let sent = request(plan.actions().next().unwrap());
+        let body: Value = serde_json::from_slice(&sent.body).unwrap();
+        assert_eq!(sent.path, "/api/v1/namespaces/shop/pods/web-1");
+        assert_eq!(body["preconditions"]["uid"], "u-1");
+        assert_eq!(body["preconditions"]["resourceVersion"], version);
+        assert_eq!(body["propagationPolicy"], "Foreground");
+        assert_eq!(body.get("gracePeriodSeconds"), None);
+    }
+}
+
+#[test]
+fn answers_are_told_apart() {
+    let status = |reason: &str, cause: Option<(&str, &str)>| Status {
+        reason: reason.into(),
+        message: "m".into(),
+        details: cause.map(|(reason, field)| StatusDetails {
+            causes: vec![StatusCause {
+                reason: reason.into(),
+                field: field.into(),
+                ..StatusCause::default()
+            }],
+            ..StatusDetails::default()
+        }),
+        ..Status::default()
+    };
+    let m = || "m".to_owned();
+    let table = [
+        (409, "AlreadyExists", None, Failure::AlreadyExists(m())),
+        (409, "Conflict", None, Failure::Conflict(m())),
+        (404, "NotFound", None, Failure::NotFound(m())),
+        (403, "Forbidden", None, Failure::Forbidden(m())),
+        (
+            403,
+            "Forbidden",
+            Some(("NamespaceTerminating", "metadata.namespace")),
+            Failure::NamespaceTerminating(m()),
+        ),
+        (422, "Invalid", None, Failure::Invalid(m())),
+        (
+            422,
+            "Invalid",
+            Some(("FieldValueInvalid", "metadata.uid")),
+            Failure::Conflict(m()),
+        ),
+        (504, "Timeout", None, Failure::Timeout(m())),
+        (429, "TooManyRequests", None, Failure::Other(m())),
+        (500, "InternalError", None, Failure::Other(m())),
+    ];
+    for (code, reason, cause, expected) in table {
+        assert_eq!(
+            failure(code, &status(reason, cause)),
+            expected,
+            "{code} {reason}"
+        );
+    }
+}
+
+#[test]
+fn a_status_names_no_object() {
+    let status = br#"{"kind":"Status","metadata":{"uid":"x","resourceVersion":"9"}}"#;
+    assert_eq!(written(status), Written::default());
+    let object = br#"{"kind":"Pod","metadata":{"uid":"x","resourceVersion":"9"}}"#;
+    assert_eq!(
+        written(object),
+        Written {
+            uid: "x".into(),
+            resource_version: 9
+        }
+    );
+    assert_eq!(written(b"garbage"), Written::default());
+}
+
+#[test]
+fn creates_start_slowly() {
+    let sizes = |count| {
+        slow_start(count)
+            .map(|batch| batch.len())
+            .collect::<Vec<_>>()
+    };
+    assert_eq!(sizes(0), Vec::<usize>::new());
+    assert_eq!(sizes(1), [1]);
+    assert_eq!(sizes(10), [1, 2, 4, 3]);
+    assert_eq!(sizes(500).iter().sum::<usize>(), 500);
+}
+
+#[test]
+fn actions_print_as_rbac_names_them() {
+    let mut plan = Plan::nothing();
+    plan.create(&pod());
+    assert_eq!(plan.verbs(), ["create pods/web-1"]);
+    assert!(matches!(plan.stages[0][0].verb, Verb::Create { .. }));
+    assert_eq!(plan.stages[0][0].key, Key::new("shop", "web-1"));
+}
