@@ -1,1 +1,2 @@
+//! manifold
 fn main() {}

@@ -1,0 +1,399 @@
+//! The one writer: sends what a plan names, stage by stage, each request only after the gate has let it pass.
+
+use std::{
+    sync::{Arc, Mutex},
+    time::Duration,
+};
+
+use controllers_kit::{Action, Event, Failure, Plan, Timestamp, Verb, Written};
+use futures::{StreamExt, stream};
+use tokio::sync::mpsc;
+
+use crate::{
+    clock::Clock,
+    events::{Correlator, Send as SendEvent},
+    gate::{EventGuard, Stopped},
+    limit::Limiter,
+    metrics::Metrics,
+    server::{Refused, Sender, Server},
+    write,
+};
+
+/// Requests of one plan that are under way at once.
+pub const WRITES_AT_ONCE: usize = 100;
+/// Events that wait to be sent; further ones are dropped and counted, as upstream drops them at 1000.
+pub const EVENTS_WAITING_MAX: usize = 1000;
+/// Events that are under way at once.
+const EVENTS_AT_ONCE: usize = 16;
+/// An answer that has not come by then will not come: above the API server's own limit of a minute.
+pub const WRITE_TIMEOUT: Duration = Duration::from_secs(60);
+
+/// What became of a plan.
+#[derive(Debug, Default)]
+pub struct Applied {
+    /// Of each action, in the plan's order. What was never sent is [`Failure::Skipped`] or [`Failure::Fenced`].
+    pub outcomes: Vec<Result<Written, Failure>>,
+    /// Whether the range was frozen or lost before all was sent.
+    pub stopped: Option<Stopped>,
+    /// Whether a report was left out because the last one is too fresh.
+    pub postponed: bool,
+    /// Whether a report was written.
+    pub reported: bool,
+    /// How long the server asked to be left alone.
+    pub retry_after: Option<Duration>,
+}
+
+/// The one writer.
+pub struct Writer {
+    server: Arc<dyn Server>,
+    limiter: Limiter,
+    clock: Arc<dyn Clock>,
+    metrics: Arc<Metrics>,
+    events: mpsc::Sender<Queued>,
+    correlators: Mutex<std::collections::HashMap<&'static str, Correlator>>,
+}
+
+struct Queued {
+    sender: Sender,
+    send: SendEvent,
+    guard: EventGuard,
+}
+
+impl Writer {
+    /// The writer, and the task that sends its events, which the caller runs.
+    pub fn new(
+        server: Arc<dyn Server>,
+        (qps, burst): (f64, u32),
+        clock: Arc<dyn Clock>,
+        metrics: Arc<Metrics>,
+    ) -> (Arc<Self>, impl Future<Output = ()> + Send + 'static) {
+        let (events, waiting) = mpsc::channel(EVENTS_WAITING_MAX);
+        let writer = Arc::new(Self {
+            server,
+            limiter: Limiter::new(qps, burst),
+            clock: Arc::clone(&clock),
+            metrics: Arc::clone(&metrics),
+            events,
+            correlators: Mutex::default(),
+        });
+        let task = send_events(
+            waiting,
+            Arc::clone(&writer.server),
+            // Events have an allowance of their own, as upstream's event client has.
+            Arc::new(Limiter::new(qps, burst)),
+            clock,
+            metrics,
+        );
+        (writer, task)
+    }
+
+    /// Applies a plan. `report` is false where the key's last report is too fresh for another one.
+    pub async fn apply(&self, sender: &Sender, plan: &Plan, report: bool) -> Applied {
+        let mut applied = Applied::default();
+        for event in &plan.events {
+            self.record(sender, event);
+        }
+        let mut going = true;
+        for stage in &plan.stages {
+            if !going {
+                applied
+                    .outcomes
+                    .extend(stage.iter().map(|_| Err(Failure::Skipped)));
+                continue;
+            }
+            let outcomes = self.stage(sender, stage, report, &mut applied).await;
+            going = outcomes.iter().all(Result::is_ok);
+            applied.outcomes.extend(outcomes);
+        }
+        applied
+    }
+
+    async fn stage(
+        &self,
+        sender: &Sender,
+        stage: &[Action],
+        report: bool,
+        applied: &mut Applied,
+    ) -> Vec<Result<Written, Failure>> {
+        let mut outcomes: Vec<Result<Written, Failure>> =
+            stage.iter().map(|_| Err(Failure::Skipped)).collect();
+        let is_create = |action: &Action| matches!(action.verb, Verb::Create { .. });
+        let creates: Vec<usize> = (0..stage.len())
+            .filter(|index| is_create(&stage[*index]))
+            .collect();
+        let mut others = Vec::new();
+        for (index, action) in stage.iter().enumerate() {
+            match &action.verb {
+                Verb::Create { .. } => {}
+                Verb::Patch { report: true, .. } if !report => {
+                    applied.postponed = true;
+                    outcomes[index] = Ok(Written::default());
+                }
+                Verb::Patch { report: true, .. } => {
+                    applied.reported = true;
+                    others.push(index);
+                }
+                _ => others.push(index),
+            }
+        }
+        let (created, done) = futures::join!(
+            self.slow_start(sender, stage, &creates),
+            self.side_by_side(sender, stage, &others)
+        );
+        for (index, sent) in created.into_iter().chain(done) {
+            outcomes[index] = match sent {
+                Ok(written) => Ok(written),
+                Err(NotDone::Refused(refused)) => {
+                    applied.retry_after = applied.retry_after.max(refused.retry_after);
+                    Err(refused.failure)
+                }
+                Err(NotDone::Stopped(stopped)) => {
+                    applied.stopped = Some(stopped);
+                    Err(Failure::Fenced)
+                }
+            };
+        }
+        outcomes
+    }
+
+    async fn slow_start(
+        &self,
+        sender: &Sender,
+        stage: &[Action],
+        creates: &[usize],
+    ) -> Vec<(usize, Sent)> {
+        let mut all = Vec::with_capacity(creates.len());
+        for batch in write::slow_start(creates.len()) {
+            let sent = self.side_by_side(sender, stage, &creates[batch]).await;
+            // A child that exists already was made by this key's last owner or lost answer: no reason to stop.
+            let failed = sent.iter().any(|(_, sent)| match sent {
+                Ok(_) => false,
+                Err(NotDone::Refused(refused)) => {
+                    !matches!(refused.failure, Failure::AlreadyExists(_))
+                }
+                Err(NotDone::Stopped(_)) => true,
+            });
+            all.extend(sent);
+            if failed {
+                break;
+            }
+        }
+        all
+    }
+
+    async fn side_by_side(
+        &self,
+        sender: &Sender,
+        stage: &[Action],
+        which: &[usize],
+    ) -> Vec<(usize, Sent)> {
+        stream::iter(
+            which
+                .iter()
+                .map(|index| async move { (*index, self.send(sender, &stage[*index]).await) }),
+        )
+        .buffer_unordered(WRITES_AT_ONCE)
+        .collect()
+        .await
+    }
+
+    async fn send(&self, sender: &Sender, action: &Action) -> Sent {
+        wait_turn(&self.limiter, &*self.clock, sender).await?;
+        let request = write::request(action);
+        // Asked again, last thing before the request goes out.
+        if let Err(stopped) = sender.gate.admit() {
+            self.limiter.with(super::limit::Bucket::give_back);
+            sender.metrics.fenced();
+            return Err(NotDone::Stopped(stopped));
+        }
+        let sent = tokio::select! {
+            biased;
+            () = sender.gate.closed() => {
+                sender.metrics.fenced();
+                return Err(NotDone::Stopped(Stopped::Fenced));
+            }
+            sent = tokio::time::timeout(WRITE_TIMEOUT, self.server.write(sender, request)) => sent,
+        };
+        let sent = sent.unwrap_or_else(|_| {
+            Err(Refused::from(Failure::Timeout(format!(
+                "no answer within {} s",
+                WRITE_TIMEOUT.as_secs()
+            ))))
+        });
+        sender.metrics.wrote(
+            action.verb.name(),
+            action.resource.plural,
+            sent.as_ref()
+                .err()
+                .map_or("success", |refused| outcome_word(&refused.failure)),
+        );
+        if let Err(Refused {
+            retry_after: Some(pause),
+            ..
+        }) = &sent
+        {
+            self.limiter
+                .with(|bucket| bucket.pause(self.clock.monotonic(), *pause));
+        }
+        self.announce(sender, action, &sent);
+        sent.map_err(NotDone::Refused)
+    }
+
+    fn announce(&self, sender: &Sender, action: &Action, sent: &Result<Written, Refused>) {
+        let Some(announcement) = &action.announcement else {
+            return;
+        };
+        match (sent, &announcement.success, &announcement.failure) {
+            (Ok(_), Some(event), _) => self.record(sender, event),
+            (Err(refused), _, Some(event)) if tells_of_failure(&refused.failure) => {
+                self.record(sender, &write::failure_event(event, &refused.failure));
+            }
+            _ => {}
+        }
+    }
+
+    /// Records an event. It is sent by a task of its own; one too many is dropped and counted.
+    pub fn record(&self, sender: &Sender, event: &Event) {
+        let send = {
+            let mut correlators = self
+                .correlators
+                .lock()
+                .unwrap_or_else(std::sync::PoisonError::into_inner);
+            correlators
+                .entry(sender.event_source)
+                .or_insert_with(|| Correlator::new(sender.event_source))
+                .correlate(event, self.clock.now(), self.clock.monotonic())
+        };
+        let Some(send) = send else { return };
+        let queued = Queued {
+            sender: sender.clone(),
+            send,
+            guard: sender.gate.event(),
+        };
+        if self.events.try_send(queued).is_err() {
+            self.metrics.event_dropped();
+        }
+    }
+
+    /// The server, for reads.
+    pub fn server(&self) -> &dyn Server {
+        &*self.server
+    }
+
+    /// The present.
+    pub fn now(&self) -> Timestamp {
+        self.clock.now()
+    }
+}
+
+type Sent = Result<Written, NotDone>;
+
+enum NotDone {
+    Refused(Refused),
+    Stopped(Stopped),
+}
+
+/// Waits for the limiter's turn, or until nothing may be sent any more.
+async fn wait_turn(limiter: &Limiter, clock: &dyn Clock, sender: &Sender) -> Result<(), NotDone> {
+    sender.gate.admit().map_err(NotDone::Stopped)?;
+    let delay = limiter.with(|bucket| bucket.take(clock.monotonic()));
+    if delay.is_zero() {
+        return Ok(());
+    }
+    tokio::select! {
+        () = tokio::time::sleep(delay) => Ok(()),
+        stopped = sender.gate.stopped() => {
+            limiter.with(super::limit::Bucket::give_back);
+            Err(NotDone::Stopped(stopped))
+        }
+    }
+}
+
+/// Conflicts and the like are everyday: the next plan sees what changed.
+fn tells_of_failure(failure: &Failure) -> bool {
+    !matches!(
+        failure,
+        Failure::Conflict(_)
+            | Failure::AlreadyExists(_)
+            | Failure::NamespaceTerminating(_)
+            | Failure::Skipped
+            | Failure::Fenced
+    )
+}
+
+/// The `result` label of `manifold_writes_total`.
+pub fn outcome_word(failure: &Failure) -> &'static str {
+    match failure {
+        Failure::Conflict(_) => "conflict",
+        Failure::AlreadyExists(_) => "already_exists",
+        Failure::NotFound(_) => "not_found",
+        Failure::NamespaceTerminating(_) => "namespace_terminating",
+        Failure::Forbidden(_) => "forbidden",
+        Failure::Invalid(_) => "invalid",
+        Failure::Timeout(_) => "timeout",
+        Failure::Other(_) => "error",
+        Failure::Skipped => "skipped",
+        Failure::Fenced => "fenced",
+    }
+}
+
+async fn send_events(
+    mut waiting: mpsc::Receiver<Queued>,
+    server: Arc<dyn Server>,
+    limiter: Arc<Limiter>,
+    clock: Arc<dyn Clock>,
+    metrics: Arc<Metrics>,
+) {
+    stream::poll_fn(move |context| waiting.poll_recv(context))
+        .for_each_concurrent(EVENTS_AT_ONCE, |queued| {
+            let (server, limiter) = (Arc::clone(&server), Arc::clone(&limiter));
+            let (clock, metrics) = (Arc::clone(&clock), Arc::clone(&metrics));
+            async move {
+                if !send_event(&queued, &*server, &limiter, &*clock).await {
+                    metrics.event_dropped();
+                }
+                drop(queued.guard);
+            }
+        })
+        .await;
+}
+
+/// Whether the event was recorded. One try, and a second one where the event it continues has gone.
+async fn send_event(
+    queued: &Queued,
+    server: &dyn Server,
+    limiter: &Limiter,
+    clock: &dyn Clock,
+) -> bool {
+    let gate = queued.guard.gate();
+    for create in [false, true] {
+        let delay = limiter.with(|bucket| bucket.take(clock.monotonic()));
+        tokio::select! {
+            () = tokio::time::sleep(delay) => {}
+            () = gate.closed() => return false,
+        }
+        if gate.admit_while_frozen().is_err() {
+            return false;
+        }
+        let request = write::event_request(&queued.send, create);
+        let sent = tokio::select! {
+            biased;
+            () = gate.closed() => return false,
+            sent = tokio::time::timeout(WRITE_TIMEOUT, server.write(&queued.sender, request)) => sent,
+        };
+        match sent {
+            Ok(Ok(_)) => return true,
+            Ok(Err(refused)) => match refused.failure {
+                Failure::NotFound(_) if queued.send.patch.is_some() && !create => {}
+                failure => {
+                    if !matches!(failure, Failure::NamespaceTerminating(_)) {
+                        tracing::warn!(event = %queued.send.name, error = %failure, "event not recorded");
+                    }
+                    return false;
+                }
+            },
+            Err(_) => return false,
+        }
+    }
+    false
+}

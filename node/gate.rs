@@ -1,0 +1,143 @@
+//! The gate that every write passes: the fence of the replica, and whether the range is frozen for a handoff.
+
+use std::sync::{
+    Arc,
+    atomic::{AtomicBool, AtomicUsize, Ordering},
+};
+
+use coordinator::{Epoch, RangeId};
+use futures::future::BoxFuture;
+use tokio::sync::Notify;
+
+/// The replica's fence as a write sees it. `coordinator::Fence` is the real one.
+pub trait Fence: Send + Sync {
+    /// Whether a write for the range under that epoch may be sent now.
+    fn open(&self, range: RangeId, epoch: Epoch) -> bool;
+    /// Resolves when such a write may not be under way any more: the fence has closed, or the range has another owner.
+    fn closed(&self, range: RangeId, epoch: Epoch) -> BoxFuture<'static, ()>;
+}
+
+/// Why a write was not sent.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Stopped {
+    /// The range is about to be handed over: the key goes on with its next owner.
+    Frozen,
+    /// The fence is closed or the range is lost.
+    Fenced,
+}
+
+/// One owned range under one epoch.
+pub struct Gate {
+    /// The range.
+    pub range: RangeId,
+    /// The epoch under which it is owned.
+    pub epoch: Epoch,
+    fence: Arc<dyn Fence>,
+    frozen: AtomicBool,
+    changed: Notify,
+    events: AtomicUsize,
+}
+
+impl Gate {
+    /// For a range that was just gained.
+    pub fn new(range: RangeId, epoch: Epoch, fence: Arc<dyn Fence>) -> Arc<Self> {
+        Arc::new(Self {
+            range,
+            epoch,
+            fence,
+            frozen: AtomicBool::new(false),
+            changed: Notify::new(),
+            events: AtomicUsize::new(0),
+        })
+    }
+
+    /// Asked right before every request.
+    ///
+    /// # Errors
+    /// Why it may not be sent.
+    pub fn admit(&self) -> Result<(), Stopped> {
+        if self.frozen.load(Ordering::Acquire) {
+            return Err(Stopped::Frozen);
+        }
+        self.admit_while_frozen()
+    }
+
+    /// As [`Gate::admit`], for what may still go out while the range is frozen: events of writes that were made.
+    ///
+    /// # Errors
+    /// Where the fence is closed or the range is lost.
+    pub fn admit_while_frozen(&self) -> Result<(), Stopped> {
+        if self.fence.open(self.range, self.epoch) {
+            Ok(())
+        } else {
+            Err(Stopped::Fenced)
+        }
+    }
+
+    /// Resolves when a request in flight must be aborted.
+    pub fn closed(&self) -> BoxFuture<'static, ()> {
+        self.fence.closed(self.range, self.epoch)
+    }
+
+    /// Resolves when nothing new may be sent: frozen or closed.
+    pub async fn stopped(&self) -> Stopped {
+        let closed = self.closed();
+        let frozen = async {
+            loop {
+                let changed = self.changed.notified();
+                if self.frozen.load(Ordering::Acquire) {
+                    return;
+                }
+                changed.await;
+            }
+        };
+        tokio::select! {
+            () = closed => Stopped::Fenced,
+            () = frozen => Stopped::Frozen,
+        }
+    }
+
+    /// No new request from now on.
+    pub fn freeze(&self) {
+        self.frozen.store(true, Ordering::Release);
+        self.changed.notify_waiters();
+    }
+
+    /// The handoff did not happen.
+    pub fn resume(&self) {
+        self.frozen.store(false, Ordering::Release);
+        self.changed.notify_waiters();
+    }
+
+    /// Whether it is frozen.
+    pub fn is_frozen(&self) -> bool {
+        self.frozen.load(Ordering::Acquire)
+    }
+
+    /// Events of this range that are not sent yet.
+    pub fn events_pending(&self) -> usize {
+        self.events.load(Ordering::Acquire)
+    }
+
+    /// Counts an event until the guard is dropped.
+    pub fn event(self: &Arc<Self>) -> EventGuard {
+        self.events.fetch_add(1, Ordering::AcqRel);
+        EventGuard(Arc::clone(self))
+    }
+}
+
+/// An event on its way.
+pub struct EventGuard(Arc<Gate>);
+
+impl EventGuard {
+    /// The gate it has to pass.
+    pub fn gate(&self) -> &Gate {
+        &self.0
+    }
+}
+
+impl Drop for EventGuard {
+    fn drop(&mut self) {
+        self.0.events.fetch_sub(1, Ordering::AcqRel);
+    }
+}

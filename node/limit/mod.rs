@@ -1,0 +1,84 @@
+//! The rate limit of requests: `--kube-api-qps` and `--kube-api-burst`, and a pause where the API server asks for one.
+
+use std::{sync::Mutex, time::Duration};
+
+use crate::queue::Monotonic;
+
+#[cfg(test)]
+mod tests;
+
+/// Longest pause that a single answer "429, Retry-After" is followed for.
+pub const PAUSE_MAX: Duration = Duration::from_secs(30);
+
+/// A token bucket from which a request takes its token at once and then waits as long as the bucket is overdrawn, so
+/// that requests go in the order in which they came. Pure: the clock is an argument.
+#[derive(Debug)]
+pub struct Bucket {
+    /// Tokens a second; none: no limit.
+    qps: Option<f64>,
+    burst: f64,
+    tokens: f64,
+    at: Monotonic,
+    paused_until: Monotonic,
+}
+
+impl Bucket {
+    /// Full at first. A `qps` of zero or less means no limit, as in client-go for what is below zero.
+    pub fn new(qps: f64, burst: u32) -> Self {
+        let burst = f64::from(burst.max(1));
+        Self {
+            qps: (qps > 0.0).then_some(qps),
+            burst,
+            tokens: burst,
+            at: Monotonic::ZERO,
+            paused_until: Monotonic::ZERO,
+        }
+    }
+
+    /// Takes a token; how long to wait before it may be used.
+    pub fn take(&mut self, now: Monotonic) -> Duration {
+        let pause = self.paused_until.saturating_sub(now);
+        let Some(qps) = self.qps else { return pause };
+        let refill = now.saturating_sub(self.at).as_secs_f64() * qps;
+        self.tokens = (self.tokens + refill).min(self.burst);
+        self.at = self.at.max(now);
+        self.tokens -= 1.0;
+        let overdrawn = if self.tokens < 0.0 {
+            Duration::from_secs_f64(-self.tokens / qps)
+        } else {
+            Duration::ZERO
+        };
+        pause.max(overdrawn)
+    }
+
+    /// Gives a token back that was not used.
+    pub fn give_back(&mut self) {
+        if self.qps.is_some() {
+            self.tokens = (self.tokens + 1.0).min(self.burst);
+        }
+    }
+
+    /// The server asked for a pause: nothing is sent before it is over.
+    pub fn pause(&mut self, now: Monotonic, length: Duration) {
+        self.paused_until = self.paused_until.max(now + length.min(PAUSE_MAX));
+    }
+}
+
+/// A bucket shared by tasks.
+#[derive(Debug)]
+pub struct Limiter(Mutex<Bucket>);
+
+impl Limiter {
+    /// See [`Bucket::new`].
+    pub fn new(qps: f64, burst: u32) -> Self {
+        Self(Mutex::new(Bucket::new(qps, burst)))
+    }
+
+    /// Runs something on the bucket; the lock is held for that alone.
+    pub fn with<R>(&self, act: impl FnOnce(&mut Bucket) -> R) -> R {
+        act(&mut self
+            .0
+            .lock()
+            .unwrap_or_else(std::sync::PoisonError::into_inner))
+    }
+}

@@ -1,0 +1,46 @@
+use std::time::Duration;
+
+use super::{Bucket, PAUSE_MAX};
+
+fn ms(millis: u64) -> Duration {
+    Duration::from_millis(millis)
+}
+
+#[test]
+fn a_burst_is_free_and_then_requests_come_at_the_rate() {
+    let mut bucket = Bucket::new(20.0, 30);
+    assert!((0..30).all(|_| bucket.take(ms(0)).is_zero()));
+    let waits: Vec<_> = (0..3).map(|_| bucket.take(ms(0)).as_millis()).collect();
+    assert_eq!(waits, [50, 100, 150]);
+    assert!(
+        bucket.take(ms(1000)).is_zero(),
+        "a second brings 20 tokens, 3 were owed"
+    );
+}
+
+#[test]
+fn no_limit_means_none() {
+    for qps in [0.0, -1.0] {
+        let mut bucket = Bucket::new(qps, 1);
+        assert!((0..10_000).all(|_| bucket.take(ms(0)).is_zero()));
+    }
+}
+
+#[test]
+fn a_token_not_used_goes_back() {
+    let mut bucket = Bucket::new(1.0, 1);
+    assert!(bucket.take(ms(0)).is_zero());
+    assert_eq!(bucket.take(ms(0)), ms(1000));
+    bucket.give_back();
+    assert_eq!(bucket.take(ms(0)), ms(1000));
+}
+
+#[test]
+fn a_pause_holds_everything_and_is_bounded() {
+    let mut bucket = Bucket::new(-1.0, 1);
+    bucket.pause(ms(100), ms(500));
+    assert_eq!(bucket.take(ms(200)), ms(400));
+    assert!(bucket.take(ms(700)).is_zero());
+    bucket.pause(ms(0), Duration::from_secs(3600));
+    assert_eq!(bucket.take(ms(0)), PAUSE_MAX);
+}

@@ -1,0 +1,776 @@
+//! What the process tells Prometheus, under upstream's names wherever upstream has one.
+//!
+//! Everything is counted with atomics through handles that are fetched once ([`Metrics::queue`],
+//! [`Metrics::controller`], [`Metrics::cache`], [`Metrics::client`]), so that counting costs nanoseconds and no lock is
+//! shared on the way of an event. Label values come from fixed sets (controllers, resources, verbs, results, status
+//! codes), so the number of series is bounded by the program and not by the cluster.
+
+mod exposition;
+mod histogram;
+mod process;
+
+use std::{
+    borrow::Cow,
+    collections::BTreeMap,
+    fmt,
+    sync::{
+        Arc, Mutex, PoisonError,
+        atomic::{AtomicI64, AtomicU64},
+    },
+    time::{Duration, Instant},
+};
+
+use prometheus_client::{
+    encoding::text::encode,
+    metrics::{counter::Counter, family::Family, gauge::Gauge},
+    registry::{Metric, Registry},
+};
+
+pub use exposition::CONTENT_TYPE;
+use histogram::{Histogram, exponential};
+pub use process::start_time_seconds;
+
+type Text = Cow<'static, str>;
+type Labels<const N: usize> = [(&'static str, Text); N];
+type Counters<const N: usize> = Family<Labels<N>, Counter>;
+type Gauges<const N: usize> = Family<Labels<N>, Gauge<i64, AtomicI64>>;
+type Seconds<const N: usize> = Family<Labels<N>, Gauge<f64, AtomicU64>>;
+type Histograms<const N: usize> = Family<Labels<N>, Histogram, fn() -> Histogram>;
+
+/// The version that is reported to dashboards which compare the control plane's parts: the Kubernetes minor whose
+/// behaviour this is, then our own version.
+pub const GIT_VERSION: &str = concat!("v1.36.3+manifold.", env!("CARGO_PKG_VERSION"));
+
+/// Keys that one queue works on at once and that are tracked for `unfinished_work_seconds`: far more than any
+/// `--concurrent-*-syncs` in use. Beyond it the two gauges read too low; nothing else suffers.
+const IN_FLIGHT_TRACKED_MAX: usize = 4096;
+
+/// From 10 ns to 10 s: upstream's bounds for queues.
+fn queue_seconds() -> Histogram {
+    Histogram::new(exponential(10e-9, 10.0, 10))
+}
+
+/// Upstream's bounds for requests and for waiting in front of the rate limit.
+fn request_seconds() -> Histogram {
+    Histogram::new(vec![
+        0.005, 0.025, 0.1, 0.25, 0.5, 1.0, 2.0, 4.0, 8.0, 15.0, 30.0, 60.0,
+    ])
+}
+
+/// 64 bytes to 16 MiB: upstream's bounds for bodies.
+fn body_bytes() -> Histogram {
+    Histogram::new(vec![
+        64.0,
+        256.0,
+        512.0,
+        1024.0,
+        4096.0,
+        16384.0,
+        65536.0,
+        262_144.0,
+        1_048_576.0,
+        4_194_304.0,
+        16_777_216.0,
+    ])
+}
+
+/// 1 ms to 16 s: upstream's bounds for the publisher of the root CA.
+fn publisher_seconds() -> Histogram {
+    Histogram::new(exponential(0.001, 2.0, 15))
+}
+
+/// 1 µs to 4 s: a plan takes microseconds, and one that takes seconds must be seen.
+fn plan_seconds() -> Histogram {
+    Histogram::new(exponential(1e-6, 4.0, 12))
+}
+
+/// 1 ms to 33 s: a handoff takes milliseconds, a takeover up to the lease duration and some.
+fn move_seconds() -> Histogram {
+    Histogram::new(exponential(0.001, 2.0, 16))
+}
+
+/// Seconds as Prometheus wants them.
+fn seconds(duration: Duration) -> f64 {
+    duration.as_secs_f64()
+}
+
+struct Families {
+    depth: Gauges<1>,
+    adds: Counters<1>,
+    waited: Histograms<1>,
+    worked: Histograms<1>,
+    unfinished: Seconds<1>,
+    longest: Seconds<1>,
+    retries: Counters<1>,
+
+    requests: Counters<3>,
+    request_seconds: Histograms<2>,
+    request_bytes: Histograms<2>,
+    response_bytes: Histograms<2>,
+    limiter_seconds: Histograms<2>,
+    request_retries: Counters<3>,
+
+    published: Counters<1>,
+    published_seconds: Histograms<1>,
+    job_deletion_seconds: Histogram,
+
+    ranges_owned: Gauge<i64, AtomicI64>,
+    epoch_changes: Counter,
+    handoff_seconds: Histograms<1>,
+    takeover_seconds: Histogram,
+    fence_refusals: Counters<1>,
+    fence_open: Gauge<i64, AtomicI64>,
+    cache_lag: Seconds<1>,
+    cache_objects: Gauges<1>,
+    cache_bytes: Gauges<1>,
+    decode_errors: Counters<1>,
+    plan_seconds: Histograms<1>,
+    plan_panics: Counters<1>,
+    reconciles: Counters<2>,
+    writes: Counters<4>,
+    events_dropped: Counter,
+}
+
+/// Registers as it goes, so that no family can be made and forgotten.
+struct Registering(Registry);
+
+impl Registering {
+    fn add<M: Metric + Clone>(&mut self, name: &str, help: &str, metric: M) -> M {
+        self.0.register(name, help, metric.clone());
+        metric
+    }
+
+    /// A counter's name is given without the `_total` that it is served with.
+    fn counters<const N: usize>(&mut self, name: &str, help: &str) -> Counters<N> {
+        self.add(name, help, Family::default())
+    }
+
+    fn gauges<const N: usize>(&mut self, name: &str, help: &str) -> Gauges<N> {
+        self.add(name, help, Family::default())
+    }
+
+    fn seconds<const N: usize>(&mut self, name: &str, help: &str) -> Seconds<N> {
+        self.add(name, help, Family::default())
+    }
+
+    fn histograms<const N: usize>(
+        &mut self,
+        name: &str,
+        help: &str,
+        of: fn() -> Histogram,
+    ) -> Histograms<N> {
+        self.add(name, help, Family::new_with_constructor(of))
+    }
+}
+
+/// All metrics of the process. Clone the `Arc` that [`Metrics::new`] gives.
+pub struct Metrics {
+    registry: Registry,
+    slis: Registry,
+    families: Families,
+    healthcheck: Gauges<2>,
+    healthchecks: Counters<3>,
+    queues: Mutex<BTreeMap<&'static str, Arc<QueueMetrics>>>,
+}
+
+impl fmt::Debug for Metrics {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("Metrics")
+    }
+}
+
+impl Metrics {
+    /// All families, with nothing counted yet.
+    pub fn new() -> Arc<Self> {
+        let mut on = Registering(Registry::default());
+        let families = families(&mut on);
+        build_info(&mut on);
+        on.0.register_collector(Box::new(process::Process));
+
+        let mut slis = Registering(Registry::default());
+        let healthcheck = slis.gauges(
+            "kubernetes_healthcheck",
+            "1 where the latest run of a health check passed, 0 where it failed.",
+        );
+        let healthchecks = slis.counters(
+            "kubernetes_healthchecks",
+            "Runs of health checks, by what came of them.",
+        );
+        let start: Gauge<f64, AtomicU64> = slis.add(
+            "process_start_time_seconds",
+            "Start time of the process since unix epoch in seconds.",
+            Gauge::default(),
+        );
+        start.set(start_time_seconds());
+        Arc::new(Self {
+            registry: on.0,
+            slis: slis.0,
+            families,
+            healthcheck,
+            healthchecks,
+            queues: Mutex::default(),
+        })
+    }
+
+    /// The `workqueue_*` metrics of one queue; the name is [`controllers_kit::Descriptor::queue`]. The same name gives
+    /// the same handle.
+    pub fn queue(&self, name: &'static str) -> Arc<QueueMetrics> {
+        let mut queues = self.queues.lock().unwrap_or_else(PoisonError::into_inner);
+        let queue = queues.entry(name).or_insert_with(|| {
+            let labels = [("name", Text::from(name))];
+            let families = &self.families;
+            Arc::new(QueueMetrics {
+                depth: families.depth.get_or_create_owned(&labels),
+                adds: families.adds.get_or_create_owned(&labels),
+                waited: families.waited.get_or_create_owned(&labels),
+                worked: families.worked.get_or_create_owned(&labels),
+                unfinished: families.unfinished.get_or_create_owned(&labels),
+                longest: families.longest.get_or_create_owned(&labels),
+                retries: families.retries.get_or_create_owned(&labels),
+                in_flight: Mutex::default(),
+            })
+        });
+        queue.clone()
+    }
+
+    /// The `rest_client_*` metrics towards one API server; `host` is `name:port` as in its URL.
+    pub fn client(&self, host: &str) -> Arc<ClientMetrics> {
+        let families = &self.families;
+        Arc::new(ClientMetrics {
+            host: Text::from(host.to_owned()),
+            requests: families.requests.clone(),
+            request_seconds: families.request_seconds.clone(),
+            request_bytes: families.request_bytes.clone(),
+            response_bytes: families.response_bytes.clone(),
+            limiter_seconds: families.limiter_seconds.clone(),
+            retries: families.request_retries.clone(),
+        })
+    }
+
+    /// What one controller's work is counted by; the name is [`controllers_kit::Descriptor::name`].
+    pub fn controller(&self, name: &'static str) -> Arc<ControllerMetrics> {
+        let labels = [("controller", Text::from(name))];
+        let families = &self.families;
+        Arc::new(ControllerMetrics {
+            name,
+            plan_seconds: families.plan_seconds.get_or_create_owned(&labels),
+            plan_panics: families.plan_panics.get_or_create_owned(&labels),
+            fence_refusals: families.fence_refusals.get_or_create_owned(&labels),
+            reconciles: families.reconciles.clone(),
+            writes: families.writes.clone(),
+        })
+    }
+
+    /// What one resource's cache is described by, as in `pods` or `replicasets.apps`.
+    pub fn cache(&self, resource: &str) -> Arc<CacheMetrics> {
+        let labels = [("resource", Text::from(resource.to_owned()))];
+        let families = &self.families;
+        Arc::new(CacheMetrics {
+            lag: families.cache_lag.get_or_create_owned(&labels),
+            objects: families.cache_objects.get_or_create_owned(&labels),
+            bytes: families.cache_bytes.get_or_create_owned(&labels),
+            decode_errors: families.decode_errors.get_or_create_owned(&labels),
+        })
+    }
+
+    /// How many ranges this replica owns.
+    pub fn ranges_owned(&self, count: usize) {
+        self.families
+            .ranges_owned
+            .set(i64::try_from(count).unwrap_or(i64::MAX));
+    }
+
+    /// A range has come to this replica under a new epoch.
+    pub fn epoch_changed(&self) {
+        self.families.epoch_changes.inc();
+    }
+
+    /// A handoff has ended: from the freeze to the other owner's Lease.
+    pub fn handed_off(&self, direction: Direction, took: Duration) {
+        let labels = [("direction", Text::from(direction.as_str()))];
+        self.families
+            .handoff_seconds
+            .get_or_create(&labels)
+            .observe(seconds(took));
+    }
+
+    /// A takeover has ended: from the moment the owner was found dead to the moment the range was ours.
+    pub fn taken_over(&self, took: Duration) {
+        self.families.takeover_seconds.observe(seconds(took));
+    }
+
+    /// Whether requests may be sent at all.
+    pub fn fence_open(&self, open: bool) {
+        self.families.fence_open.set(i64::from(open));
+    }
+
+    /// An Event was not sent: their queue was full or the server refused it.
+    pub fn event_dropped(&self) {
+        self.families.events_dropped.inc();
+    }
+
+    /// `root_ca_cert_publisher_*`: one namespace was looked at; `code` is 200, or the status of the write that failed, or
+    /// 500 where there was none.
+    pub fn root_ca_published(&self, code: u16, took: Duration) {
+        let labels = [("code", status_text(code))];
+        self.families.published.get_or_create(&labels).inc();
+        self.families
+            .published_seconds
+            .get_or_create(&labels)
+            .observe(seconds(took));
+    }
+
+    /// `ttl_after_finished_controller_*`: a Job was deleted this long after its time was over.
+    pub fn job_deleted(&self, after: Duration) {
+        self.families.job_deletion_seconds.observe(seconds(after));
+    }
+
+    /// One run of a health check; `kind` is `healthz`, `livez` or `readyz`.
+    pub fn health_checked(&self, name: &str, kind: &'static str, passed: bool) {
+        let name = Text::from(name.to_owned());
+        self.healthcheck
+            .get_or_create(&[("name", name.clone()), ("type", kind.into())])
+            .set(i64::from(passed));
+        let status = if passed { "success" } else { "error" };
+        self.healthchecks
+            .get_or_create(&[
+                ("name", name),
+                ("status", status.into()),
+                ("type", kind.into()),
+            ])
+            .inc();
+    }
+
+    /// `/metrics`, in the Prometheus text format; see [`CONTENT_TYPE`].
+    pub fn encode(&self) -> String {
+        let now = Instant::now();
+        let queues = self.queues.lock().unwrap_or_else(PoisonError::into_inner);
+        queues.values().for_each(|queue| queue.look(now));
+        drop(queues);
+        text(&self.registry)
+    }
+
+    /// `/metrics/slis`.
+    pub fn encode_slis(&self) -> String {
+        text(&self.slis)
+    }
+}
+
+fn text(registry: &Registry) -> String {
+    let mut open = String::new();
+    // The only error is that of the writer, and a String has none.
+    let _ = encode(&mut open, registry);
+    exposition::classic(&open)
+}
+
+/// A status code as a label, without an allocation for the usual ones.
+fn status_text(code: u16) -> Text {
+    match code {
+        200 => "200".into(),
+        201 => "201".into(),
+        400 => "400".into(),
+        403 => "403".into(),
+        404 => "404".into(),
+        409 => "409".into(),
+        422 => "422".into(),
+        429 => "429".into(),
+        500 => "500".into(),
+        503 => "503".into(),
+        other => other.to_string().into(),
+    }
+}
+
+fn families(on: &mut Registering) -> Families {
+    Families {
+        depth: on.gauges("workqueue_depth", "Keys that wait in the queue now."),
+        adds: on.counters("workqueue_adds", "Keys that were added to the queue."),
+        waited: on.histograms(
+            "workqueue_queue_duration_seconds",
+            "How long a key waits in the queue before it is taken up.",
+            queue_seconds,
+        ),
+        worked: on.histograms(
+            "workqueue_work_duration_seconds",
+            "How long the work on a key takes.",
+            queue_seconds,
+        ),
+        unfinished: on.seconds(
+            "workqueue_unfinished_work_seconds",
+            "Sum of how long the keys that are worked on now have been so. It grows where work is stuck.",
+        ),
+        longest: on.seconds(
+            "workqueue_longest_running_processor_seconds",
+            "How long the key that is worked on longest has been so.",
+        ),
+        retries: on.counters("workqueue_retries", "Keys that were put back with back-off."),
+
+        requests: on.counters(
+            "rest_client_requests",
+            "Requests to the API server by status code, method and host; the code is <error> where no answer came.",
+        ),
+        request_seconds: on.histograms(
+            "rest_client_request_duration_seconds",
+            "How long a request to the API server takes, by verb and host.",
+            request_seconds,
+        ),
+        request_bytes: on.histograms(
+            "rest_client_request_size_bytes",
+            "Size of request bodies, by verb and host.",
+            body_bytes,
+        ),
+        response_bytes: on.histograms(
+            "rest_client_response_size_bytes",
+            "Size of response bodies, by verb and host.",
+            body_bytes,
+        ),
+        limiter_seconds: on.histograms(
+            "rest_client_rate_limiter_duration_seconds",
+            "How long a request waits for this client's own rate limit, by verb and host.",
+            request_seconds,
+        ),
+        request_retries: on.counters(
+            "rest_client_request_retries",
+            "Requests that were sent again, by status code, verb and host.",
+        ),
+
+        published: on.counters(
+            "root_ca_cert_publisher_sync",
+            "Namespaces that the publisher of the root CA has looked at, by status code.",
+        ),
+        published_seconds: on.histograms(
+            "root_ca_cert_publisher_sync_duration_seconds",
+            "How long the publisher of the root CA takes for a namespace, by status code.",
+            publisher_seconds,
+        ),
+        job_deletion_seconds: on.add(
+            "ttl_after_finished_controller_job_deletion_duration_seconds",
+            "How long after its time to live was over a Job was deleted.",
+            Histogram::new(exponential(0.1, 2.0, 14)),
+        ),
+
+        ranges_owned: on.add(
+            "manifold_ranges_owned",
+            "Ranges of the key space that this replica owns. Summed over the fleet it is --ranges.",
+            Gauge::default(),
+        ),
+        epoch_changes: on.add(
+            "manifold_epoch_changes",
+            "Ranges that came to this replica, each under a new epoch.",
+            Counter::default(),
+        ),
+        handoff_seconds: on.histograms(
+            "manifold_handoff_duration_seconds",
+            "How long an orderly change of owner keeps a range still; direction is in or out.",
+            move_seconds,
+        ),
+        takeover_seconds: on.add(
+            "manifold_takeover_duration_seconds",
+            "How long it takes to own a range after its owner was found dead.",
+            Histogram::new(exponential(0.001, 2.0, 16)),
+        ),
+        fence_refusals: on.counters(
+            "manifold_fence_refusals",
+            "Writes that were not sent because the range is not this replica's (any more) or its Lease may be over.",
+        ),
+        fence_open: on.add(
+            "manifold_fence_open",
+            "1 while this replica may write: its Lease was renewed within the deadline.",
+            Gauge::default(),
+        ),
+        cache_lag: on.seconds(
+            "manifold_cache_lag_seconds",
+            "How long ago the watch of a resource last heard from the API server.",
+        ),
+        cache_objects: on.gauges("manifold_cache_objects", "Objects in the cache."),
+        cache_bytes: on.gauges("manifold_cache_bytes", "Memory that the cached objects take, as estimated."),
+        decode_errors: on.counters(
+            "manifold_decode_errors",
+            "Objects that could not be decoded and were left alone.",
+        ),
+        plan_seconds: on.histograms(
+            "manifold_plan_duration_seconds",
+            "How long a controller thinks about a key.",
+            plan_seconds,
+        ),
+        plan_panics: on.counters(
+            "manifold_plan_panics",
+            "Plans that panicked; each costs its key a back-off.",
+        ),
+        reconciles: on.counters("manifold_reconciles", "Keys that were reconciled, by what came of it."),
+        writes: on.counters(
+            "manifold_writes",
+            "Writes to the API server, by controller, verb, resource and what came of them.",
+        ),
+        events_dropped: on.add(
+            "manifold_events_dropped",
+            "Events that were not sent: their queue was full or the server refused them.",
+            Counter::default(),
+        ),
+    }
+}
+
+/// `kubernetes_build_info`, with upstream's labels; what has no meaning here is empty.
+fn build_info(on: &mut Registering) {
+    let info: Gauges<9> = on.gauges(
+        "kubernetes_build_info",
+        "Always 1; the labels tell what was built and for which platform.",
+    );
+    let platform = format!("{}/{}", std::env::consts::OS, std::env::consts::ARCH);
+    info.get_or_create(&[
+        ("build_date", "".into()),
+        ("compiler", "rustc".into()),
+        ("git_commit", "".into()),
+        ("git_tree_state", "".into()),
+        ("git_version", GIT_VERSION.into()),
+        ("go_version", "".into()),
+        ("major", "1".into()),
+        ("minor", "36".into()),
+        ("platform", platform.into()),
+    ])
+    .set(1);
+}
+
+/// Which way a range goes in a handoff.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Direction {
+    /// To this replica.
+    In,
+    /// Away from it.
+    Out,
+}
+
+impl Direction {
+    fn as_str(self) -> &'static str {
+        match self {
+            Self::In => "in",
+            Self::Out => "out",
+        }
+    }
+}
+
+/// The `workqueue_*` metrics of one queue. All methods may be called from any thread.
+#[derive(Debug)]
+pub struct QueueMetrics {
+    depth: Gauge<i64, AtomicI64>,
+    adds: Counter,
+    waited: Histogram,
+    worked: Histogram,
+    unfinished: Gauge<f64, AtomicU64>,
+    longest: Gauge<f64, AtomicU64>,
+    retries: Counter,
+    /// When the work on each key under way began: as many as `--concurrent-*-syncs`.
+    in_flight: Mutex<Vec<Instant>>,
+}
+
+impl QueueMetrics {
+    /// A key was added; one that waits already does not count.
+    pub fn added(&self) {
+        self.adds.inc();
+    }
+
+    /// This many keys more (or fewer) wait.
+    pub fn depth(&self, delta: i64) {
+        self.depth.inc_by(delta);
+    }
+
+    /// Work on a key begins, after it has waited in the queue. Each call is followed by one of
+    /// [`QueueMetrics::finished`].
+    pub fn started(&self, waited: Duration) {
+        self.waited.observe(seconds(waited));
+        let mut in_flight = self
+            .in_flight
+            .lock()
+            .unwrap_or_else(PoisonError::into_inner);
+        if in_flight.len() < IN_FLIGHT_TRACKED_MAX {
+            in_flight.push(Instant::now());
+        }
+    }
+
+    /// Work on a key has ended, however it went.
+    pub fn finished(&self, took: Duration) {
+        self.worked.observe(seconds(took));
+        let began = Instant::now()
+            .checked_sub(took)
+            .unwrap_or_else(Instant::now);
+        let away = |from: &Instant| {
+            from.saturating_duration_since(began) + began.saturating_duration_since(*from)
+        };
+        let mut in_flight = self
+            .in_flight
+            .lock()
+            .unwrap_or_else(PoisonError::into_inner);
+        // The caller keeps its own clock, so the beginning that lies nearest is this key's.
+        let nearest = (0..in_flight.len()).min_by_key(|place| away(&in_flight[*place]));
+        if let Some(place) = nearest {
+            in_flight.swap_remove(place);
+        }
+    }
+
+    /// A key was put back with back-off.
+    pub fn retried(&self) {
+        self.retries.inc();
+    }
+
+    /// Brings the two gauges that grow by themselves up to date.
+    fn look(&self, now: Instant) {
+        let in_flight = self
+            .in_flight
+            .lock()
+            .unwrap_or_else(PoisonError::into_inner);
+        let ages = in_flight
+            .iter()
+            .map(|began| seconds(now.saturating_duration_since(*began)));
+        self.unfinished.set(ages.clone().sum());
+        self.longest.set(ages.fold(0.0, f64::max));
+    }
+}
+
+/// The `rest_client_*` metrics towards one host. Verbs are HTTP's, as upstream's labels have it.
+#[derive(Debug)]
+pub struct ClientMetrics {
+    host: Text,
+    requests: Counters<3>,
+    request_seconds: Histograms<2>,
+    request_bytes: Histograms<2>,
+    response_bytes: Histograms<2>,
+    limiter_seconds: Histograms<2>,
+    retries: Counters<3>,
+}
+
+impl ClientMetrics {
+    fn verb(&self, verb: &'static str) -> Labels<2> {
+        [("host", self.host.clone()), ("verb", verb.into())]
+    }
+
+    /// A request has ended: `code` is the answer's status, `None` where no answer came; the sizes are those of the
+    /// bodies, `received` is `None` for a watch, whose body never ends.
+    pub fn answered(
+        &self,
+        verb: &'static str,
+        code: Option<u16>,
+        took: Duration,
+        sent: u64,
+        received: Option<u64>,
+    ) {
+        let code = code.map_or(Text::from("<error>"), status_text);
+        self.requests
+            .get_or_create(&[
+                ("code", code),
+                ("host", self.host.clone()),
+                ("method", verb.into()),
+            ])
+            .inc();
+        let labels = self.verb(verb);
+        self.request_seconds
+            .get_or_create(&labels)
+            .observe(seconds(took));
+        self.request_bytes
+            .get_or_create(&labels)
+            .observe(sent as f64);
+        if let Some(received) = received {
+            self.response_bytes
+                .get_or_create(&labels)
+                .observe(received as f64);
+        }
+    }
+
+    /// A request has waited for our own rate limit.
+    pub fn limited(&self, verb: &'static str, waited: Duration) {
+        self.limiter_seconds
+            .get_or_create(&self.verb(verb))
+            .observe(seconds(waited));
+    }
+
+    /// A request is sent again after this answer.
+    pub fn retried(&self, verb: &'static str, code: Option<u16>) {
+        let code = code.map_or(Text::from("<error>"), status_text);
+        self.retries
+            .get_or_create(&[
+                ("code", code),
+                ("host", self.host.clone()),
+                ("verb", verb.into()),
+            ])
+            .inc();
+    }
+}
+
+/// What one controller's work is counted by.
+#[derive(Debug)]
+pub struct ControllerMetrics {
+    name: &'static str,
+    plan_seconds: Histogram,
+    plan_panics: Counter,
+    fence_refusals: Counter,
+    reconciles: Counters<2>,
+    writes: Counters<4>,
+}
+
+impl ControllerMetrics {
+    /// A plan was made, or refused.
+    pub fn planned(&self, took: Duration) {
+        self.plan_seconds.observe(seconds(took));
+    }
+
+    /// A plan panicked.
+    pub fn panicked(&self) {
+        self.plan_panics.inc();
+    }
+
+    /// A write was not sent: the fence was closed or the range is another's.
+    pub fn fenced(&self) {
+        self.fence_refusals.inc();
+    }
+
+    /// A key was reconciled; `result` is a word of a fixed set, as in `success`, `requeue`, `error`.
+    pub fn reconciled(&self, result: &'static str) {
+        self.reconciles
+            .get_or_create(&[("controller", self.name.into()), ("result", result.into())])
+            .inc();
+    }
+
+    /// A write has ended; `resource` as in `replicasets`, `result` a word of a fixed set, as in `success`, `conflict`.
+    pub fn wrote(&self, verb: &'static str, resource: &'static str, result: &'static str) {
+        self.writes
+            .get_or_create(&[
+                ("controller", self.name.into()),
+                ("resource", resource.into()),
+                ("result", result.into()),
+                ("verb", verb.into()),
+            ])
+            .inc();
+    }
+}
+
+/// What one resource's cache is described by.
+#[derive(Debug)]
+pub struct CacheMetrics {
+    lag: Gauge<f64, AtomicU64>,
+    objects: Gauge<i64, AtomicI64>,
+    bytes: Gauge<i64, AtomicI64>,
+    decode_errors: Counter,
+}
+
+impl CacheMetrics {
+    /// How long ago the watch last heard from the server.
+    pub fn lag(&self, lag: Duration) {
+        self.lag.set(seconds(lag));
+    }
+
+    /// Objects held.
+    pub fn objects(&self, count: usize) {
+        self.objects.set(i64::try_from(count).unwrap_or(i64::MAX));
+    }
+
+    /// Bytes that they take.
+    pub fn bytes(&self, count: usize) {
+        self.bytes.set(i64::try_from(count).unwrap_or(i64::MAX));
+    }
+
+    /// An object could not be decoded.
+    pub fn decode_error(&self) {
+        self.decode_errors.inc();
+    }
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,290 @@
+use std::{collections::BTreeMap, time::Duration};
+
+use super::*;
+
+/// Every family with its type, as `/metrics` shows them: golden, for dashboards and alerts hang on the names.
+const GOLDEN: &[(&str, &str)] = &[
+    ("kubernetes_build_info", "gauge"),
+    ("manifold_cache_bytes", "gauge"),
+    ("manifold_cache_lag_seconds", "gauge"),
+    ("manifold_cache_objects", "gauge"),
+    ("manifold_decode_errors_total", "counter"),
+    ("manifold_epoch_changes_total", "counter"),
+    ("manifold_events_dropped_total", "counter"),
+    ("manifold_fence_open", "gauge"),
+    ("manifold_fence_refusals_total", "counter"),
+    ("manifold_handoff_duration_seconds", "histogram"),
+    ("manifold_plan_duration_seconds", "histogram"),
+    ("manifold_plan_panics_total", "counter"),
+    ("manifold_ranges_owned", "gauge"),
+    ("manifold_reconciles_total", "counter"),
+    ("manifold_takeover_duration_seconds", "histogram"),
+    ("manifold_writes_total", "counter"),
+    ("process_cpu_seconds_total", "counter"),
+    ("process_max_fds", "gauge"),
+    ("process_network_receive_bytes_total", "counter"),
+    ("process_network_transmit_bytes_total", "counter"),
+    ("process_open_fds", "gauge"),
+    ("process_resident_memory_bytes", "gauge"),
+    ("process_start_time_seconds", "gauge"),
+    ("process_virtual_memory_bytes", "gauge"),
+    ("process_virtual_memory_max_bytes", "gauge"),
+    ("rest_client_rate_limiter_duration_seconds", "histogram"),
+    ("rest_client_request_duration_seconds", "histogram"),
+    ("rest_client_request_retries_total", "counter"),
+    ("rest_client_request_size_bytes", "histogram"),
+    ("rest_client_requests_total", "counter"),
+    ("rest_client_response_size_bytes", "histogram"),
+    ("root_ca_cert_publisher_sync_duration_seconds", "histogram"),
+    ("root_ca_cert_publisher_sync_total", "counter"),
+    (
+        "ttl_after_finished_controller_job_deletion_duration_seconds",
+        "histogram",
+    ),
+    ("workqueue_adds_total", "counter"),
+    ("workqueue_depth", "gauge"),
+    ("workqueue_longest_running_processor_seconds", "gauge"),
+    ("workqueue_queue_duration_seconds", "histogram"),
+    ("workqueue_retries_total", "counter"),
+    ("workqueue_unfinished_work_seconds", "gauge"),
+    ("workqueue_work_duration_seconds", "histogram"),
+];
+
+/// Metrics in which every family has at least one series.
+fn used() -> Arc<Metrics> {
+    let metrics = Metrics::new();
+    let ms = Duration::from_millis;
+    let queue = metrics.queue("deployment");
+    queue.added();
+    queue.depth(2);
+    queue.depth(-1);
+    queue.started(ms(2));
+    queue.finished(ms(3));
+    queue.retried();
+    let client = metrics.client("10.0.0.1:6443");
+    client.limited("GET", ms(1));
+    client.answered("GET", Some(200), ms(4), 0, Some(70));
+    client.answered("GET", None, ms(4), 0, None);
+    client.answered("POST", Some(418), ms(4), 100, Some(300));
+    client.retried("GET", Some(429));
+    let controller = metrics.controller("deployment-controller");
+    controller.planned(ms(1));
+    controller.panicked();
+    controller.fenced();
+    controller.reconciled("success");
+    controller.wrote("create", "replicasets", "success");
+    let cache = metrics.cache("pods");
+    cache.lag(ms(1500));
+    cache.objects(7);
+    cache.bytes(9000);
+    cache.decode_error();
+    metrics.ranges_owned(86);
+    metrics.epoch_changed();
+    metrics.handed_off(Direction::In, ms(20));
+    metrics.handed_off(Direction::Out, ms(30));
+    metrics.taken_over(ms(5200));
+    metrics.fence_open(true);
+    metrics.event_dropped();
+    metrics.root_ca_published(200, ms(5));
+    metrics.job_deleted(ms(150));
+    metrics
+}
+
+/// The value of one series.
+fn value(text: &str, series: &str) -> f64 {
+    let line = text
+        .lines()
+        .find_map(|line| line.strip_prefix(series)?.strip_prefix(' '));
+    let Some(line) = line else {
+        panic!("no {series} in\n{text}");
+    };
+    line.parse().unwrap()
+}
+
+#[test]
+fn every_family_has_its_upstream_name_and_type() {
+    let text = used().encode();
+    let types: BTreeMap<&str, &str> = text
+        .lines()
+        .filter_map(|line| line.strip_prefix("# TYPE ")?.split_once(' '))
+        .collect();
+    assert_eq!(types, GOLDEN.iter().copied().collect());
+    assert_eq!(
+        text.matches("# HELP ").count(),
+        GOLDEN.len(),
+        "one help line each"
+    );
+    assert!(!text.contains("# EOF") && !text.contains("# UNIT"));
+}
+
+#[test]
+fn samples_bear_upstreams_labels_and_bounds() {
+    let text = used().encode();
+    for (series, wanted) in [
+        (r#"workqueue_adds_total{name="deployment"}"#, 1.0),
+        (r#"workqueue_depth{name="deployment"}"#, 1.0),
+        (
+            r#"workqueue_queue_duration_seconds_bucket{name="deployment",le="0.001"}"#,
+            0.0,
+        ),
+        (
+            r#"workqueue_queue_duration_seconds_bucket{name="deployment",le="0.01"}"#,
+            1.0,
+        ),
+        (
+            r#"workqueue_queue_duration_seconds_bucket{name="deployment",le="9.999999999999999e-06"}"#,
+            0.0,
+        ),
+        (
+            r#"workqueue_queue_duration_seconds_bucket{name="deployment",le="+Inf"}"#,
+            1.0,
+        ),
+        (
+            r#"workqueue_queue_duration_seconds_sum{name="deployment"}"#,
+            0.002,
+        ),
+        (
+            r#"rest_client_requests_total{code="200",host="10.0.0.1:6443",method="GET"}"#,
+            1.0,
+        ),
+        (
+            r#"rest_client_requests_total{code="<error>",host="10.0.0.1:6443",method="GET"}"#,
+            1.0,
+        ),
+        (
+            r#"rest_client_requests_total{code="418",host="10.0.0.1:6443",method="POST"}"#,
+            1.0,
+        ),
+        (
+            r#"rest_client_response_size_bytes_bucket{host="10.0.0.1:6443",verb="GET",le="1.048576e+06"}"#,
+            1.0,
+        ),
+        (
+            r#"rest_client_request_duration_seconds_count{host="10.0.0.1:6443",verb="GET"}"#,
+            2.0,
+        ),
+        (
+            r#"rest_client_request_retries_total{code="429",host="10.0.0.1:6443",verb="GET"}"#,
+            1.0,
+        ),
+        (
+            r#"manifold_writes_total{controller="deployment-controller",resource="replicasets",result="success",verb="create"}"#,
+            1.0,
+        ),
+        (r#"manifold_cache_lag_seconds{resource="pods"}"#, 1.5),
+        (r#"root_ca_cert_publisher_sync_total{code="200"}"#, 1.0),
+        (
+            "ttl_after_finished_controller_job_deletion_duration_seconds_bucket{le=\"0.2\"}",
+            1.0,
+        ),
+        ("manifold_ranges_owned", 86.0),
+    ] {
+        assert_eq!(value(&text, series), wanted, "{series}");
+    }
+    assert!(text.contains(r#"major="1",minor="36""#), "{text}");
+}
+
+#[test]
+fn a_queues_series_exist_before_anything_happened() {
+    let metrics = Metrics::new();
+    let _ = metrics.queue("serviceaccount");
+    let text = metrics.encode();
+    assert_eq!(
+        value(&text, r#"workqueue_adds_total{name="serviceaccount"}"#),
+        0.0
+    );
+    assert_eq!(
+        value(
+            &text,
+            r#"workqueue_work_duration_seconds_count{name="serviceaccount"}"#
+        ),
+        0.0
+    );
+}
+
+#[test]
+fn work_under_way_is_seen_until_it_ends() {
+    let metrics = Metrics::new();
+    let queue = metrics.queue("replicaset");
+    queue.started(Duration::ZERO);
+    std::thread::sleep(Duration::from_millis(30));
+    queue.started(Duration::ZERO);
+    let text = metrics.encode();
+    let longest = value(
+        &text,
+        r#"workqueue_longest_running_processor_seconds{name="replicaset"}"#,
+    );
+    let unfinished = value(
+        &text,
+        r#"workqueue_unfinished_work_seconds{name="replicaset"}"#,
+    );
+    assert!(
+        longest >= 0.03 && unfinished >= longest,
+        "{longest} {unfinished}"
+    );
+    // The older one ends: what stays is younger.
+    queue.finished(Duration::from_millis(30));
+    let text = metrics.encode();
+    let stays = value(
+        &text,
+        r#"workqueue_longest_running_processor_seconds{name="replicaset"}"#,
+    );
+    assert!(stays < longest, "{stays} {longest}");
+    queue.finished(Duration::ZERO);
+    let text = metrics.encode();
+    assert_eq!(
+        value(
+            &text,
+            r#"workqueue_unfinished_work_seconds{name="replicaset"}"#
+        ),
+        0.0
+    );
+}
+
+#[test]
+fn the_same_name_gives_the_same_queue() {
+    let metrics = Metrics::new();
+    assert!(Arc::ptr_eq(&metrics.queue("job"), &metrics.queue("job")));
+}
+
+#[test]
+fn health_checks_are_told_by_slis() {
+    let metrics = Metrics::new();
+    metrics.health_checked("leases", "readyz", true);
+    metrics.health_checked("leases", "readyz", false);
+    let text = metrics.encode_slis();
+    assert_eq!(
+        value(
+            &text,
+            r#"kubernetes_healthcheck{name="leases",type="readyz"}"#
+        ),
+        0.0
+    );
+    for status in ["success", "error"] {
+        let series = format!(
+            r#"kubernetes_healthchecks_total{{name="leases",status="{status}",type="readyz"}}"#
+        );
+        assert_eq!(value(&text, &series), 1.0);
+    }
+    assert!(value(&text, "process_start_time_seconds") > 1.5e9);
+}
+
+#[test]
+fn counting_from_many_threads_loses_nothing() {
+    let metrics = Metrics::new();
+    let queue = metrics.queue("endpoint");
+    std::thread::scope(|scope| {
+        for _ in 0..8 {
+            scope.spawn(|| {
+                for _ in 0..5000 {
+                    queue.started(Duration::from_millis(1));
+                    queue.finished(Duration::from_millis(1));
+                }
+            });
+        }
+    });
+    let text = metrics.encode();
+    let series = |what| format!(r#"workqueue_work_duration_seconds_{what}{{name="endpoint"}}"#);
+    assert_eq!(value(&text, &series("count")), 40_000.0);
+    assert!((value(&text, &series("sum")) - 40.0).abs() < 1e-6);
+}

@@ -1,0 +1,113 @@
+//! What the node asks of the API server besides watches and Leases. The real one is `ApiServer`; the seeded simulation
+//! has its own.
+
+use std::{sync::Arc, time::Duration};
+
+use controllers_kit::{Descriptor, Failure, Key, Resource, Str, Written};
+use futures::future::BoxFuture;
+use serde_json::Value;
+
+use crate::{gate::Gate, metrics::ControllerMetrics, write::WriteRequest};
+
+/// In whose name a request is sent: for the User-Agent, the credentials, and the gate.
+#[derive(Clone)]
+pub struct Sender {
+    /// The controller.
+    pub controller: &'static str,
+    /// Its service account in kube-system.
+    pub service_account: &'static str,
+    /// The `source.component` of its events.
+    pub event_source: &'static str,
+    /// `manifold/<version> (replica=<name>; range=<n>; epoch=<n>; controller=<name>)`: the API server's audit log proves
+    /// ownership by it.
+    pub user_agent: Arc<str>,
+    /// What its writes are counted in.
+    pub metrics: Arc<ControllerMetrics>,
+    /// The range and epoch it is sent under.
+    pub gate: Arc<Gate>,
+}
+
+impl Sender {
+    /// For a controller in an owned range.
+    pub fn new(
+        replica: &str,
+        descriptor: &Descriptor,
+        metrics: Arc<ControllerMetrics>,
+        gate: &Arc<Gate>,
+    ) -> Self {
+        let controller = descriptor.name;
+        let user_agent = format!(
+            "manifold/{} (replica={replica}; range={}; epoch={}; controller={controller})",
+            env!("CARGO_PKG_VERSION"),
+            gate.range,
+            gate.epoch
+        );
+        Self {
+            controller,
+            service_account: descriptor.service_account,
+            event_source: descriptor.event_source,
+            user_agent: user_agent.into(),
+            metrics,
+            gate: Arc::clone(gate),
+        }
+    }
+}
+
+/// A refused or lost request.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Refused {
+    /// Why.
+    pub failure: Failure,
+    /// How long the server asked to be left alone.
+    pub retry_after: Option<Duration>,
+}
+
+impl From<Failure> for Refused {
+    fn from(failure: Failure) -> Self {
+        Self {
+            failure,
+            retry_after: None,
+        }
+    }
+}
+
+/// What a live list says of one object: enough to compare it with the cache.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct LiveItem {
+    /// Its key.
+    pub key: Key,
+    /// Its uid.
+    pub uid: Str,
+    /// Its resourceVersion.
+    pub resource_version: u64,
+}
+
+/// The API server, as far as keys are reconciled with it.
+pub trait Server: Send + Sync {
+    /// Sends a write. The caller has asked the gate and aborts by dropping the future.
+    fn write<'a>(
+        &'a self,
+        sender: &'a Sender,
+        request: WriteRequest,
+    ) -> BoxFuture<'a, Result<Written, Refused>>;
+
+    /// Reads one object whole, consistently; `None` where there is none.
+    fn get<'a>(
+        &'a self,
+        sender: &'a Sender,
+        resource: &'static Resource,
+        key: &'a Key,
+    ) -> BoxFuture<'a, Result<Option<Value>, Refused>>;
+
+    /// Lists what matches a label selector in a namespace, consistently.
+    fn list<'a>(
+        &'a self,
+        sender: &'a Sender,
+        resource: &'static Resource,
+        namespace: &'a str,
+        selector: &'a str,
+    ) -> BoxFuture<'a, Result<Vec<LiveItem>, Refused>>;
+
+    /// A resourceVersion that a watch of this resource must reach to have seen all that was written before the call.
+    fn newest(&self, resource: &'static Resource) -> BoxFuture<'_, Result<u64, Refused>>;
+}
