@@ -1,1 +1,218 @@
-//! owners
+//! Ownership: which objects an owner takes as its own, adopts or lets go, and the patches that do so.
+
+use std::sync::Arc;
+
+use kubernetes_proto::{
+    Object, Str, cast,
+    meta::{LabelSelector, ObjectMeta, OwnerReference},
+};
+use serde_json::json;
+
+use crate::{
+    Answer, Change, Key, PatchKind, Plan, Query, Reader, Refusal, Seen, selectors::Selector,
+};
+
+/// The index of objects that no controller manages, by namespace: where an owner looks for what it might adopt.
+pub const ORPHANS: &str = "orphans";
+
+/// The value of [`ORPHANS`].
+pub fn orphan_in<T: Object>(object: &T) -> Vec<Str> {
+    let meta = object.metadata();
+    match meta.controller() {
+        None => vec![meta.namespace.clone()],
+        Some(_) => Vec::new(),
+    }
+}
+
+/// The owners that might adopt an object: those that select it when it appears without a controller, loses it or
+/// changes its labels.
+pub fn adopters<O: Object, T: Object>(
+    change: &Change<'_, T>,
+    reader: &dyn Reader,
+    selector: fn(&O) -> Option<&LabelSelector>,
+) -> Vec<Key> {
+    let Some(meta) = change.new.map(Object::metadata) else {
+        return Vec::new();
+    };
+    let is_news = change.old.map(Object::metadata).is_none_or(|before| {
+        before.controller().is_some() || before.labels != meta.labels
+    });
+    if meta.controller().is_some() || meta.is_terminating() || meta.labels.is_empty() || !is_news {
+        return Vec::new();
+    }
+    reader
+        .list(O::resource(), Some(&meta.namespace))
+        .into_iter()
+        .filter_map(cast::<O>)
+        .filter(|owner| {
+            Selector::compile(selector(owner))
+                .is_ok_and(|selector| !selector.is_empty() && selector.matches(&meta.labels))
+        })
+        .map(|owner| Key::of(owner.as_ref()))
+        .collect()
+}
+
+/// The reference that makes an owner the managing controller.
+pub fn reference<O: Object>(owner: &O) -> OwnerReference {
+    let resource = O::resource();
+    OwnerReference {
+        api_version: Str::interned(&resource.api_version()),
+        kind: Str::interned(resource.kind),
+        name: owner.metadata().name.clone(),
+        uid: owner.metadata().uid.clone(),
+        controller: Some(true),
+        block_owner_deletion: Some(true),
+    }
+}
+
+/// Whether the managing controller is the one with this uid.
+pub fn is_controlled_by(meta: &ObjectMeta, uid: &str) -> bool {
+    meta.controller().is_some_and(|owner| owner.uid == *uid)
+}
+
+/// What an owner does about the objects that it might own.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Claims<T> {
+    /// Its own, and selected.
+    pub owned: Vec<Arc<T>>,
+    /// Orphans that are selected: to be adopted.
+    pub adopt: Vec<Arc<T>>,
+    /// Its own, but not selected any more: to be let go.
+    pub release: Vec<Arc<T>>,
+}
+
+impl<T> Claims<T> {
+    /// Whether something is to be written before the owner can be sure of what it owns.
+    pub fn are_unsettled(&self) -> bool {
+        !self.adopt.is_empty() || !self.release.is_empty()
+    }
+}
+
+/// Sorts what an owner might own. An owner that is being deleted keeps what it has, adopts nothing and releases
+/// nothing; what is being deleted itself is not adopted.
+pub fn claim<O: Object, T: Object>(
+    owner: &O,
+    selector: &Selector,
+    objects: impl IntoIterator<Item = Arc<T>>,
+) -> Claims<T> {
+    let mut claims = Claims {
+        owned: Vec::new(),
+        adopt: Vec::new(),
+        release: Vec::new(),
+    };
+    let owner_leaves = owner.is_terminating();
+    let owner = owner.metadata();
+    for object in objects {
+        let meta = object.metadata();
+        let selected = selector.matches(&meta.labels);
+        match meta.controller() {
+            Some(other) if other.uid != owner.uid => {}
+            Some(_) if selected => claims.owned.push(object),
+            Some(_) if owner_leaves => {}
+            Some(_) => claims.release.push(object),
+            None => {
+                let adoptable = selected
+                    && !owner_leaves
+                    && !meta.is_terminating()
+                    && (owner.namespace.is_empty() || owner.namespace == meta.namespace);
+                if adoptable {
+                    claims.adopt.push(object);
+                }
+            }
+        }
+    }
+    claims
+}
+
+/// What must be read live before an adoption: the cache may not know yet that the owner is gone, and an object adopted
+/// by a deleted owner would be collected with it.
+pub fn recheck<O: Object>(owner: &O) -> Query {
+    Query::Live {
+        resource: O::resource(),
+        key: Key::of(owner),
+    }
+}
+
+/// Whether the live owner is still the one seen, and stays.
+///
+/// # Errors
+/// Where it is not, or was not read.
+pub fn may_adopt<O: Object>(owner: &O, seen: &Seen<'_>) -> Result<(), Refusal> {
+    let kind = O::resource().kind;
+    let key = Key::of(owner);
+    let wanted = &owner.metadata().uid;
+    match seen.answer(&recheck(owner)) {
+        None => Err(Refusal::Retry(format!(
+            "can't recheck DeletionTimestamp: {kind} {key} was not read"
+        ))),
+        Some(Answer::Failed(why)) => Err(Refusal::Retry(format!(
+            "can't recheck DeletionTimestamp: {why}"
+        ))),
+        Some(Answer::Missing) => Err(Refusal::Wait(format!("original {kind} {key} is gone"))),
+        Some(Answer::Object(live)) => {
+            let meta = &live["metadata"];
+            let uid = meta["uid"].as_str().unwrap_or_default();
+            if wanted != uid {
+                return Err(Refusal::Wait(format!(
+                    "original {kind} {key} is gone: got uid {uid}, wanted {wanted}"
+                )));
+            }
+            match meta["deletionTimestamp"].as_str() {
+                Some(at) => Err(Refusal::Wait(format!(
+                    "{key} has just been deleted at {at}"
+                ))),
+                None => Ok(()),
+            }
+        }
+    }
+}
+
+/// Adopts: the server refuses where another controller was quicker.
+pub fn adopt<O: Object, T: Object>(plan: &mut Plan, owner: &O, object: &T) {
+    let patch = json!({"metadata": {
+        "uid": object.metadata().uid,
+        "ownerReferences": [reference(owner)],
+    }});
+    plan.patch(object, "", PatchKind::Strategic, patch, false);
+}
+
+/// Lets go.
+pub fn release<O: Object, T: Object>(plan: &mut Plan, owner: &O, object: &T) {
+    let patch = json!({"metadata": {
+        "uid": object.metadata().uid,
+        "ownerReferences": [{"$patch": "delete", "uid": owner.metadata().uid}],
+    }});
+    plan.patch(object, "", PatchKind::Strategic, patch, false);
+}
+
+/// Plans all that makes the claims true. Nothing else should stand in the plan: who owns what is sure only afterwards.
+///
+/// # Errors
+/// Where something should be adopted and the live owner does not allow it.
+pub fn settle<O: Object, T: Object>(
+    owner: &O,
+    claims: &Claims<T>,
+    seen: &Seen<'_>,
+) -> Result<Plan, Refusal> {
+    let mut plan = Plan::nothing();
+    for object in &claims.release {
+        release(&mut plan, owner, object.as_ref());
+    }
+    if claims.adopt.is_empty() {
+        return Ok(plan);
+    }
+    match may_adopt(owner, seen) {
+        Ok(()) => {
+            for object in &claims.adopt {
+                adopt(&mut plan, owner, object.as_ref());
+            }
+        }
+        // What is to be let go is let go all the same.
+        Err(refusal) if claims.release.is_empty() => return Err(refusal),
+        Err(_) => {}
+    }
+    Ok(plan)
+}
+
+#[cfg(test)]
+mod tests;

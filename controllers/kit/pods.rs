@@ -1,1 +1,306 @@
-//! pods
+//! Pods: which are alive, ready, available; which go first; how one is made from a template.
+
+use std::{cmp::Ordering, sync::Arc};
+
+use jiff::{SignedDuration, Timestamp};
+use kubernetes_proto::{
+    Object, Str,
+    core::{Pod, PodCondition, PodFromTemplate, PodTemplateSpec},
+    meta::{OwnerReference, Time},
+};
+
+use crate::{Action, Key, Plan, Verb, names::Children};
+
+/// What a pod costs to be deleted, relative to its siblings.
+pub const DELETION_COST: &str = "controller.kubernetes.io/pod-deletion-cost";
+
+/// Neither finished nor being deleted.
+pub fn is_active(pod: &Pod) -> bool {
+    !has_finished(pod) && !pod.is_terminating()
+}
+
+/// Being deleted, and not finished.
+pub fn is_terminating(pod: &Pod) -> bool {
+    !has_finished(pod) && pod.is_terminating()
+}
+
+/// All its containers have ended and none will start again.
+pub fn has_finished(pod: &Pod) -> bool {
+    matches!(phase(pod), "Succeeded" | "Failed")
+}
+
+fn phase(pod: &Pod) -> &str {
+    pod.status.as_ref().map_or("", |status| &status.phase)
+}
+
+/// The node it runs on; empty before it is assigned to one.
+pub fn node_name(pod: &Pod) -> &str {
+    pod.spec.as_ref().map_or("", |spec| &spec.node_name)
+}
+
+fn ready_condition(pod: &Pod) -> Option<&PodCondition> {
+    pod.status
+        .as_ref()?
+        .conditions
+        .iter()
+        .find(|condition| condition.r#type == "Ready")
+        .filter(|condition| condition.status == "True")
+}
+
+/// Whether its condition Ready is true.
+pub fn is_ready(pod: &Pod) -> bool {
+    ready_condition(pod).is_some()
+}
+
+/// An instant that was set: the API writes none as the epoch.
+pub fn instant(time: Option<Time>) -> Option<Timestamp> {
+    time.filter(|time| *time != Time::default())
+        .map(Time::timestamp)
+}
+
+/// Since when it has been ready.
+pub fn ready_since(pod: &Pod) -> Option<Timestamp> {
+    instant(ready_condition(pod)?.last_transition_time)
+}
+
+/// Whether it has been ready for as long as is asked for.
+pub fn is_available(pod: &Pod, min_ready_seconds: i32, now: Timestamp) -> bool {
+    is_ready(pod)
+        && (min_ready_seconds == 0
+            || ready_since(pod).is_some_and(|since| since + seconds(min_ready_seconds) <= now))
+}
+
+/// When a pod that is ready will have been so for long enough; `None` if it is available already or not ready.
+pub fn available_at(pod: &Pod, min_ready_seconds: i32, now: Timestamp) -> Option<Timestamp> {
+    if min_ready_seconds <= 0 {
+        return None;
+    }
+    let at = ready_since(pod)? + seconds(min_ready_seconds);
+    (at > now).then_some(at)
+}
+
+fn seconds(count: i32) -> SignedDuration {
+    SignedDuration::from_secs(count.into())
+}
+
+/// What its owner says its deletion costs; 0 where it says nothing that counts.
+pub fn deletion_cost(pod: &Pod) -> i32 {
+    let Some(text) = pod.metadata().annotation(DELETION_COST) else {
+        return 0;
+    };
+    // The API takes neither a plus sign nor leading zeros.
+    let valid = text == "0" || matches!(text.as_bytes().first(), Some(b'-' | b'1'..=b'9'));
+    if valid { text.parse().unwrap_or(0) } else { 0 }
+}
+
+fn phase_rank(pod: &Pod) -> u8 {
+    match phase(pod) {
+        "Unknown" => 1,
+        "Running" => 2,
+        _ => 0,
+    }
+}
+
+/// Restarts of the container that restarted most: of the regular ones, and of the sidecars.
+fn restarts_max(pod: &Pod) -> (i32, i32) {
+    let Some(status) = &pod.status else {
+        return (0, 0);
+    };
+    let is_sidecar = |name: &str| {
+        pod.spec.as_ref().is_some_and(|spec| {
+            spec.init_containers
+                .iter()
+                .any(|container| container.name == name && container.restart_policy == "Always")
+        })
+    };
+    let regular = status
+        .container_statuses
+        .iter()
+        .map(|container| container.restart_count);
+    let sidecars = status
+        .init_container_statuses
+        .iter()
+        .filter(|container| is_sidecar(&container.name))
+        .map(|container| container.restart_count);
+    (
+        regular.max().unwrap_or(0).max(0),
+        sidecars.max().unwrap_or(0).max(0),
+    )
+}
+
+/// Ages are compared by their order of magnitude, so that pods of about one age go in an arbitrary order (by uid)
+/// instead of always the youngest.
+fn age_rank(since: Timestamp, now: Timestamp) -> i64 {
+    let nanoseconds = now.duration_since(since).as_nanos();
+    if nanoseconds > 0 {
+        (nanoseconds as f64).log2() as i64
+    } else {
+        -1
+    }
+}
+
+/// The younger first; what has no time counts as youngest; `None` where the times are one.
+fn younger_first(
+    one: (Option<Timestamp>, &Pod),
+    other: (Option<Timestamp>, &Pod),
+    now: Timestamp,
+) -> Option<bool> {
+    match (one.0, other.0) {
+        (one, other) if one == other => None,
+        (None, _) => Some(true),
+        (_, None) => Some(false),
+        (Some(since_one), Some(since_other)) => Some(
+            match age_rank(since_one, now).cmp(&age_rank(since_other, now)) {
+                Ordering::Equal => one.1.metadata().uid < other.1.metadata().uid,
+                order => order == Ordering::Less,
+            },
+        ),
+    }
+}
+
+/// A pod and how many of its siblings are active on its node.
+#[derive(Clone, Debug)]
+pub struct Ranked {
+    /// The pod.
+    pub pod: Arc<Pod>,
+    /// Active siblings on its node, itself included.
+    pub neighbours: usize,
+}
+
+/// Whether `one` should go before `other` when there are too many.
+pub fn goes_before(one: &Ranked, other: &Ranked, now: Timestamp) -> bool {
+    let (neighbours_one, neighbours_other) = (one.neighbours, other.neighbours);
+    let (one, other) = (one.pod.as_ref(), other.pod.as_ref());
+    // Not assigned to a node < assigned.
+    let (assigned_one, assigned_other) =
+        (!node_name(one).is_empty(), !node_name(other).is_empty());
+    if assigned_one != assigned_other {
+        return !assigned_one;
+    }
+    // Pending < unknown < running.
+    if phase_rank(one) != phase_rank(other) {
+        return phase_rank(one) < phase_rank(other);
+    }
+    // Not ready < ready.
+    if is_ready(one) != is_ready(other) {
+        return !is_ready(one);
+    }
+    // Cheaper < dearer.
+    if deletion_cost(one) != deletion_cost(other) {
+        return deletion_cost(one) < deletion_cost(other);
+    }
+    // Doubled up on a node < spread.
+    if neighbours_one != neighbours_other {
+        return neighbours_one > neighbours_other;
+    }
+    // Ready for a shorter time < for a longer.
+    if is_ready(one)
+        && let Some(first) = younger_first((ready_since(one), one), (ready_since(other), other), now)
+    {
+        return first;
+    }
+    // More restarts < fewer.
+    if restarts_max(one) != restarts_max(other) {
+        return restarts_max(one) > restarts_max(other);
+    }
+    // Younger < older.
+    let created = |pod: &Pod| instant(pod.metadata().creation_timestamp);
+    younger_first((created(one), one), (created(other), other), now).unwrap_or(false)
+}
+
+/// The `count` pods that go when there are too many. `siblings` are all pods of the owner's owner: of two pods the one
+/// with more of them on its node goes first.
+pub fn to_delete(
+    pods: &[Arc<Pod>],
+    siblings: &[Arc<Pod>],
+    count: usize,
+    now: Timestamp,
+) -> Vec<Arc<Pod>> {
+    if count >= pods.len() {
+        return pods.to_vec();
+    }
+    let mut on_node = std::collections::HashMap::<&str, usize>::new();
+    for sibling in siblings.iter().filter(|sibling| is_active(sibling)) {
+        *on_node.entry(node_name(sibling)).or_default() += 1;
+    }
+    let ranked = pods
+        .iter()
+        .map(|pod| Ranked {
+            pod: Arc::clone(pod),
+            neighbours: on_node.get(node_name(pod)).copied().unwrap_or(0),
+        })
+        .collect();
+    merge_sort(ranked, &|one, other| goes_before(one, other, now))
+        .into_iter()
+        .take(count)
+        .map(|ranked| ranked.pod)
+        .collect()
+}
+
+/// Stable. The standard sort may panic where an order is not total, and this one is not: ages within one order of
+/// magnitude compare by uid, equal ages by restarts, so three pods can stand in a circle.
+fn merge_sort<T>(mut items: Vec<T>, before: &dyn Fn(&T, &T) -> bool) -> Vec<T> {
+    if items.len() < 2 {
+        return items;
+    }
+    let right = items.split_off(items.len() / 2);
+    let mut left = merge_sort(items, before).into_iter().peekable();
+    let mut right = merge_sort(right, before).into_iter().peekable();
+    let mut sorted = Vec::with_capacity(left.len() + right.len());
+    while let (Some(one), Some(other)) = (left.peek(), right.peek()) {
+        let next = if before(other, one) {
+            right.next()
+        } else {
+            left.next()
+        };
+        sorted.extend(next);
+    }
+    sorted.extend(left);
+    sorted.extend(right);
+    sorted
+}
+
+/// A pod as a template wants it: its labels, annotations and finalizers, and its spec byte for byte.
+pub fn from_template(
+    template: Option<&PodTemplateSpec>,
+    owner: OwnerReference,
+    children: &Children,
+    namespace: &Str,
+    name: &str,
+) -> PodFromTemplate {
+    let template_meta = template.and_then(|template| template.metadata.as_ref());
+    let mut metadata = kubernetes_proto::meta::ObjectMeta {
+        name: name.into(),
+        generate_name: Str::interned(children.generate_name()),
+        namespace: namespace.clone(),
+        owner_references: vec![owner],
+        ..Default::default()
+    };
+    if let Some(meta) = template_meta {
+        metadata.labels.clone_from(&meta.labels);
+        metadata.annotations.clone_from(&meta.annotations);
+        metadata.finalizers.clone_from(&meta.finalizers);
+    }
+    PodFromTemplate {
+        metadata: Some(metadata),
+        spec: template.map(|template| template.spec.clone()).unwrap_or_default(),
+    }
+}
+
+/// Plans the creation of a pod from a template.
+pub fn create<'a>(plan: &'a mut Plan, pod: &PodFromTemplate) -> &'a mut Action {
+    let meta = pod.metadata.clone().unwrap_or_default();
+    plan.act(Action {
+        verb: Verb::Create {
+            body: prost::Message::encode_to_vec(pod),
+        },
+        resource: Pod::resource(),
+        key: Key::of_meta(&meta),
+        uid: Str::default(),
+        resource_version: 0,
+        announcement: None,
+    })
+}
+
+#[cfg(test)]
+mod tests;

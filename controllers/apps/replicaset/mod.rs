@@ -1,0 +1,152 @@
+//! Keeps as many pods of one template alive as a ReplicaSet asks for.
+//!
+//! Watches replicasets and pods. Adopts the orphan pods that its selector selects and lets go those that it selects no
+//! more; creates and deletes pods; writes the ReplicaSet's status. A key per ReplicaSet. Remembers what became of the
+//! last attempt to create or delete, because that is told in the condition ReplicaFailure and stands nowhere else.
+//!
+//! Differs from upstream: a pod's name follows from the ReplicaSet's uid and an ordinal instead of chance, so a second
+//! creation of the same pod collides. Adoptions and releases are settled in a plan of their own before pods are counted.
+//! Expectations are not needed: no key is planned before the cache has seen its own writes.
+
+mod plan;
+mod status;
+
+use controllers_kit::{
+    Controller, Descriptor, Failure, Flags, Key, Outcome, Plan, Query, Refusal, Seen, Sharding,
+    Verb, Watches, owners,
+};
+use kubernetes_proto::{
+    Object,
+    apps::ReplicaSet,
+    core::Pod,
+};
+use serde::{Deserialize, Serialize};
+
+/// The replicaset controller.
+pub struct ReplicaSets;
+
+/// What became of the last attempt to create or delete pods.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub enum Attempt {
+    /// Nothing is known, or nothing was to be done.
+    #[default]
+    Unknown,
+    /// All that was heard of went well.
+    Succeeded,
+    /// Something failed.
+    Failed {
+        /// `FailedCreate` or `FailedDelete`.
+        reason: String,
+        /// The first error.
+        message: String,
+    },
+}
+
+/// What the controller remembers of one ReplicaSet.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(default)]
+pub struct Memory {
+    /// The last attempt.
+    pub attempt: Attempt,
+    /// Whether an action of the present plan has failed: its other successes then don't make up for it.
+    pub has_failed: bool,
+}
+
+impl Controller for ReplicaSets {
+    type Memory = Memory;
+
+    fn describe() -> Descriptor {
+        Descriptor::new("replicaset-controller", Sharding::ByObject)
+            .aliases(&["replicaset"])
+            .queue("replicaset")
+            .workers(
+                "concurrent-replicaset-syncs",
+                5,
+                "The number of replica sets that are allowed to sync concurrently. Larger number = more responsive \
+                 replica management, but more CPU (and network) load",
+            )
+            .rule("apps", "replicasets", &["get", "list", "watch"])
+            .rule("apps", "replicasets/status", &["patch"])
+            // Never written, but who sets blockOwnerDeletion must be allowed to.
+            .rule("apps", "replicasets/finalizers", &["update"])
+            .rule("", "pods", &["list", "watch", "create", "patch", "delete"])
+            .differs(
+                "A pod's name follows from the ReplicaSet's uid and an ordinal, so that a second creation of the same \
+                 pod collides; it looks like upstream's.",
+            )
+            .differs("Adoptions and releases are settled before pods are counted, in a plan of their own.")
+            .differs(
+                "When scaling down, the siblings whose spread over nodes counts are the pods that sibling ReplicaSets \
+                 own and select, not all pods that they select.",
+            )
+    }
+
+    fn new(_: &Flags) -> Self {
+        Self
+    }
+
+    fn watch(&self, on: &mut Watches) {
+        on.kind::<ReplicaSet>().wakes_itself();
+        on.kind::<Pod>()
+            .wakes_controller::<ReplicaSet>()
+            .wakes(|change, reader| {
+                owners::adopters::<ReplicaSet, Pod>(change, reader, |set| {
+                    set.spec.as_ref()?.selector.as_ref()
+                })
+            })
+            .indexed_by(owners::ORPHANS, owners::orphan_in);
+    }
+
+    fn ask(&self, key: &Key, seen: &Seen<'_>, _: &Memory) -> Vec<Query> {
+        plan::ask(key, seen)
+    }
+
+    fn plan(&self, key: &Key, seen: &Seen<'_>, memory: &mut Memory) -> Result<Plan, Refusal> {
+        plan::plan(key, seen, memory)
+    }
+
+    fn learn(&self, outcome: &Outcome<'_>, memory: &mut Memory) {
+        let reason = match outcome.action.verb {
+            _ if outcome.action.resource != Pod::resource() => return,
+            Verb::Create { .. } => "FailedCreate",
+            Verb::Delete { .. } => "FailedDelete",
+            Verb::Patch { .. } => return,
+        };
+        match &outcome.result {
+            // The cache will tell what is true, or the next owner of the range.
+            Err(
+                Failure::AlreadyExists(_)
+                | Failure::Conflict(_)
+                | Failure::Skipped
+                | Failure::Fenced,
+            ) => {}
+            // In a namespace that goes, nothing can be made and nothing needs to be.
+            Ok(_) | Err(Failure::NamespaceTerminating(_)) => memory.succeeded(),
+            Err(Failure::NotFound(_)) if reason == "FailedDelete" => memory.succeeded(),
+            Err(failure) => {
+                let message = match reason {
+                    "FailedDelete" => format!("unable to delete pods: {failure}"),
+                    _ => failure.to_string(),
+                };
+                if !memory.has_failed {
+                    memory.attempt = Attempt::Failed {
+                        reason: reason.to_owned(),
+                        message,
+                    };
+                }
+                memory.has_failed = true;
+            }
+        }
+    }
+}
+
+impl Memory {
+    fn succeeded(&mut self) {
+        if !self.has_failed {
+            self.attempt = Attempt::Succeeded;
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,189 @@
+//! Which pods are created and which go.
+
+use std::{cmp::Ordering, sync::Arc};
+
+use controllers_kit::{
+    Event, Key, Only, Plan, Propagation, Query, Refusal, Seen,
+    names::Children,
+    owners::{self, Claims},
+    pods,
+    selectors::Selector,
+};
+use kubernetes_proto::{Object, apps::ReplicaSet, core::Pod};
+
+use super::{Attempt, Memory, status};
+
+/// Pods that one plan creates or deletes at most: more wait until the cache has seen these.
+const BURST_REPLICAS: usize = 500;
+
+/// A ReplicaSet and the pods that it may have a say in.
+struct View {
+    set: Arc<ReplicaSet>,
+    selector: Selector,
+    /// All that it owns, in whatever state.
+    children: Vec<Arc<Pod>>,
+    /// What is to be done about those that are alive, and about orphans.
+    claims: Claims<Pod>,
+}
+
+fn view(key: &Key, seen: &Seen<'_>) -> Result<Option<View>, Refusal> {
+    let Some(set) = seen.get::<ReplicaSet>(key) else {
+        return Ok(None);
+    };
+    let spec = set.spec.as_ref();
+    let selector =
+        Selector::compile(spec.and_then(|spec| spec.selector.as_ref())).map_err(|error| {
+            Refusal::Wait(format!(
+                "error converting pod selector to selector for rs {key}: {error}"
+            ))
+        })?;
+    let children = seen.owned_by::<Pod>(&set.metadata().uid);
+    let orphans = seen.indexed::<Pod>(owners::ORPHANS, &key.namespace);
+    let alive = children
+        .iter()
+        .cloned()
+        .chain(orphans)
+        .filter(|pod| pods::is_active(pod));
+    let claims = owners::claim(set.as_ref(), &selector, alive);
+    Ok(Some(View {
+        set,
+        selector,
+        children,
+        claims,
+    }))
+}
+
+/// Before an adoption the ReplicaSet is read live.
+pub(super) fn ask(key: &Key, seen: &Seen<'_>) -> Vec<Query> {
+    match view(key, seen) {
+        Ok(Some(view)) if !view.claims.adopt.is_empty() => {
+            vec![owners::recheck(view.set.as_ref())]
+        }
+        _ => Vec::new(),
+    }
+}
+
+pub(super) fn plan(key: &Key, seen: &Seen<'_>, memory: &mut Memory) -> Result<Plan, Refusal> {
+    let Some(view) = view(key, seen)? else {
+        return Ok(Plan::nothing());
+    };
+    if view.claims.are_unsettled() {
+        return owners::settle(view.set.as_ref(), &view.claims, seen);
+    }
+    let mut plan = Plan::nothing();
+    memory.has_failed = false;
+    match surplus(&view) {
+        0 => memory.attempt = Attempt::Unknown,
+        _ if view.set.is_terminating() => {}
+        missing @ ..=-1 => create_pods(&mut plan, &view, seen, missing.unsigned_abs()),
+        surplus => delete_pods(&mut plan, &view, seen, surplus.unsigned_abs()),
+    }
+    status::report(
+        &mut plan,
+        view.set.as_ref(),
+        &view.claims.owned,
+        terminating_count(&view),
+        &memory.attempt,
+        seen.now,
+    );
+    Ok(plan)
+}
+
+/// Pods too many; negative: too few.
+fn surplus(view: &View) -> i64 {
+    let wanted = replicas(&view.set);
+    let active = i64::try_from(view.claims.owned.len()).unwrap_or(i64::MAX);
+    active - i64::from(wanted)
+}
+
+/// What the spec asks for; the server puts in 1 where nothing was said.
+pub(super) fn replicas(set: &ReplicaSet) -> i32 {
+    set.spec
+        .as_ref()
+        .and_then(|spec| spec.replicas)
+        .unwrap_or(1)
+}
+
+fn burst(count: u64) -> usize {
+    usize::try_from(count).map_or(BURST_REPLICAS, |count| count.min(BURST_REPLICAS))
+}
+
+fn create_pods(plan: &mut Plan, view: &View, seen: &Seen<'_>, missing: u64) {
+    let set = view.set.as_ref();
+    let meta = set.metadata();
+    let children = Children::of(&meta.name, &meta.uid);
+    let existing = view.children.iter().map(|pod| &*pod.metadata().name);
+    let taken = |name: &str| {
+        seen.get::<Pod>(&Key::new(meta.namespace.clone(), name))
+            .is_some()
+    };
+    count(plan, view);
+    for name in children.next(existing, taken, burst(missing)) {
+        let pod = pods::from_template(
+            set.spec.as_ref().and_then(|spec| spec.template.as_ref()),
+            owners::reference(set),
+            &children,
+            &meta.namespace,
+            &name,
+        );
+        pods::create(plan, &pod)
+            .announce(Event::normal(
+                set,
+                "SuccessfulCreate",
+                format!("Created pod: {name}"),
+            ))
+            .announce_failure(Event::warning(set, "FailedCreate", "Error creating: "));
+    }
+}
+
+fn delete_pods(plan: &mut Plan, view: &View, seen: &Seen<'_>, surplus: u64) {
+    let set = view.set.as_ref();
+    count(plan, view);
+    let siblings = sibling_pods(set, seen);
+    for pod in pods::to_delete(&view.claims.owned, &siblings, burst(surplus), seen.now) {
+        plan.delete(pod.as_ref(), Only::ThisUid, Propagation::Background)
+            .announce(Event::normal(
+                set,
+                "SuccessfulDelete",
+                format!("Deleted pod: {}", pod.metadata().name),
+            ))
+            .announce_failure(Event::warning(set, "FailedDelete", "Error deleting: "));
+    }
+}
+
+fn count(plan: &mut Plan, view: &View) {
+    if let Some(selector) = view.selector.text() {
+        plan.counted::<Pod>(&view.set.metadata().namespace, selector);
+    }
+}
+
+/// The pods of all ReplicaSets with the same controller; none where the ReplicaSet has no controller.
+fn sibling_pods(set: &ReplicaSet, seen: &Seen<'_>) -> Vec<Arc<Pod>> {
+    let Some(controller) = set.metadata().controller() else {
+        return Vec::new();
+    };
+    let orphans = seen.indexed::<Pod>(owners::ORPHANS, &set.metadata().namespace);
+    let mut related = Vec::new();
+    for sibling in seen.owned_by::<ReplicaSet>(&controller.uid) {
+        let selector = sibling.spec.as_ref().and_then(|spec| spec.selector.as_ref());
+        let Ok(selector) = Selector::compile(selector) else {
+            continue;
+        };
+        related.extend(
+            seen.owned_by::<Pod>(&sibling.metadata().uid)
+                .into_iter()
+                .chain(orphans.iter().cloned())
+                .filter(|pod| selector.matches(&pod.metadata().labels)),
+        );
+    }
+    related.sort_by(|one, other| one.metadata().name.cmp(&other.metadata().name));
+    related.dedup_by(|one, other| one.metadata().name == other.metadata().name);
+    related
+}
+
+fn terminating_count(view: &View) -> usize {
+    view.children
+        .iter()
+        .filter(|pod| pods::is_terminating(pod) && view.selector.matches(&pod.metadata().labels))
+        .count()
+}

@@ -1,0 +1,123 @@
+//! The status that a ReplicaSet reports.
+
+use std::sync::Arc;
+
+use controllers_kit::{Plan, SignedDuration, Timestamp, pods, selectors::Selector};
+use kubernetes_proto::{
+    Object,
+    apps::{ReplicaSet, ReplicaSetCondition, ReplicaSetStatus},
+    core::Pod,
+};
+
+use super::{Attempt, plan::replicas};
+
+const REPLICA_FAILURE: &str = "ReplicaFailure";
+
+/// Plans the status write, if one is due, and the next look at pods that are not available yet.
+pub(super) fn report(
+    plan: &mut Plan,
+    set: &ReplicaSet,
+    active: &[Arc<Pod>],
+    terminating: usize,
+    attempt: &Attempt,
+    now: Timestamp,
+) {
+    let before = set.status.clone().unwrap_or_default();
+    let min_ready_seconds = set.spec.as_ref().map_or(0, |spec| spec.min_ready_seconds);
+    let is_off = i64::from(replicas(set)) != active.len() as i64;
+    let mut status = count(set, active, terminating, min_ready_seconds, now);
+    status.conditions = conditions(&before.conditions, attempt, is_off, now);
+    look_again(plan, &status, active, min_ready_seconds, now);
+    if status != before {
+        // The spec stays out: it does not change, and comparing a template is dear.
+        let part = |status| ReplicaSet {
+            metadata: set.metadata.clone(),
+            spec: None,
+            status: Some(status),
+        };
+        plan.update_status(&part(before), &part(status));
+    }
+}
+
+fn count(
+    set: &ReplicaSet,
+    active: &[Arc<Pod>],
+    terminating: usize,
+    min_ready_seconds: i32,
+    now: Timestamp,
+) -> ReplicaSetStatus {
+    let template_labels = set
+        .spec
+        .as_ref()
+        .and_then(|spec| spec.template.as_ref()?.metadata.as_ref())
+        .map_or(&[][..], |meta| &meta.labels);
+    let fully_labeled = Selector::of_labels(template_labels);
+    let mut status = ReplicaSetStatus {
+        replicas: number(active.len()),
+        terminating_replicas: Some(number(terminating)),
+        observed_generation: set.metadata().generation,
+        ..Default::default()
+    };
+    for pod in active {
+        status.fully_labeled_replicas += i32::from(fully_labeled.matches(&pod.metadata().labels));
+        status.ready_replicas += i32::from(pods::is_ready(pod));
+        status.available_replicas +=
+            i32::from(pods::is_available(pod, min_ready_seconds, now));
+    }
+    status
+}
+
+fn number(count: usize) -> i32 {
+    i32::try_from(count).unwrap_or(i32::MAX)
+}
+
+/// A failure is told once and stays until an attempt succeeds or nothing is left to be done. While nothing is known (a
+/// new owner has not tried yet), what was told stays.
+fn conditions(
+    before: &[ReplicaSetCondition],
+    attempt: &Attempt,
+    is_off: bool,
+    now: Timestamp,
+) -> Vec<ReplicaSetCondition> {
+    let is_told = before
+        .iter()
+        .any(|condition| condition.r#type == REPLICA_FAILURE);
+    let mut conditions = before.to_vec();
+    match attempt {
+        Attempt::Failed { reason, message } if is_off => {
+            if !is_told {
+                conditions.push(ReplicaSetCondition {
+                    r#type: REPLICA_FAILURE.to_owned(),
+                    status: "True".to_owned(),
+                    last_transition_time: Some(now.into()),
+                    reason: reason.clone(),
+                    message: message.clone(),
+                });
+            }
+        }
+        Attempt::Unknown if is_off => {}
+        Attempt::Failed { .. } | Attempt::Unknown | Attempt::Succeeded => {
+            conditions.retain(|condition| condition.r#type != REPLICA_FAILURE);
+        }
+    }
+    conditions
+}
+
+/// Pods that are ready become available by time alone: nothing else would wake the key.
+fn look_again(
+    plan: &mut Plan,
+    status: &ReplicaSetStatus,
+    active: &[Arc<Pod>],
+    min_ready_seconds: i32,
+    now: Timestamp,
+) {
+    if min_ready_seconds <= 0 || status.ready_replicas == status.available_replicas {
+        return;
+    }
+    let next = active
+        .iter()
+        .filter_map(|pod| pods::available_at(pod, min_ready_seconds, now))
+        .min()
+        .unwrap_or(now + SignedDuration::from_secs(min_ready_seconds.into()));
+    plan.look_again_at(next);
+}
