@@ -17,8 +17,8 @@ pub trait Controller: Send + Sync + 'static {
     fn new(flags: &Flags) -> Self;
     /// Which kinds are watched, and which keys an object of each wakes.
     fn watch(&self, on: &mut Watches);
-    /// What the cache can't answer. Fetched before `plan`.
-    fn ask(&self, _key: &Key, _seen: &Seen<'_>) -> Vec<Query> {
+    /// What the cache can't answer. Fetched before `plan`. What memory holds need not be asked again.
+    fn ask(&self, _key: &Key, _seen: &Seen<'_>, _memory: &Self::Memory) -> Vec<Query> {
         Vec::new()
     }
     /// Decides. Same inputs, same plan: no clock but `seen.now`, no randomness, no I/O.
@@ -103,7 +103,7 @@ pub trait DynController: Send + Sync {
     /// As [`Controller::watch`].
     fn watches(&self) -> Watches;
     /// As [`Controller::ask`].
-    fn ask(&self, key: &Key, seen: &Seen<'_>) -> Vec<Query>;
+    fn ask(&self, key: &Key, seen: &Seen<'_>, memory: &Memory) -> Vec<Query>;
     /// As [`Controller::plan`].
     ///
     /// # Errors
@@ -144,8 +144,14 @@ impl<C: Controller> DynController for Held<C> {
         self.controller.watch(&mut watches);
         watches
     }
-    fn ask(&self, key: &Key, seen: &Seen<'_>) -> Vec<Query> {
-        self.controller.ask(key, seen)
+    fn ask(&self, key: &Key, seen: &Seen<'_>, memory: &Memory) -> Vec<Query> {
+        let memory = memory.downcast_ref().unwrap_or_else(|| {
+            panic!(
+                "{} was given the memory of another controller",
+                self.descriptor.name
+            )
+        });
+        self.controller.ask(key, seen, memory)
     }
     fn plan(&self, key: &Key, seen: &Seen<'_>, memory: &mut Memory) -> Result<Plan, Refusal> {
         self.controller.plan(key, seen, self.memory(memory))
