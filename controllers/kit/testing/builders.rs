@@ -1,0 +1,459 @@
+//! Short, fluent builders: `job("pi").finished("11:59:00").ttl(90)`. They make plain projections, in namespace `default`
+//! until [`Common::in_namespace`] says otherwise.
+
+use kubernetes_proto::{
+    Object, Str,
+    apps::{
+        Deployment, DeploymentSpec, DeploymentStrategy, ReplicaSet, ReplicaSetSpec,
+        RollingUpdateDeployment,
+    },
+    batch::{Job, JobCondition},
+    core::{
+        ConfigMap, Namespace, NamespaceStatus, Pod, PodCondition, PodTemplateSpec, ServiceAccount,
+    },
+    meta::{IntOrString, LabelSelector, ObjectMeta, OwnerReference, Time},
+};
+
+use super::at;
+
+fn named<T: Object>(name: &str) -> T {
+    let mut object = T::default();
+    let meta = object.metadata_mut();
+    meta.name = Str::from(name);
+    if T::resource().namespaced {
+        meta.namespace = Str::interned("default");
+    }
+    set_uid(&mut object);
+    object
+}
+
+/// The uid is made from kind, namespace and name, so that owners can be named before they are stored.
+fn set_uid<T: Object>(object: &mut T) {
+    let plural = T::resource().plural;
+    let meta = object.metadata_mut();
+    meta.uid = Str::from(format!("uid-{plural}-{}-{}", meta.namespace, meta.name));
+}
+
+/// What every object has.
+pub trait Common: Object {
+    /// In another namespace. The uid follows, so say it before the object is named as an owner.
+    #[must_use]
+    fn in_namespace(mut self, namespace: &str) -> Self {
+        self.metadata_mut().namespace = Str::interned(namespace);
+        set_uid(&mut self);
+        self
+    }
+
+    /// With another uid than the one made from its name.
+    #[must_use]
+    fn uid(mut self, uid: &str) -> Self {
+        self.metadata_mut().uid = Str::from(uid);
+        self
+    }
+
+    /// With a label.
+    #[must_use]
+    fn label(mut self, key: &str, value: &str) -> Self {
+        self.metadata_mut().set_label(key, value);
+        self
+    }
+
+    /// With an annotation.
+    #[must_use]
+    fn annotation(mut self, key: &str, value: &str) -> Self {
+        self.metadata_mut().set_annotation(key, value);
+        self
+    }
+
+    /// Managed by an owner.
+    #[must_use]
+    fn owned_by<O: Object>(mut self, owner: &O) -> Self {
+        self.metadata_mut()
+            .owner_references
+            .push(owner_reference(owner));
+        self
+    }
+
+    /// With a finalizer.
+    #[must_use]
+    fn finalizer(mut self, name: &str) -> Self {
+        self.metadata_mut().finalizers.push(Str::from(name));
+        self
+    }
+
+    /// Made at an instant.
+    #[must_use]
+    fn created(mut self, time: &str) -> Self {
+        self.metadata_mut().creation_timestamp = Some(at(time).into());
+        self
+    }
+
+    /// Being deleted since an instant.
+    #[must_use]
+    fn terminating(mut self, since: &str) -> Self {
+        let meta = self.metadata_mut();
+        meta.deletion_timestamp = Some(at(since).into());
+        meta.deletion_grace_period_seconds.get_or_insert(0);
+        self
+    }
+
+    /// Of a generation.
+    #[must_use]
+    fn generation(mut self, generation: i64) -> Self {
+        self.metadata_mut().generation = generation;
+        self
+    }
+}
+
+impl<T: Object> Common for T {}
+
+/// The reference by which an owner manages an object.
+pub fn owner_reference<O: Object>(owner: &O) -> OwnerReference {
+    let resource = O::resource();
+    OwnerReference {
+        api_version: Str::interned(&resource.api_version()),
+        kind: Str::interned(resource.kind),
+        name: owner.metadata().name.clone(),
+        uid: owner.metadata().uid.clone(),
+        controller: Some(true),
+        block_owner_deletion: Some(true),
+    }
+}
+
+/// An active namespace.
+pub fn namespace(name: &str) -> Namespace {
+    Namespace {
+        status: Some(NamespaceStatus {
+            phase: "Active".to_owned(),
+        }),
+        ..named(name)
+    }
+}
+
+/// What namespaces have besides.
+pub trait NamespaceBuild {
+    /// Being deleted since an instant, and in phase Terminating.
+    #[must_use]
+    fn ending(self, since: &str) -> Self;
+}
+
+impl NamespaceBuild for Namespace {
+    fn ending(mut self, since: &str) -> Self {
+        self.status.get_or_insert_default().phase = "Terminating".to_owned();
+        self.terminating(since)
+    }
+}
+
+/// A service account.
+pub fn service_account(name: &str) -> ServiceAccount {
+    named(name)
+}
+
+/// An empty ConfigMap.
+pub fn config_map(name: &str) -> ConfigMap {
+    named(name)
+}
+
+/// What ConfigMaps have besides.
+pub trait ConfigMapBuild {
+    /// With an entry.
+    #[must_use]
+    fn data(self, key: &str, value: &str) -> Self;
+}
+
+impl ConfigMapBuild for ConfigMap {
+    fn data(mut self, key: &str, value: &str) -> Self {
+        self.data.insert(key.to_owned(), value.to_owned());
+        self
+    }
+}
+
+/// A Job that runs.
+pub fn job(name: &str) -> Job {
+    Job {
+        spec: Some(Default::default()),
+        status: Some(Default::default()),
+        ..named(name)
+    }
+}
+
+/// What Jobs have besides.
+pub trait JobBuild {
+    /// With `ttlSecondsAfterFinished`.
+    #[must_use]
+    fn ttl(self, seconds: i32) -> Self;
+    /// Complete since an instant.
+    #[must_use]
+    fn finished(self, time: &str) -> Self;
+    /// Failed since an instant.
+    #[must_use]
+    fn failed(self, time: &str) -> Self;
+    /// With a condition; without a time where that is empty.
+    #[must_use]
+    fn condition(self, r#type: &str, status: &str, time: &str) -> Self;
+}
+
+impl JobBuild for Job {
+    fn ttl(mut self, seconds: i32) -> Self {
+        self.spec.get_or_insert_default().ttl_seconds_after_finished = Some(seconds);
+        self
+    }
+    fn finished(self, time: &str) -> Self {
+        self.condition("Complete", "True", time)
+    }
+    fn failed(self, time: &str) -> Self {
+        self.condition("Failed", "True", time)
+    }
+    fn condition(mut self, r#type: &str, status: &str, time: &str) -> Self {
+        self.status
+            .get_or_insert_default()
+            .conditions
+            .push(JobCondition {
+                r#type: r#type.to_owned(),
+                status: status.to_owned(),
+                last_transition_time: (!time.is_empty()).then(|| Time::from(at(time))),
+                ..Default::default()
+            });
+        self
+    }
+}
+
+/// The protobuf of a pod spec with one container of an image: what templates carry as opaque bytes.
+pub fn pod_spec_bytes(image: &str) -> Vec<u8> {
+    // Container { name = 1, image = 2 } as field 2 of PodSpec; the projection of pods does not know it.
+    let field = |tag: u8, content: &[u8]| {
+        let length = u8::try_from(content.len()).expect("test images have short names");
+        assert!(length < 128, "one byte holds the length of a short field");
+        [&[tag << 3 | 2, length], content].concat()
+    };
+    field(2, &[field(1, b"main"), field(2, image.as_bytes())].concat())
+}
+
+fn app_label(name: &str) -> LabelSelector {
+    let mut selector = LabelSelector::default();
+    kubernetes_proto::meta::set(&mut selector.match_labels, "app", name);
+    selector
+}
+
+fn app_template(name: &str) -> PodTemplateSpec {
+    let mut meta = ObjectMeta::default();
+    meta.set_label("app", name);
+    PodTemplateSpec {
+        metadata: Some(meta),
+        spec: pod_spec_bytes("app:1"),
+    }
+}
+
+/// A Deployment of one replica with the API's defaults; label, selector and template label `app=<name>`, image `app:1`.
+pub fn deployment(name: &str) -> Deployment {
+    Deployment {
+        spec: Some(DeploymentSpec {
+            replicas: Some(1),
+            selector: Some(app_label(name)),
+            template: Some(app_template(name)),
+            strategy: Some(DeploymentStrategy {
+                r#type: "RollingUpdate".to_owned(),
+                rolling_update: Some(RollingUpdateDeployment {
+                    max_unavailable: Some(IntOrString::text("25%")),
+                    max_surge: Some(IntOrString::text("25%")),
+                }),
+            }),
+            revision_history_limit: Some(10),
+            progress_deadline_seconds: Some(600),
+            ..Default::default()
+        }),
+        status: Some(Default::default()),
+        ..named::<Deployment>(name).label("app", name)
+    }
+}
+
+/// A ReplicaSet of one replica; label, selector and template label `app=<name>`, image `app:1`.
+pub fn replica_set(name: &str) -> ReplicaSet {
+    ReplicaSet {
+        spec: Some(ReplicaSetSpec {
+            replicas: Some(1),
+            selector: Some(app_label(name)),
+            template: Some(app_template(name)),
+            ..Default::default()
+        }),
+        status: Some(Default::default()),
+        ..named::<ReplicaSet>(name).label("app", name)
+    }
+}
+
+/// What Deployments and ReplicaSets have in common.
+pub trait WorkloadBuild {
+    /// With a number of replicas.
+    #[must_use]
+    fn replicas(self, count: i32) -> Self;
+    /// With another image in the template.
+    #[must_use]
+    fn image(self, image: &str) -> Self;
+    /// With `minReadySeconds`.
+    #[must_use]
+    fn min_ready(self, seconds: i32) -> Self;
+    /// With another selector, the same labels in the template.
+    #[must_use]
+    fn selects(self, labels: &[(&str, &str)]) -> Self;
+}
+
+macro_rules! workload {
+    ($type:ty) => {
+        impl WorkloadBuild for $type {
+            fn replicas(mut self, count: i32) -> Self {
+                self.spec.get_or_insert_default().replicas = Some(count);
+                self
+            }
+            fn image(mut self, image: &str) -> Self {
+                self.spec
+                    .get_or_insert_default()
+                    .template
+                    .get_or_insert_default()
+                    .spec = pod_spec_bytes(image);
+                self
+            }
+            fn min_ready(mut self, seconds: i32) -> Self {
+                self.spec.get_or_insert_default().min_ready_seconds = seconds;
+                self
+            }
+            fn selects(mut self, labels: &[(&str, &str)]) -> Self {
+                let spec = self.spec.get_or_insert_default();
+                let mut selector = LabelSelector::default();
+                let mut meta = ObjectMeta::default();
+                for (key, value) in labels {
+                    kubernetes_proto::meta::set(&mut selector.match_labels, key, value);
+                    meta.set_label(key, value);
+                }
+                spec.selector = Some(selector);
+                spec.template.get_or_insert_default().metadata = Some(meta);
+                self
+            }
+        }
+    };
+}
+workload!(Deployment);
+workload!(ReplicaSet);
+
+/// What Deployments have besides.
+pub trait DeploymentBuild {
+    /// Rolls with these bounds, in numbers or percent.
+    #[must_use]
+    fn rolling(self, max_unavailable: &str, max_surge: &str) -> Self;
+    /// Deletes all old pods before it makes new ones.
+    #[must_use]
+    fn recreate(self) -> Self;
+    /// Paused.
+    #[must_use]
+    fn paused(self) -> Self;
+    /// With `revisionHistoryLimit`.
+    #[must_use]
+    fn history(self, limit: i32) -> Self;
+    /// With `progressDeadlineSeconds`.
+    #[must_use]
+    fn deadline(self, seconds: i32) -> Self;
+}
+
+fn int_or_percent(text: &str) -> IntOrString {
+    match text.parse() {
+        Ok(number) => IntOrString::number(number),
+        Err(_) => IntOrString::text(text),
+    }
+}
+
+impl DeploymentBuild for Deployment {
+    fn rolling(mut self, max_unavailable: &str, max_surge: &str) -> Self {
+        self.spec.get_or_insert_default().strategy = Some(DeploymentStrategy {
+            r#type: "RollingUpdate".to_owned(),
+            rolling_update: Some(RollingUpdateDeployment {
+                max_unavailable: Some(int_or_percent(max_unavailable)),
+                max_surge: Some(int_or_percent(max_surge)),
+            }),
+        });
+        self
+    }
+    fn recreate(mut self) -> Self {
+        self.spec.get_or_insert_default().strategy = Some(DeploymentStrategy {
+            r#type: "Recreate".to_owned(),
+            rolling_update: None,
+        });
+        self
+    }
+    fn paused(mut self) -> Self {
+        self.spec.get_or_insert_default().paused = true;
+        self
+    }
+    fn history(mut self, limit: i32) -> Self {
+        self.spec.get_or_insert_default().revision_history_limit = Some(limit);
+        self
+    }
+    fn deadline(mut self, seconds: i32) -> Self {
+        self.spec.get_or_insert_default().progress_deadline_seconds = Some(seconds);
+        self
+    }
+}
+
+/// A pod in phase Pending, not scheduled.
+pub fn pod(name: &str) -> Pod {
+    let mut pod = Pod {
+        spec: Some(Default::default()),
+        ..named(name)
+    };
+    pod.status.get_or_insert_default().phase = "Pending".to_owned();
+    pod
+}
+
+/// What pods have besides.
+pub trait PodBuild {
+    /// Scheduled to a node.
+    #[must_use]
+    fn on(self, node: &str) -> Self;
+    /// In a phase.
+    #[must_use]
+    fn phase(self, phase: &str) -> Self;
+    /// Running, not ready.
+    #[must_use]
+    fn running(self) -> Self;
+    /// Running and ready since an instant, on `node-1` unless a node was named.
+    #[must_use]
+    fn ready(self, since: &str) -> Self;
+    /// With a condition.
+    #[must_use]
+    fn condition(self, r#type: &str, status: &str, time: &str) -> Self;
+}
+
+impl PodBuild for Pod {
+    fn on(mut self, node: &str) -> Self {
+        self.spec.get_or_insert_default().node_name = node.to_owned();
+        self
+    }
+    fn phase(mut self, phase: &str) -> Self {
+        self.status.get_or_insert_default().phase = phase.to_owned();
+        self
+    }
+    fn running(self) -> Self {
+        let pod = if self
+            .spec
+            .as_ref()
+            .is_none_or(|spec| spec.node_name.is_empty())
+        {
+            self.on("node-1")
+        } else {
+            self
+        };
+        pod.phase("Running")
+    }
+    fn ready(self, since: &str) -> Self {
+        PodBuild::condition(self.running(), "Ready", "True", since)
+    }
+    fn condition(mut self, r#type: &str, status: &str, time: &str) -> Self {
+        let conditions = &mut self.status.get_or_insert_default().conditions;
+        conditions.retain(|condition| condition.r#type != r#type);
+        conditions.push(PodCondition {
+            r#type: r#type.to_owned(),
+            status: status.to_owned(),
+            last_transition_time: Some(at(time).into()),
+            ..Default::default()
+        });
+        self
+    }
+}

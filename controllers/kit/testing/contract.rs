@@ -1,0 +1,241 @@
+//! What every controller keeps, whatever it does: run by each group's tests on its registry.
+//!
+//! 1. Same input, same plan: two instances, one with a memory that was packed and unpacked.
+//! 2. Plans applied come to rest, and at rest the plan is empty, for keys that no change has woken too.
+//! 3. Memory dropped at any point, or packed and unpacked, or all of it lost in a takeover: same rest.
+//! 4. Two owners at once, each with caches that lag: same rest. Lost requests and lost answers: same rest.
+//! 5. Nothing unseen is deleted or changed: every patch and delete carries the uid that was seen, and the version seen
+//!    where it carries one; creates have names, so that a second one collides.
+//! 6. Every action lies within the declared rules; only what is watched is read; indexes are declared.
+//! 7. Plans that make or delete generated children say what was counted.
+
+use std::collections::BTreeSet;
+
+use kubernetes_proto::AnyObject;
+use serde_json::Value;
+
+use super::{World, engine};
+use crate::{Factory, SignedDuration, Timestamp};
+
+/// Runs of each kind and world: enough that a fault that one run in ten shows escapes once in some thousand.
+const SEEDS: u64 = 24;
+/// How far each run goes through time: past the usual deadlines (600 s) and their successors.
+const SECONDS: i64 = 3600;
+
+/// The contract of one controller, with what it needs to be run.
+pub struct Contract<'a> {
+    factory: &'a Factory,
+    among: Vec<Factory>,
+    seeds: u64,
+    seconds: i64,
+}
+
+/// Checks the contract of a controller in some worlds. Panics where it is broken; the message names the seed.
+pub fn check(factory: &Factory, worlds: impl IntoIterator<Item = World>) {
+    Contract::of(factory).check(worlds);
+}
+
+/// Checks that some controllers are all of a registry: for a group's test that each of its controllers has worlds.
+pub fn covers(registry: &[Factory], checked: &[&str]) {
+    let registered: BTreeSet<&str> = registry
+        .iter()
+        .map(|factory| (factory.describe)().name)
+        .collect();
+    let checked: BTreeSet<&str> = checked.iter().copied().collect();
+    assert_eq!(
+        registered, checked,
+        "registered (left) and checked by the contract (right)"
+    );
+}
+
+impl<'a> Contract<'a> {
+    /// Of a controller, alone.
+    pub fn of(factory: &'a Factory) -> Self {
+        Self {
+            factory,
+            among: Vec::new(),
+            seeds: SEEDS,
+            seconds: SECONDS,
+        }
+    }
+
+    /// Beside others, without whom it does not get far (Deployments without ReplicaSets' controller). They are held to
+    /// the same contract.
+    #[must_use]
+    pub fn among(mut self, others: &[Factory]) -> Self {
+        self.among.extend_from_slice(others);
+        self
+    }
+
+    /// With another number of seeds for each kind of run.
+    #[must_use]
+    pub fn seeds(mut self, seeds: u64) -> Self {
+        self.seeds = seeds;
+        self
+    }
+
+    /// Through so many seconds of the cluster's time.
+    #[must_use]
+    pub fn seconds(mut self, seconds: i64) -> Self {
+        self.seconds = seconds;
+        self
+    }
+
+    /// Runs it in some worlds.
+    pub fn check(&self, worlds: impl IntoIterator<Item = World>) {
+        let name = (self.factory.describe)().name;
+        let mut planned = 0;
+        for (number, world) in worlds.into_iter().enumerate() {
+            planned += self.check_world(&format!("{name}, world {number}"), &world);
+        }
+        assert!(
+            planned > 0,
+            "{name} never planned anything: these worlds show nothing of it"
+        );
+    }
+
+    /// How many plans the undisturbed run took.
+    fn check_world(&self, name: &str, world: &World) -> usize {
+        let mut factories = vec![*self.factory];
+        factories.extend_from_slice(&self.among);
+        let built: Vec<engine::Built> = factories
+            .iter()
+            .map(|factory| engine::Built::new(world, factory))
+            .collect();
+        let until: Timestamp = world.now() + SignedDuration::from_secs(self.seconds);
+        let run = |ways: engine::Ways| {
+            let mut end = world.clone();
+            let plans = engine::Engine::new(&built, world.clone(), ways).run(&mut end, Some(until));
+            (end.rest(), plans.len())
+        };
+        let calm = engine::Ways::together();
+        let (rest, planned) = run(calm);
+        let kinds = [
+            ("in any order", calm),
+            (
+                "forgetting",
+                engine::Ways {
+                    forgets: true,
+                    ..calm
+                },
+            ),
+            (
+                "on stale caches",
+                engine::Ways {
+                    stale: true,
+                    ..calm
+                },
+            ),
+            (
+                "losing writes",
+                engine::Ways {
+                    loses: true,
+                    stale: true,
+                    ..calm
+                },
+            ),
+            (
+                "with two owners",
+                engine::Ways {
+                    owners: 2,
+                    stale: true,
+                    ..calm
+                },
+            ),
+            (
+                "with two owners, forgetting and losing writes",
+                engine::Ways {
+                    owners: 2,
+                    stale: true,
+                    forgets: true,
+                    loses: true,
+                    ..calm
+                },
+            ),
+        ];
+        for (kind, ways) in kinds {
+            for seed in 1..=self.seeds {
+                let (other, _) = run(engine::Ways { seed, ..ways });
+                assert!(
+                    rest == other,
+                    "{name}, {kind}, seed {seed}: another rest\nundisturbed:\n  {}\nso:\n  {}",
+                    missing(&rest, &other).join("\n  "),
+                    missing(&other, &rest).join("\n  ")
+                );
+            }
+        }
+        planned
+    }
+}
+
+/// The lines of one rest that the other lacks.
+fn missing(of: &[String], from: &[String]) -> Vec<String> {
+    let mut left = from.to_vec();
+    let mut lacking = Vec::new();
+    for line in of {
+        match left.iter().position(|other| other == line) {
+            Some(place) => {
+                left.swap_remove(place);
+            }
+            None => lacking.push(line.clone()),
+        }
+    }
+    lacking
+}
+
+impl World {
+    /// What two runs that mean the same have in common: every object as a line, without uids, versions, times, the
+    /// names of pods that a controller made, and the reasons by which conditions came about.
+    pub fn rest(&self) -> Vec<String> {
+        let mut lines: Vec<String> = self.objects.values().map(line).collect();
+        lines.sort();
+        lines
+    }
+}
+
+fn line(object: &AnyObject) -> String {
+    let mut json = object.to_json();
+    let generation = json["metadata"]["generation"].take();
+    if let Some(status) = json["status"].as_object_mut()
+        && let Some(observed) = status.get_mut("observedGeneration")
+    {
+        let caught_up = *observed == generation;
+        *observed = caught_up.into();
+    }
+    blur(&mut json);
+    let meta = object.metadata();
+    let name = if object.resource().id() == "pods" && meta.controller().is_some() {
+        json["metadata"]["name"] = "*".into();
+        json["metadata"]["generateName"] = "*".into();
+        "*".to_owned()
+    } else {
+        meta.name.to_string()
+    };
+    format!(
+        "{} {}/{name} {json}",
+        object.resource().id(),
+        meta.namespace
+    )
+}
+
+/// Takes out what differs between runs that mean the same.
+fn blur(json: &mut Value) {
+    match json {
+        Value::Object(fields) => {
+            let is_condition = fields.contains_key("type") && fields.contains_key("status");
+            fields.retain(|name, value| {
+                let time = name.ends_with("Time") || name.ends_with("Timestamp");
+                let identity = matches!(name.as_str(), "uid" | "resourceVersion");
+                let story = is_condition && matches!(name.as_str(), "reason" | "message");
+                !(time || identity || story || value.is_null())
+            });
+            fields.values_mut().for_each(blur);
+            // Conditions are a set.
+            if let Some(Value::Array(conditions)) = fields.get_mut("conditions") {
+                conditions.sort_by_key(ToString::to_string);
+            }
+        }
+        Value::Array(items) => items.iter_mut().for_each(blur),
+        _ => {}
+    }
+}

@@ -1,0 +1,140 @@
+//! What the rest of a cluster does between two reconciles: the scheduler and kubelets start and stop pods, the garbage
+//! collector and the namespace controller clear up.
+
+use std::{collections::BTreeSet, sync::Arc};
+
+use kubernetes_proto::{
+    AnyObject, Object, Str,
+    core::{Namespace, Pod},
+};
+
+use super::{PodBuild, World};
+use crate::{Key, Only, Propagation, testing::server};
+
+impl World {
+    /// One step of everybody else; whether anything changed.
+    pub fn step(&mut self) -> bool {
+        let before = self.resource_version;
+        if self.kubelets {
+            self.run_kubelets();
+        }
+        self.collect_garbage();
+        self.clear_namespaces();
+        self.resource_version != before
+    }
+
+    fn run_kubelets(&mut self) {
+        let now = self.now.to_string();
+        for pod in self.all::<Pod>() {
+            let phase = pod.status.as_ref().map_or("", |status| &status.phase);
+            if pod.is_terminating() {
+                if Object::metadata(&*pod).finalizers.is_empty() {
+                    self.remove(Pod::resource(), &Key::of(&*pod));
+                }
+            } else if matches!(phase, "Pending" | "") {
+                let mut started = Pod::clone(&pod).ready(&now);
+                started.status.get_or_insert_default().start_time = Some(self.now.into());
+                self.replace(started);
+            }
+        }
+    }
+
+    /// Upstream's rules: a dependent goes when none of its owners is there; an owner that is deleted in the foreground
+    /// goes when none of its dependents is there; one that orphans lets go of them.
+    fn collect_garbage(&mut self) {
+        let uids: BTreeSet<Str> = self
+            .objects
+            .values()
+            .map(|object| object.metadata().uid.clone())
+            .collect();
+        let all: Vec<AnyObject> = self.objects.values().cloned().collect();
+        for object in &all {
+            let meta = object.metadata();
+            let orphaned = !meta.owner_references.is_empty()
+                && meta
+                    .owner_references
+                    .iter()
+                    .all(|owner| !uids.contains(&owner.uid));
+            if orphaned && !meta.is_terminating() {
+                self.delete_any(object);
+            }
+            let finalizer = meta
+                .finalizers
+                .iter()
+                .find(|name| **name == *server::FOREGROUND || **name == *server::ORPHAN);
+            if let Some(finalizer) = finalizer.filter(|_| meta.is_terminating()) {
+                self.finish(object, finalizer, &all);
+            }
+        }
+    }
+
+    fn finish(&mut self, owner: &AnyObject, finalizer: &Str, all: &[AnyObject]) {
+        let uid = &owner.metadata().uid;
+        let dependents: Vec<&AnyObject> = all
+            .iter()
+            .filter(|object| {
+                let owners = &object.metadata().owner_references;
+                owners.iter().any(|reference| reference.uid == *uid)
+            })
+            .filter(|object| self.place_of(object).is_some())
+            .collect();
+        if *finalizer == *server::ORPHAN {
+            for dependent in dependents {
+                self.edit(dependent, |meta| {
+                    meta.owner_references
+                        .retain(|reference| reference.uid != *uid);
+                });
+            }
+        } else if !dependents.is_empty() {
+            for dependent in dependents {
+                if !dependent.metadata().is_terminating() {
+                    self.delete_any(dependent);
+                }
+            }
+            return;
+        }
+        self.edit(owner, |meta| {
+            meta.finalizers.retain(|name| name != finalizer)
+        });
+    }
+
+    fn clear_namespaces(&mut self) {
+        for namespace in self.all::<Namespace>() {
+            if !namespace.is_terminating() {
+                continue;
+            }
+            let name = &Object::metadata(&*namespace).name;
+            let content: Vec<AnyObject> = self
+                .objects
+                .iter()
+                .filter(|((_, key), _)| key.namespace == *name)
+                .map(|(_, object)| Arc::clone(object))
+                .collect();
+            if content.is_empty() {
+                self.remove(Namespace::resource(), &Key::of(&*namespace));
+            }
+            for object in content {
+                if !object.metadata().is_terminating() {
+                    self.delete_any(&object);
+                }
+            }
+        }
+    }
+
+    fn delete_any(&mut self, object: &AnyObject) {
+        let action = crate::Action {
+            verb: crate::Verb::Delete {
+                only: Only::ThisUid,
+                propagation: Propagation::Background,
+                grace_period_seconds: None,
+            },
+            resource: object.resource(),
+            key: Key::of_meta(object.metadata()),
+            uid: object.metadata().uid.clone(),
+            resource_version: 0,
+            announcement: None,
+        };
+        // It may be gone already, by way of another owner.
+        let _ = self.write(&action);
+    }
+}

@@ -1,0 +1,486 @@
+//! What controllers are tested with: a cluster in memory, builders for its objects, and the contract that every
+//! controller keeps.
+//!
+//! [`World`] holds objects at an instant and answers writes as the API server does ([`server`]), lets the rest of the
+//! cluster act ([`environment`]), and runs controllers until nothing is left to do ([`engine`]). [`contract`] runs them
+//! in many ways that must all come to the same rest.
+
+use std::{collections::BTreeMap, sync::Arc};
+
+use jiff::{SignedDuration, Timestamp};
+use kubernetes_proto::{AnyObject, Object, Resource, Str, cast, core::Namespace, meta::Time};
+
+use crate::{
+    Answers, Controller, DynController, Event, EventType, Factory, FlagValue, Flags, Index, Key,
+    Plan, Query, Reader, Refusal, Seen, Sharding,
+};
+
+pub mod builders;
+pub mod contract;
+mod engine;
+mod environment;
+mod server;
+
+pub use builders::*;
+pub use server::Applied;
+
+/// The day on which all tests play.
+const DAY: &str = "2026-03-02";
+
+/// An instant of the tests' day (`12:00:00`), or any other in RFC 3339.
+pub fn at(time: &str) -> Timestamp {
+    let text = if time.contains('T') {
+        time.to_owned()
+    } else {
+        format!("{DAY}T{time}Z")
+    };
+    text.parse()
+        .unwrap_or_else(|error| panic!("{time:?} is no time as in 12:00:00: {error}"))
+}
+
+type Place = (&'static Resource, Key);
+
+/// A cluster in memory, at an instant. A copy is a snapshot: objects are shared and never changed in place.
+#[derive(Clone)]
+pub struct World {
+    now: Timestamp,
+    objects: BTreeMap<Place, AnyObject>,
+    /// The newest resourceVersion given out; one counter for all resources, as in etcd.
+    resource_version: u64,
+    /// How many uids were given out.
+    uids: u64,
+    flags: Vec<(&'static str, FlagValue)>,
+    /// Whether pods are started and stopped.
+    kubelets: bool,
+    events: Vec<Event>,
+}
+
+impl World {
+    /// An empty cluster at an instant of the tests' day.
+    pub fn at(time: &str) -> Self {
+        Self {
+            now: at(time),
+            objects: BTreeMap::new(),
+            resource_version: 1000,
+            uids: 0,
+            flags: Vec::new(),
+            kubelets: true,
+            events: Vec::new(),
+        }
+    }
+
+    /// With an object as it stands, status included. Its namespace is made where it is missing; what the server would
+    /// have set (uid, version, times) is set where it is missing.
+    #[must_use]
+    pub fn with<T: Object>(mut self, object: T) -> Self {
+        self.put(object);
+        self
+    }
+
+    /// As [`World::with`], in place.
+    pub fn put<T: Object>(&mut self, mut object: T) {
+        let meta = object.metadata_mut();
+        if !meta.namespace.is_empty() {
+            let place = (Namespace::resource(), Key::cluster(meta.namespace.clone()));
+            if !self.objects.contains_key(&place) {
+                let name = meta.namespace.to_string();
+                self.put(builders::namespace(&name));
+            }
+        }
+        self.resource_version += 1;
+        let now = self.now;
+        let meta = object.metadata_mut();
+        assert!(
+            !meta.name.is_empty(),
+            "an object without a name can't be stored"
+        );
+        meta.resource_version = self.resource_version;
+        meta.creation_timestamp.get_or_insert(Time::from(now));
+        if meta.uid.is_empty() {
+            self.uids += 1;
+            meta.uid = Str::from(format!("uid-{}", self.uids));
+        }
+        if meta.generation == 0 && server::has_generation(T::resource()) {
+            meta.generation = 1;
+        }
+        let key = Key::of(&object);
+        self.objects
+            .insert((T::resource(), key), Arc::new(object) as AnyObject);
+    }
+
+    /// With a flag's value, for the controllers that declare it.
+    #[must_use]
+    pub fn flag(mut self, name: &'static str, value: FlagValue) -> Self {
+        self.flags.push((name, value));
+        self
+    }
+
+    /// Without kubelets: pods stay as they are.
+    #[must_use]
+    pub fn without_kubelets(mut self) -> Self {
+        self.kubelets = false;
+        self
+    }
+
+    /// The same some seconds later.
+    #[must_use]
+    pub fn later(&self, seconds: i64) -> Self {
+        let mut world = self.clone();
+        world.now += SignedDuration::from_secs(seconds);
+        world
+    }
+
+    /// The present.
+    pub fn now(&self) -> Timestamp {
+        self.now
+    }
+
+    /// An object by `namespace/name`; `default` where no namespace is named.
+    pub fn find<T: Object>(&self, key: &str) -> Option<Arc<T>> {
+        self.objects
+            .get(&(T::resource(), object_key::<T>(key)))
+            .cloned()
+            .and_then(cast)
+    }
+
+    /// As [`World::find`]; panics where there is none.
+    pub fn get<T: Object>(&self, key: &str) -> Arc<T> {
+        self.find(key).unwrap_or_else(|| {
+            panic!(
+                "no {} {key} in {:?}",
+                T::resource().kind,
+                self.objects.keys().collect::<Vec<_>>()
+            )
+        })
+    }
+
+    /// All objects of a kind, in order of namespace and name.
+    pub fn all<T: Object>(&self) -> Vec<Arc<T>> {
+        self.list(T::resource(), None)
+            .into_iter()
+            .filter_map(cast)
+            .collect()
+    }
+
+    /// Changes an object as somebody else does, by the server's rules: spec, status and metadata at once, a changed
+    /// spec counts as a new generation.
+    pub fn change<T: Object>(&mut self, key: &str, change: impl FnOnce(&mut T)) {
+        let old = self.get::<T>(key);
+        let mut new = T::clone(&old);
+        change(&mut new);
+        self.replace_as_user(&*old, new);
+    }
+
+    /// As [`World::change`], for builders.
+    #[must_use]
+    pub fn changed<T: Object>(mut self, key: &str, change: impl FnOnce(&mut T)) -> Self {
+        self.change(key, change);
+        self
+    }
+
+    /// Deletes an object as somebody else does, in the background.
+    pub fn delete<T: Object>(&mut self, key: &str) {
+        let object = self.get::<T>(key);
+        let mut plan = Plan::nothing();
+        plan.delete(
+            &*object,
+            crate::Only::ThisUid,
+            crate::Propagation::Background,
+        );
+        self.apply(&plan).expect_success();
+    }
+
+    /// Takes an object away at once, whatever finalizers it has.
+    pub fn vanish<T: Object>(&mut self, key: &str) {
+        self.resource_version += 1;
+        let key = object_key::<T>(key);
+        assert!(
+            self.objects.remove(&(T::resource(), key.clone())).is_some(),
+            "there is no {} {key} to take away",
+            T::resource().kind
+        );
+    }
+
+    /// The events recorded so far, as in `Normal SuccessfulCreate Created pod: web-1`.
+    pub fn events(&self) -> Vec<String> {
+        self.events
+            .iter()
+            .map(|event| {
+                let kind = match event.r#type {
+                    EventType::Normal => "Normal",
+                    EventType::Warning => "Warning",
+                };
+                format!("{kind} {} {}", event.reason, event.message)
+            })
+            .collect()
+    }
+
+    /// The flags of some controllers, with this world's values.
+    pub fn flags<'a>(&self, descriptors: impl IntoIterator<Item = &'a crate::Descriptor>) -> Flags {
+        let mut flags = Flags::defaults(descriptors);
+        for (name, value) in &self.flags {
+            flags.set(name, value.clone());
+        }
+        flags
+    }
+
+    /// A controller with this world's flags.
+    pub(crate) fn build(&self, factory: &Factory) -> Box<dyn DynController> {
+        (factory.build)(&self.flags([&(factory.describe)()]))
+    }
+
+    /// What a controller plans for a key, with a fresh memory. A key without a namespace is one of namespace `default`
+    /// where the controller's keys have namespaces. Panics where the controller refuses.
+    pub fn plan<C: Controller>(&self, key: &str) -> Plan {
+        self.try_plan::<C>(key)
+            .unwrap_or_else(|refusal| panic!("{key} can't be planned: {refusal}"))
+    }
+
+    /// Why a controller can't plan a key. Panics where it can.
+    pub fn refusal<C: Controller>(&self, key: &str) -> Refusal {
+        match self.try_plan::<C>(key) {
+            Ok(plan) => panic!("{key} was planned: {:?}", plan.verbs()),
+            Err(refusal) => refusal,
+        }
+    }
+
+    /// As [`World::plan`], or the refusal.
+    ///
+    /// # Errors
+    /// The controller's.
+    pub fn try_plan<C: Controller>(&self, key: &str) -> Result<Plan, Refusal> {
+        self.plan_with::<C>(key, &mut C::Memory::default())
+    }
+
+    /// As [`World::try_plan`], with a memory.
+    ///
+    /// # Errors
+    /// The controller's.
+    pub fn plan_with<C: Controller>(
+        &self,
+        key: &str,
+        memory: &mut C::Memory,
+    ) -> Result<Plan, Refusal> {
+        let descriptor = C::describe();
+        let controller = C::new(&self.flags([&descriptor]));
+        let mut watches = crate::Watches::default();
+        controller.watch(&mut watches);
+        let key = controller_key(&descriptor, &watches, key);
+        let view = View {
+            world: self,
+            indexes: &watches.indexes,
+            watched: Some(&watches),
+        };
+        let none = Answers::new();
+        let queries = controller.ask(&key, &Seen::new(&view, &none, self.now), memory);
+        let answers = self.answer(queries);
+        controller.plan(&key, &Seen::new(&view, &answers, self.now), memory)
+    }
+
+    /// Runs one controller, fed by its watches, until it has nothing left to do at this instant; nobody else acts.
+    /// Returns the plans that wrote something. Panics where it does not come to rest, and where its plans break the
+    /// contract.
+    pub fn run<C: Controller>(&mut self) -> Vec<Plan> {
+        self.run_all(&[Factory::of::<C>()])
+    }
+
+    /// As [`World::run`], for several controllers side by side.
+    pub fn run_all(&mut self, factories: &[Factory]) -> Vec<Plan> {
+        let built = self.build_all(factories);
+        engine::Engine::new(&built, self.clone(), engine::Ways::alone()).run(self, None)
+    }
+
+    /// Runs controllers and the rest of the cluster (kubelets, garbage collector) until nobody has anything left to do
+    /// at this instant. Returns the controllers' plans.
+    pub fn settle(&mut self, factories: &[Factory]) -> Vec<Plan> {
+        let built = self.build_all(factories);
+        engine::Engine::new(&built, self.clone(), engine::Ways::together()).run(self, None)
+    }
+
+    /// As [`World::settle`], and on through the time: whenever all are at rest, it goes on to the next instant at which
+    /// a controller wanted to look again, until `seconds` have passed.
+    pub fn settle_for(&mut self, seconds: i64, factories: &[Factory]) -> Vec<Plan> {
+        let until = self.now + SignedDuration::from_secs(seconds);
+        let built = self.build_all(factories);
+        engine::Engine::new(&built, self.clone(), engine::Ways::together()).run(self, Some(until))
+    }
+
+    fn build_all(&self, factories: &[Factory]) -> Vec<engine::Built> {
+        factories
+            .iter()
+            .map(|factory| engine::Built::new(self, factory))
+            .collect()
+    }
+
+    /// Live reads: what the server holds, with kind and apiVersion.
+    fn answer(&self, queries: Vec<Query>) -> Answers {
+        queries
+            .into_iter()
+            .map(|query| {
+                let Query::Live { resource, key } = &query;
+                let answer = match self.objects.get(&(*resource, key.clone())) {
+                    None => crate::Answer::Missing,
+                    Some(object) => {
+                        let mut json = object.to_json();
+                        json["kind"] = resource.kind.into();
+                        json["apiVersion"] = resource.api_version().into();
+                        crate::Answer::Object(Arc::new(json))
+                    }
+                };
+                (query, answer)
+            })
+            .collect()
+    }
+}
+
+/// An object's key from `namespace/name` or `name`.
+fn object_key<T: Object>(text: &str) -> Key {
+    let key = Key::parse(text);
+    if key.namespace.is_empty() && T::resource().namespaced {
+        Key::new("default", key.name)
+    } else {
+        key
+    }
+}
+
+/// A controller's key from `namespace/name` or `name`.
+fn controller_key(descriptor: &crate::Descriptor, watches: &crate::Watches, text: &str) -> Key {
+    let key = Key::parse(text);
+    let namespaced = descriptor.sharding == Sharding::ByObject
+        && watches
+            .subscriptions
+            .first()
+            .is_some_and(|subscription| subscription.resource.namespaced);
+    if key.namespace.is_empty() && namespaced {
+        Key::new("default", key.name)
+    } else {
+        key
+    }
+}
+
+/// A world as a controller reads it: only what it watches, only by indexes that it declared.
+struct View<'a> {
+    world: &'a World,
+    indexes: &'a [Index],
+    /// What may be read; `None` for everything.
+    watched: Option<&'a crate::Watches>,
+}
+
+impl View<'_> {
+    fn check(&self, resource: &'static Resource) {
+        if let Some(watches) = self.watched {
+            assert!(
+                watches
+                    .subscriptions
+                    .iter()
+                    .any(|subscription| subscription.resource == resource),
+                "the controller reads {resource:?} without watching them"
+            );
+        }
+    }
+
+    /// Whether the controller's cache has the object: a watch for one name has no others.
+    fn holds(&self, resource: &'static Resource, name: &str) -> bool {
+        self.watched.is_none_or(|watches| {
+            watches.subscriptions.iter().any(|subscription| {
+                subscription.resource == resource
+                    && subscription.only_name.is_none_or(|only| only == name)
+            })
+        })
+    }
+}
+
+impl Reader for View<'_> {
+    fn get(&self, resource: &'static Resource, namespace: &str, name: &str) -> Option<AnyObject> {
+        self.check(resource);
+        self.world
+            .get_any(resource, namespace, name)
+            .filter(|_| self.holds(resource, name))
+    }
+
+    fn list(&self, resource: &'static Resource, namespace: Option<&str>) -> Vec<AnyObject> {
+        self.check(resource);
+        let mut objects = self.world.list(resource, namespace);
+        objects.retain(|object| self.holds(resource, &object.metadata().name));
+        objects
+    }
+
+    fn indexed(
+        &self,
+        resource: &'static Resource,
+        index: &'static str,
+        value: &str,
+    ) -> Vec<AnyObject> {
+        if index == Index::OWNER {
+            let mut objects = self.list(resource, None);
+            objects.retain(|object| {
+                object
+                    .metadata()
+                    .controller()
+                    .is_some_and(|owner| owner.uid == *value)
+            });
+            return objects;
+        }
+        let declared = self
+            .indexes
+            .iter()
+            .find(|declared| declared.resource == resource && declared.name == index)
+            .unwrap_or_else(|| {
+                panic!("the controller reads {resource:?} by {index} without having declared that index")
+            });
+        let mut objects = self.list(resource, None);
+        objects.retain(|object| {
+            (declared.values)(&**object)
+                .iter()
+                .any(|held| held == value)
+        });
+        objects
+    }
+}
+
+impl World {
+    fn get_any(
+        &self,
+        resource: &'static Resource,
+        namespace: &str,
+        name: &str,
+    ) -> Option<AnyObject> {
+        self.objects
+            .get(&(resource, Key::new(namespace, name)))
+            .cloned()
+    }
+}
+
+/// Without a controller: the owner index is there, others are not.
+impl Reader for World {
+    fn get(&self, resource: &'static Resource, namespace: &str, name: &str) -> Option<AnyObject> {
+        self.get_any(resource, namespace, name)
+    }
+
+    fn list(&self, resource: &'static Resource, namespace: Option<&str>) -> Vec<AnyObject> {
+        self.objects
+            .iter()
+            .filter(|((of, key), _)| {
+                *of == resource && namespace.is_none_or(|namespace| key.namespace == *namespace)
+            })
+            .map(|(_, object)| Arc::clone(object))
+            .collect()
+    }
+
+    fn indexed(
+        &self,
+        resource: &'static Resource,
+        index: &'static str,
+        value: &str,
+    ) -> Vec<AnyObject> {
+        View {
+            world: self,
+            indexes: &[],
+            watched: None,
+        }
+        .indexed(resource, index, value)
+    }
+}
+
+#[cfg(test)]
+mod tests;
