@@ -1,11 +1,16 @@
 //! The running manager: what the controllers decide is fetched, fenced and written here.
 
+pub mod actors;
 pub mod apply;
+pub mod ask;
 pub mod clock;
 pub mod events;
 pub mod gate;
 pub mod limit;
 pub mod metrics;
 pub mod queue;
+pub mod reconcile;
 pub mod server;
+pub mod shared;
+pub mod view;
 pub mod write;

@@ -20,7 +20,7 @@ pub struct Sender {
     pub event_source: &'static str,
     /// `manifold/<version> (replica=<name>; range=<n>; epoch=<n>; controller=<name>)`: the API server's audit log proves
     /// ownership by it.
-    pub user_agent: Arc<str>,
+    pub user_agent: http::HeaderValue,
     /// What its writes are counted in.
     pub metrics: Arc<ControllerMetrics>,
     /// The range and epoch it is sent under.
@@ -46,7 +46,7 @@ impl Sender {
             controller,
             service_account: descriptor.service_account,
             event_source: descriptor.event_source,
-            user_agent: user_agent.into(),
+            user_agent: crate::api_server::header(&user_agent),
             metrics,
             gate: Arc::clone(gate),
         }
@@ -107,7 +107,4 @@ pub trait Server: Send + Sync {
         namespace: &'a str,
         selector: &'a str,
     ) -> BoxFuture<'a, Result<Vec<LiveItem>, Refused>>;
-
-    /// A resourceVersion that a watch of this resource must reach to have seen all that was written before the call.
-    fn newest(&self, resource: &'static Resource) -> BoxFuture<'_, Result<u64, Refused>>;
 }

@@ -140,7 +140,8 @@ fn newest(mut ordinals: Vec<u32>) -> Option<u32> {
 }
 
 fn mix(key: u64, round: u64, half: u32, modulus: u32) -> u32 {
-    let mixed = xxh3_64_with_seed(&half.to_le_bytes(), key.wrapping_add(round)) % u64::from(modulus);
+    let mixed =
+        xxh3_64_with_seed(&half.to_le_bytes(), key.wrapping_add(round)) % u64::from(modulus);
     u32::try_from(mixed).expect("a remainder of a u32 is one")
 }
 

@@ -4,7 +4,7 @@ use jiff::Timestamp;
 use kubernetes_proto::{Object, Resource, Str};
 use serde_json::Value;
 
-use crate::{Key, patch};
+use crate::{Key, patch, selectors::Selector};
 
 /// What one reconcile would write.
 #[derive(Clone, Debug, Default, PartialEq)]
@@ -40,8 +40,8 @@ pub struct Counted {
     pub resource: &'static Resource,
     /// In which namespace.
     pub namespace: Str,
-    /// Which of them: a label selector in the API's text form; empty for all.
-    pub selector: String,
+    /// Which of them.
+    pub selector: Selector,
 }
 
 /// What a delete insists on.
@@ -262,11 +262,11 @@ impl Plan {
     }
 
     /// Says what was counted.
-    pub fn counted<T: Object>(&mut self, namespace: &Str, selector: impl Into<String>) {
+    pub fn counted<T: Object>(&mut self, namespace: &Str, selector: &Selector) {
         let counted = Counted {
             resource: T::resource(),
             namespace: namespace.clone(),
-            selector: selector.into(),
+            selector: selector.clone(),
         };
         if !self.counted.contains(&counted) {
             self.counted.push(counted);

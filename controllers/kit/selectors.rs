@@ -16,7 +16,7 @@ pub enum Error {
     Values(String),
 }
 
-#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
+#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 enum Test {
     /// Has the key with this value.
     Equals(String),
@@ -29,7 +29,7 @@ enum Test {
 }
 
 /// A compiled selector.
-#[derive(Clone, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub struct Selector {
     /// Sorted by key; all must hold. `None`: matches nothing.
     requirements: Option<Vec<(String, Test)>>,

@@ -152,9 +152,7 @@ fn delete_pods(plan: &mut Plan, view: &View, seen: &Seen<'_>, surplus: u64) {
 }
 
 fn count(plan: &mut Plan, view: &View) {
-    if let Some(selector) = view.selector.text() {
-        plan.counted::<Pod>(&view.set.metadata().namespace, selector);
-    }
+    plan.counted::<Pod>(&view.set.metadata().namespace, &view.selector);
 }
 
 /// The pods of all ReplicaSets with the same controller; none where the ReplicaSet has no controller.

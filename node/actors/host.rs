@@ -1,0 +1,194 @@
+//! The node's side of ownership: makes and drops Range actors as the coordinator says.
+
+use std::{
+    future::Future,
+    pin::Pin,
+    sync::{
+        Arc, Mutex, OnceLock,
+        atomic::{AtomicBool, Ordering},
+    },
+    time::Duration,
+};
+
+use actix::{Actor, ArbiterHandle, AsyncContext, Context};
+use coordinator::{Epoch, Frozen, Gained, RangeHost, RangeId};
+use peer_proto::RangeState;
+use tokio::sync::oneshot;
+
+use crate::{
+    actors::range::{Freeze, Range, Resume, Stop},
+    gate::Gate,
+    shared::{Inbox, RangeStats, Shared, Slot},
+};
+
+/// Ranges gained within this time are scanned for keys together: a cold start gains them all at once.
+const SCAN_BATCH: Duration = Duration::from_millis(5);
+/// Messages that a Range's mailbox holds: wakes go through its inbox, so there are few.
+const RANGE_MAILBOX: usize = 64;
+
+/// Makes and drops Range actors.
+pub struct Host {
+    shared: Arc<Shared>,
+    arbiters: Vec<ArbiterHandle>,
+    ready: Arc<AtomicBool>,
+    gained: Arc<Mutex<Vec<RangeId>>>,
+    scanning: Arc<AtomicBool>,
+    runtime: tokio::runtime::Handle,
+}
+
+impl Host {
+    /// Over one arbiter per core; scans run on the runtime's blocking threads.
+    pub fn new(
+        shared: Arc<Shared>,
+        arbiters: Vec<ArbiterHandle>,
+        ready: Arc<AtomicBool>,
+        runtime: tokio::runtime::Handle,
+    ) -> Self {
+        Self {
+            shared,
+            arbiters,
+            ready,
+            gained: Arc::default(),
+            scanning: Arc::default(),
+            runtime,
+        }
+    }
+
+    /// Queues every key of the ranges gained since the last scan.
+    fn scan(&self) {
+        if self.scanning.swap(true, Ordering::AcqRel) {
+            return;
+        }
+        let (shared, gained, scanning) = (
+            Arc::clone(&self.shared),
+            Arc::clone(&self.gained),
+            Arc::clone(&self.scanning),
+        );
+        self.runtime.spawn_blocking(move || {
+            std::thread::sleep(SCAN_BATCH);
+            scanning.store(false, Ordering::Release);
+            let batch = std::mem::take(
+                &mut *gained
+                    .lock()
+                    .unwrap_or_else(std::sync::PoisonError::into_inner),
+            );
+            let mut wanted = vec![false; usize::from(shared.ranges)];
+            for range in batch {
+                wanted[usize::from(range)] = true;
+            }
+            // A controller whose caches are not complete is scanned when they are.
+            shared.wake_all(&|unit| unit.ready.load(Ordering::Acquire), &|range| {
+                wanted[usize::from(range)]
+            });
+        });
+    }
+
+    fn count(&self) {
+        let owned = self
+            .shared
+            .table
+            .iter()
+            .filter(|slot| slot.load().is_some())
+            .count();
+        self.shared.metrics.ranges_owned(owned);
+    }
+}
+
+impl RangeHost for Host {
+    fn gained(&self, range: RangeId, epoch: Epoch, how: Gained) {
+        let Some(place) = self.shared.table.get(usize::from(range)) else {
+            tracing::error!(
+                range,
+                "a range beyond the fleet's number was gained; it is left alone"
+            );
+            return;
+        };
+        let gate = Gate::new(range, epoch, Arc::clone(&self.shared.fence));
+        let (inbox, stats) = (Arc::<Inbox>::default(), Arc::<RangeStats>::default());
+        let (shared, its_inbox, its_stats) = (
+            Arc::clone(&self.shared),
+            Arc::clone(&inbox),
+            Arc::clone(&stats),
+        );
+        let arbiter = &self.arbiters[usize::from(range) % self.arbiters.len()];
+        let addr = Range::start_in_arbiter(arbiter, move |ctx: &mut Context<Range>| {
+            ctx.set_mailbox_capacity(RANGE_MAILBOX);
+            Range::new(shared, gate, its_inbox, its_stats, &how)
+        });
+        let slot = Slot {
+            epoch,
+            addr,
+            inbox,
+            stats,
+        };
+        if let Some(before) = place.swap(Some(Arc::new(slot))) {
+            let _gone = before.addr.try_send(Stop);
+        }
+        self.shared.metrics.epoch_changed();
+        self.count();
+        self.gained
+            .lock()
+            .unwrap_or_else(std::sync::PoisonError::into_inner)
+            .push(range);
+        self.scan();
+    }
+
+    fn lost(&self, range: RangeId) {
+        let Some(place) = self.shared.table.get(usize::from(range)) else {
+            return;
+        };
+        if let Some(before) = place.swap(None) {
+            // The gate refuses its writes already; the actor ends when it gets to it.
+            before.addr.do_send(Stop);
+        }
+        self.count();
+    }
+
+    fn freeze(
+        &self,
+        range: RangeId,
+        budget: Duration,
+        force: bool,
+    ) -> Pin<Box<dyn Future<Output = Frozen> + Send + 'static>> {
+        let slot = self.shared.slot(range);
+        Box::pin(async move {
+            let nothing = || Frozen::Still(RangeState::default());
+            let Some(slot) = slot else { return nothing() };
+            let (reply, answer) = oneshot::channel();
+            if slot
+                .addr
+                .send(Freeze {
+                    budget,
+                    force,
+                    reply,
+                })
+                .await
+                .is_err()
+            {
+                return nothing();
+            }
+            answer.await.unwrap_or_else(|_| nothing())
+        })
+    }
+
+    fn resume(&self, range: RangeId) {
+        if let Some(slot) = self.shared.slot(range) {
+            slot.addr.do_send(Resume);
+        }
+    }
+
+    fn ready(&self) -> bool {
+        self.ready.load(Ordering::Acquire)
+    }
+}
+
+/// A fence that is given its inside later: the actors need one before the coordinator, which has it, can be started.
+#[derive(Default)]
+pub struct LateFence(OnceLock<Arc<coordinator::Fence>>);
+
+impl LateFence {
+    /// Sets the real one; until then it is closed.
+    pub fn set(&self, fence: Arc<coordinator::Fence>) {
+        let _already = self.0.set(fence);
+    }
+}

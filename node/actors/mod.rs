@@ -1,0 +1,5 @@
+//! The actors: thin shells round the queue, the plans and the writer.
+
+pub mod controller;
+pub mod host;
+pub mod range;

@@ -1,0 +1,774 @@
+//! One owned range: the queues, marks and memory of all controllers for its keys. A thin shell: the queue is pure, a
+//! reconcile is a function, and this actor only says when.
+
+use std::{
+    collections::HashMap,
+    sync::{Arc, atomic::Ordering},
+    time::Duration,
+};
+
+use actix::{
+    Actor, ActorContext, ActorFutureExt, AsyncContext, Context, Handler, Message, MessageResult,
+    SpawnHandle, WrapFuture,
+};
+use controllers_kit::{Key, Memory, Reader as _, Resource, Timestamp};
+use coordinator::{Frozen, Gained};
+use peer_proto::{ControllerState, KeyState, RangeState};
+use serde_json::{Value, json};
+use tokio::sync::{OwnedSemaphorePermit, oneshot};
+
+use crate::{
+    gate::{Gate, Stopped},
+    queue::{Monotonic, Place, Priority, Queue},
+    reconcile::{Done, Job, Mark, Next, reconcile},
+    server::Sender,
+    shared::{Inbox, RangeStats, Shared, Unit},
+};
+
+/// Status reports of one key are at least this far apart; the last one is always written.
+pub const REPORT_SPACING: Duration = Duration::from_millis(200);
+/// How often a closed fence is looked at again by a range that has work.
+const FENCE_POLL: Duration = Duration::from_millis(50);
+/// How often a deletion that the cache has not seen is looked for.
+const GONE_POLL: Duration = Duration::from_millis(20);
+/// How long a handoff waits for events that are on their way.
+const EVENTS_GRACE: Duration = Duration::from_millis(50);
+/// A key that waits for its marks longer than this is told of, once.
+const MARKS_PATIENCE: Duration = Duration::from_secs(60);
+
+/// What is remembered of a key between two reconciles.
+#[derive(Default)]
+struct Known {
+    marks: Vec<Mark>,
+    memory: Option<Memory>,
+    /// What it counts was checked against the API server since the range was taken over.
+    proven: bool,
+    reported: Option<Monotonic>,
+    last: Option<Last>,
+    /// Waits for its marks; the task that waits wakes it.
+    parked: bool,
+    /// The trace of the owner before.
+    link: Option<Arc<str>>,
+}
+
+/// The last attempt, for `/debug/explain`.
+struct Last {
+    at: Timestamp,
+    took: Duration,
+    next: Next,
+    plan: Vec<String>,
+    trace: Option<Arc<str>>,
+}
+
+/// One controller's part of the range.
+struct Lane {
+    queue: Queue,
+    known: HashMap<Key, Known>,
+    sender: Sender,
+    /// A permit is being waited for.
+    asking: bool,
+}
+
+/// The actor.
+pub struct Range {
+    shared: Arc<Shared>,
+    gate: Arc<Gate>,
+    inbox: Arc<Inbox>,
+    stats: Arc<RangeStats>,
+    lanes: Vec<Lane>,
+    /// Keys under way, by lane.
+    working: Vec<(u16, Key)>,
+    timer: Option<(Monotonic, SpawnHandle)>,
+    freezing: Option<Freezing>,
+    unproven: bool,
+}
+
+struct Freezing {
+    reply: oneshot::Sender<Frozen>,
+    force: bool,
+    deadline: SpawnHandle,
+}
+
+/// Look into the inbox.
+#[derive(Message)]
+#[rtype(result = "()")]
+pub struct Poll;
+
+/// Start no key, let writes in flight end, and give out all that is known.
+#[derive(Message)]
+#[rtype(result = "()")]
+pub struct Freeze {
+    /// How long writes in flight may take.
+    pub budget: Duration,
+    /// Whether the state is given out even if they have not ended.
+    pub force: bool,
+    /// Where the answer goes.
+    pub reply: oneshot::Sender<Frozen>,
+}
+
+/// The move did not happen.
+#[derive(Message)]
+#[rtype(result = "()")]
+pub struct Resume;
+
+/// The range is another's.
+#[derive(Message)]
+#[rtype(result = "()")]
+pub struct Stop;
+
+/// Why does this key not move?
+#[derive(Message)]
+#[rtype(result = "Option<Value>")]
+pub struct Explain {
+    /// The controller's place in [`Shared::units`].
+    pub unit: u16,
+    /// The key.
+    pub key: Key,
+}
+
+impl Range {
+    /// For a range that was just gained.
+    pub fn new(
+        shared: Arc<Shared>,
+        gate: Arc<Gate>,
+        inbox: Arc<Inbox>,
+        stats: Arc<RangeStats>,
+        how: &Gained,
+    ) -> Self {
+        let lanes = shared
+            .units
+            .iter()
+            .map(|unit| Lane {
+                queue: Queue::default(),
+                known: HashMap::new(),
+                sender: Sender::new(
+                    &shared.replica,
+                    unit.controller.descriptor(),
+                    Arc::clone(&unit.metrics),
+                    &gate,
+                ),
+                asking: false,
+            })
+            .collect();
+        let mut range = Self {
+            shared,
+            gate,
+            inbox,
+            stats,
+            lanes,
+            working: Vec::new(),
+            timer: None,
+            freezing: None,
+            unproven: matches!(how, Gained::Takeover),
+        };
+        if let Gained::Handoff(state) = how {
+            range.restore(state);
+        }
+        range
+    }
+
+    fn unit(&self, lane: u16) -> &Unit {
+        &self.shared.units[usize::from(lane)]
+    }
+
+    fn now(&self) -> Monotonic {
+        self.shared.clock.monotonic()
+    }
+
+    fn add(&mut self, lane: u16, key: &Key, priority: Priority) {
+        let now = self.now();
+        if self.lanes[usize::from(lane)].queue.add(key, priority, now) {
+            self.unit(lane).queue_metrics.added();
+            self.unit(lane).queue_metrics.depth(1);
+        }
+    }
+
+    fn look_into_inbox(&mut self) {
+        for (lane, key, priority) in self.inbox.drain() {
+            self.add(lane, &key, priority);
+        }
+    }
+
+    /// After anything has happened: start what can be started, set the timer, keep the figures.
+    fn go_on(&mut self, ctx: &mut Context<Self>) {
+        self.look_into_inbox();
+        for lane in 0..self.lanes.len() {
+            self.dispatch(u16::try_from(lane).expect("there are few controllers"), ctx);
+        }
+        self.set_timer(ctx);
+        let queued = self.lanes.iter().map(|lane| lane.queue.depth()).sum();
+        self.stats.queued.store(queued, Ordering::Relaxed);
+        let keys = self.lanes.iter().map(|lane| lane.known.len()).sum();
+        self.stats.keys.store(keys, Ordering::Relaxed);
+        self.answer_freeze_if_still(ctx);
+    }
+
+    /// Asks for a permit to work where keys wait. One at a time: whoever gets it takes the most urgent key then.
+    fn dispatch(&mut self, lane: u16, ctx: &mut Context<Self>) {
+        if self.gate.is_frozen() || !self.unit(lane).ready.load(Ordering::Acquire) {
+            return;
+        }
+        let now = self.now();
+        let part = &mut self.lanes[usize::from(lane)];
+        let before = part.queue.depth();
+        part.queue.ripen(now);
+        let ripened = part.queue.depth() - before;
+        let idle = part.queue.depth() == 0 || part.asking;
+        for _ in 0..ripened {
+            self.unit(lane).queue_metrics.added();
+        }
+        self.unit(lane)
+            .queue_metrics
+            .depth(i64::try_from(ripened).unwrap_or(i64::MAX));
+        if idle {
+            return;
+        }
+        if self.gate.admit() == Err(Stopped::Fenced) {
+            // The queue is kept; it goes on when the fence is open again, or is dropped with the range.
+            self.lanes[usize::from(lane)].asking = true;
+            ctx.run_later(FENCE_POLL, move |range, ctx| {
+                range.lanes[usize::from(lane)].asking = false;
+                range.go_on(ctx);
+            });
+            return;
+        }
+        self.lanes[usize::from(lane)].asking = true;
+        let permits = Arc::clone(&self.unit(lane).permits);
+        ctx.spawn(
+            permits
+                .acquire_owned()
+                .into_actor(self)
+                .map(move |permit, range, ctx| {
+                    range.lanes[usize::from(lane)].asking = false;
+                    if let Ok(permit) = permit {
+                        range.start_one(lane, permit, ctx);
+                    }
+                    range.go_on(ctx);
+                }),
+        );
+    }
+
+    /// Takes the most urgent key whose marks the cache has reached.
+    fn start_one(&mut self, lane: u16, permit: OwnedSemaphorePermit, ctx: &mut Context<Self>) {
+        if self.gate.admit().is_err() {
+            return;
+        }
+        let now = self.now();
+        while let Some(taken) = self.lanes[usize::from(lane)].queue.take(now) {
+            self.unit(lane).queue_metrics.depth(-1);
+            let shared = Arc::clone(&self.shared);
+            let part = &mut self.lanes[usize::from(lane)];
+            let known = part.known.entry(taken.key.clone()).or_default();
+            if known.parked {
+                // The task that waits for its marks wakes it.
+                part.queue.done(&taken.key);
+                continue;
+            }
+            known.marks.retain(|mark| !reached(&shared, mark));
+            if !known.marks.is_empty() {
+                known.parked = true;
+                let marks = known.marks.clone();
+                part.queue.done(&taken.key);
+                self.park(lane, taken.key, marks, taken.priority, ctx);
+                continue;
+            }
+            let memory = known
+                .memory
+                .take()
+                .unwrap_or_else(|| shared.units[usize::from(lane)].controller.new_memory());
+            let job = Job {
+                unit: lane,
+                key: taken.key.clone(),
+                memory,
+                sender: part.sender.clone(),
+                unproven: self.unproven && !known.proven,
+                report_from: known
+                    .reported
+                    .map_or(Monotonic::ZERO, |at| at + REPORT_SPACING),
+                waited: taken.waited,
+                link: known.link.take(),
+            };
+            self.working.push((lane, taken.key));
+            ctx.spawn(
+                reconcile(shared, job)
+                    .into_actor(self)
+                    .map(move |done, range, ctx| {
+                        drop(permit);
+                        range.finished(done);
+                        range.go_on(ctx);
+                    }),
+            );
+            return;
+        }
+    }
+
+    fn park(
+        &mut self,
+        lane: u16,
+        key: Key,
+        marks: Vec<Mark>,
+        priority: Priority,
+        ctx: &mut Context<Self>,
+    ) {
+        let shared = Arc::clone(&self.shared);
+        ctx.spawn(
+            async move {
+                let since = shared.clock.monotonic();
+                let mut told = false;
+                for mark in &marks {
+                    while !reached(&shared, mark) {
+                        let wait = async {
+                            match mark {
+                                Mark::Version(resource, version) => {
+                                    shared.view.wait_passed(resource, *version).await;
+                                }
+                                Mark::Gone(..) => tokio::time::sleep(GONE_POLL).await,
+                            }
+                        };
+                        // A timer beside it, so that a watch that is stuck is told of.
+                        let _late = tokio::time::timeout(MARKS_PATIENCE, wait).await;
+                        let waited = shared.clock.monotonic().saturating_sub(since);
+                        if !told && waited >= MARKS_PATIENCE {
+                            told = true;
+                            tracing::warn!(
+                                controller = shared.units[usize::from(lane)].name(),
+                                %key,
+                                ?mark,
+                                "the cache has not seen this replica's own write for a minute; the key waits"
+                            );
+                        }
+                    }
+                }
+                key
+            }
+            .into_actor(self)
+            .map(move |key, range, ctx| {
+                if let Some(known) = range.lanes[usize::from(lane)].known.get_mut(&key) {
+                    known.parked = false;
+                }
+                range.add(lane, &key, priority);
+                range.go_on(ctx);
+            }),
+        );
+    }
+
+    fn finished(&mut self, done: Done) {
+        let now = self.now();
+        self.working
+            .retain(|(lane, key)| *lane != done.unit || *key != done.key);
+        self.stats.reconciles.fetch_add(1, Ordering::Relaxed);
+        self.stats.writes.fetch_add(done.writes, Ordering::Relaxed);
+        let shared = Arc::clone(&self.shared);
+        let unit = &shared.units[usize::from(done.unit)];
+        let part = &mut self.lanes[usize::from(done.unit)];
+        let known = part.known.entry(done.key.clone()).or_default();
+        known.marks.extend(done.marks);
+        known.proven |= done.proven;
+        if done.reported {
+            known.reported = Some(now);
+        }
+        let stopped = matches!(done.next, Next::Stopped(_));
+        match &done.next {
+            Next::Change => part.queue.forget(&done.key),
+            Next::After(delay) => {
+                part.queue.forget(&done.key);
+                part.queue.add_at(&done.key, now + *delay);
+            }
+            Next::Now | Next::Stopped(_) => {
+                if !stopped {
+                    part.queue.forget(&done.key);
+                }
+                part.queue.add(&done.key, Priority::High, now);
+                unit.queue_metrics.added();
+            }
+            Next::Backoff { .. } => {
+                part.queue.add_after_failure(&done.key, now);
+                unit.queue_metrics.retried();
+            }
+        }
+        let before = part.queue.depth();
+        part.queue.done(&done.key);
+        let waits = part.queue.depth() - before;
+        unit.queue_metrics.depth(i64::try_from(waits).unwrap_or(0));
+
+        let packed = unit.controller.pack(&done.memory);
+        let exists = unit.primary().is_none_or(|primary| {
+            shared
+                .view
+                .get(primary, &done.key.namespace, &done.key.name)
+                .is_some()
+        });
+        if !exists && packed.is_none() && known.marks.is_empty() && !part.queue.knows(&done.key) {
+            // The object is gone and nothing is left to do or to remember.
+            part.known.remove(&done.key);
+            return;
+        }
+        known.memory = packed.is_some().then_some(done.memory);
+        known.last = Some(Last {
+            at: done.began,
+            took: done.took,
+            next: done.next,
+            plan: done.plan,
+            trace: done.trace,
+        });
+    }
+
+    fn set_timer(&mut self, ctx: &mut Context<Self>) {
+        let next = self
+            .lanes
+            .iter()
+            .filter_map(|lane| lane.queue.next_due())
+            .min();
+        match (next, &self.timer) {
+            (Some(next), Some((set, _))) if *set == next => {}
+            (next, _) => {
+                if let Some((_, handle)) = self.timer.take() {
+                    ctx.cancel_future(handle);
+                }
+                if let Some(next) = next
+                    && !self.gate.is_frozen()
+                {
+                    let handle = ctx.run_later(next.saturating_sub(self.now()), |range, ctx| {
+                        range.timer = None;
+                        range.go_on(ctx);
+                    });
+                    self.timer = Some((next, handle));
+                }
+            }
+        }
+    }
+
+    fn answer_freeze_if_still(&mut self, ctx: &mut Context<Self>) {
+        if !self.working.is_empty() {
+            return;
+        }
+        let Some(freezing) = self.freezing.take() else {
+            return;
+        };
+        ctx.cancel_future(freezing.deadline);
+        let gate = Arc::clone(&self.gate);
+        let grace = async move {
+            let end = tokio::time::Instant::now() + EVENTS_GRACE;
+            while gate.events_pending() > 0 && tokio::time::Instant::now() < end {
+                tokio::time::sleep(Duration::from_millis(2)).await;
+            }
+        };
+        ctx.spawn(grace.into_actor(self).map(move |(), range, _| {
+            range.look_into_inbox();
+            let _gone = freezing.reply.send(Frozen::Still(range.pack()));
+        }));
+    }
+
+    /// All that is known, for the next owner.
+    fn pack(&self) -> RangeState {
+        let now = self.now();
+        let controllers = self
+            .lanes
+            .iter()
+            .enumerate()
+            .map(|(index, lane)| ControllerState {
+                controller: self.shared.units[index].name().to_owned(),
+                keys: self.pack_lane(index, lane, now),
+            })
+            .filter(|state| !state.keys.is_empty())
+            .collect();
+        RangeState { controllers }
+    }
+
+    fn pack_lane(&self, index: usize, lane: &Lane, now: Monotonic) -> Vec<KeyState> {
+        let controller = &self.shared.units[index].controller;
+        let mut keys: Vec<&Key> = lane.known.keys().collect();
+        let places = lane.queue.places(now);
+        keys.extend(places.iter().map(|place| &place.key));
+        keys.sort_unstable();
+        keys.dedup();
+        keys.into_iter()
+            .filter_map(|key| {
+                let known = lane.known.get(key);
+                let place = lane.queue.place(key, now);
+                let in_flight = self
+                    .working
+                    .iter()
+                    .any(|(lane, working)| usize::from(*lane) == index && working == key);
+                let parked = known.is_some_and(|known| known.parked);
+                let waited = place.as_ref().and_then(|place| place.waited);
+                let marks: Vec<_> = known
+                    .into_iter()
+                    .flat_map(|known| &known.marks)
+                    .filter(|mark| !reached(&self.shared, mark))
+                    .map(pack_mark)
+                    .collect();
+                let memory = known
+                    .and_then(|known| known.memory.as_ref())
+                    .and_then(|memory| controller.pack(memory));
+                let state = KeyState {
+                    namespace: key.namespace.to_string(),
+                    name: key.name.to_string(),
+                    queued: waited.is_some() || parked || in_flight,
+                    low_priority: waited.is_some_and(|(_, priority)| priority == Priority::Low),
+                    failures: place.as_ref().map_or(0, |place| place.failures),
+                    due_in_ms: place
+                        .as_ref()
+                        .and_then(|place| place.due_in)
+                        .map(|due| u64::try_from(due.as_millis()).unwrap_or(u64::MAX)),
+                    waited_ms: waited.map_or(0, |(waited, _)| {
+                        u64::try_from(waited.as_millis()).unwrap_or(u64::MAX)
+                    }),
+                    marks,
+                    memory,
+                    traceparent: known
+                        .and_then(|known| known.last.as_ref())
+                        .and_then(|last| last.trace.as_deref())
+                        .unwrap_or_default()
+                        .to_owned(),
+                    in_flight,
+                };
+                let says_nothing = !state.queued
+                    && state.failures == 0
+                    && state.due_in_ms.is_none()
+                    && state.marks.is_empty()
+                    && state.memory.is_none()
+                    && !in_flight;
+                (!says_nothing).then_some(state)
+            })
+            .collect()
+    }
+
+    /// Takes over what another replica knew. What it says is a hint: a controller or resource that is not known here is
+    /// passed over, and its keys are queued like all others when the range is gained.
+    fn restore(&mut self, state: &RangeState) {
+        let now = self.now();
+        for part in &state.controllers {
+            let Some(index) = self
+                .shared
+                .units
+                .iter()
+                .position(|unit| unit.name() == part.controller)
+            else {
+                continue;
+            };
+            let shared = Arc::clone(&self.shared);
+            let unit = &shared.units[index];
+            for key_state in &part.keys {
+                let key = Key::new(key_state.namespace.as_str(), key_state.name.as_str());
+                if shared.range_of(unit, &key) != self.gate.range {
+                    continue;
+                }
+                let lane = &mut self.lanes[index];
+                let priority = if key_state.low_priority {
+                    Priority::Low
+                } else {
+                    Priority::High
+                };
+                let before = lane.queue.depth();
+                lane.queue.restore(
+                    &Place {
+                        key: key.clone(),
+                        waited: key_state
+                            .queued
+                            .then_some((Duration::from_millis(key_state.waited_ms), priority)),
+                        due_in: key_state.due_in_ms.map(Duration::from_millis),
+                        failures: key_state.failures,
+                    },
+                    now,
+                );
+                let waits = lane.queue.depth() - before;
+                unit.queue_metrics.depth(i64::try_from(waits).unwrap_or(0));
+                let known = lane.known.entry(key).or_default();
+                known.marks = key_state
+                    .marks
+                    .iter()
+                    .filter_map(|mark| unpack_mark(&shared, mark))
+                    .collect();
+                known.memory = key_state
+                    .memory
+                    .as_ref()
+                    .map(|bytes| unit.controller.unpack(bytes));
+                known.link = (!key_state.traceparent.is_empty())
+                    .then(|| key_state.traceparent.as_str().into());
+                // A write was under way: what it did is only known from the API server.
+                known.proven = !key_state.in_flight;
+                self.unproven |= key_state.in_flight;
+            }
+        }
+    }
+
+    fn explain(&self, lane: u16, key: &Key) -> Option<Value> {
+        let part = &self.lanes[usize::from(lane)];
+        let known = part.known.get(key);
+        let place = part.queue.place(key, self.now());
+        let working = self
+            .working
+            .iter()
+            .any(|(at, working)| *at == lane && working == key);
+        if known.is_none() && place.is_none() {
+            return None;
+        }
+        let last = known.and_then(|known| known.last.as_ref());
+        Some(json!({
+            "state": if working {
+                "working"
+            } else if known.is_some_and(|known| known.parked) {
+                "waiting for the cache"
+            } else if place.as_ref().is_some_and(|place| place.waited.is_some()) {
+                if self.gate.admit() == Err(Stopped::Fenced) { "fenced" } else { "queued" }
+            } else if place.as_ref().is_some_and(|place| place.due_in.is_some()) {
+                "delayed"
+            } else {
+                "at rest"
+            },
+            "waited_ms": place.as_ref().and_then(|place| place.waited).map(|(waited, _)| waited.as_millis()),
+            "next_in_ms": place.as_ref().and_then(|place| place.due_in).map(|due| due.as_millis()),
+            "failures": place.as_ref().map_or(0, |place| place.failures),
+            "marks": known.map(|known| known.marks.iter().map(|mark| format!("{mark:?}")).collect::<Vec<_>>()),
+            "proven": !self.unproven || known.is_some_and(|known| known.proven),
+            "last": last.map(|last| json!({
+                "at": last.at.to_string(),
+                "took_ms": last.took.as_secs_f64() * 1000.0,
+                "result": match &last.next {
+                    Next::Change => "done".to_owned(),
+                    Next::Now => "done, again at once".to_owned(),
+                    Next::After(delay) => format!("done, again in {delay:?}"),
+                    Next::Backoff { why, .. } => why.clone(),
+                    Next::Stopped(stopped) => format!("stopped: {stopped:?}"),
+                },
+                "plan": last.plan,
+                "trace": last.trace,
+            })),
+        }))
+    }
+}
+
+fn reached(shared: &Shared, mark: &Mark) -> bool {
+    match mark {
+        Mark::Version(resource, version) => shared.view.passed(resource, *version),
+        Mark::Gone(resource, key, uid) => shared
+            .view
+            .get(resource, &key.namespace, &key.name)
+            .is_none_or(|object| {
+                object.metadata().uid != *uid || object.metadata().is_terminating()
+            }),
+    }
+}
+
+fn pack_mark(mark: &Mark) -> peer_proto::Mark {
+    match mark {
+        Mark::Version(resource, version) => peer_proto::Mark {
+            resource: resource.id(),
+            resource_version: *version,
+            ..peer_proto::Mark::default()
+        },
+        Mark::Gone(resource, key, uid) => peer_proto::Mark {
+            resource: resource.id(),
+            resource_version: 0,
+            gone_namespace: key.namespace.to_string(),
+            gone_name: key.name.to_string(),
+            gone_uid: uid.to_string(),
+        },
+    }
+}
+
+fn unpack_mark(shared: &Shared, mark: &peer_proto::Mark) -> Option<Mark> {
+    let resource: &'static Resource = shared
+        .units
+        .iter()
+        .flat_map(Unit::resources)
+        .find(|resource| resource.id() == mark.resource)?;
+    Some(if mark.gone_uid.is_empty() {
+        Mark::Version(resource, mark.resource_version)
+    } else {
+        Mark::Gone(
+            resource,
+            Key::new(mark.gone_namespace.as_str(), mark.gone_name.as_str()),
+            mark.gone_uid.as_str().into(),
+        )
+    })
+}
+
+impl Actor for Range {
+    type Context = Context<Self>;
+
+    fn started(&mut self, ctx: &mut Context<Self>) {
+        self.go_on(ctx);
+    }
+
+    fn stopped(&mut self, _: &mut Context<Self>) {
+        for (index, lane) in self.lanes.iter().enumerate() {
+            let waiting = i64::try_from(lane.queue.depth()).unwrap_or(0);
+            self.shared.units[index].queue_metrics.depth(-waiting);
+        }
+    }
+}
+
+impl Handler<Poll> for Range {
+    type Result = ();
+    fn handle(&mut self, _: Poll, ctx: &mut Context<Self>) {
+        self.go_on(ctx);
+    }
+}
+
+impl Handler<Freeze> for Range {
+    type Result = ();
+    fn handle(&mut self, freeze: Freeze, ctx: &mut Context<Self>) {
+        self.gate.freeze();
+        self.stats.frozen.store(true, Ordering::Relaxed);
+        let deadline = ctx.run_later(freeze.budget, |range, ctx| {
+            let Some(freezing) = range.freezing.take() else {
+                return;
+            };
+            let keys = range
+                .working
+                .iter()
+                .map(|(lane, key)| format!("{} {key}", range.unit(*lane).name()))
+                .collect();
+            let state = if freezing.force {
+                range.pack()
+            } else {
+                RangeState::default()
+            };
+            let _gone = freezing.reply.send(Frozen::Busy { keys, state });
+            if !freezing.force {
+                range.thaw(ctx);
+            }
+        });
+        self.freezing = Some(Freezing {
+            reply: freeze.reply,
+            force: freeze.force,
+            deadline,
+        });
+        self.go_on(ctx);
+    }
+}
+
+impl Range {
+    fn thaw(&mut self, ctx: &mut Context<Self>) {
+        self.gate.resume();
+        self.stats.frozen.store(false, Ordering::Relaxed);
+        self.go_on(ctx);
+    }
+}
+
+impl Handler<Resume> for Range {
+    type Result = ();
+    fn handle(&mut self, _: Resume, ctx: &mut Context<Self>) {
+        if let Some(freezing) = self.freezing.take() {
+            ctx.cancel_future(freezing.deadline);
+        }
+        self.thaw(ctx);
+    }
+}
+
+impl Handler<Stop> for Range {
+    type Result = ();
+    fn handle(&mut self, _: Stop, ctx: &mut Context<Self>) {
+        // What is under way is dropped with the actor: a request in flight is aborted.
+        ctx.stop();
+    }
+}
+
+impl Handler<Explain> for Range {
+    type Result = MessageResult<Explain>;
+    fn handle(&mut self, explain: Explain, _: &mut Context<Self>) -> Self::Result {
+        MessageResult(self.explain(explain.unit, &explain.key))
+    }
+}

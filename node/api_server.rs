@@ -1,0 +1,195 @@
+//! The real API server: HTTP/2, each controller under its own service account where that is asked for.
+
+use std::sync::Arc;
+
+use controllers_kit::{Failure, Key, Resource, Written};
+use futures::{FutureExt, future::BoxFuture};
+use http::{HeaderValue, Method};
+use kubernetes_proto::{
+    envelope,
+    meta::{List, ObjectMeta, PartialObjectMetadata},
+};
+use node_cache::api::{Api, ApiError, Request, Response};
+use prost::Message;
+use serde_json::Value;
+
+use crate::{
+    credentials::Credentials,
+    server::{LiveItem, Refused, Sender, Server},
+    write::{self, WriteRequest},
+};
+
+/// Lists that prove freshness carry metadata alone.
+const ACCEPT_METADATA_LIST: &str = "application/vnd.kubernetes.protobuf;as=PartialObjectMetadataList;g=meta.k8s.io;v=v1";
+/// Objects in one page of such a list.
+const PAGE: usize = 1000;
+/// Pages of such a list: more objects than one owner can have made are not counted any further.
+const PAGES_MAX: usize = 100;
+
+/// The real API server.
+pub struct ApiServer {
+    /// With the manager's own credentials.
+    own: Api,
+    /// Without any: requests bring their controller's token.
+    anonymous: Api,
+    credentials: Arc<Credentials>,
+}
+
+impl ApiServer {
+    /// Over two clients of the same server.
+    pub fn new(own: Api, anonymous: Api, credentials: Arc<Credentials>) -> Self {
+        Self {
+            own,
+            anonymous,
+            credentials,
+        }
+    }
+
+    async fn send(&self, sender: &Sender, mut request: Request) -> Result<Response, Refused> {
+        request.user_agent = Some(sender.user_agent.clone());
+        let api = match self.credentials.authorization(sender.service_account).await {
+            Ok(None) => &self.own,
+            Ok(Some(token)) => {
+                request.authorization = Some(token);
+                &self.anonymous
+            }
+            Err(error) => return Err(Failure::Other(error.to_string()).into()),
+        };
+        api.send(request).await.map_err(|error| refused(&error))
+    }
+}
+
+/// What a failed request means.
+fn refused(error: &ApiError) -> Refused {
+    let failure = match error {
+        ApiError::Status(status) => write::failure(status),
+        ApiError::Transport {
+            before_sending: false, ..
+        }
+        | ApiError::Timeout { .. } => Failure::Timeout(error.to_string()),
+        _ => Failure::Other(error.to_string()),
+    };
+    Refused {
+        failure,
+        retry_after: error.retry_after(),
+    }
+}
+
+fn garbage(what: &str, error: &dyn std::fmt::Display) -> Refused {
+    Failure::Other(format!("the API server's {what} can't be read: {error}")).into()
+}
+
+impl Server for ApiServer {
+    fn write<'a>(&'a self, sender: &'a Sender, request: WriteRequest) -> BoxFuture<'a, Result<Written, Refused>> {
+        async move {
+            let method = match request.method {
+                "POST" => Method::POST,
+                "PATCH" => Method::PATCH,
+                _ => Method::DELETE,
+            };
+            let request = Request::new(method, request.path)
+                .body(request.content_type, request.body)
+                .accept(write::ACCEPT_METADATA);
+            let answer = self.send(sender, request).await?;
+            Ok(write::written(&answer.bytes))
+        }
+        .boxed()
+    }
+
+    fn get<'a>(
+        &'a self,
+        sender: &'a Sender,
+        resource: &'static Resource,
+        key: &'a Key,
+    ) -> BoxFuture<'a, Result<Option<Value>, Refused>> {
+        async move {
+            let request = Request::get(resource.path(&key.namespace, &key.name)).accept("application/json");
+            match self.send(sender, request).await {
+                Ok(answer) => serde_json::from_slice(&answer.bytes)
+                    .map(Some)
+                    .map_err(|error| garbage("object", &error)),
+                Err(Refused {
+                    failure: Failure::NotFound(_),
+                    ..
+                }) => Ok(None),
+                Err(refused) => Err(refused),
+            }
+        }
+        .boxed()
+    }
+
+    fn list<'a>(
+        &'a self,
+        sender: &'a Sender,
+        resource: &'static Resource,
+        namespace: &'a str,
+        selector: &'a str,
+    ) -> BoxFuture<'a, Result<Vec<LiveItem>, Refused>> {
+        async move {
+            let mut items = Vec::new();
+            let mut next = String::new();
+            for _ in 0..PAGES_MAX {
+                let mut path = format!("{}?limit={PAGE}", resource.path(namespace, ""));
+                for (name, value) in [("labelSelector", selector), ("continue", next.as_str())] {
+                    if !value.is_empty() {
+                        path.push_str(&format!("&{name}={}", query_escaped(value)));
+                    }
+                }
+                let answer = self.send(sender, Request::get(path).accept(ACCEPT_METADATA_LIST)).await?;
+                let list = decode_list(&answer)?;
+                for item in &list.items {
+                    let meta = PartialObjectMetadata::decode(item.as_slice())
+                        .map_err(|error| garbage("list item", &error))?
+                        .metadata
+                        .unwrap_or_default();
+                    items.push(live_item(&meta));
+                }
+                next = list.metadata.map(|meta| meta.r#continue).unwrap_or_default();
+                if next.is_empty() {
+                    return Ok(items);
+                }
+            }
+            Err(Failure::Other(format!(
+                "more than {} {} match {selector:?} in {namespace}",
+                PAGE * PAGES_MAX,
+                resource.plural
+            ))
+            .into())
+        }
+        .boxed()
+    }
+}
+
+fn decode_list(answer: &Response) -> Result<List, Refused> {
+    let raw = envelope::open(&answer.bytes).map_err(|error| garbage("list", &error))?;
+    List::decode(raw.raw.as_slice()).map_err(|error| garbage("list", &error))
+}
+
+fn live_item(meta: &ObjectMeta) -> LiveItem {
+    LiveItem {
+        key: Key::of_meta(meta),
+        uid: meta.uid.clone(),
+        resource_version: meta.resource_version,
+    }
+}
+
+/// Percent-encodes what may not stand in a query's value.
+fn query_escaped(value: &str) -> String {
+    let mut escaped = String::with_capacity(value.len());
+    for byte in value.bytes() {
+        match byte {
+            b'A'..=b'Z' | b'a'..=b'z' | b'0'..=b'9' | b'-' | b'.' | b'_' | b'~' | b'/' => escaped.push(char::from(byte)),
+            other => escaped.push_str(&format!("%{other:02X}")),
+        }
+    }
+    escaped
+}
+
+/// The User-Agent as a header; characters that a header can't hold become `?`.
+pub fn header(text: &str) -> HeaderValue {
+    let safe: String = text
+        .chars()
+        .map(|char| if (' '..='~').contains(&char) { char } else { '?' })
+        .collect();
+    HeaderValue::from_str(&safe).unwrap_or_else(|_| HeaderValue::from_static("manifold"))
+}

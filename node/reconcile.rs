@@ -1,0 +1,386 @@
+//! One key, once: ask, plan, prove, apply, learn.
+
+use std::{
+    any::Any,
+    panic::{AssertUnwindSafe, catch_unwind},
+    sync::{Arc, atomic::Ordering},
+    time::{Duration, Instant},
+};
+
+use controllers_kit::{
+    Action, Again, Failure, Key, Memory, Outcome, Plan, Refusal, Resource, Seen, Str, Timestamp,
+    Verb, Written,
+};
+
+use crate::{
+    apply::{Applied, outcome_word},
+    ask::{self, Proof},
+    gate::Stopped,
+    queue::Monotonic,
+    server::Sender,
+    shared::Shared,
+};
+
+/// Actions of a plan that `/debug/explain` shows.
+const EXPLAINED_ACTIONS_MAX: usize = 20;
+
+/// What the cache must have seen before the key is planned again.
+#[derive(Clone, Debug, PartialEq, Eq, Hash)]
+pub enum Mark {
+    /// A write.
+    Version(&'static Resource, u64),
+    /// A deletion: the object of that uid is gone or on its way out.
+    Gone(&'static Resource, Key, Str),
+}
+
+/// One key that is to be reconciled.
+pub struct Job {
+    /// The controller's place in [`Shared::units`].
+    pub unit: u16,
+    /// The key.
+    pub key: Key,
+    /// The controller's memory of it.
+    pub memory: Memory,
+    /// In whose name.
+    pub sender: Sender,
+    /// Whether what a plan counts must be checked against the API server: the range was taken over.
+    pub unproven: bool,
+    /// Whether a report may be written, or when.
+    pub report_from: Monotonic,
+    /// How long it has waited.
+    pub waited: Duration,
+    /// The trace of the owner before, to be linked.
+    pub link: Option<Arc<str>>,
+}
+
+/// When a key is looked at again.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Next {
+    /// On a change.
+    Change,
+    /// After this time too.
+    After(Duration),
+    /// At once.
+    Now,
+    /// After the back-off that failures in a row make; the text says why. `error` tells a fault from a conflict.
+    Backoff {
+        /// Why.
+        why: String,
+        /// Whether it counts as an error.
+        error: bool,
+    },
+    /// The range was frozen or lost meanwhile: the key waits on.
+    Stopped(Stopped),
+}
+
+/// What became of it.
+pub struct Done {
+    /// The controller.
+    pub unit: u16,
+    /// The key.
+    pub key: Key,
+    /// The controller's memory of it.
+    pub memory: Memory,
+    /// What the cache must have seen before the next plan.
+    pub marks: Vec<Mark>,
+    /// When it is looked at again.
+    pub next: Next,
+    /// Whether what it counts is proven now.
+    pub proven: bool,
+    /// Whether a report was written.
+    pub reported: bool,
+    /// The plan in words.
+    pub plan: Vec<String>,
+    /// When it began.
+    pub began: Timestamp,
+    /// How long it took.
+    pub took: Duration,
+    /// Writes that succeeded.
+    pub writes: u64,
+    /// The trace it left, if traces are exported.
+    pub trace: Option<Arc<str>>,
+}
+
+/// Reconciles a key.
+pub async fn reconcile(shared: Arc<Shared>, mut job: Job) -> Done {
+    let unit = &shared.units[usize::from(job.unit)];
+    unit.working.fetch_add(1, Ordering::Relaxed);
+    unit.queue_metrics.started(job.waited);
+    let start = Instant::now();
+    let began = shared.clock.now();
+    let outcome = attempt(&shared, &mut job).await;
+    let took = start.elapsed();
+    unit.working.fetch_sub(1, Ordering::Relaxed);
+    unit.reconciles.fetch_add(1, Ordering::Relaxed);
+    unit.queue_metrics.finished(took);
+    unit.metrics.reconciled(match &outcome.next {
+        Next::Change => "success",
+        Next::After(_) => "requeue_after",
+        Next::Now => "requeue",
+        Next::Backoff { error: true, .. } => "error",
+        Next::Backoff { error: false, .. } => "conflict",
+        Next::Stopped(_) => "stopped",
+    });
+    if let Next::Backoff { why, error: true } = &outcome.next {
+        tracing::warn!(controller = unit.name(), key = %job.key, error = %why, "reconcile failed");
+    }
+    Done {
+        unit: job.unit,
+        key: job.key,
+        memory: job.memory,
+        marks: outcome.marks,
+        next: outcome.next,
+        proven: outcome.proven,
+        reported: outcome.reported,
+        plan: outcome.plan,
+        began,
+        took,
+        writes: outcome.writes,
+        trace: None,
+    }
+}
+
+struct Attempt {
+    next: Next,
+    marks: Vec<Mark>,
+    proven: bool,
+    reported: bool,
+    plan: Vec<String>,
+    writes: u64,
+}
+
+impl Attempt {
+    fn ended(next: Next) -> Self {
+        Self {
+            next,
+            marks: Vec::new(),
+            proven: false,
+            reported: false,
+            plan: Vec::new(),
+            writes: 0,
+        }
+    }
+}
+
+async fn attempt(shared: &Arc<Shared>, job: &mut Job) -> Attempt {
+    let unit = &shared.units[usize::from(job.unit)];
+    let controller = &unit.controller;
+    let view: &dyn controllers_kit::Reader = &*shared.view;
+
+    let none = controllers_kit::Answers::new();
+    let queries = match guarded(|| {
+        controller.ask(
+            &job.key,
+            &Seen::new(view, &none, shared.clock.now()),
+            &job.memory,
+        )
+    }) {
+        Ok(queries) => queries,
+        Err(panic) => return panicked(shared, job, &panic),
+    };
+    let answers = if queries.is_empty() {
+        none
+    } else {
+        ask::ask(shared.writer.server(), &job.sender, queries).await
+    };
+
+    let now = shared.clock.now();
+    let thinking = Instant::now();
+    let decided =
+        guarded(|| controller.plan(&job.key, &Seen::new(view, &answers, now), &mut job.memory));
+    unit.metrics.planned(thinking.elapsed());
+    let plan = match decided {
+        Ok(Ok(plan)) => plan,
+        Ok(Err(Refusal::Wait(why))) => {
+            tracing::debug!(controller = unit.name(), key = %job.key, %why, "waits for a change");
+            return Attempt::ended(Next::Change);
+        }
+        Ok(Err(Refusal::Retry(why))) => return Attempt::ended(Next::Backoff { why, error: true }),
+        Err(panic) => return panicked(shared, job, &panic),
+    };
+    let mut attempt = Attempt::ended(after(&plan, now));
+    attempt.plan = explained(&plan);
+
+    if job.unproven && makes_or_deletes(&plan) {
+        match ask::prove(
+            shared.writer.server(),
+            &job.sender,
+            &*shared.view,
+            &plan.counted,
+        )
+        .await
+        {
+            Ok(Proof::Fresh) => attempt.proven = true,
+            Ok(Proof::Stale { why }) => {
+                // The change that is missing wakes the key; the back-off is for one that was seen meanwhile.
+                attempt.next = Next::Backoff {
+                    why: format!("taken over, and the cache is behind: {why}"),
+                    error: false,
+                };
+                return attempt;
+            }
+            Err(refused) => {
+                attempt.next = Next::Backoff {
+                    why: format!(
+                        "taken over, and freshness could not be proven: {}",
+                        refused.failure
+                    ),
+                    error: true,
+                };
+                return attempt;
+            }
+        }
+    }
+
+    let report = shared.clock.monotonic() >= job.report_from;
+    let applied = shared.writer.apply(&job.sender, &plan, report).await;
+    attempt.reported = applied.reported;
+    learn(shared, job, &plan, &applied, &mut attempt);
+    settle(shared, job, &plan, &applied, &mut attempt);
+    attempt
+}
+
+/// Tells the controller what became of each action, and notes what the cache must see.
+fn learn(shared: &Shared, job: &mut Job, plan: &Plan, applied: &Applied, attempt: &mut Attempt) {
+    let controller = &shared.units[usize::from(job.unit)].controller;
+    for (action, outcome) in plan.actions().zip(&applied.outcomes) {
+        if let Ok(written) = outcome
+            && !postponed(action, applied)
+        {
+            attempt.writes += 1;
+            attempt.marks.extend(mark(action, written));
+        }
+        let heard = Outcome {
+            action,
+            result: outcome.as_ref().cloned(),
+        };
+        if guarded(|| controller.learn(&heard, &mut job.memory)).is_err() {
+            // A memory that may be half-changed is dropped: losing it is safe.
+            job.memory = controller.new_memory();
+            shared.units[usize::from(job.unit)].metrics.panicked();
+        }
+    }
+}
+
+fn postponed(action: &Action, applied: &Applied) -> bool {
+    applied.postponed && matches!(action.verb, Verb::Patch { report: true, .. })
+}
+
+fn mark(action: &Action, written: &Written) -> Option<Mark> {
+    match &action.verb {
+        Verb::Delete { .. } => Some(Mark::Gone(
+            action.resource,
+            action.key.clone(),
+            action.uid.clone(),
+        )),
+        _ if written.resource_version != 0 => {
+            Some(Mark::Version(action.resource, written.resource_version))
+        }
+        _ => None,
+    }
+}
+
+/// Decides when the key is looked at again, from what failed.
+fn settle(shared: &Shared, job: &Job, plan: &Plan, applied: &Applied, attempt: &mut Attempt) {
+    if let Some(stopped) = applied.stopped {
+        attempt.next = Next::Stopped(stopped);
+        return;
+    }
+    let failed = plan
+        .actions()
+        .zip(&applied.outcomes)
+        .filter_map(|(action, outcome)| Some((action, outcome.as_ref().err()?)))
+        .filter(|(action, failure)| !is_done(action, failure))
+        .max_by_key(|(_, failure)| gravity(failure));
+    if let Some((action, failure)) = failed {
+        if matches!(failure, Failure::NamespaceTerminating(_)) {
+            // Nothing can be made there; the deletion of the objects is what comes next, and it wakes the key.
+            attempt.next = Next::Change;
+            return;
+        }
+        attempt.next = Next::Backoff {
+            why: format!("{action} ({}): {failure}", outcome_word(failure)),
+            error: gravity(failure) > 1,
+        };
+        if let Some(pause) = applied.retry_after {
+            attempt.next = Next::After(pause);
+        }
+        return;
+    }
+    if applied.postponed {
+        let wait = job.report_from.saturating_sub(shared.clock.monotonic());
+        attempt.next = match attempt.next {
+            Next::After(earlier) => Next::After(earlier.min(wait)),
+            Next::Now => Next::Now,
+            _ => Next::After(wait),
+        };
+    }
+}
+
+/// What is gone needs no deletion.
+fn is_done(action: &Action, failure: &Failure) -> bool {
+    matches!(
+        (&action.verb, failure),
+        (Verb::Delete { .. }, Failure::NotFound(_))
+    )
+}
+
+/// Which of several failures says most: conflicts are everyday, what was skipped only follows another.
+fn gravity(failure: &Failure) -> u8 {
+    match failure {
+        Failure::Skipped | Failure::Fenced => 0,
+        Failure::Conflict(_) | Failure::AlreadyExists(_) | Failure::NotFound(_) => 1,
+        Failure::NamespaceTerminating(_) => 3,
+        _ => 2,
+    }
+}
+
+fn after(plan: &Plan, now: Timestamp) -> Next {
+    match plan.again {
+        Again::Never => Next::Change,
+        Again::Now => Next::Now,
+        Again::At(at) => {
+            Next::After(Duration::try_from(at.duration_since(now)).unwrap_or(Duration::ZERO))
+        }
+    }
+}
+
+fn makes_or_deletes(plan: &Plan) -> bool {
+    plan.actions()
+        .any(|action| matches!(action.verb, Verb::Create { .. } | Verb::Delete { .. }))
+}
+
+fn explained(plan: &Plan) -> Vec<String> {
+    let mut words: Vec<String> = plan
+        .actions()
+        .take(EXPLAINED_ACTIONS_MAX)
+        .map(ToString::to_string)
+        .collect();
+    let more = plan.actions().count().saturating_sub(EXPLAINED_ACTIONS_MAX);
+    if more > 0 {
+        words.push(format!("and {more} more"));
+    }
+    words
+}
+
+fn panicked(shared: &Shared, job: &mut Job, panic: &str) -> Attempt {
+    let unit = &shared.units[usize::from(job.unit)];
+    unit.metrics.panicked();
+    tracing::error!(controller = unit.name(), key = %job.key, %panic, "plan panicked; the key is backed off");
+    job.memory = unit.controller.new_memory();
+    Attempt::ended(Next::Backoff {
+        why: format!("the plan panicked: {panic}"),
+        error: true,
+    })
+}
+
+/// Runs a controller's code: a panic in it costs one key a back-off, not the process.
+fn guarded<R>(run: impl FnOnce() -> R) -> Result<R, String> {
+    catch_unwind(AssertUnwindSafe(run)).map_err(|panic: Box<dyn Any + Send>| {
+        panic
+            .downcast_ref::<String>()
+            .cloned()
+            .or_else(|| panic.downcast_ref::<&str>().map(|text| (*text).to_owned()))
+            .unwrap_or_else(|| "no message".to_owned())
+    })
+}

@@ -1,0 +1,255 @@
+//! What the actors of one process share.
+
+use std::{
+    collections::{HashMap, HashSet, hash_map::Entry},
+    sync::{
+        Arc, Mutex,
+        atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering},
+    },
+};
+
+use actix::Addr;
+use arc_swap::ArcSwapOption;
+use controllers_kit::{DynChange, DynController, Key, Resource, Subscription};
+use coordinator::{Epoch, RangeId};
+use tokio::sync::Semaphore;
+
+use crate::{
+    actors::range::{Poll, Range},
+    apply::Writer,
+    clock::Clock,
+    gate,
+    metrics::{ControllerMetrics, Metrics, QueueMetrics},
+    queue::Priority,
+    view::View,
+};
+
+/// One enabled controller.
+pub struct Unit {
+    /// Its place in [`Shared::units`].
+    pub index: u16,
+    /// The controller.
+    pub controller: Box<dyn DynController>,
+    /// What it watches.
+    pub subscriptions: Vec<Subscription>,
+    /// How many keys this replica works on at once, over all ranges.
+    pub permits: Arc<Semaphore>,
+    /// `workqueue_*`.
+    pub queue_metrics: Arc<QueueMetrics>,
+    /// `manifold_*{controller}`.
+    pub metrics: Arc<ControllerMetrics>,
+    /// Whether the caches that it reads are complete: set once by its Controller actor.
+    pub ready: AtomicBool,
+    /// Keys that are being worked on.
+    pub working: AtomicUsize,
+    /// Keys reconciled since the start.
+    pub reconciles: AtomicU64,
+}
+
+impl Unit {
+    /// Upstream's canonical name.
+    pub fn name(&self) -> &'static str {
+        self.controller.descriptor().name
+    }
+
+    /// The resources that it reads.
+    pub fn resources(&self) -> impl Iterator<Item = &'static Resource> {
+        self.subscriptions
+            .iter()
+            .map(|subscription| subscription.resource)
+    }
+
+    /// The resource whose objects are its keys: the first that it declares.
+    pub fn primary(&self) -> Option<&'static Resource> {
+        self.subscriptions
+            .first()
+            .map(|subscription| subscription.resource)
+    }
+}
+
+/// Keys woken from outside that a range has not queued yet. Bound: each key stands in it once.
+#[derive(Default)]
+pub struct Inbox {
+    wakes: Mutex<Wakes>,
+    polled: AtomicBool,
+}
+
+#[derive(Default)]
+struct Wakes {
+    order: Vec<(u16, Key, Priority)>,
+    /// Where a key stands in `order`.
+    known: HashMap<(u16, Key), usize>,
+}
+
+impl Inbox {
+    fn push(&self, unit: u16, key: Key, priority: Priority) {
+        let mut wakes = self
+            .wakes
+            .lock()
+            .unwrap_or_else(std::sync::PoisonError::into_inner);
+        let Wakes { order, known } = &mut *wakes;
+        match known.entry((unit, key)) {
+            Entry::Occupied(place) => {
+                let wake = &mut order[*place.get()];
+                wake.2 = wake.2.max(priority);
+            }
+            Entry::Vacant(place) => {
+                order.push((unit, place.key().1.clone(), priority));
+                place.insert(order.len() - 1);
+            }
+        }
+    }
+
+    /// Takes all.
+    pub fn drain(&self) -> Vec<(u16, Key, Priority)> {
+        self.polled.store(false, Ordering::Release);
+        let mut wakes = self
+            .wakes
+            .lock()
+            .unwrap_or_else(std::sync::PoisonError::into_inner);
+        wakes.known.clear();
+        std::mem::take(&mut wakes.order)
+    }
+}
+
+/// What a range tells of itself without being asked.
+#[derive(Default)]
+pub struct RangeStats {
+    /// Keys that it knows.
+    pub keys: AtomicUsize,
+    /// Keys that wait.
+    pub queued: AtomicUsize,
+    /// Keys reconciled.
+    pub reconciles: AtomicU64,
+    /// Writes that succeeded.
+    pub writes: AtomicU64,
+    /// Whether it is frozen for a handoff.
+    pub frozen: AtomicBool,
+}
+
+/// One owned range.
+pub struct Slot {
+    /// The epoch under which it is owned.
+    pub epoch: Epoch,
+    /// Its actor.
+    pub addr: Addr<Range>,
+    /// Its inbox.
+    pub inbox: Arc<Inbox>,
+    /// Its figures.
+    pub stats: Arc<RangeStats>,
+}
+
+/// What the actors of one process share.
+pub struct Shared {
+    /// This replica's name.
+    pub replica: String,
+    /// The number of ranges of the fleet.
+    pub ranges: u16,
+    /// The cache.
+    pub view: Arc<dyn View>,
+    /// The one writer.
+    pub writer: Arc<Writer>,
+    /// The clocks.
+    pub clock: Arc<dyn Clock>,
+    /// The metrics.
+    pub metrics: Arc<Metrics>,
+    /// The replica's fence.
+    pub fence: Arc<dyn gate::Fence>,
+    /// The enabled controllers.
+    pub units: Vec<Unit>,
+    /// The owned ranges, by number.
+    pub table: Vec<ArcSwapOption<Slot>>,
+}
+
+impl Shared {
+    /// The range of a controller's key.
+    pub fn range_of(&self, unit: &Unit, key: &Key) -> RangeId {
+        let text = unit.controller.descriptor().shard_text(key);
+        coordinator_core::range_of(&text, self.ranges)
+    }
+
+    /// The slot of an owned range.
+    pub fn slot(&self, range: RangeId) -> Option<Arc<Slot>> {
+        self.table.get(usize::from(range))?.load_full()
+    }
+
+    /// Queues a key with the range that owns it, if this replica does.
+    pub fn wake(&self, unit: &Unit, key: Key, priority: Priority) {
+        let range = self.range_of(unit, &key);
+        if let Some(slot) = self.slot(range) {
+            slot.inbox.push(unit.index, key, priority);
+            poll(&slot);
+        }
+    }
+
+    /// What a change of an object wakes.
+    pub fn changed(&self, resource: &'static Resource, change: DynChange<'_>) {
+        for unit in &self.units {
+            for subscription in unit
+                .subscriptions
+                .iter()
+                .filter(|one| one.resource == resource)
+            {
+                if !wanted(subscription, change) {
+                    continue;
+                }
+                (subscription.wake)(change, &*self.view, &mut |key| {
+                    self.wake(unit, key, Priority::High)
+                });
+            }
+        }
+    }
+
+    /// Queues, at low priority, every key of some controllers in some owned ranges: those derived from children whose
+    /// owner is gone included, since every object names the keys that it wakes.
+    pub fn wake_all(
+        &self,
+        wanted_unit: &dyn Fn(&Unit) -> bool,
+        wanted_range: &dyn Fn(RangeId) -> bool,
+    ) {
+        let mut touched = HashSet::new();
+        for unit in self.units.iter().filter(|unit| wanted_unit(unit)) {
+            for subscription in &unit.subscriptions {
+                for object in self.view.list(subscription.resource, None) {
+                    let change = DynChange {
+                        old: None,
+                        new: Some(&object),
+                    };
+                    if !wanted(subscription, change) {
+                        continue;
+                    }
+                    (subscription.wake)(change, &*self.view, &mut |key| {
+                        let range = self.range_of(unit, &key);
+                        if wanted_range(range)
+                            && let Some(slot) = self.slot(range)
+                        {
+                            slot.inbox.push(unit.index, key, Priority::Low);
+                            touched.insert(range);
+                        }
+                    });
+                }
+            }
+        }
+        for slot in touched.into_iter().filter_map(|range| self.slot(range)) {
+            poll(&slot);
+        }
+    }
+}
+
+/// Whether a subscription asks for an object of that name: another controller's watch of the resource may be wider.
+fn wanted(subscription: &Subscription, change: DynChange<'_>) -> bool {
+    subscription.only_name.is_none_or(|name| {
+        change
+            .new
+            .or(change.old)
+            .is_some_and(|object| object.metadata().name == *name)
+    })
+}
+
+/// Tells a range's actor of its inbox; once until it has looked.
+fn poll(slot: &Slot) {
+    if !slot.inbox.polled.swap(true, Ordering::AcqRel) && slot.addr.try_send(Poll).is_err() {
+        // The mailbox is full of messages, each of which looks into the inbox too.
+        slot.inbox.polled.store(false, Ordering::Release);
+    }
+}

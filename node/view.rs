@@ -1,0 +1,14 @@
+//! The cache as the actors see it: what is there, and how new it is. `node_cache::Cache` is the real one.
+
+use controllers_kit::{Reader, Resource};
+use futures::future::BoxFuture;
+
+/// A store that knows how new it is.
+pub trait View: Reader {
+    /// Whether the watch of a resource has passed a resourceVersion.
+    fn passed(&self, resource: &'static Resource, version: u64) -> bool;
+    /// Resolves when it has.
+    fn wait_passed(&self, resource: &'static Resource, version: u64) -> BoxFuture<'static, ()>;
+    /// Whether everything of a resource has been listed.
+    fn complete(&self, resource: &'static Resource) -> bool;
+}
