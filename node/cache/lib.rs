@@ -1,1 +1,22 @@
-//! node-cache
+//! Keeps a copy of what controllers read: watches the API server, decodes into projections, stores and indexes them.
+//!
+//! One watch and one store for each resource serve all controllers. What a store holds may be older than what the
+//! server holds, but it is always a state that the server once had, and [`Cache::passed`] says how far it has come.
+
+pub mod api;
+mod cache;
+mod store;
+mod watch;
+
+pub use api::{Api, ApiError, ConnectError, Exchange, Observe, Purpose, Request, Response, Status};
+pub use cache::{Builder, Cache, Freshness, State, Stats};
+pub use watch::Settings;
+
+/// A lock whatever became of its last holder: what the locks here guard is changed in single steps, so a panic of a
+/// holder leaves nothing half done.
+fn unpoisoned<T>(result: Result<T, std::sync::PoisonError<T>>) -> T {
+    result.unwrap_or_else(std::sync::PoisonError::into_inner)
+}
+
+#[cfg(test)]
+mod tests;

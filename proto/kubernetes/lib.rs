@@ -3,6 +3,7 @@
 //! What is not declared is skipped while decoding. A projection is therefore never sent back whole: writes are patches
 //! that name only what changed. What must survive a copy (a pod template's spec) is kept as bytes.
 
+pub mod envelope;
 mod int_or_string;
 pub mod meta;
 mod object;

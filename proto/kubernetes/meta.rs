@@ -270,14 +270,49 @@ pub mod entries {
 
 // ---- the wire ----
 
-fn merge_text(
+/// Reads a text in place where it lies in one piece, which in a list or a watch frame it always does, and hands it on
+/// without a copy.
+fn with_text<B: Buf, R>(
     wire_type: WireType,
-    buf: &mut impl Buf,
+    buf: &mut B,
     ctx: DecodeContext,
-) -> Result<String, DecodeError> {
-    let mut text = String::new();
-    encoding::string::merge(wire_type, &mut text, buf, ctx)?;
-    Ok(text)
+    take: impl FnOnce(&str) -> R,
+) -> Result<R, DecodeError> {
+    encoding::check_wire_type(WireType::LengthDelimited, wire_type)?;
+    let length = encoding::decode_varint(buf)?;
+    match usize::try_from(length) {
+        Ok(length) if length <= buf.chunk().len() => match str::from_utf8(&buf.chunk()[..length]) {
+            Ok(text) => {
+                let taken = take(text);
+                buf.advance(length);
+                Ok(taken)
+            }
+            Err(_) => Err(refused(NOT_UTF8, ctx)),
+        },
+        Ok(length) if length <= buf.remaining() => {
+            match str::from_utf8(&buf.copy_to_bytes(length)) {
+                Ok(text) => Ok(take(text)),
+                Err(_) => Err(refused(NOT_UTF8, ctx)),
+            }
+        }
+        _ => Err(refused(TOO_SHORT, ctx)),
+    }
+}
+
+/// A field of one byte that is no UTF-8, and one that ends before its length: prost makes its errors itself alone, so
+/// the error for such a field comes from reading one.
+const NOT_UTF8: &[u8] = &[1, 0xff];
+const TOO_SHORT: &[u8] = &[1];
+
+#[cold]
+fn refused(mut sample: &[u8], ctx: DecodeContext) -> DecodeError {
+    encoding::string::merge(
+        WireType::LengthDelimited,
+        &mut String::new(),
+        &mut sample,
+        ctx,
+    )
+    .expect_err("both samples are malformed")
 }
 
 fn merge_interned(
@@ -285,7 +320,16 @@ fn merge_interned(
     buf: &mut impl Buf,
     ctx: DecodeContext,
 ) -> Result<Str, DecodeError> {
-    merge_text(wire_type, buf, ctx).map(|text| Str::interned(&text))
+    with_text(wire_type, buf, ctx, Str::interned)
+}
+
+/// For what does not repeat: names and uids.
+fn merge_single(
+    wire_type: WireType,
+    buf: &mut impl Buf,
+    ctx: DecodeContext,
+) -> Result<Str, DecodeError> {
+    with_text(wire_type, buf, ctx, |text| Str::from(text))
 }
 
 fn encode_text(tag: u32, text: &str, buf: &mut impl BufMut) {
@@ -358,12 +402,13 @@ impl Message for Entry {
         match tag {
             1 => self.key = merge_interned(wire_type, buf, ctx)?,
             2 => {
-                let text = merge_text(wire_type, buf, ctx)?;
-                self.value = if text.len() <= INTERNED_VALUE_BYTES_MAX {
-                    Str::interned(&text)
-                } else {
-                    Str::from(text)
-                };
+                self.value = with_text(wire_type, buf, ctx, |text| {
+                    if text.len() <= INTERNED_VALUE_BYTES_MAX {
+                        Str::interned(text)
+                    } else {
+                        Str::from(text)
+                    }
+                })?;
             }
             _ => encoding::skip_field(wire_type, tag, buf, ctx)?,
         }
@@ -476,18 +521,12 @@ impl Message for ObjectMeta {
         ctx: DecodeContext,
     ) -> Result<(), DecodeError> {
         match tag {
-            1 => self.name = Str::from(merge_text(wire_type, buf, ctx)?),
+            1 => self.name = merge_single(wire_type, buf, ctx)?,
             2 => self.generate_name = merge_interned(wire_type, buf, ctx)?,
             3 => self.namespace = merge_interned(wire_type, buf, ctx)?,
-            5 => self.uid = Str::from(merge_text(wire_type, buf, ctx)?),
+            5 => self.uid = merge_single(wire_type, buf, ctx)?,
             6 => {
-                let text = merge_text(wire_type, buf, ctx)?;
-                // A version that is no number can't be compared, and nothing may be decided from it.
-                self.resource_version = if text.is_empty() {
-                    0
-                } else {
-                    parse_version(&text)
-                };
+                self.resource_version = with_text(wire_type, buf, ctx, parse_version)?;
             }
             7 => encoding::int64::merge(wire_type, &mut self.generation, buf, ctx)?,
             8 => encoding::message::merge(
@@ -561,8 +600,16 @@ impl Message for ObjectMeta {
     }
 }
 
-/// `u64::MAX` for what is no number: never equal to a version that the server knows, so a write that names it as its
-/// precondition is refused, and the cache counts the object as one that does not decode.
-fn parse_version(text: &str) -> u64 {
-    text.parse().unwrap_or(u64::MAX)
+/// A resourceVersion as a number: 0 for none, and [`NOT_COMPARABLE`] for what is no number.
+pub fn parse_version(text: &str) -> u64 {
+    if text.is_empty() {
+        0
+    } else {
+        text.parse().unwrap_or(NOT_COMPARABLE)
+    }
 }
+
+/// Stands for a resourceVersion that is no number: nothing may be decided from it. Never equal to a version that the
+/// server knows, so a write that names it as its precondition is refused, and the cache counts the object as one that
+/// does not decode.
+pub const NOT_COMPARABLE: u64 = u64::MAX;

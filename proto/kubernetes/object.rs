@@ -133,6 +133,8 @@ pub trait DynObject: Any + fmt::Debug + Send + Sync {
     fn encode(&self) -> Vec<u8>;
     /// Its JSON: only the fields that the projection knows; without kind and apiVersion.
     fn to_json(&self) -> serde_json::Value;
+    /// About how many bytes of memory it takes: itself, and its texts as they stand on the wire.
+    fn approximate_bytes(&self) -> usize;
     /// For a cast to the concrete type.
     fn as_any(&self) -> &dyn Any;
     /// For a cast of the shared pointer to the concrete type.
@@ -151,6 +153,9 @@ impl<T: Object> DynObject for T {
     }
     fn to_json(&self) -> serde_json::Value {
         serde_json::to_value(self).expect("a projection has only string keys and finite numbers")
+    }
+    fn approximate_bytes(&self) -> usize {
+        size_of::<T>() + self.encoded_len()
     }
     fn as_any(&self) -> &dyn Any {
         self

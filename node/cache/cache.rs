@@ -1,0 +1,541 @@
+//! The cache as the node sees it: built from what the controllers watch, read by their plans, run by the Watch actors.
+
+use std::{
+    collections::HashSet,
+    convert::Infallible,
+    fmt,
+    sync::{
+        Arc, Mutex,
+        atomic::{AtomicU64, Ordering},
+    },
+    time::{Duration, Instant},
+};
+
+use arc_swap::ArcSwap;
+use controllers_kit::{DynChange, Index, Key, Reader, Watches};
+use kubernetes_proto::{AnyObject, Resource};
+
+use crate::{
+    Api, Settings,
+    store::{self, Pending, Progress, Store},
+    unpoisoned,
+    watch,
+};
+
+type Subscriber = Arc<dyn Fn(DynChange<'_>) + Send + Sync>;
+
+/// Objects that do not decode are logged once each; so many are remembered for that, and beyond it they are counted
+/// only.
+const TROUBLED_MAX: usize = 1000;
+
+/// All that is kept of one resource.
+pub(crate) struct Slot {
+    pub(crate) resource: &'static Resource,
+    pub(crate) only_name: Option<&'static str>,
+    pub(crate) settings: Settings,
+    pub(crate) store: Store,
+    pub(crate) progress: Progress,
+    /// Held by the one run that writes to this slot.
+    pub(crate) turn: tokio::sync::Mutex<()>,
+    subscribers: ArcSwap<Vec<Subscriber>>,
+    /// Changes of a relist that subscribers have not been told of yet. They lie here, not in the task, so that a watch
+    /// which is stopped meanwhile and started again loses none.
+    pending: Mutex<Vec<Pending>>,
+    decode_errors: AtomicU64,
+    troubled: Mutex<HashSet<Key>>,
+    condition: Mutex<Condition>,
+    made: Instant,
+    /// Milliseconds from `made` to the last sign of life, and one more; 0 before the first.
+    heard: AtomicU64,
+}
+
+#[derive(Default)]
+struct Condition {
+    blocked: Option<(&'static str, String)>,
+    trouble: Option<String>,
+    lists: u64,
+    watches: u64,
+}
+
+impl Slot {
+    fn new(
+        resource: &'static Resource,
+        only_name: Option<&'static str>,
+        indexes: Vec<Index>,
+        settings: Settings,
+    ) -> Self {
+        Self {
+            resource,
+            only_name,
+            settings,
+            store: Store::new(indexes),
+            progress: Progress::new(),
+            turn: tokio::sync::Mutex::new(()),
+            subscribers: ArcSwap::default(),
+            pending: Mutex::default(),
+            decode_errors: AtomicU64::new(0),
+            troubled: Mutex::default(),
+            condition: Mutex::default(),
+            made: Instant::now(),
+            heard: AtomicU64::new(0),
+        }
+    }
+
+    /// Tells all subscribers of a change that the store has applied.
+    pub(crate) fn tell(&self, old: Option<&AnyObject>, new: Option<&AnyObject>) {
+        let subscribers = self.subscribers.load();
+        let another = match (old, new) {
+            (Some(old), Some(new)) => old.metadata().uid != new.metadata().uid,
+            _ => false,
+        };
+        for subscriber in subscribers.iter() {
+            if another {
+                // The object was deleted and made anew while nobody looked: that is two changes, not one.
+                subscriber(DynChange { old, new: None });
+                subscriber(DynChange { old: None, new });
+            } else {
+                subscriber(DynChange { old, new });
+            }
+        }
+    }
+
+    pub(crate) fn put_aside(&self, changes: Vec<Pending>) {
+        let mut pending = unpoisoned(self.pending.lock());
+        if pending.is_empty() {
+            *pending = changes;
+            pending.reverse();
+        } else {
+            // Those of an earlier list that was interrupted come first.
+            let earlier = std::mem::replace(&mut *pending, changes);
+            pending.reverse();
+            pending.extend(earlier);
+        }
+    }
+
+    /// Tells subscribers of the next few changes that were put aside; whether there are more.
+    pub(crate) fn tell_some(&self, count: usize) -> bool {
+        let (some, more) = {
+            let mut pending = unpoisoned(self.pending.lock());
+            let rest = pending.len().saturating_sub(count);
+            let some = pending.split_off(rest);
+            if pending.is_empty() {
+                *pending = Vec::new();
+            }
+            (some, rest > 0)
+        };
+        for (old, new) in some.iter().rev() {
+            self.tell(old.as_ref(), new.as_ref());
+        }
+        more
+    }
+
+    /// Counts an object that does not decode; logs it the first time.
+    pub(crate) fn trouble(&self, key: &Key, reason: &dyn fmt::Display) {
+        self.decode_errors.fetch_add(1, Ordering::Relaxed);
+        let first = {
+            let mut troubled = unpoisoned(self.troubled.lock());
+            troubled.len() < TROUBLED_MAX && troubled.insert(key.clone())
+        };
+        if first {
+            tracing::error!(
+                resource = %self.resource.id(),
+                object = %if key.name.is_empty() { "unknown".to_owned() } else { key.to_string() },
+                "an object can't be decoded and is left alone: {reason}"
+            );
+        }
+    }
+
+    /// An object that decodes again is logged again should it fail again.
+    pub(crate) fn no_trouble(&self, key: impl FnOnce() -> Key) {
+        let mut troubled = unpoisoned(self.troubled.lock());
+        if !troubled.is_empty() {
+            troubled.remove(&key());
+        }
+    }
+
+    pub(crate) fn heard(&self) {
+        let since = u64::try_from(self.made.elapsed().as_millis()).unwrap_or(u64::MAX - 1);
+        self.heard.store(since + 1, Ordering::Relaxed);
+    }
+
+    fn age(&self) -> Option<Duration> {
+        let heard = self.heard.load(Ordering::Relaxed).checked_sub(1)?;
+        Some(self.made.elapsed().saturating_sub(Duration::from_millis(heard)))
+    }
+
+    pub(crate) fn listed(&self) {
+        unpoisoned(self.condition.lock()).lists += 1;
+        self.heard();
+    }
+
+    /// A watch has been opened: nothing blocks it any more.
+    pub(crate) fn opened(&self) {
+        self.heard();
+        let was = {
+            let mut condition = unpoisoned(self.condition.lock());
+            condition.watches += 1;
+            let was = condition.trouble.take();
+            condition.blocked = None;
+            was
+        };
+        if was.is_some() {
+            tracing::info!(resource = %self.resource.id(), "watched again");
+        }
+    }
+
+    /// A list or watch has failed. Logged when the reason is a new one.
+    pub(crate) fn failed(&self, verb: &'static str, reason: &str, blocked: bool) {
+        let new = {
+            let mut condition = unpoisoned(self.condition.lock());
+            condition.blocked = blocked.then(|| (verb, reason.to_owned()));
+            let new = condition.trouble.as_deref() != Some(reason);
+            condition.trouble = Some(reason.to_owned());
+            new
+        };
+        if new {
+            tracing::warn!(resource = %self.resource.id(), verb, "not watched, tried again: {reason}");
+        }
+    }
+
+    pub(crate) fn is_complete(&self) -> bool {
+        self.progress.version() > 0
+    }
+
+    fn state(&self) -> State {
+        let condition = unpoisoned(self.condition.lock());
+        match &condition.blocked {
+            Some((verb, reason)) => State::Blocked {
+                verb,
+                reason: reason.clone(),
+            },
+            None if self.is_complete() => State::Complete,
+            None => State::Listing,
+        }
+    }
+
+    fn stats(&self) -> Stats {
+        let (objects, approximate_bytes) = self.store.size();
+        let state = self.state();
+        let condition = unpoisoned(self.condition.lock());
+        Stats {
+            objects,
+            approximate_bytes,
+            resource_version: self.progress.version(),
+            age: self.age(),
+            decode_errors: self.decode_errors.load(Ordering::Relaxed),
+            listed: self.is_complete(),
+            state,
+            trouble: condition.trouble.clone(),
+            lists: condition.lists,
+            watches: condition.watches,
+        }
+    }
+}
+
+/// How a resource's watch stands.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum State {
+    /// The first list is not complete yet.
+    Listing,
+    /// All objects are there, and changes are followed. While the API server can't be reached this stays: the age of
+    /// the last event tells.
+    Complete,
+    /// The server refuses: forbidden, or there is no such resource. It is asked again now and then. What was listed
+    /// before is kept.
+    Blocked {
+        /// `list` or `watch`.
+        verb: &'static str,
+        /// What the server said.
+        reason: String,
+    },
+}
+
+/// Figures of one resource's watch.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Stats {
+    /// Objects held.
+    pub objects: usize,
+    /// About how many bytes they take.
+    pub approximate_bytes: usize,
+    /// How far the watch has come; 0 before the first list.
+    pub resource_version: u64,
+    /// Since the last sign of life: an event, a bookmark, a list. `None` before the first.
+    pub age: Option<Duration>,
+    /// Times that an object could not be decoded.
+    pub decode_errors: u64,
+    /// Whether there has been a complete list.
+    pub listed: bool,
+    /// How the watch stands.
+    pub state: State,
+    /// The last failure, until a watch is open again.
+    pub trouble: Option<String>,
+    /// Complete lists so far.
+    pub lists: u64,
+    /// Watches opened so far.
+    pub watches: u64,
+}
+
+/// What waiting for a version ended with.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Freshness {
+    /// The cache has passed the version.
+    Passed,
+    /// The resource is not watched: the cache will never know.
+    NotWatched,
+}
+
+/// Gathers what is to be watched.
+#[derive(Default)]
+pub struct Builder {
+    wanted: Vec<Wanted>,
+    settings: Settings,
+}
+
+struct Wanted {
+    resource: &'static Resource,
+    only_name: Option<&'static str>,
+    indexes: Vec<Index>,
+}
+
+impl Builder {
+    /// With other figures than the defaults.
+    #[must_use]
+    pub fn settings(mut self, settings: Settings) -> Self {
+        self.settings = settings;
+        self
+    }
+
+    /// Adds what a controller watches. Its `wake` functions stay with the caller, who subscribes to the built cache.
+    #[must_use]
+    pub fn watches(mut self, watches: &Watches) -> Self {
+        for subscription in &watches.subscriptions {
+            self.want(subscription.resource, subscription.only_name);
+        }
+        for index in &watches.indexes {
+            if let Some(wanted) = self
+                .wanted
+                .iter_mut()
+                .find(|wanted| wanted.resource == index.resource)
+                && !wanted.indexes.iter().any(|known| known.name == index.name)
+            {
+                wanted.indexes.push(index.clone());
+            }
+        }
+        self
+    }
+
+    /// Adds one resource, for what the node itself reads.
+    #[must_use]
+    pub fn resource(mut self, resource: &'static Resource) -> Self {
+        self.want(resource, None);
+        self
+    }
+
+    fn want(&mut self, resource: &'static Resource, only_name: Option<&'static str>) {
+        match self
+            .wanted
+            .iter_mut()
+            .find(|wanted| wanted.resource == resource)
+        {
+            Some(wanted) if wanted.only_name != only_name => wanted.only_name = None,
+            Some(_) => {}
+            None => self.wanted.push(Wanted {
+                resource,
+                only_name,
+                indexes: vec![store::owner_index(resource)],
+            }),
+        }
+    }
+
+    /// The cache, still empty: each of its resources must be [`Cache::run`].
+    pub fn build(mut self) -> Arc<Cache> {
+        self.wanted.sort_by_key(|wanted| wanted.resource);
+        let settings = self.settings;
+        Arc::new(Cache {
+            slots: self
+                .wanted
+                .into_iter()
+                .map(|wanted| {
+                    Arc::new(Slot::new(
+                        wanted.resource,
+                        wanted.only_name,
+                        wanted.indexes,
+                        settings.clone(),
+                    ))
+                })
+                .collect(),
+        })
+    }
+}
+
+/// Stores of all watched resources.
+pub struct Cache {
+    /// In order of group and plural.
+    slots: Vec<Arc<Slot>>,
+}
+
+impl fmt::Debug for Cache {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_set().entries(self.resources()).finish()
+    }
+}
+
+impl Cache {
+    /// Gathers what is to be watched.
+    pub fn builder() -> Builder {
+        Builder::default()
+    }
+
+    fn slot(&self, resource: &Resource) -> Option<&Arc<Slot>> {
+        // There are a few dozen, and a resource is one static: comparing addresses is quicker than any map.
+        self.slots
+            .iter()
+            .find(|slot| std::ptr::eq(slot.resource, resource))
+            .or_else(|| self.slots.iter().find(|slot| slot.resource == resource))
+    }
+
+    fn declared(&self, resource: &Resource) -> &Arc<Slot> {
+        self.slot(resource).unwrap_or_else(|| {
+            // An empty answer would read as "there are none", and somebody would create or delete on it.
+            panic!("{resource:?} is read but was not declared by Controller::watch")
+        })
+    }
+
+    /// The watched resources, in order of group and plural: each is to be [`Cache::run`].
+    pub fn resources(&self) -> impl Iterator<Item = &'static Resource> {
+        self.slots.iter().map(|slot| slot.resource)
+    }
+
+    /// Has a function called with every change of a resource, after the store has applied it and without any lock held.
+    /// It is called by the watch's task and should only note what is to be done. Subscribe before the watch runs: what
+    /// was listed before is not told again. `false` if the resource is not watched.
+    pub fn subscribe(
+        &self,
+        resource: &Resource,
+        subscriber: Box<dyn Fn(DynChange<'_>) + Send + Sync>,
+    ) -> bool {
+        let Some(slot) = self.slot(resource) else {
+            return false;
+        };
+        let subscriber: Subscriber = Arc::from(subscriber);
+        slot.subscribers.rcu(|subscribers| {
+            let mut more = Vec::clone(subscribers);
+            more.push(Arc::clone(&subscriber));
+            more
+        });
+        true
+    }
+
+    /// Watches a resource until it is dropped; it may be run again afterwards and goes on where it was. A second run at
+    /// the same time waits for the first to be dropped. For a resource that is not watched it only waits.
+    pub fn run(
+        &self,
+        resource: &'static Resource,
+        api: Api,
+    ) -> impl Future<Output = Infallible> + Send + 'static + use<> {
+        let slot = self.slot(resource).cloned();
+        async move {
+            match slot {
+                Some(slot) => watch::run(&slot, &api).await,
+                None => std::future::pending().await,
+            }
+        }
+    }
+
+    /// Whether the cache shows everything of a resource up to this version. `false` if it is not watched.
+    pub fn passed(&self, resource: &Resource, version: u64) -> bool {
+        self.slot(resource).is_some_and(|slot| {
+            slot.is_complete() && slot.progress.version() >= version
+        })
+    }
+
+    /// Waits until [`Cache::passed`]. Cheap for many waiters; dropping it forgets it.
+    pub fn wait_passed(
+        &self,
+        resource: &Resource,
+        version: u64,
+    ) -> impl Future<Output = Freshness> + Send + 'static + use<> {
+        let slot = self.slot(resource).cloned();
+        async move {
+            match slot {
+                Some(slot) => {
+                    // Version 0 asks for a complete list too.
+                    slot.progress.wait(version.max(1)).await;
+                    Freshness::Passed
+                }
+                None => Freshness::NotWatched,
+            }
+        }
+    }
+
+    /// How far a resource's watch has come; 0 before its first list or if it is not watched.
+    pub fn version(&self, resource: &Resource) -> u64 {
+        self.slot(resource).map_or(0, |slot| slot.progress.version())
+    }
+
+    /// Whether every watched resource has been listed.
+    pub fn complete(&self) -> bool {
+        self.slots.iter().all(|slot| slot.is_complete())
+    }
+
+    /// Whether this resource has been listed: what it shows may be old, but nothing is missing from it.
+    pub fn is_complete(&self, resource: &Resource) -> bool {
+        self.slot(resource).is_some_and(|slot| slot.is_complete())
+    }
+
+    /// What is not as it should be, a line each, for `/readyz?verbose`: resources not listed yet, and those that the
+    /// server refuses, with the verb.
+    pub fn missing(&self) -> Vec<(&'static Resource, String)> {
+        self.slots
+            .iter()
+            .filter_map(|slot| {
+                let what = match slot.state() {
+                    State::Complete => return None,
+                    State::Listing => match unpoisoned(slot.condition.lock()).trouble.as_ref() {
+                        Some(trouble) => format!("not listed yet: {trouble}"),
+                        None => "not listed yet".to_owned(),
+                    },
+                    State::Blocked { verb, reason } => format!("{verb} refused: {reason}"),
+                };
+                Some((slot.resource, what))
+            })
+            .collect()
+    }
+
+    /// Figures of one resource; `None` if it is not watched.
+    pub fn stats(&self, resource: &Resource) -> Option<Stats> {
+        self.slot(resource).map(|slot| slot.stats())
+    }
+
+    /// Figures of all resources.
+    pub fn all_stats(&self) -> Vec<(&'static Resource, Stats)> {
+        self.slots
+            .iter()
+            .map(|slot| (slot.resource, slot.stats()))
+            .collect()
+    }
+}
+
+impl Reader for Cache {
+    fn get(&self, resource: &'static Resource, namespace: &str, name: &str) -> Option<AnyObject> {
+        self.declared(resource).store.get(namespace, name)
+    }
+
+    fn list(&self, resource: &'static Resource, namespace: Option<&str>) -> Vec<AnyObject> {
+        self.declared(resource).store.list(namespace)
+    }
+
+    fn indexed(
+        &self,
+        resource: &'static Resource,
+        index: &'static str,
+        value: &str,
+    ) -> Vec<AnyObject> {
+        self.declared(resource)
+            .store
+            .indexed(index, value)
+            .unwrap_or_else(|| {
+                panic!("{resource:?} is read by the index {index:?}, which was not declared by Controller::watch")
+            })
+    }
+}

@@ -1,0 +1,542 @@
+//! One loop for all resources: list, watch, resume, list again. What comes next is decided by [`Course`], which knows
+//! neither clock nor network; kinds matter to one function pointer, the resource's `decode`.
+//!
+//! A list is streamed (`sendInitialEvents`), which costs the server no second copy of it; a server that refuses is
+//! asked for pages instead. While a list is on its way the old content is served, and the new one takes its place whole.
+//! Both are consistent reads (no resourceVersion asked for): what is listed is never older than what was written before.
+
+use std::{convert::Infallible, ops::RangeInclusive, time::Duration};
+
+use controllers_kit::Key;
+use http::HeaderValue;
+use kubernetes_proto::{
+    AnyObject,
+    envelope::{self, INITIAL_EVENTS_END},
+    meta::{self, NOT_COMPARABLE},
+};
+use prost::Message as _;
+use tokio::time::Instant;
+
+use crate::{
+    Api, ApiError, Request,
+    api::{self, Frames},
+    cache::Slot,
+    store::Content,
+};
+
+/// Figures of the watch loop.
+#[derive(Clone, Debug)]
+pub struct Settings {
+    /// A watch without event or bookmark for so long is reopened: one and a half times the API server's interval of
+    /// bookmarks.
+    pub silence_max: Duration,
+    /// The first wait after a failure.
+    pub backoff_min: Duration,
+    /// The longest, before jitter, which at most doubles it.
+    pub backoff_max: Duration,
+    /// How long a watch may last: the server ends it at a random second of these, so that watches spread.
+    pub watch_seconds: RangeInclusive<u64>,
+    /// Objects in one page where lists can't be streamed.
+    pub page_size: u32,
+    /// The requests' User-Agent.
+    pub user_agent: Option<HeaderValue>,
+}
+
+impl Default for Settings {
+    /// As client-go's reflector has them.
+    fn default() -> Self {
+        Self {
+            silence_max: Duration::from_secs(90),
+            backoff_min: Duration::from_millis(800),
+            backoff_max: Duration::from_secs(30),
+            watch_seconds: 300..=600,
+            page_size: 500,
+            user_agent: None,
+        }
+    }
+}
+
+/// A watch that ends sooner without any event is a failure, or a server that ends all of them would be asked in a
+/// tight loop.
+const WATCH_TIME_MIN: Duration = Duration::from_secs(1);
+
+/// So often a watch is tried again from where it was after the server, or what it sent, has failed it; then the
+/// resource is listed again.
+const STRIKES_MAX: u32 = 3;
+
+/// Changes that subscribers are told of, and events that are taken, before other tasks get their turn.
+const TURN: usize = 256;
+
+/// Until a watch has begun. Longer than the server's own bound on beginning one.
+const BEGIN_TIMEOUT: Duration = Duration::from_secs(60);
+
+/// What is asked of the server.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Ask {
+    /// All objects as events, then changes.
+    Stream,
+    /// All objects, in pages, or whole where the server forgot between two pages what it was listing.
+    Pages { whole: bool },
+    /// Changes from a version on.
+    Watch { from: u64 },
+}
+
+impl Ask {
+    /// As RBAC names it. A streaming list is a watch.
+    fn verb(self) -> &'static str {
+        match self {
+            Self::Stream | Self::Watch { .. } => "watch",
+            Self::Pages { .. } => "list",
+        }
+    }
+}
+
+/// How it ended.
+#[derive(Debug)]
+pub(crate) enum End {
+    /// In good order: the pages are listed, or the server ended the watch after its time.
+    Closed,
+    /// Nothing was heard for too long.
+    Silent,
+    /// With an error, from the server or on the way.
+    Failed(ApiError),
+}
+
+/// What of one resource's watch outlasts a request.
+#[derive(Debug, Default)]
+pub(crate) struct Course {
+    relist: bool,
+    /// The server refuses to stream; asked anew at the next list.
+    pages: bool,
+    whole: bool,
+    failures: u32,
+    strikes: u32,
+}
+
+impl Course {
+    /// What to ask next, having come as far as `version` (0 for nowhere).
+    pub(crate) fn ask(&self, version: u64) -> Ask {
+        if version != 0 && !self.relist {
+            Ask::Watch { from: version }
+        } else if self.pages {
+            Ask::Pages { whole: self.whole }
+        } else {
+            Ask::Stream
+        }
+    }
+
+    /// A list is complete.
+    pub(crate) fn listed(&mut self) {
+        *self = Self::default();
+    }
+
+    /// How long to wait before the next request. `progressed` says whether anything was heard after the list, `lived`
+    /// how long the request lasted, and `random` lies in `0.0..1.0`.
+    pub(crate) fn ended(
+        &mut self,
+        ask: Ask,
+        end: &End,
+        progressed: bool,
+        lived: Duration,
+        settings: &Settings,
+        random: f64,
+    ) -> Duration {
+        if progressed {
+            self.failures = 0;
+            self.strikes = 0;
+        }
+        match end {
+            End::Closed if progressed || lived >= WATCH_TIME_MIN => Duration::ZERO,
+            // It has cost enough time already.
+            End::Silent => Duration::ZERO,
+            End::Failed(error) if error.is_expired() => match ask {
+                Ask::Watch { .. } => {
+                    self.relist = true;
+                    Duration::ZERO
+                }
+                Ask::Pages { whole: false } => {
+                    self.whole = true;
+                    Duration::ZERO
+                }
+                Ask::Stream | Ask::Pages { whole: true } => self.backoff(settings, random),
+            },
+            End::Failed(error) if error.is_resource_version_too_large() => {
+                // This server has not seen what another has shown, or its history was set back: only a consistent
+                // list tells.
+                self.relist = true;
+                self.backoff(settings, random)
+            }
+            End::Failed(error) if ask == Ask::Stream && refuses_streaming(error) => {
+                self.pages = true;
+                Duration::ZERO
+            }
+            End::Failed(error) => {
+                if matches!(error, ApiError::Garbage { .. }) || error.code() == Some(500) {
+                    self.strikes += 1;
+                    if self.strikes >= STRIKES_MAX {
+                        self.strikes = 0;
+                        self.relist = true;
+                    }
+                }
+                self.backoff(settings, random)
+                    .max(error.retry_after().unwrap_or_default())
+            }
+            End::Closed => self.backoff(settings, random),
+        }
+    }
+
+    fn backoff(&mut self, settings: &Settings, random: f64) -> Duration {
+        let doubled = 2u32.saturating_pow(self.failures.min(16));
+        self.failures += 1;
+        let wait = settings
+            .backoff_min
+            .saturating_mul(doubled)
+            .min(settings.backoff_max);
+        wait + wait.mul_f64(random)
+    }
+}
+
+/// The server takes no streaming list: its feature is off, or it does not know the parameters.
+fn refuses_streaming(error: &ApiError) -> bool {
+    matches!(error.code(), Some(400 | 405 | 406 | 415 | 422))
+}
+
+/// Whether only somebody else can help: rights are missing, or the resource is.
+fn blocks(error: &ApiError) -> bool {
+    error.is_forbidden() || error.is_unauthorized() || error.is_not_found()
+}
+
+/// Watches one resource for ever.
+pub(crate) async fn run(slot: &Slot, api: &Api) -> Infallible {
+    let _turn = slot.turn.lock().await;
+    tell_all(slot).await;
+    let mut course = Course::default();
+    loop {
+        let ask = course.ask(slot.progress.version());
+        let began = Instant::now();
+        let mut session = Session {
+            slot,
+            gathered: None,
+            listed: false,
+            progressed: false,
+        };
+        let end = match ask {
+            Ask::Pages { whole } => session.pages(api, whole).await,
+            Ask::Stream => {
+                session.gathered = Some(slot.store.fresh());
+                session.follow(api, ask).await
+            }
+            Ask::Watch { .. } => session.follow(api, ask).await,
+        }
+        .unwrap_or_else(End::Failed);
+        if session.listed {
+            course.listed();
+        }
+        match &end {
+            End::Failed(error) if ask == Ask::Stream && refuses_streaming(error) => {
+                tracing::debug!(resource = %slot.resource.id(), "lists are not streamed: {error}");
+            }
+            End::Failed(error) if error.is_expired() => {
+                tracing::info!(resource = %slot.resource.id(), "listed again: {error}");
+            }
+            End::Failed(error) => slot.failed(ask.verb(), &error.to_string(), blocks(error)),
+            End::Silent => {
+                slot.failed(
+                    ask.verb(),
+                    &format!("nothing was heard for {:?}", slot.settings.silence_max),
+                    false,
+                );
+            }
+            End::Closed => {}
+        }
+        let wait = course.ended(
+            ask,
+            &end,
+            session.progressed || session.listed,
+            began.elapsed(),
+            &slot.settings,
+            rand::random(),
+        );
+        if !wait.is_zero() {
+            tokio::time::sleep(wait).await;
+        }
+    }
+}
+
+/// Tells subscribers of all changes that were put aside, a few at a time.
+async fn tell_all(slot: &Slot) {
+    while slot.tell_some(TURN) {
+        tokio::task::yield_now().await;
+    }
+}
+
+/// One request to list or watch, and what comes of it.
+struct Session<'a> {
+    slot: &'a Slot,
+    /// The list that is on its way; `None` while changes are followed.
+    gathered: Option<Content>,
+    listed: bool,
+    /// Whether anything was heard while changes were followed.
+    progressed: bool,
+}
+
+/// What one frame was.
+enum Taken {
+    Event,
+    /// The end of the initial events, at this version.
+    Listed(u64),
+}
+
+impl Session<'_> {
+    /// Opens a watch and follows it.
+    async fn follow(&mut self, api: &Api, ask: Ask) -> Result<End, ApiError> {
+        let mut frames = api.watch(self.request(ask)).await?;
+        // A streaming list that has begun may still fail: only a watch clears what stood in its way.
+        if self.gathered.is_none() {
+            self.slot.opened();
+        }
+        let mut events = 0usize;
+        loop {
+            let Ok(frame) =
+                tokio::time::timeout(self.slot.settings.silence_max, next(&mut frames)).await
+            else {
+                return Ok(End::Silent);
+            };
+            let Some(frame) = frame? else {
+                return Ok(End::Closed);
+            };
+            self.slot.heard();
+            match self.take(&frame, api)? {
+                Taken::Event => {}
+                Taken::Listed(version) => {
+                    self.complete(version).await;
+                    self.slot.opened();
+                }
+            }
+            events += 1;
+            if events.is_multiple_of(TURN) {
+                // Frames that have arrived together would else be taken in one go.
+                tokio::task::yield_now().await;
+            }
+        }
+    }
+
+    fn request(&self, ask: Ask) -> Request {
+        let seconds = rand::random_range(self.slot.settings.watch_seconds.clone());
+        let mut query = format!("watch=true&allowWatchBookmarks=true&timeoutSeconds={seconds}");
+        match ask {
+            Ask::Watch { from } => query.push_str(&format!("&resourceVersion={from}")),
+            Ask::Stream | Ask::Pages { .. } => {
+                query.push_str("&sendInitialEvents=true&resourceVersionMatch=NotOlderThan");
+            }
+        }
+        self.get(&query)
+            .accept("application/vnd.kubernetes.protobuf;stream=watch")
+            .timeout(BEGIN_TIMEOUT)
+    }
+
+    fn get(&self, query: &str) -> Request {
+        let mut path = format!("{}?{query}", self.slot.resource.path("", ""));
+        if let Some(name) = self.slot.only_name {
+            path.push_str("&fieldSelector=metadata.name%3D");
+            path.push_str(&escaped(name));
+        }
+        let mut request = Request::get(path);
+        request.user_agent = self.slot.settings.user_agent.clone();
+        request
+    }
+
+    /// Lists in pages.
+    async fn pages(&mut self, api: &Api, whole: bool) -> Result<End, ApiError> {
+        let mut gathered = self.slot.store.fresh();
+        let mut token = String::new();
+        loop {
+            let limit = if whole {
+                0
+            } else {
+                self.slot.settings.page_size
+            };
+            let answer = api
+                .send(self.get(&format!("limit={limit}&continue={}", escaped(&token))))
+                .await?;
+            let garbage = |reason: String| api.garbage(reason);
+            if !answer.protobuf {
+                return Err(garbage("a list that is not protobuf".to_owned()));
+            }
+            let page = envelope::open(&answer.bytes)
+                .and_then(|body| envelope::list(body.raw))
+                .map_err(|error| garbage(error.to_string()))?;
+            for (place, item) in page.items.iter().enumerate() {
+                self.gather(&mut gathered, decode(self.slot, item));
+                if place % TURN == TURN - 1 {
+                    tokio::task::yield_now().await;
+                }
+            }
+            self.slot.heard();
+            if page.continue_token.is_empty() {
+                let version = comparable(page.resource_version, api)?;
+                self.gathered = Some(gathered);
+                self.complete(version).await;
+                return Ok(End::Closed);
+            }
+            page.continue_token.clone_into(&mut token);
+        }
+    }
+
+    /// Puts a complete list into the place of what was there, and tells what has changed.
+    async fn complete(&mut self, version: u64) {
+        let slot = self.slot;
+        let Some(content) = self.gathered.take() else {
+            return;
+        };
+        let changes = slot.store.read().differences(&content);
+        // No await between these: whoever stops the watch stops it before or after all of them.
+        slot.put_aside(changes);
+        slot.store.replace(content);
+        slot.progress.reach(version);
+        slot.listed();
+        self.listed = true;
+        tell_all(slot).await;
+    }
+
+    /// Takes one frame of a watch.
+    fn take(&mut self, frame: &[u8], api: &Api) -> Result<Taken, ApiError> {
+        let garbage = |error: envelope::Malformed| api.garbage(error.to_string());
+        let event = envelope::watch_event(frame).map_err(garbage)?;
+        match event.r#type {
+            "ADDED" | "MODIFIED" | "DELETED" => {
+                let raw = envelope::open(event.object).map_err(garbage)?.raw;
+                let object = decode(self.slot, raw);
+                let gone = event.r#type == "DELETED";
+                match self.gathered.take() {
+                    Some(mut gathered) => {
+                        if gone {
+                            let (Ok(Key { namespace, name }) | Err((Key { namespace, name }, _))) =
+                                object.map(|object| Key::of_meta(object.metadata()));
+                            gathered.remove(&namespace, &name, &self.slot.store.indexes);
+                        } else {
+                            self.gather(&mut gathered, object);
+                        }
+                        self.gathered = Some(gathered);
+                    }
+                    None => self.change(object, gone),
+                }
+                Ok(Taken::Event)
+            }
+            "BOOKMARK" => {
+                let raw = envelope::open(event.object).map_err(garbage)?.raw;
+                let bookmark = meta::PartialObjectMetadata::decode(raw)
+                    .map_err(|error| api.garbage(format!("a bookmark: {error}")))?;
+                let metadata = bookmark.metadata.unwrap_or_default();
+                let version = comparable(metadata.resource_version, api)?;
+                if self.gathered.is_none() {
+                    self.reach(version);
+                } else if metadata.annotation(INITIAL_EVENTS_END) == Some("true") {
+                    return Ok(Taken::Listed(version));
+                }
+                Ok(Taken::Event)
+            }
+            "ERROR" => Err(match api::parse_status(event.object) {
+                Some(status) => ApiError::Status(Box::new(status)),
+                None => api.garbage("an error that is no Status".to_owned()),
+            }),
+            other => Err(api.garbage(format!("a watch event of type {other:?}"))),
+        }
+    }
+
+    /// Adds an object to a list. One that does not decode stays as it was when it last did: it exists, and whoever
+    /// took it for gone would make another.
+    fn gather(&self, gathered: &mut Content, object: Result<AnyObject, (Key, u64)>) {
+        let indexes = &self.slot.store.indexes;
+        match object {
+            Ok(object) => {
+                gathered.put(&object, indexes);
+            }
+            Err((key, _)) => {
+                if let Some(older) = self.slot.store.get(&key.namespace, &key.name) {
+                    gathered.put(&older, indexes);
+                }
+            }
+        }
+    }
+
+    /// Applies one change. What does not decode leaves an older version standing: see [`Session::gather`]. Writes that
+    /// rest on it carry its resourceVersion and are refused by the server.
+    fn change(&mut self, object: Result<AnyObject, (Key, u64)>, gone: bool) {
+        let slot = self.slot;
+        let version = match (object, gone) {
+            (Ok(object), false) => {
+                let old = slot.store.put(&object);
+                slot.tell(old.as_ref(), Some(&object));
+                object.metadata().resource_version
+            }
+            (Ok(object), true) => {
+                let meta = object.metadata();
+                let old = slot.store.remove(&meta.namespace, &meta.name);
+                slot.tell(Some(old.as_ref().unwrap_or(&object)), None);
+                meta.resource_version
+            }
+            (Err((_, version)), false) => version,
+            (Err((key, version)), true) => {
+                if let Some(old) = slot.store.remove(&key.namespace, &key.name) {
+                    slot.tell(Some(&old), None);
+                }
+                version
+            }
+        };
+        self.reach(version);
+    }
+
+    /// After the subscribers were told, so that who waits for the version finds its keys woken already.
+    fn reach(&mut self, version: u64) {
+        self.progressed = true;
+        if version != NOT_COMPARABLE && version > self.slot.progress.version() {
+            self.slot.progress.reach(version);
+        }
+    }
+}
+
+async fn next(frames: &mut Frames) -> Result<Option<bytes::Bytes>, ApiError> {
+    frames.next().await
+}
+
+/// An object, or the key and version of one that does not decode, as far as they can be had.
+fn decode(slot: &Slot, raw: &[u8]) -> Result<AnyObject, (Key, u64)> {
+    let refuse = |reason: &dyn std::fmt::Display| {
+        let glimpse = envelope::glimpse(raw);
+        let key = Key::new(glimpse.namespace, glimpse.name);
+        slot.trouble(&key, reason);
+        Err((key, glimpse.resource_version))
+    };
+    match (slot.resource.decode)(raw) {
+        Ok(object) if object.metadata().resource_version == NOT_COMPARABLE => {
+            refuse(&"its resourceVersion is no number")
+        }
+        Ok(object) if object.metadata().name.is_empty() => refuse(&"it has no name"),
+        Ok(object) => {
+            slot.no_trouble(|| Key::of_meta(object.metadata()));
+            Ok(object)
+        }
+        Err(error) => refuse(&error),
+    }
+}
+
+fn comparable(version: u64, api: &Api) -> Result<u64, ApiError> {
+    if version == 0 || version == NOT_COMPARABLE {
+        return Err(api.garbage("a list or bookmark whose resourceVersion is no number".to_owned()));
+    }
+    Ok(version)
+}
+
+/// For a value in a query.
+fn escaped(text: &str) -> String {
+    let mut escaped = String::with_capacity(text.len());
+    for byte in text.bytes() {
+        if byte.is_ascii_alphanumeric() || b"-._~".contains(&byte) {
+            escaped.push(char::from(byte));
+        } else {
+            escaped.push_str(&format!("%{byte:02X}"));
+        }
+    }
+    escaped
+}
