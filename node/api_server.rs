@@ -7,7 +7,7 @@ use futures::{FutureExt, future::BoxFuture};
 use http::{HeaderValue, Method};
 use kubernetes_proto::{
     envelope,
-    meta::{List, ObjectMeta, PartialObjectMetadata},
+    meta::{ObjectMeta, PartialObjectMetadata},
 };
 use node_cache::api::{Api, ApiError, Request, Response};
 use prost::Message;
@@ -136,15 +136,17 @@ impl Server for ApiServer {
                     }
                 }
                 let answer = self.send(sender, Request::get(path).accept(ACCEPT_METADATA_LIST)).await?;
-                let list = decode_list(&answer)?;
-                for item in &list.items {
-                    let meta = PartialObjectMetadata::decode(item.as_slice())
+                let list = envelope::open(&answer.bytes)
+                    .and_then(|envelope| envelope::list(envelope.raw))
+                    .map_err(|error| garbage("list", &error))?;
+                for item in list.items {
+                    let meta = PartialObjectMetadata::decode(item)
                         .map_err(|error| garbage("list item", &error))?
                         .metadata
                         .unwrap_or_default();
                     items.push(live_item(&meta));
                 }
-                next = list.metadata.map(|meta| meta.r#continue).unwrap_or_default();
+                next = list.continue_token.to_owned();
                 if next.is_empty() {
                     return Ok(items);
                 }
@@ -158,11 +160,6 @@ impl Server for ApiServer {
         }
         .boxed()
     }
-}
-
-fn decode_list(answer: &Response) -> Result<List, Refused> {
-    let raw = envelope::open(&answer.bytes).map_err(|error| garbage("list", &error))?;
-    List::decode(raw.raw.as_slice()).map_err(|error| garbage("list", &error))
 }
 
 fn live_item(meta: &ObjectMeta) -> LiveItem {

@@ -1,7 +1,8 @@
 //! The cache as the actors see it: what is there, and how new it is. `node_cache::Cache` is the real one.
 
 use controllers_kit::{Reader, Resource};
-use futures::future::BoxFuture;
+use futures::{FutureExt, future::BoxFuture};
+use node_cache::Cache;
 
 /// A store that knows how new it is.
 pub trait View: Reader {
@@ -11,4 +12,20 @@ pub trait View: Reader {
     fn wait_passed(&self, resource: &'static Resource, version: u64) -> BoxFuture<'static, ()>;
     /// Whether everything of a resource has been listed.
     fn complete(&self, resource: &'static Resource) -> bool;
+}
+
+impl View for Cache {
+    fn passed(&self, resource: &'static Resource, version: u64) -> bool {
+        Cache::passed(self, resource, version)
+    }
+
+    fn wait_passed(&self, resource: &'static Resource, version: u64) -> BoxFuture<'static, ()> {
+        Cache::wait_passed(self, resource, version)
+            .map(|_| ())
+            .boxed()
+    }
+
+    fn complete(&self, resource: &'static Resource) -> bool {
+        self.is_complete(resource)
+    }
 }

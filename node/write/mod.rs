@@ -1,13 +1,9 @@
 //! How an action becomes a request, and an answer becomes an outcome. Pure; `apply.rs` sends.
 
-use controllers_kit::{
-    Action, Event, Failure, Only, PatchKind, Propagation, Resource, Verb, Written,
-};
-use kubernetes_proto::{
-    MAGIC,
-    meta::{PartialObjectMetadata, Status, TypeMeta, Unknown},
-};
-use prost::Message;
+use controllers_kit::{Action, Event, Failure, Only, PatchKind, Propagation, Str, Verb, Written};
+use kubernetes_proto::{envelope, meta::PartialObjectMetadata};
+use node_cache::api::Status;
+use prost::Message as _;
 use serde_json::{Value, json};
 
 use crate::events;
@@ -15,8 +11,6 @@ use crate::events;
 #[cfg(test)]
 mod tests;
 
-/// The API's protobuf.
-pub const PROTOBUF: &str = "application/vnd.kubernetes.protobuf";
 /// An answer to a write need not carry more than metadata: uid and resourceVersion are all that is read of it.
 pub const ACCEPT_METADATA: &str = "application/vnd.kubernetes.protobuf;as=PartialObjectMetadata;g=meta.k8s.io;v=v1,\
                                    application/vnd.kubernetes.protobuf,application/json";
@@ -43,8 +37,12 @@ pub fn request(action: &Action) -> WriteRequest {
         Verb::Create { body } => WriteRequest {
             method: "POST",
             path: format!("{}?{FIELD_MANAGER}", action.resource.path(namespace, "")),
-            content_type: PROTOBUF,
-            body: envelope(action.resource, body),
+            content_type: envelope::PROTOBUF,
+            body: envelope::wrap(
+                &action.resource.api_version(),
+                action.resource.kind,
+                body.clone(),
+            ),
         },
         Verb::Patch {
             subresource,
@@ -118,22 +116,6 @@ pub fn event_request(send: &events::Send, create: bool) -> WriteRequest {
     }
 }
 
-/// A protobuf body as the API expects it: magic and envelope round the message.
-pub fn envelope(resource: &Resource, message: &[u8]) -> Vec<u8> {
-    let unknown = Unknown {
-        type_meta: Some(TypeMeta {
-            api_version: resource.api_version(),
-            kind: resource.kind.to_owned(),
-        }),
-        raw: message.to_vec(),
-        ..Unknown::default()
-    };
-    let mut body = Vec::with_capacity(MAGIC.len() + unknown.encoded_len());
-    body.extend_from_slice(MAGIC);
-    unknown.encode(&mut body).expect("a vector grows");
-    body
-}
-
 /// uid always, resourceVersion where the action names one: the server refuses the patch of anything else.
 fn with_preconditions(patch: &Value, action: &Action) -> Value {
     let mut patch = patch.clone();
@@ -146,45 +128,37 @@ fn with_preconditions(patch: &Value, action: &Action) -> Value {
     patch
 }
 
-/// What a successful answer says of the object; nothing where it carries none (a Status, JSON of another kind).
+/// What a successful answer says of the object; nothing where it carries none (a Status).
 pub fn written(body: &[u8]) -> Written {
-    let metadata = if let Some(rest) = body.strip_prefix(MAGIC.as_slice()) {
-        Unknown::decode(rest)
-            .ok()
-            .filter(|unknown| {
-                unknown
-                    .type_meta
-                    .as_ref()
-                    .is_none_or(|meta| meta.kind != "Status")
-            })
-            .and_then(|unknown| PartialObjectMetadata::decode(unknown.raw.as_slice()).ok())
-            .and_then(|object| object.metadata)
-            .map(|meta| (meta.uid, meta.resource_version))
-    } else {
-        serde_json::from_slice::<Value>(body)
-            .ok()
-            .filter(|object| object["kind"] != "Status")
-            .and_then(|object| {
-                let meta = object.get("metadata")?;
-                let version = meta.get("resourceVersion")?.as_str()?.parse().ok()?;
-                Some((meta.get("uid")?.as_str()?.into(), version))
-            })
-    };
-    metadata.map_or_else(Written::default, |(uid, resource_version)| Written {
+    let object = |uid: Str, resource_version| Written {
         uid,
         resource_version,
-    })
+    };
+    if let Ok(envelope) = envelope::open(body) {
+        if envelope.kind == "Status" {
+            return Written::default();
+        }
+        return PartialObjectMetadata::decode(envelope.raw)
+            .ok()
+            .and_then(|partial| partial.metadata)
+            .map_or_else(Written::default, |meta| object(meta.uid, meta.resource_version));
+    }
+    serde_json::from_slice::<Value>(body)
+        .ok()
+        .filter(|json| json["kind"] != "Status")
+        .and_then(|json| {
+            let meta = json.get("metadata")?;
+            let version = meta.get("resourceVersion")?.as_str()?.parse().ok()?;
+            Some(object(meta.get("uid")?.as_str()?.into(), version))
+        })
+        .unwrap_or_default()
 }
 
-/// What a refused write means. `code` is HTTP's.
-pub fn failure(code: u16, status: &Status) -> Failure {
-    let message = if status.message.is_empty() {
-        format!("the server answered {code} {}", status.reason)
-    } else {
-        status.message.clone()
-    };
-    let causes = || status.details.iter().flat_map(|details| &details.causes);
-    match (code, status.reason.as_str()) {
+/// What a refused write means.
+pub fn failure(status: &Status) -> Failure {
+    let message = status.to_string();
+    let causes = || status.details.causes.iter();
+    match (status.code, status.reason.as_str()) {
         (409, "AlreadyExists") => Failure::AlreadyExists(message),
         (409, _) => Failure::Conflict(message),
         (404, _) => Failure::NotFound(message),

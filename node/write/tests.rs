@@ -1,8 +1,9 @@
 use controllers_kit::{Failure, Key, Only, Plan, Propagation, Verb, Written};
 use kubernetes_proto::{
-    MAGIC, Object, core,
-    meta::{ObjectMeta, Status, StatusCause, StatusDetails, Unknown},
+    Object, core, envelope,
+    meta::{ObjectMeta, StatusCause, StatusDetails},
 };
+use node_cache::api::Status;
 use prost::Message;
 use serde_json::{Value, json};
 
@@ -26,14 +27,14 @@ fn a_create_is_an_envelope_round_the_message() {
     let mut plan = Plan::nothing();
     plan.create(&pod());
     let sent = request(plan.actions().next().unwrap());
-    assert_eq!((sent.method, sent.content_type), ("POST", super::PROTOBUF));
+    assert_eq!((sent.method, sent.content_type), ("POST", kubernetes_proto::envelope::PROTOBUF));
     assert_eq!(
         sent.path,
         "/api/v1/namespaces/shop/pods?fieldManager=kube-controller-manager"
     );
-    let unknown = Unknown::decode(sent.body.strip_prefix(MAGIC.as_slice()).unwrap()).unwrap();
-    assert_eq!(unknown.type_meta.unwrap().kind, "Pod");
-    assert_eq!(core::Pod::decode(unknown.raw.as_slice()).unwrap(), pod());
+    let envelope = envelope::open(&sent.body).unwrap();
+    assert_eq!((envelope.api_version, envelope.kind), ("v1", "Pod"));
+    assert_eq!(core::Pod::decode(envelope.raw).unwrap(), pod());
     assert_eq!(
         written(&sent.body),
         Written {
@@ -81,17 +82,21 @@ fn a_delete_insists_on_the_uid_and_where_asked_on_the_version() {
 
 #[test]
 fn answers_are_told_apart() {
-    let status = |reason: &str, cause: Option<(&str, &str)>| Status {
+    let status = |code: u16, reason: &str, cause: Option<(&str, &str)>| Status {
+        code,
         reason: reason.into(),
         message: "m".into(),
-        details: cause.map(|(reason, field)| StatusDetails {
-            causes: vec![StatusCause {
-                reason: reason.into(),
-                field: field.into(),
-                ..StatusCause::default()
-            }],
+        details: StatusDetails {
+            causes: cause
+                .map(|(reason, field)| StatusCause {
+                    reason: reason.into(),
+                    field: field.into(),
+                    ..StatusCause::default()
+                })
+                .into_iter()
+                .collect(),
             ..StatusDetails::default()
-        }),
+        },
         ..Status::default()
     };
     let m = || "m".to_owned();
@@ -119,7 +124,7 @@ fn answers_are_told_apart() {
     ];
     for (code, reason, cause, expected) in table {
         assert_eq!(
-            failure(code, &status(reason, cause)),
+            failure(&status(code, reason, cause)),
             expected,
             "{code} {reason}"
         );
