@@ -1,1 +1,8 @@
-//! controllers-batch
+//! Controllers of batch work.
+
+use controllers_kit::Factory;
+
+pub mod ttl_after_finished;
+
+/// All controllers of this group.
+pub const REGISTRY: &[Factory] = &[Factory::of::<ttl_after_finished::TtlAfterFinished>()];

@@ -1,0 +1,82 @@
+//! Deletes a finished Job once its `ttlSecondsAfterFinished` has passed.
+//!
+//! Watches jobs; deletes jobs, their pods first; a key per Job; remembers nothing. A Job whose TTL was raised meanwhile
+//! survives: upstream by a live read, here by deleting only the version seen. A Job that says it has finished but not
+//! when is refused, and tried again with back-off, as upstream does. One that has finished in the future, by the clock
+//! of whoever wrote it, is waited for.
+
+use controllers_kit::{
+    Controller, Descriptor, Flags, Key, Only, Plan, Propagation, Refusal, Seen, Sharding,
+    SignedDuration, Timestamp, Watches, conditions,
+};
+use kubernetes_proto::{Object, batch::Job};
+
+/// The controller.
+pub struct TtlAfterFinished;
+
+impl Controller for TtlAfterFinished {
+    type Memory = ();
+
+    fn describe() -> Descriptor {
+        Descriptor::new("ttl-after-finished-controller", Sharding::ByObject)
+            .aliases(&["ttl-after-finished"])
+            .queue("ttl_jobs_to_delete")
+            .workers(
+                "concurrent-ttl-after-finished-syncs",
+                5,
+                "How many finished Jobs each replica looks after at once.",
+            )
+            .rule("batch", "jobs", &["get", "list", "watch", "delete"])
+            .differs(
+                "A Job is deleted only as the version whose TTL was seen to be over, instead of after a live read.",
+            )
+    }
+
+    fn new(_: &Flags) -> Self {
+        Self
+    }
+
+    fn watch(&self, on: &mut Watches) {
+        let _ = on.kind::<Job>().wakes_itself();
+    }
+
+    fn plan(&self, key: &Key, seen: &Seen<'_>, (): &mut ()) -> Result<Plan, Refusal> {
+        let Some(job) = seen.get::<Job>(key).filter(|job| !job.is_terminating()) else {
+            return Ok(Plan::nothing());
+        };
+        let Some(expiry) = expiry(&job)? else {
+            return Ok(Plan::nothing());
+        };
+        if seen.now < expiry {
+            return Ok(Plan::nothing().again_at(expiry));
+        }
+        let mut plan = Plan::nothing();
+        plan.delete(&*job, Only::ThisVersion, Propagation::Foreground);
+        Ok(plan)
+    }
+}
+
+/// When the Job may go; `None` while it runs or has no TTL.
+fn expiry(job: &Job) -> Result<Option<Timestamp>, Refusal> {
+    let ttl = job
+        .spec
+        .as_ref()
+        .and_then(|spec| spec.ttl_seconds_after_finished);
+    let (Some(ttl), Some(finished)) = (ttl, conditions::finished(job)) else {
+        return Ok(None);
+    };
+    let Some(since) = finished.last_transition_time else {
+        return Err(Refusal::Retry(format!(
+            "unable to find the time when the Job {} finished",
+            Key::of(job)
+        )));
+    };
+    let expiry = since
+        .timestamp()
+        .checked_add(SignedDuration::from_secs(ttl.into()));
+    // Past the end of the calendar it never comes.
+    Ok(Some(expiry.unwrap_or(Timestamp::MAX)))
+}
+
+#[cfg(test)]
+mod tests;

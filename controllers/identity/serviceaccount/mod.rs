@@ -1,0 +1,74 @@
+//! Every active namespace has a ServiceAccount `default`: without it no pod can be made there.
+//!
+//! Watches namespaces and the ServiceAccounts of that name; creates ServiceAccounts; a key per namespace; remembers
+//! nothing. One that is being deleted still holds the name: its successor is made when it is gone.
+
+use controllers_kit::{Controller, Descriptor, Flags, Key, Plan, Refusal, Seen, Sharding, Watches};
+use kubernetes_proto::{
+    Object, Str,
+    core::{Namespace, ServiceAccount},
+};
+
+use crate::is_active;
+
+/// The account that every pod has that names none.
+const DEFAULT: &str = "default";
+
+/// The controller.
+pub struct ServiceAccounts;
+
+impl Controller for ServiceAccounts {
+    type Memory = ();
+
+    fn describe() -> Descriptor {
+        Descriptor::new("serviceaccount-controller", Sharding::ByNamespace)
+            .aliases(&["serviceaccount"])
+            .service_account("service-account-controller")
+            .queue("serviceaccount")
+            .rule("", "namespaces", &["get", "list", "watch"])
+            .rule("", "serviceaccounts", &["get", "list", "watch", "create"])
+            .differs("Watches the ServiceAccounts named default instead of all of them.")
+    }
+
+    fn new(_: &Flags) -> Self {
+        Self
+    }
+
+    fn watch(&self, on: &mut Watches) {
+        let _ = on.kind::<Namespace>().wakes_itself();
+        let _ = on
+            .kind::<ServiceAccount>()
+            .only_named(DEFAULT)
+            .wakes(|change, _| {
+                let namespace = change.newest().metadata().namespace.clone();
+                change
+                    .new
+                    .is_none()
+                    .then(|| Key::cluster(namespace))
+                    .into_iter()
+                    .collect()
+            });
+    }
+
+    fn plan(&self, key: &Key, seen: &Seen<'_>, (): &mut ()) -> Result<Plan, Refusal> {
+        let mut plan = Plan::nothing();
+        if !seen
+            .get::<Namespace>(key)
+            .is_some_and(|namespace| is_active(&namespace))
+        {
+            return Ok(plan);
+        }
+        let account = Key::new(key.name.clone(), DEFAULT);
+        if seen.get::<ServiceAccount>(&account).is_none() {
+            let mut new = ServiceAccount::default();
+            let meta = new.metadata_mut();
+            meta.name = Str::interned(DEFAULT);
+            meta.namespace = account.namespace;
+            plan.create(&new);
+        }
+        Ok(plan)
+    }
+}
+
+#[cfg(test)]
+mod tests;

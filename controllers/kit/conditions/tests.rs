@@ -1,0 +1,85 @@
+use kubernetes_proto::{apps::DeploymentCondition, batch::Job};
+
+use super::{find, finished, is_true, remove, set};
+use crate::testing::{JobBuild, at, job};
+
+fn progressing(status: &str, reason: &str, since: &str) -> DeploymentCondition {
+    DeploymentCondition {
+        r#type: "Progressing".into(),
+        status: status.into(),
+        reason: reason.into(),
+        message: format!("because of {reason}"),
+        last_transition_time: Some(at(since).into()),
+        ..Default::default()
+    }
+}
+
+#[test]
+fn the_time_of_transition_moves_with_the_status_alone() {
+    let mut conditions = vec![progressing("True", "Created", "12:00:00")];
+    let available = DeploymentCondition {
+        r#type: "Available".into(),
+        status: "True".into(),
+        ..Default::default()
+    };
+    assert!(set(&mut conditions, available));
+
+    assert!(!set(
+        &mut conditions,
+        progressing("True", "Created", "12:01:00")
+    ));
+    assert_eq!(
+        find(&conditions, "Progressing").unwrap(),
+        &progressing("True", "Created", "12:00:00")
+    );
+
+    assert!(set(
+        &mut conditions,
+        progressing("True", "Updated", "12:02:00")
+    ));
+    assert_eq!(
+        find(&conditions, "Progressing").unwrap(),
+        &progressing("True", "Updated", "12:00:00")
+    );
+
+    assert!(set(
+        &mut conditions,
+        progressing("False", "Updated", "12:03:00")
+    ));
+    assert_eq!(
+        conditions.last().unwrap(),
+        &progressing("False", "Updated", "12:03:00")
+    );
+    assert_eq!(conditions.len(), 2);
+    assert!(is_true(&conditions, "Available"));
+    assert!(!is_true(&conditions, "Progressing"));
+    assert!(!is_true(&conditions, "ReplicaFailure"));
+
+    assert!(remove(&mut conditions, "Progressing"));
+    assert!(!remove(&mut conditions, "Progressing"));
+}
+
+#[test]
+fn a_job_is_finished_by_a_true_complete_or_failed_alone() {
+    let table: [(Job, Option<&str>); 6] = [
+        (job("runs"), None),
+        (job("done").finished("12:00:00"), Some("Complete")),
+        (job("broken").failed("12:00:00"), Some("Failed")),
+        (
+            job("not-yet").condition("Complete", "False", "12:00:00"),
+            None,
+        ),
+        (job("held").condition("Suspended", "True", "12:00:00"), None),
+        (
+            job("targeted").condition("FailureTarget", "True", "12:00:00"),
+            None,
+        ),
+    ];
+    for (job, expected) in table {
+        assert_eq!(
+            finished(&job).map(|condition| condition.r#type.as_str()),
+            expected,
+            "{job:?}"
+        );
+    }
+}
