@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-use controllers_kit::{Failure, Key, Resource, Written};
+use controllers_kit::{Action, Failure, Key, Resource, Written};
 use futures::{FutureExt, future::BoxFuture};
 use http::{HeaderValue, Method};
 use kubernetes_proto::{
@@ -15,12 +15,14 @@ use serde_json::Value;
 
 use crate::{
     credentials::Credentials,
+    events,
     server::{LiveItem, Refused, Sender, Server},
     write::{self, WriteRequest},
 };
 
 /// Lists that prove freshness carry metadata alone.
-const ACCEPT_METADATA_LIST: &str = "application/vnd.kubernetes.protobuf;as=PartialObjectMetadataList;g=meta.k8s.io;v=v1";
+const ACCEPT_METADATA_LIST: &str =
+    "application/vnd.kubernetes.protobuf;as=PartialObjectMetadataList;g=meta.k8s.io;v=v1";
 /// Objects in one page of such a list.
 const PAGE: usize = 1000;
 /// Pages of such a list: more objects than one owner can have made are not counted any further.
@@ -59,12 +61,32 @@ impl ApiServer {
     }
 }
 
+impl ApiServer {
+    async fn write_request(
+        &self,
+        sender: &Sender,
+        request: WriteRequest,
+    ) -> Result<Written, Refused> {
+        let method = match request.method {
+            "POST" => Method::POST,
+            "PATCH" => Method::PATCH,
+            _ => Method::DELETE,
+        };
+        let request = Request::new(method, request.path)
+            .body(request.content_type, request.body)
+            .accept(write::ACCEPT_METADATA);
+        let answer = self.send(sender, request).await?;
+        Ok(write::written(&answer.bytes))
+    }
+}
+
 /// What a failed request means.
 fn refused(error: &ApiError) -> Refused {
     let failure = match error {
         ApiError::Status(status) => write::failure(status),
         ApiError::Transport {
-            before_sending: false, ..
+            before_sending: false,
+            ..
         }
         | ApiError::Timeout { .. } => Failure::Timeout(error.to_string()),
         _ => Failure::Other(error.to_string()),
@@ -80,20 +102,22 @@ fn garbage(what: &str, error: &dyn std::fmt::Display) -> Refused {
 }
 
 impl Server for ApiServer {
-    fn write<'a>(&'a self, sender: &'a Sender, request: WriteRequest) -> BoxFuture<'a, Result<Written, Refused>> {
-        async move {
-            let method = match request.method {
-                "POST" => Method::POST,
-                "PATCH" => Method::PATCH,
-                _ => Method::DELETE,
-            };
-            let request = Request::new(method, request.path)
-                .body(request.content_type, request.body)
-                .accept(write::ACCEPT_METADATA);
-            let answer = self.send(sender, request).await?;
-            Ok(write::written(&answer.bytes))
-        }
-        .boxed()
+    fn write<'a>(
+        &'a self,
+        sender: &'a Sender,
+        action: &'a Action,
+    ) -> BoxFuture<'a, Result<Written, Refused>> {
+        self.write_request(sender, write::request(action)).boxed()
+    }
+
+    fn record<'a>(
+        &'a self,
+        sender: &'a Sender,
+        event: &'a events::Send,
+        create: bool,
+    ) -> BoxFuture<'a, Result<Written, Refused>> {
+        self.write_request(sender, write::event_request(event, create))
+            .boxed()
     }
 
     fn get<'a>(
@@ -103,7 +127,8 @@ impl Server for ApiServer {
         key: &'a Key,
     ) -> BoxFuture<'a, Result<Option<Value>, Refused>> {
         async move {
-            let request = Request::get(resource.path(&key.namespace, &key.name)).accept("application/json");
+            let request =
+                Request::get(resource.path(&key.namespace, &key.name)).accept("application/json");
             match self.send(sender, request).await {
                 Ok(answer) => serde_json::from_slice(&answer.bytes)
                     .map(Some)
@@ -135,7 +160,9 @@ impl Server for ApiServer {
                         path.push_str(&format!("&{name}={}", query_escaped(value)));
                     }
                 }
-                let answer = self.send(sender, Request::get(path).accept(ACCEPT_METADATA_LIST)).await?;
+                let answer = self
+                    .send(sender, Request::get(path).accept(ACCEPT_METADATA_LIST))
+                    .await?;
                 let list = envelope::open(&answer.bytes)
                     .and_then(|envelope| envelope::list(envelope.raw))
                     .map_err(|error| garbage("list", &error))?;
@@ -175,7 +202,9 @@ fn query_escaped(value: &str) -> String {
     let mut escaped = String::with_capacity(value.len());
     for byte in value.bytes() {
         match byte {
-            b'A'..=b'Z' | b'a'..=b'z' | b'0'..=b'9' | b'-' | b'.' | b'_' | b'~' | b'/' => escaped.push(char::from(byte)),
+            b'A'..=b'Z' | b'a'..=b'z' | b'0'..=b'9' | b'-' | b'.' | b'_' | b'~' | b'/' => {
+                escaped.push(char::from(byte))
+            }
             other => escaped.push_str(&format!("%{other:02X}")),
         }
     }
@@ -186,7 +215,13 @@ fn query_escaped(value: &str) -> String {
 pub fn header(text: &str) -> HeaderValue {
     let safe: String = text
         .chars()
-        .map(|char| if (' '..='~').contains(&char) { char } else { '?' })
+        .map(|char| {
+            if (' '..='~').contains(&char) {
+                char
+            } else {
+                '?'
+            }
+        })
         .collect();
     HeaderValue::from_str(&safe).unwrap_or_else(|_| HeaderValue::from_static("manifold"))
 }

@@ -199,7 +199,6 @@ impl Writer {
 
     async fn send(&self, sender: &Sender, action: &Action) -> Sent {
         wait_turn(&self.limiter, &*self.clock, sender).await?;
-        let request = write::request(action);
         // Asked again, last thing before the request goes out.
         if let Err(stopped) = sender.gate.admit() {
             self.limiter.with(super::limit::Bucket::give_back);
@@ -212,7 +211,7 @@ impl Writer {
                 sender.metrics.fenced();
                 return Err(NotDone::Stopped(Stopped::Fenced));
             }
-            sent = tokio::time::timeout(WRITE_TIMEOUT, self.server.write(sender, request)) => sent,
+            sent = tokio::time::timeout(WRITE_TIMEOUT, self.server.write(sender, action)) => sent,
         };
         let sent = sent.unwrap_or_else(|_| {
             Err(Refused::from(Failure::Timeout(format!(
@@ -375,11 +374,10 @@ async fn send_event(
         if gate.admit_while_frozen().is_err() {
             return false;
         }
-        let request = write::event_request(&queued.send, create);
         let sent = tokio::select! {
             biased;
             () = gate.closed() => return false,
-            sent = tokio::time::timeout(WRITE_TIMEOUT, server.write(&queued.sender, request)) => sent,
+            sent = tokio::time::timeout(WRITE_TIMEOUT, server.record(&queued.sender, &queued.send, create)) => sent,
         };
         match sent {
             Ok(Ok(_)) => return true,

@@ -3,11 +3,11 @@
 
 use std::{sync::Arc, time::Duration};
 
-use controllers_kit::{Descriptor, Failure, Key, Resource, Str, Written};
+use controllers_kit::{Action, Descriptor, Failure, Key, Resource, Str, Written};
 use futures::future::BoxFuture;
 use serde_json::Value;
 
-use crate::{gate::Gate, metrics::ControllerMetrics, write::WriteRequest};
+use crate::{events, gate::Gate, metrics::ControllerMetrics};
 
 /// In whose name a request is sent: for the User-Agent, the credentials, and the gate.
 #[derive(Clone)]
@@ -88,7 +88,16 @@ pub trait Server: Send + Sync {
     fn write<'a>(
         &'a self,
         sender: &'a Sender,
-        request: WriteRequest,
+        action: &'a Action,
+    ) -> BoxFuture<'a, Result<Written, Refused>>;
+
+    /// Records an event: creates it, or counts an earlier one up unless `create` says that it has gone. The caller asks
+    /// the gate as for a write.
+    fn record<'a>(
+        &'a self,
+        sender: &'a Sender,
+        event: &'a events::Send,
+        create: bool,
     ) -> BoxFuture<'a, Result<Written, Refused>>;
 
     /// Reads one object whole, consistently; `None` where there is none.

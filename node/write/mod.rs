@@ -141,7 +141,9 @@ pub fn written(body: &[u8]) -> Written {
         return PartialObjectMetadata::decode(envelope.raw)
             .ok()
             .and_then(|partial| partial.metadata)
-            .map_or_else(Written::default, |meta| object(meta.uid, meta.resource_version));
+            .map_or_else(Written::default, |meta| {
+                object(meta.uid, meta.resource_version)
+            });
     }
     serde_json::from_slice::<Value>(body)
         .ok()

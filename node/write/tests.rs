@@ -27,7 +27,10 @@ fn a_create_is_an_envelope_round_the_message() {
     let mut plan = Plan::nothing();
     plan.create(&pod());
     let sent = request(plan.actions().next().unwrap());
-    assert_eq!((sent.method, sent.content_type), ("POST", kubernetes_proto::envelope::PROTOBUF));
+    assert_eq!(
+        (sent.method, sent.content_type),
+        ("POST", kubernetes_proto::envelope::PROTOBUF)
+    );
     assert_eq!(
         sent.path,
         "/api/v1/namespaces/shop/pods?fieldManager=kube-controller-manager"
