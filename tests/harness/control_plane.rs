@@ -291,6 +291,11 @@ impl ControlPlane {
         self.dir.file("service-account.key")
     }
 
+    /// The file of one of its programs.
+    pub fn program(&self, program: Program) -> PathBuf {
+        self.programs.path(program)
+    }
+
     /// Process ids of all parts.
     pub fn process_ids(&self) -> Vec<u32> {
         self.parts.iter().map(Process::id).collect()

@@ -345,6 +345,11 @@ impl Replica {
         self.process.kill();
     }
 
+    /// SIGTERM, and does not wait.
+    pub fn ask_to_end(&mut self) -> Result<()> {
+        self.process.ask_to_end()
+    }
+
     /// SIGTERM, then waits for the end.
     pub async fn terminate(&mut self, limit: Duration) -> Result<ExitStatus> {
         self.process.terminate(limit).await
@@ -412,6 +417,11 @@ impl Replica {
     }
 }
 
+/// `/debug/shards` through a client that is already there.
+pub async fn shards(client: &Client) -> Result<Shards> {
+    get_json(client, "/debug/shards").await
+}
+
 async fn get_text(client: &Client, path: &str) -> Result<String> {
     let request = http::Request::get(path).body(Vec::new())?;
     let answer = tokio::time::timeout(ANSWER_LIMIT, client.request_text(request));
@@ -464,7 +474,7 @@ pub fn binary(profile: Profile) -> Result<PathBuf> {
     let mut command = std::process::Command::new(cargo);
     command
         .current_dir(crate::workspace_root())
-        .args(["build", "--quiet", "--package", "node", "--bin", "manifold"])
+        .args(["build", "--package", "node", "--bin", "manifold"])
         .args(["--message-format", "json-render-diagnostics"]);
     if profile == Profile::Release {
         command.arg("--release");

@@ -407,9 +407,14 @@ impl Process {
         }
     }
 
+    /// SIGTERM, and does not wait.
+    pub fn ask_to_end(&mut self) -> Result<()> {
+        self.signal(Signal::TERM)
+    }
+
     /// SIGTERM, then waits for the end; an error when that takes longer than `limit`.
     pub async fn terminate(&mut self, limit: Duration) -> Result<ExitStatus> {
-        self.signal(Signal::TERM)?;
+        self.ask_to_end()?;
         let start = Instant::now();
         loop {
             if let Some(status) = self.exited() {

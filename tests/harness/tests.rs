@@ -117,6 +117,17 @@ async fn a_control_plane_runs_a_pod_and_goes_away_without_a_trace() -> Result<()
         "single reads are its controllers' accounts'"
     );
 
+    // Upstream's manager knows none of Manifold's flags, so as a replica it ends at once.
+    let not_manifold = control_plane.program(Program::ControllerManager);
+    let fleet = control_plane.fleet().binary(not_manifold).build().await?;
+    let mut replica = fleet.start(0)?;
+    let error = format!("{:#}", replica.wait_ready(SOON).await.unwrap_err());
+    assert!(
+        error.contains("manifold-0 ended early") && error.contains("unknown flag: --replica-name"),
+        "{error}"
+    );
+    drop((fleet, replica));
+
     let children = control_plane.process_ids();
     let directory = control_plane.dir().path().to_owned();
     assert!(children.len() == 4 && children.iter().all(|pid| runs(*pid)));

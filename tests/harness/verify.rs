@@ -228,9 +228,14 @@ fn deny() -> Result<()> {
                 }
             })?;
     }
-    run(Command::new(program)
-        .current_dir(workspace_root())
-        .args(["--locked", "check", "bans", "licenses", "sources"]))
+    run(Command::new(program).current_dir(workspace_root()).args([
+        "--locked",
+        "check",
+        "--hide-inclusion-graph",
+        "bans",
+        "licenses",
+        "sources",
+    ]))
 }
 
 fn build() -> Result<String> {
