@@ -1,1 +1,59 @@
-//! harness
+//! The test bed: a real control plane, and Manifold's replicas as real processes on it.
+//!
+//! [`ControlPlane`] starts etcd, kube-apiserver, kube-scheduler and kwok from programs that
+//! [`programs`] builds once per version into a cache outside the tree. [`Fleet`] starts replicas of
+//! `manifold` and can kill, stop, pause and ask them. Whatever is started is taken down again when
+//! its value is dropped, on a panic, on Ctrl-C, and even when this process is killed: see
+//! [`process`].
+//!
+//! A test that fails by panic keeps its working directory and says where it is; so does
+//! `MANIFOLD_KEEP=1`.
+
+pub mod audit;
+pub mod certificates;
+pub mod control_plane;
+pub mod fleet;
+pub mod kubeconfig;
+pub mod metrics;
+pub mod ports;
+pub mod process;
+pub mod programs;
+pub mod progress;
+pub mod shards;
+pub mod toolchain;
+pub mod wait;
+
+pub use audit::{AuditLog, AuditRecord};
+pub use control_plane::{ControlPlane, Kcm};
+pub use fleet::{Fleet, Replica};
+pub use metrics::Metrics;
+pub use shards::Shards;
+pub use wait::until;
+
+use std::path::PathBuf;
+
+/// The root of the workspace this harness was built from.
+pub fn workspace_root() -> PathBuf {
+    let here = PathBuf::from(env!("CARGO_MANIFEST_DIR"));
+    here.ancestors().nth(2).map_or(here.clone(), PathBuf::from)
+}
+
+/// Where built programs are kept between runs: `${XDG_CACHE_HOME:-$HOME/.cache}/manifold`.
+pub fn cache_dir() -> anyhow::Result<PathBuf> {
+    let set = |name: &str| {
+        std::env::var_os(name)
+            .map(PathBuf::from)
+            .filter(|path| path.is_absolute())
+    };
+    let base = set("XDG_CACHE_HOME")
+        .or_else(|| set("HOME").map(|home| home.join(".cache")))
+        .ok_or_else(|| {
+            anyhow::anyhow!(
+                "neither XDG_CACHE_HOME nor HOME names a directory: set one, the built programs are kept there"
+            )
+        })?;
+    Ok(base.join("manifold"))
+}
+
+#[cfg(test)]
+mod tests;

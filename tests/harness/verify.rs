@@ -1,1 +1,372 @@
-fn main() {}
+//! `cargo verify`: every check and test of the project, in one go.
+//!
+//! Each step prints a heading, then whatever its tool says, then its time. The first failure ends the
+//! run and is named last. CI calls the same command.
+
+use std::fs;
+use std::io::{BufRead, BufReader, Write};
+use std::path::PathBuf;
+use std::process::{Command, ExitCode, Stdio};
+use std::time::{Duration, Instant};
+
+use anyhow::{Context, Result, bail};
+use clap::{Parser, ValueEnum};
+use harness::fleet::{self, Profile};
+use harness::programs::Programs;
+use harness::{toolchain, workspace_root};
+
+/// Pinned, so that a new release of the tool cannot change what passes.
+const CARGO_DENY: &str = "0.20.2";
+
+/// Runs all checks and tests of Manifold.
+#[derive(Debug, Parser)]
+#[command(name = "cargo verify", bin_name = "cargo verify")]
+struct Args {
+    /// Run these steps alone (may be given several times)
+    #[arg(long, value_name = "STEP")]
+    only: Vec<Step>,
+    /// List the steps and do nothing
+    #[arg(long)]
+    list: bool,
+}
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
+enum Step {
+    Toolchain,
+    Format,
+    Clippy,
+    Deny,
+    ControlPlane,
+    Build,
+    Test,
+}
+
+impl Step {
+    fn name(self) -> String {
+        self.to_possible_value()
+            .map_or_else(String::new, |value| value.get_name().to_owned())
+    }
+
+    fn heading(self) -> &'static str {
+        match self {
+            Self::Toolchain => "Rust, Go and a C compiler are there",
+            Self::Format => "cargo fmt --all --check",
+            Self::Clippy => "cargo clippy --workspace --all-targets -- -D warnings",
+            Self::Deny => "cargo deny check bans licenses sources",
+            Self::ControlPlane => "the programs of the real control plane are built",
+            Self::Build => "cargo build --release --package node --bin manifold",
+            Self::Test => "cargo test --workspace",
+        }
+    }
+
+    fn run(self) -> Result<Option<String>> {
+        match self {
+            Self::Toolchain => check_toolchain().map(Some),
+            Self::Format => cargo(&["fmt", "--all", "--check"]).map(|()| None),
+            Self::Clippy => cargo(&[
+                "clippy",
+                "--workspace",
+                "--all-targets",
+                "--",
+                "-D",
+                "warnings",
+            ])
+            .map(|()| None),
+            Self::Deny => deny().map(|()| None),
+            Self::ControlPlane => {
+                Programs::obtain().map(|programs| Some(programs.version().to_owned()))
+            }
+            Self::Build => build().map(Some),
+            Self::Test => test().map(Some),
+        }
+    }
+}
+
+fn main() -> ExitCode {
+    let args = Args::parse();
+    if args.list {
+        for step in Step::value_variants() {
+            println!("{:14} {}", step.name(), step.heading());
+        }
+        return ExitCode::SUCCESS;
+    }
+    let chosen: Vec<Step> = Step::value_variants()
+        .iter()
+        .copied()
+        .filter(|step| args.only.is_empty() || args.only.contains(step))
+        .collect();
+    let start = Instant::now();
+    let mut done = Vec::new();
+    for (index, step) in chosen.iter().enumerate() {
+        say(&format!(
+            "\n[{}/{}] {}: {}",
+            index + 1,
+            chosen.len(),
+            step.name(),
+            step.heading()
+        ));
+        let since = Instant::now();
+        let result = step.run();
+        let took = since.elapsed();
+        match result {
+            Ok(note) => done.push((*step, took, note.unwrap_or_default())),
+            Err(error) => {
+                summarise(&done);
+                say(&format!(
+                    "verify: {} FAILED after {}: {error:#}",
+                    step.name(),
+                    seconds(took)
+                ));
+                say(&format!(
+                    "again, this step alone: cargo verify --only {}",
+                    step.name()
+                ));
+                return ExitCode::FAILURE;
+            }
+        }
+    }
+    summarise(&done);
+    say(&format!(
+        "verify: all {} steps passed in {}",
+        done.len(),
+        seconds(start.elapsed())
+    ));
+    ExitCode::SUCCESS
+}
+
+fn summarise(done: &[(Step, Duration, String)]) {
+    say("");
+    for (step, took, note) in done {
+        say(&format!(
+            "  {:14} {:>8}  {note}",
+            step.name(),
+            seconds(*took)
+        ));
+    }
+}
+
+fn seconds(time: Duration) -> String {
+    format!("{:.1} s", time.as_secs_f64())
+}
+
+/// One line to stdout at once, so that it stands in order with what the tools print.
+fn say(line: &str) {
+    println!("{line}");
+    // Who reads the output may have gone; the exit code still tells.
+    let _ = std::io::stdout().flush();
+}
+
+fn check_toolchain() -> Result<String> {
+    let rust = toolchain::rust()?;
+    let c = toolchain::c_compiler()?;
+    let go = toolchain::go()?;
+    for component in ["fmt", "clippy"] {
+        let there = cargo_command()
+            .args([component, "--version"])
+            .output()
+            .is_ok_and(|output| output.status.success());
+        if !there {
+            bail!(
+                "cargo {component} is missing: install it with `rustup component add rustfmt clippy`"
+            );
+        }
+    }
+    Ok(format!("{rust}, {go}, {}", c.display()))
+}
+
+fn cargo_command() -> Command {
+    let mut command = Command::new(std::env::var_os("CARGO").unwrap_or_else(|| "cargo".into()));
+    command.current_dir(workspace_root());
+    command
+}
+
+fn cargo(args: &[&str]) -> Result<()> {
+    run(cargo_command().args(args))
+}
+
+fn run(command: &mut Command) -> Result<()> {
+    let program = command.get_program().to_string_lossy().into_owned();
+    let status = command
+        .status()
+        .with_context(|| format!("starting {program}"))?;
+    if !status.success() {
+        bail!("its tool ended with {status}");
+    }
+    Ok(())
+}
+
+/// cargo-deny is a tool, not a dependency: it lies in the cache, built once.
+fn deny() -> Result<()> {
+    let root = harness::cache_dir()?
+        .join("tools")
+        .join(format!("cargo-deny-{CARGO_DENY}"));
+    let program = root.join("bin/cargo-deny");
+    if !program.is_file() {
+        say(&format!(
+            "cargo-deny {CARGO_DENY} is not there yet: building it into the cache, once"
+        ));
+        fs::create_dir_all(&root).with_context(|| format!("making {}", root.display()))?;
+        cargo_command()
+            .args([
+                "install",
+                "cargo-deny",
+                "--locked",
+                "--version",
+                CARGO_DENY,
+                "--root",
+            ])
+            .arg(&root)
+            // Its objects are of no use afterwards; the workspace's target directory stays clean.
+            .env_remove("CARGO_TARGET_DIR")
+            .status()
+            .context("starting cargo install")
+            .and_then(|status| {
+                if status.success() {
+                    Ok(())
+                } else {
+                    bail!("cargo-deny could not be installed ({status})")
+                }
+            })?;
+    }
+    run(Command::new(program).current_dir(workspace_root()).args([
+        "--locked",
+        "check",
+        "--hide-inclusion-graph",
+        "bans",
+        "licenses",
+        "sources",
+    ]))
+}
+
+fn build() -> Result<String> {
+    cargo(&[
+        "build",
+        "--release",
+        "--package",
+        "node",
+        "--bin",
+        "manifold",
+    ])?;
+    let program = released_program()?;
+    let size = program.metadata().context("the built program")?.len();
+    Ok(format!("{:.1} MB", size as f64 / 1e6))
+}
+
+/// Nothing is built here when the step before has run.
+fn released_program() -> Result<PathBuf> {
+    fleet::binary(Profile::Release)
+}
+
+/// Tests run on the released program: what users get, and much faster on the real control plane.
+fn test() -> Result<String> {
+    let program = released_program()?;
+    let mut counts = Counts::default();
+    let status = run_and_read(
+        cargo_command()
+            .args(["test", "--workspace"])
+            .env("MANIFOLD_BIN", &program),
+        |line| counts.read(line),
+    )?;
+    if !status {
+        bail!("tests failed ({counts})");
+    }
+    Ok(counts.to_string())
+}
+
+/// Runs a command; passes its stdout on line by line, each of which `each` sees too.
+fn run_and_read(command: &mut Command, mut each: impl FnMut(&str)) -> Result<bool> {
+    let mut child = command
+        .stdout(Stdio::piped())
+        .spawn()
+        .context("starting cargo")?;
+    let stdout = child.stdout.take().context("cargo has no output")?;
+    for line in BufReader::new(stdout).split(b'\n') {
+        let line = line.context("reading cargo's output")?;
+        let line = String::from_utf8_lossy(&line);
+        each(&line);
+        say(&line);
+    }
+    Ok(child.wait().context("waiting for cargo")?.success())
+}
+
+#[derive(Debug, Default, PartialEq, Eq)]
+struct Counts {
+    passed: u64,
+    failed: u64,
+    ignored: u64,
+}
+
+impl Counts {
+    /// Adds up cargo's `test result:` lines.
+    fn read(&mut self, line: &str) {
+        let Some(rest) = line.strip_prefix("test result: ") else {
+            return;
+        };
+        for part in rest.split([';', '.']) {
+            let mut words = part.split_whitespace();
+            let (Some(count), Some(what)) = (words.next(), words.next()) else {
+                continue;
+            };
+            let Ok(count) = count.parse::<u64>() else {
+                continue;
+            };
+            match what {
+                "passed" => self.passed += count,
+                "failed" => self.failed += count,
+                "ignored" => self.ignored += count,
+                _ => {}
+            }
+        }
+    }
+}
+
+impl std::fmt::Display for Counts {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        write!(
+            f,
+            "{} passed, {} failed, {} ignored",
+            self.passed, self.failed, self.ignored
+        )
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn cargos_result_lines_are_added_up() {
+        let mut counts = Counts::default();
+        for line in [
+            "running 3 tests",
+            "test result: ok. 2 passed; 0 failed; 1 ignored; 0 measured; 4 filtered out; finished in 6.63s",
+            "test result: FAILED. 5 passed; 1 failed; 0 ignored; 0 measured; 0 filtered out; finished in 0.00s",
+            "test result of a test that prints: 9 passed",
+        ] {
+            counts.read(line);
+        }
+        assert_eq!(
+            counts,
+            Counts {
+                passed: 7,
+                failed: 1,
+                ignored: 1
+            }
+        );
+    }
+
+    #[test]
+    fn steps_are_known_by_the_names_that_list_prints() {
+        for step in Step::value_variants() {
+            let args = Args::try_parse_from(["verify", "--only", &step.name()]).unwrap();
+            assert_eq!(args.only, [*step]);
+        }
+        let error = Args::try_parse_from(["verify", "--only", "tests"])
+            .unwrap_err()
+            .to_string();
+        assert!(
+            error.contains("'tests'") && error.contains("similar value exists: 'test'"),
+            "{error}"
+        );
+    }
+}

@@ -1,0 +1,790 @@
+//! A real control plane on free loopback ports.
+//!
+//! etcd, kube-apiserver (TLS, RBAC and Node authorisation, audit log, service-account issuer,
+//! front-proxy certificates for aggregated APIs), kube-scheduler, and kwok as the kubelets of some
+//! fake nodes. kube-controller-manager does not run unless a test asks for it: the service accounts,
+//! root certificates and pods are Manifold's to make.
+
+use std::collections::BTreeMap;
+use std::net::{Ipv4Addr, TcpStream};
+use std::path::{Path, PathBuf};
+use std::process::Stdio;
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+use anyhow::{Context, Result, anyhow, bail, ensure};
+use futures::future::try_join_all;
+use k8s_openapi::api::core::v1::{Namespace, Node};
+use k8s_openapi::apimachinery::pkg::api::resource::Quantity;
+use kube::api::{ListParams, Patch, PatchParams, PostParams};
+use kube::{Api, Client, Config};
+use serde_json::json;
+use tokio::io::AsyncWriteExt;
+use tokio::sync::OnceCell;
+
+use crate::audit::AuditLog;
+use crate::certificates::{Authority, Identity, signing_key};
+use crate::fleet::FleetBuilder;
+use crate::metrics::Metrics;
+use crate::process::{Process, Spec, WorkDir};
+use crate::programs::{Program, Programs};
+use crate::progress::Steps;
+use crate::wait::until;
+use crate::{kubeconfig, ports};
+
+/// Fake nodes, unless told otherwise.
+const NODES: usize = 5;
+/// Pods that fit on a node, as a kubelet says by default.
+const PODS_PER_NODE: usize = 110;
+/// Starts with fresh ports before a collision is an error.
+const ATTEMPTS: usize = 3;
+/// For each thing awaited at the start: about 20 times what it takes on two idle cores, because
+/// several control planes may start on them at once.
+const START_LIMIT: Duration = Duration::from_secs(120);
+/// Between two looks at something awaited.
+const POLL: Duration = Duration::from_millis(50);
+/// Addresses of Services.
+const SERVICE_CIDR: &str = "10.96.0.0/16";
+/// Requests a second that the scheduler may send: no limit that a test could reach.
+const UNLIMITED_QPS: u32 = 5_000;
+const ISSUER: &str = "https://kubernetes.default.svc.cluster.local";
+const FRONT_PROXY: &str = "front-proxy-client";
+const NOT_READY_TAINT: &str = "node.kubernetes.io/not-ready";
+/// Managers run as this user, as upstream's does.
+const MANAGER: &str = "system:kube-controller-manager";
+
+/// Metadata of everything but reads of the parts that are not under test: their lists and watches
+/// would be most of the file.
+const AUDIT_POLICY: &str = r#"
+apiVersion: audit.k8s.io/v1
+kind: Policy
+omitStages: ["RequestReceived"]
+rules:
+- level: None
+  users: ["system:kube-scheduler", "system:apiserver", "kwok"]
+  verbs: ["get", "list", "watch"]
+- level: None
+  nonResourceURLs: ["/healthz*", "/readyz*", "/livez*", "/version", "/openapi*"]
+- level: Metadata
+"#;
+
+/// How the control plane shall be.
+#[derive(Debug, Clone)]
+pub struct Builder {
+    nodes: usize,
+    pods_per_node: usize,
+    api_server_args: Vec<String>,
+    audit_policy: String,
+}
+
+impl Default for Builder {
+    fn default() -> Self {
+        Self {
+            nodes: NODES,
+            pods_per_node: PODS_PER_NODE,
+            api_server_args: Vec::new(),
+            audit_policy: AUDIT_POLICY.to_owned(),
+        }
+    }
+}
+
+impl Builder {
+    /// Number of fake nodes.
+    #[must_use]
+    pub fn nodes(mut self, nodes: usize) -> Self {
+        self.nodes = nodes;
+        self
+    }
+
+    /// Pods that fit on each.
+    #[must_use]
+    pub fn pods_per_node(mut self, pods: usize) -> Self {
+        self.pods_per_node = pods;
+        self
+    }
+
+    /// One more argument of kube-apiserver.
+    #[must_use]
+    pub fn api_server_arg(mut self, arg: impl Into<String>) -> Self {
+        self.api_server_args.push(arg.into());
+        self
+    }
+
+    /// Another audit policy, in YAML.
+    #[must_use]
+    pub fn audit_policy(mut self, yaml: impl Into<String>) -> Self {
+        self.audit_policy = yaml.into();
+        self
+    }
+
+    /// Builds the programs if need be, starts everything, and returns when all nodes are ready.
+    pub async fn start(self) -> Result<ControlPlane> {
+        let programs = tokio::task::spawn_blocking(Programs::obtain)
+            .await
+            .context("building the control plane")??;
+        let mut attempt = 1;
+        loop {
+            let mut steps = Steps::new("control plane", 4);
+            match self.start_once(&programs, &mut steps).await {
+                Ok(control_plane) => {
+                    steps.finish(&format!(
+                        "{} is up, {} nodes ready",
+                        programs.version(),
+                        self.nodes
+                    ));
+                    return Ok(control_plane);
+                }
+                Err(error)
+                    if attempt < ATTEMPTS
+                        && format!("{error:#}").contains("address already in use") =>
+                {
+                    eprintln!("control plane: a port was taken meanwhile, trying others");
+                    attempt += 1;
+                }
+                Err(error) => return Err(error.context("starting the control plane")),
+            }
+        }
+    }
+
+    async fn start_once(&self, programs: &Programs, steps: &mut Steps) -> Result<ControlPlane> {
+        let dir = Arc::new(WorkDir::new()?);
+        let files = Files::write(&dir, &self.audit_policy)?;
+        let etcd_port = ports::free()?;
+
+        steps.begin("awaiting etcd");
+        let mut etcd = start_etcd(programs, &dir, etcd_port)?;
+        until("etcd listens", START_LIMIT, POLL, || async {
+            Ok(TcpStream::connect((Ipv4Addr::LOCALHOST, etcd_port)).ok())
+        })
+        .await
+        .or_else(|error| etcd.check().and(Err(error)))?;
+
+        steps.begin("awaiting kube-apiserver");
+        let mut api_server = self.start_api_server(programs, &dir, &files, etcd_port)?;
+        let client = kubeconfig::client(&files.admin).await?;
+        await_ready(&client, &mut [&mut etcd, &mut api_server]).await?;
+
+        steps.begin("awaiting the nodes");
+        let scheduler = start_scheduler(programs, &dir, &files)?;
+        let kwok = start_kwok(programs, &dir, &files)?;
+        let mut control_plane = ControlPlane {
+            parts: vec![kwok, scheduler, api_server, etcd],
+            programs: programs.clone(),
+            files,
+            dir,
+        };
+        control_plane
+            .add_nodes(&client, "node", self.nodes, self.pods_per_node)
+            .await?;
+        control_plane.await_nodes(&client).await?;
+
+        steps.begin("applying deploy/rbac");
+        control_plane.apply_rbac().await?;
+        Ok(control_plane)
+    }
+
+    fn start_api_server(
+        &self,
+        programs: &Programs,
+        dir: &Arc<WorkDir>,
+        files: &Files,
+        etcd_port: u16,
+    ) -> Result<Process> {
+        let file = |name: &str| dir.file(name).display().to_string();
+        let mut args: Vec<String> = [
+            ("etcd-servers", format!("http://127.0.0.1:{etcd_port}")),
+            ("bind-address", "127.0.0.1".into()),
+            ("secure-port", files.port.to_string()),
+            ("advertise-address", "127.0.0.1".into()),
+            // The Service `kubernetes` would point at a loopback address, which its endpoints may not hold.
+            ("endpoint-reconciler-type", "none".into()),
+            ("tls-cert-file", file("apiserver.crt")),
+            ("tls-private-key-file", file("apiserver.key")),
+            ("client-ca-file", file("ca.crt")),
+            ("authorization-mode", "Node,RBAC".into()),
+            ("enable-bootstrap-token-auth", "false".into()),
+            ("service-account-issuer", ISSUER.into()),
+            ("service-account-key-file", file("service-account.pub")),
+            (
+                "service-account-signing-key-file",
+                file("service-account.key"),
+            ),
+            ("service-cluster-ip-range", SERVICE_CIDR.into()),
+            ("requestheader-client-ca-file", file("front-proxy-ca.crt")),
+            ("requestheader-allowed-names", FRONT_PROXY.into()),
+            ("requestheader-username-headers", "X-Remote-User".into()),
+            ("requestheader-group-headers", "X-Remote-Group".into()),
+            (
+                "requestheader-extra-headers-prefix",
+                "X-Remote-Extra-".into(),
+            ),
+            ("proxy-client-cert-file", file("front-proxy-client.crt")),
+            ("proxy-client-key-file", file("front-proxy-client.key")),
+            ("enable-aggregator-routing", "true".into()),
+            ("allow-privileged", "true".into()),
+            ("audit-policy-file", file("audit-policy.yaml")),
+            ("audit-log-path", file("audit.log")),
+            ("audit-log-format", "json".into()),
+        ]
+        .map(|(name, value)| format!("--{name}={value}"))
+        .into();
+        args.extend(self.api_server_args.iter().cloned());
+        spawn(programs, dir, Program::ApiServer, args)
+    }
+}
+
+/// A running control plane. Dropping it kills every part and removes its files.
+#[derive(Debug)]
+pub struct ControlPlane {
+    /// Dropped, and so killed, in this order.
+    parts: Vec<Process>,
+    programs: Programs,
+    files: Files,
+    dir: Arc<WorkDir>,
+}
+
+impl ControlPlane {
+    /// With 5 nodes and nothing special.
+    pub fn builder() -> Builder {
+        Builder::default()
+    }
+
+    /// One that all tests of this process share, for those that only need a namespace of their own.
+    /// It is never dropped: the watchdog takes it down when the process ends.
+    pub async fn shared() -> Result<&'static Self> {
+        static SHARED: OnceCell<ControlPlane> = OnceCell::const_new();
+        SHARED.get_or_try_init(|| Self::builder().start()).await
+    }
+
+    /// URL of the API server.
+    pub fn url(&self) -> String {
+        self.files.url()
+    }
+
+    /// Kubernetes' version, with the `v`.
+    pub fn version(&self) -> &str {
+        self.programs.version()
+    }
+
+    /// Its working directory: logs, certificates, kubeconfigs.
+    pub fn dir(&self) -> &Arc<WorkDir> {
+        &self.dir
+    }
+
+    /// Kubeconfig of an administrator (`system:masters`).
+    pub fn admin_kubeconfig(&self) -> &Path {
+        &self.files.admin
+    }
+
+    /// Kubeconfig of the user `system:kube-controller-manager`.
+    pub fn manager_kubeconfig(&self) -> &Path {
+        &self.files.manager
+    }
+
+    /// The cluster's certificate authority, in a file.
+    pub fn ca_file(&self) -> PathBuf {
+        self.dir.file("ca.crt")
+    }
+
+    /// The private key of service-account tokens, in a file.
+    pub fn service_account_key_file(&self) -> PathBuf {
+        self.dir.file("service-account.key")
+    }
+
+    /// The file of one of its programs.
+    pub fn program(&self, program: Program) -> PathBuf {
+        self.programs.path(program)
+    }
+
+    /// Process ids of all parts.
+    pub fn process_ids(&self) -> Vec<u32> {
+        self.parts.iter().map(Process::id).collect()
+    }
+
+    /// An error with the end of the log of the first part that has died.
+    pub fn check(&mut self) -> Result<()> {
+        self.parts.iter_mut().try_for_each(Process::check)
+    }
+
+    /// SIGSTOP to the API server: it keeps its connections and answers nobody.
+    pub fn pause_api_server(&mut self) -> Result<()> {
+        self.api_server()?.pause()
+    }
+
+    /// SIGCONT to the API server.
+    pub fn resume_api_server(&mut self) -> Result<()> {
+        self.api_server()?.resume()
+    }
+
+    fn api_server(&mut self) -> Result<&mut Process> {
+        self.parts
+            .iter_mut()
+            .find(|part| part.name() == Program::ApiServer.name())
+            .context("no kube-apiserver")
+    }
+
+    /// A client as administrator, new each time: connections belong to the runtime of one test.
+    pub async fn client(&self) -> Result<Client> {
+        kubeconfig::client(&self.files.admin).await
+    }
+
+    /// A client as another user; the certificate is made on the spot.
+    pub async fn client_as(&self, user: &str, group: Option<&str>) -> Result<Client> {
+        let identity = self.files.authority.client(user, group)?;
+        let kubeconfig = self.files.kubeconfig(user, &identity)?;
+        let name = format!("client-{:08x}.kubeconfig", rand::random::<u32>());
+        kubeconfig::client(&self.dir.write(&name, kubeconfig)?).await
+    }
+
+    /// Makes a namespace whose name begins so; returns the whole name.
+    pub async fn namespace(&self, prefix: &str) -> Result<String> {
+        let name = format!("{prefix}-{:08x}", rand::random::<u32>());
+        let namespaces: Api<Namespace> = Api::all(self.client().await?);
+        let namespace = serde_json::from_value(json!({"metadata": {"name": name}}))?;
+        namespaces
+            .create(&PostParams::default(), &namespace)
+            .await
+            .with_context(|| format!("making the namespace {name}"))?;
+        Ok(name)
+    }
+
+    /// Adds fake nodes `<prefix>-0` and so on; kwok makes them ready.
+    pub async fn add_nodes(
+        &self,
+        client: &Client,
+        prefix: &str,
+        count: usize,
+        pods: usize,
+    ) -> Result<()> {
+        let nodes: Api<Node> = Api::all(client.clone());
+        let create = |index: usize| {
+            let nodes = nodes.clone();
+            async move {
+                let name = format!("{prefix}-{index}");
+                let node = serde_json::from_value(json!({
+                    "metadata": {
+                        "name": name,
+                        "labels": {
+                            "kubernetes.io/hostname": name,
+                            "kubernetes.io/os": "linux",
+                            "kubernetes.io/arch": "amd64",
+                            "type": "kwok",
+                        },
+                    },
+                    "status": {
+                        "capacity": {"cpu": "64", "memory": "256Gi", "pods": pods.to_string()},
+                        "allocatable": {"cpu": "64", "memory": "256Gi", "pods": pods.to_string()},
+                    },
+                }))?;
+                nodes
+                    .create(&PostParams::default(), &node)
+                    .await
+                    .with_context(|| format!("making the node {name}"))?;
+                anyhow::Ok(())
+            }
+        };
+        try_join_all((0..count).map(create)).await?;
+        Ok(())
+    }
+
+    /// Waits until every node is ready, and then does what only node-lifecycle would: it takes away
+    /// the taint that admission puts on each new node.
+    pub async fn await_nodes(&mut self, client: &Client) -> Result<()> {
+        let nodes: Api<Node> = Api::all(client.clone());
+        let ready = until("all nodes are ready", START_LIMIT, POLL, || async {
+            let list = nodes.list(&ListParams::default()).await?.items;
+            let waiting: Vec<String> = list
+                .iter()
+                .filter(|node| !is_ready(node))
+                .map(name_of)
+                .collect();
+            ensure!(waiting.is_empty(), "not ready: {}", waiting.join(", "));
+            Ok(Some(list))
+        })
+        .await;
+        let ready = match ready {
+            Ok(ready) => ready,
+            Err(error) => return self.check().and(Err(error)),
+        };
+        let untaint = |node: Node| {
+            let nodes = nodes.clone();
+            async move {
+                let spec = node.spec.clone().unwrap_or_default();
+                let all = spec.taints.unwrap_or_default();
+                let left: Vec<_> = all
+                    .iter()
+                    .filter(|taint| taint.key != NOT_READY_TAINT)
+                    .collect();
+                if left.len() < all.len() {
+                    let patch = Patch::Merge(json!({"spec": {"taints": left}}));
+                    nodes
+                        .patch(&name_of(&node), &PatchParams::default(), &patch)
+                        .await?;
+                }
+                anyhow::Ok(())
+            }
+        };
+        try_join_all(ready.into_iter().map(untaint))
+            .await
+            .context("removing the taint of new nodes")?;
+        Ok(())
+    }
+
+    async fn apply_rbac(&self) -> Result<()> {
+        let folder = crate::workspace_root().join("deploy/rbac");
+        let holds_yaml = std::fs::read_dir(&folder).is_ok_and(|entries| {
+            entries
+                .flatten()
+                .any(|entry| entry.path().extension().is_some_and(|ext| ext == "yaml"))
+        });
+        if holds_yaml {
+            let folder = folder.display().to_string();
+            self.kubectl(&["apply", "--server-side", "-f", &folder])
+                .await?;
+        }
+        Ok(())
+    }
+
+    /// Runs kubectl as administrator; gives what it printed, or what it complained of.
+    pub async fn kubectl(&self, args: &[&str]) -> Result<String> {
+        let output = self.run_kubectl(args, None).await?;
+        if !output.status.success() {
+            bail!(
+                "kubectl {} ({}): {}",
+                args.join(" "),
+                output.status,
+                String::from_utf8_lossy(&output.stderr).trim()
+            );
+        }
+        Ok(String::from_utf8_lossy(&output.stdout).into_owned())
+    }
+
+    /// `kubectl <args> -f -` with this text as its input.
+    pub async fn kubectl_with_input(&self, args: &[&str], input: &str) -> Result<String> {
+        let mut all = args.to_vec();
+        all.extend(["-f", "-"]);
+        let output = self.run_kubectl(&all, Some(input)).await?;
+        ensure!(
+            output.status.success(),
+            "kubectl {} ({}): {}",
+            all.join(" "),
+            output.status,
+            String::from_utf8_lossy(&output.stderr).trim()
+        );
+        Ok(String::from_utf8_lossy(&output.stdout).into_owned())
+    }
+
+    async fn run_kubectl(
+        &self,
+        args: &[&str],
+        input: Option<&str>,
+    ) -> Result<std::process::Output> {
+        let mut child = tokio::process::Command::new(self.programs.path(Program::Kubectl))
+            .arg("--kubeconfig")
+            .arg(&self.files.admin)
+            .arg("--cache-dir")
+            .arg(self.dir.file("kubectl-cache"))
+            .args(args)
+            .env_remove("KUBECONFIG")
+            .stdin(if input.is_some() {
+                Stdio::piped()
+            } else {
+                Stdio::null()
+            })
+            .stdout(Stdio::piped())
+            .stderr(Stdio::piped())
+            .kill_on_drop(true)
+            .spawn()
+            .context("starting kubectl")?;
+        if let (Some(mut stdin), Some(input)) = (child.stdin.take(), input) {
+            stdin
+                .write_all(input.as_bytes())
+                .await
+                .context("writing to kubectl")?;
+        }
+        child
+            .wait_with_output()
+            .await
+            .context("waiting for kubectl")
+    }
+
+    /// The audit log, from its beginning.
+    pub fn audit(&self) -> AuditLog {
+        AuditLog::open(&self.dir.file("audit.log"))
+    }
+
+    /// A fleet of replicas on this control plane.
+    pub fn fleet(&self) -> FleetBuilder {
+        FleetBuilder::on_control_plane(self)
+    }
+
+    /// Starts upstream's kube-controller-manager as the peer, and waits until it is healthy.
+    pub async fn start_kcm(&self, flags: &[&str]) -> Result<Kcm> {
+        let port = ports::free()?;
+        let file = |name: &str| self.dir.file(name).display().to_string();
+        let kubeconfig = self.files.manager.display().to_string();
+        let mut args: Vec<String> = [
+            ("kubeconfig", kubeconfig.clone()),
+            ("authentication-kubeconfig", kubeconfig.clone()),
+            ("authorization-kubeconfig", kubeconfig),
+            ("bind-address", "127.0.0.1".into()),
+            ("secure-port", port.to_string()),
+            ("tls-cert-file", file("manager.crt")),
+            ("tls-private-key-file", file("manager.key")),
+            ("client-ca-file", file("ca.crt")),
+            ("root-ca-file", file("ca.crt")),
+            (
+                "service-account-private-key-file",
+                file("service-account.key"),
+            ),
+            ("cluster-signing-cert-file", file("ca.crt")),
+            ("cluster-signing-key-file", file("ca.key")),
+            ("use-service-account-credentials", "true".into()),
+        ]
+        .map(|(name, value)| format!("--{name}={value}"))
+        .into();
+        args.extend(flags.iter().map(|flag| (*flag).to_owned()));
+        let process = spawn(&self.programs, &self.dir, Program::ControllerManager, args)?;
+        let mut kcm = Kcm {
+            viewer: self.viewer(port).await?,
+            process,
+            _dir: Arc::clone(&self.dir),
+        };
+        let client = Client::try_from(kcm.viewer.clone())?;
+        let healthy = until(
+            "kube-controller-manager is healthy",
+            START_LIMIT,
+            POLL,
+            || async {
+                let request = http::Request::get("/healthz").body(Vec::new())?;
+                Ok(Some(client.request_text(request).await?))
+            },
+        )
+        .await;
+        match healthy {
+            Ok(_) => Ok(kcm),
+            Err(error) => kcm.process.check().and(Err(error)),
+        }
+    }
+
+    /// How an administrator reaches another server of this cluster on loopback.
+    async fn viewer(&self, port: u16) -> Result<Config> {
+        let mut config = kubeconfig::load(&self.files.admin).await?;
+        config.cluster_url = format!("https://127.0.0.1:{port}").parse()?;
+        Ok(config)
+    }
+
+    /// The authority that signed the servers' and users' certificates.
+    pub fn authority(&self) -> &Arc<Authority> {
+        &self.files.authority
+    }
+}
+
+/// A running kube-controller-manager. Dropping it kills it.
+#[derive(Debug)]
+pub struct Kcm {
+    process: Process,
+    viewer: Config,
+    _dir: Arc<WorkDir>,
+}
+
+impl Kcm {
+    /// The process: its id, log, `kill`, `terminate`, `pause`.
+    pub fn process(&mut self) -> &mut Process {
+        &mut self.process
+    }
+
+    /// A scrape of `/metrics`.
+    pub async fn metrics(&self) -> Result<Metrics> {
+        let request = http::Request::get("/metrics").body(Vec::new())?;
+        let client = Client::try_from(self.viewer.clone())?;
+        let text = client.request_text(request).await;
+        Ok(Metrics::parse(
+            &text.context("kube-controller-manager's /metrics")?,
+        ))
+    }
+}
+
+/// Certificates, keys and kubeconfigs.
+#[derive(Debug)]
+struct Files {
+    port: u16,
+    authority: Arc<Authority>,
+    admin: PathBuf,
+    manager: PathBuf,
+    scheduler: PathBuf,
+    kwok: PathBuf,
+}
+
+impl Files {
+    fn write(dir: &WorkDir, audit_policy: &str) -> Result<Self> {
+        let authority = Arc::new(Authority::new("manifold-test-ca")?);
+        let front_proxy = Authority::new("manifold-test-front-proxy-ca")?;
+        let (private, public) = signing_key()?;
+        dir.write("ca.crt", authority.certificate())?;
+        dir.write("ca.key", &authority.identity().key)?;
+        dir.write("front-proxy-ca.crt", front_proxy.certificate())?;
+        dir.write("service-account.key", private)?;
+        dir.write("service-account.pub", public)?;
+        dir.write("audit-policy.yaml", audit_policy)?;
+        let names = [
+            "localhost",
+            "kubernetes",
+            "kubernetes.default",
+            "kubernetes.default.svc",
+            "kubernetes.default.svc.cluster.local",
+        ];
+        let pairs = [
+            ("apiserver", authority.server("kube-apiserver", &names)?),
+            (
+                "manager",
+                authority.server("kube-controller-manager", &["localhost"])?,
+            ),
+            (FRONT_PROXY, front_proxy.client(FRONT_PROXY, None)?),
+        ];
+        for (name, identity) in pairs {
+            dir.write(&format!("{name}.crt"), identity.certificate)?;
+            dir.write(&format!("{name}.key"), identity.key)?;
+        }
+        let mut files = Self {
+            port: ports::free()?,
+            authority,
+            admin: PathBuf::new(),
+            manager: PathBuf::new(),
+            scheduler: PathBuf::new(),
+            kwok: PathBuf::new(),
+        };
+        let user = |file: &str, user: &str, group: Option<&str>| {
+            let identity = files.authority.client(user, group)?;
+            dir.write(file, files.kubeconfig(user, &identity)?)
+        };
+        let admin = user(
+            "admin.kubeconfig",
+            "manifold-test-admin",
+            Some("system:masters"),
+        )?;
+        let manager = user("controller-manager.kubeconfig", MANAGER, None)?;
+        let scheduler = user("scheduler.kubeconfig", "system:kube-scheduler", None)?;
+        let kwok = user("kwok.kubeconfig", "kwok", Some("system:masters"))?;
+        (files.admin, files.manager) = (admin, manager);
+        (files.scheduler, files.kwok) = (scheduler, kwok);
+        Ok(files)
+    }
+
+    fn url(&self) -> String {
+        format!("https://127.0.0.1:{}", self.port)
+    }
+
+    fn kubeconfig(&self, user: &str, identity: &Identity) -> Result<String> {
+        kubeconfig::render(&self.url(), self.authority.certificate(), user, identity)
+    }
+}
+
+fn spawn(
+    programs: &Programs,
+    dir: &WorkDir,
+    program: Program,
+    args: Vec<String>,
+) -> Result<Process> {
+    Process::spawn(&Spec {
+        name: program.name().to_owned(),
+        program: programs.path(program),
+        args,
+        env: Vec::new(),
+        log: dir.file(&format!("{}.log", program.name())),
+    })
+}
+
+fn start_etcd(programs: &Programs, dir: &WorkDir, port: u16) -> Result<Process> {
+    // A single member talks to no peer, so its peer port may be any.
+    let args = [
+        ("name", "manifold".to_owned()),
+        ("data-dir", dir.file("etcd").display().to_string()),
+        ("listen-client-urls", format!("http://127.0.0.1:{port}")),
+        ("advertise-client-urls", format!("http://127.0.0.1:{port}")),
+        ("listen-peer-urls", "http://127.0.0.1:0".to_owned()),
+        (
+            "initial-advertise-peer-urls",
+            "http://127.0.0.1:0".to_owned(),
+        ),
+        ("initial-cluster", "manifold=http://127.0.0.1:0".to_owned()),
+        ("unsafe-no-fsync", "true".to_owned()),
+        ("log-level", "warn".to_owned()),
+    ]
+    .map(|(name, value)| format!("--{name}={value}"));
+    spawn(programs, dir, Program::Etcd, args.into())
+}
+
+fn start_scheduler(programs: &Programs, dir: &WorkDir, files: &Files) -> Result<Process> {
+    let config = json!({
+        "apiVersion": "kubescheduler.config.k8s.io/v1",
+        "kind": "KubeSchedulerConfiguration",
+        "leaderElection": {"leaderElect": false},
+        "clientConnection": {
+            "kubeconfig": files.scheduler,
+            "qps": UNLIMITED_QPS,
+            "burst": UNLIMITED_QPS,
+        },
+    });
+    let config = dir.write("scheduler.yaml", serde_yaml::to_string(&config)?)?;
+    let args = vec![
+        format!("--config={}", config.display()),
+        // It serves nobody: no port, and nothing to authenticate.
+        "--secure-port=0".to_owned(),
+    ];
+    spawn(programs, dir, Program::Scheduler, args)
+}
+
+fn start_kwok(programs: &Programs, dir: &WorkDir, files: &Files) -> Result<Process> {
+    let mut args = vec![
+        format!("--kubeconfig={}", files.kwok.display()),
+        "--manage-all-nodes=true".to_owned(),
+        "--node-lease-duration-seconds=40".to_owned(),
+        // All nodes share the range; addresses repeat when it is used up, which no test minds.
+        "--cidr=10.244.0.0/16".to_owned(),
+        "--node-ip=127.0.0.1".to_owned(),
+    ];
+    for stage in programs.stages()? {
+        args.push(format!("--config={}", stage.display()));
+    }
+    spawn(programs, dir, Program::Kwok, args)
+}
+
+async fn await_ready(client: &Client, parts: &mut [&mut Process]) -> Result<()> {
+    let started = Instant::now();
+    loop {
+        let request = http::Request::get("/readyz").body(Vec::new())?;
+        let answer = client.request_text(request).await;
+        for part in parts.iter_mut() {
+            part.check()?;
+        }
+        match answer {
+            Ok(_) => return Ok(()),
+            Err(error) if started.elapsed() > START_LIMIT => {
+                return Err(anyhow!(error)
+                    .context(format!("kube-apiserver is not ready after {START_LIMIT:?}")));
+            }
+            Err(_) => tokio::time::sleep(POLL).await,
+        }
+    }
+}
+
+fn name_of(node: &Node) -> String {
+    node.metadata.name.clone().unwrap_or_default()
+}
+
+fn is_ready(node: &Node) -> bool {
+    let status = node.status.as_ref();
+    let ready = status
+        .and_then(|status| status.conditions.as_ref())
+        .is_some_and(|conditions| {
+            conditions
+                .iter()
+                .any(|condition| condition.type_ == "Ready" && condition.status == "True")
+        });
+    let none: BTreeMap<String, Quantity> = BTreeMap::new();
+    let allocatable = status
+        .and_then(|status| status.allocatable.as_ref())
+        .unwrap_or(&none);
+    ready && allocatable.contains_key("pods")
+}

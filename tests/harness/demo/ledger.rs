@@ -1,0 +1,97 @@
+//! Keeps book of the pods: how many there are, how many are ready, and whether any was made that
+//! nobody wanted.
+
+use std::collections::{BTreeMap, BTreeSet};
+
+use k8s_openapi::api::apps::v1::ReplicaSet;
+use k8s_openapi::api::core::v1::Pod;
+
+/// Pods and ReplicaSets of the workload, from its beginning.
+#[derive(Debug, Default)]
+pub(crate) struct Ledger {
+    /// Ready or not, by uid.
+    pods: BTreeMap<String, bool>,
+    /// Every pod there ever was, by the uid of its ReplicaSet.
+    created: BTreeMap<String, BTreeSet<String>>,
+    /// The most pods that each ReplicaSet ever asked for.
+    asked: BTreeMap<String, i64>,
+}
+
+impl Ledger {
+    /// A ReplicaSet as it is now.
+    pub(crate) fn replica_set(&mut self, set: &ReplicaSet) {
+        let uid = set.metadata.uid.clone().unwrap_or_default();
+        let replicas = set
+            .spec
+            .as_ref()
+            .and_then(|spec| spec.replicas)
+            .unwrap_or(1);
+        let most = self.asked.entry(uid).or_default();
+        *most = (*most).max(replicas.into());
+    }
+
+    /// A pod as it is now.
+    pub(crate) fn pod(&mut self, pod: &Pod) {
+        let uid = pod.metadata.uid.clone().unwrap_or_default();
+        let owner = pod
+            .metadata
+            .owner_references
+            .iter()
+            .flatten()
+            .find(|owner| owner.controller == Some(true))
+            .map_or_else(String::new, |owner| owner.uid.clone());
+        self.created.entry(owner).or_default().insert(uid.clone());
+        let conditions = pod
+            .status
+            .as_ref()
+            .and_then(|status| status.conditions.as_ref());
+        let ready = conditions
+            .into_iter()
+            .flatten()
+            .any(|condition| condition.type_ == "Ready" && condition.status == "True");
+        // One that is being deleted is no longer of use to anybody.
+        self.pods
+            .insert(uid, ready && pod.metadata.deletion_timestamp.is_none());
+    }
+
+    /// A pod that is no more.
+    pub(crate) fn pod_gone(&mut self, pod: &Pod) {
+        // It may have come and gone between two looks.
+        self.pod(pod);
+        self.pods
+            .remove(pod.metadata.uid.as_deref().unwrap_or_default());
+    }
+
+    /// What is there is told anew; what was made stays in the book.
+    pub(crate) fn pods_anew(&mut self) {
+        self.pods.clear();
+    }
+
+    /// Pods there are.
+    pub(crate) fn present(&self) -> usize {
+        self.pods.len()
+    }
+
+    /// Those that are ready.
+    pub(crate) fn ready(&self) -> usize {
+        self.pods.values().filter(|ready| **ready).count()
+    }
+
+    /// Pods there ever were.
+    pub(crate) fn ever_created(&self) -> usize {
+        self.created.values().map(BTreeSet::len).sum()
+    }
+
+    /// Pods made beyond what was wanted. No pod of the workload ends by itself, and a ReplicaSet here
+    /// only grows or only shrinks: so each may have made as many pods as it ever asked for.
+    pub(crate) fn beyond_wanted(&self) -> usize {
+        self.created
+            .iter()
+            .map(|(set, pods)| {
+                let asked = self.asked.get(set).copied().unwrap_or(0);
+                pods.len()
+                    .saturating_sub(usize::try_from(asked).unwrap_or(0))
+            })
+            .sum()
+    }
+}

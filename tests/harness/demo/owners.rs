@@ -1,0 +1,72 @@
+//! Who owns what, as the Leases say.
+
+use std::collections::{BTreeMap, BTreeSet};
+
+use k8s_openapi::api::coordination::v1::Lease;
+
+/// Owner and epoch of each range.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub(crate) struct Owners {
+    ranges: BTreeMap<u32, (String, i32)>,
+}
+
+impl Owners {
+    /// Takes in a Lease; others than those of ranges are passed over.
+    pub(crate) fn lease(&mut self, fleet: &str, lease: &Lease) {
+        let Some(range) = range_of(fleet, lease) else {
+            return;
+        };
+        let spec = lease.spec.clone().unwrap_or_default();
+        let holder = spec.holder_identity.unwrap_or_default();
+        // `<replica>_<incarnation>`; a released Lease is nobody's.
+        let owner = holder
+            .rsplit_once('_')
+            .map_or("", |(name, _)| name)
+            .to_owned();
+        self.ranges
+            .insert(range, (owner, spec.lease_transitions.unwrap_or(0)));
+    }
+
+    /// A Lease that is no more.
+    pub(crate) fn lease_gone(&mut self, fleet: &str, lease: &Lease) {
+        if let Some(range) = range_of(fleet, lease) {
+            self.ranges.remove(&range);
+        }
+    }
+
+    /// Whether all ranges are owned by these replicas, and as evenly as can be.
+    pub(crate) fn are_spread_over(&self, ranges: u32, members: &BTreeSet<String>) -> bool {
+        let mut counts: BTreeMap<&str, u32> =
+            members.iter().map(|name| (name.as_str(), 0)).collect();
+        for (owner, _) in self.ranges.values() {
+            match counts.get_mut(owner.as_str()) {
+                Some(count) => *count += 1,
+                None => return false,
+            }
+        }
+        let (least, most) = (counts.values().min(), counts.values().max());
+        let even = least
+            .zip(most)
+            .is_some_and(|(least, most)| most - least <= 1);
+        even && u32::try_from(self.ranges.len()) == Ok(ranges)
+    }
+
+    /// Ranges whose owner is another than before.
+    pub(crate) fn moved_since(&self, before: &Self) -> usize {
+        self.ranges
+            .iter()
+            .filter(|(range, (owner, _))| {
+                before.ranges.get(range).is_none_or(|(old, _)| old != owner)
+            })
+            .count()
+    }
+}
+
+/// The number in `<fleet>-range-<nnn>`.
+fn range_of(fleet: &str, lease: &Lease) -> Option<u32> {
+    let name = lease.metadata.name.as_deref()?;
+    name.strip_prefix(fleet)?
+        .strip_prefix("-range-")?
+        .parse()
+        .ok()
+}

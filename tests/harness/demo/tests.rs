@@ -1,0 +1,423 @@
+//! The demo's parts: what it refuses, what it counts, what it shows.
+
+use std::collections::BTreeMap;
+use std::time::{Duration, Instant};
+
+use anyhow::{Context, Result};
+use clap::Parser;
+use harness::{ControlPlane, until};
+use jiff::{SignedDuration, Timestamp};
+use k8s_openapi::api::coordination::v1::Lease;
+use serde_json::json;
+
+use crate::Args;
+use crate::cluster::{Cluster, Held, held};
+use crate::ledger::Ledger;
+use crate::owners::Owners;
+use crate::probes::Probes;
+use crate::summary::{Event, Summary, TAKEOVER_LIMIT};
+use crate::view::{Figures, Pods, Row, State, frame, status_line};
+
+fn ms(count: u64) -> Duration {
+    Duration::from_millis(count)
+}
+
+#[test]
+fn arguments_have_defaults_and_bounds() {
+    let args = Args::try_parse_from(["demo"]).unwrap();
+    assert_eq!(
+        (args.replicas, args.deployments, args.pods, args.keep),
+        (3, 20, 10, false)
+    );
+    for (bad, named) in [
+        (&["--replicas", "1"][..], "--replicas"),
+        (&["--replicas", "many"], "--replicas"),
+        (&["--deployments", "0"], "--deployments"),
+        (&["--pods", "-1"], "-1"),
+        (&["--kubeconfig"], "--kubeconfig"),
+        (&["--replica", "3"], "--replicas"),
+    ] {
+        let error = Args::try_parse_from([&["demo"], bad].concat())
+            .unwrap_err()
+            .to_string();
+        assert!(error.contains(named), "{bad:?}: {error}");
+    }
+}
+
+#[tokio::test]
+async fn a_kubeconfig_that_is_not_there_is_named() {
+    let error = Cluster::existing("no/such/file".as_ref())
+        .await
+        .err()
+        .unwrap();
+    assert!(format!("{error:#}").contains("no/such/file"), "{error:#}");
+}
+
+#[test]
+fn a_lease_is_read_against_a_clock_that_may_be_wrong() {
+    let lease = |spec: serde_json::Value| -> Lease {
+        serde_json::from_value(json!({"spec": spec})).unwrap()
+    };
+    let now: Timestamp = "2026-01-01T00:01:00Z".parse().unwrap();
+    let of = |holder: &str, renewed: &str| {
+        lease(json!({"holderIdentity": holder, "renewTime": renewed, "leaseDurationSeconds": 15}))
+    };
+    let fifteen = SignedDuration::from_secs(15);
+    let cases = [
+        (of("a", "2026-01-01T00:00:50.000000Z"), Held::By("a".into())),
+        (of("a", "2026-01-01T00:00:45.000000Z"), Held::By("a".into())),
+        (of("a", "2026-01-01T00:05:00.000000Z"), Held::By("a".into())),
+        (
+            of("a", "2026-01-01T00:00:44.000000Z"),
+            Held::Perhaps("a".into(), fifteen),
+        ),
+        (of("", "2026-01-01T00:00:59.000000Z"), Held::No),
+        (lease(json!({})), Held::No),
+    ];
+    for (lease, expected) in cases {
+        assert_eq!(held(&lease, now), expected, "{lease:?}");
+    }
+}
+
+/// Upstream's own manager on a real control plane, with a lease short enough for a test.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_cluster_is_refused_while_kube_controller_manager_works_in_it() -> Result<()> {
+    let control_plane = ControlPlane::builder().nodes(1).start().await?;
+    let kubeconfig = control_plane.admin_kubeconfig();
+    assert!(
+        matches!(
+            Cluster::existing(kubeconfig).await?,
+            Cluster::Existing { .. }
+        ),
+        "nobody is there yet"
+    );
+
+    let flags = [
+        "--leader-elect-lease-duration=3s",
+        "--leader-elect-renew-deadline=2s",
+        "--leader-elect-retry-period=500ms",
+    ];
+    let mut kcm = control_plane.start_kcm(&flags).await?;
+    let refused = until("it holds its Lease", ms(20_000), ms(100), || async {
+        Ok(Cluster::existing(kubeconfig).await.err())
+    })
+    .await?;
+    let line = format!("{refused:#}");
+    assert!(!line.contains('\n'), "one line: {line}");
+    for part in [
+        "holds the Lease kube-system/kube-controller-manager",
+        "stop it first",
+    ] {
+        assert!(line.contains(part), "{line}");
+    }
+    let metrics = kcm.metrics().await?;
+    assert_eq!(metrics.sum("leader_election_master_status", &[]), Some(1.0));
+    assert!(
+        metrics
+            .sum("process_cpu_seconds_total", &[])
+            .context("its CPU time")?
+            > 0.0
+    );
+
+    // Killed, it leaves the Lease in its name; once nobody renews it, the cluster is free.
+    kcm.process().kill();
+    let free = until("the Lease has run out", ms(30_000), ms(500), || async {
+        Ok(Some(Cluster::existing(kubeconfig).await?))
+    });
+    free.await?;
+    Ok(())
+}
+
+#[test]
+fn a_probe_waits_from_its_touch_until_its_generation_is_reported() {
+    let start = Instant::now();
+    let mut probes = Probes::new(2);
+    assert_eq!(probes.touch(start), Some(0));
+    assert_eq!(probes.touch(start + ms(10)), Some(1));
+    assert_eq!(probes.touch(start + ms(20)), None, "all wait");
+    probes.accepted(0, 7);
+    probes.observed(0, 6, start + ms(100));
+    assert_eq!(
+        probes.longest_lasting(start + ms(150)),
+        ms(150),
+        "an older generation does not count"
+    );
+    probes.observed(0, 7, start + ms(200));
+    assert_eq!(probes.longest_since(start, start + ms(205)), ms(200));
+
+    // Served before the server's answer reached us: it counts from when it was seen.
+    probes.observed(1, 3, start + ms(40));
+    assert_eq!(probes.longest_lasting(start + ms(300)), ms(290));
+    probes.accepted(1, 3);
+    assert_eq!(probes.longest_lasting(start + ms(300)), ms(0));
+    assert_eq!(probes.ever_served(), 2);
+
+    // Windows: what ended before does not count, what reaches in counts whole, what lasts counts.
+    assert_eq!(
+        probes.longest_since(start + ms(201), start + ms(300)),
+        ms(0)
+    );
+    assert_eq!(
+        probes.longest_since(start + ms(190), start + ms(300)),
+        ms(200)
+    );
+    assert_eq!(probes.touch(start + ms(400)), Some(0));
+    assert_eq!(
+        probes.longest_since(start + ms(390), start + ms(1400)),
+        ms(1000)
+    );
+    probes.refused(0);
+    assert_eq!(
+        probes.longest_since(start + ms(390), start + ms(1400)),
+        ms(0)
+    );
+    assert_eq!(probes.touch(start + ms(1500)), Some(1), "in turn");
+}
+
+fn pod(uid: &str, set: &str, ready: bool) -> k8s_openapi::api::core::v1::Pod {
+    let status = if ready { "True" } else { "False" };
+    serde_json::from_value(json!({
+        "metadata": {"uid": uid, "ownerReferences": [
+            {"apiVersion": "apps/v1", "kind": "ReplicaSet", "name": set, "uid": set, "controller": true},
+        ]},
+        "status": {"conditions": [{"type": "Ready", "status": status}]},
+    }))
+    .unwrap()
+}
+
+fn replica_set(uid: &str, replicas: i32) -> k8s_openapi::api::apps::v1::ReplicaSet {
+    serde_json::from_value(json!({
+        "metadata": {"uid": uid},
+        "spec": {"replicas": replicas, "selector": {}},
+    }))
+    .unwrap()
+}
+
+#[test]
+fn pods_beyond_wanted_are_counted_even_when_they_are_gone_again() {
+    let mut ledger = Ledger::default();
+    ledger.replica_set(&replica_set("old", 2));
+    ledger.pod(&pod("a", "old", true));
+    ledger.pod(&pod("b", "old", false));
+    ledger.pod(&pod("b", "old", true));
+    assert_eq!(
+        (ledger.present(), ledger.ready(), ledger.beyond_wanted()),
+        (2, 2, 0)
+    );
+
+    // A rollout: the old one shrinks, the new one grows, and nothing is too much.
+    ledger.replica_set(&replica_set("old", 0));
+    ledger.pod_gone(&pod("a", "old", true));
+    ledger.pod_gone(&pod("b", "old", true));
+    ledger.replica_set(&replica_set("new", 2));
+    ledger.pod(&pod("c", "new", true));
+    ledger.pod(&pod("d", "new", false));
+    assert_eq!(
+        (ledger.present(), ledger.ready(), ledger.ever_created()),
+        (2, 1, 4)
+    );
+    assert_eq!(ledger.beyond_wanted(), 0);
+
+    // One too many, deleted at once, and one that no ReplicaSet has asked for.
+    ledger.pod_gone(&pod("e", "new", false));
+    assert_eq!(ledger.beyond_wanted(), 1);
+    ledger.pod(&pod("f", "nobody's", false));
+    assert_eq!(ledger.beyond_wanted(), 2);
+
+    ledger.pods_anew();
+    assert_eq!(
+        (
+            ledger.present(),
+            ledger.ever_created(),
+            ledger.beyond_wanted()
+        ),
+        (0, 6, 2)
+    );
+}
+
+fn lease(name: &str, holder: &str, epoch: i32) -> Lease {
+    serde_json::from_value(json!({
+        "metadata": {"name": name},
+        "spec": {"holderIdentity": holder, "leaseTransitions": epoch},
+    }))
+    .unwrap()
+}
+
+#[test]
+fn ranges_are_spread_when_every_one_has_a_live_owner_evenly() {
+    let members = |names: &[&str]| names.iter().map(|name| (*name).to_owned()).collect();
+    let mut owners = Owners::default();
+    for (range, holder) in [(0, "a_1"), (1, "b_2"), (2, "a_1")] {
+        owners.lease(
+            "manifold",
+            &lease(&format!("manifold-range-{range:03}"), holder, 1),
+        );
+    }
+    owners.lease("manifold", &lease("manifold-replica-a", "a_1", 0));
+    owners.lease("manifold", &lease("other-range-003", "c_1", 0));
+    assert!(owners.are_spread_over(3, &members(&["a", "b"])));
+    assert!(
+        !owners.are_spread_over(4, &members(&["a", "b"])),
+        "one range is nobody's"
+    );
+    assert!(
+        !owners.are_spread_over(3, &members(&["a"])),
+        "b is gone but owns one"
+    );
+    assert!(!owners.are_spread_over(3, &members(&[])));
+
+    let before = owners.clone();
+    owners.lease("manifold", &lease("manifold-range-002", "b_2", 2));
+    assert_eq!(owners.moved_since(&before), 1);
+    owners.lease("manifold", &lease("manifold-range-001", "", 2));
+    assert_eq!(owners.moved_since(&before), 2, "released is moved");
+    owners.lease_gone("manifold", &lease("manifold-range-000", "a_1", 1));
+    assert!(!owners.are_spread_over(3, &members(&["a", "b"])));
+}
+
+fn rows() -> Vec<Row> {
+    let figures = Figures {
+        ranges: 128,
+        keys: 1234,
+        reconciles_per_second: 56.78,
+        queued: 9,
+    };
+    vec![
+        Row {
+            name: "manifold-0".into(),
+            state: State::Killed,
+            figures: None,
+        },
+        Row {
+            name: "manifold-1".into(),
+            state: State::Ready,
+            figures: Some(figures),
+        },
+    ]
+}
+
+#[test]
+fn the_picture_is_a_table_whose_columns_stand_below_each_other() {
+    let pods = Pods {
+        wanted: 200,
+        created: 198,
+        ready: 150,
+    };
+    let picture = frame(
+        "SIGKILL manifold-0",
+        Duration::from_millis(12_345),
+        &rows(),
+        pods,
+    );
+    let expected = [
+        " 12.3 s  SIGKILL manifold-0",
+        "replica     state     ranges    keys  reconciles/s  queued",
+        "manifold-0  killed         -       -             -       -",
+        "manifold-1  ready        128    1234          56.8       9",
+        "pods  wanted 200  created 198  ready 150",
+    ];
+    assert_eq!(picture, expected);
+    assert_eq!(
+        status_line(&rows(), pods),
+        "pods 200 wanted 198 created 150 ready; manifold-0 killed; \
+         manifold-1 128 ranges 1234 keys 56.8/s 9 queued"
+    );
+}
+
+#[test]
+fn the_summary_fails_for_each_thing_that_must_hold() {
+    let event = Event {
+        name: "SIGKILL manifold-0".into(),
+        moved: 64,
+        settled: ms(5_600),
+        longest: ms(5_432),
+        limit: Some(TAKEOVER_LIMIT),
+    };
+    let good = Summary {
+        pods: Pods {
+            wanted: 200,
+            created: 200,
+            ready: 200,
+        },
+        ever_created: 210,
+        beyond_wanted: 0,
+        events: vec![event.clone()],
+        writes: BTreeMap::from([("manifold-1".to_owned(), 77)]),
+        writes_from: "from the audit log",
+        granted: Some(210),
+        probes: (64, 64),
+    };
+    assert_eq!(good.failures(), Vec::<String>::new());
+    let text = good.lines().join("\n");
+    for part in [
+        "200 wanted, 200 ready; 210 ever created, 0 beyond what was wanted",
+        "SIGKILL manifold-0                            64          5.6 s                     5.43 s",
+        "manifold-1                                    77",
+    ] {
+        assert!(text.contains(part), "{part}\nnot in\n{text}");
+    }
+
+    let slow = Event {
+        longest: ms(7_001),
+        ..event
+    };
+    let breaches = [
+        (
+            Summary {
+                pods: Pods {
+                    wanted: 200,
+                    created: 200,
+                    ready: 199,
+                },
+                ..good.clone()
+            },
+            "199 pods are ready",
+        ),
+        (
+            Summary {
+                pods: Pods {
+                    wanted: 200,
+                    created: 201,
+                    ready: 200,
+                },
+                ..good.clone()
+            },
+            "201 pods are there",
+        ),
+        (
+            Summary {
+                beyond_wanted: 1,
+                ..good.clone()
+            },
+            "1 pods were created beyond",
+        ),
+        (
+            Summary {
+                granted: Some(211),
+                ..good.clone()
+            },
+            "211 granted pod creations",
+        ),
+        (
+            Summary {
+                probes: (64, 63),
+                ..good.clone()
+            },
+            "63 of 64 probes",
+        ),
+        (
+            Summary {
+                events: vec![slow],
+                ..good
+            },
+            "a key waited 7.00 s, at most 7 s",
+        ),
+    ];
+    for (summary, expected) in breaches {
+        let failures = summary.failures();
+        assert!(
+            failures.len() == 1 && failures[0].contains(expected),
+            "{expected}: {failures:?}"
+        );
+    }
+}

@@ -1,0 +1,330 @@
+//! The control plane's programs, built from the `tool` lines of `tests/controlplane/go.mod`.
+//!
+//! They lie in `manifold/controlplane/<hash>/` under the user's cache directory, where the hash is of
+//! go.mod, go.sum and Go's version: nothing is built again until one of these changes, and two
+//! branches with different ones do not disturb each other. A lock file lets one process build while
+//! the others wait; a build that was broken off goes on where it stopped.
+
+use std::fs::{self, File};
+use std::io::{BufRead, BufReader};
+use std::path::{Path, PathBuf};
+use std::process::{Command, Stdio};
+use std::time::{Duration, SystemTime};
+
+use anyhow::{Context, Result, bail};
+use xxhash_rust::xxh3::xxh3_128;
+
+use crate::progress::Steps;
+use crate::toolchain;
+
+/// The module whose version the API server reports.
+const KUBERNETES: &str = "k8s.io/kubernetes";
+const KWOK: &str = "sigs.k8s.io/kwok";
+/// Stage files of kwok that make fake nodes ready and keep them so, and run fake pods at once.
+const STAGES: [&str; 3] = ["node/fast", "node/heartbeat-with-lease", "pod/fast"];
+/// A cached version that nobody has used for this long is removed: about 430 MB each.
+const UNUSED_FOR: Duration = Duration::from_secs(30 * 24 * 3600);
+/// Lines of a failed build that its error holds.
+const ERROR_LINES: usize = 30;
+
+/// One program of the control plane.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Program {
+    /// etcd, in which the API server keeps its objects.
+    Etcd,
+    /// kube-apiserver.
+    ApiServer,
+    /// kube-scheduler.
+    Scheduler,
+    /// kwok, which plays the kubelets.
+    Kwok,
+    /// kubectl.
+    Kubectl,
+    /// kube-controller-manager: the peer that Manifold is compared with.
+    ControllerManager,
+}
+
+impl Program {
+    /// All, those that are built fastest first, so that a mistake shows early.
+    pub const ALL: [Self; 6] = [
+        Self::Kwok,
+        Self::Etcd,
+        Self::ApiServer,
+        Self::Scheduler,
+        Self::Kubectl,
+        Self::ControllerManager,
+    ];
+
+    /// File name.
+    pub fn name(self) -> &'static str {
+        match self {
+            Self::Etcd => "etcd",
+            Self::ApiServer => "kube-apiserver",
+            Self::Scheduler => "kube-scheduler",
+            Self::Kwok => "kwok",
+            Self::Kubectl => "kubectl",
+            Self::ControllerManager => "kube-controller-manager",
+        }
+    }
+
+    /// Go package, as in go.mod's `tool` lines.
+    pub fn package(self) -> &'static str {
+        match self {
+            Self::Etcd => "go.etcd.io/etcd/server/v3",
+            Self::ApiServer => "k8s.io/kubernetes/cmd/kube-apiserver",
+            Self::Scheduler => "k8s.io/kubernetes/cmd/kube-scheduler",
+            Self::Kwok => "sigs.k8s.io/kwok/cmd/kwok",
+            Self::Kubectl => "k8s.io/kubernetes/cmd/kubectl",
+            Self::ControllerManager => "k8s.io/kubernetes/cmd/kube-controller-manager",
+        }
+    }
+}
+
+/// A directory with all programs in it.
+#[derive(Debug, Clone)]
+pub struct Programs {
+    directory: PathBuf,
+    version: String,
+}
+
+impl Programs {
+    /// Builds what is missing; blocks for minutes when nothing is cached.
+    pub fn obtain() -> Result<Self> {
+        Source::of_this_tree()?.obtain(&crate::cache_dir()?.join("controlplane"), &Program::ALL)
+    }
+
+    /// The file of one.
+    pub fn path(&self, program: Program) -> PathBuf {
+        self.directory.join(program.name())
+    }
+
+    /// Kubernetes' version, with the `v`.
+    pub fn version(&self) -> &str {
+        &self.version
+    }
+
+    /// kwok's stage files.
+    pub fn stages(&self) -> Result<Vec<PathBuf>> {
+        let directory = self.directory.join("stages");
+        let mut files: Vec<PathBuf> = fs::read_dir(&directory)
+            .with_context(|| format!("reading {}", directory.display()))?
+            .map(|entry| entry.map(|entry| entry.path()))
+            .collect::<std::io::Result<_>>()?;
+        files.sort();
+        Ok(files)
+    }
+}
+
+/// The Go module that the programs are built from.
+#[derive(Debug)]
+pub(crate) struct Source {
+    module: PathBuf,
+    version: String,
+    kwok_version: String,
+    hash: String,
+}
+
+impl Source {
+    /// `tests/controlplane` of this workspace.
+    pub(crate) fn of_this_tree() -> Result<Self> {
+        let module = crate::workspace_root().join("tests/controlplane");
+        let read = |name: &str| {
+            let path = module.join(name);
+            fs::read_to_string(&path).with_context(|| format!("reading {}", path.display()))
+        };
+        let (go_mod, go_sum) = (read("go.mod")?, read("go.sum")?);
+        let go = toolchain::go()?;
+        let hashed = [go_mod.as_str(), &go_sum, &go].join("\0");
+        let version = |of: &str| {
+            required_version(&go_mod, of)
+                .with_context(|| format!("tests/controlplane/go.mod requires no {of}"))
+        };
+        Ok(Self {
+            version: version(KUBERNETES)?,
+            kwok_version: version(KWOK)?,
+            hash: format!("{:032x}", xxh3_128(hashed.as_bytes())),
+            module,
+        })
+    }
+
+    /// Builds what of `wanted` is missing below `cache`.
+    pub(crate) fn obtain(&self, cache: &Path, wanted: &[Program]) -> Result<Programs> {
+        let directory = cache.join(&self.hash);
+        let programs = Programs {
+            directory: directory.clone(),
+            version: self.version.clone(),
+        };
+        if !directory.is_dir() {
+            fs::create_dir_all(cache).with_context(|| format!("making {}", cache.display()))?;
+            let lock = cache.join(format!("{}.lock", self.hash));
+            let lock = File::create(&lock).with_context(|| format!("making {}", lock.display()))?;
+            if lock.try_lock().is_err() {
+                eprintln!("control plane: another process is building it, waiting");
+                lock.lock()
+                    .context("waiting for the process that builds the control plane")?;
+            }
+            if !directory.is_dir() {
+                let unfinished = cache.join(format!("{}.building", self.hash));
+                self.build(&unfinished, wanted)?;
+                fs::rename(&unfinished, &directory)
+                    .with_context(|| format!("renaming {}", unfinished.display()))?;
+            }
+        }
+        // Only tells a later run that this version is in use; a read-only cache is no error.
+        let _ = File::open(&directory).and_then(|dir| dir.set_modified(SystemTime::now()));
+        remove_unused(cache);
+        Ok(programs)
+    }
+
+    fn build(&self, into: &Path, wanted: &[Program]) -> Result<()> {
+        fs::create_dir_all(into).with_context(|| format!("making {}", into.display()))?;
+        let mut steps = Steps::new("building the control plane", wanted.len() as u64);
+        let flags = self.link_flags();
+        for program in wanted {
+            steps.begin(program.name());
+            let target = into.join(program.name());
+            if target.is_file() {
+                continue;
+            }
+            // `go build` writes its output in place; a broken-off one must not look finished.
+            let partial = into.join(format!("{}.partial", program.name()));
+            let arguments = [
+                "build",
+                "-trimpath",
+                "-buildvcs=false",
+                "-mod=readonly",
+                "-ldflags",
+                &flags,
+                "-o",
+            ];
+            let mut go = Command::new("go");
+            go.args(arguments).arg(&partial).arg(program.package());
+            self.run(&mut go, program.name(), &steps)?;
+            fs::rename(&partial, &target)
+                .with_context(|| format!("renaming {}", partial.display()))?;
+        }
+        self.copy_stages(&into.join("stages"), &steps)?;
+        steps.finish("built");
+        Ok(())
+    }
+
+    /// Without these the API server would call itself v0.0.0-master, and kubectl would warn.
+    fn link_flags(&self) -> String {
+        let plain = self.version.trim_start_matches('v');
+        let mut parts = plain.split('.');
+        let (major, minor) = (parts.next().unwrap_or("1"), parts.next().unwrap_or("0"));
+        let mut flags = String::from("-s -w");
+        for package in [
+            "k8s.io/component-base/version",
+            "k8s.io/client-go/pkg/version",
+        ] {
+            for (name, value) in [
+                ("gitVersion", self.version.as_str()),
+                ("gitMajor", major),
+                ("gitMinor", minor),
+                ("gitCommit", &self.version),
+                ("gitTreeState", "clean"),
+            ] {
+                flags.push_str(&format!(" -X {package}.{name}={value}"));
+            }
+        }
+        flags.push_str(&format!(
+            " -X {KWOK}/pkg/consts.Version={}",
+            self.kwok_version
+        ));
+        flags
+    }
+
+    fn run(&self, go: &mut Command, what: &str, steps: &Steps) -> Result<String> {
+        let mut child = go
+            .current_dir(&self.module)
+            .env("CGO_ENABLED", "0")
+            .env("GOTOOLCHAIN", "local")
+            .env("GOWORK", "off")
+            .stdin(Stdio::null())
+            .stdout(Stdio::piped())
+            .stderr(Stdio::piped())
+            .spawn()
+            .context("starting go")?;
+        let mut said = Vec::new();
+        if let Some(stderr) = child.stderr.take() {
+            for line in BufReader::new(stderr).lines() {
+                let line = line.context("reading what go says")?;
+                steps.detail(&format!("{what}: {line}"));
+                said.push(line);
+            }
+        }
+        let output = child.wait_with_output().context("waiting for go")?;
+        if !output.status.success() {
+            let last = said.len().saturating_sub(ERROR_LINES);
+            bail!(
+                "go could not build {what} ({}); it said:\n{}",
+                output.status,
+                said[last..].join("\n")
+            );
+        }
+        Ok(String::from_utf8_lossy(&output.stdout).into_owned())
+    }
+
+    fn copy_stages(&self, into: &Path, steps: &Steps) -> Result<()> {
+        let mut download = Command::new("go");
+        download.args(["mod", "download", KWOK]);
+        self.run(&mut download, "kwok's stages", steps)?;
+        let mut list = Command::new("go");
+        list.args(["list", "-mod=readonly", "-m", "-f", "{{.Dir}}", KWOK]);
+        let module = self.run(&mut list, "kwok's stages", steps)?;
+        let stages = Path::new(module.trim()).join("kustomize/stage");
+        fs::create_dir_all(into).with_context(|| format!("making {}", into.display()))?;
+        for stage in STAGES {
+            let from = stages.join(stage);
+            for entry in
+                fs::read_dir(&from).with_context(|| format!("reading {}", from.display()))?
+            {
+                let path = entry?.path();
+                let name = path
+                    .file_name()
+                    .unwrap_or_default()
+                    .to_string_lossy()
+                    .into_owned();
+                if name.ends_with(".yaml") && name != "kustomization.yaml" {
+                    // Read and written, not copied: files of the module cache are read-only.
+                    let text =
+                        fs::read(&path).with_context(|| format!("reading {}", path.display()))?;
+                    fs::write(into.join(&name), text)
+                        .with_context(|| format!("writing stage {name}"))?;
+                }
+            }
+        }
+        Ok(())
+    }
+}
+
+/// The version that a `require` line of go.mod names for a module.
+fn required_version(go_mod: &str, module: &str) -> Option<String> {
+    go_mod.lines().find_map(|line| {
+        let mut words = line
+            .split_whitespace()
+            .skip_while(|word| *word == "require");
+        (words.next() == Some(module))
+            .then(|| words.next())
+            .flatten()
+            .filter(|version| version.starts_with('v'))
+            .map(str::to_owned)
+    })
+}
+
+fn remove_unused(cache: &Path) {
+    let Ok(entries) = fs::read_dir(cache) else {
+        return;
+    };
+    for entry in entries.flatten() {
+        let unused = entry
+            .metadata()
+            .and_then(|meta| meta.modified())
+            .is_ok_and(|used| used.elapsed().is_ok_and(|age| age > UNUSED_FOR));
+        if unused {
+            // Another process may be removing the same one.
+            let _ = fs::remove_dir_all(entry.path()).or_else(|_| fs::remove_file(entry.path()));
+        }
+    }
+}

@@ -1,0 +1,108 @@
+//! What must be installed: Rust, Go and a C compiler. Whatever is missing is named in one line.
+
+use std::path::{Path, PathBuf};
+use std::process::Command;
+
+use anyhow::{Result, bail};
+
+/// Oldest Go that builds the control plane: its modules ask for it.
+pub const GO: (u32, u32) = (1, 26);
+/// Oldest rustc that builds the workspace: the root manifest asks for it.
+pub const RUST: (u32, u32) = (1, 95);
+
+/// Checks Go, and gives its version as `go env GOVERSION` prints it.
+pub fn go() -> Result<String> {
+    let remedy = format!(
+        "install Go {}.{} or newer (go.dev/doc/install) and put it on PATH: the real control plane is built with it",
+        GO.0, GO.1
+    );
+    // A go.mod that asks for a newer toolchain would make `go` fetch one; the installed one counts.
+    let output = Command::new("go")
+        .args(["env", "GOVERSION"])
+        .env("GOTOOLCHAIN", "local")
+        .output();
+    let Ok(output) = output else {
+        bail!("go is not on PATH: {remedy}");
+    };
+    let version = String::from_utf8_lossy(&output.stdout).trim().to_owned();
+    match parse(version.trim_start_matches("go")) {
+        Some(found) if found >= GO => Ok(version),
+        Some(_) => bail!("go is too old ({version}): {remedy}"),
+        None => {
+            bail!("go does not tell its version (`go env GOVERSION` printed {version:?}): {remedy}")
+        }
+    }
+}
+
+/// Checks rustc, and gives its version.
+pub fn rust() -> Result<String> {
+    let remedy = format!(
+        "install Rust {}.{} or newer (`rustup update stable`)",
+        RUST.0, RUST.1
+    );
+    let rustc = std::env::var_os("RUSTC").unwrap_or_else(|| "rustc".into());
+    let Ok(output) = Command::new(&rustc).arg("--version").output() else {
+        bail!("rustc is not on PATH: {remedy}");
+    };
+    let text = String::from_utf8_lossy(&output.stdout).trim().to_owned();
+    let version = text.split_whitespace().nth(1).unwrap_or_default();
+    match parse(version) {
+        Some(found) if found >= RUST => Ok(text),
+        _ => bail!("rustc is too old ({text}): {remedy}"),
+    }
+}
+
+/// Checks that there is a C compiler: the linker of every Rust program, and the compiler of ring's
+/// and jemalloc's C parts.
+pub fn c_compiler() -> Result<PathBuf> {
+    let candidates: Vec<String> = std::env::var("CC")
+        .ok()
+        .and_then(|value| value.split_whitespace().next().map(str::to_owned))
+        .into_iter()
+        .chain(["cc", "gcc", "clang"].map(String::from))
+        .collect();
+    for candidate in &candidates {
+        if let Some(found) = on_path(candidate) {
+            return Ok(found);
+        }
+    }
+    bail!(
+        "no C compiler (tried {}): install one (Debian: `apt-get install build-essential`, Fedora: `dnf install gcc`), ring and jemalloc need it",
+        candidates.join(", ")
+    )
+}
+
+/// All three, the first missing one as the error.
+pub fn check() -> Result<()> {
+    rust()?;
+    c_compiler()?;
+    go()?;
+    Ok(())
+}
+
+fn on_path(program: &str) -> Option<PathBuf> {
+    if program.contains('/') {
+        return Some(PathBuf::from(program)).filter(|path| path.is_file());
+    }
+    std::env::split_paths(&std::env::var_os("PATH")?)
+        .map(|directory| directory.join(program))
+        .find(|path| is_executable(path))
+}
+
+fn is_executable(path: &Path) -> bool {
+    use std::os::unix::fs::PermissionsExt;
+    std::fs::metadata(path)
+        .is_ok_and(|meta| meta.is_file() && meta.permissions().mode() & 0o111 != 0)
+}
+
+/// Major and minor of `1.26.8`, `1.26rc1`, `1.95.0-nightly`.
+pub(crate) fn parse(version: &str) -> Option<(u32, u32)> {
+    let digits = |text: &str| -> Option<u32> {
+        let end = text
+            .find(|c: char| !c.is_ascii_digit())
+            .unwrap_or(text.len());
+        text[..end].parse().ok()
+    };
+    let mut parts = version.split('.');
+    Some((digits(parts.next()?)?, digits(parts.next()?)?))
+}

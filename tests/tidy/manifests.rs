@@ -1,0 +1,67 @@
+//! Versions and features of dependencies stand in the root manifest: a member that asked for one
+//! more feature would make cargo compile a big crate again.
+
+use super::Files;
+
+/// `manifests` are those of the members.
+pub(crate) fn complaints(manifests: &Files) -> Vec<String> {
+    let mut complaints = Vec::new();
+    for (name, text) in manifests {
+        let mut in_dependencies = false;
+        for (index, line) in text.lines().enumerate() {
+            let line = line.split('#').next().unwrap_or_default().trim();
+            if let Some(section) = line.strip_prefix('[') {
+                let section = section.trim_end_matches(']');
+                in_dependencies = section.ends_with("dependencies");
+                if section.contains("dependencies.") {
+                    complaints.push(format!(
+                        "{name}:{}: write `<crate>.workspace = true` instead of [{section}]",
+                        index + 1
+                    ));
+                }
+                continue;
+            }
+            if in_dependencies && !line.is_empty() && !is_inherited(line) {
+                complaints.push(format!(
+                    "{name}:{}: `{line}`: members write `<crate>.workspace = true` and nothing else",
+                    index + 1
+                ));
+            }
+        }
+    }
+    complaints
+}
+
+fn is_inherited(line: &str) -> bool {
+    line.split_once('=').is_some_and(|(key, value)| {
+        value.trim() == "true"
+            && key
+                .trim()
+                .strip_suffix(".workspace")
+                .is_some_and(|name| !name.contains('.'))
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn only_inherited_dependencies_pass() {
+        let good = "[package]\nname = \"a\"\n[dependencies]\n# why\nserde.workspace = true # and more\n\n[dev-dependencies]\ninsta.workspace = true\n[lib]\npath = \"lib.rs\"\n";
+        assert_eq!(
+            complaints(&[("a/Cargo.toml".to_owned(), good.to_owned())].into()),
+            Vec::<String>::new()
+        );
+        for bad in [
+            "[dependencies]\nserde = \"1\"",
+            "[dependencies]\nserde = { workspace = true, features = [\"rc\"] }",
+            "[build-dependencies]\nserde.version = \"1\"",
+            "[dependencies.serde]\nworkspace = true",
+            "[target.'cfg(unix)'.dependencies]\nlibc = \"0.2\"",
+        ] {
+            let found = complaints(&[("a/Cargo.toml".to_owned(), bad.to_owned())].into());
+            assert_eq!(found.len(), 1, "{bad}: {found:?}");
+        }
+    }
+}

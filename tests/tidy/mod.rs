@@ -1,0 +1,124 @@
+//! The tree checks itself: who depends on whom, where features stand, what a controller's folder
+//! looks like, and that nothing is left over. Each rule is a pure function from what was read to a
+//! list of complaints; here they run on the tree, beside them on inputs that break them.
+
+mod controllers;
+mod dependencies;
+mod leftovers;
+mod manifests;
+mod modules;
+
+use std::collections::BTreeMap;
+use std::path::{Path, PathBuf};
+use std::process::Command;
+
+use cargo_metadata::{Metadata, MetadataCommand};
+
+/// Every tracked or new file that is text, by its path from the root.
+pub(crate) type Files = BTreeMap<String, String>;
+
+fn root() -> PathBuf {
+    harness::workspace_root()
+}
+
+fn metadata() -> Metadata {
+    MetadataCommand::new()
+        .manifest_path(root().join("Cargo.toml"))
+        .other_options(vec!["--locked".to_owned()])
+        .exec()
+        .expect("cargo metadata")
+}
+
+/// What git tracks or would track. Binary files are left out.
+fn files() -> Files {
+    let output = Command::new("git")
+        .current_dir(root())
+        .args([
+            "ls-files",
+            "-z",
+            "--cached",
+            "--others",
+            "--exclude-standard",
+        ])
+        .output()
+        .expect("git lists the files of the tree");
+    assert!(
+        output.status.success(),
+        "git ls-files: {}",
+        String::from_utf8_lossy(&output.stderr)
+    );
+    let names = String::from_utf8(output.stdout).expect("file names are UTF-8");
+    let files: Files = names
+        .split_terminator('\0')
+        // Files deleted but not yet committed as such are listed too.
+        .filter_map(|name| {
+            Some((
+                name.to_owned(),
+                std::fs::read_to_string(root().join(name)).ok()?,
+            ))
+        })
+        .collect();
+    assert!(
+        files.contains_key("Cargo.toml"),
+        "git lists no file of this workspace"
+    );
+    files
+}
+
+fn assert_none(complaints: &[String]) {
+    assert!(complaints.is_empty(), "\n{}\n", complaints.join("\n"));
+}
+
+#[test]
+fn crates_depend_on_nothing_but_what_the_table_allows() {
+    assert_none(&dependencies::complaints(&dependencies::Crates::read(
+        &metadata(),
+    )));
+}
+
+#[test]
+fn versions_and_features_stand_in_the_root_manifest_alone() {
+    let metadata = metadata();
+    let members = metadata.workspace_packages().len();
+    let manifests: Files = files()
+        .into_iter()
+        .filter(|(name, _)| name.ends_with("/Cargo.toml"))
+        .collect();
+    assert_eq!(
+        manifests.len(),
+        members,
+        "every crate of the tree is a member"
+    );
+    assert_none(&manifests::complaints(&manifests));
+}
+
+#[test]
+fn every_controller_has_its_shape_and_is_registered() {
+    assert_none(&controllers::complaints(&files()));
+}
+
+#[test]
+fn nothing_is_left_over() {
+    assert_none(&leftovers::complaints(&files()));
+}
+
+#[test]
+fn no_source_file_is_dead() {
+    let metadata = metadata();
+    let roots: Vec<String> = metadata
+        .workspace_packages()
+        .iter()
+        .flat_map(|package| &package.targets)
+        .filter_map(|target| {
+            let path = Path::new(target.src_path.as_str());
+            Some(
+                path.strip_prefix(root())
+                    .ok()?
+                    .to_string_lossy()
+                    .into_owned(),
+            )
+        })
+        .collect();
+    assert!(roots.iter().any(|path| path == "tests/lib.rs"), "{roots:?}");
+    assert_none(&modules::complaints(&roots, &files()));
+}
