@@ -1,0 +1,498 @@
+//! The actors over a world in memory: real queue, gate, writer and controllers; the API server's part is kit's `World`.
+
+use std::{
+    collections::BTreeSet,
+    sync::{
+        Arc, Mutex,
+        atomic::{AtomicBool, AtomicUsize, Ordering},
+    },
+    time::Duration,
+};
+
+use actix::System;
+use arc_swap::ArcSwapOption;
+use controllers_kit::{
+    Action, AnyObject, Controller, Descriptor, DynChange, Factory, Failure, Flags, Key, Plan, Reader, Refusal,
+    Resource, Seen, Sharding, Watches, Written,
+    testing::{World, namespace},
+};
+use coordinator::{Frozen, Gained, RangeHost as _};
+use futures::{FutureExt, future::BoxFuture};
+use kubernetes_proto::{
+    Object,
+    core::{Namespace, ServiceAccount},
+};
+use peer_proto::RangeState;
+use serde::{Deserialize, Serialize};
+use serde_json::Value;
+use tokio::sync::Semaphore;
+
+use crate::{
+    actors::host::Host,
+    apply::Writer,
+    clock::{Clock, SystemClock},
+    events,
+    gate::Fence,
+    metrics::Metrics,
+    server::{LiveItem, Refused, Sender, Server},
+    shared::{Shared, Unit},
+    view::View,
+};
+
+const RANGES: u16 = 4;
+/// Long enough for a loaded machine; what waits for something to happen ends as soon as it has.
+const PATIENCE: Duration = Duration::from_secs(20);
+
+/// A fence that a test opens and closes.
+#[derive(Default)]
+struct Door(AtomicBool);
+
+impl Fence for Door {
+    fn open(&self, _: u16, _: u64) -> bool {
+        self.0.load(Ordering::Acquire)
+    }
+    fn closed(&self, _: u16, _: u64) -> BoxFuture<'static, ()> {
+        std::future::pending().boxed()
+    }
+}
+
+/// The cluster, the cache that follows it, and what the test holds back of it.
+struct Sim {
+    world: Mutex<World>,
+    shared: Mutex<Option<Arc<Shared>>>,
+    /// The cache stays as it is while a test holds it back.
+    stale: Mutex<Option<World>>,
+    writes: Mutex<Vec<String>>,
+    refuse: Mutex<BTreeSet<String>>,
+    lists: AtomicUsize,
+}
+
+impl Sim {
+    fn reader<R>(&self, read: impl FnOnce(&World) -> R) -> R {
+        let stale = self.stale.lock().unwrap();
+        match &*stale {
+            Some(world) => read(world),
+            None => read(&self.world.lock().unwrap()),
+        }
+    }
+
+    fn tell(&self, resource: &'static Resource, old: Option<&AnyObject>, new: Option<&AnyObject>) {
+        let shared = self.shared.lock().unwrap().clone();
+        if let Some(shared) = shared {
+            shared.changed(resource, DynChange { old, new });
+        }
+    }
+
+    fn written(&self) -> Vec<String> {
+        self.writes.lock().unwrap().clone()
+    }
+}
+
+impl Reader for Sim {
+    fn get(&self, resource: &'static Resource, namespace: &str, name: &str) -> Option<AnyObject> {
+        self.reader(|world| Reader::get(world, resource, namespace, name))
+    }
+    fn list(&self, resource: &'static Resource, namespace: Option<&str>) -> Vec<AnyObject> {
+        self.reader(|world| world.list(resource, namespace))
+    }
+    fn indexed(&self, resource: &'static Resource, index: &'static str, value: &str) -> Vec<AnyObject> {
+        self.reader(|world| world.indexed(resource, index, value))
+    }
+}
+
+impl View for Sim {
+    fn passed(&self, _: &'static Resource, _: u64) -> bool {
+        self.stale.lock().unwrap().is_none()
+    }
+    fn wait_passed(&self, _: &'static Resource, _: u64) -> BoxFuture<'static, ()> {
+        tokio::time::sleep(Duration::from_millis(5)).boxed()
+    }
+    fn complete(&self, _: &'static Resource) -> bool {
+        true
+    }
+}
+
+impl Server for Sim {
+    fn write<'a>(&'a self, sender: &'a Sender, action: &'a Action) -> BoxFuture<'a, Result<Written, Refused>> {
+        async move {
+            tokio::task::yield_now().await;
+            let text = action.to_string();
+            if self.refuse.lock().unwrap().contains(&text) {
+                return Err(Failure::Forbidden("quota".to_owned()).into());
+            }
+            self.writes
+                .lock()
+                .unwrap()
+                .push(format!("{}@{} {text}", sender.gate.range, sender.gate.epoch));
+            let key = &action.key;
+            let get = |world: &World| Reader::get(world, action.resource, &key.namespace, &key.name);
+            let (old, new, result) = {
+                let mut world = self.world.lock().unwrap();
+                let old = get(&world);
+                let plan = Plan { stages: vec![vec![action.clone()]], ..Plan::default() };
+                let mut applied = world.apply(&plan);
+                (old, get(&world), applied.0.remove(0).1)
+            };
+            self.tell(action.resource, old.as_ref(), new.as_ref());
+            result.map_err(Refused::from)
+        }
+        .boxed()
+    }
+
+    fn record<'a>(
+        &'a self,
+        _: &'a Sender,
+        _: &'a events::Send,
+        _: bool,
+    ) -> BoxFuture<'a, Result<Written, Refused>> {
+        async { Ok(Written::default()) }.boxed()
+    }
+
+    fn get<'a>(
+        &'a self,
+        _: &'a Sender,
+        resource: &'static Resource,
+        key: &'a Key,
+    ) -> BoxFuture<'a, Result<Option<Value>, Refused>> {
+        let object = Reader::get(&*self.world.lock().unwrap(), resource, &key.namespace, &key.name);
+        async move { Ok(object.map(|object| object.to_json())) }.boxed()
+    }
+
+    fn list<'a>(
+        &'a self,
+        _: &'a Sender,
+        resource: &'static Resource,
+        namespace: &'a str,
+        _: &'a str,
+    ) -> BoxFuture<'a, Result<Vec<LiveItem>, Refused>> {
+        self.lists.fetch_add(1, Ordering::Relaxed);
+        let items = self
+            .world
+            .lock()
+            .unwrap()
+            .list(resource, Some(namespace))
+            .iter()
+            .map(|object| LiveItem {
+                key: Key::of_meta(object.metadata()),
+                uid: object.metadata().uid.clone(),
+                resource_version: object.metadata().resource_version,
+            })
+            .collect();
+        async { Ok(items) }.boxed()
+    }
+}
+
+/// Gives every namespace ServiceAccounts `a-1` … `a-n`, n from a label; counts how often it has planned in its memory.
+struct Accounts;
+
+#[derive(Default, Serialize, Deserialize)]
+struct Planned(u32);
+
+impl Controller for Accounts {
+    type Memory = Planned;
+
+    fn describe() -> Descriptor {
+        Descriptor::new("accounts-controller", Sharding::ByNamespace).workers_fixed(4)
+    }
+    fn new(_: &Flags) -> Self {
+        Self
+    }
+    fn watch(&self, on: &mut Watches) {
+        let _kind = on.kind::<Namespace>().wakes_itself();
+        let _kind = on
+            .kind::<ServiceAccount>()
+            .wakes(|change, _| vec![Key::cluster(change.newest().metadata().namespace.clone())]);
+    }
+    fn plan(&self, key: &Key, seen: &Seen<'_>, memory: &mut Planned) -> Result<Plan, Refusal> {
+        memory.0 += 1;
+        let mut plan = Plan::nothing();
+        let Some(namespace) = seen.get::<Namespace>(key) else { return Ok(plan) };
+        let wanted = namespace.metadata().label("accounts").unwrap_or("0");
+        assert!(wanted != "panic", "this namespace makes the plan panic");
+        let wanted: usize = wanted.parse().map_err(|_| Refusal::Retry(format!("{wanted:?} is no number")))?;
+        let there = seen.list::<ServiceAccount>(&key.name);
+        let selector = controllers_kit::selectors::Selector::of_labels(&[]);
+        plan.counted::<ServiceAccount>(&key.name, &selector);
+        for number in there.len()..wanted {
+            let mut account = ServiceAccount::default();
+            account.metadata_mut().namespace = key.name.clone();
+            account.metadata_mut().name = format!("a-{number}").into();
+            plan.create(&account);
+        }
+        Ok(plan)
+    }
+}
+
+struct Rig {
+    sim: Arc<Sim>,
+    host: Host,
+    shared: Arc<Shared>,
+    door: Arc<Door>,
+}
+
+impl Rig {
+    fn new(world: World) -> Self {
+        let sim = Arc::new(Sim {
+            world: Mutex::new(world),
+            shared: Mutex::default(),
+            stale: Mutex::default(),
+            writes: Mutex::default(),
+            refuse: Mutex::default(),
+            lists: AtomicUsize::new(0),
+        });
+        let (shared, door) = process(&sim, "one");
+        *sim.shared.lock().unwrap() = Some(Arc::clone(&shared));
+        Self {
+            host: host(&shared),
+            sim,
+            shared,
+            door,
+        }
+    }
+
+    fn gain(&self, range: u16, epoch: u64, how: &Gained) {
+        self.host.gained(range, epoch, how.clone());
+    }
+
+    fn gain_all(&self) {
+        for range in 0..RANGES {
+            self.gain(range, 1, &Gained::Handoff(RangeState::default()));
+        }
+    }
+
+    fn accounts(&self, namespace: &str) -> usize {
+        self.sim.world.lock().unwrap().list(ServiceAccount::resource(), Some(namespace)).len()
+    }
+
+    fn label(&self, namespace: &str, accounts: &str) {
+        let (old, new) = {
+            let mut world = self.sim.world.lock().unwrap();
+            let get = |world: &World| Reader::get(world, Namespace::resource(), "", namespace);
+            let old = get(&world);
+            world.change::<Namespace>(namespace, |object| object.metadata_mut().set_label("accounts", accounts));
+            (old, get(&world))
+        };
+        self.sim.tell(Namespace::resource(), old.as_ref(), new.as_ref());
+    }
+
+    fn range_of(&self, namespace: &str) -> u16 {
+        self.shared.range_of(&self.shared.units[0], &Key::cluster(namespace))
+    }
+}
+
+fn process(sim: &Arc<Sim>, replica: &str) -> (Arc<Shared>, Arc<Door>) {
+    let door = Arc::new(Door(AtomicBool::new(true)));
+    let clock: Arc<dyn Clock> = Arc::new(SystemClock::default());
+    let metrics = Metrics::new();
+    let (writer, events) = Writer::new(
+        Arc::clone(sim) as Arc<dyn Server>,
+        (0.0, 1),
+        Arc::clone(&clock),
+        Arc::clone(&metrics),
+    );
+    actix::spawn(events);
+    let controller = (Factory::of::<Accounts>().build)(&Flags::default());
+    let unit = Unit {
+        index: 0,
+        subscriptions: controller.watches().subscriptions,
+        permits: Arc::new(Semaphore::new(4)),
+        queue_metrics: metrics.queue("accounts"),
+        metrics: metrics.controller("accounts-controller"),
+        ready: AtomicBool::new(true),
+        working: AtomicUsize::new(0),
+        reconciles: Default::default(),
+        controller,
+    };
+    let shared = Arc::new(Shared {
+        replica: replica.to_owned(),
+        ranges: RANGES,
+        view: Arc::clone(sim) as Arc<dyn View>,
+        writer,
+        clock,
+        metrics,
+        fence: Arc::clone(&door) as Arc<dyn Fence>,
+        units: vec![unit],
+        table: (0..RANGES).map(|_| ArcSwapOption::empty()).collect(),
+    });
+    (shared, door)
+}
+
+fn host(shared: &Arc<Shared>) -> Host {
+    Host::new(
+        Arc::clone(shared),
+        vec![actix::Arbiter::current()],
+        Arc::new(AtomicBool::new(true)),
+        tokio::runtime::Handle::current(),
+    )
+}
+
+fn world(namespaces: &[(&str, &str)]) -> World {
+    let mut world = World::at("12:00:00");
+    for (name, accounts) in namespaces {
+        let mut object = namespace(name);
+        object.metadata_mut().set_label("accounts", accounts);
+        world.put(object);
+    }
+    world
+}
+
+async fn until(what: &str, mut done: impl FnMut() -> bool) {
+    let end = tokio::time::Instant::now() + PATIENCE;
+    while !done() {
+        assert!(tokio::time::Instant::now() < end, "waited in vain until {what}");
+        tokio::time::sleep(Duration::from_millis(2)).await;
+    }
+}
+
+fn run(test: impl Future<Output = ()>) {
+    System::new().block_on(test);
+}
+
+#[test]
+fn a_gained_range_brings_its_keys_to_rest_and_follows_changes() {
+    run(async {
+        let rig = Rig::new(world(&[("a", "3"), ("b", "10"), ("c", "0")]));
+        rig.gain_all();
+        until("all accounts are there", || rig.accounts("a") == 3 && rig.accounts("b") == 10).await;
+        rig.label("c", "2");
+        until("the change was followed", || rig.accounts("c") == 2).await;
+        assert_eq!(rig.sim.written().len(), 15, "nothing twice: {:?}", rig.sim.written());
+    });
+}
+
+#[test]
+fn a_key_of_a_range_that_is_not_owned_is_left_alone() {
+    run(async {
+        let rig = Rig::new(world(&[("a", "1"), ("b", "1"), ("c", "1"), ("d", "1"), ("e", "1")]));
+        let mine = rig.range_of("a");
+        rig.gain(mine, 1, &Gained::Takeover);
+        until("the owned key is served", || rig.accounts("a") == 1).await;
+        for name in ["b", "c", "d", "e"].into_iter().filter(|name| rig.range_of(name) != mine) {
+            rig.label(name, "2");
+            assert_eq!(rig.accounts(name), 0, "{name} has another owner");
+        }
+    });
+}
+
+#[test]
+fn a_closed_fence_holds_the_queue_and_loses_nothing() {
+    run(async {
+        let rig = Rig::new(world(&[("a", "2")]));
+        rig.door.0.store(false, Ordering::Release);
+        rig.gain_all();
+        tokio::time::sleep(Duration::from_millis(120)).await;
+        assert!(rig.sim.written().is_empty(), "nothing is written behind a closed fence");
+        rig.door.0.store(true, Ordering::Release);
+        until("the queue goes on", || rig.accounts("a") == 2).await;
+    });
+}
+
+#[test]
+fn a_panic_costs_one_key_a_backoff() {
+    run(async {
+        let rig = Rig::new(world(&[("bad", "panic"), ("good", "2")]));
+        rig.gain_all();
+        until("the other key is served", || rig.accounts("good") == 2).await;
+        rig.label("bad", "1");
+        until("the key that panicked is served when it is mended", || rig.accounts("bad") == 1).await;
+    });
+}
+
+#[test]
+fn a_refused_create_is_tried_again_with_backoff() {
+    run(async {
+        let rig = Rig::new(world(&[("a", "1")]));
+        rig.sim.refuse.lock().unwrap().insert("create serviceaccounts/a-0".to_owned());
+        rig.gain_all();
+        let slot = || rig.shared.slot(rig.range_of("a")).unwrap();
+        until("it was refused a few times", || slot().stats.reconciles.load(Ordering::Relaxed) > 3).await;
+        rig.sim.refuse.lock().unwrap().clear();
+        until("it is made in the end", || rig.accounts("a") == 1).await;
+    });
+}
+
+#[test]
+fn a_handoff_loses_no_queue_entry_failure_or_memory() {
+    run(async {
+        let rig = Rig::new(world(&[("a", "1"), ("bad", "x")]));
+        rig.sim.refuse.lock().unwrap().insert("create serviceaccounts/a-0".to_owned());
+        rig.gain_all();
+        let range = rig.range_of("a");
+        let slot = rig.shared.slot(range).unwrap();
+        until("it has failed", || slot.stats.reconciles.load(Ordering::Relaxed) > 2).await;
+        let Frozen::Still(state) = rig.host.freeze(range, Duration::from_secs(2), false).await else {
+            panic!("nothing was under way")
+        };
+        let before = slot.stats.reconciles.load(Ordering::Relaxed);
+        rig.label("a", "1");
+        tokio::time::sleep(Duration::from_millis(50)).await;
+        assert_eq!(slot.stats.reconciles.load(Ordering::Relaxed), before, "a frozen range starts nothing");
+        let key = state.controllers[0].keys.iter().find(|key| key.name == "a").expect("the key travels").clone();
+        assert!(key.failures > 2 && (key.queued || key.due_in_ms.is_some()), "{key:?}");
+        let memory: Planned = serde_json::from_slice(key.memory.as_ref().unwrap()).unwrap();
+        assert!(memory.0 > 2, "the memory travels");
+
+        rig.sim.refuse.lock().unwrap().clear();
+        rig.host.lost(range);
+        let (other, _door) = process(&rig.sim, "two");
+        *rig.sim.shared.lock().unwrap() = Some(Arc::clone(&other));
+        let next = host(&other);
+        next.gained(range, 2, Gained::Handoff(state));
+        until("the next owner serves it", || rig.accounts("a") == 1).await;
+        assert_eq!(rig.sim.written().last().unwrap(), &format!("{range}@2 create serviceaccounts/a-0"));
+    });
+}
+
+#[test]
+fn a_move_that_did_not_happen_goes_on_as_before() {
+    run(async {
+        let rig = Rig::new(world(&[("a", "0")]));
+        rig.gain_all();
+        let range = rig.range_of("a");
+        let _state = rig.host.freeze(range, Duration::from_secs(2), false).await;
+        rig.label("a", "1");
+        rig.host.resume(range);
+        until("the change is followed", || rig.accounts("a") == 1).await;
+    });
+}
+
+#[test]
+fn after_a_takeover_a_stale_count_makes_nothing() {
+    run(async {
+        let rig = Rig::new(world(&[("a", "2")]));
+        // The owner before made both; the cache has seen neither.
+        *rig.sim.stale.lock().unwrap() = Some(rig.sim.world.lock().unwrap().clone());
+        for name in ["x-1", "x-2"] {
+            let mut account = ServiceAccount::default();
+            account.metadata_mut().namespace = "a".into();
+            account.metadata_mut().name = name.into();
+            rig.sim.world.lock().unwrap().put(account);
+        }
+        let range = rig.range_of("a");
+        rig.gain(range, 2, &Gained::Takeover);
+        let slot = rig.shared.slot(range).unwrap();
+        until("it was planned and proven stale", || slot.stats.reconciles.load(Ordering::Relaxed) >= 2).await;
+        assert!(rig.sim.written().is_empty(), "{:?}", rig.sim.written());
+        *rig.sim.stale.lock().unwrap() = None;
+        rig.label("a", "3");
+        until("with a fresh cache it makes what is missing", || rig.accounts("a") == 3).await;
+        assert_eq!(rig.sim.written().len(), 1);
+        assert!(rig.sim.lists.load(Ordering::Relaxed) >= 2);
+    });
+}
+
+#[test]
+fn a_key_waits_until_the_cache_has_seen_its_own_writes() {
+    run(async {
+        let rig = Rig::new(world(&[("a", "1")]));
+        *rig.sim.stale.lock().unwrap() = Some(rig.sim.world.lock().unwrap().clone());
+        rig.gain_all();
+        until("it is made", || rig.accounts("a") == 1).await;
+        rig.label("a", "2");
+        tokio::time::sleep(Duration::from_millis(60)).await;
+        assert_eq!(rig.sim.written().len(), 1, "the cache has not seen the first one yet");
+        *rig.sim.stale.lock().unwrap() = None;
+        until("then it goes on", || rig.accounts("a") == 2).await;
+        assert_eq!(rig.sim.written().len(), 2);
+    });
+}
