@@ -1,1 +1,26 @@
-//! coordinator-core
+//! Who may act on what: ring, membership, epochs, handoff and fence, as state machines without clock, randomness or I/O.
+//!
+//! Two machines make one replica. [`Renewal`] keeps the replica's own Lease and with it the fence; it stands alone, so
+//! that a shell can run it on a thread which nothing starves. [`Core`] watches everybody's Leases and decides: evict,
+//! take, hand over, let go. Both take inputs with an explicit monotonic time and give out effects; both can be cloned,
+//! compared and hashed, so that a model checker runs the very code that ships.
+
+mod core;
+mod event;
+mod lease;
+mod placement;
+mod renewal;
+mod ring;
+#[cfg(test)]
+mod simulation;
+#[cfg(test)]
+mod tests;
+
+pub use crate::{
+    core::{Config, Core, Member, Move, RangeOwner, View, ViewFence},
+    event::{Effect, Fatal, Happening, Input, NotSent, Offer, Refused},
+    lease::{Epoch, Holder, NotAHolder, RangeId, RangeLease, ReplicaLease, Status, Time, Version, Written},
+    placement::{Weights, place},
+    renewal::{OwnLease, OwnPhase, Regained, Renewal, RenewalConfig, RenewalEffect, RenewalInput},
+    ring::{MAX_RANGES, Ring, VIRTUAL_NODES, range_of},
+};

@@ -1,0 +1,1353 @@
+//! The replica's decisions: whom to call dead, what to take, what to hand over, what to let go.
+//!
+//! Kept true:
+//! * A range is held only while its Lease, as last seen, names this incarnation at the epoch held, and only if this
+//!   replica wrote that itself or has the state that the owner before handed over. Any other claim is checked with
+//!   every live member first.
+//! * A range is taken from another only after that incarnation has lost its replica Lease by compare-and-swap, or has
+//!   not held it for a whole lease duration of good reads. Before, its fence has closed.
+//! * Epochs written grow: each is above all that were ever seen for the range.
+//!
+//! Every input is absorbed into the view, then all rules run over the whole view. So the order and number of inputs
+//! decide how fast something happens, never whether it does.
+
+use std::{
+    collections::{BTreeMap, BTreeSet},
+    time::Duration,
+};
+
+use serde::Serialize;
+
+use crate::{
+    event::{Effect, Fatal, Happening, Input, NotSent, Offer, Refused},
+    lease::{Epoch, Holder, RangeId, RangeLease, ReplicaLease, Status, Time, Version, Written},
+    placement::{Weights, place},
+    renewal::{OwnLease, OwnPhase},
+    ring::Ring,
+};
+
+/// So many retry periods may lie between two good reads of the replica Leases; with more, silence proves nothing and
+/// every wait begins anew. One for the pause, one for the read itself, one for a busy machine.
+const READ_GAP_PERIODS: u32 = 3;
+
+/// So many retry periods lie between two lists of the range Leases while nothing calls for one. The watch brings what
+/// changes; this is for the day on which it does not.
+const RANGES_PERIODS: u32 = 30;
+
+/// What holds a range up is tried again after this part of a retry period: a swap without a clear answer, orphans whose
+/// owner's end the watch has not passed yet.
+const SHORT_PARTS: u32 = 5;
+
+/// What a replica is told at its start.
+#[derive(Clone, Debug, PartialEq, Eq, Hash)]
+pub struct Config {
+    /// The replica's name.
+    pub name: String,
+    /// Where peers reach it.
+    pub address: String,
+    /// Its build, as in `0.1.0`.
+    pub build: String,
+    /// The fleet's number of ranges.
+    pub ranges: u16,
+    /// How long a replica may be silent.
+    pub lease_duration: Duration,
+    /// Time between reads, and before anything that failed is tried again.
+    pub retry_period: Duration,
+    /// At a fleet's cold start no range is taken before membership has been still for so long …
+    pub settle_time: Duration,
+    /// … or so many members are ready.
+    pub expected_replicas: Option<u16>,
+    /// Handoffs under way at once.
+    pub moves_at_once: usize,
+    /// How long writes in flight may take when a range is frozen.
+    pub freeze_budget: Duration,
+}
+
+#[derive(Clone, Debug, PartialEq, Eq, Hash)]
+struct Seen {
+    lease: ReplicaLease,
+    /// This version was seen first then, or the reads were bad until then.
+    since: Time,
+    /// The holder has renewed before our eyes.
+    renews: bool,
+}
+
+#[derive(Clone, Debug, PartialEq, Eq, Hash)]
+struct Held {
+    epoch: Epoch,
+    phase: Phase,
+}
+
+#[derive(Clone, Debug, PartialEq, Eq, Hash)]
+enum Phase {
+    Serving,
+    Freezing { to: Holder, since: Time },
+    Streaming { to: Holder, since: Time, attempt: u64 },
+    Swapping { to: Holder, since: Time, retry_at: Option<Time> },
+}
+
+impl Phase {
+    fn target(&self) -> Option<&Holder> {
+        match self {
+            Self::Serving => None,
+            Self::Freezing { to, .. } | Self::Streaming { to, .. } | Self::Swapping { to, .. } => Some(to),
+        }
+    }
+}
+
+#[derive(Clone, Debug, PartialEq, Eq, Hash)]
+struct Kept {
+    from: Holder,
+    /// The epoch at which the Lease must name us.
+    epoch: Epoch,
+    attempt: u64,
+}
+
+/// Our name written, or on its way, into a range Lease.
+#[derive(Clone, Debug, PartialEq, Eq, Hash)]
+struct Claim {
+    epoch: Epoch,
+    version: Option<Version>,
+    from: Option<Holder>,
+    /// `None` while an answer is awaited.
+    retry_at: Option<Time>,
+}
+
+/// Does any live member hold these? Asked of all before a range without a trustworthy Lease is taken.
+#[derive(Clone, Debug, PartialEq, Eq, Hash)]
+struct Inquiry {
+    id: u64,
+    ranges: BTreeSet<RangeId>,
+    waiting: BTreeSet<Holder>,
+}
+
+/// The machine.
+#[derive(Clone, Debug, PartialEq, Eq, Hash)]
+pub struct Core {
+    config: Config,
+    own: Option<OwnLease>,
+    joined: bool,
+    fenced_since: Option<Time>,
+    fatal: bool,
+    told_status: Option<Status>,
+
+    replicas: BTreeMap<String, Seen>,
+    replicas_known: bool,
+    still_since: Time,
+    last_read: Option<Time>,
+    reading: bool,
+    next_read: Time,
+
+    ranges: BTreeMap<RangeId, RangeLease>,
+    range_ends: BTreeMap<RangeId, Version>,
+    highest: BTreeMap<RangeId, Epoch>,
+    /// The newest list of all range Leases was started then.
+    ranges_read: Option<Time>,
+    reading_ranges: bool,
+    next_ranges: Time,
+    /// Everything that happened to range Leases up to this version has been seen.
+    as_of: Version,
+
+    /// Named by a range Lease and known to have ended: at which version of its replica Lease this was seen first, and
+    /// when. Its last handoffs may be on their way to us: they count before its ranges are called orphans.
+    ended: BTreeMap<Holder, (Version, Time)>,
+    /// Named by a range Lease, not known to have ended, not in its replica Lease: since when.
+    unproven: BTreeMap<Holder, Time>,
+    proven_dead: BTreeSet<Holder>,
+    evicting: BTreeMap<String, Time>,
+
+    held: BTreeMap<RangeId, Held>,
+    claims: BTreeMap<RangeId, Claim>,
+    kept: BTreeMap<RangeId, Kept>,
+    put_off: BTreeMap<RangeId, Time>,
+    /// Could not be reached: nothing is frozen for them until then.
+    shunned: BTreeMap<Holder, Time>,
+    attempts: u64,
+    inquiry: Option<Inquiry>,
+    inquiries: u64,
+    next_inquiry: Time,
+
+    host_ready: bool,
+    drain_until: Option<Time>,
+    left: bool,
+    ring: Option<Ring>,
+}
+
+impl Core {
+    /// A replica that knows nothing yet.
+    pub fn new(config: Config) -> Self {
+        Self {
+            config,
+            own: None,
+            joined: false,
+            fenced_since: None,
+            fatal: false,
+            told_status: None,
+            replicas: BTreeMap::new(),
+            replicas_known: false,
+            still_since: Time::ZERO,
+            last_read: None,
+            reading: false,
+            next_read: Time::ZERO,
+            ranges: BTreeMap::new(),
+            range_ends: BTreeMap::new(),
+            highest: BTreeMap::new(),
+            ranges_read: None,
+            reading_ranges: false,
+            next_ranges: Time::ZERO,
+            as_of: 0,
+            ended: BTreeMap::new(),
+            shunned: BTreeMap::new(),
+            unproven: BTreeMap::new(),
+            proven_dead: BTreeSet::new(),
+            evicting: BTreeMap::new(),
+            held: BTreeMap::new(),
+            claims: BTreeMap::new(),
+            kept: BTreeMap::new(),
+            put_off: BTreeMap::new(),
+            attempts: 0,
+            inquiry: None,
+            inquiries: 0,
+            next_inquiry: Time::ZERO,
+            host_ready: false,
+            drain_until: None,
+            left: false,
+            ring: None,
+        }
+    }
+
+    /// Takes one input and says what is to be done.
+    pub fn step(&mut self, now: Time, input: Input) -> Vec<Effect> {
+        self.steps(now, [input])
+    }
+
+    /// Takes inputs that came together, and decides once.
+    pub fn steps(&mut self, now: Time, inputs: impl IntoIterator<Item = Input>) -> Vec<Effect> {
+        let mut out = Vec::new();
+        if !self.fatal {
+            for input in inputs {
+                self.absorb(now, input, &mut out);
+            }
+            self.decide(now, &mut out);
+        }
+        out
+    }
+
+    /// All rules, in order. Each looks at the whole view.
+    fn decide(&mut self, now: Time, out: &mut Vec<Effect>) {
+        self.read_on_time(now, out);
+        self.join_or_refuse(now, out);
+        if self.fatal {
+            return;
+        }
+        self.say_how_it_stands(out);
+        if !self.is_held() {
+            return;
+        }
+        self.watch_the_unproven(now);
+        self.read_ranges_if_the_watch_lags(now, out);
+        self.settle_claims(now, out);
+        self.forget_what_was_kept_in_vain(now, out);
+        self.open_the_fence_after_reading(now, out);
+        self.retry_what_had_no_answer(now, out);
+        if self.is_open(now) && !self.left {
+            self.evict_the_silent(now, out);
+            let placed = self.placement(now);
+            self.inquire(now, placed.as_deref(), out);
+            self.take_orphans(now, placed.as_deref(), out);
+            self.hand_over(now, placed.as_deref(), out);
+        }
+        self.finish_the_drain(now, out);
+    }
+
+    // ---- absorbing ----
+
+    fn absorb(&mut self, now: Time, input: Input, out: &mut Vec<Effect>) {
+        match input {
+            Input::Tick => {}
+            Input::Own(own) => self.own_changed(now, own, out),
+            Input::Replicas { started, version, leases } => self.replicas_read(now, started, version, leases),
+            Input::ReplicasFailed => {
+                self.reading = false;
+                self.last_read = None;
+            }
+            Input::Ranges { started, version, leases } => {
+                self.reading_ranges = false;
+                self.next_ranges = now + self.config.retry_period * RANGES_PERIODS;
+                self.ranges_read = self.ranges_read.max(Some(started));
+                self.as_of = self.as_of.max(version);
+                let listed: BTreeSet<RangeId> = leases.iter().map(|lease| lease.range).collect();
+                for lease in leases {
+                    self.see_range(lease);
+                }
+                self.ranges.retain(|range, lease| listed.contains(range) || lease.version > version);
+                self.range_ends.retain(|_, end| *end > version);
+            }
+            Input::WatchedTo(version) => self.as_of = self.as_of.max(version),
+            Input::RangesFailed => {
+                self.reading_ranges = false;
+                self.next_ranges = now + self.config.retry_period;
+            }
+            Input::Replica(lease) => self.see_replica(now, lease),
+            Input::ReplicaGone { name, version } => {
+                if self.replicas.get(&name).is_some_and(|seen| seen.lease.version <= version) {
+                    self.replicas.remove(&name);
+                    self.still_since = now;
+                }
+            }
+            Input::Range(lease) => self.see_range(lease),
+            Input::RangeGone { range, version } => {
+                if range < self.config.ranges {
+                    self.range_ends.insert(range, version);
+                    if self.ranges.get(&range).is_some_and(|lease| lease.version <= version) {
+                        self.ranges.remove(&range);
+                    }
+                }
+            }
+            Input::ProvenDead(holder) => {
+                if self.replicas.get(&holder.name).is_some_and(|seen| seen.lease.holder().as_ref() == Some(&holder)) {
+                    self.proven_dead.insert(holder);
+                }
+            }
+            Input::Evicted { name, result } => self.eviction_ended(now, &name, result, out),
+            Input::Claimed { range, result } => self.claim_ended(now, range, result),
+            Input::Swapped { range, result } => self.swap_ended(now, range, result, out),
+            // Once ready, always ready: an owner whose caches lag for a moment still serves better than a move.
+            Input::HostReady(ready) => self.host_ready |= ready,
+            Input::Frozen { range, epoch, busy } => self.frozen(now, range, epoch, busy, out),
+            Input::Sent { range, attempt, result } => self.sent(now, range, attempt, result, out),
+            Input::Offered(offer) => {
+                let refused = self.refusal(now, &offer);
+                if refused.is_none() {
+                    let kept = Kept { from: offer.from, epoch: offer.epoch + 1, attempt: offer.attempt };
+                    self.kept.insert(offer.range, kept);
+                }
+                out.push(Effect::Answer { id: offer.id, range: offer.range, refused });
+            }
+            Input::Told { from, range, epoch } => {
+                let awaited = self.kept.get(&range).is_some_and(|kept| kept.from == from && kept.epoch == epoch);
+                if awaited && self.ranges.get(&range).is_none_or(|lease| lease.epoch < epoch) {
+                    out.push(Effect::ReadRange(range));
+                }
+            }
+            Input::HoldsAsked { id, ranges } => {
+                let answer: BTreeMap<RangeId, (bool, Epoch)> = ranges
+                    .into_iter()
+                    .filter(|range| *range < self.config.ranges)
+                    .map(|range| {
+                        let held = self.held.contains_key(&range) || self.claims.contains_key(&range);
+                        (range, (held, self.highest.get(&range).copied().unwrap_or(0)))
+                    })
+                    .collect();
+                if answer.values().any(|(held, _)| *held) {
+                    // Somebody sees a Lease that does not name us: look too.
+                    self.next_ranges = self.next_ranges.min(now);
+                }
+                out.push(Effect::AnswerHolds { id, answer });
+            }
+            Input::HoldsAnswered { inquiry, from, result } => self.holds_answered(now, inquiry, &from, result),
+            Input::Drain(until) => {
+                self.drain_until = Some(self.drain_until.map_or(until, |before| before.min(until)));
+            }
+        }
+    }
+
+    fn own_changed(&mut self, now: Time, own: OwnLease, out: &mut Vec<Effect>) {
+        let before = self.own.replace(own.clone());
+        let lived = before.as_ref().filter(|before| before.phase == OwnPhase::Held);
+        if let Some(lived) = lived
+            && (lived.incarnation != own.incarnation || matches!(own.phase, OwnPhase::Released | OwnPhase::NameTaken(_)))
+            && !self.left
+        {
+            let ranges = self.drop_everything(out);
+            out.push(Effect::Happened(Happening::SelfEvicted { incarnation: lived.incarnation.clone(), ranges }));
+            self.fenced_since = None;
+            self.told_status = None;
+        }
+        if own.phase == OwnPhase::Held {
+            if lived.is_none_or(|lived| lived.incarnation != own.incarnation) {
+                out.push(Effect::Happened(Happening::Joined { incarnation: own.incarnation }));
+                self.still_since = now;
+            } else if !self.left {
+                let was_open = lived.is_some_and(|lived| lived.open_until.is_some());
+                if was_open && own.open_until.is_none() {
+                    self.fenced_since = Some(now);
+                    out.push(Effect::Happened(Happening::Fenced));
+                }
+            }
+            if own.open_until.is_some()
+                && let Some(since) = self.fenced_since.take()
+            {
+                out.push(Effect::Happened(Happening::Reopened { closed: now.saturating_sub(since) }));
+            }
+        }
+        if let OwnPhase::NameTaken(incarnation) = own.phase {
+            self.fail(Fatal::NameTaken { name: self.config.name.clone(), incarnation }, out);
+        }
+    }
+
+    fn drop_everything(&mut self, out: &mut Vec<Effect>) -> Vec<RangeId> {
+        let ranges: Vec<RangeId> = std::mem::take(&mut self.held).into_keys().collect();
+        out.extend(ranges.iter().map(|range| Effect::Lost(*range)));
+        out.extend(std::mem::take(&mut self.kept).into_keys().map(Effect::Forget));
+        self.claims.clear();
+        self.put_off.clear();
+        self.inquiry = None;
+        ranges
+    }
+
+    fn replicas_read(&mut self, now: Time, started: Time, version: Version, leases: Vec<ReplicaLease>) {
+        self.reading = false;
+        let slow = now.saturating_sub(started) > self.config.retry_period;
+        let in_time = self.last_read.is_some_and(|last| started <= last + self.read_gap());
+        let listed: BTreeSet<String> = leases.iter().map(|lease| lease.name.clone()).collect();
+        for lease in leases {
+            self.see_replica(now, lease);
+        }
+        let before = self.replicas.len();
+        self.replicas.retain(|name, seen| listed.contains(name) || seen.lease.version > version);
+        if self.replicas.len() != before {
+            self.still_since = now;
+        }
+        if slow || !in_time {
+            for seen in self.replicas.values_mut() {
+                seen.since = now;
+            }
+            for since in self.unproven.values_mut() {
+                *since = now;
+            }
+        }
+        self.last_read = (!slow).then_some(now);
+        self.replicas_known = true;
+    }
+
+    fn see_replica(&mut self, now: Time, lease: ReplicaLease) {
+        let before = self.replicas.get(&lease.name);
+        if before.is_some_and(|before| before.lease.version >= lease.version) {
+            return;
+        }
+        let same = before.is_some_and(|before| before.lease.incarnation == lease.incarnation);
+        if !same || before.is_none_or(|before| before.lease.status != lease.status) {
+            self.still_since = now;
+        }
+        self.replicas.insert(lease.name.clone(), Seen { lease, since: now, renews: same });
+    }
+
+    fn see_range(&mut self, lease: RangeLease) {
+        let RangeLease { range, version, epoch, .. } = lease;
+        if range >= self.config.ranges
+            || self.ranges.get(&range).is_some_and(|before| before.version >= version)
+            || self.range_ends.get(&range).is_some_and(|end| *end >= version)
+        {
+            return;
+        }
+        self.range_ends.remove(&range);
+        let highest = self.highest.entry(range).or_insert(0);
+        *highest = epoch.max(*highest);
+        self.ranges.insert(range, lease);
+    }
+
+    fn eviction_ended(&mut self, now: Time, name: &str, result: Written<ReplicaLease>, out: &mut Vec<Effect>) {
+        let before = self.replicas.get(name).map(|seen| (seen.lease.holder(), seen.since));
+        match result {
+            Written::Done(lease) => {
+                self.evicting.remove(name);
+                self.see_replica(now, lease);
+                if let Some((Some(holder), since)) = before {
+                    self.proven_dead.remove(&holder);
+                    out.push(Effect::Happened(Happening::Evicted { holder, silent: now.saturating_sub(since) }));
+                }
+            }
+            Written::Conflict(lease) => {
+                self.evicting.remove(name);
+                match lease {
+                    Some(lease) => self.see_replica(now, lease),
+                    None => {
+                        self.replicas.remove(name);
+                    }
+                }
+            }
+            Written::Unknown => {
+                self.evicting.insert(name.to_owned(), now + self.config.retry_period);
+            }
+        }
+    }
+
+    fn claim_ended(&mut self, now: Time, range: RangeId, result: Written<RangeLease>) {
+        let retry_at = now + self.config.retry_period;
+        match result {
+            Written::Done(lease) | Written::Conflict(Some(lease)) => {
+                self.see_range(lease);
+                // A conflict may be with our own write that had no answer; if it is another's, ours is over.
+                if let (Some(claim), Some(lease)) = (self.claims.get(&range), self.ranges.get(&range))
+                    && (lease.epoch != claim.epoch || lease.holder != self.me())
+                {
+                    self.claims.remove(&range);
+                }
+            }
+            Written::Conflict(None) => {
+                self.ranges.remove(&range);
+                self.claims.remove(&range);
+            }
+            Written::Unknown => {
+                if let Some(claim) = self.claims.get_mut(&range) {
+                    claim.retry_at = Some(retry_at);
+                }
+            }
+        }
+    }
+
+    fn frozen(&mut self, now: Time, range: RangeId, epoch: Epoch, busy: bool, out: &mut Vec<Effect>) {
+        let open = self.is_open(now);
+        let draining = self.drain_until.is_some();
+        let retry_at = now + self.config.retry_period;
+        let Some(held) = self.held.get_mut(&range).filter(|held| held.epoch == epoch) else { return };
+        let Phase::Freezing { to, since } = held.phase.clone() else { return };
+        if busy {
+            held.phase = Phase::Serving;
+            self.put_off.insert(range, if draining { now } else { retry_at });
+            let why = "writes were still under way".to_owned();
+            out.push(Effect::Happened(Happening::HandoffFailed { range, to, why }));
+            return;
+        }
+        let address = self.replicas.get(&to.name).filter(|seen| seen.lease.holder().as_ref() == Some(&to));
+        match address.map(|seen| seen.lease.status.address.clone()) {
+            Some(address) if open => {
+                self.attempts += 1;
+                let attempt = self.attempts;
+                held.phase = Phase::Streaming { to: to.clone(), since, attempt };
+                out.push(Effect::CloseRange(range));
+                out.push(Effect::Send { range, epoch, attempt, to, address });
+            }
+            Some(_) => self.resume(now, range, "the fence has closed".to_owned(), out),
+            None => self.resume(now, range, "its replica Lease is gone".to_owned(), out),
+        }
+    }
+
+    fn sent(&mut self, now: Time, range: RangeId, attempt: u64, result: Result<(), NotSent>, out: &mut Vec<Effect>) {
+        let open = self.is_open(now);
+        let me = self.me();
+        let Some(held) = self.held.get_mut(&range) else { return };
+        let (to, since) = match &held.phase {
+            Phase::Streaming { to, since, attempt: awaited } if *awaited == attempt => (to.clone(), *since),
+            _ => return,
+        };
+        let lease = self.ranges.get(&range).filter(|lease| lease.holder == me && lease.epoch == held.epoch);
+        match (result, lease) {
+            (Ok(()), Some(lease)) if open => {
+                held.phase = Phase::Swapping { to: to.clone(), since, retry_at: None };
+                out.push(swap(lease, to));
+            }
+            (Ok(()), Some(_)) => self.resume(now, range, "the fence has closed".to_owned(), out),
+            (Ok(()), None) => self.resume(now, range, "its Lease has changed".to_owned(), out),
+            (Err(NotSent::Refused(why)), _) => self.resume(now, range, why, out),
+            (Err(NotSent::Unreachable(why)), _) => {
+                self.shunned.insert(to, now + self.config.retry_period);
+                self.resume(now, range, why, out);
+            }
+        }
+    }
+
+    /// The move did not happen, and no swap of ours can land any more.
+    fn resume(&mut self, now: Time, range: RangeId, why: String, out: &mut Vec<Effect>) {
+        let Some(held) = self.held.get_mut(&range) else { return };
+        let phase = std::mem::replace(&mut held.phase, Phase::Serving);
+        self.put_off.insert(range, now + self.config.retry_period);
+        out.push(Effect::Resume { range, epoch: held.epoch });
+        if let Some(to) = phase.target().cloned() {
+            out.push(Effect::Happened(Happening::HandoffFailed { range, to, why }));
+        }
+    }
+
+    fn swap_ended(&mut self, now: Time, range: RangeId, result: Written<RangeLease>, out: &mut Vec<Effect>) {
+        let me = self.me();
+        let soon = now + self.config.retry_period / SHORT_PARTS;
+        let conflict = match result {
+            Written::Done(lease) => {
+                self.see_range(lease);
+                false
+            }
+            Written::Conflict(Some(lease)) => {
+                self.see_range(lease);
+                true
+            }
+            Written::Conflict(None) => {
+                self.ranges.remove(&range);
+                self.resume(now, range, "its Lease was deleted".to_owned(), out);
+                return;
+            }
+            Written::Unknown => {
+                if let Some(Held { phase: Phase::Swapping { retry_at, .. }, .. }) = self.held.get_mut(&range) {
+                    *retry_at = Some(soon);
+                }
+                return;
+            }
+        };
+        if !conflict {
+            return;
+        }
+        // Somebody touched the Lease and left us in it: again, on the new version. The older swap cannot land any more.
+        if let Some(Held { epoch, phase: Phase::Swapping { retry_at, .. } }) = self.held.get_mut(&range)
+            && self.ranges.get(&range).is_some_and(|lease| lease.holder == me && lease.epoch == *epoch)
+        {
+            *retry_at = Some(now);
+        }
+    }
+
+    /// Why an offer is not taken; `None` takes it.
+    fn refusal(&self, now: Time, offer: &Offer) -> Option<Refused> {
+        let own = self.own.as_ref()?;
+        if offer.to_incarnation != own.incarnation {
+            return Some(Refused::OtherIncarnation(own.incarnation.clone()));
+        }
+        if !self.host_ready || self.drain_until.is_some() || !self.is_held() || !self.is_open(now) {
+            return Some(Refused::NotTaking);
+        }
+        if !compatible(&self.config.build, &offer.build) {
+            return Some(Refused::Incompatible(self.config.build.clone(), offer.build.clone()));
+        }
+        if self.replicas.get(&offer.from.name).and_then(|seen| seen.lease.holder()).as_ref() != Some(&offer.from) {
+            return Some(Refused::NoMember(offer.from.clone()));
+        }
+        let lease = self.ranges.get(&offer.range);
+        if !lease.is_some_and(|lease| lease.holder.as_ref() == Some(&offer.from) && lease.epoch == offer.epoch) {
+            return Some(Refused::NotTheOwner {
+                range: offer.range,
+                from: offer.from.clone(),
+                epoch: offer.epoch,
+            });
+        }
+        let newer = self.kept.get(&offer.range).is_some_and(|kept| {
+            kept.from == offer.from && kept.epoch == offer.epoch + 1 && kept.attempt >= offer.attempt
+        });
+        newer.then_some(Refused::Superseded)
+    }
+
+    fn holds_answered(
+        &mut self,
+        now: Time,
+        id: u64,
+        from: &Holder,
+        result: Result<BTreeMap<RangeId, (bool, Epoch)>, ()>,
+    ) {
+        let Some(inquiry) = self.inquiry.as_mut().filter(|inquiry| inquiry.id == id) else { return };
+        match result {
+            Ok(answer) if inquiry.ranges.iter().all(|range| answer.contains_key(range)) => {
+                inquiry.waiting.remove(from);
+                for (range, (held, epoch)) in answer {
+                    if held {
+                        inquiry.ranges.remove(&range);
+                    }
+                    if range < self.config.ranges {
+                        let highest = self.highest.entry(range).or_insert(0);
+                        *highest = epoch.max(*highest);
+                    }
+                }
+            }
+            _ => {
+                self.inquiry = None;
+                self.next_inquiry = now + self.config.retry_period;
+            }
+        }
+    }
+
+    // ---- rules ----
+
+    fn read_on_time(&mut self, now: Time, out: &mut Vec<Effect>) {
+        if self.left {
+            return;
+        }
+        if !self.reading && self.next_read <= now {
+            self.reading = true;
+            self.next_read = now + self.config.retry_period;
+            out.push(Effect::ReadReplicas);
+        }
+        if !self.reading_ranges && self.next_ranges <= now {
+            self.reading_ranges = true;
+            out.push(Effect::ReadRanges);
+        }
+    }
+
+    /// Joins once it is sure that nobody alive counts ranges otherwise; later refuses to live beside such a one.
+    fn join_or_refuse(&mut self, now: Time, out: &mut Vec<Effect>) {
+        if !self.replicas_known || self.left {
+            return;
+        }
+        let mut unsure = false;
+        let mut refused = None;
+        for seen in self.replicas.values() {
+            let Some(holder) = seen.lease.holder() else { continue };
+            let theirs = seen.lease.status.ranges;
+            if theirs == self.config.ranges || self.is_me(&holder) {
+                continue;
+            }
+            let they_own = self.ranges.values().any(|lease| lease.holder.as_ref() == Some(&holder));
+            let stronger = !self.joined || they_own || (self.held.is_empty() && holder.name < self.config.name);
+            if seen.renews && stronger {
+                refused = Some(Fatal::OtherRanges { name: holder.name, theirs, ours: self.config.ranges });
+            }
+            unsure |= now.saturating_sub(seen.since) < self.config.lease_duration;
+        }
+        if let Some(fatal) = refused {
+            self.drop_everything(out);
+            out.push(Effect::Release);
+            self.fail(fatal, out);
+        } else if !self.joined && !unsure {
+            self.joined = true;
+            out.push(Effect::Join);
+        }
+    }
+
+    fn fail(&mut self, fatal: Fatal, out: &mut Vec<Effect>) {
+        self.fatal = true;
+        out.push(Effect::Fatal(fatal));
+    }
+
+    fn say_how_it_stands(&mut self, out: &mut Vec<Effect>) {
+        let status = Status {
+            address: self.config.address.clone(),
+            build: self.config.build.clone(),
+            ready: self.host_ready,
+            draining: self.drain_until.is_some(),
+            ranges: self.config.ranges,
+        };
+        if self.told_status.as_ref() != Some(&status) {
+            self.told_status = Some(status.clone());
+            out.push(Effect::Status(status));
+        }
+    }
+
+    /// Owners by some range Lease of whom no replica Lease speaks: counts how long that has been so.
+    fn watch_the_unproven(&mut self, now: Time) {
+        let (mut unproven, mut ended) = (BTreeMap::new(), BTreeMap::new());
+        for holder in self.ranges.values().filter_map(|lease| lease.holder.as_ref()) {
+            if self.is_live(holder) || unproven.contains_key(holder) || ended.contains_key(holder) {
+                continue;
+            }
+            if self.has_ended(holder) {
+                let version = self.replicas.get(&holder.name).map_or(0, |seen| seen.lease.version);
+                ended.insert(holder.clone(), self.ended.get(holder).copied().unwrap_or((version, now)));
+            } else {
+                unproven.insert(holder.clone(), self.unproven.get(holder).copied().unwrap_or(now));
+            }
+        }
+        self.unproven = unproven;
+        self.ended = ended;
+    }
+
+    /// Orphans wait for the watch to pass their owner's end. If it takes its time, a list does it.
+    fn read_ranges_if_the_watch_lags(&mut self, now: Time, out: &mut Vec<Effect>) {
+        let grace = self.config.retry_period / SHORT_PARTS;
+        let lags = self.ended.values().any(|(version, since)| *version > self.as_of && *since + grace <= now);
+        if lags && self.next_ranges > now + self.config.retry_period {
+            self.next_ranges = now;
+            self.read_on_time(now, out);
+        }
+    }
+
+    /// Compares what is held with what the Leases say.
+    fn settle_claims(&mut self, now: Time, out: &mut Vec<Effect>) {
+        if self.left || self.ranges_read.is_none() {
+            return;
+        }
+        let Some(me) = self.me() else { return };
+        for range in 0..self.config.ranges {
+            let mine = self.ranges.get(&range).filter(|lease| lease.holder.as_ref() == Some(&me));
+            let held = self.held.get(&range);
+            if mine.map(|lease| lease.epoch) == held.map(|held| held.epoch) && !self.claims.contains_key(&range) {
+                // As it should be: ours on both sides, or on neither.
+                continue;
+            }
+            match (self.ranges.get(&range).cloned(), held.cloned()) {
+                (Some(lease), Some(held)) if lease.holder.as_ref() == Some(&me) => {
+                    if lease.epoch == held.epoch {
+                        continue;
+                    }
+                    if lease.epoch < held.epoch {
+                        // Edited by hand. Epochs never fall: write a higher one.
+                        self.claim(range, Some(lease.version), Some(me.clone()), out);
+                    } else {
+                        self.let_go(range, out);
+                        self.gain(range, lease.epoch, Some(me.clone()), out);
+                    }
+                }
+                (Some(lease), None) if lease.holder.as_ref() == Some(&me) => {
+                    let claimed = self.claims.get(&range).filter(|claim| claim.epoch == lease.epoch).cloned();
+                    if let Some(claim) = claimed {
+                        self.gain(range, lease.epoch, claim.from, out);
+                    } else if self.kept.get(&range).is_some_and(|kept| kept.epoch == lease.epoch) {
+                        self.receive(range, out);
+                    }
+                    // Else the Lease names us and nobody knows why: `inquire` sees to it.
+                }
+                (None, Some(_)) => {
+                    if !self.claims.contains_key(&range) {
+                        self.claim(range, None, Some(me.clone()), out);
+                    }
+                }
+                (Some(lease), Some(held)) => {
+                    match held.phase {
+                        Phase::Swapping { to, since, .. } if lease.holder.as_ref() == Some(&to) => {
+                            let took = now.saturating_sub(since);
+                            let epoch = lease.epoch;
+                            self.let_go(range, out);
+                            if let Some(seen) = self.replicas.get(&to.name) {
+                                let address = seen.lease.status.address.clone();
+                                out.push(Effect::Tell { range, epoch, to: to.clone(), address });
+                            }
+                            out.push(Effect::Happened(Happening::HandedOver { range, epoch, to, took }));
+                        }
+                        _ => {
+                            let epoch = held.epoch;
+                            self.let_go(range, out);
+                            out.push(Effect::Happened(Happening::Deprived { range, epoch, by: lease.holder.clone() }));
+                        }
+                    }
+                    self.claims.remove(&range);
+                }
+                (lease, None) => {
+                    let version = lease.map(|lease| lease.version);
+                    let overtaken = |claim: &Claim| claim.retry_at.is_some() && claim.version != version;
+                    if self.claims.get(&range).is_some_and(overtaken) {
+                        self.claims.remove(&range);
+                    }
+                }
+            }
+        }
+    }
+
+    fn let_go(&mut self, range: RangeId, out: &mut Vec<Effect>) {
+        self.held.remove(&range);
+        self.put_off.remove(&range);
+        out.push(Effect::Lost(range));
+    }
+
+    fn gain(&mut self, range: RangeId, epoch: Epoch, from: Option<Holder>, out: &mut Vec<Effect>) {
+        self.claims.remove(&range);
+        if self.kept.remove(&range).is_some() {
+            out.push(Effect::Forget(range));
+        }
+        self.held.insert(range, Held { epoch, phase: Phase::Serving });
+        out.push(Effect::Gained { range, epoch, kept: false });
+        out.push(Effect::Happened(Happening::TookOver { range, epoch, from }));
+    }
+
+    fn receive(&mut self, range: RangeId, out: &mut Vec<Effect>) {
+        if let Some(Kept { from, epoch, .. }) = self.kept.remove(&range) {
+            self.claims.remove(&range);
+            self.held.insert(range, Held { epoch, phase: Phase::Serving });
+            out.push(Effect::Gained { range, epoch, kept: true });
+            out.push(Effect::Happened(Happening::Received { range, epoch, from }));
+        }
+    }
+
+    /// Writes our name, above every epoch seen. What was kept for the range is void: the one who sent it may have gone on.
+    fn claim(&mut self, range: RangeId, version: Option<Version>, from: Option<Holder>, out: &mut Vec<Effect>) {
+        if self.claims.contains_key(&range) {
+            return;
+        }
+        if self.kept.remove(&range).is_some() {
+            out.push(Effect::Forget(range));
+        }
+        let epoch = self.highest.get(&range).copied().unwrap_or(0) + 1;
+        self.claims.insert(range, Claim { epoch, version, from, retry_at: None });
+        out.push(self.claim_effect(range, epoch, version));
+    }
+
+    fn claim_effect(&self, range: RangeId, epoch: Epoch, version: Option<Version>) -> Effect {
+        Effect::Claim { version, lease: RangeLease { range, version: 0, holder: self.me(), epoch } }
+    }
+
+    fn forget_what_was_kept_in_vain(&mut self, now: Time, out: &mut Vec<Effect>) {
+        let vain: Vec<RangeId> = self
+            .kept
+            .iter()
+            .filter(|(range, kept)| {
+                self.is_dead(now, &kept.from) || self.ranges.get(range).is_none_or(|lease| lease.epoch >= kept.epoch)
+            })
+            .map(|(range, _)| *range)
+            .collect();
+        for range in vain {
+            // If the Lease names us at this epoch, the range has been received before this rule runs.
+            self.kept.remove(&range);
+            out.push(Effect::Forget(range));
+        }
+    }
+
+    fn open_the_fence_after_reading(&mut self, now: Time, out: &mut Vec<Effect>) {
+        if self.is_open(now) || self.left {
+            return;
+        }
+        let Some(regained) = self.own.as_ref().and_then(|own| own.regained.clone()) else { return };
+        if self.ranges_read.is_some_and(|read| read >= regained.seen) {
+            out.push(Effect::Reopen(regained));
+        } else if !self.reading_ranges && self.next_ranges > now {
+            // After a failure the pause stands; anything else is read at once.
+            if self.next_ranges > now + self.config.retry_period {
+                self.next_ranges = now;
+                self.read_on_time(now, out);
+            }
+        }
+    }
+
+    fn retry_what_had_no_answer(&mut self, now: Time, out: &mut Vec<Effect>) {
+        if self.left {
+            return;
+        }
+        let due: Vec<RangeId> = self
+            .claims
+            .iter()
+            .filter(|(_, claim)| claim.retry_at.is_some_and(|at| at <= now))
+            .map(|(range, _)| *range)
+            .collect();
+        for range in due {
+            if let Some(claim) = self.claims.get_mut(&range) {
+                claim.retry_at = None;
+                let (epoch, version) = (claim.epoch, claim.version);
+                out.push(self.claim_effect(range, epoch, version));
+            }
+        }
+        let me = self.me();
+        for (range, held) in &mut self.held {
+            if let Phase::Swapping { to, retry_at, .. } = &mut held.phase
+                && retry_at.is_some_and(|at| at <= now)
+                && let Some(lease) = self.ranges.get(range).filter(|lease| lease.holder == me)
+            {
+                *retry_at = None;
+                out.push(swap(lease, to.clone()));
+            }
+        }
+    }
+
+    fn evict_the_silent(&mut self, now: Time, out: &mut Vec<Effect>) {
+        let reads_good = self.reads_good(now);
+        self.proven_dead.retain(|holder| {
+            self.replicas.get(&holder.name).is_some_and(|seen| seen.lease.holder().as_ref() == Some(holder))
+        });
+        for (name, seen) in &self.replicas {
+            let Some(holder) = seen.lease.holder() else { continue };
+            let silent = reads_good && now.saturating_sub(seen.since) >= self.config.lease_duration;
+            let waits = self.evicting.get(name).is_some_and(|at| *at > now);
+            if *name != self.config.name && (silent || self.proven_dead.contains(&holder)) && !waits {
+                self.evicting.insert(name.clone(), Time::MAX);
+                out.push(Effect::Evict(seen.lease.vacated()));
+            }
+        }
+    }
+
+    /// Who shall own what, as this replica sees it; `None` while it may not act on it.
+    fn placement(&mut self, now: Time) -> Option<Vec<u16>> {
+        if self.ranges_read.is_none() || !self.replicas_known {
+            return None;
+        }
+        let names = self.member_names();
+        if self.ring.as_ref().is_none_or(|ring| !ring.members().iter().eq(names.iter())) {
+            self.ring = Some(Ring::new(names, self.config.ranges));
+        }
+        let ring = self.ring.as_ref()?;
+        if ring.members().is_empty() || (self.is_cold() && !self.is_settled(now)) {
+            return None;
+        }
+        let index: BTreeMap<&str, u16> = (0..).zip(ring.members()).map(|(at, name)| (name.as_str(), at)).collect();
+        let of = |holder: &Holder| {
+            let current = self.is_live(holder);
+            current.then(|| index.get(holder.name.as_str()).copied()).flatten()
+        };
+        let owners: Vec<Option<u16>> = (0..self.config.ranges)
+            .map(|range| {
+                let moving = self.held.get(&range).and_then(|held| held.phase.target());
+                let claimed = self.claims.contains_key(&range).then(|| self.me()).flatten();
+                let owner = moving.cloned().or(claimed);
+                let owner = owner.or_else(|| self.ranges.get(&range).and_then(|lease| lease.holder.clone()));
+                owner.as_ref().and_then(of)
+            })
+            .collect();
+        Some(place(ring, &owners, Weights::Equal))
+    }
+
+    /// Ranges whose Lease is missing or not to be trusted: before we claim one, every live member says that it does not
+    /// hold it.
+    fn inquire(&mut self, now: Time, placed: Option<&[u16]>, out: &mut Vec<Effect>) {
+        if self.inquiry.is_none() && self.next_inquiry <= now {
+            let ranges: BTreeSet<RangeId> =
+                (0..self.config.ranges).filter(|range| self.is_doubtful(*range, placed)).collect();
+            if !ranges.is_empty() {
+                self.ask_all(ranges, out);
+            }
+        }
+        let Some(mut inquiry) = self.inquiry.take() else { return };
+        inquiry.waiting.retain(|holder| !self.has_ended(holder));
+        if !inquiry.waiting.is_empty() {
+            self.inquiry = Some(inquiry);
+            return;
+        }
+        let asked_long_ago = inquiry.ranges.is_empty();
+        for range in inquiry.ranges {
+            if self.is_doubtful(range, placed) {
+                let lease = self.ranges.get(&range);
+                let (version, from) =
+                    (lease.map(|lease| lease.version), lease.and_then(|lease| lease.holder.clone()));
+                self.claim(range, version, from, out);
+            }
+        }
+        if asked_long_ago {
+            // All of them are held: their holders will write the Leases.
+            self.next_inquiry = now + self.config.retry_period;
+        }
+    }
+
+    fn is_doubtful(&self, range: RangeId, placed: Option<&[u16]>) -> bool {
+        if self.held.contains_key(&range) || self.claims.contains_key(&range) {
+            return false;
+        }
+        match self.ranges.get(&range).map(|lease| &lease.holder) {
+            Some(Some(holder)) => Some(holder) == self.me().as_ref(),
+            Some(None) | None => self.is_placed_here(range, placed),
+        }
+    }
+
+    fn ask_all(&mut self, ranges: BTreeSet<RangeId>, out: &mut Vec<Effect>) {
+        self.inquiries += 1;
+        let others: Vec<(Holder, String)> = self
+            .replicas
+            .values()
+            .filter_map(|seen| Some((seen.lease.holder()?, seen.lease.status.address.clone())))
+            .filter(|(holder, _)| holder.name != self.config.name)
+            .collect();
+        for (to, address) in &others {
+            out.push(Effect::AskHolds {
+                inquiry: self.inquiries,
+                to: to.clone(),
+                address: address.clone(),
+                ranges: ranges.iter().copied().collect(),
+            });
+        }
+        let waiting = others.into_iter().map(|(holder, _)| holder).collect();
+        self.inquiry = Some(Inquiry { id: self.inquiries, ranges, waiting });
+    }
+
+    fn take_orphans(&mut self, now: Time, placed: Option<&[u16]>, out: &mut Vec<Effect>) {
+        let orphans: Vec<(RangeId, Version, Holder)> = self
+            .ranges
+            .values()
+            .filter(|lease| self.is_placed_here(lease.range, placed))
+            .filter(|lease| !self.held.contains_key(&lease.range) && !self.claims.contains_key(&lease.range))
+            .filter_map(|lease| Some((lease.range, lease.version, lease.holder.clone()?)))
+            .filter(|(_, _, holder)| self.is_dead(now, holder))
+            .collect();
+        for (range, version, holder) in orphans {
+            self.claim(range, Some(version), Some(holder), out);
+        }
+    }
+
+    fn hand_over(&mut self, now: Time, placed: Option<&[u16]>, out: &mut Vec<Effect>) {
+        let (Some(placed), Some(ring)) = (placed, &self.ring) else { return };
+        self.put_off.retain(|_, until| *until > now);
+        self.shunned.retain(|_, until| *until > now);
+        let moving = self.held.values().filter(|held| held.phase != Phase::Serving).count();
+        let mut room = self.config.moves_at_once.saturating_sub(moving);
+        let force = self.drain_until.is_some();
+        for (range, held) in &mut self.held {
+            if room == 0 {
+                break;
+            }
+            let target = placed.get(usize::from(*range)).and_then(|at| ring.members().get(usize::from(*at)));
+            let Some(target) = target.filter(|target| **target != self.config.name) else { continue };
+            let to = self.replicas.get(target).and_then(|seen| seen.lease.holder());
+            let quiet = held.phase == Phase::Serving
+                && !self.put_off.contains_key(range)
+                && !self.claims.contains_key(range)
+                && self.ranges.contains_key(range);
+            if let Some(to) = to.filter(|to| quiet && !self.shunned.contains_key(to)) {
+                room -= 1;
+                held.phase = Phase::Freezing { to, since: now };
+                let budget = self.config.freeze_budget;
+                out.push(Effect::Freeze { range: *range, epoch: held.epoch, budget, force });
+            }
+        }
+    }
+
+    fn finish_the_drain(&mut self, now: Time, out: &mut Vec<Effect>) {
+        let Some(until) = self.drain_until else { return };
+        if self.left {
+            return;
+        }
+        let nobody = self.member_names().is_empty() && self.held.values().all(|held| held.phase == Phase::Serving);
+        if (self.held.is_empty() && self.claims.is_empty()) || until <= now || nobody {
+            self.left = true;
+            let ranges = self.drop_everything(out);
+            if !ranges.is_empty() {
+                out.push(Effect::Happened(Happening::Dropped { ranges }));
+            }
+            out.push(Effect::Release);
+        }
+    }
+
+    // ---- what the view says ----
+
+    fn me(&self) -> Option<Holder> {
+        self.own.as_ref().map(|own| Holder::new(&self.config.name, &own.incarnation))
+    }
+
+    fn is_me(&self, holder: &Holder) -> bool {
+        holder.name == self.config.name && self.own.as_ref().is_some_and(|own| own.incarnation == holder.incarnation)
+    }
+
+    fn is_held(&self) -> bool {
+        self.own.as_ref().is_some_and(|own| matches!(own.phase, OwnPhase::Held | OwnPhase::Releasing))
+    }
+
+    fn is_open(&self, now: Time) -> bool {
+        self.own.as_ref().is_some_and(|own| own.phase == OwnPhase::Held && own.open_until.is_some_and(|at| at > now))
+    }
+
+    fn read_gap(&self) -> Duration {
+        self.config.retry_period * READ_GAP_PERIODS
+    }
+
+    fn reads_good(&self, now: Time) -> bool {
+        self.last_read.is_some_and(|last| now <= last + self.read_gap())
+    }
+
+    /// Its replica Lease names this incarnation.
+    fn is_live(&self, holder: &Holder) -> bool {
+        self.is_me(holder)
+            || self.replicas.get(&holder.name).and_then(|seen| seen.lease.incarnation.as_ref())
+                == Some(&holder.incarnation)
+    }
+
+    /// It lost its replica Lease by compare-and-swap.
+    fn has_ended(&self, holder: &Holder) -> bool {
+        !self.is_me(holder)
+            && self.replicas.get(&holder.name).is_some_and(|seen| seen.lease.ended.contains(&holder.incarnation))
+    }
+
+    fn is_dead(&self, now: Time, holder: &Holder) -> bool {
+        let waited = |since: &Time| now.saturating_sub(*since) >= self.config.lease_duration;
+        let ended = self.ended.get(holder).is_some_and(|(version, _)| *version <= self.as_of);
+        !self.is_live(holder)
+            && (ended || (self.reads_good(now) && self.unproven.get(holder).is_some_and(waited)))
+    }
+
+    /// The members that count, sorted by name.
+    fn member_names(&self) -> Vec<String> {
+        self.replicas.values().filter(|seen| self.counts(&seen.lease)).map(|seen| seen.lease.name.clone()).collect()
+    }
+
+    fn counts(&self, lease: &ReplicaLease) -> bool {
+        let mine = lease.name == self.config.name;
+        let status = &lease.status;
+        lease.incarnation.is_some()
+            && (!mine || (lease.holder() == self.me() && self.drain_until.is_none()))
+            && status.ready
+            && !status.draining
+            && status.ranges == self.config.ranges
+            && compatible(&self.config.build, &status.build)
+    }
+
+    fn is_placed_here(&self, range: RangeId, placed: Option<&[u16]>) -> bool {
+        let (Some(placed), Some(ring)) = (placed, &self.ring) else { return false };
+        placed.get(usize::from(range)).and_then(|at| ring.members().get(usize::from(*at)))
+            == Some(&self.config.name)
+    }
+
+    /// Nobody alive owns anything.
+    fn is_cold(&self) -> bool {
+        self.held.is_empty()
+            && !self.ranges.values().any(|lease| lease.holder.as_ref().is_some_and(|holder| self.is_live(holder)))
+    }
+
+    fn is_settled(&self, now: Time) -> bool {
+        let ready = self.member_names().len();
+        let counts_otherwise =
+            |seen: &Seen| seen.lease.incarnation.is_some() && seen.lease.status.ranges != self.config.ranges;
+        !self.replicas.values().any(counts_otherwise)
+            && (now.saturating_sub(self.still_since) >= self.config.settle_time
+                || self.config.expected_replicas.is_some_and(|expected| ready >= usize::from(expected)))
+    }
+
+    /// When time alone may change a decision.
+    pub fn wake_at(&self, now: Time) -> Time {
+        let mut at = now + self.config.retry_period;
+        let mut sooner = |then: Time| {
+            if then > now {
+                at = at.min(then);
+            }
+        };
+        sooner(self.next_read);
+        sooner(self.next_ranges);
+        sooner(self.still_since + self.config.settle_time);
+        sooner(self.next_inquiry);
+        self.replicas.values().for_each(|seen| sooner(seen.since + self.config.lease_duration));
+        let grace = self.config.retry_period / SHORT_PARTS;
+        self.ended.values().for_each(|(_, since)| sooner(*since + grace));
+        self.shunned.values().copied().for_each(&mut sooner);
+        self.unproven.values().for_each(|since| sooner(*since + self.config.lease_duration));
+        self.evicting.values().copied().for_each(&mut sooner);
+        self.put_off.values().copied().for_each(&mut sooner);
+        self.claims.values().filter_map(|claim| claim.retry_at).for_each(&mut sooner);
+        self.drain_until.into_iter().for_each(&mut sooner);
+        for held in self.held.values() {
+            if let Phase::Swapping { retry_at: Some(retry_at), .. } = held.phase {
+                sooner(retry_at);
+            }
+        }
+        at
+    }
+
+    /// The ranges held, with their epochs.
+    pub fn held(&self) -> impl Iterator<Item = (RangeId, Epoch)> + '_ {
+        self.held.iter().map(|(range, held)| (*range, held.epoch))
+    }
+
+    /// The range's Lease as last seen.
+    pub fn range(&self, range: RangeId) -> Option<&RangeLease> {
+        self.ranges.get(&range)
+    }
+
+    /// Whether everything was handed over or dropped and the own Lease is on its way out.
+    pub fn has_left(&self) -> bool {
+        self.left
+    }
+
+    /// Whether this incarnation is in a replica Lease as last seen: whose peers may speak.
+    pub fn is_member(&self, name: &str) -> bool {
+        self.replicas.get(name).is_some_and(|seen| seen.lease.incarnation.is_some())
+    }
+
+    /// What `/debug/shards` tells.
+    pub fn view(&self, now: Time) -> View {
+        let own = self.own.as_ref();
+        let until = own.filter(|_| self.is_open(now)).and_then(|own| own.open_until);
+        View {
+            replica: self.config.name.clone(),
+            incarnation: own.map(|own| own.incarnation.clone()).unwrap_or_default(),
+            fence: ViewFence {
+                open: until.is_some(),
+                remaining_ms: until.map_or(0, |until| millis(until.saturating_sub(now))),
+            },
+            members: self
+                .replicas
+                .values()
+                .filter_map(|seen| {
+                    Some(Member {
+                        name: seen.lease.name.clone(),
+                        incarnation: seen.lease.incarnation.clone()?,
+                        address: seen.lease.status.address.clone(),
+                        ready: seen.lease.status.ready,
+                        draining: seen.lease.status.draining,
+                        version: seen.lease.status.build.clone(),
+                    })
+                })
+                .collect(),
+            ranges: self
+                .ranges
+                .values()
+                .map(|lease| RangeOwner {
+                    range: lease.range,
+                    owner: lease.holder.as_ref().map(|holder| holder.name.clone()),
+                    epoch: lease.epoch,
+                })
+                .collect(),
+            own: self.held().collect(),
+            moves: self
+                .held
+                .iter()
+                .filter_map(|(range, held)| Some(Move { range: *range, to: held.phase.target()?.name.clone() }))
+                .collect(),
+        }
+    }
+}
+
+/// The Lease names the other, one epoch on.
+fn swap(lease: &RangeLease, to: Holder) -> Effect {
+    Effect::Swap {
+        version: lease.version,
+        lease: RangeLease { range: lease.range, version: 0, holder: Some(to), epoch: lease.epoch + 1 },
+    }
+}
+
+/// Builds speak with each other within one minor version of one major version.
+fn compatible(ours: &str, theirs: &str) -> bool {
+    let parse = |build: &str| {
+        let mut parts = build.trim_start_matches('v').split(['.', '-', '+']).map(str::parse::<u32>);
+        Some((parts.next()?.ok()?, parts.next()?.ok()?))
+    };
+    match (parse(ours), parse(theirs)) {
+        (Some((major, minor)), Some((their_major, their_minor))) => {
+            major == their_major && minor.abs_diff(their_minor) <= 1
+        }
+        _ => ours == theirs,
+    }
+}
+
+fn millis(duration: Duration) -> u64 {
+    u64::try_from(duration.as_millis()).unwrap_or(u64::MAX)
+}
+
+/// The fleet as one replica sees it.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize)]
+pub struct View {
+    /// Who sees it.
+    pub replica: String,
+    /// Which start of it.
+    pub incarnation: String,
+    /// Its fence.
+    pub fence: ViewFence,
+    /// All replicas with a Lease, sorted by name.
+    pub members: Vec<Member>,
+    /// All ranges with a Lease, in order.
+    pub ranges: Vec<RangeOwner>,
+    /// The ranges held here, with their epochs.
+    #[serde(skip)]
+    pub own: BTreeMap<RangeId, Epoch>,
+    /// Handoffs under way from here.
+    #[serde(skip)]
+    pub moves: Vec<Move>,
+}
+
+/// A fence at one moment.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize)]
+pub struct ViewFence {
+    /// Whether requests go out.
+    pub open: bool,
+    /// How long it stays open without another renewal.
+    pub remaining_ms: u64,
+}
+
+/// A replica with a Lease.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
+pub struct Member {
+    /// Its name.
+    pub name: String,
+    /// Which start of it.
+    pub incarnation: String,
+    /// Where its peers reach it.
+    pub address: String,
+    /// Whether its caches were complete once.
+    pub ready: bool,
+    /// Whether it is on its way out.
+    pub draining: bool,
+    /// Its build.
+    pub version: String,
+}
+
+/// A range's owner by its Lease.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
+pub struct RangeOwner {
+    /// Which.
+    pub range: RangeId,
+    /// The owner's name.
+    pub owner: Option<String>,
+    /// Its epoch.
+    pub epoch: Epoch,
+}
+
+/// A handoff under way.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
+pub struct Move {
+    /// Which range.
+    pub range: RangeId,
+    /// To whom.
+    pub to: String,
+}

@@ -1,0 +1,456 @@
+//! What happens to a [`crate::Core`], and what it wants done.
+
+use std::{collections::BTreeMap, fmt, time::Duration};
+
+use crate::{
+    lease::{Epoch, Holder, RangeId, RangeLease, ReplicaLease, Status, Time, Version, Written},
+    renewal::{OwnLease, Regained},
+};
+
+/// A range's state, offered by its owner.
+#[derive(Clone, Debug, PartialEq, Eq, Hash)]
+pub struct Offer {
+    /// The shell's number for the request.
+    pub id: u64,
+    /// The owner.
+    pub from: Holder,
+    /// The incarnation that it is meant for.
+    pub to_incarnation: String,
+    /// Which range.
+    pub range: RangeId,
+    /// The epoch under which the sender owns it.
+    pub epoch: Epoch,
+    /// Counts the sender's attempts, so that an older one that comes late is told from the newest.
+    pub attempt: u64,
+    /// The sender's build.
+    pub build: String,
+}
+
+/// Something that happened.
+#[derive(Clone, Debug, PartialEq, Eq, Hash)]
+pub enum Input {
+    /// Time passes.
+    Tick,
+    /// How the own Lease stands.
+    Own(OwnLease),
+    /// A consistent list of all replica Leases.
+    Replicas {
+        /// When the request was started.
+        started: Time,
+        /// The list's version.
+        version: Version,
+        /// All of them.
+        leases: Vec<ReplicaLease>,
+    },
+    /// Such a list failed, or came too late to mean anything.
+    ReplicasFailed,
+    /// A consistent list of all range Leases.
+    Ranges {
+        /// When the request was started.
+        started: Time,
+        /// The list's version.
+        version: Version,
+        /// All of them.
+        leases: Vec<RangeLease>,
+    },
+    /// Such a list failed.
+    RangesFailed,
+    /// The watch has brought everything that happened up to this version.
+    WatchedTo(Version),
+    /// A replica Lease, from a watch or a single read.
+    Replica(ReplicaLease),
+    /// A replica Lease is gone.
+    ReplicaGone {
+        /// Whose.
+        name: String,
+        /// The version of its end.
+        version: Version,
+    },
+    /// A range Lease, from a watch or a single read.
+    Range(RangeLease),
+    /// A range Lease is gone.
+    RangeGone {
+        /// Which.
+        range: RangeId,
+        /// The version of its end.
+        version: Version,
+    },
+    /// Something other than silence proves that a replica's process has ended.
+    ProvenDead(Holder),
+    /// What came of an eviction.
+    Evicted {
+        /// Whose Lease.
+        name: String,
+        /// What came of it.
+        result: Written<ReplicaLease>,
+    },
+    /// What came of a claim on a range Lease.
+    Claimed {
+        /// Which.
+        range: RangeId,
+        /// What came of it.
+        result: Written<RangeLease>,
+    },
+    /// What came of giving a range Lease to another.
+    Swapped {
+        /// Which.
+        range: RangeId,
+        /// What came of it.
+        result: Written<RangeLease>,
+    },
+    /// Whether the node's caches are complete.
+    HostReady(bool),
+    /// The node has answered a freeze.
+    Frozen {
+        /// Which range.
+        range: RangeId,
+        /// The epoch of the freeze.
+        epoch: Epoch,
+        /// Writes were under way and the range goes on as before; never with force.
+        busy: bool,
+    },
+    /// The other side has answered a handoff, or not.
+    Sent {
+        /// Which range.
+        range: RangeId,
+        /// The attempt.
+        attempt: u64,
+        /// What the answer was.
+        result: Result<(), NotSent>,
+    },
+    /// A peer offers a range.
+    Offered(Offer),
+    /// A peer says that a range Lease names us now. A hint: the Lease is read.
+    Told {
+        /// Who says so.
+        from: Holder,
+        /// Which range.
+        range: RangeId,
+        /// Our epoch.
+        epoch: Epoch,
+    },
+    /// A peer asks which of these ranges are held here.
+    HoldsAsked {
+        /// The shell's number for the request.
+        id: u64,
+        /// Which.
+        ranges: Vec<RangeId>,
+    },
+    /// A peer's answer to the same question.
+    HoldsAnswered {
+        /// The inquiry.
+        inquiry: u64,
+        /// Who was asked.
+        from: Holder,
+        /// For each range asked: whether it is held there, and the highest epoch known. `Err` without an answer by this
+        /// very incarnation.
+        result: Result<BTreeMap<RangeId, (bool, Epoch)>, ()>,
+    },
+    /// Hand everything over, then leave; at this time leave anyway.
+    Drain(Time),
+}
+
+/// Something to do. Every effect that has an answer gets exactly one, if only that it failed.
+#[derive(Clone, Debug, PartialEq, Eq, Hash)]
+pub enum Effect {
+    /// Let the own Lease be acquired.
+    Join,
+    /// Say this in the own Lease.
+    Status(Status),
+    /// The fence may open.
+    Reopen(Regained),
+    /// Release the own Lease.
+    Release,
+    /// List the replica Leases, consistently. Answer: `Replicas` or `ReplicasFailed`.
+    ReadReplicas,
+    /// List the range Leases, consistently. Answer: `Ranges` or `RangesFailed`.
+    ReadRanges,
+    /// Read one range Lease. Answer: `Range`, if it is there.
+    ReadRange(RangeId),
+    /// Write a replica Lease without its holder, if it still has this version. Answer: `Evicted`.
+    Evict(ReplicaLease),
+    /// Write our name into a range Lease; `version` is `None` to create it. Answer: `Claimed`.
+    Claim {
+        /// The version it must still have.
+        version: Option<Version>,
+        /// What it shall say.
+        lease: RangeLease,
+    },
+    /// Give a range Lease to another, if it still has this version. Answer: `Swapped`.
+    Swap {
+        /// The version it must still have.
+        version: Version,
+        /// What it shall say.
+        lease: RangeLease,
+    },
+    /// The range is ours: let requests through, tell the node.
+    Gained {
+        /// Which.
+        range: RangeId,
+        /// Under which epoch.
+        epoch: Epoch,
+        /// Whether the state that was handed over belongs to it.
+        kept: bool,
+    },
+    /// The range is not ours any more: stop requests, tell the node.
+    Lost(RangeId),
+    /// Let the node freeze the range. Answer: `Frozen`.
+    Freeze {
+        /// Which.
+        range: RangeId,
+        /// The present epoch.
+        epoch: Epoch,
+        /// How long writes in flight may take.
+        budget: Duration,
+        /// Whether to freeze it even with writes in flight.
+        force: bool,
+    },
+    /// No request for the range goes out, and those in flight are aborted.
+    CloseRange(RangeId),
+    /// Send the frozen state. Answer: `Sent`.
+    Send {
+        /// Which range.
+        range: RangeId,
+        /// Our epoch.
+        epoch: Epoch,
+        /// The attempt.
+        attempt: u64,
+        /// To whom.
+        to: Holder,
+        /// Where that is.
+        address: String,
+    },
+    /// The move did not happen: let requests through again, thaw the range.
+    Resume {
+        /// Which.
+        range: RangeId,
+        /// Our epoch.
+        epoch: Epoch,
+    },
+    /// Tell the new owner; nobody waits for it.
+    Tell {
+        /// Which range.
+        range: RangeId,
+        /// The new owner's epoch.
+        epoch: Epoch,
+        /// To whom.
+        to: Holder,
+        /// Where that is.
+        address: String,
+    },
+    /// Answer an offer; if it is accepted, keep its state until `Gained` or `Forget`.
+    Answer {
+        /// The offer.
+        id: u64,
+        /// Which range.
+        range: RangeId,
+        /// `Some` refuses it.
+        refused: Option<Refused>,
+    },
+    /// Drop the state that was kept for a range.
+    Forget(RangeId),
+    /// Answer `HoldsAsked`.
+    AnswerHolds {
+        /// The request.
+        id: u64,
+        /// By range: held here, highest epoch known.
+        answer: BTreeMap<RangeId, (bool, Epoch)>,
+    },
+    /// Ask a peer which of these it holds. Answer: `HoldsAnswered`.
+    AskHolds {
+        /// The inquiry.
+        inquiry: u64,
+        /// Whom.
+        to: Holder,
+        /// Where that is.
+        address: String,
+        /// Which.
+        ranges: Vec<RangeId>,
+    },
+    /// For logs, metrics and events.
+    Happened(Happening),
+    /// This replica cannot take part.
+    Fatal(Fatal),
+}
+
+/// Why a handoff was not acknowledged.
+#[derive(Clone, Debug, PartialEq, Eq, Hash)]
+pub enum NotSent {
+    /// The other side answered no.
+    Refused(String),
+    /// There was no answer.
+    Unreachable(String),
+}
+
+/// Why an offered range is not taken.
+#[derive(Clone, Debug, PartialEq, Eq, Hash, thiserror::Error)]
+pub enum Refused {
+    /// It was meant for a life that is over.
+    #[error("meant for another incarnation; this one is {0}")]
+    OtherIncarnation(String),
+    /// This replica cannot take ranges now.
+    #[error("this replica is not ready, is draining or has a closed fence")]
+    NotTaking,
+    /// The sender is no member.
+    #[error("{0} holds no replica Lease")]
+    NoMember(Holder),
+    /// The Lease says otherwise.
+    #[error("range {range} is not {from}'s at epoch {epoch}, by its Lease as seen here")]
+    NotTheOwner {
+        /// Which.
+        range: RangeId,
+        /// The sender.
+        from: Holder,
+        /// The epoch it claims.
+        epoch: Epoch,
+    },
+    /// A later offer came first.
+    #[error("a newer attempt is already here")]
+    Superseded,
+    /// The builds are too far apart.
+    #[error("builds {0} and {1} are more than one minor version apart")]
+    Incompatible(String, String),
+}
+
+/// What an operator wants to know of.
+#[derive(Clone, Debug, PartialEq, Eq, Hash)]
+pub enum Happening {
+    /// The own Lease was acquired.
+    Joined {
+        /// Under which incarnation.
+        incarnation: String,
+    },
+    /// The fence has closed because renewals failed.
+    Fenced,
+    /// The fence is open again.
+    Reopened {
+        /// How long it was closed.
+        closed: Duration,
+    },
+    /// Somebody has evicted this replica, or its Lease was deleted; it comes back with nothing.
+    SelfEvicted {
+        /// The life that is over.
+        incarnation: String,
+        /// The ranges it had.
+        ranges: Vec<RangeId>,
+    },
+    /// This replica has evicted another.
+    Evicted {
+        /// Whom.
+        holder: Holder,
+        /// How long it had been silent.
+        silent: Duration,
+    },
+    /// A range was taken without a handoff.
+    TookOver {
+        /// Which.
+        range: RangeId,
+        /// Our epoch.
+        epoch: Epoch,
+        /// Who had it.
+        from: Option<Holder>,
+    },
+    /// A range came by handoff.
+    Received {
+        /// Which.
+        range: RangeId,
+        /// Our epoch.
+        epoch: Epoch,
+        /// Who had it.
+        from: Holder,
+    },
+    /// A range went by handoff.
+    HandedOver {
+        /// Which.
+        range: RangeId,
+        /// The new owner's epoch.
+        epoch: Epoch,
+        /// To whom.
+        to: Holder,
+        /// From the freeze to the written Lease.
+        took: Duration,
+    },
+    /// A handoff did not happen; the range went on here.
+    HandoffFailed {
+        /// Which.
+        range: RangeId,
+        /// To whom.
+        to: Holder,
+        /// Why.
+        why: String,
+    },
+    /// A range Lease names another and we did not give it.
+    Deprived {
+        /// Which.
+        range: RangeId,
+        /// Our epoch.
+        epoch: Epoch,
+        /// Who is named.
+        by: Option<Holder>,
+    },
+    /// The drain's time was over with ranges still here.
+    Dropped {
+        /// Which.
+        ranges: Vec<RangeId>,
+    },
+}
+
+/// Why this replica cannot take part.
+#[derive(Clone, Debug, PartialEq, Eq, Hash, thiserror::Error)]
+pub enum Fatal {
+    /// Two live processes with one name.
+    #[error(
+        "another live replica is named {name:?} (incarnation {incarnation}); give each replica its own --replica-name"
+    )]
+    NameTaken {
+        /// The name.
+        name: String,
+        /// The other's incarnation.
+        incarnation: String,
+    },
+    /// The fleet has another number of ranges.
+    #[error(
+        "replica {name:?} of this fleet runs with --ranges={theirs}, this one with --ranges={ours}; use --ranges={theirs} \
+         or another --fleet-name"
+    )]
+    OtherRanges {
+        /// Who has it.
+        name: String,
+        /// That one's number.
+        theirs: u16,
+        /// Ours.
+        ours: u16,
+    },
+}
+
+impl fmt::Display for Happening {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Joined { incarnation } => write!(f, "joined the fleet as {incarnation}"),
+            Self::Fenced => write!(f, "fenced itself: no renewal has landed in time"),
+            Self::Reopened { closed } => write!(f, "acts again after {} ms behind a closed fence", closed.as_millis()),
+            Self::SelfEvicted { incarnation, ranges } => {
+                write!(f, "incarnation {incarnation} was evicted and has dropped {} ranges", ranges.len())
+            }
+            Self::Evicted { holder, silent } => {
+                write!(f, "evicted {holder}, silent for {} ms", silent.as_millis())
+            }
+            Self::TookOver { range, epoch, from: Some(from) } => {
+                write!(f, "took range {range} over from {from}, epoch {epoch}")
+            }
+            Self::TookOver { range, epoch, from: None } => write!(f, "took range {range}, epoch {epoch}"),
+            Self::Received { range, epoch, from } => write!(f, "received range {range} from {from}, epoch {epoch}"),
+            Self::HandedOver { range, epoch, to, took } => {
+                write!(f, "handed range {range} to {to} in {} ms, epoch {epoch}", took.as_millis())
+            }
+            Self::HandoffFailed { range, to, why } => write!(f, "range {range} was not handed to {to}: {why}"),
+            Self::Deprived { range, epoch, by: Some(by) } => {
+                write!(f, "the Lease of range {range} names {by}, not this replica's epoch {epoch}")
+            }
+            Self::Deprived { range, epoch, by: None } => {
+                write!(f, "the Lease of range {range} names nobody, not this replica's epoch {epoch}")
+            }
+            Self::Dropped { ranges } => write!(f, "left with {} ranges not handed over", ranges.len()),
+        }
+    }
+}

@@ -1,0 +1,136 @@
+//! Leases as the protocol sees them: holder, epoch and version, without the API's clothes.
+
+use std::{fmt, str::FromStr, time::Duration};
+
+use serde::Serialize;
+
+/// A range's number, below the fleet's number of ranges.
+pub type RangeId = u16;
+
+/// A range Lease's `leaseTransitions`; grows by one at every change of owner.
+pub type Epoch = u64;
+
+/// A resourceVersion. All Leases count in one order, so versions of different Leases compare.
+pub type Version = u64;
+
+/// Monotonic time since any origin of this process. Never compared with that of another machine.
+pub type Time = Duration;
+
+/// One start of one replica.
+#[derive(Clone, Debug, PartialEq, Eq, Hash, PartialOrd, Ord, Serialize)]
+pub struct Holder {
+    /// The replica's name.
+    pub name: String,
+    /// Which start of it.
+    pub incarnation: String,
+}
+
+impl Holder {
+    /// The holder of this name and incarnation.
+    pub fn new(name: impl Into<String>, incarnation: impl Into<String>) -> Self {
+        Self { name: name.into(), incarnation: incarnation.into() }
+    }
+}
+
+impl fmt::Display for Holder {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{}_{}", self.name, self.incarnation)
+    }
+}
+
+/// A `holderIdentity` that is not `<name>_<incarnation>`.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+#[error("holderIdentity {0:?} is not <name>_<incarnation>")]
+pub struct NotAHolder(pub String);
+
+impl FromStr for Holder {
+    type Err = NotAHolder;
+
+    fn from_str(text: &str) -> Result<Self, NotAHolder> {
+        match text.rsplit_once('_') {
+            Some((name, incarnation)) if !name.is_empty() && !incarnation.is_empty() => {
+                Ok(Self::new(name, incarnation))
+            }
+            _ => Err(NotAHolder(text.to_owned())),
+        }
+    }
+}
+
+/// What a replica says of itself in its Lease's annotations.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Hash)]
+pub struct Status {
+    /// Where its peers reach it, `host:port`.
+    pub address: String,
+    /// The build, as in `0.1.0`.
+    pub build: String,
+    /// Whether its caches were complete once.
+    pub ready: bool,
+    /// Whether it is on its way out.
+    pub draining: bool,
+    /// How many ranges it believes the fleet to have.
+    pub ranges: u16,
+}
+
+/// A replica Lease.
+#[derive(Clone, Debug, PartialEq, Eq, Hash)]
+pub struct ReplicaLease {
+    /// The replica's name.
+    pub name: String,
+    /// The version seen.
+    pub version: Version,
+    /// Who holds it; `None` once it is released or evicted.
+    pub incarnation: Option<String>,
+    /// What the holder says of itself.
+    pub status: Status,
+    /// Incarnations that have lost this Lease by compare-and-swap, the newest last: each of them is dead for certain.
+    /// A Lease that was deleted and made anew proves nothing of the holder before, and so does not list it.
+    pub ended: Vec<String>,
+}
+
+/// So many ended incarnations are kept in a replica Lease. One that has fallen off the list is waited for a lease
+/// duration instead of being known dead at once; its range Leases are long taken by then.
+const ENDED_MAX: usize = 16;
+
+impl ReplicaLease {
+    /// The Lease without its holder, who is listed as ended.
+    pub fn vacated(&self) -> Self {
+        Self { ended: self.ended_after(), incarnation: None, ..self.clone() }
+    }
+
+    /// The list of the ended once the present holder has lost the Lease.
+    pub fn ended_after(&self) -> Vec<String> {
+        let mut ended = self.ended.clone();
+        ended.extend(self.incarnation.clone());
+        ended.drain(..ended.len().saturating_sub(ENDED_MAX));
+        ended
+    }
+
+    /// The holder, if there is one.
+    pub fn holder(&self) -> Option<Holder> {
+        self.incarnation.as_ref().map(|incarnation| Holder::new(&self.name, incarnation))
+    }
+}
+
+/// A range Lease.
+#[derive(Clone, Debug, PartialEq, Eq, Hash)]
+pub struct RangeLease {
+    /// Which range.
+    pub range: RangeId,
+    /// The version seen.
+    pub version: Version,
+    /// The owner; `None` if nobody is named.
+    pub holder: Option<Holder>,
+    /// The owner's epoch.
+    pub epoch: Epoch,
+}
+
+/// What came of a compare-and-swap.
+#[derive(Clone, Debug, PartialEq, Eq, Hash)]
+pub enum Written<L> {
+    /// It landed; this is what stands now.
+    Done(L),
+    /// Another write was first; this is what stands now, or nothing.
+    Conflict(Option<L>),
+    /// No answer, or one that says nothing: it may have landed, and it may still land.
+    Unknown,
+}

@@ -1,0 +1,391 @@
+//! A replica's own Lease: acquire, renew, release, and the fence that hangs on it.
+//!
+//! Kept true: while the fence is open, less than the renew deadline has passed since the start of a renewal that landed,
+//! and the Lease named this incarnation when it landed. So whoever changes the holder by compare-and-swap a lease
+//! duration after the last renewal knows that the fence has closed.
+
+use crate::lease::{ReplicaLease, Status, Time, Version, Written};
+
+/// Who renews, and how often.
+#[derive(Clone, Debug, PartialEq, Eq, Hash)]
+pub struct RenewalConfig {
+    /// The replica's name.
+    pub name: String,
+    /// The random id of this start. Later lives of the process count on: `<id>`, `<id>-1`, `<id>-2` …
+    pub incarnation: String,
+    /// How long others wait before they call this replica dead; how long it waits for a Lease of its name.
+    pub lease_duration: Time,
+    /// How long after a renewal's start the fence stays open.
+    pub renew_deadline: Time,
+    /// Time between renewals.
+    pub retry_period: Time,
+}
+
+/// Where the own Lease stands.
+#[derive(Clone, Debug, PartialEq, Eq, Hash)]
+pub enum OwnPhase {
+    /// Not asked to join yet.
+    Idle,
+    /// On its way to the Lease.
+    Joining,
+    /// The Lease is held.
+    Held,
+    /// On its way out.
+    Releasing,
+    /// The Lease is released, or was another's already.
+    Released,
+    /// Another live process, of this incarnation, has the name.
+    NameTaken(String),
+}
+
+/// The first renewal that landed after the fence had closed.
+#[derive(Clone, Debug, PartialEq, Eq, Hash)]
+pub struct Regained {
+    /// When it was started.
+    pub started: Time,
+    /// When its answer came.
+    pub seen: Time,
+}
+
+/// What the rest of the replica knows of the own Lease. A level, not an event: only the newest one counts.
+#[derive(Clone, Debug, PartialEq, Eq, Hash)]
+pub struct OwnLease {
+    /// The present incarnation.
+    pub incarnation: String,
+    /// Where it stands.
+    pub phase: OwnPhase,
+    /// The fence is open until then; `None` while it is closed.
+    pub open_until: Option<Time>,
+    /// With a closed fence and a Lease that is held: the renewal that got it back, after whose end range Leases must be
+    /// read before the fence opens.
+    pub regained: Option<Regained>,
+    /// How often this process has been evicted.
+    pub evictions: u32,
+}
+
+/// What happens to a [`Renewal`].
+#[derive(Clone, Debug, PartialEq, Eq, Hash)]
+pub enum RenewalInput {
+    /// Time passes.
+    Tick,
+    /// Go and get the Lease.
+    Join,
+    /// Say this of the replica from now on.
+    Status(Status),
+    /// Range Leases were read after this renewal had ended: the fence may open.
+    Reopen(Regained),
+    /// Give the Lease up.
+    Release,
+    /// The Lease as read; `Err` if the read failed.
+    Read(Result<Option<ReplicaLease>, ()>),
+    /// What came of the newest write, and when it was started.
+    Written {
+        /// When the request was started.
+        started: Time,
+        /// What came of it.
+        result: Written<ReplicaLease>,
+    },
+}
+
+/// What a [`Renewal`] wants done.
+#[derive(Clone, Debug, PartialEq, Eq, Hash)]
+pub enum RenewalEffect {
+    /// Read the own Lease, consistently.
+    Read,
+    /// Write the own Lease; `version` is `None` to create it.
+    Write {
+        /// The version it must still have.
+        version: Option<Version>,
+        /// What it shall say; its `version` is without meaning.
+        lease: ReplicaLease,
+    },
+}
+
+#[derive(Clone, Debug, PartialEq, Eq, Hash)]
+enum State {
+    Idle,
+    /// Wants to read the Lease.
+    Look,
+    /// Another incarnation holds the Lease since it was first seen so.
+    Wait { version: Version, other: String, since: Time },
+    /// Nobody holds it: `None` if it does not exist.
+    Acquire { version: Option<Version> },
+    Held { version: Version },
+    /// A write of ours had no clear end, or somebody touched the Lease: read before the next write.
+    Check,
+    Releasing { version: Option<Version> },
+    Released,
+    NameTaken { other: String },
+}
+
+/// The machine that keeps the own Lease.
+#[derive(Clone, Debug, PartialEq, Eq, Hash)]
+pub struct Renewal {
+    config: RenewalConfig,
+    state: State,
+    status: Status,
+    evictions: u32,
+    /// A request is under way; there is never more than one.
+    busy: bool,
+    next_at: Time,
+    release: bool,
+    open_until: Option<Time>,
+    renewed: Option<Time>,
+    regained: Option<Regained>,
+    /// As read or written last.
+    ended: Vec<String>,
+}
+
+impl Renewal {
+    /// A replica that has not joined yet.
+    pub fn new(config: RenewalConfig, status: Status) -> Self {
+        Self {
+            config,
+            state: State::Idle,
+            status,
+            evictions: 0,
+            busy: false,
+            next_at: Time::ZERO,
+            release: false,
+            open_until: None,
+            renewed: None,
+            regained: None,
+            ended: Vec::new(),
+        }
+    }
+
+    /// The present incarnation.
+    pub fn incarnation(&self) -> String {
+        match self.evictions {
+            0 => self.config.incarnation.clone(),
+            n => format!("{}-{n}", self.config.incarnation),
+        }
+    }
+
+    /// What others of this replica need to know.
+    pub fn own(&self) -> OwnLease {
+        OwnLease {
+            incarnation: self.incarnation(),
+            phase: match &self.state {
+                State::Idle => OwnPhase::Idle,
+                State::Look | State::Wait { .. } | State::Acquire { .. } => OwnPhase::Joining,
+                State::Held { .. } | State::Check => {
+                    if self.release {
+                        OwnPhase::Releasing
+                    } else {
+                        OwnPhase::Held
+                    }
+                }
+                State::Releasing { .. } => OwnPhase::Releasing,
+                State::Released => OwnPhase::Released,
+                State::NameTaken { other } => OwnPhase::NameTaken(other.clone()),
+            },
+            open_until: self.open_until,
+            regained: self.regained.clone(),
+            evictions: self.evictions,
+        }
+    }
+
+    /// When time alone changes something; `None` if it does not.
+    pub fn wake_at(&self) -> Option<Time> {
+        let next = (!self.busy
+            && !matches!(self.state, State::Idle | State::Released | State::NameTaken { .. }))
+        .then_some(self.next_at);
+        [next, self.open_until].into_iter().flatten().min()
+    }
+
+    /// Takes one input.
+    pub fn step(&mut self, now: Time, input: RenewalInput) -> Vec<RenewalEffect> {
+        // Before anything else, so that no renewal that comes too late opens a fence that was closed meanwhile.
+        if self.open_until.is_some_and(|until| until <= now) {
+            self.open_until = None;
+        }
+        if self.renewed.is_some_and(|renewed| renewed + self.config.renew_deadline <= now) {
+            self.regained = None;
+        }
+        match input {
+            RenewalInput::Tick => {}
+            RenewalInput::Join => {
+                if self.state == State::Idle {
+                    self.state = State::Look;
+                    self.next_at = now;
+                }
+            }
+            RenewalInput::Status(status) => {
+                if self.status != status {
+                    self.status = status;
+                    if matches!(self.state, State::Held { .. }) {
+                        self.next_at = now;
+                    }
+                }
+            }
+            RenewalInput::Reopen(regained) => self.reopen(now, &regained),
+            RenewalInput::Release => {
+                self.release = true;
+                self.open_until = None;
+                self.next_at = now;
+                match self.state {
+                    State::Held { version } => self.state = State::Releasing { version: Some(version) },
+                    State::Idle | State::Look | State::Wait { .. } => self.state = State::Released,
+                    // An acquisition may be under way: see what came of it first.
+                    State::Acquire { .. } => self.state = State::Releasing { version: None },
+                    State::Check | State::Releasing { .. } | State::Released | State::NameTaken { .. } => {}
+                }
+            }
+            RenewalInput::Read(read) => {
+                self.busy = false;
+                match read {
+                    Ok(lease) => self.looked(now, lease),
+                    Err(()) => {
+                        self.next_at = now + self.config.retry_period;
+                        // Nothing was seen meanwhile, so the wait begins anew.
+                        if let State::Wait { since, .. } = &mut self.state {
+                            *since = now;
+                        }
+                    }
+                }
+            }
+            RenewalInput::Written { started, result } => {
+                self.busy = false;
+                self.written(now, started, result);
+            }
+        }
+        self.act(now)
+    }
+
+    fn reopen(&mut self, now: Time, regained: &Regained) {
+        if self.open_until.is_some() || self.regained.as_ref() != Some(regained) || self.release {
+            return;
+        }
+        if let (State::Held { .. } | State::Check, Some(renewed)) = (&self.state, self.renewed) {
+            self.open_until = Some(renewed + self.config.renew_deadline).filter(|until| *until > now);
+            self.regained = None;
+        }
+    }
+
+    /// The Lease was read, either to join or because a write had no clear end.
+    fn looked(&mut self, now: Time, lease: Option<ReplicaLease>) {
+        let me = self.incarnation();
+        self.ended = lease.as_ref().map(|lease| lease.ended.clone()).unwrap_or_default();
+        let holder = lease.as_ref().and_then(|lease| lease.incarnation.clone());
+        let version = lease.map(|lease| lease.version);
+        self.next_at = now;
+        self.state = match (&self.state, holder, version) {
+            (State::Idle | State::Released | State::NameTaken { .. }, ..) => return,
+            (State::Releasing { .. }, Some(holder), version) if holder == me => State::Releasing { version },
+            (State::Releasing { .. }, ..) => State::Released,
+            // A write of ours landed unseen, or somebody touched the Lease and left us in it.
+            (_, Some(holder), Some(version)) if holder == me => {
+                if self.release {
+                    State::Releasing { version: Some(version) }
+                } else {
+                    State::Held { version }
+                }
+            }
+            (State::Check | State::Held { .. }, ..) => return self.evicted(now),
+            (State::Wait { version: before, other, .. }, Some(holder), Some(version))
+                if *other == holder && *before != version =>
+            {
+                State::NameTaken { other: holder }
+            }
+            (State::Wait { version: before, other, since }, Some(holder), Some(version))
+                if *other == holder && *before == version =>
+            {
+                if now.saturating_sub(*since) >= self.config.lease_duration {
+                    // Replacing the holder evicts it: its renewal is a compare-and-swap on the same object.
+                    self.ended.push(holder);
+                    State::Acquire { version: Some(version) }
+                } else {
+                    self.next_at = (now + self.config.retry_period).min(*since + self.config.lease_duration);
+                    return;
+                }
+            }
+            (_, Some(other), Some(version)) => {
+                self.next_at = now + self.config.retry_period;
+                State::Wait { version, other, since: now }
+            }
+            (_, _, version) => State::Acquire { version },
+        };
+    }
+
+    fn written(&mut self, now: Time, started: Time, result: Written<ReplicaLease>) {
+        match (&self.state, result) {
+            (State::Idle | State::Released | State::NameTaken { .. }, _) => {}
+            (State::Releasing { .. }, Written::Done(lease)) => {
+                // The write may have been a renewal that was under way when the release was asked for.
+                self.next_at = now;
+                self.state = match lease.incarnation {
+                    None => State::Released,
+                    Some(_) => State::Releasing { version: Some(lease.version) },
+                };
+            }
+            (State::Releasing { .. }, Written::Conflict(lease)) => self.looked(now, lease),
+            (State::Releasing { .. }, Written::Unknown) => {
+                self.state = State::Releasing { version: None };
+                self.next_at = now + self.config.retry_period;
+            }
+            (_, Written::Done(lease)) => {
+                self.state = State::Held { version: lease.version };
+                self.ended = lease.ended;
+                self.renewed = Some(started);
+                self.next_at =
+                    if lease.status == self.status { (started + self.config.retry_period).max(now) } else { now };
+                if self.open_until.is_some() {
+                    self.open_until = Some(started + self.config.renew_deadline).filter(|until| *until > now);
+                } else if self.regained.is_none() {
+                    self.regained = Some(Regained { started, seen: now });
+                }
+            }
+            (_, Written::Conflict(lease)) => self.looked(now, lease),
+            (State::Acquire { .. }, Written::Unknown) => {
+                self.state = State::Look;
+                self.next_at = now + self.config.retry_period;
+            }
+            (_, Written::Unknown) => {
+                self.state = State::Check;
+                self.next_at = (started + self.config.retry_period).max(now);
+            }
+        }
+    }
+
+    /// Another has taken this life; the next one begins with nothing.
+    fn evicted(&mut self, now: Time) {
+        self.open_until = None;
+        self.renewed = None;
+        self.regained = None;
+        self.next_at = now;
+        if self.release {
+            self.state = State::Released;
+            return;
+        }
+        self.evictions += 1;
+        self.state = State::Look;
+    }
+
+    fn act(&mut self, now: Time) -> Vec<RenewalEffect> {
+        if self.busy || self.next_at > now {
+            return Vec::new();
+        }
+        let effect = match self.state {
+            State::Idle | State::Released | State::NameTaken { .. } => return Vec::new(),
+            State::Look | State::Wait { .. } | State::Check | State::Releasing { version: None } => RenewalEffect::Read,
+            State::Acquire { version } => self.write(version, false),
+            State::Held { version } => self.write(Some(version), false),
+            State::Releasing { version } => self.write(version, true),
+        };
+        self.busy = true;
+        self.next_at = now + self.config.retry_period;
+        vec![effect]
+    }
+
+    fn write(&self, version: Option<Version>, release: bool) -> RenewalEffect {
+        let lease = ReplicaLease {
+            name: self.config.name.clone(),
+            version: 0,
+            incarnation: Some(self.incarnation()),
+            status: self.status.clone(),
+            ended: self.ended.clone(),
+        };
+        RenewalEffect::Write { version, lease: if release { lease.vacated() } else { lease } }
+    }
+}
