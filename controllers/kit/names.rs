@@ -140,7 +140,8 @@ fn newest(mut ordinals: Vec<u32>) -> Option<u32> {
 }
 
 fn mix(key: u64, round: u64, half: u32, modulus: u32) -> u32 {
-    let mixed = xxh3_64_with_seed(&half.to_le_bytes(), key.wrapping_add(round)) % u64::from(modulus);
+    let mixed =
+        xxh3_64_with_seed(&half.to_le_bytes(), key.wrapping_add(round)) % u64::from(modulus);
     u32::try_from(mixed).expect("a remainder of a u32 is one")
 }
 
@@ -161,6 +162,11 @@ fn unpermute(key: u64, value: u32) -> u32 {
         left = (left + LEFT - mix(key, 2 * round, right, LEFT)) % LEFT;
     }
     left * RIGHT + right
+}
+
+/// A hash of some bytes that is the same on every replica and in every version.
+pub fn hash(bytes: &[u8]) -> u64 {
+    xxh3_64(bytes)
 }
 
 /// A hash as the last part of a name: its decimal digits, each as one of the characters of generated names.

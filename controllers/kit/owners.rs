@@ -34,9 +34,10 @@ pub fn adopters<O: Object, T: Object>(
     let Some(meta) = change.new.map(Object::metadata) else {
         return Vec::new();
     };
-    let is_news = change.old.map(Object::metadata).is_none_or(|before| {
-        before.controller().is_some() || before.labels != meta.labels
-    });
+    let is_news = change
+        .old
+        .map(Object::metadata)
+        .is_none_or(|before| before.controller().is_some() || before.labels != meta.labels);
     if meta.controller().is_some() || meta.is_terminating() || meta.labels.is_empty() || !is_news {
         return Vec::new();
     }

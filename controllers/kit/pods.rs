@@ -172,8 +172,7 @@ pub fn goes_before(one: &Ranked, other: &Ranked, now: Timestamp) -> bool {
     let (neighbours_one, neighbours_other) = (one.neighbours, other.neighbours);
     let (one, other) = (one.pod.as_ref(), other.pod.as_ref());
     // Not assigned to a node < assigned.
-    let (assigned_one, assigned_other) =
-        (!node_name(one).is_empty(), !node_name(other).is_empty());
+    let (assigned_one, assigned_other) = (!node_name(one).is_empty(), !node_name(other).is_empty());
     if assigned_one != assigned_other {
         return !assigned_one;
     }
@@ -195,7 +194,8 @@ pub fn goes_before(one: &Ranked, other: &Ranked, now: Timestamp) -> bool {
     }
     // Ready for a shorter time < for a longer.
     if is_ready(one)
-        && let Some(first) = younger_first((ready_since(one), one), (ready_since(other), other), now)
+        && let Some(first) =
+            younger_first((ready_since(one), one), (ready_since(other), other), now)
     {
         return first;
     }
@@ -283,7 +283,9 @@ pub fn from_template(
     }
     PodFromTemplate {
         metadata: Some(metadata),
-        spec: template.map(|template| template.spec.clone()).unwrap_or_default(),
+        spec: template
+            .map(|template| template.spec.clone())
+            .unwrap_or_default(),
     }
 }
 

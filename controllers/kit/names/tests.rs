@@ -61,11 +61,7 @@ fn the_next_name_follows_the_newest_child_and_skips_what_is_taken() {
     let children = children();
     let existing = [children.name(3), children.name(4), "foreign".to_owned()];
     let taken = children.name(6);
-    let next = children.next(
-        existing.iter().map(String::as_str),
-        |name| name == taken,
-        2,
-    );
+    let next = children.next(existing.iter().map(String::as_str), |name| name == taken, 2);
     assert_eq!(next, [children.name(5), children.name(7)]);
 }
 
@@ -81,7 +77,11 @@ fn what_another_replica_has_made_of_a_burst_is_only_completed() {
     let all = children().next([], |_| false, 10);
     let seen = &all[..4];
     let rest = children().next(seen.iter().map(String::as_str), |_| false, 6);
-    assert_eq!(rest, all[4..], "the rest collides with what is still on its way");
+    assert_eq!(
+        rest,
+        all[4..],
+        "the rest collides with what is still on its way"
+    );
 }
 
 #[test]
@@ -112,7 +112,14 @@ fn prefixes_are_cut_as_the_server_cuts_them() {
 
 #[test]
 fn a_foreign_name_has_no_ordinal() {
-    for name in ["web", "web-", "web-aaaaa", "web-bcdf", "web-bcdfgh", "other-bcdfg"] {
+    for name in [
+        "web",
+        "web-",
+        "web-aaaaa",
+        "web-bcdf",
+        "web-bcdfgh",
+        "other-bcdfg",
+    ] {
         assert_eq!(children().ordinal(name), None, "{name}");
     }
 }

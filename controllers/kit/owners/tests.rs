@@ -67,10 +67,25 @@ fn who_owns_adopts_and_releases_what() {
     for (what, owner, pod, expected) in [
         ("owned and selected", owner(), pod("u-web", "web"), "owned"),
         ("owned by another", owner(), pod("u-other", "web"), ""),
-        ("owned, not selected any more", owner(), pod("u-web", "db"), "release"),
-        ("an orphan that is selected", owner(), pod("", "web"), "adopt"),
+        (
+            "owned, not selected any more",
+            owner(),
+            pod("u-web", "db"),
+            "release",
+        ),
+        (
+            "an orphan that is selected",
+            owner(),
+            pod("", "web"),
+            "adopt",
+        ),
         ("an orphan that is not", owner(), pod("", "db"), ""),
-        ("an orphan that is going", owner(), terminating(pod("", "web")), ""),
+        (
+            "an orphan that is going",
+            owner(),
+            terminating(pod("", "web")),
+            "",
+        ),
         ("an orphan elsewhere", owner(), elsewhere, ""),
         (
             "owned though it is going",
@@ -106,7 +121,10 @@ fn who_owns_adopts_and_releases_what() {
             other => panic!("{what}: {other:?}"),
         };
         assert_eq!(got, expected, "{what}");
-        assert_eq!(claims.are_unsettled(), matches!(expected, "adopt" | "release"));
+        assert_eq!(
+            claims.are_unsettled(),
+            matches!(expected, "adopt" | "release")
+        );
     }
 }
 
@@ -129,7 +147,10 @@ fn an_adoption_adds_the_owner_and_insists_on_the_uid() {
     let plan = settled(vec![pod("", "web")], Some(live(json!({"uid": "u-web"})))).unwrap();
     let actions: Vec<_> = plan.actions().collect();
     assert_eq!(actions.len(), 1);
-    assert_eq!((actions[0].uid.as_str(), actions[0].resource_version), ("u-p", 7));
+    assert_eq!(
+        (actions[0].uid.as_str(), actions[0].resource_version),
+        ("u-p", 7)
+    );
     let Verb::Patch { patch, .. } = &actions[0].verb else {
         panic!()
     };
@@ -160,7 +181,11 @@ fn nothing_is_adopted_for_an_owner_that_is_gone_going_or_unread() {
         ("not read", None, true),
         ("unreadable", Some(Answer::Failed("timeout".into())), true),
         ("gone", Some(Answer::Missing), false),
-        ("another by that name", Some(live(json!({"uid": "u-2"}))), false),
+        (
+            "another by that name",
+            Some(live(json!({"uid": "u-2"}))),
+            false,
+        ),
         (
             "being deleted",
             Some(live(
@@ -170,7 +195,11 @@ fn nothing_is_adopted_for_an_owner_that_is_gone_going_or_unread() {
         ),
     ] {
         let refusal = settled(vec![pod("", "web")], answer.clone()).unwrap_err();
-        assert_eq!(matches!(refusal, Refusal::Retry(_)), retries, "{what}: {refusal}");
+        assert_eq!(
+            matches!(refusal, Refusal::Retry(_)),
+            retries,
+            "{what}: {refusal}"
+        );
         // What is to be let go is let go all the same.
         let plan = settled(vec![pod("", "web"), pod("u-web", "db")], answer).unwrap();
         assert_eq!(plan.verbs(), ["patch pods/p"], "{what}");

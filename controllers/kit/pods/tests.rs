@@ -121,8 +121,17 @@ fn first(one: Pod, other: Pod, siblings: &[Pod]) -> String {
         .chain(pods.iter().cloned())
         .collect();
     let reversed: Vec<Arc<Pod>> = pods.iter().rev().cloned().collect();
-    let name = |pods: &[Arc<Pod>]| to_delete(pods, &siblings, 1, now())[0].metadata().name.clone();
-    assert_eq!(name(&pods), name(&reversed), "whatever order they are seen in");
+    let name = |pods: &[Arc<Pod>]| {
+        to_delete(pods, &siblings, 1, now())[0]
+            .metadata()
+            .name
+            .clone()
+    };
+    assert_eq!(
+        name(&pods),
+        name(&reversed),
+        "whatever order they are seen in"
+    );
     name(&pods).to_string()
 }
 
@@ -130,7 +139,11 @@ fn first(one: Pod, other: Pod, siblings: &[Pod]) -> String {
 fn what_goes_first_when_there_are_too_many() {
     let running = |name: &str| pod(name).running("n1", 1000);
     let cases: Vec<(&str, Pod, Pod)> = vec![
-        ("not assigned before assigned", pod("go"), pod("stay").on("n1")),
+        (
+            "not assigned before assigned",
+            pod("go"),
+            pod("stay").on("n1"),
+        ),
         (
             "pending before unknown",
             pod("go").on("n1"),
@@ -156,7 +169,11 @@ fn what_goes_first_when_there_are_too_many() {
             pod("go").on("n1").phase("Running").cost("5"),
             running("stay").cost("-5"),
         ),
-        ("a lower cost first", running("go").cost("-1"), running("stay")),
+        (
+            "a lower cost first",
+            running("go").cost("-1"),
+            running("stay"),
+        ),
         (
             "an invalid cost is none",
             running("go").cost("-1"),
@@ -265,7 +282,13 @@ fn deletion_costs_are_read_as_the_api_reads_them() {
 fn availability_needs_readiness_for_long_enough() {
     for (what, pod, min_ready, available, at) in [
         ("never ready", pod("p"), 0, false, None),
-        ("ready, nothing more asked", pod("p").ready(0), 0, true, None),
+        (
+            "ready, nothing more asked",
+            pod("p").ready(0),
+            0,
+            true,
+            None,
+        ),
         (
             "ready too short",
             pod("p").ready(10),
@@ -294,7 +317,8 @@ fn availability_needs_readiness_for_long_enough() {
 
 #[test]
 fn finished_and_deleted_pods_are_not_active_and_only_live_ones_terminate() {
-    let deleted = |pod: Pod| pod.change(|pod| pod.metadata_mut().deletion_timestamp = Some(now().into()));
+    let deleted =
+        |pod: Pod| pod.change(|pod| pod.metadata_mut().deletion_timestamp = Some(now().into()));
     for (pod, active, terminating) in [
         (pod("p"), true, false),
         (pod("p").phase("Running"), true, false),
@@ -303,14 +327,22 @@ fn finished_and_deleted_pods_are_not_active_and_only_live_ones_terminate() {
         (deleted(pod("p")), false, true),
         (deleted(pod("p").phase("Failed")), false, false),
     ] {
-        assert_eq!((is_active(&pod), is_terminating(&pod)), (active, terminating));
+        assert_eq!(
+            (is_active(&pod), is_terminating(&pod)),
+            (active, terminating)
+        );
     }
 }
 
 #[test]
 fn a_pod_carries_its_templates_spec_byte_for_byte() {
     // Field 4000 is known to nobody: what the projection can't name must reach the pod all the same.
-    let spec = [&[0x82, 0xfa, 0x01, 0x03][..], b"new", &[0x52, 0x02, b'n', b'1']].concat();
+    let spec = [
+        &[0x82, 0xfa, 0x01, 0x03][..],
+        b"new",
+        &[0x52, 0x02, b'n', b'1'],
+    ]
+    .concat();
     let mut meta = ObjectMeta::default();
     meta.set_label("app", "web");
     meta.set_annotation("note", "x");

@@ -56,11 +56,7 @@ fn every_operator_matches_as_upstreams_does() {
 
 #[test]
 fn all_requirements_must_hold() {
-    let selector = compiled(
-        &[("app", "web")],
-        vec![expression("tier", "Exists", &[])],
-    )
-    .unwrap();
+    let selector = compiled(&[("app", "web")], vec![expression("tier", "Exists", &[])]).unwrap();
     assert!(selector.matches(&labels(&[("app", "web"), ("tier", "1")])));
     assert!(!selector.matches(&labels(&[("app", "web")])));
     assert!(!selector.matches(&labels(&[("app", "db"), ("tier", "1")])));
@@ -72,7 +68,10 @@ fn none_selects_nothing_and_an_empty_one_everything_but_both_are_empty() {
     let everything = compiled(&[], vec![]).unwrap();
     assert!(!nothing.matches(&[]) && everything.matches(&[]));
     assert!(nothing.is_empty() && everything.is_empty());
-    assert_eq!((nothing.text(), everything.text()), (None, Some(String::new())));
+    assert_eq!(
+        (nothing.text(), everything.text()),
+        (None, Some(String::new()))
+    );
     assert!(!compiled(&[("a", "1")], vec![]).unwrap().is_empty());
 }
 
