@@ -164,6 +164,11 @@ fn unpermute(key: u64, value: u32) -> u32 {
     left * RIGHT + right
 }
 
+/// A hash of some bytes that is the same on every replica and in every version.
+pub fn hash(bytes: &[u8]) -> u64 {
+    xxh3_64(bytes)
+}
+
 /// A hash as the last part of a name: its decimal digits, each as one of the characters of generated names.
 pub fn encode_hash(hash: u32) -> String {
     hash.to_string()

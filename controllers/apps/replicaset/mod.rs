@@ -15,11 +15,7 @@ use controllers_kit::{
     Controller, Descriptor, Failure, Flags, Key, Outcome, Plan, Query, Refusal, Seen, Sharding,
     Verb, Watches, owners,
 };
-use kubernetes_proto::{
-    Object,
-    apps::ReplicaSet,
-    core::Pod,
-};
+use kubernetes_proto::{Object, apps::ReplicaSet, core::Pod};
 use serde::{Deserialize, Serialize};
 
 /// The replicaset controller.
@@ -86,8 +82,9 @@ impl Controller for ReplicaSets {
     }
 
     fn watch(&self, on: &mut Watches) {
-        on.kind::<ReplicaSet>().wakes_itself();
-        on.kind::<Pod>()
+        let _ = on.kind::<ReplicaSet>().wakes_itself();
+        let _ = on
+            .kind::<Pod>()
             .wakes_controller::<ReplicaSet>()
             .wakes(|change, reader| {
                 owners::adopters::<ReplicaSet, Pod>(change, reader, |set| {

@@ -1,6 +1,6 @@
 //! Which pods are created and which go.
 
-use std::{cmp::Ordering, sync::Arc};
+use std::sync::Arc;
 
 use controllers_kit::{
     Event, Key, Only, Plan, Propagation, Query, Refusal, Seen,
@@ -163,7 +163,10 @@ fn sibling_pods(set: &ReplicaSet, seen: &Seen<'_>) -> Vec<Arc<Pod>> {
     let orphans = seen.indexed::<Pod>(owners::ORPHANS, &set.metadata().namespace);
     let mut related = Vec::new();
     for sibling in seen.owned_by::<ReplicaSet>(&controller.uid) {
-        let selector = sibling.spec.as_ref().and_then(|spec| spec.selector.as_ref());
+        let selector = sibling
+            .spec
+            .as_ref()
+            .and_then(|spec| spec.selector.as_ref());
         let Ok(selector) = Selector::compile(selector) else {
             continue;
         };

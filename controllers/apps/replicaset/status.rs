@@ -24,7 +24,8 @@ pub(super) fn report(
 ) {
     let before = set.status.clone().unwrap_or_default();
     let min_ready_seconds = set.spec.as_ref().map_or(0, |spec| spec.min_ready_seconds);
-    let is_off = i64::from(replicas(set)) != active.len() as i64;
+    // What is being deleted is not managed any more: nothing can be missing.
+    let is_off = !set.is_terminating() && i64::from(replicas(set)) != active.len() as i64;
     let mut status = count(set, active, terminating, min_ready_seconds, now);
     status.conditions = conditions(&before.conditions, attempt, is_off, now);
     look_again(plan, &status, active, min_ready_seconds, now);
@@ -61,8 +62,7 @@ fn count(
     for pod in active {
         status.fully_labeled_replicas += i32::from(fully_labeled.matches(&pod.metadata().labels));
         status.ready_replicas += i32::from(pods::is_ready(pod));
-        status.available_replicas +=
-            i32::from(pods::is_available(pod, min_ready_seconds, now));
+        status.available_replicas += i32::from(pods::is_available(pod, min_ready_seconds, now));
     }
     status
 }

@@ -1,0 +1,186 @@
+//! Rolls a pod template out: keeps one ReplicaSet for each revision and moves the replicas to the newest.
+//!
+//! Watches deployments, replicasets and (for the strategy Recreate) the end of pods. Adopts and lets go ReplicaSets;
+//! creates, scales, annotates and deletes them; writes the Deployment's status and, with it, its revision. A key per
+//! Deployment. Remembers why the new ReplicaSet could not be created, which goes into the condition Progressing, and
+//! which ReplicaSets hold the Deployment's template though the two are encoded differently.
+//!
+//! Differs from upstream: the hash in a ReplicaSet's name is our own; existing ReplicaSets are found by their template,
+//! whatever their name. One plan does what upstream does in several writes, so a ReplicaSet that is scaled twice in one
+//! step tells of it in one event.
+
+mod create;
+mod plan;
+mod progress;
+mod recreate;
+mod revision;
+mod rollback;
+mod rolling;
+mod rollout;
+mod scale;
+mod status;
+mod template;
+
+use controllers_kit::{
+    Change, Controller, Descriptor, Failure, Flags, Key, Outcome, Plan, Query, Reader, Refusal,
+    Seen, Sharding, Verb, Watches, owners,
+};
+use kubernetes_proto::{
+    Object,
+    apps::{Deployment, ReplicaSet},
+    cast,
+    core::Pod,
+};
+use serde::{Deserialize, Serialize};
+
+/// The deployment controller.
+pub struct Deployments;
+
+/// What the controller remembers of one Deployment.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(default)]
+pub struct Memory {
+    /// Why the new ReplicaSet could not be created.
+    pub create_failure: Option<CreateFailure>,
+    /// Templates whose encodings differ, and whether they are equal all the same. At most one for each ReplicaSet.
+    pub verdicts: Vec<Verdict>,
+}
+
+/// Why a ReplicaSet could not be created.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct CreateFailure {
+    /// Its name.
+    pub name: String,
+    /// The server's error.
+    pub message: String,
+}
+
+/// Whether two templates, read live, are equal.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Verdict {
+    /// The ReplicaSet's uid.
+    pub set: String,
+    /// A hash of both encodings.
+    pub encodings: u64,
+    /// Whether they say the same.
+    pub equal: bool,
+}
+
+impl Controller for Deployments {
+    type Memory = Memory;
+
+    fn describe() -> Descriptor {
+        Descriptor::new("deployment-controller", Sharding::ByObject)
+            .aliases(&["deployment"])
+            .queue("deployment")
+            .workers(
+                "concurrent-deployment-syncs",
+                5,
+                "The number of deployment objects that are allowed to sync concurrently. Larger number = more \
+                 responsive deployments, but more CPU (and network) load",
+            )
+            .rule("apps", "deployments", &["get", "list", "watch", "patch"])
+            .rule("apps", "deployments/status", &["patch"])
+            // Never written, but who sets blockOwnerDeletion must be allowed to.
+            .rule("apps", "deployments/finalizers", &["update"])
+            .rule(
+                "apps",
+                "replicasets",
+                &["get", "list", "watch", "create", "patch", "delete"],
+            )
+            .rule("", "pods", &["list", "watch"])
+            .differs(
+                "The hash in a new ReplicaSet's name and pod-template-hash label is computed otherwise; existing \
+                 ReplicaSets are found by their template, so none is made anew.",
+            )
+            .differs(
+                "A ReplicaSet that is scaled down twice in one step (unhealthy replicas, then healthy ones) tells of \
+                 it in one event.",
+            )
+            .differs("Adoptions and releases are settled before anything else, in a plan of their own.")
+            .differs(
+                "The event SelectingAll is recorded once for each generation of a Deployment, not at every sync.",
+            )
+    }
+
+    fn new(_: &Flags) -> Self {
+        Self
+    }
+
+    fn watch(&self, on: &mut Watches) {
+        let _ = on.kind::<Deployment>().wakes_itself();
+        let _ = on
+            .kind::<ReplicaSet>()
+            .wakes_controller::<Deployment>()
+            .wakes(|change, reader| {
+                owners::adopters::<Deployment, ReplicaSet>(change, reader, |deployment| {
+                    deployment.spec.as_ref()?.selector.as_ref()
+                })
+            })
+            .indexed_by(owners::ORPHANS, owners::orphan_in);
+        let _ = on.kind::<Pod>().wakes(recreate_waiting_for);
+    }
+
+    fn ask(&self, key: &Key, seen: &Seen<'_>, memory: &Memory) -> Vec<Query> {
+        plan::ask(key, seen, memory)
+    }
+
+    fn plan(&self, key: &Key, seen: &Seen<'_>, memory: &mut Memory) -> Result<Plan, Refusal> {
+        plan::plan(key, seen, memory)
+    }
+
+    fn learn(&self, outcome: &Outcome<'_>, memory: &mut Memory) {
+        let is_create = matches!(outcome.action.verb, Verb::Create { .. });
+        if !is_create || outcome.action.resource != ReplicaSet::resource() {
+            return;
+        }
+        match &outcome.result {
+            // In a namespace that goes, nothing can be made and nothing is told.
+            Ok(_) | Err(Failure::NamespaceTerminating(_)) => memory.create_failure = None,
+            // The cache will tell what is true, or the next owner of the range.
+            Err(
+                Failure::AlreadyExists(_)
+                | Failure::Conflict(_)
+                | Failure::Skipped
+                | Failure::Fenced,
+            ) => {}
+            Err(failure) => {
+                memory.create_failure = Some(CreateFailure {
+                    name: outcome.action.key.name.to_string(),
+                    message: failure.to_string(),
+                });
+            }
+        }
+    }
+}
+
+/// The Deployment of strategy Recreate whose pod is gone: it may wait for that to start the new ones.
+fn recreate_waiting_for(change: &Change<'_, Pod>, reader: &dyn Reader) -> Vec<Key> {
+    if change.new.is_some() {
+        return Vec::new();
+    }
+    let deployment = || {
+        let pod = change.newest().metadata();
+        let owner = pod
+            .controller()
+            .filter(|owner| owner.kind == "ReplicaSet")?;
+        let set = reader
+            .get(ReplicaSet::resource(), &pod.namespace, &owner.name)
+            .and_then(cast::<ReplicaSet>)
+            .filter(|set| set.metadata().uid == owner.uid)?;
+        let owner = set
+            .metadata()
+            .controller()
+            .filter(|owner| owner.kind == "Deployment")?;
+        let deployment = reader
+            .get(Deployment::resource(), &pod.namespace, &owner.name)
+            .and_then(cast::<Deployment>)
+            .filter(|deployment| deployment.metadata().uid == owner.uid)?;
+        let strategy = deployment.spec.as_ref()?.strategy.as_ref()?;
+        (strategy.r#type == rollout::RECREATE).then(|| Key::of(deployment.as_ref()))
+    };
+    deployment().into_iter().collect()
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,257 @@
+//! What a Deployment needs next.
+
+use std::sync::Arc;
+
+use controllers_kit::{
+    Event, Key, Plan, Query, Refusal, Seen,
+    owners::{self, Claims},
+    selectors::Selector,
+};
+use kubernetes_proto::{
+    Object,
+    apps::{Deployment, DeploymentStatus, ReplicaSet},
+};
+
+use super::{
+    Memory,
+    create::New,
+    rollback,
+    rollout::{RECREATE, ROLLING_UPDATE, Rollout, Set},
+    scale, template,
+};
+
+/// A Deployment and the ReplicaSets that it may have a say in.
+struct View {
+    deployment: Arc<Deployment>,
+    selector: Selector,
+    claims: Claims<ReplicaSet>,
+}
+
+impl View {
+    /// Its own ReplicaSets, the oldest first.
+    fn sets(&self) -> Vec<Arc<ReplicaSet>> {
+        let mut sets: Vec<Set> = self.claims.owned.iter().map(Set::seen).collect();
+        sets.sort_by(scale::by_age);
+        sets.into_iter().filter_map(|set| set.seen).collect()
+    }
+}
+
+fn view(key: &Key, seen: &Seen<'_>) -> Result<Option<View>, Refusal> {
+    let Some(deployment) = seen.get::<Deployment>(key) else {
+        return Ok(None);
+    };
+    let spec = deployment.spec.as_ref();
+    let selector =
+        Selector::compile(spec.and_then(|spec| spec.selector.as_ref())).map_err(|error| {
+            Refusal::Wait(format!(
+                "deployment {key} has invalid label selector: {error}"
+            ))
+        })?;
+    let sets = seen
+        .owned_by::<ReplicaSet>(&deployment.metadata().uid)
+        .into_iter()
+        .chain(seen.indexed::<ReplicaSet>(owners::ORPHANS, &key.namespace));
+    let claims = owners::claim(deployment.as_ref(), &selector, sets);
+    Ok(Some(View {
+        deployment,
+        selector,
+        claims,
+    }))
+}
+
+/// An empty selector would take everything in the namespace.
+fn selects_all(deployment: &Deployment) -> bool {
+    deployment
+        .spec
+        .as_ref()
+        .and_then(|spec| spec.selector.as_ref())
+        .is_some_and(|selector| {
+            selector.match_labels.is_empty() && selector.match_expressions.is_empty()
+        })
+}
+
+pub(super) fn ask(key: &Key, seen: &Seen<'_>, memory: &Memory) -> Vec<Query> {
+    let Ok(Some(view)) = view(key, seen) else {
+        return Vec::new();
+    };
+    if selects_all(&view.deployment) {
+        return Vec::new();
+    }
+    if view.claims.are_unsettled() {
+        return match view.claims.adopt.is_empty() {
+            true => Vec::new(),
+            false => vec![owners::recheck(view.deployment.as_ref())],
+        };
+    }
+    let sets = view.sets();
+    let mut queries = template::ask(&view.deployment, &sets, memory);
+    if !view.deployment.is_terminating() {
+        queries.extend(rollback::ask(&view.deployment, &sets, memory));
+    }
+    queries.sort_unstable();
+    queries.dedup();
+    queries
+}
+
+pub(super) fn plan(key: &Key, seen: &Seen<'_>, memory: &mut Memory) -> Result<Plan, Refusal> {
+    let Some(view) = view(key, seen)? else {
+        return Ok(Plan::nothing());
+    };
+    if selects_all(&view.deployment) {
+        return Ok(refuse_to_select_all(&view.deployment));
+    }
+    if view.claims.are_unsettled() {
+        return owners::settle(view.deployment.as_ref(), &view.claims, seen);
+    }
+    let mut rollout = rollout(&view, seen, memory)?;
+    let mut plan = Plan::nothing();
+
+    if view.deployment.is_terminating() {
+        rollout.sync_revision();
+        let status = rollout.counted_status();
+        rollout.write(&mut plan, &status);
+        return Ok(plan);
+    }
+    rollout.note_pause();
+    if rollout.spec().paused {
+        return Ok(scaled(rollout, plan, &view.selector));
+    }
+    // A rollback is not begun twice, and nothing else is begun before it is through.
+    if let Some(revision) = rollback::wanted(&view.deployment) {
+        return rolled_back(rollout, revision, seen, memory, plan, &view.selector);
+    }
+    rollout.sync_revision();
+    if rollout.is_scaling() {
+        return Ok(scaled(rollout, plan, &view.selector));
+    }
+    let new = match rollout.strategy() {
+        RECREATE => rollout.recreate(seen),
+        ROLLING_UPDATE => match rollout.create_new(seen) {
+            New::Settled => {
+                rollout.roll();
+                New::Settled
+            }
+            New::Collides => New::Collides,
+        },
+        other => {
+            return Err(Refusal::Wait(format!(
+                "unexpected deployment strategy type: {other}"
+            )));
+        }
+    };
+    Ok(finished(&rollout, new, memory, plan, &view.selector))
+}
+
+fn refuse_to_select_all(deployment: &Arc<Deployment>) -> Plan {
+    let mut plan = Plan::nothing();
+    let generation = deployment.metadata().generation;
+    let before = deployment.status.clone().unwrap_or_default();
+    if before.observed_generation < generation {
+        plan.event(Event::warning(
+            deployment.as_ref(),
+            "SelectingAll",
+            "This deployment is selecting all pods. A non-empty selector is required.",
+        ));
+        let part = |observed_generation| Deployment {
+            metadata: deployment.metadata.clone(),
+            spec: None,
+            status: Some(DeploymentStatus {
+                observed_generation,
+                ..before.clone()
+            }),
+        };
+        plan.update_status(&part(before.observed_generation), &part(generation));
+    }
+    plan
+}
+
+fn rollout(view: &View, seen: &Seen<'_>, memory: &mut Memory) -> Result<Rollout, Refusal> {
+    let sets = view.sets();
+    let new = template::find_new(&view.deployment, &sets, seen, memory)?;
+    Ok(Rollout {
+        deployment: Arc::clone(&view.deployment),
+        status: view.deployment.status.clone().unwrap_or_default(),
+        revision: None,
+        sets: sets.iter().map(Set::seen).collect(),
+        new,
+        now: seen.now,
+    })
+}
+
+/// Scaled or paused: nothing is rolled out, no progress is estimated.
+fn scaled(mut rollout: Rollout, mut plan: Plan, selector: &Selector) -> Plan {
+    rollout.sync_revision();
+    rollout.scale_all();
+    if rollout.spec().paused && rollback::wanted(&rollout.deployment).is_none() {
+        rollout.clean_up();
+    }
+    let status = rollout.counted_status();
+    rollout.write(&mut plan, &status);
+    count(&rollout, &mut plan, selector);
+    plan
+}
+
+/// The present template gets its ReplicaSet first, so that it stays in the history; then the Deployment is written.
+fn rolled_back(
+    mut rollout: Rollout,
+    revision: i64,
+    seen: &Seen<'_>,
+    memory: &mut Memory,
+    mut plan: Plan,
+    selector: &Selector,
+) -> Result<Plan, Refusal> {
+    rollout.sync_revision();
+    let new = rollout.create_new(seen);
+    if new == New::Collides || rollout.changes_sets() {
+        return Ok(finished(&rollout, new, memory, plan, selector));
+    }
+    rollout.roll_back(&mut plan, revision, seen, memory)?;
+    Ok(plan)
+}
+
+/// Writes a step of a rollout.
+fn finished(
+    rollout: &Rollout,
+    new: New,
+    memory: &Memory,
+    mut plan: Plan,
+    selector: &Selector,
+) -> Plan {
+    if new == New::Collides {
+        rollout.write_status(&mut plan, &rollout.status);
+        return plan;
+    }
+    // What went wrong last time is told before it is tried again; the write itself wakes this key.
+    if let Some(created) = rollout.new_set().filter(|set| set.seen.is_none())
+        && let Some(failure) = &memory.create_failure
+        && failure.name == created.name()
+        && let Some(status) = rollout.status_of_failed_create(&failure.name, &failure.message)
+    {
+        let before = Rollout {
+            deployment: Arc::clone(&rollout.deployment),
+            status: rollout.status.clone(),
+            revision: None,
+            sets: Vec::new(),
+            new: None,
+            now: rollout.now,
+        };
+        before.write_status(&mut plan, &status);
+        return plan;
+    }
+    let status = rollout.rollout_status();
+    rollout.look_at_deadline(&mut plan, &status);
+    rollout.write(&mut plan, &status);
+    count(rollout, &mut plan, selector);
+    plan
+}
+
+/// Creating and deleting ReplicaSets rests on how many there are.
+fn count(rollout: &Rollout, plan: &mut Plan, selector: &Selector) {
+    let rests_on_count = rollout
+        .sets
+        .iter()
+        .any(|set| set.seen.is_none() || set.is_deleted);
+    if let Some(selector) = selector.text().filter(|_| rests_on_count) {
+        plan.counted::<ReplicaSet>(&rollout.deployment.metadata().namespace, selector);
+    }
+}

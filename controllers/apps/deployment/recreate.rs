@@ -1,0 +1,45 @@
+//! The strategy Recreate: no new pod before the last old one is gone.
+
+use controllers_kit::{Seen, owners, pods};
+use kubernetes_proto::{Object, core::Pod};
+
+use super::{create::New, rollout::Rollout};
+
+impl Rollout {
+    /// One step.
+    pub fn recreate(&mut self, seen: &Seen<'_>) -> New {
+        if self.scale_down_old() || self.old_pods_run(seen) {
+            return New::Settled;
+        }
+        if self.create_new(seen) == New::Collides {
+            return New::Collides;
+        }
+        if let Some(new) = self.new {
+            self.scale(new, self.replicas(), false);
+        }
+        if self.is_complete(self.deployment.status.as_ref()) {
+            self.clean_up();
+        }
+        New::Settled
+    }
+
+    /// Whether old ReplicaSets are scaled to nothing.
+    pub fn scale_down_old(&mut self) -> bool {
+        let old = self.active_old();
+        for index in &old {
+            self.scale(*index, 0, false);
+        }
+        !old.is_empty()
+    }
+
+    /// Whether an old ReplicaSet says that it has pods, or has one that has not finished, whatever it says.
+    pub fn old_pods_run(&self, seen: &Seen<'_>) -> bool {
+        self.old().any(|index| {
+            let set = &self.sets[index];
+            set.status().replicas > 0
+                || seen.owned_by::<Pod>(set.uid()).iter().any(|pod| {
+                    owners::is_controlled_by(pod.metadata(), set.uid()) && !pods::has_finished(pod)
+                })
+        })
+    }
+}

@@ -1,0 +1,94 @@
+//! The strategy RollingUpdate: the new ReplicaSet grows and the old ones shrink, within surge and unavailability.
+
+use super::rollout::Rollout;
+
+impl Rollout {
+    /// One step. Growing comes first: what is scaled up must become available before anything is scaled down.
+    pub fn roll(&mut self) {
+        if self.grow_new() || self.shrink_old() {
+            return;
+        }
+        if self.is_complete(self.deployment.status.as_ref()) {
+            self.clean_up();
+        }
+    }
+
+    /// Whether the new ReplicaSet is scaled.
+    pub fn grow_new(&mut self) -> bool {
+        let Some(new) = self.new else {
+            return false;
+        };
+        let (present, wanted) = (self.sets[new].replicas(), self.replicas());
+        if present == wanted {
+            return false;
+        }
+        let replicas = if present > wanted {
+            wanted
+        } else {
+            self.replicas_of_new(new)
+        };
+        self.scale(new, replicas, false)
+    }
+
+    /// Whether old ReplicaSets are scaled down.
+    pub fn shrink_old(&mut self) -> bool {
+        let old = self.active_old();
+        let Some(new) = self.new_set().filter(|_| !old.is_empty()) else {
+            return false;
+        };
+        // Pods of the new ReplicaSet that are not available count as if they were not there: else a template that never
+        // comes up would eat up the old pods step by step.
+        let new_unavailable = new.replicas() - new.status().available_replicas;
+        let min_available = self.replicas() - self.max_unavailable();
+        let most = self.total_replicas() - min_available - new_unavailable;
+        if most <= 0 {
+            return false;
+        }
+        // Unhealthy ones first: they block the rollout, and their loss makes nothing worse.
+        let unhealthy = self.shrink_unhealthy(&old, most);
+        let healthy = self.shrink_healthy(&old, min_available);
+        unhealthy + healthy > 0
+    }
+
+    /// Takes away what is not available in old ReplicaSets, `most` at most; how many. A ReplicaSet gives up its
+    /// unhealthy pods first, so no available one goes.
+    pub fn shrink_unhealthy(&mut self, old: &[usize], most: i32) -> i32 {
+        let mut total = 0;
+        for index in old {
+            if total >= most {
+                break;
+            }
+            let set = &self.sets[*index];
+            let (present, available) = (set.replicas(), set.status().available_replicas);
+            if present == 0 || present == available {
+                continue;
+            }
+            let count = (most - total).min(present - available);
+            // More available than wanted: it is being scaled down already.
+            if count <= 0 {
+                continue;
+            }
+            self.scale(*index, present - count, false);
+            total += count;
+        }
+        total
+    }
+
+    /// Takes away as many replicas of old ReplicaSets as are available beyond the minimum; how many.
+    pub fn shrink_healthy(&mut self, old: &[usize], min_available: i32) -> i32 {
+        let surplus = self.available_replicas() - min_available;
+        let mut total = 0;
+        for index in old {
+            if total >= surplus {
+                break;
+            }
+            let present = self.sets[*index].replicas();
+            let count = present.min(surplus - total);
+            if count > 0 {
+                self.scale(*index, present - count, false);
+                total += count;
+            }
+        }
+        total
+    }
+}

@@ -1,0 +1,326 @@
+//! A Deployment and its ReplicaSets while a plan is being made: decisions change the working copies, and at the end the
+//! differences are written.
+
+use std::sync::Arc;
+
+use controllers_kit::{Event, Only, Plan, Propagation, Timestamp, patch, pods};
+use kubernetes_proto::{
+    Object,
+    apps::{Deployment, DeploymentSpec, DeploymentStatus, ReplicaSet, ReplicaSetStatus},
+    meta::IntOrString,
+};
+use serde_json::{Map, Value};
+
+use super::revision;
+
+pub(super) const RECREATE: &str = "Recreate";
+pub(super) const ROLLING_UPDATE: &str = "RollingUpdate";
+
+/// One ReplicaSet.
+#[derive(Clone, Debug)]
+pub(super) struct Set {
+    /// As seen; `None` for one that this plan creates.
+    pub seen: Option<Arc<ReplicaSet>>,
+    /// As it should be. Of one that was seen the template is left out: it never changes, and comparing it is dear.
+    pub wanted: ReplicaSet,
+    /// Whether it goes.
+    pub is_deleted: bool,
+}
+
+impl Set {
+    /// One that was seen.
+    pub fn seen(set: &Arc<ReplicaSet>) -> Self {
+        Self {
+            seen: Some(Arc::clone(set)),
+            wanted: without_template(set),
+            is_deleted: false,
+        }
+    }
+
+    /// One to be created.
+    pub fn created(set: ReplicaSet) -> Self {
+        Self {
+            seen: None,
+            wanted: set,
+            is_deleted: false,
+        }
+    }
+
+    pub fn name(&self) -> &str {
+        &self.wanted.metadata().name
+    }
+
+    pub fn uid(&self) -> &str {
+        &self.wanted.metadata().uid
+    }
+
+    /// What its spec asks for; the server puts in 1 where nothing was said.
+    pub fn replicas(&self) -> i32 {
+        replicas(&self.wanted)
+    }
+
+    pub fn set_replicas(&mut self, count: i32) {
+        self.wanted.spec.get_or_insert_default().replicas = Some(count);
+    }
+
+    pub fn status(&self) -> &ReplicaSetStatus {
+        static NONE: std::sync::OnceLock<ReplicaSetStatus> = std::sync::OnceLock::new();
+        self.wanted
+            .status
+            .as_ref()
+            .unwrap_or_else(|| NONE.get_or_init(Default::default))
+    }
+
+    pub fn created_at(&self) -> Option<Timestamp> {
+        pods::instant(self.wanted.metadata().creation_timestamp)
+    }
+}
+
+fn replicas(set: &ReplicaSet) -> i32 {
+    set.spec
+        .as_ref()
+        .and_then(|spec| spec.replicas)
+        .unwrap_or(1)
+}
+
+fn without_template(set: &ReplicaSet) -> ReplicaSet {
+    ReplicaSet {
+        metadata: set.metadata.clone(),
+        spec: set
+            .spec
+            .as_ref()
+            .map(|spec| kubernetes_proto::apps::ReplicaSetSpec {
+                replicas: spec.replicas,
+                min_ready_seconds: spec.min_ready_seconds,
+                selector: None,
+                template: None,
+            }),
+        status: set.status.clone(),
+    }
+}
+
+/// A Deployment with all its ReplicaSets.
+pub(super) struct Rollout {
+    /// As seen.
+    pub deployment: Arc<Deployment>,
+    /// The status, with the conditions as the decisions so far have set them.
+    pub status: DeploymentStatus,
+    /// The Deployment's revision, where it is to change.
+    pub revision: Option<String>,
+    /// All ReplicaSets, the oldest first; one that is created comes last.
+    pub sets: Vec<Set>,
+    /// Which of them has the Deployment's template.
+    pub new: Option<usize>,
+    /// The present.
+    pub now: Timestamp,
+}
+
+impl Rollout {
+    pub fn spec(&self) -> &DeploymentSpec {
+        static NONE: std::sync::OnceLock<DeploymentSpec> = std::sync::OnceLock::new();
+        self.deployment
+            .spec
+            .as_ref()
+            .unwrap_or_else(|| NONE.get_or_init(Default::default))
+    }
+
+    pub fn name(&self) -> &str {
+        &self.deployment.metadata().name
+    }
+
+    /// What the Deployment asks for; the server puts in 1 where nothing was said.
+    pub fn replicas(&self) -> i32 {
+        self.spec().replicas.unwrap_or(1)
+    }
+
+    pub fn strategy(&self) -> &str {
+        self.spec()
+            .strategy
+            .as_ref()
+            .map_or("", |strategy| &strategy.r#type)
+    }
+
+    pub fn is_rolling_update(&self) -> bool {
+        self.strategy() == ROLLING_UPDATE
+    }
+
+    /// Surge and unavailability as numbers. Both are zero only by rounding; then one pod may be unavailable, since a
+    /// surge might fail for want of quota.
+    fn fenceposts(&self) -> (i32, i32) {
+        let rolling = self
+            .spec()
+            .strategy
+            .as_ref()
+            .and_then(|strategy| strategy.rolling_update.as_ref());
+        let scaled = |value: Option<&IntOrString>, round_up| {
+            value.map_or(Ok(0), |value| value.scaled(self.replicas(), round_up))
+        };
+        let surge = scaled(rolling.and_then(|one| one.max_surge.as_ref()), true);
+        let unavailable = scaled(rolling.and_then(|one| one.max_unavailable.as_ref()), false);
+        match (surge, unavailable) {
+            (Ok(0), Ok(0)) => (0, 1),
+            (Ok(surge), Ok(unavailable)) => (surge, unavailable),
+            // The server lets no such text through.
+            _ => (0, 0),
+        }
+    }
+
+    /// How many pods there may be beyond the wanted.
+    pub fn max_surge(&self) -> i32 {
+        if self.is_rolling_update() {
+            self.fenceposts().0
+        } else {
+            0
+        }
+    }
+
+    /// How many of the wanted pods may be unavailable.
+    pub fn max_unavailable(&self) -> i32 {
+        if self.is_rolling_update() && self.replicas() != 0 {
+            self.fenceposts().1.min(self.replicas())
+        } else {
+            0
+        }
+    }
+
+    /// How many pods there may be at most.
+    pub fn max_replicas(&self) -> i32 {
+        self.replicas().saturating_add(self.max_surge())
+    }
+
+    /// A deadline of `i32::MAX` means none.
+    pub fn progress_deadline_seconds(&self) -> Option<i32> {
+        self.spec()
+            .progress_deadline_seconds
+            .filter(|seconds| *seconds != i32::MAX)
+    }
+
+    pub fn new_set(&self) -> Option<&Set> {
+        self.new.map(|index| &self.sets[index])
+    }
+
+    /// All but the new one, the oldest first.
+    pub fn old(&self) -> impl Iterator<Item = usize> {
+        (0..self.sets.len()).filter(move |index| Some(*index) != self.new)
+    }
+
+    /// Those of the old ones that should have pods.
+    pub fn active_old(&self) -> Vec<usize> {
+        self.old()
+            .filter(|index| self.sets[*index].replicas() > 0)
+            .collect()
+    }
+
+    /// Pods that all ReplicaSets ask for.
+    pub fn total_replicas(&self) -> i32 {
+        self.sets.iter().map(Set::replicas).sum()
+    }
+
+    /// Pods that are available in all ReplicaSets.
+    pub fn available_replicas(&self) -> i32 {
+        self.sets
+            .iter()
+            .map(|set| set.status().available_replicas)
+            .sum()
+    }
+
+    /// Scales a ReplicaSet; whether its size changes. A size that stays leaves it alone, unless `force` is set: then its
+    /// annotations are brought up to date.
+    pub fn scale(&mut self, index: usize, replicas: i32, force: bool) -> bool {
+        let (wanted, most) = (self.replicas(), self.max_replicas());
+        let set = &mut self.sets[index];
+        let is_scaled = set.replicas() != replicas;
+        if is_scaled || force {
+            set.set_replicas(replicas);
+            revision::annotate_replicas(set.wanted.metadata_mut(), wanted, most);
+        }
+        is_scaled
+    }
+
+    /// What makes of all that was seen what should be: ReplicaSets first, then the Deployment's status.
+    pub fn write(&self, plan: &mut Plan, status: &DeploymentStatus) {
+        self.write_sets(plan);
+        plan.then();
+        self.write_status(plan, status);
+    }
+
+    /// Whether a ReplicaSet is to be written.
+    pub fn changes_sets(&self) -> bool {
+        let mut plan = Plan::nothing();
+        self.write_sets(&mut plan);
+        !plan.is_nothing()
+    }
+
+    fn write_sets(&self, plan: &mut Plan) {
+        let deployment = self.deployment.as_ref();
+        for set in &self.sets {
+            match &set.seen {
+                None => {
+                    let name = set.name();
+                    let action = plan.create(&set.wanted);
+                    if set.replicas() > 0 {
+                        action.announce(scaled(deployment, name, 0, set.replicas()));
+                    }
+                    action.announce_failure(Event::warning(
+                        deployment,
+                        "ReplicaSetCreateError",
+                        format!("Failed to create new replica set {name:?}: "),
+                    ));
+                }
+                // Its being empty was seen in this very version.
+                Some(seen) if set.is_deleted => {
+                    plan.delete(seen.as_ref(), Only::ThisVersion, Propagation::Background);
+                }
+                Some(seen) => {
+                    let before = without_template(seen);
+                    if before == set.wanted {
+                        continue;
+                    }
+                    let (from, to) = (replicas(&before), set.replicas());
+                    if let Some(action) = plan.update(&before, &set.wanted)
+                        && from != to
+                    {
+                        action.announce(scaled(deployment, set.name(), from, to));
+                    }
+                }
+            }
+        }
+    }
+
+    /// The revision goes with the status: the server takes annotations there too, without counting a new generation.
+    pub fn write_status(&self, plan: &mut Plan, status: &DeploymentStatus) {
+        let json = |status: &DeploymentStatus| {
+            serde_json::to_value(status).expect("a status has only string keys and numbers")
+        };
+        let before = self.deployment.status.clone().unwrap_or_default();
+        let mut change = Map::new();
+        if before != *status
+            && let Some(difference) = patch::merge_patch(&json(&before), &json(status))
+        {
+            change.insert("status".to_owned(), difference);
+        }
+        let only_reports = self.revision.is_none();
+        if let Some(revision) = &self.revision {
+            let annotations = serde_json::json!({"annotations": {revision::REVISION: revision}});
+            change.insert("metadata".to_owned(), annotations);
+        }
+        if !change.is_empty() {
+            plan.patch(
+                self.deployment.as_ref(),
+                "status",
+                controllers_kit::PatchKind::Merge,
+                Value::Object(change),
+                only_reports,
+            );
+        }
+    }
+}
+
+fn scaled(deployment: &Deployment, set: &str, from: i32, to: i32) -> Event {
+    let direction = if from < to { "up" } else { "down" };
+    Event::normal(
+        deployment,
+        "ScalingReplicaSet",
+        format!("Scaled {direction} replica set {set} from {from} to {to}"),
+    )
+}
