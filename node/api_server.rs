@@ -4,7 +4,7 @@ use std::sync::Arc;
 
 use controllers_kit::{Action, Failure, Key, Resource, Written};
 use futures::{FutureExt, future::BoxFuture};
-use http::{HeaderValue, Method};
+use http::Method;
 use kubernetes_proto::{
     envelope,
     meta::{ObjectMeta, PartialObjectMetadata},
@@ -209,19 +209,4 @@ fn query_escaped(value: &str) -> String {
         }
     }
     escaped
-}
-
-/// The User-Agent as a header; characters that a header can't hold become `?`.
-pub fn header(text: &str) -> HeaderValue {
-    let safe: String = text
-        .chars()
-        .map(|char| {
-            if (' '..='~').contains(&char) {
-                char
-            } else {
-                '?'
-            }
-        })
-        .collect();
-    HeaderValue::from_str(&safe).unwrap_or_else(|_| HeaderValue::from_static("manifold"))
 }

@@ -1,7 +1,6 @@
 //! The running manager: what the controllers decide is fetched, fenced and written here.
 
 pub mod actors;
-pub mod api_server;
 pub mod apply;
 pub mod ask;
 pub mod clock;

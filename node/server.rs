@@ -5,6 +5,7 @@ use std::{sync::Arc, time::Duration};
 
 use controllers_kit::{Action, Descriptor, Failure, Key, Resource, Str, Written};
 use futures::future::BoxFuture;
+use http::HeaderValue;
 use serde_json::Value;
 
 use crate::{events, gate::Gate, metrics::ControllerMetrics};
@@ -20,7 +21,7 @@ pub struct Sender {
     pub event_source: &'static str,
     /// `manifold/<version> (replica=<name>; range=<n>; epoch=<n>; controller=<name>)`: the API server's audit log proves
     /// ownership by it.
-    pub user_agent: http::HeaderValue,
+    pub user_agent: HeaderValue,
     /// What its writes are counted in.
     pub metrics: Arc<ControllerMetrics>,
     /// The range and epoch it is sent under.
@@ -46,7 +47,7 @@ impl Sender {
             controller,
             service_account: descriptor.service_account,
             event_source: descriptor.event_source,
-            user_agent: crate::api_server::header(&user_agent),
+            user_agent: header(&user_agent),
             metrics,
             gate: Arc::clone(gate),
         }
@@ -116,4 +117,19 @@ pub trait Server: Send + Sync {
         namespace: &'a str,
         selector: &'a str,
     ) -> BoxFuture<'a, Result<Vec<LiveItem>, Refused>>;
+}
+
+/// The User-Agent as a header; characters that a header can't hold become `?`.
+fn header(text: &str) -> HeaderValue {
+    let safe: String = text
+        .chars()
+        .map(|char| {
+            if (' '..='~').contains(&char) {
+                char
+            } else {
+                '?'
+            }
+        })
+        .collect();
+    HeaderValue::from_str(&safe).unwrap_or_else(|_| HeaderValue::from_static("manifold"))
 }

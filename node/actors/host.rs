@@ -4,13 +4,13 @@ use std::{
     future::Future,
     pin::Pin,
     sync::{
-        Arc, Mutex, OnceLock,
+        Arc, Mutex,
         atomic::{AtomicBool, Ordering},
     },
     time::Duration,
 };
 
-use actix::{Actor, ArbiterHandle, AsyncContext, Context};
+use actix::{Actor, ArbiterHandle, Context};
 use coordinator::{Epoch, Frozen, Gained, RangeHost, RangeId};
 use peer_proto::RangeState;
 use tokio::sync::oneshot;
@@ -179,16 +179,5 @@ impl RangeHost for Host {
 
     fn ready(&self) -> bool {
         self.ready.load(Ordering::Acquire)
-    }
-}
-
-/// A fence that is given its inside later: the actors need one before the coordinator, which has it, can be started.
-#[derive(Default)]
-pub struct LateFence(OnceLock<Arc<coordinator::Fence>>);
-
-impl LateFence {
-    /// Sets the real one; until then it is closed.
-    pub fn set(&self, fence: Arc<coordinator::Fence>) {
-        let _already = self.0.set(fence);
     }
 }

@@ -3,3 +3,6 @@
 pub mod controller;
 pub mod host;
 pub mod range;
+
+#[cfg(test)]
+mod tests;

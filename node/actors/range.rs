@@ -11,7 +11,7 @@ use actix::{
     Actor, ActorContext, ActorFutureExt, AsyncContext, Context, Handler, Message, MessageResult,
     SpawnHandle, WrapFuture,
 };
-use controllers_kit::{Key, Memory, Reader as _, Resource, Timestamp};
+use controllers_kit::{Key, Memory, Resource, Timestamp};
 use coordinator::{Frozen, Gained};
 use peer_proto::{ControllerState, KeyState, RangeState};
 use serde_json::{Value, json};

@@ -12,8 +12,8 @@ use std::{
 use actix::System;
 use arc_swap::ArcSwapOption;
 use controllers_kit::{
-    Action, AnyObject, Controller, Descriptor, DynChange, Factory, Failure, Flags, Key, Plan, Reader, Refusal,
-    Resource, Seen, Sharding, Watches, Written,
+    Action, AnyObject, Controller, Descriptor, DynChange, Factory, Failure, Flags, Key, Plan,
+    Reader, Refusal, Resource, Seen, Sharding, Watches, Written,
     testing::{World, namespace},
 };
 use coordinator::{Frozen, Gained, RangeHost as _};
@@ -28,7 +28,7 @@ use serde_json::Value;
 use tokio::sync::Semaphore;
 
 use crate::{
-    actors::host::Host,
+    actors::{host::Host, range::Explain},
     apply::Writer,
     clock::{Clock, SystemClock},
     events,
@@ -95,7 +95,12 @@ impl Reader for Sim {
     fn list(&self, resource: &'static Resource, namespace: Option<&str>) -> Vec<AnyObject> {
         self.reader(|world| world.list(resource, namespace))
     }
-    fn indexed(&self, resource: &'static Resource, index: &'static str, value: &str) -> Vec<AnyObject> {
+    fn indexed(
+        &self,
+        resource: &'static Resource,
+        index: &'static str,
+        value: &str,
+    ) -> Vec<AnyObject> {
         self.reader(|world| world.indexed(resource, index, value))
     }
 }
@@ -113,23 +118,31 @@ impl View for Sim {
 }
 
 impl Server for Sim {
-    fn write<'a>(&'a self, sender: &'a Sender, action: &'a Action) -> BoxFuture<'a, Result<Written, Refused>> {
+    fn write<'a>(
+        &'a self,
+        sender: &'a Sender,
+        action: &'a Action,
+    ) -> BoxFuture<'a, Result<Written, Refused>> {
         async move {
             tokio::task::yield_now().await;
             let text = action.to_string();
             if self.refuse.lock().unwrap().contains(&text) {
                 return Err(Failure::Forbidden("quota".to_owned()).into());
             }
-            self.writes
-                .lock()
-                .unwrap()
-                .push(format!("{}@{} {text}", sender.gate.range, sender.gate.epoch));
+            self.writes.lock().unwrap().push(format!(
+                "{}@{} {text}",
+                sender.gate.range, sender.gate.epoch
+            ));
             let key = &action.key;
-            let get = |world: &World| Reader::get(world, action.resource, &key.namespace, &key.name);
+            let get =
+                |world: &World| Reader::get(world, action.resource, &key.namespace, &key.name);
             let (old, new, result) = {
                 let mut world = self.world.lock().unwrap();
                 let old = get(&world);
-                let plan = Plan { stages: vec![vec![action.clone()]], ..Plan::default() };
+                let plan = Plan {
+                    stages: vec![vec![action.clone()]],
+                    ..Plan::default()
+                };
                 let mut applied = world.apply(&plan);
                 (old, get(&world), applied.0.remove(0).1)
             };
@@ -154,7 +167,12 @@ impl Server for Sim {
         resource: &'static Resource,
         key: &'a Key,
     ) -> BoxFuture<'a, Result<Option<Value>, Refused>> {
-        let object = Reader::get(&*self.world.lock().unwrap(), resource, &key.namespace, &key.name);
+        let object = Reader::get(
+            &*self.world.lock().unwrap(),
+            resource,
+            &key.namespace,
+            &key.name,
+        );
         async move { Ok(object.map(|object| object.to_json())) }.boxed()
     }
 
@@ -206,10 +224,14 @@ impl Controller for Accounts {
     fn plan(&self, key: &Key, seen: &Seen<'_>, memory: &mut Planned) -> Result<Plan, Refusal> {
         memory.0 += 1;
         let mut plan = Plan::nothing();
-        let Some(namespace) = seen.get::<Namespace>(key) else { return Ok(plan) };
+        let Some(namespace) = seen.get::<Namespace>(key) else {
+            return Ok(plan);
+        };
         let wanted = namespace.metadata().label("accounts").unwrap_or("0");
         assert!(wanted != "panic", "this namespace makes the plan panic");
-        let wanted: usize = wanted.parse().map_err(|_| Refusal::Retry(format!("{wanted:?} is no number")))?;
+        let wanted: usize = wanted
+            .parse()
+            .map_err(|_| Refusal::Retry(format!("{wanted:?} is no number")))?;
         let there = seen.list::<ServiceAccount>(&key.name);
         let selector = controllers_kit::selectors::Selector::of_labels(&[]);
         plan.counted::<ServiceAccount>(&key.name, &selector);
@@ -261,7 +283,12 @@ impl Rig {
     }
 
     fn accounts(&self, namespace: &str) -> usize {
-        self.sim.world.lock().unwrap().list(ServiceAccount::resource(), Some(namespace)).len()
+        self.sim
+            .world
+            .lock()
+            .unwrap()
+            .list(ServiceAccount::resource(), Some(namespace))
+            .len()
     }
 
     fn label(&self, namespace: &str, accounts: &str) {
@@ -269,14 +296,18 @@ impl Rig {
             let mut world = self.sim.world.lock().unwrap();
             let get = |world: &World| Reader::get(world, Namespace::resource(), "", namespace);
             let old = get(&world);
-            world.change::<Namespace>(namespace, |object| object.metadata_mut().set_label("accounts", accounts));
+            world.change::<Namespace>(namespace, |object| {
+                object.metadata_mut().set_label("accounts", accounts)
+            });
             (old, get(&world))
         };
-        self.sim.tell(Namespace::resource(), old.as_ref(), new.as_ref());
+        self.sim
+            .tell(Namespace::resource(), old.as_ref(), new.as_ref());
     }
 
     fn range_of(&self, namespace: &str) -> u16 {
-        self.shared.range_of(&self.shared.units[0], &Key::cluster(namespace))
+        self.shared
+            .range_of(&self.shared.units[0], &Key::cluster(namespace))
     }
 }
 
@@ -339,7 +370,10 @@ fn world(namespaces: &[(&str, &str)]) -> World {
 async fn until(what: &str, mut done: impl FnMut() -> bool) {
     let end = tokio::time::Instant::now() + PATIENCE;
     while !done() {
-        assert!(tokio::time::Instant::now() < end, "waited in vain until {what}");
+        assert!(
+            tokio::time::Instant::now() < end,
+            "waited in vain until {what}"
+        );
         tokio::time::sleep(Duration::from_millis(2)).await;
     }
 }
@@ -353,21 +387,38 @@ fn a_gained_range_brings_its_keys_to_rest_and_follows_changes() {
     run(async {
         let rig = Rig::new(world(&[("a", "3"), ("b", "10"), ("c", "0")]));
         rig.gain_all();
-        until("all accounts are there", || rig.accounts("a") == 3 && rig.accounts("b") == 10).await;
+        until("all accounts are there", || {
+            rig.accounts("a") == 3 && rig.accounts("b") == 10
+        })
+        .await;
         rig.label("c", "2");
         until("the change was followed", || rig.accounts("c") == 2).await;
-        assert_eq!(rig.sim.written().len(), 15, "nothing twice: {:?}", rig.sim.written());
+        assert_eq!(
+            rig.sim.written().len(),
+            15,
+            "nothing twice: {:?}",
+            rig.sim.written()
+        );
     });
 }
 
 #[test]
 fn a_key_of_a_range_that_is_not_owned_is_left_alone() {
     run(async {
-        let rig = Rig::new(world(&[("a", "1"), ("b", "1"), ("c", "1"), ("d", "1"), ("e", "1")]));
+        let rig = Rig::new(world(&[
+            ("a", "1"),
+            ("b", "1"),
+            ("c", "1"),
+            ("d", "1"),
+            ("e", "1"),
+        ]));
         let mine = rig.range_of("a");
         rig.gain(mine, 1, &Gained::Takeover);
         until("the owned key is served", || rig.accounts("a") == 1).await;
-        for name in ["b", "c", "d", "e"].into_iter().filter(|name| rig.range_of(name) != mine) {
+        for name in ["b", "c", "d", "e"]
+            .into_iter()
+            .filter(|name| rig.range_of(name) != mine)
+        {
             rig.label(name, "2");
             assert_eq!(rig.accounts(name), 0, "{name} has another owner");
         }
@@ -381,7 +432,10 @@ fn a_closed_fence_holds_the_queue_and_loses_nothing() {
         rig.door.0.store(false, Ordering::Release);
         rig.gain_all();
         tokio::time::sleep(Duration::from_millis(120)).await;
-        assert!(rig.sim.written().is_empty(), "nothing is written behind a closed fence");
+        assert!(
+            rig.sim.written().is_empty(),
+            "nothing is written behind a closed fence"
+        );
         rig.door.0.store(true, Ordering::Release);
         until("the queue goes on", || rig.accounts("a") == 2).await;
     });
@@ -394,7 +448,10 @@ fn a_panic_costs_one_key_a_backoff() {
         rig.gain_all();
         until("the other key is served", || rig.accounts("good") == 2).await;
         rig.label("bad", "1");
-        until("the key that panicked is served when it is mended", || rig.accounts("bad") == 1).await;
+        until("the key that panicked is served when it is mended", || {
+            rig.accounts("bad") == 1
+        })
+        .await;
     });
 }
 
@@ -402,10 +459,17 @@ fn a_panic_costs_one_key_a_backoff() {
 fn a_refused_create_is_tried_again_with_backoff() {
     run(async {
         let rig = Rig::new(world(&[("a", "1")]));
-        rig.sim.refuse.lock().unwrap().insert("create serviceaccounts/a-0".to_owned());
+        rig.sim
+            .refuse
+            .lock()
+            .unwrap()
+            .insert("create serviceaccounts/a-0".to_owned());
         rig.gain_all();
         let slot = || rig.shared.slot(rig.range_of("a")).unwrap();
-        until("it was refused a few times", || slot().stats.reconciles.load(Ordering::Relaxed) > 3).await;
+        until("it was refused a few times", || {
+            slot().stats.reconciles.load(Ordering::Relaxed) > 3
+        })
+        .await;
         rig.sim.refuse.lock().unwrap().clear();
         until("it is made in the end", || rig.accounts("a") == 1).await;
     });
@@ -415,20 +479,52 @@ fn a_refused_create_is_tried_again_with_backoff() {
 fn a_handoff_loses_no_queue_entry_failure_or_memory() {
     run(async {
         let rig = Rig::new(world(&[("a", "1"), ("bad", "x")]));
-        rig.sim.refuse.lock().unwrap().insert("create serviceaccounts/a-0".to_owned());
+        rig.sim
+            .refuse
+            .lock()
+            .unwrap()
+            .insert("create serviceaccounts/a-0".to_owned());
         rig.gain_all();
         let range = rig.range_of("a");
         let slot = rig.shared.slot(range).unwrap();
-        until("it has failed", || slot.stats.reconciles.load(Ordering::Relaxed) > 2).await;
-        let Frozen::Still(state) = rig.host.freeze(range, Duration::from_secs(2), false).await else {
+        let failures = || async {
+            let explain = Explain {
+                unit: 0,
+                key: Key::cluster("a"),
+            };
+            let said = slot.addr.send(explain).await.unwrap();
+            said.map_or(0, |said| said["failures"].as_u64().unwrap())
+        };
+        let end = tokio::time::Instant::now() + PATIENCE;
+        while failures().await < 3 {
+            assert!(
+                tokio::time::Instant::now() < end,
+                "the key never failed three times"
+            );
+            tokio::time::sleep(Duration::from_millis(2)).await;
+        }
+        let Frozen::Still(state) = rig.host.freeze(range, Duration::from_secs(2), false).await
+        else {
             panic!("nothing was under way")
         };
         let before = slot.stats.reconciles.load(Ordering::Relaxed);
         rig.label("a", "1");
         tokio::time::sleep(Duration::from_millis(50)).await;
-        assert_eq!(slot.stats.reconciles.load(Ordering::Relaxed), before, "a frozen range starts nothing");
-        let key = state.controllers[0].keys.iter().find(|key| key.name == "a").expect("the key travels").clone();
-        assert!(key.failures > 2 && (key.queued || key.due_in_ms.is_some()), "{key:?}");
+        assert_eq!(
+            slot.stats.reconciles.load(Ordering::Relaxed),
+            before,
+            "a frozen range starts nothing"
+        );
+        let key = state.controllers[0]
+            .keys
+            .iter()
+            .find(|key| key.name == "a")
+            .expect("the key travels")
+            .clone();
+        assert!(
+            key.failures > 2 && (key.queued || key.due_in_ms.is_some()),
+            "{key:?}"
+        );
         let memory: Planned = serde_json::from_slice(key.memory.as_ref().unwrap()).unwrap();
         assert!(memory.0 > 2, "the memory travels");
 
@@ -439,7 +535,10 @@ fn a_handoff_loses_no_queue_entry_failure_or_memory() {
         let next = host(&other);
         next.gained(range, 2, Gained::Handoff(state));
         until("the next owner serves it", || rig.accounts("a") == 1).await;
-        assert_eq!(rig.sim.written().last().unwrap(), &format!("{range}@2 create serviceaccounts/a-0"));
+        assert_eq!(
+            rig.sim.written().last().unwrap(),
+            &format!("{range}@2 create serviceaccounts/a-0")
+        );
     });
 }
 
@@ -471,11 +570,17 @@ fn after_a_takeover_a_stale_count_makes_nothing() {
         let range = rig.range_of("a");
         rig.gain(range, 2, &Gained::Takeover);
         let slot = rig.shared.slot(range).unwrap();
-        until("it was planned and proven stale", || slot.stats.reconciles.load(Ordering::Relaxed) >= 2).await;
+        until("it was planned and proven stale", || {
+            slot.stats.reconciles.load(Ordering::Relaxed) >= 2
+        })
+        .await;
         assert!(rig.sim.written().is_empty(), "{:?}", rig.sim.written());
         *rig.sim.stale.lock().unwrap() = None;
         rig.label("a", "3");
-        until("with a fresh cache it makes what is missing", || rig.accounts("a") == 3).await;
+        until("with a fresh cache it makes what is missing", || {
+            rig.accounts("a") == 3
+        })
+        .await;
         assert_eq!(rig.sim.written().len(), 1);
         assert!(rig.sim.lists.load(Ordering::Relaxed) >= 2);
     });
@@ -490,7 +595,11 @@ fn a_key_waits_until_the_cache_has_seen_its_own_writes() {
         until("it is made", || rig.accounts("a") == 1).await;
         rig.label("a", "2");
         tokio::time::sleep(Duration::from_millis(60)).await;
-        assert_eq!(rig.sim.written().len(), 1, "the cache has not seen the first one yet");
+        assert_eq!(
+            rig.sim.written().len(),
+            1,
+            "the cache has not seen the first one yet"
+        );
         *rig.sim.stale.lock().unwrap() = None;
         until("then it goes on", || rig.accounts("a") == 2).await;
         assert_eq!(rig.sim.written().len(), 2);

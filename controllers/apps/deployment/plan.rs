@@ -251,7 +251,7 @@ fn count(rollout: &Rollout, plan: &mut Plan, selector: &Selector) {
         .sets
         .iter()
         .any(|set| set.seen.is_none() || set.is_deleted);
-    if let Some(selector) = selector.text().filter(|_| rests_on_count) {
+    if rests_on_count {
         plan.counted::<ReplicaSet>(&rollout.deployment.metadata().namespace, selector);
     }
 }
