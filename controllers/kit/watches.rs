@@ -114,7 +114,6 @@ impl<T: Object> Kind<'_, T> {
     }
 
     /// A change wakes what this function names; several `wakes` of one kind add up.
-    #[must_use]
     pub fn wakes(mut self, wake: fn(&Change<'_, T>, &dyn Reader) -> Vec<Key>) -> Self {
         let subscription = self.subscription();
         let before = std::mem::replace(&mut subscription.wake, Box::new(|_, _, _| {}));
@@ -130,13 +129,11 @@ impl<T: Object> Kind<'_, T> {
     }
 
     /// A change wakes the object's own key.
-    #[must_use]
     pub fn wakes_itself(self) -> Self {
         self.wakes(|change, _| vec![Key::of(change.newest())])
     }
 
     /// A change wakes the managing controller where that is of kind `O`; both of them if it changed.
-    #[must_use]
     pub fn wakes_controller<O: Object>(self) -> Self {
         self.wakes(|change, _| {
             let owner_version = O::resource().api_version();
@@ -156,7 +153,6 @@ impl<T: Object> Kind<'_, T> {
     }
 
     /// An index that the controller reads this kind by.
-    #[must_use]
     pub fn indexed_by(self, name: &'static str, values: fn(&T) -> Vec<Str>) -> Self {
         self.watches.indexes.push(Index {
             resource: T::resource(),
@@ -173,7 +169,6 @@ impl<T: Object> Kind<'_, T> {
     }
 
     /// Only objects of this name are wanted; the watch asks for no others where no other controller does.
-    #[must_use]
     pub fn only_named(mut self, name: &'static str) -> Self {
         self.subscription().only_name = Some(name);
         self

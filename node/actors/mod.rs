@@ -3,6 +3,7 @@
 pub mod controller;
 pub mod host;
 pub mod range;
+pub mod watch;
 
 #[cfg(test)]
 mod tests;

@@ -216,9 +216,8 @@ impl Controller for Accounts {
         Self
     }
     fn watch(&self, on: &mut Watches) {
-        let _kind = on.kind::<Namespace>().wakes_itself();
-        let _kind = on
-            .kind::<ServiceAccount>()
+        on.kind::<Namespace>().wakes_itself();
+        on.kind::<ServiceAccount>()
             .wakes(|change, _| vec![Key::cluster(change.newest().metadata().namespace.clone())]);
     }
     fn plan(&self, key: &Key, seen: &Seen<'_>, memory: &mut Planned) -> Result<Plan, Refusal> {

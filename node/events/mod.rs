@@ -119,6 +119,8 @@ pub struct Correlator {
     folds: Recent<Similar, Fold>,
     series: Recent<Same, Series>,
     allowances: Recent<(Str, Str, String, Str), Allowance>,
+    /// Nanoseconds in the name of the last new event: the next one's differ, however coarse the clock.
+    stamp: i128,
 }
 
 impl Correlator {
@@ -129,6 +131,7 @@ impl Correlator {
             folds: Recent::new(),
             series: Recent::new(),
             allowances: Recent::new(),
+            stamp: 0,
         }
     }
 
@@ -179,13 +182,14 @@ impl Correlator {
         };
 
         let before = self.series.get(&same).cloned();
+        self.stamp = now.as_nanosecond().max(self.stamp + 1);
         let series = Series {
             count: before
                 .as_ref()
                 .map_or(1, |series| series.count.saturating_add(1)),
             first: before.as_ref().map_or(now, |series| series.first),
             name: before.as_ref().map_or_else(
-                || format!("{}.{:x}", event.about.key.name, now.as_nanosecond()),
+                || format!("{}.{:x}", event.about.key.name, self.stamp),
                 |series| series.name.clone(),
             ),
         };

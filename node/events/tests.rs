@@ -133,3 +133,15 @@ fn the_memory_is_bounded() {
             .is_none()
     );
 }
+
+#[test]
+fn two_events_of_one_instant_have_different_names() {
+    let mut correlator = Correlator::new("x");
+    let first = correlator
+        .correlate(&event("web", "one"), now(), secs(0))
+        .unwrap();
+    let second = correlator
+        .correlate(&event("web", "two"), now(), secs(0))
+        .unwrap();
+    assert_ne!(first.name, second.name);
+}

@@ -108,9 +108,8 @@ impl Controller for Deployments {
     }
 
     fn watch(&self, on: &mut Watches) {
-        let _ = on.kind::<Deployment>().wakes_itself();
-        let _ = on
-            .kind::<ReplicaSet>()
+        on.kind::<Deployment>().wakes_itself();
+        on.kind::<ReplicaSet>()
             .wakes_controller::<Deployment>()
             .wakes(|change, reader| {
                 owners::adopters::<Deployment, ReplicaSet>(change, reader, |deployment| {
@@ -118,7 +117,7 @@ impl Controller for Deployments {
                 })
             })
             .indexed_by(owners::ORPHANS, owners::orphan_in);
-        let _ = on.kind::<Pod>().wakes(recreate_waiting_for);
+        on.kind::<Pod>().wakes(recreate_waiting_for);
     }
 
     fn ask(&self, key: &Key, seen: &Seen<'_>, memory: &Memory) -> Vec<Query> {

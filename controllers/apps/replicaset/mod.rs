@@ -82,9 +82,8 @@ impl Controller for ReplicaSets {
     }
 
     fn watch(&self, on: &mut Watches) {
-        let _ = on.kind::<ReplicaSet>().wakes_itself();
-        let _ = on
-            .kind::<Pod>()
+        on.kind::<ReplicaSet>().wakes_itself();
+        on.kind::<Pod>()
             .wakes_controller::<ReplicaSet>()
             .wakes(|change, reader| {
                 owners::adopters::<ReplicaSet, Pod>(change, reader, |set| {

@@ -37,7 +37,7 @@ impl Controller for TtlAfterFinished {
     }
 
     fn watch(&self, on: &mut Watches) {
-        let _ = on.kind::<Job>().wakes_itself();
+        on.kind::<Job>().wakes_itself();
     }
 
     fn plan(&self, key: &Key, seen: &Seen<'_>, (): &mut ()) -> Result<Plan, Refusal> {

@@ -65,9 +65,8 @@ impl Controller for RootCaCertificatePublisher {
     }
 
     fn watch(&self, on: &mut Watches) {
-        let _ = on.kind::<Namespace>().wakes_itself();
-        let _ = on
-            .kind::<ConfigMap>()
+        on.kind::<Namespace>().wakes_itself();
+        on.kind::<ConfigMap>()
             .only_named(NAME)
             .wakes(|change, _| vec![Key::cluster(change.newest().metadata().namespace.clone())]);
     }

@@ -35,9 +35,8 @@ impl Controller for ServiceAccounts {
     }
 
     fn watch(&self, on: &mut Watches) {
-        let _ = on.kind::<Namespace>().wakes_itself();
-        let _ = on
-            .kind::<ServiceAccount>()
+        on.kind::<Namespace>().wakes_itself();
+        on.kind::<ServiceAccount>()
             .only_named(DEFAULT)
             .wakes(|change, _| {
                 let namespace = change.newest().metadata().namespace.clone();

@@ -1,0 +1,179 @@
+//! The node: cache, writer, controllers and their actors, without ownership, which the coordinator brings.
+
+use std::sync::{
+    Arc,
+    atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering},
+};
+
+use actix::{Actor, Arbiter, ArbiterHandle};
+use arc_swap::ArcSwapOption;
+use controllers_kit::{Factory, Flags};
+use node_cache::{Api, Cache};
+use tokio::sync::Semaphore;
+
+use crate::{
+    actors::{controller::Controller, host::Host, watch::Watch},
+    apply::Writer,
+    clock::{Clock, SystemClock},
+    gate::Fence,
+    metrics::Metrics,
+    server::Server,
+    shared::{Shared, Unit},
+    view::View,
+};
+
+/// What a node is made of.
+pub struct Parts {
+    /// This replica's name.
+    pub replica: String,
+    /// The fleet's number of ranges.
+    pub ranges: u16,
+    /// The enabled controllers.
+    pub controllers: Vec<Factory>,
+    /// The flags' values.
+    pub flags: Flags,
+    /// For watches.
+    pub watches: Api,
+    /// For everything else.
+    pub server: Arc<dyn Server>,
+    /// `--kube-api-qps` and `--kube-api-burst`.
+    pub rate: (f64, u32),
+    /// The replica's fence.
+    pub fence: Arc<dyn Fence>,
+    /// Where all is counted.
+    pub metrics: Arc<Metrics>,
+}
+
+/// A running node.
+pub struct Node {
+    /// What its actors share.
+    pub shared: Arc<Shared>,
+    /// Its side of ownership.
+    pub host: Arc<Host>,
+    /// Its cache.
+    pub cache: Arc<Cache>,
+    /// Whether it may own ranges.
+    pub ready: Arc<AtomicBool>,
+    arbiters: Vec<Arbiter>,
+}
+
+impl Node {
+    /// Starts it: watches begin, controllers wait for their caches, no range is owned. To be called within an actix
+    /// system.
+    pub fn start(parts: Parts) -> Self {
+        let metrics = parts.metrics;
+        let clock: Arc<dyn Clock> = Arc::new(SystemClock::default());
+        let (writer, events) = Writer::new(
+            parts.server,
+            parts.rate,
+            Arc::clone(&clock),
+            Arc::clone(&metrics),
+        );
+        let controllers: Vec<_> = parts
+            .controllers
+            .iter()
+            .map(|factory| (factory.build)(&parts.flags))
+            .collect();
+        let cache = controllers
+            .iter()
+            .fold(Cache::builder(), |builder, controller| {
+                builder.watches(&controller.watches())
+            })
+            .build();
+        let units = controllers
+            .into_iter()
+            .enumerate()
+            .map(|(index, controller)| {
+                let descriptor = controller.descriptor();
+                let workers = descriptor
+                    .workers
+                    .map_or(descriptor.workers_fixed, |(flag, _)| {
+                        usize::try_from(parts.flags.int(flag)).unwrap_or(1).max(1)
+                    });
+                Unit {
+                    index: u16::try_from(index).expect("there are few controllers"),
+                    subscriptions: controller.watches().subscriptions,
+                    permits: Arc::new(Semaphore::new(workers)),
+                    queue_metrics: metrics.queue(descriptor.queue),
+                    metrics: metrics.controller(descriptor.name),
+                    ready: AtomicBool::new(false),
+                    working: AtomicUsize::new(0),
+                    reconciles: AtomicU64::new(0),
+                    controller,
+                }
+            })
+            .collect();
+        let shared = Arc::new(Shared {
+            replica: parts.replica,
+            ranges: parts.ranges,
+            view: Arc::clone(&cache) as Arc<dyn View>,
+            writer,
+            clock,
+            metrics,
+            fence: parts.fence,
+            units,
+            table: (0..parts.ranges).map(|_| ArcSwapOption::empty()).collect(),
+        });
+
+        let cores = std::thread::available_parallelism().map_or(1, usize::from);
+        let arbiters: Vec<Arbiter> = (0..cores).map(|_| Arbiter::new()).collect();
+        let handles: Vec<ArbiterHandle> = arbiters.iter().map(Arbiter::handle).collect();
+        let watching = Arbiter::new();
+        watching.spawn(events);
+        for resource in cache.resources() {
+            let told = Arc::clone(&shared);
+            cache.subscribe(
+                resource,
+                Box::new(move |change| told.changed(resource, change)),
+            );
+            let (cache, api) = (Arc::clone(&cache), parts.watches.clone());
+            Watch::start_in_arbiter(&watching.handle(), move |_| {
+                Watch::new(cache, resource, api)
+            });
+        }
+        for unit in 0..shared.units.len() {
+            let its = Arc::clone(&shared);
+            Controller::start_in_arbiter(&handles[unit % handles.len()], move |_| {
+                Controller::new(its, unit)
+            });
+        }
+        let ready = Arc::new(AtomicBool::new(false));
+        let host = Arc::new(Host::new(
+            Arc::clone(&shared),
+            handles,
+            Arc::clone(&ready),
+            tokio::runtime::Handle::current(),
+        ));
+        let mut arbiters = arbiters;
+        arbiters.push(watching);
+        Self {
+            shared,
+            host,
+            cache,
+            ready,
+            arbiters,
+        }
+    }
+
+    /// Ready once every resource has been listed or is refused by the server: a refused one holds back only the
+    /// controllers that need it.
+    pub fn look_if_ready(&self) -> bool {
+        let ready = self.cache.all_stats().iter().all(|(_, stats)| {
+            stats.listed || matches!(stats.state, node_cache::State::Blocked { .. })
+        });
+        if ready {
+            self.ready.store(true, Ordering::Release);
+        }
+        ready
+    }
+
+    /// Stops all actors. What is under way is dropped.
+    pub fn stop(self) {
+        for arbiter in &self.arbiters {
+            arbiter.stop();
+        }
+        for arbiter in self.arbiters {
+            let _panicked = arbiter.join();
+        }
+    }
+}

@@ -1,0 +1,18 @@
+//! Every controller that this build has: one line a group.
+
+use controllers_kit::{Descriptor, Factory};
+
+/// All of them, in the order of their groups.
+pub fn all() -> Vec<Factory> {
+    [
+        controllers_apps::REGISTRY,
+        controllers_batch::REGISTRY,
+        controllers_identity::REGISTRY,
+    ]
+    .concat()
+}
+
+/// Their descriptors.
+pub fn descriptors() -> Vec<Descriptor> {
+    all().iter().map(|factory| (factory.describe)()).collect()
+}
