@@ -1,5 +1,28 @@
 //! Drives `coordinator-core` with Leases and gRPC: membership, placement, takeover, handoff, the fence.
+//!
+//! README.md beside this file has the protocol and its argument.
 
+mod actor;
+mod config;
+mod fence;
+mod handle;
 mod host;
+mod lease;
+mod peer;
+mod renewal;
+#[cfg(test)]
+mod tests;
+mod tls;
 
+use std::sync::Arc;
+
+pub use config::{Config, ConfigError, TraceParent};
+pub use coordinator_core::{Fatal, Happening, Holder, Member, Move, RangeOwner, View, ViewFence, range_of};
+pub use fence::{Fence, Fenced};
+pub use handle::{Drained, FatalError, Handle, StartError, start};
 pub use host::{Epoch, Frozen, Gained, RangeHost, RangeId};
+pub use lease::LeaseError;
+pub use tls::TlsError;
+
+/// Makes an API client inside the runtime that will use it.
+pub type ClientFactory = Arc<dyn Fn() -> kube::Client + Send + Sync>;

@@ -1,0 +1,455 @@
+//! The actor that drives the core: events in, effects out. It decides nothing.
+
+use std::{
+    collections::{BTreeMap, HashMap},
+    sync::Arc,
+    time::Duration,
+};
+
+use actix::{
+    Actor, ActorFutureExt, AsyncContext, Context, Handler, Message, SpawnHandle, WrapFuture, fut,
+};
+use coordinator_core::{
+    Core, Effect, Epoch, Fatal, Happening, Holder, Input, NotSent, Offer, OwnLease, RangeId, Refused, View,
+};
+use peer_proto::RangeState;
+use tokio::sync::{Semaphore, broadcast, oneshot, watch};
+
+use crate::{
+    Fence, Frozen, Gained, RangeHost,
+    lease::{Kind, Leases},
+    peer::Peers,
+    renewal::RenewalThread,
+};
+
+/// Senders wait when it is full: the watch, peers. The node never sends here.
+const MAILBOX: usize = 256;
+
+/// Lease writes under way at once. A cold start writes a third of 256 in a few round trips; a takeover of 4096 does not
+/// flood the API server.
+const WRITES_AT_ONCE: usize = 32;
+
+/// All states that wait for their Leases. Beyond it, offers are refused and their senders try again.
+const KEPT_BYTES_MAX: usize = 256 << 20;
+
+/// How often the node is asked whether its caches are complete, until they are.
+const READY_PERIOD: Duration = Duration::from_millis(50);
+
+/// A freeze that the node never answers is given up this long after its budget.
+const FREEZE_GRACE: Duration = Duration::from_secs(1);
+
+/// Lists of all range Leases: 4096 of them take a second on a busy machine.
+const RANGES_DEADLINE: Duration = Duration::from_secs(10);
+
+/// What others see of the actor.
+#[derive(Clone)]
+pub(crate) struct Shared {
+    pub view: Arc<watch::Sender<Arc<View>>>,
+    pub happenings: broadcast::Sender<Happening>,
+    pub fatal: Arc<watch::Sender<Option<Fatal>>>,
+}
+
+pub(crate) struct Coordinator {
+    core: Core,
+    leases: Leases,
+    fence: Arc<Fence>,
+    host: Arc<dyn RangeHost>,
+    peers: Arc<Peers>,
+    renewal: RenewalThread,
+    shared: Shared,
+    writes: Arc<Semaphore>,
+    pending: Vec<Input>,
+    timer: Option<SpawnHandle>,
+    /// Frozen here, to be sent.
+    frozen: HashMap<RangeId, RangeState>,
+    /// Sent to us, waiting for their Leases.
+    kept: HashMap<RangeId, (RangeState, usize)>,
+    offers: HashMap<u64, (RangeState, usize, oneshot::Sender<Result<(), Refused>>)>,
+    questions: HashMap<u64, oneshot::Sender<BTreeMap<RangeId, (bool, Epoch)>>>,
+    next_id: u64,
+    /// Dropped with the actor: whoever waits for it knows that it has ended.
+    _alive: oneshot::Sender<()>,
+}
+
+/// Things that happened outside.
+#[derive(Message)]
+#[rtype(result = "()")]
+pub(crate) struct Feed(pub Vec<Input>);
+
+#[derive(Message)]
+#[rtype(result = "()")]
+struct Flush;
+
+/// A peer offers a range.
+#[derive(Message)]
+#[rtype(result = "()")]
+pub(crate) struct Offered {
+    pub offer: Offer,
+    pub state: RangeState,
+    pub bytes: usize,
+    pub answer: oneshot::Sender<Result<(), Refused>>,
+    pub full: oneshot::Sender<()>,
+}
+
+/// A peer asks what is held here.
+#[derive(Message)]
+#[rtype(result = "()")]
+pub(crate) struct Asked {
+    pub ranges: Vec<RangeId>,
+    pub answer: oneshot::Sender<BTreeMap<RangeId, (bool, Epoch)>>,
+}
+
+impl Coordinator {
+    #[allow(clippy::too_many_arguments, reason = "called once, where the parts are made")]
+    pub(crate) fn new(
+        core: Core,
+        leases: Leases,
+        fence: Arc<Fence>,
+        host: Arc<dyn RangeHost>,
+        peers: Arc<Peers>,
+        renewal: RenewalThread,
+        shared: Shared,
+        alive: oneshot::Sender<()>,
+    ) -> Self {
+        Self {
+            core,
+            leases,
+            fence,
+            host,
+            peers,
+            renewal,
+            shared,
+            writes: Arc::new(Semaphore::new(WRITES_AT_ONCE)),
+            pending: Vec::new(),
+            timer: None,
+            frozen: HashMap::new(),
+            kept: HashMap::new(),
+            offers: HashMap::new(),
+            questions: HashMap::new(),
+            next_id: 0,
+            _alive: alive,
+        }
+    }
+
+    /// Inputs that come together are decided upon together.
+    fn feed(&mut self, inputs: impl IntoIterator<Item = Input>, ctx: &mut Context<Self>) {
+        let idle = self.pending.is_empty();
+        self.pending.extend(inputs);
+        if idle && !self.pending.is_empty() {
+            ctx.notify(Flush);
+        }
+    }
+
+    fn decide(&mut self, ctx: &mut Context<Self>) {
+        let inputs = std::mem::take(&mut self.pending);
+        let effects = self.core.steps(self.fence.now(), inputs);
+        for effect in effects {
+            self.perform(effect, ctx);
+        }
+        let now = self.fence.now();
+        self.shared.view.send_replace(Arc::new(self.core.view(now)));
+        let wake = self.core.wake_at(now).saturating_sub(now);
+        if let Some(timer) = self.timer.take() {
+            ctx.cancel_future(timer);
+        }
+        self.timer = Some(ctx.run_later(wake, |actor, ctx| {
+            actor.timer = None;
+            actor.feed([Input::Tick], ctx);
+        }));
+    }
+
+    /// Runs a request; what comes of it is an input.
+    fn spawn(&self, ctx: &mut Context<Self>, request: impl Future<Output = Input> + 'static) {
+        ctx.spawn(request.into_actor(self).map(|input, actor, ctx| actor.feed([input], ctx)));
+    }
+
+    fn own(&self) -> OwnLease {
+        self.renewal.own.borrow().clone()
+    }
+
+    fn perform(&mut self, effect: Effect, ctx: &mut Context<Self>) {
+        match effect {
+            Effect::Join => self.renewal.wanted.send_modify(|wanted| wanted.join = true),
+            Effect::Status(status) => self.renewal.wanted.send_modify(|wanted| wanted.status = status),
+            Effect::Reopen(regained) => {
+                self.renewal.wanted.send_if_modified(|wanted| {
+                    let changed = wanted.reopen.as_ref() != Some(&regained);
+                    wanted.reopen = Some(regained);
+                    changed
+                });
+            }
+            Effect::Release => self.renewal.wanted.send_modify(|wanted| wanted.release = true),
+            Effect::ReadReplicas => self.read_replicas(ctx),
+            Effect::ReadRanges => self.read_ranges(ctx),
+            Effect::ReadRange(range) => self.read_range(range, ctx),
+            Effect::Evict(lease) => {
+                let (leases, writes) = (self.leases.clone(), Arc::clone(&self.writes));
+                self.spawn(ctx, async move {
+                    let _permit = writes.acquire().await;
+                    let result = leases.write_replica(Some(lease.version), &lease, None).await;
+                    Input::Evicted { name: lease.name, result }
+                });
+            }
+            Effect::Claim { version, lease } => {
+                let (leases, writes) = (self.leases.clone(), Arc::clone(&self.writes));
+                self.spawn(ctx, async move {
+                    let _permit = writes.acquire().await;
+                    Input::Claimed { range: lease.range, result: leases.write_range(version, &lease).await }
+                });
+            }
+            Effect::Swap { version, lease } => {
+                let leases = self.leases.clone();
+                self.spawn(ctx, async move {
+                    Input::Swapped { range: lease.range, result: leases.write_range(Some(version), &lease).await }
+                });
+            }
+            Effect::Gained { range, epoch, kept } => {
+                let state = self.kept.remove(&range).filter(|_| kept);
+                self.fence.set_epoch(range, Some(epoch));
+                self.host.gained(range, epoch, state.map_or(Gained::Takeover, |(state, _)| Gained::Handoff(state)));
+            }
+            Effect::Lost(range) => {
+                self.fence.set_epoch(range, None);
+                self.frozen.remove(&range);
+                self.host.lost(range);
+            }
+            Effect::Freeze { range, epoch, budget, force } => self.freeze(range, epoch, budget, force, ctx),
+            Effect::CloseRange(range) => self.fence.set_epoch(range, None),
+            Effect::Resume { range, epoch } => {
+                self.frozen.remove(&range);
+                self.fence.set_epoch(range, Some(epoch));
+                self.host.resume(range);
+            }
+            Effect::Send { range, epoch, attempt, to, address } => {
+                self.send(to, address, (range, epoch, attempt), ctx);
+            }
+            Effect::Tell { range, epoch, to, address } => {
+                let (peers, own) = (Arc::clone(&self.peers), self.own());
+                let tell = async move {
+                    if let Err(error) = peers.released(&own.incarnation, &to, &address, range, epoch).await {
+                        // The watch tells it too.
+                        tracing::debug!(range, %to, error, "could not tell the new owner");
+                    }
+                };
+                ctx.spawn(tell.into_actor(self));
+            }
+            Effect::Answer { id, range, refused } => {
+                if let Some((state, bytes, answer)) = self.offers.remove(&id) {
+                    if refused.is_none() {
+                        self.kept.insert(range, (state, bytes));
+                    }
+                    let _ = answer.send(refused.map_or(Ok(()), Err));
+                }
+            }
+            Effect::Forget(range) => {
+                self.kept.remove(&range);
+            }
+            Effect::AnswerHolds { id, answer } => {
+                if let Some(question) = self.questions.remove(&id) {
+                    let _ = question.send(answer);
+                }
+            }
+            Effect::AskHolds { inquiry, to, address, ranges } => {
+                let peers = Arc::clone(&self.peers);
+                self.spawn(ctx, async move {
+                    let result = peers.holds(&to, &address, &ranges).await.map_err(|error| {
+                        tracing::warn!(peer = %to, error, "could not ask a peer which ranges it holds");
+                    });
+                    Input::HoldsAnswered { inquiry, from: to, result }
+                });
+            }
+            Effect::Happened(happening) => {
+                log(&happening);
+                let _ = self.shared.happenings.send(happening);
+            }
+            Effect::Fatal(fatal) => {
+                self.shared.fatal.send_replace(Some(fatal));
+            }
+        }
+    }
+
+    fn read_replicas(&self, ctx: &mut Context<Self>) {
+        let (leases, fence) = (self.leases.clone(), Arc::clone(&self.fence));
+        self.spawn(ctx, async move {
+            let started = fence.now();
+            match leases.list(Kind::Replica, leases.deadline()).await {
+                Ok(listed) => Input::Replicas { started, version: listed.version, leases: listed.replicas },
+                Err(error) => {
+                    tracing::warn!(%error, "listing the replica Leases failed");
+                    Input::ReplicasFailed
+                }
+            }
+        });
+    }
+
+    fn read_ranges(&self, ctx: &mut Context<Self>) {
+        let (leases, fence) = (self.leases.clone(), Arc::clone(&self.fence));
+        self.spawn(ctx, async move {
+            let started = fence.now();
+            match leases.list(Kind::Range, RANGES_DEADLINE).await {
+                Ok(listed) => Input::Ranges { started, version: listed.version, leases: listed.ranges },
+                Err(error) => {
+                    tracing::warn!(%error, "listing the range Leases failed");
+                    Input::RangesFailed
+                }
+            }
+        });
+    }
+
+    fn read_range(&self, range: RangeId, ctx: &mut Context<Self>) {
+        let leases = self.leases.clone();
+        self.spawn(ctx, async move {
+            match leases.range(range).await {
+                Ok(Some(lease)) => Input::Range(lease),
+                Ok(None) => Input::Tick,
+                Err(error) => {
+                    tracing::debug!(range, %error, "reading a range Lease failed; the watch will bring it");
+                    Input::Tick
+                }
+            }
+        });
+    }
+
+    fn freeze(&self, range: RangeId, epoch: Epoch, budget: Duration, force: bool, ctx: &mut Context<Self>) {
+        let frozen = self.host.freeze(range, budget, force);
+        let frozen = async move { tokio::time::timeout(budget + FREEZE_GRACE, frozen).await };
+        ctx.spawn(frozen.into_actor(self).map(move |frozen, actor, ctx| {
+            let busy = match frozen {
+                Ok(Frozen::Still(state)) => {
+                    actor.frozen.insert(range, state);
+                    false
+                }
+                Ok(Frozen::Busy { keys, state }) if force => {
+                    tracing::warn!(range, ?keys, "handed over with writes under way; the next owner proves freshness");
+                    actor.frozen.insert(range, state);
+                    false
+                }
+                Ok(Frozen::Busy { keys, .. }) => {
+                    tracing::info!(range, ?keys, "not handed over now: writes are under way");
+                    true
+                }
+                Err(_) => {
+                    tracing::error!(range, "the node has not answered a freeze");
+                    actor.host.resume(range);
+                    true
+                }
+            };
+            actor.feed([Input::Frozen { range, epoch, busy }], ctx);
+        }));
+    }
+
+    fn send(
+        &mut self,
+        to: Holder,
+        address: String,
+        what @ (range, _, attempt): (RangeId, Epoch, u64),
+        ctx: &mut Context<Self>,
+    ) {
+        let (peers, own) = (Arc::clone(&self.peers), self.own());
+        let Some(state) = self.frozen.remove(&range) else {
+            let result = Err(NotSent::Refused("nothing was frozen".to_owned()));
+            return self.feed([Input::Sent { range, attempt, result }], ctx);
+        };
+        self.spawn(ctx, async move {
+            let result = peers.handoff(&own.incarnation, &to, &address, what, state).await;
+            Input::Sent { range, attempt, result }
+        });
+    }
+
+    fn ask_until_ready(&mut self, ctx: &mut Context<Self>) {
+        if self.host.ready() {
+            self.feed([Input::HostReady(true)], ctx);
+        } else {
+            ctx.run_later(READY_PERIOD, Self::ask_until_ready);
+        }
+    }
+
+    fn follow_the_renewal(&mut self, ctx: &mut Context<Self>) {
+        let mut own = self.renewal.own.clone();
+        let next = async move { own.changed().await.is_ok().then(|| own.borrow_and_update().clone()) };
+        ctx.spawn(next.into_actor(self).then(|own, actor, ctx| {
+            if let Some(own) = own {
+                // The receiver in `renewal` still counts the change as unseen; this one was seen.
+                actor.renewal.own.mark_unchanged();
+                actor.feed([Input::Own(own)], ctx);
+                actor.follow_the_renewal(ctx);
+            }
+            fut::ready(())
+        }));
+    }
+}
+
+impl Actor for Coordinator {
+    type Context = Context<Self>;
+
+    fn started(&mut self, ctx: &mut Context<Self>) {
+        ctx.set_mailbox_capacity(MAILBOX);
+        self.ask_until_ready(ctx);
+        self.follow_the_renewal(ctx);
+        self.feed([Input::Own(self.own())], ctx);
+        ctx.run_interval(Duration::from_secs(60), |actor, _| {
+            let view = actor.shared.view.borrow().clone();
+            actor.peers.keep(|name| view.members.iter().any(|member| member.name == name));
+        });
+    }
+}
+
+impl Handler<Feed> for Coordinator {
+    type Result = ();
+
+    fn handle(&mut self, Feed(inputs): Feed, ctx: &mut Context<Self>) {
+        self.feed(inputs, ctx);
+    }
+}
+
+impl Handler<Flush> for Coordinator {
+    type Result = ();
+
+    fn handle(&mut self, _: Flush, ctx: &mut Context<Self>) {
+        self.decide(ctx);
+    }
+}
+
+impl Handler<Offered> for Coordinator {
+    type Result = ();
+
+    fn handle(&mut self, message: Offered, ctx: &mut Context<Self>) {
+        let Offered { mut offer, state, bytes, answer, full } = message;
+        let kept: usize = self.kept.values().map(|(_, bytes)| bytes).sum();
+        let waiting: usize = self.offers.values().map(|(_, bytes, _)| bytes).sum();
+        if kept + waiting + bytes > KEPT_BYTES_MAX {
+            let _ = full.send(());
+            return;
+        }
+        self.next_id += 1;
+        offer.id = self.next_id;
+        self.offers.insert(offer.id, (state, bytes, answer));
+        self.feed([Input::Offered(offer)], ctx);
+    }
+}
+
+impl Handler<Asked> for Coordinator {
+    type Result = ();
+
+    fn handle(&mut self, Asked { ranges, answer }: Asked, ctx: &mut Context<Self>) {
+        self.next_id += 1;
+        self.questions.insert(self.next_id, answer);
+        self.feed([Input::HoldsAsked { id: self.next_id, ranges }], ctx);
+    }
+}
+
+/// One line for what an operator should know, none at the default level for what is every day.
+fn log(happening: &Happening) {
+    match happening {
+        Happening::Fenced
+        | Happening::SelfEvicted { .. }
+        | Happening::Evicted { .. }
+        | Happening::HandoffFailed { .. }
+        | Happening::Deprived { .. }
+        | Happening::Dropped { .. } => tracing::warn!("{happening}"),
+        Happening::Joined { .. } | Happening::Reopened { .. } => tracing::info!("{happening}"),
+        Happening::TookOver { .. } | Happening::Received { .. } | Happening::HandedOver { .. } => {
+            tracing::debug!("{happening}");
+        }
+    }
+}

@@ -1,0 +1,197 @@
+//! What the flags say, and what they must not.
+
+use std::{net::IpAddr, path::PathBuf, sync::Arc, time::Duration};
+
+use coordinator_core::MAX_RANGES;
+
+/// A client jitters its renewals by at most this factor; a deadline must leave room for one more try.
+const RETRY_JITTER: f64 = 1.2;
+
+/// A DNS label is at most this long, and so are our Lease names' parts.
+const NAME_BYTES_MAX: usize = 200;
+
+/// Gives the W3C trace context of what is going on, for calls between peers.
+pub type TraceParent = Arc<dyn Fn() -> Option<String> + Send + Sync>;
+
+/// All that the coordinator is told.
+#[derive(Clone)]
+pub struct Config {
+    /// `--replica-name`
+    pub replica_name: String,
+    /// `--fleet-name`
+    pub fleet_name: String,
+    /// `--fleet-namespace`
+    pub fleet_namespace: String,
+    /// `--ranges`
+    pub ranges: u16,
+    /// `--lease-duration`
+    pub lease_duration: Duration,
+    /// `--lease-renew-deadline`
+    pub lease_renew_deadline: Duration,
+    /// `--lease-retry-period`
+    pub lease_retry_period: Duration,
+    /// At a fleet's cold start no range is taken before membership has been still for so long …
+    pub settle_time: Duration,
+    /// … or so many replicas are ready.
+    pub expected_replicas: Option<u16>,
+    /// `--peer-bind-address`
+    pub peer_bind_address: IpAddr,
+    /// `--peer-port`; 0 takes a free one.
+    pub peer_port: u16,
+    /// `--peer-advertise-address`: a host, or host and port; empty: the bind address.
+    pub peer_advertise_address: String,
+    /// `--peer-tls-cert-file`
+    pub peer_tls_cert_file: Option<PathBuf>,
+    /// `--peer-tls-private-key-file`
+    pub peer_tls_private_key_file: Option<PathBuf>,
+    /// `--peer-ca-file`
+    pub peer_ca_file: Option<PathBuf>,
+    /// `--peer-insecure`
+    pub peer_insecure: bool,
+    /// The build, as in `0.1.0`.
+    pub version: String,
+    /// Gives the trace context for calls between peers.
+    pub traceparent: Option<TraceParent>,
+}
+
+impl Default for Config {
+    fn default() -> Self {
+        Self {
+            replica_name: String::new(),
+            fleet_name: "manifold".to_owned(),
+            fleet_namespace: "kube-system".to_owned(),
+            ranges: 256,
+            lease_duration: Duration::from_secs(5),
+            lease_renew_deadline: Duration::from_secs(3),
+            lease_retry_period: Duration::from_secs(1),
+            settle_time: Duration::from_secs(1),
+            expected_replicas: None,
+            peer_bind_address: IpAddr::from([0, 0, 0, 0]),
+            peer_port: 10258,
+            peer_advertise_address: String::new(),
+            peer_tls_cert_file: None,
+            peer_tls_private_key_file: None,
+            peer_ca_file: None,
+            peer_insecure: false,
+            version: env!("CARGO_PKG_VERSION").to_owned(),
+            traceparent: None,
+        }
+    }
+}
+
+/// A flag with a value that cannot work.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+#[error("--{flag}: {problem}")]
+pub struct ConfigError {
+    /// Which flag, without dashes.
+    pub flag: &'static str,
+    /// What is wrong, and the remedy.
+    pub problem: String,
+}
+
+impl Config {
+    /// Checks everything that can be checked without files or network.
+    pub fn validate(&self) -> Result<(), ConfigError> {
+        let refuse = |flag, problem: String| Err(ConfigError { flag, problem });
+        for (flag, name) in [("replica-name", &self.replica_name), ("fleet-name", &self.fleet_name)] {
+            let fits = |c: char| c.is_ascii_lowercase() || c.is_ascii_digit() || c == '-' || c == '.';
+            let edge = |c: char| c.is_ascii_lowercase() || c.is_ascii_digit();
+            if !(name.chars().all(fits) && name.starts_with(edge) && name.ends_with(edge))
+                || name.len() > NAME_BYTES_MAX
+            {
+                return refuse(
+                    flag,
+                    format!("{name:?} must be lower-case letters, digits, '-' and '.', as in a Pod's name"),
+                );
+            }
+        }
+        if self.fleet_namespace.is_empty() {
+            return refuse("fleet-namespace", "must name a namespace, as in kube-system".to_owned());
+        }
+        if !self.ranges.is_power_of_two() || self.ranges > MAX_RANGES {
+            return refuse("ranges", format!("{} must be a power of two between 1 and {MAX_RANGES}", self.ranges));
+        }
+        let (duration, deadline, retry) = (self.lease_duration, self.lease_renew_deadline, self.lease_retry_period);
+        if retry.is_zero() {
+            return refuse("lease-retry-period", "must be greater than zero".to_owned());
+        }
+        if deadline <= retry.mul_f64(RETRY_JITTER) {
+            return refuse(
+                "lease-renew-deadline",
+                format!("{deadline:?} must be greater than {RETRY_JITTER} times --lease-retry-period ({retry:?})"),
+            );
+        }
+        if duration <= deadline {
+            return refuse(
+                "lease-duration",
+                format!("{duration:?} must be greater than --lease-renew-deadline ({deadline:?})"),
+            );
+        }
+        if duration < Duration::from_secs(1) {
+            return refuse("lease-duration", format!("{duration:?} must be at least 1s"));
+        }
+        self.validate_peers()
+    }
+
+    fn validate_peers(&self) -> Result<(), ConfigError> {
+        let refuse = |flag, problem: String| Err(ConfigError { flag, problem });
+        if self.peer_advertise_address.is_empty() && self.peer_bind_address.is_unspecified() {
+            return refuse(
+                "peer-advertise-address",
+                format!(
+                    "must be given where --peer-bind-address is {}: peers need an address to reach",
+                    self.peer_bind_address
+                ),
+            );
+        }
+        if self.peer_insecure {
+            let advertised = self.advertised(self.peer_port);
+            let loopback = advertised
+                .rsplit_once(':')
+                .and_then(|(host, _)| host.trim_matches(['[', ']']).parse::<IpAddr>().ok())
+                .is_some_and(|address| address.is_loopback());
+            if !self.peer_bind_address.is_loopback() || !loopback {
+                return refuse(
+                    "peer-insecure",
+                    format!(
+                        "is accepted only on loopback addresses, not on {} and {advertised}; give --peer-tls-cert-file, \
+                         --peer-tls-private-key-file and --peer-ca-file instead",
+                        self.peer_bind_address
+                    ),
+                );
+            }
+            return Ok(());
+        }
+        for (flag, file) in [
+            ("peer-tls-cert-file", &self.peer_tls_cert_file),
+            ("peer-tls-private-key-file", &self.peer_tls_private_key_file),
+            ("peer-ca-file", &self.peer_ca_file),
+        ] {
+            if file.is_none() {
+                return refuse(
+                    flag,
+                    "must be given: peers authenticate each other (on loopback addresses --peer-insecure goes without)"
+                        .to_owned(),
+                );
+            }
+        }
+        Ok(())
+    }
+
+    /// What peers are told, with the port that was bound.
+    pub(crate) fn advertised(&self, port: u16) -> String {
+        let given = self.peer_advertise_address.as_str();
+        let bare = |address: &IpAddr| match address {
+            IpAddr::V4(address) => format!("{address}:{port}"),
+            IpAddr::V6(address) => format!("[{address}]:{port}"),
+        };
+        if given.is_empty() {
+            return bare(&self.peer_bind_address);
+        }
+        if let Ok(address) = given.parse::<IpAddr>() {
+            return bare(&address);
+        }
+        let has_port = given.rsplit_once(':').is_some_and(|(_, port)| port.parse::<u16>().is_ok());
+        if has_port { given.to_owned() } else { format!("{given}:{port}") }
+    }
+}

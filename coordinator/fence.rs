@@ -1,0 +1,121 @@
+//! Whether a request may go out: read before each one, without a lock.
+
+use std::{
+    sync::atomic::{AtomicU64, Ordering},
+    time::{Duration, Instant},
+};
+
+use coordinator_core::Time;
+use tokio::sync::watch;
+
+use crate::{Epoch, RangeId};
+
+/// Why a request may not go out.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum Fenced {
+    /// No renewal has landed in time.
+    #[error("the fence is closed: no renewal of the replica Lease has landed in time")]
+    Closed,
+    /// The range is not held under this epoch.
+    #[error("range {range} is not held under epoch {epoch}")]
+    NotHeld {
+        /// Which.
+        range: RangeId,
+        /// The epoch of the request.
+        epoch: Epoch,
+    },
+}
+
+/// One per replica. The renewal thread moves the time on, the coordinator sets the epochs, everybody checks.
+#[derive(Debug)]
+pub struct Fence {
+    origin: Instant,
+    /// Microseconds since `origin`; 0 is closed.
+    until: AtomicU64,
+    /// By range; 0 is not held.
+    epochs: Box<[AtomicU64]>,
+    /// Counts what takes a permission away.
+    closings: watch::Sender<u64>,
+}
+
+impl Fence {
+    /// A closed fence without ranges.
+    pub fn new(ranges: u16) -> Self {
+        Self {
+            origin: Instant::now(),
+            until: AtomicU64::new(0),
+            epochs: (0..ranges).map(|_| AtomicU64::new(0)).collect(),
+            closings: watch::Sender::new(0),
+        }
+    }
+
+    /// Monotonic time since this fence was made: the time of both machines of the core.
+    pub fn now(&self) -> Time {
+        self.origin.elapsed()
+    }
+
+    /// Whether a request for the range may go out now. Call it right before sending.
+    pub fn check(&self, range: RangeId, epoch: Epoch) -> Result<(), Fenced> {
+        let held = self.epochs.get(usize::from(range)).map_or(0, |held| held.load(Ordering::Acquire));
+        if held != epoch || epoch == 0 {
+            return Err(Fenced::NotHeld { range, epoch });
+        }
+        if self.remaining().is_zero() {
+            return Err(Fenced::Closed);
+        }
+        Ok(())
+    }
+
+    /// How long the fence stays open without another renewal.
+    pub fn remaining(&self) -> Duration {
+        Duration::from_micros(self.until.load(Ordering::Acquire)).saturating_sub(self.now())
+    }
+
+    /// The epoch under which the range is held, if it is.
+    pub fn epoch(&self, range: RangeId) -> Option<Epoch> {
+        let held = self.epochs.get(usize::from(range)).map_or(0, |held| held.load(Ordering::Acquire));
+        (held != 0).then_some(held)
+    }
+
+    /// Ends as soon as a request for the range may not be under way any more: race it against every request.
+    pub async fn closed(&self, range: RangeId, epoch: Epoch) -> Fenced {
+        let mut closings = self.closings.subscribe();
+        loop {
+            closings.borrow_and_update();
+            if let Err(fenced) = self.check(range, epoch) {
+                return fenced;
+            }
+            // The clock alone closes a fence too, even if nobody is there to say so.
+            let remaining = self.remaining();
+            tokio::select! {
+                _ = closings.changed() => {}
+                () = tokio::time::sleep(remaining) => {}
+            }
+        }
+    }
+
+    pub(crate) fn set_until(&self, until: Option<Time>) {
+        let until = until.map_or(0, |until| u64::try_from(until.as_micros()).unwrap_or(u64::MAX));
+        let before = self.until.swap(until, Ordering::AcqRel);
+        if until < before {
+            self.closings.send_modify(|count| *count += 1);
+        }
+    }
+
+    pub(crate) fn set_epoch(&self, range: RangeId, epoch: Option<Epoch>) {
+        if let Some(held) = self.epochs.get(usize::from(range)) {
+            let before = held.swap(epoch.unwrap_or(0), Ordering::AcqRel);
+            if before != 0 && Some(before) != epoch {
+                self.closings.send_modify(|count| *count += 1);
+            }
+        }
+    }
+
+    /// Nothing goes out any more, for good.
+    pub(crate) fn close(&self) {
+        for range in 0..self.epochs.len() {
+            self.set_epoch(u16::try_from(range).unwrap_or(u16::MAX), None);
+        }
+        self.set_until(None);
+    }
+}

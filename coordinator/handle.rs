@@ -1,0 +1,501 @@
+//! Starting a coordinator, and what the node holds of it.
+
+use std::{
+    collections::BTreeMap,
+    hash::{BuildHasher, Hasher},
+    io,
+    net::SocketAddr,
+    sync::Arc,
+    thread,
+    time::Duration,
+};
+
+use actix::{Actor, Addr};
+use coordinator_core::{
+    Core, Epoch, Fatal, Happening, Holder, Input, Offer, OwnLease, OwnPhase, RangeId, Renewal, RenewalConfig, Status,
+    View,
+};
+use futures::StreamExt;
+use peer_proto::RangeState;
+use tokio::{
+    net::TcpListener,
+    sync::{broadcast, oneshot, watch},
+    time::timeout,
+};
+
+use crate::{
+    ClientFactory, Config, ConfigError, Fence, LeaseError, RangeHost, TlsError,
+    actor::{Asked, Coordinator, Feed, Offered, Shared},
+    lease::{Found, Kind, Leases, Step},
+    peer::{Answers, PeerService, Peers, serve},
+    renewal,
+    tls::{RELOAD_PERIOD, Tls},
+};
+
+/// Handoffs under way at once, in each direction a replica may send.
+const MOVES_AT_ONCE: usize = 8;
+
+/// How long writes in flight may take when a range is frozen.
+const FREEZE_BUDGET: Duration = Duration::from_secs(2);
+
+/// An API server that says nothing for so long at the start is a wrong address.
+const START_DEADLINE: Duration = Duration::from_secs(10);
+
+/// Happenings that a slow listener may lag behind. The busiest moment, a takeover of 4096 ranges, fits.
+const HAPPENINGS: usize = 8192;
+
+/// After a drain's deadline: for the release of the replica Lease itself.
+const RELEASE_GRACE: Duration = Duration::from_secs(2);
+
+/// A watch in which no renewal shows for so many retry periods does not flow: our own comes every period.
+const SILENT_PERIODS: u32 = 3;
+
+/// Why a coordinator did not start.
+#[derive(Debug, thiserror::Error)]
+pub enum StartError {
+    /// A flag cannot work.
+    #[error(transparent)]
+    Config(#[from] ConfigError),
+    /// Peers' certificates cannot be used.
+    #[error(transparent)]
+    Tls(#[from] TlsError),
+    /// The peer port is not free.
+    #[error("cannot listen for peers on {address}; choose another --peer-port or --peer-bind-address")]
+    Listen {
+        /// Where.
+        address: SocketAddr,
+        /// Why.
+        #[source]
+        source: io::Error,
+    },
+    /// The Leases cannot be read.
+    #[error("cannot list Leases in namespace {namespace:?}; is the API server there, and the Role of deploy/rbac bound?")]
+    Leases {
+        /// Where.
+        namespace: String,
+        /// Why.
+        #[source]
+        source: LeaseError,
+    },
+    /// This replica cannot take part.
+    #[error(transparent)]
+    Fatal(#[from] FatalError),
+    /// No thread.
+    #[error("cannot start a thread")]
+    Thread(#[source] io::Error),
+}
+
+/// Why a coordinator ends.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum FatalError {
+    /// The fleet refuses this replica.
+    #[error(transparent)]
+    Refused(#[from] Fatal),
+    /// It broke, and its fence is closed.
+    #[error("the coordinator has stopped unexpectedly; its fence is closed")]
+    Broken,
+}
+
+/// How a drain ended.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Drained {
+    /// The replica Lease is released; else others wait for it to expire.
+    pub released: bool,
+    /// Ranges that were dropped because the time was over or nobody was there.
+    pub dropped: Vec<RangeId>,
+}
+
+struct Inner {
+    fence: Arc<Fence>,
+    shared: Shared,
+    own: watch::Receiver<OwnLease>,
+    actor: Addr<Coordinator>,
+    peer_address: SocketAddr,
+    broken: watch::Receiver<bool>,
+    // Dropped with the last handle, which ends the threads.
+    _stop: watch::Sender<bool>,
+}
+
+/// A running coordinator. When the last clone goes, it stops without releasing anything, as a crash would; `drain` first.
+#[derive(Clone)]
+pub struct Handle(Arc<Inner>);
+
+/// Starts a coordinator and waits until its replica Lease is held.
+///
+/// Its threads make clients of their own through `clients`, each inside the runtime that will use it. Waits at most a
+/// lease duration longer than the API server takes, if an older process of this name has to expire.
+pub async fn start(
+    config: Config,
+    host: Arc<dyn RangeHost>,
+    clients: ClientFactory,
+) -> Result<Handle, StartError> {
+    config.validate()?;
+    let tls = match (&config.peer_tls_cert_file, &config.peer_tls_private_key_file, &config.peer_ca_file) {
+        (Some(cert), Some(key), Some(ca)) if !config.peer_insecure => Some(Arc::new(Tls::load(cert, key, ca)?)),
+        _ => None,
+    };
+    let address = SocketAddr::from((config.peer_bind_address, config.peer_port));
+    let listen = |source| StartError::Listen { address, source };
+    let listener = std::net::TcpListener::bind(address).map_err(listen)?;
+    listener.set_nonblocking(true).map_err(listen)?;
+    let peer_address = listener.local_addr().map_err(listen)?;
+
+    let fence = Arc::new(Fence::new(config.ranges));
+    let shared = Shared {
+        view: Arc::new(watch::Sender::new(Arc::new(View::default()))),
+        happenings: broadcast::Sender::new(HAPPENINGS),
+        fatal: Arc::new(watch::Sender::new(None)),
+    };
+    let (stop, stopped) = watch::channel(false);
+    let (break_tx, broken) = watch::channel(false);
+    let (started, start) = oneshot::channel();
+    let parts = Parts { config, host, clients, tls, listener, peer_address };
+    let (run_fence, run_shared) = (Arc::clone(&fence), shared.clone());
+    thread::Builder::new()
+        .name("manifold-coordinator".to_owned())
+        .spawn(move || {
+            // Dropped last and on a panic: nothing goes out behind a coordinator that has ended.
+            let _closes = CloseAtEnd(Arc::clone(&run_fence), break_tx);
+            let system = actix::System::new();
+            system.block_on(run(parts, run_fence, run_shared, stopped, started));
+        })
+        .map_err(StartError::Thread)?;
+
+    let (actor, own) = start.await.map_err(|_| StartError::Fatal(FatalError::Broken))??;
+    let handle = Handle(Arc::new(Inner { fence, shared, own, actor, peer_address, broken, _stop: stop }));
+    handle.joined().await?;
+    Ok(handle)
+}
+
+struct CloseAtEnd(Arc<Fence>, watch::Sender<bool>);
+
+impl Drop for CloseAtEnd {
+    fn drop(&mut self) {
+        self.0.close();
+        self.1.send_replace(true);
+    }
+}
+
+struct Parts {
+    config: Config,
+    host: Arc<dyn RangeHost>,
+    clients: ClientFactory,
+    tls: Option<Arc<Tls>>,
+    listener: std::net::TcpListener,
+    peer_address: SocketAddr,
+}
+
+type Started = Result<(Addr<Coordinator>, watch::Receiver<OwnLease>), StartError>;
+
+/// The coordinator's thread: makes everything, then waits for the end.
+async fn run(
+    parts: Parts,
+    fence: Arc<Fence>,
+    shared: Shared,
+    mut stopped: watch::Receiver<bool>,
+    started: oneshot::Sender<Started>,
+) {
+    let Parts { config, host, clients, tls, listener, peer_address } = parts;
+    let leases = Leases::new(
+        clients(),
+        &config.fleet_namespace,
+        &config.fleet_name,
+        config.lease_duration,
+        config.lease_retry_period,
+    );
+    if let Err(source) = leases.list(Kind::Replica, START_DEADLINE).await {
+        let _ = started.send(Err(StartError::Leases { namespace: config.fleet_namespace, source }));
+        return;
+    }
+    let listener = match TcpListener::from_std(listener) {
+        Ok(listener) => listener,
+        Err(source) => {
+            let _ = started.send(Err(StartError::Listen { address: peer_address, source }));
+            return;
+        }
+    };
+    let status = Status {
+        address: config.advertised(peer_address.port()),
+        build: config.version.clone(),
+        ready: host.ready(),
+        draining: false,
+        ranges: config.ranges,
+    };
+    let renewal = Renewal::new(
+        RenewalConfig {
+            name: config.replica_name.clone(),
+            incarnation: random_id(),
+            lease_duration: config.lease_duration,
+            renew_deadline: config.lease_renew_deadline,
+            retry_period: config.lease_retry_period,
+        },
+        status.clone(),
+    );
+    let thread = match renewal::spawn(&config, renewal, status.clone(), Arc::clone(&fence), Arc::clone(&clients)) {
+        Ok(thread) => thread,
+        Err(source) => {
+            let _ = started.send(Err(StartError::Thread(source)));
+            return;
+        }
+    };
+    let own = thread.own.clone();
+    let core = Core::new(coordinator_core::Config {
+        name: config.replica_name.clone(),
+        address: status.address,
+        build: config.version.clone(),
+        ranges: config.ranges,
+        lease_duration: config.lease_duration,
+        retry_period: config.lease_retry_period,
+        settle_time: config.settle_time,
+        expected_replicas: config.expected_replicas,
+        moves_at_once: MOVES_AT_ONCE,
+        freeze_budget: FREEZE_BUDGET,
+    });
+    let peers = Arc::new(Peers::new(
+        config.fleet_name.clone(),
+        config.replica_name.clone(),
+        config.version.clone(),
+        tls.clone(),
+        config.traceparent.clone(),
+    ));
+    let (alive, mut ended) = oneshot::channel();
+    let actor =
+        Coordinator::new(core, leases.clone(), Arc::clone(&fence), host, peers, thread, shared.clone(), alive).start();
+    let answers = Arc::new(ActorAnswers { actor: actor.clone(), shared, own: own.clone() });
+    let service = PeerService::new(config.fleet_name.clone(), config.ranges, tls.is_some(), answers);
+    let mut serving = tokio::spawn(serve(listener, tls.clone(), service, stopped.clone()));
+    actix::spawn(watch_leases(leases, actor.clone(), Arc::clone(&fence), config.lease_retry_period));
+    if let Some(tls) = tls {
+        actix::spawn(reload(tls));
+    }
+    let _ = started.send(Ok((actor, own)));
+    tokio::select! {
+        _ = stopped.wait_for(|stop| *stop) => {}
+        _ = &mut ended => tracing::error!("the coordinator's actor has ended"),
+        served = &mut serving => tracing::error!(?served, "the peer server has ended"),
+    }
+}
+
+async fn reload(tls: Arc<Tls>) {
+    loop {
+        tokio::time::sleep(RELOAD_PERIOD).await;
+        match tls.reload() {
+            Ok(true) => tracing::info!("peers' certificates were read again"),
+            Ok(false) => {}
+            Err(error) => {
+                tracing::warn!(error = %causes(&error), "peers' certificates have changed and do not load; the old ones stay");
+            }
+        }
+    }
+}
+
+fn causes(error: &dyn std::error::Error) -> String {
+    let mut text = error.to_string();
+    let mut source = error.source();
+    while let Some(cause) = source {
+        text = format!("{text}: {cause}");
+        source = cause.source();
+    }
+    text
+}
+
+/// Lists, then watches all Leases of the fleet, for as long as the actor lives. Only for speed: what is decided rests on
+/// consistent reads and compare-and-swap.
+async fn watch_leases(leases: Leases, actor: Addr<Coordinator>, fence: Arc<Fence>, period: Duration) {
+    loop {
+        let started = fence.now();
+        match leases.list(Kind::Both, START_DEADLINE).await {
+            Ok(listed) => {
+                let version = listed.version;
+                let inputs = vec![
+                    Input::Replicas { started, version, leases: listed.replicas },
+                    Input::Ranges { started, version, leases: listed.ranges },
+                ];
+                if actor.send(Feed(inputs)).await.is_err() {
+                    return;
+                }
+                if let Err(error) = follow(&leases, &actor, version, period * SILENT_PERIODS).await {
+                    tracing::warn!(error = %causes(&error), "the watch of Leases starts anew");
+                }
+            }
+            Err(error) => tracing::warn!(error = %causes(&error), "listing Leases failed"),
+        }
+        if !actor.connected() {
+            return;
+        }
+        tokio::time::sleep(period).await;
+    }
+}
+
+async fn follow(
+    leases: &Leases,
+    actor: &Addr<Coordinator>,
+    mut version: u64,
+    silent: Duration,
+) -> Result<(), LeaseError> {
+    loop {
+        let mut stream = std::pin::pin!(leases.watch(version).await?);
+        // The server ends it now and then: on from where it stood.
+        while let Some(step) = timeout(silent, stream.next()).await.map_err(|_| LeaseError::Slow(silent))? {
+            let mut inputs = Vec::new();
+            let at = match step? {
+                Step::Is(at, found) => {
+                    inputs.extend(found.map(|found| match found {
+                        Found::Replica(lease) => Input::Replica(lease),
+                        Found::Range(lease) => Input::Range(lease),
+                    }));
+                    at
+                }
+                Step::Gone(at, found) => {
+                    inputs.extend(found.map(|found| match found {
+                        Found::Replica(lease) => Input::ReplicaGone { name: lease.name, version: at },
+                        Found::Range(lease) => Input::RangeGone { range: lease.range, version: at },
+                    }));
+                    at
+                }
+                Step::Bookmark(at) => at,
+            };
+            version = version.max(at);
+            inputs.push(Input::WatchedTo(version));
+            if actor.send(Feed(inputs)).await.is_err() {
+                return Ok(());
+            }
+        }
+    }
+}
+
+/// What the peer server asks, through the actor's mailbox.
+struct ActorAnswers {
+    actor: Addr<Coordinator>,
+    shared: Shared,
+    own: watch::Receiver<OwnLease>,
+}
+
+impl Answers for ActorAnswers {
+    async fn offered(&self, offer: Offer, state: RangeState, bytes: usize) -> Result<(), String> {
+        let (answer, answered) = oneshot::channel();
+        let (full, is_full) = oneshot::channel();
+        if self.actor.send(Offered { offer, state, bytes, answer, full }).await.is_err() {
+            return Err("this replica is on its way out".to_owned());
+        }
+        match answered.await {
+            Ok(answer) => answer.map_err(|refused| refused.to_string()),
+            Err(_) if is_full.await.is_ok() => Err("too much is waiting here already".to_owned()),
+            Err(_) => Err("this replica is on its way out".to_owned()),
+        }
+    }
+
+    async fn told(&self, from: Holder, range: RangeId, epoch: Epoch) {
+        let _ = self.actor.send(Feed(vec![Input::Told { from, range, epoch }])).await;
+    }
+
+    async fn holds(&self, ranges: Vec<RangeId>) -> Option<(String, BTreeMap<RangeId, (bool, Epoch)>)> {
+        let (answer, answered) = oneshot::channel();
+        self.actor.send(Asked { ranges, answer }).await.ok()?;
+        let answer = answered.await.ok()?;
+        // Read after the answer: a life that ended meanwhile holds nothing, and its asker hears the new name.
+        Some((self.own.borrow().incarnation.clone(), answer))
+    }
+
+    fn is_member(&self, name: &str) -> bool {
+        self.shared.view.borrow().members.iter().any(|member| member.name == name)
+    }
+}
+
+/// 64 random bits: std seeds its hashers from the system's randomness.
+fn random_id() -> String {
+    let mut hasher = std::hash::RandomState::new().build_hasher();
+    hasher.write_u32(std::process::id());
+    format!("{:016x}", hasher.finish())
+}
+
+impl Handle {
+    /// The fence: check before each request, race `closed` against it.
+    pub fn fence(&self) -> Arc<Fence> {
+        Arc::clone(&self.0.fence)
+    }
+
+    /// The fleet as this replica sees it, with the fence as of now.
+    pub fn view(&self) -> View {
+        let mut view = self.0.shared.view.borrow().as_ref().clone();
+        let remaining = self.0.fence.remaining();
+        view.fence.open = !remaining.is_zero();
+        view.fence.remaining_ms = u64::try_from(remaining.as_millis()).unwrap_or(u64::MAX);
+        view
+    }
+
+    /// Changes whenever the view does.
+    pub fn views(&self) -> watch::Receiver<Arc<View>> {
+        self.0.shared.view.subscribe()
+    }
+
+    /// The name of the range's owner by its Lease.
+    pub fn owner_of(&self, range: RangeId) -> Option<String> {
+        let view = self.0.shared.view.borrow();
+        let at = view.ranges.binary_search_by_key(&range, |entry| entry.range).ok()?;
+        view.ranges.get(at).and_then(|entry| entry.owner.clone())
+    }
+
+    /// The present incarnation.
+    pub fn incarnation(&self) -> String {
+        self.0.own.borrow().incarnation.clone()
+    }
+
+    /// Where the peer server listens.
+    pub fn peer_address(&self) -> SocketAddr {
+        self.0.peer_address
+    }
+
+    /// What happens from now on: takeovers, evictions, fencing, handoffs.
+    pub fn happenings(&self) -> broadcast::Receiver<Happening> {
+        self.0.shared.happenings.subscribe()
+    }
+
+    /// Ends when this replica cannot take part any more. The fence is closed or about to close; the process should end.
+    pub async fn fatal(&self) -> FatalError {
+        let mut fatal = self.0.shared.fatal.subscribe();
+        let mut broken = self.0.broken.clone();
+        tokio::select! {
+            fatal = fatal.wait_for(Option::is_some) => match fatal.ok().and_then(|fatal| fatal.clone()) {
+                Some(fatal) => FatalError::Refused(fatal),
+                None => FatalError::Broken,
+            },
+            _ = broken.wait_for(|broken| *broken) => FatalError::Broken,
+        }
+    }
+
+    /// Hands every range over, then releases the replica Lease. What is not handed over within `deadline` is dropped;
+    /// others take it once the Lease is released. The handle stays usable for looking.
+    pub async fn drain(&self, deadline: Duration) -> Drained {
+        let mut happenings = self.happenings();
+        let until = self.0.fence.now() + deadline;
+        let sent = self.0.actor.send(Feed(vec![Input::Drain(until)])).await;
+        let mut own = self.0.own.clone();
+        let released = sent.is_ok()
+            && timeout(
+                deadline + RELEASE_GRACE,
+                own.wait_for(|own| matches!(own.phase, OwnPhase::Released | OwnPhase::NameTaken(_))),
+            )
+            .await
+            .is_ok_and(|own| own.is_ok());
+        let mut dropped = Vec::new();
+        loop {
+            match happenings.try_recv() {
+                Ok(Happening::Dropped { ranges }) => dropped = ranges,
+                Ok(_) | Err(broadcast::error::TryRecvError::Lagged(_)) => {}
+                Err(_) => break,
+            }
+        }
+        Drained { released, dropped }
+    }
+
+    async fn joined(&self) -> Result<(), FatalError> {
+        let mut own = self.0.own.clone();
+        tokio::select! {
+            held = own.wait_for(|own| own.phase == OwnPhase::Held) => {
+                held.map(|_| ()).map_err(|_| FatalError::Broken)
+            }
+            fatal = self.fatal() => Err(fatal),
+        }
+    }
+}

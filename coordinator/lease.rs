@@ -1,0 +1,358 @@
+//! Lease objects: what the core's Leases look like in the API, and how they are read and swapped.
+
+use std::{collections::BTreeMap, fmt, time::Duration};
+
+use coordinator_core::{Holder, RangeId, RangeLease, ReplicaLease, Status, Version, Written};
+use futures::{Stream, StreamExt};
+use k8s_openapi::{
+    api::coordination::v1::{Lease, LeaseSpec},
+    apimachinery::pkg::apis::meta::v1::MicroTime,
+};
+use kube::{
+    Api, Client,
+    api::{ListParams, ObjectMeta, PostParams, WatchEvent, WatchParams},
+};
+
+const LABEL_FLEET: &str = "manifold.dev/fleet";
+/// `replica` or `range`: a list of replica Leases, once a second, shall not carry every range Lease.
+const LABEL_KIND: &str = "manifold.dev/lease";
+const PEER_ADDRESS: &str = "manifold.dev/peer-address";
+const VERSION: &str = "manifold.dev/version";
+const READY: &str = "manifold.dev/ready";
+const DRAINING: &str = "manifold.dev/draining";
+const RANGES: &str = "manifold.dev/ranges";
+const INCARNATION: &str = "manifold.dev/incarnation";
+/// Incarnations that have lost the Lease by compare-and-swap, separated by commas.
+const ENDED: &str = "manifold.dev/ended";
+
+const FIELD_MANAGER: &str = "manifold-coordinator";
+
+/// The server ends a watch after so long; the loop goes on where it stood.
+const WATCH_SECONDS: u32 = 290;
+
+/// A Lease of the fleet.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) enum Found {
+    Replica(ReplicaLease),
+    Range(RangeLease),
+}
+
+/// A step of a watch.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) enum Step {
+    Is(Version, Option<Found>),
+    Gone(Version, Option<Found>),
+    Bookmark(Version),
+}
+
+/// A list of Leases.
+pub(crate) struct Listed {
+    pub version: Version,
+    pub replicas: Vec<ReplicaLease>,
+    pub ranges: Vec<RangeLease>,
+}
+
+/// What is listed.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Kind {
+    Replica,
+    Range,
+    Both,
+}
+
+/// A request for Leases that failed.
+#[derive(Debug, thiserror::Error)]
+pub enum LeaseError {
+    /// The API server said no.
+    #[error("{0}")]
+    Api(#[source] Box<kube::core::Status>),
+    /// No answer in time.
+    #[error("no answer within {0:?}")]
+    Slow(Duration),
+    /// The watch's start is too old.
+    #[error("the watch has fallen behind")]
+    Behind,
+    /// Anything between here and there.
+    #[error("{0}")]
+    Client(#[source] Box<kube::Error>),
+}
+
+impl From<kube::Error> for LeaseError {
+    fn from(error: kube::Error) -> Self {
+        match error {
+            kube::Error::Api(status) => Self::Api(status),
+            other => Self::Client(Box::new(other)),
+        }
+    }
+}
+
+/// The fleet's Leases.
+#[derive(Clone)]
+pub(crate) struct Leases {
+    api: Api<Lease>,
+    fleet: String,
+    lease_duration: Duration,
+    /// No request takes longer.
+    deadline: Duration,
+}
+
+impl fmt::Debug for Leases {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Leases").field("fleet", &self.fleet).finish_non_exhaustive()
+    }
+}
+
+impl Leases {
+    pub(crate) fn new(
+        client: Client,
+        namespace: &str,
+        fleet: &str,
+        lease_duration: Duration,
+        deadline: Duration,
+    ) -> Self {
+        Self { api: Api::namespaced(client, namespace), fleet: fleet.to_owned(), lease_duration, deadline }
+    }
+
+    pub(crate) fn deadline(&self) -> Duration {
+        self.deadline
+    }
+
+    pub(crate) async fn list(&self, kind: Kind, deadline: Duration) -> Result<Listed, LeaseError> {
+        // Without a resourceVersion the list is consistent: not older than its start.
+        let params = ListParams::default().labels(&self.selector(kind));
+        let list = self.in_time(deadline, self.api.list(&params)).await?;
+        let version = list.metadata.resource_version.as_deref().and_then(|text| text.parse().ok()).unwrap_or(0);
+        let mut listed = Listed { version, replicas: Vec::new(), ranges: Vec::new() };
+        for lease in &list.items {
+            match self.decode(lease) {
+                Some(Found::Replica(replica)) => listed.replicas.push(replica),
+                Some(Found::Range(range)) => listed.ranges.push(range),
+                None => {}
+            }
+        }
+        Ok(listed)
+    }
+
+    pub(crate) async fn replica(&self, name: &str) -> Result<Option<ReplicaLease>, LeaseError> {
+        let lease = self.in_time(self.deadline, self.api.get_opt(&self.replica_name(name))).await?;
+        Ok(match lease.as_ref().and_then(|lease| self.decode(lease)) {
+            Some(Found::Replica(replica)) => Some(replica),
+            _ => None,
+        })
+    }
+
+    pub(crate) async fn range(&self, range: RangeId) -> Result<Option<RangeLease>, LeaseError> {
+        let lease = self.in_time(self.deadline, self.api.get_opt(&self.range_name(range))).await?;
+        Ok(match lease.as_ref().and_then(|lease| self.decode(lease)) {
+            Some(Found::Range(range)) => Some(range),
+            _ => None,
+        })
+    }
+
+    /// Writes a replica Lease that still has this version; `None` creates it. `acquired` is told to people only.
+    pub(crate) async fn write_replica(
+        &self,
+        version: Option<Version>,
+        lease: &ReplicaLease,
+        acquired: Option<MicroTime>,
+    ) -> Written<ReplicaLease> {
+        let object = self.encode_replica(version, lease, acquired);
+        let written = self.swap(version.is_none(), object).await;
+        map(written, |lease| match self.decode(lease) {
+            Some(Found::Replica(replica)) => Some(replica),
+            _ => None,
+        })
+    }
+
+    /// Writes a range Lease that still has this version; `None` creates it.
+    pub(crate) async fn write_range(&self, version: Option<Version>, lease: &RangeLease) -> Written<RangeLease> {
+        let object = self.encode_range(version, lease);
+        let written = self.swap(version.is_none(), object).await;
+        map(written, |lease| match self.decode(lease) {
+            Some(Found::Range(range)) => Some(range),
+            _ => None,
+        })
+    }
+
+    pub(crate) async fn watch(
+        &self,
+        version: Version,
+    ) -> Result<impl Stream<Item = Result<Step, LeaseError>> + use<>, LeaseError> {
+        let params = WatchParams::default().labels(&self.selector(Kind::Both)).timeout(WATCH_SECONDS);
+        let stream = self.in_time(self.deadline, self.api.watch(&params, &version.to_string())).await?;
+        let leases = self.clone();
+        Ok(stream.map(move |event| {
+            Ok(match event? {
+                WatchEvent::Added(lease) | WatchEvent::Modified(lease) => {
+                    Step::Is(version_of(&lease), leases.decode(&lease))
+                }
+                WatchEvent::Deleted(lease) => Step::Gone(version_of(&lease), leases.decode(&lease)),
+                WatchEvent::Bookmark(mark) => Step::Bookmark(mark.metadata.resource_version.parse().unwrap_or(0)),
+                WatchEvent::Error(status) if status.code == 410 => return Err(LeaseError::Behind),
+                WatchEvent::Error(status) => return Err(LeaseError::Api(status)),
+            })
+        }))
+    }
+
+    async fn swap(&self, create: bool, object: Lease) -> Written<Lease> {
+        let name = object.metadata.name.clone().unwrap_or_default();
+        let params = PostParams { field_manager: Some(FIELD_MANAGER.to_owned()), ..PostParams::default() };
+        let result = if create {
+            self.in_time(self.deadline, self.api.create(&params, &object)).await
+        } else {
+            self.in_time(self.deadline, self.api.replace(&name, &params, &object)).await
+        };
+        match result {
+            Ok(lease) => Written::Done(lease),
+            Err(LeaseError::Api(status)) if status.code == 404 && !create => Written::Conflict(None),
+            Err(LeaseError::Api(status)) if status.code == 409 => {
+                match self.in_time(self.deadline, self.api.get_opt(&name)).await {
+                    Ok(lease) => Written::Conflict(lease),
+                    Err(error) => {
+                        tracing::warn!(lease = name, %error, "reading a Lease after a conflict failed");
+                        Written::Unknown
+                    }
+                }
+            }
+            Err(error) => {
+                tracing::warn!(lease = name, %error, "writing a Lease failed");
+                Written::Unknown
+            }
+        }
+    }
+
+    async fn in_time<T>(
+        &self,
+        deadline: Duration,
+        request: impl Future<Output = Result<T, kube::Error>>,
+    ) -> Result<T, LeaseError> {
+        match tokio::time::timeout(deadline, request).await {
+            Ok(result) => Ok(result?),
+            Err(_) => Err(LeaseError::Slow(deadline)),
+        }
+    }
+
+    fn selector(&self, kind: Kind) -> String {
+        let fleet = &self.fleet;
+        match kind {
+            Kind::Both => format!("{LABEL_FLEET}={fleet}"),
+            Kind::Replica => format!("{LABEL_FLEET}={fleet},{LABEL_KIND}=replica"),
+            Kind::Range => format!("{LABEL_FLEET}={fleet},{LABEL_KIND}=range"),
+        }
+    }
+
+    fn replica_name(&self, name: &str) -> String {
+        format!("{}-replica-{name}", self.fleet)
+    }
+
+    fn range_name(&self, range: RangeId) -> String {
+        format!("{}-range-{range:03}", self.fleet)
+    }
+
+    fn metadata(&self, name: String, kind: &str, version: Option<Version>) -> ObjectMeta {
+        let labels = [(LABEL_FLEET, self.fleet.as_str()), (LABEL_KIND, kind)];
+        ObjectMeta {
+            name: Some(name),
+            labels: Some(labels.map(|(key, value)| (key.to_owned(), value.to_owned())).into()),
+            resource_version: version.map(|version| version.to_string()),
+            ..ObjectMeta::default()
+        }
+    }
+
+    pub(crate) fn encode_replica(
+        &self,
+        version: Option<Version>,
+        lease: &ReplicaLease,
+        acquired: Option<MicroTime>,
+    ) -> Lease {
+        let mut metadata = self.metadata(self.replica_name(&lease.name), "replica", version);
+        let status = &lease.status;
+        let mut annotations = BTreeMap::from([
+            (PEER_ADDRESS.to_owned(), status.address.clone()),
+            (VERSION.to_owned(), status.build.clone()),
+            (READY.to_owned(), status.ready.to_string()),
+            (DRAINING.to_owned(), status.draining.to_string()),
+            (RANGES.to_owned(), status.ranges.to_string()),
+        ]);
+        if let Some(incarnation) = &lease.incarnation {
+            annotations.insert(INCARNATION.to_owned(), incarnation.clone());
+        }
+        if !lease.ended.is_empty() {
+            annotations.insert(ENDED.to_owned(), lease.ended.join(","));
+        }
+        metadata.annotations = Some(annotations);
+        let spec = LeaseSpec {
+            holder_identity: Some(lease.holder().map(|holder| holder.to_string()).unwrap_or_default()),
+            lease_duration_seconds: Some(i32::try_from(self.lease_duration.as_secs().max(1)).unwrap_or(i32::MAX)),
+            // Never identical to the write before, so that each one gives a new version. Nobody decides by it.
+            renew_time: Some(MicroTime(jiff::Timestamp::now())),
+            acquire_time: acquired,
+            ..LeaseSpec::default()
+        };
+        Lease { metadata, spec: Some(spec) }
+    }
+
+    pub(crate) fn encode_range(&self, version: Option<Version>, lease: &RangeLease) -> Lease {
+        let metadata = self.metadata(self.range_name(lease.range), "range", version);
+        let spec = LeaseSpec {
+            holder_identity: lease.holder.as_ref().map(ToString::to_string),
+            lease_transitions: Some(i32::try_from(lease.epoch).unwrap_or(i32::MAX)),
+            acquire_time: Some(MicroTime(jiff::Timestamp::now())),
+            ..LeaseSpec::default()
+        };
+        Lease { metadata, spec: Some(spec) }
+    }
+
+    /// What a Lease object says; `None` for one that is not of this fleet or has no such name.
+    pub(crate) fn decode(&self, lease: &Lease) -> Option<Found> {
+        let name = lease.metadata.name.as_deref()?;
+        let rest = name.strip_prefix(&self.fleet)?;
+        let spec = lease.spec.as_ref();
+        let identity = spec.and_then(|spec| spec.holder_identity.as_deref()).filter(|identity| !identity.is_empty());
+        let version = version_of(lease);
+        if let Some(range) = rest.strip_prefix("-range-") {
+            let epoch = spec.and_then(|spec| spec.lease_transitions).unwrap_or(0);
+            return Some(Found::Range(RangeLease {
+                range: range.parse().ok()?,
+                version,
+                // An identity of another shape names nobody: the core asks around before it takes such a range.
+                holder: identity.and_then(|identity| identity.parse().ok()),
+                epoch: u64::try_from(epoch).unwrap_or(0),
+            }));
+        }
+        let name = rest.strip_prefix("-replica-")?;
+        let annotation = |key: &str| {
+            lease.metadata.annotations.as_ref().and_then(|annotations| annotations.get(key)).map_or("", String::as_str)
+        };
+        Some(Found::Replica(ReplicaLease {
+            name: name.to_owned(),
+            version,
+            // A foreign identity counts as some incarnation that has to expire.
+            incarnation: identity.map(|identity| match identity.parse::<Holder>() {
+                Ok(holder) if holder.name == name => holder.incarnation,
+                _ => identity.to_owned(),
+            }),
+            status: Status {
+                address: annotation(PEER_ADDRESS).to_owned(),
+                build: annotation(VERSION).to_owned(),
+                ready: annotation(READY) == "true",
+                draining: annotation(DRAINING) == "true",
+                ranges: annotation(RANGES).parse().unwrap_or(0),
+            },
+            ended: annotation(ENDED).split(',').filter(|ended| !ended.is_empty()).map(str::to_owned).collect(),
+        }))
+    }
+}
+
+/// A Lease without a readable version counts as older than any.
+fn version_of(lease: &Lease) -> Version {
+    lease.metadata.resource_version.as_deref().and_then(|text| text.parse().ok()).unwrap_or(0)
+}
+
+fn map<L>(written: Written<Lease>, decode: impl Fn(&Lease) -> Option<L>) -> Written<L> {
+    match written {
+        Written::Done(lease) => decode(&lease).map_or(Written::Unknown, Written::Done),
+        Written::Conflict(lease) => Written::Conflict(lease.as_ref().and_then(decode)),
+        Written::Unknown => Written::Unknown,
+    }
+}

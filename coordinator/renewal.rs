@@ -1,0 +1,157 @@
+//! The thread that renews the replica Lease. It has a runtime and a client of its own: no plan, graph or rate limit of
+//! the rest can starve it.
+
+use std::{io, sync::Arc, thread, time::Duration};
+
+use coordinator_core::{OwnLease, Regained, Renewal, RenewalEffect, RenewalInput, Status};
+use k8s_openapi::apimachinery::pkg::apis::meta::v1::MicroTime;
+use tokio::sync::watch;
+
+use crate::{ClientFactory, Fence, config::Config, lease::Leases};
+
+/// What the coordinator wants of the renewal. Levels, not events: nothing queues up, nothing is lost.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub(crate) struct Wanted {
+    pub join: bool,
+    pub status: Status,
+    pub reopen: Option<Regained>,
+    pub release: bool,
+}
+
+/// Dropping it ends the thread; the fence then closes by itself.
+#[derive(Debug)]
+pub(crate) struct RenewalThread {
+    pub wanted: watch::Sender<Wanted>,
+    pub own: watch::Receiver<OwnLease>,
+}
+
+pub(crate) fn spawn(
+    config: &Config,
+    mut renewal: Renewal,
+    status: Status,
+    fence: Arc<Fence>,
+    clients: ClientFactory,
+) -> io::Result<RenewalThread> {
+    let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
+    let (wanted, mut wants) = watch::channel(Wanted { status, ..Wanted::default() });
+    let (publish, own) = watch::channel(renewal.own());
+    let config = config.clone();
+    thread::Builder::new().name("manifold-renewal".to_owned()).spawn(move || {
+        let closes = CloseAtEnd(Arc::clone(&fence));
+        runtime.block_on(async {
+            let leases = Leases::new(
+                clients(),
+                &config.fleet_namespace,
+                &config.fleet_name,
+                config.lease_duration,
+                config.lease_retry_period,
+            );
+            run(&config.replica_name, &mut renewal, &fence, &leases, &mut wants, &publish).await;
+        });
+        drop(closes);
+    })?;
+    Ok(RenewalThread { wanted, own })
+}
+
+/// Whatever ends the thread, a panic too, closes the fence.
+struct CloseAtEnd(Arc<Fence>);
+
+impl Drop for CloseAtEnd {
+    fn drop(&mut self) {
+        self.0.set_until(None);
+    }
+}
+
+async fn run(
+    name: &str,
+    renewal: &mut Renewal,
+    fence: &Fence,
+    leases: &Leases,
+    wants: &mut watch::Receiver<Wanted>,
+    publish: &watch::Sender<OwnLease>,
+) {
+    let mut request = None;
+    let mut acquired: Option<(String, MicroTime)> = None;
+    loop {
+        let wake = renewal.wake_at();
+        let sleep = async {
+            match wake {
+                Some(at) => tokio::time::sleep(at.saturating_sub(fence.now()).max(Duration::from_millis(1))).await,
+                None => std::future::pending().await,
+            }
+        };
+        let inputs = tokio::select! {
+            changed = wants.changed() => {
+                if changed.is_err() {
+                    return;
+                }
+                inputs_of(wants.borrow_and_update().clone())
+            }
+            input = async {
+                match request.as_mut() {
+                    Some(request) => std::pin::Pin::new(request).await,
+                    None => std::future::pending().await,
+                }
+            } => {
+                request = None;
+                vec![input]
+            }
+            () = sleep => vec![RenewalInput::Tick],
+        };
+        for input in inputs {
+            for effect in renewal.step(fence.now(), input) {
+                let acquired = match &effect {
+                    RenewalEffect::Write { lease, .. } => acquired_at(&mut acquired, lease.incarnation.as_deref()),
+                    RenewalEffect::Read => None,
+                };
+                request = Some(Box::pin(perform(name.to_owned(), leases.clone(), fence.now(), effect, acquired)));
+            }
+        }
+        let own = renewal.own();
+        // The fence first: whoever hears that a life is over finds it closed.
+        fence.set_until(own.open_until);
+        publish.send_if_modified(|before| {
+            let changed = *before != own;
+            *before = own;
+            changed
+        });
+    }
+}
+
+fn inputs_of(wanted: Wanted) -> Vec<RenewalInput> {
+    let mut inputs = vec![RenewalInput::Status(wanted.status)];
+    if wanted.join {
+        inputs.push(RenewalInput::Join);
+    }
+    inputs.extend(wanted.reopen.map(RenewalInput::Reopen));
+    if wanted.release {
+        inputs.push(RenewalInput::Release);
+    }
+    inputs
+}
+
+/// When this incarnation first wrote its name; for people to read.
+fn acquired_at(acquired: &mut Option<(String, MicroTime)>, incarnation: Option<&str>) -> Option<MicroTime> {
+    let incarnation = incarnation?;
+    if acquired.as_ref().is_none_or(|(before, _)| before != incarnation) {
+        *acquired = Some((incarnation.to_owned(), MicroTime(jiff::Timestamp::now())));
+    }
+    acquired.as_ref().map(|(_, at)| at.clone())
+}
+
+async fn perform(
+    name: String,
+    leases: Leases,
+    started: Duration,
+    effect: RenewalEffect,
+    acquired: Option<MicroTime>,
+) -> RenewalInput {
+    match effect {
+        RenewalEffect::Read => RenewalInput::Read(leases.replica(&name).await.map_err(|error| {
+            tracing::warn!(%error, "reading the own replica Lease failed");
+        })),
+        RenewalEffect::Write { version, lease } => {
+            RenewalInput::Written { started, result: leases.write_replica(version, &lease, acquired).await }
+        }
+    }
+}
