@@ -2,6 +2,7 @@
 
 pub mod actors;
 pub mod apply;
+pub mod args;
 pub mod ask;
 pub mod clock;
 pub mod events;
@@ -9,6 +10,7 @@ pub mod gate;
 pub mod limit;
 pub mod metrics;
 pub mod node;
+pub mod options;
 pub mod queue;
 pub mod reconcile;
 pub mod registry;

@@ -1,0 +1,335 @@
+//! What kube-controller-manager 1.36 accepts: its flags, controllers and their old names. Names, types and defaults are
+//! facts of its interface; the sentences are ours.
+
+use super::{
+    Effect::{Acts, Quiet, Without},
+    Flag,
+    Kind::{
+        Bool, Duration, Float, Float32, Int, Int32, Int32List, Ip, Level, List, Map, NamedCert,
+        Pattern, Quantity, Text, Version,
+    },
+};
+
+const CLOUD: &str = "there are no built-in cloud providers";
+const LEASES: &str = "every replica works at once: see --lease-duration";
+const LOGS: &str = "logs go to standard error unbuffered";
+const MIGRATION: &str = "there is no one leader to migrate";
+
+/// The sections of `--help` in upstream's order, each with its flags. A controller's section is its canonical name with
+/// a capital; its flags act once the controller is built and declares them.
+#[rustfmt::skip]
+pub(super) const SECTIONS: &[(&str, &[Flag])] = &[
+    ("Debugging", &[
+        Flag("contention-profiling", Bool, "false", Without("there is no profiler inside"), "Profile where threads wait for each other."),
+        Flag("profiling", Bool, "true", Acts, "Answer below /debug/pprof/; it tells which tools profile this binary."),
+    ]),
+    ("Leader-migration", &[
+        Flag("enable-leader-migration", Bool, "false", Without(MIGRATION), "Move controllers between managers under leader migration."),
+        Flag("leader-migration-config", Text, "", Without(MIGRATION), "File with the leader migration's configuration."),
+    ]),
+    ("Generic", &[
+        Flag("allocate-node-cidrs", Bool, "false", Without("node-ipam-controller"), "Give each Node a range of pod addresses; needs --cluster-cidr."),
+        Flag("allow-untagged-cloud", Bool, "false", Without(CLOUD), "Accept a cloud whose resources bear no cluster tag."),
+        Flag("cidr-allocator-type", Text, "RangeAllocator", Without("node-ipam-controller"), "Which allocator gives out the Nodes' ranges."),
+        Flag("cloud-config", Text, "", Without(CLOUD), "File with the cloud provider's configuration."),
+        Flag("cloud-provider", Text, "", Acts, "Empty, or external where a cloud controller manager runs."),
+        Flag("cluster-cidr", Text, "", Without("node-ipam-controller"), "The pods' address range; used with --allocate-node-cidrs."),
+        Flag("cluster-name", Text, "kubernetes", Without(CLOUD), "Prefix of this cluster's instances in a cloud."),
+        Flag("configure-cloud-routes", Bool, "true", Without(CLOUD), "Set up routes for the Nodes' ranges in the cloud."),
+        Flag("controller-shutdown-timeout", Duration, "10s", Acts, "How long the handing over of work may take at the end before the process exits all the same."),
+        Flag("controller-start-interval", Duration, "0s", Acts, "Pause between the starts of two controllers."),
+        Flag("controllers", List, "[*]", Acts, "Controllers to run: * is all that are on by default, foo turns foo on, -foo turns it off. The first entry that names a controller decides."),
+        Flag("emulated-version", List, "[]", Acts, "Version whose behaviour is shown: 1.36, or kube=1.36."),
+        Flag("external-cloud-volume-plugin", Text, "", Without(CLOUD), "Volume plugin for --cloud-provider=external."),
+        Flag("feature-gates", List, "", Acts, "Feature gates as key=true|false, separated by commas; each must be one of Kubernetes 1.36."),
+        Flag("kube-api-burst", Int32, "30", Acts, "Requests that may go to the API server at once beyond --kube-api-qps."),
+        Flag("kube-api-content-type", Text, "application/vnd.kubernetes.protobuf", Acts, "Encoding of requests to the API server."),
+        Flag("kube-api-qps", Float32, "20", Acts, "Requests a second to the API server on the long run; below 0 there is no limit."),
+        Flag("leader-elect", Bool, "true", Quiet, "Accepted for the sake of manifests: replicas share the work by Leases, always."),
+        Flag("leader-elect-lease-duration", Duration, "15s", Without(LEASES), "Accepted for the sake of manifests."),
+        Flag("leader-elect-renew-deadline", Duration, "10s", Without(LEASES), "Accepted for the sake of manifests."),
+        Flag("leader-elect-resource-lock", Text, "leases", Quiet, "Accepted for the sake of manifests: only leases."),
+        Flag("leader-elect-resource-name", Text, "kube-controller-manager", Without(LEASES), "Accepted for the sake of manifests."),
+        Flag("leader-elect-resource-namespace", Text, "kube-system", Without(LEASES), "Accepted for the sake of manifests; see --fleet-namespace."),
+        Flag("leader-elect-retry-period", Duration, "2s", Without(LEASES), "Accepted for the sake of manifests."),
+        Flag("min-compatibility-version", List, "[]", Acts, "Oldest version of the control plane to get along with, as 1.36 or kube=1.36."),
+        Flag("min-resync-period", Duration, "12h0m0s", Acts, "Every object is looked at again after a random time between this and its double."),
+        Flag("node-monitor-period", Duration, "5s", Without("node-lifecycle-controller"), "How often Nodes are looked at."),
+        Flag("node-sync-period", Duration, "0s", Quiet, "Without effect upstream too."),
+        Flag("route-reconciliation-period", Duration, "10s", Without(CLOUD), "How often cloud routes are looked at."),
+        Flag("use-service-account-credentials", Bool, "false", Acts, "Each controller acts as a service account of its own in kube-system."),
+    ]),
+    ("Service-lb-controller", &[
+        Flag("concurrent-service-syncs", Int32, "1", Without("service-lb-controller"), "Services worked on at once."),
+    ]),
+    ("Secure serving", &[
+        Flag("bind-address", Ip, "0.0.0.0", Acts, "Address to listen on; 0.0.0.0 and :: mean all, of both families."),
+        Flag("cert-dir", Text, "", Acts, "Where a self-signed certificate is kept (manifold.crt, manifold.key); without it, it lives in memory. Ignored where files are given."),
+        Flag("disable-http2-serving", Bool, "false", Acts, "Serve HTTP/1.1 alone."),
+        Flag("http2-max-streams-per-connection", Int, "0", Acts, "Requests at once on one HTTP/2 connection; 0 means 250."),
+        Flag("permit-address-sharing", Bool, "false", Acts, "Listen with SO_REUSEADDR."),
+        Flag("permit-port-sharing", Bool, "false", Acts, "Listen with SO_REUSEPORT, so that several processes may share the port."),
+        Flag("secure-port", Int, "10257", Acts, "Port for HTTPS."),
+        Flag("tls-cert-file", Text, "", Acts, "Certificate for HTTPS, with its chain; read again when it changes. Self-signed where not given."),
+        Flag("tls-cipher-suites", List, "[]", Acts, "Cipher suites by their IANA names; all that are safe where not given."),
+        Flag("tls-curve-preferences", Int32List, "[]", Acts, "Key exchanges by number: 23 is P-256, 24 is P-384, 29 is X25519."),
+        Flag("tls-min-version", Text, "", Acts, "Oldest TLS to accept: VersionTLS12 (also the least where an older one is named) or VersionTLS13."),
+        Flag("tls-private-key-file", Text, "", Acts, "Private key that belongs to --tls-cert-file."),
+        Flag("tls-sni-cert-key", NamedCert, "[]", Acts, "One more certificate, as cert,key or cert,key:name,name; may be given several times."),
+    ]),
+    ("Authentication", &[
+        Flag("authentication-kubeconfig", Text, "", Acts, "Kubeconfig with the right to create TokenReviews. Without one, and outside a cluster, everybody with a token is anonymous."),
+        Flag("authentication-skip-lookup", Bool, "false", Acts, "Do not look up client CAs in the cluster."),
+        Flag("authentication-token-webhook-cache-ttl", Duration, "10s", Acts, "How long an answer about a token is remembered."),
+        Flag("authentication-tolerate-lookup-failure", Bool, "false", Acts, "Start also where the lookup of client CAs fails."),
+        Flag("client-ca-file", Text, "", Acts, "Whoever has a client certificate of these authorities is the user that its common name says."),
+        Flag("requestheader-allowed-names", List, "[]", Acts, "Common names of proxies that may name users in headers; all where empty."),
+        Flag("requestheader-client-ca-file", Text, "", Acts, "Authorities of such proxies."),
+        Flag("requestheader-extra-headers-prefix", List, "[x-remote-extra-]", Acts, "Prefixes of headers with a user's extra fields."),
+        Flag("requestheader-group-headers", List, "[x-remote-group]", Acts, "Headers with a user's groups."),
+        Flag("requestheader-uid-headers", List, "[]", Acts, "Headers with a user's UID."),
+        Flag("requestheader-username-headers", List, "[x-remote-user]", Acts, "Headers with a user's name."),
+    ]),
+    ("Authorization", &[
+        Flag("authorization-always-allow-paths", List, "[/healthz,/readyz,/livez]", Acts, "Paths that everybody may get; a * at the end stands for all below."),
+        Flag("authorization-kubeconfig", Text, "", Acts, "Kubeconfig with the right to create SubjectAccessReviews. Without one, and outside a cluster, other paths are forbidden."),
+        Flag("authorization-webhook-cache-authorized-ttl", Duration, "10s", Acts, "How long a yes is remembered."),
+        Flag("authorization-webhook-cache-unauthorized-ttl", Duration, "10s", Acts, "How long a no is remembered."),
+    ]),
+    ("Persistentvolume-attach-detach-controller", &[
+        Flag("attach-detach-reconcile-sync-period", Duration, "1m0s", Without("persistentvolume-attach-detach-controller"), "How often attached volumes are compared with those wanted; at least a second."),
+        Flag("disable-attach-detach-reconcile-sync", Bool, "false", Without("persistentvolume-attach-detach-controller"), "Never compare them."),
+        Flag("disable-force-detach-on-timeout", Bool, "false", Without("persistentvolume-attach-detach-controller"), "Never detach by force."),
+    ]),
+    ("Certificatesigningrequest-signing-controller", &[
+        Flag("cluster-signing-cert-file", Text, "", Without("certificatesigningrequest-signing-controller"), "CA certificate for all signers."),
+        Flag("cluster-signing-duration", Duration, "8760h0m0s", Without("certificatesigningrequest-signing-controller"), "Longest life of a signed certificate."),
+        Flag("cluster-signing-key-file", Text, "", Without("certificatesigningrequest-signing-controller"), "CA key for all signers."),
+        Flag("cluster-signing-kube-apiserver-client-cert-file", Text, "", Without("certificatesigningrequest-signing-controller"), "CA certificate for kubernetes.io/kube-apiserver-client."),
+        Flag("cluster-signing-kube-apiserver-client-key-file", Text, "", Without("certificatesigningrequest-signing-controller"), "CA key for kubernetes.io/kube-apiserver-client."),
+        Flag("cluster-signing-kubelet-client-cert-file", Text, "", Without("certificatesigningrequest-signing-controller"), "CA certificate for kubernetes.io/kube-apiserver-client-kubelet."),
+        Flag("cluster-signing-kubelet-client-key-file", Text, "", Without("certificatesigningrequest-signing-controller"), "CA key for kubernetes.io/kube-apiserver-client-kubelet."),
+        Flag("cluster-signing-kubelet-serving-cert-file", Text, "", Without("certificatesigningrequest-signing-controller"), "CA certificate for kubernetes.io/kubelet-serving."),
+        Flag("cluster-signing-kubelet-serving-key-file", Text, "", Without("certificatesigningrequest-signing-controller"), "CA key for kubernetes.io/kubelet-serving."),
+        Flag("cluster-signing-legacy-unknown-cert-file", Text, "", Without("certificatesigningrequest-signing-controller"), "CA certificate for kubernetes.io/legacy-unknown."),
+        Flag("cluster-signing-legacy-unknown-key-file", Text, "", Without("certificatesigningrequest-signing-controller"), "CA key for kubernetes.io/legacy-unknown."),
+    ]),
+    ("Deployment-controller", &[
+        Flag("concurrent-deployment-syncs", Int32, "5", Without("deployment-controller"), "Deployments worked on at once by each replica."),
+    ]),
+    ("Device-taint-eviction-controller", &[
+        Flag("concurrent-device-taint-eviction-syncs", Int32, "8", Without("device-taint-eviction-controller"), "Evictions and status updates under way at once."),
+    ]),
+    ("Resourceclaim-controller", &[
+        Flag("concurrent-resourceclaim-syncs", Int32, "50", Without("resourceclaim-controller"), "ResourceClaims made or deleted at once."),
+    ]),
+    ("Statefulset-controller", &[
+        Flag("concurrent-statefulset-syncs", Int32, "5", Without("statefulset-controller"), "StatefulSets worked on at once."),
+    ]),
+    ("Daemonset-controller", &[
+        Flag("concurrent-daemonset-syncs", Int32, "2", Without("daemonset-controller"), "DaemonSets worked on at once."),
+    ]),
+    ("Endpoints-controller", &[
+        Flag("concurrent-endpoint-syncs", Int32, "5", Without("endpoints-controller"), "Endpoints worked on at once."),
+        Flag("endpoint-updates-batch-period", Duration, "0s", Without("endpoints-controller"), "How long pod changes are gathered before Endpoints are written."),
+    ]),
+    ("Endpointslice-controller", &[
+        Flag("concurrent-service-endpoint-syncs", Int32, "5", Without("endpointslice-controller"), "Services worked on at once."),
+        Flag("endpointslice-updates-batch-period", Duration, "0s", Without("endpointslice-controller"), "How long pod changes are gathered before EndpointSlices are written."),
+        Flag("max-endpoints-per-slice", Int32, "100", Without("endpointslice-controller"), "Most endpoints in one EndpointSlice."),
+    ]),
+    ("Endpointslice-mirroring-controller", &[
+        Flag("mirroring-concurrent-service-endpoint-syncs", Int32, "5", Without("endpointslice-mirroring-controller"), "Endpoints mirrored at once."),
+        Flag("mirroring-endpointslice-updates-batch-period", Duration, "0s", Without("endpointslice-mirroring-controller"), "How long changes are gathered before mirrors are written."),
+        Flag("mirroring-max-endpoints-per-subset", Int32, "1000", Without("endpointslice-mirroring-controller"), "Most endpoints of one subset that are mirrored."),
+    ]),
+    ("Ephemeral-volume-controller", &[
+        Flag("concurrent-ephemeralvolume-syncs", Int32, "5", Without("ephemeral-volume-controller"), "Pods with ephemeral volumes worked on at once."),
+    ]),
+    ("Garbage-collector-controller", &[
+        Flag("concurrent-gc-syncs", Int32, "20", Without("garbage-collector-controller"), "Objects worked on at once."),
+        Flag("enable-garbage-collector", Bool, "true", Without("garbage-collector-controller"), "Collect garbage; must agree with the API server's flag."),
+    ]),
+    ("Horizontal-pod-autoscaler-controller", &[
+        Flag("concurrent-horizontal-pod-autoscaler-syncs", Int32, "5", Without("horizontal-pod-autoscaler-controller"), "Autoscalers worked on at once."),
+        Flag("horizontal-pod-autoscaler-cpu-initialization-period", Duration, "5m0s", Without("horizontal-pod-autoscaler-controller"), "How long after its start a pod's CPU samples may be left out."),
+        Flag("horizontal-pod-autoscaler-downscale-stabilization", Duration, "5m0s", Without("horizontal-pod-autoscaler-controller"), "How far back recommendations forbid a scale-down."),
+        Flag("horizontal-pod-autoscaler-initial-readiness-delay", Duration, "30s", Without("horizontal-pod-autoscaler-controller"), "How long after its start a pod's readiness counts as its first."),
+        Flag("horizontal-pod-autoscaler-sync-period", Duration, "15s", Without("horizontal-pod-autoscaler-controller"), "How often each autoscaler is computed."),
+        Flag("horizontal-pod-autoscaler-tolerance", Float, "0.1", Without("horizontal-pod-autoscaler-controller"), "Least change of the ratio, from 1.0, that scales."),
+    ]),
+    ("Job-controller", &[
+        Flag("concurrent-job-syncs", Int32, "5", Without("job-controller"), "Jobs worked on at once."),
+    ]),
+    ("Cronjob-controller", &[
+        Flag("concurrent-cron-job-syncs", Int32, "5", Without("cronjob-controller"), "CronJobs worked on at once."),
+    ]),
+    ("Legacy-serviceaccount-token-cleaner-controller", &[
+        Flag("legacy-service-account-token-clean-up-period", Duration, "8760h0m0s", Without("legacy-serviceaccount-token-cleaner-controller"), "How long a token Secret may lie unused."),
+    ]),
+    ("Namespace-controller", &[
+        Flag("concurrent-namespace-syncs", Int32, "10", Without("namespace-controller"), "Namespaces worked on at once."),
+        Flag("namespace-sync-period", Duration, "5m0s", Without("namespace-controller"), "How often each namespace is looked at again."),
+    ]),
+    ("Node-ipam-controller", &[
+        Flag("node-cidr-mask-size", Int32, "0", Without("node-ipam-controller"), "Bits of a Node's range; 24 for IPv4 and 64 for IPv6 where 0."),
+        Flag("node-cidr-mask-size-ipv4", Int32, "0", Without("node-ipam-controller"), "The same for IPv4 with two families."),
+        Flag("node-cidr-mask-size-ipv6", Int32, "0", Without("node-ipam-controller"), "The same for IPv6 with two families."),
+        Flag("service-cluster-ip-range", Text, "", Without("node-ipam-controller"), "The Services' address range, kept free of Nodes."),
+    ]),
+    ("Node-lifecycle-controller", &[
+        Flag("large-cluster-size-threshold", Int32, "50", Without("node-lifecycle-controller"), "Nodes from which on a zone counts as large."),
+        Flag("node-eviction-rate", Float32, "0.1", Without("node-lifecycle-controller"), "Nodes emptied a second in a healthy zone."),
+        Flag("node-monitor-grace-period", Duration, "50s", Without("node-lifecycle-controller"), "How long a Node may be silent before it counts as unhealthy."),
+        Flag("node-startup-grace-period", Duration, "1m0s", Without("node-lifecycle-controller"), "How long a new Node may be silent."),
+        Flag("secondary-node-eviction-rate", Float32, "0.01", Without("node-lifecycle-controller"), "Nodes emptied a second in an unhealthy zone."),
+        Flag("unhealthy-zone-threshold", Float32, "0.55", Without("node-lifecycle-controller"), "Part of a zone's Nodes that makes it unhealthy."),
+    ]),
+    ("Persistentvolume-binder-controller", &[
+        Flag("enable-dynamic-provisioning", Bool, "true", Without("persistentvolume-binder-controller"), "Provision volumes on demand."),
+        Flag("enable-hostpath-provisioner", Bool, "false", Without("persistentvolume-binder-controller"), "Provision volumes on the host; for trials only."),
+        Flag("flex-volume-plugin-dir", Text, "/usr/libexec/kubernetes/kubelet-plugins/volume/exec/", Without("persistentvolume-binder-controller"), "Where volume plugins lie."),
+        Flag("pv-recycler-increment-timeout-nfs", Int32, "30", Without("persistentvolume-binder-controller"), "Seconds for each Gi that an NFS recycler may take."),
+        Flag("pv-recycler-minimum-timeout-hostpath", Int32, "60", Without("persistentvolume-binder-controller"), "Seconds that a host path recycler may take at least."),
+        Flag("pv-recycler-minimum-timeout-nfs", Int32, "300", Without("persistentvolume-binder-controller"), "Seconds that an NFS recycler may take at least."),
+        Flag("pv-recycler-pod-template-filepath-hostpath", Text, "", Without("persistentvolume-binder-controller"), "File with the host path recycler's pod."),
+        Flag("pv-recycler-pod-template-filepath-nfs", Text, "", Without("persistentvolume-binder-controller"), "File with the NFS recycler's pod."),
+        Flag("pv-recycler-timeout-increment-hostpath", Int32, "30", Without("persistentvolume-binder-controller"), "Seconds for each Gi that a host path recycler may take."),
+        Flag("pvclaimbinder-sync-period", Duration, "15s", Without("persistentvolume-binder-controller"), "How often volumes and claims are looked at again."),
+    ]),
+    ("Pod-garbage-collector-controller", &[
+        Flag("terminated-pod-gc-threshold", Int32, "12500", Without("pod-garbage-collector-controller"), "Ended pods that may stay; no limit where 0 or less."),
+    ]),
+    ("Replicaset-controller", &[
+        Flag("concurrent-replicaset-syncs", Int32, "5", Without("replicaset-controller"), "ReplicaSets worked on at once by each replica."),
+    ]),
+    ("Replicationcontroller-controller", &[
+        Flag("concurrent-rc-syncs", Int32, "5", Without("replicationcontroller-controller"), "ReplicationControllers worked on at once."),
+    ]),
+    ("Resourcequota-controller", &[
+        Flag("concurrent-resource-quota-syncs", Int32, "5", Without("resourcequota-controller"), "ResourceQuotas worked on at once."),
+        Flag("resource-quota-sync-period", Duration, "5m0s", Without("resourcequota-controller"), "How often usage is counted anew."),
+    ]),
+    ("Serviceaccount-controller", &[
+        Flag("concurrent-serviceaccount-token-syncs", Int32, "5", Without("serviceaccount-token-controller"), "Token Secrets worked on at once."),
+        Flag("root-ca-file", Text, "", Without("root-ca-certificate-publisher-controller"), "CA certificates that each namespace's kube-root-ca.crt holds."),
+        Flag("service-account-private-key-file", Text, "", Without("serviceaccount-token-controller"), "Key that signs tokens in Secrets."),
+    ]),
+    ("Ttl-after-finished-controller", &[
+        Flag("concurrent-ttl-after-finished-syncs", Int32, "5", Without("ttl-after-finished-controller"), "Finished Jobs worked on at once by each replica."),
+    ]),
+    ("Validatingadmissionpolicy-status-controller", &[
+        Flag("concurrent-validating-admission-policy-status-syncs", Int32, "5", Without("validatingadmissionpolicy-status-controller"), "Policies worked on at once."),
+    ]),
+    ("Metrics", &[
+        Flag("allow-metric-labels", Map, "[]", Without("label values come from fixed sets"), "Values that a metric's label may take."),
+        Flag("allow-metric-labels-manifest", Text, "", Without("label values come from fixed sets"), "File with the same."),
+        Flag("disabled-metrics", List, "[]", Acts, "Metrics that are not shown, by their full names."),
+        Flag("show-hidden-metrics-for-version", Text, "", Without("no metric is hidden"), "Show metrics that this version hides."),
+    ]),
+    ("Logs", &[
+        Flag("log-flush-frequency", Duration, "5s", Quiet, "Accepted for the sake of manifests: nothing is buffered."),
+        Flag("log-json-info-buffer-size", Quantity, "0", Without(LOGS), "Buffer for JSON messages."),
+        Flag("log-json-split-stream", Bool, "false", Without(LOGS), "Write JSON messages to standard output."),
+        Flag("log-text-info-buffer-size", Quantity, "0", Without(LOGS), "Buffer for text messages."),
+        Flag("log-text-split-stream", Bool, "false", Without(LOGS), "Write text messages to standard output."),
+        Flag("logging-format", Text, "text", Acts, "text or json."),
+        Flag("v", Level, "0", Acts, "How much is logged: 0 to 10. RUST_LOG, where set, says it more finely and wins."),
+        Flag("vmodule", Pattern, "", Acts, "Verbosity of single modules, as pattern=N, separated by commas; for the text format."),
+    ]),
+    ("Misc", &[
+        Flag("kubeconfig", Text, "", Acts, "File with the API server's address and the credentials; inside a pod its service account where not given."),
+        Flag("master", Text, "", Acts, "The API server's address; goes before the one in the kubeconfig."),
+    ]),
+];
+
+/// Our own flags.
+#[rustfmt::skip]
+pub(super) const FLEET: &[Flag] = &[
+    Flag("replica-name", Text, "", Acts, "This replica's name, the same after a restart. $POD_NAME where not given, else the host's name."),
+    Flag("fleet-name", Text, "manifold", Acts, "Name of the replicas that share the work; their Leases begin with it."),
+    Flag("fleet-namespace", Text, "kube-system", Acts, "Namespace of the Leases."),
+    Flag("ranges", Int, "256", Acts, "Parts of the key space: a power of two up to 4096, the same for the whole fleet."),
+    Flag("lease-duration", Duration, "5s", Acts, "A replica that was not heard of for so long is dead."),
+    Flag("lease-renew-deadline", Duration, "3s", Acts, "A replica that could not renew for so long stops writing; shorter than --lease-duration."),
+    Flag("lease-retry-period", Duration, "1s", Acts, "How often a replica renews; shorter than --lease-renew-deadline."),
+    Flag("expected-replicas", Int, "0", Acts, "At a fleet's first start, begin as soon as so many are there; 0 means: when none has come for --settle-time."),
+    Flag("settle-time", Duration, "1s", Acts, "At a fleet's first start, wait until no replica has come or gone for so long."),
+    Flag("peer-bind-address", Ip, "0.0.0.0", Acts, "Address on which other replicas are heard."),
+    Flag("peer-port", Int, "10258", Acts, "Port on which other replicas are heard."),
+    Flag("peer-advertise-address", Text, "", Acts, "Address at which others find this replica, as host or host:port. $POD_IP where not given, else the bind address or the host's name."),
+    Flag("peer-tls-cert-file", Text, "", Acts, "Certificate of this replica for others; read again when it changes."),
+    Flag("peer-tls-private-key-file", Text, "", Acts, "Its key."),
+    Flag("peer-ca-file", Text, "", Acts, "Authorities of the other replicas' certificates."),
+    Flag("peer-insecure", Bool, "false", Acts, "Speak with other replicas without TLS; on a loopback address only."),
+];
+
+/// Help and version.
+#[rustfmt::skip]
+pub(super) const GLOBAL: &[Flag] = &[
+    Flag("help", Bool, "false", Acts, "This text."),
+    Flag("version", Version, "false", Acts, "--version and --version=raw print the version and end."),
+];
+
+/// A controller of upstream's: canonical name, old names, whether `*` includes it.
+pub(super) struct Controller(
+    pub(super) &'static str,
+    pub(super) &'static [&'static str],
+    pub(super) bool,
+);
+
+#[rustfmt::skip]
+pub(super) const CONTROLLERS: &[Controller] = &[
+    Controller("bootstrap-signer-controller", &["bootstrapsigner"], false),
+    Controller("certificatesigningrequest-approving-controller", &["csrapproving"], true),
+    Controller("certificatesigningrequest-cleaner-controller", &["csrcleaner"], true),
+    Controller("certificatesigningrequest-signing-controller", &["csrsigning"], true),
+    Controller("cloud-node-lifecycle-controller", &["cloud-node-lifecycle"], true),
+    Controller("clusterrole-aggregation-controller", &["clusterrole-aggregation"], true),
+    Controller("cronjob-controller", &["cronjob"], true),
+    Controller("daemonset-controller", &["daemonset"], true),
+    Controller("deployment-controller", &["deployment"], true),
+    Controller("device-taint-eviction-controller", &[], true),
+    Controller("disruption-controller", &["disruption"], true),
+    Controller("endpoints-controller", &["endpoint"], true),
+    Controller("endpointslice-controller", &["endpointslice"], true),
+    Controller("endpointslice-mirroring-controller", &["endpointslicemirroring"], true),
+    Controller("ephemeral-volume-controller", &["ephemeral-volume"], true),
+    Controller("garbage-collector-controller", &["garbagecollector"], true),
+    Controller("horizontal-pod-autoscaler-controller", &["horizontalpodautoscaling"], true),
+    Controller("job-controller", &["job"], true),
+    Controller("kube-apiserver-serving-clustertrustbundle-publisher-controller", &[], true),
+    Controller("legacy-serviceaccount-token-cleaner-controller", &["legacy-service-account-token-cleaner"], true),
+    Controller("namespace-controller", &["namespace"], true),
+    Controller("node-ipam-controller", &["nodeipam"], true),
+    Controller("node-lifecycle-controller", &["nodelifecycle"], true),
+    Controller("node-route-controller", &["route"], true),
+    Controller("persistentvolume-attach-detach-controller", &["attachdetach"], true),
+    Controller("persistentvolume-binder-controller", &["persistentvolume-binder"], true),
+    Controller("persistentvolume-expander-controller", &["persistentvolume-expander"], true),
+    Controller("persistentvolume-protection-controller", &["pv-protection"], true),
+    Controller("persistentvolumeclaim-protection-controller", &["pvc-protection"], true),
+    Controller("pod-garbage-collector-controller", &["podgc"], true),
+    Controller("podcertificaterequest-cleaner-controller", &[], true),
+    Controller("podgroup-protection-controller", &[], true),
+    Controller("replicaset-controller", &["replicaset"], true),
+    Controller("replicationcontroller-controller", &["replicationcontroller"], true),
+    Controller("resourceclaim-controller", &["resource-claim-controller"], true),
+    Controller("resourcepoolstatusrequest-controller", &[], true),
+    Controller("resourcequota-controller", &["resourcequota"], true),
+    Controller("root-ca-certificate-publisher-controller", &["root-ca-cert-publisher"], true),
+    Controller("selinux-warning-controller", &[], false),
+    Controller("service-cidr-controller", &[], true),
+    Controller("service-lb-controller", &["service"], true),
+    Controller("serviceaccount-controller", &["serviceaccount"], true),
+    Controller("serviceaccount-token-controller", &["serviceaccount-token"], true),
+    Controller("statefulset-controller", &["statefulset"], true),
+    Controller("storage-version-migrator-controller", &["svm"], true),
+    Controller("storageversion-garbage-collector-controller", &["storage-version-gc"], true),
+    Controller("taint-eviction-controller", &[], true),
+    Controller("token-cleaner-controller", &["tokencleaner"], false),
+    Controller("ttl-after-finished-controller", &["ttl-after-finished"], true),
+    Controller("ttl-controller", &["ttl"], true),
+    Controller("validatingadmissionpolicy-status-controller", &[], true),
+    Controller("volumeattributesclass-protection-controller", &[], true),
+];

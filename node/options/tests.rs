@@ -1,0 +1,290 @@
+use super::*;
+use crate::args::tests::{descriptors, values};
+
+fn surroundings() -> Surroundings {
+    Surroundings {
+        host_name: "Node-1".to_owned(),
+        ..Surroundings::default()
+    }
+}
+
+fn options(words: &[&str]) -> Result<Options, Invalid> {
+    Options::new(values(words).unwrap(), &descriptors(), &surroundings())
+}
+
+#[test]
+fn the_defaults_stand_and_warn_of_nothing() {
+    let options = options(&[]).unwrap();
+    assert_eq!(options.warning, None);
+    assert_eq!(options.client.qps, Some(20.0));
+    assert_eq!(options.client.burst, 30);
+    assert_eq!(options.serving.address.to_string(), "0.0.0.0:10257");
+    assert_eq!(options.controllers.len(), 5);
+    assert_eq!(options.fleet.replica, "node-1");
+    assert_eq!(options.fleet.peer_advertised, "Node-1:10258");
+    assert_eq!(options.fleet.peer_transport, PeerTransport::Off);
+    assert_eq!(options.flags.int("concurrent-replicaset-syncs"), 5);
+}
+
+#[test]
+fn what_kubeadm_writes_is_accepted() {
+    let options = options(&[
+        "--allocate-node-cidrs=true",
+        "--authentication-kubeconfig=/etc/kubernetes/controller-manager.conf",
+        "--authorization-kubeconfig=/etc/kubernetes/controller-manager.conf",
+        "--bind-address=127.0.0.1",
+        "--client-ca-file=/etc/kubernetes/pki/ca.crt",
+        "--cluster-cidr=10.244.0.0/16",
+        "--cluster-name=kubernetes",
+        "--cluster-signing-cert-file=/etc/kubernetes/pki/ca.crt",
+        "--cluster-signing-key-file=/etc/kubernetes/pki/ca.key",
+        "--controllers=*,bootstrapsigner,tokencleaner",
+        "--kubeconfig=/etc/kubernetes/controller-manager.conf",
+        "--leader-elect=true",
+        "--requestheader-client-ca-file=/etc/kubernetes/pki/front-proxy-ca.crt",
+        "--service-account-private-key-file=/etc/kubernetes/pki/sa.key",
+        "--service-cluster-ip-range=10.96.0.0/12",
+        "--use-service-account-credentials=true",
+    ])
+    .unwrap();
+    assert_eq!(options.controllers.len(), 5);
+    let warning = options.warning.unwrap();
+    for named in [
+        "--allocate-node-cidrs (node-ipam-controller)",
+        "--cluster-signing-key-file",
+        "--controllers=bootstrapsigner (not built yet)",
+    ] {
+        assert!(warning.contains(named), "{warning}");
+    }
+    assert!(!warning.contains("leader-elect"), "{warning}");
+}
+
+#[test]
+fn the_first_entry_that_names_a_controller_decides() {
+    let all = [
+        "deployment-controller",
+        "replicaset-controller",
+        "root-ca-certificate-publisher-controller",
+        "serviceaccount-controller",
+        "ttl-after-finished-controller",
+    ];
+    for (given, wanted) in [
+        ("*", &all[..]),
+        ("*,-deployment", &all[1..]),
+        ("*,-deployment-controller", &all[1..]),
+        ("-deployment,*,deployment", &all[1..]),
+        ("deployment,-deployment,*", &all[..]),
+        ("deployment,replicaset-controller", &all[..2]),
+        ("-deployment", &[]),
+        ("*,-job,-cronjob-controller", &all[..]),
+    ] {
+        let options = options(&[&format!("--controllers={given}")]).unwrap();
+        assert_eq!(options.controllers, wanted, "{given}");
+    }
+}
+
+#[test]
+fn what_cannot_be_is_told_with_the_remedy() {
+    for (words, part) in [
+        (
+            &["--controllers=foo"][..],
+            "\"foo\" is not in the list of known controllers",
+        ),
+        (&["--controllers=-deploymant"], "did you mean deployment?"),
+        (
+            &["--secure-port=0"],
+            "--secure-port 0 must be between 1 and 65535, inclusive",
+        ),
+        (
+            &["--secure-port=70000"],
+            "--secure-port 70000 must be between",
+        ),
+        (
+            &["--kube-api-content-type=x"],
+            "--kube-api-content-type \"x\" must be",
+        ),
+        (
+            &["--kube-api-burst=-1"],
+            "--kube-api-burst must not be negative",
+        ),
+        (
+            &["--cloud-provider=aws"],
+            "cloud provider \"aws\" was specified, but built-in cloud providers are disabled",
+        ),
+        (
+            &["--tls-cert-file=a"],
+            "--tls-cert-file is given without --tls-private-key-file",
+        ),
+        (
+            &["--tls-min-version=VersionTLS09"],
+            "unknown tls version \"VersionTLS09\"",
+        ),
+        (
+            &["--tls-cipher-suites=foo"],
+            "Cipher suite foo not supported or doesn't exist",
+        ),
+        (
+            &["--tls-cipher-suites=TLS_RSA_WITH_RC4_128_SHA"],
+            "is spoken by this build",
+        ),
+        (
+            &["--tls-curve-preferences=9"],
+            "there is no such key exchange",
+        ),
+        (
+            &["--http2-max-streams-per-connection=-1"],
+            "--http2-max-streams-per-connection must be from 0",
+        ),
+        (&["--logging-format=xml"], "format: Invalid value: \"xml\""),
+        (
+            &["--logging-format=json", "--vmodule=a=1"],
+            "--vmodule works with",
+        ),
+        (
+            &["--feature-gates=Foo=true"],
+            "unrecognized feature gate: Foo",
+        ),
+        (
+            &["--emulated-version=1.20"],
+            "--emulated-version \"1.20\" must be a version from 1.33 to 1.36",
+        ),
+        (
+            &["--authorization-always-allow-paths=/a*b"],
+            "only trailing * allowed",
+        ),
+        (
+            &["--requestheader-username-headers=a b"],
+            "is no header's name",
+        ),
+        (&["--ranges=100"], "--ranges must be a power of two"),
+        (&["--ranges=0"], "--ranges must be a power of two"),
+        (
+            &["--ranges=8192"],
+            "--ranges must be a power of two from 1 to 4096",
+        ),
+        (
+            &["--lease-duration=3s"],
+            "--lease-duration (3s) must be greater than --lease-renew-deadline (3s)",
+        ),
+        (
+            &["--lease-retry-period=2500ms"],
+            "--lease-renew-deadline (3s) must be greater than --lease-retry-period (2.5s) times 1.2",
+        ),
+        (
+            &["--lease-retry-period=0"],
+            "--lease-retry-period must be greater than 0",
+        ),
+        (
+            &["--expected-replicas=-1"],
+            "--expected-replicas must not be negative",
+        ),
+        (
+            &["--replica-name=A_b"],
+            "--replica-name \"A_b\" must be of lower case letters",
+        ),
+        (
+            &["--peer-insecure"],
+            "--peer-insecure is accepted on a loopback address only",
+        ),
+        (
+            &["--peer-ca-file=a"],
+            "--peer-ca-file is given without --peer-tls-cert-file and --peer-tls-private-key-file",
+        ),
+        (&["--peer-port=0"], "--peer-port 0 must be between"),
+        (
+            &["--concurrent-deployment-syncs=-1"],
+            "concurrent-deployment-syncs must be greater than 0, but got -1",
+        ),
+        (
+            &["--root-ca-file=/does/not/exist"],
+            "--root-ca-file: can't read /does/not/exist",
+        ),
+        (
+            &["--root-ca-file=Cargo.toml"],
+            "holds no certificate in PEM form",
+        ),
+        (
+            &["--min-resync-period=-1s"],
+            "--min-resync-period must not be negative, but is -1s",
+        ),
+        (
+            &["--leader-elect-resource-lock=endpoints"],
+            "--leader-elect-resource-lock must be",
+        ),
+    ] {
+        let why = match options(words) {
+            Err(why) => why.to_string(),
+            Ok(_) => panic!("{words:?} was accepted"),
+        };
+        assert!(why.contains(part), "{words:?}: {why}");
+        assert!(!why.contains('\n'), "one line: {why}");
+    }
+}
+
+#[test]
+fn limits_of_the_client_are_as_upstreams() {
+    for (words, qps, burst) in [
+        (
+            &["--kube-api-qps=0", "--kube-api-burst=0"][..],
+            Some(5.0),
+            10,
+        ),
+        (&["--kube-api-qps=-1"], None, 30),
+        (
+            &["--kube-api-qps=100", "--kube-api-burst=200"],
+            Some(100.0),
+            200,
+        ),
+    ] {
+        let client = options(words).unwrap().client;
+        assert_eq!((client.qps, client.burst), (qps, burst), "{words:?}");
+    }
+}
+
+#[test]
+fn a_replica_is_found_where_it_listens() {
+    for (words, pod_ip, wanted) in [
+        (
+            &["--peer-bind-address=127.0.0.1", "--peer-insecure"][..],
+            None,
+            "127.0.0.1:10258",
+        ),
+        (&[], Some("10.1.2.3"), "10.1.2.3:10258"),
+        (&[], Some("fd00::1"), "[fd00::1]:10258"),
+        (
+            &["--peer-advertise-address=m-0.m", "--peer-port=7000"],
+            Some("10.1.2.3"),
+            "m-0.m:7000",
+        ),
+        (&["--peer-advertise-address=m-0.m:9"], None, "m-0.m:9"),
+    ] {
+        let surroundings = Surroundings {
+            pod_ip: pod_ip.map(str::to_owned),
+            pod_name: Some("m-0".to_owned()),
+            ..surroundings()
+        };
+        let options = Options::new(values(words).unwrap(), &descriptors(), &surroundings).unwrap();
+        assert_eq!(options.fleet.peer_advertised, wanted, "{words:?}");
+        assert_eq!(options.fleet.replica, "m-0");
+    }
+}
+
+#[test]
+fn configz_has_upstreams_shape() {
+    let config = options(&["--controllers=*,-deployment", "--kube-api-qps=50"])
+        .unwrap()
+        .configz();
+    let upstream = &config["kubecontrollermanager.config.k8s.io"];
+    assert_eq!(upstream["kind"], "KubeControllerManagerConfiguration");
+    assert_eq!(upstream["Generic"]["MinResyncPeriod"], "12h0m0s");
+    assert_eq!(upstream["Generic"]["ClientConnection"]["qps"], 50);
+    assert_eq!(
+        upstream["Generic"]["Controllers"],
+        serde_json::json!(["*", "-deployment-controller"])
+    );
+    assert_eq!(
+        upstream["HPAController"]["HorizontalPodAutoscalerTolerance"],
+        0.1
+    );
+    assert_eq!(config["manifold"]["ranges"], 256);
+}
