@@ -20,7 +20,10 @@ fn world() -> World {
 
 #[test]
 fn both_controllers_are_held_to_the_contract() {
-    contract::covers(REGISTRY, &["deployment-controller", "replicaset-controller"]);
+    contract::covers(
+        REGISTRY,
+        &["deployment-controller", "replicaset-controller"],
+    );
 }
 
 #[test]
@@ -66,10 +69,14 @@ fn deployments_keep_the_contract_beside_replica_sets() {
             world().with(web.clone().paused()),
             rolled_out(web.clone()).changed("web", image("app:2")),
             rolled_out(web.clone().recreate()).changed("web", image("app:2")),
-            rolled_out(web.clone().rolling("0", "50%").min_ready(20)).changed("web", image("app:2")),
-            rolled_out(web).changed("web", |deployment: &mut kubernetes_proto::apps::Deployment| {
-                deployment.spec.as_mut().unwrap().replicas = Some(1);
-            }),
+            rolled_out(web.clone().rolling("0", "50%").min_ready(20))
+                .changed("web", image("app:2")),
+            rolled_out(web).changed(
+                "web",
+                |deployment: &mut kubernetes_proto::apps::Deployment| {
+                    deployment.spec.as_mut().unwrap().replicas = Some(1);
+                },
+            ),
         ]);
 }
 
