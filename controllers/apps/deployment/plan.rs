@@ -221,7 +221,7 @@ fn finished(
         rollout.write_status(&mut plan, &rollout.status);
         return plan;
     }
-    // What went wrong last time is told before it is tried again; the write itself wakes this key.
+    // What went wrong last time is told before it is tried again.
     if let Some(created) = rollout.new_set().filter(|set| set.seen.is_none())
         && let Some(failure) = &memory.create_failure
         && failure.name == created.name()
@@ -236,6 +236,7 @@ fn finished(
             now: rollout.now,
         };
         before.write_status(&mut plan, &status);
+        plan.look_again_now();
         return plan;
     }
     let status = rollout.rollout_status();

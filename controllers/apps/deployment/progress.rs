@@ -87,9 +87,9 @@ impl Rollout {
     /// The new ReplicaSet could not be created: `None` where that is told already, or nobody cares for progress.
     pub fn status_of_failed_create(&self, name: &str, message: &str) -> Option<DeploymentStatus> {
         self.progress_deadline_seconds()?;
-        let is_told = condition(&self.status, PROGRESSING)
-            .is_some_and(|condition| condition.reason == CREATE_FAILED);
         let mut status = self.deployment.status.clone().unwrap_or_default();
+        let is_told = condition(&status, PROGRESSING)
+            .is_some_and(|condition| condition.reason == CREATE_FAILED);
         let condition = new_condition(
             PROGRESSING,
             "False",

@@ -45,14 +45,17 @@ impl Rollout {
             return false;
         }
         // Unhealthy ones first: they block the rollout, and their loss makes nothing worse.
-        let unhealthy = self.shrink_unhealthy(&old, most);
+        let Some(unhealthy) = self.shrink_unhealthy(&old, most) else {
+            return false;
+        };
         let healthy = self.shrink_healthy(&old, min_available);
         unhealthy + healthy > 0
     }
 
     /// Takes away what is not available in old ReplicaSets, `most` at most; how many. A ReplicaSet gives up its
-    /// unhealthy pods first, so no available one goes.
-    pub fn shrink_unhealthy(&mut self, old: &[usize], most: i32) -> i32 {
+    /// unhealthy pods first, so no available one goes. `None` where a ReplicaSet tells of more available pods than it
+    /// should have: its status lags behind, and what is available can't be counted on.
+    pub fn shrink_unhealthy(&mut self, old: &[usize], most: i32) -> Option<i32> {
         let mut total = 0;
         for index in old {
             if total >= most {
@@ -64,14 +67,13 @@ impl Rollout {
                 continue;
             }
             let count = (most - total).min(present - available);
-            // More available than wanted: it is being scaled down already.
-            if count <= 0 {
-                continue;
+            if count < 0 {
+                return None;
             }
             self.scale(*index, present - count, false);
             total += count;
         }
-        total
+        Some(total)
     }
 
     /// Takes away as many replicas of old ReplicaSets as are available beyond the minimum; how many.
