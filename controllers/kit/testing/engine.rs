@@ -755,6 +755,7 @@ fn check_plan(name: &str, built: &Built, cache: &World, plan: &Plan) {
                 rule.group == action.resource.group
                     && rule.resource == resource
                     && rule.verbs.contains(&action.verb.name())
+                    && (rule.names.is_empty() || rule.names.contains(&action.key.name.as_str()))
             }),
             "{name}: {action} is beyond its rules; it declares no {} of {resource} in group {:?}",
             action.verb.name(),
