@@ -212,7 +212,7 @@ fn the_generation_counts_changes_of_the_spec_and_a_deployment_s_annotations() {
     let old = world.get::<Deployment>("web");
     let mut new = Deployment::clone(&old).replicas(8).annotation("k", "v");
     new.status.as_mut().unwrap().replicas = 5;
-    // The status subresource takes the status and annotations, and counts for nothing.
+    // The status subresource takes the status and a Deployment's metadata but its labels, and counts for nothing.
     apply_one(&mut world, |plan| {
         plan.patch(
             &*old,
@@ -255,6 +255,10 @@ fn what_the_api_server_refuses_in_a_patch_is_refused() {
             json!({"spec": {"selector": {"matchLabels": {"app": "other"}}}}),
         ),
         ("", json!({"spec": {"replicas": "three"}})),
+        (
+            "",
+            json!({"spec": {"template": {"metadata": {"labels": {"app": "other"}}}}}),
+        ),
     ] {
         let result = apply_one(&mut world, |plan| {
             plan.patch(&*seen, subresource, PatchKind::Merge, patch.clone(), false);
@@ -341,7 +345,8 @@ fn a_delete_keeps_to_its_preconditions() {
         delete(&mut changed, Only::ThisVersion),
         Err(Failure::Conflict(_))
     ));
-    assert!(delete(&mut changed, Only::ThisUid).is_ok());
+    let written = delete(&mut changed, Only::ThisUid).unwrap();
+    assert_eq!(written.resource_version, 0, "a Job's deletion says none");
     assert!(matches!(
         delete(&mut changed, Only::ThisUid),
         Err(Failure::NotFound(_))
@@ -351,6 +356,18 @@ fn a_delete_keeps_to_its_preconditions() {
         delete(&mut changed, Only::ThisUid),
         Err(Failure::Conflict(_))
     ));
+}
+
+#[test]
+fn a_pod_s_deletion_says_its_version() {
+    let mut world = World::at("12:00:00").with(pod("p"));
+    let seen = world.get::<Pod>("p");
+    let written = apply_one(&mut world, |plan| {
+        plan.delete(&*seen, Only::ThisUid, Propagation::Background);
+    })
+    .unwrap();
+    assert_eq!(written.resource_version, world.resource_version);
+    assert!(written.resource_version > meta(&*seen).resource_version);
 }
 
 #[test]
