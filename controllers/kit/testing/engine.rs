@@ -631,7 +631,7 @@ impl<'a> Engine<'a> {
                 Ok(written) => mark(action.resource, written.resource_version),
                 // The cache will show what is there; only then is the key planned again.
                 Err(Failure::Conflict(_) | Failure::AlreadyExists(_) | Failure::NotFound(_)) => {
-                    mark(action.resource, version)
+                    mark(action.resource, version);
                 }
                 Err(_) => {}
             }

@@ -168,7 +168,7 @@ impl World {
         let old = self.get::<T>(key);
         let mut new = T::clone(&old);
         change(&mut new);
-        self.replace_as_user(&*old, new);
+        self.replace_as_user(&*old, &new);
     }
 
     /// As [`World::change`], for builders.

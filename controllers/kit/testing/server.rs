@@ -484,14 +484,14 @@ impl World {
     }
 
     /// Puts a newer form of an object, spec and status at once.
-    pub(super) fn replace<T: Object>(&mut self, new: T) {
+    pub(super) fn replace<T: Object>(&mut self, new: &T) {
         let old = self
             .objects
-            .get(&(T::resource(), Key::of(&new)))
+            .get(&(T::resource(), Key::of(new)))
             .cloned()
-            .unwrap_or_else(|| panic!("there is no {:?} to replace", Key::of(&new)));
+            .unwrap_or_else(|| panic!("there is no {:?} to replace", Key::of(new)));
         let before = old.to_json();
-        let mut json = kubernetes_proto::DynObject::to_json(&new);
+        let mut json = kubernetes_proto::DynObject::to_json(new);
         // They are not the caller's to set.
         for field in ["resourceVersion", "generation"] {
             if let Some(value) = before["metadata"].get(field) {
@@ -501,10 +501,10 @@ impl World {
         self.put_changed(&old, &before, json);
     }
 
-    pub(super) fn replace_as_user<T: Object>(&mut self, old: &T, new: T) {
+    pub(super) fn replace_as_user<T: Object>(&mut self, old: &T, new: &T) {
         assert_eq!(
             Key::of(old),
-            Key::of(&new),
+            Key::of(new),
             "an object's name can't be changed"
         );
         self.replace(new);

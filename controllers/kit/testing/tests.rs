@@ -162,7 +162,7 @@ fn a_patch_of_another_uid_or_version_is_a_conflict_and_of_nothing_not_found() {
     assert!(patch(&mut changed, true).is_ok());
     assert_eq!(changed.get::<ConfigMap>("a").data.len(), 2);
 
-    let mut another = world.clone();
+    let mut another = world;
     another.vanish::<ConfigMap>("a");
     assert!(matches!(
         patch(&mut another, true),
@@ -337,7 +337,7 @@ fn a_delete_keeps_to_its_preconditions() {
             plan.delete(&*seen, only, Propagation::Background);
         })
     };
-    let mut changed = world.clone();
+    let mut changed = world;
     changed.change::<Job>("pi", |job| {
         job.spec.as_mut().unwrap().ttl_seconds_after_finished = Some(1);
     });
