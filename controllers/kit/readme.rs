@@ -132,7 +132,15 @@ fn written(descriptor: &Descriptor) -> String {
         } else {
             format!("/{subresource}")
         };
-        writes.push(format!("{resource}{group}{part}: {}", verbs.join(" ")));
+        let names = if rule.names.is_empty() {
+            String::new()
+        } else {
+            format!(" named `{}`", rule.names.join("`, `"))
+        };
+        writes.push(format!(
+            "{resource}{group}{part}{names}: {}",
+            verbs.join(" ")
+        ));
     }
     writes.join("; ")
 }

@@ -14,6 +14,7 @@ impl Controller for Zeal {
             .rule("batch", "jobs", &["get", "list", "watch"])
             .rule("batch", "jobs/status", &["patch"])
             .rule("", "pods", &["list", "create", "delete"])
+            .rule_for("", "secrets", &["one", "two"], &["patch"])
             .differs("It is quicker.")
     }
     fn new(_: &Flags) -> Self {
@@ -50,7 +51,7 @@ const TABLE: &str = "\
 | Controller | Old names | Watches | Writes | A key is | Workers | Service account |
 |---|---|---|---|---|---|---|
 | apathy-controller (off by default) |  |  |  | the cluster | 1 | apathy-controller |
-| zeal-controller | zeal | jobs.batch; configmaps named `zeal` | jobs.batch/status: patch; pods: create delete | an object | `--concurrent-zeal-syncs` 5 | zeal-controller |
+| zeal-controller | zeal | jobs.batch; configmaps named `zeal` | jobs.batch/status: patch; pods: create delete; secrets named `one`, `two`: patch | an object | `--concurrent-zeal-syncs` 5 | zeal-controller |
 
 ## Where they differ from upstream
 
