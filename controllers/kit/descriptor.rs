@@ -145,6 +145,8 @@ pub struct Rule {
     pub resource: &'static str,
     /// Verbs.
     pub verbs: &'static [&'static str],
+    /// The only names that it is for; empty for all.
+    pub names: &'static [&'static str],
 }
 
 /// What a controller is called and needs.
@@ -262,6 +264,26 @@ impl Descriptor {
             group,
             resource,
             verbs,
+            names: &[],
+        });
+        self
+    }
+
+    /// An RBAC rule for objects of some names alone. `create` and `list` know no names: declare them by
+    /// [`Descriptor::rule`].
+    #[must_use]
+    pub fn rule_for(
+        mut self,
+        group: &'static str,
+        resource: &'static str,
+        names: &'static [&'static str],
+        verbs: &'static [&'static str],
+    ) -> Self {
+        self.rules.push(Rule {
+            group,
+            resource,
+            verbs,
+            names,
         });
         self
     }

@@ -15,6 +15,8 @@ pub mod names;
 pub mod owners;
 pub mod patch;
 pub mod pods;
+pub mod rbac;
+pub mod readme;
 pub mod selectors;
 pub mod testing;
 

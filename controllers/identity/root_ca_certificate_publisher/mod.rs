@@ -46,12 +46,9 @@ impl Controller for RootCaCertificatePublisher {
             FlagDefault::File,
             "The PEM file of the certificate authorities by which pods know the API server; by default those of the manager's own kubeconfig.",
         )
-        .rule("", "namespaces", &["get", "list", "watch"])
-        .rule(
-            "",
-            "configmaps",
-            &["get", "list", "watch", "create", "patch"],
-        )
+        .rule("", "namespaces", &["list", "watch"])
+        .rule("", "configmaps", &["list", "watch", "create"])
+        .rule_for("", "configmaps", &[NAME], &["patch"])
         .differs("Watches the ConfigMaps named kube-root-ca.crt instead of all of them.")
         .differs("Restores by a patch of data and annotation instead of an update of the whole.")
         .differs("Restores nothing in a namespace that is being deleted.")

@@ -68,7 +68,6 @@ fn what_was_changed_is_restored_and_no_more() {
         ),
         (
             right
-                .clone()
                 .annotation(DESCRIPTION_KEY, "mine")
                 .data("more.crt", "x"),
             Some(json!({

@@ -25,8 +25,8 @@ impl Controller for ServiceAccounts {
             .aliases(&["serviceaccount"])
             .service_account("service-account-controller")
             .queue("serviceaccount")
-            .rule("", "namespaces", &["get", "list", "watch"])
-            .rule("", "serviceaccounts", &["get", "list", "watch", "create"])
+            .rule("", "namespaces", &["list", "watch"])
+            .rule("", "serviceaccounts", &["list", "watch", "create"])
             .differs("Watches the ServiceAccounts named default instead of all of them.")
     }
 

@@ -4,7 +4,7 @@
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 
 use jiff::Timestamp;
-use kubernetes_proto::{AnyObject, Resource};
+use kubernetes_proto::{AnyObject, Resource, core::Pod};
 
 use super::{View, World, server::Fault};
 use crate::{
@@ -12,8 +12,8 @@ use crate::{
     Only, Outcome, Plan, Refusal, Seen, Verb, Watches,
 };
 
-/// Plans made in one run before it is given up: a chain of a few Deployments takes some hundreds.
-const PLANS_MAX: usize = 20_000;
+/// Plans made at one instant before it is given up: a chain of a few Deployments takes some hundreds.
+const PLANS_MAX: usize = 3_000;
 /// Instants visited in one run through time: a controller that looks again every second for an hour has its fill.
 const INSTANTS_MAX: usize = 4_000;
 /// How many of the last plans a panic shows.
@@ -168,6 +168,17 @@ struct Owner {
     marks: BTreeMap<Task, BTreeMap<&'static Resource, u64>>,
 }
 
+/// For each owner, as in `pods of ReplicaSet default/web`, the most children that it had at once.
+pub(super) type Peaks = BTreeMap<String, usize>;
+
+/// What a run leaves behind besides its world.
+pub(super) struct Run {
+    /// The plans that wrote something.
+    pub plans: Vec<Plan>,
+    /// How many children there were.
+    pub peaks: Peaks,
+}
+
 /// A run.
 pub(super) struct Engine<'a> {
     built: &'a [Built],
@@ -180,6 +191,7 @@ pub(super) struct Engine<'a> {
     /// Every key that was ever woken.
     known: BTreeSet<Task>,
     written: Vec<Plan>,
+    peaks: Peaks,
     recent: VecDeque<String>,
     plans: usize,
 }
@@ -211,12 +223,14 @@ impl<'a> Engine<'a> {
             resources,
             known: BTreeSet::new(),
             written: Vec::new(),
+            peaks: Peaks::new(),
             recent: VecDeque::new(),
             plans: 0,
         };
         for owner in 0..engine.owners.len() {
             engine.wake_all(owner);
         }
+        engine.count_children();
         engine
     }
 
@@ -225,7 +239,7 @@ impl<'a> Engine<'a> {
     }
 
     /// Runs to rest, on through time if asked to, and leaves the outcome in `world`.
-    pub(super) fn run(mut self, world: &mut World, until: Option<Timestamp>) -> Vec<Plan> {
+    pub(super) fn run(mut self, world: &mut World, until: Option<Timestamp>) -> Run {
         self.run_to_rest();
         let mut instants = 0;
         while let Some(next) = until.and_then(|until| self.next_instant(until)) {
@@ -243,7 +257,10 @@ impl<'a> Engine<'a> {
             self.run_to_rest();
         }
         *world = self.history.pop().expect("history begins with the start");
-        self.written
+        Run {
+            plans: self.written,
+            peaks: self.peaks,
+        }
     }
 
     fn next_instant(&self, until: Timestamp) -> Option<Timestamp> {
@@ -253,6 +270,7 @@ impl<'a> Engine<'a> {
 
     /// Moves the clock and queues what is due.
     fn go_to(&mut self, at: Timestamp) {
+        self.plans = 0;
         let mut present = self.present().clone();
         present.now = present.now.max(at);
         let now = present.now;
@@ -438,11 +456,36 @@ impl<'a> Engine<'a> {
 
     fn push(&mut self, world: World) {
         self.history.push(world);
+        self.count_children();
         for owner in &mut self.owners {
             owner.retries.values_mut().for_each(|tried| *tried = 0);
         }
         if !self.ways.stale {
             self.catch_up();
+        }
+    }
+
+    /// Children that are at work: not being deleted, and, if they are pods, not over.
+    fn count_children(&mut self) {
+        let mut counts = Peaks::new();
+        for object in self.present().objects.values() {
+            let meta = object.metadata();
+            let over = object.as_any().downcast_ref::<Pod>().is_some_and(|pod| {
+                let phase = pod.status.as_ref().map_or("", |status| &status.phase);
+                matches!(phase, "Succeeded" | "Failed")
+            });
+            if let Some(owner) = meta
+                .controller()
+                .filter(|_| !over && !meta.is_terminating())
+            {
+                let (resource, namespace) = (object.resource(), &meta.namespace);
+                let name = format!("{resource:?} of {} {namespace}/{}", owner.kind, owner.name);
+                *counts.entry(name).or_default() += 1;
+            }
+        }
+        for (name, count) in counts {
+            let peak = self.peaks.entry(name).or_default();
+            *peak = (*peak).max(count);
         }
     }
 
@@ -536,7 +579,12 @@ impl<'a> Engine<'a> {
         let mut copy = built.copy(memory);
         let plan = built.controller.plan(&task.1, &seen, memory);
         let again = built.twin.plan(&task.1, &seen, &mut copy);
-        assert_eq!(plan, again, "{name}: same input, two plans");
+        assert!(
+            plan == again,
+            "{name}: same input, two plans\n  {}\n  {}",
+            show(&plan),
+            show(&again)
+        );
         assert_eq!(
             built.controller.pack(memory),
             built.twin.pack(&copy),
@@ -583,7 +631,7 @@ impl<'a> Engine<'a> {
                 Ok(written) => mark(action.resource, written.resource_version),
                 // The cache will show what is there; only then is the key planned again.
                 Err(Failure::Conflict(_) | Failure::AlreadyExists(_) | Failure::NotFound(_)) => {
-                    mark(action.resource, version)
+                    mark(action.resource, version);
                 }
                 Err(_) => {}
             }
@@ -678,6 +726,26 @@ impl<'a> Engine<'a> {
     }
 }
 
+/// A plan to be read: bodies as JSON.
+fn show(plan: &Result<Plan, Refusal>) -> String {
+    let plan = match plan {
+        Ok(plan) => plan,
+        Err(refusal) => return format!("refused: {refusal:?}"),
+    };
+    let mut text = format!("{:?}, {:?}, {:?}", plan.again, plan.counted, plan.events);
+    for action in plan.actions() {
+        let detail = match &action.verb {
+            Verb::Create { body } => match (action.resource.decode)(body) {
+                Ok(object) => object.to_json().to_string(),
+                Err(error) => error.to_string(),
+            },
+            other => format!("{other:?}"),
+        };
+        text.push_str(&format!("\n    {action} {}: {detail}", action.uid));
+    }
+    text
+}
+
 /// What must hold of every plan, whatever it was made from.
 fn check_plan(name: &str, built: &Built, cache: &World, plan: &Plan) {
     for action in plan.actions() {
@@ -687,6 +755,7 @@ fn check_plan(name: &str, built: &Built, cache: &World, plan: &Plan) {
                 rule.group == action.resource.group
                     && rule.resource == resource
                     && rule.verbs.contains(&action.verb.name())
+                    && (rule.names.is_empty() || rule.names.contains(&action.key.name.as_str()))
             }),
             "{name}: {action} is beyond its rules; it declares no {} of {resource} in group {:?}",
             action.verb.name(),

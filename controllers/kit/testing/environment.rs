@@ -34,7 +34,7 @@ impl World {
             } else if matches!(phase, "Pending" | "") {
                 let mut started = Pod::clone(&pod).ready(&now);
                 started.status.get_or_insert_default().start_time = Some(self.now.into());
-                self.replace(started);
+                self.replace(&started);
             }
         }
     }
@@ -94,7 +94,7 @@ impl World {
             return;
         }
         self.edit(owner, |meta| {
-            meta.finalizers.retain(|name| name != finalizer)
+            meta.finalizers.retain(|name| name != finalizer);
         });
     }
 

@@ -168,7 +168,7 @@ impl World {
         let old = self.get::<T>(key);
         let mut new = T::clone(&old);
         change(&mut new);
-        self.replace_as_user(&*old, new);
+        self.replace_as_user(&*old, &new);
     }
 
     /// As [`World::change`], for builders.
@@ -287,14 +287,18 @@ impl World {
     /// As [`World::run`], for several controllers side by side.
     pub fn run_all(&mut self, factories: &[Factory]) -> Vec<Plan> {
         let built = self.build_all(factories);
-        engine::Engine::new(&built, self.clone(), engine::Ways::alone()).run(self, None)
+        engine::Engine::new(&built, self.clone(), engine::Ways::alone())
+            .run(self, None)
+            .plans
     }
 
     /// Runs controllers and the rest of the cluster (kubelets, garbage collector) until nobody has anything left to do
     /// at this instant. Returns the controllers' plans.
     pub fn settle(&mut self, factories: &[Factory]) -> Vec<Plan> {
         let built = self.build_all(factories);
-        engine::Engine::new(&built, self.clone(), engine::Ways::together()).run(self, None)
+        engine::Engine::new(&built, self.clone(), engine::Ways::together())
+            .run(self, None)
+            .plans
     }
 
     /// As [`World::settle`], and on through the time: whenever all are at rest, it goes on to the next instant at which
@@ -302,7 +306,9 @@ impl World {
     pub fn settle_for(&mut self, seconds: i64, factories: &[Factory]) -> Vec<Plan> {
         let until = self.now + SignedDuration::from_secs(seconds);
         let built = self.build_all(factories);
-        engine::Engine::new(&built, self.clone(), engine::Ways::together()).run(self, Some(until))
+        engine::Engine::new(&built, self.clone(), engine::Ways::together())
+            .run(self, Some(until))
+            .plans
     }
 
     fn build_all(&self, factories: &[Factory]) -> Vec<engine::Built> {

@@ -209,6 +209,7 @@ impl World {
             }
         }
         set_defaults(resource, &mut json);
+        check_template(resource, &action.key, &json)?;
         self.uids += 1;
         self.resource_version += 1;
         let (uid, version, now) = (self.uids, self.resource_version, self.now);
@@ -241,7 +242,8 @@ impl World {
         Ok(())
     }
 
-    /// The object that a write is for, if its uid is the expected one.
+    /// The object that a write is for, if its uid is the expected one. (A patch of another uid without a version is
+    /// answered with Invalid by the API server; the node makes a conflict of it.)
     fn target(&self, action: &Action) -> Result<AnyObject, Failure> {
         let (resource, name) = (action.resource, &action.key.name);
         let object = self
@@ -251,7 +253,7 @@ impl World {
         let meta = object.metadata();
         if !action.uid.is_empty() && action.uid != meta.uid {
             return Err(Failure::Conflict(format!(
-                "Operation cannot be fulfilled on {} \"{name}\": Precondition failed: UID in precondition: {}, UID in object meta: {}",
+                "Operation cannot be fulfilled on {} \"{name}\": the UID in the precondition ({}) does not match the UID in record ({})",
                 resource.id(),
                 action.uid,
                 meta.uid
@@ -297,12 +299,14 @@ impl World {
                         restore(&mut new, &old, &field);
                     }
                 }
-                // The status strategies of the apps group keep the spec and the labels and let annotations through.
-                let annotations = new["metadata"]["annotations"].take();
-                restore(&mut new, &old, "metadata");
-                new["metadata"]["annotations"] = annotations;
-                if new["metadata"]["annotations"].is_null() {
-                    fields(&mut new["metadata"]).remove("annotations");
+                // Metadata goes along, but for what some kinds guard.
+                let guarded = match resource.id().as_str() {
+                    "deployments.apps" => "labels",
+                    "pods" => "ownerReferences",
+                    _ => "",
+                };
+                if !guarded.is_empty() {
+                    restore(&mut new["metadata"], &old["metadata"], guarded);
                 }
             }
             other => {
@@ -338,6 +342,7 @@ impl World {
                 action.key.name
             )));
         }
+        check_template(resource, &action.key, &new)?;
         let parsed = (resource.from_json)(new)
             .map_err(|error| Failure::Invalid(format!("the patched object is invalid: {error}")))?;
         check_owners(parsed.metadata())?;
@@ -408,10 +413,15 @@ impl World {
         if grace == 0 && finalizers.is_empty() && !is_namespace {
             self.resource_version += 1;
             self.objects.remove(&place);
-            // The server answers an immediate deletion with a Status: no version.
+            // Most kinds are answered for with a Status, which has no version.
+            let says_version = matches!(resource.id().as_str(), "pods" | "serviceaccounts");
             return Ok(Written {
                 uid: old_meta.uid.clone(),
-                resource_version: 0,
+                resource_version: if says_version {
+                    self.resource_version
+                } else {
+                    0
+                },
             });
         }
         let unchanged = old_meta.is_terminating()
@@ -474,14 +484,14 @@ impl World {
     }
 
     /// Puts a newer form of an object, spec and status at once.
-    pub(super) fn replace<T: Object>(&mut self, new: T) {
+    pub(super) fn replace<T: Object>(&mut self, new: &T) {
         let old = self
             .objects
-            .get(&(T::resource(), Key::of(&new)))
+            .get(&(T::resource(), Key::of(new)))
             .cloned()
-            .unwrap_or_else(|| panic!("there is no {:?} to replace", Key::of(&new)));
+            .unwrap_or_else(|| panic!("there is no {:?} to replace", Key::of(new)));
         let before = old.to_json();
-        let mut json = kubernetes_proto::DynObject::to_json(&new);
+        let mut json = kubernetes_proto::DynObject::to_json(new);
         // They are not the caller's to set.
         for field in ["resourceVersion", "generation"] {
             if let Some(value) = before["metadata"].get(field) {
@@ -491,10 +501,10 @@ impl World {
         self.put_changed(&old, &before, json);
     }
 
-    pub(super) fn replace_as_user<T: Object>(&mut self, old: &T, new: T) {
+    pub(super) fn replace_as_user<T: Object>(&mut self, old: &T, new: &T) {
         assert_eq!(
             Key::of(old),
-            Key::of(&new),
+            Key::of(new),
             "an object's name can't be changed"
         );
         self.replace(new);
@@ -586,6 +596,23 @@ fn check_name(resource: &Resource, meta: &ObjectMeta) -> Result<(), Failure> {
             resource.id(),
             meta.namespace
         )));
+    }
+    Ok(())
+}
+
+/// Workloads must select the pods that they make.
+fn check_template(resource: &Resource, key: &Key, json: &Value) -> Result<(), Failure> {
+    let spec = &json["spec"];
+    let wanted = spec["selector"]["matchLabels"].as_object();
+    let labels = &spec["template"]["metadata"]["labels"];
+    for (label, value) in wanted.into_iter().flatten() {
+        if resource.group == "apps" && labels[label] != *value {
+            return Err(Failure::Invalid(format!(
+                "{} \"{}\" is invalid: spec.template.metadata.labels: Invalid value: {labels}: `selector` does not match template `labels`",
+                resource.id(),
+                key.name
+            )));
+        }
     }
     Ok(())
 }

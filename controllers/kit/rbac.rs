@@ -1,0 +1,126 @@
+//! The ClusterRoles of `deploy/rbac/controllers.yaml`, made from what controllers declare.
+//!
+//! Every cluster has upstream's role for each controller, bound to the controller's service account. Ours add to them
+//! what upstream's controllers do not need: mostly `patch` where they `update`. Reading is left out where it goes by
+//! the manager's own identity, which may list and watch everything.
+
+use std::{collections::BTreeMap, fmt::Write};
+
+use crate::{Factory, Rule};
+
+/// What upstream's role for a service account grants, lists and watches left out: group, resource, verbs. From
+/// Kubernetes 1.36; a role that gains verbs makes ours needlessly wide, never too narrow.
+type Granted = &'static [(&'static str, &'static str, &'static [&'static str])];
+
+/// By service account, for the controllers that are built.
+const UPSTREAM: &[(&str, Granted)] = &[
+    (
+        "deployment-controller",
+        &[
+            ("apps", "deployments", &["get", "update"]),
+            ("apps", "deployments/status", &["update"]),
+            ("apps", "deployments/finalizers", &["update"]),
+            (
+                "apps",
+                "replicasets",
+                &["get", "create", "update", "patch", "delete"],
+            ),
+            ("", "pods", &["get", "update"]),
+        ],
+    ),
+    (
+        "replicaset-controller",
+        &[
+            ("apps", "replicasets", &["get", "update"]),
+            ("apps", "replicasets/status", &["update"]),
+            ("apps", "replicasets/finalizers", &["update"]),
+            ("", "pods", &["patch", "create", "delete"]),
+        ],
+    ),
+    (
+        "service-account-controller",
+        &[("", "serviceaccounts", &["create"])],
+    ),
+    (
+        "ttl-after-finished-controller",
+        &[("batch", "jobs", &["get", "delete"])],
+    ),
+    (
+        "root-ca-cert-publisher",
+        &[("", "configmaps", &["create", "update"])],
+    ),
+];
+
+/// The namespace of the controllers' service accounts.
+const NAMESPACE: &str = "kube-system";
+
+/// What begins the file.
+const HEAD: &str = "\
+# Made from the controllers' descriptors; do not edit.
+# What each controller's service account needs beyond the role that every cluster has for it.
+";
+
+/// The verbs of a rule that upstream's role for a service account lacks.
+fn missing(service_account: &str, rule: &Rule) -> Vec<&'static str> {
+    let granted = UPSTREAM
+        .iter()
+        .find(|(name, _)| *name == service_account)
+        .map_or(&[][..], |(_, granted)| granted);
+    rule.verbs
+        .iter()
+        .copied()
+        .filter(|verb| {
+            !matches!(*verb, "list" | "watch")
+                && !granted.iter().any(|(group, resource, verbs)| {
+                    *group == rule.group && *resource == rule.resource && verbs.contains(verb)
+                })
+        })
+        .collect()
+}
+
+/// The file: a ClusterRole and its binding for each service account that needs more, in order of names. Several
+/// controllers of one account share a role.
+pub fn manifest(registry: &[Factory]) -> String {
+    let mut roles: BTreeMap<&str, Vec<(Rule, Vec<&str>)>> = BTreeMap::new();
+    for factory in registry {
+        let descriptor = (factory.describe)();
+        for rule in descriptor.rules {
+            let verbs = missing(descriptor.service_account, &rule);
+            let role = roles.entry(descriptor.service_account).or_default();
+            let new = (rule, verbs);
+            if !new.1.is_empty() && !role.contains(&new) {
+                role.push(new);
+            }
+        }
+    }
+    let mut text = HEAD.to_owned();
+    for (account, rules) in roles {
+        if !rules.is_empty() {
+            write_role(&mut text, account, &rules).expect("a String takes all");
+        }
+    }
+    text
+}
+
+fn write_role(text: &mut String, account: &str, rules: &[(Rule, Vec<&str>)]) -> std::fmt::Result {
+    let name = format!("manifold:controller:{account}");
+    write!(
+        text,
+        "---\napiVersion: rbac.authorization.k8s.io/v1\nkind: ClusterRole\nmetadata:\n  name: {name}\nrules:\n"
+    )?;
+    for (rule, verbs) in rules {
+        writeln!(text, "  - apiGroups: [{:?}]", rule.group)?;
+        writeln!(text, "    resources: [{}]", rule.resource)?;
+        if !rule.names.is_empty() {
+            writeln!(text, "    resourceNames: [{}]", rule.names.join(", "))?;
+        }
+        writeln!(text, "    verbs: [{}]", verbs.join(", "))?;
+    }
+    write!(
+        text,
+        "---\napiVersion: rbac.authorization.k8s.io/v1\nkind: ClusterRoleBinding\nmetadata:\n  name: {name}\nroleRef:\n  apiGroup: rbac.authorization.k8s.io\n  kind: ClusterRole\n  name: {name}\nsubjects:\n  - kind: ServiceAccount\n    name: {account}\n    namespace: {NAMESPACE}\n"
+    )
+}
+
+#[cfg(test)]
+mod tests;
