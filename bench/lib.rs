@@ -1,1 +1,3 @@
-//! bench
+//! Loads for measurements: what the benchmarks decode, store and apply.
+
+pub mod load;

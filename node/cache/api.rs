@@ -682,9 +682,11 @@ fn causes(error: &dyn std::error::Error) -> String {
     let mut cause = error.source();
     while let Some(next) = cause {
         let said = next.to_string();
-        if !text.contains(&said) {
+        // rustls appends the address of its manual to one of its errors.
+        let said = said.split(": https://").next().unwrap_or_default();
+        if !text.contains(said) {
             text.push_str(": ");
-            text.push_str(&said);
+            text.push_str(said);
         }
         cause = next.source();
     }

@@ -445,6 +445,18 @@ impl Cache {
         }
     }
 
+    /// Applies one frame of a watch (without its length) as [`Cache::run`] would: for measurements and tests without a
+    /// server. Not to be mixed with a run of the same resource.
+    ///
+    /// # Errors
+    /// Where the frame can't be read, or the resource is not watched.
+    pub fn feed(&self, resource: &Resource, frame: &[u8]) -> Result<(), String> {
+        match self.slot(resource) {
+            Some(slot) => watch::feed(slot, frame),
+            None => Err(format!("{resource:?} is not watched")),
+        }
+    }
+
     /// Whether the cache shows everything of a resource up to this version. `false` if it is not watched.
     pub fn passed(&self, resource: &Resource, version: u64) -> bool {
         self.slot(resource)

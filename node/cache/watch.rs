@@ -18,8 +18,8 @@ use prost::Message as _;
 use tokio::time::Instant;
 
 use crate::{
-    Api, ApiError, Request,
-    api::{self, Frames},
+    Api, ApiError, Request, Status,
+    api,
     cache::Slot,
     store::Content,
 };
@@ -63,6 +63,9 @@ const WATCH_TIME_MIN: Duration = Duration::from_secs(1);
 /// So often a watch is tried again from where it was after the server, or what it sent, has failed it; then the
 /// resource is listed again.
 const STRIKES_MAX: u32 = 3;
+
+/// So often in a row the server's own word on when to come again is taken, as client-go does; then waits double.
+const THROTTLED_MAX: u32 = 10;
 
 /// Changes that subscribers are told of, and events that are taken, before other tasks get their turn.
 const TURN: usize = 256;
@@ -111,6 +114,7 @@ pub(crate) struct Course {
     whole: bool,
     failures: u32,
     strikes: u32,
+    throttled: u32,
 }
 
 impl Course {
@@ -144,6 +148,7 @@ impl Course {
         if progressed {
             self.failures = 0;
             self.strikes = 0;
+            self.throttled = 0;
         }
         match end {
             End::Closed if progressed || lived >= WATCH_TIME_MIN => Duration::ZERO,
@@ -178,8 +183,18 @@ impl Course {
                         self.relist = true;
                     }
                 }
-                self.backoff(settings, random)
-                    .max(error.retry_after().unwrap_or_default())
+                match error.retry_after() {
+                    // The server is there and says when: a server that has just started fills its caches, and the
+                    // waits of the outage before must not add up with that.
+                    Some(after) if self.throttled < THROTTLED_MAX => {
+                        self.throttled += 1;
+                        let after = after.max(settings.backoff_min);
+                        after + after.mul_f64(random / 2.0)
+                    }
+                    after => self
+                        .backoff(settings, random)
+                        .max(after.unwrap_or_default()),
+                }
             }
             End::Closed => self.backoff(settings, random),
         }
@@ -298,7 +313,7 @@ impl Session<'_> {
         let mut events = 0usize;
         loop {
             let Ok(frame) =
-                tokio::time::timeout(self.slot.settings.silence_max, next(&mut frames)).await
+                tokio::time::timeout(self.slot.settings.silence_max, frames.next()).await
             else {
                 return Ok(End::Silent);
             };
@@ -306,7 +321,7 @@ impl Session<'_> {
                 return Ok(End::Closed);
             };
             self.slot.heard();
-            match self.take(&frame, api)? {
+            match self.take(&frame).map_err(|fault| fault.from(api))? {
                 Taken::Event => {}
                 Taken::Listed(version) => {
                     self.complete(version).await;
@@ -374,7 +389,7 @@ impl Session<'_> {
             }
             self.slot.heard();
             if page.continue_token.is_empty() {
-                let version = comparable(page.resource_version, api)?;
+                let version = comparable(page.resource_version).map_err(|fault| fault.from(api))?;
                 self.gathered = Some(gathered);
                 self.complete(version).await;
                 return Ok(End::Closed);
@@ -400,12 +415,11 @@ impl Session<'_> {
     }
 
     /// Takes one frame of a watch.
-    fn take(&mut self, frame: &[u8], api: &Api) -> Result<Taken, ApiError> {
-        let garbage = |error: envelope::Malformed| api.garbage(error.to_string());
-        let event = envelope::watch_event(frame).map_err(garbage)?;
+    fn take(&mut self, frame: &[u8]) -> Result<Taken, Fault> {
+        let event = envelope::watch_event(frame)?;
         match event.r#type {
             "ADDED" | "MODIFIED" | "DELETED" => {
-                let raw = envelope::open(event.object).map_err(garbage)?.raw;
+                let raw = envelope::open(event.object)?.raw;
                 let object = decode(self.slot, raw);
                 let gone = event.r#type == "DELETED";
                 match self.gathered.take() {
@@ -424,11 +438,11 @@ impl Session<'_> {
                 Ok(Taken::Event)
             }
             "BOOKMARK" => {
-                let raw = envelope::open(event.object).map_err(garbage)?.raw;
+                let raw = envelope::open(event.object)?.raw;
                 let bookmark = meta::PartialObjectMetadata::decode(raw)
-                    .map_err(|error| api.garbage(format!("a bookmark: {error}")))?;
+                    .map_err(|error| Fault::Garbage(format!("a bookmark: {error}")))?;
                 let metadata = bookmark.metadata.unwrap_or_default();
-                let version = comparable(metadata.resource_version, api)?;
+                let version = comparable(metadata.resource_version)?;
                 if self.gathered.is_none() {
                     self.reach(version);
                 } else if metadata.annotation(INITIAL_EVENTS_END) == Some("true") {
@@ -437,10 +451,10 @@ impl Session<'_> {
                 Ok(Taken::Event)
             }
             "ERROR" => Err(match api::parse_status(event.object) {
-                Some(status) => ApiError::Status(Box::new(status)),
-                None => api.garbage("an error that is no Status".to_owned()),
+                Some(status) => Fault::Refused(status),
+                None => Fault::Garbage("an error that is no Status".to_owned()),
             }),
-            other => Err(api.garbage(format!("a watch event of type {other:?}"))),
+            other => Err(Fault::Garbage(format!("a watch event of type {other:?}"))),
         }
     }
 
@@ -496,10 +510,6 @@ impl Session<'_> {
     }
 }
 
-async fn next(frames: &mut Frames) -> Result<Option<bytes::Bytes>, ApiError> {
-    frames.next().await
-}
-
 /// An object, or the key and version of one that does not decode, as far as they can be had.
 fn decode(slot: &Slot, raw: &[u8]) -> Result<AnyObject, (Key, u64)> {
     let refuse = |reason: &dyn std::fmt::Display| {
@@ -521,11 +531,50 @@ fn decode(slot: &Slot, raw: &[u8]) -> Result<AnyObject, (Key, u64)> {
     }
 }
 
-fn comparable(version: u64, api: &Api) -> Result<u64, ApiError> {
+fn comparable(version: u64) -> Result<u64, Fault> {
     if version == 0 || version == NOT_COMPARABLE {
-        return Err(api.garbage("a list or bookmark whose resourceVersion is no number".to_owned()));
+        return Err(Fault::Garbage(
+            "a list or bookmark whose resourceVersion is no number".to_owned(),
+        ));
     }
     Ok(version)
+}
+
+/// What ends a watch from within.
+#[derive(Debug)]
+enum Fault {
+    Garbage(String),
+    Refused(Status),
+}
+
+impl Fault {
+    fn from(self, api: &Api) -> ApiError {
+        match self {
+            Self::Garbage(reason) => api.garbage(reason),
+            Self::Refused(status) => ApiError::Status(Box::new(status)),
+        }
+    }
+}
+
+impl From<envelope::Malformed> for Fault {
+    fn from(malformed: envelope::Malformed) -> Self {
+        Self::Garbage(malformed.to_string())
+    }
+}
+
+/// Applies one frame as the watch would that follows changes.
+pub(crate) fn feed(slot: &Slot, frame: &[u8]) -> Result<(), String> {
+    let mut session = Session {
+        slot,
+        gathered: None,
+        listed: false,
+        progressed: false,
+    };
+    match session.take(frame) {
+        Ok(_) => Ok(()),
+        Err(Fault::Garbage(reason)) => Err(reason),
+        Err(Fault::Refused(status)) => Err(status.to_string()),
+    }
 }
 
 /// For a value in a query.

@@ -120,6 +120,15 @@ pub fn watch_event(frame: &[u8]) -> Result<WatchEvent<'_>, Malformed> {
     Ok(event)
 }
 
+/// Writes one frame of a watch, without the length in front: what [`watch_event`] reads.
+pub fn watch_frame(r#type: &str, object: Vec<u8>) -> Vec<u8> {
+    meta::WatchEvent {
+        r#type: r#type.to_owned(),
+        object: Some(meta::RawExtension { raw: object }),
+    }
+    .encode_to_vec()
+}
+
 /// A list whose items are not decoded yet.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct List<'a> {

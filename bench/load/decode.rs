@@ -1,0 +1,238 @@
+//! Decodes and stores pods of a real list, beside what k8s-openapi's types take for the same pods.
+//!
+//! `cargo bench -p bench --bench decode`
+
+use std::hint::black_box;
+
+use bench::load;
+use controllers_kit::{Index, Reader as _};
+use divan::{Bencher, counter::ItemsCount};
+use k8s_openapi::api::core::v1 as openapi;
+use kubernetes_proto::{Object as _, core::Pod};
+use node_cache::Cache;
+use prost::Message as _;
+
+/// The allocator of the binary `manifold`.
+#[global_allocator]
+static ALLOCATOR: tikv_jemallocator::Jemalloc = tikv_jemallocator::Jemalloc;
+
+/// Pods of one measurement of time.
+const PODS: usize = 2_000;
+
+/// Pods of the measurement of memory: enough that the process's own pages do not matter.
+const PODS_HELD: usize = 20_000;
+
+/// What each pod may take, decoded and stored, its indexes included.
+const BYTES_MAX: f64 = 2_500.0;
+
+fn main() {
+    memory();
+    divan::main();
+}
+
+fn cache() -> std::sync::Arc<Cache> {
+    Cache::builder().resource(Pod::resource()).build()
+}
+
+fn frames(count: usize) -> Vec<Vec<u8>> {
+    (0..count).map(load::added).collect()
+}
+
+/// Resident memory before and after many pods are held.
+fn memory() {
+    // Made one by one and dropped: only what is kept counts.
+    let cache = cache();
+    cache
+        .feed(Pod::resource(), &load::added(PODS_HELD))
+        .expect("a frame of our own");
+    let before = resident();
+    for number in 0..PODS_HELD {
+        cache
+            .feed(Pod::resource(), &load::added(number))
+            .expect("a frame of our own");
+    }
+    let after = resident();
+    let ours = (after - before) / PODS_HELD as f64;
+    let stats = cache.stats(Pod::resource()).expect("pods are watched");
+    assert_eq!(
+        (stats.objects, stats.decode_errors),
+        (PODS_HELD + 1, 0),
+        "every pod is held"
+    );
+
+    let before = resident();
+    let held: Vec<openapi::Pod> = (0..PODS_HELD / 10)
+        .map(|number| serde_json::from_str(&load::pod_json(number)).expect("the pod is JSON"))
+        .collect();
+    let theirs = (resident() - before) / held.len() as f64;
+
+    println!(
+        "memory for each pod held: projection, store and owner index {ours:.0} bytes ({} allowed; {} by our own \
+         estimate), k8s-openapi's type alone {theirs:.0} bytes",
+        BYTES_MAX,
+        stats.approximate_bytes / stats.objects,
+    );
+    println!(
+        "on the wire: protobuf {} bytes, JSON {} bytes",
+        load::pod(0).len(),
+        load::pod_json(0).len()
+    );
+    assert!(
+        ours <= BYTES_MAX,
+        "{ours:.0} bytes for each pod, {BYTES_MAX} are allowed"
+    );
+    drop(held);
+}
+
+/// Bytes of this process in memory.
+fn resident() -> f64 {
+    let status = std::fs::read_to_string("/proc/self/status").expect("this is Linux");
+    let kilobytes: f64 = status
+        .lines()
+        .find_map(|line| line.strip_prefix("VmRSS:"))
+        .and_then(|rest| rest.trim().strip_suffix("kB"))
+        .and_then(|number| number.trim().parse().ok())
+        .expect("the kernel tells VmRSS in kB");
+    kilobytes * 1024.0
+}
+
+/// Decoding alone.
+#[divan::bench]
+fn projection_decode(bencher: Bencher<'_, '_>) {
+    let pods: Vec<Vec<u8>> = (0..PODS).map(load::pod).collect();
+    bencher
+        .counter(ItemsCount::new(PODS))
+        .bench_local(|| {
+            pods.iter()
+                .map(|pod| Pod::decode(black_box(pod.as_slice())).expect("a pod"))
+                .collect::<Vec<_>>()
+        });
+}
+
+/// From the frame of a watch into an empty store and the owner index: what a list costs.
+#[divan::bench]
+fn projection_decode_and_store(bencher: Bencher<'_, '_>) {
+    let frames = frames(PODS);
+    bencher
+        .counter(ItemsCount::new(PODS))
+        .with_inputs(cache)
+        .bench_local_values(|cache| {
+            for frame in &frames {
+                cache
+                    .feed(Pod::resource(), black_box(frame))
+                    .expect("a frame of our own");
+            }
+            cache
+        });
+}
+
+/// The same frames over objects that are there already: what a change costs.
+#[divan::bench]
+fn projection_decode_and_replace(bencher: Bencher<'_, '_>) {
+    let frames = frames(PODS);
+    let cache = cache();
+    bencher.counter(ItemsCount::new(PODS)).bench_local(|| {
+        for frame in &frames {
+            cache
+                .feed(Pod::resource(), black_box(frame))
+                .expect("a frame of our own");
+        }
+    });
+}
+
+/// k8s-openapi's type from JSON.
+#[divan::bench]
+fn openapi_json_decode(bencher: Bencher<'_, '_>) {
+    let pods: Vec<String> = (0..PODS).map(load::pod_json).collect();
+    bencher
+        .counter(ItemsCount::new(PODS))
+        .bench_local(|| {
+            pods.iter()
+                .map(|pod| serde_json::from_str::<openapi::Pod>(black_box(pod)).expect("a pod"))
+                .collect::<Vec<_>>()
+        });
+}
+
+/// Look-ups by many readers while the watch writes without pause: by name, and all pods of an owner.
+mod beside_a_writer {
+    use std::sync::{
+        Arc,
+        atomic::{AtomicBool, AtomicU64, Ordering},
+    };
+
+    use super::*;
+
+    struct Writer {
+        stop: Arc<AtomicBool>,
+        written: Arc<AtomicU64>,
+        thread: Option<std::thread::JoinHandle<()>>,
+        began: std::time::Instant,
+    }
+
+    impl Writer {
+        fn start(cache: &Arc<Cache>) -> Self {
+            let (stop, written) = (Arc::new(AtomicBool::new(false)), Arc::default());
+            let frames = frames(PODS);
+            for frame in &frames {
+                cache
+                    .feed(Pod::resource(), frame)
+                    .expect("a frame of our own");
+            }
+            let thread = std::thread::spawn({
+                let (cache, stop, written) =
+                    (Arc::clone(cache), Arc::clone(&stop), Arc::clone(&written));
+                move || {
+                    for frame in frames.iter().cycle() {
+                        if stop.load(Ordering::Relaxed) {
+                            return;
+                        }
+                        cache
+                            .feed(Pod::resource(), frame)
+                            .expect("a frame of our own");
+                        written.fetch_add(1, Ordering::Relaxed);
+                    }
+                }
+            });
+            Self {
+                stop,
+                written,
+                thread: Some(thread),
+                began: std::time::Instant::now(),
+            }
+        }
+    }
+
+    impl Drop for Writer {
+        fn drop(&mut self) {
+            self.stop.store(true, Ordering::Relaxed);
+            let seconds = self.began.elapsed().as_secs_f64();
+            if let Some(thread) = self.thread.take() {
+                thread.join().expect("the writer does not panic");
+            }
+            println!(
+                "    meanwhile written: {:.0} a second",
+                self.written.load(Ordering::Relaxed) as f64 / seconds
+            );
+        }
+    }
+
+    #[divan::bench(threads = [1, 16])]
+    fn get(bencher: Bencher<'_, '_>) {
+        let cache = cache();
+        let _writer = Writer::start(&cache);
+        let name = "checkout-6f7d9c0010-00512";
+        bencher.bench(|| cache.get(Pod::resource(), "default", black_box(name)).expect("it is there"));
+    }
+
+    #[divan::bench(threads = [1, 16])]
+    fn owned(bencher: Bencher<'_, '_>) {
+        let cache = cache();
+        let _writer = Writer::start(&cache);
+        let uid = load::owner_uid(512);
+        bencher.bench(|| {
+            let owned = cache.indexed(Pod::resource(), Index::OWNER, black_box(&uid));
+            assert_eq!(owned.len(), load::PODS_OF_AN_OWNER);
+            owned
+        });
+    }
+}
