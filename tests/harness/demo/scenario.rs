@@ -226,12 +226,18 @@ impl Scenario {
     }
 
     fn summarise(&mut self, cluster: &Cluster) -> Result<Summary> {
+        // One lock at a time: a guard in a struct's expression lives until the whole is built.
+        let (ever_created, beyond_wanted) = {
+            let ledger = lock(&self.ledger);
+            (ledger.ever_created(), ledger.beyond_wanted())
+        };
+        let served = lock(&self.probes).ever_served();
         let mut summary = Summary {
             pods: self.pods(),
-            ever_created: lock(&self.ledger).ever_created(),
-            beyond_wanted: lock(&self.ledger).beyond_wanted(),
+            ever_created,
+            beyond_wanted,
             events: std::mem::take(&mut self.events),
-            probes: (self.workload.probes, lock(&self.probes).ever_served()),
+            probes: (self.workload.probes, served),
             ..Summary::default()
         };
         match cluster.audit() {
@@ -306,9 +312,11 @@ impl Scenario {
         limit: Option<Duration>,
     ) {
         let (name, since, owners) = before;
+        let moved = lock(&self.owners).moved_since(&owners);
+        let longest = lock(&self.probes).longest_since(since, Instant::now());
         let event = Event {
-            moved: lock(&self.owners).moved_since(&owners),
-            longest: lock(&self.probes).longest_since(since, Instant::now()),
+            moved,
+            longest,
             name,
             settled,
             limit,
