@@ -7,7 +7,10 @@ use anyhow::{Context, Result};
 use clap::Parser;
 use harness::{ControlPlane, until};
 use jiff::{SignedDuration, Timestamp};
+use k8s_openapi::api::apps::v1::Deployment;
 use k8s_openapi::api::coordination::v1::Lease;
+use kube::Api;
+use kube::api::ListParams;
 use serde_json::json;
 
 use crate::Args;
@@ -17,6 +20,7 @@ use crate::owners::Owners;
 use crate::probes::Probes;
 use crate::summary::{Event, Summary, TAKEOVER_LIMIT};
 use crate::view::{Figures, Pods, Row, State, frame, status_line};
+use crate::workload::Workload;
 
 fn ms(count: u64) -> Duration {
     Duration::from_millis(count)
@@ -125,6 +129,43 @@ async fn a_cluster_is_refused_while_kube_controller_manager_works_in_it() -> Res
         Ok(Some(Cluster::existing(kubeconfig).await?))
     });
     free.await?;
+
+    // A cluster that stays is left as it was found, but for namespaces that only their controller ends.
+    let client = control_plane.client().await?;
+    let workload = Workload {
+        id: "demo-test".to_owned(),
+        deployments: 4,
+        pods: 2,
+        probes: 2,
+    };
+    workload.create_namespaces(&client).await?;
+    workload.create_probes(&client).await?;
+    workload.create_deployments(&client).await?;
+    let deployments: Api<Deployment> = Api::all(client.clone());
+    let count = |labels: String| {
+        let params = ListParams::default().labels(&labels);
+        let deployments = deployments.clone();
+        async move { anyhow::Ok(deployments.list(&params).await?.items.len()) }
+    };
+    assert_eq!(count(workload.selector()).await?, 4);
+    assert_eq!(count(workload.probe_selector()).await?, 2);
+    let probes = Api::namespaced(client.clone(), &workload.probe_namespace());
+    assert_eq!(
+        Workload::touch_probe(&probes, 1, true).await?,
+        2,
+        "a touch is a new generation"
+    );
+    assert_eq!(Workload::touch_probe(&probes, 1, false).await?, 3);
+    assert_eq!(workload.roll_out(&client, 3).await?, 2);
+    assert!(
+        !workload.is_rolled_out(&client, 3, 2).await?,
+        "nobody works here"
+    );
+    workload.remove(&client).await?;
+    assert_eq!(
+        count(workload.selector()).await? + count(workload.probe_selector()).await?,
+        0
+    );
     Ok(())
 }
 
