@@ -430,17 +430,30 @@ impl ControlPlane {
         Ok(())
     }
 
+    /// Applies every YAML file of `deploy/rbac`: what the managers may do.
     async fn apply_rbac(&self) -> Result<()> {
         let folder = crate::workspace_root().join("deploy/rbac");
-        let holds_yaml = std::fs::read_dir(&folder).is_ok_and(|entries| {
-            entries
-                .flatten()
-                .any(|entry| entry.path().extension().is_some_and(|ext| ext == "yaml"))
-        });
-        if holds_yaml {
-            let folder = folder.display().to_string();
-            self.kubectl(&["apply", "--server-side", "-f", &folder])
-                .await?;
+        let Ok(entries) = std::fs::read_dir(&folder) else {
+            return Ok(());
+        };
+        let files: Vec<String> = entries
+            .flatten()
+            .map(|entry| entry.path())
+            .filter(|path| {
+                path.extension()
+                    .is_some_and(|extension| extension == "yaml")
+            })
+            // Names the other files for `kubectl apply -k`; it is no object.
+            .filter(|path| {
+                path.file_name()
+                    .is_none_or(|name| name != "kustomization.yaml")
+            })
+            .flat_map(|path| ["-f".to_owned(), path.display().to_string()])
+            .collect();
+        if !files.is_empty() {
+            let mut args = vec!["apply", "--server-side"];
+            args.extend(files.iter().map(String::as_str));
+            self.kubectl(&args).await?;
         }
         Ok(())
     }

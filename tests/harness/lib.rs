@@ -15,6 +15,7 @@ pub mod control_plane;
 pub mod fleet;
 pub mod kubeconfig;
 pub mod metrics;
+pub mod observe;
 pub mod ports;
 pub mod process;
 pub mod programs;

@@ -11,7 +11,7 @@ use kube::Api;
 use kube::api::{ListParams, PostParams};
 use serde_json::json;
 
-use crate::audit::{Agent, AuditLog};
+use crate::audit::{Agent, AuditLog, AuditRecord, Proof};
 use crate::metrics::Metrics;
 use crate::process::{Process, Spec, WorkDir};
 use crate::programs::{Program, Source};
@@ -319,6 +319,64 @@ fn a_replica_is_known_by_its_user_agent() {
     assert_eq!((without_range.range, without_range.epoch), (None, None));
     assert_eq!(Agent::parse("kubectl/v1.36.3 (linux/amd64)"), None);
     assert_eq!(Agent::parse(""), None);
+}
+
+#[test]
+fn the_audit_log_proves_who_wrote_when_and_that_nothing_was_made_twice() {
+    let record = |second: u32,
+                  verb: &str,
+                  name: &str,
+                  replica: &str,
+                  epoch: u64,
+                  code: u16|
+     -> AuditRecord {
+        serde_json::from_value(json!({
+            "auditID": "x", "stage": "ResponseComplete", "verb": verb, "requestURI": "/",
+            "userAgent": format!("manifold/0.1.0 (replica={replica}; range=7; epoch={epoch}; controller=c)"),
+            "objectRef": {"resource": "pods", "namespace": "n", "name": name},
+            "responseStatus": {"code": code},
+            "requestReceivedTimestamp": format!("2026-01-02T03:04:{second:02}.000000Z"),
+            "stageTimestamp": "2026-01-02T03:05:00.000000Z",
+        }))
+        .unwrap()
+    };
+    let complaints = |records: &[AuditRecord]| {
+        let mut proof = Proof::default();
+        records.iter().for_each(|record| proof.read(record));
+        assert_eq!(proof.writes(), records.len());
+        proof.complaints()
+    };
+    // A slow request of the old epoch may end, and so be logged, after the first of the new one.
+    let good = [
+        record(2, "create", "a", "two", 2, 201),
+        record(1, "create", "b", "one", 1, 201),
+        record(3, "create", "a", "two", 2, 409),
+        record(4, "delete", "a", "two", 2, 200),
+        record(5, "create", "a", "two", 2, 201),
+    ];
+    assert_eq!(complaints(&good), Vec::<String>::new());
+
+    let late = complaints(&[
+        record(1, "patch", "a", "two", 2, 200),
+        record(2, "patch", "a", "one", 1, 409),
+    ]);
+    assert!(
+        late.len() == 1 && late[0].contains("one wrote with epoch 1"),
+        "{late:?}"
+    );
+    let both = complaints(&[
+        record(1, "patch", "a", "one", 2, 200),
+        record(2, "patch", "a", "two", 2, 200),
+    ]);
+    assert!(
+        both.len() == 1 && both[0].contains("one and two both wrote with epoch 2"),
+        "{both:?}"
+    );
+    let twice = complaints(&[
+        record(1, "create", "a", "one", 1, 201),
+        record(2, "create", "a", "one", 1, 201),
+    ]);
+    assert_eq!(twice, ["pods n/a was created 2 times"]);
 }
 
 #[test]

@@ -3,7 +3,7 @@
 use std::future::Future;
 use std::time::Duration;
 
-use anyhow::{Result, bail};
+use anyhow::{Result, anyhow, bail};
 use tokio::time::Instant;
 
 /// Asks `probe` every `every` until it gives a value. `Ok(None)` and `Err` both mean "not yet"; after
@@ -20,10 +20,7 @@ where
             Ok(Ok(Some(value))) => return Ok(value),
             Ok(Ok(None)) => {}
             Ok(Err(error)) => last = Some(error),
-            Err(_) => {
-                last =
-                    Some(last.unwrap_or_else(|| anyhow::anyhow!("the last attempt gave no answer")))
-            }
+            Err(_) => last = last.or_else(|| Some(anyhow!("the last attempt gave no answer"))),
         }
         if Instant::now() + every >= deadline {
             match last {

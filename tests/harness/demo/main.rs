@@ -5,10 +5,6 @@
 //! an exit code that tells whether what must hold has held.
 
 mod cluster;
-mod follow;
-mod ledger;
-mod owners;
-mod probes;
 mod scenario;
 mod summary;
 #[cfg(test)]

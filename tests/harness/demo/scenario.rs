@@ -6,7 +6,9 @@ use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result, bail};
 use futures::future::join_all;
+use harness::audit::Proof;
 use harness::fleet::{Fleet, Replica, shards};
+use harness::observe::{Change, Ledger, Owners, Probes, follow};
 use k8s_openapi::api::apps::v1::{Deployment, ReplicaSet};
 use k8s_openapi::api::coordination::v1::Lease;
 use k8s_openapi::api::core::v1::Pod;
@@ -14,10 +16,6 @@ use kube::{Api, Client};
 use tokio::task::JoinSet;
 
 use crate::cluster::Cluster;
-use crate::follow::{Change, follow};
-use crate::ledger::Ledger;
-use crate::owners::Owners;
-use crate::probes::Probes;
 use crate::summary::{Event, Summary, TAKEOVER_LIMIT};
 use crate::view::{Figures, Pods, Row, State, View};
 use crate::workload::Workload;
@@ -247,7 +245,9 @@ impl Scenario {
                     .collect();
                 let mut writes: BTreeMap<String, u64> = BTreeMap::new();
                 let mut granted = 0;
+                let mut proof = Proof::default();
                 audit.read(|record| {
+                    proof.read(&record);
                     let object = record.object();
                     if record.stage != "ResponseComplete"
                         || !record.is_write()
@@ -266,6 +266,7 @@ impl Scenario {
                 })?;
                 summary.writes = writes;
                 summary.granted = Some(granted);
+                summary.breaches = proof.complaints();
                 summary.writes_from = "from the audit log";
             }
             None => {

@@ -38,6 +38,8 @@ pub(crate) struct Summary {
     pub(crate) writes_from: &'static str,
     /// Pod creations that the API server granted, where the audit log can be read.
     pub(crate) granted: Option<u64>,
+    /// Where the audit log shows two owners at once, or something made twice.
+    pub(crate) breaches: Vec<String>,
     /// Probes, and those that were ever served.
     pub(crate) probes: (usize, usize),
 }
@@ -106,6 +108,11 @@ impl Summary {
                 self.ever_created
             ));
         }
+        failures.extend(
+            self.breaches
+                .iter()
+                .map(|breach| format!("audit log: {breach}")),
+        );
         let (probes, served) = self.probes;
         if served < probes {
             failures.push(format!(

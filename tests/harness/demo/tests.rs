@@ -1,22 +1,23 @@
 //! The demo's parts: what it refuses, what it counts, what it shows.
 
 use std::collections::BTreeMap;
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 use anyhow::{Context, Result};
 use clap::Parser;
 use harness::{ControlPlane, until};
 use jiff::{SignedDuration, Timestamp};
+use k8s_openapi::api::apps::v1::Deployment;
 use k8s_openapi::api::coordination::v1::Lease;
+use kube::Api;
+use kube::api::ListParams;
 use serde_json::json;
 
 use crate::Args;
 use crate::cluster::{Cluster, Held, held};
-use crate::ledger::Ledger;
-use crate::owners::Owners;
-use crate::probes::Probes;
 use crate::summary::{Event, Summary, TAKEOVER_LIMIT};
 use crate::view::{Figures, Pods, Row, State, frame, status_line};
+use crate::workload::Workload;
 
 fn ms(count: u64) -> Duration {
     Duration::from_millis(count)
@@ -125,154 +126,44 @@ async fn a_cluster_is_refused_while_kube_controller_manager_works_in_it() -> Res
         Ok(Some(Cluster::existing(kubeconfig).await?))
     });
     free.await?;
+
+    // A cluster that stays is left as it was found, but for namespaces that only their controller ends.
+    let client = control_plane.client().await?;
+    let workload = Workload {
+        id: "demo-test".to_owned(),
+        deployments: 4,
+        pods: 2,
+        probes: 2,
+    };
+    workload.create_namespaces(&client).await?;
+    workload.create_probes(&client).await?;
+    workload.create_deployments(&client).await?;
+    let deployments: Api<Deployment> = Api::all(client.clone());
+    let count = |labels: String| {
+        let params = ListParams::default().labels(&labels);
+        let deployments = deployments.clone();
+        async move { anyhow::Ok(deployments.list(&params).await?.items.len()) }
+    };
+    assert_eq!(count(workload.selector()).await?, 4);
+    assert_eq!(count(workload.probe_selector()).await?, 2);
+    let probes = Api::namespaced(client.clone(), &workload.probe_namespace());
+    assert_eq!(
+        Workload::touch_probe(&probes, 1, true).await?,
+        2,
+        "a touch is a new generation"
+    );
+    assert_eq!(Workload::touch_probe(&probes, 1, false).await?, 3);
+    assert_eq!(workload.roll_out(&client, 3).await?, 2);
+    assert!(
+        !workload.is_rolled_out(&client, 3, 2).await?,
+        "nobody works here"
+    );
+    workload.remove(&client).await?;
+    assert_eq!(
+        count(workload.selector()).await? + count(workload.probe_selector()).await?,
+        0
+    );
     Ok(())
-}
-
-#[test]
-fn a_probe_waits_from_its_touch_until_its_generation_is_reported() {
-    let start = Instant::now();
-    let mut probes = Probes::new(2);
-    assert_eq!(probes.touch(start), Some(0));
-    assert_eq!(probes.touch(start + ms(10)), Some(1));
-    assert_eq!(probes.touch(start + ms(20)), None, "all wait");
-    probes.accepted(0, 7);
-    probes.observed(0, 6, start + ms(100));
-    assert_eq!(
-        probes.longest_lasting(start + ms(150)),
-        ms(150),
-        "an older generation does not count"
-    );
-    probes.observed(0, 7, start + ms(200));
-    assert_eq!(probes.longest_since(start, start + ms(205)), ms(200));
-
-    // Served before the server's answer reached us: it counts from when it was seen.
-    probes.observed(1, 3, start + ms(40));
-    assert_eq!(probes.longest_lasting(start + ms(300)), ms(290));
-    probes.accepted(1, 3);
-    assert_eq!(probes.longest_lasting(start + ms(300)), ms(0));
-    assert_eq!(probes.ever_served(), 2);
-
-    // Windows: what ended before does not count, what reaches in counts whole, what lasts counts.
-    assert_eq!(
-        probes.longest_since(start + ms(201), start + ms(300)),
-        ms(0)
-    );
-    assert_eq!(
-        probes.longest_since(start + ms(190), start + ms(300)),
-        ms(200)
-    );
-    assert_eq!(probes.touch(start + ms(400)), Some(0));
-    assert_eq!(
-        probes.longest_since(start + ms(390), start + ms(1400)),
-        ms(1000)
-    );
-    probes.refused(0);
-    assert_eq!(
-        probes.longest_since(start + ms(390), start + ms(1400)),
-        ms(0)
-    );
-    assert_eq!(probes.touch(start + ms(1500)), Some(1), "in turn");
-}
-
-fn pod(uid: &str, set: &str, ready: bool) -> k8s_openapi::api::core::v1::Pod {
-    let status = if ready { "True" } else { "False" };
-    serde_json::from_value(json!({
-        "metadata": {"uid": uid, "ownerReferences": [
-            {"apiVersion": "apps/v1", "kind": "ReplicaSet", "name": set, "uid": set, "controller": true},
-        ]},
-        "status": {"conditions": [{"type": "Ready", "status": status}]},
-    }))
-    .unwrap()
-}
-
-fn replica_set(uid: &str, replicas: i32) -> k8s_openapi::api::apps::v1::ReplicaSet {
-    serde_json::from_value(json!({
-        "metadata": {"uid": uid},
-        "spec": {"replicas": replicas, "selector": {}},
-    }))
-    .unwrap()
-}
-
-#[test]
-fn pods_beyond_wanted_are_counted_even_when_they_are_gone_again() {
-    let mut ledger = Ledger::default();
-    ledger.replica_set(&replica_set("old", 2));
-    ledger.pod(&pod("a", "old", true));
-    ledger.pod(&pod("b", "old", false));
-    ledger.pod(&pod("b", "old", true));
-    assert_eq!(
-        (ledger.present(), ledger.ready(), ledger.beyond_wanted()),
-        (2, 2, 0)
-    );
-
-    // A rollout: the old one shrinks, the new one grows, and nothing is too much.
-    ledger.replica_set(&replica_set("old", 0));
-    ledger.pod_gone(&pod("a", "old", true));
-    ledger.pod_gone(&pod("b", "old", true));
-    ledger.replica_set(&replica_set("new", 2));
-    ledger.pod(&pod("c", "new", true));
-    ledger.pod(&pod("d", "new", false));
-    assert_eq!(
-        (ledger.present(), ledger.ready(), ledger.ever_created()),
-        (2, 1, 4)
-    );
-    assert_eq!(ledger.beyond_wanted(), 0);
-
-    // One too many, deleted at once, and one that no ReplicaSet has asked for.
-    ledger.pod_gone(&pod("e", "new", false));
-    assert_eq!(ledger.beyond_wanted(), 1);
-    ledger.pod(&pod("f", "nobody's", false));
-    assert_eq!(ledger.beyond_wanted(), 2);
-
-    ledger.pods_anew();
-    assert_eq!(
-        (
-            ledger.present(),
-            ledger.ever_created(),
-            ledger.beyond_wanted()
-        ),
-        (0, 6, 2)
-    );
-}
-
-fn lease(name: &str, holder: &str, epoch: i32) -> Lease {
-    serde_json::from_value(json!({
-        "metadata": {"name": name},
-        "spec": {"holderIdentity": holder, "leaseTransitions": epoch},
-    }))
-    .unwrap()
-}
-
-#[test]
-fn ranges_are_spread_when_every_one_has_a_live_owner_evenly() {
-    let members = |names: &[&str]| names.iter().map(|name| (*name).to_owned()).collect();
-    let mut owners = Owners::default();
-    for (range, holder) in [(0, "a_1"), (1, "b_2"), (2, "a_1")] {
-        owners.lease(
-            "manifold",
-            &lease(&format!("manifold-range-{range:03}"), holder, 1),
-        );
-    }
-    owners.lease("manifold", &lease("manifold-replica-a", "a_1", 0));
-    owners.lease("manifold", &lease("other-range-003", "c_1", 0));
-    assert!(owners.are_spread_over(3, &members(&["a", "b"])));
-    assert!(
-        !owners.are_spread_over(4, &members(&["a", "b"])),
-        "one range is nobody's"
-    );
-    assert!(
-        !owners.are_spread_over(3, &members(&["a"])),
-        "b is gone but owns one"
-    );
-    assert!(!owners.are_spread_over(3, &members(&[])));
-
-    let before = owners.clone();
-    owners.lease("manifold", &lease("manifold-range-002", "b_2", 2));
-    assert_eq!(owners.moved_since(&before), 1);
-    owners.lease("manifold", &lease("manifold-range-001", "", 2));
-    assert_eq!(owners.moved_since(&before), 2, "released is moved");
-    owners.lease_gone("manifold", &lease("manifold-range-000", "a_1", 1));
-    assert!(!owners.are_spread_over(3, &members(&["a", "b"])));
 }
 
 fn rows() -> Vec<Row> {
@@ -345,6 +236,7 @@ fn the_summary_fails_for_each_thing_that_must_hold() {
         writes: BTreeMap::from([("manifold-1".to_owned(), 77)]),
         writes_from: "from the audit log",
         granted: Some(210),
+        breaches: Vec::new(),
         probes: (64, 64),
     };
     assert_eq!(good.failures(), Vec::<String>::new());
@@ -404,6 +296,13 @@ fn the_summary_fails_for_each_thing_that_must_hold() {
                 ..good.clone()
             },
             "63 of 64 probes",
+        ),
+        (
+            Summary {
+                breaches: vec!["two owners".into()],
+                ..good.clone()
+            },
+            "audit log: two owners",
         ),
         (
             Summary {

@@ -8,7 +8,7 @@ use k8s_openapi::api::core::v1::Pod;
 
 /// Pods and ReplicaSets of the workload, from its beginning.
 #[derive(Debug, Default)]
-pub(crate) struct Ledger {
+pub struct Ledger {
     /// Ready or not, by uid.
     pods: BTreeMap<String, bool>,
     /// Every pod there ever was, by the uid of its ReplicaSet.
@@ -19,7 +19,7 @@ pub(crate) struct Ledger {
 
 impl Ledger {
     /// A ReplicaSet as it is now.
-    pub(crate) fn replica_set(&mut self, set: &ReplicaSet) {
+    pub fn replica_set(&mut self, set: &ReplicaSet) {
         let uid = set.metadata.uid.clone().unwrap_or_default();
         let replicas = set
             .spec
@@ -31,7 +31,7 @@ impl Ledger {
     }
 
     /// A pod as it is now.
-    pub(crate) fn pod(&mut self, pod: &Pod) {
+    pub fn pod(&mut self, pod: &Pod) {
         let uid = pod.metadata.uid.clone().unwrap_or_default();
         let owner = pod
             .metadata
@@ -55,7 +55,7 @@ impl Ledger {
     }
 
     /// A pod that is no more.
-    pub(crate) fn pod_gone(&mut self, pod: &Pod) {
+    pub fn pod_gone(&mut self, pod: &Pod) {
         // It may have come and gone between two looks.
         self.pod(pod);
         self.pods
@@ -63,28 +63,28 @@ impl Ledger {
     }
 
     /// What is there is told anew; what was made stays in the book.
-    pub(crate) fn pods_anew(&mut self) {
+    pub fn pods_anew(&mut self) {
         self.pods.clear();
     }
 
     /// Pods there are.
-    pub(crate) fn present(&self) -> usize {
+    pub fn present(&self) -> usize {
         self.pods.len()
     }
 
     /// Those that are ready.
-    pub(crate) fn ready(&self) -> usize {
+    pub fn ready(&self) -> usize {
         self.pods.values().filter(|ready| **ready).count()
     }
 
     /// Pods there ever were.
-    pub(crate) fn ever_created(&self) -> usize {
+    pub fn ever_created(&self) -> usize {
         self.created.values().map(BTreeSet::len).sum()
     }
 
     /// Pods made beyond what was wanted. No pod of the workload ends by itself, and a ReplicaSet here
     /// only grows or only shrinks: so each may have made as many pods as it ever asked for.
-    pub(crate) fn beyond_wanted(&self) -> usize {
+    pub fn beyond_wanted(&self) -> usize {
         self.created
             .iter()
             .map(|(set, pods)| {

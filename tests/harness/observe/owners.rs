@@ -6,13 +6,13 @@ use k8s_openapi::api::coordination::v1::Lease;
 
 /// Owner and epoch of each range.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
-pub(crate) struct Owners {
+pub struct Owners {
     ranges: BTreeMap<u32, (String, i32)>,
 }
 
 impl Owners {
     /// Takes in a Lease; others than those of ranges are passed over.
-    pub(crate) fn lease(&mut self, fleet: &str, lease: &Lease) {
+    pub fn lease(&mut self, fleet: &str, lease: &Lease) {
         let Some(range) = range_of(fleet, lease) else {
             return;
         };
@@ -28,14 +28,14 @@ impl Owners {
     }
 
     /// A Lease that is no more.
-    pub(crate) fn lease_gone(&mut self, fleet: &str, lease: &Lease) {
+    pub fn lease_gone(&mut self, fleet: &str, lease: &Lease) {
         if let Some(range) = range_of(fleet, lease) {
             self.ranges.remove(&range);
         }
     }
 
     /// Whether all ranges are owned by these replicas, and as evenly as can be.
-    pub(crate) fn are_spread_over(&self, ranges: u32, members: &BTreeSet<String>) -> bool {
+    pub fn are_spread_over(&self, ranges: u32, members: &BTreeSet<String>) -> bool {
         let mut counts: BTreeMap<&str, u32> =
             members.iter().map(|name| (name.as_str(), 0)).collect();
         for (owner, _) in self.ranges.values() {
@@ -52,7 +52,7 @@ impl Owners {
     }
 
     /// Ranges whose owner is another than before.
-    pub(crate) fn moved_since(&self, before: &Self) -> usize {
+    pub fn moved_since(&self, before: &Self) -> usize {
         self.ranges
             .iter()
             .filter(|(range, (owner, _))| {

@@ -7,8 +7,8 @@
 use std::collections::VecDeque;
 use std::time::{Duration, Instant};
 
-/// Waits that are remembered: an hour of touching 50 probes a second would be twice as many, and the
-/// demo lasts minutes.
+/// Waits that are remembered: half an hour of touching 50 probes a second; what is measured lasts
+/// minutes.
 const REMEMBERED: usize = 100_000;
 
 /// A change on its way.
@@ -35,14 +35,15 @@ struct Wait {
 
 /// All probes.
 #[derive(Debug)]
-pub(crate) struct Probes {
+pub struct Probes {
     probes: Vec<Probe>,
     waits: VecDeque<Wait>,
     next: usize,
 }
 
 impl Probes {
-    pub(crate) fn new(count: usize) -> Self {
+    /// None touched yet.
+    pub fn new(count: usize) -> Self {
         Self {
             probes: vec![Probe::default(); count],
             waits: VecDeque::new(),
@@ -51,7 +52,7 @@ impl Probes {
     }
 
     /// The next probe to change, if any is not still waiting to be served.
-    pub(crate) fn touch(&mut self, now: Instant) -> Option<usize> {
+    pub fn touch(&mut self, now: Instant) -> Option<usize> {
         let count = self.probes.len();
         let index = (0..count)
             .map(|step| (self.next + step) % count)
@@ -65,7 +66,7 @@ impl Probes {
     }
 
     /// The server has taken the change. Its being served may have been seen before this answer.
-    pub(crate) fn accepted(&mut self, index: usize, generation: i64) {
+    pub fn accepted(&mut self, index: usize, generation: i64) {
         let probe = &mut self.probes[index];
         if let Some(touch) = &mut probe.touch {
             touch.generation = Some(generation);
@@ -76,12 +77,12 @@ impl Probes {
     }
 
     /// The server has not taken it: nobody can serve it.
-    pub(crate) fn refused(&mut self, index: usize) {
+    pub fn refused(&mut self, index: usize) {
         self.probes[index].touch = None;
     }
 
     /// The controller has reported this generation.
-    pub(crate) fn observed(&mut self, index: usize, generation: i64, now: Instant) {
+    pub fn observed(&mut self, index: usize, generation: i64, now: Instant) {
         let Some(probe) = self.probes.get_mut(index) else {
             return;
         };
@@ -111,7 +112,7 @@ impl Probes {
     }
 
     /// The longest wait that reaches into the time since `from`; those that still last included.
-    pub(crate) fn longest_since(&self, from: Instant, now: Instant) -> Duration {
+    pub fn longest_since(&self, from: Instant, now: Instant) -> Duration {
         let over = self
             .waits
             .iter()
@@ -121,7 +122,7 @@ impl Probes {
     }
 
     /// The longest wait that still lasts.
-    pub(crate) fn longest_lasting(&self, now: Instant) -> Duration {
+    pub fn longest_lasting(&self, now: Instant) -> Duration {
         self.lasting(now).max().unwrap_or_default()
     }
 
@@ -132,15 +133,20 @@ impl Probes {
     }
 
     /// Probes that have been served at least once.
-    pub(crate) fn ever_served(&self) -> usize {
+    pub fn ever_served(&self) -> usize {
         self.probes
             .iter()
             .filter(|probe| probe.observed > 0)
             .count()
     }
 
+    /// Whether there are none.
+    pub fn is_empty(&self) -> bool {
+        self.probes.is_empty()
+    }
+
     /// Probes.
-    pub(crate) fn len(&self) -> usize {
+    pub fn len(&self) -> usize {
         self.probes.len()
     }
 }

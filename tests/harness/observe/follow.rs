@@ -13,7 +13,7 @@ use serde::de::DeserializeOwned;
 const PAUSE: Duration = Duration::from_millis(500);
 
 /// What became of an object.
-pub(crate) enum Change<K> {
+pub enum Change<K> {
     /// It is there, new or changed.
     Seen(K),
     /// It is gone.
@@ -23,7 +23,7 @@ pub(crate) enum Change<K> {
 }
 
 /// Calls `each` for every change of the objects with these labels; never returns.
-pub(crate) async fn follow<K>(api: Api<K>, labels: String, mut each: impl FnMut(Change<K>))
+pub async fn follow<K>(api: Api<K>, labels: String, mut each: impl FnMut(Change<K>))
 where
     K: Resource + Clone + Debug + DeserializeOwned,
 {

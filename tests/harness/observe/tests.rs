@@ -1,0 +1,159 @@
+//! The books, fed by hand.
+
+use std::time::{Duration, Instant};
+
+use k8s_openapi::api::coordination::v1::Lease;
+use serde_json::json;
+
+use super::{Ledger, Owners, Probes};
+
+fn ms(count: u64) -> Duration {
+    Duration::from_millis(count)
+}
+
+#[test]
+fn a_probe_waits_from_its_touch_until_its_generation_is_reported() {
+    let start = Instant::now();
+    let mut probes = Probes::new(2);
+    assert_eq!(probes.touch(start), Some(0));
+    assert_eq!(probes.touch(start + ms(10)), Some(1));
+    assert_eq!(probes.touch(start + ms(20)), None, "all wait");
+    probes.accepted(0, 7);
+    probes.observed(0, 6, start + ms(100));
+    assert_eq!(
+        probes.longest_lasting(start + ms(150)),
+        ms(150),
+        "an older generation does not count"
+    );
+    probes.observed(0, 7, start + ms(200));
+    assert_eq!(probes.longest_since(start, start + ms(205)), ms(200));
+
+    // Served before the server's answer reached us: it counts from when it was seen.
+    probes.observed(1, 3, start + ms(40));
+    assert_eq!(probes.longest_lasting(start + ms(300)), ms(290));
+    probes.accepted(1, 3);
+    assert_eq!(probes.longest_lasting(start + ms(300)), ms(0));
+    assert_eq!(probes.ever_served(), 2);
+
+    // Windows: what ended before does not count, what reaches in counts whole, what lasts counts.
+    assert_eq!(
+        probes.longest_since(start + ms(201), start + ms(300)),
+        ms(0)
+    );
+    assert_eq!(
+        probes.longest_since(start + ms(190), start + ms(300)),
+        ms(200)
+    );
+    assert_eq!(probes.touch(start + ms(400)), Some(0));
+    assert_eq!(
+        probes.longest_since(start + ms(390), start + ms(1400)),
+        ms(1000)
+    );
+    probes.refused(0);
+    assert_eq!(
+        probes.longest_since(start + ms(390), start + ms(1400)),
+        ms(0)
+    );
+    assert_eq!(probes.touch(start + ms(1500)), Some(1), "in turn");
+}
+
+fn pod(uid: &str, set: &str, ready: bool) -> k8s_openapi::api::core::v1::Pod {
+    let status = if ready { "True" } else { "False" };
+    serde_json::from_value(json!({
+        "metadata": {"uid": uid, "ownerReferences": [
+            {"apiVersion": "apps/v1", "kind": "ReplicaSet", "name": set, "uid": set, "controller": true},
+        ]},
+        "status": {"conditions": [{"type": "Ready", "status": status}]},
+    }))
+    .unwrap()
+}
+
+fn replica_set(uid: &str, replicas: i32) -> k8s_openapi::api::apps::v1::ReplicaSet {
+    serde_json::from_value(json!({
+        "metadata": {"uid": uid},
+        "spec": {"replicas": replicas, "selector": {}},
+    }))
+    .unwrap()
+}
+
+#[test]
+fn pods_beyond_wanted_are_counted_even_when_they_are_gone_again() {
+    let mut ledger = Ledger::default();
+    ledger.replica_set(&replica_set("old", 2));
+    ledger.pod(&pod("a", "old", true));
+    ledger.pod(&pod("b", "old", false));
+    ledger.pod(&pod("b", "old", true));
+    assert_eq!(
+        (ledger.present(), ledger.ready(), ledger.beyond_wanted()),
+        (2, 2, 0)
+    );
+
+    // A rollout: the old one shrinks, the new one grows, and nothing is too much.
+    ledger.replica_set(&replica_set("old", 0));
+    ledger.pod_gone(&pod("a", "old", true));
+    ledger.pod_gone(&pod("b", "old", true));
+    ledger.replica_set(&replica_set("new", 2));
+    ledger.pod(&pod("c", "new", true));
+    ledger.pod(&pod("d", "new", false));
+    assert_eq!(
+        (ledger.present(), ledger.ready(), ledger.ever_created()),
+        (2, 1, 4)
+    );
+    assert_eq!(ledger.beyond_wanted(), 0);
+
+    // One too many, deleted at once, and one that no ReplicaSet has asked for.
+    ledger.pod_gone(&pod("e", "new", false));
+    assert_eq!(ledger.beyond_wanted(), 1);
+    ledger.pod(&pod("f", "nobody's", false));
+    assert_eq!(ledger.beyond_wanted(), 2);
+
+    ledger.pods_anew();
+    assert_eq!(
+        (
+            ledger.present(),
+            ledger.ever_created(),
+            ledger.beyond_wanted()
+        ),
+        (0, 6, 2)
+    );
+}
+
+fn lease(name: &str, holder: &str, epoch: i32) -> Lease {
+    serde_json::from_value(json!({
+        "metadata": {"name": name},
+        "spec": {"holderIdentity": holder, "leaseTransitions": epoch},
+    }))
+    .unwrap()
+}
+
+#[test]
+fn ranges_are_spread_when_every_one_has_a_live_owner_evenly() {
+    let members = |names: &[&str]| names.iter().map(|name| (*name).to_owned()).collect();
+    let mut owners = Owners::default();
+    for (range, holder) in [(0, "a_1"), (1, "b_2"), (2, "a_1")] {
+        owners.lease(
+            "manifold",
+            &lease(&format!("manifold-range-{range:03}"), holder, 1),
+        );
+    }
+    owners.lease("manifold", &lease("manifold-replica-a", "a_1", 0));
+    owners.lease("manifold", &lease("other-range-003", "c_1", 0));
+    assert!(owners.are_spread_over(3, &members(&["a", "b"])));
+    assert!(
+        !owners.are_spread_over(4, &members(&["a", "b"])),
+        "one range is nobody's"
+    );
+    assert!(
+        !owners.are_spread_over(3, &members(&["a"])),
+        "b is gone but owns one"
+    );
+    assert!(!owners.are_spread_over(3, &members(&[])));
+
+    let before = owners.clone();
+    owners.lease("manifold", &lease("manifold-range-002", "b_2", 2));
+    assert_eq!(owners.moved_since(&before), 1);
+    owners.lease("manifold", &lease("manifold-range-001", "", 2));
+    assert_eq!(owners.moved_since(&before), 2, "released is moved");
+    owners.lease_gone("manifold", &lease("manifold-range-000", "a_1", 1));
+    assert!(!owners.are_spread_over(3, &members(&["a", "b"])));
+}
