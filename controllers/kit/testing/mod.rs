@@ -1,9 +1,9 @@
 //! What controllers are tested with: a cluster in memory, builders for its objects, and the contract that every
 //! controller keeps.
 //!
-//! [`World`] holds objects at an instant and answers writes as the API server does ([`server`]), lets the rest of the
-//! cluster act ([`environment`]), and runs controllers until nothing is left to do ([`engine`]). [`contract`] runs them
-//! in many ways that must all come to the same rest.
+//! [`World`] holds objects at an instant, answers writes as the API server does (`server.rs`), lets the rest of the
+//! cluster act (`environment.rs`), and runs controllers until nothing is left to do (`engine.rs`). [`contract`] runs
+//! them in many ways that must all come to the same rest.
 
 use std::{collections::BTreeMap, sync::Arc};
 
