@@ -149,6 +149,30 @@ pub struct Rule {
     pub names: &'static [&'static str],
 }
 
+/// How a metric adds up.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub enum MetricKind {
+    /// Only grows; measured by how much. `_total` belongs to its name.
+    Counter,
+    /// The last value measured.
+    Gauge,
+    /// Values in buckets: the first bound, the factor from one to the next, and how many.
+    Histogram(f64, f64, u16),
+}
+
+/// One of upstream's metrics of a controller, named as upstream names it.
+#[derive(Clone, Debug, PartialEq)]
+pub struct MetricSpec {
+    /// The whole name.
+    pub name: &'static str,
+    /// How it adds up.
+    pub kind: MetricKind,
+    /// Names of its labels, in the order in which [`crate::Measure`] gives their values.
+    pub labels: &'static [&'static str],
+    /// One sentence.
+    pub help: &'static str,
+}
+
 /// What a controller is called and needs.
 #[derive(Clone, Debug)]
 pub struct Descriptor {
@@ -175,6 +199,11 @@ pub struct Descriptor {
     pub flags: Vec<Flag>,
     /// Its RBAC rules.
     pub rules: Vec<Rule>,
+    /// Its own metrics, besides those that every controller has.
+    pub metrics: Vec<MetricSpec>,
+    /// The prefix of a counter `_total` and a histogram `_duration_seconds` of its syncs by status code, where upstream
+    /// has such.
+    pub sync_metrics: Option<&'static str>,
     /// Where it differs from upstream: one sentence each, for controllers/README.md.
     pub differences: Vec<&'static str>,
 }
@@ -195,6 +224,8 @@ impl Descriptor {
             on_by_default: true,
             flags: Vec::new(),
             rules: Vec::new(),
+            metrics: Vec::new(),
+            sync_metrics: None,
             differences: Vec::new(),
         }
     }
@@ -285,6 +316,31 @@ impl Descriptor {
             verbs,
             names,
         });
+        self
+    }
+
+    /// A metric that its plans measure.
+    #[must_use]
+    pub fn metric(
+        mut self,
+        name: &'static str,
+        kind: MetricKind,
+        labels: &'static [&'static str],
+        help: &'static str,
+    ) -> Self {
+        self.metrics.push(MetricSpec {
+            name,
+            kind,
+            labels,
+            help,
+        });
+        self
+    }
+
+    /// Syncs are counted and timed by status code under this prefix.
+    #[must_use]
+    pub fn sync_metrics(mut self, prefix: &'static str) -> Self {
+        self.sync_metrics = Some(prefix);
         self
     }
 

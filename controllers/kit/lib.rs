@@ -23,11 +23,13 @@ pub mod testing;
 pub use controller::{
     Controller, DynController, Factory, Failure, Memory, Outcome, Refusal, Written,
 };
-pub use descriptor::{Descriptor, Flag, FlagDefault, FlagValue, Flags, Rule, Sharding};
+pub use descriptor::{
+    Descriptor, Flag, FlagDefault, FlagValue, Flags, MetricKind, MetricSpec, Rule, Sharding,
+};
 pub use key::Key;
 pub use plan::{
-    Action, Again, Announcement, Counted, Event, EventType, ObjectRef, Only, PatchKind, Plan,
-    Propagation, Verb,
+    Action, Again, Announcement, Counted, Event, EventType, Measure, ObjectRef, Only, PatchKind,
+    Plan, Propagation, Verb,
 };
 pub use seen::{Answer, Answers, Query, Reader, Seen};
 pub use watches::{Change, DynChange, Index, Subscription, Watches};

@@ -16,9 +16,22 @@ pub struct Plan {
     pub events: Vec<Event>,
     /// When the key is looked at again without any change.
     pub again: Again,
+    /// Values of the controller's metrics, recorded when every action has succeeded.
+    pub measures: Vec<Measure>,
     /// What was counted to decide on creations and deletions. After a takeover the node checks it against the API
     /// server before it applies the plan.
     pub counted: Vec<Counted>,
+}
+
+/// A value of one of the controller's metrics ([`crate::MetricSpec`]).
+#[derive(Clone, Debug, PartialEq)]
+pub struct Measure {
+    /// The metric's whole name.
+    pub name: &'static str,
+    /// Its labels' values, in the order of the declaration.
+    pub labels: Vec<Str>,
+    /// By how much a counter grows; the value of a gauge; one observation of a histogram.
+    pub value: f64,
 }
 
 /// When a key is looked at again without any change.
@@ -132,13 +145,25 @@ pub struct Action {
     pub announcement: Option<Box<Announcement>>,
 }
 
-/// Events that tell of an action's success or failure.
+/// Events and measures that tell of an action's success or failure.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct Announcement {
     /// Recorded when the action has succeeded.
     pub success: Option<Event>,
     /// Recorded when it has failed otherwise than by a conflict; the error's text is appended to the message.
     pub failure: Option<Event>,
+    /// Values of the controller's metrics, recorded when the action has succeeded.
+    pub measures: Vec<Measure>,
+    /// Values recorded when it has failed otherwise than by a conflict.
+    pub failure_measures: Vec<Measure>,
+}
+
+fn measure(name: &'static str, labels: &[&str], value: f64) -> Measure {
+    Measure {
+        name,
+        labels: labels.iter().map(|label| Str::interned(label)).collect(),
+        value,
+    }
 }
 
 /// An event's type.
@@ -273,6 +298,11 @@ impl Plan {
         }
     }
 
+    /// Measures something, if and when the plan has been carried out whole.
+    pub fn measure(&mut self, name: &'static str, labels: &[&str], value: f64) {
+        self.measures.push(measure(name, labels, value));
+    }
+
     /// Records an event.
     pub fn event(&mut self, event: Event) {
         self.events.push(event);
@@ -372,6 +402,29 @@ impl Action {
     /// Records an event when the action has failed; the error is appended to its message.
     pub fn announce_failure(&mut self, event: Event) -> &mut Self {
         self.announcement.get_or_insert_default().failure = Some(event);
+        self
+    }
+
+    /// Measures something when the action has succeeded.
+    pub fn measure(&mut self, name: &'static str, labels: &[&str], value: f64) -> &mut Self {
+        self.announcement
+            .get_or_insert_default()
+            .measures
+            .push(measure(name, labels, value));
+        self
+    }
+
+    /// Measures something when the action has failed otherwise than by a conflict.
+    pub fn measure_failure(
+        &mut self,
+        name: &'static str,
+        labels: &[&str],
+        value: f64,
+    ) -> &mut Self {
+        self.announcement
+            .get_or_insert_default()
+            .failure_measures
+            .push(measure(name, labels, value));
         self
     }
 
