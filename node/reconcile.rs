@@ -121,6 +121,9 @@ pub async fn reconcile(shared: Arc<Shared>, mut job: Job) -> Done {
         Next::Backoff { error: false, .. } => "conflict",
         Next::Stopped(_) => "stopped",
     });
+    if !matches!(outcome.next, Next::Stopped(_)) {
+        unit.metrics.synced(outcome.code, took);
+    }
     if let Next::Backoff { why, error: true } = &outcome.next {
         tracing::warn!(controller = unit.name(), key = %job.key, error = %why, "reconcile failed");
     }
@@ -147,6 +150,8 @@ struct Attempt {
     reported: bool,
     plan: Vec<String>,
     writes: u64,
+    /// As the API server would say it: upstream labels a few syncs by it.
+    code: u16,
 }
 
 impl Attempt {
@@ -158,6 +163,7 @@ impl Attempt {
             reported: false,
             plan: Vec::new(),
             writes: 0,
+            code: 200,
         }
     }
 }
@@ -293,6 +299,7 @@ fn settle(shared: &Shared, job: &Job, plan: &Plan, applied: &Applied, attempt: &
         .filter(|(action, failure)| !is_done(action, failure))
         .max_by_key(|(_, failure)| gravity(failure));
     if let Some((action, failure)) = failed {
+        attempt.code = code(failure);
         if matches!(failure, Failure::NamespaceTerminating(_)) {
             // Nothing can be made there; the deletion of the objects is what comes next, and it wakes the key.
             attempt.next = Next::Change;
@@ -332,6 +339,18 @@ fn gravity(failure: &Failure) -> u8 {
         Failure::Conflict(_) | Failure::AlreadyExists(_) | Failure::NotFound(_) => 1,
         Failure::NamespaceTerminating(_) => 3,
         _ => 2,
+    }
+}
+
+/// The status code that goes with a failure.
+fn code(failure: &Failure) -> u16 {
+    match failure {
+        Failure::Conflict(_) | Failure::AlreadyExists(_) => 409,
+        Failure::NotFound(_) => 404,
+        Failure::Forbidden(_) | Failure::NamespaceTerminating(_) => 403,
+        Failure::Invalid(_) => 422,
+        Failure::Timeout(_) => 504,
+        Failure::Other(_) | Failure::Skipped | Failure::Fenced => 500,
     }
 }
 

@@ -17,12 +17,7 @@ use kubernetes_proto::{
 use prost::Message as _;
 use tokio::time::Instant;
 
-use crate::{
-    Api, ApiError, Request, Status,
-    api,
-    cache::Slot,
-    store::Content,
-};
+use crate::{Api, ApiError, Request, Status, api, cache::Slot, store::Content};
 
 /// Figures of the watch loop.
 #[derive(Clone, Debug)]

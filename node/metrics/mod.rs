@@ -5,6 +5,7 @@
 //! shared on the way of an event. Label values come from fixed sets (controllers, resources, verbs, results, status
 //! codes), so the number of series is bounded by the program and not by the cluster.
 
+mod declared;
 mod exposition;
 mod histogram;
 mod process;
@@ -20,6 +21,8 @@ use std::{
     time::{Duration, Instant},
 };
 
+use controllers_kit::{Descriptor, Measure};
+use declared::Declared;
 use prometheus_client::{
     encoding::text::encode,
     metrics::{counter::Counter, family::Family, gauge::Gauge},
@@ -74,11 +77,6 @@ fn body_bytes() -> Histogram {
     ])
 }
 
-/// 1 ms to 16 s: upstream's bounds for the publisher of the root CA.
-fn publisher_seconds() -> Histogram {
-    Histogram::new(exponential(0.001, 2.0, 15))
-}
-
 /// 1 µs to 4 s: a plan takes microseconds, and one that takes seconds must be seen.
 fn plan_seconds() -> Histogram {
     Histogram::new(exponential(1e-6, 4.0, 12))
@@ -109,10 +107,6 @@ struct Families {
     response_bytes: Histograms<2>,
     limiter_seconds: Histograms<2>,
     request_retries: Counters<3>,
-
-    published: Counters<1>,
-    published_seconds: Histograms<1>,
-    job_deletion_seconds: Histogram,
 
     ranges_owned: Gauge<i64, AtomicI64>,
     epoch_changes: Counter,
@@ -168,6 +162,7 @@ pub struct Metrics {
     registry: Registry,
     slis: Registry,
     families: Families,
+    declared: Arc<Declared>,
     healthcheck: Gauges<2>,
     healthchecks: Counters<3>,
     queues: Mutex<BTreeMap<&'static str, Arc<QueueMetrics>>>,
@@ -180,10 +175,11 @@ impl fmt::Debug for Metrics {
 }
 
 impl Metrics {
-    /// All families, with nothing counted yet.
-    pub fn new() -> Arc<Self> {
+    /// All families, those that the controllers declare included, with nothing counted yet.
+    pub fn new(descriptors: &[Descriptor]) -> Arc<Self> {
         let mut on = Registering(Registry::default());
         let families = families(&mut on);
+        let declared = Arc::new(Declared::register(&mut on, descriptors));
         build_info(&mut on);
         on.0.register_collector(Box::new(process::Process));
 
@@ -206,6 +202,7 @@ impl Metrics {
             registry: on.0,
             slis: slis.0,
             families,
+            declared,
             healthcheck,
             healthchecks,
             queues: Mutex::default(),
@@ -258,6 +255,7 @@ impl Metrics {
             fence_refusals: families.fence_refusals.get_or_create_owned(&labels),
             reconciles: families.reconciles.clone(),
             writes: families.writes.clone(),
+            declared: Arc::clone(&self.declared),
         })
     }
 
@@ -307,22 +305,6 @@ impl Metrics {
     /// An Event was not sent: their queue was full or the server refused it.
     pub fn event_dropped(&self) {
         self.families.events_dropped.inc();
-    }
-
-    /// `root_ca_cert_publisher_*`: one namespace was looked at; `code` is 200, or the status of the write that failed, or
-    /// 500 where there was none.
-    pub fn root_ca_published(&self, code: u16, took: Duration) {
-        let labels = [("code", status_text(code))];
-        self.families.published.get_or_create(&labels).inc();
-        self.families
-            .published_seconds
-            .get_or_create(&labels)
-            .observe(seconds(took));
-    }
-
-    /// `ttl_after_finished_controller_*`: a Job was deleted this long after its time was over.
-    pub fn job_deleted(&self, after: Duration) {
-        self.families.job_deletion_seconds.observe(seconds(after));
     }
 
     /// One run of a health check; `kind` is `healthz`, `livez` or `readyz`.
@@ -431,21 +413,6 @@ fn families(on: &mut Registering) -> Families {
         request_retries: on.counters(
             "rest_client_request_retries",
             "Requests that were sent again, by status code, verb and host.",
-        ),
-
-        published: on.counters(
-            "root_ca_cert_publisher_sync",
-            "Namespaces that the publisher of the root CA has looked at, by status code.",
-        ),
-        published_seconds: on.histograms(
-            "root_ca_cert_publisher_sync_duration_seconds",
-            "How long the publisher of the root CA takes for a namespace, by status code.",
-            publisher_seconds,
-        ),
-        job_deletion_seconds: on.add(
-            "ttl_after_finished_controller_job_deletion_duration_seconds",
-            "How long after its time to live was over a Job was deleted.",
-            Histogram::new(exponential(0.1, 2.0, 14)),
         ),
 
         ranges_owned: on.add(
@@ -703,12 +670,23 @@ pub struct ControllerMetrics {
     fence_refusals: Counter,
     reconciles: Counters<2>,
     writes: Counters<4>,
+    declared: Arc<Declared>,
 }
 
 impl ControllerMetrics {
     /// A plan was made, or refused.
     pub fn planned(&self, took: Duration) {
         self.plan_seconds.observe(seconds(took));
+    }
+
+    /// A value of one of the controller's own metrics.
+    pub fn measure(&self, measure: &Measure) {
+        self.declared.measure(measure);
+    }
+
+    /// A sync has ended; `code` is 200, or the status of the write that failed, or 500 where there was none.
+    pub fn synced(&self, code: u16, took: Duration) {
+        self.declared.synced(self.name, code, took);
     }
 
     /// A plan panicked.
