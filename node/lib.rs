@@ -1,5 +1,8 @@
 //! The running manager: what the controllers decide is fetched, fenced and written here.
 
 pub mod args;
+pub mod components;
+pub mod credentials;
 pub mod metrics;
 pub mod options;
+pub mod telemetry;
