@@ -4,6 +4,7 @@ pub mod args;
 pub mod auth;
 pub mod components;
 pub mod credentials;
+pub mod http;
 pub mod metrics;
 pub mod options;
 pub mod telemetry;
