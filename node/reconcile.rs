@@ -19,7 +19,9 @@ use crate::{
     queue::Monotonic,
     server::Sender,
     shared::Shared,
+    telemetry,
 };
+use tracing::Instrument as _;
 
 /// Actions of a plan that `/debug/explain` shows.
 const EXPLAINED_ACTIONS_MAX: usize = 20;
@@ -108,7 +110,17 @@ pub async fn reconcile(shared: Arc<Shared>, mut job: Job) -> Done {
     unit.queue_metrics.started(job.waited);
     let start = Instant::now();
     let began = shared.clock.now();
-    let outcome = attempt(&shared, &mut job).await;
+    let key = job.key.clone();
+    let what = telemetry::Reconcile {
+        controller: unit.name(),
+        namespace: &key.namespace,
+        key: &key,
+        range: job.sender.gate.range,
+        epoch: job.sender.gate.epoch,
+        replica: &shared.replica,
+    };
+    let span = telemetry::reconcile_span(&what, job.link.as_deref());
+    let outcome = attempt(&shared, &mut job).instrument(span.clone()).await;
     let took = start.elapsed();
     unit.working.fetch_sub(1, Ordering::Relaxed);
     unit.reconciles.fetch_add(1, Ordering::Relaxed);
@@ -139,7 +151,7 @@ pub async fn reconcile(shared: Arc<Shared>, mut job: Job) -> Done {
         began,
         took,
         writes: outcome.writes,
-        trace: None,
+        trace: telemetry::traceparent(&span).map(Into::into),
     }
 }
 

@@ -1,44 +1,201 @@
 //! The whole process, from options to the end: what is started in which order, and how it is taken down.
 
-use std::{sync::Arc, time::Duration};
+use std::{
+    sync::{
+        Arc,
+        atomic::{AtomicBool, Ordering},
+    },
+    time::Duration,
+};
 
-use controllers_kit::Factory;
-use coordinator::{Config, Handle, Happening, RangeHost};
-use node_cache::{Api, Observe, Purpose};
+use controllers_kit::{Factory, FlagValue, Flags};
+use coordinator::{Config, Handle, RangeHost};
+use node_cache::{Api, Cache, Exchange, Observe, Purpose, State};
+use tokio::signal::unix::{Signal, SignalKind, signal};
+use tokio_util::sync::CancellationToken;
 
 use crate::{
     actors::host::LateFence,
     api_server::ApiServer,
+    auth::Auth,
+    components::{self, causes},
     credentials::Credentials,
-    metrics::{Direction, Metrics},
+    debug::Inside,
+    gate::Fence,
+    http::{self, Health, Kind},
+    metrics::{ClientMetrics, Metrics},
     node::{Node, Parts},
     options::{FleetOptions, Options, PeerTransport},
-    registry,
+    ownership, registry,
+    server::Server,
+    telemetry::Telemetry,
 };
 
 /// How often gauges that nobody pushes are looked at.
 const GAUGES: Duration = Duration::from_secs(1);
 /// How often it is looked whether all caches are complete.
-const READY_POLL: Duration = Duration::from_millis(20);
+const READY_POLL: Duration = Duration::from_millis(10);
+/// A certificate's PEM has lines of this length.
+const PEM_LINE: usize = 64;
 
 /// Why the process ends with an error: what, and the remedy, in one line.
 #[derive(Debug, thiserror::Error)]
 #[error("{0}")]
 pub struct Error(pub String);
 
-/// Says an error with all its causes in one line.
-fn chain(error: &dyn std::error::Error) -> Error {
-    let mut text = error.to_string();
-    let mut source = error.source();
-    while let Some(cause) = source {
-        let cause_text = cause.to_string();
-        if !text.contains(&cause_text) {
-            text.push_str(": ");
-            text.push_str(&cause_text);
-        }
-        source = cause.source();
+fn wrong(error: &(dyn std::error::Error + 'static)) -> Error {
+    Error(causes(error))
+}
+
+/// Runs until SIGTERM or SIGINT (then hands everything over first) or a fatal error. To be called within an actix
+/// system.
+///
+/// # Errors
+/// With one line that says what is wrong and what to do. Nothing is left half-started.
+pub async fn run(options: Options, telemetry: &Telemetry) -> Result<(), Error> {
+    let options = Arc::new(options);
+    if let Some(warning) = &options.warning {
+        tracing::warn!("{warning}");
     }
-    Error(text)
+    let mut signals = Signals::listen()?;
+
+    // Everything that can be wrong with files and flags comes before anything is started.
+    let config = components::config(
+        options.client.kubeconfig.as_deref(),
+        options.client.master.as_deref(),
+    )
+    .await
+    .map_err(|error| wrong(&error))?;
+    let flags = flags_with_root_ca(&options.flags, &config)?;
+    let metrics = Metrics::new(&registry::descriptors());
+    let apis = Apis::connect(&config, &metrics)?;
+    let port = http::Server::bind(&options.serving).map_err(|error| wrong(&error))?;
+
+    // The API server must answer; afterwards losing it never ends the process.
+    let client = apis.writes.kube();
+    components::wait_for_server(&client, &config.cluster_url.to_string())
+        .await
+        .map_err(|error| wrong(&error))?;
+    let auth = Auth::new(&options.authentication, &options.authorization)
+        .await
+        .map_err(|error| wrong(&error))?;
+
+    let credentials = options
+        .use_service_account_credentials
+        .then(|| Arc::new(Credentials::new(client)));
+    let fence = Arc::new(LateFence::default());
+    let node = Arc::new(Node::start(Parts {
+        replica: options.fleet.replica.clone(),
+        ranges: options.fleet.ranges,
+        controllers: enabled(&options),
+        flags,
+        watches: apis.watches.clone(),
+        server: Arc::new(ApiServer::new(
+            apis.writes.clone(),
+            apis.anonymous.clone(),
+            credentials,
+        )) as Arc<dyn Server>,
+        rate: (options.client.qps.unwrap_or(0.0), options.client.burst),
+        fence: Arc::clone(&fence) as Arc<dyn Fence>,
+        metrics: Arc::clone(&metrics),
+    }));
+
+    // The port answers before anything is owned: probes and people see how the start goes.
+    let health = Health::new(Arc::clone(&metrics));
+    let draining = Arc::new(AtomicBool::new(false));
+    check_node(&health, &node, &draining);
+    let inside = Inside::new(Arc::clone(&node.shared));
+    let stop = CancellationToken::new();
+    let sources = http::Sources {
+        metrics: Arc::clone(&metrics),
+        health: Arc::clone(&health),
+        options: Arc::clone(&options),
+        verbosity: Arc::clone(&telemetry.verbosity),
+        debug: Arc::clone(&inside) as Arc<dyn http::Debug>,
+        auth,
+    };
+    let serving = tokio::spawn(port.serve(sources, stop.clone()));
+    let looking = Arc::clone(&node);
+    actix::spawn(async move {
+        while !looking.look_if_ready() {
+            tokio::time::sleep(READY_POLL).await;
+        }
+    });
+
+    let result = own(
+        &options,
+        &config,
+        &node,
+        &fence,
+        &inside,
+        &health,
+        &draining,
+        &mut signals,
+    )
+    .await;
+    stop.cancel();
+    match serving.await {
+        Ok(Err(error)) => {
+            tracing::warn!(error = %causes(&error), "the secure port could not be served")
+        }
+        Ok(Ok(())) => {}
+        Err(error) => tracing::warn!(%error, "the secure port's task has panicked"),
+    }
+    result
+}
+
+/// Takes part in the fleet until the end.
+#[allow(clippy::too_many_arguments)] // The parts of one process, handed on once.
+async fn own(
+    options: &Options,
+    config: &kube::Config,
+    node: &Arc<Node>,
+    fence: &LateFence,
+    inside: &Inside,
+    health: &Arc<Health>,
+    draining: &AtomicBool,
+    signals: &mut Signals,
+) -> Result<(), Error> {
+    if options.fleet.peer_transport == PeerTransport::Off {
+        tracing::warn!(
+            "no --peer-tls-cert-file, --peer-tls-private-key-file and --peer-ca-file: ranges move to another replica \
+             only when this one has ended, and without their queues"
+        );
+    }
+    let leases = config.clone();
+    let clients = Arc::new(move || {
+        Api::connect(&leases, Purpose::Leases, None)
+            .expect("this configuration has connected before")
+            .kube()
+    });
+    let host = Arc::clone(&node.host) as Arc<dyn RangeHost>;
+    let starting = coordinator::start(coordinator_config(&options.fleet), host, clients);
+    let handle = tokio::select! {
+        handle = starting => handle.map_err(|error| wrong(&error))?,
+        () = signals.next() => return Ok(()),
+    };
+    fence.set(handle.fence());
+    inside.set(handle.clone());
+    check_fence(health, &handle);
+    actix::spawn(ownership::follow(
+        handle.clone(),
+        Arc::clone(&node.shared.metrics),
+    ));
+    actix::spawn(gauges(Arc::clone(node), handle.clone()));
+
+    tokio::select! {
+        fatal = handle.fatal() => return Err(wrong(&fatal)),
+        () = signals.next() => {}
+    }
+    draining.store(true, Ordering::Release);
+    tracing::info!("asked to end: handing over");
+    tokio::select! {
+        drained = handle.drain(options.controller_shutdown_timeout) => {
+            tracing::info!(released = drained.released, dropped = drained.dropped.len(), "handed over");
+        }
+        () = signals.next() => tracing::warn!("asked to end a second time: ending at once"),
+    }
+    Ok(())
 }
 
 /// The controllers that the options name.
@@ -47,6 +204,47 @@ fn enabled(options: &Options) -> Vec<Factory> {
         .into_iter()
         .filter(|factory| options.controllers.contains(&(factory.describe)().name))
         .collect()
+}
+
+/// Without `--root-ca-file` pods are given the authorities that this process itself knows the API server by.
+fn flags_with_root_ca(given: &Flags, config: &kube::Config) -> Result<Flags, Error> {
+    const FLAG: &str = "root-ca-file";
+    let mut flags = given.clone();
+    match given.file(FLAG) {
+        Some(pem) => {
+            let found = rustls_pemfile::certs(&mut &*pem)
+                .filter_map(Result::ok)
+                .count();
+            if found == 0 {
+                return Err(Error(format!(
+                    "--{FLAG}: no certificate in it: give a PEM file with the API server's authorities"
+                )));
+            }
+        }
+        None => {
+            let authorities: String = config
+                .root_cert
+                .iter()
+                .flatten()
+                .map(|der| pem(der))
+                .collect();
+            flags.set(FLAG, FlagValue::File(Some(authorities.into_bytes())));
+        }
+    }
+    Ok(flags)
+}
+
+fn pem(der: &[u8]) -> String {
+    use base64::Engine as _;
+    let text = base64::engine::general_purpose::STANDARD.encode(der);
+    let lines: Vec<&str> = (0..text.len())
+        .step_by(PEM_LINE)
+        .map(|start| &text[start..text.len().min(start + PEM_LINE)])
+        .collect();
+    format!(
+        "-----BEGIN CERTIFICATE-----\n{}\n-----END CERTIFICATE-----\n",
+        lines.join("\n")
+    )
 }
 
 fn coordinator_config(fleet: &FleetOptions) -> Config {
@@ -89,85 +287,125 @@ fn coordinator_config(fleet: &FleetOptions) -> Config {
     config
 }
 
-/// Follows what happens to ownership: one log line and the metrics for each.
-async fn follow(handle: Handle, metrics: Arc<Metrics>) {
-    let mut happenings = handle.happenings();
-    loop {
-        match happenings.recv().await {
-            Ok(happening) => tell(&happening, &metrics),
-            Err(tokio::sync::broadcast::error::RecvError::Lagged(missed)) => {
-                tracing::warn!(
-                    missed,
-                    "too many changes of ownership at once to tell of each"
-                );
-            }
-            Err(tokio::sync::broadcast::error::RecvError::Closed) => return,
-        }
+/// The connections to the API server, watches apart from writes.
+struct Apis {
+    writes: Api,
+    anonymous: Api,
+    watches: Api,
+}
+
+impl Apis {
+    fn connect(config: &kube::Config, metrics: &Metrics) -> Result<Self, Error> {
+        let host = config
+            .cluster_url
+            .authority()
+            .map_or_else(String::new, ToString::to_string);
+        let observe: Arc<dyn Observe> = Arc::new(Observed(metrics.client(&host)));
+        let connect = |purpose| {
+            Api::connect(config, purpose, Some(Arc::clone(&observe))).map_err(|error| wrong(&error))
+        };
+        Ok(Self {
+            writes: connect(Purpose::Writes)?,
+            watches: connect(Purpose::Watches)?,
+            anonymous: Api::connect_anonymous(config, Purpose::Writes, Some(Arc::clone(&observe)))
+                .map_err(|error| wrong(&error))?,
+        })
     }
 }
 
-fn tell(happening: &Happening, metrics: &Metrics) {
-    match happening {
-        Happening::Joined { incarnation } => tracing::info!(%incarnation, "joined the fleet"),
-        Happening::Fenced => {
-            tracing::warn!(
-                "the own Lease could not be renewed in time: nothing is written until it is"
-            );
-        }
-        Happening::Reopened { closed } => {
-            tracing::info!(?closed, "the own Lease is renewed: writing again")
-        }
-        Happening::SelfEvicted {
-            incarnation,
-            ranges,
-        } => tracing::warn!(
-            %incarnation,
-            ranges = ranges.len(),
-            "this replica was evicted or its Lease deleted; it comes back with nothing"
-        ),
-        Happening::Evicted { holder, silent } => {
-            tracing::warn!(replica = ?holder, ?silent, "evicted a replica that has not renewed");
-            metrics.taken_over(*silent);
-        }
-        Happening::TookOver { range, epoch, from } => {
-            tracing::info!(range, epoch, from = ?from, "took a range over");
-        }
-        Happening::Received { range, epoch, from } => {
-            tracing::debug!(range, epoch, ?from, "received a range");
-        }
-        Happening::HandedOver {
-            range,
-            epoch,
-            to,
-            took,
-        } => {
-            tracing::debug!(range, epoch, ?to, ?took, "handed a range over");
-            metrics.handed_off(Direction::Out, *took);
-        }
-        Happening::HandoffFailed { range, to, why } => {
-            tracing::warn!(
-                range,
-                ?to,
-                why,
-                "a handoff did not happen; the range goes on here"
-            );
-        }
-        Happening::Deprived { range, epoch, by } => {
-            tracing::warn!(
-                range,
-                epoch,
-                ?by,
-                "a range Lease names another without a handoff; it is dropped here"
-            );
-        }
-        Happening::Dropped { ranges } => tracing::warn!(
-            ranges = ranges.len(),
-            "the time to leave was over; what could not be handed over is left to the others"
-        ),
+/// Counts requests under upstream's names.
+struct Observed(Arc<ClientMetrics>);
+
+impl Observe for Observed {
+    fn observe(&self, exchange: &Exchange<'_>) {
+        let verb = match exchange.method {
+            "GET" => "GET",
+            "POST" => "POST",
+            "PUT" => "PUT",
+            "PATCH" => "PATCH",
+            "DELETE" => "DELETE",
+            _ => "OTHER",
+        };
+        self.0.answered(
+            verb,
+            exchange.code,
+            exchange.duration,
+            exchange.request_bytes as u64,
+            (exchange.response_bytes > 0).then_some(exchange.response_bytes as u64),
+        );
     }
+}
+
+/// What `/healthz`, `/livez` and `/readyz` say of the caches and controllers.
+fn check_node(health: &Health, node: &Arc<Node>, draining: &Arc<AtomicBool>) {
+    // As upstream: one check a controller, always passed; a controller's trouble is its own.
+    for unit in &node.shared.units {
+        health.register(unit.name(), Box::new(|| Ok(())), &[Kind::Healthz]);
+    }
+    health.register(
+        "ping",
+        Box::new(|| Ok(())),
+        &[Kind::Healthz, Kind::Livez, Kind::Readyz],
+    );
+    let leaving = Arc::clone(draining);
+    let shutdown = move || match leaving.load(Ordering::Acquire) {
+        true => Err("asked to end: ranges are being handed over".to_owned()),
+        false => Ok(()),
+    };
+    health.register("shutdown", Box::new(shutdown), &[Kind::Readyz]);
+    for resource in node.cache.resources() {
+        let cache = Arc::clone(&node.cache);
+        let check = move || caches(&cache, resource);
+        health.register(
+            format!("watch-{}", resource.id()),
+            Box::new(check),
+            &[Kind::Readyz],
+        );
+    }
+}
+
+fn caches(cache: &Cache, resource: &'static controllers_kit::Resource) -> Result<(), String> {
+    let Some(stats) = cache.stats(resource) else {
+        return Ok(());
+    };
+    match stats.state {
+        State::Blocked { verb, reason } => {
+            Err(format!("{verb} {} is refused: {reason}", resource.id()))
+        }
+        _ if stats.listed => Ok(()),
+        _ => Err(match stats.trouble {
+            Some(trouble) => format!("{} are not listed yet: {trouble}", resource.id()),
+            None => format!("{} are not listed yet", resource.id()),
+        }),
+    }
+}
+
+/// What they say of ownership: a fenced replica is told from a broken one.
+fn check_fence(health: &Health, handle: &Handle) {
+    let fenced = handle.clone();
+    let fence = move || match fenced.fence().remaining().is_zero() {
+        true => Err(
+            "fenced: the own Lease was not renewed in time; nothing is written until it is"
+                .to_owned(),
+        ),
+        false => Ok(()),
+    };
+    health.register("fence", Box::new(fence), &[Kind::Readyz]);
+    let member = handle.clone();
+    let membership = move || {
+        let view = member.view();
+        let own = view.members.iter().find(|one| one.name == view.replica);
+        match own {
+            Some(own) if own.ready => Ok(()),
+            Some(_) => Err("not ready to own ranges: caches are not complete".to_owned()),
+            None => Err("not a member of the fleet: no replica Lease".to_owned()),
+        }
+    };
+    health.register("membership", Box::new(membership), &[Kind::Readyz]);
 }
 
 async fn gauges(node: Arc<Node>, handle: Handle) {
+    let mut errors = std::collections::HashMap::new();
     let mut tick = tokio::time::interval(GAUGES);
     loop {
         tick.tick().await;
@@ -180,85 +418,36 @@ async fn gauges(node: Arc<Node>, handle: Handle) {
             if let Some(age) = stats.age {
                 cache.lag(age);
             }
+            let known: &mut u64 = errors.entry(resource.id()).or_default();
+            for _ in *known..stats.decode_errors {
+                cache.decode_error();
+            }
+            *known = stats.decode_errors;
         }
     }
 }
 
-/// Runs until SIGTERM, SIGINT or a fatal error. To be called within an actix system.
-///
-/// # Errors
-/// With one line that says what is wrong and what to do.
-pub async fn run(options: Options, config: kube::Config) -> Result<(), Error> {
-    let metrics = Metrics::new(&registry::descriptors());
-    let observe: Option<Arc<dyn Observe>> = None;
-    let connect =
-        |purpose| Api::connect(&config, purpose, observe.clone()).map_err(|error| chain(&error));
-    let writes = connect(Purpose::Writes)?;
-    let watches = connect(Purpose::Watches)?;
-    connect(Purpose::Leases)?;
-    let anonymous = Api::connect_anonymous(&config, Purpose::Writes, observe.clone())
-        .map_err(|error| chain(&error))?;
-    let fence = Arc::new(LateFence::default());
-    let node = Arc::new(Node::start(Parts {
-        replica: options.fleet.replica.clone(),
-        ranges: options.fleet.ranges,
-        controllers: enabled(&options),
-        flags: options.flags.clone(),
-        watches,
-        server: Arc::new(ApiServer::new(writes, anonymous, Arc::new(Credentials))),
-        rate: (options.client.qps.unwrap_or(0.0), options.client.burst),
-        fence: Arc::clone(&fence) as Arc<dyn crate::gate::Fence>,
-        metrics: Arc::clone(&metrics),
-    }));
-
-    let leases = config.clone();
-    let clients = Arc::new(move || {
-        Api::connect(&leases, Purpose::Leases, None)
-            .expect("the same configuration connected before")
-            .kube()
-    });
-    let host = Arc::clone(&node.host) as Arc<dyn RangeHost>;
-    let handle = coordinator::start(coordinator_config(&options.fleet), host, clients)
-        .await
-        .map_err(|error| chain(&error))?;
-    fence.set(handle.fence());
-    actix::spawn(follow(handle.clone(), Arc::clone(&metrics)));
-    actix::spawn(gauges(Arc::clone(&node), handle.clone()));
-    let looking = Arc::clone(&node);
-    actix::spawn(async move {
-        while !looking.look_if_ready() {
-            tokio::time::sleep(READY_POLL).await;
-        }
-    });
-
-    let ended = tokio::select! {
-        fatal = handle.fatal() => Err(chain(&fatal)),
-        () = signalled() => Ok(()),
-    };
-    if ended.is_ok() {
-        tracing::info!("asked to end: handing over");
-        let drained = handle.drain(options.controller_shutdown_timeout).await;
-        tracing::info!(
-            released = drained.released,
-            dropped = drained.dropped.len(),
-            "handed over"
-        );
-    }
-    ended
+/// SIGTERM and SIGINT.
+struct Signals {
+    terminate: Signal,
+    interrupt: Signal,
 }
 
-/// SIGTERM or SIGINT.
-async fn signalled() {
-    use tokio::signal::unix::{SignalKind, signal};
-    let (Ok(mut term), Ok(mut int)) = (
-        signal(SignalKind::terminate()),
-        signal(SignalKind::interrupt()),
-    ) else {
-        tracing::error!("signals can't be listened to; the process ends only by being killed");
-        return std::future::pending().await;
-    };
-    tokio::select! {
-        _ = term.recv() => {}
-        _ = int.recv() => {}
+impl Signals {
+    fn listen() -> Result<Self, Error> {
+        let listen = |kind| {
+            signal(kind).map_err(|error| Error(format!("signals can't be listened to: {error}")))
+        };
+        Ok(Self {
+            terminate: listen(SignalKind::terminate())?,
+            interrupt: listen(SignalKind::interrupt())?,
+        })
+    }
+
+    async fn next(&mut self) {
+        tokio::select! {
+            _ = self.terminate.recv() => {}
+            _ = self.interrupt.recv() => {}
+        }
     }
 }

@@ -342,6 +342,7 @@ fn process(sim: &Arc<Sim>, replica: &str) -> (Arc<Shared>, Arc<Door>) {
         metrics,
         fence: Arc::clone(&door) as Arc<dyn Fence>,
         units: vec![unit],
+        writes: Default::default(),
         table: (0..RANGES).map(|_| ArcSwapOption::empty()).collect(),
     });
     (shared, door)

@@ -325,24 +325,29 @@ impl Metrics {
 
     /// `/metrics`, in the Prometheus text format; see [`CONTENT_TYPE`].
     pub fn encode(&self) -> String {
+        self.encode_without(&[])
+    }
+
+    /// The same, with some families left out (`--disabled-metrics`).
+    pub fn encode_without(&self, disabled: &[String]) -> String {
         let now = Instant::now();
         let queues = self.queues.lock().unwrap_or_else(PoisonError::into_inner);
         queues.values().for_each(|queue| queue.look(now));
         drop(queues);
-        text(&self.registry)
+        text(&self.registry, disabled)
     }
 
     /// `/metrics/slis`.
     pub fn encode_slis(&self) -> String {
-        text(&self.slis)
+        text(&self.slis, &[])
     }
 }
 
-fn text(registry: &Registry) -> String {
+fn text(registry: &Registry, disabled: &[String]) -> String {
     let mut open = String::new();
     // The only error is that of the writer, and a String has none.
     let _ = encode(&mut open, registry);
-    exposition::classic(&open)
+    exposition::classic(&open, disabled)
 }
 
 /// A status code as a label, without an allocation for the usual ones.
