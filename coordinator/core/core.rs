@@ -1042,6 +1042,10 @@ impl Core {
 
     fn hand_over(&mut self, now: Time, placed: Option<&[u16]>, out: &mut Vec<Effect>) {
         let (Some(placed), Some(ring)) = (placed, &self.ring) else { return };
+        // Without a Lease of our own in the view something is wrong, and the renewal will say what.
+        if self.drain_until.is_none() && !ring.members().contains(&self.config.name) {
+            return;
+        }
         self.put_off.retain(|_, until| *until > now);
         self.shunned.retain(|_, until| *until > now);
         let moving = self.held.values().filter(|held| held.phase != Phase::Serving).count();
