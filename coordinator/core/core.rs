@@ -1209,6 +1209,12 @@ impl Core {
         self.ranges.get(&range)
     }
 
+    /// As if this replica had claimed the range under this epoch and waited for the answer.
+    #[cfg(test)]
+    pub(crate) fn seed_claim(&mut self, range: RangeId, epoch: Epoch) {
+        self.claims.insert(range, Claim { epoch, version: None, from: None, retry_at: None });
+    }
+
     /// Whether everything was handed over or dropped and the own Lease is on its way out.
     pub fn has_left(&self) -> bool {
         self.left
