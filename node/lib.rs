@@ -7,4 +7,5 @@ pub mod credentials;
 pub mod http;
 pub mod metrics;
 pub mod options;
+pub mod serving;
 pub mod telemetry;
