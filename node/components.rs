@@ -57,6 +57,10 @@ pub enum Error {
 
 /// The whole chain of causes in one line.
 pub fn causes(error: &(dyn std::error::Error + 'static)) -> String {
+    // The library's text repeats the whole Status.
+    if let Some(kube::Error::Api(status)) = error.downcast_ref() {
+        return status.message.replace('\n', " ");
+    }
     let mut text = error.to_string();
     let mut cause = error.source();
     while let Some(next) = cause {

@@ -195,3 +195,169 @@ impl Credentials {
         }
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use std::sync::{
+        Mutex as StdMutex,
+        atomic::{AtomicBool, AtomicUsize, Ordering},
+    };
+
+    use http::{Method, Request, Response, StatusCode};
+    use http_body_util::Full;
+    use kube::client::Body;
+    use serde_json::{Value, json};
+
+    use super::*;
+
+    /// An API server that gives tokens to accounts it has.
+    #[derive(Clone, Default)]
+    struct Server {
+        log: Arc<StdMutex<Vec<String>>>,
+        exists: Arc<AtomicBool>,
+        broken: Arc<AtomicBool>,
+        given: Arc<AtomicUsize>,
+        life_seconds: i64,
+    }
+
+    impl Server {
+        fn answer(&self, request: &Request<Body>) -> (StatusCode, Value) {
+            let (method, path) = (request.method(), request.uri().path());
+            self.log.lock().unwrap().push(format!("{method} {path}"));
+            let status = |code: u16, reason: &str| {
+                let body = json!({"kind": "Status", "apiVersion": "v1", "metadata": {}, "status": "Failure",
+                    "message": format!("it is {reason}"), "reason": reason, "code": code});
+                (StatusCode::from_u16(code).unwrap(), body)
+            };
+            let of_token = path.ends_with("/token");
+            if self.broken.load(Ordering::Relaxed) {
+                return status(403, "Forbidden");
+            }
+            if method == Method::POST && !of_token {
+                self.exists.store(true, Ordering::Relaxed);
+                return (
+                    StatusCode::CREATED,
+                    json!({"kind": "ServiceAccount", "apiVersion": "v1", "metadata": {"name": "a"}}),
+                );
+            }
+            if !self.exists.load(Ordering::Relaxed) {
+                return status(404, "NotFound");
+            }
+            let number = self.given.fetch_add(1, Ordering::Relaxed);
+            let ends = jiff::Timestamp::now() + jiff::SignedDuration::from_secs(self.life_seconds);
+            let body = json!({
+                "kind": "TokenRequest", "apiVersion": "authentication.k8s.io/v1", "metadata": {},
+                "spec": {"audiences": []},
+                "status": {"token": format!("t{number}"), "expirationTimestamp": ends.to_string()},
+            });
+            (StatusCode::CREATED, body)
+        }
+
+        fn credentials(&self) -> Credentials {
+            let server = self.clone();
+            let service = tower::service_fn(move |request: Request<Body>| {
+                let (code, body) = server.answer(&request);
+                async move {
+                    let body = Full::new(bytes::Bytes::from(body.to_string()));
+                    Ok::<_, std::convert::Infallible>(
+                        Response::builder().status(code).body(body).unwrap(),
+                    )
+                }
+            });
+            Credentials::new(Client::new(service, "default"))
+        }
+
+        fn log(&self) -> Vec<String> {
+            std::mem::take(&mut self.log.lock().unwrap())
+        }
+    }
+
+    const ACCOUNTS: &str = "/api/v1/namespaces/kube-system/serviceaccounts";
+
+    #[tokio::test]
+    async fn an_account_that_is_absent_is_made_and_its_token_asked_for_once() {
+        let server = Server {
+            life_seconds: 3600,
+            ..Server::default()
+        };
+        let credentials = Arc::new(server.credentials());
+        let callers: Vec<_> = (0..8)
+            .map(|_| {
+                let credentials = credentials.clone();
+                tokio::spawn(async move {
+                    credentials
+                        .authorization("deployment-controller")
+                        .await
+                        .unwrap()
+                })
+            })
+            .collect();
+        for caller in callers {
+            let header = caller.await.unwrap();
+            assert_eq!(header, "Bearer t0");
+            assert!(header.is_sensitive() && !format!("{header:?} {credentials:?}").contains("t0"));
+        }
+        let token = format!("POST {ACCOUNTS}/deployment-controller/token");
+        assert_eq!(
+            server.log(),
+            [token.clone(), format!("POST {ACCOUNTS}"), token.clone()]
+        );
+        credentials.refused("deployment-controller").await;
+        assert_eq!(
+            credentials
+                .authorization("deployment-controller")
+                .await
+                .unwrap(),
+            "Bearer t1"
+        );
+        assert_eq!(server.log(), [token]);
+    }
+
+    #[tokio::test]
+    async fn a_token_is_renewed_before_its_end_and_used_while_renewal_fails() {
+        let server = Server {
+            life_seconds: 3600,
+            ..Server::default()
+        };
+        server.exists.store(true, Ordering::Relaxed);
+        let credentials = server.credentials();
+        assert_eq!(credentials.authorization("a").await.unwrap(), "Bearer t0");
+        let held = credentials.accounts.lock().unwrap()["a"].clone();
+        let age = async |by: Duration| {
+            let mut held = held.lock().await;
+            let token = held.token.as_mut().unwrap();
+            token.renewed_at -= by;
+            token.ends_at -= by;
+            held.failed = None;
+        };
+        age(Duration::from_secs(2870)).await;
+        assert_eq!(
+            credentials.authorization("a").await.unwrap(),
+            "Bearer t0",
+            "before 80 %"
+        );
+        age(Duration::from_secs(20)).await;
+        server.broken.store(true, Ordering::Relaxed);
+        assert_eq!(
+            credentials.authorization("a").await.unwrap(),
+            "Bearer t0",
+            "past 80 %, renewal fails"
+        );
+        server.log();
+        assert_eq!(credentials.authorization("a").await.unwrap(), "Bearer t0");
+        assert_eq!(server.log(), [""; 0], "the server rests after a failure");
+        age(Duration::from_secs(720)).await;
+        let why = credentials
+            .authorization("a")
+            .await
+            .unwrap_err()
+            .to_string();
+        assert_eq!(
+            why,
+            "no token for service account kube-system/a: it is Forbidden"
+        );
+        age(Duration::ZERO).await;
+        server.broken.store(false, Ordering::Relaxed);
+        assert_eq!(credentials.authorization("a").await.unwrap(), "Bearer t1");
+    }
+}

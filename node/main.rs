@@ -15,7 +15,7 @@ fn main() -> ExitCode {
     match start() {
         Ok(()) => ExitCode::SUCCESS,
         Err(why) => {
-            eprintln!("manifold: {why}");
+            eprintln!("manifold: {}", why.replace('\n', " "));
             ExitCode::FAILURE
         }
     }
@@ -24,10 +24,10 @@ fn main() -> ExitCode {
 fn start() -> Result<(), String> {
     let descriptors = registry::descriptors();
     let parsed = args::parse(args::flags(&descriptors), std::env::args().skip(1));
-    let values = match parsed.map_err(|error| error.to_string())? {
+    let values = match parsed.map_err(|error| format!("{error}: see manifold --help"))? {
         Parsed::Run(values) => values,
         Parsed::Print(text) => {
-            println!("{text}");
+            print!("{text}");
             return Ok(());
         }
     };

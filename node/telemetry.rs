@@ -35,6 +35,9 @@ use crate::options::LoggingOptions;
 /// The target of spans that are made for traces and not for logs.
 const TRACE_TARGET: &str = "manifold::trace";
 
+/// Below this verbosity the API client's own messages are left out.
+const QUIET_CLIENT_BELOW: i64 = 4;
+
 static TRACING: AtomicBool = AtomicBool::new(false);
 
 /// How verbose logs are; `/debug/flags/v` changes it.
@@ -85,6 +88,10 @@ impl Verbosity {
             stem.is_some_and(|stem| like(pattern, stem)) || like(pattern, metadata.target())
         });
         let level = of_module.map_or_else(|| self.level(), |(_, level)| *level);
+        // The client library logs each failed request as an error; the caller tells what it means.
+        if level < QUIET_CLIENT_BELOW && metadata.target().starts_with("kube_client") {
+            return false;
+        }
         *metadata.level() <= shown(level, is_ours(metadata.target()))
     }
 }

@@ -505,11 +505,10 @@ pub fn version() -> String {
 /// `--version=raw`.
 pub fn version_raw() -> String {
     format!(
-        "version.Info{{Major:\"1\", Minor:\"36\", GitVersion:{:?}, Manifold:{:?}, Compiler:\"rustc\", Platform:\"{}/{}\"}}\n",
+        "version.Info{{Major:\"1\", Minor:\"36\", GitVersion:{:?}, Manifold:{:?}, Compiler:\"rustc\", Platform:{:?}}}\n",
         crate::metrics::GIT_VERSION,
         env!("CARGO_PKG_VERSION"),
-        std::env::consts::OS,
-        std::env::consts::ARCH,
+        crate::metrics::platform(),
     )
 }
 

@@ -17,7 +17,7 @@ use rustls::pki_types::CertificateDer;
 use cache::Cache;
 pub use reviews::ServerReviews;
 pub use trust::Error;
-use trust::{Proxy, Trust, Trusted};
+use trust::{Proxy, Trusted};
 
 use crate::options::{AuthenticationOptions, AuthorizationOptions};
 
@@ -342,4 +342,4 @@ fn bearer(headers: &HeaderMap) -> Option<&str> {
 }
 
 #[cfg(test)]
-mod tests;
+pub(crate) mod tests;

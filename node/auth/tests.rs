@@ -8,7 +8,7 @@ use rcgen::{
 };
 use serde_json::json;
 
-use super::*;
+use super::{trust::Trust, *};
 use crate::{
     args::tests::values,
     options::{Options, Surroundings},
@@ -138,6 +138,11 @@ fn bed(broken: bool) -> Bed {
         asked,
         seen,
     }
+}
+
+/// For tests of what lies behind: the token `good` may do all.
+pub(crate) fn auth() -> Arc<Auth> {
+    Arc::new(bed(false).auth)
 }
 
 async fn check(

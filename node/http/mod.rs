@@ -29,7 +29,8 @@ use hyper_util::{
     server::conn::auto,
 };
 use rustls::pki_types::CertificateDer;
-use serde_json::{Value, json};
+use serde::Serialize;
+use serde_json::Value;
 use tokio::{
     net::{TcpListener, TcpSocket, TcpStream},
     sync::{OwnedSemaphorePermit, Semaphore},
@@ -397,30 +398,42 @@ fn wants_pretty(request: &Request) -> bool {
         .any(|start| agent.starts_with(start))
 }
 
+/// The API's Status, its fields in upstream's order.
+#[derive(Serialize)]
+#[serde(rename_all = "camelCase")]
+struct Status<'a> {
+    kind: &'a str,
+    api_version: &'a str,
+    metadata: Nothing,
+    status: &'a str,
+    message: &'a str,
+    reason: &'a str,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    details: Option<Nothing>,
+    code: u16,
+}
+
+#[derive(Serialize)]
+struct Nothing {}
+
 fn refusal(refused: Refused, path: &str, pretty: bool) -> Response {
     let status = |code: StatusCode, reason: &str, message: &str, details: bool| {
-        let mut object = json!({
-            "kind": "Status",
-            "apiVersion": "v1",
-            "metadata": {},
-            "status": "Failure",
-            "message": message,
-            "reason": reason,
-            "code": code.as_u16(),
-        });
-        if details {
-            object["details"] = json!({});
-        }
+        let object = Status {
+            kind: "Status",
+            api_version: "v1",
+            metadata: Nothing {},
+            status: "Failure",
+            message,
+            reason,
+            details: details.then_some(Nothing {}),
+            code: code.as_u16(),
+        };
         let text = match pretty {
             true => serde_json::to_string_pretty(&object),
             false => serde_json::to_string(&object).map(|text| text + "\n"),
         };
-        (
-            code,
-            [(header::CONTENT_TYPE, "application/json")],
-            text.unwrap_or_default(),
-        )
-            .into_response()
+        let kind = [(header::CONTENT_TYPE, "application/json")];
+        (code, kind, text.unwrap_or_default()).into_response()
     };
     match refused {
         Refused::Unauthorized(why) => {

@@ -487,7 +487,6 @@ fn build_info(on: &mut Registering) {
         "kubernetes_build_info",
         "Always 1; the labels tell what was built and for which platform.",
     );
-    let platform = format!("{}/{}", std::env::consts::OS, std::env::consts::ARCH);
     info.get_or_create(&[
         ("build_date", "".into()),
         ("compiler", "rustc".into()),
@@ -497,9 +496,19 @@ fn build_info(on: &mut Registering) {
         ("go_version", "".into()),
         ("major", "1".into()),
         ("minor", "36".into()),
-        ("platform", platform.into()),
+        ("platform", platform().into()),
     ])
     .set(1);
+}
+
+/// Operating system and architecture, called as upstream calls them.
+pub fn platform() -> String {
+    let architecture = match std::env::consts::ARCH {
+        "x86_64" => "amd64",
+        "aarch64" => "arm64",
+        other => other,
+    };
+    format!("{}/{architecture}", std::env::consts::OS)
 }
 
 /// Which way a range goes in a handoff.
