@@ -364,8 +364,10 @@ fn the_end_of_a_pod_wakes_only_a_deployment_that_recreates() {
 
 #[test]
 fn several_active_replica_sets_share_a_change_of_size_in_proportion() {
-    // Sizes the oldest first, the new one last; its size before and after is none where there is none.
-    let cases: Vec<(&str, i32, i32, &str, &str, Vec<i32>, Option<i32>, Vec<i32>)> = vec![
+    // Who: sizes of the Deployment before and after, its surge before and after; sizes of the ReplicaSets before (the
+    // old ones, the new one) and after.
+    type Case = (&'static str, i32, i32, &'static str, &'static str, Vec<i32>, Option<i32>, Vec<i32>);
+    let cases: Vec<Case> = vec![
         (
             "one active, up",
             10,
@@ -1084,12 +1086,12 @@ fn kubectl_rollout_pause_stops_the_rollout_and_resume_goes_on() {
     );
     // Scaling goes on while it is paused.
     world.change("web", |web: &mut Deployment| {
-        web.spec.as_mut().unwrap().replicas = Some(3)
+        web.spec.as_mut().unwrap().replicas = Some(3);
     });
     world.settle_for(60, REGISTRY);
     assert_eq!(world.all::<Pod>().len(), 3);
     world.change("web", |web: &mut Deployment| {
-        web.spec.as_mut().unwrap().paused = false
+        web.spec.as_mut().unwrap().paused = false;
     });
     let plan = world.plan::<Deployments>("web");
     // The creation of the ReplicaSet is news that comes after the resumption in the same plan.
@@ -1731,7 +1733,7 @@ fn a_replica_set_that_is_not_selected_any_more_is_let_go() {
 #[test]
 fn a_foreign_replica_set_of_the_same_name_makes_the_deployment_count_a_collision() {
     let web = deployment("web");
-    let mut world = world().with(web.clone());
+    let mut world = world().with(web);
     let name = world
         .plan::<Deployments>("web")
         .actions()
