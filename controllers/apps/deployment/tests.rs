@@ -252,6 +252,64 @@ fn the_oldest_shrinks_first_and_its_unhealthy_before_anothers_healthy() {
     );
 }
 
+/// All ReplicaSets get what they ask for, except that up to `ill` new pods never become available.
+fn settle_pods(rollout: &mut Rollout, ill: i32) {
+    let new = rollout.new;
+    for (index, set) in rollout.sets.iter_mut().enumerate() {
+        let replicas = set.replicas();
+        let available = if Some(index) == new {
+            replicas - ill
+        } else {
+            replicas
+        };
+        let status = set.wanted.status.get_or_insert_default();
+        status.replicas = replicas;
+        status.available_replicas = available.max(0);
+    }
+}
+
+#[test]
+fn every_rollout_keeps_its_bounds_at_every_step_and_comes_to_an_end() {
+    for (replicas, surge, unavailable) in (1..=9)
+        .flat_map(|replicas| (0..=4).map(move |surge| (replicas, surge)))
+        .flat_map(|(replicas, surge)| {
+            (0..=4).map(move |unavailable| (replicas, surge, unavailable))
+        })
+    {
+        let case = format!("{replicas} replicas, surge {surge}, unavailable {unavailable}");
+        let web = || {
+            deployment("web")
+                .replicas(replicas)
+                .rolling(&unavailable.to_string(), &surge.to_string())
+        };
+        for ill in [0, 1, replicas] {
+            let old = vec![set("v1", replicas / 2), set("v2", replicas - replicas / 2)];
+            let mut rollout = rollout(web(), Some(set("new", 0)), old);
+            let least = replicas - rollout.max_unavailable();
+            for step in 0.. {
+                assert!(step < 100, "{case}, {ill} ill: no end");
+                let before = sizes(&rollout);
+                rollout.roll();
+                assert!(
+                    rollout.total_replicas() <= rollout.max_replicas(),
+                    "{case}: too many"
+                );
+                settle_pods(&mut rollout, ill);
+                assert!(
+                    rollout.available_replicas() >= least,
+                    "{case}, {ill} ill: too few are available"
+                );
+                if sizes(&rollout) == before {
+                    break;
+                }
+            }
+            if ill == 0 {
+                assert_eq!(sizes(&rollout), [0, 0, replicas], "{case}");
+            }
+        }
+    }
+}
+
 #[test]
 fn surge_and_unavailability_are_resolved_together() {
     for (wanted, unavailable, surge, expected) in [
@@ -366,7 +424,16 @@ fn the_end_of_a_pod_wakes_only_a_deployment_that_recreates() {
 fn several_active_replica_sets_share_a_change_of_size_in_proportion() {
     // Who: sizes of the Deployment before and after, its surge before and after; sizes of the ReplicaSets before (the
     // old ones, the new one) and after.
-    type Case = (&'static str, i32, i32, &'static str, &'static str, Vec<i32>, Option<i32>, Vec<i32>);
+    type Case = (
+        &'static str,
+        i32,
+        i32,
+        &'static str,
+        &'static str,
+        Vec<i32>,
+        Option<i32>,
+        Vec<i32>,
+    );
     let cases: Vec<Case> = vec![
         (
             "one active, up",
