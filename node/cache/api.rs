@@ -435,8 +435,8 @@ impl Api {
             server: server.to_string(),
             reason: causes(error),
         };
-        let service =
-            connection(config, purpose).map_err(|error| unusable(error.as_ref() as &dyn std::error::Error))?;
+        let service = connection(config, purpose)
+            .map_err(|error| unusable(error.as_ref() as &dyn std::error::Error))?;
         Ok(Self {
             inner: Arc::new(Inner {
                 service,
@@ -549,20 +549,19 @@ impl Api {
         }
     }
 
-    async fn call(
-        &self,
-        request: Request,
-    ) -> Result<(http::response::Parts, Incoming), ApiError> {
+    async fn call(&self, request: Request) -> Result<(http::response::Parts, Incoming), ApiError> {
         let mut builder = http::Request::builder()
             .method(request.method)
             .uri(request.path_and_query)
             .header(header::ACCEPT, request.accept)
             .header(
                 header::USER_AGENT,
-                request.user_agent.unwrap_or(HeaderValue::from_static(concat!(
-                    "manifold/",
-                    env!("CARGO_PKG_VERSION")
-                ))),
+                request
+                    .user_agent
+                    .unwrap_or(HeaderValue::from_static(concat!(
+                        "manifold/",
+                        env!("CARGO_PKG_VERSION")
+                    ))),
             );
         if !request.content_type.is_empty() {
             builder = builder.header(header::CONTENT_TYPE, request.content_type);
@@ -574,12 +573,13 @@ impl Api {
         for (name, value) in request.headers {
             builder = builder.header(name, value);
         }
-        let request = builder
-            .body(Body::from(request.body))
-            .map_err(|error| ApiError::Garbage {
-                server: Arc::clone(&self.inner.server),
-                reason: format!("the request can't be written: {error}"),
-            })?;
+        let request =
+            builder
+                .body(Body::from(request.body))
+                .map_err(|error| ApiError::Garbage {
+                    server: Arc::clone(&self.inner.server),
+                    reason: format!("the request can't be written: {error}"),
+                })?;
         let answer = self
             .inner
             .service
@@ -699,10 +699,13 @@ fn connection(config: &kube::Config, purpose: Purpose) -> Result<Service, Box<ku
     tcp.enforce_http(false);
     tcp.set_nodelay(true);
     tcp.set_keepalive(Some(Duration::from_secs(30)));
-    tcp.set_connect_timeout(Some(config.connect_timeout.map_or(
-        CONNECT_TIMEOUT,
-        |configured| configured.min(CONNECT_TIMEOUT),
-    )));
+    tcp.set_connect_timeout(Some(
+        config
+            .connect_timeout
+            .map_or(CONNECT_TIMEOUT, |configured| {
+                configured.min(CONNECT_TIMEOUT)
+            }),
+    ));
     let mut tls = hyper_rustls::HttpsConnectorBuilder::new()
         .with_tls_config(config.rustls_client_config().map_err(Box::new)?)
         .https_or_http();
@@ -726,11 +729,14 @@ fn connection(config: &kube::Config, purpose: Purpose) -> Result<Service, Box<ku
         .build(https);
 
     let client = client.map_err(BoxError::from);
-    let with_headers = config.extra_headers_layer().map_err(Box::new)?.layer(client);
+    let with_headers = config
+        .extra_headers_layer()
+        .map_err(Box::new)?
+        .layer(client);
     let service = match config.auth_layer().map_err(Box::new)? {
-        Some(auth) => BoxCloneSyncService::new(
-            config.base_uri_layer().layer(auth.layer(with_headers)),
-        ),
+        Some(auth) => {
+            BoxCloneSyncService::new(config.base_uri_layer().layer(auth.layer(with_headers)))
+        }
         None => BoxCloneSyncService::new(config.base_uri_layer().layer(with_headers)),
     };
     Ok(service)
@@ -877,14 +883,10 @@ impl Frames {
     /// Where the connection broke, or a frame is too long.
     pub async fn next(&mut self) -> Result<Option<Bytes>, ApiError> {
         loop {
-            if let Some(frame) = self
-                .framer
-                .next()
-                .map_err(|reason| ApiError::Garbage {
-                    server: Arc::clone(&self.server),
-                    reason,
-                })?
-            {
+            if let Some(frame) = self.framer.next().map_err(|reason| ApiError::Garbage {
+                server: Arc::clone(&self.server),
+                reason,
+            })? {
                 return Ok(Some(frame));
             }
             match self.body.frame().await {

@@ -18,8 +18,7 @@ use kubernetes_proto::{AnyObject, Resource};
 use crate::{
     Api, Settings,
     store::{self, Pending, Progress, Store},
-    unpoisoned,
-    watch,
+    unpoisoned, watch,
 };
 
 type Subscriber = Arc<dyn Fn(DynChange<'_>) + Send + Sync>;
@@ -160,7 +159,11 @@ impl Slot {
 
     fn age(&self) -> Option<Duration> {
         let heard = self.heard.load(Ordering::Relaxed).checked_sub(1)?;
-        Some(self.made.elapsed().saturating_sub(Duration::from_millis(heard)))
+        Some(
+            self.made
+                .elapsed()
+                .saturating_sub(Duration::from_millis(heard)),
+        )
     }
 
     pub(crate) fn listed(&self) {
@@ -386,7 +389,7 @@ impl Cache {
         Builder::default()
     }
 
-    fn slot(&self, resource: &Resource) -> Option<&Arc<Slot>> {
+    pub(crate) fn slot(&self, resource: &Resource) -> Option<&Arc<Slot>> {
         // There are a few dozen, and a resource is one static: comparing addresses is quicker than any map.
         self.slots
             .iter()
@@ -456,9 +459,8 @@ impl Cache {
 
     /// Whether the cache shows everything of a resource up to this version. `false` if it is not watched.
     pub fn passed(&self, resource: &Resource, version: u64) -> bool {
-        self.slot(resource).is_some_and(|slot| {
-            slot.is_complete() && slot.progress.version() >= version
-        })
+        self.slot(resource)
+            .is_some_and(|slot| slot.is_complete() && slot.progress.version() >= version)
     }
 
     /// Waits until [`Cache::passed`]. Cheap for many waiters; dropping it forgets it.
@@ -482,7 +484,8 @@ impl Cache {
 
     /// How far a resource's watch has come; 0 before its first list or if it is not watched.
     pub fn version(&self, resource: &Resource) -> u64 {
-        self.slot(resource).map_or(0, |slot| slot.progress.version())
+        self.slot(resource)
+            .map_or(0, |slot| slot.progress.version())
     }
 
     /// Whether every watched resource has been listed.

@@ -321,8 +321,7 @@ impl Progress {
         let mut waiters = unpoisoned(self.waiters.lock());
         let later = waiters.waiting.split_off(&(version.saturating_add(1), 0));
         let reached = std::mem::replace(&mut waiters.waiting, later);
-        self.lowest_wanted
-            .store(waiters.lowest(), Ordering::SeqCst);
+        self.lowest_wanted.store(waiters.lowest(), Ordering::SeqCst);
         drop(waiters);
         for waiter in reached.into_values() {
             // Who has given up waiting is not missed.
@@ -341,8 +340,7 @@ impl Progress {
             let key = (version, waiters.next);
             waiters.next += 1;
             waiters.waiting.insert(key, waiter);
-            self.lowest_wanted
-                .store(waiters.lowest(), Ordering::SeqCst);
+            self.lowest_wanted.store(waiters.lowest(), Ordering::SeqCst);
             key
         };
         let _given_up = Forget {
