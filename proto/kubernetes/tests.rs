@@ -1,3 +1,7 @@
+mod envelope;
+mod facts;
+mod garbage;
+
 use prost::Message;
 use serde_json::json;
 
