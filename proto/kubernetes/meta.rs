@@ -46,8 +46,19 @@ impl From<Timestamp> for Time {
     }
 }
 
+impl Time {
+    /// Whether it is Go's zero time. The API server always encodes a time that is no pointer in its types, so "none"
+    /// comes as an empty message there, and as `null` in JSON.
+    pub fn is_zero(self) -> bool {
+        self == Self::default()
+    }
+}
+
 impl Serialize for Time {
     fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
+        if self.is_zero() {
+            return serializer.serialize_none();
+        }
         serializer.collect_str(&self.timestamp())
     }
 }
@@ -529,18 +540,24 @@ impl Message for ObjectMeta {
                 self.resource_version = with_text(wire_type, buf, ctx, parse_version)?;
             }
             7 => encoding::int64::merge(wire_type, &mut self.generation, buf, ctx)?,
-            8 => encoding::message::merge(
-                wire_type,
-                self.creation_timestamp.get_or_insert_default(),
-                buf,
-                ctx,
-            )?,
-            9 => encoding::message::merge(
-                wire_type,
-                self.deletion_timestamp.get_or_insert_default(),
-                buf,
-                ctx,
-            )?,
+            8 => {
+                encoding::message::merge(
+                    wire_type,
+                    self.creation_timestamp.get_or_insert_default(),
+                    buf,
+                    ctx,
+                )?;
+                self.creation_timestamp = self.creation_timestamp.filter(|time| !time.is_zero());
+            }
+            9 => {
+                encoding::message::merge(
+                    wire_type,
+                    self.deletion_timestamp.get_or_insert_default(),
+                    buf,
+                    ctx,
+                )?;
+                self.deletion_timestamp = self.deletion_timestamp.filter(|time| !time.is_zero());
+            }
             10 => encoding::int64::merge(
                 wire_type,
                 self.deletion_grace_period_seconds.get_or_insert_default(),
