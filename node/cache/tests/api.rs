@@ -160,6 +160,31 @@ async fn no_answer_is_told_apart_from_a_late_one() {
 }
 
 #[tokio::test]
+async fn a_burst_of_requests_shares_one_connection() {
+    let mut server = Server::start().await;
+    let api = Api::connect(&server.config, Purpose::Writes, None).unwrap();
+    let mut burst = tokio::task::JoinSet::new();
+    for number in 0..100 {
+        let api = api.clone();
+        burst.spawn(async move { api.send(Request::get(format!("/{number}"))).await });
+    }
+    let mut asked = Vec::new();
+    for _ in 0..100 {
+        asked.push(server.asked().await);
+    }
+    for asked in asked {
+        asked.answer(200, "text/plain", "yes");
+    }
+    assert!(burst.join_all().await.iter().all(Result::is_ok));
+    assert_eq!(
+        server
+            .connections
+            .load(std::sync::atomic::Ordering::Relaxed),
+        1
+    );
+}
+
+#[tokio::test]
 async fn a_server_under_another_authority_is_named_as_such() {
     let (server, other) = (Server::start().await, Server::start().await);
     let mut config = server.config.clone();
