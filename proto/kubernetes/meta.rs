@@ -152,6 +152,14 @@ pub struct ObjectMeta {
 }
 
 impl ObjectMeta {
+    /// Gives back what its lists have grown beyond what they hold.
+    pub(crate) fn trim(&mut self) {
+        self.labels.shrink_to_fit();
+        self.annotations.shrink_to_fit();
+        self.owner_references.shrink_to_fit();
+        self.finalizers.shrink_to_fit();
+    }
+
     /// A label's value.
     pub fn label(&self, key: &str) -> Option<&str> {
         get(&self.labels, key)

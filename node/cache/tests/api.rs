@@ -185,6 +185,17 @@ async fn a_burst_of_requests_shares_one_connection() {
 }
 
 #[tokio::test]
+async fn a_server_that_speaks_http_1_1_alone_is_spoken_to() {
+    let mut server = Server::speaking("http/1.1").await;
+    let api = Api::connect(&server.config, Purpose::Writes, None).unwrap();
+    let sent = tokio::spawn(async move { api.send(Request::get("/x")).await });
+    let asked = server.asked().await;
+    assert_eq!(asked.head.version, http::Version::HTTP_11);
+    asked.answer(200, "text/plain", "yes");
+    assert_eq!(sent.await.unwrap().unwrap().bytes, "yes");
+}
+
+#[tokio::test]
 async fn a_server_under_another_authority_is_named_as_such() {
     let (server, other) = (Server::start().await, Server::start().await);
     let mut config = server.config.clone();

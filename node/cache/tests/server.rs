@@ -51,6 +51,11 @@ pub(super) struct Asked {
 
 impl Server {
     pub(super) async fn start() -> Self {
+        Self::speaking("h2").await
+    }
+
+    /// With this protocol alone.
+    pub(super) async fn speaking(protocol: &str) -> Self {
         let made = rcgen::generate_simple_self_signed(vec!["127.0.0.1".to_owned()]).unwrap();
         let certificate = made.cert.der().clone();
         let key =
@@ -59,7 +64,7 @@ impl Server {
             .with_no_client_auth()
             .with_single_cert(vec![certificate.clone()], key)
             .unwrap();
-        tls.alpn_protocols = vec![b"h2".to_vec()];
+        tls.alpn_protocols = vec![protocol.as_bytes().to_vec()];
         let acceptor = tokio_rustls::TlsAcceptor::from(Arc::new(tls));
         let listener = tokio::net::TcpListener::bind("127.0.0.1:0").await.unwrap();
         let address = listener.local_addr().unwrap();
