@@ -448,7 +448,7 @@ impl Session<'_> {
                 Ok(Taken::Event)
             }
             "ERROR" => Err(match api::parse_status(event.object) {
-                Some(status) => Fault::Refused(status),
+                Some(status) => Fault::Refused(Box::new(status)),
                 None => Fault::Garbage("an error that is no Status".to_owned()),
             }),
             other => Err(Fault::Garbage(format!("a watch event of type {other:?}"))),
@@ -541,14 +541,14 @@ fn comparable(version: u64) -> Result<u64, Fault> {
 #[derive(Debug)]
 enum Fault {
     Garbage(String),
-    Refused(Status),
+    Refused(Box<Status>),
 }
 
 impl Fault {
     fn from(self, api: &Api) -> ApiError {
         match self {
             Self::Garbage(reason) => api.garbage(reason),
-            Self::Refused(status) => ApiError::Status(Box::new(status)),
+            Self::Refused(status) => ApiError::Status(status),
         }
     }
 }

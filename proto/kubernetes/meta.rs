@@ -470,7 +470,12 @@ impl Message for OwnerReference {
             4 => self.uid = merge_interned(wire_type, buf, ctx)?,
             5 => self.api_version = merge_interned(wire_type, buf, ctx)?,
             6 => {
-                encoding::bool::merge(wire_type, self.controller.get_or_insert_default(), buf, ctx)?
+                encoding::bool::merge(
+                    wire_type,
+                    self.controller.get_or_insert_default(),
+                    buf,
+                    ctx,
+                )?;
             }
             7 => encoding::bool::merge(
                 wire_type,
@@ -575,7 +580,7 @@ impl Message for ObjectMeta {
             11 => encoding::message::merge_repeated(wire_type, &mut self.labels, buf, ctx)?,
             12 => encoding::message::merge_repeated(wire_type, &mut self.annotations, buf, ctx)?,
             13 => {
-                encoding::message::merge_repeated(wire_type, &mut self.owner_references, buf, ctx)?
+                encoding::message::merge_repeated(wire_type, &mut self.owner_references, buf, ctx)?;
             }
             14 => self.finalizers.push(merge_interned(wire_type, buf, ctx)?),
             _ => encoding::skip_field(wire_type, tag, buf, ctx)?,

@@ -353,7 +353,7 @@ fn the_messages_written_by_hand_have_the_api_s_numbers_too() {
         ),
         (
             ObjectMeta {
-                annotations: meta.annotations.clone(),
+                annotations: meta.annotations,
                 ..ObjectMeta::default()
             },
             12,
