@@ -104,7 +104,8 @@ fn refused(error: &ApiError) -> Refused {
     };
     Refused {
         failure,
-        retry_after: error.retry_after(),
+        // A name that is taken comes with a Retry-After too; only an overloaded server is left alone.
+        retry_after: error.retry_after().filter(|_| error.is_throttled()),
     }
 }
 

@@ -167,7 +167,10 @@ mod beside_a_writer {
 
     impl Writer {
         fn start(cache: &Arc<Cache>) -> Self {
-            let (stop, written) = (Arc::new(AtomicBool::new(false)), Arc::default());
+            let (stop, written) = (
+                Arc::new(AtomicBool::new(false)),
+                Arc::new(AtomicU64::new(0)),
+            );
             let frames = frames(PODS);
             for frame in &frames {
                 cache
