@@ -40,7 +40,7 @@ fn options(words: &[&str]) -> Arc<Options> {
 }
 
 fn sources(words: &[&str]) -> Sources {
-    let metrics = Metrics::new();
+    let metrics = Metrics::new(&[]);
     Sources {
         health: Health::new(metrics.clone()),
         metrics,
