@@ -161,7 +161,7 @@ impl Trusted {
                     why,
                     "client CAs could not be looked up in the cluster; going on without"
                 );
-                trusted.now.store(Arc::new(trusted.from_files()?));
+                trusted.now.store(Arc::new(trusted.read_files()?));
             }
             result => result?,
         }
@@ -182,7 +182,7 @@ impl Trusted {
     }
 
     pub(super) async fn refresh(&self) -> Result<(), Error> {
-        let mut trust = self.from_files()?;
+        let mut trust = self.read_files()?;
         let open = trust.client.is_none() || trust.proxy.is_none();
         if open
             && !self.options.skip_lookup
@@ -195,22 +195,20 @@ impl Trusted {
         Ok(())
     }
 
-    fn from_files(&self) -> Result<Trust, Error> {
+    fn read_files(&self) -> Result<Trust, Error> {
         let options = &self.options;
-        let proxy = match authority(
+        let authority_of_proxies = authority(
             "requestheader-client-ca-file",
             options.proxy_ca_file.as_deref(),
-        )? {
-            Some(authority) => Some(Proxy {
-                authority,
-                names: options.proxy_names.clone(),
-                user_headers: options.user_headers.clone(),
-                group_headers: options.group_headers.clone(),
-                uid_headers: options.uid_headers.clone(),
-                extra_prefixes: options.extra_prefixes.clone(),
-            }),
-            None => None,
-        };
+        )?;
+        let proxy = authority_of_proxies.map(|authority| Proxy {
+            authority,
+            names: options.proxy_names.clone(),
+            user_headers: options.user_headers.clone(),
+            group_headers: options.group_headers.clone(),
+            uid_headers: options.uid_headers.clone(),
+            extra_prefixes: options.extra_prefixes.clone(),
+        });
         Ok(Trust {
             client: authority("client-ca-file", options.client_ca_file.as_deref())?,
             proxy,
