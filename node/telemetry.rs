@@ -8,7 +8,7 @@ use std::{
     fmt::{self, Write as _},
     path::Path,
     sync::{
-        Arc, OnceLock,
+        Arc,
         atomic::{AtomicBool, AtomicI64, Ordering},
     },
 };
@@ -122,8 +122,8 @@ fn shown(level: i64, ours: bool) -> Level {
         (8.., true) => Level::TRACE,
         (..=3, false) => Level::WARN,
         (4..=5, false) => Level::INFO,
-        (6..=9, false) => Level::DEBUG,
-        (10.., false) => Level::TRACE,
+        // Never TRACE: HTTP libraries show headers there, and tokens with them.
+        (6.., false) => Level::DEBUG,
     }
 }
 
@@ -442,9 +442,10 @@ pub fn from_traceparent(text: &str) -> Option<SpanContext> {
     context.is_valid().then_some(context)
 }
 
-/// A verbosity for servers that are made without [`start`], as in tests.
-pub fn fixed_verbosity() -> Arc<Verbosity> {
-    static FIXED: OnceLock<Arc<Verbosity>> = OnceLock::new();
+/// A verbosity for servers that are made without [`start`].
+#[cfg(test)]
+pub(crate) fn fixed_verbosity() -> Arc<Verbosity> {
+    static FIXED: std::sync::OnceLock<Arc<Verbosity>> = std::sync::OnceLock::new();
     let make = || {
         let quiet = LoggingOptions {
             json: false,
@@ -614,7 +615,7 @@ mod tests {
         assert_eq!(shown(0, true), Level::INFO);
         assert_eq!(shown(0, false), Level::WARN);
         assert_eq!(shown(4, true), Level::DEBUG);
-        assert_eq!(shown(10, false), Level::TRACE);
+        assert_eq!(shown(10, false), Level::DEBUG);
         assert!(
             is_ours("node::http")
                 && is_ours("controllers_apps::deployment")

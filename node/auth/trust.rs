@@ -3,6 +3,7 @@
 use std::{
     path::Path,
     sync::{Arc, LazyLock},
+    time::Duration,
 };
 
 use arc_swap::ArcSwap;
@@ -23,6 +24,9 @@ use crate::{
 
 const CONFIG_MAP: &str =
     "/api/v1/namespaces/kube-system/configmaps/extension-apiserver-authentication";
+
+/// How long the lookup may take.
+const LOOKUP_MAX: Duration = Duration::from_secs(10);
 
 static PROVIDER: LazyLock<Arc<CryptoProvider>> =
     LazyLock::new(|| Arc::new(ring::default_provider()));
