@@ -239,7 +239,10 @@ async fn look_up(client: &Client) -> Result<Value, String> {
     let request = http::Request::get(CONFIG_MAP)
         .body(Vec::new())
         .map_err(|why| why.to_string())?;
-    let answer: Value = client.request(request).await.map_err(|why| causes(&why))?;
+    let asked = tokio::time::timeout(LOOKUP_MAX, client.request::<Value>(request)).await;
+    let answer = asked
+        .map_err(|_| format!("no answer within {}s", LOOKUP_MAX.as_secs()))?
+        .map_err(|why| causes(&why))?;
     Ok(answer["data"].clone())
 }
 
