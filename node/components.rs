@@ -61,7 +61,8 @@ pub fn causes(error: &(dyn std::error::Error + 'static)) -> String {
     if let Some(kube::Error::Api(status)) = error.downcast_ref() {
         return status.message.replace('\n', " ");
     }
-    let mut text = error.to_string();
+    // What is left of the library's own wrapping says nothing.
+    let mut text = error.to_string().replace("ServiceError: ", "");
     let mut cause = error.source();
     while let Some(next) = cause {
         let more = next.to_string();

@@ -8,7 +8,7 @@ use std::{
     fmt::{self, Write as _},
     path::Path,
     sync::{
-        Arc, OnceLock,
+        Arc,
         atomic::{AtomicBool, AtomicI64, Ordering},
     },
 };
@@ -19,6 +19,7 @@ use opentelemetry::{
         SpanContext, SpanId, TraceContextExt, TraceFlags, TraceId, TraceState, TracerProvider,
     },
 };
+use opentelemetry_otlp::WithExportConfig;
 use opentelemetry_sdk::{Resource, trace::SdkTracerProvider};
 use tracing::{Event, Level, Metadata, Span, Subscriber, field::Field};
 use tracing_opentelemetry::OpenTelemetrySpanExt;
@@ -121,8 +122,8 @@ fn shown(level: i64, ours: bool) -> Level {
         (8.., true) => Level::TRACE,
         (..=3, false) => Level::WARN,
         (4..=5, false) => Level::INFO,
-        (6..=9, false) => Level::DEBUG,
-        (10.., false) => Level::TRACE,
+        // Never TRACE: HTTP libraries show headers there, and tokens with them.
+        (6.., false) => Level::DEBUG,
     }
 }
 
@@ -298,7 +299,7 @@ pub fn start(options: &LoggingOptions, replica: &str) -> Result<Telemetry, Strin
         false => lines.event_format(Klog).with_filter(filter).boxed(),
     };
     let provider = match endpoint_is_set() {
-        true => Some(provider(replica)?),
+        true => Some(provider(replica, None)?),
         false => None,
     };
     let spans = provider.as_ref().map(|provider| {
@@ -325,13 +326,15 @@ pub fn start(options: &LoggingOptions, replica: &str) -> Result<Telemetry, Strin
 
 /// The exporter in batches. Endpoint, headers, timeouts and the sampler (`OTEL_TRACES_SAMPLER`, `_ARG`) are read from the
 /// environment by the library.
-fn provider(replica: &str) -> Result<SdkTracerProvider, String> {
-    let exporter = opentelemetry_otlp::SpanExporter::builder()
-        .with_tonic()
-        .build()
-        .map_err(|why| {
-            format!("traces can't be exported: {why}: check OTEL_EXPORTER_OTLP_ENDPOINT")
-        })?;
+fn provider(replica: &str, endpoint: Option<&str>) -> Result<SdkTracerProvider, String> {
+    let builder = opentelemetry_otlp::SpanExporter::builder().with_tonic();
+    let builder = match endpoint {
+        Some(endpoint) => builder.with_endpoint(endpoint),
+        None => builder,
+    };
+    let exporter = builder.build().map_err(|why| {
+        format!("traces can't be exported: {why}: check OTEL_EXPORTER_OTLP_ENDPOINT")
+    })?;
     let resource = Resource::builder()
         .with_service_name("manifold")
         .with_attributes([
@@ -368,6 +371,10 @@ pub fn reconcile_span(what: &Reconcile<'_>, from: Option<&str>) -> Span {
     if !TRACING.load(Ordering::Relaxed) {
         return Span::none();
     }
+    made(what, from)
+}
+
+fn made(what: &Reconcile<'_>, from: Option<&str>) -> Span {
     let span = tracing::info_span!(
         target: TRACE_TARGET,
         "reconcile",
@@ -435,9 +442,10 @@ pub fn from_traceparent(text: &str) -> Option<SpanContext> {
     context.is_valid().then_some(context)
 }
 
-/// A verbosity for servers that are made without [`start`], as in tests.
-pub fn fixed_verbosity() -> Arc<Verbosity> {
-    static FIXED: OnceLock<Arc<Verbosity>> = OnceLock::new();
+/// A verbosity for servers that are made without [`start`].
+#[cfg(test)]
+pub(crate) fn fixed_verbosity() -> Arc<Verbosity> {
+    static FIXED: std::sync::OnceLock<Arc<Verbosity>> = std::sync::OnceLock::new();
     let make = || {
         let quiet = LoggingOptions {
             json: false,
@@ -503,6 +511,94 @@ mod tests {
         assert_eq!(traceparent(&Span::none()), None);
     }
 
+    /// A collector that keeps what it is sent and answers as gRPC does.
+    async fn collector() -> (String, Arc<std::sync::Mutex<Vec<u8>>>) {
+        use http_body_util::{BodyExt, Empty};
+        use hyper::{
+            Request, Response,
+            body::{Bytes, Incoming},
+            service::service_fn,
+        };
+        use hyper_util::{
+            rt::{TokioExecutor, TokioIo},
+            server::conn::auto,
+        };
+
+        let listener = tokio::net::TcpListener::bind("127.0.0.1:0").await.unwrap();
+        let endpoint = format!("http://{}", listener.local_addr().unwrap());
+        let kept = Arc::new(std::sync::Mutex::new(Vec::new()));
+        let keep = kept.clone();
+        tokio::spawn(async move {
+            let (stream, _) = listener.accept().await.unwrap();
+            let service = service_fn(move |request: Request<Incoming>| {
+                let keep = keep.clone();
+                async move {
+                    assert!(
+                        request.uri().path().ends_with("TraceService/Export"),
+                        "{}",
+                        request.uri()
+                    );
+                    let body = request.into_body().collect().await.unwrap().to_bytes();
+                    keep.lock().unwrap().extend_from_slice(&body);
+                    let answer = Response::builder()
+                        .header("content-type", "application/grpc")
+                        .header("grpc-status", "0");
+                    Ok::<_, std::convert::Infallible>(answer.body(Empty::<Bytes>::new()).unwrap())
+                }
+            });
+            let _ = auto::Builder::new(TokioExecutor::new())
+                .serve_connection(TokioIo::new(stream), service)
+                .await;
+        });
+        (endpoint, kept)
+    }
+
+    #[tokio::test(flavor = "multi_thread")]
+    async fn spans_reach_a_collector_with_their_attributes_and_links() {
+        let (endpoint, kept) = collector().await;
+        let provider = provider("replica-7", Some(&endpoint)).unwrap();
+        let layer = tracing_opentelemetry::layer().with_tracer(provider.tracer("manifold"));
+        let from = "00-4bf92f3577b34da6a3ce929d0e0e4736-00f067aa0ba902b7-01";
+        tracing::subscriber::with_default(tracing_subscriber::registry().with(layer), || {
+            let key = "shop/web";
+            let what = Reconcile {
+                controller: "deployment-controller",
+                namespace: "shop",
+                key: &key,
+                range: 1,
+                epoch: 2,
+                replica: "replica-7",
+            };
+            drop(made(&what, Some(from)));
+        });
+        let telemetry = Telemetry {
+            verbosity: fixed_verbosity(),
+            provider: Some(provider),
+        };
+        tokio::task::spawn_blocking(move || telemetry.flush())
+            .await
+            .unwrap();
+        let kept = kept.lock().unwrap();
+        let has = |part: &[u8]| kept.windows(part.len()).any(|window| window == part);
+        for part in [
+            "manifold",
+            "service.instance.id",
+            "replica-7",
+            "reconcile",
+            "k8s.namespace.name",
+            "shop/web",
+            "deployment-controller",
+            "epoch",
+        ] {
+            assert!(has(part.as_bytes()), "{part} is missing");
+        }
+        let linked = from_traceparent(from).unwrap();
+        assert!(
+            has(&linked.trace_id().to_bytes()) && has(&linked.span_id().to_bytes()),
+            "the link is missing"
+        );
+    }
+
     #[test]
     fn patterns_and_levels_are_klogs() {
         for (pattern, text, wanted) in [
@@ -519,7 +615,7 @@ mod tests {
         assert_eq!(shown(0, true), Level::INFO);
         assert_eq!(shown(0, false), Level::WARN);
         assert_eq!(shown(4, true), Level::DEBUG);
-        assert_eq!(shown(10, false), Level::TRACE);
+        assert_eq!(shown(10, false), Level::DEBUG);
         assert!(
             is_ours("node::http")
                 && is_ours("controllers_apps::deployment")

@@ -3,6 +3,7 @@
 use std::{
     path::Path,
     sync::{Arc, LazyLock},
+    time::Duration,
 };
 
 use arc_swap::ArcSwap;
@@ -23,6 +24,9 @@ use crate::{
 
 const CONFIG_MAP: &str =
     "/api/v1/namespaces/kube-system/configmaps/extension-apiserver-authentication";
+
+/// How long the lookup may take.
+const LOOKUP_MAX: Duration = Duration::from_secs(10);
 
 static PROVIDER: LazyLock<Arc<CryptoProvider>> =
     LazyLock::new(|| Arc::new(ring::default_provider()));
@@ -161,7 +165,7 @@ impl Trusted {
                     why,
                     "client CAs could not be looked up in the cluster; going on without"
                 );
-                trusted.now.store(Arc::new(trusted.from_files()?));
+                trusted.now.store(Arc::new(trusted.read_files()?));
             }
             result => result?,
         }
@@ -182,7 +186,7 @@ impl Trusted {
     }
 
     pub(super) async fn refresh(&self) -> Result<(), Error> {
-        let mut trust = self.from_files()?;
+        let mut trust = self.read_files()?;
         let open = trust.client.is_none() || trust.proxy.is_none();
         if open
             && !self.options.skip_lookup
@@ -195,22 +199,20 @@ impl Trusted {
         Ok(())
     }
 
-    fn from_files(&self) -> Result<Trust, Error> {
+    fn read_files(&self) -> Result<Trust, Error> {
         let options = &self.options;
-        let proxy = match authority(
+        let authority_of_proxies = authority(
             "requestheader-client-ca-file",
             options.proxy_ca_file.as_deref(),
-        )? {
-            Some(authority) => Some(Proxy {
-                authority,
-                names: options.proxy_names.clone(),
-                user_headers: options.user_headers.clone(),
-                group_headers: options.group_headers.clone(),
-                uid_headers: options.uid_headers.clone(),
-                extra_prefixes: options.extra_prefixes.clone(),
-            }),
-            None => None,
-        };
+        )?;
+        let proxy = authority_of_proxies.map(|authority| Proxy {
+            authority,
+            names: options.proxy_names.clone(),
+            user_headers: options.user_headers.clone(),
+            group_headers: options.group_headers.clone(),
+            uid_headers: options.uid_headers.clone(),
+            extra_prefixes: options.extra_prefixes.clone(),
+        });
         Ok(Trust {
             client: authority("client-ca-file", options.client_ca_file.as_deref())?,
             proxy,
@@ -237,7 +239,10 @@ async fn look_up(client: &Client) -> Result<Value, String> {
     let request = http::Request::get(CONFIG_MAP)
         .body(Vec::new())
         .map_err(|why| why.to_string())?;
-    let answer: Value = client.request(request).await.map_err(|why| causes(&why))?;
+    let asked = tokio::time::timeout(LOOKUP_MAX, client.request::<Value>(request)).await;
+    let answer = asked
+        .map_err(|_| format!("no answer within {}s", LOOKUP_MAX.as_secs()))?
+        .map_err(|why| causes(&why))?;
     Ok(answer["data"].clone())
 }
 
