@@ -780,7 +780,7 @@ fn history_goes_only_when_the_rollout_is_complete_and_the_very_version_seen() {
         }
     ));
     assert_eq!(plan.counted.len(), 1);
-    assert_eq!(plan.counted[0].selector, "app=web");
+    assert_eq!(plan.counted[0].selector.text().unwrap(), "app=web");
 }
 
 // ---- revisions and annotations ----
@@ -991,7 +991,7 @@ fn a_new_deployment_gets_its_replica_set_and_then_tells_of_it() {
         conditions,
         ["NewReplicaSetCreated", "MinimumReplicasUnavailable"]
     );
-    assert_eq!(plan.counted[0].selector, "app=web");
+    assert_eq!(plan.counted[0].selector.text().unwrap(), "app=web");
 }
 
 #[test]

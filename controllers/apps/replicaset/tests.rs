@@ -189,7 +189,7 @@ fn a_pod_is_made_from_the_template_and_told_of() {
         (&*failure.reason, &*failure.message),
         ("FailedCreate", "Error creating: ")
     );
-    assert_eq!(plan.counted[0].selector, "app=web");
+    assert_eq!(plan.counted[0].selector.text().unwrap(), "app=web");
     assert_eq!(
         plan.stages.len(),
         1,
