@@ -10,7 +10,7 @@ mod object;
 mod str;
 
 pub use object::{AnyObject, DynObject, Object, Resource, cast};
-pub use str::Str;
+pub use str::{Str, TextHash};
 
 use object::object;
 
