@@ -62,6 +62,8 @@ pub enum Next {
     Change,
     /// After this time too.
     After(Duration),
+    /// When a report may be written again; failures in a row stay counted.
+    Postponed(Duration),
     /// At once.
     Now,
     /// After the back-off that failures in a row make; the text says why. `error` tells a fault from a conflict.
@@ -128,6 +130,7 @@ pub async fn reconcile(shared: Arc<Shared>, mut job: Job) -> Done {
     unit.metrics.reconciled(match &outcome.next {
         Next::Change => "success",
         Next::After(_) => "requeue_after",
+        Next::Postponed(_) => "postponed",
         Next::Now => "requeue",
         Next::Backoff { error: true, .. } => "error",
         Next::Backoff { error: false, .. } => "conflict",
@@ -329,9 +332,9 @@ fn settle(shared: &Shared, job: &Job, plan: &Plan, applied: &Applied, attempt: &
     if applied.postponed {
         let wait = job.report_from.saturating_sub(shared.clock.monotonic());
         attempt.next = match attempt.next {
-            Next::After(earlier) => Next::After(earlier.min(wait)),
+            Next::After(earlier) => Next::Postponed(earlier.min(wait)),
             Next::Now => Next::Now,
-            _ => Next::After(wait),
+            _ => Next::Postponed(wait),
         };
     }
 }
