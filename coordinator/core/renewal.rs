@@ -6,6 +6,9 @@
 
 use crate::lease::{ReplicaLease, Status, Time, Version, Written};
 
+/// A dead process may have had one renewal under way, and somebody may have touched its Lease; two are a sign of life.
+const RENEWALS_OF_THE_LIVING: u32 = 2;
+
 /// Who renews, and how often.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub struct RenewalConfig {
@@ -106,8 +109,8 @@ enum State {
     Idle,
     /// Wants to read the Lease.
     Look,
-    /// Another incarnation holds the Lease since it was first seen so.
-    Wait { version: Version, other: String, since: Time },
+    /// Another incarnation holds the Lease: waits for it to release, to fall silent or to prove that it lives.
+    Wait { version: Version, other: String, since: Time, first: Time, renewals: u32 },
     /// Nobody holds it: `None` if it does not exist.
     Acquire { version: Option<Version> },
     Held { version: Version },
@@ -283,26 +286,32 @@ impl Renewal {
                 }
             }
             (State::Check | State::Held { .. }, ..) => return self.evicted(now),
-            (State::Wait { version: before, other, .. }, Some(holder), Some(version))
-                if *other == holder && *before != version =>
+            (State::Wait { version: before, other, since, first, renewals }, Some(holder), Some(version))
+                if *other == holder =>
             {
-                State::NameTaken { other: holder }
-            }
-            (State::Wait { version: before, other, since }, Some(holder), Some(version))
-                if *other == holder && *before == version =>
-            {
-                if now.saturating_sub(*since) >= self.config.lease_duration {
+                let (first, mut since, mut renewals) = (*first, *since, *renewals);
+                if *before != version {
+                    since = now;
+                    renewals += 1;
+                }
+                let waited = |from: Time| now.saturating_sub(from) >= self.config.lease_duration;
+                if waited(since) {
                     // Replacing the holder evicts it: its renewal is a compare-and-swap on the same object.
                     self.ended.push(holder);
                     State::Acquire { version: Some(version) }
+                } else if renewals >= RENEWALS_OF_THE_LIVING && waited(first) {
+                    State::NameTaken { other: holder }
                 } else {
-                    self.next_at = (now + self.config.retry_period).min(*since + self.config.lease_duration);
-                    return;
+                    self.next_at = now + self.config.retry_period;
+                    if renewals < RENEWALS_OF_THE_LIVING {
+                        self.next_at = self.next_at.min(since + self.config.lease_duration);
+                    }
+                    State::Wait { version, other: holder, since, first, renewals }
                 }
             }
             (_, Some(other), Some(version)) => {
                 self.next_at = now + self.config.retry_period;
-                State::Wait { version, other, since: now }
+                State::Wait { version, other, since: now, first: now, renewals: 0 }
             }
             (_, _, version) => State::Acquire { version },
         };

@@ -713,6 +713,7 @@ impl World {
 
     /// A Lease is deleted by hand.
     fn damage(&mut self) {
+        if std::env::var_os("TRACE").is_some() { eprintln!("{:?} DAMAGE next", self.now); }
         self.store.version += 1;
         let version = self.store.version;
         if self.random.one_in(2) {
@@ -720,6 +721,7 @@ impl World {
             if self.store.ranges.remove(&range).is_some() {
                 // Nobody may be left who remembers the epoch; the judge forgets it too.
                 self.store.highest.remove(&range);
+                if std::env::var_os("TRACE").is_some() { eprintln!("{:?} DAMAGE range {range}", self.now); }
                 self.store.log.push((version, Change::RangeGone(range)));
             }
         } else {

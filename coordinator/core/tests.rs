@@ -371,10 +371,28 @@ fn an_evicted_replica_closes_its_fence_and_comes_back_as_another() {
 fn a_second_process_of_one_name_waits_and_gives_up_if_the_first_renews() {
     let mut renewal = renewal();
     renewal.step(secs(1), RenewalInput::Join);
-    assert_eq!(renewal.step(secs(1), RenewalInput::Read(Ok(Some(replica("a", 3, Some("other")))))), []);
-    assert_eq!(renewal.step(secs(2), RenewalInput::Tick), [RenewalEffect::Read]);
-    assert_eq!(renewal.step(secs(2), RenewalInput::Read(Ok(Some(replica("a", 4, Some("other")))))), []);
+    renewal.step(secs(1), RenewalInput::Read(Ok(Some(replica("a", 3, Some("other"))))));
+    for at in 2..=6 {
+        assert_eq!(renewal.own().phase, OwnPhase::Joining, "at {at}");
+        renewal.step(secs(at), RenewalInput::Tick);
+        let effects = renewal.step(secs(at), RenewalInput::Read(Ok(Some(replica("a", 2 + at, Some("other"))))));
+        assert_eq!(effects, []);
+    }
     assert_eq!(renewal.own().phase, OwnPhase::NameTaken("other".to_owned()));
+}
+
+#[test]
+fn a_renewal_that_a_dead_process_had_under_way_is_no_sign_of_life() {
+    let mut renewal = renewal();
+    renewal.step(secs(1), RenewalInput::Join);
+    let mut effects = Vec::new();
+    for at in 1..=8 {
+        let version = if at < 3 { 3 } else { 4 };
+        renewal.step(secs(at), RenewalInput::Tick);
+        effects = renewal.step(secs(at), RenewalInput::Read(Ok(Some(replica("a", version, Some("old"))))));
+        assert_eq!(effects.is_empty(), at < 8, "at {at}: {effects:?}");
+    }
+    assert!(matches!(effects[..], [RenewalEffect::Write { version: Some(4), .. }]));
 }
 
 #[test]
