@@ -268,8 +268,13 @@ impl Renewal {
 
     /// The Lease was read, either to join or because a write had no clear end.
     fn looked(&mut self, now: Time, lease: Option<ReplicaLease>) {
-        let me = self.incarnation();
         self.ended = lease.as_ref().map(|lease| lease.ended.clone()).unwrap_or_default();
+        let joining = matches!(self.state, State::Look | State::Wait { .. } | State::Acquire { .. });
+        if joining && self.ended.contains(&self.incarnation()) {
+            // An acquisition of ours had landed unseen, and was evicted: others know this life as over.
+            self.evictions += 1;
+        }
+        let me = self.incarnation();
         let holder = lease.as_ref().and_then(|lease| lease.incarnation.clone());
         let version = lease.map(|lease| lease.version);
         self.next_at = now;

@@ -429,6 +429,22 @@ fn a_failed_read_starts_the_wait_for_the_name_anew() {
 }
 
 #[test]
+fn a_life_that_others_have_ended_is_never_lived_again() {
+    let mut renewal = renewal();
+    renewal.step(secs(1), RenewalInput::Join);
+    renewal.step(secs(1), RenewalInput::Read(Ok(None)));
+    // The acquisition lands unseen, and is evicted before it is looked at.
+    renewal.step(secs(2), RenewalInput::Written { started: secs(1), result: Written::Unknown });
+    renewal.step(secs(8), RenewalInput::Tick);
+    let evicted = ReplicaLease { ended: vec!["a1".to_owned()], ..replica("a", 3, None) };
+    let effects = renewal.step(secs(8), RenewalInput::Read(Ok(Some(evicted))));
+    assert!(
+        matches!(&effects[..], [RenewalEffect::Write { lease, .. }] if lease.incarnation.as_deref() == Some("a1-1")),
+        "{effects:?}"
+    );
+}
+
+#[test]
 fn a_release_names_nobody_and_lists_the_one_that_ended() {
     let mut renewal = renewing();
     let effects = renewal.step(millis(10_500), RenewalInput::Release);
