@@ -81,16 +81,29 @@ struct Held {
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 enum Phase {
     Serving,
-    Freezing { to: Holder, since: Time },
-    Streaming { to: Holder, since: Time, attempt: u64 },
-    Swapping { to: Holder, since: Time, retry_at: Option<Time> },
+    Freezing {
+        to: Holder,
+        since: Time,
+    },
+    Streaming {
+        to: Holder,
+        since: Time,
+        attempt: u64,
+    },
+    Swapping {
+        to: Holder,
+        since: Time,
+        retry_at: Option<Time>,
+    },
 }
 
 impl Phase {
     fn target(&self) -> Option<&Holder> {
         match self {
             Self::Serving => None,
-            Self::Freezing { to, .. } | Self::Streaming { to, .. } | Self::Swapping { to, .. } => Some(to),
+            Self::Freezing { to, .. } | Self::Streaming { to, .. } | Self::Swapping { to, .. } => {
+                Some(to)
+            }
         }
     }
 }
@@ -270,12 +283,20 @@ impl Core {
         match input {
             Input::Tick => {}
             Input::Own(own) => self.own_changed(now, own, out),
-            Input::Replicas { started, version, leases } => self.replicas_read(now, started, version, leases),
+            Input::Replicas {
+                started,
+                version,
+                leases,
+            } => self.replicas_read(now, started, version, leases),
             Input::ReplicasFailed => {
                 self.reading = false;
                 self.last_read = None;
             }
-            Input::Ranges { started, version, leases } => {
+            Input::Ranges {
+                started,
+                version,
+                leases,
+            } => {
                 self.reading_ranges = false;
                 self.next_ranges = now + self.config.retry_period * RANGES_PERIODS;
                 self.ranges_read = self.ranges_read.max(Some(started));
@@ -284,7 +305,8 @@ impl Core {
                 for lease in leases {
                     self.see_range(lease);
                 }
-                self.ranges.retain(|range, lease| listed.contains(range) || lease.version > version);
+                self.ranges
+                    .retain(|range, lease| listed.contains(range) || lease.version > version);
                 self.range_ends.retain(|_, end| *end > version);
             }
             Input::WatchedTo(version) => self.as_of = self.as_of.max(version),
@@ -294,7 +316,11 @@ impl Core {
             }
             Input::Replica(lease) => self.see_replica(now, lease),
             Input::ReplicaGone { name, version } => {
-                if self.replicas.get(&name).is_some_and(|seen| seen.lease.version <= version) {
+                if self
+                    .replicas
+                    .get(&name)
+                    .is_some_and(|seen| seen.lease.version <= version)
+                {
                     self.replica_is_gone(now, &name);
                 }
             }
@@ -302,13 +328,21 @@ impl Core {
             Input::RangeGone { range, version } => {
                 if range < self.config.ranges {
                     self.range_ends.insert(range, version);
-                    if self.ranges.get(&range).is_some_and(|lease| lease.version <= version) {
+                    if self
+                        .ranges
+                        .get(&range)
+                        .is_some_and(|lease| lease.version <= version)
+                    {
                         self.ranges.remove(&range);
                     }
                 }
             }
             Input::ProvenDead(holder) => {
-                if self.replicas.get(&holder.name).is_some_and(|seen| seen.lease.holder().as_ref() == Some(&holder)) {
+                if self
+                    .replicas
+                    .get(&holder.name)
+                    .is_some_and(|seen| seen.lease.holder().as_ref() == Some(&holder))
+                {
                     self.proven_dead.insert(holder);
                 }
             }
@@ -318,18 +352,38 @@ impl Core {
             // Once ready, always ready: an owner whose caches lag for a moment still serves better than a move.
             Input::HostReady(ready) => self.host_ready |= ready,
             Input::Frozen { range, epoch, busy } => self.frozen(now, range, epoch, busy, out),
-            Input::Sent { range, attempt, result } => self.sent(now, range, attempt, result, out),
+            Input::Sent {
+                range,
+                attempt,
+                result,
+            } => self.sent(now, range, attempt, result, out),
             Input::Offered(offer) => {
                 let refused = self.refusal(now, &offer);
                 if refused.is_none() {
-                    let kept = Kept { from: offer.from, epoch: offer.epoch + 1, attempt: offer.attempt };
+                    let kept = Kept {
+                        from: offer.from,
+                        epoch: offer.epoch + 1,
+                        attempt: offer.attempt,
+                    };
                     self.kept.insert(offer.range, kept);
                 }
-                out.push(Effect::Answer { id: offer.id, range: offer.range, refused });
+                out.push(Effect::Answer {
+                    id: offer.id,
+                    range: offer.range,
+                    refused,
+                });
             }
             Input::Told { from, range, epoch } => {
-                let awaited = self.kept.get(&range).is_some_and(|kept| kept.from == from && kept.epoch == epoch);
-                if awaited && self.ranges.get(&range).is_none_or(|lease| lease.epoch < epoch) {
+                let awaited = self
+                    .kept
+                    .get(&range)
+                    .is_some_and(|kept| kept.from == from && kept.epoch == epoch);
+                if awaited
+                    && self
+                        .ranges
+                        .get(&range)
+                        .is_none_or(|lease| lease.epoch < epoch)
+                {
                     out.push(Effect::ReadRange(range));
                 }
             }
@@ -338,8 +392,12 @@ impl Core {
                     .into_iter()
                     .filter(|range| *range < self.config.ranges)
                     .map(|range| {
-                        let held = self.held.contains_key(&range) || self.claims.contains_key(&range);
-                        (range, (held, self.highest.get(&range).copied().unwrap_or(0)))
+                        let held =
+                            self.held.contains_key(&range) || self.claims.contains_key(&range);
+                        (
+                            range,
+                            (held, self.highest.get(&range).copied().unwrap_or(0)),
+                        )
                     })
                     .collect();
                 if answer.values().any(|(held, _)| *held) {
@@ -348,7 +406,11 @@ impl Core {
                 }
                 out.push(Effect::AnswerHolds { id, answer });
             }
-            Input::HoldsAnswered { inquiry, from, result } => self.holds_answered(now, inquiry, &from, result),
+            Input::HoldsAnswered {
+                inquiry,
+                from,
+                result,
+            } => self.holds_answered(now, inquiry, &from, result),
             Input::Drain(until) => {
                 self.drain_until = Some(self.drain_until.map_or(until, |before| before.min(until)));
             }
@@ -357,19 +419,27 @@ impl Core {
 
     fn own_changed(&mut self, now: Time, own: OwnLease, out: &mut Vec<Effect>) {
         let before = self.own.replace(own.clone());
-        let lived = before.as_ref().filter(|before| before.phase == OwnPhase::Held);
+        let lived = before
+            .as_ref()
+            .filter(|before| before.phase == OwnPhase::Held);
         if let Some(lived) = lived
-            && (lived.incarnation != own.incarnation || matches!(own.phase, OwnPhase::Released | OwnPhase::NameTaken(_)))
+            && (lived.incarnation != own.incarnation
+                || matches!(own.phase, OwnPhase::Released | OwnPhase::NameTaken(_)))
             && !self.left
         {
             let ranges = self.drop_everything(out);
-            out.push(Effect::Happened(Happening::SelfEvicted { incarnation: lived.incarnation.clone(), ranges }));
+            out.push(Effect::Happened(Happening::SelfEvicted {
+                incarnation: lived.incarnation.clone(),
+                ranges,
+            }));
             self.fenced_since = None;
             self.told_status = None;
         }
         if own.phase == OwnPhase::Held {
             if lived.is_none_or(|lived| lived.incarnation != own.incarnation) {
-                out.push(Effect::Happened(Happening::Joined { incarnation: own.incarnation }));
+                out.push(Effect::Happened(Happening::Joined {
+                    incarnation: own.incarnation,
+                }));
                 self.still_since = now;
             } else if !self.left {
                 let was_open = lived.is_some_and(|lived| lived.open_until.is_some());
@@ -381,34 +451,61 @@ impl Core {
             if own.open_until.is_some()
                 && let Some(since) = self.fenced_since.take()
             {
-                out.push(Effect::Happened(Happening::Reopened { closed: now.saturating_sub(since) }));
+                out.push(Effect::Happened(Happening::Reopened {
+                    closed: now.saturating_sub(since),
+                }));
             }
         }
         if let OwnPhase::NameTaken(incarnation) = own.phase {
-            self.fail(Fatal::NameTaken { name: self.config.name.clone(), incarnation }, out);
+            self.fail(
+                Fatal::NameTaken {
+                    name: self.config.name.clone(),
+                    incarnation,
+                },
+                out,
+            );
         }
     }
 
     fn drop_everything(&mut self, out: &mut Vec<Effect>) -> Vec<RangeId> {
         let ranges: Vec<RangeId> = std::mem::take(&mut self.held).into_keys().collect();
         out.extend(ranges.iter().map(|range| Effect::Lost(*range)));
-        out.extend(std::mem::take(&mut self.kept).into_keys().map(Effect::Forget));
+        out.extend(
+            std::mem::take(&mut self.kept)
+                .into_keys()
+                .map(Effect::Forget),
+        );
         self.claims.clear();
         self.put_off.clear();
         self.inquiry = None;
         ranges
     }
 
-    fn replicas_read(&mut self, now: Time, started: Time, version: Version, leases: Vec<ReplicaLease>) {
+    fn replicas_read(
+        &mut self,
+        now: Time,
+        started: Time,
+        version: Version,
+        leases: Vec<ReplicaLease>,
+    ) {
         self.reading = false;
         let slow = now.saturating_sub(started) > self.config.retry_period;
-        let in_time = self.last_read.is_some_and(|last| started <= last + self.read_gap());
+        let in_time = self
+            .last_read
+            .is_some_and(|last| started <= last + self.read_gap());
         let listed: BTreeSet<String> = leases.iter().map(|lease| lease.name.clone()).collect();
         for lease in leases {
             self.see_replica(now, lease);
         }
-        let gone = |(name, seen): &(&String, &Seen)| !listed.contains(*name) && seen.lease.version <= version;
-        let gone: Vec<String> = self.replicas.iter().filter(gone).map(|(name, _)| name.clone()).collect();
+        let gone = |(name, seen): &(&String, &Seen)| {
+            !listed.contains(*name) && seen.lease.version <= version
+        };
+        let gone: Vec<String> = self
+            .replicas
+            .iter()
+            .filter(gone)
+            .map(|(name, _)| name.clone())
+            .collect();
         for name in gone {
             self.replica_is_gone(now, &name);
         }
@@ -425,7 +522,11 @@ impl Core {
     }
 
     fn replica_is_gone(&mut self, now: Time, name: &str) {
-        if let Some(holder) = self.replicas.remove(name).and_then(|seen| seen.lease.holder()) {
+        if let Some(holder) = self
+            .replicas
+            .remove(name)
+            .and_then(|seen| seen.lease.holder())
+        {
             self.vanished.insert(holder, now);
         }
         self.still_since = now;
@@ -441,17 +542,37 @@ impl Core {
             self.still_since = now;
         }
         let replaced = before.and_then(|before| before.lease.holder());
-        if let Some(replaced) = replaced.filter(|before| !same && !lease.ended.contains(&before.incarnation)) {
+        if let Some(replaced) =
+            replaced.filter(|before| !same && !lease.ended.contains(&before.incarnation))
+        {
             self.vanished.insert(replaced, now);
         }
-        self.replicas.insert(lease.name.clone(), Seen { lease, since: now, renews: same });
+        self.replicas.insert(
+            lease.name.clone(),
+            Seen {
+                lease,
+                since: now,
+                renews: same,
+            },
+        );
     }
 
     fn see_range(&mut self, lease: RangeLease) {
-        let RangeLease { range, version, epoch, .. } = lease;
+        let RangeLease {
+            range,
+            version,
+            epoch,
+            ..
+        } = lease;
         if range >= self.config.ranges
-            || self.ranges.get(&range).is_some_and(|before| before.version >= version)
-            || self.range_ends.get(&range).is_some_and(|end| *end >= version)
+            || self
+                .ranges
+                .get(&range)
+                .is_some_and(|before| before.version >= version)
+            || self
+                .range_ends
+                .get(&range)
+                .is_some_and(|end| *end >= version)
         {
             return;
         }
@@ -461,15 +582,27 @@ impl Core {
         self.ranges.insert(range, lease);
     }
 
-    fn eviction_ended(&mut self, now: Time, name: &str, result: Written<ReplicaLease>, out: &mut Vec<Effect>) {
-        let before = self.replicas.get(name).map(|seen| (seen.lease.holder(), seen.since));
+    fn eviction_ended(
+        &mut self,
+        now: Time,
+        name: &str,
+        result: Written<ReplicaLease>,
+        out: &mut Vec<Effect>,
+    ) {
+        let before = self
+            .replicas
+            .get(name)
+            .map(|seen| (seen.lease.holder(), seen.since));
         match result {
             Written::Done(lease) => {
                 self.evicting.remove(name);
                 self.see_replica(now, lease);
                 if let Some((Some(holder), since)) = before {
                     self.proven_dead.remove(&holder);
-                    out.push(Effect::Happened(Happening::Evicted { holder, silent: now.saturating_sub(since) }));
+                    out.push(Effect::Happened(Happening::Evicted {
+                        holder,
+                        silent: now.saturating_sub(since),
+                    }));
                 }
             }
             Written::Conflict(lease) => {
@@ -480,7 +613,8 @@ impl Core {
                 }
             }
             Written::Unknown => {
-                self.evicting.insert(name.to_owned(), now + self.config.retry_period);
+                self.evicting
+                    .insert(name.to_owned(), now + self.config.retry_period);
             }
         }
     }
@@ -491,7 +625,8 @@ impl Core {
             Written::Done(lease) | Written::Conflict(Some(lease)) => {
                 self.see_range(lease);
                 // A conflict may be with our own write that had no answer; if it is another's, ours is over.
-                if let (Some(claim), Some(lease)) = (self.claims.get(&range), self.ranges.get(&range))
+                if let (Some(claim), Some(lease)) =
+                    (self.claims.get(&range), self.ranges.get(&range))
                     && (lease.epoch != claim.epoch || lease.holder != self.me())
                 {
                     self.claims.remove(&range);
@@ -509,45 +644,94 @@ impl Core {
         }
     }
 
-    fn frozen(&mut self, now: Time, range: RangeId, epoch: Epoch, busy: bool, out: &mut Vec<Effect>) {
+    fn frozen(
+        &mut self,
+        now: Time,
+        range: RangeId,
+        epoch: Epoch,
+        busy: bool,
+        out: &mut Vec<Effect>,
+    ) {
         let open = self.is_open(now);
         let draining = self.drain_until.is_some();
         let retry_at = now + self.config.retry_period;
-        let Some(held) = self.held.get_mut(&range).filter(|held| held.epoch == epoch) else { return };
-        let Phase::Freezing { to, since } = held.phase.clone() else { return };
+        let Some(held) = self.held.get_mut(&range).filter(|held| held.epoch == epoch) else {
+            return;
+        };
+        let Phase::Freezing { to, since } = held.phase.clone() else {
+            return;
+        };
         if busy {
             held.phase = Phase::Serving;
-            self.put_off.insert(range, if draining { now } else { retry_at });
+            self.put_off
+                .insert(range, if draining { now } else { retry_at });
             let why = "writes were still under way".to_owned();
-            out.push(Effect::Happened(Happening::HandoffFailed { range, to, why }));
+            out.push(Effect::Happened(Happening::HandoffFailed {
+                range,
+                to,
+                why,
+            }));
             return;
         }
-        let address = self.replicas.get(&to.name).filter(|seen| seen.lease.holder().as_ref() == Some(&to));
+        let address = self
+            .replicas
+            .get(&to.name)
+            .filter(|seen| seen.lease.holder().as_ref() == Some(&to));
         match address.map(|seen| seen.lease.status.address.clone()) {
             Some(address) if open => {
                 self.attempts += 1;
                 let attempt = self.attempts;
-                held.phase = Phase::Streaming { to: to.clone(), since, attempt };
+                held.phase = Phase::Streaming {
+                    to: to.clone(),
+                    since,
+                    attempt,
+                };
                 out.push(Effect::CloseRange(range));
-                out.push(Effect::Send { range, epoch, attempt, to, address });
+                out.push(Effect::Send {
+                    range,
+                    epoch,
+                    attempt,
+                    to,
+                    address,
+                });
             }
             Some(_) => self.resume(now, range, "the fence has closed".to_owned(), out),
             None => self.resume(now, range, "its replica Lease is gone".to_owned(), out),
         }
     }
 
-    fn sent(&mut self, now: Time, range: RangeId, attempt: u64, result: Result<(), NotSent>, out: &mut Vec<Effect>) {
+    fn sent(
+        &mut self,
+        now: Time,
+        range: RangeId,
+        attempt: u64,
+        result: Result<(), NotSent>,
+        out: &mut Vec<Effect>,
+    ) {
         let open = self.is_open(now);
         let me = self.me();
-        let Some(held) = self.held.get_mut(&range) else { return };
+        let Some(held) = self.held.get_mut(&range) else {
+            return;
+        };
         let (to, since) = match &held.phase {
-            Phase::Streaming { to, since, attempt: awaited } if *awaited == attempt => (to.clone(), *since),
+            Phase::Streaming {
+                to,
+                since,
+                attempt: awaited,
+            } if *awaited == attempt => (to.clone(), *since),
             _ => return,
         };
-        let lease = self.ranges.get(&range).filter(|lease| lease.holder == me && lease.epoch == held.epoch);
+        let lease = self
+            .ranges
+            .get(&range)
+            .filter(|lease| lease.holder == me && lease.epoch == held.epoch);
         match (result, lease) {
             (Ok(()), Some(lease)) if open => {
-                held.phase = Phase::Swapping { to: to.clone(), since, retry_at: None };
+                held.phase = Phase::Swapping {
+                    to: to.clone(),
+                    since,
+                    retry_at: None,
+                };
                 out.push(swap(lease, to));
             }
             (Ok(()), Some(_)) => self.resume(now, range, "the fence has closed".to_owned(), out),
@@ -562,16 +746,31 @@ impl Core {
 
     /// The move did not happen, and no swap of ours can land any more.
     fn resume(&mut self, now: Time, range: RangeId, why: String, out: &mut Vec<Effect>) {
-        let Some(held) = self.held.get_mut(&range) else { return };
+        let Some(held) = self.held.get_mut(&range) else {
+            return;
+        };
         let phase = std::mem::replace(&mut held.phase, Phase::Serving);
         self.put_off.insert(range, now + self.config.retry_period);
-        out.push(Effect::Resume { range, epoch: held.epoch });
+        out.push(Effect::Resume {
+            range,
+            epoch: held.epoch,
+        });
         if let Some(to) = phase.target().cloned() {
-            out.push(Effect::Happened(Happening::HandoffFailed { range, to, why }));
+            out.push(Effect::Happened(Happening::HandoffFailed {
+                range,
+                to,
+                why,
+            }));
         }
     }
 
-    fn swap_ended(&mut self, now: Time, range: RangeId, result: Written<RangeLease>, out: &mut Vec<Effect>) {
+    fn swap_ended(
+        &mut self,
+        now: Time,
+        range: RangeId,
+        result: Written<RangeLease>,
+        out: &mut Vec<Effect>,
+    ) {
         let me = self.me();
         let soon = now + self.config.retry_period / SHORT_PARTS;
         let conflict = match result {
@@ -589,7 +788,11 @@ impl Core {
                 return;
             }
             Written::Unknown => {
-                if let Some(Held { phase: Phase::Swapping { retry_at, .. }, .. }) = self.held.get_mut(&range) {
+                if let Some(Held {
+                    phase: Phase::Swapping { retry_at, .. },
+                    ..
+                }) = self.held.get_mut(&range)
+                {
                     *retry_at = Some(soon);
                 }
                 return;
@@ -599,8 +802,14 @@ impl Core {
             return;
         }
         // Somebody touched the Lease and left us in it: again, on the new version. The older swap cannot land any more.
-        if let Some(Held { epoch, phase: Phase::Swapping { retry_at, .. } }) = self.held.get_mut(&range)
-            && self.ranges.get(&range).is_some_and(|lease| lease.holder == me && lease.epoch == *epoch)
+        if let Some(Held {
+            epoch,
+            phase: Phase::Swapping { retry_at, .. },
+        }) = self.held.get_mut(&range)
+            && self
+                .ranges
+                .get(&range)
+                .is_some_and(|lease| lease.holder == me && lease.epoch == *epoch)
         {
             *retry_at = Some(now);
         }
@@ -616,13 +825,24 @@ impl Core {
             return Some(Refused::NotTaking);
         }
         if !compatible(&self.config.build, &offer.build) {
-            return Some(Refused::Incompatible(self.config.build.clone(), offer.build.clone()));
+            return Some(Refused::Incompatible(
+                self.config.build.clone(),
+                offer.build.clone(),
+            ));
         }
-        if self.replicas.get(&offer.from.name).and_then(|seen| seen.lease.holder()).as_ref() != Some(&offer.from) {
+        if self
+            .replicas
+            .get(&offer.from.name)
+            .and_then(|seen| seen.lease.holder())
+            .as_ref()
+            != Some(&offer.from)
+        {
             return Some(Refused::NoMember(offer.from.clone()));
         }
         let lease = self.ranges.get(&offer.range);
-        if !lease.is_some_and(|lease| lease.holder.as_ref() == Some(&offer.from) && lease.epoch == offer.epoch) {
+        if !lease.is_some_and(|lease| {
+            lease.holder.as_ref() == Some(&offer.from) && lease.epoch == offer.epoch
+        }) {
             return Some(Refused::NotTheOwner {
                 range: offer.range,
                 from: offer.from.clone(),
@@ -630,7 +850,9 @@ impl Core {
             });
         }
         let newer = self.kept.get(&offer.range).is_some_and(|kept| {
-            kept.from == offer.from && kept.epoch == offer.epoch + 1 && kept.attempt >= offer.attempt
+            kept.from == offer.from
+                && kept.epoch == offer.epoch + 1
+                && kept.attempt >= offer.attempt
         });
         newer.then_some(Refused::Superseded)
     }
@@ -642,9 +864,16 @@ impl Core {
         from: &Holder,
         result: Result<BTreeMap<RangeId, (bool, Epoch)>, ()>,
     ) {
-        let Some(inquiry) = self.inquiry.as_mut().filter(|inquiry| inquiry.id == id) else { return };
+        let Some(inquiry) = self.inquiry.as_mut().filter(|inquiry| inquiry.id == id) else {
+            return;
+        };
         match result {
-            Ok(answer) if inquiry.ranges.iter().all(|range| answer.contains_key(range)) => {
+            Ok(answer)
+                if inquiry
+                    .ranges
+                    .iter()
+                    .all(|range| answer.contains_key(range)) =>
+            {
                 inquiry.waiting.remove(from);
                 for (range, (held, epoch)) in answer {
                     if held {
@@ -688,15 +917,26 @@ impl Core {
         let mut unsure = false;
         let mut refused = None;
         for seen in self.replicas.values() {
-            let Some(holder) = seen.lease.holder() else { continue };
+            let Some(holder) = seen.lease.holder() else {
+                continue;
+            };
             let theirs = seen.lease.status.ranges;
             if theirs == self.config.ranges || self.is_me(&holder) {
                 continue;
             }
-            let they_own = self.ranges.values().any(|lease| lease.holder.as_ref() == Some(&holder));
-            let stronger = !self.joined || they_own || (self.held.is_empty() && holder.name < self.config.name);
+            let they_own = self
+                .ranges
+                .values()
+                .any(|lease| lease.holder.as_ref() == Some(&holder));
+            let stronger = !self.joined
+                || they_own
+                || (self.held.is_empty() && holder.name < self.config.name);
             if seen.renews && stronger {
-                refused = Some(Fatal::OtherRanges { name: holder.name, theirs, ours: self.config.ranges });
+                refused = Some(Fatal::OtherRanges {
+                    name: holder.name,
+                    theirs,
+                    ours: self.config.ranges,
+                });
             }
             unsure |= now.saturating_sub(seen.since) < self.config.lease_duration;
         }
@@ -732,15 +972,28 @@ impl Core {
     /// Owners by some range Lease of whom no replica Lease speaks: counts how long that has been so.
     fn watch_the_unproven(&mut self, now: Time) {
         let (mut unproven, mut ended) = (BTreeMap::new(), BTreeMap::new());
-        for holder in self.ranges.values().filter_map(|lease| lease.holder.as_ref()) {
+        for holder in self
+            .ranges
+            .values()
+            .filter_map(|lease| lease.holder.as_ref())
+        {
             if self.is_live(holder) || unproven.contains_key(holder) || ended.contains_key(holder) {
                 continue;
             }
             if self.has_ended(holder) {
-                let version = self.replicas.get(&holder.name).map_or(0, |seen| seen.lease.version);
-                ended.insert(holder.clone(), self.ended.get(holder).copied().unwrap_or((version, now)));
+                let version = self
+                    .replicas
+                    .get(&holder.name)
+                    .map_or(0, |seen| seen.lease.version);
+                ended.insert(
+                    holder.clone(),
+                    self.ended.get(holder).copied().unwrap_or((version, now)),
+                );
             } else {
-                unproven.insert(holder.clone(), self.unproven.get(holder).copied().unwrap_or(now));
+                unproven.insert(
+                    holder.clone(),
+                    self.unproven.get(holder).copied().unwrap_or(now),
+                );
             }
         }
         self.unproven = unproven;
@@ -750,7 +1003,10 @@ impl Core {
     /// Orphans wait for the watch to pass their owner's end. If it takes its time, a list does it.
     fn read_ranges_if_the_watch_lags(&mut self, now: Time, out: &mut Vec<Effect>) {
         let grace = self.config.retry_period / SHORT_PARTS;
-        let lags = self.ended.values().any(|(version, since)| *version > self.as_of && *since + grace <= now);
+        let lags = self
+            .ended
+            .values()
+            .any(|(version, since)| *version > self.as_of && *since + grace <= now);
         if lags && self.next_ranges > now + self.config.retry_period {
             self.next_ranges = now;
             self.read_on_time(now, out);
@@ -764,9 +1020,14 @@ impl Core {
         }
         let Some(me) = self.me() else { return };
         for range in 0..self.config.ranges {
-            let mine = self.ranges.get(&range).filter(|lease| lease.holder.as_ref() == Some(&me));
+            let mine = self
+                .ranges
+                .get(&range)
+                .filter(|lease| lease.holder.as_ref() == Some(&me));
             let held = self.held.get(&range);
-            if mine.map(|lease| lease.epoch) == held.map(|held| held.epoch) && !self.claims.contains_key(&range) {
+            if mine.map(|lease| lease.epoch) == held.map(|held| held.epoch)
+                && !self.claims.contains_key(&range)
+            {
                 // As it should be: ours on both sides, or on neither.
                 continue;
             }
@@ -784,10 +1045,18 @@ impl Core {
                     }
                 }
                 (Some(lease), None) if lease.holder.as_ref() == Some(&me) => {
-                    let claimed = self.claims.get(&range).filter(|claim| claim.epoch == lease.epoch).cloned();
+                    let claimed = self
+                        .claims
+                        .get(&range)
+                        .filter(|claim| claim.epoch == lease.epoch)
+                        .cloned();
                     if let Some(claim) = claimed {
                         self.gain(range, lease.epoch, claim.from, out);
-                    } else if self.kept.get(&range).is_some_and(|kept| kept.epoch == lease.epoch) {
+                    } else if self
+                        .kept
+                        .get(&range)
+                        .is_some_and(|kept| kept.epoch == lease.epoch)
+                    {
                         self.receive(range, out);
                     }
                     // Else the Lease names us and nobody knows why: `inquire` sees to it.
@@ -805,21 +1074,36 @@ impl Core {
                             self.let_go(range, out);
                             if let Some(seen) = self.replicas.get(&to.name) {
                                 let address = seen.lease.status.address.clone();
-                                out.push(Effect::Tell { range, epoch, to: to.clone(), address });
+                                out.push(Effect::Tell {
+                                    range,
+                                    epoch,
+                                    to: to.clone(),
+                                    address,
+                                });
                             }
-                            out.push(Effect::Happened(Happening::HandedOver { range, epoch, to, took }));
+                            out.push(Effect::Happened(Happening::HandedOver {
+                                range,
+                                epoch,
+                                to,
+                                took,
+                            }));
                         }
                         _ => {
                             let epoch = held.epoch;
                             self.let_go(range, out);
-                            out.push(Effect::Happened(Happening::Deprived { range, epoch, by: lease.holder.clone() }));
+                            out.push(Effect::Happened(Happening::Deprived {
+                                range,
+                                epoch,
+                                by: lease.holder.clone(),
+                            }));
                         }
                     }
                     self.claims.remove(&range);
                 }
                 (lease, None) => {
                     let version = lease.map(|lease| lease.version);
-                    let overtaken = |claim: &Claim| claim.retry_at.is_some() && claim.version != version;
+                    let overtaken =
+                        |claim: &Claim| claim.retry_at.is_some() && claim.version != version;
                     if self.claims.get(&range).is_some_and(overtaken) {
                         self.claims.remove(&range);
                     }
@@ -839,22 +1123,48 @@ impl Core {
         if self.kept.remove(&range).is_some() {
             out.push(Effect::Forget(range));
         }
-        self.held.insert(range, Held { epoch, phase: Phase::Serving });
-        out.push(Effect::Gained { range, epoch, kept: false });
+        self.held.insert(
+            range,
+            Held {
+                epoch,
+                phase: Phase::Serving,
+            },
+        );
+        out.push(Effect::Gained {
+            range,
+            epoch,
+            kept: false,
+        });
         out.push(Effect::Happened(Happening::TookOver { range, epoch, from }));
     }
 
     fn receive(&mut self, range: RangeId, out: &mut Vec<Effect>) {
         if let Some(Kept { from, epoch, .. }) = self.kept.remove(&range) {
             self.claims.remove(&range);
-            self.held.insert(range, Held { epoch, phase: Phase::Serving });
-            out.push(Effect::Gained { range, epoch, kept: true });
+            self.held.insert(
+                range,
+                Held {
+                    epoch,
+                    phase: Phase::Serving,
+                },
+            );
+            out.push(Effect::Gained {
+                range,
+                epoch,
+                kept: true,
+            });
             out.push(Effect::Happened(Happening::Received { range, epoch, from }));
         }
     }
 
     /// Writes our name, above every epoch seen. What was kept for the range is void: the one who sent it may have gone on.
-    fn claim(&mut self, range: RangeId, version: Option<Version>, from: Option<Holder>, out: &mut Vec<Effect>) {
+    fn claim(
+        &mut self,
+        range: RangeId,
+        version: Option<Version>,
+        from: Option<Holder>,
+        out: &mut Vec<Effect>,
+    ) {
         if self.claims.contains_key(&range) {
             return;
         }
@@ -862,12 +1172,28 @@ impl Core {
             out.push(Effect::Forget(range));
         }
         let epoch = self.highest.get(&range).copied().unwrap_or(0) + 1;
-        self.claims.insert(range, Claim { epoch, version, from, retry_at: None });
+        self.claims.insert(
+            range,
+            Claim {
+                epoch,
+                version,
+                from,
+                retry_at: None,
+            },
+        );
         out.push(self.claim_effect(range, epoch, version));
     }
 
     fn claim_effect(&self, range: RangeId, epoch: Epoch, version: Option<Version>) -> Effect {
-        Effect::Claim { version, lease: RangeLease { range, version: 0, holder: self.me(), epoch } }
+        Effect::Claim {
+            version,
+            lease: RangeLease {
+                range,
+                version: 0,
+                holder: self.me(),
+                epoch,
+            },
+        }
     }
 
     fn forget_what_was_kept_in_vain(&mut self, now: Time, out: &mut Vec<Effect>) {
@@ -875,7 +1201,11 @@ impl Core {
             .kept
             .iter()
             .filter(|(range, kept)| {
-                self.is_dead(now, &kept.from) || self.ranges.get(range).is_none_or(|lease| lease.epoch >= kept.epoch)
+                self.is_dead(now, &kept.from)
+                    || self
+                        .ranges
+                        .get(range)
+                        .is_none_or(|lease| lease.epoch >= kept.epoch)
             })
             .map(|(range, _)| *range)
             .collect();
@@ -890,7 +1220,9 @@ impl Core {
         if self.is_open(now) || self.left {
             return;
         }
-        let Some(regained) = self.own.as_ref().and_then(|own| own.regained.clone()) else { return };
+        let Some(regained) = self.own.as_ref().and_then(|own| own.regained.clone()) else {
+            return;
+        };
         if self.ranges_read.is_some_and(|read| read >= regained.seen) {
             out.push(Effect::Reopen(regained));
         } else if !self.reading_ranges && self.next_ranges > now {
@@ -934,13 +1266,18 @@ impl Core {
     fn evict_the_silent(&mut self, now: Time, out: &mut Vec<Effect>) {
         let reads_good = self.reads_good(now);
         self.proven_dead.retain(|holder| {
-            self.replicas.get(&holder.name).is_some_and(|seen| seen.lease.holder().as_ref() == Some(holder))
+            self.replicas
+                .get(&holder.name)
+                .is_some_and(|seen| seen.lease.holder().as_ref() == Some(holder))
         });
         for (name, seen) in &self.replicas {
-            let Some(holder) = seen.lease.holder() else { continue };
+            let Some(holder) = seen.lease.holder() else {
+                continue;
+            };
             let silent = reads_good && now.saturating_sub(seen.since) >= self.config.lease_duration;
             let waits = self.evicting.get(name).is_some_and(|at| *at > now);
-            if *name != self.config.name && (silent || self.proven_dead.contains(&holder)) && !waits {
+            if *name != self.config.name && (silent || self.proven_dead.contains(&holder)) && !waits
+            {
                 self.evicting.insert(name.clone(), Time::MAX);
                 out.push(Effect::Evict(seen.lease.vacated()));
             }
@@ -953,24 +1290,41 @@ impl Core {
             return None;
         }
         let names = self.member_names();
-        if self.ring.as_ref().is_none_or(|ring| !ring.members().iter().eq(names.iter())) {
+        if self
+            .ring
+            .as_ref()
+            .is_none_or(|ring| !ring.members().iter().eq(names.iter()))
+        {
             self.ring = Some(Ring::new(names, self.config.ranges));
         }
         let ring = self.ring.as_ref()?;
         if ring.members().is_empty() || (self.is_cold() && !self.is_settled(now)) {
             return None;
         }
-        let index: BTreeMap<&str, u16> = (0..).zip(ring.members()).map(|(at, name)| (name.as_str(), at)).collect();
+        let index: BTreeMap<&str, u16> = (0..)
+            .zip(ring.members())
+            .map(|(at, name)| (name.as_str(), at))
+            .collect();
         let of = |holder: &Holder| {
             let current = self.is_live(holder);
-            current.then(|| index.get(holder.name.as_str()).copied()).flatten()
+            current
+                .then(|| index.get(holder.name.as_str()).copied())
+                .flatten()
         };
         let owners: Vec<Option<u16>> = (0..self.config.ranges)
             .map(|range| {
                 let moving = self.held.get(&range).and_then(|held| held.phase.target());
-                let claimed = self.claims.contains_key(&range).then(|| self.me()).flatten();
+                let claimed = self
+                    .claims
+                    .contains_key(&range)
+                    .then(|| self.me())
+                    .flatten();
                 let owner = moving.cloned().or(claimed);
-                let owner = owner.or_else(|| self.ranges.get(&range).and_then(|lease| lease.holder.clone()));
+                let owner = owner.or_else(|| {
+                    self.ranges
+                        .get(&range)
+                        .and_then(|lease| lease.holder.clone())
+                });
                 owner.as_ref().and_then(of)
             })
             .collect();
@@ -981,16 +1335,20 @@ impl Core {
     /// hold it.
     fn inquire(&mut self, now: Time, placed: Option<&[u16]>, out: &mut Vec<Effect>) {
         if self.inquiry.is_none() && self.next_inquiry <= now {
-            let ranges: BTreeSet<RangeId> =
-                (0..self.config.ranges).filter(|range| self.is_doubtful(*range, placed)).collect();
+            let ranges: BTreeSet<RangeId> = (0..self.config.ranges)
+                .filter(|range| self.is_doubtful(*range, placed))
+                .collect();
             if !ranges.is_empty() {
                 self.ask_all(ranges, out);
             }
         }
         let noticed = |since: &Time| now.saturating_sub(*since) >= self.config.lease_duration;
         let (reads_good, name) = (self.reads_good(now), &self.config.name);
-        self.vanished.retain(|holder, since| holder.name != *name && !(reads_good && noticed(since)));
-        let Some(mut inquiry) = self.inquiry.take() else { return };
+        self.vanished
+            .retain(|holder, since| holder.name != *name && !(reads_good && noticed(since)));
+        let Some(mut inquiry) = self.inquiry.take() else {
+            return;
+        };
         inquiry.waiting.retain(|holder| !self.has_ended(holder));
         if !inquiry.waiting.is_empty() || !self.vanished.is_empty() {
             self.inquiry = Some(inquiry);
@@ -1000,8 +1358,10 @@ impl Core {
         for range in inquiry.ranges {
             if self.is_doubtful(range, placed) {
                 let lease = self.ranges.get(&range);
-                let (version, from) =
-                    (lease.map(|lease| lease.version), lease.and_then(|lease| lease.holder.clone()));
+                let (version, from) = (
+                    lease.map(|lease| lease.version),
+                    lease.and_then(|lease| lease.holder.clone()),
+                );
                 self.claim(range, version, from, out);
             }
         }
@@ -1038,7 +1398,11 @@ impl Core {
             });
         }
         let waiting = others.into_iter().map(|(holder, _)| holder).collect();
-        self.inquiry = Some(Inquiry { id: self.inquiries, ranges, waiting });
+        self.inquiry = Some(Inquiry {
+            id: self.inquiries,
+            ranges,
+            waiting,
+        });
     }
 
     fn take_orphans(&mut self, now: Time, placed: Option<&[u16]>, out: &mut Vec<Effect>) {
@@ -1046,7 +1410,9 @@ impl Core {
             .ranges
             .values()
             .filter(|lease| self.is_placed_here(lease.range, placed))
-            .filter(|lease| !self.held.contains_key(&lease.range) && !self.claims.contains_key(&lease.range))
+            .filter(|lease| {
+                !self.held.contains_key(&lease.range) && !self.claims.contains_key(&lease.range)
+            })
             .filter_map(|lease| Some((lease.range, lease.version, lease.holder.clone()?)))
             .filter(|(_, _, holder)| self.is_dead(now, holder))
             .collect();
@@ -1056,23 +1422,36 @@ impl Core {
     }
 
     fn hand_over(&mut self, now: Time, placed: Option<&[u16]>, out: &mut Vec<Effect>) {
-        let (Some(placed), Some(ring)) = (placed, &self.ring) else { return };
+        let (Some(placed), Some(ring)) = (placed, &self.ring) else {
+            return;
+        };
         // Without a Lease of our own in the view something is wrong, and the renewal will say what.
         if self.drain_until.is_none() && !ring.members().contains(&self.config.name) {
             return;
         }
         self.put_off.retain(|_, until| *until > now);
         self.shunned.retain(|_, until| *until > now);
-        let moving = self.held.values().filter(|held| held.phase != Phase::Serving).count();
+        let moving = self
+            .held
+            .values()
+            .filter(|held| held.phase != Phase::Serving)
+            .count();
         let mut room = self.config.moves_at_once.saturating_sub(moving);
         let force = self.drain_until.is_some();
         for (range, held) in &mut self.held {
             if room == 0 {
                 break;
             }
-            let target = placed.get(usize::from(*range)).and_then(|at| ring.members().get(usize::from(*at)));
-            let Some(target) = target.filter(|target| **target != self.config.name) else { continue };
-            let to = self.replicas.get(target).and_then(|seen| seen.lease.holder());
+            let target = placed
+                .get(usize::from(*range))
+                .and_then(|at| ring.members().get(usize::from(*at)));
+            let Some(target) = target.filter(|target| **target != self.config.name) else {
+                continue;
+            };
+            let to = self
+                .replicas
+                .get(target)
+                .and_then(|seen| seen.lease.holder());
             let quiet = held.phase == Phase::Serving
                 && !self.put_off.contains_key(range)
                 && !self.claims.contains_key(range)
@@ -1081,17 +1460,25 @@ impl Core {
                 room -= 1;
                 held.phase = Phase::Freezing { to, since: now };
                 let budget = self.config.freeze_budget;
-                out.push(Effect::Freeze { range: *range, epoch: held.epoch, budget, force });
+                out.push(Effect::Freeze {
+                    range: *range,
+                    epoch: held.epoch,
+                    budget,
+                    force,
+                });
             }
         }
     }
 
     fn finish_the_drain(&mut self, now: Time, out: &mut Vec<Effect>) {
-        let Some(until) = self.drain_until else { return };
+        let Some(until) = self.drain_until else {
+            return;
+        };
         if self.left {
             return;
         }
-        let nobody = self.member_names().is_empty() && self.held.values().all(|held| held.phase == Phase::Serving);
+        let nobody = self.member_names().is_empty()
+            && self.held.values().all(|held| held.phase == Phase::Serving);
         if (self.held.is_empty() && self.claims.is_empty()) || until <= now || nobody {
             self.left = true;
             let ranges = self.drop_everything(out);
@@ -1105,19 +1492,29 @@ impl Core {
     // ---- what the view says ----
 
     fn me(&self) -> Option<Holder> {
-        self.own.as_ref().map(|own| Holder::new(&self.config.name, &own.incarnation))
+        self.own
+            .as_ref()
+            .map(|own| Holder::new(&self.config.name, &own.incarnation))
     }
 
     fn is_me(&self, holder: &Holder) -> bool {
-        holder.name == self.config.name && self.own.as_ref().is_some_and(|own| own.incarnation == holder.incarnation)
+        holder.name == self.config.name
+            && self
+                .own
+                .as_ref()
+                .is_some_and(|own| own.incarnation == holder.incarnation)
     }
 
     fn is_held(&self) -> bool {
-        self.own.as_ref().is_some_and(|own| matches!(own.phase, OwnPhase::Held | OwnPhase::Releasing))
+        self.own
+            .as_ref()
+            .is_some_and(|own| matches!(own.phase, OwnPhase::Held | OwnPhase::Releasing))
     }
 
     fn is_open(&self, now: Time) -> bool {
-        self.own.as_ref().is_some_and(|own| own.phase == OwnPhase::Held && own.open_until.is_some_and(|at| at > now))
+        self.own.as_ref().is_some_and(|own| {
+            own.phase == OwnPhase::Held && own.open_until.is_some_and(|at| at > now)
+        })
     }
 
     fn read_gap(&self) -> Duration {
@@ -1125,32 +1522,46 @@ impl Core {
     }
 
     fn reads_good(&self, now: Time) -> bool {
-        self.last_read.is_some_and(|last| now <= last + self.read_gap())
+        self.last_read
+            .is_some_and(|last| now <= last + self.read_gap())
     }
 
     /// Its replica Lease names this incarnation.
     fn is_live(&self, holder: &Holder) -> bool {
         self.is_me(holder)
-            || self.replicas.get(&holder.name).and_then(|seen| seen.lease.incarnation.as_ref())
+            || self
+                .replicas
+                .get(&holder.name)
+                .and_then(|seen| seen.lease.incarnation.as_ref())
                 == Some(&holder.incarnation)
     }
 
     /// It lost its replica Lease by compare-and-swap.
     fn has_ended(&self, holder: &Holder) -> bool {
         !self.is_me(holder)
-            && self.replicas.get(&holder.name).is_some_and(|seen| seen.lease.ended.contains(&holder.incarnation))
+            && self
+                .replicas
+                .get(&holder.name)
+                .is_some_and(|seen| seen.lease.ended.contains(&holder.incarnation))
     }
 
     fn is_dead(&self, now: Time, holder: &Holder) -> bool {
         let waited = |since: &Time| now.saturating_sub(*since) >= self.config.lease_duration;
-        let ended = self.ended.get(holder).is_some_and(|(version, _)| *version <= self.as_of);
+        let ended = self
+            .ended
+            .get(holder)
+            .is_some_and(|(version, _)| *version <= self.as_of);
         !self.is_live(holder)
             && (ended || (self.reads_good(now) && self.unproven.get(holder).is_some_and(waited)))
     }
 
     /// The members that count, sorted by name.
     fn member_names(&self) -> Vec<String> {
-        self.replicas.values().filter(|seen| self.counts(&seen.lease)).map(|seen| seen.lease.name.clone()).collect()
+        self.replicas
+            .values()
+            .filter(|seen| self.counts(&seen.lease))
+            .map(|seen| seen.lease.name.clone())
+            .collect()
     }
 
     fn counts(&self, lease: &ReplicaLease) -> bool {
@@ -1165,24 +1576,37 @@ impl Core {
     }
 
     fn is_placed_here(&self, range: RangeId, placed: Option<&[u16]>) -> bool {
-        let (Some(placed), Some(ring)) = (placed, &self.ring) else { return false };
-        placed.get(usize::from(range)).and_then(|at| ring.members().get(usize::from(*at)))
+        let (Some(placed), Some(ring)) = (placed, &self.ring) else {
+            return false;
+        };
+        placed
+            .get(usize::from(range))
+            .and_then(|at| ring.members().get(usize::from(*at)))
             == Some(&self.config.name)
     }
 
     /// Nobody alive owns anything.
     fn is_cold(&self) -> bool {
         self.held.is_empty()
-            && !self.ranges.values().any(|lease| lease.holder.as_ref().is_some_and(|holder| self.is_live(holder)))
+            && !self.ranges.values().any(|lease| {
+                lease
+                    .holder
+                    .as_ref()
+                    .is_some_and(|holder| self.is_live(holder))
+            })
     }
 
     fn is_settled(&self, now: Time) -> bool {
         let ready = self.member_names().len();
-        let counts_otherwise =
-            |seen: &Seen| seen.lease.incarnation.is_some() && seen.lease.status.ranges != self.config.ranges;
+        let counts_otherwise = |seen: &Seen| {
+            seen.lease.incarnation.is_some() && seen.lease.status.ranges != self.config.ranges
+        };
         !self.replicas.values().any(counts_otherwise)
             && (now.saturating_sub(self.still_since) >= self.config.settle_time
-                || self.config.expected_replicas.is_some_and(|expected| ready >= usize::from(expected)))
+                || self
+                    .config
+                    .expected_replicas
+                    .is_some_and(|expected| ready >= usize::from(expected)))
     }
 
     /// When time alone may change a decision.
@@ -1197,18 +1621,33 @@ impl Core {
         sooner(self.next_ranges);
         sooner(self.still_since + self.config.settle_time);
         sooner(self.next_inquiry);
-        self.replicas.values().for_each(|seen| sooner(seen.since + self.config.lease_duration));
+        self.replicas
+            .values()
+            .for_each(|seen| sooner(seen.since + self.config.lease_duration));
         let grace = self.config.retry_period / SHORT_PARTS;
-        self.ended.values().for_each(|(_, since)| sooner(*since + grace));
+        self.ended
+            .values()
+            .for_each(|(_, since)| sooner(*since + grace));
         self.shunned.values().copied().for_each(&mut sooner);
-        self.vanished.values().for_each(|since| sooner(*since + self.config.lease_duration));
-        self.unproven.values().for_each(|since| sooner(*since + self.config.lease_duration));
+        self.vanished
+            .values()
+            .for_each(|since| sooner(*since + self.config.lease_duration));
+        self.unproven
+            .values()
+            .for_each(|since| sooner(*since + self.config.lease_duration));
         self.evicting.values().copied().for_each(&mut sooner);
         self.put_off.values().copied().for_each(&mut sooner);
-        self.claims.values().filter_map(|claim| claim.retry_at).for_each(&mut sooner);
+        self.claims
+            .values()
+            .filter_map(|claim| claim.retry_at)
+            .for_each(&mut sooner);
         self.drain_until.into_iter().for_each(&mut sooner);
         for held in self.held.values() {
-            if let Phase::Swapping { retry_at: Some(retry_at), .. } = held.phase {
+            if let Phase::Swapping {
+                retry_at: Some(retry_at),
+                ..
+            } = held.phase
+            {
                 sooner(retry_at);
             }
         }
@@ -1228,7 +1667,15 @@ impl Core {
     /// As if this replica had claimed the range under this epoch and waited for the answer.
     #[cfg(test)]
     pub(crate) fn seed_claim(&mut self, range: RangeId, epoch: Epoch) {
-        self.claims.insert(range, Claim { epoch, version: None, from: None, retry_at: None });
+        self.claims.insert(
+            range,
+            Claim {
+                epoch,
+                version: None,
+                from: None,
+                retry_at: None,
+            },
+        );
     }
 
     /// Whether everything was handed over or dropped and the own Lease is on its way out.
@@ -1238,13 +1685,17 @@ impl Core {
 
     /// Whether this incarnation is in a replica Lease as last seen: whose peers may speak.
     pub fn is_member(&self, name: &str) -> bool {
-        self.replicas.get(name).is_some_and(|seen| seen.lease.incarnation.is_some())
+        self.replicas
+            .get(name)
+            .is_some_and(|seen| seen.lease.incarnation.is_some())
     }
 
     /// What `/debug/shards` tells.
     pub fn view(&self, now: Time) -> View {
         let own = self.own.as_ref();
-        let until = own.filter(|_| self.is_open(now)).and_then(|own| own.open_until);
+        let until = own
+            .filter(|_| self.is_open(now))
+            .and_then(|own| own.open_until);
         View {
             replica: self.config.name.clone(),
             incarnation: own.map(|own| own.incarnation.clone()).unwrap_or_default(),
@@ -1279,7 +1730,12 @@ impl Core {
             moves: self
                 .held
                 .iter()
-                .filter_map(|(range, held)| Some(Move { range: *range, to: held.phase.target()?.name.clone() }))
+                .filter_map(|(range, held)| {
+                    Some(Move {
+                        range: *range,
+                        to: held.phase.target()?.name.clone(),
+                    })
+                })
                 .collect(),
         }
     }
@@ -1289,14 +1745,22 @@ impl Core {
 fn swap(lease: &RangeLease, to: Holder) -> Effect {
     Effect::Swap {
         version: lease.version,
-        lease: RangeLease { range: lease.range, version: 0, holder: Some(to), epoch: lease.epoch + 1 },
+        lease: RangeLease {
+            range: lease.range,
+            version: 0,
+            holder: Some(to),
+            epoch: lease.epoch + 1,
+        },
     }
 }
 
 /// Builds speak with each other within one minor version of one major version.
 fn compatible(ours: &str, theirs: &str) -> bool {
     let parse = |build: &str| {
-        let mut parts = build.trim_start_matches('v').split(['.', '-', '+']).map(str::parse::<u32>);
+        let mut parts = build
+            .trim_start_matches('v')
+            .split(['.', '-', '+'])
+            .map(str::parse::<u32>);
         Some((parts.next()?.ok()?, parts.next()?.ok()?))
     };
     match (parse(ours), parse(theirs)) {

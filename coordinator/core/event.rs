@@ -428,29 +428,77 @@ impl fmt::Display for Happening {
         match self {
             Self::Joined { incarnation } => write!(f, "joined the fleet as {incarnation}"),
             Self::Fenced => write!(f, "fenced itself: no renewal has landed in time"),
-            Self::Reopened { closed } => write!(f, "acts again after {} ms behind a closed fence", closed.as_millis()),
-            Self::SelfEvicted { incarnation, ranges } => {
-                write!(f, "incarnation {incarnation} was evicted and has dropped {} ranges", ranges.len())
+            Self::Reopened { closed } => write!(
+                f,
+                "acts again after {} ms behind a closed fence",
+                closed.as_millis()
+            ),
+            Self::SelfEvicted {
+                incarnation,
+                ranges,
+            } => {
+                write!(
+                    f,
+                    "incarnation {incarnation} was evicted and has dropped {} ranges",
+                    ranges.len()
+                )
             }
             Self::Evicted { holder, silent } => {
                 write!(f, "evicted {holder}, silent for {} ms", silent.as_millis())
             }
-            Self::TookOver { range, epoch, from: Some(from) } => {
+            Self::TookOver {
+                range,
+                epoch,
+                from: Some(from),
+            } => {
                 write!(f, "took range {range} over from {from}, epoch {epoch}")
             }
-            Self::TookOver { range, epoch, from: None } => write!(f, "took range {range}, epoch {epoch}"),
-            Self::Received { range, epoch, from } => write!(f, "received range {range} from {from}, epoch {epoch}"),
-            Self::HandedOver { range, epoch, to, took } => {
-                write!(f, "handed range {range} to {to} in {} ms, epoch {epoch}", took.as_millis())
+            Self::TookOver {
+                range,
+                epoch,
+                from: None,
+            } => write!(f, "took range {range}, epoch {epoch}"),
+            Self::Received { range, epoch, from } => {
+                write!(f, "received range {range} from {from}, epoch {epoch}")
             }
-            Self::HandoffFailed { range, to, why } => write!(f, "range {range} was not handed to {to}: {why}"),
-            Self::Deprived { range, epoch, by: Some(by) } => {
-                write!(f, "the Lease of range {range} names {by}, not this replica's epoch {epoch}")
+            Self::HandedOver {
+                range,
+                epoch,
+                to,
+                took,
+            } => {
+                write!(
+                    f,
+                    "handed range {range} to {to} in {} ms, epoch {epoch}",
+                    took.as_millis()
+                )
             }
-            Self::Deprived { range, epoch, by: None } => {
-                write!(f, "the Lease of range {range} names nobody, not this replica's epoch {epoch}")
+            Self::HandoffFailed { range, to, why } => {
+                write!(f, "range {range} was not handed to {to}: {why}")
             }
-            Self::Dropped { ranges } => write!(f, "left with {} ranges not handed over", ranges.len()),
+            Self::Deprived {
+                range,
+                epoch,
+                by: Some(by),
+            } => {
+                write!(
+                    f,
+                    "the Lease of range {range} names {by}, not this replica's epoch {epoch}"
+                )
+            }
+            Self::Deprived {
+                range,
+                epoch,
+                by: None,
+            } => {
+                write!(
+                    f,
+                    "the Lease of range {range} names nobody, not this replica's epoch {epoch}"
+                )
+            }
+            Self::Dropped { ranges } => {
+                write!(f, "left with {} ranges not handed over", ranges.len())
+            }
         }
     }
 }

@@ -28,7 +28,10 @@ pub struct Holder {
 impl Holder {
     /// The holder of this name and incarnation.
     pub fn new(name: impl Into<String>, incarnation: impl Into<String>) -> Self {
-        Self { name: name.into(), incarnation: incarnation.into() }
+        Self {
+            name: name.into(),
+            incarnation: incarnation.into(),
+        }
     }
 }
 
@@ -94,7 +97,11 @@ const ENDED_MAX: usize = 16;
 impl ReplicaLease {
     /// The Lease without its holder, who is listed as ended.
     pub fn vacated(&self) -> Self {
-        Self { ended: self.ended_after(), incarnation: None, ..self.clone() }
+        Self {
+            ended: self.ended_after(),
+            incarnation: None,
+            ..self.clone()
+        }
     }
 
     /// The list of the ended once the present holder has lost the Lease.
@@ -107,7 +114,9 @@ impl ReplicaLease {
 
     /// The holder, if there is one.
     pub fn holder(&self) -> Option<Holder> {
-        self.incarnation.as_ref().map(|incarnation| Holder::new(&self.name, incarnation))
+        self.incarnation
+            .as_ref()
+            .map(|incarnation| Holder::new(&self.name, incarnation))
     }
 }
 

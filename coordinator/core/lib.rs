@@ -19,7 +19,10 @@ mod tests;
 pub use crate::{
     core::{Config, Core, Member, Move, RangeOwner, View, ViewFence},
     event::{Effect, Fatal, Happening, Input, NotSent, Offer, Refused},
-    lease::{Epoch, Holder, NotAHolder, RangeId, RangeLease, ReplicaLease, Status, Time, Version, Written},
+    lease::{
+        Epoch, Holder, NotAHolder, RangeId, RangeLease, ReplicaLease, Status, Time, Version,
+        Written,
+    },
     placement::{Weights, place},
     renewal::{OwnLease, OwnPhase, Regained, Renewal, RenewalConfig, RenewalEffect, RenewalInput},
     ring::{MAX_RANGES, Ring, VIRTUAL_NODES, range_of},

@@ -56,7 +56,11 @@ fn keep_within_quota(ring: &Ring, owners: &[Option<u16>], quota: &[usize]) -> Ve
     let mut of: Vec<Vec<(usize, RangeId)>> = vec![Vec::new(); quota.len()];
     for (range, owner) in (0..).zip(owners) {
         if let Some(owner) = *owner {
-            let rank = ring.order(range).iter().position(|&member| member == owner).unwrap_or(usize::MAX);
+            let rank = ring
+                .order(range)
+                .iter()
+                .position(|&member| member == owner)
+                .unwrap_or(usize::MAX);
             of[usize::from(owner)].push((rank, range));
         }
     }
@@ -80,7 +84,11 @@ fn place_the_rest(ring: &Ring, kept: Vec<Option<u16>>, quota: &[usize]) -> Vec<u
         .zip(kept)
         .map(|(range, owner)| {
             owner.unwrap_or_else(|| {
-                let next = ring.order(range).iter().copied().find(|&member| room[usize::from(member)] > 0);
+                let next = ring
+                    .order(range)
+                    .iter()
+                    .copied()
+                    .find(|&member| room[usize::from(member)] > 0);
                 let next = next.unwrap_or(0);
                 room[usize::from(next)] = room[usize::from(next)].saturating_sub(1);
                 next

@@ -110,15 +110,29 @@ enum State {
     /// Wants to read the Lease.
     Look,
     /// Another incarnation holds the Lease: waits for it to release, to fall silent or to prove that it lives.
-    Wait { version: Version, other: String, since: Time, first: Time, renewals: u32 },
+    Wait {
+        version: Version,
+        other: String,
+        since: Time,
+        first: Time,
+        renewals: u32,
+    },
     /// Nobody holds it: `None` if it does not exist.
-    Acquire { version: Option<Version> },
-    Held { version: Version },
+    Acquire {
+        version: Option<Version>,
+    },
+    Held {
+        version: Version,
+    },
     /// A write of ours had no clear end, or somebody touched the Lease: read before the next write.
     Check,
-    Releasing { version: Option<Version> },
+    Releasing {
+        version: Option<Version>,
+    },
     Released,
-    NameTaken { other: String },
+    NameTaken {
+        other: String,
+    },
 }
 
 /// The machine that keeps the own Lease.
@@ -192,7 +206,10 @@ impl Renewal {
     /// When time alone changes something; `None` if it does not.
     pub fn wake_at(&self) -> Option<Time> {
         let next = (!self.busy
-            && !matches!(self.state, State::Idle | State::Released | State::NameTaken { .. }))
+            && !matches!(
+                self.state,
+                State::Idle | State::Released | State::NameTaken { .. }
+            ))
         .then_some(self.next_at);
         [next, self.open_until].into_iter().flatten().min()
     }
@@ -203,7 +220,10 @@ impl Renewal {
         if self.open_until.is_some_and(|until| until <= now) {
             self.open_until = None;
         }
-        if self.renewed.is_some_and(|renewed| renewed + self.config.renew_deadline <= now) {
+        if self
+            .renewed
+            .is_some_and(|renewed| renewed + self.config.renew_deadline <= now)
+        {
             self.regained = None;
         }
         match input {
@@ -228,11 +248,18 @@ impl Renewal {
                 self.open_until = None;
                 self.next_at = now;
                 match self.state {
-                    State::Held { version } => self.state = State::Releasing { version: Some(version) },
+                    State::Held { version } => {
+                        self.state = State::Releasing {
+                            version: Some(version),
+                        }
+                    }
                     State::Idle | State::Look | State::Wait { .. } => self.state = State::Released,
                     // An acquisition may be under way: see what came of it first.
                     State::Acquire { .. } => self.state = State::Releasing { version: None },
-                    State::Check | State::Releasing { .. } | State::Released | State::NameTaken { .. } => {}
+                    State::Check
+                    | State::Releasing { .. }
+                    | State::Released
+                    | State::NameTaken { .. } => {}
                 }
             }
             RenewalInput::Read(read) => {
@@ -261,15 +288,22 @@ impl Renewal {
             return;
         }
         if let (State::Held { .. } | State::Check, Some(renewed)) = (&self.state, self.renewed) {
-            self.open_until = Some(renewed + self.config.renew_deadline).filter(|until| *until > now);
+            self.open_until =
+                Some(renewed + self.config.renew_deadline).filter(|until| *until > now);
             self.regained = None;
         }
     }
 
     /// The Lease was read, either to join or because a write had no clear end.
     fn looked(&mut self, now: Time, lease: Option<ReplicaLease>) {
-        self.ended = lease.as_ref().map(|lease| lease.ended.clone()).unwrap_or_default();
-        let joining = matches!(self.state, State::Look | State::Wait { .. } | State::Acquire { .. });
+        self.ended = lease
+            .as_ref()
+            .map(|lease| lease.ended.clone())
+            .unwrap_or_default();
+        let joining = matches!(
+            self.state,
+            State::Look | State::Wait { .. } | State::Acquire { .. }
+        );
         if joining && self.ended.contains(&self.incarnation()) {
             // An acquisition of ours had landed unseen, and was evicted: others know this life as over.
             self.evictions += 1;
@@ -280,20 +314,32 @@ impl Renewal {
         self.next_at = now;
         self.state = match (&self.state, holder, version) {
             (State::Idle | State::Released | State::NameTaken { .. }, ..) => return,
-            (State::Releasing { .. }, Some(holder), version) if holder == me => State::Releasing { version },
+            (State::Releasing { .. }, Some(holder), version) if holder == me => {
+                State::Releasing { version }
+            }
             (State::Releasing { .. }, ..) => State::Released,
             // A write of ours landed unseen, or somebody touched the Lease and left us in it.
             (_, Some(holder), Some(version)) if holder == me => {
                 if self.release {
-                    State::Releasing { version: Some(version) }
+                    State::Releasing {
+                        version: Some(version),
+                    }
                 } else {
                     State::Held { version }
                 }
             }
             (State::Check | State::Held { .. }, ..) => return self.evicted(now),
-            (State::Wait { version: before, other, since, first, renewals }, Some(holder), Some(version))
-                if *other == holder =>
-            {
+            (
+                State::Wait {
+                    version: before,
+                    other,
+                    since,
+                    first,
+                    renewals,
+                },
+                Some(holder),
+                Some(version),
+            ) if *other == holder => {
                 let (first, mut since, mut renewals) = (*first, *since, *renewals);
                 if *before != version {
                     since = now;
@@ -303,7 +349,9 @@ impl Renewal {
                 if waited(since) {
                     // Replacing the holder evicts it: its renewal is a compare-and-swap on the same object.
                     self.ended.push(holder);
-                    State::Acquire { version: Some(version) }
+                    State::Acquire {
+                        version: Some(version),
+                    }
                 } else if renewals >= RENEWALS_OF_THE_LIVING && waited(first) {
                     State::NameTaken { other: holder }
                 } else {
@@ -311,12 +359,24 @@ impl Renewal {
                     if renewals < RENEWALS_OF_THE_LIVING {
                         self.next_at = self.next_at.min(since + self.config.lease_duration);
                     }
-                    State::Wait { version, other: holder, since, first, renewals }
+                    State::Wait {
+                        version,
+                        other: holder,
+                        since,
+                        first,
+                        renewals,
+                    }
                 }
             }
             (_, Some(other), Some(version)) => {
                 self.next_at = now + self.config.retry_period;
-                State::Wait { version, other, since: now, first: now, renewals: 0 }
+                State::Wait {
+                    version,
+                    other,
+                    since: now,
+                    first: now,
+                    renewals: 0,
+                }
             }
             (_, _, version) => State::Acquire { version },
         };
@@ -330,7 +390,9 @@ impl Renewal {
                 self.next_at = now;
                 self.state = match lease.incarnation {
                     None => State::Released,
-                    Some(_) => State::Releasing { version: Some(lease.version) },
+                    Some(_) => State::Releasing {
+                        version: Some(lease.version),
+                    },
                 };
             }
             (State::Releasing { .. }, Written::Conflict(lease)) => self.looked(now, lease),
@@ -339,13 +401,19 @@ impl Renewal {
                 self.next_at = now + self.config.retry_period;
             }
             (_, Written::Done(lease)) => {
-                self.state = State::Held { version: lease.version };
+                self.state = State::Held {
+                    version: lease.version,
+                };
                 self.ended = lease.ended;
                 self.renewed = Some(started);
-                self.next_at =
-                    if lease.status == self.status { (started + self.config.retry_period).max(now) } else { now };
+                self.next_at = if lease.status == self.status {
+                    (started + self.config.retry_period).max(now)
+                } else {
+                    now
+                };
                 if self.open_until.is_some() {
-                    self.open_until = Some(started + self.config.renew_deadline).filter(|until| *until > now);
+                    self.open_until =
+                        Some(started + self.config.renew_deadline).filter(|until| *until > now);
                 } else if self.regained.is_none() {
                     self.regained = Some(Regained { started, seen: now });
                 }
@@ -382,7 +450,10 @@ impl Renewal {
         }
         let effect = match self.state {
             State::Idle | State::Released | State::NameTaken { .. } => return Vec::new(),
-            State::Look | State::Wait { .. } | State::Check | State::Releasing { version: None } => RenewalEffect::Read,
+            State::Look
+            | State::Wait { .. }
+            | State::Check
+            | State::Releasing { version: None } => RenewalEffect::Read,
             State::Acquire { version } => self.write(version, false),
             State::Held { version } => self.write(Some(version), false),
             State::Releasing { version } => self.write(version, true),
@@ -400,6 +471,9 @@ impl Renewal {
             status: self.status.clone(),
             ended: self.ended.clone(),
         };
-        RenewalEffect::Write { version, lease: if release { lease.vacated() } else { lease } }
+        RenewalEffect::Write {
+            version,
+            lease: if release { lease.vacated() } else { lease },
+        }
     }
 }

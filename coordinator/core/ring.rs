@@ -43,7 +43,10 @@ impl RingHash for Bytes {
         node_key.hash(&mut hasher);
         // Names hold no slash, so no name and number run into another pair.
         Hasher::write(&mut hasher, b"/");
-        Hasher::write(&mut hasher, &u32::try_from(vnode_seq).unwrap_or(u32::MAX).to_be_bytes());
+        Hasher::write(
+            &mut hasher,
+            &u32::try_from(vnode_seq).unwrap_or(u32::MAX).to_be_bytes(),
+        );
         Hasher::finish(&hasher)
     }
 }
@@ -72,16 +75,27 @@ impl Ring {
         let mut members: Vec<String> = members.into_iter().map(Into::into).collect();
         members.sort();
         members.dedup();
-        let index: BTreeMap<&[u8], u16> = (0..).zip(&members).map(|(at, name)| (name.as_bytes(), at)).collect();
-        let nodes = members.iter().map(|name| Node::new(Point(name.as_bytes().to_vec())).quantity(VIRTUAL_NODES));
+        let index: BTreeMap<&[u8], u16> = (0..)
+            .zip(&members)
+            .map(|(at, name)| (name.as_bytes(), at))
+            .collect();
+        let nodes = members
+            .iter()
+            .map(|name| Node::new(Point(name.as_bytes().to_vec())).quantity(VIRTUAL_NODES));
         let ring = StaticHashRing::new(Bytes, nodes);
         let order = (0..ranges)
             .map(|range| {
                 let point = Point([b"range/".as_slice(), &range.to_be_bytes()].concat());
-                ring.calc_candidates(&point).filter_map(|node| index.get(node.key.0.as_slice()).copied()).collect()
+                ring.calc_candidates(&point)
+                    .filter_map(|node| index.get(node.key.0.as_slice()).copied())
+                    .collect()
             })
             .collect();
-        Self { members, ranges, order: Arc::new(order) }
+        Self {
+            members,
+            ranges,
+            order: Arc::new(order),
+        }
     }
 
     /// The members' names, sorted; preferences are indexes into them.
@@ -96,7 +110,9 @@ impl Ring {
 
     /// Whom the range prefers, first to last.
     pub fn order(&self, range: RangeId) -> &[u16] {
-        self.order.get(usize::from(range)).map_or(&[], Vec::as_slice)
+        self.order
+            .get(usize::from(range))
+            .map_or(&[], Vec::as_slice)
     }
 }
 

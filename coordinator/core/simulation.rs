@@ -9,8 +9,9 @@ use std::{
 };
 
 use crate::{
-    Config, Core, Effect, Epoch, Happening, Holder, Input, NotSent, Offer, OwnPhase, RangeId, RangeLease, Renewal,
-    RenewalConfig, RenewalEffect, RenewalInput, ReplicaLease, Status, Time, Version, Written,
+    Config, Core, Effect, Epoch, Happening, Holder, Input, NotSent, Offer, OwnPhase, RangeId,
+    RangeLease, Renewal, RenewalConfig, RenewalEffect, RenewalInput, ReplicaLease, Status, Time,
+    Version, Written,
 };
 
 const LEASE_DURATION: Duration = Duration::from_secs(5);
@@ -61,7 +62,11 @@ struct Store {
 }
 
 impl Store {
-    fn put_replica(&mut self, version: Option<Version>, mut lease: ReplicaLease) -> Written<ReplicaLease> {
+    fn put_replica(
+        &mut self,
+        version: Option<Version>,
+        mut lease: ReplicaLease,
+    ) -> Written<ReplicaLease> {
         let now = self.replicas.get(&lease.name);
         if now.map(|lease| lease.version) != version {
             return Written::Conflict(now.cloned());
@@ -69,11 +74,16 @@ impl Store {
         self.version += 1;
         lease.version = self.version;
         self.replicas.insert(lease.name.clone(), lease.clone());
-        self.log.push((self.version, Change::Replica(lease.clone())));
+        self.log
+            .push((self.version, Change::Replica(lease.clone())));
         Written::Done(lease)
     }
 
-    fn put_range(&mut self, version: Option<Version>, mut lease: RangeLease) -> Written<RangeLease> {
+    fn put_range(
+        &mut self,
+        version: Option<Version>,
+        mut lease: RangeLease,
+    ) -> Written<RangeLease> {
         let now = self.ranges.get(&lease.range);
         if now.map(|lease| lease.version) != version {
             return Written::Conflict(now.cloned());
@@ -85,7 +95,8 @@ impl Store {
             lease.range,
             lease.epoch
         );
-        self.highest.insert(lease.range, (lease.epoch, lease.holder.clone()));
+        self.highest
+            .insert(lease.range, (lease.epoch, lease.holder.clone()));
         self.version += 1;
         lease.version = self.version;
         self.ranges.insert(lease.range, lease.clone());
@@ -218,7 +229,12 @@ impl World {
             renew_deadline: RENEW_DEADLINE,
             retry_period: RETRY_PERIOD,
         };
-        let status = Status { address: format!("r-{at}:1"), build: "0.1.0".to_owned(), ranges: self.ranges, ..Status::default() };
+        let status = Status {
+            address: format!("r-{at}:1"),
+            build: "0.1.0".to_owned(),
+            ranges: self.ranges,
+            ..Status::default()
+        };
         Node {
             life,
             alive: false,
@@ -265,7 +281,9 @@ impl World {
                 return;
             }
             self.now = at;
-            let Some((node, life, what)) = self.events.remove(&serial) else { continue };
+            let Some((node, life, what)) = self.events.remove(&serial) else {
+                continue;
+            };
             if let What::Fault = what {
                 self.fault();
                 continue;
@@ -331,7 +349,9 @@ impl World {
                 let attempt = offer.attempt;
                 self.serial += 1;
                 offer.id = self.serial;
-                self.nodes[node].offers.insert(offer.id, (from, attempt, work));
+                self.nodes[node]
+                    .offers
+                    .insert(offer.id, (from, attempt, work));
                 self.core(node, Input::Offered(offer));
             }
             What::Holds(inquiry, ranges, from) => {
@@ -350,7 +370,10 @@ impl World {
         let effects = self.nodes[node].core.step(now, input);
         for effect in effects {
             if self.trace {
-                eprintln!("{:?} r-{node}/{} {effect:?}", self.now, self.nodes[node].life);
+                eprintln!(
+                    "{:?} r-{node}/{} {effect:?}",
+                    self.now, self.nodes[node].life
+                );
             }
             self.effect(node, effect);
         }
@@ -361,7 +384,9 @@ impl World {
 
     /// Whoever may act does.
     fn worked(&mut self, node: usize) {
-        let open = self.nodes[node].open_until.is_some_and(|until| until > self.clock(node));
+        let open = self.nodes[node]
+            .open_until
+            .is_some_and(|until| until > self.clock(node));
         if !open {
             return;
         }
@@ -385,7 +410,10 @@ impl World {
             self.ask(node, Ask::Own(effect, now));
         }
         if own != before {
-            assert!(!matches!(own.phase, OwnPhase::NameTaken(_)), "nobody shares a name here");
+            assert!(
+                !matches!(own.phase, OwnPhase::NameTaken(_)),
+                "nobody shares a name here"
+            );
             // The two machines run on two threads; what passes between them is a level, not a queue.
             let late = self.random.millis(0, 20);
             self.push(late, node, What::Own);
@@ -396,12 +424,18 @@ impl World {
     }
 
     fn wake(&mut self, node: usize, core: bool, at: Time) {
-        let at = at.div_f64(self.nodes[node].rate).max(self.now + Duration::from_millis(1));
+        let at = at
+            .div_f64(self.nodes[node].rate)
+            .max(self.now + Duration::from_millis(1));
         let slot = usize::from(!core);
         if at < self.nodes[node].tick_at[slot] {
             self.nodes[node].tick_at[slot] = at;
             // Rounded up: the clock must have come to it.
-            self.push(at.saturating_sub(self.now) + Duration::from_micros(1), node, What::Tick(core));
+            self.push(
+                at.saturating_sub(self.now) + Duration::from_micros(1),
+                node,
+                What::Tick(core),
+            );
         }
     }
 
@@ -420,14 +454,19 @@ impl World {
             Effect::Swap { version, lease } => self.ask(node, Ask::Swap(version, lease)),
             Effect::Gained { range, epoch, kept } => {
                 // Behind a closed fence an old message may still be believed: it has no effect.
-                let open = self.nodes[node].open_until.is_some_and(|until| until > clock);
+                let open = self.nodes[node]
+                    .open_until
+                    .is_some_and(|until| until > clock);
                 let n = &mut self.nodes[node];
                 n.epochs.insert(range, epoch);
                 let work = n.kept.remove(&range);
                 let latest = self.latest.get(&range).copied().unwrap_or(0);
                 if kept {
                     let work = work.unwrap_or(0);
-                    assert!(!open || work == latest, "range {range}: a handoff lost work: {work}, {latest}");
+                    assert!(
+                        !open || work == latest,
+                        "range {range}: a handoff lost work: {work}, {latest}"
+                    );
                     self.handoffs += 1;
                     n.work.insert(range, work);
                 } else {
@@ -440,7 +479,12 @@ impl World {
                 self.nodes[node].epochs.remove(&range);
                 self.nodes[node].work.remove(&range);
             }
-            Effect::Freeze { range, epoch, force, .. } => {
+            Effect::Freeze {
+                range,
+                epoch,
+                force,
+                ..
+            } => {
                 // The range stops here and now; the answer comes when its writes have ended.
                 let busy = !force && self.random.one_in(10);
                 if !busy {
@@ -455,15 +499,31 @@ impl World {
             Effect::Resume { range, epoch } => {
                 self.nodes[node].epochs.insert(range, epoch);
             }
-            Effect::Send { range, epoch, attempt, to, .. } => self.send(node, range, epoch, attempt, &to),
-            Effect::Tell { range, epoch, to, .. } => {
+            Effect::Send {
+                range,
+                epoch,
+                attempt,
+                to,
+                ..
+            } => self.send(node, range, epoch, attempt, &to),
+            Effect::Tell {
+                range, epoch, to, ..
+            } => {
                 let from = self.holder(node);
                 if let Some(peer) = self.peer(&to)
                     && !self.lost()
                 {
                     for _ in 0..self.copies() {
                         let late = self.random.millis(1, 30);
-                        self.push(late, peer, What::Core(Input::Told { from: from.clone(), range, epoch }));
+                        self.push(
+                            late,
+                            peer,
+                            What::Core(Input::Told {
+                                from: from.clone(),
+                                range,
+                                epoch,
+                            }),
+                        );
                     }
                 }
             }
@@ -472,24 +532,42 @@ impl World {
                     if refused.is_none() {
                         self.nodes[node].kept.insert(range, work);
                     }
-                    let result = refused.map_or(Ok(()), |refused| Err(NotSent::Refused(refused.to_string())));
+                    let result = refused
+                        .map_or(Ok(()), |refused| Err(NotSent::Refused(refused.to_string())));
                     if !self.lost() {
                         let late = self.random.millis(1, 30);
-                        self.push(late, from, What::Core(Input::Sent { range, attempt, result }));
+                        self.push(
+                            late,
+                            from,
+                            What::Core(Input::Sent {
+                                range,
+                                attempt,
+                                result,
+                            }),
+                        );
                     }
                 }
             }
             Effect::Forget(range) => {
                 self.nodes[node].kept.remove(&range);
             }
-            Effect::AskHolds { inquiry, to, ranges, .. } => {
+            Effect::AskHolds {
+                inquiry,
+                to,
+                ranges,
+                ..
+            } => {
                 if let Some(peer) = self.peer(&to)
                     && !self.lost()
                 {
                     let late = self.random.millis(1, 30);
                     self.push(late, peer, What::Holds(inquiry, ranges, node));
                 }
-                let failed = Input::HoldsAnswered { inquiry, from: to, result: Err(()) };
+                let failed = Input::HoldsAnswered {
+                    inquiry,
+                    from: to,
+                    result: Err(()),
+                };
                 self.push(RETRY_PERIOD, node, What::Core(failed));
             }
             Effect::AnswerHolds { id, answer } => {
@@ -497,7 +575,15 @@ impl World {
                     && !self.lost()
                 {
                     let late = self.random.millis(1, 30);
-                    self.push(late, to, What::Core(Input::HoldsAnswered { inquiry, from: me, result: Ok(answer) }));
+                    self.push(
+                        late,
+                        to,
+                        What::Core(Input::HoldsAnswered {
+                            inquiry,
+                            from: me,
+                            result: Ok(answer),
+                        }),
+                    );
                 }
             }
             Effect::Happened(Happening::Evicted { .. }) => self.evictions += 1,
@@ -536,7 +622,15 @@ impl World {
             }
         }
         let result = Err(NotSent::Unreachable("no answer".to_owned()));
-        self.push(Duration::from_secs(2), node, What::Core(Input::Sent { range, attempt, result }));
+        self.push(
+            Duration::from_secs(2),
+            node,
+            What::Core(Input::Sent {
+                range,
+                attempt,
+                result,
+            }),
+        );
     }
 
     fn holder(&self, node: usize) -> Holder {
@@ -552,7 +646,11 @@ impl World {
     }
 
     fn copies(&mut self) -> usize {
-        if self.faulty() && self.random.one_in(10) { 2 } else { 1 }
+        if self.faulty() && self.random.one_in(10) {
+            2
+        } else {
+            1
+        }
     }
 
     // ---- the store ----
@@ -584,7 +682,10 @@ impl World {
                 What::Renewal(RenewalInput::Read(Ok(lease)))
             }
             Ask::Own(RenewalEffect::Write { version, lease }, started) => {
-                What::Renewal(RenewalInput::Written { started, result: self.store.put_replica(version, lease) })
+                What::Renewal(RenewalInput::Written {
+                    started,
+                    result: self.store.put_replica(version, lease),
+                })
             }
             Ask::Replicas(started) => What::Core(Input::Replicas {
                 started,
@@ -602,18 +703,30 @@ impl World {
             },
             Ask::Evict(lease) => {
                 let (name, version) = (lease.name.clone(), lease.version);
-                What::Core(Input::Evicted { name, result: self.store.put_replica(Some(version), lease) })
+                What::Core(Input::Evicted {
+                    name,
+                    result: self.store.put_replica(Some(version), lease),
+                })
             }
             Ask::Claim(version, lease) => {
                 let range = lease.range;
-                What::Core(Input::Claimed { range, result: self.store.put_range(version, lease) })
+                What::Core(Input::Claimed {
+                    range,
+                    result: self.store.put_range(version, lease),
+                })
             }
             Ask::Swap(version, lease) => {
                 let range = lease.range;
-                What::Core(Input::Swapped { range, result: self.store.put_range(Some(version), lease) })
+                What::Core(Input::Swapped {
+                    range,
+                    result: self.store.put_range(Some(version), lease),
+                })
             }
         };
-        if self.nodes[node].life == life && self.nodes[node].alive && !self.lost() && self.nodes[node].answered.insert(id)
+        if self.nodes[node].life == life
+            && self.nodes[node].alive
+            && !self.lost()
+            && self.nodes[node].answered.insert(id)
         {
             let late = self.random.millis(1, 25);
             self.push(late, node, what);
@@ -624,23 +737,48 @@ impl World {
         match ask {
             Ask::Own(RenewalEffect::Read, _) => self.renewal(node, RenewalInput::Read(Err(()))),
             Ask::Own(RenewalEffect::Write { .. }, started) => {
-                self.renewal(node, RenewalInput::Written { started, result: Written::Unknown });
+                self.renewal(
+                    node,
+                    RenewalInput::Written {
+                        started,
+                        result: Written::Unknown,
+                    },
+                );
             }
             Ask::Replicas(_) => self.core(node, Input::ReplicasFailed),
             Ask::Ranges(_) => self.core(node, Input::RangesFailed),
             Ask::Range(_) => {}
-            Ask::Evict(lease) => self.core(node, Input::Evicted { name: lease.name, result: Written::Unknown }),
+            Ask::Evict(lease) => self.core(
+                node,
+                Input::Evicted {
+                    name: lease.name,
+                    result: Written::Unknown,
+                },
+            ),
             Ask::Claim(_, lease) => {
-                self.core(node, Input::Claimed { range: lease.range, result: Written::Unknown });
+                self.core(
+                    node,
+                    Input::Claimed {
+                        range: lease.range,
+                        result: Written::Unknown,
+                    },
+                );
             }
             Ask::Swap(_, lease) => {
-                self.core(node, Input::Swapped { range: lease.range, result: Written::Unknown });
+                self.core(
+                    node,
+                    Input::Swapped {
+                        range: lease.range,
+                        result: Written::Unknown,
+                    },
+                );
             }
         }
     }
 
     fn watch(&mut self, node: usize) {
-        let cut_off = (self.faulty() && self.nodes[node].cut_off) || self.now < self.store_down_until;
+        let cut_off =
+            (self.faulty() && self.nodes[node].cut_off) || self.now < self.store_down_until;
         // Now and then it freezes for a while.
         let next = if self.faulty() && self.random.one_in(60) {
             self.random.millis(500, 6000)
@@ -649,7 +787,10 @@ impl World {
         };
         if !cut_off {
             let from = self.nodes[node].watched;
-            let at = self.store.log.partition_point(|(version, _)| *version <= from);
+            let at = self
+                .store
+                .log
+                .partition_point(|(version, _)| *version <= from);
             let news: Vec<(Version, Change)> = self.store.log[at..].to_vec();
             self.nodes[node].watching = true;
             for (version, change) in news {
@@ -720,7 +861,6 @@ impl World {
 
     /// A Lease is deleted by hand.
     fn damage(&mut self) {
-
         self.store.version += 1;
         let version = self.store.version;
         if self.random.one_in(2) {
@@ -748,7 +888,11 @@ impl World {
             }
             for (range, epoch) in &node.epochs {
                 let before = open.insert(*range, (at, *epoch));
-                assert_eq!(before, None, "at {:?} r-{at} and another may act on range {range}", self.now);
+                assert_eq!(
+                    before, None,
+                    "at {:?} r-{at} and another may act on range {range}",
+                    self.now
+                );
             }
         }
     }
@@ -758,13 +902,25 @@ impl World {
         let mut load = BTreeMap::new();
         let mut owned = BTreeSet::new();
         for (at, node) in self.nodes.iter().enumerate().filter(|(_, node)| node.alive) {
-            assert!(node.open_until.is_some_and(|until| until > self.clock(at)), "r-{at} stays fenced: {:?}", node.renewal);
+            assert!(
+                node.open_until.is_some_and(|until| until > self.clock(at)),
+                "r-{at} stays fenced: {:?}",
+                node.renewal
+            );
             load.insert(at, node.epochs.len());
             owned.extend(node.epochs.keys().copied());
         }
-        assert_eq!(owned.len(), usize::from(self.ranges), "ranges without an owner");
+        assert_eq!(
+            owned.len(),
+            usize::from(self.ranges),
+            "ranges without an owner"
+        );
         let (most, least) = (load.values().max(), load.values().min());
-        assert!(most.zip(least).is_some_and(|(most, least)| most - least <= 1), "uneven: {load:?}");
+        assert!(
+            most.zip(least)
+                .is_some_and(|(most, least)| most - least <= 1),
+            "uneven: {load:?}"
+        );
     }
 }
 
@@ -784,8 +940,14 @@ fn simulate(seed: u64) -> (u64, u64, u64) {
 
 #[test]
 fn no_two_replicas_may_act_on_one_range_whatever_fails() {
-    let seeds = std::env::var("SEEDS").ok().and_then(|seeds| seeds.parse().ok()).unwrap_or(100);
-    let first = std::env::var("SEED").ok().and_then(|seed| seed.parse().ok()).unwrap_or(0);
+    let seeds = std::env::var("SEEDS")
+        .ok()
+        .and_then(|seeds| seeds.parse().ok())
+        .unwrap_or(100);
+    let first = std::env::var("SEED")
+        .ok()
+        .and_then(|seed| seed.parse().ok())
+        .unwrap_or(0);
     let mut sums = (0, 0, 0);
     for seed in first..first + seeds {
         let result = std::panic::catch_unwind(|| simulate(seed));
@@ -799,9 +961,15 @@ fn no_two_replicas_may_act_on_one_range_whatever_fails() {
             }
         }
     }
-    eprintln!("{seeds} seeds: {} handoffs, {} takeovers, {} evictions", sums.0, sums.1, sums.2);
+    eprintln!(
+        "{seeds} seeds: {} handoffs, {} takeovers, {} evictions",
+        sums.0, sums.1, sums.2
+    );
     if seeds >= 100 {
-        assert!(sums.0 > 500 && sums.1 > 1000 && sums.2 > 50, "too little happens: {sums:?}");
+        assert!(
+            sums.0 > 500 && sums.1 > 1000 && sums.2 > 50,
+            "too little happens: {sums:?}"
+        );
     }
 }
 
@@ -810,9 +978,21 @@ fn without_faults_a_fleet_spreads_evenly_and_rests() {
     let mut world = World::new(7, 3, 32, Time::ZERO);
     world.run(Duration::from_secs(20));
     world.check_rest();
-    let version = world.store.log.iter().rev().find(|(_, change)| matches!(change, Change::Range(_))).map(|(at, _)| *at);
+    let version = world
+        .store
+        .log
+        .iter()
+        .rev()
+        .find(|(_, change)| matches!(change, Change::Range(_)))
+        .map(|(at, _)| *at);
     world.run(Duration::from_secs(60));
-    let later = world.store.log.iter().rev().find(|(_, change)| matches!(change, Change::Range(_))).map(|(at, _)| *at);
+    let later = world
+        .store
+        .log
+        .iter()
+        .rev()
+        .find(|(_, change)| matches!(change, Change::Range(_)))
+        .map(|(at, _)| *at);
     assert_eq!(version, later, "no range Lease is written at rest");
     assert_eq!(world.evictions, 0);
 }

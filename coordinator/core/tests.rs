@@ -5,9 +5,9 @@ use std::{collections::BTreeMap, time::Duration};
 use proptest::prelude::*;
 
 use crate::{
-    Config, Core, Effect, Epoch, Fatal, Holder, Input, NotSent, Offer, OwnLease, OwnPhase, RangeId, RangeLease,
-    Refused, Regained, Renewal, RenewalConfig, RenewalEffect, RenewalInput, ReplicaLease, Ring, Status, Time, Version,
-    Weights, Written, place, range_of,
+    Config, Core, Effect, Epoch, Fatal, Holder, Input, NotSent, Offer, OwnLease, OwnPhase, RangeId,
+    RangeLease, Refused, Regained, Renewal, RenewalConfig, RenewalEffect, RenewalInput,
+    ReplicaLease, Ring, Status, Time, Version, Weights, Written, place, range_of,
 };
 
 fn secs(secs: u64) -> Duration {
@@ -34,7 +34,10 @@ fn the_range_of_a_key_is_protocol() {
         ("", 256, 45),
         ("node-ipam-controller", 256, 30),
     ];
-    let seen: Vec<_> = golden.iter().map(|(text, ranges, _)| (*text, *ranges, range_of(text, *ranges))).collect();
+    let seen: Vec<_> = golden
+        .iter()
+        .map(|(text, ranges, _)| (*text, *ranges, range_of(text, *ranges)))
+        .collect();
     assert_eq!(seen, golden);
 }
 
@@ -44,7 +47,10 @@ fn keys_spread_evenly_over_ranges() {
     for n in 0..64_000 {
         count[usize::from(range_of(&format!("ns-{}/fill-{n}", n % 7), 64))] += 1;
     }
-    assert!(count.iter().all(|count| (850..1150).contains(count)), "{count:?}");
+    assert!(
+        count.iter().all(|count| (850..1150).contains(count)),
+        "{count:?}"
+    );
 }
 
 #[test]
@@ -52,8 +58,16 @@ fn the_order_of_preference_is_protocol() {
     let ring = Ring::new(["manifold-2", "manifold-0", "manifold-1", "manifold-0"], 8);
     assert_eq!(ring.members(), ["manifold-0", "manifold-1", "manifold-2"]);
     let orders: Vec<&[u16]> = (0..8).map(|range| ring.order(range)).collect();
-    let golden: [[u16; 3]; 8] =
-        [[0, 2, 1], [1, 0, 2], [0, 2, 1], [0, 2, 1], [0, 1, 2], [2, 0, 1], [2, 1, 0], [0, 2, 1]];
+    let golden: [[u16; 3]; 8] = [
+        [0, 2, 1],
+        [1, 0, 2],
+        [0, 2, 1],
+        [0, 2, 1],
+        [0, 1, 2],
+        [2, 0, 1],
+        [2, 1, 0],
+        [0, 2, 1],
+    ];
     assert_eq!(orders, golden.each_ref().map(|order| order.as_slice()));
 }
 
@@ -63,9 +77,15 @@ fn who_joins_does_not_change_the_order_of_the_others() {
     let four = Ring::new(["a", "b", "bb", "c"], 256);
     for range in 0..256 {
         let names = |ring: &Ring| -> Vec<String> {
-            ring.order(range).iter().map(|at| ring.members()[usize::from(*at)].clone()).collect()
+            ring.order(range)
+                .iter()
+                .map(|at| ring.members()[usize::from(*at)].clone())
+                .collect()
         };
-        let without: Vec<String> = names(&four).into_iter().filter(|name| name != "bb").collect();
+        let without: Vec<String> = names(&four)
+            .into_iter()
+            .filter(|name| name != "bb")
+            .collect();
         assert_eq!(names(&three), without);
     }
 }
@@ -81,13 +101,19 @@ fn owners_by(ring: &Ring, owner_names: &[Option<String>]) -> Vec<Option<u16>> {
         .iter()
         .map(|name| {
             let name = name.as_ref()?;
-            ring.members().binary_search(name).ok().and_then(|at| u16::try_from(at).ok())
+            ring.members()
+                .binary_search(name)
+                .ok()
+                .and_then(|at| u16::try_from(at).ok())
         })
         .collect()
 }
 
 fn named(ring: &Ring, placed: &[u16]) -> Vec<Option<String>> {
-    placed.iter().map(|at| Some(ring.members()[usize::from(*at)].clone())).collect()
+    placed
+        .iter()
+        .map(|at| Some(ring.members()[usize::from(*at)].clone()))
+        .collect()
 }
 
 fn loads(ring: &Ring, placed: &[u16]) -> Vec<usize> {
@@ -100,7 +126,13 @@ fn loads(ring: &Ring, placed: &[u16]) -> Vec<usize> {
 
 fn assert_even(ring: &Ring, placed: &[u16]) {
     let load = loads(ring, placed);
-    assert!(load.iter().max().zip(load.iter().min()).is_some_and(|(most, least)| most - least <= 1), "{load:?}");
+    assert!(
+        load.iter()
+            .max()
+            .zip(load.iter().min())
+            .is_some_and(|(most, least)| most - least <= 1),
+        "{load:?}"
+    );
 }
 
 /// The least number of ranges that must change hands to come to even loads.
@@ -126,7 +158,11 @@ fn least_moves(owners: &[Option<u16>], members: usize) -> usize {
 }
 
 fn moves(owners: &[Option<u16>], placed: &[u16]) -> usize {
-    owners.iter().zip(placed).filter(|(owner, placed)| **owner != Some(**placed)).count()
+    owners
+        .iter()
+        .zip(placed)
+        .filter(|(owner, placed)| **owner != Some(**placed))
+        .count()
 }
 
 #[test]
@@ -147,7 +183,14 @@ fn a_fleet_of_256_ranges_moves_exactly_what_it_must() {
 
 #[test]
 fn without_members_nothing_is_placed() {
-    assert!(place(&Ring::new(Vec::<String>::new(), 4), &[None; 4], Weights::Equal).is_empty());
+    assert!(
+        place(
+            &Ring::new(Vec::<String>::new(), 4),
+            &[None; 4],
+            Weights::Equal
+        )
+        .is_empty()
+    );
 }
 
 #[test]
@@ -268,7 +311,13 @@ proptest! {
 // ---- renewal ----
 
 fn status() -> Status {
-    Status { address: "a:1".to_owned(), build: "0.1.0".to_owned(), ready: true, draining: false, ranges: 4 }
+    Status {
+        address: "a:1".to_owned(),
+        build: "0.1.0".to_owned(),
+        ready: true,
+        draining: false,
+        ranges: 4,
+    }
 }
 
 fn replica(name: &str, version: Version, incarnation: Option<&str>) -> ReplicaLease {
@@ -297,13 +346,31 @@ fn renewal() -> Renewal {
 /// A replica that holds its Lease since 10 s, with an open fence.
 fn renewing() -> Renewal {
     let mut renewal = renewal();
-    assert_eq!(renewal.step(secs(10), RenewalInput::Join), [RenewalEffect::Read]);
+    assert_eq!(
+        renewal.step(secs(10), RenewalInput::Join),
+        [RenewalEffect::Read]
+    );
     let effects = renewal.step(secs(10), RenewalInput::Read(Ok(None)));
-    assert!(matches!(&effects[..], [RenewalEffect::Write { version: None, lease }] if lease.incarnation.as_deref() == Some("a1")));
+    assert!(
+        matches!(&effects[..], [RenewalEffect::Write { version: None, lease }] if lease.incarnation.as_deref() == Some("a1"))
+    );
     let started = secs(10);
-    renewal.step(secs(10), RenewalInput::Written { started, result: Written::Done(replica("a", 1, Some("a1"))) });
-    assert_eq!(renewal.own().open_until, None, "closed until the range Leases are read");
-    let regained = renewal.own().regained.unwrap_or(Regained { started: Time::ZERO, seen: Time::ZERO });
+    renewal.step(
+        secs(10),
+        RenewalInput::Written {
+            started,
+            result: Written::Done(replica("a", 1, Some("a1"))),
+        },
+    );
+    assert_eq!(
+        renewal.own().open_until,
+        None,
+        "closed until the range Leases are read"
+    );
+    let regained = renewal.own().regained.unwrap_or(Regained {
+        started: Time::ZERO,
+        seen: Time::ZERO,
+    });
     renewal.step(secs(10), RenewalInput::Reopen(regained));
     assert_eq!(renewal.own().open_until, Some(secs(13)));
     renewal
@@ -312,9 +379,21 @@ fn renewing() -> Renewal {
 #[test]
 fn each_renewal_moves_the_fence_on_from_its_start() {
     let mut renewal = renewing();
-    assert!(matches!(renewal.step(secs(11), RenewalInput::Tick)[..], [RenewalEffect::Write { version: Some(1), .. }]));
+    assert!(matches!(
+        renewal.step(secs(11), RenewalInput::Tick)[..],
+        [RenewalEffect::Write {
+            version: Some(1),
+            ..
+        }]
+    ));
     let result = Written::Done(replica("a", 2, Some("a1")));
-    renewal.step(millis(11_900), RenewalInput::Written { started: secs(11), result });
+    renewal.step(
+        millis(11_900),
+        RenewalInput::Written {
+            started: secs(11),
+            result,
+        },
+    );
     assert_eq!(renewal.own().open_until, Some(secs(14)));
 }
 
@@ -323,11 +402,24 @@ fn a_renewal_that_lands_after_the_deadline_does_not_open_the_fence() {
     let mut renewal = renewing();
     renewal.step(secs(11), RenewalInput::Tick);
     let result = Written::Done(replica("a", 2, Some("a1")));
-    renewal.step(secs(13), RenewalInput::Written { started: secs(12), result });
+    renewal.step(
+        secs(13),
+        RenewalInput::Written {
+            started: secs(12),
+            result,
+        },
+    );
     assert_eq!(renewal.own().open_until, None);
     assert_eq!(renewal.own().phase, OwnPhase::Held);
     let regained = renewal.own().regained;
-    assert_eq!(regained, Some(Regained { started: secs(12), seen: secs(13) }), "ranges are to be read first");
+    assert_eq!(
+        regained,
+        Some(Regained {
+            started: secs(12),
+            seen: secs(13)
+        }),
+        "ranges are to be read first"
+    );
 }
 
 #[test]
@@ -335,7 +427,13 @@ fn a_stale_permission_does_not_open_the_fence() {
     let mut renewal = renewing();
     renewal.step(secs(11), RenewalInput::Tick);
     renewal.step(secs(14), RenewalInput::Tick);
-    renewal.step(secs(14), RenewalInput::Reopen(Regained { started: secs(10), seen: secs(10) }));
+    renewal.step(
+        secs(14),
+        RenewalInput::Reopen(Regained {
+            started: secs(10),
+            seen: secs(10),
+        }),
+    );
     assert_eq!(renewal.own().open_until, None);
 }
 
@@ -343,24 +441,48 @@ fn a_stale_permission_does_not_open_the_fence() {
 fn an_unclear_renewal_is_cleared_up_before_the_next() {
     let mut renewal = renewing();
     renewal.step(secs(11), RenewalInput::Tick);
-    renewal.step(secs(12), RenewalInput::Written { started: secs(11), result: Written::Unknown });
+    renewal.step(
+        secs(12),
+        RenewalInput::Written {
+            started: secs(11),
+            result: Written::Unknown,
+        },
+    );
     // It had landed: the version is another, the holder is not.
     let mut effects = renewal.step(secs(12), RenewalInput::Tick);
     if effects.is_empty() {
         effects = renewal.step(secs(13), RenewalInput::Tick);
     }
     assert!(effects.is_empty() || effects == [RenewalEffect::Read]);
-    let effects = renewal.step(millis(12_100), RenewalInput::Read(Ok(Some(replica("a", 2, Some("a1"))))));
-    assert!(matches!(effects[..], [RenewalEffect::Write { version: Some(2), .. }]));
+    let effects = renewal.step(
+        millis(12_100),
+        RenewalInput::Read(Ok(Some(replica("a", 2, Some("a1"))))),
+    );
+    assert!(matches!(
+        effects[..],
+        [RenewalEffect::Write {
+            version: Some(2),
+            ..
+        }]
+    ));
 }
 
 #[test]
 fn an_evicted_replica_closes_its_fence_and_comes_back_as_another() {
-    for lost in [Some(replica("a", 7, None)), None, Some(replica("a", 7, Some("other")))] {
+    for lost in [
+        Some(replica("a", 7, None)),
+        None,
+        Some(replica("a", 7, Some("other"))),
+    ] {
         let mut renewal = renewing();
         renewal.step(secs(11), RenewalInput::Tick);
-        let effects =
-            renewal.step(secs(11), RenewalInput::Written { started: secs(11), result: Written::Conflict(lost) });
+        let effects = renewal.step(
+            secs(11),
+            RenewalInput::Written {
+                started: secs(11),
+                result: Written::Conflict(lost),
+            },
+        );
         assert_eq!(renewal.own().open_until, None);
         assert_eq!(renewal.own().incarnation, "a1-1");
         assert_eq!(effects, [RenewalEffect::Read]);
@@ -371,11 +493,17 @@ fn an_evicted_replica_closes_its_fence_and_comes_back_as_another() {
 fn a_second_process_of_one_name_waits_and_gives_up_if_the_first_renews() {
     let mut renewal = renewal();
     renewal.step(secs(1), RenewalInput::Join);
-    renewal.step(secs(1), RenewalInput::Read(Ok(Some(replica("a", 3, Some("other"))))));
+    renewal.step(
+        secs(1),
+        RenewalInput::Read(Ok(Some(replica("a", 3, Some("other"))))),
+    );
     for at in 2..=6 {
         assert_eq!(renewal.own().phase, OwnPhase::Joining, "at {at}");
         renewal.step(secs(at), RenewalInput::Tick);
-        let effects = renewal.step(secs(at), RenewalInput::Read(Ok(Some(replica("a", 2 + at, Some("other"))))));
+        let effects = renewal.step(
+            secs(at),
+            RenewalInput::Read(Ok(Some(replica("a", 2 + at, Some("other"))))),
+        );
         assert_eq!(effects, []);
     }
     assert_eq!(renewal.own().phase, OwnPhase::NameTaken("other".to_owned()));
@@ -389,10 +517,19 @@ fn a_renewal_that_a_dead_process_had_under_way_is_no_sign_of_life() {
     for at in 1..=8 {
         let version = if at < 3 { 3 } else { 4 };
         renewal.step(secs(at), RenewalInput::Tick);
-        effects = renewal.step(secs(at), RenewalInput::Read(Ok(Some(replica("a", version, Some("old"))))));
+        effects = renewal.step(
+            secs(at),
+            RenewalInput::Read(Ok(Some(replica("a", version, Some("old"))))),
+        );
         assert_eq!(effects.is_empty(), at < 8, "at {at}: {effects:?}");
     }
-    assert!(matches!(effects[..], [RenewalEffect::Write { version: Some(4), .. }]));
+    assert!(matches!(
+        effects[..],
+        [RenewalEffect::Write {
+            version: Some(4),
+            ..
+        }]
+    ));
 }
 
 #[test]
@@ -402,7 +539,11 @@ fn a_second_process_of_one_name_takes_the_lease_of_one_that_is_silent() {
     let read = || RenewalInput::Read(Ok(Some(replica("a", 3, Some("old")))));
     renewal.step(secs(1), read());
     for at in 2..6 {
-        assert_eq!(renewal.step(secs(at), RenewalInput::Tick), [RenewalEffect::Read], "at {at}");
+        assert_eq!(
+            renewal.step(secs(at), RenewalInput::Tick),
+            [RenewalEffect::Read],
+            "at {at}"
+        );
         assert_eq!(renewal.step(secs(at), read()), [], "at {at}");
     }
     renewal.step(secs(6), RenewalInput::Tick);
@@ -425,7 +566,11 @@ fn a_failed_read_starts_the_wait_for_the_name_anew() {
     renewal.step(secs(4), RenewalInput::Tick);
     renewal.step(secs(4), read());
     renewal.step(secs(6), RenewalInput::Tick);
-    assert_eq!(renewal.step(secs(6), read()), [], "3 s of good reads are not 5");
+    assert_eq!(
+        renewal.step(secs(6), read()),
+        [],
+        "3 s of good reads are not 5"
+    );
 }
 
 #[test]
@@ -434,9 +579,18 @@ fn a_life_that_others_have_ended_is_never_lived_again() {
     renewal.step(secs(1), RenewalInput::Join);
     renewal.step(secs(1), RenewalInput::Read(Ok(None)));
     // The acquisition lands unseen, and is evicted before it is looked at.
-    renewal.step(secs(2), RenewalInput::Written { started: secs(1), result: Written::Unknown });
+    renewal.step(
+        secs(2),
+        RenewalInput::Written {
+            started: secs(1),
+            result: Written::Unknown,
+        },
+    );
     renewal.step(secs(8), RenewalInput::Tick);
-    let evicted = ReplicaLease { ended: vec!["a1".to_owned()], ..replica("a", 3, None) };
+    let evicted = ReplicaLease {
+        ended: vec!["a1".to_owned()],
+        ..replica("a", 3, None)
+    };
     let effects = renewal.step(secs(8), RenewalInput::Read(Ok(Some(evicted))));
     assert!(
         matches!(&effects[..], [RenewalEffect::Write { lease, .. }] if lease.incarnation.as_deref() == Some("a1-1")),
@@ -453,9 +607,22 @@ fn a_release_names_nobody_and_lists_the_one_that_ended() {
             if lease.incarnation.is_none() && lease.ended == ["a1"]),
         "{effects:?}"
     );
-    assert_eq!(renewal.own().open_until, None, "closed before the release is sent");
-    let result = Written::Done(ReplicaLease { ended: vec!["a1".to_owned()], ..replica("a", 2, None) });
-    renewal.step(millis(10_600), RenewalInput::Written { started: millis(10_500), result });
+    assert_eq!(
+        renewal.own().open_until,
+        None,
+        "closed before the release is sent"
+    );
+    let result = Written::Done(ReplicaLease {
+        ended: vec!["a1".to_owned()],
+        ..replica("a", 2, None)
+    });
+    renewal.step(
+        millis(10_600),
+        RenewalInput::Written {
+            started: millis(10_500),
+            result,
+        },
+    );
     assert_eq!(renewal.own().phase, OwnPhase::Released);
 }
 
@@ -465,8 +632,16 @@ fn a_release_waits_for_the_renewal_under_way() {
     renewal.step(secs(11), RenewalInput::Tick);
     assert_eq!(renewal.step(secs(11), RenewalInput::Release), []);
     let result = Written::Done(replica("a", 2, Some("a1")));
-    let effects = renewal.step(secs(11), RenewalInput::Written { started: secs(11), result });
-    assert!(matches!(&effects[..], [RenewalEffect::Write { version: Some(2), lease }] if lease.incarnation.is_none()));
+    let effects = renewal.step(
+        secs(11),
+        RenewalInput::Written {
+            started: secs(11),
+            result,
+        },
+    );
+    assert!(
+        matches!(&effects[..], [RenewalEffect::Write { version: Some(2), lease }] if lease.incarnation.is_none())
+    );
 }
 
 // ---- core ----
@@ -495,16 +670,34 @@ impl Bench {
             moves_at_once: 2,
             freeze_budget: secs(2),
         });
-        let mut bench =
-            Self { core, now: secs(100), version: 100, replicas: BTreeMap::new(), ranges: BTreeMap::new() };
-        bench.replicas.insert("a".to_owned(), replica("a", 1, Some("a1")));
+        let mut bench = Self {
+            core,
+            now: secs(100),
+            version: 100,
+            replicas: BTreeMap::new(),
+            ranges: BTreeMap::new(),
+        };
+        bench
+            .replicas
+            .insert("a".to_owned(), replica("a", 1, Some("a1")));
         for (at, name) in (2..).zip(others) {
-            bench.replicas.insert((*name).to_owned(), replica(name, at, Some(&format!("{name}1"))));
+            bench.replicas.insert(
+                (*name).to_owned(),
+                replica(name, at, Some(&format!("{name}1"))),
+            );
         }
         for (range, name, incarnation, epoch) in ranges {
             let holder = Some(Holder::new(*name, *incarnation));
             let version = 50 + u64::from(*range);
-            bench.ranges.insert(*range, RangeLease { range: *range, version, holder, epoch: *epoch });
+            bench.ranges.insert(
+                *range,
+                RangeLease {
+                    range: *range,
+                    version,
+                    holder,
+                    epoch: *epoch,
+                },
+            );
         }
         bench
     }
@@ -519,7 +712,10 @@ impl Bench {
             incarnation: "a1".to_owned(),
             phase: OwnPhase::Held,
             open_until,
-            regained: (!open).then_some(Regained { started: self.now, seen: self.now }),
+            regained: (!open).then_some(Regained {
+                started: self.now,
+                seen: self.now,
+            }),
             evictions: 0,
         }))
     }
@@ -527,8 +723,16 @@ impl Bench {
     fn read(&mut self) -> Vec<Effect> {
         self.version += 1;
         let (started, version) = (self.now, self.version);
-        let mut effects = self.step(Input::Replicas { started, version, leases: self.replicas.values().cloned().collect() });
-        effects.extend(self.step(Input::Ranges { started, version, leases: self.ranges.values().cloned().collect() }));
+        let mut effects = self.step(Input::Replicas {
+            started,
+            version,
+            leases: self.replicas.values().cloned().collect(),
+        });
+        effects.extend(self.step(Input::Ranges {
+            started,
+            version,
+            leases: self.ranges.values().cloned().collect(),
+        }));
         effects
     }
 
@@ -556,10 +760,20 @@ impl Bench {
         effects
     }
 
-    fn landed(&mut self, range: RangeId, name: &str, incarnation: &str, epoch: Epoch) -> RangeLease {
+    fn landed(
+        &mut self,
+        range: RangeId,
+        name: &str,
+        incarnation: &str,
+        epoch: Epoch,
+    ) -> RangeLease {
         self.version += 1;
-        let lease =
-            RangeLease { range, version: self.version, holder: Some(Holder::new(name, incarnation)), epoch };
+        let lease = RangeLease {
+            range,
+            version: self.version,
+            holder: Some(Holder::new(name, incarnation)),
+            epoch,
+        };
         self.ranges.insert(range, lease.clone());
         lease
     }
@@ -596,7 +810,10 @@ fn alone_it_waits_for_the_settle_time_and_takes_everything() {
     bench.now += millis(999);
     assert_eq!(claims(&bench.step(Input::Tick)), []);
     bench.now += millis(1);
-    assert_eq!(claims(&bench.step(Input::Tick)), [(0, 1), (1, 1), (2, 1), (3, 1)]);
+    assert_eq!(
+        claims(&bench.step(Input::Tick)),
+        [(0, 1), (1, 1), (2, 1), (3, 1)]
+    );
 }
 
 #[test]
@@ -607,7 +824,11 @@ fn with_a_closed_fence_it_takes_nothing_and_asks_to_open_after_reading() {
     bench.now += secs(2);
     let effects = bench.read();
     assert_eq!(claims(&effects), []);
-    assert!(effects.iter().any(|effect| matches!(effect, Effect::Reopen(_))));
+    assert!(
+        effects
+            .iter()
+            .any(|effect| matches!(effect, Effect::Reopen(_)))
+    );
 }
 
 #[test]
@@ -619,15 +840,26 @@ fn missing_leases_are_made_only_when_every_live_member_has_said_that_it_holds_no
     let asked: Vec<_> = effects
         .iter()
         .filter_map(|effect| match effect {
-            Effect::AskHolds { inquiry, to, ranges, .. } => Some((*inquiry, to.clone(), ranges.clone())),
+            Effect::AskHolds {
+                inquiry,
+                to,
+                ranges,
+                ..
+            } => Some((*inquiry, to.clone(), ranges.clone())),
             _ => None,
         })
         .collect();
-    let [(inquiry, to, ranges)] = &asked[..] else { panic!("{asked:?}") };
+    let [(inquiry, to, ranges)] = &asked[..] else {
+        panic!("{asked:?}")
+    };
     assert_eq!((to, ranges.len()), (&Holder::new("b", "b1"), 2));
     // One is held there; of the other it knows an epoch.
     let answer = BTreeMap::from([(ranges[0], (true, 4)), (ranges[1], (false, 7))]);
-    let effects = bench.step(Input::HoldsAnswered { inquiry: *inquiry, from: to.clone(), result: Ok(answer) });
+    let effects = bench.step(Input::HoldsAnswered {
+        inquiry: *inquiry,
+        from: to.clone(),
+        result: Ok(answer),
+    });
     assert_eq!(claims(&effects), [(ranges[1], 8)]);
 }
 
@@ -636,12 +868,24 @@ fn an_unanswered_question_makes_nothing() {
     let mut bench = Bench::new(&["b"], &[]);
     bench.begin();
     bench.pass(1, &[]);
-    let failed = Input::HoldsAnswered { inquiry: 1, from: Holder::new("b", "b1"), result: Err(()) };
+    let failed = Input::HoldsAnswered {
+        inquiry: 1,
+        from: Holder::new("b", "b1"),
+        result: Err(()),
+    };
     assert_eq!(claims(&bench.step(failed)), []);
 }
 
 fn half_and_half() -> Bench {
-    let mut bench = Bench::new(&["b"], &[(0, "a", "a1", 1), (1, "a", "a1", 1), (2, "b", "b1", 1), (3, "b", "b1", 1)]);
+    let mut bench = Bench::new(
+        &["b"],
+        &[
+            (0, "a", "a1", 1),
+            (1, "a", "a1", 1),
+            (2, "b", "b1", 1),
+            (3, "b", "b1", 1),
+        ],
+    );
     bench.step(Input::HostReady(true));
     bench.own(true);
     // It holds 0 and 1 by claims of its own that had no answer: as after a start.
@@ -665,13 +909,26 @@ fn a_silent_replica_is_evicted_after_a_lease_duration_and_only_then_its_ranges_a
     let effects = bench.pass(4, &["b"]);
     assert_eq!((evictions(&effects), claims(&effects)), (vec![], vec![]));
     let effects = bench.pass(1, &["b"]);
-    assert_eq!((evictions(&effects), claims(&effects)), (vec!["b".to_owned()], vec![]));
+    assert_eq!(
+        (evictions(&effects), claims(&effects)),
+        (vec!["b".to_owned()], vec![])
+    );
     // The compare-and-swap decides.
     bench.version += 1;
-    let evicted = ReplicaLease { version: bench.version, ..bench.replicas["b"].vacated() };
+    let evicted = ReplicaLease {
+        version: bench.version,
+        ..bench.replicas["b"].vacated()
+    };
     bench.replicas.insert("b".to_owned(), evicted.clone());
-    let effects = bench.step(Input::Evicted { name: "b".to_owned(), result: Written::Done(evicted) });
-    assert_eq!(claims(&effects), [], "its last handoffs may be on their way: the watch has to pass its end");
+    let effects = bench.step(Input::Evicted {
+        name: "b".to_owned(),
+        result: Written::Done(evicted),
+    });
+    assert_eq!(
+        claims(&effects),
+        [],
+        "its last handoffs may be on their way: the watch has to pass its end"
+    );
     let effects = bench.step(Input::WatchedTo(bench.version));
     assert_eq!(claims(&effects), [(2, 2), (3, 2)]);
 }
@@ -682,7 +939,10 @@ fn who_renews_in_the_last_moment_keeps_everything() {
     assert_eq!(evictions(&bench.pass(5, &["b"])), ["b"]);
     bench.version += 1;
     let alive = replica("b", bench.version, Some("b1"));
-    let effects = bench.step(Input::Evicted { name: "b".to_owned(), result: Written::Conflict(Some(alive)) });
+    let effects = bench.step(Input::Evicted {
+        name: "b".to_owned(),
+        result: Written::Conflict(Some(alive)),
+    });
     assert_eq!((evictions(&effects), claims(&effects)), (vec![], vec![]));
 }
 
@@ -699,7 +959,14 @@ fn reads_that_fail_or_are_slow_start_every_wait_anew() {
     let (started, version) = (bench.now - millis(1400), bench.version);
     bench.own(true);
     let leases = bench.replicas.values().cloned().collect();
-    assert_eq!(evictions(&bench.step(Input::Replicas { started, version, leases })), Vec::<String>::new());
+    assert_eq!(
+        evictions(&bench.step(Input::Replicas {
+            started,
+            version,
+            leases
+        })),
+        Vec::<String>::new()
+    );
     assert_eq!(evictions(&bench.pass(4, &["b"])), Vec::<String>::new());
 }
 
@@ -707,9 +974,15 @@ fn reads_that_fail_or_are_slow_start_every_wait_anew() {
 fn a_released_lease_needs_no_waiting() {
     let mut bench = half_and_half();
     bench.version += 1;
-    let released = ReplicaLease { version: bench.version, ..bench.replicas["b"].vacated() };
+    let released = ReplicaLease {
+        version: bench.version,
+        ..bench.replicas["b"].vacated()
+    };
     bench.step(Input::Replica(released));
-    assert_eq!(claims(&bench.step(Input::WatchedTo(bench.version))), [(2, 2), (3, 2)]);
+    assert_eq!(
+        claims(&bench.step(Input::WatchedTo(bench.version))),
+        [(2, 2), (3, 2)]
+    );
 }
 
 #[test]
@@ -718,7 +991,10 @@ fn a_proof_of_death_shortens_the_wait() {
     let effects = bench.step(Input::ProvenDead(Holder::new("b", "b1")));
     assert_eq!(evictions(&effects), ["b"]);
     let mut bench = half_and_half();
-    assert_eq!(evictions(&bench.step(Input::ProvenDead(Holder::new("b", "b0")))), Vec::<String>::new());
+    assert_eq!(
+        evictions(&bench.step(Input::ProvenDead(Holder::new("b", "b0")))),
+        Vec::<String>::new()
+    );
 }
 
 #[test]
@@ -726,7 +1002,10 @@ fn a_replica_lease_that_was_deleted_proves_nothing() {
     let mut bench = half_and_half();
     bench.version += 1;
     bench.replicas.remove("b");
-    let gone = Input::ReplicaGone { name: "b".to_owned(), version: bench.version };
+    let gone = Input::ReplicaGone {
+        name: "b".to_owned(),
+        version: bench.version,
+    };
     assert_eq!(claims(&bench.step(gone)), []);
     assert_eq!(claims(&bench.pass(4, &[])), []);
     assert_eq!(claims(&bench.pass(1, &[])), [(2, 2), (3, 2)]);
@@ -748,12 +1027,22 @@ fn a_holder_makes_its_missing_lease_anew_one_epoch_on() {
     let mut bench = half_and_half();
     bench.version += 1;
     bench.ranges.remove(&0);
-    let effects = bench.step(Input::RangeGone { range: 0, version: bench.version });
+    let effects = bench.step(Input::RangeGone {
+        range: 0,
+        version: bench.version,
+    });
     assert_eq!(claims(&effects), [(0, 2)]);
     let lease = bench.landed(0, "a", "a1", 2);
-    let effects = bench.step(Input::Claimed { range: 0, result: Written::Done(lease) });
+    let effects = bench.step(Input::Claimed {
+        range: 0,
+        result: Written::Done(lease),
+    });
     assert!(effects.contains(&Effect::Lost(0)));
-    assert!(effects.contains(&Effect::Gained { range: 0, epoch: 2, kept: false }));
+    assert!(effects.contains(&Effect::Gained {
+        range: 0,
+        epoch: 2,
+        kept: false
+    }));
 }
 
 #[test]
@@ -768,10 +1057,22 @@ fn a_range_named_ours_by_nobody_we_know_is_asked_for_first() {
     let mut bench = half_and_half();
     let lease = bench.landed(2, "a", "a1", 5);
     let effects = bench.step(Input::Range(lease));
-    assert!(!effects.iter().any(|effect| matches!(effect, Effect::Gained { .. })));
-    assert!(effects.iter().any(|effect| matches!(effect, Effect::AskHolds { ranges, .. } if ranges == &[2])));
+    assert!(
+        !effects
+            .iter()
+            .any(|effect| matches!(effect, Effect::Gained { .. }))
+    );
+    assert!(
+        effects
+            .iter()
+            .any(|effect| matches!(effect, Effect::AskHolds { ranges, .. } if ranges == &[2]))
+    );
     let answer = BTreeMap::from([(2, (false, 5))]);
-    let effects = bench.step(Input::HoldsAnswered { inquiry: 1, from: Holder::new("b", "b1"), result: Ok(answer) });
+    let effects = bench.step(Input::HoldsAnswered {
+        inquiry: 1,
+        from: Holder::new("b", "b1"),
+        result: Ok(answer),
+    });
     assert_eq!(claims(&effects), [(2, 6)]);
 }
 
@@ -793,47 +1094,108 @@ fn a_handoff_freezes_sends_swaps_and_lets_go_in_this_order() {
     let moving = freezes(&effects);
     assert_eq!(moving.len(), 2, "two at once, two in all: {effects:?}");
     let range = moving[0];
-    let effects = bench.step(Input::Frozen { range, epoch: 1, busy: false });
-    let [Effect::CloseRange(closed), Effect::Send { attempt, to, .. }] = &effects[..] else { panic!("{effects:?}") };
+    let effects = bench.step(Input::Frozen {
+        range,
+        epoch: 1,
+        busy: false,
+    });
+    let [Effect::CloseRange(closed), Effect::Send { attempt, to, .. }] = &effects[..] else {
+        panic!("{effects:?}")
+    };
     assert_eq!((*closed, to), (range, &Holder::new("b", "b1")));
-    let effects = bench.step(Input::Sent { range, attempt: *attempt, result: Ok(()) });
-    let [Effect::Swap { lease, .. }] = &effects[..] else { panic!("{effects:?}") };
-    assert_eq!((lease.epoch, &lease.holder), (2, &Some(Holder::new("b", "b1"))));
+    let effects = bench.step(Input::Sent {
+        range,
+        attempt: *attempt,
+        result: Ok(()),
+    });
+    let [Effect::Swap { lease, .. }] = &effects[..] else {
+        panic!("{effects:?}")
+    };
+    assert_eq!(
+        (lease.epoch, &lease.holder),
+        (2, &Some(Holder::new("b", "b1")))
+    );
     let lease = bench.landed(range, "b", "b1", 2);
-    let effects = bench.step(Input::Swapped { range, result: Written::Done(lease) });
+    let effects = bench.step(Input::Swapped {
+        range,
+        result: Written::Done(lease),
+    });
     assert!(effects.contains(&Effect::Lost(range)));
-    assert!(effects.iter().any(|effect| matches!(effect, Effect::Tell { epoch: 2, .. })));
+    assert!(
+        effects
+            .iter()
+            .any(|effect| matches!(effect, Effect::Tell { epoch: 2, .. }))
+    );
 }
 
 #[test]
 fn whatever_stops_a_handoff_the_range_goes_on() {
-    for result in [Err(NotSent::Refused("no".to_owned())), Err(NotSent::Unreachable("gone".to_owned()))] {
+    for result in [
+        Err(NotSent::Refused("no".to_owned())),
+        Err(NotSent::Unreachable("gone".to_owned())),
+    ] {
         let (mut bench, effects) = joined();
         let range = freezes(&effects)[0];
-        bench.step(Input::Frozen { range, epoch: 1, busy: false });
-        let effects = bench.step(Input::Sent { range, attempt: 1, result });
+        bench.step(Input::Frozen {
+            range,
+            epoch: 1,
+            busy: false,
+        });
+        let effects = bench.step(Input::Sent {
+            range,
+            attempt: 1,
+            result,
+        });
         assert!(effects.contains(&Effect::Resume { range, epoch: 1 }));
         assert_eq!(freezes(&effects), [], "not at once again");
     }
     let (mut bench, effects) = joined();
     let range = freezes(&effects)[0];
-    let effects = bench.step(Input::Frozen { range, epoch: 1, busy: true });
-    assert!(!effects.iter().any(|effect| matches!(effect, Effect::CloseRange(_) | Effect::Resume { .. })));
+    let effects = bench.step(Input::Frozen {
+        range,
+        epoch: 1,
+        busy: true,
+    });
+    assert!(
+        !effects
+            .iter()
+            .any(|effect| matches!(effect, Effect::CloseRange(_) | Effect::Resume { .. }))
+    );
 }
 
 #[test]
 fn a_swap_without_an_answer_stays_frozen_and_is_tried_again() {
     let (mut bench, effects) = joined();
     let range = freezes(&effects)[0];
-    bench.step(Input::Frozen { range, epoch: 1, busy: false });
-    bench.step(Input::Sent { range, attempt: 1, result: Ok(()) });
-    assert_eq!(bench.step(Input::Swapped { range, result: Written::Unknown }), []);
+    bench.step(Input::Frozen {
+        range,
+        epoch: 1,
+        busy: false,
+    });
+    bench.step(Input::Sent {
+        range,
+        attempt: 1,
+        result: Ok(()),
+    });
+    assert_eq!(
+        bench.step(Input::Swapped {
+            range,
+            result: Written::Unknown
+        }),
+        []
+    );
     bench.now += millis(200);
     let effects = bench.step(Input::Tick);
-    assert!(matches!(&effects[..], [Effect::Swap { lease, .. }] if lease.range == range), "{effects:?}");
+    assert!(
+        matches!(&effects[..], [Effect::Swap { lease, .. }] if lease.range == range),
+        "{effects:?}"
+    );
     // It had landed.
     let lease = bench.landed(range, "b", "b1", 2);
-    let effects = bench.step(Input::Swapped { range, result: Written::Conflict(Some(lease)) });
+    let effects = bench.step(Input::Swapped {
+        range,
+        result: Written::Conflict(Some(lease)),
+    });
     assert!(effects.contains(&Effect::Lost(range)));
 }
 
@@ -841,12 +1203,31 @@ fn a_swap_without_an_answer_stays_frozen_and_is_tried_again() {
 fn an_old_acknowledgement_swaps_nothing() {
     let (mut bench, effects) = joined();
     let range = freezes(&effects)[0];
-    bench.step(Input::Frozen { range, epoch: 1, busy: false });
+    bench.step(Input::Frozen {
+        range,
+        epoch: 1,
+        busy: false,
+    });
     let result = Err(NotSent::Refused("no".to_owned()));
-    bench.step(Input::Sent { range, attempt: 1, result });
+    bench.step(Input::Sent {
+        range,
+        attempt: 1,
+        result,
+    });
     bench.pass(2, &[]);
-    bench.step(Input::Frozen { range, epoch: 1, busy: false });
-    assert_eq!(bench.step(Input::Sent { range, attempt: 1, result: Ok(()) }), []);
+    bench.step(Input::Frozen {
+        range,
+        epoch: 1,
+        busy: false,
+    });
+    assert_eq!(
+        bench.step(Input::Sent {
+            range,
+            attempt: 1,
+            result: Ok(())
+        }),
+        []
+    );
 }
 
 fn offer(range: RangeId, epoch: Epoch, attempt: u64) -> Offer {
@@ -874,10 +1255,34 @@ fn an_offer_is_taken_only_from_the_owner_that_the_lease_names() {
         (offer(2, 1, 1), true),
         (offer(2, 2, 1), false),
         (offer(0, 1, 1), false),
-        (Offer { from: Holder::new("b", "b0"), ..offer(2, 1, 1) }, false),
-        (Offer { from: Holder::new("c", "c1"), ..offer(2, 1, 1) }, false),
-        (Offer { to_incarnation: "a0".to_owned(), ..offer(2, 1, 1) }, false),
-        (Offer { build: "0.3.0".to_owned(), ..offer(2, 1, 1) }, false),
+        (
+            Offer {
+                from: Holder::new("b", "b0"),
+                ..offer(2, 1, 1)
+            },
+            false,
+        ),
+        (
+            Offer {
+                from: Holder::new("c", "c1"),
+                ..offer(2, 1, 1)
+            },
+            false,
+        ),
+        (
+            Offer {
+                to_incarnation: "a0".to_owned(),
+                ..offer(2, 1, 1)
+            },
+            false,
+        ),
+        (
+            Offer {
+                build: "0.3.0".to_owned(),
+                ..offer(2, 1, 1)
+            },
+            false,
+        ),
     ];
     for (offer, taken) in cases {
         let mut bench = half_and_half();
@@ -890,18 +1295,33 @@ fn an_offer_is_taken_only_from_the_owner_that_the_lease_names() {
 fn what_was_offered_becomes_ours_by_the_lease_alone() {
     let mut bench = half_and_half();
     bench.step(Input::Offered(offer(2, 1, 1)));
-    let told = Input::Told { from: Holder::new("b", "b1"), range: 2, epoch: 2 };
-    assert_eq!(bench.step(told), [Effect::ReadRange(2)], "a word is no Lease");
+    let told = Input::Told {
+        from: Holder::new("b", "b1"),
+        range: 2,
+        epoch: 2,
+    };
+    assert_eq!(
+        bench.step(told),
+        [Effect::ReadRange(2)],
+        "a word is no Lease"
+    );
     let lease = bench.landed(2, "a", "a1", 2);
     let effects = bench.step(Input::Range(lease));
-    assert!(effects.contains(&Effect::Gained { range: 2, epoch: 2, kept: true }));
+    assert!(effects.contains(&Effect::Gained {
+        range: 2,
+        epoch: 2,
+        kept: true
+    }));
 }
 
 #[test]
 fn an_older_attempt_that_comes_late_is_refused() {
     let mut bench = half_and_half();
     bench.step(Input::Offered(offer(2, 1, 2)));
-    assert_eq!(refused(&bench.step(Input::Offered(offer(2, 1, 1)))), Some(Refused::Superseded));
+    assert_eq!(
+        refused(&bench.step(Input::Offered(offer(2, 1, 1)))),
+        Some(Refused::Superseded)
+    );
     assert_eq!(refused(&bench.step(Input::Offered(offer(2, 1, 3)))), None);
 }
 
@@ -910,7 +1330,10 @@ fn what_a_dead_owner_had_offered_is_void() {
     let mut bench = half_and_half();
     bench.step(Input::Offered(offer(2, 1, 1)));
     bench.version += 1;
-    let ended = ReplicaLease { version: bench.version, ..bench.replicas["b"].vacated() };
+    let ended = ReplicaLease {
+        version: bench.version,
+        ..bench.replicas["b"].vacated()
+    };
     bench.step(Input::Replica(ended));
     let effects = bench.step(Input::WatchedTo(bench.version));
     assert!(effects.contains(&Effect::Forget(2)));
@@ -922,13 +1345,27 @@ fn a_drain_hands_everything_over_with_force_and_then_releases() {
     let mut bench = half_and_half();
     let effects = bench.step(Input::Drain(bench.now + secs(10)));
     assert_eq!(freezes(&effects), [0, 1]);
-    assert!(effects.iter().all(|effect| !matches!(effect, Effect::Freeze { force: false, .. } | Effect::Release)));
+    assert!(effects.iter().all(|effect| !matches!(
+        effect,
+        Effect::Freeze { force: false, .. } | Effect::Release
+    )));
     let mut last = Vec::new();
     for (attempt, range) in [(1, 0), (2, 1)] {
-        bench.step(Input::Frozen { range, epoch: 1, busy: false });
-        bench.step(Input::Sent { range, attempt, result: Ok(()) });
+        bench.step(Input::Frozen {
+            range,
+            epoch: 1,
+            busy: false,
+        });
+        bench.step(Input::Sent {
+            range,
+            attempt,
+            result: Ok(()),
+        });
         let lease = bench.landed(range, "b", "b1", 2);
-        last = bench.step(Input::Swapped { range, result: Written::Done(lease) });
+        last = bench.step(Input::Swapped {
+            range,
+            result: Written::Done(lease),
+        });
     }
     assert!(last.contains(&Effect::Release));
 }
@@ -993,18 +1430,28 @@ fn nobody_joins_a_live_fleet_with_another_number_of_ranges() {
     if let Some(lease) = bench.replicas.get_mut("b") {
         lease.status.ranges = 64;
     }
-    assert!(!bench.read().contains(&Effect::Join), "first it looks whether that one lives");
+    assert!(
+        !bench.read().contains(&Effect::Join),
+        "first it looks whether that one lives"
+    );
     bench.now += secs(1);
     bench.version += 1;
     bench.replicas.insert(
         "b".to_owned(),
         ReplicaLease {
-            status: Status { ranges: 64, ..status() },
+            status: Status {
+                ranges: 64,
+                ..status()
+            },
             ..replica("b", bench.version, Some("b1"))
         },
     );
     let effects = bench.read();
-    let fatal = Fatal::OtherRanges { name: "b".to_owned(), theirs: 64, ours: 4 };
+    let fatal = Fatal::OtherRanges {
+        name: "b".to_owned(),
+        theirs: 64,
+        ours: 4,
+    };
     assert!(effects.contains(&Effect::Fatal(fatal)), "{effects:?}");
 }
 

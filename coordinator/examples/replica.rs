@@ -15,7 +15,9 @@ use coordinator::{Config, Epoch, Frozen, Gained, RangeHost, RangeId};
 use peer_proto::{ControllerState, KeyState, RangeState};
 
 fn say(text: &str) {
-    let now = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
+    let now = SystemTime::now()
+        .duration_since(UNIX_EPOCH)
+        .unwrap_or_default();
     println!("{} {text}", now.as_millis());
 }
 
@@ -29,17 +31,28 @@ impl RangeHost for Trivial {
     fn gained(&self, range: RangeId, epoch: Epoch, how: Gained) {
         let (hops, text) = match how {
             Gained::Handoff(state) => {
-                let hops = state.controllers.first().and_then(|c| c.keys.first()).map_or(0, |key| key.failures) + 1;
+                let hops = state
+                    .controllers
+                    .first()
+                    .and_then(|c| c.keys.first())
+                    .map_or(0, |key| key.failures)
+                    + 1;
                 (hops, "handoff")
             }
             Gained::Takeover => (0, "takeover"),
         };
-        self.held.lock().unwrap_or_else(std::sync::PoisonError::into_inner).insert(range, hops);
+        self.held
+            .lock()
+            .unwrap_or_else(std::sync::PoisonError::into_inner)
+            .insert(range, hops);
         say(&format!("gained {range} {epoch} {text} {hops}"));
     }
 
     fn lost(&self, range: RangeId) {
-        self.held.lock().unwrap_or_else(std::sync::PoisonError::into_inner).remove(&range);
+        self.held
+            .lock()
+            .unwrap_or_else(std::sync::PoisonError::into_inner)
+            .remove(&range);
         say(&format!("lost {range}"));
     }
 
@@ -50,9 +63,23 @@ impl RangeHost for Trivial {
         _: bool,
     ) -> Pin<Box<dyn Future<Output = Frozen> + Send + 'static>> {
         say(&format!("freeze {range}"));
-        let hops = self.held.lock().unwrap_or_else(std::sync::PoisonError::into_inner).get(&range).copied();
-        let key = KeyState { failures: hops.unwrap_or(0), memory: Some(vec![7; self.bytes]), ..KeyState::default() };
-        let state = RangeState { controllers: vec![ControllerState { controller: "x".into(), keys: vec![key] }] };
+        let hops = self
+            .held
+            .lock()
+            .unwrap_or_else(std::sync::PoisonError::into_inner)
+            .get(&range)
+            .copied();
+        let key = KeyState {
+            failures: hops.unwrap_or(0),
+            memory: Some(vec![7; self.bytes]),
+            ..KeyState::default()
+        };
+        let state = RangeState {
+            controllers: vec![ControllerState {
+                controller: "x".into(),
+                keys: vec![key],
+            }],
+        };
         Box::pin(async move { Frozen::Still(state) })
     }
 
@@ -66,13 +93,21 @@ impl RangeHost for Trivial {
 }
 
 fn main() -> Result<(), Box<dyn std::error::Error>> {
-    tracing_subscriber::fmt().with_writer(std::io::stderr).with_env_filter("info").init();
+    tracing_subscriber::fmt()
+        .with_writer(std::io::stderr)
+        .with_env_filter("info")
+        .init();
     let name = std::env::args().nth(1).ok_or("which name?")?;
     let file = |key: &str| std::env::var_os(key).map(Into::into);
     let config = Config {
         replica_name: name,
-        ranges: std::env::var("RANGES").ok().and_then(|ranges| ranges.parse().ok()).unwrap_or(256),
-        expected_replicas: std::env::var("EXPECTED").ok().and_then(|expected| expected.parse().ok()),
+        ranges: std::env::var("RANGES")
+            .ok()
+            .and_then(|ranges| ranges.parse().ok())
+            .unwrap_or(256),
+        expected_replicas: std::env::var("EXPECTED")
+            .ok()
+            .and_then(|expected| expected.parse().ok()),
         fleet_name: std::env::var("FLEET").unwrap_or_else(|_| "manifold".to_owned()),
         peer_bind_address: std::net::Ipv4Addr::LOCALHOST.into(),
         peer_port: 0,
@@ -85,8 +120,14 @@ fn main() -> Result<(), Box<dyn std::error::Error>> {
     let runtime = tokio::runtime::Runtime::new()?;
     runtime.block_on(async {
         let kubeconfig = kube::Config::infer().await?;
-        let bytes = std::env::var("STATE_BYTES").ok().and_then(|bytes| bytes.parse().ok()).unwrap_or(100);
-        let host = Arc::new(Trivial { held: Mutex::default(), bytes });
+        let bytes = std::env::var("STATE_BYTES")
+            .ok()
+            .and_then(|bytes| bytes.parse().ok())
+            .unwrap_or(100);
+        let host = Arc::new(Trivial {
+            held: Mutex::default(),
+            bytes,
+        });
         let client = move || match kube::Client::try_from(kubeconfig.clone()) {
             Ok(client) => client,
             Err(error) => panic!("the kubeconfig has loaded once: {error}"),
@@ -95,7 +136,8 @@ fn main() -> Result<(), Box<dyn std::error::Error>> {
         say(&format!("started {}", handle.incarnation()));
         let mut happenings = handle.happenings();
         let mut term = tokio::signal::unix::signal(tokio::signal::unix::SignalKind::terminate())?;
-        let mut look = tokio::signal::unix::signal(tokio::signal::unix::SignalKind::user_defined1())?;
+        let mut look =
+            tokio::signal::unix::signal(tokio::signal::unix::SignalKind::user_defined1())?;
         loop {
             tokio::select! {
                 happening = happenings.recv() => if let Ok(happening) = happening {
