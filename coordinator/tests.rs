@@ -37,33 +37,45 @@ fn the_defaults_and_a_name_are_enough_on_loopback() {
 fn a_flag_that_cannot_work_is_named() {
     type Spoil = fn(&mut Config);
     let cases: [(&str, Spoil); 13] = [
-        ("replica-name", |config| config.replica_name.clear()),
         ("replica-name", |config| {
-            config.replica_name = "a_b".to_owned()
+            config.replica_name.clear();
+        }),
+        ("replica-name", |config| {
+            config.replica_name = "a_b".to_owned();
         }),
         ("fleet-name", |config| {
-            config.fleet_name = "Fleet".to_owned()
+            config.fleet_name = "Fleet".to_owned();
         }),
-        ("fleet-namespace", |config| config.fleet_namespace.clear()),
-        ("ranges", |config| config.ranges = 0),
-        ("ranges", |config| config.ranges = 100),
-        ("ranges", |config| config.ranges = 8192),
+        ("fleet-namespace", |config| {
+            config.fleet_namespace.clear();
+        }),
+        ("ranges", |config| {
+            config.ranges = 0;
+        }),
+        ("ranges", |config| {
+            config.ranges = 100;
+        }),
+        ("ranges", |config| {
+            config.ranges = 8192;
+        }),
         ("lease-retry-period", |config| {
-            config.lease_retry_period = Duration::ZERO
+            config.lease_retry_period = Duration::ZERO;
         }),
         ("lease-renew-deadline", |config| {
-            config.lease_renew_deadline = Duration::from_millis(1200)
+            config.lease_renew_deadline = Duration::from_millis(1200);
         }),
         ("lease-duration", |config| {
-            config.lease_duration = Duration::from_secs(3)
+            config.lease_duration = Duration::from_secs(3);
         }),
         ("peer-advertise-address", |config| {
-            config.peer_bind_address = Ipv4Addr::UNSPECIFIED.into()
+            config.peer_bind_address = Ipv4Addr::UNSPECIFIED.into();
         }),
         ("peer-insecure", |config| {
-            config.peer_advertise_address = "10.0.0.1".to_owned()
+            config.peer_advertise_address = "10.0.0.1".to_owned();
         }),
-        ("peer-tls-cert-file", |config| config.peer_insecure = false),
+        ("peer-tls-cert-file", |config| {
+            config.peer_insecure = false;
+        }),
     ];
     for (flag, spoil) in cases {
         let mut config = config();
@@ -304,7 +316,7 @@ impl Authority {
         let certificate = params.signed_by(&key, &issuer).expect("certificate");
         let ca = self.params.self_signed(&self.key).expect("CA");
         let file = |ending: &str, text: String| {
-            std::fs::write(self.dir.path().join(ending), text).expect("written")
+            std::fs::write(self.dir.path().join(ending), text).expect("written");
         };
         file(&format!("{name}.crt"), certificate.pem());
         file(&format!("{name}.key"), key.serialize_pem());

@@ -233,7 +233,7 @@ proptest! {
     ) {
         let ranges = 1u16 << bits;
         let all = names(12);
-        let mut live = vec![true; 12];
+        let mut live = [true; 12];
         let mut owners: Vec<Option<String>> = vec![None; usize::from(ranges)];
         for (who, share) in steps {
             live[who] = !live[who];
