@@ -2,6 +2,7 @@
 
 use std::{
     any::Any,
+    cell::Cell,
     panic::{AssertUnwindSafe, catch_unwind},
     sync::{Arc, atomic::Ordering},
     time::{Duration, Instant},
@@ -408,13 +409,34 @@ fn panicked(shared: &Shared, job: &mut Job, panic: &str) -> Attempt {
     })
 }
 
+thread_local! {
+    /// Whether a controller's code is running on this thread.
+    static GUARDED: Cell<bool> = const { Cell::new(false) };
+}
+
 /// Runs a controller's code: a panic in it costs one key a back-off, not the process.
 fn guarded<R>(run: impl FnOnce() -> R) -> Result<R, String> {
-    catch_unwind(AssertUnwindSafe(run)).map_err(|panic: Box<dyn Any + Send>| {
+    GUARDED.set(true);
+    let result = catch_unwind(AssertUnwindSafe(run));
+    GUARDED.set(false);
+    result.map_err(|panic: Box<dyn Any + Send>| {
         panic
             .downcast_ref::<String>()
             .cloned()
             .or_else(|| panic.downcast_ref::<&str>().map(|text| (*text).to_owned()))
             .unwrap_or_else(|| "no message".to_owned())
     })
+}
+
+/// Makes a panic anywhere but in a controller's code end the process at once. An actor that has panicked would be gone
+/// while its ranges stay owned: the other replicas can only take over from a process that has ended.
+pub fn end_process_on_panic() {
+    let say = std::panic::take_hook();
+    std::panic::set_hook(Box::new(move |panic| {
+        if GUARDED.get() {
+            return; // Told by the reconcile, with controller and key.
+        }
+        say(panic);
+        std::process::abort();
+    }));
 }

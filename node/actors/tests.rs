@@ -321,6 +321,7 @@ fn process(sim: &Arc<Sim>, replica: &str) -> (Arc<Shared>, Arc<Door>) {
     let metrics = Metrics::new(&[]);
     let (writer, events) = Writer::new(
         Arc::clone(sim) as Arc<dyn Server>,
+        "",
         (0.0, 1),
         Arc::clone(&clock),
         Arc::clone(&metrics),
