@@ -4,11 +4,14 @@ use controllers_kit::Factory;
 
 pub mod deployment;
 pub mod replicaset;
+pub mod revisions;
+pub mod statefulset;
 
 /// All controllers of this group.
 pub const REGISTRY: &[Factory] = &[
     Factory::of::<deployment::Deployments>(),
     Factory::of::<replicaset::ReplicaSets>(),
+    Factory::of::<statefulset::StatefulSets>(),
 ];
 
 #[cfg(test)]

@@ -7,6 +7,7 @@ pub mod envelope;
 mod int_or_string;
 pub mod meta;
 mod object;
+pub mod opaque;
 mod str;
 
 pub use object::{AnyObject, DynObject, Object, Resource, cast};
@@ -57,6 +58,47 @@ object!(
     "v1",
     "ReplicaSet",
     "replicasets",
+    true
+);
+object!(
+    apps::StatefulSet,
+    "apps",
+    "v1",
+    "StatefulSet",
+    "statefulsets",
+    true
+);
+object!(
+    apps::DaemonSet,
+    "apps",
+    "v1",
+    "DaemonSet",
+    "daemonsets",
+    true
+);
+object!(
+    apps::ControllerRevision,
+    "apps",
+    "v1",
+    "ControllerRevision",
+    "controllerrevisions",
+    true
+);
+object!(
+    core::PersistentVolumeClaim,
+    "",
+    "v1",
+    "PersistentVolumeClaim",
+    "persistentvolumeclaims",
+    true
+);
+object!(core::Node, "", "v1", "Node", "nodes", false);
+object!(
+    core::ReplicationController,
+    "",
+    "v1",
+    "ReplicationController",
+    "replicationcontrollers",
     true
 );
 object!(batch::Job, "batch", "v1", "Job", "jobs", true);
