@@ -105,6 +105,11 @@ impl Writer {
             going = outcomes.iter().all(Result::is_ok);
             applied.outcomes.extend(outcomes);
         }
+        if going && !applied.postponed {
+            for measure in &plan.measures {
+                sender.metrics.measure(measure);
+            }
+        }
         applied
     }
 
@@ -242,6 +247,14 @@ impl Writer {
         let Some(announcement) = &action.announcement else {
             return;
         };
+        let measures = match sent {
+            Ok(_) => &announcement.measures[..],
+            Err(refused) if tells_of_failure(&refused.failure) => &announcement.failure_measures,
+            Err(_) => &[],
+        };
+        for measure in measures {
+            sender.metrics.measure(measure);
+        }
         match (sent, &announcement.success, &announcement.failure) {
             (Ok(_), Some(event), _) => self.record(sender, event),
             (Err(refused), _, Some(event)) if tells_of_failure(&refused.failure) => {

@@ -100,13 +100,11 @@ fn resident() -> f64 {
 #[divan::bench]
 fn projection_decode(bencher: Bencher<'_, '_>) {
     let pods: Vec<Vec<u8>> = (0..PODS).map(load::pod).collect();
-    bencher
-        .counter(ItemsCount::new(PODS))
-        .bench_local(|| {
-            pods.iter()
-                .map(|pod| Pod::decode(black_box(pod.as_slice())).expect("a pod"))
-                .collect::<Vec<_>>()
-        });
+    bencher.counter(ItemsCount::new(PODS)).bench_local(|| {
+        pods.iter()
+            .map(|pod| Pod::decode(black_box(pod.as_slice())).expect("a pod"))
+            .collect::<Vec<_>>()
+    });
 }
 
 /// From the frame of a watch into an empty store and the owner index: what a list costs.
@@ -144,13 +142,11 @@ fn projection_decode_and_replace(bencher: Bencher<'_, '_>) {
 #[divan::bench]
 fn openapi_json_decode(bencher: Bencher<'_, '_>) {
     let pods: Vec<String> = (0..PODS).map(load::pod_json).collect();
-    bencher
-        .counter(ItemsCount::new(PODS))
-        .bench_local(|| {
-            pods.iter()
-                .map(|pod| serde_json::from_str::<openapi::Pod>(black_box(pod)).expect("a pod"))
-                .collect::<Vec<_>>()
-        });
+    bencher.counter(ItemsCount::new(PODS)).bench_local(|| {
+        pods.iter()
+            .map(|pod| serde_json::from_str::<openapi::Pod>(black_box(pod)).expect("a pod"))
+            .collect::<Vec<_>>()
+    });
 }
 
 /// Look-ups by many readers while the watch writes without pause: by name, and all pods of an owner.
@@ -171,7 +167,10 @@ mod beside_a_writer {
 
     impl Writer {
         fn start(cache: &Arc<Cache>) -> Self {
-            let (stop, written) = (Arc::new(AtomicBool::new(false)), Arc::default());
+            let (stop, written) = (
+                Arc::new(AtomicBool::new(false)),
+                Arc::new(AtomicU64::new(0)),
+            );
             let frames = frames(PODS);
             for frame in &frames {
                 cache
@@ -221,7 +220,11 @@ mod beside_a_writer {
         let cache = cache();
         let _writer = Writer::start(&cache);
         let name = "checkout-6f7d9c0010-00512";
-        bencher.bench(|| cache.get(Pod::resource(), "default", black_box(name)).expect("it is there"));
+        bencher.bench(|| {
+            cache
+                .get(Pod::resource(), "default", black_box(name))
+                .expect("it is there")
+        });
     }
 
     #[divan::bench(threads = [1, 16])]

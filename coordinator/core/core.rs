@@ -1397,6 +1397,10 @@ impl Core {
         let (Some(placed), Some(ring)) = (placed, &self.ring) else {
             return;
         };
+        // Without a Lease of our own in the view something is wrong, and the renewal will say what.
+        if self.drain_until.is_none() && !ring.members().contains(&self.config.name) {
+            return;
+        }
         self.put_off.retain(|_, until| *until > now);
         self.shunned.retain(|_, until| *until > now);
         let moving = self
@@ -1627,6 +1631,20 @@ impl Core {
     /// The range's Lease as last seen.
     pub fn range(&self, range: RangeId) -> Option<&RangeLease> {
         self.ranges.get(&range)
+    }
+
+    /// As if this replica had claimed the range under this epoch and waited for the answer.
+    #[cfg(test)]
+    pub(crate) fn seed_claim(&mut self, range: RangeId, epoch: Epoch) {
+        self.claims.insert(
+            range,
+            Claim {
+                epoch,
+                version: None,
+                from: None,
+                retry_at: None,
+            },
+        );
     }
 
     /// Whether everything was handed over or dropped and the own Lease is on its way out.

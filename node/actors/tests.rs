@@ -313,7 +313,7 @@ impl Rig {
 fn process(sim: &Arc<Sim>, replica: &str) -> (Arc<Shared>, Arc<Door>) {
     let door = Arc::new(Door(AtomicBool::new(true)));
     let clock: Arc<dyn Clock> = Arc::new(SystemClock::default());
-    let metrics = Metrics::new();
+    let metrics = Metrics::new(&[]);
     let (writer, events) = Writer::new(
         Arc::clone(sim) as Arc<dyn Server>,
         (0.0, 1),
@@ -342,6 +342,7 @@ fn process(sim: &Arc<Sim>, replica: &str) -> (Arc<Shared>, Arc<Door>) {
         metrics,
         fence: Arc::clone(&door) as Arc<dyn Fence>,
         units: vec![unit],
+        writes: Default::default(),
         table: (0..RANGES).map(|_| ArcSwapOption::empty()).collect(),
     });
     (shared, door)

@@ -389,7 +389,7 @@ impl Cache {
         Builder::default()
     }
 
-    fn slot(&self, resource: &Resource) -> Option<&Arc<Slot>> {
+    pub(crate) fn slot(&self, resource: &Resource) -> Option<&Arc<Slot>> {
         // There are a few dozen, and a resource is one static: comparing addresses is quicker than any map.
         self.slots
             .iter()

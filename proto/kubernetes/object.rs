@@ -174,8 +174,14 @@ pub fn cast<T: Object>(object: AnyObject) -> Option<Arc<T>> {
 }
 
 /// Implements [`Object`] for a generated message and gives it its `static` [`Resource`].
+///
+/// What is decoded to be kept is trimmed: lists grow to twice what they hold, which for a pod is a third of it all. The
+/// last argument trims the lists outside the metadata.
 macro_rules! object {
     ($type:ty, $group:literal, $version:literal, $kind:literal, $plural:literal, $namespaced:literal) => {
+        $crate::object::object!($type, $group, $version, $kind, $plural, $namespaced, |_| {});
+    };
+    ($type:ty, $group:literal, $version:literal, $kind:literal, $plural:literal, $namespaced:literal, $trim:expr) => {
         impl $crate::Object for $type {
             fn resource() -> &'static $crate::Resource {
                 static RESOURCE: $crate::Resource = $crate::Resource {
@@ -185,8 +191,13 @@ macro_rules! object {
                     plural: $plural,
                     namespaced: $namespaced,
                     decode: |bytes| {
-                        <$type as prost::Message>::decode(bytes)
-                            .map(|object| std::sync::Arc::new(object) as $crate::AnyObject)
+                        let mut object = <$type as prost::Message>::decode(bytes)?;
+                        if let Some(metadata) = &mut object.metadata {
+                            metadata.trim();
+                        }
+                        let trim: fn(&mut $type) = $trim;
+                        trim(&mut object);
+                        Ok(std::sync::Arc::new(object) as $crate::AnyObject)
                     },
                     from_json: |value| {
                         serde_json::from_value::<$type>(value)

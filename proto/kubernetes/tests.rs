@@ -1,3 +1,7 @@
+mod envelope;
+mod facts;
+mod garbage;
+
 use prost::Message;
 use serde_json::json;
 
@@ -111,4 +115,17 @@ fn json_is_the_api_s_own() {
         serde_json::from_value::<apps::Deployment>(unknown).is_err(),
         "a misspelt field must not pass"
     );
+}
+
+#[test]
+fn a_time_that_go_sends_empty_is_none() {
+    // In templates `creationTimestamp` is there and empty; so are the times of conditions.
+    let bytes = [0x0a, 1, b'a', 0x42, 0];
+    let meta = ObjectMeta::decode(bytes.as_slice()).unwrap();
+    assert_eq!((meta.name.as_str(), meta.creation_timestamp), ("a", None));
+    let condition = core::PodCondition::decode([0x0a, 1, b'R', 0x1a, 0].as_slice()).unwrap();
+    let json = serde_json::to_value(&condition).unwrap();
+    assert_eq!(json, json!({"type": "R", "lastProbeTime": null}));
+    let again: core::PodCondition = serde_json::from_value(json).unwrap();
+    assert_eq!(again.last_probe_time, None);
 }

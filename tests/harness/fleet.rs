@@ -474,7 +474,8 @@ pub fn binary(profile: Profile) -> Result<PathBuf> {
     let mut command = std::process::Command::new(cargo);
     command
         .current_dir(crate::workspace_root())
-        .args(["build", "--package", "node", "--bin", "manifold"])
+        // No --package: features are resolved as for the whole workspace, so nothing is compiled twice.
+        .args(["build", "--bin", "manifold"])
         .args(["--message-format", "json-render-diagnostics"]);
     if profile == Profile::Release {
         command.arg("--release");

@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use anyhow::{Context, Result};
 use clap::Parser;
-use harness::{ControlPlane, until};
+use harness::{ControlPlane, run_test, until};
 use jiff::{SignedDuration, Timestamp};
 use k8s_openapi::api::apps::v1::Deployment;
 use k8s_openapi::api::coordination::v1::Lease;
@@ -81,8 +81,12 @@ fn a_lease_is_read_against_a_clock_that_may_be_wrong() {
 }
 
 /// Upstream's own manager on a real control plane, with a lease short enough for a test.
-#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_cluster_is_refused_while_kube_controller_manager_works_in_it() -> Result<()> {
+#[test]
+fn a_cluster_is_refused_while_kube_controller_manager_works_in_it() {
+    run_test(is_refused_beside_kcm());
+}
+
+async fn is_refused_beside_kcm() -> Result<()> {
     let control_plane = ControlPlane::builder().nodes(1).start().await?;
     let kubeconfig = control_plane.admin_kubeconfig();
     assert!(
