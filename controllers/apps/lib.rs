@@ -2,6 +2,7 @@
 
 use controllers_kit::Factory;
 
+pub mod daemonset;
 pub mod deployment;
 pub mod replicaset;
 pub mod revisions;
@@ -12,6 +13,7 @@ pub const REGISTRY: &[Factory] = &[
     Factory::of::<deployment::Deployments>(),
     Factory::of::<replicaset::ReplicaSets>(),
     Factory::of::<statefulset::StatefulSets>(),
+    Factory::of::<daemonset::DaemonSets>(),
 ];
 
 #[cfg(test)]

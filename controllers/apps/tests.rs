@@ -26,6 +26,7 @@ fn both_controllers_are_held_to_the_contract() {
             "deployment-controller",
             "replicaset-controller",
             "statefulset-controller",
+            "daemonset-controller",
         ],
     );
 }
