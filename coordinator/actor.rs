@@ -1,10 +1,6 @@
 //! The actor that drives the core: events in, effects out. It decides nothing.
 
-use std::{
-    collections::{BTreeMap, HashMap},
-    sync::Arc,
-    time::Duration,
-};
+use std::{collections::HashMap, sync::Arc, time::Duration};
 
 use actix::{
     Actor, ActorFutureExt, AsyncContext, Context, Handler, Message, SpawnHandle, WrapFuture, fut,
@@ -19,7 +15,7 @@ use tokio::sync::{Semaphore, broadcast, oneshot, watch};
 use crate::{
     Fence, Frozen, Gained, RangeHost,
     lease::{Kind, Leases},
-    peer::Peers,
+    peer::{Holdings, Peers},
     renewal::RenewalThread,
 };
 
@@ -50,6 +46,9 @@ pub(crate) struct Shared {
     pub fatal: Arc<watch::Sender<Option<Fatal>>>,
 }
 
+/// An offer before the core's answer: its state, the state's size, who waits.
+type Waiting = (RangeState, usize, oneshot::Sender<Result<(), Refused>>);
+
 pub(crate) struct Coordinator {
     core: Core,
     leases: Leases,
@@ -65,8 +64,8 @@ pub(crate) struct Coordinator {
     frozen: HashMap<RangeId, RangeState>,
     /// Sent to us, waiting for their Leases.
     kept: HashMap<RangeId, (RangeState, usize)>,
-    offers: HashMap<u64, (RangeState, usize, oneshot::Sender<Result<(), Refused>>)>,
-    questions: HashMap<u64, oneshot::Sender<BTreeMap<RangeId, (bool, Epoch)>>>,
+    offers: HashMap<u64, Waiting>,
+    questions: HashMap<u64, oneshot::Sender<Holdings>>,
     next_id: u64,
     /// Dropped with the actor: whoever waits for it knows that it has ended.
     _alive: oneshot::Sender<()>,
@@ -97,7 +96,7 @@ pub(crate) struct Offered {
 #[rtype(result = "()")]
 pub(crate) struct Asked {
     pub ranges: Vec<RangeId>,
-    pub answer: oneshot::Sender<BTreeMap<RangeId, (bool, Epoch)>>,
+    pub answer: oneshot::Sender<Holdings>,
 }
 
 impl Coordinator {

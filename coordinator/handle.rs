@@ -1,7 +1,6 @@
 //! Starting a coordinator, and what the node holds of it.
 
 use std::{
-    collections::BTreeMap,
     hash::{BuildHasher, Hasher},
     io,
     net::SocketAddr,
@@ -27,7 +26,7 @@ use crate::{
     ClientFactory, Config, ConfigError, Fence, LeaseError, RangeHost, TlsError,
     actor::{Asked, Coordinator, Feed, Offered, Shared},
     lease::{Found, Kind, Leases, Step},
-    peer::{Answers, PeerService, Peers, serve},
+    peer::{Answers, Holdings, PeerService, Peers, serve},
     renewal,
     tls::{RELOAD_PERIOD, Tls},
 };
@@ -495,10 +494,7 @@ impl Answers for ActorAnswers {
             .await;
     }
 
-    async fn holds(
-        &self,
-        ranges: Vec<RangeId>,
-    ) -> Option<(String, BTreeMap<RangeId, (bool, Epoch)>)> {
+    async fn holds(&self, ranges: Vec<RangeId>) -> Option<(String, Holdings)> {
         let (answer, answered) = oneshot::channel();
         self.actor.send(Asked { ranges, answer }).await.ok()?;
         let answer = answered.await.ok()?;

@@ -10,7 +10,7 @@ use k8s_openapi::{
 };
 use kube::{
     Api, Client,
-    api::{ListParams, ObjectMeta, PostParams, WatchEvent, WatchParams},
+    api::{ListParams, ObjectMeta, Patch, PatchParams, PostParams, WatchEvent, WatchParams},
 };
 
 const LABEL_FLEET: &str = "manifold.dev/fleet";
@@ -226,16 +226,25 @@ impl Leases {
 
     async fn swap(&self, create: bool, object: Lease) -> Written<Lease> {
         let name = object.metadata.name.clone().unwrap_or_default();
-        let params = PostParams {
-            field_manager: Some(FIELD_MANAGER.to_owned()),
-            ..PostParams::default()
-        };
         let result = if create {
+            let params = PostParams {
+                field_manager: Some(FIELD_MANAGER.to_owned()),
+                ..PostParams::default()
+            };
             self.in_time(self.deadline, self.api.create(&params, &object))
                 .await
         } else {
-            self.in_time(self.deadline, self.api.replace(&name, &params, &object))
-                .await
+            // No PUT: to a Lease that is gone it would create it anew, whatever resourceVersion it carries, and a
+            // compare-and-swap must not raise the dead. A patch with a resourceVersion is refused in both cases.
+            let params = PatchParams {
+                field_manager: Some(FIELD_MANAGER.to_owned()),
+                ..PatchParams::default()
+            };
+            self.in_time(
+                self.deadline,
+                self.api.patch(&name, &params, &Patch::Merge(&object)),
+            )
+            .await
         };
         match result {
             Ok(lease) => Written::Done(lease),
@@ -315,9 +324,11 @@ impl Leases {
             (DRAINING.to_owned(), status.draining.to_string()),
             (RANGES.to_owned(), status.ranges.to_string()),
         ]);
-        if let Some(incarnation) = &lease.incarnation {
-            annotations.insert(INCARNATION.to_owned(), incarnation.clone());
-        }
+        // A merge patch keeps what it does not name, so nothing is left out that may have been there.
+        annotations.insert(
+            INCARNATION.to_owned(),
+            lease.incarnation.clone().unwrap_or_default(),
+        );
         if !lease.ended.is_empty() {
             annotations.insert(ENDED.to_owned(), lease.ended.join(","));
         }
@@ -346,7 +357,13 @@ impl Leases {
     pub(crate) fn encode_range(&self, version: Option<Version>, lease: &RangeLease) -> Lease {
         let metadata = self.metadata(self.range_name(lease.range), "range", version);
         let spec = LeaseSpec {
-            holder_identity: lease.holder.as_ref().map(ToString::to_string),
+            holder_identity: Some(
+                lease
+                    .holder
+                    .as_ref()
+                    .map(ToString::to_string)
+                    .unwrap_or_default(),
+            ),
             lease_transitions: Some(i32::try_from(lease.epoch).unwrap_or(i32::MAX)),
             acquire_time: Some(MicroTime(jiff::Timestamp::now())),
             ..LeaseSpec::default()

@@ -59,6 +59,9 @@ const HANDSHAKES_MAX: usize = 32;
 /// Connections that wait for the server to see them.
 const ACCEPTED_MAX: usize = 32;
 
+/// By range: whether it is held there, and the highest epoch known there.
+pub(crate) type Holdings = BTreeMap<RangeId, (bool, Epoch)>;
+
 /// What the server asks of the coordinator.
 pub(crate) trait Answers: Send + Sync + 'static {
     fn offered(
@@ -71,7 +74,7 @@ pub(crate) trait Answers: Send + Sync + 'static {
     fn holds(
         &self,
         ranges: Vec<RangeId>,
-    ) -> impl Future<Output = Option<(String, BTreeMap<RangeId, (bool, Epoch)>)>> + Send;
+    ) -> impl Future<Output = Option<(String, Holdings)>> + Send;
     fn is_member(&self, name: &str) -> bool;
 }
 
@@ -185,7 +188,7 @@ impl Peers {
         to: &Holder,
         address: &str,
         ranges: &[RangeId],
-    ) -> Result<BTreeMap<RangeId, (bool, Epoch)>, String> {
+    ) -> Result<Holdings, String> {
         let mut client = self.client(&to.name, address)?;
         let request = self.request(HoldsRequest {
             ranges: ranges.iter().copied().map(u32::from).collect(),

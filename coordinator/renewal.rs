@@ -92,8 +92,10 @@ async fn run(
         let sleep = async {
             match wake {
                 Some(at) => {
-                    tokio::time::sleep(at.saturating_sub(fence.now()).max(Duration::from_millis(1)))
-                        .await
+                    tokio::time::sleep(
+                        at.saturating_sub(fence.now()).max(Duration::from_millis(1)),
+                    )
+                    .await;
                 }
                 None => std::future::pending().await,
             }

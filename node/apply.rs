@@ -14,7 +14,7 @@ use crate::{
     events::{Correlator, Send as SendEvent},
     gate::{EventGuard, Stopped},
     limit::Limiter,
-    metrics::Metrics,
+    metrics::{ClientMetrics, Metrics},
     server::{Refused, Sender, Server},
     write,
 };
@@ -46,6 +46,7 @@ pub struct Applied {
 /// The one writer.
 pub struct Writer {
     server: Arc<dyn Server>,
+    client: Arc<ClientMetrics>,
     limiter: Limiter,
     clock: Arc<dyn Clock>,
     metrics: Arc<Metrics>,
@@ -60,9 +61,10 @@ struct Queued {
 }
 
 impl Writer {
-    /// The writer, and the task that sends its events, which the caller runs.
+    /// The writer, and the task that sends its events, which the caller runs. `host` is the server's, for metrics.
     pub fn new(
         server: Arc<dyn Server>,
+        host: &str,
         (qps, burst): (f64, u32),
         clock: Arc<dyn Clock>,
         metrics: Arc<Metrics>,
@@ -70,6 +72,7 @@ impl Writer {
         let (events, waiting) = mpsc::channel(EVENTS_WAITING_MAX);
         let writer = Arc::new(Self {
             server,
+            client: metrics.client(host),
             limiter: Limiter::new(qps, burst),
             clock: Arc::clone(&clock),
             metrics: Arc::clone(&metrics),
@@ -130,13 +133,9 @@ impl Writer {
         for (index, action) in stage.iter().enumerate() {
             match &action.verb {
                 Verb::Create { .. } => {}
-                Verb::Patch { report: true, .. } if !report => {
+                _ if is_report(action) && !report => {
                     applied.postponed = true;
                     outcomes[index] = Ok(Written::default());
-                }
-                Verb::Patch { report: true, .. } => {
-                    applied.reported = true;
-                    others.push(index);
                 }
                 _ => others.push(index),
             }
@@ -147,7 +146,10 @@ impl Writer {
         );
         for (index, sent) in created.into_iter().chain(done) {
             outcomes[index] = match sent {
-                Ok(written) => Ok(written),
+                Ok(written) => {
+                    applied.reported |= is_report(&stage[index]);
+                    Ok(written)
+                }
                 Err(NotDone::Refused(refused)) => {
                     applied.retry_after = applied.retry_after.max(refused.retry_after);
                     Err(refused.failure)
@@ -203,7 +205,10 @@ impl Writer {
     }
 
     async fn send(&self, sender: &Sender, action: &Action) -> Sent {
+        let asked = self.clock.monotonic();
         wait_turn(&self.limiter, &*self.clock, sender).await?;
+        let waited = self.clock.monotonic().saturating_sub(asked);
+        self.client.limited(http_method(action), waited);
         // Asked again, last thing before the request goes out.
         if let Err(stopped) = sender.gate.admit() {
             self.limiter.with(super::limit::Bucket::give_back);
@@ -249,7 +254,9 @@ impl Writer {
         };
         let measures = match sent {
             Ok(_) => &announcement.measures[..],
-            Err(refused) if tells_of_failure(&refused.failure) => &announcement.failure_measures,
+            Err(refused) if tells_of_failure(action, &refused.failure) => {
+                &announcement.failure_measures
+            }
             Err(_) => &[],
         };
         for measure in measures {
@@ -257,7 +264,7 @@ impl Writer {
         }
         match (sent, &announcement.success, &announcement.failure) {
             (Ok(_), Some(event), _) => self.record(sender, event),
-            (Err(refused), _, Some(event)) if tells_of_failure(&refused.failure) => {
+            (Err(refused), _, Some(event)) if tells_of_failure(action, &refused.failure) => {
                 self.record(sender, &write::failure_event(event, &refused.failure));
             }
             _ => {}
@@ -298,6 +305,19 @@ impl Writer {
     }
 }
 
+fn http_method(action: &Action) -> &'static str {
+    match action.verb {
+        Verb::Create { .. } => "POST",
+        Verb::Patch { .. } => "PATCH",
+        Verb::Delete { .. } => "DELETE",
+    }
+}
+
+/// Whether an action only reports what was seen.
+fn is_report(action: &Action) -> bool {
+    matches!(action.verb, Verb::Patch { report: true, .. })
+}
+
 type Sent = Result<Written, NotDone>;
 
 enum NotDone {
@@ -321,8 +341,14 @@ async fn wait_turn(limiter: &Limiter, clock: &dyn Clock, sender: &Sender) -> Res
     }
 }
 
-/// Conflicts and the like are everyday: the next plan sees what changed.
-fn tells_of_failure(failure: &Failure) -> bool {
+/// Conflicts and the like are everyday: the next plan sees what changed. What is gone needs no deletion.
+fn tells_of_failure(action: &Action, failure: &Failure) -> bool {
+    if matches!(
+        (&action.verb, failure),
+        (Verb::Delete { .. }, Failure::NotFound(_))
+    ) {
+        return false;
+    }
     !matches!(
         failure,
         Failure::Conflict(_)

@@ -5,7 +5,7 @@ use std::process::ExitCode;
 use node::{
     args::{self, Parsed},
     options::{Options, Surroundings},
-    registry, run, telemetry,
+    reconcile, registry, run, telemetry,
 };
 
 #[global_allocator]
@@ -36,6 +36,7 @@ fn start() -> Result<(), String> {
         Options::new(values, &descriptors, &surroundings).map_err(|error| error.to_string())?;
     // The provider is set by nobody else: this is the first line that needs it.
     let _already = rustls::crypto::ring::default_provider().install_default();
+    reconcile::end_process_on_panic();
     let system = actix::System::new();
     let (result, telemetry) = system.block_on(async {
         let telemetry = telemetry::start(&options.logging, &options.fleet.replica)?;

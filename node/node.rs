@@ -36,6 +36,8 @@ pub struct Parts {
     pub watches: Api,
     /// For everything else.
     pub server: Arc<dyn Server>,
+    /// The API server's host and port, for metrics.
+    pub host: String,
     /// `--kube-api-qps` and `--kube-api-burst`.
     pub rate: (f64, u32),
     /// The replica's fence.
@@ -65,6 +67,7 @@ impl Node {
         let clock: Arc<dyn Clock> = Arc::new(SystemClock::default());
         let (writer, events) = Writer::new(
             parts.server,
+            &parts.host,
             parts.rate,
             Arc::clone(&clock),
             Arc::clone(&metrics),

@@ -2,6 +2,7 @@
 
 use std::{
     any::Any,
+    cell::Cell,
     panic::{AssertUnwindSafe, catch_unwind},
     sync::{Arc, atomic::Ordering},
     time::{Duration, Instant},
@@ -62,6 +63,8 @@ pub enum Next {
     Change,
     /// After this time too.
     After(Duration),
+    /// When a report may be written again; failures in a row stay counted.
+    Postponed(Duration),
     /// At once.
     Now,
     /// After the back-off that failures in a row make; the text says why. `error` tells a fault from a conflict.
@@ -128,6 +131,7 @@ pub async fn reconcile(shared: Arc<Shared>, mut job: Job) -> Done {
     unit.metrics.reconciled(match &outcome.next {
         Next::Change => "success",
         Next::After(_) => "requeue_after",
+        Next::Postponed(_) => "postponed",
         Next::Now => "requeue",
         Next::Backoff { error: true, .. } => "error",
         Next::Backoff { error: false, .. } => "conflict",
@@ -329,9 +333,9 @@ fn settle(shared: &Shared, job: &Job, plan: &Plan, applied: &Applied, attempt: &
     if applied.postponed {
         let wait = job.report_from.saturating_sub(shared.clock.monotonic());
         attempt.next = match attempt.next {
-            Next::After(earlier) => Next::After(earlier.min(wait)),
+            Next::After(earlier) => Next::Postponed(earlier.min(wait)),
             Next::Now => Next::Now,
-            _ => Next::After(wait),
+            _ => Next::Postponed(wait),
         };
     }
 }
@@ -405,13 +409,34 @@ fn panicked(shared: &Shared, job: &mut Job, panic: &str) -> Attempt {
     })
 }
 
+thread_local! {
+    /// Whether a controller's code is running on this thread.
+    static GUARDED: Cell<bool> = const { Cell::new(false) };
+}
+
 /// Runs a controller's code: a panic in it costs one key a back-off, not the process.
 fn guarded<R>(run: impl FnOnce() -> R) -> Result<R, String> {
-    catch_unwind(AssertUnwindSafe(run)).map_err(|panic: Box<dyn Any + Send>| {
+    GUARDED.set(true);
+    let result = catch_unwind(AssertUnwindSafe(run));
+    GUARDED.set(false);
+    result.map_err(|panic: Box<dyn Any + Send>| {
         panic
             .downcast_ref::<String>()
             .cloned()
             .or_else(|| panic.downcast_ref::<&str>().map(|text| (*text).to_owned()))
             .unwrap_or_else(|| "no message".to_owned())
     })
+}
+
+/// Makes a panic anywhere but in a controller's code end the process at once. An actor that has panicked would be gone
+/// while its ranges stay owned: the other replicas can only take over from a process that has ended.
+pub fn end_process_on_panic() {
+    let say = std::panic::take_hook();
+    std::panic::set_hook(Box::new(move |panic| {
+        if GUARDED.get() {
+            return; // Told by the reconcile, with controller and key.
+        }
+        say(panic);
+        std::process::abort();
+    }));
 }

@@ -95,6 +95,7 @@ pub async fn run(options: Options, telemetry: &Telemetry) -> Result<(), Error> {
             apis.anonymous.clone(),
             credentials,
         )) as Arc<dyn Server>,
+        host: host_of(&config),
         rate: (options.client.qps.unwrap_or(0.0), options.client.burst),
         fence: Arc::clone(&fence) as Arc<dyn Fence>,
         metrics: Arc::clone(&metrics),
@@ -287,6 +288,13 @@ fn coordinator_config(fleet: &FleetOptions) -> Config {
     config
 }
 
+fn host_of(config: &kube::Config) -> String {
+    config
+        .cluster_url
+        .authority()
+        .map_or_else(String::new, ToString::to_string)
+}
+
 /// The connections to the API server, watches apart from writes.
 struct Apis {
     writes: Api,
@@ -296,10 +304,7 @@ struct Apis {
 
 impl Apis {
     fn connect(config: &kube::Config, metrics: &Metrics) -> Result<Self, Error> {
-        let host = config
-            .cluster_url
-            .authority()
-            .map_or_else(String::new, ToString::to_string);
+        let host = host_of(config);
         let observe: Arc<dyn Observe> = Arc::new(Observed(metrics.client(&host)));
         let connect = |purpose| {
             Api::connect(config, purpose, Some(Arc::clone(&observe))).map_err(|error| wrong(&error))

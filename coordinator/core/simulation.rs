@@ -120,6 +120,8 @@ enum Ask {
 #[derive(Clone, Debug)]
 enum What {
     Core(Input),
+    /// The core looks at the renewal.
+    Own,
     Renewal(RenewalInput),
     /// A wake-up of the core, of the renewal.
     Tick(bool),
@@ -171,7 +173,8 @@ struct World {
     handoffs: u64,
     takeovers: u64,
     evictions: u64,
-    settled: bool,
+    /// `TRACE=1` tells every effect.
+    trace: bool,
 }
 
 impl World {
@@ -191,7 +194,7 @@ impl World {
             handoffs: 0,
             takeovers: 0,
             evictions: 0,
-            settled: false,
+            trace: std::env::var_os("TRACE").is_some(),
         };
         for at in 0..nodes {
             let node = world.fresh(at, 0);
@@ -319,6 +322,10 @@ impl World {
         }
         match what {
             What::Core(input) => self.core(node, input),
+            What::Own => {
+                let own = self.nodes[node].renewal.own();
+                self.core(node, Input::Own(own));
+            }
             What::Renewal(input) => self.renewal(node, input),
             What::Tick(true) => {
                 if self.nodes[node].tick_at[0] <= self.now {
@@ -362,7 +369,7 @@ impl World {
         let now = self.clock(node);
         let effects = self.nodes[node].core.step(now, input);
         for effect in effects {
-            if std::env::var_os("TRACE").is_some() {
+            if self.trace {
                 eprintln!(
                     "{:?} r-{node}/{} {effect:?}",
                     self.now, self.nodes[node].life
@@ -407,9 +414,9 @@ impl World {
                 !matches!(own.phase, OwnPhase::NameTaken(_)),
                 "nobody shares a name here"
             );
-            // The two machines run on two threads.
+            // The two machines run on two threads; what passes between them is a level, not a queue.
             let late = self.random.millis(0, 20);
-            self.push(late, node, What::Core(Input::Own(own)));
+            self.push(late, node, What::Own);
         }
         if let Some(wake) = self.nodes[node].renewal.wake_at() {
             self.wake(node, false, wake);
@@ -927,7 +934,6 @@ fn simulate(seed: u64) -> (u64, u64, u64) {
         node.cut_off = false;
     }
     world.run(faults + Duration::from_secs(40));
-    world.settled = true;
     world.check_rest();
     (world.handoffs, world.takeovers, world.evictions)
 }
@@ -937,7 +943,7 @@ fn no_two_replicas_may_act_on_one_range_whatever_fails() {
     let seeds = std::env::var("SEEDS")
         .ok()
         .and_then(|seeds| seeds.parse().ok())
-        .unwrap_or(200);
+        .unwrap_or(60);
     let first = std::env::var("SEED")
         .ok()
         .and_then(|seed| seed.parse().ok())
@@ -959,9 +965,9 @@ fn no_two_replicas_may_act_on_one_range_whatever_fails() {
         "{seeds} seeds: {} handoffs, {} takeovers, {} evictions",
         sums.0, sums.1, sums.2
     );
-    if seeds >= 100 {
+    if seeds >= 60 {
         assert!(
-            sums.0 > 1000 && sums.1 > 1000 && sums.2 > 100,
+            sums.0 > 500 && sums.1 > 1000 && sums.2 > 50,
             "too little happens: {sums:?}"
         );
     }

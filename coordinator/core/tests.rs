@@ -233,7 +233,7 @@ proptest! {
     ) {
         let ranges = 1u16 << bits;
         let all = names(12);
-        let mut live = vec![true; 12];
+        let mut live = [true; 12];
         let mut owners: Vec<Option<String>> = vec![None; usize::from(ranges)];
         for (who, share) in steps {
             live[who] = !live[who];
@@ -493,25 +493,43 @@ fn an_evicted_replica_closes_its_fence_and_comes_back_as_another() {
 fn a_second_process_of_one_name_waits_and_gives_up_if_the_first_renews() {
     let mut renewal = renewal();
     renewal.step(secs(1), RenewalInput::Join);
-    assert_eq!(
-        renewal.step(
-            secs(1),
-            RenewalInput::Read(Ok(Some(replica("a", 3, Some("other")))))
-        ),
-        []
+    renewal.step(
+        secs(1),
+        RenewalInput::Read(Ok(Some(replica("a", 3, Some("other"))))),
     );
-    assert_eq!(
-        renewal.step(secs(2), RenewalInput::Tick),
-        [RenewalEffect::Read]
-    );
-    assert_eq!(
-        renewal.step(
-            secs(2),
-            RenewalInput::Read(Ok(Some(replica("a", 4, Some("other")))))
-        ),
-        []
-    );
+    for at in 2..=6 {
+        assert_eq!(renewal.own().phase, OwnPhase::Joining, "at {at}");
+        renewal.step(secs(at), RenewalInput::Tick);
+        let effects = renewal.step(
+            secs(at),
+            RenewalInput::Read(Ok(Some(replica("a", 2 + at, Some("other"))))),
+        );
+        assert_eq!(effects, []);
+    }
     assert_eq!(renewal.own().phase, OwnPhase::NameTaken("other".to_owned()));
+}
+
+#[test]
+fn a_renewal_that_a_dead_process_had_under_way_is_no_sign_of_life() {
+    let mut renewal = renewal();
+    renewal.step(secs(1), RenewalInput::Join);
+    let mut effects = Vec::new();
+    for at in 1..=8 {
+        let version = if at < 3 { 3 } else { 4 };
+        renewal.step(secs(at), RenewalInput::Tick);
+        effects = renewal.step(
+            secs(at),
+            RenewalInput::Read(Ok(Some(replica("a", version, Some("old"))))),
+        );
+        assert_eq!(effects.is_empty(), at < 8, "at {at}: {effects:?}");
+    }
+    assert!(matches!(
+        effects[..],
+        [RenewalEffect::Write {
+            version: Some(4),
+            ..
+        }]
+    ));
 }
 
 #[test]
@@ -552,6 +570,31 @@ fn a_failed_read_starts_the_wait_for_the_name_anew() {
         renewal.step(secs(6), read()),
         [],
         "3 s of good reads are not 5"
+    );
+}
+
+#[test]
+fn a_life_that_others_have_ended_is_never_lived_again() {
+    let mut renewal = renewal();
+    renewal.step(secs(1), RenewalInput::Join);
+    renewal.step(secs(1), RenewalInput::Read(Ok(None)));
+    // The acquisition lands unseen, and is evicted before it is looked at.
+    renewal.step(
+        secs(2),
+        RenewalInput::Written {
+            started: secs(1),
+            result: Written::Unknown,
+        },
+    );
+    renewal.step(secs(8), RenewalInput::Tick);
+    let evicted = ReplicaLease {
+        ended: vec!["a1".to_owned()],
+        ..replica("a", 3, None)
+    };
+    let effects = renewal.step(secs(8), RenewalInput::Read(Ok(Some(evicted))));
+    assert!(
+        matches!(&effects[..], [RenewalEffect::Write { lease, .. }] if lease.incarnation.as_deref() == Some("a1-1")),
+        "{effects:?}"
     );
 }
 

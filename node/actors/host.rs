@@ -10,7 +10,7 @@ use std::{
     time::Duration,
 };
 
-use actix::{Actor, ArbiterHandle, Context};
+use actix::{Actor, Addr, ArbiterHandle, Context, Handler, Message, prelude::SendError};
 use coordinator::{Epoch, Frozen, Gained, RangeHost, RangeId};
 use futures::{FutureExt, future::BoxFuture};
 use peer_proto::RangeState;
@@ -84,6 +84,18 @@ impl Host {
         });
     }
 
+    /// Sends what must not be lost: past a full mailbox it waits for room in a task of its own.
+    fn tell<M>(&self, addr: &Addr<Range>, message: M)
+    where
+        M: Message + Send + 'static,
+        M::Result: Send,
+        Range: Handler<M>,
+    {
+        if let Err(SendError::Full(message)) = addr.try_send(message) {
+            self.runtime.spawn(addr.send(message));
+        }
+    }
+
     fn count(&self) {
         let owned = self
             .shared
@@ -123,7 +135,7 @@ impl RangeHost for Host {
             stats,
         };
         if let Some(before) = place.swap(Some(Arc::new(slot))) {
-            let _gone = before.addr.try_send(Stop);
+            self.tell(&before.addr, Stop);
         }
         self.shared.metrics.epoch_changed();
         self.count();
@@ -140,7 +152,7 @@ impl RangeHost for Host {
         };
         if let Some(before) = place.swap(None) {
             // The gate refuses its writes already; the actor ends when it gets to it.
-            before.addr.do_send(Stop);
+            self.tell(&before.addr, Stop);
         }
         self.count();
     }
@@ -174,7 +186,7 @@ impl RangeHost for Host {
 
     fn resume(&self, range: RangeId) {
         if let Some(slot) = self.shared.slot(range) {
-            slot.addr.do_send(Resume);
+            self.tell(&slot.addr, Resume);
         }
     }
 

@@ -375,6 +375,7 @@ impl Range {
                 part.queue.forget(&done.key);
                 part.queue.add_at(&done.key, now + *delay);
             }
+            Next::Postponed(delay) => part.queue.add_at(&done.key, now + *delay),
             Next::Now | Next::Stopped(_) => {
                 if !stopped {
                     part.queue.forget(&done.key);
@@ -630,6 +631,7 @@ impl Range {
                     Next::Change => "done".to_owned(),
                     Next::Now => "done, again at once".to_owned(),
                     Next::After(delay) => format!("done, again in {delay:?}"),
+                    Next::Postponed(delay) => format!("status written too recently, again in {delay:?}"),
                     Next::Backoff { why, .. } => why.clone(),
                     Next::Stopped(stopped) => format!("stopped: {stopped:?}"),
                 },

@@ -11,7 +11,7 @@ pub mod opaque;
 mod str;
 
 pub use object::{AnyObject, DynObject, Object, Resource, cast};
-pub use str::Str;
+pub use str::{Str, TextHash};
 
 use object::object;
 

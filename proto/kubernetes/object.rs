@@ -133,7 +133,8 @@ pub trait DynObject: Any + fmt::Debug + Send + Sync {
     fn encode(&self) -> Vec<u8>;
     /// Its JSON: only the fields that the projection knows; without kind and apiVersion.
     fn to_json(&self) -> serde_json::Value;
-    /// About how many bytes of memory it takes: itself, and its texts as they stand on the wire.
+    /// About how many bytes of memory it takes: itself, and twice what it is on the wire for its lists and texts
+    /// (measured with pods: 10 % less than the truth).
     fn approximate_bytes(&self) -> usize;
     /// For a cast to the concrete type.
     fn as_any(&self) -> &dyn Any;
@@ -155,7 +156,7 @@ impl<T: Object> DynObject for T {
         serde_json::to_value(self).expect("a projection has only string keys and finite numbers")
     }
     fn approximate_bytes(&self) -> usize {
-        size_of::<T>() + self.encoded_len()
+        size_of::<T>() + 2 * self.encoded_len()
     }
     fn as_any(&self) -> &dyn Any {
         self

@@ -9,8 +9,9 @@ use harness::{ControlPlane, run_test, until};
 use jiff::{SignedDuration, Timestamp};
 use k8s_openapi::api::apps::v1::Deployment;
 use k8s_openapi::api::coordination::v1::Lease;
+use k8s_openapi::apimachinery::pkg::apis::meta::v1::MicroTime;
 use kube::Api;
-use kube::api::ListParams;
+use kube::api::{ListParams, PostParams};
 use serde_json::json;
 
 use crate::Args;
@@ -162,7 +163,32 @@ async fn is_refused_beside_kcm() -> Result<()> {
         !workload.is_rolled_out(&client, 3, 2).await?,
         "nobody works here"
     );
+
+    let leases: Api<Lease> = Api::namespaced(client.clone(), "kube-system");
+    let replica: Lease = serde_json::from_value(json!({
+        "metadata": {"name": "manifold-replica-a", "labels": {"manifold.dev/fleet": "manifold"}},
+        "spec": {
+            "holderIdentity": "a_1",
+            "renewTime": MicroTime(Timestamp::now()),
+            "leaseDurationSeconds": 3600,
+        },
+    }))?;
+    leases.create(&PostParams::default(), &replica).await?;
+    let refused = Cluster::existing(kubeconfig)
+        .await
+        .err()
+        .context("a fleet is at work")?;
+    assert!(
+        refused
+            .to_string()
+            .contains("a_1 of Manifold holds the Lease kube-system/manifold-replica-a")
+    );
+
     workload.remove(&client).await?;
+    assert!(
+        leases.get_opt("manifold-replica-a").await?.is_none(),
+        "Leases go too"
+    );
     assert_eq!(
         count(workload.selector()).await? + count(workload.probe_selector()).await?,
         0
