@@ -5,6 +5,7 @@ use controllers_kit::Factory;
 pub mod daemonset;
 pub mod deployment;
 pub mod replicaset;
+pub mod replicationcontroller;
 pub mod revisions;
 pub mod statefulset;
 
@@ -12,6 +13,7 @@ pub mod statefulset;
 pub const REGISTRY: &[Factory] = &[
     Factory::of::<deployment::Deployments>(),
     Factory::of::<replicaset::ReplicaSets>(),
+    Factory::of::<replicationcontroller::ReplicationControllers>(),
     Factory::of::<statefulset::StatefulSets>(),
     Factory::of::<daemonset::DaemonSets>(),
 ];

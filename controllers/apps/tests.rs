@@ -25,6 +25,7 @@ fn both_controllers_are_held_to_the_contract() {
         &[
             "deployment-controller",
             "replicaset-controller",
+            "replicationcontroller-controller",
             "statefulset-controller",
             "daemonset-controller",
         ],
