@@ -225,7 +225,7 @@ pub(crate) fn new<O: Object>(
 /// The template that a revision brings back; `None` where its data is no such patch.
 pub(crate) fn template(revision: &ControllerRevision) -> Option<Map<String, Value>> {
     let mut data: Value = serde_json::from_slice(data(revision)).ok()?;
-    let mut template = data["spec"]["template"].take();
+    let template = data.pointer_mut("/spec/template")?;
     let fields = template.as_object_mut()?;
     fields.remove("$patch");
     Some(std::mem::take(fields))
@@ -299,3 +299,6 @@ fn is_default(field: &str, value: &Value) -> bool {
             _ => false,
         }
 }
+
+#[cfg(test)]
+mod tests;

@@ -39,7 +39,10 @@ pub(crate) trait Replicator: Object {
 impl Replicator for ReplicaSet {
     fn replicas(&self) -> i32 {
         // The server puts in 1 where nothing was said.
-        self.spec.as_ref().and_then(|spec| spec.replicas).unwrap_or(1)
+        self.spec
+            .as_ref()
+            .and_then(|spec| spec.replicas)
+            .unwrap_or(1)
     }
     fn min_ready_seconds(&self) -> i32 {
         self.spec.as_ref().map_or(0, |spec| spec.min_ready_seconds)

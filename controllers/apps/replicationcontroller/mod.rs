@@ -11,8 +11,9 @@ use controllers_kit::{
     selectors::{self, Selector},
 };
 use kubernetes_proto::{
-    Object, cast,
+    Object,
     apps::{ReplicaSetCondition, ReplicaSetStatus},
+    cast,
     core::{
         Pod, PodTemplateSpec, ReplicationController, ReplicationControllerCondition,
         ReplicationControllerStatus,
@@ -103,7 +104,10 @@ impl Controller for ReplicationControllers {
 
 impl Replicator for ReplicationController {
     fn replicas(&self) -> i32 {
-        self.spec.as_ref().and_then(|spec| spec.replicas).unwrap_or(1)
+        self.spec
+            .as_ref()
+            .and_then(|spec| spec.replicas)
+            .unwrap_or(1)
     }
     fn min_ready_seconds(&self) -> i32 {
         self.spec.as_ref().map_or(0, |spec| spec.min_ready_seconds)

@@ -21,7 +21,12 @@ fn world() -> World {
 #[test]
 fn replication_controllers_keep_the_contract() {
     let web = wanting(3);
-    let child = |name: &str| pod(name).label("app", "web").owned_by(&web).ready("11:00:00");
+    let child = |name: &str| {
+        pod(name)
+            .label("app", "web")
+            .owned_by(&web)
+            .ready("11:00:00")
+    };
     contract::check(
         &FACTORY,
         [
@@ -35,7 +40,9 @@ fn replication_controllers_keep_the_contract() {
                 .with(web.clone())
                 .with(pod("orphan").label("app", "web"))
                 .with(child("web-lost").label("app", "db")),
-            world().with(web.clone()).with(child("web-done").phase("Succeeded")),
+            world()
+                .with(web.clone())
+                .with(child("web-done").phase("Succeeded")),
         ],
     );
 }
@@ -46,10 +53,19 @@ fn pods_are_made_owned_and_told_of() {
     world.settle(&[FACTORY]);
     let pods = world.all::<Pod>();
     assert_eq!(pods.len(), 2);
-    let owner = kubernetes_proto::Object::metadata(&*pods[0]).controller().unwrap();
-    assert_eq!((&*owner.api_version, &*owner.kind), ("v1", "ReplicationController"));
+    let owner = kubernetes_proto::Object::metadata(&*pods[0])
+        .controller()
+        .unwrap();
+    assert_eq!(
+        (&*owner.api_version, &*owner.kind),
+        ("v1", "ReplicationController")
+    );
     let name = &kubernetes_proto::Object::metadata(&*pods[0]).name;
-    assert!(world.events().contains(&format!("Normal SuccessfulCreate Created pod: {name}")));
+    assert!(
+        world
+            .events()
+            .contains(&format!("Normal SuccessfulCreate Created pod: {name}"))
+    );
 }
 
 #[test]
@@ -73,7 +89,11 @@ fn one_that_selects_nothing_makes_no_pod_its_own() {
     let mut world = world().with(set).with(pod("other"));
     world.settle(&[FACTORY]);
     let other = world.get::<Pod>("other");
-    assert!(kubernetes_proto::Object::metadata(&*other).owner_references.is_empty());
+    assert!(
+        kubernetes_proto::Object::metadata(&*other)
+            .owner_references
+            .is_empty()
+    );
 }
 
 #[test]
