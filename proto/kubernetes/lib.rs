@@ -34,6 +34,16 @@ pub mod batch {
 }
 
 object!(core::Pod, "", "v1", "Pod", "pods", true, |pod| {
+    if let Some(spec) = &mut pod.spec {
+        // Only the volumes of claims are read; most are of other kinds, and every pod has one.
+        spec.volumes.retain(|volume| {
+            volume
+                .volume_source
+                .as_ref()
+                .is_some_and(|source| source.persistent_volume_claim.is_some())
+        });
+        spec.volumes.shrink_to_fit();
+    }
     if let Some(status) = &mut pod.status {
         status.conditions.shrink_to_fit();
         status.container_statuses.shrink_to_fit();
