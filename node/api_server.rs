@@ -220,7 +220,7 @@ fn query_escaped(value: &str) -> String {
     for byte in value.bytes() {
         match byte {
             b'A'..=b'Z' | b'a'..=b'z' | b'0'..=b'9' | b'-' | b'.' | b'_' | b'~' | b'/' => {
-                escaped.push(char::from(byte))
+                escaped.push(char::from(byte));
             }
             other => escaped.push_str(&format!("%{other:02X}")),
         }

@@ -152,7 +152,7 @@ impl Debug for Inside {
                 }
                 Ok(_) => {
                     said["state"] =
-                        json!("at rest: nothing is known of it that its object does not say")
+                        json!("at rest: nothing is known of it that its object does not say");
                 }
                 Err(error) => return Err(format!("range {range} does not answer: {error}")),
             }

@@ -137,7 +137,7 @@ pub async fn run(options: Options, telemetry: &Telemetry) -> Result<(), Error> {
     stop.cancel();
     match serving.await {
         Ok(Err(error)) => {
-            tracing::warn!(error = %causes(&error), "the secure port could not be served")
+            tracing::warn!(error = %causes(&error), "the secure port could not be served");
         }
         Ok(Ok(())) => {}
         Err(error) => tracing::warn!(%error, "the secure port's task has panicked"),

@@ -196,7 +196,7 @@ impl Shared {
                     continue;
                 }
                 (subscription.wake)(change, &*self.view, &mut |key| {
-                    self.wake(unit, key, Priority::High)
+                    self.wake(unit, key, Priority::High);
                 });
             }
         }

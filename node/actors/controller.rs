@@ -43,7 +43,7 @@ impl Controller {
             // What was gained before is queued now.
             actix::spawn(async move {
                 let scan = tokio::task::spawn_blocking(move || {
-                    shared.wake_all(&|unit| unit.name() == name, &|_| true)
+                    shared.wake_all(&|unit| unit.name() == name, &|_| true);
                 });
                 if scan.await.is_err() {
                     tracing::error!(controller = name, "the scan for keys panicked");

@@ -301,7 +301,7 @@ impl Rig {
             let get = |world: &World| Reader::get(world, Namespace::resource(), "", namespace);
             let old = get(&world);
             world.change::<Namespace>(namespace, |object| {
-                object.metadata_mut().set_label("accounts", accounts)
+                object.metadata_mut().set_label("accounts", accounts);
             });
             (old, get(&world))
         };
@@ -617,7 +617,7 @@ fn a_refused_report_backs_off_like_any_other_write() {
     run(async {
         let mut start = world(&[("a", "0")]);
         start.change::<Namespace>("a", |object| {
-            object.metadata_mut().set_label("report", "yes")
+            object.metadata_mut().set_label("report", "yes");
         });
         let rig = Rig::new(start);
         let report = "patch namespaces/a/status".to_owned();
