@@ -235,12 +235,12 @@ pub(crate) fn template(revision: &ControllerRevision) -> Option<Map<String, Valu
 pub(crate) fn are_equivalent(new: &[u8], old: &[u8]) -> bool {
     let parse = |data: &[u8]| serde_json::from_slice::<Value>(data).ok();
     match (parse(new), parse(old)) {
-        (Some(new), Some(old)) => same("", &new, &old),
+        (Some(new), Some(old)) => same(&new, &old),
         _ => false,
     }
 }
 
-fn same(name: &str, new: &Value, old: &Value) -> bool {
+fn same(new: &Value, old: &Value) -> bool {
     match (new, old) {
         (Value::Object(new_fields), Value::Object(old_fields)) => {
             let mut keys: Vec<&String> = new_fields.keys().chain(old_fields.keys()).collect();
@@ -248,14 +248,14 @@ fn same(name: &str, new: &Value, old: &Value) -> bool {
             keys.dedup();
             keys.into_iter()
                 .all(|key| match (new_fields.get(key), old_fields.get(key)) {
-                    (Some(new), Some(old)) => same(key, new, old),
+                    (Some(new), Some(old)) => same(new, old),
                     (Some(new), None) => is_default(key, new),
                     (None, Some(old)) => is_nothing(old),
                     (None, None) => true,
                 })
         }
         (Value::Array(new), Value::Array(old)) => {
-            new.len() == old.len() && new.iter().zip(old).all(|(new, old)| same(name, new, old))
+            new.len() == old.len() && new.iter().zip(old).all(|(new, old)| same(new, old))
         }
         (new, old) => new == old,
     }

@@ -36,7 +36,7 @@ pub fn deserialize<'de, D: Deserializer<'de>>(deserializer: D) -> Result<Vec<u8>
 
 /// The bytes of pairs of hexadecimal digits.
 pub fn digits(text: &str) -> Option<Vec<u8>> {
-    (text.len() % 2 == 0).then_some(())?;
+    text.len().is_multiple_of(2).then_some(())?;
     (0..text.len())
         .step_by(2)
         .map(|start| u8::from_str_radix(text.get(start..start + 2)?, 16).ok())

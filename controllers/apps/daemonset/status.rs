@@ -12,7 +12,7 @@ use super::plan::{Look, is_updated, order, spec};
 pub(super) fn report(plan: &mut Plan, look: &Look<'_>, collisions: Option<i32>) {
     let (set, now) = (look.set, look.seen.now);
     let min_ready_seconds = spec(set).min_ready_seconds;
-    let before = set.status.clone().unwrap_or_default();
+    let before = set.status.unwrap_or_default();
     let mut status = DaemonSetStatus {
         observed_generation: set.metadata().generation.max(before.observed_generation),
         collision_count: collisions.or(before.collision_count),

@@ -43,7 +43,7 @@ fn image(image: &str) -> impl FnOnce(&mut DaemonSet) {
 }
 
 fn status(world: &World) -> kubernetes_proto::apps::DaemonSetStatus {
-    world.get::<DaemonSet>("web").status.clone().unwrap()
+    world.get::<DaemonSet>("web").status.unwrap()
 }
 
 fn pods(world: &World) -> Vec<(String, String)> {
@@ -548,7 +548,7 @@ fn a_node_that_fits_no_more_loses_its_pod_or_keeps_it() {
     let tainted = |effect: &'static str| {
         let mut world = with_pods(daemon_set("web"), "1R 2R 3R");
         world.change("node-2", |node: &mut Node| {
-            *node = node.clone().taint("a", "", effect)
+            *node = node.clone().taint("a", "", effect);
         });
         let plan = world.plan::<DaemonSets>("web");
         world.apply(&plan);
@@ -809,12 +809,12 @@ fn orphans_are_adopted_and_strangers_let_go() {
     let mut world = settled(daemon_set("web"));
     let owned = names::<Pod>(&world).remove(0);
     world.change(&owned, |pod: &mut Pod| {
-        pod.metadata_mut().owner_references.clear()
+        pod.metadata_mut().owner_references.clear();
     });
     world.settle(&[FACTORY]);
     assert!(world.get::<Pod>(&owned).metadata().controller().is_some());
     world.change(&owned, |pod: &mut Pod| {
-        pod.metadata_mut().set_label("app", "other")
+        pod.metadata_mut().set_label("app", "other");
     });
     world.settle(&[FACTORY]);
     assert!(world.get::<Pod>(&owned).metadata().controller().is_none());

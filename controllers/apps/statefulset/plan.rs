@@ -357,7 +357,7 @@ impl Rollout<'_> {
         status::complete(set, &mut status);
         self.measure();
         self.tell(memory);
-        self.plan.events.extend(stages.claims.events.drain(..));
+        self.plan.events.append(&mut stages.claims.events);
         status::look_again(&mut self.plan, set, &status, pods, now);
         status::report(&mut self.plan, set, status);
         for mut stage in [stages.claims, stages.pods] {

@@ -300,7 +300,7 @@ fn a_rollout_goes_from_the_highest_ordinal_down() {
         (web.clone().partition(9), "0Ro 1Ro 2Ro", &[]),
         (web.clone().on_delete(), "0Ro 1Ro 2Ro", &[]),
         (web.clone().on_delete(), "0Ro 1Ro", &["create pods/web-2"]),
-        (web.clone().replicas(1), "0Ro 1Ro", &["delete pods/web-1"]),
+        (web.replicas(1), "0Ro 1Ro", &["delete pods/web-1"]),
     ];
     for (set, pods, expected) in table {
         check(set, pods, expected);
@@ -491,7 +491,7 @@ fn below_the_partition_pods_are_made_of_the_older_revision() {
     assert_eq!(status(&world).current_revision, old);
     // The partition falls, and the rollout goes on to its end.
     world.change("web", |set: &mut StatefulSet| {
-        *set = set.clone().partition(0)
+        *set = set.clone().partition(0);
     });
     world.settle_for(60, &[FACTORY]);
     assert_eq!(status(&world).current_revision, new);
@@ -793,7 +793,7 @@ fn a_claim_of_the_pod_before_is_not_taken_over() {
 fn volumes_that_can_not_be_mended_are_told_of() {
     let mut world = with_pods(stateful_set("web").claims("data"), "0R");
     world.change("web-0", |pod: &mut Pod| {
-        pod.spec.as_mut().unwrap().volumes.clear()
+        pod.spec.as_mut().unwrap().volumes.clear();
     });
     let plan = world.plan::<StatefulSets>("web");
     assert_eq!(pod_verbs(&plan), ["patch pods/web-0"]);

@@ -26,18 +26,17 @@ pub(super) fn of(message: &[u8]) -> Result<Vec<Field<'_>>, Malformed> {
     let mut rest = message;
     while rest.has_remaining() {
         let start = rest;
-        let (number, wire_type) = encoding::decode_key(&mut rest).map_err(malformed)?;
+        let (number, wire_type) = encoding::decode_key(&mut rest)?;
         let mut content: &[u8] = &[];
         if wire_type == WireType::LengthDelimited {
-            let length = encoding::decode_varint(&mut rest).map_err(malformed)?;
+            let length = encoding::decode_varint(&mut rest)?;
             let length = usize::try_from(length)
                 .ok()
                 .filter(|length| *length <= rest.len())
                 .ok_or_else(|| Malformed(format!("field {number} ends before its length")))?;
             (content, rest) = rest.split_at(length);
         } else {
-            encoding::skip_field(wire_type, number, &mut rest, DecodeContext::default())
-                .map_err(malformed)?;
+            encoding::skip_field(wire_type, number, &mut rest, DecodeContext::default())?;
         }
         fields.push(Field {
             number,
@@ -48,8 +47,10 @@ pub(super) fn of(message: &[u8]) -> Result<Vec<Field<'_>>, Malformed> {
     Ok(fields)
 }
 
-pub(super) fn malformed(error: prost::DecodeError) -> Malformed {
-    Malformed(error.to_string())
+impl From<prost::DecodeError> for Malformed {
+    fn from(error: prost::DecodeError) -> Self {
+        Self(error.to_string())
+    }
 }
 
 /// Appends a field of bytes: a text or a message.

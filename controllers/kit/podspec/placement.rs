@@ -22,7 +22,7 @@ pub const NODE_NAME_FIELD: &str = "metadata.name";
 /// # Errors
 /// Where the spec can't be read.
 pub fn read(spec: &[u8]) -> Result<PodPlacement, Malformed> {
-    PodPlacement::decode(spec).map_err(fields::malformed)
+    Ok(PodPlacement::decode(spec)?)
 }
 
 /// The spec with a node affinity that requires one node, in place of what was required before. What is preferred, and
@@ -61,7 +61,7 @@ pub fn tolerating(spec: &[u8], tolerations: &[Toleration]) -> Result<Vec<u8>, Ma
             new.extend_from_slice(field.whole);
             continue;
         }
-        let held = Toleration::decode(field.content).map_err(fields::malformed)?;
+        let held = Toleration::decode(field.content)?;
         match tolerations.iter().find(|wanted| is_of(wanted, &held)) {
             Some(wanted) if *wanted != held => {
                 fields::put(&mut new, TOLERATIONS, &wanted.encode_to_vec());

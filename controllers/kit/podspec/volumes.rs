@@ -49,7 +49,7 @@ pub fn with_claims(spec: &[u8], claims: &[ClaimVolume]) -> Result<Vec<u8>, Malfo
     }
     for field in fields::of(spec)? {
         let is_replaced = field.number == VOLUMES && {
-            let volume = Volume::decode(field.content).map_err(fields::malformed)?;
+            let volume = Volume::decode(field.content)?;
             claims.iter().any(|claim| claim.volume == volume.name)
         };
         if !is_replaced {
