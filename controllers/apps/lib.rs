@@ -2,13 +2,20 @@
 
 use controllers_kit::Factory;
 
+pub mod daemonset;
 pub mod deployment;
 pub mod replicaset;
+pub mod replicationcontroller;
+pub mod revisions;
+pub mod statefulset;
 
 /// All controllers of this group.
 pub const REGISTRY: &[Factory] = &[
     Factory::of::<deployment::Deployments>(),
     Factory::of::<replicaset::ReplicaSets>(),
+    Factory::of::<replicationcontroller::ReplicationControllers>(),
+    Factory::of::<statefulset::StatefulSets>(),
+    Factory::of::<daemonset::DaemonSets>(),
 ];
 
 #[cfg(test)]

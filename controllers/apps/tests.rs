@@ -22,7 +22,13 @@ fn world() -> World {
 fn both_controllers_are_held_to_the_contract() {
     contract::covers(
         REGISTRY,
-        &["deployment-controller", "replicaset-controller"],
+        &[
+            "deployment-controller",
+            "replicaset-controller",
+            "replicationcontroller-controller",
+            "statefulset-controller",
+            "daemonset-controller",
+        ],
     );
 }
 

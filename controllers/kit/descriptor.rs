@@ -68,6 +68,10 @@ impl Flags {
     /// The defaults of some descriptors.
     pub fn defaults<'a>(descriptors: impl IntoIterator<Item = &'a Descriptor>) -> Self {
         let mut flags = Self::default();
+        let descriptors: Vec<&Descriptor> = descriptors.into_iter().collect();
+        for (name, default) in descriptors.iter().flat_map(|descriptor| &descriptor.gates) {
+            flags.values.insert(name, FlagValue::Bool(*default));
+        }
         for flag in descriptors
             .into_iter()
             .flat_map(|descriptor| &descriptor.flags)
@@ -197,6 +201,8 @@ pub struct Descriptor {
     pub on_by_default: bool,
     /// Its flags, the one of `workers` included.
     pub flags: Vec<Flag>,
+    /// Feature gates that it asks for, with upstream's defaults; their values come with the flags, as true or false.
+    pub gates: Vec<(&'static str, bool)>,
     /// Its RBAC rules.
     pub rules: Vec<Rule>,
     /// Its own metrics, besides those that every controller has.
@@ -223,6 +229,7 @@ impl Descriptor {
             workers_fixed: 1,
             on_by_default: true,
             flags: Vec::new(),
+            gates: Vec::new(),
             rules: Vec::new(),
             metrics: Vec::new(),
             sync_metrics: None,
@@ -280,6 +287,13 @@ impl Descriptor {
             default,
             help,
         });
+        self
+    }
+
+    /// A feature gate that it asks for: [`Flags::bool`] by the gate's name.
+    #[must_use]
+    pub fn gate(mut self, name: &'static str, default: bool) -> Self {
+        self.gates.push((name, default));
         self
     }
 

@@ -15,6 +15,7 @@ pub mod names;
 pub mod owners;
 pub mod patch;
 pub mod pods;
+pub mod podspec;
 pub mod rbac;
 pub mod readme;
 pub mod selectors;
@@ -29,7 +30,7 @@ pub use descriptor::{
 pub use key::Key;
 pub use plan::{
     Action, Again, Announcement, Counted, Event, EventType, Measure, ObjectRef, Only, PatchKind,
-    Plan, Propagation, Verb,
+    Plan, Propagation, Verb, is_json,
 };
 pub use seen::{Answer, Answers, Query, Reader, Seen};
 pub use watches::{Change, DynChange, Index, Subscription, Watches};

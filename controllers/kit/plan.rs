@@ -89,9 +89,10 @@ pub enum PatchKind {
 /// What is done to the API.
 #[derive(Clone, Debug, PartialEq)]
 pub enum Verb {
-    /// Makes an object from its protobuf.
+    /// Makes an object from its protobuf, or from its JSON where a part of it is known as JSON alone.
     Create {
-        /// The object's message, without envelope.
+        /// The object's message, without envelope; or its whole JSON, which is told by the brace in front: no message
+        /// of the API begins with one ([`is_json`]).
         body: Vec<u8>,
     },
     /// Changes an object; the patch carries uid and resourceVersion as preconditions.
@@ -114,6 +115,11 @@ pub enum Verb {
         /// Seconds the object may take; `None` for its own default.
         grace_period_seconds: Option<i64>,
     },
+}
+
+/// Whether a creation's body is JSON.
+pub fn is_json(body: &[u8]) -> bool {
+    body.first() == Some(&b'{')
 }
 
 impl Verb {
@@ -327,6 +333,20 @@ impl Plan {
             },
             resource: T::resource(),
             key: Key::of(object),
+            uid: Str::default(),
+            resource_version: 0,
+            announcement: None,
+        })
+    }
+
+    /// Makes an object from its whole JSON, kind and apiVersion included: for what is known as JSON alone.
+    pub fn create_json<T: Object>(&mut self, key: Key, object: &Value) -> &mut Action {
+        self.act(Action {
+            verb: Verb::Create {
+                body: object.to_string().into_bytes(),
+            },
+            resource: T::resource(),
+            key,
             uid: Str::default(),
             resource_version: 0,
             announcement: None,

@@ -38,6 +38,49 @@ const UPSTREAM: &[(&str, Granted)] = &[
         ],
     ),
     (
+        "statefulset-controller",
+        &[
+            ("apps", "statefulsets", &["get"]),
+            ("apps", "statefulsets/status", &["update"]),
+            ("apps", "statefulsets/finalizers", &["update"]),
+            ("", "pods", &["get", "create", "delete", "update", "patch"]),
+            ("", "pods/finalizers", &["update"]),
+            (
+                "",
+                "persistentvolumeclaims",
+                &["get", "create", "update", "delete"],
+            ),
+            (
+                "apps",
+                "controllerrevisions",
+                &["get", "create", "delete", "update", "patch"],
+            ),
+        ],
+    ),
+    (
+        "daemon-set-controller",
+        &[
+            ("apps", "daemonsets", &["get"]),
+            ("apps", "daemonsets/status", &["update"]),
+            ("apps", "daemonsets/finalizers", &["update"]),
+            ("", "pods", &["create", "delete", "patch"]),
+            (
+                "apps",
+                "controllerrevisions",
+                &["get", "create", "delete", "update", "patch"],
+            ),
+        ],
+    ),
+    (
+        "replication-controller",
+        &[
+            ("", "replicationcontrollers", &["get", "update"]),
+            ("", "replicationcontrollers/status", &["update"]),
+            ("", "replicationcontrollers/finalizers", &["update"]),
+            ("", "pods", &["patch", "create", "delete"]),
+        ],
+    ),
+    (
         "service-account-controller",
         &[("", "serviceaccounts", &["create"])],
     ),

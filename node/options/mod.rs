@@ -265,7 +265,13 @@ impl Options {
         idle.extend(
             feature_gates
                 .iter()
-                .filter(|(name, on)| **on != args::gate(name, &BTreeMap::new()))
+                .filter(|(name, on)| {
+                    let is_asked_for = descriptors
+                        .iter()
+                        .flat_map(|descriptor| &descriptor.gates)
+                        .any(|(asked, _)| asked == *name);
+                    !is_asked_for && **on != args::gate(name, &BTreeMap::new())
+                })
                 .map(|(name, on)| {
                     format!("--feature-gates={name}={on} (no built controller asks for it)")
                 }),
@@ -276,7 +282,7 @@ impl Options {
             authentication: authentication(&values, &mut wrong),
             authorization: authorization(&values, &mut wrong),
             controllers: controllers(&values, descriptors, &mut wrong, &mut idle),
-            flags: flags(&values, descriptors, &mut wrong),
+            flags: flags(&values, descriptors, &feature_gates, &mut wrong),
             fleet: fleet(&values, surroundings, &mut wrong),
             logging: logging(&values, &mut wrong),
             use_service_account_credentials: values.bool("use-service-account-credentials"),
@@ -680,9 +686,17 @@ fn controllers(
         .collect()
 }
 
-fn flags(values: &Values, descriptors: &[Descriptor], wrong: &mut Vec<String>) -> Flags {
+fn flags(
+    values: &Values,
+    descriptors: &[Descriptor],
+    gates: &BTreeMap<&'static str, bool>,
+    wrong: &mut Vec<String>,
+) -> Flags {
     let mut flags = Flags::defaults(descriptors);
     for descriptor in descriptors {
+        for (name, _) in &descriptor.gates {
+            flags.set(name, FlagValue::Bool(args::gate(name, gates)));
+        }
         for flag in &descriptor.flags {
             let name = flag.name;
             let value = match &flag.default {

@@ -1,6 +1,8 @@
 //! How an action becomes a request, and an answer becomes an outcome. Pure; `apply.rs` sends.
 
-use controllers_kit::{Action, Event, Failure, Only, PatchKind, Propagation, Str, Verb, Written};
+use controllers_kit::{
+    Action, Event, Failure, Only, PatchKind, Propagation, Str, Verb, Written, is_json,
+};
 use kubernetes_proto::{envelope, meta::PartialObjectMetadata};
 use node_cache::api::Status;
 use prost::Message as _;
@@ -34,6 +36,12 @@ pub struct WriteRequest {
 pub fn request(action: &Action) -> WriteRequest {
     let (namespace, name) = (&action.key.namespace, &action.key.name);
     match &action.verb {
+        Verb::Create { body } if is_json(body) => WriteRequest {
+            method: "POST",
+            path: format!("{}?{FIELD_MANAGER}", action.resource.path(namespace, "")),
+            content_type: "application/json",
+            body: body.clone(),
+        },
         Verb::Create { body } => WriteRequest {
             method: "POST",
             path: format!("{}?{FIELD_MANAGER}", action.resource.path(namespace, "")),

@@ -23,6 +23,23 @@ fn pod() -> core::Pod {
 }
 
 #[test]
+fn a_create_of_json_is_sent_as_it_is() {
+    let mut plan = Plan::nothing();
+    let json = json!({"apiVersion": "v1", "kind": "Pod", "metadata": {"name": "web-1"}, "spec": {"unheardOf": 1}});
+    plan.create_json::<core::Pod>(Key::new("shop", "web-1"), &json);
+    let sent = request(plan.actions().next().unwrap());
+    assert_eq!(
+        (sent.method, sent.content_type),
+        ("POST", "application/json")
+    );
+    assert_eq!(
+        sent.path,
+        "/api/v1/namespaces/shop/pods?fieldManager=kube-controller-manager"
+    );
+    assert_eq!(serde_json::from_slice::<Value>(&sent.body).unwrap(), json);
+}
+
+#[test]
 fn a_create_is_an_envelope_round_the_message() {
     let mut plan = Plan::nothing();
     plan.create(&pod());

@@ -18,6 +18,18 @@ fn main() -> Result<(), Box<dyn Error>> {
             ".k8s.meta.LabelSelector.matchLabels",
             "#[serde(with = \"crate::meta::entries\")]",
         )
+        .field_attribute(
+            ".k8s.core.ReplicationControllerSpec.selector",
+            "#[serde(with = \"crate::meta::entries\")]",
+        )
+        .field_attribute(
+            ".k8s.core.PodTemplateSpec.spec",
+            "#[serde(with = \"crate::opaque\")]",
+        )
+        .field_attribute(
+            ".k8s.core.PersistentVolumeClaimTemplate.spec",
+            "#[serde(with = \"crate::opaque\")]",
+        )
         .type_attribute(
             ".k8s.meta.IntOrString",
             "#[serde(from = \"crate::int_or_string::Either\", into = \"crate::int_or_string::Either\")]",

@@ -7,6 +7,7 @@ pub mod envelope;
 mod int_or_string;
 pub mod meta;
 mod object;
+pub mod opaque;
 mod str;
 
 pub use object::{AnyObject, DynObject, Object, Resource, cast};
@@ -33,6 +34,16 @@ pub mod batch {
 }
 
 object!(core::Pod, "", "v1", "Pod", "pods", true, |pod| {
+    if let Some(spec) = &mut pod.spec {
+        // Only the volumes of claims are read; most are of other kinds, and every pod has one.
+        spec.volumes.retain(|volume| {
+            volume
+                .volume_source
+                .as_ref()
+                .is_some_and(|source| source.persistent_volume_claim.is_some())
+        });
+        spec.volumes.shrink_to_fit();
+    }
     if let Some(status) = &mut pod.status {
         status.conditions.shrink_to_fit();
         status.container_statuses.shrink_to_fit();
@@ -62,6 +73,47 @@ object!(
     "v1",
     "ReplicaSet",
     "replicasets",
+    true
+);
+object!(
+    apps::StatefulSet,
+    "apps",
+    "v1",
+    "StatefulSet",
+    "statefulsets",
+    true
+);
+object!(
+    apps::DaemonSet,
+    "apps",
+    "v1",
+    "DaemonSet",
+    "daemonsets",
+    true
+);
+object!(
+    apps::ControllerRevision,
+    "apps",
+    "v1",
+    "ControllerRevision",
+    "controllerrevisions",
+    true
+);
+object!(
+    core::PersistentVolumeClaim,
+    "",
+    "v1",
+    "PersistentVolumeClaim",
+    "persistentvolumeclaims",
+    true
+);
+object!(core::Node, "", "v1", "Node", "nodes", false);
+object!(
+    core::ReplicationController,
+    "",
+    "v1",
+    "ReplicationController",
+    "replicationcontrollers",
     true
 );
 object!(batch::Job, "batch", "v1", "Job", "jobs", true);

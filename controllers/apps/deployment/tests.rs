@@ -11,7 +11,7 @@ use controllers_kit::{
 use kubernetes_proto::{
     Object,
     apps::{Deployment, DeploymentCondition, DeploymentStatus, ReplicaSet, ReplicaSetCondition},
-    core::Pod,
+    core::{Pod, PodTemplateSpec},
     meta::LabelSelector,
 };
 use serde_json::{Value, json};
@@ -2156,7 +2156,11 @@ fn a_rollback_copies_template_and_annotations_and_clears_its_request() {
         );
         assert_eq!(
             patch["spec"]["template"]["spec"],
-            json!(pod_spec_bytes("app:1"))
+            serde_json::to_value(PodTemplateSpec {
+                spec: pod_spec_bytes("app:1"),
+                ..Default::default()
+            })
+            .unwrap()["spec"]
         );
         assert!(
             patch["spec"]["template"].get("metadata").is_none(),

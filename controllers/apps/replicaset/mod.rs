@@ -8,7 +8,7 @@
 //! creation of the same pod collides. Adoptions and releases are settled in a plan of their own before pods are counted.
 //! Expectations are not needed: no key is planned before the cache has seen its own writes.
 
-mod plan;
+pub(crate) mod plan;
 mod status;
 
 use controllers_kit::{
@@ -94,14 +94,21 @@ impl Controller for ReplicaSets {
     }
 
     fn ask(&self, key: &Key, seen: &Seen<'_>, _: &Memory) -> Vec<Query> {
-        plan::ask(key, seen)
+        plan::ask::<ReplicaSet>(key, seen)
     }
 
     fn plan(&self, key: &Key, seen: &Seen<'_>, memory: &mut Memory) -> Result<Plan, Refusal> {
-        plan::plan(key, seen, memory)
+        plan::plan::<ReplicaSet>(key, seen, memory)
     }
 
     fn learn(&self, outcome: &Outcome<'_>, memory: &mut Memory) {
+        memory.learn(outcome);
+    }
+}
+
+impl Memory {
+    /// What became of an attempt to create or delete a pod.
+    pub(crate) fn learn(&mut self, outcome: &Outcome<'_>) {
         let reason = match outcome.action.verb {
             _ if outcome.action.resource != Pod::resource() => return,
             Verb::Create { .. } => "FailedCreate",
@@ -117,26 +124,24 @@ impl Controller for ReplicaSets {
                 | Failure::Fenced,
             ) => {}
             // In a namespace that goes, nothing can be made and nothing needs to be.
-            Ok(_) | Err(Failure::NamespaceTerminating(_)) => memory.succeeded(),
-            Err(Failure::NotFound(_)) if reason == "FailedDelete" => memory.succeeded(),
+            Ok(_) | Err(Failure::NamespaceTerminating(_)) => self.succeeded(),
+            Err(Failure::NotFound(_)) if reason == "FailedDelete" => self.succeeded(),
             Err(failure) => {
                 let message = match reason {
                     "FailedDelete" => format!("unable to delete pods: {failure}"),
                     _ => failure.to_string(),
                 };
-                if !memory.has_failed {
-                    memory.attempt = Attempt::Failed {
+                if !self.has_failed {
+                    self.attempt = Attempt::Failed {
                         reason: reason.to_owned(),
                         message,
                     };
                 }
-                memory.has_failed = true;
+                self.has_failed = true;
             }
         }
     }
-}
 
-impl Memory {
     fn succeeded(&mut self) {
         if !self.has_failed {
             self.attempt = Attempt::Succeeded;

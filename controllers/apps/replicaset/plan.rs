@@ -7,18 +7,67 @@ use controllers_kit::{
     names::Children,
     owners::{self, Claims},
     pods,
-    selectors::Selector,
+    selectors::{self, Selector},
 };
-use kubernetes_proto::{Object, apps::ReplicaSet, core::Pod};
+use kubernetes_proto::{
+    Object,
+    apps::{ReplicaSet, ReplicaSetStatus},
+    core::{Pod, PodTemplateSpec},
+};
 
 use super::{Attempt, Memory, status};
 
 /// Pods that one plan creates or deletes at most: more wait until the cache has seen these.
 const BURST_REPLICAS: usize = 500;
 
-/// A ReplicaSet and the pods that it may have a say in.
-struct View {
-    set: Arc<ReplicaSet>,
+/// What keeps a number of pods of one template alive.
+pub(crate) trait Replicator: Object {
+    /// How many pods it asks for.
+    fn replicas(&self) -> i32;
+    /// For how long a pod must have been ready to be available.
+    fn min_ready_seconds(&self) -> i32;
+    /// Which pods it selects.
+    fn selector(&self) -> Result<Selector, selectors::Error>;
+    /// What its pods are made from.
+    fn template(&self) -> Option<&PodTemplateSpec>;
+    /// Its status, as a ReplicaSet's.
+    fn status(&self) -> ReplicaSetStatus;
+    /// Itself with another status and without a spec: for patches of the status.
+    fn reporting(&self, status: ReplicaSetStatus) -> Self;
+}
+
+impl Replicator for ReplicaSet {
+    fn replicas(&self) -> i32 {
+        // The server puts in 1 where nothing was said.
+        self.spec
+            .as_ref()
+            .and_then(|spec| spec.replicas)
+            .unwrap_or(1)
+    }
+    fn min_ready_seconds(&self) -> i32 {
+        self.spec.as_ref().map_or(0, |spec| spec.min_ready_seconds)
+    }
+    fn selector(&self) -> Result<Selector, selectors::Error> {
+        Selector::compile(self.spec.as_ref().and_then(|spec| spec.selector.as_ref()))
+    }
+    fn template(&self) -> Option<&PodTemplateSpec> {
+        self.spec.as_ref()?.template.as_ref()
+    }
+    fn status(&self) -> ReplicaSetStatus {
+        self.status.clone().unwrap_or_default()
+    }
+    fn reporting(&self, status: ReplicaSetStatus) -> Self {
+        Self {
+            metadata: self.metadata.clone(),
+            spec: None,
+            status: Some(status),
+        }
+    }
+}
+
+/// A set and the pods that it may have a say in.
+struct View<O> {
+    set: Arc<O>,
     selector: Selector,
     /// All that it owns, in whatever state.
     children: Vec<Arc<Pod>>,
@@ -26,17 +75,15 @@ struct View {
     claims: Claims<Pod>,
 }
 
-fn view(key: &Key, seen: &Seen<'_>) -> Result<Option<View>, Refusal> {
-    let Some(set) = seen.get::<ReplicaSet>(key) else {
+fn view<O: Replicator>(key: &Key, seen: &Seen<'_>) -> Result<Option<View<O>>, Refusal> {
+    let Some(set) = seen.get::<O>(key) else {
         return Ok(None);
     };
-    let spec = set.spec.as_ref();
-    let selector =
-        Selector::compile(spec.and_then(|spec| spec.selector.as_ref())).map_err(|error| {
-            Refusal::Wait(format!(
-                "error converting pod selector to selector for rs {key}: {error}"
-            ))
-        })?;
+    let selector = set.selector().map_err(|error| {
+        Refusal::Wait(format!(
+            "error converting pod selector to selector for rs {key}: {error}"
+        ))
+    })?;
     let children = seen.owned_by::<Pod>(&set.metadata().uid);
     let orphans = seen.indexed::<Pod>(owners::ORPHANS, &key.namespace);
     let alive = children
@@ -53,9 +100,9 @@ fn view(key: &Key, seen: &Seen<'_>) -> Result<Option<View>, Refusal> {
     }))
 }
 
-/// Before an adoption the ReplicaSet is read live.
-pub(super) fn ask(key: &Key, seen: &Seen<'_>) -> Vec<Query> {
-    match view(key, seen) {
+/// Before an adoption the set is read live.
+pub(crate) fn ask<O: Replicator>(key: &Key, seen: &Seen<'_>) -> Vec<Query> {
+    match view::<O>(key, seen) {
         Ok(Some(view)) if !view.claims.adopt.is_empty() => {
             vec![owners::recheck(view.set.as_ref())]
         }
@@ -63,8 +110,12 @@ pub(super) fn ask(key: &Key, seen: &Seen<'_>) -> Vec<Query> {
     }
 }
 
-pub(super) fn plan(key: &Key, seen: &Seen<'_>, memory: &mut Memory) -> Result<Plan, Refusal> {
-    let Some(view) = view(key, seen)? else {
+pub(crate) fn plan<O: Replicator>(
+    key: &Key,
+    seen: &Seen<'_>,
+    memory: &mut Memory,
+) -> Result<Plan, Refusal> {
+    let Some(view) = view::<O>(key, seen)? else {
         return Ok(Plan::nothing());
     };
     if view.claims.are_unsettled() {
@@ -90,25 +141,17 @@ pub(super) fn plan(key: &Key, seen: &Seen<'_>, memory: &mut Memory) -> Result<Pl
 }
 
 /// Pods too many; negative: too few.
-fn surplus(view: &View) -> i64 {
-    let wanted = replicas(&view.set);
+fn surplus<O: Replicator>(view: &View<O>) -> i64 {
+    let wanted = view.set.replicas();
     let active = i64::try_from(view.claims.owned.len()).unwrap_or(i64::MAX);
     active - i64::from(wanted)
-}
-
-/// What the spec asks for; the server puts in 1 where nothing was said.
-pub(super) fn replicas(set: &ReplicaSet) -> i32 {
-    set.spec
-        .as_ref()
-        .and_then(|spec| spec.replicas)
-        .unwrap_or(1)
 }
 
 fn burst(count: u64) -> usize {
     usize::try_from(count).map_or(BURST_REPLICAS, |count| count.min(BURST_REPLICAS))
 }
 
-fn create_pods(plan: &mut Plan, view: &View, seen: &Seen<'_>, missing: u64) {
+fn create_pods<O: Replicator>(plan: &mut Plan, view: &View<O>, seen: &Seen<'_>, missing: u64) {
     let set = view.set.as_ref();
     let meta = set.metadata();
     let children = Children::of(&meta.name, &meta.uid);
@@ -120,7 +163,7 @@ fn create_pods(plan: &mut Plan, view: &View, seen: &Seen<'_>, missing: u64) {
     count(plan, view);
     for name in children.next(existing, taken, burst(missing)) {
         let pod = pods::from_template(
-            set.spec.as_ref().and_then(|spec| spec.template.as_ref()),
+            set.template(),
             owners::reference(set),
             &children,
             &meta.namespace,
@@ -136,7 +179,7 @@ fn create_pods(plan: &mut Plan, view: &View, seen: &Seen<'_>, missing: u64) {
     }
 }
 
-fn delete_pods(plan: &mut Plan, view: &View, seen: &Seen<'_>, surplus: u64) {
+fn delete_pods<O: Replicator>(plan: &mut Plan, view: &View<O>, seen: &Seen<'_>, surplus: u64) {
     let set = view.set.as_ref();
     count(plan, view);
     let siblings = sibling_pods(set, seen);
@@ -151,23 +194,19 @@ fn delete_pods(plan: &mut Plan, view: &View, seen: &Seen<'_>, surplus: u64) {
     }
 }
 
-fn count(plan: &mut Plan, view: &View) {
+fn count<O: Replicator>(plan: &mut Plan, view: &View<O>) {
     plan.counted::<Pod>(&view.set.metadata().namespace, &view.selector);
 }
 
-/// The pods of all ReplicaSets with the same controller; none where the ReplicaSet has no controller.
-fn sibling_pods(set: &ReplicaSet, seen: &Seen<'_>) -> Vec<Arc<Pod>> {
+/// The pods of all sets with the same controller; none where the set has no controller.
+fn sibling_pods<O: Replicator>(set: &O, seen: &Seen<'_>) -> Vec<Arc<Pod>> {
     let Some(controller) = set.metadata().controller() else {
         return Vec::new();
     };
     let orphans = seen.indexed::<Pod>(owners::ORPHANS, &set.metadata().namespace);
     let mut related = Vec::new();
-    for sibling in seen.owned_by::<ReplicaSet>(&controller.uid) {
-        let selector = sibling
-            .spec
-            .as_ref()
-            .and_then(|spec| spec.selector.as_ref());
-        let Ok(selector) = Selector::compile(selector) else {
+    for sibling in seen.owned_by::<O>(&controller.uid) {
+        let Ok(selector) = sibling.selector() else {
             continue;
         };
         related.extend(
@@ -182,7 +221,7 @@ fn sibling_pods(set: &ReplicaSet, seen: &Seen<'_>) -> Vec<Arc<Pod>> {
     related
 }
 
-fn terminating_count(view: &View) -> usize {
+fn terminating_count<O>(view: &View<O>) -> usize {
     view.children
         .iter()
         .filter(|pod| pods::is_terminating(pod) && view.selector.matches(&pod.metadata().labels))

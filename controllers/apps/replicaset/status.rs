@@ -5,52 +5,47 @@ use std::sync::Arc;
 use controllers_kit::{Plan, SignedDuration, Timestamp, pods, selectors::Selector};
 use kubernetes_proto::{
     Object,
-    apps::{ReplicaSet, ReplicaSetCondition, ReplicaSetStatus},
+    apps::{ReplicaSetCondition, ReplicaSetStatus},
     core::Pod,
 };
 
-use super::{Attempt, plan::replicas};
+use super::{Attempt, plan::Replicator};
 
 const REPLICA_FAILURE: &str = "ReplicaFailure";
 
 /// Plans the status write, if one is due, and the next look at pods that are not available yet.
-pub(super) fn report(
+pub(super) fn report<O: Replicator>(
     plan: &mut Plan,
-    set: &ReplicaSet,
+    set: &O,
     active: &[Arc<Pod>],
     terminating: usize,
     attempt: &Attempt,
     now: Timestamp,
 ) {
-    let before = set.status.clone().unwrap_or_default();
-    let min_ready_seconds = set.spec.as_ref().map_or(0, |spec| spec.min_ready_seconds);
+    let before = set.status();
+    let min_ready_seconds = set.min_ready_seconds();
     // What is being deleted is not managed any more: nothing can be missing.
-    let is_off = !set.is_terminating() && i64::from(replicas(set)) != active.len() as i64;
+    let is_off = !set.is_terminating() && i64::from(set.replicas()) != active.len() as i64;
     let mut status = count(set, active, terminating, min_ready_seconds, now);
     status.conditions = conditions(&before.conditions, attempt, is_off, now);
     look_again(plan, &status, active, min_ready_seconds, now);
-    if status != before {
-        // The spec stays out: it does not change, and comparing a template is dear.
-        let part = |status| ReplicaSet {
-            metadata: set.metadata.clone(),
-            spec: None,
-            status: Some(status),
-        };
-        plan.update_status(&part(before), &part(status));
+    // The spec stays out: it does not change, and comparing a template is dear.
+    let (before, after) = (set.reporting(before), set.reporting(status));
+    if before != after {
+        plan.update_status(&before, &after);
     }
 }
 
-fn count(
-    set: &ReplicaSet,
+fn count<O: Replicator>(
+    set: &O,
     active: &[Arc<Pod>],
     terminating: usize,
     min_ready_seconds: i32,
     now: Timestamp,
 ) -> ReplicaSetStatus {
     let template_labels = set
-        .spec
-        .as_ref()
-        .and_then(|spec| spec.template.as_ref()?.metadata.as_ref())
+        .template()
+        .and_then(|template| template.metadata.as_ref())
         .map_or(&[][..], |meta| &meta.labels);
     let fully_labeled = Selector::of_labels(template_labels);
     let mut status = ReplicaSetStatus {

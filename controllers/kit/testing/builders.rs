@@ -4,12 +4,17 @@
 use kubernetes_proto::{
     Object, Str,
     apps::{
-        Deployment, DeploymentSpec, DeploymentStrategy, ReplicaSet, ReplicaSetSpec,
-        RollingUpdateDeployment,
+        ControllerRevision, DaemonSet, DaemonSetSpec, DaemonSetUpdateStrategy, Deployment,
+        DeploymentSpec, DeploymentStrategy, ReplicaSet, ReplicaSetSpec, RollingUpdateDaemonSet,
+        RollingUpdateDeployment, RollingUpdateStatefulSetStrategy, StatefulSet,
+        StatefulSetOrdinals, StatefulSetPersistentVolumeClaimRetentionPolicy, StatefulSetSpec,
+        StatefulSetUpdateStrategy,
     },
     batch::{Job, JobCondition},
     core::{
-        ConfigMap, Namespace, NamespaceStatus, Pod, PodCondition, PodTemplateSpec, ServiceAccount,
+        ConfigMap, Namespace, NamespaceStatus, Node, NodeSpec, PersistentVolumeClaim,
+        PersistentVolumeClaimTemplate, Pod, PodCondition, PodTemplateSpec, ReplicationController,
+        ReplicationControllerSpec, ServiceAccount, Taint,
     },
     meta::{IntOrString, LabelSelector, ObjectMeta, OwnerReference, Time},
 };
@@ -333,6 +338,251 @@ macro_rules! workload {
 }
 workload!(Deployment);
 workload!(ReplicaSet);
+workload!(StatefulSet);
+
+/// A StatefulSet of one replica with the API's defaults; label, selector and template label `app=<name>`, image `app:1`,
+/// service `<name>`.
+pub fn stateful_set(name: &str) -> StatefulSet {
+    StatefulSet {
+        spec: Some(StatefulSetSpec {
+            replicas: Some(1),
+            selector: Some(app_label(name)),
+            template: Some(app_template(name)),
+            service_name: name.to_owned(),
+            pod_management_policy: "OrderedReady".to_owned(),
+            update_strategy: Some(StatefulSetUpdateStrategy {
+                r#type: "RollingUpdate".to_owned(),
+                rolling_update: Some(RollingUpdateStatefulSetStrategy {
+                    partition: Some(0),
+                    max_unavailable: None,
+                }),
+            }),
+            revision_history_limit: Some(10),
+            ..Default::default()
+        }),
+        status: Some(Default::default()),
+        ..named::<StatefulSet>(name).label("app", name)
+    }
+}
+
+/// What StatefulSets have besides.
+pub trait StatefulSetBuild {
+    /// All pods at once instead of in order.
+    #[must_use]
+    fn parallel(self) -> Self;
+    /// Rolls the pods from a partition on.
+    #[must_use]
+    fn partition(self, partition: i32) -> Self;
+    /// With `maxUnavailable`, in numbers or percent.
+    #[must_use]
+    fn max_unavailable(self, most: &str) -> Self;
+    /// Pods are replaced when somebody deletes them.
+    #[must_use]
+    fn on_delete(self) -> Self;
+    /// The first ordinal.
+    #[must_use]
+    fn first(self, ordinal: i32) -> Self;
+    /// With a claim template.
+    #[must_use]
+    fn claims(self, name: &str) -> Self;
+    /// With a retention policy, `Retain` or `Delete`.
+    #[must_use]
+    fn retention(self, when_deleted: &str, when_scaled: &str) -> Self;
+    /// With `revisionHistoryLimit`.
+    #[must_use]
+    fn history(self, limit: i32) -> Self;
+}
+
+impl StatefulSetBuild for StatefulSet {
+    fn parallel(mut self) -> Self {
+        self.spec.get_or_insert_default().pod_management_policy = "Parallel".to_owned();
+        self
+    }
+    fn partition(mut self, partition: i32) -> Self {
+        let strategy = &mut self.spec.get_or_insert_default().update_strategy;
+        let rolling = &mut strategy.get_or_insert_default().rolling_update;
+        rolling.get_or_insert_default().partition = Some(partition);
+        self
+    }
+    fn max_unavailable(mut self, most: &str) -> Self {
+        let strategy = &mut self.spec.get_or_insert_default().update_strategy;
+        let rolling = &mut strategy.get_or_insert_default().rolling_update;
+        rolling.get_or_insert_default().max_unavailable = Some(int_or_percent(most));
+        self
+    }
+    fn on_delete(mut self) -> Self {
+        self.spec.get_or_insert_default().update_strategy = Some(StatefulSetUpdateStrategy {
+            r#type: "OnDelete".to_owned(),
+            rolling_update: None,
+        });
+        self
+    }
+    fn first(mut self, ordinal: i32) -> Self {
+        self.spec.get_or_insert_default().ordinals = Some(StatefulSetOrdinals { start: ordinal });
+        self
+    }
+    fn claims(mut self, name: &str) -> Self {
+        let metadata = ObjectMeta {
+            name: name.into(),
+            ..Default::default()
+        };
+        let templates = &mut self.spec.get_or_insert_default().volume_claim_templates;
+        templates.push(PersistentVolumeClaimTemplate {
+            metadata: Some(metadata),
+            spec: Vec::new(),
+        });
+        self
+    }
+    fn retention(mut self, when_deleted: &str, when_scaled: &str) -> Self {
+        let spec = self.spec.get_or_insert_default();
+        spec.persistent_volume_claim_retention_policy =
+            Some(StatefulSetPersistentVolumeClaimRetentionPolicy {
+                when_deleted: when_deleted.to_owned(),
+                when_scaled: when_scaled.to_owned(),
+            });
+        self
+    }
+    fn history(mut self, limit: i32) -> Self {
+        self.spec.get_or_insert_default().revision_history_limit = Some(limit);
+        self
+    }
+}
+
+/// A DaemonSet with the API's defaults; label, selector and template label `app=<name>`, image `app:1`.
+pub fn daemon_set(name: &str) -> DaemonSet {
+    DaemonSet {
+        spec: Some(DaemonSetSpec {
+            selector: Some(app_label(name)),
+            template: Some(app_template(name)),
+            update_strategy: Some(DaemonSetUpdateStrategy {
+                r#type: "RollingUpdate".to_owned(),
+                rolling_update: Some(RollingUpdateDaemonSet {
+                    max_unavailable: Some(IntOrString::number(1)),
+                    max_surge: Some(IntOrString::number(0)),
+                }),
+            }),
+            revision_history_limit: Some(10),
+            ..Default::default()
+        }),
+        status: Some(Default::default()),
+        ..named::<DaemonSet>(name).label("app", name)
+    }
+}
+
+/// What DaemonSets have besides.
+pub trait DaemonSetBuild {
+    /// With another image in the template.
+    #[must_use]
+    fn image(self, image: &str) -> Self;
+    /// With a pod spec in place of the template's.
+    #[must_use]
+    fn pod_spec(self, spec: Vec<u8>) -> Self;
+    /// With `minReadySeconds`.
+    #[must_use]
+    fn min_ready(self, seconds: i32) -> Self;
+    /// Rolls with these bounds, in numbers or percent.
+    #[must_use]
+    fn rolling(self, max_unavailable: &str, max_surge: &str) -> Self;
+    /// Pods are replaced when somebody deletes them.
+    #[must_use]
+    fn on_delete(self) -> Self;
+    /// With `revisionHistoryLimit`.
+    #[must_use]
+    fn history(self, limit: i32) -> Self;
+}
+
+impl DaemonSetBuild for DaemonSet {
+    fn image(self, image: &str) -> Self {
+        self.pod_spec(pod_spec_bytes(image))
+    }
+    fn pod_spec(mut self, spec: Vec<u8>) -> Self {
+        let template = &mut self.spec.get_or_insert_default().template;
+        template.get_or_insert_default().spec = spec;
+        self
+    }
+    fn min_ready(mut self, seconds: i32) -> Self {
+        self.spec.get_or_insert_default().min_ready_seconds = seconds;
+        self
+    }
+    fn rolling(mut self, max_unavailable: &str, max_surge: &str) -> Self {
+        self.spec.get_or_insert_default().update_strategy = Some(DaemonSetUpdateStrategy {
+            r#type: "RollingUpdate".to_owned(),
+            rolling_update: Some(RollingUpdateDaemonSet {
+                max_unavailable: Some(int_or_percent(max_unavailable)),
+                max_surge: Some(int_or_percent(max_surge)),
+            }),
+        });
+        self
+    }
+    fn on_delete(mut self) -> Self {
+        self.spec.get_or_insert_default().update_strategy = Some(DaemonSetUpdateStrategy {
+            r#type: "OnDelete".to_owned(),
+            rolling_update: None,
+        });
+        self
+    }
+    fn history(mut self, limit: i32) -> Self {
+        self.spec.get_or_insert_default().revision_history_limit = Some(limit);
+        self
+    }
+}
+
+/// A ReplicationController of one replica; selector and template label `app=<name>`, image `app:1`.
+pub fn replication_controller(name: &str) -> ReplicationController {
+    ReplicationController {
+        spec: Some(ReplicationControllerSpec {
+            replicas: Some(1),
+            selector: app_label(name).match_labels,
+            template: Some(app_template(name)),
+            ..Default::default()
+        }),
+        status: Some(Default::default()),
+        ..named::<ReplicationController>(name).label("app", name)
+    }
+}
+
+/// A claim.
+pub fn claim(name: &str) -> PersistentVolumeClaim {
+    named(name)
+}
+
+/// A revision.
+pub fn controller_revision(name: &str, number: i64, data: &str) -> ControllerRevision {
+    ControllerRevision {
+        revision: number,
+        data: Some(kubernetes_proto::meta::RawExtension {
+            raw: data.as_bytes().to_vec(),
+        }),
+        ..named(name)
+    }
+}
+
+/// A node.
+pub fn node(name: &str) -> Node {
+    Node {
+        spec: Some(NodeSpec::default()),
+        ..named(name)
+    }
+}
+
+/// What nodes have besides.
+pub trait NodeBuild {
+    /// With a taint.
+    #[must_use]
+    fn taint(self, key: &str, value: &str, effect: &str) -> Self;
+}
+
+impl NodeBuild for Node {
+    fn taint(mut self, key: &str, value: &str, effect: &str) -> Self {
+        self.spec.get_or_insert_default().taints.push(Taint {
+            key: key.to_owned(),
+            value: value.to_owned(),
+            effect: effect.to_owned(),
+            time_added: None,
+        });
+        self
+    }
+}
 
 /// What Deployments have besides.
 pub trait DeploymentBuild {

@@ -6,7 +6,10 @@ use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use jiff::Timestamp;
 use kubernetes_proto::{AnyObject, Resource, core::Pod};
 
-use super::{View, World, server::Fault};
+use super::{
+    View, World,
+    server::{self, Fault},
+};
 use crate::{
     Action, Again, Answers, Descriptor, DynChange, DynController, Factory, Failure, Key, Memory,
     Only, Outcome, Plan, Refusal, Seen, Verb, Watches,
@@ -735,9 +738,9 @@ fn show(plan: &Result<Plan, Refusal>) -> String {
     let mut text = format!("{:?}, {:?}, {:?}", plan.again, plan.counted, plan.events);
     for action in plan.actions() {
         let detail = match &action.verb {
-            Verb::Create { body } => match (action.resource.decode)(body) {
+            Verb::Create { body } => match server::read_body(action.resource, body) {
                 Ok(object) => object.to_json().to_string(),
-                Err(error) => error.to_string(),
+                Err(error) => error,
             },
             other => format!("{other:?}"),
         };
@@ -779,7 +782,7 @@ fn check_plan(name: &str, built: &Built, cache: &World, plan: &Plan) {
 
 /// A create names its object, so that a second one collides. Whether the object is a generated child.
 fn check_create(name: &str, action: &Action, body: &[u8]) -> bool {
-    let object = (action.resource.decode)(body).unwrap_or_else(|error| {
+    let object = server::read_body(action.resource, body).unwrap_or_else(|error| {
         panic!("{name}: {action} has a body that can't be decoded: {error}")
     });
     let meta = object.metadata();

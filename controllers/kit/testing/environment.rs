@@ -5,7 +5,7 @@ use std::{collections::BTreeSet, sync::Arc};
 
 use kubernetes_proto::{
     AnyObject, Object, Str,
-    core::{Namespace, Pod},
+    core::{Namespace, Node, Pod},
 };
 
 use super::{PodBuild, World};
@@ -32,7 +32,15 @@ impl World {
                     self.remove(Pod::resource(), &Key::of(&*pod));
                 }
             } else if matches!(phase, "Pending" | "") {
-                let mut started = Pod::clone(&pod).ready(&now);
+                let pinned = pinned_node(&pod);
+                if pinned.is_some_and(|node| self.find::<Node>(node).is_none()) {
+                    continue;
+                }
+                let mut started = match pinned {
+                    Some(node) => Pod::clone(&pod).on(node),
+                    None => Pod::clone(&pod),
+                }
+                .ready(&now);
                 started.status.get_or_insert_default().start_time = Some(self.now.into());
                 self.replace(&started);
             }
@@ -137,4 +145,22 @@ impl World {
         // It may be gone already, by way of another owner.
         let _ = self.write(&action);
     }
+}
+
+/// The one node that a pod's affinity requires, if it does.
+fn pinned_node(pod: &Pod) -> Option<&str> {
+    let affinity = pod.spec.as_ref()?.affinity.as_ref()?;
+    let required = affinity
+        .node_affinity
+        .as_ref()?
+        .required_during_scheduling_ignored_during_execution
+        .as_ref()?;
+    let fields = required
+        .node_selector_terms
+        .iter()
+        .flat_map(|term| &term.match_fields);
+    let field = fields
+        .into_iter()
+        .find(|field| field.key == "metadata.name")?;
+    field.values.first().map(String::as_str)
 }

@@ -8,6 +8,7 @@ use kubernetes_proto::{
     core::{Namespace, Pod},
     meta::{ObjectMeta, Time},
 };
+use prost::Message as _;
 use serde_json::{Map, Value, json};
 
 use super::{Place, World};
@@ -63,7 +64,12 @@ pub(super) enum Fault {
 pub(super) fn has_generation(resource: &Resource) -> bool {
     !matches!(
         resource.id().as_str(),
-        "namespaces" | "serviceaccounts" | "configmaps"
+        "namespaces"
+            | "serviceaccounts"
+            | "configmaps"
+            | "nodes"
+            | "persistentvolumeclaims"
+            | "controllerrevisions.apps"
     )
 }
 
@@ -172,7 +178,7 @@ impl World {
 
     fn create(&mut self, action: &Action, body: &[u8]) -> Result<Written, Failure> {
         let resource = action.resource;
-        let object = (resource.decode)(body)
+        let object = read_body(resource, body)
             .map_err(|error| Failure::Invalid(format!("the body can't be decoded: {error}")))?;
         let meta = object.metadata();
         check_name(resource, meta)?;
@@ -539,12 +545,66 @@ fn restore(new: &mut Value, old: &Value, field: &str) {
 }
 
 fn has_status(resource: &Resource) -> bool {
-    !matches!(resource.id().as_str(), "serviceaccounts" | "configmaps")
+    !matches!(
+        resource.id().as_str(),
+        "serviceaccounts" | "configmaps" | "controllerrevisions.apps"
+    )
+}
+
+/// The object of a creation's body, be it protobuf or JSON.
+pub(super) fn read_body(resource: &'static Resource, body: &[u8]) -> Result<AnyObject, String> {
+    if !crate::is_json(body) {
+        return (resource.decode)(body).map_err(|error| error.to_string());
+    }
+    let mut json: Value = serde_json::from_slice(body).map_err(|error| error.to_string())?;
+    let of = [
+        ("kind", resource.kind),
+        ("apiVersion", &resource.api_version()),
+    ]
+    .map(|(field, wanted)| {
+        fields(&mut json)
+            .remove(field)
+            .is_some_and(|is| is == *wanted)
+    });
+    if of != [true, true] {
+        return Err(format!("kind and apiVersion are not those of {resource:?}"));
+    }
+    if resource.id() == "pods" {
+        read_pod_spec(&mut json["spec"])?;
+    }
+    (resource.from_json)(json).map_err(|error| error.to_string())
+}
+
+/// A template's spec is opaque here (`kubernetes_proto::opaque`): what was set beside its bytes goes on top of them.
+fn read_pod_spec(spec: &mut Value) -> Result<(), String> {
+    let edits = spec.as_object_mut().ok_or("a pod wants a spec")?;
+    let bytes = match edits.remove(kubernetes_proto::opaque::FIELD) {
+        Some(Value::String(digits)) => {
+            kubernetes_proto::opaque::digits(&digits).ok_or("a spec's bytes can't be read")?
+        }
+        _ => Vec::new(),
+    };
+    let held = kubernetes_proto::core::PodSpec::decode(bytes.as_slice())
+        .map_err(|error| error.to_string())?;
+    let mut new = serde_json::to_value(&held).map_err(|error| error.to_string())?;
+    if let Some(Value::Array(volumes)) = edits.get_mut("volumes") {
+        for volume in volumes {
+            // In JSON a volume's source stands beside its name.
+            let name = fields(volume).remove("name");
+            *volume = json!({"name": name, "volumeSource": volume.take()});
+        }
+    }
+    for (name, value) in std::mem::take(edits) {
+        new[name] = value;
+    }
+    *spec = new;
+    Ok(())
 }
 
 /// The defaults that the server fills in where a create or a patch leaves a field out.
 fn set_defaults(resource: &Resource, json: &mut Value) {
-    if resource.group == "apps" && json["spec"].is_object() {
+    let replicated = resource.group == "apps" && resource.plural != "daemonsets";
+    if (replicated || resource.plural == "replicationcontrollers") && json["spec"].is_object() {
         fields(&mut json["spec"])
             .entry("replicas")
             .or_insert_with(|| 1.into());

@@ -1,0 +1,215 @@
+//! Keeps one pod of a template on every node that fits it.
+//!
+//! Watches daemonsets, pods, nodes and controllerrevisions. Creates and deletes pods, each pinned to its node; keeps the
+//! template's history in ControllerRevisions; writes the DaemonSet's status. A key per DaemonSet; every replica has all
+//! nodes. Remembers which revision a template's bytes are of, and for each node how long a failed pod is left alone.
+//!
+//! Differs from upstream: a pod's name follows from the DaemonSet's uid, the node and the revision instead of chance, so
+//! that a second pod for the same node collides. Adoptions and releases are settled in a plan of their own.
+
+mod history;
+mod nodes;
+mod plan;
+mod rolling;
+mod status;
+
+use std::collections::BTreeMap;
+
+use controllers_kit::{
+    Change, Controller, Descriptor, Flags, Key, Plan, Query, Reader, Refusal, Seen, Sharding,
+    SignedDuration, Timestamp, Watches, owners,
+};
+use kubernetes_proto::{
+    Object,
+    apps::{ControllerRevision, DaemonSet},
+    cast,
+    core::{Node, Pod},
+};
+use serde::{Deserialize, Serialize};
+
+use crate::revisions::Known;
+
+/// The gate of tolerations that compare numbers.
+const COMPARISONS: &str = "TaintTolerationComparisonOperators";
+
+/// How long a failed pod is left alone at first, and at most.
+const BACKOFF_MIN: SignedDuration = SignedDuration::from_secs(1);
+const BACKOFF_MAX: SignedDuration = SignedDuration::from_mins(15);
+
+/// The daemonset controller.
+pub struct DaemonSets {
+    comparisons: bool,
+}
+
+/// What the controller remembers of one DaemonSet.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(default)]
+pub struct Memory {
+    /// Which data the template makes.
+    pub known: Known,
+    /// Of which DaemonSet and generation the back-offs are.
+    pub of: String,
+    /// By node: at most one for each node of the cluster.
+    pub backoffs: BTreeMap<String, Backoff>,
+    /// The generation of which it was told that it selects everything; 0 for none.
+    pub told: i64,
+}
+
+/// For how long a failed pod is left alone, and since when.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Backoff {
+    /// In seconds.
+    pub seconds: i64,
+    /// When it was last begun.
+    pub since: Timestamp,
+}
+
+impl Memory {
+    /// Forgets the back-offs of another generation, and those that are long over.
+    fn clear(&mut self, of: String, now: Timestamp) {
+        if self.of != of {
+            self.backoffs.clear();
+            self.of = of;
+        }
+        self.backoffs
+            .retain(|_, backoff| now.duration_since(backoff.since) <= BACKOFF_MAX + BACKOFF_MAX);
+    }
+
+    /// Until when a failed pod on a node is left alone; where it is not, the next one will be for twice as long.
+    fn hold_back(&mut self, node: &str, now: Timestamp) -> Option<Timestamp> {
+        let Some(backoff) = self.backoffs.get_mut(node) else {
+            let seconds = BACKOFF_MIN.as_secs();
+            let first = Backoff {
+                seconds,
+                since: now,
+            };
+            self.backoffs.insert(node.to_owned(), first);
+            return None;
+        };
+        let until = backoff.since + SignedDuration::from_secs(backoff.seconds);
+        if now < until {
+            return Some(until);
+        }
+        backoff.seconds = (backoff.seconds * 2).min(BACKOFF_MAX.as_secs());
+        backoff.since = now;
+        None
+    }
+}
+
+impl Controller for DaemonSets {
+    type Memory = Memory;
+
+    fn describe() -> Descriptor {
+        Descriptor::new("daemonset-controller", Sharding::ByObject)
+            .aliases(&["daemonset"])
+            .service_account("daemon-set-controller")
+            .queue("daemonset")
+            .workers(
+                "concurrent-daemonset-syncs",
+                2,
+                "The number of daemonset objects that are allowed to sync concurrently. Larger number = more \
+                 responsive daemonsets, but more CPU (and network) load",
+            )
+            .gate(COMPARISONS, false)
+            .rule("apps", "daemonsets", &["get", "list", "watch"])
+            .rule("apps", "daemonsets/status", &["patch"])
+            // Never written, but who sets blockOwnerDeletion must be allowed to.
+            .rule("apps", "daemonsets/finalizers", &["update"])
+            .rule("", "nodes", &["list", "watch"])
+            .rule("", "pods", &["list", "watch", "create", "patch", "delete"])
+            .rule(
+                "apps",
+                "controllerrevisions",
+                &["list", "watch", "create", "patch", "delete"],
+            )
+            .differs(
+                "A pod's name follows from the DaemonSet's uid, its node and its revision, so that a second pod for the \
+                 same node collides; it looks like upstream's.",
+            )
+            .differs(
+                "The hash in a new revision's name is computed otherwise; existing revisions are found by what they \
+                 hold, so none is made anew.",
+            )
+            .differs("Adoptions and releases are settled before anything else, in a plan of their own.")
+            .differs(
+                "The newest revision counts as equal also where it lacks only what the server fills in, so that no \
+                 rollout starts on that account.",
+            )
+            .differs(
+                "The event SelectingAll is recorded once for each generation of a DaemonSet, not at every sync.",
+            )
+            .differs(
+                "A node that is gone wakes the DaemonSets that fitted it; upstream counts it until something else \
+                 does. While surging, a pod on a node that is gone does not stop the rollout on the others.",
+            )
+    }
+
+    fn new(flags: &Flags) -> Self {
+        Self {
+            comparisons: flags.bool(COMPARISONS),
+        }
+    }
+
+    fn watch(&self, on: &mut Watches) {
+        on.kind::<DaemonSet>().wakes_itself();
+        on.kind::<Pod>()
+            .wakes_controller::<DaemonSet>()
+            .wakes(|change, reader| {
+                owners::adopters::<DaemonSet, Pod>(change, reader, |set| {
+                    set.spec.as_ref()?.selector.as_ref()
+                })
+            })
+            .indexed_by(owners::ORPHANS, owners::orphan_in);
+        on.kind::<ControllerRevision>()
+            .wakes_controller::<DaemonSet>()
+            .wakes(|change, reader| {
+                owners::adopters::<DaemonSet, ControllerRevision>(change, reader, |set| {
+                    set.spec.as_ref()?.selector.as_ref()
+                })
+            })
+            .indexed_by(owners::ORPHANS, owners::orphan_in);
+        on.kind::<Node>().wakes(of_node);
+    }
+
+    fn ask(&self, key: &Key, seen: &Seen<'_>, memory: &Memory) -> Vec<Query> {
+        plan::ask(key, seen, memory)
+    }
+
+    fn plan(&self, key: &Key, seen: &Seen<'_>, memory: &mut Memory) -> Result<Plan, Refusal> {
+        plan::plan(self, key, seen, memory)
+    }
+}
+
+/// The DaemonSets to which a node's change means something: those that it fits now and did not before, or the reverse.
+/// Heartbeats change neither labels nor taints and cost nothing here.
+fn of_node(change: &Change<'_, Node>, reader: &dyn Reader) -> Vec<Key> {
+    let taints = |node: &Node| {
+        node.spec
+            .as_ref()
+            .map_or(Vec::new(), |spec| spec.taints.clone())
+    };
+    if let (Some(old), Some(new)) = (change.old, change.new)
+        && Object::metadata(old).labels == Object::metadata(new).labels
+        && taints(old) == taints(new)
+    {
+        return Vec::new();
+    }
+    reader
+        .list(DaemonSet::resource(), None)
+        .into_iter()
+        .filter_map(cast::<DaemonSet>)
+        .filter(|set| {
+            // A spec that can't be read has the key planned, which says so. Whether numbers are compared is not known
+            // here: who tolerates by comparison is woken in any case.
+            let Ok(placement) = nodes::Placement::of(set, true) else {
+                return true;
+            };
+            let fit = |node: Option<&Node>| node.map(|node| placement.judge(node));
+            placement.compares() || fit(change.old) != fit(change.new)
+        })
+        .map(|set| Key::of(set.as_ref()))
+        .collect()
+}
+
+#[cfg(test)]
+mod tests;

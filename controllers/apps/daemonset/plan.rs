@@ -1,0 +1,425 @@
+//! Which nodes get a pod and which lose one.
+
+use std::{cmp::Ordering, collections::BTreeMap, sync::Arc};
+
+use controllers_kit::{
+    Event, Key, Only, Plan, Propagation, Query, Refusal, Seen,
+    names::Children,
+    owners::{self, Claims},
+    pods,
+    podspec::placement,
+    selectors::Selector,
+};
+use kubernetes_proto::{
+    Object,
+    apps::{ControllerRevision, DaemonSet, DaemonSetSpec},
+    core::{Node, Pod},
+};
+
+use super::{
+    DaemonSets, Memory, history,
+    nodes::{self, Placement},
+    rolling, status,
+};
+use crate::revisions::{self, REVISION_LABEL};
+
+/// Pods that one plan creates, and that it deletes, at most: more wait until the cache has seen these.
+const BURST: usize = 250;
+
+/// The annotation by which a DaemonSet of old counts its templates, and the label of pods of one of them.
+const GENERATION_ANNOTATION: &str = "deprecated.daemonset.template.generation";
+const GENERATION_LABEL: &str = "pod-template-generation";
+
+pub(super) fn spec(set: &DaemonSet) -> &DaemonSetSpec {
+    static NONE: std::sync::OnceLock<DaemonSetSpec> = std::sync::OnceLock::new();
+    set.spec
+        .as_ref()
+        .unwrap_or_else(|| NONE.get_or_init(Default::default))
+}
+
+struct View {
+    set: Arc<DaemonSet>,
+    selector: Selector,
+    pods: Claims<Pod>,
+    revisions: Claims<ControllerRevision>,
+}
+
+fn view(key: &Key, seen: &Seen<'_>) -> Result<Option<View>, Refusal> {
+    let Some(set) = seen
+        .get::<DaemonSet>(key)
+        .filter(|set| !set.is_terminating())
+    else {
+        return Ok(None);
+    };
+    let selector = Selector::compile(spec(&set).selector.as_ref())
+        .map_err(|error| Refusal::Wait(format!("selector of DaemonSet {key}: {error}")))?;
+    let all = seen
+        .owned_by::<Pod>(&set.metadata().uid)
+        .into_iter()
+        .chain(seen.indexed::<Pod>(owners::ORPHANS, &key.namespace));
+    let pods = owners::claim(set.as_ref(), &selector, all);
+    let mut revisions = revisions::of_owner(set.as_ref(), &selector, seen);
+    revisions::sort(&mut revisions.owned);
+    Ok(Some(View {
+        set,
+        selector,
+        pods,
+        revisions,
+    }))
+}
+
+fn selects_all(set: &DaemonSet) -> bool {
+    spec(set).selector.as_ref().is_some_and(|selector| {
+        selector.match_labels.is_empty() && selector.match_expressions.is_empty()
+    })
+}
+
+pub(super) fn ask(key: &Key, seen: &Seen<'_>, memory: &Memory) -> Vec<Query> {
+    let Ok(Some(view)) = view(key, seen) else {
+        return Vec::new();
+    };
+    let set = view.set.as_ref();
+    let unsettled = !view.pods.adopt.is_empty() || !view.revisions.adopt.is_empty();
+    let asks = !selects_all(set)
+        && (unsettled || !history::is_known(set, &view.revisions.owned, &mut memory.known.clone()));
+    if asks {
+        vec![owners::recheck(set)]
+    } else {
+        Vec::new()
+    }
+}
+
+/// Pods by the node that they are on or meant for.
+pub(super) type ByNode = BTreeMap<String, Vec<Arc<Pod>>>;
+
+/// One look at a DaemonSet.
+pub(super) struct Look<'a> {
+    pub set: &'a DaemonSet,
+    pub placement: Placement,
+    pub nodes: Vec<Arc<Node>>,
+    /// Without those that are over and being deleted.
+    pub pods: ByNode,
+    pub hash: String,
+    pub seen: &'a Seen<'a>,
+}
+
+/// What is to be done about pods.
+#[derive(Default)]
+pub(super) struct Changes {
+    /// Nodes that get one.
+    pub create: Vec<String>,
+    /// Those that go.
+    pub delete: Vec<Arc<Pod>>,
+}
+
+pub(super) fn plan(
+    of: &DaemonSets,
+    key: &Key,
+    seen: &Seen<'_>,
+    memory: &mut Memory,
+) -> Result<Plan, Refusal> {
+    let Some(view) = view(key, seen)? else {
+        return Ok(Plan::nothing());
+    };
+    let set = view.set.as_ref();
+    let meta = set.metadata();
+    let mut plan = Plan::nothing();
+    if selects_all(set) {
+        if memory.told != meta.generation {
+            memory.told = meta.generation;
+            plan.event(Event::warning(
+                set,
+                "SelectingAll",
+                "This daemon set is selecting all pods. A non-empty selector is required.",
+            ));
+        }
+        return Ok(plan);
+    }
+    if view.revisions.are_unsettled() {
+        return owners::settle(set, &view.revisions, seen);
+    }
+    if view.pods.are_unsettled() {
+        return owners::settle(set, &view.pods, seen);
+    }
+    let placement = Placement::of(set, of.comparisons)
+        .map_err(|error| Refusal::Wait(format!("template of DaemonSet {key}: {error}")))?;
+    let owned = &view.pods.owned;
+    let history = history::settle(
+        &mut plan,
+        set,
+        &view.selector,
+        &view.revisions.owned,
+        owned,
+        &mut memory.known,
+        seen,
+    )?;
+    plan.then();
+    let look = Look {
+        set,
+        placement,
+        nodes: seen.all::<Node>(),
+        pods: by_node(owned),
+        hash: history.hash.clone(),
+        seen,
+    };
+    let observed = set
+        .status
+        .as_ref()
+        .map_or(0, |status| status.observed_generation);
+    memory.clear(format!("{}/{observed}", meta.uid), seen.now);
+    status::report(&mut plan, &look, history.collisions);
+    let mut changes = manage(&look, &mut plan, memory);
+    if changes.create.is_empty() && changes.delete.is_empty() {
+        changes = rolling::changes(&look)?;
+    }
+    carry_out(&mut plan, &look, &changes, owned, &view.selector)?;
+    plan.then();
+    history::truncate(&mut plan, set, &view.selector, &history.old, owned);
+    Ok(plan)
+}
+
+fn by_node(pods: &[Arc<Pod>]) -> ByNode {
+    let mut by_node = ByNode::new();
+    for pod in pods {
+        // With a finalizer it may stand there for long; nothing is left to be done about it.
+        let is_over = pods::has_finished(pod) && pod.is_terminating();
+        if let Some(node) = nodes::target(pod).filter(|_| !is_over) {
+            by_node
+                .entry(node.to_owned())
+                .or_default()
+                .push(Arc::clone(pod));
+        }
+    }
+    by_node
+}
+
+/// Pods on nodes first, then by age, then by name.
+pub(super) fn order(one: &Pod, other: &Pod) -> Ordering {
+    let unassigned = |pod: &Pod| pods::node_name(pod).is_empty();
+    let created = |pod: &Pod| pods::instant(pod.metadata().creation_timestamp);
+    unassigned(one)
+        .cmp(&unassigned(other))
+        .then_with(|| created(one).cmp(&created(other)))
+        .then_with(|| one.metadata().name.cmp(&other.metadata().name))
+}
+
+/// What each node needs, whatever rollout is under way.
+fn manage(look: &Look<'_>, plan: &mut Plan, memory: &mut Memory) -> Changes {
+    let mut changes = Changes::default();
+    for node in &look.nodes {
+        let name = Object::metadata(node.as_ref()).name.as_str();
+        let fit = look.placement.judge(node);
+        match look.pods.get(name) {
+            None if fit.runs => changes.create.push(name.to_owned()),
+            None => {}
+            Some(pods) if fit.stays => {
+                on_node(look, name, pods, fit.runs, plan, memory, &mut changes);
+            }
+            Some(pods) => {
+                let leaving = pods.iter().filter(|pod| !pod.is_terminating());
+                changes.delete.extend(leaving.cloned());
+            }
+        }
+    }
+    // Never scheduled, so no collector of pods finds them.
+    for (node, pods) in &look.pods {
+        if look
+            .nodes
+            .iter()
+            .all(|other| *Object::metadata(other.as_ref()).name != **node)
+        {
+            let stranded = pods.iter().filter(|pod| pods::node_name(pod).is_empty());
+            changes
+                .delete
+                .extend(stranded.filter(|pod| !pod.is_terminating()).cloned());
+        }
+    }
+    changes
+}
+
+/// A node on which pods may stay: failed ones go, and all but those that there should be.
+fn on_node(
+    look: &Look<'_>,
+    node: &str,
+    pods: &[Arc<Pod>],
+    runs: bool,
+    plan: &mut Plan,
+    memory: &mut Memory,
+    changes: &mut Changes,
+) {
+    let set = look.set;
+    let mut running = Vec::new();
+    for pod in pods.iter().filter(|pod| !pod.is_terminating()) {
+        let meta = pod.metadata();
+        match pod.status.as_ref().map_or("", |status| &status.phase) {
+            "Failed" => {
+                // The kubelet may refuse the next one too: not in a hot loop.
+                if let Some(until) = memory.hold_back(node, look.seen.now) {
+                    plan.look_again_at(until);
+                    continue;
+                }
+                plan.event(Event::warning(
+                    set,
+                    "FailedDaemonPod",
+                    format!(
+                        "Found failed daemon pod {}/{} on node {node}, will try to kill it",
+                        meta.namespace, meta.name
+                    ),
+                ));
+                changes.delete.push(Arc::clone(pod));
+            }
+            "Succeeded" => {
+                plan.event(Event::normal(
+                    set,
+                    "SucceededDaemonPod",
+                    format!(
+                        "Found succeeded daemon pod {}/{} on node {node}, will try to delete it",
+                        meta.namespace, meta.name
+                    ),
+                ));
+                changes.delete.push(Arc::clone(pod));
+            }
+            _ => running.push(Arc::clone(pod)),
+        }
+    }
+    running.sort_by(|one, other| order(one, other));
+    if !rolling::surges(set) {
+        changes.delete.extend(running.into_iter().skip(1));
+        return;
+    }
+    if running.len() <= 1 {
+        if running.is_empty() && runs {
+            changes.create.push(node.to_owned());
+        }
+        return;
+    }
+    // Two may stay: the oldest of the present revision while it is not ready, and the oldest of another while it is.
+    let (mut newest, mut oldest) = (None, None);
+    for pod in running {
+        let is_new = pod.metadata().label(REVISION_LABEL) == Some(&look.hash);
+        let place = if is_new { &mut newest } else { &mut oldest };
+        match place {
+            None => *place = Some(pod),
+            Some(_) => changes.delete.push(pod),
+        }
+    }
+    if let (Some(new), Some(old)) = (newest, oldest)
+        && (!pods::is_ready(&old)
+            || pods::is_available(&new, spec(set).min_ready_seconds, look.seen.now))
+    {
+        changes.delete.push(old);
+    }
+}
+
+fn carry_out(
+    plan: &mut Plan,
+    look: &Look<'_>,
+    changes: &Changes,
+    owned: &[Arc<Pod>],
+    selector: &Selector,
+) -> Result<(), Refusal> {
+    let set = look.set;
+    if !changes.create.is_empty() || !changes.delete.is_empty() {
+        plan.counted::<Pod>(&set.metadata().namespace, selector);
+    }
+    if !changes.create.is_empty() {
+        let template = Template::of(look)?;
+        for node in changes.create.iter().take(BURST) {
+            template.create(plan, look, node, owned)?;
+        }
+    }
+    for pod in changes.delete.iter().take(BURST) {
+        let name = &pod.metadata().name;
+        plan.delete(pod.as_ref(), Only::ThisUid, Propagation::Background)
+            .announce(Event::normal(
+                set,
+                "SuccessfulDelete",
+                format!("Deleted pod: {name}"),
+            ))
+            .announce_failure(Event::warning(set, "FailedDelete", "Error deleting: "));
+    }
+    Ok(())
+}
+
+/// The template of a DaemonSet's pods, before they are pinned to their nodes.
+struct Template(kubernetes_proto::core::PodTemplateSpec);
+
+impl Template {
+    fn of(look: &Look<'_>) -> Result<Self, Refusal> {
+        let set = look.set;
+        let mut template = spec(set).template.clone().unwrap_or_default();
+        template.spec = placement::tolerating(&template.spec, &look.placement.added_tolerations())
+            .map_err(|error| unreadable(set, &error))?;
+        let labels = template.metadata.get_or_insert_default();
+        if let Some(generation) = template_generation(set) {
+            labels.set_label(GENERATION_LABEL, &generation.to_string());
+        }
+        labels.set_label(REVISION_LABEL, &look.hash);
+        Ok(Self(template))
+    }
+
+    fn create(
+        &self,
+        plan: &mut Plan,
+        look: &Look<'_>,
+        node: &str,
+        owned: &[Arc<Pod>],
+    ) -> Result<(), Refusal> {
+        let set = look.set;
+        let meta = set.metadata();
+        // A name for each node and revision: two owners that make the same pod choose the same.
+        let children = Children::of(&meta.name, &format!("{}/{node}/{}", meta.uid, look.hash));
+        let existing = owned
+            .iter()
+            .filter(|pod| {
+                nodes::target(pod) == Some(node)
+                    && pod.metadata().label(REVISION_LABEL) == Some(&look.hash)
+            })
+            .map(|pod| &*pod.metadata().name);
+        let taken = |name: &str| {
+            look.seen
+                .get::<Pod>(&Key::new(meta.namespace.clone(), name))
+                .is_some()
+        };
+        let Some(name) = children.next(existing, taken, 1).pop() else {
+            return Ok(());
+        };
+        let mut pod = pods::from_template(
+            Some(&self.0),
+            owners::reference(set),
+            &children,
+            &meta.namespace,
+            &name,
+        );
+        pod.spec =
+            placement::pinned_to(&pod.spec, node).map_err(|error| unreadable(set, &error))?;
+        pods::create(plan, &pod)
+            .announce(Event::normal(
+                set,
+                "SuccessfulCreate",
+                format!("Created pod: {name}"),
+            ))
+            .announce_failure(Event::warning(set, "FailedCreate", "Error creating: "));
+        Ok(())
+    }
+}
+
+fn unreadable(set: &DaemonSet, error: &controllers_kit::podspec::Malformed) -> Refusal {
+    Refusal::Wait(format!("template of DaemonSet {}: {error}", Key::of(set)))
+}
+
+/// The number of the template, as a DaemonSet of old tells it; `None` where it tells none.
+fn template_generation(set: &DaemonSet) -> Option<i64> {
+    set.metadata()
+        .annotation(GENERATION_ANNOTATION)?
+        .parse()
+        .ok()
+}
+
+/// Whether a pod is of the present template.
+pub(super) fn is_updated(look: &Look<'_>, pod: &Pod) -> bool {
+    let meta = pod.metadata();
+    let by_generation = template_generation(look.set)
+        .is_some_and(|generation| meta.label(GENERATION_LABEL) == Some(&generation.to_string()));
+    by_generation || meta.label(REVISION_LABEL) == Some(&look.hash)
+}

@@ -1,0 +1,174 @@
+//! Keeps as many pods of one template alive as a ReplicationController asks for.
+//!
+//! Watches replicationcontrollers and pods; decides, writes and remembers as the replicaset controller does, of which it
+//! is the elder: the planner is the same (`replicaset/plan.rs`). A key per ReplicationController.
+//!
+//! Differs from upstream as the replicaset controller does.
+
+use controllers_kit::{
+    Controller, Descriptor, Flags, Key, Outcome, Plan, Query, Refusal, Seen, Sharding, Watches,
+    owners,
+    selectors::{self, Selector},
+};
+use kubernetes_proto::{
+    Object,
+    apps::{ReplicaSetCondition, ReplicaSetStatus},
+    cast,
+    core::{
+        Pod, PodTemplateSpec, ReplicationController, ReplicationControllerCondition,
+        ReplicationControllerStatus,
+    },
+};
+
+use crate::replicaset::{
+    Memory,
+    plan::{self, Replicator},
+};
+
+/// The replicationcontroller controller.
+pub struct ReplicationControllers;
+
+impl Controller for ReplicationControllers {
+    type Memory = Memory;
+
+    fn describe() -> Descriptor {
+        Descriptor::new("replicationcontroller-controller", Sharding::ByObject)
+            .aliases(&["replicationcontroller"])
+            .service_account("replication-controller")
+            .event_source("replication-controller")
+            .queue("replicationmanager")
+            .workers(
+                "concurrent_rc_syncs",
+                5,
+                "The number of replication controllers that are allowed to sync concurrently. Larger number = more \
+                 responsive replica management, but more CPU (and network) load",
+            )
+            .rule("", "replicationcontrollers", &["get", "list", "watch"])
+            .rule("", "replicationcontrollers/status", &["patch"])
+            // Never written, but who sets blockOwnerDeletion must be allowed to.
+            .rule("", "replicationcontrollers/finalizers", &["update"])
+            .rule("", "pods", &["list", "watch", "create", "patch", "delete"])
+            .differs(
+                "A pod's name follows from the ReplicationController's uid and an ordinal, so that a second creation \
+                 of the same pod collides; it looks like upstream's.",
+            )
+            .differs("Adoptions and releases are settled before pods are counted, in a plan of their own.")
+    }
+
+    fn new(_: &Flags) -> Self {
+        Self
+    }
+
+    fn watch(&self, on: &mut Watches) {
+        on.kind::<ReplicationController>().wakes_itself();
+        on.kind::<Pod>()
+            .wakes_controller::<ReplicationController>()
+            .wakes(|change, reader| {
+                // A selector of equal labels alone: the orphans' finder wants the other form.
+                let Some(meta) = change.new.map(Object::metadata) else {
+                    return Vec::new();
+                };
+                let is_news = change.old.map(Object::metadata).is_none_or(|before| {
+                    before.controller().is_some() || before.labels != meta.labels
+                });
+                if meta.controller().is_some() || meta.is_terminating() || !is_news {
+                    return Vec::new();
+                }
+                reader
+                    .list(ReplicationController::resource(), Some(&meta.namespace))
+                    .into_iter()
+                    .filter_map(cast::<ReplicationController>)
+                    .filter(|set| {
+                        set.selector().is_ok_and(|selector| {
+                            !selector.is_empty() && selector.matches(&meta.labels)
+                        })
+                    })
+                    .map(|set| Key::of(set.as_ref()))
+                    .collect()
+            })
+            .indexed_by(owners::ORPHANS, owners::orphan_in);
+    }
+
+    fn ask(&self, key: &Key, seen: &Seen<'_>, _: &Memory) -> Vec<Query> {
+        plan::ask::<ReplicationController>(key, seen)
+    }
+
+    fn plan(&self, key: &Key, seen: &Seen<'_>, memory: &mut Memory) -> Result<Plan, Refusal> {
+        plan::plan::<ReplicationController>(key, seen, memory)
+    }
+
+    fn learn(&self, outcome: &Outcome<'_>, memory: &mut Memory) {
+        memory.learn(outcome);
+    }
+}
+
+impl Replicator for ReplicationController {
+    fn replicas(&self) -> i32 {
+        self.spec
+            .as_ref()
+            .and_then(|spec| spec.replicas)
+            .unwrap_or(1)
+    }
+    fn min_ready_seconds(&self) -> i32 {
+        self.spec.as_ref().map_or(0, |spec| spec.min_ready_seconds)
+    }
+    fn selector(&self) -> Result<Selector, selectors::Error> {
+        Ok(match &self.spec {
+            Some(spec) if !spec.selector.is_empty() => Selector::of_labels(&spec.selector),
+            // One that says nothing selects nothing: everything would be upstream's reading of a ReplicaSet's.
+            _ => Selector::nothing(),
+        })
+    }
+    fn template(&self) -> Option<&PodTemplateSpec> {
+        self.spec.as_ref()?.template.as_ref()
+    }
+    fn status(&self) -> ReplicaSetStatus {
+        let status = self.status.clone().unwrap_or_default();
+        ReplicaSetStatus {
+            replicas: status.replicas,
+            fully_labeled_replicas: status.fully_labeled_replicas,
+            ready_replicas: status.ready_replicas,
+            available_replicas: status.available_replicas,
+            terminating_replicas: None,
+            observed_generation: status.observed_generation,
+            conditions: status.conditions.into_iter().map(of_set).collect(),
+        }
+    }
+    fn reporting(&self, status: ReplicaSetStatus) -> Self {
+        Self {
+            metadata: self.metadata.clone(),
+            spec: None,
+            status: Some(ReplicationControllerStatus {
+                replicas: status.replicas,
+                fully_labeled_replicas: status.fully_labeled_replicas,
+                observed_generation: status.observed_generation,
+                ready_replicas: status.ready_replicas,
+                available_replicas: status.available_replicas,
+                conditions: status.conditions.into_iter().map(of_controller).collect(),
+            }),
+        }
+    }
+}
+
+fn of_set(condition: ReplicationControllerCondition) -> ReplicaSetCondition {
+    ReplicaSetCondition {
+        r#type: condition.r#type,
+        status: condition.status,
+        last_transition_time: condition.last_transition_time,
+        reason: condition.reason,
+        message: condition.message,
+    }
+}
+
+fn of_controller(condition: ReplicaSetCondition) -> ReplicationControllerCondition {
+    ReplicationControllerCondition {
+        r#type: condition.r#type,
+        status: condition.status,
+        last_transition_time: condition.last_transition_time,
+        reason: condition.reason,
+        message: condition.message,
+    }
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,180 @@
+//! Keeps pods with an identity: one of each ordinal, with claims of its own, made, replaced and removed in order.
+//!
+//! Watches statefulsets, pods, persistentvolumeclaims and controllerrevisions. Creates and deletes pods, mends their
+//! labels; creates claims and sets their owners by the retention policy; keeps the template's history in
+//! ControllerRevisions; writes the StatefulSet's status. A key per StatefulSet. Remembers which revision a template's
+//! bytes are of, so that the StatefulSet need not be read live again.
+//!
+//! Differs from upstream: a pod is deleted by its uid, so an owner with an old view never kills the next pod of an
+//! ordinal. Adoptions and releases are settled in a plan of their own. A pod of an older revision is created from the
+//! revision's JSON, one of the newest from the template's own bytes.
+
+mod claims;
+mod plan;
+mod pod;
+mod status;
+
+use controllers_kit::{
+    Change, Controller, Descriptor, Flags, Key, MetricKind, Plan, Query, Reader, Refusal, Seen,
+    Sharding, Watches, owners,
+};
+use kubernetes_proto::{
+    Object,
+    apps::{ControllerRevision, StatefulSet},
+    cast,
+    core::{PersistentVolumeClaim, Pod},
+};
+use serde::{Deserialize, Serialize};
+
+use crate::revisions::Known;
+
+/// The gate of `maxUnavailable`.
+const MAX_UNAVAILABLE: &str = "MaxUnavailableStatefulSet";
+/// The gate of comparing the newest revision by what it says.
+const SEMANTIC: &str = "StatefulSetSemanticRevisionComparison";
+const MAX_UNAVAILABLE_METRIC: &str = "statefulset_controller_statefulset_max_unavailable";
+const UNAVAILABLE_METRIC: &str = "statefulset_controller_statefulset_unavailable_replicas";
+const METRIC_LABELS: &[&str] = &[
+    "statefulset_namespace",
+    "statefulset_name",
+    "pod_management_policy",
+];
+
+/// The statefulset controller.
+pub struct StatefulSets {
+    max_unavailable: bool,
+    semantic: bool,
+}
+
+/// What the controller remembers of one StatefulSet.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(default)]
+pub struct Memory {
+    /// Which data the template makes.
+    pub known: Known,
+    /// What could not be done and was told in an event; empty where nothing stands in the way.
+    pub told: String,
+}
+
+impl Controller for StatefulSets {
+    type Memory = Memory;
+
+    fn describe() -> Descriptor {
+        Descriptor::new("statefulset-controller", Sharding::ByObject)
+            .aliases(&["statefulset"])
+            .queue("statefulset")
+            .workers(
+                "concurrent-statefulset-syncs",
+                5,
+                "The number of statefulset objects that are allowed to sync concurrently. Larger number = more \
+                 responsive statefulsets, but more CPU (and network) load",
+            )
+            .gate(MAX_UNAVAILABLE, false)
+            .gate(SEMANTIC, true)
+            .rule("apps", "statefulsets", &["get", "list", "watch"])
+            .rule("apps", "statefulsets/status", &["patch"])
+            // Never written, but who sets blockOwnerDeletion must be allowed to.
+            .rule("apps", "statefulsets/finalizers", &["update"])
+            .rule("", "pods", &["list", "watch", "create", "patch", "delete"])
+            .rule("", "pods/finalizers", &["update"])
+            .rule("", "persistentvolumeclaims", &["list", "watch", "create", "patch"])
+            .rule(
+                "apps",
+                "controllerrevisions",
+                &["list", "watch", "create", "patch", "delete"],
+            )
+            .metric(
+                MAX_UNAVAILABLE_METRIC,
+                MetricKind::Gauge,
+                METRIC_LABELS,
+                "Maximum number of unavailable pods allowed during StatefulSet rolling updates",
+            )
+            .metric(
+                UNAVAILABLE_METRIC,
+                MetricKind::Gauge,
+                METRIC_LABELS,
+                "Current number of unavailable pods in StatefulSet",
+            )
+            .differs("A pod is deleted by its uid, so an owner with an old view never kills the next pod of an ordinal.")
+            .differs("Adoptions and releases are settled before anything else, in a plan of their own.")
+            .differs(
+                "The volumes of several claim templates stand in the templates' order in a new pod; upstream's order \
+                 is arbitrary.",
+            )
+            .differs(
+                "A claim that can't be created is told of in the claim's event alone, not in a second one of the pod; \
+                 a claim that is being deleted is told of once, and waited for without retries.",
+            )
+            .differs(
+                "The claims' owners are mended without a write to the pod itself; the event is upstream's.",
+            )
+            .differs(
+                "Whether an older revision lacks only what the server fills in is judged by a table of defaults.",
+            )
+    }
+
+    fn new(flags: &Flags) -> Self {
+        Self {
+            max_unavailable: flags.bool(MAX_UNAVAILABLE),
+            semantic: flags.bool(SEMANTIC),
+        }
+    }
+
+    fn watch(&self, on: &mut Watches) {
+        on.kind::<StatefulSet>().wakes_itself();
+        on.kind::<Pod>()
+            .wakes_controller::<StatefulSet>()
+            .wakes(|change, reader| {
+                owners::adopters::<StatefulSet, Pod>(change, reader, |set| {
+                    set.spec.as_ref()?.selector.as_ref()
+                })
+            })
+            .indexed_by(owners::ORPHANS, owners::orphan_in);
+        on.kind::<PersistentVolumeClaim>().wakes(of_claim);
+        on.kind::<ControllerRevision>()
+            .wakes_controller::<StatefulSet>()
+            .wakes(|change, reader| {
+                owners::adopters::<StatefulSet, ControllerRevision>(change, reader, |set| {
+                    set.spec.as_ref()?.selector.as_ref()
+                })
+            })
+            .indexed_by(owners::ORPHANS, owners::orphan_in);
+    }
+
+    fn ask(&self, key: &Key, seen: &Seen<'_>, memory: &Memory) -> Vec<Query> {
+        plan::ask(self, key, seen, memory)
+    }
+
+    fn plan(&self, key: &Key, seen: &Seen<'_>, memory: &mut Memory) -> Result<Plan, Refusal> {
+        plan::plan(self, key, seen, memory)
+    }
+}
+
+/// The StatefulSets that a claim's name speaks of, when it comes, goes or begins to go: a pod may wait for that, and
+/// who owns the claim may have to be mended.
+fn of_claim(change: &Change<'_, PersistentVolumeClaim>, reader: &dyn Reader) -> Vec<Key> {
+    let claim = change.newest().metadata();
+    reader
+        .list(StatefulSet::resource(), Some(&claim.namespace))
+        .into_iter()
+        .filter_map(cast::<StatefulSet>)
+        .filter(|set| {
+            let templates = set
+                .spec
+                .as_ref()
+                .map_or(&[][..], |spec| &spec.volume_claim_templates);
+            let name = &set.metadata().name;
+            templates.iter().any(|template| {
+                let prefix = template.metadata.as_ref().map_or("", |meta| &meta.name);
+                claim
+                    .name
+                    .strip_prefix(&*format!("{prefix}-{name}-"))
+                    .is_some_and(|ordinal| ordinal.bytes().all(|byte| byte.is_ascii_digit()))
+            })
+        })
+        .map(|set| Key::of(set.as_ref()))
+        .collect()
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,784 @@
+//! Which pods are made, replaced and removed, in which order.
+
+use std::sync::Arc;
+
+use controllers_kit::{
+    Event, Key, Only, Plan, Propagation, Query, Refusal, Seen, names,
+    owners::{self, Claims},
+    pods,
+    selectors::Selector,
+};
+use kubernetes_proto::{
+    Object,
+    apps::{ControllerRevision, StatefulSet, StatefulSetStatus},
+    core::Pod,
+};
+
+use super::{
+    MAX_UNAVAILABLE_METRIC, Memory, StatefulSets, UNAVAILABLE_METRIC, claims,
+    pod::{self, spec},
+    status,
+};
+use crate::revisions;
+
+pub(super) const ROLLING_UPDATE: &str = "RollingUpdate";
+const ON_DELETE: &str = "OnDelete";
+
+/// Pods that one plan creates at most where they are made side by side: more wait until the cache has seen these.
+const BURST: usize = 500;
+
+pub(super) fn replicas(set: &StatefulSet) -> i32 {
+    spec(set).replicas.unwrap_or(1)
+}
+
+pub(super) fn strategy(set: &StatefulSet) -> &str {
+    spec(set)
+        .update_strategy
+        .as_ref()
+        .map_or("", |strategy| &strategy.r#type)
+}
+
+fn start(set: &StatefulSet) -> i64 {
+    spec(set)
+        .ordinals
+        .as_ref()
+        .map_or(0, |ordinals| ordinals.start.into())
+}
+
+/// Whether the set wants a pod of this ordinal.
+pub(super) fn is_in_range(set: &StatefulSet, ordinal: i64) -> bool {
+    ordinal >= start(set) && ordinal < start(set) + i64::from(replicas(set))
+}
+
+/// `None` where no partition was said.
+fn partition(set: &StatefulSet) -> Option<i32> {
+    let rolling = spec(set)
+        .update_strategy
+        .as_ref()?
+        .rolling_update
+        .as_ref()?;
+    Some(rolling.partition.unwrap_or(0))
+}
+
+/// A StatefulSet, and what it may have a say in.
+struct View {
+    set: Arc<StatefulSet>,
+    selector: Selector,
+    pods: Claims<Pod>,
+    revisions: Claims<ControllerRevision>,
+}
+
+fn view(key: &Key, seen: &Seen<'_>) -> Result<Option<View>, Refusal> {
+    let Some(set) = seen.get::<StatefulSet>(key) else {
+        return Ok(None);
+    };
+    let selector = Selector::compile(spec(&set).selector.as_ref()).map_err(|error| {
+        Refusal::Wait(format!(
+            "error converting StatefulSet selector of {key}: {error}"
+        ))
+    })?;
+    let all = seen
+        .owned_by::<Pod>(&set.metadata().uid)
+        .into_iter()
+        .chain(seen.indexed::<Pod>(owners::ORPHANS, &key.namespace));
+    // A pod whose name is not the set's is none of its pods, whatever its labels say.
+    let (members, strangers): (Vec<_>, Vec<_>) = all.partition(|pod| pod::is_member(&set, pod));
+    let mut pods = owners::claim(set.as_ref(), &selector, members);
+    if !set.is_terminating() {
+        pods.release.extend(
+            strangers
+                .into_iter()
+                .filter(|pod| owners::is_controlled_by(pod.metadata(), &set.metadata().uid)),
+        );
+    }
+    let mut revisions = revisions::of_owner(set.as_ref(), &selector, seen);
+    // What is not selected any more is left alone.
+    revisions.release.clear();
+    revisions::sort(&mut revisions.owned);
+    Ok(Some(View {
+        set,
+        selector,
+        pods,
+        revisions,
+    }))
+}
+
+/// Before an adoption, and where only JSON tells which revision the template is of, the set is read live.
+pub(super) fn ask(of: &StatefulSets, key: &Key, seen: &Seen<'_>, memory: &Memory) -> Vec<Query> {
+    let Ok(Some(view)) = view(key, seen) else {
+        return Vec::new();
+    };
+    let set = view.set.as_ref();
+    let unsettled = !view.pods.adopt.is_empty() || !view.revisions.adopt.is_empty();
+    let asks = unsettled
+        || matches!(
+            find_update(
+                of,
+                set,
+                &view.revisions.owned,
+                &mut memory.known.clone(),
+                None
+            ),
+            Update::Ask
+        );
+    if asks {
+        vec![owners::recheck(set)]
+    } else {
+        Vec::new()
+    }
+}
+
+pub(super) fn plan(
+    of: &StatefulSets,
+    key: &Key,
+    seen: &Seen<'_>,
+    memory: &mut Memory,
+) -> Result<Plan, Refusal> {
+    let Some(view) = view(key, seen)? else {
+        return Ok(Plan::nothing());
+    };
+    let set = view.set.as_ref();
+    if view.revisions.are_unsettled() {
+        return owners::settle(set, &view.revisions, seen);
+    }
+    if view.pods.are_unsettled() {
+        return owners::settle(set, &view.pods, seen);
+    }
+    let revisions = &view.revisions.owned;
+    let mut update = find_update(of, set, revisions, &mut memory.known, None);
+    if matches!(update, Update::Ask) {
+        let data = revisions::live_data(set, seen)?;
+        update = find_update(of, set, revisions, &mut memory.known, Some(data));
+    }
+    let mut plan = Plan::nothing();
+    let (update, collisions) = settle_update(&mut plan, &view, update, seen);
+    let current = revisions
+        .iter()
+        .find(|revision| {
+            *revision.metadata().name
+                == *set
+                    .status
+                    .as_ref()
+                    .map_or("", |status| &status.current_revision)
+        })
+        .cloned();
+    let current = current.unwrap_or_else(|| Arc::clone(&update));
+    plan.then();
+    Rollout {
+        of,
+        set,
+        seen,
+        plan,
+        current,
+        update,
+        collisions,
+        told: None,
+    }
+    .run(&view, memory)
+}
+
+/// What is known of the revision of the present template.
+enum Update {
+    /// It is this one of those there are.
+    Present(usize),
+    /// It is this one, an older one: a rollback.
+    Older(usize),
+    /// There is none: it is made of this data.
+    New(Vec<u8>),
+    /// Only the JSON of the template tells.
+    Ask,
+}
+
+fn find_update(
+    of: &StatefulSets,
+    set: &StatefulSet,
+    revisions: &[Arc<ControllerRevision>],
+    known: &mut revisions::Known,
+    data: Option<Vec<u8>>,
+) -> Update {
+    let template = revisions::template_hash(spec(set).template.as_ref());
+    let told = set.status.as_ref().filter(|status| {
+        status.observed_generation == set.metadata().generation && set.metadata().generation != 0
+    });
+    if let (Some(status), Some(last)) = (told, revisions.last())
+        && *last.metadata().name == *status.update_revision
+    {
+        // The status was written for the very template that is there now.
+        *known = revisions::Known {
+            template,
+            data: names::hash(revisions::data(last)),
+            equivalent: last.metadata().uid.to_string(),
+        };
+        return Update::Present(revisions.len() - 1);
+    }
+    if let Some(data) = &data {
+        known.template = template;
+        known.data = names::hash(data);
+        known.equivalent.clear();
+    } else if known.template != template {
+        return Update::Ask;
+    }
+    let equal = revisions
+        .iter()
+        .rposition(|revision| names::hash(revisions::data(revision)) == known.data);
+    match (equal, revisions.last()) {
+        (Some(equal), Some(last))
+            if names::hash(revisions::data(last))
+                != names::hash(revisions::data(&revisions[equal])) =>
+        {
+            return Update::Older(equal);
+        }
+        (Some(_), _) => return Update::Present(revisions.len() - 1),
+        (None, Some(last)) if of.semantic => {
+            if *last.metadata().uid == *known.equivalent {
+                return Update::Present(revisions.len() - 1);
+            }
+            if let Some(data) = &data
+                && revisions::are_equivalent(data, revisions::data(last))
+            {
+                known.equivalent = last.metadata().uid.to_string();
+                return Update::Present(revisions.len() - 1);
+            }
+        }
+        (None, _) => {}
+    }
+    data.map_or(Update::Ask, Update::New)
+}
+
+/// Brings the history up to date; the update revision, and how often names have collided.
+fn settle_update(
+    plan: &mut Plan,
+    view: &View,
+    update: Update,
+    seen: &Seen<'_>,
+) -> (Arc<ControllerRevision>, i32) {
+    let set = view.set.as_ref();
+    let revisions = &view.revisions.owned;
+    let mut collisions = set
+        .status
+        .as_ref()
+        .and_then(|status| status.collision_count)
+        .unwrap_or(0);
+    let next = revisions.last().map_or(1, |last| last.revision + 1);
+    let data = match update {
+        Update::Present(index) => return (Arc::clone(&revisions[index]), collisions),
+        Update::Older(index) => {
+            let old = &revisions[index];
+            let mut new = ControllerRevision::clone(old);
+            new.revision = next;
+            plan.patch(
+                old.as_ref(),
+                "",
+                controllers_kit::PatchKind::Merge,
+                serde_json::json!({"revision": next}),
+                false,
+            );
+            return (Arc::new(new), collisions);
+        }
+        Update::New(data) => data,
+        Update::Ask => unreachable!("the set was read live, or the plan refused"),
+    };
+    let meta = set.metadata();
+    // The label keeps the first hash, also where the name had to become another.
+    let label = revisions::name_hash(&data, collisions);
+    let mut hash = label.clone();
+    loop {
+        let name = revisions::name(&meta.name, &hash);
+        let taken =
+            seen.get::<ControllerRevision>(&Key::new(meta.namespace.clone(), name.as_str()));
+        match taken {
+            Some(same) if revisions::data(&same) == data => return (same, collisions),
+            Some(_) => {
+                collisions += 1;
+                hash = revisions::name_hash(&data, collisions);
+            }
+            None => {
+                let mut new = revisions::new(set, &name, data, next);
+                let template = spec(set)
+                    .template
+                    .as_ref()
+                    .and_then(|template| template.metadata.as_ref());
+                let labels = &mut new.metadata_mut().labels;
+                *labels = template.map(|meta| meta.labels.clone()).unwrap_or_default();
+                kubernetes_proto::meta::set(labels, "controller.kubernetes.io/hash", &label);
+                plan.counted::<ControllerRevision>(&meta.namespace, &view.selector);
+                plan.create(&new);
+                return (Arc::new(new), collisions);
+            }
+        }
+    }
+}
+
+/// Whether what follows in order may be looked at.
+#[derive(PartialEq, Eq)]
+enum Step {
+    Next,
+    Stop,
+}
+
+/// One look at a StatefulSet, with the plan that it makes.
+struct Rollout<'a> {
+    of: &'a StatefulSets,
+    set: &'a StatefulSet,
+    seen: &'a Seen<'a>,
+    plan: Plan,
+    current: Arc<ControllerRevision>,
+    update: Arc<ControllerRevision>,
+    collisions: i32,
+    /// What can't be done now.
+    told: Option<String>,
+}
+
+/// What goes into the stages of a plan, in their order: claims before the pods that use them.
+#[derive(Default)]
+struct Stages {
+    claims: Plan,
+    pods: Plan,
+}
+
+impl Rollout<'_> {
+    fn run(mut self, view: &View, memory: &mut Memory) -> Result<Plan, Refusal> {
+        let set = self.set;
+        let (now, min_ready_seconds) = (self.seen.now, spec(set).min_ready_seconds);
+        let mut status = StatefulSetStatus {
+            observed_generation: set.metadata().generation,
+            current_revision: self.current.metadata().name.to_string(),
+            update_revision: self.update.metadata().name.to_string(),
+            collision_count: Some(self.collisions),
+            ..Default::default()
+        };
+        let pods = &view.pods.owned;
+        let mut stages = Stages::default();
+        if set.is_terminating() {
+            status::count(&mut status, pods, min_ready_seconds, now);
+        } else {
+            self.manage(pods, &mut status, &mut stages)?;
+        }
+        status::complete(set, &mut status);
+        self.measure();
+        self.tell(memory);
+        self.plan.events.append(&mut stages.claims.events);
+        status::look_again(&mut self.plan, set, &status, pods, now);
+        status::report(&mut self.plan, set, status);
+        for mut stage in [stages.claims, stages.pods] {
+            let actions = stage.stages.drain(..).flatten();
+            for action in actions {
+                self.plan.act(action);
+            }
+            self.plan.then();
+        }
+        self.truncate_history(&view.revisions.owned, pods, &view.selector);
+        if self.plan.actions().any(|action| {
+            action.resource == Pod::resource()
+                && !matches!(action.verb, controllers_kit::Verb::Patch { .. })
+        }) {
+            self.plan
+                .counted::<Pod>(&set.metadata().namespace, &view.selector);
+        }
+        Ok(self.plan)
+    }
+
+    /// Living ordinals first, then those too many, then the rollout.
+    fn manage(
+        &mut self,
+        pods: &[Arc<Pod>],
+        status: &mut StatefulSetStatus,
+        stages: &mut Stages,
+    ) -> Result<(), Refusal> {
+        let set = self.set;
+        let (now, min_ready_seconds) = (self.seen.now, spec(set).min_ready_seconds);
+        let wanted = usize::try_from(replicas(set)).unwrap_or(0);
+        let mut living: Vec<Option<Arc<Pod>>> = vec![None; wanted];
+        let mut condemned = Vec::new();
+        for pod in pods {
+            let ordinal = pod::ordinal(pod);
+            if is_in_range(set, ordinal) {
+                let index = usize::try_from(ordinal - start(set)).expect("it is in range");
+                living[index] = Some(Arc::clone(pod));
+            } else if ordinal >= 0 {
+                condemned.push(Arc::clone(pod));
+            }
+        }
+        condemned.sort_by_key(|pod| std::cmp::Reverse(pod::ordinal(pod)));
+        status::count(
+            status,
+            living.iter().flatten().chain(&condemned),
+            min_ready_seconds,
+            now,
+        );
+        let ordered = spec(set).pod_management_policy != "Parallel";
+        let unavailable =
+            |pod: &Pod| pod.is_terminating() || !pods::is_available(pod, min_ready_seconds, now);
+        // The first in order that is not at work: only that one may be removed before all others are.
+        let is_first_unavailable = |pod: &Arc<Pod>| {
+            living
+                .iter()
+                .all(|pod| pod.as_ref().is_some_and(|pod| !unavailable(pod)))
+                && condemned
+                    .iter()
+                    .rev()
+                    .find(|pod| unavailable(pod))
+                    .is_some_and(|first| Arc::ptr_eq(first, pod))
+        };
+        let mut created = 0;
+        for (index, pod) in living.iter().enumerate() {
+            let ordinal = start(set) + i64::try_from(index).unwrap_or(i64::MAX);
+            if pod.is_none() {
+                created += 1;
+            }
+            let step = if created > BURST {
+                Step::Stop
+            } else {
+                self.living(pod.as_deref(), ordinal, ordered, stages)?
+            };
+            if step == Step::Stop && (ordered || created > BURST) {
+                return Ok(());
+            }
+        }
+        if self.told.is_some() {
+            return Ok(());
+        }
+        for pod in &condemned {
+            if !claims::match_policy(set, pod, self.seen) {
+                claims::mend_owners(&mut stages.claims, set, pod, self.seen, None);
+            }
+        }
+        for pod in &condemned {
+            if pod.is_terminating() {
+                if ordered {
+                    return Ok(());
+                }
+                continue;
+            }
+            let at_work =
+                pod::is_running_and_ready(pod) && pods::is_available(pod, min_ready_seconds, now);
+            if ordered && !at_work && !is_first_unavailable(pod) {
+                return Ok(());
+            }
+            self.delete(stages, pod);
+            if ordered {
+                return Ok(());
+            }
+        }
+        if strategy(set) == ON_DELETE {
+            return Ok(());
+        }
+        if self.of.max_unavailable {
+            return self.roll_several(&living, &unavailable, status, stages);
+        }
+        self.roll(&living, &unavailable, status, stages);
+        Ok(())
+    }
+
+    /// One wanted ordinal.
+    fn living(
+        &mut self,
+        pod: Option<&Pod>,
+        ordinal: i64,
+        ordered: bool,
+        stages: &mut Stages,
+    ) -> Result<Step, Refusal> {
+        let set = self.set;
+        let Some(pod) = pod else {
+            if claims::are_stale(set, ordinal, self.seen) {
+                return Ok(Step::Stop);
+            }
+            return self.create(ordinal, ordered, stages);
+        };
+        if pods::has_finished(pod) {
+            if !pod.is_terminating() {
+                self.delete(stages, pod);
+            }
+            return Ok(Step::Stop);
+        }
+        if pod::is_pending(pod) {
+            if let Err(why) = claims::create_missing(&mut stages.claims, set, ordinal, self.seen) {
+                self.told.get_or_insert(why);
+                return Ok(Step::Stop);
+            }
+            claims::mend_owners(&mut stages.claims, set, pod, self.seen, None);
+        }
+        let min_ready_seconds = spec(set).min_ready_seconds;
+        let at_work = pod::is_running_and_ready(pod)
+            && pods::is_available(pod, min_ready_seconds, self.seen.now);
+        if ordered && (pod.is_terminating() || !at_work) {
+            return Ok(Step::Stop);
+        }
+        if !pod::is_pending(pod) {
+            self.mend(pod, ordinal, stages);
+        }
+        Ok(Step::Next)
+    }
+
+    fn create(
+        &mut self,
+        ordinal: i64,
+        ordered: bool,
+        stages: &mut Stages,
+    ) -> Result<Step, Refusal> {
+        let set = self.set;
+        let name = pod::name(set, ordinal);
+        if let Err(why) = claims::create_missing(&mut stages.claims, set, ordinal, self.seen) {
+            let message = format!(
+                "Create Pod {name} in StatefulSet {} failed error: {why}",
+                set.metadata().name
+            );
+            self.told.get_or_insert(message);
+            return Ok(Step::Stop);
+        }
+        let is_current = self.is_current(ordinal);
+        let action = if is_current && self.current.metadata().name != self.update.metadata().name {
+            pod::create_of_revision(&mut stages.pods, set, &self.current, ordinal)?
+        } else {
+            pod::create(&mut stages.pods, set, &self.update.metadata().name, ordinal)?
+        };
+        action
+            .announce(told(set, "Create", &name))
+            .announce_failure(failed(set, "Create", &name));
+        Ok(if ordered { Step::Stop } else { Step::Next })
+    }
+
+    /// Whether a new pod of an ordinal is of the current revision: those below the partition, or, where none was said,
+    /// as many as there were.
+    fn is_current(&self, ordinal: i64) -> bool {
+        let below = match partition(self.set) {
+            Some(partition) => partition,
+            None if strategy(self.set) == ROLLING_UPDATE => self
+                .set
+                .status
+                .as_ref()
+                .map_or(0, |status| status.current_replicas),
+            None => 0,
+        };
+        ordinal < start(self.set) + i64::from(below)
+    }
+
+    /// What a pod has lost of its identity, its storage, or its claims' owners is given back.
+    fn mend(&mut self, pod: &Pod, ordinal: i64, stages: &mut Stages) {
+        let set = self.set;
+        let name = &pod.metadata().name;
+        let wrong = pod::wrong_volumes(set, pod);
+        let mut announced = false;
+        if !wrong.is_empty()
+            && let Err(why) = claims::create_missing(&mut stages.claims, set, ordinal, self.seen)
+        {
+            let message = format!(
+                "Update Pod {name} in StatefulSet {} failed error: {why}",
+                set.metadata().name
+            );
+            self.told.get_or_insert(message);
+            return;
+        }
+        let mut patch = serde_json::json!({});
+        if !pod::has_identity(pod) {
+            patch["metadata"]["labels"] = serde_json::json!({
+                pod::NAME_LABEL: name,
+                pod::INDEX_LABEL: ordinal.to_string(),
+            });
+        }
+        if !wrong.is_empty() {
+            // The server refuses it, for a pod's volumes can't change; its answer is what the event tells.
+            patch["spec"]["volumes"] = wrong
+                .iter()
+                .map(|volume| {
+                    serde_json::json!({
+                        "name": volume.volume,
+                        "persistentVolumeClaim": {"claimName": volume.claim},
+                    })
+                })
+                .collect();
+        }
+        if patch != serde_json::json!({}) {
+            announced = true;
+            stages
+                .pods
+                .patch(pod, "", controllers_kit::PatchKind::Strategic, patch, false)
+                .announce(told(set, "Update", name))
+                .announce_failure(failed(set, "Update", name));
+        }
+        let event = (!announced).then(|| told(set, "Update", name));
+        claims::mend_owners(&mut stages.claims, set, pod, self.seen, event.as_ref());
+    }
+
+    fn delete(&self, stages: &mut Stages, pod: &Pod) {
+        let name = &pod.metadata().name;
+        stages
+            .pods
+            .delete(pod, Only::ThisUid, Propagation::Background)
+            .announce(told(self.set, "Delete", name))
+            .announce_failure(failed(self.set, "Delete", name));
+    }
+
+    fn is_updated(&self, pod: &Pod) -> bool {
+        *pod::revision(pod) == *self.update.metadata().name
+    }
+
+    /// From the highest ordinal down, one at a time: the next goes when the one before it is at work again.
+    fn roll(
+        &self,
+        living: &[Option<Arc<Pod>>],
+        unavailable: &dyn Fn(&Pod) -> bool,
+        status: &mut StatefulSetStatus,
+        stages: &mut Stages,
+    ) {
+        let lowest = usize::try_from(partition(self.set).unwrap_or(0)).unwrap_or(0);
+        for pod in living.iter().skip(lowest).rev() {
+            // One that is only just being created is waited for.
+            let Some(pod) = pod else { return };
+            if !self.is_updated(pod) && !pod.is_terminating() {
+                self.delete(stages, pod);
+                status.current_replicas -= 1;
+                return;
+            }
+            if unavailable(pod) {
+                return;
+            }
+        }
+    }
+
+    /// As many at a time as may be unavailable.
+    fn roll_several(
+        &mut self,
+        living: &[Option<Arc<Pod>>],
+        unavailable: &dyn Fn(&Pod) -> bool,
+        status: &mut StatefulSetStatus,
+        stages: &mut Stages,
+    ) -> Result<(), Refusal> {
+        let missing = living
+            .iter()
+            .filter(|pod| pod.as_ref().is_none_or(|pod| unavailable(pod)))
+            .count();
+        let labels = self.metric_labels();
+        self.plan.measure(
+            UNAVAILABLE_METRIC,
+            &labels.each_ref().map(String::as_str),
+            missing as f64,
+        );
+        let lowest = usize::try_from(partition(self.set).unwrap_or(0)).unwrap_or(0);
+        let room = max_unavailable(self.set)?.saturating_sub(missing);
+        let outdated = living
+            .iter()
+            .skip(lowest)
+            .rev()
+            .flatten()
+            .filter(|pod| !self.is_updated(pod) && !pod.is_terminating());
+        for pod in outdated.take(room) {
+            self.delete(stages, pod);
+            status.current_replicas -= 1;
+        }
+        Ok(())
+    }
+
+    fn metric_labels(&self) -> [String; 3] {
+        let meta = self.set.metadata();
+        [
+            meta.namespace.to_string(),
+            meta.name.to_string(),
+            spec(self.set).pod_management_policy.clone(),
+        ]
+    }
+
+    fn measure(&mut self) {
+        if !self.of.max_unavailable {
+            return;
+        }
+        let labels = self.metric_labels();
+        if let Ok(most) = max_unavailable(self.set) {
+            self.plan.measure(
+                MAX_UNAVAILABLE_METRIC,
+                &labels.each_ref().map(String::as_str),
+                most as f64,
+            );
+        }
+    }
+
+    /// Tells once what stands in the way.
+    fn tell(&mut self, memory: &mut Memory) {
+        let told = self.told.clone().unwrap_or_default();
+        if !told.is_empty() && told != memory.told {
+            let reason = if told.starts_with("Update") {
+                "FailedUpdate"
+            } else {
+                "FailedCreate"
+            };
+            // For a pending pod that lost its claim upstream has no event.
+            if told.starts_with("Create") || told.starts_with("Update") {
+                self.plan
+                    .event(Event::warning(self.set, reason, told.clone()));
+            }
+        }
+        memory.told = told;
+    }
+
+    /// Old revisions that no pod is of go, the oldest first, until only so many are left as the history may have.
+    fn truncate_history(
+        &mut self,
+        revisions: &[Arc<ControllerRevision>],
+        pods: &[Arc<Pod>],
+        selector: &Selector,
+    ) {
+        let limit = spec(self.set).revision_history_limit.unwrap_or(10);
+        let Ok(limit) = usize::try_from(limit) else {
+            return;
+        };
+        let idle: Vec<&Arc<ControllerRevision>> = revisions
+            .iter()
+            .filter(|revision| {
+                let name = &revision.metadata().name;
+                *name != self.current.metadata().name
+                    && *name != self.update.metadata().name
+                    && pods.iter().all(|pod| *pod::revision(pod) != **name)
+            })
+            .collect();
+        let surplus = idle.len().saturating_sub(limit);
+        for revision in &idle[..surplus] {
+            let namespace = &self.set.metadata().namespace;
+            self.plan.counted::<ControllerRevision>(namespace, selector);
+            self.plan
+                .delete(revision.as_ref(), Only::ThisUid, Propagation::Background);
+        }
+    }
+}
+
+fn max_unavailable(set: &StatefulSet) -> Result<usize, Refusal> {
+    let rolling = spec(set)
+        .update_strategy
+        .as_ref()
+        .and_then(|strategy| strategy.rolling_update.as_ref());
+    let Some(most) = rolling.and_then(|rolling| rolling.max_unavailable.as_ref()) else {
+        return Ok(1);
+    };
+    let scaled = most
+        .scaled(replicas(set), false)
+        .map_err(|error| Refusal::Retry(format!("StatefulSet {}: {error}", Key::of(set))))?;
+    Ok(usize::try_from(scaled).unwrap_or(0).max(1))
+}
+
+/// Upstream's words for what was done to a pod.
+fn told(set: &StatefulSet, verb: &'static str, pod: &str) -> Event {
+    let reason = match verb {
+        "Create" => "SuccessfulCreate",
+        "Update" => "SuccessfulUpdate",
+        _ => "SuccessfulDelete",
+    };
+    let set_name = &set.metadata().name;
+    Event::normal(
+        set,
+        reason,
+        format!("{verb} Pod {pod} in StatefulSet {set_name} successful"),
+    )
+}
+
+fn failed(set: &StatefulSet, verb: &'static str, pod: &str) -> Event {
+    let reason = match verb {
+        "Create" => "FailedCreate",
+        "Update" => "FailedUpdate",
+        _ => "FailedDelete",
+    };
+    let set_name = &set.metadata().name;
+    Event::warning(
+        set,
+        reason,
+        format!("{verb} Pod {pod} in StatefulSet {set_name} failed error: "),
+    )
+}
