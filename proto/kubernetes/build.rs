@@ -35,6 +35,7 @@ fn main() -> Result<(), Box<dyn Error>> {
             "#[serde(from = \"crate::int_or_string::Either\", into = \"crate::int_or_string::Either\")]",
         )
         .extern_path(".k8s.meta.ObjectMeta", "crate::meta::ObjectMeta")
+        .extern_path(".k8s.core.PodCondition", "crate::condition::PodCondition")
         .extern_path(".k8s.meta.Entry", "crate::meta::Entry")
         .extern_path(".k8s.meta.Time", "crate::meta::Time")
         .compile_fds(descriptors)?;

@@ -3,6 +3,7 @@
 //! What is not declared is skipped while decoding. A projection is therefore never sent back whole: writes are patches
 //! that name only what changed. What must survive a copy (a pod template's spec) is kept as bytes.
 
+mod condition;
 pub mod envelope;
 mod int_or_string;
 pub mod meta;
@@ -19,6 +20,7 @@ use object::object;
 pub mod core {
     #![allow(missing_docs)]
     include!(concat!(env!("OUT_DIR"), "/k8s.core.rs"));
+    pub use crate::condition::PodCondition;
 }
 
 /// `apps/v1`.

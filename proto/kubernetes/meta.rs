@@ -334,7 +334,7 @@ fn refused(mut sample: &[u8], ctx: DecodeContext) -> DecodeError {
     .expect_err("both samples are malformed")
 }
 
-fn merge_interned(
+pub(crate) fn merge_interned(
     wire_type: WireType,
     buf: &mut impl Buf,
     ctx: DecodeContext,
@@ -343,7 +343,7 @@ fn merge_interned(
 }
 
 /// For what does not repeat: names and uids.
-fn merge_single(
+pub(crate) fn merge_single(
     wire_type: WireType,
     buf: &mut impl Buf,
     ctx: DecodeContext,
@@ -351,7 +351,19 @@ fn merge_single(
     with_text(wire_type, buf, ctx, |text| Str::from(text))
 }
 
-fn encode_text(tag: u32, text: &str, buf: &mut impl BufMut) {
+/// Go sends a time that is none as an empty message.
+pub(crate) fn merge_time(
+    wire_type: WireType,
+    time: &mut Option<Time>,
+    buf: &mut impl Buf,
+    ctx: DecodeContext,
+) -> Result<(), DecodeError> {
+    encoding::message::merge(wire_type, time.get_or_insert_default(), buf, ctx)?;
+    *time = time.filter(|time| !time.is_zero());
+    Ok(())
+}
+
+pub(crate) fn encode_text(tag: u32, text: &str, buf: &mut impl BufMut) {
     if !text.is_empty() {
         encode_text_always(tag, text, buf);
     }
@@ -363,7 +375,7 @@ fn encode_text_always(tag: u32, text: &str, buf: &mut impl BufMut) {
     buf.put_slice(text.as_bytes());
 }
 
-fn text_len(tag: u32, text: &str) -> usize {
+pub(crate) fn text_len(tag: u32, text: &str) -> usize {
     if text.is_empty() {
         0
     } else {
@@ -553,24 +565,8 @@ impl Message for ObjectMeta {
                 self.resource_version = with_text(wire_type, buf, ctx, parse_version)?;
             }
             7 => encoding::int64::merge(wire_type, &mut self.generation, buf, ctx)?,
-            8 => {
-                encoding::message::merge(
-                    wire_type,
-                    self.creation_timestamp.get_or_insert_default(),
-                    buf,
-                    ctx,
-                )?;
-                self.creation_timestamp = self.creation_timestamp.filter(|time| !time.is_zero());
-            }
-            9 => {
-                encoding::message::merge(
-                    wire_type,
-                    self.deletion_timestamp.get_or_insert_default(),
-                    buf,
-                    ctx,
-                )?;
-                self.deletion_timestamp = self.deletion_timestamp.filter(|time| !time.is_zero());
-            }
+            8 => merge_time(wire_type, &mut self.creation_timestamp, buf, ctx)?,
+            9 => merge_time(wire_type, &mut self.deletion_timestamp, buf, ctx)?,
             10 => encoding::int64::merge(
                 wire_type,
                 self.deletion_grace_period_seconds.get_or_insert_default(),

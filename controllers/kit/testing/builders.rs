@@ -699,8 +699,8 @@ impl PodBuild for Pod {
         let conditions = &mut self.status.get_or_insert_default().conditions;
         conditions.retain(|condition| condition.r#type != r#type);
         conditions.push(PodCondition {
-            r#type: r#type.to_owned(),
-            status: status.to_owned(),
+            r#type: r#type.into(),
+            status: status.into(),
             last_transition_time: Some(at(time).into()),
             ..Default::default()
         });
