@@ -15,6 +15,7 @@ pub mod names;
 pub mod owners;
 pub mod patch;
 pub mod pods;
+pub mod podspec;
 pub mod rbac;
 pub mod readme;
 pub mod selectors;

@@ -1,0 +1,144 @@
+//! Pods that nobody will count: their Job is gone or has finished, or nothing owns them. The finalizer that waits for
+//! counting must go, or they would stay for ever.
+
+use std::sync::Arc;
+
+use controllers_kit::{Change, Key, PatchKind, Plan, Reader, Seen, conditions, selectors::Selector};
+use kubernetes_proto::{
+    Object, Str, cast,
+    batch::Job,
+    core::Pod,
+    meta::{ObjectMeta, OwnerReference},
+};
+use serde_json::json;
+
+use super::{TRACKING, WITH_FINALIZER};
+
+/// The index of pods with the finalizer by `namespace/name` of their Job.
+pub(super) const TRACKED: &str = "job-tracked";
+/// The index of pods with the finalizer and without a controller, by namespace.
+pub(super) const LOST: &str = "job-lost";
+
+const JOB_CONTROLLER: &str = "kubernetes.io/job-controller";
+
+/// Whether a pod still waits to be counted.
+pub(super) fn is_tracked(pod: &Pod) -> bool {
+    has_finalizer(Object::metadata(pod))
+}
+
+fn has_finalizer(meta: &ObjectMeta) -> bool {
+    meta.finalizers.iter().any(|name| **name == *TRACKING)
+}
+
+fn is_job(owner: &OwnerReference) -> bool {
+    owner.kind == *"Job" && owner.api_version == *"batch/v1"
+}
+
+/// The value of [`TRACKED`].
+pub(super) fn tracked_for(pod: &Pod) -> Vec<Str> {
+    let meta = Object::metadata(pod);
+    match meta.controller() {
+        Some(owner) if is_job(owner) && has_finalizer(meta) => {
+            vec![Str::from(format!("{}/{}", meta.namespace, owner.name))]
+        }
+        _ => Vec::new(),
+    }
+}
+
+/// The value of [`LOST`].
+pub(super) fn lost_in(pod: &Pod) -> Vec<Str> {
+    let meta = Object::metadata(pod);
+    if meta.controller().is_none() && has_finalizer(meta) {
+        vec![meta.namespace.clone()]
+    } else {
+        Vec::new()
+    }
+}
+
+/// A pod that nothing owns has a key of its own.
+pub(super) fn itself(change: &Change<'_, Pod>, _: &dyn Reader) -> Vec<Key> {
+    change
+        .new
+        .filter(|pod| !lost_in(pod).is_empty())
+        .map(|pod| Key::of(pod))
+        .into_iter()
+        .collect()
+}
+
+/// A Job that adopts no more leaves such pods to themselves.
+pub(super) fn left_by(change: &Change<'_, Job>, reader: &dyn Reader) -> Vec<Key> {
+    if change.new.is_some_and(may_adopt) {
+        return Vec::new();
+    }
+    reader
+        .indexed(Pod::resource(), LOST, &Object::metadata(change.newest()).namespace)
+        .iter()
+        .map(|pod| Key::of_meta(pod.metadata()))
+        .collect()
+}
+
+fn may_adopt(job: &Job) -> bool {
+    !job.is_terminating() && conditions::finished(job).is_none() && manager(job).is_none()
+}
+
+/// Who manages the Job, if that is somebody else.
+pub(super) fn manager(job: &Job) -> Option<&str> {
+    job.spec
+        .as_ref()?
+        .managed_by
+        .as_deref()
+        .filter(|name| *name != JOB_CONTROLLER)
+}
+
+/// The pods of a key that nobody will count.
+fn uncountable(key: &Key, job: Option<&Job>, seen: &Seen<'_>) -> Vec<Arc<Pod>> {
+    let mut pods = seen.indexed::<Pod>(TRACKED, &format!("{}/{}", key.namespace, key.name));
+    pods.retain(|pod| {
+        let owner = Object::metadata(&**pod).controller();
+        let own = job.filter(|job| owner.is_some_and(|owner| owner.uid == Object::metadata(*job).uid));
+        own.is_none_or(|job| conditions::finished(job).is_some() && manager(job).is_none())
+    });
+    if let Some(pod) = seen.get::<Pod>(key).filter(|pod| !lost_in(pod).is_empty()) {
+        let meta = Object::metadata(&*pod);
+        let is_wanted = !meta.is_terminating()
+            && seen.list::<Job>(&meta.namespace).iter().any(|job| {
+                let selector = job.spec.as_ref().and_then(|spec| spec.selector.as_ref());
+                may_adopt(job)
+                    && Selector::compile(selector).is_ok_and(|selector| selector.matches(&meta.labels))
+            });
+        if !is_wanted {
+            pods.push(pod);
+        }
+    }
+    pods
+}
+
+/// Frees the pods of a key that nobody will count.
+pub(super) fn free(key: &Key, job: Option<&Job>, seen: &Seen<'_>) -> Plan {
+    let mut plan = Plan::nothing();
+    for pod in uncountable(key, job, seen) {
+        remove_finalizer(&mut plan, &pod);
+    }
+    plan
+}
+
+/// Takes the finalizer off a pod, whatever else has changed in it.
+pub(super) fn remove_finalizer(plan: &mut Plan, pod: &Pod) {
+    let patch = json!({"metadata": {
+        "uid": Object::metadata(pod).uid,
+        "$deleteFromPrimitiveList/finalizers": [TRACKING],
+    }});
+    let action = plan
+        .patch(pod, "", PatchKind::Strategic, patch, false)
+        .whatever_version();
+    if controllers_kit::pods::has_finished(pod) {
+        action.measure(WITH_FINALIZER, &["delete"], 1.0);
+    }
+}
+
+/// The Job of a key, as a store holds it.
+pub(super) fn job_of(key: &Key, reader: &dyn Reader) -> Option<Arc<Job>> {
+    reader
+        .get(Job::resource(), &key.namespace, &key.name)
+        .and_then(cast)
+}
