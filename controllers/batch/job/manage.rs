@@ -96,8 +96,10 @@ impl Managed {
             }
             plan.then();
         }
+        // A pod that has ended meanwhile stays, with what it has to say. (Without the finalizer it is another version.)
+        let only = if self.uncounted { Only::ThisUid } else { Only::ThisVersion };
         for pod in &self.deletes {
-            plan.delete(pod.as_ref(), Only::ThisUid, Propagation::Background)
+            plan.delete(pod.as_ref(), only, Propagation::Background)
                 .announce(Event::normal(
                     job,
                     "SuccessfulDelete",

@@ -68,6 +68,8 @@ pub struct Memory {
     pub backoff_pending: Option<backoff::Record>,
     /// When pods were counted last.
     pub counted_at: Option<Timestamp>,
+    /// Since when a pod that is to be counted has been missing from the cache on doubtful ground.
+    pub unseen_since: Option<Timestamp>,
     /// Whether the last attempt to make or delete pods has failed.
     pub manage_failed: bool,
     /// Whether it has been told, by event or metric, why nothing is done.

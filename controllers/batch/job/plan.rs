@@ -477,7 +477,9 @@ fn count_pods(sync: &mut Sync<'_>, memory: &Memory) {
             if is_new { &mut failed } else { &mut old_failed }.push(&**pod);
         }
     }
-    let told = memory.backoff.clone().unwrap_or_else(|| {
+    // Where another has counted meanwhile, the record does not know of it; the pods do.
+    let is_own = memory.counters == Some(counters(&sync.before));
+    let told = memory.backoff.clone().filter(|_| is_own).unwrap_or_else(|| {
         Record::default().with(old_succeeded.iter().copied(), old_failed.iter().copied())
     });
     let backoff = told.with(succeeded.iter().copied(), failed.iter().copied());
@@ -685,7 +687,7 @@ fn decide(
     status.terminating =
         Some(i32::try_from(sync.terminating + predicted.terminating).unwrap_or(i32::MAX));
 
-    let counted = track::count(sync, &mut status, finish.as_ref(), memory, &mut plan);
+    let counted = track::count(sync, &mut status, finish.as_ref(), memory, is_whole, &mut plan);
     if !managed.is_nothing() || !counted.finalizers.is_empty() {
         plan.counted::<Pod>(&Object::metadata(job).namespace, &view.selector);
     }

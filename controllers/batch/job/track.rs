@@ -25,6 +25,10 @@ const UNCOUNTED_MAX: usize = 500;
 /// Pods are counted at most this often, so that a burst of them costs a few writes.
 const COUNT_EVERY: SignedDuration = SignedDuration::from_secs(1);
 
+/// How long a pod that was to be counted may be missing from the cache before it counts as gone, where it is not known
+/// to have been there: longer than any watch is behind before it is reopened.
+const UNSEEN_FOR: SignedDuration = SignedDuration::from_secs(90);
+
 /// What was counted.
 #[derive(Debug, Default)]
 pub(super) struct Counted {
@@ -44,10 +48,11 @@ pub(super) fn count(
     status: &mut JobStatus,
     finish: Option<&Finish>,
     memory: &mut Memory,
+    is_whole: bool,
     plan: &mut Plan,
 ) -> Counted {
     let mut counted = Counted::default();
-    clean(sync, status);
+    clean(sync, status, memory, is_whole, plan);
     let next = memory.counted_at.map(|at| at + COUNT_EVERY);
     let ended = countable(sync, finish);
     // What is over or goes away is counted at once.
@@ -77,20 +82,42 @@ pub(super) fn count(
     counted
 }
 
-/// A uid in the list whose pod has no finalizer any more is counted.
-fn clean(sync: &Sync<'_>, status: &mut JobStatus) {
-    let waiting: BTreeSet<&str> = sync
+/// A uid in the list whose pod has no finalizer any more is counted. One that is not in the cache is gone, if the view is
+/// whole; otherwise it may be still to come, and counting it now would count it twice.
+fn clean(
+    sync: &Sync<'_>,
+    status: &mut JobStatus,
+    memory: &mut Memory,
+    is_whole: bool,
+    plan: &mut Plan,
+) {
+    let uid = |pod: &Arc<Pod>| Object::metadata(&**pod).uid.to_string();
+    let known: BTreeSet<String> = sync.pods.iter().map(uid).collect();
+    let waiting: BTreeSet<String> = sync
         .pods
         .iter()
         .filter(|pod| sync.is_tracked(pod))
-        .map(|pod| &*Object::metadata(&**pod).uid)
+        .map(uid)
         .collect();
+    let uncounted = status.uncounted_terminated_pods.get_or_insert_default();
+    let is_complete = |uids: &[String]| uids.iter().all(|uid| known.contains(uid));
+    let unseen_may_come = if is_whole
+        || (is_complete(&uncounted.succeeded) && is_complete(&uncounted.failed))
+    {
+        memory.unseen_since = None;
+        false
+    } else {
+        let until = *memory.unseen_since.get_or_insert(sync.now) + UNSEEN_FOR;
+        if sync.now < until {
+            plan.look_again_at(until);
+        }
+        sync.now < until
+    };
     let take = |uids: &mut Vec<String>| {
         let before = uids.len();
-        uids.retain(|uid| waiting.contains(&**uid));
+        uids.retain(|uid| waiting.contains(uid) || (unseen_may_come && !known.contains(uid)));
         i32::try_from(before - uids.len()).unwrap_or(i32::MAX)
     };
-    let uncounted = status.uncounted_terminated_pods.get_or_insert_default();
     status.succeeded += take(&mut uncounted.succeeded);
     status.failed += take(&mut uncounted.failed);
 }
