@@ -2,6 +2,7 @@
 
 use controllers_kit::Factory;
 
+pub mod cronjob;
 pub mod job;
 pub mod ttl_after_finished;
 
@@ -9,4 +10,5 @@ pub mod ttl_after_finished;
 pub const REGISTRY: &[Factory] = &[
     Factory::of::<ttl_after_finished::TtlAfterFinished>(),
     Factory::of::<job::Jobs>(),
+    Factory::of::<cronjob::CronJobs>(),
 ];
