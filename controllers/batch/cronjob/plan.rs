@@ -152,7 +152,7 @@ fn decide(
         _ => None,
     };
     let expected = just_made.as_ref().map(|job| uid(job).clone());
-    clean_up(look, children);
+    clean_up(look, children, expected.as_ref());
     see_children(look, children, expected.as_ref(), seen)?;
     see_missing(look, children, seen)?;
     if look.cron.is_terminating() {
@@ -353,7 +353,7 @@ fn next_look(look: &Look<'_>, schedule: &Schedule) -> Option<Timestamp> {
 // ---- what there is ----
 
 /// Deletes the oldest finished Jobs beyond the limits.
-fn clean_up(look: &mut Look<'_>, children: &[Arc<Job>]) {
+fn clean_up(look: &mut Look<'_>, children: &[Arc<Job>], expected: Option<&Str>) {
     let limits = [
         ("Complete", look.spec.successful_jobs_history_limit),
         ("Failed", look.spec.failed_jobs_history_limit),
@@ -364,6 +364,8 @@ fn clean_up(look: &mut Look<'_>, children: &[Arc<Job>]) {
         };
         let mut finished: Vec<&Arc<Job>> = children
             .iter()
+            // One that was just made is noted before it goes.
+            .filter(|job| expected != Some(uid(job)))
             .filter(|job| conditions::finished(job).is_some_and(|found| found.r#type == r#type))
             .collect();
         let surplus = finished.len().saturating_sub(limit);

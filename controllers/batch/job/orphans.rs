@@ -3,7 +3,10 @@
 
 use std::sync::Arc;
 
-use controllers_kit::{Change, Key, PatchKind, Plan, Reader, Seen, conditions, selectors::Selector};
+use controllers_kit::{
+    Answer, Change, Key, PatchKind, Plan, Query, Reader, Refusal, Seen, conditions,
+    selectors::Selector,
+};
 use kubernetes_proto::{
     Object, Str, cast,
     batch::Job,
@@ -90,36 +93,86 @@ pub(super) fn manager(job: &Job) -> Option<&str> {
         .filter(|name| *name != JOB_CONTROLLER)
 }
 
-/// The pods of a key that nobody will count.
-fn uncountable(key: &Key, job: Option<&Job>, seen: &Seen<'_>) -> Vec<Arc<Pod>> {
+/// The pods whose Job is not in the cache: it is gone, or it is still to come.
+fn bereft(key: &Key, job: Option<&Job>, seen: &Seen<'_>) -> Vec<Arc<Pod>> {
     let mut pods = seen.indexed::<Pod>(TRACKED, &format!("{}/{}", key.namespace, key.name));
     pods.retain(|pod| {
         let owner = Object::metadata(&**pod).controller();
-        let own = job.filter(|job| owner.is_some_and(|owner| owner.uid == Object::metadata(*job).uid));
-        own.is_none_or(|job| conditions::finished(job).is_some() && manager(job).is_none())
+        job.is_none_or(|job| owner.is_some_and(|owner| owner.uid != Object::metadata(job).uid))
     });
-    if let Some(pod) = seen.get::<Pod>(key).filter(|pod| !lost_in(pod).is_empty()) {
-        let meta = Object::metadata(&*pod);
-        let is_wanted = !meta.is_terminating()
-            && seen.list::<Job>(&meta.namespace).iter().any(|job| {
-                let selector = job.spec.as_ref().and_then(|spec| spec.selector.as_ref());
-                may_adopt(job)
-                    && Selector::compile(selector).is_ok_and(|selector| selector.matches(&meta.labels))
-            });
-        if !is_wanted {
-            pods.push(pod);
-        }
-    }
     pods
 }
 
+/// The pods of a Job that has finished.
+fn left_over(key: &Key, job: Option<&Job>, seen: &Seen<'_>) -> Vec<Arc<Pod>> {
+    let finished =
+        job.filter(|job| conditions::finished(job).is_some() && manager(job).is_none());
+    let Some(job) = finished else {
+        return Vec::new();
+    };
+    let mut pods = seen.indexed::<Pod>(TRACKED, &format!("{}/{}", key.namespace, key.name));
+    pods.retain(|pod| {
+        let owner = Object::metadata(&**pod).controller();
+        owner.is_some_and(|owner| owner.uid == Object::metadata(job).uid)
+    });
+    pods
+}
+
+/// The pod of a key that nothing owns and no Job will adopt.
+fn lost(key: &Key, seen: &Seen<'_>) -> Option<Arc<Pod>> {
+    let pod = seen.get::<Pod>(key).filter(|pod| !lost_in(pod).is_empty())?;
+    let meta = Object::metadata(&*pod);
+    let is_wanted = !meta.is_terminating()
+        && seen.list::<Job>(&meta.namespace).iter().any(|job| {
+            let selector = job.spec.as_ref().and_then(|spec| spec.selector.as_ref());
+            may_adopt(job)
+                && Selector::compile(selector).is_ok_and(|selector| selector.matches(&meta.labels))
+        });
+    (!is_wanted).then_some(pod)
+}
+
+fn live_job(key: &Key) -> Query {
+    Query::Live {
+        resource: Job::resource(),
+        key: key.clone(),
+    }
+}
+
+/// Whether a Job is really gone is read live: pods may be in the cache before it.
+pub(super) fn ask(key: &Key, job: Option<&Job>, seen: &Seen<'_>) -> Option<Query> {
+    (!bereft(key, job, seen).is_empty()).then(|| live_job(key))
+}
+
 /// Frees the pods of a key that nobody will count.
-pub(super) fn free(key: &Key, job: Option<&Job>, seen: &Seen<'_>) -> Plan {
+///
+/// # Errors
+/// Where a Job is still to come into the cache, or can't be read.
+pub(super) fn free(key: &Key, job: Option<&Job>, seen: &Seen<'_>) -> Result<Plan, Refusal> {
     let mut plan = Plan::nothing();
-    for pod in uncountable(key, job, seen) {
+    let mut pods = left_over(key, job, seen);
+    pods.extend(lost(key, seen));
+    for pod in bereft(key, job, seen) {
+        let owner = Object::metadata(&*pod).controller();
+        match seen.answer(&live_job(key)) {
+            Some(Answer::Missing) => pods.push(pod),
+            Some(Answer::Object(live)) => {
+                if owner.is_some_and(|owner| live["metadata"]["uid"] == *owner.uid) {
+                    return Err(Refusal::Wait(format!("Job {key} is not in the cache yet")));
+                }
+                pods.push(pod);
+            }
+            Some(Answer::Failed(why)) => {
+                return Err(Refusal::Retry(format!("whether Job {key} is gone is not known: {why}")));
+            }
+            None => {
+                return Err(Refusal::Retry(format!("whether Job {key} is gone was not read")));
+            }
+        }
+    }
+    for pod in pods {
         remove_finalizer(&mut plan, &pod);
     }
-    plan
+    Ok(plan)
 }
 
 /// Takes the finalizer off a pod, whatever else has changed in it.

@@ -155,6 +155,10 @@ fn view(key: &Key, seen: &Seen<'_>) -> Result<Option<View>, Refusal> {
     let selector = job.spec.as_ref().and_then(|spec| spec.selector.as_ref());
     let selector = Selector::compile(selector)
         .map_err(|error| Refusal::Wait(format!("couldn't convert Job selector: {error}")))?;
+    if selector.is_empty() {
+        // The API sets one; without it every pod that is made would be let go again.
+        return Err(Refusal::Wait(format!("Job {key} selects nothing")));
+    }
     let children = seen.owned_by::<Pod>(&Object::metadata(&*job).uid);
     let without = seen.indexed::<Pod>(owners::ORPHANS, &key.namespace);
     let claims = owners::claim(job.as_ref(), &selector, children.into_iter().chain(without));
@@ -224,17 +228,18 @@ fn live(pod: &Pod) -> Query {
 
 /// Before an adoption the Job is read live, and before a pod is counted on doubtful ground the pod is.
 pub(super) fn ask(key: &Key, seen: &Seen<'_>, memory: &Memory) -> Vec<Query> {
+    let job = orphans::job_of(key, seen.reader());
+    let mut queries = Vec::from_iter(orphans::ask(key, job.as_deref(), seen));
     let Ok(Some(view)) = view(key, seen) else {
-        return Vec::new();
+        return queries;
     };
     if view.claims.are_unsettled() {
-        return if view.claims.adopt.is_empty() {
-            Vec::new()
-        } else {
-            vec![owners::recheck(view.job.as_ref())]
-        };
+        if !view.claims.adopt.is_empty() {
+            queries.push(owners::recheck(view.job.as_ref()));
+        }
+        return queries;
     }
-    let mut queries: Vec<Query> = doubtful(&view, memory).iter().map(|pod| live(pod)).collect();
+    queries.extend(doubtful(&view, memory).iter().map(|pod| live(pod)));
     if !queries.is_empty() || looks_older_than_pods(&view) {
         queries.push(owners::recheck(view.job.as_ref()));
     }
@@ -327,7 +332,7 @@ fn settled(pods: &[Arc<Pod>], seen: &Seen<'_>) -> Result<BTreeSet<Str>, Refusal>
 
 pub(super) fn plan(key: &Key, seen: &Seen<'_>, memory: &mut Memory) -> Result<Plan, Refusal> {
     let job = orphans::job_of(key, seen.reader());
-    let freed = orphans::free(key, job.as_deref(), seen);
+    let freed = orphans::free(key, job.as_deref(), seen)?;
     if !freed.is_nothing() {
         return Ok(freed);
     }
