@@ -1,16 +1,13 @@
 //! The actor that drives the core: events in, effects out. It decides nothing.
 
-use std::{
-    collections::{BTreeMap, HashMap},
-    sync::Arc,
-    time::Duration,
-};
+use std::{collections::HashMap, sync::Arc, time::Duration};
 
 use actix::{
     Actor, ActorFutureExt, AsyncContext, Context, Handler, Message, SpawnHandle, WrapFuture, fut,
 };
 use coordinator_core::{
-    Core, Effect, Epoch, Fatal, Happening, Holder, Input, NotSent, Offer, OwnLease, RangeId, Refused, View,
+    Core, Effect, Epoch, Fatal, Happening, Holder, Input, NotSent, Offer, OwnLease, RangeId,
+    Refused, View,
 };
 use peer_proto::RangeState;
 use tokio::sync::{Semaphore, broadcast, oneshot, watch};
@@ -18,7 +15,7 @@ use tokio::sync::{Semaphore, broadcast, oneshot, watch};
 use crate::{
     Fence, Frozen, Gained, RangeHost,
     lease::{Kind, Leases},
-    peer::Peers,
+    peer::{Holdings, Peers},
     renewal::RenewalThread,
 };
 
@@ -49,6 +46,9 @@ pub(crate) struct Shared {
     pub fatal: Arc<watch::Sender<Option<Fatal>>>,
 }
 
+/// An offer before the core's answer: its state, the state's size, who waits.
+type Waiting = (RangeState, usize, oneshot::Sender<Result<(), Refused>>);
+
 pub(crate) struct Coordinator {
     core: Core,
     leases: Leases,
@@ -64,8 +64,8 @@ pub(crate) struct Coordinator {
     frozen: HashMap<RangeId, RangeState>,
     /// Sent to us, waiting for their Leases.
     kept: HashMap<RangeId, (RangeState, usize)>,
-    offers: HashMap<u64, (RangeState, usize, oneshot::Sender<Result<(), Refused>>)>,
-    questions: HashMap<u64, oneshot::Sender<BTreeMap<RangeId, (bool, Epoch)>>>,
+    offers: HashMap<u64, Waiting>,
+    questions: HashMap<u64, oneshot::Sender<Holdings>>,
     next_id: u64,
     /// Dropped with the actor: whoever waits for it knows that it has ended.
     _alive: oneshot::Sender<()>,
@@ -96,11 +96,14 @@ pub(crate) struct Offered {
 #[rtype(result = "()")]
 pub(crate) struct Asked {
     pub ranges: Vec<RangeId>,
-    pub answer: oneshot::Sender<BTreeMap<RangeId, (bool, Epoch)>>,
+    pub answer: oneshot::Sender<Holdings>,
 }
 
 impl Coordinator {
-    #[allow(clippy::too_many_arguments, reason = "called once, where the parts are made")]
+    #[allow(
+        clippy::too_many_arguments,
+        reason = "called once, where the parts are made"
+    )]
     pub(crate) fn new(
         core: Core,
         leases: Leases,
@@ -160,7 +163,11 @@ impl Coordinator {
 
     /// Runs a request; what comes of it is an input.
     fn spawn(&self, ctx: &mut Context<Self>, request: impl Future<Output = Input> + 'static) {
-        ctx.spawn(request.into_actor(self).map(|input, actor, ctx| actor.feed([input], ctx)));
+        ctx.spawn(
+            request
+                .into_actor(self)
+                .map(|input, actor, ctx| actor.feed([input], ctx)),
+        );
     }
 
     fn own(&self) -> OwnLease {
@@ -170,7 +177,10 @@ impl Coordinator {
     fn perform(&mut self, effect: Effect, ctx: &mut Context<Self>) {
         match effect {
             Effect::Join => self.renewal.wanted.send_modify(|wanted| wanted.join = true),
-            Effect::Status(status) => self.renewal.wanted.send_modify(|wanted| wanted.status = status),
+            Effect::Status(status) => self
+                .renewal
+                .wanted
+                .send_modify(|wanted| wanted.status = status),
             Effect::Reopen(regained) => {
                 self.renewal.wanted.send_if_modified(|wanted| {
                     let changed = wanted.reopen.as_ref() != Some(&regained);
@@ -178,7 +188,10 @@ impl Coordinator {
                     changed
                 });
             }
-            Effect::Release => self.renewal.wanted.send_modify(|wanted| wanted.release = true),
+            Effect::Release => self
+                .renewal
+                .wanted
+                .send_modify(|wanted| wanted.release = true),
             Effect::ReadReplicas => self.read_replicas(ctx),
             Effect::ReadRanges => self.read_ranges(ctx),
             Effect::ReadRange(range) => self.read_range(range, ctx),
@@ -186,47 +199,81 @@ impl Coordinator {
                 let (leases, writes) = (self.leases.clone(), Arc::clone(&self.writes));
                 self.spawn(ctx, async move {
                     let _permit = writes.acquire().await;
-                    let result = leases.write_replica(Some(lease.version), &lease, None).await;
-                    Input::Evicted { name: lease.name, result }
+                    let result = leases
+                        .write_replica(Some(lease.version), &lease, None)
+                        .await;
+                    Input::Evicted {
+                        name: lease.name,
+                        result,
+                    }
                 });
             }
             Effect::Claim { version, lease } => {
                 let (leases, writes) = (self.leases.clone(), Arc::clone(&self.writes));
                 self.spawn(ctx, async move {
                     let _permit = writes.acquire().await;
-                    Input::Claimed { range: lease.range, result: leases.write_range(version, &lease).await }
+                    Input::Claimed {
+                        range: lease.range,
+                        result: leases.write_range(version, &lease).await,
+                    }
                 });
             }
             Effect::Swap { version, lease } => {
                 let leases = self.leases.clone();
                 self.spawn(ctx, async move {
-                    Input::Swapped { range: lease.range, result: leases.write_range(Some(version), &lease).await }
+                    Input::Swapped {
+                        range: lease.range,
+                        result: leases.write_range(Some(version), &lease).await,
+                    }
                 });
             }
             Effect::Gained { range, epoch, kept } => {
                 let state = self.kept.remove(&range).filter(|_| kept);
                 self.fence.set_epoch(range, Some(epoch));
-                self.host.gained(range, epoch, state.map_or(Gained::Takeover, |(state, _)| Gained::Handoff(state)));
+                self.host.gained(
+                    range,
+                    epoch,
+                    state.map_or(Gained::Takeover, |(state, _)| Gained::Handoff(state)),
+                );
             }
             Effect::Lost(range) => {
                 self.fence.set_epoch(range, None);
                 self.frozen.remove(&range);
                 self.host.lost(range);
             }
-            Effect::Freeze { range, epoch, budget, force } => self.freeze(range, epoch, budget, force, ctx),
+            Effect::Freeze {
+                range,
+                epoch,
+                budget,
+                force,
+            } => self.freeze(range, epoch, budget, force, ctx),
             Effect::CloseRange(range) => self.fence.set_epoch(range, None),
             Effect::Resume { range, epoch } => {
                 self.frozen.remove(&range);
                 self.fence.set_epoch(range, Some(epoch));
                 self.host.resume(range);
             }
-            Effect::Send { range, epoch, attempt, to, address } => {
+            Effect::Send {
+                range,
+                epoch,
+                attempt,
+                to,
+                address,
+            } => {
                 self.send(to, address, (range, epoch, attempt), ctx);
             }
-            Effect::Tell { range, epoch, to, address } => {
+            Effect::Tell {
+                range,
+                epoch,
+                to,
+                address,
+            } => {
                 let (peers, own) = (Arc::clone(&self.peers), self.own());
                 let tell = async move {
-                    if let Err(error) = peers.released(&own.incarnation, &to, &address, range, epoch).await {
+                    if let Err(error) = peers
+                        .released(&own.incarnation, &to, &address, range, epoch)
+                        .await
+                    {
                         // The watch tells it too.
                         tracing::debug!(range, %to, error, "could not tell the new owner");
                     }
@@ -249,7 +296,12 @@ impl Coordinator {
                     let _ = question.send(answer);
                 }
             }
-            Effect::AskHolds { inquiry, to, address, ranges } => {
+            Effect::AskHolds {
+                inquiry,
+                to,
+                address,
+                ranges,
+            } => {
                 let peers = Arc::clone(&self.peers);
                 self.spawn(ctx, async move {
                     let result = peers.holds(&to, &address, &ranges).await.map_err(|error| {
@@ -273,7 +325,11 @@ impl Coordinator {
         self.spawn(ctx, async move {
             let started = fence.now();
             match leases.list(Kind::Replica, leases.deadline()).await {
-                Ok(listed) => Input::Replicas { started, version: listed.version, leases: listed.replicas },
+                Ok(listed) => Input::Replicas {
+                    started,
+                    version: listed.version,
+                    leases: listed.replicas,
+                },
                 Err(error) => {
                     tracing::warn!(%error, "listing the replica Leases failed");
                     Input::ReplicasFailed
@@ -287,7 +343,11 @@ impl Coordinator {
         self.spawn(ctx, async move {
             let started = fence.now();
             match leases.list(Kind::Range, RANGES_DEADLINE).await {
-                Ok(listed) => Input::Ranges { started, version: listed.version, leases: listed.ranges },
+                Ok(listed) => Input::Ranges {
+                    started,
+                    version: listed.version,
+                    leases: listed.ranges,
+                },
                 Err(error) => {
                     tracing::warn!(%error, "listing the range Leases failed");
                     Input::RangesFailed
@@ -310,7 +370,14 @@ impl Coordinator {
         });
     }
 
-    fn freeze(&self, range: RangeId, epoch: Epoch, budget: Duration, force: bool, ctx: &mut Context<Self>) {
+    fn freeze(
+        &self,
+        range: RangeId,
+        epoch: Epoch,
+        budget: Duration,
+        force: bool,
+        ctx: &mut Context<Self>,
+    ) {
         let frozen = self.host.freeze(range, budget, force);
         let frozen = async move { tokio::time::timeout(budget + FREEZE_GRACE, frozen).await };
         ctx.spawn(frozen.into_actor(self).map(move |frozen, actor, ctx| {
@@ -320,7 +387,11 @@ impl Coordinator {
                     false
                 }
                 Ok(Frozen::Busy { keys, state }) if force => {
-                    tracing::warn!(range, ?keys, "handed over with writes under way; the next owner proves freshness");
+                    tracing::warn!(
+                        range,
+                        ?keys,
+                        "handed over with writes under way; the next owner proves freshness"
+                    );
                     actor.frozen.insert(range, state);
                     false
                 }
@@ -348,11 +419,24 @@ impl Coordinator {
         let (peers, own) = (Arc::clone(&self.peers), self.own());
         let Some(state) = self.frozen.remove(&range) else {
             let result = Err(NotSent::Refused("nothing was frozen".to_owned()));
-            return self.feed([Input::Sent { range, attempt, result }], ctx);
+            return self.feed(
+                [Input::Sent {
+                    range,
+                    attempt,
+                    result,
+                }],
+                ctx,
+            );
         };
         self.spawn(ctx, async move {
-            let result = peers.handoff(&own.incarnation, &to, &address, what, state).await;
-            Input::Sent { range, attempt, result }
+            let result = peers
+                .handoff(&own.incarnation, &to, &address, what, state)
+                .await;
+            Input::Sent {
+                range,
+                attempt,
+                result,
+            }
         });
     }
 
@@ -366,7 +450,12 @@ impl Coordinator {
 
     fn follow_the_renewal(&mut self, ctx: &mut Context<Self>) {
         let mut own = self.renewal.own.clone();
-        let next = async move { own.changed().await.is_ok().then(|| own.borrow_and_update().clone()) };
+        let next = async move {
+            own.changed()
+                .await
+                .is_ok()
+                .then(|| own.borrow_and_update().clone())
+        };
         ctx.spawn(next.into_actor(self).then(|own, actor, ctx| {
             if let Some(own) = own {
                 // The receiver in `renewal` still counts the change as unseen; this one was seen.
@@ -389,7 +478,9 @@ impl Actor for Coordinator {
         self.feed([Input::Own(self.own())], ctx);
         ctx.run_interval(Duration::from_secs(60), |actor, _| {
             let view = actor.shared.view.borrow().clone();
-            actor.peers.keep(|name| view.members.iter().any(|member| member.name == name));
+            actor
+                .peers
+                .keep(|name| view.members.iter().any(|member| member.name == name));
         });
     }
 }
@@ -414,7 +505,13 @@ impl Handler<Offered> for Coordinator {
     type Result = ();
 
     fn handle(&mut self, message: Offered, ctx: &mut Context<Self>) {
-        let Offered { mut offer, state, bytes, answer, full } = message;
+        let Offered {
+            mut offer,
+            state,
+            bytes,
+            answer,
+            full,
+        } = message;
         let kept: usize = self.kept.values().map(|(_, bytes)| bytes).sum();
         let waiting: usize = self.offers.values().map(|(_, bytes, _)| bytes).sum();
         if kept + waiting + bytes > KEPT_BYTES_MAX {
@@ -434,7 +531,13 @@ impl Handler<Asked> for Coordinator {
     fn handle(&mut self, Asked { ranges, answer }: Asked, ctx: &mut Context<Self>) {
         self.next_id += 1;
         self.questions.insert(self.next_id, answer);
-        self.feed([Input::HoldsAsked { id: self.next_id, ranges }], ctx);
+        self.feed(
+            [Input::HoldsAsked {
+                id: self.next_id,
+                ranges,
+            }],
+            ctx,
+        );
     }
 }
 

@@ -93,32 +93,53 @@ impl Config {
     /// Checks everything that can be checked without files or network.
     pub fn validate(&self) -> Result<(), ConfigError> {
         let refuse = |flag, problem: String| Err(ConfigError { flag, problem });
-        for (flag, name) in [("replica-name", &self.replica_name), ("fleet-name", &self.fleet_name)] {
-            let fits = |c: char| c.is_ascii_lowercase() || c.is_ascii_digit() || c == '-' || c == '.';
+        for (flag, name) in [
+            ("replica-name", &self.replica_name),
+            ("fleet-name", &self.fleet_name),
+        ] {
+            let fits =
+                |c: char| c.is_ascii_lowercase() || c.is_ascii_digit() || c == '-' || c == '.';
             let edge = |c: char| c.is_ascii_lowercase() || c.is_ascii_digit();
             if !(name.chars().all(fits) && name.starts_with(edge) && name.ends_with(edge))
                 || name.len() > NAME_BYTES_MAX
             {
                 return refuse(
                     flag,
-                    format!("{name:?} must be lower-case letters, digits, '-' and '.', as in a Pod's name"),
+                    format!(
+                        "{name:?} must be lower-case letters, digits, '-' and '.', as in a Pod's name"
+                    ),
                 );
             }
         }
         if self.fleet_namespace.is_empty() {
-            return refuse("fleet-namespace", "must name a namespace, as in kube-system".to_owned());
+            return refuse(
+                "fleet-namespace",
+                "must name a namespace, as in kube-system".to_owned(),
+            );
         }
         if !self.ranges.is_power_of_two() || self.ranges > MAX_RANGES {
-            return refuse("ranges", format!("{} must be a power of two between 1 and {MAX_RANGES}", self.ranges));
+            return refuse(
+                "ranges",
+                format!(
+                    "{} must be a power of two between 1 and {MAX_RANGES}",
+                    self.ranges
+                ),
+            );
         }
-        let (duration, deadline, retry) = (self.lease_duration, self.lease_renew_deadline, self.lease_retry_period);
+        let (duration, deadline, retry) = (
+            self.lease_duration,
+            self.lease_renew_deadline,
+            self.lease_retry_period,
+        );
         if retry.is_zero() {
             return refuse("lease-retry-period", "must be greater than zero".to_owned());
         }
         if deadline <= retry.mul_f64(RETRY_JITTER) {
             return refuse(
                 "lease-renew-deadline",
-                format!("{deadline:?} must be greater than {RETRY_JITTER} times --lease-retry-period ({retry:?})"),
+                format!(
+                    "{deadline:?} must be greater than {RETRY_JITTER} times --lease-retry-period ({retry:?})"
+                ),
             );
         }
         if duration <= deadline {
@@ -128,7 +149,10 @@ impl Config {
             );
         }
         if duration < Duration::from_secs(1) {
-            return refuse("lease-duration", format!("{duration:?} must be at least 1s"));
+            return refuse(
+                "lease-duration",
+                format!("{duration:?} must be at least 1s"),
+            );
         }
         self.validate_peers()
     }
@@ -191,7 +215,13 @@ impl Config {
         if let Ok(address) = given.parse::<IpAddr>() {
             return bare(&address);
         }
-        let has_port = given.rsplit_once(':').is_some_and(|(_, port)| port.parse::<u16>().is_ok());
-        if has_port { given.to_owned() } else { format!("{given}:{port}") }
+        let has_port = given
+            .rsplit_once(':')
+            .is_some_and(|(_, port)| port.parse::<u16>().is_ok());
+        if has_port {
+            given.to_owned()
+        } else {
+            format!("{given}:{port}")
+        }
     }
 }

@@ -56,7 +56,10 @@ impl Fence {
 
     /// Whether a request for the range may go out now. Call it right before sending.
     pub fn check(&self, range: RangeId, epoch: Epoch) -> Result<(), Fenced> {
-        let held = self.epochs.get(usize::from(range)).map_or(0, |held| held.load(Ordering::Acquire));
+        let held = self
+            .epochs
+            .get(usize::from(range))
+            .map_or(0, |held| held.load(Ordering::Acquire));
         if held != epoch || epoch == 0 {
             return Err(Fenced::NotHeld { range, epoch });
         }
@@ -73,7 +76,10 @@ impl Fence {
 
     /// The epoch under which the range is held, if it is.
     pub fn epoch(&self, range: RangeId) -> Option<Epoch> {
-        let held = self.epochs.get(usize::from(range)).map_or(0, |held| held.load(Ordering::Acquire));
+        let held = self
+            .epochs
+            .get(usize::from(range))
+            .map_or(0, |held| held.load(Ordering::Acquire));
         (held != 0).then_some(held)
     }
 
@@ -95,7 +101,9 @@ impl Fence {
     }
 
     pub(crate) fn set_until(&self, until: Option<Time>) {
-        let until = until.map_or(0, |until| u64::try_from(until.as_micros()).unwrap_or(u64::MAX));
+        let until = until.map_or(0, |until| {
+            u64::try_from(until.as_micros()).unwrap_or(u64::MAX)
+        });
         let before = self.until.swap(until, Ordering::AcqRel);
         if until < before {
             self.closings.send_modify(|count| *count += 1);

@@ -1,7 +1,6 @@
 //! Starting a coordinator, and what the node holds of it.
 
 use std::{
-    collections::BTreeMap,
     hash::{BuildHasher, Hasher},
     io,
     net::SocketAddr,
@@ -12,8 +11,8 @@ use std::{
 
 use actix::{Actor, Addr};
 use coordinator_core::{
-    Core, Epoch, Fatal, Happening, Holder, Input, Offer, OwnLease, OwnPhase, RangeId, Renewal, RenewalConfig, Status,
-    View,
+    Core, Epoch, Fatal, Happening, Holder, Input, Offer, OwnLease, OwnPhase, RangeId, Renewal,
+    RenewalConfig, Status, View,
 };
 use futures::StreamExt;
 use peer_proto::RangeState;
@@ -27,7 +26,7 @@ use crate::{
     ClientFactory, Config, ConfigError, Fence, LeaseError, RangeHost, TlsError,
     actor::{Asked, Coordinator, Feed, Offered, Shared},
     lease::{Found, Kind, Leases, Step},
-    peer::{Answers, PeerService, Peers, serve},
+    peer::{Answers, Holdings, PeerService, Peers, serve},
     renewal,
     tls::{RELOAD_PERIOD, Tls},
 };
@@ -60,7 +59,9 @@ pub enum StartError {
     #[error(transparent)]
     Tls(#[from] TlsError),
     /// The peer port is not free.
-    #[error("cannot listen for peers on {address}; choose another --peer-port or --peer-bind-address")]
+    #[error(
+        "cannot listen for peers on {address}; choose another --peer-port or --peer-bind-address"
+    )]
     Listen {
         /// Where.
         address: SocketAddr,
@@ -69,7 +70,9 @@ pub enum StartError {
         source: io::Error,
     },
     /// The Leases cannot be read.
-    #[error("cannot list Leases in namespace {namespace:?}; is the API server there, and the Role of deploy/rbac bound?")]
+    #[error(
+        "cannot list Leases in namespace {namespace:?}; is the API server there, and the Role of deploy/rbac bound?"
+    )]
     Leases {
         /// Where.
         namespace: String,
@@ -130,8 +133,14 @@ pub async fn start(
     clients: ClientFactory,
 ) -> Result<Handle, StartError> {
     config.validate()?;
-    let tls = match (&config.peer_tls_cert_file, &config.peer_tls_private_key_file, &config.peer_ca_file) {
-        (Some(cert), Some(key), Some(ca)) if !config.peer_insecure => Some(Arc::new(Tls::load(cert, key, ca)?)),
+    let tls = match (
+        &config.peer_tls_cert_file,
+        &config.peer_tls_private_key_file,
+        &config.peer_ca_file,
+    ) {
+        (Some(cert), Some(key), Some(ca)) if !config.peer_insecure => {
+            Some(Arc::new(Tls::load(cert, key, ca)?))
+        }
         _ => None,
     };
     let address = SocketAddr::from((config.peer_bind_address, config.peer_port));
@@ -149,7 +158,14 @@ pub async fn start(
     let (stop, stopped) = watch::channel(false);
     let (break_tx, broken) = watch::channel(false);
     let (started, start) = oneshot::channel();
-    let parts = Parts { config, host, clients, tls, listener, peer_address };
+    let parts = Parts {
+        config,
+        host,
+        clients,
+        tls,
+        listener,
+        peer_address,
+    };
     let (run_fence, run_shared) = (Arc::clone(&fence), shared.clone());
     thread::Builder::new()
         .name("manifold-coordinator".to_owned())
@@ -161,8 +177,18 @@ pub async fn start(
         })
         .map_err(StartError::Thread)?;
 
-    let (actor, own) = start.await.map_err(|_| StartError::Fatal(FatalError::Broken))??;
-    let handle = Handle(Arc::new(Inner { fence, shared, own, actor, peer_address, broken, _stop: stop }));
+    let (actor, own) = start
+        .await
+        .map_err(|_| StartError::Fatal(FatalError::Broken))??;
+    let handle = Handle(Arc::new(Inner {
+        fence,
+        shared,
+        own,
+        actor,
+        peer_address,
+        broken,
+        _stop: stop,
+    }));
     handle.joined().await?;
     Ok(handle)
 }
@@ -195,7 +221,14 @@ async fn run(
     mut stopped: watch::Receiver<bool>,
     started: oneshot::Sender<Started>,
 ) {
-    let Parts { config, host, clients, tls, listener, peer_address } = parts;
+    let Parts {
+        config,
+        host,
+        clients,
+        tls,
+        listener,
+        peer_address,
+    } = parts;
     let leases = Leases::new(
         clients(),
         &config.fleet_namespace,
@@ -204,13 +237,19 @@ async fn run(
         config.lease_retry_period,
     );
     if let Err(source) = leases.list(Kind::Replica, START_DEADLINE).await {
-        let _ = started.send(Err(StartError::Leases { namespace: config.fleet_namespace, source }));
+        let _ = started.send(Err(StartError::Leases {
+            namespace: config.fleet_namespace,
+            source,
+        }));
         return;
     }
     let listener = match TcpListener::from_std(listener) {
         Ok(listener) => listener,
         Err(source) => {
-            let _ = started.send(Err(StartError::Listen { address: peer_address, source }));
+            let _ = started.send(Err(StartError::Listen {
+                address: peer_address,
+                source,
+            }));
             return;
         }
     };
@@ -231,7 +270,13 @@ async fn run(
         },
         status.clone(),
     );
-    let thread = match renewal::spawn(&config, renewal, status.clone(), Arc::clone(&fence), Arc::clone(&clients)) {
+    let thread = match renewal::spawn(
+        &config,
+        renewal,
+        status.clone(),
+        Arc::clone(&fence),
+        Arc::clone(&clients),
+    ) {
         Ok(thread) => thread,
         Err(source) => {
             let _ = started.send(Err(StartError::Thread(source)));
@@ -259,12 +304,35 @@ async fn run(
         config.traceparent.clone(),
     ));
     let (alive, mut ended) = oneshot::channel();
-    let actor =
-        Coordinator::new(core, leases.clone(), Arc::clone(&fence), host, peers, thread, shared.clone(), alive).start();
-    let answers = Arc::new(ActorAnswers { actor: actor.clone(), shared, own: own.clone() });
-    let service = PeerService::new(config.fleet_name.clone(), config.ranges, tls.is_some(), answers);
+    let actor = Coordinator::new(
+        core,
+        leases.clone(),
+        Arc::clone(&fence),
+        host,
+        peers,
+        thread,
+        shared.clone(),
+        alive,
+    )
+    .start();
+    let answers = Arc::new(ActorAnswers {
+        actor: actor.clone(),
+        shared,
+        own: own.clone(),
+    });
+    let service = PeerService::new(
+        config.fleet_name.clone(),
+        config.ranges,
+        tls.is_some(),
+        answers,
+    );
     let mut serving = tokio::spawn(serve(listener, tls.clone(), service, stopped.clone()));
-    actix::spawn(watch_leases(leases, actor.clone(), Arc::clone(&fence), config.lease_retry_period));
+    actix::spawn(watch_leases(
+        leases,
+        actor.clone(),
+        Arc::clone(&fence),
+        config.lease_retry_period,
+    ));
     if let Some(tls) = tls {
         actix::spawn(reload(tls));
     }
@@ -301,20 +369,34 @@ fn causes(error: &dyn std::error::Error) -> String {
 
 /// Lists, then watches all Leases of the fleet, for as long as the actor lives. Only for speed: what is decided rests on
 /// consistent reads and compare-and-swap.
-async fn watch_leases(leases: Leases, actor: Addr<Coordinator>, fence: Arc<Fence>, period: Duration) {
+async fn watch_leases(
+    leases: Leases,
+    actor: Addr<Coordinator>,
+    fence: Arc<Fence>,
+    period: Duration,
+) {
     loop {
         let started = fence.now();
         match leases.list(Kind::Both, START_DEADLINE).await {
             Ok(listed) => {
                 let version = listed.version;
                 let inputs = vec![
-                    Input::Replicas { started, version, leases: listed.replicas },
-                    Input::Ranges { started, version, leases: listed.ranges },
+                    Input::Replicas {
+                        started,
+                        version,
+                        leases: listed.replicas,
+                    },
+                    Input::Ranges {
+                        started,
+                        version,
+                        leases: listed.ranges,
+                    },
                 ];
                 if actor.send(Feed(inputs)).await.is_err() {
                     return;
                 }
-                if let Err(error) = follow(&leases, &actor, version, period * SILENT_PERIODS).await {
+                if let Err(error) = follow(&leases, &actor, version, period * SILENT_PERIODS).await
+                {
                     tracing::warn!(error = %causes(&error), "the watch of Leases starts anew");
                 }
             }
@@ -336,7 +418,10 @@ async fn follow(
     loop {
         let mut stream = std::pin::pin!(leases.watch(version).await?);
         // The server ends it now and then: on from where it stood.
-        while let Some(step) = timeout(silent, stream.next()).await.map_err(|_| LeaseError::Slow(silent))? {
+        while let Some(step) = timeout(silent, stream.next())
+            .await
+            .map_err(|_| LeaseError::Slow(silent))?
+        {
             let mut inputs = Vec::new();
             let at = match step? {
                 Step::Is(at, found) => {
@@ -348,8 +433,14 @@ async fn follow(
                 }
                 Step::Gone(at, found) => {
                     inputs.extend(found.map(|found| match found {
-                        Found::Replica(lease) => Input::ReplicaGone { name: lease.name, version: at },
-                        Found::Range(lease) => Input::RangeGone { range: lease.range, version: at },
+                        Found::Replica(lease) => Input::ReplicaGone {
+                            name: lease.name,
+                            version: at,
+                        },
+                        Found::Range(lease) => Input::RangeGone {
+                            range: lease.range,
+                            version: at,
+                        },
                     }));
                     at
                 }
@@ -375,7 +466,18 @@ impl Answers for ActorAnswers {
     async fn offered(&self, offer: Offer, state: RangeState, bytes: usize) -> Result<(), String> {
         let (answer, answered) = oneshot::channel();
         let (full, is_full) = oneshot::channel();
-        if self.actor.send(Offered { offer, state, bytes, answer, full }).await.is_err() {
+        if self
+            .actor
+            .send(Offered {
+                offer,
+                state,
+                bytes,
+                answer,
+                full,
+            })
+            .await
+            .is_err()
+        {
             return Err("this replica is on its way out".to_owned());
         }
         match answered.await {
@@ -386,10 +488,13 @@ impl Answers for ActorAnswers {
     }
 
     async fn told(&self, from: Holder, range: RangeId, epoch: Epoch) {
-        let _ = self.actor.send(Feed(vec![Input::Told { from, range, epoch }])).await;
+        let _ = self
+            .actor
+            .send(Feed(vec![Input::Told { from, range, epoch }]))
+            .await;
     }
 
-    async fn holds(&self, ranges: Vec<RangeId>) -> Option<(String, BTreeMap<RangeId, (bool, Epoch)>)> {
+    async fn holds(&self, ranges: Vec<RangeId>) -> Option<(String, Holdings)> {
         let (answer, answered) = oneshot::channel();
         self.actor.send(Asked { ranges, answer }).await.ok()?;
         let answer = answered.await.ok()?;
@@ -398,7 +503,12 @@ impl Answers for ActorAnswers {
     }
 
     fn is_member(&self, name: &str) -> bool {
-        self.shared.view.borrow().members.iter().any(|member| member.name == name)
+        self.shared
+            .view
+            .borrow()
+            .members
+            .iter()
+            .any(|member| member.name == name)
     }
 }
 
@@ -432,7 +542,10 @@ impl Handle {
     /// The name of the range's owner by its Lease.
     pub fn owner_of(&self, range: RangeId) -> Option<String> {
         let view = self.0.shared.view.borrow();
-        let at = view.ranges.binary_search_by_key(&range, |entry| entry.range).ok()?;
+        let at = view
+            .ranges
+            .binary_search_by_key(&range, |entry| entry.range)
+            .ok()?;
         view.ranges.get(at).and_then(|entry| entry.owner.clone())
     }
 
@@ -474,7 +587,9 @@ impl Handle {
         let released = sent.is_ok()
             && timeout(
                 deadline + RELEASE_GRACE,
-                own.wait_for(|own| matches!(own.phase, OwnPhase::Released | OwnPhase::NameTaken(_))),
+                own.wait_for(|own| {
+                    matches!(own.phase, OwnPhase::Released | OwnPhase::NameTaken(_))
+                }),
             )
             .await
             .is_ok_and(|own| own.is_ok());

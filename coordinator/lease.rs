@@ -10,7 +10,7 @@ use k8s_openapi::{
 };
 use kube::{
     Api, Client,
-    api::{ListParams, ObjectMeta, PostParams, WatchEvent, WatchParams},
+    api::{ListParams, ObjectMeta, Patch, PatchParams, PostParams, WatchEvent, WatchParams},
 };
 
 const LABEL_FLEET: &str = "manifold.dev/fleet";
@@ -98,7 +98,9 @@ pub(crate) struct Leases {
 
 impl fmt::Debug for Leases {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("Leases").field("fleet", &self.fleet).finish_non_exhaustive()
+        f.debug_struct("Leases")
+            .field("fleet", &self.fleet)
+            .finish_non_exhaustive()
     }
 }
 
@@ -110,7 +112,12 @@ impl Leases {
         lease_duration: Duration,
         deadline: Duration,
     ) -> Self {
-        Self { api: Api::namespaced(client, namespace), fleet: fleet.to_owned(), lease_duration, deadline }
+        Self {
+            api: Api::namespaced(client, namespace),
+            fleet: fleet.to_owned(),
+            lease_duration,
+            deadline,
+        }
     }
 
     pub(crate) fn deadline(&self) -> Duration {
@@ -121,8 +128,17 @@ impl Leases {
         // Without a resourceVersion the list is consistent: not older than its start.
         let params = ListParams::default().labels(&self.selector(kind));
         let list = self.in_time(deadline, self.api.list(&params)).await?;
-        let version = list.metadata.resource_version.as_deref().and_then(|text| text.parse().ok()).unwrap_or(0);
-        let mut listed = Listed { version, replicas: Vec::new(), ranges: Vec::new() };
+        let version = list
+            .metadata
+            .resource_version
+            .as_deref()
+            .and_then(|text| text.parse().ok())
+            .unwrap_or(0);
+        let mut listed = Listed {
+            version,
+            replicas: Vec::new(),
+            ranges: Vec::new(),
+        };
         for lease in &list.items {
             match self.decode(lease) {
                 Some(Found::Replica(replica)) => listed.replicas.push(replica),
@@ -134,7 +150,9 @@ impl Leases {
     }
 
     pub(crate) async fn replica(&self, name: &str) -> Result<Option<ReplicaLease>, LeaseError> {
-        let lease = self.in_time(self.deadline, self.api.get_opt(&self.replica_name(name))).await?;
+        let lease = self
+            .in_time(self.deadline, self.api.get_opt(&self.replica_name(name)))
+            .await?;
         Ok(match lease.as_ref().and_then(|lease| self.decode(lease)) {
             Some(Found::Replica(replica)) => Some(replica),
             _ => None,
@@ -142,7 +160,9 @@ impl Leases {
     }
 
     pub(crate) async fn range(&self, range: RangeId) -> Result<Option<RangeLease>, LeaseError> {
-        let lease = self.in_time(self.deadline, self.api.get_opt(&self.range_name(range))).await?;
+        let lease = self
+            .in_time(self.deadline, self.api.get_opt(&self.range_name(range)))
+            .await?;
         Ok(match lease.as_ref().and_then(|lease| self.decode(lease)) {
             Some(Found::Range(range)) => Some(range),
             _ => None,
@@ -165,7 +185,11 @@ impl Leases {
     }
 
     /// Writes a range Lease that still has this version; `None` creates it.
-    pub(crate) async fn write_range(&self, version: Option<Version>, lease: &RangeLease) -> Written<RangeLease> {
+    pub(crate) async fn write_range(
+        &self,
+        version: Option<Version>,
+        lease: &RangeLease,
+    ) -> Written<RangeLease> {
         let object = self.encode_range(version, lease);
         let written = self.swap(version.is_none(), object).await;
         map(written, |lease| match self.decode(lease) {
@@ -178,8 +202,12 @@ impl Leases {
         &self,
         version: Version,
     ) -> Result<impl Stream<Item = Result<Step, LeaseError>> + use<>, LeaseError> {
-        let params = WatchParams::default().labels(&self.selector(Kind::Both)).timeout(WATCH_SECONDS);
-        let stream = self.in_time(self.deadline, self.api.watch(&params, &version.to_string())).await?;
+        let params = WatchParams::default()
+            .labels(&self.selector(Kind::Both))
+            .timeout(WATCH_SECONDS);
+        let stream = self
+            .in_time(self.deadline, self.api.watch(&params, &version.to_string()))
+            .await?;
         let leases = self.clone();
         Ok(stream.map(move |event| {
             Ok(match event? {
@@ -187,7 +215,9 @@ impl Leases {
                     Step::Is(version_of(&lease), leases.decode(&lease))
                 }
                 WatchEvent::Deleted(lease) => Step::Gone(version_of(&lease), leases.decode(&lease)),
-                WatchEvent::Bookmark(mark) => Step::Bookmark(mark.metadata.resource_version.parse().unwrap_or(0)),
+                WatchEvent::Bookmark(mark) => {
+                    Step::Bookmark(mark.metadata.resource_version.parse().unwrap_or(0))
+                }
                 WatchEvent::Error(status) if status.code == 410 => return Err(LeaseError::Behind),
                 WatchEvent::Error(status) => return Err(LeaseError::Api(status)),
             })
@@ -196,15 +226,31 @@ impl Leases {
 
     async fn swap(&self, create: bool, object: Lease) -> Written<Lease> {
         let name = object.metadata.name.clone().unwrap_or_default();
-        let params = PostParams { field_manager: Some(FIELD_MANAGER.to_owned()), ..PostParams::default() };
         let result = if create {
-            self.in_time(self.deadline, self.api.create(&params, &object)).await
+            let params = PostParams {
+                field_manager: Some(FIELD_MANAGER.to_owned()),
+                ..PostParams::default()
+            };
+            self.in_time(self.deadline, self.api.create(&params, &object))
+                .await
         } else {
-            self.in_time(self.deadline, self.api.replace(&name, &params, &object)).await
+            // No PUT: to a Lease that is gone it would create it anew, whatever resourceVersion it carries, and a
+            // compare-and-swap must not raise the dead. A patch with a resourceVersion is refused in both cases.
+            let params = PatchParams {
+                field_manager: Some(FIELD_MANAGER.to_owned()),
+                ..PatchParams::default()
+            };
+            self.in_time(
+                self.deadline,
+                self.api.patch(&name, &params, &Patch::Merge(&object)),
+            )
+            .await
         };
         match result {
             Ok(lease) => Written::Done(lease),
-            Err(LeaseError::Api(status)) if status.code == 404 && !create => Written::Conflict(None),
+            Err(LeaseError::Api(status)) if status.code == 404 && !create => {
+                Written::Conflict(None)
+            }
             Err(LeaseError::Api(status)) if status.code == 409 => {
                 match self.in_time(self.deadline, self.api.get_opt(&name)).await {
                     Ok(lease) => Written::Conflict(lease),
@@ -253,7 +299,11 @@ impl Leases {
         let labels = [(LABEL_FLEET, self.fleet.as_str()), (LABEL_KIND, kind)];
         ObjectMeta {
             name: Some(name),
-            labels: Some(labels.map(|(key, value)| (key.to_owned(), value.to_owned())).into()),
+            labels: Some(
+                labels
+                    .map(|(key, value)| (key.to_owned(), value.to_owned()))
+                    .into(),
+            ),
             resource_version: version.map(|version| version.to_string()),
             ..ObjectMeta::default()
         }
@@ -274,33 +324,54 @@ impl Leases {
             (DRAINING.to_owned(), status.draining.to_string()),
             (RANGES.to_owned(), status.ranges.to_string()),
         ]);
-        if let Some(incarnation) = &lease.incarnation {
-            annotations.insert(INCARNATION.to_owned(), incarnation.clone());
-        }
+        // A merge patch keeps what it does not name, so nothing is left out that may have been there.
+        annotations.insert(
+            INCARNATION.to_owned(),
+            lease.incarnation.clone().unwrap_or_default(),
+        );
         if !lease.ended.is_empty() {
             annotations.insert(ENDED.to_owned(), lease.ended.join(","));
         }
         metadata.annotations = Some(annotations);
         let spec = LeaseSpec {
-            holder_identity: Some(lease.holder().map(|holder| holder.to_string()).unwrap_or_default()),
-            lease_duration_seconds: Some(i32::try_from(self.lease_duration.as_secs().max(1)).unwrap_or(i32::MAX)),
+            holder_identity: Some(
+                lease
+                    .holder()
+                    .map(|holder| holder.to_string())
+                    .unwrap_or_default(),
+            ),
+            lease_duration_seconds: Some(
+                i32::try_from(self.lease_duration.as_secs().max(1)).unwrap_or(i32::MAX),
+            ),
             // Never identical to the write before, so that each one gives a new version. Nobody decides by it.
             renew_time: Some(MicroTime(jiff::Timestamp::now())),
             acquire_time: acquired,
             ..LeaseSpec::default()
         };
-        Lease { metadata, spec: Some(spec) }
+        Lease {
+            metadata,
+            spec: Some(spec),
+        }
     }
 
     pub(crate) fn encode_range(&self, version: Option<Version>, lease: &RangeLease) -> Lease {
         let metadata = self.metadata(self.range_name(lease.range), "range", version);
         let spec = LeaseSpec {
-            holder_identity: lease.holder.as_ref().map(ToString::to_string),
+            holder_identity: Some(
+                lease
+                    .holder
+                    .as_ref()
+                    .map(ToString::to_string)
+                    .unwrap_or_default(),
+            ),
             lease_transitions: Some(i32::try_from(lease.epoch).unwrap_or(i32::MAX)),
             acquire_time: Some(MicroTime(jiff::Timestamp::now())),
             ..LeaseSpec::default()
         };
-        Lease { metadata, spec: Some(spec) }
+        Lease {
+            metadata,
+            spec: Some(spec),
+        }
     }
 
     /// What a Lease object says; `None` for one that is not of this fleet or has no such name.
@@ -308,7 +379,9 @@ impl Leases {
         let name = lease.metadata.name.as_deref()?;
         let rest = name.strip_prefix(&self.fleet)?;
         let spec = lease.spec.as_ref();
-        let identity = spec.and_then(|spec| spec.holder_identity.as_deref()).filter(|identity| !identity.is_empty());
+        let identity = spec
+            .and_then(|spec| spec.holder_identity.as_deref())
+            .filter(|identity| !identity.is_empty());
         let version = version_of(lease);
         if let Some(range) = rest.strip_prefix("-range-") {
             let epoch = spec.and_then(|spec| spec.lease_transitions).unwrap_or(0);
@@ -322,7 +395,12 @@ impl Leases {
         }
         let name = rest.strip_prefix("-replica-")?;
         let annotation = |key: &str| {
-            lease.metadata.annotations.as_ref().and_then(|annotations| annotations.get(key)).map_or("", String::as_str)
+            lease
+                .metadata
+                .annotations
+                .as_ref()
+                .and_then(|annotations| annotations.get(key))
+                .map_or("", String::as_str)
         };
         Some(Found::Replica(ReplicaLease {
             name: name.to_owned(),
@@ -339,14 +417,23 @@ impl Leases {
                 draining: annotation(DRAINING) == "true",
                 ranges: annotation(RANGES).parse().unwrap_or(0),
             },
-            ended: annotation(ENDED).split(',').filter(|ended| !ended.is_empty()).map(str::to_owned).collect(),
+            ended: annotation(ENDED)
+                .split(',')
+                .filter(|ended| !ended.is_empty())
+                .map(str::to_owned)
+                .collect(),
         }))
     }
 }
 
 /// A Lease without a readable version counts as older than any.
 fn version_of(lease: &Lease) -> Version {
-    lease.metadata.resource_version.as_deref().and_then(|text| text.parse().ok()).unwrap_or(0)
+    lease
+        .metadata
+        .resource_version
+        .as_deref()
+        .and_then(|text| text.parse().ok())
+        .unwrap_or(0)
 }
 
 fn map<L>(written: Written<Lease>, decode: impl Fn(&Lease) -> Option<L>) -> Written<L> {

@@ -17,7 +17,9 @@ mod tls;
 use std::sync::Arc;
 
 pub use config::{Config, ConfigError, TraceParent};
-pub use coordinator_core::{Fatal, Happening, Holder, Member, Move, RangeOwner, View, ViewFence, range_of};
+pub use coordinator_core::{
+    Fatal, Happening, Holder, Member, Move, RangeOwner, View, ViewFence, range_of,
+};
 pub use fence::{Fence, Fenced};
 pub use handle::{Drained, FatalError, Handle, StartError, start};
 pub use host::{Epoch, Frozen, Gained, RangeHost, RangeId};

@@ -14,8 +14,9 @@ use std::{
 use coordinator_core::{Epoch, Holder, NotSent, Offer, RangeId};
 use hyper_util::rt::TokioIo;
 use peer_proto::{
-    ControllerState, HandoffAck, HandoffChunk, HandoffHeader, HoldsRequest, HoldsResponse, RangeEpoch, RangeState,
-    ReleasedRequest, ReleasedResponse, peer_client::PeerClient, peer_server::Peer,
+    ControllerState, HandoffAck, HandoffChunk, HandoffHeader, HoldsRequest, HoldsResponse,
+    RangeEpoch, RangeState, ReleasedRequest, ReleasedResponse, peer_client::PeerClient,
+    peer_server::Peer,
 };
 use prost::Message as _;
 use rustls::pki_types::ServerName;
@@ -58,6 +59,9 @@ const HANDSHAKES_MAX: usize = 32;
 /// Connections that wait for the server to see them.
 const ACCEPTED_MAX: usize = 32;
 
+/// By range: whether it is held there, and the highest epoch known there.
+pub(crate) type Holdings = BTreeMap<RangeId, (bool, Epoch)>;
+
 /// What the server asks of the coordinator.
 pub(crate) trait Answers: Send + Sync + 'static {
     fn offered(
@@ -70,7 +74,7 @@ pub(crate) trait Answers: Send + Sync + 'static {
     fn holds(
         &self,
         ranges: Vec<RangeId>,
-    ) -> impl Future<Output = Option<(String, BTreeMap<RangeId, (bool, Epoch)>)>> + Send;
+    ) -> impl Future<Output = Option<(String, Holdings)>> + Send;
     fn is_member(&self, name: &str) -> bool;
 }
 
@@ -94,12 +98,22 @@ impl Peers {
         tls: Option<Arc<Tls>>,
         traceparent: Option<TraceParent>,
     ) -> Self {
-        Self { fleet, own, build, tls, traceparent, channels: Mutex::default() }
+        Self {
+            fleet,
+            own,
+            build,
+            tls,
+            traceparent,
+            channels: Mutex::default(),
+        }
     }
 
     /// Forgets channels to peers that are gone.
     pub(crate) fn keep(&self, is_member: impl Fn(&str) -> bool) {
-        self.channels.lock().unwrap_or_else(PoisonError::into_inner).retain(|(name, _), _| is_member(name));
+        self.channels
+            .lock()
+            .unwrap_or_else(PoisonError::into_inner)
+            .retain(|(name, _), _| is_member(name));
     }
 
     pub(crate) async fn handoff(
@@ -120,12 +134,20 @@ impl Peers {
             version: self.build.clone(),
             attempt,
         };
-        let bytes: usize = state.controllers.iter().map(prost::Message::encoded_len).sum();
+        let bytes: usize = state
+            .controllers
+            .iter()
+            .map(prost::Message::encoded_len)
+            .sum();
         if bytes > STATE_BYTES_MAX {
-            return Err(NotSent::Refused(format!("its state of {bytes} bytes is over the limit of {STATE_BYTES_MAX}")));
+            return Err(NotSent::Refused(format!(
+                "its state of {bytes} bytes is over the limit of {STATE_BYTES_MAX}"
+            )));
         }
         let chunks = chunks(header, state);
-        let mut client = self.client(&to.name, address).map_err(NotSent::Unreachable)?;
+        let mut client = self
+            .client(&to.name, address)
+            .map_err(NotSent::Unreachable)?;
         let request = self.request(tokio_stream::iter(chunks));
         match timeout(HANDOFF_DEADLINE, client.handoff(request)).await {
             Ok(Ok(answer)) => match answer.into_inner() {
@@ -133,7 +155,9 @@ impl Peers {
                 HandoffAck { reason, .. } => Err(NotSent::Refused(reason)),
             },
             Ok(Err(status)) => Err(NotSent::Unreachable(said(&status))),
-            Err(_) => Err(NotSent::Unreachable(format!("no acknowledgement within {HANDOFF_DEADLINE:?}"))),
+            Err(_) => Err(NotSent::Unreachable(format!(
+                "no acknowledgement within {HANDOFF_DEADLINE:?}"
+            ))),
         }
     }
 
@@ -164,9 +188,11 @@ impl Peers {
         to: &Holder,
         address: &str,
         ranges: &[RangeId],
-    ) -> Result<BTreeMap<RangeId, (bool, Epoch)>, String> {
+    ) -> Result<Holdings, String> {
         let mut client = self.client(&to.name, address)?;
-        let request = self.request(HoldsRequest { ranges: ranges.iter().copied().map(u32::from).collect() });
+        let request = self.request(HoldsRequest {
+            ranges: ranges.iter().copied().map(u32::from).collect(),
+        });
         let answer = match timeout(CALL_DEADLINE, client.holds(request)).await {
             Ok(Ok(answer)) => answer.into_inner(),
             Ok(Err(status)) => return Err(said(&status)),
@@ -175,19 +201,29 @@ impl Peers {
         if answer.incarnation != to.incarnation {
             return Err(format!("answered as incarnation {}", answer.incarnation));
         }
-        let epochs: BTreeMap<u32, Epoch> = answer.highest.iter().map(|entry| (entry.range, entry.epoch)).collect();
+        let epochs: BTreeMap<u32, Epoch> = answer
+            .highest
+            .iter()
+            .map(|entry| (entry.range, entry.epoch))
+            .collect();
         Ok(ranges
             .iter()
             .filter_map(|range| {
                 let number = u32::from(*range);
-                Some((*range, (answer.held.contains(&number), *epochs.get(&number)?)))
+                Some((
+                    *range,
+                    (answer.held.contains(&number), *epochs.get(&number)?),
+                ))
             })
             .collect())
     }
 
     fn request<T>(&self, message: T) -> Request<T> {
         let mut request = Request::new(message);
-        let parent = self.traceparent.as_ref().and_then(|traceparent| traceparent());
+        let parent = self
+            .traceparent
+            .as_ref()
+            .and_then(|traceparent| traceparent());
         if let Some(parent) = parent.and_then(|parent| MetadataValue::try_from(parent).ok()) {
             request.metadata_mut().insert("traceparent", parent);
         }
@@ -216,32 +252,35 @@ impl Peers {
         let server_name = ServerName::try_from(name.to_owned())
             .map_err(|_| format!("replica name {name:?} cannot stand in a certificate"))?;
         let (tls, address) = (self.tls.clone(), address.to_owned());
-        Ok(endpoint.connect_with_connector_lazy(tower::service_fn(move |_: http::Uri| {
-            let (tls, server_name, address) = (tls.clone(), server_name.clone(), address.clone());
-            async move {
-                let connect = async {
-                    let tcp = TcpStream::connect(&address).await?;
-                    tcp.set_nodelay(true)?;
-                    Ok::<_, io::Error>(match tls {
-                        // The certificate must name the replica that the Lease names, wherever it lives.
-                        Some(tls) => {
-                            let connector = tokio_rustls::TlsConnector::from(tls.client());
-                            Wire::Tls(Box::new(tokio_rustls::TlsStream::from(
-                                connector.connect(server_name, tcp).await?,
-                            )))
-                        }
-                        None => Wire::Plain(tcp),
-                    })
-                };
-                match timeout(CONNECT_DEADLINE, connect).await {
-                    Ok(wire) => wire.map(TokioIo::new),
-                    Err(_) => Err(io::Error::new(
-                        io::ErrorKind::TimedOut,
-                        format!("no connection within {CONNECT_DEADLINE:?}"),
-                    )),
+        Ok(
+            endpoint.connect_with_connector_lazy(tower::service_fn(move |_: http::Uri| {
+                let (tls, server_name, address) =
+                    (tls.clone(), server_name.clone(), address.clone());
+                async move {
+                    let connect = async {
+                        let tcp = TcpStream::connect(&address).await?;
+                        tcp.set_nodelay(true)?;
+                        Ok::<_, io::Error>(match tls {
+                            // The certificate must name the replica that the Lease names, wherever it lives.
+                            Some(tls) => {
+                                let connector = tokio_rustls::TlsConnector::from(tls.client());
+                                Wire::Tls(Box::new(tokio_rustls::TlsStream::from(
+                                    connector.connect(server_name, tcp).await?,
+                                )))
+                            }
+                            None => Wire::Plain(tcp),
+                        })
+                    };
+                    match timeout(CONNECT_DEADLINE, connect).await {
+                        Ok(wire) => wire.map(TokioIo::new),
+                        Err(_) => Err(io::Error::new(
+                            io::ErrorKind::TimedOut,
+                            format!("no connection within {CONNECT_DEADLINE:?}"),
+                        )),
+                    }
                 }
-            }
-        })))
+            })),
+        )
     }
 }
 
@@ -258,16 +297,25 @@ fn said(status: &Status) -> String {
 
 /// Cuts a state into messages: the header first, `end` on the last.
 fn chunks(header: HandoffHeader, state: RangeState) -> Vec<HandoffChunk> {
-    let mut chunks = vec![HandoffChunk { header: Some(header), ..HandoffChunk::default() }];
+    let mut chunks = vec![HandoffChunk {
+        header: Some(header),
+        ..HandoffChunk::default()
+    }];
     let mut room = CHUNK_BYTES;
     for ControllerState { controller, keys } in state.controllers {
-        let mut part = ControllerState { controller: controller.clone(), keys: Vec::new() };
+        let mut part = ControllerState {
+            controller: controller.clone(),
+            keys: Vec::new(),
+        };
         for key in keys {
             let bytes = key.encoded_len();
             if bytes > room && room < CHUNK_BYTES {
                 let full = std::mem::replace(
                     &mut part,
-                    ControllerState { controller: controller.clone(), keys: Vec::new() },
+                    ControllerState {
+                        controller: controller.clone(),
+                        keys: Vec::new(),
+                    },
                 );
                 if let Some(last) = chunks.last_mut().filter(|_| !full.keys.is_empty()) {
                     last.controllers.push(full);
@@ -300,7 +348,12 @@ pub(crate) struct PeerService<A> {
 
 impl<A: Answers> PeerService<A> {
     pub(crate) fn new(fleet: String, ranges: u16, secure: bool, answers: Arc<A>) -> Self {
-        Self { fleet, ranges, secure, answers }
+        Self {
+            fleet,
+            ranges,
+            secure,
+            answers,
+        }
     }
 
     /// The names in the caller's certificate, one of which is a live member's.
@@ -308,11 +361,19 @@ impl<A: Answers> PeerService<A> {
         if !self.secure {
             return Ok(Vec::new());
         }
-        let names =
-            request.extensions().get::<PeerNames>().map(|PeerNames(names)| names.to_vec()).unwrap_or_default();
+        let names = request
+            .extensions()
+            .get::<PeerNames>()
+            .map(|PeerNames(names)| names.to_vec())
+            .unwrap_or_default();
         if !names.iter().any(|name| self.answers.is_member(name)) {
-            tracing::warn!(?names, "refused a peer whose certificate names no live member of the fleet");
-            return Err(Status::permission_denied(format!("no live member of the fleet is named by {names:?}")));
+            tracing::warn!(
+                ?names,
+                "refused a peer whose certificate names no live member of the fleet"
+            );
+            return Err(Status::permission_denied(format!(
+                "no live member of the fleet is named by {names:?}"
+            )));
         }
         Ok(names)
     }
@@ -320,7 +381,9 @@ impl<A: Answers> PeerService<A> {
     fn speaks_for(&self, names: &[String], from: &str) -> Result<(), Status> {
         if self.secure && !names.iter().any(|name| name == from) {
             tracing::warn!(?names, from, "refused a peer that speaks in another's name");
-            return Err(Status::permission_denied(format!("the certificate names {names:?}, not {from:?}")));
+            return Err(Status::permission_denied(format!(
+                "the certificate names {names:?}, not {from:?}"
+            )));
         }
         Ok(())
     }
@@ -329,13 +392,18 @@ impl<A: Answers> PeerService<A> {
         u16::try_from(range)
             .ok()
             .filter(|range| *range < self.ranges)
-            .ok_or_else(|| Status::invalid_argument(format!("range {range} is not below {}", self.ranges)))
+            .ok_or_else(|| {
+                Status::invalid_argument(format!("range {range} is not below {}", self.ranges))
+            })
     }
 }
 
 #[tonic::async_trait]
 impl<A: Answers> Peer for PeerService<A> {
-    async fn handoff(&self, request: Request<Streaming<HandoffChunk>>) -> Result<Response<HandoffAck>, Status> {
+    async fn handoff(
+        &self,
+        request: Request<Streaming<HandoffChunk>>,
+    ) -> Result<Response<HandoffAck>, Status> {
         let names = self.caller(&request)?;
         let mut stream = request.into_inner();
         let mut header = None;
@@ -350,21 +418,34 @@ impl<A: Answers> Peer for PeerService<A> {
                 (None, Some(given)) => {
                     self.speaks_for(&names, &given.from)?;
                     if given.fleet != self.fleet {
-                        return Err(Status::invalid_argument(format!("this fleet is {:?}", self.fleet)));
+                        return Err(Status::invalid_argument(format!(
+                            "this fleet is {:?}",
+                            self.fleet
+                        )));
                     }
                     self.range(given.range)?;
                     header = chunk.header.clone();
                 }
                 (Some(_), None) => {}
-                _ => return Err(Status::invalid_argument("the header belongs into the first chunk, and there alone")),
+                _ => {
+                    return Err(Status::invalid_argument(
+                        "the header belongs into the first chunk, and there alone",
+                    ));
+                }
             }
             bytes += chunk.encoded_len();
             if bytes > STATE_BYTES_MAX {
-                return Err(Status::resource_exhausted(format!("a range's state is over {STATE_BYTES_MAX} bytes")));
+                return Err(Status::resource_exhausted(format!(
+                    "a range's state is over {STATE_BYTES_MAX} bytes"
+                )));
             }
             ended = chunk.end;
             for part in chunk.controllers {
-                match state.controllers.iter_mut().find(|known| known.controller == part.controller) {
+                match state
+                    .controllers
+                    .iter_mut()
+                    .find(|known| known.controller == part.controller)
+                {
                     Some(known) => known.keys.extend(part.keys),
                     None => state.controllers.push(part),
                 }
@@ -382,37 +463,67 @@ impl<A: Answers> Peer for PeerService<A> {
             attempt: header.attempt,
             build: header.version,
         };
-        Ok(Response::new(match self.answers.offered(offer, state, bytes).await {
-            Ok(()) => HandoffAck { accepted: true, reason: String::new() },
-            Err(reason) => HandoffAck { accepted: false, reason },
-        }))
+        Ok(Response::new(
+            match self.answers.offered(offer, state, bytes).await {
+                Ok(()) => HandoffAck {
+                    accepted: true,
+                    reason: String::new(),
+                },
+                Err(reason) => HandoffAck {
+                    accepted: false,
+                    reason,
+                },
+            },
+        ))
     }
 
-    async fn released(&self, request: Request<ReleasedRequest>) -> Result<Response<ReleasedResponse>, Status> {
+    async fn released(
+        &self,
+        request: Request<ReleasedRequest>,
+    ) -> Result<Response<ReleasedResponse>, Status> {
         let names = self.caller(&request)?;
         let told = request.into_inner();
         self.speaks_for(&names, &told.from)?;
         let range = self.range(told.range)?;
-        self.answers.told(Holder::new(told.from, told.from_incarnation), range, told.epoch).await;
+        self.answers
+            .told(
+                Holder::new(told.from, told.from_incarnation),
+                range,
+                told.epoch,
+            )
+            .await;
         Ok(Response::new(ReleasedResponse {}))
     }
 
-    async fn holds(&self, request: Request<HoldsRequest>) -> Result<Response<HoldsResponse>, Status> {
+    async fn holds(
+        &self,
+        request: Request<HoldsRequest>,
+    ) -> Result<Response<HoldsResponse>, Status> {
         self.caller(&request)?;
         let asked = request.into_inner().ranges;
         if asked.len() > usize::from(self.ranges) {
             return Err(Status::invalid_argument("more ranges than there are"));
         }
-        let ranges = asked.into_iter().map(|range| self.range(range)).collect::<Result<Vec<_>, _>>()?;
+        let ranges = asked
+            .into_iter()
+            .map(|range| self.range(range))
+            .collect::<Result<Vec<_>, _>>()?;
         let Some((incarnation, answer)) = self.answers.holds(ranges).await else {
             return Err(Status::unavailable("this replica is on its way out"));
         };
         Ok(Response::new(HoldsResponse {
             incarnation,
-            held: answer.iter().filter(|(_, (held, _))| *held).map(|(range, _)| u32::from(*range)).collect(),
+            held: answer
+                .iter()
+                .filter(|(_, (held, _))| *held)
+                .map(|(range, _)| u32::from(*range))
+                .collect(),
             highest: answer
                 .into_iter()
-                .map(|(range, (_, epoch))| RangeEpoch { range: u32::from(range), epoch })
+                .map(|(range, (_, epoch))| RangeEpoch {
+                    range: u32::from(range),
+                    epoch,
+                })
                 .collect(),
         }))
     }
@@ -427,7 +538,8 @@ pub(crate) async fn serve<A: Answers>(
 ) -> Result<(), tonic::transport::Error> {
     let (accepted, incoming) = mpsc::channel::<Result<Wire, io::Error>>(ACCEPTED_MAX);
     let accepting = tokio::spawn(accept(listener, tls, accepted));
-    let service = peer_proto::peer_server::PeerServer::new(service).max_decoding_message_size(MESSAGE_BYTES_MAX);
+    let service = peer_proto::peer_server::PeerServer::new(service)
+        .max_decoding_message_size(MESSAGE_BYTES_MAX);
     let mut stop = stop;
     let served = tonic::transport::Server::builder()
         .max_concurrent_streams(STREAMS_MAX)
@@ -436,20 +548,31 @@ pub(crate) async fn serve<A: Answers>(
         .http2_keepalive_interval(Some(Duration::from_secs(5)))
         .http2_keepalive_timeout(Some(Duration::from_secs(5)))
         .add_service(service)
-        .serve_with_incoming_shutdown(tokio_stream::wrappers::ReceiverStream::new(incoming), async move {
-            let _ = stop.wait_for(|stop| *stop).await;
-        })
+        .serve_with_incoming_shutdown(
+            tokio_stream::wrappers::ReceiverStream::new(incoming),
+            async move {
+                let _ = stop.wait_for(|stop| *stop).await;
+            },
+        )
         .await;
     accepting.abort();
     served
 }
 
-async fn accept(listener: TcpListener, tls: Option<Arc<Tls>>, accepted: mpsc::Sender<Result<Wire, io::Error>>) {
+async fn accept(
+    listener: TcpListener,
+    tls: Option<Arc<Tls>>,
+    accepted: mpsc::Sender<Result<Wire, io::Error>>,
+) {
     let connections = Arc::new(Semaphore::new(CONNECTIONS_MAX));
     let handshakes = Arc::new(Semaphore::new(HANDSHAKES_MAX));
     loop {
-        let Ok(connection) = Arc::clone(&connections).acquire_owned().await else { return };
-        let Ok(handshake) = Arc::clone(&handshakes).acquire_owned().await else { return };
+        let Ok(connection) = Arc::clone(&connections).acquire_owned().await else {
+            return;
+        };
+        let Ok(handshake) = Arc::clone(&handshakes).acquire_owned().await else {
+            return;
+        };
         let (tcp, from) = match listener.accept().await {
             Ok(accepted) => accepted,
             Err(error) => {
@@ -467,7 +590,9 @@ async fn accept(listener: TcpListener, tls: Option<Arc<Tls>>, accepted: mpsc::Se
                 Some(tls) => {
                     let acceptor = tokio_rustls::TlsAcceptor::from(tls.server());
                     match timeout(CONNECT_DEADLINE * 4, acceptor.accept(tcp)).await {
-                        Ok(Ok(stream)) => Wire::Tls(Box::new(tokio_rustls::TlsStream::from(stream))),
+                        Ok(Ok(stream)) => {
+                            Wire::Tls(Box::new(tokio_rustls::TlsStream::from(stream)))
+                        }
                         Ok(Err(error)) => return refused(from, &error.to_string()),
                         Err(_) => return refused(from, "no handshake in time"),
                     }
@@ -507,7 +632,10 @@ mod wire {
         Plain(TcpStream),
         Tls(Box<tokio_rustls::TlsStream<TcpStream>>),
         /// One of a bounded number.
-        Counted(Box<Wire>, #[allow(dead_code, reason = "held until the connection ends")] OwnedSemaphorePermit),
+        Counted(
+            Box<Wire>,
+            #[allow(dead_code, reason = "held until the connection ends")] OwnedSemaphorePermit,
+        ),
     }
 
     /// The DNS names in the caller's certificate; none without TLS.
@@ -528,7 +656,13 @@ mod wire {
                 Self::Plain(_) => PeerNames(Arc::new([])),
                 Self::Tls(stream) => {
                     let chain = stream.get_ref().1.peer_certificates();
-                    PeerNames(chain.and_then(|chain| chain.first()).map(dns_names).unwrap_or_default().into())
+                    PeerNames(
+                        chain
+                            .and_then(|chain| chain.first())
+                            .map(dns_names)
+                            .unwrap_or_default()
+                            .into(),
+                    )
                 }
                 Self::Counted(wire, _) => wire.connect_info(),
             }
@@ -536,7 +670,11 @@ mod wire {
     }
 
     impl AsyncRead for Wire {
-        fn poll_read(self: Pin<&mut Self>, cx: &mut Context<'_>, buf: &mut ReadBuf<'_>) -> Poll<io::Result<()>> {
+        fn poll_read(
+            self: Pin<&mut Self>,
+            cx: &mut Context<'_>,
+            buf: &mut ReadBuf<'_>,
+        ) -> Poll<io::Result<()>> {
             match self.get_mut() {
                 Self::Plain(stream) => Pin::new(stream).poll_read(cx, buf),
                 Self::Tls(stream) => Pin::new(stream).poll_read(cx, buf),
@@ -546,7 +684,11 @@ mod wire {
     }
 
     impl AsyncWrite for Wire {
-        fn poll_write(self: Pin<&mut Self>, cx: &mut Context<'_>, buf: &[u8]) -> Poll<io::Result<usize>> {
+        fn poll_write(
+            self: Pin<&mut Self>,
+            cx: &mut Context<'_>,
+            buf: &[u8],
+        ) -> Poll<io::Result<usize>> {
             match self.get_mut() {
                 Self::Plain(stream) => Pin::new(stream).poll_write(cx, buf),
                 Self::Tls(stream) => Pin::new(stream).poll_write(cx, buf),

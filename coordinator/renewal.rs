@@ -32,24 +32,39 @@ pub(crate) fn spawn(
     fence: Arc<Fence>,
     clients: ClientFactory,
 ) -> io::Result<RenewalThread> {
-    let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
-    let (wanted, mut wants) = watch::channel(Wanted { status, ..Wanted::default() });
+    let runtime = tokio::runtime::Builder::new_current_thread()
+        .enable_all()
+        .build()?;
+    let (wanted, mut wants) = watch::channel(Wanted {
+        status,
+        ..Wanted::default()
+    });
     let (publish, own) = watch::channel(renewal.own());
     let config = config.clone();
-    thread::Builder::new().name("manifold-renewal".to_owned()).spawn(move || {
-        let closes = CloseAtEnd(Arc::clone(&fence));
-        runtime.block_on(async {
-            let leases = Leases::new(
-                clients(),
-                &config.fleet_namespace,
-                &config.fleet_name,
-                config.lease_duration,
-                config.lease_retry_period,
-            );
-            run(&config.replica_name, &mut renewal, &fence, &leases, &mut wants, &publish).await;
-        });
-        drop(closes);
-    })?;
+    thread::Builder::new()
+        .name("manifold-renewal".to_owned())
+        .spawn(move || {
+            let closes = CloseAtEnd(Arc::clone(&fence));
+            runtime.block_on(async {
+                let leases = Leases::new(
+                    clients(),
+                    &config.fleet_namespace,
+                    &config.fleet_name,
+                    config.lease_duration,
+                    config.lease_retry_period,
+                );
+                run(
+                    &config.replica_name,
+                    &mut renewal,
+                    &fence,
+                    &leases,
+                    &mut wants,
+                    &publish,
+                )
+                .await;
+            });
+            drop(closes);
+        })?;
     Ok(RenewalThread { wanted, own })
 }
 
@@ -76,7 +91,12 @@ async fn run(
         let wake = renewal.wake_at();
         let sleep = async {
             match wake {
-                Some(at) => tokio::time::sleep(at.saturating_sub(fence.now()).max(Duration::from_millis(1))).await,
+                Some(at) => {
+                    tokio::time::sleep(
+                        at.saturating_sub(fence.now()).max(Duration::from_millis(1)),
+                    )
+                    .await;
+                }
                 None => std::future::pending().await,
             }
         };
@@ -101,10 +121,18 @@ async fn run(
         for input in inputs {
             for effect in renewal.step(fence.now(), input) {
                 let acquired = match &effect {
-                    RenewalEffect::Write { lease, .. } => acquired_at(&mut acquired, lease.incarnation.as_deref()),
+                    RenewalEffect::Write { lease, .. } => {
+                        acquired_at(&mut acquired, lease.incarnation.as_deref())
+                    }
                     RenewalEffect::Read => None,
                 };
-                request = Some(Box::pin(perform(name.to_owned(), leases.clone(), fence.now(), effect, acquired)));
+                request = Some(Box::pin(perform(
+                    name.to_owned(),
+                    leases.clone(),
+                    fence.now(),
+                    effect,
+                    acquired,
+                )));
             }
         }
         let own = renewal.own();
@@ -131,9 +159,15 @@ fn inputs_of(wanted: Wanted) -> Vec<RenewalInput> {
 }
 
 /// When this incarnation first wrote its name; for people to read.
-fn acquired_at(acquired: &mut Option<(String, MicroTime)>, incarnation: Option<&str>) -> Option<MicroTime> {
+fn acquired_at(
+    acquired: &mut Option<(String, MicroTime)>,
+    incarnation: Option<&str>,
+) -> Option<MicroTime> {
     let incarnation = incarnation?;
-    if acquired.as_ref().is_none_or(|(before, _)| before != incarnation) {
+    if acquired
+        .as_ref()
+        .is_none_or(|(before, _)| before != incarnation)
+    {
         *acquired = Some((incarnation.to_owned(), MicroTime(jiff::Timestamp::now())));
     }
     acquired.as_ref().map(|(_, at)| at.clone())
@@ -150,8 +184,9 @@ async fn perform(
         RenewalEffect::Read => RenewalInput::Read(leases.replica(&name).await.map_err(|error| {
             tracing::warn!(%error, "reading the own replica Lease failed");
         })),
-        RenewalEffect::Write { version, lease } => {
-            RenewalInput::Written { started, result: leases.write_replica(version, &lease, acquired).await }
-        }
+        RenewalEffect::Write { version, lease } => RenewalInput::Written {
+            started,
+            result: leases.write_replica(version, &lease, acquired).await,
+        },
     }
 }

@@ -79,43 +79,81 @@ impl Tls {
             ("peer-ca-file", ca.to_owned()),
         ];
         let loaded = build(&files, read(&files)?)?;
-        Ok(Self { files, loaded: RwLock::new(loaded) })
+        Ok(Self {
+            files,
+            loaded: RwLock::new(loaded),
+        })
     }
 
     pub(crate) fn server(&self) -> Arc<ServerConfig> {
-        Arc::clone(&self.loaded.read().unwrap_or_else(std::sync::PoisonError::into_inner).server)
+        Arc::clone(
+            &self
+                .loaded
+                .read()
+                .unwrap_or_else(std::sync::PoisonError::into_inner)
+                .server,
+        )
     }
 
     pub(crate) fn client(&self) -> Arc<ClientConfig> {
-        Arc::clone(&self.loaded.read().unwrap_or_else(std::sync::PoisonError::into_inner).client)
+        Arc::clone(
+            &self
+                .loaded
+                .read()
+                .unwrap_or_else(std::sync::PoisonError::into_inner)
+                .client,
+        )
     }
 
     /// Reads the files again; `true` if they had changed. What does not load leaves the old ones in force.
     pub(crate) fn reload(&self) -> Result<bool, TlsError> {
         let pem = read(&self.files)?;
-        if self.loaded.read().unwrap_or_else(std::sync::PoisonError::into_inner).pem == pem {
+        if self
+            .loaded
+            .read()
+            .unwrap_or_else(std::sync::PoisonError::into_inner)
+            .pem
+            == pem
+        {
             return Ok(false);
         }
         let loaded = build(&self.files, pem)?;
-        *self.loaded.write().unwrap_or_else(std::sync::PoisonError::into_inner) = loaded;
+        *self
+            .loaded
+            .write()
+            .unwrap_or_else(std::sync::PoisonError::into_inner) = loaded;
         Ok(true)
     }
 }
 
 fn read(files: &[(&'static str, PathBuf); 3]) -> Result<Pem, TlsError> {
     let one = |(flag, path): &(&'static str, PathBuf)| {
-        let failed = |source| TlsError::Read { flag, path: path.clone(), source };
+        let failed = |source| TlsError::Read {
+            flag,
+            path: path.clone(),
+            source,
+        };
         let length = std::fs::metadata(path).map_err(failed)?.len();
         if length > FILE_BYTES_MAX {
-            return Err(failed(io::Error::other(format!("{length} bytes are too many for certificates"))));
+            return Err(failed(io::Error::other(format!(
+                "{length} bytes are too many for certificates"
+            ))));
         }
         std::fs::read(path).map_err(failed)
     };
-    Ok(Pem { cert: one(&files[0])?, key: one(&files[1])?, ca: one(&files[2])? })
+    Ok(Pem {
+        cert: one(&files[0])?,
+        key: one(&files[1])?,
+        ca: one(&files[2])?,
+    })
 }
 
 fn build(files: &[(&'static str, PathBuf); 3], pem: Pem) -> Result<Loaded, TlsError> {
-    let empty = |at: usize, wanted| TlsError::Empty { flag: files[at].0, path: files[at].1.clone(), wanted };
+    let empty = |at: usize, wanted| TlsError::Empty {
+        flag: files[at].0,
+        path: files[at].1.clone(),
+        wanted,
+    };
     let unfit = |error: Box<dyn std::error::Error + Send + Sync>| TlsError::Unfit(error);
     let chain = certificates(&pem.cert);
     if chain.is_empty() {
@@ -134,9 +172,10 @@ fn build(files: &[(&'static str, PathBuf); 3], pem: Pem) -> Result<Loaded, TlsEr
     }
     let roots = Arc::new(roots);
     let provider = Arc::new(ring::default_provider());
-    let verifier = WebPkiClientVerifier::builder_with_provider(Arc::clone(&roots), Arc::clone(&provider))
-        .build()
-        .map_err(|error| unfit(error.into()))?;
+    let verifier =
+        WebPkiClientVerifier::builder_with_provider(Arc::clone(&roots), Arc::clone(&provider))
+            .build()
+            .map_err(|error| unfit(error.into()))?;
     let mut server = ServerConfig::builder_with_provider(Arc::clone(&provider))
         .with_protocol_versions(&[&TLS13])
         .map_err(|error| unfit(error.into()))?
@@ -151,17 +190,27 @@ fn build(files: &[(&'static str, PathBuf); 3], pem: Pem) -> Result<Loaded, TlsEr
         .with_client_auth_cert(chain, key)
         .map_err(|error| unfit(error.into()))?;
     client.alpn_protocols = vec![b"h2".to_vec()];
-    Ok(Loaded { pem, server: Arc::new(server), client: Arc::new(client) })
+    Ok(Loaded {
+        pem,
+        server: Arc::new(server),
+        client: Arc::new(client),
+    })
 }
 
 fn certificates(pem: &[u8]) -> Vec<CertificateDer<'static>> {
-    rustls_pemfile::certs(&mut &*pem).filter_map(Result::ok).collect()
+    rustls_pemfile::certs(&mut &*pem)
+        .filter_map(Result::ok)
+        .collect()
 }
 
 /// The DNS names in a certificate.
 pub(crate) fn dns_names(certificate: &CertificateDer<'_>) -> Vec<String> {
-    let Ok((_, parsed)) = x509_parser::parse_x509_certificate(certificate) else { return Vec::new() };
-    let Ok(Some(names)) = parsed.subject_alternative_name() else { return Vec::new() };
+    let Ok((_, parsed)) = x509_parser::parse_x509_certificate(certificate) else {
+        return Vec::new();
+    };
+    let Ok(Some(names)) = parsed.subject_alternative_name() else {
+        return Vec::new();
+    };
     names
         .value
         .general_names

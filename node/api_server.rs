@@ -12,11 +12,13 @@ use kubernetes_proto::{
 use node_cache::api::{Api, ApiError, Request, Response};
 use prost::Message;
 use serde_json::Value;
+use tracing::Instrument as _;
 
 use crate::{
     credentials::Credentials,
     events,
     server::{LiveItem, Refused, Sender, Server},
+    telemetry,
     write::{self, WriteRequest},
 };
 
@@ -34,12 +36,13 @@ pub struct ApiServer {
     own: Api,
     /// Without any: requests bring their controller's token.
     anonymous: Api,
-    credentials: Arc<Credentials>,
+    /// With `--use-service-account-credentials`.
+    credentials: Option<Arc<Credentials>>,
 }
 
 impl ApiServer {
     /// Over two clients of the same server.
-    pub fn new(own: Api, anonymous: Api, credentials: Arc<Credentials>) -> Self {
+    pub fn new(own: Api, anonymous: Api, credentials: Option<Arc<Credentials>>) -> Self {
         Self {
             own,
             anonymous,
@@ -49,15 +52,23 @@ impl ApiServer {
 
     async fn send(&self, sender: &Sender, mut request: Request) -> Result<Response, Refused> {
         request.user_agent = Some(sender.user_agent.clone());
-        let api = match self.credentials.authorization(sender.service_account).await {
-            Ok(None) => &self.own,
-            Ok(Some(token)) => {
-                request.authorization = Some(token);
-                &self.anonymous
-            }
-            Err(error) => return Err(Failure::Other(error.to_string()).into()),
+        let Some(credentials) = &self.credentials else {
+            return self
+                .own
+                .send(request)
+                .await
+                .map_err(|error| refused(&error));
         };
-        api.send(request).await.map_err(|error| refused(&error))
+        let token = credentials
+            .authorization(sender.service_account)
+            .await
+            .map_err(|error| Refused::from(Failure::Other(error.to_string())))?;
+        request.authorization = Some(token);
+        let answer = self.anonymous.send(request).await;
+        if answer.as_ref().is_err_and(ApiError::is_unauthorized) {
+            credentials.refused(sender.service_account).await;
+        }
+        answer.map_err(|error| refused(&error))
     }
 }
 
@@ -93,7 +104,8 @@ fn refused(error: &ApiError) -> Refused {
     };
     Refused {
         failure,
-        retry_after: error.retry_after(),
+        // A name that is taken comes with a Retry-After too; only an overloaded server is left alone.
+        retry_after: error.retry_after().filter(|_| error.is_throttled()),
     }
 }
 
@@ -107,7 +119,10 @@ impl Server for ApiServer {
         sender: &'a Sender,
         action: &'a Action,
     ) -> BoxFuture<'a, Result<Written, Refused>> {
-        self.write_request(sender, write::request(action)).boxed()
+        let span = telemetry::call_span(action.verb.name(), action.resource.plural);
+        self.write_request(sender, write::request(action))
+            .instrument(span)
+            .boxed()
     }
 
     fn record<'a>(
@@ -116,7 +131,9 @@ impl Server for ApiServer {
         event: &'a events::Send,
         create: bool,
     ) -> BoxFuture<'a, Result<Written, Refused>> {
+        let span = telemetry::call_span("create", "events");
         self.write_request(sender, write::event_request(event, create))
+            .instrument(span)
             .boxed()
     }
 

@@ -105,6 +105,11 @@ impl Writer {
             going = outcomes.iter().all(Result::is_ok);
             applied.outcomes.extend(outcomes);
         }
+        if going && !applied.postponed {
+            for measure in &plan.measures {
+                sender.metrics.measure(measure);
+            }
+        }
         applied
     }
 
@@ -125,13 +130,9 @@ impl Writer {
         for (index, action) in stage.iter().enumerate() {
             match &action.verb {
                 Verb::Create { .. } => {}
-                Verb::Patch { report: true, .. } if !report => {
+                _ if is_report(action) && !report => {
                     applied.postponed = true;
                     outcomes[index] = Ok(Written::default());
-                }
-                Verb::Patch { report: true, .. } => {
-                    applied.reported = true;
-                    others.push(index);
                 }
                 _ => others.push(index),
             }
@@ -142,7 +143,10 @@ impl Writer {
         );
         for (index, sent) in created.into_iter().chain(done) {
             outcomes[index] = match sent {
-                Ok(written) => Ok(written),
+                Ok(written) => {
+                    applied.reported |= is_report(&stage[index]);
+                    Ok(written)
+                }
                 Err(NotDone::Refused(refused)) => {
                     applied.retry_after = applied.retry_after.max(refused.retry_after);
                     Err(refused.failure)
@@ -242,6 +246,14 @@ impl Writer {
         let Some(announcement) = &action.announcement else {
             return;
         };
+        let measures = match sent {
+            Ok(_) => &announcement.measures[..],
+            Err(refused) if tells_of_failure(&refused.failure) => &announcement.failure_measures,
+            Err(_) => &[],
+        };
+        for measure in measures {
+            sender.metrics.measure(measure);
+        }
         match (sent, &announcement.success, &announcement.failure) {
             (Ok(_), Some(event), _) => self.record(sender, event),
             (Err(refused), _, Some(event)) if tells_of_failure(&refused.failure) => {
@@ -283,6 +295,11 @@ impl Writer {
     pub fn now(&self) -> Timestamp {
         self.clock.now()
     }
+}
+
+/// Whether an action only reports what was seen.
+fn is_report(action: &Action) -> bool {
+    matches!(action.verb, Verb::Patch { report: true, .. })
 }
 
 type Sent = Result<Written, NotDone>;

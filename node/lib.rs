@@ -1,20 +1,29 @@
 //! The running manager: what the controllers decide is fetched, fenced and written here.
 
 pub mod actors;
+pub mod api_server;
 pub mod apply;
 pub mod args;
 pub mod ask;
+pub mod auth;
 pub mod clock;
+pub mod components;
+pub mod credentials;
+pub mod debug;
 pub mod events;
 pub mod gate;
+pub mod http;
 pub mod limit;
 pub mod metrics;
 pub mod node;
 pub mod options;
+pub mod ownership;
 pub mod queue;
 pub mod reconcile;
 pub mod registry;
+pub mod run;
 pub mod server;
 pub mod shared;
+pub mod telemetry;
 pub mod view;
 pub mod write;

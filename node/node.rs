@@ -112,6 +112,7 @@ impl Node {
             metrics,
             fence: parts.fence,
             units,
+            writes: AtomicU64::new(0),
             table: (0..parts.ranges).map(|_| ArcSwapOption::empty()).collect(),
         });
 

@@ -19,7 +19,9 @@ use crate::{
     queue::Monotonic,
     server::Sender,
     shared::Shared,
+    telemetry,
 };
+use tracing::Instrument as _;
 
 /// Actions of a plan that `/debug/explain` shows.
 const EXPLAINED_ACTIONS_MAX: usize = 20;
@@ -60,6 +62,8 @@ pub enum Next {
     Change,
     /// After this time too.
     After(Duration),
+    /// When a report may be written again; failures in a row stay counted.
+    Postponed(Duration),
     /// At once.
     Now,
     /// After the back-off that failures in a row make; the text says why. `error` tells a fault from a conflict.
@@ -108,7 +112,17 @@ pub async fn reconcile(shared: Arc<Shared>, mut job: Job) -> Done {
     unit.queue_metrics.started(job.waited);
     let start = Instant::now();
     let began = shared.clock.now();
-    let outcome = attempt(&shared, &mut job).await;
+    let key = job.key.clone();
+    let what = telemetry::Reconcile {
+        controller: unit.name(),
+        namespace: &key.namespace,
+        key: &key,
+        range: job.sender.gate.range,
+        epoch: job.sender.gate.epoch,
+        replica: &shared.replica,
+    };
+    let span = telemetry::reconcile_span(&what, job.link.as_deref());
+    let outcome = attempt(&shared, &mut job).instrument(span.clone()).await;
     let took = start.elapsed();
     unit.working.fetch_sub(1, Ordering::Relaxed);
     unit.reconciles.fetch_add(1, Ordering::Relaxed);
@@ -116,11 +130,15 @@ pub async fn reconcile(shared: Arc<Shared>, mut job: Job) -> Done {
     unit.metrics.reconciled(match &outcome.next {
         Next::Change => "success",
         Next::After(_) => "requeue_after",
+        Next::Postponed(_) => "postponed",
         Next::Now => "requeue",
         Next::Backoff { error: true, .. } => "error",
         Next::Backoff { error: false, .. } => "conflict",
         Next::Stopped(_) => "stopped",
     });
+    if !matches!(outcome.next, Next::Stopped(_)) {
+        unit.metrics.synced(outcome.code, took);
+    }
     if let Next::Backoff { why, error: true } = &outcome.next {
         tracing::warn!(controller = unit.name(), key = %job.key, error = %why, "reconcile failed");
     }
@@ -136,7 +154,7 @@ pub async fn reconcile(shared: Arc<Shared>, mut job: Job) -> Done {
         began,
         took,
         writes: outcome.writes,
-        trace: None,
+        trace: telemetry::traceparent(&span).map(Into::into),
     }
 }
 
@@ -147,6 +165,8 @@ struct Attempt {
     reported: bool,
     plan: Vec<String>,
     writes: u64,
+    /// As the API server would say it: upstream labels a few syncs by it.
+    code: u16,
 }
 
 impl Attempt {
@@ -158,6 +178,7 @@ impl Attempt {
             reported: false,
             plan: Vec::new(),
             writes: 0,
+            code: 200,
         }
     }
 }
@@ -293,6 +314,7 @@ fn settle(shared: &Shared, job: &Job, plan: &Plan, applied: &Applied, attempt: &
         .filter(|(action, failure)| !is_done(action, failure))
         .max_by_key(|(_, failure)| gravity(failure));
     if let Some((action, failure)) = failed {
+        attempt.code = code(failure);
         if matches!(failure, Failure::NamespaceTerminating(_)) {
             // Nothing can be made there; the deletion of the objects is what comes next, and it wakes the key.
             attempt.next = Next::Change;
@@ -310,9 +332,9 @@ fn settle(shared: &Shared, job: &Job, plan: &Plan, applied: &Applied, attempt: &
     if applied.postponed {
         let wait = job.report_from.saturating_sub(shared.clock.monotonic());
         attempt.next = match attempt.next {
-            Next::After(earlier) => Next::After(earlier.min(wait)),
+            Next::After(earlier) => Next::Postponed(earlier.min(wait)),
             Next::Now => Next::Now,
-            _ => Next::After(wait),
+            _ => Next::Postponed(wait),
         };
     }
 }
@@ -332,6 +354,18 @@ fn gravity(failure: &Failure) -> u8 {
         Failure::Conflict(_) | Failure::AlreadyExists(_) | Failure::NotFound(_) => 1,
         Failure::NamespaceTerminating(_) => 3,
         _ => 2,
+    }
+}
+
+/// The status code that goes with a failure.
+fn code(failure: &Failure) -> u16 {
+    match failure {
+        Failure::Conflict(_) | Failure::AlreadyExists(_) => 409,
+        Failure::NotFound(_) => 404,
+        Failure::Forbidden(_) | Failure::NamespaceTerminating(_) => 403,
+        Failure::Invalid(_) => 422,
+        Failure::Timeout(_) => 504,
+        Failure::Other(_) | Failure::Skipped | Failure::Fenced => 500,
     }
 }
 

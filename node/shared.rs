@@ -157,6 +157,8 @@ pub struct Shared {
     pub fence: Arc<dyn gate::Fence>,
     /// The enabled controllers.
     pub units: Vec<Unit>,
+    /// Writes that succeeded since the start.
+    pub writes: AtomicU64,
     /// The owned ranges, by number.
     pub table: Vec<ArcSwapOption<Slot>>,
 }

@@ -26,3 +26,38 @@ fn pods_differ_where_those_of_a_fleet_do_and_agree_in_both_encodings() {
         );
     }
 }
+
+/// Whether every field of `ours` stands in `theirs` with the same value.
+fn is_part(ours: &serde_json::Value, theirs: &serde_json::Value) -> bool {
+    use serde_json::Value::{Array, Object};
+    match (ours, theirs) {
+        (Object(ours), Object(theirs)) => ours
+            .iter()
+            .all(|(key, ours)| theirs.get(key).is_some_and(|theirs| is_part(ours, theirs))),
+        (Array(ours), Array(theirs)) => {
+            ours.len() == theirs.len()
+                && ours
+                    .iter()
+                    .zip(theirs)
+                    .all(|(ours, theirs)| is_part(ours, theirs))
+        }
+        _ => ours == theirs,
+    }
+}
+
+#[test]
+fn the_projection_says_what_the_api_server_says_in_json() {
+    let pod = Pod::decode(POD).unwrap();
+    let ours = serde_json::to_value(&pod).unwrap();
+    let theirs: serde_json::Value = serde_json::from_str(POD_JSON).unwrap();
+    assert!(is_part(&ours, &theirs), "{ours:#} is no part of {theirs:#}");
+    for field in [
+        "/metadata/labels/pod-template-hash",
+        "/spec/nodeName",
+        "/status/conditions/4/type",
+        "/status/containerStatuses/1/ready",
+        "/metadata/ownerReferences/0/controller",
+    ] {
+        assert!(ours.pointer(field).is_some(), "{field}");
+    }
+}

@@ -166,6 +166,9 @@ pub struct Core {
     ended: BTreeMap<Holder, (Version, Time)>,
     /// Named by a range Lease, not known to have ended, not in its replica Lease: since when.
     unproven: BTreeMap<Holder, Time>,
+    /// Lost its replica Lease otherwise than by compare-and-swap: it may live on and hold what no Lease shows any more.
+    /// Nothing without a Lease is taken until they have had a lease duration to notice.
+    vanished: BTreeMap<Holder, Time>,
     proven_dead: BTreeSet<Holder>,
     evicting: BTreeMap<String, Time>,
 
@@ -212,6 +215,7 @@ impl Core {
             ended: BTreeMap::new(),
             shunned: BTreeMap::new(),
             unproven: BTreeMap::new(),
+            vanished: BTreeMap::new(),
             proven_dead: BTreeSet::new(),
             evicting: BTreeMap::new(),
             held: BTreeMap::new(),
@@ -317,8 +321,7 @@ impl Core {
                     .get(&name)
                     .is_some_and(|seen| seen.lease.version <= version)
                 {
-                    self.replicas.remove(&name);
-                    self.still_since = now;
+                    self.replica_is_gone(now, &name);
                 }
             }
             Input::Range(lease) => self.see_range(lease),
@@ -494,22 +497,39 @@ impl Core {
         for lease in leases {
             self.see_replica(now, lease);
         }
-        let before = self.replicas.len();
-        self.replicas
-            .retain(|name, seen| listed.contains(name) || seen.lease.version > version);
-        if self.replicas.len() != before {
-            self.still_since = now;
+        let gone = |(name, seen): &(&String, &Seen)| {
+            !listed.contains(*name) && seen.lease.version <= version
+        };
+        let gone: Vec<String> = self
+            .replicas
+            .iter()
+            .filter(gone)
+            .map(|(name, _)| name.clone())
+            .collect();
+        for name in gone {
+            self.replica_is_gone(now, &name);
         }
         if slow || !in_time {
             for seen in self.replicas.values_mut() {
                 seen.since = now;
             }
-            for since in self.unproven.values_mut() {
+            for since in self.unproven.values_mut().chain(self.vanished.values_mut()) {
                 *since = now;
             }
         }
         self.last_read = (!slow).then_some(now);
         self.replicas_known = true;
+    }
+
+    fn replica_is_gone(&mut self, now: Time, name: &str) {
+        if let Some(holder) = self
+            .replicas
+            .remove(name)
+            .and_then(|seen| seen.lease.holder())
+        {
+            self.vanished.insert(holder, now);
+        }
+        self.still_since = now;
     }
 
     fn see_replica(&mut self, now: Time, lease: ReplicaLease) {
@@ -520,6 +540,12 @@ impl Core {
         let same = before.is_some_and(|before| before.lease.incarnation == lease.incarnation);
         if !same || before.is_none_or(|before| before.lease.status != lease.status) {
             self.still_since = now;
+        }
+        let replaced = before.and_then(|before| before.lease.holder());
+        if let Some(replaced) =
+            replaced.filter(|before| !same && !lease.ended.contains(&before.incarnation))
+        {
+            self.vanished.insert(replaced, now);
         }
         self.replicas.insert(
             lease.name.clone(),
@@ -583,9 +609,7 @@ impl Core {
                 self.evicting.remove(name);
                 match lease {
                     Some(lease) => self.see_replica(now, lease),
-                    None => {
-                        self.replicas.remove(name);
-                    }
+                    None => self.replica_is_gone(now, name),
                 }
             }
             Written::Unknown => {
@@ -1318,11 +1342,15 @@ impl Core {
                 self.ask_all(ranges, out);
             }
         }
+        let noticed = |since: &Time| now.saturating_sub(*since) >= self.config.lease_duration;
+        let (reads_good, name) = (self.reads_good(now), &self.config.name);
+        self.vanished
+            .retain(|holder, since| holder.name != *name && !(reads_good && noticed(since)));
         let Some(mut inquiry) = self.inquiry.take() else {
             return;
         };
         inquiry.waiting.retain(|holder| !self.has_ended(holder));
-        if !inquiry.waiting.is_empty() {
+        if !inquiry.waiting.is_empty() || !self.vanished.is_empty() {
             self.inquiry = Some(inquiry);
             return;
         }
@@ -1397,6 +1425,10 @@ impl Core {
         let (Some(placed), Some(ring)) = (placed, &self.ring) else {
             return;
         };
+        // Without a Lease of our own in the view something is wrong, and the renewal will say what.
+        if self.drain_until.is_none() && !ring.members().contains(&self.config.name) {
+            return;
+        }
         self.put_off.retain(|_, until| *until > now);
         self.shunned.retain(|_, until| *until > now);
         let moving = self
@@ -1597,6 +1629,9 @@ impl Core {
             .values()
             .for_each(|(_, since)| sooner(*since + grace));
         self.shunned.values().copied().for_each(&mut sooner);
+        self.vanished
+            .values()
+            .for_each(|since| sooner(*since + self.config.lease_duration));
         self.unproven
             .values()
             .for_each(|since| sooner(*since + self.config.lease_duration));
@@ -1627,6 +1662,20 @@ impl Core {
     /// The range's Lease as last seen.
     pub fn range(&self, range: RangeId) -> Option<&RangeLease> {
         self.ranges.get(&range)
+    }
+
+    /// As if this replica had claimed the range under this epoch and waited for the answer.
+    #[cfg(test)]
+    pub(crate) fn seed_claim(&mut self, range: RangeId, epoch: Epoch) {
+        self.claims.insert(
+            range,
+            Claim {
+                epoch,
+                version: None,
+                from: None,
+                retry_at: None,
+            },
+        );
     }
 
     /// Whether everything was handed over or dropped and the own Lease is on its way out.

@@ -6,6 +6,9 @@
 
 use crate::lease::{ReplicaLease, Status, Time, Version, Written};
 
+/// A dead process may have had one renewal under way, and somebody may have touched its Lease; two are a sign of life.
+const RENEWALS_OF_THE_LIVING: u32 = 2;
+
 /// Who renews, and how often.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub struct RenewalConfig {
@@ -106,11 +109,13 @@ enum State {
     Idle,
     /// Wants to read the Lease.
     Look,
-    /// Another incarnation holds the Lease since it was first seen so.
+    /// Another incarnation holds the Lease: waits for it to release, to fall silent or to prove that it lives.
     Wait {
         version: Version,
         other: String,
         since: Time,
+        first: Time,
+        renewals: u32,
     },
     /// Nobody holds it: `None` if it does not exist.
     Acquire {
@@ -291,11 +296,19 @@ impl Renewal {
 
     /// The Lease was read, either to join or because a write had no clear end.
     fn looked(&mut self, now: Time, lease: Option<ReplicaLease>) {
-        let me = self.incarnation();
         self.ended = lease
             .as_ref()
             .map(|lease| lease.ended.clone())
             .unwrap_or_default();
+        let joining = matches!(
+            self.state,
+            State::Look | State::Wait { .. } | State::Acquire { .. }
+        );
+        if joining && self.ended.contains(&self.incarnation()) {
+            // An acquisition of ours had landed unseen, and was evicted: others know this life as over.
+            self.evictions += 1;
+        }
+        let me = self.incarnation();
         let holder = lease.as_ref().and_then(|lease| lease.incarnation.clone());
         let version = lease.map(|lease| lease.version);
         self.next_at = now;
@@ -320,30 +333,39 @@ impl Renewal {
                 State::Wait {
                     version: before,
                     other,
-                    ..
-                },
-                Some(holder),
-                Some(version),
-            ) if *other == holder && *before != version => State::NameTaken { other: holder },
-            (
-                State::Wait {
-                    version: before,
-                    other,
                     since,
+                    first,
+                    renewals,
                 },
                 Some(holder),
                 Some(version),
-            ) if *other == holder && *before == version => {
-                if now.saturating_sub(*since) >= self.config.lease_duration {
+            ) if *other == holder => {
+                let (first, mut since, mut renewals) = (*first, *since, *renewals);
+                if *before != version {
+                    since = now;
+                    renewals += 1;
+                }
+                let waited = |from: Time| now.saturating_sub(from) >= self.config.lease_duration;
+                if waited(since) {
                     // Replacing the holder evicts it: its renewal is a compare-and-swap on the same object.
                     self.ended.push(holder);
                     State::Acquire {
                         version: Some(version),
                     }
+                } else if renewals >= RENEWALS_OF_THE_LIVING && waited(first) {
+                    State::NameTaken { other: holder }
                 } else {
-                    self.next_at =
-                        (now + self.config.retry_period).min(*since + self.config.lease_duration);
-                    return;
+                    self.next_at = now + self.config.retry_period;
+                    if renewals < RENEWALS_OF_THE_LIVING {
+                        self.next_at = self.next_at.min(since + self.config.lease_duration);
+                    }
+                    State::Wait {
+                        version,
+                        other: holder,
+                        since,
+                        first,
+                        renewals,
+                    }
                 }
             }
             (_, Some(other), Some(version)) => {
@@ -352,6 +374,8 @@ impl Renewal {
                     version,
                     other,
                     since: now,
+                    first: now,
+                    renewals: 0,
                 }
             }
             (_, _, version) => State::Acquire { version },

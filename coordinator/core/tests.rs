@@ -1,1 +1,1473 @@
+//! Placement and ring by property, the two machines by table.
 
+use std::{collections::BTreeMap, time::Duration};
+
+use proptest::prelude::*;
+
+use crate::{
+    Config, Core, Effect, Epoch, Fatal, Holder, Input, NotSent, Offer, OwnLease, OwnPhase, RangeId,
+    RangeLease, Refused, Regained, Renewal, RenewalConfig, RenewalEffect, RenewalInput,
+    ReplicaLease, Ring, Status, Time, Version, Weights, Written, place, range_of,
+};
+
+fn secs(secs: u64) -> Duration {
+    Duration::from_secs(secs)
+}
+
+fn millis(millis: u64) -> Duration {
+    Duration::from_millis(millis)
+}
+
+// ---- ring ----
+
+#[test]
+fn the_range_of_a_key_is_protocol() {
+    // A change here moves every key of every fleet: it needs a new protocol version, not a new figure.
+    let golden = [
+        ("default/web", 256, 205),
+        ("default/web", 4096, 3295),
+        ("default/web", 1, 0),
+        ("default/web", 2, 1),
+        ("kube-system/coredns", 256, 213),
+        ("shop/cart-0", 256, 19),
+        ("shop/cart-1", 256, 64),
+        ("", 256, 45),
+        ("node-ipam-controller", 256, 30),
+    ];
+    let seen: Vec<_> = golden
+        .iter()
+        .map(|(text, ranges, _)| (*text, *ranges, range_of(text, *ranges)))
+        .collect();
+    assert_eq!(seen, golden);
+}
+
+#[test]
+fn keys_spread_evenly_over_ranges() {
+    let mut count = [0u32; 64];
+    for n in 0..64_000 {
+        count[usize::from(range_of(&format!("ns-{}/fill-{n}", n % 7), 64))] += 1;
+    }
+    assert!(
+        count.iter().all(|count| (850..1150).contains(count)),
+        "{count:?}"
+    );
+}
+
+#[test]
+fn the_order_of_preference_is_protocol() {
+    let ring = Ring::new(["manifold-2", "manifold-0", "manifold-1", "manifold-0"], 8);
+    assert_eq!(ring.members(), ["manifold-0", "manifold-1", "manifold-2"]);
+    let orders: Vec<&[u16]> = (0..8).map(|range| ring.order(range)).collect();
+    let golden: [[u16; 3]; 8] = [
+        [0, 2, 1],
+        [1, 0, 2],
+        [0, 2, 1],
+        [0, 2, 1],
+        [0, 1, 2],
+        [2, 0, 1],
+        [2, 1, 0],
+        [0, 2, 1],
+    ];
+    assert_eq!(orders, golden.each_ref().map(|order| order.as_slice()));
+}
+
+#[test]
+fn who_joins_does_not_change_the_order_of_the_others() {
+    let three = Ring::new(["a", "b", "c"], 256);
+    let four = Ring::new(["a", "b", "bb", "c"], 256);
+    for range in 0..256 {
+        let names = |ring: &Ring| -> Vec<String> {
+            ring.order(range)
+                .iter()
+                .map(|at| ring.members()[usize::from(*at)].clone())
+                .collect()
+        };
+        let without: Vec<String> = names(&four)
+            .into_iter()
+            .filter(|name| name != "bb")
+            .collect();
+        assert_eq!(names(&three), without);
+    }
+}
+
+// ---- placement ----
+
+fn names(count: usize) -> Vec<String> {
+    (0..count).map(|at| format!("manifold-{at:02}")).collect()
+}
+
+fn owners_by(ring: &Ring, owner_names: &[Option<String>]) -> Vec<Option<u16>> {
+    owner_names
+        .iter()
+        .map(|name| {
+            let name = name.as_ref()?;
+            ring.members()
+                .binary_search(name)
+                .ok()
+                .and_then(|at| u16::try_from(at).ok())
+        })
+        .collect()
+}
+
+fn named(ring: &Ring, placed: &[u16]) -> Vec<Option<String>> {
+    placed
+        .iter()
+        .map(|at| Some(ring.members()[usize::from(*at)].clone()))
+        .collect()
+}
+
+fn loads(ring: &Ring, placed: &[u16]) -> Vec<usize> {
+    let mut load = vec![0; ring.members().len()];
+    for at in placed {
+        load[usize::from(*at)] += 1;
+    }
+    load
+}
+
+fn assert_even(ring: &Ring, placed: &[u16]) {
+    let load = loads(ring, placed);
+    assert!(
+        load.iter()
+            .max()
+            .zip(load.iter().min())
+            .is_some_and(|(most, least)| most - least <= 1),
+        "{load:?}"
+    );
+}
+
+/// The least number of ranges that must change hands to come to even loads.
+fn least_moves(owners: &[Option<u16>], members: usize) -> usize {
+    let mut load = vec![0usize; members];
+    for owner in owners.iter().flatten() {
+        load[usize::from(*owner)] += 1;
+    }
+    let (floor, mut odd) = (owners.len() / members, owners.len() % members);
+    load.sort_unstable_by(|a, b| b.cmp(a));
+    let kept: usize = load
+        .into_iter()
+        .map(|load| {
+            if load > floor && odd > 0 {
+                odd -= 1;
+                floor + 1
+            } else {
+                load.min(floor)
+            }
+        })
+        .sum();
+    owners.len() - kept
+}
+
+fn moves(owners: &[Option<u16>], placed: &[u16]) -> usize {
+    owners
+        .iter()
+        .zip(placed)
+        .filter(|(owner, placed)| **owner != Some(**placed))
+        .count()
+}
+
+#[test]
+fn a_fleet_of_256_ranges_moves_exactly_what_it_must() {
+    let three = Ring::new(names(3), 256);
+    let at_three = place(&three, &vec![None; 256], Weights::Equal);
+    assert_eq!(loads(&three, &at_three), [86, 85, 85]);
+    let four = Ring::new(names(4), 256);
+    let before = owners_by(&four, &named(&three, &at_three));
+    let at_four = place(&four, &before, Weights::Equal);
+    assert_eq!(loads(&four, &at_four), [64, 64, 64, 64]);
+    assert_eq!(moves(&before, &at_four), 64);
+    let before = owners_by(&three, &named(&four, &at_four));
+    let again = place(&three, &before, Weights::Equal);
+    assert_eq!(loads(&three, &again), [86, 85, 85]);
+    assert_eq!(moves(&before, &again), 64);
+}
+
+#[test]
+fn without_members_nothing_is_placed() {
+    assert!(
+        place(
+            &Ring::new(Vec::<String>::new(), 4),
+            &[None; 4],
+            Weights::Equal
+        )
+        .is_empty()
+    );
+}
+
+#[test]
+fn more_members_than_ranges_leave_some_idle() {
+    let ring = Ring::new(names(8), 4);
+    assert_even(&ring, &place(&ring, &[None; 4], Weights::Equal));
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig { cases: 48, failure_persistence: None, ..ProptestConfig::default() })]
+
+    /// Any fleet, any owners: even at once, moved least, and at rest afterwards.
+    #[test]
+    fn placement_is_even_moves_least_and_rests(
+        members in 1usize..=64,
+        bits in 6u32..=12,
+        seed in prop::collection::vec(0usize..80, 64),
+    ) {
+        let ranges = 1u16 << bits;
+        let ring = Ring::new(names(members), ranges);
+        let owners: Vec<Option<u16>> = (0..usize::from(ranges))
+            .map(|range| {
+                let pick = seed[(range * 31 + range / 64) % 64];
+                (pick < members).then(|| u16::try_from(pick).unwrap_or(0))
+            })
+            .collect();
+        let placed = place(&ring, &owners, Weights::Equal);
+        assert_even(&ring, &placed);
+        prop_assert_eq!(moves(&owners, &placed), least_moves(&owners, members));
+        let now: Vec<Option<u16>> = placed.iter().copied().map(Some).collect();
+        prop_assert_eq!(place(&ring, &now, Weights::Equal), placed);
+    }
+
+    /// Joins and leaves in any order, each begun while the one before is half done: it ends even, and what has moved as
+    /// it should stays where it is.
+    #[test]
+    fn half_done_moves_go_on_and_end(
+        steps in prop::collection::vec((0usize..12, 0usize..100), 1..10),
+        bits in 6u32..=9,
+    ) {
+        let ranges = 1u16 << bits;
+        let all = names(12);
+        let mut live = [true; 12];
+        let mut owners: Vec<Option<String>> = vec![None; usize::from(ranges)];
+        for (who, share) in steps {
+            live[who] = !live[who];
+            if !live.contains(&true) {
+                live[who] = true;
+            }
+            let ring = Ring::new((0..12).filter(|at| live[*at]).map(|at| all[at].clone()), ranges);
+            let target = place(&ring, &owners_by(&ring, &owners), Weights::Equal);
+            // A part of the moves happens, then the next change comes.
+            for (range, placed) in target.iter().enumerate() {
+                if range % 100 < share {
+                    owners[range] = Some(ring.members()[usize::from(*placed)].clone());
+                }
+            }
+        }
+        let ring = Ring::new((0..12).filter(|at| live[*at]).map(|at| all[at].clone()), ranges);
+        // One move at a time, by a plan made anew each time: never more than the least in all.
+        let start = owners_by(&ring, &owners);
+        let least = least_moves(&start, ring.members().len());
+        let mut now = start;
+        let mut moved = 0;
+        loop {
+            let target = place(&ring, &now, Weights::Equal);
+            // The last difference rather than the first: the order of moves must not matter.
+            let Some(range) = (0..now.len()).rev().find(|range| now[*range] != Some(target[*range])) else { break };
+            now[range] = Some(target[range]);
+            moved += 1;
+            prop_assert!(moved <= least, "more moves than {least}");
+        }
+        prop_assert_eq!(moved, least);
+        let end: Vec<u16> = now.into_iter().flatten().collect();
+        assert_even(&ring, &end);
+    }
+
+    /// Two replicas that see different owners and members: each moves what it owns by its own view, and it ends even.
+    #[test]
+    fn different_views_come_to_rest(
+        lag in prop::collection::vec(any::<bool>(), 64),
+        joined in 2usize..8,
+    ) {
+        let ring = Ring::new(names(joined + 1), 64);
+        let before = Ring::new(names(joined), 64);
+        let mut owners = owners_by(&ring, &named(&before, &place(&before, &[None; 64], Weights::Equal)));
+        let mut stale = owners.clone();
+        let mut rounds = 0;
+        loop {
+            // Each owner looks at a mixture of the present and of a round ago.
+            let mut next = owners.clone();
+            for member in 0..u16::try_from(joined + 1).unwrap_or(0) {
+                let view: Vec<Option<u16>> = (0..64)
+                    .map(|range| {
+                        let own = owners[range] == Some(member) || stale[range] == Some(member);
+                        if own || lag[(range + usize::from(member) + rounds) % 64] { owners[range] } else { stale[range] }
+                    })
+                    .collect();
+                for (range, target) in place(&ring, &view, Weights::Equal).into_iter().enumerate() {
+                    if owners[range] == Some(member) {
+                        next[range] = Some(target);
+                    }
+                }
+            }
+            let rests = next == owners && stale == owners;
+            stale = std::mem::replace(&mut owners, next);
+            if rests {
+                break;
+            }
+            rounds += 1;
+            prop_assert!(rounds < 40, "no rest");
+        }
+        let end: Vec<u16> = owners.into_iter().flatten().collect();
+        assert_even(&ring, &end);
+    }
+}
+
+// ---- renewal ----
+
+fn status() -> Status {
+    Status {
+        address: "a:1".to_owned(),
+        build: "0.1.0".to_owned(),
+        ready: true,
+        draining: false,
+        ranges: 4,
+    }
+}
+
+fn replica(name: &str, version: Version, incarnation: Option<&str>) -> ReplicaLease {
+    ReplicaLease {
+        name: name.to_owned(),
+        version,
+        incarnation: incarnation.map(str::to_owned),
+        status: status(),
+        ended: Vec::new(),
+    }
+}
+
+fn renewal() -> Renewal {
+    Renewal::new(
+        RenewalConfig {
+            name: "a".to_owned(),
+            incarnation: "a1".to_owned(),
+            lease_duration: secs(5),
+            renew_deadline: secs(3),
+            retry_period: secs(1),
+        },
+        status(),
+    )
+}
+
+/// A replica that holds its Lease since 10 s, with an open fence.
+fn renewing() -> Renewal {
+    let mut renewal = renewal();
+    assert_eq!(
+        renewal.step(secs(10), RenewalInput::Join),
+        [RenewalEffect::Read]
+    );
+    let effects = renewal.step(secs(10), RenewalInput::Read(Ok(None)));
+    assert!(
+        matches!(&effects[..], [RenewalEffect::Write { version: None, lease }] if lease.incarnation.as_deref() == Some("a1"))
+    );
+    let started = secs(10);
+    renewal.step(
+        secs(10),
+        RenewalInput::Written {
+            started,
+            result: Written::Done(replica("a", 1, Some("a1"))),
+        },
+    );
+    assert_eq!(
+        renewal.own().open_until,
+        None,
+        "closed until the range Leases are read"
+    );
+    let regained = renewal.own().regained.unwrap_or(Regained {
+        started: Time::ZERO,
+        seen: Time::ZERO,
+    });
+    renewal.step(secs(10), RenewalInput::Reopen(regained));
+    assert_eq!(renewal.own().open_until, Some(secs(13)));
+    renewal
+}
+
+#[test]
+fn each_renewal_moves_the_fence_on_from_its_start() {
+    let mut renewal = renewing();
+    assert!(matches!(
+        renewal.step(secs(11), RenewalInput::Tick)[..],
+        [RenewalEffect::Write {
+            version: Some(1),
+            ..
+        }]
+    ));
+    let result = Written::Done(replica("a", 2, Some("a1")));
+    renewal.step(
+        millis(11_900),
+        RenewalInput::Written {
+            started: secs(11),
+            result,
+        },
+    );
+    assert_eq!(renewal.own().open_until, Some(secs(14)));
+}
+
+#[test]
+fn a_renewal_that_lands_after_the_deadline_does_not_open_the_fence() {
+    let mut renewal = renewing();
+    renewal.step(secs(11), RenewalInput::Tick);
+    let result = Written::Done(replica("a", 2, Some("a1")));
+    renewal.step(
+        secs(13),
+        RenewalInput::Written {
+            started: secs(12),
+            result,
+        },
+    );
+    assert_eq!(renewal.own().open_until, None);
+    assert_eq!(renewal.own().phase, OwnPhase::Held);
+    let regained = renewal.own().regained;
+    assert_eq!(
+        regained,
+        Some(Regained {
+            started: secs(12),
+            seen: secs(13)
+        }),
+        "ranges are to be read first"
+    );
+}
+
+#[test]
+fn a_stale_permission_does_not_open_the_fence() {
+    let mut renewal = renewing();
+    renewal.step(secs(11), RenewalInput::Tick);
+    renewal.step(secs(14), RenewalInput::Tick);
+    renewal.step(
+        secs(14),
+        RenewalInput::Reopen(Regained {
+            started: secs(10),
+            seen: secs(10),
+        }),
+    );
+    assert_eq!(renewal.own().open_until, None);
+}
+
+#[test]
+fn an_unclear_renewal_is_cleared_up_before_the_next() {
+    let mut renewal = renewing();
+    renewal.step(secs(11), RenewalInput::Tick);
+    renewal.step(
+        secs(12),
+        RenewalInput::Written {
+            started: secs(11),
+            result: Written::Unknown,
+        },
+    );
+    // It had landed: the version is another, the holder is not.
+    let mut effects = renewal.step(secs(12), RenewalInput::Tick);
+    if effects.is_empty() {
+        effects = renewal.step(secs(13), RenewalInput::Tick);
+    }
+    assert!(effects.is_empty() || effects == [RenewalEffect::Read]);
+    let effects = renewal.step(
+        millis(12_100),
+        RenewalInput::Read(Ok(Some(replica("a", 2, Some("a1"))))),
+    );
+    assert!(matches!(
+        effects[..],
+        [RenewalEffect::Write {
+            version: Some(2),
+            ..
+        }]
+    ));
+}
+
+#[test]
+fn an_evicted_replica_closes_its_fence_and_comes_back_as_another() {
+    for lost in [
+        Some(replica("a", 7, None)),
+        None,
+        Some(replica("a", 7, Some("other"))),
+    ] {
+        let mut renewal = renewing();
+        renewal.step(secs(11), RenewalInput::Tick);
+        let effects = renewal.step(
+            secs(11),
+            RenewalInput::Written {
+                started: secs(11),
+                result: Written::Conflict(lost),
+            },
+        );
+        assert_eq!(renewal.own().open_until, None);
+        assert_eq!(renewal.own().incarnation, "a1-1");
+        assert_eq!(effects, [RenewalEffect::Read]);
+    }
+}
+
+#[test]
+fn a_second_process_of_one_name_waits_and_gives_up_if_the_first_renews() {
+    let mut renewal = renewal();
+    renewal.step(secs(1), RenewalInput::Join);
+    renewal.step(
+        secs(1),
+        RenewalInput::Read(Ok(Some(replica("a", 3, Some("other"))))),
+    );
+    for at in 2..=6 {
+        assert_eq!(renewal.own().phase, OwnPhase::Joining, "at {at}");
+        renewal.step(secs(at), RenewalInput::Tick);
+        let effects = renewal.step(
+            secs(at),
+            RenewalInput::Read(Ok(Some(replica("a", 2 + at, Some("other"))))),
+        );
+        assert_eq!(effects, []);
+    }
+    assert_eq!(renewal.own().phase, OwnPhase::NameTaken("other".to_owned()));
+}
+
+#[test]
+fn a_renewal_that_a_dead_process_had_under_way_is_no_sign_of_life() {
+    let mut renewal = renewal();
+    renewal.step(secs(1), RenewalInput::Join);
+    let mut effects = Vec::new();
+    for at in 1..=8 {
+        let version = if at < 3 { 3 } else { 4 };
+        renewal.step(secs(at), RenewalInput::Tick);
+        effects = renewal.step(
+            secs(at),
+            RenewalInput::Read(Ok(Some(replica("a", version, Some("old"))))),
+        );
+        assert_eq!(effects.is_empty(), at < 8, "at {at}: {effects:?}");
+    }
+    assert!(matches!(
+        effects[..],
+        [RenewalEffect::Write {
+            version: Some(4),
+            ..
+        }]
+    ));
+}
+
+#[test]
+fn a_second_process_of_one_name_takes_the_lease_of_one_that_is_silent() {
+    let mut renewal = renewal();
+    renewal.step(secs(1), RenewalInput::Join);
+    let read = || RenewalInput::Read(Ok(Some(replica("a", 3, Some("old")))));
+    renewal.step(secs(1), read());
+    for at in 2..6 {
+        assert_eq!(
+            renewal.step(secs(at), RenewalInput::Tick),
+            [RenewalEffect::Read],
+            "at {at}"
+        );
+        assert_eq!(renewal.step(secs(at), read()), [], "at {at}");
+    }
+    renewal.step(secs(6), RenewalInput::Tick);
+    let effects = renewal.step(secs(6), read());
+    assert!(
+        matches!(&effects[..], [RenewalEffect::Write { version: Some(3), lease }]
+            if lease.ended == ["old"] && lease.incarnation.as_deref() == Some("a1")),
+        "{effects:?}"
+    );
+}
+
+#[test]
+fn a_failed_read_starts_the_wait_for_the_name_anew() {
+    let mut renewal = renewal();
+    renewal.step(secs(1), RenewalInput::Join);
+    let read = || RenewalInput::Read(Ok(Some(replica("a", 3, Some("old")))));
+    renewal.step(secs(1), read());
+    renewal.step(secs(2), RenewalInput::Tick);
+    renewal.step(secs(3), RenewalInput::Read(Err(())));
+    renewal.step(secs(4), RenewalInput::Tick);
+    renewal.step(secs(4), read());
+    renewal.step(secs(6), RenewalInput::Tick);
+    assert_eq!(
+        renewal.step(secs(6), read()),
+        [],
+        "3 s of good reads are not 5"
+    );
+}
+
+#[test]
+fn a_life_that_others_have_ended_is_never_lived_again() {
+    let mut renewal = renewal();
+    renewal.step(secs(1), RenewalInput::Join);
+    renewal.step(secs(1), RenewalInput::Read(Ok(None)));
+    // The acquisition lands unseen, and is evicted before it is looked at.
+    renewal.step(
+        secs(2),
+        RenewalInput::Written {
+            started: secs(1),
+            result: Written::Unknown,
+        },
+    );
+    renewal.step(secs(8), RenewalInput::Tick);
+    let evicted = ReplicaLease {
+        ended: vec!["a1".to_owned()],
+        ..replica("a", 3, None)
+    };
+    let effects = renewal.step(secs(8), RenewalInput::Read(Ok(Some(evicted))));
+    assert!(
+        matches!(&effects[..], [RenewalEffect::Write { lease, .. }] if lease.incarnation.as_deref() == Some("a1-1")),
+        "{effects:?}"
+    );
+}
+
+#[test]
+fn a_release_names_nobody_and_lists_the_one_that_ended() {
+    let mut renewal = renewing();
+    let effects = renewal.step(millis(10_500), RenewalInput::Release);
+    assert!(
+        matches!(&effects[..], [RenewalEffect::Write { version: Some(1), lease }]
+            if lease.incarnation.is_none() && lease.ended == ["a1"]),
+        "{effects:?}"
+    );
+    assert_eq!(
+        renewal.own().open_until,
+        None,
+        "closed before the release is sent"
+    );
+    let result = Written::Done(ReplicaLease {
+        ended: vec!["a1".to_owned()],
+        ..replica("a", 2, None)
+    });
+    renewal.step(
+        millis(10_600),
+        RenewalInput::Written {
+            started: millis(10_500),
+            result,
+        },
+    );
+    assert_eq!(renewal.own().phase, OwnPhase::Released);
+}
+
+#[test]
+fn a_release_waits_for_the_renewal_under_way() {
+    let mut renewal = renewing();
+    renewal.step(secs(11), RenewalInput::Tick);
+    assert_eq!(renewal.step(secs(11), RenewalInput::Release), []);
+    let result = Written::Done(replica("a", 2, Some("a1")));
+    let effects = renewal.step(
+        secs(11),
+        RenewalInput::Written {
+            started: secs(11),
+            result,
+        },
+    );
+    assert!(
+        matches!(&effects[..], [RenewalEffect::Write { version: Some(2), lease }] if lease.incarnation.is_none())
+    );
+}
+
+// ---- core ----
+
+/// A core "a" among others, with what the world would answer given by hand.
+struct Bench {
+    core: Core,
+    now: Time,
+    version: Version,
+    replicas: BTreeMap<String, ReplicaLease>,
+    ranges: BTreeMap<RangeId, RangeLease>,
+}
+
+impl Bench {
+    /// "a" holds its Lease; `others` live beside it; `ranges` have owners.
+    fn new(others: &[&str], ranges: &[(RangeId, &str, &str, Epoch)]) -> Self {
+        let core = Core::new(Config {
+            name: "a".to_owned(),
+            address: "a:1".to_owned(),
+            build: "0.1.0".to_owned(),
+            ranges: 4,
+            lease_duration: secs(5),
+            retry_period: secs(1),
+            settle_time: secs(1),
+            expected_replicas: None,
+            moves_at_once: 2,
+            freeze_budget: secs(2),
+        });
+        let mut bench = Self {
+            core,
+            now: secs(100),
+            version: 100,
+            replicas: BTreeMap::new(),
+            ranges: BTreeMap::new(),
+        };
+        bench
+            .replicas
+            .insert("a".to_owned(), replica("a", 1, Some("a1")));
+        for (at, name) in (2..).zip(others) {
+            bench.replicas.insert(
+                (*name).to_owned(),
+                replica(name, at, Some(&format!("{name}1"))),
+            );
+        }
+        for (range, name, incarnation, epoch) in ranges {
+            let holder = Some(Holder::new(*name, *incarnation));
+            let version = 50 + u64::from(*range);
+            bench.ranges.insert(
+                *range,
+                RangeLease {
+                    range: *range,
+                    version,
+                    holder,
+                    epoch: *epoch,
+                },
+            );
+        }
+        bench
+    }
+
+    fn step(&mut self, input: Input) -> Vec<Effect> {
+        self.core.step(self.now, input)
+    }
+
+    fn own(&mut self, open: bool) -> Vec<Effect> {
+        let open_until = open.then(|| self.now + secs(3));
+        self.step(Input::Own(OwnLease {
+            incarnation: "a1".to_owned(),
+            phase: OwnPhase::Held,
+            open_until,
+            regained: (!open).then_some(Regained {
+                started: self.now,
+                seen: self.now,
+            }),
+            evictions: 0,
+        }))
+    }
+
+    fn read(&mut self) -> Vec<Effect> {
+        self.version += 1;
+        let (started, version) = (self.now, self.version);
+        let mut effects = self.step(Input::Replicas {
+            started,
+            version,
+            leases: self.replicas.values().cloned().collect(),
+        });
+        effects.extend(self.step(Input::Ranges {
+            started,
+            version,
+            leases: self.ranges.values().cloned().collect(),
+        }));
+        effects
+    }
+
+    /// Everything read, the fence open; gives the effects of the last step.
+    fn begin(&mut self) -> Vec<Effect> {
+        self.step(Input::HostReady(true));
+        self.own(true);
+        self.read()
+    }
+
+    /// Time passes with a good read and a renewal of everybody but `silent` each second.
+    fn pass(&mut self, seconds: u64, silent: &[&str]) -> Vec<Effect> {
+        let mut effects = Vec::new();
+        for _ in 0..seconds {
+            self.now += secs(1);
+            for lease in self.replicas.values_mut() {
+                if lease.incarnation.is_some() && !silent.contains(&lease.name.as_str()) {
+                    self.version += 1;
+                    lease.version = self.version;
+                }
+            }
+            effects.extend(self.own(true));
+            effects.extend(self.read());
+        }
+        effects
+    }
+
+    fn landed(
+        &mut self,
+        range: RangeId,
+        name: &str,
+        incarnation: &str,
+        epoch: Epoch,
+    ) -> RangeLease {
+        self.version += 1;
+        let lease = RangeLease {
+            range,
+            version: self.version,
+            holder: Some(Holder::new(name, incarnation)),
+            epoch,
+        };
+        self.ranges.insert(range, lease.clone());
+        lease
+    }
+}
+
+fn claims(effects: &[Effect]) -> Vec<(RangeId, Epoch)> {
+    let claim = |effect: &Effect| match effect {
+        Effect::Claim { lease, .. } => Some((lease.range, lease.epoch)),
+        _ => None,
+    };
+    effects.iter().filter_map(claim).collect()
+}
+
+fn evictions(effects: &[Effect]) -> Vec<String> {
+    let evicted = |effect: &Effect| match effect {
+        Effect::Evict(lease) => Some(lease.name.clone()),
+        _ => None,
+    };
+    effects.iter().filter_map(evicted).collect()
+}
+
+fn freezes(effects: &[Effect]) -> Vec<RangeId> {
+    let frozen = |effect: &Effect| match effect {
+        Effect::Freeze { range, .. } => Some(*range),
+        _ => None,
+    };
+    effects.iter().filter_map(frozen).collect()
+}
+
+#[test]
+fn alone_it_waits_for_the_settle_time_and_takes_everything() {
+    let mut bench = Bench::new(&[], &[]);
+    assert_eq!(claims(&bench.begin()), []);
+    bench.now += millis(999);
+    assert_eq!(claims(&bench.step(Input::Tick)), []);
+    bench.now += millis(1);
+    assert_eq!(
+        claims(&bench.step(Input::Tick)),
+        [(0, 1), (1, 1), (2, 1), (3, 1)]
+    );
+}
+
+#[test]
+fn with_a_closed_fence_it_takes_nothing_and_asks_to_open_after_reading() {
+    let mut bench = Bench::new(&[], &[]);
+    bench.step(Input::HostReady(true));
+    bench.own(false);
+    bench.now += secs(2);
+    let effects = bench.read();
+    assert_eq!(claims(&effects), []);
+    assert!(
+        effects
+            .iter()
+            .any(|effect| matches!(effect, Effect::Reopen(_)))
+    );
+}
+
+#[test]
+fn missing_leases_are_made_only_when_every_live_member_has_said_that_it_holds_none() {
+    let mut bench = Bench::new(&["b"], &[]);
+    bench.begin();
+    let effects = bench.pass(1, &[]);
+    assert_eq!(claims(&effects), []);
+    let asked: Vec<_> = effects
+        .iter()
+        .filter_map(|effect| match effect {
+            Effect::AskHolds {
+                inquiry,
+                to,
+                ranges,
+                ..
+            } => Some((*inquiry, to.clone(), ranges.clone())),
+            _ => None,
+        })
+        .collect();
+    let [(inquiry, to, ranges)] = &asked[..] else {
+        panic!("{asked:?}")
+    };
+    assert_eq!((to, ranges.len()), (&Holder::new("b", "b1"), 2));
+    // One is held there; of the other it knows an epoch.
+    let answer = BTreeMap::from([(ranges[0], (true, 4)), (ranges[1], (false, 7))]);
+    let effects = bench.step(Input::HoldsAnswered {
+        inquiry: *inquiry,
+        from: to.clone(),
+        result: Ok(answer),
+    });
+    assert_eq!(claims(&effects), [(ranges[1], 8)]);
+}
+
+#[test]
+fn an_unanswered_question_makes_nothing() {
+    let mut bench = Bench::new(&["b"], &[]);
+    bench.begin();
+    bench.pass(1, &[]);
+    let failed = Input::HoldsAnswered {
+        inquiry: 1,
+        from: Holder::new("b", "b1"),
+        result: Err(()),
+    };
+    assert_eq!(claims(&bench.step(failed)), []);
+}
+
+fn half_and_half() -> Bench {
+    let mut bench = Bench::new(
+        &["b"],
+        &[
+            (0, "a", "a1", 1),
+            (1, "a", "a1", 1),
+            (2, "b", "b1", 1),
+            (3, "b", "b1", 1),
+        ],
+    );
+    bench.step(Input::HostReady(true));
+    bench.own(true);
+    // It holds 0 and 1 by claims of its own that had no answer: as after a start.
+    for range in [0, 1] {
+        let epoch = 1;
+        bench.core = seeded(bench.core.clone(), range, epoch);
+    }
+    bench.read();
+    bench
+}
+
+/// As if this replica had claimed the range.
+fn seeded(mut core: Core, range: RangeId, epoch: Epoch) -> Core {
+    core.seed_claim(range, epoch);
+    core
+}
+
+#[test]
+fn a_silent_replica_is_evicted_after_a_lease_duration_and_only_then_its_ranges_are_taken() {
+    let mut bench = half_and_half();
+    let effects = bench.pass(4, &["b"]);
+    assert_eq!((evictions(&effects), claims(&effects)), (vec![], vec![]));
+    let effects = bench.pass(1, &["b"]);
+    assert_eq!(
+        (evictions(&effects), claims(&effects)),
+        (vec!["b".to_owned()], vec![])
+    );
+    // The compare-and-swap decides.
+    bench.version += 1;
+    let evicted = ReplicaLease {
+        version: bench.version,
+        ..bench.replicas["b"].vacated()
+    };
+    bench.replicas.insert("b".to_owned(), evicted.clone());
+    let effects = bench.step(Input::Evicted {
+        name: "b".to_owned(),
+        result: Written::Done(evicted),
+    });
+    assert_eq!(
+        claims(&effects),
+        [],
+        "its last handoffs may be on their way: the watch has to pass its end"
+    );
+    let effects = bench.step(Input::WatchedTo(bench.version));
+    assert_eq!(claims(&effects), [(2, 2), (3, 2)]);
+}
+
+#[test]
+fn who_renews_in_the_last_moment_keeps_everything() {
+    let mut bench = half_and_half();
+    assert_eq!(evictions(&bench.pass(5, &["b"])), ["b"]);
+    bench.version += 1;
+    let alive = replica("b", bench.version, Some("b1"));
+    let effects = bench.step(Input::Evicted {
+        name: "b".to_owned(),
+        result: Written::Conflict(Some(alive)),
+    });
+    assert_eq!((evictions(&effects), claims(&effects)), (vec![], vec![]));
+}
+
+#[test]
+fn reads_that_fail_or_are_slow_start_every_wait_anew() {
+    let mut bench = half_and_half();
+    bench.pass(4, &["b"]);
+    bench.step(Input::ReplicasFailed);
+    assert_eq!(evictions(&bench.pass(5, &["b"])), Vec::<String>::new());
+    let mut bench = half_and_half();
+    bench.pass(4, &["b"]);
+    bench.now += millis(1500);
+    bench.version += 1;
+    let (started, version) = (bench.now - millis(1400), bench.version);
+    bench.own(true);
+    let leases = bench.replicas.values().cloned().collect();
+    assert_eq!(
+        evictions(&bench.step(Input::Replicas {
+            started,
+            version,
+            leases
+        })),
+        Vec::<String>::new()
+    );
+    assert_eq!(evictions(&bench.pass(4, &["b"])), Vec::<String>::new());
+}
+
+#[test]
+fn a_released_lease_needs_no_waiting() {
+    let mut bench = half_and_half();
+    bench.version += 1;
+    let released = ReplicaLease {
+        version: bench.version,
+        ..bench.replicas["b"].vacated()
+    };
+    bench.step(Input::Replica(released));
+    assert_eq!(
+        claims(&bench.step(Input::WatchedTo(bench.version))),
+        [(2, 2), (3, 2)]
+    );
+}
+
+#[test]
+fn a_proof_of_death_shortens_the_wait() {
+    let mut bench = half_and_half();
+    let effects = bench.step(Input::ProvenDead(Holder::new("b", "b1")));
+    assert_eq!(evictions(&effects), ["b"]);
+    let mut bench = half_and_half();
+    assert_eq!(
+        evictions(&bench.step(Input::ProvenDead(Holder::new("b", "b0")))),
+        Vec::<String>::new()
+    );
+}
+
+#[test]
+fn a_replica_lease_that_was_deleted_proves_nothing() {
+    let mut bench = half_and_half();
+    bench.version += 1;
+    bench.replicas.remove("b");
+    let gone = Input::ReplicaGone {
+        name: "b".to_owned(),
+        version: bench.version,
+    };
+    assert_eq!(claims(&bench.step(gone)), []);
+    assert_eq!(claims(&bench.pass(4, &[])), []);
+    assert_eq!(claims(&bench.pass(1, &[])), [(2, 2), (3, 2)]);
+}
+
+#[test]
+fn a_lease_made_anew_by_another_process_proves_nothing_either() {
+    let mut bench = half_and_half();
+    bench.version += 1;
+    let anew = replica("b", bench.version, Some("b2"));
+    bench.replicas.insert("b".to_owned(), anew.clone());
+    bench.step(Input::Replica(anew));
+    assert_eq!(claims(&bench.step(Input::WatchedTo(bench.version))), []);
+    assert_eq!(claims(&bench.pass(4, &[])), []);
+}
+
+#[test]
+fn a_holder_makes_its_missing_lease_anew_one_epoch_on() {
+    let mut bench = half_and_half();
+    bench.version += 1;
+    bench.ranges.remove(&0);
+    let effects = bench.step(Input::RangeGone {
+        range: 0,
+        version: bench.version,
+    });
+    assert_eq!(claims(&effects), [(0, 2)]);
+    let lease = bench.landed(0, "a", "a1", 2);
+    let effects = bench.step(Input::Claimed {
+        range: 0,
+        result: Written::Done(lease),
+    });
+    assert!(effects.contains(&Effect::Lost(0)));
+    assert!(effects.contains(&Effect::Gained {
+        range: 0,
+        epoch: 2,
+        kept: false
+    }));
+}
+
+#[test]
+fn an_epoch_lowered_by_hand_is_raised_above_all_seen() {
+    let mut bench = half_and_half();
+    let lease = bench.landed(0, "a", "a1", 0);
+    assert_eq!(claims(&bench.step(Input::Range(lease))), [(0, 2)]);
+}
+
+#[test]
+fn a_range_named_ours_by_nobody_we_know_is_asked_for_first() {
+    let mut bench = half_and_half();
+    let lease = bench.landed(2, "a", "a1", 5);
+    let effects = bench.step(Input::Range(lease));
+    assert!(
+        !effects
+            .iter()
+            .any(|effect| matches!(effect, Effect::Gained { .. }))
+    );
+    assert!(
+        effects
+            .iter()
+            .any(|effect| matches!(effect, Effect::AskHolds { ranges, .. } if ranges == &[2]))
+    );
+    let answer = BTreeMap::from([(2, (false, 5))]);
+    let effects = bench.step(Input::HoldsAnswered {
+        inquiry: 1,
+        from: Holder::new("b", "b1"),
+        result: Ok(answer),
+    });
+    assert_eq!(claims(&effects), [(2, 6)]);
+}
+
+/// "a" owns all four and "b" has come: two must go.
+fn joined() -> (Bench, Vec<Effect>) {
+    let mut bench = Bench::new(&["b"], &[0, 1, 2, 3].map(|range| (range, "a", "a1", 1)));
+    bench.step(Input::HostReady(true));
+    bench.own(true);
+    for range in 0..4 {
+        bench.core = seeded(bench.core.clone(), range, 1);
+    }
+    let effects = bench.read();
+    (bench, effects)
+}
+
+#[test]
+fn a_handoff_freezes_sends_swaps_and_lets_go_in_this_order() {
+    let (mut bench, effects) = joined();
+    let moving = freezes(&effects);
+    assert_eq!(moving.len(), 2, "two at once, two in all: {effects:?}");
+    let range = moving[0];
+    let effects = bench.step(Input::Frozen {
+        range,
+        epoch: 1,
+        busy: false,
+    });
+    let [Effect::CloseRange(closed), Effect::Send { attempt, to, .. }] = &effects[..] else {
+        panic!("{effects:?}")
+    };
+    assert_eq!((*closed, to), (range, &Holder::new("b", "b1")));
+    let effects = bench.step(Input::Sent {
+        range,
+        attempt: *attempt,
+        result: Ok(()),
+    });
+    let [Effect::Swap { lease, .. }] = &effects[..] else {
+        panic!("{effects:?}")
+    };
+    assert_eq!(
+        (lease.epoch, &lease.holder),
+        (2, &Some(Holder::new("b", "b1")))
+    );
+    let lease = bench.landed(range, "b", "b1", 2);
+    let effects = bench.step(Input::Swapped {
+        range,
+        result: Written::Done(lease),
+    });
+    assert!(effects.contains(&Effect::Lost(range)));
+    assert!(
+        effects
+            .iter()
+            .any(|effect| matches!(effect, Effect::Tell { epoch: 2, .. }))
+    );
+}
+
+#[test]
+fn whatever_stops_a_handoff_the_range_goes_on() {
+    for result in [
+        Err(NotSent::Refused("no".to_owned())),
+        Err(NotSent::Unreachable("gone".to_owned())),
+    ] {
+        let (mut bench, effects) = joined();
+        let range = freezes(&effects)[0];
+        bench.step(Input::Frozen {
+            range,
+            epoch: 1,
+            busy: false,
+        });
+        let effects = bench.step(Input::Sent {
+            range,
+            attempt: 1,
+            result,
+        });
+        assert!(effects.contains(&Effect::Resume { range, epoch: 1 }));
+        assert_eq!(freezes(&effects), [], "not at once again");
+    }
+    let (mut bench, effects) = joined();
+    let range = freezes(&effects)[0];
+    let effects = bench.step(Input::Frozen {
+        range,
+        epoch: 1,
+        busy: true,
+    });
+    assert!(
+        !effects
+            .iter()
+            .any(|effect| matches!(effect, Effect::CloseRange(_) | Effect::Resume { .. }))
+    );
+}
+
+#[test]
+fn a_swap_without_an_answer_stays_frozen_and_is_tried_again() {
+    let (mut bench, effects) = joined();
+    let range = freezes(&effects)[0];
+    bench.step(Input::Frozen {
+        range,
+        epoch: 1,
+        busy: false,
+    });
+    bench.step(Input::Sent {
+        range,
+        attempt: 1,
+        result: Ok(()),
+    });
+    assert_eq!(
+        bench.step(Input::Swapped {
+            range,
+            result: Written::Unknown
+        }),
+        []
+    );
+    bench.now += millis(200);
+    let effects = bench.step(Input::Tick);
+    assert!(
+        matches!(&effects[..], [Effect::Swap { lease, .. }] if lease.range == range),
+        "{effects:?}"
+    );
+    // It had landed.
+    let lease = bench.landed(range, "b", "b1", 2);
+    let effects = bench.step(Input::Swapped {
+        range,
+        result: Written::Conflict(Some(lease)),
+    });
+    assert!(effects.contains(&Effect::Lost(range)));
+}
+
+#[test]
+fn an_old_acknowledgement_swaps_nothing() {
+    let (mut bench, effects) = joined();
+    let range = freezes(&effects)[0];
+    bench.step(Input::Frozen {
+        range,
+        epoch: 1,
+        busy: false,
+    });
+    let result = Err(NotSent::Refused("no".to_owned()));
+    bench.step(Input::Sent {
+        range,
+        attempt: 1,
+        result,
+    });
+    bench.pass(2, &[]);
+    bench.step(Input::Frozen {
+        range,
+        epoch: 1,
+        busy: false,
+    });
+    assert_eq!(
+        bench.step(Input::Sent {
+            range,
+            attempt: 1,
+            result: Ok(())
+        }),
+        []
+    );
+}
+
+fn offer(range: RangeId, epoch: Epoch, attempt: u64) -> Offer {
+    Offer {
+        id: 9,
+        from: Holder::new("b", "b1"),
+        to_incarnation: "a1".to_owned(),
+        range,
+        epoch,
+        attempt,
+        build: "0.1.0".to_owned(),
+    }
+}
+
+fn refused(effects: &[Effect]) -> Option<Refused> {
+    effects.iter().find_map(|effect| match effect {
+        Effect::Answer { refused, .. } => refused.clone(),
+        _ => None,
+    })
+}
+
+#[test]
+fn an_offer_is_taken_only_from_the_owner_that_the_lease_names() {
+    let cases: [(Offer, bool); 7] = [
+        (offer(2, 1, 1), true),
+        (offer(2, 2, 1), false),
+        (offer(0, 1, 1), false),
+        (
+            Offer {
+                from: Holder::new("b", "b0"),
+                ..offer(2, 1, 1)
+            },
+            false,
+        ),
+        (
+            Offer {
+                from: Holder::new("c", "c1"),
+                ..offer(2, 1, 1)
+            },
+            false,
+        ),
+        (
+            Offer {
+                to_incarnation: "a0".to_owned(),
+                ..offer(2, 1, 1)
+            },
+            false,
+        ),
+        (
+            Offer {
+                build: "0.3.0".to_owned(),
+                ..offer(2, 1, 1)
+            },
+            false,
+        ),
+    ];
+    for (offer, taken) in cases {
+        let mut bench = half_and_half();
+        let effects = bench.step(Input::Offered(offer.clone()));
+        assert_eq!(refused(&effects).is_none(), taken, "{offer:?}: {effects:?}");
+    }
+}
+
+#[test]
+fn what_was_offered_becomes_ours_by_the_lease_alone() {
+    let mut bench = half_and_half();
+    bench.step(Input::Offered(offer(2, 1, 1)));
+    let told = Input::Told {
+        from: Holder::new("b", "b1"),
+        range: 2,
+        epoch: 2,
+    };
+    assert_eq!(
+        bench.step(told),
+        [Effect::ReadRange(2)],
+        "a word is no Lease"
+    );
+    let lease = bench.landed(2, "a", "a1", 2);
+    let effects = bench.step(Input::Range(lease));
+    assert!(effects.contains(&Effect::Gained {
+        range: 2,
+        epoch: 2,
+        kept: true
+    }));
+}
+
+#[test]
+fn an_older_attempt_that_comes_late_is_refused() {
+    let mut bench = half_and_half();
+    bench.step(Input::Offered(offer(2, 1, 2)));
+    assert_eq!(
+        refused(&bench.step(Input::Offered(offer(2, 1, 1)))),
+        Some(Refused::Superseded)
+    );
+    assert_eq!(refused(&bench.step(Input::Offered(offer(2, 1, 3)))), None);
+}
+
+#[test]
+fn what_a_dead_owner_had_offered_is_void() {
+    let mut bench = half_and_half();
+    bench.step(Input::Offered(offer(2, 1, 1)));
+    bench.version += 1;
+    let ended = ReplicaLease {
+        version: bench.version,
+        ..bench.replicas["b"].vacated()
+    };
+    bench.step(Input::Replica(ended));
+    let effects = bench.step(Input::WatchedTo(bench.version));
+    assert!(effects.contains(&Effect::Forget(2)));
+    assert_eq!(claims(&effects), [(2, 2), (3, 2)]);
+}
+
+#[test]
+fn a_drain_hands_everything_over_with_force_and_then_releases() {
+    let mut bench = half_and_half();
+    let effects = bench.step(Input::Drain(bench.now + secs(10)));
+    assert_eq!(freezes(&effects), [0, 1]);
+    assert!(effects.iter().all(|effect| !matches!(
+        effect,
+        Effect::Freeze { force: false, .. } | Effect::Release
+    )));
+    let mut last = Vec::new();
+    for (attempt, range) in [(1, 0), (2, 1)] {
+        bench.step(Input::Frozen {
+            range,
+            epoch: 1,
+            busy: false,
+        });
+        bench.step(Input::Sent {
+            range,
+            attempt,
+            result: Ok(()),
+        });
+        let lease = bench.landed(range, "b", "b1", 2);
+        last = bench.step(Input::Swapped {
+            range,
+            result: Written::Done(lease),
+        });
+    }
+    assert!(last.contains(&Effect::Release));
+}
+
+#[test]
+fn a_drain_drops_what_is_left_when_its_time_is_over_or_nobody_is_there() {
+    let mut bench = half_and_half();
+    bench.step(Input::Drain(bench.now + secs(10)));
+    bench.now += secs(10);
+    let effects = bench.step(Input::Tick);
+    let at = |wanted: &Effect| effects.iter().position(|effect| effect == wanted);
+    assert!(at(&Effect::Lost(0)).is_some() && at(&Effect::Lost(0)) < at(&Effect::Release));
+    let mut alone = Bench::new(&[], &[(0, "a", "a1", 1)]);
+    alone.step(Input::HostReady(true));
+    alone.own(true);
+    alone.core = seeded(alone.core.clone(), 0, 1);
+    alone.read();
+    let until = alone.now + secs(10);
+    assert!(alone.step(Input::Drain(until)).contains(&Effect::Release));
+}
+
+#[test]
+fn an_evicted_replica_drops_everything_at_once() {
+    let mut bench = half_and_half();
+    let effects = bench.step(Input::Own(OwnLease {
+        incarnation: "a1-1".to_owned(),
+        phase: OwnPhase::Joining,
+        open_until: None,
+        regained: None,
+        evictions: 1,
+    }));
+    assert!(effects.contains(&Effect::Lost(0)) && effects.contains(&Effect::Lost(1)));
+    assert_eq!(bench.core.held().count(), 0);
+}
+
+#[test]
+fn members_that_are_not_ready_draining_or_of_a_distant_build_get_nothing() {
+    let spoil: [fn(&mut Status); 4] = [
+        |status| status.ready = false,
+        |status| status.draining = true,
+        |status| status.build = "0.3.0".to_owned(),
+        |status| status.build = "1.1.0".to_owned(),
+    ];
+    for spoil in spoil {
+        let mut bench = Bench::new(&["b"], &[0, 1, 2, 3].map(|range| (range, "a", "a1", 1)));
+        if let Some(lease) = bench.replicas.get_mut("b") {
+            spoil(&mut lease.status);
+        }
+        bench.step(Input::HostReady(true));
+        bench.own(true);
+        for range in 0..4 {
+            bench.core = seeded(bench.core.clone(), range, 1);
+        }
+        assert_eq!(freezes(&bench.read()), []);
+    }
+}
+
+#[test]
+fn nobody_joins_a_live_fleet_with_another_number_of_ranges() {
+    let mut bench = Bench::new(&["b"], &[]);
+    bench.replicas.remove("a");
+    if let Some(lease) = bench.replicas.get_mut("b") {
+        lease.status.ranges = 64;
+    }
+    assert!(
+        !bench.read().contains(&Effect::Join),
+        "first it looks whether that one lives"
+    );
+    bench.now += secs(1);
+    bench.version += 1;
+    bench.replicas.insert(
+        "b".to_owned(),
+        ReplicaLease {
+            status: Status {
+                ranges: 64,
+                ..status()
+            },
+            ..replica("b", bench.version, Some("b1"))
+        },
+    );
+    let effects = bench.read();
+    let fatal = Fatal::OtherRanges {
+        name: "b".to_owned(),
+        theirs: 64,
+        ours: 4,
+    };
+    assert!(effects.contains(&Effect::Fatal(fatal)), "{effects:?}");
+}
+
+#[test]
+fn a_dead_fleet_with_another_number_of_ranges_is_waited_out() {
+    let mut bench = Bench::new(&["b"], &[]);
+    bench.replicas.remove("a");
+    if let Some(lease) = bench.replicas.get_mut("b") {
+        lease.status.ranges = 64;
+    }
+    let mut joined_at = None;
+    for second in 0..8 {
+        if bench.read().contains(&Effect::Join) {
+            joined_at = Some(second);
+        }
+        bench.now += secs(1);
+    }
+    assert_eq!(joined_at, Some(5));
+}

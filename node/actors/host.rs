@@ -4,7 +4,7 @@ use std::{
     future::Future,
     pin::Pin,
     sync::{
-        Arc, Mutex,
+        Arc, Mutex, OnceLock,
         atomic::{AtomicBool, Ordering},
     },
     time::Duration,
@@ -12,12 +12,13 @@ use std::{
 
 use actix::{Actor, ArbiterHandle, Context};
 use coordinator::{Epoch, Frozen, Gained, RangeHost, RangeId};
+use futures::{FutureExt, future::BoxFuture};
 use peer_proto::RangeState;
 use tokio::sync::oneshot;
 
 use crate::{
     actors::range::{Freeze, Range, Resume, Stop},
-    gate::Gate,
+    gate::{Fence, Gate},
     shared::{Inbox, RangeStats, Shared, Slot},
 };
 
@@ -179,5 +180,38 @@ impl RangeHost for Host {
 
     fn ready(&self) -> bool {
         self.ready.load(Ordering::Acquire)
+    }
+}
+
+/// A fence that is given its inside later: the actors need one before the coordinator, which has it, can be started.
+/// Until then it is closed.
+#[derive(Default)]
+pub struct LateFence(OnceLock<Arc<coordinator::Fence>>);
+
+impl LateFence {
+    /// Sets the real one; the first stands.
+    pub fn set(&self, fence: Arc<coordinator::Fence>) {
+        self.0.get_or_init(|| fence);
+    }
+}
+
+impl Fence for LateFence {
+    fn open(&self, range: RangeId, epoch: Epoch) -> bool {
+        self.0
+            .get()
+            .is_some_and(|fence| fence.check(range, epoch).is_ok())
+    }
+
+    fn closed(&self, range: RangeId, epoch: Epoch) -> BoxFuture<'static, ()> {
+        match self.0.get() {
+            Some(fence) => {
+                let fence = Arc::clone(fence);
+                async move {
+                    fence.closed(range, epoch).await;
+                }
+                .boxed()
+            }
+            None => std::future::ready(()).boxed(),
+        }
     }
 }

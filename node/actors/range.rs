@@ -358,6 +358,7 @@ impl Range {
             .retain(|(lane, key)| *lane != done.unit || *key != done.key);
         self.stats.reconciles.fetch_add(1, Ordering::Relaxed);
         self.stats.writes.fetch_add(done.writes, Ordering::Relaxed);
+        self.shared.writes.fetch_add(done.writes, Ordering::Relaxed);
         let shared = Arc::clone(&self.shared);
         let unit = &shared.units[usize::from(done.unit)];
         let part = &mut self.lanes[usize::from(done.unit)];
@@ -374,6 +375,7 @@ impl Range {
                 part.queue.forget(&done.key);
                 part.queue.add_at(&done.key, now + *delay);
             }
+            Next::Postponed(delay) => part.queue.add_at(&done.key, now + *delay),
             Next::Now | Next::Stopped(_) => {
                 if !stopped {
                     part.queue.forget(&done.key);
@@ -629,6 +631,7 @@ impl Range {
                     Next::Change => "done".to_owned(),
                     Next::Now => "done, again at once".to_owned(),
                     Next::After(delay) => format!("done, again in {delay:?}"),
+                    Next::Postponed(delay) => format!("status written too recently, again in {delay:?}"),
                     Next::Backoff { why, .. } => why.clone(),
                     Next::Stopped(stopped) => format!("stopped: {stopped:?}"),
                 },

@@ -226,6 +226,11 @@ impl Controller for Accounts {
         let Some(namespace) = seen.get::<Namespace>(key) else {
             return Ok(plan);
         };
+        if namespace.metadata().label("report").is_some() {
+            let mut reported = Namespace::clone(&namespace);
+            reported.status.get_or_insert_default().phase = "Terminating".to_owned();
+            plan.update_status(&*namespace, &reported);
+        }
         let wanted = namespace.metadata().label("accounts").unwrap_or("0");
         assert!(wanted != "panic", "this namespace makes the plan panic");
         let wanted: usize = wanted
@@ -313,7 +318,7 @@ impl Rig {
 fn process(sim: &Arc<Sim>, replica: &str) -> (Arc<Shared>, Arc<Door>) {
     let door = Arc::new(Door(AtomicBool::new(true)));
     let clock: Arc<dyn Clock> = Arc::new(SystemClock::default());
-    let metrics = Metrics::new();
+    let metrics = Metrics::new(&[]);
     let (writer, events) = Writer::new(
         Arc::clone(sim) as Arc<dyn Server>,
         (0.0, 1),
@@ -342,6 +347,7 @@ fn process(sim: &Arc<Sim>, replica: &str) -> (Arc<Shared>, Arc<Door>) {
         metrics,
         fence: Arc::clone(&door) as Arc<dyn Fence>,
         units: vec![unit],
+        writes: Default::default(),
         table: (0..RANGES).map(|_| ArcSwapOption::empty()).collect(),
     });
     (shared, door)
@@ -602,5 +608,25 @@ fn a_key_waits_until_the_cache_has_seen_its_own_writes() {
         *rig.sim.stale.lock().unwrap() = None;
         until("then it goes on", || rig.accounts("a") == 2).await;
         assert_eq!(rig.sim.written().len(), 2);
+    });
+}
+
+#[test]
+fn a_refused_report_backs_off_like_any_other_write() {
+    run(async {
+        let mut start = world(&[("a", "0")]);
+        start.change::<Namespace>("a", |object| {
+            object.metadata_mut().set_label("report", "yes")
+        });
+        let rig = Rig::new(start);
+        let report = "patch namespaces/a/status".to_owned();
+        rig.sim.refuse.lock().unwrap().insert(report);
+        rig.gain_all();
+        let slot = || rig.shared.slot(rig.range_of("a")).unwrap();
+        let tries = || slot().stats.reconciles.load(Ordering::Relaxed);
+        until("it was tried a few times", || tries() >= 4).await;
+        tokio::time::sleep(Duration::from_millis(500)).await;
+        // 5, 10, 20 … 640 ms: eight tries fill 635 ms; without back-off there would be hundreds.
+        assert!(tries() <= 9, "{} tries", tries());
     });
 }

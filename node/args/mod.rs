@@ -115,6 +115,14 @@ pub struct Spec {
     pub section: String,
 }
 
+/// Why a flag has no effect, as a sentence's end.
+fn reason(why: &str) -> String {
+    match why.ends_with("-controller") {
+        true => format!("{why} is not built yet"),
+        false => why.to_owned(),
+    }
+}
+
 impl Spec {
     fn of(flag: &Flag, section: &str) -> Self {
         let Flag(name, kind, default, effect, help) = *flag;
@@ -486,9 +494,9 @@ impl Values {
     }
 
     /// The flags that were given and have no effect, with the reason.
-    pub fn without_effect(&self) -> impl Iterator<Item = (&'static str, &'static str)> {
+    pub fn without_effect(&self) -> impl Iterator<Item = (&'static str, String)> {
         self.specs.iter().filter_map(|spec| match spec.effect {
-            Effect::Without(why) if self.given(spec.name) => Some((spec.name, why)),
+            Effect::Without(why) if self.given(spec.name) => Some((spec.name, reason(why))),
             _ => None,
         })
     }
@@ -505,11 +513,10 @@ pub fn version() -> String {
 /// `--version=raw`.
 pub fn version_raw() -> String {
     format!(
-        "version.Info{{Major:\"1\", Minor:\"36\", GitVersion:{:?}, Manifold:{:?}, Compiler:\"rustc\", Platform:\"{}/{}\"}}\n",
+        "version.Info{{Major:\"1\", Minor:\"36\", GitVersion:{:?}, Manifold:{:?}, Compiler:\"rustc\", Platform:{:?}}}\n",
         crate::metrics::GIT_VERSION,
         env!("CARGO_PKG_VERSION"),
-        std::env::consts::OS,
-        std::env::consts::ARCH,
+        crate::metrics::platform(),
     )
 }
 
@@ -557,7 +564,7 @@ pub fn help(specs: &[Spec]) -> String {
                 other => format!(" (default {})", other.show(spec.kind)),
             };
             let effect = match spec.effect {
-                Effect::Without(why) => format!(" [without effect: {why}]"),
+                Effect::Without(why) => format!(" [without effect: {}]", reason(why)),
                 _ => String::new(),
             };
             let _ = writeln!(

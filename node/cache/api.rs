@@ -6,7 +6,10 @@
 
 use std::{
     fmt,
-    sync::{Arc, OnceLock},
+    sync::{
+        Arc, OnceLock,
+        atomic::{AtomicBool, Ordering},
+    },
     time::{Duration, Instant},
 };
 
@@ -61,6 +64,12 @@ impl Purpose {
 
 /// How long a TCP connection may take to come about.
 const CONNECT_TIMEOUT: Duration = Duration::from_secs(5);
+
+/// The request that goes ahead: open to all, and cheap.
+const PROBE_PATH: &str = "/version";
+
+/// How long it may take: to connect, to shake hands, to answer.
+const PROBE_TIMEOUT: Duration = Duration::from_secs(10);
 
 /// An answer that is longer is refused: larger than any list page or object that the API server sends.
 const ANSWER_BYTES_MAX: usize = 512 << 20;
@@ -382,6 +391,9 @@ struct Inner {
     default_namespace: String,
     observe: Option<Arc<dyn Observe>>,
     kube: OnceLock<kube::Client>,
+    /// Whether there is a connection, as far as is known.
+    connected: AtomicBool,
+    connecting: tokio::sync::Mutex<()>,
 }
 
 impl fmt::Debug for Api {
@@ -449,6 +461,8 @@ impl Api {
                 default_namespace: config.default_namespace.clone(),
                 observe,
                 kube: OnceLock::new(),
+                connected: AtomicBool::new(false),
+                connecting: tokio::sync::Mutex::new(()),
             }),
         })
     }
@@ -580,6 +594,7 @@ impl Api {
                     server: Arc::clone(&self.inner.server),
                     reason: format!("the request can't be written: {error}"),
                 })?;
+        self.connected().await?;
         let answer = self
             .inner
             .service
@@ -588,6 +603,31 @@ impl Api {
             .await
             .map_err(|error| self.no_answer(&error))?;
         Ok(answer.into_parts())
+    }
+
+    /// Lets one small request go ahead where there is no connection. Requests that find none open one each, and a
+    /// hundred writes after an outage would make a hundred TLS connections, all but one of them for nothing.
+    async fn connected(&self) -> Result<(), ApiError> {
+        let inner = &self.inner;
+        if inner.connected.load(Ordering::Acquire) {
+            return Ok(());
+        }
+        let _first = inner.connecting.lock().await;
+        if inner.connected.load(Ordering::Acquire) {
+            return Ok(());
+        }
+        let probe = http::Request::get(PROBE_PATH)
+            .body(Body::empty())
+            .expect("the path is a constant");
+        match tokio::time::timeout(PROBE_TIMEOUT, inner.service.clone().oneshot(probe)).await {
+            // Whatever the answer is: there is a connection.
+            Ok(Ok(_)) => {
+                inner.connected.store(true, Ordering::Release);
+                Ok(())
+            }
+            Ok(Err(error)) => Err(self.no_answer(&error)),
+            Err(_) => Err(self.timed_out(PROBE_TIMEOUT)),
+        }
     }
 
     async fn collect(&self, mut body: Incoming) -> Result<Bytes, ApiError> {
@@ -620,6 +660,7 @@ impl Api {
     }
 
     fn no_answer(&self, error: &BoxError) -> ApiError {
+        self.inner.connected.store(false, Ordering::Release);
         let server = Arc::clone(&self.inner.server);
         match error.downcast_ref::<hyper_util::client::legacy::Error>() {
             Some(error) => ApiError::Transport {

@@ -146,9 +146,8 @@ impl Slot {
 
     /// An object that decodes again is logged again should it fail again.
     pub(crate) fn no_trouble(&self, key: impl FnOnce() -> Key) {
-        let mut troubled = unpoisoned(self.troubled.lock());
-        if !troubled.is_empty() {
-            troubled.remove(&key());
+        if self.decode_errors.load(Ordering::Relaxed) > 0 {
+            unpoisoned(self.troubled.lock()).remove(&key());
         }
     }
 
@@ -389,7 +388,7 @@ impl Cache {
         Builder::default()
     }
 
-    fn slot(&self, resource: &Resource) -> Option<&Arc<Slot>> {
+    pub(crate) fn slot(&self, resource: &Resource) -> Option<&Arc<Slot>> {
         // There are a few dozen, and a resource is one static: comparing addresses is quicker than any map.
         self.slots
             .iter()

@@ -13,7 +13,8 @@ use std::{
 };
 
 use controllers_kit::Index;
-use kubernetes_proto::{AnyObject, Resource, Str};
+use kubernetes_proto::{AnyObject, DynObject, Resource, Str, TextHash};
+use smallvec::SmallVec;
 use tokio::sync::oneshot;
 
 use crate::unpoisoned;
@@ -27,13 +28,19 @@ pub(crate) struct Content {
     objects: BTreeMap<Str, BTreeMap<Str, AnyObject>>,
     count: usize,
     /// In the order of the declared indexes. Each list is sorted by namespace and name.
-    indexes: Vec<HashMap<Str, Vec<AnyObject>>>,
+    indexes: Vec<Lists>,
 }
+
+/// The objects under each value of an index.
+type Lists = HashMap<Str, Vec<AnyObject>, TextHash>;
+
+/// The values of an object in an index: one, as a rule.
+type Values = SmallVec<[Str; 1]>;
 
 impl Content {
     pub(crate) fn new(indexes: &[Index]) -> Self {
         Self {
-            indexes: indexes.iter().map(|_| HashMap::new()).collect(),
+            indexes: indexes.iter().map(|_| Lists::default()).collect(),
             ..Self::default()
         }
     }
@@ -73,9 +80,9 @@ impl Content {
             self.count += 1;
         }
         for (index, lists) in indexes.iter().zip(&mut self.indexes) {
-            let values = (index.values)(object.as_ref());
+            let values = values(index, object);
             if let Some(old) = &old {
-                for gone in (index.values)(old.as_ref()) {
+                for gone in self::values(index, old) {
                     if !values.contains(&gone) {
                         unlist(lists, &gone, old);
                     }
@@ -102,7 +109,7 @@ impl Content {
         }
         self.count -= 1;
         for (index, lists) in indexes.iter().zip(&mut self.indexes) {
-            for gone in (index.values)(old.as_ref()) {
+            for gone in values(index, &old) {
                 unlist(lists, &gone, &old);
             }
         }
@@ -131,6 +138,23 @@ impl Content {
     }
 }
 
+/// The owner index, which every object of every resource is in, is spared a list for its one value.
+fn values(index: &Index, object: &AnyObject) -> Values {
+    if index.name == Index::OWNER {
+        owner(object.as_ref()).collect()
+    } else {
+        Values::from_vec((index.values)(object.as_ref()))
+    }
+}
+
+fn owner(object: &dyn DynObject) -> impl Iterator<Item = Str> {
+    object
+        .metadata()
+        .controller()
+        .map(|owner| owner.uid.clone())
+        .into_iter()
+}
+
 fn place(list: &[AnyObject], object: &AnyObject) -> Result<usize, usize> {
     let meta = object.metadata();
     list.binary_search_by(|other| {
@@ -139,7 +163,7 @@ fn place(list: &[AnyObject], object: &AnyObject) -> Result<usize, usize> {
     })
 }
 
-fn list(lists: &mut HashMap<Str, Vec<AnyObject>>, value: Str, object: &AnyObject) {
+fn list(lists: &mut Lists, value: Str, object: &AnyObject) {
     let list = lists.entry(value).or_default();
     match place(list, object) {
         Ok(place) => list[place] = object.clone(),
@@ -153,7 +177,7 @@ fn list(lists: &mut HashMap<Str, Vec<AnyObject>>, value: Str, object: &AnyObject
     }
 }
 
-fn unlist(lists: &mut HashMap<Str, Vec<AnyObject>>, value: &Str, object: &AnyObject) {
+fn unlist(lists: &mut Lists, value: &Str, object: &AnyObject) {
     if let Some(list) = lists.get_mut(value) {
         if let Ok(place) = place(list, object) {
             list.remove(place);
@@ -264,14 +288,7 @@ pub(crate) fn owner_index(resource: &'static Resource) -> Index {
     Index {
         resource,
         name: Index::OWNER,
-        values: std::sync::Arc::new(|object| {
-            object
-                .metadata()
-                .controller()
-                .map(|owner| owner.uid.clone())
-                .into_iter()
-                .collect()
-        }),
+        values: std::sync::Arc::new(|object| owner(object).collect()),
     }
 }
 

@@ -1,1 +1,5 @@
-
+mod api;
+mod course;
+mod server;
+mod store;
+mod watch;

@@ -17,12 +17,7 @@ use kubernetes_proto::{
 use prost::Message as _;
 use tokio::time::Instant;
 
-use crate::{
-    Api, ApiError, Request, Status,
-    api,
-    cache::Slot,
-    store::Content,
-};
+use crate::{Api, ApiError, Request, Status, api, cache::Slot, store::Content};
 
 /// Figures of the watch loop.
 #[derive(Clone, Debug)]
@@ -227,7 +222,7 @@ pub(crate) async fn run(slot: &Slot, api: &Api) -> Infallible {
     tell_all(slot).await;
     let mut course = Course::default();
     loop {
-        let ask = course.ask(slot.progress.version());
+        let mut ask = course.ask(slot.progress.version());
         let began = Instant::now();
         let mut session = Session {
             slot,
@@ -246,6 +241,8 @@ pub(crate) async fn run(slot: &Slot, api: &Api) -> Infallible {
         .unwrap_or_else(End::Failed);
         if session.listed {
             course.listed();
+            // From there on it was a watch like any other.
+            ask = course.ask(slot.progress.version());
         }
         match &end {
             End::Failed(error) if ask == Ask::Stream && refuses_streaming(error) => {
@@ -451,7 +448,7 @@ impl Session<'_> {
                 Ok(Taken::Event)
             }
             "ERROR" => Err(match api::parse_status(event.object) {
-                Some(status) => Fault::Refused(status),
+                Some(status) => Fault::Refused(Box::new(status)),
                 None => Fault::Garbage("an error that is no Status".to_owned()),
             }),
             other => Err(Fault::Garbage(format!("a watch event of type {other:?}"))),
@@ -544,14 +541,14 @@ fn comparable(version: u64) -> Result<u64, Fault> {
 #[derive(Debug)]
 enum Fault {
     Garbage(String),
-    Refused(Status),
+    Refused(Box<Status>),
 }
 
 impl Fault {
     fn from(self, api: &Api) -> ApiError {
         match self {
             Self::Garbage(reason) => api.garbage(reason),
-            Self::Refused(status) => ApiError::Status(Box::new(status)),
+            Self::Refused(status) => ApiError::Status(status),
         }
     }
 }

@@ -18,7 +18,7 @@ struct Series {
 }
 
 /// Rewrites what prometheus-client has encoded.
-pub(super) fn classic(open: &str) -> String {
+pub(super) fn classic(open: &str, disabled: &[String]) -> String {
     let mut text = String::with_capacity(open.len());
     let mut families = Vec::<(String, Vec<Series>)>::new();
     let mut help = "";
@@ -31,6 +31,11 @@ pub(super) fn classic(open: &str) -> String {
             sample(line, series);
         }
     }
+    let is_disabled = |heading: &str| {
+        let name = heading.split(' ').nth(2).unwrap_or_default();
+        disabled.iter().any(|one| one == name)
+    };
+    families.retain(|(heading, _)| !is_disabled(heading));
     families.sort_by(|left, right| left.0.cmp(&right.0));
     for (heading, mut series) in families {
         text.push_str(&heading);
@@ -164,7 +169,7 @@ mod tests {
                     wait_seconds_bucket{le=\"1.0\",name=\"a\"} 0\n\
                     wait_seconds_bucket{le=\"+Inf\",name=\"a\"} 0\n# EOF\n";
         assert_eq!(
-            classic(open),
+            classic(open, &[]),
             "# HELP wait_seconds How long\n# TYPE wait_seconds histogram\n\
              wait_seconds_bucket{name=\"a\",le=\"1\"} 0\nwait_seconds_bucket{name=\"a\",le=\"+Inf\"} 0\n\
              wait_seconds_sum{name=\"a\"} 0\nwait_seconds_count{name=\"a\"} 0\n\
@@ -174,10 +179,20 @@ mod tests {
     }
 
     #[test]
+    fn a_disabled_family_is_left_out() {
+        let open =
+            "# HELP a A.\n# TYPE a counter\na_total 3\n# HELP b B.\n# TYPE b gauge\nb 1\n# EOF\n";
+        assert_eq!(
+            classic(open, &["a_total".to_owned()]),
+            "# HELP b B\n# TYPE b gauge\nb 1\n"
+        );
+    }
+
+    #[test]
     fn a_counter_is_named_with_its_total() {
         let open = "# HELP adds Adds handled.\n# TYPE adds counter\nadds_total 3\n# EOF\n";
         assert_eq!(
-            classic(open),
+            classic(open, &[]),
             "# HELP adds_total Adds handled\n# TYPE adds_total counter\nadds_total 3\n"
         );
     }

@@ -5,6 +5,7 @@
 //! shared on the way of an event. Label values come from fixed sets (controllers, resources, verbs, results, status
 //! codes), so the number of series is bounded by the program and not by the cluster.
 
+mod declared;
 mod exposition;
 mod histogram;
 mod process;
@@ -20,6 +21,8 @@ use std::{
     time::{Duration, Instant},
 };
 
+use controllers_kit::{Descriptor, Measure};
+use declared::Declared;
 use prometheus_client::{
     encoding::text::encode,
     metrics::{counter::Counter, family::Family, gauge::Gauge},
@@ -74,11 +77,6 @@ fn body_bytes() -> Histogram {
     ])
 }
 
-/// 1 ms to 16 s: upstream's bounds for the publisher of the root CA.
-fn publisher_seconds() -> Histogram {
-    Histogram::new(exponential(0.001, 2.0, 15))
-}
-
 /// 1 µs to 4 s: a plan takes microseconds, and one that takes seconds must be seen.
 fn plan_seconds() -> Histogram {
     Histogram::new(exponential(1e-6, 4.0, 12))
@@ -109,10 +107,6 @@ struct Families {
     response_bytes: Histograms<2>,
     limiter_seconds: Histograms<2>,
     request_retries: Counters<3>,
-
-    published: Counters<1>,
-    published_seconds: Histograms<1>,
-    job_deletion_seconds: Histogram,
 
     ranges_owned: Gauge<i64, AtomicI64>,
     epoch_changes: Counter,
@@ -168,6 +162,7 @@ pub struct Metrics {
     registry: Registry,
     slis: Registry,
     families: Families,
+    declared: Arc<Declared>,
     healthcheck: Gauges<2>,
     healthchecks: Counters<3>,
     queues: Mutex<BTreeMap<&'static str, Arc<QueueMetrics>>>,
@@ -180,10 +175,11 @@ impl fmt::Debug for Metrics {
 }
 
 impl Metrics {
-    /// All families, with nothing counted yet.
-    pub fn new() -> Arc<Self> {
+    /// All families, those that the controllers declare included, with nothing counted yet.
+    pub fn new(descriptors: &[Descriptor]) -> Arc<Self> {
         let mut on = Registering(Registry::default());
         let families = families(&mut on);
+        let declared = Arc::new(Declared::register(&mut on, descriptors));
         build_info(&mut on);
         on.0.register_collector(Box::new(process::Process));
 
@@ -206,6 +202,7 @@ impl Metrics {
             registry: on.0,
             slis: slis.0,
             families,
+            declared,
             healthcheck,
             healthchecks,
             queues: Mutex::default(),
@@ -258,6 +255,7 @@ impl Metrics {
             fence_refusals: families.fence_refusals.get_or_create_owned(&labels),
             reconciles: families.reconciles.clone(),
             writes: families.writes.clone(),
+            declared: Arc::clone(&self.declared),
         })
     }
 
@@ -309,22 +307,6 @@ impl Metrics {
         self.families.events_dropped.inc();
     }
 
-    /// `root_ca_cert_publisher_*`: one namespace was looked at; `code` is 200, or the status of the write that failed, or
-    /// 500 where there was none.
-    pub fn root_ca_published(&self, code: u16, took: Duration) {
-        let labels = [("code", status_text(code))];
-        self.families.published.get_or_create(&labels).inc();
-        self.families
-            .published_seconds
-            .get_or_create(&labels)
-            .observe(seconds(took));
-    }
-
-    /// `ttl_after_finished_controller_*`: a Job was deleted this long after its time was over.
-    pub fn job_deleted(&self, after: Duration) {
-        self.families.job_deletion_seconds.observe(seconds(after));
-    }
-
     /// One run of a health check; `kind` is `healthz`, `livez` or `readyz`.
     pub fn health_checked(&self, name: &str, kind: &'static str, passed: bool) {
         let name = Text::from(name.to_owned());
@@ -343,24 +325,29 @@ impl Metrics {
 
     /// `/metrics`, in the Prometheus text format; see [`CONTENT_TYPE`].
     pub fn encode(&self) -> String {
+        self.encode_without(&[])
+    }
+
+    /// The same, with some families left out (`--disabled-metrics`).
+    pub fn encode_without(&self, disabled: &[String]) -> String {
         let now = Instant::now();
         let queues = self.queues.lock().unwrap_or_else(PoisonError::into_inner);
         queues.values().for_each(|queue| queue.look(now));
         drop(queues);
-        text(&self.registry)
+        text(&self.registry, disabled)
     }
 
     /// `/metrics/slis`.
     pub fn encode_slis(&self) -> String {
-        text(&self.slis)
+        text(&self.slis, &[])
     }
 }
 
-fn text(registry: &Registry) -> String {
+fn text(registry: &Registry, disabled: &[String]) -> String {
     let mut open = String::new();
     // The only error is that of the writer, and a String has none.
     let _ = encode(&mut open, registry);
-    exposition::classic(&open)
+    exposition::classic(&open, disabled)
 }
 
 /// A status code as a label, without an allocation for the usual ones.
@@ -433,21 +420,6 @@ fn families(on: &mut Registering) -> Families {
             "Requests that were sent again, by status code, verb and host.",
         ),
 
-        published: on.counters(
-            "root_ca_cert_publisher_sync",
-            "Namespaces that the publisher of the root CA has looked at, by status code.",
-        ),
-        published_seconds: on.histograms(
-            "root_ca_cert_publisher_sync_duration_seconds",
-            "How long the publisher of the root CA takes for a namespace, by status code.",
-            publisher_seconds,
-        ),
-        job_deletion_seconds: on.add(
-            "ttl_after_finished_controller_job_deletion_duration_seconds",
-            "How long after its time to live was over a Job was deleted.",
-            Histogram::new(exponential(0.1, 2.0, 14)),
-        ),
-
         ranges_owned: on.add(
             "manifold_ranges_owned",
             "Ranges of the key space that this replica owns. Summed over the fleet it is --ranges.",
@@ -515,7 +487,6 @@ fn build_info(on: &mut Registering) {
         "kubernetes_build_info",
         "Always 1; the labels tell what was built and for which platform.",
     );
-    let platform = format!("{}/{}", std::env::consts::OS, std::env::consts::ARCH);
     info.get_or_create(&[
         ("build_date", "".into()),
         ("compiler", "rustc".into()),
@@ -525,9 +496,19 @@ fn build_info(on: &mut Registering) {
         ("go_version", "".into()),
         ("major", "1".into()),
         ("minor", "36".into()),
-        ("platform", platform.into()),
+        ("platform", platform().into()),
     ])
     .set(1);
+}
+
+/// Operating system and architecture, called as upstream calls them.
+pub fn platform() -> String {
+    let architecture = match std::env::consts::ARCH {
+        "x86_64" => "amd64",
+        "aarch64" => "arm64",
+        other => other,
+    };
+    format!("{}/{architecture}", std::env::consts::OS)
 }
 
 /// Which way a range goes in a handoff.
@@ -703,12 +684,23 @@ pub struct ControllerMetrics {
     fence_refusals: Counter,
     reconciles: Counters<2>,
     writes: Counters<4>,
+    declared: Arc<Declared>,
 }
 
 impl ControllerMetrics {
     /// A plan was made, or refused.
     pub fn planned(&self, took: Duration) {
         self.plan_seconds.observe(seconds(took));
+    }
+
+    /// A value of one of the controller's own metrics.
+    pub fn measure(&self, measure: &Measure) {
+        self.declared.measure(measure);
+    }
+
+    /// A sync has ended; `code` is 200, or the status of the write that failed, or 500 where there was none.
+    pub fn synced(&self, code: u16, took: Duration) {
+        self.declared.synced(self.name, code, took);
     }
 
     /// A plan panicked.

@@ -52,7 +52,7 @@ const GOLDEN: &[(&str, &str)] = &[
 
 /// Metrics in which every family has at least one series.
 fn used() -> Arc<Metrics> {
-    let metrics = Metrics::new();
+    let metrics = Metrics::new(&crate::registry::descriptors());
     let ms = Duration::from_millis;
     let queue = metrics.queue("deployment");
     queue.added();
@@ -85,8 +85,16 @@ fn used() -> Arc<Metrics> {
     metrics.taken_over(ms(5200));
     metrics.fence_open(true);
     metrics.event_dropped();
-    metrics.root_ca_published(200, ms(5));
-    metrics.job_deleted(ms(150));
+    metrics
+        .controller("root-ca-certificate-publisher-controller")
+        .synced(200, ms(5));
+    metrics
+        .controller("ttl-after-finished-controller")
+        .measure(&controllers_kit::Measure {
+            name: "ttl_after_finished_controller_job_deletion_duration_seconds",
+            labels: Vec::new(),
+            value: 0.15,
+        });
     metrics
 }
 
@@ -186,7 +194,7 @@ fn samples_bear_upstreams_labels_and_bounds() {
 
 #[test]
 fn a_queues_series_exist_before_anything_happened() {
-    let metrics = Metrics::new();
+    let metrics = Metrics::new(&crate::registry::descriptors());
     let _ = metrics.queue("serviceaccount");
     let text = metrics.encode();
     assert_eq!(
@@ -204,7 +212,7 @@ fn a_queues_series_exist_before_anything_happened() {
 
 #[test]
 fn work_under_way_is_seen_until_it_ends() {
-    let metrics = Metrics::new();
+    let metrics = Metrics::new(&crate::registry::descriptors());
     let queue = metrics.queue("replicaset");
     queue.started(Duration::ZERO);
     std::thread::sleep(Duration::from_millis(30));
@@ -243,13 +251,13 @@ fn work_under_way_is_seen_until_it_ends() {
 
 #[test]
 fn the_same_name_gives_the_same_queue() {
-    let metrics = Metrics::new();
+    let metrics = Metrics::new(&crate::registry::descriptors());
     assert!(Arc::ptr_eq(&metrics.queue("job"), &metrics.queue("job")));
 }
 
 #[test]
 fn health_checks_are_told_by_slis() {
-    let metrics = Metrics::new();
+    let metrics = Metrics::new(&crate::registry::descriptors());
     metrics.health_checked("leases", "readyz", true);
     metrics.health_checked("leases", "readyz", false);
     let text = metrics.encode_slis();
@@ -271,7 +279,7 @@ fn health_checks_are_told_by_slis() {
 
 #[test]
 fn counting_from_many_threads_loses_nothing() {
-    let metrics = Metrics::new();
+    let metrics = Metrics::new(&crate::registry::descriptors());
     let queue = metrics.queue("endpoint");
     std::thread::scope(|scope| {
         for _ in 0..8 {

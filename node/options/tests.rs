@@ -50,7 +50,7 @@ fn what_kubeadm_writes_is_accepted() {
     assert_eq!(options.controllers.len(), 5);
     let warning = options.warning.unwrap();
     for named in [
-        "--allocate-node-cidrs (node-ipam-controller)",
+        "--allocate-node-cidrs (node-ipam-controller is not built yet)",
         "--cluster-signing-key-file",
         "--controllers=bootstrapsigner (not built yet)",
     ] {

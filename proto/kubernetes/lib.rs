@@ -10,7 +10,7 @@ mod object;
 mod str;
 
 pub use object::{AnyObject, DynObject, Object, Resource, cast};
-pub use str::Str;
+pub use str::{Str, TextHash};
 
 use object::object;
 
@@ -32,7 +32,12 @@ pub mod batch {
     include!(concat!(env!("OUT_DIR"), "/k8s.batch.rs"));
 }
 
-object!(core::Pod, "", "v1", "Pod", "pods", true);
+object!(core::Pod, "", "v1", "Pod", "pods", true, |pod| {
+    if let Some(status) = &mut pod.status {
+        status.conditions.shrink_to_fit();
+        status.container_statuses.shrink_to_fit();
+    }
+});
 object!(core::Namespace, "", "v1", "Namespace", "namespaces", false);
 object!(
     core::ServiceAccount,

@@ -46,8 +46,19 @@ impl From<Timestamp> for Time {
     }
 }
 
+impl Time {
+    /// Whether it is Go's zero time. The API server always encodes a time that is no pointer in its types, so "none"
+    /// comes as an empty message there, and as `null` in JSON.
+    pub fn is_zero(self) -> bool {
+        self == Self::default()
+    }
+}
+
 impl Serialize for Time {
     fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
+        if self.is_zero() {
+            return serializer.serialize_none();
+        }
         serializer.collect_str(&self.timestamp())
     }
 }
@@ -141,6 +152,14 @@ pub struct ObjectMeta {
 }
 
 impl ObjectMeta {
+    /// Gives back what its lists have grown beyond what they hold.
+    pub(crate) fn trim(&mut self) {
+        self.labels.shrink_to_fit();
+        self.annotations.shrink_to_fit();
+        self.owner_references.shrink_to_fit();
+        self.finalizers.shrink_to_fit();
+    }
+
     /// A label's value.
     pub fn label(&self, key: &str) -> Option<&str> {
         get(&self.labels, key)
@@ -451,7 +470,12 @@ impl Message for OwnerReference {
             4 => self.uid = merge_interned(wire_type, buf, ctx)?,
             5 => self.api_version = merge_interned(wire_type, buf, ctx)?,
             6 => {
-                encoding::bool::merge(wire_type, self.controller.get_or_insert_default(), buf, ctx)?
+                encoding::bool::merge(
+                    wire_type,
+                    self.controller.get_or_insert_default(),
+                    buf,
+                    ctx,
+                )?;
             }
             7 => encoding::bool::merge(
                 wire_type,
@@ -529,18 +553,24 @@ impl Message for ObjectMeta {
                 self.resource_version = with_text(wire_type, buf, ctx, parse_version)?;
             }
             7 => encoding::int64::merge(wire_type, &mut self.generation, buf, ctx)?,
-            8 => encoding::message::merge(
-                wire_type,
-                self.creation_timestamp.get_or_insert_default(),
-                buf,
-                ctx,
-            )?,
-            9 => encoding::message::merge(
-                wire_type,
-                self.deletion_timestamp.get_or_insert_default(),
-                buf,
-                ctx,
-            )?,
+            8 => {
+                encoding::message::merge(
+                    wire_type,
+                    self.creation_timestamp.get_or_insert_default(),
+                    buf,
+                    ctx,
+                )?;
+                self.creation_timestamp = self.creation_timestamp.filter(|time| !time.is_zero());
+            }
+            9 => {
+                encoding::message::merge(
+                    wire_type,
+                    self.deletion_timestamp.get_or_insert_default(),
+                    buf,
+                    ctx,
+                )?;
+                self.deletion_timestamp = self.deletion_timestamp.filter(|time| !time.is_zero());
+            }
             10 => encoding::int64::merge(
                 wire_type,
                 self.deletion_grace_period_seconds.get_or_insert_default(),
@@ -550,7 +580,7 @@ impl Message for ObjectMeta {
             11 => encoding::message::merge_repeated(wire_type, &mut self.labels, buf, ctx)?,
             12 => encoding::message::merge_repeated(wire_type, &mut self.annotations, buf, ctx)?,
             13 => {
-                encoding::message::merge_repeated(wire_type, &mut self.owner_references, buf, ctx)?
+                encoding::message::merge_repeated(wire_type, &mut self.owner_references, buf, ctx)?;
             }
             14 => self.finalizers.push(merge_interned(wire_type, buf, ctx)?),
             _ => encoding::skip_field(wire_type, tag, buf, ctx)?,

@@ -133,7 +133,8 @@ pub trait DynObject: Any + fmt::Debug + Send + Sync {
     fn encode(&self) -> Vec<u8>;
     /// Its JSON: only the fields that the projection knows; without kind and apiVersion.
     fn to_json(&self) -> serde_json::Value;
-    /// About how many bytes of memory it takes: itself, and its texts as they stand on the wire.
+    /// About how many bytes of memory it takes: itself, and twice what it is on the wire for its lists and texts
+    /// (measured with pods: 10 % less than the truth).
     fn approximate_bytes(&self) -> usize;
     /// For a cast to the concrete type.
     fn as_any(&self) -> &dyn Any;
@@ -155,7 +156,7 @@ impl<T: Object> DynObject for T {
         serde_json::to_value(self).expect("a projection has only string keys and finite numbers")
     }
     fn approximate_bytes(&self) -> usize {
-        size_of::<T>() + self.encoded_len()
+        size_of::<T>() + 2 * self.encoded_len()
     }
     fn as_any(&self) -> &dyn Any {
         self
@@ -174,8 +175,14 @@ pub fn cast<T: Object>(object: AnyObject) -> Option<Arc<T>> {
 }
 
 /// Implements [`Object`] for a generated message and gives it its `static` [`Resource`].
+///
+/// What is decoded to be kept is trimmed: lists grow to twice what they hold, which for a pod is a third of it all. The
+/// last argument trims the lists outside the metadata.
 macro_rules! object {
     ($type:ty, $group:literal, $version:literal, $kind:literal, $plural:literal, $namespaced:literal) => {
+        $crate::object::object!($type, $group, $version, $kind, $plural, $namespaced, |_| {});
+    };
+    ($type:ty, $group:literal, $version:literal, $kind:literal, $plural:literal, $namespaced:literal, $trim:expr) => {
         impl $crate::Object for $type {
             fn resource() -> &'static $crate::Resource {
                 static RESOURCE: $crate::Resource = $crate::Resource {
@@ -185,8 +192,13 @@ macro_rules! object {
                     plural: $plural,
                     namespaced: $namespaced,
                     decode: |bytes| {
-                        <$type as prost::Message>::decode(bytes)
-                            .map(|object| std::sync::Arc::new(object) as $crate::AnyObject)
+                        let mut object = <$type as prost::Message>::decode(bytes)?;
+                        if let Some(metadata) = &mut object.metadata {
+                            metadata.trim();
+                        }
+                        let trim: fn(&mut $type) = $trim;
+                        trim(&mut object);
+                        Ok(std::sync::Arc::new(object) as $crate::AnyObject)
                     },
                     from_json: |value| {
                         serde_json::from_value::<$type>(value)

@@ -2,8 +2,10 @@
 
 use std::{
     borrow::Borrow,
+    cell::RefCell,
     collections::HashSet,
     fmt,
+    hash::{BuildHasher, Hasher, RandomState},
     ops::Deref,
     sync::{Arc, Mutex, OnceLock},
 };
@@ -20,8 +22,12 @@ const SHARDS: usize = 16;
 /// A shard is swept of strings that nobody holds when it has grown to this many, and again at each doubling.
 const SWEEP_AT: usize = 4096;
 
+/// Strings that each thread remembers in front of the interner. A pod has some twenty that repeat, and the pods of one
+/// owner share nearly all of them: most are found here, without a lock.
+const REMEMBERED: usize = 256;
+
 struct Shard {
-    strings: HashSet<Arc<str>>,
+    strings: HashSet<Arc<str>, TextHash>,
     sweep_at: usize,
 }
 
@@ -30,20 +36,69 @@ fn shards() -> &'static [Mutex<Shard>; SHARDS] {
     INTERNER.get_or_init(|| {
         std::array::from_fn(|_| {
             Mutex::new(Shard {
-                strings: HashSet::new(),
+                strings: HashSet::with_hasher(TextHash),
                 sweep_at: SWEEP_AT,
             })
         })
     })
 }
 
-/// FNV-1a: picks the shard only; the set hashes by itself.
-fn shard_of(text: &str) -> usize {
-    let mut hash = 0xcbf2_9ce4_8422_2325_u64;
-    for byte in text.bytes() {
-        hash = (hash ^ u64::from(byte)).wrapping_mul(0x0100_0000_01b3);
+thread_local! {
+    static RECENT: RefCell<Vec<Str>> = RefCell::new(vec![Str::default(); REMEMBERED]);
+}
+
+/// Hashes texts a few times faster than std's hash does. Seeded at random for each process, since labels come from
+/// users; for tables in memory only, never for what leaves the process.
+#[derive(Clone, Copy, Debug, Default)]
+pub struct TextHash;
+
+impl BuildHasher for TextHash {
+    type Hasher = TextHasher;
+
+    fn build_hasher(&self) -> TextHasher {
+        static SEED: OnceLock<u64> = OnceLock::new();
+        TextHasher(*SEED.get_or_init(|| RandomState::new().hash_one(0)))
     }
-    (hash as usize >> 8) % SHARDS
+}
+
+/// See [`TextHash`].
+#[derive(Clone, Copy, Debug)]
+pub struct TextHasher(u64);
+
+impl TextHasher {
+    /// Both halves of the product of 64 × 64 bits, folded: every bit of the input reaches every bit of the result.
+    fn fold(&mut self, one: u64, other: u64) {
+        let product = u128::from(self.0 ^ one ^ 0x9e37_79b9_7f4a_7c15)
+            * u128::from(other ^ 0xd6e8_feb8_6659_fd93);
+        self.0 = product as u64 ^ (product >> 64) as u64;
+    }
+}
+
+impl Hasher for TextHasher {
+    fn write(&mut self, bytes: &[u8]) {
+        let (words, rest) = bytes.as_chunks::<8>();
+        let mut pairs = words.chunks_exact(2);
+        for pair in &mut pairs {
+            self.fold(u64::from_le_bytes(pair[0]), u64::from_le_bytes(pair[1]));
+        }
+        let word = pairs
+            .remainder()
+            .first()
+            .map_or(0, |word| u64::from_le_bytes(*word));
+        let mut last = [0; 8];
+        last[..rest.len()].copy_from_slice(rest);
+        self.fold(word, u64::from_le_bytes(last));
+        // Texts that differ only in zero bytes at the end must differ too.
+        self.fold(bytes.len() as u64, self.0.rotate_left(32));
+    }
+
+    fn write_u8(&mut self, byte: u8) {
+        self.fold(u64::from(byte), 0);
+    }
+
+    fn finish(&self) -> u64 {
+        self.0
+    }
 }
 
 impl Str {
@@ -52,7 +107,19 @@ impl Str {
         if text.is_empty() {
             return Self::default();
         }
-        let mut shard = shards()[shard_of(text)]
+        let hash = TextHash.hash_one(text);
+        RECENT.with_borrow_mut(|recent| {
+            let place = &mut recent[hash as usize % REMEMBERED];
+            if place.as_str() != text {
+                *place = Self::found(text, hash);
+            }
+            place.clone()
+        })
+    }
+
+    fn found(text: &str, hash: u64) -> Self {
+        // The set takes the lowest and the highest bits.
+        let mut shard = shards()[(hash >> 40) as usize % SHARDS]
             .lock()
             .unwrap_or_else(std::sync::PoisonError::into_inner);
         if let Some(found) = shard.strings.get(text) {

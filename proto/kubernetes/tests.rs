@@ -1,3 +1,7 @@
+mod envelope;
+mod facts;
+mod garbage;
+
 use prost::Message;
 use serde_json::json;
 
@@ -111,4 +115,54 @@ fn json_is_the_api_s_own() {
         serde_json::from_value::<apps::Deployment>(unknown).is_err(),
         "a misspelt field must not pass"
     );
+}
+
+#[test]
+fn a_time_that_go_sends_empty_is_none() {
+    // In templates `creationTimestamp` is there and empty; so are the times of conditions.
+    let bytes = [0x0a, 1, b'a', 0x42, 0];
+    let meta = ObjectMeta::decode(bytes.as_slice()).unwrap();
+    assert_eq!((meta.name.as_str(), meta.creation_timestamp), ("a", None));
+    let condition = core::PodCondition::decode([0x0a, 1, b'R', 0x1a, 0].as_slice()).unwrap();
+    let json = serde_json::to_value(&condition).unwrap();
+    assert_eq!(json, json!({"type": "R", "lastProbeTime": null}));
+    let again: core::PodCondition = serde_json::from_value(json).unwrap();
+    assert_eq!(again.last_probe_time, None);
+}
+
+#[test]
+fn texts_hash_apart_though_they_differ_little() {
+    use std::hash::BuildHasher as _;
+    let mut texts: Vec<String> = (0..20_000)
+        .map(|number| format!("checkout-6f7d9c-{number}"))
+        .collect();
+    texts.extend((1..64).map(|length| "\0".repeat(length)));
+    texts.extend((1..64).map(|length| "a".repeat(length)));
+    let hashes: std::collections::HashSet<u64> = texts
+        .iter()
+        .map(|text| crate::TextHash.hash_one(text))
+        .collect();
+    assert_eq!(hashes.len(), texts.len());
+    // As a table sees them: no bucket of 1024 holds far more than its share of 20.
+    let mut buckets = [0; 1024];
+    for hash in hashes {
+        buckets[hash as usize % 1024] += 1;
+    }
+    assert!(buckets.iter().max() < Some(&60), "{buckets:?}");
+}
+
+#[test]
+fn interned_texts_are_shared_between_threads_and_after_many_others() {
+    let first = Str::interned("shared-between-threads");
+    for number in 0..10_000 {
+        Str::interned(&format!("another-{number}"));
+    }
+    let other = std::thread::spawn(|| Str::interned("shared-between-threads"))
+        .join()
+        .unwrap();
+    assert!(std::ptr::eq(first.as_str(), other.as_str()));
+    assert!(std::ptr::eq(
+        first.as_str(),
+        Str::interned("shared-between-threads").as_str()
+    ));
 }

@@ -253,7 +253,12 @@ impl ControlPlane {
     /// It is never dropped: the watchdog takes it down when the process ends.
     pub async fn shared() -> Result<&'static Self> {
         static SHARED: OnceCell<ControlPlane> = OnceCell::const_new();
-        SHARED.get_or_try_init(|| Self::builder().start()).await
+        let start = || async {
+            let control_plane = Self::builder().start().await?;
+            control_plane.dir.keep_after_any_panic();
+            anyhow::Ok(control_plane)
+        };
+        SHARED.get_or_try_init(start).await
     }
 
     /// URL of the API server.

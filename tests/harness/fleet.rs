@@ -227,6 +227,8 @@ impl Fleet {
             ("peer-tls-cert-file", path(&peer_certificate)),
             ("peer-tls-private-key-file", path(&peer_key)),
             ("peer-ca-file", path(&self.peer_ca)),
+            // As kubeadm has it: the manager's own user may write little, its controllers' accounts may.
+            ("use-service-account-credentials", "true".to_owned()),
             ("kube-api-qps", UNLIMITED_QPS.to_string()),
             ("kube-api-burst", UNLIMITED_QPS.to_string()),
         ]
@@ -474,7 +476,8 @@ pub fn binary(profile: Profile) -> Result<PathBuf> {
     let mut command = std::process::Command::new(cargo);
     command
         .current_dir(crate::workspace_root())
-        .args(["build", "--package", "node", "--bin", "manifold"])
+        // No --package: features are resolved as for the whole workspace, so nothing is compiled twice.
+        .args(["build", "--bin", "manifold"])
         .args(["--message-format", "json-render-diagnostics"]);
     if profile == Profile::Release {
         command.arg("--release");

@@ -6,7 +6,7 @@
 //! its value is dropped, on a panic, on Ctrl-C, and even when this process is killed: see
 //! [`process`].
 //!
-//! A test that fails by panic keeps its working directory and says where it is; so does
+//! A test in [`run_test`] that fails keeps its working directories and says where they are; so does
 //! `MANIFOLD_KEEP=1`.
 
 pub mod audit;
@@ -32,6 +32,25 @@ pub use shards::Shards;
 pub use wait::until;
 
 use std::path::PathBuf;
+
+/// Runs a test on a runtime of its own. Where it fails, by panic or by an error, the working
+/// directories of its control planes and fleets are kept, and their places told.
+///
+/// # Panics
+/// With the error that `body` returns.
+pub fn run_test<F>(body: F)
+where
+    F: Future<Output = anyhow::Result<()>>,
+{
+    let runtime = tokio::runtime::Builder::new_multi_thread()
+        .worker_threads(2)
+        .enable_all()
+        .build();
+    let result = process::deciding_later(|| runtime?.block_on(body));
+    if let Err(error) = result {
+        panic!("{error:?}");
+    }
+}
 
 /// The root of the workspace this harness was built from.
 pub fn workspace_root() -> PathBuf {

@@ -10,14 +10,14 @@
 //! is written after the watchdog knows the child, so there is no moment at which our death leaves an
 //! unknown child behind.
 
+use std::cell::RefCell;
 use std::collections::BTreeSet;
 use std::fs::File;
 use std::io::{Read, Seek, SeekFrom, Write};
 use std::os::unix::process::CommandExt;
 use std::path::{Path, PathBuf};
 use std::process::{Child, ChildStdin, Command, ExitStatus, Stdio};
-use std::sync::atomic::{AtomicBool, Ordering};
-use std::sync::{Mutex, Once, PoisonError};
+use std::sync::{Mutex, PoisonError};
 use std::time::{Duration, Instant, SystemTime};
 
 use anyhow::{Context, Result, anyhow, bail};
@@ -69,7 +69,6 @@ struct Watchdog {
 }
 
 static WATCHDOG_RUNNING: Mutex<Option<Watchdog>> = Mutex::new(None);
-static PANICKED: AtomicBool = AtomicBool::new(false);
 
 impl Watchdog {
     fn start(children: BTreeSet<u32>, directories: BTreeSet<PathBuf>) -> Result<Self> {
@@ -111,7 +110,6 @@ fn tell(
     line: &str,
     remember: impl FnOnce(&mut BTreeSet<u32>, &mut BTreeSet<PathBuf>),
 ) -> Result<()> {
-    keep_directories_after_a_panic();
     let mut running = WATCHDOG_RUNNING
         .lock()
         .unwrap_or_else(PoisonError::into_inner);
@@ -125,33 +123,6 @@ fn tell(
         *running = Some(Watchdog::start(children, directories)?);
     }
     Ok(())
-}
-
-/// A control plane that many tests share is never dropped: without this its directory would go with
-/// the process although a test failed on it.
-fn keep_directories_after_a_panic() {
-    static ONCE: Once = Once::new();
-    ONCE.call_once(|| {
-        let before = std::panic::take_hook();
-        std::panic::set_hook(Box::new(move |info| {
-            before(info);
-            if !PANICKED.swap(true, Ordering::SeqCst) {
-                let directories: Vec<PathBuf> = WATCHDOG_RUNNING
-                    .try_lock()
-                    .map(|running| {
-                        running
-                            .iter()
-                            .flat_map(|w| w.directories.iter().cloned())
-                            .collect()
-                    })
-                    .unwrap_or_default();
-                for directory in directories {
-                    // A message in a panic hook must not fail in turn.
-                    let _ = keep(&directory);
-                }
-            }
-        }));
-    });
 }
 
 fn keep(directory: &Path) -> Result<()> {
@@ -213,10 +184,73 @@ impl WorkDir {
         Ok(path)
     }
 
+    /// For what many tests share and nobody drops: a panic anywhere in this process keeps it.
+    pub(crate) fn keep_after_any_panic(&self) {
+        let path = self.path.clone();
+        let before = std::panic::take_hook();
+        std::panic::set_hook(Box::new(move |info| {
+            before(info);
+            // A panic hook must not fail in turn; what cannot be kept is lost.
+            let _ = keep(&path);
+        }));
+    }
+
     /// Leaves it in place when it is dropped.
     pub fn keep(&self) -> Result<()> {
         keep(&self.path)
     }
+}
+
+thread_local! {
+    /// Directories whose test is not over yet, where [`deciding_later`] runs on this thread.
+    static UNDECIDED: RefCell<Option<Vec<PathBuf>>> = const { RefCell::new(None) };
+}
+
+/// Runs `body`; working directories that are dropped meanwhile on this thread are removed only if it
+/// succeeds. A test that fails by returning an error drops its control plane before anybody knows
+/// that it has failed.
+pub(crate) fn deciding_later<T>(body: impl FnOnce() -> Result<T>) -> Result<T> {
+    let decision = Decision {
+        outer: UNDECIDED.replace(Some(Vec::new())),
+        succeeded: false,
+    };
+    let result = body();
+    decision.is(result.is_ok());
+    result
+}
+
+/// Acts on the undecided directories when it is dropped, in a panic too.
+struct Decision {
+    outer: Option<Vec<PathBuf>>,
+    succeeded: bool,
+}
+
+impl Decision {
+    fn is(mut self, success: bool) {
+        self.succeeded = success;
+    }
+}
+
+impl Drop for Decision {
+    fn drop(&mut self) {
+        for path in UNDECIDED.replace(self.outer.take()).unwrap_or_default() {
+            let done = if self.succeeded {
+                remove(&path)
+            } else {
+                keep(&path)
+            };
+            if let Err(error) = done {
+                eprintln!("{}: {error:#}", path.display());
+            }
+        }
+    }
+}
+
+fn remove(directory: &Path) -> Result<()> {
+    std::fs::remove_dir_all(directory).context("removing a working directory")?;
+    tell(&format!("f {}\n", directory.display()), |_, directories| {
+        directories.remove(directory);
+    })
 }
 
 impl Drop for WorkDir {
@@ -225,20 +259,21 @@ impl Drop for WorkDir {
         if self.path.join(KEPT_MARK).exists() {
             return;
         }
-        if wanted || PANICKED.load(Ordering::SeqCst) || std::thread::panicking() {
+        if wanted || std::thread::panicking() {
             if let Err(error) = keep(&self.path) {
                 eprintln!("{}: {error:#}", self.path.display());
             }
             return;
         }
-        if let Err(error) = std::fs::remove_dir_all(&self.path) {
-            eprintln!("removing {}: {error}", self.path.display());
-        }
-        let path = self.path.clone();
-        if let Err(error) = tell(&format!("f {}\n", self.path.display()), |_, directories| {
-            directories.remove(&path);
-        }) {
-            eprintln!("{error:#}");
+        let undecided = UNDECIDED.with_borrow_mut(|undecided| {
+            let wait = undecided.as_mut()?;
+            wait.push(self.path.clone());
+            Some(())
+        });
+        if undecided.is_none()
+            && let Err(error) = remove(&self.path)
+        {
+            eprintln!("{}: {error:#}", self.path.display());
         }
     }
 }

@@ -1,11 +1,11 @@
 //! The harness under test: programs are built, a control plane comes up whole and goes away whole.
 
 use std::io::{BufRead, BufReader};
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 use std::time::Duration;
 
-use anyhow::{Context, Result};
+use anyhow::{Context, Result, anyhow};
 use k8s_openapi::api::core::v1::{Pod, ServiceAccount};
 use kube::Api;
 use kube::api::{ListParams, PostParams};
@@ -13,10 +13,10 @@ use serde_json::json;
 
 use crate::audit::{Agent, AuditLog, AuditRecord, Proof};
 use crate::metrics::Metrics;
-use crate::process::{Process, Spec, WorkDir};
+use crate::process::{Process, Spec, WorkDir, deciding_later};
 use crate::programs::{Program, Source};
 use crate::wait::until;
-use crate::{ControlPlane, ports, toolchain};
+use crate::{ControlPlane, ports, run_test, toolchain};
 
 const SOON: Duration = Duration::from_secs(20);
 const POLL: Duration = Duration::from_millis(50);
@@ -41,8 +41,12 @@ fn sleeper(dir: &WorkDir, name: &str, script: &str) -> Result<Process> {
     })
 }
 
-#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_control_plane_runs_a_pod_and_goes_away_without_a_trace() -> Result<()> {
+#[test]
+fn a_control_plane_runs_a_pod_and_goes_away_without_a_trace() {
+    run_test(runs_a_pod_and_goes_away());
+}
+
+async fn runs_a_pod_and_goes_away() -> Result<()> {
     let control_plane = ControlPlane::builder().nodes(3).start().await?;
     let mut second = ControlPlane::builder().nodes(1).start().await?;
     assert_ne!(control_plane.url(), second.url(), "two run side by side");
@@ -129,12 +133,41 @@ async fn a_control_plane_runs_a_pod_and_goes_away_without_a_trace() -> Result<()
     drop((fleet, replica));
 
     let children = control_plane.process_ids();
-    let directory = control_plane.dir().path().to_owned();
     assert!(children.len() == 4 && children.iter().all(|pid| runs(*pid)));
     drop(control_plane);
     assert!(!children.iter().any(|pid| runs(*pid)), "all parts are gone");
-    assert!(!directory.exists(), "and their files");
     second.check()?;
+    Ok(())
+}
+
+#[test]
+fn files_go_with_a_success_and_stay_with_a_failure() -> Result<()> {
+    let after = |outcome: Result<()>| -> Result<(PathBuf, bool)> {
+        let mut path = PathBuf::new();
+        let result = deciding_later(|| {
+            let dir = WorkDir::new()?;
+            path = dir.path().to_owned();
+            drop(dir);
+            assert!(path.exists(), "not decided yet");
+            outcome
+        });
+        Ok((path, result.is_ok()))
+    };
+    let (gone, passed) = after(Ok(()))?;
+    assert!(passed && !gone.exists());
+    let (kept, passed) = after(Err(anyhow!("a failure")))?;
+    assert!(!passed && kept.join("KEPT").exists());
+    std::fs::remove_dir_all(kept)?;
+
+    let mut kept = PathBuf::new();
+    let panicked = std::panic::catch_unwind(std::panic::AssertUnwindSafe(|| {
+        deciding_later(|| -> Result<()> {
+            kept = WorkDir::new()?.path().to_owned();
+            panic!("on purpose");
+        })
+    }));
+    assert!(panicked.is_err() && kept.join("KEPT").exists());
+    std::fs::remove_dir_all(kept)?;
     Ok(())
 }
 

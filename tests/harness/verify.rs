@@ -54,7 +54,7 @@ impl Step {
             Self::Clippy => "cargo clippy --workspace --all-targets -- -D warnings",
             Self::Deny => "cargo deny check bans licenses sources",
             Self::ControlPlane => "the programs of the real control plane are built",
-            Self::Build => "cargo build --release --package node --bin manifold",
+            Self::Build => "cargo build --release --bin manifold",
             Self::Test => "cargo test --workspace",
         }
     }
@@ -239,14 +239,7 @@ fn deny() -> Result<()> {
 }
 
 fn build() -> Result<String> {
-    cargo(&[
-        "build",
-        "--release",
-        "--package",
-        "node",
-        "--bin",
-        "manifold",
-    ])?;
+    cargo(&["build", "--release", "--bin", "manifold"])?;
     let program = released_program()?;
     let size = program.metadata().context("the built program")?.len();
     Ok(format!("{:.1} MB", size as f64 / 1e6))

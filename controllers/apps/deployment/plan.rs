@@ -5,6 +5,7 @@ use std::sync::Arc;
 use controllers_kit::{
     Event, Key, Plan, Query, Refusal, Seen,
     owners::{self, Claims},
+    pods,
     selectors::Selector,
 };
 use kubernetes_proto::{
@@ -17,7 +18,7 @@ use super::{
     create::New,
     rollback,
     rollout::{RECREATE, ROLLING_UPDATE, Rollout, Set},
-    scale, template,
+    template,
 };
 
 /// A Deployment and the ReplicaSets that it may have a say in.
@@ -30,9 +31,12 @@ struct View {
 impl View {
     /// Its own ReplicaSets, the oldest first.
     fn sets(&self) -> Vec<Arc<ReplicaSet>> {
-        let mut sets: Vec<Set> = self.claims.owned.iter().map(Set::seen).collect();
-        sets.sort_by(scale::by_age);
-        sets.into_iter().filter_map(|set| set.seen).collect()
+        let mut sets = self.claims.owned.clone();
+        sets.sort_by_cached_key(|set| {
+            let meta = set.metadata();
+            (pods::instant(meta.creation_timestamp), meta.name.clone())
+        });
+        sets
     }
 }
 

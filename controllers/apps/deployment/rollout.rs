@@ -253,7 +253,9 @@ impl Rollout {
 
     fn write_sets(&self, plan: &mut Plan) {
         let deployment = self.deployment.as_ref();
-        for set in &self.sets {
+        // The new one first: events then tell of what grows before what shrinks.
+        let new_first = self.new.into_iter().chain(self.old());
+        for set in new_first.map(|index| &self.sets[index]) {
             match &set.seen {
                 None => {
                     let name = set.name();

@@ -9,7 +9,7 @@ use super::{
 use kubernetes_proto::Object;
 
 /// The older first, then by name.
-pub(super) fn by_age(one: &Set, other: &Set) -> Ordering {
+fn by_age(one: &Set, other: &Set) -> Ordering {
     (one.created_at(), one.name()).cmp(&(other.created_at(), other.name()))
 }
 

@@ -252,6 +252,64 @@ fn the_oldest_shrinks_first_and_its_unhealthy_before_anothers_healthy() {
     );
 }
 
+/// All ReplicaSets get what they ask for, except that up to `ill` new pods never become available.
+fn settle_pods(rollout: &mut Rollout, ill: i32) {
+    let new = rollout.new;
+    for (index, set) in rollout.sets.iter_mut().enumerate() {
+        let replicas = set.replicas();
+        let available = if Some(index) == new {
+            replicas - ill
+        } else {
+            replicas
+        };
+        let status = set.wanted.status.get_or_insert_default();
+        status.replicas = replicas;
+        status.available_replicas = available.max(0);
+    }
+}
+
+#[test]
+fn every_rollout_keeps_its_bounds_at_every_step_and_comes_to_an_end() {
+    for (replicas, surge, unavailable) in (1..=9)
+        .flat_map(|replicas| (0..=4).map(move |surge| (replicas, surge)))
+        .flat_map(|(replicas, surge)| {
+            (0..=4).map(move |unavailable| (replicas, surge, unavailable))
+        })
+    {
+        let case = format!("{replicas} replicas, surge {surge}, unavailable {unavailable}");
+        let web = || {
+            deployment("web")
+                .replicas(replicas)
+                .rolling(&unavailable.to_string(), &surge.to_string())
+        };
+        for ill in [0, 1, replicas] {
+            let old = vec![set("v1", replicas / 2), set("v2", replicas - replicas / 2)];
+            let mut rollout = rollout(web(), Some(set("new", 0)), old);
+            let least = replicas - rollout.max_unavailable();
+            for step in 0.. {
+                assert!(step < 100, "{case}, {ill} ill: no end");
+                let before = sizes(&rollout);
+                rollout.roll();
+                assert!(
+                    rollout.total_replicas() <= rollout.max_replicas(),
+                    "{case}: too many"
+                );
+                settle_pods(&mut rollout, ill);
+                assert!(
+                    rollout.available_replicas() >= least,
+                    "{case}, {ill} ill: too few are available"
+                );
+                if sizes(&rollout) == before {
+                    break;
+                }
+            }
+            if ill == 0 {
+                assert_eq!(sizes(&rollout), [0, 0, replicas], "{case}");
+            }
+        }
+    }
+}
+
 #[test]
 fn surge_and_unavailability_are_resolved_together() {
     for (wanted, unavailable, surge, expected) in [
@@ -364,8 +422,19 @@ fn the_end_of_a_pod_wakes_only_a_deployment_that_recreates() {
 
 #[test]
 fn several_active_replica_sets_share_a_change_of_size_in_proportion() {
-    // Sizes the oldest first, the new one last; its size before and after is none where there is none.
-    let cases: Vec<(&str, i32, i32, &str, &str, Vec<i32>, Option<i32>, Vec<i32>)> = vec![
+    // Who: sizes of the Deployment before and after, its surge before and after; sizes of the ReplicaSets before (the
+    // old ones, the new one) and after.
+    type Case = (
+        &'static str,
+        i32,
+        i32,
+        &'static str,
+        &'static str,
+        Vec<i32>,
+        Option<i32>,
+        Vec<i32>,
+    );
+    let cases: Vec<Case> = vec![
         (
             "one active, up",
             10,
@@ -711,7 +780,7 @@ fn history_goes_only_when_the_rollout_is_complete_and_the_very_version_seen() {
         }
     ));
     assert_eq!(plan.counted.len(), 1);
-    assert_eq!(plan.counted[0].selector, "app=web");
+    assert_eq!(plan.counted[0].selector.text().unwrap(), "app=web");
 }
 
 // ---- revisions and annotations ----
@@ -922,7 +991,7 @@ fn a_new_deployment_gets_its_replica_set_and_then_tells_of_it() {
         conditions,
         ["NewReplicaSetCreated", "MinimumReplicasUnavailable"]
     );
-    assert_eq!(plan.counted[0].selector, "app=web");
+    assert_eq!(plan.counted[0].selector.text().unwrap(), "app=web");
 }
 
 #[test]
@@ -1084,12 +1153,12 @@ fn kubectl_rollout_pause_stops_the_rollout_and_resume_goes_on() {
     );
     // Scaling goes on while it is paused.
     world.change("web", |web: &mut Deployment| {
-        web.spec.as_mut().unwrap().replicas = Some(3)
+        web.spec.as_mut().unwrap().replicas = Some(3);
     });
     world.settle_for(60, REGISTRY);
     assert_eq!(world.all::<Pod>().len(), 3);
     world.change("web", |web: &mut Deployment| {
-        web.spec.as_mut().unwrap().paused = false
+        web.spec.as_mut().unwrap().paused = false;
     });
     let plan = world.plan::<Deployments>("web");
     // The creation of the ReplicaSet is news that comes after the resumption in the same plan.
@@ -1731,7 +1800,7 @@ fn a_replica_set_that_is_not_selected_any_more_is_let_go() {
 #[test]
 fn a_foreign_replica_set_of_the_same_name_makes_the_deployment_count_a_collision() {
     let web = deployment("web");
-    let mut world = world().with(web.clone());
+    let mut world = world().with(web);
     let name = world
         .plan::<Deployments>("web")
         .actions()

@@ -189,7 +189,7 @@ fn a_pod_is_made_from_the_template_and_told_of() {
         (&*failure.reason, &*failure.message),
         ("FailedCreate", "Error creating: ")
     );
-    assert_eq!(plan.counted[0].selector, "app=web");
+    assert_eq!(plan.counted[0].selector.text().unwrap(), "app=web");
     assert_eq!(
         plan.stages.len(),
         1,
@@ -312,7 +312,7 @@ fn a_node_crowded_by_siblings_gives_up_a_pod_first() {
             .fold(world().with(set).with(sibling.clone()), World::with)
     };
     assert_eq!(
-        deletes(&world(mine.clone()).plan::<ReplicaSets>("web")),
+        deletes(&world(mine).plan::<ReplicaSets>("web")),
         ["crowded"]
     );
     // Without a common owner there are no siblings, and the youngest goes.
@@ -459,7 +459,7 @@ fn a_size_that_stays_still_reports_its_new_generation() {
 
 fn learn(plan: &Plan, results: &[Result<Written, Failure>], memory: &mut Memory) {
     for (action, result) in plan.actions().zip(results) {
-        let result = result.as_ref().map(Clone::clone);
+        let result = result.as_ref().cloned();
         ReplicaSets.learn(&Outcome { action, result }, memory);
     }
 }
@@ -663,7 +663,7 @@ fn a_namespace_that_goes_gets_no_pods_and_no_condition() {
     let plan = world.plan_with::<ReplicaSets>("web", &mut memory).unwrap();
     let applied = world.apply(&plan);
     for (action, result) in &applied.0 {
-        let result = result.as_ref().map(Clone::clone);
+        let result = result.as_ref().cloned();
         ReplicaSets.learn(&Outcome { action, result }, &mut memory);
     }
     let plan = world.plan_with::<ReplicaSets>("web", &mut memory).unwrap();

@@ -6,10 +6,12 @@
 //! of whoever wrote it, is waited for.
 
 use controllers_kit::{
-    Controller, Descriptor, Flags, Key, Only, Plan, Propagation, Refusal, Seen, Sharding,
-    SignedDuration, Timestamp, Watches, conditions,
+    Controller, Descriptor, Flags, Key, MetricKind, Only, Plan, Propagation, Refusal, Seen,
+    Sharding, SignedDuration, Timestamp, Watches, conditions,
 };
 use kubernetes_proto::{Object, batch::Job};
+
+const DELETION_SECONDS: &str = "ttl_after_finished_controller_job_deletion_duration_seconds";
 
 /// The controller.
 pub struct TtlAfterFinished;
@@ -25,6 +27,12 @@ impl Controller for TtlAfterFinished {
                 "concurrent-ttl-after-finished-syncs",
                 5,
                 "How many finished Jobs each replica looks after at once.",
+            )
+            .metric(
+                DELETION_SECONDS,
+                MetricKind::Histogram(0.1, 2.0, 14),
+                &[],
+                "How long after its time to live was over a Job was deleted.",
             )
             .rule("batch", "jobs", &["get", "list", "watch", "delete"])
             .differs(
@@ -51,7 +59,9 @@ impl Controller for TtlAfterFinished {
             return Ok(Plan::nothing().again_at(expiry));
         }
         let mut plan = Plan::nothing();
-        plan.delete(&*job, Only::ThisVersion, Propagation::Foreground);
+        let late = seen.now.duration_since(expiry).as_secs_f64();
+        plan.delete(&*job, Only::ThisVersion, Propagation::Foreground)
+            .measure(DELETION_SECONDS, &[], late);
         Ok(plan)
     }
 }

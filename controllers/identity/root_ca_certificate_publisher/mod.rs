@@ -41,6 +41,7 @@ impl Controller for RootCaCertificatePublisher {
         .aliases(&["root-ca-cert-publisher"])
         .service_account("root-ca-cert-publisher")
         .queue("root_ca_cert_publisher")
+        .sync_metrics("root_ca_cert_publisher_sync")
         .flag(
             "root-ca-file",
             FlagDefault::File,

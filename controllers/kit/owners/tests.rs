@@ -138,13 +138,13 @@ fn settled(pods: Vec<Pod>, answer: Option<Answer>) -> Result<Plan, Refusal> {
     settle(&owner(), &claims, &seen)
 }
 
-fn live(metadata: Value) -> Answer {
+fn live(metadata: &Value) -> Answer {
     Answer::Object(Arc::new(json!({"metadata": metadata})))
 }
 
 #[test]
 fn an_adoption_adds_the_owner_and_insists_on_the_uid() {
-    let plan = settled(vec![pod("", "web")], Some(live(json!({"uid": "u-web"})))).unwrap();
+    let plan = settled(vec![pod("", "web")], Some(live(&json!({"uid": "u-web"})))).unwrap();
     let actions: Vec<_> = plan.actions().collect();
     assert_eq!(actions.len(), 1);
     assert_eq!(
@@ -183,13 +183,13 @@ fn nothing_is_adopted_for_an_owner_that_is_gone_going_or_unread() {
         ("gone", Some(Answer::Missing), false),
         (
             "another by that name",
-            Some(live(json!({"uid": "u-2"}))),
+            Some(live(&json!({"uid": "u-2"}))),
             false,
         ),
         (
             "being deleted",
             Some(live(
-                json!({"uid": "u-web", "deletionTimestamp": "2026-01-01T00:00:00Z"}),
+                &json!({"uid": "u-web", "deletionTimestamp": "2026-01-01T00:00:00Z"}),
             )),
             false,
         ),

@@ -671,7 +671,7 @@ impl<const FAULT: usize> Controller for Replicas<FAULT> {
         };
         let wanted = usize::try_from(set.spec.as_ref().unwrap().replicas.unwrap()).unwrap();
         if fault != Fault::Uncounted {
-            plan.counted::<Pod>(&key.namespace, "");
+            plan.counted::<Pod>(&key.namespace, &crate::selectors::Selector::of_labels(&[]));
         }
         let have = match fault {
             Fault::Trusting => memory.pods.max(pods.len()),

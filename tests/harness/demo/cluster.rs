@@ -12,6 +12,7 @@ use harness::process::WorkDir;
 use harness::{AuditLog, ControlPlane, kubeconfig};
 use jiff::{SignedDuration, Timestamp};
 use k8s_openapi::api::coordination::v1::Lease;
+use kube::api::ListParams;
 use kube::{Api, Client};
 
 /// Pods that fit on one of our fake nodes.
@@ -23,6 +24,10 @@ const ANSWER_LIMIT: Duration = Duration::from_secs(10);
 /// Longest lease that is waited out when a Lease looks expired by this machine's clock: upstream's
 /// default is 15 s.
 const LEASE_LIMIT: SignedDuration = SignedDuration::from_secs(60);
+/// Name, namespace and label of the fleet's Leases.
+pub(crate) const FLEET: &str = "manifold";
+pub(crate) const FLEET_NAMESPACE: &str = "kube-system";
+pub(crate) const FLEET_LABEL: &str = "manifold.dev/fleet";
 const KCM_LEASE: &str = "kube-controller-manager";
 
 /// Where the replicas work.
@@ -63,7 +68,8 @@ impl Cluster {
                 path.display()
             ),
         }
-        refuse_beside_kcm(client).await?;
+        refuse_beside_kcm(client.clone()).await?;
+        refuse_beside_a_fleet(client).await?;
         Ok(Self::Existing {
             kubeconfig: path.to_owned(),
             dir: Arc::new(WorkDir::new()?),
@@ -177,6 +183,27 @@ async fn refuse_beside_kcm(client: Client) -> Result<()> {
     bail!(
         "kube-controller-manager {holder} holds the Lease kube-system/{KCM_LEASE} in this cluster and would reconcile the same objects: stop it first, or run the demo without --kubeconfig"
     )
+}
+
+/// Replicas of the demo would join a fleet that is at work, and take their ranges with them.
+async fn refuse_beside_a_fleet(client: Client) -> Result<()> {
+    let leases: Api<Lease> = Api::namespaced(client, FLEET_NAMESPACE);
+    let list = leases
+        .list(&ListParams::default().labels(FLEET_LABEL))
+        .await
+        .context("listing the Leases of Manifold's fleets")?;
+    for lease in list.items {
+        let name = lease.metadata.name.clone().unwrap_or_default();
+        // A range's Lease is not renewed, so it tells nothing of who is alive.
+        if let (true, Held::By(holder)) =
+            (name.contains("-replica-"), held(&lease, Timestamp::now()))
+        {
+            bail!(
+                "the replica {holder} of Manifold holds the Lease {FLEET_NAMESPACE}/{name} in this cluster: stop its fleet first, or run the demo without --kubeconfig"
+            );
+        }
+    }
+    Ok(())
 }
 
 fn to_pem(der: &[u8]) -> String {

@@ -15,7 +15,7 @@ use k8s_openapi::api::core::v1::Pod;
 use kube::{Api, Client};
 use tokio::task::JoinSet;
 
-use crate::cluster::Cluster;
+use crate::cluster::{Cluster, FLEET, FLEET_LABEL, FLEET_NAMESPACE};
 use crate::summary::{Event, Summary, TAKEOVER_LIMIT};
 use crate::view::{Figures, Pods, Row, State, View};
 use crate::workload::Workload;
@@ -39,10 +39,6 @@ const LIMIT: Duration = Duration::from_secs(120);
 /// For all pods of the workload: 100 a second are slow, and this is for 12,000.
 const PODS_LIMIT: Duration = Duration::from_secs(120);
 const POD_MILLISECONDS: u64 = 50;
-/// Name and namespace of the fleet's Leases.
-const FLEET: &str = "manifold";
-const FLEET_NAMESPACE: &str = "kube-system";
-const FLEET_LABEL: &str = "manifold.dev/fleet";
 
 struct Slot {
     replica: Replica,

@@ -5,12 +5,13 @@ use std::time::Duration;
 
 use anyhow::{Context, Result};
 use clap::Parser;
-use harness::{ControlPlane, until};
+use harness::{ControlPlane, run_test, until};
 use jiff::{SignedDuration, Timestamp};
 use k8s_openapi::api::apps::v1::Deployment;
 use k8s_openapi::api::coordination::v1::Lease;
+use k8s_openapi::apimachinery::pkg::apis::meta::v1::MicroTime;
 use kube::Api;
-use kube::api::ListParams;
+use kube::api::{ListParams, PostParams};
 use serde_json::json;
 
 use crate::Args;
@@ -81,8 +82,12 @@ fn a_lease_is_read_against_a_clock_that_may_be_wrong() {
 }
 
 /// Upstream's own manager on a real control plane, with a lease short enough for a test.
-#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_cluster_is_refused_while_kube_controller_manager_works_in_it() -> Result<()> {
+#[test]
+fn a_cluster_is_refused_while_kube_controller_manager_works_in_it() {
+    run_test(is_refused_beside_kcm());
+}
+
+async fn is_refused_beside_kcm() -> Result<()> {
     let control_plane = ControlPlane::builder().nodes(1).start().await?;
     let kubeconfig = control_plane.admin_kubeconfig();
     assert!(
@@ -158,7 +163,32 @@ async fn a_cluster_is_refused_while_kube_controller_manager_works_in_it() -> Res
         !workload.is_rolled_out(&client, 3, 2).await?,
         "nobody works here"
     );
+
+    let leases: Api<Lease> = Api::namespaced(client.clone(), "kube-system");
+    let replica: Lease = serde_json::from_value(json!({
+        "metadata": {"name": "manifold-replica-a", "labels": {"manifold.dev/fleet": "manifold"}},
+        "spec": {
+            "holderIdentity": "a_1",
+            "renewTime": MicroTime(Timestamp::now()),
+            "leaseDurationSeconds": 3600,
+        },
+    }))?;
+    leases.create(&PostParams::default(), &replica).await?;
+    let refused = Cluster::existing(kubeconfig)
+        .await
+        .err()
+        .context("a fleet is at work")?;
+    assert!(
+        refused
+            .to_string()
+            .contains("a_1 of Manifold holds the Lease kube-system/manifold-replica-a")
+    );
+
     workload.remove(&client).await?;
+    assert!(
+        leases.get_opt("manifold-replica-a").await?.is_none(),
+        "Leases go too"
+    );
     assert_eq!(
         count(workload.selector()).await? + count(workload.probe_selector()).await?,
         0

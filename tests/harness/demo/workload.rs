@@ -3,10 +3,13 @@
 use anyhow::{Context, Result};
 use futures::{StreamExt, TryStreamExt};
 use k8s_openapi::api::apps::v1::{Deployment, ReplicaSet};
+use k8s_openapi::api::coordination::v1::Lease;
 use k8s_openapi::api::core::v1::{Namespace, Pod};
 use kube::api::{DeleteParams, ListParams, Patch, PatchParams, PostParams};
 use kube::{Api, Client, Resource};
 use serde_json::json;
+
+use crate::cluster::{FLEET, FLEET_LABEL, FLEET_NAMESPACE};
 
 /// Namespaces over which the Deployments are spread.
 const NAMESPACES: usize = 3;
@@ -199,10 +202,11 @@ impl Workload {
     /// Takes everything away again from a cluster that stays. Nothing there may collect garbage, so
     /// each kind is deleted by itself.
     pub(crate) async fn remove(&self, client: &Client) -> Result<()> {
+        let all = ListParams::default();
         for namespace in self.namespaces() {
-            delete_all::<Deployment>(client, &namespace).await?;
-            delete_all::<ReplicaSet>(client, &namespace).await?;
-            delete_all::<Pod>(client, &namespace).await?;
+            delete_all::<Deployment>(client, &namespace, &all).await?;
+            delete_all::<ReplicaSet>(client, &namespace, &all).await?;
+            delete_all::<Pod>(client, &namespace, &all).await?;
             let api: Api<Namespace> = Api::all(client.clone());
             if let Err(error) = api.delete(&namespace, &DeleteParams::default()).await
                 && !is_not_found(&error)
@@ -210,11 +214,13 @@ impl Workload {
                 return Err(error).with_context(|| format!("deleting the namespace {namespace}"));
             }
         }
+        let fleet = ListParams::default().labels(&format!("{FLEET_LABEL}={FLEET}"));
+        delete_all::<Lease>(client, FLEET_NAMESPACE, &fleet).await?;
         Ok(())
     }
 }
 
-async fn delete_all<K>(client: &Client, namespace: &str) -> Result<()>
+async fn delete_all<K>(client: &Client, namespace: &str, which: &ListParams) -> Result<()>
 where
     K: Resource<Scope = k8s_openapi::NamespaceResourceScope, DynamicType = ()>
         + Clone
@@ -222,7 +228,7 @@ where
         + serde::de::DeserializeOwned,
 {
     Api::<K>::namespaced(client.clone(), namespace)
-        .delete_collection(&DeleteParams::background(), &ListParams::default())
+        .delete_collection(&DeleteParams::background(), which)
         .await
         .with_context(|| format!("deleting {} in {namespace}", K::plural(&())))?;
     Ok(())

@@ -1,0 +1,279 @@
+use std::{
+    io::Write as _,
+    sync::{Arc, Mutex},
+    time::Duration,
+};
+
+use bytes::Bytes;
+use http::{HeaderValue, Method};
+use kubernetes_proto::{envelope, meta};
+use proptest::prelude::*;
+use prost::Message as _;
+
+use super::server::Server;
+use crate::{
+    Api, ApiError, ConnectError, Exchange, Observe, Purpose, Request,
+    api::{Framer, parse_status},
+};
+
+/// Made by openssl without any extension, which makes it version 1.
+const CERTIFICATE_OF_VERSION_1: &str = "\
+-----BEGIN CERTIFICATE-----
+MIICpzCCAY8CFA0ziNtTlqWo02RA/RdbZ4i74EKcMA0GCSqGSIb3DQEBCwUAMBMx
+ETAPBgNVBAMMCGNhY2hlLWNhMB4XDTI2MTEyMDE0MjA1MVoXDTI2MTIyMDE0MjA1
+MVowDTELMAkGA1UEAwwCdjEwggEiMA0GCSqGSIb3DQEBAQUAA4IBDwAwggEKAoIB
+AQD1B4AjRtyQ78FTl9dtLbFoMcQZr4gHpgNIVbypJL40y3UU7PgQkSPSFElK4bpt
+SMpcMMC0jpBpiIDH+FcEQGeCkvqhX3kQ1rX4ndo8spQQkJ7rFJ7vnepFBqQ68V32
+jHK4U1FtM6lIvx0iK1kmF5lqDSGE7DszMFi1gvWZ6MiYDk6FZOyu8eQs1NCiPdGB
+V1hOePDjnj2MirvcKkGyOjyQp/nbSt8/leAKW+FBTPzhfS6LwTL3p33tt9NaNydK
+CrFrUXnj3d6NLHKdgTaPpqxDvAJNvYEwhZhitx1mMfOpO3XkATjFK/WG+ThbB+kU
+WuKzZabBr/aFKoOMh0y36vKZAgMBAAEwDQYJKoZIhvcNAQELBQADggEBAFGAOiD2
+WQl7E4PX3TWulDrCBWJzWHUiglMmPscu11AN7wghPmdx6NqJfSgXKFnNIp1BO22b
+A8OJA0xe7AaBAjShpsc03dKBavz/U6MyNBzipDVxB9W6GB8sEhE+T72rS+eK+jQ9
+UuG0RIohizI9jnKl7nY33NSkTR+T0iqe9vl38m59V7+S7wOJgKoZ2z00XqXTS+qL
+b3jG3kQgePd0R+TzLomm6cGOojI23pk4rvOayVUCCoA/OaiJWJphj1bEXVoaQ6CG
+a4TWc1SKnclirgnTZs+QBaWAFr9S2UHWT3r8f5NSmYmx1gioL62MjvsFU6fvGzHo
+c55RDTyjtzf4CEs=
+-----END CERTIFICATE-----
+";
+
+#[derive(Default)]
+struct Seen(Mutex<Vec<String>>);
+
+impl Observe for Seen {
+    fn observe(&self, exchange: &Exchange<'_>) {
+        self.0.lock().unwrap().push(format!(
+            "{} {} {} sent {} received {}",
+            exchange.method,
+            exchange.path,
+            exchange
+                .code
+                .map_or("<error>".to_owned(), |code| code.to_string()),
+            exchange.request_bytes,
+            exchange.response_bytes,
+        ));
+        assert!(exchange.host.starts_with("127.0.0.1:"));
+    }
+}
+
+#[tokio::test]
+async fn requests_go_by_http_2_with_what_they_were_given_and_are_observed() {
+    let mut server = Server::start().await;
+    let seen = Arc::new(Seen::default());
+    let api = Api::connect_anonymous(&server.config, Purpose::Writes, Some(seen.clone())).unwrap();
+    let mut request = Request::new(Method::POST, "/api/v1/namespaces/shop/pods?dryRun=All")
+        .body(envelope::PROTOBUF, vec![1, 2, 3]);
+    request.user_agent = Some(HeaderValue::from_static("manifold/1 (replica=a; range=7)"));
+    request.authorization = Some(HeaderValue::from_static("Bearer t"));
+    let sent = tokio::spawn(async move { api.send(request).await });
+    let asked = server.asked().await;
+    assert_eq!(asked.head.version, http::Version::HTTP_2);
+    assert_eq!(asked.head.method, Method::POST);
+    assert_eq!(
+        asked.head.headers["user-agent"],
+        "manifold/1 (replica=a; range=7)"
+    );
+    assert_eq!(asked.head.headers["authorization"], "Bearer t");
+    assert_eq!(asked.head.headers["content-type"], envelope::PROTOBUF);
+    assert_eq!(asked.body, Bytes::from_static(&[1, 2, 3]));
+    asked.answer(201, "application/vnd.kubernetes.protobuf", vec![9, 9]);
+    let response = sent.await.unwrap().unwrap();
+    assert_eq!((response.status.as_u16(), response.protobuf), (201, true));
+    assert_eq!(
+        *seen.0.lock().unwrap(),
+        ["POST /api/v1/namespaces/shop/pods 201 sent 3 received 2"]
+    );
+}
+
+#[tokio::test]
+async fn refusals_are_typed_from_json_and_from_protobuf() {
+    let mut server = Server::start().await;
+    let api = Api::connect(&server.config, Purpose::Writes, None).unwrap();
+    let mut ask = async |code: u16, kind: &str, body: Vec<u8>| {
+        let api = api.clone();
+        let sent = tokio::spawn(async move { api.send(Request::get("/x")).await });
+        server.asked().await.answer(code, kind, body);
+        sent.await.unwrap().unwrap_err()
+    };
+
+    let json = br#"{"kind":"Status","code":409,"reason":"AlreadyExists","message":"pods \"a\" already exists",
+                    "details":{"name":"a","kind":"pods","newer":"field","causes":[{"reason":"R","message":"m"}]}}"#;
+    let error = ask(409, "application/json", json.to_vec()).await;
+    assert!(error.is_already_exists() && !error.is_conflict() && error.has_cause("R"));
+    assert_eq!(error.to_string(), "pods \"a\" already exists");
+
+    let status = meta::Status {
+        reason: "Conflict".into(),
+        message: "the object has been modified".into(),
+        code: 409,
+        details: Some(meta::StatusDetails {
+            retry_after_seconds: 2,
+            ..meta::StatusDetails::default()
+        }),
+        ..meta::Status::default()
+    };
+    let body = envelope::wrap("v1", "Status", status.encode_to_vec());
+    let error = ask(409, envelope::PROTOBUF, body).await;
+    assert!(error.is_conflict() && !error.is_already_exists() && !error.is_undecided());
+    assert_eq!(error.retry_after(), Some(Duration::from_secs(2)));
+
+    let error = ask(502, "text/html", b"<h1>bad\ngateway</h1>".to_vec()).await;
+    assert_eq!(error.to_string(), "status 502: <h1>bad gateway</h1>");
+    let error = ask(503, "text/plain", Vec::new()).await;
+    assert_eq!(error.to_string(), "the API server answered with status 503");
+}
+
+#[tokio::test]
+async fn no_answer_is_told_apart_from_a_late_one() {
+    let mut server = Server::start().await;
+    let api = Api::connect(&server.config, Purpose::Writes, None).unwrap();
+    let late = tokio::spawn({
+        let api = api.clone();
+        async move {
+            api.send(Request::get("/x").timeout(Duration::from_millis(300)))
+                .await
+        }
+    });
+    let _unanswered = server.asked().await;
+    let error = late.await.unwrap().unwrap_err();
+    assert!(
+        matches!(error, ApiError::Timeout { .. }) && error.is_undecided(),
+        "{error}"
+    );
+    assert!(
+        error.to_string().ends_with("has not answered within 300ms"),
+        "{error}"
+    );
+
+    // A port that nobody listens on.
+    let closed = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
+    let mut config = server.config.clone();
+    config.cluster_url = format!("https://{}", closed.local_addr().unwrap())
+        .parse()
+        .unwrap();
+    drop(closed);
+    let api = Api::connect(&config, Purpose::Leases, None).unwrap();
+    let error = api.send(Request::get("/x")).await.unwrap_err();
+    assert!(error.to_string().contains("does not answer"), "{error}");
+    assert!(error.to_string().contains("refused"), "{error}");
+    assert!(!error.is_undecided(), "it was never sent");
+}
+
+#[tokio::test]
+async fn a_burst_of_requests_shares_one_connection() {
+    let mut server = Server::start().await;
+    let api = Api::connect(&server.config, Purpose::Writes, None).unwrap();
+    let mut burst = tokio::task::JoinSet::new();
+    for number in 0..100 {
+        let api = api.clone();
+        burst.spawn(async move { api.send(Request::get(format!("/{number}"))).await });
+    }
+    let mut asked = Vec::new();
+    for _ in 0..100 {
+        asked.push(server.asked().await);
+    }
+    for asked in asked {
+        asked.answer(200, "text/plain", "yes");
+    }
+    assert!(burst.join_all().await.iter().all(Result::is_ok));
+    assert_eq!(
+        server
+            .connections
+            .load(std::sync::atomic::Ordering::Relaxed),
+        1
+    );
+}
+
+#[tokio::test]
+async fn a_server_that_speaks_http_1_1_alone_is_spoken_to() {
+    let mut server = Server::speaking("http/1.1").await;
+    let api = Api::connect(&server.config, Purpose::Writes, None).unwrap();
+    let sent = tokio::spawn(async move { api.send(Request::get("/x")).await });
+    let asked = server.asked().await;
+    assert_eq!(asked.head.version, http::Version::HTTP_11);
+    asked.answer(200, "text/plain", "yes");
+    assert_eq!(sent.await.unwrap().unwrap().bytes, "yes");
+}
+
+#[tokio::test]
+async fn a_server_under_another_authority_is_named_as_such() {
+    let (server, other) = (Server::start().await, Server::start().await);
+    let mut config = server.config.clone();
+    config.root_cert = other.config.root_cert.clone();
+    let api = Api::connect(&config, Purpose::Writes, None).unwrap();
+    let error = api.send(Request::get("/x")).await.unwrap_err().to_string();
+    assert!(error.contains("certificate"), "{error}");
+}
+
+#[tokio::test]
+async fn a_client_certificate_that_rustls_can_t_take_is_named_with_the_remedy() {
+    let mut file = tempfile::NamedTempFile::new().unwrap();
+    file.write_all(CERTIFICATE_OF_VERSION_1.as_bytes()).unwrap();
+    let path = file.path().to_str().unwrap().to_owned();
+    let mut config = kube::Config::new("https://127.0.0.1:1".parse().unwrap());
+    config.auth_info.client_certificate = Some(path.clone());
+    config.auth_info.client_key = Some(path.clone());
+    let error = Api::connect(&config, Purpose::Writes, None).unwrap_err();
+    assert!(
+        matches!(error, ConnectError::CertificateVersion(_, 1)),
+        "{error}"
+    );
+    assert!(
+        error.to_string().contains(&path) && error.to_string().contains("version 3"),
+        "{error}"
+    );
+    assert!(Api::connect_anonymous(&config, Purpose::Writes, None).is_ok());
+
+    config.auth_info.client_certificate = Some("/none/such.crt".to_owned());
+    let error = Api::connect(&config, Purpose::Writes, None).unwrap_err();
+    assert!(error.to_string().contains("/none/such.crt"), "{error}");
+    config.auth_info.client_certificate_data = Some("bm90aGluZw==".to_owned());
+    let error = Api::connect(&config, Purpose::Writes, None).unwrap_err();
+    assert!(
+        error.to_string().contains("client-certificate-data"),
+        "{error}"
+    );
+}
+
+#[test]
+fn what_is_no_status_is_not_taken_for_one() {
+    for body in [&b""[..], b"{}", b"[]", b"k8s\0\xff", b"{\"kind\":\"Pod\"}"] {
+        assert!(parse_status(body).is_none(), "{body:?}");
+    }
+}
+
+proptest! {
+    #[test]
+    fn frames_come_out_as_they_went_in_however_the_stream_is_cut(
+        frames in prop::collection::vec(prop::collection::vec(any::<u8>(), 0..40), 0..12),
+        cuts in prop::collection::vec(1usize..30, 1..60),
+    ) {
+        let mut stream = Vec::new();
+        for frame in &frames {
+            stream.extend_from_slice(&u32::try_from(frame.len()).unwrap().to_be_bytes());
+            stream.extend_from_slice(frame);
+        }
+        let (mut framer, mut out) = (Framer::default(), Vec::new());
+        let mut rest = stream.as_slice();
+        for cut in cuts.iter().cycle() {
+            let (piece, later) = rest.split_at((*cut).min(rest.len()));
+            framer.push(piece);
+            while let Some(frame) = framer.next().unwrap() {
+                out.push(frame.to_vec());
+            }
+            rest = later;
+            if rest.is_empty() {
+                break;
+            }
+        }
+        prop_assert_eq!(out, frames);
+        prop_assert!(framer.is_empty());
+    }
+}
+
+#[test]
+fn a_frame_beyond_the_bound_is_refused_before_it_is_collected() {
+    let mut framer = Framer::default();
+    framer.push(&u32::MAX.to_be_bytes());
+    assert!(framer.next().unwrap_err().contains("4294967295 bytes"));
+}

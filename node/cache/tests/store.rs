@@ -1,0 +1,341 @@
+use std::{
+    collections::BTreeMap,
+    sync::{
+        Arc, Mutex,
+        atomic::{AtomicUsize, Ordering},
+    },
+    time::Duration,
+};
+
+use controllers_kit::{Index, Reader as _, Watches};
+use futures::FutureExt as _;
+use kubernetes_proto::{AnyObject, Object as _, Str, core::Pod, envelope};
+use proptest::prelude::*;
+use prost::Message as _;
+
+use super::server::{PATIENCE, pod, raw};
+use crate::{
+    Cache, Freshness,
+    store::{Progress, Store, owner_index},
+};
+
+fn phase_index() -> Index {
+    Index {
+        resource: Pod::resource(),
+        name: "phase",
+        values: Arc::new(|object| {
+            let pod: &Pod = object.as_any().downcast_ref().unwrap();
+            pod.status
+                .iter()
+                .map(|status| Str::from(&status.phase))
+                .collect()
+        }),
+    }
+}
+
+fn keys(objects: &[AnyObject]) -> Vec<(String, String)> {
+    objects
+        .iter()
+        .map(|object| {
+            let meta = object.metadata();
+            (meta.namespace.to_string(), meta.name.to_string())
+        })
+        .collect()
+}
+
+proptest! {
+    /// Whatever is put and taken away: look-ups, lists and indexes say what a plain map says, in its order.
+    #[test]
+    fn the_store_and_its_indexes_agree_with_a_plain_map(
+        steps in prop::collection::vec((0u8..3, 0u8..6, 0u8..3, 0u8..2, any::<bool>()), 0..120)
+    ) {
+        let store = Store::new(vec![owner_index(Pod::resource()), phase_index()]);
+        let mut model: BTreeMap<(String, String), (String, String)> = BTreeMap::new();
+        for (version, (namespace, name, owner, phase, put)) in steps.into_iter().enumerate() {
+            let key = (format!("ns-{namespace}"), format!("pod-{name}"));
+            if put {
+                let owner = if owner == 0 { String::new() } else { format!("owner-{owner}") };
+                let mut object = pod(&key.1, "u", version as u64 + 1, &owner);
+                object.metadata_mut().namespace = Str::from(&key.0);
+                object.status.as_mut().unwrap().phase = format!("phase-{phase}");
+                let object: AnyObject = Arc::new(object);
+                let old = store.put(&object);
+                let before = model.insert(key, (owner, format!("phase-{phase}")));
+                prop_assert_eq!(old.is_some(), before.is_some());
+            } else {
+                let old = store.remove(&key.0, &key.1);
+                prop_assert_eq!(old.is_some(), model.remove(&key).is_some());
+            }
+        }
+        let all: Vec<_> = model.keys().cloned().collect();
+        prop_assert_eq!(keys(&store.list(None)), all);
+        for namespace in ["ns-0", "ns-1", "ns-2", "ns-3"] {
+            let of: Vec<_> = model.keys().filter(|key| key.0 == namespace).cloned().collect();
+            prop_assert_eq!(keys(&store.list(Some(namespace))), of);
+        }
+        for owner in ["owner-1", "owner-2", ""] {
+            let of: Vec<_> = model.iter().filter(|(_, (of, _))| !owner.is_empty() && of == owner)
+                .map(|(key, _)| key.clone()).collect();
+            prop_assert_eq!(keys(&store.indexed(Index::OWNER, owner).unwrap()), of);
+        }
+        for phase in ["phase-0", "phase-1"] {
+            let of: Vec<_> = model.iter().filter(|(_, (_, of))| of == phase)
+                .map(|(key, _)| key.clone()).collect();
+            prop_assert_eq!(keys(&store.indexed("phase", phase).unwrap()), of);
+        }
+        prop_assert_eq!(store.size().0, model.len());
+    }
+
+    /// A relist tells exactly what a reader sees differently: played upon the old content, its changes make the new.
+    #[test]
+    fn differences_played_upon_the_old_content_make_the_new(
+        old in prop::collection::btree_map(0u8..12, 1u64..4, 0..12),
+        new in prop::collection::btree_map(0u8..12, 1u64..4, 0..12),
+    ) {
+        let store = Store::new(vec![owner_index(Pod::resource())]);
+        let (mut before, mut after) = (store.fresh(), store.fresh());
+        for (content, pods) in [(&mut before, &old), (&mut after, &new)] {
+            for (name, version) in pods {
+                let object: AnyObject = Arc::new(pod(&format!("pod-{name:02}"), "u", *version, ""));
+                content.put(&object, &store.indexes);
+            }
+        }
+        let told = before.differences(&after);
+        let unchanged = old.iter().filter(|(name, version)| new.get(name) == Some(version)).count();
+        let gone = old.keys().filter(|name| !new.contains_key(name)).count();
+        prop_assert_eq!(told.len(), new.len() - unchanged + gone);
+        for (old, new) in &told {
+            match new {
+                Some(object) => { before.put(object, &store.indexes); }
+                None => {
+                    let meta = old.as_ref().unwrap().metadata().clone();
+                    before.remove(&meta.namespace, &meta.name, &store.indexes);
+                }
+            }
+        }
+        prop_assert!(before.differences(&after).is_empty());
+        prop_assert_eq!(before.len(), after.len());
+    }
+}
+
+fn pods() -> Arc<Cache> {
+    Cache::builder().resource(Pod::resource()).build()
+}
+
+fn feed(cache: &Cache, kind: &str, pod: &Pod) {
+    let frame = envelope::watch_frame(kind, envelope::wrap("v1", "Pod", raw(pod)));
+    cache.feed(Pod::resource(), &frame).unwrap();
+}
+
+#[test]
+fn subscribers_find_the_change_applied_and_no_lock_held() {
+    let cache = pods();
+    let told = Arc::new(Mutex::new(Vec::new()));
+    assert!(cache.subscribe(Pod::resource(), {
+        let (cache, told) = (Arc::downgrade(&cache), Arc::clone(&told));
+        Box::new(move |change| {
+            let cache = cache.upgrade().unwrap();
+            // Reading from within would hang if the store's lock were held.
+            let seen = cache.list(Pod::resource(), None).len();
+            let version = |object: Option<&AnyObject>| {
+                object.map_or(0, |object| object.metadata().resource_version)
+            };
+            told.lock()
+                .unwrap()
+                .push((version(change.old), version(change.new), seen));
+        })
+    }));
+    feed(&cache, "ADDED", &pod("a", "u-1", 5, ""));
+    feed(&cache, "MODIFIED", &pod("a", "u-1", 6, ""));
+    feed(&cache, "MODIFIED", &pod("a", "u-2", 8, ""));
+    feed(&cache, "DELETED", &pod("a", "u-2", 9, ""));
+    feed(&cache, "DELETED", &pod("b", "u-3", 10, ""));
+    assert_eq!(
+        *told.lock().unwrap(),
+        [
+            (0, 5, 1),
+            (5, 6, 1),
+            // Deleted and made anew while nobody looked: told as two changes.
+            (6, 0, 1),
+            (0, 8, 1),
+            (8, 0, 0),
+            // Never stored, but its end is told with what the server sent.
+            (10, 0, 0)
+        ]
+    );
+    assert_eq!(cache.version(Pod::resource()), 10);
+    assert!(!cache.subscribe(
+        kubernetes_proto::apps::ReplicaSet::resource(),
+        Box::new(|_| {})
+    ));
+}
+
+#[test]
+fn one_name_is_watched_alone_only_where_all_agree_and_equal_indexes_are_one() {
+    let (mut one, mut other, mut all) =
+        (Watches::default(), Watches::default(), Watches::default());
+    let _ = one
+        .kind::<Pod>()
+        .only_named("root")
+        .indexed_by("node", |_| Vec::new());
+    let _ = other
+        .kind::<Pod>()
+        .only_named("root")
+        .indexed_by("node", |_| Vec::new());
+    let _ = all.kind::<Pod>().wakes_itself();
+    let only = |watches: &[&Watches]| {
+        let mut builder = Cache::builder();
+        for watches in watches {
+            builder = builder.watches(watches);
+        }
+        let cache = builder.build();
+        assert_eq!(cache.resources().count(), 1);
+        let slot = cache.slot(Pod::resource()).unwrap();
+        (slot.only_name, slot.store.indexes.len())
+    };
+    assert_eq!(only(&[&one]), (Some("root"), 2));
+    assert_eq!(only(&[&one, &other]), (Some("root"), 2));
+    assert_eq!(only(&[&one, &all, &other]), (None, 2));
+    assert_eq!(only(&[&all, &one]), (None, 2));
+}
+
+#[test]
+#[should_panic(expected = "replicasets.apps is read but was not declared")]
+fn reading_what_was_not_declared_is_no_empty_answer() {
+    pods().list(kubernetes_proto::apps::ReplicaSet::resource(), None);
+}
+
+#[test]
+#[should_panic(expected = "the index \"node\", which was not declared")]
+fn an_index_that_was_not_declared_is_no_empty_answer() {
+    pods().indexed(Pod::resource(), "node", "n");
+}
+
+#[tokio::test]
+async fn waiting_ends_when_the_version_is_passed_or_can_never_be() {
+    let cache = pods();
+    let resource = Pod::resource();
+    let mut early = Box::pin(cache.wait_passed(resource, 5));
+    assert!((&mut early).now_or_never().is_none() && !cache.passed(resource, 5));
+    feed(&cache, "ADDED", &pod("a", "u-1", 4, ""));
+    assert!((&mut early).now_or_never().is_none());
+    feed(&cache, "MODIFIED", &pod("a", "u-1", 6, ""));
+    assert_eq!(early.now_or_never(), Some(Freshness::Passed));
+    assert!(cache.passed(resource, 6) && !cache.passed(resource, 7));
+    let other = kubernetes_proto::apps::Deployment::resource();
+    assert_eq!(
+        cache.wait_passed(other, 1).now_or_never(),
+        Some(Freshness::NotWatched)
+    );
+    assert!(!cache.passed(other, 0));
+}
+
+#[tokio::test]
+async fn waiters_that_gave_up_are_forgotten() {
+    let progress = Progress::new();
+    for version in 1..100 {
+        assert!(progress.wait(version).now_or_never().is_none());
+    }
+    assert_eq!(progress.waiting(), 0);
+    progress.reach(50);
+    assert_eq!(progress.wait(50).now_or_never(), Some(()));
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 4)]
+async fn no_waiter_is_missed_however_waiting_and_reaching_meet() {
+    const VERSIONS: u64 = 20_000;
+    let progress = Arc::new(Progress::new());
+    let done = Arc::new(AtomicUsize::new(0));
+    let mut waiters = tokio::task::JoinSet::new();
+    for first in 0..16u64 {
+        let (progress, done) = (Arc::clone(&progress), Arc::clone(&done));
+        waiters.spawn(async move {
+            for version in (1 + first..=VERSIONS).step_by(16) {
+                progress.wait(version).await;
+                assert!(progress.version() >= version);
+                done.fetch_add(1, Ordering::Relaxed);
+            }
+        });
+    }
+    let reaching = std::thread::spawn({
+        let progress = Arc::clone(&progress);
+        move || {
+            for version in 1..=VERSIONS {
+                progress.reach(version);
+                if version % 64 == 0 {
+                    std::thread::yield_now();
+                }
+            }
+        }
+    });
+    tokio::time::timeout(PATIENCE, waiters.join_all())
+        .await
+        .expect("no waiter is missed");
+    reaching.join().unwrap();
+    assert_eq!(done.load(Ordering::Relaxed) as u64, VERSIONS);
+    assert_eq!(progress.waiting(), 0);
+}
+
+#[test]
+fn what_does_not_decode_is_counted_and_leaves_the_older_version_standing() {
+    let cache = pods();
+    feed(&cache, "ADDED", &pod("a", "u-1", 5, ""));
+    let send = |kind: &str, raw: Vec<u8>| {
+        let frame = envelope::watch_frame(kind, envelope::wrap("v1", "Pod", raw));
+        cache.feed(Pod::resource(), &frame).unwrap();
+        let object = cache
+            .get(Pod::resource(), "shop", "a")
+            .map(|object| object.metadata().resource_version);
+        let stats = cache.stats(Pod::resource()).unwrap();
+        (object, stats.decode_errors, stats.resource_version)
+    };
+    // A status (field 3) that is a number instead of a message; the metadata before it can be read.
+    let mut broken = pod("a", "u-1", 6, "");
+    broken.status = None;
+    let mut bytes = broken.encode_to_vec();
+    bytes.extend_from_slice(&[0x18, 1]);
+    assert_eq!(send("MODIFIED", bytes.clone()), (Some(5), 1, 6));
+    // A version that is no number can't be compared.
+    let odd = pod("a", "u-1", 7, "");
+    let mut odd = odd.encode_to_vec();
+    let at = odd
+        .windows(3)
+        .position(|window| window == [0x32, 1, b'7'])
+        .unwrap();
+    odd[at + 2] = b'x';
+    assert_eq!(send("MODIFIED", odd), (Some(5), 2, 6));
+    // No name, nothing at all, not even a message.
+    assert_eq!(send("ADDED", Vec::new()), (Some(5), 3, 6));
+    assert_eq!(send("ADDED", vec![0xff; 9]), (Some(5), 4, 6));
+    // Its end is believed even so.
+    assert_eq!(send("DELETED", bytes), (None, 5, 6));
+    let error = cache.feed(
+        Pod::resource(),
+        &envelope::watch_frame("ADDED", b"not k8s".to_vec()),
+    );
+    assert!(error.unwrap_err().contains("k8s"));
+    assert!(
+        cache
+            .feed(Pod::resource(), &envelope::watch_frame("NEWS", Vec::new()))
+            .unwrap_err()
+            .contains("NEWS")
+    );
+}
+
+#[test]
+fn the_size_that_is_told_grows_with_what_is_held() {
+    let cache = pods();
+    assert_eq!(cache.stats(Pod::resource()).unwrap().approximate_bytes, 0);
+    for name in 0..1200 {
+        feed(
+            &cache,
+            "ADDED",
+            &pod(&format!("pod-{name}"), "u", name + 1, "o"),
+        );
+    }
+    let stats = cache.stats(Pod::resource()).unwrap();
+    assert_eq!(stats.objects, 1200);
+    let each = stats.approximate_bytes / stats.objects;
+    assert!((400..1500).contains(&each), "{each} bytes each");
+    assert!(stats.age.unwrap_or_default() < Duration::from_secs(60));
+}

@@ -1,0 +1,400 @@
+use std::{
+    convert::Infallible,
+    sync::{Arc, Mutex},
+    time::Duration,
+};
+
+use controllers_kit::Reader as _;
+use kubernetes_proto::{Object as _, core::Pod};
+
+use super::server::{PATIENCE, Server, Watch, pod, raw};
+use crate::{Api, Cache, Purpose, Settings, State, Stats};
+
+/// What subscribers were told: name and version, `-` in front of what is gone.
+type Told = Arc<Mutex<Vec<String>>>;
+
+struct Bed {
+    server: Server,
+    cache: Arc<Cache>,
+    told: Told,
+    running: tokio::task::JoinHandle<Infallible>,
+}
+
+impl Drop for Bed {
+    fn drop(&mut self) {
+        self.running.abort();
+    }
+}
+
+fn quick() -> Settings {
+    Settings {
+        silence_max: PATIENCE,
+        backoff_min: Duration::from_millis(1),
+        backoff_max: Duration::from_millis(4),
+        page_size: 2,
+        ..Settings::default()
+    }
+}
+
+impl Bed {
+    async fn new(settings: Settings) -> Self {
+        let server = Server::start().await;
+        let cache = Cache::builder()
+            .resource(Pod::resource())
+            .settings(settings)
+            .build();
+        let told = Told::default();
+        cache.subscribe(Pod::resource(), {
+            let told = Arc::clone(&told);
+            Box::new(move |change| {
+                let text = match (change.old, change.new) {
+                    (_, Some(new)) => format!(
+                        "{}@{}",
+                        new.metadata().name,
+                        new.metadata().resource_version
+                    ),
+                    (Some(old), None) => format!("-{}", old.metadata().name),
+                    (None, None) => "nothing".to_owned(),
+                };
+                told.lock().unwrap().push(text);
+            })
+        });
+        let api = Api::connect(&server.config, Purpose::Watches, None).unwrap();
+        let running = tokio::spawn(cache.run(Pod::resource(), api));
+        Self {
+            server,
+            cache,
+            told,
+            running,
+        }
+    }
+
+    /// With the pods `a` and `b`, at version 10.
+    async fn listed(settings: Settings) -> (Self, Watch) {
+        let mut bed = Self::new(settings).await;
+        let asked = bed.server.asked().await;
+        assert!(asked.streams_a_list());
+        let watch = asked.open();
+        watch.event("ADDED", raw(&pod("a", "u-a", 5, "o")));
+        watch.event("ADDED", raw(&pod("b", "u-b", 3, "o")));
+        watch.bookmark(10, true);
+        bed.passed(10).await;
+        (bed, watch)
+    }
+
+    async fn passed(&self, version: u64) {
+        tokio::time::timeout(PATIENCE, self.cache.wait_passed(Pod::resource(), version))
+            .await
+            .unwrap_or_else(|_| panic!("version {version} was expected: {:?}", self.stats()));
+    }
+
+    /// Waits for what is not announced by a version.
+    async fn until(&self, what: &str, holds: impl Fn(&Self) -> bool) {
+        let deadline = tokio::time::Instant::now() + PATIENCE;
+        while !holds(self) {
+            assert!(
+                tokio::time::Instant::now() < deadline,
+                "{what}: {:?}",
+                self.stats()
+            );
+            tokio::time::sleep(Duration::from_millis(2)).await;
+        }
+    }
+
+    fn stats(&self) -> Stats {
+        self.cache.stats(Pod::resource()).unwrap()
+    }
+
+    fn names(&self) -> Vec<String> {
+        self.cache
+            .list(Pod::resource(), Some("shop"))
+            .iter()
+            .map(|object| {
+                format!(
+                    "{}@{}",
+                    object.metadata().name,
+                    object.metadata().resource_version
+                )
+            })
+            .collect()
+    }
+
+    fn told(&self) -> Vec<String> {
+        std::mem::take(&mut self.told.lock().unwrap())
+    }
+}
+
+#[tokio::test]
+async fn a_streamed_list_is_served_whole_and_not_before_its_end() {
+    let mut bed = Bed::new(quick()).await;
+    let asked = bed.server.asked().await;
+    assert_eq!(asked.path(), "/api/v1/pods");
+    for (name, value) in [
+        ("watch", "true"),
+        ("allowWatchBookmarks", "true"),
+        ("sendInitialEvents", "true"),
+        ("resourceVersionMatch", "NotOlderThan"),
+        ("resourceVersion", ""),
+        ("fieldSelector", ""),
+    ] {
+        assert_eq!(asked.parameter(name), value, "{name}");
+    }
+    let seconds: u64 = asked.parameter("timeoutSeconds").parse().unwrap();
+    assert!((300..=600).contains(&seconds));
+    assert_eq!(
+        asked.head.headers["accept"],
+        "application/vnd.kubernetes.protobuf;stream=watch"
+    );
+    let watch = asked.open();
+    watch.event("ADDED", raw(&pod("b", "u-b", 9, "o")));
+    watch.event("ADDED", raw(&pod("a", "u-a", 5, "o")));
+    watch.bookmark(7, false);
+    bed.until("something is heard", |bed| bed.stats().age.is_some())
+        .await;
+    assert_eq!(bed.names(), [""; 0]);
+    assert!(!bed.cache.complete() && !bed.cache.passed(Pod::resource(), 5));
+    assert_eq!(
+        bed.cache.missing(),
+        [(Pod::resource(), "not listed yet".to_owned())]
+    );
+    watch.bookmark(10, true);
+    bed.passed(10).await;
+    assert!(bed.cache.complete() && bed.cache.missing().is_empty());
+    assert_eq!(bed.names(), ["a@5", "b@9"]);
+    assert_eq!(bed.cache.indexed(Pod::resource(), "owner", "o").len(), 2);
+
+    watch.event("MODIFIED", raw(&pod("a", "u-a", 11, "o")));
+    watch.event("DELETED", raw(&pod("b", "u-b", 12, "o")));
+    watch.bookmark(40, false);
+    bed.passed(40).await;
+    assert_eq!(bed.names(), ["a@11"]);
+    assert_eq!(bed.told(), ["a@5", "b@9", "a@11", "-b"]);
+}
+
+#[tokio::test]
+async fn a_watch_goes_on_where_it_was_after_its_end_and_after_a_break() {
+    let (mut bed, watch) = Bed::listed(quick()).await;
+    watch.bookmark(20, false);
+    bed.passed(20).await;
+    drop(watch);
+    let asked = bed.server.asked().await;
+    assert!(!asked.streams_a_list());
+    assert_eq!(asked.parameter("resourceVersion"), "20");
+    let watch = asked.open();
+    watch.event("MODIFIED", raw(&pod("a", "u-a", 21, "o")));
+    bed.passed(21).await;
+    watch.break_off();
+    let asked = bed.server.asked().await;
+    assert_eq!(asked.parameter("resourceVersion"), "21");
+    let _watch = asked.open();
+    bed.until("open again", |bed| bed.stats().trouble.is_none())
+        .await;
+    assert_eq!((bed.stats().lists, bed.stats().watches), (1, 3));
+}
+
+#[tokio::test]
+async fn a_version_that_is_gone_lists_again_while_the_old_content_is_served() {
+    let (mut bed, watch) = Bed::listed(quick()).await;
+    bed.told();
+    watch.error(410, "Expired");
+    let asked = bed.server.asked().await;
+    assert!(asked.streams_a_list());
+    let watch = asked.open();
+    watch.event("ADDED", raw(&pod("b", "u-b2", 30, "o")));
+    watch.event("ADDED", raw(&pod("c", "u-c", 31, "")));
+    watch.event("ADDED", raw(&pod("d", "u-d", 32, "")));
+    // A change between two initial events counts too.
+    watch.event("DELETED", raw(&pod("d", "u-d", 33, "")));
+    let lists = bed.stats().lists;
+    assert_eq!(
+        (bed.names(), lists),
+        (vec!["a@5".to_owned(), "b@3".to_owned()], 1)
+    );
+    watch.bookmark(35, true);
+    bed.passed(35).await;
+    assert_eq!(bed.names(), ["b@30", "c@31"]);
+    bed.until("all is told", |bed| bed.told.lock().unwrap().len() >= 4)
+        .await;
+    assert_eq!(bed.told(), ["-a", "-b", "b@30", "c@31"]);
+    assert_eq!(bed.cache.indexed(Pod::resource(), "owner", "o").len(), 1);
+}
+
+#[tokio::test]
+async fn a_server_that_does_not_stream_is_asked_for_pages() {
+    let mut bed = Bed::new(quick()).await;
+    bed.server
+        .asked()
+        .await
+        .refuse(422, "Invalid", "sendInitialEvents is forbidden");
+    let asked = bed.server.asked().await;
+    assert_eq!(
+        (asked.parameter("limit"), asked.parameter("continue")),
+        ("2".into(), String::new())
+    );
+    assert_eq!(asked.parameter("watch"), "");
+    asked.list(
+        "10",
+        "next+page",
+        &[raw(&pod("a", "u-a", 5, "")), raw(&pod("b", "u-b", 6, ""))],
+    );
+    let asked = bed.server.asked().await;
+    assert_eq!(asked.parameter("continue"), "next%2Bpage");
+    // The server has forgotten what it was listing: all is asked for at once.
+    asked.refuse(410, "Expired", "the continue parameter is too old");
+    let asked = bed.server.asked().await;
+    assert_eq!(
+        (asked.parameter("limit"), asked.parameter("continue")),
+        ("0".into(), String::new())
+    );
+    assert!(!bed.cache.complete());
+    asked.list(
+        "12",
+        "",
+        &[raw(&pod("b", "u-b", 6, "")), raw(&pod("c", "u-c", 11, ""))],
+    );
+    bed.passed(12).await;
+    assert_eq!(bed.names(), ["b@6", "c@11"]);
+    let asked = bed.server.asked().await;
+    assert_eq!(
+        (asked.parameter("watch"), asked.parameter("resourceVersion")),
+        ("true".into(), "12".into())
+    );
+}
+
+#[tokio::test]
+async fn what_the_server_refuses_is_named_with_its_verb_and_asked_again() {
+    let mut bed = Bed::new(quick()).await;
+    bed.server
+        .asked()
+        .await
+        .refuse(403, "Forbidden", "pods is forbidden");
+    let asked = bed.server.asked().await;
+    let blocked = State::Blocked {
+        verb: "watch",
+        reason: "pods is forbidden".to_owned(),
+    };
+    assert_eq!(bed.stats().state, blocked);
+    assert_eq!(
+        bed.cache.missing(),
+        [(
+            Pod::resource(),
+            "watch refused: pods is forbidden".to_owned()
+        )]
+    );
+    asked.refuse(404, "NotFound", "there is no such resource");
+    let asked = bed.server.asked().await;
+    assert!(
+        matches!(bed.stats().state, State::Blocked { reason, .. } if reason.contains("no such"))
+    );
+    let watch = asked.open();
+    watch.bookmark(10, true);
+    bed.until("watched", |bed| bed.stats().state == State::Complete)
+        .await;
+    // The rights are taken away later: the content stays, the trouble is told.
+    drop(watch);
+    bed.server
+        .asked()
+        .await
+        .refuse(403, "Forbidden", "pods is forbidden");
+    let _asked = bed.server.asked().await;
+    assert_eq!(bed.stats().state, blocked);
+    assert!(bed.cache.complete() && bed.stats().listed);
+}
+
+#[tokio::test]
+async fn a_silent_watch_is_reopened() {
+    let settings = Settings {
+        silence_max: Duration::from_millis(60),
+        ..quick()
+    };
+    let (mut bed, _silent) = Bed::listed(settings).await;
+    let asked = bed.server.asked().await;
+    assert_eq!(asked.parameter("resourceVersion"), "10");
+    let watch = asked.open();
+    watch.event("MODIFIED", raw(&pod("a", "u-a", 11, "o")));
+    bed.passed(11).await;
+}
+
+#[tokio::test]
+async fn garbage_neither_ends_the_watch_nor_touches_what_is_there() {
+    let (mut bed, watch) = Bed::listed(quick()).await;
+    // A length beyond the bound, a frame that is no event, a stream that ends within a frame: then it lists anew.
+    watch.bytes(vec![0xff; 8]);
+    let asked = bed.server.asked().await;
+    assert_eq!(asked.parameter("resourceVersion"), "10");
+    assert_eq!(bed.names(), ["a@5", "b@3"]);
+    asked.open().frame(&[0xff; 5]);
+    let asked = bed.server.asked().await;
+    assert_eq!(asked.parameter("resourceVersion"), "10");
+    asked.open().bytes(vec![0, 0, 0, 9, 1]);
+    let asked = bed.server.asked().await;
+    assert!(asked.streams_a_list());
+    assert!(bed.stats().trouble.unwrap().contains("ends within a frame"));
+    // An answer in another encoding is refused too.
+    asked.answer(200, "application/json", "{}");
+    let asked = bed.server.asked().await;
+    assert!(bed.stats().trouble.unwrap().contains("application/json"));
+    assert_eq!(bed.names(), ["a@5", "b@3"]);
+    let watch = asked.open();
+    watch.bookmark(50, true);
+    bed.passed(50).await;
+    assert_eq!(bed.names(), [""; 0]);
+}
+
+#[tokio::test]
+async fn an_object_that_does_not_decode_in_a_list_stays_as_it_was() {
+    let (mut bed, watch) = Bed::listed(quick()).await;
+    watch.error(410, "Gone");
+    let watch = bed.server.asked().await.open();
+    let mut broken = pod("a", "u-a", 40, "o");
+    broken.status = None;
+    let mut bytes = raw(&broken);
+    bytes.extend_from_slice(&[0x18, 1]);
+    watch.event("ADDED", bytes);
+    watch.bookmark(41, true);
+    bed.passed(41).await;
+    assert_eq!(bed.names(), ["a@5"]);
+    assert_eq!(bed.stats().decode_errors, 1);
+    assert_eq!(bed.cache.indexed(Pod::resource(), "owner", "o").len(), 1);
+}
+
+#[tokio::test]
+async fn a_watch_that_is_stopped_and_run_again_goes_on_and_tells_all() {
+    let (mut bed, _watch) = Bed::listed(quick()).await;
+    bed.told();
+    // Two changes of a relist were put aside when the watch was stopped.
+    let a = bed.cache.get(Pod::resource(), "shop", "a");
+    let b = bed.cache.get(Pod::resource(), "shop", "b");
+    bed.running.abort();
+    let slot = Arc::clone(bed.cache.slot(Pod::resource()).unwrap());
+    slot.put_aside(vec![(None, a)]);
+    slot.put_aside(vec![(b, None)]);
+    let api = Api::connect(&bed.server.config, Purpose::Watches, None).unwrap();
+    bed.running = tokio::spawn(bed.cache.run(Pod::resource(), api.clone()));
+    // A second run waits for the first.
+    let second = tokio::spawn(bed.cache.run(Pod::resource(), api));
+    let asked = bed.server.asked().await;
+    assert_eq!(asked.parameter("resourceVersion"), "10");
+    assert_eq!(bed.told(), ["a@5", "-b"]);
+    bed.running.abort();
+    drop(asked);
+    let asked = bed.server.asked().await;
+    assert_eq!(asked.parameter("resourceVersion"), "10");
+    second.abort();
+}
+
+#[tokio::test]
+async fn only_one_name_is_asked_for_where_only_that_is_wanted() {
+    let mut server = Server::start().await;
+    let mut watches = controllers_kit::Watches::default();
+    let _ = watches.kind::<Pod>().only_named("kube-root-ca.crt");
+    let cache = Cache::builder().watches(&watches).settings(quick()).build();
+    let api = Api::connect(&server.config, Purpose::Watches, None).unwrap();
+    let running = tokio::spawn(cache.run(Pod::resource(), api));
+    let asked = server.asked().await;
+    assert_eq!(
+        asked.parameter("fieldSelector"),
+        "metadata.name%3Dkube-root-ca.crt"
+    );
+    running.abort();
+}

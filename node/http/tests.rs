@@ -1,0 +1,402 @@
+use std::sync::{
+    Mutex,
+    atomic::{AtomicBool, Ordering},
+};
+
+use http_body_util::BodyExt;
+use rustls::{ClientConfig, RootCertStore, pki_types::ServerName};
+use tokio::io::{AsyncReadExt, AsyncWriteExt};
+use tower::ServiceExt;
+
+use super::*;
+use crate::{args::tests::values, auth::tests::auth, options::Surroundings, telemetry};
+
+struct Inside;
+
+impl Debug for Inside {
+    fn shards(&self) -> Value {
+        serde_json::json!({ "ranges": 256 })
+    }
+    fn explain(
+        &self,
+        controller: String,
+        key: String,
+    ) -> BoxFuture<'static, Result<Value, String>> {
+        Box::pin(async move {
+            match key.as_str() {
+                "shop/web" => Ok(serde_json::json!({ "controller": controller })),
+                _ => Err(format!("{key} is not known")),
+            }
+        })
+    }
+}
+
+fn options(words: &[&str]) -> Arc<Options> {
+    let surroundings = Surroundings {
+        host_name: "a".to_owned(),
+        ..Surroundings::default()
+    };
+    Arc::new(Options::new(values(words).unwrap(), &[], &surroundings).unwrap())
+}
+
+fn sources(words: &[&str]) -> Sources {
+    let metrics = Metrics::new(&[]);
+    Sources {
+        health: Health::new(metrics.clone()),
+        metrics,
+        options: options(words),
+        verbosity: telemetry::fixed_verbosity(),
+        debug: Arc::new(Inside),
+        auth: auth(),
+    }
+}
+
+async fn ask(
+    sources: &Sources,
+    method: &str,
+    path: &str,
+    token: Option<&str>,
+    body: &'static str,
+) -> (u16, String, String) {
+    let mut request = Request::builder().method(method).uri(path);
+    if let Some(token) = token {
+        request = request.header("authorization", format!("Bearer {token}"));
+    }
+    let response = router(sources.clone())
+        .oneshot(request.body(Body::from(body)).unwrap())
+        .await
+        .unwrap();
+    let kind = response
+        .headers()
+        .get("content-type")
+        .map(|kind| kind.to_str().unwrap().to_owned());
+    assert_eq!(response.headers()["cache-control"], "no-cache, private");
+    let code = response.status().as_u16();
+    let bytes = response.into_body().collect().await.unwrap().to_bytes();
+    (
+        code,
+        kind.unwrap_or_default(),
+        String::from_utf8(bytes.to_vec()).unwrap(),
+    )
+}
+
+#[tokio::test]
+async fn every_path_answers_as_upstream_or_as_told() {
+    let sources = sources(&["--disabled-metrics=process_open_fds"]);
+    const TEXT: &str = "text/plain; charset=utf-8";
+    const JSON: &str = "application/json";
+    for (method, path, code, kind, part) in [
+        ("GET", "/healthz", 200, TEXT, "ok"),
+        (
+            "GET",
+            "/healthz?verbose",
+            200,
+            TEXT,
+            "healthz check passed\n",
+        ),
+        (
+            "GET",
+            "/livez?verbose&exclude=x",
+            200,
+            TEXT,
+            "warn: some health checks cannot be excluded: no matches for \"x\"\n",
+        ),
+        ("GET", "/healthz/nope", 404, TEXT, "404 page not found"),
+        (
+            "GET",
+            "/metrics",
+            200,
+            metrics::CONTENT_TYPE,
+            "process_cpu_seconds_total",
+        ),
+        (
+            "GET",
+            "/metrics/slis",
+            200,
+            metrics::CONTENT_TYPE,
+            "process_start_time_seconds",
+        ),
+        (
+            "GET",
+            "/configz",
+            200,
+            JSON,
+            "KubeControllerManagerConfiguration",
+        ),
+        (
+            "GET",
+            "/flagz",
+            200,
+            TEXT,
+            "\ndisabled-metrics=[process_open_fds]\n",
+        ),
+        (
+            "GET",
+            "/statusz",
+            200,
+            TEXT,
+            "Replica:  a of fleet manifold",
+        ),
+        ("GET", "/debug/shards", 200, JSON, "{\"ranges\":256}"),
+        ("GET", "/debug/explain", 400, TEXT, "give ?controller="),
+        (
+            "GET",
+            "/debug/explain?controller=c&key=shop/web",
+            200,
+            JSON,
+            "{\"controller\":\"c\"}",
+        ),
+        (
+            "GET",
+            "/debug/explain?controller=c&key=shop/db",
+            404,
+            TEXT,
+            "shop/db is not known",
+        ),
+        ("GET", "/debug/pprof/heap", 501, TEXT, "not offered"),
+        (
+            "GET",
+            "/debug/flags/v",
+            406,
+            TEXT,
+            "unsupported http method",
+        ),
+        (
+            "PUT",
+            "/debug/flags/v",
+            400,
+            TEXT,
+            "expected a whole number from 0 up",
+        ),
+        ("GET", "/", 404, TEXT, "404 page not found"),
+        ("GET", "/version", 404, TEXT, "404 page not found"),
+    ] {
+        let (got, got_kind, text) = ask(&sources, method, path, Some("good"), "x").await;
+        assert_eq!((got, got_kind.as_str()), (code, kind), "{path}: {text}");
+        assert!(text.contains(part), "{path}: {text}");
+    }
+    let (_, _, text) = ask(&sources, "GET", "/metrics", Some("good"), "").await;
+    assert!(!text.contains("process_open_fds"));
+    let without = super::tests::sources(&["--profiling=false"]);
+    assert_eq!(
+        ask(&without, "GET", "/debug/pprof/", Some("good"), "")
+            .await
+            .0,
+        404
+    );
+}
+
+#[tokio::test]
+async fn refusals_read_as_upstreams() {
+    let sources = sources(&[]);
+    let (code, kind, text) = ask(&sources, "GET", "/metrics", None, "").await;
+    assert_eq!((code, kind.as_str()), (403, "application/json"));
+    assert_eq!(
+        text,
+        "{\"kind\":\"Status\",\"apiVersion\":\"v1\",\"metadata\":{},\"status\":\"Failure\",\"message\":\"forbidden: User \
+         \\\"system:anonymous\\\" cannot get path \\\"/metrics\\\"\",\"reason\":\"Forbidden\",\"details\":{},\"code\":403}\n"
+    );
+    let (code, _, text) = ask(&sources, "GET", "/healthz", Some("bad"), "").await;
+    assert_eq!(code, 401);
+    assert_eq!(
+        text,
+        "{\"kind\":\"Status\",\"apiVersion\":\"v1\",\"metadata\":{},\"status\":\"Failure\",\"message\":\"Unauthorized\",\
+         \"reason\":\"Unauthorized\",\"code\":401}\n"
+    );
+    for path in [
+        "/configz",
+        "/debug/shards",
+        "/nope",
+        "/healthz/x",
+        "/debug/pprof/",
+    ] {
+        assert_eq!(ask(&sources, "GET", path, None, "").await.0, 403, "{path}");
+    }
+}
+
+#[tokio::test]
+async fn a_failing_check_is_named_with_its_reason_and_counted() {
+    let sources = sources(&[]);
+    let broken = Arc::new(AtomicBool::new(true));
+    let of_check = broken.clone();
+    let check = move || match of_check.load(Ordering::Relaxed) {
+        true => Err("list pods is forbidden".to_owned()),
+        false => Ok(()),
+    };
+    sources
+        .health
+        .register("leases", Box::new(|| Ok(())), &[Kind::Readyz, Kind::Livez]);
+    sources
+        .health
+        .register("watch pods", Box::new(check), &[Kind::Readyz]);
+    let ready = async |path| ask(&sources, "GET", path, None, "").await;
+    let told = "[+]leases ok\n[-]watch pods failed: list pods is forbidden\nreadyz check failed\n";
+    for path in ["/readyz", "/readyz?verbose"] {
+        let (code, _, text) = ready(path).await;
+        assert_eq!((code, text.as_str()), (500, told), "{path}");
+    }
+    assert_eq!(sources.health.failing(Kind::Readyz).len(), 1);
+    assert_eq!(
+        ready("/livez?verbose").await.2,
+        "[+]leases ok\nlivez check passed\n"
+    );
+    let (code, _, text) = ready("/readyz?verbose&exclude=watch%20pods").await;
+    assert_eq!(
+        (code, text.as_str()),
+        (
+            200,
+            "[+]leases ok\n[+]watch pods excluded: ok\nreadyz check passed\n"
+        )
+    );
+    let one = ask(&sources, "GET", "/readyz/watch%20pods", Some("good"), "").await;
+    assert_eq!(
+        (one.0, one.2.as_str()),
+        (500, "internal server error: list pods is forbidden\n")
+    );
+    assert_eq!(
+        ask(&sources, "GET", "/readyz/leases", Some("good"), "")
+            .await
+            .2,
+        "ok"
+    );
+    let slis = sources.metrics.encode_slis();
+    assert!(
+        slis.contains("kubernetes_healthcheck{name=\"watch pods\",type=\"readyz\"} 0"),
+        "{slis}"
+    );
+    broken.store(false, Ordering::Relaxed);
+    assert_eq!(ready("/readyz").await.2, "ok");
+    sources.health.remove("watch pods");
+    assert_eq!(
+        ready("/readyz?verbose").await.2,
+        "[+]leases ok\nreadyz check passed\n"
+    );
+}
+
+#[tokio::test]
+async fn the_verbosity_can_be_changed() {
+    let sources = sources(&[]);
+    let (code, _, text) = ask(&sources, "PUT", "/debug/flags/v", Some("good"), "4").await;
+    assert_eq!(
+        (code, text.as_str()),
+        (200, "successfully set klog.logging.verbosity to 4")
+    );
+    assert_eq!(sources.verbosity.level(), 4);
+}
+
+/// A server on a free port; the token ends it.
+async fn started(
+    sources: Sources,
+) -> (
+    SocketAddr,
+    CancellationToken,
+    tokio::task::JoinHandle<Result<(), Error>>,
+) {
+    let mut serving = sources.options.serving.clone();
+    serving.address = "127.0.0.1:0".parse().unwrap();
+    let server = Server::bind(&serving).unwrap();
+    let address = server.address().unwrap();
+    let stop = CancellationToken::new();
+    let task = tokio::spawn(server.serve(sources, stop.clone()));
+    (address, stop, task)
+}
+
+/// One request by HTTP/1.1 over TLS.
+async fn over_tls(address: SocketAddr, dir: &std::path::Path, request: &str) -> String {
+    let pem = std::fs::read(dir.join("manifold.crt")).unwrap();
+    let mut roots = RootCertStore::empty();
+    for certificate in rustls_pemfile::certs(&mut pem.as_slice()) {
+        roots.add(certificate.unwrap()).unwrap();
+    }
+    let provider = Arc::new(rustls::crypto::ring::default_provider());
+    let config = ClientConfig::builder_with_provider(provider)
+        .with_safe_default_protocol_versions()
+        .unwrap()
+        .with_root_certificates(roots)
+        .with_no_client_auth();
+    let stream = TcpStream::connect(address).await.unwrap();
+    let name = ServerName::try_from("localhost").unwrap();
+    let mut stream = tokio_rustls::TlsConnector::from(Arc::new(config))
+        .connect(name, stream)
+        .await
+        .unwrap();
+    stream.write_all(request.as_bytes()).await.unwrap();
+    let mut answer = Vec::new();
+    // The server may end without TLS's goodbye.
+    let _ = stream.read_to_end(&mut answer).await;
+    String::from_utf8_lossy(&answer).into_owned()
+}
+
+#[tokio::test]
+async fn the_port_speaks_tls_and_ends_when_told() {
+    let dir = std::env::temp_dir().join(format!("manifold-port-{}", uuid::Uuid::new_v4()));
+    let given = format!("--cert-dir={}", dir.display());
+    let (address, stop, task) = started(sources(&[&given])).await;
+    let answer = over_tls(
+        address,
+        &dir,
+        "GET /healthz HTTP/1.1\r\nHost: localhost\r\nConnection: close\r\n\r\n",
+    )
+    .await;
+    assert!(
+        answer.starts_with("HTTP/1.1 200 OK") && answer.ends_with("ok"),
+        "{answer}"
+    );
+    let long = format!(
+        "GET /healthz HTTP/1.1\r\nHost: localhost\r\nX: {}\r\n\r\n",
+        "x".repeat(2 * HEADER_BYTES_MAX)
+    );
+    let answer = over_tls(address, &dir, &long).await;
+    assert!(!answer.starts_with("HTTP/1.1 200"), "{answer}");
+    // What is no TLS is cut off, and the port goes on.
+    let mut plain = TcpStream::connect(address).await.unwrap();
+    plain.write_all(b"GET / HTTP/1.1\r\n\r\n").await.unwrap();
+    let mut rest = Vec::new();
+    let _ = plain.read_to_end(&mut rest).await;
+    assert!(!String::from_utf8_lossy(&rest).contains("HTTP/"));
+    stop.cancel();
+    tokio::time::timeout(GOODBYE_MAX * 2, task)
+        .await
+        .unwrap()
+        .unwrap()
+        .unwrap();
+    assert!(
+        TcpStream::connect(address).await.is_err(),
+        "nothing listens any more"
+    );
+    std::fs::remove_dir_all(&dir).unwrap();
+}
+
+#[tokio::test]
+async fn a_port_that_is_taken_is_told_with_its_address() {
+    let taken = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
+    let mut serving = options(&[]).serving.clone();
+    serving.address = taken.local_addr().unwrap();
+    let why = Server::bind(&serving).unwrap_err().to_string();
+    assert!(
+        why.contains(&serving.address.to_string()) && why.contains("--secure-port"),
+        "{why}"
+    );
+}
+
+#[tokio::test]
+async fn more_connections_than_the_bound_wait_and_are_served() {
+    let room = Arc::new(Semaphore::new(1));
+    let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
+    let address = listener.local_addr().unwrap();
+    let _one = TcpStream::connect(address).await.unwrap();
+    let _two = TcpStream::connect(address).await.unwrap();
+    let first = next(&listener, &room).await.unwrap();
+    let order = Arc::new(Mutex::new(Vec::new()));
+    let noted = order.clone();
+    let second = tokio::spawn(async move {
+        let second = next(&listener, &room).await.unwrap();
+        noted.lock().unwrap().push("second");
+        second
+    });
+    tokio::task::yield_now().await;
+    order.lock().unwrap().push("first ends");
+    drop(first);
+    drop(second.await.unwrap());
+    assert_eq!(*order.lock().unwrap(), ["first ends", "second"]);
+}

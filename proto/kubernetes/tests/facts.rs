@@ -1,0 +1,379 @@
+//! Every field that our messages declare has the number and the type that the API gives it (1.36). The table is what the
+//! API says, written down apart from our messages: a field that is added there must be added here.
+
+use std::collections::BTreeMap;
+
+use prost::Message as _;
+
+use crate::meta::{ObjectMeta, OwnerReference, Time};
+
+/// Field, number, type; `map` for a map of strings.
+const FACTS: &[(&str, i32, &str)] = &[
+    ("k8s.meta.ListMeta.resourceVersion", 2, "string"),
+    ("k8s.meta.ListMeta.continue", 3, "string"),
+    ("k8s.meta.ListMeta.remainingItemCount", 4, "int64"),
+    ("k8s.meta.LabelSelector.matchLabels", 1, "map"),
+    (
+        "k8s.meta.LabelSelector.matchExpressions",
+        2,
+        "repeated LabelSelectorRequirement",
+    ),
+    ("k8s.meta.LabelSelectorRequirement.key", 1, "string"),
+    ("k8s.meta.LabelSelectorRequirement.operator", 2, "string"),
+    (
+        "k8s.meta.LabelSelectorRequirement.values",
+        3,
+        "repeated string",
+    ),
+    ("k8s.meta.PartialObjectMetadata.metadata", 1, "ObjectMeta"),
+    ("k8s.meta.Status.status", 2, "string"),
+    ("k8s.meta.Status.message", 3, "string"),
+    ("k8s.meta.Status.reason", 4, "string"),
+    ("k8s.meta.Status.details", 5, "StatusDetails"),
+    ("k8s.meta.Status.code", 6, "int32"),
+    ("k8s.meta.StatusDetails.name", 1, "string"),
+    ("k8s.meta.StatusDetails.group", 2, "string"),
+    ("k8s.meta.StatusDetails.kind", 3, "string"),
+    ("k8s.meta.StatusDetails.uid", 6, "string"),
+    ("k8s.meta.StatusDetails.causes", 4, "repeated StatusCause"),
+    ("k8s.meta.StatusDetails.retryAfterSeconds", 5, "int32"),
+    ("k8s.meta.StatusCause.reason", 1, "string"),
+    ("k8s.meta.StatusCause.message", 2, "string"),
+    ("k8s.meta.StatusCause.field", 3, "string"),
+    ("k8s.meta.WatchEvent.type", 1, "string"),
+    ("k8s.meta.WatchEvent.object", 2, "RawExtension"),
+    ("k8s.meta.RawExtension.raw", 1, "bytes"),
+    ("k8s.meta.Unknown.typeMeta", 1, "TypeMeta"),
+    ("k8s.meta.Unknown.raw", 2, "bytes"),
+    ("k8s.meta.Unknown.contentEncoding", 3, "string"),
+    ("k8s.meta.Unknown.contentType", 4, "string"),
+    ("k8s.meta.TypeMeta.apiVersion", 1, "string"),
+    ("k8s.meta.TypeMeta.kind", 2, "string"),
+    ("k8s.meta.IntOrString.type", 1, "int64"),
+    ("k8s.meta.IntOrString.intVal", 2, "int32"),
+    ("k8s.meta.IntOrString.strVal", 3, "string"),
+    ("k8s.core.PodTemplateSpec.metadata", 1, "ObjectMeta"),
+    ("k8s.core.PodTemplateSpec.spec", 2, "PodSpec"),
+    ("k8s.core.PodFromTemplate.metadata", 1, "ObjectMeta"),
+    ("k8s.core.PodFromTemplate.spec", 2, "PodSpec"),
+    ("k8s.core.Pod.metadata", 1, "ObjectMeta"),
+    ("k8s.core.Pod.spec", 2, "PodSpec"),
+    ("k8s.core.Pod.status", 3, "PodStatus"),
+    ("k8s.core.PodSpec.nodeName", 10, "string"),
+    ("k8s.core.PodSpec.serviceAccountName", 8, "string"),
+    ("k8s.core.PodSpec.activeDeadlineSeconds", 5, "int64"),
+    ("k8s.core.PodStatus.phase", 1, "string"),
+    ("k8s.core.PodStatus.conditions", 2, "repeated PodCondition"),
+    ("k8s.core.PodStatus.reason", 4, "string"),
+    ("k8s.core.PodStatus.startTime", 7, "Time"),
+    (
+        "k8s.core.PodStatus.containerStatuses",
+        8,
+        "repeated ContainerStatus",
+    ),
+    ("k8s.core.PodCondition.type", 1, "string"),
+    ("k8s.core.PodCondition.observedGeneration", 7, "int64"),
+    ("k8s.core.PodCondition.status", 2, "string"),
+    ("k8s.core.PodCondition.lastProbeTime", 3, "Time"),
+    ("k8s.core.PodCondition.lastTransitionTime", 4, "Time"),
+    ("k8s.core.PodCondition.reason", 5, "string"),
+    ("k8s.core.PodCondition.message", 6, "string"),
+    ("k8s.core.ContainerStatus.name", 1, "string"),
+    ("k8s.core.ContainerStatus.ready", 4, "bool"),
+    ("k8s.core.ContainerStatus.restartCount", 5, "int32"),
+    ("k8s.core.Namespace.metadata", 1, "ObjectMeta"),
+    ("k8s.core.Namespace.status", 3, "NamespaceStatus"),
+    ("k8s.core.NamespaceStatus.phase", 1, "string"),
+    ("k8s.core.ServiceAccount.metadata", 1, "ObjectMeta"),
+    ("k8s.core.ConfigMap.metadata", 1, "ObjectMeta"),
+    ("k8s.core.ConfigMap.data", 2, "map"),
+    ("k8s.apps.Deployment.metadata", 1, "ObjectMeta"),
+    ("k8s.apps.Deployment.spec", 2, "DeploymentSpec"),
+    ("k8s.apps.Deployment.status", 3, "DeploymentStatus"),
+    ("k8s.apps.DeploymentSpec.replicas", 1, "int32"),
+    ("k8s.apps.DeploymentSpec.selector", 2, "LabelSelector"),
+    ("k8s.apps.DeploymentSpec.template", 3, "PodTemplateSpec"),
+    ("k8s.apps.DeploymentSpec.strategy", 4, "DeploymentStrategy"),
+    ("k8s.apps.DeploymentSpec.minReadySeconds", 5, "int32"),
+    ("k8s.apps.DeploymentSpec.revisionHistoryLimit", 6, "int32"),
+    ("k8s.apps.DeploymentSpec.paused", 7, "bool"),
+    (
+        "k8s.apps.DeploymentSpec.progressDeadlineSeconds",
+        9,
+        "int32",
+    ),
+    ("k8s.apps.DeploymentStrategy.type", 1, "string"),
+    (
+        "k8s.apps.DeploymentStrategy.rollingUpdate",
+        2,
+        "RollingUpdateDeployment",
+    ),
+    (
+        "k8s.apps.RollingUpdateDeployment.maxUnavailable",
+        1,
+        "IntOrString",
+    ),
+    (
+        "k8s.apps.RollingUpdateDeployment.maxSurge",
+        2,
+        "IntOrString",
+    ),
+    ("k8s.apps.DeploymentStatus.observedGeneration", 1, "int64"),
+    ("k8s.apps.DeploymentStatus.replicas", 2, "int32"),
+    ("k8s.apps.DeploymentStatus.updatedReplicas", 3, "int32"),
+    ("k8s.apps.DeploymentStatus.readyReplicas", 7, "int32"),
+    ("k8s.apps.DeploymentStatus.availableReplicas", 4, "int32"),
+    ("k8s.apps.DeploymentStatus.unavailableReplicas", 5, "int32"),
+    ("k8s.apps.DeploymentStatus.terminatingReplicas", 9, "int32"),
+    (
+        "k8s.apps.DeploymentStatus.conditions",
+        6,
+        "repeated DeploymentCondition",
+    ),
+    ("k8s.apps.DeploymentStatus.collisionCount", 8, "int32"),
+    ("k8s.apps.DeploymentCondition.type", 1, "string"),
+    ("k8s.apps.DeploymentCondition.status", 2, "string"),
+    ("k8s.apps.DeploymentCondition.lastUpdateTime", 6, "Time"),
+    ("k8s.apps.DeploymentCondition.lastTransitionTime", 7, "Time"),
+    ("k8s.apps.DeploymentCondition.reason", 4, "string"),
+    ("k8s.apps.DeploymentCondition.message", 5, "string"),
+    ("k8s.apps.ReplicaSet.metadata", 1, "ObjectMeta"),
+    ("k8s.apps.ReplicaSet.spec", 2, "ReplicaSetSpec"),
+    ("k8s.apps.ReplicaSet.status", 3, "ReplicaSetStatus"),
+    ("k8s.apps.ReplicaSetSpec.replicas", 1, "int32"),
+    ("k8s.apps.ReplicaSetSpec.minReadySeconds", 4, "int32"),
+    ("k8s.apps.ReplicaSetSpec.selector", 2, "LabelSelector"),
+    ("k8s.apps.ReplicaSetSpec.template", 3, "PodTemplateSpec"),
+    ("k8s.apps.ReplicaSetStatus.replicas", 1, "int32"),
+    ("k8s.apps.ReplicaSetStatus.fullyLabeledReplicas", 2, "int32"),
+    ("k8s.apps.ReplicaSetStatus.readyReplicas", 4, "int32"),
+    ("k8s.apps.ReplicaSetStatus.availableReplicas", 5, "int32"),
+    ("k8s.apps.ReplicaSetStatus.terminatingReplicas", 7, "int32"),
+    ("k8s.apps.ReplicaSetStatus.observedGeneration", 3, "int64"),
+    (
+        "k8s.apps.ReplicaSetStatus.conditions",
+        6,
+        "repeated ReplicaSetCondition",
+    ),
+    ("k8s.apps.ReplicaSetCondition.type", 1, "string"),
+    ("k8s.apps.ReplicaSetCondition.status", 2, "string"),
+    ("k8s.apps.ReplicaSetCondition.lastTransitionTime", 3, "Time"),
+    ("k8s.apps.ReplicaSetCondition.reason", 4, "string"),
+    ("k8s.apps.ReplicaSetCondition.message", 5, "string"),
+    ("k8s.batch.Job.metadata", 1, "ObjectMeta"),
+    ("k8s.batch.Job.spec", 2, "JobSpec"),
+    ("k8s.batch.Job.status", 3, "JobStatus"),
+    ("k8s.batch.JobSpec.ttlSecondsAfterFinished", 8, "int32"),
+    ("k8s.batch.JobStatus.conditions", 1, "repeated JobCondition"),
+    ("k8s.batch.JobStatus.startTime", 2, "Time"),
+    ("k8s.batch.JobStatus.completionTime", 3, "Time"),
+    ("k8s.batch.JobCondition.type", 1, "string"),
+    ("k8s.batch.JobCondition.status", 2, "string"),
+    ("k8s.batch.JobCondition.lastProbeTime", 3, "Time"),
+    ("k8s.batch.JobCondition.lastTransitionTime", 4, "Time"),
+    ("k8s.batch.JobCondition.reason", 5, "string"),
+    ("k8s.batch.JobCondition.message", 6, "string"),
+];
+
+/// Messages that are no message of the API: a map's entry, a list of undecoded items, and the names of those that are
+/// written by hand.
+const OURS_ALONE: &[&str] = &[
+    "k8s.meta.Entry",
+    "k8s.meta.List",
+    "k8s.meta.ObjectMeta",
+    "k8s.meta.Time",
+];
+
+#[test]
+fn every_field_has_the_number_and_the_type_that_the_api_gives_it() {
+    let facts: BTreeMap<&str, (i32, &str)> = FACTS
+        .iter()
+        .map(|(field, number, r#type)| (*field, (*number, *r#type)))
+        .collect();
+    assert_eq!(
+        facts.len(),
+        FACTS.len(),
+        "a field stands twice in the table"
+    );
+    let files = ["meta.proto", "core.proto", "apps.proto", "batch.proto"];
+    let descriptors = protox::compile(files, [env!("CARGO_MANIFEST_DIR")]).unwrap();
+    let mut declared = 0;
+    for file in &descriptors.file {
+        for message in &file.message_type {
+            let name = format!("{}.{}", file.package(), message.name());
+            if OURS_ALONE.contains(&name.as_str()) {
+                continue;
+            }
+            for field in &message.field {
+                let path = format!("{name}.{}", field.name());
+                let Some((number, r#type)) = facts.get(path.as_str()) else {
+                    panic!(
+                        "{path} is declared, but the table of the API's fields does not have it"
+                    );
+                };
+                assert_eq!(field.number(), *number, "{path}");
+                let scalar = field
+                    .r#type()
+                    .as_str_name()
+                    .trim_start_matches("TYPE_")
+                    .to_lowercase();
+                let repeated = field.label().as_str_name() == "LABEL_REPEATED";
+                let ours = if field.type_name().is_empty() {
+                    scalar
+                } else {
+                    field
+                        .type_name()
+                        .rsplit('.')
+                        .next()
+                        .unwrap_or_default()
+                        .to_owned()
+                };
+                // A map is a list of entries, and a message may be kept as its bytes.
+                let equal = match (*r#type, ours.as_str()) {
+                    ("map", "Entry" | "DataEntry") => repeated,
+                    ("PodSpec", "bytes") => !repeated,
+                    (theirs, ours) => theirs
+                        .strip_prefix("repeated ")
+                        .map_or(!repeated && theirs == ours, |theirs| {
+                            repeated && theirs == ours
+                        }),
+                };
+                assert!(equal, "{path}: {ours} (repeated: {repeated}) for {type}");
+                declared += 1;
+            }
+        }
+    }
+    assert_eq!(
+        declared,
+        FACTS.len(),
+        "the table has a field that no message declares"
+    );
+}
+
+/// The numbers that a message's encoding uses, in its order.
+fn numbers(mut bytes: &[u8]) -> Vec<u32> {
+    let mut numbers = Vec::new();
+    while !bytes.is_empty() {
+        let (number, wire_type) = prost::encoding::decode_key(&mut bytes).unwrap();
+        prost::encoding::skip_field(wire_type, number, &mut bytes, Default::default()).unwrap();
+        numbers.push(number);
+    }
+    numbers
+}
+
+#[test]
+fn the_messages_written_by_hand_have_the_api_s_numbers_too() {
+    let meta = super::full_meta();
+    assert_eq!(
+        numbers(&meta.encode_to_vec()),
+        [1, 2, 3, 5, 6, 7, 8, 9, 10, 11, 12, 13, 14]
+    );
+    assert_eq!(
+        numbers(&meta.owner_references[0].encode_to_vec()),
+        [1, 3, 4, 5, 6, 7]
+    );
+    let time = Time {
+        seconds: 1,
+        nanos: 2,
+    };
+    assert_eq!(numbers(&time.encode_to_vec()), [1, 2]);
+    // One field each, so that no two are exchanged.
+    let only = |meta: ObjectMeta| numbers(&meta.encode_to_vec());
+    let text = || "x".into();
+    let table = [
+        (
+            ObjectMeta {
+                name: text(),
+                ..ObjectMeta::default()
+            },
+            1,
+        ),
+        (
+            ObjectMeta {
+                generate_name: text(),
+                ..ObjectMeta::default()
+            },
+            2,
+        ),
+        (
+            ObjectMeta {
+                namespace: text(),
+                ..ObjectMeta::default()
+            },
+            3,
+        ),
+        (
+            ObjectMeta {
+                uid: text(),
+                ..ObjectMeta::default()
+            },
+            5,
+        ),
+        (
+            ObjectMeta {
+                resource_version: 1,
+                ..ObjectMeta::default()
+            },
+            6,
+        ),
+        (
+            ObjectMeta {
+                generation: 1,
+                ..ObjectMeta::default()
+            },
+            7,
+        ),
+        (
+            ObjectMeta {
+                creation_timestamp: Some(time),
+                ..ObjectMeta::default()
+            },
+            8,
+        ),
+        (
+            ObjectMeta {
+                deletion_timestamp: Some(time),
+                ..ObjectMeta::default()
+            },
+            9,
+        ),
+        (
+            ObjectMeta {
+                deletion_grace_period_seconds: Some(1),
+                ..ObjectMeta::default()
+            },
+            10,
+        ),
+        (
+            ObjectMeta {
+                labels: meta.labels.clone(),
+                ..ObjectMeta::default()
+            },
+            11,
+        ),
+        (
+            ObjectMeta {
+                annotations: meta.annotations,
+                ..ObjectMeta::default()
+            },
+            12,
+        ),
+        (
+            ObjectMeta {
+                owner_references: vec![OwnerReference::default()],
+                ..ObjectMeta::default()
+            },
+            13,
+        ),
+        (
+            ObjectMeta {
+                finalizers: vec![text()],
+                ..ObjectMeta::default()
+            },
+            14,
+        ),
+    ];
+    for (meta, number) in table {
+        assert_eq!(only(meta), [number]);
+    }
+}
