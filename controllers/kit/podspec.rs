@@ -113,9 +113,7 @@ fn has_variable(container: &[u8], name: &str) -> Result<bool, Malformed> {
 
 /// The last value of a text field, which is the one that counts; empty where there is none.
 fn text(message: &[u8], tag: u32) -> Result<&[u8], Malformed> {
-    let last = fields(message)?
-        .into_iter()
-        .rfind(|field| field.tag == tag);
+    let last = fields(message)?.into_iter().rfind(|field| field.tag == tag);
     Ok(last.map_or(&[], |field| field.content))
 }
 

@@ -52,7 +52,10 @@ fn is_active(active: &[ObjectReference], uid: &str) -> bool {
 
 /// Children at work that the status does not know.
 fn unexpected(cron: &CronJob, children: &[Arc<Job>]) -> bool {
-    let active = cron.status.as_ref().map_or(&[][..], |status| &status.active);
+    let active = cron
+        .status
+        .as_ref()
+        .map_or(&[][..], |status| &status.active);
     children
         .iter()
         .any(|job| conditions::finished(job).is_none() && !is_active(active, uid(job)))
@@ -60,7 +63,10 @@ fn unexpected(cron: &CronJob, children: &[Arc<Job>]) -> bool {
 
 /// Jobs that the status knows and the cache does not.
 fn missing(cron: &CronJob, children: &[Arc<Job>]) -> Vec<ObjectReference> {
-    let active = cron.status.as_ref().map_or(&[][..], |status| &status.active);
+    let active = cron
+        .status
+        .as_ref()
+        .map_or(&[][..], |status| &status.active);
     active
         .iter()
         .filter(|reference| children.iter().all(|job| *uid(job) != *reference.uid))
@@ -135,7 +141,11 @@ pub(super) fn plan(key: &Key, seen: &Seen<'_>, memory: &mut Memory) -> Result<Pl
     let decided = decide(&mut look, &children, seen, memory);
     look.told.sort_unstable();
     look.told.dedup();
-    memory.told = if decided.is_ok() { look.told } else { look.told_before };
+    memory.told = if decided.is_ok() {
+        look.told
+    } else {
+        look.told_before
+    };
     decided?;
     Ok(look.plan)
 }
@@ -206,7 +216,10 @@ fn due(look: &mut Look<'_>, memory: &mut Memory) -> Due {
     if let Some(name) = &spec.time_zone
         && let Err(why) = schedule::zone(name)
     {
-        return Due::Wrong("UnknownTimeZone", format!("invalid timeZone: {name:?}: {why}"));
+        return Due::Wrong(
+            "UnknownTimeZone",
+            format!("invalid timeZone: {name:?}: {why}"),
+        );
     }
     if spec.suspend == Some(true) {
         return Due::Never;
@@ -228,7 +241,11 @@ fn due(look: &mut Look<'_>, memory: &mut Memory) -> Due {
             "InvalidSchedule",
             format!("invalid schedule: {} : {why}", spec.schedule),
         ),
-        Ok(Recent { last: Some(at), missed, .. }) => {
+        Ok(Recent {
+            last: Some(at),
+            missed,
+            ..
+        }) => {
             if missed > MISSED_MAX {
                 look.warn(
                     "TooManyMissedTimes",
@@ -246,8 +263,15 @@ fn due(look: &mut Look<'_>, memory: &mut Memory) -> Due {
 /// A schedule that was changed begins with its next time.
 fn is_held(look: &Look<'_>, parsed: &Schedule, memory: &mut Memory) -> bool {
     let spec = look.spec;
-    let now = format!("{}\n{}", spec.schedule, spec.time_zone.as_deref().unwrap_or(""));
-    let has_changed = memory.schedule.as_ref().is_some_and(|before| *before != now);
+    let now = format!(
+        "{}\n{}",
+        spec.schedule,
+        spec.time_zone.as_deref().unwrap_or("")
+    );
+    let has_changed = memory
+        .schedule
+        .as_ref()
+        .is_some_and(|before| *before != now);
     memory.schedule = Some(now);
     if has_changed {
         memory.not_before = next_look(look, parsed);
@@ -343,8 +367,12 @@ fn recent(look: &Look<'_>, schedule: &Schedule, within_deadline: bool) -> Result
 /// When the schedule is looked at again.
 fn next_look(look: &Look<'_>, schedule: &Schedule) -> Option<Timestamp> {
     let after = match recent(look, schedule, false) {
-        Ok(Recent { last: Some(last), .. }) => last,
-        Ok(Recent { since, missed: 0, .. }) => since,
+        Ok(Recent {
+            last: Some(last), ..
+        }) => last,
+        Ok(Recent {
+            since, missed: 0, ..
+        }) => since,
         _ => look.now,
     };
     schedule.next(after)?.checked_add(LATER).ok()
@@ -370,15 +398,24 @@ fn clean_up(look: &mut Look<'_>, children: &[Arc<Job>], expected: Option<&Str>) 
             .collect();
         let surplus = finished.len().saturating_sub(limit);
         finished.sort_by_key(|job| {
-            let start = job.status.as_ref().and_then(|status| pods::instant(status.start_time));
-            (start.is_none(), start, Object::metadata(&***job).name.clone())
+            let start = job
+                .status
+                .as_ref()
+                .and_then(|status| pods::instant(status.start_time));
+            (
+                start.is_none(),
+                start,
+                Object::metadata(&***job).name.clone(),
+            )
         });
         for job in finished.into_iter().take(surplus) {
             if !job.is_terminating() {
                 delete(look, job);
             }
             let gone = uid(job).clone();
-            look.status.active.retain(|reference| gone != *reference.uid);
+            look.status
+                .active
+                .retain(|reference| gone != *reference.uid);
         }
     }
 }
@@ -429,7 +466,9 @@ fn see_children(
             None => {}
             Some(finished) => {
                 if known && expected != Some(uid(job)) {
-                    look.status.active.retain(|reference| *uid(job) != *reference.uid);
+                    look.status
+                        .active
+                        .retain(|reference| *uid(job) != *reference.uid);
                     look.plan.event(Event::normal(
                         look.cron,
                         "SawCompletedJob",
@@ -446,7 +485,10 @@ fn see_children(
 }
 
 fn note_success(look: &mut Look<'_>, job: &Job) {
-    let completed = job.status.as_ref().and_then(|status| status.completion_time);
+    let completed = job
+        .status
+        .as_ref()
+        .and_then(|status| status.completion_time);
     let before = look.status.last_successful_time;
     if completed.is_some() && (before.is_none() || completed > before) {
         look.status.last_successful_time = completed;
@@ -478,12 +520,17 @@ fn see_missing(look: &mut Look<'_>, children: &[Arc<Job>], seen: &Seen<'_>) -> R
                     "MissingJob",
                     format!("Active job went missing: {}", reference.name),
                 ));
-                look.status.active.retain(|other| other.uid != reference.uid);
+                look.status
+                    .active
+                    .retain(|other| other.uid != reference.uid);
             }
             Some(Answer::Object(_)) => {}
             Some(Answer::Failed(why)) => return Err(Refusal::Retry(why.clone())),
             None => {
-                return Err(Refusal::Retry(format!("job {} was not read", reference.name)));
+                return Err(Refusal::Retry(format!(
+                    "job {} was not read",
+                    reference.name
+                )));
             }
         }
     }
@@ -512,8 +559,14 @@ fn own_child(look: &Look<'_>, children: &[Arc<Job>], at: Timestamp) -> Option<Ar
 
 fn is_processed(look: &Look<'_>, at: Timestamp) -> bool {
     let name = job_name(look.cron, at);
-    look.status.active.iter().any(|reference| reference.name == name)
-        || look.status.last_schedule_time.is_some_and(|last| last.timestamp() == at)
+    look.status
+        .active
+        .iter()
+        .any(|reference| reference.name == name)
+        || look
+            .status
+            .last_schedule_time
+            .is_some_and(|last| last.timestamp() == at)
 }
 
 /// Starts the Job of a time, or takes note of it where it was started already, or says why not.
@@ -538,9 +591,14 @@ fn start(look: &mut Look<'_>, seen: &Seen<'_>, at: Timestamp, made: Option<&Job>
             .is_ok_and(|until| until < look.now)
     });
     if is_late {
-        let time = jiff::fmt::strtime::format("%a, %d %b %Y %H:%M:%S %z", &at.to_zoned(TimeZone::UTC))
-            .unwrap_or_else(|_| at.to_string());
-        look.warn("MissSchedule", format!("Missed scheduled time to start a job: {time}"), "");
+        let time =
+            jiff::fmt::strtime::format("%a, %d %b %Y %H:%M:%S %z", &at.to_zoned(TimeZone::UTC))
+                .unwrap_or_else(|_| at.to_string());
+        look.warn(
+            "MissSchedule",
+            format!("Missed scheduled time to start a job: {time}"),
+            "",
+        );
         write_status(look);
         return;
     }
@@ -558,7 +616,10 @@ fn start(look: &mut Look<'_>, seen: &Seen<'_>, at: Timestamp, made: Option<&Job>
         write_status(look);
         return;
     }
-    let key = Key::new(Object::metadata(look.cron).namespace.clone(), job_name(look.cron, at));
+    let key = Key::new(
+        Object::metadata(look.cron).namespace.clone(),
+        job_name(look.cron, at),
+    );
     if seen.get::<Job>(&key).is_some() {
         // Somebody else's: whoever made it looks after it.
         write_status(look);
@@ -622,7 +683,11 @@ fn create(look: &mut Look<'_>, at: Timestamp) {
             resource_version: 0,
             announcement: None,
         })
-        .announce(Event::normal(cron, "SuccessfulCreate", format!("Created job {name}")))
+        .announce(Event::normal(
+            cron,
+            "SuccessfulCreate",
+            format!("Created job {name}"),
+        ))
         .announce_failure(Event::warning(cron, "FailedCreate", "Error creating job: "))
         .measure(SKEW, &[], skew);
 }
@@ -646,7 +711,10 @@ fn write_status(look: &mut Look<'_>) {
         spec: None,
         status,
     };
-    let (old, new) = (part(look.cron.status.clone()), part(Some(look.status.clone())));
+    let (old, new) = (
+        part(look.cron.status.clone()),
+        part(Some(look.status.clone())),
+    );
     if look.cron.status.clone().unwrap_or_default() == look.status {
         return;
     }

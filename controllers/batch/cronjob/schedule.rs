@@ -5,6 +5,8 @@
 //! either will do. A time that does not exist on the day the clock goes forward is skipped; of hours that come twice when
 //! it goes back those that are named by the hour run once, those that are not at every passing.
 
+use std::cell::Cell;
+
 use jiff::{SignedDuration, Timestamp, civil, tz::TimeZone};
 
 /// A schedule.
@@ -47,9 +49,21 @@ struct Bounds {
     names: &'static [&'static str],
 }
 
-const MINUTES: Bounds = Bounds { min: 0, max: 59, names: &[] };
-const HOURS: Bounds = Bounds { min: 0, max: 23, names: &[] };
-const DAYS: Bounds = Bounds { min: 1, max: 31, names: &[] };
+const MINUTES: Bounds = Bounds {
+    min: 0,
+    max: 59,
+    names: &[],
+};
+const HOURS: Bounds = Bounds {
+    min: 0,
+    max: 23,
+    names: &[],
+};
+const DAYS: Bounds = Bounds {
+    min: 1,
+    max: 31,
+    names: &[],
+};
 const MONTHS: Bounds = Bounds {
     min: 1,
     max: 12,
@@ -65,6 +79,9 @@ const WEEKDAYS: Bounds = Bounds {
 
 /// A time that is not found in so many years never comes.
 const YEARS_MAX: i16 = 5;
+/// Local times looked at in search of one: the minutes of six years. Where a midnight does not exist the search could go
+/// round in a circle.
+const LOOKS_MAX: u32 = 6 * 366 * 24 * 60;
 
 /// A zone by its name, as Go knows it: the case counts, and no name is UTC.
 ///
@@ -97,7 +114,8 @@ pub(super) fn parse(text: &str) -> Result<Schedule, String> {
         let equals = text.find('=').unwrap_or(0);
         let Some(space) = text.find(' ') else {
             return Err(
-                "invalid schedule format: runtime error: slice bounds out of range [:-1]".to_owned(),
+                "invalid schedule format: runtime error: slice bounds out of range [:-1]"
+                    .to_owned(),
             );
         };
         let name = &text[equals + 1..space];
@@ -137,16 +155,19 @@ fn descriptor(text: &str, zone: TimeZone) -> Result<Schedule, String> {
         "@daily" | "@midnight" => "0 0 * * *",
         "@hourly" => "0 * * * *",
         _ => {
-            let Some(text) = text.strip_prefix("@every ") else {
+            let Some(interval) = text.strip_prefix("@every ") else {
                 return Err(format!("unrecognized descriptor: {text}"));
             };
-            let duration = duration(text)
+            let duration = duration(interval)
                 .map_err(|why| format!("failed to parse duration {text}: {why}"))?;
             return Ok(Schedule::Every((duration / 1_000_000_000).max(1)));
         }
     };
     let fields: Vec<&str> = fields.split(' ').collect();
-    calendar([fields[0], fields[1], fields[2], fields[3], fields[4]], zone)
+    calendar(
+        [fields[0], fields[1], fields[2], fields[3], fields[4]],
+        zone,
+    )
 }
 
 fn field(text: &str, bounds: &Bounds) -> Result<Field, String> {
@@ -282,7 +303,10 @@ fn duration(text: &str) -> Result<i64, String> {
     if total > i64::MAX as f64 {
         return Err(invalid());
     }
-    #[expect(clippy::cast_possible_truncation, reason = "it was compared with the largest number")]
+    #[expect(
+        clippy::cast_possible_truncation,
+        reason = "it was compared with the largest number"
+    )]
     let total = total.round() as i64;
     Ok(if negative { -total } else { total })
 }
@@ -292,12 +316,10 @@ impl Schedule {
     pub(super) fn next(&self, after: Timestamp) -> Option<Timestamp> {
         match self {
             Self::Calendar(calendar) => calendar.next(after),
-            Self::Every(seconds) => {
-                Timestamp::from_second(after.as_second())
-                    .ok()?
-                    .checked_add(SignedDuration::from_secs(*seconds))
-                    .ok()
-            }
+            Self::Every(seconds) => Timestamp::from_second(after.as_second())
+                .ok()?
+                .checked_add(SignedDuration::from_secs(*seconds))
+                .ok(),
         }
     }
 }
@@ -338,67 +360,76 @@ impl Calendar {
         const MINUTE: i64 = 60;
         let floor = after.as_second() - i64::from(after.subsec_nanosecond() < 0);
         let mut at = floor + 1;
-        let last_year = self.local(at)?.year() + YEARS_MAX;
+        let looks = Cell::new(0);
+        let look = |at: i64| {
+            looks.set(looks.get() + 1);
+            self.local(at).filter(|_| looks.get() <= LOOKS_MAX)
+        };
+        let last_year = look(at)?.year() + YEARS_MAX;
         // Whether a field was moved on: the lesser ones then begin anew.
         let mut moved = false;
         'wrap: loop {
-            if self.local(at)?.year() > last_year {
+            if look(at)?.year() > last_year {
                 return None;
             }
-            while !self.month.has(self.local(at)?.month()) {
-                let mut local = self.local(at)?;
+            while !self.month.has(look(at)?.month()) {
                 if !moved {
                     moved = true;
-                    local = local.date().first_of_month().at(0, 0, 0, 0);
+                    at = self.instant(look(at)?.date().first_of_month().at(0, 0, 0, 0))?;
                 }
-                local = local.checked_add(jiff::Span::new().months(1)).ok()?;
-                at = self.instant(local)?;
-                if self.local(at)?.month() == 1 {
+                // Days beyond the month's end go over into the next, as Go has it.
+                let local = look(at)?;
+                let days = i64::from(local.day()) - 1;
+                let date = local.date().first_of_month();
+                let date = date.checked_add(jiff::Span::new().months(1)).ok()?;
+                let date = date.checked_add(jiff::Span::new().days(days)).ok()?;
+                at = self.instant(date.to_datetime(local.time()))?;
+                if look(at)?.month() == 1 {
                     continue 'wrap;
                 }
             }
-            while !self.day_matches(self.local(at)?) {
-                let mut local = self.local(at)?;
+            while !self.day_matches(look(at)?) {
+                let mut local = look(at)?;
                 if !moved {
                     moved = true;
                     at = self.instant(local.date().at(0, 0, 0, 0))?;
-                    local = self.local(at)?;
+                    local = look(at)?;
                 }
                 at = self.instant(local.checked_add(jiff::Span::new().days(1)).ok()?)?;
                 // Where midnight does not exist the day begins an hour later, or seems to an hour earlier.
-                let hour = i64::from(self.local(at)?.hour());
+                let hour = i64::from(look(at)?.hour());
                 if hour > 12 {
                     at += (24 - hour) * HOUR;
                 } else {
                     at -= hour * HOUR;
                 }
-                if self.local(at)?.day() == 1 {
+                if look(at)?.day() == 1 {
                     continue 'wrap;
                 }
             }
-            while !self.hour.has(self.local(at)?.hour()) {
+            while !self.hour.has(look(at)?.hour()) {
                 if !moved {
                     moved = true;
-                    let local = self.local(at)?;
+                    let local = look(at)?;
                     at = self.instant(local.date().at(local.hour(), 0, 0, 0))?;
                 }
                 at += HOUR;
-                if self.local(at)?.hour() == 0 {
+                if look(at)?.hour() == 0 {
                     continue 'wrap;
                 }
             }
-            while !self.minute.has(self.local(at)?.minute()) {
+            while !self.minute.has(look(at)?.minute()) {
                 if !moved {
                     moved = true;
                     at -= at.rem_euclid(MINUTE);
                 }
                 at += MINUTE;
-                if self.local(at)?.minute() == 0 {
+                if look(at)?.minute() == 0 {
                     continue 'wrap;
                 }
             }
             // The second is always 0.
-            let second = i64::from(self.local(at)?.second());
+            let second = i64::from(look(at)?.second());
             if second != 0 {
                 at += MINUTE - second;
                 moved = true;

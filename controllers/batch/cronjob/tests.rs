@@ -105,15 +105,18 @@ impl Build for CronJob {
     fn active(mut self, jobs: &[&Job]) -> Self {
         for job in jobs {
             let meta = job.metadata();
-            self.status.get_or_insert_default().active.push(ObjectReference {
-                kind: "Job".to_owned(),
-                namespace: meta.namespace.to_string(),
-                name: meta.name.to_string(),
-                uid: meta.uid.to_string(),
-                api_version: "batch/v1".to_owned(),
-                resource_version: "7".to_owned(),
-                field_path: String::new(),
-            });
+            self.status
+                .get_or_insert_default()
+                .active
+                .push(ObjectReference {
+                    kind: "Job".to_owned(),
+                    namespace: meta.namespace.to_string(),
+                    name: meta.name.to_string(),
+                    uid: meta.uid.to_string(),
+                    api_version: "batch/v1".to_owned(),
+                    resource_version: "7".to_owned(),
+                    field_path: String::new(),
+                });
         }
         self
     }
@@ -126,7 +129,10 @@ impl Build for CronJob {
 /// The Job of a time, made by the CronJob `tick`.
 fn child(time: &str) -> Job {
     let minutes = at(time).as_second() / 60;
-    started(job(&format!("tick-{minutes}")).owned_by(&cron("tick")), time)
+    started(
+        job(&format!("tick-{minutes}")).owned_by(&cron("tick")),
+        time,
+    )
 }
 
 fn started(mut job: Job, time: &str) -> Job {
@@ -182,7 +188,12 @@ fn the_contract_holds() {
         World::at("12:00:30").with(cron("tick").schedule("61 * * * *")),
         World::at("12:00:30").with(cron("tick").deadline(10)),
         World::at("12:00:30")
-            .with(cron("tick").exits("0").active(&[&child("11:50:00")]).last("11:50:00"))
+            .with(
+                cron("tick")
+                    .exits("0")
+                    .active(&[&child("11:50:00")])
+                    .last("11:50:00"),
+            )
             .with(completed(child("11:50:00"), "11:51:00"))
             .with(completed(child("11:40:00"), "11:41:00"))
             .with(child("11:30:00")),

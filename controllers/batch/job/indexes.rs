@@ -57,7 +57,9 @@ impl Indexes {
 
     /// With more indexes.
     pub(super) fn with(&self, indexes: &BTreeSet<i64>) -> Self {
-        self.merge(&Self(indexes.iter().map(|index| (*index, *index)).collect()))
+        self.merge(&Self(
+            indexes.iter().map(|index| (*index, *index)).collect(),
+        ))
     }
 
     /// Those of both.

@@ -8,7 +8,7 @@ use std::{
 use controllers_kit::{
     Event, Key, Only, Plan, Propagation, Refusal, Seen, Timestamp,
     names::{Children, NAME_LENGTH_MAX},
-    owners, podspec, pods,
+    owners, pods, podspec,
 };
 use kubernetes_proto::{
     Object, Str,
@@ -97,7 +97,11 @@ impl Managed {
             plan.then();
         }
         // A pod that has ended meanwhile stays, with what it has to say. (Without the finalizer it is another version.)
-        let only = if self.uncounted { Only::ThisUid } else { Only::ThisVersion };
+        let only = if self.uncounted {
+            Only::ThisUid
+        } else {
+            Only::ThisVersion
+        };
         for pod in &self.deletes {
             plan.delete(pod.as_ref(), only, Propagation::Background)
                 .announce(Event::normal(
@@ -154,7 +158,11 @@ pub(super) fn manage(
             ..Managed::deletes(deletes)
         });
     }
-    let going = if sync.wanted.only_failed { sync.terminating } else { 0 };
+    let going = if sync.wanted.only_failed {
+        sync.terminating
+    } else {
+        0
+    };
     let missing = wanted - going - active;
     if missing <= 0 {
         return Ok(Managed {
@@ -198,7 +206,10 @@ fn create(
     let creates = if sync.wanted.indexed {
         let mut pending = pending_indexes(sync, count);
         if sync.wanted.per_index.is_some() {
-            let next = pending.iter().filter_map(|index| index_until(sync, *index)).min();
+            let next = pending
+                .iter()
+                .filter_map(|index| index_until(sync, *index))
+                .min();
             pending.retain(|index| index_until(sync, *index).is_none());
             if let Some(next) = next {
                 plan.look_again_at(next);
@@ -349,7 +360,9 @@ fn index_prefix(job: &str, index: i64) -> String {
     if whole.len() <= PREFIX_LENGTH_MAX {
         return whole[..whole.len() - 1].to_owned();
     }
-    let mut end = (PREFIX_LENGTH_MAX - suffix.len()).min(job.len()).min(NAME_LENGTH_MAX);
+    let mut end = (PREFIX_LENGTH_MAX - suffix.len())
+        .min(job.len())
+        .min(NAME_LENGTH_MAX);
     while !job.is_char_boundary(end) {
         end -= 1;
     }
@@ -438,7 +451,10 @@ fn advance(pod: &Pod) -> impl Ord + use<> {
     };
     let restarts = pod.status.as_ref().map_or(0, |status| {
         let counts = status.container_statuses.iter();
-        counts.map(|container| container.restart_count).max().unwrap_or(0)
+        counts
+            .map(|container| container.restart_count)
+            .max()
+            .unwrap_or(0)
     });
     let meta = Object::metadata(pod);
     (

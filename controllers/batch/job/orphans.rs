@@ -8,8 +8,9 @@ use controllers_kit::{
     selectors::Selector,
 };
 use kubernetes_proto::{
-    Object, Str, cast,
+    Object, Str,
     batch::Job,
+    cast,
     core::Pod,
     meta::{ObjectMeta, OwnerReference},
 };
@@ -74,7 +75,11 @@ pub(super) fn left_by(change: &Change<'_, Job>, reader: &dyn Reader) -> Vec<Key>
         return Vec::new();
     }
     reader
-        .indexed(Pod::resource(), LOST, &Object::metadata(change.newest()).namespace)
+        .indexed(
+            Pod::resource(),
+            LOST,
+            &Object::metadata(change.newest()).namespace,
+        )
         .iter()
         .map(|pod| Key::of_meta(pod.metadata()))
         .collect()
@@ -105,8 +110,7 @@ fn bereft(key: &Key, job: Option<&Job>, seen: &Seen<'_>) -> Vec<Arc<Pod>> {
 
 /// The pods of a Job that has finished.
 fn left_over(key: &Key, job: Option<&Job>, seen: &Seen<'_>) -> Vec<Arc<Pod>> {
-    let finished =
-        job.filter(|job| conditions::finished(job).is_some() && manager(job).is_none());
+    let finished = job.filter(|job| conditions::finished(job).is_some() && manager(job).is_none());
     let Some(job) = finished else {
         return Vec::new();
     };
@@ -120,7 +124,9 @@ fn left_over(key: &Key, job: Option<&Job>, seen: &Seen<'_>) -> Vec<Arc<Pod>> {
 
 /// The pod of a key that nothing owns and no Job will adopt.
 fn lost(key: &Key, seen: &Seen<'_>) -> Option<Arc<Pod>> {
-    let pod = seen.get::<Pod>(key).filter(|pod| !lost_in(pod).is_empty())?;
+    let pod = seen
+        .get::<Pod>(key)
+        .filter(|pod| !lost_in(pod).is_empty())?;
     let meta = Object::metadata(&*pod);
     let is_wanted = !meta.is_terminating()
         && seen.list::<Job>(&meta.namespace).iter().any(|job| {
@@ -162,10 +168,14 @@ pub(super) fn free(key: &Key, job: Option<&Job>, seen: &Seen<'_>) -> Result<Plan
                 pods.push(pod);
             }
             Some(Answer::Failed(why)) => {
-                return Err(Refusal::Retry(format!("whether Job {key} is gone is not known: {why}")));
+                return Err(Refusal::Retry(format!(
+                    "whether Job {key} is gone is not known: {why}"
+                )));
             }
             None => {
-                return Err(Refusal::Retry(format!("whether Job {key} is gone was not read")));
+                return Err(Refusal::Retry(format!(
+                    "whether Job {key} is gone was not read"
+                )));
             }
         }
     }

@@ -3,8 +3,11 @@
 use std::{collections::BTreeSet, sync::Arc};
 
 use controllers_kit::{
-    Answer, Event, Key, Plan, PatchKind, Query, Refusal, Seen, SignedDuration, Timestamp,
-    conditions, names, owners::{self, Claims}, podspec, pods, selectors::Selector,
+    Answer, Event, Key, PatchKind, Plan, Query, Refusal, Seen, SignedDuration, Timestamp,
+    conditions, names,
+    owners::{self, Claims},
+    pods, podspec,
+    selectors::Selector,
 };
 use kubernetes_proto::{
     Object, Str,
@@ -14,7 +17,9 @@ use kubernetes_proto::{
 use serde_json::json;
 
 use super::{
-    Counters, EXTERNAL, Memory, SYNCS, TRACKING, backoff::Record, indexes::{self, Indexes},
+    Counters, EXTERNAL, Memory, SYNCS, TRACKING,
+    backoff::Record,
+    indexes::{self, Indexes},
     manage, orphans, policies, track,
 };
 
@@ -188,7 +193,11 @@ pub(super) fn counters(status: &JobStatus) -> Counters {
     Counters {
         succeeded: status.succeeded,
         failed: status.failed,
-        uncounted: if text.is_empty() { 0 } else { names::hash(text.as_bytes()) },
+        uncounted: if text.is_empty() {
+            0
+        } else {
+            names::hash(text.as_bytes())
+        },
     }
 }
 
@@ -256,7 +265,12 @@ fn looks_older_than_pods(view: &View) -> bool {
     let completions = wanted.index_count();
     let completed = Indexes::parse(&status.completed_indexes, completions);
     let (mut succeeded, mut failed) = (0, 0);
-    for pod in view.claims.owned.iter().filter(|pod| !orphans::is_tracked(pod)) {
+    for pod in view
+        .claims
+        .owned
+        .iter()
+        .filter(|pod| !orphans::is_tracked(pod))
+    {
         match phase(pod) {
             "Succeeded" if wanted.indexed => {
                 let index = indexes::valid(pod, completions);
@@ -430,12 +444,21 @@ fn consider<'a>(
     let mut pods = view.claims.owned.clone();
     pods.sort_by_cached_key(|pod| {
         let index = indexes::of(pod).unwrap_or(-1);
-        (if wanted.indexed { index } else { 0 }, Object::metadata(&**pod).name.clone())
+        (
+            if wanted.indexed { index } else { 0 },
+            Object::metadata(&**pod).name.clone(),
+        )
     });
     let mut before = view.job.status.clone().unwrap_or_default();
     before.uncounted_terminated_pods.get_or_insert_default();
-    let active: Vec<Arc<Pod>> = pods.iter().filter(|pod| pods::is_active(pod)).cloned().collect();
-    let count = |test: &dyn Fn(&Pod) -> bool, pods: &[Arc<Pod>]| number(pods.iter().filter(|pod| test(pod)).count());
+    let active: Vec<Arc<Pod>> = pods
+        .iter()
+        .filter(|pod| pods::is_active(pod))
+        .cloned()
+        .collect();
+    let count = |test: &dyn Fn(&Pod) -> bool, pods: &[Arc<Pod>]| {
+        number(pods.iter().filter(|pod| test(pod)).count())
+    };
     let mut sync = Sync {
         job: &view.job,
         now,
@@ -467,8 +490,13 @@ pub(super) fn number(count: usize) -> i64 {
 
 /// Pods that ended, those counted before and those that will be.
 fn count_pods(sync: &mut Sync<'_>, memory: &Memory) {
-    let uncounted = sync.before.uncounted_terminated_pods.clone().unwrap_or_default();
-    let (known_succeeded, known_failed) = (uid_set(&uncounted.succeeded), uid_set(&uncounted.failed));
+    let uncounted = sync
+        .before
+        .uncounted_terminated_pods
+        .clone()
+        .unwrap_or_default();
+    let (known_succeeded, known_failed) =
+        (uid_set(&uncounted.succeeded), uid_set(&uncounted.failed));
     let uid = |pod: &Pod| Object::metadata(pod).uid.clone();
     let (mut succeeded, mut failed, mut old_succeeded, mut old_failed) =
         (Vec::new(), Vec::new(), Vec::new(), Vec::new());
@@ -476,7 +504,12 @@ fn count_pods(sync: &mut Sync<'_>, memory: &Memory) {
         let tracked = sync.is_tracked(pod) && sync.is_valid(pod);
         if phase(pod) == "Succeeded" {
             let is_new = tracked && !known_succeeded.contains(&*uid(pod));
-            if is_new { &mut succeeded } else { &mut old_succeeded }.push(&**pod);
+            if is_new {
+                &mut succeeded
+            } else {
+                &mut old_succeeded
+            }
+            .push(&**pod);
         } else if sync.wanted.has_failed(pod) {
             let is_new = tracked && !known_failed.contains(&*uid(pod));
             if is_new { &mut failed } else { &mut old_failed }.push(&**pod);
@@ -484,11 +517,18 @@ fn count_pods(sync: &mut Sync<'_>, memory: &Memory) {
     }
     // Where another has counted meanwhile, the record does not know of it; the pods do.
     let is_own = memory.counters == Some(counters(&sync.before));
-    let told = memory.backoff.clone().filter(|_| is_own).unwrap_or_else(|| {
-        Record::default().with(old_succeeded.iter().copied(), old_failed.iter().copied())
-    });
+    let told = memory
+        .backoff
+        .clone()
+        .filter(|_| is_own)
+        .unwrap_or_else(|| {
+            Record::default().with(old_succeeded.iter().copied(), old_failed.iter().copied())
+        });
     let backoff = told.with(succeeded.iter().copied(), failed.iter().copied());
-    let counting = failed.iter().filter(|pod| sync.wanted.verdict(pod).counts).count();
+    let counting = failed
+        .iter()
+        .filter(|pod| sync.wanted.verdict(pod).counts)
+        .count();
     let all_succeeded =
         i64::from(sync.before.succeeded) + number(succeeded.len() + uncounted.succeeded.len());
     let all_failed = i64::from(sync.before.failed) + number(counting + uncounted.failed.len());
@@ -508,7 +548,9 @@ fn count_indexes(sync: &mut Sync<'_>) {
             .filter_map(|pod| indexes::valid(pod, completions))
             .collect()
     };
-    let succeeded = sync.succeeded_before.with(&tracked(&|pod| phase(pod) == "Succeeded"));
+    let succeeded = sync
+        .succeeded_before
+        .with(&tracked(&|pod| phase(pod) == "Succeeded"));
     let failed = sync.wanted.per_index.map(|limit| {
         let before = sync.before.failed_indexes.as_deref().unwrap_or("");
         let gone = tracked(&|pod| {
@@ -617,8 +659,8 @@ fn deadline(sync: &Sync<'_>) -> Option<Timestamp> {
 fn has_restarted_too_often(sync: &Sync<'_>) -> Result<bool, Refusal> {
     let template = sync.wanted.spec.template.as_ref();
     let spec = template.map_or(&[][..], |template| &template.spec);
-    let restarts_on_failure = podspec::restarts_on_failure(spec)
-        .map_err(|error| Refusal::Wait(error.to_string()))?;
+    let restarts_on_failure =
+        podspec::restarts_on_failure(spec).map_err(|error| Refusal::Wait(error.to_string()))?;
     if !restarts_on_failure {
         return Ok(false);
     }
@@ -627,7 +669,12 @@ fn has_restarted_too_often(sync: &Sync<'_>) -> Result<bool, Refusal> {
         .iter()
         .filter(|pod| matches!(phase(pod), "Running" | "Pending"))
         .filter_map(|pod| pod.status.as_ref())
-        .flat_map(|status| status.container_statuses.iter().chain(&status.init_container_statuses))
+        .flat_map(|status| {
+            status
+                .container_statuses
+                .iter()
+                .chain(&status.init_container_statuses)
+        })
         .map(|container| i64::from(container.restart_count))
         .sum();
     let limit = i64::from(sync.wanted.backoff_limit);
@@ -672,7 +719,11 @@ fn decide(
         finish = None;
     }
     // What is not written before the status can't be told in it.
-    let predicted = if status_first { &manage::NOTHING } else { &managed.change };
+    let predicted = if status_first {
+        &manage::NOTHING
+    } else {
+        &managed.change
+    };
     let active = number(sync.active.len()) + predicted.active;
     let mut event = None;
     if finish.is_none() {
@@ -692,7 +743,14 @@ fn decide(
     status.terminating =
         Some(i32::try_from(sync.terminating + predicted.terminating).unwrap_or(i32::MAX));
 
-    let counted = track::count(sync, &mut status, finish.as_ref(), memory, is_whole, &mut plan);
+    let counted = track::count(
+        sync,
+        &mut status,
+        finish.as_ref(),
+        memory,
+        is_whole,
+        &mut plan,
+    );
     if !managed.is_nothing() || !counted.finalizers.is_empty() {
         plan.counted::<Pod>(&Object::metadata(job).namespace, &view.selector);
     }
@@ -710,7 +768,11 @@ fn decide(
         managed.put(&mut plan, job);
     }
     plan.stages.retain(|stage| !stage.is_empty());
-    plan.measure(SYNCS, &[sync.wanted.mode(), "success", managed.label()], 1.0);
+    plan.measure(
+        SYNCS,
+        &[sync.wanted.mode(), "success", managed.label()],
+        1.0,
+    );
     Ok(plan)
 }
 
@@ -744,8 +806,17 @@ fn suspend_or_resume(status: &mut JobStatus, sync: &Sync<'_>) -> Option<Event> {
 
 /// Sets a condition in its place; one that is false is not put where there is none. Whether the list has changed.
 pub(super) fn ensure(conditions: &mut Vec<JobCondition>, new: JobCondition) -> bool {
-    match conditions.iter_mut().find(|condition| condition.r#type == new.r#type) {
-        Some(old) if old.status == new.status && old.reason == new.reason && old.message == new.message => false,
+    match conditions
+        .iter_mut()
+        .find(|condition| condition.r#type == new.r#type)
+    {
+        Some(old)
+            if old.status == new.status
+                && old.reason == new.reason
+                && old.message == new.message =>
+        {
+            false
+        }
         Some(old) => {
             *old = new;
             true

@@ -84,7 +84,10 @@ trait Build: Sized {
     fn exits(self, codes: &str) -> Self {
         self.spec(|spec| {
             let template = spec.template.get_or_insert_default();
-            template.metadata.get_or_insert_default().set_annotation(EXITS, codes);
+            template
+                .metadata
+                .get_or_insert_default()
+                .set_annotation(EXITS, codes);
         })
     }
     /// Started, as a first status says.
@@ -169,7 +172,12 @@ fn conditions(job: &Job) -> Vec<String> {
     job.status
         .iter()
         .flat_map(|status| &status.conditions)
-        .map(|condition| format!("{}={} {}", condition.r#type, condition.status, condition.reason))
+        .map(|condition| {
+            format!(
+                "{}={} {}",
+                condition.r#type, condition.status, condition.reason
+            )
+        })
         .collect()
 }
 
@@ -232,5 +240,8 @@ fn the_contract_holds() {
             .with(pod(&job("pi"), "pi-a").exited(0, "11:59:30"))
             .with(untracked(pod(&job("pi"), "pi-b")).label(UID, "other")),
     ];
-    contract::Contract::of(&JOBS).seeds(12).seconds(3600).check(worlds);
+    contract::Contract::of(&JOBS)
+        .seeds(12)
+        .seconds(3600)
+        .check(worlds);
 }

@@ -101,18 +101,17 @@ fn clean(
         .collect();
     let uncounted = status.uncounted_terminated_pods.get_or_insert_default();
     let is_complete = |uids: &[String]| uids.iter().all(|uid| known.contains(uid));
-    let unseen_may_come = if is_whole
-        || (is_complete(&uncounted.succeeded) && is_complete(&uncounted.failed))
-    {
-        memory.unseen_since = None;
-        false
-    } else {
-        let until = *memory.unseen_since.get_or_insert(sync.now) + UNSEEN_FOR;
-        if sync.now < until {
-            plan.look_again_at(until);
-        }
-        sync.now < until
-    };
+    let unseen_may_come =
+        if is_whole || (is_complete(&uncounted.succeeded) && is_complete(&uncounted.failed)) {
+            memory.unseen_since = None;
+            false
+        } else {
+            let until = *memory.unseen_since.get_or_insert(sync.now) + UNSEEN_FOR;
+            if sync.now < until {
+                plan.look_again_at(until);
+            }
+            sync.now < until
+        };
     let take = |uids: &mut Vec<String>| {
         let before = uids.len();
         uids.retain(|uid| waiting.contains(uid) || (unseen_may_come && !known.contains(uid)));
@@ -150,7 +149,11 @@ fn list(
     ended: Vec<Arc<Pod>>,
     counted: &mut Counted,
 ) -> bool {
-    let before = sync.before.uncounted_terminated_pods.clone().unwrap_or_default();
+    let before = sync
+        .before
+        .uncounted_terminated_pods
+        .clone()
+        .unwrap_or_default();
     let known_succeeded: BTreeSet<&str> = before.succeeded.iter().map(String::as_str).collect();
     let known_failed: BTreeSet<&str> = before.failed.iter().map(String::as_str).collect();
     let uncounted = status.uncounted_terminated_pods.get_or_insert_default();
@@ -207,7 +210,11 @@ fn conclude(
         message: finish.message.clone(),
     };
     if !finish.told {
-        let interim = if finish.success { "SuccessCriteriaMet" } else { "FailureTarget" };
+        let interim = if finish.success {
+            "SuccessCriteriaMet"
+        } else {
+            "FailureTarget"
+        };
         status.conditions.push(condition(interim));
         return;
     }
@@ -279,7 +286,10 @@ pub(super) fn report(
     if !counted.held {
         memory.backoff_pending = Some(sync.backoff.clone());
     }
-    let is_surplus = counted.finished.as_ref().is_some_and(|finish| finish.success)
+    let is_surplus = counted
+        .finished
+        .as_ref()
+        .is_some_and(|finish| finish.success)
         && sync
             .wanted
             .completions
@@ -316,13 +326,21 @@ fn measure(action: &mut Action, sync: &Sync<'_>, status: &JobStatus, counted: &C
     };
     let mut succeeded = i64::from(status.succeeded) - i64::from(before.succeeded);
     if sync.wanted.indexed {
-        let limit = if sync.wanted.per_index.is_some() { "perIndex" } else { "global" };
+        let limit = if sync.wanted.per_index.is_some() {
+            "perIndex"
+        } else {
+            "global"
+        };
         let completions = sync.wanted.index_count();
         let count = |text: &str| Indexes::parse(text, completions).count();
         succeeded = count(&status.completed_indexes) - count(&before.completed_indexes);
         let failed = |status: &JobStatus| count(status.failed_indexes.as_deref().unwrap_or(""));
         grow(INDEXES_FINISHED, &["succeeded", limit], succeeded);
-        grow(INDEXES_FINISHED, &["failed", limit], failed(status) - failed(before));
+        grow(
+            INDEXES_FINISHED,
+            &["failed", limit],
+            failed(status) - failed(before),
+        );
     }
     grow(PODS_FINISHED, &[mode, "succeeded"], succeeded);
     let failed = i64::from(status.failed) - i64::from(before.failed);
@@ -336,5 +354,9 @@ fn measure(action: &mut Action, sync: &Sync<'_>, status: &JobStatus, counted: &C
         .iter()
         .filter(|pod| controllers_kit::pods::has_finished(pod) && orphans::is_tracked(pod))
         .count();
-    grow(WITH_FINALIZER, &["add"], i64::try_from(listed).unwrap_or(i64::MAX));
+    grow(
+        WITH_FINALIZER,
+        &["add"],
+        i64::try_from(listed).unwrap_or(i64::MAX),
+    );
 }

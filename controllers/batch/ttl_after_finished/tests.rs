@@ -167,7 +167,11 @@ fn the_contract_holds() {
     ];
     contract::covers(
         REGISTRY,
-        &["ttl-after-finished-controller", "job-controller", "cronjob-controller"],
+        &[
+            "ttl-after-finished-controller",
+            "job-controller",
+            "cronjob-controller",
+        ],
     );
     contract::check(&REGISTRY[0], worlds);
 }

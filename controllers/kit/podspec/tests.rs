@@ -89,7 +89,10 @@ fn the_host_name_is_set_once() {
 #[test]
 fn the_restart_policy_is_read() {
     assert_eq!(restarts_on_failure(&spec()), Ok(true));
-    assert_eq!(restarts_on_failure(&message(RESTART_POLICY, b"Never")), Ok(false));
+    assert_eq!(
+        restarts_on_failure(&message(RESTART_POLICY, b"Never")),
+        Ok(false)
+    );
     assert_eq!(restarts_on_failure(&[]), Ok(false));
 }
 
@@ -99,12 +102,17 @@ fn what_is_no_message_is_refused() {
         &[0x12, 5, 1][..],
         &[0xff],
         &[0x0b],
-        &[0x12, 0xff, 0xff, 0xff, 0xff, 0xff, 0xff, 0xff, 0xff, 0xff, 0xff],
+        &[
+            0x12, 0xff, 0xff, 0xff, 0xff, 0xff, 0xff, 0xff, 0xff, 0xff, 0xff,
+        ],
         &[1 << 3 | 5, 1],
     ] {
         assert_eq!(with_hostname(bytes, "h"), Err(Malformed), "{bytes:?}");
         assert_eq!(restarts_on_failure(bytes), Err(Malformed), "{bytes:?}");
     }
     let broken_container = message(CONTAINERS, &[0xff]);
-    assert_eq!(with_env_from_field(&broken_container, "N", "p"), Err(Malformed));
+    assert_eq!(
+        with_env_from_field(&broken_container, "N", "p"),
+        Err(Malformed)
+    );
 }

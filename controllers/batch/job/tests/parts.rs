@@ -35,7 +35,11 @@ fn indexes_are_read_and_written_as_the_api_does() {
     ];
     for (text, completions, wanted, count) in table {
         let indexes = Indexes::parse(text, completions);
-        assert_eq!((indexes.to_string(), indexes.count()), (wanted.to_owned(), count), "{text}");
+        assert_eq!(
+            (indexes.to_string(), indexes.count()),
+            (wanted.to_owned(), count),
+            "{text}"
+        );
     }
 }
 
@@ -60,7 +64,12 @@ fn indexes_are_joined_found_and_completed() {
     }
 }
 
-fn on_codes(action: &str, operator: &str, values: &[i32], container: Option<&str>) -> PodFailurePolicyRule {
+fn on_codes(
+    action: &str,
+    operator: &str,
+    values: &[i32],
+    container: Option<&str>,
+) -> PodFailurePolicyRule {
     PodFailurePolicyRule {
         action: action.to_owned(),
         on_exit_codes: Some(PodFailurePolicyOnExitCodesRequirement {
@@ -104,25 +113,112 @@ fn the_first_rule_that_matches_decides() {
     let exited = pod(&job("pi"), "pi-a").exited(3, "11:59:00");
     let disrupted = PodBuild::condition(exited.clone(), "DisruptionTarget", "True", "11:58:00");
     let code = "Container main for pod default/pi-a failed with exit code 3 matching FailJob rule at index ";
-    let disruption = "Pod default/pi-a has condition DisruptionTarget matching FailJob rule at index 0";
+    let disruption =
+        "Pod default/pi-a has condition DisruptionTarget matching FailJob rule at index 0";
     let table = [
         (vec![], &exited, "count", None),
-        (vec![on_codes("Count", "In", &[3], None)], &exited, "count Count", None),
-        (vec![on_codes("Ignore", "In", &[1, 3], None)], &exited, "ignore Ignore", None),
-        (vec![on_codes("Ignore", "In", &[1, 2], None)], &exited, "count", None),
-        (vec![on_codes("Ignore", "NotIn", &[1, 2], None)], &exited, "ignore Ignore", None),
-        (vec![on_codes("Ignore", "NotIn", &[3], None)], &exited, "count", None),
-        (vec![on_codes("Ignore", "Like", &[3], None)], &exited, "count", None),
-        (vec![on_codes("Ignore", "In", &[3], Some("main"))], &exited, "ignore Ignore", None),
-        (vec![on_codes("Ignore", "In", &[3], Some("side"))], &exited, "count", None),
-        (vec![on_codes("FailIndex", "In", &[3], None)], &exited, "count FailIndex", None),
-        (vec![on_codes("FailJob", "In", &[3], None)], &exited, "count FailJob", Some(format!("{code}0"))),
-        (vec![on_codes("Later", "In", &[3], None), on_codes("FailJob", "In", &[3], None)], &exited, "count FailJob", Some(format!("{code}1"))),
-        (vec![on_codes("Ignore", "In", &[3], None), on_codes("FailJob", "In", &[3], None)], &exited, "ignore Ignore", None),
-        (vec![on_condition("Ignore", "DisruptionTarget", "True")], &exited, "count", None),
-        (vec![on_condition("Ignore", "DisruptionTarget", "True")], &disrupted, "ignore Ignore", None),
-        (vec![on_condition("Ignore", "DisruptionTarget", "False")], &disrupted, "count", None),
-        (vec![on_condition("FailJob", "DisruptionTarget", "True")], &disrupted, "count FailJob", Some(disruption.to_owned())),
+        (
+            vec![on_codes("Count", "In", &[3], None)],
+            &exited,
+            "count Count",
+            None,
+        ),
+        (
+            vec![on_codes("Ignore", "In", &[1, 3], None)],
+            &exited,
+            "ignore Ignore",
+            None,
+        ),
+        (
+            vec![on_codes("Ignore", "In", &[1, 2], None)],
+            &exited,
+            "count",
+            None,
+        ),
+        (
+            vec![on_codes("Ignore", "NotIn", &[1, 2], None)],
+            &exited,
+            "ignore Ignore",
+            None,
+        ),
+        (
+            vec![on_codes("Ignore", "NotIn", &[3], None)],
+            &exited,
+            "count",
+            None,
+        ),
+        (
+            vec![on_codes("Ignore", "Like", &[3], None)],
+            &exited,
+            "count",
+            None,
+        ),
+        (
+            vec![on_codes("Ignore", "In", &[3], Some("main"))],
+            &exited,
+            "ignore Ignore",
+            None,
+        ),
+        (
+            vec![on_codes("Ignore", "In", &[3], Some("side"))],
+            &exited,
+            "count",
+            None,
+        ),
+        (
+            vec![on_codes("FailIndex", "In", &[3], None)],
+            &exited,
+            "count FailIndex",
+            None,
+        ),
+        (
+            vec![on_codes("FailJob", "In", &[3], None)],
+            &exited,
+            "count FailJob",
+            Some(format!("{code}0")),
+        ),
+        (
+            vec![
+                on_codes("Later", "In", &[3], None),
+                on_codes("FailJob", "In", &[3], None),
+            ],
+            &exited,
+            "count FailJob",
+            Some(format!("{code}1")),
+        ),
+        (
+            vec![
+                on_codes("Ignore", "In", &[3], None),
+                on_codes("FailJob", "In", &[3], None),
+            ],
+            &exited,
+            "ignore Ignore",
+            None,
+        ),
+        (
+            vec![on_condition("Ignore", "DisruptionTarget", "True")],
+            &exited,
+            "count",
+            None,
+        ),
+        (
+            vec![on_condition("Ignore", "DisruptionTarget", "True")],
+            &disrupted,
+            "ignore Ignore",
+            None,
+        ),
+        (
+            vec![on_condition("Ignore", "DisruptionTarget", "False")],
+            &disrupted,
+            "count",
+            None,
+        ),
+        (
+            vec![on_condition("FailJob", "DisruptionTarget", "True")],
+            &disrupted,
+            "count FailJob",
+            Some(disruption.to_owned()),
+        ),
     ];
     for (rules, pod, wanted, message) in table {
         let verdict = policies::judge(Some(&policy(rules.clone())), pod);
@@ -130,7 +226,11 @@ fn the_first_rule_that_matches_decides() {
         if let Some(action) = verdict.action {
             said = format!("{said} {}", action.name());
         }
-        assert_eq!((said.as_str(), verdict.message), (wanted, message), "{rules:?}");
+        assert_eq!(
+            (said.as_str(), verdict.message),
+            (wanted, message),
+            "{rules:?}"
+        );
     }
 }
 
@@ -149,22 +249,35 @@ fn a_success_rule_is_met_by_its_indexes_or_their_number() {
         (vec![rule(Some("0-2"), Some(2))], "0,5,6", None),
         (vec![rule(None, Some(3))], "0,5,6", Some(0)),
         (vec![rule(None, Some(4))], "0,5,6", None),
-        (vec![rule(Some("0"), None), rule(None, Some(1))], "4", Some(1)),
-        (vec![rule(Some("x"), Some(0)), rule(None, Some(1))], "4", Some(1)),
+        (
+            vec![rule(Some("0"), None), rule(None, Some(1))],
+            "4",
+            Some(1),
+        ),
+        (
+            vec![rule(Some("x"), Some(0)), rule(None, Some(1))],
+            "4",
+            Some(1),
+        ),
         (vec![rule(None, Some(1))], "", None),
         (vec![rule(Some("1,3-5"), None)], "1-5", Some(0)),
         (vec![rule(Some("1,3-5"), None)], "1-4", None),
         (vec![], "0-9", None),
     ];
     for (rules, succeeded, wanted) in table {
-        let policy = SuccessPolicy { rules: rules.clone() };
+        let policy = SuccessPolicy {
+            rules: rules.clone(),
+        };
         assert_eq!(
             policies::success(Some(&policy), 10, &Indexes::parse(succeeded, 10)),
             wanted.map(|place: i32| format!("Matched rules at index {place}")),
             "{rules:?} {succeeded}"
         );
     }
-    assert_eq!(policies::success(None, 10, &Indexes::parse("0-9", 10)), None);
+    assert_eq!(
+        policies::success(None, 10, &Indexes::parse("0-9", 10)),
+        None
+    );
 }
 
 #[test]
@@ -174,14 +287,27 @@ fn the_back_off_doubles_from_ten_seconds_to_ten_minutes() {
         backoff::until(failures, last, last).map_or(0, |until| until.duration_since(last).as_secs())
     };
     let table = [
-        (0, 0), (1, 10), (2, 20), (3, 40), (4, 80), (5, 160), (6, 320), (7, 600), (8, 600),
-        (100, 600), (i32::MAX, 600), (-1, 0),
+        (0, 0),
+        (1, 10),
+        (2, 20),
+        (3, 40),
+        (4, 80),
+        (5, 160),
+        (6, 320),
+        (7, 600),
+        (8, 600),
+        (100, 600),
+        (i32::MAX, 600),
+        (-1, 0),
     ];
     for (failures, seconds) in table {
         assert_eq!(wait(failures), seconds, "{failures}");
     }
     assert_eq!(backoff::until(1, last, at("12:00:10")), None);
-    assert_eq!(backoff::until(1, last, at("12:00:09")), Some(at("12:00:10")));
+    assert_eq!(
+        backoff::until(1, last, at("12:00:09")),
+        Some(at("12:00:10"))
+    );
 }
 
 #[test]
@@ -194,12 +320,42 @@ fn failures_count_since_the_last_success() {
     };
     let table: [(Record, &[&str], &[&str], Record); 7] = [
         (record(0, None), &[], &[], record(0, None)),
-        (record(2, Some("11:00:00")), &[], &[], record(2, Some("11:00:00"))),
-        (record(0, None), &[], &["11:00:00"], record(1, Some("11:00:00"))),
-        (record(1, Some("10:00:00")), &[], &["11:00:05", "11:00:00"], record(3, Some("11:00:05"))),
-        (record(3, Some("10:00:00")), &["11:00:00"], &[], record(0, None)),
-        (record(3, Some("10:00:00")), &["11:00:00"], &["10:30:00"], record(0, None)),
-        (record(3, Some("10:00:00")), &["11:00:00"], &["10:30:00", "11:10:00"], record(1, Some("11:10:00"))),
+        (
+            record(2, Some("11:00:00")),
+            &[],
+            &[],
+            record(2, Some("11:00:00")),
+        ),
+        (
+            record(0, None),
+            &[],
+            &["11:00:00"],
+            record(1, Some("11:00:00")),
+        ),
+        (
+            record(1, Some("10:00:00")),
+            &[],
+            &["11:00:05", "11:00:00"],
+            record(3, Some("11:00:05")),
+        ),
+        (
+            record(3, Some("10:00:00")),
+            &["11:00:00"],
+            &[],
+            record(0, None),
+        ),
+        (
+            record(3, Some("10:00:00")),
+            &["11:00:00"],
+            &["10:30:00"],
+            record(0, None),
+        ),
+        (
+            record(3, Some("10:00:00")),
+            &["11:00:00"],
+            &["10:30:00", "11:10:00"],
+            record(1, Some("11:10:00")),
+        ),
     ];
     for (before, succeeded, failed, wanted) in table {
         let pods = |times: &[&str]| times.iter().map(|time| end(time)).collect::<Vec<Pod>>();
@@ -214,7 +370,10 @@ fn a_pod_has_ended_with_its_containers_or_when_it_ceased_to_be_ready_or_was_dele
     let born = pod(&pi, "pi-a").created("11:00:00");
     let table: [(Pod, &str); 4] = [
         (born.clone().exited(1, "11:30:00"), "11:30:00"),
-        (PodBuild::condition(born.clone(), "Ready", "False", "11:20:00"), "11:20:00"),
+        (
+            PodBuild::condition(born.clone(), "Ready", "False", "11:20:00"),
+            "11:20:00",
+        ),
         (
             {
                 let mut pod = born.clone().terminating("11:10:30");
