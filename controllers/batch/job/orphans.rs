@@ -64,7 +64,7 @@ pub(super) fn itself(change: &Change<'_, Pod>, _: &dyn Reader) -> Vec<Key> {
     change
         .new
         .filter(|pod| !lost_in(pod).is_empty())
-        .map(|pod| Key::of(pod))
+        .map(Key::of)
         .into_iter()
         .collect()
 }

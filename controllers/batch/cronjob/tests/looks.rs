@@ -64,7 +64,7 @@ fn a_job_that_was_made_is_noted_and_is_not_unexpected() {
     let mut world = World::at("12:00:00").with(cron("tick").last("11:50:00"));
     world.run::<CronJobs>();
     let name = format!("tick-{}", minute("12:00:00"));
-    assert_eq!(active_names(&world), [name.clone()]);
+    assert_eq!(active_names(&world).join(" "), name);
     let cron = world.get::<CronJob>("tick");
     let status = cron.status.as_ref().unwrap();
     assert_eq!(status.last_schedule_time, Some(at("12:00:00").into()));
@@ -101,12 +101,11 @@ fn concurrency_policies() {
         plan(
             &World::at("12:00:00")
                 .with(cron("tick").policy(policy).last("11:50:00").active(&[&old]))
-                .clone()
                 .with(old.clone()),
         )
     };
     let create = format!("create jobs/tick-{}", minute("12:00:00"));
-    assert_eq!(run("Allow").verbs(), [create.clone()]);
+    assert_eq!(run("Allow").verbs().join(" "), create);
     let forbidden = run("Forbid");
     assert!(forbidden.verbs().is_empty());
     assert_eq!(
@@ -366,7 +365,7 @@ fn a_changed_schedule_begins_with_its_next_time() {
             .is_nothing()
     );
     world.change::<CronJob>("tick", |cron| {
-        cron.spec.as_mut().unwrap().schedule = "0 12 * * *".to_owned()
+        cron.spec.as_mut().unwrap().schedule = "0 12 * * *".to_owned();
     });
     let held = world.plan_with::<CronJobs>("tick", &mut memory).unwrap();
     assert!(held.verbs().is_empty(), "noon of today is not made up for");

@@ -4,7 +4,6 @@
 use controllers_kit::Timestamp;
 
 use super::super::schedule;
-use super::*;
 
 /// The next four times, or what is said against the schedule.
 fn answer(spec: &str, from: &str) -> String {

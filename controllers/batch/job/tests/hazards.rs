@@ -8,7 +8,7 @@ use super::*;
 fn fresh_job_beside_old_pods() -> (World, World) {
     let pi = job("pi").completions(3).started("11:00:00");
     let ended = pod(&pi, "pi-a").exited(0, "11:50:00").uid("u1");
-    let old = world().with(pi).with(ended.clone());
+    let old = world().with(pi).with(ended);
     let mut server = old.clone();
     server.run::<Jobs>();
     assert_eq!(numbers(&server.get::<Job>("pi"))[3], 1);
@@ -155,7 +155,7 @@ fn two_owners_choose_the_same_names() {
     let world = world().with(job("pi").parallel(3).completions(3));
     let (one, other) = (plan(&world), plan(&world));
     assert_eq!(one.verbs(), other.verbs());
-    let mut server = world.clone();
+    let mut server = world;
     server.apply(&one).expect_success();
     assert!(
         server
@@ -175,7 +175,7 @@ fn a_status_of_an_older_view_is_refused() {
         .with(pod(&pi, "pi-a").exited(0, "11:50:00"));
     let stale = plan(&world);
     world.change::<Job>("pi", |job| {
-        job.spec.as_mut().unwrap().backoff_limit = Some(9)
+        job.spec.as_mut().unwrap().backoff_limit = Some(9);
     });
     let applied = world.apply(&stale);
     assert_eq!(
