@@ -119,6 +119,7 @@ object!(
     true
 );
 object!(batch::Job, "batch", "v1", "Job", "jobs", true);
+object!(batch::CronJob, "batch", "v1", "CronJob", "cronjobs", true);
 
 /// Whether a field need not stand in JSON.
 fn is_default<T: Default + PartialEq>(value: &T) -> bool {

@@ -165,6 +165,13 @@ fn the_contract_holds() {
                     .ttl(0),
             ),
     ];
-    contract::covers(REGISTRY, &["ttl-after-finished-controller"]);
+    contract::covers(
+        REGISTRY,
+        &[
+            "ttl-after-finished-controller",
+            "job-controller",
+            "cronjob-controller",
+        ],
+    );
     contract::check(&REGISTRY[0], worlds);
 }

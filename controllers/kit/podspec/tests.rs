@@ -1,3 +1,5 @@
+mod containers;
+
 use kubernetes_proto::core::{Toleration, Volume};
 use prost::Message;
 use serde_json::json;

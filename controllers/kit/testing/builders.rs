@@ -12,9 +12,10 @@ use kubernetes_proto::{
     },
     batch::{Job, JobCondition},
     core::{
-        ConfigMap, Namespace, NamespaceStatus, Node, NodeSpec, PersistentVolumeClaim,
-        PersistentVolumeClaimTemplate, Pod, PodCondition, PodTemplateSpec, ReplicationController,
-        ReplicationControllerSpec, ServiceAccount, Taint,
+        ConfigMap, ContainerState, ContainerStateTerminated, ContainerStatus, Namespace,
+        NamespaceStatus, Node, NodeSpec, PersistentVolumeClaim, PersistentVolumeClaimTemplate, Pod,
+        PodCondition, PodTemplateSpec, ReplicationController, ReplicationControllerSpec,
+        ServiceAccount, Taint,
     },
     meta::{IntOrString, LabelSelector, ObjectMeta, OwnerReference, Time},
 };
@@ -654,6 +655,9 @@ pub fn pod(name: &str) -> Pod {
 
 /// What pods have besides.
 pub trait PodBuild {
+    /// Over since an instant: its container `main` has ended with a code.
+    #[must_use]
+    fn exited(self, code: i32, time: &str) -> Self;
     /// Scheduled to a node.
     #[must_use]
     fn on(self, node: &str) -> Self;
@@ -671,7 +675,32 @@ pub trait PodBuild {
     fn condition(self, r#type: &str, status: &str, time: &str) -> Self;
 }
 
+/// The annotation by which kubelets let a pod end: its exit code, or a list of them by completion index.
+pub const EXITS: &str = "tests.manifold.dev/exits";
+
 impl PodBuild for Pod {
+    fn exited(mut self, code: i32, time: &str) -> Self {
+        let status = self.status.get_or_insert_default();
+        status.phase = if code == 0 { "Succeeded" } else { "Failed" }.to_owned();
+        for condition in &mut status.conditions {
+            if condition.r#type == "Ready" && condition.status != "False" {
+                condition.status = "False".into();
+                condition.last_transition_time = Some(at(time).into());
+            }
+        }
+        let terminated = ContainerStateTerminated {
+            exit_code: code,
+            finished_at: Some(at(time).into()),
+        };
+        status.container_statuses = vec![ContainerStatus {
+            name: "main".to_owned(),
+            state: Some(ContainerState {
+                terminated: Some(terminated),
+            }),
+            ..Default::default()
+        }];
+        self
+    }
     fn on(mut self, node: &str) -> Self {
         self.spec.get_or_insert_default().node_name = node.to_owned();
         self

@@ -242,8 +242,12 @@ fn blur(json: &mut Value) {
         Value::Object(fields) => {
             let is_condition = fields.contains_key("type") && fields.contains_key("status");
             fields.retain(|name, value| {
-                let time = name.ends_with("Time") || name.ends_with("Timestamp");
-                let identity = matches!(name.as_str(), "uid" | "resourceVersion");
+                let time =
+                    name.ends_with("Time") || name.ends_with("Timestamp") || name == "finishedAt";
+                let identity = matches!(
+                    name.as_str(),
+                    "uid" | "resourceVersion" | "batch.kubernetes.io/controller-uid"
+                );
                 let story = is_condition && matches!(name.as_str(), "reason" | "message");
                 !(time || identity || story || value.is_null())
             });

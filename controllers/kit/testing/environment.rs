@@ -8,8 +8,23 @@ use kubernetes_proto::{
     core::{Namespace, Node, Pod},
 };
 
-use super::{PodBuild, World};
+use super::{PodBuild, World, builders};
 use crate::{Key, Only, Propagation, testing::server};
+
+/// Keeps a pod until its Job has counted it.
+const JOB_TRACKING: &str = "batch.kubernetes.io/job-tracking";
+
+/// With which code a pod's containers end once it has run; `None` for those that run on. A list has a code for each
+/// completion index.
+fn exit_code(pod: &Pod) -> Option<i32> {
+    let meta = Object::metadata(pod);
+    let codes: Vec<&str> = meta.annotation(builders::EXITS)?.split(',').collect();
+    let index = meta
+        .annotation("batch.kubernetes.io/job-completion-index")
+        .and_then(|index| index.parse().ok())
+        .unwrap_or(0);
+    codes.get(index).or(codes.first())?.parse().ok()
+}
 
 impl World {
     /// One step of everybody else; whether anything changed.
@@ -27,10 +42,18 @@ impl World {
         let now = self.now.to_string();
         for pod in self.all::<Pod>() {
             let phase = pod.status.as_ref().map_or("", |status| &status.phase);
+            let finalizers = &Object::metadata(&*pod).finalizers;
             if pod.is_terminating() {
-                if Object::metadata(&*pod).finalizers.is_empty() {
+                if finalizers.is_empty() {
                     self.remove(Pod::resource(), &Key::of(&*pod));
+                } else if !matches!(phase, "Succeeded" | "Failed")
+                    && finalizers.iter().any(|name| **name == *JOB_TRACKING)
+                {
+                    // Its containers end by a signal; who waits for it to be counted sees it fail.
+                    self.replace(&Pod::clone(&pod).exited(137, &now));
                 }
+            } else if let ("Running", Some(code)) = (phase, exit_code(&pod)) {
+                self.replace(&Pod::clone(&pod).exited(code, &now));
             } else if matches!(phase, "Pending" | "") {
                 let pinned = pinned_node(&pod);
                 if pinned.is_some_and(|node| self.find::<Node>(node).is_none()) {

@@ -219,6 +219,9 @@ impl World {
         self.uids += 1;
         self.resource_version += 1;
         let (uid, version, now) = (self.uids, self.resource_version, self.now);
+        if resource.id() == "jobs.batch" {
+            select_by_uid(&mut json, &format!("uid-{uid}"));
+        }
         let object = with_meta(resource, json, |meta| {
             meta.uid = Str::from(format!("uid-{uid}"));
             meta.resource_version = version;
@@ -609,6 +612,20 @@ fn set_defaults(resource: &Resource, json: &mut Value) {
             .entry("replicas")
             .or_insert_with(|| 1.into());
     }
+}
+
+/// A Job without a selector selects its pods by its own uid.
+fn select_by_uid(json: &mut Value, uid: &str) {
+    const LABEL: &str = "batch.kubernetes.io/controller-uid";
+    let spec = &mut json["spec"];
+    if !spec.is_object() || !spec["selector"].is_null() {
+        return;
+    }
+    spec["selector"] = json!({"matchLabels": {LABEL: uid}});
+    if !spec["template"]["metadata"].is_object() {
+        spec["template"]["metadata"] = json!({});
+    }
+    spec["template"]["metadata"]["labels"][LABEL] = uid.into();
 }
 
 /// How long a deleted object may stay: a pod that runs has its grace period, all else goes at once.

@@ -1,0 +1,101 @@
+//! Starts a Job at each time that a CronJob's schedule names, and clears up after old ones.
+//!
+//! Watches cronjobs and jobs; creates and deletes jobs; writes the CronJob's status; a key per CronJob. A Job's name is
+//! the CronJob's with the minute of its time, so no time is run twice, whoever runs it. Children are the Jobs whose
+//! controller has the CronJob's *name*, as upstream has it. `status.active` is written when the Job is seen: its uid is
+//! not known before.
+//!
+//! Remembers what it has told by events, so as not to say it again at every look, and the schedule, because a changed one
+//! begins with its next time and not with one that it would have missed.
+
+mod plan;
+mod schedule;
+
+use controllers_kit::{
+    Controller, Descriptor, Flags, Key, MetricKind, Plan, Query, Refusal, Seen, Sharding,
+    Timestamp, Watches,
+};
+use kubernetes_proto::batch::{CronJob, Job};
+use serde::{Deserialize, Serialize};
+
+/// The cronjob controller.
+pub struct CronJobs;
+
+/// What the controller remembers of one CronJob.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(default)]
+pub struct Memory {
+    /// Hashes of what was told while its reason lasts: at most one for each kind of event and each unexpected Job.
+    pub told: Vec<u64>,
+    /// Schedule and zone, as last seen.
+    pub schedule: Option<String>,
+    /// Nothing is started before, because the schedule was changed.
+    pub not_before: Option<Timestamp>,
+}
+
+const SKEW: &str = "cronjob_controller_job_creation_skew_duration_seconds";
+
+impl Controller for CronJobs {
+    type Memory = Memory;
+
+    fn describe() -> Descriptor {
+        Descriptor::new("cronjob-controller", Sharding::ByObject)
+            .aliases(&["cronjob"])
+            .queue("cronjob")
+            .workers(
+                "concurrent-cron-job-syncs",
+                5,
+                "The number of cron job objects that are allowed to sync concurrently. Larger number = more responsive \
+                 jobs, but more CPU (and network) load",
+            )
+            .rule("batch", "cronjobs", &["get", "list", "watch"])
+            .rule("batch", "cronjobs/status", &["patch"])
+            // Never written, but who sets blockOwnerDeletion must be allowed to.
+            .rule("batch", "cronjobs/finalizers", &["update"])
+            .rule(
+                "batch",
+                "jobs",
+                &["get", "list", "watch", "create", "delete"],
+            )
+            .metric(
+                SKEW,
+                MetricKind::Histogram(1.0, 2.0, 10),
+                &[],
+                "Time between when a cronjob is scheduled to be run, and when the corresponding job is created",
+            )
+            .differs(
+                "A Job is put into status.active when it is seen, in a write after the one of its creation; Jobs that \
+                 are replaced leave it in a write of their own before.",
+            )
+            .differs(
+                "An event is told once while its reason lasts (MissSchedule and JobAlreadyActive: once for each time), \
+                 where upstream repeats it whenever anything wakes the CronJob.",
+            )
+            .differs("A schedule that names no time zone is read in UTC, where upstream takes its process's local time.")
+            .differs(
+                "A schedule that was changed to one that can't be read is told of by UnparseableSchedule alone.",
+            )
+    }
+
+    fn new(_: &Flags) -> Self {
+        Self
+    }
+
+    fn watch(&self, on: &mut Watches) {
+        on.kind::<CronJob>().wakes_itself();
+        on.kind::<Job>()
+            .wakes_controller::<CronJob>()
+            .indexed_by(plan::CHILDREN, plan::child_of);
+    }
+
+    fn ask(&self, key: &Key, seen: &Seen<'_>, _: &Memory) -> Vec<Query> {
+        plan::ask(key, seen)
+    }
+
+    fn plan(&self, key: &Key, seen: &Seen<'_>, memory: &mut Memory) -> Result<Plan, Refusal> {
+        plan::plan(key, seen, memory)
+    }
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,727 @@
+//! One look at a CronJob: which of its Jobs have ended, which are too old, whether one is due.
+
+use std::sync::Arc;
+
+use controllers_kit::{
+    Action, Answer, Event, Key, Only, Plan, Propagation, Query, Refusal, Seen, SignedDuration,
+    Timestamp, Verb, conditions, names, owners, pods,
+};
+use jiff::tz::TimeZone;
+use kubernetes_proto::{
+    Object, Str,
+    batch::{CronJob, CronJobSpec, CronJobStatus, Job, JobFromTemplate},
+    core::ObjectReference,
+    meta::ObjectMeta,
+};
+
+use super::{
+    Memory, SKEW,
+    schedule::{self, Schedule},
+};
+
+/// The index of Jobs by `namespace/name` of their controller, of whatever kind and uid.
+pub(super) const CHILDREN: &str = "cronjob-children";
+
+/// The time that a Job was due, in the CronJob's zone.
+const SCHEDULED_AT: &str = "batch.kubernetes.io/cronjob-scheduled-timestamp";
+/// Clocks differ a little: a time is looked at so much after it has come.
+const LATER: SignedDuration = SignedDuration::from_millis(100);
+/// So many missed times are worth a warning.
+const MISSED_MAX: i64 = 100;
+
+/// The value of [`CHILDREN`].
+pub(super) fn child_of(job: &Job) -> Vec<Str> {
+    let meta = Object::metadata(job);
+    meta.controller()
+        .map(|owner| Str::from(format!("{}/{}", meta.namespace, owner.name)))
+        .into_iter()
+        .collect()
+}
+
+fn children(key: &Key, seen: &Seen<'_>) -> Vec<Arc<Job>> {
+    seen.indexed::<Job>(CHILDREN, &format!("{}/{}", key.namespace, key.name))
+}
+
+fn uid(job: &Job) -> &Str {
+    &Object::metadata(job).uid
+}
+
+fn is_active(active: &[ObjectReference], uid: &str) -> bool {
+    active.iter().any(|reference| reference.uid == *uid)
+}
+
+/// Children at work that the status does not know.
+fn unexpected(cron: &CronJob, children: &[Arc<Job>]) -> bool {
+    let active = cron
+        .status
+        .as_ref()
+        .map_or(&[][..], |status| &status.active);
+    children
+        .iter()
+        .any(|job| conditions::finished(job).is_none() && !is_active(active, uid(job)))
+}
+
+/// Jobs that the status knows and the cache does not.
+fn missing(cron: &CronJob, children: &[Arc<Job>]) -> Vec<ObjectReference> {
+    let active = cron
+        .status
+        .as_ref()
+        .map_or(&[][..], |status| &status.active);
+    active
+        .iter()
+        .filter(|reference| children.iter().all(|job| *uid(job) != *reference.uid))
+        .cloned()
+        .collect()
+}
+
+fn live_job(reference: &ObjectReference) -> Query {
+    Query::Live {
+        resource: Job::resource(),
+        key: Key::new(reference.namespace.as_str(), reference.name.as_str()),
+    }
+}
+
+/// What the cache may not know yet: whether a Job is really gone, whether one is really unexpected.
+pub(super) fn ask(key: &Key, seen: &Seen<'_>) -> Vec<Query> {
+    let Some(cron) = seen.get::<CronJob>(key) else {
+        return Vec::new();
+    };
+    let children = children(key, seen);
+    let mut queries: Vec<Query> = missing(&cron, &children).iter().map(live_job).collect();
+    if unexpected(&cron, &children) {
+        queries.push(owners::recheck(cron.as_ref()));
+    }
+    queries
+}
+
+/// A look in the making.
+struct Look<'a> {
+    cron: &'a CronJob,
+    spec: &'a CronJobSpec,
+    now: Timestamp,
+    plan: Plan,
+    /// The status as it will be written.
+    status: CronJobStatus,
+    /// What was told before, and what is told now.
+    told_before: Vec<u64>,
+    told: Vec<u64>,
+}
+
+impl Look<'_> {
+    /// Tells something, unless it was told before; `of` tells apart what is told in the same words.
+    fn tell(&mut self, event: Event, of: &str) {
+        let hash = names::hash(format!("{}\n{}\n{of}", event.reason, event.message).as_bytes());
+        if !self.told_before.contains(&hash) && !self.told.contains(&hash) {
+            self.plan.event(event);
+        }
+        self.told.push(hash);
+    }
+
+    fn warn(&mut self, reason: &'static str, message: String, of: &str) {
+        self.tell(Event::warning(self.cron, reason, message), of);
+    }
+}
+
+pub(super) fn plan(key: &Key, seen: &Seen<'_>, memory: &mut Memory) -> Result<Plan, Refusal> {
+    let Some(cron) = seen.get::<CronJob>(key) else {
+        *memory = Memory::default();
+        return Ok(Plan::nothing());
+    };
+    let spec = cron.spec.clone().unwrap_or_default();
+    let children = children(key, seen);
+    let mut look = Look {
+        cron: &cron,
+        spec: &spec,
+        now: seen.now,
+        plan: Plan::nothing(),
+        status: cron.status.clone().unwrap_or_default(),
+        told_before: std::mem::take(&mut memory.told),
+        told: Vec::new(),
+    };
+    let decided = decide(&mut look, &children, seen, memory);
+    look.told.sort_unstable();
+    look.told.dedup();
+    memory.told = if decided.is_ok() {
+        look.told
+    } else {
+        look.told_before
+    };
+    decided?;
+    Ok(look.plan)
+}
+
+fn decide(
+    look: &mut Look<'_>,
+    children: &[Arc<Job>],
+    seen: &Seen<'_>,
+    memory: &mut Memory,
+) -> Result<(), Refusal> {
+    let own_due = due(look, memory);
+    let just_made = match &own_due {
+        Due::At(at, _) => own_child(look, children, *at),
+        _ => None,
+    };
+    let expected = just_made.as_ref().map(|job| uid(job).clone());
+    clean_up(look, children, expected.as_ref());
+    see_children(look, children, expected.as_ref(), seen)?;
+    see_missing(look, children, seen)?;
+    if look.cron.is_terminating() {
+        write_status(look);
+        return Ok(());
+    }
+    match own_due {
+        Due::Never => write_status(look),
+        Due::Wrong(reason, message) => {
+            look.warn(reason, message, "");
+            write_status(look);
+        }
+        Due::Later(next) => {
+            write_status(look);
+            look_again(look, next);
+        }
+        Due::At(at, schedule) => {
+            start(look, seen, at, just_made.as_deref());
+            let next = next_look(look, &schedule);
+            look_again(look, next);
+        }
+    }
+    Ok(())
+}
+
+fn look_again(look: &mut Look<'_>, next: Option<Timestamp>) {
+    if let Some(next) = next {
+        look.plan.look_again_at(next);
+    }
+}
+
+// ---- the schedule ----
+
+/// Whether a Job is due.
+enum Due {
+    /// Suspended.
+    Never,
+    /// The schedule can't be followed: reason and message.
+    Wrong(&'static str, String),
+    /// Not yet.
+    Later(Option<Timestamp>),
+    /// For this time.
+    At(Timestamp, Schedule),
+}
+
+fn due(look: &mut Look<'_>, memory: &mut Memory) -> Due {
+    if look.cron.is_terminating() {
+        return Due::Never;
+    }
+    let spec = look.spec;
+    if let Some(name) = &spec.time_zone
+        && let Err(why) = schedule::zone(name)
+    {
+        return Due::Wrong(
+            "UnknownTimeZone",
+            format!("invalid timeZone: {name:?}: {why}"),
+        );
+    }
+    if spec.suspend == Some(true) {
+        return Due::Never;
+    }
+    let parsed = match schedule::parse(&text(look)) {
+        Ok(parsed) => parsed,
+        Err(why) => {
+            return Due::Wrong(
+                "UnparseableSchedule",
+                format!("unparseable schedule: {:?} : {why}", spec.schedule),
+            );
+        }
+    };
+    if is_held(look, &parsed, memory) {
+        return Due::Later(memory.not_before);
+    }
+    match recent(look, &parsed, true) {
+        Err(why) => Due::Wrong(
+            "InvalidSchedule",
+            format!("invalid schedule: {} : {why}", spec.schedule),
+        ),
+        Ok(Recent {
+            last: Some(at),
+            missed,
+            ..
+        }) => {
+            if missed > MISSED_MAX {
+                look.warn(
+                    "TooManyMissedTimes",
+                    "too many missed start times. Set or decrease .spec.startingDeadlineSeconds or check clock skew"
+                        .to_owned(),
+                    &at.to_string(),
+                );
+            }
+            Due::At(at, parsed)
+        }
+        Ok(_) => Due::Later(next_look(look, &parsed)),
+    }
+}
+
+/// A schedule that was changed begins with its next time.
+fn is_held(look: &Look<'_>, parsed: &Schedule, memory: &mut Memory) -> bool {
+    let spec = look.spec;
+    let now = format!(
+        "{}\n{}",
+        spec.schedule,
+        spec.time_zone.as_deref().unwrap_or("")
+    );
+    let has_changed = memory
+        .schedule
+        .as_ref()
+        .is_some_and(|before| *before != now);
+    memory.schedule = Some(now);
+    if has_changed {
+        memory.not_before = next_look(look, parsed);
+    }
+    let is_held = memory.not_before.is_some_and(|until| look.now < until);
+    if !is_held {
+        memory.not_before = None;
+    }
+    is_held
+}
+
+/// The schedule with its zone.
+fn text(look: &mut Look<'_>) -> String {
+    let spec = look.spec;
+    if spec.schedule.contains("TZ") {
+        look.warn(
+            "UnsupportedSchedule",
+            format!(
+                "CRON_TZ or TZ used in schedule {:?} is not officially supported, see \
+                 https://kubernetes.io/docs/concepts/workloads/controllers/cron-jobs/ for more details",
+                spec.schedule
+            ),
+            "",
+        );
+        return spec.schedule.clone();
+    }
+    match &spec.time_zone {
+        Some(zone) => format!("TZ={zone} {}", spec.schedule),
+        None => spec.schedule.clone(),
+    }
+}
+
+/// What has become due since the last time.
+struct Recent {
+    /// From when on it was looked.
+    since: Timestamp,
+    /// The last time that has come.
+    last: Option<Timestamp>,
+    /// About how many have.
+    missed: i64,
+}
+
+fn recent(look: &Look<'_>, schedule: &Schedule, within_deadline: bool) -> Result<Recent, String> {
+    let meta = Object::metadata(look.cron);
+    let mut since = pods::instant(look.status.last_schedule_time)
+        .or(pods::instant(meta.creation_timestamp))
+        .unwrap_or(Timestamp::UNIX_EPOCH);
+    if within_deadline && let Some(seconds) = look.spec.starting_deadline_seconds {
+        let earliest = look
+            .now
+            .checked_sub(SignedDuration::from_secs(seconds))
+            .unwrap_or(Timestamp::MIN);
+        since = since.max(earliest);
+    }
+    let none = Recent {
+        since,
+        last: None,
+        missed: 0,
+    };
+    let first = schedule.next(since);
+    if first.is_some_and(|first| look.now < first) {
+        return Ok(none);
+    }
+    let second = first.and_then(|first| schedule.next(first));
+    let (Some(first), Some(second)) = (first, second) else {
+        return Err("time difference between two schedules is less than 1 second".to_owned());
+    };
+    if look.now < second {
+        return Ok(Recent {
+            last: Some(first),
+            ..none
+        });
+    }
+    // About how many times have come: as many as fit in at the distance of the first two.
+    let distance = second.duration_since(first).as_secs();
+    let missed = look.now.duration_since(first).as_secs() / distance + 1;
+    // One time too early, so that an irregular schedule finds its own last one.
+    let mut at = first
+        .checked_add(SignedDuration::from_secs((missed - 2) * distance))
+        .map_err(|error| error.to_string())?;
+    let mut last = None;
+    while let Some(next) = schedule.next(at).filter(|next| *next <= look.now) {
+        last = Some(next);
+        at = next;
+    }
+    Ok(Recent {
+        since,
+        last,
+        missed,
+    })
+}
+
+/// When the schedule is looked at again.
+fn next_look(look: &Look<'_>, schedule: &Schedule) -> Option<Timestamp> {
+    let after = match recent(look, schedule, false) {
+        Ok(Recent {
+            last: Some(last), ..
+        }) => last,
+        Ok(Recent {
+            since, missed: 0, ..
+        }) => since,
+        _ => look.now,
+    };
+    schedule.next(after)?.checked_add(LATER).ok()
+}
+
+// ---- what there is ----
+
+/// Deletes the oldest finished Jobs beyond the limits.
+fn clean_up(look: &mut Look<'_>, children: &[Arc<Job>], expected: Option<&Str>) {
+    let limits = [
+        ("Complete", look.spec.successful_jobs_history_limit),
+        ("Failed", look.spec.failed_jobs_history_limit),
+    ];
+    for (r#type, limit) in limits {
+        let Some(limit) = limit.and_then(|limit| usize::try_from(limit).ok()) else {
+            continue;
+        };
+        let mut finished: Vec<&Arc<Job>> = children
+            .iter()
+            // One that was just made is noted before it goes.
+            .filter(|job| expected != Some(uid(job)))
+            .filter(|job| conditions::finished(job).is_some_and(|found| found.r#type == r#type))
+            .collect();
+        let surplus = finished.len().saturating_sub(limit);
+        finished.sort_by_key(|job| {
+            let start = job
+                .status
+                .as_ref()
+                .and_then(|status| pods::instant(status.start_time));
+            (
+                start.is_none(),
+                start,
+                Object::metadata(&***job).name.clone(),
+            )
+        });
+        for job in finished.into_iter().take(surplus) {
+            if !job.is_terminating() {
+                delete(look, job);
+            }
+            let gone = uid(job).clone();
+            look.status
+                .active
+                .retain(|reference| gone != *reference.uid);
+        }
+    }
+}
+
+fn delete(look: &mut Look<'_>, job: &Job) {
+    let meta = Object::metadata(job);
+    let cron = look.cron;
+    count_jobs(&mut look.plan, meta);
+    look.plan
+        .delete(job, Only::ThisUid, Propagation::Background)
+        .announce(Event::normal(
+            cron,
+            "SuccessfulDelete",
+            format!("Deleted job {}", meta.name),
+        ))
+        .announce_failure(Event::warning(cron, "FailedDelete", "Deleted job: "));
+}
+
+/// After a takeover the namespace's Jobs are read before any is made or deleted.
+fn count_jobs(plan: &mut Plan, meta: &ObjectMeta) {
+    let all = controllers_kit::selectors::Selector::of_labels(&[]);
+    plan.counted::<Job>(&meta.namespace, &all);
+}
+
+/// Takes what has finished out of the list and notes the last success.
+fn see_children(
+    look: &mut Look<'_>,
+    children: &[Arc<Job>],
+    expected: Option<&Str>,
+    seen: &Seen<'_>,
+) -> Result<(), Refusal> {
+    for job in children {
+        let known = is_active(&look.status.active, uid(job));
+        let name = &Object::metadata(&**job).name;
+        match conditions::finished(job) {
+            None if !known && expected != Some(uid(job)) => {
+                if is_known_live(look, job, seen)? {
+                    return Err(Refusal::Wait(
+                        "the CronJob is older in the cache than its Jobs".to_owned(),
+                    ));
+                }
+                look.warn(
+                    "UnexpectedJob",
+                    format!("Saw a job that the controller did not create or forgot: {name}"),
+                    uid(job),
+                );
+            }
+            None => {}
+            Some(finished) => {
+                if known && expected != Some(uid(job)) {
+                    look.status
+                        .active
+                        .retain(|reference| *uid(job) != *reference.uid);
+                    look.plan.event(Event::normal(
+                        look.cron,
+                        "SawCompletedJob",
+                        format!("Saw completed job: {name}, condition: {}", finished.r#type),
+                    ));
+                }
+                if finished.r#type == "Complete" {
+                    note_success(look, job);
+                }
+            }
+        }
+    }
+    Ok(())
+}
+
+fn note_success(look: &mut Look<'_>, job: &Job) {
+    let completed = job
+        .status
+        .as_ref()
+        .and_then(|status| status.completion_time);
+    let before = look.status.last_successful_time;
+    if completed.is_some() && (before.is_none() || completed > before) {
+        look.status.last_successful_time = completed;
+    }
+}
+
+/// Whether the live status knows a Job that the cached one does not.
+fn is_known_live(look: &Look<'_>, job: &Job, seen: &Seen<'_>) -> Result<bool, Refusal> {
+    match seen.answer(&owners::recheck(look.cron)) {
+        Some(Answer::Object(live)) => Ok(live["status"]["active"]
+            .as_array()
+            .is_some_and(|active| active.iter().any(|one| one["uid"] == **uid(job)))),
+        Some(Answer::Missing) => Err(Refusal::Wait("the CronJob is gone".to_owned())),
+        Some(Answer::Failed(why)) => Err(Refusal::Retry(why.clone())),
+        None => Err(Refusal::Retry("the CronJob was not read".to_owned())),
+    }
+}
+
+/// Takes what is gone out of the list, or the CronJob would wait for it for ever.
+fn see_missing(look: &mut Look<'_>, children: &[Arc<Job>], seen: &Seen<'_>) -> Result<(), Refusal> {
+    for reference in missing(look.cron, children) {
+        if !is_active(&look.status.active, &reference.uid) {
+            continue;
+        }
+        match seen.answer(&live_job(&reference)) {
+            Some(Answer::Missing) => {
+                look.plan.event(Event::normal(
+                    look.cron,
+                    "MissingJob",
+                    format!("Active job went missing: {}", reference.name),
+                ));
+                look.status
+                    .active
+                    .retain(|other| other.uid != reference.uid);
+            }
+            Some(Answer::Object(_)) => {}
+            Some(Answer::Failed(why)) => return Err(Refusal::Retry(why.clone())),
+            None => {
+                return Err(Refusal::Retry(format!(
+                    "job {} was not read",
+                    reference.name
+                )));
+            }
+        }
+    }
+    Ok(())
+}
+
+// ---- starting ----
+
+fn job_name(cron: &CronJob, at: Timestamp) -> String {
+    format!("{}-{}", Object::metadata(cron).name, at.as_second() / 60)
+}
+
+/// The Job of a time that this CronJob has made and that its status does not know yet.
+fn own_child(look: &Look<'_>, children: &[Arc<Job>], at: Timestamp) -> Option<Arc<Job>> {
+    let name = job_name(look.cron, at);
+    let own = &Object::metadata(look.cron).uid;
+    children
+        .iter()
+        .find(|job| {
+            let meta = Object::metadata(&***job);
+            *meta.name == *name && owners::is_controlled_by(meta, own)
+        })
+        .filter(|job| !is_processed(look, at) && !is_active(&look.status.active, uid(job)))
+        .cloned()
+}
+
+fn is_processed(look: &Look<'_>, at: Timestamp) -> bool {
+    let name = job_name(look.cron, at);
+    look.status
+        .active
+        .iter()
+        .any(|reference| reference.name == name)
+        || look
+            .status
+            .last_schedule_time
+            .is_some_and(|last| last.timestamp() == at)
+}
+
+/// Starts the Job of a time, or takes note of it where it was started already, or says why not.
+fn start(look: &mut Look<'_>, seen: &Seen<'_>, at: Timestamp, made: Option<&Job>) {
+    if let Some(job) = made {
+        let meta = Object::metadata(job);
+        look.status.active.push(ObjectReference {
+            kind: "Job".to_owned(),
+            namespace: meta.namespace.to_string(),
+            name: meta.name.to_string(),
+            uid: meta.uid.to_string(),
+            api_version: "batch/v1".to_owned(),
+            resource_version: meta.resource_version.to_string(),
+            field_path: String::new(),
+        });
+        look.status.last_schedule_time = Some(at.into());
+        write_status(look);
+        return;
+    }
+    let is_late = look.spec.starting_deadline_seconds.is_some_and(|seconds| {
+        at.checked_add(SignedDuration::from_secs(seconds))
+            .is_ok_and(|until| until < look.now)
+    });
+    if is_late {
+        let time =
+            jiff::fmt::strtime::format("%a, %d %b %Y %H:%M:%S %z", &at.to_zoned(TimeZone::UTC))
+                .unwrap_or_else(|_| at.to_string());
+        look.warn(
+            "MissSchedule",
+            format!("Missed scheduled time to start a job: {time}"),
+            "",
+        );
+        write_status(look);
+        return;
+    }
+    if is_processed(look, at) {
+        write_status(look);
+        return;
+    }
+    if look.spec.concurrency_policy == "Forbid" && !look.status.active.is_empty() {
+        let event = Event::normal(
+            look.cron,
+            "JobAlreadyActive",
+            "Not starting job because prior execution is running and concurrency policy is Forbid",
+        );
+        look.tell(event, &at.to_string());
+        write_status(look);
+        return;
+    }
+    let key = Key::new(
+        Object::metadata(look.cron).namespace.clone(),
+        job_name(look.cron, at),
+    );
+    if seen.get::<Job>(&key).is_some() {
+        // Somebody else's: whoever made it looks after it.
+        write_status(look);
+        return;
+    }
+    if look.spec.concurrency_policy == "Replace" {
+        replace(look, seen);
+    }
+    write_status(look);
+    look.plan.then();
+    create(look, at);
+}
+
+/// Deletes what still runs.
+fn replace(look: &mut Look<'_>, seen: &Seen<'_>) {
+    for reference in std::mem::take(&mut look.status.active) {
+        let key = Key::new(reference.namespace.as_str(), reference.name.as_str());
+        match seen.get::<Job>(&key) {
+            Some(job) if *uid(&job) == *reference.uid => {
+                if !job.is_terminating() {
+                    delete(look, &job);
+                }
+            }
+            // It is there, but not in the cache yet: it will be, and then it is missing or at work.
+            _ => look.status.active.push(reference),
+        }
+    }
+    look.plan.then();
+}
+
+fn create(look: &mut Look<'_>, at: Timestamp) {
+    let cron = look.cron;
+    let meta = Object::metadata(cron);
+    let name = job_name(cron, at);
+    let template = look.spec.job_template.clone().unwrap_or_default();
+    let template_meta = template.metadata.unwrap_or_default();
+    let mut job_meta = ObjectMeta {
+        name: Str::from(name.as_str()),
+        namespace: meta.namespace.clone(),
+        labels: template_meta.labels,
+        annotations: template_meta.annotations,
+        owner_references: vec![owners::reference(cron)],
+        ..Default::default()
+    };
+    job_meta.set_annotation(SCHEDULED_AT, &rfc3339(at, look.spec.time_zone.as_deref()));
+    let job = JobFromTemplate {
+        metadata: Some(job_meta),
+        spec: template.spec,
+    };
+    count_jobs(&mut look.plan, meta);
+    #[expect(clippy::cast_precision_loss, reason = "seconds of a delay")]
+    let skew = look.now.duration_since(at).as_secs() as f64;
+    look.plan
+        .act(Action {
+            verb: Verb::Create {
+                body: prost::Message::encode_to_vec(&job),
+            },
+            resource: Job::resource(),
+            key: Key::new(meta.namespace.clone(), name.as_str()),
+            uid: Str::default(),
+            resource_version: 0,
+            announcement: None,
+        })
+        .announce(Event::normal(
+            cron,
+            "SuccessfulCreate",
+            format!("Created job {name}"),
+        ))
+        .announce_failure(Event::warning(cron, "FailedCreate", "Error creating job: "))
+        .measure(SKEW, &[], skew);
+}
+
+/// As Go writes it: `Z` for UTC, the offset otherwise.
+fn rfc3339(at: Timestamp, zone: Option<&str>) -> String {
+    let zone = zone
+        .and_then(|name| schedule::zone(name).ok())
+        .unwrap_or(TimeZone::UTC);
+    let offset = zone.to_offset(at);
+    if offset.is_zero() {
+        return at.to_string();
+    }
+    at.display_with_offset(offset).to_string()
+}
+
+fn write_status(look: &mut Look<'_>) {
+    // The spec stays out: it does not change, and comparing a template is dear.
+    let part = |status: Option<CronJobStatus>| CronJob {
+        metadata: look.cron.metadata.clone(),
+        spec: None,
+        status,
+    };
+    let (old, new) = (
+        part(look.cron.status.clone()),
+        part(Some(look.status.clone())),
+    );
+    if look.cron.status.clone().unwrap_or_default() == look.status {
+        return;
+    }
+    if let Some(action) = look.plan.update_status(&old, &new)
+        && let Verb::Patch { report, .. } = &mut action.verb
+    {
+        // What runs next is decided by it.
+        *report = false;
+    }
+}

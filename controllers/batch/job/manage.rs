@@ -1,0 +1,471 @@
+//! Which pods are made and which are deleted.
+
+use std::{
+    collections::{BTreeMap, BTreeSet},
+    sync::Arc,
+};
+
+use controllers_kit::{
+    Event, Key, Only, Plan, Propagation, Refusal, Seen, Timestamp,
+    names::{Children, NAME_LENGTH_MAX},
+    owners, pods, podspec,
+};
+use kubernetes_proto::{
+    Object, Str,
+    core::{Pod, PodFromTemplate},
+};
+
+use super::{
+    PODS_CREATED, TRACKING, backoff,
+    indexes::{self, INDEX, Indexes},
+    orphans,
+    plan::{Sync, number, phase},
+};
+
+/// Pods that one plan creates or deletes at most: more wait until the cache has seen these.
+const BURST: i64 = 500;
+/// How often an index has failed so far.
+const FAILURES: &str = "batch.kubernetes.io/job-index-failure-count";
+/// How often besides, by failures that the policy ignores.
+const FAILURES_IGNORED: &str = "batch.kubernetes.io/job-index-ignored-failure-count";
+/// The variable that tells a container its index.
+const INDEX_VARIABLE: &str = "JOB_COMPLETION_INDEX";
+/// Longest prefix of a generated name.
+const PREFIX_LENGTH_MAX: usize = 58;
+
+/// By how much the numbers of pods change.
+#[derive(Clone, Debug, Default)]
+pub(super) struct Difference {
+    pub active: i64,
+    pub ready: i64,
+    pub terminating: i64,
+}
+
+pub(super) static NOTHING: Difference = Difference {
+    active: 0,
+    ready: 0,
+    terminating: 0,
+};
+
+/// Pods to be made or deleted.
+#[derive(Debug, Default)]
+pub(super) struct Managed {
+    deletes: Vec<Arc<Pod>>,
+    /// Whether what is deleted is not to be counted: the finalizer goes before the pod.
+    uncounted: bool,
+    creates: Vec<PodFromTemplate>,
+    creation_reason: &'static str,
+    /// What the numbers are afterwards.
+    pub change: Difference,
+    label: &'static str,
+}
+
+impl Managed {
+    pub(super) fn is_nothing(&self) -> bool {
+        self.deletes.is_empty() && self.creates.is_empty()
+    }
+
+    /// What the sync did, as metrics name it.
+    pub(super) fn label(&self) -> &'static str {
+        if self.label.is_empty() {
+            "reconciling"
+        } else {
+            self.label
+        }
+    }
+
+    fn deletes(pods: Vec<Arc<Pod>>) -> Self {
+        let count = number(pods.len());
+        let ready = number(pods.iter().filter(|pod| pods::is_ready(pod)).count());
+        Self {
+            deletes: pods,
+            change: Difference {
+                active: -count,
+                ready: -ready,
+                terminating: count,
+            },
+            ..Self::default()
+        }
+    }
+
+    /// Plans it.
+    pub(super) fn put(&self, plan: &mut Plan, job: &kubernetes_proto::batch::Job) {
+        if self.uncounted {
+            for pod in self.deletes.iter().filter(|pod| orphans::is_tracked(pod)) {
+                orphans::remove_finalizer(plan, pod);
+            }
+            plan.then();
+        }
+        // A pod that has ended meanwhile stays, with what it has to say. (Without the finalizer it is another version.)
+        let only = if self.uncounted {
+            Only::ThisUid
+        } else {
+            Only::ThisVersion
+        };
+        for pod in &self.deletes {
+            plan.delete(pod.as_ref(), only, Propagation::Background)
+                .announce(Event::normal(
+                    job,
+                    "SuccessfulDelete",
+                    format!("Deleted pod: {}", Object::metadata(&**pod).name),
+                ))
+                .announce_failure(Event::warning(job, "FailedDelete", "Error deleting: "));
+        }
+        for pod in &self.creates {
+            let name = pod.metadata.as_ref().map_or("", |meta| &meta.name);
+            pods::create(plan, pod)
+                .announce(Event::normal(
+                    job,
+                    "SuccessfulCreate",
+                    format!("Created pod: {name}"),
+                ))
+                .announce_failure(Event::warning(job, "FailedCreate", "Error creating: "))
+                .measure(PODS_CREATED, &[self.creation_reason, "succeeded"], 1.0)
+                .measure_failure(PODS_CREATED, &[self.creation_reason, "failed"], 1.0);
+        }
+    }
+}
+
+/// The Job is over: whatever is active goes, and is counted as what it comes to.
+pub(super) fn delete_all(sync: &Sync<'_>) -> Managed {
+    Managed::deletes(sync.active.clone())
+}
+
+/// The Job goes on: as many pods as it wants. Of deletions and creations only one at a time, deletions first. When the
+/// back-off is to be waited for, the plan looks again.
+pub(super) fn manage(
+    sync: &Sync<'_>,
+    seen: &Seen<'_>,
+    plan: &mut Plan,
+) -> Result<Managed, Refusal> {
+    let active = number(sync.active.len());
+    let mut surplus = 0;
+    let mut wanted = 0;
+    if sync.wanted.suspended {
+        surplus = active;
+    } else {
+        wanted = active_wanted(sync, active);
+        surplus = surplus.max(active - wanted);
+    }
+    let mut deletes = for_removal(sync, surplus);
+    if !sync.wanted.suspended {
+        deletes.truncate(usize::try_from(BURST).unwrap_or(usize::MAX));
+    }
+    if !deletes.is_empty() || sync.wanted.suspended {
+        return Ok(Managed {
+            uncounted: true,
+            label: "pods_deleted",
+            ..Managed::deletes(deletes)
+        });
+    }
+    let going = if sync.wanted.only_failed {
+        sync.terminating
+    } else {
+        0
+    };
+    let missing = wanted - going - active;
+    if missing <= 0 {
+        return Ok(Managed {
+            label: "tracking",
+            ..Managed::default()
+        });
+    }
+    create(sync, seen, plan, missing.min(BURST))
+}
+
+/// How many pods should be active.
+fn active_wanted(sync: &Sync<'_>, active: i64) -> i64 {
+    match sync.wanted.completions {
+        // After the first success of a work queue nothing is started any more.
+        None if sync.succeeded > 0 => active,
+        None => sync.wanted.parallelism,
+        Some(completions) => (i64::from(completions) - sync.succeeded)
+            .min(sync.wanted.parallelism)
+            .max(0),
+    }
+}
+
+fn create(
+    sync: &Sync<'_>,
+    seen: &Seen<'_>,
+    plan: &mut Plan,
+    missing: i64,
+) -> Result<Managed, Refusal> {
+    let label = "pods_created";
+    let waits = Managed {
+        label,
+        ..Managed::default()
+    };
+    if sync.wanted.per_index.is_none()
+        && let Some(until) = sync.backoff.until(sync.now)
+    {
+        plan.look_again_at(until);
+        return Ok(waits);
+    }
+    let count = usize::try_from(missing).unwrap_or(0);
+    let creates = if sync.wanted.indexed {
+        let mut pending = pending_indexes(sync, count);
+        if sync.wanted.per_index.is_some() {
+            let next = pending
+                .iter()
+                .filter_map(|index| index_until(sync, *index))
+                .min();
+            pending.retain(|index| index_until(sync, *index).is_none());
+            if let Some(next) = next {
+                plan.look_again_at(next);
+            }
+        }
+        pending
+            .into_iter()
+            .map(|index| indexed_pod(sync, seen, index))
+            .collect::<Result<Vec<_>, _>>()?
+    } else {
+        plain_pods(sync, seen, count)
+    };
+    Ok(Managed {
+        change: Difference {
+            active: number(creates.len()),
+            ..Difference::default()
+        },
+        creates,
+        creation_reason: creation_reason(sync),
+        label,
+        ..Managed::default()
+    })
+}
+
+/// Why pods are made, as metrics name it.
+fn creation_reason(sync: &Sync<'_>) -> &'static str {
+    let only_failed = sync.wanted.spec.pod_replacement_policy.as_deref() == Some("Failed");
+    if only_failed && sync.failed > 0 {
+        "recreate_failed"
+    } else if sync.failed > 0 || sync.terminating > 0 {
+        "recreate_terminating_or_failed"
+    } else {
+        "new"
+    }
+}
+
+fn index_until(sync: &Sync<'_>, index: i64) -> Option<Timestamp> {
+    let pod = sync.kept.get(&index)?;
+    let (failures, ignored) = index_failures(pod);
+    backoff::until(
+        failures.saturating_add(ignored).saturating_add(1),
+        backoff::ended_at(pod),
+        sync.now,
+    )
+}
+
+fn indexes_of<'a>(pods: impl Iterator<Item = &'a Arc<Pod>>) -> BTreeSet<i64> {
+    pods.filter_map(|pod| indexes::of(pod)).collect()
+}
+
+/// The first indexes that have neither succeeded nor failed and have no pod.
+fn pending_indexes(sync: &Sync<'_>, count: usize) -> Vec<i64> {
+    let mut taken = sync.succeeded_indexes.with(&indexes_of(sync.active.iter()));
+    if sync.wanted.only_failed {
+        let going = sync.pods.iter().filter(|pod| pods::is_terminating(pod));
+        taken = taken.with(&indexes_of(going));
+    }
+    if let Some(failed) = &sync.failed_indexes {
+        taken = taken.merge(failed);
+    }
+    taken.first_missing(count, sync.wanted.index_count())
+}
+
+/// How often a pod's index has failed before it: counted failures and ignored ones.
+pub(super) fn index_failures(pod: &Pod) -> (i32, i32) {
+    let read = |name: &str| {
+        Object::metadata(pod)
+            .annotation(name)
+            .and_then(indexes::parse)
+            .and_then(|count| i32::try_from(count).ok())
+            .filter(|count| *count >= 0)
+            .unwrap_or(0)
+    };
+    (read(FAILURES), read(FAILURES_IGNORED))
+}
+
+/// Of each index that is to be tried again, the failed pod that tells how often it has failed: the last one.
+pub(super) fn kept_failures(
+    sync: &Sync<'_>,
+    succeeded: &Indexes,
+    failed: &Indexes,
+) -> BTreeMap<i64, Arc<Pod>> {
+    let active = indexes_of(sync.active.iter());
+    let rank = |pod: &Pod| {
+        let (failures, ignored) = index_failures(pod);
+        (failures.saturating_add(ignored), backoff::ended_at(pod))
+    };
+    let mut kept: BTreeMap<i64, Arc<Pod>> = BTreeMap::new();
+    for pod in &sync.pods {
+        let Some(index) = indexes::valid(pod, sync.wanted.index_count()) else {
+            continue;
+        };
+        let is_over = succeeded.has(index) || failed.has(index) || active.contains(&index);
+        if is_over || !sync.is_tracked(pod) || !sync.wanted.has_failed(pod) {
+            continue;
+        }
+        let is_later = kept.get(&index).is_none_or(|last| {
+            let (one, other) = (rank(last), rank(pod));
+            one.0 <= other.0 && one.1 <= other.1
+        });
+        if is_later {
+            kept.insert(index, Arc::clone(pod));
+        }
+    }
+    kept
+}
+
+/// A pod as the template wants it, with the finalizer that keeps it until it is counted.
+fn from_template(sync: &Sync<'_>, children: &Children, name: &str) -> PodFromTemplate {
+    let job = sync.job;
+    let mut pod = pods::from_template(
+        sync.wanted.spec.template.as_ref(),
+        owners::reference(job),
+        children,
+        &Object::metadata(job).namespace,
+        name,
+    );
+    let meta = pod.metadata.get_or_insert_default();
+    if !meta.finalizers.iter().any(|name| **name == *TRACKING) {
+        meta.finalizers.push(Str::interned(TRACKING));
+    }
+    pod
+}
+
+fn taken<'a>(sync: &'a Sync<'_>, seen: &'a Seen<'_>) -> impl Fn(&str) -> bool + 'a {
+    let namespace = &Object::metadata(sync.job).namespace;
+    move |name: &str| {
+        seen.get::<Pod>(&Key::new(namespace.clone(), name))
+            .is_some()
+    }
+}
+
+fn plain_pods(sync: &Sync<'_>, seen: &Seen<'_>, count: usize) -> Vec<PodFromTemplate> {
+    let meta = Object::metadata(sync.job);
+    let children = Children::of(&meta.name, &meta.uid);
+    let existing = sync.pods.iter().map(|pod| &*Object::metadata(&**pod).name);
+    children
+        .next(existing, taken(sync, seen), count)
+        .iter()
+        .map(|name| from_template(sync, &children, name))
+        .collect()
+}
+
+/// `<job>-<index>`, the Job's name cut so that the index stays whole in the pod's name.
+fn index_prefix(job: &str, index: i64) -> String {
+    let suffix = format!("-{index}-");
+    let whole = format!("{job}{suffix}");
+    if whole.len() <= PREFIX_LENGTH_MAX {
+        return whole[..whole.len() - 1].to_owned();
+    }
+    let mut end = (PREFIX_LENGTH_MAX - suffix.len())
+        .min(job.len())
+        .min(NAME_LENGTH_MAX);
+    while !job.is_char_boundary(end) {
+        end -= 1;
+    }
+    format!("{}-{index}", &job[..end])
+}
+
+fn indexed_pod(sync: &Sync<'_>, seen: &Seen<'_>, index: i64) -> Result<PodFromTemplate, Refusal> {
+    let job = Object::metadata(sync.job);
+    let children = Children::of(&index_prefix(&job.name, index), &job.uid);
+    let existing = sync
+        .pods
+        .iter()
+        .filter(|pod| indexes::of(pod) == Some(index))
+        .map(|pod| &*Object::metadata(&**pod).name);
+    let names = children.next(existing, taken(sync, seen), 1);
+    let name = names.first().map_or("", String::as_str);
+    let mut pod = from_template(sync, &children, name);
+    let meta = pod.metadata.get_or_insert_default();
+    let text = index.to_string();
+    meta.set_annotation(INDEX, &text);
+    meta.set_label(INDEX, &text);
+    if sync.wanted.per_index.is_some() {
+        let (failures, ignored) = failures_before(sync, index);
+        meta.set_annotation(FAILURES, &failures.to_string());
+        if ignored > 0 {
+            meta.set_annotation(FAILURES_IGNORED, &ignored.to_string());
+        }
+    }
+    let path = format!("metadata.labels['{INDEX}']");
+    pod.spec = podspec::containers::with_env_from_field(&pod.spec, INDEX_VARIABLE, &path)
+        .and_then(|spec| {
+            podspec::containers::with_hostname(&spec, &format!("{}-{index}", job.name))
+        })
+        .map_err(|error| Refusal::Wait(error.to_string()))?;
+    Ok(pod)
+}
+
+/// How often an index has failed, the pod that is replaced included.
+fn failures_before(sync: &Sync<'_>, index: i64) -> (i32, i32) {
+    let Some(pod) = sync.kept.get(&index) else {
+        return (0, 0);
+    };
+    let (failures, ignored) = index_failures(pod);
+    if sync.wanted.verdict(pod).counts {
+        (failures.saturating_add(1), ignored)
+    } else {
+        (failures, ignored.saturating_add(1))
+    }
+}
+
+/// At least so many active pods that go, the least advanced first. Of an indexed Job those without an index, beyond the
+/// last one, or with an index that another has too go in any case.
+fn for_removal(sync: &Sync<'_>, at_least: i64) -> Vec<Arc<Pod>> {
+    let at_least = usize::try_from(at_least).unwrap_or(0);
+    let mut gone: Vec<Arc<Pod>> = Vec::new();
+    let mut left: Vec<Arc<Pod>> = Vec::new();
+    if sync.wanted.indexed {
+        let mut by_index: BTreeMap<i64, Vec<Arc<Pod>>> = BTreeMap::new();
+        for pod in &sync.active {
+            match indexes::valid(pod, sync.wanted.index_count()) {
+                Some(index) => by_index.entry(index).or_default().push(Arc::clone(pod)),
+                None => gone.push(Arc::clone(pod)),
+            }
+        }
+        for mut same in by_index.into_values() {
+            same.sort_by_cached_key(|pod| advance(pod));
+            left.extend(same.pop());
+            gone.extend(same);
+        }
+    } else {
+        left.clone_from(&sync.active);
+    }
+    if gone.len() < at_least {
+        left.sort_by_cached_key(|pod| advance(pod));
+        left.truncate(at_least - gone.len());
+        gone.extend(left);
+    }
+    gone
+}
+
+/// How far a pod has come; of two the lesser goes first.
+fn advance(pod: &Pod) -> impl Ord + use<> {
+    use std::cmp::Reverse;
+    let rank = match phase(pod) {
+        "Unknown" => 1,
+        "Running" => 2,
+        _ => 0,
+    };
+    let restarts = pod.status.as_ref().map_or(0, |status| {
+        let counts = status.container_statuses.iter();
+        counts
+            .map(|container| container.restart_count)
+            .max()
+            .unwrap_or(0)
+    });
+    let meta = Object::metadata(pod);
+    (
+        !pods::node_name(pod).is_empty(),
+        rank,
+        pods::is_ready(pod),
+        Reverse(pods::ready_since(pod).unwrap_or(Timestamp::MAX)),
+        Reverse(restarts),
+        Reverse(pods::instant(meta.creation_timestamp).unwrap_or(Timestamp::MAX)),
+        meta.name.clone(),
+    )
+}

@@ -1,0 +1,235 @@
+//! Runs a Job's pods to completion: so many successes, so many at once, no failure counted twice.
+//!
+//! Watches jobs and pods. Adopts orphan pods that a Job selects and lets go those that it selects no more; creates and
+//! deletes pods; takes the finalizer `batch.kubernetes.io/job-tracking` off pods that are counted, and off those whose
+//! Job is gone, has finished, or that have no owner at all; writes the Job's status. A key per Job, and one per pod
+//! without an owner that still carries the finalizer.
+//!
+//! **Counting is a transaction over several objects.** A pod that has ended is counted in three writes, each of which
+//! waits for the one before: its uid goes to `status.uncountedTerminatedPods`; its finalizer goes; its uid leaves the
+//! list and the counter grows by one. Whoever stops in between leaves a state from which anybody can go on. The third
+//! write belongs to the next plan, which is not made before the cache has seen the second: a pod without finalizer is
+//! then the proof that the second has happened.
+//!
+//! What endangers it is a fresh Job beside old pods: a pod that has long been counted would look as if it had not. The
+//! controller knows its view to be whole while nothing has ever been counted, or while it has itself written the
+//! counters that it sees ([`Memory::counters`]): nobody else can have taken a finalizer off without changing them. In
+//! every other case each pod that would be counted anew is read live before.
+//!
+//! Within a plan pods are made or deleted first, so that the status can say how many there are, then the status is
+//! written, then finalizers go. Where making or deleting failed the last time, it comes last: a quota must not keep ended
+//! pods from being counted.
+//!
+//! Remembers the failures since the last success, for the back-off, and what proves its view. Both travel with the key.
+
+mod backoff;
+mod indexes;
+mod manage;
+mod orphans;
+mod plan;
+mod policies;
+mod track;
+
+use controllers_kit::{
+    Controller, Descriptor, Failure, Flags, Key, MetricKind, Outcome, Plan, Query, Refusal, Seen,
+    Sharding, Timestamp, Verb, Watches, owners,
+};
+use kubernetes_proto::{Object, batch::Job, core::Pod};
+use serde::{Deserialize, Serialize};
+
+/// What keeps a pod until it is counted.
+pub(crate) const TRACKING: &str = "batch.kubernetes.io/job-tracking";
+
+/// The job controller.
+pub struct Jobs;
+
+/// The counters of a status, as far as they tell that somebody has counted.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Counters {
+    /// Succeeded pods.
+    pub succeeded: i32,
+    /// Failed pods.
+    pub failed: i32,
+    /// The uids of those not counted yet, hashed.
+    pub uncounted: u64,
+}
+
+/// What the controller remembers of one Job.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(default)]
+pub struct Memory {
+    /// The counters that this controller has written, all of whose predecessors it has written too.
+    pub counters: Option<Counters>,
+    /// Those that the present plan writes.
+    pub counters_pending: Option<Counters>,
+    /// Failures since the last success; `None`: to be told from the pods that are left.
+    pub backoff: Option<backoff::Record>,
+    /// Those that the present plan counts in.
+    pub backoff_pending: Option<backoff::Record>,
+    /// When pods were counted last.
+    pub counted_at: Option<Timestamp>,
+    /// Since when a pod that is to be counted has been missing from the cache on doubtful ground.
+    pub unseen_since: Option<Timestamp>,
+    /// Whether the last attempt to make or delete pods has failed.
+    pub manage_failed: bool,
+    /// Whether it has been told, by event or metric, why nothing is done.
+    pub told: bool,
+}
+
+impl Controller for Jobs {
+    type Memory = Memory;
+
+    fn describe() -> Descriptor {
+        Descriptor::new("job-controller", Sharding::ByObject)
+            .aliases(&["job"])
+            .queue("job")
+            .workers(
+                "concurrent-job-syncs",
+                5,
+                "The number of job objects that are allowed to sync concurrently. Larger number = more responsive \
+                 jobs, but more CPU (and network) load",
+            )
+            .rule("batch", "jobs", &["get", "list", "watch"])
+            .rule("batch", "jobs/status", &["patch"])
+            // Never written, but who sets blockOwnerDeletion must be allowed to.
+            .rule("batch", "jobs/finalizers", &["update"])
+            .rule(
+                "",
+                "pods",
+                &["get", "list", "watch", "create", "patch", "delete"],
+            )
+            .metric(
+                SYNCS,
+                MetricKind::Counter,
+                &["completion_mode", "result", "action"],
+                "The number of job syncs",
+            )
+            .metric(
+                JOBS_FINISHED,
+                MetricKind::Counter,
+                &["completion_mode", "result", "reason"],
+                "The number of finished jobs",
+            )
+            .metric(
+                PODS_FINISHED,
+                MetricKind::Counter,
+                &["completion_mode", "result"],
+                "The number of finished Pods that are fully tracked",
+            )
+            .metric(
+                BY_FAILURE_POLICY,
+                MetricKind::Counter,
+                &["action"],
+                "The number of failed Pods handled by failure policy, by the action of the rule that matched",
+            )
+            .metric(
+                WITH_FINALIZER,
+                MetricKind::Counter,
+                &["event"],
+                "The number of terminated pods (phase=Failed|Succeeded) that have the finalizer \
+                 batch.kubernetes.io/job-tracking; the event label is \"add\" or \"delete\"",
+            )
+            .metric(
+                INDEXES_FINISHED,
+                MetricKind::Counter,
+                &["status", "backoffLimit"],
+                "The number of finished indexes",
+            )
+            .metric(
+                PODS_CREATED,
+                MetricKind::Counter,
+                &["reason", "status"],
+                "The number of Pods created by the Job controller, by the reason for their creation",
+            )
+            .metric(
+                EXTERNAL,
+                MetricKind::Counter,
+                &["controller_name"],
+                "The number of Jobs managed by an external controller",
+            )
+            .differs(
+                "A pod's name follows from the Job's uid, its index and an ordinal, so that a second creation of the \
+                 same pod collides; it looks like upstream's.",
+            )
+            .differs("Adoptions and releases are settled before pods are counted, in a plan of their own.")
+            .differs(
+                "Events of pods are not held back for a second before a Job is looked at: only counting is, to once a \
+                 second, so pods are replaced and Jobs finish sooner.",
+            )
+            .differs(
+                "The back-off after failures survives a change of owner; where its record is lost it is told from the \
+                 pods that are left, where upstream starts anew.",
+            )
+            .differs(
+                "job_controller_job_sync_duration_seconds is not exported (workqueue_work_duration_seconds says the \
+                 same by queue), nor is job_controller_stale_sync_skips_total: no sync is started on a stale view.",
+            )
+    }
+
+    fn new(_: &Flags) -> Self {
+        Self
+    }
+
+    fn watch(&self, on: &mut Watches) {
+        on.kind::<Job>().wakes_itself().wakes(orphans::left_by);
+        on.kind::<Pod>()
+            .wakes_controller::<Job>()
+            .wakes(orphans::itself)
+            .wakes(|change, reader| {
+                owners::adopters::<Job, Pod>(change, reader, |job| {
+                    job.spec.as_ref()?.selector.as_ref()
+                })
+            })
+            .indexed_by(owners::ORPHANS, owners::orphan_in)
+            .indexed_by(orphans::TRACKED, orphans::tracked_for)
+            .indexed_by(orphans::LOST, orphans::lost_in);
+    }
+
+    fn ask(&self, key: &Key, seen: &Seen<'_>, memory: &Memory) -> Vec<Query> {
+        plan::ask(key, seen, memory)
+    }
+
+    fn plan(&self, key: &Key, seen: &Seen<'_>, memory: &mut Memory) -> Result<Plan, Refusal> {
+        plan::plan(key, seen, memory)
+    }
+
+    fn learn(&self, outcome: &Outcome<'_>, memory: &mut Memory) {
+        let action = outcome.action;
+        match (&action.verb, &outcome.result) {
+            // A report that is put off was not written, and says so by its version.
+            (_, Ok(written)) if action.resource == Job::resource() => {
+                if written.resource_version != 0 {
+                    memory.counters = memory.counters_pending.take();
+                    if let Some(backoff) = memory.backoff_pending.take() {
+                        memory.backoff = Some(backoff);
+                    }
+                }
+            }
+            (Verb::Patch { .. }, _) | (_, Ok(_)) => {}
+            // The cache will tell what is true, or the next owner of the range.
+            (
+                _,
+                Err(
+                    Failure::AlreadyExists(_)
+                    | Failure::Conflict(_)
+                    | Failure::Skipped
+                    | Failure::Fenced,
+                ),
+            ) => {}
+            (Verb::Delete { .. }, Err(Failure::NotFound(_))) => {}
+            (_, Err(_)) => memory.manage_failed = true,
+        }
+    }
+}
+
+const SYNCS: &str = "job_controller_job_syncs_total";
+const JOBS_FINISHED: &str = "job_controller_jobs_finished_total";
+const PODS_FINISHED: &str = "job_controller_job_pods_finished_total";
+const BY_FAILURE_POLICY: &str = "job_controller_pod_failures_handled_by_failure_policy_total";
+const WITH_FINALIZER: &str = "job_controller_terminated_pods_tracking_finalizer_total";
+const INDEXES_FINISHED: &str = "job_controller_job_finished_indexes_total";
+const PODS_CREATED: &str = "job_controller_job_pods_creation_total";
+const EXTERNAL: &str = "job_controller_jobs_by_external_controller_total";
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,830 @@
+//! One look at a Job: what its pods have come to, whether it is over, what is done about it.
+
+use std::{collections::BTreeSet, sync::Arc};
+
+use controllers_kit::{
+    Answer, Event, Key, PatchKind, Plan, Query, Refusal, Seen, SignedDuration, Timestamp,
+    conditions, names,
+    owners::{self, Claims},
+    pods, podspec,
+    selectors::Selector,
+};
+use kubernetes_proto::{
+    Object, Str,
+    batch::{Job, JobCondition, JobSpec, JobStatus},
+    core::Pod,
+};
+use serde_json::json;
+
+use super::{
+    Counters, EXTERNAL, Memory, SYNCS, TRACKING,
+    backoff::Record,
+    indexes::{self, Indexes},
+    manage, orphans, policies, track,
+};
+
+pub(super) const INDEXED: &str = "Indexed";
+pub(super) const NON_INDEXED: &str = "NonIndexed";
+
+/// A Job's spec with the API's defaults.
+pub(super) struct Wanted<'a> {
+    pub spec: &'a JobSpec,
+    pub parallelism: i64,
+    pub completions: Option<i32>,
+    pub backoff_limit: i32,
+    /// `backoffLimitPerIndex`, of indexed Jobs.
+    pub per_index: Option<i32>,
+    pub indexed: bool,
+    pub suspended: bool,
+    /// Pods are replaced when they have ended, not when they begin to end.
+    pub only_failed: bool,
+}
+
+impl<'a> Wanted<'a> {
+    fn of(spec: &'a JobSpec) -> Self {
+        Self {
+            spec,
+            parallelism: i64::from(spec.parallelism.unwrap_or(1)),
+            completions: spec.completions,
+            backoff_limit: spec.backoff_limit.unwrap_or(6),
+            per_index: spec.backoff_limit_per_index,
+            indexed: spec.completion_mode.as_deref() == Some(INDEXED),
+            suspended: spec.suspend == Some(true),
+            only_failed: spec.pod_replacement_policy.as_deref() == Some("Failed")
+                || spec.pod_failure_policy.is_some(),
+        }
+    }
+
+    /// As metrics name it.
+    pub(super) fn mode(&self) -> &'static str {
+        if self.indexed { INDEXED } else { NON_INDEXED }
+    }
+
+    /// Completions of an indexed Job, which always says how many.
+    pub(super) fn index_count(&self) -> i32 {
+        self.completions.unwrap_or(0)
+    }
+
+    /// Whether a pod counts as failed.
+    pub(super) fn has_failed(&self, pod: &Pod) -> bool {
+        match phase(pod) {
+            "Failed" => true,
+            "Succeeded" => false,
+            // One that is deleted may never come to say that it has failed.
+            _ => !self.only_failed && pod.is_terminating(),
+        }
+    }
+
+    /// Whether a failed pod counts against the limit.
+    pub(super) fn verdict(&self, pod: &Pod) -> policies::Verdict {
+        policies::judge(self.spec.pod_failure_policy.as_ref(), pod)
+    }
+}
+
+pub(super) fn phase(pod: &Pod) -> &str {
+    pod.status.as_ref().map_or("", |status| &status.phase)
+}
+
+/// By what a Job is over.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(super) struct Finish {
+    pub success: bool,
+    pub reason: String,
+    pub message: String,
+    /// Whether the interim condition stands in the status already.
+    pub told: bool,
+}
+
+impl Finish {
+    fn failure(reason: &str, message: impl Into<String>) -> Self {
+        Self {
+            success: false,
+            reason: reason.to_owned(),
+            message: message.into(),
+            told: false,
+        }
+    }
+}
+
+/// A Job, its pods, and what is made of them.
+pub(super) struct Sync<'a> {
+    pub job: &'a Job,
+    pub wanted: Wanted<'a>,
+    pub now: Timestamp,
+    /// All that it owns and selects, in order of index and name.
+    pub pods: Vec<Arc<Pod>>,
+    pub active: Vec<Arc<Pod>>,
+    /// Uids that were counted before, by a live read.
+    pub settled: BTreeSet<Str>,
+    /// The status as it stands, the list of uncounted pods never none.
+    pub before: JobStatus,
+    pub succeeded: i64,
+    pub failed: i64,
+    pub succeeded_before: Indexes,
+    pub succeeded_indexes: Indexes,
+    /// Of Jobs with a limit per index.
+    pub failed_indexes: Option<Indexes>,
+    /// For each index the failed pod that is kept until it is replaced, because it says how often the index has failed.
+    pub kept: std::collections::BTreeMap<i64, Arc<Pod>>,
+    pub backoff: Record,
+    pub terminating: i64,
+    pub ready: i64,
+}
+
+impl Sync<'_> {
+    /// Whether a pod waits to be counted.
+    pub(super) fn is_tracked(&self, pod: &Pod) -> bool {
+        orphans::is_tracked(pod) && !self.settled.contains(&Object::metadata(pod).uid)
+    }
+
+    /// Whether a pod takes part in counting: an indexed Job knows only pods of its indexes.
+    pub(super) fn is_valid(&self, pod: &Pod) -> bool {
+        !self.wanted.indexed || indexes::valid(pod, self.wanted.index_count()).is_some()
+    }
+}
+
+/// A Job that is to be looked after, and the pods that it may have a say in.
+struct View {
+    job: Arc<Job>,
+    selector: Selector,
+    claims: Claims<Pod>,
+}
+
+fn view(key: &Key, seen: &Seen<'_>) -> Result<Option<View>, Refusal> {
+    let Some(job) = orphans::job_of(key, seen.reader()) else {
+        return Ok(None);
+    };
+    if orphans::manager(&job).is_some() || conditions::finished(&job).is_some() {
+        return Ok(None);
+    }
+    let selector = job.spec.as_ref().and_then(|spec| spec.selector.as_ref());
+    let selector = Selector::compile(selector)
+        .map_err(|error| Refusal::Wait(format!("couldn't convert Job selector: {error}")))?;
+    if selector.is_empty() {
+        // The API sets one; without it every pod that is made would be let go again.
+        return Err(Refusal::Wait(format!("Job {key} selects nothing")));
+    }
+    let children = seen.owned_by::<Pod>(&Object::metadata(&*job).uid);
+    let without = seen.indexed::<Pod>(owners::ORPHANS, &key.namespace);
+    let claims = owners::claim(job.as_ref(), &selector, children.into_iter().chain(without));
+    Ok(Some(View {
+        job,
+        selector,
+        claims,
+    }))
+}
+
+fn uid_set(uids: &[String]) -> BTreeSet<&str> {
+    uids.iter().map(String::as_str).collect()
+}
+
+/// The counters of a status.
+pub(super) fn counters(status: &JobStatus) -> Counters {
+    let mut text = String::new();
+    if let Some(uncounted) = &status.uncounted_terminated_pods {
+        let lists = [(&uncounted.succeeded, "+"), (&uncounted.failed, "-")];
+        for (uids, sign) in lists {
+            for uid in uids {
+                text.push_str(sign);
+                text.push_str(uid);
+            }
+        }
+    }
+    Counters {
+        succeeded: status.succeeded,
+        failed: status.failed,
+        uncounted: if text.is_empty() {
+            0
+        } else {
+            names::hash(text.as_bytes())
+        },
+    }
+}
+
+/// Whether every pod that was ever counted is known to be so in the cache.
+fn is_whole(status: &JobStatus, memory: &Memory) -> bool {
+    let counters = counters(status);
+    counters == Counters::default() || memory.counters.as_ref() == Some(&counters)
+}
+
+/// The pods that must be read live before they are counted.
+fn doubtful(view: &View, memory: &Memory) -> Vec<Arc<Pod>> {
+    let status = view.job.status.clone().unwrap_or_default();
+    let spec = view.job.spec.clone().unwrap_or_default();
+    if is_whole(&status, memory) {
+        return Vec::new();
+    }
+    let wanted = Wanted::of(&spec);
+    let uncounted = status.uncounted_terminated_pods.unwrap_or_default();
+    let known: BTreeSet<&str> = uid_set(&uncounted.succeeded)
+        .union(&uid_set(&uncounted.failed))
+        .copied()
+        .collect();
+    let mut pods = view.claims.owned.clone();
+    pods.retain(|pod| {
+        let ended = wanted.has_failed(pod) || (phase(pod) == "Succeeded" && !wanted.indexed);
+        ended && orphans::is_tracked(pod) && !known.contains(&*Object::metadata(&**pod).uid)
+    });
+    pods
+}
+
+fn live(pod: &Pod) -> Query {
+    Query::Live {
+        resource: Pod::resource(),
+        key: Key::of(pod),
+    }
+}
+
+/// Before an adoption the Job is read live, and before a pod is counted on doubtful ground the pod is.
+pub(super) fn ask(key: &Key, seen: &Seen<'_>, memory: &Memory) -> Vec<Query> {
+    let job = orphans::job_of(key, seen.reader());
+    let mut queries = Vec::from_iter(orphans::ask(key, job.as_deref(), seen));
+    let Ok(Some(view)) = view(key, seen) else {
+        return queries;
+    };
+    if view.claims.are_unsettled() {
+        if !view.claims.adopt.is_empty() {
+            queries.push(owners::recheck(view.job.as_ref()));
+        }
+        return queries;
+    }
+    queries.extend(doubtful(&view, memory).iter().map(|pod| live(pod)));
+    if !queries.is_empty() || looks_older_than_pods(&view) {
+        queries.push(owners::recheck(view.job.as_ref()));
+    }
+    queries
+}
+
+/// Whether there are more pods that were counted than the Job tells of: then it is older than its pods, unless somebody
+/// has taken finalizers off by hand. Pods made by its counters would be too many.
+fn looks_older_than_pods(view: &View) -> bool {
+    let status = view.job.status.clone().unwrap_or_default();
+    let spec = view.job.spec.clone().unwrap_or_default();
+    let wanted = Wanted::of(&spec);
+    let uncounted = status.uncounted_terminated_pods.clone().unwrap_or_default();
+    let completions = wanted.index_count();
+    let completed = Indexes::parse(&status.completed_indexes, completions);
+    let (mut succeeded, mut failed) = (0, 0);
+    for pod in view
+        .claims
+        .owned
+        .iter()
+        .filter(|pod| !orphans::is_tracked(pod))
+    {
+        match phase(pod) {
+            "Succeeded" if wanted.indexed => {
+                let index = indexes::valid(pod, completions);
+                if index.is_some_and(|index| !completed.has(index)) {
+                    return true;
+                }
+            }
+            "Succeeded" => succeeded += 1,
+            "Failed" if wanted.verdict(pod).counts => failed += 1,
+            _ => {}
+        }
+    }
+    succeeded > i64::from(status.succeeded) + number(uncounted.succeeded.len())
+        || failed > i64::from(status.failed) + number(uncounted.failed.len())
+}
+
+/// # Errors
+/// Where the Job is older than its pods: it will come.
+fn check_age(view: &View, doubtful: &[Arc<Pod>], seen: &Seen<'_>) -> Result<(), Refusal> {
+    if doubtful.is_empty() && !looks_older_than_pods(view) {
+        return Ok(());
+    }
+    let meta = Object::metadata(&*view.job);
+    match seen.answer(&owners::recheck(view.job.as_ref())) {
+        Some(Answer::Object(found))
+            if found["metadata"]["resourceVersion"] == *meta.resource_version.to_string() =>
+        {
+            Ok(())
+        }
+        Some(Answer::Object(_) | Answer::Missing) => Err(Refusal::Wait(
+            "the Job in the cache is not the newest".to_owned(),
+        )),
+        Some(Answer::Failed(why)) => Err(Refusal::Retry(format!(
+            "the Job may be older than its pods and can't be read: {why}"
+        ))),
+        None => Err(Refusal::Retry(
+            "the Job may be older than its pods and was not read".to_owned(),
+        )),
+    }
+}
+
+/// Which of the doubtful pods have been counted before.
+fn settled(pods: &[Arc<Pod>], seen: &Seen<'_>) -> Result<BTreeSet<Str>, Refusal> {
+    let mut settled = BTreeSet::new();
+    for pod in pods {
+        let meta = Object::metadata(&**pod);
+        let still = match seen.answer(&live(pod)) {
+            Some(Answer::Object(found)) => {
+                let finalizers = found["metadata"]["finalizers"].as_array();
+                found["metadata"]["uid"] == *meta.uid
+                    && finalizers.is_some_and(|names| names.iter().any(|name| name == TRACKING))
+            }
+            Some(Answer::Missing) => false,
+            Some(Answer::Failed(why)) => {
+                return Err(Refusal::Retry(format!(
+                    "pod {} can't be counted before it is read: {why}",
+                    meta.name
+                )));
+            }
+            None => {
+                return Err(Refusal::Retry(format!(
+                    "pod {} can't be counted before it is read",
+                    meta.name
+                )));
+            }
+        };
+        if !still {
+            settled.insert(meta.uid.clone());
+        }
+    }
+    Ok(settled)
+}
+
+pub(super) fn plan(key: &Key, seen: &Seen<'_>, memory: &mut Memory) -> Result<Plan, Refusal> {
+    let job = orphans::job_of(key, seen.reader());
+    let freed = orphans::free(key, job.as_deref(), seen)?;
+    if !freed.is_nothing() {
+        return Ok(freed);
+    }
+    let Some(view) = view(key, seen)? else {
+        return Ok(at_rest(job.as_deref(), memory));
+    };
+    if view.claims.are_unsettled() {
+        return settle(&view, seen);
+    }
+    let Some(spec) = view.job.spec.as_ref() else {
+        return Ok(Plan::nothing());
+    };
+    if let Some(mode) = &spec.completion_mode
+        && mode != INDEXED
+        && mode != NON_INDEXED
+    {
+        return Ok(unknown_mode(&view.job, memory));
+    }
+    let doubtful = doubtful(&view, memory);
+    check_age(&view, &doubtful, seen)?;
+    let settled = settled(&doubtful, seen)?;
+    let is_whole = is_whole(&view.job.status.clone().unwrap_or_default(), memory);
+    let sync = consider(&view, spec, settled, memory, seen.now);
+    decide(&view, &sync, seen, memory, is_whole)
+}
+
+/// What a key needs that has no Job to be looked after: nothing, and nothing to remember.
+fn at_rest(job: Option<&Job>, memory: &mut Memory) -> Plan {
+    let told = memory.told;
+    *memory = Memory::default();
+    let mut plan = Plan::nothing();
+    if let Some(manager) = job.and_then(orphans::manager) {
+        memory.told = true;
+        if !told {
+            plan.measure(EXTERNAL, &[manager], 1.0);
+        }
+    }
+    plan
+}
+
+fn unknown_mode(job: &Job, memory: &mut Memory) -> Plan {
+    let mut plan = Plan::nothing();
+    if !memory.told {
+        plan.event(Event::warning(
+            job,
+            "UnknownCompletionMode",
+            "Skipped Job sync because completion mode is unknown",
+        ));
+    }
+    memory.told = true;
+    plan
+}
+
+/// Adopts and lets go. With the reference the finalizer comes and goes.
+fn settle(view: &View, seen: &Seen<'_>) -> Result<Plan, Refusal> {
+    let job = view.job.as_ref();
+    let mut plan = Plan::nothing();
+    for pod in &view.claims.release {
+        let patch = json!({"metadata": {
+            "uid": Object::metadata(&**pod).uid,
+            "ownerReferences": [{"$patch": "delete", "uid": Object::metadata(job).uid}],
+            "$deleteFromPrimitiveList/finalizers": [TRACKING],
+        }});
+        plan.patch(pod.as_ref(), "", PatchKind::Strategic, patch, false);
+    }
+    if view.claims.adopt.is_empty() {
+        return Ok(plan);
+    }
+    match owners::may_adopt(job, seen) {
+        Ok(()) => {
+            for pod in &view.claims.adopt {
+                let patch = json!({"metadata": {
+                    "uid": Object::metadata(&**pod).uid,
+                    "ownerReferences": [owners::reference(job)],
+                    "finalizers": [TRACKING],
+                }});
+                plan.patch(pod.as_ref(), "", PatchKind::Strategic, patch, false);
+            }
+        }
+        Err(refusal) if plan.is_nothing() => return Err(refusal),
+        Err(_) => {}
+    }
+    Ok(plan)
+}
+
+/// What the pods have come to.
+fn consider<'a>(
+    view: &'a View,
+    spec: &'a JobSpec,
+    settled: BTreeSet<Str>,
+    memory: &Memory,
+    now: Timestamp,
+) -> Sync<'a> {
+    let wanted = Wanted::of(spec);
+    let mut pods = view.claims.owned.clone();
+    pods.sort_by_cached_key(|pod| {
+        let index = indexes::of(pod).unwrap_or(-1);
+        (
+            if wanted.indexed { index } else { 0 },
+            Object::metadata(&**pod).name.clone(),
+        )
+    });
+    let mut before = view.job.status.clone().unwrap_or_default();
+    before.uncounted_terminated_pods.get_or_insert_default();
+    let active: Vec<Arc<Pod>> = pods
+        .iter()
+        .filter(|pod| pods::is_active(pod))
+        .cloned()
+        .collect();
+    let count = |test: &dyn Fn(&Pod) -> bool, pods: &[Arc<Pod>]| {
+        number(pods.iter().filter(|pod| test(pod)).count())
+    };
+    let mut sync = Sync {
+        job: &view.job,
+        now,
+        ready: count(&pods::is_ready, &active),
+        terminating: count(&pods::is_terminating, &pods),
+        active,
+        settled,
+        before,
+        succeeded: 0,
+        failed: 0,
+        succeeded_before: Indexes::default(),
+        succeeded_indexes: Indexes::default(),
+        failed_indexes: None,
+        kept: Default::default(),
+        backoff: Record::default(),
+        wanted,
+        pods,
+    };
+    count_pods(&mut sync, memory);
+    if sync.wanted.indexed {
+        count_indexes(&mut sync);
+    }
+    sync
+}
+
+pub(super) fn number(count: usize) -> i64 {
+    i64::try_from(count).unwrap_or(i64::MAX)
+}
+
+/// Pods that ended, those counted before and those that will be.
+fn count_pods(sync: &mut Sync<'_>, memory: &Memory) {
+    let uncounted = sync
+        .before
+        .uncounted_terminated_pods
+        .clone()
+        .unwrap_or_default();
+    let (known_succeeded, known_failed) =
+        (uid_set(&uncounted.succeeded), uid_set(&uncounted.failed));
+    let uid = |pod: &Pod| Object::metadata(pod).uid.clone();
+    let (mut succeeded, mut failed, mut old_succeeded, mut old_failed) =
+        (Vec::new(), Vec::new(), Vec::new(), Vec::new());
+    for pod in &sync.pods {
+        let tracked = sync.is_tracked(pod) && sync.is_valid(pod);
+        if phase(pod) == "Succeeded" {
+            let is_new = tracked && !known_succeeded.contains(&*uid(pod));
+            if is_new {
+                &mut succeeded
+            } else {
+                &mut old_succeeded
+            }
+            .push(&**pod);
+        } else if sync.wanted.has_failed(pod) {
+            let is_new = tracked && !known_failed.contains(&*uid(pod));
+            if is_new { &mut failed } else { &mut old_failed }.push(&**pod);
+        }
+    }
+    // Where another has counted meanwhile, the record does not know of it; the pods do.
+    let is_own = memory.counters == Some(counters(&sync.before));
+    let told = memory
+        .backoff
+        .clone()
+        .filter(|_| is_own)
+        .unwrap_or_else(|| {
+            Record::default().with(old_succeeded.iter().copied(), old_failed.iter().copied())
+        });
+    let backoff = told.with(succeeded.iter().copied(), failed.iter().copied());
+    let counting = failed
+        .iter()
+        .filter(|pod| sync.wanted.verdict(pod).counts)
+        .count();
+    let all_succeeded =
+        i64::from(sync.before.succeeded) + number(succeeded.len() + uncounted.succeeded.len());
+    let all_failed = i64::from(sync.before.failed) + number(counting + uncounted.failed.len());
+    sync.backoff = backoff;
+    sync.succeeded = all_succeeded;
+    sync.failed = all_failed;
+}
+
+/// Indexes that have succeeded, those that have failed for good, and who tells how often an index has failed.
+fn count_indexes(sync: &mut Sync<'_>) {
+    let completions = sync.wanted.index_count();
+    sync.succeeded_before = Indexes::parse(&sync.before.completed_indexes, completions);
+    let tracked = |test: &dyn Fn(&Pod) -> bool| -> BTreeSet<i64> {
+        sync.pods
+            .iter()
+            .filter(|pod| orphans::is_tracked(pod) && test(pod))
+            .filter_map(|pod| indexes::valid(pod, completions))
+            .collect()
+    };
+    let succeeded = sync
+        .succeeded_before
+        .with(&tracked(&|pod| phase(pod) == "Succeeded"));
+    let failed = sync.wanted.per_index.map(|limit| {
+        let before = sync.before.failed_indexes.as_deref().unwrap_or("");
+        let gone = tracked(&|pod| {
+            if !sync.wanted.has_failed(pod) {
+                return false;
+            }
+            let verdict = sync.wanted.verdict(pod);
+            verdict.action == Some(policies::Action::FailIndex)
+                || (verdict.counts && manage::index_failures(pod).0 >= limit)
+        });
+        Indexes::parse(before, completions).with(&gone)
+    });
+    sync.succeeded = succeeded.count();
+    if let Some(failed) = &failed {
+        sync.kept = manage::kept_failures(sync, &succeeded, failed);
+    }
+    sync.succeeded_indexes = succeeded;
+    sync.failed_indexes = failed;
+}
+
+/// By what the Job is over, if it is; the order is upstream's, what was told before goes first.
+fn finish(sync: &Sync<'_>, plan: &mut Plan) -> Result<Option<Finish>, Refusal> {
+    let told = |r#type: &str, success| {
+        conditions::find(&sync.before.conditions, r#type)
+            .filter(|condition| condition.status == "True")
+            .map(|condition| Finish {
+                success,
+                reason: condition.reason.clone(),
+                message: condition.message.clone(),
+                told: true,
+            })
+    };
+    let by_policy = || {
+        sync.pods
+            .iter()
+            .filter(|pod| sync.wanted.has_failed(pod))
+            .find_map(|pod| sync.wanted.verdict(pod).message)
+            .map(|message| Finish::failure("PodFailurePolicy", message))
+    };
+    if let Some(finish) = told("SuccessCriteriaMet", true)
+        .or_else(|| told("FailureTarget", false))
+        .or_else(by_policy)
+    {
+        return Ok(Some(finish));
+    }
+    if sync.failed > i64::from(sync.wanted.backoff_limit) || has_restarted_too_often(sync)? {
+        return Ok(Some(Finish::failure(
+            "BackoffLimitExceeded",
+            "Job has reached the specified backoff limit",
+        )));
+    }
+    if let Some(deadline) = deadline(sync) {
+        if deadline <= sync.now {
+            return Ok(Some(Finish::failure(
+                "DeadlineExceeded",
+                "Job was active longer than specified deadline",
+            )));
+        }
+        plan.look_again_at(deadline);
+    }
+    Ok(by_indexes(sync))
+}
+
+fn by_indexes(sync: &Sync<'_>) -> Option<Finish> {
+    if !sync.wanted.indexed {
+        return None;
+    }
+    let completions = sync.wanted.index_count();
+    if let Some(failed) = &sync.failed_indexes {
+        let most = sync.wanted.spec.max_failed_indexes;
+        if most.is_some_and(|most| failed.count() > i64::from(most)) {
+            return Some(Finish::failure(
+                "MaxFailedIndexesExceeded",
+                "Job has exceeded the specified maximal number of failed indexes",
+            ));
+        }
+        let all = failed.count() + sync.succeeded_indexes.count();
+        if failed.count() > 0 && all >= i64::from(completions) {
+            return Some(Finish::failure("FailedIndexes", "Job has failed indexes"));
+        }
+    }
+    let policy = sync.wanted.spec.success_policy.as_ref();
+    policies::success(policy, completions, &sync.succeeded_indexes).map(|message| Finish {
+        success: true,
+        reason: "SuccessPolicy".to_owned(),
+        message,
+        told: false,
+    })
+}
+
+/// When the Job has been active for too long.
+fn deadline(sync: &Sync<'_>) -> Option<Timestamp> {
+    let seconds = sync.wanted.spec.active_deadline_seconds?;
+    if sync.wanted.suspended {
+        return None;
+    }
+    let start = pods::instant(sync.before.start_time).unwrap_or(sync.now);
+    Some(
+        start
+            .checked_add(SignedDuration::from_secs(seconds))
+            .unwrap_or(Timestamp::MAX),
+    )
+}
+
+/// Containers that are started again within their pod fail without a pod failing.
+fn has_restarted_too_often(sync: &Sync<'_>) -> Result<bool, Refusal> {
+    let template = sync.wanted.spec.template.as_ref();
+    let spec = template.map_or(&[][..], |template| &template.spec);
+    let restarts_on_failure = podspec::containers::restarts_on_failure(spec)
+        .map_err(|error| Refusal::Wait(error.to_string()))?;
+    if !restarts_on_failure {
+        return Ok(false);
+    }
+    let restarts: i64 = sync
+        .pods
+        .iter()
+        .filter(|pod| matches!(phase(pod), "Running" | "Pending"))
+        .filter_map(|pod| pod.status.as_ref())
+        .flat_map(|status| {
+            status
+                .container_statuses
+                .iter()
+                .chain(&status.init_container_statuses)
+        })
+        .map(|container| i64::from(container.restart_count))
+        .sum();
+    let limit = i64::from(sync.wanted.backoff_limit);
+    Ok(restarts >= limit.max(1))
+}
+
+fn is_complete(sync: &Sync<'_>, active: i64) -> bool {
+    active == 0
+        && match sync.wanted.completions {
+            // One pod's success tells that the work is done; the others are waited for.
+            None => sync.succeeded > 0,
+            Some(completions) => sync.succeeded >= i64::from(completions),
+        }
+}
+
+/// Puts the plan together.
+fn decide(
+    view: &View,
+    sync: &Sync<'_>,
+    seen: &Seen<'_>,
+    memory: &mut Memory,
+    is_whole: bool,
+) -> Result<Plan, Refusal> {
+    let job = sync.job;
+    let mut plan = Plan::nothing();
+    let status_first = std::mem::take(&mut memory.manage_failed);
+    let mut finish = finish(sync, &mut plan)?;
+    let mut status = sync.before.clone();
+    if status.start_time.is_none() && !sync.wanted.suspended {
+        status.start_time = Some(sync.now.into());
+    }
+    let is_managed = finish.is_none() && !job.is_terminating();
+    let managed = if finish.is_some() {
+        manage::delete_all(sync)
+    } else if is_managed {
+        manage::manage(sync, seen, &mut plan)?
+    } else {
+        manage::Managed::default()
+    };
+    if status_first && finish.is_some() && !managed.is_nothing() {
+        // Nothing is over while pods can't be deleted.
+        finish = None;
+    }
+    // What is not written before the status can't be told in it.
+    let predicted = if status_first {
+        &manage::NOTHING
+    } else {
+        &managed.change
+    };
+    let active = number(sync.active.len()) + predicted.active;
+    let mut event = None;
+    if finish.is_none() {
+        if is_complete(sync, active) {
+            finish = Some(Finish {
+                success: true,
+                reason: "CompletionsReached".to_owned(),
+                message: "Reached expected number of succeeded pods".to_owned(),
+                told: false,
+            });
+        } else if is_managed {
+            event = suspend_or_resume(&mut status, sync);
+        }
+    }
+    status.active = i32::try_from(active).unwrap_or(i32::MAX);
+    status.ready = Some(i32::try_from(sync.ready + predicted.ready).unwrap_or(i32::MAX));
+    status.terminating =
+        Some(i32::try_from(sync.terminating + predicted.terminating).unwrap_or(i32::MAX));
+
+    let counted = track::count(
+        sync,
+        &mut status,
+        finish.as_ref(),
+        memory,
+        is_whole,
+        &mut plan,
+    );
+    if !managed.is_nothing() || !counted.finalizers.is_empty() {
+        plan.counted::<Pod>(&Object::metadata(job).namespace, &view.selector);
+    }
+    if !status_first {
+        managed.put(&mut plan, job);
+        plan.then();
+    }
+    track::report(&mut plan, sync, &status, &counted, event, memory, is_whole);
+    plan.then();
+    for pod in &counted.finalizers {
+        orphans::remove_finalizer(&mut plan, pod);
+    }
+    if status_first {
+        plan.then();
+        managed.put(&mut plan, job);
+    }
+    plan.stages.retain(|stage| !stage.is_empty());
+    plan.measure(
+        SYNCS,
+        &[sync.wanted.mode(), "success", managed.label()],
+        1.0,
+    );
+    Ok(plan)
+}
+
+/// Tells that the Job is suspended or goes on, and sets its clock.
+fn suspend_or_resume(status: &mut JobStatus, sync: &Sync<'_>) -> Option<Event> {
+    let mut condition = JobCondition {
+        r#type: "Suspended".to_owned(),
+        last_probe_time: Some(sync.now.into()),
+        last_transition_time: Some(sync.now.into()),
+        ..Default::default()
+    };
+    if sync.wanted.suspended {
+        condition.status = "True".to_owned();
+        condition.reason = "JobSuspended".to_owned();
+        condition.message = "Job suspended".to_owned();
+        ensure(&mut status.conditions, condition).then(|| {
+            status.start_time = None;
+            Event::normal(sync.job, "Suspended", "Job suspended")
+        })
+    } else {
+        condition.status = "False".to_owned();
+        condition.reason = "JobResumed".to_owned();
+        condition.message = "Job resumed".to_owned();
+        ensure(&mut status.conditions, condition).then(|| {
+            // The deadline is for the time that a Job is active at a stretch.
+            status.start_time = Some(sync.now.into());
+            Event::normal(sync.job, "Resumed", "Job resumed")
+        })
+    }
+}
+
+/// Sets a condition in its place; one that is false is not put where there is none. Whether the list has changed.
+pub(super) fn ensure(conditions: &mut Vec<JobCondition>, new: JobCondition) -> bool {
+    match conditions
+        .iter_mut()
+        .find(|condition| condition.r#type == new.r#type)
+    {
+        Some(old)
+            if old.status == new.status
+                && old.reason == new.reason
+                && old.message == new.message =>
+        {
+            false
+        }
+        Some(old) => {
+            *old = new;
+            true
+        }
+        None if new.status == "False" => false,
+        None => {
+            conditions.push(new);
+            true
+        }
+    }
+}
