@@ -222,6 +222,18 @@ fn what_cannot_be_is_told_with_the_remedy() {
 }
 
 #[test]
+fn a_gate_reaches_the_controllers_that_ask_for_it() {
+    const GATE: &str = "MaxUnavailableStatefulSet";
+    let by_default = options(&[]).unwrap();
+    assert!(!by_default.flags.bool(GATE));
+    let on = options(&["--feature-gates=MaxUnavailableStatefulSet=true"]).unwrap();
+    assert!(on.flags.bool(GATE));
+    assert_eq!(on.warning, None, "it has its effect");
+    let all = options(&["--feature-gates=AllBeta=true"]).unwrap();
+    assert!(all.flags.bool(GATE));
+}
+
+#[test]
 fn limits_of_the_client_are_as_upstreams() {
     for (words, qps, burst) in [
         (
