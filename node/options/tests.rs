@@ -224,13 +224,18 @@ fn what_cannot_be_is_told_with_the_remedy() {
 #[test]
 fn a_gate_reaches_the_controllers_that_ask_for_it() {
     const GATE: &str = "MaxUnavailableStatefulSet";
-    let by_default = options(&[]).unwrap();
-    assert!(!by_default.flags.bool(GATE));
-    let on = options(&["--feature-gates=MaxUnavailableStatefulSet=true"]).unwrap();
+    let asking = |words: &[&str]| {
+        let mut descriptors = descriptors();
+        descriptors[0] = descriptors[0].clone().gate(GATE, false);
+        Options::new(values(words).unwrap(), &descriptors, &surroundings()).unwrap()
+    };
+    assert!(!asking(&[]).flags.bool(GATE));
+    let on = asking(&["--feature-gates=MaxUnavailableStatefulSet=true"]);
     assert!(on.flags.bool(GATE));
     assert_eq!(on.warning, None, "it has its effect");
-    let all = options(&["--feature-gates=AllBeta=true"]).unwrap();
-    assert!(all.flags.bool(GATE));
+    assert!(asking(&["--feature-gates=AllBeta=true"]).flags.bool(GATE));
+    let idle = options(&["--feature-gates=MaxUnavailableStatefulSet=true"]).unwrap();
+    assert!(idle.warning.unwrap().contains(GATE), "nobody asks for it");
 }
 
 #[test]
