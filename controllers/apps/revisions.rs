@@ -300,5 +300,7 @@ fn is_default(field: &str, value: &Value) -> bool {
         }
 }
 
+// Beside, not below: a folder of a group is a controller.
 #[cfg(test)]
+#[path = "revisions_tests.rs"]
 mod tests;

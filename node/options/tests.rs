@@ -222,6 +222,23 @@ fn what_cannot_be_is_told_with_the_remedy() {
 }
 
 #[test]
+fn a_gate_reaches_the_controllers_that_ask_for_it() {
+    const GATE: &str = "MaxUnavailableStatefulSet";
+    let asking = |words: &[&str]| {
+        let mut descriptors = descriptors();
+        descriptors[0] = descriptors[0].clone().gate(GATE, false);
+        Options::new(values(words).unwrap(), &descriptors, &surroundings()).unwrap()
+    };
+    assert!(!asking(&[]).flags.bool(GATE));
+    let on = asking(&["--feature-gates=MaxUnavailableStatefulSet=true"]);
+    assert!(on.flags.bool(GATE));
+    assert_eq!(on.warning, None, "it has its effect");
+    assert!(asking(&["--feature-gates=AllBeta=true"]).flags.bool(GATE));
+    let idle = options(&["--feature-gates=MaxUnavailableStatefulSet=true"]).unwrap();
+    assert!(idle.warning.unwrap().contains(GATE), "nobody asks for it");
+}
+
+#[test]
 fn limits_of_the_client_are_as_upstreams() {
     for (words, qps, burst) in [
         (

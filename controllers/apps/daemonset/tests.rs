@@ -142,7 +142,7 @@ fn check(set: &DaemonSet, pods: &str, created: &[&str], deleted: &[&str]) {
 fn daemon_sets_keep_the_contract() {
     let web = daemon_set("web");
     let child = |name: &str| pod(name).label("app", "web").owned_by(&web);
-    contract::Contract::of(&FACTORY).seeds(8).surplus(1).check([
+    contract::Contract::of(&FACTORY).seeds(16).check([
         world().with(web.clone()),
         world().with(web.clone().min_ready(20)),
         world()

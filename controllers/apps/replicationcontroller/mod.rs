@@ -53,6 +53,10 @@ impl Controller for ReplicationControllers {
                  of the same pod collides; it looks like upstream's.",
             )
             .differs("Adoptions and releases are settled before pods are counted, in a plan of their own.")
+            .differs(
+                "When scaling down, the siblings whose spread over nodes counts are the pods that sibling \
+                 ReplicationControllers own and select, not all pods that they select.",
+            )
     }
 
     fn new(_: &Flags) -> Self {
