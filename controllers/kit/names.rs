@@ -95,9 +95,11 @@ impl Children {
     }
 
     /// The names of the next children, given the names of all that exist. Names that `taken` knows (an object of
-    /// another owner has them) are left out.
+    /// another owner has them) are left out. An owner without children begins at `first`, which should be another number
+    /// than the last time: then names that were in use are not used again.
     pub fn next<'a>(
         &self,
+        first: u64,
         existing: impl IntoIterator<Item = &'a str>,
         taken: impl Fn(&str) -> bool,
         count: usize,
@@ -109,7 +111,7 @@ impl Children {
                 .collect(),
         ) {
             Some(ordinal) => (ordinal + 1) % SPACE,
-            None => 0,
+            None => u32::try_from(first % u64::from(SPACE)).expect("a remainder of a u32 is one"),
         };
         (0..SPACE)
             .map(|step| self.name((start + step) % SPACE))

@@ -381,7 +381,7 @@ impl Template {
                 .get::<Pod>(&Key::new(meta.namespace.clone(), name))
                 .is_some()
         };
-        let Some(name) = children.next(existing, taken, 1).pop() else {
+        let Some(name) = children.next(0, existing, taken, 1).pop() else {
             return Ok(());
         };
         let mut pod = pods::from_template(

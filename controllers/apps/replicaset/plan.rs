@@ -151,6 +151,9 @@ fn burst(count: u64) -> usize {
     usize::try_from(count).map_or(BURST_REPLICAS, |count| count.min(BURST_REPLICAS))
 }
 
+/// Ordinals between the first names of two generations.
+const NAMES_PER_GENERATION: u64 = 1009;
+
 fn create_pods<O: Replicator>(plan: &mut Plan, view: &View<O>, seen: &Seen<'_>, missing: u64) {
     let set = view.set.as_ref();
     let meta = set.metadata();
@@ -161,7 +164,9 @@ fn create_pods<O: Replicator>(plan: &mut Plan, view: &View<O>, seen: &Seen<'_>, 
             .is_some()
     };
     count(plan, view);
-    for name in children.next(existing, taken, burst(missing)) {
+    // A set that was scaled to nothing and up again is another generation: its pods get names that were not in use.
+    let first = u64::try_from(meta.generation).unwrap_or_default() * NAMES_PER_GENERATION;
+    for name in children.next(first, existing, taken, burst(missing)) {
         let pod = pods::from_template(
             set.template(),
             owners::reference(set),

@@ -347,7 +347,7 @@ fn plain_pods(sync: &Sync<'_>, seen: &Seen<'_>, count: usize) -> Vec<PodFromTemp
     let children = Children::of(&meta.name, &meta.uid);
     let existing = sync.pods.iter().map(|pod| &*Object::metadata(&**pod).name);
     children
-        .next(existing, taken(sync, seen), count)
+        .next(0, existing, taken(sync, seen), count)
         .iter()
         .map(|name| from_template(sync, &children, name))
         .collect()
@@ -377,7 +377,7 @@ fn indexed_pod(sync: &Sync<'_>, seen: &Seen<'_>, index: i64) -> Result<PodFromTe
         .iter()
         .filter(|pod| indexes::of(pod) == Some(index))
         .map(|pod| &*Object::metadata(&**pod).name);
-    let names = children.next(existing, taken(sync, seen), 1);
+    let names = children.next(0, existing, taken(sync, seen), 1);
     let name = names.first().map_or("", String::as_str);
     let mut pod = from_template(sync, &children, name);
     let meta = pod.metadata.get_or_insert_default();

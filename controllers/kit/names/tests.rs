@@ -47,7 +47,7 @@ proptest! {
     fn the_next_names_are_new_and_follow_in_order(start in 0..SPACE, present in 1_u32..40, count in 0_usize..40) {
         let children = children();
         let existing: Vec<String> = (0..present).map(|step| children.name((start + step) % SPACE)).collect();
-        let next = children.next(existing.iter().map(String::as_str), |_| false, count);
+        let next = children.next(0, existing.iter().map(String::as_str), |_| false, count);
         prop_assert_eq!(next.len(), count);
         for (step, name) in (present..).zip(&next) {
             prop_assert_eq!(name, &children.name((start + step) % SPACE), "also round the end of the circle");
@@ -61,22 +61,27 @@ fn the_next_name_follows_the_newest_child_and_skips_what_is_taken() {
     let children = children();
     let existing = [children.name(3), children.name(4), "foreign".to_owned()];
     let taken = children.name(6);
-    let next = children.next(existing.iter().map(String::as_str), |name| name == taken, 2);
+    let next = children.next(
+        0,
+        existing.iter().map(String::as_str),
+        |name| name == taken,
+        2,
+    );
     assert_eq!(next, [children.name(5), children.name(7)]);
 }
 
 #[test]
 fn two_replicas_that_see_the_same_choose_the_same() {
     let seen = [children().name(9)];
-    let plan = || children().next(seen.iter().map(String::as_str), |_| false, 5);
+    let plan = || children().next(0, seen.iter().map(String::as_str), |_| false, 5);
     assert_eq!(plan(), plan());
 }
 
 #[test]
 fn what_another_replica_has_made_of_a_burst_is_only_completed() {
-    let all = children().next([], |_| false, 10);
+    let all = children().next(0, [], |_| false, 10);
     let seen = &all[..4];
-    let rest = children().next(seen.iter().map(String::as_str), |_| false, 6);
+    let rest = children().next(0, seen.iter().map(String::as_str), |_| false, 6);
     assert_eq!(
         rest,
         all[4..],
@@ -132,4 +137,19 @@ fn hashes_look_like_upstreams() {
     let name = with_hash(&"a".repeat(300), "bcdfg");
     assert_eq!(name.len(), NAME_LENGTH_MAX);
     assert!(name.ends_with("a-bcdfg"));
+}
+
+#[test]
+fn an_owner_without_children_begins_where_it_is_told() {
+    let children = children();
+    let begin = |first| children.next(first, [], |_| false, 3);
+    assert_eq!(
+        begin(0),
+        begin(u64::from(SPACE)),
+        "beyond the space it goes round"
+    );
+    assert!(begin(0).iter().all(|name| !begin(1009).contains(name)));
+    let first = begin(1009);
+    let more = children.next(5, first.iter().map(String::as_str), |_| false, 1);
+    assert!(!first.contains(&more[0]), "with children they decide");
 }
