@@ -1,4 +1,12 @@
 //! Everything that is tested from outside a crate: one binary, a module per suite.
 
+pub mod judge;
+
+#[cfg(test)]
+mod fleet;
+#[cfg(test)]
+mod moves;
+#[cfg(test)]
+mod support;
 #[cfg(test)]
 mod tidy;
