@@ -3,10 +3,16 @@
 pub mod judge;
 
 #[cfg(test)]
+mod deploy;
+#[cfg(test)]
 mod fleet;
 #[cfg(test)]
 mod moves;
 #[cfg(test)]
+mod start;
+#[cfg(test)]
 mod support;
+#[cfg(test)]
+mod template;
 #[cfg(test)]
 mod tidy;

@@ -84,7 +84,7 @@ pub struct Judge {
     steps: Vec<(Timestamp, Step)>,
     created: Vec<(Timestamp, String, Name)>,
     forbidden: BTreeMap<Forbidden, usize>,
-    tokens: BTreeMap<(String, String), usize>,
+    tokens: BTreeMap<String, usize>,
 }
 
 /// What was found.
@@ -108,8 +108,8 @@ pub struct Verdict {
     pub beyond: i64,
     /// Refused requests of managers.
     pub forbidden: BTreeMap<Forbidden, usize>,
-    /// Tokens handed out, by replica and service account.
-    pub tokens: BTreeMap<(String, String), usize>,
+    /// Tokens that the manager asked for, by service account.
+    pub tokens: BTreeMap<String, usize>,
 }
 
 impl Judge {
@@ -158,9 +158,8 @@ impl Judge {
         let name = (object.namespace.clone(), name_of(&object.name, body));
         match (record.verb.as_str(), resource.as_str()) {
             ("create", "serviceaccounts/token") => {
-                if let Some(agent) = record.agent() {
-                    let of = (agent.replica, object.name.clone());
-                    *self.tokens.entry(of).or_default() += 1;
+                if MANAGERS.contains(&record.user.username.as_str()) {
+                    *self.tokens.entry(object.name.clone()).or_default() += 1;
                 }
             }
             ("delete", "pods" | "replicasets" | "deployments") => {
