@@ -9,9 +9,13 @@ mod fleet;
 #[cfg(test)]
 mod moves;
 #[cfg(test)]
+mod rollout;
+#[cfg(test)]
 mod start;
 #[cfg(test)]
 mod support;
+#[cfg(test)]
+mod swap;
 #[cfg(test)]
 mod template;
 #[cfg(test)]

@@ -144,7 +144,7 @@ fn an_api_server_that_does_not_answer_ends_the_start_after_ten_seconds() {
         let took = since.elapsed();
         println!("start: gave up on a silent API server after {took:.2?}");
         ensure!(took >= NO_ANSWER - Duration::from_millis(500), "after {took:?} already");
-        says(&line, &[&url, "10 s"])
+        says(&line, &[&url, "10s"])
     });
 }
 

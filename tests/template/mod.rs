@@ -182,6 +182,26 @@ async fn the_only(client: &Client, kind: &str, namespace: &str, name: &str) -> R
     Ok((format!("{path}/{object_name}"), object))
 }
 
+/// Paths at which the pod has something else than its template.
+fn differences(path: &str, pod: &Value, template: &Value, found: &mut Vec<String>) {
+    match (pod, template) {
+        (Value::Object(ours), Value::Object(theirs)) => {
+            let names: BTreeSet<&String> = ours.keys().chain(theirs.keys()).collect();
+            for name in names {
+                let below = format!("{path}.{name}");
+                differences(&below, &pod[name], &template[name], found);
+            }
+        }
+        (Value::Array(ours), Value::Array(theirs)) if ours.len() == theirs.len() => {
+            for (index, (ours, theirs)) in ours.iter().zip(theirs).enumerate() {
+                differences(&format!("{path}[{index}]"), ours, theirs, found);
+            }
+        }
+        _ if pod != template => found.push(format!("{path}: {pod} of {template}")),
+        _ => {}
+    }
+}
+
 async fn check(control_plane: &ControlPlane, client: &Client, namespace: &str, name: &str, template: &str) -> Result<Value> {
     let template: Value = serde_json::from_str(template)?;
     let deployment = json!({
@@ -195,11 +215,9 @@ async fn check(control_plane: &ControlPlane, client: &Client, namespace: &str, n
     let (pod_path, pod) = the_only(client, "pods", namespace, name).await?;
     let stored = &set["spec"]["template"]["spec"];
     // The JSON says where they differ, should they.
-    ensure!(
-        pod["spec"] == *stored,
-        "{name}: the pod's spec is\n{:#}\nits template's\n{stored:#}",
-        pod["spec"]
-    );
+    let mut differing = Vec::new();
+    differences("spec", &pod["spec"], stored, &mut differing);
+    ensure!(differing.is_empty(), "{name}: {}", differing.join("\n"));
     let (set, pod) = (protobuf(client, &set_path).await?, protobuf(client, &pod_path).await?);
     let (template, spec) = (template_spec(&set)?, pod_spec(&pod)?);
     ensure!(template == spec, "{name}: equal as JSON, but not byte for byte");
