@@ -3,6 +3,8 @@
 pub mod judge;
 
 #[cfg(test)]
+mod audit;
+#[cfg(test)]
 mod deploy;
 #[cfg(test)]
 mod fleet;
