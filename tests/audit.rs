@@ -25,14 +25,24 @@ const HANG: Duration = Duration::from_secs(8);
 async fn patch(api: &Api<Deployment>, prefix: &str, count: usize, change: Value) -> Result<()> {
     for index in 0..count {
         let name = format!("{prefix}-{index}");
-        api.patch(&name, &PatchParams::default(), &Patch::Merge(change.clone()))
-            .await?;
+        api.patch(
+            &name,
+            &PatchParams::default(),
+            &Patch::Merge(change.clone()),
+        )
+        .await?;
     }
     Ok(())
 }
 
 async fn grow(api: &Api<Deployment>, replicas: u32) -> Result<()> {
-    patch(api, "growing", GROWING, json!({"spec": {"replicas": replicas}})).await
+    patch(
+        api,
+        "growing",
+        GROWING,
+        json!({"spec": {"replicas": replicas}}),
+    )
+    .await
 }
 
 async fn roll(api: &Api<Deployment>, image: &str, replicas: u32) -> Result<()> {
@@ -58,16 +68,18 @@ async fn finished_job(jobs: &Api<Job>) -> Result<()> {
         "spec": {"ttlSecondsAfterFinished": 0, "template": {"spec": {
             "restartPolicy": "Never", "containers": [{"name": "app", "image": "example/app:1"}]}}},
     });
-    jobs.create(&PostParams::default(), &serde_json::from_value(job)?).await?;
-    let now = jiff::Timestamp::now().round(jiff::Unit::Second)?.to_string();
-    let condition = |kind: &str| {
-        json!({"type": kind, "status": "True", "lastProbeTime": now, "lastTransitionTime": now})
-    };
+    jobs.create(&PostParams::default(), &serde_json::from_value(job)?)
+        .await?;
+    let now = jiff::Timestamp::now()
+        .round(jiff::Unit::Second)?
+        .to_string();
+    let condition = |kind: &str| json!({"type": kind, "status": "True", "lastProbeTime": now, "lastTransitionTime": now});
     let status = json!({"status": {
         "startTime": now, "completionTime": now, "succeeded": 1, "uncountedTerminatedPods": {},
         "conditions": [condition("SuccessCriteriaMet"), condition("Complete")],
     }});
-    jobs.patch_status("done", &PatchParams::default(), &Patch::Merge(status)).await?;
+    jobs.patch_status("done", &PatchParams::default(), &Patch::Merge(status))
+        .await?;
     harness::until("the finished Job is deleted", PATIENCE, POLL, || async {
         let left = jobs.get_opt("done").await?;
         // Nobody runs who would take the finalizer of a foreground deletion away.
@@ -110,7 +122,9 @@ fn the_log_shows_one_owner_at_a_time_and_nothing_made_twice() {
         watcher.add(&fourth)?;
         grow(&api, 8).await?;
         all_complete(&api, 8, 6).await?;
-        watcher.settled("three share", Instant::now(), PATIENCE).await?;
+        watcher
+            .settled("three share", Instant::now(), PATIENCE)
+            .await?;
 
         grow(&api, 12).await?;
         replicas[1].pause()?;
@@ -121,17 +135,25 @@ fn the_log_shows_one_owner_at_a_time_and_nothing_made_twice() {
         roll(&api, "example/app:1", 5).await?;
         all_complete(&api, 16, 5).await?;
         replicas[1].check()?;
-        watcher.settled("three share again", Instant::now(), PATIENCE).await?;
+        watcher
+            .settled("three share again", Instant::now(), PATIENCE)
+            .await?;
 
         grow(&api, 20).await?;
         fourth.ask_to_end()?;
         watcher.remove(fourth.name());
         ended_well(&mut fourth).await?;
         all_complete(&api, 20, 5).await?;
-        watcher.settled("two share", Instant::now(), PATIENCE).await?;
+        watcher
+            .settled("two share", Instant::now(), PATIENCE)
+            .await?;
 
         let verdict = judge(&control_plane, "audit")?;
-        ensure!(verdict.only_grown == GROWING, "{} only grew", verdict.only_grown);
+        ensure!(
+            verdict.only_grown == GROWING,
+            "{} only grew",
+            verdict.only_grown
+        );
         ensure!(verdict.pods >= 20 * GROWING + 4 * RESTLESS);
         // Three templates each; the first is come back to, and its ReplicaSet used again.
         ensure!(
@@ -139,7 +161,10 @@ fn the_log_shows_one_owner_at_a_time_and_nothing_made_twice() {
             "{} ReplicaSets",
             verdict.replica_sets
         );
-        ensure!(verdict.changes > 0, "no write before and after a move: nothing was shown");
+        ensure!(
+            verdict.changes > 0,
+            "no write before and after a move: nothing was shown"
+        );
         Ok(())
     });
 }

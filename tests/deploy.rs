@@ -40,8 +40,13 @@ fn the_server_accepts_everything_in_deploy() {
         // Every folder of manifests is one of those above.
         for entry in std::fs::read_dir(&deploy)?.flatten() {
             let name = entry.file_name().to_string_lossy().into_owned();
-            let applied = APPLIED.iter().any(|[_, path]| path.split('/').next() == Some(&name));
-            ensure!(applied || !entry.path().is_dir(), "nobody applies deploy/{name}");
+            let applied = APPLIED
+                .iter()
+                .any(|[_, path]| path.split('/').next() == Some(&name));
+            ensure!(
+                applied || !entry.path().is_dir(),
+                "nobody applies deploy/{name}"
+            );
         }
         Ok(())
     });
@@ -86,5 +91,8 @@ fn the_containerfile_builds_the_program_there_is() {
         .args(["ls-files", "Cargo.lock"])
         .output()
         .expect("git");
-    assert!(!tracked.stdout.is_empty(), "--locked needs Cargo.lock in the tree");
+    assert!(
+        !tracked.stdout.is_empty(),
+        "--locked needs Cargo.lock in the tree"
+    );
 }

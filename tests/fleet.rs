@@ -92,7 +92,10 @@ fn every_range_has_one_owner_through_joins_stops_and_crashes() {
             since.elapsed()
         );
         let gone = three.values().filter(|(owner, _)| owner == second.name());
-        ensure!(moved(&three, &two)?.len() == gone.count(), "more moved than had to");
+        ensure!(
+            moved(&three, &two)?.len() == gone.count(),
+            "more moved than had to"
+        );
 
         let mut again = fleet.start(1)?;
         let since = ready(&client, &again).await?;
@@ -114,7 +117,10 @@ fn every_range_has_one_owner_through_joins_stops_and_crashes() {
             .await?;
         println!("fleet: SIGKILL, {:?} after {took:.2?}", loads(&left));
         let gone = three.values().filter(|(owner, _)| owner == third.name());
-        ensure!(moved(&three, &left)?.len() == gone.count(), "more moved than had to");
+        ensure!(
+            moved(&three, &left)?.len() == gone.count(),
+            "more moved than had to"
+        );
         for name in &names {
             complete(&deployments, name, 4).await?;
         }
@@ -123,7 +129,10 @@ fn every_range_has_one_owner_through_joins_stops_and_crashes() {
 
         let verdict = judge(&control_plane, "fleet")?;
         ensure!(verdict.only_grown == names.len() && verdict.pods == 4 * names.len());
-        ensure!(verdict.changes > 0, "no write before and after a move: nothing was shown");
+        ensure!(
+            verdict.changes > 0,
+            "no write before and after a move: nothing was shown"
+        );
         // A replica asks once for each account's token, and keeps it: no more than there were starts.
         const STARTS: usize = 4;
         for (account, count) in &verdict.tokens {
@@ -132,7 +141,10 @@ fn every_range_has_one_owner_through_joins_stops_and_crashes() {
                 "{count} tokens of {account} for {STARTS} starts"
             );
         }
-        ensure!(!verdict.tokens.is_empty(), "nobody used an account of its own");
+        ensure!(
+            !verdict.tokens.is_empty(),
+            "nobody used an account of its own"
+        );
         Ok(())
     });
 }

@@ -113,7 +113,9 @@ async fn touch(api: Api<Deployment>, stream: Shared) {
             let patch = Patch::Merge(json!({"spec": {"minReadySeconds": seconds}}));
             lock(&stream).keys[index].touched.push(Timestamp::now());
             let since = Instant::now();
-            let written = api.patch(&name(index), &PatchParams::default(), &patch).await;
+            let written = api
+                .patch(&name(index), &PatchParams::default(), &patch)
+                .await;
             let generation = written
                 .expect("the server takes a change")
                 .metadata
@@ -229,7 +231,9 @@ fn untouched_writes(
 async fn keys(client: &Client, namespace: &str) -> Result<Api<Deployment>> {
     let api: Api<Deployment> = Api::namespaced(client.clone(), namespace);
     for chunk in (0..KEYS).collect::<Vec<_>>().chunks(20) {
-        let creations = chunk.iter().map(|index| create(&api, deployment(&name(*index), 0)));
+        let creations = chunk
+            .iter()
+            .map(|index| create(&api, deployment(&name(*index), 0)));
         try_join_all(creations).await?;
     }
     Ok(api)
@@ -242,7 +246,8 @@ async fn at_rest(control_plane: &ControlPlane) -> Result<()> {
     log.records()?;
     until("the replicas rest", PATIENCE, POLL, || {
         let mut wrote = false;
-        let read = log.read(|record| wrote |= record.agent().is_some_and(|agent| agent.range.is_some()));
+        let read =
+            log.read(|record| wrote |= record.agent().is_some_and(|agent| agent.range.is_some()));
         if wrote {
             last = Instant::now();
         }
@@ -285,7 +290,11 @@ fn a_move_delays_no_key_loses_none_and_writes_nothing() {
         let api = keys(&client, &namespace).await?;
         let watching = tokio::spawn(watch(api.clone(), Arc::clone(&stream)));
         until("every key was served once", PATIENCE, POLL, || async {
-            let left = lock(&stream).keys.iter().filter(|key| key.served == 0).count();
+            let left = lock(&stream)
+                .keys
+                .iter()
+                .filter(|key| key.served == 0)
+                .count();
             ensure!(left == 0, "{left} were not");
             Ok(Some(()))
         })
@@ -311,7 +320,9 @@ fn a_move_delays_no_key_loses_none_and_writes_nothing() {
         let (leave, leave_at) = (Instant::now(), Timestamp::now());
         fourth.ask_to_end()?;
         watcher.remove(fourth.name());
-        let (again, leave_took) = watcher.settled("three share again", leave, PATIENCE).await?;
+        let (again, leave_took) = watcher
+            .settled("three share again", leave, PATIENCE)
+            .await?;
         tokio::time::sleep(AFTERWARDS).await;
         let (left, left_at) = (Instant::now(), Timestamp::now());
         ended_well(&mut fourth).await?;
@@ -325,7 +336,11 @@ fn a_move_delays_no_key_loses_none_and_writes_nothing() {
 
         println!(
             "moves: {:?} → {:?} → {:?}; {} ranges came within {join_took:.2?} of the start, {} went within {leave_took:.2?}",
-            loads(&three), loads(&four), loads(&again), came.len(), went.len()
+            loads(&three),
+            loads(&four),
+            loads(&again),
+            came.len(),
+            went.len()
         );
         let without = Figures::of(&stream, quiet, join)?;
         without.print("without a move");
@@ -335,7 +350,11 @@ fn a_move_delays_no_key_loses_none_and_writes_nothing() {
         leaving.print("4 → 3");
         for (what, figures) in [("3 → 4", joining), ("4 → 3", leaving)] {
             let cost = figures.p99.saturating_sub(without.p50);
-            ensure!(cost <= BOUND, "{what}: a key waited {:?} at p99", figures.p99);
+            ensure!(
+                cost <= BOUND,
+                "{what}: a key waited {:?} at p99",
+                figures.p99
+            );
         }
         let windows = [(join_at, joined_at), (leave_at, left_at)];
         let (writes, untouched) = untouched_writes(&control_plane, &stream, &windows, &came)?;
@@ -344,7 +363,10 @@ fn a_move_delays_no_key_loses_none_and_writes_nothing() {
             untouched.len()
         );
         ensure!(untouched.is_empty(), "{}", untouched.join("\n"));
-        ensure!(writes > 0, "no key of a moved range was touched: nothing was shown");
+        ensure!(
+            writes > 0,
+            "no key of a moved range was touched: nothing was shown"
+        );
 
         // Nothing was lost: what the server has is what was written last, and it is served.
         let mut stored = BTreeMap::new();
@@ -360,7 +382,9 @@ fn a_move_delays_no_key_loses_none_and_writes_nothing() {
         for (index, key) in keys.iter().enumerate() {
             let written = (key.written > 0).then_some(key.written);
             let (generation, observed) = stored[&index];
-            ensure!(observed == generation && written.is_none_or(|written| Some(written) == generation));
+            ensure!(
+                observed == generation && written.is_none_or(|written| Some(written) == generation)
+            );
         }
         judge(&control_plane, "moves")?;
         Ok(())

@@ -131,7 +131,9 @@ fn even_set(word: &str) -> String {
         return word.to_owned();
     };
     let rest = &word[at + 4..];
-    let end = rest.find(|c: char| !c.is_ascii_alphanumeric()).unwrap_or(rest.len());
+    let end = rest
+        .find(|c: char| !c.is_ascii_alphanumeric())
+        .unwrap_or(rest.len());
     if end == 0 {
         return word.to_owned();
     }
@@ -173,9 +175,7 @@ fn kubectl_rollout_works_as_against_upstream() {
         let control_plane = ControlPlane::builder().start().await?;
         let fleet = fleet(&control_plane).await?;
         let mut replicas = fleet.start_all(2).await?;
-        let (namespace, ours) = script(&control_plane)
-            .await
-            .context("against Manifold")?;
+        let (namespace, ours) = script(&control_plane).await.context("against Manifold")?;
         let our_events = events(&control_plane, &namespace).await?;
         for replica in &mut replicas {
             replica.ask_to_end()?;
@@ -194,7 +194,9 @@ fn kubectl_rollout_works_as_against_upstream() {
         let mut differing = Vec::new();
         for ((line, ours), (_, theirs)) in ours.iter().zip(&theirs) {
             if ours != theirs {
-                differing.push(format!("$ kubectl {line}\nours:\n{ours}\ntheirs:\n{theirs}"));
+                differing.push(format!(
+                    "$ kubectl {line}\nours:\n{ours}\ntheirs:\n{theirs}"
+                ));
             }
         }
         println!(
@@ -203,10 +205,16 @@ fn kubectl_rollout_works_as_against_upstream() {
             differing.len()
         );
         ensure!(differing.is_empty(), "{}", differing.join("\n\n"));
-        ensure!(our_events == their_events, "events: {our_events:?}, theirs {their_events:?}");
+        ensure!(
+            our_events == their_events,
+            "events: {our_events:?}, theirs {their_events:?}"
+        );
         // The answers are those of a script that did what it says.
         let last = &ours.last().context("an answer")?.1;
-        ensure!(last.lines().count() == 5, "four ReplicaSets were expected:\n{last}");
+        ensure!(
+            last.lines().count() == 5,
+            "four ReplicaSets were expected:\n{last}"
+        );
         Ok(())
     });
 }

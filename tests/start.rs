@@ -49,7 +49,10 @@ async fn refusal(args: &[&str], limit: Duration) -> Result<String> {
     ensure!(output.stdout.is_empty(), "{args:?} wrote to stdout");
     let errors: Vec<&str> = text.lines().filter(|line| is_error(line)).collect();
     ensure!(errors.len() == 1, "not one line: {text}");
-    ensure!(text.lines().last() == Some(errors[0]), "it goes on after the error: {text}");
+    ensure!(
+        text.lines().last() == Some(errors[0]),
+        "it goes on after the error: {text}"
+    );
     Ok(errors[0].to_owned())
 }
 
@@ -87,7 +90,13 @@ fn bad_flags_and_files_are_told_in_one_line() {
     run_test(async {
         let limit = GRACE * 2;
         let line = refusal(&["--concurrent-deployment-sync=5"], limit).await?;
-        says(&line, &["--concurrent-deployment-sync", "--concurrent-deployment-syncs"])?;
+        says(
+            &line,
+            &[
+                "--concurrent-deployment-sync",
+                "--concurrent-deployment-syncs",
+            ],
+        )?;
         let line = refusal(&["--lease-duration=banana"], limit).await?;
         says(&line, &["--lease-duration", "banana"])?;
         let line = refusal(&["--ranges=100"], limit).await?;
@@ -106,7 +115,12 @@ fn bad_flags_and_files_are_told_in_one_line() {
         let help = run(&["--help"], limit).await?;
         ensure!(help.status.success());
         let text = String::from_utf8(help.stdout)?;
-        for flag in ["--kubeconfig", "--ranges", "--concurrent-deployment-syncs", "--lease-duration"] {
+        for flag in [
+            "--kubeconfig",
+            "--ranges",
+            "--concurrent-deployment-syncs",
+            "--lease-duration",
+        ] {
             ensure!(text.contains(flag), "--help does not tell of {flag}");
         }
         let version = run(&["--version"], limit).await?;
@@ -143,7 +157,10 @@ fn an_api_server_that_does_not_answer_ends_the_start_after_ten_seconds() {
         let line = refusal(&args, NO_ANSWER + GRACE).await?;
         let took = since.elapsed();
         println!("start: gave up on a silent API server after {took:.2?}");
-        ensure!(took >= NO_ANSWER - Duration::from_millis(500), "after {took:?} already");
+        ensure!(
+            took >= NO_ANSWER - Duration::from_millis(500),
+            "after {took:?} already"
+        );
         says(&line, &[&url, "10s"])
     });
 }
@@ -158,7 +175,9 @@ async fn served(
 ) -> Result<Duration> {
     let patch = Patch::Merge(json!({"spec": {"minReadySeconds": seconds}}));
     let written = until("the server takes a change", limit, POLL, || async {
-        Ok(Some(api.patch(name, &PatchParams::default(), &patch).await?))
+        Ok(Some(
+            api.patch(name, &PatchParams::default(), &patch).await?,
+        ))
     })
     .await?;
     let left = limit.saturating_sub(since.elapsed());
@@ -171,11 +190,19 @@ async fn served(
     Ok(since.elapsed())
 }
 
-async fn all_served(client: &Client, namespace: &str, count: usize, seconds: u32, limit: Duration) -> Result<Duration> {
+async fn all_served(
+    client: &Client,
+    namespace: &str,
+    count: usize,
+    seconds: u32,
+    limit: Duration,
+) -> Result<Duration> {
     let api: Api<Deployment> = Api::namespaced(client.clone(), namespace);
     let since = Instant::now();
     let names: Vec<String> = (0..count).map(|index| format!("key-{index}")).collect();
-    let waits = names.iter().map(|name| served(&api, name, seconds, since, limit));
+    let waits = names
+        .iter()
+        .map(|name| served(&api, name, seconds, since, limit));
     let waits = futures::future::try_join_all(waits).await?;
     waits.into_iter().max().context("no key")
 }
@@ -193,7 +220,9 @@ fn a_running_fleet_outlives_namesakes_strangers_and_a_silent_api_server() {
         for replica in &replicas {
             watcher.add(replica)?;
         }
-        watcher.settled("two share", Instant::now(), PATIENCE).await?;
+        watcher
+            .settled("two share", Instant::now(), PATIENCE)
+            .await?;
         let before = replicas[0].shards().await?.incarnation;
 
         // A second of the same name waits one lease duration, then gives up.
@@ -210,9 +239,14 @@ fn a_running_fleet_outlives_namesakes_strangers_and_a_silent_api_server() {
         ensure!(!status.success());
         says(&line, &["--ranges", "128", "256"])?;
 
-        let (owners_before, _) = watcher.settled("two share still", Instant::now(), PATIENCE).await?;
+        let (owners_before, _) = watcher
+            .settled("two share still", Instant::now(), PATIENCE)
+            .await?;
         let shards = replicas[0].shards().await?;
-        ensure!(shards.incarnation == before && shards.fence.open, "the first was disturbed");
+        ensure!(
+            shards.incarnation == before && shards.fence.open,
+            "the first was disturbed"
+        );
 
         // The API server stands still for four lease durations.
         let namespace = control_plane.namespace("start").await?;
@@ -228,8 +262,13 @@ fn a_running_fleet_outlives_namesakes_strangers_and_a_silent_api_server() {
         for replica in &mut replicas {
             replica.check()?;
         }
-        println!("start: all of {KEYS} keys served {:.2?} after a pause of {PAUSE:?}", took?);
-        let (owners_after, _) = watcher.settled("two share as before", Instant::now(), PATIENCE).await?;
+        println!(
+            "start: all of {KEYS} keys served {:.2?} after a pause of {PAUSE:?}",
+            took?
+        );
+        let (owners_after, _) = watcher
+            .settled("two share as before", Instant::now(), PATIENCE)
+            .await?;
         ensure!(owners_before == owners_after, "ranges moved");
         ensure!(owners(&client).await? == owners_before);
         Ok(())
@@ -256,10 +295,17 @@ fn a_forbidden_resource_is_named_and_holds_back_only_who_needs_it() {
                  "subjects": [{"apiGroup": "rbac.authorization.k8s.io", "kind": "User", "name": "without-jobs"}]},
             ],
         });
-        control_plane.kubectl_with_input(&["apply"], &role.to_string()).await?;
+        control_plane
+            .kubectl_with_input(&["apply"], &role.to_string())
+            .await?;
         let authority = control_plane.authority();
         let identity = authority.client("without-jobs", None)?;
-        let text = kubeconfig::render(&control_plane.url(), authority.certificate(), "without-jobs", &identity)?;
+        let text = kubeconfig::render(
+            &control_plane.url(),
+            authority.certificate(),
+            "without-jobs",
+            &identity,
+        )?;
         let file = control_plane.dir().write("without-jobs.kubeconfig", text)?;
         let flag = format!("--kubeconfig={}", file.display());
         let fleet = control_plane.fleet().build().await?;
@@ -273,21 +319,32 @@ fn a_forbidden_resource_is_named_and_holds_back_only_who_needs_it() {
             .with_context(|| log_of(&replica))?;
 
         // It says so for as long as it is so; the answer of an unready path comes as an error.
-        let said = until("the forbidden resource is named", PATIENCE, POLL, || async {
-            let said = match replica.text("/readyz?verbose").await {
-                Ok(text) => text,
-                Err(error) => format!("{error:#}"),
-            };
-            ensure!(said.contains("jobs"), "{said}");
-            Ok(Some(said))
-        })
+        let said = until(
+            "the forbidden resource is named",
+            PATIENCE,
+            POLL,
+            || async {
+                let said = match replica.text("/readyz?verbose").await {
+                    Ok(text) => text,
+                    Err(error) => format!("{error:#}"),
+                };
+                ensure!(said.contains("jobs"), "{said}");
+                Ok(Some(said))
+            },
+        )
         .await?;
-        let line = said.lines().find(|line| line.contains("jobs")).unwrap_or_default();
+        let line = said
+            .lines()
+            .find(|line| line.contains("jobs"))
+            .unwrap_or_default();
         println!("start: {line}");
         // A streaming list is a watch, so that is the verb that was refused.
         says(line, &["watch jobs.batch", "forbidden"])?;
         let metrics = replica.metrics().await?;
-        println!("start: reconciles while jobs are forbidden: {:?}", metrics.sum("workqueue_work_duration_seconds_count", &[]));
+        println!(
+            "start: reconciles while jobs are forbidden: {:?}",
+            metrics.sum("workqueue_work_duration_seconds_count", &[])
+        );
         replica.check()
     });
 }

@@ -65,7 +65,10 @@ pub(crate) fn moved(before: &Owners, after: &Owners) -> Result<Vec<u32>> {
     for (range, (owner, epoch)) in after {
         let (old_owner, old_epoch) = before.get(range).context("a new range")?;
         match epoch - old_epoch {
-            0 => ensure!(owner == old_owner, "range {range}: an owner without an epoch"),
+            0 => ensure!(
+                owner == old_owner,
+                "range {range}: an owner without an epoch"
+            ),
             1 => moved.push(*range),
             more => anyhow::bail!("range {range}: moved {more} times"),
         }
@@ -142,7 +145,8 @@ impl Watcher {
         );
         let (least, most) = (loads.values().min(), loads.values().max());
         ensure!(
-            most.zip(least).is_some_and(|(most, least)| most - least <= 1),
+            most.zip(least)
+                .is_some_and(|(most, least)| most - least <= 1),
             "uneven: {loads:?}"
         );
         for (name, shards) in said {
@@ -163,7 +167,11 @@ impl Watcher {
                     view.get(range)
                 );
             }
-            ensure!(view.len() == owners.len(), "{name} knows {} ranges", view.len());
+            ensure!(
+                view.len() == owners.len(),
+                "{name} knows {} ranges",
+                view.len()
+            );
             let owned: BTreeMap<u32, u64> = shards
                 .owned
                 .iter()

@@ -7,7 +7,9 @@ use harness::{AuditRecord, ControlPlane, run_test, until};
 use k8s_openapi::api::apps::v1::Deployment;
 use kube::Api;
 
-use crate::support::{PATIENCE, POLL, beside, complete, create, deployment, ended_well, fleet, judged};
+use crate::support::{
+    PATIENCE, POLL, beside, complete, create, deployment, ended_well, fleet, judged,
+};
 
 /// How long nothing may happen.
 const REST: Duration = Duration::from_secs(20);
@@ -82,7 +84,9 @@ fn a_swap_to_manifold_and_back_writes_nothing() {
         let mut kcm = control_plane.start_kcm(&[]).await?;
         let namespace = control_plane.namespace("swap").await?;
         let api: Api<Deployment> = Api::namespaced(client.clone(), &namespace);
-        let names: Vec<String> = (0..DEPLOYMENTS).map(|index| format!("web-{index}")).collect();
+        let names: Vec<String> = (0..DEPLOYMENTS)
+            .map(|index| format!("web-{index}"))
+            .collect();
         for name in &names {
             create(&api, deployment(name, 3)).await?;
         }
@@ -93,7 +97,14 @@ fn a_swap_to_manifold_and_back_writes_nothing() {
         for name in names.iter().step_by(2) {
             let target = format!("deployment/{name}");
             control_plane
-                .kubectl(&["-n", &namespace, "set", "image", &target, "app=example/app:2"])
+                .kubectl(&[
+                    "-n",
+                    &namespace,
+                    "set",
+                    "image",
+                    &target,
+                    "app=example/app:2",
+                ])
                 .await?;
         }
         for name in &names {
@@ -119,7 +130,10 @@ fn a_swap_to_manifold_and_back_writes_nothing() {
             reconciles += replica.shards().await?.totals.reconciles;
         }
         println!("swap: {reconciles} reconciles meanwhile");
-        ensure!(reconciles >= 2 * DEPLOYMENTS as u64, "nobody looked: nothing was shown");
+        ensure!(
+            reconciles >= 2 * DEPLOYMENTS as u64,
+            "nobody looked: nothing was shown"
+        );
         // It is at work all the same.
         create(&api, deployment("ours", 2)).await?;
         complete(&api, "ours", 2).await?;

@@ -138,8 +138,7 @@ impl Judge {
         let user = &record.user.username;
         let manager = MANAGERS.contains(&user.as_str())
             || (user.starts_with(CONTROLLERS) && record.agent().is_some());
-        // A namespace that is being ended refuses creations with 403 too, and so may admission; only
-        // the authoriser's refusal has no object to answer with, and its reason is in the annotation.
+        // A namespace that is being ended refuses creations with 403 too; no suite ends one.
         if record.code() == Some(403) && manager {
             let forbidden = Forbidden {
                 user: user.clone(),
@@ -171,7 +170,10 @@ impl Judge {
                 self.steps.push((record.request_received_timestamp, step));
             }
             ("create" | "update" | "patch", "deployments") => {
-                let Some(body) = body else { return };
+                // A manager's patch answered with metadata alone changes no size and no template.
+                let Some(body) = body.filter(|body| body["spec"].is_object()) else {
+                    return;
+                };
                 let step = Step::Deployment(
                     name,
                     text(&body["metadata"]["uid"]),
@@ -188,12 +190,17 @@ impl Judge {
             }
             ("create", "replicasets") => {
                 let Some(body) = body else { return };
+                // Whoever asks for its metadata alone gets no spec in the answer.
+                let spec = Some(body).filter(|body| body["spec"].is_object());
+                let Some(whole) = spec.or(record.request_object.as_ref()) else {
+                    return;
+                };
                 let step = Step::ReplicaSet(
                     name.clone(),
                     text(&body["metadata"]["uid"]),
                     controller_of(body),
-                    template_without_hash(body),
-                    replicas(body),
+                    template_without_hash(whole),
+                    replicas(whole),
                 );
                 self.steps.push((done, step));
                 self.created.push((done, resource, name));
@@ -257,7 +264,11 @@ impl Judge {
         for (at, step) in steps {
             world.take(*at, step, verdict);
         }
-        verdict.only_grown = world.wants.values().filter(|wants| wants.only_grown).count();
+        verdict.only_grown = world
+            .wants
+            .values()
+            .filter(|wants| wants.only_grown)
+            .count();
         for wants in world.wants.values().filter(|wants| wants.only_grown) {
             verdict.beyond = verdict.beyond.max(wants.beyond);
             if wants.beyond > 0 {
@@ -265,7 +276,9 @@ impl Judge {
                 verdict.complaints.push(format!(
                     "{namespace}/{name} had {} pods beyond those wanted, first at {}",
                     wants.beyond,
-                    wants.beyond_at.map_or_else(String::new, |at| at.to_string())
+                    wants
+                        .beyond_at
+                        .map_or_else(String::new, |at| at.to_string())
                 ));
             }
         }
@@ -333,7 +346,10 @@ impl World {
             Step::ReplicaSet(name, uid, owner, template, replicas) => {
                 verdict.replica_sets += 1;
                 let twin = self.sets.iter().find(|(other, (its_owner, its_template))| {
-                    *other != name && owner.is_some() && its_owner == owner && its_template == template
+                    *other != name
+                        && owner.is_some()
+                        && its_owner == owner
+                        && its_template == template
                 });
                 if let Some(((_, twin), _)) = twin {
                     verdict.complaints.push(format!(
@@ -429,9 +445,10 @@ fn name_of(asked: &str, body: Option<&Value>) -> String {
         .unwrap_or_else(|| asked.to_owned())
 }
 
-/// Nothing wanted counts as none; a Deployment's default is one, but the server writes it.
+/// One, where a request leaves it out; a Scale leaves out zero.
 fn replicas(body: &Value) -> i64 {
-    body["spec"]["replicas"].as_i64().unwrap_or(0)
+    let default = i64::from(body["kind"] != "Scale");
+    body["spec"]["replicas"].as_i64().unwrap_or(default)
 }
 
 fn controller_of(body: &Value) -> Option<String> {

@@ -30,7 +30,8 @@ const GATES: &str = "--feature-gates=ClusterTrustBundle=true,ClusterTrustBundleP
     ContainerStopSignals=true,CrossNamespaceVolumeDataSource=true,GenericWorkload=true,\
     PodCertificateRequest=true";
 /// The kinds that go with them.
-const KINDS: &str = "--runtime-config=certificates.k8s.io/v1beta1=true,scheduling.k8s.io/v1alpha2=true";
+const KINDS: &str =
+    "--runtime-config=certificates.k8s.io/v1beta1=true,scheduling.k8s.io/v1alpha2=true";
 
 /// Properties, as `<message>.<property>` or `<message>.*`, that no stored template can have, and why.
 const LEFT_OUT: &[(&str, &str)] = &[
@@ -58,7 +59,10 @@ fn left_out(property: &str) -> bool {
 
 fn left_out_by(entry: &str, property: &str) -> bool {
     let message = property.split('.').next();
-    entry == property || entry.strip_suffix(".*").is_some_and(|whole| Some(whole) == message)
+    entry == property
+        || entry
+            .strip_suffix(".*")
+            .is_some_and(|whole| Some(whole) == message)
 }
 
 async fn text(client: &Client, path: &str) -> Result<String> {
@@ -72,7 +76,11 @@ async fn protobuf(client: &Client, path: &str) -> Result<Vec<u8>> {
         .header("accept", "application/vnd.kubernetes.protobuf")
         .body(kube::client::Body::empty())?;
     let response = client.send(request).await?;
-    ensure!(response.status().is_success(), "{path}: {}", response.status());
+    ensure!(
+        response.status().is_success(),
+        "{path}: {}",
+        response.status()
+    );
     let body = response.into_body().collect_bytes().await?.to_vec();
     let unknown = body.strip_prefix(b"k8s\0").context("no protobuf")?;
     // runtime.Unknown: the object is its second field.
@@ -136,7 +144,9 @@ impl Schemas {
 
     /// The message that a property is, through lists and maps; none for scalars and free maps.
     fn message(&self, property: &Value) -> Option<String> {
-        let reference = property["$ref"].as_str().or_else(|| property["allOf"][0]["$ref"].as_str());
+        let reference = property["$ref"]
+            .as_str()
+            .or_else(|| property["allOf"][0]["$ref"].as_str());
         if let Some(reference) = reference {
             let name = reference.rsplit('/').next()?.to_owned();
             return self.0.get(&name)?["properties"].is_object().then_some(name);
@@ -169,7 +179,9 @@ impl Schemas {
             if let Some(below) = self.message(property) {
                 match value {
                     Value::Array(values) => {
-                        values.iter().for_each(|value| self.seen(&below, value, found));
+                        values
+                            .iter()
+                            .for_each(|value| self.seen(&below, value, found));
                     }
                     value => self.seen(&below, value, found),
                 }
@@ -202,8 +214,17 @@ fn surroundings() -> Value {
     ]})
 }
 
-async fn the_only(client: &Client, kind: &str, namespace: &str, name: &str) -> Result<(String, Value)> {
-    let group = if kind == "pods" { "api/v1" } else { "apis/apps/v1" };
+async fn the_only(
+    client: &Client,
+    kind: &str,
+    namespace: &str,
+    name: &str,
+) -> Result<(String, Value)> {
+    let group = if kind == "pods" {
+        "api/v1"
+    } else {
+        "apis/apps/v1"
+    };
     let path = format!("/{group}/namespaces/{namespace}/{kind}");
     let selected = format!("{path}?labelSelector=app%3D{name}");
     let object = until(&format!("{kind} of {name}"), PATIENCE, POLL, || async {
@@ -235,14 +256,23 @@ fn differences(path: &str, pod: &Value, template: &Value, found: &mut Vec<String
     }
 }
 
-async fn check(control_plane: &ControlPlane, client: &Client, namespace: &str, name: &str, template: &str) -> Result<Value> {
+async fn check(
+    control_plane: &ControlPlane,
+    client: &Client,
+    namespace: &str,
+    name: &str,
+    template: &str,
+) -> Result<Value> {
     let template: Value = serde_json::from_str(template)?;
     let deployment = json!({
         "apiVersion": "apps/v1", "kind": "Deployment", "metadata": {"name": name},
         "spec": {"replicas": 1, "selector": {"matchLabels": {"app": name}}, "template": template},
     });
     control_plane
-        .kubectl_with_input(&["-n", namespace, "create", "--validate=strict"], &deployment.to_string())
+        .kubectl_with_input(
+            &["-n", namespace, "create", "--validate=strict"],
+            &deployment.to_string(),
+        )
         .await?;
     let (set_path, set) = the_only(client, "replicasets", namespace, name).await?;
     let (pod_path, pod) = the_only(client, "pods", namespace, name).await?;
@@ -251,9 +281,15 @@ async fn check(control_plane: &ControlPlane, client: &Client, namespace: &str, n
     let mut differing = Vec::new();
     differences("spec", &pod["spec"], stored, &mut differing);
     ensure!(differing.is_empty(), "{name}: {}", differing.join("\n"));
-    let (set, pod) = (protobuf(client, &set_path).await?, protobuf(client, &pod_path).await?);
+    let (set, pod) = (
+        protobuf(client, &set_path).await?,
+        protobuf(client, &pod_path).await?,
+    );
     let (template, spec) = (template_spec(&set)?, pod_spec(&pod)?);
-    ensure!(template == spec, "{name}: equal as JSON, but not byte for byte");
+    ensure!(
+        template == spec,
+        "{name}: equal as JSON, but not byte for byte"
+    );
     println!("template: {name}: {} bytes of spec, equal", spec.len());
     Ok(stored.clone())
 }
