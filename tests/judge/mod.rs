@@ -156,17 +156,17 @@ impl Judge {
         let resource = record.resource();
         let name = (object.namespace.clone(), name_of(&object.name, body));
         match (record.verb.as_str(), resource.as_str()) {
-            ("create", "serviceaccounts/token") => {
-                if MANAGERS.contains(&record.user.username.as_str()) {
-                    *self.tokens.entry(object.name.clone()).or_default() += 1;
-                }
+            ("create", "serviceaccounts/token")
+                if MANAGERS.contains(&record.user.username.as_str()) =>
+            {
+                *self.tokens.entry(object.name).or_default() += 1;
             }
             ("delete", "pods" | "replicasets" | "deployments") => {
                 let step = Step::Gone(resource, name);
                 self.steps.push((record.request_received_timestamp, step));
             }
             ("deletecollection", _) => {
-                let step = Step::AllGone(resource, object.namespace.clone());
+                let step = Step::AllGone(resource, object.namespace);
                 self.steps.push((record.request_received_timestamp, step));
             }
             ("create" | "update" | "patch", "deployments") => {

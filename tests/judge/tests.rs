@@ -10,7 +10,7 @@ impl Log {
         Self(Vec::new())
     }
 
-    fn entry(mut self, verb: &str, resource: &str, name: &str, body: Value, agent: &str) -> Self {
+    fn entry(mut self, verb: &str, resource: &str, name: &str, body: &Value, agent: &str) -> Self {
         let at = format!("2026-01-01T00:00:{:02}.000000Z", self.0.len());
         let (resource, subresource) = resource.split_once('/').unwrap_or((resource, ""));
         self.0.push(json!({
@@ -34,7 +34,7 @@ impl Log {
             "metadata": {"name": "web", "uid": "uid-web"},
             "spec": {"replicas": replicas, "template": {"image": template}},
         });
-        self.entry("update", "deployments", "web", body, "kubectl")
+        self.entry("update", "deployments", "web", &body, "kubectl")
     }
 
     fn set(self, name: &str, template: &str) -> Self {
@@ -42,20 +42,20 @@ impl Log {
             "metadata": {"name": name, "uid": format!("uid-{name}"), "ownerReferences": [{"uid": "uid-web", "controller": true}]},
             "spec": {"template": {"image": template}},
         });
-        self.entry("create", "replicasets", name, body, "")
+        self.entry("create", "replicasets", name, &body, "")
     }
 
     fn pod(self, name: &str) -> Self {
         let body = json!({
             "metadata": {"name": name, "ownerReferences": [{"uid": "uid-web-1", "controller": true}]},
         });
-        self.entry("create", "pods", name, body, "")
+        self.entry("create", "pods", name, &body, "")
     }
 
     fn write(self, replica: &str, range: u32, epoch: u64) -> Self {
         let agent =
             format!("manifold/0 (replica={replica}; range={range}; epoch={epoch}; controller=x)");
-        self.entry("patch", "configmaps", "x", Value::Null, &agent)
+        self.entry("patch", "configmaps", "x", &Value::Null, &agent)
     }
 
     fn verdict(&self) -> Verdict {
@@ -104,7 +104,7 @@ fn a_pod_beyond_wanted_is_told_even_when_it_goes_again() {
     assert_eq!(log.verdict().only_grown, 1);
     let log = log
         .pod("web-1-y")
-        .entry("delete", "pods", "web-1-y", Value::Null, "");
+        .entry("delete", "pods", "web-1-y", &Value::Null, "");
     let verdict = log.verdict();
     assert_eq!(verdict.beyond, 1);
     assert_eq!(verdict.complaints.len(), 1, "{:?}", verdict.complaints);
@@ -117,7 +117,7 @@ fn a_pod_replaced_after_its_deletion_is_not_beyond_wanted() {
         .set("web-1", "a")
         .pod("web-1-x");
     let log = log
-        .entry("delete", "pods", "web-1-x", Value::Null, "")
+        .entry("delete", "pods", "web-1-x", &Value::Null, "")
         .pod("web-1-y");
     assert_eq!(log.verdict().complaints, Vec::<String>::new());
 }
@@ -141,7 +141,7 @@ fn two_sets_of_one_template_are_told_unless_the_first_was_deleted() {
     assert_eq!(twice.len(), 1, "{twice:?}");
     let log = Log::new().deployment(1, "a").set("web-1", "a");
     let log = log
-        .entry("delete", "replicasets", "web-1", Value::Null, "")
+        .entry("delete", "replicasets", "web-1", &Value::Null, "")
         .set("web-2", "a");
     assert_eq!(log.verdict().complaints, Vec::<String>::new());
 }
