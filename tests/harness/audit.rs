@@ -42,6 +42,10 @@ pub struct AuditRecord {
     pub request_received_timestamp: Timestamp,
     /// When this stage was reached.
     pub stage_timestamp: Timestamp,
+    /// What was sent; only where the policy's level is `Request` or `RequestResponse`.
+    pub request_object: Option<serde_json::Value>,
+    /// What was answered; only where the policy's level is `RequestResponse`.
+    pub response_object: Option<serde_json::Value>,
 }
 
 /// A user as the audit log writes it.
