@@ -15,7 +15,7 @@ use crate::support::{PATIENCE, POLL, beside, complete, deployment, ended_well, f
 const NAME: &str = "web";
 const STATUS: &str = "rollout status deployment/web --timeout=60s";
 
-/// What is run, in turn; after a line with `: n` all n pods are awaited first.
+/// What is run, in turn.
 const SCRIPT: &[&str] = &[
     STATUS,
     "annotate deployment/web kubernetes.io/change-cause=first",
@@ -209,6 +209,9 @@ fn kubectl_rollout_works_as_against_upstream() {
             our_events == their_events,
             "events: {our_events:?}, theirs {their_events:?}"
         );
+        for (line, said) in &ours {
+            println!("$ kubectl {line}\n{said}");
+        }
         // The answers are those of a script that did what it says.
         let last = &ours.last().context("an answer")?.1;
         ensure!(
