@@ -547,11 +547,13 @@ fn log(happening: &Happening) {
         Happening::Fenced
         | Happening::SelfEvicted { .. }
         | Happening::Evicted { .. }
-        | Happening::HandoffFailed { .. }
         | Happening::Deprived { .. }
         | Happening::Dropped { .. } => tracing::warn!("{happening}"),
         Happening::Joined { .. } | Happening::Reopened { .. } => tracing::info!("{happening}"),
-        Happening::TookOver { .. } | Happening::Received { .. } | Happening::HandedOver { .. } => {
+        Happening::TookOver { .. }
+        | Happening::Received { .. }
+        | Happening::HandedOver { .. }
+        | Happening::HandoffFailed { .. } => {
             tracing::debug!("{happening}");
         }
     }

@@ -43,6 +43,8 @@ struct Pending {
     took_over: BTreeMap<String, Vec<RangeId>>,
     received: BTreeMap<String, Vec<RangeId>>,
     handed_over: BTreeMap<String, Vec<RangeId>>,
+    /// By whom it was for, and why it did not happen.
+    failed: BTreeMap<(String, String), Vec<RangeId>>,
     slowest: Duration,
     since: Option<Instant>,
 }
@@ -64,6 +66,12 @@ impl Pending {
             } => {
                 self.slowest = self.slowest.max(*took);
                 (&mut self.handed_over, to.to_string(), *range)
+            }
+            Happening::HandoffFailed { range, to, why } => {
+                let place = (to.to_string(), why.clone());
+                self.failed.entry(place).or_default().push(*range);
+                self.since.get_or_insert_with(Instant::now);
+                return;
             }
             _ => return,
         };
@@ -92,6 +100,15 @@ impl Pending {
                 ranges = spans(&ranges),
                 took_ms,
                 "received ranges"
+            );
+        }
+        for ((to, why), ranges) in std::mem::take(&mut self.failed) {
+            tracing::info!(
+                to,
+                why,
+                count = ranges.len(),
+                ranges = spans(&ranges),
+                "handoffs did not happen; the ranges go on here until they are tried again"
             );
         }
         let slowest_ms = std::mem::take(&mut self.slowest).as_millis();

@@ -8,6 +8,7 @@ use std::{
     time::Duration,
 };
 
+use ::http as http_types;
 use controllers_kit::{Factory, FlagValue, Flags};
 use coordinator::{Config, Handle, RangeHost};
 use node_cache::{Api, Cache, Exchange, Observe, Purpose, State};
@@ -60,12 +61,16 @@ pub async fn run(options: Options, telemetry: &Telemetry) -> Result<(), Error> {
     let mut signals = Signals::listen()?;
 
     // Everything that can be wrong with files and flags comes before anything is started.
-    let config = components::config(
+    let mut config = components::config(
         options.client.kubeconfig.as_deref(),
         options.client.master.as_deref(),
     )
     .await
     .map_err(|error| wrong(&error))?;
+    config.headers.push((
+        http_types::header::USER_AGENT,
+        user_agent(&options.fleet.replica),
+    ));
     let flags = flags_with_root_ca(&options.flags, &config)?;
     let metrics = Metrics::new(&registry::descriptors());
     let apis = Apis::connect(&config, &metrics)?;
@@ -286,6 +291,14 @@ fn coordinator_config(fleet: &FleetOptions) -> Config {
         }
     }
     config
+}
+
+/// What every request is sent as that is made for no range: Leases, watches, tokens.
+fn user_agent(replica: &str) -> http_types::HeaderValue {
+    let text = format!("manifold/{} (replica={replica})", env!("CARGO_PKG_VERSION"));
+    // A replica's name is a DNS label.
+    http_types::HeaderValue::from_str(&text)
+        .unwrap_or_else(|_| http_types::HeaderValue::from_static("manifold"))
 }
 
 fn host_of(config: &kube::Config) -> String {

@@ -429,7 +429,9 @@ impl Api {
     ) -> Result<Self, ConnectError> {
         let mut anonymous = config.clone();
         anonymous.auth_info = kube::config::AuthInfo::default();
-        anonymous.headers = Vec::new();
+        anonymous
+            .headers
+            .retain(|(name, _)| *name == header::USER_AGENT);
         Self::build(&anonymous, purpose, observe)
     }
 
@@ -567,16 +569,10 @@ impl Api {
         let mut builder = http::Request::builder()
             .method(request.method)
             .uri(request.path_and_query)
-            .header(header::ACCEPT, request.accept)
-            .header(
-                header::USER_AGENT,
-                request
-                    .user_agent
-                    .unwrap_or(HeaderValue::from_static(concat!(
-                        "manifold/",
-                        env!("CARGO_PKG_VERSION")
-                    ))),
-            );
+            .header(header::ACCEPT, request.accept);
+        if let Some(user_agent) = request.user_agent {
+            builder = builder.header(header::USER_AGENT, user_agent);
+        }
         if !request.content_type.is_empty() {
             builder = builder.header(header::CONTENT_TYPE, request.content_type);
         }
@@ -734,6 +730,22 @@ fn causes(error: &dyn std::error::Error) -> String {
     text
 }
 
+/// What a request is sent as that names nothing else: the configuration's User-Agent header or the build's own. kube
+/// would add the configured one to the request's, so it is taken out of the configuration.
+fn own_user_agent(config: &kube::Config) -> (HeaderValue, kube::Config) {
+    let mut config = config.clone();
+    let (named, others) = std::mem::take(&mut config.headers)
+        .into_iter()
+        .partition(|(name, _)| *name == header::USER_AGENT);
+    config.headers = others;
+    let named: Vec<(http::HeaderName, HeaderValue)> = named;
+    let name = named.into_iter().next().map_or(
+        HeaderValue::from_static(concat!("manifold/", env!("CARGO_PKG_VERSION"))),
+        |(_, value)| value,
+    );
+    (name, config)
+}
+
 /// kube's layers over one HTTP/2 connection.
 fn connection(config: &kube::Config, purpose: Purpose) -> Result<Service, Box<kube::Error>> {
     let mut tcp = HttpConnector::new();
@@ -770,6 +782,14 @@ fn connection(config: &kube::Config, purpose: Purpose) -> Result<Service, Box<ku
         .build(https);
 
     let client = client.map_err(BoxError::from);
+    let (name, config) = own_user_agent(config);
+    let client = client.map_request(move |mut request: http::Request<Body>| {
+        let headers = request.headers_mut();
+        headers
+            .entry(header::USER_AGENT)
+            .or_insert_with(|| name.clone());
+        request
+    });
     let with_headers = config
         .extra_headers_layer()
         .map_err(Box::new)?

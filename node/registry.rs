@@ -16,6 +16,3 @@ pub fn all() -> Vec<Factory> {
 pub fn descriptors() -> Vec<Descriptor> {
     all().iter().map(|factory| (factory.describe)()).collect()
 }
-
-#[cfg(test)]
-mod tests;
