@@ -21,6 +21,7 @@ use serde::Serialize;
 use crate::{
     event::{Effect, Fatal, Happening, Input, NotSent, Offer, Refused},
     lease::{Epoch, Holder, RangeId, RangeLease, ReplicaLease, Status, Time, Version, Written},
+    mutation::broken,
     placement::{Weights, place},
     renewal::{OwnLease, OwnPhase},
     ring::Ring,
@@ -267,7 +268,7 @@ impl Core {
         self.forget_what_was_kept_in_vain(now, out);
         self.open_the_fence_after_reading(now, out);
         self.retry_what_had_no_answer(now, out);
-        if self.is_open(now) && !self.left {
+        if (self.is_open(now) || broken!(FencedDecides)) && !self.left {
             self.evict_the_silent(now, out);
             let placed = self.placement(now);
             self.inquire(now, placed.as_deref(), out);
@@ -289,7 +290,7 @@ impl Core {
                 leases,
             } => self.replicas_read(now, started, version, leases),
             Input::ReplicasFailed => {
-                self.reading = false;
+                self.reading = broken!(StopsReadingAfterAFailure);
                 self.last_read = None;
             }
             Input::Ranges {
@@ -359,6 +360,7 @@ impl Core {
             } => self.sent(now, range, attempt, result, out),
             Input::Offered(offer) => {
                 let refused = self.refusal(now, &offer);
+                let range = offer.range;
                 if refused.is_none() {
                     let kept = Kept {
                         from: offer.from,
@@ -369,9 +371,12 @@ impl Core {
                 }
                 out.push(Effect::Answer {
                     id: offer.id,
-                    range: offer.range,
+                    range,
                     refused,
                 });
+                if broken!(OwnsByOffer) {
+                    self.receive(range, out);
+                }
             }
             Input::Told { from, range, epoch } => {
                 let awaited = self
@@ -386,14 +391,18 @@ impl Core {
                 {
                     out.push(Effect::ReadRange(range));
                 }
+                if broken!(OwnsByWord) {
+                    self.receive(range, out);
+                }
             }
             Input::HoldsAsked { id, ranges } => {
                 let answer: BTreeMap<RangeId, (bool, Epoch)> = ranges
                     .into_iter()
                     .filter(|range| *range < self.config.ranges)
                     .map(|range| {
-                        let held =
-                            self.held.contains_key(&range) || self.claims.contains_key(&range);
+                        let held = (self.held.contains_key(&range)
+                            || self.claims.contains_key(&range))
+                            && !broken!(DeniesWhatItHolds);
                         (
                             range,
                             (held, self.highest.get(&range).copied().unwrap_or(0)),
@@ -427,7 +436,11 @@ impl Core {
                 || matches!(own.phase, OwnPhase::Released | OwnPhase::NameTaken(_)))
             && !self.left
         {
-            let ranges = self.drop_everything(out);
+            let ranges = if broken!(NewLifeKeepsRanges) {
+                Vec::new()
+            } else {
+                self.drop_everything(out)
+            };
             out.push(Effect::Happened(Happening::SelfEvicted {
                 incarnation: lived.incarnation.clone(),
                 ranges,
@@ -509,7 +522,7 @@ impl Core {
         for name in gone {
             self.replica_is_gone(now, &name);
         }
-        if slow || !in_time {
+        if (slow || !in_time) && !broken!(BadReadsCount) {
             for seen in self.replicas.values_mut() {
                 seen.since = now;
             }
@@ -517,7 +530,7 @@ impl Core {
                 *since = now;
             }
         }
-        self.last_read = (!slow).then_some(now);
+        self.last_read = (!slow || broken!(BadReadsCount)).then_some(now);
         self.replicas_known = true;
     }
 
@@ -612,6 +625,7 @@ impl Core {
                     None => self.replica_is_gone(now, name),
                 }
             }
+            Written::Unknown if broken!(ForgetsUnansweredEvictions) => {}
             Written::Unknown => {
                 self.evicting
                     .insert(name.to_owned(), now + self.config.retry_period);
@@ -636,6 +650,7 @@ impl Core {
                 self.ranges.remove(&range);
                 self.claims.remove(&range);
             }
+            Written::Unknown if broken!(ForgetsUnansweredClaims) => {}
             Written::Unknown => {
                 if let Some(claim) = self.claims.get_mut(&range) {
                     claim.retry_at = Some(retry_at);
@@ -686,7 +701,9 @@ impl Core {
                     since,
                     attempt,
                 };
-                out.push(Effect::CloseRange(range));
+                if !broken!(StreamsWithoutFreezing) {
+                    out.push(Effect::CloseRange(range));
+                }
                 out.push(Effect::Send {
                     range,
                     epoch,
@@ -694,6 +711,9 @@ impl Core {
                     to,
                     address,
                 });
+                if broken!(SwapsBeforeTheAnswer) {
+                    self.sent(now, range, attempt, Ok(()), out);
+                }
             }
             Some(_) => self.resume(now, range, "the fence has closed".to_owned(), out),
             None => self.resume(now, range, "its replica Lease is gone".to_owned(), out),
@@ -718,13 +738,17 @@ impl Core {
                 to,
                 since,
                 attempt: awaited,
-            } if *awaited == attempt => (to.clone(), *since),
+            } if *awaited == attempt || broken!(AnyAnswerCounts) => (to.clone(), *since),
             _ => return,
         };
         let lease = self
             .ranges
             .get(&range)
             .filter(|lease| lease.holder == me && lease.epoch == held.epoch);
+        let result = match result {
+            Err(NotSent::Refused(_)) if broken!(RefusalIsTakenForConsent) => Ok(()),
+            result => result,
+        };
         match (result, lease) {
             (Ok(()), Some(lease)) if open => {
                 held.phase = Phase::Swapping {
@@ -787,6 +811,10 @@ impl Core {
                 self.resume(now, range, "its Lease was deleted".to_owned(), out);
                 return;
             }
+            Written::Unknown if broken!(ResumesWithASwapUnderWay) => {
+                self.resume(now, range, "no answer".to_owned(), out);
+                return;
+            }
             Written::Unknown => {
                 if let Some(Held {
                     phase: Phase::Swapping { retry_at, .. },
@@ -842,7 +870,8 @@ impl Core {
         let lease = self.ranges.get(&offer.range);
         if !lease.is_some_and(|lease| {
             lease.holder.as_ref() == Some(&offer.from) && lease.epoch == offer.epoch
-        }) {
+        }) && !broken!(AnyOfferIsTaken)
+        {
             return Some(Refused::NotTheOwner {
                 range: offer.range,
                 from: offer.from.clone(),
@@ -854,7 +883,7 @@ impl Core {
                 && kept.epoch == offer.epoch + 1
                 && kept.attempt >= offer.attempt
         });
-        newer.then_some(Refused::Superseded)
+        (newer && !broken!(OlderAttemptReplaces)).then_some(Refused::Superseded)
     }
 
     fn holds_answered(
@@ -1088,6 +1117,7 @@ impl Core {
                                 took,
                             }));
                         }
+                        _ if broken!(KeepsWhatAnotherOwns) => {}
                         _ => {
                             let epoch = held.epoch;
                             self.let_go(range, out);
@@ -1171,7 +1201,8 @@ impl Core {
         if self.kept.remove(&range).is_some() {
             out.push(Effect::Forget(range));
         }
-        let epoch = self.highest.get(&range).copied().unwrap_or(0) + 1;
+        let raise = u64::from(!broken!(EpochStays));
+        let epoch = self.highest.get(&range).copied().unwrap_or(0) + raise;
         self.claims.insert(
             range,
             Claim {
@@ -1201,7 +1232,8 @@ impl Core {
             .kept
             .iter()
             .filter(|(range, kept)| {
-                self.is_dead(now, &kept.from)
+                broken!(ForgetsWhatItAcknowledged)
+                    || self.is_dead(now, &kept.from)
                     || self
                         .ranges
                         .get(range)
@@ -1274,7 +1306,12 @@ impl Core {
             let Some(holder) = seen.lease.holder() else {
                 continue;
             };
-            let silent = reads_good && now.saturating_sub(seen.since) >= self.config.lease_duration;
+            let patience = if broken!(SilenceIsCutShort) {
+                self.config.retry_period * 2
+            } else {
+                self.config.lease_duration
+            };
+            let silent = reads_good && now.saturating_sub(seen.since) >= patience;
             let waits = self.evicting.get(name).is_some_and(|at| *at > now);
             if *name != self.config.name && (silent || self.proven_dead.contains(&holder)) && !waits
             {
@@ -1350,6 +1387,12 @@ impl Core {
             return;
         };
         inquiry.waiting.retain(|holder| !self.has_ended(holder));
+        if broken!(ClaimsWithoutAsking) {
+            inquiry.waiting.clear();
+        }
+        if broken!(VanishedAreNotWaitedFor) {
+            self.vanished.clear();
+        }
         if !inquiry.waiting.is_empty() || !self.vanished.is_empty() {
             self.inquiry = Some(inquiry);
             return;
@@ -1437,7 +1480,11 @@ impl Core {
             .filter(|held| held.phase != Phase::Serving)
             .count();
         let mut room = self.config.moves_at_once.saturating_sub(moving);
+        if broken!(NeverHandsOver) {
+            room = 0;
+        }
         let force = self.drain_until.is_some();
+        let mut unfrozen = Vec::new();
         for (range, held) in &mut self.held {
             if room == 0 {
                 break;
@@ -1460,6 +1507,10 @@ impl Core {
                 room -= 1;
                 held.phase = Phase::Freezing { to, since: now };
                 let budget = self.config.freeze_budget;
+                if broken!(StreamsWithoutFreezing) {
+                    unfrozen.push((*range, held.epoch));
+                    continue;
+                }
                 out.push(Effect::Freeze {
                     range: *range,
                     epoch: held.epoch,
@@ -1467,6 +1518,9 @@ impl Core {
                     force,
                 });
             }
+        }
+        for (range, epoch) in unfrozen {
+            self.frozen(now, range, epoch, false, out);
         }
     }
 
@@ -1479,7 +1533,8 @@ impl Core {
         }
         let nobody = self.member_names().is_empty()
             && self.held.values().all(|held| held.phase == Phase::Serving);
-        if (self.held.is_empty() && self.claims.is_empty()) || until <= now || nobody {
+        let done = (self.held.is_empty() && self.claims.is_empty()) || broken!(DrainDropsAll);
+        if done || until <= now || nobody {
             self.left = true;
             let ranges = self.drop_everything(out);
             if !ranges.is_empty() {
@@ -1547,10 +1602,20 @@ impl Core {
 
     fn is_dead(&self, now: Time, holder: &Holder) -> bool {
         let waited = |since: &Time| now.saturating_sub(*since) >= self.config.lease_duration;
-        let ended = self
-            .ended
-            .get(holder)
-            .is_some_and(|(version, _)| *version <= self.as_of);
+        if broken!(TakesWithoutEviction)
+            && let Some(seen) = self.replicas.get(&holder.name)
+            && seen.lease.holder().as_ref() == Some(holder)
+            && !self.is_me(holder)
+        {
+            // The owner may be late by less than the duration that an eviction waits for.
+            return self.reads_good(now)
+                && now.saturating_sub(seen.since) + self.config.retry_period
+                    >= self.config.lease_duration;
+        }
+        let ended = self.ended.get(holder).is_some_and(|(version, _)| {
+            *version <= self.as_of || broken!(TakesBeforeTheViewHasPassed)
+        });
+        let waited = |since: &Time| waited(since) || broken!(UnprovenCountAsDead);
         !self.is_live(holder)
             && (ended || (self.reads_good(now) && self.unproven.get(holder).is_some_and(waited)))
     }
