@@ -26,6 +26,18 @@ enum Action {
     Fault(Fault),
 }
 
+impl World {
+    fn after(&self, action: Action) -> Self {
+        let mut next = self.clone();
+        match action {
+            Action::Step => next.step(),
+            Action::Tick => next.tick(),
+            Action::Fault(fault) => next.fault(fault),
+        }
+        next
+    }
+}
+
 impl Model for Fleet {
     type State = World;
     type Action = Action;
@@ -51,13 +63,7 @@ impl Model for Fleet {
 
     fn next_state(&self, last: &World, action: Action) -> Option<World> {
         mutation::set(self.mutation);
-        let mut next = last.clone();
-        match action {
-            Action::Step => next.step(),
-            Action::Tick => next.tick(),
-            Action::Fault(fault) => next.fault(fault),
-        }
-        Some(next)
+        Some(last.after(action))
     }
 
     fn properties(&self) -> Vec<Property<Self>> {

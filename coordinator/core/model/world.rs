@@ -6,6 +6,7 @@
 //! most K faults" is a tree that ends, and every state of it is followed to rest.
 
 use std::{
+    cell::Cell,
     collections::{BTreeMap, BTreeSet, VecDeque},
     sync::Arc,
     time::Duration,
@@ -90,7 +91,8 @@ const SETTLE: u32 = 45;
 const STALL: u8 = 1;
 const DAMAGE: u8 = 2;
 const DRAIN: u8 = 4;
-const OTHER: u8 = 8;
+const MESSAGE: u8 = 8;
+const OTHER: u8 = 16;
 
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub(super) enum Change {
@@ -227,6 +229,11 @@ pub(super) enum Fault {
     Drain(usize),
 }
 
+thread_local! {
+    /// Whether this thread tells what every machine hears and wants.
+    pub(super) static TRACE: Cell<bool> = const { Cell::new(false) };
+}
+
 fn name(at: usize) -> String {
     format!("r{at}")
 }
@@ -305,8 +312,9 @@ impl World {
             while world.rested < REST && world.wrong.is_none() && world.now < SETTLE {
                 world.tick();
             }
-            assert_eq!(world.wrong, None, "the start must be sound");
-            assert!(world.rested >= REST, "the start must come to rest");
+            if world.rested < REST {
+                world.fail(Wrong::NoRest);
+            }
         }
         world.rested = 0;
         match bounds.start {
@@ -431,12 +439,13 @@ impl World {
         if self.nodes[at].life != life {
             if let What::Ask(ask) = what {
                 // Sent by a life that is over; it lands all the same.
-                self.handle(Message {
+                return self.handle(Message {
                     at,
                     life,
                     what: What::Land(ask),
                 });
             }
+            self.refused_by_nobody(at, &what);
             return;
         }
         match what {
@@ -445,7 +454,7 @@ impl World {
             _ => {}
         }
         if !self.nodes[at].alive {
-            return;
+            return self.refused_by_nobody(at, &what);
         }
         match what {
             What::Ask(ask) => {
@@ -602,9 +611,12 @@ impl World {
     // ---- the machines ----
 
     fn renewal(&mut self, at: usize, input: RenewalInput) {
-        let now = self.clock(at);
+        let (now, tick) = (self.clock(at), self.now);
         let node = self.node(at);
         let before = node.renewal.own();
+        if TRACE.get() && input != RenewalInput::Tick {
+            eprintln!("{tick} r{at} {now:?} = {input:?}");
+        }
         let effects = node.renewal.step(now, input);
         let own = node.renewal.own();
         for effect in effects {
@@ -621,8 +633,14 @@ impl World {
 
     fn core(&mut self, at: usize, input: Input) {
         let now = self.clock(at);
-        let effects = self.node(at).core.step(now, input);
+        let effects = self.node(at).core.step(now, input.clone());
+        if TRACE.get() && (!effects.is_empty() || input != Input::Tick) {
+            eprintln!("{} r{at} {now:?} < {input:?}", self.now);
+        }
         for effect in effects {
+            if TRACE.get() {
+                eprintln!("    {effect:?}");
+            }
             self.effect(at, effect);
         }
     }
@@ -788,13 +806,13 @@ impl World {
         if kept && open && token != Some(self.tokens[usize::from(range)]) {
             self.fail(Wrong::StateLost);
         }
-        if !kept && self.seen & !(DRAIN | STALL) == 0 && self.tokens[usize::from(range)] > 0 {
-            // Nobody was killed, cut off or edited: everything moves in order.
-            self.fail(if self.seen & DRAIN != 0 {
-                Wrong::StateLost
-            } else {
-                Wrong::MovedByAStall
-            });
+        if !kept && self.tokens[usize::from(range)] > 0 {
+            // Nobody was killed, stopped, cut off or edited: everything moves in order.
+            if self.seen & !(DRAIN | MESSAGE) == 0 {
+                self.fail(Wrong::StateLost);
+            } else if self.seen == STALL {
+                self.fail(Wrong::MovedByAStall);
+            }
         }
         self.begin(at, range);
     }
@@ -938,11 +956,21 @@ impl World {
         // Whoever was given a range has its state, and may not claim it as if it were anybody's.
         if !given
             && self.store.given.contains(&range)
-            && present.is_some_and(|present| present.holder == lease.holder)
+            && present
+                .as_ref()
+                .is_some_and(|present| present.holder == lease.holder)
             && !self.is_damaged()
         {
             self.fail(Wrong::StateLost);
         }
+        // A swap that lands after its sender was evicted gives nothing: the receiver knows the sender as dead.
+        let given = given
+            && present
+                .and_then(|present| present.holder)
+                .is_some_and(|giver| {
+                    let lease = self.store.replicas.get(&giver.name);
+                    lease.and_then(|lease| lease.incarnation.as_ref()) == Some(&giver.incarnation)
+                });
         lease.version = self.next_version();
         let store = Arc::make_mut(&mut self.store);
         store.highest.insert(range, lease.epoch);
@@ -1051,8 +1079,22 @@ impl World {
         self.seen |= match fault {
             Fault::Stall(_) => STALL,
             Fault::DeleteReplica(_) | Fault::DeleteRange(_) => DAMAGE,
+            // If all leave, there is nobody to hand anything to.
+            Fault::Drain(_) if self.seen & DRAIN != 0 => OTHER,
             Fault::Drain(_) => DRAIN,
-            _ => OTHER,
+            // A lost renewal or read can cost a replica its Lease.
+            Fault::Lose | Fault::LoseAnswer | Fault::Hold(_) | Fault::HoldAnswer(_)
+                if self.is_about_replicas() =>
+            {
+                OTHER
+            }
+            Fault::Lose
+            | Fault::LoseAnswer
+            | Fault::Hold(_)
+            | Fault::HoldAnswer(_)
+            | Fault::Double(_)
+            | Fault::Busy => MESSAGE,
+            Fault::Crash(..) | Fault::Pause(..) | Fault::Cut(..) | Fault::FreezeWatch(..) => OTHER,
         };
         match fault {
             Fault::Crash(at, ticks) => {
@@ -1102,6 +1144,15 @@ impl World {
             }
         }
         self.judge();
+    }
+
+    fn is_about_replicas(&self) -> bool {
+        self.queue.front().is_some_and(|first| {
+            matches!(
+                first.what,
+                What::Ask(Ask::Own(..) | Ask::Replicas(_)) | What::Own | What::Renewal(_)
+            )
+        })
     }
 
     fn drain(&mut self, at: usize) {
@@ -1167,6 +1218,13 @@ impl World {
         if let Some(answer) = self.no_answer(ask) {
             let message = self.message(at, answer);
             self.push_later(1, message);
+        }
+    }
+
+    /// What was meant for a process that has ended.
+    fn refused_by_nobody(&mut self, at: usize, what: &What) {
+        if matches!(what, What::Offer { .. } | What::Holds { .. }) {
+            self.peer_gives_up(at, what);
         }
     }
 
