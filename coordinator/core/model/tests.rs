@@ -94,6 +94,9 @@ fn probe() {
         bounds(2, 2, Start::Drain, faults, 8),
         bounds(2, 2, Start::Cold, faults, 12),
     ] {
+        if std::env::var("ONLY").is_ok_and(|only| !format!("{b:?}").contains(&only)) {
+            continue;
+        }
         let begun = Instant::now();
         let explored = explore(&b, None, Duration::from_secs(secs));
         eprintln!(
@@ -118,6 +121,7 @@ fn mutants() {
         for faults in [1, 2] {
             for b in [
                 bounds(2, 2, Start::Join, faults, 8),
+                bounds(3, 3, Start::Join, faults, 8),
                 bounds(2, 2, Start::Rest, faults, 3),
                 bounds(2, 2, Start::Drain, faults, 8),
                 bounds(3, 4, Start::Join, faults, 8),

@@ -161,6 +161,8 @@ pub(super) struct Node {
     epochs: BTreeMap<RangeId, Epoch>,
     /// What the host knows of each range: see `World::tokens`.
     known: BTreeMap<RangeId, u32>,
+    /// What it has worked on since it got or resumed it.
+    works: BTreeSet<RangeId>,
     kept: BTreeMap<RangeId, u32>,
     offers: BTreeMap<u64, (usize, u64, u32)>,
     questions: BTreeMap<u64, (usize, u64)>,
@@ -276,6 +278,7 @@ impl Node {
             ),
             epochs: BTreeMap::new(),
             known: BTreeMap::new(),
+            works: BTreeSet::new(),
             kept: BTreeMap::new(),
             offers: BTreeMap::new(),
             questions: BTreeMap::new(),
@@ -688,18 +691,22 @@ impl World {
                 let node = self.node(at);
                 node.epochs.remove(&range);
                 node.known.remove(&range);
+                node.works.remove(&range);
             }
             Effect::Freeze { range, epoch, .. } => {
-                self.node(at).epochs.remove(&range);
+                let node = self.node(at);
+                node.epochs.remove(&range);
+                node.works.remove(&range);
                 let busy = false;
                 self.push(at, What::Core(Input::Frozen { range, epoch, busy }));
             }
             Effect::CloseRange(range) => {
-                self.node(at).epochs.remove(&range);
+                let node = self.node(at);
+                node.epochs.remove(&range);
+                node.works.remove(&range);
             }
             Effect::Resume { range, epoch } => {
                 self.node(at).epochs.insert(range, epoch);
-                self.begin(at, range);
             }
             Effect::Send {
                 range,
@@ -789,24 +796,14 @@ impl World {
         self.push_later(1, message);
     }
 
-    /// From now on this replica knows something of the range that nobody else does.
-    fn begin(&mut self, at: usize, range: RangeId) {
-        let token = &mut self.tokens[usize::from(range)];
-        *token += 1;
-        let token = *token;
-        self.node(at).known.insert(range, token);
-    }
-
     fn gained(&mut self, at: usize, range: RangeId, epoch: Epoch, kept: bool) {
-        let open = self.is_open(at);
+        let token = self.tokens[usize::from(range)];
         let node = self.node(at);
         node.epochs.insert(range, epoch);
-        let token = node.kept.remove(&range);
-        // Behind a closed fence an old message may still be believed: it has no effect.
-        if kept && open && token != Some(self.tokens[usize::from(range)]) {
-            self.fail(Wrong::StateLost);
-        }
-        if !kept && self.tokens[usize::from(range)] > 0 {
+        let state = node.kept.remove(&range).unwrap_or(0);
+        node.known.insert(range, if kept { state } else { token });
+        node.works.remove(&range);
+        if !kept && token > 0 {
             // Nobody was killed, stopped, cut off or edited: everything moves in order.
             if self.seen & !(DRAIN | MESSAGE) == 0 {
                 self.fail(Wrong::StateLost);
@@ -814,7 +811,29 @@ impl World {
                 self.fail(Wrong::MovedByAStall);
             }
         }
-        self.begin(at, range);
+    }
+
+    /// Whoever may act begins to, and from then on knows something of the range that nobody else does. Behind a closed
+    /// fence an old message may still be believed: it has no effect.
+    fn begin(&mut self, at: usize) {
+        let node = &self.nodes[at];
+        let begun: Vec<RangeId> = node
+            .epochs
+            .keys()
+            .filter(|range| !node.works.contains(range))
+            .copied()
+            .collect();
+        for range in begun {
+            let token = &mut self.tokens[usize::from(range)];
+            let node = Arc::make_mut(&mut self.nodes[at]);
+            let lost = node.known.get(&range) != Some(token);
+            *token += 1;
+            node.known.insert(range, *token);
+            node.works.insert(range);
+            if lost {
+                self.fail(Wrong::StateLost);
+            }
+        }
     }
 
     fn send(&mut self, at: usize, range: RangeId, epoch: Epoch, attempt: u64, to: &Holder) {
@@ -1282,6 +1301,9 @@ impl World {
             }
             if let Some(wrong) = wrong {
                 return self.fail(wrong);
+            }
+            if !self.nodes[at].paused {
+                self.begin(at);
             }
         }
     }
