@@ -39,6 +39,10 @@ const RANGES_PERIODS: u32 = 30;
 /// owner's end the watch has not passed yet.
 const SHORT_PARTS: u32 = 5;
 
+/// A replica that leaves waits so many retry periods for the Lease of a range whose state it has acknowledged: with it
+/// gone, the state would be nobody's. The owner may also have thought better of it and never says so.
+const KEPT_PERIODS: u32 = 4;
+
 /// What a replica is told at its start.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub struct Config {
@@ -115,6 +119,8 @@ struct Kept {
     /// The epoch at which the Lease must name us.
     epoch: Epoch,
     attempt: u64,
+    /// When it was acknowledged.
+    since: Time,
 }
 
 /// Our name written, or on its way, into a range Lease.
@@ -366,6 +372,7 @@ impl Core {
                         from: offer.from,
                         epoch: offer.epoch + 1,
                         attempt: offer.attempt,
+                        since: now,
                     };
                     self.kept.insert(offer.range, kept);
                 }
@@ -1533,7 +1540,10 @@ impl Core {
         }
         let nobody = self.member_names().is_empty()
             && self.held.values().all(|held| held.phase == Phase::Serving);
-        let done = (self.held.is_empty() && self.claims.is_empty()) || broken!(DrainDropsAll);
+        let awaits = |kept: &Kept| now < kept.since + self.config.retry_period * KEPT_PERIODS;
+        let awaits = self.kept.values().any(awaits) && !broken!(LeavesWithWhatItKept);
+        let done = (self.held.is_empty() && self.claims.is_empty() && !awaits)
+            || broken!(DrainDropsAll);
         if done || until <= now || nobody {
             self.left = true;
             let ranges = self.drop_everything(out);
@@ -1707,6 +1717,12 @@ impl Core {
             .filter_map(|claim| claim.retry_at)
             .for_each(&mut sooner);
         self.drain_until.into_iter().for_each(&mut sooner);
+        if self.drain_until.is_some() {
+            let patience = self.config.retry_period * KEPT_PERIODS;
+            self.kept
+                .values()
+                .for_each(|kept| sooner(kept.since + patience));
+        }
         for held in self.held.values() {
             if let Phase::Swapping {
                 retry_at: Some(retry_at),

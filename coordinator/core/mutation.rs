@@ -98,6 +98,8 @@ mutations! {
     NeverHandsOver,
     /// A replica that is told to drain drops what it has.
     DrainDropsAll,
+    /// A replica leaves while a range whose state it has acknowledged is on its way to it.
+    LeavesWithWhatItKept,
     /// A claim without an answer is never asked for again.
     ForgetsUnansweredClaims,
     /// An eviction without an answer is never tried again.

@@ -134,6 +134,7 @@ pub(super) enum What {
     Holds {
         inquiry: u64,
         ranges: Vec<RangeId>,
+        asked: Holder,
         sender: usize,
     },
     Restart,
@@ -165,7 +166,7 @@ pub(super) struct Node {
     works: BTreeSet<RangeId>,
     kept: BTreeMap<RangeId, u32>,
     offers: BTreeMap<u64, (usize, u64, u32)>,
-    questions: BTreeMap<u64, (usize, u64)>,
+    questions: BTreeMap<u64, (usize, u64, Holder)>,
     serial: u64,
     watched: Version,
 }
@@ -518,12 +519,13 @@ impl World {
             What::Holds {
                 inquiry,
                 ranges,
+                asked,
                 sender,
             } => {
                 let node = self.node(at);
                 node.serial += 1;
                 let id = node.serial;
-                node.questions.insert(id, (sender, inquiry));
+                node.questions.insert(id, (sender, inquiry, asked));
                 self.core(at, Input::HoldsAsked { id, ranges });
             }
             What::Ask(_) | What::Land(_) | What::Restart | What::Resume => {}
@@ -759,6 +761,7 @@ impl World {
                         What::Holds {
                             inquiry,
                             ranges,
+                            asked: to,
                             sender: at,
                         },
                     ),
@@ -766,14 +769,15 @@ impl World {
                 }
             }
             Effect::AnswerHolds { id, answer } => {
-                let from = self.holder(at);
-                if let Some((sender, inquiry)) = self.node(at).questions.remove(&id) {
+                let me = self.holder(at);
+                if let Some((sender, inquiry, from)) = self.node(at).questions.remove(&id) {
+                    let result = if from == me { Ok(answer) } else { Err(()) };
                     self.push(
                         sender,
                         What::Core(Input::HoldsAnswered {
                             inquiry,
                             from,
-                            result: Ok(answer),
+                            result,
                         }),
                     );
                 }
@@ -1257,11 +1261,11 @@ impl World {
                 self.unreachable(at, *range, *attempt);
             }
             What::Holds {
-                inquiry, sender, ..
-            } => {
-                let from = self.holder(at);
-                self.unanswered(*sender, *inquiry, from);
-            }
+                inquiry,
+                sender,
+                asked,
+                ..
+            } => self.unanswered(*sender, *inquiry, asked.clone()),
             What::Core(Input::HoldsAnswered { inquiry, from, .. }) => {
                 self.unanswered(at, *inquiry, from.clone());
             }
