@@ -628,6 +628,9 @@ impl Core {
             Written::Conflict(lease) => {
                 self.evicting.remove(name);
                 match lease {
+                    Some(lease) if broken!(LostEvictionCounts) => {
+                        self.see_replica(now, lease.vacated());
+                    }
                     Some(lease) => self.see_replica(now, lease),
                     None => self.replica_is_gone(now, name),
                 }
@@ -877,8 +880,7 @@ impl Core {
         let lease = self.ranges.get(&offer.range);
         if !lease.is_some_and(|lease| {
             lease.holder.as_ref() == Some(&offer.from) && lease.epoch == offer.epoch
-        }) && !broken!(AnyOfferIsTaken)
-        {
+        }) {
             return Some(Refused::NotTheOwner {
                 range: offer.range,
                 from: offer.from.clone(),
@@ -1124,7 +1126,7 @@ impl Core {
                                 took,
                             }));
                         }
-                        _ if broken!(KeepsWhatAnotherOwns) => {}
+                        _ if broken!(NewLifeKeepsRanges) => {}
                         _ => {
                             let epoch = held.epoch;
                             self.let_go(range, out);
@@ -1542,8 +1544,8 @@ impl Core {
             && self.held.values().all(|held| held.phase == Phase::Serving);
         let awaits = |kept: &Kept| now < kept.since + self.config.retry_period * KEPT_PERIODS;
         let awaits = self.kept.values().any(awaits) && !broken!(LeavesWithWhatItKept);
-        let done = (self.held.is_empty() && self.claims.is_empty() && !awaits)
-            || broken!(DrainDropsAll);
+        let done =
+            (self.held.is_empty() && self.claims.is_empty() && !awaits) || broken!(DrainDropsAll);
         if done || until <= now || nobody {
             self.left = true;
             let ranges = self.drop_everything(out);
@@ -1612,16 +1614,6 @@ impl Core {
 
     fn is_dead(&self, now: Time, holder: &Holder) -> bool {
         let waited = |since: &Time| now.saturating_sub(*since) >= self.config.lease_duration;
-        if broken!(TakesWithoutEviction)
-            && let Some(seen) = self.replicas.get(&holder.name)
-            && seen.lease.holder().as_ref() == Some(holder)
-            && !self.is_me(holder)
-        {
-            // The owner may be late by less than the duration that an eviction waits for.
-            return self.reads_good(now)
-                && now.saturating_sub(seen.since) + self.config.retry_period
-                    >= self.config.lease_duration;
-        }
         let ended = self.ended.get(holder).is_some_and(|(version, _)| {
             *version <= self.as_of || broken!(TakesBeforeTheViewHasPassed)
         });

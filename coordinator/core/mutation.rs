@@ -54,14 +54,12 @@ mutations! {
     SilenceIsCutShort,
     /// Silence counts although one's own reads were bad.
     BadReadsCount,
-    /// The ranges of a silent replica are taken without evicting it first.
-    TakesWithoutEviction,
+    /// An eviction that lost against a renewal counts all the same.
+    LostEvictionCounts,
     /// Orphans are taken before the view has passed their owner's end.
     TakesBeforeTheViewHasPassed,
     /// A claim does not raise the epoch.
     EpochStays,
-    /// An offer is taken from anybody, whatever the Lease says.
-    AnyOfferIsTaken,
     /// An older attempt that comes late replaces a newer one.
     OlderAttemptReplaces,
     /// An answer to an older attempt counts for the newest.
@@ -78,8 +76,6 @@ mutations! {
     OwnsByOffer,
     /// A peer's word is enough to own what it has offered.
     OwnsByWord,
-    /// A range whose Lease names another is not let go.
-    KeepsWhatAnotherOwns,
     /// What hands edited is claimed without asking who holds it.
     ClaimsWithoutAsking,
     /// Whoever is asked says that it holds nothing.
@@ -90,7 +86,7 @@ mutations! {
     UnprovenCountAsDead,
     /// Behind a closed fence it evicts, takes and hands over as ever.
     FencedDecides,
-    /// A new life of the process keeps the ranges of the life before.
+    /// A new life of the process keeps the ranges of the life before, though their Leases name that one.
     NewLifeKeepsRanges,
     /// What was kept for a range is dropped with its Lease's next version.
     ForgetsWhatItAcknowledged,

@@ -299,8 +299,7 @@ impl Renewal {
             return;
         }
         if let (State::Held { .. } | State::Check, Some(renewed)) = (&self.state, self.renewed) {
-            self.open_until =
-                Some(renewed + self.deadline()).filter(|until| *until > now);
+            self.open_until = Some(renewed + self.deadline()).filter(|until| *until > now);
             self.regained = None;
         }
     }
@@ -315,7 +314,7 @@ impl Renewal {
             self.state,
             State::Look | State::Wait { .. } | State::Acquire { .. }
         );
-        if joining && self.ended.contains(&self.incarnation()) {
+        if joining && self.ended.contains(&self.incarnation()) && !broken!(EvictedLivesOn) {
             // An acquisition of ours had landed unseen, and was evicted: others know this life as over.
             self.evictions += 1;
         }
@@ -433,8 +432,7 @@ impl Renewal {
                     now
                 };
                 if self.open_until.is_some() || broken!(FenceOpensWithoutReading) {
-                    self.open_until =
-                        Some(started + self.deadline()).filter(|until| *until > now);
+                    self.open_until = Some(started + self.deadline()).filter(|until| *until > now);
                 } else if self.regained.is_none() {
                     self.regained = Some(Regained { started, seen: now });
                 }

@@ -9,6 +9,9 @@ use stateright::{Model, Property};
 use crate::mutation::{self, Mutation};
 use world::{Bounds, Fault, World};
 
+/// The one property: which promise was broken stands in the state.
+const SOUND: &str = "every promise is kept";
+
 /// What is explored, and with which mutation of the protocol.
 #[derive(Clone, Debug)]
 struct Fleet {
@@ -67,7 +70,7 @@ impl Model for Fleet {
     }
 
     fn properties(&self) -> Vec<Property<Self>> {
-        vec![Property::always("nothing goes wrong", |_, state: &World| {
+        vec![Property::always(SOUND, |_, state: &World| {
             state.wrong.is_none()
         })]
     }

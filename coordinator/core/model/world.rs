@@ -1003,7 +1003,9 @@ impl World {
             store.given.remove(&range);
         }
         store.ranges.insert(range, lease.clone());
-        store.log.push((lease.version, Change::Range(lease.clone())));
+        store
+            .log
+            .push((lease.version, Change::Range(lease.clone())));
         Written::Done(lease)
     }
 
@@ -1052,7 +1054,12 @@ impl World {
                 faults.push(Fault::Drain(at));
             }
             faults.extend([4, 8].map(Fault::Stall));
-            faults.extend(self.store.ranges.keys().map(|range| Fault::DeleteRange(*range)));
+            faults.extend(
+                self.store
+                    .ranges
+                    .keys()
+                    .map(|range| Fault::DeleteRange(*range)),
+            );
             return;
         };
         let at = first.at;
