@@ -149,8 +149,8 @@ fn wherever_two_faults_fall_in_the_larger_fleets() {
         .unwrap_or(7200);
     explore_all(
         &[
-            bounds(2, 2, Start::Cold, 2, 12),
             bounds(3, 4, Start::Rest, 2, 3),
+            bounds(2, 2, Start::Cold, 2, 12),
             bounds(3, 4, Start::Drain, 2, 8),
             bounds(2, 8, Start::Join, 2, 8),
             bounds(3, 4, Start::Join, 2, 8),

@@ -638,10 +638,10 @@ impl World {
 
     fn core(&mut self, at: usize, input: Input) {
         let now = self.clock(at);
-        let effects = self.node(at).core.step(now, input.clone());
-        if TRACE.get() && (!effects.is_empty() || input != Input::Tick) {
+        if TRACE.get() && input != Input::Tick {
             eprintln!("{} r{at} {now:?} < {input:?}", self.now);
         }
+        let effects = self.node(at).core.step(now, input);
         for effect in effects {
             if TRACE.get() {
                 eprintln!("    {effect:?}");
