@@ -21,6 +21,7 @@ use serde::Serialize;
 use crate::{
     event::{Effect, Fatal, Happening, Input, NotSent, Offer, Refused},
     lease::{Epoch, Holder, RangeId, RangeLease, ReplicaLease, Status, Time, Version, Written},
+    mutation::broken,
     placement::{Weights, place},
     renewal::{OwnLease, OwnPhase},
     ring::Ring,
@@ -37,6 +38,10 @@ const RANGES_PERIODS: u32 = 30;
 /// What holds a range up is tried again after this part of a retry period: a swap without a clear answer, orphans whose
 /// owner's end the watch has not passed yet.
 const SHORT_PARTS: u32 = 5;
+
+/// A replica that leaves waits so many retry periods for the Lease of a range whose state it has acknowledged: with it
+/// gone, the state would be nobody's. The owner may also have thought better of it and never says so.
+const KEPT_PERIODS: u32 = 4;
 
 /// What a replica is told at its start.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
@@ -114,6 +119,8 @@ struct Kept {
     /// The epoch at which the Lease must name us.
     epoch: Epoch,
     attempt: u64,
+    /// When it was acknowledged.
+    since: Time,
 }
 
 /// Our name written, or on its way, into a range Lease.
@@ -267,7 +274,7 @@ impl Core {
         self.forget_what_was_kept_in_vain(now, out);
         self.open_the_fence_after_reading(now, out);
         self.retry_what_had_no_answer(now, out);
-        if self.is_open(now) && !self.left {
+        if (self.is_open(now) || broken!(FencedDecides)) && !self.left {
             self.evict_the_silent(now, out);
             let placed = self.placement(now);
             self.inquire(now, placed.as_deref(), out);
@@ -289,7 +296,7 @@ impl Core {
                 leases,
             } => self.replicas_read(now, started, version, leases),
             Input::ReplicasFailed => {
-                self.reading = false;
+                self.reading = broken!(StopsReadingAfterAFailure);
                 self.last_read = None;
             }
             Input::Ranges {
@@ -359,19 +366,24 @@ impl Core {
             } => self.sent(now, range, attempt, result, out),
             Input::Offered(offer) => {
                 let refused = self.refusal(now, &offer);
+                let range = offer.range;
                 if refused.is_none() {
                     let kept = Kept {
                         from: offer.from,
                         epoch: offer.epoch + 1,
                         attempt: offer.attempt,
+                        since: now,
                     };
                     self.kept.insert(offer.range, kept);
                 }
                 out.push(Effect::Answer {
                     id: offer.id,
-                    range: offer.range,
+                    range,
                     refused,
                 });
+                if broken!(OwnsByOffer) {
+                    self.receive(range, out);
+                }
             }
             Input::Told { from, range, epoch } => {
                 let awaited = self
@@ -386,14 +398,18 @@ impl Core {
                 {
                     out.push(Effect::ReadRange(range));
                 }
+                if broken!(OwnsByWord) {
+                    self.receive(range, out);
+                }
             }
             Input::HoldsAsked { id, ranges } => {
                 let answer: BTreeMap<RangeId, (bool, Epoch)> = ranges
                     .into_iter()
                     .filter(|range| *range < self.config.ranges)
                     .map(|range| {
-                        let held =
-                            self.held.contains_key(&range) || self.claims.contains_key(&range);
+                        let held = (self.held.contains_key(&range)
+                            || self.claims.contains_key(&range))
+                            && !broken!(DeniesWhatItHolds);
                         (
                             range,
                             (held, self.highest.get(&range).copied().unwrap_or(0)),
@@ -427,7 +443,11 @@ impl Core {
                 || matches!(own.phase, OwnPhase::Released | OwnPhase::NameTaken(_)))
             && !self.left
         {
-            let ranges = self.drop_everything(out);
+            let ranges = if broken!(NewLifeKeepsRanges) {
+                Vec::new()
+            } else {
+                self.drop_everything(out)
+            };
             out.push(Effect::Happened(Happening::SelfEvicted {
                 incarnation: lived.incarnation.clone(),
                 ranges,
@@ -509,7 +529,7 @@ impl Core {
         for name in gone {
             self.replica_is_gone(now, &name);
         }
-        if slow || !in_time {
+        if (slow || !in_time) && !broken!(BadReadsCount) {
             for seen in self.replicas.values_mut() {
                 seen.since = now;
             }
@@ -517,7 +537,7 @@ impl Core {
                 *since = now;
             }
         }
-        self.last_read = (!slow).then_some(now);
+        self.last_read = (!slow || broken!(BadReadsCount)).then_some(now);
         self.replicas_known = true;
     }
 
@@ -608,10 +628,14 @@ impl Core {
             Written::Conflict(lease) => {
                 self.evicting.remove(name);
                 match lease {
+                    Some(lease) if broken!(LostEvictionCounts) => {
+                        self.see_replica(now, lease.vacated());
+                    }
                     Some(lease) => self.see_replica(now, lease),
                     None => self.replica_is_gone(now, name),
                 }
             }
+            Written::Unknown if broken!(ForgetsUnansweredEvictions) => {}
             Written::Unknown => {
                 self.evicting
                     .insert(name.to_owned(), now + self.config.retry_period);
@@ -636,6 +660,7 @@ impl Core {
                 self.ranges.remove(&range);
                 self.claims.remove(&range);
             }
+            Written::Unknown if broken!(ForgetsUnansweredClaims) => {}
             Written::Unknown => {
                 if let Some(claim) = self.claims.get_mut(&range) {
                     claim.retry_at = Some(retry_at);
@@ -686,7 +711,9 @@ impl Core {
                     since,
                     attempt,
                 };
-                out.push(Effect::CloseRange(range));
+                if !broken!(StreamsWithoutFreezing) {
+                    out.push(Effect::CloseRange(range));
+                }
                 out.push(Effect::Send {
                     range,
                     epoch,
@@ -694,6 +721,9 @@ impl Core {
                     to,
                     address,
                 });
+                if broken!(SwapsBeforeTheAnswer) {
+                    self.sent(now, range, attempt, Ok(()), out);
+                }
             }
             Some(_) => self.resume(now, range, "the fence has closed".to_owned(), out),
             None => self.resume(now, range, "its replica Lease is gone".to_owned(), out),
@@ -718,13 +748,17 @@ impl Core {
                 to,
                 since,
                 attempt: awaited,
-            } if *awaited == attempt => (to.clone(), *since),
+            } if *awaited == attempt || broken!(AnyAnswerCounts) => (to.clone(), *since),
             _ => return,
         };
         let lease = self
             .ranges
             .get(&range)
             .filter(|lease| lease.holder == me && lease.epoch == held.epoch);
+        let result = match result {
+            Err(NotSent::Refused(_)) if broken!(RefusalIsTakenForConsent) => Ok(()),
+            result => result,
+        };
         match (result, lease) {
             (Ok(()), Some(lease)) if open => {
                 held.phase = Phase::Swapping {
@@ -785,6 +819,10 @@ impl Core {
             Written::Conflict(None) => {
                 self.ranges.remove(&range);
                 self.resume(now, range, "its Lease was deleted".to_owned(), out);
+                return;
+            }
+            Written::Unknown if broken!(ResumesWithASwapUnderWay) => {
+                self.resume(now, range, "no answer".to_owned(), out);
                 return;
             }
             Written::Unknown => {
@@ -854,7 +892,7 @@ impl Core {
                 && kept.epoch == offer.epoch + 1
                 && kept.attempt >= offer.attempt
         });
-        newer.then_some(Refused::Superseded)
+        (newer && !broken!(OlderAttemptReplaces)).then_some(Refused::Superseded)
     }
 
     fn holds_answered(
@@ -1088,6 +1126,7 @@ impl Core {
                                 took,
                             }));
                         }
+                        _ if broken!(NewLifeKeepsRanges) => {}
                         _ => {
                             let epoch = held.epoch;
                             self.let_go(range, out);
@@ -1171,7 +1210,8 @@ impl Core {
         if self.kept.remove(&range).is_some() {
             out.push(Effect::Forget(range));
         }
-        let epoch = self.highest.get(&range).copied().unwrap_or(0) + 1;
+        let raise = u64::from(!broken!(EpochStays));
+        let epoch = self.highest.get(&range).copied().unwrap_or(0) + raise;
         self.claims.insert(
             range,
             Claim {
@@ -1201,7 +1241,8 @@ impl Core {
             .kept
             .iter()
             .filter(|(range, kept)| {
-                self.is_dead(now, &kept.from)
+                broken!(ForgetsWhatItAcknowledged)
+                    || self.is_dead(now, &kept.from)
                     || self
                         .ranges
                         .get(range)
@@ -1274,7 +1315,12 @@ impl Core {
             let Some(holder) = seen.lease.holder() else {
                 continue;
             };
-            let silent = reads_good && now.saturating_sub(seen.since) >= self.config.lease_duration;
+            let patience = if broken!(SilenceIsCutShort) {
+                self.config.retry_period * 2
+            } else {
+                self.config.lease_duration
+            };
+            let silent = reads_good && now.saturating_sub(seen.since) >= patience;
             let waits = self.evicting.get(name).is_some_and(|at| *at > now);
             if *name != self.config.name && (silent || self.proven_dead.contains(&holder)) && !waits
             {
@@ -1350,6 +1396,12 @@ impl Core {
             return;
         };
         inquiry.waiting.retain(|holder| !self.has_ended(holder));
+        if broken!(ClaimsWithoutAsking) {
+            inquiry.waiting.clear();
+        }
+        if broken!(VanishedAreNotWaitedFor) {
+            self.vanished.clear();
+        }
         if !inquiry.waiting.is_empty() || !self.vanished.is_empty() {
             self.inquiry = Some(inquiry);
             return;
@@ -1437,7 +1489,11 @@ impl Core {
             .filter(|held| held.phase != Phase::Serving)
             .count();
         let mut room = self.config.moves_at_once.saturating_sub(moving);
+        if broken!(NeverHandsOver) {
+            room = 0;
+        }
         let force = self.drain_until.is_some();
+        let mut unfrozen = Vec::new();
         for (range, held) in &mut self.held {
             if room == 0 {
                 break;
@@ -1460,6 +1516,10 @@ impl Core {
                 room -= 1;
                 held.phase = Phase::Freezing { to, since: now };
                 let budget = self.config.freeze_budget;
+                if broken!(StreamsWithoutFreezing) {
+                    unfrozen.push((*range, held.epoch));
+                    continue;
+                }
                 out.push(Effect::Freeze {
                     range: *range,
                     epoch: held.epoch,
@@ -1467,6 +1527,9 @@ impl Core {
                     force,
                 });
             }
+        }
+        for (range, epoch) in unfrozen {
+            self.frozen(now, range, epoch, false, out);
         }
     }
 
@@ -1479,7 +1542,11 @@ impl Core {
         }
         let nobody = self.member_names().is_empty()
             && self.held.values().all(|held| held.phase == Phase::Serving);
-        if (self.held.is_empty() && self.claims.is_empty()) || until <= now || nobody {
+        let awaits = |kept: &Kept| now < kept.since + self.config.retry_period * KEPT_PERIODS;
+        let awaits = self.kept.values().any(awaits) && !broken!(LeavesWithWhatItKept);
+        let done =
+            (self.held.is_empty() && self.claims.is_empty() && !awaits) || broken!(DrainDropsAll);
+        if done || until <= now || nobody {
             self.left = true;
             let ranges = self.drop_everything(out);
             if !ranges.is_empty() {
@@ -1547,10 +1614,10 @@ impl Core {
 
     fn is_dead(&self, now: Time, holder: &Holder) -> bool {
         let waited = |since: &Time| now.saturating_sub(*since) >= self.config.lease_duration;
-        let ended = self
-            .ended
-            .get(holder)
-            .is_some_and(|(version, _)| *version <= self.as_of);
+        let ended = self.ended.get(holder).is_some_and(|(version, _)| {
+            *version <= self.as_of || broken!(TakesBeforeTheViewHasPassed)
+        });
+        let waited = |since: &Time| waited(since) || broken!(UnprovenCountAsDead);
         !self.is_live(holder)
             && (ended || (self.reads_good(now) && self.unproven.get(holder).is_some_and(waited)))
     }
@@ -1642,6 +1709,12 @@ impl Core {
             .filter_map(|claim| claim.retry_at)
             .for_each(&mut sooner);
         self.drain_until.into_iter().for_each(&mut sooner);
+        if self.drain_until.is_some() {
+            let patience = self.config.retry_period * KEPT_PERIODS;
+            self.kept
+                .values()
+                .for_each(|kept| sooner(kept.since + patience));
+        }
         for held in self.held.values() {
             if let Phase::Swapping {
                 retry_at: Some(retry_at),

@@ -8,6 +8,9 @@
 mod core;
 mod event;
 mod lease;
+#[cfg(test)]
+mod model;
+mod mutation;
 mod placement;
 mod renewal;
 mod ring;

@@ -4,7 +4,10 @@
 //! and the Lease named this incarnation when it landed. So whoever changes the holder by compare-and-swap a lease
 //! duration after the last renewal knows that the fence has closed.
 
-use crate::lease::{ReplicaLease, Status, Time, Version, Written};
+use crate::{
+    lease::{ReplicaLease, Status, Time, Version, Written},
+    mutation::broken,
+};
 
 /// A dead process may have had one renewal under way, and somebody may have touched its Lease; two are a sign of life.
 const RENEWALS_OF_THE_LIVING: u32 = 2;
@@ -203,6 +206,14 @@ impl Renewal {
         }
     }
 
+    /// How long after a renewal's start the fence stays open.
+    fn deadline(&self) -> Time {
+        if broken!(DeadlineIsTheDuration) {
+            return self.config.lease_duration;
+        }
+        self.config.renew_deadline
+    }
+
     /// When time alone changes something; `None` if it does not.
     pub fn wake_at(&self) -> Option<Time> {
         let next = (!self.busy
@@ -222,7 +233,7 @@ impl Renewal {
         }
         if self
             .renewed
-            .is_some_and(|renewed| renewed + self.config.renew_deadline <= now)
+            .is_some_and(|renewed| renewed + self.deadline() <= now)
         {
             self.regained = None;
         }
@@ -288,8 +299,7 @@ impl Renewal {
             return;
         }
         if let (State::Held { .. } | State::Check, Some(renewed)) = (&self.state, self.renewed) {
-            self.open_until =
-                Some(renewed + self.config.renew_deadline).filter(|until| *until > now);
+            self.open_until = Some(renewed + self.deadline()).filter(|until| *until > now);
             self.regained = None;
         }
     }
@@ -304,7 +314,7 @@ impl Renewal {
             self.state,
             State::Look | State::Wait { .. } | State::Acquire { .. }
         );
-        if joining && self.ended.contains(&self.incarnation()) {
+        if joining && self.ended.contains(&self.incarnation()) && !broken!(EvictedLivesOn) {
             // An acquisition of ours had landed unseen, and was evicted: others know this life as over.
             self.evictions += 1;
         }
@@ -327,6 +337,11 @@ impl Renewal {
                 } else {
                     State::Held { version }
                 }
+            }
+            (State::Check | State::Held { .. }, _, Some(version))
+                if broken!(RenewsOverAnEviction) =>
+            {
+                State::Held { version }
             }
             (State::Check | State::Held { .. }, ..) => return self.evicted(now),
             (
@@ -405,15 +420,19 @@ impl Renewal {
                     version: lease.version,
                 };
                 self.ended = lease.ended;
+                let started = if broken!(FenceCountsFromTheAnswer) {
+                    now
+                } else {
+                    started
+                };
                 self.renewed = Some(started);
                 self.next_at = if lease.status == self.status {
                     (started + self.config.retry_period).max(now)
                 } else {
                     now
                 };
-                if self.open_until.is_some() {
-                    self.open_until =
-                        Some(started + self.config.renew_deadline).filter(|until| *until > now);
+                if self.open_until.is_some() || broken!(FenceOpensWithoutReading) {
+                    self.open_until = Some(started + self.deadline()).filter(|until| *until > now);
                 } else if self.regained.is_none() {
                     self.regained = Some(Regained { started, seen: now });
                 }
@@ -440,7 +459,9 @@ impl Renewal {
             self.state = State::Released;
             return;
         }
-        self.evictions += 1;
+        if !broken!(EvictedLivesOn) {
+            self.evictions += 1;
+        }
         self.state = State::Look;
     }
 

@@ -1,0 +1,259 @@
+use std::{
+    env,
+    time::{Duration, Instant},
+};
+
+use stateright::{Checker, Model};
+
+use super::{
+    Action, Fleet,
+    world::{Bounds, Fault, Start, TRACE, What, World, Wrong},
+};
+use crate::{
+    Input,
+    mutation::{self, Mutation},
+};
+
+/// One exploration of the quick run takes no longer; if it does, the bounds are too wide for it.
+const PATIENCE: Duration = Duration::from_secs(600);
+
+struct Explored {
+    states: usize,
+    depth: usize,
+    took: Duration,
+    /// What went wrong, and the faults on the way to it.
+    wrong: Option<(Wrong, String)>,
+}
+
+/// `TRACE=1` tells what happens on the way to what went wrong.
+fn explore(bounds: &Bounds, mutation: Option<Mutation>, patience: Duration) -> Explored {
+    let begun = Instant::now();
+    let fleet = Fleet {
+        bounds: bounds.clone(),
+        mutation,
+    };
+    // With one thread the order is always the same, and with it what a mutant is caught by.
+    let threads = if mutation.is_some() { 1 } else { 2 };
+    let checker = fleet
+        .checker()
+        .threads(threads)
+        .timeout(patience)
+        .spawn_dfs()
+        .join();
+    let wrong = checker.discovery(super::SOUND).map(|path| {
+        let last = path.last_state().clone();
+        if env::var_os("TRACE").is_some() {
+            tell(bounds, mutation, path.clone().into_actions());
+        }
+        let faults: Vec<String> = path
+            .into_vec()
+            .into_iter()
+            .filter_map(|(state, action): (World, Option<Action>)| match action {
+                Some(Action::Fault(fault)) => Some(format!("{fault:?} at tick {}", state.now)),
+                _ => None,
+            })
+            .collect();
+        let wrong = last.wrong.unwrap_or(Wrong::NoRest);
+        (
+            wrong,
+            format!("[{}], seen at tick {}", faults.join(", "), last.now),
+        )
+    });
+    Explored {
+        states: checker.unique_state_count(),
+        depth: checker.max_depth(),
+        took: begun.elapsed(),
+        wrong,
+    }
+}
+
+/// Goes a way again and tells what every machine hears and wants.
+fn tell(bounds: &Bounds, mutation: Option<Mutation>, actions: Vec<Action>) {
+    mutation::set(mutation);
+    let mut world = World::start(bounds);
+    TRACE.set(true);
+    for action in actions {
+        if let Action::Fault(fault) = action {
+            eprintln!("**** {fault:?} of {:?}", world.queue.front());
+        }
+        world = world.after(action);
+    }
+    TRACE.set(false);
+}
+
+fn bounds(replicas: usize, ranges: u16, start: Start, faults: u8, window: u32) -> Bounds {
+    Bounds {
+        replicas,
+        ranges,
+        start,
+        faults,
+        window,
+    }
+}
+
+fn explore_all(scenarios: &[Bounds], patience: Duration) {
+    let mut sum = 0;
+    for scenario in scenarios {
+        let explored = explore(scenario, None, patience);
+        let Bounds {
+            replicas,
+            ranges,
+            start,
+            faults,
+            window,
+        } = scenario;
+        eprintln!(
+            "{replicas} replicas x {ranges} ranges, {start:?}, {faults} faults within {window} ticks: {} states, depth {}, \
+             {:.1} s",
+            explored.states,
+            explored.depth,
+            explored.took.as_secs_f64()
+        );
+        if let Some((wrong, way)) = explored.wrong {
+            panic!("{scenario:?}: {wrong:?} after {way}; TRACE=1 tells more");
+        }
+        assert!(
+            explored.took < patience,
+            "{scenario:?} was not explored to its end; MODEL_SECONDS=<n> gives each more than {} s",
+            patience.as_secs()
+        );
+        sum += explored.states;
+    }
+    eprintln!("{sum} states, nothing wrong");
+}
+
+#[test]
+fn wherever_faults_fall_the_promises_hold_and_the_fleet_comes_to_rest() {
+    explore_all(
+        &[
+            bounds(3, 4, Start::Cold, 1, 8),
+            bounds(3, 4, Start::Join, 1, 8),
+            bounds(3, 4, Start::Rest, 1, 3),
+            bounds(3, 4, Start::Drain, 1, 8),
+            bounds(2, 8, Start::Cold, 1, 8),
+            bounds(2, 8, Start::Join, 1, 8),
+            bounds(2, 8, Start::Drain, 1, 8),
+            bounds(2, 2, Start::Join, 2, 8),
+            bounds(2, 2, Start::Drain, 2, 8),
+        ],
+        PATIENCE,
+    );
+}
+
+#[test]
+#[ignore = "half an hour or more: `cargo model` runs it; MODEL_SECONDS bounds each scenario"]
+fn wherever_two_faults_fall_in_the_larger_fleets() {
+    let seconds = env::var("MODEL_SECONDS")
+        .ok()
+        .and_then(|seconds| seconds.parse().ok())
+        .unwrap_or(7200);
+    explore_all(
+        &[
+            bounds(3, 4, Start::Rest, 2, 3),
+            bounds(2, 2, Start::Cold, 2, 12),
+            bounds(3, 4, Start::Drain, 2, 8),
+            bounds(2, 8, Start::Join, 2, 8),
+            bounds(3, 4, Start::Join, 2, 8),
+            bounds(3, 4, Start::Cold, 2, 8),
+        ],
+        Duration::from_secs(seconds),
+    );
+}
+
+/// Where mutants are looked for, the quickest first.
+fn hunting_grounds() -> [Bounds; 6] {
+    [
+        bounds(2, 2, Start::Join, 1, 8),
+        bounds(2, 2, Start::Drain, 1, 8),
+        bounds(3, 3, Start::Join, 1, 8),
+        bounds(3, 4, Start::Drain, 1, 8),
+        bounds(2, 2, Start::Join, 2, 8),
+        bounds(2, 2, Start::Drain, 2, 8),
+    ]
+}
+
+/// Says what caught it, `Err` if nothing did.
+fn hunt(mutation: Mutation) -> Result<String, String> {
+    let mut states = 0;
+    let begun = Instant::now();
+    for scenario in hunting_grounds() {
+        let explored = explore(&scenario, Some(mutation), PATIENCE);
+        states += explored.states;
+        if let Some((wrong, way)) = explored.wrong {
+            return Ok(format!(
+                "{mutation:?}: {wrong:?}, {} x {} {:?}, {way}, {states} states, {:.1} s",
+                scenario.replicas,
+                scenario.ranges,
+                scenario.start,
+                begun.elapsed().as_secs_f64()
+            ));
+        }
+    }
+    Err(format!("{mutation:?} survives {states} states"))
+}
+
+#[test]
+fn every_mutant_is_caught() {
+    let only = env::var("MUTANT").ok();
+    let mutants: Vec<Mutation> = Mutation::ALL
+        .iter()
+        .copied()
+        .filter(|mutant| {
+            only.as_ref()
+                .is_none_or(|only| format!("{mutant:?}") == *only)
+        })
+        .collect();
+    let hunters: Vec<_> = (0..2)
+        .map(|hunter| {
+            let mine: Vec<Mutation> = mutants.iter().copied().skip(hunter).step_by(2).collect();
+            std::thread::spawn(move || {
+                let told = |mutant| {
+                    let result = hunt(mutant);
+                    eprintln!("{}", result.as_ref().unwrap_or_else(|survivor| survivor));
+                    result
+                };
+                mine.into_iter().map(told).collect::<Vec<_>>()
+            })
+        })
+        .collect();
+    let results: Vec<Result<String, String>> = hunters
+        .into_iter()
+        .flat_map(|hunter| hunter.join().expect("a hunter does not panic"))
+        .collect();
+    let survivors: Vec<String> = results.into_iter().filter_map(Result::err).collect();
+    assert!(survivors.is_empty(), "a property is missing: {survivors:?}");
+}
+
+/// B acknowledges what A knows, the acknowledgement is a tick on its way, B is told to leave and holds nothing.
+fn leaves_while_a_range_is_on_its_way(mutation: Option<Mutation>) -> Option<Wrong> {
+    mutation::set(mutation);
+    let mut world = World::start(&bounds(2, 2, Start::Join, 2, 8));
+    let acknowledged = |world: &World| {
+        world.queue.front().is_some_and(|first| {
+            matches!(first.what, What::Core(Input::Sent { result: Ok(()), .. }))
+        })
+    };
+    while !acknowledged(&world) {
+        world.step();
+    }
+    world.fault(Fault::Hold(1));
+    while !world.queue.is_empty() {
+        world.step();
+    }
+    world.fault(Fault::Drain(1));
+    while !world.is_over() {
+        world.tick();
+    }
+    mutation::set(None);
+    world.wrong
+}
+
+#[test]
+fn who_leaves_waits_for_the_range_whose_state_it_has_acknowledged() {
+    assert_eq!(leaves_while_a_range_is_on_its_way(None), None);
+    assert_eq!(
+        leaves_while_a_range_is_on_its_way(Some(Mutation::LeavesWithWhatItKept)),
+        Some(Wrong::StateLost),
+        "this is how it was"
+    );
+}

@@ -1,0 +1,1343 @@
+//! One state of the modelled fleet, and what can happen in it.
+//!
+//! The replicas are the two real machines. Around them stand a Lease store, messages on their way, and a clock that
+//! counts ticks. Without faults everything that was asked for in a tick is done in that tick, first come, first served:
+//! one schedule, and at its end the fleet must rest. A fault departs from it at one point. So "all placements of at
+//! most K faults" is a tree that ends, and every state of it is followed to rest.
+
+use std::{
+    cell::Cell,
+    collections::{BTreeMap, BTreeSet, VecDeque},
+    sync::Arc,
+    time::Duration,
+};
+
+use crate::{
+    Config, Core, Effect, Epoch, Holder, Input, NotSent, Offer, OwnPhase, RangeId, RangeLease,
+    Renewal, RenewalConfig, RenewalEffect, RenewalInput, ReplicaLease, Status, Time, Version,
+    Written,
+};
+
+const LEASE_DURATION: Duration = Duration::from_secs(5);
+const RENEW_DEADLINE: Duration = Duration::from_secs(3);
+const RETRY_PERIOD: Duration = Duration::from_secs(1);
+
+/// What each replica's clock gains in a tick, in milliseconds. The fastest and the slowest differ by 1.625; the
+/// protocol claims to bear 5 to 3.
+const RATES: [u32; 3] = [1300, 800, 1000];
+
+/// Versions written in one tick stay below this. A version tells the tick, so that a write more or less is forgotten
+/// once nobody holds what it wrote, and states meet again.
+const VERSIONS_IN_A_TICK: u64 = 256;
+
+/// A peer that does not answer is given up after so many ticks.
+const PEER_PATIENCE: u32 = 2;
+
+/// So many quiet ticks in a row are rest.
+const REST: u8 = 3;
+
+/// What went wrong.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub(super) enum Wrong {
+    /// Two may act on one range.
+    TwoOwners,
+    /// A replica acts whose incarnation has been evicted.
+    EvictedActs,
+    /// A replica acts on a range whose Lease names another or a later epoch.
+    StaleEpochActs,
+    /// An epoch was written that is not above all before.
+    EpochFell,
+    /// State that was acknowledged is not what the last owner knew, or was dropped.
+    StateLost,
+    /// A replica behind a closed fence evicts.
+    FencedDecides,
+    /// A stalled server, and nothing else, has moved a range.
+    MovedByAStall,
+    /// A replica gave up for good.
+    GaveUp,
+    /// Faults are over, and ranges have no owner, or not evenly.
+    NoRest,
+}
+
+/// What a scenario starts from.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub(super) enum Start {
+    /// Nobody has started yet.
+    Cold,
+    /// All but the last are at rest; the last starts now, and ranges begin to move.
+    Join,
+    /// All are at rest.
+    Rest,
+    /// All are at rest; the first is told to leave.
+    Drain,
+}
+
+/// The bounds of an exploration.
+#[derive(Clone, Debug, PartialEq, Eq, Hash)]
+pub(super) struct Bounds {
+    pub(super) replicas: usize,
+    pub(super) ranges: u16,
+    pub(super) start: Start,
+    /// Faults in one run.
+    pub(super) faults: u8,
+    /// Ticks from the start in which faults happen.
+    pub(super) window: u32,
+}
+
+/// Ticks after the last fault in which the fleet must come to rest.
+const SETTLE: u32 = 45;
+
+/// The kinds of fault, to know which ones a run has seen.
+const STALL: u8 = 1;
+const DAMAGE: u8 = 2;
+const DRAIN: u8 = 4;
+const MESSAGE: u8 = 8;
+const OTHER: u8 = 16;
+
+#[derive(Clone, Debug, PartialEq, Eq, Hash)]
+pub(super) enum Change {
+    Replica(ReplicaLease),
+    ReplicaGone(String),
+    Range(RangeLease),
+    RangeGone(RangeId),
+}
+
+/// A request to the API server.
+#[derive(Clone, Debug, PartialEq, Eq, Hash)]
+pub(super) enum Ask {
+    Own(RenewalEffect, Time),
+    Replicas(Time),
+    Ranges(Time),
+    Range(RangeId),
+    Evict(ReplicaLease),
+    Claim(Option<Version>, RangeLease),
+    Swap(Version, RangeLease),
+}
+
+#[derive(Clone, Debug, PartialEq, Eq, Hash)]
+pub(super) enum What {
+    /// At the store and back.
+    Ask(Ask),
+    /// At the store; the sender has given up waiting.
+    Land(Ask),
+    Core(Input),
+    Renewal(RenewalInput),
+    /// The core looks at the renewal.
+    Own,
+    /// The watch brings what is new.
+    Watch,
+    Offer {
+        offer: Offer,
+        token: u32,
+        sender: usize,
+    },
+    Holds {
+        inquiry: u64,
+        ranges: Vec<RangeId>,
+        asked: Holder,
+        sender: usize,
+    },
+    Restart,
+    Resume,
+}
+
+#[derive(Clone, Debug, PartialEq, Eq, Hash)]
+pub(super) struct Message {
+    /// The replica that acts or is told.
+    pub(super) at: usize,
+    pub(super) life: u32,
+    pub(super) what: What,
+}
+
+#[derive(Clone, Debug, PartialEq, Eq, Hash)]
+pub(super) struct Node {
+    life: u32,
+    alive: bool,
+    paused: bool,
+    cut_until: u32,
+    frozen_until: u32,
+    core: Core,
+    renewal: Renewal,
+    /// What the host may act on.
+    epochs: BTreeMap<RangeId, Epoch>,
+    /// What the host knows of each range: see `World::tokens`.
+    known: BTreeMap<RangeId, u32>,
+    /// What it has worked on since it got or resumed it.
+    works: BTreeSet<RangeId>,
+    kept: BTreeMap<RangeId, u32>,
+    offers: BTreeMap<u64, (usize, u64, u32)>,
+    questions: BTreeMap<u64, (usize, u64, Holder)>,
+    serial: u64,
+    watched: Version,
+}
+
+#[derive(Clone, Debug, Default, PartialEq, Eq, Hash)]
+pub(super) struct Store {
+    version: Version,
+    replicas: BTreeMap<String, ReplicaLease>,
+    ranges: BTreeMap<RangeId, RangeLease>,
+    log: Vec<(Version, Change)>,
+    highest: BTreeMap<RangeId, Epoch>,
+    /// Range Leases whose present content was written by the owner before, for another who has its state.
+    given: BTreeSet<RangeId>,
+}
+
+#[derive(Clone, Debug, PartialEq, Eq, Hash)]
+pub(super) struct World {
+    pub(super) now: u32,
+    pub(super) faults: u8,
+    until: u32,
+    nodes: Vec<Arc<Node>>,
+    store: Arc<Store>,
+    pub(super) queue: VecDeque<Message>,
+    later: Vec<(u32, Message)>,
+    down_until: u32,
+    /// For each range how often somebody began to work on it: what the last one to do so knows.
+    tokens: Vec<u32>,
+    seen: u8,
+    pub(super) wrong: Option<Wrong>,
+    pub(super) rested: u8,
+}
+
+/// A departure from the schedule.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub(super) enum Fault {
+    /// The first message is lost; if it was a request, its sender hears so.
+    Lose,
+    /// The first request lands, the answer is lost.
+    LoseAnswer,
+    /// The first message comes after all others, or so many ticks later; a request lands without anyone waiting.
+    Hold(u32),
+    /// The first request is answered at once, and the answer comes so many ticks later.
+    HoldAnswer(u32),
+    /// The first message comes twice, the second so many ticks later.
+    Double(u32),
+    /// Writes are under way, the freeze is refused.
+    Busy,
+    /// The replica of the first message ends; it starts again after so many ticks, 0 is never.
+    Crash(usize, u32),
+    /// It stands still.
+    Pause(usize, u32),
+    /// It cannot reach the API server.
+    Cut(usize, u32),
+    /// Its watch brings nothing.
+    FreezeWatch(usize, u32),
+    /// The API server answers nobody.
+    Stall(u32),
+    /// Its Lease is deleted by hand.
+    DeleteReplica(usize),
+    /// A range's Lease is deleted by hand.
+    DeleteRange(RangeId),
+    /// It is told to leave; the process starts again later.
+    Drain(usize),
+}
+
+thread_local! {
+    /// Whether this thread tells what every machine hears and wants.
+    pub(super) static TRACE: Cell<bool> = const { Cell::new(false) };
+}
+
+fn name(at: usize) -> String {
+    format!("r{at}")
+}
+
+impl Node {
+    fn fresh(at: usize, life: u32, ranges: u16) -> Self {
+        let status = Status {
+            address: name(at),
+            build: "0.1.0".to_owned(),
+            ranges,
+            ..Status::default()
+        };
+        Self {
+            life,
+            alive: false,
+            paused: false,
+            cut_until: 0,
+            frozen_until: 0,
+            core: Core::new(Config {
+                name: name(at),
+                address: name(at),
+                build: "0.1.0".to_owned(),
+                ranges,
+                lease_duration: LEASE_DURATION,
+                retry_period: RETRY_PERIOD,
+                settle_time: Duration::from_secs(1),
+                expected_replicas: None,
+                moves_at_once: 8,
+                freeze_budget: Duration::from_secs(2),
+            }),
+            renewal: Renewal::new(
+                RenewalConfig {
+                    name: name(at),
+                    incarnation: format!("i{life}"),
+                    lease_duration: LEASE_DURATION,
+                    renew_deadline: RENEW_DEADLINE,
+                    retry_period: RETRY_PERIOD,
+                },
+                status,
+            ),
+            epochs: BTreeMap::new(),
+            known: BTreeMap::new(),
+            works: BTreeSet::new(),
+            kept: BTreeMap::new(),
+            offers: BTreeMap::new(),
+            questions: BTreeMap::new(),
+            serial: 0,
+            watched: 0,
+        }
+    }
+}
+
+impl World {
+    /// Where a scenario starts.
+    pub(super) fn start(bounds: &Bounds) -> Self {
+        let mut world = Self {
+            now: 1,
+            faults: 0,
+            until: u32::MAX,
+            nodes: (0..bounds.replicas)
+                .map(|at| Arc::new(Node::fresh(at, 0, bounds.ranges)))
+                .collect(),
+            store: Arc::default(),
+            queue: VecDeque::new(),
+            later: Vec::new(),
+            down_until: 0,
+            tokens: vec![0; usize::from(bounds.ranges)],
+            seen: 0,
+            wrong: None,
+            rested: 0,
+        };
+        let late = usize::from(bounds.start == Start::Join);
+        for at in 0..bounds.replicas - late {
+            world.push(at, What::Restart);
+        }
+        if bounds.start != Start::Cold {
+            while world.rested < REST && world.wrong.is_none() && world.now < SETTLE {
+                world.tick();
+            }
+            if world.rested < REST {
+                world.fail(Wrong::NoRest);
+            }
+        }
+        world.rested = 0;
+        match bounds.start {
+            Start::Join => world.push(bounds.replicas - 1, What::Restart),
+            Start::Drain => world.drain(0),
+            Start::Cold | Start::Rest => {}
+        }
+        world.faults = bounds.faults;
+        world.until = world.now + bounds.window;
+        world
+    }
+
+    /// Whether faults can still happen.
+    pub(super) fn may_fail(&self) -> bool {
+        self.faults > 0 && self.now < self.until
+    }
+
+    /// Whether nothing more is to be looked at on this way.
+    pub(super) fn is_over(&self) -> bool {
+        self.wrong.is_some() || (!self.may_fail() && self.rested >= REST)
+    }
+
+    fn clock(&self, at: usize) -> Time {
+        Duration::from_millis(u64::from(RATES[at % RATES.len()] * self.now))
+    }
+
+    fn node(&mut self, at: usize) -> &mut Node {
+        Arc::make_mut(&mut self.nodes[at])
+    }
+
+    fn holder(&self, at: usize) -> Holder {
+        Holder::new(name(at), self.nodes[at].renewal.incarnation())
+    }
+
+    fn find(&self, holder: &Holder) -> Option<usize> {
+        (0..self.nodes.len()).find(|at| name(*at) == holder.name)
+    }
+
+    fn message(&self, at: usize, what: What) -> Message {
+        Message {
+            at,
+            life: self.nodes[at].life,
+            what,
+        }
+    }
+
+    fn push(&mut self, at: usize, what: What) {
+        let message = self.message(at, what);
+        self.queue.push_back(message);
+    }
+
+    fn push_later(&mut self, ticks: u32, message: Message) {
+        self.later.push((self.now + ticks, message));
+        self.later.sort_by_key(|(due, _)| *due);
+    }
+
+    fn fail(&mut self, wrong: Wrong) {
+        self.wrong = self.wrong.or(Some(wrong));
+    }
+
+    // ---- the schedule ----
+
+    /// Handles the first message, or lets a tick pass.
+    pub(super) fn step(&mut self) {
+        match self.queue.pop_front() {
+            Some(message) => self.handle(message),
+            None => self.pass(),
+        }
+        self.judge();
+    }
+
+    /// Everything up to the next tick at once.
+    pub(super) fn tick(&mut self) {
+        while let Some(message) = self.queue.pop_front() {
+            self.handle(message);
+            self.judge();
+            if self.wrong.is_some() {
+                return;
+            }
+        }
+        self.pass();
+        self.judge();
+    }
+
+    /// A tick passes, and every machine hears of it.
+    fn pass(&mut self) {
+        let quiet = self.is_at_rest();
+        self.rested = if quiet {
+            (self.rested + 1).min(REST)
+        } else {
+            0
+        };
+        self.now += 1;
+        let horizon = self.until.saturating_add(SETTLE);
+        if self.now > horizon && self.rested == 0 {
+            self.fail(Wrong::NoRest);
+        }
+        let due = self.later.partition_point(|(due, _)| *due <= self.now);
+        let due: Vec<Message> = self
+            .later
+            .drain(..due)
+            .map(|(_, message)| message)
+            .collect();
+        self.queue.extend(due);
+        for at in 0..self.nodes.len() {
+            if self.nodes[at].alive && !self.nodes[at].paused {
+                self.renewal(at, RenewalInput::Tick);
+                self.core(at, Input::Tick);
+            }
+        }
+        self.wake_watches();
+    }
+
+    fn handle(&mut self, message: Message) {
+        let Message { at, life, what } = message;
+        if let What::Land(ask) = what {
+            if self.now >= self.down_until {
+                self.at_the_store(&ask, at);
+            }
+            return;
+        }
+        if self.nodes[at].life != life {
+            if let What::Ask(ask) = what {
+                // Sent by a life that is over; it lands all the same.
+                return self.handle(Message {
+                    at,
+                    life,
+                    what: What::Land(ask),
+                });
+            }
+            self.refused_by_nobody(at, &what);
+            return;
+        }
+        match what {
+            What::Restart => return self.restart(at),
+            What::Resume => return self.resume(at),
+            _ => {}
+        }
+        if !self.nodes[at].alive {
+            return self.refused_by_nobody(at, &what);
+        }
+        match what {
+            What::Ask(ask) => {
+                let unheard = self.now < self.down_until || self.now < self.nodes[at].cut_until;
+                let answer = if unheard {
+                    let answer = self.no_answer(ask);
+                    if let Some(answer) = answer {
+                        let message = self.message(at, answer);
+                        self.push_later(1, message);
+                    }
+                    return;
+                } else {
+                    self.at_the_store(&ask, at)
+                };
+                if let Some(answer) = answer {
+                    if self.nodes[at].paused {
+                        self.push(at, answer);
+                    } else {
+                        self.deliver(at, answer);
+                    }
+                }
+            }
+            // What a process that stands still is told waits for it.
+            what if self.nodes[at].paused => {
+                let resume = self
+                    .later
+                    .iter()
+                    .find(|(_, message)| message.at == at && message.what == What::Resume)
+                    .map(|(due, _)| *due);
+                let message = self.message(at, what);
+                self.push_later(resume.unwrap_or(self.now + 1) - self.now, message);
+            }
+            what => self.deliver(at, what),
+        }
+    }
+
+    fn deliver(&mut self, at: usize, what: What) {
+        match what {
+            What::Core(input) => self.core(at, input),
+            What::Renewal(input) => self.renewal(at, input),
+            What::Own => {
+                let own = self.nodes[at].renewal.own();
+                self.core(at, Input::Own(own));
+            }
+            What::Watch => self.watch(at),
+            What::Offer {
+                mut offer,
+                token,
+                sender,
+            } => {
+                let attempt = offer.attempt;
+                let node = self.node(at);
+                node.serial += 1;
+                offer.id = node.serial;
+                node.offers.insert(offer.id, (sender, attempt, token));
+                self.core(at, Input::Offered(offer));
+            }
+            What::Holds {
+                inquiry,
+                ranges,
+                asked,
+                sender,
+            } => {
+                let node = self.node(at);
+                node.serial += 1;
+                let id = node.serial;
+                node.questions.insert(id, (sender, inquiry, asked));
+                self.core(at, Input::HoldsAsked { id, ranges });
+            }
+            What::Ask(_) | What::Land(_) | What::Restart | What::Resume => {}
+        }
+    }
+
+    fn restart(&mut self, at: usize) {
+        let life = self.nodes[at].life + 1;
+        let ranges = u16::try_from(self.tokens.len()).unwrap_or(0);
+        let mut node = Node::fresh(at, life, ranges);
+        node.alive = true;
+        node.watched = self.store.version;
+        node.cut_until = self.nodes[at].cut_until;
+        self.nodes[at] = Arc::new(node);
+        self.core(at, Input::HostReady(true));
+    }
+
+    fn resume(&mut self, at: usize) {
+        self.node(at).paused = false;
+        self.renewal(at, RenewalInput::Tick);
+        self.core(at, Input::Tick);
+    }
+
+    fn watch(&mut self, at: usize) {
+        if self.is_blind(at) {
+            return;
+        }
+        let from = self.nodes[at].watched;
+        let after = self
+            .store
+            .log
+            .partition_point(|(version, _)| *version <= from);
+        let news: Vec<(Version, Change)> = self.store.log[after..].to_vec();
+        let Some(&(last, _)) = news.last() else {
+            return;
+        };
+        self.node(at).watched = last;
+        for (version, change) in news {
+            let input = match change {
+                Change::Replica(lease) => Input::Replica(lease),
+                Change::ReplicaGone(name) => Input::ReplicaGone { name, version },
+                Change::Range(lease) => Input::Range(lease),
+                Change::RangeGone(range) => Input::RangeGone { range, version },
+            };
+            self.core(at, input);
+            self.core(at, Input::WatchedTo(version));
+        }
+    }
+
+    fn is_blind(&self, at: usize) -> bool {
+        let node = &self.nodes[at];
+        !node.alive
+            || self.now < node.frozen_until
+            || self.now < node.cut_until
+            || self.now < self.down_until
+    }
+
+    fn wake_watches(&mut self) {
+        let floor = self
+            .nodes
+            .iter()
+            .filter(|node| node.alive)
+            .map(|node| node.watched)
+            .min()
+            .unwrap_or(self.store.version);
+        if self
+            .store
+            .log
+            .first()
+            .is_some_and(|(version, _)| *version <= floor)
+        {
+            Arc::make_mut(&mut self.store)
+                .log
+                .retain(|(version, _)| *version > floor);
+        }
+        for at in 0..self.nodes.len() {
+            let behind = self.nodes[at].watched < self.store.version;
+            let queued = self
+                .queue
+                .iter()
+                .any(|message| message.at == at && message.what == What::Watch);
+            if behind && !queued && !self.is_blind(at) && !self.nodes[at].paused {
+                self.push(at, What::Watch);
+            }
+        }
+    }
+
+    // ---- the machines ----
+
+    fn renewal(&mut self, at: usize, input: RenewalInput) {
+        let (now, tick) = (self.clock(at), self.now);
+        let node = self.node(at);
+        let before = node.renewal.own();
+        if TRACE.get() && input != RenewalInput::Tick {
+            eprintln!("{tick} r{at} {now:?} = {input:?}");
+        }
+        let effects = node.renewal.step(now, input);
+        let own = node.renewal.own();
+        for effect in effects {
+            self.push(at, What::Ask(Ask::Own(effect, now)));
+        }
+        let known = self
+            .queue
+            .iter()
+            .any(|message| message.at == at && message.what == What::Own);
+        if own != before && !known {
+            self.push(at, What::Own);
+        }
+    }
+
+    fn core(&mut self, at: usize, input: Input) {
+        let now = self.clock(at);
+        if TRACE.get() && input != Input::Tick {
+            eprintln!("{} r{at} {now:?} < {input:?}", self.now);
+        }
+        let effects = self.node(at).core.step(now, input);
+        for effect in effects {
+            if TRACE.get() {
+                eprintln!("    {effect:?}");
+            }
+            self.effect(at, effect);
+        }
+    }
+
+    fn is_open(&self, at: usize) -> bool {
+        self.nodes[at].alive
+            && self.nodes[at]
+                .renewal
+                .own()
+                .open_until
+                .is_some_and(|until| until > self.clock(at))
+    }
+
+    /// Whether hands have edited Leases: then some promises are weaker.
+    fn is_damaged(&self) -> bool {
+        self.seen & DAMAGE != 0
+    }
+
+    fn effect(&mut self, at: usize, effect: Effect) {
+        let clock = self.clock(at);
+        match effect {
+            Effect::Join => self.push(at, What::Renewal(RenewalInput::Join)),
+            Effect::Status(status) => self.push(at, What::Renewal(RenewalInput::Status(status))),
+            Effect::Reopen(regained) => {
+                self.push(at, What::Renewal(RenewalInput::Reopen(regained)));
+            }
+            Effect::Release => self.push(at, What::Renewal(RenewalInput::Release)),
+            Effect::ReadReplicas => self.push(at, What::Ask(Ask::Replicas(clock))),
+            Effect::ReadRanges => self.push(at, What::Ask(Ask::Ranges(clock))),
+            Effect::ReadRange(range) => self.push(at, What::Ask(Ask::Range(range))),
+            Effect::Evict(lease) => {
+                // The core may not have heard yet that its own Lease is gone.
+                let own = self.nodes[at].renewal.own();
+                if !self.is_open(at) && own.phase == OwnPhase::Held {
+                    self.fail(Wrong::FencedDecides);
+                }
+                self.push(at, What::Ask(Ask::Evict(lease)));
+            }
+            Effect::Claim { version, lease } => {
+                self.push(at, What::Ask(Ask::Claim(version, lease)));
+            }
+            Effect::Swap { version, lease } => self.push(at, What::Ask(Ask::Swap(version, lease))),
+            Effect::Gained { range, epoch, kept } => self.gained(at, range, epoch, kept),
+            Effect::Lost(range) => {
+                let node = self.node(at);
+                node.epochs.remove(&range);
+                node.known.remove(&range);
+                node.works.remove(&range);
+            }
+            Effect::Freeze { range, epoch, .. } => {
+                let node = self.node(at);
+                node.epochs.remove(&range);
+                node.works.remove(&range);
+                let busy = false;
+                self.push(at, What::Core(Input::Frozen { range, epoch, busy }));
+            }
+            Effect::CloseRange(range) => {
+                let node = self.node(at);
+                node.epochs.remove(&range);
+                node.works.remove(&range);
+            }
+            Effect::Resume { range, epoch } => {
+                self.node(at).epochs.insert(range, epoch);
+            }
+            Effect::Send {
+                range,
+                epoch,
+                attempt,
+                to,
+                ..
+            } => self.send(at, range, epoch, attempt, &to),
+            Effect::Tell {
+                range, epoch, to, ..
+            } => {
+                let from = self.holder(at);
+                if let Some(peer) = self.find(&to) {
+                    self.push(peer, What::Core(Input::Told { from, range, epoch }));
+                }
+            }
+            Effect::Answer { id, range, refused } => {
+                let node = self.node(at);
+                if let Some((sender, attempt, token)) = node.offers.remove(&id) {
+                    if refused.is_none() {
+                        node.kept.insert(range, token);
+                    }
+                    let result = refused
+                        .map_or(Ok(()), |refused| Err(NotSent::Refused(refused.to_string())));
+                    self.push(
+                        sender,
+                        What::Core(Input::Sent {
+                            range,
+                            attempt,
+                            result,
+                        }),
+                    );
+                }
+            }
+            Effect::Forget(range) => {
+                self.node(at).kept.remove(&range);
+            }
+            Effect::AskHolds {
+                inquiry,
+                to,
+                ranges,
+                ..
+            } => {
+                let reached = self
+                    .find(&to)
+                    .filter(|peer| self.nodes[*peer].alive && self.holder(*peer) == to);
+                match reached {
+                    Some(peer) => self.push(
+                        peer,
+                        What::Holds {
+                            inquiry,
+                            ranges,
+                            asked: to,
+                            sender: at,
+                        },
+                    ),
+                    None => self.unanswered(at, inquiry, to),
+                }
+            }
+            Effect::AnswerHolds { id, answer } => {
+                let me = self.holder(at);
+                if let Some((sender, inquiry, from)) = self.node(at).questions.remove(&id) {
+                    let result = if from == me { Ok(answer) } else { Err(()) };
+                    self.push(
+                        sender,
+                        What::Core(Input::HoldsAnswered {
+                            inquiry,
+                            from,
+                            result,
+                        }),
+                    );
+                }
+            }
+            Effect::Happened(_) => {}
+            Effect::Fatal(_) => self.fail(Wrong::GaveUp),
+        }
+    }
+
+    fn unanswered(&mut self, at: usize, inquiry: u64, from: Holder) {
+        let result = Err(());
+        let message = self.message(
+            at,
+            What::Core(Input::HoldsAnswered {
+                inquiry,
+                from,
+                result,
+            }),
+        );
+        self.push_later(1, message);
+    }
+
+    fn gained(&mut self, at: usize, range: RangeId, epoch: Epoch, kept: bool) {
+        let token = self.tokens[usize::from(range)];
+        let node = self.node(at);
+        node.epochs.insert(range, epoch);
+        let state = node.kept.remove(&range).unwrap_or(0);
+        node.known.insert(range, if kept { state } else { token });
+        node.works.remove(&range);
+        if !kept && token > 0 {
+            // Nobody was killed, stopped, cut off or edited: everything moves in order.
+            if self.seen & !(DRAIN | MESSAGE) == 0 {
+                self.fail(Wrong::StateLost);
+            } else if self.seen == STALL {
+                self.fail(Wrong::MovedByAStall);
+            }
+        }
+    }
+
+    /// Whoever may act begins to, and from then on knows something of the range that nobody else does. Behind a closed
+    /// fence an old message may still be believed: it has no effect.
+    fn begin(&mut self, at: usize) {
+        let node = &self.nodes[at];
+        let begun: Vec<RangeId> = node
+            .epochs
+            .keys()
+            .filter(|range| !node.works.contains(range))
+            .copied()
+            .collect();
+        for range in begun {
+            let token = &mut self.tokens[usize::from(range)];
+            let node = Arc::make_mut(&mut self.nodes[at]);
+            let lost = node.known.get(&range) != Some(token);
+            *token += 1;
+            node.known.insert(range, *token);
+            node.works.insert(range);
+            if lost {
+                self.fail(Wrong::StateLost);
+            }
+        }
+    }
+
+    fn send(&mut self, at: usize, range: RangeId, epoch: Epoch, attempt: u64, to: &Holder) {
+        let token = self.nodes[at].known.get(&range).copied().unwrap_or(0);
+        let offer = Offer {
+            id: 0,
+            from: self.holder(at),
+            to_incarnation: to.incarnation.clone(),
+            range,
+            epoch,
+            attempt,
+            build: "0.1.0".to_owned(),
+        };
+        match self.find(to).filter(|peer| self.nodes[*peer].alive) {
+            Some(peer) => {
+                if self.nodes[peer].paused {
+                    self.unreachable(at, range, attempt);
+                }
+                self.push(
+                    peer,
+                    What::Offer {
+                        offer,
+                        token,
+                        sender: at,
+                    },
+                );
+            }
+            None => self.unreachable(at, range, attempt),
+        }
+    }
+
+    fn unreachable(&mut self, at: usize, range: RangeId, attempt: u64) {
+        let result = Err(NotSent::Unreachable(String::new()));
+        let message = self.message(
+            at,
+            What::Core(Input::Sent {
+                range,
+                attempt,
+                result,
+            }),
+        );
+        self.push_later(PEER_PATIENCE, message);
+    }
+
+    // ---- the store ----
+
+    fn at_the_store(&mut self, ask: &Ask, at: usize) -> Option<What> {
+        let before = self.store.version;
+        let answer = self.ask_the_store(ask, at);
+        if self.store.version != before {
+            self.wake_watches();
+        }
+        answer
+    }
+
+    fn ask_the_store(&mut self, ask: &Ask, at: usize) -> Option<What> {
+        Some(match ask {
+            Ask::Own(RenewalEffect::Read, _) => {
+                let lease = self.store.replicas.get(&name(at)).cloned();
+                What::Renewal(RenewalInput::Read(Ok(lease)))
+            }
+            Ask::Own(RenewalEffect::Write { version, lease }, started) => {
+                What::Renewal(RenewalInput::Written {
+                    started: *started,
+                    result: self.put_replica(*version, lease.clone()),
+                })
+            }
+            Ask::Replicas(started) => What::Core(Input::Replicas {
+                started: *started,
+                version: self.store.version,
+                leases: self.store.replicas.values().cloned().collect(),
+            }),
+            Ask::Ranges(started) => What::Core(Input::Ranges {
+                started: *started,
+                version: self.store.version,
+                leases: self.store.ranges.values().cloned().collect(),
+            }),
+            Ask::Range(range) => What::Core(Input::Range(self.store.ranges.get(range)?.clone())),
+            Ask::Evict(lease) => {
+                let result = self.put_replica(Some(lease.version), lease.clone());
+                if matches!(result, Written::Done(_)) && self.seen == STALL {
+                    self.fail(Wrong::MovedByAStall);
+                }
+                What::Core(Input::Evicted {
+                    name: lease.name.clone(),
+                    result,
+                })
+            }
+            Ask::Claim(version, lease) => What::Core(Input::Claimed {
+                range: lease.range,
+                result: self.put_range(*version, lease.clone(), false),
+            }),
+            Ask::Swap(version, lease) => What::Core(Input::Swapped {
+                range: lease.range,
+                result: self.put_range(Some(*version), lease.clone(), true),
+            }),
+        })
+    }
+
+    fn next_version(&mut self) -> Version {
+        let first = u64::from(self.now) * VERSIONS_IN_A_TICK;
+        let store = Arc::make_mut(&mut self.store);
+        store.version = (store.version + 1).max(first);
+        store.version
+    }
+
+    fn put_replica(
+        &mut self,
+        version: Option<Version>,
+        mut lease: ReplicaLease,
+    ) -> Written<ReplicaLease> {
+        let present = self.store.replicas.get(&lease.name);
+        if present.map(|lease| lease.version) != version {
+            return Written::Conflict(present.cloned());
+        }
+        lease.version = self.next_version();
+        let store = Arc::make_mut(&mut self.store);
+        store.replicas.insert(lease.name.clone(), lease.clone());
+        store
+            .log
+            .push((lease.version, Change::Replica(lease.clone())));
+        Written::Done(lease)
+    }
+
+    fn put_range(
+        &mut self,
+        version: Option<Version>,
+        mut lease: RangeLease,
+        given: bool,
+    ) -> Written<RangeLease> {
+        let range = lease.range;
+        let present = self.store.ranges.get(&range).cloned();
+        if present.as_ref().map(|lease| lease.version) != version {
+            return Written::Conflict(present);
+        }
+        if self.store.highest.get(&range).copied().unwrap_or(0) >= lease.epoch {
+            self.fail(Wrong::EpochFell);
+        }
+        // Whoever was given a range has its state, and may not claim it as if it were anybody's.
+        if !given
+            && self.store.given.contains(&range)
+            && present
+                .as_ref()
+                .is_some_and(|present| present.holder == lease.holder)
+            && !self.is_damaged()
+        {
+            self.fail(Wrong::StateLost);
+        }
+        // A swap that lands after its sender was evicted gives nothing: the receiver knows the sender as dead.
+        let given = given
+            && present
+                .and_then(|present| present.holder)
+                .is_some_and(|giver| {
+                    let lease = self.store.replicas.get(&giver.name);
+                    lease.and_then(|lease| lease.incarnation.as_ref()) == Some(&giver.incarnation)
+                });
+        lease.version = self.next_version();
+        let store = Arc::make_mut(&mut self.store);
+        store.highest.insert(range, lease.epoch);
+        if given {
+            store.given.insert(range);
+        } else {
+            store.given.remove(&range);
+        }
+        store.ranges.insert(range, lease.clone());
+        store
+            .log
+            .push((lease.version, Change::Range(lease.clone())));
+        Written::Done(lease)
+    }
+
+    /// What the sender of a request hears when nobody answers.
+    fn no_answer(&self, ask: Ask) -> Option<What> {
+        Some(match ask {
+            Ask::Own(RenewalEffect::Read, _) => What::Renewal(RenewalInput::Read(Err(()))),
+            Ask::Own(RenewalEffect::Write { .. }, started) => {
+                What::Renewal(RenewalInput::Written {
+                    started,
+                    result: Written::Unknown,
+                })
+            }
+            Ask::Replicas(_) => What::Core(Input::ReplicasFailed),
+            Ask::Ranges(_) => What::Core(Input::RangesFailed),
+            Ask::Range(_) => return None,
+            Ask::Evict(lease) => What::Core(Input::Evicted {
+                name: lease.name,
+                result: Written::Unknown,
+            }),
+            Ask::Claim(_, lease) => What::Core(Input::Claimed {
+                range: lease.range,
+                result: Written::Unknown,
+            }),
+            Ask::Swap(_, lease) => What::Core(Input::Swapped {
+                range: lease.range,
+                result: Written::Unknown,
+            }),
+        })
+    }
+
+    // ---- faults ----
+
+    /// All that can go wrong here and now.
+    pub(super) fn possible(&self, faults: &mut Vec<Fault>) {
+        if !self.may_fail() {
+            return;
+        }
+        let Some(first) = self.queue.front() else {
+            for at in (0..self.nodes.len()).filter(|at| self.nodes[*at].alive) {
+                faults.extend([4, 8].map(|ticks| Fault::Cut(at, ticks)));
+                faults.push(Fault::FreezeWatch(at, 7));
+                if self.store.replicas.contains_key(&name(at)) {
+                    faults.push(Fault::DeleteReplica(at));
+                }
+                faults.push(Fault::Drain(at));
+            }
+            faults.extend([4, 8].map(Fault::Stall));
+            faults.extend(
+                self.store
+                    .ranges
+                    .keys()
+                    .map(|range| Fault::DeleteRange(*range)),
+            );
+            return;
+        };
+        let at = first.at;
+        if !self.nodes[at].alive || self.nodes[at].life != first.life {
+            return;
+        }
+        match &first.what {
+            What::Ask(ask) => {
+                let write = match ask {
+                    Ask::Own(effect, _) => matches!(effect, RenewalEffect::Write { .. }),
+                    Ask::Replicas(_) | Ask::Ranges(_) | Ask::Range(_) => false,
+                    Ask::Evict(_) | Ask::Claim(..) | Ask::Swap(..) => true,
+                };
+                faults.extend([Fault::Lose, Fault::Hold(0), Fault::HoldAnswer(1)]);
+                if write {
+                    faults.extend([Fault::LoseAnswer, Fault::Hold(1), Fault::Hold(3)]);
+                }
+            }
+            What::Offer { .. } | What::Core(Input::Told { .. } | Input::Sent { .. }) => {
+                faults.extend([
+                    Fault::Lose,
+                    Fault::Hold(0),
+                    Fault::Hold(1),
+                    Fault::Hold(4),
+                    Fault::Double(0),
+                    Fault::Double(3),
+                ]);
+            }
+            What::Holds { .. } | What::Core(Input::HoldsAnswered { .. }) => {
+                faults.extend([Fault::Lose, Fault::Hold(0)]);
+            }
+            What::Core(Input::Frozen { .. }) => faults.extend([Fault::Busy, Fault::Hold(1)]),
+            What::Watch => faults.push(Fault::Hold(0)),
+            What::Own | What::Renewal(_) => faults.push(Fault::Hold(1)),
+            _ => {}
+        }
+        if !self.nodes[at].paused && !matches!(first.what, What::Restart | What::Resume) {
+            faults.extend([2, 9, 0].map(|ticks| Fault::Crash(at, ticks)));
+            faults.extend([3, 8].map(|ticks| Fault::Pause(at, ticks)));
+        }
+    }
+
+    /// Departs from the schedule.
+    pub(super) fn fault(&mut self, fault: Fault) {
+        self.faults -= 1;
+        self.rested = 0;
+        self.seen |= match fault {
+            Fault::Stall(_) => STALL,
+            Fault::DeleteReplica(_) | Fault::DeleteRange(_) => DAMAGE,
+            // If all leave, there is nobody to hand anything to.
+            Fault::Drain(_) if self.seen & DRAIN != 0 => OTHER,
+            Fault::Drain(_) => DRAIN,
+            // A lost renewal or read can cost a replica its Lease.
+            Fault::Lose | Fault::LoseAnswer | Fault::Hold(_) | Fault::HoldAnswer(_)
+                if self.is_about_replicas() =>
+            {
+                OTHER
+            }
+            Fault::Lose
+            | Fault::LoseAnswer
+            | Fault::Hold(_)
+            | Fault::HoldAnswer(_)
+            | Fault::Double(_)
+            | Fault::Busy => MESSAGE,
+            Fault::Crash(..) | Fault::Pause(..) | Fault::Cut(..) | Fault::FreezeWatch(..) => OTHER,
+        };
+        match fault {
+            Fault::Crash(at, ticks) => {
+                let life = self.nodes[at].life + 1;
+                let ranges = u16::try_from(self.tokens.len()).unwrap_or(0);
+                self.nodes[at] = Arc::new(Node::fresh(at, life, ranges));
+                if ticks > 0 {
+                    let message = self.message(at, What::Restart);
+                    self.push_later(ticks, message);
+                }
+            }
+            Fault::Pause(at, ticks) => {
+                self.node(at).paused = true;
+                let message = self.message(at, What::Resume);
+                self.push_later(ticks, message);
+            }
+            Fault::Cut(at, ticks) => self.node(at).cut_until = self.now + ticks,
+            Fault::FreezeWatch(at, ticks) => self.node(at).frozen_until = self.now + ticks,
+            Fault::Stall(ticks) => self.down_until = self.now + ticks,
+            Fault::DeleteReplica(at) => {
+                let version = self.next_version();
+                let store = Arc::make_mut(&mut self.store);
+                store.replicas.remove(&name(at));
+                store.log.push((version, Change::ReplicaGone(name(at))));
+                self.wake_watches();
+            }
+            Fault::DeleteRange(range) => {
+                let version = self.next_version();
+                let store = Arc::make_mut(&mut self.store);
+                store.ranges.remove(&range);
+                // Nobody may be left who remembers the epoch; the judge forgets it too.
+                store.highest.remove(&range);
+                store.given.remove(&range);
+                store.log.push((version, Change::RangeGone(range)));
+                self.wake_watches();
+            }
+            Fault::Drain(at) => self.drain(at),
+            Fault::Lose
+            | Fault::LoseAnswer
+            | Fault::Hold(_)
+            | Fault::HoldAnswer(_)
+            | Fault::Double(_)
+            | Fault::Busy => {
+                if let Some(first) = self.queue.pop_front() {
+                    self.fault_of_a_message(fault, first);
+                }
+            }
+        }
+        self.judge();
+    }
+
+    fn is_about_replicas(&self) -> bool {
+        self.queue.front().is_some_and(|first| {
+            matches!(
+                first.what,
+                What::Ask(Ask::Own(..) | Ask::Replicas(_)) | What::Own | What::Renewal(_)
+            )
+        })
+    }
+
+    fn drain(&mut self, at: usize) {
+        self.seen |= DRAIN;
+        let until = self.clock(at) + 10 * RETRY_PERIOD;
+        self.push(at, What::Core(Input::Drain(until)));
+        let message = self.message(at, What::Restart);
+        self.push_later(16, message);
+    }
+
+    fn fault_of_a_message(&mut self, fault: Fault, first: Message) {
+        let at = first.at;
+        match (fault, first.what.clone()) {
+            (Fault::Lose, What::Ask(ask)) => self.unheard(at, ask),
+            (Fault::LoseAnswer, What::Ask(ask)) => {
+                if self.now >= self.down_until && self.now >= self.nodes[at].cut_until {
+                    self.at_the_store(&ask, at);
+                }
+                self.unheard(at, ask);
+            }
+            (Fault::Hold(0), _) => self.queue.push_back(first),
+            (Fault::Hold(ticks), What::Ask(ask)) => {
+                let message = self.message(at, What::Land(ask.clone()));
+                self.push_later(ticks, message);
+                self.unheard(at, ask);
+            }
+            (Fault::HoldAnswer(ticks), What::Ask(ask)) => {
+                if self.now < self.down_until || self.now < self.nodes[at].cut_until {
+                    self.unheard(at, ask);
+                } else if let Some(answer) = self.at_the_store(&ask, at) {
+                    let message = self.message(at, answer);
+                    self.push_later(ticks, message);
+                }
+            }
+            (Fault::Lose, what) => self.peer_gives_up(at, &what),
+            (Fault::Hold(ticks), what) => {
+                if ticks >= PEER_PATIENCE {
+                    self.peer_gives_up(at, &what);
+                }
+                self.push_later(ticks, first);
+            }
+            (Fault::Double(0), _) => {
+                self.queue.push_back(first.clone());
+                self.queue.push_front(first);
+            }
+            (Fault::Double(ticks), _) => {
+                self.push_later(ticks, first.clone());
+                self.queue.push_front(first);
+            }
+            (Fault::Busy, What::Core(Input::Frozen { range, epoch, .. })) => {
+                self.node(at).epochs.insert(range, epoch);
+                let busy = true;
+                self.queue.push_front(Message {
+                    what: What::Core(Input::Frozen { range, epoch, busy }),
+                    ..first
+                });
+            }
+            _ => self.queue.push_front(first),
+        }
+    }
+
+    fn unheard(&mut self, at: usize, ask: Ask) {
+        if let Some(answer) = self.no_answer(ask) {
+            let message = self.message(at, answer);
+            self.push_later(1, message);
+        }
+    }
+
+    /// What was meant for a process that has ended.
+    fn refused_by_nobody(&mut self, at: usize, what: &What) {
+        if matches!(what, What::Offer { .. } | What::Holds { .. }) {
+            self.peer_gives_up(at, what);
+        }
+    }
+
+    /// Whoever waits for an answer to this hears that there is none.
+    fn peer_gives_up(&mut self, at: usize, what: &What) {
+        match what {
+            What::Offer { offer, sender, .. } => {
+                self.unreachable(*sender, offer.range, offer.attempt);
+            }
+            What::Core(Input::Sent { range, attempt, .. }) => {
+                self.unreachable(at, *range, *attempt);
+            }
+            What::Holds {
+                inquiry,
+                sender,
+                asked,
+                ..
+            } => self.unanswered(*sender, *inquiry, asked.clone()),
+            What::Core(Input::HoldsAnswered { inquiry, from, .. }) => {
+                self.unanswered(at, *inquiry, from.clone());
+            }
+            _ => {}
+        }
+    }
+
+    // ---- judges ----
+
+    /// What may never be.
+    fn judge(&mut self) {
+        let mut owned: BTreeMap<RangeId, usize> = BTreeMap::new();
+        for at in 0..self.nodes.len() {
+            let node = &self.nodes[at];
+            if node.epochs.is_empty() || !self.is_open(at) {
+                continue;
+            }
+            let me = self.holder(at);
+            let evicted = self
+                .store
+                .replicas
+                .get(&me.name)
+                .is_some_and(|lease| lease.ended.contains(&me.incarnation));
+            let mut wrong = evicted.then_some(Wrong::EvictedActs);
+            for (range, epoch) in &node.epochs {
+                if owned.insert(*range, at).is_some() {
+                    wrong = Some(Wrong::TwoOwners);
+                }
+                // After a deletion by hand epochs may begin anew.
+                let stale = self.store.ranges.get(range).is_some_and(|lease| {
+                    lease.epoch > *epoch
+                        || (lease.epoch == *epoch && lease.holder.as_ref() != Some(&me))
+                });
+                if stale && !self.is_damaged() {
+                    wrong = wrong.or(Some(Wrong::StaleEpochActs));
+                }
+            }
+            if let Some(wrong) = wrong {
+                return self.fail(wrong);
+            }
+            if !self.nodes[at].paused {
+                self.begin(at);
+            }
+        }
+    }
+
+    /// Every range has an owner that may act, and loads are even.
+    fn is_at_rest(&self) -> bool {
+        if !self.later.is_empty() {
+            return false;
+        }
+        let mut owned: BTreeSet<RangeId> = BTreeSet::new();
+        let (mut most, mut least) = (0, usize::MAX);
+        for (at, node) in self.nodes.iter().enumerate() {
+            if !node.alive {
+                continue;
+            }
+            if !self.is_open(at) || self.now < node.frozen_until {
+                return false;
+            }
+            most = most.max(node.epochs.len());
+            least = least.min(node.epochs.len());
+            owned.extend(node.epochs.keys());
+        }
+        let nobody = least == usize::MAX;
+        nobody || (owned.len() == self.tokens.len() && most - least <= 1)
+    }
+}

@@ -1,0 +1,122 @@
+//! Faults that tests put into the protocol, to see that the model notices. None of this is in the product: there
+//! [`broken!`] is the constant `false`.
+
+#[cfg(test)]
+use std::cell::Cell;
+
+/// Whether this mutation is at work in the running test.
+#[cfg(test)]
+macro_rules! broken {
+    ($mutation:ident) => {
+        $crate::mutation::at_work($crate::mutation::Mutation::$mutation)
+    };
+}
+
+/// The product has no mutations.
+#[cfg(not(test))]
+macro_rules! broken {
+    ($mutation:ident) => {
+        false
+    };
+}
+
+pub(crate) use broken;
+
+#[cfg(test)]
+macro_rules! mutations {
+    ($($(#[doc = $doc:literal])+ $name:ident,)+) => {
+        /// One thing done wrong.
+        #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+        pub(crate) enum Mutation {
+            $($(#[doc = $doc])+ $name,)+
+        }
+
+        impl Mutation {
+            /// All of them.
+            pub(crate) const ALL: &'static [Self] = &[$(Self::$name,)+];
+        }
+    };
+}
+
+#[cfg(test)]
+mutations! {
+    /// The fence stays open for as long as others wait: no margin for clocks.
+    DeadlineIsTheDuration,
+    /// The fence counts from a renewal's answer, not from its start.
+    FenceCountsFromTheAnswer,
+    /// A fence that was closed opens with the next renewal, before the range Leases are read.
+    FenceOpensWithoutReading,
+    /// An evicted incarnation takes its Lease again as if nothing had been.
+    EvictedLivesOn,
+    /// A renewal that lost against an eviction is written again over it.
+    RenewsOverAnEviction,
+    /// A replica is evicted after two retry periods of silence.
+    SilenceIsCutShort,
+    /// Silence counts although one's own reads were bad.
+    BadReadsCount,
+    /// An eviction that lost against a renewal counts all the same.
+    LostEvictionCounts,
+    /// Orphans are taken before the view has passed their owner's end.
+    TakesBeforeTheViewHasPassed,
+    /// A claim does not raise the epoch.
+    EpochStays,
+    /// An older attempt that comes late replaces a newer one.
+    OlderAttemptReplaces,
+    /// An answer to an older attempt counts for the newest.
+    AnyAnswerCounts,
+    /// The Lease is swapped before the state has been acknowledged.
+    SwapsBeforeTheAnswer,
+    /// A handoff that was refused is swapped all the same.
+    RefusalIsTakenForConsent,
+    /// A swap without an answer counts as failed: the range goes on.
+    ResumesWithASwapUnderWay,
+    /// A range is streamed while it goes on here.
+    StreamsWithoutFreezing,
+    /// Whoever is offered a range owns it at once.
+    OwnsByOffer,
+    /// A peer's word is enough to own what it has offered.
+    OwnsByWord,
+    /// What hands edited is claimed without asking who holds it.
+    ClaimsWithoutAsking,
+    /// Whoever is asked says that it holds nothing.
+    DeniesWhatItHolds,
+    /// Replicas whose Lease was deleted are not waited for before what they may hold is claimed.
+    VanishedAreNotWaitedFor,
+    /// An owner without a replica Lease counts as dead at once.
+    UnprovenCountAsDead,
+    /// Behind a closed fence it evicts, takes and hands over as ever.
+    FencedDecides,
+    /// A new life of the process keeps the ranges of the life before, though their Leases name that one.
+    NewLifeKeepsRanges,
+    /// What was kept for a range is dropped with its Lease's next version.
+    ForgetsWhatItAcknowledged,
+    /// A fleet that grew stays uneven.
+    NeverHandsOver,
+    /// A replica that is told to drain drops what it has.
+    DrainDropsAll,
+    /// A replica leaves while a range whose state it has acknowledged is on its way to it.
+    LeavesWithWhatItKept,
+    /// A claim without an answer is never asked for again.
+    ForgetsUnansweredClaims,
+    /// An eviction without an answer is never tried again.
+    ForgetsUnansweredEvictions,
+    /// A list of replica Leases that failed is never asked for again.
+    StopsReadingAfterAFailure,
+}
+
+#[cfg(test)]
+thread_local! {
+    static AT_WORK: Cell<Option<Mutation>> = const { Cell::new(None) };
+}
+
+/// Whether `mutation` is at work on this thread.
+#[cfg(test)]
+pub(crate) fn at_work(mutation: Mutation) -> bool {
+    AT_WORK.get() == Some(mutation)
+}
+
+/// From now on, on this thread.
+#[cfg(test)]
+pub(crate) fn set(mutation: Option<Mutation>) {
+    AT_WORK.set(mutation);
+}
