@@ -288,7 +288,8 @@ fn a_forbidden_resource_is_named_and_holds_back_only_who_needs_it() {
                  "metadata": {"name": "without-jobs"},
                  "rules": [{
                     "apiGroups": ["", "apps", "coordination.k8s.io", "events.k8s.io", "authentication.k8s.io", "authorization.k8s.io"],
-                    "resources": ["*"], "verbs": ["*"]}]},
+                    "resources": ["*"], "verbs": ["*"]},
+                    {"apiGroups": ["batch"], "resources": ["cronjobs", "cronjobs/*"], "verbs": ["*"]}]},
                 {"apiVersion": "rbac.authorization.k8s.io/v1", "kind": "ClusterRoleBinding",
                  "metadata": {"name": "without-jobs"},
                  "roleRef": {"apiGroup": "rbac.authorization.k8s.io", "kind": "ClusterRole", "name": "without-jobs"},
@@ -328,14 +329,14 @@ fn a_forbidden_resource_is_named_and_holds_back_only_who_needs_it() {
                     Ok(text) => text,
                     Err(error) => format!("{error:#}"),
                 };
-                ensure!(said.contains("jobs"), "{said}");
+                ensure!(said.contains("watch-jobs.batch failed"), "{said}");
                 Ok(Some(said))
             },
         )
         .await?;
         let line = said
             .lines()
-            .find(|line| line.contains("jobs"))
+            .find(|line| line.contains("watch-jobs.batch"))
             .unwrap_or_default();
         println!("start: {line}");
         // A streaming list is a watch, so that is the verb that was refused.
