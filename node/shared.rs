@@ -121,8 +121,6 @@ pub struct RangeStats {
     pub queued: AtomicUsize,
     /// Keys reconciled.
     pub reconciles: AtomicU64,
-    /// Writes that succeeded.
-    pub writes: AtomicU64,
     /// Whether it is frozen for a handoff.
     pub frozen: AtomicBool,
 }

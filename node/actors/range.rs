@@ -357,7 +357,6 @@ impl Range {
         self.working
             .retain(|(lane, key)| *lane != done.unit || *key != done.key);
         self.stats.reconciles.fetch_add(1, Ordering::Relaxed);
-        self.stats.writes.fetch_add(done.writes, Ordering::Relaxed);
         self.shared.writes.fetch_add(done.writes, Ordering::Relaxed);
         let shared = Arc::clone(&self.shared);
         let unit = &shared.units[usize::from(done.unit)];
