@@ -1,7 +1,8 @@
 //! What a change of the fleet costs the keys that move.
 //!
 //! 200 Deployments without pods are changed in turn, ten times a second, while a fourth replica joins
-//! and leaves. A change is served when `status.observedGeneration` has caught up.
+//! and leaves. A change is served when `status.observedGeneration` has caught up. CronJobs of the same names hold what
+//! only a controller's memory and its queue know.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::{Arc, Mutex, PoisonError};
@@ -13,9 +14,10 @@ use harness::observe::{Change, follow};
 use harness::{ControlPlane, run_test, until};
 use jiff::Timestamp;
 use k8s_openapi::api::apps::v1::Deployment;
-use kube::api::{Patch, PatchParams};
+use k8s_openapi::api::batch::v1::CronJob;
+use kube::api::{Patch, PatchParams, PostParams};
 use kube::{Api, Client};
-use serde_json::json;
+use serde_json::{Value, json};
 
 use crate::support::{
     Owners, PATIENCE, POLL, Watcher, alone, create, deployment, ended_well, fleet, judge, judged,
@@ -260,6 +262,100 @@ async fn at_rest(control_plane: &ControlPlane) -> Result<()> {
     .await
 }
 
+/// CronJobs beside the Deployments, of the same names and so in the same ranges.
+const CRON_JOBS: usize = 100;
+/// A date that is years away most of the time, and another.
+const SCHEDULES: [&str; 2] = ["17 3 29 2 *", "18 3 29 2 *"];
+/// What a delay may differ by, since it is told at two moments.
+const LOOKED_AT: Duration = Duration::from_secs(60);
+
+/// What one owner knows of a CronJob that no other could read anywhere.
+struct Remembered {
+    range: u64,
+    memory: Value,
+    failures: Value,
+    due: Timestamp,
+}
+
+/// What the owners remember of the CronJobs, as soon as all remember this.
+async fn remembered(watcher: &Watcher, namespace: &str, what: &str) -> Result<Vec<Remembered>> {
+    let title = format!("every CronJob's {what} is remembered");
+    until(&title, PATIENCE, POLL, || async {
+        let mut all = Vec::new();
+        for index in 0..CRON_JOBS {
+            let key = format!("{namespace}/{}", name(index));
+            let said = watcher.explain("cronjob-controller", &key).await?;
+            ensure!(!said["memory"][what].is_null(), "not yet: {said}");
+            let due = said["next_in_ms"].as_u64().context("nothing is due")?;
+            all.push(Remembered {
+                range: said["range"].as_u64().context("no range")?,
+                memory: said["memory"].clone(),
+                failures: said["failures"].clone(),
+                due: Timestamp::now() + Duration::from_millis(due),
+            });
+        }
+        Ok(Some(all))
+    })
+    .await
+}
+
+/// CronJobs whose schedule was changed once: that they are not to be looked back at beyond the change is known to the
+/// controller's memory alone, and their next look to the queue alone.
+async fn cron_jobs(client: &Client, watcher: &Watcher, namespace: &str) -> Result<Vec<Remembered>> {
+    let api: Api<CronJob> = Api::namespaced(client.clone(), namespace);
+    let [before, after] = SCHEDULES;
+    for index in 0..CRON_JOBS {
+        let cron_job = serde_json::from_value(json!({
+            "apiVersion": "batch/v1",
+            "kind": "CronJob",
+            "metadata": {"name": name(index)},
+            "spec": {"schedule": before, "jobTemplate": {"spec": {"template": {"spec": {
+                "restartPolicy": "Never",
+                "containers": [{"name": "app", "image": "example/app:1"}],
+            }}}}},
+        }))?;
+        api.create(&PostParams::default(), &cron_job).await?;
+    }
+    remembered(watcher, namespace, "schedule").await?;
+    let patch = Patch::Merge(json!({"spec": {"schedule": after}}));
+    for index in 0..CRON_JOBS {
+        api.patch(&name(index), &PatchParams::default(), &patch)
+            .await?;
+    }
+    remembered(watcher, namespace, "not_before").await
+}
+
+/// How many of them were in ranges that moved; an error unless each is what it was.
+fn check_remembered(
+    before: &[Remembered],
+    after: &[Remembered],
+    moved: &BTreeSet<u32>,
+) -> Result<usize> {
+    for (index, (before, after)) in before.iter().zip(after).enumerate() {
+        let key = name(index);
+        ensure!(
+            before.memory == after.memory && before.failures == after.failures,
+            "{key}: {} with {} failures became {} with {}",
+            before.memory,
+            before.failures,
+            after.memory,
+            after.failures
+        );
+        ensure!(
+            before.due.duration_since(after.due).unsigned_abs() < LOOKED_AT,
+            "{key} was due at {}, now at {}",
+            before.due,
+            after.due
+        );
+    }
+    let came = after
+        .iter()
+        .filter(|after| moved.iter().any(|range| u64::from(*range) == after.range))
+        .count();
+    ensure!(came > 0, "no memory was in a range that moved");
+    Ok(came)
+}
+
 fn check_moved(before: &Owners, after: &Owners) -> Result<BTreeSet<u32>> {
     let moved: BTreeSet<u32> = moved(before, after)?.into_iter().collect();
     ensure!(moved.len() == 64, "{} ranges moved", moved.len());
@@ -299,6 +395,7 @@ fn a_move_delays_no_key_loses_none_and_writes_nothing() {
             Ok(Some(()))
         })
         .await?;
+        let first = cron_jobs(&client, &watcher, &namespace).await?;
         at_rest(&control_plane).await?;
 
         let touching = tokio::spawn(touch(api.clone(), Arc::clone(&stream)));
@@ -315,6 +412,8 @@ fn a_move_delays_no_key_loses_none_and_writes_nothing() {
         tokio::time::sleep(AFTERWARDS).await;
         let (joined, joined_at) = (Instant::now(), Timestamp::now());
         let came = check_moved(&three, &four)?;
+        let second = remembered(&watcher, &namespace, "not_before").await?;
+        let kept = check_remembered(&first, &second, &came)?;
 
         // Four become three.
         let (leave, leave_at) = (Instant::now(), Timestamp::now());
@@ -328,6 +427,10 @@ fn a_move_delays_no_key_loses_none_and_writes_nothing() {
         ended_well(&mut fourth).await?;
         let went = check_moved(&four, &again)?;
         ensure!(came == went, "others came back than had gone");
+
+        let third = remembered(&watcher, &namespace, "not_before").await?;
+        check_remembered(&second, &third, &went)?;
+        println!("moves: {kept} of {CRON_JOBS} memories went along, there and back; none was lost");
 
         touching.abort();
         drained(&stream).await?;

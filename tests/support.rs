@@ -129,6 +129,17 @@ impl Watcher {
         Ok(after)
     }
 
+    /// What the owner of a key says of it.
+    pub(crate) async fn explain(&self, controller: &str, key: &str) -> Result<Value> {
+        for client in self.replicas.values() {
+            let said = harness::fleet::explain(client, controller, key).await?;
+            if said["owner"] == said["replica"] {
+                return Ok(said);
+            }
+        }
+        anyhow::bail!("no replica owns {key} of {controller}")
+    }
+
     fn judge(&self, owners: &Owners, said: &BTreeMap<String, Shards>) -> Result<()> {
         let numbers: Vec<u32> = owners.keys().copied().collect();
         ensure!(

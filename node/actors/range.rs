@@ -606,6 +606,10 @@ impl Range {
             return None;
         }
         let last = known.and_then(|known| known.last.as_ref());
+        let memory = known
+            .and_then(|known| known.memory.as_ref())
+            .and_then(|memory| self.unit(lane).controller.pack(memory))
+            .and_then(|packed| serde_json::from_slice::<Value>(&packed).ok());
         Some(json!({
             "state": if working {
                 "working"
@@ -623,6 +627,7 @@ impl Range {
             "failures": place.as_ref().map_or(0, |place| place.failures),
             "marks": known.map(|known| known.marks.iter().map(|mark| format!("{mark:?}")).collect::<Vec<_>>()),
             "proven": !self.unproven || known.is_some_and(|known| known.proven),
+            "memory": memory,
             "last": last.map(|last| json!({
                 "at": last.at.to_string(),
                 "took_ms": last.took.as_secs_f64() * 1000.0,

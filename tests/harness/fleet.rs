@@ -8,6 +8,7 @@ use std::time::Duration;
 use anyhow::{Context, Result, bail};
 use kube::{Client, Config};
 use serde::de::DeserializeOwned;
+use serde_json::Value;
 
 use crate::certificates::{Authority, Identity};
 use crate::control_plane::ControlPlane;
@@ -422,6 +423,12 @@ impl Replica {
 /// `/debug/shards` through a client that is already there.
 pub async fn shards(client: &Client) -> Result<Shards> {
     get_json(client, "/debug/shards").await
+}
+
+/// `/debug/explain` of one key through a client that is already there.
+pub async fn explain(client: &Client, controller: &str, key: &str) -> Result<Value> {
+    let path = format!("/debug/explain?controller={controller}&key={key}");
+    get_json(client, &path).await
 }
 
 async fn get_text(client: &Client, path: &str) -> Result<String> {
