@@ -2,13 +2,34 @@
 
 use std::error::Error;
 
+/// Messages of `core.proto` that are written as tables in `pod.rs`.
+const BY_HAND: [&str; 10] = [
+    "PodSpec",
+    "Volume",
+    "VolumeSource",
+    "PersistentVolumeClaimVolumeSource",
+    "InitContainer",
+    "PodStatus",
+    "PodCondition",
+    "ContainerStatus",
+    "ContainerState",
+    "ContainerStateTerminated",
+];
+
 fn main() -> Result<(), Box<dyn Error>> {
     let files = ["meta.proto", "core.proto", "apps.proto", "batch.proto"];
     for file in files {
         println!("cargo:rerun-if-changed={file}");
     }
     let descriptors = protox::compile(files, ["."])?;
-    prost_build::Config::new()
+    let mut config = prost_build::Config::new();
+    for message in BY_HAND {
+        config.extern_path(
+            format!(".k8s.core.{message}"),
+            format!("crate::pod::{message}"),
+        );
+    }
+    config
         .btree_map(["."])
         .type_attribute(".", "#[allow(missing_docs)]")
         .type_attribute(".", "#[derive(serde::Serialize, serde::Deserialize)]")
@@ -35,7 +56,6 @@ fn main() -> Result<(), Box<dyn Error>> {
             "#[serde(from = \"crate::int_or_string::Either\", into = \"crate::int_or_string::Either\")]",
         )
         .extern_path(".k8s.meta.ObjectMeta", "crate::meta::ObjectMeta")
-        .extern_path(".k8s.core.PodCondition", "crate::condition::PodCondition")
         .extern_path(".k8s.meta.Entry", "crate::meta::Entry")
         .extern_path(".k8s.meta.Time", "crate::meta::Time")
         .compile_fds(descriptors)?;

@@ -3,12 +3,13 @@
 //! What is not declared is skipped while decoding. A projection is therefore never sent back whole: writes are patches
 //! that name only what changed. What must survive a copy (a pod template's spec) is kept as bytes.
 
-mod condition;
 pub mod envelope;
 mod int_or_string;
+mod message;
 pub mod meta;
 mod object;
 pub mod opaque;
+mod pod;
 mod str;
 
 pub use object::{AnyObject, DynObject, Object, Resource, cast};
@@ -20,7 +21,10 @@ use object::object;
 pub mod core {
     #![allow(missing_docs)]
     include!(concat!(env!("OUT_DIR"), "/k8s.core.rs"));
-    pub use crate::condition::PodCondition;
+    pub use crate::pod::{
+        ContainerState, ContainerStateTerminated, ContainerStatus, InitContainer,
+        PersistentVolumeClaimVolumeSource, PodCondition, PodSpec, PodStatus, Volume, VolumeSource,
+    };
 }
 
 /// `apps/v1`.
@@ -37,18 +41,10 @@ pub mod batch {
 
 object!(core::Pod, "", "v1", "Pod", "pods", true, |pod| {
     if let Some(spec) = &mut pod.spec {
-        // Only the volumes of claims are read; most are of other kinds, and every pod has one.
-        spec.volumes.retain(|volume| {
-            volume
-                .volume_source
-                .as_ref()
-                .is_some_and(|source| source.persistent_volume_claim.is_some())
-        });
-        spec.volumes.shrink_to_fit();
+        spec.trim();
     }
     if let Some(status) = &mut pod.status {
-        status.conditions.shrink_to_fit();
-        status.container_statuses.shrink_to_fit();
+        status.trim();
     }
 });
 object!(core::Namespace, "", "v1", "Namespace", "namespaces", false);

@@ -1,6 +1,8 @@
 //! `metav1`: what every object carries. Written by hand instead of generated, so that labels, namespaces and
 //! owners are interned while they are decoded and a resourceVersion is kept as the number that it is.
 
+use std::str::Utf8Error;
+
 use jiff::Timestamp;
 use prost::{
     DecodeError, Message,
@@ -9,7 +11,10 @@ use prost::{
 };
 use serde::{Deserialize, Deserializer, Serialize, Serializer, de::Error as _};
 
-use crate::Str;
+use crate::{
+    Str,
+    message::{MaybeBool, Word, message},
+};
 
 mod generated {
     #![allow(missing_docs)]
@@ -86,24 +91,23 @@ pub struct Entry {
 /// Values up to this length are interned; longer ones (annotations with JSON in them) rarely repeat.
 const INTERNED_VALUE_BYTES_MAX: usize = 128;
 
-/// `metav1.OwnerReference`.
-#[derive(Clone, Debug, Default, PartialEq, Eq, Hash, Serialize, Deserialize)]
-#[serde(rename_all = "camelCase", default, deny_unknown_fields)]
-pub struct OwnerReference {
-    /// `group/version`, or `version` alone for the core group.
-    pub api_version: Str,
-    /// The owner's kind.
-    pub kind: Str,
-    /// The owner's name.
-    pub name: Str,
-    /// The owner's uid.
-    pub uid: Str,
-    /// Whether the owner is the managing controller; at most one may be.
-    #[serde(skip_serializing_if = "Option::is_none")]
-    pub controller: Option<bool>,
-    /// Whether a foreground deletion of the owner waits for this object.
-    #[serde(skip_serializing_if = "Option::is_none")]
-    pub block_owner_deletion: Option<bool>,
+message! {
+    /// `metav1.OwnerReference`.
+    #[derive(Eq, Hash)]
+    pub struct OwnerReference {
+        /// The owner's kind.
+        1 kind: Word,
+        /// The owner's name.
+        3 name: Word,
+        /// The owner's uid.
+        4 uid: Word,
+        /// `group/version`, or `version` alone for the core group.
+        5 api_version: Word,
+        /// Whether the owner is the managing controller; at most one may be.
+        6 controller: MaybeBool,
+        /// Whether a foreground deletion of the owner waits for this object.
+        7 block_owner_deletion: MaybeBool,
+    }
 }
 
 /// `metav1.ObjectMeta` without `managedFields` and `selfLink`.
@@ -297,25 +301,28 @@ fn with_text<B: Buf, R>(
     ctx: DecodeContext,
     take: impl FnOnce(&str) -> R,
 ) -> Result<R, DecodeError> {
+    with_bytes(wire_type, buf, ctx, |bytes| str::from_utf8(bytes).map(take))
+}
+
+/// As [`with_text`], before it is known to be UTF-8.
+fn with_bytes<B: Buf, R>(
+    wire_type: WireType,
+    buf: &mut B,
+    ctx: DecodeContext,
+    take: impl FnOnce(&[u8]) -> Result<R, Utf8Error>,
+) -> Result<R, DecodeError> {
     encoding::check_wire_type(WireType::LengthDelimited, wire_type)?;
     let length = encoding::decode_varint(buf)?;
-    match usize::try_from(length) {
-        Ok(length) if length <= buf.chunk().len() => match str::from_utf8(&buf.chunk()[..length]) {
-            Ok(text) => {
-                let taken = take(text);
-                buf.advance(length);
-                Ok(taken)
-            }
-            Err(_) => Err(refused(NOT_UTF8, ctx)),
-        },
-        Ok(length) if length <= buf.remaining() => {
-            match str::from_utf8(&buf.copy_to_bytes(length)) {
-                Ok(text) => Ok(take(text)),
-                Err(_) => Err(refused(NOT_UTF8, ctx)),
-            }
+    let taken = match usize::try_from(length) {
+        Ok(length) if length <= buf.chunk().len() => {
+            let taken = take(&buf.chunk()[..length]);
+            buf.advance(length);
+            taken
         }
-        _ => Err(refused(TOO_SHORT, ctx)),
-    }
+        Ok(length) if length <= buf.remaining() => take(&buf.copy_to_bytes(length)),
+        _ => return Err(refused(TOO_SHORT, ctx)),
+    };
+    taken.map_err(|_| refused(NOT_UTF8, ctx))
 }
 
 /// A field of one byte that is no UTF-8, and one that ends before its length: prost makes its errors itself alone, so
@@ -339,7 +346,7 @@ pub(crate) fn merge_interned(
     buf: &mut impl Buf,
     ctx: DecodeContext,
 ) -> Result<Str, DecodeError> {
-    with_text(wire_type, buf, ctx, Str::interned)
+    with_bytes(wire_type, buf, ctx, Str::interned_bytes)
 }
 
 /// For what does not repeat: names and uids.
@@ -349,6 +356,47 @@ pub(crate) fn merge_single(
     ctx: DecodeContext,
 ) -> Result<Str, DecodeError> {
     with_text(wire_type, buf, ctx, |text| Str::from(text))
+}
+
+/// Reads one of repeated messages. At the first it is counted how many follow, so that the list takes no more memory
+/// than it needs: growing and trimming it would cost more than the look ahead.
+pub(crate) fn merge_many<T: Message + Default>(
+    tag: u32,
+    wire_type: WireType,
+    list: &mut Vec<T>,
+    buf: &mut impl Buf,
+    ctx: DecodeContext,
+) -> Result<(), DecodeError> {
+    if list.is_empty() {
+        list.reserve_exact(following(tag, buf.chunk()));
+    }
+    encoding::message::merge_repeated(wire_type, list, buf, ctx)
+}
+
+/// Most elements that are made room for on the word of a message that is not read yet.
+const AHEAD_MAX: usize = 32;
+
+/// How many length-delimited fields of this number lie one after the other, the first of them without its key.
+fn following(tag: u32, mut bytes: &[u8]) -> usize {
+    let key = u64::from(tag) << 3 | WireType::LengthDelimited as u64;
+    let mut count = 0;
+    while count < AHEAD_MAX {
+        let Ok(length) = encoding::decode_varint(&mut bytes) else {
+            break;
+        };
+        count += 1;
+        let rest = usize::try_from(length)
+            .ok()
+            .and_then(|length| bytes.get(length..));
+        let Some(mut rest) = rest.filter(|rest| !rest.is_empty()) else {
+            break;
+        };
+        if encoding::decode_varint(&mut rest) != Ok(key) {
+            break;
+        }
+        bytes = rest;
+    }
+    count
 }
 
 /// Go sends a time that is none as an empty message.
@@ -433,11 +481,11 @@ impl Message for Entry {
         match tag {
             1 => self.key = merge_interned(wire_type, buf, ctx)?,
             2 => {
-                self.value = with_text(wire_type, buf, ctx, |text| {
-                    if text.len() <= INTERNED_VALUE_BYTES_MAX {
-                        Str::interned(text)
+                self.value = with_bytes(wire_type, buf, ctx, |bytes| {
+                    if bytes.len() <= INTERNED_VALUE_BYTES_MAX {
+                        Str::interned_bytes(bytes)
                     } else {
-                        Str::from(text)
+                        str::from_utf8(bytes).map(Str::from)
                     }
                 })?;
             }
@@ -448,71 +496,6 @@ impl Message for Entry {
 
     fn encoded_len(&self) -> usize {
         text_len_always(1, &self.key) + text_len_always(2, &self.value)
-    }
-
-    fn clear(&mut self) {
-        *self = Self::default();
-    }
-}
-
-impl Message for OwnerReference {
-    fn encode_raw(&self, buf: &mut impl BufMut) {
-        encode_text_always(1, &self.kind, buf);
-        encode_text_always(3, &self.name, buf);
-        encode_text_always(4, &self.uid, buf);
-        encode_text_always(5, &self.api_version, buf);
-        if let Some(controller) = &self.controller {
-            encoding::bool::encode(6, controller, buf);
-        }
-        if let Some(block) = &self.block_owner_deletion {
-            encoding::bool::encode(7, block, buf);
-        }
-    }
-
-    fn merge_field(
-        &mut self,
-        tag: u32,
-        wire_type: WireType,
-        buf: &mut impl Buf,
-        ctx: DecodeContext,
-    ) -> Result<(), DecodeError> {
-        match tag {
-            1 => self.kind = merge_interned(wire_type, buf, ctx)?,
-            3 => self.name = merge_interned(wire_type, buf, ctx)?,
-            4 => self.uid = merge_interned(wire_type, buf, ctx)?,
-            5 => self.api_version = merge_interned(wire_type, buf, ctx)?,
-            6 => {
-                encoding::bool::merge(
-                    wire_type,
-                    self.controller.get_or_insert_default(),
-                    buf,
-                    ctx,
-                )?;
-            }
-            7 => encoding::bool::merge(
-                wire_type,
-                self.block_owner_deletion.get_or_insert_default(),
-                buf,
-                ctx,
-            )?,
-            _ => encoding::skip_field(wire_type, tag, buf, ctx)?,
-        }
-        Ok(())
-    }
-
-    fn encoded_len(&self) -> usize {
-        text_len_always(1, &self.kind)
-            + text_len_always(3, &self.name)
-            + text_len_always(4, &self.uid)
-            + text_len_always(5, &self.api_version)
-            + self
-                .controller
-                .as_ref()
-                .map_or(0, |value| encoding::bool::encoded_len(6, value))
-            + self
-                .block_owner_deletion
-                .as_ref()
-                .map_or(0, |value| encoding::bool::encoded_len(7, value))
     }
 
     fn clear(&mut self) {
@@ -573,11 +556,9 @@ impl Message for ObjectMeta {
                 buf,
                 ctx,
             )?,
-            11 => encoding::message::merge_repeated(wire_type, &mut self.labels, buf, ctx)?,
-            12 => encoding::message::merge_repeated(wire_type, &mut self.annotations, buf, ctx)?,
-            13 => {
-                encoding::message::merge_repeated(wire_type, &mut self.owner_references, buf, ctx)?;
-            }
+            11 => merge_many(tag, wire_type, &mut self.labels, buf, ctx)?,
+            12 => merge_many(tag, wire_type, &mut self.annotations, buf, ctx)?,
+            13 => merge_many(tag, wire_type, &mut self.owner_references, buf, ctx)?,
             14 => self.finalizers.push(merge_interned(wire_type, buf, ctx)?),
             _ => encoding::skip_field(wire_type, tag, buf, ctx)?,
         }

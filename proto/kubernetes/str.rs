@@ -4,9 +4,11 @@ use std::{
     borrow::Borrow,
     cell::RefCell,
     collections::HashSet,
+    convert::Infallible,
     fmt,
     hash::{BuildHasher, Hasher, RandomState},
     ops::Deref,
+    str::Utf8Error,
     sync::{Arc, Mutex, OnceLock},
 };
 
@@ -107,13 +109,35 @@ impl Str {
         if text.is_empty() {
             return Self::default();
         }
-        let hash = TextHash.hash_one(text);
+        Self::remembered(text.as_bytes(), || Ok::<_, Infallible>(text))
+            .unwrap_or_else(|never| match never {})
+    }
+
+    /// As [`Str::interned`], from bytes that are looked at only where they are met for the first time: that they are
+    /// UTF-8 is known of those that were met before.
+    ///
+    /// # Errors
+    /// Where they are not UTF-8.
+    pub(crate) fn interned_bytes(bytes: &[u8]) -> Result<Self, Utf8Error> {
+        if bytes.is_empty() {
+            return Ok(Self::default());
+        }
+        Self::remembered(bytes, || str::from_utf8(bytes))
+    }
+
+    fn remembered<'a, E>(
+        bytes: &[u8],
+        text: impl FnOnce() -> Result<&'a str, E>,
+    ) -> Result<Self, E> {
+        let mut hasher = TextHash.build_hasher();
+        hasher.write(bytes);
+        let hash = hasher.finish();
         RECENT.with_borrow_mut(|recent| {
             let place = &mut recent[hash as usize % REMEMBERED];
-            if place.as_str() != text {
-                *place = Self::found(text, hash);
+            if place.as_bytes() != bytes {
+                *place = Self::found(text()?, hash);
             }
-            place.clone()
+            Ok(place.clone())
         })
     }
 
@@ -203,6 +227,18 @@ impl PartialEq<str> for Str {
 impl PartialEq<&str> for Str {
     fn eq(&self, other: &&str) -> bool {
         &*self.0 == *other
+    }
+}
+
+impl PartialEq<String> for Str {
+    fn eq(&self, other: &String) -> bool {
+        &*self.0 == other.as_str()
+    }
+}
+
+impl PartialEq<Str> for String {
+    fn eq(&self, other: &Str) -> bool {
+        other == self
     }
 }
 

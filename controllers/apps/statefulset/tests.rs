@@ -97,10 +97,10 @@ fn with_pods(set: StatefulSet, pods: &str) -> World {
 
 fn volume(template: &str, pod: &str) -> Volume {
     Volume {
-        name: template.to_owned(),
+        name: template.into(),
         volume_source: Some(VolumeSource {
             persistent_volume_claim: Some(PersistentVolumeClaimVolumeSource {
-                claim_name: format!("{template}-{pod}"),
+                claim_name: format!("{template}-{pod}").into(),
                 read_only: false,
             }),
         }),

@@ -37,10 +37,10 @@ pub fn with_claims(spec: &[u8], claims: &[ClaimVolume]) -> Result<Vec<u8>, Malfo
     let mut new = Vec::with_capacity(spec.len() + 64 * claims.len());
     for claim in claims {
         let volume = Volume {
-            name: claim.volume.clone(),
+            name: claim.volume.as_str().into(),
             volume_source: Some(VolumeSource {
                 persistent_volume_claim: Some(PersistentVolumeClaimVolumeSource {
-                    claim_name: claim.claim.clone(),
+                    claim_name: claim.claim.as_str().into(),
                     read_only: false,
                 }),
             }),

@@ -649,7 +649,7 @@ pub fn pod(name: &str) -> Pod {
         spec: Some(Default::default()),
         ..named(name)
     };
-    pod.status.get_or_insert_default().phase = "Pending".to_owned();
+    pod.status.get_or_insert_default().phase = "Pending".into();
     pod
 }
 
@@ -681,7 +681,7 @@ pub const EXITS: &str = "tests.manifold.dev/exits";
 impl PodBuild for Pod {
     fn exited(mut self, code: i32, time: &str) -> Self {
         let status = self.status.get_or_insert_default();
-        status.phase = if code == 0 { "Succeeded" } else { "Failed" }.to_owned();
+        status.phase = if code == 0 { "Succeeded" } else { "Failed" }.into();
         for condition in &mut status.conditions {
             if condition.r#type == "Ready" && condition.status != "False" {
                 condition.status = "False".into();
@@ -693,7 +693,7 @@ impl PodBuild for Pod {
             finished_at: Some(at(time).into()),
         };
         status.container_statuses = vec![ContainerStatus {
-            name: "main".to_owned(),
+            name: "main".into(),
             state: Some(ContainerState {
                 terminated: Some(terminated),
             }),
@@ -702,11 +702,11 @@ impl PodBuild for Pod {
         self
     }
     fn on(mut self, node: &str) -> Self {
-        self.spec.get_or_insert_default().node_name = node.to_owned();
+        self.spec.get_or_insert_default().node_name = node.into();
         self
     }
     fn phase(mut self, phase: &str) -> Self {
-        self.status.get_or_insert_default().phase = phase.to_owned();
+        self.status.get_or_insert_default().phase = phase.into();
         self
     }
     fn running(self) -> Self {

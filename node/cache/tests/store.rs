@@ -27,7 +27,7 @@ fn phase_index() -> Index {
             let pod: &Pod = object.as_any().downcast_ref().unwrap();
             pod.status
                 .iter()
-                .map(|status| Str::from(&status.phase))
+                .map(|status| status.phase.clone())
                 .collect()
         }),
     }
@@ -57,7 +57,7 @@ proptest! {
                 let owner = if owner == 0 { String::new() } else { format!("owner-{owner}") };
                 let mut object = pod(&key.1, "u", version as u64 + 1, &owner);
                 object.metadata_mut().namespace = Str::from(&key.0);
-                object.status.as_mut().unwrap().phase = format!("phase-{phase}");
+                object.status.as_mut().unwrap().phase = format!("phase-{phase}").into();
                 let object: AnyObject = Arc::new(object);
                 let old = store.put(&object);
                 let before = model.insert(key, (owner, format!("phase-{phase}")));

@@ -683,6 +683,60 @@ fn every_field_has_the_number_and_the_type_that_the_api_gives_it() {
     );
 }
 
+#[test]
+fn the_messages_written_as_tables_are_those_of_the_proto_files() {
+    use crate::core::*;
+    let tables = [
+        ("PodSpec", PodSpec::FIELDS),
+        ("Volume", Volume::FIELDS),
+        ("VolumeSource", VolumeSource::FIELDS),
+        (
+            "PersistentVolumeClaimVolumeSource",
+            PersistentVolumeClaimVolumeSource::FIELDS,
+        ),
+        ("InitContainer", InitContainer::FIELDS),
+        ("PodStatus", PodStatus::FIELDS),
+        ("PodCondition", PodCondition::FIELDS),
+        ("ContainerStatus", ContainerStatus::FIELDS),
+        ("ContainerState", ContainerState::FIELDS),
+        ("ContainerStateTerminated", ContainerStateTerminated::FIELDS),
+    ];
+    let descriptors = protox::compile(["core.proto"], [env!("CARGO_MANIFEST_DIR")]).unwrap();
+    let core = descriptors
+        .file
+        .iter()
+        .find(|file| file.name() == "core.proto")
+        .unwrap();
+    assert!(
+        OwnerReference::FIELDS.contains(&(4, "uid")),
+        "core.proto does not have it"
+    );
+    for (name, fields) in tables {
+        let message = core
+            .message_type
+            .iter()
+            .find(|message| message.name() == name)
+            .unwrap();
+        let mut declared: Vec<(u32, String)> = message
+            .field
+            .iter()
+            .map(|field| {
+                (
+                    u32::try_from(field.number()).unwrap(),
+                    field.name().to_lowercase(),
+                )
+            })
+            .collect();
+        let mut table: Vec<(u32, String)> = fields
+            .iter()
+            .map(|(number, field)| (*number, field.replace("r#", "").replace('_', "")))
+            .collect();
+        declared.sort();
+        table.sort();
+        assert_eq!(table, declared, "{name}");
+    }
+}
+
 /// The numbers that a message's encoding uses, in its order.
 fn numbers(mut bytes: &[u8]) -> Vec<u32> {
     let mut numbers = Vec::new();

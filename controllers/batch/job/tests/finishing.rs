@@ -362,7 +362,7 @@ fn containers_that_restart_in_their_pod_exceed_the_limit_too() {
         let mut pod = pod(&pi, "pi-a").ready("11:50:00");
         pod.status.as_mut().unwrap().container_statuses.push(
             kubernetes_proto::core::ContainerStatus {
-                name: "main".to_owned(),
+                name: "main".into(),
                 restart_count: restarts,
                 ..Default::default()
             },

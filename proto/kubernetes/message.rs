@@ -1,0 +1,297 @@
+//! Messages written as tables instead of generated: for what every pod carries, so that texts which repeat are interned
+//! while they are decoded.
+
+use prost::{
+    DecodeError, Message,
+    bytes::{Buf, BufMut},
+    encoding::{self, DecodeContext, WireType},
+};
+
+use crate::{
+    Str,
+    meta::{Time, encode_text, merge_interned, merge_many, merge_single, merge_time, text_len},
+};
+
+/// How a field stands on the wire, and what holds it in memory.
+pub trait Field {
+    /// What holds it.
+    type Held: Default + PartialEq;
+
+    /// Writes it, unless it is what stands for none.
+    fn encode(tag: u32, held: &Self::Held, buf: &mut impl BufMut);
+
+    /// Reads it.
+    fn merge(
+        tag: u32,
+        wire_type: WireType,
+        held: &mut Self::Held,
+        buf: &mut impl Buf,
+        ctx: DecodeContext,
+    ) -> Result<(), DecodeError>;
+
+    /// How many bytes [`Field::encode`] writes.
+    fn len(tag: u32, held: &Self::Held) -> usize;
+}
+
+/// A text that repeats from object to object: interned.
+pub struct Word;
+
+impl Field for Word {
+    type Held = Str;
+    fn encode(tag: u32, held: &Str, buf: &mut impl BufMut) {
+        encode_text(tag, held, buf);
+    }
+    fn merge(
+        _: u32,
+        wire_type: WireType,
+        held: &mut Str,
+        buf: &mut impl Buf,
+        ctx: DecodeContext,
+    ) -> Result<(), DecodeError> {
+        *held = merge_interned(wire_type, buf, ctx)?;
+        Ok(())
+    }
+    fn len(tag: u32, held: &Str) -> usize {
+        text_len(tag, held)
+    }
+}
+
+/// A text of one object alone.
+pub struct Text;
+
+impl Field for Text {
+    type Held = Str;
+    fn encode(tag: u32, held: &Str, buf: &mut impl BufMut) {
+        encode_text(tag, held, buf);
+    }
+    fn merge(
+        _: u32,
+        wire_type: WireType,
+        held: &mut Str,
+        buf: &mut impl Buf,
+        ctx: DecodeContext,
+    ) -> Result<(), DecodeError> {
+        *held = merge_single(wire_type, buf, ctx)?;
+        Ok(())
+    }
+    fn len(tag: u32, held: &Str) -> usize {
+        text_len(tag, held)
+    }
+}
+
+/// A number or truth value; the default is not written.
+macro_rules! scalar {
+    ($(#[$doc:meta])* $name:ident, $held:ty, $codec:ident) => {
+        $(#[$doc])*
+        pub struct $name;
+
+        impl Field for $name {
+            type Held = $held;
+            fn encode(tag: u32, held: &$held, buf: &mut impl BufMut) {
+                if *held != <$held>::default() {
+                    encoding::$codec::encode(tag, held, buf);
+                }
+            }
+            fn merge(
+                _: u32,
+                wire_type: WireType,
+                held: &mut $held,
+                buf: &mut impl Buf,
+                ctx: DecodeContext,
+            ) -> Result<(), DecodeError> {
+                encoding::$codec::merge(wire_type, held, buf, ctx)
+            }
+            fn len(tag: u32, held: &$held) -> usize {
+                if *held == <$held>::default() {
+                    0
+                } else {
+                    encoding::$codec::encoded_len(tag, held)
+                }
+            }
+        }
+    };
+}
+scalar!(
+    /// `int32`.
+    Int32,
+    i32,
+    int32
+);
+scalar!(
+    /// `int64`.
+    Int64,
+    i64,
+    int64
+);
+scalar!(
+    /// `bool`.
+    Bool,
+    bool,
+    bool
+);
+
+/// A scalar whose absence differs from its default.
+macro_rules! optional {
+    ($(#[$doc:meta])* $name:ident, $held:ty, $codec:ident) => {
+        $(#[$doc])*
+        pub struct $name;
+
+        impl Field for $name {
+            type Held = Option<$held>;
+            fn encode(tag: u32, held: &Option<$held>, buf: &mut impl BufMut) {
+                if let Some(held) = held {
+                    encoding::$codec::encode(tag, held, buf);
+                }
+            }
+            fn merge(
+                _: u32,
+                wire_type: WireType,
+                held: &mut Option<$held>,
+                buf: &mut impl Buf,
+                ctx: DecodeContext,
+            ) -> Result<(), DecodeError> {
+                encoding::$codec::merge(wire_type, held.get_or_insert_default(), buf, ctx)
+            }
+            fn len(tag: u32, held: &Option<$held>) -> usize {
+                held.as_ref()
+                    .map_or(0, |held| encoding::$codec::encoded_len(tag, held))
+            }
+        }
+    };
+}
+optional!(
+    /// `optional int64`.
+    MaybeInt64,
+    i64,
+    int64
+);
+optional!(
+    /// `optional bool`.
+    MaybeBool,
+    bool,
+    bool
+);
+
+/// An instant; Go's zero time is none.
+pub struct When;
+
+impl Field for When {
+    type Held = Option<Time>;
+    fn encode(tag: u32, held: &Option<Time>, buf: &mut impl BufMut) {
+        if let Some(time) = held {
+            encoding::message::encode(tag, time, buf);
+        }
+    }
+    fn merge(
+        _: u32,
+        wire_type: WireType,
+        held: &mut Option<Time>,
+        buf: &mut impl Buf,
+        ctx: DecodeContext,
+    ) -> Result<(), DecodeError> {
+        merge_time(wire_type, held, buf, ctx)
+    }
+    fn len(tag: u32, held: &Option<Time>) -> usize {
+        held.as_ref()
+            .map_or(0, |time| encoding::message::encoded_len(tag, time))
+    }
+}
+
+/// A message that may be absent.
+pub struct Maybe<T>(std::marker::PhantomData<T>);
+
+impl<T: Message + Default + PartialEq> Field for Maybe<T> {
+    type Held = Option<T>;
+    fn encode(tag: u32, held: &Option<T>, buf: &mut impl BufMut) {
+        if let Some(message) = held {
+            encoding::message::encode(tag, message, buf);
+        }
+    }
+    fn merge(
+        _: u32,
+        wire_type: WireType,
+        held: &mut Option<T>,
+        buf: &mut impl Buf,
+        ctx: DecodeContext,
+    ) -> Result<(), DecodeError> {
+        encoding::message::merge(wire_type, held.get_or_insert_default(), buf, ctx)
+    }
+    fn len(tag: u32, held: &Option<T>) -> usize {
+        held.as_ref()
+            .map_or(0, |message| encoding::message::encoded_len(tag, message))
+    }
+}
+
+/// Repeated messages.
+pub struct Many<T>(std::marker::PhantomData<T>);
+
+impl<T: Message + Default + PartialEq> Field for Many<T> {
+    type Held = Vec<T>;
+    fn encode(tag: u32, held: &Vec<T>, buf: &mut impl BufMut) {
+        encoding::message::encode_repeated(tag, held, buf);
+    }
+    fn merge(
+        tag: u32,
+        wire_type: WireType,
+        held: &mut Vec<T>,
+        buf: &mut impl Buf,
+        ctx: DecodeContext,
+    ) -> Result<(), DecodeError> {
+        merge_many(tag, wire_type, held, buf, ctx)
+    }
+    fn len(tag: u32, held: &Vec<T>) -> usize {
+        encoding::message::encoded_len_repeated(tag, held)
+    }
+}
+
+/// Declares a message as a table: the API's number of each field, its name, and how it stands on the wire.
+macro_rules! message {
+    (
+        $(#[$doc:meta])*
+        pub struct $name:ident {
+            $($(#[$field_doc:meta])* $tag:literal $field:ident: $codec:ty,)*
+        }
+    ) => {
+        $(#[$doc])*
+        #[derive(Clone, Debug, Default, PartialEq, serde::Serialize, serde::Deserialize)]
+        #[serde(rename_all = "camelCase", default, deny_unknown_fields)]
+        pub struct $name {
+            $(
+                $(#[$field_doc])*
+                #[serde(skip_serializing_if = "crate::is_default")]
+                pub $field: <$codec as $crate::message::Field>::Held,
+            )*
+        }
+
+        impl prost::Message for $name {
+            fn encode_raw(&self, buf: &mut impl prost::bytes::BufMut) {
+                $(<$codec as $crate::message::Field>::encode($tag, &self.$field, buf);)*
+            }
+            fn merge_field(
+                &mut self,
+                tag: u32,
+                wire_type: prost::encoding::WireType,
+                buf: &mut impl prost::bytes::Buf,
+                ctx: prost::encoding::DecodeContext,
+            ) -> Result<(), prost::DecodeError> {
+                match tag {
+                    $($tag => <$codec as $crate::message::Field>::merge(tag, wire_type, &mut self.$field, buf, ctx),)*
+                    _ => prost::encoding::skip_field(wire_type, tag, buf, ctx),
+                }
+            }
+            fn encoded_len(&self) -> usize {
+                0 $(+ <$codec as $crate::message::Field>::len($tag, &self.$field))*
+            }
+            fn clear(&mut self) {
+                *self = Self::default();
+            }
+        }
+
+        #[cfg(test)]
+        impl $name {
+            /// Numbers and names of its fields: compared with the .proto files by a test.
+            pub(crate) const FIELDS: &'static [(u32, &'static str)] = &[$(($tag, stringify!($field))),*];
+        }
+    };
+}
+pub(crate) use message;
