@@ -3,7 +3,13 @@
 use std::error::Error;
 
 fn main() -> Result<(), Box<dyn Error>> {
-    let files = ["meta.proto", "core.proto", "apps.proto", "batch.proto"];
+    let files = [
+        "meta.proto",
+        "core.proto",
+        "apps.proto",
+        "batch.proto",
+        "discovery.proto",
+    ];
     for file in files {
         println!("cargo:rerun-if-changed={file}");
     }
@@ -21,6 +27,26 @@ fn main() -> Result<(), Box<dyn Error>> {
         .field_attribute(
             ".k8s.core.ReplicationControllerSpec.selector",
             "#[serde(with = \"crate::meta::entries\")]",
+        )
+        .field_attribute(
+            ".k8s.core.ServiceSpec.selector",
+            "#[serde(with = \"crate::meta::entries\")]",
+        )
+        .field_attribute(
+            ".k8s.discovery.Endpoint.deprecatedTopology",
+            "#[serde(with = \"crate::meta::entries\")]",
+        )
+        .field_attribute(
+            ".k8s.core.ServiceSpec.clusterIP",
+            "#[serde(rename = \"clusterIP\")]",
+        )
+        .type_attribute(
+            ".k8s.meta.Quantity",
+            "#[serde(from = \"String\", into = \"String\")]",
+        )
+        .field_attribute(
+            ".k8s.core.NodeStatus.allocatable",
+            "#[serde(with = \"crate::quantity::amounts\")]",
         )
         .field_attribute(
             ".k8s.core.PodTemplateSpec.spec",

@@ -9,6 +9,7 @@ mod int_or_string;
 pub mod meta;
 mod object;
 pub mod opaque;
+pub mod quantity;
 mod str;
 
 pub use object::{AnyObject, DynObject, Object, Resource, cast};
@@ -35,6 +36,12 @@ pub mod batch {
     include!(concat!(env!("OUT_DIR"), "/k8s.batch.rs"));
 }
 
+/// `discovery/v1`.
+pub mod discovery {
+    #![allow(missing_docs)]
+    include!(concat!(env!("OUT_DIR"), "/k8s.discovery.rs"));
+}
+
 object!(core::Pod, "", "v1", "Pod", "pods", true, |pod| {
     if let Some(spec) = &mut pod.spec {
         // Only the volumes of claims are read; most are of other kinds, and every pod has one.
@@ -45,10 +52,20 @@ object!(core::Pod, "", "v1", "Pod", "pods", true, |pod| {
                 .is_some_and(|source| source.persistent_volume_claim.is_some())
         });
         spec.volumes.shrink_to_fit();
+        // Only named ports are looked for.
+        for container in &mut spec.containers {
+            container.ports.retain(|port| !port.name.is_empty());
+        }
+        spec.containers.retain(|container| !container.ports.is_empty());
+        spec.containers.shrink_to_fit();
+        for container in &mut spec.init_containers {
+            container.ports.retain(|port| !port.name.is_empty());
+        }
     }
     if let Some(status) = &mut pod.status {
         status.conditions.shrink_to_fit();
         status.container_statuses.shrink_to_fit();
+        status.pod_i_ps.shrink_to_fit();
     }
 });
 object!(core::Namespace, "", "v1", "Namespace", "namespaces", false);
@@ -109,7 +126,24 @@ object!(
     "persistentvolumeclaims",
     true
 );
-object!(core::Node, "", "v1", "Node", "nodes", false);
+object!(core::Node, "", "v1", "Node", "nodes", false, |node| {
+    if let Some(status) = &mut node.status {
+        // A node lists a dozen kinds of capacity; the one that is read is that of its processors.
+        status.allocatable.retain(|amount| amount.key == "cpu");
+        status.allocatable.shrink_to_fit();
+    }
+});
+object!(core::Service, "", "v1", "Service", "services", true);
+object!(core::Endpoints, "", "v1", "Endpoints", "endpoints", true);
+object!(
+    discovery::EndpointSlice,
+    "discovery.k8s.io",
+    "v1",
+    "EndpointSlice",
+    "endpointslices",
+    true,
+    |slice| slice.endpoints.shrink_to_fit()
+);
 object!(
     core::ReplicationController,
     "",
