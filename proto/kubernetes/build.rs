@@ -2,31 +2,43 @@
 
 use std::error::Error;
 
-/// Messages of `core.proto` that are written as tables in `pod.rs`.
-const BY_HAND: [&str; 10] = [
-    "PodSpec",
-    "Volume",
-    "VolumeSource",
-    "PersistentVolumeClaimVolumeSource",
-    "InitContainer",
-    "PodStatus",
-    "PodCondition",
-    "ContainerStatus",
-    "ContainerState",
-    "ContainerStateTerminated",
+/// Messages of `core.proto` that are written as tables in `pod.rs`, and their names there.
+const BY_HAND: [(&str, &str); 13] = [
+    ("PodSpec", "PodSpec"),
+    ("Volume", "Volume"),
+    ("VolumeSource", "VolumeSource"),
+    (
+        "PersistentVolumeClaimVolumeSource",
+        "PersistentVolumeClaimVolumeSource",
+    ),
+    ("InitContainer", "InitContainer"),
+    ("PodStatus", "PodStatus"),
+    ("PodCondition", "PodCondition"),
+    ("ContainerStatus", "ContainerStatus"),
+    ("ContainerState", "ContainerState"),
+    ("ContainerStateTerminated", "ContainerStateTerminated"),
+    ("Container", "Container"),
+    ("ContainerPort", "ContainerPort"),
+    ("PodIP", "PodIp"),
 ];
 
 fn main() -> Result<(), Box<dyn Error>> {
-    let files = ["meta.proto", "core.proto", "apps.proto", "batch.proto"];
+    let files = [
+        "meta.proto",
+        "core.proto",
+        "apps.proto",
+        "batch.proto",
+        "discovery.proto",
+    ];
     for file in files {
         println!("cargo:rerun-if-changed={file}");
     }
     let descriptors = protox::compile(files, ["."])?;
     let mut config = prost_build::Config::new();
-    for message in BY_HAND {
+    for (message, name) in BY_HAND {
         config.extern_path(
             format!(".k8s.core.{message}"),
-            format!("crate::pod::{message}"),
+            format!("crate::pod::{name}"),
         );
     }
     config
@@ -42,6 +54,26 @@ fn main() -> Result<(), Box<dyn Error>> {
         .field_attribute(
             ".k8s.core.ReplicationControllerSpec.selector",
             "#[serde(with = \"crate::meta::entries\")]",
+        )
+        .field_attribute(
+            ".k8s.core.ServiceSpec.selector",
+            "#[serde(with = \"crate::meta::entries\")]",
+        )
+        .field_attribute(
+            ".k8s.discovery.Endpoint.deprecatedTopology",
+            "#[serde(with = \"crate::meta::entries\")]",
+        )
+        .field_attribute(
+            ".k8s.core.ServiceSpec.clusterIP",
+            "#[serde(rename = \"clusterIP\")]",
+        )
+        .type_attribute(
+            ".k8s.meta.Quantity",
+            "#[serde(from = \"String\", into = \"String\")]",
+        )
+        .field_attribute(
+            ".k8s.core.NodeStatus.allocatable",
+            "#[serde(with = \"crate::quantity::amounts\")]",
         )
         .field_attribute(
             ".k8s.core.PodTemplateSpec.spec",

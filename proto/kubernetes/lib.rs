@@ -10,6 +10,7 @@ pub mod meta;
 mod object;
 pub mod opaque;
 mod pod;
+pub mod quantity;
 mod str;
 
 pub use object::{AnyObject, DynObject, Object, Resource, cast};
@@ -22,8 +23,9 @@ pub mod core {
     #![allow(missing_docs)]
     include!(concat!(env!("OUT_DIR"), "/k8s.core.rs"));
     pub use crate::pod::{
-        ContainerState, ContainerStateTerminated, ContainerStatus, InitContainer,
-        PersistentVolumeClaimVolumeSource, PodCondition, PodSpec, PodStatus, Volume, VolumeSource,
+        Container, ContainerPort, ContainerState, ContainerStateTerminated, ContainerStatus,
+        InitContainer, PersistentVolumeClaimVolumeSource, PodCondition, PodIp, PodSpec, PodStatus,
+        Volume, VolumeSource,
     };
 }
 
@@ -39,14 +41,13 @@ pub mod batch {
     include!(concat!(env!("OUT_DIR"), "/k8s.batch.rs"));
 }
 
-object!(core::Pod, "", "v1", "Pod", "pods", true, |pod| {
-    if let Some(spec) = &mut pod.spec {
-        spec.trim();
-    }
-    if let Some(status) = &mut pod.status {
-        status.trim();
-    }
-});
+/// `discovery/v1`.
+pub mod discovery {
+    #![allow(missing_docs)]
+    include!(concat!(env!("OUT_DIR"), "/k8s.discovery.rs"));
+}
+
+object!(core::Pod, "", "v1", "Pod", "pods", true);
 object!(core::Namespace, "", "v1", "Namespace", "namespaces", false);
 object!(
     core::ServiceAccount,
@@ -105,7 +106,24 @@ object!(
     "persistentvolumeclaims",
     true
 );
-object!(core::Node, "", "v1", "Node", "nodes", false);
+object!(core::Node, "", "v1", "Node", "nodes", false, |node| {
+    if let Some(status) = &mut node.status {
+        // A node lists a dozen kinds of capacity; the one that is read is that of its processors.
+        status.allocatable.retain(|amount| amount.key == "cpu");
+        status.allocatable.shrink_to_fit();
+    }
+});
+object!(core::Service, "", "v1", "Service", "services", true);
+object!(core::Endpoints, "", "v1", "Endpoints", "endpoints", true);
+object!(
+    discovery::EndpointSlice,
+    "discovery.k8s.io",
+    "v1",
+    "EndpointSlice",
+    "endpointslices",
+    true,
+    |slice| slice.endpoints.shrink_to_fit()
+);
 object!(
     core::ReplicationController,
     "",

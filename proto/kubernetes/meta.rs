@@ -22,7 +22,7 @@ mod generated {
 }
 pub use generated::{
     IntOrString, LabelSelector, LabelSelectorRequirement, List, ListMeta, PartialObjectMetadata,
-    RawExtension, Status, StatusCause, StatusDetails, TypeMeta, Unknown, WatchEvent,
+    Quantity, RawExtension, Status, StatusCause, StatusDetails, TypeMeta, Unknown, WatchEvent,
 };
 
 /// `metav1.Time` and `metav1.MicroTime`: an instant, to the second in most fields.

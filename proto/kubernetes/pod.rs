@@ -1,7 +1,7 @@
 //! What a pod carries beyond its metadata. Every pod of an owner says the same words, so nearly all texts are interned.
 
 use prost::{
-    DecodeError,
+    DecodeError, Message,
     bytes::{Buf, BufMut},
     encoding::{self, DecodeContext, WireType},
 };
@@ -14,8 +14,10 @@ use crate::{
 message! {
     /// `core/v1.PodSpec`, as far as controllers look at pods that run.
     pub struct PodSpec {
-        /// Those of claims alone where the pod was decoded to be kept.
-        1 volumes: ClaimVolumes,
+        /// Those of claims: most are of other kinds, and every pod has one.
+        1 volumes: Kept<Volume>,
+        /// Those that Services may look into.
+        2 containers: Kept<Container>,
         /// For how long it may run.
         5 active_deadline_seconds: MaybeInt64,
         /// Whose identity it has.
@@ -62,10 +64,32 @@ message! {
 }
 
 message! {
-    /// An init container, as far as it tells whether it is a sidecar: those of restartPolicy Always are.
+    /// A container, as far as Services find its ports by name.
+    pub struct Container {
+        /// Its named ports.
+        6 ports: Kept<ContainerPort>,
+    }
+}
+
+message! {
+    /// A container's port.
+    pub struct ContainerPort {
+        /// What Services call it.
+        1 name: Word,
+        /// The number.
+        3 container_port: Int32,
+        /// As in `TCP`.
+        4 protocol: Word,
+    }
+}
+
+message! {
+    /// An init container, as far as it tells whether it is a sidecar (those of restartPolicy Always are) and its ports.
     pub struct InitContainer {
         /// Its name.
         1 name: Word,
+        /// Its named ports.
+        6 ports: Kept<ContainerPort>,
         /// Its own restart policy.
         24 restart_policy: Word,
     }
@@ -86,6 +110,17 @@ message! {
         8 container_statuses: Many<ContainerStatus>,
         /// One for each init container.
         10 init_container_statuses: Many<ContainerStatus>,
+        /// Its addresses, the primary one first.
+        #[serde(rename = "podIPs")]
+        12 pod_ips: Many<PodIp>,
+    }
+}
+
+message! {
+    /// One of a pod's addresses.
+    pub struct PodIp {
+        /// The address.
+        1 ip: Text,
     }
 }
 
@@ -141,51 +176,56 @@ message! {
     }
 }
 
-/// Volumes: those that are decoded are kept only where they are of a claim, since most are of other kinds, and every pod
-/// has one.
-pub struct ClaimVolumes;
+/// An element of a list that is worth keeping or not.
+pub trait Keep {
+    /// Whether anybody asks for it.
+    fn is_kept(&self) -> bool;
+}
 
-impl Field for ClaimVolumes {
-    type Held = Vec<Volume>;
-    fn encode(tag: u32, held: &Vec<Volume>, buf: &mut impl BufMut) {
-        Many::<Volume>::encode(tag, held, buf);
+impl Keep for Volume {
+    fn is_kept(&self) -> bool {
+        self.volume_source
+            .as_ref()
+            .is_some_and(|source| source.persistent_volume_claim.is_some())
+    }
+}
+
+impl Keep for Container {
+    fn is_kept(&self) -> bool {
+        !self.ports.is_empty()
+    }
+}
+
+impl Keep for ContainerPort {
+    fn is_kept(&self) -> bool {
+        !self.name.is_empty()
+    }
+}
+
+/// Repeated messages of which only those that are asked for are kept while they are decoded.
+pub struct Kept<T>(std::marker::PhantomData<T>);
+
+impl<T: Message + Default + PartialEq + Keep> Field for Kept<T> {
+    type Held = Vec<T>;
+    fn encode(tag: u32, held: &Vec<T>, buf: &mut impl BufMut) {
+        Many::<T>::encode(tag, held, buf);
     }
     fn merge(
         _: u32,
         wire_type: WireType,
-        held: &mut Vec<Volume>,
+        held: &mut Vec<T>,
         buf: &mut impl Buf,
         ctx: DecodeContext,
     ) -> Result<(), DecodeError> {
-        let mut volume = Volume::default();
-        encoding::message::merge(wire_type, &mut volume, buf, ctx)?;
-        if volume
-            .volume_source
-            .as_ref()
-            .is_some_and(|source| source.persistent_volume_claim.is_some())
-        {
-            held.push(volume);
+        let mut element = T::default();
+        encoding::message::merge(wire_type, &mut element, buf, ctx)?;
+        if element.is_kept() {
+            held.reserve_exact(1);
+            held.push(element);
         }
         Ok(())
     }
-    fn len(tag: u32, held: &Vec<Volume>) -> usize {
-        Many::<Volume>::len(tag, held)
-    }
-}
-
-impl PodSpec {
-    /// Gives back what its lists have grown beyond what they hold.
-    pub(crate) fn trim(&mut self) {
-        self.volumes.shrink_to_fit();
-        self.init_containers.shrink_to_fit();
-    }
-}
-
-impl PodStatus {
-    /// Gives back what its lists have grown beyond what they hold.
-    pub(crate) fn trim(&mut self) {
-        self.conditions.shrink_to_fit();
-        self.container_statuses.shrink_to_fit();
-        self.init_container_statuses.shrink_to_fit();
+    fn len(tag: u32, held: &Vec<T>) -> usize {
+        Many::<T>::len(tag, held)
     }
 }

@@ -12,12 +12,15 @@ use kubernetes_proto::{
     },
     batch::{Job, JobCondition},
     core::{
-        ConfigMap, ContainerState, ContainerStateTerminated, ContainerStatus, Namespace,
-        NamespaceStatus, Node, NodeSpec, PersistentVolumeClaim, PersistentVolumeClaimTemplate, Pod,
-        PodCondition, PodTemplateSpec, ReplicationController, ReplicationControllerSpec,
-        ServiceAccount, Taint,
+        Amount, ConfigMap, Container, ContainerPort, ContainerState, ContainerStateTerminated,
+        ContainerStatus, EndpointAddress, EndpointPort, EndpointSubset, Endpoints, Namespace,
+        NamespaceStatus, Node, NodeCondition, NodeSpec, ObjectReference, PersistentVolumeClaim,
+        PersistentVolumeClaimTemplate, Pod, PodCondition, PodIp, PodTemplateSpec,
+        ReplicationController, ReplicationControllerSpec, Service, ServiceAccount, ServicePort,
+        ServiceSpec, Taint,
     },
-    meta::{IntOrString, LabelSelector, ObjectMeta, OwnerReference, Time},
+    discovery::{Endpoint, EndpointConditions, EndpointSlice},
+    meta::{IntOrString, LabelSelector, ObjectMeta, OwnerReference, Quantity, Time},
 };
 
 use super::at;
@@ -731,6 +734,243 @@ impl PodBuild for Pod {
             r#type: r#type.into(),
             status: status.into(),
             last_transition_time: Some(at(time).into()),
+            ..Default::default()
+        });
+        self
+    }
+}
+
+/// A Service of address 10.96.0.1 that selects `app=<name>` and serves its one port, without a name, at 8080.
+pub fn service(name: &str) -> Service {
+    Service {
+        spec: Some(ServiceSpec {
+            selector: app_label(name).match_labels,
+            cluster_ip: "10.96.0.1".to_owned(),
+            r#type: "ClusterIP".to_owned(),
+            ip_families: vec!["IPv4".to_owned()],
+            ..Default::default()
+        }),
+        ..named(name)
+    }
+    .port("", 8080)
+}
+
+/// What Services have besides.
+pub trait ServiceBuild {
+    /// One more port, at a number. The port without a name goes.
+    #[must_use]
+    fn port(self, name: &str, target: i32) -> Self;
+    /// One more port, at whatever a pod calls so. The port without a name goes.
+    #[must_use]
+    fn port_named(self, name: &str, target: &str) -> Self;
+    /// Without ports.
+    #[must_use]
+    fn no_ports(self) -> Self;
+    /// Without an address.
+    #[must_use]
+    fn headless(self) -> Self;
+    /// Of these families.
+    #[must_use]
+    fn families(self, families: &[&str]) -> Self;
+    /// Without a selector.
+    #[must_use]
+    fn no_selector(self) -> Self;
+    /// Publishes pods that are not ready.
+    #[must_use]
+    fn publish_not_ready(self) -> Self;
+    /// With `trafficDistribution`.
+    #[must_use]
+    fn traffic(self, distribution: &str) -> Self;
+}
+
+fn add_port(service: &mut Service, name: &str, target: IntOrString) {
+    let ports = &mut service.spec.get_or_insert_default().ports;
+    ports.retain(|port| !port.name.is_empty());
+    ports.push(ServicePort {
+        name: name.to_owned(),
+        protocol: "TCP".into(),
+        target_port: Some(target),
+        app_protocol: None,
+    });
+}
+
+impl ServiceBuild for Service {
+    fn port(mut self, name: &str, target: i32) -> Self {
+        add_port(&mut self, name, IntOrString::number(target));
+        self
+    }
+    fn port_named(mut self, name: &str, target: &str) -> Self {
+        add_port(&mut self, name, IntOrString::text(target));
+        self
+    }
+    fn no_ports(mut self) -> Self {
+        self.spec.get_or_insert_default().ports.clear();
+        self
+    }
+    fn headless(mut self) -> Self {
+        self.spec.get_or_insert_default().cluster_ip = "None".to_owned();
+        self
+    }
+    fn families(mut self, families: &[&str]) -> Self {
+        let families = families.iter().map(|family| (*family).to_owned());
+        self.spec.get_or_insert_default().ip_families = families.collect();
+        self
+    }
+    fn no_selector(mut self) -> Self {
+        self.spec.get_or_insert_default().selector.clear();
+        self
+    }
+    fn publish_not_ready(mut self) -> Self {
+        self.spec
+            .get_or_insert_default()
+            .publish_not_ready_addresses = true;
+        self
+    }
+    fn traffic(mut self, distribution: &str) -> Self {
+        self.spec.get_or_insert_default().traffic_distribution = Some(distribution.to_owned());
+        self
+    }
+}
+
+/// What pods have besides that stand behind Services.
+pub trait BackendBuild {
+    /// With one more address.
+    #[must_use]
+    fn ip(self, address: &str) -> Self;
+    /// With a container's port of a name.
+    #[must_use]
+    fn serves(self, name: &str, port: i32) -> Self;
+    /// With a hostname in a subdomain.
+    #[must_use]
+    fn hostname(self, name: &str, subdomain: &str) -> Self;
+}
+
+impl BackendBuild for Pod {
+    fn ip(mut self, address: &str) -> Self {
+        let status = self.status.get_or_insert_default();
+        status.pod_ips.push(PodIp { ip: address.into() });
+        self
+    }
+    fn serves(mut self, name: &str, port: i32) -> Self {
+        let port = ContainerPort {
+            name: name.into(),
+            container_port: port,
+            protocol: "TCP".into(),
+        };
+        self.spec
+            .get_or_insert_default()
+            .containers
+            .push(Container { ports: vec![port] });
+        self
+    }
+    fn hostname(mut self, name: &str, subdomain: &str) -> Self {
+        let spec = self.spec.get_or_insert_default();
+        spec.hostname = name.into();
+        spec.subdomain = subdomain.into();
+        self
+    }
+}
+
+/// What nodes have besides that take part in topology.
+pub trait ZoneBuild {
+    /// Ready, in a zone, with so many processors.
+    #[must_use]
+    fn works_in(self, zone: &str, processors: &str) -> Self;
+}
+
+impl ZoneBuild for Node {
+    fn works_in(mut self, zone: &str, processors: &str) -> Self {
+        let status = self.status.get_or_insert_default();
+        status.conditions.push(NodeCondition {
+            r#type: "Ready".to_owned(),
+            status: "True".to_owned(),
+            ..Default::default()
+        });
+        status.allocatable.push(Amount {
+            key: "cpu".to_owned(),
+            value: Some(Quantity::text(processors)),
+        });
+        self.label("topology.kubernetes.io/zone", zone)
+    }
+}
+
+/// Endpoints without addresses.
+pub fn endpoints(name: &str) -> Endpoints {
+    named(name)
+}
+
+/// What Endpoints have besides.
+pub trait EndpointsBuild {
+    /// One more subset, with one port without a name.
+    #[must_use]
+    fn subset(self, ready: &[&str], not_ready: &[&str], port: i32) -> Self;
+}
+
+impl EndpointsBuild for Endpoints {
+    fn subset(mut self, ready: &[&str], not_ready: &[&str], port: i32) -> Self {
+        let addresses = |ips: &[&str]| {
+            let addresses = ips.iter().map(|ip| EndpointAddress {
+                ip: (*ip).to_owned(),
+                ..Default::default()
+            });
+            addresses.collect()
+        };
+        self.subsets.push(EndpointSubset {
+            addresses: addresses(ready),
+            not_ready_addresses: addresses(not_ready),
+            ports: vec![EndpointPort {
+                port,
+                protocol: "TCP".into(),
+                ..Default::default()
+            }],
+        });
+        self
+    }
+}
+
+/// A slice of a Service, of IPv4 addresses, with one port without a name at 8080, that a manager keeps.
+pub fn endpoint_slice(name: &str, service: &Service, manager: &str) -> EndpointSlice {
+    EndpointSlice {
+        address_type: "IPv4".to_owned(),
+        ports: vec![kubernetes_proto::discovery::EndpointPort {
+            name: Some(String::new()),
+            protocol: Some("TCP".to_owned()),
+            port: Some(8080),
+            app_protocol: None,
+        }],
+        ..named::<EndpointSlice>(name)
+            .owned_by(service)
+            .label("kubernetes.io/service-name", &service.metadata().name)
+            .label("endpointslice.kubernetes.io/managed-by", manager)
+    }
+}
+
+/// What slices have besides.
+pub trait SliceBuild {
+    /// With the endpoint of a pod that is ready.
+    #[must_use]
+    fn endpoint(self, pod: &Pod) -> Self;
+}
+
+impl SliceBuild for EndpointSlice {
+    fn endpoint(mut self, pod: &Pod) -> Self {
+        let meta = pod.metadata();
+        let addresses = pod.status.iter().flat_map(|status| &status.pod_ips);
+        self.endpoints.push(Endpoint {
+            addresses: addresses.map(|address| address.ip.to_string()).collect(),
+            conditions: Some(EndpointConditions {
+                ready: Some(true),
+                serving: Some(true),
+                terminating: Some(false),
+            }),
+            target_ref: Some(ObjectReference {
+                kind: "Pod".to_owned(),
+                namespace: meta.namespace.to_string(),
+                name: meta.name.to_string(),
+                uid: meta.uid.to_string(),
+                ..Default::default()
+            }),
+            node_name: pod.spec.as_ref().map(|spec| spec.node_name.to_string()),
             ..Default::default()
         });
         self

@@ -10,9 +10,9 @@
 //! 6. Every action lies within the declared rules; only what is watched is read; indexes are declared.
 //! 7. Plans that make or delete generated children say what was counted.
 
-use std::collections::BTreeSet;
+use std::{collections::BTreeSet, sync::Arc};
 
-use kubernetes_proto::AnyObject;
+use kubernetes_proto::{AnyObject, Object, Str, discovery::EndpointSlice};
 use serde_json::Value;
 
 use super::{World, engine};
@@ -203,9 +203,28 @@ fn missing(of: &[String], from: &[String]) -> Vec<String> {
 
 impl World {
     /// What two runs that mean the same have in common: every object as a line, without uids, versions, times, the
-    /// names of pods that a controller made, and the reasons by which conditions came about.
+    /// names of pods that a controller made, and the reasons by which conditions came about. Slices of one Service are
+    /// one: which endpoint is in which of them goes by the order of events.
     pub fn rest(&self) -> Vec<String> {
-        let mut lines: Vec<String> = self.objects.values().map(line).collect();
+        let mut lines = Vec::new();
+        let mut slices = BTreeSet::new();
+        for object in self.objects.values() {
+            match object.as_any().downcast_ref::<EndpointSlice>() {
+                Some(slice) => {
+                    let mut whole = slice.clone();
+                    let endpoints = std::mem::take(&mut whole.endpoints);
+                    let meta = whole.metadata_mut();
+                    meta.name = Str::default();
+                    meta.generate_name = Str::default();
+                    meta.generation = 0;
+                    let whole = line(&(Arc::new(whole) as AnyObject));
+                    lines.extend(endpoints.iter().map(|one| format!("{whole} {one:?}")));
+                    slices.insert(whole);
+                }
+                None => lines.push(line(object)),
+            }
+        }
+        lines.extend(slices);
         lines.sort();
         lines
     }
@@ -242,8 +261,10 @@ fn blur(json: &mut Value) {
         Value::Object(fields) => {
             let is_condition = fields.contains_key("type") && fields.contains_key("status");
             fields.retain(|name, value| {
-                let time =
-                    name.ends_with("Time") || name.ends_with("Timestamp") || name == "finishedAt";
+                let time = name.ends_with("Time")
+                    || name.ends_with("Timestamp")
+                    || name.ends_with("-trigger-time")
+                    || name == "finishedAt";
                 let identity = matches!(
                     name.as_str(),
                     "uid" | "resourceVersion" | "batch.kubernetes.io/controller-uid"
@@ -252,6 +273,14 @@ fn blur(json: &mut Value) {
                 !(time || identity || story || value.is_null())
             });
             fields.values_mut().for_each(blur);
+            // None, or one that was taken out.
+            if fields
+                .get("annotations")
+                .and_then(Value::as_object)
+                .is_some_and(serde_json::Map::is_empty)
+            {
+                fields.remove("annotations");
+            }
             // Conditions are a set.
             if let Some(Value::Array(conditions)) = fields.get_mut("conditions") {
                 conditions.sort_by_key(ToString::to_string);

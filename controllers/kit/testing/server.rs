@@ -68,6 +68,8 @@ pub(super) fn has_generation(resource: &Resource) -> bool {
             | "serviceaccounts"
             | "configmaps"
             | "nodes"
+            | "services"
+            | "endpoints"
             | "persistentvolumeclaims"
             | "controllerrevisions.apps"
     )

@@ -606,6 +606,91 @@ const FACTS: &[(&str, i32, &str)] = &[
     ("k8s.batch.JobTemplateSpec.spec", 2, "JobSpec"),
     ("k8s.batch.JobFromTemplate.metadata", 1, "ObjectMeta"),
     ("k8s.batch.JobFromTemplate.spec", 2, "JobSpec"),
+    ("k8s.meta.Quantity.string", 1, "string"),
+    ("k8s.core.PodSpec.containers", 2, "repeated Container"),
+    ("k8s.core.Container.ports", 6, "repeated ContainerPort"),
+    ("k8s.core.ContainerPort.name", 1, "string"),
+    ("k8s.core.ContainerPort.containerPort", 3, "int32"),
+    ("k8s.core.ContainerPort.protocol", 4, "string"),
+    ("k8s.core.InitContainer.ports", 6, "repeated ContainerPort"),
+    ("k8s.core.PodStatus.podIPs", 12, "repeated PodIP"),
+    ("k8s.core.PodIP.ip", 1, "string"),
+    ("k8s.core.NodeStatus.allocatable", 2, "map"),
+    ("k8s.core.Amount.key", 1, "string"),
+    ("k8s.core.Amount.value", 2, "Quantity"),
+    ("k8s.core.Service.metadata", 1, "ObjectMeta"),
+    ("k8s.core.Service.spec", 2, "ServiceSpec"),
+    ("k8s.core.ServiceSpec.ports", 1, "repeated ServicePort"),
+    ("k8s.core.ServiceSpec.selector", 2, "map"),
+    ("k8s.core.ServiceSpec.clusterIP", 3, "string"),
+    ("k8s.core.ServiceSpec.type", 4, "string"),
+    ("k8s.core.ServiceSpec.publishNotReadyAddresses", 13, "bool"),
+    ("k8s.core.ServiceSpec.ipFamilies", 19, "repeated string"),
+    ("k8s.core.ServiceSpec.trafficDistribution", 23, "string"),
+    ("k8s.core.ServicePort.name", 1, "string"),
+    ("k8s.core.ServicePort.protocol", 2, "string"),
+    ("k8s.core.ServicePort.targetPort", 4, "IntOrString"),
+    ("k8s.core.ServicePort.appProtocol", 6, "string"),
+    ("k8s.core.Endpoints.metadata", 1, "ObjectMeta"),
+    ("k8s.core.Endpoints.subsets", 2, "repeated EndpointSubset"),
+    (
+        "k8s.core.EndpointSubset.addresses",
+        1,
+        "repeated EndpointAddress",
+    ),
+    (
+        "k8s.core.EndpointSubset.notReadyAddresses",
+        2,
+        "repeated EndpointAddress",
+    ),
+    ("k8s.core.EndpointSubset.ports", 3, "repeated EndpointPort"),
+    ("k8s.core.EndpointAddress.ip", 1, "string"),
+    ("k8s.core.EndpointAddress.targetRef", 2, "ObjectReference"),
+    ("k8s.core.EndpointAddress.hostname", 3, "string"),
+    ("k8s.core.EndpointAddress.nodeName", 4, "string"),
+    ("k8s.core.EndpointPort.name", 1, "string"),
+    ("k8s.core.EndpointPort.port", 2, "int32"),
+    ("k8s.core.EndpointPort.protocol", 3, "string"),
+    ("k8s.core.EndpointPort.appProtocol", 4, "string"),
+    ("k8s.discovery.EndpointSlice.metadata", 1, "ObjectMeta"),
+    (
+        "k8s.discovery.EndpointSlice.endpoints",
+        2,
+        "repeated Endpoint",
+    ),
+    (
+        "k8s.discovery.EndpointSlice.ports",
+        3,
+        "repeated EndpointPort",
+    ),
+    ("k8s.discovery.EndpointSlice.addressType", 4, "string"),
+    ("k8s.discovery.Endpoint.addresses", 1, "repeated string"),
+    ("k8s.discovery.Endpoint.conditions", 2, "EndpointConditions"),
+    ("k8s.discovery.Endpoint.hostname", 3, "string"),
+    ("k8s.discovery.Endpoint.targetRef", 4, "ObjectReference"),
+    ("k8s.discovery.Endpoint.deprecatedTopology", 5, "map"),
+    ("k8s.discovery.Endpoint.nodeName", 6, "string"),
+    ("k8s.discovery.Endpoint.zone", 7, "string"),
+    ("k8s.discovery.Endpoint.hints", 8, "EndpointHints"),
+    ("k8s.discovery.EndpointConditions.ready", 1, "bool"),
+    ("k8s.discovery.EndpointConditions.serving", 2, "bool"),
+    ("k8s.discovery.EndpointConditions.terminating", 3, "bool"),
+    (
+        "k8s.discovery.EndpointHints.forZones",
+        1,
+        "repeated ForZone",
+    ),
+    (
+        "k8s.discovery.EndpointHints.forNodes",
+        2,
+        "repeated ForNode",
+    ),
+    ("k8s.discovery.ForZone.name", 1, "string"),
+    ("k8s.discovery.ForNode.name", 1, "string"),
+    ("k8s.discovery.EndpointPort.name", 1, "string"),
+    ("k8s.discovery.EndpointPort.protocol", 2, "string"),
+    ("k8s.discovery.EndpointPort.port", 3, "int32"),
+    ("k8s.discovery.EndpointPort.appProtocol", 4, "string"),
 ];
 
 /// Messages that are no message of the API: a map's entry, a list of undecoded items, and the names of those that are
@@ -628,7 +713,13 @@ fn every_field_has_the_number_and_the_type_that_the_api_gives_it() {
         FACTS.len(),
         "a field stands twice in the table"
     );
-    let files = ["meta.proto", "core.proto", "apps.proto", "batch.proto"];
+    let files = [
+        "meta.proto",
+        "core.proto",
+        "apps.proto",
+        "batch.proto",
+        "discovery.proto",
+    ];
     let descriptors = protox::compile(files, [env!("CARGO_MANIFEST_DIR")]).unwrap();
     let mut declared = 0;
     for file in &descriptors.file {
@@ -663,7 +754,7 @@ fn every_field_has_the_number_and_the_type_that_the_api_gives_it() {
                 };
                 // A map is a list of entries, and a message may be kept as its bytes.
                 let equal = match (*r#type, ours.as_str()) {
-                    ("map", "Entry" | "DataEntry" | "NodeSelectorEntry") => repeated,
+                    ("map", "Entry" | "DataEntry" | "NodeSelectorEntry" | "Amount") => repeated,
                     ("PodSpec" | "JobSpec" | "PersistentVolumeClaimSpec", "bytes") => !repeated,
                     (theirs, ours) => theirs
                         .strip_prefix("repeated ")
@@ -694,8 +785,11 @@ fn the_messages_written_as_tables_are_those_of_the_proto_files() {
             "PersistentVolumeClaimVolumeSource",
             PersistentVolumeClaimVolumeSource::FIELDS,
         ),
+        ("Container", Container::FIELDS),
+        ("ContainerPort", ContainerPort::FIELDS),
         ("InitContainer", InitContainer::FIELDS),
         ("PodStatus", PodStatus::FIELDS),
+        ("PodIP", PodIp::FIELDS),
         ("PodCondition", PodCondition::FIELDS),
         ("ContainerStatus", ContainerStatus::FIELDS),
         ("ContainerState", ContainerState::FIELDS),

@@ -1,0 +1,201 @@
+//! Every Service with a selector has EndpointSlices with the addresses of the pods that it selects, for each of its
+//! address families, at most `--max-endpoints-per-slice` endpoints in each, no endpoint in two.
+//!
+//! Watches services, pods, nodes and endpointslices; creates, patches and deletes the slices that bear its label, and
+//! leaves all others alone; a key per Service. Slices go with their Service by garbage collection.
+//!
+//! Remembers which addresses have hints by topology and what was last told of those that have none, so that each is told
+//! once; and what waits for the end of a batching period.
+//!
+//! `packing.rs` decides which endpoint goes into which slice, `hints.rs` and `traffic.rs` for which zones and nodes it
+//! is meant.
+
+mod endpoint;
+mod hints;
+mod packing;
+mod plan;
+mod traffic;
+
+use std::{collections::BTreeMap, time::Duration};
+
+use controllers_kit::{
+    Change, Controller, Descriptor, FlagDefault, Flags, Key, MetricKind, Plan, Reader, Refusal,
+    Seen, Sharding, Watches, pods,
+};
+use kubernetes_proto::{
+    Object, Str, cast,
+    core::{Node, Pod, Service},
+    discovery::EndpointSlice,
+};
+use serde::{Deserialize, Serialize};
+
+use crate::{batching::Batch, services, slices};
+
+/// The label's value of the slices that are kept here.
+const MANAGER: &str = "endpointslice-controller.k8s.io";
+
+/// The index of Services whose hints depend on all nodes, and its one value.
+const HINTED: &str = "topology-hints";
+const AUTO: &str = "auto";
+
+/// The index of pods by their node.
+const ON_NODE: &str = "node";
+
+/// The controller.
+pub struct SlicesOfServices {
+    most_per_slice: usize,
+    period: Duration,
+    /// Whether traffic may be asked to stay on its node, or in its zone by that name.
+    prefers_same: bool,
+}
+
+/// What is remembered of one Service.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(default)]
+pub struct Memory {
+    /// What was told last of each address type's hints: nothing where they were given, else why not.
+    pub hints: BTreeMap<String, String>,
+    /// The error that was told last.
+    pub error: String,
+    /// What waits.
+    pub batch: Batch,
+}
+
+impl Controller for SlicesOfServices {
+    type Memory = Memory;
+
+    fn describe() -> Descriptor {
+        Descriptor::new("endpointslice-controller", Sharding::ByObject)
+            .aliases(&["endpointslice"])
+            .event_source("endpoint-slice-controller")
+            .queue("endpoint_slice")
+            .workers(
+                "concurrent-service-endpoint-syncs",
+                5,
+                "The number of Services whose EndpointSlices are worked on at once.",
+            )
+            .flag(
+                "max-endpoints-per-slice",
+                FlagDefault::Int(100),
+                "The most endpoints in one EndpointSlice: more make fewer, but larger slices.",
+            )
+            .flag(
+                "endpointslice-updates-batch-period",
+                FlagDefault::Duration(Duration::ZERO),
+                "How long changes of pods are gathered before EndpointSlices are written: fewer writes, but later ones.",
+            )
+            .gate("PreferSameTrafficDistribution", true)
+            .rule("", "services", &["get", "list", "watch"])
+            .rule("", "pods", &["get", "list", "watch"])
+            .rule("", "nodes", &["get", "list", "watch"])
+            // Never written, but who sets blockOwnerDeletion must be allowed to.
+            .rule("", "services/finalizers", &["update"])
+            .rule("discovery.k8s.io", "endpointslices", &["get", "list", "watch", "create", "patch", "delete"])
+            .metric(
+                plan::ADDED,
+                MetricKind::Histogram(2.0, 2.0, 15),
+                &[],
+                "Number of endpoints added on each Service sync",
+            )
+            .metric(
+                plan::REMOVED,
+                MetricKind::Histogram(2.0, 2.0, 15),
+                &[],
+                "Number of endpoints removed on each Service sync",
+            )
+            .metric(
+                plan::CHANGES,
+                MetricKind::Counter,
+                &["operation"],
+                "Number of EndpointSlice changes",
+            )
+            .metric(
+                plan::CHANGED,
+                MetricKind::Histogram(0.005, 2.5, 9),
+                &["topology", "traffic_distribution"],
+                "Number of EndpointSlices changed on each Service sync",
+            )
+            .metric(
+                plan::SYNCS,
+                MetricKind::Counter,
+                &["result"],
+                "Number of EndpointSlice syncs",
+            )
+            .differs("Slices have names that follow from the Service's uid and an ordinal, so that a second creation of the same slice collides; they look like upstream's.")
+            .differs("Slices that exist are changed before new ones are made, so that a plan from an old view fails before an endpoint is in two slices.")
+            .differs("Changes of one Service's slices are at least 200 ms apart, so a rollout writes fewer of them; a slice that somebody else changed is put right at once instead of after a second.")
+            .differs("The trigger time is that of the pods whose endpoint changed against the slices that are there; upstream remembers the times of all pods.")
+            .differs("Why a Service has no hints, and that a pod's node is missing, is told once and not at every sync; a pod whose node is missing is looked at again when the node appears.")
+            .differs("A pod that ends without ever having been ready leaves at once, not at the next change.")
+    }
+
+    fn new(flags: &Flags) -> Self {
+        Self {
+            most_per_slice: usize::try_from(flags.int("max-endpoints-per-slice"))
+                .unwrap_or(1)
+                .max(1),
+            period: flags.duration("endpointslice-updates-batch-period"),
+            prefers_same: flags.bool("PreferSameTrafficDistribution"),
+        }
+    }
+
+    fn watch(&self, on: &mut Watches) {
+        on.kind::<Service>()
+            .wakes_itself()
+            .indexed_by(services::SELECTING, services::selecting)
+            .indexed_by(HINTED, |service| {
+                let hinted = hints::are_wanted(service);
+                hinted.then(|| Str::interned(AUTO)).into_iter().collect()
+            });
+        on.kind::<Pod>()
+            .wakes(services::woken_by_pod)
+            .indexed_by(ON_NODE, |pod| {
+                let node = pods::node_name(pod);
+                let assigned = !node.is_empty();
+                assigned.then(|| Str::interned(node)).into_iter().collect()
+            });
+        on.kind::<Node>().wakes(woken_by_node);
+        on.kind::<EndpointSlice>()
+            .wakes(|change, _| slices::woken_by_slice(change.both(), MANAGER))
+            .indexed_by(slices::BY_SERVICE, slices::by_service);
+    }
+
+    fn plan(&self, key: &Key, seen: &Seen<'_>, memory: &mut Memory) -> Result<Plan, Refusal> {
+        let Some(service) = seen.get::<Service>(key) else {
+            *memory = Memory::default();
+            return Ok(Plan::nothing());
+        };
+        if !services::has_endpoints(&service) {
+            *memory = Memory::default();
+            return Ok(Plan::nothing());
+        }
+        Ok(plan::plan(self, &service, seen, memory))
+    }
+}
+
+/// A node that comes, goes or changes its zone wakes the Services of its pods; one whose share of the cluster's capacity
+/// changes, all whose hints depend on it.
+fn woken_by_node(change: &Change<'_, Node>, reader: &dyn Reader) -> Vec<Key> {
+    let mut keys = Vec::new();
+    if change.old.map(endpoint::zone) != change.new.map(endpoint::zone) {
+        let name = &change.newest().metadata().name;
+        let pods = reader.indexed(Pod::resource(), ON_NODE, name);
+        for pod in pods.into_iter().filter_map(cast::<Pod>) {
+            keys.extend(services::of_pod(&pod, reader));
+        }
+    }
+    if change.old.map(hints::capacity) != change.new.map(hints::capacity) {
+        let hinted = reader.indexed(Service::resource(), HINTED, AUTO);
+        keys.extend(
+            hinted
+                .iter()
+                .map(|service| Key::of_meta(service.metadata())),
+        );
+    }
+    keys.sort_unstable();
+    keys.dedup();
+    keys
+}
+
+#[cfg(test)]
+mod tests;

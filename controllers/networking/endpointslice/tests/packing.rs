@@ -1,0 +1,283 @@
+//! Which endpoint goes where, by numbers.
+
+use std::{collections::BTreeSet, sync::Arc};
+
+use controllers_kit::{
+    FlagValue,
+    testing::{Common, ServiceBuild, SliceBuild, endpoint_slice, service},
+};
+use kubernetes_proto::{Object, discovery::EndpointSlice};
+
+use super::{
+    super::packing::{Packed, pack},
+    *,
+};
+
+fn slice(name: &str, pods: impl IntoIterator<Item = usize>) -> Arc<EndpointSlice> {
+    let empty = endpoint_slice(name, &service("web"), "endpointslice-controller.k8s.io");
+    Arc::new(
+        pods.into_iter()
+            .fold(empty, |slice, number| slice.endpoint(&backend(number))),
+    )
+}
+
+fn like() -> EndpointSlice {
+    let mut like = EndpointSlice::clone(&slice("", []));
+    like.metadata_mut().uid = Default::default();
+    like
+}
+
+fn wanted(pods: impl IntoIterator<Item = usize>) -> Vec<Endpoint> {
+    slice("", pods).endpoints.clone()
+}
+
+/// Sizes of the slices that are unchanged, changed, made; how many are deleted.
+fn figures(packed: &Packed) -> (Vec<usize>, Vec<usize>, Vec<usize>, usize) {
+    let slices = &packed.slices;
+    let size = |slice: &EndpointSlice| slice.endpoints.len();
+    (
+        slices.unchanged.iter().map(|slice| size(slice)).collect(),
+        slices
+            .update
+            .iter()
+            .map(|changed| size(&changed.new))
+            .collect(),
+        slices.create.iter().map(size).collect(),
+        slices.delete.len(),
+    )
+}
+
+/// All wanted endpoints are there once, and no slice is too full.
+fn check(packed: &Packed, wanted: &[Endpoint], most: usize) {
+    let held: Vec<&str> = packed.slices.endpoints().map(pod_of).collect();
+    let distinct: BTreeSet<&str> = held.iter().copied().collect();
+    let expected: BTreeSet<&str> = wanted.iter().map(pod_of).collect();
+    assert_eq!(held.len(), distinct.len(), "one is there twice");
+    assert_eq!(distinct, expected);
+    for made in &packed.slices.create {
+        assert!(made.endpoints.len() <= most);
+    }
+}
+
+#[test]
+fn few_slices_are_written() {
+    type Case = (
+        &'static str,
+        Vec<std::ops::Range<usize>>,
+        std::ops::Range<usize>,
+        (Vec<usize>, Vec<usize>, Vec<usize>, usize),
+    );
+    let table: Vec<Case> = vec![
+        (
+            "nothing to nothing",
+            vec![],
+            0..0,
+            (vec![], vec![], vec![], 0),
+        ),
+        ("the first ones", vec![], 0..7, (vec![], vec![], vec![7], 0)),
+        (
+            "more than one slice holds",
+            vec![],
+            0..25,
+            (vec![], vec![], vec![10, 10, 5], 0),
+        ),
+        (
+            "as they are",
+            vec![0..10, 10..15],
+            0..15,
+            (vec![10, 5], vec![], vec![], 0),
+        ),
+        (
+            "one more fits",
+            vec![0..10, 10..15],
+            0..16,
+            (vec![10], vec![6], vec![], 0),
+        ),
+        (
+            "the one that is filled best",
+            vec![0..3, 3..11, 11..15],
+            0..17,
+            (vec![3, 4], vec![10], vec![], 0),
+        ),
+        (
+            "too many for any one: a new one",
+            vec![0..8, 8..16],
+            0..20,
+            (vec![8, 8], vec![], vec![4], 0),
+        ),
+        (
+            "a full slice more goes apart",
+            vec![0..5],
+            0..20,
+            (vec![], vec![10], vec![10], 0),
+        ),
+        (
+            "one goes",
+            vec![0..10, 10..15],
+            1..15,
+            (vec![5], vec![9], vec![], 0),
+        ),
+        (
+            "what is written anyway is filled up",
+            vec![0..10, 10..15],
+            2..20,
+            (vec![], vec![10, 8], vec![], 0),
+        ),
+        (
+            "a slice is left empty",
+            vec![0..5, 5..10],
+            5..10,
+            (vec![5], vec![], vec![], 1),
+        ),
+        (
+            "all go",
+            vec![0..5, 5..10],
+            0..0,
+            (vec![], vec![], vec![], 2),
+        ),
+    ];
+    for (what, before, after, expected) in table {
+        let existing: Vec<_> = before
+            .into_iter()
+            .enumerate()
+            .map(|(number, pods)| slice(&format!("web-{number}"), pods))
+            .collect();
+        let wanted = wanted(after);
+        let packed = pack(&existing, &wanted, &like(), 10);
+        check(&packed, &wanted, 10);
+        assert_eq!(figures(&packed), expected, "{what}");
+    }
+}
+
+#[test]
+fn the_fullest_of_the_written_ones_is_filled_first() {
+    let existing = [slice("web-a", 0..4), slice("web-b", 10..19)];
+    // One endpoint of each goes; two come.
+    let wanted = wanted((1..4).chain(11..19).chain([30, 31]));
+    let packed = pack(&existing, &wanted, &like(), 10);
+    check(&packed, &wanted, 10);
+    assert_eq!(figures(&packed), (vec![], vec![3, 10], vec![], 0));
+    assert_eq!((packed.added, packed.removed), (2, 2));
+}
+
+#[test]
+fn an_endpoint_that_is_in_two_slices_leaves_the_second() {
+    let existing = [slice("web-a", 0..3), slice("web-b", 2..5)];
+    let wanted = wanted(0..5);
+    let packed = pack(&existing, &wanted, &like(), 10);
+    check(&packed, &wanted, 10);
+    assert_eq!(figures(&packed), (vec![3], vec![2], vec![], 0));
+}
+
+#[test]
+fn what_changed_stays_in_its_slice() {
+    let existing = [slice("web-a", 0..3), slice("web-b", 3..6)];
+    let mut wanted = wanted(0..6);
+    wanted[4].conditions.as_mut().unwrap().ready = Some(false);
+    let packed = pack(&existing, &wanted, &like(), 10);
+    assert_eq!(figures(&packed), (vec![3], vec![3], vec![], 0));
+    assert_eq!(
+        packed.slices.update[0].new.endpoints[1]
+            .conditions
+            .unwrap()
+            .ready,
+        Some(false)
+    );
+    // A pod of the same name and address under another uid is a change, too.
+    let mut wanted = super::packing::wanted(0..6);
+    wanted[0].target_ref.as_mut().unwrap().uid = "another".to_owned();
+    let packed = pack(&existing, &wanted, &like(), 10);
+    assert_eq!(figures(&packed), (vec![3], vec![3], vec![], 0));
+    // Which version of a pod it was made from is none.
+    let mut wanted = super::packing::wanted(0..6);
+    wanted[0].target_ref.as_mut().unwrap().resource_version = "7".to_owned();
+    let packed = pack(&existing, &wanted, &like(), 10);
+    assert_eq!(figures(&packed), (vec![3, 3], vec![], vec![], 0));
+}
+
+#[test]
+fn another_address_or_hostname_is_another_endpoint() {
+    let existing = [slice("web-a", 0..1)];
+    for change in [
+        (|one: &mut Endpoint| one.addresses = vec!["10.9.9.9".to_owned()]) as fn(&mut Endpoint),
+        |one| one.hostname = Some("first".to_owned()),
+    ] {
+        let mut wanted = wanted(0..1);
+        change(&mut wanted[0]);
+        let packed = pack(&existing, &wanted, &like(), 10);
+        assert_eq!((packed.added, packed.removed), (1, 1));
+        assert_eq!(figures(&packed), (vec![], vec![], vec![1], 1));
+    }
+}
+
+#[test]
+fn other_labels_are_written_with_the_endpoints_as_they_are() {
+    let mut existing = EndpointSlice::clone(&slice("web-a", 0..3));
+    existing.endpoints[0].hints = Some(Default::default());
+    let wanted = wanted(0..3);
+    let packed = pack(
+        &[Arc::new(existing.clone())],
+        &wanted,
+        &like().label("team", "blue"),
+        10,
+    );
+    let changed = &packed.slices.update[0].new;
+    assert_eq!(changed.endpoints, existing.endpoints);
+    assert_eq!(changed.metadata().label("team"), Some("blue"));
+}
+
+#[test]
+fn five_thousand_pods_are_packed_at_once_and_rolled_with_few_writes() {
+    let all = wanted(0..5000);
+    let packed = pack(&[], &all, &like(), 100);
+    assert_eq!(packed.slices.create.len(), 50);
+    assert!(
+        packed
+            .slices
+            .create
+            .iter()
+            .all(|slice| slice.endpoints.len() == 100)
+    );
+    let existing: Vec<Arc<EndpointSlice>> = packed
+        .slices
+        .create
+        .into_iter()
+        .enumerate()
+        .map(|(number, mut slice)| {
+            slice.metadata_mut().name = format!("web-{number:02}").into();
+            Arc::new(slice)
+        })
+        .collect();
+    // Thirty pods of one slice are replaced: one write.
+    let next = wanted((0..30).map(|number| number + 6000).chain(30..5000));
+    let packed = pack(&existing, &next, &like(), 100);
+    check(&packed, &next, 100);
+    assert_eq!(packed.slices.update.len(), 1);
+    assert_eq!(packed.slices.create.len() + packed.slices.delete.len(), 0);
+}
+
+#[test]
+fn the_flag_bounds_slices_and_rows_of_them_have_other_names() {
+    let mut world = cluster(service("web").families(&["IPv4"]), 7)
+        .flag("max-endpoints-per-slice", FlagValue::Int(3));
+    run(&mut world);
+    assert_eq!(sizes(&world), [3, 3, 1]);
+    let names: BTreeSet<String> = slices(&world)
+        .iter()
+        .map(|slice| name(slice).to_owned())
+        .collect();
+    assert_eq!(names.len(), 3);
+    world.put(backend(7));
+    world.put(backend(8));
+    let plans = run(&mut world);
+    assert_eq!(sizes(&world), [3, 3, 3]);
+    assert!(
+        plans
+            .iter()
+            .flat_map(Plan::verbs)
+            .all(|verb| verb.starts_with("patch "))
+    );
+    world.put(backend(9));
+    run(&mut world);
+    assert_eq!(sizes(&world), [3, 3, 3, 1]);
+}

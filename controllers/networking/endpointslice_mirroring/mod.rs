@@ -1,0 +1,171 @@
+//! Endpoints that somebody has made for a Service without a selector are mirrored to EndpointSlices, which is what the
+//! data plane reads.
+//!
+//! Watches endpoints, services and endpointslices; creates, patches and deletes the slices that bear its label; a key
+//! per Endpoints. One slice mirrors one subset's addresses of one type, `--mirroring-max-endpoints-per-subset` at most.
+//! Slices bear the labels and annotations of their Endpoints. Endpoints with the label
+//! `endpointslice.kubernetes.io/skip-mirror` or a leader election's annotation are not mirrored.
+//!
+//! Remembers what was last told of addresses that are left out, so that it is told once; and what waits for the end of a
+//! batching period.
+
+mod plan;
+
+use std::time::Duration;
+
+use controllers_kit::{
+    Controller, Descriptor, FlagDefault, Flags, Key, MetricKind, Plan, Refusal, Seen, Sharding,
+    Watches,
+};
+use kubernetes_proto::{
+    Object,
+    core::{Endpoints, Service},
+    discovery::EndpointSlice,
+};
+use serde::{Deserialize, Serialize};
+
+use crate::{batching::Batch, services, slices};
+
+/// The label's value of the slices that are kept here.
+const MANAGER: &str = "endpointslicemirroring-controller.k8s.io";
+/// The label of Endpoints that are not to be mirrored.
+const SKIP: &str = "endpointslice.kubernetes.io/skip-mirror";
+
+/// The controller.
+pub struct MirroredSlices {
+    most: usize,
+    period: Duration,
+}
+
+/// What is remembered of one Endpoints object.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(default)]
+pub struct Memory {
+    /// How many addresses were left out when it was last told: invalid ones, and all.
+    pub left_out: (usize, usize),
+    /// What waits.
+    pub batch: Batch,
+}
+
+impl Controller for MirroredSlices {
+    type Memory = Memory;
+
+    fn describe() -> Descriptor {
+        Descriptor::new("endpointslice-mirroring-controller", Sharding::ByObject)
+            .aliases(&["endpointslicemirroring"])
+            .service_account("endpointslicemirroring-controller")
+            .event_source("endpoint-slice-mirroring-controller")
+            .queue("endpoint_slice_mirroring")
+            .workers(
+                "mirroring-concurrent-service-endpoint-syncs",
+                5,
+                "The number of Endpoints that are mirrored at once.",
+            )
+            .flag(
+                "mirroring-max-endpoints-per-subset",
+                FlagDefault::Int(1000),
+                "The most addresses of one subset of Endpoints that are mirrored.",
+            )
+            .flag(
+                "mirroring-endpointslice-updates-batch-period",
+                FlagDefault::Duration(Duration::ZERO),
+                "How long changes of EndpointSlices are gathered before mirrors are written: fewer writes, but later ones.",
+            )
+            .rule("", "services", &["get", "list", "watch"])
+            .rule("", "endpoints", &["get", "list", "watch"])
+            // Never written, but who sets blockOwnerDeletion must be allowed to.
+            .rule("", "services/finalizers", &["update"])
+            .rule("", "endpoints/finalizers", &["update"])
+            .rule("discovery.k8s.io", "endpointslices", &["get", "list", "watch", "create", "patch", "delete"])
+            .metric(
+                plan::ADDED,
+                MetricKind::Histogram(2.0, 2.0, 15),
+                &[],
+                "Number of endpoints added on each Endpoints sync",
+            )
+            .metric(
+                plan::UPDATED,
+                MetricKind::Histogram(2.0, 2.0, 15),
+                &[],
+                "Number of endpoints updated on each Endpoints sync",
+            )
+            .metric(
+                plan::REMOVED,
+                MetricKind::Histogram(2.0, 2.0, 15),
+                &[],
+                "Number of endpoints removed on each Endpoints sync",
+            )
+            .metric(
+                plan::SKIPPED,
+                MetricKind::Histogram(2.0, 2.0, 15),
+                &[],
+                "Number of addresses skipped on each Endpoints sync due to being invalid or exceeding MaxEndpointsPerSubset",
+            )
+            .metric(
+                plan::CHANGES,
+                MetricKind::Counter,
+                &["operation"],
+                "Number of EndpointSlice changes",
+            )
+            .differs("Slices have names that follow from the Endpoints' uid and an ordinal, so that a second creation of the same slice collides; they look like upstream's.")
+            .differs("Changes of one object's mirrors are at least 200 ms apart.")
+            .differs("Addresses that are left out are told of when their number changes and not at every sync.")
+    }
+
+    fn new(flags: &Flags) -> Self {
+        Self {
+            most: usize::try_from(flags.int("mirroring-max-endpoints-per-subset"))
+                .unwrap_or(1)
+                .max(1),
+            period: flags.duration("mirroring-endpointslice-updates-batch-period"),
+        }
+    }
+
+    fn watch(&self, on: &mut Watches) {
+        on.kind::<Endpoints>().wakes(|change, _| {
+            let mirrored = change.both().any(may_be_mirrored);
+            mirrored
+                .then(|| Key::of(change.newest()))
+                .into_iter()
+                .collect()
+        });
+        on.kind::<Service>().wakes(|change, _| {
+            let bare = |service: &Service| services::selector(service).is_empty();
+            let wakes = match (change.old, change.new) {
+                (Some(old), Some(new)) => bare(old) != bare(new),
+                _ => bare(change.newest()),
+            };
+            wakes
+                .then(|| Key::of(change.newest()))
+                .into_iter()
+                .collect()
+        });
+        on.kind::<EndpointSlice>()
+            .wakes(|change, _| slices::woken_by_slice(change.both(), MANAGER))
+            .indexed_by(slices::BY_SERVICE, slices::by_service);
+    }
+
+    fn plan(&self, key: &Key, seen: &Seen<'_>, memory: &mut Memory) -> Result<Plan, Refusal> {
+        let held = slices::held(key, MANAGER, seen);
+        let endpoints = seen.get::<Endpoints>(key).filter(|endpoints| {
+            may_be_mirrored(endpoints)
+                && seen
+                    .get::<Service>(key)
+                    .is_some_and(|service| services::selector(&service).is_empty())
+        });
+        let Some(endpoints) = endpoints else {
+            *memory = Memory::default();
+            return Ok(plan::clear(key, held));
+        };
+        Ok(plan::plan(self, &endpoints, &held, seen, memory))
+    }
+}
+
+/// Whether Endpoints ask not to be mirrored, by label or by being a lock.
+fn may_be_mirrored(endpoints: &Endpoints) -> bool {
+    let meta = endpoints.metadata();
+    meta.label(SKIP) != Some("true") && meta.annotation(services::LEADER).is_none()
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,22 @@
+//! Controllers of what stands behind Services: Endpoints, EndpointSlices, and the slices that mirror Endpoints made by
+//! hand.
+
+use controllers_kit::Factory;
+
+mod batching;
+pub mod endpoints;
+pub mod endpointslice;
+pub mod endpointslice_mirroring;
+mod services;
+mod slices;
+mod subsets;
+
+/// All controllers of this group.
+pub const REGISTRY: &[Factory] = &[
+    Factory::of::<endpoints::EndpointsOfServices>(),
+    Factory::of::<endpointslice::SlicesOfServices>(),
+    Factory::of::<endpointslice_mirroring::MirroredSlices>(),
+];
+
+#[cfg(test)]
+mod tests;
