@@ -7,16 +7,17 @@ use actix::{
 };
 use coordinator_core::{
     Core, Effect, Epoch, Fatal, Happening, Holder, Input, NotSent, Offer, OwnLease, RangeId,
-    Refused, View,
+    Refused, View, Written,
 };
 use peer_proto::RangeState;
-use tokio::sync::{Semaphore, broadcast, oneshot, watch};
+use tokio::sync::{OwnedSemaphorePermit, Semaphore, broadcast, oneshot, watch};
 
 use crate::{
     Fence, Frozen, Gained, RangeHost,
     lease::{Kind, Leases},
     peer::{Holdings, Peers},
     renewal::RenewalThread,
+    server_fence::Barrier,
 };
 
 /// Senders wait when it is full: the watch, peers. The node never sends here.
@@ -52,12 +53,15 @@ type Waiting = (RangeState, usize, oneshot::Sender<Result<(), Refused>>);
 pub(crate) struct Coordinator {
     core: Core,
     leases: Leases,
+    barrier: Barrier,
     fence: Arc<Fence>,
     host: Arc<dyn RangeHost>,
     peers: Arc<Peers>,
     renewal: RenewalThread,
     shared: Shared,
     writes: Arc<Semaphore>,
+    /// As the node was told.
+    life: Option<Holder>,
     pending: Vec<Input>,
     timer: Option<SpawnHandle>,
     /// Frozen here, to be sent.
@@ -107,6 +111,7 @@ impl Coordinator {
     pub(crate) fn new(
         core: Core,
         leases: Leases,
+        barrier: Barrier,
         fence: Arc<Fence>,
         host: Arc<dyn RangeHost>,
         peers: Arc<Peers>,
@@ -117,12 +122,14 @@ impl Coordinator {
         Self {
             core,
             leases,
+            barrier,
             fence,
             host,
             peers,
             renewal,
             shared,
             writes: Arc::new(Semaphore::new(WRITES_AT_ONCE)),
+            life: None,
             pending: Vec::new(),
             timer: None,
             frozen: HashMap::new(),
@@ -146,6 +153,14 @@ impl Coordinator {
     fn decide(&mut self, ctx: &mut Context<Self>) {
         let inputs = std::mem::take(&mut self.pending);
         let effects = self.core.steps(self.fence.now(), inputs);
+        // As the core knows it: what it gains belongs to this life, though the renewal may have begun another already.
+        let life = self.core.holder();
+        if life != self.life {
+            if let Some(holder) = &life {
+                self.host.lives_as(holder);
+            }
+            self.life = life;
+        }
         for effect in effects {
             self.perform(effect, ctx);
         }
@@ -168,6 +183,16 @@ impl Coordinator {
                 .into_actor(self)
                 .map(|input, actor, ctx| actor.feed([input], ctx)),
         );
+    }
+
+    /// A turn among the Lease writes; `None` if the fence has closed while it was waited for. What was not sent counts as
+    /// without answer: it is tried again when the fence is open.
+    fn turn(&self) -> impl Future<Output = Option<OwnedSemaphorePermit>> + 'static {
+        let (writes, fence) = (Arc::clone(&self.writes), Arc::clone(&self.fence));
+        async move {
+            let permit = writes.acquire_owned().await.ok()?;
+            (!fence.remaining().is_zero()).then_some(permit)
+        }
     }
 
     fn own(&self) -> OwnLease {
@@ -196,34 +221,52 @@ impl Coordinator {
             Effect::ReadRanges => self.read_ranges(ctx),
             Effect::ReadRange(range) => self.read_range(range, ctx),
             Effect::Evict(lease) => {
-                let (leases, writes) = (self.leases.clone(), Arc::clone(&self.writes));
+                let (leases, turn) = (self.leases.clone(), self.turn());
                 self.spawn(ctx, async move {
-                    let _permit = writes.acquire().await;
-                    let result = leases
-                        .write_replica(Some(lease.version), &lease, None)
-                        .await;
+                    let result = match turn.await {
+                        Some(_permit) => {
+                            leases
+                                .write_replica(Some(lease.version), &lease, None)
+                                .await
+                        }
+                        None => Written::Unknown,
+                    };
                     Input::Evicted {
                         name: lease.name,
                         result,
                     }
                 });
             }
-            Effect::Claim { version, lease } => {
-                let (leases, writes) = (self.leases.clone(), Arc::clone(&self.writes));
+            Effect::Bar(holder) => {
+                let barrier = self.barrier.clone();
                 self.spawn(ctx, async move {
-                    let _permit = writes.acquire().await;
+                    barrier.bar(&holder).await;
+                    Input::Barred(holder)
+                });
+            }
+            Effect::Claim { version, lease } => {
+                let (leases, turn) = (self.leases.clone(), self.turn());
+                self.spawn(ctx, async move {
+                    let result = match turn.await {
+                        Some(_permit) => leases.write_range(version, &lease).await,
+                        None => Written::Unknown,
+                    };
                     Input::Claimed {
                         range: lease.range,
-                        result: leases.write_range(version, &lease).await,
+                        result,
                     }
                 });
             }
             Effect::Swap { version, lease } => {
-                let leases = self.leases.clone();
+                let (leases, turn) = (self.leases.clone(), self.turn());
                 self.spawn(ctx, async move {
+                    let result = match turn.await {
+                        Some(_permit) => leases.write_range(Some(version), &lease).await,
+                        None => Written::Unknown,
+                    };
                     Input::Swapped {
                         range: lease.range,
-                        result: leases.write_range(Some(version), &lease).await,
+                        result,
                     }
                 });
             }

@@ -4,6 +4,8 @@ use std::{net::IpAddr, path::PathBuf, sync::Arc, time::Duration};
 
 use coordinator_core::MAX_RANGES;
 
+use crate::{ServerFence, ServerFenceMode};
+
 /// A client jitters its renewals by at most this factor; a deadline must leave room for one more try.
 const RETRY_JITTER: f64 = 1.2;
 
@@ -48,6 +50,8 @@ pub struct Config {
     pub peer_ca_file: Option<PathBuf>,
     /// `--peer-insecure`
     pub peer_insecure: bool,
+    /// `--server-fence`, and how it stands: shared with whoever writes.
+    pub server_fence: Arc<ServerFence>,
     /// The build, as in `0.1.0`.
     pub version: String,
     /// Gives the trace context for calls between peers.
@@ -73,6 +77,7 @@ impl Default for Config {
             peer_tls_private_key_file: None,
             peer_ca_file: None,
             peer_insecure: false,
+            server_fence: ServerFence::new(ServerFenceMode::Off),
             version: env!("CARGO_PKG_VERSION").to_owned(),
             traceparent: None,
         }

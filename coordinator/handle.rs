@@ -23,11 +23,12 @@ use tokio::{
 };
 
 use crate::{
-    ClientFactory, Config, ConfigError, Fence, LeaseError, RangeHost, TlsError,
+    ClientFactory, Config, ConfigError, Fence, LeaseError, RangeHost, ServerFenceMode, TlsError,
     actor::{Asked, Coordinator, Feed, Offered, Shared},
     lease::{Found, Kind, Leases, Step},
     peer::{Answers, Holdings, PeerService, Peers, serve},
     renewal,
+    server_fence::Barrier,
     tls::{RELOAD_PERIOD, Tls},
 };
 
@@ -80,6 +81,12 @@ pub enum StartError {
         #[source]
         source: LeaseError,
     },
+    /// `--server-fence=on`, and there is none.
+    #[error(
+        "--server-fence=on, but the API server does not fence: {0}; apply deploy/fence and let this user impersonate, or \
+         use --server-fence=auto"
+    )]
+    ServerFence(String),
     /// This replica cannot take part.
     #[error(transparent)]
     Fatal(#[from] FatalError),
@@ -243,6 +250,16 @@ async fn run(
         }));
         return;
     }
+    let barrier = Barrier::new(
+        clients(),
+        &config.fleet_namespace,
+        &config.replica_name,
+        Arc::clone(&config.server_fence),
+    );
+    if let Err(why) = barrier.begin().await {
+        let _ = started.send(Err(StartError::ServerFence(why)));
+        return;
+    }
     let listener = match TcpListener::from_std(listener) {
         Ok(listener) => listener,
         Err(source) => {
@@ -295,6 +312,7 @@ async fn run(
         expected_replicas: config.expected_replicas,
         moves_at_once: MOVES_AT_ONCE,
         freeze_budget: FREEZE_BUDGET,
+        bars: config.server_fence.mode() != ServerFenceMode::Off,
     });
     let peers = Arc::new(Peers::new(
         config.fleet_name.clone(),
@@ -307,6 +325,7 @@ async fn run(
     let actor = Coordinator::new(
         core,
         leases.clone(),
+        barrier.clone(),
         Arc::clone(&fence),
         host,
         peers,
@@ -327,6 +346,8 @@ async fn run(
         answers,
     );
     let mut serving = tokio::spawn(serve(listener, tls.clone(), service, stopped.clone()));
+    let clock = Arc::clone(&fence);
+    actix::spawn(barrier.keep(move || clock.now()));
     actix::spawn(watch_leases(
         leases,
         actor.clone(),

@@ -2,6 +2,7 @@
 
 use std::{future::Future, pin::Pin, time::Duration};
 
+use coordinator_core::Holder;
 use peer_proto::RangeState;
 
 /// A range's number, below the fleet's number of ranges.
@@ -36,6 +37,8 @@ pub enum Frozen {
 
 /// The node's side: who holds the queues. Calls return at once; work goes on in the node's own tasks.
 pub trait RangeHost: Send + Sync + 'static {
+    /// Under which incarnation the ranges are owned that are gained from now on. What was gained before is lost.
+    fn lives_as(&self, _holder: &Holder) {}
     /// The replica may act on the range from now on.
     fn gained(&self, range: RangeId, epoch: Epoch, how: Gained);
     /// The range has another owner or may have one: drop all its state.

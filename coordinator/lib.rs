@@ -10,6 +10,7 @@ mod host;
 mod lease;
 mod peer;
 mod renewal;
+mod server_fence;
 #[cfg(test)]
 mod tests;
 mod tls;
@@ -24,6 +25,9 @@ pub use fence::{Fence, Fenced};
 pub use handle::{Drained, FatalError, Handle, StartError, start};
 pub use host::{Epoch, Frozen, Gained, RangeHost, RangeId};
 pub use lease::LeaseError;
+pub use server_fence::{
+    ServerFence, ServerFenceMode, impersonation, is_no_impersonation, is_refusal,
+};
 pub use tls::TlsError;
 
 /// Makes an API client inside the runtime that will use it.

@@ -3,8 +3,9 @@
 use std::sync::Arc;
 
 use controllers_kit::{Action, Failure, Key, Resource, Written};
+use coordinator::ServerFence;
 use futures::{FutureExt, future::BoxFuture};
-use http::Method;
+use http::{HeaderName, HeaderValue, Method};
 use kubernetes_proto::{
     envelope,
     meta::{ObjectMeta, PartialObjectMetadata},
@@ -15,7 +16,7 @@ use serde_json::Value;
 use tracing::Instrument as _;
 
 use crate::{
-    credentials::Credentials,
+    credentials::{Credentials, NAMESPACE as ACCOUNTS_NAMESPACE},
     events,
     server::{LiveItem, Refused, Sender, Server},
     telemetry,
@@ -38,15 +39,23 @@ pub struct ApiServer {
     anonymous: Api,
     /// With `--use-service-account-credentials`.
     credentials: Option<Arc<Credentials>>,
+    /// Where it holds, writes carry their incarnation.
+    server_fence: Arc<ServerFence>,
 }
 
 impl ApiServer {
     /// Over two clients of the same server.
-    pub fn new(own: Api, anonymous: Api, credentials: Option<Arc<Credentials>>) -> Self {
+    pub fn new(
+        own: Api,
+        anonymous: Api,
+        credentials: Option<Arc<Credentials>>,
+        server_fence: Arc<ServerFence>,
+    ) -> Self {
         Self {
             own,
             anonymous,
             credentials,
+            server_fence,
         }
     }
 
@@ -86,8 +95,44 @@ impl ApiServer {
         let request = Request::new(method, request.path)
             .body(request.content_type, request.body)
             .accept(write::ACCEPT_METADATA);
-        let answer = self.send(sender, request).await?;
+        let answer = match self.impersonation(sender) {
+            Some(headers) => self.send_fenced(sender, request, headers).await?,
+            None => self.send(sender, request).await?,
+        };
         Ok(write::written(&answer.bytes))
+    }
+
+    /// The headers that let the API server fence this write, where it does.
+    fn impersonation(&self, sender: &Sender) -> Option<[(HeaderName, HeaderValue); 2]> {
+        let holder = &sender.gate.holder;
+        if holder.is_empty() || !self.server_fence.is_on() {
+            return None;
+        }
+        coordinator::impersonation(ACCOUNTS_NAMESPACE, sender.service_account, holder)
+    }
+
+    /// Sends a write as the controller's service account under the range's incarnation: the audit log and RBAC see that
+    /// account, as they do with a token of its own.
+    async fn send_fenced(
+        &self,
+        sender: &Sender,
+        mut request: Request,
+        headers: [(HeaderName, HeaderValue); 2],
+    ) -> Result<Response, Refused> {
+        request.user_agent = Some(sender.user_agent.clone());
+        request.headers.extend(headers);
+        self.own.send(request).await.map_err(|error| {
+            let refusal = error
+                .status()
+                .map(|status| (status.code, status.message.as_str()));
+            if refusal.is_some_and(|(code, why)| coordinator::is_refusal(code, why)) {
+                return Refused::from(Failure::Fenced);
+            }
+            if refusal.is_some_and(|(code, why)| coordinator::is_no_impersonation(code, why)) {
+                self.server_fence.doubt();
+            }
+            refused(&error)
+        })
     }
 }
 

@@ -244,6 +244,11 @@ impl Writer {
             self.limiter
                 .with(|bucket| bucket.pause(self.clock.monotonic(), *pause));
         }
+        if matches!(&sent, Err(refused) if refused.failure == Failure::Fenced) {
+            // The API server knows this life as over; the own Lease will say so in a moment.
+            sender.metrics.fenced();
+            return Err(NotDone::Stopped(Stopped::Fenced));
+        }
         self.announce(sender, action, &sent);
         sent.map_err(NotDone::Refused)
     }

@@ -24,7 +24,8 @@ use tokio::sync::Mutex;
 
 use crate::components::causes;
 
-const NAMESPACE: &str = "kube-system";
+/// Where the controllers' service accounts are.
+pub const NAMESPACE: &str = "kube-system";
 
 /// What is asked for; the server may give less.
 const LIFE_SECONDS: i64 = 3600;

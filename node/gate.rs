@@ -32,6 +32,8 @@ pub struct Gate {
     pub range: RangeId,
     /// The epoch under which it is owned.
     pub epoch: Epoch,
+    /// The life of this replica that owns it, for the API server's fence: a later life of the process is another.
+    pub holder: Arc<str>,
     fence: Arc<dyn Fence>,
     frozen: AtomicBool,
     changed: Notify,
@@ -41,9 +43,20 @@ pub struct Gate {
 impl Gate {
     /// For a range that was just gained.
     pub fn new(range: RangeId, epoch: Epoch, fence: Arc<dyn Fence>) -> Arc<Self> {
+        Self::of_life("".into(), range, epoch, fence)
+    }
+
+    /// For a range that this life of the replica, `<replica>_<incarnation>`, has gained.
+    pub fn of_life(
+        holder: Arc<str>,
+        range: RangeId,
+        epoch: Epoch,
+        fence: Arc<dyn Fence>,
+    ) -> Arc<Self> {
         Arc::new(Self {
             range,
             epoch,
+            holder,
             fence,
             frozen: AtomicBool::new(false),
             changed: Notify::new(),

@@ -10,7 +10,7 @@ use std::{
 
 use ::http as http_types;
 use controllers_kit::{Factory, FlagValue, Flags};
-use coordinator::{Config, Handle, RangeHost};
+use coordinator::{Config, Handle, RangeHost, ServerFence};
 use node_cache::{Api, Cache, Exchange, Observe, Purpose, State};
 use tokio::signal::unix::{Signal, SignalKind, signal};
 use tokio_util::sync::CancellationToken;
@@ -88,6 +88,7 @@ pub async fn run(options: Options, telemetry: &Telemetry) -> Result<(), Error> {
     let credentials = options
         .use_service_account_credentials
         .then(|| Arc::new(Credentials::new(client)));
+    let server_fence = ServerFence::new(options.fleet.server_fence);
     let fence = Arc::new(LateFence::default());
     let node = Arc::new(Node::start(Parts {
         replica: options.fleet.replica.clone(),
@@ -99,6 +100,7 @@ pub async fn run(options: Options, telemetry: &Telemetry) -> Result<(), Error> {
             apis.writes.clone(),
             apis.anonymous.clone(),
             credentials,
+            Arc::clone(&server_fence),
         )) as Arc<dyn Server>,
         host: host_of(&config),
         rate: (options.client.qps.unwrap_or(0.0), options.client.burst),
@@ -110,6 +112,12 @@ pub async fn run(options: Options, telemetry: &Telemetry) -> Result<(), Error> {
     let health = Health::new(Arc::clone(&metrics));
     let draining = Arc::new(AtomicBool::new(false));
     check_node(&health, &node, &draining);
+    let told = Arc::clone(&server_fence);
+    health.tell(
+        "server-fence",
+        Box::new(move || told.tell()),
+        &[Kind::Readyz],
+    );
     let inside = Inside::new(Arc::clone(&node.shared));
     let stop = CancellationToken::new();
     let sources = http::Sources {
@@ -136,6 +144,7 @@ pub async fn run(options: Options, telemetry: &Telemetry) -> Result<(), Error> {
         &inside,
         &health,
         &draining,
+        server_fence,
         &mut signals,
     )
     .await;
@@ -160,6 +169,7 @@ async fn own(
     inside: &Inside,
     health: &Arc<Health>,
     draining: &AtomicBool,
+    server_fence: Arc<ServerFence>,
     signals: &mut Signals,
 ) -> Result<(), Error> {
     if options.fleet.peer_transport == PeerTransport::Off {
@@ -175,7 +185,9 @@ async fn own(
             .kube()
     });
     let host = Arc::clone(&node.host) as Arc<dyn RangeHost>;
-    let starting = coordinator::start(coordinator_config(&options.fleet), host, clients);
+    let mut coordination = coordinator_config(&options.fleet);
+    coordination.server_fence = Arc::clone(&server_fence);
+    let starting = coordinator::start(coordination, host, clients);
     let handle = tokio::select! {
         handle = starting => handle.map_err(|error| wrong(&error))?,
         () = signals.next() => return Ok(()),
@@ -187,7 +199,7 @@ async fn own(
         handle.clone(),
         Arc::clone(&node.shared.metrics),
     ));
-    actix::spawn(gauges(Arc::clone(node), handle.clone()));
+    actix::spawn(gauges(Arc::clone(node), handle.clone(), server_fence));
 
     tokio::select! {
         fatal = handle.fatal() => return Err(wrong(&fatal)),
@@ -422,13 +434,14 @@ fn check_fence(health: &Health, handle: &Handle) {
     health.register("membership", Box::new(membership), &[Kind::Readyz]);
 }
 
-async fn gauges(node: Arc<Node>, handle: Handle) {
+async fn gauges(node: Arc<Node>, handle: Handle, server_fence: Arc<ServerFence>) {
     let mut errors = std::collections::HashMap::new();
     let mut tick = tokio::time::interval(GAUGES);
     loop {
         tick.tick().await;
         let metrics = &node.shared.metrics;
         metrics.fence_open(!handle.fence().remaining().is_zero());
+        metrics.server_fence(server_fence.is_on(), server_fence.proofs());
         for (resource, stats) in node.cache.all_stats() {
             let cache = metrics.cache(&resource.id());
             cache.objects(stats.objects);

@@ -10,6 +10,7 @@ use crate::support::beside;
 /// What `kubectl apply` is told, relative to `deploy/`.
 const APPLIED: &[[&str; 2]] = &[
     ["-k", "rbac"],
+    ["-k", "fence"],
     ["-k", "base"],
     ["-k", "overlays/five"],
     ["-f", "static-pod/manifold.yaml"],

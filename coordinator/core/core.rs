@@ -66,6 +66,8 @@ pub struct Config {
     pub moves_at_once: usize,
     /// How long writes in flight may take when a range is frozen.
     pub freeze_budget: Duration,
+    /// Whether the API server may be able to fence: then it is asked to before anything of the dead is taken.
+    pub bars: bool,
 }
 
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
@@ -173,6 +175,8 @@ pub struct Core {
     ended: BTreeMap<Holder, (Version, Time)>,
     /// Named by a range Lease, not known to have ended, not in its replica Lease: since when.
     unproven: BTreeMap<Holder, Time>,
+    /// The dead among both, whom the API server was asked to refuse: whether it has been answered.
+    barred: BTreeMap<Holder, bool>,
     /// Lost its replica Lease otherwise than by compare-and-swap: it may live on and hold what no Lease shows any more.
     /// Nothing without a Lease is taken until they have had a lease duration to notice.
     vanished: BTreeMap<Holder, Time>,
@@ -222,6 +226,7 @@ impl Core {
             ended: BTreeMap::new(),
             shunned: BTreeMap::new(),
             unproven: BTreeMap::new(),
+            barred: BTreeMap::new(),
             vanished: BTreeMap::new(),
             proven_dead: BTreeSet::new(),
             evicting: BTreeMap::new(),
@@ -238,6 +243,12 @@ impl Core {
             left: false,
             ring: None,
         }
+    }
+
+    /// From now on it asks the API server to fence.
+    #[cfg(test)]
+    pub(crate) fn set_bars(&mut self) {
+        self.config.bars = true;
     }
 
     /// Takes one input and says what is to be done.
@@ -276,6 +287,7 @@ impl Core {
         self.retry_what_had_no_answer(now, out);
         if (self.is_open(now) || broken!(FencedDecides)) && !self.left {
             self.evict_the_silent(now, out);
+            self.bar_the_dead(now, out);
             let placed = self.placement(now);
             self.inquire(now, placed.as_deref(), out);
             self.take_orphans(now, placed.as_deref(), out);
@@ -427,6 +439,11 @@ impl Core {
                 from,
                 result,
             } => self.holds_answered(now, inquiry, &from, result),
+            Input::Barred(holder) => {
+                if let Some(answered) = self.barred.get_mut(&holder) {
+                    *answered = true;
+                }
+            }
             Input::Drain(until) => {
                 self.drain_until = Some(self.drain_until.map_or(until, |before| before.min(until)));
             }
@@ -1076,7 +1093,7 @@ impl Core {
                     }
                     if lease.epoch < held.epoch {
                         // Edited by hand. Epochs never fall: write a higher one.
-                        self.claim(range, Some(lease.version), Some(me.clone()), out);
+                        self.claim(now, range, Some(lease.version), Some(me.clone()), out);
                     } else {
                         self.let_go(range, out);
                         self.gain(range, lease.epoch, Some(me.clone()), out);
@@ -1101,7 +1118,7 @@ impl Core {
                 }
                 (None, Some(_)) => {
                     if !self.claims.contains_key(&range) {
-                        self.claim(range, None, Some(me.clone()), out);
+                        self.claim(now, range, None, Some(me.clone()), out);
                     }
                 }
                 (Some(lease), Some(held)) => {
@@ -1197,8 +1214,10 @@ impl Core {
     }
 
     /// Writes our name, above every epoch seen. What was kept for the range is void: the one who sent it may have gone on.
+    /// Behind a closed fence the claim waits until it opens.
     fn claim(
         &mut self,
+        now: Time,
         range: RangeId,
         version: Option<Version>,
         from: Option<Holder>,
@@ -1212,16 +1231,19 @@ impl Core {
         }
         let raise = u64::from(!broken!(EpochStays));
         let epoch = self.highest.get(&range).copied().unwrap_or(0) + raise;
+        let open = self.is_open(now);
         self.claims.insert(
             range,
             Claim {
                 epoch,
                 version,
                 from,
-                retry_at: None,
+                retry_at: (!open).then_some(now),
             },
         );
-        out.push(self.claim_effect(range, epoch, version));
+        if open {
+            out.push(self.claim_effect(range, epoch, version));
+        }
     }
 
     fn claim_effect(&self, range: RangeId, epoch: Epoch, version: Option<Version>) -> Effect {
@@ -1275,8 +1297,9 @@ impl Core {
         }
     }
 
+    /// Not behind a closed fence: what is sent then may land after others have called this replica dead.
     fn retry_what_had_no_answer(&mut self, now: Time, out: &mut Vec<Effect>) {
-        if self.left {
+        if self.left || !(self.is_open(now) || broken!(RetriesBehindAClosedFence)) {
             return;
         }
         let due: Vec<RangeId> = self
@@ -1328,6 +1351,32 @@ impl Core {
                 out.push(Effect::Evict(seen.lease.vacated()));
             }
         }
+    }
+
+    /// Once an owner is dead and before anything of it is taken, the API server is asked to refuse what it may still
+    /// send: no clock stops a process that stood still between its last check and the send.
+    fn bar_the_dead(&mut self, now: Time, out: &mut Vec<Effect>) {
+        if !self.config.bars {
+            return;
+        }
+        let (ended, unproven) = (&self.ended, &self.unproven);
+        self.barred
+            .retain(|holder, _| ended.contains_key(holder) || unproven.contains_key(holder));
+        let waited = unproven.keys().filter(|holder| self.is_dead(now, holder));
+        let dead: Vec<Holder> = ended
+            .keys()
+            .chain(waited)
+            .filter(|holder| !self.barred.contains_key(*holder))
+            .cloned()
+            .collect();
+        for holder in dead {
+            self.barred.insert(holder.clone(), false);
+            out.push(Effect::Bar(holder));
+        }
+    }
+
+    fn is_barred(&self, holder: &Holder) -> bool {
+        !self.config.bars || self.barred.get(holder) == Some(&true) || broken!(TakesBeforeBarring)
     }
 
     /// Who shall own what, as this replica sees it; `None` while it may not act on it.
@@ -1414,7 +1463,7 @@ impl Core {
                     lease.map(|lease| lease.version),
                     lease.and_then(|lease| lease.holder.clone()),
                 );
-                self.claim(range, version, from, out);
+                self.claim(now, range, version, from, out);
             }
         }
         if asked_long_ago {
@@ -1466,10 +1515,10 @@ impl Core {
                 !self.held.contains_key(&lease.range) && !self.claims.contains_key(&lease.range)
             })
             .filter_map(|lease| Some((lease.range, lease.version, lease.holder.clone()?)))
-            .filter(|(_, _, holder)| self.is_dead(now, holder))
+            .filter(|(_, _, holder)| self.is_dead(now, holder) && self.is_barred(holder))
             .collect();
         for (range, version, holder) in orphans {
-            self.claim(range, Some(version), Some(holder), out);
+            self.claim(now, range, Some(version), Some(holder), out);
         }
     }
 
@@ -1725,6 +1774,11 @@ impl Core {
             }
         }
         at
+    }
+
+    /// This life of the replica, as far as the core has heard.
+    pub fn holder(&self) -> Option<Holder> {
+        self.me()
     }
 
     /// The ranges held, with their epochs.

@@ -146,6 +146,9 @@ pub enum Input {
         /// very incarnation.
         result: Result<BTreeMap<RangeId, (bool, Epoch)>, ()>,
     },
+    /// The API server refuses whatever this holder still sends, or that was not to be had in time: then the rules of
+    /// time alone hold.
+    Barred(Holder),
     /// Hand everything over, then leave; at this time leave anyway.
     Drain(Time),
 }
@@ -169,6 +172,8 @@ pub enum Effect {
     ReadRange(RangeId),
     /// Write a replica Lease without its holder, if it still has this version. Answer: `Evicted`.
     Evict(ReplicaLease),
+    /// Let the API server refuse whatever this holder, who is dead, may still send. Answer: `Barred`, within a bound.
+    Bar(Holder),
     /// Write our name into a range Lease; `version` is `None` to create it. Answer: `Claimed`.
     Claim {
         /// The version it must still have.

@@ -58,6 +58,10 @@ mutations! {
     LostEvictionCounts,
     /// Orphans are taken before the view has passed their owner's end.
     TakesBeforeTheViewHasPassed,
+    /// Ranges are taken before the API server refuses what their owner may still send.
+    TakesBeforeBarring,
+    /// Claims and swaps without an answer are sent again behind a closed fence.
+    RetriesBehindAClosedFence,
     /// A claim does not raise the epoch.
     EpochStays,
     /// An older attempt that comes late replaces a newer one.

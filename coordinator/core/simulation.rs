@@ -221,6 +221,7 @@ impl World {
             expected_replicas: None,
             moves_at_once: 8,
             freeze_budget: Duration::from_secs(2),
+            bars: true,
         });
         let config = RenewalConfig {
             name,
@@ -450,6 +451,10 @@ impl World {
             Effect::ReadRanges => self.ask(node, Ask::Ranges(clock)),
             Effect::ReadRange(range) => self.ask(node, Ask::Range(range)),
             Effect::Evict(lease) => self.ask(node, Ask::Evict(lease)),
+            // The store here cannot fence.
+            Effect::Bar(holder) => {
+                self.push(Duration::ZERO, node, What::Core(Input::Barred(holder)))
+            }
             Effect::Claim { version, lease } => self.ask(node, Ask::Claim(version, lease)),
             Effect::Swap { version, lease } => self.ask(node, Ask::Swap(version, lease)),
             Effect::Gained { range, epoch, kept } => {

@@ -669,6 +669,7 @@ impl Bench {
             expected_replicas: None,
             moves_at_once: 2,
             freeze_budget: secs(2),
+            bars: false,
         });
         let mut bench = Self {
             core,
@@ -983,6 +984,55 @@ fn a_released_lease_needs_no_waiting() {
         claims(&bench.step(Input::WatchedTo(bench.version))),
         [(2, 2), (3, 2)]
     );
+}
+
+#[test]
+fn nothing_of_the_dead_is_taken_before_the_server_has_been_asked_to_refuse_them() {
+    let mut bench = half_and_half();
+    bench.core.set_bars();
+    bench.version += 1;
+    let released = ReplicaLease {
+        version: bench.version,
+        ..bench.replicas["b"].vacated()
+    };
+    let dead = Holder::new("b", "b1");
+    let effects = bench.step(Input::Replica(released.clone()));
+    assert!(effects.contains(&Effect::Bar(dead.clone())), "{effects:?}");
+    bench.replicas.insert("b".to_owned(), released);
+    assert_eq!(claims(&bench.step(Input::WatchedTo(bench.version))), []);
+    let effects = bench.pass(1, &[]);
+    assert_eq!(claims(&effects), []);
+    assert!(
+        !effects.contains(&Effect::Bar(dead.clone())),
+        "asked for once"
+    );
+    assert_eq!(claims(&bench.step(Input::Barred(dead))), [(2, 2), (3, 2)]);
+}
+
+#[test]
+fn behind_a_closed_fence_a_claim_waits() {
+    let mut bench = half_and_half();
+    bench.version += 1;
+    let released = ReplicaLease {
+        version: bench.version,
+        ..bench.replicas["b"].vacated()
+    };
+    bench.replicas.insert("b".to_owned(), released.clone());
+    bench.step(Input::Replica(released));
+    let mut claimed = bench.step(Input::WatchedTo(bench.version));
+    assert_eq!(claims(&claimed), [(2, 2), (3, 2)]);
+    for range in [2, 3] {
+        bench.step(Input::Claimed {
+            range,
+            result: Written::Unknown,
+        });
+    }
+    bench.own(false);
+    bench.now += secs(2);
+    claimed = bench.step(Input::Tick);
+    assert_eq!(claims(&claimed), [], "the fence is closed");
+    claimed = bench.own(true);
+    assert_eq!(claims(&claimed), [(2, 2), (3, 2)]);
 }
 
 #[test]

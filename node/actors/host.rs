@@ -11,7 +11,7 @@ use std::{
 };
 
 use actix::{Actor, Addr, ArbiterHandle, Context, Handler, Message, prelude::SendError};
-use coordinator::{Epoch, Frozen, Gained, RangeHost, RangeId};
+use coordinator::{Epoch, Frozen, Gained, Holder, RangeHost, RangeId};
 use futures::{FutureExt, future::BoxFuture};
 use peer_proto::RangeState;
 use tokio::sync::oneshot;
@@ -32,6 +32,8 @@ pub struct Host {
     shared: Arc<Shared>,
     arbiters: Vec<ArbiterHandle>,
     ready: Arc<AtomicBool>,
+    /// In whose name what is gained now is written: `<replica>_<incarnation>`.
+    life: Mutex<Arc<str>>,
     gained: Arc<Mutex<Vec<RangeId>>>,
     scanning: Arc<AtomicBool>,
     runtime: tokio::runtime::Handle,
@@ -49,6 +51,7 @@ impl Host {
             shared,
             arbiters,
             ready,
+            life: Mutex::new("".into()),
             gained: Arc::default(),
             scanning: Arc::default(),
             runtime,
@@ -108,6 +111,14 @@ impl Host {
 }
 
 impl RangeHost for Host {
+    fn lives_as(&self, holder: &Holder) {
+        let mut life = self
+            .life
+            .lock()
+            .unwrap_or_else(std::sync::PoisonError::into_inner);
+        *life = holder.to_string().into();
+    }
+
     fn gained(&self, range: RangeId, epoch: Epoch, how: Gained) {
         let Some(place) = self.shared.table.get(usize::from(range)) else {
             tracing::error!(
@@ -116,7 +127,13 @@ impl RangeHost for Host {
             );
             return;
         };
-        let gate = Gate::new(range, epoch, Arc::clone(&self.shared.fence));
+        let life = Arc::clone(
+            &self
+                .life
+                .lock()
+                .unwrap_or_else(std::sync::PoisonError::into_inner),
+        );
+        let gate = Gate::of_life(life, range, epoch, Arc::clone(&self.shared.fence));
         let (inbox, stats) = (Arc::<Inbox>::default(), Arc::<RangeStats>::default());
         let (shared, its_inbox, its_stats) = (
             Arc::clone(&self.shared),

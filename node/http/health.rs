@@ -36,9 +36,14 @@ pub type Check = Box<dyn Fn() -> Result<(), String> + Send + Sync>;
 
 struct Named {
     name: String,
+    /// Told in `?verbose` where the check has passed.
+    says: Option<Says>,
     check: Arc<dyn Fn() -> Result<(), String> + Send + Sync>,
     kinds: Vec<Kind>,
 }
+
+/// Says how something stands that is neither well nor ill.
+pub type Says = Arc<dyn Fn() -> String + Send + Sync>;
 
 /// All checks.
 pub struct Health {
@@ -66,11 +71,30 @@ impl Health {
 
     /// Adds a check to some paths; one of the same name is replaced.
     pub fn register(&self, name: impl Into<String>, check: Check, kinds: &[Kind]) {
-        let named = Named {
+        self.add(Named {
             name: name.into(),
+            says: None,
             check: check.into(),
             kinds: kinds.to_vec(),
-        };
+        });
+    }
+
+    /// Adds a line to what `?verbose` tells on some paths; it never fails.
+    pub fn tell(
+        &self,
+        name: impl Into<String>,
+        says: Box<dyn Fn() -> String + Send + Sync>,
+        kinds: &[Kind],
+    ) {
+        self.add(Named {
+            name: name.into(),
+            says: Some(says.into()),
+            check: Arc::new(|| Ok(())),
+            kinds: kinds.to_vec(),
+        });
+    }
+
+    fn add(&self, named: Named) {
         let mut checks = self.checks.write().unwrap_or_else(PoisonError::into_inner);
         match checks.iter_mut().find(|one| one.name == named.name) {
             Some(old) => *old = named,
@@ -87,22 +111,25 @@ impl Health {
     /// What is wrong now, by name of the check.
     pub fn failing(&self, kind: Kind) -> Vec<(String, String)> {
         let run = self.run(kind).into_iter();
-        run.filter_map(|(name, result)| Some((name, result.err()?)))
+        run.filter_map(|(name, _, result)| Some((name, result.err()?)))
             .collect()
     }
 
     /// Runs the checks of a path. They are called outside the lock.
-    fn run(&self, kind: Kind) -> Vec<(String, Result<(), String>)> {
+    fn run(&self, kind: Kind) -> Vec<(String, String, Result<(), String>)> {
         let checks: Vec<_> = {
             let checks = self.checks.read().unwrap_or_else(PoisonError::into_inner);
             let of_kind = checks.iter().filter(|one| one.kinds.contains(&kind));
             of_kind
-                .map(|one| (one.name.clone(), one.check.clone()))
+                .map(|one| (one.name.clone(), one.says.clone(), one.check.clone()))
                 .collect()
         };
         checks
             .into_iter()
-            .map(|(name, check)| (name, check()))
+            .map(|(name, says, check)| {
+                let said = says.map_or_else(String::new, |says| format!(": {}", says()));
+                (name, said, check())
+            })
             .collect()
     }
 
@@ -112,13 +139,13 @@ impl Health {
         let mut healthy = true;
         let mut unknown: Vec<&String> = excluded.iter().collect();
         // Writing into a String can't fail.
-        for (name, result) in self.run(kind) {
+        for (name, said, result) in self.run(kind) {
             unknown.retain(|given| **given != name);
             self.metrics
                 .health_checked(&name, kind.name(), result.is_ok());
             let _ = match result {
                 _ if excluded.contains(&name) => writeln!(text, "[+]{name} excluded: ok"),
-                Ok(()) => writeln!(text, "[+]{name} ok"),
+                Ok(()) => writeln!(text, "[+]{name} ok{said}"),
                 Err(why) => {
                     healthy = false;
                     tracing::info!(check = name, why, "{} check failed", kind.name());
@@ -147,10 +174,10 @@ impl Health {
 
     /// One check; `None` where there is none of that name.
     pub(super) fn one(&self, kind: Kind, name: &str) -> Option<Answer> {
-        let (_, result) = self
+        let (_, _, result) = self
             .run(kind)
             .into_iter()
-            .find(|(known, _)| known == name)?;
+            .find(|(known, ..)| known == name)?;
         Some(match result {
             Ok(()) => (StatusCode::OK, "ok".to_owned()),
             Err(why) => (

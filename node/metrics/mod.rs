@@ -114,6 +114,8 @@ struct Families {
     takeover_seconds: Histogram,
     fence_refusals: Counters<1>,
     fence_open: Gauge<i64, AtomicI64>,
+    server_fence: Gauge<i64, AtomicI64>,
+    server_fence_proofs: Counters<1>,
     cache_lag: Seconds<1>,
     cache_objects: Gauges<1>,
     cache_bytes: Gauges<1>,
@@ -302,6 +304,16 @@ impl Metrics {
         self.families.fence_open.set(i64::from(open));
     }
 
+    /// Whether the API server fences, and how often it was shown to refuse a dead incarnation, or was not.
+    pub fn server_fence(&self, on: bool, (held, unproven): (u64, u64)) {
+        self.families.server_fence.set(i64::from(on));
+        for (result, count) in [("held", held), ("unproven", unproven)] {
+            let labels = [("result", Text::from(result))];
+            let counter = self.families.server_fence_proofs.get_or_create(&labels);
+            counter.inc_by(count.saturating_sub(counter.get()));
+        }
+    }
+
     /// An Event was not sent: their queue was full or the server refused it.
     pub fn event_dropped(&self) {
         self.families.events_dropped.inc();
@@ -448,6 +460,15 @@ fn families(on: &mut Registering) -> Families {
             "manifold_fence_open",
             "1 while this replica may write: its Lease was renewed within the deadline.",
             Gauge::default(),
+        ),
+        server_fence: on.add(
+            "manifold_server_fence",
+            "1 while writes carry their incarnation, so that the API server refuses those of the dead.",
+            Gauge::default(),
+        ),
+        server_fence_proofs: on.counters(
+            "manifold_server_fence_proofs",
+            "Dead incarnations before a takeover: result is held (the API server was shown to refuse them) or unproven.",
         ),
         cache_lag: on.seconds(
             "manifold_cache_lag_seconds",

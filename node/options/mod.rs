@@ -10,6 +10,7 @@ use std::{
 };
 
 use controllers_kit::{Descriptor, FlagDefault, FlagValue, Flags};
+use coordinator::ServerFenceMode;
 
 use crate::args::{self, Values};
 
@@ -162,6 +163,8 @@ pub struct FleetOptions {
     pub peer_advertised: String,
     /// How they are spoken with.
     pub peer_transport: PeerTransport,
+    /// Whether the API server fences.
+    pub server_fence: ServerFenceMode,
 }
 
 /// How logs are written.
@@ -813,6 +816,15 @@ fn fleet(values: &Values, surroundings: &Surroundings, wrong: &mut Vec<String>) 
         peer_advertised: advertised(values, surroundings, peer_address),
         peer_transport: peer_transport(values, peer_address.ip(), wrong),
         peer_address,
+        server_fence: match values.text("server-fence") {
+            "auto" => ServerFenceMode::Auto,
+            "on" => ServerFenceMode::On,
+            "off" => ServerFenceMode::Off,
+            other => {
+                wrong.push(format!("--server-fence {other:?} must be auto, on or off"));
+                ServerFenceMode::Auto
+            }
+        },
         replica,
         fleet: values.text("fleet-name").to_owned(),
         namespace: values.text("fleet-namespace").to_owned(),

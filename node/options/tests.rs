@@ -183,6 +183,10 @@ fn what_cannot_be_is_told_with_the_remedy() {
             "--replica-name \"A_b\" must be of lower case letters",
         ),
         (
+            &["--server-fence=perhaps"],
+            "--server-fence \"perhaps\" must be auto, on or off",
+        ),
+        (
             &["--peer-insecure"],
             "--peer-insecure is accepted on a loopback address only",
         ),

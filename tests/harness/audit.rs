@@ -85,6 +85,9 @@ pub struct ResponseStatus {
     /// HTTP status.
     #[serde(default)]
     pub code: u16,
+    /// What was said, where the request was refused.
+    #[serde(default)]
+    pub message: String,
 }
 
 /// What Manifold says of itself in a request's User-Agent.

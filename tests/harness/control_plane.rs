@@ -75,6 +75,7 @@ pub struct Builder {
     pods_per_node: usize,
     api_server_args: Vec<String>,
     audit_policy: String,
+    fence: bool,
 }
 
 impl Default for Builder {
@@ -84,6 +85,7 @@ impl Default for Builder {
             pods_per_node: PODS_PER_NODE,
             api_server_args: Vec::new(),
             audit_policy: AUDIT_POLICY.to_owned(),
+            fence: false,
         }
     }
 }
@@ -114,6 +116,13 @@ impl Builder {
     #[must_use]
     pub fn audit_policy(mut self, yaml: impl Into<String>) -> Self {
         self.audit_policy = yaml.into();
+        self
+    }
+
+    /// With `deploy/fence`: the API server refuses the writes of dead replicas.
+    #[must_use]
+    pub fn fence(mut self) -> Self {
+        self.fence = true;
         self
     }
 
@@ -179,7 +188,10 @@ impl Builder {
         control_plane.await_nodes(&client).await?;
 
         steps.begin("applying deploy/rbac");
-        control_plane.apply_rbac().await?;
+        control_plane.apply("deploy/rbac").await?;
+        if self.fence {
+            control_plane.apply("deploy/fence").await?;
+        }
         Ok(control_plane)
     }
 
@@ -435,9 +447,9 @@ impl ControlPlane {
         Ok(())
     }
 
-    /// Applies every YAML file of `deploy/rbac`: what the managers may do.
-    async fn apply_rbac(&self) -> Result<()> {
-        let folder = crate::workspace_root().join("deploy/rbac");
+    /// Applies every YAML file of a folder of the workspace.
+    pub async fn apply(&self, folder: &str) -> Result<()> {
+        let folder = crate::workspace_root().join(folder);
         let Ok(entries) = std::fs::read_dir(&folder) else {
             return Ok(());
         };

@@ -17,8 +17,17 @@
 use std::collections::{BTreeMap, BTreeSet};
 
 use harness::AuditRecord;
-use jiff::Timestamp;
+use jiff::{SignedDuration, Timestamp};
 use serde_json::Value;
+
+mod children;
+mod ownership;
+
+pub use children::{Children, Counted};
+pub use ownership::{Owned, Ownership};
+
+/// The longest that a range may be nobody's: a Lease's duration, two reads, an eviction with its proof, a claim.
+pub const UNOWNED: SignedDuration = SignedDuration::from_secs(8);
 
 /// Like the harness's own, with the bodies that [`Judge`] reads.
 pub const AUDIT_POLICY: &str = r#"
@@ -40,7 +49,12 @@ rules:
 - level: RequestResponse
   verbs: ["create", "update", "patch"]
   resources:
-  - {group: "apps", resources: ["deployments", "deployments/scale", "replicasets/scale"]}
+  - {group: "apps", resources: ["deployments", "deployments/scale", "replicasets", "replicasets/scale"]}
+- level: RequestResponse
+  verbs: ["create", "update", "patch"]
+  namespaces: ["kube-system"]
+  resources:
+  - {group: "coordination.k8s.io", resources: ["leases"]}
 - level: Metadata
 "#;
 

@@ -1,6 +1,6 @@
 use serde_json::{Value, json};
 
-use super::{Judge, Verdict};
+use super::{Children, Counted, Judge, Owned, Ownership, UNOWNED, Verdict, ownership::lease};
 
 /// A log line by line; each entry is a second later than the one before.
 struct Log(Vec<Value>);
@@ -169,4 +169,348 @@ fn what_a_manager_was_not_allowed_is_told() {
         (one.verb.as_str(), one.resource.as_str()),
         ("patch", "configmaps")
     );
+}
+
+/// A log with times of its own, in milliseconds.
+#[derive(Default)]
+struct Course(Vec<Value>);
+
+impl Course {
+    #[allow(
+        clippy::too_many_arguments,
+        reason = "one entry of a log has so many parts"
+    )]
+    fn entry(
+        mut self,
+        (arrived, done): (u64, u64),
+        verb: &str,
+        resource: &str,
+        name: &str,
+        agent: &str,
+        (code, message): (u16, &str),
+        (asked, answered): (Value, Value),
+    ) -> Self {
+        let at = |ms: u64| {
+            format!(
+                "2026-01-01T00:{:02}:{:02}.{:03}000Z",
+                ms / 60_000,
+                ms / 1000 % 60,
+                ms % 1000
+            )
+        };
+        let (resource, subresource) = resource.split_once('/').unwrap_or((resource, ""));
+        self.0.push(json!({
+            "auditID": self.0.len().to_string(),
+            "stage": "ResponseComplete",
+            "verb": verb,
+            "requestURI": "/apis",
+            "user": {"username": "somebody"},
+            "userAgent": agent,
+            "objectRef": {"resource": resource, "subresource": subresource, "namespace": "default", "name": name},
+            "responseStatus": {"code": code, "message": message},
+            "requestReceivedTimestamp": at(arrived),
+            "stageTimestamp": at(done),
+            "requestObject": asked,
+            "responseObject": answered,
+        }));
+        self
+    }
+
+    /// The range's Lease is given away.
+    fn named(self, at: u64, range: u32, holder: &str, epoch: u64) -> Self {
+        let name = format!("manifold-range-{range:03}");
+        let body = lease(&name, holder, epoch);
+        self.entry(
+            (at, at + 5),
+            "patch",
+            "leases",
+            &name,
+            "manifold/0 (replica=x)",
+            (200, ""),
+            (Value::Null, body),
+        )
+    }
+
+    /// Hands give it away.
+    fn by_hand(self, at: u64, range: u32, holder: &str, epoch: u64) -> Self {
+        let name = format!("manifold-range-{range:03}");
+        let body = lease(&name, holder, epoch);
+        self.entry(
+            (at, at + 5),
+            "patch",
+            "leases",
+            &name,
+            "kubectl",
+            (200, ""),
+            (Value::Null, body),
+        )
+    }
+
+    /// Renewals, each second.
+    fn lives(mut self, holder: &str, times: impl Iterator<Item = u64>) -> Self {
+        let name = format!(
+            "manifold-replica-{}",
+            holder.split('_').next().unwrap_or_default()
+        );
+        for at in times {
+            let body = lease(&name, holder, 0);
+            self = self.entry(
+                (at, at + 5),
+                "patch",
+                "leases",
+                &name,
+                "manifold/0 (replica=x)",
+                (200, ""),
+                (Value::Null, body),
+            );
+        }
+        self
+    }
+
+    fn write(self, at: u64, replica: &str, range: u32, epoch: u64) -> Self {
+        self.answered(at, replica, range, epoch, (200, ""))
+    }
+
+    fn answered(self, at: u64, replica: &str, range: u32, epoch: u64, answer: (u16, &str)) -> Self {
+        let agent =
+            format!("manifold/0 (replica={replica}; range={range}; epoch={epoch}; controller=x)");
+        self.entry(
+            (at, at + 5),
+            "patch",
+            "configmaps",
+            "x",
+            &agent,
+            answer,
+            (Value::Null, Value::Null),
+        )
+    }
+
+    fn set(self, at: u64, replicas: i64) -> Self {
+        let asked = json!({"metadata": {"name": "web-1"}, "spec": {"replicas": replicas}});
+        let answered = json!({"metadata": {"name": "web-1", "uid": "uid-web-1"}});
+        self.entry(
+            (at, at + 5),
+            "create",
+            "replicasets",
+            "web-1",
+            "",
+            (201, ""),
+            (asked, answered),
+        )
+    }
+
+    fn sized(self, at: u64, replicas: i64) -> Self {
+        let asked = json!({"spec": {"replicas": replicas}});
+        let answered = json!({"metadata": {"name": "web-1", "uid": "uid-web-1"}});
+        self.entry(
+            (at, at + 5),
+            "patch",
+            "replicasets",
+            "web-1",
+            "",
+            (200, ""),
+            (asked, answered),
+        )
+    }
+
+    fn pod(self, at: u64, name: &str) -> Self {
+        let body = json!({
+            "metadata": {"name": name, "ownerReferences": [{"uid": "uid-web-1", "controller": true}]},
+        });
+        self.entry(
+            (at, at + 5),
+            "create",
+            "pods",
+            name,
+            "",
+            (201, ""),
+            (Value::Null, body),
+        )
+    }
+
+    fn pod_gone(self, at: u64, name: &str) -> Self {
+        self.entry(
+            (at, at + 5),
+            "delete",
+            "pods",
+            name,
+            "",
+            (200, ""),
+            (Value::Null, Value::Null),
+        )
+    }
+
+    fn owned(&self) -> Owned {
+        let mut ownership = Ownership::of("manifold");
+        for line in &self.0 {
+            ownership.read(&serde_json::from_value(line.clone()).expect("a record"));
+        }
+        ownership.verdict(UNOWNED)
+    }
+
+    fn counted(&self) -> Counted {
+        let mut children = Children::default();
+        for line in &self.0 {
+            children.read(&serde_json::from_value(line.clone()).expect("a record"));
+        }
+        children.verdict()
+    }
+}
+
+/// A owns range 7 with epoch 1, dies after five seconds, and B takes it six seconds later.
+fn takeover() -> Course {
+    Course::default()
+        .named(0, 7, "a_1", 1)
+        .lives("a_1", (1..6).map(|second| second * 1000))
+        .lives("b_1", (0..20).map(|second| second * 1000))
+        .named(11_000, 7, "b_1", 2)
+}
+
+#[test]
+fn whoever_writes_while_its_lease_names_it_is_let_be() {
+    let owned = takeover()
+        .write(100, "a", 7, 1)
+        .write(5_900, "a", 7, 1)
+        .write(11_100, "b", 7, 2)
+        .owned();
+    assert_eq!(owned.complaints, [""; 0]);
+    assert_eq!((owned.writes, owned.changes, owned.refused), (3, 1, 0));
+    let (longest, range, _) = owned.longest.expect("a gap");
+    assert_eq!((longest.as_millis(), range), (6_005, 7));
+}
+
+#[test]
+fn a_request_of_an_older_epoch_is_told_unless_the_server_has_refused_it() {
+    let late = takeover().write(11_500, "a", 7, 1).owned().complaints;
+    assert!(
+        late.len() == 1 && late[0].contains("a sent patch configmaps default/x with epoch 1"),
+        "{late:?}"
+    );
+    let message = "x is forbidden: ValidatingAdmissionPolicy 'manifold-fence' with binding 'manifold-fence' denied request";
+    let refused = takeover()
+        .answered(11_500, "a", 7, 1, (403, message))
+        .owned();
+    assert_eq!((refused.complaints.len(), refused.refused), (0, 1));
+    let otherwise = takeover()
+        .answered(11_500, "a", 7, 1, (403, "no right"))
+        .owned();
+    assert_eq!(otherwise.complaints.len(), 1);
+}
+
+#[test]
+fn a_write_of_somebody_who_is_not_the_owner_is_told() {
+    for (course, part) in [
+        (
+            takeover().write(2_000, "b", 7, 1),
+            "which its Lease gave to a_1",
+        ),
+        (
+            takeover().write(2_000, "b", 7, 2),
+            "before its Lease named it",
+        ),
+        (
+            takeover().write(12_000, "b", 7, 3),
+            "which its Lease gave to nobody",
+        ),
+    ] {
+        let complaints = course.owned().complaints;
+        assert!(
+            complaints.len() == 1 && complaints[0].contains(part),
+            "{complaints:?}"
+        );
+    }
+    // What the log does not know the beginning of is not judged.
+    assert_eq!(
+        takeover().write(2_000, "a", 8, 1).owned().complaints,
+        [""; 0]
+    );
+}
+
+#[test]
+fn a_range_that_was_nobodys_for_too_long_is_told_but_not_while_the_server_was_away() {
+    let late = Course::default()
+        .named(0, 7, "a_1", 1)
+        .lives("b_1", (0..20).map(|second| second * 1000))
+        .named(9_000, 7, "b_1", 2);
+    let complaints = late.owned().complaints;
+    assert!(
+        complaints.len() == 1 && complaints[0].contains("nobody's for 9.0 s"),
+        "{complaints:?}"
+    );
+    // The same with a server that answers nobody for twenty seconds: no range moves.
+    let away = Course::default()
+        .named(0, 7, "a_1", 1)
+        .lives("a_1", (1..3).map(|second| second * 1000))
+        .lives("a_1", (23..30).map(|second| second * 1000))
+        .lives("b_1", (0..3).chain(23..30).map(|second| second * 1000))
+        .owned();
+    assert_eq!((away.complaints.len(), away.silences), (0, 1));
+    // One who stands still and is not evicted acts on nothing either.
+    let still = Course::default()
+        .named(0, 7, "a_1", 1)
+        .lives("a_1", [1_000, 12_000].into_iter())
+        .lives("b_1", (0..20).map(|second| second * 1000))
+        .owned();
+    assert_eq!(still.complaints.len(), 1);
+}
+
+#[test]
+fn what_hands_edit_may_take_longer_and_makes_nobody_an_owner() {
+    let edited = |until: u64| {
+        Course::default()
+            .named(0, 7, "a_1", 1)
+            .lives("a_1", (1..40).map(|second| second * 1000))
+            .by_hand(2_000, 7, "", 1)
+            .named(until, 7, "a_1", 2)
+            .write(until + 100, "a", 7, 2)
+            .owned()
+    };
+    assert_eq!(edited(14_000).complaints, [""; 0]);
+    assert_eq!(edited(30_000).complaints.len(), 1);
+}
+
+#[test]
+fn a_log_without_the_bodies_of_leases_proves_nothing_and_says_so() {
+    let complaints = Course::default().write(0, "a", 7, 1).owned().complaints;
+    assert!(
+        complaints[0].contains("must log their bodies"),
+        "{complaints:?}"
+    );
+}
+
+#[test]
+fn a_pod_beyond_wanted_is_told_and_one_in_the_place_of_another_is_not() {
+    let three = Course::default()
+        .set(0, 2)
+        .pod(100, "a")
+        .pod(200, "b")
+        .pod_gone(300, "a")
+        .pod(400, "c");
+    let counted = three.counted();
+    assert_eq!(
+        (counted.complaints.len(), counted.pods, counted.owners),
+        (0, 3, 1)
+    );
+    let four = three.pod(500, "d").counted().complaints;
+    assert!(
+        four.len() == 1 && four[0].contains("is number 3 of its ReplicaSet, which wanted 2"),
+        "{four:?}"
+    );
+}
+
+#[test]
+fn what_was_wanted_a_moment_ago_still_counts_and_what_was_wanted_long_ago_does_not() {
+    let shrunk = |at: u64| {
+        Course::default()
+            .set(0, 1)
+            .pod(100, "a")
+            .sized(200, 3)
+            .pod(300, "b")
+            .sized(400, 1)
+            .pod(at, "c")
+            .counted()
+            .complaints
+    };
+    assert_eq!(shrunk(600), [""; 0]);
+    assert_eq!(shrunk(3_000).len(), 1);
 }

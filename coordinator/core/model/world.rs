@@ -49,8 +49,10 @@ pub(super) enum Wrong {
     EpochFell,
     /// State that was acknowledged is not what the last owner knew, or was dropped.
     StateLost,
-    /// A replica behind a closed fence evicts.
+    /// A replica behind a closed fence evicts, or writes a range Lease.
     FencedDecides,
+    /// A range was taken before its owner's requests were refused.
+    TakenUnbarred,
     /// A stalled server, and nothing else, has moved a range.
     MovedByAStall,
     /// A replica gave up for good.
@@ -112,6 +114,7 @@ pub(super) enum Ask {
     Evict(ReplicaLease),
     Claim(Option<Version>, RangeLease),
     Swap(Version, RangeLease),
+    Bar(Holder),
 }
 
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
@@ -180,6 +183,8 @@ pub(super) struct Store {
     highest: BTreeMap<RangeId, Epoch>,
     /// Range Leases whose present content was written by the owner before, for another who has its state.
     given: BTreeSet<RangeId>,
+    /// Whose requests are refused, and those for whom somebody was told that this was not to be had.
+    barred: BTreeSet<Holder>,
 }
 
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
@@ -266,6 +271,7 @@ impl Node {
                 expected_replicas: None,
                 moves_at_once: 8,
                 freeze_budget: Duration::from_secs(2),
+                bars: true,
             }),
             renewal: Renewal::new(
                 RenewalConfig {
@@ -641,6 +647,9 @@ impl World {
         if TRACE.get() && input != Input::Tick {
             eprintln!("{} r{at} {now:?} < {input:?}", self.now);
         }
+        if let Input::Barred(holder) = &input {
+            Arc::make_mut(&mut self.store).barred.insert(holder.clone());
+        }
         let effects = self.node(at).core.step(now, input);
         for effect in effects {
             if TRACE.get() {
@@ -684,10 +693,15 @@ impl World {
                 }
                 self.push(at, What::Ask(Ask::Evict(lease)));
             }
+            Effect::Bar(holder) => self.push(at, What::Ask(Ask::Bar(holder))),
             Effect::Claim { version, lease } => {
+                self.sends_a_swap(at);
                 self.push(at, What::Ask(Ask::Claim(version, lease)));
             }
-            Effect::Swap { version, lease } => self.push(at, What::Ask(Ask::Swap(version, lease))),
+            Effect::Swap { version, lease } => {
+                self.sends_a_swap(at);
+                self.push(at, What::Ask(Ask::Swap(version, lease)));
+            }
             Effect::Gained { range, epoch, kept } => self.gained(at, range, epoch, kept),
             Effect::Lost(range) => {
                 let node = self.node(at);
@@ -784,6 +798,13 @@ impl World {
             }
             Effect::Happened(_) => {}
             Effect::Fatal(_) => self.fail(Wrong::GaveUp),
+        }
+    }
+
+    /// The core may not have heard yet that its own Lease is gone.
+    fn sends_a_swap(&mut self, at: usize) {
+        if !self.is_open(at) && self.nodes[at].renewal.own().phase == OwnPhase::Held {
+            self.fail(Wrong::FencedDecides);
         }
     }
 
@@ -926,6 +947,10 @@ impl World {
                     result,
                 })
             }
+            Ask::Bar(holder) => {
+                Arc::make_mut(&mut self.store).barred.insert(holder.clone());
+                What::Core(Input::Barred(holder.clone()))
+            }
             Ask::Claim(version, lease) => What::Core(Input::Claimed {
                 range: lease.range,
                 result: self.put_range(*version, lease.clone(), false),
@@ -975,6 +1000,13 @@ impl World {
         }
         if self.store.highest.get(&range).copied().unwrap_or(0) >= lease.epoch {
             self.fail(Wrong::EpochFell);
+        }
+        let taken_from = present
+            .as_ref()
+            .and_then(|present| present.holder.as_ref())
+            .filter(|holder| !given && Some(*holder) != lease.holder.as_ref());
+        if taken_from.is_some_and(|holder| !self.store.barred.contains(holder)) {
+            self.fail(Wrong::TakenUnbarred);
         }
         // Whoever was given a range has its state, and may not claim it as if it were anybody's.
         if !given
@@ -1026,6 +1058,8 @@ impl World {
                 name: lease.name,
                 result: Written::Unknown,
             }),
+            // The shell says so after a while, and the rules of time hold.
+            Ask::Bar(holder) => What::Core(Input::Barred(holder)),
             Ask::Claim(_, lease) => What::Core(Input::Claimed {
                 range: lease.range,
                 result: Written::Unknown,
@@ -1070,7 +1104,7 @@ impl World {
             What::Ask(ask) => {
                 let write = match ask {
                     Ask::Own(effect, _) => matches!(effect, RenewalEffect::Write { .. }),
-                    Ask::Replicas(_) | Ask::Ranges(_) | Ask::Range(_) => false,
+                    Ask::Replicas(_) | Ask::Ranges(_) | Ask::Range(_) | Ask::Bar(_) => false,
                     Ask::Evict(_) | Ask::Claim(..) | Ask::Swap(..) => true,
                 };
                 faults.extend([Fault::Lose, Fault::Hold(0), Fault::HoldAnswer(1)]);

@@ -1,0 +1,612 @@
+//! The fence at the API server: it refuses what an incarnation still sends after it was called dead.
+//!
+//! A process that is stopped between its last look at its own fence and the send can't be helped by any clock. Where
+//! `deploy/fence` is installed, writes carry their incarnation as an extra of the user that they impersonate, and a
+//! ValidatingAdmissionPolicy refuses those of every incarnation that one ConfigMap lists. Whoever takes a dead owner's
+//! ranges lists it there first, and shows with a dry-run write in its name that the server that answers refuses it.
+//!
+//! What can't be shown within [`PROOF_MAX`] is not waited for: then the rules of time hold, as without this fence.
+
+use std::{
+    collections::BTreeMap,
+    fmt,
+    sync::{
+        Arc, PoisonError, RwLock,
+        atomic::{AtomicBool, AtomicU64, Ordering},
+    },
+    time::Duration,
+};
+
+use coordinator_core::{Holder, Time};
+use http::{HeaderName, HeaderValue, Request};
+use kube::{Client, Error as KubeError};
+use serde_json::{Value, json};
+use tokio::{sync::Notify, time::timeout};
+
+/// The policy, its binding, and the ConfigMap of the fleet's namespace that lists the refused.
+pub const NAME: &str = "manifold-fence";
+/// In whose name it is tried whether the fence holds: it may patch that ConfigMap and nothing else.
+const PROBE_ACCOUNT: &str = "manifold-fence-probe";
+/// Stands in the list always, so that the fence can be tried without anybody being dead.
+const SELF_TEST: &str = "self-test";
+const USER_HEADER: &str = "impersonate-user";
+/// The server lower-cases it and undoes the escape: the user's extra `manifold.dev/incarnation`.
+const EXTRA_HEADER: &str = "impersonate-extra-manifold.dev%2fincarnation";
+
+/// Listing an incarnation and showing that it is refused takes 10 to 30 ms; with so much nothing is in order, and the
+/// ranges should not wait for it.
+const PROOF_MAX: Duration = Duration::from_secs(1);
+/// Between two tries of a proof: the list travels to the policy through a watch of the server's.
+const PROOF_PAUSE: Duration = Duration::from_millis(5);
+/// As many tries before the list is looked at again.
+const PROOF_TRIES: usize = 20;
+/// One request.
+const REQUEST_MAX: Duration = Duration::from_millis(500);
+/// How often it is looked whether the fence is there and holds.
+const CHECK_EVERY: Duration = Duration::from_secs(30);
+/// However many writes are in doubt, it is not looked more often.
+const CHECK_REST: Duration = Duration::from_secs(1);
+/// With `--server-fence=on` the start waits so long for a policy that was installed just now.
+const START_MAX: Duration = Duration::from_secs(10);
+/// Between two looks then.
+const START_PAUSE: Duration = Duration::from_millis(200);
+/// With `auto` the start waits so long for an answer.
+const FIRST_LOOK_MAX: Duration = Duration::from_secs(2);
+/// Listed incarnations are dropped after so long. Whatever a dead process may still send goes over a connection that it
+/// had: at its next turn it finds its own fence closed. The server ends a connection that is idle for 90 s, and a
+/// request takes a minute at most; the rest is margin.
+const LISTED_FOR: Duration = Duration::from_secs(600);
+/// So many are listed at most: 100 kB of a ConfigMap's 1 MiB. More dead within ten minutes are not fenced by the server.
+const LISTED_MAX: usize = 1000;
+
+/// Whether the API server fences.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum ServerFenceMode {
+    /// Where the policy is installed and impersonation is allowed.
+    Auto,
+    /// Or else this replica does not start.
+    On,
+    /// Never.
+    #[default]
+    Off,
+}
+
+/// How the fence stands, for whoever writes and whoever looks.
+pub struct ServerFence {
+    mode: ServerFenceMode,
+    on: AtomicBool,
+    /// Why not, where it is not; what does not hold, where it should.
+    trouble: RwLock<String>,
+    look: Notify,
+    held: AtomicU64,
+    unproven: AtomicU64,
+}
+
+impl fmt::Debug for ServerFence {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "ServerFence({})", self.tell())
+    }
+}
+
+impl ServerFence {
+    /// Not looked for yet.
+    pub fn new(mode: ServerFenceMode) -> Arc<Self> {
+        let trouble = match mode {
+            ServerFenceMode::Off => "--server-fence=off",
+            ServerFenceMode::Auto | ServerFenceMode::On => "not looked for yet",
+        };
+        Arc::new(Self {
+            mode,
+            on: AtomicBool::new(false),
+            trouble: RwLock::new(trouble.to_owned()),
+            look: Notify::new(),
+            held: AtomicU64::new(0),
+            unproven: AtomicU64::new(0),
+        })
+    }
+
+    /// What was asked for.
+    pub fn mode(&self) -> ServerFenceMode {
+        self.mode
+    }
+
+    /// Whether writes carry their incarnation.
+    pub fn is_on(&self) -> bool {
+        self.on.load(Ordering::Acquire)
+    }
+
+    /// For `/readyz?verbose`: `on`, or `off` and why.
+    pub fn tell(&self) -> String {
+        let trouble = self.trouble.read().unwrap_or_else(PoisonError::into_inner);
+        match (self.is_on(), trouble.as_str()) {
+            (true, "") => "on".to_owned(),
+            (true, trouble) => format!("on, but it does not hold: {trouble}"),
+            (false, trouble) => format!("off: {trouble}"),
+        }
+    }
+
+    /// Dead incarnations whose requests were shown to be refused, and those for whom this was not to be had.
+    pub fn proofs(&self) -> (u64, u64) {
+        (
+            self.held.load(Ordering::Relaxed),
+            self.unproven.load(Ordering::Relaxed),
+        )
+    }
+
+    /// A write was refused because it may not impersonate: look at once.
+    pub fn doubt(&self) {
+        self.look.notify_one();
+    }
+
+    fn found(&self, result: &Result<(), Trouble>) {
+        let before = self.tell();
+        let on = match result {
+            Ok(()) => true,
+            // A server that is away says nothing of its policies.
+            Err(Trouble::NoAnswer(_)) => self.is_on(),
+            // Asked for in so many words, it stays on: a write that can't be fenced is then refused, not sent without.
+            Err(Trouble::Missing(_)) => self.mode == ServerFenceMode::On && self.is_on(),
+        };
+        let trouble = match result {
+            Ok(()) => String::new(),
+            Err(Trouble::NoAnswer(_)) if on => return,
+            Err(trouble) => trouble.to_string(),
+        };
+        *self.trouble.write().unwrap_or_else(PoisonError::into_inner) = trouble;
+        self.on.store(on, Ordering::Release);
+        let after = self.tell();
+        if before != after {
+            match result {
+                Ok(()) => tracing::info!("the API server fences: {after}"),
+                Err(_) if on => tracing::warn!("the API server's fence is {after}"),
+                Err(_) => tracing::info!("the API server does not fence: {after}"),
+            }
+        }
+    }
+}
+
+/// The headers with which a write is sent as a service account, under an incarnation. `None` where one of them can't
+/// stand in a header, which no name of an account or replica is.
+pub fn impersonation(
+    namespace: &str,
+    account: &str,
+    holder: &str,
+) -> Option<[(HeaderName, HeaderValue); 2]> {
+    let user = format!("system:serviceaccount:{namespace}:{account}");
+    Some([
+        (
+            HeaderName::from_static(USER_HEADER),
+            HeaderValue::try_from(user).ok()?,
+        ),
+        (
+            HeaderName::from_static(EXTRA_HEADER),
+            HeaderValue::try_from(holder).ok()?,
+        ),
+    ])
+}
+
+/// Whether a refusal is this policy's.
+pub fn is_refusal(code: u16, message: &str) -> bool {
+    code == 403 && message.contains("ValidatingAdmissionPolicy 'manifold-fence'")
+}
+
+/// Whether a refusal says that the writer may not impersonate.
+pub fn is_no_impersonation(code: u16, message: &str) -> bool {
+    code == 403 && message.contains("cannot impersonate")
+}
+
+/// Why the fence does not hold.
+#[derive(Debug, PartialEq, Eq, thiserror::Error)]
+enum Trouble {
+    /// The server has answered, and does not fence.
+    #[error("{0}")]
+    Missing(String),
+    /// It has not answered.
+    #[error("{0}")]
+    NoAnswer(String),
+}
+
+impl Trouble {
+    fn no_answer() -> Self {
+        Self::NoAnswer("the API server does not answer in time".to_owned())
+    }
+}
+
+impl From<Answer> for Trouble {
+    fn from(answer: Answer) -> Self {
+        match answer {
+            Answer::Status(500.., _) | Answer::Status(429, _) | Answer::None(_) => {
+                Self::NoAnswer(answer.to_string())
+            }
+            Answer::Status(..) => Self::Missing(answer.to_string()),
+        }
+    }
+}
+
+/// Lists the dead and shows that they are refused.
+#[derive(Clone)]
+pub(crate) struct Barrier {
+    client: Client,
+    namespace: String,
+    /// Who lists, for people.
+    replica: String,
+    state: Arc<ServerFence>,
+}
+
+impl Barrier {
+    pub(crate) fn new(
+        client: Client,
+        namespace: &str,
+        replica: &str,
+        state: Arc<ServerFence>,
+    ) -> Self {
+        Self {
+            client,
+            namespace: namespace.to_owned(),
+            replica: replica.to_owned(),
+            state,
+        }
+    }
+
+    /// Finds out at the start; an error where the fence was asked for and is not to be had.
+    pub(crate) async fn begin(&self) -> Result<(), String> {
+        match self.state.mode {
+            ServerFenceMode::Off => Ok(()),
+            ServerFenceMode::Auto => {
+                let result = timeout(FIRST_LOOK_MAX, self.look())
+                    .await
+                    .unwrap_or_else(|_| Err(Trouble::no_answer()));
+                self.state.found(&result);
+                Ok(())
+            }
+            ServerFenceMode::On => {
+                let mut last = Trouble::no_answer();
+                let result = timeout(START_MAX, async {
+                    while let Err(trouble) = self.look().await {
+                        last = trouble;
+                        tokio::time::sleep(START_PAUSE).await;
+                    }
+                })
+                .await
+                .map_err(|_| last);
+                self.state.found(&result);
+                result.map_err(|trouble| trouble.to_string())
+            }
+        }
+    }
+
+    /// Looks now and then for as long as the process lives, and drops from the list who can send nothing any more.
+    pub(crate) async fn keep(self, now: impl Fn() -> Time) {
+        if self.state.mode == ServerFenceMode::Off {
+            return;
+        }
+        let mut listed = Listed::default();
+        loop {
+            // Woken early where a write met a refusal.
+            let _ = timeout(CHECK_EVERY, self.state.look.notified()).await;
+            if self.state.is_on()
+                && let Err(trouble) = self.sweep(&mut listed, now()).await
+            {
+                tracing::debug!(%trouble, "the list of refused incarnations was not swept");
+            }
+            self.state.found(&self.look().await);
+            tokio::time::sleep(CHECK_REST).await;
+        }
+    }
+
+    /// Lets the server refuse whatever the holder may still send. Returns within [`PROOF_MAX`].
+    pub(crate) async fn bar(&self, holder: &Holder) {
+        if !self.state.is_on() {
+            return;
+        }
+        let name = holder.to_string();
+        let mut last = Trouble::no_answer();
+        let proof = timeout(PROOF_MAX, async {
+            loop {
+                let shown = match self.list(&name).await {
+                    Ok(()) => self.refuses(&name).await,
+                    Err(trouble) => Err(trouble),
+                };
+                match shown {
+                    Ok(()) => return,
+                    Err(trouble) => last = trouble,
+                }
+                tokio::time::sleep(PROOF_PAUSE).await;
+            }
+        });
+        match proof.await {
+            Ok(()) => {
+                self.state.held.fetch_add(1, Ordering::Relaxed);
+                tracing::info!(
+                    incarnation = name,
+                    "the API server refuses what it may still send"
+                );
+            }
+            Err(_) => {
+                self.state.unproven.fetch_add(1, Ordering::Relaxed);
+                tracing::warn!(
+                    incarnation = name,
+                    why = %last,
+                    "it could not be shown in time that the API server refuses it; the rules of time hold"
+                );
+                self.state.doubt();
+            }
+        }
+    }
+
+    /// Tries some times, since the list travels to the policy on its own way.
+    async fn refuses(&self, name: &str) -> Result<(), Trouble> {
+        for _ in 0..PROOF_TRIES {
+            if self.is_refused(name).await? {
+                return Ok(());
+            }
+            tokio::time::sleep(PROOF_PAUSE).await;
+        }
+        Err(Trouble::Missing(format!(
+            "nothing refuses a listed incarnation: is deploy/fence installed, and is {name:?} in the ConfigMap \
+             {}/{NAME}?",
+            self.namespace
+        )))
+    }
+
+    /// Whether the fence is there and holds: one listed is refused, one that is not listed is let through.
+    async fn look(&self) -> Result<(), Trouble> {
+        self.refuses(SELF_TEST).await?;
+        match self.is_refused(&self.replica).await? {
+            false => Ok(()),
+            true => Err(Trouble::Missing(
+                "it refuses an incarnation that is not listed".to_owned(),
+            )),
+        }
+    }
+
+    fn path(&self) -> String {
+        format!("/api/v1/namespaces/{}/configmaps/{NAME}", self.namespace)
+    }
+
+    /// Tries a write in somebody's name, without effect.
+    async fn is_refused(&self, holder: &str) -> Result<bool, Trouble> {
+        let Some(headers) = impersonation(&self.namespace, PROBE_ACCOUNT, holder) else {
+            return Err(Trouble::Missing(format!(
+                "{holder:?} can't stand in a header"
+            )));
+        };
+        let patch = json!({"metadata": {"annotations": {"manifold.dev/tried-by": self.replica}}});
+        let path = format!("{}?dryRun=All", self.path());
+        match self.send("PATCH", &path, &headers, &patch).await {
+            Ok(_) => Ok(false),
+            Err(Answer::Status(code, message)) if is_refusal(code, &message) => Ok(true),
+            Err(Answer::Status(404, _)) => Err(Trouble::Missing(format!(
+                "no ConfigMap {}/{NAME}: deploy/fence is not installed",
+                self.namespace
+            ))),
+            Err(Answer::Status(code, message)) if is_no_impersonation(code, &message) => Err(
+                Trouble::Missing(format!("impersonation is not allowed: {message}")),
+            ),
+            Err(answer) => Err(answer.into()),
+        }
+    }
+
+    /// Adds a name; nothing happens to one that is there.
+    async fn list(&self, name: &str) -> Result<(), Trouble> {
+        let present = match self.read().await {
+            Err(Answer::Status(404, _)) => return self.make(Some(name)).await,
+            read => read?,
+        };
+        let data = present["data"].as_object();
+        if data.is_some_and(|data| data.contains_key(name)) {
+            return Ok(());
+        }
+        if data.is_some_and(|data| data.len() >= LISTED_MAX) {
+            return Err(Trouble::Missing(format!(
+                "the ConfigMap {}/{NAME} lists {LISTED_MAX} incarnations already",
+                self.namespace
+            )));
+        }
+        let patch = json!({"data": {name: self.note()}});
+        self.send("PATCH", &self.path(), &[], &patch).await?;
+        Ok(())
+    }
+
+    /// For people.
+    fn note(&self) -> String {
+        format!("listed by {} at {}", self.replica, jiff::Timestamp::now())
+    }
+
+    /// Somebody has deleted the list.
+    async fn make(&self, name: Option<&str>) -> Result<(), Trouble> {
+        let note = "never dropped: replicas try the fence with it".to_owned();
+        let names = [(SELF_TEST, note)].into_iter();
+        let data: BTreeMap<&str, String> =
+            names.chain(name.map(|name| (name, self.note()))).collect();
+        let object = json!({
+            "apiVersion": "v1",
+            "kind": "ConfigMap",
+            "metadata": {"name": NAME, "namespace": self.namespace},
+            "data": data,
+        });
+        let path = format!("/api/v1/namespaces/{}/configmaps", self.namespace);
+        match self.send("POST", &path, &[], &object).await {
+            // Another was quicker; the next look adds what is missing.
+            Ok(_) | Err(Answer::Status(409, _)) => Ok(()),
+            Err(answer) => Err(answer.into()),
+        }
+    }
+
+    async fn read(&self) -> Result<Value, Answer> {
+        self.send("GET", &self.path(), &[], &Value::Null).await
+    }
+
+    async fn sweep(&self, listed: &mut Listed, now: Time) -> Result<(), Trouble> {
+        let present = match self.read().await {
+            // Deleted by hand while replicas rely on it: without it nobody is refused.
+            Err(Answer::Status(404, _)) => return self.make(None).await,
+            read => read?,
+        };
+        let names = present["data"].as_object();
+        let names = names
+            .into_iter()
+            .flat_map(|data| data.keys().map(String::as_str));
+        let over = listed.over(now, names);
+        if over.is_empty() {
+            return Ok(());
+        }
+        let data: BTreeMap<&str, Value> = over
+            .iter()
+            .map(|name| (name.as_str(), Value::Null))
+            .collect();
+        // Whoever has changed the list meanwhile is not undone; the next look does it.
+        let version = &present["metadata"]["resourceVersion"];
+        let patch = json!({"metadata": {"resourceVersion": version}, "data": data});
+        match self.send("PATCH", &self.path(), &[], &patch).await {
+            Ok(_) | Err(Answer::Status(409, _)) => Ok(()),
+            Err(answer) => Err(answer.into()),
+        }
+    }
+
+    async fn send(
+        &self,
+        method: &str,
+        path: &str,
+        headers: &[(HeaderName, HeaderValue)],
+        body: &Value,
+    ) -> Result<Value, Answer> {
+        let content_type = match method {
+            "PATCH" => "application/merge-patch+json",
+            _ => "application/json",
+        };
+        let mut request = Request::builder()
+            .method(method)
+            .uri(path)
+            .header(http::header::CONTENT_TYPE, content_type)
+            .header(http::header::ACCEPT, "application/json");
+        for (name, value) in headers {
+            request = request.header(name, value);
+        }
+        let body = if body.is_null() {
+            Vec::new()
+        } else {
+            body.to_string().into_bytes()
+        };
+        let request = request
+            .body(body)
+            .map_err(|error| Answer::None(error.to_string()))?;
+        match timeout(REQUEST_MAX, self.client.request::<Value>(request)).await {
+            Ok(Ok(value)) => Ok(value),
+            Ok(Err(KubeError::Api(status))) => {
+                Err(Answer::Status(status.code, status.message.clone()))
+            }
+            Ok(Err(error)) => Err(Answer::None(error.to_string())),
+            Err(_) => Err(Answer::None("the API server does not answer".to_owned())),
+        }
+    }
+}
+
+/// An answer that is no success.
+#[derive(Debug, PartialEq, Eq, thiserror::Error)]
+enum Answer {
+    #[error("{1}")]
+    Status(u16, String),
+    #[error("{0}")]
+    None(String),
+}
+
+/// Since when each incarnation is known to be listed, by one's own clock.
+#[derive(Debug, Default)]
+struct Listed {
+    since: BTreeMap<String, Time>,
+}
+
+impl Listed {
+    /// Who has been listed for long enough.
+    fn over<'a>(&mut self, now: Time, names: impl Iterator<Item = &'a str>) -> Vec<String> {
+        let before = std::mem::take(&mut self.since);
+        self.since = names
+            .filter(|name| *name != SELF_TEST)
+            .map(|name| (name.to_owned(), before.get(name).copied().unwrap_or(now)))
+            .collect();
+        self.since
+            .iter()
+            .filter(|(_, since)| now.saturating_sub(**since) >= LISTED_FOR)
+            .map(|(name, _)| name.clone())
+            .collect()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_headers_name_the_account_and_the_incarnation() {
+        let [user, extra] =
+            impersonation("kube-system", "deployment-controller", "manifold-0_1f-2").unwrap();
+        assert_eq!(
+            user.1,
+            "system:serviceaccount:kube-system:deployment-controller"
+        );
+        // The server lower-cases the name and undoes the escape: manifold.dev/incarnation.
+        assert_eq!(
+            extra.0.as_str(),
+            "impersonate-extra-manifold.dev%2fincarnation"
+        );
+        assert_eq!(extra.1, "manifold-0_1f-2");
+        assert!(impersonation("kube-system", "a", "line\nbreak").is_none());
+    }
+
+    #[test]
+    fn refusals_are_told_apart() {
+        let policy = "pods \"a\" is forbidden: ValidatingAdmissionPolicy 'manifold-fence' with binding \
+                      'manifold-fence' denied request: no";
+        assert!(is_refusal(403, policy) && !is_refusal(422, policy));
+        let rbac = "users \"system:serviceaccount:kube-system:a\" is forbidden: User \"b\" cannot impersonate resource";
+        assert!(!is_refusal(403, rbac) && is_no_impersonation(403, rbac));
+        assert!(!is_no_impersonation(403, policy));
+    }
+
+    #[test]
+    fn what_is_listed_is_dropped_once_none_of_its_requests_can_live() {
+        let mut listed = Listed::default();
+        let at = Duration::from_secs;
+        assert_eq!(listed.over(at(5), [SELF_TEST, "a_1"].into_iter()), [""; 0]);
+        assert_eq!(listed.over(at(300), ["a_1", "b_1"].into_iter()), [""; 0]);
+        assert_eq!(listed.over(at(604), ["a_1", "b_1"].into_iter()), [""; 0]);
+        assert_eq!(
+            listed.over(at(605), [SELF_TEST, "a_1", "b_1"].into_iter()),
+            ["a_1"]
+        );
+        // Gone from the list and there again: it counts anew.
+        assert_eq!(listed.over(at(700), ["b_1"].into_iter()), [""; 0]);
+        assert_eq!(listed.over(at(910), ["a_1", "b_1"].into_iter()), ["b_1"]);
+        assert_eq!(listed.over(at(10_000), [SELF_TEST].into_iter()), [""; 0]);
+    }
+
+    #[test]
+    fn it_says_how_it_stands() {
+        let off = ServerFence::new(ServerFenceMode::Off);
+        assert_eq!(
+            (off.is_on(), off.tell().as_str()),
+            (false, "off: --server-fence=off")
+        );
+        let auto = ServerFence::new(ServerFenceMode::Auto);
+        let missing = |why: &str| Err(Trouble::Missing(why.to_owned()));
+        auto.found(&missing("not there"));
+        assert_eq!(
+            (auto.is_on(), auto.tell().as_str()),
+            (false, "off: not there")
+        );
+        auto.found(&Ok(()));
+        assert_eq!((auto.is_on(), auto.tell().as_str()), (true, "on"));
+        auto.found(&Err(Trouble::no_answer()));
+        assert_eq!((auto.is_on(), auto.tell().as_str()), (true, "on"));
+        auto.found(&missing("gone"));
+        assert_eq!((auto.is_on(), auto.tell().as_str()), (false, "off: gone"));
+        let on = ServerFence::new(ServerFenceMode::On);
+        on.found(&Ok(()));
+        on.found(&missing("gone"));
+        assert_eq!(
+            (on.is_on(), on.tell().as_str()),
+            (true, "on, but it does not hold: gone")
+        );
+    }
+}

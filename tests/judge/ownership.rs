@@ -1,0 +1,341 @@
+//! Who owned what, by the Leases that the log shows being written, and who wrote all the same.
+//!
+//! - **Older epochs.** No write of an epoch arrives after the range's Lease was given a newer one. One that the API
+//!   server's fence has refused is counted, not complained of: it changed nothing.
+//! - **Owners.** Each write names a range and an epoch that the Lease gave to its sender before it arrived.
+//! - **Nobody's ranges.** From one sign of life of a range's owner (a renewal of its own Lease, the range's change of
+//!   owner) to the next no more time passes than was announced. Times in which the server answered nobody don't count:
+//!   then everybody pauses and nobody moves.
+
+use std::collections::BTreeMap;
+
+use harness::AuditRecord;
+use jiff::{SignedDuration, Timestamp};
+
+/// The server was away where nobody's request ended for so long: replicas renew once a second.
+const SILENCE: SignedDuration = SignedDuration::from_millis(1500);
+/// After the server's return renewals and range Leases are read before anybody acts.
+const RETURN: SignedDuration = SignedDuration::from_secs(3);
+/// What hands have edited is asked for all round, and vanished owners are waited for, before it is taken.
+const BY_HAND: SignedDuration = SignedDuration::from_secs(20);
+/// The message with which the API server's fence refuses.
+const FENCE: &str = "ValidatingAdmissionPolicy 'manifold-fence'";
+
+/// A range Lease as it was written.
+#[derive(Debug, Clone)]
+struct Named {
+    arrived: Timestamp,
+    done: Timestamp,
+    epoch: u64,
+    /// `<replica>_<incarnation>`; empty for nobody.
+    holder: String,
+    by_hand: bool,
+}
+
+/// A write in a range's name.
+#[derive(Debug, Clone)]
+struct Write {
+    arrived: Timestamp,
+    range: u32,
+    epoch: u64,
+    replica: String,
+    what: String,
+    refused: bool,
+}
+
+/// Reads a log; see the module.
+#[derive(Debug)]
+pub struct Ownership {
+    fleet: String,
+    ranges: BTreeMap<u32, Vec<Named>>,
+    /// By `<replica>_<incarnation>`: when it wrote its own Lease.
+    renewals: BTreeMap<String, Vec<Timestamp>>,
+    writes: Vec<Write>,
+    /// Ends of requests, for silences.
+    ends: Vec<Timestamp>,
+}
+
+/// What was found.
+#[derive(Debug, Default)]
+pub struct Owned {
+    /// Broken promises, a line each.
+    pub complaints: Vec<String>,
+    /// Writes that named their range and epoch.
+    pub writes: usize,
+    /// Changes of owner.
+    pub changes: usize,
+    /// Writes of an older epoch that the API server refused.
+    pub refused: usize,
+    /// Times in which the server answered nobody.
+    pub silences: usize,
+    /// The longest time that a range was nobody's, its number, and when that ended.
+    pub longest: Option<(SignedDuration, u32, Timestamp)>,
+}
+
+impl Ownership {
+    /// Of the fleet of this name.
+    pub fn of(fleet: &str) -> Self {
+        Self {
+            fleet: fleet.to_owned(),
+            ranges: BTreeMap::new(),
+            renewals: BTreeMap::new(),
+            writes: Vec::new(),
+            ends: Vec::new(),
+        }
+    }
+
+    /// Takes in one record.
+    pub fn read(&mut self, record: &AuditRecord) {
+        if record.stage != "ResponseComplete" {
+            return;
+        }
+        self.ends.push(record.stage_timestamp);
+        if !record.is_write() {
+            return;
+        }
+        let granted = record.code().is_some_and(|code| (200..300).contains(&code));
+        let agent = record.agent();
+        if let Some(agent) = &agent
+            && let (Some(range), Some(epoch)) = (agent.range, agent.epoch)
+        {
+            self.writes.push(Write {
+                arrived: record.request_received_timestamp,
+                range,
+                epoch,
+                replica: agent.replica.clone(),
+                what: format!(
+                    "{} {} {}/{}",
+                    record.verb,
+                    record.resource(),
+                    record.object().namespace,
+                    record.object().name
+                ),
+                refused: record.code() == Some(403)
+                    && record
+                        .response_status
+                        .as_ref()
+                        .is_some_and(|status| status.message.contains(FENCE)),
+            });
+        }
+        let object = record.object();
+        if granted && object.resource == "leases" && record.verb != "delete" {
+            self.lease(record, &object.name, agent.is_none());
+        }
+    }
+
+    fn lease(&mut self, record: &AuditRecord, name: &str, by_hand: bool) {
+        let Some(spec) = record.response_object.as_ref().map(|body| &body["spec"]) else {
+            return;
+        };
+        let name = match name {
+            "" => record
+                .response_object
+                .as_ref()
+                .and_then(|body| body["metadata"]["name"].as_str())
+                .unwrap_or_default(),
+            name => name,
+        };
+        let Some(rest) = name.strip_prefix(&self.fleet) else {
+            return;
+        };
+        let holder = spec["holderIdentity"].as_str().unwrap_or_default();
+        let (arrived, done) = (record.request_received_timestamp, record.stage_timestamp);
+        if let Some(range) = rest
+            .strip_prefix("-range-")
+            .and_then(|range| range.parse().ok())
+        {
+            self.ranges.entry(range).or_default().push(Named {
+                arrived,
+                done,
+                epoch: spec["leaseTransitions"].as_u64().unwrap_or(0),
+                holder: holder.to_owned(),
+                by_hand,
+            });
+        } else if rest.starts_with("-replica-") && !holder.is_empty() && !by_hand {
+            self.renewals
+                .entry(holder.to_owned())
+                .or_default()
+                .push(arrived);
+        }
+    }
+
+    /// What all that was read comes to; `unowned` is the longest that a range may be nobody's.
+    pub fn verdict(&self, unowned: SignedDuration) -> Owned {
+        let mut owned = Owned {
+            writes: self.writes.len(),
+            ..Owned::default()
+        };
+        let mut ranges = self.ranges.clone();
+        for named in ranges.values_mut() {
+            named.sort_by_key(|one| (one.done, one.epoch));
+            owned.changes += named.len().saturating_sub(1);
+        }
+        if ranges.is_empty() && !self.writes.is_empty() {
+            owned.complaints.push(
+                "the log shows no Lease of a range being written: its policy must log their bodies"
+                    .to_owned(),
+            );
+            return owned;
+        }
+        for write in &self.writes {
+            let named = ranges.get(&write.range).map_or(&[][..], Vec::as_slice);
+            self.judge_write(write, named, &mut owned);
+        }
+        let silences = self.silences();
+        owned.silences = silences.len();
+        let mut renewals = self.renewals.clone();
+        for times in renewals.values_mut() {
+            times.sort_unstable();
+        }
+        for (range, named) in &ranges {
+            judge_gaps(*range, named, &renewals, &silences, unowned, &mut owned);
+        }
+        owned
+    }
+
+    fn judge_write(&self, write: &Write, named: &[Named], owned: &mut Owned) {
+        let Write {
+            arrived,
+            range,
+            epoch,
+            replica,
+            what,
+            refused,
+        } = write;
+        // A log may begin later than the range's history.
+        let Some(first) = named.iter().map(|one| one.epoch).min() else {
+            return;
+        };
+        if *epoch < first {
+            return;
+        }
+        let newer = named
+            .iter()
+            .find(|one| one.epoch > *epoch && one.done < *arrived && !one.by_hand);
+        if let Some(newer) = newer {
+            if *refused {
+                owned.refused += 1;
+                return;
+            }
+            owned.complaints.push(format!(
+                "range {range}: {replica} sent {what} with epoch {epoch} at {arrived}, after {} had epoch {} at {}",
+                newer.holder, newer.epoch, newer.done
+            ));
+            return;
+        }
+        let given: Vec<&Named> = named
+            .iter()
+            .filter(|one| one.epoch == *epoch && !one.by_hand)
+            .collect();
+        let named_it = |one: &&Named| {
+            one.holder
+                .rsplit_once('_')
+                .is_some_and(|(name, _)| name == replica)
+        };
+        match given.iter().copied().find(named_it) {
+            Some(one) if one.arrived <= *arrived => {}
+            Some(one) => owned.complaints.push(format!(
+                "range {range}: {replica} sent {what} with epoch {epoch} at {arrived}, before its Lease named it at {}",
+                one.arrived
+            )),
+            None => owned.complaints.push(format!(
+                "range {range}: {replica} sent {what} with epoch {epoch} at {arrived}, which its Lease gave to {}",
+                given.first().map_or("nobody", |one| one.holder.as_str())
+            )),
+        }
+    }
+
+    /// Times in which no request ended, and a moment after each.
+    fn silences(&self) -> Vec<(Timestamp, Timestamp)> {
+        let mut ends = self.ends.clone();
+        ends.sort_unstable();
+        ends.windows(2)
+            .filter_map(|pair| match pair {
+                [before, after] if after.duration_since(*before) > SILENCE => {
+                    Some((*before, *after + RETURN))
+                }
+                _ => None,
+            })
+            .collect()
+    }
+}
+
+/// The times between signs of life of whoever the Lease names.
+fn judge_gaps(
+    range: u32,
+    named: &[Named],
+    renewals: &BTreeMap<String, Vec<Timestamp>>,
+    silences: &[(Timestamp, Timestamp)],
+    unowned: SignedDuration,
+    owned: &mut Owned,
+) {
+    for (at, one) in named.iter().enumerate() {
+        let next = named.get(at + 1);
+        let of_holder = renewals.get(&one.holder).map_or(&[][..], Vec::as_slice);
+        let inside = of_holder
+            .iter()
+            .copied()
+            .filter(|renewed| *renewed > one.done && next.is_none_or(|next| *renewed < next.done));
+        // Who is named now has given a sign of life itself; the last one's time is open.
+        let signs: Vec<Timestamp> = std::iter::once(one.done)
+            .chain(inside)
+            .chain(next.map(|next| next.done))
+            .collect();
+        for pair in signs.windows(2) {
+            let [from, to] = pair else { continue };
+            let mut gap = to.duration_since(*from);
+            for (begin, end) in silences {
+                let overlap = (*to).min(*end).duration_since((*from).max(*begin));
+                if overlap.is_positive() {
+                    gap -= overlap;
+                }
+            }
+            if owned.longest.is_none_or(|(longest, ..)| gap > longest) {
+                owned.longest = Some((gap, range, *to));
+            }
+            let bound = if one.by_hand || next.is_some_and(|next| next.by_hand) {
+                unowned.max(BY_HAND)
+            } else {
+                unowned
+            };
+            if gap > bound {
+                owned.complaints.push(format!(
+                    "range {range}: nobody's for {:.1} s until {to}; its Lease named {:?} with epoch {}",
+                    gap.as_secs_f64(),
+                    one.holder,
+                    one.epoch
+                ));
+            }
+        }
+    }
+}
+
+impl Owned {
+    /// The figures in one line.
+    pub fn summary(&self) -> String {
+        let longest = self.longest.map_or_else(
+            || "never".to_owned(),
+            |(gap, range, until)| {
+                format!("{:.1} s (range {range}, until {until})", gap.as_secs_f64())
+            },
+        );
+        format!(
+            "{} writes, {} changes of owner, {} late writes refused by the server, {} silences of the server, \
+             nobody's for at most {longest}; {} complaints",
+            self.writes,
+            self.changes,
+            self.refused,
+            self.silences,
+            self.complaints.len()
+        )
+    }
+}
+
+/// A Lease's body, for hand-made logs.
+#[cfg(test)]
+pub(super) fn lease(name: &str, holder: &str, epoch: u64) -> serde_json::Value {
+    serde_json::json!({
+        "metadata": {"name": name},
+        "spec": {"holderIdentity": holder, "leaseTransitions": epoch},
+    })
+}
