@@ -15,7 +15,7 @@ use tokio::sync::{Semaphore, broadcast, oneshot, watch};
 use crate::{
     Fence, Frozen, Gained, RangeHost,
     lease::{Kind, Leases},
-    peer::{Holdings, Peers},
+    peer::{Calls, Holdings},
     renewal::RenewalThread,
 };
 
@@ -54,7 +54,7 @@ pub(crate) struct Coordinator {
     leases: Leases,
     fence: Arc<Fence>,
     host: Arc<dyn RangeHost>,
-    peers: Arc<Peers>,
+    peers: Arc<dyn Calls>,
     renewal: RenewalThread,
     shared: Shared,
     writes: Arc<Semaphore>,
@@ -109,7 +109,7 @@ impl Coordinator {
         leases: Leases,
         fence: Arc<Fence>,
         host: Arc<dyn RangeHost>,
-        peers: Arc<Peers>,
+        peers: Arc<dyn Calls>,
         renewal: RenewalThread,
         shared: Shared,
         alive: oneshot::Sender<()>,
@@ -480,7 +480,7 @@ impl Actor for Coordinator {
             let view = actor.shared.view.borrow().clone();
             actor
                 .peers
-                .keep(|name| view.members.iter().any(|member| member.name == name));
+                .keep(&|name| view.members.iter().any(|member| member.name == name));
         });
     }
 }

@@ -2,11 +2,12 @@
 
 use std::{
     sync::atomic::{AtomicU64, Ordering},
-    time::{Duration, Instant},
+    time::Duration,
 };
 
 use coordinator_core::Time;
-use tokio::sync::watch;
+// The runtime's clock: a simulation moves it on by itself.
+use tokio::{sync::watch, time::Instant};
 
 use crate::{Epoch, RangeId};
 
@@ -94,6 +95,7 @@ impl Fence {
             // The clock alone closes a fence too, even if nobody is there to say so.
             let remaining = self.remaining();
             tokio::select! {
+                biased;
                 _ = closings.changed() => {}
                 () = tokio::time::sleep(remaining) => {}
             }

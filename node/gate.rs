@@ -92,6 +92,7 @@ impl Gate {
             }
         };
         tokio::select! {
+            biased;
             () = closed => Stopped::Fenced,
             () = frozen => Stopped::Frozen,
         }

@@ -35,7 +35,7 @@ use crate::{
     gate::Fence,
     metrics::Metrics,
     server::{LiveItem, Refused, Sender, Server},
-    shared::{Shared, Unit},
+    shared::{Aside, Shared, Unit},
     view::View,
 };
 
@@ -350,6 +350,7 @@ fn process(sim: &Arc<Sim>, replica: &str) -> (Arc<Shared>, Arc<Door>) {
         units: vec![unit],
         writes: Default::default(),
         table: (0..RANGES).map(|_| ArcSwapOption::empty()).collect(),
+        aside: Aside::Blocking(tokio::runtime::Handle::current()),
     });
     (shared, door)
 }
@@ -359,7 +360,6 @@ fn host(shared: &Arc<Shared>) -> Host {
         Arc::clone(shared),
         vec![actix::Arbiter::current()],
         Arc::new(AtomicBool::new(true)),
-        tokio::runtime::Handle::current(),
     )
 }
 
