@@ -124,7 +124,7 @@ fn many(args: &Args) -> ExitCode {
                     sum.moves += report.counts.moves;
                     sum.seconds += report.lasted.as_secs();
                     if let Some(violation) = &report.violation {
-                        bar.println(format!("seed {seed}, {}: {violation}\n  replay: {}", report.controller, report.replay()));
+                        bar.suspend(|| println!("seed {seed}, {}: {violation}\n  replay: {}", report.controller, report.replay()));
                         sum.wrong.push(report);
                         if sum.wrong.len() >= args.violations {
                             next.store(end, Ordering::Relaxed);

@@ -207,17 +207,19 @@ async fn follow(
     let broken = hub.with(|state| state.replicas.entry(replica).or_default().watches_broken);
     let mut bookmark = Instant::now() + BOOKMARKS;
     loop {
-        if watch.at >= *watch.grows.borrow_and_update() {
+        let grows = Arc::clone(&watch.grows);
+        let grown = grows.notified();
+        if watch.at >= hub.with(|state| state.server.length(watch.of)) {
             tokio::select! {
                 biased;
                 () = frames.closed() => return,
-                grown = watch.grows.changed() => if grown.is_err() { return },
+                () = grown => {}
                 () = tokio::time::sleep_until(bookmark) => {
                     bookmark = Instant::now() + BOOKMARKS;
                     let mark = hub.with(|state| {
                         let seen = state.replicas.entry(replica).or_default();
                         let still = seen.watches_frozen_until.is_none_or(|until| until <= Instant::now());
-                        (still && watch.at >= *watch.grows.borrow()).then(|| state.server.bookmark(watch.of))
+                        (still && watch.at >= state.server.length(watch.of)).then(|| state.server.bookmark(watch.of))
                     });
                     if let Some(mark) = mark {
                         let _gone = frames.send(Ok(mark));

@@ -331,7 +331,7 @@ async fn live(
     let fatal = tokio::select! {
         biased;
         _ = leave.recv() => return end(&hub, replica, "leaves before it has joined"),
-        joined = handle.joined() => joined.err(),
+        joined = glancing(handle.joined()) => joined.err(),
     };
     if let Some(fatal) = fatal {
         return end(&hub, replica, &format!("can't take part: {fatal}"));
@@ -340,12 +340,25 @@ async fn live(
     hub.with(|state| state.tell(format_args!("r-{replica}/{life} has joined")));
     tokio::select! {
         biased;
-        fatal = handle.fatal() => end(&hub, replica, &format!("can't take part: {fatal}")),
+        fatal = glancing(handle.fatal()) => end(&hub, replica, &format!("can't take part: {fatal}")),
         _ = leave.recv() => {
             hub.with(|state| state.tell(format_args!("r-{replica}/{life} leaves")));
-            let drained = handle.drain(DRAIN).await;
+            let drained = glancing(handle.drain(DRAIN)).await;
             end(&hub, replica, &format!("has left: {drained:?}"));
         }
+    }
+}
+
+/// Polls something now and then instead of when it asks for it. Several that wait at one `watch` channel are woken in a
+/// random order, and a run must be the same each time.
+async fn glancing<T>(future: impl Future<Output = T>) -> T {
+    let mut future = std::pin::pin!(future);
+    loop {
+        let mut deaf = Context::from_waker(std::task::Waker::noop());
+        if let Poll::Ready(result) = future.as_mut().poll(&mut deaf) {
+            return result;
+        }
+        tokio::time::sleep(READY_POLL).await;
     }
 }
 

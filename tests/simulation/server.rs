@@ -18,7 +18,7 @@ use kubernetes_proto::{
 };
 use prost::Message as _;
 use serde_json::{Value, json};
-use tokio::sync::watch;
+use tokio::sync::Notify;
 
 const JSON: &str = "application/json";
 const LEASES: &str = "leases";
@@ -86,8 +86,8 @@ pub struct Opened {
     pub first: Vec<Vec<u8>>,
     /// The place in the log from which it goes on.
     pub at: usize,
-    /// Changes with the log's length.
-    pub grows: watch::Receiver<usize>,
+    /// Tells when the log has grown. (No `watch` channel: it wakes its receivers in a random order.)
+    pub grows: Arc<Notify>,
 }
 
 /// Which log.
@@ -136,7 +136,7 @@ struct History {
     happened: Vec<Happened>,
     /// What is older can't be watched from any more.
     compacted: u64,
-    length: watch::Sender<usize>,
+    grows: Arc<Notify>,
 }
 
 impl Default for History {
@@ -144,7 +144,7 @@ impl Default for History {
         Self {
             happened: Vec::new(),
             compacted: 0,
-            length: watch::Sender::new(0),
+            grows: Arc::default(),
         }
     }
 }
@@ -152,7 +152,7 @@ impl Default for History {
 impl History {
     fn push(&mut self, happened: Happened) {
         self.happened.push(happened);
-        self.length.send_replace(self.happened.len());
+        self.grows.notify_waiters();
     }
 }
 
@@ -691,7 +691,7 @@ impl Server {
                 only,
                 first,
                 at: usize::MAX,
-                grows: history.length.subscribe(),
+                grows: Arc::clone(&history.grows),
             }));
         }
         let at = history.happened.partition_point(|one| one.version <= from);
@@ -700,7 +700,7 @@ impl Server {
             only,
             first,
             at,
-            grows: history.length.subscribe(),
+            grows: Arc::clone(&history.grows),
         }))
     }
 
@@ -743,6 +743,13 @@ impl Server {
             }
         }
         (frames, end)
+    }
+
+    /// How much has happened so far.
+    pub fn length(&self, log: Log) -> usize {
+        self.histories
+            .get(&log)
+            .map_or(0, |history| history.happened.len())
     }
 
     /// A bookmark for a watch that has seen everything.
@@ -821,7 +828,7 @@ impl Server {
                 only: String::new(),
                 first,
                 at,
-                grows: history.length.subscribe(),
+                grows: Arc::clone(&history.grows),
             }));
         }
         if request.method == Method::GET && target.name.is_empty() {
