@@ -372,10 +372,16 @@ fn chunks(header: HandoffHeader, state: RangeState) -> Vec<HandoffChunk> {
         ..HandoffChunk::default()
     }];
     let mut room = CHUNK_BYTES;
-    for ControllerState { controller, keys } in state.controllers {
+    for ControllerState {
+        controller,
+        keys,
+        seen,
+    } in state.controllers
+    {
         let mut part = ControllerState {
             controller: controller.clone(),
             keys: Vec::new(),
+            seen,
         };
         for key in keys {
             let bytes = key.encoded_len();
@@ -384,10 +390,10 @@ fn chunks(header: HandoffHeader, state: RangeState) -> Vec<HandoffChunk> {
                     &mut part,
                     ControllerState {
                         controller: controller.clone(),
-                        keys: Vec::new(),
+                        ..ControllerState::default()
                     },
                 );
-                if let Some(last) = chunks.last_mut().filter(|_| !full.keys.is_empty()) {
+                if let Some(last) = chunks.last_mut().filter(|_| !full.keys.is_empty() || !full.seen.is_empty()) {
                     last.controllers.push(full);
                 }
                 chunks.push(HandoffChunk::default());
@@ -516,7 +522,10 @@ impl<A: Answers> Peer for PeerService<A> {
                     .iter_mut()
                     .find(|known| known.controller == part.controller)
                 {
-                    Some(known) => known.keys.extend(part.keys),
+                    Some(known) => {
+                        known.keys.extend(part.keys);
+                        known.seen.extend(part.seen);
+                    }
                     None => state.controllers.push(part),
                 }
             }

@@ -314,7 +314,7 @@ fn http_method(action: &Action) -> &'static str {
 }
 
 /// Whether an action only reports what was seen.
-fn is_report(action: &Action) -> bool {
+pub fn is_report(action: &Action) -> bool {
     matches!(action.verb, Verb::Patch { report: true, .. })
 }
 

@@ -407,9 +407,14 @@ impl Session<'_> {
             return;
         };
         let changes = slot.store.read().differences(&content);
+        let newest = content
+            .all()
+            .map(|object| object.metadata().resource_version)
+            .max();
         // No await between these: whoever stops the watch stops it before or after all of them.
         slot.put_aside(changes);
         slot.store.replace(content);
+        slot.came(newest.unwrap_or(0));
         slot.progress.reach(version);
         slot.listed();
         self.listed = true;
@@ -500,6 +505,7 @@ impl Session<'_> {
                 version
             }
         };
+        slot.came(version);
         self.reach(version);
     }
 

@@ -616,10 +616,15 @@ impl Server {
     ) -> Result<Answer, Refusal> {
         let namespace = (!target.namespace.is_empty()).then_some(target.namespace);
         let selector = Selection::parse(request.parameter("labelSelector"))?;
+        let only = request
+            .parameter("fieldSelector")
+            .strip_prefix("metadata.name=")
+            .unwrap_or_default();
         let metadata_alone = request.accept.contains("as=PartialObjectMetadataList");
         let items = Reader::list(&self.world, resource, namespace)
             .iter()
             .filter(|object| selector.matches(&object.metadata().labels))
+            .filter(|object| only.is_empty() || object.metadata().name == *only)
             .map(|object| {
                 if metadata_alone {
                     PartialObjectMetadata {
