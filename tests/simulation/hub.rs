@@ -297,7 +297,7 @@ impl State {
         } else if dice.chance(8) {
             road.fate = Fate::AnswerLost;
         }
-        if request.writes() && request.user_agent.contains("range=") && dice.chance(3) {
+        if request.writes() && request.user_agent.contains("range=") && dice.chance(6) {
             road.held = Some(dice.millis(200, 14_000));
         }
         road

@@ -37,7 +37,7 @@ pub struct Workload {
 }
 
 /// Variants of each workload.
-pub const VARIANTS: u64 = 6;
+pub const VARIANTS: u64 = 4;
 
 /// One controller's workload.
 pub struct Entry {
