@@ -15,7 +15,7 @@ use tokio::sync::{OwnedSemaphorePermit, Semaphore, broadcast, oneshot, watch};
 use crate::{
     Fence, Frozen, Gained, RangeHost,
     lease::{Kind, Leases},
-    peer::{Holdings, Peers},
+    peer::{Calls, Holdings},
     renewal::RenewalThread,
     server_fence::Barrier,
 };
@@ -56,7 +56,7 @@ pub(crate) struct Coordinator {
     barrier: Barrier,
     fence: Arc<Fence>,
     host: Arc<dyn RangeHost>,
-    peers: Arc<Peers>,
+    peers: Arc<dyn Calls>,
     renewal: RenewalThread,
     shared: Shared,
     writes: Arc<Semaphore>,
@@ -114,7 +114,7 @@ impl Coordinator {
         barrier: Barrier,
         fence: Arc<Fence>,
         host: Arc<dyn RangeHost>,
-        peers: Arc<Peers>,
+        peers: Arc<dyn Calls>,
         renewal: RenewalThread,
         shared: Shared,
         alive: oneshot::Sender<()>,
@@ -523,7 +523,7 @@ impl Actor for Coordinator {
             let view = actor.shared.view.borrow().clone();
             actor
                 .peers
-                .keep(|name| view.members.iter().any(|member| member.name == name));
+                .keep(&|name| view.members.iter().any(|member| member.name == name));
         });
     }
 }

@@ -2,11 +2,12 @@
 
 use std::{
     sync::atomic::{AtomicU64, Ordering},
-    time::{Duration, Instant},
+    time::Duration,
 };
 
 use coordinator_core::Time;
-use tokio::sync::watch;
+// The runtime's clock: a simulation moves it on by itself.
+use tokio::{sync::Notify, time::Instant};
 
 use crate::{Epoch, RangeId};
 
@@ -34,8 +35,8 @@ pub struct Fence {
     until: AtomicU64,
     /// By range; 0 is not held.
     epochs: Box<[AtomicU64]>,
-    /// Counts what takes a permission away.
-    closings: watch::Sender<u64>,
+    /// Tells when a permission is taken away.
+    closings: Notify,
 }
 
 impl Fence {
@@ -45,7 +46,7 @@ impl Fence {
             origin: Instant::now(),
             until: AtomicU64::new(0),
             epochs: (0..ranges).map(|_| AtomicU64::new(0)).collect(),
-            closings: watch::Sender::new(0),
+            closings: Notify::new(),
         }
     }
 
@@ -85,16 +86,17 @@ impl Fence {
 
     /// Ends as soon as a request for the range may not be under way any more: race it against every request.
     pub async fn closed(&self, range: RangeId, epoch: Epoch) -> Fenced {
-        let mut closings = self.closings.subscribe();
         loop {
-            closings.borrow_and_update();
+            // Before the look, so that what happens after it is heard.
+            let closing = self.closings.notified();
             if let Err(fenced) = self.check(range, epoch) {
                 return fenced;
             }
             // The clock alone closes a fence too, even if nobody is there to say so.
             let remaining = self.remaining();
             tokio::select! {
-                _ = closings.changed() => {}
+                biased;
+                () = closing => {}
                 () = tokio::time::sleep(remaining) => {}
             }
         }
@@ -106,7 +108,7 @@ impl Fence {
         });
         let before = self.until.swap(until, Ordering::AcqRel);
         if until < before {
-            self.closings.send_modify(|count| *count += 1);
+            self.closings.notify_waiters();
         }
     }
 
@@ -114,7 +116,7 @@ impl Fence {
         if let Some(held) = self.epochs.get(usize::from(range)) {
             let before = held.swap(epoch.unwrap_or(0), Ordering::AcqRel);
             if before != 0 && Some(before) != epoch {
-                self.closings.send_modify(|count| *count += 1);
+                self.closings.notify_waiters();
             }
         }
     }

@@ -14,7 +14,7 @@ use coordinator_core::{
     Core, Epoch, Fatal, Happening, Holder, Input, Offer, OwnLease, OwnPhase, RangeId, Renewal,
     RenewalConfig, Status, View,
 };
-use futures::StreamExt;
+use futures::{StreamExt, future::BoxFuture};
 use peer_proto::RangeState;
 use tokio::{
     net::TcpListener,
@@ -26,8 +26,8 @@ use crate::{
     ClientFactory, Config, ConfigError, Fence, LeaseError, RangeHost, ServerFenceMode, TlsError,
     actor::{Asked, Coordinator, Feed, Offered, Shared},
     lease::{Found, Kind, Leases, Step},
-    peer::{Answers, Holdings, PeerService, Peers, serve},
-    renewal,
+    peer::{Answers, Calls, Holdings, PeerService, Peers, serve},
+    renewal::{self, RenewalThread},
     server_fence::Barrier,
     tls::{RELOAD_PERIOD, Tls},
 };
@@ -301,9 +301,62 @@ async fn run(
         }
     };
     let own = thread.own.clone();
+    let peers = Arc::new(Peers::new(
+        config.fleet_name.clone(),
+        config.replica_name.clone(),
+        config.version.clone(),
+        tls.clone(),
+        config.traceparent.clone(),
+    ));
+    let (answers, mut ended) = wire(
+        &config,
+        status.address,
+        leases,
+        barrier,
+        Arc::clone(&fence),
+        host,
+        peers,
+        thread,
+        shared,
+    );
+    let actor = answers.actor.clone();
+    let service = PeerService::new(
+        config.fleet_name.clone(),
+        config.ranges,
+        tls.is_some(),
+        answers,
+    );
+    let mut serving = tokio::spawn(serve(listener, tls.clone(), service, stopped.clone()));
+    if let Some(tls) = tls {
+        actix::spawn(reload(tls));
+    }
+    let _ = started.send(Ok((actor, own)));
+    tokio::select! {
+        _ = stopped.wait_for(|stop| *stop) => {}
+        _ = &mut ended => tracing::error!("the coordinator's actor has ended"),
+        served = &mut serving => tracing::error!(?served, "the peer server has ended"),
+    }
+}
+
+/// The core, the actor that drives it and the watch of Leases, on the caller's thread. The receiver ends with the actor.
+#[allow(
+    clippy::too_many_arguments,
+    reason = "the parts of one coordinator, handed on once"
+)]
+fn wire(
+    config: &Config,
+    address: String,
+    leases: Leases,
+    barrier: Barrier,
+    fence: Arc<Fence>,
+    host: Arc<dyn RangeHost>,
+    peers: Arc<dyn Calls>,
+    thread: RenewalThread,
+    shared: Shared,
+) -> (Arc<ActorAnswers>, oneshot::Receiver<()>) {
     let core = Core::new(coordinator_core::Config {
         name: config.replica_name.clone(),
-        address: status.address,
+        address,
         build: config.version.clone(),
         ranges: config.ranges,
         lease_duration: config.lease_duration,
@@ -314,14 +367,8 @@ async fn run(
         freeze_budget: FREEZE_BUDGET,
         bars: config.server_fence.mode() != ServerFenceMode::Off,
     });
-    let peers = Arc::new(Peers::new(
-        config.fleet_name.clone(),
-        config.replica_name.clone(),
-        config.version.clone(),
-        tls.clone(),
-        config.traceparent.clone(),
-    ));
-    let (alive, mut ended) = oneshot::channel();
+    let own = thread.own.clone();
+    let (alive, ended) = oneshot::channel();
     let actor = Coordinator::new(
         core,
         leases.clone(),
@@ -334,34 +381,144 @@ async fn run(
         alive,
     )
     .start();
-    let answers = Arc::new(ActorAnswers {
-        actor: actor.clone(),
-        shared,
-        own: own.clone(),
-    });
-    let service = PeerService::new(
-        config.fleet_name.clone(),
-        config.ranges,
-        tls.is_some(),
-        answers,
-    );
-    let mut serving = tokio::spawn(serve(listener, tls.clone(), service, stopped.clone()));
     let clock = Arc::clone(&fence);
     actix::spawn(barrier.keep(move || clock.now()));
     actix::spawn(watch_leases(
         leases,
         actor.clone(),
-        Arc::clone(&fence),
+        fence,
         config.lease_retry_period,
     ));
-    if let Some(tls) = tls {
-        actix::spawn(reload(tls));
+    let answers = Arc::new(ActorAnswers { actor, shared, own });
+    (answers, ended)
+}
+
+/// What a coordinator has from outside where [`start`] does not see to it: in the seeded simulation.
+pub struct Outside {
+    /// The incarnation's name; random elsewhere.
+    pub incarnation: String,
+    /// For Leases.
+    pub client: kube::Client,
+    /// For the renewal of the replica Lease alone.
+    pub renewal_client: kube::Client,
+    /// The way to its peers.
+    pub peers: Arc<dyn Calls>,
+    /// Where its peers find it.
+    pub address: SocketAddr,
+}
+
+/// A coordinator on its caller's thread: the same parts as [`start`] makes, without sockets and threads.
+pub struct Assembled {
+    /// As of [`start`]; the replica Lease is not held yet, see [`Handle::joined`].
+    pub handle: Handle,
+    /// What peers say goes in here.
+    pub door: Door,
+    /// The renewal, to be run.
+    pub renewal: BoxFuture<'static, ()>,
+}
+
+/// Makes one. To be called where actors can be spawned.
+///
+/// # Errors
+/// Where the configuration cannot work.
+pub fn assemble(
+    config: &Config,
+    host: Arc<dyn RangeHost>,
+    outside: Outside,
+) -> Result<Assembled, ConfigError> {
+    config.validate()?;
+    let fence = Arc::new(Fence::new(config.ranges));
+    let shared = Shared {
+        view: Arc::new(watch::Sender::new(Arc::new(View::default()))),
+        happenings: broadcast::Sender::new(HAPPENINGS),
+        fatal: Arc::new(watch::Sender::new(None)),
+    };
+    let barrier = Barrier::new(
+        outside.client.clone(),
+        &config.fleet_namespace,
+        &config.replica_name,
+        Arc::clone(&config.server_fence),
+    );
+    let leases = Leases::new(
+        outside.client,
+        &config.fleet_namespace,
+        &config.fleet_name,
+        config.lease_duration,
+        config.lease_retry_period,
+    );
+    let status = Status {
+        address: outside.address.to_string(),
+        build: config.version.clone(),
+        ready: host.ready(),
+        draining: false,
+        ranges: config.ranges,
+    };
+    let renewal = Renewal::new(
+        RenewalConfig {
+            name: config.replica_name.clone(),
+            incarnation: outside.incarnation,
+            lease_duration: config.lease_duration,
+            renew_deadline: config.lease_renew_deadline,
+            retry_period: config.lease_retry_period,
+        },
+        status.clone(),
+    );
+    let (thread, task) = renewal::prepare(config, renewal, status.clone(), Arc::clone(&fence));
+    let own = thread.own.clone();
+    // It never breaks by itself: a simulation drops all of it at once.
+    let (stop, broken) = watch::channel(false);
+    let (answers, _ended) = wire(
+        config,
+        status.address,
+        leases,
+        barrier,
+        Arc::clone(&fence),
+        host,
+        outside.peers,
+        thread,
+        shared.clone(),
+    );
+    Ok(Assembled {
+        handle: Handle(Arc::new(Inner {
+            fence,
+            shared,
+            own,
+            actor: answers.actor.clone(),
+            peer_address: outside.address,
+            broken,
+            _stop: stop,
+        })),
+        door: Door(answers),
+        renewal: task(outside.renewal_client),
+    })
+}
+
+/// The side of a coordinator that peers speak to, without the wire.
+#[derive(Clone)]
+pub struct Door(Arc<ActorAnswers>);
+
+impl Door {
+    /// A range is offered with its state.
+    ///
+    /// # Errors
+    /// Why it is not taken.
+    pub async fn offered(&self, offer: Offer, state: RangeState) -> Result<(), String> {
+        let bytes = state
+            .controllers
+            .iter()
+            .map(prost::Message::encoded_len)
+            .sum();
+        self.0.offered(offer, state, bytes).await
     }
-    let _ = started.send(Ok((actor, own)));
-    tokio::select! {
-        _ = stopped.wait_for(|stop| *stop) => {}
-        _ = &mut ended => tracing::error!("the coordinator's actor has ended"),
-        served = &mut serving => tracing::error!(?served, "the peer server has ended"),
+
+    /// A range's Lease names this replica, says the one before.
+    pub async fn told(&self, from: Holder, range: RangeId, epoch: Epoch) {
+        self.0.told(from, range, epoch).await;
+    }
+
+    /// Which of these ranges are held here, and by which incarnation.
+    pub async fn holds(&self, ranges: Vec<RangeId>) -> Option<(String, Holdings)> {
+        self.0.holds(ranges).await
     }
 }
 
@@ -625,9 +782,14 @@ impl Handle {
         Drained { released, dropped }
     }
 
-    async fn joined(&self) -> Result<(), FatalError> {
+    /// Ends when the replica Lease is held, or can't be.
+    ///
+    /// # Errors
+    /// Why it can't be held.
+    pub async fn joined(&self) -> Result<(), FatalError> {
         let mut own = self.0.own.clone();
         tokio::select! {
+            biased;
             held = own.wait_for(|own| own.phase == OwnPhase::Held) => {
                 held.map(|_| ()).map_err(|_| FatalError::Broken)
             }

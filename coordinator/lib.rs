@@ -19,12 +19,15 @@ use std::sync::Arc;
 
 pub use config::{Config, ConfigError, TraceParent};
 pub use coordinator_core::{
-    Fatal, Happening, Holder, Member, Move, RangeOwner, View, ViewFence, range_of,
+    Fatal, Happening, Holder, Member, Move, NotSent, Offer, RangeOwner, View, ViewFence, range_of,
 };
 pub use fence::{Fence, Fenced};
-pub use handle::{Drained, FatalError, Handle, StartError, start};
+pub use handle::{
+    Assembled, Door, Drained, FatalError, Handle, Outside, StartError, assemble, start,
+};
 pub use host::{Epoch, Frozen, Gained, RangeHost, RangeId};
 pub use lease::LeaseError;
+pub use peer::{CALL_DEADLINE, Call, Calls, HANDOFF_DEADLINE, Holdings};
 pub use server_fence::{
     ServerFence, ServerFenceMode, impersonation, is_no_impersonation, is_refusal,
 };

@@ -12,6 +12,7 @@ use std::{
 };
 
 use coordinator_core::{Epoch, Holder, NotSent, Offer, RangeId};
+use futures::{FutureExt, future::BoxFuture};
 use hyper_util::rt::TokioIo;
 use peer_proto::{
     ControllerState, HandoffAck, HandoffChunk, HandoffHeader, HoldsRequest, HoldsResponse,
@@ -49,9 +50,9 @@ const STREAMS_MAX: u32 = 64;
 /// TCP and TLS between two replicas take milliseconds; a silent address must not hold a frozen range.
 const CONNECT_DEADLINE: Duration = Duration::from_millis(500);
 /// For one whole handoff, below the renew deadline's default: a range stays frozen no longer.
-const HANDOFF_DEADLINE: Duration = Duration::from_secs(2);
+pub const HANDOFF_DEADLINE: Duration = Duration::from_secs(2);
 /// For everything small.
-const CALL_DEADLINE: Duration = Duration::from_secs(1);
+pub const CALL_DEADLINE: Duration = Duration::from_secs(1);
 /// The server ends calls that outlive their clients' deadlines.
 const SERVER_DEADLINE: Duration = Duration::from_secs(5);
 /// Handshakes under way at once.
@@ -60,7 +61,7 @@ const HANDSHAKES_MAX: usize = 32;
 const ACCEPTED_MAX: usize = 32;
 
 /// By range: whether it is held there, and the highest epoch known there.
-pub(crate) type Holdings = BTreeMap<RangeId, (bool, Epoch)>;
+pub type Holdings = BTreeMap<RangeId, (bool, Epoch)>;
 
 /// What the server asks of the coordinator.
 pub(crate) trait Answers: Send + Sync + 'static {
@@ -79,6 +80,75 @@ pub(crate) trait Answers: Send + Sync + 'static {
 }
 
 // ---- client ----
+
+/// An open call to a peer.
+pub type Call<'a, T> = BoxFuture<'a, T>;
+
+/// How a coordinator reaches its peers: by gRPC, or as a simulation has it. No call may take longer than
+/// [`HANDOFF_DEADLINE`], the small ones than [`CALL_DEADLINE`].
+pub trait Calls: Send + Sync + 'static {
+    /// Forgets what is kept for peers that are no members.
+    fn keep(&self, is_member: &dyn Fn(&str) -> bool);
+    /// Gives a range's state to its next owner.
+    fn handoff<'a>(
+        &'a self,
+        incarnation: &'a str,
+        to: &'a Holder,
+        address: &'a str,
+        what: (RangeId, Epoch, u64),
+        state: RangeState,
+    ) -> Call<'a, Result<(), NotSent>>;
+    /// Tells the next owner that the range's Lease names it.
+    fn released<'a>(
+        &'a self,
+        incarnation: &'a str,
+        to: &'a Holder,
+        address: &'a str,
+        range: RangeId,
+        epoch: Epoch,
+    ) -> Call<'a, Result<(), String>>;
+    /// Asks which ranges a peer holds.
+    fn holds<'a>(
+        &'a self,
+        to: &'a Holder,
+        address: &'a str,
+        ranges: &'a [RangeId],
+    ) -> Call<'a, Result<Holdings, String>>;
+}
+
+impl Calls for Peers {
+    fn keep(&self, is_member: &dyn Fn(&str) -> bool) {
+        Self::keep(self, is_member);
+    }
+    fn handoff<'a>(
+        &'a self,
+        incarnation: &'a str,
+        to: &'a Holder,
+        address: &'a str,
+        what: (RangeId, Epoch, u64),
+        state: RangeState,
+    ) -> Call<'a, Result<(), NotSent>> {
+        Self::handoff(self, incarnation, to, address, what, state).boxed()
+    }
+    fn released<'a>(
+        &'a self,
+        incarnation: &'a str,
+        to: &'a Holder,
+        address: &'a str,
+        range: RangeId,
+        epoch: Epoch,
+    ) -> Call<'a, Result<(), String>> {
+        Self::released(self, incarnation, to, address, range, epoch).boxed()
+    }
+    fn holds<'a>(
+        &'a self,
+        to: &'a Holder,
+        address: &'a str,
+        ranges: &'a [RangeId],
+    ) -> Call<'a, Result<Holdings, String>> {
+        Self::holds(self, to, address, ranges).boxed()
+    }
+}
 
 /// Channels to peers, kept while they are members.
 pub(crate) struct Peers {
@@ -302,10 +372,16 @@ fn chunks(header: HandoffHeader, state: RangeState) -> Vec<HandoffChunk> {
         ..HandoffChunk::default()
     }];
     let mut room = CHUNK_BYTES;
-    for ControllerState { controller, keys } in state.controllers {
+    for ControllerState {
+        controller,
+        keys,
+        seen,
+    } in state.controllers
+    {
         let mut part = ControllerState {
             controller: controller.clone(),
             keys: Vec::new(),
+            seen,
         };
         for key in keys {
             let bytes = key.encoded_len();
@@ -314,10 +390,13 @@ fn chunks(header: HandoffHeader, state: RangeState) -> Vec<HandoffChunk> {
                     &mut part,
                     ControllerState {
                         controller: controller.clone(),
-                        keys: Vec::new(),
+                        ..ControllerState::default()
                     },
                 );
-                if let Some(last) = chunks.last_mut().filter(|_| !full.keys.is_empty()) {
+                if let Some(last) = chunks
+                    .last_mut()
+                    .filter(|_| !full.keys.is_empty() || !full.seen.is_empty())
+                {
                     last.controllers.push(full);
                 }
                 chunks.push(HandoffChunk::default());
@@ -446,7 +525,10 @@ impl<A: Answers> Peer for PeerService<A> {
                     .iter_mut()
                     .find(|known| known.controller == part.controller)
                 {
-                    Some(known) => known.keys.extend(part.keys),
+                    Some(known) => {
+                        known.keys.extend(part.keys);
+                        known.seen.extend(part.seen);
+                    }
                     None => state.controllers.push(part),
                 }
             }

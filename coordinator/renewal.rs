@@ -4,6 +4,7 @@
 use std::{io, sync::Arc, thread, time::Duration};
 
 use coordinator_core::{OwnLease, Regained, Renewal, RenewalEffect, RenewalInput, Status};
+use futures::{FutureExt, future::BoxFuture};
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::MicroTime;
 use tokio::sync::watch;
 
@@ -27,7 +28,7 @@ pub(crate) struct RenewalThread {
 
 pub(crate) fn spawn(
     config: &Config,
-    mut renewal: Renewal,
+    renewal: Renewal,
     status: Status,
     fence: Arc<Fence>,
     clients: ClientFactory,
@@ -35,37 +36,52 @@ pub(crate) fn spawn(
     let runtime = tokio::runtime::Builder::new_current_thread()
         .enable_all()
         .build()?;
+    let (thread, task) = prepare(config, renewal, status, fence);
+    thread::Builder::new()
+        .name("manifold-renewal".to_owned())
+        .spawn(move || runtime.block_on(async { task(clients()).await }))?;
+    Ok(thread)
+}
+
+/// The renewal, and what runs it with a client of its own: on a thread, or where a simulation wants it.
+pub(crate) fn prepare(
+    config: &Config,
+    mut renewal: Renewal,
+    status: Status,
+    fence: Arc<Fence>,
+) -> (
+    RenewalThread,
+    impl FnOnce(kube::Client) -> BoxFuture<'static, ()> + Send + 'static,
+) {
     let (wanted, mut wants) = watch::channel(Wanted {
         status,
         ..Wanted::default()
     });
     let (publish, own) = watch::channel(renewal.own());
     let config = config.clone();
-    thread::Builder::new()
-        .name("manifold-renewal".to_owned())
-        .spawn(move || {
-            let closes = CloseAtEnd(Arc::clone(&fence));
-            runtime.block_on(async {
-                let leases = Leases::new(
-                    clients(),
-                    &config.fleet_namespace,
-                    &config.fleet_name,
-                    config.lease_duration,
-                    config.lease_retry_period,
-                );
-                run(
-                    &config.replica_name,
-                    &mut renewal,
-                    &fence,
-                    &leases,
-                    &mut wants,
-                    &publish,
-                )
-                .await;
-            });
-            drop(closes);
-        })?;
-    Ok(RenewalThread { wanted, own })
+    let task = move |client| {
+        async move {
+            let _closes = CloseAtEnd(Arc::clone(&fence));
+            let leases = Leases::new(
+                client,
+                &config.fleet_namespace,
+                &config.fleet_name,
+                config.lease_duration,
+                config.lease_retry_period,
+            );
+            run(
+                &config.replica_name,
+                &mut renewal,
+                &fence,
+                &leases,
+                &mut wants,
+                &publish,
+            )
+            .await;
+        }
+        .boxed()
+    };
+    (RenewalThread { wanted, own }, task)
 }
 
 /// Whatever ends the thread, a panic too, closes the fence.
@@ -100,7 +116,9 @@ async fn run(
                 None => std::future::pending().await,
             }
         };
+        // In this order, so that a run can be repeated.
         let inputs = tokio::select! {
+            biased;
             changed = wants.changed() => {
                 if changed.is_err() {
                     return;

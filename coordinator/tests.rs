@@ -366,6 +366,11 @@ fn state(keys: usize, bytes: usize) -> RangeState {
     let controller = |name: &str| ControllerState {
         controller: name.to_owned(),
         keys: (0..keys).map(key).collect(),
+        seen: vec![peer_proto::Mark {
+            resource: "pods".to_owned(),
+            resource_version: 9,
+            ..peer_proto::Mark::default()
+        }],
     };
     RangeState {
         controllers: vec![controller("x"), controller("y")],

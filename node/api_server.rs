@@ -205,6 +205,41 @@ impl Server for ApiServer {
         .boxed()
     }
 
+    fn head<'a>(
+        &'a self,
+        resource: &'static Resource,
+        key: &'a Key,
+    ) -> BoxFuture<'a, Result<Option<LiveItem>, Refused>> {
+        async move {
+            // A list of one: the manager's role has no `get` for every resource.
+            let path = format!(
+                "{}?fieldSelector={}",
+                resource.path(&key.namespace, ""),
+                query_escaped(&format!("metadata.name={}", key.name))
+            );
+            let answer = self
+                .own
+                .send(Request::get(path).accept(ACCEPT_METADATA_LIST))
+                .await
+                .map_err(|error| refused(&error))?;
+            let list = envelope::open(&answer.bytes)
+                .and_then(|envelope| envelope::list(envelope.raw))
+                .map_err(|error| garbage("list", &error))?;
+            for item in list.items {
+                let meta = PartialObjectMetadata::decode(item)
+                    .map_err(|error| garbage("list item", &error))?
+                    .metadata
+                    .unwrap_or_default();
+                let live = live_item(&meta);
+                if live.key == *key {
+                    return Ok(Some(live));
+                }
+            }
+            Ok(None)
+        }
+        .boxed()
+    }
+
     fn list<'a>(
         &'a self,
         sender: &'a Sender,

@@ -319,7 +319,7 @@ fn http_method(action: &Action) -> &'static str {
 }
 
 /// Whether an action only reports what was seen.
-fn is_report(action: &Action) -> bool {
+pub fn is_report(action: &Action) -> bool {
     matches!(action.verb, Verb::Patch { report: true, .. })
 }
 
@@ -338,11 +338,12 @@ async fn wait_turn(limiter: &Limiter, clock: &dyn Clock, sender: &Sender) -> Res
         return Ok(());
     }
     tokio::select! {
-        () = tokio::time::sleep(delay) => Ok(()),
+        biased;
         stopped = sender.gate.stopped() => {
             limiter.with(super::limit::Bucket::give_back);
             Err(NotDone::Stopped(stopped))
         }
+        () = tokio::time::sleep(delay) => Ok(()),
     }
 }
 
@@ -412,8 +413,9 @@ async fn send_event(
     for create in [false, true] {
         let delay = limiter.with(|bucket| bucket.take(clock.monotonic()));
         tokio::select! {
-            () = tokio::time::sleep(delay) => {}
+            biased;
             () = gate.closed() => return false,
+            () = tokio::time::sleep(delay) => {}
         }
         if gate.admit_while_frozen().is_err() {
             return false;

@@ -2,7 +2,7 @@
 
 use std::{sync::Arc, time::Duration};
 
-use controllers_kit::{Answer, Answers, Counted, Query, Reader};
+use controllers_kit::{Answer, Answers, Counted, Key, Query, Reader, Resource};
 use futures::{StreamExt, stream};
 
 use crate::{
@@ -72,18 +72,49 @@ pub async fn prove(
             server.list(sender, set.resource, &set.namespace, &selector),
         )
         .await
-        .unwrap_or_else(|_| {
-            Err(controllers_kit::Failure::Timeout(format!(
-                "no answer within {} s",
-                QUERY_TIMEOUT.as_secs()
-            ))
-            .into())
-        })?;
+        .unwrap_or_else(|_| Err(no_answer()))?;
         if let Some(why) = difference(view, set, &live) {
             return Ok(Proof::Stale { why });
         }
     }
     Ok(Proof::Fresh)
+}
+
+/// Compares the object that a key is about with what the API server has of it: whoever decides on an older one than the
+/// owner before undoes what that one did.
+///
+/// # Errors
+/// Where the server can't be read: nothing is proven then.
+pub async fn prove_head(
+    server: &dyn Server,
+    view: &dyn View,
+    resource: &'static Resource,
+    key: &Key,
+) -> Result<Proof, crate::server::Refused> {
+    let live = tokio::time::timeout(QUERY_TIMEOUT, server.head(resource, key))
+        .await
+        .unwrap_or_else(|_| Err(no_answer()))?;
+    let reader: &dyn Reader = view;
+    let cached = reader.get(resource, &key.namespace, &key.name);
+    let same = match (&live, &cached) {
+        (None, None) => true,
+        (Some(live), Some(cached)) => {
+            let meta = cached.metadata();
+            meta.uid == live.uid && meta.resource_version >= live.resource_version
+        }
+        _ => false,
+    };
+    Ok(match same {
+        true => Proof::Fresh,
+        false => Proof::Stale {
+            why: format!("{}/{key} is another by now", resource.plural),
+        },
+    })
+}
+
+fn no_answer() -> crate::server::Refused {
+    controllers_kit::Failure::Timeout(format!("no answer within {} s", QUERY_TIMEOUT.as_secs()))
+        .into()
 }
 
 /// How the cache differs from a live list of the same set.

@@ -105,6 +105,7 @@ impl Gate {
             }
         };
         tokio::select! {
+            biased;
             () = closed => Stopped::Fenced,
             () = frozen => Stopped::Frozen,
         }

@@ -5,7 +5,7 @@ use std::sync::{
     atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering},
 };
 
-use actix::{Actor, Arbiter, ArbiterHandle};
+use actix::{Actor, Arbiter};
 use arc_swap::ArcSwapOption;
 use controllers_kit::{Factory, Flags};
 use node_cache::{Api, Cache};
@@ -14,11 +14,11 @@ use tokio::sync::Semaphore;
 use crate::{
     actors::{controller::Controller, host::Host, watch::Watch},
     apply::Writer,
-    clock::{Clock, SystemClock},
+    clock::Clock,
     gate::Fence,
     metrics::Metrics,
     server::Server,
-    shared::{Shared, Unit},
+    shared::{Aside, Shared, Unit},
     view::View,
 };
 
@@ -44,6 +44,21 @@ pub struct Parts {
     pub fence: Arc<dyn Fence>,
     /// Where all is counted.
     pub metrics: Arc<Metrics>,
+    /// The clocks.
+    pub clock: Arc<dyn Clock>,
+    /// Figures of the watches.
+    pub watching: node_cache::Settings,
+    /// Where all of it runs.
+    pub threads: Threads,
+}
+
+/// Where a node's actors run.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Threads {
+    /// Spread over one arbiter for each core, watches on one more, scans on the runtime's blocking threads.
+    Many,
+    /// All on the caller's: a simulation that can be repeated decides by itself what runs when.
+    One,
 }
 
 /// A running node.
@@ -64,7 +79,7 @@ impl Node {
     /// system.
     pub fn start(parts: Parts) -> Self {
         let metrics = parts.metrics;
-        let clock: Arc<dyn Clock> = Arc::new(SystemClock::default());
+        let clock = parts.clock;
         let (writer, events) = Writer::new(
             parts.server,
             &parts.host,
@@ -79,9 +94,10 @@ impl Node {
             .collect();
         let cache = controllers
             .iter()
-            .fold(Cache::builder(), |builder, controller| {
-                builder.watches(&controller.watches())
-            })
+            .fold(
+                Cache::builder().settings(parts.watching),
+                |builder, controller| builder.watches(&controller.watches()),
+            )
             .build();
         let units = controllers
             .into_iter()
@@ -117,39 +133,45 @@ impl Node {
             units,
             writes: AtomicU64::new(0),
             table: (0..parts.ranges).map(|_| ArcSwapOption::empty()).collect(),
+            aside: match parts.threads {
+                Threads::Many => Aside::Blocking(tokio::runtime::Handle::current()),
+                Threads::One => Aside::Here,
+            },
         });
 
-        let cores = std::thread::available_parallelism().map_or(1, usize::from);
-        let arbiters: Vec<Arbiter> = (0..cores).map(|_| Arbiter::new()).collect();
-        let handles: Vec<ArbiterHandle> = arbiters.iter().map(Arbiter::handle).collect();
-        let watching = Arbiter::new();
-        watching.spawn(events);
+        // Not strongly: the cache is part of what is shared.
         for resource in cache.resources() {
-            let told = Arc::clone(&shared);
+            let told = Arc::downgrade(&shared);
             cache.subscribe(
                 resource,
-                Box::new(move |change| told.changed(resource, change)),
+                Box::new(move |change| {
+                    if let Some(told) = told.upgrade() {
+                        told.changed(resource, change);
+                    }
+                }),
             );
-            let (cache, api) = (Arc::clone(&cache), parts.watches.clone());
-            Watch::start_in_arbiter(&watching.handle(), move |_| {
-                Watch::new(cache, resource, api)
-            });
         }
-        for unit in 0..shared.units.len() {
-            let its = Arc::clone(&shared);
-            Controller::start_in_arbiter(&handles[unit % handles.len()], move |_| {
-                Controller::new(its, unit)
-            });
-        }
-        let ready = Arc::new(AtomicBool::new(false));
+        let ready = Arc::<AtomicBool>::default();
+        let arbiters = match parts.threads {
+            Threads::Many => spread(&shared, &cache, &parts.watches, events),
+            Threads::One => {
+                actix::spawn(events);
+                for resource in cache.resources() {
+                    Watch::new(Arc::clone(&cache), resource, parts.watches.clone()).start();
+                }
+                for unit in 0..shared.units.len() {
+                    Controller::new(Arc::clone(&shared), unit).start();
+                }
+                Vec::new()
+            }
+        };
+        // The last one is the watches'.
+        let handles = arbiters.iter().rev().skip(1).rev().map(Arbiter::handle);
         let host = Arc::new(Host::new(
             Arc::clone(&shared),
-            handles,
+            handles.collect(),
             Arc::clone(&ready),
-            tokio::runtime::Handle::current(),
         ));
-        let mut arbiters = arbiters;
-        arbiters.push(watching);
         Self {
             shared,
             host,
@@ -180,4 +202,31 @@ impl Node {
             let _panicked = arbiter.join();
         }
     }
+}
+
+/// Starts the actors on arbiters of their own: one for each core, and one more for the watches, the last.
+fn spread(
+    shared: &Arc<Shared>,
+    cache: &Arc<Cache>,
+    watches: &Api,
+    events: impl Future<Output = ()> + Send + 'static,
+) -> Vec<Arbiter> {
+    let cores = std::thread::available_parallelism().map_or(1, usize::from);
+    let mut arbiters: Vec<Arbiter> = (0..cores).map(|_| Arbiter::new()).collect();
+    let watching = Arbiter::new();
+    watching.spawn(events);
+    for resource in cache.resources() {
+        let (cache, api) = (Arc::clone(cache), watches.clone());
+        Watch::start_in_arbiter(&watching.handle(), move |_| {
+            Watch::new(cache, resource, api)
+        });
+    }
+    for unit in 0..shared.units.len() {
+        let its = Arc::clone(shared);
+        Controller::start_in_arbiter(&arbiters[unit % arbiters.len()].handle(), move |_| {
+            Controller::new(its, unit)
+        });
+    }
+    arbiters.push(watching);
+    arbiters
 }

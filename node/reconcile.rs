@@ -14,7 +14,7 @@ use controllers_kit::{
 };
 
 use crate::{
-    apply::{Applied, outcome_word},
+    apply::{Applied, is_report, outcome_word},
     ask::{self, Proof},
     gate::Stopped,
     queue::Monotonic,
@@ -48,6 +48,8 @@ pub struct Job {
     pub sender: Sender,
     /// Whether what a plan counts must be checked against the API server: the range was taken over.
     pub unproven: bool,
+    /// Whether the object that the key is about must be, too.
+    pub head_unproven: bool,
     /// Whether a report may be written, or when.
     pub report_from: Monotonic,
     /// How long it has waited.
@@ -92,6 +94,8 @@ pub struct Done {
     pub next: Next,
     /// Whether what it counts is proven now.
     pub proven: bool,
+    /// Whether the object that the key is about is proven now.
+    pub head_proven: bool,
     /// Whether a report was written.
     pub reported: bool,
     /// The plan in words.
@@ -150,6 +154,7 @@ pub async fn reconcile(shared: Arc<Shared>, mut job: Job) -> Done {
         marks: outcome.marks,
         next: outcome.next,
         proven: outcome.proven,
+        head_proven: outcome.head_proven,
         reported: outcome.reported,
         plan: outcome.plan,
         began,
@@ -163,6 +168,7 @@ struct Attempt {
     next: Next,
     marks: Vec<Mark>,
     proven: bool,
+    head_proven: bool,
     reported: bool,
     plan: Vec<String>,
     writes: u64,
@@ -176,6 +182,7 @@ impl Attempt {
             next,
             marks: Vec::new(),
             proven: false,
+            head_proven: false,
             reported: false,
             plan: Vec::new(),
             writes: 0,
@@ -223,34 +230,14 @@ async fn attempt(shared: &Arc<Shared>, job: &mut Job) -> Attempt {
     let mut attempt = Attempt::ended(after(&plan, now));
     attempt.plan = explained(&plan);
 
-    if job.unproven && makes_or_deletes(&plan) {
-        match ask::prove(
-            shared.writer.server(),
-            &job.sender,
-            &*shared.view,
-            &plan.counted,
-        )
-        .await
-        {
-            Ok(Proof::Fresh) => attempt.proven = true,
-            Ok(Proof::Stale { why }) => {
-                // The change that is missing wakes the key; the back-off is for one that was seen meanwhile.
-                attempt.next = Next::Backoff {
-                    why: format!("taken over, and the cache is behind: {why}"),
-                    error: false,
-                };
-                return attempt;
-            }
-            Err(refused) => {
-                attempt.next = Next::Backoff {
-                    why: format!(
-                        "taken over, and freshness could not be proven: {}",
-                        refused.failure
-                    ),
-                    error: true,
-                };
-                return attempt;
-            }
+    match proof(shared, job, &plan).await {
+        Ok((head, counted)) => {
+            attempt.head_proven = head;
+            attempt.proven = counted;
+        }
+        Err(next) => {
+            attempt.next = next;
+            return attempt;
         }
     }
 
@@ -260,6 +247,44 @@ async fn attempt(shared: &Arc<Shared>, job: &mut Job) -> Attempt {
     learn(shared, job, &plan, &applied, &mut attempt);
     settle(shared, job, &plan, &applied, &mut attempt);
     attempt
+}
+
+/// After a takeover: whether a plan rests on what is there by now. What was proven, of the key's object and of what was
+/// counted; or when the key is looked at again.
+async fn proof(shared: &Shared, job: &Job, plan: &Plan) -> Result<(bool, bool), Next> {
+    let unit = &shared.units[usize::from(job.unit)];
+    let server = shared.writer.server();
+    let (mut head, mut counted) = (false, false);
+    if job.head_unproven
+        && plan.actions().any(|action| !is_report(action))
+        && let Some(primary) = unit.primary()
+    {
+        judged(ask::prove_head(server, &*shared.view, primary, &job.key).await)?;
+        head = true;
+    }
+    if job.unproven && makes_or_deletes(plan) {
+        judged(ask::prove(server, &job.sender, &*shared.view, &plan.counted).await)?;
+        counted = true;
+    }
+    Ok((head, counted))
+}
+
+fn judged(proof: Result<Proof, crate::server::Refused>) -> Result<(), Next> {
+    match proof {
+        Ok(Proof::Fresh) => Ok(()),
+        // The change that is missing wakes the key; the back-off is for one that was seen meanwhile.
+        Ok(Proof::Stale { why }) => Err(Next::Backoff {
+            why: format!("taken over, and the cache is behind: {why}"),
+            error: false,
+        }),
+        Err(refused) => Err(Next::Backoff {
+            why: format!(
+                "taken over, and freshness could not be proven: {}",
+                refused.failure
+            ),
+            error: true,
+        }),
+    }
 }
 
 /// Tells the controller what became of each action, and notes what the cache must see.

@@ -19,13 +19,14 @@ use crate::{
     actors::host::LateFence,
     api_server::ApiServer,
     auth::Auth,
+    clock::SystemClock,
     components::{self, causes},
     credentials::Credentials,
     debug::Inside,
     gate::Fence,
     http::{self, Health, Kind},
     metrics::{ClientMetrics, Metrics},
-    node::{Node, Parts},
+    node::{Node, Parts, Threads},
     options::{FleetOptions, Options, PeerTransport},
     ownership, registry,
     server::Server,
@@ -106,6 +107,9 @@ pub async fn run(options: Options, telemetry: &Telemetry) -> Result<(), Error> {
         rate: (options.client.qps.unwrap_or(0.0), options.client.burst),
         fence: Arc::clone(&fence) as Arc<dyn Fence>,
         metrics: Arc::clone(&metrics),
+        clock: Arc::new(SystemClock::default()),
+        watching: node_cache::Settings::default(),
+        threads: Threads::Many,
     }));
 
     // The port answers before anything is owned: probes and people see how the start goes.

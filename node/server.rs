@@ -109,6 +109,13 @@ pub trait Server: Send + Sync {
         key: &'a Key,
     ) -> BoxFuture<'a, Result<Option<Value>, Refused>>;
 
+    /// What there is of one object, consistently; asked in the manager's own name, which may list whatever it watches.
+    fn head<'a>(
+        &'a self,
+        resource: &'static Resource,
+        key: &'a Key,
+    ) -> BoxFuture<'a, Result<Option<LiveItem>, Refused>>;
+
     /// Lists what matches a label selector in a namespace, consistently.
     fn list<'a>(
         &'a self,

@@ -1,11 +1,12 @@
 //! What the actors of one process share.
 
 use std::{
-    collections::{HashMap, HashSet, hash_map::Entry},
+    collections::{BTreeSet, HashMap, hash_map::Entry},
     sync::{
         Arc, Mutex,
         atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering},
     },
+    time::Duration,
 };
 
 use actix::Addr;
@@ -159,6 +160,46 @@ pub struct Shared {
     pub writes: AtomicU64,
     /// The owned ranges, by number.
     pub table: Vec<ArcSwapOption<Slot>>,
+    /// Where what takes long is done.
+    pub aside: Aside,
+}
+
+/// Where whole caches are scanned.
+#[derive(Clone, Debug)]
+pub enum Aside {
+    /// On a runtime's blocking threads.
+    Blocking(tokio::runtime::Handle),
+    /// As a task of the caller's thread: in a simulation.
+    Here,
+}
+
+impl Aside {
+    /// Does some work after a while.
+    pub fn run(&self, after: Duration, work: impl FnOnce() + Send + 'static) {
+        match self {
+            Self::Blocking(runtime) => {
+                let work = move || {
+                    std::thread::sleep(after);
+                    work();
+                };
+                drop(runtime.spawn_blocking(work));
+            }
+            Self::Here => {
+                actix::spawn(async move {
+                    tokio::time::sleep(after).await;
+                    work();
+                });
+            }
+        }
+    }
+
+    /// Spawns a task that may outlive its caller.
+    pub fn spawn(&self, task: impl Future<Output = ()> + Send + 'static) {
+        match self {
+            Self::Blocking(runtime) => drop(runtime.spawn(task)),
+            Self::Here => drop(actix::spawn(task)),
+        }
+    }
 }
 
 impl Shared {
@@ -207,7 +248,7 @@ impl Shared {
         wanted_unit: &dyn Fn(&Unit) -> bool,
         wanted_range: &dyn Fn(RangeId) -> bool,
     ) {
-        let mut touched = HashSet::new();
+        let mut touched = BTreeSet::new();
         for unit in self.units.iter().filter(|unit| wanted_unit(unit)) {
             for subscription in &unit.subscriptions {
                 for object in self.view.list(subscription.resource, None) {

@@ -10,6 +10,9 @@ pub trait View: Reader {
     fn passed(&self, resource: &'static Resource, version: u64) -> bool;
     /// Resolves when it has.
     fn wait_passed(&self, resource: &'static Resource, version: u64) -> BoxFuture<'static, ()>;
+    /// The newest version of an object of a resource that has been seen; bookmarks do not count, since another watch may
+    /// have its own a minute later.
+    fn newest(&self, resource: &'static Resource) -> u64;
     /// Whether everything of a resource has been listed.
     fn complete(&self, resource: &'static Resource) -> bool;
 }
@@ -23,6 +26,10 @@ impl View for Cache {
         Cache::wait_passed(self, resource, version)
             .map(|_| ())
             .boxed()
+    }
+
+    fn newest(&self, resource: &'static Resource) -> u64 {
+        Cache::newest(self, resource)
     }
 
     fn complete(&self, resource: &'static Resource) -> bool {

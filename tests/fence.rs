@@ -32,7 +32,7 @@ use node::clock::{Clock, SystemClock};
 use node::events::{Correlator, Send as SendEvent};
 use node::gate::Gate;
 use node::metrics::Metrics;
-use node::node::{Node, Parts};
+use node::node::{Node, Parts, Threads};
 use node::server::{LiveItem, Refused, Sender, Server};
 use node_cache::{Api as Connection, Purpose};
 use serde_json::{Value, json};
@@ -199,6 +199,14 @@ impl Server for Held {
         key: &'a Key,
     ) -> BoxFuture<'a, Result<Option<Value>, Refused>> {
         self.server.get(sender, resource, key)
+    }
+
+    fn head<'a>(
+        &'a self,
+        resource: &'static Resource,
+        key: &'a Key,
+    ) -> BoxFuture<'a, Result<Option<LiveItem>, Refused>> {
+        self.server.head(resource, key)
     }
 
     fn list<'a>(
@@ -802,6 +810,9 @@ impl Victim {
             rate: (5000.0, 5000),
             fence: Arc::clone(&fence) as Arc<dyn node::gate::Fence>,
             metrics: Metrics::new(&descriptors),
+            clock: Arc::new(SystemClock::default()),
+            watching: node_cache::Settings::default(),
+            threads: Threads::Many,
         }));
         until(
             "the victim's caches are complete",

@@ -78,6 +78,7 @@ impl RangeHost for Trivial {
             controllers: vec![ControllerState {
                 controller: "x".into(),
                 keys: vec![key],
+                ..ControllerState::default()
             }],
         };
         Box::pin(async move { Frozen::Still(state) })

@@ -41,13 +41,8 @@ impl Controller {
             let name = unit.name();
             let shared = Arc::clone(&self.shared);
             // What was gained before is queued now.
-            actix::spawn(async move {
-                let scan = tokio::task::spawn_blocking(move || {
-                    shared.wake_all(&|unit| unit.name() == name, &|_| true);
-                });
-                if scan.await.is_err() {
-                    tracing::error!(controller = name, "the scan for keys panicked");
-                }
+            self.shared.aside.run(Duration::ZERO, move || {
+                shared.wake_all(&|unit| unit.name() == name, &|_| true);
             });
         }
     }

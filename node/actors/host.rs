@@ -36,17 +36,11 @@ pub struct Host {
     life: Mutex<Arc<str>>,
     gained: Arc<Mutex<Vec<RangeId>>>,
     scanning: Arc<AtomicBool>,
-    runtime: tokio::runtime::Handle,
 }
 
 impl Host {
-    /// Over one arbiter per core; scans run on the runtime's blocking threads.
-    pub fn new(
-        shared: Arc<Shared>,
-        arbiters: Vec<ArbiterHandle>,
-        ready: Arc<AtomicBool>,
-        runtime: tokio::runtime::Handle,
-    ) -> Self {
+    /// Over one arbiter per core; over none, ranges run on the thread of whoever gives them.
+    pub fn new(shared: Arc<Shared>, arbiters: Vec<ArbiterHandle>, ready: Arc<AtomicBool>) -> Self {
         Self {
             shared,
             arbiters,
@@ -54,7 +48,6 @@ impl Host {
             life: Mutex::new("".into()),
             gained: Arc::default(),
             scanning: Arc::default(),
-            runtime,
         }
     }
 
@@ -68,8 +61,7 @@ impl Host {
             Arc::clone(&self.gained),
             Arc::clone(&self.scanning),
         );
-        self.runtime.spawn_blocking(move || {
-            std::thread::sleep(SCAN_BATCH);
+        self.shared.aside.run(SCAN_BATCH, move || {
             scanning.store(false, Ordering::Release);
             let batch = std::mem::take(
                 &mut *gained
@@ -95,7 +87,11 @@ impl Host {
         Range: Handler<M>,
     {
         if let Err(SendError::Full(message)) = addr.try_send(message) {
-            self.runtime.spawn(addr.send(message));
+            let sent = addr.send(message);
+            self.shared.aside.spawn(async move {
+                // Who is gone needs to hear nothing.
+                let _gone = sent.await;
+            });
         }
     }
 
@@ -140,11 +136,14 @@ impl RangeHost for Host {
             Arc::clone(&inbox),
             Arc::clone(&stats),
         );
-        let arbiter = &self.arbiters[usize::from(range) % self.arbiters.len()];
-        let addr = Range::start_in_arbiter(arbiter, move |ctx: &mut Context<Range>| {
+        let make = move |ctx: &mut Context<Range>| {
             ctx.set_mailbox_capacity(RANGE_MAILBOX);
             Range::new(shared, gate, its_inbox, its_stats, &how)
-        });
+        };
+        let addr = match self.arbiters.len() {
+            0 => Range::create(make),
+            count => Range::start_in_arbiter(&self.arbiters[usize::from(range) % count], make),
+        };
         let slot = Slot {
             epoch,
             addr,

@@ -43,6 +43,8 @@ struct Known {
     memory: Option<Memory>,
     /// What it counts was checked against the API server since the range was taken over.
     proven: bool,
+    /// The object that it is about, too.
+    head_proven: bool,
     reported: Option<Monotonic>,
     last: Option<Last>,
     /// Waits for its marks; the task that waits wakes it.
@@ -65,6 +67,8 @@ struct Lane {
     queue: Queue,
     known: HashMap<Key, Known>,
     sender: Sender,
+    /// What the owner before had seen of what the controller reads: no key is planned on less.
+    horizon: Vec<Mark>,
     /// A permit is being waited for.
     asking: bool,
 }
@@ -147,6 +151,7 @@ impl Range {
                     Arc::clone(&unit.metrics),
                     &gate,
                 ),
+                horizon: Vec::new(),
                 asking: false,
             })
             .collect();
@@ -265,9 +270,10 @@ impl Range {
                 continue;
             }
             known.marks.retain(|mark| !reached(&shared, mark));
-            if !known.marks.is_empty() {
+            part.horizon.retain(|mark| !reached(&shared, mark));
+            let marks = [&known.marks[..], &part.horizon[..]].concat();
+            if !marks.is_empty() {
                 known.parked = true;
-                let marks = known.marks.clone();
                 part.queue.done(&taken.key);
                 self.park(lane, taken.key, marks, taken.priority, ctx);
                 continue;
@@ -282,6 +288,7 @@ impl Range {
                 memory,
                 sender: part.sender.clone(),
                 unproven: self.unproven && !known.proven,
+                head_unproven: self.unproven && !known.head_proven,
                 report_from: known
                     .reported
                     .map_or(Monotonic::ZERO, |at| at + REPORT_SPACING),
@@ -364,6 +371,7 @@ impl Range {
         let known = part.known.entry(done.key.clone()).or_default();
         known.marks.extend(done.marks);
         known.proven |= done.proven;
+        known.head_proven |= done.head_proven;
         if done.reported {
             known.reported = Some(now);
         }
@@ -470,10 +478,33 @@ impl Range {
             .map(|(index, lane)| ControllerState {
                 controller: self.shared.units[index].name().to_owned(),
                 keys: self.pack_lane(index, lane, now),
+                seen: self.pack_horizon(index, lane),
             })
-            .filter(|state| !state.keys.is_empty())
+            .filter(|state| !state.keys.is_empty() || !state.seen.is_empty())
             .collect();
         RangeState { controllers }
+    }
+
+    /// How far this replica has seen what a controller reads, if it has decided anything on it.
+    fn pack_horizon(&self, index: usize, lane: &Lane) -> Vec<peer_proto::Mark> {
+        let mut seen: std::collections::BTreeMap<&'static Resource, u64> = lane
+            .horizon
+            .iter()
+            .filter_map(|mark| match mark {
+                Mark::Version(resource, version) => Some((*resource, *version)),
+                Mark::Gone(..) => None,
+            })
+            .collect();
+        if !lane.known.is_empty() {
+            for resource in self.shared.units[index].resources() {
+                let version = seen.entry(resource).or_default();
+                *version = (*version).max(self.shared.view.newest(resource));
+            }
+        }
+        seen.into_iter()
+            .filter(|(_, version)| *version > 0)
+            .map(|(resource, version)| pack_mark(&Mark::Version(resource, version)))
+            .collect()
     }
 
     fn pack_lane(&self, index: usize, lane: &Lane, now: Monotonic) -> Vec<KeyState> {
@@ -550,6 +581,11 @@ impl Range {
             };
             let shared = Arc::clone(&self.shared);
             let unit = &shared.units[index];
+            self.lanes[index].horizon = part
+                .seen
+                .iter()
+                .filter_map(|mark| unpack_mark(&shared, mark))
+                .collect();
             for key_state in &part.keys {
                 let key = Key::new(key_state.namespace.as_str(), key_state.name.as_str());
                 if shared.range_of(unit, &key) != self.gate.range {
@@ -589,6 +625,7 @@ impl Range {
                     .then(|| key_state.traceparent.as_str().into());
                 // A write was under way: what it did is only known from the API server.
                 known.proven = !key_state.in_flight;
+                known.head_proven = known.proven;
                 self.unproven |= key_state.in_flight;
             }
         }

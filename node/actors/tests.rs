@@ -35,7 +35,7 @@ use crate::{
     gate::Fence,
     metrics::Metrics,
     server::{LiveItem, Refused, Sender, Server},
-    shared::{Shared, Unit},
+    shared::{Aside, Shared, Unit},
     view::View,
 };
 
@@ -112,6 +112,9 @@ impl View for Sim {
     fn wait_passed(&self, _: &'static Resource, _: u64) -> BoxFuture<'static, ()> {
         tokio::time::sleep(Duration::from_millis(5)).boxed()
     }
+    fn newest(&self, _: &'static Resource) -> u64 {
+        0
+    }
     fn complete(&self, _: &'static Resource) -> bool {
         true
     }
@@ -174,6 +177,25 @@ impl Server for Sim {
             &key.name,
         );
         async move { Ok(object.map(|object| object.to_json())) }.boxed()
+    }
+
+    fn head<'a>(
+        &'a self,
+        resource: &'static Resource,
+        key: &'a Key,
+    ) -> BoxFuture<'a, Result<Option<LiveItem>, Refused>> {
+        let object = Reader::get(
+            &*self.world.lock().unwrap(),
+            resource,
+            &key.namespace,
+            &key.name,
+        );
+        let item = object.map(|object| LiveItem {
+            key: key.clone(),
+            uid: object.metadata().uid.clone(),
+            resource_version: object.metadata().resource_version,
+        });
+        async { Ok(item) }.boxed()
     }
 
     fn list<'a>(
@@ -350,6 +372,7 @@ fn process(sim: &Arc<Sim>, replica: &str) -> (Arc<Shared>, Arc<Door>) {
         units: vec![unit],
         writes: Default::default(),
         table: (0..RANGES).map(|_| ArcSwapOption::empty()).collect(),
+        aside: Aside::Blocking(tokio::runtime::Handle::current()),
     });
     (shared, door)
 }
@@ -359,7 +382,6 @@ fn host(shared: &Arc<Shared>) -> Host {
         Arc::clone(shared),
         vec![actix::Arbiter::current()],
         Arc::new(AtomicBool::new(true)),
-        tokio::runtime::Handle::current(),
     )
 }
 

@@ -15,8 +15,7 @@ use std::{
 
 use bytes::{Bytes, BytesMut};
 use http::{HeaderMap, HeaderValue, Method, StatusCode, Uri, header};
-use http_body_util::BodyExt as _;
-use hyper::body::Incoming;
+use http_body_util::{BodyExt as _, combinators::UnsyncBoxBody};
 use hyper_util::{
     client::legacy::{Client, connect::HttpConnector},
     rt::{TokioExecutor, TokioTimer},
@@ -29,7 +28,21 @@ use kubernetes_proto::{
 use prost::Message as _;
 use tower::{BoxError, Layer as _, ServiceExt as _, util::BoxCloneSyncService};
 
-type Service = BoxCloneSyncService<http::Request<Body>, http::Response<Incoming>, BoxError>;
+/// The body of an answer, wherever it comes from.
+pub type AnswerBody = UnsyncBoxBody<Bytes, BoxError>;
+
+/// What answers requests: a connection, or a simulated API server.
+pub type Service = BoxCloneSyncService<http::Request<Body>, http::Response<AnswerBody>, BoxError>;
+
+/// A [`Service`] of a simulation says by it that no answer came.
+#[derive(Debug, thiserror::Error)]
+#[error("{reason}")]
+pub struct NoAnswer {
+    /// Why.
+    pub reason: String,
+    /// Whether the server can't have seen the request.
+    pub before_sending: bool,
+}
 
 /// What a connection is for. It decides how soon a dead connection is noticed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -435,6 +448,22 @@ impl Api {
         Self::build(&anonymous, purpose, observe)
     }
 
+    /// Over a service of the caller's: what a simulation has for an API server.
+    pub fn over(service: Service, server: &str) -> Self {
+        Self {
+            inner: Arc::new(Inner {
+                service,
+                server: Arc::from(server),
+                host: server.to_owned(),
+                default_namespace: "default".to_owned(),
+                observe: None,
+                kube: OnceLock::new(),
+                connected: AtomicBool::new(false),
+                connecting: tokio::sync::Mutex::new(()),
+            }),
+        }
+    }
+
     fn build(
         config: &kube::Config,
         purpose: Purpose,
@@ -565,7 +594,10 @@ impl Api {
         }
     }
 
-    async fn call(&self, request: Request) -> Result<(http::response::Parts, Incoming), ApiError> {
+    async fn call(
+        &self,
+        request: Request,
+    ) -> Result<(http::response::Parts, AnswerBody), ApiError> {
         let mut builder = http::Request::builder()
             .method(request.method)
             .uri(request.path_and_query)
@@ -626,10 +658,10 @@ impl Api {
         }
     }
 
-    async fn collect(&self, mut body: Incoming) -> Result<Bytes, ApiError> {
+    async fn collect(&self, mut body: AnswerBody) -> Result<Bytes, ApiError> {
         let mut collected = BytesMut::new();
         while let Some(frame) = body.frame().await {
-            let frame = frame.map_err(|error| broken(&self.inner.server, &error))?;
+            let frame = frame.map_err(|error| broken(&self.inner.server, error.as_ref()))?;
             if let Ok(data) = frame.into_data() {
                 if collected.len() + data.len() > ANSWER_BYTES_MAX {
                     return Err(self.garbage(format!("longer than {ANSWER_BYTES_MAX} bytes")));
@@ -658,6 +690,13 @@ impl Api {
     fn no_answer(&self, error: &BoxError) -> ApiError {
         self.inner.connected.store(false, Ordering::Release);
         let server = Arc::clone(&self.inner.server);
+        if let Some(none) = error.downcast_ref::<NoAnswer>() {
+            return ApiError::Transport {
+                server,
+                reason: none.reason.clone(),
+                before_sending: none.before_sending,
+            };
+        }
         match error.downcast_ref::<hyper_util::client::legacy::Error>() {
             Some(error) => ApiError::Transport {
                 server,
@@ -781,7 +820,11 @@ fn connection(config: &kube::Config, purpose: Purpose) -> Result<Service, Box<ku
         .http2_initial_connection_window_size(connection_window)
         .build(https);
 
-    let client = client.map_err(BoxError::from);
+    let client = client
+        .map_response(|answer: http::Response<hyper::body::Incoming>| {
+            answer.map(|body| body.map_err(BoxError::from).boxed_unsync())
+        })
+        .map_err(BoxError::from);
     let (name, config) = own_user_agent(config);
     let client = client.map_request(move |mut request: http::Request<Body>| {
         let headers = request.headers_mut();
@@ -932,7 +975,7 @@ pub(crate) fn parse_status(bytes: &[u8]) -> Option<Status> {
 /// The frames of an open watch.
 pub struct Frames {
     server: Arc<str>,
-    body: Incoming,
+    body: AnswerBody,
     framer: Framer,
 }
 
@@ -956,7 +999,7 @@ impl Frames {
                         self.framer.push(&data);
                     }
                 }
-                Some(Err(error)) => return Err(broken(&self.server, &error)),
+                Some(Err(error)) => return Err(broken(&self.server, error.as_ref())),
                 None if self.framer.is_empty() => return Ok(None),
                 None => {
                     return Err(ApiError::Garbage {

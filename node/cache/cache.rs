@@ -13,7 +13,7 @@ use std::{
 
 use arc_swap::ArcSwap;
 use controllers_kit::{DynChange, Index, Key, Reader, Watches};
-use kubernetes_proto::{AnyObject, Resource};
+use kubernetes_proto::{AnyObject, Resource, meta::NOT_COMPARABLE};
 
 use crate::{
     Api, Settings,
@@ -34,6 +34,8 @@ pub(crate) struct Slot {
     pub(crate) settings: Settings,
     pub(crate) store: Store,
     pub(crate) progress: Progress,
+    /// The newest version of an object that has come.
+    newest: AtomicU64,
     /// Held by the one run that writes to this slot.
     pub(crate) turn: tokio::sync::Mutex<()>,
     subscribers: ArcSwap<Vec<Subscriber>>,
@@ -69,6 +71,7 @@ impl Slot {
             settings,
             store: Store::new(indexes),
             progress: Progress::new(),
+            newest: AtomicU64::new(0),
             turn: tokio::sync::Mutex::new(()),
             subscribers: ArcSwap::default(),
             pending: Mutex::default(),
@@ -148,6 +151,13 @@ impl Slot {
     pub(crate) fn no_trouble(&self, key: impl FnOnce() -> Key) {
         if self.decode_errors.load(Ordering::Relaxed) > 0 {
             unpoisoned(self.troubled.lock()).remove(&key());
+        }
+    }
+
+    /// An object of this version has come.
+    pub(crate) fn came(&self, version: u64) {
+        if version != NOT_COMPARABLE {
+            self.newest.fetch_max(version, Ordering::AcqRel);
         }
     }
 
@@ -485,6 +495,12 @@ impl Cache {
     pub fn version(&self, resource: &Resource) -> u64 {
         self.slot(resource)
             .map_or(0, |slot| slot.progress.version())
+    }
+
+    /// The newest version of an object of a resource that was listed or told of; 0 before the first.
+    pub fn newest(&self, resource: &Resource) -> u64 {
+        self.slot(resource)
+            .map_or(0, |slot| slot.newest.load(Ordering::Acquire))
     }
 
     /// Whether every watched resource has been listed.

@@ -35,6 +35,8 @@ pub struct Settings {
     pub page_size: u32,
     /// The requests' User-Agent.
     pub user_agent: Option<HeaderValue>,
+    /// In `0.0..1.0`: spreads waits and the ends of watches.
+    pub random: fn() -> f64,
 }
 
 impl Default for Settings {
@@ -47,6 +49,7 @@ impl Default for Settings {
             watch_seconds: 300..=600,
             page_size: 500,
             user_agent: None,
+            random: rand::random,
         }
     }
 }
@@ -267,7 +270,7 @@ pub(crate) async fn run(slot: &Slot, api: &Api) -> Infallible {
             session.progressed || session.listed,
             began.elapsed(),
             &slot.settings,
-            rand::random(),
+            (slot.settings.random)(),
         );
         if !wait.is_zero() {
             tokio::time::sleep(wait).await;
@@ -334,7 +337,9 @@ impl Session<'_> {
     }
 
     fn request(&self, ask: Ask) -> Request {
-        let seconds = rand::random_range(self.slot.settings.watch_seconds.clone());
+        let (first, last) = self.slot.settings.watch_seconds.clone().into_inner();
+        let spread = Duration::from_secs(last - first).mul_f64((self.slot.settings.random)());
+        let seconds = first + spread.as_secs();
         let mut query = format!("watch=true&allowWatchBookmarks=true&timeoutSeconds={seconds}");
         match ask {
             Ask::Watch { from } => query.push_str(&format!("&resourceVersion={from}")),
@@ -402,9 +407,14 @@ impl Session<'_> {
             return;
         };
         let changes = slot.store.read().differences(&content);
+        let newest = content
+            .all()
+            .map(|object| object.metadata().resource_version)
+            .max();
         // No await between these: whoever stops the watch stops it before or after all of them.
         slot.put_aside(changes);
         slot.store.replace(content);
+        slot.came(newest.unwrap_or(0));
         slot.progress.reach(version);
         slot.listed();
         self.listed = true;
@@ -495,6 +505,7 @@ impl Session<'_> {
                 version
             }
         };
+        slot.came(version);
         self.reach(version);
     }
 

@@ -29,18 +29,26 @@ fn exit_code(pod: &Pod) -> Option<i32> {
 impl World {
     /// One step of everybody else; whether anything changed.
     pub fn step(&mut self) -> bool {
+        self.step_where(&mut |_| true)
+    }
+
+    /// As [`World::step`], but only what is done to the objects that are chosen: the others wait for a later step.
+    pub fn step_where(&mut self, choose: &mut dyn FnMut(&AnyObject) -> bool) -> bool {
         let before = self.resource_version;
         if self.kubelets {
-            self.run_kubelets();
+            self.run_kubelets(choose);
         }
-        self.collect_garbage();
-        self.clear_namespaces();
+        self.collect_garbage(choose);
+        self.clear_namespaces(choose);
         self.resource_version != before
     }
 
-    fn run_kubelets(&mut self) {
+    fn run_kubelets(&mut self, choose: &mut dyn FnMut(&AnyObject) -> bool) {
         let now = self.now.to_string();
         for pod in self.all::<Pod>() {
+            if !choose(&(Arc::clone(&pod) as AnyObject)) {
+                continue;
+            }
             let phase = pod.status.as_ref().map_or("", |status| &status.phase);
             let finalizers = &Object::metadata(&*pod).finalizers;
             if pod.is_terminating() {
@@ -72,7 +80,7 @@ impl World {
 
     /// Upstream's rules: a dependent goes when none of its owners is there; an owner that is deleted in the foreground
     /// goes when none of its dependents is there; one that orphans lets go of them.
-    fn collect_garbage(&mut self) {
+    fn collect_garbage(&mut self, choose: &mut dyn FnMut(&AnyObject) -> bool) {
         let uids: BTreeSet<Str> = self
             .objects
             .values()
@@ -86,14 +94,16 @@ impl World {
                     .owner_references
                     .iter()
                     .all(|owner| !uids.contains(&owner.uid));
-            if orphaned && !meta.is_terminating() {
+            if orphaned && !meta.is_terminating() && choose(object) {
                 self.delete_any(object);
             }
             let finalizer = meta
                 .finalizers
                 .iter()
                 .find(|name| **name == *server::FOREGROUND || **name == *server::ORPHAN);
-            if let Some(finalizer) = finalizer.filter(|_| meta.is_terminating()) {
+            if let Some(finalizer) = finalizer.filter(|_| meta.is_terminating())
+                && choose(object)
+            {
                 self.finish(object, finalizer, &all);
             }
         }
@@ -129,9 +139,9 @@ impl World {
         });
     }
 
-    fn clear_namespaces(&mut self) {
+    fn clear_namespaces(&mut self, choose: &mut dyn FnMut(&AnyObject) -> bool) {
         for namespace in self.all::<Namespace>() {
-            if !namespace.is_terminating() {
+            if !namespace.is_terminating() || !choose(&(Arc::clone(&namespace) as AnyObject)) {
                 continue;
             }
             let name = &Object::metadata(&*namespace).name;

@@ -130,6 +130,21 @@ impl World {
         world
     }
 
+    /// Moves the clock on, never back.
+    pub fn advance_to(&mut self, at: Timestamp) {
+        self.now = self.now.max(at);
+    }
+
+    /// The newest resourceVersion given out.
+    pub fn version(&self) -> u64 {
+        self.resource_version
+    }
+
+    /// Every object, in order of resource, namespace and name.
+    pub fn objects(&self) -> impl Iterator<Item = &AnyObject> {
+        self.objects.values()
+    }
+
     /// The present.
     pub fn now(&self) -> Timestamp {
         self.now

@@ -1,0 +1,66 @@
+//! Chance from a seed: the same seed, the same run.
+
+use std::{cell::RefCell, time::Duration};
+
+/// splitmix64.
+#[derive(Clone, Debug)]
+pub struct Dice(u64);
+
+impl Dice {
+    /// For a seed.
+    pub fn new(seed: u64) -> Self {
+        Self(seed)
+    }
+
+    /// Other dice of the same seed: what is thrown with them does not shift what is thrown with these.
+    pub fn fork(&self, salt: u64) -> Self {
+        let mut other = Self(self.0 ^ salt.wrapping_mul(0xd6e8_feb8_6659_fd93));
+        other.next();
+        other
+    }
+
+    /// 64 bits.
+    pub fn next(&mut self) -> u64 {
+        self.0 = self.0.wrapping_add(0x9e37_79b9_7f4a_7c15);
+        let mut mixed = self.0;
+        mixed = (mixed ^ (mixed >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
+        mixed = (mixed ^ (mixed >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
+        mixed ^ (mixed >> 31)
+    }
+
+    /// Below a bound.
+    pub fn below(&mut self, bound: usize) -> usize {
+        assert!(bound > 0, "nothing to choose from");
+        usize::try_from((self.next() >> 16) % bound as u64).expect("below a usize")
+    }
+
+    /// So many times in a thousand.
+    pub fn chance(&mut self, per_mille: usize) -> bool {
+        self.below(1000) < per_mille
+    }
+
+    /// From one number of milliseconds to another.
+    pub fn millis(&mut self, least: usize, most: usize) -> Duration {
+        let spread = self.below(most - least + 1);
+        Duration::from_millis((least + spread) as u64)
+    }
+
+    /// In `0.0..1.0`.
+    pub fn fraction(&mut self) -> f64 {
+        (self.next() >> 11) as f64 / (1u64 << 53) as f64
+    }
+}
+
+thread_local! {
+    static OF_THREAD: RefCell<Dice> = const { RefCell::new(Dice(0)) };
+}
+
+/// Sets the dice of [`of_thread`].
+pub fn seed_thread(dice: Dice) {
+    OF_THREAD.set(dice);
+}
+
+/// For code that takes a plain function for its randomness. One simulation runs on a thread at a time.
+pub fn of_thread() -> f64 {
+    OF_THREAD.with_borrow_mut(Dice::fraction)
+}

@@ -1,0 +1,423 @@
+//! What a simulated run shares: the server, the dice, what is broken at the moment, the judge, and the record of all
+//! that happened. Everything runs on one thread; the lock is only for the compiler, and is never held across an await.
+
+use std::{
+    collections::{BTreeMap, VecDeque},
+    fmt::Write as _,
+    sync::{Arc, Mutex, PoisonError},
+    time::Duration,
+};
+
+use controllers_kit::{SignedDuration, Timestamp, testing};
+use coordinator::Door;
+use futures::task::AtomicWaker;
+use node::view::View;
+use tokio::time::Instant;
+
+use crate::{
+    dice::Dice,
+    judge::{By, Judge, Verdict, Writer},
+    mutants::Mutant,
+    server::{Answer, Request, Server},
+};
+
+/// Lines of the record that a violation shows.
+const TALE: usize = 160;
+
+/// How requests fare that a replica sends.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Outage {
+    /// Connections are refused.
+    Refused,
+    /// Nothing comes back.
+    Silent,
+}
+
+/// What is known of a replica from outside.
+#[derive(Default)]
+pub struct Seen {
+    /// Which start of it runs; 0 for none yet.
+    pub life: u32,
+    /// Whether it runs (stopped counts as running).
+    pub alive: bool,
+    /// Stopped until then.
+    pub paused_until: Option<Instant>,
+    /// The API server can't be reached until then.
+    pub outage: Option<(Instant, Outage)>,
+    /// Watches bring nothing until then.
+    pub watches_frozen_until: Option<Instant>,
+    /// Grows when all its watches break.
+    pub watches_broken: u32,
+    /// Peers can't be reached, nor reach it, until then.
+    pub cut_off_until: Option<Instant>,
+    /// Where peers speak to it.
+    pub door: Option<Door>,
+    /// Its fence.
+    pub fence: Option<Arc<coordinator::Fence>>,
+    /// Its cache.
+    pub view: Option<Arc<dyn View>>,
+}
+
+/// What befalls a request.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Fate {
+    /// It arrives, and so does its answer.
+    Fine,
+    /// There is no connection.
+    Refused,
+    /// It never arrives; that shows then.
+    Silent(Instant),
+    /// It gets lost.
+    Lost,
+    /// It arrives, but its answer gets lost.
+    AnswerLost,
+}
+
+/// A request's way there and back.
+#[derive(Clone, Copy, Debug)]
+pub struct Road {
+    /// What befalls it.
+    pub fate: Fate,
+    /// There.
+    pub out: Duration,
+    /// Back.
+    pub back: Duration,
+    /// The process is stopped between its last check and the send, so long.
+    pub held: Option<Duration>,
+}
+
+/// A request on its way.
+#[derive(Clone, Copy, Debug)]
+pub struct Sent {
+    /// By which replica.
+    pub replica: usize,
+    /// In which life of it.
+    pub life: u32,
+    /// When.
+    pub at: Instant,
+    /// Whether its process was stopped just before the send.
+    pub held: bool,
+    /// Whether nobody waits for the answer any more.
+    pub aborted: bool,
+}
+
+/// Counted over a run, for the report.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Counts {
+    /// Writes of controllers that the server carried out.
+    pub writes: u64,
+    /// Writes of an older epoch that came after a newer one's beginning, by a process that had been stopped between
+    /// check and send.
+    pub stale: u64,
+    /// Faults.
+    pub faults: u64,
+    /// Ranges taken over, handed over.
+    pub moves: u64,
+}
+
+/// All of it, under the lock.
+pub struct State {
+    /// The API server.
+    pub server: Server,
+    /// For the network and the server.
+    pub dice: Dice,
+    /// Whether faults may happen now.
+    pub faulty: bool,
+    /// The replicas, by number.
+    pub replicas: BTreeMap<usize, Seen>,
+    /// What must hold.
+    pub judge: Judge,
+    /// The deliberate fault, if one is tried.
+    pub mutant: Option<Mutant>,
+    /// Counted.
+    pub counts: Counts,
+    /// Replicas that have ended by themselves and are still to be dropped.
+    pub ended: Vec<usize>,
+    origin: Instant,
+    hash: u64,
+    lines: VecDeque<String>,
+    /// Whether every line is printed as it is written.
+    pub loud: bool,
+    violation: Option<String>,
+}
+
+/// What a run shares.
+pub struct Hub {
+    state: Mutex<State>,
+    /// Wakes whoever polls the replicas.
+    pub waker: AtomicWaker,
+}
+
+impl Hub {
+    /// For a run that begins now.
+    pub fn new(server: Server, dice: Dice, mutant: Option<Mutant>, loud: bool) -> Arc<Self> {
+        Arc::new(Self {
+            state: Mutex::new(State {
+                judge: Judge::new(&server),
+                server,
+                dice,
+                faulty: false,
+                replicas: BTreeMap::new(),
+                mutant,
+                counts: Counts::default(),
+                ended: Vec::new(),
+                origin: Instant::now(),
+                hash: 0xcbf2_9ce4_8422_2325,
+                lines: VecDeque::new(),
+                loud,
+                violation: None,
+            }),
+            waker: AtomicWaker::new(),
+        })
+    }
+
+    /// Looks or changes.
+    pub fn with<R>(&self, run: impl FnOnce(&mut State) -> R) -> R {
+        run(&mut self.state.lock().unwrap_or_else(PoisonError::into_inner))
+    }
+
+    /// Stops a replica for a while, as SIGSTOP does: nothing of it runs, its clock goes on.
+    pub fn pause(self: &Arc<Self>, replica: usize, length: Duration) {
+        let until = Instant::now() + length;
+        self.with(|state| {
+            let seen = state.replicas.entry(replica).or_default();
+            seen.paused_until = Some(until);
+            state.counts.faults += 1;
+            state.tell(format_args!("r-{replica} stands still for {length:?}"));
+        });
+        let hub = Arc::clone(self);
+        tokio::spawn(async move {
+            tokio::time::sleep_until(until).await;
+            hub.with(|state| {
+                if let Some(seen) = state.replicas.get_mut(&replica)
+                    && seen.paused_until == Some(until)
+                {
+                    seen.paused_until = None;
+                    state.tell(format_args!("r-{replica} goes on"));
+                }
+            });
+            hub.waker.wake();
+        });
+    }
+
+    /// Whether a replica stands still.
+    pub fn is_paused(&self, replica: usize) -> bool {
+        self.with(|state| {
+            state
+                .replicas
+                .get(&replica)
+                .is_some_and(|seen| seen.paused_until.is_some())
+        })
+    }
+}
+
+impl State {
+    /// Since the start.
+    pub fn elapsed(&self) -> Duration {
+        self.origin.elapsed()
+    }
+
+    /// The cluster's time.
+    pub fn now(&self) -> Timestamp {
+        let elapsed = SignedDuration::try_from(self.elapsed()).expect("a run lasts minutes");
+        testing::at("12:00:00") + elapsed
+    }
+
+    /// Writes a line of the record.
+    pub fn tell(&mut self, what: std::fmt::Arguments<'_>) {
+        let mut line = String::new();
+        let _ = write!(line, "{:10.3} {what}", self.elapsed().as_secs_f64());
+        for byte in line.bytes() {
+            self.hash ^= u64::from(byte);
+            self.hash = self.hash.wrapping_mul(0x0000_0100_0000_01b3);
+        }
+        if self.loud {
+            println!("{line}");
+        }
+        if self.lines.len() == TALE {
+            self.lines.pop_front();
+        }
+        self.lines.push_back(line);
+    }
+
+    /// The record, in one number.
+    pub fn hash(&self) -> u64 {
+        self.hash
+    }
+
+    /// The last lines of the record.
+    pub fn tale(&self) -> String {
+        self.lines.iter().fold(String::new(), |mut tale, line| {
+            tale.push_str("\n  ");
+            tale.push_str(line);
+            tale
+        })
+    }
+
+    /// Something that must not be. The first one counts.
+    pub fn violate(&mut self, what: String) {
+        self.tell(format_args!("VIOLATION {what}"));
+        self.violation.get_or_insert(what);
+    }
+
+    /// What must not have been.
+    pub fn violation(&self) -> Option<&str> {
+        self.violation.as_deref()
+    }
+
+    /// How a request of a replica will fare.
+    pub fn road(&mut self, replica: usize, request: &Request) -> Road {
+        let now = Instant::now();
+        let faulty = self.faulty;
+        let dice = &mut self.dice;
+        let mut road = Road {
+            fate: Fate::Fine,
+            out: dice.millis(1, 12),
+            back: dice.millis(1, 12),
+            held: None,
+        };
+        let seen = self.replicas.entry(replica).or_default();
+        match seen.outage {
+            Some((until, Outage::Refused)) if now < until => road.fate = Fate::Refused,
+            Some((until, Outage::Silent)) if now < until => road.fate = Fate::Silent(until),
+            _ => seen.outage = None,
+        }
+        if !faulty || road.fate != Fate::Fine {
+            return road;
+        }
+        if dice.chance(20) {
+            // In hand at the server for less than the time between a fence's end and its Lease's.
+            road.out = dice.millis(50, 1500);
+        }
+        if dice.chance(20) {
+            road.back = dice.millis(50, 4000);
+        }
+        if dice.chance(8) {
+            road.fate = Fate::Lost;
+        } else if dice.chance(8) {
+            road.fate = Fate::AnswerLost;
+        }
+        if request.writes() && request.user_agent.contains("range=") && dice.chance(6) {
+            road.held = Some(dice.millis(200, 14_000));
+        }
+        road
+    }
+
+    /// A request has come to the server.
+    pub fn arrive(&mut self, sent: Sent, request: &Request) -> Answer {
+        let now = self.now();
+        self.server.advance_to(now);
+        let changed = self
+            .mutant
+            .and_then(|mutant| mutant.request(request, &self.counts));
+        let request = changed.as_ref().unwrap_or(request);
+        if !request.writes() {
+            let view = self
+                .replicas
+                .get(&sent.replica)
+                .and_then(|seen| seen.view.clone());
+            if let Some(answer) = self.mutant.and_then(|mutant| mutant.read(request, view)) {
+                return answer;
+            }
+            return self.server.handle(request).0;
+        }
+        let writer = Writer::parse(&request.user_agent);
+        let (answer, changes) = self.server.handle(request);
+        let code = match &answer {
+            Answer::Whole { code, .. } => *code,
+            Answer::Watch(_) => 200,
+        };
+        let done = code < 300;
+        if request.about_leases() {
+            self.tell(format_args!(
+                "r-{}/{} {} {} {code}",
+                sent.replica, sent.life, request.method, request.path
+            ));
+            for line in self.judge.leases_changed(&self.server) {
+                self.counts.moves += 1;
+                self.tell(format_args!("  {line}"));
+            }
+            return answer;
+        }
+        let flags = match (sent.held, sent.aborted) {
+            (true, _) => " (stood still)",
+            (false, true) => " (nobody waits)",
+            (false, false) => "",
+        };
+        self.tell(format_args!(
+            "r-{}/{} {} {} {} {code}{flags}",
+            sent.replica,
+            sent.life,
+            writer,
+            request.method,
+            describe(request, &changes),
+        ));
+        if done {
+            self.counts.writes += 1;
+            match self.judge.fence(&self.replicas, &sent, &writer) {
+                Verdict::Fine => {}
+                Verdict::Stale => self.counts.stale += 1,
+                Verdict::Wrong(what) => self.violate(what),
+            }
+            let view = self
+                .replicas
+                .get(&sent.replica)
+                .filter(|seen| seen.life == sent.life && !sent.held && !sent.aborted)
+                .and_then(|seen| seen.view.clone());
+            let by = By {
+                writer: &writer,
+                view,
+            };
+            for what in self.judge.after(&self.server, &changes, Some(&by)) {
+                self.violate(what);
+            }
+        }
+        match self.mutant {
+            Some(mutant) => mutant.answer(answer),
+            None => answer,
+        }
+    }
+
+    /// Something else than a replica changes the cluster.
+    pub fn others(&mut self, what: &str, change: impl FnOnce(&mut testing::World)) -> bool {
+        let now = self.now();
+        self.server.advance_to(now);
+        let changes = self.server.change(change);
+        for change in &changes {
+            self.tell(format_args!("{what}: {}", change_words(change)));
+        }
+        for what in self.judge.after(&self.server, &changes, None) {
+            self.violate(what);
+        }
+        !changes.is_empty()
+    }
+}
+
+fn describe(request: &Request, changes: &[crate::server::Change]) -> String {
+    match changes.first() {
+        Some(change) => change_words(change),
+        None => request.path.clone(),
+    }
+}
+
+fn change_words(change: &crate::server::Change) -> String {
+    let object = change.object();
+    let meta = object.metadata();
+    let what = match (&change.old, &change.new) {
+        (None, _) => "made",
+        (_, None) => "gone",
+        (Some(old), Some(new))
+            if !old.metadata().is_terminating() && new.metadata().is_terminating() =>
+        {
+            "going"
+        }
+        _ => "changed",
+    };
+    format!(
+        "{:?} {}/{} {what} @{}",
+        object.resource(),
+        meta.namespace,
+        meta.name,
+        meta.resource_version
+    )
+}

@@ -1,0 +1,14 @@
+//! The fleet in one process, on simulated time, from a seed: the real coordinators, nodes and controllers against a
+//! simulated API server and network. README.md says what is real, what is simulated, and how a run is done again.
+
+pub mod dice;
+pub mod hub;
+pub mod judge;
+pub mod mutants;
+pub mod network;
+pub mod replica;
+pub mod run;
+pub mod server;
+#[cfg(test)]
+mod tests;
+pub mod workloads;

@@ -1,0 +1,172 @@
+//! `cargo simulate`: runs seeds on and on, and says how to do a run again that went wrong.
+
+use std::{
+    process::ExitCode,
+    sync::{
+        Mutex, PoisonError,
+        atomic::{AtomicU64, Ordering},
+    },
+    time::Instant,
+};
+
+use clap::Parser;
+use indicatif::{ProgressBar, ProgressStyle};
+use simulation::{
+    mutants::Mutant,
+    run::{Options, Report, controllers, run},
+};
+
+/// Runs the fleet on simulated time, from seeds.
+#[derive(Debug, Parser)]
+#[command(name = "cargo simulate", bin_name = "cargo simulate")]
+struct Args {
+    /// How many seeds, from --from on
+    #[arg(long, default_value_t = 300)]
+    seeds: u64,
+    /// The first seed
+    #[arg(long, default_value_t = 1)]
+    from: u64,
+    /// This seed alone, with its record
+    #[arg(long)]
+    seed: Option<u64>,
+    /// The workload of this controller alone
+    #[arg(long, value_name = "NAME")]
+    controller: Option<String>,
+    /// With a deliberate fault, which must be caught
+    #[arg(long)]
+    mutant: Option<Mutant>,
+    /// Runs at once; one for each core where none is named
+    #[arg(long)]
+    threads: Option<usize>,
+    /// Go on after so many violations
+    #[arg(long, default_value_t = 5)]
+    violations: usize,
+}
+
+fn main() -> ExitCode {
+    let args = Args::parse();
+    if let Some(name) = &args.controller
+        && !controllers().contains(&name.as_str())
+    {
+        eprintln!(
+            "no controller is named {name:?}; there are: {}",
+            controllers().join(", ")
+        );
+        return ExitCode::from(2);
+    }
+    match args.seed {
+        Some(seed) => one(&args, seed),
+        None => many(&args),
+    }
+}
+
+fn options(args: &Args, seed: u64) -> Options {
+    Options {
+        controller: args.controller.clone(),
+        mutant: args.mutant,
+        ..Options::seed(seed)
+    }
+}
+
+fn one(args: &Args, seed: u64) -> ExitCode {
+    let report = run(&Options {
+        loud: true,
+        ..options(args, seed)
+    });
+    println!(
+        "seed {seed}, {}: {:?}, {} s of the cluster's time, trace {:016x}",
+        report.controller,
+        report.counts,
+        report.lasted.as_secs(),
+        report.hash
+    );
+    match &report.violation {
+        None => ExitCode::SUCCESS,
+        Some(violation) => {
+            println!("VIOLATION: {violation}");
+            ExitCode::FAILURE
+        }
+    }
+}
+
+#[derive(Default)]
+struct Sum {
+    writes: u64,
+    stale: u64,
+    faults: u64,
+    moves: u64,
+    seconds: u64,
+    wrong: Vec<Report>,
+}
+
+fn many(args: &Args) -> ExitCode {
+    let threads = args
+        .threads
+        .unwrap_or_else(|| std::thread::available_parallelism().map_or(1, usize::from));
+    let bar = ProgressBar::new(args.seeds).with_style(
+        ProgressStyle::with_template("{bar:40} {pos}/{len} seeds, {per_sec}, {elapsed}, {msg}")
+            .expect("the template is a constant"),
+    );
+    let next = AtomicU64::new(args.from);
+    let end = args.from.saturating_add(args.seeds);
+    let sum = Mutex::new(Sum::default());
+    let began = Instant::now();
+    std::thread::scope(|scope| {
+        for _ in 0..threads {
+            scope.spawn(|| {
+                loop {
+                    let seed = next.fetch_add(1, Ordering::Relaxed);
+                    if seed >= end {
+                        break;
+                    }
+                    let report = run(&options(args, seed));
+                    let mut sum = sum.lock().unwrap_or_else(PoisonError::into_inner);
+                    sum.writes += report.counts.writes;
+                    sum.stale += report.counts.stale;
+                    sum.faults += report.counts.faults;
+                    sum.moves += report.counts.moves;
+                    sum.seconds += report.lasted.as_secs();
+                    if let Some(violation) = &report.violation {
+                        bar.suspend(|| {
+                            println!(
+                                "seed {seed}, {}: {violation}\n  replay: {}",
+                                report.controller,
+                                report.replay()
+                            )
+                        });
+                        sum.wrong.push(report);
+                        if sum.wrong.len() >= args.violations {
+                            next.store(end, Ordering::Relaxed);
+                        }
+                    }
+                    bar.set_message(format!("{} violations", sum.wrong.len()));
+                    bar.inc(1);
+                }
+            });
+        }
+    });
+    bar.finish_and_clear();
+    let sum = sum.into_inner().unwrap_or_else(PoisonError::into_inner);
+    let took = began.elapsed().as_secs_f64();
+    let done = bar.position();
+    println!(
+        "{done} seeds from {} in {took:.1} s ({:.2} a second): {} writes, {} faults, {} changes of range Leases, {} s of \
+         the cluster's time, {} writes of stopped processes that the server's fence would refuse; {} violations",
+        args.from,
+        done as f64 / took,
+        sum.writes,
+        sum.faults,
+        sum.moves,
+        sum.seconds,
+        sum.stale,
+        sum.wrong.len()
+    );
+    for report in &sum.wrong {
+        println!("  seed {}: {}", report.seed, report.replay());
+    }
+    if sum.wrong.is_empty() {
+        ExitCode::SUCCESS
+    } else {
+        ExitCode::FAILURE
+    }
+}

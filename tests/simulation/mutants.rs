@@ -1,0 +1,163 @@
+//! Deliberate faults in the simulation's shell, to see that the judges can fail: each must be caught within a few seeds.
+
+use std::sync::Arc;
+
+use clap::ValueEnum;
+use controllers_kit::{Object as _, is_json};
+use futures::{FutureExt, future::BoxFuture};
+use kubernetes_proto::{
+    core::Pod,
+    envelope,
+    meta::{self, PartialObjectMetadata},
+};
+use node::{actors::host::LateFence, gate::Fence, view::View};
+use peer_proto::RangeState;
+use prost::Message as _;
+use serde_json::Value;
+
+use crate::{
+    hub::Counts,
+    server::{Answer, Request},
+};
+
+/// A deliberate fault.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+pub enum Mutant {
+    /// Writes are sent whether or not the fence is open and the range is held.
+    IgnoredFence,
+    /// No write leaves a mark: keys are planned again before the cache has seen what they did.
+    NoMarks,
+    /// A child is given another name at every creation, so that two of one ordinal don't collide.
+    OtherNames,
+    /// After a takeover the cache is compared with itself.
+    NoProof,
+    /// Lease writes don't compare versions.
+    BlindLeases,
+    /// Patches and deletions don't compare uids and versions.
+    BlindWrites,
+    /// Watches never tell of deletions.
+    NoDeletions,
+    /// What a handoff brings is thrown away.
+    EmptyHandoffs,
+}
+
+impl Mutant {
+    /// What the server is given instead of a request.
+    pub fn request(self, request: &Request, counts: &Counts) -> Option<Request> {
+        let mut changed = request.clone();
+        match self {
+            Self::OtherNames if request.path.ends_with("/pods") && request.method == "POST" => {
+                if is_json(&request.body) {
+                    return None;
+                }
+                let body = envelope::open(&request.body).ok()?;
+                let mut pod = Pod::decode(body.raw).ok()?;
+                let name = format!("{}-{}", pod.metadata().name, counts.writes);
+                pod.metadata_mut().name = name.as_str().into();
+                // The message is a projection: what it does not know would be lost, but nobody looks at it here.
+                changed.body = envelope::wrap("v1", "Pod", pod.encode_to_vec()).into();
+            }
+            Self::BlindLeases if request.about_leases() && request.method == "PATCH" => {
+                changed.body = without(&request.body, &["metadata"])?;
+            }
+            Self::BlindWrites if request.method == "PATCH" && !request.about_leases() => {
+                changed.body = without(&request.body, &["metadata"])?;
+            }
+            Self::BlindWrites if request.method == "DELETE" => {
+                changed.body = without(&request.body, &["preconditions"])?;
+            }
+            _ => return None,
+        }
+        Some(changed)
+    }
+
+    /// What is answered instead of what the server would say to a read.
+    pub fn read(self, request: &Request, view: Option<Arc<dyn View>>) -> Option<Answer> {
+        if self != Self::NoProof || !request.accept.contains("as=PartialObjectMetadataList") {
+            return None;
+        }
+        let namespace = request.path.split('/').rev().nth(1)?;
+        if !request.path.ends_with("/pods") {
+            return None;
+        }
+        let items = view?
+            .list(Pod::resource(), Some(namespace))
+            .iter()
+            .map(|object| {
+                PartialObjectMetadata {
+                    metadata: Some(object.metadata().clone()),
+                }
+                .encode_to_vec()
+            })
+            .collect();
+        let list = meta::List {
+            metadata: Some(meta::ListMeta::default()),
+            items,
+        };
+        Some(Answer::Whole {
+            code: 200,
+            content_type: envelope::PROTOBUF,
+            body: envelope::wrap("v1", "PodList", list.encode_to_vec()),
+        })
+    }
+
+    /// What is answered instead of what the server said to a write.
+    pub fn answer(self, answer: Answer) -> Answer {
+        match answer {
+            Answer::Whole { code, body, .. } if self == Self::NoMarks && code < 300 => {
+                let _unread = body;
+                Answer::Whole {
+                    code,
+                    content_type: "application/json",
+                    body: b"{\"kind\":\"Status\"}".to_vec(),
+                }
+            }
+            other => other,
+        }
+    }
+
+    /// Whether a watch leaves a change out.
+    pub fn hides(self, kind: &str) -> bool {
+        self == Self::NoDeletions && kind == "DELETED"
+    }
+
+    /// What arrives of a handoff.
+    pub fn handoff(self, state: RangeState) -> RangeState {
+        match self {
+            Self::EmptyHandoffs => RangeState::default(),
+            _ => state,
+        }
+    }
+}
+
+/// A body's JSON without the versions and uids of some of its parts.
+fn without(body: &[u8], parts: &[&str]) -> Option<bytes::Bytes> {
+    let mut json: Value = serde_json::from_slice(body).ok()?;
+    for part in parts {
+        let part = json.get_mut(*part)?.as_object_mut()?;
+        part.remove("resourceVersion");
+        part.remove("uid");
+    }
+    Some(json.to_string().into())
+}
+
+/// The fence of a replica, with the fault that ignores it.
+pub struct Gatekeeper {
+    /// The real one.
+    pub fence: Arc<LateFence>,
+    /// The fault.
+    pub mutant: Option<Mutant>,
+}
+
+impl Fence for Gatekeeper {
+    fn open(&self, range: u16, epoch: u64) -> bool {
+        self.mutant == Some(Mutant::IgnoredFence) || self.fence.open(range, epoch)
+    }
+
+    fn closed(&self, range: u16, epoch: u64) -> BoxFuture<'static, ()> {
+        if self.mutant == Some(Mutant::IgnoredFence) {
+            return std::future::pending().boxed();
+        }
+        self.fence.closed(range, epoch)
+    }
+}

@@ -1,0 +1,408 @@
+//! One replica: the real node and the real coordinator, as tasks of one set, which is polled while the replica runs,
+//! not polled while it stands still, and dropped when it crashes.
+
+use std::{
+    cell::RefCell,
+    collections::BTreeMap,
+    future::Future,
+    pin::Pin,
+    rc::Rc,
+    sync::Arc,
+    task::{Context, Poll},
+    time::Duration,
+};
+
+use controllers_kit::{FlagValue, Flags, Timestamp};
+use coordinator::{Config, Outside, RangeHost, ServerFence, ServerFenceMode};
+use node::{
+    actors::host::LateFence,
+    api_server::ApiServer,
+    clock::Clock,
+    metrics::Metrics,
+    node::{Node, Parts, Threads},
+    queue::Monotonic,
+    registry,
+    shared::Shared,
+    view::View,
+};
+use node_cache::Api;
+use tokio::{sync::mpsc, task::LocalSet, time::Instant};
+
+use crate::{
+    dice,
+    hub::Hub,
+    mutants::{Gatekeeper, Mutant},
+    network::{self, Peers},
+};
+
+/// Ranges of a simulated fleet: few, so that they move often.
+pub const RANGES: u16 = 8;
+/// How often it is looked whether all caches are complete.
+const READY_POLL: Duration = Duration::from_millis(10);
+/// How long a replica that is asked to leave may take to hand over.
+const DRAIN: Duration = Duration::from_secs(8);
+/// The build that all replicas say they are.
+const BUILD: &str = "0.1.0";
+
+/// The clocks of one start of a replica.
+struct SimulatedClock {
+    hub: Arc<Hub>,
+    start: Instant,
+}
+
+impl Clock for SimulatedClock {
+    fn monotonic(&self) -> Monotonic {
+        self.start.elapsed()
+    }
+
+    fn now(&self) -> Timestamp {
+        self.hub.with(|state| state.now())
+    }
+}
+
+/// A replica's process, as far as it exists.
+struct Process {
+    life: u32,
+    set: Pin<Box<LocalSet>>,
+    leave: mpsc::UnboundedSender<()>,
+    shared: Rc<RefCell<Option<Arc<Shared>>>>,
+}
+
+/// All replicas of a run.
+pub struct Fleet {
+    hub: Arc<Hub>,
+    processes: RefCell<BTreeMap<usize, Process>>,
+    /// To be done when nobody is being polled.
+    errands: RefCell<Vec<Errand>>,
+    lives: RefCell<BTreeMap<usize, u32>>,
+    appointments: RefCell<Vec<Appointment>>,
+}
+
+type Appointment = (Pin<Box<tokio::time::Sleep>>, Box<dyn FnOnce()>);
+
+enum Errand {
+    Start(usize),
+    Crash(usize),
+}
+
+impl Fleet {
+    /// None yet.
+    pub fn new(hub: &Arc<Hub>) -> Rc<Self> {
+        Rc::new(Self {
+            hub: Arc::clone(hub),
+            processes: RefCell::default(),
+            errands: RefCell::default(),
+            lives: RefCell::default(),
+            appointments: RefCell::default(),
+        })
+    }
+
+    /// Starts a replica, if it does not run.
+    pub fn start(&self, replica: usize) {
+        self.errands.borrow_mut().push(Errand::Start(replica));
+        self.hub.waker.wake();
+    }
+
+    /// Ends a replica where it stands.
+    pub fn crash(&self, replica: usize) {
+        self.errands.borrow_mut().push(Errand::Crash(replica));
+        self.hub.waker.wake();
+    }
+
+    /// Asks a replica to hand over and end.
+    pub fn leave(&self, replica: usize) {
+        if let Some(process) = self.processes.borrow().get(&replica) {
+            let _gone = process.leave.send(());
+        }
+    }
+
+    /// Does something in a while, between two polls.
+    pub fn later(&self, after: Duration, run: Box<dyn FnOnce()>) {
+        let due = Box::pin(tokio::time::sleep(after));
+        self.appointments.borrow_mut().push((due, run));
+        self.hub.waker.wake();
+    }
+
+    /// Those that run.
+    pub fn running(&self) -> Vec<usize> {
+        self.processes.borrow().keys().copied().collect()
+    }
+
+    /// What the replicas' actors share, of those that have come so far.
+    pub fn shared(&self) -> Vec<Arc<Shared>> {
+        self.processes
+            .borrow()
+            .values()
+            .filter_map(|process| process.shared.borrow().clone())
+            .collect()
+    }
+
+    /// Has every owned key looked at again.
+    pub fn wake_all(&self) {
+        for shared in self.shared() {
+            shared.wake_all(&|_| true, &|_| true);
+        }
+    }
+
+    /// Lets every replica that runs go on.
+    pub fn poll(&self, context: &mut Context<'_>) {
+        self.hub.waker.register(context.waker());
+        let mut due = Vec::new();
+        self.appointments.borrow_mut().retain_mut(|(sleep, run)| {
+            let is_due = sleep.as_mut().poll(context).is_ready();
+            if is_due {
+                due.push(std::mem::replace(run, Box::new(|| {})));
+            }
+            !is_due
+        });
+        due.into_iter().for_each(|run| run());
+        loop {
+            let errands = std::mem::take(&mut *self.errands.borrow_mut());
+            if errands.is_empty() {
+                break;
+            }
+            for errand in errands {
+                self.run(errand);
+            }
+        }
+        let mut ended = Vec::new();
+        for (replica, process) in &mut *self.processes.borrow_mut() {
+            if self.hub.is_paused(*replica) {
+                continue;
+            }
+            if process.set.as_mut().poll(context).is_ready() {
+                ended.push(*replica);
+            }
+        }
+        for replica in ended {
+            self.end(replica, "has ended");
+        }
+        if !self.errands.borrow().is_empty() {
+            context.waker().wake_by_ref();
+        }
+    }
+
+    fn run(&self, errand: Errand) {
+        match errand {
+            Errand::Start(replica) => {
+                if self.processes.borrow().contains_key(&replica) {
+                    return;
+                }
+                let life = {
+                    let mut lives = self.lives.borrow_mut();
+                    let life = lives.entry(replica).or_default();
+                    *life += 1;
+                    *life
+                };
+                self.hub.with(|state| {
+                    let seen = state.replicas.entry(replica).or_default();
+                    seen.life = life;
+                    seen.alive = true;
+                    state.tell(format_args!("r-{replica}/{life} starts"));
+                });
+                let set = Box::pin(LocalSet::new());
+                let (leave, left) = mpsc::unbounded_channel();
+                let shared = Rc::<RefCell<Option<Arc<Shared>>>>::default();
+                // The set has actors that never end; the process ends when this task has.
+                let end = Rc::clone(&shared);
+                let hub = Arc::clone(&self.hub);
+                set.spawn_local(live(hub, replica, life, left, end));
+                self.processes.borrow_mut().insert(
+                    replica,
+                    Process {
+                        life,
+                        set,
+                        leave,
+                        shared,
+                    },
+                );
+            }
+            Errand::Crash(replica) => self.end(replica, "crashes"),
+        }
+    }
+
+    fn end(&self, replica: usize, how: &str) {
+        let Some(process) = self.processes.borrow_mut().remove(&replica) else {
+            return;
+        };
+        self.hub.with(|state| {
+            let seen = state.replicas.entry(replica).or_default();
+            seen.alive = false;
+            seen.paused_until = None;
+            seen.door = None;
+            seen.fence = None;
+            seen.view = None;
+            state.tell(format_args!("r-{replica}/{} {how}", process.life));
+        });
+        drop(process);
+    }
+}
+
+/// The flags that the controllers are built with.
+pub fn flags() -> Flags {
+    let descriptors = registry::descriptors();
+    let mut flags = Flags::defaults(&descriptors);
+    if descriptors
+        .iter()
+        .flat_map(|descriptor| &descriptor.flags)
+        .any(|flag| flag.name == "root-ca-file")
+    {
+        flags.set(
+            "root-ca-file",
+            FlagValue::File(Some(b"authorities".to_vec())),
+        );
+    }
+    flags
+}
+
+/// One life of a replica, as `node::run` has it: start the node, take part, hand over when asked to.
+async fn live(
+    hub: Arc<Hub>,
+    replica: usize,
+    life: u32,
+    mut leave: mpsc::UnboundedReceiver<()>,
+    known: Rc<RefCell<Option<Arc<Shared>>>>,
+) {
+    let name = format!("r-{replica}");
+    let mutant: Option<Mutant> = hub.with(|state| state.mutant);
+    let api = Api::over(network::service(&hub, replica, life), "simulation");
+    let leases = Api::over(network::service(&hub, replica, life), "simulation");
+    let renewals = Api::over(network::service(&hub, replica, life), "simulation");
+    let fence = Arc::new(LateFence::default());
+    let clock = Arc::new(SimulatedClock {
+        hub: Arc::clone(&hub),
+        start: Instant::now(),
+    });
+    let node = Node::start(Parts {
+        replica: name.clone(),
+        ranges: RANGES,
+        controllers: registry::all(),
+        flags: flags(),
+        watches: api.clone(),
+        // The simulated server knows no policies: what time alone promises is what is tried here.
+        server: Arc::new(ApiServer::new(
+            api.clone(),
+            api,
+            None,
+            ServerFence::new(ServerFenceMode::Off),
+        )),
+        host: "simulation".to_owned(),
+        rate: (0.0, 1),
+        fence: Arc::new(Gatekeeper {
+            fence: Arc::clone(&fence),
+            mutant,
+        }),
+        metrics: Metrics::new(&registry::descriptors()),
+        clock,
+        watching: node_cache::Settings {
+            random: dice::of_thread,
+            ..node_cache::Settings::default()
+        },
+        threads: Threads::One,
+    });
+    *known.borrow_mut() = Some(Arc::clone(&node.shared));
+    let config = Config {
+        replica_name: name.clone(),
+        ranges: RANGES,
+        version: BUILD.to_owned(),
+        peer_insecure: true,
+        peer_bind_address: std::net::IpAddr::from([127, 0, 0, 1]),
+        ..Config::default()
+    };
+    let outside = Outside {
+        incarnation: format!("life{life}"),
+        client: leases.kube(),
+        renewal_client: renewals.kube(),
+        peers: Arc::new(Peers {
+            hub: Arc::clone(&hub),
+            replica,
+            name,
+            build: BUILD.to_owned(),
+        }),
+        address: network::address(replica),
+    };
+    let host = Arc::clone(&node.host) as Arc<dyn RangeHost>;
+    let assembled = match coordinator::assemble(&config, host, outside) {
+        Ok(assembled) => assembled,
+        Err(error) => panic!("the simulation's own configuration is refused: {error}"),
+    };
+    let handle = assembled.handle;
+    tokio::task::spawn_local(assembled.renewal);
+    hub.with(|state| {
+        let seen = state.replicas.entry(replica).or_default();
+        seen.door = Some(assembled.door);
+        seen.fence = Some(handle.fence());
+        seen.view = Some(Arc::clone(&node.shared.view) as Arc<dyn View>);
+    });
+    while !node.look_if_ready() {
+        tokio::time::sleep(READY_POLL).await;
+    }
+    let fatal = tokio::select! {
+        biased;
+        _ = leave.recv() => return end(&hub, replica, "leaves before it has joined"),
+        joined = glancing(handle.joined()) => joined.err(),
+    };
+    if let Some(fatal) = fatal {
+        return end(&hub, replica, &format!("can't take part: {fatal}"));
+    }
+    fence.set(handle.fence());
+    hub.with(|state| state.tell(format_args!("r-{replica}/{life} has joined")));
+    tokio::select! {
+        biased;
+        fatal = glancing(handle.fatal()) => end(&hub, replica, &format!("can't take part: {fatal}")),
+        _ = leave.recv() => {
+            hub.with(|state| state.tell(format_args!("r-{replica}/{life} leaves")));
+            let drained = glancing(handle.drain(DRAIN)).await;
+            end(&hub, replica, &format!("has left: {drained:?}"));
+        }
+    }
+}
+
+/// Polls something now and then instead of when it asks for it. Several that wait at one `watch` channel are woken in a
+/// random order, and a run must be the same each time.
+async fn glancing<T>(future: impl Future<Output = T>) -> T {
+    let mut future = std::pin::pin!(future);
+    loop {
+        let mut deaf = Context::from_waker(std::task::Waker::noop());
+        if let Poll::Ready(result) = future.as_mut().poll(&mut deaf) {
+            return result;
+        }
+        tokio::time::sleep(READY_POLL).await;
+    }
+}
+
+/// Says that a process is over; the fleet drops it.
+fn end(hub: &Arc<Hub>, replica: usize, why: &str) {
+    hub.with(|state| {
+        state.tell(format_args!("r-{replica} {why}"));
+        state.ended.push(replica);
+    });
+    hub.waker.wake();
+}
+
+/// Polls a whole run: what directs it, then every replica.
+pub struct Stage<F> {
+    /// What directs it.
+    pub director: Pin<Box<F>>,
+    /// The replicas.
+    pub fleet: Rc<Fleet>,
+}
+
+impl<F: Future> Future for Stage<F> {
+    type Output = F::Output;
+
+    fn poll(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<F::Output> {
+        if let Poll::Ready(result) = self.director.as_mut().poll(context) {
+            return Poll::Ready(result);
+        }
+        for replica in self
+            .fleet
+            .hub
+            .with(|state| std::mem::take(&mut state.ended))
+        {
+            self.fleet.crash(replica);
+        }
+        self.fleet.poll(context);
+        Poll::Pending
+    }
+}

@@ -1,0 +1,604 @@
+//! One run: a workload, a fleet, faults by seed, then quiet, and the comparison with the undisturbed run.
+
+use std::{
+    cell::{Cell, RefCell},
+    collections::BTreeMap,
+    rc::Rc,
+    sync::{Arc, Mutex, Once, PoisonError},
+    time::Duration,
+};
+
+use controllers_kit::{Key, Resource, testing::World};
+use kubernetes_proto::{Object, core::Pod};
+use node::registry;
+use tokio::time::Instant;
+
+use crate::{
+    dice::{self, Dice},
+    hub::{Counts, Hub, Outage},
+    mutants::Mutant,
+    replica::{Fleet, RANGES, Stage, flags},
+    server::Server,
+    workloads::{self, VARIANTS, Workload},
+};
+
+/// Replicas of a disturbed run at the start, and at most.
+const REPLICAS: (usize, usize) = (3, 5);
+/// Without a write for so long, a run that has come to the expected end is done.
+const QUIET: Duration = Duration::from_secs(3);
+/// Without a write for so long, whatever it has come to is its end: longer than any back-off or timer of a workload.
+const STILL: Duration = Duration::from_secs(110);
+/// Nothing takes longer.
+const PATIENCE: Duration = Duration::from_secs(1200);
+/// How long writes are waited for that must not come.
+const AT_REST: Duration = Duration::from_secs(4);
+
+/// What is run.
+#[derive(Clone, Debug)]
+pub struct Options {
+    /// Decides everything.
+    pub seed: u64,
+    /// Whose workload; by seed where none is named.
+    pub controller: Option<String>,
+    /// A deliberate fault.
+    pub mutant: Option<Mutant>,
+    /// Whether the record is printed as it is written.
+    pub loud: bool,
+}
+
+impl Options {
+    /// Of a seed.
+    pub fn seed(seed: u64) -> Self {
+        Self {
+            seed,
+            controller: None,
+            mutant: None,
+            loud: false,
+        }
+    }
+}
+
+/// What came of a run.
+#[derive(Clone, Debug)]
+pub struct Report {
+    /// Its seed.
+    pub seed: u64,
+    /// Whose workload.
+    pub controller: String,
+    /// All that happened, in one number.
+    pub hash: u64,
+    /// What must not have been.
+    pub violation: Option<String>,
+    /// The last lines of the record.
+    pub tale: String,
+    /// Counted.
+    pub counts: Counts,
+    /// How long it lasted, in the cluster's time.
+    pub lasted: Duration,
+    /// What the cluster had come to.
+    pub rest: Vec<String>,
+}
+
+impl Report {
+    /// The command that does it again.
+    pub fn replay(&self) -> String {
+        format!(
+            "cargo simulate --seed {} --controller {}",
+            self.seed, self.controller
+        )
+    }
+
+    /// # Panics
+    /// With the record, where something was that must not be.
+    pub fn expect_well(&self) {
+        if let Some(violation) = &self.violation {
+            panic!(
+                "seed {} ({}): {violation}\nreplay: {}{}",
+                self.seed,
+                self.controller,
+                self.replay(),
+                self.tale
+            );
+        }
+    }
+}
+
+/// The controllers that are simulated, by name: all that are registered.
+pub fn controllers() -> Vec<&'static str> {
+    registry::descriptors()
+        .iter()
+        .map(|descriptor| descriptor.name)
+        .collect()
+}
+
+/// Runs a seed.
+pub fn run(options: &Options) -> Report {
+    let names = controllers();
+    let controller = options.controller.clone().unwrap_or_else(|| {
+        let place = usize::try_from(options.seed % names.len() as u64).expect("few controllers");
+        names[place].to_owned()
+    });
+    let variant = Dice::new(options.seed).next() % VARIANTS;
+    let expected = undisturbed(&controller, variant);
+    perform(options, &controller, variant, Some(expected))
+}
+
+/// What a workload comes to when nothing disturbs it.
+fn undisturbed(controller: &str, variant: u64) -> Arc<Vec<String>> {
+    static KNOWN: Mutex<BTreeMap<(String, u64), Arc<Vec<String>>>> = Mutex::new(BTreeMap::new());
+    let place = (controller.to_owned(), variant);
+    let known = |map: &BTreeMap<_, _>| map.get(&place).cloned();
+    if let Some(rest) = known(&KNOWN.lock().unwrap_or_else(PoisonError::into_inner)) {
+        return rest;
+    }
+    let report = perform(&Options::seed(variant), controller, variant, None);
+    report.expect_well();
+    let rest = Arc::new(report.rest);
+    KNOWN
+        .lock()
+        .unwrap_or_else(PoisonError::into_inner)
+        .insert(place, Arc::clone(&rest));
+    rest
+}
+
+thread_local! {
+    static SIMULATING: Cell<bool> = const { Cell::new(false) };
+    static PANICS: RefCell<Vec<String>> = const { RefCell::new(Vec::new()) };
+}
+
+/// The runtime swallows panics of its tasks; here each of them is a violation.
+fn listen_for_panics() {
+    static ONCE: Once = Once::new();
+    ONCE.call_once(|| {
+        let say = std::panic::take_hook();
+        std::panic::set_hook(Box::new(move |panic| {
+            if SIMULATING.get() {
+                PANICS.with_borrow_mut(|panics| panics.push(panic.to_string()));
+            } else {
+                say(panic);
+            }
+        }));
+    });
+}
+
+fn resources() -> Vec<&'static Resource> {
+    let flags = flags();
+    registry::all()
+        .iter()
+        .flat_map(|factory| (factory.build)(&flags).watches().subscriptions)
+        .map(|subscription| subscription.resource)
+        .collect()
+}
+
+/// A run, disturbed if it is known what it must come to.
+fn perform(
+    options: &Options,
+    controller: &str,
+    variant: u64,
+    expected: Option<Arc<Vec<String>>>,
+) -> Report {
+    listen_for_panics();
+    let runtime = tokio::runtime::Builder::new_current_thread()
+        .enable_time()
+        .start_paused(true)
+        .build()
+        .expect("a runtime without threads or sockets");
+    SIMULATING.set(true);
+    let dice = Dice::new(options.seed);
+    dice::seed_thread(dice.fork(1));
+    let workload = workloads::workload(controller, variant);
+    let report = runtime.block_on(async {
+        let server = Server::new(workload.world.clone(), resources());
+        let hub = Hub::new(server, dice.fork(2), options.mutant, options.loud);
+        let fleet = Fleet::new(&hub);
+        let director = Director {
+            hub: Arc::clone(&hub),
+            fleet: Rc::clone(&fleet),
+            dice: dice.fork(3),
+            workload,
+            expected,
+            idle_at: 0,
+        };
+        let lasted = Stage {
+            director: Box::pin(director.direct()),
+            fleet,
+        }
+        .await;
+        hub.with(|state| Report {
+            seed: options.seed,
+            controller: controller.to_owned(),
+            hash: state.hash(),
+            violation: state.violation().map(str::to_owned),
+            tale: state.tale(),
+            counts: state.counts,
+            lasted,
+            rest: normal(&state.server.world),
+        })
+    });
+    drop(runtime);
+    SIMULATING.set(false);
+    report
+}
+
+/// What two runs of a workload have in common: kit's normal form, without the numbers of revisions, which say how many
+/// were seen on the way.
+fn normal(world: &World) -> Vec<String> {
+    let mut lines: Vec<String> = world
+        .rest()
+        .into_iter()
+        .map(|line| {
+            let mut line = line;
+            for (before, after) in [
+                ("\"deployment.kubernetes.io/revision\":\"", "\""),
+                ("\"deprecated.daemonset.template.generation\":\"", "\""),
+                ("\"pod-template-generation\":\"", "\""),
+            ] {
+                line = without_value(&line, before, after);
+            }
+            // A Job that was let go before it was seen has never been suspended.
+            line = line.replace("{\"status\":\"False\",\"type\":\"Suspended\"},", "");
+            line = line.replace(",{\"status\":\"False\",\"type\":\"Suspended\"}", "");
+            if line.starts_with("controllerrevisions") {
+                line = without_value(&line, "\"revision\":", "}");
+            }
+            line
+        })
+        .collect();
+    lines.sort();
+    lines
+}
+
+fn without_value(line: &str, before: &str, after: &str) -> String {
+    let mut kept = String::new();
+    let mut rest = line;
+    while let Some(place) = rest.find(before) {
+        let (head, tail) = rest.split_at(place + before.len());
+        kept.push_str(head);
+        let end = tail.find(after).unwrap_or(tail.len());
+        rest = &tail[end..];
+    }
+    kept.push_str(rest);
+    kept
+}
+
+struct Director {
+    hub: Arc<Hub>,
+    fleet: Rc<Fleet>,
+    dice: Dice,
+    workload: Workload,
+    expected: Option<Arc<Vec<String>>>,
+    /// The version at which nobody else had anything to do.
+    idle_at: u64,
+}
+
+impl Director {
+    /// Runs all of it; how long it lasted.
+    async fn direct(mut self) -> Duration {
+        let start = Instant::now();
+        let disturbed = self.expected.is_some();
+        let replicas = if disturbed { REPLICAS.0 } else { 1 };
+        for replica in 0..replicas {
+            self.fleet.start(replica);
+        }
+        let mut deeds = std::mem::take(&mut self.workload.deeds);
+        deeds.sort_by_key(|(at, _)| *at);
+        let mut deeds = deeds.into_iter().peekable();
+        // The fleet comes together first.
+        let calm_until = start + Duration::from_secs(6);
+        let faults_end = calm_until + self.workload.faults;
+        let mut next_fault = calm_until;
+        let mut next_step = start;
+        let mut healed = !disturbed;
+        let mut last = (0, start);
+        let mut comparison = Instant::now();
+        loop {
+            tokio::time::sleep_until(self.next(next_step, next_fault, healed, &mut deeds, start))
+                .await;
+            let now = Instant::now();
+            if self.is_over(start) {
+                break;
+            }
+            if now >= next_step {
+                next_step = now + self.dice.millis(20, 150);
+                self.step();
+            }
+            while deeds.peek().is_some_and(|(at, _)| start + *at <= now) {
+                if let Some((_, deed)) = deeds.next() {
+                    self.hub.with(|state| state.others("user", deed));
+                }
+            }
+            if disturbed && !healed && now >= next_fault {
+                self.hub.with(|state| state.faulty = true);
+                next_fault = now + self.dice.millis(100, 3500);
+                if now >= faults_end {
+                    healed = true;
+                    self.heal(replicas);
+                } else {
+                    self.fault();
+                }
+            }
+            let version = self.hub.with(|state| state.server.world.version());
+            if version != last.0 {
+                last = (version, now);
+            }
+            let still = now - last.1;
+            if !healed || deeds.peek().is_some() || still < QUIET {
+                continue;
+            }
+            match &self.expected {
+                None if still >= STILL => break,
+                None => {}
+                Some(expected) => {
+                    if now < comparison {
+                        continue;
+                    }
+                    comparison = now + Duration::from_secs(1);
+                    let rest = self.hub.with(|state| normal(&state.server.world));
+                    if rest == **expected && self.is_owned() {
+                        self.check_rest().await;
+                        break;
+                    }
+                    if still >= STILL {
+                        let expected = Arc::clone(expected);
+                        self.hub
+                            .with(|state| state.violate(another_rest(&expected, &rest)));
+                        break;
+                    }
+                }
+            }
+        }
+        self.is_over(start);
+        start.elapsed()
+    }
+
+    fn next(
+        &self,
+        step: Instant,
+        fault: Instant,
+        healed: bool,
+        deeds: &mut std::iter::Peekable<impl Iterator<Item = (Duration, impl Sized)>>,
+        start: Instant,
+    ) -> Instant {
+        let mut next = step;
+        if !healed {
+            next = next.min(fault);
+        }
+        if let Some((at, _)) = deeds.peek() {
+            next = next.min(start + *at);
+        }
+        next
+    }
+
+    /// Whether there is no going on.
+    fn is_over(&self, start: Instant) -> bool {
+        let panics = PANICS.take();
+        self.hub.with(|state| {
+            for panic in panics {
+                state.violate(format!("a panic: {panic}"));
+            }
+            if start.elapsed() >= PATIENCE {
+                state.violate(format!("no rest within {PATIENCE:?}"));
+            }
+            state.violation().is_some()
+        })
+    }
+
+    /// Kubelets, scheduler, garbage collector and namespace controller do some of what they have to do.
+    fn step(&mut self) {
+        let (idle_at, dice) = (self.idle_at, &mut self.dice);
+        let idle = self.hub.with(|state| {
+            if state.server.world.version() == idle_at {
+                return true;
+            }
+            let mut left_out = false;
+            let changed = state.others("cluster", |world| {
+                world.step_where(&mut |_| {
+                    let chosen = dice.chance(400);
+                    left_out |= !chosen;
+                    chosen
+                });
+            });
+            !changed && !left_out
+        });
+        if idle {
+            self.idle_at = self.hub.with(|state| state.server.world.version());
+        }
+    }
+
+    /// Something breaks.
+    fn fault(&mut self) {
+        let running = self.fleet.running();
+        let dice = &mut self.dice;
+        let of = |dice: &mut Dice, some: &[usize]| some[dice.below(some.len())];
+        self.hub.with(|state| state.counts.faults += 1);
+        match dice.below(20) {
+            0..=3 if !running.is_empty() => {
+                let replica = of(dice, &running);
+                self.fleet.crash(replica);
+                let (fleet, later) = (Rc::clone(&self.fleet), dice.millis(10, 9000));
+                self.later(later, move || fleet.start(replica));
+            }
+            4..=6 if !running.is_empty() => {
+                let replica = of(dice, &running);
+                let length = dice.millis(100, 12_000);
+                if !self.hub.is_paused(replica) {
+                    self.hub.pause(replica, length);
+                }
+            }
+            7..=9 if !running.is_empty() => {
+                let replica = of(dice, &running);
+                let kind = if dice.chance(500) {
+                    Outage::Refused
+                } else {
+                    Outage::Silent
+                };
+                let length = dice.millis(200, 9000);
+                let all = dice.chance(250);
+                self.hub.with(|state| {
+                    state.tell(format_args!(
+                        "no API server for r-{replica} (all: {all}) for {length:?}: {kind:?}"
+                    ));
+                    for (number, seen) in &mut state.replicas {
+                        if all || *number == replica {
+                            seen.outage = Some((Instant::now() + length, kind));
+                            seen.watches_broken += 1;
+                        }
+                    }
+                });
+            }
+            10 | 11 if !running.is_empty() => {
+                let replica = of(dice, &running);
+                let length = dice.millis(500, 15_000);
+                self.hub.with(|state| {
+                    state.tell(format_args!(
+                        "the watches of r-{replica} stand still for {length:?}"
+                    ));
+                    let seen = state.replicas.entry(replica).or_default();
+                    seen.watches_frozen_until = Some(Instant::now() + length);
+                });
+            }
+            12 if !running.is_empty() => {
+                let replica = of(dice, &running);
+                let forgotten = dice.chance(500);
+                self.hub.with(|state| {
+                    state.tell(format_args!(
+                        "the watches of r-{replica} break (history forgotten: {forgotten})"
+                    ));
+                    state.replicas.entry(replica).or_default().watches_broken += 1;
+                    if forgotten {
+                        state.server.compact();
+                    }
+                });
+            }
+            13 | 14 if !running.is_empty() => {
+                let replica = of(dice, &running);
+                let length = dice.millis(500, 8000);
+                self.hub.with(|state| {
+                    state.tell(format_args!("no peers for r-{replica} for {length:?}"));
+                    let seen = state.replicas.entry(replica).or_default();
+                    seen.cut_off_until = Some(Instant::now() + length);
+                });
+            }
+            15 if running.len() < REPLICAS.1 => {
+                if let Some(free) = (0..REPLICAS.1).find(|one| !running.contains(one)) {
+                    self.fleet.start(free);
+                }
+            }
+            16 if running.len() > 1 => {
+                let replica = of(dice, &running);
+                self.fleet.leave(replica);
+            }
+            17 => {
+                let leases: Vec<String> = self.hub.with(|state| {
+                    state
+                        .server
+                        .leases()
+                        .map(|(name, _)| name.to_owned())
+                        .collect()
+                });
+                if !leases.is_empty() && dice.chance(300) {
+                    let name = &leases[dice.below(leases.len())];
+                    self.hub.with(|state| {
+                        state.tell(format_args!("somebody deletes the Lease {name}"));
+                        state.server.delete_lease(name);
+                    });
+                }
+            }
+            _ if self.workload.pods_may_go => {
+                let pods: Vec<Key> = self.hub.with(|state| {
+                    let pods = state.server.world.all::<Pod>();
+                    pods.iter()
+                        .filter(|pod| !pod.is_terminating())
+                        .map(|pod| Key::of_meta(Object::metadata(&**pod)))
+                        .collect()
+                });
+                if !pods.is_empty() {
+                    let pod = pods[dice.below(pods.len())].to_string();
+                    self.hub
+                        .with(|state| state.others("user", |world| world.delete::<Pod>(&pod)));
+                }
+            }
+            _ => {}
+        }
+    }
+
+    fn later(&self, after: Duration, run: impl FnOnce() + 'static) {
+        self.fleet.later(after, Box::new(run));
+    }
+
+    /// All faults end.
+    fn heal(&mut self, replicas: usize) {
+        self.hub.with(|state| {
+            state.tell(format_args!("faults end"));
+            state.faulty = false;
+            for seen in state.replicas.values_mut() {
+                seen.paused_until = None;
+                seen.outage = None;
+                seen.watches_frozen_until = None;
+                seen.cut_off_until = None;
+            }
+        });
+        self.hub.waker.wake();
+        for replica in 0..replicas {
+            self.fleet.start(replica);
+        }
+    }
+
+    /// Whether every range has an owner, and only one.
+    fn is_owned(&self) -> bool {
+        self.hub.with(|state| {
+            (0..RANGES).all(|range| {
+                let owners = state
+                    .replicas
+                    .values()
+                    .filter_map(|seen| seen.fence.as_ref())
+                    .filter(|fence| {
+                        fence
+                            .epoch(range)
+                            .is_some_and(|epoch| fence.check(range, epoch).is_ok())
+                    })
+                    .count();
+                owners == 1
+            })
+        })
+    }
+
+    /// Whoever looks again at everything finds nothing to do.
+    async fn check_rest(&self) {
+        let version = self.hub.with(|state| state.server.world.version());
+        self.fleet.wake_all();
+        tokio::time::sleep(AT_REST).await;
+        self.hub.with(|state| {
+            if state.server.world.version() != version {
+                state.violate(
+                    "at rest somebody wrote when all keys were looked at again".to_owned(),
+                );
+            }
+        });
+    }
+}
+
+/// How two ends differ.
+fn another_rest(expected: &[String], rest: &[String]) -> String {
+    let lacking = |of: &[String], from: &[String]| {
+        let mut left = from.to_vec();
+        let mut text = String::new();
+        for line in of {
+            match left.iter().position(|other| other == line) {
+                Some(place) => {
+                    left.swap_remove(place);
+                }
+                None => {
+                    text.push_str("\n    ");
+                    text.push_str(line);
+                }
+            }
+        }
+        text
+    };
+    format!(
+        "another end than undisturbed\n  undisturbed:{}\n  so:{}",
+        lacking(expected, rest),
+        lacking(rest, expected)
+    )
+}

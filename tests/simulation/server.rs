@@ -1,0 +1,1122 @@
+//! The simulated API server: requests as they come over the wire, answered from kit's `World` and a store of Leases.
+//!
+//! Resources that the controllers watch are kit's objects; Leases are JSON; Events are names that exist. Whatever the
+//! manager does not ask for is answered as a path that nobody serves. `tests/conformance.rs` holds it to the real one.
+
+use std::{collections::BTreeMap, sync::Arc};
+
+use bytes::Bytes;
+use controllers_kit::{
+    Action, Failure, Key, Only, PatchKind, Plan, Propagation, Reader, Str, Verb, Written, is_json,
+    patch::apply_merge, testing::World,
+};
+use http::Method;
+use jiff::Timestamp;
+use kubernetes_proto::{
+    AnyObject, Resource, envelope,
+    meta::{self, Entry, ObjectMeta, PartialObjectMetadata},
+};
+use prost::Message as _;
+use serde_json::{Value, json};
+use tokio::sync::Notify;
+
+const JSON: &str = "application/json";
+const LEASES: &str = "leases";
+
+/// A request as the server reads it.
+#[derive(Clone, Debug)]
+pub struct Request {
+    /// Its method.
+    pub method: Method,
+    /// Without the query.
+    pub path: String,
+    /// Unescaped.
+    pub query: Vec<(String, String)>,
+    /// Of the body.
+    pub content_type: String,
+    /// What is wanted back.
+    pub accept: String,
+    /// Who asks.
+    pub user_agent: String,
+    /// The body.
+    pub body: Bytes,
+}
+
+impl Request {
+    fn parameter(&self, name: &str) -> &str {
+        self.query
+            .iter()
+            .find(|(key, _)| key == name)
+            .map_or("", |(_, value)| value)
+    }
+
+    /// Whether it writes.
+    pub fn writes(&self) -> bool {
+        self.method != Method::GET
+    }
+
+    /// Whether it is about Leases.
+    pub fn about_leases(&self) -> bool {
+        self.path.contains("/leases")
+    }
+}
+
+/// An answer.
+pub enum Answer {
+    /// A body.
+    Whole {
+        /// HTTP's.
+        code: u16,
+        /// Of the body.
+        content_type: &'static str,
+        /// The body.
+        body: Vec<u8>,
+    },
+    /// A watch that has begun.
+    Watch(Opened),
+}
+
+/// A watch that has begun.
+pub struct Opened {
+    /// What is watched.
+    pub of: Log,
+    /// The only object's name, if it is for one.
+    pub only: String,
+    /// What is sent at once.
+    pub first: Vec<Vec<u8>>,
+    /// The place in the log from which it goes on.
+    pub at: usize,
+    /// Tells when the log has grown. (No `watch` channel: it wakes its receivers in a random order.)
+    pub grows: Arc<Notify>,
+}
+
+/// Which log.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub enum Log {
+    /// Of a resource.
+    Of(&'static Resource),
+    /// Of Leases.
+    Leases,
+}
+
+/// What a write did.
+#[derive(Clone, Debug)]
+pub struct Change {
+    /// Before; `None` where it was made.
+    pub old: Option<AnyObject>,
+    /// After; `None` where it has gone.
+    pub new: Option<AnyObject>,
+}
+
+impl Change {
+    /// The newest form.
+    pub fn object(&self) -> &AnyObject {
+        self.new
+            .as_ref()
+            .or(self.old.as_ref())
+            .expect("a change has a before or an after")
+    }
+}
+
+#[derive(Clone)]
+enum Content {
+    Object(AnyObject),
+    Lease(Value),
+}
+
+#[derive(Clone)]
+struct Happened {
+    version: u64,
+    kind: &'static str,
+    name: Str,
+    content: Content,
+}
+
+struct History {
+    happened: Vec<Happened>,
+    /// What is older can't be watched from any more.
+    compacted: u64,
+    grows: Arc<Notify>,
+}
+
+impl Default for History {
+    fn default() -> Self {
+        Self {
+            happened: Vec::new(),
+            compacted: 0,
+            grows: Arc::default(),
+        }
+    }
+}
+
+impl History {
+    fn push(&mut self, happened: Happened) {
+        self.happened.push(happened);
+        self.grows.notify_waiters();
+    }
+}
+
+type Place = (&'static Resource, Key);
+
+/// The server.
+pub struct Server {
+    /// What it holds.
+    pub world: World,
+    resources: BTreeMap<(String, String), &'static Resource>,
+    /// The objects as the histories have them.
+    known: BTreeMap<Place, AnyObject>,
+    histories: BTreeMap<Log, History>,
+    leases: BTreeMap<String, Value>,
+    lease_version: u64,
+    events: BTreeMap<String, u64>,
+}
+
+/// A refusal as a Status.
+struct Refusal {
+    code: u16,
+    reason: &'static str,
+    message: String,
+    cause: Option<(&'static str, &'static str)>,
+}
+
+impl Refusal {
+    fn new(code: u16, reason: &'static str, message: impl Into<String>) -> Self {
+        Self {
+            code,
+            reason,
+            message: message.into(),
+            cause: None,
+        }
+    }
+
+    fn not_found(what: &str) -> Self {
+        Self::new(404, "NotFound", format!("{what} not found"))
+    }
+
+    fn answer(self) -> Answer {
+        let causes: Vec<Value> = self
+            .cause
+            .iter()
+            .map(|(reason, field)| json!({"reason": reason, "field": field, "message": self.message}))
+            .collect();
+        let status = json!({
+            "kind": "Status", "apiVersion": "v1", "metadata": {}, "status": "Failure",
+            "message": self.message, "reason": self.reason, "code": self.code,
+            "details": {"causes": causes},
+        });
+        Answer::Whole {
+            code: self.code,
+            content_type: JSON,
+            body: status.to_string().into_bytes(),
+        }
+    }
+}
+
+impl From<Failure> for Refusal {
+    fn from(failure: Failure) -> Self {
+        let message = failure.to_string();
+        match failure {
+            Failure::Conflict(_) => Self::new(409, "Conflict", message),
+            Failure::AlreadyExists(_) => Self::new(409, "AlreadyExists", message),
+            Failure::NotFound(_) => Self::new(404, "NotFound", message),
+            Failure::NamespaceTerminating(_) => Self {
+                cause: Some(("NamespaceTerminating", "metadata.namespace")),
+                ..Self::new(403, "Forbidden", message)
+            },
+            Failure::Forbidden(_) => Self::new(403, "Forbidden", message),
+            Failure::Invalid(_) => Self::new(422, "Invalid", message),
+            Failure::Timeout(_) | Failure::Other(_) | Failure::Skipped | Failure::Fenced => {
+                Self::new(500, "InternalError", message)
+            }
+        }
+    }
+}
+
+/// A path's parts.
+struct Target<'a> {
+    group: &'a str,
+    namespace: &'a str,
+    plural: &'a str,
+    name: &'a str,
+    subresource: &'a str,
+}
+
+fn target(path: &str) -> Option<Target<'_>> {
+    let parts: Vec<&str> = path.trim_matches('/').split('/').collect();
+    let (group, rest) = match parts.as_slice() {
+        ["api", _, rest @ ..] => ("", rest),
+        ["apis", group, _, rest @ ..] => (*group, rest),
+        _ => return None,
+    };
+    let (namespace, rest) = match rest {
+        ["namespaces", namespace, plural, rest @ ..]
+            if !(group.is_empty() && matches!(*plural, "status" | "finalize")) =>
+        {
+            (*namespace, [&[*plural], rest].concat())
+        }
+        _ => ("", rest.to_vec()),
+    };
+    let part = |index: usize| rest.get(index).copied().unwrap_or_default();
+    Some(Target {
+        group,
+        namespace,
+        plural: part(0),
+        name: part(1),
+        subresource: part(2),
+    })
+}
+
+impl Server {
+    /// Over a world, for the resources that are served.
+    pub fn new(world: World, resources: impl IntoIterator<Item = &'static Resource>) -> Self {
+        let mut server = Self {
+            world,
+            resources: resources
+                .into_iter()
+                .map(|resource| {
+                    (
+                        (resource.group.to_owned(), resource.plural.to_owned()),
+                        resource,
+                    )
+                })
+                .collect(),
+            known: BTreeMap::new(),
+            histories: BTreeMap::new(),
+            leases: BTreeMap::new(),
+            lease_version: 1,
+            events: BTreeMap::new(),
+        };
+        server.note();
+        // What was there at the start can only be listed.
+        server.compact();
+        server
+    }
+
+    /// Lets the world be changed by somebody else, and notes what has changed.
+    pub fn change(&mut self, change: impl FnOnce(&mut World)) -> Vec<Change> {
+        let before = self.world.version();
+        change(&mut self.world);
+        if self.world.version() == before {
+            return Vec::new();
+        }
+        self.note()
+    }
+
+    /// Moves the clock.
+    pub fn advance_to(&mut self, at: Timestamp) {
+        self.world.advance_to(at);
+    }
+
+    /// Forgets all history: a watch from before must list anew.
+    pub fn compact(&mut self) {
+        let version = self.world.version();
+        for (log, history) in &mut self.histories {
+            history.compacted = match log {
+                Log::Of(_) => version,
+                Log::Leases => self.lease_version,
+            };
+        }
+    }
+
+    /// Takes a Lease away, as somebody does by hand.
+    pub fn delete_lease(&mut self, name: &str) -> bool {
+        let Some(mut lease) = self.leases.remove(name) else {
+            return false;
+        };
+        self.lease_version += 1;
+        lease["metadata"]["resourceVersion"] = self.lease_version.to_string().into();
+        self.lease_happened("DELETED", name, lease);
+        true
+    }
+
+    /// The Leases, by name.
+    pub fn leases(&self) -> impl Iterator<Item = (&str, &Value)> {
+        self.leases
+            .iter()
+            .map(|(name, lease)| (name.as_str(), lease))
+    }
+
+    /// Writes what has changed since the last time into the histories, in the order of versions.
+    fn note(&mut self) -> Vec<Change> {
+        let now: BTreeMap<Place, AnyObject> = self
+            .world
+            .objects()
+            .map(|object| {
+                (
+                    (object.resource(), Key::of_meta(object.metadata())),
+                    Arc::clone(object),
+                )
+            })
+            .collect();
+        let mut changed: Vec<(u64, Place, Change)> = Vec::new();
+        let mut gone: Vec<(Place, AnyObject)> = Vec::new();
+        for (place, old) in &self.known {
+            if !now.contains_key(place) {
+                gone.push((place.clone(), Arc::clone(old)));
+            }
+        }
+        for (place, new) in &now {
+            let old = self.known.get(place);
+            if old.is_some_and(|old| Arc::ptr_eq(old, new)) {
+                continue;
+            }
+            let version = new.metadata().resource_version;
+            if old.is_some_and(|old| old.metadata().uid != new.metadata().uid) {
+                // Gone and made anew in between.
+                gone.push((place.clone(), Arc::clone(&self.known[place])));
+                changed.push((
+                    version,
+                    place.clone(),
+                    Change {
+                        old: None,
+                        new: Some(Arc::clone(new)),
+                    },
+                ));
+                continue;
+            }
+            changed.push((
+                version,
+                place.clone(),
+                Change {
+                    old: old.cloned(),
+                    new: Some(Arc::clone(new)),
+                },
+            ));
+        }
+        // A deletion takes a version that no object carries: the newest ones that are free.
+        let mut version = self.world.version();
+        for (place, old) in gone.into_iter().rev() {
+            while changed.iter().any(|(taken, ..)| *taken == version) {
+                version -= 1;
+            }
+            changed.push((
+                version,
+                place,
+                Change {
+                    old: Some(old),
+                    new: None,
+                },
+            ));
+        }
+        changed.sort_by(|(one, place, _), (other, another, _)| (one, place).cmp(&(other, another)));
+        self.known = now;
+        for (version, (resource, key), change) in &changed {
+            let (kind, object) = match (&change.old, &change.new) {
+                (None, Some(new)) => ("ADDED", Arc::clone(new)),
+                (_, Some(new)) => ("MODIFIED", Arc::clone(new)),
+                (Some(old), None) => ("DELETED", at_version(old, *version)),
+                (None, None) => continue,
+            };
+            self.history(Log::Of(resource)).push(Happened {
+                version: *version,
+                kind,
+                name: key.name.clone(),
+                content: Content::Object(object),
+            });
+        }
+        changed.into_iter().map(|(.., change)| change).collect()
+    }
+
+    fn history(&mut self, log: Log) -> &mut History {
+        self.histories.entry(log).or_default()
+    }
+
+    /// Answers a request.
+    pub fn handle(&mut self, request: &Request) -> (Answer, Vec<Change>) {
+        match self.answer(request) {
+            Ok(answer) => answer,
+            Err(refusal) => (refusal.answer(), Vec::new()),
+        }
+    }
+
+    fn answer(&mut self, request: &Request) -> Result<(Answer, Vec<Change>), Refusal> {
+        if request.path == "/version" {
+            return Ok((
+                json_answer(200, &json!({"major": "1", "minor": "36"})),
+                Vec::new(),
+            ));
+        }
+        let nobody = || Refusal::not_found("the requested resource");
+        let target = target(&request.path).ok_or_else(nobody)?;
+        if target.plural == LEASES {
+            return self
+                .lease(request, &target)
+                .map(|answer| (answer, Vec::new()));
+        }
+        if target.plural == "events" {
+            return self
+                .event(request, &target)
+                .map(|answer| (answer, Vec::new()));
+        }
+        let resource = *self
+            .resources
+            .get(&(target.group.to_owned(), target.plural.to_owned()))
+            .ok_or_else(nobody)?;
+        let key = Key::new(target.namespace, target.name);
+        if request.method == Method::GET {
+            let answer = if request.parameter("watch") == "true" {
+                self.watch(resource, request)?
+            } else if target.name.is_empty() {
+                self.list(resource, &target, request)?
+            } else {
+                self.get(resource, &key)?
+            };
+            return Ok((answer, Vec::new()));
+        }
+        let action = self.action(resource, key, &target, request)?;
+        let written = self.write(&action)?;
+        let changes = self.note();
+        let answer = match action.verb {
+            Verb::Create { .. } => metadata_answer(201, &action.key, &written),
+            Verb::Delete { .. } if written.resource_version == 0 => json_answer(
+                200,
+                &json!({"kind": "Status", "apiVersion": "v1", "metadata": {}, "status": "Success",
+                        "details": {"name": action.key.name, "uid": written.uid}}),
+            ),
+            _ => metadata_answer(200, &action.key, &written),
+        };
+        Ok((answer, changes))
+    }
+
+    fn write(&mut self, action: &Action) -> Result<Written, Refusal> {
+        let plan = Plan {
+            stages: vec![vec![action.clone()]],
+            ..Plan::default()
+        };
+        let mut applied = self.world.apply(&plan);
+        let (_, result) = applied.0.remove(0);
+        Ok(result?)
+    }
+
+    /// What a request to write asks for.
+    fn action(
+        &self,
+        resource: &'static Resource,
+        key: Key,
+        target: &Target<'_>,
+        request: &Request,
+    ) -> Result<Action, Refusal> {
+        let mut action = Action {
+            verb: Verb::Create { body: Vec::new() },
+            resource,
+            key,
+            uid: Str::default(),
+            resource_version: 0,
+            announcement: None,
+        };
+        let bad = |what: &str| Refusal::new(400, "BadRequest", what);
+        let body_json = || {
+            serde_json::from_slice::<Value>(&request.body)
+                .map_err(|error| bad(&format!("the body can't be read: {error}")))
+        };
+        if request.method == Method::POST {
+            let body = if is_json(&request.body) {
+                request.body.to_vec()
+            } else {
+                envelope::open(&request.body)
+                    .map_err(|error| bad(&error.to_string()))?
+                    .raw
+                    .to_vec()
+            };
+            let name = if is_json(&body) {
+                body_json()?["metadata"]["name"].as_str().map(Str::from)
+            } else {
+                let glimpse = envelope::glimpse(&body);
+                Some(Str::from(glimpse.name))
+            };
+            action.key.name = name.unwrap_or_default();
+            action.verb = Verb::Create { body };
+        } else if request.method == Method::PATCH {
+            let mut patch = body_json()?;
+            let kind = match request.content_type.as_str() {
+                "application/merge-patch+json" => PatchKind::Merge,
+                "application/strategic-merge-patch+json" => PatchKind::Strategic,
+                other => {
+                    return Err(Refusal::new(
+                        415,
+                        "UnsupportedMediaType",
+                        format!("a patch of type {other}"),
+                    ));
+                }
+            };
+            action.resource_version = version_in(&patch["metadata"]);
+            // The uid comes after the version, and is a field like any other that can't be changed.
+            let uid = patch["metadata"]["uid"]
+                .as_str()
+                .unwrap_or_default()
+                .to_owned();
+            let key = &action.key;
+            if let Some(held) = Reader::get(&self.world, resource, &key.namespace, &key.name)
+                .filter(|held| !uid.is_empty() && held.metadata().uid != *uid)
+            {
+                let version = held.metadata().resource_version;
+                if action.resource_version == 0 || action.resource_version == version {
+                    return Err(Refusal {
+                        cause: Some(("FieldValueInvalid", "metadata.uid")),
+                        ..Refusal::new(
+                            422,
+                            "Invalid",
+                            format!("metadata.uid: Invalid value: {uid:?}: field is immutable"),
+                        )
+                    });
+                }
+            }
+            action.uid = uid.as_str().into();
+            if let Some(metadata) = patch["metadata"].as_object_mut() {
+                metadata.remove("uid");
+                metadata.remove("resourceVersion");
+                if metadata.is_empty() {
+                    patch
+                        .as_object_mut()
+                        .expect("it has metadata")
+                        .remove("metadata");
+                }
+            } else if patch.get("metadata").is_some_and(Value::is_null) {
+                patch
+                    .as_object_mut()
+                    .expect("it has metadata")
+                    .remove("metadata");
+            }
+            action.verb = Verb::Patch {
+                subresource: match target.subresource {
+                    "" => "",
+                    "status" => "status",
+                    _ => return Err(Refusal::not_found("the requested resource")),
+                },
+                kind,
+                patch,
+                report: false,
+            };
+        } else if request.method == Method::DELETE {
+            let options = if request.body.is_empty() {
+                json!({})
+            } else {
+                body_json()?
+            };
+            let conditions = &options["preconditions"];
+            action.uid = conditions["uid"].as_str().unwrap_or_default().into();
+            action.resource_version = version_in(conditions);
+            action.verb = Verb::Delete {
+                only: match action.resource_version {
+                    0 => Only::ThisUid,
+                    _ => Only::ThisVersion,
+                },
+                propagation: match options["propagationPolicy"].as_str() {
+                    Some("Foreground") => Propagation::Foreground,
+                    Some("Orphan") => Propagation::Orphan,
+                    _ => Propagation::Background,
+                },
+                grace_period_seconds: options["gracePeriodSeconds"].as_i64(),
+            };
+        } else {
+            return Err(Refusal::new(405, "MethodNotAllowed", "not done here"));
+        }
+        Ok(action)
+    }
+
+    fn get(&self, resource: &'static Resource, key: &Key) -> Result<Answer, Refusal> {
+        let object =
+            Reader::get(&self.world, resource, &key.namespace, &key.name).ok_or_else(|| {
+                Refusal::not_found(&format!("{} {:?}", resource.id(), key.name.as_str()))
+            })?;
+        let mut json = object.to_json();
+        json["kind"] = resource.kind.into();
+        json["apiVersion"] = resource.api_version().into();
+        Ok(json_answer(200, &json))
+    }
+
+    fn list(
+        &self,
+        resource: &'static Resource,
+        target: &Target<'_>,
+        request: &Request,
+    ) -> Result<Answer, Refusal> {
+        let namespace = (!target.namespace.is_empty()).then_some(target.namespace);
+        let selector = Selection::parse(request.parameter("labelSelector"))?;
+        let only = request
+            .parameter("fieldSelector")
+            .strip_prefix("metadata.name=")
+            .unwrap_or_default();
+        let metadata_alone = request.accept.contains("as=PartialObjectMetadataList");
+        let items = Reader::list(&self.world, resource, namespace)
+            .iter()
+            .filter(|object| selector.matches(&object.metadata().labels))
+            .filter(|object| only.is_empty() || object.metadata().name == *only)
+            .map(|object| {
+                if metadata_alone {
+                    PartialObjectMetadata {
+                        metadata: Some(object.metadata().clone()),
+                    }
+                    .encode_to_vec()
+                } else {
+                    object.encode()
+                }
+            })
+            .collect();
+        let list = meta::List {
+            metadata: Some(meta::ListMeta {
+                resource_version: self.world.version().to_string(),
+                ..meta::ListMeta::default()
+            }),
+            items,
+        };
+        let kind = format!("{}List", resource.kind);
+        Ok(Answer::Whole {
+            code: 200,
+            content_type: envelope::PROTOBUF,
+            body: envelope::wrap(&resource.api_version(), &kind, list.encode_to_vec()),
+        })
+    }
+
+    fn watch(&mut self, resource: &'static Resource, request: &Request) -> Result<Answer, Refusal> {
+        let version = self.world.version();
+        let only = request
+            .parameter("fieldSelector")
+            .strip_prefix("metadata.name=")
+            .unwrap_or_default()
+            .to_owned();
+        let mut first = Vec::new();
+        let from = if request.parameter("sendInitialEvents") == "true" {
+            for object in Reader::list(&self.world, resource, None) {
+                if only.is_empty() || object.metadata().name == *only {
+                    first.push(object_frame("ADDED", &object));
+                }
+            }
+            first.push(bookmark_frame(resource, version, true));
+            version
+        } else {
+            request
+                .parameter("resourceVersion")
+                .parse()
+                .map_err(|_| Refusal::new(400, "BadRequest", "a watch wants a resourceVersion"))?
+        };
+        let history = self.history(Log::Of(resource));
+        if from > version {
+            return Err(Refusal {
+                cause: Some(("ResourceVersionTooLarge", "")),
+                ..Refusal::new(
+                    504,
+                    "Timeout",
+                    format!("Too large resource version: {from}, current: {version}"),
+                )
+            });
+        }
+        if from < history.compacted {
+            first.clear();
+            first.push(error_frame(
+                410,
+                "Expired",
+                &format!("too old resource version: {from}"),
+            ));
+            return Ok(Answer::Watch(Opened {
+                of: Log::Of(resource),
+                only,
+                first,
+                at: usize::MAX,
+                grows: Arc::clone(&history.grows),
+            }));
+        }
+        let at = history.happened.partition_point(|one| one.version <= from);
+        Ok(Answer::Watch(Opened {
+            of: Log::Of(resource),
+            only,
+            first,
+            at,
+            grows: Arc::clone(&history.grows),
+        }))
+    }
+
+    /// What a watch has to send from a place on, as frames: at most `most` changes; with `skip`, only the last of
+    /// several changes of one object; without what a deliberate fault hides. And the place after them.
+    pub fn frames(
+        &self,
+        watch: &Opened,
+        most: usize,
+        skip: bool,
+        hides: &dyn Fn(&str) -> bool,
+    ) -> (Vec<Vec<u8>>, usize) {
+        let Some(history) = self.histories.get(&watch.of) else {
+            return (Vec::new(), watch.at);
+        };
+        let end = history.happened.len().min(watch.at.saturating_add(most));
+        let part = &history.happened[watch.at.min(end)..end];
+        let mut frames = Vec::new();
+        for (index, one) in part.iter().enumerate() {
+            let another = !watch.only.is_empty() && one.name != *watch.only;
+            if another || hides(one.kind) {
+                continue;
+            }
+            let later = |other: &Happened| match (&one.content, &other.content) {
+                (Content::Object(one), Content::Object(other)) => {
+                    one.metadata().uid == other.metadata().uid
+                }
+                _ => false,
+            };
+            let replaced = skip
+                && one.kind == "MODIFIED"
+                && part[index + 1..]
+                    .iter()
+                    .any(|other| other.kind == "MODIFIED" && later(other));
+            if !replaced {
+                frames.push(match &one.content {
+                    Content::Object(object) => object_frame(one.kind, object),
+                    Content::Lease(lease) => lease_frame(one.kind, lease),
+                });
+            }
+        }
+        (frames, end)
+    }
+
+    /// How much has happened so far.
+    pub fn length(&self, log: Log) -> usize {
+        self.histories
+            .get(&log)
+            .map_or(0, |history| history.happened.len())
+    }
+
+    /// A bookmark for a watch that has seen everything.
+    pub fn bookmark(&self, log: Log) -> Vec<u8> {
+        match log {
+            Log::Of(resource) => bookmark_frame(resource, self.world.version(), false),
+            Log::Leases => lease_frame(
+                "BOOKMARK",
+                &json!({"kind": "Lease", "apiVersion": "coordination.k8s.io/v1", "metadata": {
+                    "resourceVersion": self.lease_version.to_string()}, "spec": {}}),
+            ),
+        }
+    }
+
+    // ---- Events ----
+
+    fn event(&mut self, request: &Request, target: &Target<'_>) -> Result<Answer, Refusal> {
+        let json: Value = serde_json::from_slice(&request.body).unwrap_or_default();
+        let known = self.events.len() as u64 + 1;
+        let (name, create) = if request.method == Method::POST {
+            let name = json["metadata"]["name"].as_str().unwrap_or_default();
+            (name.to_owned(), true)
+        } else {
+            (target.name.to_owned(), false)
+        };
+        let place = format!("{}/{name}", target.namespace);
+        match (create, self.events.contains_key(&place)) {
+            (true, true) => {
+                return Err(Refusal::new(
+                    409,
+                    "AlreadyExists",
+                    format!("events {name:?} already exists"),
+                ));
+            }
+            (false, false) => return Err(Refusal::not_found(&format!("events {name:?}"))),
+            _ => *self.events.entry(place).or_insert(known) += 1,
+        }
+        let written = Written {
+            uid: Str::from(format!("event-{known}")),
+            resource_version: known,
+        };
+        let key = Key::new(target.namespace, name);
+        Ok(metadata_answer(
+            if create { 201 } else { 200 },
+            &key,
+            &written,
+        ))
+    }
+
+    // ---- Leases ----
+
+    fn lease_happened(&mut self, kind: &'static str, name: &str, lease: Value) {
+        let version = self.lease_version;
+        self.history(Log::Leases).push(Happened {
+            version,
+            kind,
+            name: name.into(),
+            content: Content::Lease(lease),
+        });
+    }
+
+    fn lease(&mut self, request: &Request, target: &Target<'_>) -> Result<Answer, Refusal> {
+        let selector = Selection::parse(request.parameter("labelSelector"))?;
+        let missing =
+            || Refusal::not_found(&format!("leases.coordination.k8s.io {:?}", target.name));
+        if request.method == Method::GET && request.parameter("watch") == "true" {
+            let from: u64 = request.parameter("resourceVersion").parse().unwrap_or(0);
+            let history = self.history(Log::Leases);
+            let (at, first) = if from < history.compacted {
+                let status = json!({"kind": "Status", "apiVersion": "v1", "metadata": {},
+                    "status": "Failure", "code": 410, "reason": "Expired",
+                    "message": format!("too old resource version: {from}")});
+                (usize::MAX, vec![lease_frame("ERROR", &status)])
+            } else {
+                let at = history.happened.partition_point(|one| one.version <= from);
+                (at, Vec::new())
+            };
+            return Ok(Answer::Watch(Opened {
+                of: Log::Leases,
+                only: String::new(),
+                first,
+                at,
+                grows: Arc::clone(&history.grows),
+            }));
+        }
+        if request.method == Method::GET && target.name.is_empty() {
+            let items: Vec<&Value> = self
+                .leases
+                .values()
+                .filter(|lease| selector.matches_json(&lease["metadata"]["labels"]))
+                .collect();
+            return Ok(json_answer(
+                200,
+                &json!({"kind": "LeaseList", "apiVersion": "coordination.k8s.io/v1",
+                        "metadata": {"resourceVersion": self.lease_version.to_string()},
+                        "items": items}),
+            ));
+        }
+        if request.method == Method::GET {
+            return Ok(json_answer(
+                200,
+                self.leases.get(target.name).ok_or_else(missing)?,
+            ));
+        }
+        let body: Value = serde_json::from_slice(&request.body)
+            .map_err(|error| Refusal::new(400, "BadRequest", error.to_string()))?;
+        if request.method == Method::POST {
+            let name = body["metadata"]["name"]
+                .as_str()
+                .unwrap_or_default()
+                .to_owned();
+            if self.leases.contains_key(&name) {
+                return Err(Refusal::new(
+                    409,
+                    "AlreadyExists",
+                    format!("leases.coordination.k8s.io {name:?} already exists"),
+                ));
+            }
+            self.lease_version += 1;
+            let mut lease = body;
+            lease["kind"] = "Lease".into();
+            lease["apiVersion"] = "coordination.k8s.io/v1".into();
+            lease["metadata"]["namespace"] = target.namespace.into();
+            lease["metadata"]["uid"] = format!("lease-{}", self.lease_version).into();
+            lease["metadata"]["resourceVersion"] = self.lease_version.to_string().into();
+            self.leases.insert(name.clone(), lease.clone());
+            self.lease_happened("ADDED", &name, lease.clone());
+            return Ok(json_answer(201, &lease));
+        }
+        let held = self.leases.get(target.name).ok_or_else(missing)?;
+        if request.method == Method::DELETE {
+            self.delete_lease(target.name);
+            return Ok(json_answer(
+                200,
+                &json!({"kind": "Status", "apiVersion": "v1",
+                "metadata": {}, "status": "Success"}),
+            ));
+        }
+        let asked = version_in(&body["metadata"]);
+        if asked != 0 && asked != version_in(&held["metadata"]) {
+            return Err(Refusal::new(
+                409,
+                "Conflict",
+                format!(
+                    "Operation cannot be fulfilled on leases.coordination.k8s.io {:?}: the object has been modified; please apply your changes to the latest version and try again",
+                    target.name
+                ),
+            ));
+        }
+        let mut lease = held.clone();
+        apply_merge(&mut lease, &body);
+        lease["metadata"]["resourceVersion"] = held["metadata"]["resourceVersion"].clone();
+        if lease == *held {
+            return Ok(json_answer(200, &lease));
+        }
+        self.lease_version += 1;
+        lease["metadata"]["resourceVersion"] = self.lease_version.to_string().into();
+        self.leases.insert(target.name.to_owned(), lease.clone());
+        self.lease_happened("MODIFIED", target.name, lease.clone());
+        Ok(json_answer(200, &lease))
+    }
+}
+
+/// A resourceVersion in JSON; 0 where there is none.
+fn version_in(metadata: &Value) -> u64 {
+    metadata["resourceVersion"]
+        .as_str()
+        .and_then(|text| text.parse().ok())
+        .unwrap_or(0)
+}
+
+fn at_version(object: &AnyObject, version: u64) -> AnyObject {
+    let mut json = object.to_json();
+    json["metadata"]["resourceVersion"] = version.to_string().into();
+    (object.resource().from_json)(json).expect("only the version has changed")
+}
+
+fn json_answer(code: u16, json: &Value) -> Answer {
+    Answer::Whole {
+        code,
+        content_type: JSON,
+        body: json.to_string().into_bytes(),
+    }
+}
+
+fn metadata_answer(code: u16, key: &Key, written: &Written) -> Answer {
+    let partial = PartialObjectMetadata {
+        metadata: Some(ObjectMeta {
+            name: key.name.clone(),
+            namespace: key.namespace.clone(),
+            uid: written.uid.clone(),
+            resource_version: written.resource_version,
+            ..ObjectMeta::default()
+        }),
+    };
+    Answer::Whole {
+        code,
+        content_type: envelope::PROTOBUF,
+        body: envelope::wrap(
+            "meta.k8s.io/v1",
+            "PartialObjectMetadata",
+            partial.encode_to_vec(),
+        ),
+    }
+}
+
+fn framed(frame: &[u8]) -> Vec<u8> {
+    let length = u32::try_from(frame.len()).expect("frames are small");
+    let mut bytes = length.to_be_bytes().to_vec();
+    bytes.extend_from_slice(frame);
+    bytes
+}
+
+fn object_frame(kind: &str, object: &AnyObject) -> Vec<u8> {
+    let resource = object.resource();
+    let body = envelope::wrap(&resource.api_version(), resource.kind, object.encode());
+    framed(&envelope::watch_frame(kind, body))
+}
+
+fn bookmark_frame(resource: &Resource, version: u64, ends_list: bool) -> Vec<u8> {
+    let mut metadata = ObjectMeta {
+        resource_version: version,
+        ..ObjectMeta::default()
+    };
+    if ends_list {
+        metadata.set_annotation(envelope::INITIAL_EVENTS_END, "true");
+    }
+    let bookmark = PartialObjectMetadata {
+        metadata: Some(metadata),
+    };
+    let body = envelope::wrap(
+        &resource.api_version(),
+        resource.kind,
+        bookmark.encode_to_vec(),
+    );
+    framed(&envelope::watch_frame("BOOKMARK", body))
+}
+
+fn error_frame(code: i32, reason: &str, message: &str) -> Vec<u8> {
+    let status = meta::Status {
+        status: "Failure".into(),
+        message: message.into(),
+        reason: reason.into(),
+        details: None,
+        code,
+    };
+    let body = envelope::wrap("v1", "Status", status.encode_to_vec());
+    framed(&envelope::watch_frame("ERROR", body))
+}
+
+fn lease_frame(kind: &str, object: &Value) -> Vec<u8> {
+    let mut line = json!({"type": kind, "object": object})
+        .to_string()
+        .into_bytes();
+    line.push(b'\n');
+    line
+}
+
+/// A label selector in the API's text form.
+struct Selection(Vec<Wanted>);
+
+enum Wanted {
+    In(String, Vec<String>),
+    NotIn(String, Vec<String>),
+    Exists(String),
+    Missing(String),
+}
+
+impl Selection {
+    fn parse(text: &str) -> Result<Self, Refusal> {
+        let mut parts = Vec::new();
+        let mut depth = 0;
+        let mut part = String::new();
+        for char in text.chars() {
+            match char {
+                '(' => depth += 1,
+                ')' => depth -= 1,
+                ',' if depth == 0 => {
+                    parts.push(std::mem::take(&mut part));
+                    continue;
+                }
+                _ => {}
+            }
+            part.push(char);
+        }
+        parts.push(part);
+        let values = |text: &str| -> Vec<String> {
+            text.trim()
+                .trim_start_matches('(')
+                .trim_end_matches(')')
+                .split(',')
+                .map(|value| value.trim().to_owned())
+                .collect()
+        };
+        let wanted = parts
+            .iter()
+            .map(|part| part.trim())
+            .filter(|part| !part.is_empty())
+            .map(|part| {
+                if let Some((key, list)) = part.split_once(" notin ") {
+                    Wanted::NotIn(key.trim().to_owned(), values(list))
+                } else if let Some((key, list)) = part.split_once(" in ") {
+                    Wanted::In(key.trim().to_owned(), values(list))
+                } else if let Some((key, value)) = part.split_once("!=") {
+                    Wanted::NotIn(key.trim().to_owned(), vec![value.trim().to_owned()])
+                } else if let Some((key, value)) = part.split_once('=') {
+                    let value = value.trim_start_matches('=').trim();
+                    Wanted::In(key.trim().to_owned(), vec![value.to_owned()])
+                } else if let Some(key) = part.strip_prefix('!') {
+                    Wanted::Missing(key.to_owned())
+                } else {
+                    Wanted::Exists(part.to_owned())
+                }
+            })
+            .collect();
+        if depth == 0 {
+            Ok(Self(wanted))
+        } else {
+            Err(Refusal::new(
+                400,
+                "BadRequest",
+                format!("unable to parse requirement: {text}"),
+            ))
+        }
+    }
+
+    fn holds(&self, get: impl Fn(&str) -> Option<String>) -> bool {
+        self.0.iter().all(|wanted| match wanted {
+            Wanted::In(key, values) => get(key).is_some_and(|value| values.contains(&value)),
+            Wanted::NotIn(key, values) => get(key).is_none_or(|value| !values.contains(&value)),
+            Wanted::Exists(key) => get(key).is_some(),
+            Wanted::Missing(key) => get(key).is_none(),
+        })
+    }
+
+    fn matches(&self, labels: &[Entry]) -> bool {
+        self.holds(|key| {
+            labels
+                .iter()
+                .find(|entry| *entry.key == *key)
+                .map(|entry| entry.value.to_string())
+        })
+    }
+
+    fn matches_json(&self, labels: &Value) -> bool {
+        self.holds(|key| labels[key].as_str().map(str::to_owned))
+    }
+}

@@ -1,0 +1,442 @@
+//! What users do while the faults happen: one workload for each registered controller, each in a few variants. Whatever
+//! becomes of a run in between, its end must not depend on when things were seen: histories are kept at nothing, and
+//! nothing that is counted is disturbed by others.
+
+use std::time::Duration;
+
+use controllers_kit::testing::{
+    Common, ConfigMapBuild, DaemonSetBuild, DeploymentBuild, EXITS, JobBuild, StatefulSetBuild,
+    WorkloadBuild, World, config_map, daemon_set, deployment, job, namespace, node, pod_spec_bytes,
+    replica_set, replication_controller, service_account, stateful_set,
+};
+use kubernetes_proto::{
+    Object,
+    apps::{DaemonSet, Deployment, ReplicaSet, StatefulSet},
+    batch::{CronJob, CronJobSpec, Job, JobSpec, JobTemplateSpec},
+    core::{ConfigMap, Namespace, Node, PodTemplateSpec, ReplicationController, ServiceAccount},
+    meta::{LabelSelector, ObjectMeta},
+};
+
+use prost::Message as _;
+
+use crate::dice::Dice;
+
+/// Something that a user does.
+type Deed = Box<dyn FnOnce(&mut World) + Send>;
+
+/// A workload.
+pub struct Workload {
+    /// The cluster at the start.
+    pub world: World,
+    /// What is done, and when.
+    pub deeds: Vec<(Duration, Deed)>,
+    /// Whether pods may be deleted by others: not where they are counted.
+    pub pods_may_go: bool,
+    /// How long faults last.
+    pub faults: Duration,
+}
+
+/// Variants of each workload.
+pub const VARIANTS: u64 = 4;
+
+/// One controller's workload.
+pub struct Entry {
+    /// Upstream's canonical name.
+    pub controller: &'static str,
+    /// Makes a variant.
+    pub make: fn(&mut Making),
+}
+
+/// All of them.
+pub const ALL: &[Entry] = &[
+    Entry {
+        controller: "replicaset-controller",
+        make: replica_sets,
+    },
+    Entry {
+        controller: "deployment-controller",
+        make: deployments,
+    },
+    Entry {
+        controller: "statefulset-controller",
+        make: stateful_sets,
+    },
+    Entry {
+        controller: "daemonset-controller",
+        make: daemon_sets,
+    },
+    Entry {
+        controller: "replicationcontroller-controller",
+        make: replication_controllers,
+    },
+    Entry {
+        controller: "job-controller",
+        make: jobs,
+    },
+    Entry {
+        controller: "cronjob-controller",
+        make: cron_jobs,
+    },
+    Entry {
+        controller: "ttl-after-finished-controller",
+        make: finished_jobs,
+    },
+    Entry {
+        controller: "serviceaccount-controller",
+        make: service_accounts,
+    },
+    Entry {
+        controller: "root-ca-certificate-publisher-controller",
+        make: root_certificates,
+    },
+];
+
+/// A controller's workload in a variant.
+///
+/// # Panics
+/// Where there is none for the controller.
+pub fn workload(controller: &str, variant: u64) -> Workload {
+    let entry = ALL
+        .iter()
+        .find(|entry| entry.controller == controller)
+        .unwrap_or_else(|| {
+            panic!("{controller} has no workload; give it one in tests/simulation/workloads.rs")
+        });
+    let mut making = Making {
+        dice: Dice::new(variant),
+        at: Duration::from_secs(2),
+        workload: Workload {
+            world: World::at("12:00:00"),
+            deeds: Vec::new(),
+            pods_may_go: true,
+            faults: Duration::from_secs(30),
+        },
+    };
+    (entry.make)(&mut making);
+    making.workload
+}
+
+/// A workload in the making.
+pub struct Making {
+    dice: Dice,
+    at: Duration,
+    workload: Workload,
+}
+
+impl Making {
+    fn put<T: Object>(&mut self, object: T) {
+        self.workload.world.put(object);
+    }
+
+    /// A while later somebody does something.
+    fn then(&mut self, deed: impl FnOnce(&mut World) + Send + 'static) {
+        self.at += self.dice.millis(500, 6000);
+        self.workload.deeds.push((self.at, Box::new(deed)));
+    }
+
+    fn count(&mut self, least: usize, most: usize) -> i32 {
+        let count = least + self.dice.below(most - least + 1);
+        i32::try_from(count).expect("workloads are small")
+    }
+}
+
+fn replica_sets(making: &mut Making) {
+    let first = making.count(1, 5);
+    making.put(replica_set("web").replicas(first));
+    making.put(
+        replica_set("doomed")
+            .replicas(3)
+            .selects(&[("app", "doomed")]),
+    );
+    for _ in 0..4 {
+        let replicas = Some(making.count(0, 8));
+        making.then(move |world| {
+            world.change::<ReplicaSet>("web", |set| {
+                set.spec.get_or_insert_default().replicas = replicas;
+            });
+        });
+    }
+    making.then(|world| world.delete::<ReplicaSet>("doomed"));
+    let late = making.count(1, 4);
+    making.then(move |world| {
+        world.put(
+            replica_set("late")
+                .replicas(late)
+                .selects(&[("app", "late")]),
+        );
+    });
+}
+
+fn replication_controllers(making: &mut Making) {
+    let first = making.count(1, 5);
+    let mut web = replication_controller("web");
+    web.spec.get_or_insert_default().replicas = Some(first);
+    making.put(web);
+    for _ in 0..4 {
+        let replicas = Some(making.count(0, 7));
+        making.then(move |world| {
+            world.change::<ReplicationController>("web", |set| {
+                set.spec.get_or_insert_default().replicas = replicas;
+            });
+        });
+    }
+}
+
+fn deployments(making: &mut Making) {
+    let replicas = making.count(2, 6);
+    let web = deployment("web").replicas(replicas).history(0);
+    let web = match making.dice.below(3) {
+        0 => web.rolling("0", "1"),
+        1 => web.rolling("1", "0"),
+        _ => web.rolling("25%", "25%"),
+    };
+    making.put(web);
+    let other = making.count(1, 3);
+    making.put(
+        deployment("api")
+            .replicas(other)
+            .selects(&[("app", "api")])
+            .history(0)
+            .recreate(),
+    );
+    for round in 0..3 {
+        let image = pod_spec_bytes(&format!("app:{}", round + 2));
+        making.then(move |world| {
+            world.change::<Deployment>("web", |deployment| {
+                let template = deployment
+                    .spec
+                    .get_or_insert_default()
+                    .template
+                    .get_or_insert_default();
+                template.spec = image;
+            });
+        });
+        let replicas = Some(making.count(1, 7));
+        making.then(move |world| {
+            world.change::<Deployment>("web", |deployment| {
+                deployment.spec.get_or_insert_default().replicas = replicas;
+            });
+        });
+    }
+    making.then(|world| {
+        world.change::<Deployment>("api", |deployment| {
+            let template = deployment
+                .spec
+                .get_or_insert_default()
+                .template
+                .get_or_insert_default();
+            template.spec = pod_spec_bytes("api:2");
+        });
+    });
+}
+
+fn stateful_sets(making: &mut Making) {
+    let replicas = making.count(1, 4);
+    let db = stateful_set("db").replicas(replicas).history(0);
+    let parallel = making.dice.chance(400);
+    making.put(if parallel { db.parallel() } else { db });
+    for round in 0..3 {
+        let replicas = Some(making.count(1, 5));
+        making.then(move |world| {
+            world.change::<StatefulSet>("db", |set| {
+                set.spec.get_or_insert_default().replicas = replicas;
+            });
+        });
+        if round > 0 {
+            let image = pod_spec_bytes(&format!("db:{round}"));
+            making.then(move |world| {
+                world.change::<StatefulSet>("db", |set| {
+                    set.spec
+                        .get_or_insert_default()
+                        .template
+                        .get_or_insert_default()
+                        .spec = image;
+                });
+            });
+        }
+    }
+}
+
+fn daemon_sets(making: &mut Making) {
+    for name in ["n-1", "n-2", "n-3"] {
+        making.put(node(name));
+    }
+    making.put(daemon_set("agent").history(0));
+    making.then(|world| world.put(node("n-4")));
+    making.then(|world| {
+        world.change::<DaemonSet>("agent", |set| {
+            set.spec
+                .get_or_insert_default()
+                .template
+                .get_or_insert_default()
+                .spec = pod_spec_bytes("agent:2");
+        });
+    });
+    making.then(|world| world.delete::<Node>("n-2"));
+    let round = making.count(3, 5);
+    making.then(move |world| {
+        world.change::<DaemonSet>("agent", |set| {
+            set.spec
+                .get_or_insert_default()
+                .template
+                .get_or_insert_default()
+                .spec = pod_spec_bytes(&format!("agent:{round}"));
+        });
+    });
+}
+
+const JOB_UID: &str = "batch.kubernetes.io/controller-uid";
+
+/// A Job as the API server leaves it, whose pods end with some codes.
+fn counted(name: &str, parallelism: i32, completions: i32, exits: &str) -> Job {
+    let mut made = job(name);
+    let uid = Object::metadata(&made).uid.to_string();
+    let mut selector = LabelSelector::default();
+    kubernetes_proto::meta::set(&mut selector.match_labels, JOB_UID, &uid);
+    let mut meta = ObjectMeta::default();
+    meta.set_label(JOB_UID, &uid);
+    meta.set_label("job-name", name);
+    meta.set_annotation(EXITS, exits);
+    made.spec = Some(JobSpec {
+        parallelism: Some(parallelism),
+        completions: Some(completions),
+        backoff_limit: Some(2),
+        completion_mode: Some("NonIndexed".to_owned()),
+        suspend: Some(false),
+        selector: Some(selector),
+        template: Some(PodTemplateSpec {
+            metadata: Some(meta),
+            spec: pod_spec_bytes("pi:1"),
+        }),
+        ..JobSpec::default()
+    });
+    made
+}
+
+fn jobs(making: &mut Making) {
+    making.workload.pods_may_go = false;
+    let (parallelism, completions) = (making.count(1, 4), making.count(2, 7));
+    making.put(counted("sum", parallelism, completions, "0"));
+    let indexes = making.count(2, 5);
+    let mut indexed = counted("parts", making.count(1, 5), indexes, "0");
+    indexed.spec.get_or_insert_default().completion_mode = Some("Indexed".to_owned());
+    making.put(indexed);
+    making.then(|world| world.put(counted("late", 2, 3, "0")));
+    making.then(|world| {
+        let mut held = counted("held", 1, 2, "0");
+        held.spec.get_or_insert_default().suspend = Some(true);
+        world.put(held);
+    });
+    making.then(|world| {
+        world.change::<Job>("held", |job| {
+            job.spec.get_or_insert_default().suspend = Some(false);
+        });
+    });
+}
+
+fn cron_jobs(making: &mut Making) {
+    making.workload.pods_may_go = false;
+    // The first time comes amid faults, the last one after them.
+    making.workload.faults = Duration::from_secs(85);
+    let policy = ["Allow", "Forbid", "Replace"][making.dice.below(3)];
+    let mut cron = CronJob::default();
+    let meta = cron.metadata_mut();
+    meta.name = "tick".into();
+    meta.namespace = "default".into();
+    meta.uid = "uid-cronjobs-default-tick".into();
+    let mut template = ObjectMeta::default();
+    template.set_annotation(EXITS, "0");
+    let spec = JobSpec {
+        parallelism: Some(1),
+        completions: Some(1),
+        backoff_limit: Some(2),
+        completion_mode: Some("NonIndexed".to_owned()),
+        suspend: Some(false),
+        template: Some(PodTemplateSpec {
+            metadata: Some(template),
+            spec: pod_spec_bytes("tick:1"),
+        }),
+        ..JobSpec::default()
+    };
+    cron.spec = Some(CronJobSpec {
+        schedule: "* * * * *".to_owned(),
+        concurrency_policy: policy.to_owned(),
+        suspend: Some(false),
+        successful_jobs_history_limit: Some(1),
+        failed_jobs_history_limit: Some(1),
+        job_template: Some(JobTemplateSpec {
+            metadata: None,
+            spec: spec.encode_to_vec(),
+        }),
+        ..CronJobSpec::default()
+    });
+    making.put(cron);
+    making.at = Duration::from_secs(150);
+    making.then(|world| {
+        world.change::<CronJob>("tick", |cron| {
+            cron.spec.get_or_insert_default().suspend = Some(true);
+        });
+    });
+}
+
+fn finished_jobs(making: &mut Making) {
+    for (name, ttl) in [("one", 5), ("two", 12), ("three", 40)] {
+        making.put(counted(name, 1, 1, "0").ttl(ttl).finished("11:59:59"));
+    }
+    making.put(counted("kept", 1, 1, "0").finished("11:00:00"));
+    making.put(
+        counted("spared", 1, 1, "0")
+            .ttl(100_000)
+            .finished("11:59:00"),
+    );
+    let ttl = making.count(1, 20);
+    making.then(move |world| {
+        world.change::<Job>("kept", |job| {
+            job.spec.get_or_insert_default().ttl_seconds_after_finished = Some(ttl);
+        });
+    });
+}
+
+fn service_accounts(making: &mut Making) {
+    making.put(namespace("one"));
+    making.put(namespace("two"));
+    making.then(|world| world.put(namespace("three")));
+    making.then(|world| {
+        if world.find::<ServiceAccount>("one/default").is_some() {
+            world.delete::<ServiceAccount>("one/default");
+        } else {
+            world.put(service_account("default").in_namespace("one"));
+        }
+    });
+    making.then(|world| world.delete::<Namespace>("two"));
+    making.then(|world| {
+        if world.find::<ServiceAccount>("three/default").is_some() {
+            world.delete::<ServiceAccount>("three/default");
+        }
+    });
+}
+
+fn root_certificates(making: &mut Making) {
+    const NAME: &str = "kube-root-ca.crt";
+    making.put(namespace("one"));
+    making.put(
+        config_map(NAME)
+            .in_namespace("one")
+            .data("ca.crt", "forged"),
+    );
+    making.then(|world| world.put(namespace("two")));
+    making.then(|world| {
+        if world.find::<ConfigMap>("one/kube-root-ca.crt").is_some() {
+            world.delete::<ConfigMap>("one/kube-root-ca.crt");
+        }
+    });
+    making.then(|world| {
+        if world.find::<ConfigMap>("two/kube-root-ca.crt").is_some() {
+            world.change::<ConfigMap>("two/kube-root-ca.crt", |map| {
+                map.data
+                    .insert("ca.crt".to_owned(), "forged again".to_owned());
+            });
+        }
+    });
+    making.then(|world| world.delete::<Namespace>("one"));
+}
