@@ -223,30 +223,30 @@ async fn attempt(shared: &Arc<Shared>, job: &mut Job) -> Attempt {
     let mut attempt = Attempt::ended(after(&plan, now));
     attempt.plan = explained(&plan);
 
-    if job.unproven && makes_or_deletes(&plan) {
+    let unproven = job.unproven && makes_or_deletes(&plan);
+    if unproven || plan.counted.iter().any(|set| set.since > 0) {
         match ask::prove(
             shared.writer.server(),
             &job.sender,
             &*shared.view,
+            shared.writer.proofs(),
             &plan.counted,
+            unproven,
         )
         .await
         {
-            Ok(Proof::Fresh) => attempt.proven = true,
+            Ok(Proof::Fresh) => attempt.proven |= unproven,
             Ok(Proof::Stale { why }) => {
                 // The change that is missing wakes the key; the back-off is for one that was seen meanwhile.
                 attempt.next = Next::Backoff {
-                    why: format!("taken over, and the cache is behind: {why}"),
+                    why: format!("the cache is behind: {why}"),
                     error: false,
                 };
                 return attempt;
             }
             Err(refused) => {
                 attempt.next = Next::Backoff {
-                    why: format!(
-                        "taken over, and freshness could not be proven: {}",
-                        refused.failure
-                    ),
+                    why: format!("freshness could not be proven: {}", refused.failure),
                     error: true,
                 };
                 return attempt;

@@ -12,6 +12,10 @@ pub trait View: Reader {
     fn wait_passed(&self, resource: &'static Resource, version: u64) -> BoxFuture<'static, ()>;
     /// Whether everything of a resource has been listed.
     fn complete(&self, resource: &'static Resource) -> bool;
+    /// The newest version that any watch has come to: a list that is asked for from now on is no older.
+    fn newest(&self) -> u64 {
+        0
+    }
 }
 
 impl View for Cache {
@@ -27,5 +31,9 @@ impl View for Cache {
 
     fn complete(&self, resource: &'static Resource) -> bool {
         self.is_complete(resource)
+    }
+
+    fn newest(&self) -> u64 {
+        Cache::newest(self)
     }
 }

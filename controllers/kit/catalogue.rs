@@ -98,6 +98,12 @@ impl Catalogue {
         Some(&self.entries[*place])
     }
 
+    /// A resource in its preferred version, by group and plural.
+    pub fn find(&self, group: &str, plural: &str) -> Option<&Entry> {
+        let place = self.preferred.get(&(group, plural))?;
+        Some(&self.entries[*place])
+    }
+
     /// What can be listed, watched and deleted, each in its preferred version.
     pub fn deletable(&self) -> impl Iterator<Item = &Entry> {
         self.entries

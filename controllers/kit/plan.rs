@@ -1,7 +1,7 @@
 //! What one reconcile would write. A plan is data: it can be compared, printed, refused and replayed.
 
 use jiff::Timestamp;
-use kubernetes_proto::{Object, Resource, Str};
+use kubernetes_proto::{AnyObject, Object, Resource, Str};
 use serde_json::Value;
 
 use crate::{Key, patch, selectors::Selector};
@@ -55,6 +55,9 @@ pub struct Counted {
     pub namespace: Str,
     /// Which of them.
     pub selector: Selector,
+    /// Not 0: a decision rests on the set being whole as of this resourceVersion, takeover or not. The node lists it
+    /// live where the cache has not come so far.
+    pub since: u64,
 }
 
 /// What a delete insists on.
@@ -298,10 +301,22 @@ impl Plan {
             resource: T::resource(),
             namespace: namespace.clone(),
             selector: selector.clone(),
+            since: 0,
         };
         if !self.counted.contains(&counted) {
             self.counted.push(counted);
         }
+    }
+
+    /// Says that the plan rests on having seen every object of a resource in a namespace (empty for the cluster) that
+    /// there was at a resourceVersion.
+    pub fn rests_on(&mut self, resource: &'static Resource, namespace: &Str, since: u64) {
+        self.counted.push(Counted {
+            resource,
+            namespace: namespace.clone(),
+            selector: Selector::of_labels(&[]),
+            since,
+        });
     }
 
     /// Measures something, if and when the plan has been carried out whole.
@@ -384,6 +399,45 @@ impl Plan {
             },
             resource: T::resource(),
             key: Key::of(object),
+            uid: object.metadata().uid.clone(),
+            resource_version: object.metadata().resource_version,
+            announcement: None,
+        })
+    }
+
+    /// As [`Plan::delete`], for an object whose kind is known at run time only.
+    pub fn delete_any(
+        &mut self,
+        object: &AnyObject,
+        only: Only,
+        propagation: Propagation,
+    ) -> &mut Action {
+        self.act(Action {
+            verb: Verb::Delete {
+                only,
+                propagation,
+                grace_period_seconds: None,
+            },
+            resource: object.resource(),
+            key: Key::of_meta(object.metadata()),
+            uid: object.metadata().uid.clone(),
+            resource_version: object.metadata().resource_version,
+            announcement: None,
+        })
+    }
+
+    /// Writes fields of the metadata as a merge patch, whose lists are whole, of an object whose kind is known at run
+    /// time only. As it was seen, or not at all.
+    pub fn patch_metadata(&mut self, object: &AnyObject, metadata: Value) -> &mut Action {
+        self.act(Action {
+            verb: Verb::Patch {
+                subresource: "",
+                kind: PatchKind::Merge,
+                patch: serde_json::json!({ "metadata": metadata }),
+                report: false,
+            },
+            resource: object.resource(),
+            key: Key::of_meta(object.metadata()),
             uid: object.metadata().uid.clone(),
             resource_version: object.metadata().resource_version,
             announcement: None,

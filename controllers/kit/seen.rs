@@ -26,6 +26,11 @@ pub trait Reader: Send + Sync {
     fn catalogue(&self) -> Arc<Catalogue> {
         Arc::default()
     }
+    /// Whether an object of this uid was seen to be deleted. A uid never returns, so `true` stands for ever; `false`
+    /// says nothing.
+    fn gone(&self, _uid: &str) -> bool {
+        false
+    }
     /// How far what is held of a resource can be relied on.
     fn standing(&self, _resource: &'static Resource) -> Standing {
         Standing::Complete

@@ -77,6 +77,8 @@ pub struct Discovered {
     pub wanted: WantedFn,
     /// Names the keys that a change of any of them wakes.
     pub wake: Arc<dyn Fn(DynChange<'_>, &dyn Reader, &mut dyn FnMut(Key)) + Send + Sync>,
+    /// The controller's counter of discoveries and first lists that fail, if it has one.
+    pub troubles: Option<&'static str>,
 }
 
 /// What a controller watches.
@@ -104,11 +106,13 @@ impl Watches {
         &mut self,
         wanted: impl Fn(&Entry) -> bool + Send + Sync + 'static,
         wake: fn(DynChange<'_>, &dyn Reader, &mut dyn FnMut(Key)),
+        troubles: Option<&'static str>,
     ) {
         self.catalogued = true;
         self.discovered.push(Discovered {
             wanted: Arc::new(wanted),
             wake: Arc::new(wake),
+            troubles,
         });
     }
 

@@ -19,7 +19,7 @@ use tokio::sync::{OwnedSemaphorePermit, oneshot};
 
 use crate::{
     gate::{Gate, Stopped},
-    queue::{Monotonic, Place, Priority, Queue},
+    queue::{self, Monotonic, Place, Priority, Queue},
     reconcile::{Done, Job, Mark, Next, reconcile},
     server::Sender,
     shared::{Inbox, RangeStats, Shared, Unit},
@@ -139,7 +139,12 @@ impl Range {
             .units
             .iter()
             .map(|unit| Lane {
-                queue: Queue::default(),
+                queue: Queue::new(
+                    unit.controller
+                        .descriptor()
+                        .retry_max
+                        .unwrap_or(queue::BACKOFF_MAX),
+                ),
                 known: HashMap::new(),
                 sender: Sender::new(
                     &shared.replica,

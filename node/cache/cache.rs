@@ -1,7 +1,7 @@
 //! The cache as the node sees it: built from what the controllers watch, read by their plans, run by the Watch actors.
 
 use std::{
-    collections::{HashMap, HashSet},
+    collections::{HashMap, HashSet, VecDeque},
     convert::Infallible,
     fmt,
     sync::{
@@ -13,7 +13,7 @@ use std::{
 
 use arc_swap::ArcSwap;
 use controllers_kit::{Catalogue, DynChange, Index, Key, Reader, Standing, Watches};
-use kubernetes_proto::{AnyObject, Resource};
+use kubernetes_proto::{AnyObject, Resource, Str};
 
 use crate::{
     Api, Settings,
@@ -43,6 +43,8 @@ pub(crate) struct Slot {
     decode_errors: AtomicU64,
     troubled: Mutex<HashSet<Key>>,
     condition: Mutex<Condition>,
+    /// Where the uids of what was deleted are kept, if anybody asks for them.
+    gone: Option<Arc<Gone>>,
     made: Instant,
     /// Milliseconds from `made` to the last sign of life, and one more; 0 before the first.
     heard: AtomicU64,
@@ -62,8 +64,10 @@ impl Slot {
         only_name: Option<&'static str>,
         indexes: Vec<Index>,
         settings: Settings,
+        gone: Option<Arc<Gone>>,
     ) -> Self {
         Self {
+            gone,
             resource,
             only_name,
             settings,
@@ -82,11 +86,17 @@ impl Slot {
 
     /// Tells all subscribers of a change that the store has applied.
     pub(crate) fn tell(&self, old: Option<&AnyObject>, new: Option<&AnyObject>) {
+        let another = another(old, new);
+        if let (Some(gone), Some(old)) = (&self.gone, old)
+            && (another || new.is_none())
+        {
+            gone.add(&old.metadata().uid);
+        }
+        self.notify(old, new, another);
+    }
+
+    fn notify(&self, old: Option<&AnyObject>, new: Option<&AnyObject>, another: bool) {
         let subscribers = self.subscribers.load();
-        let another = match (old, new) {
-            (Some(old), Some(new)) => old.metadata().uid != new.metadata().uid,
-            _ => false,
-        };
         for subscriber in subscribers.iter() {
             if another {
                 // The object was deleted and made anew while nobody looked: that is two changes, not one.
@@ -234,6 +244,41 @@ impl Slot {
     }
 }
 
+/// Whether a change is of two objects of one name.
+fn another(old: Option<&AnyObject>, new: Option<&AnyObject>) -> bool {
+    match (old, new) {
+        (Some(old), Some(new)) => old.metadata().uid != new.metadata().uid,
+        _ => false,
+    }
+}
+
+/// So many uids of deleted objects are remembered, the newest: a cascade asks for them within seconds.
+const GONE_MAX: usize = 50_000;
+
+/// The uids of objects that were seen to be deleted.
+#[derive(Default)]
+pub(crate) struct Gone {
+    uids: Mutex<(HashSet<Str>, VecDeque<Str>)>,
+}
+
+impl Gone {
+    fn add(&self, uid: &Str) {
+        let (known, order) = &mut *unpoisoned(self.uids.lock());
+        if known.insert(uid.clone()) {
+            order.push_back(uid.clone());
+            if order.len() > GONE_MAX
+                && let Some(oldest) = order.pop_front()
+            {
+                known.remove(&oldest);
+            }
+        }
+    }
+
+    fn has(&self, uid: &str) -> bool {
+        unpoisoned(self.uids.lock()).0.contains(uid)
+    }
+}
+
 /// How a resource's watch stands.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum State {
@@ -356,8 +401,10 @@ impl Builder {
     pub fn build(mut self) -> Arc<Cache> {
         self.wanted.sort_by_key(|wanted| wanted.resource);
         let (settings, dependents) = (self.settings, self.dependents);
+        let gone = dependents.then(Arc::<Gone>::default);
         Arc::new(Cache {
             settings: settings.clone(),
+            gone: gone.clone(),
             dependents,
             found: ArcSwap::default(),
             catalogue: ArcSwap::default(),
@@ -375,6 +422,7 @@ impl Builder {
                         wanted.only_name,
                         wanted.indexes,
                         settings.clone(),
+                        gone.clone(),
                     ))
                 })
                 .collect(),
@@ -389,6 +437,7 @@ pub struct Cache {
     /// What discovery has brought. Bound: what the API serves.
     found: ArcSwap<HashMap<&'static Resource, Arc<Slot>>>,
     catalogue: ArcSwap<Catalogue>,
+    gone: Option<Arc<Gone>>,
     settings: Settings,
     dependents: bool,
 }
@@ -450,7 +499,13 @@ impl Cache {
         if self.dependents {
             indexes.push(store::dependents_index(resource));
         }
-        let slot = Arc::new(Slot::new(resource, None, indexes, self.settings.clone()));
+        let slot = Arc::new(Slot::new(
+            resource,
+            None,
+            indexes,
+            self.settings.clone(),
+            self.gone.clone(),
+        ));
         self.found.rcu(|found| {
             let mut more = HashMap::clone(found);
             more.insert(resource, Arc::clone(&slot));
@@ -474,7 +529,8 @@ impl Cache {
         for object in slot.store.list(None) {
             let meta = object.metadata();
             slot.store.remove(&meta.namespace, &meta.name);
-            slot.tell(Some(&object), None);
+            // Not deleted, for all that is known: only out of sight.
+            slot.notify(Some(&object), None, false);
         }
     }
 
@@ -573,6 +629,13 @@ impl Cache {
         }
     }
 
+    /// The newest version that any watch has come to.
+    pub fn newest(&self) -> u64 {
+        let found = self.found.load();
+        let slots = self.slots.iter().chain(found.values());
+        slots.map(|slot| slot.progress.version()).max().unwrap_or(0)
+    }
+
     /// How far a resource's watch has come; 0 before its first list or if it is not watched.
     pub fn version(&self, resource: &Resource) -> u64 {
         self.slot(resource)
@@ -658,6 +721,10 @@ impl Reader for Cache {
 
     fn catalogue(&self) -> Arc<Catalogue> {
         self.catalogue.load_full()
+    }
+
+    fn gone(&self, uid: &str) -> bool {
+        self.gone.as_ref().is_some_and(|gone| gone.has(uid))
     }
 
     fn standing(&self, resource: &'static Resource) -> Standing {

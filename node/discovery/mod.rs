@@ -10,7 +10,7 @@ use std::{
     time::Duration,
 };
 
-use controllers_kit::{Catalogue, Reader as _, Resource, Standing};
+use controllers_kit::{Catalogue, Measure, Reader as _, Resource, Standing};
 use futures::{StreamExt as _, stream};
 use kubernetes_proto::metadata_only;
 use node_cache::{Api, ApiError, Cache, Request, Response};
@@ -177,6 +177,7 @@ pub async fn follow(discovery: Arc<Discovery>, shared: Arc<Shared>, cache: Arc<C
             Err(error) => {
                 let why = error.to_string();
                 let known = discovery.with(|state| state.trouble.replace(why.clone()));
+                watches.count_trouble();
                 if known.as_ref() != Some(&why) {
                     tracing::warn!("discovery can't be read, what was known stays: {why}");
                 }
@@ -188,6 +189,9 @@ pub async fn follow(discovery: Arc<Discovery>, shared: Arc<Shared>, cache: Arc<C
                 discovery.with(|state| state.trouble = None);
                 if served == last && cache.serves().is_known() {
                     continue;
+                }
+                if !served.failures.is_empty() {
+                    watches.count_trouble();
                 }
                 tell_failures(&last, &served);
                 let generation = cache.serves().generation + 1;
@@ -290,6 +294,19 @@ impl Watches {
         // Keys may wait for a kind that was not served.
         self.scanned = None;
         self.scan();
+    }
+
+    /// Counts a failure for the controllers that have a counter of such.
+    fn count_trouble(&self) {
+        for unit in &self.shared.units {
+            for name in unit.discovered.iter().filter_map(|one| one.troubles) {
+                unit.metrics.measure(&Measure {
+                    name,
+                    labels: Vec::new(),
+                    value: 1.0,
+                });
+            }
+        }
     }
 
     fn waits(&self) -> bool {

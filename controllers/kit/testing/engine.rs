@@ -548,6 +548,22 @@ impl<'a> Engine<'a> {
             };
         }
         let planned = self.plan(owner, task, &mut memory);
+        // What a plan says that it rests on must have been seen: the node proves it, or drops the plan.
+        let unseen: Vec<&'static Resource> = planned
+            .iter()
+            .flat_map(|plan| &plan.counted)
+            .filter(|counted| counted.since > 0)
+            .map(|counted| counted.resource)
+            .filter(|resource| self.seen(owner, resource) < self.history.len() - 1)
+            .collect();
+        if !unseen.is_empty() {
+            for resource in unseen {
+                self.advance(owner, resource, self.history.len() - 1);
+            }
+            self.owners[owner].queue.insert(task.clone());
+            self.owners[owner].memories.insert(task.clone(), memory);
+            return;
+        }
         match planned {
             Ok(plan) => {
                 self.owners[owner].retries.remove(task);
@@ -774,8 +790,8 @@ fn check_plan(name: &str, built: &Built, cache: &World, plan: &Plan) {
         let resource = action.rbac_resource();
         assert!(
             built.descriptor().rules.iter().any(|rule| {
-                rule.group == action.resource.group
-                    && rule.resource == resource
+                (rule.group == "*" || rule.group == action.resource.group)
+                    && (rule.resource == "*" || rule.resource == resource)
                     && rule.verbs.contains(&action.verb.name())
                     && (rule.names.is_empty() || rule.names.contains(&action.key.name.as_str()))
             }),
@@ -788,10 +804,13 @@ fn check_plan(name: &str, built: &Built, cache: &World, plan: &Plan) {
             Verb::Patch { .. } | Verb::Delete { .. } => check_seen(name, action, cache),
         };
         // The number of a controller's children rests on how many were seen: after a takeover the node counts them.
-        if generated && !matches!(action.verb, Verb::Patch { .. }) {
+        let counts = !built.descriptor().one_by_one;
+        if generated && counts && !matches!(action.verb, Verb::Patch { .. }) {
             assert!(
                 plan.counted.iter().any(|counted| {
-                    counted.resource == action.resource && counted.namespace == action.key.namespace
+                    counted.resource == action.resource
+                        && (counted.namespace.is_empty()
+                            || counted.namespace == action.key.namespace)
                 }),
                 "{name}: {action} makes or deletes a generated child, but the plan doesn't say which were counted"
             );

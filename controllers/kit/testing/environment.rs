@@ -33,7 +33,9 @@ impl World {
         if self.kubelets {
             self.run_kubelets();
         }
-        self.collect_garbage();
+        if self.collector {
+            self.collect_garbage();
+        }
         self.clear_namespaces();
         self.resource_version != before
     }

@@ -84,6 +84,8 @@ pub struct World {
     flags: Vec<(&'static str, FlagValue)>,
     /// Whether pods are started and stopped.
     kubelets: bool,
+    /// Whether somebody else collects garbage.
+    collector: bool,
     events: Vec<Event>,
     catalogue: Arc<Catalogue>,
 }
@@ -98,6 +100,7 @@ impl World {
             uids: 0,
             flags: Vec::new(),
             kubelets: true,
+            collector: true,
             events: Vec::new(),
             catalogue: registered(),
         }
@@ -190,6 +193,13 @@ impl World {
     #[must_use]
     pub fn without_kubelets(mut self) -> Self {
         self.kubelets = false;
+        self
+    }
+
+    /// Nobody else collects garbage: for the collector's own tests.
+    #[must_use]
+    pub fn without_collector(mut self) -> Self {
+        self.collector = false;
         self
     }
 

@@ -66,6 +66,7 @@ const FACTS: &[(&str, i32, &str)] = &[
     ("k8s.core.PodStatus.conditions", 2, "repeated PodCondition"),
     ("k8s.core.PodStatus.reason", 4, "string"),
     ("k8s.core.PodStatus.startTime", 7, "Time"),
+    ("k8s.core.PodStatus.observedGeneration", 17, "int64"),
     (
         "k8s.core.PodStatus.containerStatuses",
         8,
