@@ -190,7 +190,8 @@ impl Shared {
             for subscription in unit
                 .subscriptions
                 .iter()
-                .filter(|one| one.resource == resource)
+                // One store may hold some objects of a resource as projections, another the metadata of all.
+                .filter(|one| std::ptr::eq(one.resource, resource))
             {
                 if !wanted(subscription, change) {
                     continue;
@@ -204,7 +205,8 @@ impl Shared {
             return;
         }
         let catalogue = self.view.catalogue();
-        let Some(entry) = catalogue.preferred(resource) else {
+        let entry = catalogue.preferred(resource);
+        let Some(entry) = entry.filter(|entry| std::ptr::eq(entry.resource, resource)) else {
             return;
         };
         for unit in &self.units {
