@@ -317,7 +317,8 @@ fn http_method(action: &Action) -> &'static str {
     match action.verb {
         Verb::Create { .. } => "POST",
         Verb::Patch { .. } => "PATCH",
-        Verb::Delete { .. } => "DELETE",
+        Verb::Delete { .. } | Verb::DeleteCollection { .. } => "DELETE",
+        Verb::Replace { .. } => "PUT",
     }
 }
 

@@ -15,7 +15,7 @@ use crate::{
 };
 
 /// Queries of one key that are under way at once.
-const QUERIES_AT_ONCE: usize = 8;
+const QUERIES_AT_ONCE: usize = 16;
 /// A query that has no answer by then has failed: its plan decides what that means.
 const QUERY_TIMEOUT: Duration = Duration::from_secs(10);
 
@@ -30,6 +30,24 @@ pub async fn ask(server: &dyn Server, sender: &Sender, queries: Vec<Query>) -> A
                     {
                         Ok(Ok(Some(object))) => Answer::Object(Arc::new(object)),
                         Ok(Ok(None)) => Answer::Missing,
+                        Ok(Err(refused)) => Answer::Failed(refused.failure.to_string()),
+                        Err(_) => Answer::Failed(format!(
+                            "no answer within {} s",
+                            QUERY_TIMEOUT.as_secs()
+                        )),
+                    }
+                }
+                Query::Content {
+                    resource,
+                    namespace,
+                } => {
+                    let content = server.content(sender, resource, namespace);
+                    match tokio::time::timeout(QUERY_TIMEOUT, content).await {
+                        Ok(Ok(metas)) => Answer::Content(Arc::new(metas)),
+                        Ok(Err(Refused {
+                            failure: controllers_kit::Failure::NotFound(_),
+                            ..
+                        })) => Answer::Missing,
                         Ok(Err(refused)) => Answer::Failed(refused.failure.to_string()),
                         Err(_) => Answer::Failed(format!(
                             "no answer within {} s",

@@ -295,6 +295,7 @@ fn mark(action: &Action, written: &Written) -> Option<Mark> {
             action.key.clone(),
             action.uid.clone(),
         )),
+        Verb::DeleteCollection { .. } => None,
         _ if written.resource_version != 0 => {
             Some(Mark::Version(action.resource, written.resource_version))
         }
@@ -382,7 +383,7 @@ fn after(plan: &Plan, now: Timestamp) -> Next {
 
 fn makes_or_deletes(plan: &Plan) -> bool {
     plan.actions()
-        .any(|action| matches!(action.verb, Verb::Create { .. } | Verb::Delete { .. }))
+        .any(|action| !matches!(action.verb, Verb::Patch { .. }))
 }
 
 fn explained(plan: &Plan) -> Vec<String> {

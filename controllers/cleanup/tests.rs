@@ -49,17 +49,27 @@ fn the_contract_holds() {
         .with(pod("well").on("node-1").phase("Running"))
         .with(pod("never").terminating("11:59:00"));
     let ended = start
+        .clone()
         .without_kubelets()
         .flag("terminated-pod-gc-threshold", FlagValue::Int(1))
         .with(node("node-1"))
         .with(pod("runs").on("node-1").phase("Running"))
         .with(pod("done-1").on("node-1").phase("Succeeded"))
         .with(pod("done-2").on("node-1").phase("Failed"));
+    let ending = start
+        .clone()
+        .without_collector()
+        .with(namespace("shop").ending("12:00:00"))
+        .with(config_map("a").in_namespace("shop"))
+        .with(pod("one").in_namespace("shop").ready("11:00:00"))
+        .with(pod("two").in_namespace("shop").ready("11:00:00"))
+        .with(config_map("b"));
     for factory in REGISTRY {
         let contract = Contract::of(factory).seconds(130);
         match (factory.describe)().name {
             "garbage-collector-controller" => contract.check(collected.clone()),
             "pod-garbage-collector-controller" => contract.check([pods.clone(), ended.clone()]),
+            "namespace-controller" => contract.check([ending.clone()]),
             other => panic!("{other} has no worlds"),
         }
     }

@@ -1,7 +1,7 @@
 //! What one reconcile would write. A plan is data: it can be compared, printed, refused and replayed.
 
 use jiff::Timestamp;
-use kubernetes_proto::{AnyObject, Object, Resource, Str};
+use kubernetes_proto::{AnyObject, Object, Resource, Str, meta::ObjectMeta};
 use serde_json::Value;
 
 use crate::{Key, patch, selectors::Selector};
@@ -118,6 +118,19 @@ pub enum Verb {
         /// Seconds the object may take; `None` for its own default.
         grace_period_seconds: Option<i64>,
     },
+    /// Deletes every object of a resource in a namespace; the action's key has no name, and nothing is a precondition.
+    DeleteCollection {
+        /// What happens to dependents.
+        propagation: Propagation,
+    },
+    /// Puts a whole object to a subresource that takes nothing else, as in `finalize`. The body was read live, so no
+    /// field is lost; its resourceVersion is the precondition.
+    Replace {
+        /// As in `finalize`.
+        subresource: &'static str,
+        /// The whole object as JSON.
+        body: Value,
+    },
 }
 
 /// Whether a creation's body is JSON.
@@ -132,6 +145,8 @@ impl Verb {
             Self::Create { .. } => "create",
             Self::Patch { .. } => "patch",
             Self::Delete { .. } => "delete",
+            Self::DeleteCollection { .. } => "deletecollection",
+            Self::Replace { .. } => "update",
         }
     }
 }
@@ -426,6 +441,61 @@ impl Plan {
         })
     }
 
+    /// Deletes every object of a resource in a namespace.
+    pub fn delete_collection(
+        &mut self,
+        resource: &'static Resource,
+        namespace: &Str,
+        propagation: Propagation,
+    ) -> &mut Action {
+        self.act(Action {
+            verb: Verb::DeleteCollection { propagation },
+            resource,
+            key: Key::new(namespace.clone(), ""),
+            uid: Str::default(),
+            resource_version: 0,
+            announcement: None,
+        })
+    }
+
+    /// Deletes the object of a resource that has this metadata.
+    pub fn delete_by_meta(
+        &mut self,
+        resource: &'static Resource,
+        meta: &ObjectMeta,
+        propagation: Propagation,
+    ) -> &mut Action {
+        self.act(Action {
+            verb: Verb::Delete {
+                only: Only::ThisUid,
+                propagation,
+                grace_period_seconds: None,
+            },
+            resource,
+            key: Key::of_meta(meta),
+            uid: meta.uid.clone(),
+            resource_version: meta.resource_version,
+            announcement: None,
+        })
+    }
+
+    /// Puts a whole object, read live and changed, to a subresource.
+    pub fn replace<T: Object>(
+        &mut self,
+        object: &T,
+        subresource: &'static str,
+        body: Value,
+    ) -> &mut Action {
+        self.act(Action {
+            verb: Verb::Replace { subresource, body },
+            resource: T::resource(),
+            key: Key::of(object),
+            uid: object.metadata().uid.clone(),
+            resource_version: 0,
+            announcement: None,
+        })
+    }
+
     /// Writes fields of the metadata as a merge patch, whose lists are whole, of an object whose kind is known at run
     /// time only. As it was seen, or not at all.
     pub fn patch_metadata(&mut self, object: &AnyObject, metadata: Value) -> &mut Action {
@@ -512,7 +582,9 @@ impl Action {
     /// `resource` or `resource/subresource`, as RBAC names it.
     pub fn rbac_resource(&self) -> String {
         match &self.verb {
-            Verb::Patch { subresource, .. } if !subresource.is_empty() => {
+            Verb::Patch { subresource, .. } | Verb::Replace { subresource, .. }
+                if !subresource.is_empty() =>
+            {
                 format!("{}/{subresource}", self.resource.plural)
             }
             _ => self.resource.plural.to_owned(),
@@ -530,7 +602,9 @@ impl std::fmt::Display for Action {
             self.key.name
         )?;
         match &self.verb {
-            Verb::Patch { subresource, .. } if !subresource.is_empty() => {
+            Verb::Patch { subresource, .. } | Verb::Replace { subresource, .. }
+                if !subresource.is_empty() =>
+            {
                 write!(f, "/{subresource}")
             }
             _ => Ok(()),

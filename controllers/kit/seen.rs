@@ -3,7 +3,7 @@
 use std::sync::Arc;
 
 use jiff::Timestamp;
-use kubernetes_proto::{AnyObject, Object, Resource, cast};
+use kubernetes_proto::{AnyObject, Object, Resource, Str, cast, meta::ObjectMeta};
 
 use crate::{Catalogue, Key};
 
@@ -60,6 +60,13 @@ pub enum Query {
         /// Its key.
         key: Key,
     },
+    /// The metadata of every object of a resource in a namespace, read live and consistently.
+    Content {
+        /// The resource.
+        resource: &'static Resource,
+        /// The namespace.
+        namespace: Str,
+    },
 }
 
 /// What came of a query.
@@ -67,7 +74,9 @@ pub enum Query {
 pub enum Answer {
     /// The object.
     Object(Arc<serde_json::Value>),
-    /// There is none.
+    /// What a namespace holds of a resource.
+    Content(Arc<Vec<ObjectMeta>>),
+    /// There is none: no such object, no such resource.
     Missing,
     /// It could not be asked; the text says why.
     Failed(String),

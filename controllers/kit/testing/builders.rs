@@ -13,9 +13,9 @@ use kubernetes_proto::{
     batch::{Job, JobCondition},
     core::{
         ConfigMap, ContainerState, ContainerStateTerminated, ContainerStatus, Namespace,
-        NamespaceStatus, Node, NodeSpec, PersistentVolumeClaim, PersistentVolumeClaimTemplate, Pod,
-        PodCondition, PodTemplateSpec, ReplicationController, ReplicationControllerSpec,
-        ServiceAccount, Taint,
+        NamespaceSpec, NamespaceStatus, Node, NodeSpec, PersistentVolumeClaim,
+        PersistentVolumeClaimTemplate, Pod, PodCondition, PodTemplateSpec, ReplicationController,
+        ReplicationControllerSpec, ServiceAccount, Taint,
     },
     meta::{IntOrString, LabelSelector, ObjectMeta, OwnerReference, Time},
 };
@@ -131,6 +131,10 @@ pub fn namespace(name: &str) -> Namespace {
     Namespace {
         status: Some(NamespaceStatus {
             phase: "Active".to_owned(),
+            ..Default::default()
+        }),
+        spec: Some(NamespaceSpec {
+            finalizers: vec!["kubernetes".to_owned()],
         }),
         ..named(name)
     }

@@ -802,6 +802,7 @@ fn check_plan(name: &str, built: &Built, cache: &World, plan: &Plan) {
         let generated = match &action.verb {
             Verb::Create { body } => check_create(name, action, body),
             Verb::Patch { .. } | Verb::Delete { .. } => check_seen(name, action, cache),
+            Verb::DeleteCollection { .. } | Verb::Replace { .. } => false,
         };
         // The number of a controller's children rests on how many were seen: after a takeover the node counts them.
         let counts = !built.descriptor().one_by_one;

@@ -35,8 +35,8 @@ impl World {
         }
         if self.collector {
             self.collect_garbage();
+            self.clear_namespaces();
         }
-        self.clear_namespaces();
         self.resource_version != before
     }
 

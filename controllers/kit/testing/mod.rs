@@ -196,7 +196,7 @@ impl World {
         self
     }
 
-    /// Nobody else collects garbage: for the collector's own tests.
+    /// Nobody else collects garbage or clears namespaces: for the tests of those who do.
     #[must_use]
     pub fn without_collector(mut self) -> Self {
         self.collector = false;
@@ -404,7 +404,18 @@ impl World {
         queries
             .into_iter()
             .map(|query| {
-                let Query::Live { resource, key } = &query;
+                let (resource, key) = match &query {
+                    Query::Live { resource, key } => (resource, key),
+                    Query::Content {
+                        resource,
+                        namespace,
+                    } => {
+                        let content = self.list(resource, Some(namespace));
+                        let metas = content.iter().map(|object| object.metadata().clone());
+                        let answer = crate::Answer::Content(Arc::new(metas.collect()));
+                        return (query, answer);
+                    }
+                };
                 let answer = match self.objects.get(&(*resource, key.clone())) {
                     None => crate::Answer::Missing,
                     Some(object) => {
