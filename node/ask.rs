@@ -43,7 +43,7 @@ pub async fn ask(server: &dyn Server, sender: &Sender, queries: Vec<Query>) -> A
                 } => {
                     let content = server.content(sender, resource, namespace);
                     match tokio::time::timeout(QUERY_TIMEOUT, content).await {
-                        Ok(Ok(metas)) => Answer::Content(Arc::new(metas)),
+                        Ok(Ok(metas)) => Answer::content(&metas),
                         Ok(Err(Refused {
                             failure: controllers_kit::Failure::NotFound(_),
                             ..

@@ -143,7 +143,7 @@ pub fn may_adopt<O: Object>(owner: &O, seen: &Seen<'_>) -> Result<(), Refusal> {
     let key = Key::of(owner);
     let wanted = &owner.metadata().uid;
     match seen.answer(&recheck(owner)) {
-        None | Some(Answer::Content(_)) => Err(Refusal::Retry(format!(
+        None => Err(Refusal::Retry(format!(
             "can't recheck DeletionTimestamp: {kind} {key} was not read"
         ))),
         Some(Answer::Failed(why)) => Err(Refusal::Retry(format!(

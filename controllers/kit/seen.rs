@@ -4,6 +4,8 @@ use std::sync::Arc;
 
 use jiff::Timestamp;
 use kubernetes_proto::{AnyObject, Object, Resource, Str, cast, meta::ObjectMeta};
+use serde::Deserialize as _;
+use serde_json::json;
 
 use crate::{Catalogue, Key};
 
@@ -69,13 +71,22 @@ pub enum Query {
     },
 }
 
+impl Answer {
+    /// What a namespace holds of a resource.
+    pub fn content(metas: &[ObjectMeta]) -> Self {
+        let items: Vec<_> = metas
+            .iter()
+            .map(|meta| json!({ "metadata": meta }))
+            .collect();
+        Self::Object(Arc::new(json!({ "items": items })))
+    }
+}
+
 /// What came of a query.
 #[derive(Clone, Debug, PartialEq)]
 pub enum Answer {
-    /// The object.
+    /// The object; for [`Query::Content`] a list, whose items have their metadata alone: [`Seen::content`] reads it.
     Object(Arc<serde_json::Value>),
-    /// What a namespace holds of a resource.
-    Content(Arc<Vec<ObjectMeta>>),
     /// There is none: no such object, no such resource.
     Missing,
     /// It could not be asked; the text says why.
@@ -146,6 +157,24 @@ impl<'a> Seen<'a> {
     /// The answer to a query; `None` if it was not asked.
     pub fn answer(&self, query: &Query) -> Option<&'a Answer> {
         self.answers.get(query)
+    }
+
+    /// What a namespace holds of a resource, if that was asked; none where the resource is not served.
+    ///
+    /// # Errors
+    /// Where it could not be read; the text says why.
+    pub fn content(&self, query: &Query) -> Option<Result<Vec<ObjectMeta>, String>> {
+        Some(match self.answers.get(query)? {
+            Answer::Missing => Ok(Vec::new()),
+            Answer::Failed(why) => Err(why.clone()),
+            Answer::Object(list) => {
+                let items = list["items"].as_array().into_iter().flatten();
+                items
+                    .map(|item| ObjectMeta::deserialize(&item["metadata"]))
+                    .collect::<Result<_, _>>()
+                    .map_err(|error| error.to_string())
+            }
+        })
     }
 
     /// What the API serves, where the controller has asked for it.

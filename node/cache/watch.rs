@@ -258,6 +258,10 @@ pub(crate) async fn run(slot: &Slot, api: &Api) -> Infallible {
                 tracing::info!(resource = %slot.resource.id(), "listed again: {error}");
             }
             End::Failed(error) => slot.failed(ask.verb(), &error.to_string(), blocks(error)),
+            // The server sends no bookmarks for a resource in which nothing has happened since it started.
+            End::Silent if slot.resource.metadata_only && !session.progressed => {
+                tracing::debug!(resource = %slot.resource.id(), "nothing was heard, watched anew");
+            }
             End::Silent => {
                 slot.failed(
                     ask.verb(),

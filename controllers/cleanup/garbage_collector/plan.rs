@@ -162,7 +162,7 @@ fn classify(
                 )));
             }
             // It was in the cache when it was asked what to read, and is not now.
-            Some(Answer::Content(_)) | None => {
+            None => {
                 return Err(Refusal::Retry(format!(
                     "owner {} {} has just gone",
                     reference.kind, reference.name

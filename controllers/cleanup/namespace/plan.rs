@@ -100,7 +100,7 @@ pub(super) fn plan(
             )));
         }
         // The first five seconds ended between the questions and now.
-        Some(Answer::Content(_)) | None => return Ok(Plan::nothing().again_at(seen.now)),
+        None => return Ok(Plan::nothing().again_at(seen.now)),
     };
     if object["metadata"]["uid"] != *progress.uid {
         return Ok(Plan::nothing());
@@ -122,8 +122,7 @@ pub(super) fn plan(
         .collect();
     let looked_at: Vec<Entry> = left(&catalogue, progress, ordered).cloned().collect();
     for entry in &looked_at {
-        let answer = seen.answer(&content(entry, namespace));
-        look.at(entry, answer, progress);
+        look.at(entry, seen.content(&content(entry, namespace)), progress);
     }
     let errors = std::mem::take(&mut progress.errors);
     look.findings.content_errors.extend(errors.into_values());
@@ -150,20 +149,25 @@ struct Look<'a> {
 
 impl Look<'_> {
     /// What one resource has left in the namespace.
-    fn at(&mut self, entry: &Entry, answer: Option<&Answer>, progress: &mut Progress) {
+    fn at(
+        &mut self,
+        entry: &Entry,
+        content: Option<Result<Vec<ObjectMeta>, String>>,
+        progress: &mut Progress,
+    ) {
         let resource = entry.resource;
-        let metas = match answer {
-            Some(Answer::Content(metas)) if !metas.is_empty() => metas,
-            Some(Answer::Content(_) | Answer::Missing) => {
+        let metas = match content {
+            Some(Ok(metas)) if metas.is_empty() => {
                 progress.emptied.insert(resource.id());
                 return;
             }
-            Some(Answer::Failed(why)) => {
-                self.findings.content_errors.push(why.clone());
+            Some(Ok(metas)) => metas,
+            Some(Err(why)) => {
+                self.findings.content_errors.push(why);
                 return;
             }
             // Discovery has brought it since the questions were put.
-            Some(Answer::Object(_)) | None => {
+            None => {
                 self.plan.look_again_now();
                 return;
             }
@@ -171,10 +175,14 @@ impl Look<'_> {
         self.pods_left |= is_pods(entry);
         let told = progress.told.contains(&resource.id());
         if metas.iter().any(|meta| !meta.is_terminating()) {
-            self.tell(entry, metas);
+            self.tell(entry, &metas);
             self.tells |= !told;
         }
-        let mut estimate = if is_pods(entry) { self.grace(metas) } else { 0 };
+        let mut estimate = if is_pods(entry) {
+            self.grace(&metas)
+        } else {
+            0
+        };
         let mut finalizers: BTreeMap<&str, usize> = BTreeMap::new();
         for finalizer in metas.iter().flat_map(|meta| &meta.finalizers) {
             *finalizers.entry(finalizer).or_default() += 1;

@@ -412,7 +412,7 @@ impl World {
                     } => {
                         let content = self.list(resource, Some(namespace));
                         let metas = content.iter().map(|object| object.metadata().clone());
-                        let answer = crate::Answer::Content(Arc::new(metas.collect()));
+                        let answer = crate::Answer::content(&metas.collect::<Vec<_>>());
                         return (query, answer);
                     }
                 };
