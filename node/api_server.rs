@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-use controllers_kit::{Action, Failure, Key, Resource, Written};
+use controllers_kit::{Action, Failure, Key, Resource, Verb, Written};
 use coordinator::ServerFence;
 use futures::{FutureExt, future::BoxFuture};
 use http::{HeaderName, HeaderValue, Method};
@@ -86,15 +86,17 @@ impl ApiServer {
         &self,
         sender: &Sender,
         request: WriteRequest,
+        accept: &'static str,
     ) -> Result<Written, Refused> {
         let method = match request.method {
             "POST" => Method::POST,
             "PATCH" => Method::PATCH,
+            "PUT" => Method::PUT,
             _ => Method::DELETE,
         };
         let request = Request::new(method, request.path)
             .body(request.content_type, request.body)
-            .accept(write::ACCEPT_METADATA);
+            .accept(accept);
         let answer = match self.impersonation(sender) {
             Some(headers) => self.send_fenced(sender, request, headers).await?,
             None => self.send(sender, request).await?,
@@ -165,7 +167,11 @@ impl Server for ApiServer {
         action: &'a Action,
     ) -> BoxFuture<'a, Result<Written, Refused>> {
         let span = telemetry::call_span(action.verb.name(), action.resource.plural);
-        self.write_request(sender, write::request(action))
+        let accept = match action.verb {
+            Verb::DeleteCollection { .. } => write::ACCEPT_ANY,
+            _ => write::ACCEPT_METADATA,
+        };
+        self.write_request(sender, write::request(action), accept)
             .instrument(span)
             .boxed()
     }
@@ -177,7 +183,8 @@ impl Server for ApiServer {
         create: bool,
     ) -> BoxFuture<'a, Result<Written, Refused>> {
         let span = telemetry::call_span("create", "events");
-        self.write_request(sender, write::event_request(event, create))
+        let request = write::event_request(event, create);
+        self.write_request(sender, request, write::ACCEPT_METADATA)
             .instrument(span)
             .boxed()
     }
@@ -248,41 +255,63 @@ impl Server for ApiServer {
         selector: &'a str,
     ) -> BoxFuture<'a, Result<Vec<LiveItem>, Refused>> {
         async move {
-            let mut items = Vec::new();
-            let mut next = String::new();
-            for _ in 0..PAGES_MAX {
-                let mut path = format!("{}?limit={PAGE}", resource.path(namespace, ""));
-                for (name, value) in [("labelSelector", selector), ("continue", next.as_str())] {
-                    if !value.is_empty() {
-                        path.push_str(&format!("&{name}={}", query_escaped(value)));
-                    }
-                }
-                let answer = self
-                    .send(sender, Request::get(path).accept(ACCEPT_METADATA_LIST))
-                    .await?;
-                let list = envelope::open(&answer.bytes)
-                    .and_then(|envelope| envelope::list(envelope.raw))
-                    .map_err(|error| garbage("list", &error))?;
-                for item in list.items {
-                    let meta = PartialObjectMetadata::decode(item)
-                        .map_err(|error| garbage("list item", &error))?
-                        .metadata
-                        .unwrap_or_default();
-                    items.push(live_item(&meta));
-                }
-                next = list.continue_token.to_owned();
-                if next.is_empty() {
-                    return Ok(items);
-                }
-            }
-            Err(Failure::Other(format!(
-                "more than {} {} match {selector:?} in {namespace}",
-                PAGE * PAGES_MAX,
-                resource.plural
-            ))
-            .into())
+            let metas = self.list_metadata(sender, resource, namespace, selector);
+            Ok(metas.await?.iter().map(live_item).collect())
         }
         .boxed()
+    }
+
+    fn content<'a>(
+        &'a self,
+        sender: &'a Sender,
+        resource: &'static Resource,
+        namespace: &'a str,
+    ) -> BoxFuture<'a, Result<Vec<ObjectMeta>, Refused>> {
+        self.list_metadata(sender, resource, namespace, "").boxed()
+    }
+}
+
+impl ApiServer {
+    async fn list_metadata(
+        &self,
+        sender: &Sender,
+        resource: &'static Resource,
+        namespace: &str,
+        selector: &str,
+    ) -> Result<Vec<ObjectMeta>, Refused> {
+        let mut items = Vec::new();
+        let mut next = String::new();
+        for _ in 0..PAGES_MAX {
+            let mut path = format!("{}?limit={PAGE}", resource.path(namespace, ""));
+            for (name, value) in [("labelSelector", selector), ("continue", next.as_str())] {
+                if !value.is_empty() {
+                    path.push_str(&format!("&{name}={}", query_escaped(value)));
+                }
+            }
+            let answer = self
+                .send(sender, Request::get(path).accept(ACCEPT_METADATA_LIST))
+                .await?;
+            let list = envelope::open(&answer.bytes)
+                .and_then(|envelope| envelope::list(envelope.raw))
+                .map_err(|error| garbage("list", &error))?;
+            for item in list.items {
+                let meta = PartialObjectMetadata::decode(item)
+                    .map_err(|error| garbage("list item", &error))?
+                    .metadata
+                    .unwrap_or_default();
+                items.push(meta);
+            }
+            next = list.continue_token.to_owned();
+            if next.is_empty() {
+                return Ok(items);
+            }
+        }
+        Err(Failure::Other(format!(
+            "more than {} {} match {selector:?} in {namespace}",
+            PAGE * PAGES_MAX,
+            resource.plural
+        ))
+        .into())
     }
 }
 

@@ -10,6 +10,7 @@ use futures::{StreamExt, stream};
 use tokio::sync::mpsc;
 
 use crate::{
+    ask::Proofs,
     clock::Clock,
     events::{Correlator, Send as SendEvent},
     gate::{EventGuard, Stopped},
@@ -52,6 +53,7 @@ pub struct Writer {
     metrics: Arc<Metrics>,
     events: mpsc::Sender<Queued>,
     correlators: Mutex<std::collections::HashMap<&'static str, Correlator>>,
+    proofs: Proofs,
 }
 
 struct Queued {
@@ -78,6 +80,7 @@ impl Writer {
             metrics: Arc::clone(&metrics),
             events,
             correlators: Mutex::default(),
+            proofs: Proofs::default(),
         });
         let task = send_events(
             waiting,
@@ -299,6 +302,11 @@ impl Writer {
         }
     }
 
+    /// What is known of the cache's freshness besides its watches.
+    pub fn proofs(&self) -> &Proofs {
+        &self.proofs
+    }
+
     /// The server, for reads.
     pub fn server(&self) -> &dyn Server {
         &*self.server
@@ -314,7 +322,8 @@ fn http_method(action: &Action) -> &'static str {
     match action.verb {
         Verb::Create { .. } => "POST",
         Verb::Patch { .. } => "PATCH",
-        Verb::Delete { .. } => "DELETE",
+        Verb::Delete { .. } | Verb::DeleteCollection { .. } => "DELETE",
+        Verb::Replace { .. } => "PUT",
     }
 }
 

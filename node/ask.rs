@@ -1,17 +1,21 @@
 //! Answers a controller's queries, and proves after a takeover that what a plan counted is all there is.
 
-use std::{sync::Arc, time::Duration};
+use std::{
+    collections::HashMap,
+    sync::{Arc, Mutex},
+    time::Duration,
+};
 
-use controllers_kit::{Answer, Answers, Counted, Key, Query, Reader, Resource};
+use controllers_kit::{Answer, Answers, Counted, Key, Query, Reader, Resource, Str};
 use futures::{StreamExt, stream};
 
 use crate::{
-    server::{LiveItem, Sender, Server},
+    server::{LiveItem, Refused, Sender, Server},
     view::View,
 };
 
 /// Queries of one key that are under way at once.
-const QUERIES_AT_ONCE: usize = 8;
+const QUERIES_AT_ONCE: usize = 16;
 /// A query that has no answer by then has failed: its plan decides what that means.
 const QUERY_TIMEOUT: Duration = Duration::from_secs(10);
 
@@ -26,6 +30,24 @@ pub async fn ask(server: &dyn Server, sender: &Sender, queries: Vec<Query>) -> A
                     {
                         Ok(Ok(Some(object))) => Answer::Object(Arc::new(object)),
                         Ok(Ok(None)) => Answer::Missing,
+                        Ok(Err(refused)) => Answer::Failed(refused.failure.to_string()),
+                        Err(_) => Answer::Failed(format!(
+                            "no answer within {} s",
+                            QUERY_TIMEOUT.as_secs()
+                        )),
+                    }
+                }
+                Query::Content {
+                    resource,
+                    namespace,
+                } => {
+                    let content = server.content(sender, resource, namespace);
+                    match tokio::time::timeout(QUERY_TIMEOUT, content).await {
+                        Ok(Ok(metas)) => Answer::content(&metas),
+                        Ok(Err(Refused {
+                            failure: controllers_kit::Failure::NotFound(_),
+                            ..
+                        })) => Answer::Missing,
                         Ok(Err(refused)) => Answer::Failed(refused.failure.to_string()),
                         Err(_) => Answer::Failed(format!(
                             "no answer within {} s",
@@ -53,7 +75,36 @@ pub enum Proof {
     },
 }
 
-/// Compares what a plan counted with a consistent live read.
+/// Sets that are proven at once, for one key.
+const PROOFS_AT_ONCE: usize = 16;
+/// Sets of which it is remembered how new the cache is known to be; beyond it all are forgotten, and proven again.
+const PROVEN_MAX: usize = 20_000;
+
+type Set = (&'static Resource, Str);
+
+/// What is known of the cache besides how far each watch has come: a resource of which nothing changes may show nothing
+/// for a minute, though nothing is missing from it. One look at the server does for everybody who asks meanwhile.
+#[derive(Default)]
+pub struct Proofs {
+    known: Mutex<HashMap<Set, Arc<tokio::sync::Mutex<u64>>>>,
+}
+
+impl Proofs {
+    fn of(&self, set: &Counted) -> Arc<tokio::sync::Mutex<u64>> {
+        let mut known = self
+            .known
+            .lock()
+            .unwrap_or_else(std::sync::PoisonError::into_inner);
+        if known.len() >= PROVEN_MAX {
+            known.clear();
+        }
+        let place = (set.resource, set.namespace.clone());
+        Arc::clone(known.entry(place).or_default())
+    }
+}
+
+/// Compares what a plan counted with a consistent live read. Sets that must be whole as of a version are always proven,
+/// where the cache has not come so far; the others only where `all` is said.
 ///
 /// # Errors
 /// Where the server can't be read: nothing is proven then.
@@ -61,20 +112,21 @@ pub async fn prove(
     server: &dyn Server,
     sender: &Sender,
     view: &dyn View,
+    proofs: &Proofs,
     counted: &[Counted],
-) -> Result<Proof, crate::server::Refused> {
-    for set in counted {
-        let Some(selector) = set.selector.text() else {
-            continue;
-        };
-        let live = tokio::time::timeout(
-            QUERY_TIMEOUT,
-            server.list(sender, set.resource, &set.namespace, &selector),
-        )
-        .await
-        .unwrap_or_else(|_| Err(no_answer()))?;
-        if let Some(why) = difference(view, set, &live) {
-            return Ok(Proof::Stale { why });
+    all: bool,
+) -> Result<Proof, Refused> {
+    let wanted = counted.iter().filter(|set| match set.since {
+        0 => all,
+        since => !view.passed(set.resource, since) && view.complete(set.resource),
+    });
+    let mut running = stream::iter(wanted)
+        .map(|set| prove_set(server, sender, view, proofs, set))
+        .buffer_unordered(PROOFS_AT_ONCE);
+    while let Some(proof) = running.next().await {
+        match proof? {
+            Proof::Fresh => {}
+            stale @ Proof::Stale { .. } => return Ok(stale),
         }
     }
     Ok(Proof::Fresh)
@@ -90,7 +142,7 @@ pub async fn prove_head(
     view: &dyn View,
     resource: &'static Resource,
     key: &Key,
-) -> Result<Proof, crate::server::Refused> {
+) -> Result<Proof, Refused> {
     let live = tokio::time::timeout(QUERY_TIMEOUT, server.head(resource, key))
         .await
         .unwrap_or_else(|_| Err(no_answer()))?;
@@ -112,9 +164,51 @@ pub async fn prove_head(
     })
 }
 
-fn no_answer() -> crate::server::Refused {
+fn no_answer() -> Refused {
     controllers_kit::Failure::Timeout(format!("no answer within {} s", QUERY_TIMEOUT.as_secs()))
         .into()
+}
+
+async fn prove_set(
+    server: &dyn Server,
+    sender: &Sender,
+    view: &dyn View,
+    proofs: &Proofs,
+    set: &Counted,
+) -> Result<Proof, Refused> {
+    let Some(selector) = set.selector.text() else {
+        return Ok(Proof::Fresh);
+    };
+    let place = (set.since > 0).then(|| proofs.of(set));
+    let mut known = match &place {
+        Some(place) => Some(place.lock().await),
+        None => None,
+    };
+    if known.as_ref().is_some_and(|known| **known >= set.since) {
+        return Ok(Proof::Fresh);
+    }
+    let newest = view.newest_of_all().max(set.since);
+    let live = tokio::time::timeout(
+        QUERY_TIMEOUT,
+        server.list(sender, set.resource, &set.namespace, &selector),
+    )
+    .await
+    .unwrap_or_else(|_| Err(no_answer()));
+    let live = match live {
+        // What is served no more has no objects left to be missed.
+        Err(Refused {
+            failure: controllers_kit::Failure::NotFound(_),
+            ..
+        }) if set.since > 0 => return Ok(Proof::Fresh),
+        live => live?,
+    };
+    if let Some(why) = difference(view, set, &live) {
+        return Ok(Proof::Stale { why });
+    }
+    if let Some(known) = &mut known {
+        **known = newest;
+    }
+    Ok(Proof::Fresh)
 }
 
 /// How the cache differs from a live list of the same set.
@@ -138,7 +232,10 @@ fn difference(view: &dyn View, set: &Counted, live: &[LiveItem]) -> Option<Strin
     let known: std::collections::HashSet<&str> =
         live.iter().map(|item| item.uid.as_str()).collect();
     reader
-        .list(set.resource, Some(&set.namespace))
+        .list(
+            set.resource,
+            (!set.namespace.is_empty()).then_some(&*set.namespace),
+        )
         .iter()
         .find(|cached| {
             let meta = cached.metadata();

@@ -15,6 +15,7 @@ use crate::{
     actors::{controller::Controller, host::Host, watch::Watch},
     apply::Writer,
     clock::Clock,
+    discovery::{self, Discovery},
     gate::Fence,
     metrics::Metrics,
     server::Server,
@@ -71,6 +72,8 @@ pub struct Node {
     pub cache: Arc<Cache>,
     /// Whether it may own ranges.
     pub ready: Arc<AtomicBool>,
+    /// How discovery stands.
+    pub discovery: Arc<Discovery>,
     arbiters: Vec<Arbiter>,
 }
 
@@ -92,6 +95,9 @@ impl Node {
             .iter()
             .map(|factory| (factory.build)(&parts.flags))
             .collect();
+        let catalogued = controllers
+            .iter()
+            .any(|controller| controller.watches().catalogued);
         let cache = controllers
             .iter()
             .fold(
@@ -109,9 +115,11 @@ impl Node {
                     .map_or(descriptor.workers_fixed, |(flag, _)| {
                         usize::try_from(parts.flags.int(flag)).unwrap_or(1).max(1)
                     });
+                let watches = controller.watches();
                 Unit {
                     index: u16::try_from(index).expect("there are few controllers"),
-                    subscriptions: controller.watches().subscriptions,
+                    subscriptions: watches.subscriptions,
+                    discovered: watches.discovered,
                     permits: Arc::new(Semaphore::new(workers)),
                     queue_metrics: metrics.queue(descriptor.queue),
                     metrics: metrics.controller(descriptor.name),
@@ -152,10 +160,27 @@ impl Node {
             );
         }
         let ready = Arc::<AtomicBool>::default();
+        let discovery = Arc::new(Discovery::default());
+        let discovering = catalogued.then(|| {
+            discovery::follow(
+                Arc::clone(&discovery),
+                Arc::clone(&shared),
+                Arc::clone(&cache),
+                parts.watches.clone(),
+            )
+        });
+        let background = async move {
+            let discovering = async {
+                if let Some(discovering) = discovering {
+                    discovering.await;
+                }
+            };
+            futures::join!(events, discovering);
+        };
         let arbiters = match parts.threads {
-            Threads::Many => spread(&shared, &cache, &parts.watches, events),
+            Threads::Many => spread(&shared, &cache, &parts.watches, background),
             Threads::One => {
-                actix::spawn(events);
+                actix::spawn(background);
                 for resource in cache.resources() {
                     Watch::new(Arc::clone(&cache), resource, parts.watches.clone()).start();
                 }
@@ -177,6 +202,7 @@ impl Node {
             host,
             cache,
             ready,
+            discovery,
             arbiters,
         }
     }

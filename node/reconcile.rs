@@ -249,8 +249,8 @@ async fn attempt(shared: &Arc<Shared>, job: &mut Job) -> Attempt {
     attempt
 }
 
-/// After a takeover: whether a plan rests on what is there by now. What was proven, of the key's object and of what was
-/// counted; or when the key is looked at again.
+/// Whether a plan rests on what is there by now: after a takeover, and where it counted what must be known whole. What was
+/// proven for good, of the key's object and of what was counted; or when the key is looked at again.
 async fn proof(shared: &Shared, job: &Job, plan: &Plan) -> Result<(bool, bool), Next> {
     let unit = &shared.units[usize::from(job.unit)];
     let server = shared.writer.server();
@@ -262,9 +262,11 @@ async fn proof(shared: &Shared, job: &Job, plan: &Plan) -> Result<(bool, bool), 
         judged(ask::prove_head(server, &*shared.view, primary, &job.key).await)?;
         head = true;
     }
-    if job.unproven && makes_or_deletes(plan) {
-        judged(ask::prove(server, &job.sender, &*shared.view, &plan.counted).await)?;
-        counted = true;
+    let all = job.unproven && makes_or_deletes(plan);
+    if all || plan.counted.iter().any(|set| set.since > 0) {
+        let (view, proofs) = (&*shared.view, shared.writer.proofs());
+        judged(ask::prove(server, &job.sender, view, proofs, &plan.counted, all).await)?;
+        counted = all;
     }
     Ok((head, counted))
 }
@@ -274,14 +276,11 @@ fn judged(proof: Result<Proof, crate::server::Refused>) -> Result<(), Next> {
         Ok(Proof::Fresh) => Ok(()),
         // The change that is missing wakes the key; the back-off is for one that was seen meanwhile.
         Ok(Proof::Stale { why }) => Err(Next::Backoff {
-            why: format!("taken over, and the cache is behind: {why}"),
+            why: format!("the cache is behind: {why}"),
             error: false,
         }),
         Err(refused) => Err(Next::Backoff {
-            why: format!(
-                "taken over, and freshness could not be proven: {}",
-                refused.failure
-            ),
+            why: format!("freshness could not be proven: {}", refused.failure),
             error: true,
         }),
     }
@@ -320,6 +319,7 @@ fn mark(action: &Action, written: &Written) -> Option<Mark> {
             action.key.clone(),
             action.uid.clone(),
         )),
+        Verb::DeleteCollection { .. } => None,
         _ if written.resource_version != 0 => {
             Some(Mark::Version(action.resource, written.resource_version))
         }
@@ -407,7 +407,7 @@ fn after(plan: &Plan, now: Timestamp) -> Next {
 
 fn makes_or_deletes(plan: &Plan) -> bool {
     plan.actions()
-        .any(|action| matches!(action.verb, Verb::Create { .. } | Verb::Delete { .. }))
+        .any(|action| !matches!(action.verb, Verb::Patch { .. }))
 }
 
 fn explained(plan: &Plan) -> Vec<String> {

@@ -6,6 +6,7 @@ use std::{sync::Arc, time::Duration};
 use controllers_kit::{Action, Descriptor, Failure, Key, Resource, Str, Written};
 use futures::future::BoxFuture;
 use http::HeaderValue;
+use kubernetes_proto::meta::ObjectMeta;
 use serde_json::Value;
 
 use crate::{events, gate::Gate, metrics::ControllerMetrics};
@@ -115,6 +116,16 @@ pub trait Server: Send + Sync {
         resource: &'static Resource,
         key: &'a Key,
     ) -> BoxFuture<'a, Result<Option<LiveItem>, Refused>>;
+    /// The metadata of every object of a resource in a namespace, consistently.
+    fn content<'a>(
+        &'a self,
+        _sender: &'a Sender,
+        resource: &'static Resource,
+        _namespace: &'a str,
+    ) -> BoxFuture<'a, Result<Vec<ObjectMeta>, Refused>> {
+        let failure = Failure::Other(format!("{} can't be listed here", resource.id()));
+        Box::pin(std::future::ready(Err(failure.into())))
+    }
 
     /// Lists what matches a label selector in a namespace, consistently.
     fn list<'a>(

@@ -11,7 +11,7 @@ use std::{
 
 use actix::Addr;
 use arc_swap::ArcSwapOption;
-use controllers_kit::{DynChange, DynController, Key, Resource, Subscription};
+use controllers_kit::{Discovered, DynChange, DynController, Key, Resource, Subscription};
 use coordinator::{Epoch, RangeId};
 use tokio::sync::Semaphore;
 
@@ -33,6 +33,8 @@ pub struct Unit {
     pub controller: Box<dyn DynController>,
     /// What it watches.
     pub subscriptions: Vec<Subscription>,
+    /// What it watches of whatever the API serves.
+    pub discovered: Vec<Discovered>,
     /// How many keys this replica works on at once, over all ranges.
     pub permits: Arc<Semaphore>,
     /// `workqueue_*`.
@@ -229,12 +231,28 @@ impl Shared {
             for subscription in unit
                 .subscriptions
                 .iter()
-                .filter(|one| one.resource == resource)
+                // One store may hold some objects of a resource as projections, another the metadata of all.
+                .filter(|one| std::ptr::eq(one.resource, resource))
             {
                 if !wanted(subscription, change) {
                     continue;
                 }
                 (subscription.wake)(change, &*self.view, &mut |key| {
+                    self.wake(unit, key, Priority::High);
+                });
+            }
+        }
+        if self.units.iter().all(|unit| unit.discovered.is_empty()) {
+            return;
+        }
+        let catalogue = self.view.catalogue();
+        let entry = catalogue.preferred(resource);
+        let Some(entry) = entry.filter(|entry| std::ptr::eq(entry.resource, resource)) else {
+            return;
+        };
+        for unit in &self.units {
+            for discovered in unit.discovered.iter().filter(|one| (one.wanted)(entry)) {
+                (discovered.wake)(change, &*self.view, &mut |key| {
                     self.wake(unit, key, Priority::High);
                 });
             }
@@ -249,7 +267,28 @@ impl Shared {
         wanted_range: &dyn Fn(RangeId) -> bool,
     ) {
         let mut touched = BTreeSet::new();
+        let catalogue = self.view.catalogue();
         for unit in self.units.iter().filter(|unit| wanted_unit(unit)) {
+            for discovered in &unit.discovered {
+                let entries = catalogue.all().iter().filter(|entry| entry.preferred);
+                for entry in entries.filter(|entry| (discovered.wanted)(entry)) {
+                    for object in self.view.list(entry.resource, None) {
+                        let change = DynChange {
+                            old: None,
+                            new: Some(&object),
+                        };
+                        (discovered.wake)(change, &*self.view, &mut |key| {
+                            let range = self.range_of(unit, &key);
+                            if wanted_range(range)
+                                && let Some(slot) = self.slot(range)
+                            {
+                                slot.inbox.push(unit.index, key, Priority::Low);
+                                touched.insert(range);
+                            }
+                        });
+                    }
+                }
+            }
             for subscription in &unit.subscriptions {
                 for object in self.view.list(subscription.resource, None) {
                     let change = DynChange {

@@ -15,6 +15,10 @@ pub trait View: Reader {
     fn newest(&self, resource: &'static Resource) -> u64;
     /// Whether everything of a resource has been listed.
     fn complete(&self, resource: &'static Resource) -> bool;
+    /// The newest version that any watch has come to: a list that is asked for from now on is no older.
+    fn newest_of_all(&self) -> u64 {
+        0
+    }
 }
 
 impl View for Cache {
@@ -34,5 +38,9 @@ impl View for Cache {
 
     fn complete(&self, resource: &'static Resource) -> bool {
         self.is_complete(resource)
+    }
+
+    fn newest_of_all(&self) -> u64 {
+        Cache::newest_of_all(self)
     }
 }

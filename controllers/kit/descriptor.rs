@@ -197,6 +197,10 @@ pub struct Descriptor {
     pub workers: Option<(&'static str, i64)>,
     /// How many keys one replica works on at once where no flag says so.
     pub workers_fixed: usize,
+    /// Whether it judges each object by what that object shows, so that its deletions rest on no number of children.
+    pub one_by_one: bool,
+    /// The longest back-off of a key; `None` for that of all controllers.
+    pub retry_max: Option<Duration>,
     /// Whether `--controllers=*` includes it.
     pub on_by_default: bool,
     /// Its flags, the one of `workers` included.
@@ -227,6 +231,8 @@ impl Descriptor {
             sharding,
             workers: None,
             workers_fixed: 1,
+            one_by_one: false,
+            retry_max: None,
             on_by_default: true,
             flags: Vec::new(),
             gates: Vec::new(),
@@ -276,6 +282,20 @@ impl Descriptor {
     #[must_use]
     pub fn workers_fixed(mut self, count: usize) -> Self {
         self.workers_fixed = count;
+        self
+    }
+
+    /// Each object is judged by what it shows itself.
+    #[must_use]
+    pub fn one_by_one(mut self) -> Self {
+        self.one_by_one = true;
+        self
+    }
+
+    /// A key that fails waits no longer than this.
+    #[must_use]
+    pub fn retry_max(mut self, longest: Duration) -> Self {
+        self.retry_max = Some(longest);
         self
     }
 

@@ -1,7 +1,7 @@
 //! What one reconcile would write. A plan is data: it can be compared, printed, refused and replayed.
 
 use jiff::Timestamp;
-use kubernetes_proto::{Object, Resource, Str};
+use kubernetes_proto::{AnyObject, Object, Resource, Str, meta::ObjectMeta};
 use serde_json::Value;
 
 use crate::{Key, patch, selectors::Selector};
@@ -55,6 +55,9 @@ pub struct Counted {
     pub namespace: Str,
     /// Which of them.
     pub selector: Selector,
+    /// Not 0: a decision rests on the set being whole as of this resourceVersion, takeover or not. The node lists it
+    /// live where the cache has not come so far.
+    pub since: u64,
 }
 
 /// What a delete insists on.
@@ -115,6 +118,19 @@ pub enum Verb {
         /// Seconds the object may take; `None` for its own default.
         grace_period_seconds: Option<i64>,
     },
+    /// Deletes every object of a resource in a namespace; the action's key has no name, and nothing is a precondition.
+    DeleteCollection {
+        /// What happens to dependents.
+        propagation: Propagation,
+    },
+    /// Puts a whole object to a subresource that takes nothing else, as in `finalize`. The body was read live, so no
+    /// field is lost; its resourceVersion is the precondition.
+    Replace {
+        /// As in `finalize`.
+        subresource: &'static str,
+        /// The whole object as JSON.
+        body: Value,
+    },
 }
 
 /// Whether a creation's body is JSON.
@@ -129,6 +145,8 @@ impl Verb {
             Self::Create { .. } => "create",
             Self::Patch { .. } => "patch",
             Self::Delete { .. } => "delete",
+            Self::DeleteCollection { .. } => "deletecollection",
+            Self::Replace { .. } => "update",
         }
     }
 }
@@ -298,10 +316,22 @@ impl Plan {
             resource: T::resource(),
             namespace: namespace.clone(),
             selector: selector.clone(),
+            since: 0,
         };
         if !self.counted.contains(&counted) {
             self.counted.push(counted);
         }
+    }
+
+    /// Says that the plan rests on having seen every object of a resource in a namespace (empty for the cluster) that
+    /// there was at a resourceVersion.
+    pub fn rests_on(&mut self, resource: &'static Resource, namespace: &Str, since: u64) {
+        self.counted.push(Counted {
+            resource,
+            namespace: namespace.clone(),
+            selector: Selector::of_labels(&[]),
+            since,
+        });
     }
 
     /// Measures something, if and when the plan has been carried out whole.
@@ -390,6 +420,100 @@ impl Plan {
         })
     }
 
+    /// As [`Plan::delete`], for an object whose kind is known at run time only.
+    pub fn delete_any(
+        &mut self,
+        object: &AnyObject,
+        only: Only,
+        propagation: Propagation,
+    ) -> &mut Action {
+        self.act(Action {
+            verb: Verb::Delete {
+                only,
+                propagation,
+                grace_period_seconds: None,
+            },
+            resource: object.resource(),
+            key: Key::of_meta(object.metadata()),
+            uid: object.metadata().uid.clone(),
+            resource_version: object.metadata().resource_version,
+            announcement: None,
+        })
+    }
+
+    /// Deletes every object of a resource in a namespace.
+    pub fn delete_collection(
+        &mut self,
+        resource: &'static Resource,
+        namespace: &Str,
+        propagation: Propagation,
+    ) -> &mut Action {
+        self.act(Action {
+            verb: Verb::DeleteCollection { propagation },
+            resource,
+            key: Key::new(namespace.clone(), ""),
+            uid: Str::default(),
+            resource_version: 0,
+            announcement: None,
+        })
+    }
+
+    /// Deletes the object of a resource that has this metadata.
+    pub fn delete_by_meta(
+        &mut self,
+        resource: &'static Resource,
+        meta: &ObjectMeta,
+        propagation: Propagation,
+    ) -> &mut Action {
+        self.act(Action {
+            verb: Verb::Delete {
+                only: Only::ThisUid,
+                propagation,
+                grace_period_seconds: None,
+            },
+            resource,
+            key: Key::of_meta(meta),
+            uid: meta.uid.clone(),
+            resource_version: meta.resource_version,
+            announcement: None,
+        })
+    }
+
+    /// Puts a whole object, read live and changed, to a subresource.
+    pub fn replace<T: Object>(
+        &mut self,
+        object: &T,
+        subresource: &'static str,
+        body: Value,
+    ) -> &mut Action {
+        self.act(Action {
+            verb: Verb::Replace { subresource, body },
+            resource: T::resource(),
+            key: Key::of(object),
+            uid: object.metadata().uid.clone(),
+            resource_version: 0,
+            announcement: None,
+        })
+    }
+
+    /// Writes fields of the metadata as a merge patch, whose lists are whole, of an object whose kind is known at run
+    /// time only. As it was seen, or not at all.
+    pub fn patch_metadata(&mut self, object: &AnyObject, metadata: Value) -> &mut Action {
+        self.act(Action {
+            verb: Verb::Patch {
+                subresource: "",
+                kind: PatchKind::Merge,
+                patch: serde_json::json!({ "metadata": metadata }),
+                report: false,
+            },
+            resource: object.resource(),
+            key: Key::of_meta(object.metadata()),
+            uid: object.metadata().uid.clone(),
+            resource_version: object.metadata().resource_version,
+            announcement: None,
+        })
+    }
+
     /// Deletes an object.
     pub fn delete<T: Object>(
         &mut self,
@@ -458,7 +582,9 @@ impl Action {
     /// `resource` or `resource/subresource`, as RBAC names it.
     pub fn rbac_resource(&self) -> String {
         match &self.verb {
-            Verb::Patch { subresource, .. } if !subresource.is_empty() => {
+            Verb::Patch { subresource, .. } | Verb::Replace { subresource, .. }
+                if !subresource.is_empty() =>
+            {
                 format!("{}/{subresource}", self.resource.plural)
             }
             _ => self.resource.plural.to_owned(),
@@ -476,7 +602,9 @@ impl std::fmt::Display for Action {
             self.key.name
         )?;
         match &self.verb {
-            Verb::Patch { subresource, .. } if !subresource.is_empty() => {
+            Verb::Patch { subresource, .. } | Verb::Replace { subresource, .. }
+                if !subresource.is_empty() =>
+            {
                 write!(f, "/{subresource}")
             }
             _ => Ok(()),

@@ -89,6 +89,27 @@ const UPSTREAM: &[(&str, Granted)] = &[
         &[("batch", "jobs", &["get", "delete"])],
     ),
     (
+        "pod-garbage-collector",
+        &[
+            ("", "pods", &["delete"]),
+            ("", "pods/status", &["patch"]),
+            ("", "nodes", &["get"]),
+        ],
+    ),
+    (
+        "generic-garbage-collector",
+        &[("*", "*", &["get", "patch", "update", "delete"])],
+    ),
+    (
+        "namespace-controller",
+        &[
+            ("", "namespaces", &["get", "delete"]),
+            ("", "namespaces/finalize", &["update"]),
+            ("", "namespaces/status", &["update"]),
+            ("*", "*", &["get", "delete", "deletecollection"]),
+        ],
+    ),
+    (
         "root-ca-cert-publisher",
         &[("", "configmaps", &["create", "update"])],
     ),
@@ -115,7 +136,9 @@ fn missing(service_account: &str, rule: &Rule) -> Vec<&'static str> {
         .filter(|verb| {
             !matches!(*verb, "list" | "watch")
                 && !granted.iter().any(|(group, resource, verbs)| {
-                    *group == rule.group && *resource == rule.resource && verbs.contains(verb)
+                    (*group == "*" || *group == rule.group)
+                        && (*resource == "*" || *resource == rule.resource)
+                        && verbs.contains(verb)
                 })
         })
         .collect()
@@ -153,7 +176,10 @@ fn write_role(text: &mut String, account: &str, rules: &[(Rule, Vec<&str>)]) -> 
     )?;
     for (rule, verbs) in rules {
         writeln!(text, "  - apiGroups: [{:?}]", rule.group)?;
-        writeln!(text, "    resources: [{}]", rule.resource)?;
+        match rule.resource {
+            "*" => writeln!(text, "    resources: [{:?}]", rule.resource)?,
+            _ => writeln!(text, "    resources: [{}]", rule.resource)?,
+        }
         if !rule.names.is_empty() {
             writeln!(text, "    resourceNames: [{}]", rule.names.join(", "))?;
         }

@@ -3,9 +3,11 @@
 use std::sync::Arc;
 
 use jiff::Timestamp;
-use kubernetes_proto::{AnyObject, Object, Resource, cast};
+use kubernetes_proto::{AnyObject, Object, Resource, Str, cast, meta::ObjectMeta};
+use serde::Deserialize as _;
+use serde_json::json;
 
-use crate::Key;
+use crate::{Catalogue, Key};
 
 /// A store of projections. The node's cache is one, `testing::World` another.
 pub trait Reader: Send + Sync {
@@ -21,6 +23,33 @@ pub trait Reader: Send + Sync {
         index: &'static str,
         value: &str,
     ) -> Vec<AnyObject>;
+    /// What the API serves, for controllers that asked for it ([`crate::Watches::catalogue`],
+    /// [`crate::Watches::discovered`]); an empty one for others, and before discovery was read.
+    fn catalogue(&self) -> Arc<Catalogue> {
+        Arc::default()
+    }
+    /// Whether an object of this uid was seen to be deleted. A uid never returns, so `true` stands for ever; `false`
+    /// says nothing.
+    fn gone(&self, _uid: &str) -> bool {
+        false
+    }
+    /// How far what is held of a resource can be relied on.
+    fn standing(&self, _resource: &'static Resource) -> Standing {
+        Standing::Complete
+    }
+}
+
+/// How far what a store holds of a resource can be relied on.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Standing {
+    /// Everything was listed once, and changes are followed.
+    Complete,
+    /// The first list is on its way.
+    Listing,
+    /// It could not be listed, and may never be.
+    Failing,
+    /// It is not watched.
+    Unwatched,
 }
 
 /// Something that the cache can't answer; fetched by the node before `plan`.
@@ -33,14 +62,32 @@ pub enum Query {
         /// Its key.
         key: Key,
     },
+    /// The metadata of every object of a resource in a namespace, read live and consistently.
+    Content {
+        /// The resource.
+        resource: &'static Resource,
+        /// The namespace.
+        namespace: Str,
+    },
+}
+
+impl Answer {
+    /// What a namespace holds of a resource.
+    pub fn content(metas: &[ObjectMeta]) -> Self {
+        let items: Vec<_> = metas
+            .iter()
+            .map(|meta| json!({ "metadata": meta }))
+            .collect();
+        Self::Object(Arc::new(json!({ "items": items })))
+    }
 }
 
 /// What came of a query.
 #[derive(Clone, Debug, PartialEq)]
 pub enum Answer {
-    /// The object.
+    /// The object; for [`Query::Content`] a list, whose items have their metadata alone: [`Seen::content`] reads it.
     Object(Arc<serde_json::Value>),
-    /// There is none.
+    /// There is none: no such object, no such resource.
     Missing,
     /// It could not be asked; the text says why.
     Failed(String),
@@ -110,6 +157,29 @@ impl<'a> Seen<'a> {
     /// The answer to a query; `None` if it was not asked.
     pub fn answer(&self, query: &Query) -> Option<&'a Answer> {
         self.answers.get(query)
+    }
+
+    /// What a namespace holds of a resource, if that was asked; none where the resource is not served.
+    ///
+    /// # Errors
+    /// Where it could not be read; the text says why.
+    pub fn content(&self, query: &Query) -> Option<Result<Vec<ObjectMeta>, String>> {
+        Some(match self.answers.get(query)? {
+            Answer::Missing => Ok(Vec::new()),
+            Answer::Failed(why) => Err(why.clone()),
+            Answer::Object(list) => {
+                let items = list["items"].as_array().into_iter().flatten();
+                items
+                    .map(|item| ObjectMeta::deserialize(&item["metadata"]))
+                    .collect::<Result<_, _>>()
+                    .map_err(|error| error.to_string())
+            }
+        })
+    }
+
+    /// What the API serves, where the controller has asked for it.
+    pub fn catalogue(&self) -> Arc<Catalogue> {
+        self.reader.catalogue()
     }
 
     /// The store itself.

@@ -1,7 +1,7 @@
 //! The cache as the node sees it: built from what the controllers watch, read by their plans, run by the Watch actors.
 
 use std::{
-    collections::HashSet,
+    collections::{HashMap, HashSet, VecDeque},
     convert::Infallible,
     fmt,
     sync::{
@@ -12,8 +12,8 @@ use std::{
 };
 
 use arc_swap::ArcSwap;
-use controllers_kit::{DynChange, Index, Key, Reader, Watches};
-use kubernetes_proto::{AnyObject, Resource, meta::NOT_COMPARABLE};
+use controllers_kit::{Catalogue, DynChange, Index, Key, Reader, Standing, Watches};
+use kubernetes_proto::{AnyObject, Resource, Str, meta::NOT_COMPARABLE};
 
 use crate::{
     Api, Settings,
@@ -45,6 +45,8 @@ pub(crate) struct Slot {
     decode_errors: AtomicU64,
     troubled: Mutex<HashSet<Key>>,
     condition: Mutex<Condition>,
+    /// Where the uids of what was deleted are kept, if anybody asks for them.
+    gone: Option<Arc<Gone>>,
     made: Instant,
     /// Milliseconds from `made` to the last sign of life, and one more; 0 before the first.
     heard: AtomicU64,
@@ -64,8 +66,10 @@ impl Slot {
         only_name: Option<&'static str>,
         indexes: Vec<Index>,
         settings: Settings,
+        gone: Option<Arc<Gone>>,
     ) -> Self {
         Self {
+            gone,
             resource,
             only_name,
             settings,
@@ -85,11 +89,17 @@ impl Slot {
 
     /// Tells all subscribers of a change that the store has applied.
     pub(crate) fn tell(&self, old: Option<&AnyObject>, new: Option<&AnyObject>) {
+        let another = another(old, new);
+        if let (Some(gone), Some(old)) = (&self.gone, old)
+            && (another || new.is_none())
+        {
+            gone.add(&old.metadata().uid);
+        }
+        self.notify(old, new, another);
+    }
+
+    fn notify(&self, old: Option<&AnyObject>, new: Option<&AnyObject>, another: bool) {
         let subscribers = self.subscribers.load();
-        let another = match (old, new) {
-            (Some(old), Some(new)) => old.metadata().uid != new.metadata().uid,
-            _ => false,
-        };
         for subscriber in subscribers.iter() {
             if another {
                 // The object was deleted and made anew while nobody looked: that is two changes, not one.
@@ -244,6 +254,41 @@ impl Slot {
     }
 }
 
+/// Whether a change is of two objects of one name.
+fn another(old: Option<&AnyObject>, new: Option<&AnyObject>) -> bool {
+    match (old, new) {
+        (Some(old), Some(new)) => old.metadata().uid != new.metadata().uid,
+        _ => false,
+    }
+}
+
+/// So many uids of deleted objects are remembered, the newest: a cascade asks for them within seconds.
+const GONE_MAX: usize = 50_000;
+
+/// The uids of objects that were seen to be deleted.
+#[derive(Default)]
+pub(crate) struct Gone {
+    uids: Mutex<(HashSet<Str>, VecDeque<Str>)>,
+}
+
+impl Gone {
+    fn add(&self, uid: &Str) {
+        let (known, order) = &mut *unpoisoned(self.uids.lock());
+        if known.insert(uid.clone()) {
+            order.push_back(uid.clone());
+            if order.len() > GONE_MAX
+                && let Some(oldest) = order.pop_front()
+            {
+                known.remove(&oldest);
+            }
+        }
+    }
+
+    fn has(&self, uid: &str) -> bool {
+        unpoisoned(self.uids.lock()).0.contains(uid)
+    }
+}
+
 /// How a resource's watch stands.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum State {
@@ -301,6 +346,8 @@ pub enum Freshness {
 pub struct Builder {
     wanted: Vec<Wanted>,
     settings: Settings,
+    /// Whether every resource is indexed by all owners.
+    dependents: bool,
 }
 
 struct Wanted {
@@ -323,6 +370,7 @@ impl Builder {
         for subscription in &watches.subscriptions {
             self.want(subscription.resource, subscription.only_name);
         }
+        self.dependents |= !watches.discovered.is_empty();
         for index in &watches.indexes {
             if let Some(wanted) = self
                 .wanted
@@ -362,17 +410,29 @@ impl Builder {
     /// The cache, still empty: each of its resources must be [`Cache::run`].
     pub fn build(mut self) -> Arc<Cache> {
         self.wanted.sort_by_key(|wanted| wanted.resource);
-        let settings = self.settings;
+        let (settings, dependents) = (self.settings, self.dependents);
+        let gone = dependents.then(Arc::<Gone>::default);
         Arc::new(Cache {
+            settings: settings.clone(),
+            gone: gone.clone(),
+            dependents,
+            found: ArcSwap::default(),
+            catalogue: ArcSwap::default(),
             slots: self
                 .wanted
                 .into_iter()
-                .map(|wanted| {
+                .map(|mut wanted| {
+                    if dependents {
+                        wanted
+                            .indexes
+                            .push(store::dependents_index(wanted.resource));
+                    }
                     Arc::new(Slot::new(
                         wanted.resource,
                         wanted.only_name,
                         wanted.indexes,
                         settings.clone(),
+                        gone.clone(),
                     ))
                 })
                 .collect(),
@@ -384,6 +444,12 @@ impl Builder {
 pub struct Cache {
     /// In order of group and plural.
     slots: Vec<Arc<Slot>>,
+    /// What discovery has brought. Bound: what the API serves.
+    found: ArcSwap<HashMap<&'static Resource, Arc<Slot>>>,
+    catalogue: ArcSwap<Catalogue>,
+    gone: Option<Arc<Gone>>,
+    settings: Settings,
+    dependents: bool,
 }
 
 impl fmt::Debug for Cache {
@@ -398,19 +464,101 @@ impl Cache {
         Builder::default()
     }
 
-    pub(crate) fn slot(&self, resource: &Resource) -> Option<&Arc<Slot>> {
+    pub(crate) fn slot(&self, resource: &Resource) -> Option<Arc<Slot>> {
         // There are a few dozen, and a resource is one static: comparing addresses is quicker than any map.
-        self.slots
+        let declared = self
+            .slots
             .iter()
             .find(|slot| std::ptr::eq(slot.resource, resource))
-            .or_else(|| self.slots.iter().find(|slot| slot.resource == resource))
+            .or_else(|| {
+                // A store of one name's objects is no store of the resource.
+                self.slots.iter().find(|slot| {
+                    slot.resource == resource
+                        && (slot.only_name.is_none() || !resource.metadata_only)
+                })
+            });
+        match declared {
+            Some(slot) => Some(Arc::clone(slot)),
+            None => self.found.load().get(resource).cloned(),
+        }
     }
 
-    fn declared(&self, resource: &Resource) -> &Arc<Slot> {
-        self.slot(resource).unwrap_or_else(|| {
+    /// `None` for what discovery has brought and taken away again: there are none of it any more.
+    fn declared(&self, resource: &Resource) -> Option<Arc<Slot>> {
+        let slot = self.slot(resource);
+        assert!(
+            slot.is_some() || resource.metadata_only,
             // An empty answer would read as "there are none", and somebody would create or delete on it.
-            panic!("{resource:?} is read but was not declared by Controller::watch")
-        })
+            "{resource:?} is read but was not declared by Controller::watch"
+        );
+        slot
+    }
+
+    /// The resources of which every object is held as its projection.
+    pub fn whole(&self) -> Vec<&'static Resource> {
+        let slots = self.slots.iter().filter(|slot| slot.only_name.is_none());
+        slots.map(|slot| slot.resource).collect()
+    }
+
+    /// Adds a resource that discovery has brought, to be [`Cache::run`]; `false` if it is watched already.
+    pub fn find(&self, resource: &'static Resource) -> bool {
+        if self.slot(resource).is_some() {
+            return false;
+        }
+        let mut indexes = vec![store::owner_index(resource)];
+        if self.dependents {
+            indexes.push(store::dependents_index(resource));
+        }
+        let slot = Arc::new(Slot::new(
+            resource,
+            None,
+            indexes,
+            self.settings.clone(),
+            self.gone.clone(),
+        ));
+        self.found.rcu(|found| {
+            let mut more = HashMap::clone(found);
+            more.insert(resource, Arc::clone(&slot));
+            more
+        });
+        true
+    }
+
+    /// Takes away a resource that is not served any more. Its run must have been dropped. Subscribers are told that its
+    /// objects are gone.
+    pub fn forget(&self, resource: &'static Resource) {
+        let Some(slot) = self.found.load().get(resource).cloned() else {
+            return;
+        };
+        self.found.rcu(|found| {
+            let mut fewer = HashMap::clone(found);
+            fewer.remove(resource);
+            fewer
+        });
+        while slot.tell_some(usize::MAX) {}
+        for object in slot.store.list(None) {
+            let meta = object.metadata();
+            slot.store.remove(&meta.namespace, &meta.name);
+            // Not deleted, for all that is known: only out of sight.
+            slot.notify(Some(&object), None, false);
+        }
+    }
+
+    /// The resources that discovery has brought.
+    pub fn found(&self) -> Vec<&'static Resource> {
+        let mut found: Vec<_> = self.found.load().keys().copied().collect();
+        found.sort();
+        found
+    }
+
+    /// What the API serves from now on.
+    pub fn set_catalogue(&self, catalogue: Catalogue) {
+        self.catalogue.store(Arc::new(catalogue));
+    }
+
+    /// What the API serves, without counting a reference.
+    pub fn serves(&self) -> arc_swap::Guard<Arc<Catalogue>> {
+        self.catalogue.load()
     }
 
     /// The watched resources, in order of group and plural: each is to be [`Cache::run`].
@@ -445,7 +593,7 @@ impl Cache {
         resource: &'static Resource,
         api: Api,
     ) -> impl Future<Output = Infallible> + Send + 'static + use<> {
-        let slot = self.slot(resource).cloned();
+        let slot = self.slot(resource);
         async move {
             match slot {
                 Some(slot) => watch::run(&slot, &api).await,
@@ -461,7 +609,7 @@ impl Cache {
     /// Where the frame can't be read, or the resource is not watched.
     pub fn feed(&self, resource: &Resource, frame: &[u8]) -> Result<(), String> {
         match self.slot(resource) {
-            Some(slot) => watch::feed(slot, frame),
+            Some(slot) => watch::feed(&slot, frame),
             None => Err(format!("{resource:?} is not watched")),
         }
     }
@@ -478,7 +626,7 @@ impl Cache {
         resource: &Resource,
         version: u64,
     ) -> impl Future<Output = Freshness> + Send + 'static + use<> {
-        let slot = self.slot(resource).cloned();
+        let slot = self.slot(resource);
         async move {
             match slot {
                 Some(slot) => {
@@ -489,6 +637,13 @@ impl Cache {
                 None => Freshness::NotWatched,
             }
         }
+    }
+
+    /// The newest version that any watch has come to.
+    pub fn newest_of_all(&self) -> u64 {
+        let found = self.found.load();
+        let slots = self.slots.iter().chain(found.values());
+        slots.map(|slot| slot.progress.version()).max().unwrap_or(0)
     }
 
     /// How far a resource's watch has come; 0 before its first list or if it is not watched.
@@ -503,7 +658,7 @@ impl Cache {
             .map_or(0, |slot| slot.newest.load(Ordering::Acquire))
     }
 
-    /// Whether every watched resource has been listed.
+    /// Whether every declared resource has been listed.
     pub fn complete(&self) -> bool {
         self.slots.iter().all(|slot| slot.is_complete())
     }
@@ -537,7 +692,16 @@ impl Cache {
         self.slot(resource).map(|slot| slot.stats())
     }
 
-    /// Figures of all resources.
+    /// Figures of the resources that discovery has brought.
+    pub fn found_stats(&self) -> Vec<(&'static Resource, Stats)> {
+        let found = self.found.load();
+        found
+            .values()
+            .map(|slot| (slot.resource, slot.stats()))
+            .collect()
+    }
+
+    /// Figures of all declared resources.
     pub fn all_stats(&self) -> Vec<(&'static Resource, Stats)> {
         self.slots
             .iter()
@@ -548,11 +712,13 @@ impl Cache {
 
 impl Reader for Cache {
     fn get(&self, resource: &'static Resource, namespace: &str, name: &str) -> Option<AnyObject> {
-        self.declared(resource).store.get(namespace, name)
+        self.declared(resource)?.store.get(namespace, name)
     }
 
     fn list(&self, resource: &'static Resource, namespace: Option<&str>) -> Vec<AnyObject> {
-        self.declared(resource).store.list(namespace)
+        self.declared(resource)
+            .map(|slot| slot.store.list(namespace))
+            .unwrap_or_default()
     }
 
     fn indexed(
@@ -561,11 +727,32 @@ impl Reader for Cache {
         index: &'static str,
         value: &str,
     ) -> Vec<AnyObject> {
-        self.declared(resource)
-            .store
-            .indexed(index, value)
-            .unwrap_or_else(|| {
-                panic!("{resource:?} is read by the index {index:?}, which was not declared by Controller::watch")
-            })
+        let Some(slot) = self.declared(resource) else {
+            return Vec::new();
+        };
+        slot.store.indexed(index, value).unwrap_or_else(|| {
+            panic!("{resource:?} is read by the index {index:?}, which was not declared by Controller::watch")
+        })
+    }
+
+    fn catalogue(&self) -> Arc<Catalogue> {
+        self.catalogue.load_full()
+    }
+
+    fn gone(&self, uid: &str) -> bool {
+        self.gone.as_ref().is_some_and(|gone| gone.has(uid))
+    }
+
+    fn standing(&self, resource: &'static Resource) -> Standing {
+        let Some(slot) = self.slot(resource) else {
+            return Standing::Unwatched;
+        };
+        if slot.is_complete() {
+            Standing::Complete
+        } else if unpoisoned(slot.condition.lock()).trouble.is_some() {
+            Standing::Failing
+        } else {
+            Standing::Listing
+        }
     }
 }

@@ -71,6 +71,12 @@ const TURN: usize = 256;
 /// Until a watch has begun. Longer than the server's own bound on beginning one.
 const BEGIN_TIMEOUT: Duration = Duration::from_secs(60);
 
+/// Where no projection exists, metadata is all that is asked for; in this form the server has it of every resource.
+const METADATA: &str =
+    "application/vnd.kubernetes.protobuf;as=PartialObjectMetadata;g=meta.k8s.io;v=v1";
+const METADATA_LIST: &str =
+    "application/vnd.kubernetes.protobuf;as=PartialObjectMetadataList;g=meta.k8s.io;v=v1";
+
 /// What is asked of the server.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Ask {
@@ -255,6 +261,10 @@ pub(crate) async fn run(slot: &Slot, api: &Api) -> Infallible {
                 tracing::info!(resource = %slot.resource.id(), "listed again: {error}");
             }
             End::Failed(error) => slot.failed(ask.verb(), &error.to_string(), blocks(error)),
+            // The server sends no bookmarks for a resource in which nothing has happened since it started.
+            End::Silent if slot.resource.metadata_only && !session.progressed => {
+                tracing::debug!(resource = %slot.resource.id(), "nothing was heard, watched anew");
+            }
             End::Silent => {
                 slot.failed(
                     ask.verb(),
@@ -348,7 +358,10 @@ impl Session<'_> {
             }
         }
         self.get(&query)
-            .accept("application/vnd.kubernetes.protobuf;stream=watch")
+            .accept(match self.slot.resource.metadata_only {
+                true => METADATA,
+                false => "application/vnd.kubernetes.protobuf;stream=watch",
+            })
             .timeout(BEGIN_TIMEOUT)
     }
 
@@ -359,6 +372,9 @@ impl Session<'_> {
             path.push_str(&escaped(name));
         }
         let mut request = Request::get(path);
+        if self.slot.resource.metadata_only {
+            request = request.accept(METADATA_LIST);
+        }
         request.user_agent = self.slot.settings.user_agent.clone();
         request
     }
@@ -526,7 +542,7 @@ fn decode(slot: &Slot, raw: &[u8]) -> Result<AnyObject, (Key, u64)> {
         slot.trouble(&key, reason);
         Err((key, glimpse.resource_version))
     };
-    match (slot.resource.decode)(raw) {
+    match slot.resource.read(raw) {
         Ok(object) if object.metadata().resource_version == NOT_COMPARABLE => {
             refuse(&"its resourceVersion is no number")
         }

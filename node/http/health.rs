@@ -44,10 +44,13 @@ struct Named {
 
 /// Says how something stands that is neither well nor ill.
 pub type Says = Arc<dyn Fn() -> String + Send + Sync>;
+/// Lines of what is wrong without harm to the whole.
+pub type Note = Box<dyn Fn() -> Vec<String> + Send + Sync>;
 
 /// All checks.
 pub struct Health {
     checks: RwLock<Vec<Named>>,
+    notes: RwLock<Vec<(Kind, Note)>>,
     metrics: Arc<Metrics>,
 }
 
@@ -65,6 +68,7 @@ impl Health {
     pub fn new(metrics: Arc<Metrics>) -> Arc<Self> {
         Arc::new(Self {
             checks: RwLock::default(),
+            notes: RwLock::default(),
             metrics,
         })
     }
@@ -100,6 +104,12 @@ impl Health {
             Some(old) => *old = named,
             None => checks.push(named),
         }
+    }
+
+    /// Adds lines to the verbose answer of a path that change nothing of its outcome.
+    pub fn note(&self, kind: Kind, note: Note) {
+        let mut notes = self.notes.write().unwrap_or_else(PoisonError::into_inner);
+        notes.push((kind, note));
     }
 
     /// Takes a check away.
@@ -152,6 +162,16 @@ impl Health {
                     writeln!(text, "[-]{name} failed: {}", why.replace('\n', " "))
                 }
             };
+        }
+        {
+            let notes = self.notes.read().unwrap_or_else(PoisonError::into_inner);
+            for line in notes
+                .iter()
+                .filter(|(of, _)| *of == kind)
+                .flat_map(|(_, note)| note())
+            {
+                let _ = writeln!(text, "[~]{}", line.replace('\n', " "));
+            }
         }
         if !unknown.is_empty() {
             let names: Vec<String> = unknown.iter().map(|name| format!("{name:?}")).collect();

@@ -90,8 +90,9 @@ pub struct Place {
 }
 
 /// The queue. Bound: one entry per key that exists or was just deleted.
-#[derive(Debug, Default)]
+#[derive(Debug)]
 pub struct Queue {
+    backoff_max: Duration,
     entries: HashMap<Key, Entry>,
     high: VecDeque<Key>,
     low: VecDeque<Key>,
@@ -99,7 +100,25 @@ pub struct Queue {
     waiting: usize,
 }
 
+impl Default for Queue {
+    fn default() -> Self {
+        Self::new(BACKOFF_MAX)
+    }
+}
+
 impl Queue {
+    /// With another longest delay after failures.
+    pub fn new(backoff_max: Duration) -> Self {
+        Self {
+            backoff_max,
+            entries: HashMap::new(),
+            high: VecDeque::new(),
+            low: VecDeque::new(),
+            due: BTreeSet::new(),
+            waiting: 0,
+        }
+    }
+
     /// Adds a key; whether it was not waiting already.
     pub fn add(&mut self, key: &Key, priority: Priority, now: Monotonic) -> bool {
         let entry = self.entries.entry(key.clone()).or_default();
@@ -144,7 +163,7 @@ impl Queue {
     pub fn add_after_failure(&mut self, key: &Key, now: Monotonic) -> Duration {
         let entry = self.entries.entry(key.clone()).or_default();
         entry.failures = entry.failures.saturating_add(1);
-        let delay = backoff(entry.failures);
+        let delay = backoff(entry.failures).min(self.backoff_max);
         self.add_at(key, now + delay);
         delay
     }

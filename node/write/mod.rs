@@ -16,13 +16,15 @@ mod tests;
 /// An answer to a write need not carry more than metadata: uid and resourceVersion are all that is read of it.
 pub const ACCEPT_METADATA: &str = "application/vnd.kubernetes.protobuf;as=PartialObjectMetadata;g=meta.k8s.io;v=v1,\
                                    application/vnd.kubernetes.protobuf,application/json";
+/// The answer to the deletion of a collection is a list, which has no such form.
+pub const ACCEPT_ANY: &str = "application/vnd.kubernetes.protobuf,application/json";
 /// Field ownership stays what it is under upstream, so that a swap of managers moves no field.
 const FIELD_MANAGER: &str = "fieldManager=kube-controller-manager";
 
 /// A request that writes.
 #[derive(Clone, Debug, PartialEq)]
 pub struct WriteRequest {
-    /// POST, PATCH or DELETE.
+    /// POST, PUT, PATCH or DELETE.
     pub method: &'static str,
     /// Path and query.
     pub path: String,
@@ -73,6 +75,27 @@ pub fn request(action: &Action) -> WriteRequest {
                 body: with_preconditions(patch, action).to_string().into_bytes(),
             }
         }
+        Verb::DeleteCollection { propagation } => WriteRequest {
+            method: "DELETE",
+            path: action.resource.path(namespace, ""),
+            content_type: "application/json",
+            body: json!({
+                "apiVersion": "v1",
+                "kind": "DeleteOptions",
+                "propagationPolicy": policy(*propagation),
+            })
+            .to_string()
+            .into_bytes(),
+        },
+        Verb::Replace { subresource, body } => WriteRequest {
+            method: "PUT",
+            path: format!(
+                "{}/{subresource}?{FIELD_MANAGER}",
+                action.resource.path(namespace, name)
+            ),
+            content_type: "application/json",
+            body: body.to_string().into_bytes(),
+        },
         Verb::Delete {
             only,
             propagation,
@@ -86,11 +109,7 @@ pub fn request(action: &Action) -> WriteRequest {
                 "apiVersion": "v1",
                 "kind": "DeleteOptions",
                 "preconditions": preconditions,
-                "propagationPolicy": match propagation {
-                    Propagation::Background => "Background",
-                    Propagation::Foreground => "Foreground",
-                    Propagation::Orphan => "Orphan",
-                },
+                "propagationPolicy": policy(*propagation),
             });
             if let Some(seconds) = grace_period_seconds {
                 options["gracePeriodSeconds"] = json!(seconds);
@@ -102,6 +121,14 @@ pub fn request(action: &Action) -> WriteRequest {
                 body: options.to_string().into_bytes(),
             }
         }
+    }
+}
+
+fn policy(propagation: Propagation) -> &'static str {
+    match propagation {
+        Propagation::Background => "Background",
+        Propagation::Foreground => "Foreground",
+        Propagation::Orphan => "Orphan",
     }
 }
 

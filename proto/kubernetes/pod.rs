@@ -113,6 +113,8 @@ message! {
         /// Its addresses, the primary one first.
         #[serde(rename = "podIPs")]
         12 pod_ips: Many<PodIp>,
+        /// The generation that it was set for.
+        17 observed_generation: Int64,
     }
 }
 

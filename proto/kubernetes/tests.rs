@@ -1,6 +1,7 @@
 mod envelope;
 mod facts;
 mod garbage;
+mod partial;
 
 use prost::Message;
 use serde_json::json;

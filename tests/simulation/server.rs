@@ -946,7 +946,8 @@ fn version_in(metadata: &Value) -> u64 {
 fn at_version(object: &AnyObject, version: u64) -> AnyObject {
     let mut json = object.to_json();
     json["metadata"]["resourceVersion"] = version.to_string().into();
-    (object.resource().from_json)(json).expect("only the version has changed")
+    let resource = object.resource();
+    (resource.from_json)(resource, json).expect("only the version has changed")
 }
 
 fn json_answer(code: u16, json: &Value) -> Answer {

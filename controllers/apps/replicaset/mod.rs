@@ -113,7 +113,7 @@ impl Memory {
             _ if outcome.action.resource != Pod::resource() => return,
             Verb::Create { .. } => "FailedCreate",
             Verb::Delete { .. } => "FailedDelete",
-            Verb::Patch { .. } => return,
+            Verb::Patch { .. } | Verb::DeleteCollection { .. } | Verb::Replace { .. } => return,
         };
         match &outcome.result {
             // The cache will tell what is true, or the next owner of the range.

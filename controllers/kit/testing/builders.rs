@@ -14,10 +14,10 @@ use kubernetes_proto::{
     core::{
         Amount, ConfigMap, Container, ContainerPort, ContainerState, ContainerStateTerminated,
         ContainerStatus, EndpointAddress, EndpointPort, EndpointSubset, Endpoints, Namespace,
-        NamespaceStatus, Node, NodeCondition, NodeSpec, ObjectReference, PersistentVolumeClaim,
-        PersistentVolumeClaimTemplate, Pod, PodCondition, PodIp, PodTemplateSpec,
-        ReplicationController, ReplicationControllerSpec, Service, ServiceAccount, ServicePort,
-        ServiceSpec, Taint,
+        NamespaceSpec, NamespaceStatus, Node, NodeCondition, NodeSpec, ObjectReference,
+        PersistentVolumeClaim, PersistentVolumeClaimTemplate, Pod, PodCondition, PodIp,
+        PodTemplateSpec, ReplicationController, ReplicationControllerSpec, Service, ServiceAccount,
+        ServicePort, ServiceSpec, Taint,
     },
     discovery::{Endpoint, EndpointConditions, EndpointSlice},
     meta::{IntOrString, LabelSelector, ObjectMeta, OwnerReference, Quantity, Time},
@@ -134,6 +134,10 @@ pub fn namespace(name: &str) -> Namespace {
     Namespace {
         status: Some(NamespaceStatus {
             phase: "Active".to_owned(),
+            ..Default::default()
+        }),
+        spec: Some(NamespaceSpec {
+            finalizers: vec!["kubernetes".to_owned()],
         }),
         ..named(name)
     }

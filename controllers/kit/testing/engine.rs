@@ -142,7 +142,27 @@ impl Built {
                 });
             }
         }
+        if let Some(entry) = world.catalogue.preferred(object.resource()) {
+            for discovered in &self.watches.discovered {
+                if (discovered.wanted)(entry) {
+                    (discovered.wake)(DynChange { old, new }, &self.view(world), &mut |key| {
+                        keys.insert(key);
+                    });
+                }
+            }
+        }
         keys
+    }
+
+    /// All that it watches.
+    fn resources(&self, world: &World) -> Vec<&'static Resource> {
+        let named = self.watches.subscriptions.iter();
+        let named = named.map(|subscription| subscription.resource);
+        let found = world.catalogue.all().iter().filter(|entry| {
+            let mut discovered = self.watches.discovered.iter();
+            entry.preferred && discovered.any(|one| (one.wanted)(entry))
+        });
+        named.chain(found.map(|entry| entry.resource)).collect()
     }
 
     fn copy(&self, memory: &Memory) -> Memory {
@@ -203,8 +223,7 @@ impl<'a> Engine<'a> {
     pub(super) fn new(built: &'a [Built], world: World, ways: Ways) -> Self {
         let resources = built
             .iter()
-            .flat_map(|built| &built.watches.subscriptions)
-            .map(|subscription| subscription.resource)
+            .flat_map(|built| built.resources(&world))
             .collect();
         let owners = (0..ways.owners)
             .map(|_| Owner {
@@ -529,6 +548,22 @@ impl<'a> Engine<'a> {
             };
         }
         let planned = self.plan(owner, task, &mut memory);
+        // What a plan says that it rests on must have been seen: the node proves it, or drops the plan.
+        let unseen: Vec<&'static Resource> = planned
+            .iter()
+            .flat_map(|plan| &plan.counted)
+            .filter(|counted| counted.since > 0)
+            .map(|counted| counted.resource)
+            .filter(|resource| self.seen(owner, resource) < self.history.len() - 1)
+            .collect();
+        if !unseen.is_empty() {
+            for resource in unseen {
+                self.advance(owner, resource, self.history.len() - 1);
+            }
+            self.owners[owner].queue.insert(task.clone());
+            self.owners[owner].memories.insert(task.clone(), memory);
+            return;
+        }
         match planned {
             Ok(plan) => {
                 self.owners[owner].retries.remove(task);
@@ -755,8 +790,8 @@ fn check_plan(name: &str, built: &Built, cache: &World, plan: &Plan) {
         let resource = action.rbac_resource();
         assert!(
             built.descriptor().rules.iter().any(|rule| {
-                rule.group == action.resource.group
-                    && rule.resource == resource
+                (rule.group == "*" || rule.group == action.resource.group)
+                    && (rule.resource == "*" || rule.resource == resource)
                     && rule.verbs.contains(&action.verb.name())
                     && (rule.names.is_empty() || rule.names.contains(&action.key.name.as_str()))
             }),
@@ -767,12 +802,16 @@ fn check_plan(name: &str, built: &Built, cache: &World, plan: &Plan) {
         let generated = match &action.verb {
             Verb::Create { body } => check_create(name, action, body),
             Verb::Patch { .. } | Verb::Delete { .. } => check_seen(name, action, cache),
+            Verb::DeleteCollection { .. } | Verb::Replace { .. } => false,
         };
         // The number of a controller's children rests on how many were seen: after a takeover the node counts them.
-        if generated && !matches!(action.verb, Verb::Patch { .. }) {
+        let counts = !built.descriptor().one_by_one;
+        if generated && counts && !matches!(action.verb, Verb::Patch { .. }) {
             assert!(
                 plan.counted.iter().any(|counted| {
-                    counted.resource == action.resource && counted.namespace == action.key.namespace
+                    counted.resource == action.resource
+                        && (counted.namespace.is_empty()
+                            || counted.namespace == action.key.namespace)
                 }),
                 "{name}: {action} makes or deletes a generated child, but the plan doesn't say which were counted"
             );

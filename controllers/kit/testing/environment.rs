@@ -38,8 +38,10 @@ impl World {
         if self.kubelets {
             self.run_kubelets(choose);
         }
-        self.collect_garbage(choose);
-        self.clear_namespaces(choose);
+        if self.collector {
+            self.collect_garbage(choose);
+            self.clear_namespaces(choose);
+        }
         self.resource_version != before
     }
 

@@ -84,7 +84,7 @@ fn with_meta(
         serde_json::from_value(json["metadata"].take()).expect("metadata was valid before");
     change(&mut meta);
     json["metadata"] = serde_json::to_value(meta).expect("metadata is plain");
-    (resource.from_json)(json).expect("only metadata has changed")
+    resource.read_json(json).expect("only metadata has changed")
 }
 
 impl World {
@@ -175,6 +175,8 @@ impl World {
                 propagation,
                 grace_period_seconds,
             } => self.delete_action(action, *only, *propagation, *grace_period_seconds),
+            Verb::DeleteCollection { propagation } => self.delete_collection(action, *propagation),
+            Verb::Replace { subresource, body } => self.replace_whole(action, subresource, body),
         }
     }
 
@@ -354,7 +356,8 @@ impl World {
             )));
         }
         check_template(resource, &action.key, &new)?;
-        let parsed = (resource.from_json)(new)
+        let parsed = resource
+            .read_json(new)
             .map_err(|error| Failure::Invalid(format!("the patched object is invalid: {error}")))?;
         check_owners(parsed.metadata())?;
         Ok(self.put_changed(&object, &old, parsed.to_json()))
@@ -384,7 +387,9 @@ impl World {
         let done = changed.metadata();
         let gone = done.is_terminating()
             && done.finalizers.is_empty()
-            && done.deletion_grace_period_seconds.unwrap_or(0) == 0;
+            && done.deletion_grace_period_seconds.unwrap_or(0) == 0
+            // A namespace goes by being finalized alone.
+            && resource.id() != "namespaces";
         let result = written(done);
         if gone {
             self.objects.remove(&place);
@@ -392,6 +397,58 @@ impl World {
             self.objects.insert(place, changed);
         }
         result
+    }
+
+    fn delete_collection(
+        &mut self,
+        action: &Action,
+        propagation: Propagation,
+    ) -> Result<Written, Failure> {
+        let mut plan = Plan::nothing();
+        for object in crate::Reader::list(self, action.resource, Some(&action.key.namespace)) {
+            plan.delete_any(&object, Only::ThisUid, propagation);
+        }
+        for one in plan.actions() {
+            self.write(one)?;
+        }
+        Ok(Written::default())
+    }
+
+    /// Only a namespace can be replaced, and only what finalizes it.
+    fn replace_whole(
+        &mut self,
+        action: &Action,
+        subresource: &str,
+        body: &Value,
+    ) -> Result<Written, Failure> {
+        assert_eq!(
+            action.rbac_resource(),
+            "namespaces/finalize",
+            "the tests' server knows no other subresource that is put than {subresource}"
+        );
+        let object = self.target(action)?;
+        let held = object.metadata().resource_version.to_string();
+        if body["metadata"]["resourceVersion"] != held.as_str() {
+            return Err(Failure::Conflict("the object has been modified".to_owned()));
+        }
+        let old = object.to_json();
+        let mut new = old.clone();
+        new["spec"] = body["spec"].clone();
+        if new["spec"]["finalizers"]
+            .as_array()
+            .is_none_or(Vec::is_empty)
+            && object.metadata().is_terminating()
+            && object.metadata().finalizers.is_empty()
+        {
+            let written = written(object.metadata());
+            self.remove(action.resource, &action.key);
+            return Ok(written);
+        }
+        let parsed = action
+            .resource
+            .read_json(new)
+            .map_err(|error| Failure::Invalid(error.to_string()))?;
+        Ok(self.put_changed(&object, &old, parsed.to_json()))
     }
 
     fn delete_action(
@@ -559,7 +616,7 @@ fn has_status(resource: &Resource) -> bool {
 /// The object of a creation's body, be it protobuf or JSON.
 pub(super) fn read_body(resource: &'static Resource, body: &[u8]) -> Result<AnyObject, String> {
     if !crate::is_json(body) {
-        return (resource.decode)(body).map_err(|error| error.to_string());
+        return resource.read(body).map_err(|error| error.to_string());
     }
     let mut json: Value = serde_json::from_slice(body).map_err(|error| error.to_string())?;
     let of = [
@@ -577,7 +634,7 @@ pub(super) fn read_body(resource: &'static Resource, body: &[u8]) -> Result<AnyO
     if resource.id() == "pods" {
         read_pod_spec(&mut json["spec"])?;
     }
-    (resource.from_json)(json).map_err(|error| error.to_string())
+    resource.read_json(json).map_err(|error| error.to_string())
 }
 
 /// A template's spec is opaque here (`kubernetes_proto::opaque`): what was set beside its bytes goes on top of them.

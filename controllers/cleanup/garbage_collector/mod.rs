@@ -1,0 +1,125 @@
+//! Deletes what has lost its last owner, and lets deletions end that wait for their dependents or let go of them.
+//!
+//! Watches the metadata of everything that discovery shows as deletable, but events; a key per object that there is
+//! something to decide about, by its uid, so that the work is spread evenly and over all replicas. The graph is what the
+//! caches hold, with one index over the owners' uids. Deletes, patches owner references and finalizers of anything.
+//!
+//! What is deleted was seen to have no owner: each was seen to be deleted, or the API server was asked for it. A
+//! deletion insists on the version seen. An owner is released only when the node has proven that the caches show all
+//! its dependents, resource by resource; one that can't be read holds back nobody else. Remembers, of a key whose
+//! deletion was refused, which version and owners that was for.
+
+use controllers_kit::{
+    Controller, Descriptor, Failure, FlagDefault, Flags, Key, MetricKind, Outcome, Plan, Query,
+    Refusal, Seen, Sharding, Verb, Watches,
+};
+use serde::{Deserialize, Serialize};
+
+mod graph;
+mod key;
+mod plan;
+
+const SYNC_ERRORS: &str = "garbagecollector_controller_resources_sync_error_total";
+
+/// The controller.
+pub struct GarbageCollector {
+    enabled: bool,
+}
+
+/// A deletion that was refused because the object had changed.
+#[derive(Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Refused {
+    /// The version that it was for; 0 for none.
+    version: u64,
+    /// The uids of the owners then.
+    owners: Vec<String>,
+    /// The owners at the last plan.
+    planned: Vec<String>,
+}
+
+impl Controller for GarbageCollector {
+    type Memory = Refused;
+
+    fn describe() -> Descriptor {
+        Descriptor::new("garbage-collector-controller", Sharding::ByObject)
+            .aliases(&["garbagecollector"])
+            .service_account("generic-garbage-collector")
+            .event_source("garbage-collector-controller")
+            .queue("garbage_collector_attempt_to_delete")
+            .one_by_one()
+            .workers(
+                "concurrent-gc-syncs",
+                20,
+                "How many objects each replica decides about at once.",
+            )
+            .flag(
+                "enable-garbage-collector",
+                FlagDefault::Bool(true),
+                "Whether garbage is collected. It must be as the API server's flag of the same name says.",
+            )
+            .metric(
+                SYNC_ERRORS,
+                MetricKind::Counter,
+                &[],
+                "Times that discovery failed, in whole or for a group.",
+            )
+            .rule("*", "*", &["get", "list", "watch", "patch", "update", "delete"])
+            .differs("An owner that was seen to be deleted is not asked for; the object itself is never read live: its deletion insists on the version seen.")
+            .differs("A finalizer is taken away only when the caches are proven to show every dependent; upstream takes it when its own graph shows none.")
+            .differs("A new kind is watched within seconds of its definition; upstream looks every 30 s.")
+            .differs("Owner references are patched as a whole list, of the version seen.")
+    }
+
+    fn new(flags: &Flags) -> Self {
+        Self {
+            enabled: flags.bool("enable-garbage-collector"),
+        }
+    }
+
+    fn watch(&self, on: &mut Watches) {
+        if self.enabled {
+            on.discovered(graph::takes_part, graph::wake, Some(SYNC_ERRORS));
+        }
+    }
+
+    fn ask(&self, key: &Key, seen: &Seen<'_>, _: &Refused) -> Vec<Query> {
+        key::object(key, seen.reader())
+            .map(|object| plan::ask(&object, seen))
+            .unwrap_or_default()
+    }
+
+    fn plan(&self, key: &Key, seen: &Seen<'_>, refused: &mut Refused) -> Result<Plan, Refusal> {
+        let Some(object) = key::object(key, seen.reader()) else {
+            *refused = Refused::default();
+            return Ok(Plan::nothing());
+        };
+        let plan = plan::plan(&object, seen, refused)?;
+        let deletes = plan
+            .actions()
+            .any(|action| matches!(action.verb, Verb::Delete { .. }));
+        if deletes {
+            let owners = object.metadata().owner_references.iter();
+            refused.planned = owners.map(|owner| owner.uid.to_string()).collect();
+        } else {
+            *refused = Refused::default();
+        }
+        Ok(plan)
+    }
+
+    fn learn(&self, outcome: &Outcome<'_>, refused: &mut Refused) {
+        if !matches!(outcome.action.verb, Verb::Delete { .. }) {
+            return;
+        }
+        let planned = std::mem::take(&mut refused.planned);
+        match outcome.result {
+            Err(Failure::Conflict(_)) => {
+                refused.version = outcome.action.resource_version;
+                refused.owners = planned;
+            }
+            Ok(_) | Err(_) => *refused = Refused::default(),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests;

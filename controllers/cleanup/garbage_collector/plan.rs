@@ -1,0 +1,378 @@
+//! What becomes of one object: deleted for want of owners, let go of owners that are gone, or, being deleted itself,
+//! released when its dependents are gone or let go.
+
+use controllers_kit::{
+    Answer, AnyObject, Event, EventType, Key, ObjectRef, Only, Plan, Propagation, Query, Reader,
+    Refusal, Seen, Standing, Str, catalogue::Catalogue,
+};
+use kubernetes_proto::meta::{ObjectMeta, OwnerReference};
+use serde_json::{Value, json};
+
+use super::{
+    Refused,
+    graph::{self, FOREGROUND, ORPHAN, Place},
+};
+
+/// The live reads that decide about an object: of the owners that the caches don't have and that were not seen to go.
+pub(super) fn ask(object: &AnyObject, seen: &Seen<'_>) -> Vec<Query> {
+    let meta = object.metadata();
+    if meta.is_terminating() {
+        return Vec::new();
+    }
+    let (reader, catalogue) = (seen.reader(), seen.catalogue());
+    let mut queries: Vec<Query> = meta
+        .owner_references
+        .iter()
+        .filter(|reference| {
+            !reader.gone(&reference.uid)
+                && graph::owner(reader, &catalogue, reference, meta).is_none()
+        })
+        .filter_map(
+            |reference| match graph::place(&catalogue, reference, meta) {
+                Place::At(resource, key) => Some(Query::Live { resource, key }),
+                Place::Unknown | Place::Impossible => None,
+            },
+        )
+        .collect();
+    queries.sort();
+    queries.dedup();
+    queries
+}
+
+/// Decides about an object.
+pub(super) fn plan(
+    object: &AnyObject,
+    seen: &Seen<'_>,
+    refused: &Refused,
+) -> Result<Plan, Refusal> {
+    let meta = object.metadata();
+    let catalogue = seen.catalogue();
+    if meta.is_terminating() {
+        return if graph::has(meta, ORPHAN) {
+            orphan(object, seen, &catalogue)
+        } else if graph::has(meta, FOREGROUND) {
+            release(object, seen, &catalogue)
+        } else {
+            Ok(Plan::nothing())
+        };
+    }
+    if meta.owner_references.is_empty() {
+        return Ok(Plan::nothing());
+    }
+    let Some(owners) = classify(meta, seen, &catalogue)? else {
+        return Ok(Plan::nothing());
+    };
+    let mut plan = Plan::nothing();
+    if owners.solid > 0 {
+        let unwanted: Vec<&Str> = owners.dangling.iter().chain(&owners.waiting).collect();
+        if unwanted.is_empty() {
+            return Ok(plan);
+        }
+        // An owner that waits would wait for ever for an object that another one keeps.
+        let kept = meta
+            .owner_references
+            .iter()
+            .filter(|reference| !unwanted.contains(&&reference.uid));
+        plan.patch_metadata(object, json!({"ownerReferences": references(kept)}));
+        tell_of_wrong_namespaces(&mut plan, object, &owners, seen.reader(), &catalogue);
+        return Ok(plan);
+    }
+    let propagation = if owners.waiting.is_empty() {
+        held_propagation(meta)
+    } else {
+        let dependents = graph::dependents(seen.reader(), &catalogue, &meta.uid);
+        if dependents.is_empty() {
+            held_propagation(meta)
+        } else {
+            let in_circle = dependents
+                .iter()
+                .any(|dependent| graph::waits_for_dependents(dependent.metadata()));
+            if in_circle && meta.owner_references.iter().any(graph::blocks) {
+                // Whoever waits for this object would be waited for by it: it must not keep its owners.
+                plan.patch_metadata(object, unblocked(meta));
+                plan.look_again_now();
+                return Ok(plan);
+            }
+            Propagation::Foreground
+        }
+    };
+    plan.delete_any(object, refused.only(meta), propagation);
+    tell_of_wrong_namespaces(&mut plan, object, &owners, seen.reader(), &catalogue);
+    Ok(plan)
+}
+
+/// An object's owners.
+struct Owners {
+    /// How many are there to stay.
+    solid: usize,
+    /// The uids of those that are gone, or never were.
+    dangling: Vec<Str>,
+    /// The uids of those that wait for their dependents to go.
+    waiting: Vec<Str>,
+}
+
+/// Sorts an object's owners; `None` where an owner can never be there nor be gone, which nothing can mend.
+fn classify(
+    meta: &ObjectMeta,
+    seen: &Seen<'_>,
+    catalogue: &Catalogue,
+) -> Result<Option<Owners>, Refusal> {
+    let reader = seen.reader();
+    let mut owners = Owners {
+        solid: 0,
+        dangling: Vec::new(),
+        waiting: Vec::new(),
+    };
+    for reference in &meta.owner_references {
+        let uid = reference.uid.clone();
+        if let Some(owner) = graph::owner(reader, catalogue, reference, meta) {
+            if graph::waits_for_dependents(owner.metadata()) {
+                owners.waiting.push(uid);
+            } else {
+                owners.solid += 1;
+            }
+            continue;
+        }
+        if reader.gone(&uid) {
+            owners.dangling.push(uid);
+            continue;
+        }
+        let (resource, key) = match graph::place(catalogue, reference, meta) {
+            Place::At(resource, key) => (resource, key),
+            Place::Impossible => return Ok(None),
+            Place::Unknown => {
+                return Err(Refusal::Retry(format!(
+                    "no resource of kind {} in {} is known, which owner {} is of: it is looked for again",
+                    reference.kind, reference.api_version, reference.name
+                )));
+            }
+        };
+        let query = Query::Live { resource, key };
+        match seen.answer(&query) {
+            Some(Answer::Missing) => owners.dangling.push(uid),
+            Some(Answer::Object(owner)) => match live(owner, &uid) {
+                Live::Another => owners.dangling.push(uid),
+                Live::Waits => owners.waiting.push(uid),
+                Live::Solid => owners.solid += 1,
+            },
+            Some(Answer::Failed(why)) => {
+                return Err(Refusal::Retry(format!(
+                    "owner {} {} can't be read: {why}",
+                    reference.kind, reference.name
+                )));
+            }
+            // It was in the cache when it was asked what to read, and is not now.
+            None => {
+                return Err(Refusal::Retry(format!(
+                    "owner {} {} has just gone",
+                    reference.kind, reference.name
+                )));
+            }
+        }
+    }
+    Ok(Some(owners))
+}
+
+/// What the API server says of an owner.
+enum Live {
+    /// The name is another object's.
+    Another,
+    /// It waits for its dependents.
+    Waits,
+    /// It is there.
+    Solid,
+}
+
+fn live(owner: &Value, uid: &str) -> Live {
+    let meta = &owner["metadata"];
+    let finalizer = |name: &str| {
+        let mut held = meta["finalizers"].as_array().into_iter().flatten();
+        held.any(|finalizer| finalizer == name)
+    };
+    if meta["uid"] != uid {
+        Live::Another
+    } else if !meta["deletionTimestamp"].is_null() && finalizer(FOREGROUND) && !finalizer(ORPHAN) {
+        Live::Waits
+    } else {
+        Live::Solid
+    }
+}
+
+/// What an object's own finalizers say of its dependents.
+fn held_propagation(meta: &ObjectMeta) -> Propagation {
+    if graph::has(meta, ORPHAN) {
+        Propagation::Orphan
+    } else if graph::has(meta, FOREGROUND) {
+        Propagation::Foreground
+    } else {
+        Propagation::Background
+    }
+}
+
+fn references<'a>(kept: impl Iterator<Item = &'a OwnerReference>) -> Value {
+    let kept: Vec<Value> = kept
+        .map(|reference| serde_json::to_value(reference).expect("a reference has only string keys"))
+        .collect();
+    // An empty list is no list.
+    if kept.is_empty() {
+        Value::Null
+    } else {
+        Value::Array(kept)
+    }
+}
+
+fn unblocked(meta: &ObjectMeta) -> Value {
+    let changed: Vec<OwnerReference> = meta
+        .owner_references
+        .iter()
+        .cloned()
+        .map(|mut reference| {
+            if graph::blocks(&reference) {
+                reference.block_owner_deletion = Some(false);
+            }
+            reference
+        })
+        .collect();
+    json!({"ownerReferences": references(changed.iter())})
+}
+
+fn without(meta: &ObjectMeta, finalizer: &str) -> Value {
+    let kept: Vec<&Str> = meta
+        .finalizers
+        .iter()
+        .filter(|held| ***held != *finalizer)
+        .collect();
+    let kept = if kept.is_empty() {
+        Value::Null
+    } else {
+        json!(kept)
+    };
+    json!({ "finalizers": kept })
+}
+
+/// A deletion that waits for dependents ends when none is left that blocks it. Those that are left have keys of their
+/// own, woken when the deletion began.
+fn release(object: &AnyObject, seen: &Seen<'_>, catalogue: &Catalogue) -> Result<Plan, Refusal> {
+    let meta = object.metadata();
+    let dependents = graph::dependents(seen.reader(), catalogue, &meta.uid);
+    let mut plan = Plan::nothing();
+    if graph::any_blocks(&dependents, &meta.uid) {
+        return Ok(plan);
+    }
+    rest_on_all(&mut plan, meta, seen.reader(), catalogue)?;
+    plan.patch_metadata(object, without(meta, FOREGROUND));
+    Ok(plan)
+}
+
+/// A deletion that lets go of dependents ends when none names the owner any more.
+fn orphan(object: &AnyObject, seen: &Seen<'_>, catalogue: &Catalogue) -> Result<Plan, Refusal> {
+    let meta = object.metadata();
+    let mut plan = Plan::nothing();
+    rest_on_all(&mut plan, meta, seen.reader(), catalogue)?;
+    for dependent in graph::dependents(seen.reader(), catalogue, &meta.uid) {
+        let owners = &dependent.metadata().owner_references;
+        let kept = owners.iter().filter(|reference| reference.uid != meta.uid);
+        plan.patch_metadata(&dependent, json!({"ownerReferences": references(kept)}));
+    }
+    plan.then();
+    plan.patch_metadata(object, without(meta, ORPHAN));
+    Ok(plan)
+}
+
+/// That an owner has no other dependents than those that the caches show is proven by the node, for every resource whose
+/// watch has not come so far. A resource that can't be read at all holds back nobody: its objects are dealt with when it
+/// can.
+fn rest_on_all(
+    plan: &mut Plan,
+    owner: &ObjectMeta,
+    reader: &dyn Reader,
+    catalogue: &Catalogue,
+) -> Result<(), Refusal> {
+    for resource in graph::resources(catalogue) {
+        if !owner.namespace.is_empty() && !resource.namespaced {
+            continue;
+        }
+        match reader.standing(resource) {
+            Standing::Complete => {
+                plan.rests_on(resource, &owner.namespace, owner.resource_version);
+            }
+            Standing::Listing => {
+                return Err(Refusal::Retry(format!(
+                    "{} are not listed yet",
+                    resource.id()
+                )));
+            }
+            Standing::Failing | Standing::Unwatched => {}
+        }
+    }
+    Ok(())
+}
+
+/// Tells of owners that are there, but in another namespace.
+fn tell_of_wrong_namespaces(
+    plan: &mut Plan,
+    object: &AnyObject,
+    owners: &Owners,
+    reader: &dyn Reader,
+    catalogue: &Catalogue,
+) {
+    let meta = object.metadata();
+    for reference in &meta.owner_references {
+        if !owners.dangling.contains(&reference.uid) || reader.gone(&reference.uid) {
+            continue;
+        }
+        let Place::At(resource, _) = graph::place(catalogue, reference, meta) else {
+            continue;
+        };
+        let elsewhere = resource.namespaced
+            && catalogue.find(resource.group, resource.plural).is_some()
+            && reader.list(resource, None).iter().any(|other| {
+                other.metadata().uid == reference.uid && !graph::in_reach(other.metadata(), meta)
+            });
+        if elsewhere {
+            plan.event(wrong_namespace(object, reference));
+        }
+    }
+}
+
+fn wrong_namespace(object: &AnyObject, reference: &OwnerReference) -> Event {
+    let (resource, meta) = (object.resource(), object.metadata());
+    Event {
+        about: ObjectRef {
+            api_version: Str::interned(&resource.api_version()),
+            kind: Str::interned(resource.kind),
+            key: Key::of_meta(meta),
+            uid: meta.uid.clone(),
+            resource_version: 0,
+        },
+        r#type: EventType::Warning,
+        reason: Str::interned("OwnerRefInvalidNamespace"),
+        message: format!(
+            "ownerRef [{}/{}, namespace: {}, name: {}, uid: {}] does not exist in namespace {:?}",
+            reference.api_version,
+            reference.kind,
+            meta.namespace,
+            reference.name,
+            reference.uid,
+            &*meta.namespace
+        ),
+    }
+}
+
+impl Refused {
+    /// What a deletion insists on: the version seen, or, where that was refused before and only other fields have
+    /// changed since, the object. Else what is written to all the time would never go.
+    fn only(&self, meta: &ObjectMeta) -> Only {
+        let owners_stand = self.owners.len() == meta.owner_references.len()
+            && self
+                .owners
+                .iter()
+                .zip(&meta.owner_references)
+                .all(|(uid, reference)| *uid == *reference.uid);
+        if self.version != 0 && meta.resource_version > self.version && owners_stand {
+            Only::ThisUid
+        } else {
+            Only::ThisVersion
+        }
+    }
+}

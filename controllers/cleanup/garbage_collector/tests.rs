@@ -1,0 +1,412 @@
+use std::sync::Arc;
+
+use controllers_kit::{
+    AnyObject, Factory, Object, Only, Plan, Propagation, Refusal, Resource, Str,
+    catalogue::{Catalogue, Entry},
+    testing::*,
+};
+use kubernetes_proto::{
+    apps::ReplicaSet,
+    core::{ConfigMap, Node, Pod},
+    kinds,
+    meta::{ObjectMeta, OwnerReference},
+    metadata_only,
+};
+
+use super::{GarbageCollector, Refused, key};
+
+const GC: Factory = Factory::of::<GarbageCollector>();
+
+fn start() -> World {
+    World::at("12:00:00").without_collector().without_kubelets()
+}
+
+fn web() -> ReplicaSet {
+    replica_set("web")
+}
+
+/// An owner reference that blocks, or not.
+fn named(reference: OwnerReference, blocks: bool) -> OwnerReference {
+    OwnerReference {
+        controller: None,
+        block_owner_deletion: blocks.then_some(true),
+        ..reference
+    }
+}
+
+fn with_owners<T: Object>(mut object: T, owners: Vec<OwnerReference>) -> T {
+    object.metadata_mut().owner_references = owners;
+    object
+}
+
+fn key_of<T: Object>(world: &World, name: &str) -> String {
+    key::of(&*world.get::<T>(name)).to_string()
+}
+
+fn plan_of<T: Object>(world: &World, name: &str) -> Plan {
+    world.plan::<GarbageCollector>(&key_of::<T>(world, name))
+}
+
+fn delete<T: Object>(world: &mut World, name: &str, propagation: Propagation) {
+    let mut plan = Plan::nothing();
+    plan.delete(&*world.get::<T>(name), Only::ThisUid, propagation);
+    world.apply(&plan).expect_success();
+}
+
+fn collect(world: &mut World) {
+    world.settle(&[GC]);
+}
+
+fn deletion(plan: &Plan) -> Option<(Only, Propagation)> {
+    plan.actions().find_map(|action| match action.verb {
+        controllers_kit::Verb::Delete {
+            only, propagation, ..
+        } => Some((only, propagation)),
+        _ => None,
+    })
+}
+
+#[test]
+fn what_was_deleted_in_the_background_takes_its_dependents_along() {
+    let mut world = start()
+        .with(web())
+        .with(pod("web-1").owned_by(&web()))
+        .with(pod("other"));
+    collect(&mut world);
+    assert_eq!(world.all::<Pod>().len(), 2, "a living owner keeps all");
+    world.delete::<ReplicaSet>("web");
+    let plan = plan_of::<Pod>(&world, "web-1");
+    assert_eq!(plan.verbs(), ["delete pods/web-1"]);
+    assert_eq!(
+        deletion(&plan),
+        Some((Only::ThisVersion, Propagation::Background))
+    );
+    collect(&mut world);
+    assert_eq!(world.all::<Pod>().len(), 1);
+    assert!(world.find::<Pod>("other").is_some());
+}
+
+#[test]
+fn a_later_owner_of_the_same_name_is_another() {
+    let old = OwnerReference {
+        uid: "uid-of-old".into(),
+        ..owner_reference(&web())
+    };
+    let world = start()
+        .with(web())
+        .with(with_owners(pod("web-1"), vec![old]));
+    assert_eq!(
+        plan_of::<Pod>(&world, "web-1").verbs(),
+        ["delete pods/web-1"]
+    );
+}
+
+#[test]
+fn one_owner_that_is_there_keeps_the_object_and_the_others_are_taken_from_it() {
+    let living = web();
+    let gone = named(owner_reference(&replica_set("gone")), true);
+    let mut world = start().with(living.clone()).with(with_owners(
+        pod("web-1"),
+        vec![gone, owner_reference(&living)],
+    ));
+    assert_eq!(
+        plan_of::<Pod>(&world, "web-1").verbs(),
+        ["patch pods/web-1"]
+    );
+    collect(&mut world);
+    let pod = world.get::<Pod>("web-1");
+    let owners = &Object::metadata(&*pod).owner_references;
+    assert_eq!(owners.len(), 1);
+    assert_eq!(owners[0].uid, Object::metadata(&living).uid);
+}
+
+#[test]
+fn in_the_foreground_dependents_go_first() {
+    let mut world = start()
+        .with(web())
+        .with(pod("web-1").owned_by(&web()).finalizer("example.com/hold"))
+        .with(pod("web-2").owned_by(&web()));
+    delete::<ReplicaSet>(&mut world, "web", Propagation::Foreground);
+    collect(&mut world);
+    assert!(world.find::<ReplicaSet>("web").is_some(), "web-1 blocks");
+    assert!(world.find::<Pod>("web-2").is_none());
+    assert!(world.get::<Pod>("web-1").is_terminating());
+    world.change::<Pod>("web-1", |pod| pod.metadata_mut().finalizers.clear());
+    collect(&mut world);
+    assert!(world.find::<Pod>("web-1").is_none());
+    assert!(world.find::<ReplicaSet>("web").is_none());
+}
+
+#[test]
+fn a_dependent_that_does_not_block_is_not_waited_for() {
+    let owner = web();
+    let mut world = start().with(owner.clone()).with(
+        with_owners(pod("web-1"), vec![named(owner_reference(&owner), false)])
+            .finalizer("example.com/hold"),
+    );
+    delete::<ReplicaSet>(&mut world, "web", Propagation::Foreground);
+    let plan = plan_of::<ReplicaSet>(&world, "web");
+    assert_eq!(plan.verbs(), ["patch replicasets/web"]);
+    let version = Object::metadata(&*world.get::<ReplicaSet>("web")).resource_version;
+    assert!(
+        plan.counted
+            .iter()
+            .all(|set| set.since == version && set.namespace == *"default"),
+        "the release rests on all dependents having been seen"
+    );
+    assert!(
+        plan.counted
+            .iter()
+            .any(|set| set.resource == Pod::resource())
+    );
+    assert!(
+        plan.counted.iter().all(|set| set.resource.namespaced),
+        "nothing cluster-scoped can depend on it"
+    );
+}
+
+#[test]
+fn a_chain_is_deleted_in_the_foreground_all_the_way_down() {
+    let top = config_map("top");
+    let blocking = named(owner_reference(&top), true);
+    let middle = with_owners(web(), vec![blocking]);
+    let world = {
+        let mut world = start()
+            .with(top)
+            .with(middle.clone())
+            .with(pod("web-1").owned_by(&middle));
+        delete::<ConfigMap>(&mut world, "top", Propagation::Foreground);
+        world
+    };
+    let plan = plan_of::<ReplicaSet>(&world, "web");
+    assert_eq!(
+        deletion(&plan),
+        Some((Only::ThisVersion, Propagation::Foreground))
+    );
+    let mut world = world;
+    collect(&mut world);
+    assert!(world.all::<Pod>().is_empty());
+    assert!(world.all::<ReplicaSet>().is_empty());
+    assert!(world.all::<ConfigMap>().is_empty());
+}
+
+#[test]
+fn circles_of_owners_that_wait_for_each_other_are_undone() {
+    let (one, two) = (config_map("one"), config_map("two"));
+    let mut world = start()
+        .with(with_owners(
+            one.clone(),
+            vec![named(owner_reference(&two), true)],
+        ))
+        .with(with_owners(two, vec![named(owner_reference(&one), true)]));
+    delete::<ConfigMap>(&mut world, "one", Propagation::Foreground);
+    collect(&mut world);
+    assert!(world.all::<ConfigMap>().is_empty());
+}
+
+#[test]
+fn orphans_are_let_go_of_and_stay() {
+    let mut world = start()
+        .with(web())
+        .with(pod("web-1").owned_by(&web()))
+        .with(pod("web-2").owned_by(&web()));
+    delete::<ReplicaSet>(&mut world, "web", Propagation::Orphan);
+    let plan = plan_of::<ReplicaSet>(&world, "web");
+    assert_eq!(
+        plan.verbs(),
+        [
+            "patch pods/web-1",
+            "patch pods/web-2",
+            "patch replicasets/web"
+        ]
+    );
+    assert_eq!(plan.stages.len(), 2, "the owner goes when all are let go");
+    collect(&mut world);
+    assert!(world.find::<ReplicaSet>("web").is_none());
+    for pod in world.all::<Pod>() {
+        assert!(!pod.is_terminating());
+        assert!(Object::metadata(&*pod).owner_references.is_empty());
+    }
+    assert_eq!(world.all::<Pod>().len(), 2);
+}
+
+#[test]
+fn an_objects_own_finalizers_say_what_becomes_of_its_dependents() {
+    let gone = || vec![owner_reference(&replica_set("gone"))];
+    for (finalizer, expected) in [
+        ("example.com/hold", Propagation::Background),
+        ("foregroundDeletion", Propagation::Foreground),
+        ("orphan", Propagation::Orphan),
+    ] {
+        let world = start().with(with_owners(pod("web-1"), gone()).finalizer(finalizer));
+        let plan = plan_of::<Pod>(&world, "web-1");
+        assert_eq!(
+            deletion(&plan),
+            Some((Only::ThisVersion, expected)),
+            "{finalizer}"
+        );
+    }
+}
+
+#[test]
+fn an_owner_in_another_namespace_is_none_and_that_is_told() {
+    let elsewhere = config_map("settings").in_namespace("bank");
+    let mut world = start()
+        .with(elsewhere.clone())
+        .with(with_owners(pod("web-1"), vec![owner_reference(&elsewhere)]));
+    collect(&mut world);
+    assert!(world.all::<Pod>().is_empty());
+    assert_eq!(
+        world.events(),
+        [
+            "Warning OwnerRefInvalidNamespace ownerRef [v1/ConfigMap, namespace: default, name: settings, uid: uid-configmaps-bank-settings] does not exist in namespace \"default\""
+        ]
+    );
+}
+
+#[test]
+fn what_is_cluster_scoped_may_own_anywhere_but_is_owned_by_nothing_in_a_namespace() {
+    let owner = node("node-1");
+    let mut world = start()
+        .with(owner.clone())
+        .with(with_owners(pod("web-1"), vec![owner_reference(&owner)]))
+        .with(with_owners(
+            node("node-2"),
+            vec![owner_reference(&config_map("settings"))],
+        ));
+    collect(&mut world);
+    assert_eq!(world.all::<Pod>().len(), 1);
+    assert_eq!(world.all::<Node>().len(), 2, "it is never decided");
+    world.delete::<Node>("node-1");
+    collect(&mut world);
+    assert!(world.all::<Pod>().is_empty());
+}
+
+#[test]
+fn an_owner_of_an_unknown_kind_is_looked_for_again() {
+    let reference = OwnerReference {
+        api_version: "example.com/v1".into(),
+        kind: "Gadget".into(),
+        name: "one".into(),
+        uid: "u-1".into(),
+        ..Default::default()
+    };
+    let world = start().with(with_owners(pod("web-1"), vec![reference]));
+    let refusal = world.refusal::<GarbageCollector>(&key_of::<Pod>(&world, "web-1"));
+    assert!(matches!(refusal, Refusal::Retry(why) if why.contains("Gadget")));
+}
+
+fn gadgets() -> &'static Resource {
+    metadata_only("example.com", "v1", "Gadget", "gadgets", true).unwrap()
+}
+
+fn with_gadgets() -> Catalogue {
+    let entry = |resource, verbs: &[&str]| Entry {
+        resource,
+        verbs: verbs.iter().map(|verb| Str::from(*verb)).collect(),
+        subresources: Vec::new(),
+        preferred: true,
+    };
+    let all = ["delete", "get", "list", "patch", "watch"];
+    let mut entries: Vec<Entry> = kinds().into_iter().map(|kind| entry(kind, &all)).collect();
+    entries.push(entry(gadgets(), &all));
+    Catalogue::new(entries, Default::default(), 1)
+}
+
+fn gadget(name: &str, owners: Vec<OwnerReference>) -> ObjectMeta {
+    ObjectMeta {
+        name: name.into(),
+        namespace: "default".into(),
+        uid: format!("u-{name}").into(),
+        owner_references: owners,
+        ..Default::default()
+    }
+}
+
+#[test]
+fn what_is_known_by_its_metadata_alone_owns_and_is_owned_like_all_else() {
+    let reference = OwnerReference {
+        api_version: "example.com/v1".into(),
+        kind: "Gadget".into(),
+        name: "one".into(),
+        uid: "u-one".into(),
+        block_owner_deletion: Some(true),
+        ..Default::default()
+    };
+    let mut world = start()
+        .with_catalogue(with_gadgets())
+        .with(config_map("top"))
+        .with_partial(
+            gadgets(),
+            gadget("one", vec![owner_reference(&config_map("top"))]),
+        )
+        .with(with_owners(pod("web-1"), vec![reference]));
+    collect(&mut world);
+    assert_eq!(world.all::<Pod>().len(), 1);
+    delete::<ConfigMap>(&mut world, "top", Propagation::Foreground);
+    collect(&mut world);
+    assert!(world.find_any(gadgets(), "default/one").is_none());
+    assert!(world.all::<Pod>().is_empty());
+    assert!(world.all::<ConfigMap>().is_empty());
+}
+
+#[test]
+fn events_take_no_part() {
+    for (group, expected) in [("", false), ("events.k8s.io", false), ("example.com", true)] {
+        let resource = metadata_only(group, "v1", "Event", "events", true).unwrap();
+        let verbs = ["delete", "list", "watch"].map(Str::from).to_vec();
+        let entry = Entry {
+            resource,
+            verbs,
+            subresources: Vec::new(),
+            preferred: true,
+        };
+        assert_eq!(super::graph::takes_part(&entry), expected, "{group}");
+    }
+}
+
+#[test]
+fn a_deletion_refused_for_other_fields_insists_on_the_object_alone() {
+    let mut world = start().with(with_owners(
+        pod("web-1"),
+        vec![owner_reference(&replica_set("gone"))],
+    ));
+    let key = key_of::<Pod>(&world, "web-1");
+    let mut refused = Refused::default();
+    let plan = |world: &World, refused: &mut Refused| {
+        deletion(&world.plan_with::<GarbageCollector>(&key, refused).unwrap()).unwrap()
+    };
+    assert_eq!(plan(&world, &mut refused).0, Only::ThisVersion);
+    let version = Object::metadata(&*world.get::<Pod>("web-1")).resource_version;
+    refused = Refused {
+        version,
+        owners: std::mem::take(&mut refused.planned),
+        planned: Vec::new(),
+    };
+    assert_eq!(
+        plan(&world, &mut refused).0,
+        Only::ThisVersion,
+        "the cache has not come further yet"
+    );
+    world.change::<Pod>("web-1", |pod| {
+        pod.metadata_mut().finalizers = vec!["x.com/y".into()]
+    });
+    assert_eq!(plan(&world, &mut refused).0, Only::ThisUid);
+    world.change::<Pod>("web-1", |pod| {
+        pod.metadata_mut().owner_references = vec![owner_reference(&replica_set("other"))];
+    });
+    assert_eq!(plan(&world, &mut refused).0, Only::ThisVersion);
+}
+
+#[test]
+fn a_key_names_its_object_and_no_later_one() {
+    let world = start().with(pod("web-1"));
+    let object: AnyObject = world.get::<Pod>("web-1") as Arc<Pod>;
+    let key = key::of(&*object);
+    assert_eq!(key.to_string(), "default/pods:uid-pods-default-web-1:web-1");
+    assert!(key::object(&key, &world).is_some());
+    let later = start().with(pod("web-1").uid("another"));
+    assert!(key::object(&key, &later).is_none());
+    let nonsense = controllers_kit::Key::new("default", "web-1");
+    assert!(key::object(&nonsense, &world).is_none());
+}

@@ -1,0 +1,180 @@
+//! Empties a namespace that is being deleted, and then lets it go.
+//!
+//! Watches namespaces and, to hear of the last one, pods; reads what a namespace holds live, resource by resource as
+//! discovery shows them; deletes pods first and everything else when they are gone; writes the namespace's conditions
+//! and its finalizers; a key per namespace. Nothing is done in the first five seconds, in which API servers that have
+//! not heard of the deletion may still admit objects. A resource that was seen empty after that stays empty and is not
+//! read again, which is all that is remembered besides what failed.
+
+use std::{
+    collections::{BTreeMap, BTreeSet},
+    time::Duration,
+};
+
+use controllers_kit::{
+    Controller, Descriptor, Failure, FlagDefault, Flags, Key, Outcome, Plan, Query, Refusal, Seen,
+    Sharding, SignedDuration, Timestamp, Verb, Watches,
+};
+use kubernetes_proto::{
+    Object,
+    core::{Namespace, Pod},
+};
+use serde::{Deserialize, Serialize};
+
+mod plan;
+mod status;
+
+/// How long API servers that have not heard of the deletion may still admit objects.
+const ADMISSION_GRACE: SignedDuration = SignedDuration::from_secs(5);
+/// A namespace is tried again at least this often.
+const RETRY_MAX: Duration = Duration::from_secs(60);
+/// The finalizer that this controller takes away.
+const FINALIZER: &str = "kubernetes";
+const ORDERED: &str = "OrderedNamespaceDeletion";
+
+/// The controller.
+pub struct Namespaces {
+    ordered: bool,
+    resync: SignedDuration,
+}
+
+/// How far the clearing of one namespace has come.
+#[derive(Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Progress {
+    /// The namespace's uid: a later one of its name begins anew.
+    uid: String,
+    /// Since when it is known to be ending.
+    since: Option<Timestamp>,
+    /// Resources that were seen empty, as in `pods` and `deployments.apps`.
+    emptied: BTreeSet<String>,
+    /// Resources whose content was told to go.
+    told: BTreeSet<String>,
+    /// Why the content of a resource could not be told to go.
+    errors: BTreeMap<String, String>,
+    /// Failures in a row.
+    tries: u32,
+}
+
+/// A namespace that this controller has something to do for.
+fn is_ending(namespace: &Namespace) -> bool {
+    let finalizers = namespace.spec.iter().flat_map(|spec| &spec.finalizers);
+    namespace.is_terminating() && finalizers.into_iter().any(|name| name == FINALIZER)
+}
+
+impl Controller for Namespaces {
+    type Memory = Progress;
+
+    fn describe() -> Descriptor {
+        Descriptor::new("namespace-controller", Sharding::ByObject)
+            .aliases(&["namespace"])
+            .service_account("namespace-controller")
+            .queue("namespace")
+            .retry_max(RETRY_MAX)
+            .workers(
+                "concurrent-namespace-syncs",
+                10,
+                "How many namespaces each replica clears at once.",
+            )
+            .flag(
+                "namespace-sync-period",
+                FlagDefault::Duration(Duration::from_secs(300)),
+                "How often a namespace that is being deleted is looked at without any reason.",
+            )
+            .gate(ORDERED, true)
+            .rule("", "namespaces", &["get", "list", "watch", "delete"])
+            .rule("", "namespaces/finalize", &["update"])
+            .rule("", "namespaces/status", &["patch"])
+            .rule("*", "*", &["get", "list", "delete", "deletecollection"])
+            .differs("The last pod's end is followed by the rest at once; upstream looks again after half the pods' grace period.")
+            .differs("A resource is listed first, and told to delete its content only if it has any; one that was seen empty is not listed again.")
+            .differs("The conditions of a namespace that is let go at once are not written.")
+    }
+
+    fn new(flags: &Flags) -> Self {
+        Self {
+            ordered: flags.bool(ORDERED),
+            resync: flags
+                .duration("namespace-sync-period")
+                .try_into()
+                .unwrap_or(SignedDuration::MAX),
+        }
+    }
+
+    fn watch(&self, on: &mut Watches) {
+        on.kind::<Namespace>().wakes(|change, _| match change.new {
+            Some(namespace) if namespace.is_terminating() => vec![Key::of(namespace)],
+            _ => Vec::new(),
+        });
+        on.kind::<Pod>().wakes(|change, reader| {
+            let (Some(pod), None) = (change.old, change.new) else {
+                return Vec::new();
+            };
+            let name = &Object::metadata(pod).namespace;
+            let ending = reader
+                .get(Namespace::resource(), "", name)
+                .is_some_and(|namespace| namespace.metadata().is_terminating());
+            if ending && reader.list(Pod::resource(), Some(name)).is_empty() {
+                vec![Key::cluster(name.clone())]
+            } else {
+                Vec::new()
+            }
+        });
+        on.catalogue();
+    }
+
+    fn ask(&self, key: &Key, seen: &Seen<'_>, progress: &Progress) -> Vec<Query> {
+        match seen
+            .get::<Namespace>(key)
+            .filter(|namespace| is_ending(namespace))
+        {
+            Some(namespace) => plan::ask(&namespace, seen, progress, self.ordered),
+            None => Vec::new(),
+        }
+    }
+
+    fn plan(&self, key: &Key, seen: &Seen<'_>, progress: &mut Progress) -> Result<Plan, Refusal> {
+        let Some(namespace) = seen
+            .get::<Namespace>(key)
+            .filter(|namespace| is_ending(namespace))
+        else {
+            *progress = Progress::default();
+            return Ok(Plan::nothing());
+        };
+        if *progress.uid != *Object::metadata(&*namespace).uid {
+            *progress = Progress {
+                uid: Object::metadata(&*namespace).uid.to_string(),
+                since: Some(seen.now),
+                ..Progress::default()
+            };
+        }
+        let begins = progress.since.unwrap_or(seen.now) + ADMISSION_GRACE;
+        if seen.now < begins {
+            return Ok(Plan::nothing().again_at(begins));
+        }
+        let mut plan = plan::plan(&namespace, seen, progress, self.ordered)?;
+        plan.look_again_at(seen.now + self.resync);
+        Ok(plan)
+    }
+
+    fn learn(&self, outcome: &Outcome<'_>, progress: &mut Progress) {
+        if !matches!(
+            outcome.action.verb,
+            Verb::Delete { .. } | Verb::DeleteCollection { .. }
+        ) {
+            return;
+        }
+        let resource = outcome.action.resource.id();
+        match outcome.result {
+            Ok(_) | Err(Failure::NotFound(_) | Failure::Conflict(_)) => {
+                progress.told.insert(resource);
+            }
+            Err(Failure::Skipped | Failure::Fenced) => {}
+            Err(failure) => {
+                progress.errors.insert(resource, failure.to_string());
+            }
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests;

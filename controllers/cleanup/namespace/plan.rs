@@ -1,0 +1,311 @@
+//! What is to be read of a namespace that is ending, and what follows from it.
+
+use std::collections::BTreeMap;
+
+use controllers_kit::{
+    Answer, Entry, Plan, Propagation, Query, Refusal, Seen, SignedDuration, Timestamp,
+    catalogue::Catalogue,
+};
+use kubernetes_proto::{
+    Object,
+    core::{Namespace, Pod},
+    meta::ObjectMeta,
+};
+use serde_json::Value;
+
+use super::{
+    ADMISSION_GRACE, FINALIZER, Progress, RETRY_MAX,
+    status::{self, Findings},
+};
+
+/// How long finalizers are expected to take.
+const FINALIZER_SECONDS: i64 = 15;
+/// The first wait after a failure; it doubles.
+const RETRY_MIN: SignedDuration = SignedDuration::from_millis(5);
+
+fn is_pods(entry: &Entry) -> bool {
+    entry.resource == Pod::resource()
+}
+
+/// The resources of which something may be left.
+fn left<'a>(
+    catalogue: &'a Catalogue,
+    progress: &'a Progress,
+    ordered: bool,
+) -> impl Iterator<Item = &'a Entry> {
+    let left = move |entry: &&Entry| {
+        entry.can(&["delete", "list"]) && !progress.emptied.contains(&entry.resource.id())
+    };
+    let pods_first = ordered
+        && catalogue
+            .namespaced()
+            .any(|entry| is_pods(entry) && left(&entry));
+    catalogue
+        .namespaced()
+        .filter(left)
+        .filter(move |entry| !pods_first || is_pods(entry))
+}
+
+fn live(namespace: &Namespace) -> Query {
+    Query::Live {
+        resource: Namespace::resource(),
+        key: controllers_kit::Key::of(namespace),
+    }
+}
+
+fn content(entry: &Entry, namespace: &Namespace) -> Query {
+    Query::Content {
+        resource: entry.resource,
+        namespace: Object::metadata(namespace).name.clone(),
+    }
+}
+
+/// The namespace itself, and what it still holds.
+pub(super) fn ask(
+    namespace: &Namespace,
+    seen: &Seen<'_>,
+    progress: &Progress,
+    ordered: bool,
+) -> Vec<Query> {
+    let same = *progress.uid == *Object::metadata(namespace).uid;
+    let begins = progress.since.map(|since| since + ADMISSION_GRACE);
+    let catalogue = seen.catalogue();
+    if !same || begins.is_none_or(|begins| seen.now < begins) || !catalogue.is_known() {
+        return Vec::new();
+    }
+    let mut queries: Vec<Query> = left(&catalogue, progress, ordered)
+        .map(|entry| content(entry, namespace))
+        .collect();
+    queries.push(live(namespace));
+    queries
+}
+
+/// One look.
+pub(super) fn plan(
+    namespace: &Namespace,
+    seen: &Seen<'_>,
+    progress: &mut Progress,
+    ordered: bool,
+) -> Result<Plan, Refusal> {
+    let catalogue = seen.catalogue();
+    if !catalogue.is_known() {
+        return Err(Refusal::Retry("discovery was not read yet".to_owned()));
+    }
+    let object = match seen.answer(&live(namespace)) {
+        Some(Answer::Object(object)) => object,
+        Some(Answer::Missing) => return Ok(Plan::nothing()),
+        Some(Answer::Failed(why)) => {
+            return Err(Refusal::Retry(format!(
+                "the namespace can't be read: {why}"
+            )));
+        }
+        // The first five seconds ended between the questions and now.
+        None => return Ok(Plan::nothing().again_at(seen.now)),
+    };
+    if object["metadata"]["uid"] != *progress.uid {
+        return Ok(Plan::nothing());
+    }
+
+    let mut look = Look {
+        namespace,
+        now: seen.now,
+        plan: Plan::nothing(),
+        findings: Findings::default(),
+        estimate: 0,
+        tells: false,
+        pods_left: false,
+    };
+    look.findings.discovery = catalogue
+        .failures
+        .iter()
+        .map(|(group_version, why)| format!("{group_version}: {why}"))
+        .collect();
+    let looked_at: Vec<Entry> = left(&catalogue, progress, ordered).cloned().collect();
+    for entry in &looked_at {
+        look.at(entry, seen.content(&content(entry, namespace)), progress);
+    }
+    let errors = std::mem::take(&mut progress.errors);
+    look.findings.content_errors.extend(errors.into_values());
+    if ordered && look.pods_left {
+        look.findings.remaining.clear();
+        look.findings.finalizers.clear();
+    }
+    let left = left(&catalogue, progress, ordered).count();
+    Ok(look.conclude(object, progress, left))
+}
+
+/// One look at a namespace.
+struct Look<'a> {
+    namespace: &'a Namespace,
+    now: Timestamp,
+    plan: Plan,
+    findings: Findings,
+    /// How many seconds it may take until what is left has gone; 0 for unknown.
+    estimate: i64,
+    /// Whether anything is told to go for the first time.
+    tells: bool,
+    pods_left: bool,
+}
+
+impl Look<'_> {
+    /// What one resource has left in the namespace.
+    fn at(
+        &mut self,
+        entry: &Entry,
+        content: Option<Result<Vec<ObjectMeta>, String>>,
+        progress: &mut Progress,
+    ) {
+        let resource = entry.resource;
+        let metas = match content {
+            Some(Ok(metas)) if metas.is_empty() => {
+                progress.emptied.insert(resource.id());
+                return;
+            }
+            Some(Ok(metas)) => metas,
+            Some(Err(why)) => {
+                self.findings.content_errors.push(why);
+                return;
+            }
+            // Discovery has brought it since the questions were put.
+            None => {
+                self.plan.look_again_now();
+                return;
+            }
+        };
+        self.pods_left |= is_pods(entry);
+        let told = progress.told.contains(&resource.id());
+        if metas.iter().any(|meta| !meta.is_terminating()) {
+            self.tell(entry, &metas);
+            self.tells |= !told;
+        }
+        let mut estimate = if is_pods(entry) {
+            self.grace(&metas)
+        } else {
+            0
+        };
+        let mut finalizers: BTreeMap<&str, usize> = BTreeMap::new();
+        for finalizer in metas.iter().flat_map(|meta| &meta.finalizers) {
+            *finalizers.entry(finalizer).or_default() += 1;
+        }
+        if estimate == 0 && !finalizers.is_empty() {
+            estimate = FINALIZER_SECONDS;
+        } else if estimate == 0 && told {
+            self.findings.content_errors.push(format!(
+                "unexpected items still remain in namespace: {} for gvr: {}/{}, Resource={}",
+                Object::metadata(self.namespace).name,
+                resource.group,
+                resource.version,
+                resource.plural
+            ));
+        }
+        self.estimate = self.estimate.max(estimate);
+        self.findings.remaining.push(format!(
+            "{}.{} has {} resource instances",
+            resource.plural,
+            resource.group,
+            metas.len()
+        ));
+        for (finalizer, count) in finalizers {
+            *self
+                .findings
+                .finalizers
+                .entry(finalizer.to_owned())
+                .or_default() += count;
+        }
+    }
+
+    /// Tells what is there to go.
+    fn tell(&mut self, entry: &Entry, metas: &[ObjectMeta]) {
+        let name = &Object::metadata(self.namespace).name;
+        if entry.can(&["deletecollection"]) {
+            self.plan
+                .delete_collection(entry.resource, name, Propagation::Background);
+            return;
+        }
+        for meta in metas.iter().filter(|meta| !meta.is_terminating()) {
+            self.plan
+                .delete_by_meta(entry.resource, meta, Propagation::Background);
+        }
+    }
+
+    /// How long pods may still take, 0 once that time is over.
+    fn grace(&self, pods: &[ObjectMeta]) -> i64 {
+        let grace = pods
+            .iter()
+            .filter_map(|meta| meta.deletion_grace_period_seconds)
+            .max()
+            .unwrap_or(0);
+        let deleted = Object::metadata(self.namespace).deletion_timestamp;
+        let over = deleted.is_none_or(|deleted| {
+            self.now >= deleted.timestamp() + SignedDuration::from_secs(grace)
+        });
+        if over { 0 } else { grace }
+    }
+
+    /// Lets the namespace go, or says what keeps it and when it is looked at again. `left` resources were not seen empty.
+    fn conclude(mut self, live: &Value, progress: &mut Progress, left: usize) -> Plan {
+        let failed =
+            !self.findings.content_errors.is_empty() || !self.findings.discovery.is_empty();
+        if self.tells {
+            progress.tries = 0;
+            self.plan.look_again_now();
+            return self.plan;
+        }
+        if failed {
+            self.write_status();
+            progress.tries = progress.tries.saturating_add(1);
+            self.plan.look_again_at(self.now + backoff(progress.tries));
+            return self.plan;
+        }
+        progress.tries = 0;
+        if left == 0 {
+            self.finalize(live);
+        } else if self.findings.remaining.is_empty() && !self.pods_left {
+            // The pods have gone: now the rest.
+            self.plan.look_again_now();
+        } else {
+            self.write_status();
+            let wait = SignedDuration::from_secs(self.estimate / 2 + 1);
+            self.plan.look_again_at(self.now + wait);
+        }
+        self.plan
+    }
+
+    fn write_status(&mut self) {
+        let new = status::of(self.namespace, &self.findings, self.now);
+        self.plan.update_status(self.namespace, &new);
+    }
+
+    /// Takes this controller's finalizer away: the last one lets the API server remove the namespace.
+    fn finalize(&mut self, live: &Value) {
+        let mut body = live.clone();
+        if let Some(finalizers) = body["spec"]["finalizers"].as_array_mut() {
+            finalizers.retain(|finalizer| finalizer != FINALIZER);
+        }
+        let others = body["spec"]["finalizers"]
+            .as_array()
+            .is_some_and(|finalizers| !finalizers.is_empty());
+        if others || !Object::metadata(self.namespace).finalizers.is_empty() {
+            // It stays for a while: whoever looks at it shall see that this part is done.
+            self.plan.replace(self.namespace, "finalize", body);
+            self.plan.then();
+            let new = status::of(self.namespace, &self.findings, self.now);
+            if let Some(action) = self.plan.update_status(self.namespace, &new) {
+                action.whatever_version();
+            }
+        } else {
+            self.plan.replace(self.namespace, "finalize", body);
+        }
+    }
+}
+
+/// The wait after so many failures in a row.
+fn backoff(tries: u32) -> SignedDuration {
+    let longest = SignedDuration::try_from(RETRY_MAX).unwrap_or(SignedDuration::MAX);
+    let factor = 1_i32
+        .checked_shl(tries.saturating_sub(1).min(30))
+        .unwrap_or(i32::MAX);
+    RETRY_MIN
+        .checked_mul(factor)
+        .map_or(longest, |wait| wait.min(longest))
+}
