@@ -5,6 +5,8 @@ pub mod judge;
 #[cfg(test)]
 mod audit;
 #[cfg(test)]
+mod cleanup;
+#[cfg(test)]
 mod deploy;
 #[cfg(test)]
 mod fence;
