@@ -109,6 +109,16 @@ pub trait Server: Send + Sync {
         key: &'a Key,
     ) -> BoxFuture<'a, Result<Option<Value>, Refused>>;
 
+    /// Reads whatever is served under a path, as JSON; `None` for 404.
+    fn read<'a>(
+        &'a self,
+        _sender: &'a Sender,
+        path: &'a str,
+    ) -> BoxFuture<'a, Result<Option<Value>, Refused>> {
+        let refused = Failure::Other(format!("nothing is served under {path}")).into();
+        Box::pin(std::future::ready(Err(refused)))
+    }
+
     /// Lists what matches a label selector in a namespace, consistently.
     fn list<'a>(
         &'a self,

@@ -3,7 +3,14 @@
 use std::error::Error;
 
 fn main() -> Result<(), Box<dyn Error>> {
-    let files = ["meta.proto", "core.proto", "apps.proto", "batch.proto"];
+    let files = [
+        "meta.proto",
+        "core.proto",
+        "apps.proto",
+        "batch.proto",
+        "policy.proto",
+        "autoscaling.proto",
+    ];
     for file in files {
         println!("cargo:rerun-if-changed={file}");
     }
@@ -33,6 +40,18 @@ fn main() -> Result<(), Box<dyn Error>> {
         .type_attribute(
             ".k8s.meta.IntOrString",
             "#[serde(from = \"crate::int_or_string::Either\", into = \"crate::int_or_string::Either\")]",
+        )
+        .type_attribute(
+            ".k8s.meta.Quantity",
+            "#[serde(from = \"String\", into = \"String\")]",
+        )
+        .field_attribute(
+            ".k8s.core.ResourceRequirements.requests",
+            "#[serde(with = \"crate::quantity::amounts\")]",
+        )
+        .field_attribute(
+            ".k8s.core.PodSpec.overhead",
+            "#[serde(with = \"crate::quantity::amounts\")]",
         )
         .extern_path(".k8s.meta.ObjectMeta", "crate::meta::ObjectMeta")
         .extern_path(".k8s.core.PodCondition", "crate::condition::PodCondition")

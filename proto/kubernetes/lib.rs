@@ -9,6 +9,7 @@ mod int_or_string;
 pub mod meta;
 mod object;
 pub mod opaque;
+pub mod quantity;
 mod str;
 
 pub use object::{AnyObject, DynObject, Object, Resource, cast};
@@ -35,6 +36,18 @@ pub mod batch {
     include!(concat!(env!("OUT_DIR"), "/k8s.batch.rs"));
 }
 
+/// `policy/v1`.
+pub mod policy {
+    #![allow(missing_docs)]
+    include!(concat!(env!("OUT_DIR"), "/k8s.policy.rs"));
+}
+
+/// `autoscaling/v2`.
+pub mod autoscaling {
+    #![allow(missing_docs)]
+    include!(concat!(env!("OUT_DIR"), "/k8s.autoscaling.rs"));
+}
+
 object!(core::Pod, "", "v1", "Pod", "pods", true, |pod| {
     if let Some(spec) = &mut pod.spec {
         // Only the volumes of claims are read; most are of other kinds, and every pod has one.
@@ -45,6 +58,7 @@ object!(core::Pod, "", "v1", "Pod", "pods", true, |pod| {
                 .is_some_and(|source| source.persistent_volume_claim.is_some())
         });
         spec.volumes.shrink_to_fit();
+        spec.containers.shrink_to_fit();
     }
     if let Some(status) = &mut pod.status {
         status.conditions.shrink_to_fit();
@@ -120,6 +134,22 @@ object!(
 );
 object!(batch::Job, "batch", "v1", "Job", "jobs", true);
 object!(batch::CronJob, "batch", "v1", "CronJob", "cronjobs", true);
+object!(
+    policy::PodDisruptionBudget,
+    "policy",
+    "v1",
+    "PodDisruptionBudget",
+    "poddisruptionbudgets",
+    true
+);
+object!(
+    autoscaling::HorizontalPodAutoscaler,
+    "autoscaling",
+    "v2",
+    "HorizontalPodAutoscaler",
+    "horizontalpodautoscalers",
+    true
+);
 
 /// Whether a field need not stand in JSON.
 fn is_default<T: Default + PartialEq>(value: &T) -> bool {

@@ -1,6 +1,7 @@
 mod envelope;
 mod facts;
 mod garbage;
+mod quantity;
 
 use prost::Message;
 use serde_json::json;

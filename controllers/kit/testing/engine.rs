@@ -755,8 +755,11 @@ fn check_plan(name: &str, built: &Built, cache: &World, plan: &Plan) {
         let resource = action.rbac_resource();
         assert!(
             built.descriptor().rules.iter().any(|rule| {
-                rule.group == action.resource.group
-                    && rule.resource == resource
+                let any = resource
+                    .split_once('/')
+                    .map(|(_, subresource)| format!("*/{subresource}"));
+                (rule.group == action.resource.group || rule.group == "*")
+                    && (rule.resource == resource || any.as_deref() == Some(rule.resource))
                     && rule.verbs.contains(&action.verb.name())
                     && (rule.names.is_empty() || rule.names.contains(&action.key.name.as_str()))
             }),

@@ -53,6 +53,8 @@ pub struct World {
     /// Whether pods are started and stopped.
     kubelets: bool,
     events: Vec<Event>,
+    /// What is served under paths besides objects and their scales.
+    served: BTreeMap<String, crate::Answer>,
 }
 
 impl World {
@@ -66,6 +68,7 @@ impl World {
             flags: Vec::new(),
             kubelets: true,
             events: Vec::new(),
+            served: BTreeMap::new(),
         }
     }
 
@@ -119,6 +122,18 @@ impl World {
     #[must_use]
     pub fn without_kubelets(mut self) -> Self {
         self.kubelets = false;
+        self
+    }
+
+    /// Serves an answer under a path (its query included, as the controller writes it) from now on.
+    pub fn serve(&mut self, path: &str, answer: crate::Answer) {
+        self.served.insert(path.to_owned(), answer);
+    }
+
+    /// As [`World::serve`], for builders.
+    #[must_use]
+    pub fn serving(mut self, path: &str, json: serde_json::Value) -> Self {
+        self.serve(path, crate::Answer::Object(Arc::new(json)));
         self
     }
 
@@ -323,15 +338,24 @@ impl World {
         queries
             .into_iter()
             .map(|query| {
-                let Query::Live { resource, key } = &query;
-                let answer = match self.objects.get(&(*resource, key.clone())) {
-                    None => crate::Answer::Missing,
-                    Some(object) => {
-                        let mut json = object.to_json();
-                        json["kind"] = resource.kind.into();
-                        json["apiVersion"] = resource.api_version().into();
-                        crate::Answer::Object(Arc::new(json))
+                let answer = match &query {
+                    Query::Live { resource, key } => {
+                        match self.objects.get(&(*resource, key.clone())) {
+                            None => crate::Answer::Missing,
+                            Some(object) => {
+                                let mut json = object.to_json();
+                                json["kind"] = resource.kind.into();
+                                json["apiVersion"] = resource.api_version().into();
+                                crate::Answer::Object(Arc::new(json))
+                            }
+                        }
                     }
+                    Query::Path { path, .. } => self
+                        .served
+                        .get(path)
+                        .cloned()
+                        .or_else(|| self.scale(path).map(crate::Answer::Object))
+                        .unwrap_or(crate::Answer::Missing),
                 };
                 (query, answer)
             })
