@@ -10,6 +10,7 @@ pub mod clock;
 pub mod components;
 pub mod credentials;
 pub mod debug;
+pub mod discovery;
 pub mod events;
 pub mod gate;
 pub mod http;

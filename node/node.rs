@@ -15,6 +15,7 @@ use crate::{
     actors::{controller::Controller, host::Host, watch::Watch},
     apply::Writer,
     clock::{Clock, SystemClock},
+    discovery::{self, Discovery},
     gate::Fence,
     metrics::Metrics,
     server::Server,
@@ -56,6 +57,8 @@ pub struct Node {
     pub cache: Arc<Cache>,
     /// Whether it may own ranges.
     pub ready: Arc<AtomicBool>,
+    /// How discovery stands.
+    pub discovery: Arc<Discovery>,
     arbiters: Vec<Arbiter>,
 }
 
@@ -77,6 +80,9 @@ impl Node {
             .iter()
             .map(|factory| (factory.build)(&parts.flags))
             .collect();
+        let catalogued = controllers
+            .iter()
+            .any(|controller| controller.watches().catalogued);
         let cache = controllers
             .iter()
             .fold(Cache::builder(), |builder, controller| {
@@ -93,9 +99,11 @@ impl Node {
                     .map_or(descriptor.workers_fixed, |(flag, _)| {
                         usize::try_from(parts.flags.int(flag)).unwrap_or(1).max(1)
                     });
+                let watches = controller.watches();
                 Unit {
                     index: u16::try_from(index).expect("there are few controllers"),
-                    subscriptions: controller.watches().subscriptions,
+                    subscriptions: watches.subscriptions,
+                    discovered: watches.discovered,
                     permits: Arc::new(Semaphore::new(workers)),
                     queue_metrics: metrics.queue(descriptor.queue),
                     metrics: metrics.controller(descriptor.name),
@@ -135,6 +143,15 @@ impl Node {
                 Watch::new(cache, resource, api)
             });
         }
+        let discovery = Arc::new(Discovery::default());
+        if catalogued {
+            watching.spawn(discovery::follow(
+                Arc::clone(&discovery),
+                Arc::clone(&shared),
+                Arc::clone(&cache),
+                parts.watches.clone(),
+            ));
+        }
         for unit in 0..shared.units.len() {
             let its = Arc::clone(&shared);
             Controller::start_in_arbiter(&handles[unit % handles.len()], move |_| {
@@ -155,6 +172,7 @@ impl Node {
             host,
             cache,
             ready,
+            discovery,
             arbiters,
         }
     }

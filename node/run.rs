@@ -371,6 +371,9 @@ fn check_node(health: &Health, node: &Arc<Node>, draining: &Arc<AtomicBool>) {
         false => Ok(()),
     };
     health.register("shutdown", Box::new(shutdown), &[Kind::Readyz]);
+    let noted = Arc::clone(node);
+    let note = move || noted.discovery.troubles(&noted.cache);
+    health.note(Kind::Readyz, Box::new(note));
     for resource in node.cache.resources() {
         let cache = Arc::clone(&node.cache);
         let check = move || caches(&cache, resource);
@@ -429,7 +432,10 @@ async fn gauges(node: Arc<Node>, handle: Handle) {
         tick.tick().await;
         let metrics = &node.shared.metrics;
         metrics.fence_open(!handle.fence().remaining().is_zero());
-        for (resource, stats) in node.cache.all_stats() {
+        metrics.discovery_failing(&node.discovery.failing(&node.cache));
+        let mut stats = node.cache.all_stats();
+        stats.extend(node.cache.found_stats());
+        for (resource, stats) in stats {
             let cache = metrics.cache(&resource.id());
             cache.objects(stats.objects);
             cache.bytes(stats.approximate_bytes);

@@ -10,7 +10,7 @@ use std::{
 
 use actix::Addr;
 use arc_swap::ArcSwapOption;
-use controllers_kit::{DynChange, DynController, Key, Resource, Subscription};
+use controllers_kit::{Discovered, DynChange, DynController, Key, Resource, Subscription};
 use coordinator::{Epoch, RangeId};
 use tokio::sync::Semaphore;
 
@@ -32,6 +32,8 @@ pub struct Unit {
     pub controller: Box<dyn DynController>,
     /// What it watches.
     pub subscriptions: Vec<Subscription>,
+    /// What it watches of whatever the API serves.
+    pub discovered: Vec<Discovered>,
     /// How many keys this replica works on at once, over all ranges.
     pub permits: Arc<Semaphore>,
     /// `workqueue_*`.
@@ -198,6 +200,20 @@ impl Shared {
                 });
             }
         }
+        if self.units.iter().all(|unit| unit.discovered.is_empty()) {
+            return;
+        }
+        let catalogue = self.view.catalogue();
+        let Some(entry) = catalogue.preferred(resource) else {
+            return;
+        };
+        for unit in &self.units {
+            for discovered in unit.discovered.iter().filter(|one| (one.wanted)(entry)) {
+                (discovered.wake)(change, &*self.view, &mut |key| {
+                    self.wake(unit, key, Priority::High);
+                });
+            }
+        }
     }
 
     /// Queues, at low priority, every key of some controllers in some owned ranges: those derived from children whose
@@ -208,7 +224,28 @@ impl Shared {
         wanted_range: &dyn Fn(RangeId) -> bool,
     ) {
         let mut touched = HashSet::new();
+        let catalogue = self.view.catalogue();
         for unit in self.units.iter().filter(|unit| wanted_unit(unit)) {
+            for discovered in &unit.discovered {
+                let entries = catalogue.all().iter().filter(|entry| entry.preferred);
+                for entry in entries.filter(|entry| (discovered.wanted)(entry)) {
+                    for object in self.view.list(entry.resource, None) {
+                        let change = DynChange {
+                            old: None,
+                            new: Some(&object),
+                        };
+                        (discovered.wake)(change, &*self.view, &mut |key| {
+                            let range = self.range_of(unit, &key);
+                            if wanted_range(range)
+                                && let Some(slot) = self.slot(range)
+                            {
+                                slot.inbox.push(unit.index, key, Priority::Low);
+                                touched.insert(range);
+                            }
+                        });
+                    }
+                }
+            }
             for subscription in &unit.subscriptions {
                 for object in self.view.list(subscription.resource, None) {
                     let change = DynChange {

@@ -48,7 +48,7 @@ fn is_part(ours: &serde_json::Value, theirs: &serde_json::Value) -> bool {
 #[test]
 fn the_projection_says_what_the_api_server_says_in_json() {
     // As the store keeps it: with the claims' volumes alone.
-    let ours = (Pod::resource().decode)(POD).unwrap().to_json();
+    let ours = Pod::resource().read(POD).unwrap().to_json();
     let theirs: serde_json::Value = serde_json::from_str(POD_JSON).unwrap();
     assert!(is_part(&ours, &theirs), "{ours:#} is no part of {theirs:#}");
     for field in [

@@ -10,6 +10,7 @@ mod plan;
 mod seen;
 mod watches;
 
+pub mod catalogue;
 pub mod conditions;
 pub mod names;
 pub mod owners;
@@ -21,6 +22,7 @@ pub mod readme;
 pub mod selectors;
 pub mod testing;
 
+pub use catalogue::{Catalogue, Entry};
 pub use controller::{
     Controller, DynController, Factory, Failure, Memory, Outcome, Refusal, Written,
 };
@@ -32,8 +34,8 @@ pub use plan::{
     Action, Again, Announcement, Counted, Event, EventType, Measure, ObjectRef, Only, PatchKind,
     Plan, Propagation, Verb, is_json,
 };
-pub use seen::{Answer, Answers, Query, Reader, Seen};
-pub use watches::{Change, DynChange, Index, Subscription, Watches};
+pub use seen::{Answer, Answers, Query, Reader, Seen, Standing};
+pub use watches::{Change, Discovered, DynChange, Index, Subscription, Watches};
 
 pub use jiff::{SignedDuration, Timestamp};
 pub use kubernetes_proto::{AnyObject, DynObject, Object, Resource, Str, cast};

@@ -5,7 +5,7 @@ use std::{sync::Arc, time::Duration};
 use jiff::Timestamp;
 use kubernetes_proto::{AnyObject, Object, Resource, cast};
 
-use crate::Key;
+use crate::{Catalogue, Key};
 
 /// A store of projections. The node's cache is one, `testing::World` another.
 pub trait Reader: Send + Sync {
@@ -21,6 +21,28 @@ pub trait Reader: Send + Sync {
         index: &'static str,
         value: &str,
     ) -> Vec<AnyObject>;
+    /// What the API serves, for controllers that asked for it ([`crate::Watches::catalogue`],
+    /// [`crate::Watches::discovered`]); an empty one for others, and before discovery was read.
+    fn catalogue(&self) -> Arc<Catalogue> {
+        Arc::default()
+    }
+    /// How far what is held of a resource can be relied on.
+    fn standing(&self, _resource: &'static Resource) -> Standing {
+        Standing::Complete
+    }
+}
+
+/// How far what a store holds of a resource can be relied on.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Standing {
+    /// Everything was listed once, and changes are followed.
+    Complete,
+    /// The first list is on its way.
+    Listing,
+    /// It could not be listed, and may never be.
+    Failing,
+    /// It is not watched.
+    Unwatched,
 }
 
 /// Something that the cache can't answer; fetched by the node before `plan`.
@@ -118,6 +140,11 @@ impl<'a> Seen<'a> {
     /// The answer to a query; `None` if it was not asked.
     pub fn answer(&self, query: &Query) -> Option<&'a Answer> {
         self.answers.get(query)
+    }
+
+    /// What the API serves, where the controller has asked for it.
+    pub fn catalogue(&self) -> Arc<Catalogue> {
+        self.reader.catalogue()
     }
 
     /// The store itself.

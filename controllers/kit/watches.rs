@@ -4,7 +4,7 @@ use std::{any::type_name, marker::PhantomData, sync::Arc};
 
 use kubernetes_proto::{AnyObject, DynObject, Object, Resource, Str};
 
-use crate::{Key, Reader};
+use crate::{Entry, Key, Reader};
 
 /// A change of one object: made (`old` is none), changed, or gone (`new` is none).
 pub struct Change<'a, T> {
@@ -54,6 +54,8 @@ pub struct Index {
 impl Index {
     /// The index that every resource has: the uid of the managing controller.
     pub const OWNER: &'static str = "owner";
+    /// The index that every resource has where a controller watches what discovery shows: the uids of all owners.
+    pub const DEPENDENTS: &'static str = "dependents";
 }
 
 /// One controller's interest in one resource.
@@ -66,6 +68,17 @@ pub struct Subscription {
     pub only_name: Option<&'static str>,
 }
 
+type WantedFn = Arc<dyn Fn(&Entry) -> bool + Send + Sync>;
+
+/// One controller's interest in whatever the API serves.
+#[derive(Clone)]
+pub struct Discovered {
+    /// Which resources.
+    pub wanted: WantedFn,
+    /// Names the keys that a change of any of them wakes.
+    pub wake: Arc<dyn Fn(DynChange<'_>, &dyn Reader, &mut dyn FnMut(Key)) + Send + Sync>,
+}
+
 /// What a controller watches.
 #[derive(Default)]
 pub struct Watches {
@@ -73,9 +86,32 @@ pub struct Watches {
     pub subscriptions: Vec<Subscription>,
     /// Indexes that it needs.
     pub indexes: Vec<Index>,
+    /// Resources that are found by discovery, coming and going at run time.
+    pub discovered: Vec<Discovered>,
+    /// Whether the catalogue of what the API serves is read.
+    pub catalogued: bool,
 }
 
 impl Watches {
+    /// The controller reads the catalogue.
+    pub fn catalogue(&mut self) {
+        self.catalogued = true;
+    }
+
+    /// Watches every resource of the catalogue that is wanted, as long as it is served. Its own start does not wait for
+    /// them: [`Reader::standing`] says how far each is. All can be read by [`Index::DEPENDENTS`].
+    pub fn discovered(
+        &mut self,
+        wanted: impl Fn(&Entry) -> bool + Send + Sync + 'static,
+        wake: fn(DynChange<'_>, &dyn Reader, &mut dyn FnMut(Key)),
+    ) {
+        self.catalogued = true;
+        self.discovered.push(Discovered {
+            wanted: Arc::new(wanted),
+            wake: Arc::new(wake),
+        });
+    }
+
     /// A kind that is watched.
     pub fn kind<T: Object>(&mut self) -> Kind<'_, T> {
         self.subscriptions.push(Subscription {

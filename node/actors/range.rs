@@ -11,7 +11,7 @@ use actix::{
     Actor, ActorContext, ActorFutureExt, AsyncContext, Context, Handler, Message, MessageResult,
     SpawnHandle, WrapFuture,
 };
-use controllers_kit::{Key, Memory, Resource, SignedDuration, Timestamp};
+use controllers_kit::{Key, Memory, Resource, SignedDuration, Standing, Timestamp};
 use coordinator::{Frozen, Gained};
 use peer_proto::{ControllerState, KeyState, RangeState};
 use serde_json::{Value, json};
@@ -393,7 +393,7 @@ impl Range {
         unit.queue_metrics.depth(i64::try_from(waits).unwrap_or(0));
 
         let packed = unit.controller.pack(&done.memory);
-        let exists = unit.primary().is_none_or(|primary| {
+        let exists = unit.primary().is_some_and(|primary| {
             shared
                 .view
                 .get(primary, &done.key.namespace, &done.key.name)
@@ -651,7 +651,11 @@ impl Range {
 
 fn reached(shared: &Shared, mark: &Mark) -> bool {
     match mark {
-        Mark::Version(resource, version) => shared.view.passed(resource, *version),
+        Mark::Version(resource, version) => {
+            // What is watched no more shows nothing, whatever is waited for.
+            shared.view.passed(resource, *version)
+                || shared.view.standing(resource) == Standing::Unwatched
+        }
         Mark::Gone(resource, key, uid) => shared
             .view
             .get(resource, &key.namespace, &key.name)
@@ -683,7 +687,14 @@ fn unpack_mark(shared: &Shared, mark: &peer_proto::Mark) -> Option<Mark> {
         .units
         .iter()
         .flat_map(Unit::resources)
-        .find(|resource| resource.id() == mark.resource)?;
+        .find(|resource| resource.id() == mark.resource)
+        .or_else(|| {
+            let catalogue = shared.view.catalogue();
+            let mut found = catalogue.all().iter().filter(|entry| entry.preferred);
+            found
+                .find(|entry| entry.resource.id() == mark.resource)
+                .map(|entry| entry.resource)
+        })?;
     Some(if mark.gone_uid.is_empty() {
         Mark::Version(resource, mark.resource_version)
     } else {

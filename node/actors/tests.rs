@@ -331,6 +331,7 @@ fn process(sim: &Arc<Sim>, replica: &str) -> (Arc<Shared>, Arc<Door>) {
     let unit = Unit {
         index: 0,
         subscriptions: controller.watches().subscriptions,
+        discovered: Vec::new(),
         permits: Arc::new(Semaphore::new(4)),
         queue_metrics: metrics.queue("accounts"),
         metrics: metrics.controller("accounts-controller"),

@@ -641,7 +641,7 @@ impl Api {
     }
 
     /// An answer that can't be read.
-    pub(crate) fn garbage(&self, reason: String) -> ApiError {
+    pub fn garbage(&self, reason: String) -> ApiError {
         ApiError::Garbage {
             server: Arc::clone(&self.inner.server),
             reason,

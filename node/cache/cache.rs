@@ -1,7 +1,7 @@
 //! The cache as the node sees it: built from what the controllers watch, read by their plans, run by the Watch actors.
 
 use std::{
-    collections::HashSet,
+    collections::{HashMap, HashSet},
     convert::Infallible,
     fmt,
     sync::{
@@ -12,7 +12,7 @@ use std::{
 };
 
 use arc_swap::ArcSwap;
-use controllers_kit::{DynChange, Index, Key, Reader, Watches};
+use controllers_kit::{Catalogue, DynChange, Index, Key, Reader, Standing, Watches};
 use kubernetes_proto::{AnyObject, Resource};
 
 use crate::{
@@ -291,6 +291,8 @@ pub enum Freshness {
 pub struct Builder {
     wanted: Vec<Wanted>,
     settings: Settings,
+    /// Whether every resource is indexed by all owners.
+    dependents: bool,
 }
 
 struct Wanted {
@@ -313,6 +315,7 @@ impl Builder {
         for subscription in &watches.subscriptions {
             self.want(subscription.resource, subscription.only_name);
         }
+        self.dependents |= !watches.discovered.is_empty();
         for index in &watches.indexes {
             if let Some(wanted) = self
                 .wanted
@@ -352,12 +355,21 @@ impl Builder {
     /// The cache, still empty: each of its resources must be [`Cache::run`].
     pub fn build(mut self) -> Arc<Cache> {
         self.wanted.sort_by_key(|wanted| wanted.resource);
-        let settings = self.settings;
+        let (settings, dependents) = (self.settings, self.dependents);
         Arc::new(Cache {
+            settings: settings.clone(),
+            dependents,
+            found: ArcSwap::default(),
+            catalogue: ArcSwap::default(),
             slots: self
                 .wanted
                 .into_iter()
-                .map(|wanted| {
+                .map(|mut wanted| {
+                    if dependents {
+                        wanted
+                            .indexes
+                            .push(store::dependents_index(wanted.resource));
+                    }
                     Arc::new(Slot::new(
                         wanted.resource,
                         wanted.only_name,
@@ -374,6 +386,11 @@ impl Builder {
 pub struct Cache {
     /// In order of group and plural.
     slots: Vec<Arc<Slot>>,
+    /// What discovery has brought. Bound: what the API serves.
+    found: ArcSwap<HashMap<&'static Resource, Arc<Slot>>>,
+    catalogue: ArcSwap<Catalogue>,
+    settings: Settings,
+    dependents: bool,
 }
 
 impl fmt::Debug for Cache {
@@ -388,19 +405,94 @@ impl Cache {
         Builder::default()
     }
 
-    pub(crate) fn slot(&self, resource: &Resource) -> Option<&Arc<Slot>> {
+    pub(crate) fn slot(&self, resource: &Resource) -> Option<Arc<Slot>> {
         // There are a few dozen, and a resource is one static: comparing addresses is quicker than any map.
-        self.slots
+        let declared = self
+            .slots
             .iter()
             .find(|slot| std::ptr::eq(slot.resource, resource))
-            .or_else(|| self.slots.iter().find(|slot| slot.resource == resource))
+            .or_else(|| {
+                // A store of one name's objects is no store of the resource.
+                self.slots.iter().find(|slot| {
+                    slot.resource == resource
+                        && (slot.only_name.is_none() || !resource.metadata_only)
+                })
+            });
+        match declared {
+            Some(slot) => Some(Arc::clone(slot)),
+            None => self.found.load().get(resource).cloned(),
+        }
     }
 
-    fn declared(&self, resource: &Resource) -> &Arc<Slot> {
-        self.slot(resource).unwrap_or_else(|| {
+    /// `None` for what discovery has brought and taken away again: there are none of it any more.
+    fn declared(&self, resource: &Resource) -> Option<Arc<Slot>> {
+        let slot = self.slot(resource);
+        assert!(
+            slot.is_some() || resource.metadata_only,
             // An empty answer would read as "there are none", and somebody would create or delete on it.
-            panic!("{resource:?} is read but was not declared by Controller::watch")
-        })
+            "{resource:?} is read but was not declared by Controller::watch"
+        );
+        slot
+    }
+
+    /// The resources of which every object is held as its projection.
+    pub fn whole(&self) -> Vec<&'static Resource> {
+        let slots = self.slots.iter().filter(|slot| slot.only_name.is_none());
+        slots.map(|slot| slot.resource).collect()
+    }
+
+    /// Adds a resource that discovery has brought, to be [`Cache::run`]; `false` if it is watched already.
+    pub fn find(&self, resource: &'static Resource) -> bool {
+        if self.slot(resource).is_some() {
+            return false;
+        }
+        let mut indexes = vec![store::owner_index(resource)];
+        if self.dependents {
+            indexes.push(store::dependents_index(resource));
+        }
+        let slot = Arc::new(Slot::new(resource, None, indexes, self.settings.clone()));
+        self.found.rcu(|found| {
+            let mut more = HashMap::clone(found);
+            more.insert(resource, Arc::clone(&slot));
+            more
+        });
+        true
+    }
+
+    /// Takes away a resource that is not served any more. Its run must have been dropped. Subscribers are told that its
+    /// objects are gone.
+    pub fn forget(&self, resource: &'static Resource) {
+        let Some(slot) = self.found.load().get(resource).cloned() else {
+            return;
+        };
+        self.found.rcu(|found| {
+            let mut fewer = HashMap::clone(found);
+            fewer.remove(resource);
+            fewer
+        });
+        while slot.tell_some(usize::MAX) {}
+        for object in slot.store.list(None) {
+            let meta = object.metadata();
+            slot.store.remove(&meta.namespace, &meta.name);
+            slot.tell(Some(&object), None);
+        }
+    }
+
+    /// The resources that discovery has brought.
+    pub fn found(&self) -> Vec<&'static Resource> {
+        let mut found: Vec<_> = self.found.load().keys().copied().collect();
+        found.sort();
+        found
+    }
+
+    /// What the API serves from now on.
+    pub fn set_catalogue(&self, catalogue: Catalogue) {
+        self.catalogue.store(Arc::new(catalogue));
+    }
+
+    /// What the API serves, without counting a reference.
+    pub fn serves(&self) -> arc_swap::Guard<Arc<Catalogue>> {
+        self.catalogue.load()
     }
 
     /// The watched resources, in order of group and plural: each is to be [`Cache::run`].
@@ -435,7 +527,7 @@ impl Cache {
         resource: &'static Resource,
         api: Api,
     ) -> impl Future<Output = Infallible> + Send + 'static + use<> {
-        let slot = self.slot(resource).cloned();
+        let slot = self.slot(resource);
         async move {
             match slot {
                 Some(slot) => watch::run(&slot, &api).await,
@@ -451,7 +543,7 @@ impl Cache {
     /// Where the frame can't be read, or the resource is not watched.
     pub fn feed(&self, resource: &Resource, frame: &[u8]) -> Result<(), String> {
         match self.slot(resource) {
-            Some(slot) => watch::feed(slot, frame),
+            Some(slot) => watch::feed(&slot, frame),
             None => Err(format!("{resource:?} is not watched")),
         }
     }
@@ -468,7 +560,7 @@ impl Cache {
         resource: &Resource,
         version: u64,
     ) -> impl Future<Output = Freshness> + Send + 'static + use<> {
-        let slot = self.slot(resource).cloned();
+        let slot = self.slot(resource);
         async move {
             match slot {
                 Some(slot) => {
@@ -487,7 +579,7 @@ impl Cache {
             .map_or(0, |slot| slot.progress.version())
     }
 
-    /// Whether every watched resource has been listed.
+    /// Whether every declared resource has been listed.
     pub fn complete(&self) -> bool {
         self.slots.iter().all(|slot| slot.is_complete())
     }
@@ -521,7 +613,16 @@ impl Cache {
         self.slot(resource).map(|slot| slot.stats())
     }
 
-    /// Figures of all resources.
+    /// Figures of the resources that discovery has brought.
+    pub fn found_stats(&self) -> Vec<(&'static Resource, Stats)> {
+        let found = self.found.load();
+        found
+            .values()
+            .map(|slot| (slot.resource, slot.stats()))
+            .collect()
+    }
+
+    /// Figures of all declared resources.
     pub fn all_stats(&self) -> Vec<(&'static Resource, Stats)> {
         self.slots
             .iter()
@@ -532,11 +633,13 @@ impl Cache {
 
 impl Reader for Cache {
     fn get(&self, resource: &'static Resource, namespace: &str, name: &str) -> Option<AnyObject> {
-        self.declared(resource).store.get(namespace, name)
+        self.declared(resource)?.store.get(namespace, name)
     }
 
     fn list(&self, resource: &'static Resource, namespace: Option<&str>) -> Vec<AnyObject> {
-        self.declared(resource).store.list(namespace)
+        self.declared(resource)
+            .map(|slot| slot.store.list(namespace))
+            .unwrap_or_default()
     }
 
     fn indexed(
@@ -545,11 +648,28 @@ impl Reader for Cache {
         index: &'static str,
         value: &str,
     ) -> Vec<AnyObject> {
-        self.declared(resource)
-            .store
-            .indexed(index, value)
-            .unwrap_or_else(|| {
-                panic!("{resource:?} is read by the index {index:?}, which was not declared by Controller::watch")
-            })
+        let Some(slot) = self.declared(resource) else {
+            return Vec::new();
+        };
+        slot.store.indexed(index, value).unwrap_or_else(|| {
+            panic!("{resource:?} is read by the index {index:?}, which was not declared by Controller::watch")
+        })
+    }
+
+    fn catalogue(&self) -> Arc<Catalogue> {
+        self.catalogue.load_full()
+    }
+
+    fn standing(&self, resource: &'static Resource) -> Standing {
+        let Some(slot) = self.slot(resource) else {
+            return Standing::Unwatched;
+        };
+        if slot.is_complete() {
+            Standing::Complete
+        } else if unpoisoned(slot.condition.lock()).trouble.is_some() {
+            Standing::Failing
+        } else {
+            Standing::Listing
+        }
     }
 }

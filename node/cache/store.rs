@@ -142,6 +142,9 @@ impl Content {
 fn values(index: &Index, object: &AnyObject) -> Values {
     if index.name == Index::OWNER {
         owner(object.as_ref()).collect()
+    } else if index.name == Index::DEPENDENTS {
+        let owners = &object.metadata().owner_references;
+        owners.iter().map(|owner| owner.uid.clone()).collect()
     } else {
         Values::from_vec((index.values)(object.as_ref()))
     }
@@ -289,6 +292,18 @@ pub(crate) fn owner_index(resource: &'static Resource) -> Index {
         resource,
         name: Index::OWNER,
         values: std::sync::Arc::new(|object| owner(object).collect()),
+    }
+}
+
+/// The index of all owners' uids, where a controller needs the graph.
+pub(crate) fn dependents_index(resource: &'static Resource) -> Index {
+    Index {
+        resource,
+        name: Index::DEPENDENTS,
+        values: std::sync::Arc::new(|object| {
+            let owners = &object.metadata().owner_references;
+            owners.iter().map(|owner| owner.uid.clone()).collect()
+        }),
     }
 }
 

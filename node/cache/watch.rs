@@ -68,6 +68,12 @@ const TURN: usize = 256;
 /// Until a watch has begun. Longer than the server's own bound on beginning one.
 const BEGIN_TIMEOUT: Duration = Duration::from_secs(60);
 
+/// Where no projection exists, metadata is all that is asked for; in this form the server has it of every resource.
+const METADATA: &str =
+    "application/vnd.kubernetes.protobuf;as=PartialObjectMetadata;g=meta.k8s.io;v=v1";
+const METADATA_LIST: &str =
+    "application/vnd.kubernetes.protobuf;as=PartialObjectMetadataList;g=meta.k8s.io;v=v1";
+
 /// What is asked of the server.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Ask {
@@ -343,7 +349,10 @@ impl Session<'_> {
             }
         }
         self.get(&query)
-            .accept("application/vnd.kubernetes.protobuf;stream=watch")
+            .accept(match self.slot.resource.metadata_only {
+                true => METADATA,
+                false => "application/vnd.kubernetes.protobuf;stream=watch",
+            })
             .timeout(BEGIN_TIMEOUT)
     }
 
@@ -354,6 +363,9 @@ impl Session<'_> {
             path.push_str(&escaped(name));
         }
         let mut request = Request::get(path);
+        if self.slot.resource.metadata_only {
+            request = request.accept(METADATA_LIST);
+        }
         request.user_agent = self.slot.settings.user_agent.clone();
         request
     }
@@ -515,7 +527,7 @@ fn decode(slot: &Slot, raw: &[u8]) -> Result<AnyObject, (Key, u64)> {
         slot.trouble(&key, reason);
         Err((key, glimpse.resource_version))
     };
-    match (slot.resource.decode)(raw) {
+    match slot.resource.read(raw) {
         Ok(object) if object.metadata().resource_version == NOT_COMPARABLE => {
             refuse(&"its resourceVersion is no number")
         }

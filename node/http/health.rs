@@ -40,9 +40,13 @@ struct Named {
     kinds: Vec<Kind>,
 }
 
+/// Lines of what is wrong without harm to the whole.
+pub type Note = Box<dyn Fn() -> Vec<String> + Send + Sync>;
+
 /// All checks.
 pub struct Health {
     checks: RwLock<Vec<Named>>,
+    notes: RwLock<Vec<(Kind, Note)>>,
     metrics: Arc<Metrics>,
 }
 
@@ -60,6 +64,7 @@ impl Health {
     pub fn new(metrics: Arc<Metrics>) -> Arc<Self> {
         Arc::new(Self {
             checks: RwLock::default(),
+            notes: RwLock::default(),
             metrics,
         })
     }
@@ -76,6 +81,12 @@ impl Health {
             Some(old) => *old = named,
             None => checks.push(named),
         }
+    }
+
+    /// Adds lines to the verbose answer of a path that change nothing of its outcome.
+    pub fn note(&self, kind: Kind, note: Note) {
+        let mut notes = self.notes.write().unwrap_or_else(PoisonError::into_inner);
+        notes.push((kind, note));
     }
 
     /// Takes a check away.
@@ -125,6 +136,16 @@ impl Health {
                     writeln!(text, "[-]{name} failed: {}", why.replace('\n', " "))
                 }
             };
+        }
+        {
+            let notes = self.notes.read().unwrap_or_else(PoisonError::into_inner);
+            for line in notes
+                .iter()
+                .filter(|(of, _)| *of == kind)
+                .flat_map(|(_, note)| note())
+            {
+                let _ = writeln!(text, "[~]{}", line.replace('\n', " "));
+            }
         }
         if !unknown.is_empty() {
             let names: Vec<String> = unknown.iter().map(|name| format!("{name:?}")).collect();

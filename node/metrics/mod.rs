@@ -117,6 +117,7 @@ struct Families {
     cache_lag: Seconds<1>,
     cache_objects: Gauges<1>,
     cache_bytes: Gauges<1>,
+    discovery_failing: Gauges<1>,
     decode_errors: Counters<1>,
     plan_seconds: Histograms<1>,
     plan_panics: Counters<1>,
@@ -269,6 +270,17 @@ impl Metrics {
             bytes: families.cache_bytes.get_or_create_owned(&labels),
             decode_errors: families.decode_errors.get_or_create_owned(&labels),
         })
+    }
+
+    /// What discovery has brought and can't be read: exactly these, so that what works again disappears.
+    pub fn discovery_failing(&self, names: &[String]) {
+        let family = &self.families.discovery_failing;
+        family.clear();
+        for name in names {
+            family
+                .get_or_create(&[("name", Text::from(name.clone()))])
+                .set(1);
+        }
     }
 
     /// How many ranges this replica owns.
@@ -455,6 +467,10 @@ fn families(on: &mut Registering) -> Families {
         ),
         cache_objects: on.gauges("manifold_cache_objects", "Objects in the cache."),
         cache_bytes: on.gauges("manifold_cache_bytes", "Memory that the cached objects take, as estimated."),
+        discovery_failing: on.gauges(
+            "manifold_discovery_failing",
+            "Group versions whose discovery fails, and resources found by discovery that can't be watched.",
+        ),
         decode_errors: on.counters(
             "manifold_decode_errors",
             "Objects that could not be decoded and were left alone.",

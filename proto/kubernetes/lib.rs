@@ -9,10 +9,12 @@ mod int_or_string;
 pub mod meta;
 mod object;
 pub mod opaque;
+mod partial;
 pub mod quantity;
 mod str;
 
 pub use object::{AnyObject, DynObject, Object, Resource, cast};
+pub use partial::{Partial, RESOURCES_MAX, metadata_only};
 pub use str::{Str, TextHash};
 
 use object::object;
@@ -150,6 +152,28 @@ object!(
     "horizontalpodautoscalers",
     true
 );
+
+/// Every kind that has a projection.
+pub fn kinds() -> Vec<&'static Resource> {
+    vec![
+        <core::Pod as Object>::resource(),
+        <core::Namespace as Object>::resource(),
+        <core::ServiceAccount as Object>::resource(),
+        <core::ConfigMap as Object>::resource(),
+        <apps::Deployment as Object>::resource(),
+        <apps::ReplicaSet as Object>::resource(),
+        <apps::StatefulSet as Object>::resource(),
+        <apps::DaemonSet as Object>::resource(),
+        <apps::ControllerRevision as Object>::resource(),
+        <core::PersistentVolumeClaim as Object>::resource(),
+        <core::Node as Object>::resource(),
+        <core::ReplicationController as Object>::resource(),
+        <batch::Job as Object>::resource(),
+        <batch::CronJob as Object>::resource(),
+        <policy::PodDisruptionBudget as Object>::resource(),
+        <autoscaling::HorizontalPodAutoscaler as Object>::resource(),
+    ]
+}
 
 /// Whether a field need not stand in JSON.
 fn is_default<T: Default + PartialEq>(value: &T) -> bool {

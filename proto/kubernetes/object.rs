@@ -19,13 +19,34 @@ pub struct Resource {
     pub plural: &'static str,
     /// Whether objects live in namespaces.
     pub namespaced: bool,
+    /// Whether objects are asked for and read as `PartialObjectMetadata`.
+    pub metadata_only: bool,
     /// Decodes one object's protobuf.
-    pub decode: fn(&[u8]) -> Result<AnyObject, prost::DecodeError>,
+    pub decode: fn(&'static Resource, &[u8]) -> Result<AnyObject, prost::DecodeError>,
     /// Reads one object's JSON; fields that the projection does not know are an error.
-    pub from_json: fn(serde_json::Value) -> Result<AnyObject, serde_json::Error>,
+    pub from_json: fn(&'static Resource, serde_json::Value) -> Result<AnyObject, serde_json::Error>,
 }
 
 impl Resource {
+    /// One object from its protobuf.
+    ///
+    /// # Errors
+    /// Where the bytes are no such message.
+    pub fn read(&'static self, bytes: &[u8]) -> Result<AnyObject, prost::DecodeError> {
+        (self.decode)(self, bytes)
+    }
+
+    /// One object from its JSON.
+    ///
+    /// # Errors
+    /// Where it is no such object, or has fields that the projection does not know.
+    pub fn read_json(
+        &'static self,
+        json: serde_json::Value,
+    ) -> Result<AnyObject, serde_json::Error> {
+        (self.from_json)(self, json)
+    }
+
     /// `group/version`, or the version alone for the core group.
     pub fn api_version(&self) -> String {
         if self.group.is_empty() {
@@ -191,7 +212,8 @@ macro_rules! object {
                     kind: $kind,
                     plural: $plural,
                     namespaced: $namespaced,
-                    decode: |bytes| {
+                    metadata_only: false,
+                    decode: |_, bytes| {
                         let mut object = <$type as prost::Message>::decode(bytes)?;
                         if let Some(metadata) = &mut object.metadata {
                             metadata.trim();
@@ -200,7 +222,7 @@ macro_rules! object {
                         trim(&mut object);
                         Ok(std::sync::Arc::new(object) as $crate::AnyObject)
                     },
-                    from_json: |value| {
+                    from_json: |_, value| {
                         serde_json::from_value::<$type>(value)
                             .map(|object| std::sync::Arc::new(object) as $crate::AnyObject)
                     },

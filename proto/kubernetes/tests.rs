@@ -1,6 +1,7 @@
 mod envelope;
 mod facts;
 mod garbage;
+mod partial;
 mod quantity;
 
 use prost::Message;

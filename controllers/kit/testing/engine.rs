@@ -142,7 +142,27 @@ impl Built {
                 });
             }
         }
+        if let Some(entry) = world.catalogue.preferred(object.resource()) {
+            for discovered in &self.watches.discovered {
+                if (discovered.wanted)(entry) {
+                    (discovered.wake)(DynChange { old, new }, &self.view(world), &mut |key| {
+                        keys.insert(key);
+                    });
+                }
+            }
+        }
         keys
+    }
+
+    /// All that it watches.
+    fn resources(&self, world: &World) -> Vec<&'static Resource> {
+        let named = self.watches.subscriptions.iter();
+        let named = named.map(|subscription| subscription.resource);
+        let found = world.catalogue.all().iter().filter(|entry| {
+            let mut discovered = self.watches.discovered.iter();
+            entry.preferred && discovered.any(|one| (one.wanted)(entry))
+        });
+        named.chain(found.map(|entry| entry.resource)).collect()
     }
 
     fn copy(&self, memory: &Memory) -> Memory {
@@ -203,8 +223,7 @@ impl<'a> Engine<'a> {
     pub(super) fn new(built: &'a [Built], world: World, ways: Ways) -> Self {
         let resources = built
             .iter()
-            .flat_map(|built| &built.watches.subscriptions)
-            .map(|subscription| subscription.resource)
+            .flat_map(|built| built.resources(&world))
             .collect();
         let owners = (0..ways.owners)
             .map(|_| Owner {

@@ -8,11 +8,15 @@
 use std::{collections::BTreeMap, sync::Arc};
 
 use jiff::{SignedDuration, Timestamp};
-use kubernetes_proto::{AnyObject, Object, Resource, Str, cast, core::Namespace, meta::Time};
+use kubernetes_proto::{
+    AnyObject, Object, Partial, Resource, Str, cast,
+    core::Namespace,
+    meta::{ObjectMeta, Time},
+};
 
 use crate::{
-    Answers, Controller, DynController, Event, EventType, Factory, FlagValue, Flags, Index, Key,
-    Plan, Query, Reader, Refusal, Seen, Sharding,
+    Answers, Catalogue, Controller, DynController, Entry, Event, EventType, Factory, FlagValue,
+    Flags, Index, Key, Plan, Query, Reader, Refusal, Seen, Sharding, Standing,
 };
 
 pub mod builders;
@@ -40,6 +44,39 @@ pub fn at(time: &str) -> Timestamp {
 
 type Place = (&'static Resource, Key);
 
+/// The catalogue of all kinds that have a projection.
+fn registered() -> Arc<Catalogue> {
+    const VERBS: [&str; 8] = [
+        "create",
+        "delete",
+        "deletecollection",
+        "get",
+        "list",
+        "patch",
+        "update",
+        "watch",
+    ];
+    let entries = kubernetes_proto::kinds()
+        .into_iter()
+        .map(|resource| Entry {
+            resource,
+            verbs: VERBS
+                .iter()
+                .filter(|verb| resource.id() != "namespaces" || **verb != "deletecollection")
+                .map(|verb| Str::interned(verb))
+                .collect(),
+            subresources: match resource.plural {
+                "deployments" | "replicasets" | "statefulsets" | "replicationcontrollers" => {
+                    vec![Str::interned("scale"), Str::interned("status")]
+                }
+                _ => vec![Str::interned("status")],
+            },
+            preferred: true,
+        })
+        .collect();
+    Arc::new(Catalogue::new(entries, BTreeMap::new(), 1))
+}
+
 /// A cluster in memory, at an instant. A copy is a snapshot: objects are shared and never changed in place.
 #[derive(Clone)]
 pub struct World {
@@ -55,6 +92,7 @@ pub struct World {
     events: Vec<Event>,
     /// What is served under paths besides objects and their scales.
     served: BTreeMap<String, crate::Answer>,
+    catalogue: Arc<Catalogue>,
 }
 
 impl World {
@@ -69,7 +107,45 @@ impl World {
             kubelets: true,
             events: Vec::new(),
             served: BTreeMap::new(),
+            catalogue: registered(),
         }
+    }
+
+    /// With another catalogue than that of all kinds that have a projection.
+    #[must_use]
+    pub fn with_catalogue(mut self, catalogue: Catalogue) -> Self {
+        self.catalogue = Arc::new(catalogue);
+        self
+    }
+
+    /// With an object of a resource that has no projection, by its metadata; what the server would have set is set
+    /// where it is missing.
+    #[must_use]
+    pub fn with_partial(mut self, resource: &'static Resource, meta: ObjectMeta) -> Self {
+        if !meta.namespace.is_empty() {
+            let place = (Namespace::resource(), Key::cluster(meta.namespace.clone()));
+            if !self.objects.contains_key(&place) {
+                let name = meta.namespace.to_string();
+                self.put(builders::namespace(&name));
+            }
+        }
+        self.resource_version += 1;
+        let mut meta = meta;
+        meta.resource_version = self.resource_version;
+        meta.creation_timestamp.get_or_insert(Time::from(self.now));
+        if meta.uid.is_empty() {
+            self.uids += 1;
+            meta.uid = Str::from(format!("uid-{}", self.uids));
+        }
+        let key = Key::of_meta(&meta);
+        let object = Arc::new(Partial::new(resource, meta)) as AnyObject;
+        self.objects.insert((resource, key), object);
+        self
+    }
+
+    /// An object of any resource by `namespace/name`, or the name alone of what is cluster-scoped.
+    pub fn find_any(&self, resource: &'static Resource, key: &str) -> Option<AnyObject> {
+        self.objects.get(&(resource, Key::parse(key))).cloned()
     }
 
     /// With an object as it stands, status included. Its namespace is made where it is missing; what the server would
@@ -403,10 +479,23 @@ impl View<'_> {
                 watches
                     .subscriptions
                     .iter()
-                    .any(|subscription| subscription.resource == resource),
+                    .any(|subscription| subscription.resource == resource)
+                    || self.discovered(watches, resource),
                 "the controller reads {resource:?} without watching them"
             );
         }
+    }
+
+    fn discovered(&self, watches: &crate::Watches, resource: &'static Resource) -> bool {
+        self.world
+            .catalogue
+            .preferred(resource)
+            .is_some_and(|entry| {
+                watches
+                    .discovered
+                    .iter()
+                    .any(|discovered| (discovered.wanted)(entry))
+            })
     }
 
     /// Whether the controller's cache has the object: a watch for one name has no others.
@@ -415,7 +504,7 @@ impl View<'_> {
             watches.subscriptions.iter().any(|subscription| {
                 subscription.resource == resource
                     && subscription.only_name.is_none_or(|only| only == name)
-            })
+            }) || self.discovered(watches, resource)
         })
     }
 }
@@ -451,6 +540,14 @@ impl Reader for View<'_> {
             });
             return objects;
         }
+        if index == Index::DEPENDENTS {
+            let mut objects = self.list(resource, None);
+            objects.retain(|object| {
+                let owners = &object.metadata().owner_references;
+                owners.iter().any(|owner| owner.uid == *value)
+            });
+            return objects;
+        }
         let declared = self
             .indexes
             .iter()
@@ -465,6 +562,28 @@ impl Reader for View<'_> {
                 .any(|held| held == value)
         });
         objects
+    }
+
+    fn catalogue(&self) -> Arc<Catalogue> {
+        match self.watched {
+            Some(watches) if !watches.catalogued => Arc::default(),
+            _ => Arc::clone(&self.world.catalogue),
+        }
+    }
+
+    fn standing(&self, resource: &'static Resource) -> Standing {
+        match self.watched {
+            Some(watches)
+                if !self.discovered(watches, resource)
+                    && !watches
+                        .subscriptions
+                        .iter()
+                        .any(|subscription| subscription.resource == resource) =>
+            {
+                Standing::Unwatched
+            }
+            _ => Standing::Complete,
+        }
     }
 }
 
@@ -509,6 +628,10 @@ impl Reader for World {
             watched: None,
         }
         .indexed(resource, index, value)
+    }
+
+    fn catalogue(&self) -> Arc<Catalogue> {
+        Arc::clone(&self.catalogue)
     }
 }
 

@@ -82,7 +82,7 @@ fn with_meta(
         serde_json::from_value(json["metadata"].take()).expect("metadata was valid before");
     change(&mut meta);
     json["metadata"] = serde_json::to_value(meta).expect("metadata is plain");
-    (resource.from_json)(json).expect("only metadata has changed")
+    resource.read_json(json).expect("only metadata has changed")
 }
 
 impl World {
@@ -357,7 +357,8 @@ impl World {
             )));
         }
         check_template(resource, &action.key, &new)?;
-        let parsed = (resource.from_json)(new)
+        let parsed = resource
+            .read_json(new)
             .map_err(|error| Failure::Invalid(format!("the patched object is invalid: {error}")))?;
         check_owners(parsed.metadata())?;
         Ok(self.put_changed(&object, &old, parsed.to_json()))
@@ -596,7 +597,7 @@ fn has_status(resource: &Resource) -> bool {
 /// The object of a creation's body, be it protobuf or JSON.
 pub(super) fn read_body(resource: &'static Resource, body: &[u8]) -> Result<AnyObject, String> {
     if !crate::is_json(body) {
-        return (resource.decode)(body).map_err(|error| error.to_string());
+        return resource.read(body).map_err(|error| error.to_string());
     }
     let mut json: Value = serde_json::from_slice(body).map_err(|error| error.to_string())?;
     let of = [
@@ -614,7 +615,7 @@ pub(super) fn read_body(resource: &'static Resource, body: &[u8]) -> Result<AnyO
     if resource.id() == "pods" {
         read_pod_spec(&mut json["spec"])?;
     }
-    (resource.from_json)(json).map_err(|error| error.to_string())
+    resource.read_json(json).map_err(|error| error.to_string())
 }
 
 /// A template's spec is opaque here (`kubernetes_proto::opaque`): what was set beside its bytes goes on top of them.

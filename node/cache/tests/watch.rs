@@ -366,7 +366,7 @@ async fn a_watch_that_is_stopped_and_run_again_goes_on_and_tells_all() {
     let a = bed.cache.get(Pod::resource(), "shop", "a");
     let b = bed.cache.get(Pod::resource(), "shop", "b");
     bed.running.abort();
-    let slot = Arc::clone(bed.cache.slot(Pod::resource()).unwrap());
+    let slot = bed.cache.slot(Pod::resource()).unwrap();
     slot.put_aside(vec![(None, a)]);
     slot.put_aside(vec![(b, None)]);
     let api = Api::connect(&bed.server.config, Purpose::Watches, None).unwrap();

@@ -79,7 +79,11 @@ fn the_key_of_what_does_not_decode_is_found_as_far_as_it_can_be() {
         resource_version: 12,
     };
     bytes.extend_from_slice(&[0x12, 200, 1]);
-    assert!((<apps::ReplicaSet as crate::Object>::resource().decode)(&bytes).is_err());
+    assert!(
+        <apps::ReplicaSet as crate::Object>::resource()
+            .read(&bytes)
+            .is_err()
+    );
     assert_eq!(envelope::glimpse(&bytes), expected);
     assert_eq!(envelope::glimpse(&[0xff, 0xff]), Glimpse::default());
 }

@@ -22,9 +22,9 @@ fn resources() -> [&'static Resource; 7] {
 
 fn read_as_everything(bytes: &[u8]) {
     for resource in resources() {
-        if let Ok(object) = (resource.decode)(bytes) {
+        if let Ok(object) = resource.read(bytes) {
             // What decodes can be written and read again.
-            let again = (resource.decode)(&object.encode()).unwrap();
+            let again = resource.read(&object.encode()).unwrap();
             assert_eq!(again.metadata(), object.metadata());
             let _ = (object.to_json(), object.approximate_bytes());
         }

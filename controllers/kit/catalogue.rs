@@ -1,0 +1,117 @@
+//! What the API serves, as discovery shows it: for controllers whose reach is every resource, not a few kinds.
+//!
+//! A catalogue is plain data. The node makes a new one when discovery shows something else; `testing::World` has one of
+//! all kinds that have a projection.
+
+use std::collections::{BTreeMap, HashMap};
+
+use kubernetes_proto::{Resource, Str};
+
+/// One resource in one version.
+#[derive(Clone, Debug)]
+pub struct Entry {
+    /// The resource: a projection where the node keeps one of all its objects, metadata alone otherwise.
+    pub resource: &'static Resource,
+    /// What can be done with it, as in `deletecollection`; sorted.
+    pub verbs: Vec<Str>,
+    /// Names such as `scale` and `status`; sorted.
+    pub subresources: Vec<Str>,
+    /// Whether this is the version in which the group prefers to show it.
+    pub preferred: bool,
+}
+
+impl Entry {
+    /// Whether the API server does all of this with it.
+    pub fn can(&self, verbs: &[&str]) -> bool {
+        verbs
+            .iter()
+            .all(|verb| self.verbs.iter().any(|known| **known == **verb))
+    }
+
+    /// Whether it has a subresource.
+    pub fn has(&self, subresource: &str) -> bool {
+        self.subresources
+            .iter()
+            .any(|known| **known == *subresource)
+    }
+}
+
+/// What the API serves.
+#[derive(Clone, Debug, Default)]
+pub struct Catalogue {
+    entries: Vec<Entry>,
+    kinds: HashMap<(Str, Str), usize>,
+    preferred: HashMap<(&'static str, &'static str), usize>,
+    /// Group versions that could not be read, with the reason. Nothing is known of what they serve: it is in no answer
+    /// of this catalogue.
+    pub failures: BTreeMap<Str, Str>,
+    /// Grows with every catalogue that differs from the one before; 0 for none yet.
+    pub generation: u64,
+}
+
+impl Catalogue {
+    /// Of what discovery shows, in its order.
+    pub fn new(entries: Vec<Entry>, failures: BTreeMap<Str, Str>, generation: u64) -> Self {
+        let mut kinds = HashMap::new();
+        let mut preferred = HashMap::new();
+        for (place, entry) in entries.iter().enumerate() {
+            let resource = entry.resource;
+            let kind = (
+                Str::interned(&resource.api_version()),
+                Str::interned(resource.kind),
+            );
+            kinds.entry(kind).or_insert(place);
+            if entry.preferred {
+                preferred
+                    .entry((resource.group, resource.plural))
+                    .or_insert(place);
+            }
+        }
+        Self {
+            entries,
+            kinds,
+            preferred,
+            failures,
+            generation,
+        }
+    }
+
+    /// Whether discovery has been read at all.
+    pub fn is_known(&self) -> bool {
+        self.generation > 0
+    }
+
+    /// Every version of every resource.
+    pub fn all(&self) -> &[Entry] {
+        &self.entries
+    }
+
+    /// The resource of a kind in a version that is served, preferred or not: what an owner reference names.
+    pub fn by_kind(&self, api_version: &str, kind: &str) -> Option<&Entry> {
+        let place = self.kinds.get(&(Str::from(api_version), Str::from(kind)))?;
+        Some(&self.entries[*place])
+    }
+
+    /// A resource in its preferred version.
+    pub fn preferred(&self, resource: &Resource) -> Option<&Entry> {
+        let place = self.preferred.get(&(resource.group, resource.plural))?;
+        Some(&self.entries[*place])
+    }
+
+    /// What can be listed, watched and deleted, each in its preferred version.
+    pub fn deletable(&self) -> impl Iterator<Item = &Entry> {
+        self.entries
+            .iter()
+            .filter(|entry| entry.preferred && entry.can(&["list", "watch", "delete"]))
+    }
+
+    /// What lives in namespaces, each in its preferred version.
+    pub fn namespaced(&self) -> impl Iterator<Item = &Entry> {
+        self.entries
+            .iter()
+            .filter(|entry| entry.preferred && entry.resource.namespaced)
+    }
+}
+
+#[cfg(test)]
+mod tests;

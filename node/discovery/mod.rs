@@ -1,0 +1,367 @@
+//! Keeps the catalogue of what the API serves, and watches what controllers want of it.
+//!
+//! Discovery is read at the start, every 30 s, and at once when a CRD or an APIService changes; after such a change a few
+//! times more, since the server shows the new resource only some time after the object. A group that can't be read keeps
+//! its watches and is told of; nothing else waits for it, and no controller's start waits for any of this.
+
+use std::{
+    collections::{BTreeMap, HashMap, HashSet},
+    sync::{Arc, Mutex, PoisonError},
+    time::Duration,
+};
+
+use controllers_kit::{Catalogue, Reader as _, Resource, Standing};
+use futures::{StreamExt as _, stream};
+use kubernetes_proto::metadata_only;
+use node_cache::{Api, ApiError, Cache, Request, Response};
+use tokio::{sync::Notify, time::Instant};
+
+use crate::shared::Shared;
+
+mod parse;
+
+#[cfg(test)]
+mod tests;
+
+/// How often discovery is read without any reason.
+const PERIOD: Duration = Duration::from_secs(30);
+/// When it is read after a CRD or APIService has changed: its resource shows within a second or two as a rule.
+const AFTER_CHANGE: [Duration; 5] = [
+    Duration::ZERO,
+    Duration::from_millis(300),
+    Duration::from_secs(1),
+    Duration::from_secs(2),
+    Duration::from_secs(4),
+];
+/// How often it is looked whether a first list has ended.
+const LOOK: Duration = Duration::from_millis(100);
+/// Scans for keys of resources that have just been listed are at least this far apart.
+const SCAN_SPACING: Duration = Duration::from_secs(1);
+/// Documents that are read at once where the server does not aggregate.
+const READS_AT_ONCE: usize = 8;
+/// A document that has not come by then has failed: an aggregated API behind a dead service answers never.
+const READ_TIMEOUT: Duration = Duration::from_secs(10);
+/// Aggregated documents, each group version with all its resources.
+const ACCEPT_AGGREGATED: &str =
+    "application/json;g=apidiscovery.k8s.io;v=v2;as=APIGroupDiscoveryList,application/json";
+
+/// How discovery stands.
+#[derive(Default)]
+pub struct Discovery {
+    state: Mutex<State>,
+}
+
+#[derive(Default)]
+struct State {
+    /// Why nothing could be read at the last try.
+    trouble: Option<String>,
+    without_room: usize,
+}
+
+impl Discovery {
+    fn with<R>(&self, change: impl FnOnce(&mut State) -> R) -> R {
+        change(&mut self.state.lock().unwrap_or_else(PoisonError::into_inner))
+    }
+
+    /// What is wrong, a line each: no reason not to be ready.
+    pub fn troubles(&self, cache: &Cache) -> Vec<String> {
+        let (trouble, without_room) =
+            self.with(|state| (state.trouble.clone(), state.without_room));
+        let mut lines: Vec<String> = trouble
+            .map(|why| format!("discovery can't be read: {why}"))
+            .into_iter()
+            .collect();
+        if without_room > 0 {
+            lines.push(format!(
+                "discovery: {without_room} resources are left alone: {} are known already",
+                kubernetes_proto::RESOURCES_MAX
+            ));
+        }
+        for (name, why) in &cache.serves().failures {
+            lines.push(format!("discovery of {name} fails: {why}"));
+        }
+        let mut stats = cache.found_stats();
+        stats.sort_by_key(|(resource, _)| *resource);
+        for (resource, stats) in stats {
+            if let Some(why) = stats.trouble {
+                lines.push(format!("{} are not watched: {why}", resource.id()));
+            }
+        }
+        lines
+    }
+
+    /// The group versions and resources that fail, for the metric.
+    pub fn failing(&self, cache: &Cache) -> Vec<String> {
+        let mut failing: Vec<String> = cache
+            .serves()
+            .failures
+            .keys()
+            .map(ToString::to_string)
+            .collect();
+        if self.with(|state| state.trouble.is_some()) {
+            failing.push("*".to_owned());
+        }
+        let stats = cache.found_stats().into_iter();
+        failing.extend(
+            stats
+                .filter(|(_, stats)| stats.trouble.is_some())
+                .map(|(resource, _)| resource.id()),
+        );
+        failing
+    }
+}
+
+/// The objects whose changes mean that other resources are served.
+fn announcers() -> [Option<&'static Resource>; 2] {
+    [
+        metadata_only(
+            "apiextensions.k8s.io",
+            "v1",
+            "CustomResourceDefinition",
+            "customresourcedefinitions",
+            false,
+        ),
+        metadata_only(
+            "apiregistration.k8s.io",
+            "v1",
+            "APIService",
+            "apiservices",
+            false,
+        ),
+    ]
+}
+
+/// Runs for ever, on the arbiter that it is spawned on.
+pub async fn follow(discovery: Arc<Discovery>, shared: Arc<Shared>, cache: Arc<Cache>, api: Api) {
+    let mut watches = Watches {
+        shared,
+        cache: Arc::clone(&cache),
+        api: api.clone(),
+        running: HashMap::new(),
+        listing: HashSet::new(),
+        scanned: None,
+    };
+    let changed = Arc::new(Notify::new());
+    for resource in announcers().into_iter().flatten() {
+        watches.begin(resource);
+        let changed = Arc::clone(&changed);
+        cache.subscribe(resource, Box::new(move |_| changed.notify_one()));
+    }
+    let mut last = parse::Served::default();
+    // Instants at which it is read besides the next period's.
+    let mut due: Vec<Instant> = vec![Instant::now()];
+    let mut period = Instant::now() + PERIOD;
+    loop {
+        let next = due.iter().min().map_or(period, |next| period.min(*next));
+        tokio::select! {
+            () = changed.notified() => {
+                let now = Instant::now();
+                due = AFTER_CHANGE.iter().map(|after| now + *after).collect();
+                continue;
+            }
+            () = tokio::time::sleep(LOOK), if watches.waits() => {
+                watches.look();
+                if Instant::now() < next {
+                    continue;
+                }
+            }
+            () = tokio::time::sleep_until(next) => {}
+        }
+        let now = Instant::now();
+        if next > now {
+            continue;
+        }
+        due.retain(|at| *at > now);
+        period = now + PERIOD;
+        match read(&api).await {
+            Err(error) => {
+                let why = error.to_string();
+                let known = discovery.with(|state| state.trouble.replace(why.clone()));
+                if known.as_ref() != Some(&why) {
+                    tracing::warn!("discovery can't be read, what was known stays: {why}");
+                }
+                if !cache.serves().is_known() {
+                    due.push(Instant::now() + Duration::from_secs(1));
+                }
+            }
+            Ok(served) => {
+                discovery.with(|state| state.trouble = None);
+                if served == last && cache.serves().is_known() {
+                    continue;
+                }
+                tell_failures(&last, &served);
+                let generation = cache.serves().generation + 1;
+                let (catalogue, without_room) =
+                    parse::catalogue(&served, &cache.whole(), generation);
+                let before = discovery
+                    .with(|state| std::mem::replace(&mut state.without_room, without_room));
+                if without_room > 0 && before == 0 {
+                    tracing::error!(
+                        without_room,
+                        "more than {} resources were served since the start: those beyond are left alone; restart to forget what is served no more",
+                        kubernetes_proto::RESOURCES_MAX
+                    );
+                }
+                watches.change(catalogue, &served.failures);
+                last = served;
+            }
+        }
+    }
+}
+
+fn tell_failures(before: &parse::Served, now: &parse::Served) {
+    for (name, why) in &now.failures {
+        if before.failures.get(name) != Some(why) {
+            tracing::warn!(group_version = %name, "discovery of a group fails, its resources alone are held back: {why}");
+        }
+    }
+    for name in before.failures.keys() {
+        if !now.failures.contains_key(name) {
+            tracing::info!(group_version = %name, "discovery of a group works again");
+        }
+    }
+}
+
+/// The watches of what was discovered.
+struct Watches {
+    shared: Arc<Shared>,
+    cache: Arc<Cache>,
+    api: Api,
+    running: HashMap<&'static Resource, tokio::task::JoinHandle<()>>,
+    /// Those whose first list is on its way.
+    listing: HashSet<&'static Resource>,
+    scanned: Option<Instant>,
+}
+
+impl Watches {
+    /// Watches a resource, unless it is watched already.
+    fn begin(&mut self, resource: &'static Resource) {
+        if !self.cache.find(resource) {
+            return;
+        }
+        let told = Arc::clone(&self.shared);
+        self.cache.subscribe(
+            resource,
+            Box::new(move |change| told.changed(resource, change)),
+        );
+        let run = self.cache.run(resource, self.api.clone());
+        let task = actix::spawn(async move {
+            run.await;
+        });
+        self.running.insert(resource, task);
+        self.listing.insert(resource);
+    }
+
+    /// Follows a changed catalogue: what is served no more is forgotten, but not what could not be read.
+    fn change(&mut self, catalogue: Catalogue, failures: &BTreeMap<String, String>) {
+        let units = &self.shared.units;
+        let discovered: Vec<_> = units.iter().flat_map(|unit| &unit.discovered).collect();
+        let mut wanted: HashSet<&'static Resource> = catalogue
+            .all()
+            .iter()
+            .filter(|entry| entry.preferred && discovered.iter().any(|one| (one.wanted)(entry)))
+            .map(|entry| entry.resource)
+            .collect();
+        wanted.extend(announcers().into_iter().flatten());
+        let gone: Vec<_> = self
+            .running
+            .keys()
+            .copied()
+            .filter(|resource| {
+                // The same resource in another version or scope is another watch.
+                let stays = wanted
+                    .get(resource)
+                    .is_some_and(|same| std::ptr::eq(*same, *resource));
+                !stays && !failures.contains_key(&resource.api_version())
+            })
+            .collect();
+        self.cache.set_catalogue(catalogue);
+        for resource in gone {
+            tracing::info!(resource = %resource.id(), "is served no more");
+            if let Some(task) = self.running.remove(resource) {
+                task.abort();
+            }
+            self.listing.remove(resource);
+            self.cache.forget(resource);
+        }
+        for resource in wanted {
+            self.begin(resource);
+        }
+        // Keys may wait for a kind that was not served.
+        self.scanned = None;
+        self.scan();
+    }
+
+    fn waits(&self) -> bool {
+        !self.listing.is_empty()
+    }
+
+    /// What was listed meanwhile is scanned for keys: while it was not, nobody could tell whether an owner is there.
+    fn look(&mut self) {
+        let now = Instant::now();
+        if self.scanned.is_some_and(|at| now < at + SCAN_SPACING) {
+            return;
+        }
+        let before = self.listing.len();
+        let cache = Arc::clone(&self.cache);
+        self.listing
+            .retain(|resource| cache.standing(resource) == Standing::Listing);
+        if self.listing.len() < before {
+            self.scan();
+        }
+    }
+
+    fn scan(&mut self) {
+        self.scanned = Some(Instant::now());
+        let shared = Arc::clone(&self.shared);
+        tokio::task::spawn_blocking(move || {
+            shared.wake_all(&|unit| !unit.discovered.is_empty(), &|_| true);
+        });
+    }
+}
+
+/// Reads all documents.
+async fn read(api: &Api) -> Result<parse::Served, ApiError> {
+    let (core, others) = tokio::try_join!(
+        get(api, "/api", ACCEPT_AGGREGATED),
+        get(api, "/apis", ACCEPT_AGGREGATED)
+    )?;
+    let mut served = parse::Served::default();
+    let aggregated = parse::aggregated(&core.bytes, &mut served)
+        .and_then(|()| parse::aggregated(&others.bytes, &mut served));
+    if aggregated.is_some() {
+        return Ok(served);
+    }
+    let groups = parse::groups(&core.bytes, &others.bytes)
+        .map_err(|error| api.garbage(error.to_string()))?;
+    let documents: Vec<(String, String, _)> = stream::iter(groups)
+        .map(|(group, version)| async move {
+            let path = match group.is_empty() {
+                true => format!("/api/{version}"),
+                false => format!("/apis/{group}/{version}"),
+            };
+            let answer = get(api, &path, "application/json").await;
+            (group, version, answer)
+        })
+        .buffered(READS_AT_ONCE)
+        .collect()
+        .await;
+    let mut served = parse::Served::default();
+    for (group, version, answer) in documents {
+        let read = match answer {
+            Ok(answer) => parse::resources(&group, &version, &answer.bytes, &mut served)
+                .map_err(|error| error.to_string()),
+            Err(error) => Err(error.to_string()),
+        };
+        if let Err(why) = read {
+            let name = parse::group_version(&group, &version);
+            served.failures.insert(name, why);
+        }
+    }
+    Ok(served)
+}
+
+async fn get(api: &Api, path: &str, accept: &'static str) -> Result<Response, ApiError> {
+    api.send(Request::get(path).accept(accept).timeout(READ_TIMEOUT))
+        .await
+}
