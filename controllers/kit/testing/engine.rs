@@ -824,6 +824,18 @@ fn check_create(name: &str, action: &Action, body: &[u8]) -> bool {
 /// A patch or delete is for the very object that was seen. Whether that is a generated child.
 fn check_seen(name: &str, action: &Action, cache: &World) -> bool {
     assert!(!action.uid.is_empty(), "{name}: {action} carries no uid");
+    if let Verb::Patch {
+        subresource: "scale",
+        ..
+    } = action.verb
+    {
+        // A scale is always read live: it is of any kind, watched or not.
+        assert_ne!(
+            action.resource_version, 0,
+            "{name}: {action} carries no version"
+        );
+        return false;
+    }
     let seen = cache
         .objects
         .get(&(action.resource, action.key.clone()))
