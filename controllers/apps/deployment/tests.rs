@@ -1964,7 +1964,9 @@ fn asked(
     let answers: Answers = queries
         .iter()
         .map(|query| {
-            let Query::Live { resource, key } = query;
+            let Query::Live { resource, key } = query else {
+                panic!("{query:?} is asked")
+            };
             let (meta, spec) = match resource.kind {
                 "Deployment" => (world.get::<Deployment>(&key.name).metadata().clone(), live_spec),
                 _ => (world.get::<ReplicaSet>(&key.name).metadata().clone(), set_spec),
