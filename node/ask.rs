@@ -2,12 +2,13 @@
 
 use std::{
     collections::HashMap,
-    sync::{Arc, Mutex},
+    sync::{Arc, LazyLock, Mutex, PoisonError},
     time::Duration,
 };
 
 use controllers_kit::{Answer, Answers, Counted, Key, Query, Reader, Resource, Str};
 use futures::{StreamExt, stream};
+use tokio::sync::Semaphore;
 
 use crate::{
     server::{LiveItem, Refused, Sender, Server},
@@ -18,6 +19,34 @@ use crate::{
 const QUERIES_AT_ONCE: usize = 16;
 /// A query that has no answer by then has failed: its plan decides what that means.
 const QUERY_TIMEOUT: Duration = Duration::from_secs(10);
+
+/// Paths of one API that are asked for at once. Whoever waits for a place does so within their own patience, so an API
+/// that hangs holds no more requests than these.
+const PATHS_AT_ONCE: usize = 64;
+/// APIs whose places are counted apart; those beyond share one count. There are as many as API groups that are asked.
+const APIS_MAX: usize = 64;
+
+/// The places of each API, by the path's first three parts.
+static PLACES: LazyLock<Mutex<HashMap<String, Arc<Semaphore>>>> = LazyLock::new(Mutex::default);
+
+fn places(path: &str) -> Arc<Semaphore> {
+    let api: String = path.split('/').take(4).collect::<Vec<_>>().join("/");
+    let mut places = PLACES.lock().unwrap_or_else(PoisonError::into_inner);
+    let api = if places.len() < APIS_MAX || places.contains_key(&api) {
+        api
+    } else {
+        String::new()
+    };
+    let new = || Arc::new(Semaphore::new(PATHS_AT_ONCE));
+    Arc::clone(places.entry(api).or_insert_with(new))
+}
+
+/// Whether an answer may take so long that nobody else should have to wait for it.
+pub fn is_slow(queries: &[Query]) -> bool {
+    queries
+        .iter()
+        .any(|query| matches!(query, Query::Path { .. }))
+}
 
 /// Fetches the answers. One that fails is an answer too.
 pub async fn ask(server: &dyn Server, sender: &Sender, queries: Vec<Query>) -> Answers {
@@ -53,6 +82,20 @@ pub async fn ask(server: &dyn Server, sender: &Sender, queries: Vec<Query>) -> A
                             "no answer within {} s",
                             QUERY_TIMEOUT.as_secs()
                         )),
+                    }
+                }
+                Query::Path { path, patience } => {
+                    let read = async {
+                        let _place = places(path).acquire_owned().await;
+                        server.read(sender, path).await
+                    };
+                    match tokio::time::timeout(*patience, read).await {
+                        Ok(Ok(Some(object))) => Answer::Object(Arc::new(object)),
+                        Ok(Ok(None)) => Answer::Missing,
+                        Ok(Err(refused)) => Answer::Failed(refused.failure.to_string()),
+                        Err(_) => {
+                            Answer::Failed(format!("no answer within {} s", patience.as_secs()))
+                        }
                     }
                 }
             };

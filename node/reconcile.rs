@@ -9,8 +9,8 @@ use std::{
 };
 
 use controllers_kit::{
-    Action, Again, Failure, Key, Memory, Outcome, Plan, Refusal, Resource, Seen, Str, Timestamp,
-    Verb, Written,
+    Action, Again, Failure, Key, Measure, Memory, Outcome, Plan, Refusal, Resource, Seen, Str,
+    Timestamp, Verb, Written,
 };
 
 use crate::{
@@ -22,6 +22,7 @@ use crate::{
     shared::Shared,
     telemetry,
 };
+use tokio::sync::OwnedSemaphorePermit;
 use tracing::Instrument as _;
 
 /// Actions of a plan that `/debug/explain` shows.
@@ -56,6 +57,8 @@ pub struct Job {
     pub waited: Duration,
     /// The trace of the owner before, to be linked.
     pub link: Option<Arc<str>>,
+    /// What lets it work beside so many others; given back while it waits for a slow answer.
+    pub permit: Option<OwnedSemaphorePermit>,
 }
 
 /// When a key is looked at again.
@@ -129,6 +132,12 @@ pub async fn reconcile(shared: Arc<Shared>, mut job: Job) -> Done {
     let span = telemetry::reconcile_span(&what, job.link.as_deref());
     let outcome = attempt(&shared, &mut job).instrument(span.clone()).await;
     let took = start.elapsed();
+    for timing in &outcome.timings {
+        job.sender.metrics.measure(&Measure {
+            value: took.as_secs_f64(),
+            ..timing.clone()
+        });
+    }
     unit.working.fetch_sub(1, Ordering::Relaxed);
     unit.reconciles.fetch_add(1, Ordering::Relaxed);
     unit.queue_metrics.finished(took);
@@ -172,6 +181,8 @@ struct Attempt {
     reported: bool,
     plan: Vec<String>,
     writes: u64,
+    /// Metrics of how long it took.
+    timings: Vec<Measure>,
     /// As the API server would say it: upstream labels a few syncs by it.
     code: u16,
 }
@@ -186,6 +197,7 @@ impl Attempt {
             reported: false,
             plan: Vec::new(),
             writes: 0,
+            timings: Vec::new(),
             code: 200,
         }
     }
@@ -209,6 +221,15 @@ async fn attempt(shared: &Arc<Shared>, job: &mut Job) -> Attempt {
     };
     let answers = if queries.is_empty() {
         none
+    } else if ask::is_slow(&queries) {
+        job.permit = None;
+        let answers = tokio::select! {
+            answers = ask::ask(shared.writer.server(), &job.sender, queries) => answers,
+            // A handoff does not wait for it: whoever has the range next asks again.
+            stopped = job.sender.gate.stopped() => return Attempt::ended(Next::Stopped(stopped)),
+        };
+        job.permit = Arc::clone(&unit.permits).acquire_owned().await.ok();
+        answers
     } else {
         ask::ask(shared.writer.server(), &job.sender, queries).await
     };
@@ -229,6 +250,7 @@ async fn attempt(shared: &Arc<Shared>, job: &mut Job) -> Attempt {
     };
     let mut attempt = Attempt::ended(after(&plan, now));
     attempt.plan = explained(&plan);
+    attempt.timings.clone_from(&plan.timings);
 
     match proof(shared, job, &plan).await {
         Ok((head, counted)) => {

@@ -7,6 +7,7 @@ pub fn all() -> Vec<Factory> {
     [
         controllers_apps::REGISTRY,
         controllers_batch::REGISTRY,
+        controllers_autoscaling::REGISTRY,
         controllers_cleanup::REGISTRY,
         controllers_identity::REGISTRY,
         controllers_networking::REGISTRY,

@@ -116,6 +116,7 @@ pub trait Server: Send + Sync {
         resource: &'static Resource,
         key: &'a Key,
     ) -> BoxFuture<'a, Result<Option<LiveItem>, Refused>>;
+
     /// The metadata of every object of a resource in a namespace, consistently.
     fn content<'a>(
         &'a self,
@@ -125,6 +126,16 @@ pub trait Server: Send + Sync {
     ) -> BoxFuture<'a, Result<Vec<ObjectMeta>, Refused>> {
         let failure = Failure::Other(format!("{} can't be listed here", resource.id()));
         Box::pin(std::future::ready(Err(failure.into())))
+    }
+
+    /// Reads whatever is served under a path, as JSON; `None` for 404.
+    fn read<'a>(
+        &'a self,
+        _sender: &'a Sender,
+        path: &'a str,
+    ) -> BoxFuture<'a, Result<Option<Value>, Refused>> {
+        let refused = Failure::Other(format!("nothing is served under {path}")).into();
+        Box::pin(std::future::ready(Err(refused)))
     }
 
     /// Lists what matches a label selector in a namespace, consistently.

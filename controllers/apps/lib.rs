@@ -4,6 +4,7 @@ use controllers_kit::Factory;
 
 pub mod daemonset;
 pub mod deployment;
+pub mod disruption;
 pub mod replicaset;
 pub mod replicationcontroller;
 pub mod revisions;
@@ -16,6 +17,7 @@ pub const REGISTRY: &[Factory] = &[
     Factory::of::<replicationcontroller::ReplicationControllers>(),
     Factory::of::<statefulset::StatefulSets>(),
     Factory::of::<daemonset::DaemonSets>(),
+    Factory::of::<disruption::Disruptions>(),
 ];
 
 #[cfg(test)]

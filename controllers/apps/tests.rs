@@ -28,6 +28,7 @@ fn both_controllers_are_held_to_the_contract() {
             "replicationcontroller-controller",
             "statefulset-controller",
             "daemonset-controller",
+            "disruption-controller",
         ],
     );
 }

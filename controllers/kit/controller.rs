@@ -5,7 +5,7 @@ use std::any::Any;
 use kubernetes_proto::Str;
 use serde::{Serialize, de::DeserializeOwned};
 
-use crate::{Action, Descriptor, Flags, Key, Plan, Query, Seen, Watches};
+use crate::{Action, Descriptor, Flags, Key, Plan, Query, Seen, SignedDuration, Watches};
 
 /// A control loop: a pure function from what is seen to what should be written.
 pub trait Controller: Send + Sync + 'static {
@@ -28,6 +28,9 @@ pub trait Controller: Send + Sync + 'static {
     fn plan(&self, key: &Key, seen: &Seen<'_>, memory: &mut Self::Memory) -> Result<Plan, Refusal>;
     /// Hears what became of each action, before the next plan.
     fn learn(&self, _outcome: &Outcome<'_>, _memory: &mut Self::Memory) {}
+    /// Moves the instants in a memory that came from another machine by how far its clock differs, so that what they
+    /// are kept for, their ages, stays.
+    fn shift(&self, _memory: &mut Self::Memory, _by: SignedDuration) {}
 }
 
 /// Why a key can't be decided now.
@@ -111,6 +114,8 @@ pub trait DynController: Send + Sync {
     fn plan(&self, key: &Key, seen: &Seen<'_>, memory: &mut Memory) -> Result<Plan, Refusal>;
     /// As [`Controller::learn`].
     fn learn(&self, outcome: &Outcome<'_>, memory: &mut Memory);
+    /// As [`Controller::shift`].
+    fn shift(&self, memory: &mut Memory, by: SignedDuration);
     /// A fresh memory.
     fn new_memory(&self) -> Memory;
     /// A memory for the handoff; `None` where it says nothing that a fresh one does not.
@@ -158,6 +163,9 @@ impl<C: Controller> DynController for Held<C> {
     }
     fn learn(&self, outcome: &Outcome<'_>, memory: &mut Memory) {
         self.controller.learn(outcome, self.memory(memory));
+    }
+    fn shift(&self, memory: &mut Memory, by: SignedDuration) {
+        self.controller.shift(self.memory(memory), by);
     }
     fn new_memory(&self) -> Memory {
         Box::new(C::Memory::default())

@@ -22,6 +22,8 @@ pub enum Sharding {
 pub enum FlagDefault {
     /// A whole number.
     Int(i64),
+    /// A number.
+    Float(f64),
     /// true or false.
     Bool(bool),
     /// A duration, written as Go writes it (`1m30s`).
@@ -48,6 +50,8 @@ pub struct Flag {
 pub enum FlagValue {
     /// A whole number.
     Int(i64),
+    /// A number.
+    Float(f64),
     /// true or false.
     Bool(bool),
     /// A duration.
@@ -78,6 +82,7 @@ impl Flags {
         {
             let value = match &flag.default {
                 FlagDefault::Int(number) => FlagValue::Int(*number),
+                FlagDefault::Float(number) => FlagValue::Float(*number),
                 FlagDefault::Bool(truth) => FlagValue::Bool(*truth),
                 FlagDefault::Duration(duration) => FlagValue::Duration(*duration),
                 FlagDefault::Text(text) => FlagValue::Text((*text).to_owned()),
@@ -104,6 +109,16 @@ impl Flags {
         match self.values.get(name) {
             Some(FlagValue::Int(number)) => *number,
             other => panic!("flag {name} is not declared as a number but {other:?}"),
+        }
+    }
+
+    /// A number with a fraction. Panics as [`Flags::int`].
+    pub fn float(&self, name: &str) -> f64 {
+        match self.values.get(name) {
+            Some(FlagValue::Float(number)) => *number,
+            other => {
+                panic!("flag {name} is not declared as a number with a fraction but {other:?}")
+            }
         }
     }
 

@@ -18,6 +18,9 @@ pub struct Plan {
     pub again: Again,
     /// Values of the controller's metrics, recorded when every action has succeeded.
     pub measures: Vec<Measure>,
+    /// Metrics of how long it all took, from asking to the last answer: the node fills in the value, in seconds, whatever
+    /// became of the actions.
+    pub timings: Vec<Measure>,
     /// What was counted to decide on creations and deletions. After a takeover the node checks it against the API
     /// server before it applies the plan.
     pub counted: Vec<Counted>,
@@ -337,6 +340,11 @@ impl Plan {
     /// Measures something, if and when the plan has been carried out whole.
     pub fn measure(&mut self, name: &'static str, labels: &[&str], value: f64) {
         self.measures.push(measure(name, labels, value));
+    }
+
+    /// Measures how many seconds asking, planning and applying took.
+    pub fn time(&mut self, name: &'static str, labels: &[&str]) {
+        self.timings.push(measure(name, labels, 0.0));
     }
 
     /// Records an event.

@@ -9,10 +9,51 @@ use kubernetes_proto::{
     meta::{OwnerReference, Time},
 };
 
-use crate::{Action, Key, Plan, Verb, names::Children};
+use crate::{Action, Key, Plan, Seen, Verb, names::Children, selectors::Selector};
 
 /// What a pod costs to be deleted, relative to its siblings.
 pub const DELETION_COST: &str = "controller.kubernetes.io/pod-deletion-cost";
+
+/// The index of pods by one of their labels: see [`selected`].
+pub const LABELED: &str = "labeled";
+
+/// Labels that only one pod or one revision has: no selector names them alone, so they are not indexed.
+const UNSHARED_LABELS: [&str; 6] = [
+    "pod-template-hash",
+    "controller-revision-hash",
+    "statefulset.kubernetes.io/pod-name",
+    "apps.kubernetes.io/pod-index",
+    "batch.kubernetes.io/job-completion-index",
+    "batch.kubernetes.io/controller-uid",
+];
+
+/// The values of [`LABELED`], for a kind's `indexed_by`.
+pub fn labels_of(pod: &Pod) -> Vec<Str> {
+    let meta = pod.metadata();
+    meta.labels
+        .iter()
+        .filter(|label| !UNSHARED_LABELS.contains(&label.key.as_str()))
+        .map(|label| labeled(&meta.namespace, &label.key, &label.value))
+        .collect()
+}
+
+fn labeled(namespace: &str, key: &str, value: &str) -> Str {
+    Str::interned(&format!("{namespace}/{key}={value}"))
+}
+
+/// The pods of a namespace that a selector selects, in order of names. Who asks must have declared [`LABELED`], by
+/// which a selector that names a label finds its pods without a look at all others.
+pub fn selected(seen: &Seen<'_>, namespace: &str, selector: &Selector) -> Vec<Arc<Pod>> {
+    let mut pods = match selector
+        .labels()
+        .find(|(key, _)| !UNSHARED_LABELS.contains(key))
+    {
+        Some((key, value)) => seen.indexed::<Pod>(LABELED, &labeled(namespace, key, value)),
+        None => seen.list::<Pod>(namespace),
+    };
+    pods.retain(|pod| selector.matches(&pod.metadata().labels));
+    pods
+}
 
 /// Neither finished nor being deleted.
 pub fn is_active(pod: &Pod) -> bool {

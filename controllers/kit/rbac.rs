@@ -110,6 +110,33 @@ const UPSTREAM: &[(&str, Granted)] = &[
         ],
     ),
     (
+        "disruption-controller",
+        &[
+            ("apps", "deployments", &["get"]),
+            ("apps", "replicasets", &["get"]),
+            ("apps", "statefulsets", &["get"]),
+            ("", "replicationcontrollers", &["get"]),
+            ("policy", "poddisruptionbudgets", &["get"]),
+            ("policy", "poddisruptionbudgets/status", &["update"]),
+            ("", "pods/status", &["patch", "update"]),
+            ("*", "*/scale", &["get"]),
+        ],
+    ),
+    (
+        "horizontal-pod-autoscaler",
+        &[
+            ("autoscaling", "horizontalpodautoscalers", &["get"]),
+            (
+                "autoscaling",
+                "horizontalpodautoscalers/status",
+                &["update"],
+            ),
+            ("*", "*/scale", &["get", "update"]),
+            ("custom.metrics.k8s.io", "*", &["get"]),
+            ("external.metrics.k8s.io", "*", &["get"]),
+        ],
+    ),
+    (
         "root-ca-cert-publisher",
         &[("", "configmaps", &["create", "update"])],
     ),

@@ -1,6 +1,6 @@
 //! What a controller may look at while it plans.
 
-use std::sync::Arc;
+use std::{sync::Arc, time::Duration};
 
 use jiff::Timestamp;
 use kubernetes_proto::{AnyObject, Object, Resource, Str, cast, meta::ObjectMeta};
@@ -68,6 +68,14 @@ pub enum Query {
         resource: &'static Resource,
         /// The namespace.
         namespace: Str,
+    },
+    /// Whatever the API serves under a path, as JSON: a scale, a metric. The answer is [`Answer::Object`];
+    /// [`Answer::Missing`] for 404.
+    Path {
+        /// Path and query, as in `/apis/metrics.k8s.io/v1beta1/namespaces/default/pods`.
+        path: String,
+        /// How long the answer may take: an API that hangs costs those alone who ask it.
+        patience: Duration,
     },
 }
 

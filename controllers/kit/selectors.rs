@@ -14,6 +14,9 @@ pub enum Error {
     /// Exists or DoesNotExist with values.
     #[error("label {0:?}: values set must be empty for exists and does not exist")]
     Values(String),
+    /// A part of a selector's text that is no requirement.
+    #[error("unable to parse requirement: {0:?}")]
+    Requirement(String),
 }
 
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
@@ -83,6 +86,41 @@ impl Selector {
         })
     }
 
+    /// From the API's text form, as a scale's `status.selector` has it.
+    ///
+    /// # Errors
+    /// Where a requirement can't be read.
+    pub fn parse(text: &str) -> Result<Self, Error> {
+        let mut selector = LabelSelector::default();
+        for requirement in split_requirements(text) {
+            let requirement = requirement.trim();
+            if requirement.is_empty() {
+                continue;
+            }
+            selector.match_expressions.push(expression(requirement)?);
+        }
+        let mut selector = Self::compile(Some(&selector))?;
+        for (_, test) in selector.requirements.iter_mut().flatten() {
+            if let Test::In(values) = test
+                && let [value] = values.as_slice()
+            {
+                *test = Test::Equals(value.clone());
+            }
+        }
+        Ok(selector)
+    }
+
+    /// The labels that all selected objects have, key and value.
+    pub fn labels(&self) -> impl Iterator<Item = (&str, &str)> {
+        self.requirements
+            .iter()
+            .flatten()
+            .filter_map(|(key, test)| match test {
+                Test::Equals(value) => Some((key.as_str(), value.as_str())),
+                _ => None,
+            })
+    }
+
     /// Matches nothing.
     pub fn nothing() -> Self {
         Self { requirements: None }
@@ -147,6 +185,87 @@ impl Selector {
                 .join(","),
         )
     }
+}
+
+/// The requirements of a selector's text: split at the commas outside parentheses.
+fn split_requirements(text: &str) -> Vec<&str> {
+    let (mut depth, mut start, mut parts) = (0i32, 0, Vec::new());
+    for (at, char) in text.char_indices() {
+        match char {
+            '(' => depth += 1,
+            ')' => depth -= 1,
+            ',' if depth == 0 => {
+                parts.push(&text[start..at]);
+                start = at + 1;
+            }
+            _ => {}
+        }
+    }
+    parts.push(&text[start..]);
+    parts
+}
+
+/// One requirement of a selector's text.
+fn expression(text: &str) -> Result<meta::LabelSelectorRequirement, Error> {
+    let of = |key: &str, operator: &str, values: Vec<String>| meta::LabelSelectorRequirement {
+        key: key.trim().to_owned(),
+        operator: operator.to_owned(),
+        values,
+    };
+    let bad = || Error::Requirement(text.to_owned());
+    let made = if let Some(key) = text.strip_prefix('!') {
+        of(key, "DoesNotExist", Vec::new())
+    } else if let Some(open) = text.find('(') {
+        let list = text[open + 1..].strip_suffix(')').ok_or_else(bad)?;
+        let values = list.split(',').map(|value| value.trim().to_owned());
+        let mut words = text[..open].split_whitespace();
+        let (key, operator) = (words.next().ok_or_else(bad)?, words.next());
+        let operator = match (operator, words.next()) {
+            (Some("in"), None) => "In",
+            (Some("notin"), None) => "NotIn",
+            _ => return Err(bad()),
+        };
+        of(key, operator, values.collect())
+    } else if let Some((key, value)) = text.split_once("!=") {
+        of(key, "NotIn", vec![value.trim().to_owned()])
+    } else if let Some((key, value)) = text.split_once("==").or_else(|| text.split_once('=')) {
+        of(key, "In", vec![value.trim().to_owned()])
+    } else {
+        of(text, "Exists", Vec::new())
+    };
+    let valid = |c: char| c.is_ascii_alphanumeric() || matches!(c, '-' | '_' | '.' | '/');
+    if made.key.is_empty() || !made.key.chars().all(valid) {
+        return Err(bad());
+    }
+    Ok(made)
+}
+
+/// A selector as Go prints it in messages.
+pub fn in_messages(selector: Option<&LabelSelector>) -> String {
+    let Some(selector) = selector else {
+        return "nil".to_owned();
+    };
+    let mut labels: Vec<&Entry> = selector.match_labels.iter().collect();
+    labels.sort_by(|one, other| one.key.as_str().cmp(other.key.as_str()));
+    let labels: String = labels
+        .iter()
+        .map(|entry| format!("{}: {},", entry.key, entry.value))
+        .collect();
+    let expressions: String = selector
+        .match_expressions
+        .iter()
+        .map(|one| {
+            format!(
+                "LabelSelectorRequirement{{Key:{},Operator:{},Values:[{}],}},",
+                one.key,
+                one.operator,
+                one.values.join(" ")
+            )
+        })
+        .collect();
+    format!(
+        "&LabelSelector{{MatchLabels:map[string]string{{{labels}}},MatchExpressions:[]LabelSelectorRequirement{{{expressions}}},}}"
+    )
 }
 
 #[cfg(test)]

@@ -11,7 +11,7 @@ use actix::{
     Actor, ActorContext, ActorFutureExt, AsyncContext, Context, Handler, Message, MessageResult,
     SpawnHandle, WrapFuture,
 };
-use controllers_kit::{Key, Memory, Resource, Standing, Timestamp};
+use controllers_kit::{Key, Memory, Resource, SignedDuration, Standing, Timestamp};
 use coordinator::{Frozen, Gained};
 use peer_proto::{ControllerState, KeyState, RangeState};
 use serde_json::{Value, json};
@@ -299,13 +299,13 @@ impl Range {
                     .map_or(Monotonic::ZERO, |at| at + REPORT_SPACING),
                 waited: taken.waited,
                 link: known.link.take(),
+                permit: Some(permit),
             };
             self.working.push((lane, taken.key));
             ctx.spawn(
                 reconcile(shared, job)
                     .into_actor(self)
                     .map(move |done, range, ctx| {
-                        drop(permit);
                         range.finished(done);
                         range.go_on(ctx);
                     }),
@@ -553,6 +553,7 @@ impl Range {
                     }),
                     marks,
                     memory,
+                    packed_at_ms: self.shared.clock.now().as_millisecond(),
                     traceparent: known
                         .and_then(|known| known.last.as_ref())
                         .and_then(|last| last.trace.as_deref())
@@ -622,10 +623,17 @@ impl Range {
                     .iter()
                     .filter_map(|mark| unpack_mark(&shared, mark))
                     .collect();
-                known.memory = key_state
-                    .memory
-                    .as_ref()
-                    .map(|bytes| unit.controller.unpack(bytes));
+                known.memory = key_state.memory.as_ref().map(|bytes| {
+                    let mut memory = unit.controller.unpack(bytes);
+                    // The way from one to the other counts as no time: instants end up a little late, ages right.
+                    if key_state.packed_at_ms != 0 {
+                        let here = shared.clock.now().as_millisecond();
+                        let by = here.saturating_sub(key_state.packed_at_ms);
+                        let by = SignedDuration::from_millis(by);
+                        unit.controller.shift(&mut memory, by);
+                    }
+                    memory
+                });
                 known.link = (!key_state.traceparent.is_empty())
                     .then(|| key_state.traceparent.as_str().into());
                 // A write was under way: what it did is only known from the API server.

@@ -178,6 +178,7 @@ pub fn flags(descriptors: &[Descriptor]) -> Vec<Spec> {
 fn declared(default: &FlagDefault) -> (Kind, Value) {
     match default {
         FlagDefault::Int(number) => (Kind::Int32, Value::Int(*number)),
+        FlagDefault::Float(number) => (Kind::Float, Value::Float(*number)),
         FlagDefault::Bool(truth) => (Kind::Bool, Value::Bool(*truth)),
         FlagDefault::Duration(duration) => {
             let nanos = i64::try_from(duration.as_nanos()).unwrap_or(i64::MAX);

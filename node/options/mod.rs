@@ -704,6 +704,7 @@ fn flags(
             let name = flag.name;
             let value = match &flag.default {
                 FlagDefault::Int(_) => FlagValue::Int(values.int(name)),
+                FlagDefault::Float(_) => FlagValue::Float(values.float(name)),
                 FlagDefault::Bool(_) => FlagValue::Bool(values.bool(name)),
                 FlagDefault::Duration(_) => FlagValue::Duration(values.duration(name)),
                 FlagDefault::Text(_) => FlagValue::Text(values.text(name).to_owned()),

@@ -3,7 +3,7 @@
 use std::error::Error;
 
 /// Messages of `core.proto` that are written as tables in `pod.rs`, and their names there.
-const BY_HAND: [(&str, &str); 13] = [
+const BY_HAND: [(&str, &str); 15] = [
     ("PodSpec", "PodSpec"),
     ("Volume", "Volume"),
     ("VolumeSource", "VolumeSource"),
@@ -20,6 +20,8 @@ const BY_HAND: [(&str, &str); 13] = [
     ("Container", "Container"),
     ("ContainerPort", "ContainerPort"),
     ("PodIP", "PodIp"),
+    ("ResourceRequirements", "ResourceRequirements"),
+    ("Amount", "Amount"),
 ];
 
 fn main() -> Result<(), Box<dyn Error>> {
@@ -29,6 +31,8 @@ fn main() -> Result<(), Box<dyn Error>> {
         "apps.proto",
         "batch.proto",
         "discovery.proto",
+        "policy.proto",
+        "autoscaling.proto",
     ];
     for file in files {
         println!("cargo:rerun-if-changed={file}");
@@ -67,10 +71,6 @@ fn main() -> Result<(), Box<dyn Error>> {
             ".k8s.core.ServiceSpec.clusterIP",
             "#[serde(rename = \"clusterIP\")]",
         )
-        .type_attribute(
-            ".k8s.meta.Quantity",
-            "#[serde(from = \"String\", into = \"String\")]",
-        )
         .field_attribute(
             ".k8s.core.NodeStatus.allocatable",
             "#[serde(with = \"crate::quantity::amounts\")]",
@@ -88,6 +88,7 @@ fn main() -> Result<(), Box<dyn Error>> {
             "#[serde(from = \"crate::int_or_string::Either\", into = \"crate::int_or_string::Either\")]",
         )
         .extern_path(".k8s.meta.ObjectMeta", "crate::meta::ObjectMeta")
+        .extern_path(".k8s.meta.Quantity", "crate::quantity::Quantity")
         .extern_path(".k8s.meta.Entry", "crate::meta::Entry")
         .extern_path(".k8s.meta.Time", "crate::meta::Time")
         .compile_fds(descriptors)?;

@@ -25,9 +25,9 @@ pub mod core {
     #![allow(missing_docs)]
     include!(concat!(env!("OUT_DIR"), "/k8s.core.rs"));
     pub use crate::pod::{
-        Container, ContainerPort, ContainerState, ContainerStateTerminated, ContainerStatus,
-        InitContainer, PersistentVolumeClaimVolumeSource, PodCondition, PodIp, PodSpec, PodStatus,
-        Volume, VolumeSource,
+        Amount, Container, ContainerPort, ContainerState, ContainerStateTerminated,
+        ContainerStatus, InitContainer, PersistentVolumeClaimVolumeSource, PodCondition, PodIp,
+        PodSpec, PodStatus, ResourceRequirements, Volume, VolumeSource,
     };
 }
 
@@ -47,6 +47,18 @@ pub mod batch {
 pub mod discovery {
     #![allow(missing_docs)]
     include!(concat!(env!("OUT_DIR"), "/k8s.discovery.rs"));
+}
+
+/// `policy/v1`.
+pub mod policy {
+    #![allow(missing_docs)]
+    include!(concat!(env!("OUT_DIR"), "/k8s.policy.rs"));
+}
+
+/// `autoscaling/v2`.
+pub mod autoscaling {
+    #![allow(missing_docs)]
+    include!(concat!(env!("OUT_DIR"), "/k8s.autoscaling.rs"));
 }
 
 object!(core::Pod, "", "v1", "Pod", "pods", true);
@@ -136,6 +148,22 @@ object!(
 );
 object!(batch::Job, "batch", "v1", "Job", "jobs", true);
 object!(batch::CronJob, "batch", "v1", "CronJob", "cronjobs", true);
+object!(
+    policy::PodDisruptionBudget,
+    "policy",
+    "v1",
+    "PodDisruptionBudget",
+    "poddisruptionbudgets",
+    true
+);
+object!(
+    autoscaling::HorizontalPodAutoscaler,
+    "autoscaling",
+    "v2",
+    "HorizontalPodAutoscaler",
+    "horizontalpodautoscalers",
+    true
+);
 
 /// Every kind that has a projection.
 pub fn kinds() -> Vec<&'static Resource> {
@@ -154,6 +182,8 @@ pub fn kinds() -> Vec<&'static Resource> {
         <core::ReplicationController as Object>::resource(),
         <batch::Job as Object>::resource(),
         <batch::CronJob as Object>::resource(),
+        <policy::PodDisruptionBudget as Object>::resource(),
+        <autoscaling::HorizontalPodAutoscaler as Object>::resource(),
     ]
 }
 

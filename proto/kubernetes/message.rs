@@ -263,6 +263,20 @@ macro_rules! message {
             )*
         }
 
+        $crate::message::wire! { $name { $($tag $field: $codec,)* } }
+
+        #[cfg(test)]
+        impl $name {
+            /// Numbers and names of its fields: compared with the .proto files by a test.
+            pub(crate) const FIELDS: &'static [(u32, &'static str)] = &[$(($tag, stringify!($field))),*];
+        }
+    };
+}
+pub(crate) use message;
+
+/// The wire's side of such a table, for a message whose JSON is another.
+macro_rules! wire {
+    ($name:ident { $($tag:literal $field:ident: $codec:ty,)* }) => {
         impl prost::Message for $name {
             fn encode_raw(&self, buf: &mut impl prost::bytes::BufMut) {
                 $(<$codec as $crate::message::Field>::encode($tag, &self.$field, buf);)*
@@ -286,12 +300,6 @@ macro_rules! message {
                 *self = Self::default();
             }
         }
-
-        #[cfg(test)]
-        impl $name {
-            /// Numbers and names of its fields: compared with the .proto files by a test.
-            pub(crate) const FIELDS: &'static [(u32, &'static str)] = &[$(($tag, stringify!($field))),*];
-        }
     };
 }
-pub(crate) use message;
+pub(crate) use wire;

@@ -20,9 +20,11 @@ mod generated {
     #![allow(missing_docs)]
     include!(concat!(env!("OUT_DIR"), "/k8s.meta.rs"));
 }
+pub use crate::quantity::Quantity;
 pub use generated::{
-    IntOrString, LabelSelector, LabelSelectorRequirement, List, ListMeta, PartialObjectMetadata,
-    Quantity, RawExtension, Status, StatusCause, StatusDetails, TypeMeta, Unknown, WatchEvent,
+    Condition, IntOrString, LabelSelector, LabelSelectorRequirement, List, ListMeta,
+    PartialObjectMetadata, RawExtension, Status, StatusCause, StatusDetails, TypeMeta, Unknown,
+    WatchEvent,
 };
 
 /// `metav1.Time` and `metav1.MicroTime`: an instant, to the second in most fields.

@@ -9,6 +9,7 @@ use prost::{
 use crate::{
     core::Affinity,
     message::{Bool, Field, Int32, Int64, Many, Maybe, MaybeInt64, Text, When, Word, message},
+    meta::Quantity,
 };
 
 message! {
@@ -16,8 +17,8 @@ message! {
     pub struct PodSpec {
         /// Those of claims: most are of other kinds, and every pod has one.
         1 volumes: Kept<Volume>,
-        /// Those that Services may look into.
-        2 containers: Kept<Container>,
+        /// Its containers.
+        2 containers: Many<Container>,
         /// For how long it may run.
         5 active_deadline_seconds: MaybeInt64,
         /// Whose identity it has.
@@ -32,6 +33,11 @@ message! {
         18 affinity: Maybe<Affinity>,
         /// Init containers, sidecars among them.
         20 init_containers: Many<InitContainer>,
+        /// What the pod takes beyond its containers.
+        #[serde(with = "crate::quantity::amounts")]
+        32 overhead: Many<Amount>,
+        /// What the pod asks for as a whole.
+        40 resources: Maybe<ResourceRequirements>,
     }
 }
 
@@ -64,10 +70,33 @@ message! {
 }
 
 message! {
-    /// A container, as far as Services find its ports by name.
+    /// A container, as far as it tells what it asks for, and Services find its ports by name.
     pub struct Container {
+        /// Its name.
+        1 name: Word,
         /// Its named ports.
         6 ports: Kept<ContainerPort>,
+        /// What it asks for.
+        8 resources: Maybe<ResourceRequirements>,
+    }
+}
+
+message! {
+    /// What a container asks for.
+    pub struct ResourceRequirements {
+        /// What is set aside for it.
+        #[serde(with = "crate::quantity::amounts")]
+        2 requests: Many<Amount>,
+    }
+}
+
+message! {
+    /// An entry of a `map<string, Quantity>`; as a list it takes a fifth of a map's memory.
+    pub struct Amount {
+        /// Of what, as in `cpu`.
+        1 key: Word,
+        /// How much.
+        2 value: Maybe<Quantity>,
     }
 }
 
@@ -84,12 +113,15 @@ message! {
 }
 
 message! {
-    /// An init container, as far as it tells whether it is a sidecar (those of restartPolicy Always are) and its ports.
+    /// An init container, as far as it tells what it asks for, whether it is a sidecar (those of restartPolicy Always
+    /// are), and its ports.
     pub struct InitContainer {
         /// Its name.
         1 name: Word,
         /// Its named ports.
         6 ports: Kept<ContainerPort>,
+        /// What it asks for.
+        8 resources: Maybe<ResourceRequirements>,
         /// Its own restart policy.
         24 restart_policy: Word,
     }
@@ -189,12 +221,6 @@ impl Keep for Volume {
         self.volume_source
             .as_ref()
             .is_some_and(|source| source.persistent_volume_claim.is_some())
-    }
-}
-
-impl Keep for Container {
-    fn is_kept(&self) -> bool {
-        !self.ports.is_empty()
     }
 }
 

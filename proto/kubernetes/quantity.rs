@@ -1,18 +1,25 @@
 //! `resource.Quantity`: an amount as text, read and written as the API does.
 
-use serde::{Deserialize, Deserializer, Serializer};
+use serde::{Deserialize, Deserializer, Serialize, Serializer};
 
-use crate::meta::Quantity;
+use crate::{
+    Str,
+    message::{Word, wire},
+};
+
+/// An amount, as in `1500m` or `64Mi`.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Hash, Serialize, Deserialize)]
+#[serde(transparent)]
+pub struct Quantity {
+    /// As the API writes it; a few texts repeat, so it is interned.
+    pub string: Str,
+}
+
+wire! { Quantity { 1 string: Word, } }
 
 impl From<String> for Quantity {
     fn from(string: String) -> Self {
-        Self { string }
-    }
-}
-
-impl From<Quantity> for String {
-    fn from(quantity: Quantity) -> Self {
-        quantity.string
+        Self::text(&string)
     }
 }
 
@@ -51,7 +58,7 @@ impl Quantity {
     /// From text.
     pub fn text(text: &str) -> Self {
         Self {
-            string: text.to_owned(),
+            string: Str::interned(text),
         }
     }
 
@@ -113,13 +120,46 @@ impl Quantity {
         let size = i64::try_from(size).unwrap_or(i64::MAX);
         Some(if parts.negative { -size } else { size })
     }
+
+    /// As a number, near enough. `None` where the text is no amount.
+    pub fn approximate(&self) -> Option<f64> {
+        let parts = self.parts()?;
+        let size = parts.digits as f64 * 10f64.powi(parts.ten) * 2f64.powi(parts.two as i32);
+        Some(if parts.negative { -size } else { size })
+    }
+
+    /// So many thousandths, in the API's shortest form: `1500m`, `2`, `3k`.
+    pub fn of_milli(milli: i64) -> Self {
+        let (mut number, mut step) = (milli, 0);
+        const STEPS: [&str; 7] = ["m", "", "k", "M", "G", "T", "P"];
+        while number != 0 && number % 1000 == 0 && step + 1 < STEPS.len() {
+            number /= 1000;
+            step += 1;
+        }
+        let suffix = if number == 0 { "" } else { STEPS[step] };
+        Self::from(format!("{number}{suffix}"))
+    }
+
+    /// So many thousandths, in powers of two where that is exact and 1024 or more: `64Mi`, but `1500m`.
+    pub fn of_milli_binary(milli: i64) -> Self {
+        if milli % 1000 != 0 || milli.abs() < 1024 * 1000 {
+            return Self::of_milli(milli);
+        }
+        let (mut number, mut step) = (milli / 1000, 0);
+        const STEPS: [&str; 6] = ["", "Ki", "Mi", "Gi", "Ti", "Pi"];
+        while number % 1024 == 0 && step + 1 < STEPS.len() {
+            number /= 1024;
+            step += 1;
+        }
+        Self::from(format!("{number}{}", STEPS[step]))
+    }
 }
 
 /// Amounts by name are a list to us and an object to JSON.
 pub mod amounts {
     use std::collections::BTreeMap;
 
-    use super::{Deserialize, Deserializer, Quantity, Serializer};
+    use super::{Deserialize, Deserializer, Quantity, Serializer, Str};
     use crate::core::Amount;
 
     /// As a JSON object.
@@ -141,7 +181,7 @@ pub mod amounts {
         Ok(map
             .into_iter()
             .map(|(key, value)| Amount {
-                key,
+                key: Str::interned(&key),
                 value: Some(value),
             })
             .collect())

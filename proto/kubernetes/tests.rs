@@ -2,6 +2,7 @@ mod envelope;
 mod facts;
 mod garbage;
 mod partial;
+mod quantity;
 
 use prost::Message;
 use serde_json::json;

@@ -116,3 +116,38 @@ fn the_text_is_what_the_server_reads_sorted_by_key() {
         "a=,m in (x,y),n notin (q),o,!p,z=1"
     );
 }
+
+#[test]
+fn a_selector_s_text_is_read_back() {
+    for (text, again) in [
+        ("app=web", "app=web"),
+        ("app==web, tier in (a,b)", "app=web,tier in (a,b)"),
+        ("x notin (a),!y,z", "x notin (a),!y,z"),
+        ("a!=b", "a notin (b)"),
+        ("", ""),
+        ("app in (web)", "app=web"),
+        ("app=", "app="),
+    ] {
+        let selector = Selector::parse(text).unwrap();
+        assert_eq!(selector.text().as_deref(), Some(again), "{text}");
+    }
+    for text in ["app in web", "a b", "in (a)", "x in (a", "=a", "a>1"] {
+        assert!(Selector::parse(text).is_err(), "{text}");
+    }
+}
+
+#[test]
+fn messages_show_a_selector_as_go_prints_it() {
+    assert_eq!(super::in_messages(None), "nil");
+    let selector: kubernetes_proto::meta::LabelSelector =
+        serde_json::from_value(serde_json::json!({
+            "matchLabels": {"b": "2", "a": "1"},
+            "matchExpressions": [{"key": "x", "operator": "In", "values": ["y", "z"]}]
+        }))
+        .unwrap();
+    assert_eq!(
+        super::in_messages(Some(&selector)),
+        "&LabelSelector{MatchLabels:map[string]string{a: 1,b: 2,},MatchExpressions:[]LabelSelectorRequirement{\
+         LabelSelectorRequirement{Key:x,Operator:In,Values:[y z],},},}"
+    );
+}

@@ -864,7 +864,10 @@ impl BackendBuild for Pod {
         self.spec
             .get_or_insert_default()
             .containers
-            .push(Container { ports: vec![port] });
+            .push(Container {
+                ports: vec![port],
+                ..Container::default()
+            });
         self
     }
     fn hostname(mut self, name: &str, subdomain: &str) -> Self {
@@ -891,7 +894,7 @@ impl ZoneBuild for Node {
             ..Default::default()
         });
         status.allocatable.push(Amount {
-            key: "cpu".to_owned(),
+            key: "cpu".into(),
             value: Some(Quantity::text(processors)),
         });
         self.label("topology.kubernetes.io/zone", zone)

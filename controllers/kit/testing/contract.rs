@@ -267,7 +267,10 @@ fn blur(json: &mut Value) {
                     || name == "finishedAt";
                 let identity = matches!(
                     name.as_str(),
-                    "uid" | "resourceVersion" | "batch.kubernetes.io/controller-uid"
+                    "uid"
+                        | "resourceVersion"
+                        | "batch.kubernetes.io/controller-uid"
+                        | "manifold.dev/scale-events"
                 );
                 let story = is_condition && matches!(name.as_str(), "reason" | "message");
                 !(time || identity || story || value.is_null())

@@ -790,8 +790,13 @@ fn check_plan(name: &str, built: &Built, cache: &World, plan: &Plan) {
         let resource = action.rbac_resource();
         assert!(
             built.descriptor().rules.iter().any(|rule| {
+                let any = resource
+                    .split_once('/')
+                    .map(|(_, subresource)| format!("*/{subresource}"));
                 (rule.group == "*" || rule.group == action.resource.group)
-                    && (rule.resource == "*" || rule.resource == resource)
+                    && (rule.resource == "*"
+                        || rule.resource == resource
+                        || any.as_deref() == Some(rule.resource))
                     && rule.verbs.contains(&action.verb.name())
                     && (rule.names.is_empty() || rule.names.contains(&action.key.name.as_str()))
             }),
@@ -841,6 +846,18 @@ fn check_create(name: &str, action: &Action, body: &[u8]) -> bool {
 /// A patch or delete is for the very object that was seen. Whether that is a generated child.
 fn check_seen(name: &str, action: &Action, cache: &World) -> bool {
     assert!(!action.uid.is_empty(), "{name}: {action} carries no uid");
+    if let Verb::Patch {
+        subresource: "scale",
+        ..
+    } = action.verb
+    {
+        // A scale is always read live: it is of any kind, watched or not.
+        assert_ne!(
+            action.resource_version, 0,
+            "{name}: {action} carries no version"
+        );
+        return false;
+    }
     let seen = cache
         .objects
         .get(&(action.resource, action.key.clone()))

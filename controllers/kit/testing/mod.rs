@@ -65,7 +65,12 @@ fn registered() -> Arc<Catalogue> {
                 .filter(|verb| resource.id() != "namespaces" || **verb != "deletecollection")
                 .map(|verb| Str::interned(verb))
                 .collect(),
-            subresources: vec![Str::interned("status")],
+            subresources: match resource.plural {
+                "deployments" | "replicasets" | "statefulsets" | "replicationcontrollers" => {
+                    vec![Str::interned("scale"), Str::interned("status")]
+                }
+                _ => vec![Str::interned("status")],
+            },
             preferred: true,
         })
         .collect();
@@ -87,6 +92,8 @@ pub struct World {
     /// Whether somebody else collects garbage.
     collector: bool,
     events: Vec<Event>,
+    /// What is served under paths besides objects and their scales.
+    served: BTreeMap<String, crate::Answer>,
     catalogue: Arc<Catalogue>,
 }
 
@@ -102,6 +109,7 @@ impl World {
             kubelets: true,
             collector: true,
             events: Vec::new(),
+            served: BTreeMap::new(),
             catalogue: registered(),
         }
     }
@@ -200,6 +208,18 @@ impl World {
     #[must_use]
     pub fn without_collector(mut self) -> Self {
         self.collector = false;
+        self
+    }
+
+    /// Serves an answer under a path (its query included, as the controller writes it) from now on.
+    pub fn serve(&mut self, path: &str, answer: crate::Answer) {
+        self.served.insert(path.to_owned(), answer);
+    }
+
+    /// As [`World::serve`], for builders.
+    #[must_use]
+    pub fn serving(mut self, path: &str, json: serde_json::Value) -> Self {
+        self.serve(path, crate::Answer::Object(Arc::new(json)));
         self
     }
 
@@ -419,26 +439,32 @@ impl World {
         queries
             .into_iter()
             .map(|query| {
-                let (resource, key) = match &query {
-                    Query::Live { resource, key } => (resource, key),
+                let answer = match &query {
                     Query::Content {
                         resource,
                         namespace,
                     } => {
                         let content = self.list(resource, Some(namespace));
                         let metas = content.iter().map(|object| object.metadata().clone());
-                        let answer = crate::Answer::content(&metas.collect::<Vec<_>>());
-                        return (query, answer);
+                        crate::Answer::content(&metas.collect::<Vec<_>>())
                     }
-                };
-                let answer = match self.objects.get(&(*resource, key.clone())) {
-                    None => crate::Answer::Missing,
-                    Some(object) => {
-                        let mut json = object.to_json();
-                        json["kind"] = resource.kind.into();
-                        json["apiVersion"] = resource.api_version().into();
-                        crate::Answer::Object(Arc::new(json))
+                    Query::Live { resource, key } => {
+                        match self.objects.get(&(*resource, key.clone())) {
+                            None => crate::Answer::Missing,
+                            Some(object) => {
+                                let mut json = object.to_json();
+                                json["kind"] = resource.kind.into();
+                                json["apiVersion"] = resource.api_version().into();
+                                crate::Answer::Object(Arc::new(json))
+                            }
+                        }
                     }
+                    Query::Path { path, .. } => self
+                        .served
+                        .get(path)
+                        .cloned()
+                        .or_else(|| self.scale(path).map(crate::Answer::Object))
+                        .unwrap_or(crate::Answer::Missing),
                 };
                 (query, answer)
             })

@@ -6,7 +6,7 @@ use std::sync::Arc;
 use kubernetes_proto::{
     AnyObject, Object, Resource, Str,
     core::{Namespace, Pod},
-    meta::{ObjectMeta, Time},
+    meta::{LabelSelector, ObjectMeta, Time},
 };
 use prost::Message as _;
 use serde_json::{Map, Value, json};
@@ -14,7 +14,7 @@ use serde_json::{Map, Value, json};
 use super::{Place, World};
 use crate::{
     Action, Failure, Key, Only, PatchKind, Plan, Propagation, SignedDuration, Verb, Written,
-    patch::apply_merge,
+    patch::apply_merge, selectors::Selector,
 };
 
 /// The finalizer of a deletion that waits for dependents.
@@ -306,6 +306,11 @@ impl World {
         match subresource {
             "" if has_status(resource) => restore(&mut new, &old, "status"),
             "" => {}
+            "scale" if !old["spec"]["replicas"].is_null() => {
+                let replicas = new["spec"]["replicas"].clone();
+                new = old.clone();
+                new["spec"]["replicas"] = replicas;
+            }
             "status" if has_status(resource) => {
                 for field in fields(&mut new).keys().cloned().collect::<Vec<_>>() {
                     if field != "status" && field != "metadata" {
@@ -361,6 +366,40 @@ impl World {
             .map_err(|error| Failure::Invalid(format!("the patched object is invalid: {error}")))?;
         check_owners(parsed.metadata())?;
         Ok(self.put_changed(&object, &old, parsed.to_json()))
+    }
+
+    /// The scale under a path as in `/apis/apps/v1/namespaces/default/deployments/web/scale`, if there is one.
+    pub(super) fn scale(&self, path: &str) -> Option<Arc<Value>> {
+        let place = path.strip_suffix("/scale")?;
+        let object = self
+            .objects
+            .values()
+            .find(|object| {
+                let meta = object.metadata();
+                object.resource().path(&meta.namespace, &meta.name) == place
+            })
+            .filter(|object| !object.to_json()["spec"]["replicas"].is_null())?;
+        let json = object.to_json();
+        let selector: Option<LabelSelector> =
+            match serde_json::from_value(json["spec"]["selector"].clone()) {
+                Ok(selector) => selector,
+                // A ReplicationController's is of equal labels alone.
+                Err(_) => serde_json::from_value(json!({"matchLabels": json["spec"]["selector"]}))
+                    .expect("a selector of labels"),
+            };
+        let selector = Selector::compile(selector.as_ref())
+            .ok()
+            .and_then(|selector| selector.text());
+        Some(Arc::new(json!({
+            "kind": "Scale",
+            "apiVersion": "autoscaling/v1",
+            "metadata": json["metadata"],
+            "spec": {"replicas": json["spec"]["replicas"]},
+            "status": {
+                "replicas": json["status"]["replicas"].as_i64().unwrap_or(0),
+                "selector": selector,
+            },
+        })))
     }
 
     /// Stores a changed object: a new version if anything differs, a new generation if the spec does, and away with it

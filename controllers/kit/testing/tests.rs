@@ -266,7 +266,7 @@ fn what_the_api_server_refuses_in_a_patch_is_refused() {
         assert!(matches!(result, Err(Failure::Invalid(_))), "{patch}");
     }
     let result = apply_one(&mut world, |plan| {
-        plan.patch(&*seen, "scale", PatchKind::Merge, json!({}), false);
+        plan.patch(&*seen, "binding", PatchKind::Merge, json!({}), false);
     });
     assert!(matches!(result, Err(Failure::NotFound(_))));
 }

@@ -704,11 +704,397 @@ const FACTS: &[(&str, i32, &str)] = &[
     ("k8s.discovery.EndpointPort.protocol", 2, "string"),
     ("k8s.discovery.EndpointPort.port", 3, "int32"),
     ("k8s.discovery.EndpointPort.appProtocol", 4, "string"),
+    ("k8s.policy.PodDisruptionBudget.metadata", 1, "ObjectMeta"),
+    (
+        "k8s.policy.PodDisruptionBudget.spec",
+        2,
+        "PodDisruptionBudgetSpec",
+    ),
+    (
+        "k8s.policy.PodDisruptionBudget.status",
+        3,
+        "PodDisruptionBudgetStatus",
+    ),
+    (
+        "k8s.policy.PodDisruptionBudgetSpec.minAvailable",
+        1,
+        "IntOrString",
+    ),
+    (
+        "k8s.policy.PodDisruptionBudgetSpec.selector",
+        2,
+        "LabelSelector",
+    ),
+    (
+        "k8s.policy.PodDisruptionBudgetSpec.maxUnavailable",
+        3,
+        "IntOrString",
+    ),
+    (
+        "k8s.policy.PodDisruptionBudgetStatus.observedGeneration",
+        1,
+        "int64",
+    ),
+    (
+        "k8s.policy.PodDisruptionBudgetStatus.disruptedPods",
+        2,
+        "map",
+    ),
+    (
+        "k8s.policy.PodDisruptionBudgetStatus.disruptionsAllowed",
+        3,
+        "int32",
+    ),
+    (
+        "k8s.policy.PodDisruptionBudgetStatus.currentHealthy",
+        4,
+        "int32",
+    ),
+    (
+        "k8s.policy.PodDisruptionBudgetStatus.desiredHealthy",
+        5,
+        "int32",
+    ),
+    (
+        "k8s.policy.PodDisruptionBudgetStatus.expectedPods",
+        6,
+        "int32",
+    ),
+    (
+        "k8s.policy.PodDisruptionBudgetStatus.conditions",
+        7,
+        "repeated Condition",
+    ),
+    (
+        "k8s.autoscaling.HorizontalPodAutoscaler.metadata",
+        1,
+        "ObjectMeta",
+    ),
+    (
+        "k8s.autoscaling.HorizontalPodAutoscaler.spec",
+        2,
+        "HorizontalPodAutoscalerSpec",
+    ),
+    (
+        "k8s.autoscaling.HorizontalPodAutoscaler.status",
+        3,
+        "HorizontalPodAutoscalerStatus",
+    ),
+    (
+        "k8s.autoscaling.HorizontalPodAutoscalerSpec.scaleTargetRef",
+        1,
+        "CrossVersionObjectReference",
+    ),
+    (
+        "k8s.autoscaling.HorizontalPodAutoscalerSpec.minReplicas",
+        2,
+        "int32",
+    ),
+    (
+        "k8s.autoscaling.HorizontalPodAutoscalerSpec.maxReplicas",
+        3,
+        "int32",
+    ),
+    (
+        "k8s.autoscaling.HorizontalPodAutoscalerSpec.metrics",
+        4,
+        "repeated MetricSpec",
+    ),
+    (
+        "k8s.autoscaling.HorizontalPodAutoscalerSpec.behavior",
+        5,
+        "HorizontalPodAutoscalerBehavior",
+    ),
+    (
+        "k8s.autoscaling.CrossVersionObjectReference.kind",
+        1,
+        "string",
+    ),
+    (
+        "k8s.autoscaling.CrossVersionObjectReference.name",
+        2,
+        "string",
+    ),
+    (
+        "k8s.autoscaling.CrossVersionObjectReference.apiVersion",
+        3,
+        "string",
+    ),
+    ("k8s.autoscaling.MetricSpec.type", 1, "string"),
+    ("k8s.autoscaling.MetricSpec.object", 2, "ObjectMetricSource"),
+    ("k8s.autoscaling.MetricSpec.pods", 3, "PodsMetricSource"),
+    (
+        "k8s.autoscaling.MetricSpec.resource",
+        4,
+        "ResourceMetricSource",
+    ),
+    (
+        "k8s.autoscaling.MetricSpec.external",
+        5,
+        "ExternalMetricSource",
+    ),
+    (
+        "k8s.autoscaling.MetricSpec.containerResource",
+        7,
+        "ContainerResourceMetricSource",
+    ),
+    (
+        "k8s.autoscaling.ObjectMetricSource.describedObject",
+        1,
+        "CrossVersionObjectReference",
+    ),
+    (
+        "k8s.autoscaling.ObjectMetricSource.target",
+        2,
+        "MetricTarget",
+    ),
+    (
+        "k8s.autoscaling.ObjectMetricSource.metric",
+        3,
+        "MetricIdentifier",
+    ),
+    (
+        "k8s.autoscaling.PodsMetricSource.metric",
+        1,
+        "MetricIdentifier",
+    ),
+    ("k8s.autoscaling.PodsMetricSource.target", 2, "MetricTarget"),
+    ("k8s.autoscaling.ResourceMetricSource.name", 1, "string"),
+    (
+        "k8s.autoscaling.ResourceMetricSource.target",
+        2,
+        "MetricTarget",
+    ),
+    (
+        "k8s.autoscaling.ContainerResourceMetricSource.name",
+        1,
+        "string",
+    ),
+    (
+        "k8s.autoscaling.ContainerResourceMetricSource.target",
+        2,
+        "MetricTarget",
+    ),
+    (
+        "k8s.autoscaling.ContainerResourceMetricSource.container",
+        3,
+        "string",
+    ),
+    (
+        "k8s.autoscaling.ExternalMetricSource.metric",
+        1,
+        "MetricIdentifier",
+    ),
+    (
+        "k8s.autoscaling.ExternalMetricSource.target",
+        2,
+        "MetricTarget",
+    ),
+    ("k8s.autoscaling.MetricIdentifier.name", 1, "string"),
+    (
+        "k8s.autoscaling.MetricIdentifier.selector",
+        2,
+        "LabelSelector",
+    ),
+    ("k8s.autoscaling.MetricTarget.type", 1, "string"),
+    ("k8s.autoscaling.MetricTarget.value", 2, "Quantity"),
+    ("k8s.autoscaling.MetricTarget.averageValue", 3, "Quantity"),
+    (
+        "k8s.autoscaling.MetricTarget.averageUtilization",
+        4,
+        "int32",
+    ),
+    (
+        "k8s.autoscaling.HorizontalPodAutoscalerBehavior.scaleUp",
+        1,
+        "HPAScalingRules",
+    ),
+    (
+        "k8s.autoscaling.HorizontalPodAutoscalerBehavior.scaleDown",
+        2,
+        "HPAScalingRules",
+    ),
+    ("k8s.autoscaling.HPAScalingRules.selectPolicy", 1, "string"),
+    (
+        "k8s.autoscaling.HPAScalingRules.policies",
+        2,
+        "repeated HPAScalingPolicy",
+    ),
+    (
+        "k8s.autoscaling.HPAScalingRules.stabilizationWindowSeconds",
+        3,
+        "int32",
+    ),
+    ("k8s.autoscaling.HPAScalingRules.tolerance", 4, "Quantity"),
+    ("k8s.autoscaling.HPAScalingPolicy.type", 1, "string"),
+    ("k8s.autoscaling.HPAScalingPolicy.value", 2, "int32"),
+    ("k8s.autoscaling.HPAScalingPolicy.periodSeconds", 3, "int32"),
+    (
+        "k8s.autoscaling.HorizontalPodAutoscalerStatus.observedGeneration",
+        1,
+        "int64",
+    ),
+    (
+        "k8s.autoscaling.HorizontalPodAutoscalerStatus.lastScaleTime",
+        2,
+        "Time",
+    ),
+    (
+        "k8s.autoscaling.HorizontalPodAutoscalerStatus.currentReplicas",
+        3,
+        "int32",
+    ),
+    (
+        "k8s.autoscaling.HorizontalPodAutoscalerStatus.desiredReplicas",
+        4,
+        "int32",
+    ),
+    (
+        "k8s.autoscaling.HorizontalPodAutoscalerStatus.currentMetrics",
+        5,
+        "repeated MetricStatus",
+    ),
+    (
+        "k8s.autoscaling.HorizontalPodAutoscalerStatus.conditions",
+        6,
+        "repeated HorizontalPodAutoscalerCondition",
+    ),
+    (
+        "k8s.autoscaling.HorizontalPodAutoscalerCondition.type",
+        1,
+        "string",
+    ),
+    (
+        "k8s.autoscaling.HorizontalPodAutoscalerCondition.status",
+        2,
+        "string",
+    ),
+    (
+        "k8s.autoscaling.HorizontalPodAutoscalerCondition.lastTransitionTime",
+        3,
+        "Time",
+    ),
+    (
+        "k8s.autoscaling.HorizontalPodAutoscalerCondition.reason",
+        4,
+        "string",
+    ),
+    (
+        "k8s.autoscaling.HorizontalPodAutoscalerCondition.message",
+        5,
+        "string",
+    ),
+    ("k8s.autoscaling.MetricStatus.type", 1, "string"),
+    (
+        "k8s.autoscaling.MetricStatus.object",
+        2,
+        "ObjectMetricStatus",
+    ),
+    ("k8s.autoscaling.MetricStatus.pods", 3, "PodsMetricStatus"),
+    (
+        "k8s.autoscaling.MetricStatus.resource",
+        4,
+        "ResourceMetricStatus",
+    ),
+    (
+        "k8s.autoscaling.MetricStatus.external",
+        5,
+        "ExternalMetricStatus",
+    ),
+    (
+        "k8s.autoscaling.MetricStatus.containerResource",
+        7,
+        "ContainerResourceMetricStatus",
+    ),
+    (
+        "k8s.autoscaling.ObjectMetricStatus.metric",
+        1,
+        "MetricIdentifier",
+    ),
+    (
+        "k8s.autoscaling.ObjectMetricStatus.current",
+        2,
+        "MetricValueStatus",
+    ),
+    (
+        "k8s.autoscaling.ObjectMetricStatus.describedObject",
+        3,
+        "CrossVersionObjectReference",
+    ),
+    (
+        "k8s.autoscaling.PodsMetricStatus.metric",
+        1,
+        "MetricIdentifier",
+    ),
+    (
+        "k8s.autoscaling.PodsMetricStatus.current",
+        2,
+        "MetricValueStatus",
+    ),
+    ("k8s.autoscaling.ResourceMetricStatus.name", 1, "string"),
+    (
+        "k8s.autoscaling.ResourceMetricStatus.current",
+        2,
+        "MetricValueStatus",
+    ),
+    (
+        "k8s.autoscaling.ContainerResourceMetricStatus.name",
+        1,
+        "string",
+    ),
+    (
+        "k8s.autoscaling.ContainerResourceMetricStatus.current",
+        2,
+        "MetricValueStatus",
+    ),
+    (
+        "k8s.autoscaling.ContainerResourceMetricStatus.container",
+        3,
+        "string",
+    ),
+    (
+        "k8s.autoscaling.ExternalMetricStatus.metric",
+        1,
+        "MetricIdentifier",
+    ),
+    (
+        "k8s.autoscaling.ExternalMetricStatus.current",
+        2,
+        "MetricValueStatus",
+    ),
+    ("k8s.autoscaling.MetricValueStatus.value", 1, "Quantity"),
+    (
+        "k8s.autoscaling.MetricValueStatus.averageValue",
+        2,
+        "Quantity",
+    ),
+    (
+        "k8s.autoscaling.MetricValueStatus.averageUtilization",
+        3,
+        "int32",
+    ),
+    ("k8s.meta.Condition.type", 1, "string"),
+    ("k8s.meta.Condition.status", 2, "string"),
+    ("k8s.meta.Condition.observedGeneration", 3, "int64"),
+    ("k8s.meta.Condition.lastTransitionTime", 4, "Time"),
+    ("k8s.meta.Condition.reason", 5, "string"),
+    ("k8s.meta.Condition.message", 6, "string"),
+    ("k8s.core.PodSpec.overhead", 32, "map"),
+    ("k8s.core.PodSpec.resources", 40, "ResourceRequirements"),
+    ("k8s.core.Container.name", 1, "string"),
+    ("k8s.core.Container.resources", 8, "ResourceRequirements"),
+    ("k8s.core.ResourceRequirements.requests", 2, "map"),
+    (
+        "k8s.core.InitContainer.resources",
+        8,
+        "ResourceRequirements",
+    ),
 ];
 
 /// Messages that are no message of the API: a map's entry, a list of undecoded items, and the names of those that are
 /// written by hand.
 const OURS_ALONE: &[&str] = &[
+    "k8s.core.Amount",
     "k8s.meta.Entry",
     "k8s.meta.List",
     "k8s.meta.ObjectMeta",
@@ -732,6 +1118,8 @@ fn every_field_has_the_number_and_the_type_that_the_api_gives_it() {
         "apps.proto",
         "batch.proto",
         "discovery.proto",
+        "policy.proto",
+        "autoscaling.proto",
     ];
     let descriptors = protox::compile(files, [env!("CARGO_MANIFEST_DIR")]).unwrap();
     let mut declared = 0;
@@ -767,7 +1155,11 @@ fn every_field_has_the_number_and_the_type_that_the_api_gives_it() {
                 };
                 // A map is a list of entries, and a message may be kept as its bytes.
                 let equal = match (*r#type, ours.as_str()) {
-                    ("map", "Entry" | "DataEntry" | "NodeSelectorEntry" | "Amount") => repeated,
+                    (
+                        "map",
+                        "Entry" | "Amount" | "DataEntry" | "NodeSelectorEntry"
+                        | "DisruptedPodsEntry",
+                    ) => repeated,
                     ("PodSpec" | "JobSpec" | "PersistentVolumeClaimSpec", "bytes") => !repeated,
                     (theirs, ours) => theirs
                         .strip_prefix("repeated ")
@@ -803,6 +1195,8 @@ fn the_messages_written_as_tables_are_those_of_the_proto_files() {
         ("InitContainer", InitContainer::FIELDS),
         ("PodStatus", PodStatus::FIELDS),
         ("PodIP", PodIp::FIELDS),
+        ("ResourceRequirements", ResourceRequirements::FIELDS),
+        ("Amount", Amount::FIELDS),
         ("PodCondition", PodCondition::FIELDS),
         ("ContainerStatus", ContainerStatus::FIELDS),
         ("ContainerState", ContainerState::FIELDS),

@@ -224,6 +224,7 @@ fn ports_are_found_by_name_and_part_the_slices() {
             container_port: 8080,
             protocol: "TCP".into(),
         }],
+        ..Default::default()
     }];
     let mut setup = sidecar.clone();
     setup.metadata_mut().name = "web-4".into();

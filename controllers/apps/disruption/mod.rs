@@ -1,0 +1,169 @@
+//! Says how many pods of a PodDisruptionBudget may be evicted now.
+//!
+//! Watches poddisruptionbudgets, pods, and the workloads that say how many pods there ought to be; asks any other owner
+//! for its scale. Writes the budget's status, from which the eviction API takes its answer, and takes back a pod's
+//! condition DisruptionTarget when two minutes have passed and it is still there. A key per budget; a pod with such a
+//! condition has the key of its own name. Remembers what it has told by
+//! events, so that it is told once as long as it stays so; pods that were evicted and are not gone yet stand in the
+//! status.
+//!
+//! Where the count can't be made, nothing may be evicted: the status says so, with the reason.
+
+use std::collections::BTreeSet;
+
+use controllers_kit::{
+    Change, Controller, Descriptor, Flags, Key, Object, Plan, Query, Reader, Refusal, Seen,
+    Sharding, SignedDuration, Watches, cast, pods, selectors::Selector,
+};
+use kubernetes_proto::{
+    apps::{Deployment, ReplicaSet, StatefulSet},
+    core::{Pod, ReplicationController},
+    policy::PodDisruptionBudget,
+};
+
+use serde::{Deserialize, Serialize};
+
+mod expected;
+mod plan;
+mod stale;
+
+/// How long a pod may take to be seen deleted after its eviction was granted.
+const DELETION_TIMEOUT: SignedDuration = SignedDuration::from_mins(2);
+
+/// The disruption controller.
+pub struct Disruptions;
+
+/// The events that tell of a budget as it stands.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(default)]
+pub struct Told(BTreeSet<String>);
+
+impl Controller for Disruptions {
+    type Memory = Told;
+
+    fn describe() -> Descriptor {
+        Descriptor::new("disruption-controller", Sharding::ByObject)
+            .aliases(&["disruption"])
+            .event_source("controllermanager")
+            .queue("disruption")
+            // Upstream has a worker for budgets, one for rechecks and one for pods.
+            .workers_fixed(3)
+            .rule("policy", "poddisruptionbudgets", &["get", "list", "watch"])
+            .rule("policy", "poddisruptionbudgets/status", &["patch"])
+            .rule("", "pods", &["list", "watch"])
+            .rule("", "pods/status", &["patch"])
+            .rule("", "replicationcontrollers", &["list", "watch"])
+            .rule("apps", "deployments", &["list", "watch"])
+            .rule("apps", "replicasets", &["list", "watch"])
+            .rule("apps", "statefulsets", &["list", "watch"])
+            .rule("*", "*/scale", &["get"])
+            .differs(
+                "A pod that several budgets select wakes all of them, so the event MultiplePodDisruptionBudgets, which \
+                 tells that one was chosen, is not recorded.",
+            )
+            .differs(
+                "Events that tell of a budget as it stands (NoPods, UnmanagedPods, CalculateExpectedPodCountFailed) are \
+                 recorded when that begins, not at every look.",
+            )
+            .differs(
+                "A workload whose wanted size changes wakes its namespace's budgets at once, not only through its pods.",
+            )
+            .differs(
+                "A count that failed because a scale could not be read is made again after 30 s without any change.",
+            )
+    }
+
+    fn new(_: &Flags) -> Self {
+        Self
+    }
+
+    fn watch(&self, on: &mut Watches) {
+        on.catalogue();
+        on.kind::<PodDisruptionBudget>().wakes_itself();
+        on.kind::<Pod>()
+            .wakes(budgets_of)
+            .wakes(stale::itself)
+            .indexed_by(pods::LABELED, pods::labels_of);
+        on.kind::<Deployment>().wakes(|change, reader| {
+            resized(change, reader, |one| {
+                one.spec.as_ref().map(|spec| spec.replicas)
+            })
+        });
+        on.kind::<ReplicaSet>().wakes(|change, reader| {
+            resized(change, reader, |one| {
+                one.spec.as_ref().map(|spec| spec.replicas)
+            })
+        });
+        on.kind::<StatefulSet>().wakes(|change, reader| {
+            resized(change, reader, |one| {
+                one.spec.as_ref().map(|spec| spec.replicas)
+            })
+        });
+        on.kind::<ReplicationController>().wakes(|change, reader| {
+            resized(change, reader, |one| {
+                one.spec.as_ref().map(|spec| spec.replicas)
+            })
+        });
+    }
+
+    fn ask(&self, key: &Key, seen: &Seen<'_>, _: &Told) -> Vec<Query> {
+        expected::ask(key, seen)
+    }
+
+    fn plan(&self, key: &Key, seen: &Seen<'_>, told: &mut Told) -> Result<Plan, Refusal> {
+        let mut plan = plan::budget(key, seen, told)?;
+        stale::reset(key, seen, &mut plan);
+        Ok(plan)
+    }
+}
+
+fn budgets(namespace: &str, reader: &dyn Reader) -> Vec<std::sync::Arc<PodDisruptionBudget>> {
+    reader
+        .list(PodDisruptionBudget::resource(), Some(namespace))
+        .into_iter()
+        .filter_map(cast)
+        .collect()
+}
+
+/// What a budget selects; one whose selector can't be read selects nothing.
+fn selector(budget: &PodDisruptionBudget) -> Result<Selector, String> {
+    let spec = budget.spec.as_ref();
+    Selector::compile(spec.and_then(|spec| spec.selector.as_ref()))
+        .map_err(|error| error.to_string())
+}
+
+/// All budgets that select a pod, or did before its labels changed.
+fn budgets_of(change: &Change<'_, Pod>, reader: &dyn Reader) -> Vec<Key> {
+    budgets(&Object::metadata(change.newest()).namespace, reader)
+        .into_iter()
+        .filter(|budget| {
+            selector(budget).is_ok_and(|selector| {
+                change
+                    .both()
+                    .any(|pod| selector.matches(&Object::metadata(pod).labels))
+            })
+        })
+        .map(|budget| Key::of(&*budget))
+        .collect()
+}
+
+/// The namespace's budgets, where a workload wants another number of pods.
+fn resized<T: Object, S: PartialEq>(
+    change: &Change<'_, T>,
+    reader: &dyn Reader,
+    size: fn(&T) -> S,
+) -> Vec<Key> {
+    let (Some(old), Some(new)) = (change.old, change.new) else {
+        return Vec::new();
+    };
+    if size(old) == size(new) {
+        return Vec::new();
+    }
+    budgets(&new.metadata().namespace, reader)
+        .iter()
+        .map(|budget| Key::of(&**budget))
+        .collect()
+}
+
+#[cfg(test)]
+mod tests;

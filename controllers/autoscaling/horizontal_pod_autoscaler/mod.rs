@@ -1,0 +1,344 @@
+//! Sets the size of what a HorizontalPodAutoscaler targets so that its metrics come near their targets.
+//!
+//! Watches horizontalpodautoscalers, pods, and the workloads whose selectors may overlap; asks live for the target's
+//! scale and for metrics (resource, custom, external), each with a patience of its own, before it decides. Writes the
+//! target's `scale`, on the version that the decision rests on, then the autoscaler's status. A key per autoscaler,
+//! looked at once a period at instants that follow from its uid ([`turn`]).
+//!
+//! Remembers recommendations and scalings; see [`history`] for what outlives a handoff, a restart and a crash.
+
+use controllers_kit::{
+    Controller, Descriptor, Failure, FlagDefault, Flags, Key, MetricKind, Outcome, Plan, Query,
+    Refusal, Seen, Sharding, SignedDuration, Str, Timestamp, Verb, Watches, pods,
+};
+use kubernetes_proto::{
+    apps::{Deployment, ReplicaSet, StatefulSet},
+    autoscaling::{HorizontalPodAutoscaler, HorizontalPodAutoscalerStatus},
+    core::{Pod, ReplicationController},
+};
+use serde::{Deserialize, Serialize};
+
+pub mod history;
+pub mod limits;
+mod metrics;
+mod overlap;
+mod plan;
+pub mod replicas;
+mod sources;
+mod turn;
+
+use history::History;
+
+const PERIOD: &str = "horizontal-pod-autoscaler-sync-period";
+const WINDOW: &str = "horizontal-pod-autoscaler-downscale-stabilization";
+const TOLERANCE: &str = "horizontal-pod-autoscaler-tolerance";
+const CPU_INITIALIZATION: &str = "horizontal-pod-autoscaler-cpu-initialization-period";
+const READINESS_DELAY: &str = "horizontal-pod-autoscaler-initial-readiness-delay";
+
+const CONFIGURABLE_TOLERANCE: &str = "HPAConfigurableTolerance";
+const SCALE_TO_ZERO: &str = "HPAScaleToZero";
+const POD_LEVEL: &str = "PodLevelResources";
+
+const RECONCILIATIONS: &str = "horizontal_pod_autoscaler_controller_reconciliations_total";
+const RECONCILIATION_SECONDS: &str =
+    "horizontal_pod_autoscaler_controller_reconciliation_duration_seconds";
+const COMPUTATIONS: &str = "horizontal_pod_autoscaler_controller_metric_computation_total";
+const COMPUTATION_SECONDS: &str =
+    "horizontal_pod_autoscaler_controller_metric_computation_duration_seconds";
+const DESIRED: &str = "horizontal_pod_autoscaler_controller_desired_replicas";
+
+/// Periods shorter than this would look at autoscalers faster than answers come.
+const PERIOD_MILLIS_MIN: i64 = 100;
+
+/// The horizontal-pod-autoscaler controller.
+pub struct HorizontalPodAutoscalers {
+    settings: Settings,
+}
+
+/// What flags and gates say.
+#[derive(Clone, Debug)]
+struct Settings {
+    period_millis: i64,
+    window: SignedDuration,
+    tolerance: f64,
+    cpu_initialization: SignedDuration,
+    readiness_delay: SignedDuration,
+    configurable_tolerance: bool,
+    scale_to_zero: bool,
+    pod_level: bool,
+}
+
+/// What is remembered of one autoscaler.
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
+#[serde(default)]
+pub struct Memory {
+    /// Of which: another of the same name begins anew.
+    uid: Str,
+    /// The turn that was taken last.
+    turn: Option<i64>,
+    /// Whether the turn must be taken again: the target had changed under the decision.
+    redo: bool,
+    /// Whether what an owner before has left in the API was taken up.
+    restored: bool,
+    /// The target's selector, as its scale had it last.
+    selector: Option<String>,
+    /// Which version of the custom metrics API has answered last.
+    custom: u8,
+    /// Versions that have not answered in this turn.
+    versions_tried: usize,
+    /// Rounds of asking in this turn.
+    rounds: u8,
+    /// Recommendations and scalings.
+    history: History,
+    /// The scaling that is being written.
+    rescale: Option<Rescale>,
+    /// A scaling that has failed and is to be told of.
+    failed: Option<Failed>,
+}
+
+/// A scaling that is being written.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+struct Rescale {
+    from: i32,
+    to: i32,
+    at: Timestamp,
+    /// The status if it fails.
+    unscaled: HorizontalPodAutoscalerStatus,
+}
+
+/// A scaling that has failed.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+struct Failed {
+    why: String,
+    status: HorizontalPodAutoscalerStatus,
+}
+
+impl Memory {
+    fn of(uid: Str) -> Self {
+        Self {
+            uid,
+            ..Self::default()
+        }
+    }
+
+    fn is_of(&self, uid: &str) -> bool {
+        self.uid == *uid
+    }
+
+    /// The turn is taken.
+    fn done(&mut self, settings: &Settings, now: Timestamp) {
+        self.turn = Some(turn::present(settings, now, &self.uid));
+        self.redo = false;
+        self.versions_tried = 0;
+        self.rounds = 0;
+    }
+
+    /// Whether there may be one more round of asking.
+    fn another_round(&mut self, most: u8) -> bool {
+        self.rounds = self.rounds.saturating_add(1);
+        self.rounds < most
+    }
+}
+
+impl Controller for HorizontalPodAutoscalers {
+    type Memory = Memory;
+
+    fn describe() -> Descriptor {
+        let seconds = |count| FlagDefault::Duration(std::time::Duration::from_secs(count));
+        Descriptor::new("horizontal-pod-autoscaler-controller", Sharding::ByObject)
+            .aliases(&["horizontalpodautoscaling"])
+            .service_account("horizontal-pod-autoscaler")
+            .event_source("horizontal-pod-autoscaler")
+            .queue("horizontalpodautoscaler")
+            .workers(
+                "concurrent-horizontal-pod-autoscaler-syncs",
+                5,
+                "The number of horizontal pod autoscaler objects that are allowed to sync concurrently; those that \
+                 wait for an answer do not count.",
+            )
+            .flag(
+                PERIOD,
+                seconds(15),
+                "The period for syncing the number of pods in horizontal pod autoscaler.",
+            )
+            .flag(
+                WINDOW,
+                seconds(300),
+                "The period for which autoscaler will look backwards and not scale down below any recommendation it \
+                 made during that period.",
+            )
+            .flag(
+                TOLERANCE,
+                FlagDefault::Float(0.1),
+                "The minimum change (from 1.0) in the desired-to-actual metrics ratio for the horizontal pod \
+                 autoscaler to consider scaling.",
+            )
+            .flag(
+                CPU_INITIALIZATION,
+                seconds(300),
+                "The period after pod start when CPU samples might be skipped.",
+            )
+            .flag(
+                READINESS_DELAY,
+                seconds(30),
+                "The period after pod start during which readiness changes will be treated as initial readiness.",
+            )
+            .gate(CONFIGURABLE_TOLERANCE, true)
+            .gate(SCALE_TO_ZERO, false)
+            .gate(POD_LEVEL, true)
+            .rule("autoscaling", "horizontalpodautoscalers", &["get", "list", "watch"])
+            .rule("autoscaling", "horizontalpodautoscalers/status", &["patch"])
+            .rule("*", "*/scale", &["get", "patch"])
+            .rule("", "pods", &["list", "watch"])
+            .rule("", "replicationcontrollers", &["list", "watch"])
+            .rule("apps", "deployments", &["list", "watch"])
+            .rule("apps", "replicasets", &["list", "watch"])
+            .rule("apps", "statefulsets", &["list", "watch"])
+            .rule("metrics.k8s.io", "pods", &["list"])
+            .rule("custom.metrics.k8s.io", "*", &["get", "list"])
+            .rule("external.metrics.k8s.io", "*", &["get", "list"])
+            .metric(
+                RECONCILIATIONS,
+                MetricKind::Counter,
+                &["action", "error"],
+                "Number of reconciliations of HPA controller.",
+            )
+            .metric(
+                RECONCILIATION_SECONDS,
+                MetricKind::Histogram(0.001, 2.0, 15),
+                &["action", "error"],
+                "The time(seconds) that the HPA controller takes to reconcile once.",
+            )
+            .metric(
+                COMPUTATIONS,
+                MetricKind::Counter,
+                &["action", "error", "metric_type"],
+                "Number of metric computations.",
+            )
+            .metric(
+                COMPUTATION_SECONDS,
+                MetricKind::Histogram(0.001, 2.0, 15),
+                &["action", "error", "metric_type"],
+                "The time(seconds) that the HPA controller takes to calculate one metric; all metrics of an HPA are \
+                 asked for at once, so each counts the whole.",
+            )
+            .metric(
+                DESIRED,
+                MetricKind::Gauge,
+                &["namespace", "hpa_name"],
+                "Current desired replica count for HPA objects.",
+            )
+            .differs(
+                "Each autoscaler is looked at at fixed instants of the clock that follow from its uid, so its period \
+                 keeps its phase over handoff, restart and crash; its first look comes within a period.",
+            )
+            .differs(
+                "Scale events of autoscalers with a behavior are kept in the annotation manifold.dev/scale-events, \
+                 written along with the status that tells of the scaling, so that policies hold after a crash; \
+                 upstream forgets them.",
+            )
+            .differs(
+                "The scale is patched on the version that was decided on: a target that has changed meanwhile is \
+                 decided on anew, where upstream writes its number over it.",
+            )
+            .differs(
+                "AmbiguousSelector is judged by the selectors of the workloads in the cache and by equal targets, so \
+                 from the first look on; an overlap with a target of another kind is not seen.",
+            )
+            .differs(
+                "A scale or a metric that has no answer after 10 s counts as failed; texts of failed requests that \
+                 client-go words are worded differently.",
+            )
+            .differs(
+                "While nothing is present of a target that is scaled from zero, a metric with a value for each pod \
+                 tells 0 as the usage of each, where upstream divides by zero.",
+            )
+            .differs(
+                "horizontal_pod_autoscaler_controller_num_horizontal_pod_autoscalers is not exported: it would be \
+                 the cluster's number in every replica.",
+            )
+    }
+
+    fn new(flags: &Flags) -> Self {
+        let duration =
+            |name| SignedDuration::try_from(flags.duration(name)).unwrap_or(SignedDuration::MAX);
+        let period = i64::try_from(duration(PERIOD).as_millis()).unwrap_or(i64::MAX);
+        // Windows longer than a year would leave the calendar.
+        let bounded = |name| duration(name).min(SignedDuration::from_hours(24 * 365));
+        Self {
+            settings: Settings {
+                period_millis: period.max(PERIOD_MILLIS_MIN),
+                window: bounded(WINDOW),
+                tolerance: flags.float(TOLERANCE),
+                cpu_initialization: bounded(CPU_INITIALIZATION),
+                readiness_delay: bounded(READINESS_DELAY),
+                configurable_tolerance: flags.bool(CONFIGURABLE_TOLERANCE),
+                scale_to_zero: flags.bool(SCALE_TO_ZERO),
+                pod_level: flags.bool(POD_LEVEL),
+            },
+        }
+    }
+
+    fn watch(&self, on: &mut Watches) {
+        on.catalogue();
+        on.kind::<HorizontalPodAutoscaler>()
+            .wakes_itself()
+            .indexed_by(overlap::TARGET, overlap::target);
+        on.kind::<Pod>().indexed_by(pods::LABELED, pods::labels_of);
+        on.kind::<Deployment>()
+            .indexed_by(overlap::WANTED, overlap::wanted::<Deployment>);
+        on.kind::<ReplicaSet>()
+            .indexed_by(overlap::WANTED, overlap::wanted::<ReplicaSet>);
+        on.kind::<StatefulSet>()
+            .indexed_by(overlap::WANTED, overlap::wanted::<StatefulSet>);
+        on.kind::<ReplicationController>()
+            .indexed_by(overlap::WANTED, overlap::wanted::<ReplicationController>);
+    }
+
+    fn ask(&self, key: &Key, seen: &Seen<'_>, memory: &Memory) -> Vec<Query> {
+        plan::ask(&self.settings, key, seen, memory)
+    }
+
+    fn plan(&self, key: &Key, seen: &Seen<'_>, memory: &mut Memory) -> Result<Plan, Refusal> {
+        plan::plan(&self.settings, key, seen, memory)
+    }
+
+    fn learn(&self, outcome: &Outcome<'_>, memory: &mut Memory) {
+        let is_scale = matches!(
+            outcome.action.verb,
+            Verb::Patch {
+                subresource: "scale",
+                ..
+            }
+        );
+        let Some(rescale) = memory.rescale.take_if(|_| is_scale) else {
+            return;
+        };
+        match &outcome.result {
+            Ok(_) => memory.history.scaled(rescale.from, rescale.to, rescale.at),
+            // Decided on what is no more: once more, on what is.
+            Err(Failure::Conflict(_) | Failure::Skipped | Failure::Fenced) => memory.redo = true,
+            // It may have happened: what it has changed counts, and the next look sees what is.
+            Err(Failure::Timeout(why)) => {
+                memory.history.scaled(rescale.from, rescale.to, rescale.at);
+                memory.failed = Some(Failed {
+                    why: why.clone(),
+                    status: rescale.unscaled,
+                });
+            }
+            Err(failure) => {
+                memory.failed = Some(Failed {
+                    why: failure.to_string(),
+                    status: rescale.unscaled,
+                });
+            }
+        }
+    }
+
+    fn shift(&self, memory: &mut Memory, by: SignedDuration) {
+        memory.history.shift(by);
+    }
+}
+
+#[cfg(test)]
+mod tests;
