@@ -244,6 +244,10 @@ impl Writer {
             self.limiter
                 .with(|bucket| bucket.pause(self.clock.monotonic(), *pause));
         }
+        let sent = sent.map_err(|refused| Refused {
+            failure: action.told(refused.failure),
+            ..refused
+        });
         self.announce(sender, action, &sent);
         sent.map_err(NotDone::Refused)
     }

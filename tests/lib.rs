@@ -11,6 +11,8 @@ mod fleet;
 #[cfg(test)]
 mod moves;
 #[cfg(test)]
+mod parity;
+#[cfg(test)]
 mod rollout;
 #[cfg(test)]
 mod start;

@@ -135,6 +135,7 @@ impl World {
                     stage_failed = true;
                     creates_failed |= is_create;
                 }
+                let result = result.map_err(|failure| action.told(failure));
                 self.announce(action, &result);
                 applied.push((action.clone(), result));
             }
@@ -380,11 +381,8 @@ impl World {
         });
         let place = (resource, Key::of_meta(meta));
         let done = changed.metadata();
-        let gone = done.is_terminating()
-            && done.finalizers.is_empty()
-            && done.deletion_grace_period_seconds.unwrap_or(0) == 0;
         let result = written(done);
-        if gone {
+        if result.gone {
             self.objects.remove(&place);
         } else {
             self.objects.insert(place, changed);
@@ -431,6 +429,7 @@ impl World {
                 } else {
                     0
                 },
+                gone: true,
             });
         }
         let unchanged = old_meta.is_terminating()
@@ -531,6 +530,7 @@ fn written(meta: &ObjectMeta) -> Written {
     Written {
         uid: meta.uid.clone(),
         resource_version: meta.resource_version,
+        gone: meta.is_held_by_nothing(),
     }
 }
 
