@@ -252,6 +252,10 @@ impl Writer {
             sender.metrics.fenced();
             return Err(NotDone::Stopped(Stopped::Fenced));
         }
+        let sent = sent.map_err(|refused| Refused {
+            failure: action.told(refused.failure),
+            ..refused
+        });
         self.announce(sender, action, &sent);
         sent.map_err(NotDone::Refused)
     }

@@ -35,6 +35,8 @@ pub enum Mark {
     Version(&'static Resource, u64),
     /// A deletion: the object of that uid is gone or on its way out.
     Gone(&'static Resource, Key, Str),
+    /// The removal of what held an object that was on its way out: the object of that uid is gone.
+    Removed(&'static Resource, Key, Str),
 }
 
 /// One key that is to be reconciled.
@@ -342,6 +344,12 @@ fn mark(action: &Action, written: &Written) -> Option<Mark> {
             action.uid.clone(),
         )),
         Verb::DeleteCollection { .. } => None,
+        // What holds a namespace stands in its spec: it goes by being finalized alone.
+        _ if written.gone && action.resource.id() != "namespaces" => Some(Mark::Removed(
+            action.resource,
+            action.key.clone(),
+            written.uid.clone(),
+        )),
         _ if written.resource_version != 0 => {
             Some(Mark::Version(action.resource, written.resource_version))
         }

@@ -15,6 +15,8 @@ mod fleet;
 #[cfg(test)]
 mod moves;
 #[cfg(test)]
+mod parity;
+#[cfg(test)]
 mod rollout;
 #[cfg(test)]
 mod start;

@@ -59,6 +59,9 @@ pub struct Written {
     pub uid: Str,
     /// Its new resourceVersion: the mark that the cache must reach. For a delete 0 where the server did not say.
     pub resource_version: u64,
+    /// Whether the object went with this write: it was being deleted, and nothing holds it any more. The server then tells
+    /// the version that it had before, which the cache may long have.
+    pub gone: bool,
 }
 
 /// Why a write did not happen.
@@ -94,6 +97,25 @@ pub enum Failure {
     /// The range is not this replica's any more: it was not sent.
     #[error("not sent: the range has another owner")]
     Fenced,
+}
+
+impl Failure {
+    /// The same failure in other words.
+    #[must_use]
+    pub fn map_text(self, change: impl FnOnce(String) -> String) -> Self {
+        match self {
+            Self::Conflict(text) => Self::Conflict(change(text)),
+            Self::AlreadyExists(text) => Self::AlreadyExists(change(text)),
+            Self::NotFound(text) => Self::NotFound(change(text)),
+            Self::NamespaceTerminating(text) => Self::NamespaceTerminating(change(text)),
+            Self::Forbidden(text) => Self::Forbidden(change(text)),
+            Self::Invalid(text) => Self::Invalid(change(text)),
+            Self::Timeout(text) => Self::Timeout(change(text)),
+            Self::Other(text) => Self::Other(change(text)),
+            Self::Skipped => Self::Skipped,
+            Self::Fenced => Self::Fenced,
+        }
+    }
 }
 
 /// A key's memory, of whatever controller.

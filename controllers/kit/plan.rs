@@ -4,7 +4,7 @@ use jiff::Timestamp;
 use kubernetes_proto::{AnyObject, Object, Resource, Str, meta::ObjectMeta};
 use serde_json::Value;
 
-use crate::{Key, patch, selectors::Selector};
+use crate::{Failure, Key, patch, selectors::Selector};
 
 /// What one reconcile would write.
 #[derive(Clone, Debug, Default, PartialEq)]
@@ -183,6 +183,8 @@ pub struct Announcement {
     pub measures: Vec<Measure>,
     /// Values recorded when it has failed otherwise than by a conflict.
     pub failure_measures: Vec<Measure>,
+    /// What the object is called where a failure is told of; empty for its name.
+    pub told_as: Str,
 }
 
 fn measure(name: &'static str, labels: &[&str], value: f64) -> Measure {
@@ -555,6 +557,25 @@ impl Action {
     pub fn announce_failure(&mut self, event: Event) -> &mut Self {
         self.announcement.get_or_insert_default().failure = Some(event);
         self
+    }
+
+    /// Calls the object so wherever a failure of the action is told of. Upstream leaves a child's name to the server, so
+    /// that one which is refused has no more than the beginning of a name; a name that changes from try to try would also
+    /// make each failure another.
+    pub fn told_as(&mut self, name: &str) -> &mut Self {
+        self.announcement.get_or_insert_default().told_as = name.into();
+        self
+    }
+
+    /// The failure as it is told.
+    pub fn told(&self, failure: Failure) -> Failure {
+        match &self.announcement {
+            Some(announcement) if !announcement.told_as.is_empty() => failure.map_text(|text| {
+                let quoted = |name: &str| format!("\"{name}\"");
+                text.replace(&quoted(&self.key.name), &quoted(&announcement.told_as))
+            }),
+            _ => failure,
+        }
     }
 
     /// Measures something when the action has succeeded.

@@ -334,7 +334,7 @@ impl Range {
                                 Mark::Version(resource, version) => {
                                     shared.view.wait_passed(resource, *version).await;
                                 }
-                                Mark::Gone(..) => tokio::time::sleep(GONE_POLL).await,
+                                Mark::Gone(..) | Mark::Removed(..) => tokio::time::sleep(GONE_POLL).await,
                             }
                         };
                         // A timer beside it, so that a watch that is stuck is told of.
@@ -497,7 +497,7 @@ impl Range {
             .iter()
             .filter_map(|mark| match mark {
                 Mark::Version(resource, version) => Some((*resource, *version)),
-                Mark::Gone(..) => None,
+                Mark::Gone(..) | Mark::Removed(..) => None,
             })
             .collect();
         if !lane.known.is_empty() {
@@ -709,6 +709,10 @@ fn reached(shared: &Shared, mark: &Mark) -> bool {
             .is_none_or(|object| {
                 object.metadata().uid != *uid || object.metadata().is_terminating()
             }),
+        Mark::Removed(resource, key, uid) => shared
+            .view
+            .get(resource, &key.namespace, &key.name)
+            .is_none_or(|object| object.metadata().uid != *uid),
     }
 }
 
@@ -719,12 +723,13 @@ fn pack_mark(mark: &Mark) -> peer_proto::Mark {
             resource_version: *version,
             ..peer_proto::Mark::default()
         },
-        Mark::Gone(resource, key, uid) => peer_proto::Mark {
+        Mark::Gone(resource, key, uid) | Mark::Removed(resource, key, uid) => peer_proto::Mark {
             resource: resource.id(),
             resource_version: 0,
             gone_namespace: key.namespace.to_string(),
             gone_name: key.name.to_string(),
             gone_uid: uid.to_string(),
+            removed: matches!(mark, Mark::Removed(..)),
         },
     }
 }
@@ -745,11 +750,12 @@ fn unpack_mark(shared: &Shared, mark: &peer_proto::Mark) -> Option<Mark> {
     Some(if mark.gone_uid.is_empty() {
         Mark::Version(resource, mark.resource_version)
     } else {
-        Mark::Gone(
-            resource,
-            Key::new(mark.gone_namespace.as_str(), mark.gone_name.as_str()),
-            mark.gone_uid.as_str().into(),
-        )
+        let key = Key::new(mark.gone_namespace.as_str(), mark.gone_name.as_str());
+        let uid = mark.gone_uid.as_str().into();
+        match mark.removed {
+            true => Mark::Removed(resource, key, uid),
+            false => Mark::Gone(resource, key, uid),
+        }
     })
 }
 

@@ -1,7 +1,7 @@
 //! How an action becomes a request, and an answer becomes an outcome. Pure; `apply.rs` sends.
 
 use controllers_kit::{
-    Action, Event, Failure, Only, PatchKind, Propagation, Str, Verb, Written, is_json,
+    Action, Event, Failure, Only, PatchKind, Propagation, Verb, Written, is_json,
 };
 use kubernetes_proto::{envelope, meta::PartialObjectMetadata};
 use node_cache::api::Status;
@@ -165,10 +165,6 @@ fn with_preconditions(patch: &Value, action: &Action) -> Value {
 
 /// What a successful answer says of the object; nothing where it carries none (a Status).
 pub fn written(body: &[u8]) -> Written {
-    let object = |uid: Str, resource_version| Written {
-        uid,
-        resource_version,
-    };
     if let Ok(envelope) = envelope::open(body) {
         if envelope.kind == "Status" {
             return Written::default();
@@ -176,8 +172,10 @@ pub fn written(body: &[u8]) -> Written {
         return PartialObjectMetadata::decode(envelope.raw)
             .ok()
             .and_then(|partial| partial.metadata)
-            .map_or_else(Written::default, |meta| {
-                object(meta.uid, meta.resource_version)
+            .map_or_else(Written::default, |meta| Written {
+                gone: meta.is_held_by_nothing(),
+                uid: meta.uid,
+                resource_version: meta.resource_version,
             });
     }
     serde_json::from_slice::<Value>(body)
@@ -185,8 +183,14 @@ pub fn written(body: &[u8]) -> Written {
         .filter(|json| json["kind"] != "Status")
         .and_then(|json| {
             let meta = json.get("metadata")?;
-            let version = meta.get("resourceVersion")?.as_str()?.parse().ok()?;
-            Some(object(meta.get("uid")?.as_str()?.into(), version))
+            let list = |field: &str| meta[field].as_array().is_some_and(|list| !list.is_empty());
+            Some(Written {
+                uid: meta.get("uid")?.as_str()?.into(),
+                resource_version: meta.get("resourceVersion")?.as_str()?.parse().ok()?,
+                gone: meta["deletionTimestamp"].is_string()
+                    && !list("finalizers")
+                    && meta["deletionGracePeriodSeconds"].as_i64().unwrap_or(0) == 0,
+            })
         })
         .unwrap_or_default()
 }

@@ -1,7 +1,7 @@
 use controllers_kit::{Failure, Key, Only, Plan, Propagation, Verb, Written};
 use kubernetes_proto::{
     Object, core, envelope,
-    meta::{ObjectMeta, StatusCause, StatusDetails},
+    meta::{ObjectMeta, PartialObjectMetadata, StatusCause, StatusDetails},
 };
 use node_cache::api::Status;
 use prost::Message;
@@ -59,7 +59,8 @@ fn a_create_is_an_envelope_round_the_message() {
         written(&sent.body),
         Written {
             uid: "u-1".into(),
-            resource_version: 7
+            resource_version: 7,
+            gone: false
         }
     );
 }
@@ -160,10 +161,39 @@ fn a_status_names_no_object() {
         written(object),
         Written {
             uid: "x".into(),
-            resource_version: 9
+            resource_version: 9,
+            gone: false
         }
     );
     assert_eq!(written(b"garbage"), Written::default());
+}
+
+#[test]
+fn a_write_that_lets_go_of_an_object_that_is_being_deleted_has_removed_it() {
+    for (meta, gone) in [
+        (json!({"deletionTimestamp": "2026-01-01T12:00:00Z"}), true),
+        (
+            json!({"deletionTimestamp": "2026-01-01T12:00:00Z", "deletionGracePeriodSeconds": 30}),
+            false,
+        ),
+        (
+            json!({"deletionTimestamp": "2026-01-01T12:00:00Z", "finalizers": ["a/b"]}),
+            false,
+        ),
+        (json!({}), false),
+    ] {
+        let mut meta = meta;
+        meta["uid"] = json!("x");
+        meta["resourceVersion"] = json!("9");
+        let as_json = json!({"kind": "Pod", "metadata": meta});
+        assert_eq!(written(as_json.to_string().as_bytes()).gone, gone, "{meta}");
+        let partial = PartialObjectMetadata {
+            metadata: Some(serde_json::from_value(meta.clone()).unwrap()),
+        };
+        let kind = "PartialObjectMetadata";
+        let message = envelope::wrap("meta.k8s.io/v1", kind, partial.encode_to_vec());
+        assert_eq!(written(&message).gone, gone, "{meta}");
+    }
 }
 
 #[test]

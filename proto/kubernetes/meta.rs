@@ -197,6 +197,13 @@ impl ObjectMeta {
     pub fn is_terminating(&self) -> bool {
         self.deletion_timestamp.is_some()
     }
+
+    /// Whether it is being deleted and nothing holds it: the server removes such an object with the write that makes it so.
+    pub fn is_held_by_nothing(&self) -> bool {
+        self.is_terminating()
+            && self.finalizers.is_empty()
+            && self.deletion_grace_period_seconds.unwrap_or(0) == 0
+    }
 }
 
 /// The value under a key.

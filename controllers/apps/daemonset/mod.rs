@@ -139,6 +139,10 @@ impl Controller for DaemonSets {
                 "The event SelectingAll is recorded once for each generation of a DaemonSet, not at every sync.",
             )
             .differs(
+                "A taint that only keeps new pods off a node is told in the status at once, where upstream's status \
+                 waits for something else to happen.",
+            )
+            .differs(
                 "A node that is gone wakes the DaemonSets that fitted it; upstream counts it until something else \
                  does. While surging, a pod on a node that is gone does not stop the rollout on the others.",
             )

@@ -399,7 +399,8 @@ impl Template {
                 "SuccessfulCreate",
                 format!("Created pod: {name}"),
             ))
-            .announce_failure(Event::warning(set, "FailedCreate", "Error creating: "));
+            .announce_failure(Event::warning(set, "FailedCreate", "Error creating: "))
+            .told_as(children.generate_name());
         Ok(())
     }
 }

@@ -11,7 +11,7 @@ use kubernetes_proto::{
 };
 use serde_json::{Map, Value};
 
-use super::revision;
+use super::{progress, revision};
 
 pub(super) const RECREATE: &str = "Recreate";
 pub(super) const ROLLING_UPDATE: &str = "RollingUpdate";
@@ -301,7 +301,13 @@ impl Rollout {
         {
             change.insert("status".to_owned(), difference);
         }
-        let only_reports = self.revision.is_none();
+        // What is said of progress decides what is said next: left out, a rollout that ends at once would be taken for the
+        // one before. A report may be left out for a newer one.
+        let told = |status: &DeploymentStatus| {
+            let condition = progress::condition(status, progress::PROGRESSING);
+            condition.map(|condition| (condition.status.clone(), condition.reason.clone()))
+        };
+        let only_reports = self.revision.is_none() && told(&before) == told(status);
         if let Some(revision) = &self.revision {
             let annotations = serde_json::json!({"annotations": {revision::REVISION: revision}});
             change.insert("metadata".to_owned(), annotations);

@@ -1837,6 +1837,32 @@ fn a_foreign_replica_set_of_the_same_name_makes_the_deployment_count_a_collision
 }
 
 #[test]
+fn what_is_said_of_progress_is_no_report_that_may_be_left_out() {
+    let mut world = rolled_out(deployment("web").replicas(1));
+    let set = only_set(&world);
+    world.vanish::<ReplicaSet>(&set);
+    let plan = world.plan::<Deployments>("web");
+    let written = status_patch(&plan);
+    assert!(
+        written.to_string().contains("NewReplicaSetCreated"),
+        "{written}"
+    );
+    let is_report = |plan: &Plan| {
+        plan.actions().find_map(|action| match action.verb {
+            Verb::Patch { report, .. } => Some(report),
+            _ => None,
+        })
+    };
+    assert_eq!(is_report(&plan), Some(false));
+    let mut world = rolled_out(deployment("web").replicas(1));
+    let set = only_set(&world);
+    world.change::<ReplicaSet>(&set, |set| {
+        set.status.as_mut().unwrap().ready_replicas = 0;
+    });
+    assert_eq!(is_report(&world.plan::<Deployments>("web")), Some(true));
+}
+
+#[test]
 fn the_hash_follows_from_template_and_collisions_alone() {
     let hash = template::hash(&deployment("web"), None);
     assert_eq!(hash, template::hash(&deployment("web").replicas(9), None));

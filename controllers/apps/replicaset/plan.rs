@@ -180,7 +180,8 @@ fn create_pods<O: Replicator>(plan: &mut Plan, view: &View<O>, seen: &Seen<'_>, 
                 "SuccessfulCreate",
                 format!("Created pod: {name}"),
             ))
-            .announce_failure(Event::warning(set, "FailedCreate", "Error creating: "));
+            .announce_failure(Event::warning(set, "FailedCreate", "Error creating: "))
+            .told_as(children.generate_name());
     }
 }
 

@@ -96,6 +96,9 @@ impl Controller for StatefulSets {
                 "Current number of unavailable pods in StatefulSet",
             )
             .differs("A pod is deleted by its uid, so an owner with an old view never kills the next pod of an ordinal.")
+            .differs(
+                "A conflict is told in no event, where upstream tells of those that its own cache runs into.",
+            )
             .differs("Adoptions and releases are settled before anything else, in a plan of their own.")
             .differs(
                 "The volumes of several claim templates stand in the templates' order in a new pod; upstream's order \

@@ -29,6 +29,8 @@ pub struct Memory {
     pub told: Vec<u64>,
     /// Schedule and zone, as last seen.
     pub schedule: Option<String>,
+    /// The version of the CronJob in which its schedule was another than before; 0 for none.
+    pub changed_in: u64,
     /// Nothing is started before, because the schedule was changed.
     pub not_before: Option<Timestamp>,
 }

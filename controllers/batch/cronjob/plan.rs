@@ -212,6 +212,7 @@ fn due(look: &mut Look<'_>, memory: &mut Memory) -> Due {
     if look.cron.is_terminating() {
         return Due::Never;
     }
+    note_schedule(look, memory);
     let spec = look.spec;
     if let Some(name) = &spec.time_zone
         && let Err(why) = schedule::zone(name)
@@ -260,27 +261,30 @@ fn due(look: &mut Look<'_>, memory: &mut Memory) -> Due {
     }
 }
 
-/// A schedule that was changed begins with its next time.
-fn is_held(look: &Look<'_>, parsed: &Schedule, memory: &mut Memory) -> bool {
+/// Remembers in which version of the CronJob its schedule was changed.
+fn note_schedule(look: &Look<'_>, memory: &mut Memory) {
     let spec = look.spec;
-    let now = format!(
-        "{}\n{}",
-        spec.schedule,
-        spec.time_zone.as_deref().unwrap_or("")
-    );
-    let has_changed = memory
-        .schedule
-        .as_ref()
-        .is_some_and(|before| *before != now);
-    memory.schedule = Some(now);
-    if has_changed {
-        memory.not_before = next_look(look, parsed);
-    }
-    let is_held = memory.not_before.is_some_and(|until| look.now < until);
-    if !is_held {
+    let zone = spec.time_zone.as_deref().unwrap_or("");
+    let now = format!("{}\n{zone}", spec.schedule);
+    if memory.schedule.as_ref().is_some_and(|then| *then != now) {
+        memory.changed_in = Object::metadata(look.cron).resource_version;
         memory.not_before = None;
     }
-    is_held
+    memory.schedule = Some(now);
+}
+
+/// A schedule that was changed begins with its next time, unless something else of the CronJob changes before: then it is
+/// looked at as ever, and what was missed by the schedule as it is now is made up for.
+fn is_held(look: &Look<'_>, parsed: &Schedule, memory: &mut Memory) -> bool {
+    if memory.changed_in != Object::metadata(look.cron).resource_version {
+        memory.changed_in = 0;
+        memory.not_before = None;
+        return false;
+    }
+    if memory.not_before.is_none() {
+        memory.not_before = next_look(look, parsed);
+    }
+    memory.not_before.is_some_and(|until| look.now < until)
 }
 
 /// The schedule with its zone.

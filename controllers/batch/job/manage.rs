@@ -112,7 +112,10 @@ impl Managed {
                 .announce_failure(Event::warning(job, "FailedDelete", "Error deleting: "));
         }
         for pod in &self.creates {
-            let name = pod.metadata.as_ref().map_or("", |meta| &meta.name);
+            let (name, beginning) = pod
+                .metadata
+                .as_ref()
+                .map_or(("", ""), |meta| (&meta.name, &meta.generate_name));
             pods::create(plan, pod)
                 .announce(Event::normal(
                     job,
@@ -120,6 +123,7 @@ impl Managed {
                     format!("Created pod: {name}"),
                 ))
                 .announce_failure(Event::warning(job, "FailedCreate", "Error creating: "))
+                .told_as(beginning)
                 .measure(PODS_CREATED, &[self.creation_reason, "succeeded"], 1.0)
                 .measure_failure(PODS_CREATED, &[self.creation_reason, "failed"], 1.0);
         }

@@ -12,7 +12,7 @@ use super::{
     DELETION_COST, available_at, create, deletion_cost, from_template, is_active, is_available,
     is_ready, is_terminating, merge_sort, to_delete,
 };
-use crate::{Plan, Verb, names::Children};
+use crate::{Failure, Plan, Verb, names::Children};
 
 fn now() -> Timestamp {
     "2026-01-01T12:00:00Z".parse().unwrap()
@@ -377,4 +377,26 @@ fn a_pod_carries_its_templates_spec_byte_for_byte() {
     assert_eq!(meta.finalizers, ["example.com/hold"]);
     assert_eq!(meta.controller().unwrap().uid, "u1");
     assert_eq!(pod.spec.unwrap().node_name, "n1");
+}
+
+#[test]
+fn a_refused_child_is_called_by_the_beginning_of_its_name() {
+    let children = Children::of("web", "u1");
+    let name = children.name(0);
+    let template = PodTemplateSpec::default();
+    let made = from_template(
+        Some(&template),
+        OwnerReference::default(),
+        &children,
+        &"shop".into(),
+        &name,
+    );
+    let failure = |name: &str| Failure::Forbidden(format!("pods \"{name}\" is forbidden: no"));
+    let mut plan = Plan::nothing();
+    let action = create(&mut plan, &made);
+    assert_eq!(action.told(failure(&name)), failure(&name));
+    action.told_as(children.generate_name());
+    assert_eq!(action.told(failure(&name)), failure("web-"));
+    assert_eq!(action.told(failure("other")), failure("other"));
+    assert_eq!(action.told(Failure::Skipped), Failure::Skipped);
 }

@@ -137,6 +137,7 @@ impl World {
                     stage_failed = true;
                     creates_failed |= is_create;
                 }
+                let result = result.map_err(|failure| action.told(failure));
                 self.announce(action, &result);
                 applied.push((action.clone(), result));
             }
@@ -424,13 +425,10 @@ impl World {
         });
         let place = (resource, Key::of_meta(meta));
         let done = changed.metadata();
-        let gone = done.is_terminating()
-            && done.finalizers.is_empty()
-            && done.deletion_grace_period_seconds.unwrap_or(0) == 0
-            // A namespace goes by being finalized alone.
-            && resource.id() != "namespaces";
-        let result = written(done);
-        if gone {
+        let mut result = written(done);
+        // A namespace goes by being finalized alone.
+        result.gone &= resource.id() != "namespaces";
+        if result.gone {
             self.objects.remove(&place);
         } else {
             self.objects.insert(place, changed);
@@ -529,6 +527,7 @@ impl World {
                 } else {
                     0
                 },
+                gone: true,
             });
         }
         let unchanged = old_meta.is_terminating()
@@ -629,6 +628,7 @@ fn written(meta: &ObjectMeta) -> Written {
     Written {
         uid: meta.uid.clone(),
         resource_version: meta.resource_version,
+        gone: meta.is_held_by_nothing(),
     }
 }
 

@@ -369,6 +369,19 @@ fn a_changed_schedule_begins_with_its_next_time() {
     });
     let held = world.plan_with::<CronJobs>("tick", &mut memory).unwrap();
     assert!(held.verbs().is_empty(), "noon of today is not made up for");
+    let mut touched = world.clone();
+    touched.change::<CronJob>("tick", |cron| {
+        cron.metadata_mut().set_annotation("look", "again");
+    });
+    let mut memory_then = memory.clone();
+    let made_up_for = touched
+        .plan_with::<CronJobs>("tick", &mut memory_then)
+        .unwrap();
+    assert_eq!(
+        made_up_for.verbs().len(),
+        1,
+        "another change is looked at whole"
+    );
     let tomorrow = world
         .later(24 * 3600)
         .plan_with::<CronJobs>("tick", &mut memory)

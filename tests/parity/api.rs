@@ -1,0 +1,227 @@
+//! The API as JSON: objects are compared as the server gives them, whatever their kind.
+
+use anyhow::{Context, Result};
+use kube::Client;
+use serde_json::{Value, json};
+
+/// A kind that scenarios make or controllers may leave behind.
+#[derive(Debug, PartialEq, Eq)]
+pub(crate) struct Kind {
+    pub(crate) name: &'static str,
+    pub(crate) version: &'static str,
+    pub(crate) plural: &'static str,
+}
+
+const fn kind(name: &'static str, version: &'static str, plural: &'static str) -> Kind {
+    Kind {
+        name,
+        version,
+        plural,
+    }
+}
+
+/// Every kind of a namespace that is compared.
+pub(crate) const KINDS: &[Kind] = &[
+    kind("Deployment", "apps/v1", "deployments"),
+    kind("ReplicaSet", "apps/v1", "replicasets"),
+    kind("StatefulSet", "apps/v1", "statefulsets"),
+    kind("DaemonSet", "apps/v1", "daemonsets"),
+    kind("ControllerRevision", "apps/v1", "controllerrevisions"),
+    kind("ReplicationController", "v1", "replicationcontrollers"),
+    kind("Pod", "v1", "pods"),
+    kind("PersistentVolumeClaim", "v1", "persistentvolumeclaims"),
+    kind("ConfigMap", "v1", "configmaps"),
+    kind("ServiceAccount", "v1", "serviceaccounts"),
+    kind("Service", "v1", "services"),
+    kind("Job", "batch/v1", "jobs"),
+    kind("CronJob", "batch/v1", "cronjobs"),
+    kind("PodDisruptionBudget", "policy/v1", "poddisruptionbudgets"),
+];
+
+/// Kinds that scenarios use and that belong to no namespace.
+const OF_THE_CLUSTER: &[Kind] = &[
+    kind("Node", "v1", "nodes"),
+    kind("Namespace", "v1", "namespaces"),
+];
+
+/// By its name, in any case.
+pub(crate) fn kind_of(name: &str) -> Result<&'static Kind> {
+    KINDS
+        .iter()
+        .chain(OF_THE_CLUSTER)
+        .find(|kind| kind.name.eq_ignore_ascii_case(name))
+        .with_context(|| format!("no kind {name}: add it to tests/parity/api.rs"))
+}
+
+/// `deployment/web` taken apart.
+pub(crate) fn reference(text: &str) -> Result<(&'static Kind, &str)> {
+    let (kind, name) = text
+        .split_once('/')
+        .with_context(|| format!("`{text}` is not <kind>/<name>"))?;
+    Ok((kind_of(kind)?, name))
+}
+
+/// How a change is written.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Format {
+    Merge,
+    Json,
+}
+
+impl Format {
+    fn content_type(self) -> &'static str {
+        match self {
+            Self::Merge => "application/merge-patch+json",
+            Self::Json => "application/json-patch+json",
+        }
+    }
+}
+
+/// The API server, as administrator.
+#[derive(Clone)]
+pub(crate) struct Server {
+    client: Client,
+}
+
+impl Server {
+    pub(crate) fn new(client: Client) -> Self {
+        Self { client }
+    }
+
+    fn path(kind: &Kind, namespace: &str, name: &str, subresource: &str) -> String {
+        let root = if kind.version == "v1" {
+            "/api"
+        } else {
+            "/apis"
+        };
+        let mut path = format!("{root}/{}", kind.version);
+        if !OF_THE_CLUSTER.contains(kind) {
+            path += &format!("/namespaces/{namespace}");
+        }
+        path += &format!("/{}", kind.plural);
+        for part in [name, subresource] {
+            if !part.is_empty() {
+                path += &format!("/{part}");
+            }
+        }
+        path
+    }
+
+    async fn send(
+        &self,
+        method: http::Method,
+        path: &str,
+        content_type: &str,
+        body: Vec<u8>,
+    ) -> Result<Value> {
+        let what = format!("{method} {path}");
+        let request = http::Request::builder()
+            .method(method)
+            .uri(path)
+            .header(http::header::CONTENT_TYPE, content_type)
+            .body(body)?;
+        self.client.request(request).await.context(what)
+    }
+
+    pub(crate) async fn list(&self, kind: &Kind, namespace: &str) -> Result<Vec<Value>> {
+        let path = Self::path(kind, namespace, "", "");
+        let mut list = self
+            .send(http::Method::GET, &path, "application/json", Vec::new())
+            .await?;
+        let mut items: Vec<Value> = serde_json::from_value(list["items"].take())?;
+        // A list leaves out what its items have in common.
+        for item in &mut items {
+            item["apiVersion"] = json!(kind.version);
+            item["kind"] = json!(kind.name);
+        }
+        Ok(items)
+    }
+
+    /// Events as the newer API tells them.
+    pub(crate) async fn events(&self, namespace: &str) -> Result<Vec<Value>> {
+        let path = format!("/api/v1/namespaces/{namespace}/events");
+        let mut list = self
+            .send(http::Method::GET, &path, "application/json", Vec::new())
+            .await?;
+        Ok(serde_json::from_value(list["items"].take())?)
+    }
+
+    /// `None` where there is none.
+    pub(crate) async fn get(
+        &self,
+        kind: &Kind,
+        namespace: &str,
+        name: &str,
+    ) -> Result<Option<Value>> {
+        let path = Self::path(kind, namespace, name, "");
+        let answer = self
+            .send(http::Method::GET, &path, "application/json", Vec::new())
+            .await;
+        match answer {
+            Ok(object) => Ok(Some(object)),
+            Err(error) if is_not_found(&error) => Ok(None),
+            Err(error) => Err(error),
+        }
+    }
+
+    pub(crate) async fn create(
+        &self,
+        kind: &Kind,
+        namespace: &str,
+        object: &Value,
+    ) -> Result<Value> {
+        let path = Self::path(kind, namespace, "", "");
+        let body = serde_json::to_vec(object)?;
+        self.send(http::Method::POST, &path, "application/json", body)
+            .await
+    }
+
+    pub(crate) async fn patch(
+        &self,
+        kind: &Kind,
+        namespace: &str,
+        (name, subresource): (&str, &str),
+        format: Format,
+        change: &Value,
+    ) -> Result<Value> {
+        let path = Self::path(kind, namespace, name, subresource);
+        let body = serde_json::to_vec(change)?;
+        self.send(http::Method::PATCH, &path, format.content_type(), body)
+            .await
+    }
+
+    /// What is gone already is no error.
+    pub(crate) async fn delete(
+        &self,
+        kind: &Kind,
+        namespace: &str,
+        name: &str,
+        options: &Value,
+    ) -> Result<()> {
+        let path = Self::path(kind, namespace, name, "");
+        let body = serde_json::to_vec(options)?;
+        match self
+            .send(http::Method::DELETE, &path, "application/json", body)
+            .await
+        {
+            Ok(_) => Ok(()),
+            Err(error) if is_not_found(&error) => Ok(()),
+            Err(error) => Err(error),
+        }
+    }
+}
+
+/// Refused for what the object is, or because it is not there.
+pub(crate) fn is_refused(error: &anyhow::Error) -> bool {
+    matches!(
+        error.downcast_ref::<kube::Error>(),
+        Some(kube::Error::Api(status)) if matches!(status.code, 404 | 409 | 422)
+    )
+}
+
+fn is_not_found(error: &anyhow::Error) -> bool {
+    matches!(
+        error.downcast_ref::<kube::Error>(),
+        Some(kube::Error::Api(status)) if status.code == 404
+    )
+}

@@ -1,0 +1,169 @@
+//! The same deeds under upstream's manager and under Manifold, and what is left compared.
+//!
+//! A scenario is data (`scenarios/*.yaml`): objects are made and changed, pods are run and failed,
+//! facts are awaited. It runs in a namespace of its own, once on a control plane with
+//! kube-controller-manager and once on one with three replicas of Manifold, both with the same
+//! controllers. At each `look` and at the end, when the manager has come to rest, every object of the
+//! namespace is read, evened out ([`normal`]: names' random parts, uids, times, versions, addresses)
+//! and compared, with the events and with the writes that it took ([`compare`]). A difference fails
+//! the suite unless [`expected`] names it with its reason, which must stand in controllers/README.md.
+//!
+//! `cargo verify` runs the scenarios that are marked `verify: true`; `cargo parity` runs all, or
+//! those whose names begin as `MANIFOLD_PARITY` says (a list with commas).
+
+mod api;
+mod compare;
+mod expected;
+mod normal;
+mod run;
+mod scenario;
+mod writes;
+
+use std::collections::BTreeSet;
+
+use anyhow::{Result, ensure};
+use harness::{Fleet, run_test};
+
+pub(crate) use compare::Difference;
+pub(crate) use run::{Outcome, Side};
+pub(crate) use scenario::Scenario;
+
+use crate::support::beside;
+
+/// What both managers run: no more than the scenarios need, so that both do the same work.
+const CONTROLLERS: &str = "deployment-controller,replicaset-controller,replicationcontroller-controller,\
+    statefulset-controller,daemonset-controller,job-controller,cronjob-controller,ttl-after-finished-controller,\
+    serviceaccount-controller,root-ca-certificate-publisher-controller";
+/// Replicas of Manifold.
+const REPLICAS: usize = 3;
+
+/// Flags of kube-controller-manager: the same controllers, no waiting for a Lease, no limit of requests.
+pub(crate) fn kcm_flags() -> Vec<String> {
+    vec![
+        format!("--controllers={CONTROLLERS}"),
+        "--leader-elect=false".to_owned(),
+        "--kube-api-qps=5000".to_owned(),
+        "--kube-api-burst=5000".to_owned(),
+    ]
+}
+
+/// A fleet with the same controllers.
+pub(crate) async fn fleet(side: &Side) -> Result<Fleet> {
+    side.control_plane
+        .fleet()
+        .arg(format!("--controllers={CONTROLLERS}"))
+        .build()
+        .await
+}
+
+/// All scenarios under kube-controller-manager alone.
+pub(crate) async fn upstream(scenarios: &[Scenario]) -> Result<Vec<Outcome>> {
+    let side = Side::start("upstream").await?;
+    let flags = kcm_flags();
+    let flags: Vec<&str> = flags.iter().map(String::as_str).collect();
+    let _kcm = side.control_plane.start_kcm(&flags).await?;
+    side.run(scenarios).await
+}
+
+/// All scenarios under a fleet.
+async fn ours(scenarios: &[Scenario]) -> Result<Vec<Outcome>> {
+    let side = Side::start("manifold").await?;
+    let fleet = fleet(&side).await?;
+    let _replicas = fleet.start_all(REPLICAS).await?;
+    side.run(scenarios).await
+}
+
+/// Prints what differs; an error unless all of it is expected.
+pub(crate) fn judge(
+    suite: &str,
+    scenarios: &[Scenario],
+    theirs: &[Outcome],
+    ours: &[Outcome],
+) -> Result<BTreeSet<&'static str>> {
+    let mut unexplained = Vec::new();
+    let mut met = BTreeSet::new();
+    let mut explained = 0;
+    for ((scenario, theirs), ours) in scenarios.iter().zip(theirs).zip(ours) {
+        for note in compare::notes(theirs, ours) {
+            println!("{suite}: {}: {note}", scenario.name);
+        }
+        for difference in compare::outcomes(&scenario.name, theirs, ours) {
+            match expected::reason(&difference) {
+                Some(expectation) => {
+                    explained += 1;
+                    met.insert(expectation.name);
+                    println!("{suite}: expected ({}): {difference}", expectation.name);
+                }
+                None => unexplained.push(difference),
+            }
+        }
+    }
+    println!(
+        "{suite}: {} scenarios, {} looks, {explained} differences explained, {} unexplained",
+        scenarios.len(),
+        theirs
+            .iter()
+            .map(|outcome| outcome.looks.len())
+            .sum::<usize>(),
+        unexplained.len()
+    );
+    let lines: Vec<String> = unexplained.iter().map(Difference::to_string).collect();
+    ensure!(
+        lines.is_empty(),
+        "unexplained differences:\n{}",
+        lines.join("\n")
+    );
+    Ok(met)
+}
+
+fn check(scenarios: &[Scenario]) -> Result<BTreeSet<&'static str>> {
+    let mut met = BTreeSet::new();
+    run_test(async {
+        // In turn: both at once would take the same processors, and each other's time.
+        let theirs = upstream(scenarios).await?;
+        let ours = ours(scenarios).await?;
+        met = judge("parity", scenarios, &theirs, &ours)?;
+        Ok(())
+    });
+    Ok(met)
+}
+
+#[test]
+fn a_selection_of_scenarios_ends_as_under_upstream() {
+    let _beside = beside();
+    let all = scenario::all().expect("the scenarios are well-formed");
+    let chosen: Vec<Scenario> = all.into_iter().filter(|scenario| scenario.verify).collect();
+    check(&chosen).expect("the comparison");
+}
+
+#[test]
+#[ignore = "minutes: cargo parity"]
+fn all_scenarios_end_as_under_upstream() {
+    let _beside = beside();
+    let chosen = std::env::var("MANIFOLD_PARITY").unwrap_or_default();
+    let all = scenario::all().expect("the scenarios are well-formed");
+    let wanted = |scenario: &Scenario| {
+        chosen.is_empty()
+            || chosen
+                .split(',')
+                .any(|prefix| scenario.name.starts_with(prefix))
+    };
+    let some: Vec<Scenario> = all.iter().filter(|one| wanted(one)).cloned().collect();
+    assert!(
+        !some.is_empty(),
+        "MANIFOLD_PARITY={chosen} names no scenario"
+    );
+    let met = check(&some).expect("the comparison");
+    if some.len() == all.len() {
+        let stale: Vec<&str> = expected::always_met()
+            .filter(|name| !met.contains(name))
+            .collect();
+        assert!(
+            stale.is_empty(),
+            "expected, but no longer different: {stale:?}"
+        );
+    }
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,579 @@
+//! Runs scenarios on one control plane, whoever manages it.
+
+use std::collections::BTreeMap;
+use std::sync::{Arc, Mutex, PoisonError};
+use std::time::{Duration, Instant};
+
+use anyhow::{Context, Result, anyhow, ensure};
+use futures::future::join_all;
+use harness::{ControlPlane, until};
+use serde_json::{Value, json};
+use tokio::sync::Semaphore;
+
+use super::api::{Format, KINDS, Server, is_refused, kind_of, reference};
+use super::normal::{Normal, text_at};
+use super::scenario::{Node, Pods, Scenario, Step, Turn, Wait, WaitPods, dated, filled};
+use super::writes::{AUDIT_POLICY, Course, Follower};
+use crate::support::POLL;
+
+/// Scenarios under way at once: more would only wait for each other on two processors.
+const AT_ONCE: usize = 12;
+/// A namespace is at rest when its manager has written nothing for so long: twice the second that
+/// upstream's Job controller waits before it looks at a Job.
+const REST: Duration = Duration::from_millis(2500);
+/// For anything that a scenario waits for.
+const LIMIT: Duration = Duration::from_secs(60);
+/// Between two readings of the audit log.
+const FOLLOW: Duration = Duration::from_millis(200);
+/// Between two looks for pods to run.
+const KUBELET: Duration = Duration::from_millis(100);
+/// Nobody's events but the managers' are compared: the scheduler tells of its own decisions.
+const OTHERS: &[&str] = &["default-scheduler"];
+
+/// What was there at one moment.
+#[derive(Debug, Clone, Default)]
+pub(crate) struct Look {
+    pub(crate) name: String,
+    /// Kind and evened name → evened objects.
+    pub(crate) objects: BTreeMap<String, Vec<Value>>,
+    /// Evened event → whether it was told once or several times.
+    pub(crate) events: BTreeMap<String, &'static str>,
+    pub(crate) course: Course,
+}
+
+/// What one scenario left behind.
+#[derive(Debug, Clone, Default)]
+pub(crate) struct Outcome {
+    pub(crate) looks: Vec<Look>,
+    /// Why it could not go on.
+    pub(crate) failed: Option<String>,
+}
+
+/// A control plane whose audit log is followed.
+pub(crate) struct Side {
+    pub(crate) name: &'static str,
+    pub(crate) control_plane: ControlPlane,
+    server: Server,
+    follower: Arc<Mutex<Follower>>,
+    following: tokio::task::JoinHandle<()>,
+}
+
+impl Drop for Side {
+    fn drop(&mut self) {
+        self.following.abort();
+    }
+}
+
+/// A scenario under way.
+struct Play<'s> {
+    scenario: &'s Scenario,
+    outcome: Outcome,
+    /// When the last deed was done.
+    since: Instant,
+}
+
+impl Side {
+    pub(crate) async fn start(name: &'static str) -> Result<Self> {
+        let control_plane = ControlPlane::builder()
+            .audit_policy(AUDIT_POLICY)
+            .start()
+            .await?;
+        let server = Server::new(control_plane.client().await?);
+        let follower = Arc::new(Mutex::new(Follower::new(control_plane.audit())));
+        let reader = Arc::clone(&follower);
+        let following = tokio::spawn(async move {
+            loop {
+                let read = reader.lock().unwrap_or_else(PoisonError::into_inner).read();
+                if let Err(error) = read {
+                    eprintln!("parity: the audit log: {error:#}");
+                    return;
+                }
+                tokio::time::sleep(FOLLOW).await;
+            }
+        });
+        Ok(Self {
+            name,
+            control_plane,
+            server,
+            follower,
+            following,
+        })
+    }
+
+    /// All scenarios from beginning to end.
+    pub(crate) async fn run(&self, scenarios: &[Scenario]) -> Result<Vec<Outcome>> {
+        let started = Instant::now();
+        let mut plays = self.begin(scenarios);
+        self.act(&mut plays, false).await;
+        let outcomes = plays.into_iter().map(|play| play.outcome).collect();
+        println!(
+            "parity: {}: {} scenarios in {:.1?}",
+            self.name,
+            scenarios.len(),
+            started.elapsed()
+        );
+        Ok(outcomes)
+    }
+
+    fn begin<'s>(&self, scenarios: &'s [Scenario]) -> Vec<Play<'s>> {
+        scenarios
+            .iter()
+            .map(|scenario| Play {
+                scenario,
+                outcome: Outcome::default(),
+                since: Instant::now(),
+            })
+            .collect()
+    }
+
+    /// Plays all at once, as far as there is room.
+    async fn act(&self, plays: &mut [Play<'_>], to_swap: bool) {
+        let room = Semaphore::new(AT_ONCE);
+        join_all(plays.iter_mut().map(|play| async {
+            let _permit = room.acquire().await;
+            let _ = to_swap;
+            if let Err(error) = self.play(play).await {
+                play.outcome.failed = Some(format!("{error:#}"));
+                // What is there all the same helps to understand.
+                if let Ok(look) = self.look(play.scenario, "failed").await {
+                    play.outcome.looks.push(look);
+                }
+            }
+        }))
+        .await;
+    }
+
+    async fn play(&self, play: &mut Play<'_>) -> Result<()> {
+        let scenario = play.scenario;
+        self.make_namespace(&scenario.name).await?;
+        let steps = async {
+            for (number, step) in scenario.steps.iter().enumerate() {
+                self.step(play, step)
+                    .await
+                    .with_context(|| format!("step {} ({step:?})", number + 1))?;
+            }
+            self.rest(play).await?;
+            let look = self.look(scenario, "the end").await?;
+            play.outcome.looks.push(look);
+            Ok(())
+        };
+        if !scenario.kubelet {
+            return steps.await;
+        }
+        tokio::select! {
+            done = steps => done,
+            failed = self.run_pods(&scenario.name) => failed,
+        }
+    }
+
+    /// Runs every pending pod, until it is dropped.
+    async fn run_pods(&self, namespace: &str) -> Result<()> {
+        let kind = kind_of("pod")?;
+        let run = Pods::to_run();
+        loop {
+            for pod in self.server.list(kind, namespace).await? {
+                if !fits(&pod, &run) {
+                    continue;
+                }
+                let uid = text_at(&pod, "/metadata/uid");
+                let change =
+                    json!({"metadata": {"uid": uid}, "status": status(&pod, Turn::Run, &run)});
+                let name = (text_at(&pod, "/metadata/name"), "status");
+                let done = self
+                    .server
+                    .patch(kind, namespace, name, Format::Merge, &change)
+                    .await;
+                // It may have gone, or another may have come in its place.
+                if let Err(error) = done
+                    && !is_refused(&error)
+                {
+                    return Err(error);
+                }
+            }
+            tokio::time::sleep(KUBELET).await;
+        }
+    }
+
+    async fn make_namespace(&self, namespace: &str) -> Result<()> {
+        let kind = kind_of("namespace")?;
+        let object =
+            json!({"apiVersion": "v1", "kind": "Namespace", "metadata": {"name": namespace}});
+        self.server.create(kind, "", &object).await?;
+        // No pod is admitted before.
+        let account = kind_of("serviceaccount")?;
+        until(
+            "the namespace has its service account",
+            LIMIT,
+            POLL,
+            || async { self.server.get(account, namespace, "default").await },
+        )
+        .await?;
+        Ok(())
+    }
+
+    async fn step(&self, play: &mut Play<'_>, step: &Step) -> Result<()> {
+        let namespace = play.scenario.name.as_str();
+        match step {
+            Step::Make(manifest) => {
+                let object = filled(manifest)?;
+                let kind = kind_of(text_at(&object, "/kind"))?;
+                self.server.create(kind, namespace, &object).await?;
+            }
+            Step::Change(change) => self.patch(namespace, change, "", Format::Merge).await?,
+            Step::Edit(change) => self.patch(namespace, change, "", Format::Json).await?,
+            Step::Status(change) => {
+                self.patch(namespace, change, "status", Format::Merge)
+                    .await?;
+            }
+            Step::Delete(delete) => {
+                let (kind, name) = reference(&delete.of)?;
+                let options = json!({"kind": "DeleteOptions", "apiVersion": "v1", "propagationPolicy": delete.how});
+                self.server.delete(kind, namespace, name, &options).await?;
+            }
+            Step::Kubectl(command) => {
+                let mut args = vec!["-n", namespace];
+                args.extend(command.split_whitespace());
+                self.control_plane.kubectl(&args).await?;
+            }
+            Step::Pods(pods) => self.pods(namespace, pods).await?,
+            // What was awaited has only just happened.
+            Step::Wait(wait) => self.wait(namespace, wait).await?,
+            Step::WaitPods(wait) => self.wait_pods(namespace, wait).await?,
+            Step::Node(node) => self.node(node).await?,
+            Step::Rest(_) => return self.rest(play).await,
+            Step::Look(name) => {
+                self.rest(play).await?;
+                let look = self.look(play.scenario, name).await?;
+                play.outcome.looks.push(look);
+                return Ok(());
+            }
+            Step::Swap(_) => return Ok(()),
+        }
+        play.since = Instant::now();
+        Ok(())
+    }
+
+    async fn patch(
+        &self,
+        namespace: &str,
+        change: &super::scenario::Change,
+        subresource: &str,
+        format: Format,
+    ) -> Result<()> {
+        let (kind, name) = reference(&change.of)?;
+        let to = dated(&change.to, jiff::Timestamp::now())?;
+        self.server
+            .patch(kind, namespace, (name, subresource), format, &to)
+            .await?;
+        Ok(())
+    }
+
+    async fn wait(&self, namespace: &str, wait: &Wait) -> Result<()> {
+        let (kind, name) = reference(&wait.of)?;
+        until(&wait.of, LIMIT, POLL, || async {
+            let object = self.server.get(kind, namespace, name).await?;
+            let Some(object) = object else {
+                ensure!(wait.gone, "it is not there");
+                return Ok(Some(()));
+            };
+            ensure!(!wait.gone, "it is there");
+            let observed = object.pointer("/status/observedGeneration");
+            let generation = object.pointer("/metadata/generation");
+            // Where a controller tells what it has seen, an older status is no answer.
+            let told = matches!(
+                kind.name,
+                "Deployment" | "ReplicaSet" | "StatefulSet" | "DaemonSet" | "ReplicationController"
+            );
+            ensure!(
+                !told || observed == generation,
+                "its last change is not yet seen"
+            );
+            for (path, wanted) in &wait.until {
+                let found = fact(&object, path);
+                ensure!(found == *wanted, "{path} is {found}, not {wanted}");
+            }
+            Ok(Some(()))
+        })
+        .await
+    }
+
+    async fn wait_pods(&self, namespace: &str, wait: &WaitPods) -> Result<()> {
+        let what = format!("{} pods of {}", wait.count, wait.of);
+        until(&what, LIMIT, POLL, || async {
+            let pods = self.candidates(namespace, &wait.of).await?;
+            let fitting = pods
+                .iter()
+                .filter(|pod| is_terminating(pod) == wait.terminating)
+                .filter(|pod| {
+                    let phase = text_at(pod, "/status/phase");
+                    wait.phase.as_ref().is_none_or(|wanted| wanted == phase)
+                });
+            let count = fitting.count();
+            ensure!(count == wait.count, "there are {count}");
+            Ok(Some(()))
+        })
+        .await
+    }
+
+    /// Oldest first.
+    async fn candidates(&self, namespace: &str, app: &str) -> Result<Vec<Value>> {
+        let mut pods = self.server.list(kind_of("pod")?, namespace).await?;
+        pods.retain(|pod| text_at(pod, "/metadata/labels/app") == app);
+        pods.sort_by_key(|pod| {
+            let at = |pointer| text_at(pod, pointer).to_owned();
+            (at("/metadata/creationTimestamp"), at("/metadata/name"))
+        });
+        Ok(pods)
+    }
+
+    async fn pods(&self, namespace: &str, pods: &Pods) -> Result<()> {
+        let what = format!("{} pods of {} to {:?}", pods.count, pods.of, pods.turn);
+        let chosen = until(&what, LIMIT, POLL, || async {
+            let mut fitting = self.candidates(namespace, &pods.of).await?;
+            fitting.retain(|pod| fits(pod, pods));
+            ensure!(fitting.len() >= pods.count, "there are {}", fitting.len());
+            fitting.truncate(pods.count);
+            Ok(Some(fitting))
+        })
+        .await?;
+        let kind = kind_of("pod")?;
+        for pod in chosen {
+            let name = text_at(&pod, "/metadata/name");
+            let (subresource, change) = match pods.turn {
+                Turn::Delete => {
+                    self.server
+                        .delete(kind, namespace, name, &json!({}))
+                        .await?;
+                    continue;
+                }
+                Turn::End => {
+                    let now = json!({"gracePeriodSeconds": 0});
+                    self.server.delete(kind, namespace, name, &now).await?;
+                    continue;
+                }
+                Turn::Change => ("", pods.to.clone().context("`change` needs `to`")?),
+                turn => ("status", json!({"status": status(&pod, turn, pods)})),
+            };
+            self.server
+                .patch(kind, namespace, (name, subresource), Format::Merge, &change)
+                .await?;
+        }
+        Ok(())
+    }
+
+    async fn node(&self, node: &Node) -> Result<()> {
+        let kind = kind_of("node")?;
+        match node {
+            Node::Add { name, labels } => {
+                let taint = json!({"key": "parity", "effect": "NoSchedule"});
+                let object = json!({
+                    "apiVersion": "v1",
+                    "kind": "Node",
+                    "metadata": {"name": name, "labels": labels},
+                    "spec": {"taints": [taint]},
+                    "status": {
+                        "capacity": {"cpu": "8", "memory": "16Gi", "pods": "110"},
+                        "allocatable": {"cpu": "8", "memory": "16Gi", "pods": "110"},
+                    },
+                });
+                self.server.create(kind, "", &object).await?;
+                until(&format!("{name} is ready"), LIMIT, POLL, || async {
+                    let node = self.server.get(kind, "", name).await?.unwrap_or_default();
+                    ensure!(fact(&node, "condition.Ready") == "True", "it is not");
+                    Ok(Some(()))
+                })
+                .await?;
+                // Admission has put the taint of new nodes there, which only node-lifecycle takes away.
+                let ready = json!({"spec": {"taints": [taint]}});
+                self.server
+                    .patch(kind, "", (name, ""), Format::Merge, &ready)
+                    .await?;
+            }
+            Node::Change { name, to } => {
+                self.server
+                    .patch(kind, "", (name, ""), Format::Merge, to)
+                    .await?;
+            }
+            Node::Delete { name } => self.server.delete(kind, "", name, &json!({})).await?,
+        }
+        Ok(())
+    }
+
+    fn course(&self, namespace: &str) -> Course {
+        let follower = self.follower.lock().unwrap_or_else(PoisonError::into_inner);
+        follower.course(namespace)
+    }
+
+    /// Waits until nothing has happened for [`REST`].
+    async fn rest(&self, play: &Play<'_>) -> Result<()> {
+        let namespace = &play.scenario.name;
+        until("the manager rests", LIMIT, FOLLOW, || async {
+            ensure!(
+                !self.following.is_finished(),
+                "nobody follows the audit log"
+            );
+            let last = self.course(namespace).last;
+            let since = last.map_or(play.since, |last| last.max(play.since));
+            let quiet = since.elapsed();
+            ensure!(quiet > REST, "its last write was {quiet:.1?} ago");
+            Ok(Some(()))
+        })
+        .await
+    }
+
+    async fn look(&self, scenario: &Scenario, name: &str) -> Result<Look> {
+        let namespace = &scenario.name;
+        let course = self.course(namespace);
+        let mut normal = Normal::default();
+        let mut made = course.made.clone();
+        made.sort_by_key(|(at, _)| *at);
+        for (_, object) in &made {
+            normal.learn(object);
+        }
+        let mut objects: BTreeMap<String, Vec<Value>> = BTreeMap::new();
+        for kind in KINDS {
+            for object in self.server.list(kind, namespace).await? {
+                let even = normal.object(&object);
+                let key = format!("{} {}", kind.name, text_at(&even, "/metadata/name"));
+                objects.entry(key).or_default().push(even);
+            }
+        }
+        let mut counts: BTreeMap<String, i64> = BTreeMap::new();
+        for event in self.server.events(namespace).await? {
+            let (key, count) = told(&event, &normal)?;
+            if let Some(key) = key {
+                *counts.entry(key).or_default() += count;
+            }
+        }
+        let class = |count: i64| if count > 1 { "several" } else { "one" };
+        let events = counts
+            .into_iter()
+            .map(|(key, count)| (key, class(count)))
+            .collect();
+        Ok(Look {
+            name: name.to_owned(),
+            objects,
+            events,
+            course,
+        })
+    }
+}
+
+/// What an event says, and how often; no key for those of others.
+fn told(event: &Value, normal: &Normal) -> Result<(Option<String>, i64)> {
+    let source = text_at(event, "/source/component");
+    let reporter = text_at(event, "/reportingComponent");
+    let by = if source.is_empty() { reporter } else { source };
+    if OTHERS.contains(&by) {
+        return Ok((None, 0));
+    }
+    let even = |pointer| normal.text(text_at(event, pointer), false);
+    let key = format!(
+        "{} {} {} {} ({by}): {}",
+        text_at(event, "/type"),
+        text_at(event, "/reason"),
+        text_at(event, "/involvedObject/kind"),
+        even("/involvedObject/name"),
+        even("/message")
+    );
+    let series = event.pointer("/series/count").and_then(Value::as_i64);
+    let count = event["count"].as_i64();
+    let count = series.or(count).unwrap_or(1);
+    ensure!(!by.is_empty(), anyhow!("an event of nobody: {event}"));
+    Ok((Some(key), count))
+}
+
+/// A fact of an object by its path with dots; null where there is none.
+pub(crate) fn fact(object: &Value, path: &str) -> Value {
+    let of_condition = |kind: &str, field: &str| {
+        let conditions = object.pointer("/status/conditions")?.as_array()?;
+        let condition = conditions.iter().find(|one| one["type"] == kind)?;
+        Some(condition[field].clone())
+    };
+    if let Some(kind) = path.strip_prefix("condition.") {
+        return of_condition(kind, "status").unwrap_or_default();
+    }
+    if let Some(kind) = path.strip_prefix("reason.") {
+        return of_condition(kind, "reason").unwrap_or_default();
+    }
+    let pointer = format!("/{}", path.replace('.', "/"));
+    object.pointer(&pointer).cloned().unwrap_or_default()
+}
+
+fn is_terminating(pod: &Value) -> bool {
+    !text_at(pod, "/metadata/deletionTimestamp").is_empty()
+}
+
+fn fits(pod: &Value, wanted: &Pods) -> bool {
+    let phase = text_at(pod, "/status/phase");
+    let of_phase = match &wanted.phase {
+        Some(wanted) => wanted == phase,
+        None if wanted.turn == Turn::Run => phase == "Pending",
+        None => wanted.terminating || !matches!(phase, "Succeeded" | "Failed"),
+    };
+    let index = [
+        "/metadata/annotations/batch.kubernetes.io~1job-completion-index",
+        "/metadata/labels/apps.kubernetes.io~1pod-index",
+    ]
+    .map(|pointer| text_at(pod, pointer));
+    let of_index = wanted
+        .index
+        .is_none_or(|wanted| index.contains(&wanted.to_string().as_str()));
+    is_terminating(pod) == wanted.terminating && of_phase && of_index
+}
+
+/// The status that a kubelet would write.
+fn status(pod: &Value, turn: Turn, wanted: &Pods) -> Value {
+    let now = jiff::Timestamp::now()
+        .strftime("%Y-%m-%dT%H:%M:%SZ")
+        .to_string();
+    let condition = |kind: &str, status: bool| {
+        let status = if status { "True" } else { "False" };
+        json!({"type": kind, "status": status, "lastTransitionTime": now})
+    };
+    let (phase, ready) = match turn {
+        Turn::Run => ("Running", true),
+        Turn::Unready => ("Running", false),
+        Turn::Fail => ("Failed", false),
+        _ => ("Succeeded", false),
+    };
+    let exit = if turn == Turn::Fail {
+        wanted.exit_code
+    } else {
+        0
+    };
+    let running = phase == "Running";
+    let state = if running {
+        json!({"running": {"startedAt": now}})
+    } else {
+        json!({"terminated": {"exitCode": exit, "startedAt": now, "finishedAt": now}})
+    };
+    let containers = pod["spec"]["containers"].as_array().cloned();
+    let containers: Vec<Value> = containers
+        .unwrap_or_default()
+        .iter()
+        .map(|container| {
+            json!({
+                "name": container["name"],
+                "image": container["image"],
+                "imageID": "",
+                "ready": ready,
+                "restartCount": 0,
+                "state": state,
+            })
+        })
+        .collect();
+    let mut conditions = vec![
+        condition("Ready", ready),
+        condition("ContainersReady", ready),
+    ];
+    if let Some(kind) = &wanted.condition {
+        conditions.push(condition(kind, true));
+    }
+    json!({
+        "phase": phase,
+        "conditions": conditions,
+        "startTime": now,
+        "containerStatuses": containers,
+    })
+}

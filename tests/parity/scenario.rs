@@ -1,0 +1,355 @@
+//! Scenarios as data: what stands in `scenarios/*.yaml`, and what its manifests leave out.
+
+use std::collections::{BTreeMap, BTreeSet};
+
+use anyhow::{Context, Result, bail, ensure};
+use jiff::{SignedDuration, Timestamp};
+use serde::Deserialize;
+use serde_json::{Map, Value, json};
+
+use super::api::kind_of;
+
+const FILES: &[(&str, &str)] = &[
+    ("deployment", include_str!("scenarios/deployment.yaml")),
+    ("replicaset", include_str!("scenarios/replicaset.yaml")),
+    ("statefulset", include_str!("scenarios/statefulset.yaml")),
+    ("daemonset", include_str!("scenarios/daemonset.yaml")),
+    ("job", include_str!("scenarios/job.yaml")),
+    ("cronjob", include_str!("scenarios/cronjob.yaml")),
+];
+
+/// One story, in a namespace named after it.
+#[derive(Debug, Clone, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub(crate) struct Scenario {
+    pub(crate) name: String,
+    /// Among those of `cargo verify`.
+    #[serde(default)]
+    pub(crate) verify: bool,
+    /// Whether every pending pod is run as soon as it is seen.
+    #[serde(default)]
+    pub(crate) kubelet: bool,
+    /// What it is about, for readers.
+    #[serde(default)]
+    pub(crate) about: String,
+    pub(crate) steps: Vec<Step>,
+}
+
+/// One deed. Steps follow each other at once; what must be waited for is awaited.
+#[derive(Debug, Clone, Deserialize)]
+#[serde(rename_all = "kebab-case", deny_unknown_fields)]
+pub(crate) enum Step {
+    /// Makes an object; see [`filled`] for what its manifest may leave out.
+    Make(Value),
+    /// A merge patch.
+    Change(Change),
+    /// A JSON patch, for lists.
+    Edit(Change),
+    /// A merge patch of the status.
+    Status(Change),
+    /// Deletes an object.
+    Delete(Delete),
+    /// A command in the scenario's namespace.
+    Kubectl(String),
+    /// Does something to some pods, as a kubelet or an operator would; waits until there are so many.
+    Pods(Pods),
+    /// Waits for facts of an object. One that tells an `observedGeneration` must be up to date.
+    Wait(Wait),
+    /// Waits for so many pods.
+    WaitPods(WaitPods),
+    /// Makes, changes or deletes a node of the scenario's own.
+    Node(Node),
+    /// Waits until the manager has written nothing to the namespace for a while.
+    Rest(Nothing),
+    /// Comes to rest, and remembers what there is under this name.
+    Look(String),
+    /// The manager is exchanged here, where a suite does so.
+    Swap(Nothing),
+}
+
+/// `rest: {}`
+#[derive(Debug, Clone, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub(crate) struct Nothing {}
+
+#[derive(Debug, Clone, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub(crate) struct Change {
+    /// `<kind>/<name>`
+    pub(crate) of: String,
+    pub(crate) to: Value,
+}
+
+#[derive(Debug, Clone, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub(crate) struct Delete {
+    pub(crate) of: String,
+    /// `Background`, `Orphan` or `Foreground`.
+    #[serde(default = "background")]
+    pub(crate) how: String,
+}
+
+fn background() -> String {
+    "Background".to_owned()
+}
+
+/// Which pods, and what becomes of them.
+#[derive(Debug, Clone, Deserialize)]
+#[serde(rename_all = "kebab-case", deny_unknown_fields)]
+pub(crate) struct Pods {
+    /// Value of the label `app`.
+    pub(crate) of: String,
+    pub(crate) turn: Turn,
+    #[serde(default = "one")]
+    pub(crate) count: usize,
+    /// Completion index or ordinal; any, where it is left out.
+    pub(crate) index: Option<u32>,
+    /// Of this phase; where it is left out, `Pending` for `run`, else any that is not final.
+    pub(crate) phase: Option<String>,
+    /// Those that are being deleted instead of those that are not.
+    #[serde(default)]
+    pub(crate) terminating: bool,
+    /// For `fail`.
+    #[serde(default = "one")]
+    pub(crate) exit_code: usize,
+    /// For `fail`: a condition that is true.
+    pub(crate) condition: Option<String>,
+    /// For `change`.
+    pub(crate) to: Option<Value>,
+}
+
+impl Pods {
+    /// Any pending pod, to be run.
+    pub(crate) fn to_run() -> Self {
+        Self {
+            of: String::new(),
+            turn: Turn::Run,
+            count: 1,
+            index: None,
+            phase: None,
+            terminating: false,
+            exit_code: 0,
+            condition: None,
+            to: None,
+        }
+    }
+}
+
+fn one() -> usize {
+    1
+}
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Deserialize)]
+#[serde(rename_all = "kebab-case")]
+pub(crate) enum Turn {
+    /// Running and ready.
+    Run,
+    /// Running, not ready.
+    Unready,
+    /// Its containers have ended badly.
+    Fail,
+    /// Its containers have ended well.
+    Succeed,
+    /// Somebody deletes it.
+    Delete,
+    /// The kubelet is done with it: it is gone from the server.
+    End,
+    /// A merge patch.
+    Change,
+}
+
+#[derive(Debug, Clone, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub(crate) struct Wait {
+    pub(crate) of: String,
+    /// Path with dots → value. `condition.X` is the status of a condition, `reason.X` its reason,
+    /// null means absent. Nothing at all: the object is there.
+    #[serde(default)]
+    pub(crate) until: BTreeMap<String, Value>,
+    /// That it is not there.
+    #[serde(default)]
+    pub(crate) gone: bool,
+}
+
+#[derive(Debug, Clone, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub(crate) struct WaitPods {
+    pub(crate) of: String,
+    pub(crate) count: usize,
+    pub(crate) phase: Option<String>,
+    #[serde(default)]
+    pub(crate) terminating: bool,
+}
+
+#[derive(Debug, Clone, Deserialize)]
+#[serde(rename_all = "kebab-case", deny_unknown_fields)]
+pub(crate) enum Node {
+    /// A ready node with these labels and the taint `parity`, so that only those come who want to.
+    Add {
+        name: String,
+        #[serde(default)]
+        labels: BTreeMap<String, String>,
+    },
+    /// A merge patch; a taint list stands for itself.
+    Change {
+        name: String,
+        to: Value,
+    },
+    Delete {
+        name: String,
+    },
+}
+
+/// Every scenario of every file.
+pub(crate) fn all() -> Result<Vec<Scenario>> {
+    let mut all = Vec::new();
+    for (file, text) in FILES {
+        let mut scenarios = parse(text).with_context(|| format!("scenarios/{file}.yaml"))?;
+        all.append(&mut scenarios);
+    }
+    let mut names = BTreeSet::new();
+    for scenario in &all {
+        ensure!(
+            names.insert(scenario.name.clone()),
+            "two scenarios are called {}",
+            scenario.name
+        );
+    }
+    Ok(all)
+}
+
+/// Reads a file. Each scenario is read for itself, so that an error names it.
+pub(crate) fn parse(text: &str) -> Result<Vec<Scenario>> {
+    let values: Vec<Value> = serde_yaml::from_str(text)?;
+    values
+        .into_iter()
+        .map(|value| {
+            let name = value["name"]
+                .as_str()
+                .unwrap_or("without a name")
+                .to_owned();
+            let scenario: Scenario =
+                serde_json::from_value(value).with_context(|| format!("the scenario {name}"))?;
+            for step in &scenario.steps {
+                if let Step::Make(manifest) = step {
+                    filled(manifest).with_context(|| format!("the scenario {name}"))?;
+                }
+            }
+            Ok(scenario)
+        })
+        .collect()
+}
+
+/// A manifest with what it may leave out: `apiVersion`; for workloads a selector and a template of one
+/// container with the label `app: <name>`, into which what it says is merged. `pods: by-hand` binds the
+/// pods to a node without a kubelet, so that nothing happens to them but what steps do; `pods: gated`
+/// holds them back from the scheduler, so that they also vanish at once when they are deleted.
+pub(crate) fn filled(manifest: &Value) -> Result<Value> {
+    let mut object = manifest.clone();
+    let kind = kind_of(
+        object["kind"]
+            .as_str()
+            .context("a manifest without a kind")?,
+    )?;
+    let name = object["metadata"]["name"]
+        .as_str()
+        .with_context(|| format!("a {} without a name", kind.name))?
+        .to_owned();
+    object["apiVersion"] = json!(kind.version);
+    let pods = object.as_object_mut().and_then(|map| map.remove("pods"));
+    let labels = json!({"app": name});
+    let restart = if matches!(kind.name, "Job" | "CronJob") {
+        "Never"
+    } else {
+        "Always"
+    };
+    let mut template = json!({
+        "metadata": {"labels": labels},
+        "spec": {
+            "restartPolicy": restart,
+            "containers": [{"name": "app", "image": "example/app:1"}],
+        },
+    });
+    match pods.as_ref().and_then(Value::as_str) {
+        None if pods.is_none() => {}
+        Some("by-hand") => template["spec"]["nodeName"] = json!("by-hand"),
+        Some("gated") => {
+            template["spec"]["schedulingGates"] = json!([{"name": "example.com/hand"}]);
+        }
+        _ => bail!("{} {name}: `pods` is by-hand or gated", kind.name),
+    }
+    let defaults = match kind.name {
+        "Deployment" | "ReplicaSet" | "DaemonSet" => {
+            json!({"selector": {"matchLabels": labels}, "template": template})
+        }
+        "StatefulSet" => {
+            json!({"serviceName": name, "selector": {"matchLabels": labels}, "template": template})
+        }
+        "ReplicationController" => json!({"selector": labels, "template": template}),
+        "Job" => json!({"template": template}),
+        "CronJob" => json!({"jobTemplate": {"spec": {"template": template}}}),
+        "Pod" => {
+            let mut pod = json!({"metadata": template["metadata"], "spec": template["spec"]});
+            merge(&mut pod, &object);
+            return Ok(pod);
+        }
+        _ => return Ok(object),
+    };
+    let mut spec = defaults;
+    // A selector that is given stands for itself.
+    if !object["spec"]["selector"].is_null() {
+        spec["selector"] = Value::Null;
+    }
+    merge(&mut spec, &object["spec"]);
+    object["spec"] = spec;
+    Ok(object)
+}
+
+/// `ago:<n>d` wherever it stands as that time.
+pub(crate) fn dated(value: &Value, now: Timestamp) -> Result<Value> {
+    Ok(match value {
+        Value::String(text) => match text.strip_prefix("ago:") {
+            Some(days) => {
+                let days: i64 = days
+                    .strip_suffix('d')
+                    .and_then(|days| days.parse().ok())
+                    .with_context(|| format!("`{text}` is not ago:<days>d"))?;
+                let then = now - SignedDuration::from_hours(24 * days);
+                json!(then.strftime("%Y-%m-%dT%H:%M:%SZ").to_string())
+            }
+            None => value.clone(),
+        },
+        Value::Array(values) => values
+            .iter()
+            .map(|value| dated(value, now))
+            .collect::<Result<_>>()?,
+        Value::Object(map) => {
+            let mut all = Map::new();
+            for (key, value) in map {
+                all.insert(key.clone(), dated(value, now)?);
+            }
+            Value::Object(all)
+        }
+        other => other.clone(),
+    })
+}
+
+/// A JSON merge patch.
+pub(crate) fn merge(into: &mut Value, change: &Value) {
+    let Value::Object(change) = change else {
+        *into = change.clone();
+        return;
+    };
+    if !into.is_object() {
+        *into = Value::Object(Map::new());
+    }
+    for (key, value) in change {
+        if value.is_null() {
+            if let Some(map) = into.as_object_mut() {
+                map.remove(key);
+            }
+        } else {
+            merge(&mut into[key.as_str()], value);
+        }
+    }
+}
