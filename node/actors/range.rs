@@ -698,6 +698,7 @@ impl Actor for Range {
         for (index, lane) in self.lanes.iter().enumerate() {
             let waiting = i64::try_from(lane.queue.depth()).unwrap_or(0);
             self.shared.units[index].queue_metrics.depth(-waiting);
+            self.shared.units[index].metrics.forget(self.gate.range);
         }
     }
 }
