@@ -56,7 +56,8 @@ object!(core::Pod, "", "v1", "Pod", "pods", true, |pod| {
         for container in &mut spec.containers {
             container.ports.retain(|port| !port.name.is_empty());
         }
-        spec.containers.retain(|container| !container.ports.is_empty());
+        spec.containers
+            .retain(|container| !container.ports.is_empty());
         spec.containers.shrink_to_fit();
         for container in &mut spec.init_containers {
             container.ports.retain(|port| !port.name.is_empty());

@@ -95,6 +95,7 @@ impl Build for Pod {
                 .push(InitContainer {
                     name: "side".into(),
                     restart_policy: "Always".into(),
+                    ..Default::default()
                 });
             pod.status
                 .get_or_insert_default()

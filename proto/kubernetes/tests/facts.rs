@@ -665,11 +665,7 @@ const FACTS: &[(&str, i32, &str)] = &[
     ),
     ("k8s.discovery.EndpointSlice.addressType", 4, "string"),
     ("k8s.discovery.Endpoint.addresses", 1, "repeated string"),
-    (
-        "k8s.discovery.Endpoint.conditions",
-        2,
-        "EndpointConditions",
-    ),
+    ("k8s.discovery.Endpoint.conditions", 2, "EndpointConditions"),
     ("k8s.discovery.Endpoint.hostname", 3, "string"),
     ("k8s.discovery.Endpoint.targetRef", 4, "ObjectReference"),
     ("k8s.discovery.Endpoint.deprecatedTopology", 5, "map"),
