@@ -214,6 +214,9 @@ pub struct Descriptor {
     pub sync_metrics: Option<&'static str>,
     /// A histogram of how long its syncs take, in seconds, where upstream has one without labels.
     pub sync_seconds: Option<&'static str>,
+    /// Whether a key is not even planned while its last report is too fresh for another one: for controllers whose plans
+    /// are dear and whose every write is a report.
+    pub spaced: bool,
     /// What its numeric flags must lie between, both ends included.
     pub bounds: Vec<(&'static str, i64, i64)>,
     /// Where it differs from upstream: one sentence each, for controllers/README.md.
@@ -240,6 +243,7 @@ impl Descriptor {
             metrics: Vec::new(),
             sync_metrics: None,
             sync_seconds: None,
+            spaced: false,
             bounds: Vec::new(),
             differences: Vec::new(),
         }
@@ -370,6 +374,13 @@ impl Descriptor {
     #[must_use]
     pub fn sync_seconds(mut self, name: &'static str) -> Self {
         self.sync_seconds = Some(name);
+        self
+    }
+
+    /// A key is not planned while its last report is too fresh for another one.
+    #[must_use]
+    pub fn spaced(mut self) -> Self {
+        self.spaced = true;
         self
     }
 

@@ -264,6 +264,17 @@ impl Range {
                 part.queue.done(&taken.key);
                 continue;
             }
+            if let Some(from) = known.reported.map(|at| at + REPORT_SPACING)
+                && now < from
+                && shared.units[usize::from(lane)]
+                    .controller
+                    .descriptor()
+                    .spaced
+            {
+                part.queue.done(&taken.key);
+                part.queue.add_at(&taken.key, from);
+                continue;
+            }
             known.marks.retain(|mark| !reached(&shared, mark));
             if !known.marks.is_empty() {
                 known.parked = true;

@@ -69,6 +69,7 @@ impl Controller for SlicesOfServices {
             .aliases(&["endpointslice"])
             .event_source("endpoint-slice-controller")
             .queue("endpoint_slice")
+            .spaced()
             .workers(
                 "concurrent-service-endpoint-syncs",
                 5,

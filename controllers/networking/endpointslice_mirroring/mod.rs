@@ -56,6 +56,7 @@ impl Controller for MirroredSlices {
             .service_account("endpointslicemirroring-controller")
             .event_source("endpoint-slice-mirroring-controller")
             .queue("endpoint_slice_mirroring")
+            .spaced()
             .workers(
                 "mirroring-concurrent-service-endpoint-syncs",
                 5,
