@@ -40,6 +40,8 @@ pub struct Applied {
     pub postponed: bool,
     /// Whether a report was written.
     pub reported: bool,
+    /// Whether all was done: what the plan measures holds.
+    pub whole: bool,
     /// How long the server asked to be left alone.
     pub retry_after: Option<Duration>,
 }
@@ -111,7 +113,8 @@ impl Writer {
             going = outcomes.iter().all(Result::is_ok);
             applied.outcomes.extend(outcomes);
         }
-        if going && !applied.postponed {
+        applied.whole = going && !applied.postponed;
+        if applied.whole {
             for measure in &plan.measures {
                 sender.metrics.measure(measure);
             }

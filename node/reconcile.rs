@@ -268,6 +268,11 @@ async fn attempt(shared: &Arc<Shared>, job: &mut Job) -> Attempt {
     let report = shared.clock.monotonic() >= job.report_from;
     let applied = shared.writer.apply(&job.sender, &plan, report).await;
     attempt.reported = applied.reported;
+    // A plan that only waits says nothing of what there is.
+    if applied.whole && (!plan.measures.is_empty() || plan.again == Again::Never) {
+        let range = job.sender.gate.range;
+        unit.metrics.add_up(range, &job.key, &plan.measures);
+    }
     learn(shared, job, &plan, &applied, &mut attempt);
     settle(shared, job, &plan, &applied, &mut attempt);
     attempt

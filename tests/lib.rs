@@ -9,6 +9,8 @@ mod cleanup;
 #[cfg(test)]
 mod deploy;
 #[cfg(test)]
+mod endpoints;
+#[cfg(test)]
 mod fence;
 #[cfg(test)]
 mod fleet;

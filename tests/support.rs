@@ -282,11 +282,18 @@ pub(crate) async fn judged() -> Result<ControlPlane> {
 /// A fleet whose controllers act as their own service accounts, as kubeadm has it: the manager's user
 /// may do no more than upstream's role and `deploy/rbac` say.
 pub(crate) async fn fleet(control_plane: &ControlPlane) -> Result<Fleet> {
-    control_plane
+    fleet_of(control_plane, &[]).await
+}
+
+/// As [`fleet`], with more arguments.
+pub(crate) async fn fleet_of(control_plane: &ControlPlane, args: &[&str]) -> Result<Fleet> {
+    let mut builder = control_plane
         .fleet()
-        .arg("--use-service-account-credentials=true")
-        .build()
-        .await
+        .arg("--use-service-account-credentials=true");
+    for arg in args {
+        builder = builder.arg(*arg);
+    }
+    builder.build().await
 }
 
 /// Waits for the end of a replica that was asked to end; it must have ended well.

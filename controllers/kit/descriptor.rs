@@ -171,10 +171,12 @@ pub struct Rule {
 /// How a metric adds up.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub enum MetricKind {
-    /// Only grows; measured by how much. `_total` belongs to its name.
+    /// Only grows; measured by how much. `_total` belongs to its name, where upstream has it there.
     Counter,
     /// The last value measured.
     Gauge,
+    /// What each of this replica's keys has measured last, added up: a key that measures nothing any more adds nothing.
+    Sum,
     /// Values in buckets: the first bound, the factor from one to the next, and how many.
     Histogram(f64, f64, u16),
 }
@@ -229,6 +231,13 @@ pub struct Descriptor {
     /// The prefix of a counter `_total` and a histogram `_duration_seconds` of its syncs by status code, where upstream
     /// has such.
     pub sync_metrics: Option<&'static str>,
+    /// A histogram of how long its syncs take, in seconds, where upstream has one without labels.
+    pub sync_seconds: Option<&'static str>,
+    /// Whether a key is not even planned while its last report is too fresh for another one: for controllers whose plans
+    /// are dear and whose every write is a report.
+    pub spaced: bool,
+    /// What its numeric flags must lie between, both ends included.
+    pub bounds: Vec<(&'static str, i64, i64)>,
     /// Where it differs from upstream: one sentence each, for controllers/README.md.
     pub differences: Vec<&'static str>,
 }
@@ -254,6 +263,9 @@ impl Descriptor {
             rules: Vec::new(),
             metrics: Vec::new(),
             sync_metrics: None,
+            sync_seconds: None,
+            spaced: false,
+            bounds: Vec::new(),
             differences: Vec::new(),
         }
     }
@@ -390,6 +402,27 @@ impl Descriptor {
     #[must_use]
     pub fn sync_metrics(mut self, prefix: &'static str) -> Self {
         self.sync_metrics = Some(prefix);
+        self
+    }
+
+    /// Syncs are timed in this histogram.
+    #[must_use]
+    pub fn sync_seconds(mut self, name: &'static str) -> Self {
+        self.sync_seconds = Some(name);
+        self
+    }
+
+    /// A key is not planned while its last report is too fresh for another one.
+    #[must_use]
+    pub fn spaced(mut self) -> Self {
+        self.spaced = true;
+        self
+    }
+
+    /// What a numeric flag must lie between, both ends included.
+    #[must_use]
+    pub fn bound(mut self, flag: &'static str, least: i64, most: i64) -> Self {
+        self.bounds.push((flag, least, most));
         self
     }
 

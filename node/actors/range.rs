@@ -274,6 +274,17 @@ impl Range {
                 part.queue.done(&taken.key);
                 continue;
             }
+            if let Some(from) = known.reported.map(|at| at + REPORT_SPACING)
+                && now < from
+                && shared.units[usize::from(lane)]
+                    .controller
+                    .descriptor()
+                    .spaced
+            {
+                part.queue.done(&taken.key);
+                part.queue.add_at(&taken.key, from);
+                continue;
+            }
             known.marks.retain(|mark| !reached(&shared, mark));
             part.horizon.retain(|mark| !reached(&shared, mark));
             let marks = [&known.marks[..], &part.horizon[..]].concat();
@@ -770,6 +781,7 @@ impl Actor for Range {
         for (index, lane) in self.lanes.iter().enumerate() {
             let waiting = i64::try_from(lane.queue.depth()).unwrap_or(0);
             self.shared.units[index].queue_metrics.depth(-waiting);
+            self.shared.units[index].metrics.forget(self.gate.range);
         }
     }
 }

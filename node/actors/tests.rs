@@ -28,7 +28,10 @@ use serde_json::Value;
 use tokio::sync::Semaphore;
 
 use crate::{
-    actors::{host::Host, range::Explain},
+    actors::{
+        host::Host,
+        range::{Explain, REPORT_SPACING},
+    },
     apply::Writer,
     clock::{Clock, SystemClock},
     events,
@@ -232,7 +235,9 @@ impl Controller for Accounts {
     type Memory = Planned;
 
     fn describe() -> Descriptor {
-        Descriptor::new("accounts-controller", Sharding::ByNamespace).workers_fixed(4)
+        Descriptor::new("accounts-controller", Sharding::ByNamespace)
+            .workers_fixed(4)
+            .spaced()
     }
     fn new(_: &Flags) -> Self {
         Self
@@ -652,5 +657,30 @@ fn a_refused_report_backs_off_like_any_other_write() {
         tokio::time::sleep(Duration::from_millis(500)).await;
         // 5, 10, 20 … 640 ms: eight tries fill 635 ms; without back-off there would be hundreds.
         assert!(tries() <= 9, "{} tries", tries());
+    });
+}
+
+#[test]
+fn a_spaced_key_is_not_planned_while_its_last_report_is_fresh() {
+    run(async {
+        let mut start = world(&[("a", "0")]);
+        start.change::<Namespace>("a", |object| {
+            object.metadata_mut().set_label("report", "yes");
+        });
+        let rig = Rig::new(start);
+        let before = std::time::Instant::now();
+        rig.gain_all();
+        until("the report is written", || {
+            rig.sim
+                .written()
+                .iter()
+                .any(|write| write.ends_with("/status"))
+        })
+        .await;
+        rig.label("a", "0");
+        let slot = || rig.shared.slot(rig.range_of("a")).unwrap();
+        let tries = || slot().stats.reconciles.load(Ordering::Relaxed);
+        until("the change is planned", || tries() >= 2).await;
+        assert!(before.elapsed() >= REPORT_SPACING, "{:?}", before.elapsed());
     });
 }

@@ -1,11 +1,11 @@
 //! Metrics that controllers declare in their descriptors and that their plans measure.
 
 use std::{
-    collections::{BTreeMap, BTreeSet},
+    collections::{BTreeMap, BTreeSet, HashMap},
     time::Duration,
 };
 
-use controllers_kit::{Descriptor, Measure, MetricKind, MetricSpec};
+use controllers_kit::{Descriptor, Key, Measure, MetricKind, MetricSpec};
 use prometheus_client::metrics::{
     counter::Counter,
     family::{Family, MetricConstructor},
@@ -37,6 +37,7 @@ impl MetricConstructor<Histogram> for Buckets {
 enum Series {
     Counter(Family<Labels, Counter<f64, AtomicU64>>),
     Gauge(Family<Labels, Gauge<f64, AtomicU64>>),
+    Sum(Family<Labels, Gauge<f64, AtomicU64>>),
     Histogram(Family<Labels, Histogram, Buckets>),
 }
 
@@ -46,6 +47,11 @@ pub(super) struct Declared {
     by_name: BTreeMap<&'static str, (MetricSpec, Series)>,
     seen: std::sync::Mutex<BTreeMap<&'static str, BTreeSet<Vec<String>>>>,
     syncs: BTreeMap<&'static str, Syncs>,
+    sync_seconds: BTreeMap<&'static str, Family<Labels, Histogram, Buckets>>,
+    /// Counters that are served without a `_total`.
+    pub(super) bare: BTreeSet<&'static str>,
+    /// What each key adds to the sums, by controller and range. Bound: an entry for each key that this replica owns.
+    shares: std::sync::Mutex<BTreeMap<&'static str, HashMap<u16, HashMap<Key, Vec<Measure>>>>>,
 }
 
 #[derive(Debug)]
@@ -57,6 +63,14 @@ struct Syncs {
 /// 1 ms to 16 s: upstream's bounds for syncs.
 fn sync_seconds() -> Vec<f64> {
     exponential(0.001, 2.0, 15)
+}
+
+fn labels(spec: &MetricSpec, measure: &Measure) -> Labels {
+    spec.labels
+        .iter()
+        .zip(&measure.labels)
+        .map(|(name, value)| (*name, Text::from(value.to_string())))
+        .collect()
 }
 
 impl Declared {
@@ -74,9 +88,13 @@ impl Declared {
                 MetricKind::Counter => {
                     // The encoding appends what the name ends with.
                     let bare = spec.name.strip_suffix("_total").unwrap_or(spec.name);
+                    if bare == spec.name {
+                        declared.bare.insert(bare);
+                    }
                     Series::Counter(on.add(bare, spec.help, Family::default()))
                 }
                 MetricKind::Gauge => Series::Gauge(on.add(spec.name, spec.help, Family::default())),
+                MetricKind::Sum => Series::Sum(on.add(spec.name, spec.help, Family::default())),
                 MetricKind::Histogram(start, factor, count) => {
                     let buckets = Buckets(exponential(start, factor, usize::from(count)));
                     Series::Histogram(on.add(
@@ -89,6 +107,22 @@ impl Declared {
             declared.by_name.insert(spec.name, (spec.clone(), series));
         }
         for descriptor in descriptors {
+            if let Some(name) = descriptor.sync_seconds {
+                let buckets = Family::new_with_constructor(Buckets(sync_seconds()));
+                let seconds = on.add(name, "How long a sync takes.", buckets);
+                declared.sync_seconds.insert(descriptor.name, seconds);
+            }
+            let sums = descriptor
+                .metrics
+                .iter()
+                .any(|spec| spec.kind == MetricKind::Sum);
+            if sums {
+                let shares = declared
+                    .shares
+                    .get_mut()
+                    .unwrap_or_else(std::sync::PoisonError::into_inner);
+                shares.insert(descriptor.name, HashMap::new());
+            }
             let Some(prefix) = descriptor.sync_metrics else {
                 continue;
             };
@@ -120,12 +154,7 @@ impl Declared {
         if !self.has_room(measure) {
             return;
         }
-        let labels: Labels = spec
-            .labels
-            .iter()
-            .zip(&measure.labels)
-            .map(|(name, value)| (*name, Text::from(value.to_string())))
-            .collect();
+        let labels = labels(spec, measure);
         match series {
             Series::Counter(family) => {
                 family.get_or_create(&labels).inc_by(measure.value);
@@ -134,6 +163,57 @@ impl Declared {
                 family.get_or_create(&labels).set(measure.value);
             }
             Series::Histogram(family) => family.get_or_create(&labels).observe(measure.value),
+            // Added up by key.
+            Series::Sum(_) => {}
+        }
+    }
+
+    /// What a key adds to the sums, in place of what it added before.
+    pub(super) fn add_up(&self, controller: &str, range: u16, key: &Key, measures: &[Measure]) {
+        let mut shares = self
+            .shares
+            .lock()
+            .unwrap_or_else(std::sync::PoisonError::into_inner);
+        let Some(of_controller) = shares.get_mut(controller) else {
+            return;
+        };
+        let is_sum = |measure: &&Measure| {
+            matches!(self.by_name.get(measure.name), Some((_, Series::Sum(_))))
+        };
+        let new: Vec<Measure> = measures.iter().filter(is_sum).cloned().collect();
+        let of_range = of_controller.entry(range).or_default();
+        let old = if new.is_empty() {
+            of_range.remove(key)
+        } else {
+            of_range.insert(key.clone(), new.clone())
+        };
+        self.shift(&new, 1.0);
+        self.shift(&old.unwrap_or_default(), -1.0);
+    }
+
+    /// A range's keys add nothing any more.
+    pub(super) fn forget(&self, controller: &str, range: u16) {
+        let mut shares = self
+            .shares
+            .lock()
+            .unwrap_or_else(std::sync::PoisonError::into_inner);
+        let of_range = shares
+            .get_mut(controller)
+            .and_then(|ranges| ranges.remove(&range));
+        for share in of_range.into_iter().flat_map(HashMap::into_values) {
+            self.shift(&share, -1.0);
+        }
+    }
+
+    fn shift(&self, share: &[Measure], sign: f64) {
+        for measure in share {
+            let Some((spec, Series::Sum(family))) = self.by_name.get(measure.name) else {
+                continue;
+            };
+            if self.has_room(measure) {
+                let labels = labels(spec, measure);
+                family.get_or_create(&labels).inc_by(sign * measure.value);
+            }
         }
     }
 
@@ -149,6 +229,11 @@ impl Declared {
 
     /// A sync of a controller has ended.
     pub(super) fn synced(&self, controller: &str, code: u16, took: Duration) {
+        if let Some(duration) = self.sync_seconds.get(controller) {
+            duration
+                .get_or_create(&Labels::new())
+                .observe(seconds(took));
+        }
         if let Some(syncs) = self.syncs.get(controller) {
             let labels: Labels = vec![("code", Text::from(code.to_string()))];
             syncs.total.get_or_create(&labels).inc();

@@ -4,7 +4,7 @@
 //! to the help text, `le` is the last label and reads as Go writes numbers (`1`, `1e-08`), there are no units and no
 //! end mark. Series come sorted, so that two scrapes can be compared line by line.
 
-use std::fmt::Write;
+use std::{collections::BTreeSet, fmt::Write};
 
 /// The content type that upstream answers with.
 pub const CONTENT_TYPE: &str = "text/plain; version=0.0.4; charset=utf-8; escaping=underscores";
@@ -18,17 +18,22 @@ struct Series {
 }
 
 /// Rewrites what prometheus-client has encoded.
-pub(super) fn classic(open: &str, disabled: &[String]) -> String {
+///
+/// `bare` are the counters that upstream serves without a `_total`.
+pub(super) fn classic(open: &str, disabled: &[String], bare: &BTreeSet<&str>) -> String {
     let mut text = String::with_capacity(open.len());
     let mut families = Vec::<(String, Vec<Series>)>::new();
-    let mut help = "";
+    let (mut help, mut is_bare) = ("", false);
     for line in open.lines() {
         if let Some(rest) = line.strip_prefix("# HELP ") {
             help = rest;
         } else if let Some(rest) = line.strip_prefix("# TYPE ") {
-            families.push((heading(help, rest), Vec::new()));
+            is_bare = rest
+                .split_once(' ')
+                .is_some_and(|(name, _)| bare.contains(name));
+            families.push((heading(help, rest, is_bare), Vec::new()));
         } else if let (Some((_, series)), false) = (families.last_mut(), line.starts_with('#')) {
-            sample(line, series);
+            sample(line, series, is_bare);
         }
     }
     let is_disabled = |heading: &str| {
@@ -52,9 +57,13 @@ pub(super) fn classic(open: &str, disabled: &[String]) -> String {
 }
 
 /// The two lines above a family.
-fn heading(help: &str, kind: &str) -> String {
+fn heading(help: &str, kind: &str, is_bare: bool) -> String {
     let (name, kind) = kind.split_once(' ').unwrap_or((kind, "untyped"));
-    let suffix = if kind == "counter" { "_total" } else { "" };
+    let suffix = if kind == "counter" && !is_bare {
+        "_total"
+    } else {
+        ""
+    };
     let help = help.strip_prefix(name).unwrap_or(help).trim_start();
     // The registry has added a full stop of its own.
     let help = help.strip_suffix('.').unwrap_or(help);
@@ -62,8 +71,12 @@ fn heading(help: &str, kind: &str) -> String {
 }
 
 /// Adds one line to the series that it belongs to.
-fn sample(line: &str, series: &mut Vec<Series>) {
+fn sample(line: &str, series: &mut Vec<Series>, is_bare: bool) {
     let (name, labels, value) = parts(line);
+    let name = match name.strip_suffix("_total") {
+        Some(bare) if is_bare => bare,
+        _ => name,
+    };
     let (bound, labels) = match labels.strip_prefix("le=\"") {
         Some(rest) => {
             let (bound, others) = rest.split_once('"').unwrap_or((rest, ""));
@@ -169,7 +182,7 @@ mod tests {
                     wait_seconds_bucket{le=\"1.0\",name=\"a\"} 0\n\
                     wait_seconds_bucket{le=\"+Inf\",name=\"a\"} 0\n# EOF\n";
         assert_eq!(
-            classic(open, &[]),
+            classic(open, &[], &BTreeSet::new()),
             "# HELP wait_seconds How long\n# TYPE wait_seconds histogram\n\
              wait_seconds_bucket{name=\"a\",le=\"1\"} 0\nwait_seconds_bucket{name=\"a\",le=\"+Inf\"} 0\n\
              wait_seconds_sum{name=\"a\"} 0\nwait_seconds_count{name=\"a\"} 0\n\
@@ -183,7 +196,7 @@ mod tests {
         let open =
             "# HELP a A.\n# TYPE a counter\na_total 3\n# HELP b B.\n# TYPE b gauge\nb 1\n# EOF\n";
         assert_eq!(
-            classic(open, &["a_total".to_owned()]),
+            classic(open, &["a_total".to_owned()], &BTreeSet::new()),
             "# HELP b B\n# TYPE b gauge\nb 1\n"
         );
     }
@@ -192,7 +205,7 @@ mod tests {
     fn a_counter_is_named_with_its_total() {
         let open = "# HELP adds Adds handled.\n# TYPE adds counter\nadds_total 3\n# EOF\n";
         assert_eq!(
-            classic(open, &[]),
+            classic(open, &[], &BTreeSet::new()),
             "# HELP adds_total Adds handled\n# TYPE adds_total counter\nadds_total 3\n"
         );
     }

@@ -12,7 +12,7 @@ mod process;
 
 use std::{
     borrow::Cow,
-    collections::BTreeMap,
+    collections::{BTreeMap, BTreeSet},
     fmt,
     sync::{
         Arc, Mutex, PoisonError,
@@ -21,7 +21,7 @@ use std::{
     time::{Duration, Instant},
 };
 
-use controllers_kit::{Descriptor, Measure};
+use controllers_kit::{Descriptor, Key, Measure};
 use declared::Declared;
 use prometheus_client::{
     encoding::text::encode,
@@ -358,20 +358,20 @@ impl Metrics {
         let queues = self.queues.lock().unwrap_or_else(PoisonError::into_inner);
         queues.values().for_each(|queue| queue.look(now));
         drop(queues);
-        text(&self.registry, disabled)
+        text(&self.registry, disabled, &self.declared.bare)
     }
 
     /// `/metrics/slis`.
     pub fn encode_slis(&self) -> String {
-        text(&self.slis, &[])
+        text(&self.slis, &[], &BTreeSet::new())
     }
 }
 
-fn text(registry: &Registry, disabled: &[String]) -> String {
+fn text(registry: &Registry, disabled: &[String], bare: &BTreeSet<&str>) -> String {
     let mut open = String::new();
     // The only error is that of the writer, and a String has none.
     let _ = encode(&mut open, registry);
-    exposition::classic(&open, disabled)
+    exposition::classic(&open, disabled, bare)
 }
 
 /// A status code as a label, without an allocation for the usual ones.
@@ -733,6 +733,16 @@ impl ControllerMetrics {
     /// A value of one of the controller's own metrics.
     pub fn measure(&self, measure: &Measure) {
         self.declared.measure(measure);
+    }
+
+    /// What a key of a range adds to the controller's sums, in place of what it added before.
+    pub fn add_up(&self, range: u16, key: &Key, measures: &[Measure]) {
+        self.declared.add_up(self.name, range, key, measures);
+    }
+
+    /// A range's keys add nothing any more.
+    pub fn forget(&self, range: u16) {
+        self.declared.forget(self.name, range);
     }
 
     /// A sync has ended; `code` is 200, or the status of the write that failed, or 500 where there was none.

@@ -296,3 +296,67 @@ fn counting_from_many_threads_loses_nothing() {
     assert_eq!(value(&text, &series("count")), 40_000.0);
     assert!((value(&text, &series("sum")) - 40.0).abs() < 1e-6);
 }
+
+fn measure(name: &'static str, labels: &[&str], value: f64) -> controllers_kit::Measure {
+    controllers_kit::Measure {
+        name,
+        labels: labels.iter().map(|label| (*label).into()).collect(),
+        value,
+    }
+}
+
+#[test]
+fn what_keys_measure_is_added_up_and_forgotten_with_their_range() {
+    const ENDPOINTS: &str = "endpoint_slice_controller_endpoints_desired";
+    const TRAFFIC: &str = "endpoint_slice_controller_services_count_by_traffic_distribution";
+    let metrics = Metrics::new(&crate::registry::descriptors());
+    let controller = metrics.controller("endpointslice-controller");
+    let key = |name: &str| Key::new("shop", name);
+    let sum = || value(&metrics.encode(), ENDPOINTS);
+    controller.add_up(
+        1,
+        &key("web"),
+        &[
+            measure(ENDPOINTS, &[], 10.0),
+            measure(TRAFFIC, &["PreferClose"], 1.0),
+        ],
+    );
+    controller.add_up(2, &key("api"), &[measure(ENDPOINTS, &[], 5.0)]);
+    assert_eq!(sum(), 15.0);
+    controller.add_up(1, &key("web"), &[measure(ENDPOINTS, &[], 12.0)]);
+    assert_eq!(sum(), 17.0, "in place of what it added before");
+    let close = format!("{TRAFFIC}{{traffic_distribution=\"PreferClose\"}}");
+    assert_eq!(value(&metrics.encode(), &close), 0.0);
+    controller.add_up(2, &key("api"), &[]);
+    assert_eq!(sum(), 12.0, "the object is gone");
+    controller.forget(1);
+    assert_eq!(sum(), 0.0, "the range is another's");
+    // One value alone is no sum: it is recorded by the plan's key.
+    controller.measure(&measure(ENDPOINTS, &[], 7.0));
+    assert_eq!(sum(), 0.0);
+}
+
+#[test]
+fn counters_have_upstream_s_names_with_total_or_without() {
+    let metrics = Metrics::new(&crate::registry::descriptors());
+    let name = "endpoint_slice_controller_changes";
+    metrics
+        .controller("endpointslice-controller")
+        .measure(&measure(name, &["create"], 3.0));
+    let text = metrics.encode();
+    assert_eq!(
+        value(&text, &format!("{name}{{operation=\"create\"}}")),
+        3.0
+    );
+    assert!(text.contains(&format!("# TYPE {name} counter\n")), "{text}");
+}
+
+#[test]
+fn a_controller_s_syncs_are_timed_where_upstream_times_them() {
+    let metrics = Metrics::new(&crate::registry::descriptors());
+    metrics
+        .controller("endpointslice-mirroring-controller")
+        .synced(200, Duration::from_millis(5));
+    let count = "endpoint_slice_mirroring_controller_endpoints_sync_duration_count";
+    assert_eq!(value(&metrics.encode(), count), 1.0);
+}

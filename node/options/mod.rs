@@ -712,7 +712,21 @@ fn flags(
             };
             flags.set(name, value);
         }
+        for (name, least, most) in &descriptor.bounds {
+            let value = values.int(name);
+            if value < *least {
+                wrong.push(format!(
+                    "{name} must not be less than {least}, but got {value}"
+                ));
+            } else if value > *most {
+                wrong.push(format!(
+                    "{name} must not be more than {most}, but got {value}"
+                ));
+            }
+        }
+        let is_bound = |name| descriptor.bounds.iter().any(|(bound, ..)| *bound == name);
         if let Some((name, _)) = descriptor.workers
+            && !is_bound(name)
             && values.int(name) < 1
         {
             wrong.push(format!(

@@ -226,6 +226,35 @@ fn what_cannot_be_is_told_with_the_remedy() {
 }
 
 #[test]
+fn numbers_stay_within_what_their_controller_says() {
+    const FLAG: &str = "concurrent-deployment-syncs";
+    let asking = |words: &[&str]| {
+        let mut descriptors = descriptors();
+        descriptors[0] = descriptors[0].clone().bound(FLAG, 2, 50);
+        Options::new(values(words).unwrap(), &descriptors, &surroundings())
+    };
+    for (word, expected) in [
+        ("--concurrent-deployment-syncs=2", None),
+        ("--concurrent-deployment-syncs=50", None),
+        (
+            "--concurrent-deployment-syncs=0",
+            Some("concurrent-deployment-syncs must not be less than 2, but got 0"),
+        ),
+        (
+            "--concurrent-deployment-syncs=51",
+            Some("concurrent-deployment-syncs must not be more than 50, but got 51"),
+        ),
+    ] {
+        let why = asking(&[word]).err().map(|why| why.to_string());
+        assert_eq!(why.is_none(), expected.is_none(), "{word}: {why:?}");
+        if let Some(expected) = expected {
+            assert!(why.as_ref().unwrap().contains(expected), "{why:?}");
+            assert!(!why.unwrap().contains("greater than 0"));
+        }
+    }
+}
+
+#[test]
 fn a_gate_reaches_the_controllers_that_ask_for_it() {
     const GATE: &str = "MaxUnavailableStatefulSet";
     let asking = |words: &[&str]| {

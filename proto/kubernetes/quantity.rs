@@ -80,8 +80,8 @@ impl Quantity {
         let digits = plain.parse().ok()?;
         let places = i32::try_from(fraction.len()).ok()?;
         let exponent = suffix.strip_prefix(['e', 'E']).filter(|power| {
-            // `E` alone is exa.
-            !power.is_empty()
+            // `E` alone is exa, `Ei` exbi.
+            power.starts_with(|first: char| first.is_ascii_digit() || "+-".contains(first))
         });
         let (ten, two) = match exponent {
             Some(power) => (power.parse::<i32>().ok()?, 0),

@@ -168,3 +168,101 @@ fn interned_texts_are_shared_between_threads_and_after_many_others() {
         Str::interned("shared-between-threads").as_str()
     ));
 }
+
+#[test]
+fn amounts_are_read_in_thousandths() {
+    let table = [
+        ("4", Some(4000)),
+        ("500m", Some(500)),
+        ("0.5", Some(500)),
+        ("1.5k", Some(1_500_000)),
+        ("2Ki", Some(2_048_000)),
+        ("1e3", Some(1_000_000)),
+        ("-1", Some(-1000)),
+        ("+1", Some(1000)),
+        ("1u", Some(1)),
+        ("0", Some(0)),
+        ("0Ei", Some(0)),
+        ("9E", Some(i64::MAX)),
+        ("", None),
+        ("m", None),
+        ("1x", None),
+        ("1.2.3", None),
+    ];
+    for (text, expected) in table {
+        assert_eq!(
+            crate::meta::Quantity::text(text).milli(),
+            expected,
+            "{text:?}"
+        );
+    }
+}
+
+#[test]
+fn amounts_by_name_are_an_object_in_json() {
+    let json = json!({"status": {"allocatable": {"cpu": "4", "memory": "1Gi"}}});
+    let node: core::Node = serde_json::from_value(json.clone()).unwrap();
+    let amounts = &node.status.as_ref().unwrap().allocatable;
+    assert_eq!(amounts.len(), 2);
+    assert_eq!(serde_json::to_value(&node).unwrap(), json);
+    // What is kept is the one that is read.
+    let kept = (core::Node::resource().decode)(&node.encode_to_vec()).unwrap();
+    assert_eq!(kept.to_json()["status"]["allocatable"], json!({"cpu": "4"}));
+}
+
+#[test]
+fn of_a_pod_s_ports_those_with_names_are_kept() {
+    let json = json!({
+        "spec": {"containers": [
+            {"ports": [{"containerPort": 1, "protocol": "TCP"}]},
+            {"ports": [{"name": "http", "containerPort": 2, "protocol": "TCP"}]},
+        ]},
+        "status": {"podIPs": [{"ip": "10.0.0.1"}]},
+    });
+    let pod: core::Pod = serde_json::from_value(json).unwrap();
+    let kept = (core::Pod::resource().decode)(&pod.encode_to_vec()).unwrap();
+    assert_eq!(
+        kept.to_json(),
+        json!({
+            "spec": {"containers": [{"ports": [{"name": "http", "containerPort": 2, "protocol": "TCP"}]}]},
+            "status": {"podIPs": [{"ip": "10.0.0.1"}]},
+        })
+    );
+}
+
+#[test]
+fn endpoints_and_slices_are_the_api_s_own_json() {
+    let service = json!({"spec": {
+        "clusterIP": "None",
+        "selector": {"app": "web"},
+        "ipFamilies": ["IPv4"],
+        "ports": [{"name": "http", "protocol": "TCP", "targetPort": "http", "appProtocol": "h2c"}],
+        "publishNotReadyAddresses": true,
+        "trafficDistribution": "PreferClose",
+    }});
+    let read: core::Service = serde_json::from_value(service.clone()).unwrap();
+    assert_eq!(serde_json::to_value(&read).unwrap(), service);
+    let slice = json!({
+        "addressType": "IPv4",
+        "endpoints": [{
+            "addresses": ["10.0.0.1"],
+            "conditions": {"ready": true, "serving": true, "terminating": false},
+            "deprecatedTopology": {"a": "b"},
+            "hints": {"forNodes": [{"name": "n"}], "forZones": [{"name": "z"}]},
+            "hostname": "h",
+            "nodeName": "n",
+            "targetRef": {"kind": "Pod", "name": "p", "namespace": "d", "uid": "u"},
+            "zone": "z",
+        }],
+        "ports": [{"name": "", "port": 80, "protocol": "TCP"}],
+    });
+    let read: crate::discovery::EndpointSlice = serde_json::from_value(slice.clone()).unwrap();
+    assert_eq!(serde_json::to_value(&read).unwrap(), slice);
+    let endpoints = json!({"subsets": [{
+        "addresses": [{"ip": "10.0.0.1", "hostname": "h", "nodeName": "n"}],
+        "notReadyAddresses": [{"ip": "10.0.0.2"}],
+        "ports": [{"name": "http", "port": 80, "protocol": "TCP", "appProtocol": "h2c"}],
+    }]});
+    let read: core::Endpoints = serde_json::from_value(endpoints.clone()).unwrap();
+    assert_eq!(serde_json::to_value(&read).unwrap(), endpoints);
+}

@@ -820,3 +820,27 @@ fn worlds_run_to_rest_and_through_time() {
     assert_eq!(world.all::<Pod>().len(), 3);
     assert_eq!(world.plan::<Replicas<0>>("web").again, Again::Never);
 }
+
+#[test]
+fn slices_of_one_service_are_one_at_rest_but_an_endpoint_in_two_is_seen() {
+    let service = service("web");
+    let pods: Vec<Pod> = (0..3)
+        .map(|number| pod(&format!("web-{number}")).ip(&format!("10.0.0.{number}")))
+        .collect();
+    let slice = |name: &str, of: &[usize]| {
+        let empty = endpoint_slice(name, &service, "me");
+        of.iter()
+            .fold(empty, |slice, number| slice.endpoint(&pods[*number]))
+    };
+    let rest = |slices: Vec<kubernetes_proto::discovery::EndpointSlice>| {
+        let start = World::at("12:00:00").with(service.clone());
+        slices.into_iter().fold(start, World::with).rest()
+    };
+    let one = rest(vec![slice("a", &[0, 1]), slice("b", &[2])]);
+    assert_eq!(one, rest(vec![slice("c", &[2, 1, 0])]));
+    assert_ne!(one, rest(vec![slice("a", &[0, 1]), slice("b", &[1, 2])]));
+    assert_ne!(one, rest(vec![slice("a", &[0, 1])]));
+    let timed =
+        slice("a", &[0, 1, 2]).annotation("endpoints.kubernetes.io/last-change-trigger-time", "x");
+    assert_eq!(one, rest(vec![timed]));
+}

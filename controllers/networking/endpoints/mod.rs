@@ -51,6 +51,7 @@ impl Controller for EndpointsOfServices {
             .service_account("endpoint-controller")
             .event_source("endpoint-controller")
             .queue("endpoint")
+            .spaced()
             .workers(
                 "concurrent-endpoint-syncs",
                 5,
@@ -102,9 +103,11 @@ impl Controller for EndpointsOfServices {
             return Ok(plan);
         }
         let pods = services::selected(&service, seen);
+        // Who asks for all that there is gets those on their way out too.
+        let all = services::publishes_not_ready(&service);
         let pods = pods
             .iter()
-            .filter(|pod| services::is_reachable(pod) && !pod.is_terminating());
+            .filter(|pod| services::is_reachable(pod) && (all || !pod.is_terminating()));
         let backends: Vec<Backend<'_>> =
             pods.filter_map(|pod| Backend::of(pod, &service)).collect();
         let wanted = subsets::repack(&expanded(&backends, &service));

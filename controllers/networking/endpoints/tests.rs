@@ -116,7 +116,7 @@ fn which_pods_are_listed_and_where() {
             "going, published",
             backend(0).terminating("12:00:10"),
             true,
-            None,
+            Some(ready),
         ),
         ("succeeded", backend(0).phase("Succeeded"), true, None),
         ("failed", backend(0).phase("Failed"), true, None),
@@ -310,7 +310,7 @@ fn labels_follow_the_service_s() {
     let mut world = cluster(service("web").label("team", "blue"), 1);
     run(&mut world);
     world.change::<Service>("web", |service| {
-        service.metadata_mut().set_label("team", "red")
+        service.metadata_mut().set_label("team", "red");
     });
     let plan = world.plan::<EndpointsOfServices>("web");
     let action = plan.actions().next().unwrap();
@@ -360,7 +360,7 @@ fn a_change_that_endpoints_do_not_show_writes_nothing() {
     let mut world = cluster(service("web"), 1);
     run(&mut world);
     world.change::<Pod>("web-0", |pod| {
-        pod.metadata_mut().set_annotation("note", "x")
+        pod.metadata_mut().set_annotation("note", "x");
     });
     world.change::<Pod>("web-0", |pod| pod.metadata_mut().set_label("tier", "front"));
     assert!(run(&mut world).is_empty());
@@ -378,7 +378,7 @@ fn the_trigger_time_is_that_of_the_earliest_change() {
             .map(str::to_owned)
     };
     world.change::<Pod>("web-0", |pod| {
-        *pod = pod.clone().condition("Ready", "False", "11:58:00")
+        *pod = pod.clone().condition("Ready", "False", "11:58:00");
     });
     world.put(backend(2).condition("Ready", "True", "11:57:00"));
     run(&mut world);

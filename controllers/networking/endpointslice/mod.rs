@@ -69,6 +69,7 @@ impl Controller for SlicesOfServices {
             .aliases(&["endpointslice"])
             .event_source("endpoint-slice-controller")
             .queue("endpoint_slice")
+            .spaced()
             .workers(
                 "concurrent-service-endpoint-syncs",
                 5,
@@ -84,6 +85,8 @@ impl Controller for SlicesOfServices {
                 FlagDefault::Duration(Duration::ZERO),
                 "How long changes of pods are gathered before EndpointSlices are written: fewer writes, but later ones.",
             )
+            .bound("concurrent-service-endpoint-syncs", 1, 50)
+            .bound("max-endpoints-per-slice", 1, 1000)
             .gate("PreferSameTrafficDistribution", true)
             .rule("", "services", &["get", "list", "watch"])
             .rule("", "pods", &["get", "list", "watch"])
@@ -116,16 +119,42 @@ impl Controller for SlicesOfServices {
                 "Number of EndpointSlices changed on each Service sync",
             )
             .metric(
+                plan::DESIRED,
+                MetricKind::Sum,
+                &[],
+                "Number of endpoints desired",
+            )
+            .metric(
+                plan::SLICES,
+                MetricKind::Sum,
+                &[],
+                "Number of EndpointSlices",
+            )
+            .metric(
+                plan::DESIRED_SLICES,
+                MetricKind::Sum,
+                &[],
+                "Number of EndpointSlices that would exist with perfect endpoint allocation",
+            )
+            .metric(
+                plan::TRAFFIC,
+                MetricKind::Sum,
+                &["traffic_distribution"],
+                "Number of Services using some specific trafficDistribution",
+            )
+            .metric(
                 plan::SYNCS,
                 MetricKind::Counter,
                 &["result"],
                 "Number of EndpointSlice syncs",
             )
+            .differs("Each replica's gauges count the Services that it owns: their sum is the cluster's.")
             .differs("Slices have names that follow from the Service's uid and an ordinal, so that a second creation of the same slice collides; they look like upstream's.")
             .differs("Slices that exist are changed before new ones are made, so that a plan from an old view fails before an endpoint is in two slices.")
             .differs("Changes of one Service's slices are at least 200 ms apart, so a rollout writes fewer of them; a slice that somebody else changed is put right at once instead of after a second.")
             .differs("The trigger time is that of the pods whose endpoint changed against the slices that are there; upstream remembers the times of all pods.")
             .differs("Why a Service has no hints, and that a pod's node is missing, is told once and not at every sync; a pod whose node is missing is looked at again when the node appears.")
+            .differs("A node's zone that is set or changed reaches the endpoints at once, not when their Service is looked at for another reason.")
             .differs("A pod that ends without ever having been ready leaves at once, not at the next change.")
     }
 

@@ -24,6 +24,8 @@ pub struct Packed {
     pub added: usize,
     /// Endpoints that are in none any more.
     pub removed: usize,
+    /// How many slices would do.
+    pub fewest: usize,
 }
 
 /// Packs the wanted endpoints. `like` is an empty slice with the labels that all should have.

@@ -24,6 +24,10 @@ pub const ADDED: &str = "endpoint_slice_controller_endpoints_added_per_sync";
 pub const REMOVED: &str = "endpoint_slice_controller_endpoints_removed_per_sync";
 pub const CHANGES: &str = "endpoint_slice_controller_changes";
 pub const CHANGED: &str = "endpoint_slice_controller_endpointslices_changed_per_sync";
+pub const DESIRED: &str = "endpoint_slice_controller_endpoints_desired";
+pub const SLICES: &str = "endpoint_slice_controller_num_endpoint_slices";
+pub const DESIRED_SLICES: &str = "endpoint_slice_controller_desired_endpoint_slices";
+pub const TRAFFIC: &str = "endpoint_slice_controller_services_count_by_traffic_distribution";
 pub const SYNCS: &str = "endpoint_slice_controller_syncs";
 
 /// What goes wrong with the update of slices, and what is told of it.
@@ -90,7 +94,7 @@ pub fn plan(
     let mut plan = Plan::nothing();
     let mut remembered = memory.clone();
     let mut all = Slices::default();
-    let (mut added, mut removed, mut endpoints) = (0, 0, 0);
+    let (mut added, mut removed, mut endpoints, mut fewest) = (0, 0, 0, 0);
     for slice in held.iter().filter(|slice| !slice.is_terminating()) {
         // The Service has given up that family.
         if !types.contains(&slice.address_type.as_str()) {
@@ -116,6 +120,7 @@ pub fn plan(
         added += packed.added;
         removed += packed.removed;
         endpoints += packed.slices.endpoints().count();
+        fewest += packed.fewest;
         // Slices of another family can't be made into these.
         packed.slices.recycle(|slice| is_owned(slice, service));
         all.append(packed.slices);
@@ -170,7 +175,13 @@ pub fn plan(
         written as f64,
     );
     plan.measure(SYNCS, &["success"], 1.0);
-    let _ = endpoints;
+    plan.measure(DESIRED, &[], endpoints as f64);
+    let there = all.create.len() + all.update.len() + all.unchanged.len();
+    plan.measure(SLICES, &[], there as f64);
+    plan.measure(DESIRED_SLICES, &[], fewest.max(1) as f64);
+    if let Some(traffic) = traffic {
+        plan.measure(TRAFFIC, &[traffic], 1.0);
+    }
     plan
 }
 
@@ -213,6 +224,7 @@ impl Sync<'_> {
             let group = packing::pack(&held, &wanted, &like, self.most);
             packed.added += group.added;
             packed.removed += group.removed;
+            packed.fewest += wanted.len().div_ceil(self.most);
             packed.slices.append(group.slices);
         }
         // Sets of ports that nobody serves any more.

@@ -56,6 +56,7 @@ impl Controller for MirroredSlices {
             .service_account("endpointslicemirroring-controller")
             .event_source("endpoint-slice-mirroring-controller")
             .queue("endpoint_slice_mirroring")
+            .spaced()
             .workers(
                 "mirroring-concurrent-service-endpoint-syncs",
                 5,
@@ -71,6 +72,8 @@ impl Controller for MirroredSlices {
                 FlagDefault::Duration(Duration::ZERO),
                 "How long changes of EndpointSlices are gathered before mirrors are written: fewer writes, but later ones.",
             )
+            .bound("mirroring-concurrent-service-endpoint-syncs", 1, 50)
+            .bound("mirroring-max-endpoints-per-subset", 1, 1000)
             .rule("", "services", &["get", "list", "watch"])
             .rule("", "endpoints", &["get", "list", "watch"])
             // Never written, but who sets blockOwnerDeletion must be allowed to.
@@ -102,11 +105,31 @@ impl Controller for MirroredSlices {
                 "Number of addresses skipped on each Endpoints sync due to being invalid or exceeding MaxEndpointsPerSubset",
             )
             .metric(
+                plan::DESIRED,
+                MetricKind::Sum,
+                &[],
+                "Number of endpoints desired",
+            )
+            .metric(
+                plan::SLICES,
+                MetricKind::Sum,
+                &[],
+                "Number of EndpointSlices",
+            )
+            .metric(
+                plan::DESIRED_SLICES,
+                MetricKind::Sum,
+                &[],
+                "Number of EndpointSlices that would exist with perfect endpoint allocation",
+            )
+            .sync_seconds("endpoint_slice_mirroring_controller_endpoints_sync_duration")
+            .metric(
                 plan::CHANGES,
                 MetricKind::Counter,
                 &["operation"],
                 "Number of EndpointSlice changes",
             )
+            .differs("Each replica's gauges count the Endpoints that it owns: their sum is the cluster's.")
             .differs("Slices have names that follow from the Endpoints' uid and an ordinal, so that a second creation of the same slice collides; they look like upstream's.")
             .differs("Changes of one object's mirrors are at least 200 ms apart.")
             .differs("Addresses that are left out are told of when their number changes and not at every sync.")

@@ -25,6 +25,9 @@ pub const ADDED: &str = "endpoint_slice_mirroring_controller_endpoints_added_per
 pub const UPDATED: &str = "endpoint_slice_mirroring_controller_endpoints_updated_per_sync";
 pub const REMOVED: &str = "endpoint_slice_mirroring_controller_endpoints_removed_per_sync";
 pub const SKIPPED: &str = "endpoint_slice_mirroring_controller_addresses_skipped_per_sync";
+pub const DESIRED: &str = "endpoint_slice_mirroring_controller_endpoints_desired";
+pub const SLICES: &str = "endpoint_slice_mirroring_controller_num_endpoint_slices";
+pub const DESIRED_SLICES: &str = "endpoint_slice_mirroring_controller_desired_endpoint_slices";
 pub const CHANGES: &str = "endpoint_slice_mirroring_controller_changes";
 
 const IPV4: &str = "IPv4";
@@ -169,6 +172,11 @@ pub fn plan(
     }
     let mut all = Slices::default();
     let mut totals = Totals::default();
+    let fewest: usize = wanted
+        .groups
+        .values()
+        .map(|(_, endpoints)| endpoints.len().div_ceil(controller.most))
+        .sum();
     for (of, (ports, endpoints_wanted)) in wanted.groups {
         let existing = by_place.remove(&of).unwrap_or_default();
         let mut like = slices::empty(endpoints, &of.0, ports, labels(endpoints));
@@ -213,6 +221,10 @@ pub fn plan(
     plan.measure(UPDATED, &[], totals.updated as f64);
     plan.measure(REMOVED, &[], totals.removed as f64);
     plan.measure(SKIPPED, &[], wanted.skipped as f64);
+    plan.measure(DESIRED, &[], all.endpoints().count() as f64);
+    let there = all.create.len() + all.update.len() + all.unchanged.len();
+    plan.measure(SLICES, &[], there as f64);
+    plan.measure(DESIRED_SLICES, &[], fewest as f64);
     plan
 }
 

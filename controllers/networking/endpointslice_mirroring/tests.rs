@@ -186,7 +186,7 @@ fn mirrors_follow_what_they_mirror_in_place() {
     world.change::<Endpoints>("web", |held| held.metadata_mut().set_label("team", "red"));
     assert_eq!(patched(&mut world), expected);
     world.change::<Endpoints>("web", |held| {
-        held.metadata_mut().set_annotation("note", "y")
+        held.metadata_mut().set_annotation("note", "y");
     });
     assert_eq!(patched(&mut world), expected);
     // Another port: the slice is made use of again.
@@ -245,7 +245,7 @@ fn one_slice_of_several_of_a_kind_stays() {
     let mut world = cluster(some());
     run(&mut world);
     let first = EndpointSlice::clone(&world.all::<EndpointSlice>()[0]);
-    let mut second = first.clone();
+    let mut second = first;
     second.metadata_mut().name = "web-zzzzz".into();
     second.metadata_mut().uid = "second".into();
     let mut world = world.with(second);

@@ -195,7 +195,7 @@ fn endpoints_are_shared_out_among_zones() {
 fn the_endpoints_that_are_not_ready_get_none() {
     let mut world = zones(auto(), &[("4", 4), ("4", 3)]);
     world.change::<Pod>("web-a0", |pod| {
-        *pod = pod.clone().condition("Ready", "False", "11:55:00")
+        *pod = pod.clone().condition("Ready", "False", "11:55:00");
     });
     run(&mut world);
     assert_eq!(endpoint(&world, "web-a0").unwrap().hints, None);
@@ -274,7 +274,7 @@ fn nodes_that_change_the_shares_wake_the_services_that_ask_for_hints() {
     assert_ne!(meant(&world), before);
     assert_eq!(meant(&world), counts(&[("a", 2), ("b", 4)]));
     world.change::<Node>("node-b2", |node| {
-        node.status.as_mut().unwrap().conditions[0].status = "False".to_owned()
+        node.status.as_mut().unwrap().conditions[0].status = "False".to_owned();
     });
     run(&mut world);
     assert!(world.plan::<SlicesOfServices>("web").verbs().is_empty());
@@ -304,7 +304,7 @@ fn both_families_are_told_of_once() {
     let mut world = zones(auto().families(&["IPv4", "IPv6"]), &[("4", 2), ("4", 2)]);
     for name in ["web-a0", "web-a1", "web-b0", "web-b1"] {
         world.change::<Pod>(name, |pod| {
-            *pod = pod.clone().ip(&format!("fd00::{}", &name[4..]))
+            *pod = pod.clone().ip(&format!("fd00::{}", &name[4..]));
         });
     }
     run(&mut world);

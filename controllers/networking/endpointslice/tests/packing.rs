@@ -107,7 +107,7 @@ fn few_slices_are_written() {
         ),
         (
             "a full slice more goes apart",
-            vec![0..5],
+            std::iter::once(0..5).collect(),
             0..20,
             (vec![], vec![10], vec![10], 0),
         ),

@@ -298,7 +298,7 @@ fn at_rest_every_pod_is_in_one_slice_whatever_happened() {
                         *pod = pod.clone().condition("Ready", turned, "11:59:00");
                     }),
                     (4, Some(pod)) => {
-                        world.change::<Pod>(&pod, |pod| *pod = pod.clone().phase("Failed"))
+                        world.change::<Pod>(&pod, |pod| *pod = pod.clone().phase("Failed"));
                     }
                     (_, Some(_)) => {
                         let slices = slices(&world);

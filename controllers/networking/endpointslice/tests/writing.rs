@@ -62,7 +62,8 @@ fn a_service_without_pods_has_one_empty_slice_of_each_family() {
 #[test]
 fn conditions_tell_how_a_pod_is() {
     let own = || backend(0);
-    let table: Vec<(&str, Pod, bool, Option<(bool, bool, bool)>)> = vec![
+    type Conditions = (bool, bool, bool);
+    let table: Vec<(&str, Pod, bool, Option<Conditions>)> = vec![
         ("ready", own(), false, Some((true, true, false))),
         (
             "not ready",
@@ -241,7 +242,8 @@ fn ports_are_found_by_name_and_part_the_slices() {
     .with(backend(3).serves("other", 8080))
     .with(setup);
     run(&mut world);
-    let mut seen: Vec<(Vec<(String, i32)>, Vec<String>)> = slices(&world)
+    type Ports = Vec<(String, i32)>;
+    let mut seen: Vec<(Ports, Vec<String>)> = slices(&world)
         .iter()
         .map(|slice| {
             let ports = slice
@@ -483,7 +485,7 @@ fn a_pod_is_left_out_while_its_node_is_not_there_and_that_is_told_once() {
     );
     world.change::<Node>("node-2", |node| {
         node.metadata_mut()
-            .set_label("topology.kubernetes.io/zone", "c")
+            .set_label("topology.kubernetes.io/zone", "c");
     });
     run(&mut world);
     assert_eq!(
@@ -516,7 +518,7 @@ fn the_trigger_time_is_that_of_the_earliest_change() {
         "a Service's first slice"
     );
     world.change::<Pod>("web-0", |pod| {
-        *pod = pod.clone().condition("Ready", "False", "11:58:00")
+        *pod = pod.clone().condition("Ready", "False", "11:58:00");
     });
     world.put(backend(2).condition("Ready", "True", "11:57:00"));
     run(&mut world);
@@ -526,7 +528,7 @@ fn the_trigger_time_is_that_of_the_earliest_change() {
         "the earliest of two"
     );
     world.change::<Pod>("web-0", |pod| {
-        *pod = pod.clone().condition("Ready", "True", "11:59:00")
+        *pod = pod.clone().condition("Ready", "True", "11:59:00");
     });
     run(&mut world);
     assert_eq!(
@@ -659,7 +661,7 @@ fn each_sync_is_measured() {
     for expected in [
         ("endpoints_added_per_sync", none.clone(), 3.0),
         ("endpoints_removed_per_sync", none.clone(), 0.0),
-        ("endpointslices_changed_per_sync", disabled.clone(), 1.0),
+        ("endpointslices_changed_per_sync", disabled, 1.0),
         ("syncs", one("success"), 1.0),
         ("changes", one("create"), 1.0),
     ] {
