@@ -46,7 +46,8 @@ pub struct Job {
     pub memory: Memory,
     /// In whose name.
     pub sender: Sender,
-    /// Whether what a plan counts must be checked against the API server: the range was taken over.
+    /// Whether what a plan counts must be checked against the API server: the range was taken over, or a write of the
+    /// key before may have happened without having left a mark.
     pub unproven: bool,
     /// Whether the object that the key is about must be, too.
     pub head_unproven: bool,
@@ -96,6 +97,8 @@ pub struct Done {
     pub proven: bool,
     /// Whether the object that the key is about is proven now.
     pub head_proven: bool,
+    /// Whether it is unknown if some write happened: its answer was lost, or it was aborted on its way.
+    pub doubtful: bool,
     /// Whether a report was written.
     pub reported: bool,
     /// The plan in words.
@@ -155,6 +158,7 @@ pub async fn reconcile(shared: Arc<Shared>, mut job: Job) -> Done {
         next: outcome.next,
         proven: outcome.proven,
         head_proven: outcome.head_proven,
+        doubtful: outcome.doubtful,
         reported: outcome.reported,
         plan: outcome.plan,
         began,
@@ -169,6 +173,7 @@ struct Attempt {
     marks: Vec<Mark>,
     proven: bool,
     head_proven: bool,
+    doubtful: bool,
     reported: bool,
     plan: Vec<String>,
     writes: u64,
@@ -183,6 +188,7 @@ impl Attempt {
             marks: Vec::new(),
             proven: false,
             head_proven: false,
+            doubtful: false,
             reported: false,
             plan: Vec::new(),
             writes: 0,
@@ -244,6 +250,10 @@ async fn attempt(shared: &Arc<Shared>, job: &mut Job) -> Attempt {
     let report = shared.clock.monotonic() >= job.report_from;
     let applied = shared.writer.apply(&job.sender, &plan, report).await;
     attempt.reported = applied.reported;
+    attempt.doubtful = applied
+        .outcomes
+        .iter()
+        .any(|outcome| outcome.as_ref().is_err_and(is_doubtful));
     learn(shared, job, &plan, &applied, &mut attempt);
     settle(shared, job, &plan, &applied, &mut attempt);
     attempt
@@ -274,12 +284,12 @@ fn judged(proof: Result<Proof, crate::server::Refused>) -> Result<(), Next> {
         Ok(Proof::Fresh) => Ok(()),
         // The change that is missing wakes the key; the back-off is for one that was seen meanwhile.
         Ok(Proof::Stale { why }) => Err(Next::Backoff {
-            why: format!("taken over, and the cache is behind: {why}"),
+            why: format!("the cache is behind: {why}"),
             error: false,
         }),
         Err(refused) => Err(Next::Backoff {
             why: format!(
-                "taken over, and freshness could not be proven: {}",
+                "freshness could not be proven: {}",
                 refused.failure
             ),
             error: true,
@@ -363,6 +373,14 @@ fn settle(shared: &Shared, job: &Job, plan: &Plan, applied: &Applied, attempt: &
             _ => Next::Postponed(wait),
         };
     }
+}
+
+/// Whether a write that failed so may have happened all the same.
+fn is_doubtful(failure: &Failure) -> bool {
+    matches!(
+        failure,
+        Failure::Timeout(_) | Failure::Other(_) | Failure::Fenced
+    )
 }
 
 /// What is gone needs no deletion.
