@@ -235,11 +235,17 @@ async fn attempt(shared: &Arc<Shared>, job: &mut Job) -> Attempt {
     };
     let mut attempt = Attempt::ended(after(&plan, now));
     attempt.plan = explained(&plan);
+    tracing::debug!(controller = unit.name(), key = %job.key, plan = ?attempt.plan, unproven = job.unproven, "planned");
 
     match proof(shared, job, &plan).await {
+        Ok((false, false)) => {}
         Ok((head, counted)) => {
+            // What was compared is the cache as it is by now: it may have caught up since the plan was made. The next
+            // plan rests on what is proven.
             attempt.head_proven = head;
             attempt.proven = counted;
+            attempt.next = Next::Now;
+            return attempt;
         }
         Err(next) => {
             attempt.next = next;

@@ -383,8 +383,10 @@ impl World {
         let gone = done.is_terminating()
             && done.finalizers.is_empty()
             && done.deletion_grace_period_seconds.unwrap_or(0) == 0;
-        let result = written(done);
+        let mut result = written(done);
         if gone {
+            // The update becomes the deletion, and is answered with what was there.
+            result.resource_version = meta.resource_version;
             self.objects.remove(&place);
         } else {
             self.objects.insert(place, changed);

@@ -318,7 +318,8 @@ async fn calls(api: Api, namespace: String) -> Vec<String> {
     let owner = replica_set("web").in_namespace(&namespace).uid(&caller.known(sets, "web").1);
     let template = kubernetes_proto::core::PodTemplateSpec {
         metadata: None,
-        spec: pod_spec_bytes("app:1"),
+        // Of a scheduler that is nowhere: it must stay where it is.
+        spec: [&pod_spec_bytes("app:1")[..], b"\x9a\x01\x06nobody"].concat(),
     };
     let children = Children::of("web", &Object::metadata(&owner).uid);
     let pod = pods::from_template(Some(&template), owner_reference(&owner), &children, &namespace.as_str().into(), "web-1");

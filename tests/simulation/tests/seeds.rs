@@ -18,7 +18,8 @@ fn test_reproduce_rollback_on_an_older_view_of_the_deployment() {
 }
 
 /// A creation's answer was lost, so it left no mark; the next plan, on a cache that did not show the pod yet, made one
-/// more under the name that came next.
+/// more under the name that came next. And the proof of freshness compared the cache after the plan, which by then had
+/// caught up, and let the older plan pass.
 #[test]
 fn test_reproduce_one_pod_too_many_after_a_lost_answer() {
     of("replicaset-controller", 1601);
