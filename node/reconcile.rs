@@ -49,7 +49,8 @@ pub struct Job {
     pub memory: Memory,
     /// In whose name.
     pub sender: Sender,
-    /// Whether what a plan counts must be checked against the API server: the range was taken over.
+    /// Whether what a plan counts must be checked against the API server: the range was taken over, or a write of the
+    /// key before may have happened without having left a mark.
     pub unproven: bool,
     /// Whether the object that the key is about must be, too.
     pub head_unproven: bool,
@@ -101,6 +102,8 @@ pub struct Done {
     pub proven: bool,
     /// Whether the object that the key is about is proven now.
     pub head_proven: bool,
+    /// Whether it is unknown if some write happened: its answer was lost, or it was aborted on its way.
+    pub doubtful: bool,
     /// Whether a report was written.
     pub reported: bool,
     /// The plan in words.
@@ -166,6 +169,7 @@ pub async fn reconcile(shared: Arc<Shared>, mut job: Job) -> Done {
         next: outcome.next,
         proven: outcome.proven,
         head_proven: outcome.head_proven,
+        doubtful: outcome.doubtful,
         reported: outcome.reported,
         plan: outcome.plan,
         began,
@@ -180,6 +184,7 @@ struct Attempt {
     marks: Vec<Mark>,
     proven: bool,
     head_proven: bool,
+    doubtful: bool,
     reported: bool,
     plan: Vec<String>,
     writes: u64,
@@ -196,6 +201,7 @@ impl Attempt {
             marks: Vec::new(),
             proven: false,
             head_proven: false,
+            doubtful: false,
             reported: false,
             plan: Vec::new(),
             writes: 0,
@@ -253,11 +259,17 @@ async fn attempt(shared: &Arc<Shared>, job: &mut Job) -> Attempt {
     let mut attempt = Attempt::ended(after(&plan, now));
     attempt.plan = explained(&plan);
     attempt.timings.clone_from(&plan.timings);
+    tracing::debug!(controller = unit.name(), key = %job.key, plan = ?attempt.plan, unproven = job.unproven, "planned");
 
     match proof(shared, job, &plan).await {
+        Ok((false, false)) => {}
         Ok((head, counted)) => {
+            // What was compared is the cache as it is by now: it may have caught up since the plan was made. The next
+            // plan rests on what is proven.
             attempt.head_proven = head;
             attempt.proven = counted;
+            attempt.next = Next::Now;
+            return attempt;
         }
         Err(next) => {
             attempt.next = next;
@@ -268,6 +280,10 @@ async fn attempt(shared: &Arc<Shared>, job: &mut Job) -> Attempt {
     let report = shared.clock.monotonic() >= job.report_from;
     let applied = shared.writer.apply(&job.sender, &plan, report).await;
     attempt.reported = applied.reported;
+    attempt.doubtful = applied
+        .outcomes
+        .iter()
+        .any(|outcome| outcome.as_ref().is_err_and(is_doubtful));
     // A plan that only waits says nothing of what there is.
     if applied.whole && (!plan.measures.is_empty() || plan.again == Again::Never) {
         let range = job.sender.gate.range;
@@ -398,6 +414,14 @@ fn settle(shared: &Shared, job: &Job, plan: &Plan, applied: &Applied, attempt: &
             _ => Next::Postponed(wait),
         };
     }
+}
+
+/// Whether a write that failed so may have happened all the same.
+fn is_doubtful(failure: &Failure) -> bool {
+    matches!(
+        failure,
+        Failure::Timeout(_) | Failure::Other(_) | Failure::Fenced
+    )
 }
 
 /// What is gone needs no deletion.

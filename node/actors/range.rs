@@ -45,6 +45,8 @@ struct Known {
     proven: bool,
     /// The object that it is about, too.
     head_proven: bool,
+    /// It is unknown whether a write of it happened: what it counts is checked against the API server.
+    doubtful: bool,
     reported: Option<Monotonic>,
     last: Option<Last>,
     /// Waits for its marks; the task that waits wakes it.
@@ -303,7 +305,7 @@ impl Range {
                 key: taken.key.clone(),
                 memory,
                 sender: part.sender.clone(),
-                unproven: self.unproven && !known.proven,
+                unproven: known.doubtful || (self.unproven && !known.proven),
                 head_unproven: self.unproven && !known.head_proven,
                 report_from: known
                     .reported
@@ -386,6 +388,7 @@ impl Range {
         let part = &mut self.lanes[usize::from(done.unit)];
         let known = part.known.entry(done.key.clone()).or_default();
         known.marks.extend(done.marks);
+        known.doubtful = done.doubtful || (known.doubtful && !done.proven);
         known.proven |= done.proven;
         known.head_proven |= done.head_proven;
         if done.reported {
@@ -538,6 +541,7 @@ impl Range {
                     .working
                     .iter()
                     .any(|(lane, working)| usize::from(*lane) == index && working == key);
+                let in_flight = in_flight || known.is_some_and(|known| known.doubtful);
                 let parked = known.is_some_and(|known| known.parked);
                 let waited = place.as_ref().and_then(|place| place.waited);
                 let marks: Vec<_> = known

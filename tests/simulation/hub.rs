@@ -18,7 +18,7 @@ use crate::{
     dice::Dice,
     judge::{By, Judge, Verdict, Writer},
     mutants::Mutant,
-    server::{Answer, Request, Server},
+    server::{Answer, Log, Request, Server},
 };
 
 /// Lines of the record that a violation shows.
@@ -54,6 +54,8 @@ pub struct Seen {
     pub door: Option<Door>,
     /// Its fence.
     pub fence: Option<Arc<coordinator::Fence>>,
+    /// How far its watches have come: when a change was sent, and when it had happened.
+    pub shown: BTreeMap<Log, Vec<(Instant, Instant)>>,
     /// Its cache.
     pub view: Option<Arc<dyn View>>,
 }
@@ -265,6 +267,16 @@ impl State {
         self.violation.as_deref()
     }
 
+    /// A watch of a replica has been sent all that happened before a place.
+    pub fn show(&mut self, replica: usize, log: Log, place: Option<usize>) {
+        let now = Instant::now();
+        let until = place.map_or(Some(now), |place| self.server.happened_at(log, place));
+        let seen = self.replicas.entry(replica).or_default();
+        if let Some(until) = until {
+            seen.shown.entry(log).or_default().push((now, until));
+        }
+    }
+
     /// How a request of a replica will fare.
     pub fn road(&mut self, replica: usize, request: &Request) -> Road {
         let now = Instant::now();
@@ -354,21 +366,27 @@ impl State {
         ));
         if done {
             self.counts.writes += 1;
+            let mut stale = false;
             match self.judge.fence(&self.replicas, &sent, &writer) {
                 Verdict::Fine => {}
-                Verdict::Stale => self.counts.stale += 1,
+                Verdict::Stale => {
+                    stale = true;
+                    self.counts.stale += 1;
+                }
                 Verdict::Wrong(what) => self.violate(what),
             }
-            let view = self
+            let shown = self
                 .replicas
                 .get(&sent.replica)
                 .filter(|seen| seen.life == sent.life && !sent.held && !sent.aborted)
-                .and_then(|seen| seen.view.clone());
+                .map(|seen| &seen.shown);
             let by = By {
                 writer: &writer,
-                view,
+                shown,
             };
-            for what in self.judge.after(&self.server, &changes, Some(&by)) {
+            let wrong = self.judge.after(&self.server, &changes, Some(&by));
+            // A stopped process' write is the server's fence's to refuse; what it does is made good by the new owner.
+            for what in wrong.into_iter().filter(|_| !stale) {
                 self.violate(what);
             }
         }

@@ -1,9 +1,9 @@
 //! What must hold all along, judged by what the server holds: who wrote under which epoch, and whether anybody asked
 //! for what was made or deleted.
 //!
-//! A controller acts on what it sees, and may see late: a child is beyond what its parent wanted only if neither the
-//! server, within [`ON_THE_WAY`], nor the writer's own cache wanted it. For requests that were given up or whose process
-//! stood still, whatever was ever wanted counts.
+//! A controller acts on what it sees, and may see late: a child is beyond what its parent wanted only if that was wanted
+//! at no time that the writer's watch may have shown within [`ON_THE_WAY`]. For requests that were given up or whose
+//! process stood still, whatever was ever wanted counts.
 
 use std::{collections::BTreeMap, fmt, sync::Arc, time::Duration};
 
@@ -16,16 +16,15 @@ use kubernetes_proto::{
     cast,
     core::{Node, Pod, ReplicationController},
 };
-use node::view::View;
 use tokio::time::Instant;
 
 use crate::{
     hub::{Seen, Sent},
-    server::{Change, Server},
+    server::{Change, Log, Server},
 };
 
-/// From a plan to the arrival of its writes, where nothing stands still.
-const ON_THE_WAY: Duration = Duration::from_secs(10);
+/// From what a watch brings to the arrival of the writes that follow from it: longer than a process stands still.
+const ON_THE_WAY: Duration = Duration::from_secs(20);
 /// How long ago a pod may have been taken away by somebody else for a controller not to know of it.
 const UNSEEN: Duration = Duration::from_secs(150);
 
@@ -73,8 +72,8 @@ impl fmt::Display for Writer {
 pub struct By<'a> {
     /// Who.
     pub writer: &'a Writer,
-    /// Its cache; `None` where it may have acted on an older one.
-    pub view: Option<Arc<dyn View>>,
+    /// How far its watches have come; `None` where it may have acted on whatever was before.
+    pub shown: Option<&'a BTreeMap<Log, Vec<(Instant, Instant)>>>,
 }
 
 /// What is thought of a write's epoch.
@@ -121,6 +120,11 @@ impl Judge {
     /// Looks at the range Leases; what has changed, in words.
     pub fn leases_changed(&mut self, server: &Server) -> Vec<String> {
         let mut lines = Vec::new();
+        // One that somebody deletes by hand begins anew, at a lower epoch if nobody is left who remembers.
+        self.ranges.retain(|range, _| {
+            let ending = format!("-range-{range:03}");
+            server.leases().any(|(name, _)| name.ends_with(&ending))
+        });
         for (name, lease) in server.leases() {
             let Some(range) = name
                 .rsplit_once("-range-")
@@ -218,30 +222,22 @@ impl Judge {
             want.least = want.least.min(other.least);
             want.most = want.most.max(other.most);
         };
-        let first = match &by.view {
-            // The last one before the time counts too: it held until then.
-            Some(_) => all
-                .partition_point(|(at, _)| at.elapsed() > ON_THE_WAY)
-                .saturating_sub(1),
-            None => 0,
-        };
+        // The state that the watch had shown so long ago, and all that came after it.
+        let since = by
+            .shown
+            .zip(owner.resource())
+            .and_then(|(shown, resource)| {
+                let shown = shown.get(&Log::Of(resource))?;
+                let place = shown.partition_point(|(sent, _)| sent.elapsed() > ON_THE_WAY);
+                Some(shown.get(place.checked_sub(1)?)?.1)
+            });
+        let first = since.map_or(0, |since| {
+            all.partition_point(|(at, _)| *at <= since)
+                .saturating_sub(1)
+        });
         all[first.min(all.len())..]
             .iter()
             .for_each(|(_, want)| join(want));
-        if let Some(seen) = by
-            .view
-            .as_ref()
-            .and_then(|view| {
-                owner
-                    .resource()
-                    .and_then(|resource| view.get(resource, &owner.namespace, &owner.name))
-            })
-            .filter(|seen| seen.metadata().uid == *owner.uid)
-            .as_ref()
-            .and_then(want_of)
-        {
-            join(&seen);
-        }
         if owner.find(server).is_none() {
             // It has gone: nothing is wanted any more.
             want.least = 0;

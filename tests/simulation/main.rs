@@ -69,6 +69,11 @@ fn options(args: &Args, seed: u64) -> Options {
 }
 
 fn one(args: &Args, seed: u64) -> ExitCode {
+    // RUST_LOG=node=debug,coordinator=debug tells the replicas' own side.
+    tracing_subscriber::fmt()
+        .with_env_filter(tracing_subscriber::EnvFilter::from_default_env())
+        .without_time()
+        .init();
     let report = run(&Options {
         loud: true,
         ..options(args, seed)

@@ -195,6 +195,10 @@ async fn follow(
     mut watch: Opened,
     frames: mpsc::UnboundedSender<Result<Vec<u8>, BoxError>>,
 ) {
+    let lists = watch.first.len() > 1 || watch.at != usize::MAX && !watch.first.is_empty();
+    if lists {
+        hub.with(|state| state.show(replica, watch.of, None));
+    }
     for frame in std::mem::take(&mut watch.first) {
         if frames.send(Ok(frame)).is_err() {
             return;
@@ -268,6 +272,7 @@ async fn follow(
             return;
         };
         watch.at = at;
+        hub.with(|state| state.show(replica, watch.of, Some(at)));
         for frame in part {
             if frames.send(Ok(frame)).is_err() {
                 return;

@@ -198,6 +198,7 @@ impl Fleet {
                     let seen = state.replicas.entry(replica).or_default();
                     seen.life = life;
                     seen.alive = true;
+                    seen.shown.clear();
                     state.tell(format_args!("r-{replica}/{life} starts"));
                 });
                 let set = Box::pin(LocalSet::new());

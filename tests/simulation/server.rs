@@ -18,7 +18,7 @@ use kubernetes_proto::{
 };
 use prost::Message as _;
 use serde_json::{Value, json};
-use tokio::sync::Notify;
+use tokio::{sync::Notify, time::Instant};
 
 const JSON: &str = "application/json";
 const LEASES: &str = "leases";
@@ -126,6 +126,7 @@ enum Content {
 
 #[derive(Clone)]
 struct Happened {
+    at: Instant,
     version: u64,
     kind: &'static str,
     name: Str,
@@ -408,6 +409,7 @@ impl Server {
                 (None, None) => continue,
             };
             self.history(Log::Of(resource)).push(Happened {
+                at: Instant::now(),
                 version: *version,
                 kind,
                 name: key.name.clone(),
@@ -767,6 +769,12 @@ impl Server {
         (frames, end)
     }
 
+    /// When the last change before a place happened.
+    pub fn happened_at(&self, log: Log, place: usize) -> Option<Instant> {
+        let before = place.checked_sub(1)?;
+        Some(self.histories.get(&log)?.happened.get(before)?.at)
+    }
+
     /// How much has happened so far.
     pub fn length(&self, log: Log) -> usize {
         self.histories
@@ -812,6 +820,7 @@ impl Server {
         let written = Written {
             uid: Str::from(format!("event-{known}")),
             resource_version: known,
+            gone: false,
         };
         let key = Key::new(target.namespace, name);
         Ok(metadata_answer(
@@ -826,6 +835,7 @@ impl Server {
     fn lease_happened(&mut self, kind: &'static str, name: &str, lease: Value) {
         let version = self.lease_version;
         self.history(Log::Leases).push(Happened {
+            at: Instant::now(),
             version,
             kind,
             name: name.into(),

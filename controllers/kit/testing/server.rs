@@ -429,6 +429,8 @@ impl World {
         // A namespace goes by being finalized alone.
         result.gone &= resource.id() != "namespaces";
         if result.gone {
+            // The update becomes the deletion, and is answered with what was there.
+            result.resource_version = meta.resource_version;
             self.objects.remove(&place);
         } else {
             self.objects.insert(place, changed);
