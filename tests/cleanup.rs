@@ -275,8 +275,7 @@ fn version(name: &str, storage: bool) -> serde_json::Value {
 async fn apply(control_plane: &ControlPlane, object: &serde_json::Value) -> Result<()> {
     let text = object.to_string();
     until("it is applied", PATIENCE, POLL, || async {
-        let arguments = ["apply", "-f", "-"];
-        control_plane.kubectl_with_input(&arguments, &text).await?;
+        control_plane.kubectl_with_input(&["apply"], &text).await?;
         Ok(Some(()))
     })
     .await
