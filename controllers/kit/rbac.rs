@@ -180,7 +180,12 @@ fn write_role(text: &mut String, account: &str, rules: &[(Rule, Vec<&str>)]) -> 
     )?;
     for (rule, verbs) in rules {
         writeln!(text, "  - apiGroups: [{:?}]", rule.group)?;
-        writeln!(text, "    resources: [{}]", rule.resource)?;
+        // A star begins an alias in YAML.
+        if rule.resource.starts_with('*') {
+            writeln!(text, "    resources: [{:?}]", rule.resource)?;
+        } else {
+            writeln!(text, "    resources: [{}]", rule.resource)?;
+        }
         if !rule.names.is_empty() {
             writeln!(text, "    resourceNames: [{}]", rule.names.join(", "))?;
         }
