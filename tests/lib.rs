@@ -15,6 +15,8 @@ mod fence;
 #[cfg(test)]
 mod fleet;
 #[cfg(test)]
+mod hpa;
+#[cfg(test)]
 mod moves;
 #[cfg(test)]
 mod parity;

@@ -203,9 +203,11 @@ fn write_role(text: &mut String, account: &str, rules: &[(Rule, Vec<&str>)]) -> 
     )?;
     for (rule, verbs) in rules {
         writeln!(text, "  - apiGroups: [{:?}]", rule.group)?;
-        match rule.resource {
-            "*" => writeln!(text, "    resources: [{:?}]", rule.resource)?,
-            _ => writeln!(text, "    resources: [{}]", rule.resource)?,
+        // A star begins an alias in YAML.
+        if rule.resource.starts_with('*') {
+            writeln!(text, "    resources: [{:?}]", rule.resource)?;
+        } else {
+            writeln!(text, "    resources: [{}]", rule.resource)?;
         }
         if !rule.names.is_empty() {
             writeln!(text, "    resourceNames: [{}]", rule.names.join(", "))?;

@@ -15,6 +15,7 @@ pub mod control_plane;
 pub mod fleet;
 pub mod kubeconfig;
 pub mod metrics;
+pub mod metrics_api;
 pub mod observe;
 pub mod ports;
 pub mod process;
@@ -28,6 +29,7 @@ pub use audit::{AuditLog, AuditRecord};
 pub use control_plane::{ControlPlane, Kcm};
 pub use fleet::{Fleet, Replica};
 pub use metrics::Metrics;
+pub use metrics_api::MetricsApi;
 pub use shards::Shards;
 pub use wait::until;
 

@@ -1,0 +1,668 @@
+//! Autoscaling on real metrics APIs: the same curves under kube-controller-manager and under Manifold lead to the same
+//! sizes, conditions and events; a replica that is killed within a stabilization window makes nothing shrink early; an
+//! API that hangs costs those alone who ask it.
+
+use std::collections::BTreeSet;
+use std::time::{Duration, Instant};
+
+use anyhow::{Result, ensure};
+use futures::future::try_join_all;
+use harness::{ControlPlane, MetricsApi, run_test, until};
+use k8s_openapi::api::apps::v1::Deployment;
+use k8s_openapi::api::autoscaling::v2::HorizontalPodAutoscaler;
+use k8s_openapi::api::core::v1::Event;
+use kube::api::{DeleteParams, ListParams, Patch, PatchParams};
+use kube::{Api, Client};
+use serde_json::{Value, json};
+
+use crate::support::{PATIENCE, POLL, alone, complete, ended_well};
+
+/// The period and the window of both managers, short enough for a test.
+const PERIOD: Duration = Duration::from_secs(2);
+const WINDOW: Duration = Duration::from_secs(12);
+/// Until an autoscaler has followed a value: a few periods, and a busy machine.
+const FOLLOWS: Duration = Duration::from_secs(60);
+
+fn flags() -> Vec<String> {
+    vec![
+        format!(
+            "--horizontal-pod-autoscaler-sync-period={}s",
+            PERIOD.as_secs()
+        ),
+        format!(
+            "--horizontal-pod-autoscaler-downscale-stabilization={}s",
+            WINDOW.as_secs()
+        ),
+        "--horizontal-pod-autoscaler-cpu-initialization-period=1s".to_owned(),
+        "--horizontal-pod-autoscaler-initial-readiness-delay=1s".to_owned(),
+    ]
+}
+
+/// A control plane whose aggregation layer finds a server on loopback: by an ExternalName, which it follows where it
+/// routes by services and not by endpoints.
+async fn bed() -> Result<ControlPlane> {
+    ControlPlane::builder()
+        .nodes(5)
+        .api_server_arg("--enable-aggregator-routing=false")
+        .start()
+        .await
+}
+
+/// One step of a curve.
+enum Step {
+    /// The metric takes a value; none: it is gone.
+    Value(&'static str),
+    /// The target gets this size.
+    Reaches(i32),
+    /// Nothing changes for so many periods.
+    Holds(u32),
+    /// A user scales.
+    Scale(i32),
+    /// A condition gets this reason.
+    Says(&'static str, &'static str),
+}
+use Step::{Holds, Reaches, Says, Scale, Value as Is};
+
+/// A metric, as an autoscaler has it and as the test sets it.
+#[derive(Clone, Copy)]
+enum Metric {
+    /// An external one, for each pod.
+    External,
+    /// An external one as a whole.
+    ExternalValue,
+    /// A custom one of the pods.
+    Pods,
+    /// A custom one of a Service.
+    Object,
+    /// CPU, in percent of what is requested; the value is in thousandths.
+    Cpu,
+    /// CPU of one container.
+    ContainerCpu,
+    /// CPU as an average.
+    CpuAverage,
+}
+
+impl Metric {
+    fn spec(self) -> Value {
+        let each = json!({"type": "AverageValue", "averageValue": "10"});
+        match self {
+            Self::External => {
+                json!({"type": "External", "external": {"metric": {"name": "NAME"}, "target": each}})
+            }
+            Self::ExternalValue => json!({"type": "External", "external": {
+                "metric": {"name": "NAME"}, "target": {"type": "Value", "value": "10"}}}),
+            Self::Pods => {
+                json!({"type": "Pods", "pods": {"metric": {"name": "load"}, "target": each}})
+            }
+            Self::Object => json!({"type": "Object", "object": {
+                "describedObject": {"apiVersion": "v1", "kind": "Service", "name": "NAME"},
+                "metric": {"name": "load"}, "target": each}}),
+            Self::Cpu => json!({"type": "Resource", "resource": {
+                "name": "cpu", "target": {"type": "Utilization", "averageUtilization": 50}}}),
+            Self::ContainerCpu => json!({"type": "ContainerResource", "containerResource": {
+                "name": "cpu", "container": "app",
+                "target": {"type": "Utilization", "averageUtilization": 50}}}),
+            Self::CpuAverage => json!({"type": "Resource", "resource": {
+                "name": "cpu", "target": {"type": "AverageValue", "averageValue": "500m"}}}),
+        }
+    }
+
+    fn set(self, api: &MetricsApi, namespace: &str, name: &str, value: &str) {
+        let given = (!value.is_empty()).then_some(value);
+        match self {
+            Self::External | Self::ExternalValue => {
+                api.external(namespace, name, &given.into_iter().collect::<Vec<_>>());
+            }
+            Self::Pods => api.pods(namespace, name, "load", given),
+            Self::Object => api.object(namespace, &format!("services/{name}"), "load", given),
+            Self::Cpu | Self::ContainerCpu | Self::CpuAverage => {
+                let milli = given.map(|value| value.parse().expect("thousandths of a CPU"));
+                api.usage(namespace, name, milli);
+            }
+        }
+    }
+}
+
+/// An autoscaler, its target, and what happens to its metric.
+struct Curve {
+    name: &'static str,
+    size: u32,
+    min: i32,
+    max: i32,
+    metric: Metric,
+    behavior: Option<Value>,
+    steps: Vec<Step>,
+}
+
+fn curve(name: &'static str, size: u32, metric: Metric, steps: Vec<Step>) -> Curve {
+    Curve {
+        name,
+        size,
+        min: 1,
+        max: 10,
+        metric,
+        behavior: None,
+        steps,
+    }
+}
+
+impl Curve {
+    fn bounds(mut self, min: i32, max: i32) -> Self {
+        (self.min, self.max) = (min, max);
+        self
+    }
+
+    fn behavior(mut self, behavior: Value) -> Self {
+        self.behavior = Some(behavior);
+        self
+    }
+}
+
+#[rustfmt::skip]
+fn curves() -> Vec<Curve> {
+    use Metric::{ContainerCpu, Cpu, CpuAverage, External, ExternalValue, Object, Pods};
+    let down = |policy: Value| json!({"scaleDown": {"stabilizationWindowSeconds": 0, "policies": [policy]}});
+    vec![
+        // Steps, ramps, spikes, flapping.
+        curve("step-up", 2, External,        vec![Is("20"), Holds(3), Is("50"), Reaches(4), Reaches(5), Holds(3)]),
+        curve("step-down", 5, External,      vec![Is("50"), Holds(3), Is("20"), Says("AbleToScale", "ScaleDownStabilized"), Reaches(2), Holds(2)]),
+        curve("ramp", 1, External,           vec![Is("20"), Reaches(2), Is("30"), Reaches(3), Is("40"), Reaches(4), Is("50"), Reaches(5), Holds(2)]),
+        curve("spike", 2, External,          vec![Is("20"), Holds(2), Is("40"), Reaches(4), Is("20"), Holds(3), Reaches(2), Holds(2)]),
+        curve("flapping", 3, External,       vec![Is("30"), Holds(2), Is("32"), Holds(3), Is("28"), Holds(3), Is("32"), Holds(3)]),
+        curve("to-the-most", 3, External,    vec![Is("900"), Reaches(6), Reaches(7), Holds(3)]).bounds(1, 7),
+        curve("to-the-least", 4, External,   vec![Is("0"), Reaches(2), Holds(2)]).bounds(2, 7),
+        curve("too-many", 6, External,       vec![Is("60"), Reaches(4), Holds(3)]).bounds(1, 4),
+        curve("too-few", 1, External,        vec![Is("10"), Reaches(3), Holds(3)]).bounds(3, 5),
+        curve("by-hand", 2, External,        vec![Is("20"), Holds(2), Scale(4), Reaches(4), Reaches(2), Holds(2)]),
+        curve("none", 0, External,           vec![Is("20"), Says("ScalingActive", "ScalingDisabled"), Holds(2)]),
+        curve("value", 2, ExternalValue,     vec![Is("10"), Holds(2), Is("20"), Reaches(4), Is("10"), Holds(3)]),
+        // Gaps.
+        curve("gap", 2, External,            vec![Is("20"), Holds(2), Is(""), Says("ScalingActive", "FailedGetExternalMetric"), Is("30"), Reaches(3), Holds(2)]),
+        curve("never", 2, External,          vec![Is(""), Says("ScalingActive", "FailedGetExternalMetric"), Holds(2)]),
+        // Other sources.
+        curve("pods", 2, Pods,               vec![Is("10"), Holds(3), Is("20"), Reaches(4), Is("10"), Holds(4)]),
+        curve("pods-gone", 2, Pods,          vec![Is("10"), Holds(2), Is(""), Says("ScalingActive", "FailedGetPodsMetric")]),
+        curve("object", 2, Object,           vec![Is("20"), Holds(2), Is("40"), Reaches(4), Holds(3)]),
+        curve("cpu", 2, Cpu,                 vec![Is("50"), Holds(3), Is("100"), Reaches(4), Is("50"), Holds(4)]),
+        curve("cpu-down", 4, Cpu,            vec![Is("50"), Holds(3), Is("25"), Reaches(2), Is("50"), Holds(3)]),
+        curve("container", 2, ContainerCpu,  vec![Is("50"), Holds(3), Is("100"), Reaches(4), Is("50"), Holds(4)]),
+        curve("cpu-average", 2, CpuAverage,  vec![Is("500"), Holds(3), Is("1000"), Reaches(4), Is("500"), Holds(4)]),
+        curve("within", 3, Cpu,              vec![Is("52"), Holds(5)]),
+        // Behaviors.
+        curve("slow-down", 4, External,      vec![Is("40"), Holds(2), Is("10"), Reaches(3), Reaches(2), Reaches(1), Holds(2)])
+            .behavior(down(json!({"type": "Pods", "value": 1, "periodSeconds": 4}))),
+        curve("never-down", 3, External,     vec![Is("30"), Holds(2), Is("10"), Says("ScalingLimited", "ScaleDownLimit"), Holds(3)])
+            .behavior(json!({"scaleDown": {"stabilizationWindowSeconds": 0, "selectPolicy": "Disabled"}})),
+        curve("slow-up", 2, External,        vec![Is("50"), Reaches(3), Reaches(4), Reaches(5), Holds(3)])
+            .behavior(json!({"scaleUp": {"policies": [{"type": "Pods", "value": 1, "periodSeconds": 3}]}})),
+        curve("late-up", 2, External,        vec![Is("20"), Holds(3), Is("40"), Says("AbleToScale", "ScaleUpStabilized"), Reaches(4), Holds(2)])
+            .behavior(json!({"scaleUp": {"stabilizationWindowSeconds": 6}})),
+        curve("tolerant", 4, External,       vec![Is("40"), Holds(2), Is("55"), Holds(3), Is("70"), Reaches(7), Holds(2)])
+            .behavior(json!({"scaleUp": {"tolerance": "0.5"}})),
+        curve("half-down", 8, External,      vec![Is("80"), Holds(2), Is("10"), Reaches(4), Reaches(2), Reaches(1)])
+            .behavior(down(json!({"type": "Percent", "value": 50, "periodSeconds": 4}))),
+    ]
+}
+
+/// What a curve has led to.
+#[derive(Debug, PartialEq, Eq)]
+struct Course {
+    name: &'static str,
+    sizes: Vec<i32>,
+    conditions: Vec<String>,
+    events: BTreeSet<String>,
+}
+
+fn target(name: &str, size: u32) -> Value {
+    let mut deployment = crate::support::deployment(name, size);
+    deployment["spec"]["template"]["spec"]["containers"][0]["resources"] =
+        json!({"requests": {"cpu": "100m"}});
+    deployment
+}
+
+fn autoscaler(curve: &Curve) -> Result<Value> {
+    let metric = curve.metric.spec().to_string().replace("NAME", curve.name);
+    let mut hpa = json!({
+        "apiVersion": "autoscaling/v2", "kind": "HorizontalPodAutoscaler",
+        "metadata": {"name": curve.name},
+        "spec": {
+            "scaleTargetRef": {"apiVersion": "apps/v1", "kind": "Deployment", "name": curve.name},
+            "minReplicas": curve.min, "maxReplicas": curve.max,
+            "metrics": [serde_json::from_str::<Value>(&metric)?],
+        }
+    });
+    if let Some(behavior) = &curve.behavior {
+        hpa["spec"]["behavior"] = behavior.clone();
+    }
+    Ok(hpa)
+}
+
+struct Stage<'a> {
+    control_plane: &'a ControlPlane,
+    api: &'a MetricsApi,
+    client: Client,
+    namespace: String,
+}
+
+impl Stage<'_> {
+    fn deployments(&self) -> Api<Deployment> {
+        Api::namespaced(self.client.clone(), &self.namespace)
+    }
+
+    fn autoscalers(&self) -> Api<HorizontalPodAutoscaler> {
+        Api::namespaced(self.client.clone(), &self.namespace)
+    }
+
+    async fn create(&self, object: &Value) -> Result<()> {
+        self.control_plane
+            .kubectl_with_input(&["-n", &self.namespace, "create"], &object.to_string())
+            .await?;
+        Ok(())
+    }
+
+    async fn size(&self, name: &str) -> Result<i32> {
+        let deployment = self.deployments().get(name).await?;
+        Ok(deployment.spec.and_then(|spec| spec.replicas).unwrap_or(1))
+    }
+
+    /// Waits until a target has a size, noting those on the way.
+    async fn reaches(&self, name: &str, wanted: i32, sizes: &mut Vec<i32>) -> Result<()> {
+        let begun = Instant::now();
+        loop {
+            let size = self.size(name).await?;
+            note(sizes, size);
+            if size == wanted {
+                return Ok(());
+            }
+            ensure!(
+                begun.elapsed() < FOLLOWS,
+                "{name} does not come to {wanted}: {sizes:?}"
+            );
+            tokio::time::sleep(POLL).await;
+        }
+    }
+
+    async fn run(&self, curve: &Curve) -> Result<Course> {
+        let name = curve.name;
+        let size = i32::try_from(curve.size)?;
+        if let Some(Is(first)) = curve.steps.first() {
+            curve.metric.set(self.api, &self.namespace, name, first);
+        }
+        self.create(&target(name, curve.size)).await?;
+        complete(&self.deployments(), name, size).await?;
+        self.create(&autoscaler(curve)?).await?;
+        let mut sizes = vec![size];
+        for step in &curve.steps {
+            match step {
+                Is(value) => curve.metric.set(self.api, &self.namespace, name, value),
+                Reaches(wanted) => self.reaches(name, *wanted, &mut sizes).await?,
+                Holds(periods) => {
+                    let end = Instant::now() + PERIOD * *periods;
+                    while Instant::now() < end {
+                        note(&mut sizes, self.size(name).await?);
+                        tokio::time::sleep(POLL).await;
+                    }
+                }
+                Scale(size) => {
+                    let patch = Patch::Merge(json!({"spec": {"replicas": size}}));
+                    self.deployments()
+                        .patch(name, &PatchParams::default(), &patch)
+                        .await?;
+                }
+                Says(kind, reason) => {
+                    let what = format!("{name}: {kind} is {reason}");
+                    until(&what, FOLLOWS, POLL, || async {
+                        let conditions = self.conditions(name).await?;
+                        let begins = format!("{kind}=");
+                        let found = conditions.iter().any(|one| {
+                            one.starts_with(&begins) && one.contains(&format!(" {reason}: "))
+                        });
+                        Ok(found.then_some(()))
+                    })
+                    .await?;
+                    note(&mut sizes, self.size(name).await?);
+                }
+            }
+        }
+        // The last look is told of.
+        let mut conditions = self.conditions(name).await?;
+        let begun = Instant::now();
+        loop {
+            tokio::time::sleep(PERIOD * 2).await;
+            let now = self.conditions(name).await?;
+            if now == conditions {
+                break;
+            }
+            ensure!(
+                begun.elapsed() < FOLLOWS,
+                "{name} never stands still: {now:?}"
+            );
+            conditions = now;
+        }
+        note(&mut sizes, self.size(name).await?);
+        Ok(Course {
+            name,
+            sizes,
+            conditions,
+            events: self.events(name).await?,
+        })
+    }
+
+    async fn conditions(&self, name: &str) -> Result<Vec<String>> {
+        let hpa = self.autoscalers().get(name).await?;
+        let conditions = hpa
+            .status
+            .and_then(|status| status.conditions)
+            .unwrap_or_default();
+        Ok(conditions
+            .into_iter()
+            .map(|one| {
+                format!(
+                    "{}={} {}: {}",
+                    one.type_,
+                    one.status,
+                    one.reason.unwrap_or_default(),
+                    even(&one.message.unwrap_or_default(), &self.namespace)
+                )
+            })
+            .collect())
+    }
+
+    async fn events(&self, name: &str) -> Result<BTreeSet<String>> {
+        let events: Api<Event> = Api::namespaced(self.client.clone(), &self.namespace);
+        let of = ListParams::default().fields(&format!(
+            "involvedObject.kind=HorizontalPodAutoscaler,involvedObject.name={name}"
+        ));
+        Ok(events
+            .list(&of)
+            .await?
+            .items
+            .into_iter()
+            .map(|event| {
+                format!(
+                    "{} {} {}",
+                    event.type_.unwrap_or_default(),
+                    event.reason.unwrap_or_default(),
+                    even(&event.message.unwrap_or_default(), &self.namespace)
+                )
+            })
+            .collect())
+    }
+}
+
+fn note(sizes: &mut Vec<i32>, size: i32) {
+    if sizes.last() != Some(&size) {
+        sizes.push(size);
+    }
+}
+
+/// Evens out the namespace.
+fn even(text: &str, namespace: &str) -> String {
+    text.replace(namespace, "NAMESPACE")
+}
+
+/// All curves at once, in a namespace of their own; nothing of them goes on afterwards.
+async fn play(
+    control_plane: &ControlPlane,
+    api: &MetricsApi,
+) -> Result<(Vec<Course>, Vec<String>)> {
+    let stage = Stage {
+        control_plane,
+        api,
+        client: control_plane.client().await?,
+        namespace: control_plane.namespace("hpa").await?,
+    };
+    let curves = curves();
+    let courses = try_join_all(curves.iter().map(|curve| stage.run(curve))).await?;
+    let mut shown = Vec::new();
+    for line in [
+        "get hpa step-up pods cpu",
+        "get hpa step-up pods cpu -o wide",
+        "describe hpa step-up",
+        "describe hpa cpu",
+        "describe hpa late-up",
+    ] {
+        let mut args = vec!["-n", stage.namespace.as_str()];
+        args.extend(line.split(' '));
+        let said = control_plane.kubectl(&args).await?;
+        shown.extend(seen(&said, &stage.namespace));
+    }
+    stage
+        .autoscalers()
+        .delete_collection(&DeleteParams::default(), &ListParams::default())
+        .await?;
+    stage
+        .deployments()
+        .delete_collection(&DeleteParams::default(), &ListParams::default())
+        .await?;
+    Ok((courses, shown))
+}
+
+/// What kubectl shows, without ages, times, and the events, which are compared apart.
+fn seen(said: &str, namespace: &str) -> Vec<String> {
+    let mut lines = Vec::new();
+    for line in said.lines() {
+        if line.starts_with("Events:") {
+            break;
+        }
+        if line.starts_with("CreationTimestamp:") {
+            continue;
+        }
+        let mut words: Vec<&str> = line.split_whitespace().collect();
+        // A table's last column is the age.
+        if said.starts_with("NAME") {
+            words.pop();
+        }
+        lines.push(even(&words.join(" "), namespace));
+    }
+    lines
+}
+
+#[test]
+fn curves_lead_to_the_same_under_both_managers() {
+    run_test(async {
+        let _alone = alone();
+        let control_plane = bed().await?;
+        let api = MetricsApi::start(&control_plane).await?;
+        let flags = flags();
+
+        let given: Vec<&str> = flags.iter().map(String::as_str).collect();
+        let mut kcm = control_plane.start_kcm(&given).await?;
+        let (theirs, their_output) = play(&control_plane, &api).await?;
+        kcm.process().terminate(PATIENCE).await?;
+
+        let mut fleet = control_plane
+            .fleet()
+            .arg("--use-service-account-credentials=true");
+        for flag in &flags {
+            fleet = fleet.arg(flag.as_str());
+        }
+        let fleet = fleet.build().await?;
+        let mut replicas = fleet.start_all(2).await?;
+        let (ours, our_output) = play(&control_plane, &api).await?;
+        for replica in &mut replicas {
+            replica.ask_to_end()?;
+        }
+        for replica in &mut replicas {
+            ended_well(replica).await?;
+        }
+
+        let mut differing = Vec::new();
+        for (theirs, ours) in theirs.iter().zip(&ours) {
+            if theirs != ours {
+                differing.push(format!("theirs {theirs:#?}\nours {ours:#?}"));
+            }
+        }
+        println!("hpa: {} curves, {} differ", ours.len(), differing.len());
+        ensure!(differing.is_empty(), "{}", differing.join("\n"));
+        let (missing, surplus): (Vec<_>, Vec<_>) = (
+            their_output
+                .iter()
+                .filter(|line| !our_output.contains(line))
+                .collect(),
+            // The one difference that controllers/README.md lists.
+            our_output
+                .iter()
+                .filter(|line| {
+                    !their_output.contains(line) && !line.contains("manifold.dev/scale-events")
+                })
+                .collect(),
+        );
+        ensure!(
+            surplus.is_empty() && missing.iter().all(|line| line.starts_with("Annotations:")),
+            "kubectl shows {surplus:#?} instead of {missing:#?}"
+        );
+        Ok(())
+    });
+}
+
+#[test]
+fn a_replica_killed_within_the_window_makes_nothing_shrink_early() {
+    const SIZE: i32 = 6;
+    run_test(async {
+        let _alone = alone();
+        let control_plane = bed().await?;
+        let api = MetricsApi::start(&control_plane).await?;
+        let mut fleet = control_plane
+            .fleet()
+            .arg("--use-service-account-credentials=true");
+        for flag in flags() {
+            fleet = fleet.arg(flag);
+        }
+        let fleet = fleet.build().await?;
+        let mut replicas = fleet.start_all(2).await?;
+        let stage = Stage {
+            control_plane: &control_plane,
+            api: &api,
+            client: control_plane.client().await?,
+            namespace: control_plane.namespace("hpa").await?,
+        };
+        // Several autoscalers, so that whichever replica dies had some of them.
+        let names = ["a", "b", "c", "d", "e", "f"];
+        for name in names {
+            let curve = curve(name, u32::try_from(SIZE)?, Metric::External, Vec::new());
+            api.external(&stage.namespace, name, &["60"]);
+            stage.create(&target(name, curve.size)).await?;
+            stage.create(&autoscaler(&curve)?).await?;
+        }
+        for name in names {
+            complete(&stage.deployments(), name, SIZE).await?;
+            until("its metric is read", PATIENCE, POLL, || async {
+                let conditions = stage.conditions(name).await?;
+                Ok(conditions
+                    .iter()
+                    .any(|one| one.contains("ValidMetricFound"))
+                    .then_some(()))
+            })
+            .await?;
+        }
+        let fallen = Instant::now();
+        for name in names {
+            api.external(&stage.namespace, name, &["10"]);
+        }
+        tokio::time::sleep(WINDOW / 3).await;
+        replicas[0].kill();
+        let killed = fallen.elapsed();
+
+        let mut shrunk: Vec<Option<Duration>> = vec![None; names.len()];
+        while shrunk.iter().any(Option::is_none) {
+            for (name, shrunk) in names.iter().zip(&mut shrunk) {
+                let size = stage.size(name).await?;
+                if size < SIZE && shrunk.is_none() {
+                    *shrunk = Some(fallen.elapsed());
+                }
+            }
+            ensure!(
+                fallen.elapsed() < FOLLOWS + 2 * WINDOW,
+                "not all have shrunk: {shrunk:?}"
+            );
+            tokio::time::sleep(POLL).await;
+        }
+        let shrunk: Vec<Duration> = shrunk.into_iter().flatten().collect();
+        println!("hpa: killed {killed:?} after the load fell, shrunk after {shrunk:?}");
+        // The last look at the old load may have been a period before it fell.
+        let earliest = WINDOW - PERIOD;
+        ensure!(
+            shrunk.iter().all(|after| *after >= earliest),
+            "shrunk after {shrunk:?}, the window is {WINDOW:?}"
+        );
+        replicas[1].ask_to_end()?;
+        ended_well(&mut replicas[1]).await?;
+        Ok(())
+    });
+}
+
+#[test]
+fn an_api_that_hangs_costs_those_alone_who_ask_it() {
+    run_test(async {
+        let _alone = alone();
+        let control_plane = bed().await?;
+        let api = MetricsApi::start(&control_plane).await?;
+        let mut fleet = control_plane
+            .fleet()
+            .arg("--use-service-account-credentials=true");
+        for flag in flags() {
+            fleet = fleet.arg(flag);
+        }
+        let fleet = fleet.build().await?;
+        let mut replicas = fleet.start_all(1).await?;
+        let stage = Stage {
+            control_plane: &control_plane,
+            api: &api,
+            client: control_plane.client().await?,
+            namespace: control_plane.namespace("hpa").await?,
+        };
+        // More of them hang than keys may be worked on at once.
+        let hanging: Vec<&'static str> = vec!["h1", "h2", "h3", "h4", "h5", "h6", "h7", "h8"];
+        for name in hanging {
+            api.external(&stage.namespace, name, &["10"]);
+            stage.create(&target(name, 1)).await?;
+            stage
+                .create(&autoscaler(&curve(name, 1, Metric::External, Vec::new()))?)
+                .await?;
+        }
+        api.object(&stage.namespace, "services/other", "load", Some("10"));
+        stage.create(&target("other", 1)).await?;
+        stage
+            .create(&autoscaler(&curve("other", 1, Metric::Object, Vec::new()))?)
+            .await?;
+        complete(&stage.deployments(), "other", 1).await?;
+        until("the other metric is read", PATIENCE, POLL, || async {
+            let conditions = stage.conditions("other").await?;
+            Ok(conditions
+                .iter()
+                .any(|one| one.contains("ValidMetricFound"))
+                .then_some(()))
+        })
+        .await?;
+        api.hang("external.metrics.k8s.io", true);
+        let begun = Instant::now();
+        tokio::time::sleep(PERIOD * 3).await;
+        let mut longest = Duration::ZERO;
+        for (size, value) in [(2, "20"), (3, "30"), (4, "40"), (5, "50")] {
+            let set = Instant::now();
+            api.object(&stage.namespace, "services/other", "load", Some(value));
+            stage.reaches("other", size, &mut Vec::new()).await?;
+            longest = longest.max(set.elapsed());
+        }
+        let until_failed = until("the others tell of it", FOLLOWS, POLL, || async {
+            let conditions = stage.conditions("h1").await?;
+            Ok(conditions
+                .iter()
+                .any(|one| one.contains("no answer within"))
+                .then_some(begun.elapsed()))
+        })
+        .await?;
+        api.hang("external.metrics.k8s.io", false);
+        println!(
+            "hpa: while an API hung, another's values were followed within {longest:?}; told after {until_failed:?}"
+        );
+        ensure!(
+            longest < PERIOD * 2,
+            "a value was followed after {longest:?}, the period is {PERIOD:?}"
+        );
+        replicas[0].ask_to_end()?;
+        ended_well(&mut replicas[0]).await?;
+        Ok(())
+    });
+}
