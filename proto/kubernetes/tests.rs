@@ -206,7 +206,8 @@ fn amounts_by_name_are_an_object_in_json() {
     assert_eq!(amounts.len(), 2);
     assert_eq!(serde_json::to_value(&node).unwrap(), json);
     // What is kept is the one that is read.
-    let kept = (core::Node::resource().decode)(&node.encode_to_vec()).unwrap();
+    let kept =
+        (core::Node::resource().decode)(core::Node::resource(), &node.encode_to_vec()).unwrap();
     assert_eq!(kept.to_json()["status"]["allocatable"], json!({"cpu": "4"}));
 }
 
@@ -214,17 +215,17 @@ fn amounts_by_name_are_an_object_in_json() {
 fn of_a_pod_s_ports_those_with_names_are_kept() {
     let json = json!({
         "spec": {"containers": [
-            {"ports": [{"containerPort": 1, "protocol": "TCP"}]},
-            {"ports": [{"name": "http", "containerPort": 2, "protocol": "TCP"}]},
+            {"name": "side", "ports": [{"containerPort": 1, "protocol": "TCP"}]},
+            {"name": "main", "ports": [{"name": "http", "containerPort": 2, "protocol": "TCP"}]},
         ]},
         "status": {"podIPs": [{"ip": "10.0.0.1"}]},
     });
     let pod: core::Pod = serde_json::from_value(json).unwrap();
-    let kept = (core::Pod::resource().decode)(&pod.encode_to_vec()).unwrap();
+    let kept = (core::Pod::resource().decode)(core::Pod::resource(), &pod.encode_to_vec()).unwrap();
     assert_eq!(
         kept.to_json(),
         json!({
-            "spec": {"containers": [{"ports": [{"name": "http", "containerPort": 2, "protocol": "TCP"}]}]},
+            "spec": {"containers": [{"name": "side"}, {"name": "main", "ports": [{"name": "http", "containerPort": 2, "protocol": "TCP"}]}]},
             "status": {"podIPs": [{"ip": "10.0.0.1"}]},
         })
     );

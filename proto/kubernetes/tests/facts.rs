@@ -629,8 +629,6 @@ const FACTS: &[(&str, i32, &str)] = &[
     ("k8s.core.PodStatus.podIPs", 12, "repeated PodIP"),
     ("k8s.core.PodIP.ip", 1, "string"),
     ("k8s.core.NodeStatus.allocatable", 2, "map"),
-    ("k8s.core.Amount.key", 1, "string"),
-    ("k8s.core.Amount.value", 2, "Quantity"),
     ("k8s.core.Service.metadata", 1, "ObjectMeta"),
     ("k8s.core.Service.spec", 2, "ServiceSpec"),
     ("k8s.core.ServiceSpec.ports", 1, "repeated ServicePort"),
