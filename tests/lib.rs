@@ -9,6 +9,8 @@ mod deploy;
 #[cfg(test)]
 mod fleet;
 #[cfg(test)]
+mod handoff;
+#[cfg(test)]
 mod moves;
 #[cfg(test)]
 mod parity;

@@ -183,6 +183,8 @@ pub struct Core {
     claims: BTreeMap<RangeId, Claim>,
     kept: BTreeMap<RangeId, Kept>,
     put_off: BTreeMap<RangeId, Time>,
+    /// Held here, and wanted elsewhere by an operator.
+    wished: BTreeMap<RangeId, String>,
     /// Could not be reached: nothing is frozen for them until then.
     shunned: BTreeMap<Holder, Time>,
     attempts: u64,
@@ -229,6 +231,7 @@ impl Core {
             claims: BTreeMap::new(),
             kept: BTreeMap::new(),
             put_off: BTreeMap::new(),
+            wished: BTreeMap::new(),
             attempts: 0,
             inquiry: None,
             inquiries: 0,
@@ -427,6 +430,11 @@ impl Core {
                 from,
                 result,
             } => self.holds_answered(now, inquiry, &from, result),
+            Input::Move { range, to } => {
+                if self.held.contains_key(&range) {
+                    self.wished.insert(range, to);
+                }
+            }
             Input::Drain(until) => {
                 self.drain_until = Some(self.drain_until.map_or(until, |before| before.min(until)));
             }
@@ -1483,6 +1491,9 @@ impl Core {
         }
         self.put_off.retain(|_, until| *until > now);
         self.shunned.retain(|_, until| *until > now);
+        let held = &self.held;
+        self.wished
+            .retain(|range, to| held.contains_key(range) && ring.members().contains(to));
         let moving = self
             .held
             .values()
@@ -1498,9 +1509,10 @@ impl Core {
             if room == 0 {
                 break;
             }
-            let target = placed
-                .get(usize::from(*range))
-                .and_then(|at| ring.members().get(usize::from(*at)));
+            let target = self.wished.get(range).or_else(|| {
+                let at = placed.get(usize::from(*range))?;
+                ring.members().get(usize::from(*at))
+            });
             let Some(target) = target.filter(|target| **target != self.config.name) else {
                 continue;
             };
@@ -1514,6 +1526,7 @@ impl Core {
                 && self.ranges.contains_key(range);
             if let Some(to) = to.filter(|to| quiet && !self.shunned.contains_key(to)) {
                 room -= 1;
+                self.wished.remove(range);
                 held.phase = Phase::Freezing { to, since: now };
                 let budget = self.config.freeze_budget;
                 if broken!(StreamsWithoutFreezing) {
