@@ -782,6 +782,41 @@ impl Handle {
         Drained { released, dropped }
     }
 
+    /// Asks for a range that is held here to be handed over to a member. It is tried once and not waited for.
+    ///
+    /// # Errors
+    /// In words, where it could not even be tried.
+    pub async fn move_range(&self, range: RangeId, to: &str) -> Result<(), String> {
+        let view = self.view();
+        if !view.own.contains_key(&range) {
+            return Err(match self.owner_of(range) {
+                Some(owner) => format!("range {range} is not held here: ask {owner}"),
+                None => format!("range {range} has no owner"),
+            });
+        }
+        if to == view.replica {
+            return Err(format!("range {range} is held here already"));
+        }
+        let members: Vec<&str> = view
+            .members
+            .iter()
+            .filter(|member| member.ready && !member.draining)
+            .map(|member| member.name.as_str())
+            .collect();
+        if !members.contains(&to) {
+            return Err(format!(
+                "no ready member is called {to:?}; there are {}",
+                members.join(", ")
+            ));
+        }
+        let input = Input::Move {
+            range,
+            to: to.to_owned(),
+        };
+        let sent = self.0.actor.send(Feed(vec![input])).await;
+        sent.map_err(|_| "the coordinator has stopped".to_owned())
+    }
+
     /// Ends when the replica Lease is held, or can't be.
     ///
     /// # Errors

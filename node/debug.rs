@@ -1,4 +1,4 @@
-//! `/debug/shards` and `/debug/explain`: who owns what, and why a key does not move.
+//! `/debug/shards`, `/debug/explain` and `/debug/move`: who owns what, why a key does not move, and that a range shall.
 
 use std::sync::{Arc, OnceLock, atomic::Ordering};
 
@@ -155,6 +155,17 @@ impl Debug for Inside {
                 Err(error) => return Err(format!("range {range} does not answer: {error}")),
             }
             Ok(said)
+        }
+        .boxed()
+    }
+
+    fn move_range(&self, range: u16, to: String) -> BoxFuture<'static, Result<Value, String>> {
+        let handle = self.handle.get().cloned();
+        let from = self.shared.replica.clone();
+        async move {
+            let handle = handle.ok_or("the coordinator has not started yet")?;
+            handle.move_range(range, &to).await?;
+            Ok(json!({"range": range, "from": from, "to": to}))
         }
         .boxed()
     }

@@ -15,6 +15,7 @@ mod fence;
 #[cfg(test)]
 mod fleet;
 #[cfg(test)]
+mod handoff;
 mod hpa;
 #[cfg(test)]
 mod moves;

@@ -187,6 +187,8 @@ pub struct Core {
     claims: BTreeMap<RangeId, Claim>,
     kept: BTreeMap<RangeId, Kept>,
     put_off: BTreeMap<RangeId, Time>,
+    /// Held here, and wanted elsewhere by an operator.
+    wished: BTreeMap<RangeId, String>,
     /// Could not be reached: nothing is frozen for them until then.
     shunned: BTreeMap<Holder, Time>,
     attempts: u64,
@@ -234,6 +236,7 @@ impl Core {
             claims: BTreeMap::new(),
             kept: BTreeMap::new(),
             put_off: BTreeMap::new(),
+            wished: BTreeMap::new(),
             attempts: 0,
             inquiry: None,
             inquiries: 0,
@@ -442,6 +445,11 @@ impl Core {
             Input::Barred(holder) => {
                 if let Some(answered) = self.barred.get_mut(&holder) {
                     *answered = true;
+                }
+            }
+            Input::Move { range, to } => {
+                if self.held.contains_key(&range) {
+                    self.wished.insert(range, to);
                 }
             }
             Input::Drain(until) => {
@@ -1532,6 +1540,9 @@ impl Core {
         }
         self.put_off.retain(|_, until| *until > now);
         self.shunned.retain(|_, until| *until > now);
+        let held = &self.held;
+        self.wished
+            .retain(|range, to| held.contains_key(range) && ring.members().contains(to));
         let moving = self
             .held
             .values()
@@ -1547,9 +1558,10 @@ impl Core {
             if room == 0 {
                 break;
             }
-            let target = placed
-                .get(usize::from(*range))
-                .and_then(|at| ring.members().get(usize::from(*at)));
+            let target = self.wished.get(range).or_else(|| {
+                let at = placed.get(usize::from(*range))?;
+                ring.members().get(usize::from(*at))
+            });
             let Some(target) = target.filter(|target| **target != self.config.name) else {
                 continue;
             };
@@ -1563,6 +1575,7 @@ impl Core {
                 && self.ranges.contains_key(range);
             if let Some(to) = to.filter(|to| quiet && !self.shunned.contains_key(to)) {
                 room -= 1;
+                self.wished.remove(range);
                 held.phase = Phase::Freezing { to, since: now };
                 let budget = self.config.freeze_budget;
                 if broken!(StreamsWithoutFreezing) {

@@ -151,6 +151,13 @@ pub enum Input {
     Barred(Holder),
     /// Hand everything over, then leave; at this time leave anyway.
     Drain(Time),
+    /// An operator wants a range that is held here to be a member's. Tried once; placement keeps loads even afterwards.
+    Move {
+        /// Which.
+        range: RangeId,
+        /// Whose it shall be.
+        to: String,
+    },
 }
 
 /// Something to do. Every effect that has an answer gets exactly one, if only that it failed.

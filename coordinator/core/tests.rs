@@ -1391,6 +1391,42 @@ fn what_a_dead_owner_had_offered_is_void() {
 }
 
 #[test]
+fn a_range_that_an_operator_wants_elsewhere_is_handed_over_as_any_other() {
+    let wish = |range, to: &str| Input::Move {
+        range,
+        to: to.to_owned(),
+    };
+    for (input, frozen) in [
+        (wish(1, "b"), vec![1]),
+        // To itself, to a stranger, and what is not held here: nothing.
+        (wish(1, "a"), vec![]),
+        (wish(1, "z"), vec![]),
+        (wish(2, "b"), vec![]),
+    ] {
+        let mut bench = half_and_half();
+        let effects = bench.step(input.clone());
+        assert_eq!(freezes(&effects), frozen, "{input:?}");
+        assert!(
+            !effects
+                .iter()
+                .any(|effect| matches!(effect, Effect::Freeze { force: true, .. }))
+        );
+        // It is tried once: writes under way put it off for good.
+        let range = 1;
+        if !frozen.is_empty() {
+            bench.step(Input::Frozen {
+                range,
+                epoch: 1,
+                busy: true,
+            });
+            bench.now += secs(10);
+            bench.read();
+            assert_eq!(freezes(&bench.step(Input::Tick)), Vec::<RangeId>::new());
+        }
+    }
+}
+
+#[test]
 fn a_drain_hands_everything_over_with_force_and_then_releases() {
     let mut bench = half_and_half();
     let effects = bench.step(Input::Drain(bench.now + secs(10)));

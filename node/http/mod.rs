@@ -20,7 +20,7 @@ use axum::{
     extract::{DefaultBodyLimit, Path, Query, Request, State},
     middleware::{self, Next},
     response::{IntoResponse, Response},
-    routing::{any, get},
+    routing::{any, get, post},
 };
 use futures::future::BoxFuture;
 use http::{HeaderValue, Method, StatusCode, header};
@@ -109,6 +109,8 @@ pub trait Debug: Send + Sync + 'static {
     /// Owner, queue state, last attempts, next retry, last plan, trace of one key.
     fn explain(&self, controller: String, key: String)
     -> BoxFuture<'static, Result<Value, String>>;
+    /// Hands a range that is held here over to another replica; says what was begun.
+    fn move_range(&self, range: u16, to: String) -> BoxFuture<'static, Result<Value, String>>;
 }
 
 /// What the answers are made from.
@@ -338,6 +340,7 @@ fn router(sources: Sources) -> Router {
         .route("/debug/flags/v", any(verbosity))
         .route("/debug/shards", get(shards))
         .route("/debug/explain", get(explain))
+        .route("/debug/move", post(move_range))
         .route("/debug/pprof", any(pprof))
         .route("/debug/pprof/", any(pprof))
         .route("/debug/pprof/{*what}", any(pprof))
@@ -619,6 +622,24 @@ async fn explain(State(sources): Shared, Query(query): Query<HashMap<String, Str
     match sources.debug.explain(controller.clone(), key.clone()).await {
         Ok(value) => json_text(&value),
         Err(why) => plain(StatusCode::NOT_FOUND, format!("{why}\n")),
+    }
+}
+
+/// Changes who owns a range; whoever may `post` the path may do so.
+async fn move_range(
+    State(sources): Shared,
+    Query(query): Query<HashMap<String, String>>,
+) -> Response {
+    let range = query.get("range").and_then(|range| range.parse().ok());
+    let (Some(range), Some(to)) = (range, query.get("to")) else {
+        return plain(
+            StatusCode::BAD_REQUEST,
+            "give ?range=<number>&to=<replica>, as in ?range=17&to=manifold-1\n",
+        );
+    };
+    match sources.debug.move_range(range, to.clone()).await {
+        Ok(value) => (StatusCode::ACCEPTED, json_text(&value)).into_response(),
+        Err(why) => plain(StatusCode::CONFLICT, format!("{why}\n")),
     }
 }
 

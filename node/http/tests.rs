@@ -29,6 +29,14 @@ impl Debug for Inside {
             }
         })
     }
+    fn move_range(&self, range: u16, to: String) -> BoxFuture<'static, Result<Value, String>> {
+        Box::pin(async move {
+            match range {
+                7 => Ok(serde_json::json!({ "range": range, "to": to })),
+                _ => Err(format!("range {range} is not held here: ask b")),
+            }
+        })
+    }
 }
 
 fn options(words: &[&str]) -> Arc<Options> {
@@ -153,6 +161,22 @@ async fn every_path_answers_as_upstream_or_as_told() {
             TEXT,
             "shop/db is not known",
         ),
+        (
+            "POST",
+            "/debug/move?range=7&to=b",
+            202,
+            JSON,
+            "{\"range\":7,\"to\":\"b\"}",
+        ),
+        ("POST", "/debug/move?range=8&to=b", 409, TEXT, "ask b"),
+        (
+            "POST",
+            "/debug/move?range=x&to=b",
+            400,
+            TEXT,
+            "give ?range=",
+        ),
+        ("POST", "/debug/move?range=7", 400, TEXT, "give ?range="),
         ("GET", "/debug/pprof/heap", 501, TEXT, "not offered"),
         (
             "GET",

@@ -3,6 +3,7 @@
 //! Objects are compared field by field, those of one evened name as a multiset. Writes are judged by
 //! this rule: as many objects made and deleted, of every resource; of changes, Manifold may do with
 //! fewer, and take half as many more and three, since both pace their status writes by the clock.
+//! A request whose sender was killed before the answer may count or not.
 //! Whatever differs within the rule is told as a note. Refused writes are told too, as notes: a
 //! conflict is upstream's everyday way of learning that its cache is old.
 
@@ -214,10 +215,20 @@ pub(crate) fn is_like(resource: &str, verb: Verb, theirs: usize, ours: usize) ->
     }
 }
 
+/// Requests whose sender was killed before the answer: done or not, nobody can say.
+fn unanswered(look: &Look, resource: &str, verb: Verb) -> usize {
+    let key = (resource.to_owned(), verb, 504);
+    look.course.refused.get(&key).copied().unwrap_or(0)
+}
+
 fn writes(report: &mut Report<'_>, theirs: &Look, ours: &Look) {
-    for ((resource, verb), (theirs, ours)) in write_counts(theirs, ours) {
-        if !is_like(resource, *verb, theirs, ours) {
-            report.tell("writes", &format!("{verb:?} {resource}"), theirs, ours);
+    for ((resource, verb), (left, right)) in write_counts(theirs, ours) {
+        let more = |look| unanswered(look, resource, *verb);
+        let like = (left..=left + more(theirs)).any(|left| {
+            (right..=right + more(ours)).any(|right| is_like(resource, *verb, left, right))
+        });
+        if !like {
+            report.tell("writes", &format!("{verb:?} {resource}"), left, right);
         }
     }
 }

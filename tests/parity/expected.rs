@@ -40,9 +40,14 @@ pub(crate) const EXPECTED: &[Expectation] = &[
         fits: |one| {
             one.object == "event"
                 && one.path.contains("(cronjob-controller)")
-                && ["MissSchedule", "JobAlreadyActive", "UnexpectedJob"]
-                    .iter()
-                    .any(|reason| one.path.contains(reason))
+                && [
+                    "MissSchedule",
+                    "JobAlreadyActive",
+                    "UnexpectedJob",
+                    "SawCompletedJob",
+                ]
+                .iter()
+                .any(|reason| one.path.contains(reason))
                 && (one.theirs.as_str(), one.ours.as_str()) == ("several", "one")
         },
     },

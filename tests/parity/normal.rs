@@ -12,14 +12,16 @@
 //! - The entries of `managedFields` are sorted: their order is that of their times.
 //!
 //! What is to be known of names and uids is learnt from the answers to creations, in their order, so
-//! that objects that are gone are known too.
+//! that objects that are gone are known too, and then from what is there.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 
 use serde_json::{Map, Value, json};
 
 /// A longer `generateName` is cut before the random part is put behind it.
 const PREFIX_LENGTH_MAX: usize = 58;
+/// What random parts of names are made of.
+const CHANCE: &str = "bcdfghjklmnpqrstvwxz2456789";
 
 /// What was learnt of one namespace.
 #[derive(Debug, Default)]
@@ -29,6 +31,8 @@ pub(crate) struct Normal {
     /// Parts of names between hyphens.
     words: BTreeMap<String, String>,
     uids: BTreeMap<String, String>,
+    /// What pods' names begin with.
+    prefixes: BTreeSet<String>,
     /// Kind and owner → how many.
     counts: BTreeMap<(String, String), usize>,
 }
@@ -65,6 +69,7 @@ impl Normal {
                 if fixed > 0 && chance && name.len() > fixed && name.starts_with(&prefix[..fixed]) {
                     let even = format!("{}<random>", self.pieces(&prefix[..fixed]));
                     self.names.insert(name.to_owned(), even);
+                    self.prefixes.insert(prefix[..fixed].to_owned());
                 }
             }
             _ => {}
@@ -168,7 +173,20 @@ impl Normal {
         if !keep_nodes && number.is_some_and(|number| number.parse::<u16>().is_ok()) {
             return "<node>".to_owned();
         }
-        self.pieces(word)
+        // One whose creation had no answer, because who asked was killed.
+        let of_pod = self.prefixes.iter().find(|prefix| {
+            let rest = word.strip_prefix(prefix.as_str());
+            rest.is_some_and(|rest| rest.len() == 5 && rest.chars().all(|c| CHANCE.contains(c)))
+        });
+        match of_pod {
+            Some(prefix) => format!("{}<random>", self.pieces(prefix)),
+            None => self.pieces(word),
+        }
+    }
+
+    /// Whether the object was taken in.
+    pub(crate) fn knows(&self, object: &Value) -> bool {
+        self.uids.contains_key(text_at(object, "/metadata/uid"))
     }
 
     fn pieces(&self, word: &str) -> String {

@@ -65,9 +65,11 @@ impl Drop for Side {
 }
 
 /// A scenario under way.
-struct Play<'s> {
+pub(crate) struct Play<'s> {
     scenario: &'s Scenario,
     outcome: Outcome,
+    /// Its next step.
+    next: usize,
     /// When the last deed was done.
     since: Instant,
 }
@@ -100,39 +102,47 @@ impl Side {
         })
     }
 
-    /// All scenarios from beginning to end.
+    /// All scenarios from beginning to end, whatever swaps they have.
     pub(crate) async fn run(&self, scenarios: &[Scenario]) -> Result<Vec<Outcome>> {
         let started = Instant::now();
-        let mut plays = self.begin(scenarios);
-        self.act(&mut plays, false).await;
-        let outcomes = plays.into_iter().map(|play| play.outcome).collect();
+        let mut plays = Self::begin(scenarios);
+        self.play_all(&mut plays, false).await;
         println!(
             "parity: {}: {} scenarios in {:.1?}",
             self.name,
             scenarios.len(),
             started.elapsed()
         );
-        Ok(outcomes)
+        Ok(Self::end(plays))
     }
 
-    fn begin<'s>(&self, scenarios: &'s [Scenario]) -> Vec<Play<'s>> {
+    /// None of them has done anything yet.
+    pub(crate) fn begin(scenarios: &[Scenario]) -> Vec<Play<'_>> {
         scenarios
             .iter()
             .map(|scenario| Play {
                 scenario,
                 outcome: Outcome::default(),
+                next: 0,
                 since: Instant::now(),
             })
             .collect()
     }
 
-    /// Plays all at once, as far as there is room.
-    async fn act(&self, plays: &mut [Play<'_>], to_swap: bool) {
+    /// What they have left behind.
+    pub(crate) fn end(plays: Vec<Play<'_>>) -> Vec<Outcome> {
+        plays.into_iter().map(|play| play.outcome).collect()
+    }
+
+    /// Plays all, as many at once as there is room for: each to its next swap, or to its end.
+    pub(crate) async fn play_all(&self, plays: &mut [Play<'_>], to_swap: bool) {
         let room = Semaphore::new(AT_ONCE);
         join_all(plays.iter_mut().map(|play| async {
             let _permit = room.acquire().await;
-            let _ = to_swap;
-            if let Err(error) = self.play(play).await {
+            if play.outcome.failed.is_some() {
+                return;
+            }
+            if let Err(error) = self.play(play, to_swap).await {
                 play.outcome.failed = Some(format!("{error:#}"));
                 // What is there all the same helps to understand.
                 if let Ok(look) = self.look(play.scenario, "failed").await {
@@ -143,14 +153,20 @@ impl Side {
         .await;
     }
 
-    async fn play(&self, play: &mut Play<'_>) -> Result<()> {
+    async fn play(&self, play: &mut Play<'_>, to_swap: bool) -> Result<()> {
         let scenario = play.scenario;
-        self.make_namespace(&scenario.name).await?;
+        if play.next == 0 {
+            self.make_namespace(&scenario.name).await?;
+        }
         let steps = async {
-            for (number, step) in scenario.steps.iter().enumerate() {
+            while let Some(step) = scenario.steps.get(play.next) {
+                play.next += 1;
                 self.step(play, step)
                     .await
-                    .with_context(|| format!("step {} ({step:?})", number + 1))?;
+                    .with_context(|| format!("step {} ({step:?})", play.next))?;
+                if to_swap && matches!(step, Step::Swap(_)) {
+                    return Ok(());
+                }
             }
             self.rest(play).await?;
             let look = self.look(scenario, "the end").await?;
@@ -164,6 +180,23 @@ impl Side {
             done = steps => done,
             failed = self.run_pods(&scenario.name) => failed,
         }
+    }
+
+    async fn make_namespace(&self, namespace: &str) -> Result<()> {
+        let kind = kind_of("namespace")?;
+        let object =
+            json!({"apiVersion": "v1", "kind": "Namespace", "metadata": {"name": namespace}});
+        self.server.create(kind, "", &object).await?;
+        // No pod is admitted before.
+        let account = kind_of("serviceaccount")?;
+        until(
+            "the namespace has its service account",
+            LIMIT,
+            POLL,
+            || async { self.server.get(account, namespace, "default").await },
+        )
+        .await?;
+        Ok(())
     }
 
     /// Runs every pending pod, until it is dropped.
@@ -192,23 +225,6 @@ impl Side {
             }
             tokio::time::sleep(KUBELET).await;
         }
-    }
-
-    async fn make_namespace(&self, namespace: &str) -> Result<()> {
-        let kind = kind_of("namespace")?;
-        let object =
-            json!({"apiVersion": "v1", "kind": "Namespace", "metadata": {"name": namespace}});
-        self.server.create(kind, "", &object).await?;
-        // No pod is admitted before.
-        let account = kind_of("serviceaccount")?;
-        until(
-            "the namespace has its service account",
-            LIMIT,
-            POLL,
-            || async { self.server.get(account, namespace, "default").await },
-        )
-        .await?;
-        Ok(())
     }
 
     async fn step(&self, play: &mut Play<'_>, step: &Step) -> Result<()> {
@@ -430,13 +446,22 @@ impl Side {
         for (_, object) in &made {
             normal.learn(object);
         }
-        let mut objects: BTreeMap<String, Vec<Value>> = BTreeMap::new();
+        let mut there = Vec::new();
         for kind in KINDS {
-            for object in self.server.list(kind, namespace).await? {
-                let even = normal.object(&object);
-                let key = format!("{} {}", kind.name, text_at(&even, "/metadata/name"));
-                objects.entry(key).or_default().push(even);
+            there.extend(self.server.list(kind, namespace).await?);
+        }
+        // Owners stand before what they own in `KINDS`.
+        for object in &there {
+            if !normal.knows(object) {
+                normal.learn(object);
             }
+        }
+        let mut objects: BTreeMap<String, Vec<Value>> = BTreeMap::new();
+        for object in &there {
+            let even = normal.object(object);
+            let name = text_at(&even, "/metadata/name");
+            let key = format!("{} {name}", text_at(&even, "/kind"));
+            objects.entry(key).or_default().push(even);
         }
         let mut counts: BTreeMap<String, i64> = BTreeMap::new();
         for event in self.server.events(namespace).await? {

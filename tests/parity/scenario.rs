@@ -18,6 +18,9 @@ const FILES: &[(&str, &str)] = &[
     ("cronjob", include_str!("scenarios/cronjob.yaml")),
 ];
 
+/// Those in which the manager is exchanged.
+const SWAPS: &str = include_str!("scenarios/swap.yaml");
+
 /// One story, in a namespace named after it.
 #[derive(Debug, Clone, Deserialize)]
 #[serde(deny_unknown_fields)]
@@ -218,6 +221,17 @@ pub(crate) fn all() -> Result<Vec<Scenario>> {
     Ok(all)
 }
 
+/// Those in which the manager is exchanged, twice each.
+pub(crate) fn swaps() -> Result<Vec<Scenario>> {
+    let swaps = parse(SWAPS).context("scenarios/swap.yaml")?;
+    for scenario in &swaps {
+        let is_swap = |step: &&Step| matches!(step, Step::Swap(_));
+        let count = scenario.steps.iter().filter(is_swap).count();
+        ensure!(count == 2, "{} has {count} swaps, not 2", scenario.name);
+    }
+    Ok(swaps)
+}
+
 /// Reads a file. Each scenario is read for itself, so that an error names it.
 pub(crate) fn parse(text: &str) -> Result<Vec<Scenario>> {
     let values: Vec<Value> = serde_yaml::from_str(text)?;
@@ -300,7 +314,9 @@ pub(crate) fn filled(manifest: &Value) -> Result<Value> {
     if !object["spec"]["selector"].is_null() {
         spec["selector"] = Value::Null;
     }
-    merge(&mut spec, &object["spec"]);
+    if object["spec"].is_object() {
+        merge(&mut spec, &object["spec"]);
+    }
     object["spec"] = spec;
     Ok(object)
 }

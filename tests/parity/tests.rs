@@ -55,6 +55,7 @@ fn names_are_evened_by_what_their_owners_had_made() {
             "Created pod: web-<template 2>-<random>",
         ),
         ("web-77c4bb69d-other", "web-<template 2>-other"),
+        ("web-77c4bb69d-zz9zz", "web-<template 2>-<random>"),
         ("77c4bb69d", "<template 2>"),
         ("web-77c4bb69d-x2z4q.", "web-<template 2>-<random>."),
         ("web", "web"),
@@ -241,6 +242,11 @@ fn manifests_are_filled_and_mistakes_are_named() {
         set["spec"]["selector"],
         json!({"matchLabels": {"tier": "x"}})
     );
+    let bare = filled(&json!({"kind": "DaemonSet", "metadata": {"name": "logs"}})).unwrap();
+    assert_eq!(
+        bare["spec"]["selector"],
+        json!({"matchLabels": {"app": "logs"}})
+    );
     let wrong = json!({"kind": "Job", "metadata": {"name": "pi"}, "pods": "by-chance"});
     let error = filled(&wrong).unwrap_err().to_string();
     assert!(
@@ -267,6 +273,7 @@ fn the_scenarios_are_well_formed_and_enough() {
     let all = scenario::all().unwrap();
     assert!(all.iter().all(|scenario| !scenario.about.is_empty()));
     assert!(all.iter().any(|scenario| scenario.verify));
+    assert!(!scenario::swaps().unwrap().is_empty());
 }
 
 #[test]
