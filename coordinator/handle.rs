@@ -29,6 +29,7 @@ use crate::{
     peer::{Answers, Holdings, PeerService, Peers, serve},
     renewal,
     server_fence::Barrier,
+    sweep,
     tls::{RELOAD_PERIOD, Tls},
 };
 
@@ -348,6 +349,8 @@ async fn run(
     let mut serving = tokio::spawn(serve(listener, tls.clone(), service, stopped.clone()));
     let clock = Arc::clone(&fence);
     actix::spawn(barrier.keep(move || clock.now()));
+    let clock = Arc::clone(&fence);
+    actix::spawn(sweep::sweep(leases.clone(), move || clock.now()));
     actix::spawn(watch_leases(
         leases,
         actor.clone(),
