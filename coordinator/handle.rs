@@ -244,7 +244,7 @@ async fn run(
         config.lease_duration,
         config.lease_retry_period,
     );
-    if let Err(source) = leases.list(Kind::Replica, START_DEADLINE).await {
+    if let Err(source) = first_look(&leases, config.lease_retry_period).await {
         let _ = started.send(Err(StartError::Leases {
             namespace: config.fleet_namespace,
             source,
@@ -365,6 +365,27 @@ async fn run(
         _ = stopped.wait_for(|stop| *stop) => {}
         _ = &mut ended => tracing::error!("the coordinator's actor has ended"),
         served = &mut serving => tracing::error!(?served, "the peer server has ended"),
+    }
+}
+
+/// Lists Leases once. A busy server gets its time; a refusal counts at once.
+async fn first_look(leases: &Leases, pause: Duration) -> Result<(), LeaseError> {
+    let mut last = LeaseError::Slow(START_DEADLINE);
+    let looked = timeout(START_DEADLINE, async {
+        loop {
+            match leases.list(Kind::Replica, START_DEADLINE).await {
+                Ok(_) => return Ok(()),
+                Err(LeaseError::Api(status)) if status.code < 429 => {
+                    return Err(LeaseError::Api(status));
+                }
+                Err(error) => last = error,
+            }
+            tokio::time::sleep(pause).await;
+        }
+    });
+    match looked.await {
+        Ok(looked) => looked,
+        Err(_) => Err(last),
     }
 }
 
