@@ -354,7 +354,7 @@ impl Coordinator {
                 });
             }
             Effect::Happened(happening) => {
-                log(&happening);
+                log(&happening, self.core.held().count());
                 let _ = self.shared.happenings.send(happening);
             }
             Effect::Fatal(fatal) => {
@@ -585,10 +585,10 @@ impl Handler<Asked> for Coordinator {
 }
 
 /// One line for what an operator should know, none at the default level for what is every day.
-fn log(happening: &Happening) {
+fn log(happening: &Happening, held: usize) {
     match happening {
-        Happening::Fenced
-        | Happening::SelfEvicted { .. }
+        Happening::Fenced => tracing::warn!(ranges = held, "{happening}"),
+        Happening::SelfEvicted { .. }
         | Happening::Evicted { .. }
         | Happening::Deprived { .. }
         | Happening::Dropped { .. } => tracing::warn!("{happening}"),

@@ -29,6 +29,7 @@ use crate::{
     peer::{Answers, Calls, Holdings, PeerService, Peers, serve},
     renewal::{self, RenewalThread},
     server_fence::Barrier,
+    sweep,
     tls::{RELOAD_PERIOD, Tls},
 };
 
@@ -243,7 +244,7 @@ async fn run(
         config.lease_duration,
         config.lease_retry_period,
     );
-    if let Err(source) = leases.list(Kind::Replica, START_DEADLINE).await {
+    if let Err(source) = first_look(&leases, config.lease_retry_period).await {
         let _ = started.send(Err(StartError::Leases {
             namespace: config.fleet_namespace,
             source,
@@ -383,6 +384,8 @@ fn wire(
     .start();
     let clock = Arc::clone(&fence);
     actix::spawn(barrier.keep(move || clock.now()));
+    let clock = Arc::clone(&fence);
+    actix::spawn(sweep::sweep(leases.clone(), move || clock.now()));
     actix::spawn(watch_leases(
         leases,
         actor.clone(),
@@ -519,6 +522,27 @@ impl Door {
     /// Which of these ranges are held here, and by which incarnation.
     pub async fn holds(&self, ranges: Vec<RangeId>) -> Option<(String, Holdings)> {
         self.0.holds(ranges).await
+    }
+}
+
+/// Lists Leases once. A busy server gets its time; a refusal counts at once.
+async fn first_look(leases: &Leases, pause: Duration) -> Result<(), LeaseError> {
+    let mut last = LeaseError::Slow(START_DEADLINE);
+    let looked = timeout(START_DEADLINE, async {
+        loop {
+            match leases.list(Kind::Replica, START_DEADLINE).await {
+                Ok(_) => return Ok(()),
+                Err(LeaseError::Api(status)) if status.code < 429 => {
+                    return Err(LeaseError::Api(status));
+                }
+                Err(error) => last = error,
+            }
+            tokio::time::sleep(pause).await;
+        }
+    });
+    match looked.await {
+        Ok(looked) => looked,
+        Err(_) => Err(last),
     }
 }
 

@@ -10,7 +10,10 @@ use k8s_openapi::{
 };
 use kube::{
     Api, Client,
-    api::{ListParams, ObjectMeta, Patch, PatchParams, PostParams, WatchEvent, WatchParams},
+    api::{
+        DeleteParams, ListParams, ObjectMeta, Patch, PatchParams, PostParams, Preconditions,
+        WatchEvent, WatchParams,
+    },
 };
 
 const LABEL_FLEET: &str = "manifold.dev/fleet";
@@ -182,6 +185,27 @@ impl Leases {
             Some(Found::Replica(replica)) => Some(replica),
             _ => None,
         })
+    }
+
+    /// Deletes a replica Lease that still has this version; false where it has another, or is gone.
+    pub(crate) async fn delete_replica(
+        &self,
+        name: &str,
+        version: Version,
+    ) -> Result<bool, LeaseError> {
+        let params = DeleteParams::default().preconditions(Preconditions {
+            uid: None,
+            resource_version: Some(version.to_string()),
+        });
+        let name = self.replica_name(name);
+        match self
+            .in_time(self.deadline, self.api.delete(&name, &params))
+            .await
+        {
+            Ok(_) => Ok(true),
+            Err(LeaseError::Api(status)) if matches!(status.code, 404 | 409) => Ok(false),
+            Err(error) => Err(error),
+        }
     }
 
     /// Writes a range Lease that still has this version; `None` creates it.

@@ -11,6 +11,7 @@ mod lease;
 mod peer;
 mod renewal;
 mod server_fence;
+mod sweep;
 #[cfg(test)]
 mod tests;
 mod tls;

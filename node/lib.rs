@@ -19,6 +19,7 @@ pub mod metrics;
 pub mod node;
 pub mod options;
 pub mod ownership;
+pub mod pod_events;
 pub mod queue;
 pub mod reconcile;
 pub mod registry;

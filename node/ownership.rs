@@ -6,10 +6,14 @@ use std::{
     time::{Duration, Instant},
 };
 
+use controllers_kit::EventType;
 use coordinator::{Handle, Happening, RangeId};
-use tokio::sync::broadcast::error::RecvError;
+use tokio::sync::{broadcast::error::RecvError, mpsc};
 
-use crate::metrics::{Direction, Metrics};
+use crate::{
+    metrics::{Direction, Metrics},
+    pod_events::Notice,
+};
 
 /// Changes that come within this time of each other are told in one line: a replica that joins or dies moves dozens of
 /// ranges at once.
@@ -79,12 +83,22 @@ impl Pending {
         self.since.get_or_insert_with(Instant::now);
     }
 
-    fn tell(&mut self) {
+    /// The lines, and what of them is told at the Pod.
+    fn tell(&mut self) -> Vec<Notice> {
         let Some(since) = self.since.take() else {
-            return;
+            return Vec::new();
         };
+        let mut notices = Vec::new();
         let took_ms = since.elapsed().as_millis();
         for (from, ranges) in std::mem::take(&mut self.took_over) {
+            notices.push(Notice::normal(
+                "TookOver",
+                format!(
+                    "took {} ranges over from {from} within {took_ms} ms: {}",
+                    ranges.len(),
+                    spans(&ranges)
+                ),
+            ));
             tracing::info!(
                 from,
                 count = ranges.len(),
@@ -103,6 +117,14 @@ impl Pending {
             );
         }
         for ((to, why), ranges) in std::mem::take(&mut self.failed) {
+            notices.push(Notice::warning(
+                "HandoffFailed",
+                format!(
+                    "{} ranges were not handed to {to}: {why}: {}",
+                    ranges.len(),
+                    spans(&ranges)
+                ),
+            ));
             tracing::info!(
                 to,
                 why,
@@ -121,10 +143,68 @@ impl Pending {
                 "handed ranges over"
             );
         }
+        notices
+    }
+}
+
+/// What is told at the Pod at once.
+fn notice(happening: &Happening, held: usize) -> Option<Notice> {
+    let (r#type, reason) = match happening {
+        Happening::Fenced => {
+            return Some(Notice::warning(
+                "Fenced",
+                format!(
+                    "{happening}; it had {held} ranges and writes nothing until it has renewed"
+                ),
+            ));
+        }
+        Happening::SelfEvicted { ranges, .. } => {
+            return Some(Notice::warning(
+                "SelfEvicted",
+                format!("{happening}: {}", spans(ranges)),
+            ));
+        }
+        Happening::Dropped { ranges } => {
+            return Some(Notice::warning(
+                "Dropped",
+                format!("{happening}: {}", spans(ranges)),
+            ));
+        }
+        Happening::Evicted { .. } => (EventType::Normal, "Evicted"),
+        Happening::Reopened { .. } => (EventType::Normal, "Reopened"),
+        Happening::Deprived { .. } => (EventType::Warning, "Deprived"),
+        Happening::Joined { .. }
+        | Happening::TookOver { .. }
+        | Happening::Received { .. }
+        | Happening::HandedOver { .. }
+        | Happening::HandoffFailed { .. } => return None,
+    };
+    Some(Notice {
+        r#type,
+        reason,
+        message: happening.to_string(),
+    })
+}
+
+/// The `what` of `manifold_ownership_changes_total`.
+fn word(happening: &Happening) -> &'static str {
+    match happening {
+        Happening::Joined { .. } => "joined",
+        Happening::Fenced => "fenced",
+        Happening::Reopened { .. } => "reopened",
+        Happening::SelfEvicted { .. } => "self_evicted",
+        Happening::Evicted { .. } => "evicted",
+        Happening::TookOver { .. } => "took_over",
+        Happening::Received { .. } => "received",
+        Happening::HandedOver { .. } => "handed_over",
+        Happening::HandoffFailed { .. } => "handoff_failed",
+        Happening::Deprived { .. } => "deprived",
+        Happening::Dropped { .. } => "dropped",
     }
 }
 
 fn measure(happening: &Happening, metrics: &Metrics) {
+    metrics.ownership_changed(word(happening));
     match happening {
         Happening::Evicted { silent, .. } => metrics.taken_over(*silent),
         Happening::HandedOver { took, .. } => metrics.handed_off(Direction::Out, *took),
@@ -132,8 +212,17 @@ fn measure(happening: &Happening, metrics: &Metrics) {
     }
 }
 
-/// Follows what happens until the coordinator has ended.
-pub async fn follow(handle: Handle, metrics: Arc<Metrics>) {
+/// Follows what happens until the coordinator has ended. What there is no room for at the Pod is in the log all the same.
+pub async fn follow(handle: Handle, metrics: Arc<Metrics>, pod: Option<mpsc::Sender<Notice>>) {
+    let at_the_pod = |notices: Vec<Notice>| {
+        for notice in notices {
+            if let Some(pod) = &pod
+                && pod.try_send(notice).is_err()
+            {
+                metrics.event_dropped();
+            }
+        }
+    };
     let mut happenings = handle.happenings();
     let mut pending = Pending::default();
     loop {
@@ -141,7 +230,7 @@ pub async fn follow(handle: Handle, metrics: Arc<Metrics>) {
             match tokio::time::timeout(TOGETHER, happenings.recv()).await {
                 Ok(happening) => happening,
                 Err(_) => {
-                    pending.tell();
+                    at_the_pod(pending.tell());
                     continue;
                 }
             }
@@ -151,13 +240,15 @@ pub async fn follow(handle: Handle, metrics: Arc<Metrics>) {
         match happening {
             Ok(happening) => {
                 measure(&happening, &metrics);
+                let held = handle.view().own.len();
+                at_the_pod(notice(&happening, held).into_iter().collect());
                 pending.note(&happening);
             }
             Err(RecvError::Lagged(missed)) => {
                 tracing::warn!(missed, "ownership changes faster than it is told of");
             }
             Err(RecvError::Closed) => {
-                pending.tell();
+                at_the_pod(pending.tell());
                 return;
             }
         }
@@ -166,7 +257,66 @@ pub async fn follow(handle: Handle, metrics: Arc<Metrics>) {
 
 #[cfg(test)]
 mod tests {
-    use super::spans;
+    use coordinator::Holder;
+
+    use super::*;
+
+    #[test]
+    fn what_comes_together_is_told_in_one_notice_that_says_who_which_and_how_long() {
+        let mut pending = Pending::default();
+        for range in [3, 4, 7] {
+            pending.note(&Happening::TookOver {
+                range,
+                epoch: 2,
+                from: Some(Holder::new("b", "b1")),
+            });
+        }
+        pending.note(&Happening::HandoffFailed {
+            range: 9,
+            to: Holder::new("c", "c1"),
+            why: "no answer".to_owned(),
+        });
+        let notices = pending.tell();
+        let told: Vec<(&str, &str)> = notices
+            .iter()
+            .map(|notice| (notice.reason, notice.message.as_str()))
+            .collect();
+        let [took, failed] = &told[..] else {
+            panic!("{told:?}")
+        };
+        assert!(
+            took.0 == "TookOver"
+                && took.1.starts_with("took 3 ranges over from b_b1 within ")
+                && took.1.ends_with(" ms: 3-4,7"),
+            "{took:?}"
+        );
+        assert_eq!(
+            *failed,
+            (
+                "HandoffFailed",
+                "1 ranges were not handed to c_c1: no answer: 9"
+            )
+        );
+        assert!(pending.tell().is_empty());
+    }
+
+    #[test]
+    fn a_self_fence_says_what_it_had() {
+        let fenced = notice(&Happening::Fenced, 64).unwrap();
+        assert_eq!(
+            (fenced.reason, fenced.r#type),
+            ("Fenced", EventType::Warning)
+        );
+        assert!(
+            fenced.message.contains("it had 64 ranges"),
+            "{}",
+            fenced.message
+        );
+        let joined = Happening::Joined {
+            incarnation: "a1".to_owned(),
+        };
+        assert!(notice(&joined, 0).is_none());
+    }
 
     #[test]
     fn ranges_read_as_spans() {

@@ -12,7 +12,10 @@ use ::http as http_types;
 use controllers_kit::{Factory, FlagValue, Flags};
 use coordinator::{Config, Handle, RangeHost, ServerFence};
 use node_cache::{Api, Cache, Exchange, Observe, Purpose, State};
-use tokio::signal::unix::{Signal, SignalKind, signal};
+use tokio::{
+    signal::unix::{Signal, SignalKind, signal},
+    sync::mpsc,
+};
 use tokio_util::sync::CancellationToken;
 
 use crate::{
@@ -28,7 +31,7 @@ use crate::{
     metrics::{ClientMetrics, Metrics},
     node::{Node, Parts, Threads},
     options::{FleetOptions, Options, PeerTransport},
-    ownership, registry,
+    ownership, pod_events, registry,
     server::Server,
     telemetry::Telemetry,
 };
@@ -143,6 +146,7 @@ pub async fn run(options: Options, telemetry: &Telemetry) -> Result<(), Error> {
     let result = own(
         &options,
         &config,
+        apis.writes.kube(),
         &node,
         &fence,
         &inside,
@@ -168,6 +172,7 @@ pub async fn run(options: Options, telemetry: &Telemetry) -> Result<(), Error> {
 async fn own(
     options: &Options,
     config: &kube::Config,
+    client: kube::Client,
     node: &Arc<Node>,
     fence: &LateFence,
     inside: &Inside,
@@ -199,9 +204,15 @@ async fn own(
     fence.set(handle.fence());
     inside.set(handle.clone());
     check_fence(health, &handle);
+    let pod = options.pod.clone().map(|pod| {
+        let (notices, waiting) = mpsc::channel(pod_events::WAITING_MAX);
+        actix::spawn(pod_events::send(client, pod, waiting));
+        notices
+    });
     actix::spawn(ownership::follow(
         handle.clone(),
         Arc::clone(&node.shared.metrics),
+        pod,
     ));
     actix::spawn(gauges(Arc::clone(node), handle.clone(), server_fence));
 

@@ -135,6 +135,16 @@ struct Claim {
     retry_at: Option<Time>,
 }
 
+/// An eviction on its way. The watch may bring what it wrote before its answer comes.
+#[derive(Clone, Debug, PartialEq, Eq, Hash)]
+struct Evicting {
+    holder: Holder,
+    /// Since when the holder was silent.
+    since: Time,
+    /// Far away while an answer is awaited.
+    retry_at: Time,
+}
+
 /// Does any live member hold these? Asked of all before a range without a trustworthy Lease is taken.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 struct Inquiry {
@@ -181,7 +191,7 @@ pub struct Core {
     /// Nothing without a Lease is taken until they have had a lease duration to notice.
     vanished: BTreeMap<Holder, Time>,
     proven_dead: BTreeSet<Holder>,
-    evicting: BTreeMap<String, Time>,
+    evicting: BTreeMap<String, Evicting>,
 
     held: BTreeMap<RangeId, Held>,
     claims: BTreeMap<RangeId, Claim>,
@@ -634,15 +644,11 @@ impl Core {
         result: Written<ReplicaLease>,
         out: &mut Vec<Effect>,
     ) {
-        let before = self
-            .replicas
-            .get(name)
-            .map(|seen| (seen.lease.holder(), seen.since));
         match result {
             Written::Done(lease) => {
-                self.evicting.remove(name);
+                let evicted = self.evicting.remove(name);
                 self.see_replica(now, lease);
-                if let Some((Some(holder), since)) = before {
+                if let Some(Evicting { holder, since, .. }) = evicted {
                     self.proven_dead.remove(&holder);
                     out.push(Effect::Happened(Happening::Evicted {
                         holder,
@@ -662,8 +668,9 @@ impl Core {
             }
             Written::Unknown if broken!(ForgetsUnansweredEvictions) => {}
             Written::Unknown => {
-                self.evicting
-                    .insert(name.to_owned(), now + self.config.retry_period);
+                if let Some(evicting) = self.evicting.get_mut(name) {
+                    evicting.retry_at = now + self.config.retry_period;
+                }
             }
         }
     }
@@ -1352,10 +1359,18 @@ impl Core {
                 self.config.lease_duration
             };
             let silent = reads_good && now.saturating_sub(seen.since) >= patience;
-            let waits = self.evicting.get(name).is_some_and(|at| *at > now);
+            let waits = self
+                .evicting
+                .get(name)
+                .is_some_and(|evicting| evicting.retry_at > now);
             if *name != self.config.name && (silent || self.proven_dead.contains(&holder)) && !waits
             {
-                self.evicting.insert(name.clone(), Time::MAX);
+                let evicting = Evicting {
+                    holder,
+                    since: seen.since,
+                    retry_at: Time::MAX,
+                };
+                self.evicting.insert(name.clone(), evicting);
                 out.push(Effect::Evict(seen.lease.vacated()));
             }
         }
@@ -1764,7 +1779,9 @@ impl Core {
         self.unproven
             .values()
             .for_each(|since| sooner(*since + self.config.lease_duration));
-        self.evicting.values().copied().for_each(&mut sooner);
+        self.evicting
+            .values()
+            .for_each(|evicting| sooner(evicting.retry_at));
         self.put_off.values().copied().for_each(&mut sooner);
         self.claims
             .values()

@@ -278,7 +278,9 @@ impl Renewal {
                 match read {
                     Ok(lease) => self.looked(now, lease),
                     Err(()) => {
-                        self.next_at = now + self.config.retry_period;
+                        // A retry period after its start: one that was long in failing is tried again at once, so that the
+                        // end of an outage is not slept through.
+                        self.next_at = self.next_at.max(now);
                         // Nothing was seen meanwhile, so the wait begins anew.
                         if let State::Wait { since, .. } = &mut self.state {
                             *since = now;

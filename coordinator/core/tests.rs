@@ -5,9 +5,9 @@ use std::{collections::BTreeMap, time::Duration};
 use proptest::prelude::*;
 
 use crate::{
-    Config, Core, Effect, Epoch, Fatal, Holder, Input, NotSent, Offer, OwnLease, OwnPhase, RangeId,
-    RangeLease, Refused, Regained, Renewal, RenewalConfig, RenewalEffect, RenewalInput,
-    ReplicaLease, Ring, Status, Time, Version, Weights, Written, place, range_of,
+    Config, Core, Effect, Epoch, Fatal, Happening, Holder, Input, NotSent, Offer, OwnLease,
+    OwnPhase, RangeId, RangeLease, Refused, Regained, Renewal, RenewalConfig, RenewalEffect,
+    RenewalInput, ReplicaLease, Ring, Status, Time, Version, Weights, Written, place, range_of,
 };
 
 fn secs(secs: u64) -> Duration {
@@ -1007,6 +1007,27 @@ fn nothing_of_the_dead_is_taken_before_the_server_has_been_asked_to_refuse_them(
         "asked for once"
     );
     assert_eq!(claims(&bench.step(Input::Barred(dead))), [(2, 2), (3, 2)]);
+}
+
+#[test]
+fn an_eviction_is_told_though_the_watch_was_quicker_than_its_answer() {
+    let mut bench = half_and_half();
+    assert_eq!(evictions(&bench.pass(5, &["b"])), ["b"]);
+    bench.version += 1;
+    let evicted = ReplicaLease {
+        version: bench.version,
+        ..bench.replicas["b"].vacated()
+    };
+    bench.step(Input::Replica(evicted.clone()));
+    let effects = bench.step(Input::Evicted {
+        name: "b".to_owned(),
+        result: Written::Done(evicted),
+    });
+    let told = |effect: &Effect| {
+        matches!(effect, Effect::Happened(Happening::Evicted { holder, silent })
+            if *holder == Holder::new("b", "b1") && *silent >= secs(5))
+    };
+    assert!(effects.iter().any(told), "{effects:?}");
 }
 
 #[test]

@@ -58,6 +58,12 @@ impl Default for Settings {
 /// tight loop.
 const WATCH_TIME_MIN: Duration = Duration::from_secs(1);
 
+/// A server that gives no answer at all is asked again this soon, however long it has been away. All watches share one
+/// attempt to connect, and each goes on where it stood: it costs little, and the end of an outage is not slept through.
+/// Lists, which may be what it broke under, wait as after any failure.
+/// Nor does the outage count afterwards: a server that has just started forbids everything until it has read its roles.
+const ABSENT_WAIT_MAX: Duration = Duration::from_secs(1);
+
 /// So often a watch is tried again from where it was after the server, or what it sent, has failed it; then the
 /// resource is listed again.
 const STRIKES_MAX: u32 = 3;
@@ -186,6 +192,12 @@ impl Course {
                         self.strikes = 0;
                         self.relist = true;
                     }
+                }
+                let absent = matches!(error, ApiError::Transport { .. } | ApiError::Timeout { .. });
+                if absent && matches!(ask, Ask::Watch { .. }) {
+                    self.failures = 0;
+                    let wait = settings.backoff_min;
+                    return (wait + wait.mul_f64(random)).min(ABSENT_WAIT_MAX);
                 }
                 match error.retry_after() {
                     // The server is there and says when: a server that has just started fills its caches, and the

@@ -116,6 +116,7 @@ struct Families {
     fence_open: Gauge<i64, AtomicI64>,
     server_fence: Gauge<i64, AtomicI64>,
     server_fence_proofs: Counters<1>,
+    ownership_changes: Counters<1>,
     cache_lag: Seconds<1>,
     cache_objects: Gauges<1>,
     cache_bytes: Gauges<1>,
@@ -326,6 +327,14 @@ impl Metrics {
         }
     }
 
+    /// Something has happened to ownership.
+    pub fn ownership_changed(&self, what: &'static str) {
+        self.families
+            .ownership_changes
+            .get_or_create(&[("what", Text::from(what))])
+            .inc();
+    }
+
     /// An Event was not sent: their queue was full or the server refused it.
     pub fn event_dropped(&self) {
         self.families.events_dropped.inc();
@@ -481,6 +490,11 @@ fn families(on: &mut Registering) -> Families {
         server_fence_proofs: on.counters(
             "manifold_server_fence_proofs",
             "Dead incarnations before a takeover: result is held (the API server was shown to refuse them) or unproven.",
+        ),
+        ownership_changes: on.counters(
+            "manifold_ownership_changes",
+            "What has happened to ownership here, by what: took_over, received, handed_over, handoff_failed, evicted, \
+             fenced, reopened, self_evicted, deprived, dropped, joined.",
         ),
         cache_lag: on.seconds(
             "manifold_cache_lag_seconds",

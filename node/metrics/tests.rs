@@ -12,6 +12,9 @@ const GOLDEN: &[(&str, &str)] = &[
     ("manifold_epoch_changes_total", "counter"),
     ("manifold_events_dropped_total", "counter"),
     ("manifold_fence_open", "gauge"),
+    ("manifold_server_fence", "gauge"),
+    ("manifold_server_fence_proofs_total", "counter"),
+    ("manifold_ownership_changes_total", "counter"),
     ("manifold_fence_refusals_total", "counter"),
     ("manifold_handoff_duration_seconds", "histogram"),
     ("manifold_plan_duration_seconds", "histogram"),
@@ -84,6 +87,8 @@ fn used() -> Arc<Metrics> {
     metrics.handed_off(Direction::Out, ms(30));
     metrics.taken_over(ms(5200));
     metrics.fence_open(true);
+    metrics.server_fence(true, (1, 0));
+    metrics.ownership_changed("took_over");
     metrics.event_dropped();
     metrics
         .controller("root-ca-certificate-publisher-controller")

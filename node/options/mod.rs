@@ -183,6 +183,8 @@ pub struct LoggingOptions {
 pub struct Surroundings {
     /// `$POD_NAME`.
     pub pod_name: Option<String>,
+    /// `$POD_NAMESPACE`.
+    pub pod_namespace: Option<String>,
     /// `$POD_IP`.
     pub pod_ip: Option<String>,
     /// The host's name.
@@ -196,6 +198,7 @@ impl Surroundings {
         let host_name = std::fs::read_to_string("/proc/sys/kernel/hostname").unwrap_or_default();
         Self {
             pod_name: set("POD_NAME"),
+            pod_namespace: set("POD_NAMESPACE"),
             pod_ip: set("POD_IP"),
             host_name: host_name.trim().to_owned(),
         }
@@ -219,6 +222,8 @@ pub struct Options {
     pub flags: Flags,
     /// The fleet.
     pub fleet: FleetOptions,
+    /// Namespace and name of the Pod that this process runs in, as far as it was told.
+    pub pod: Option<(String, String)>,
     /// Logs.
     pub logging: LoggingOptions,
     /// Each controller acts as a service account of its own.
@@ -287,6 +292,10 @@ impl Options {
             controllers: controllers(&values, descriptors, &mut wrong, &mut idle),
             flags: flags(&values, descriptors, &feature_gates, &mut wrong),
             fleet: fleet(&values, surroundings, &mut wrong),
+            pod: surroundings
+                .pod_namespace
+                .clone()
+                .zip(surroundings.pod_name.clone()),
             logging: logging(&values, &mut wrong),
             use_service_account_credentials: values.bool("use-service-account-credentials"),
             min_resync_period: values.duration("min-resync-period"),

@@ -108,24 +108,43 @@ fn a_watch_that_the_server_ends_at_once_is_not_asked_in_a_tight_loop() {
 #[test]
 fn waits_double_up_to_the_bound_and_start_anew_after_a_success() {
     let mut run = Run::at(7);
-    let waits: Vec<u128> = (0..8).map(|_| run.end(&lost(), false, LONG).1).collect();
+    let forbidden = status(403, "Forbidden", None);
+    let waits: Vec<u128> = (0..8).map(|_| run.end(&forbidden, false, LONG).1).collect();
     assert_eq!(
         waits,
         [800, 1600, 3200, 6400, 12_800, 25_600, 30_000, 30_000]
     );
-    assert_eq!(run.end(&lost(), true, LONG).1, 800);
+    assert_eq!(run.end(&forbidden, true, LONG).1, 800);
     run.course.listed();
-    assert_eq!(run.end(&lost(), false, LONG).1, 800);
+    assert_eq!(run.end(&forbidden, false, LONG).1, 800);
     let mut jittered = Course::default();
     let wait = jittered.ended(Ask::Stream, &lost(), false, LONG, &Settings::default(), 0.5);
     assert_eq!(wait.as_millis(), 1200);
 }
 
 #[test]
+fn a_server_that_is_away_is_asked_each_second_and_its_absence_does_not_count_afterwards() {
+    let mut run = Run::at(7);
+    for _ in 0..50 {
+        assert_eq!(run.end(&lost(), false, LONG), (Ask::Watch { from: 7 }, 800));
+    }
+    // It is back and has not read its roles yet.
+    assert_eq!(run.end(&status(403, "Forbidden", None), false, LONG).1, 800);
+    let mut jittered = Course::default();
+    let watch = Ask::Watch { from: 7 };
+    let wait = jittered.ended(watch, &lost(), false, LONG, &Settings::default(), 0.5);
+    assert_eq!(wait.as_millis(), 1000);
+    // It may have broken under the list.
+    let mut run = Run::at(0);
+    let waits: Vec<u128> = (0..3).map(|_| run.end(&lost(), false, LONG).1).collect();
+    assert_eq!(waits, [800, 1600, 3200]);
+}
+
+#[test]
 fn the_server_s_word_on_when_to_come_again_is_taken_ten_times() {
     let mut run = Run::at(7);
     for _ in 0..3 {
-        run.end(&lost(), false, LONG);
+        run.end(&status(403, "Forbidden", None), false, LONG);
     }
     let throttled = status(429, "TooManyRequests", Some(1));
     for _ in 0..10 {
