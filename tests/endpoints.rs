@@ -65,10 +65,13 @@ async fn under<T>(
     let mut replicas = Vec::new();
     if who == Who::Manifold {
         let only = format!("--controllers={}", CONTROLLERS.join(","));
-        replicas = fleet_of(control_plane, &[&only])
-            .await?
-            .start_all(1)
-            .await?;
+        let fleet = fleet_of(control_plane, &[&only]).await?;
+        replicas = fleet.start_all(1).await?;
+        until("the replica owns all ranges", PATIENCE, POLL, || async {
+            let owned = replicas[0].shards().await?.owned.len();
+            Ok((owned == usize::try_from(fleet.ranges())?).then_some(()))
+        })
+        .await?;
     }
     let result = run.await;
     for replica in &mut replicas {
@@ -888,6 +891,63 @@ fn endpoints_and_slices_are_as_upstream_makes_them() {
             ours <= theirs + theirs / 10,
             "{ours} writes, upstream's are {theirs}"
         );
+        Ok(())
+    });
+}
+
+/// Makes objects of the script's first steps.
+async fn make(control_plane: &ControlPlane, namespace: &str, steps: usize) -> Result<()> {
+    for step in script().into_iter().take(steps) {
+        if let Step::Make(what, objects) = step {
+            let list = json!({"apiVersion": "v1", "kind": "List", "items": objects});
+            control_plane
+                .kubectl_with_input(&["-n", namespace, "create"], &list.to_string())
+                .await
+                .context(what)?;
+        }
+    }
+    settled(control_plane, namespace).await.map(|_| ())
+}
+
+#[test]
+fn what_one_manager_has_made_the_other_leaves_as_it_is() {
+    let _alone = alone();
+    run_test(async {
+        let control_plane = control_plane().await?;
+        let mut log = control_plane.audit();
+        let theirs = under(&control_plane, Who::Upstream, async {
+            let theirs = namespace(&control_plane, "swap").await?;
+            make(&control_plane, &theirs, 3).await?;
+            Ok(theirs)
+        })
+        .await?;
+        ensure!(
+            !writes(&mut log, &theirs)?.is_empty(),
+            "upstream has made nothing"
+        );
+        let ours = under(&control_plane, Who::Manifold, async {
+            let ours = namespace(&control_plane, "swap").await?;
+            make(&control_plane, &ours, 3).await?;
+            Ok(ours)
+        })
+        .await?;
+        // One reading of the log for each namespace.
+        let mut again = control_plane.audit();
+        let written = writes(&mut log, &theirs)?;
+        println!("endpoints: upstream → Manifold: {written:?}");
+        ensure!(written.is_empty(), "Manifold wrote {written:?}");
+        ensure!(
+            !writes(&mut again, &ours)?.is_empty(),
+            "Manifold has made nothing"
+        );
+        under(&control_plane, Who::Upstream, async {
+            settled(&control_plane, &theirs).await?;
+            settled(&control_plane, &ours).await
+        })
+        .await?;
+        let back = writes(&mut again, &ours)?;
+        println!("endpoints: Manifold → upstream: {back:?}");
+        ensure!(back.is_empty(), "upstream wrote {back:?}");
         Ok(())
     });
 }
