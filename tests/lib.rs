@@ -7,6 +7,8 @@ mod audit;
 #[cfg(test)]
 mod deploy;
 #[cfg(test)]
+mod disruption;
+#[cfg(test)]
 mod fleet;
 #[cfg(test)]
 mod hpa;

@@ -323,7 +323,9 @@ impl Mixed<'_> {
         let answers = queries
             .into_iter()
             .map(|query| {
-                let Query::Live { resource, key } = &query;
+                let Query::Live { resource, key } = &query else {
+                    panic!("{query:?} is asked")
+                };
                 let answer = match Reader::get(server, resource, &key.namespace, &key.name) {
                     None => Answer::Missing,
                     Some(object) => Answer::Object(std::sync::Arc::new(object.to_json())),
