@@ -9,6 +9,8 @@ mod cleanup;
 #[cfg(test)]
 mod deploy;
 #[cfg(test)]
+mod disruption;
+#[cfg(test)]
 mod endpoints;
 #[cfg(test)]
 mod fence;
@@ -16,6 +18,7 @@ mod fence;
 mod fleet;
 #[cfg(test)]
 mod handoff;
+#[cfg(test)]
 mod hpa;
 #[cfg(test)]
 mod moves;

@@ -123,6 +123,9 @@ impl Controller for DaemonSets {
                 &["list", "watch", "create", "patch", "delete"],
             )
             .differs(
+                "daemonset_controller_stale_sync_skips_total is not exported: no sync is started on a stale view.",
+            )
+            .differs(
                 "A pod's name follows from the DaemonSet's uid, its node and its revision, so that a second pod for the \
                  same node collides; it looks like upstream's.",
             )

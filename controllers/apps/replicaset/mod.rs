@@ -12,8 +12,8 @@ pub(crate) mod plan;
 mod status;
 
 use controllers_kit::{
-    Controller, Descriptor, Failure, Flags, Key, Outcome, Plan, Query, Refusal, Seen, Sharding,
-    Verb, Watches, owners,
+    Controller, Descriptor, Failure, Flags, Key, MetricKind, Outcome, Plan, Query, Refusal, Seen,
+    Sharding, Verb, Watches, owners,
 };
 use kubernetes_proto::{Object, apps::ReplicaSet, core::Pod};
 use serde::{Deserialize, Serialize};
@@ -37,6 +37,8 @@ pub enum Attempt {
         message: String,
     },
 }
+
+const AGE_RATIO: &str = "replicaset_controller_sorting_deletion_age_ratio";
 
 /// What the controller remembers of one ReplicaSet.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
@@ -70,7 +72,16 @@ impl Controller for ReplicaSets {
                 "A pod's name follows from the ReplicaSet's uid and an ordinal, so that a second creation of the same \
                  pod collides; it looks like upstream's.",
             )
+            .metric(
+                AGE_RATIO,
+                MetricKind::Histogram(0.25, 2.0, 6),
+                &[],
+                "The ratio of chosen deleted pod's ages to the current youngest pod's age (at the time). Should be <2.",
+            )
             .differs("Adoptions and releases are settled before pods are counted, in a plan of their own.")
+            .differs(
+                "replicaset_controller_stale_sync_skips_total is not exported: no sync is started on a stale view.",
+            )
             .differs(
                 "When scaling down, the siblings whose spread over nodes counts are the pods that sibling ReplicaSets \
                  own and select, not all pods that they select.",

@@ -3,7 +3,7 @@
 use std::sync::Arc;
 
 use controllers_kit::{
-    Event, Key, Only, Plan, Propagation, Query, Refusal, Seen,
+    Event, Key, Only, Plan, Propagation, Query, Refusal, Seen, Timestamp,
     names::Children,
     owners::{self, Claims},
     pods,
@@ -15,7 +15,7 @@ use kubernetes_proto::{
     core::{Pod, PodTemplateSpec},
 };
 
-use super::{Attempt, Memory, status};
+use super::{AGE_RATIO, Attempt, Memory, status};
 
 /// Pods that one plan creates or deletes at most: more wait until the cache has seen these.
 const BURST_REPLICAS: usize = 500;
@@ -189,7 +189,13 @@ fn delete_pods<O: Replicator>(plan: &mut Plan, view: &View<O>, seen: &Seen<'_>, 
     let set = view.set.as_ref();
     count(plan, view);
     let siblings = sibling_pods(set, seen);
-    for pod in pods::to_delete(&view.claims.owned, &siblings, burst(surplus), seen.now) {
+    let going = pods::to_delete(&view.claims.owned, &siblings, burst(surplus), seen.now);
+    if O::resource().plural == "replicasets" && going.len() < view.claims.owned.len() {
+        for ratio in age_ratios(&view.claims.owned, &going, seen.now) {
+            plan.measure(AGE_RATIO, &[], ratio);
+        }
+    }
+    for pod in going {
         plan.delete(pod.as_ref(), Only::ThisUid, Propagation::Background)
             .announce(Event::normal(
                 set,
@@ -198,6 +204,27 @@ fn delete_pods<O: Replicator>(plan: &mut Plan, view: &View<O>, seen: &Seen<'_>, 
             ))
             .announce_failure(Event::warning(set, "FailedDelete", "Error deleting: "));
     }
+}
+
+/// The age of each ready pod that goes, in whole times the age of the youngest that is ready.
+fn age_ratios(all: &[Arc<Pod>], going: &[Arc<Pod>], now: Timestamp) -> Vec<f64> {
+    let age = |pod: &Arc<Pod>| {
+        let since = pods::instant(pod.metadata().creation_timestamp)?;
+        Some(now.duration_since(since).as_millis())
+    };
+    let ready = |pods: &[Arc<Pod>]| -> Vec<i128> {
+        pods.iter()
+            .filter(|pod| pods::is_ready(pod))
+            .filter_map(age)
+            .collect()
+    };
+    let Some(youngest) = ready(all).into_iter().min().filter(|age| *age > 0) else {
+        return Vec::new();
+    };
+    ready(going)
+        .into_iter()
+        .map(|age| (age / youngest) as f64)
+        .collect()
 }
 
 fn count<O: Replicator>(plan: &mut Plan, view: &View<O>) {

@@ -692,3 +692,29 @@ fn the_descriptor_names_what_upstream_names() {
     assert_eq!(descriptor.queue, "replicaset");
     assert_eq!(descriptor.workers, Some(("concurrent-replicaset-syncs", 5)));
 }
+
+#[test]
+fn a_scale_down_measures_how_old_those_are_that_go() {
+    let set = replica_set("web").replicas(1);
+    let child = |name: &str, created: &str| {
+        pod(name)
+            .label("app", "web")
+            .owned_by(&set)
+            .created(created)
+            .ready(created)
+    };
+    let world = World::at("12:00:00")
+        .with(set.clone())
+        .with(child("web-a", "11:59:00"))
+        .with(child("web-b", "11:59:30"))
+        .with(child("web-c", "11:30:00"));
+    let plan = world.plan::<ReplicaSets>("web");
+    assert_eq!(plan.verbs().len(), 3, "{:?}", plan.verbs());
+    let ratios: Vec<f64> = plan.measures.iter().map(|measure| measure.value).collect();
+    assert_eq!(ratios, [1.0, 2.0]);
+    // Where all go there is nothing to choose.
+    let none = World::at("12:00:00")
+        .with(replica_set("web").replicas(0))
+        .with(child("web-a", "11:59:00"));
+    assert!(none.plan::<ReplicaSets>("web").measures.is_empty());
+}

@@ -95,6 +95,9 @@ impl Controller for StatefulSets {
                 METRIC_LABELS,
                 "Current number of unavailable pods in StatefulSet",
             )
+            .differs(
+                "statefulset_controller_stale_sync_skips_total is not exported: no sync is started on a stale view.",
+            )
             .differs("A pod is deleted by its uid, so an owner with an old view never kills the next pod of an ordinal.")
             .differs(
                 "A conflict is told in no event, where upstream tells of those that its own cache runs into.",

@@ -105,6 +105,12 @@ impl Controller for Jobs {
                 "The number of job syncs",
             )
             .metric(
+                SYNC_SECONDS,
+                MetricKind::Histogram(0.004, 2.0, 15),
+                &["completion_mode", "result", "action"],
+                "The time it took to sync a job",
+            )
+            .metric(
                 JOBS_FINISHED,
                 MetricKind::Counter,
                 &["completion_mode", "result", "reason"],
@@ -161,8 +167,7 @@ impl Controller for Jobs {
                  pods that are left, where upstream starts anew.",
             )
             .differs(
-                "job_controller_job_sync_duration_seconds is not exported (workqueue_work_duration_seconds says the \
-                 same by queue), nor is job_controller_stale_sync_skips_total: no sync is started on a stale view.",
+                "job_controller_stale_sync_skips_total is not exported: no sync is started on a stale view.",
             )
     }
 
@@ -223,6 +228,7 @@ impl Controller for Jobs {
 }
 
 const SYNCS: &str = "job_controller_job_syncs_total";
+const SYNC_SECONDS: &str = "job_controller_job_sync_duration_seconds";
 const JOBS_FINISHED: &str = "job_controller_jobs_finished_total";
 const PODS_FINISHED: &str = "job_controller_job_pods_finished_total";
 const BY_FAILURE_POLICY: &str = "job_controller_pod_failures_handled_by_failure_policy_total";

@@ -17,7 +17,7 @@ use kubernetes_proto::{
 use serde_json::json;
 
 use super::{
-    Counters, EXTERNAL, Memory, SYNCS, TRACKING,
+    Counters, EXTERNAL, Memory, SYNC_SECONDS, SYNCS, TRACKING,
     backoff::Record,
     indexes::{self, Indexes},
     manage, orphans, policies, track,
@@ -772,6 +772,10 @@ fn decide(
         SYNCS,
         &[sync.wanted.mode(), "success", managed.label()],
         1.0,
+    );
+    plan.time(
+        SYNC_SECONDS,
+        &[sync.wanted.mode(), "success", managed.label()],
     );
     Ok(plan)
 }
