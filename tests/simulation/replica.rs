@@ -248,7 +248,10 @@ pub fn flags() -> Flags {
         .flat_map(|descriptor| &descriptor.flags)
         .any(|flag| flag.name == "root-ca-file")
     {
-        flags.set("root-ca-file", FlagValue::File(Some(b"authorities".to_vec())));
+        flags.set(
+            "root-ca-file",
+            FlagValue::File(Some(b"authorities".to_vec())),
+        );
     }
     flags
 }
@@ -387,7 +390,11 @@ impl<F: Future> Future for Stage<F> {
         if let Poll::Ready(result) = self.director.as_mut().poll(context) {
             return Poll::Ready(result);
         }
-        for replica in self.fleet.hub.with(|state| std::mem::take(&mut state.ended)) {
+        for replica in self
+            .fleet
+            .hub
+            .with(|state| std::mem::take(&mut state.ended))
+        {
             self.fleet.crash(replica);
         }
         self.fleet.poll(context);
