@@ -44,6 +44,8 @@ pub struct Seen {
     pub paused_until: Option<Instant>,
     /// The API server can't be reached until then.
     pub outage: Option<(Instant, Outage)>,
+    /// Renewals and all else about Leases get nowhere until then: they have connections of their own.
+    pub no_leases_until: Option<Instant>,
     /// Watches bring nothing until then.
     pub watches_frozen_until: Option<Instant>,
     /// Grows when all its watches break.
@@ -293,6 +295,12 @@ impl State {
             Some((until, Outage::Refused)) if now < until => road.fate = Fate::Refused,
             Some((until, Outage::Silent)) if now < until => road.fate = Fate::Silent(until),
             _ => seen.outage = None,
+        }
+        if let Some(until) = seen.no_leases_until.filter(|until| now < *until)
+            && request.about_leases()
+            && road.fate == Fate::Fine
+        {
+            road.fate = Fate::Silent(until);
         }
         if !faulty || road.fate != Fate::Fine {
             return road;

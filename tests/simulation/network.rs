@@ -403,11 +403,6 @@ impl Calls for Peers {
                 tokio::time::sleep(Duration::from_millis(5)).await;
                 return Err(NotSent::Unreachable("no connection".to_owned()));
             };
-            let mutant = self.hub.with(|state| state.mutant);
-            let state = match mutant {
-                Some(mutant) => mutant.handoff(state),
-                None => state,
-            };
             let offer = Offer {
                 id: 0,
                 from: Holder::new(self.name.clone(), incarnation),

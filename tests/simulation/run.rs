@@ -425,7 +425,18 @@ impl Director {
                     self.hub.pause(replica, length);
                 }
             }
-            7..=9 if !running.is_empty() => {
+            7 if !running.is_empty() => {
+                let replica = of(dice, &running);
+                let length = dice.millis(1000, 14_000);
+                self.hub.with(|state| {
+                    state.tell(format_args!(
+                        "no Leases for r-{replica} for {length:?}, all else goes on"
+                    ));
+                    let seen = state.replicas.entry(replica).or_default();
+                    seen.no_leases_until = Some(Instant::now() + length);
+                });
+            }
+            8..=9 if !running.is_empty() => {
                 let replica = of(dice, &running);
                 let kind = if dice.chance(500) {
                     Outage::Refused
@@ -534,6 +545,7 @@ impl Director {
             for seen in state.replicas.values_mut() {
                 seen.paused_until = None;
                 seen.outage = None;
+                seen.no_leases_until = None;
                 seen.watches_frozen_until = None;
                 seen.cut_off_until = None;
             }
