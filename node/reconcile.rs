@@ -224,7 +224,8 @@ async fn attempt(shared: &Arc<Shared>, job: &mut Job) -> Attempt {
     attempt.plan = explained(&plan);
 
     let unproven = job.unproven && makes_or_deletes(&plan);
-    if unproven || plan.counted.iter().any(|set| set.since > 0) {
+    let rests = plan.counted.iter().any(|set| set.since > 0);
+    if unproven || rests {
         match ask::prove(
             shared.writer.server(),
             &job.sender,
@@ -251,6 +252,15 @@ async fn attempt(shared: &Arc<Shared>, job: &mut Job) -> Attempt {
                 };
                 return attempt;
             }
+        }
+    }
+    if rests {
+        // What is proven is the cache as it is; the plan was made from the cache as it was.
+        let again =
+            guarded(|| controller.plan(&job.key, &Seen::new(view, &answers, now), &mut job.memory));
+        if !matches!(&again, Ok(Ok(again)) if *again == plan) {
+            attempt.next = Next::Now;
+            return attempt;
         }
     }
 
