@@ -276,6 +276,15 @@ async fn attempt(shared: &Arc<Shared>, job: &mut Job) -> Attempt {
             return attempt;
         }
     }
+    if plan.counted.iter().any(|set| set.since > 0) {
+        // What is proven is the cache as it is; the plan was made from the cache as it was.
+        let again =
+            guarded(|| controller.plan(&job.key, &Seen::new(view, &answers, now), &mut job.memory));
+        if !matches!(&again, Ok(Ok(again)) if *again == plan) {
+            attempt.next = Next::Now;
+            return attempt;
+        }
+    }
 
     let report = shared.clock.monotonic() >= job.report_from;
     let applied = shared.writer.apply(&job.sender, &plan, report).await;

@@ -39,7 +39,7 @@ fn the_contract_holds() {
         sets.clone(),
         deleted(sets.clone(), Propagation::Background),
         deleted(sets.clone(), Propagation::Foreground),
-        deleted(sets.clone(), Propagation::Orphan),
+        deleted(sets, Propagation::Orphan),
     ];
     let pods = start
         .clone()
@@ -57,7 +57,6 @@ fn the_contract_holds() {
         .with(pod("done-1").on("node-1").phase("Succeeded"))
         .with(pod("done-2").on("node-1").phase("Failed"));
     let ending = start
-        .clone()
         .without_collector()
         .with(namespace("shop").ending("12:00:00"))
         .with(config_map("a").in_namespace("shop"))

@@ -508,7 +508,7 @@ impl Plan {
 
     /// Writes fields of the metadata as a merge patch, whose lists are whole, of an object whose kind is known at run
     /// time only. As it was seen, or not at all.
-    pub fn patch_metadata(&mut self, object: &AnyObject, metadata: Value) -> &mut Action {
+    pub fn patch_metadata(&mut self, object: &AnyObject, metadata: &Value) -> &mut Action {
         self.act(Action {
             verb: Verb::Patch {
                 subresource: "",

@@ -76,7 +76,7 @@ pub struct Discovered {
     /// Which resources.
     pub wanted: WantedFn,
     /// Names the keys that a change of any of them wakes.
-    pub wake: Arc<dyn Fn(DynChange<'_>, &dyn Reader, &mut dyn FnMut(Key)) + Send + Sync>,
+    pub wake: fn(DynChange<'_>, &dyn Reader, &mut dyn FnMut(Key)),
     /// The controller's counter of discoveries and first lists that fail, if it has one.
     pub troubles: Option<&'static str>,
 }
@@ -111,7 +111,7 @@ impl Watches {
         self.catalogued = true;
         self.discovered.push(Discovered {
             wanted: Arc::new(wanted),
-            wake: Arc::new(wake),
+            wake,
             troubles,
         });
     }

@@ -66,6 +66,7 @@ impl Controller for GarbageCollector {
             .rule("*", "*", &["get", "list", "watch", "patch", "update", "delete"])
             .differs("An owner that was seen to be deleted is not asked for; the object itself is never read live: its deletion insists on the version seen.")
             .differs("A finalizer is taken away only when the caches are proven to show every dependent; upstream takes it when its own graph shows none.")
+            .differs("One queue does the work of upstream's three, under the name of the first.")
             .differs("A new kind is watched within seconds of its definition; upstream looks every 30 s.")
             .differs("Owner references are patched as a whole list, of the version seen.")
     }

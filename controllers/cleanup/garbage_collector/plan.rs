@@ -73,7 +73,7 @@ pub(super) fn plan(
             .owner_references
             .iter()
             .filter(|reference| !unwanted.contains(&&reference.uid));
-        plan.patch_metadata(object, json!({"ownerReferences": references(kept)}));
+        plan.patch_metadata(object, &json!({"ownerReferences": references(kept)}));
         tell_of_wrong_namespaces(&mut plan, object, &owners, seen.reader(), &catalogue);
         return Ok(plan);
     }
@@ -89,7 +89,7 @@ pub(super) fn plan(
                 .any(|dependent| graph::waits_for_dependents(dependent.metadata()));
             if in_circle && meta.owner_references.iter().any(graph::blocks) {
                 // Whoever waits for this object would be waited for by it: it must not keep its owners.
-                plan.patch_metadata(object, unblocked(meta));
+                plan.patch_metadata(object, &unblocked(meta));
                 plan.look_again_now();
                 return Ok(plan);
             }
@@ -260,7 +260,7 @@ fn release(object: &AnyObject, seen: &Seen<'_>, catalogue: &Catalogue) -> Result
         return Ok(plan);
     }
     rest_on_all(&mut plan, meta, seen.reader(), catalogue)?;
-    plan.patch_metadata(object, without(meta, FOREGROUND));
+    plan.patch_metadata(object, &without(meta, FOREGROUND));
     Ok(plan)
 }
 
@@ -272,10 +272,10 @@ fn orphan(object: &AnyObject, seen: &Seen<'_>, catalogue: &Catalogue) -> Result<
     for dependent in graph::dependents(seen.reader(), catalogue, &meta.uid) {
         let owners = &dependent.metadata().owner_references;
         let kept = owners.iter().filter(|reference| reference.uid != meta.uid);
-        plan.patch_metadata(&dependent, json!({"ownerReferences": references(kept)}));
+        plan.patch_metadata(&dependent, &json!({"ownerReferences": references(kept)}));
     }
     plan.then();
-    plan.patch_metadata(object, without(meta, ORPHAN));
+    plan.patch_metadata(object, &without(meta, ORPHAN));
     Ok(plan)
 }
 

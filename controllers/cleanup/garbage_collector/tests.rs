@@ -389,7 +389,7 @@ fn a_deletion_refused_for_other_fields_insists_on_the_object_alone() {
         "the cache has not come further yet"
     );
     world.change::<Pod>("web-1", |pod| {
-        pod.metadata_mut().finalizers = vec!["x.com/y".into()]
+        pod.metadata_mut().finalizers = vec!["x.com/y".into()];
     });
     assert_eq!(plan(&world, &mut refused).0, Only::ThisUid);
     world.change::<Pod>("web-1", |pod| {
