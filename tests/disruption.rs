@@ -6,7 +6,7 @@ use std::time::Instant;
 use anyhow::{Result, ensure};
 use harness::{ControlPlane, run_test, until};
 use k8s_openapi::api::apps::v1::Deployment;
-use k8s_openapi::api::core::v1::{Event, Pod};
+use k8s_openapi::api::core::v1::{Event, Pod, ServiceAccount};
 use k8s_openapi::api::policy::v1::PodDisruptionBudget;
 use kube::Api;
 use kube::api::{DeleteParams, ListParams};
@@ -45,15 +45,17 @@ fn job(name: &str) -> Value {
     })
 }
 
-/// What is made in each namespace.
-fn objects(web: &str) -> Vec<Value> {
+/// The pods of each namespace.
+fn workloads(web: &str) -> Vec<Value> {
     let mut web_deployment = deployment(web, u32::try_from(SIZE).unwrap_or_default());
     // A drain waits for no grace.
     web_deployment["spec"]["template"]["spec"]["terminationGracePeriodSeconds"] = json!(1);
+    vec![web_deployment, lone("lone"), job("once")]
+}
+
+/// What is asked for them. Made when the pods are there: which budget sees none of them first would be chance.
+fn budgets_of(web: &str) -> Vec<Value> {
     vec![
-        web_deployment,
-        lone("lone"),
-        job("once"),
         budget("least", web, json!({"minAvailable": 2})),
         budget("most", web, json!({"maxUnavailable": 1})),
         budget("half", web, json!({"minAvailable": "50%"})),
@@ -61,6 +63,7 @@ fn objects(web: &str) -> Vec<Value> {
         budget("beyond", web, json!({"minAvailable": 9})),
         budget("nobody", "nobody", json!({"maxUnavailable": 1})),
         budget("lone", "lone", json!({"maxUnavailable": 1})),
+        budget("once", "once", json!({"maxUnavailable": 1})),
         budget(
             "lone-least",
             "lone",
@@ -107,7 +110,12 @@ async fn said(control_plane: &ControlPlane, namespace: &str) -> Result<Vec<Said>
 async fn play(control_plane: &ControlPlane, web: &str) -> Result<(Vec<Said>, Vec<Said>)> {
     let namespace = control_plane.namespace("disruption").await?;
     let client = control_plane.client().await?;
-    let list = json!({"apiVersion": "v1", "kind": "List", "items": objects(web)});
+    let accounts: Api<ServiceAccount> = Api::namespaced(client.clone(), &namespace);
+    until("pods may be made", PATIENCE, POLL, || async {
+        Ok(accounts.get_opt("default").await?.map(|_| ()))
+    })
+    .await?;
+    let list = json!({"apiVersion": "v1", "kind": "List", "items": workloads(web)});
     control_plane
         .kubectl_with_input(&["-n", &namespace, "create"], &list.to_string())
         .await?;
@@ -135,6 +143,10 @@ async fn play(control_plane: &ControlPlane, web: &str) -> Result<(Vec<Said>, Vec
         Ok((lone.as_deref() == Some("Running") && done).then_some(()))
     })
     .await?;
+    let list = json!({"apiVersion": "v1", "kind": "List", "items": budgets_of(web)});
+    control_plane
+        .kubectl_with_input(&["-n", &namespace, "create"], &list.to_string())
+        .await?;
     let before = still(control_plane, &namespace).await?;
 
     // Budgets that would hold the drain for ever go.
@@ -163,11 +175,8 @@ async fn play(control_plane: &ControlPlane, web: &str) -> Result<(Vec<Said>, Vec
     let watched = async {
         loop {
             let status = budgets.get("most").await?.status.unwrap_or_default();
-            ensure!(
-                status.current_healthy >= SIZE - 1,
-                "{} of {SIZE} are healthy",
-                status.current_healthy
-            );
+            let healthy = status.current_healthy.unwrap_or_default();
+            ensure!(healthy >= SIZE - 1, "{healthy} of {SIZE} are healthy");
             tokio::time::sleep(POLL).await;
         }
     };
