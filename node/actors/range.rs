@@ -27,6 +27,23 @@ use crate::{
 
 /// Status reports of one key are at least this far apart; the last one is always written.
 pub const REPORT_SPACING: Duration = Duration::from_millis(200);
+/// By how much longer a spaced key waits for each further report that its last plan wrote: upstream writes such one
+/// after the other, which takes longer the more there are.
+const REPORT_SPACING_EACH: Duration = Duration::from_millis(20);
+/// What a spaced key waits at most: what it reports shall be known within a second.
+const REPORT_SPACING_MAX: Duration = Duration::from_millis(700);
+
+/// How long after its last report a key may report again; `written` is what its last plan wrote.
+pub(super) fn report_spacing(spaced: bool, written: u64) -> Duration {
+    if !spaced {
+        return REPORT_SPACING;
+    }
+    let more = u32::try_from(written.saturating_sub(1)).unwrap_or(u32::MAX);
+    REPORT_SPACING_EACH
+        .saturating_mul(more)
+        .saturating_add(REPORT_SPACING)
+        .min(REPORT_SPACING_MAX)
+}
 /// How often a closed fence is looked at again by a range that has work.
 const FENCE_POLL: Duration = Duration::from_millis(50);
 /// How often a deletion that the cache has not seen is looked for.
@@ -47,7 +64,7 @@ struct Known {
     head_proven: bool,
     /// It is unknown whether a write of it happened: what it counts is checked against the API server.
     doubtful: bool,
-    reported: Option<Monotonic>,
+    report_from: Option<Monotonic>,
     last: Option<Last>,
     /// Waits for its marks; the task that waits wakes it.
     parked: bool,
@@ -276,7 +293,7 @@ impl Range {
                 part.queue.done(&taken.key);
                 continue;
             }
-            if let Some(from) = known.reported.map(|at| at + REPORT_SPACING)
+            if let Some(from) = known.report_from
                 && now < from
                 && shared.units[usize::from(lane)]
                     .controller
@@ -307,9 +324,7 @@ impl Range {
                 sender: part.sender.clone(),
                 unproven: known.doubtful || (self.unproven && !known.proven),
                 head_unproven: self.unproven && !known.head_proven,
-                report_from: known
-                    .reported
-                    .map_or(Monotonic::ZERO, |at| at + REPORT_SPACING),
+                report_from: known.report_from.unwrap_or(Monotonic::ZERO),
                 waited: taken.waited,
                 link: known.link.take(),
                 permit: Some(permit),
@@ -392,7 +407,8 @@ impl Range {
         known.proven |= done.proven;
         known.head_proven |= done.head_proven;
         if done.reported {
-            known.reported = Some(now);
+            let spaced = unit.controller.descriptor().spaced;
+            known.report_from = Some(now + report_spacing(spaced, done.writes));
         }
         let stopped = matches!(done.next, Next::Stopped(_));
         match &done.next {

@@ -30,7 +30,7 @@ use tokio::sync::Semaphore;
 use crate::{
     actors::{
         host::Host,
-        range::{Explain, REPORT_SPACING},
+        range::{Explain, REPORT_SPACING, report_spacing},
     },
     apply::Writer,
     clock::{Clock, SystemClock},
@@ -683,4 +683,22 @@ fn a_spaced_key_is_not_planned_while_its_last_report_is_fresh() {
         until("the change is planned", || tries() >= 2).await;
         assert!(before.elapsed() >= REPORT_SPACING, "{:?}", before.elapsed());
     });
+}
+
+#[test]
+fn the_more_a_spaced_key_has_written_the_longer_it_waits() {
+    let ms = |spaced, written| report_spacing(spaced, written).as_millis();
+    let table = [
+        (0, 200),
+        (1, 200),
+        (2, 220),
+        (11, 400),
+        (26, 700),
+        (50, 700),
+        (u64::MAX, 700),
+    ];
+    for (written, expected) in table {
+        assert_eq!(ms(true, written), expected, "{written} writes");
+        assert_eq!(ms(false, written), 200, "{written} writes");
+    }
 }
