@@ -764,24 +764,17 @@ async fn roll(control_plane: &ControlPlane) -> Result<Cost> {
     let mut log = control_plane.audit();
     log.read(drop)?;
     let seen = Arc::new(Mutex::new(Seen::default()));
-    let lock = |seen: &Arc<Mutex<Seen>>, act: &mut dyn FnMut(&mut Seen)| {
-        act(&mut seen.lock().unwrap_or_else(PoisonError::into_inner));
-    };
     let (of_pods, of_slices) = (Arc::clone(&seen), Arc::clone(&seen));
     let pods_api: Api<Pod> = Api::namespaced(client.clone(), &namespace);
     let slices_api: Api<EndpointSlice> = Api::namespaced(client.clone(), &namespace);
     let watching = [
         tokio::spawn(follow(pods_api, String::new(), move |change| {
-            let mut change = Some(change);
-            lock(&of_pods, &mut |seen| {
-                seen.pod(change.take().unwrap_or(Change::Anew))
-            });
+            let mut seen = of_pods.lock().unwrap_or_else(PoisonError::into_inner);
+            seen.pod(change);
         })),
         tokio::spawn(follow(slices_api, String::new(), move |change| {
-            let mut change = Some(change);
-            lock(&of_slices, &mut |seen| {
-                seen.slice(change.take().unwrap_or(Change::Anew))
-            });
+            let mut seen = of_slices.lock().unwrap_or_else(PoisonError::into_inner);
+            seen.slice(change);
         })),
     ];
 
@@ -959,8 +952,18 @@ fn a_rollout_costs_no_more_than_upstream_s_and_every_pod_is_found_at_once() {
     let _alone = alone();
     run_test(async {
         let control_plane = control_plane().await?;
-        let theirs = under(&control_plane, Who::Upstream, roll(&control_plane)).await?;
-        let ours = under(&control_plane, Who::Manifold, roll(&control_plane)).await?;
+        let theirs = under(
+            &control_plane,
+            Who::Upstream,
+            Box::pin(roll(&control_plane)),
+        )
+        .await?;
+        let ours = under(
+            &control_plane,
+            Who::Manifold,
+            Box::pin(roll(&control_plane)),
+        )
+        .await?;
         for (who, cost) in [("kube-controller-manager", &theirs), ("manifold", &ours)] {
             println!(
                 "endpoints: {who}: {} pods became ready; in a slice after {:?} (median), {:?} (p99), {:?} (most); \
