@@ -32,6 +32,8 @@ const QUIET: Duration = Duration::from_millis(2_500);
 const PODS: i32 = 320;
 /// A ready pod is in a slice within this, at the 99th percentile.
 const DELAY_MAX: Duration = Duration::from_secs(1);
+/// What a key with many slices waits at most between two reports.
+const SPACING_MAX: Duration = Duration::from_millis(700);
 /// Far beyond what a rollout takes with upstream's manager on two busy cores: a thousand pods take two minutes there.
 const ROLLOUT_LIMIT: Duration = Duration::from_secs(400);
 const NODES: i32 = 5;
@@ -980,8 +982,8 @@ fn a_rollout_costs_no_more_than_upstream_s_and_every_pod_is_found_at_once() {
             );
         }
         ensure!(ours.doubled.is_empty(), "in two slices: {:?}", ours.doubled);
-        // On a machine that is too slow for it, no later than upstream.
-        let limit = DELAY_MAX.max(theirs.at(0.99));
+        // On a machine that is too slow for it: what it takes with upstream, and what a key waits by design.
+        let limit = DELAY_MAX.max(theirs.at(0.99) + SPACING_MAX);
         ensure!(
             ours.at(0.99) <= limit,
             "a pod waited {:?} for its slice",
