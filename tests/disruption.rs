@@ -17,7 +17,7 @@ use crate::support::{PATIENCE, POLL, beside, complete, deployment, ended_well, f
 /// Pods of the Deployment.
 const SIZE: i32 = 5;
 
-fn budget(name: &str, app: &str, spec: Value) -> Value {
+fn budget(name: &str, app: &str, spec: &Value) -> Value {
     let mut budget = json!({
         "apiVersion": "policy/v1", "kind": "PodDisruptionBudget", "metadata": {"name": name},
         "spec": {"selector": {"matchLabels": {"app": app}}}
@@ -56,20 +56,24 @@ fn workloads(web: &str) -> Vec<Value> {
 /// What is asked for them. Made when the pods are there: which budget sees none of them first would be chance.
 fn budgets_of(web: &str) -> Vec<Value> {
     vec![
-        budget("least", web, json!({"minAvailable": 2})),
-        budget("most", web, json!({"maxUnavailable": 1})),
-        budget("half", web, json!({"minAvailable": "50%"})),
-        budget("third", web, json!({"maxUnavailable": "34%"})),
-        budget("beyond", web, json!({"minAvailable": 9})),
-        budget("nobody", "nobody", json!({"maxUnavailable": 1})),
-        budget("lone", "lone", json!({"maxUnavailable": 1})),
-        budget("once", "once", json!({"maxUnavailable": 1})),
+        budget("least", web, &json!({"minAvailable": 2})),
+        budget("most", web, &json!({"maxUnavailable": 1})),
+        budget("half", web, &json!({"minAvailable": "50%"})),
+        budget("third", web, &json!({"maxUnavailable": "34%"})),
+        budget("beyond", web, &json!({"minAvailable": 9})),
+        budget("nobody", "nobody", &json!({"maxUnavailable": 1})),
+        budget("lone", "lone", &json!({"maxUnavailable": 1})),
+        budget("once", "once", &json!({"maxUnavailable": 1})),
         budget(
             "lone-least",
             "lone",
-            json!({"minAvailable": 1, "unhealthyPodEvictionPolicy": "AlwaysAllow"}),
+            &json!({"minAvailable": 1, "unhealthyPodEvictionPolicy": "AlwaysAllow"}),
         ),
-        budget("everything", "", json!({"selector": {}, "minAvailable": 1})),
+        budget(
+            "everything",
+            "",
+            &json!({"selector": {}, "minAvailable": 1}),
+        ),
     ]
 }
 
@@ -228,8 +232,8 @@ fn even(said: &[Said], web: &str) -> String {
 
 #[test]
 fn budgets_say_the_same_and_drains_follow_them() {
+    let _beside = beside();
     run_test(async {
-        let _beside = beside();
         let control_plane = ControlPlane::builder().nodes(4).start().await?;
         let mut kcm = control_plane.start_kcm(&[]).await?;
         let theirs = play(&control_plane, "web-theirs").await?;

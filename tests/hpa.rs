@@ -460,8 +460,8 @@ fn seen(said: &str, namespace: &str) -> Vec<String> {
 
 #[test]
 fn curves_lead_to_the_same_under_both_managers() {
+    let _alone = alone();
     run_test(async {
-        let _alone = alone();
         let control_plane = bed().await?;
         let api = MetricsApi::start(&control_plane).await?;
         let flags = flags();
@@ -519,8 +519,8 @@ fn curves_lead_to_the_same_under_both_managers() {
 #[test]
 fn a_replica_killed_within_the_window_makes_nothing_shrink_early() {
     const SIZE: i32 = 6;
+    let _alone = alone();
     run_test(async {
-        let _alone = alone();
         let control_plane = bed().await?;
         let api = MetricsApi::start(&control_plane).await?;
         let mut fleet = control_plane
@@ -594,8 +594,8 @@ fn a_replica_killed_within_the_window_makes_nothing_shrink_early() {
 
 #[test]
 fn an_api_that_hangs_costs_those_alone_who_ask_it() {
+    let _alone = alone();
     run_test(async {
-        let _alone = alone();
         let control_plane = bed().await?;
         let api = MetricsApi::start(&control_plane).await?;
         let mut fleet = control_plane

@@ -376,7 +376,7 @@ impl Server {
                 items.push(measured(version, "Pod", namespace, &name, metric, &value));
             }
         }
-        Some(list_of(version, items))
+        Some(list_of(version, &items))
     }
 
     fn object(&self, version: &str, namespace: &str, object: &str, metric: &str) -> Option<Value> {
@@ -385,7 +385,7 @@ impl Server {
         let name = object.rsplit('/').next().unwrap_or_default();
         Some(list_of(
             version,
-            vec![measured(version, "Object", namespace, name, metric, &value)],
+            &[measured(version, "Object", namespace, name, metric, &value)],
         ))
     }
 
@@ -416,7 +416,7 @@ fn discovery(group: &str, version: &str) -> Value {
     })
 }
 
-fn list_of(version: &str, items: Vec<Value>) -> Value {
+fn list_of(version: &str, items: &[Value]) -> Value {
     json!({
         "kind": "MetricValueList", "apiVersion": format!("custom.metrics.k8s.io/{version}"), "metadata": {},
         "items": items
