@@ -29,6 +29,14 @@ const OTHERS: usize = 8;
 /// For a workload to get through: far beyond what it takes on a machine busy with other tests.
 const LIMIT: Duration = Duration::from_secs(300);
 
+/// Beside what the judge reads: what a ReplicaSet is told to have.
+const SCALING: &str = r#"rules:
+- level: Request
+  verbs: ["patch"]
+  resources:
+  - {group: "apps", resources: ["replicasets"]}
+"#;
+
 /// How much is in motion.
 struct Figures {
     indexes: u32,
@@ -53,13 +61,15 @@ enum Step {
     Made(Pod),
     /// By a controller, or by whoever else.
     Deleted(String, bool),
+    /// How many pods a ReplicaSet shall have.
+    Wants(String, u64),
 }
 
 #[derive(Debug)]
 struct Pod {
     name: String,
     owner: String,
-    /// Index, ordinal or node.
+    /// Index, ordinal, node; of a Deployment's pod the ReplicaSet.
     place: String,
 }
 
@@ -73,11 +83,17 @@ fn steps(control_plane: &ControlPlane, namespace: &str) -> Result<Vec<Step>> {
     control_plane.audit().read(|record| {
         let object = record.object();
         let granted = record.code().is_some_and(|code| (200..300).contains(&code));
-        if object.namespace != namespace
-            || record.resource() != "pods"
-            || record.stage != "ResponseComplete"
-            || !granted
+        if object.namespace != namespace || record.stage != "ResponseComplete" || !granted {
+            return;
+        }
+        if record.resource() == "replicasets"
+            && let Some(asked) = &record.request_object
+            && let Some(wanted) = asked["spec"]["replicas"].as_u64()
         {
+            let step = Step::Wants(object.name.clone(), wanted);
+            steps.push((record.request_received_timestamp, step));
+        }
+        if record.resource() != "pods" {
             return;
         }
         let by_controller = record.agent().is_some();
@@ -94,10 +110,14 @@ fn steps(control_plane: &ControlPlane, namespace: &str) -> Result<Vec<Step>> {
                     text(asked, "/metadata/labels/apps.kubernetes.io~1pod-index"),
                     text(asked, node),
                 ];
+                let owner = text(asked, "/metadata/ownerReferences/0/kind");
                 let pod = Pod {
                     name: text(made, "/metadata/name").to_owned(),
-                    owner: text(asked, "/metadata/ownerReferences/0/kind").to_owned(),
-                    place: places.concat(),
+                    owner: owner.to_owned(),
+                    place: match owner {
+                        "ReplicaSet" => text(asked, "/metadata/ownerReferences/0/name").to_owned(),
+                        _ => places.concat(),
+                    },
                 };
                 steps.push((record.stage_timestamp, Step::Made(pod)));
             }
@@ -128,13 +148,25 @@ fn examine(steps: &[Step], figures: &Figures) -> Found {
     let mut found = Found::default();
     let mut living: BTreeMap<String, (String, String)> = BTreeMap::new();
     let mut last_ordinal = None;
+    // A rollout is bounded by what the ReplicaSets want, and each of them by its own number: an old one may still have
+    // pods to delete when the new one makes its own, as under upstream.
+    let mut wants: BTreeMap<String, u64> = BTreeMap::new();
+    let most = u64::from(figures.replicas + figures.surge());
     for step in steps {
         match step {
             Step::Made(pod) => {
                 let place = (pod.owner.clone(), pod.place.clone());
                 let there = living.values().filter(|other| **other == place).count();
                 if pod.owner == "ReplicaSet" {
-                    found.most = found.most.max(there + 1);
+                    let of_sets = living.values().filter(|(owner, _)| owner == "ReplicaSet");
+                    found.most = found.most.max(of_sets.count() + 1);
+                    let wanted = wants.get(&pod.place).copied().unwrap_or(0);
+                    if there as u64 >= wanted {
+                        found.complaints.push(format!(
+                            "{} was made beside {there}, its ReplicaSet wants {wanted}",
+                            pod.name
+                        ));
+                    }
                 } else if there > 0 {
                     found.complaints.push(format!(
                         "{} was made while another lived at {} {}",
@@ -154,6 +186,14 @@ fn examine(steps: &[Step], figures: &Figures) -> Found {
                 }
                 living.insert(pod.name.clone(), place);
             }
+            Step::Wants(name, wanted) => {
+                wants.insert(name.clone(), *wanted);
+                let all: u64 = wants.values().sum();
+                if all > most {
+                    let complaint = format!("the ReplicaSets want {all} pods");
+                    found.complaints.push(complaint);
+                }
+            }
             Step::Deleted(name, by_controller) => {
                 if let Some((owner, place)) = living.remove(name)
                     && owner == "StatefulSet"
@@ -163,12 +203,6 @@ fn examine(steps: &[Step], figures: &Figures) -> Found {
                 }
             }
         }
-    }
-    let most = usize::try_from(figures.replicas + figures.surge()).unwrap_or(usize::MAX);
-    if found.most > most {
-        found
-            .complaints
-            .push(format!("{} pods of the Deployment", found.most));
     }
     // Each index once; each node and each ordinal once for each of the two templates.
     let mut expect = |owner: &str, places: Vec<String>, times: usize| {
@@ -467,7 +501,7 @@ impl Workloads {
 
 async fn in_motion(figures: &Figures) -> Result<()> {
     let control_plane = ControlPlane::builder()
-        .audit_policy(AUDIT_POLICY)
+        .audit_policy(AUDIT_POLICY.replacen("rules:\n", SCALING, 1))
         .nodes(figures.nodes)
         .start()
         .await?;
@@ -619,9 +653,9 @@ mod tests {
             made("DaemonSet", "l-1", "node-0"),
             deleted("l-1"),
             made("DaemonSet", "l-2", "node-0"),
-            made("ReplicaSet", "w-1", ""),
-            made("ReplicaSet", "w-2", ""),
-            made("ReplicaSet", "w-3", ""),
+            Step::Wants("w".to_owned(), 2),
+            made("ReplicaSet", "w-1", "w"),
+            made("ReplicaSet", "w-2", "w"),
         ]
     }
 
@@ -638,11 +672,8 @@ mod tests {
     fn each_fault_is_seen() {
         for (at, extra, said) in [
             (2, made("Job", "s-2", "1"), "while another lived at Job 1"),
-            (
-                14,
-                made("ReplicaSet", "w-4", ""),
-                "4 pods of the Deployment",
-            ),
+            (14, made("ReplicaSet", "w-4", "w"), "its ReplicaSet wants 2"),
+            (14, Step::Wants("v".to_owned(), 2), "want 4 pods"),
             (
                 9,
                 made("DaemonSet", "l-3", "node-0"),

@@ -31,6 +31,8 @@ pub struct Memory {
     pub schedule: Option<String>,
     /// The version of the CronJob in which its schedule was another than before; 0 for none.
     pub changed_in: u64,
+    /// `status.lastScheduleTime`, as last seen.
+    pub last_run: Option<Timestamp>,
     /// Nothing is started before, because the schedule was changed.
     pub not_before: Option<Timestamp>,
 }

@@ -261,15 +261,20 @@ fn due(look: &mut Look<'_>, memory: &mut Memory) -> Due {
     }
 }
 
-/// Remembers in which version of the CronJob its schedule was changed.
+/// Remembers in which version of the CronJob its schedule was changed. No request changes spec and status: where the
+/// status differs too, more than the schedule has changed since the last look.
 fn note_schedule(look: &Look<'_>, memory: &mut Memory) {
     let spec = look.spec;
     let zone = spec.time_zone.as_deref().unwrap_or("");
     let now = format!("{}\n{zone}", spec.schedule);
+    let last_run = pods::instant(look.status.last_schedule_time);
     if memory.schedule.as_ref().is_some_and(|then| *then != now) {
-        memory.changed_in = Object::metadata(look.cron).resource_version;
+        let alone = memory.last_run == last_run;
+        let version = Object::metadata(look.cron).resource_version;
+        memory.changed_in = if alone { version } else { 0 };
         memory.not_before = None;
     }
+    memory.last_run = last_run;
     memory.schedule = Some(now);
 }
 

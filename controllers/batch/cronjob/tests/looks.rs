@@ -382,6 +382,17 @@ fn a_changed_schedule_begins_with_its_next_time() {
         1,
         "another change is looked at whole"
     );
+    // Two changes that were seen as one.
+    let mut both = world.clone();
+    both.change::<CronJob>("tick", |cron| {
+        cron.spec.as_mut().unwrap().schedule = "30 11 * * *".to_owned();
+        cron.status.as_mut().unwrap().last_schedule_time = Some(at("11:00:00").into());
+    });
+    let mut memory_then = memory.clone();
+    let made_up_for = both
+        .plan_with::<CronJobs>("tick", &mut memory_then)
+        .unwrap();
+    assert_eq!(made_up_for.verbs().len(), 1, "a status came between");
     let tomorrow = world
         .later(24 * 3600)
         .plan_with::<CronJobs>("tick", &mut memory)
