@@ -286,3 +286,6 @@ fn difference(view: &dyn View, set: &Counted, live: &[LiveItem]) -> Option<Strin
         })
         .map(|gone| format!("{}/{} is gone", set.resource.plural, gone.metadata().name))
 }
+
+#[cfg(test)]
+mod tests;

@@ -7,9 +7,9 @@ use std::{
     time::Duration,
 };
 
-use controllers_kit::{Index, Reader as _, Watches};
+use controllers_kit::{Index, Reader as _, Standing, Watches};
 use futures::FutureExt as _;
-use kubernetes_proto::{AnyObject, Object as _, Str, core::Pod, envelope};
+use kubernetes_proto::{AnyObject, Object as _, Str, core::Pod, envelope, metadata_only};
 use proptest::prelude::*;
 use prost::Message as _;
 
@@ -338,4 +338,57 @@ fn the_size_that_is_told_grows_with_what_is_held() {
     let each = stats.approximate_bytes / stats.objects;
     assert!((400..1500).contains(&each), "{each} bytes each");
     assert!(stats.age.unwrap_or_default() < Duration::from_secs(60));
+}
+
+#[test]
+fn what_discovery_brings_is_held_by_its_metadata_and_taken_away_again() {
+    let mut watches = Watches::default();
+    let _ = watches.kind::<Pod>().only_named("root");
+    watches.discovered(|_| true, |_, _, _| {}, None);
+    let cache = Cache::builder().watches(&watches).build();
+    let all_pods = metadata_only("", "v1", "Pod", "pods", true).unwrap();
+    let carts = metadata_only("example.com", "v1", "Cart", "carts", true).unwrap();
+    assert!(cache.whole().is_empty(), "of one name only");
+    assert_eq!(cache.standing(carts), Standing::Unwatched);
+    assert!(
+        cache.list(carts, None).is_empty(),
+        "what is served no more is empty"
+    );
+
+    // The projection of one name's objects and the metadata of all are two stores.
+    assert!(cache.find(all_pods) && cache.find(carts) && !cache.find(carts));
+    assert_eq!(cache.standing(carts), Standing::Listing);
+    let frame = |kind: &str, version| {
+        let object = pod("a", "u-1", version, "u-owner");
+        envelope::watch_frame(kind, envelope::wrap("v1", "Pod", object.encode_to_vec()))
+    };
+    cache.feed(all_pods, &frame("ADDED", 5)).unwrap();
+    cache.feed(carts, &frame("ADDED", 6)).unwrap();
+    assert_eq!(cache.standing(carts), Standing::Complete);
+    assert_eq!(cache.newest(), 6);
+    assert!(cache.get(Pod::resource(), "shop", "a").is_none());
+    let held = cache.get(all_pods, "shop", "a").unwrap();
+    assert!(std::ptr::eq(held.resource(), all_pods));
+    assert_eq!(
+        keys(&cache.indexed(carts, Index::DEPENDENTS, "u-owner")),
+        [("shop".to_owned(), "a".to_owned())]
+    );
+
+    // A deletion is remembered; what only went out of sight is told, but was not deleted.
+    assert!(!cache.gone("u-1"));
+    let told = Arc::new(AtomicUsize::new(0));
+    let count = Arc::clone(&told);
+    cache.subscribe(
+        carts,
+        Box::new(move |change| {
+            assert!(change.new.is_none());
+            count.fetch_add(1, Ordering::Relaxed);
+        }),
+    );
+    cache.forget(carts);
+    assert_eq!(told.load(Ordering::Relaxed), 1);
+    assert!(!cache.gone("u-1"));
+    assert_eq!(cache.found(), [all_pods]);
+    cache.feed(all_pods, &frame("DELETED", 7)).unwrap();
+    assert!(cache.gone("u-1"));
 }

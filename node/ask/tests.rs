@@ -1,0 +1,203 @@
+//! A decision that rests on a whole set is proven by the watch, or by one look that serves all who ask.
+
+use std::sync::atomic::{AtomicUsize, Ordering};
+
+use controllers_kit::{
+    Action, AnyObject, Descriptor, Failure, Key, Reader, Sharding, Written,
+    selectors::Selector,
+    testing::{World, config_map},
+};
+use futures::{FutureExt as _, future::BoxFuture};
+use kubernetes_proto::{Object as _, core::ConfigMap};
+use serde_json::Value;
+
+use super::*;
+use crate::{
+    events,
+    gate::{Fence, Gate},
+    metrics::Metrics,
+};
+
+struct Open;
+
+impl Fence for Open {
+    fn open(&self, _: u16, _: u64) -> bool {
+        true
+    }
+    fn closed(&self, _: u16, _: u64) -> BoxFuture<'static, ()> {
+        std::future::pending().boxed()
+    }
+}
+
+/// A cache, a server, and how often that was asked.
+struct Bed {
+    cache: World,
+    server: World,
+    reached: u64,
+    lists: AtomicUsize,
+}
+
+impl Reader for Bed {
+    fn get(&self, resource: &'static Resource, namespace: &str, name: &str) -> Option<AnyObject> {
+        Reader::get(&self.cache, resource, namespace, name)
+    }
+    fn list(&self, resource: &'static Resource, namespace: Option<&str>) -> Vec<AnyObject> {
+        self.cache.list(resource, namespace)
+    }
+    fn indexed(&self, _: &'static Resource, _: &'static str, _: &str) -> Vec<AnyObject> {
+        Vec::new()
+    }
+}
+
+impl View for Bed {
+    fn passed(&self, _: &'static Resource, version: u64) -> bool {
+        self.reached >= version
+    }
+    fn wait_passed(&self, _: &'static Resource, _: u64) -> BoxFuture<'static, ()> {
+        std::future::ready(()).boxed()
+    }
+    fn complete(&self, _: &'static Resource) -> bool {
+        true
+    }
+    fn newest(&self) -> u64 {
+        2000
+    }
+}
+
+impl Server for Bed {
+    fn write<'a>(
+        &'a self,
+        _: &'a Sender,
+        _: &'a Action,
+    ) -> BoxFuture<'a, Result<Written, Refused>> {
+        unreachable!("a proof writes nothing")
+    }
+    fn record<'a>(
+        &'a self,
+        _: &'a Sender,
+        _: &'a events::Send,
+        _: bool,
+    ) -> BoxFuture<'a, Result<Written, Refused>> {
+        unreachable!("a proof writes nothing")
+    }
+    fn get<'a>(
+        &'a self,
+        _: &'a Sender,
+        _: &'static Resource,
+        _: &'a Key,
+    ) -> BoxFuture<'a, Result<Option<Value>, Refused>> {
+        unreachable!("a proof lists")
+    }
+    fn list<'a>(
+        &'a self,
+        _: &'a Sender,
+        resource: &'static Resource,
+        namespace: &'a str,
+        _: &'a str,
+    ) -> BoxFuture<'a, Result<Vec<LiveItem>, Refused>> {
+        self.lists.fetch_add(1, Ordering::Relaxed);
+        let live = self.server.list(resource, Some(namespace));
+        let items = live.iter().map(|object| LiveItem {
+            key: Key::of_meta(object.metadata()),
+            uid: object.metadata().uid.clone(),
+            resource_version: object.metadata().resource_version,
+        });
+        let answer = match namespace {
+            "broken" => Err(Failure::Other("503".to_owned()).into()),
+            "unserved" => Err(Failure::NotFound("404".to_owned()).into()),
+            _ => Ok(items.collect()),
+        };
+        std::future::ready(answer).boxed()
+    }
+}
+
+fn set(namespace: &str, since: u64) -> Counted {
+    Counted {
+        resource: ConfigMap::resource(),
+        namespace: namespace.into(),
+        selector: Selector::of_labels(&[]),
+        since,
+    }
+}
+
+async fn proof(bed: &Bed, proofs: &Proofs, set: Counted) -> Result<Proof, Refused> {
+    let metrics = Metrics::new(&[]);
+    let gate = Gate::new(0, 1, Arc::new(Open));
+    let descriptor = Descriptor::new("test-controller", Sharding::Single);
+    let sender = Sender::new(
+        "m-0",
+        &descriptor,
+        metrics.controller("test-controller"),
+        &gate,
+    );
+    prove(bed, &sender, bed, proofs, &[set], false).await
+}
+
+fn bed(reached: u64) -> Bed {
+    let world = World::at("12:00:00").with(config_map("a"));
+    Bed {
+        cache: world.clone(),
+        server: world,
+        reached,
+        lists: AtomicUsize::new(0),
+    }
+}
+
+#[tokio::test]
+async fn a_watch_that_has_come_far_enough_is_proof_and_what_rests_on_nothing_needs_none() {
+    let (bed, proofs) = (bed(1500), Proofs::default());
+    assert_eq!(
+        proof(&bed, &proofs, set("default", 1500)).await,
+        Ok(Proof::Fresh)
+    );
+    assert_eq!(
+        proof(&bed, &proofs, set("default", 0)).await,
+        Ok(Proof::Fresh)
+    );
+    assert_eq!(bed.lists.load(Ordering::Relaxed), 0);
+}
+
+#[tokio::test]
+async fn one_list_proves_for_all_that_was_known_when_it_was_asked_for() {
+    let (bed, proofs) = (bed(1500), Proofs::default());
+    for since in [1600, 1700, 2000] {
+        assert_eq!(
+            proof(&bed, &proofs, set("default", since)).await,
+            Ok(Proof::Fresh)
+        );
+    }
+    assert_eq!(bed.lists.load(Ordering::Relaxed), 1);
+    assert_eq!(
+        proof(&bed, &proofs, set("default", 2001)).await,
+        Ok(Proof::Fresh)
+    );
+    assert_eq!(
+        proof(&bed, &proofs, set("shop", 1600)).await,
+        Ok(Proof::Fresh)
+    );
+    assert_eq!(bed.lists.load(Ordering::Relaxed), 3);
+}
+
+#[tokio::test]
+async fn an_object_that_the_cache_lacks_is_no_proof() {
+    let (mut bed, proofs) = (bed(1500), Proofs::default());
+    bed.server.put(config_map("late"));
+    let stale = proof(&bed, &proofs, set("default", 1600)).await.unwrap();
+    assert!(matches!(stale, Proof::Stale { why } if why.contains("configmaps/default/late")));
+    bed.cache = bed.server.clone();
+    assert_eq!(
+        proof(&bed, &proofs, set("default", 1600)).await,
+        Ok(Proof::Fresh)
+    );
+    assert_eq!(bed.lists.load(Ordering::Relaxed), 2);
+}
+
+#[tokio::test]
+async fn what_can_t_be_read_proves_nothing_and_what_is_served_no_more_has_nothing_left() {
+    let (bed, proofs) = (bed(1500), Proofs::default());
+    assert!(proof(&bed, &proofs, set("broken", 1600)).await.is_err());
+    assert_eq!(
+        proof(&bed, &proofs, set("unserved", 1600)).await,
+        Ok(Proof::Fresh)
+    );
+}
