@@ -649,7 +649,7 @@ fn what_a_dead_replica_still_sends_is_refused_by_the_server() {
 
         hold.holding.store(true, Ordering::Release);
         let mut waiting: Vec<LocalBoxFuture<'_, ()>> = Vec::new();
-        for at in 0..OF_EACH {
+        for (at, counting) in to_count.into_iter().enumerate() {
             for (controller, plan) in writes.plans(at) {
                 let (writer, sender) = (&writer, &senders[controller]);
                 waiting.push(
@@ -660,7 +660,6 @@ fn what_a_dead_replica_still_sends_is_refused_by_the_server() {
                 );
             }
             let [event, _] = writes.events(at)?;
-            let counting = to_count[at].clone();
             for (event, create) in [(event, true), (counting, false)] {
                 ensure!(sender.gate.admit().is_ok(), "the last check");
                 let held = &held;

@@ -1,5 +1,6 @@
 //! Everything that is tested from outside a crate: one binary, a module per suite.
 
+pub mod chaos;
 pub mod judge;
 
 #[cfg(test)]
@@ -36,3 +37,5 @@ mod swap;
 mod template;
 #[cfg(test)]
 mod tidy;
+#[cfg(test)]
+mod told;

@@ -453,7 +453,7 @@ impl World {
             Effect::Evict(lease) => self.ask(node, Ask::Evict(lease)),
             // The store here cannot fence.
             Effect::Bar(holder) => {
-                self.push(Duration::ZERO, node, What::Core(Input::Barred(holder)))
+                self.push(Duration::ZERO, node, What::Core(Input::Barred(holder)));
             }
             Effect::Claim { version, lease } => self.ask(node, Ask::Claim(version, lease)),
             Effect::Swap { version, lease } => self.ask(node, Ask::Swap(version, lease)),

@@ -41,6 +41,8 @@ const ATTEMPTS: usize = 3;
 /// For each thing awaited at the start: about 20 times what it takes on two idle cores, because
 /// several control planes may start on them at once.
 const START_LIMIT: Duration = Duration::from_secs(120);
+/// An API server that was asked to end has answered all but watches after this.
+const STOP_LIMIT: Duration = Duration::from_secs(3);
 /// Between two looks at something awaited.
 const POLL: Duration = Duration::from_millis(50);
 /// Addresses of Services.
@@ -325,19 +327,54 @@ impl ControlPlane {
 
     /// SIGSTOP to the API server: it keeps its connections and answers nobody.
     pub fn pause_api_server(&mut self) -> Result<()> {
-        self.api_server()?.pause()
+        self.pause(Program::ApiServer)
     }
 
     /// SIGCONT to the API server.
     pub fn resume_api_server(&mut self) -> Result<()> {
-        self.api_server()?.resume()
+        self.resume(Program::ApiServer)
     }
 
-    fn api_server(&mut self) -> Result<&mut Process> {
+    /// SIGSTOP to one of its parts.
+    pub fn pause(&mut self, program: Program) -> Result<()> {
+        self.part(program)?.pause()
+    }
+
+    /// SIGCONT to one of its parts.
+    pub fn resume(&mut self, program: Program) -> Result<()> {
+        self.part(program)?.resume()
+    }
+
+    /// Ends the API server: it answers and logs what it has in hand, but watches, which it would wait for a minute.
+    pub async fn stop_api_server(&mut self) -> Result<()> {
+        let api_server = self.part(Program::ApiServer)?;
+        if api_server.terminate(STOP_LIMIT).await.is_err() {
+            api_server.kill();
+        }
+        Ok(())
+    }
+
+    /// Starts it again as it was, and waits until it is ready.
+    pub async fn start_api_server(&mut self) -> Result<()> {
+        let api_server = self.part(Program::ApiServer)?;
+        api_server.start_again()?;
+        let client = kubeconfig::client(&self.files.admin).await?;
+        await_ready(&client, &mut [self.part(Program::ApiServer)?]).await
+    }
+
+    /// Starts scheduler and kubelets again, as whoever runs them in a cluster would: an outage ends the one (it finds its
+    /// cache to be wrong and exits), and the other does not find its way back to its watches.
+    pub fn start_the_others_again(&mut self) -> Result<()> {
+        self.part(Program::Scheduler)?.start_again()?;
+        self.part(Program::Kwok)?.start_again()
+    }
+
+    fn part(&mut self, program: Program) -> Result<&mut Process> {
+        let name = program.name();
         self.parts
             .iter_mut()
-            .find(|part| part.name() == Program::ApiServer.name())
-            .context("no kube-apiserver")
+            .find(|part| part.name() == name)
+            .with_context(|| format!("no {name}"))
     }
 
     /// A client as administrator, new each time: connections belong to the runtime of one test.

@@ -189,6 +189,11 @@ impl Fleet {
         self.ranges
     }
 
+    /// The authority of the peers' certificates.
+    pub fn peers(&self) -> &Authority {
+        &self.peers
+    }
+
     /// Where its files and logs lie.
     pub fn dir(&self) -> &Arc<WorkDir> {
         &self.dir

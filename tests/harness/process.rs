@@ -324,6 +324,7 @@ pub struct Process {
     name: String,
     child: Child,
     log: PathBuf,
+    spec: Spec,
     exit: Option<ExitStatus>,
 }
 
@@ -363,6 +364,7 @@ impl Process {
         let mut process = Self {
             name: name.clone(),
             log: spec.log.clone(),
+            spec: spec.clone(),
             exit: None,
             child,
         };
@@ -378,6 +380,13 @@ impl Process {
             return Err(error.context(format!("starting {name}")));
         }
         Ok(process)
+    }
+
+    /// Starts it again as it was; what is left of it is killed first.
+    pub fn start_again(&mut self) -> Result<()> {
+        self.kill();
+        *self = Self::spawn(&self.spec)?;
+        Ok(())
     }
 
     /// The process id.

@@ -2,7 +2,9 @@
 //!
 //! A pod counts from when its creation was answered, and not any more from when its deletion arrived. What was wanted is
 //! the most that the ReplicaSet's `spec.replicas` said from a moment before the creation arrived until it was answered:
-//! a controller sees what the server stored a watch's delay ago. So a count is never too high on account of order.
+//! a controller sees what the server stored a watch's delay ago. Creations of one sync go out in batches, each after the
+//! answer of the one before, as upstream's do: all of them count from the first one's arrival. So a count is never too high
+//! on account of order.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -12,8 +14,11 @@ use serde_json::Value;
 
 use super::{controller_of, is_dry_run, name_of, replicas, text};
 
-/// What a watch may lag behind.
+/// What a watch may be behind, where the machine is not busy with other things.
 pub const LAG: SignedDuration = SignedDuration::from_secs(2);
+
+/// Between the answer of one batch and the arrival of the next.
+const BATCHES: SignedDuration = SignedDuration::from_millis(300);
 
 type Name = (String, String);
 
@@ -117,8 +122,30 @@ impl Children {
         }
     }
 
-    /// What all that was read comes to.
-    pub fn verdict(&self) -> Counted {
+    /// For each creation, when the first of its sync arrived.
+    fn begun(&self) -> Vec<Timestamp> {
+        let mut order: Vec<usize> = (0..self.made.len()).collect();
+        order.sort_by_key(|at| self.made[*at].arrived);
+        let mut begun: Vec<Timestamp> = self.made.iter().map(|made| made.arrived).collect();
+        // By owner and sender: when the sync under way began, and when its newest answer was given.
+        let mut syncs: BTreeMap<(&str, &str), (Timestamp, Timestamp)> = BTreeMap::new();
+        for at in order {
+            let made = &self.made[at];
+            let sync = syncs
+                .entry((made.owner.as_str(), made.by.as_str()))
+                .or_insert((made.arrived, made.done));
+            if made.arrived.duration_since(sync.1) > BATCHES {
+                *sync = (made.arrived, made.done);
+            }
+            sync.1 = sync.1.max(made.done);
+            begun[at] = sync.0;
+        }
+        begun
+    }
+
+    /// What all that was read comes to; `lag` is what a watch may be behind.
+    pub fn verdict(&self, lag: SignedDuration) -> Counted {
+        let begun = self.begun();
         let mut wanted = self.wanted.clone();
         for (name, change) in &self.sizes {
             let uid = self.uids.get(name).and_then(|uids| {
@@ -156,7 +183,7 @@ impl Children {
             // A log may begin later than the ReplicaSet.
             let Some(most) = wanted
                 .get(&made.owner)
-                .and_then(|changes| most_wanted(changes, made.arrived - LAG, made.done))
+                .and_then(|changes| most_wanted(changes, begun[at] - lag, made.done))
             else {
                 continue;
             };

@@ -9,7 +9,7 @@ use std::process::ExitCode;
 
 use anyhow::{Context, Result, bail, ensure};
 use jiff::SignedDuration;
-use tests::judge::{AUDIT_POLICY, Children, Judge, Ownership};
+use tests::judge::{AUDIT_POLICY, Children, Judge, LAG, Ownership};
 
 const USAGE: &str = "usage: audit --audit-log FILE [--fleet-name NAME] [--unowned-seconds N] | audit --print-policy";
 
@@ -77,7 +77,7 @@ fn run() -> Result<bool> {
     let (verdict, owned, counted) = (
         judge.verdict(),
         ownership.verdict(args.unowned),
-        children.verdict(),
+        children.verdict(LAG),
     );
     println!("ownership: {}", owned.summary());
     println!(

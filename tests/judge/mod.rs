@@ -23,7 +23,7 @@ use serde_json::Value;
 mod children;
 mod ownership;
 
-pub use children::{Children, Counted};
+pub use children::{Children, Counted, LAG};
 pub use ownership::{Owned, Ownership};
 
 /// The longest that a range may be nobody's: a Lease's duration, two reads, an eviction with its proof, a claim.

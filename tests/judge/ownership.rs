@@ -4,15 +4,16 @@
 //!   server's fence has refused is counted, not complained of: it changed nothing.
 //! - **Owners.** Each write names a range and an epoch that the Lease gave to its sender before it arrived.
 //! - **Nobody's ranges.** From one sign of life of a range's owner (a renewal of its own Lease, the range's change of
-//!   owner) to the next no more time passes than was announced. Times in which the server answered nobody don't count:
+//!   owner) to the next no more time passes than was announced. Times in which the server granted nobody's writes don't count:
 //!   then everybody pauses and nobody moves.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 
 use harness::AuditRecord;
 use jiff::{SignedDuration, Timestamp};
 
-/// The server was away where nobody's request ended for so long: replicas renew once a second.
+/// The server was away where nobody's write was granted for so long: replicas renew once a second. What it answers
+/// otherwise, from memory or with an error, helps nobody to renew.
 const SILENCE: SignedDuration = SignedDuration::from_millis(1500);
 /// After the server's return renewals and range Leases are read before anybody acts.
 const RETURN: SignedDuration = SignedDuration::from_secs(3);
@@ -30,6 +31,8 @@ struct Named {
     /// `<replica>_<incarnation>`; empty for nobody.
     holder: String,
     by_hand: bool,
+    /// The server gave no clear answer: it may have landed.
+    maybe: bool,
 }
 
 /// A write in a range's name.
@@ -51,7 +54,7 @@ pub struct Ownership {
     /// By `<replica>_<incarnation>`: when it wrote its own Lease.
     renewals: BTreeMap<String, Vec<Timestamp>>,
     writes: Vec<Write>,
-    /// Ends of requests, for silences.
+    /// Ends of writes that were granted, for silences.
     ends: Vec<Timestamp>,
 }
 
@@ -66,7 +69,7 @@ pub struct Owned {
     pub changes: usize,
     /// Writes of an older epoch that the API server refused.
     pub refused: usize,
-    /// Times in which the server answered nobody.
+    /// Times in which the server granted nobody's writes.
     pub silences: usize,
     /// The longest time that a range was nobody's, its number, and when that ended.
     pub longest: Option<(SignedDuration, u32, Timestamp)>,
@@ -89,11 +92,13 @@ impl Ownership {
         if record.stage != "ResponseComplete" {
             return;
         }
-        self.ends.push(record.stage_timestamp);
         if !record.is_write() {
             return;
         }
         let granted = record.code().is_some_and(|code| (200..300).contains(&code));
+        if granted {
+            self.ends.push(record.stage_timestamp);
+        }
         let agent = record.agent();
         if let Some(agent) = &agent
             && let (Some(range), Some(epoch)) = (agent.range, agent.epoch)
@@ -118,21 +123,22 @@ impl Ownership {
             });
         }
         let object = record.object();
-        if granted && object.resource == "leases" && record.verb != "delete" {
-            self.lease(record, &object.name, agent.is_none());
+        let undecided = record.code().is_none_or(|code| code >= 500);
+        if (granted || undecided) && object.resource == "leases" && record.verb != "delete" {
+            self.lease(record, &object.name, agent.is_none(), undecided);
         }
     }
 
-    fn lease(&mut self, record: &AuditRecord, name: &str, by_hand: bool) {
-        let Some(spec) = record.response_object.as_ref().map(|body| &body["spec"]) else {
-            return;
+    fn lease(&mut self, record: &AuditRecord, name: &str, by_hand: bool, maybe: bool) {
+        // Without an answer, what was asked for is all that is known.
+        let body = match maybe {
+            true => record.request_object.as_ref(),
+            false => record.response_object.as_ref(),
         };
+        let Some(body) = body else { return };
+        let spec = &body["spec"];
         let name = match name {
-            "" => record
-                .response_object
-                .as_ref()
-                .and_then(|body| body["metadata"]["name"].as_str())
-                .unwrap_or_default(),
+            "" => body["metadata"]["name"].as_str().unwrap_or_default(),
             name => name,
         };
         let Some(rest) = name.strip_prefix(&self.fleet) else {
@@ -150,8 +156,9 @@ impl Ownership {
                 epoch: spec["leaseTransitions"].as_u64().unwrap_or(0),
                 holder: holder.to_owned(),
                 by_hand,
+                maybe,
             });
-        } else if rest.starts_with("-replica-") && !holder.is_empty() && !by_hand {
+        } else if !maybe && rest.starts_with("-replica-") && !holder.is_empty() && !by_hand {
             self.renewals
                 .entry(holder.to_owned())
                 .or_default()
@@ -166,7 +173,8 @@ impl Ownership {
             ..Owned::default()
         };
         let mut ranges = self.ranges.clone();
-        for named in ranges.values_mut() {
+        for (range, named) in &mut ranges {
+            self.settle(*range, named);
             named.sort_by_key(|one| (one.done, one.epoch));
             owned.changes += named.len().saturating_sub(1);
         }
@@ -191,6 +199,25 @@ impl Ownership {
             judge_gaps(*range, named, &renewals, &silences, unowned, &mut owned);
         }
         owned
+    }
+
+    /// What had no clear answer has landed if its epoch was built upon, or written under by the one whom it names.
+    fn settle(&self, range: u32, named: &mut Vec<Named>) {
+        let sure: BTreeSet<u64> = named
+            .iter()
+            .filter(|one| !one.maybe)
+            .map(|one| one.epoch)
+            .collect();
+        named.retain(|one| {
+            let used = || {
+                self.writes.iter().any(|write| {
+                    let its = one.holder.rsplit_once('_').map_or("", |(name, _)| name);
+                    (write.range, write.epoch, write.replica.as_str()) == (range, one.epoch, its)
+                })
+            };
+            !one.maybe
+                || (!sure.contains(&one.epoch) && (sure.contains(&(one.epoch + 1)) || used()))
+        });
     }
 
     fn judge_write(&self, write: &Write, named: &[Named], owned: &mut Owned) {
@@ -245,7 +272,7 @@ impl Ownership {
         }
     }
 
-    /// Times in which no request ended, and a moment after each.
+    /// Times in which no write was granted, and a moment after each.
     fn silences(&self) -> Vec<(Timestamp, Timestamp)> {
         let mut ends = self.ends.clone();
         ends.sort_unstable();

@@ -1,6 +1,6 @@
 use serde_json::{Value, json};
 
-use super::{Children, Counted, Judge, Owned, Ownership, UNOWNED, Verdict, ownership::lease};
+use super::{Children, Counted, Judge, LAG, Owned, Ownership, UNOWNED, Verdict, ownership::lease};
 
 /// A log line by line; each entry is a second later than the one before.
 struct Log(Vec<Value>);
@@ -353,7 +353,7 @@ impl Course {
         for line in &self.0 {
             children.read(&serde_json::from_value(line.clone()).expect("a record"));
         }
-        children.verdict()
+        children.verdict(LAG)
     }
 }
 
@@ -513,4 +513,60 @@ fn what_was_wanted_a_moment_ago_still_counts_and_what_was_wanted_long_ago_does_n
     };
     assert_eq!(shrunk(600), [""; 0]);
     assert_eq!(shrunk(3_000).len(), 1);
+}
+
+#[test]
+fn the_batches_of_one_sync_count_from_its_beginning() {
+    let create = |course: Course, at: (u64, u64), name: &str| {
+        let body = json!({
+            "metadata": {"name": name, "ownerReferences": [{"uid": "uid-web-1", "controller": true}]},
+        });
+        course.entry(
+            at,
+            "create",
+            "pods",
+            name,
+            "",
+            (201, ""),
+            (Value::Null, body),
+        )
+    };
+    let begun = Course::default().set(0, 3);
+    // A slow admission: the second batch goes out long after fewer were wanted.
+    let slow = create(begun, (100, 8_000), "a").sized(500, 1);
+    let batch = create(slow, (8_010, 16_000), "b");
+    assert_eq!(batch.counted().complaints, [""; 0]);
+    let another_sync = create(batch, (16_500, 16_600), "c");
+    assert_eq!(another_sync.counted().complaints.len(), 1);
+}
+
+#[test]
+fn a_lease_write_without_an_answer_counts_if_it_has_landed() {
+    let unclear = |epoch: u64| {
+        let name = "manifold-range-007";
+        let asked = lease(name, "b_1", epoch);
+        takeover().entry(
+            (14_000, 14_900),
+            "patch",
+            "leases",
+            name,
+            "manifold/0 (replica=b)",
+            (504, "timeout"),
+            (asked, Value::Null),
+        )
+    };
+    assert_eq!(
+        unclear(3).write(15_000, "b", 7, 3).owned().complaints,
+        [""; 0]
+    );
+    // It has not: the older epoch goes on.
+    assert_eq!(
+        unclear(3).write(15_000, "b", 7, 2).owned().complaints,
+        [""; 0]
+    );
+    // Whoever is not named in it owns nothing by it.
+    assert_eq!(
+        unclear(3).write(15_000, "a", 7, 3).owned().complaints.len(),
+        1
+    );
 }

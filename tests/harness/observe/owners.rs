@@ -51,6 +51,22 @@ impl Owners {
         even && u32::try_from(self.ranges.len()) == Ok(ranges)
     }
 
+    /// How many ranges each has.
+    pub fn loads(&self) -> BTreeMap<&str, u32> {
+        let mut loads = BTreeMap::new();
+        for (owner, _) in self.ranges.values() {
+            *loads.entry(owner.as_str()).or_default() += 1;
+        }
+        loads
+    }
+
+    /// The ranges of one.
+    pub fn of(&self, name: &str) -> BTreeSet<u16> {
+        let own = self.ranges.iter().filter(|(_, (owner, _))| owner == name);
+        own.filter_map(|(range, _)| u16::try_from(*range).ok())
+            .collect()
+    }
+
     /// Ranges whose owner is another than before.
     pub fn moved_since(&self, before: &Self) -> usize {
         self.ranges

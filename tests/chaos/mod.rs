@@ -1,0 +1,628 @@
+//! Faults on the real thing: real replicas on a real control plane, a workload that never rests, and judges that read
+//! only what the API server recorded.
+//!
+//! Each replica reaches the API server and its peers through relays of ours. Faults come one after the other, chosen by a
+//! seed; after each the fleet must have come to rest: every range owned, evenly, by those that live. At the end the audit
+//! log is judged, latencies are compared with what was promised, and what the workload has come to with what the same
+//! wishes come to undisturbed.
+
+mod fault;
+mod probes;
+mod proxy;
+mod relay;
+mod rogue;
+mod workload;
+
+#[cfg(test)]
+mod tests;
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::path::PathBuf;
+use std::time::{Duration, Instant};
+
+use anyhow::{Context, Result, bail, ensure};
+use harness::observe::Owners;
+use harness::programs::Program;
+use harness::progress::Steps;
+use harness::{ControlPlane, Fleet, Replica, kubeconfig, until};
+use jiff::SignedDuration;
+use k8s_openapi::api::admissionregistration::v1::ValidatingWebhookConfiguration;
+use k8s_openapi::api::apps::v1::Deployment;
+use k8s_openapi::api::coordination::v1::Lease;
+use kube::api::{DeleteParams, ListParams, Patch, PatchParams, PostParams};
+use kube::{Api, Client};
+use rand::rngs::StdRng;
+use rand::{Rng, SeedableRng};
+use serde_json::json;
+
+pub use self::fault::Fault;
+use self::probes::Probes;
+use self::proxy::{Proxy, Webhook};
+use self::relay::{Mode, Relay};
+use self::workload::Workload;
+use crate::judge::{AUDIT_POLICY, Children, LAG, Ownership, UNOWNED};
+
+const FLEET: &str = "manifold";
+const RANGES: u16 = 256;
+/// Replicas that are always wanted.
+const MEMBERS: usize = 4;
+/// Replicas that come and go at once.
+const GUESTS: usize = 3;
+const POLL: Duration = Duration::from_millis(100);
+/// For what has no bound of its own.
+const PATIENCE: Duration = Duration::from_secs(60);
+/// Twice the duration of a Lease.
+const STAND: Duration = Duration::from_secs(10);
+const API_SERVER_AWAY: Duration = Duration::from_secs(20);
+const ETCD_AWAY: Duration = Duration::from_secs(10);
+const WEBHOOK_TAKES: Duration = Duration::from_secs(8);
+/// After an outage every key is served within this.
+const SERVED_WITHIN: Duration = Duration::from_secs(3);
+
+/// What to run.
+#[derive(Debug, Clone)]
+pub struct Settings {
+    /// Chooses the faults and the workload.
+    pub seed: u64,
+    /// How many faults.
+    pub faults: usize,
+    /// For all of them; those that do not fit in are left out, and told.
+    pub limit: Duration,
+    /// How much longer than promised keys may wait: more than 1 on a machine that is busy with other things.
+    pub slack: f64,
+    /// For how long watches stand still when they do.
+    pub frozen: Duration,
+}
+
+/// A replica, and its ways to the world.
+struct Member {
+    name: String,
+    replica: Replica,
+    api: Relay,
+    proxy: Proxy,
+    peers: Relay,
+    kubeconfig: PathBuf,
+}
+
+/// Waits by kind of fault: of the keys it hit, and of the others.
+#[derive(Debug, Default)]
+struct Waits {
+    times: usize,
+    hit: Vec<Duration>,
+    others: Vec<Duration>,
+}
+
+struct Chaos {
+    control_plane: ControlPlane,
+    client: Client,
+    fleet: Fleet,
+    members: Vec<Member>,
+    probes: Probes,
+    namespace: String,
+    random: StdRng,
+    waits: BTreeMap<Fault, Waits>,
+    guests: usize,
+    frozen: Duration,
+    slack: f64,
+}
+
+/// Runs it; the report is for people.
+///
+/// # Errors
+/// With the first promise that was broken, and the seed.
+pub async fn run(settings: &Settings) -> Result<String> {
+    println!(
+        "chaos: seed {}, {} faults in at most {} s; again: cargo chaos --seed {} --faults {}",
+        settings.seed,
+        settings.faults,
+        settings.limit.as_secs(),
+        settings.seed,
+        settings.faults
+    );
+    Box::pin(all(settings))
+        .await
+        .with_context(|| format!("seed {}", settings.seed))
+}
+
+async fn all(settings: &Settings) -> Result<String> {
+    // Set once for the process, by whoever comes first.
+    let _already = rustls::crypto::ring::default_provider().install_default();
+    let mut random = StdRng::seed_from_u64(settings.seed);
+    let faults = fault::choose(&mut random, settings.faults);
+    let control_plane = ControlPlane::builder()
+        .audit_policy(AUDIT_POLICY)
+        .fence()
+        .start()
+        .await?;
+    let client = control_plane.client().await?;
+    let fleet = control_plane.fleet().build().await?;
+    let mut members = Vec::new();
+    for index in 0..MEMBERS {
+        members.push(Member::start(&control_plane, &fleet, index).await?);
+    }
+    for member in &mut members {
+        member.replica.wait_ready(PATIENCE).await?;
+    }
+    let namespace = control_plane.namespace("chaos").await?;
+    let probes = Probes::start(&client, &control_plane.namespace("probes").await?, RANGES).await?;
+    let workload = Workload::start(&client, &namespace, settings.seed).await?;
+    let mut chaos = Chaos {
+        control_plane,
+        client,
+        fleet,
+        members,
+        probes,
+        namespace,
+        random,
+        waits: BTreeMap::new(),
+        guests: 0,
+        frozen: settings.frozen,
+        slack: settings.slack,
+    };
+    chaos.settled("the fleet begins").await?;
+
+    let begun = Instant::now();
+    let mut steps = Steps::new("chaos", faults.len() as u64);
+    let mut done = 0;
+    for fault in &faults {
+        if begun.elapsed() > settings.limit {
+            break;
+        }
+        steps.begin(&format!("{fault:?}"));
+        chaos
+            .one(*fault)
+            .await
+            .with_context(|| format!("fault {}, {fault:?}", done + 1))?;
+        done += 1;
+    }
+    steps.finish(&format!("{done} faults"));
+    let took = begun.elapsed();
+    let (served, changes) = (chaos.probes.served(), workload.changes());
+    let calm = chaos.control_plane.namespace("calm").await?;
+    workload.compare(&calm).await?;
+    chaos.settled("the fleet ends").await?;
+    let judged = chaos.judge()?;
+    let waits = chaos.compare_waits(settings.slack);
+    let report = format!(
+        "chaos: {done} of {} faults in {:.0} s, {changes} changes of the workload, {served} keys served\n{judged}\n{}",
+        faults.len(),
+        took.as_secs_f64(),
+        waits.0
+    );
+    println!("{report}");
+    ensure!(waits.1.is_empty(), "{}", waits.1.join("\n"));
+    Ok(report)
+}
+
+impl Member {
+    async fn start(control_plane: &ControlPlane, fleet: &Fleet, index: usize) -> Result<Self> {
+        let name = format!("{FLEET}-{index}");
+        let proxy = Proxy::start(control_plane).await?;
+        let api = Relay::start(proxy.port()).await?;
+        let peers = Relay::start(0).await?;
+        let authority = control_plane.authority();
+        let text = kubeconfig::render(
+            &format!("https://127.0.0.1:{}", api.port()),
+            authority.certificate(),
+            "system:kube-controller-manager",
+            &authority.client("system:kube-controller-manager", None)?,
+        )?;
+        let kubeconfig = control_plane
+            .dir()
+            .write(&format!("chaos-{index}.kubeconfig"), text)?;
+        let replica = begin(fleet, &name, &kubeconfig, &peers)?;
+        Ok(Self {
+            name,
+            replica,
+            api,
+            proxy,
+            peers,
+            kubeconfig,
+        })
+    }
+
+    /// A new process under the same name.
+    async fn again(&mut self, fleet: &Fleet) -> Result<()> {
+        self.replica.kill();
+        self.replica = begin(fleet, &self.name, &self.kubeconfig, &self.peers)?;
+        self.replica.wait_ready(PATIENCE).await
+    }
+}
+
+fn begin(
+    fleet: &Fleet,
+    name: &str,
+    kubeconfig: &std::path::Path,
+    peers: &Relay,
+) -> Result<Replica> {
+    let replica = fleet.start_named(
+        name,
+        &[
+            &format!("--kubeconfig={}", kubeconfig.display()),
+            &format!("--peer-advertise-address=127.0.0.1:{}", peers.port()),
+        ],
+    )?;
+    peers.aim(replica.peer_port());
+    Ok(replica)
+}
+
+impl Chaos {
+    /// One fault, and the rest after it.
+    async fn one(&mut self, fault: Fault) -> Result<()> {
+        let victim = self.random.random_range(0..self.members.len());
+        let before = self.owners().await?;
+        let ranges: BTreeSet<u16> = match fault {
+            Fault::ApiServerAway | Fault::EtcdAway => (0..RANGES).collect(),
+            _ => before.of(&self.members[victim].name),
+        };
+        let since = Instant::now();
+        self.perform(fault, victim).await?;
+        self.settled("the fleet rests again").await?;
+        for member in &mut self.members {
+            member.replica.check()?;
+        }
+        if matches!(
+            fault,
+            Fault::ApiServerAway | Fault::EtcdAway | Fault::SlowWebhook
+        ) {
+            let moved = self.owners().await?.moved_since(&before);
+            ensure!(
+                moved == 0 || fault == Fault::SlowWebhook,
+                "{moved} ranges have moved, though every replica lived"
+            );
+        }
+        let (hit, others) = self.probes.waits(since, &ranges);
+        let waits = self.waits.entry(fault).or_default();
+        waits.times += 1;
+        waits.hit.extend(hit);
+        waits.others.extend(others);
+        Ok(())
+    }
+
+    async fn perform(&mut self, fault: Fault, victim: usize) -> Result<()> {
+        let other = (victim + 1) % self.members.len();
+        match fault {
+            Fault::Kill => {
+                self.members[victim].replica.kill();
+                self.settled_without(victim).await?;
+                self.members[victim].again(&self.fleet).await
+            }
+            Fault::End => {
+                self.members[victim].replica.terminate(PATIENCE).await?;
+                self.settled_without(victim).await?;
+                self.members[victim].again(&self.fleet).await
+            }
+            Fault::Stand => {
+                self.members[victim].replica.pause()?;
+                tokio::time::sleep(STAND).await;
+                self.members[victim].replica.resume()
+            }
+            Fault::Delay => {
+                let by = Duration::from_millis(self.random.random_range(20..200));
+                self.relayed(victim, Mode::Delay(by), Duration::from_secs(4))
+                    .await;
+                Ok(())
+            }
+            Fault::Swallow => {
+                let seconds = self.random.random_range(1..9);
+                self.relayed(victim, Mode::Swallow, Duration::from_secs(seconds))
+                    .await;
+                Ok(())
+            }
+            Fault::FreezeWatches => {
+                let member = &self.members[victim];
+                member.proxy.freeze_watches(true);
+                tokio::time::sleep(self.frozen).await;
+                member.proxy.freeze_watches(false);
+                Ok(())
+            }
+            Fault::Cut => {
+                for _ in 0..3 {
+                    self.members[victim].api.cut();
+                    tokio::time::sleep(Duration::from_millis(700)).await;
+                }
+                Ok(())
+            }
+            Fault::PartPeers => self.part_peers(victim).await,
+            Fault::ApiServerAway => self.api_server_away().await,
+            Fault::EtcdAway => {
+                self.control_plane.pause(Program::Etcd)?;
+                tokio::time::sleep(ETCD_AWAY).await;
+                self.control_plane.resume(Program::Etcd)?;
+                self.all_served().await?;
+                self.control_plane.start_the_others_again()
+            }
+            Fault::SlowWebhook => self.slow_webhook(victim).await,
+            Fault::WrongCertificate => {
+                rogue::wrong_certificate(&self.fleet, &self.members[victim].replica).await
+            }
+            Fault::Garbage => rogue::garbage(&mut self.random, &self.members[victim].replica).await,
+            Fault::FalseHandoffs => {
+                let (liar, to) = (&self.members[victim].replica, &self.members[other].replica);
+                rogue::false_handoffs(&self.fleet, liar, to).await
+            }
+            Fault::DeleteReplicaLease => {
+                let name = format!("{FLEET}-replica-{}", self.members[victim].name);
+                self.leases()
+                    .delete(&name, &DeleteParams::default())
+                    .await?;
+                Ok(())
+            }
+            Fault::DeleteRangeLeases => {
+                for range in self.some_ranges() {
+                    let name = format!("{FLEET}-range-{range:03}");
+                    self.leases()
+                        .delete(&name, &DeleteParams::default())
+                        .await?;
+                }
+                Ok(())
+            }
+            Fault::EditRangeLeases => {
+                for (at, range) in self.some_ranges().into_iter().enumerate() {
+                    let name = format!("{FLEET}-range-{range:03}");
+                    let spec = match at % 2 {
+                        0 => json!({"holderIdentity": ""}),
+                        _ => json!({"leaseTransitions": 0}),
+                    };
+                    let patch = Patch::Merge(json!({"spec": spec}));
+                    self.leases()
+                        .patch(&name, &PatchParams::default(), &patch)
+                        .await?;
+                }
+                Ok(())
+            }
+            Fault::JoinAndLeave => self.join_and_leave().await,
+        }
+    }
+
+    async fn relayed(&self, victim: usize, mode: Mode, lasts: Duration) {
+        let api = &self.members[victim].api;
+        api.set(mode);
+        tokio::time::sleep(lasts).await;
+        api.set(Mode::Pass);
+    }
+
+    /// Somebody joins and leaves meanwhile, so that ranges would have to pass.
+    async fn part_peers(&mut self, victim: usize) -> Result<()> {
+        self.members[victim].peers.set(Mode::Swallow);
+        self.guests += 1;
+        let mut guest = self
+            .fleet
+            .start_named(&format!("guest-{}", self.guests), &[])?;
+        guest.wait_ready(PATIENCE).await?;
+        tokio::time::sleep(Duration::from_secs(3)).await;
+        self.members[victim].peers.set(Mode::Pass);
+        guest.terminate(PATIENCE).await?;
+        Ok(())
+    }
+
+    async fn join_and_leave(&mut self) -> Result<()> {
+        let mut guests = Vec::new();
+        for _ in 0..GUESTS {
+            self.guests += 1;
+            guests.push(
+                self.fleet
+                    .start_named(&format!("guest-{}", self.guests), &[])?,
+            );
+        }
+        // Some leave before they are ready, some while ranges are on their way to them.
+        for (at, guest) in guests.iter_mut().enumerate() {
+            if at > 0 {
+                guest.wait_ready(PATIENCE).await?;
+            }
+        }
+        for guest in &mut guests {
+            let status = guest.terminate(PATIENCE).await?;
+            // Asked to end before it listened to signals: any end will do for that one.
+            ensure!(
+                status.success()
+                    || std::os::unix::process::ExitStatusExt::signal(&status).is_some(),
+                "{} ended with {status}",
+                guest.name()
+            );
+        }
+        Ok(())
+    }
+
+    async fn api_server_away(&mut self) -> Result<()> {
+        self.control_plane.stop_api_server().await?;
+        tokio::time::sleep(API_SERVER_AWAY).await;
+        self.control_plane.start_api_server().await?;
+        self.all_served().await?;
+        self.control_plane.start_the_others_again()
+    }
+
+    /// Whatever waited during an outage is served soon after it.
+    async fn all_served(&self) -> Result<()> {
+        let end = Instant::now();
+        tokio::time::sleep(SERVED_WITHIN.mul_f64(self.slack)).await;
+        let stuck = self.probes.stuck(end.elapsed());
+        ensure!(
+            stuck.is_empty(),
+            "{} keys are not served {:.1?} after the outage: {}",
+            stuck.len(),
+            end.elapsed(),
+            stuck.join(", ")
+        );
+        Ok(())
+    }
+
+    /// It slows creations, does not stop them, and does not hold up a replica that leaves.
+    async fn slow_webhook(&mut self, victim: usize) -> Result<()> {
+        let webhook = Webhook::start(&self.control_plane, WEBHOOK_TAKES).await?;
+        let api: Api<ValidatingWebhookConfiguration> = Api::all(self.client.clone());
+        let configuration = webhook.configuration(self.control_plane.authority().certificate());
+        api.create(
+            &PostParams::default(),
+            &serde_json::from_value(configuration)?,
+        )
+        .await?;
+        let deployments: Api<Deployment> = Api::namespaced(self.client.clone(), &self.namespace);
+        let slow = workload::deployment("probe-slow", "slow", 3, 1);
+        deployments
+            .create(&PostParams::default(), &serde_json::from_value(slow)?)
+            .await?;
+        tokio::time::sleep(Duration::from_secs(2)).await;
+        let leaving = Instant::now();
+        self.members[victim].replica.terminate(PATIENCE).await?;
+        let left = leaving.elapsed();
+        self.members[victim].again(&self.fleet).await?;
+        let made = until("three pods are made, slowly", PATIENCE, POLL, || async {
+            let status = deployments
+                .get("probe-slow")
+                .await?
+                .status
+                .unwrap_or_default();
+            let replicas = status.replicas.unwrap_or(0);
+            ensure!(replicas <= 3, "{replicas} pods");
+            Ok((replicas == 3).then_some(()))
+        })
+        .await;
+        api.delete("chaos", &DeleteParams::default()).await?;
+        deployments
+            .delete("probe-slow", &DeleteParams::default())
+            .await?;
+        workload::sweep(&self.client, &self.namespace, "slow").await?;
+        made?;
+        // 2 s for writes in flight, then the keys are named and go all the same.
+        ensure!(
+            left < Duration::from_secs(10),
+            "it took {left:.1?} to leave"
+        );
+        Ok(())
+    }
+
+    fn leases(&self) -> Api<Lease> {
+        Api::namespaced(self.client.clone(), "kube-system")
+    }
+
+    fn some_ranges(&mut self) -> Vec<u16> {
+        (0..4)
+            .map(|_| self.random.random_range(0..RANGES))
+            .collect::<BTreeSet<_>>()
+            .into_iter()
+            .collect()
+    }
+
+    async fn owners(&self) -> Result<Owners> {
+        let of_fleet = ListParams::default().labels(&format!("manifold.dev/fleet={FLEET}"));
+        let mut owners = Owners::default();
+        for lease in self.leases().list(&of_fleet).await?.items {
+            owners.lease(FLEET, &lease);
+        }
+        Ok(owners)
+    }
+
+    async fn settled(&self, what: &str) -> Result<()> {
+        let members = self
+            .members
+            .iter()
+            .map(|member| member.name.clone())
+            .collect();
+        self.spread(what, &members).await
+    }
+
+    async fn settled_without(&self, victim: usize) -> Result<()> {
+        let others = self
+            .members
+            .iter()
+            .enumerate()
+            .filter(|(at, _)| *at != victim);
+        let members = others.map(|(_, member)| member.name.clone()).collect();
+        self.spread("the others have everything", &members).await
+    }
+
+    async fn spread(&self, what: &str, members: &BTreeSet<String>) -> Result<()> {
+        until(what, PATIENCE, POLL, || async {
+            let owners = self.owners().await?;
+            ensure!(
+                owners.are_spread_over(u32::from(RANGES), members),
+                "owners are {:?}",
+                owners.loads()
+            );
+            let waiting = self.probes.stuck(Duration::from_secs(2));
+            ensure!(waiting.is_empty(), "keys wait: {}", waiting.join(", "));
+            Ok(Some(()))
+        })
+        .await
+    }
+
+    /// What the API server has recorded.
+    fn judge(&self) -> Result<String> {
+        let (mut ownership, mut children) = (Ownership::of(FLEET), Children::default());
+        self.control_plane.audit().read(|record| {
+            ownership.read(&record);
+            children.read(&record);
+        })?;
+        let slack = |promised: SignedDuration| {
+            SignedDuration::try_from(promised.unsigned_abs().mul_f64(self.slack))
+                .unwrap_or(promised)
+        };
+        let (owned, counted) = (
+            ownership.verdict(slack(UNOWNED)),
+            children.verdict(slack(LAG)),
+        );
+        let said = format!(
+            "ownership: {}\nchildren: {} pods of {} ReplicaSets, {} complaints",
+            owned.summary(),
+            counted.pods,
+            counted.owners,
+            counted.complaints.len()
+        );
+        let complaints = [owned.complaints, counted.complaints].concat();
+        if !complaints.is_empty() {
+            bail!("{said}\n{}", complaints.join("\n"));
+        }
+        Ok(said)
+    }
+
+    /// A line for each kind of fault, and what took longer than promised.
+    fn compare_waits(&mut self, slack: f64) -> (String, Vec<String>) {
+        let (mut lines, mut broken) = (Vec::new(), Vec::new());
+        for (fault, waits) in &mut self.waits {
+            let (hit, others) = (p99(&mut waits.hit), p99(&mut waits.others));
+            lines.push(format!(
+                "{fault:?} × {}: p99 {hit:.0?} of {} keys hit, {others:.0?} of {} others",
+                waits.times,
+                waits.hit.len(),
+                waits.others.len()
+            ));
+            let (most_hit, most_others) = promised(*fault);
+            for (whose, is, most) in [("keys hit", hit, most_hit), ("others", others, most_others)]
+            {
+                if let Some(most) = most.filter(|most| is > most.mul_f64(slack)) {
+                    broken.push(format!(
+                        "{fault:?}: {whose} waited {is:.1?} at p99, promised are {most:.1?}"
+                    ));
+                }
+            }
+        }
+        (lines.join("\n"), broken)
+    }
+}
+
+/// How long keys may wait at p99: those of the replica that was hit, and the others.
+fn promised(fault: Fault) -> (Option<Duration>, Option<Duration>) {
+    let ms = |ms| Some(Duration::from_millis(ms));
+    match fault {
+        Fault::Kill => (ms(6_000), ms(500)),
+        Fault::End | Fault::JoinAndLeave => (ms(500), ms(500)),
+        Fault::WrongCertificate | Fault::Garbage | Fault::FalseHandoffs => (ms(500), ms(500)),
+        Fault::Stand | Fault::Delay | Fault::Swallow | Fault::FreezeWatches | Fault::Cut => {
+            (None, ms(500))
+        }
+        Fault::DeleteReplicaLease
+        | Fault::DeleteRangeLeases
+        | Fault::EditRangeLeases
+        | Fault::PartPeers
+        | Fault::SlowWebhook
+        | Fault::ApiServerAway
+        | Fault::EtcdAway => (None, None),
+    }
+}
+
+fn p99(waits: &mut [Duration]) -> Duration {
+    waits.sort_unstable();
+    let at = (waits.len() * 99).div_ceil(100).max(1) - 1;
+    waits.get(at).copied().unwrap_or_default()
+}

@@ -1,0 +1,219 @@
+//! How long keys wait to be served while something is wrong, and whose they are.
+
+use std::collections::BTreeSet;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::{Duration, Instant};
+
+use anyhow::Result;
+use futures::future::try_join_all;
+use harness::observe::{Change, follow};
+use k8s_openapi::api::apps::v1::Deployment;
+use kube::api::{Patch, PatchParams, PostParams};
+use kube::{Api, Client};
+use serde_json::json;
+use tokio::task::JoinHandle;
+
+/// Deployments without pods: a change is served when it is observed.
+const KEYS: usize = 96;
+/// Between two touches.
+const TOUCH: Duration = Duration::from_millis(30);
+/// A touch that the server has not answered by then is no touch.
+const ANSWER: Duration = Duration::from_secs(2);
+
+#[derive(Debug, Default)]
+struct Key {
+    served: i64,
+    /// Written and not served: generation, and when it was sent.
+    waiting: Option<(i64, Instant)>,
+    /// Sent, and not answered yet.
+    sending: bool,
+}
+
+#[derive(Debug, Default)]
+struct Book {
+    keys: Vec<Key>,
+    /// Key, when it was touched, how long it waited.
+    waits: Vec<(usize, Instant, Duration)>,
+    turn: i64,
+}
+
+impl Book {
+    fn serve(&mut self, index: usize, now: Instant) {
+        let Some(key) = self.keys.get_mut(index) else {
+            return;
+        };
+        if let Some((generation, since)) = key.waiting
+            && generation <= key.served
+        {
+            key.waiting = None;
+            self.waits
+                .push((index, since, now.saturating_duration_since(since)));
+        }
+    }
+}
+
+/// Touches keys in turn, and sees when they are served.
+#[derive(Debug)]
+pub(super) struct Probes {
+    namespace: String,
+    ranges: u16,
+    book: Arc<Mutex<Book>>,
+    tasks: Vec<JoinHandle<()>>,
+}
+
+fn name(index: usize) -> String {
+    format!("probe-{index:03}")
+}
+
+fn lock(book: &Mutex<Book>) -> MutexGuard<'_, Book> {
+    book.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+impl Probes {
+    pub(super) async fn start(client: &Client, namespace: &str, ranges: u16) -> Result<Self> {
+        let api: Api<Deployment> = Api::namespaced(client.clone(), namespace);
+        let all: Vec<usize> = (0..KEYS).collect();
+        for some in all.chunks(16) {
+            try_join_all(some.iter().map(|index| {
+                let (api, name) = (api.clone(), name(*index));
+                async move {
+                    let object =
+                        serde_json::from_value(super::workload::deployment(&name, &name, 0, 1))?;
+                    api.create(&PostParams::default(), &object).await?;
+                    anyhow::Ok(())
+                }
+            }))
+            .await?;
+        }
+        let book = Arc::new(Mutex::new(Book {
+            keys: (0..KEYS).map(|_| Key::default()).collect(),
+            ..Book::default()
+        }));
+        let (seeing, touching) = (Arc::clone(&book), Arc::clone(&book));
+        let watched = api.clone();
+        let see = tokio::spawn(async move {
+            follow(watched, String::new(), |change| {
+                let Change::Seen(deployment) = change else {
+                    return;
+                };
+                let index = deployment
+                    .metadata
+                    .name
+                    .as_deref()
+                    .and_then(|name| name.strip_prefix("probe-")?.parse::<usize>().ok());
+                let observed = deployment
+                    .status
+                    .and_then(|status| status.observed_generation);
+                if let (Some(index), Some(generation)) = (index, observed) {
+                    let mut book = lock(&seeing);
+                    if let Some(key) = book.keys.get_mut(index) {
+                        key.served = key.served.max(generation);
+                    }
+                    book.serve(index, Instant::now());
+                }
+            })
+            .await;
+        });
+        let touch = tokio::spawn(async move {
+            let mut ticks = tokio::time::interval(TOUCH);
+            ticks.set_missed_tick_behavior(tokio::time::MissedTickBehavior::Skip);
+            for at in 0_usize.. {
+                ticks.tick().await;
+                let index = at % KEYS;
+                let turn = {
+                    let mut book = lock(&touching);
+                    let key = &mut book.keys[index];
+                    if key.sending || key.waiting.is_some() {
+                        continue;
+                    }
+                    key.sending = true;
+                    book.turn += 1;
+                    book.turn
+                };
+                tokio::spawn(send(api.clone(), Arc::clone(&touching), index, turn));
+            }
+        });
+        Ok(Self {
+            namespace: namespace.to_owned(),
+            ranges,
+            book,
+            tasks: vec![see, touch],
+        })
+    }
+
+    /// Whether a key is in one of these ranges.
+    fn is_in(&self, index: usize, ranges: &BTreeSet<u16>) -> bool {
+        let text = format!("{}/{}", self.namespace, name(index));
+        ranges.contains(&coordinator::range_of(&text, self.ranges))
+    }
+
+    /// Of the touches since a moment: those in these ranges, and the others. Those that still wait count as they are.
+    pub(super) fn waits(
+        &self,
+        from: Instant,
+        ranges: &BTreeSet<u16>,
+    ) -> (Vec<Duration>, Vec<Duration>) {
+        let now = Instant::now();
+        let book = lock(&self.book);
+        let lasting = book.keys.iter().enumerate().filter_map(|(index, key)| {
+            let (_, since) = key.waiting?;
+            Some((index, since, now.saturating_duration_since(since)))
+        });
+        let (mut inside, mut outside) = (Vec::new(), Vec::new());
+        for (index, begin, wait) in book.waits.iter().copied().chain(lasting) {
+            if begin >= from {
+                if self.is_in(index, ranges) {
+                    inside.push(wait);
+                } else {
+                    outside.push(wait);
+                }
+            }
+        }
+        (inside, outside)
+    }
+
+    /// Keys that have waited for longer than this, by name.
+    pub(super) fn stuck(&self, longer: Duration) -> Vec<String> {
+        let now = Instant::now();
+        lock(&self.book)
+            .keys
+            .iter()
+            .enumerate()
+            .filter(|(_, key)| {
+                key.waiting
+                    .is_some_and(|(_, since)| now.saturating_duration_since(since) > longer)
+            })
+            .map(|(index, _)| name(index))
+            .collect()
+    }
+
+    /// Touches so far that were served.
+    pub(super) fn served(&self) -> usize {
+        lock(&self.book).waits.len()
+    }
+}
+
+impl Drop for Probes {
+    fn drop(&mut self) {
+        for task in &self.tasks {
+            task.abort();
+        }
+    }
+}
+
+async fn send(api: Api<Deployment>, book: Arc<Mutex<Book>>, index: usize, turn: i64) {
+    // Changes the generation, and no pod.
+    let patch = Patch::Merge(json!({"spec": {"progressDeadlineSeconds": 600 + turn}}));
+    let (name, since) = (name(index), Instant::now());
+    let params = PatchParams::default();
+    let answer = tokio::time::timeout(ANSWER, api.patch(&name, &params, &patch)).await;
+    let mut book = lock(&book);
+    let key = &mut book.keys[index];
+    key.sending = false;
+    if let Ok(Ok(written)) = answer {
+        let generation = written.metadata.generation.unwrap_or_default();
+        key.waiting = Some((generation, since));
+        // Its being served may have been seen before this answer.
+        book.serve(index, Instant::now());
+    }
+}

@@ -1,0 +1,27 @@
+use std::time::Duration;
+
+use harness::run_test;
+
+use super::{Settings, run};
+use crate::support::alone;
+
+/// Another seed each time; a failure tells it.
+#[test]
+fn every_kind_of_fault_once_and_the_promises_hold() {
+    let _alone = alone();
+    let seed = std::env::var("SEED")
+        .ok()
+        .and_then(|seed| seed.parse().ok())
+        .unwrap_or_else(rand::random::<u64>);
+    run_test(async {
+        let settings = Settings {
+            seed,
+            faults: 18,
+            limit: Duration::from_secs(360),
+            // A machine that builds and tests is no measure; `cargo chaos` alone holds to what was promised.
+            slack: 3.0,
+            frozen: Duration::from_secs(5),
+        };
+        run(&settings).await.map(drop)
+    });
+}
