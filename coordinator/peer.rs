@@ -393,7 +393,10 @@ fn chunks(header: HandoffHeader, state: RangeState) -> Vec<HandoffChunk> {
                         ..ControllerState::default()
                     },
                 );
-                if let Some(last) = chunks.last_mut().filter(|_| !full.keys.is_empty() || !full.seen.is_empty()) {
+                if let Some(last) = chunks
+                    .last_mut()
+                    .filter(|_| !full.keys.is_empty() || !full.seen.is_empty())
+                {
                     last.controllers.push(full);
                 }
                 chunks.push(HandoffChunk::default());

@@ -94,9 +94,10 @@ impl Node {
             .collect();
         let cache = controllers
             .iter()
-            .fold(Cache::builder().settings(parts.watching), |builder, controller| {
-                builder.watches(&controller.watches())
-            })
+            .fold(
+                Cache::builder().settings(parts.watching),
+                |builder, controller| builder.watches(&controller.watches()),
+            )
             .build();
         let units = controllers
             .into_iter()

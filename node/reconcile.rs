@@ -294,10 +294,7 @@ fn judged(proof: Result<Proof, crate::server::Refused>) -> Result<(), Next> {
             error: false,
         }),
         Err(refused) => Err(Next::Backoff {
-            why: format!(
-                "freshness could not be proven: {}",
-                refused.failure
-            ),
+            why: format!("freshness could not be proven: {}", refused.failure),
             error: true,
         }),
     }

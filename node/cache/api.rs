@@ -594,7 +594,10 @@ impl Api {
         }
     }
 
-    async fn call(&self, request: Request) -> Result<(http::response::Parts, AnswerBody), ApiError> {
+    async fn call(
+        &self,
+        request: Request,
+    ) -> Result<(http::response::Parts, AnswerBody), ApiError> {
         let mut builder = http::Request::builder()
             .method(request.method)
             .uri(request.path_and_query)

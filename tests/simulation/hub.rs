@@ -44,6 +44,8 @@ pub struct Seen {
     pub paused_until: Option<Instant>,
     /// The API server can't be reached until then.
     pub outage: Option<(Instant, Outage)>,
+    /// Renewals and all else about Leases get nowhere until then: they have connections of their own.
+    pub no_leases_until: Option<Instant>,
     /// Watches bring nothing until then.
     pub watches_frozen_until: Option<Instant>,
     /// Grows when all its watches break.
@@ -294,6 +296,12 @@ impl State {
             Some((until, Outage::Silent)) if now < until => road.fate = Fate::Silent(until),
             _ => seen.outage = None,
         }
+        if let Some(until) = seen.no_leases_until.filter(|until| now < *until)
+            && request.about_leases()
+            && road.fate == Fate::Fine
+        {
+            road.fate = Fate::Silent(until);
+        }
         if !faulty || road.fate != Fate::Fine {
             return road;
         }
@@ -319,10 +327,15 @@ impl State {
     pub fn arrive(&mut self, sent: Sent, request: &Request) -> Answer {
         let now = self.now();
         self.server.advance_to(now);
-        let changed = self.mutant.and_then(|mutant| mutant.request(request, &self.counts));
+        let changed = self
+            .mutant
+            .and_then(|mutant| mutant.request(request, &self.counts));
         let request = changed.as_ref().unwrap_or(request);
         if !request.writes() {
-            let view = self.replicas.get(&sent.replica).and_then(|seen| seen.view.clone());
+            let view = self
+                .replicas
+                .get(&sent.replica)
+                .and_then(|seen| seen.view.clone());
             if let Some(answer) = self.mutant.and_then(|mutant| mutant.read(request, view)) {
                 return answer;
             }
@@ -419,7 +432,11 @@ fn change_words(change: &crate::server::Change) -> String {
     let what = match (&change.old, &change.new) {
         (None, _) => "made",
         (_, None) => "gone",
-        (Some(old), Some(new)) if !old.metadata().is_terminating() && new.metadata().is_terminating() => "going",
+        (Some(old), Some(new))
+            if !old.metadata().is_terminating() && new.metadata().is_terminating() =>
+        {
+            "going"
+        }
         _ => "changed",
     };
     format!(

@@ -187,7 +187,10 @@ impl Judge {
         }
         for (number, seen) in replicas {
             let other = *number != sent.replica && seen.alive && seen.paused_until.is_none();
-            if let Some(fence) = seen.fence.as_ref().filter(|_| other && !sent.aborted && !sent.held)
+            if let Some(fence) = seen
+                .fence
+                .as_ref()
+                .filter(|_| other && !sent.aborted && !sent.held)
                 && let Some(epoch) = fence.epoch(by.range)
                 && fence.check(by.range, epoch).is_ok()
             {
@@ -220,15 +223,21 @@ impl Judge {
             want.most = want.most.max(other.most);
         };
         // The state that the watch had shown so long ago, and all that came after it.
-        let since = by.shown.zip(owner.resource()).and_then(|(shown, resource)| {
-            let shown = shown.get(&Log::Of(resource))?;
-            let place = shown.partition_point(|(sent, _)| sent.elapsed() > ON_THE_WAY);
-            Some(shown.get(place.checked_sub(1)?)?.1)
-        });
+        let since = by
+            .shown
+            .zip(owner.resource())
+            .and_then(|(shown, resource)| {
+                let shown = shown.get(&Log::Of(resource))?;
+                let place = shown.partition_point(|(sent, _)| sent.elapsed() > ON_THE_WAY);
+                Some(shown.get(place.checked_sub(1)?)?.1)
+            });
         let first = since.map_or(0, |since| {
-            all.partition_point(|(at, _)| *at <= since).saturating_sub(1)
+            all.partition_point(|(at, _)| *at <= since)
+                .saturating_sub(1)
         });
-        all[first.min(all.len())..].iter().for_each(|(_, want)| join(want));
+        all[first.min(all.len())..]
+            .iter()
+            .for_each(|(_, want)| join(want));
         if owner.find(server).is_none() {
             // It has gone: nothing is wanted any more.
             want.least = 0;
@@ -237,7 +246,12 @@ impl Judge {
     }
 
     /// Judges what a write, or somebody else, has changed.
-    pub fn after(&mut self, server: &Server, changes: &[Change], by: Option<&By<'_>>) -> Vec<String> {
+    pub fn after(
+        &mut self,
+        server: &Server,
+        changes: &[Change],
+        by: Option<&By<'_>>,
+    ) -> Vec<String> {
         let mut wrong = Vec::new();
         for change in changes {
             if let Some(new) = &change.new {
@@ -249,16 +263,24 @@ impl Judge {
                 continue;
             };
             match by {
-                Some(by) if !was && is => wrong.extend(self.made(server, change.object(), &owner, by)),
+                Some(by) if !was && is => {
+                    wrong.extend(self.made(server, change.object(), &owner, by));
+                }
                 Some(by) if was && !is => {
                     wrong.extend(self.deleted(server, change, &owner, by));
                     // Another controller's deletion may not be known to the owner's.
                     if !owner.is_minded_by(&by.writer.controller) {
-                        self.taken.entry(owner.uid).or_default().push(Instant::now());
+                        self.taken
+                            .entry(owner.uid)
+                            .or_default()
+                            .push(Instant::now());
                     }
                 }
                 None if was && !is => {
-                    self.taken.entry(owner.uid).or_default().push(Instant::now());
+                    self.taken
+                        .entry(owner.uid)
+                        .or_default()
+                        .push(Instant::now());
                 }
                 _ => {}
             }
@@ -279,7 +301,13 @@ impl Judge {
     }
 
     /// A child was made.
-    fn made(&self, server: &Server, child: &AnyObject, owner: &Owner, by: &By<'_>) -> Option<String> {
+    fn made(
+        &self,
+        server: &Server,
+        child: &AnyObject,
+        owner: &Owner,
+        by: &By<'_>,
+    ) -> Option<String> {
         let siblings = owner.active(server, child.resource());
         let name = &child.metadata().name;
         let who = format!("{} made {:?} {name}", by.writer, child.resource());
@@ -289,7 +317,10 @@ impl Judge {
                 let most = self.wanted(server, owner, by).most;
                 let count = i64::try_from(siblings.len()).unwrap_or(i64::MAX);
                 if count > most {
-                    return Some(format!("{who}: {} has {count} active pods, wanted {most}", owner.name));
+                    return Some(format!(
+                        "{who}: {} has {count} active pods, wanted {most}",
+                        owner.name
+                    ));
                 }
                 let index = pod.as_ref().and_then(|pod| index(pod))?;
                 let same = siblings
@@ -323,15 +354,26 @@ impl Judge {
             "CronJob" => {
                 let cron = cast::<CronJob>(owner.find(server)?)?;
                 let policy = &cron.spec.as_ref()?.concurrency_policy;
-                (policy == "Forbid" && siblings.len() > 1)
-                    .then(|| format!("{who}: {} jobs of {} run at once, which it forbids", siblings.len(), owner.name))
+                (policy == "Forbid" && siblings.len() > 1).then(|| {
+                    format!(
+                        "{who}: {} jobs of {} run at once, which it forbids",
+                        siblings.len(),
+                        owner.name
+                    )
+                })
             }
             _ => None,
         }
     }
 
     /// A child was deleted, or set going.
-    fn deleted(&self, server: &Server, change: &Change, owner: &Owner, by: &By<'_>) -> Option<String> {
+    fn deleted(
+        &self,
+        server: &Server,
+        change: &Change,
+        owner: &Owner,
+        by: &By<'_>,
+    ) -> Option<String> {
         let child = change.old.as_ref()?;
         let name = &child.metadata().name;
         let who = format!("{} deleted {:?} {name}", by.writer, child.resource());
@@ -348,19 +390,26 @@ impl Judge {
         let nobody = |why: String| Some(format!("{who}, which nobody asked for: {why}"));
         let pod = cast::<Pod>(Arc::clone(child));
         match owner.kind.as_str() {
-            "ReplicaSet" | "ReplicationController" if !surplus => {
-                nobody(format!("{} has {before} active pods and wants {least}", owner.name))
-            }
+            "ReplicaSet" | "ReplicationController" if !surplus => nobody(format!(
+                "{} has {before} active pods and wants {least}",
+                owner.name
+            )),
             "StatefulSet" if pod.is_some() => {
                 let set = cast::<StatefulSet>(parent)?;
                 let ordinal: i64 = name.rsplit_once('-')?.1.parse().ok()?;
-                let revision = child.metadata().label("controller-revision-hash").unwrap_or("");
+                let revision = child
+                    .metadata()
+                    .label("controller-revision-hash")
+                    .unwrap_or("");
                 let status = set.status.as_ref()?;
                 let settled = status.update_revision == status.current_revision
                     && status.observed_generation == Object::metadata(&*set).generation;
                 let stale = !settled || revision != status.update_revision;
                 if ordinal < least && !stale {
-                    return nobody(format!("{} wants {least} pods of revision {revision}", owner.name));
+                    return nobody(format!(
+                        "{} wants {least} pods of revision {revision}",
+                        owner.name
+                    ));
                 }
                 None
             }
@@ -371,13 +420,20 @@ impl Judge {
                     .iter()
                     .filter_map(|sibling| cast::<Pod>(Arc::clone(sibling)))
                     .any(|sibling| pinned(&sibling).as_ref() == Some(&node));
-                let newest = Reader::list(&server.world, ControllerRevision::resource(), Some(&owner.namespace))
-                    .into_iter()
-                    .filter(|revision| Owner::of(revision).is_some_and(|of| of.uid == owner.uid))
-                    .filter_map(cast::<ControllerRevision>)
-                    .max_by_key(|revision| revision.revision)?;
+                let newest = Reader::list(
+                    &server.world,
+                    ControllerRevision::resource(),
+                    Some(&owner.namespace),
+                )
+                .into_iter()
+                .filter(|revision| Owner::of(revision).is_some_and(|of| of.uid == owner.uid))
+                .filter_map(cast::<ControllerRevision>)
+                .max_by_key(|revision| revision.revision)?;
                 let hash = |object: &AnyObject| {
-                    object.metadata().label("controller-revision-hash").map(str::to_owned)
+                    object
+                        .metadata()
+                        .label("controller-revision-hash")
+                        .map(str::to_owned)
                 };
                 let newest: AnyObject = newest;
                 let node = cast::<Node>(Reader::get(&server.world, Node::resource(), "", &node)?)?;
@@ -386,17 +442,31 @@ impl Judge {
                 let settled = set.status.as_ref().is_some_and(|status| {
                     status.observed_generation == Object::metadata(&*set).generation
                 });
-                (alone && welcome && settled && hash(child) == hash(&newest) && self.taken_lately(owner) == 0)
-                    .then(|| format!("{who}, which nobody asked for: it is {}'s only one on its node", owner.name))
+                (alone
+                    && welcome
+                    && settled
+                    && hash(child) == hash(&newest)
+                    && self.taken_lately(owner) == 0)
+                    .then(|| {
+                        format!(
+                            "{who}, which nobody asked for: it is {}'s only one on its node",
+                            owner.name
+                        )
+                    })
             }
             "Job" if pod.is_some() => {
                 let job = cast::<Job>(parent)?;
                 let status = job.status.clone().unwrap_or_default();
-                let over = status
-                    .conditions
-                    .iter()
-                    .any(|condition| matches!(&*condition.r#type, "Complete" | "Failed" | "FailureTarget" | "SuccessCriteriaMet") && &*condition.status == "True");
-                let suspended = job.spec.as_ref().is_some_and(|spec| spec.suspend == Some(true));
+                let over = status.conditions.iter().any(|condition| {
+                    matches!(
+                        &*condition.r#type,
+                        "Complete" | "Failed" | "FailureTarget" | "SuccessCriteriaMet"
+                    ) && &*condition.status == "True"
+                });
+                let suspended = job
+                    .spec
+                    .as_ref()
+                    .is_some_and(|spec| spec.suspend == Some(true));
                 let left = job
                     .spec
                     .as_ref()
@@ -423,18 +493,29 @@ impl Judge {
         let owner = Owner::of(change.object()).filter(|owner| owner.kind == "Deployment")?;
         let size = |object: &AnyObject| {
             cast::<ReplicaSet>(Arc::clone(object))
-                .and_then(|set| set.spec.as_ref().map(|spec| i64::from(spec.replicas.unwrap_or(1))))
+                .and_then(|set| {
+                    set.spec
+                        .as_ref()
+                        .map(|spec| i64::from(spec.replicas.unwrap_or(1)))
+                })
                 .unwrap_or(0)
         };
-        let (old, new) = (change.old.as_ref().map_or(0, size), change.new.as_ref().map_or(0, size));
+        let (old, new) = (
+            change.old.as_ref().map_or(0, size),
+            change.new.as_ref().map_or(0, size),
+        );
         if new <= old {
             return None;
         }
-        let sum: i64 = Reader::list(&server.world, ReplicaSet::resource(), Some(&owner.namespace))
-            .iter()
-            .filter(|set| Owner::of(set).is_some_and(|of| of.uid == owner.uid))
-            .map(size)
-            .sum();
+        let sum: i64 = Reader::list(
+            &server.world,
+            ReplicaSet::resource(),
+            Some(&owner.namespace),
+        )
+        .iter()
+        .filter(|set| Owner::of(set).is_some_and(|of| of.uid == owner.uid))
+        .map(size)
+        .sum();
         let most = self.wanted(server, &owner, by).most;
         (sum > most).then(|| {
             format!(
@@ -579,10 +660,13 @@ fn want_of(object: &AnyObject) -> Option<Want> {
                     .rolling_update
                     .as_ref()
                     .and_then(|rolling| rolling.max_surge.as_ref())
-                    .map_or_else(|| "25%".to_owned(), |surge| match surge.r#type {
-                        1 => surge.str_val.clone(),
-                        _ => surge.int_val.to_string(),
-                    });
+                    .map_or_else(
+                        || "25%".to_owned(),
+                        |surge| match surge.r#type {
+                            1 => surge.str_val.clone(),
+                            _ => surge.int_val.to_string(),
+                        },
+                    );
                 match text.strip_suffix('%') {
                     Some(percent) => {
                         let percent: i64 = percent.parse().unwrap_or(25);

@@ -48,7 +48,10 @@ fn main() -> ExitCode {
     if let Some(name) = &args.controller
         && !controllers().contains(&name.as_str())
     {
-        eprintln!("no controller is named {name:?}; there are: {}", controllers().join(", "));
+        eprintln!(
+            "no controller is named {name:?}; there are: {}",
+            controllers().join(", ")
+        );
         return ExitCode::from(2);
     }
     match args.seed {
@@ -129,7 +132,13 @@ fn many(args: &Args) -> ExitCode {
                     sum.moves += report.counts.moves;
                     sum.seconds += report.lasted.as_secs();
                     if let Some(violation) = &report.violation {
-                        bar.suspend(|| println!("seed {seed}, {}: {violation}\n  replay: {}", report.controller, report.replay()));
+                        bar.suspend(|| {
+                            println!(
+                                "seed {seed}, {}: {violation}\n  replay: {}",
+                                report.controller,
+                                report.replay()
+                            );
+                        });
                         sum.wrong.push(report);
                         if sum.wrong.len() >= args.violations {
                             next.store(end, Ordering::Relaxed);
@@ -160,5 +169,9 @@ fn many(args: &Args) -> ExitCode {
     for report in &sum.wrong {
         println!("  seed {}: {}", report.seed, report.replay());
     }
-    if sum.wrong.is_empty() { ExitCode::SUCCESS } else { ExitCode::FAILURE }
+    if sum.wrong.is_empty() {
+        ExitCode::SUCCESS
+    } else {
+        ExitCode::FAILURE
+    }
 }

@@ -11,7 +11,6 @@ use kubernetes_proto::{
     meta::{self, PartialObjectMetadata},
 };
 use node::{actors::host::LateFence, gate::Fence, view::View};
-use peer_proto::RangeState;
 use prost::Message as _;
 use serde_json::Value;
 
@@ -33,12 +32,8 @@ pub enum Mutant {
     NoProof,
     /// Lease writes don't compare versions.
     BlindLeases,
-    /// Patches and deletions don't compare uids and versions.
-    BlindWrites,
     /// Watches never tell of deletions.
     NoDeletions,
-    /// What a handoff brings is thrown away.
-    EmptyHandoffs,
 }
 
 impl Mutant {
@@ -59,12 +54,6 @@ impl Mutant {
             }
             Self::BlindLeases if request.about_leases() && request.method == "PATCH" => {
                 changed.body = without(&request.body, &["metadata"])?;
-            }
-            Self::BlindWrites if request.method == "PATCH" && !request.about_leases() => {
-                changed.body = without(&request.body, &["metadata"])?;
-            }
-            Self::BlindWrites if request.method == "DELETE" => {
-                changed.body = without(&request.body, &["preconditions"])?;
             }
             _ => return None,
         }
@@ -119,14 +108,6 @@ impl Mutant {
     /// Whether a watch leaves a change out.
     pub fn hides(self, kind: &str) -> bool {
         self == Self::NoDeletions && kind == "DELETED"
-    }
-
-    /// What arrives of a handoff.
-    pub fn handoff(self, state: RangeState) -> RangeState {
-        match self {
-            Self::EmptyHandoffs => RangeState::default(),
-            _ => state,
-        }
     }
 }
 

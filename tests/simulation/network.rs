@@ -1,13 +1,11 @@
 //! What lies between the replicas, and between them and the API server: delays, losses, doubles, and watches that lag.
 
-use std::{
-    sync::Arc,
-    time::Duration,
-};
+use std::{sync::Arc, time::Duration};
 
 use bytes::Bytes;
 use coordinator::{
-    CALL_DEADLINE, Call, Calls, Door, Epoch, HANDOFF_DEADLINE, Holder, Holdings, NotSent, Offer, RangeId,
+    CALL_DEADLINE, Call, Calls, Door, Epoch, HANDOFF_DEADLINE, Holder, Holdings, NotSent, Offer,
+    RangeId,
 };
 use futures::{FutureExt, StreamExt};
 use http_body_util::{BodyExt, Full, StreamBody};
@@ -172,9 +170,10 @@ async fn carry(hub: Arc<Hub>, mut sent: Sent, request: Request, road: Road, repl
             };
             let (frames, receiver) = mpsc::unbounded_channel();
             tokio::spawn(follow(hub, sent.replica, opened, frames));
-            let stream = UnboundedReceiverStream::new(receiver).map(|part: Result<Vec<u8>, BoxError>| {
-                part.map(|bytes| Frame::data(Bytes::from(bytes)))
-            });
+            let stream =
+                UnboundedReceiverStream::new(receiver).map(|part: Result<Vec<u8>, BoxError>| {
+                    part.map(|bytes| Frame::data(Bytes::from(bytes)))
+                });
             respond(200, content_type, StreamBody::new(stream).boxed_unsync())
         }
     };
@@ -245,9 +244,9 @@ async fn follow(
             let frozen = seen
                 .watches_frozen_until
                 .map_or(Duration::ZERO, |until| until.saturating_duration_since(now));
-            let outage = seen
-                .outage
-                .map_or(Duration::ZERO, |(until, _)| until.saturating_duration_since(now));
+            let outage = seen.outage.map_or(Duration::ZERO, |(until, _)| {
+                until.saturating_duration_since(now)
+            });
             lag.max(frozen).max(outage)
         });
         tokio::select! {
@@ -324,7 +323,11 @@ impl Peers {
                 (chance(40), chance(40), chance(60), chance(60));
             Some(Way {
                 door,
-                out: if slow { dice.millis(50, 2500) } else { dice.millis(1, 10) },
+                out: if slow {
+                    dice.millis(50, 2500)
+                } else {
+                    dice.millis(1, 10)
+                },
                 back: dice.millis(1, 10),
                 lost,
                 answer_lost,
@@ -399,11 +402,6 @@ impl Calls for Peers {
             let Some(way) = self.way(address) else {
                 tokio::time::sleep(Duration::from_millis(5)).await;
                 return Err(NotSent::Unreachable("no connection".to_owned()));
-            };
-            let mutant = self.hub.with(|state| state.mutant);
-            let state = match mutant {
-                Some(mutant) => mutant.handoff(state),
-                None => state,
             };
             let offer = Offer {
                 id: 0,

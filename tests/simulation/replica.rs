@@ -80,6 +80,7 @@ pub struct Fleet {
 
 type Appointment = (Pin<Box<tokio::time::Sleep>>, Box<dyn FnOnce()>);
 
+#[derive(Clone, Copy)]
 enum Errand {
     Start(usize),
     Crash(usize),
@@ -248,7 +249,10 @@ pub fn flags() -> Flags {
         .flat_map(|descriptor| &descriptor.flags)
         .any(|flag| flag.name == "root-ca-file")
     {
-        flags.set("root-ca-file", FlagValue::File(Some(b"authorities".to_vec())));
+        flags.set(
+            "root-ca-file",
+            FlagValue::File(Some(b"authorities".to_vec())),
+        );
     }
     flags
 }
@@ -319,7 +323,7 @@ async fn live(
         Err(error) => panic!("the simulation's own configuration is refused: {error}"),
     };
     let handle = assembled.handle;
-    tokio::task::spawn_local(assembled.renewal);
+    actix::spawn(assembled.renewal);
     hub.with(|state| {
         let seen = state.replicas.entry(replica).or_default();
         seen.door = Some(assembled.door);
@@ -387,7 +391,11 @@ impl<F: Future> Future for Stage<F> {
         if let Poll::Ready(result) = self.director.as_mut().poll(context) {
             return Poll::Ready(result);
         }
-        for replica in self.fleet.hub.with(|state| std::mem::take(&mut state.ended)) {
+        for replica in self
+            .fleet
+            .hub
+            .with(|state| std::mem::take(&mut state.ended))
+        {
             self.fleet.crash(replica);
         }
         self.fleet.poll(context);

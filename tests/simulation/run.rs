@@ -82,7 +82,10 @@ pub struct Report {
 impl Report {
     /// The command that does it again.
     pub fn replay(&self) -> String {
-        format!("cargo simulate --seed {} --controller {}", self.seed, self.controller)
+        format!(
+            "cargo simulate --seed {} --controller {}",
+            self.seed, self.controller
+        )
     }
 
     /// # Panics
@@ -115,17 +118,24 @@ pub fn run(options: &Options) -> Report {
         let place = usize::try_from(options.seed % names.len() as u64).expect("few controllers");
         names[place].to_owned()
     });
-    let variant = Dice::new(options.seed).next() % VARIANTS;
+    let variant = Dice::new(options.seed).bits() % VARIANTS;
     let expected = undisturbed(&controller, variant);
     perform(options, &controller, variant, Some(expected))
 }
 
+/// What workloads come to, by controller and variant.
+type Ends = BTreeMap<(String, u64), Arc<Vec<String>>>;
+
 /// What a workload comes to when nothing disturbs it.
 fn undisturbed(controller: &str, variant: u64) -> Arc<Vec<String>> {
-    static KNOWN: Mutex<BTreeMap<(String, u64), Arc<Vec<String>>>> = Mutex::new(BTreeMap::new());
+    static KNOWN: Mutex<Ends> = Mutex::new(Ends::new());
     let place = (controller.to_owned(), variant);
-    let known = |map: &BTreeMap<_, _>| map.get(&place).cloned();
-    if let Some(rest) = known(&KNOWN.lock().unwrap_or_else(PoisonError::into_inner)) {
+    let known = KNOWN
+        .lock()
+        .unwrap_or_else(PoisonError::into_inner)
+        .get(&place)
+        .cloned();
+    if let Some(rest) = known {
         return rest;
     }
     let report = perform(&Options::seed(variant), controller, variant, None);
@@ -289,7 +299,8 @@ impl Director {
         let mut last = (0, start);
         let mut comparison = Instant::now();
         loop {
-            tokio::time::sleep_until(self.next(next_step, next_fault, healed, &mut deeds, start)).await;
+            tokio::time::sleep_until(self.next(next_step, next_fault, healed, &mut deeds, start))
+                .await;
             let now = Instant::now();
             if self.is_over(start) {
                 break;
@@ -336,7 +347,8 @@ impl Director {
                     }
                     if still >= STILL {
                         let expected = Arc::clone(expected);
-                        self.hub.with(|state| state.violate(another_rest(&expected, &rest)));
+                        self.hub
+                            .with(|state| state.violate(another_rest(&expected, &rest)));
                         break;
                     }
                 }
@@ -420,13 +432,30 @@ impl Director {
                     self.hub.pause(replica, length);
                 }
             }
-            7..=9 if !running.is_empty() => {
+            7 if !running.is_empty() => {
                 let replica = of(dice, &running);
-                let kind = if dice.chance(500) { Outage::Refused } else { Outage::Silent };
+                let length = dice.millis(1000, 14_000);
+                self.hub.with(|state| {
+                    state.tell(format_args!(
+                        "no Leases for r-{replica} for {length:?}, all else goes on"
+                    ));
+                    let seen = state.replicas.entry(replica).or_default();
+                    seen.no_leases_until = Some(Instant::now() + length);
+                });
+            }
+            8..=9 if !running.is_empty() => {
+                let replica = of(dice, &running);
+                let kind = if dice.chance(500) {
+                    Outage::Refused
+                } else {
+                    Outage::Silent
+                };
                 let length = dice.millis(200, 9000);
                 let all = dice.chance(250);
                 self.hub.with(|state| {
-                    state.tell(format_args!("no API server for r-{replica} (all: {all}) for {length:?}: {kind:?}"));
+                    state.tell(format_args!(
+                        "no API server for r-{replica} (all: {all}) for {length:?}: {kind:?}"
+                    ));
                     for (number, seen) in &mut state.replicas {
                         if all || *number == replica {
                             seen.outage = Some((Instant::now() + length, kind));
@@ -439,7 +468,9 @@ impl Director {
                 let replica = of(dice, &running);
                 let length = dice.millis(500, 15_000);
                 self.hub.with(|state| {
-                    state.tell(format_args!("the watches of r-{replica} stand still for {length:?}"));
+                    state.tell(format_args!(
+                        "the watches of r-{replica} stand still for {length:?}"
+                    ));
                     let seen = state.replicas.entry(replica).or_default();
                     seen.watches_frozen_until = Some(Instant::now() + length);
                 });
@@ -448,7 +479,9 @@ impl Director {
                 let replica = of(dice, &running);
                 let forgotten = dice.chance(500);
                 self.hub.with(|state| {
-                    state.tell(format_args!("the watches of r-{replica} break (history forgotten: {forgotten})"));
+                    state.tell(format_args!(
+                        "the watches of r-{replica} break (history forgotten: {forgotten})"
+                    ));
                     state.replicas.entry(replica).or_default().watches_broken += 1;
                     if forgotten {
                         state.server.compact();
@@ -474,9 +507,13 @@ impl Director {
                 self.fleet.leave(replica);
             }
             17 => {
-                let leases: Vec<String> = self
-                    .hub
-                    .with(|state| state.server.leases().map(|(name, _)| name.to_owned()).collect());
+                let leases: Vec<String> = self.hub.with(|state| {
+                    state
+                        .server
+                        .leases()
+                        .map(|(name, _)| name.to_owned())
+                        .collect()
+                });
                 if !leases.is_empty() && dice.chance(300) {
                     let name = &leases[dice.below(leases.len())];
                     self.hub.with(|state| {
@@ -515,6 +552,7 @@ impl Director {
             for seen in state.replicas.values_mut() {
                 seen.paused_until = None;
                 seen.outage = None;
+                seen.no_leases_until = None;
                 seen.watches_frozen_until = None;
                 seen.cut_off_until = None;
             }
@@ -551,7 +589,9 @@ impl Director {
         tokio::time::sleep(AT_REST).await;
         self.hub.with(|state| {
             if state.server.world.version() != version {
-                state.violate("at rest somebody wrote when all keys were looked at again".to_owned());
+                state.violate(
+                    "at rest somebody wrote when all keys were looked at again".to_owned(),
+                );
             }
         });
     }

@@ -133,21 +133,12 @@ struct Happened {
     content: Content,
 }
 
+#[derive(Default)]
 struct History {
     happened: Vec<Happened>,
     /// What is older can't be watched from any more.
     compacted: u64,
     grows: Arc<Notify>,
-}
-
-impl Default for History {
-    fn default() -> Self {
-        Self {
-            happened: Vec::new(),
-            compacted: 0,
-            grows: Arc::default(),
-        }
-    }
 }
 
 impl History {
@@ -332,7 +323,9 @@ impl Server {
 
     /// The Leases, by name.
     pub fn leases(&self) -> impl Iterator<Item = (&str, &Value)> {
-        self.leases.iter().map(|(name, lease)| (name.as_str(), lease))
+        self.leases
+            .iter()
+            .map(|(name, lease)| (name.as_str(), lease))
     }
 
     /// Writes what has changed since the last time into the histories, in the order of versions.
@@ -397,9 +390,7 @@ impl Server {
                 },
             ));
         }
-        changed.sort_by(|(one, place, _), (other, another, _)| {
-            (one, place).cmp(&(other, another))
-        });
+        changed.sort_by(|(one, place, _), (other, another, _)| (one, place).cmp(&(other, another)));
         self.known = now;
         for (version, (resource, key), change) in &changed {
             let (kind, object) = match (&change.old, &change.new) {
@@ -433,15 +424,22 @@ impl Server {
 
     fn answer(&mut self, request: &Request) -> Result<(Answer, Vec<Change>), Refusal> {
         if request.path == "/version" {
-            return Ok((json_answer(200, &json!({"major": "1", "minor": "36"})), Vec::new()));
+            return Ok((
+                json_answer(200, &json!({"major": "1", "minor": "36"})),
+                Vec::new(),
+            ));
         }
         let nobody = || Refusal::not_found("the requested resource");
         let target = target(&request.path).ok_or_else(nobody)?;
         if target.plural == LEASES {
-            return self.lease(request, &target).map(|answer| (answer, Vec::new()));
+            return self
+                .lease(request, &target)
+                .map(|answer| (answer, Vec::new()));
         }
         if target.plural == "events" {
-            return self.event(request, &target).map(|answer| (answer, Vec::new()));
+            return self
+                .event(request, &target)
+                .map(|answer| (answer, Vec::new()));
         }
         let resource = *self
             .resources
@@ -536,7 +534,10 @@ impl Server {
             };
             action.resource_version = version_in(&patch["metadata"]);
             // The uid comes after the version, and is a field like any other that can't be changed.
-            let uid = patch["metadata"]["uid"].as_str().unwrap_or_default().to_owned();
+            let uid = patch["metadata"]["uid"]
+                .as_str()
+                .unwrap_or_default()
+                .to_owned();
             let key = &action.key;
             if let Some(held) = Reader::get(&self.world, resource, &key.namespace, &key.name)
                 .filter(|held| !uid.is_empty() && held.metadata().uid != *uid)
@@ -558,10 +559,16 @@ impl Server {
                 metadata.remove("uid");
                 metadata.remove("resourceVersion");
                 if metadata.is_empty() {
-                    patch.as_object_mut().expect("it has metadata").remove("metadata");
+                    patch
+                        .as_object_mut()
+                        .expect("it has metadata")
+                        .remove("metadata");
                 }
             } else if patch.get("metadata").is_some_and(Value::is_null) {
-                patch.as_object_mut().expect("it has metadata").remove("metadata");
+                patch
+                    .as_object_mut()
+                    .expect("it has metadata")
+                    .remove("metadata");
             }
             action.verb = Verb::Patch {
                 subresource: match target.subresource {
@@ -601,9 +608,10 @@ impl Server {
     }
 
     fn get(&self, resource: &'static Resource, key: &Key) -> Result<Answer, Refusal> {
-        let object = Reader::get(&self.world, resource, &key.namespace, &key.name).ok_or_else(|| {
-            Refusal::not_found(&format!("{} {:?}", resource.id(), key.name.as_str()))
-        })?;
+        let object =
+            Reader::get(&self.world, resource, &key.namespace, &key.name).ok_or_else(|| {
+                Refusal::not_found(&format!("{} {:?}", resource.id(), key.name.as_str()))
+            })?;
         let mut json = object.to_json();
         json["kind"] = resource.kind.into();
         json["apiVersion"] = resource.api_version().into();
@@ -653,11 +661,7 @@ impl Server {
         })
     }
 
-    fn watch(
-        &mut self,
-        resource: &'static Resource,
-        request: &Request,
-    ) -> Result<Answer, Refusal> {
+    fn watch(&mut self, resource: &'static Resource, request: &Request) -> Result<Answer, Refusal> {
         let version = self.world.version();
         let only = request
             .parameter("fieldSelector")
@@ -692,7 +696,11 @@ impl Server {
         }
         if from < history.compacted {
             first.clear();
-            first.push(error_frame(410, "Expired", &format!("too old resource version: {from}")));
+            first.push(error_frame(
+                410,
+                "Expired",
+                &format!("too old resource version: {from}"),
+            ));
             return Ok(Answer::Watch(Opened {
                 of: Log::Of(resource),
                 only,
@@ -805,7 +813,11 @@ impl Server {
             resource_version: known,
         };
         let key = Key::new(target.namespace, name);
-        Ok(metadata_answer(if create { 201 } else { 200 }, &key, &written))
+        Ok(metadata_answer(
+            if create { 201 } else { 200 },
+            &key,
+            &written,
+        ))
     }
 
     // ---- Leases ----
@@ -859,12 +871,18 @@ impl Server {
             ));
         }
         if request.method == Method::GET {
-            return Ok(json_answer(200, self.leases.get(target.name).ok_or_else(missing)?));
+            return Ok(json_answer(
+                200,
+                self.leases.get(target.name).ok_or_else(missing)?,
+            ));
         }
         let body: Value = serde_json::from_slice(&request.body)
             .map_err(|error| Refusal::new(400, "BadRequest", error.to_string()))?;
         if request.method == Method::POST {
-            let name = body["metadata"]["name"].as_str().unwrap_or_default().to_owned();
+            let name = body["metadata"]["name"]
+                .as_str()
+                .unwrap_or_default()
+                .to_owned();
             if self.leases.contains_key(&name) {
                 return Err(Refusal::new(
                     409,
@@ -886,8 +904,11 @@ impl Server {
         let held = self.leases.get(target.name).ok_or_else(missing)?;
         if request.method == Method::DELETE {
             self.delete_lease(target.name);
-            return Ok(json_answer(200, &json!({"kind": "Status", "apiVersion": "v1",
-                "metadata": {}, "status": "Success"})));
+            return Ok(json_answer(
+                200,
+                &json!({"kind": "Status", "apiVersion": "v1",
+                "metadata": {}, "status": "Success"}),
+            ));
         }
         let asked = version_in(&body["metadata"]);
         if asked != 0 && asked != version_in(&held["metadata"]) {
@@ -1002,7 +1023,9 @@ fn error_frame(code: i32, reason: &str, message: &str) -> Vec<u8> {
 }
 
 fn lease_frame(kind: &str, object: &Value) -> Vec<u8> {
-    let mut line = json!({"type": kind, "object": object}).to_string().into_bytes();
+    let mut line = json!({"type": kind, "object": object})
+        .to_string()
+        .into_bytes();
     line.push(b'\n');
     line
 }

@@ -14,12 +14,15 @@ mod seeds;
 /// What `cargo verify` runs.
 const SEEDS: std::ops::RangeInclusive<u64> = 1..=300;
 /// A deliberate fault must be caught within so many seeds.
-const MUTANT_SEEDS: u64 = 120;
+const MUTANT_SEEDS: u64 = 250;
 
 #[test]
 fn every_registered_controller_has_a_workload() {
     let registered: BTreeSet<&str> = controllers().into_iter().collect();
-    let simulated: BTreeSet<&str> = workloads::ALL.iter().map(|entry| entry.controller).collect();
+    let simulated: BTreeSet<&str> = workloads::ALL
+        .iter()
+        .map(|entry| entry.controller)
+        .collect();
     assert_eq!(
         registered, simulated,
         "registered (left) and with a workload in tests/simulation/workloads.rs (right)"

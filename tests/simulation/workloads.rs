@@ -5,9 +5,9 @@
 use std::time::Duration;
 
 use controllers_kit::testing::{
-    Common, ConfigMapBuild, DaemonSetBuild, DeploymentBuild, EXITS, JobBuild, StatefulSetBuild, WorkloadBuild,
-    World, config_map, daemon_set, deployment, job, namespace, node, pod_spec_bytes, replica_set,
-    replication_controller, service_account, stateful_set,
+    Common, ConfigMapBuild, DaemonSetBuild, DeploymentBuild, EXITS, JobBuild, StatefulSetBuild,
+    WorkloadBuild, World, config_map, daemon_set, deployment, job, namespace, node, pod_spec_bytes,
+    replica_set, replication_controller, service_account, stateful_set,
 };
 use kubernetes_proto::{
     Object,
@@ -49,16 +49,46 @@ pub struct Entry {
 
 /// All of them.
 pub const ALL: &[Entry] = &[
-    Entry { controller: "replicaset-controller", make: replica_sets },
-    Entry { controller: "deployment-controller", make: deployments },
-    Entry { controller: "statefulset-controller", make: stateful_sets },
-    Entry { controller: "daemonset-controller", make: daemon_sets },
-    Entry { controller: "replicationcontroller-controller", make: replication_controllers },
-    Entry { controller: "job-controller", make: jobs },
-    Entry { controller: "cronjob-controller", make: cron_jobs },
-    Entry { controller: "ttl-after-finished-controller", make: finished_jobs },
-    Entry { controller: "serviceaccount-controller", make: service_accounts },
-    Entry { controller: "root-ca-certificate-publisher-controller", make: root_certificates },
+    Entry {
+        controller: "replicaset-controller",
+        make: replica_sets,
+    },
+    Entry {
+        controller: "deployment-controller",
+        make: deployments,
+    },
+    Entry {
+        controller: "statefulset-controller",
+        make: stateful_sets,
+    },
+    Entry {
+        controller: "daemonset-controller",
+        make: daemon_sets,
+    },
+    Entry {
+        controller: "replicationcontroller-controller",
+        make: replication_controllers,
+    },
+    Entry {
+        controller: "job-controller",
+        make: jobs,
+    },
+    Entry {
+        controller: "cronjob-controller",
+        make: cron_jobs,
+    },
+    Entry {
+        controller: "ttl-after-finished-controller",
+        make: finished_jobs,
+    },
+    Entry {
+        controller: "serviceaccount-controller",
+        make: service_accounts,
+    },
+    Entry {
+        controller: "root-ca-certificate-publisher-controller",
+        make: root_certificates,
+    },
 ];
 
 /// A controller's workload in a variant.
@@ -69,7 +99,9 @@ pub fn workload(controller: &str, variant: u64) -> Workload {
     let entry = ALL
         .iter()
         .find(|entry| entry.controller == controller)
-        .unwrap_or_else(|| panic!("{controller} has no workload; give it one in tests/simulation/workloads.rs"));
+        .unwrap_or_else(|| {
+            panic!("{controller} has no workload; give it one in tests/simulation/workloads.rs")
+        });
     let mut making = Making {
         dice: Dice::new(variant),
         at: Duration::from_secs(2),
@@ -111,7 +143,11 @@ impl Making {
 fn replica_sets(making: &mut Making) {
     let first = making.count(1, 5);
     making.put(replica_set("web").replicas(first));
-    making.put(replica_set("doomed").replicas(3).selects(&[("app", "doomed")]));
+    making.put(
+        replica_set("doomed")
+            .replicas(3)
+            .selects(&[("app", "doomed")]),
+    );
     for _ in 0..4 {
         let replicas = Some(making.count(0, 8));
         making.then(move |world| {
@@ -123,7 +159,11 @@ fn replica_sets(making: &mut Making) {
     making.then(|world| world.delete::<ReplicaSet>("doomed"));
     let late = making.count(1, 4);
     making.then(move |world| {
-        world.put(replica_set("late").replicas(late).selects(&[("app", "late")]));
+        world.put(
+            replica_set("late")
+                .replicas(late)
+                .selects(&[("app", "late")]),
+        );
     });
 }
 
@@ -152,12 +192,22 @@ fn deployments(making: &mut Making) {
     };
     making.put(web);
     let other = making.count(1, 3);
-    making.put(deployment("api").replicas(other).selects(&[("app", "api")]).history(0).recreate());
+    making.put(
+        deployment("api")
+            .replicas(other)
+            .selects(&[("app", "api")])
+            .history(0)
+            .recreate(),
+    );
     for round in 0..3 {
         let image = pod_spec_bytes(&format!("app:{}", round + 2));
         making.then(move |world| {
             world.change::<Deployment>("web", |deployment| {
-                let template = deployment.spec.get_or_insert_default().template.get_or_insert_default();
+                let template = deployment
+                    .spec
+                    .get_or_insert_default()
+                    .template
+                    .get_or_insert_default();
                 template.spec = image;
             });
         });
@@ -170,7 +220,11 @@ fn deployments(making: &mut Making) {
     }
     making.then(|world| {
         world.change::<Deployment>("api", |deployment| {
-            let template = deployment.spec.get_or_insert_default().template.get_or_insert_default();
+            let template = deployment
+                .spec
+                .get_or_insert_default()
+                .template
+                .get_or_insert_default();
             template.spec = pod_spec_bytes("api:2");
         });
     });
@@ -192,7 +246,11 @@ fn stateful_sets(making: &mut Making) {
             let image = pod_spec_bytes(&format!("db:{round}"));
             making.then(move |world| {
                 world.change::<StatefulSet>("db", |set| {
-                    set.spec.get_or_insert_default().template.get_or_insert_default().spec = image;
+                    set.spec
+                        .get_or_insert_default()
+                        .template
+                        .get_or_insert_default()
+                        .spec = image;
                 });
             });
         }
@@ -207,15 +265,22 @@ fn daemon_sets(making: &mut Making) {
     making.then(|world| world.put(node("n-4")));
     making.then(|world| {
         world.change::<DaemonSet>("agent", |set| {
-            set.spec.get_or_insert_default().template.get_or_insert_default().spec = pod_spec_bytes("agent:2");
+            set.spec
+                .get_or_insert_default()
+                .template
+                .get_or_insert_default()
+                .spec = pod_spec_bytes("agent:2");
         });
     });
     making.then(|world| world.delete::<Node>("n-2"));
     let round = making.count(3, 5);
     making.then(move |world| {
         world.change::<DaemonSet>("agent", |set| {
-            set.spec.get_or_insert_default().template.get_or_insert_default().spec =
-                pod_spec_bytes(&format!("agent:{round}"));
+            set.spec
+                .get_or_insert_default()
+                .template
+                .get_or_insert_default()
+                .spec = pod_spec_bytes(&format!("agent:{round}"));
         });
     });
 }
@@ -319,7 +384,11 @@ fn finished_jobs(making: &mut Making) {
         making.put(counted(name, 1, 1, "0").ttl(ttl).finished("11:59:59"));
     }
     making.put(counted("kept", 1, 1, "0").finished("11:00:00"));
-    making.put(counted("spared", 1, 1, "0").ttl(100_000).finished("11:59:00"));
+    making.put(
+        counted("spared", 1, 1, "0")
+            .ttl(100_000)
+            .finished("11:59:00"),
+    );
     let ttl = making.count(1, 20);
     making.then(move |world| {
         world.change::<Job>("kept", |job| {
@@ -350,7 +419,11 @@ fn service_accounts(making: &mut Making) {
 fn root_certificates(making: &mut Making) {
     const NAME: &str = "kube-root-ca.crt";
     making.put(namespace("one"));
-    making.put(config_map(NAME).in_namespace("one").data("ca.crt", "forged"));
+    making.put(
+        config_map(NAME)
+            .in_namespace("one")
+            .data("ca.crt", "forged"),
+    );
     making.then(|world| world.put(namespace("two")));
     making.then(|world| {
         if world.find::<ConfigMap>("one/kube-root-ca.crt").is_some() {
@@ -360,7 +433,8 @@ fn root_certificates(making: &mut Making) {
     making.then(|world| {
         if world.find::<ConfigMap>("two/kube-root-ca.crt").is_some() {
             world.change::<ConfigMap>("two/kube-root-ca.crt", |map| {
-                map.data.insert("ca.crt".to_owned(), "forged again".to_owned());
+                map.data
+                    .insert("ca.crt".to_owned(), "forged again".to_owned());
             });
         }
     });

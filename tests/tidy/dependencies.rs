@@ -84,6 +84,12 @@ const TABLE: &[Row] = &[
         never: &[],
     },
     Row {
+        name: "simulation",
+        ours: None,
+        only: None,
+        never: &["tests", "bench"],
+    },
+    Row {
         name: "tests",
         ours: None,
         only: None,

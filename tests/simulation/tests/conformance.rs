@@ -7,7 +7,10 @@ use controllers_kit::{
     Action, Key, Only, PatchKind, Plan, Propagation, Str, Verb,
     names::Children,
     pods,
-    testing::{Common, ConfigMapBuild, World, config_map, namespace, owner_reference, pod_spec_bytes, replica_set},
+    testing::{
+        Common, ConfigMapBuild, World, config_map, namespace, owner_reference, pod_spec_bytes,
+        replica_set,
+    },
 };
 use harness::ControlPlane;
 use http::Method;
@@ -26,12 +29,7 @@ use node_cache::{
 use prost::Message as _;
 use serde_json::{Value, json};
 
-use crate::{
-    dice::Dice,
-    hub::Hub,
-    network,
-    server::Server,
-};
+use crate::{dice::Dice, hub::Hub, network, server::Server};
 
 /// No answer takes longer, and no event.
 const PATIENCE: Duration = Duration::from_secs(20);
@@ -46,16 +44,17 @@ struct Caller {
 }
 
 impl Caller {
-    fn say(&mut self, what: &str, answer: String) {
-        self.answers.push(format!("{what}: {answer}").replace(&self.namespace, "NAMESPACE"));
+    fn say(&mut self, what: &str, answer: &str) {
+        self.answers
+            .push(format!("{what}: {answer}").replace(&self.namespace, "NAMESPACE"));
     }
 
     /// How an object's version compares with its last one.
-    fn version(&mut self, of: &str, version: u64, uid: Str) -> &'static str {
+    fn version(&mut self, of: &str, version: u64, uid: &Str) -> &'static str {
         let before = self.known.insert(of.to_owned(), (version, uid.clone()));
         match before {
             None => "a first version",
-            Some((_, other)) if other != uid => "another object",
+            Some((_, other)) if other != *uid => "another object",
             Some((before, _)) if version > before => "a newer version",
             Some((before, _)) if version == before => "the same version",
             Some(_) => "an older version",
@@ -80,22 +79,26 @@ impl Caller {
                 match written.resource_version {
                     0 => format!("{}, a Status", answer.status.as_u16()),
                     version => {
-                        let compared = self.version(&place, version, written.uid);
+                        let compared = self.version(&place, version, &written.uid);
                         format!("{}, {compared}", answer.status.as_u16())
                     }
                 }
             }
             Err(error) => refusal(&error),
         };
-        self.say(what, answer);
+        self.say(what, &answer);
     }
 
     /// Reads an object whole, and some fields of it.
     async fn read(&mut self, what: &str, resource: &'static Resource, name: &str, fields: &[&str]) {
         let path = resource.path(&self.namespace, name);
-        let answer = match self.send(Request::get(path).accept("application/json")).await {
+        let answer = match self
+            .send(Request::get(path).accept("application/json"))
+            .await
+        {
             Ok(answer) => {
-                let json: Value = serde_json::from_slice(&answer.bytes).expect("JSON was asked for");
+                let json: Value =
+                    serde_json::from_slice(&answer.bytes).expect("JSON was asked for");
                 fields.iter().fold(String::new(), |mut text, field| {
                     let value = json.pointer(field).cloned().unwrap_or_default();
                     // What the server leaves out is nothing.
@@ -110,7 +113,7 @@ impl Caller {
             }
             Err(error) => refusal(&error),
         };
-        self.say(what, answer);
+        self.say(what, &answer);
     }
 
     fn known(&self, resource: &Resource, name: &str) -> (u64, Str) {
@@ -183,13 +186,17 @@ impl Caller {
                 told.push(format!("ERROR {} {}", status.code, status.reason));
                 break;
             }
-            let order = if meta.resource_version >= last { "later" } else { "earlier" };
+            let order = if meta.resource_version >= last {
+                "later"
+            } else {
+                "earlier"
+            };
             // The initial events come in the order of their names.
             let order = if what.contains("streamed") { "" } else { order };
             last = meta.resource_version;
             told.push(format!("{} {} {order}", event.r#type, meta.name));
         }
-        self.say(what, told.join(", "));
+        self.say(what, &told.join(", "));
     }
 }
 
@@ -220,11 +227,19 @@ async fn calls(api: Api, namespace: String) -> Vec<String> {
         known: BTreeMap::new(),
     };
     let maps = ConfigMap::resource();
-    let labelled = |name: &str| config_map(name).in_namespace(&namespace).label("conformance", "yes").data("a", "1");
+    let labelled = |name: &str| {
+        config_map(name)
+            .in_namespace(&namespace)
+            .label("conformance", "yes")
+            .data("a", "1")
+    };
 
     // Creations.
     let from_here = caller
-        .send(Request::get(format!("{}?limit=1", maps.path(&namespace, ""))))
+        .send(Request::get(format!(
+            "{}?limit=1",
+            maps.path(&namespace, "")
+        )))
         .await
         .expect("a list");
     let from_here = envelope::list(envelope::open(&from_here.bytes).expect("an envelope").raw)
@@ -233,11 +248,18 @@ async fn calls(api: Api, namespace: String) -> Vec<String> {
     caller.act("create", &create(&labelled("a"))).await;
     caller.act("create it again", &create(&labelled("a"))).await;
     caller.act("create another", &create(&labelled("b"))).await;
-    caller.act("create where no namespace is", &create(&config_map("a").in_namespace("nowhere-at-all"))).await;
+    caller
+        .act(
+            "create where no namespace is",
+            &create(&config_map("a").in_namespace("nowhere-at-all")),
+        )
+        .await;
     let mut misnamed = create(&labelled("c"));
     let mut map = labelled("Not_A_Name");
     map.metadata_mut().uid = Str::default();
-    misnamed.verb = Verb::Create { body: map.encode_to_vec() };
+    misnamed.verb = Verb::Create {
+        body: map.encode_to_vec(),
+    };
     misnamed.key.name = "Not_A_Name".into();
     caller.act("create what has no valid name", &misnamed).await;
 
@@ -252,23 +274,43 @@ async fn calls(api: Api, namespace: String) -> Vec<String> {
     caller.act("patch of another uid", &whatever).await;
     let mut both = caller.patch(maps, "a", json!({"data": {"a": "3"}}));
     both.uid = "00000000-0000-0000-0000-000000000000".into();
-    caller.act("patch of another uid and this version", &both).await;
+    caller
+        .act("patch of another uid and this version", &both)
+        .await;
     both.resource_version = 1;
-    caller.act("patch of another uid and an old version", &both).await;
-    caller.act("patch what is not there", &caller.patch(maps, "missing", json!({"data": {}}))).await;
+    caller
+        .act("patch of another uid and an old version", &both)
+        .await;
+    caller
+        .act(
+            "patch what is not there",
+            &caller.patch(maps, "missing", json!({"data": {}})),
+        )
+        .await;
     let mut owned = caller.patch(maps, "b", json!({"metadata": {"ownerReferences": [
         {"apiVersion": "v1", "kind": "ConfigMap", "name": "a", "uid": caller.known(maps, "a").1}]}}));
     if let Verb::Patch { kind, .. } = &mut owned.verb {
         *kind = PatchKind::Strategic;
     }
     caller.act("add an owner", &owned).await;
-    let mut disowned = caller.patch(maps, "b", json!({"metadata": {"ownerReferences": [
-        {"$patch": "delete", "uid": caller.known(maps, "a").1}]}}));
+    let mut disowned = caller.patch(
+        maps,
+        "b",
+        json!({"metadata": {"ownerReferences": [
+        {"$patch": "delete", "uid": caller.known(maps, "a").1}]}}),
+    );
     if let Verb::Patch { kind, .. } = &mut disowned.verb {
         *kind = PatchKind::Strategic;
     }
     caller.act("take the owner away", &disowned).await;
-    caller.read("what is left", maps, "b", &["/metadata/ownerReferences", "/data"]).await;
+    caller
+        .read(
+            "what is left",
+            maps,
+            "b",
+            &["/metadata/ownerReferences", "/data"],
+        )
+        .await;
 
     // Deletions.
     let mut other = caller.delete(maps, "a");
@@ -280,60 +322,157 @@ async fn calls(api: Api, namespace: String) -> Vec<String> {
         *only = Only::ThisVersion;
     }
     caller.act("delete an old version", &old).await;
-    caller.act("hold it", &caller.patch(maps, "a", json!({"metadata": {"finalizers": ["tests.manifold.dev/held"]}}))).await;
-    caller.act("delete what is held", &caller.delete(maps, "a")).await;
-    caller.act("delete it again", &caller.delete(maps, "a")).await;
-    caller.act("let it go", &caller.patch(maps, "a", json!({"metadata": {"finalizers": null}}))).await;
+    caller
+        .act(
+            "hold it",
+            &caller.patch(
+                maps,
+                "a",
+                json!({"metadata": {"finalizers": ["tests.manifold.dev/held"]}}),
+            ),
+        )
+        .await;
+    caller
+        .act("delete what is held", &caller.delete(maps, "a"))
+        .await;
+    caller
+        .act("delete it again", &caller.delete(maps, "a"))
+        .await;
+    caller
+        .act(
+            "let it go",
+            &caller.patch(maps, "a", json!({"metadata": {"finalizers": null}})),
+        )
+        .await;
     caller.read("read what is gone", maps, "a", &[]).await;
-    caller.act("delete what is gone", &caller.delete(maps, "a")).await;
+    caller
+        .act("delete what is gone", &caller.delete(maps, "a"))
+        .await;
     let mut foreground = caller.delete(maps, "b");
     if let Verb::Delete { propagation, .. } = &mut foreground.verb {
         *propagation = Propagation::Foreground;
     }
     caller.act("delete in the foreground", &foreground).await;
-    caller.read("it waits for its dependents", maps, "b", &["/metadata/finalizers"]).await;
+    caller
+        .read(
+            "it waits for its dependents",
+            maps,
+            "b",
+            &["/metadata/finalizers"],
+        )
+        .await;
 
     // A workload: generations, status, defaults, immutable fields.
     let sets = ReplicaSet::resource();
-    caller.act("create a set", &create(&replica_set("web").in_namespace(&namespace))).await;
-    let fields = ["/metadata/generation", "/spec/replicas", "/status/replicas", "/status/observedGeneration"];
+    caller
+        .act(
+            "create a set",
+            &create(&replica_set("web").in_namespace(&namespace)),
+        )
+        .await;
+    let fields = [
+        "/metadata/generation",
+        "/spec/replicas",
+        "/status/replicas",
+        "/status/observedGeneration",
+    ];
     caller.read("it begins", sets, "web", &fields).await;
-    caller.act("scale it", &caller.patch(sets, "web", json!({"spec": {"replicas": 3}}))).await;
+    caller
+        .act(
+            "scale it",
+            &caller.patch(sets, "web", json!({"spec": {"replicas": 3}})),
+        )
+        .await;
     caller.read("a new generation", sets, "web", &fields).await;
-    let mut report = caller.patch(sets, "web", json!({"status": {"replicas": 2, "observedGeneration": 2}, "spec": {"replicas": 9}}));
+    let mut report = caller.patch(
+        sets,
+        "web",
+        json!({"status": {"replicas": 2, "observedGeneration": 2}, "spec": {"replicas": 9}}),
+    );
     if let Verb::Patch { subresource, .. } = &mut report.verb {
         *subresource = "status";
     }
     caller.act("report", &report).await;
-    caller.read("the same generation, and no other spec", sets, "web", &fields).await;
-    caller.act("a status beside the subresource", &caller.patch(sets, "web", json!({"status": {"replicas": 7}}))).await;
+    caller
+        .read(
+            "the same generation, and no other spec",
+            sets,
+            "web",
+            &fields,
+        )
+        .await;
+    caller
+        .act(
+            "a status beside the subresource",
+            &caller.patch(sets, "web", json!({"status": {"replicas": 7}})),
+        )
+        .await;
     caller.read("is not heard", sets, "web", &fields).await;
     caller
-        .act("another selector", &caller.patch(sets, "web", json!({"spec": {"selector": {"matchLabels": {"app": "db"}}}})))
+        .act(
+            "another selector",
+            &caller.patch(
+                sets,
+                "web",
+                json!({"spec": {"selector": {"matchLabels": {"app": "db"}}}}),
+            ),
+        )
         .await;
-    caller.act("label it", &caller.patch(sets, "web", json!({"metadata": {"labels": {"x": "y"}}}))).await;
+    caller
+        .act(
+            "label it",
+            &caller.patch(sets, "web", json!({"metadata": {"labels": {"x": "y"}}})),
+        )
+        .await;
     caller.read("no new generation", sets, "web", &fields).await;
 
     // Pods: as a controller makes them, deleted with and without grace.
-    let owner = replica_set("web").in_namespace(&namespace).uid(&caller.known(sets, "web").1);
+    let owner = replica_set("web")
+        .in_namespace(&namespace)
+        .uid(&caller.known(sets, "web").1);
     let template = kubernetes_proto::core::PodTemplateSpec {
         metadata: None,
         // Of a scheduler that is nowhere: it must stay where it is.
         spec: [&pod_spec_bytes("app:1")[..], b"\x9a\x01\x06nobody"].concat(),
     };
     let children = Children::of("web", &Object::metadata(&owner).uid);
-    let pod = pods::from_template(Some(&template), owner_reference(&owner), &children, &namespace.as_str().into(), "web-1");
+    let pod = pods::from_template(
+        Some(&template),
+        owner_reference(&owner),
+        &children,
+        &namespace.as_str().into(),
+        "web-1",
+    );
     let mut plan = Plan::nothing();
     pods::create(&mut plan, &pod);
     let making = plan.actions().next().expect("one action").clone();
     caller.act("create a pod", &making).await;
     caller.act("create the same pod", &making).await;
-    caller.read("it waits", Pod::resource(), "web-1", &["/status/phase", "/metadata/generateName"]).await;
-    caller.act("delete a pod that never ran", &caller.delete(Pod::resource(), "web-1")).await;
-    caller.read("it is gone at once", Pod::resource(), "web-1", &[]).await;
+    caller
+        .read(
+            "it waits",
+            Pod::resource(),
+            "web-1",
+            &["/status/phase", "/metadata/generateName"],
+        )
+        .await;
+    caller
+        .act(
+            "delete a pod that never ran",
+            &caller.delete(Pod::resource(), "web-1"),
+        )
+        .await;
+    caller
+        .read("it is gone at once", Pod::resource(), "web-1", &[])
+        .await;
 
     // Watches.
-    let watch = caller.watch(maps, &format!("resourceVersion={from_here}&labelSelector=conformance%3Dyes")).await;
+    let watch = caller
+        .watch(
+            maps,
+            &format!("resourceVersion={from_here}&labelSelector=conformance%3Dyes"),
+        )
+        .await;
     caller
         .follow("watched from before", watch.expect("a watch"), 9)
         .await;
@@ -349,13 +488,21 @@ async fn calls(api: Api, namespace: String) -> Vec<String> {
         )
         .await
         .expect("a list");
-    let list = envelope::list(envelope::open(&listed.bytes).expect("an envelope").raw).expect("a list");
+    let list =
+        envelope::list(envelope::open(&listed.bytes).expect("an envelope").raw).expect("a list");
     let names: Vec<String> = list
         .items
         .iter()
-        .map(|item| PartialObjectMetadata::decode(*item).expect("metadata").metadata.unwrap_or_default().name.to_string())
+        .map(|item| {
+            PartialObjectMetadata::decode(*item)
+                .expect("metadata")
+                .metadata
+                .unwrap_or_default()
+                .name
+                .to_string()
+        })
         .collect();
-    caller.say("listed by labels", names.join(", "));
+    caller.say("listed by labels", &names.join(", "));
     let one = caller
         .send(
             Request::get(format!("{}?fieldSelector=metadata.name%3Dd", maps.path(&namespace, "")))
@@ -363,27 +510,41 @@ async fn calls(api: Api, namespace: String) -> Vec<String> {
         )
         .await
         .expect("a list");
-    let list = envelope::list(envelope::open(&one.bytes).expect("an envelope").raw).expect("a list");
-    caller.say("listed by name", list.items.len().to_string());
+    let list =
+        envelope::list(envelope::open(&one.bytes).expect("an envelope").raw).expect("a list");
+    caller.say("listed by name", &list.items.len().to_string());
 
     leases(&mut caller).await;
     events(&mut caller).await;
 
     // A namespace on its way out.
     let going = format!("{namespace}-going");
-    caller.act("create a namespace", &create(&controllers_kit::testing::namespace(&going))).await;
+    caller
+        .act(
+            "create a namespace",
+            &create(&controllers_kit::testing::namespace(&going)),
+        )
+        .await;
     let mut deleting = create(&controllers_kit::testing::namespace(&going));
     let place = format!("{:?} {}", Namespace::resource(), deleting.key);
     deleting.uid = caller.known.get(&place).cloned().unwrap_or_default().1;
     deleting.verb = caller.delete(maps, "x").verb;
     caller.act("delete a namespace", &deleting).await;
-    caller.act("create in it", &create(&config_map("late").in_namespace(&going))).await;
+    caller
+        .act(
+            "create in it",
+            &create(&config_map("late").in_namespace(&going)),
+        )
+        .await;
     caller.answers
 }
 
 /// What `coordinator` does with Leases.
 async fn leases(caller: &mut Caller) {
-    let collection = format!("/apis/coordination.k8s.io/v1/namespaces/{}/leases", caller.namespace);
+    let collection = format!(
+        "/apis/coordination.k8s.io/v1/namespaces/{}/leases",
+        caller.namespace
+    );
     let lease = |holder: &str, epoch: i64, version: Option<&str>| {
         let mut lease = json!({"apiVersion": "coordination.k8s.io/v1", "kind": "Lease",
             "metadata": {"name": "range-1", "labels": {"fleet": "x"}},
@@ -405,7 +566,11 @@ async fn leases(caller: &mut Caller) {
     ];
     let mut first = String::new();
     for (what, method, holder, epoch, versioned) in table {
-        let used = if what == "swap an old version" { first.clone() } else { version.clone() };
+        let used = if what == "swap an old version" {
+            first.clone()
+        } else {
+            version.clone()
+        };
         let path = match method {
             Method::POST => collection.clone(),
             _ => format!("{collection}/range-1"),
@@ -415,12 +580,19 @@ async fn leases(caller: &mut Caller) {
             _ => "application/merge-patch+json",
         };
         let request = Request::new(method, path)
-            .body(content, lease(holder, epoch, versioned.then_some(used.as_str())))
+            .body(
+                content,
+                lease(holder, epoch, versioned.then_some(used.as_str())),
+            )
             .accept("application/json");
         let answer = match caller.send(request).await {
             Ok(answer) => {
-                let json: Value = serde_json::from_slice(&answer.bytes).expect("JSON was asked for");
-                let newer = json["metadata"]["resourceVersion"].as_str().unwrap_or_default().to_owned();
+                let json: Value =
+                    serde_json::from_slice(&answer.bytes).expect("JSON was asked for");
+                let newer = json["metadata"]["resourceVersion"]
+                    .as_str()
+                    .unwrap_or_default()
+                    .to_owned();
                 let compared = match newer == version {
                     true => "the same version",
                     false => "another version",
@@ -438,11 +610,16 @@ async fn leases(caller: &mut Caller) {
             }
             Err(error) => refusal(&error),
         };
-        caller.say(what, answer);
+        caller.say(what, &answer);
     }
-    let request = Request::get(format!("{collection}?labelSelector=fleet%3Dx")).accept("application/json");
-    let json: Value = serde_json::from_slice(&caller.send(request).await.expect("a list").bytes).expect("JSON");
-    caller.say("Leases by label", json["items"].as_array().map_or(0, Vec::len).to_string());
+    let request =
+        Request::get(format!("{collection}?labelSelector=fleet%3Dx")).accept("application/json");
+    let json: Value =
+        serde_json::from_slice(&caller.send(request).await.expect("a list").bytes).expect("JSON");
+    caller.say(
+        "Leases by label",
+        &json["items"].as_array().map_or(0, Vec::len).to_string(),
+    );
 }
 
 /// What the node does with Events.
@@ -461,7 +638,10 @@ async fn events(caller: &mut Caller) {
     ] {
         let (content, body) = match method {
             Method::POST => ("application/json", body.clone()),
-            _ => ("application/strategic-merge-patch+json", json!({"count": 2})),
+            _ => (
+                "application/strategic-merge-patch+json",
+                json!({"count": 2}),
+            ),
         };
         let request = Request::new(method, format!("{collection}{name}"))
             .body(content, body.to_string().into_bytes())
@@ -470,7 +650,7 @@ async fn events(caller: &mut Caller) {
             Ok(answer) => answer.status.as_u16().to_string(),
             Err(error) => refusal(&error),
         };
-        caller.say(what, answer);
+        caller.say(what, &answer);
     }
 }
 
@@ -483,8 +663,12 @@ fn simulated() -> Vec<String> {
         .expect("a runtime");
     runtime.block_on(async {
         let world = World::at("12:00:00").with(namespace("conformance"));
-        let resources: [&'static Resource; 4] =
-            [ConfigMap::resource(), ReplicaSet::resource(), Pod::resource(), Namespace::resource()];
+        let resources: [&'static Resource; 4] = [
+            ConfigMap::resource(),
+            ReplicaSet::resource(),
+            Pod::resource(),
+            Namespace::resource(),
+        ];
         let hub = Hub::new(Server::new(world, resources), Dice::new(1), None, false);
         let api = Api::over(network::service(&hub, 0, 1), "simulation");
         calls(api, "conformance".to_owned()).await
@@ -495,11 +679,16 @@ fn simulated() -> Vec<String> {
 async fn real() -> anyhow::Result<Vec<String>> {
     let plane = ControlPlane::shared().await?;
     let kubeconfig = kube::config::Kubeconfig::read_from(plane.admin_kubeconfig())?;
-    let config = kube::Config::from_custom_kubeconfig(kubeconfig, &kube::config::KubeConfigOptions::default()).await?;
+    let config = kube::Config::from_custom_kubeconfig(
+        kubeconfig,
+        &kube::config::KubeConfigOptions::default(),
+    )
+    .await?;
     let namespace = plane.namespace("conformance").await?;
     // Without a controller manager nobody makes it, and no pod is admitted without it.
     let client = plane.client().await?;
-    let account = json!({"apiVersion": "v1", "kind": "ServiceAccount", "metadata": {"name": "default"}});
+    let account =
+        json!({"apiVersion": "v1", "kind": "ServiceAccount", "metadata": {"name": "default"}});
     let path = format!("/api/v1/namespaces/{namespace}/serviceaccounts");
     let request = http::Request::post(path)
         .header("content-type", "application/json")
@@ -517,7 +706,9 @@ fn the_simulated_server_answers_as_the_real_one() {
         .enable_all()
         .build()
         .expect("a runtime");
-    let real = runtime.block_on(real()).expect("the real control plane answers");
+    let real = runtime
+        .block_on(real())
+        .expect("the real control plane answers");
     let differences: Vec<String> = simulated
         .iter()
         .zip(&real)
