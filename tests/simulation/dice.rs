@@ -15,12 +15,12 @@ impl Dice {
     /// Other dice of the same seed: what is thrown with them does not shift what is thrown with these.
     pub fn fork(&self, salt: u64) -> Self {
         let mut other = Self(self.0 ^ salt.wrapping_mul(0xd6e8_feb8_6659_fd93));
-        other.next();
+        other.bits();
         other
     }
 
     /// 64 bits.
-    pub fn next(&mut self) -> u64 {
+    pub fn bits(&mut self) -> u64 {
         self.0 = self.0.wrapping_add(0x9e37_79b9_7f4a_7c15);
         let mut mixed = self.0;
         mixed = (mixed ^ (mixed >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
@@ -31,7 +31,7 @@ impl Dice {
     /// Below a bound.
     pub fn below(&mut self, bound: usize) -> usize {
         assert!(bound > 0, "nothing to choose from");
-        usize::try_from((self.next() >> 16) % bound as u64).expect("below a usize")
+        usize::try_from((self.bits() >> 16) % bound as u64).expect("below a usize")
     }
 
     /// So many times in a thousand.
@@ -47,7 +47,7 @@ impl Dice {
 
     /// In `0.0..1.0`.
     pub fn fraction(&mut self) -> f64 {
-        (self.next() >> 11) as f64 / (1u64 << 53) as f64
+        (self.bits() >> 11) as f64 / (1u64 << 53) as f64
     }
 }
 

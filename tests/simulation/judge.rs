@@ -264,7 +264,7 @@ impl Judge {
             };
             match by {
                 Some(by) if !was && is => {
-                    wrong.extend(self.made(server, change.object(), &owner, by))
+                    wrong.extend(self.made(server, change.object(), &owner, by));
                 }
                 Some(by) if was && !is => {
                     wrong.extend(self.deleted(server, change, &owner, by));

@@ -137,7 +137,7 @@ fn many(args: &Args) -> ExitCode {
                                 "seed {seed}, {}: {violation}\n  replay: {}",
                                 report.controller,
                                 report.replay()
-                            )
+                            );
                         });
                         sum.wrong.push(report);
                         if sum.wrong.len() >= args.violations {

@@ -80,6 +80,7 @@ pub struct Fleet {
 
 type Appointment = (Pin<Box<tokio::time::Sleep>>, Box<dyn FnOnce()>);
 
+#[derive(Clone, Copy)]
 enum Errand {
     Start(usize),
     Crash(usize),
@@ -328,7 +329,7 @@ async fn live(
         Err(error) => panic!("the simulation's own configuration is refused: {error}"),
     };
     let handle = assembled.handle;
-    tokio::task::spawn_local(assembled.renewal);
+    actix::spawn(assembled.renewal);
     hub.with(|state| {
         let seen = state.replicas.entry(replica).or_default();
         seen.door = Some(assembled.door);

@@ -118,17 +118,24 @@ pub fn run(options: &Options) -> Report {
         let place = usize::try_from(options.seed % names.len() as u64).expect("few controllers");
         names[place].to_owned()
     });
-    let variant = Dice::new(options.seed).next() % VARIANTS;
+    let variant = Dice::new(options.seed).bits() % VARIANTS;
     let expected = undisturbed(&controller, variant);
     perform(options, &controller, variant, Some(expected))
 }
 
+/// What workloads come to, by controller and variant.
+type Ends = BTreeMap<(String, u64), Arc<Vec<String>>>;
+
 /// What a workload comes to when nothing disturbs it.
 fn undisturbed(controller: &str, variant: u64) -> Arc<Vec<String>> {
-    static KNOWN: Mutex<BTreeMap<(String, u64), Arc<Vec<String>>>> = Mutex::new(BTreeMap::new());
+    static KNOWN: Mutex<Ends> = Mutex::new(Ends::new());
     let place = (controller.to_owned(), variant);
-    let known = |map: &BTreeMap<_, _>| map.get(&place).cloned();
-    if let Some(rest) = known(&KNOWN.lock().unwrap_or_else(PoisonError::into_inner)) {
+    let known = KNOWN
+        .lock()
+        .unwrap_or_else(PoisonError::into_inner)
+        .get(&place)
+        .cloned();
+    if let Some(rest) = known {
         return rest;
     }
     let report = perform(&Options::seed(variant), controller, variant, None);

@@ -133,21 +133,12 @@ struct Happened {
     content: Content,
 }
 
+#[derive(Default)]
 struct History {
     happened: Vec<Happened>,
     /// What is older can't be watched from any more.
     compacted: u64,
     grows: Arc<Notify>,
-}
-
-impl Default for History {
-    fn default() -> Self {
-        Self {
-            happened: Vec::new(),
-            compacted: 0,
-            grows: Arc::default(),
-        }
-    }
 }
 
 impl History {

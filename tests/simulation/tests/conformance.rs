@@ -44,17 +44,17 @@ struct Caller {
 }
 
 impl Caller {
-    fn say(&mut self, what: &str, answer: String) {
+    fn say(&mut self, what: &str, answer: &str) {
         self.answers
             .push(format!("{what}: {answer}").replace(&self.namespace, "NAMESPACE"));
     }
 
     /// How an object's version compares with its last one.
-    fn version(&mut self, of: &str, version: u64, uid: Str) -> &'static str {
+    fn version(&mut self, of: &str, version: u64, uid: &Str) -> &'static str {
         let before = self.known.insert(of.to_owned(), (version, uid.clone()));
         match before {
             None => "a first version",
-            Some((_, other)) if other != uid => "another object",
+            Some((_, other)) if other != *uid => "another object",
             Some((before, _)) if version > before => "a newer version",
             Some((before, _)) if version == before => "the same version",
             Some(_) => "an older version",
@@ -79,14 +79,14 @@ impl Caller {
                 match written.resource_version {
                     0 => format!("{}, a Status", answer.status.as_u16()),
                     version => {
-                        let compared = self.version(&place, version, written.uid);
+                        let compared = self.version(&place, version, &written.uid);
                         format!("{}, {compared}", answer.status.as_u16())
                     }
                 }
             }
             Err(error) => refusal(&error),
         };
-        self.say(what, answer);
+        self.say(what, &answer);
     }
 
     /// Reads an object whole, and some fields of it.
@@ -113,7 +113,7 @@ impl Caller {
             }
             Err(error) => refusal(&error),
         };
-        self.say(what, answer);
+        self.say(what, &answer);
     }
 
     fn known(&self, resource: &Resource, name: &str) -> (u64, Str) {
@@ -196,7 +196,7 @@ impl Caller {
             last = meta.resource_version;
             told.push(format!("{} {} {order}", event.r#type, meta.name));
         }
-        self.say(what, told.join(", "));
+        self.say(what, &told.join(", "));
     }
 }
 
@@ -502,7 +502,7 @@ async fn calls(api: Api, namespace: String) -> Vec<String> {
                 .to_string()
         })
         .collect();
-    caller.say("listed by labels", names.join(", "));
+    caller.say("listed by labels", &names.join(", "));
     let one = caller
         .send(
             Request::get(format!("{}?fieldSelector=metadata.name%3Dd", maps.path(&namespace, "")))
@@ -512,7 +512,7 @@ async fn calls(api: Api, namespace: String) -> Vec<String> {
         .expect("a list");
     let list =
         envelope::list(envelope::open(&one.bytes).expect("an envelope").raw).expect("a list");
-    caller.say("listed by name", list.items.len().to_string());
+    caller.say("listed by name", &list.items.len().to_string());
 
     leases(&mut caller).await;
     events(&mut caller).await;
@@ -610,7 +610,7 @@ async fn leases(caller: &mut Caller) {
             }
             Err(error) => refusal(&error),
         };
-        caller.say(what, answer);
+        caller.say(what, &answer);
     }
     let request =
         Request::get(format!("{collection}?labelSelector=fleet%3Dx")).accept("application/json");
@@ -618,7 +618,7 @@ async fn leases(caller: &mut Caller) {
         serde_json::from_slice(&caller.send(request).await.expect("a list").bytes).expect("JSON");
     caller.say(
         "Leases by label",
-        json["items"].as_array().map_or(0, Vec::len).to_string(),
+        &json["items"].as_array().map_or(0, Vec::len).to_string(),
     );
 }
 
@@ -650,7 +650,7 @@ async fn events(caller: &mut Caller) {
             Ok(answer) => answer.status.as_u16().to_string(),
             Err(error) => refusal(&error),
         };
-        caller.say(what, answer);
+        caller.say(what, &answer);
     }
 }
 
