@@ -59,7 +59,10 @@ impl View for Bed {
     fn complete(&self, _: &'static Resource) -> bool {
         true
     }
-    fn newest(&self) -> u64 {
+    fn newest(&self, _: &'static Resource) -> u64 {
+        2000
+    }
+    fn newest_of_all(&self) -> u64 {
         2000
     }
 }
@@ -86,6 +89,13 @@ impl Server for Bed {
         _: &'static Resource,
         _: &'a Key,
     ) -> BoxFuture<'a, Result<Option<Value>, Refused>> {
+        unreachable!("a proof lists")
+    }
+    fn head<'a>(
+        &'a self,
+        _: &'static Resource,
+        _: &'a Key,
+    ) -> BoxFuture<'a, Result<Option<LiveItem>, Refused>> {
         unreachable!("a proof lists")
     }
     fn list<'a>(

@@ -365,7 +365,7 @@ fn what_discovery_brings_is_held_by_its_metadata_and_taken_away_again() {
     cache.feed(all_pods, &frame("ADDED", 5)).unwrap();
     cache.feed(carts, &frame("ADDED", 6)).unwrap();
     assert_eq!(cache.standing(carts), Standing::Complete);
-    assert_eq!(cache.newest(), 6);
+    assert_eq!(cache.newest_of_all(), 6);
     assert!(cache.get(Pod::resource(), "shop", "a").is_none());
     let held = cache.get(all_pods, "shop", "a").unwrap();
     assert!(std::ptr::eq(held.resource(), all_pods));
