@@ -34,6 +34,7 @@ fn main() -> ExitCode {
         faults: args.faults,
         limit: Duration::from_secs(60 * args.minutes),
         slack: args.slack,
+        latencies: true,
         frozen: Duration::from_secs(args.frozen_seconds),
     };
     // Where it fails, the control plane's directory is kept and its place told.

@@ -72,6 +72,9 @@ pub struct Settings {
     pub slack: f64,
     /// For how long watches stand still when they do.
     pub frozen: Duration,
+    /// Whether keys that wait too long are an error; else they are only told. A machine that builds and tests other
+    /// things beside is no measure of it.
+    pub latencies: bool,
 }
 
 /// A replica, and its ways to the world.
@@ -190,7 +193,11 @@ async fn all(settings: &Settings) -> Result<String> {
         waits.0
     );
     println!("{report}");
-    ensure!(waits.1.is_empty(), "{}", waits.1.join("\n"));
+    ensure!(
+        waits.1.is_empty() || !settings.latencies,
+        "{}",
+        waits.1.join("\n")
+    );
     Ok(report)
 }
 
