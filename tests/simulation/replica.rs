@@ -33,6 +33,7 @@ use crate::{
     hub::Hub,
     mutants::{Gatekeeper, Mutant},
     network::{self, Peers},
+    workloads,
 };
 
 /// Ranges of a simulated fleet: few, so that they move often.
@@ -278,7 +279,7 @@ async fn live(
     let node = Node::start(Parts {
         replica: name.clone(),
         ranges: RANGES,
-        controllers: registry::all(),
+        controllers: workloads::simulated(),
         flags: flags(),
         watches: api.clone(),
         // The simulated server knows no policies: what time alone promises is what is tried here.

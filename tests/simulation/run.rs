@@ -10,7 +10,6 @@ use std::{
 
 use controllers_kit::{Key, Resource, testing::World};
 use kubernetes_proto::{Object, core::Pod};
-use node::registry;
 use tokio::time::Instant;
 
 use crate::{
@@ -103,11 +102,11 @@ impl Report {
     }
 }
 
-/// The controllers that are simulated, by name: all that are registered.
+/// The controllers that are simulated, by name.
 pub fn controllers() -> Vec<&'static str> {
-    registry::descriptors()
+    workloads::simulated()
         .iter()
-        .map(|descriptor| descriptor.name)
+        .map(|factory| (factory.describe)().name)
         .collect()
 }
 
@@ -170,7 +169,7 @@ fn listen_for_panics() {
 
 fn resources() -> Vec<&'static Resource> {
     let flags = flags();
-    registry::all()
+    workloads::simulated()
         .iter()
         .flat_map(|factory| (factory.build)(&flags).watches().subscriptions)
         .map(|subscription| subscription.resource)

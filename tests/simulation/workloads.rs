@@ -4,17 +4,26 @@
 
 use std::time::Duration;
 
-use controllers_kit::testing::{
-    Common, ConfigMapBuild, DaemonSetBuild, DeploymentBuild, EXITS, JobBuild, StatefulSetBuild,
-    WorkloadBuild, World, config_map, daemon_set, deployment, job, namespace, node, pod_spec_bytes,
-    replica_set, replication_controller, service_account, stateful_set,
+use controllers_kit::{
+    Factory,
+    testing::{
+        BackendBuild, Common, ConfigMapBuild, DaemonSetBuild, DeploymentBuild, EXITS,
+        EndpointsBuild, JobBuild, PodBuild, ServiceBuild, StatefulSetBuild, WorkloadBuild, World,
+        ZoneBuild, config_map, daemon_set, deployment, endpoints, job, namespace, node, pod,
+        pod_spec_bytes, replica_set, replication_controller, service, service_account,
+        stateful_set,
+    },
 };
 use kubernetes_proto::{
     Object,
     apps::{DaemonSet, Deployment, ReplicaSet, StatefulSet},
     batch::{CronJob, CronJobSpec, Job, JobSpec, JobTemplateSpec},
-    core::{ConfigMap, Namespace, Node, PodTemplateSpec, ReplicationController, ServiceAccount},
+    core::{
+        ConfigMap, Endpoints, Namespace, Node, Pod, PodTemplateSpec, ReplicationController,
+        Service, ServiceAccount,
+    },
     meta::{LabelSelector, ObjectMeta},
+    policy::PodDisruptionBudget,
 };
 
 use prost::Message as _;
@@ -45,6 +54,27 @@ pub struct Entry {
     pub controller: &'static str,
     /// Makes a variant.
     pub make: fn(&mut Making),
+}
+
+/// Controllers that the simulated server can't serve yet: they are tried on the real control plane and by the contract
+/// alone (suites `cleanup` and `hpa`). Of each, what the server would have to have.
+pub const NOT_SERVED: &[(&str, &str)] = &[
+    ("garbage-collector-controller", "discovery"),
+    (
+        "namespace-controller",
+        "discovery, collections that are deleted, finalize",
+    ),
+    ("horizontal-pod-autoscaler-controller", "scales and metrics"),
+];
+
+/// The controllers that are simulated: all that are registered but [`NOT_SERVED`].
+pub fn simulated() -> Vec<Factory> {
+    let mut all = node::registry::all();
+    all.retain(|factory| {
+        let name = (factory.describe)().name;
+        NOT_SERVED.iter().all(|(other, _)| *other != name)
+    });
+    all
 }
 
 /// All of them.
@@ -88,6 +118,26 @@ pub const ALL: &[Entry] = &[
     Entry {
         controller: "root-ca-certificate-publisher-controller",
         make: root_certificates,
+    },
+    Entry {
+        controller: "endpoints-controller",
+        make: services,
+    },
+    Entry {
+        controller: "endpointslice-controller",
+        make: services,
+    },
+    Entry {
+        controller: "endpointslice-mirroring-controller",
+        make: mirrored,
+    },
+    Entry {
+        controller: "pod-garbage-collector-controller",
+        make: left_pods,
+    },
+    Entry {
+        controller: "disruption-controller",
+        make: budgets,
     },
 ];
 
@@ -395,6 +445,112 @@ fn finished_jobs(making: &mut Making) {
             job.spec.get_or_insert_default().ttl_seconds_after_finished = Some(ttl);
         });
     });
+}
+
+/// A pod with an address that a Service selects.
+fn backend(number: usize) -> Pod {
+    pod(&format!("web-{number}"))
+        .label("app", "web")
+        .on("node-1")
+        .ip(&format!("10.1.0.{}", number + 1))
+}
+
+fn services(making: &mut Making) {
+    making.workload.pods_may_go = false;
+    making.put(node("node-1").works_in("a", "4"));
+    making.put(service("web"));
+    making.put(service("late").no_selector());
+    let first = making.dice.below(4) + 1;
+    for number in 0..first {
+        making.put(backend(number));
+    }
+    for number in first..first + 3 {
+        making.then(move |world| world.put(backend(number)));
+    }
+    making.then(|world| world.delete::<Pod>("web-0"));
+    making.then(|world| {
+        world.change::<Service>("web", |service| {
+            service
+                .spec
+                .get_or_insert_default()
+                .publish_not_ready_addresses = true;
+        });
+    });
+    making.then(|world| {
+        world.change::<Service>("late", |service| {
+            let spec = service.spec.get_or_insert_default();
+            kubernetes_proto::meta::set(&mut spec.selector, "app", "web");
+        });
+    });
+    let gone = making.dice.chance(300);
+    making.then(move |world| {
+        if gone {
+            world.delete::<Service>("web");
+        }
+    });
+}
+
+fn mirrored(making: &mut Making) {
+    making.put(service("bare").no_selector());
+    making.put(endpoints("bare").subset(&["192.0.2.1"], &["192.0.2.9"], 80));
+    making.put(endpoints("early").subset(&["192.0.2.5"], &[], 80));
+    for round in 2..5_u8 {
+        let address = format!("192.0.2.{round}");
+        making.then(move |world| {
+            let subsets = endpoints("bare")
+                .subset(&["192.0.2.1", &address], &[], 80)
+                .subsets;
+            world.change::<Endpoints>("bare", |endpoints| endpoints.subsets = subsets);
+        });
+    }
+    making.then(|world| world.put(service("early").no_selector()));
+    making.then(|world| world.delete::<Endpoints>("early"));
+}
+
+fn left_pods(making: &mut Making) {
+    making.workload.pods_may_go = false;
+    making.workload.faults = Duration::from_secs(60);
+    making.workload.world = World::at("12:00:00").without_kubelets();
+    making.put(node("node-1"));
+    making.put(node("node-2"));
+    making.put(pod("well").on("node-1").phase("Running"));
+    making.put(pod("lost").on("node-9").phase("Running"));
+    making.put(pod("never").terminating("11:59:00"));
+    making.put(pod("soon").on("node-2").phase("Running"));
+    making.then(|world| world.delete::<Node>("node-2"));
+}
+
+fn budgets(making: &mut Making) {
+    let replicas = making.count(2, 5);
+    making.put(replica_set("web").replicas(replicas));
+    let budget = |name: &str, spec: serde_json::Value| -> PodDisruptionBudget {
+        let mut budget: PodDisruptionBudget =
+            serde_json::from_value(serde_json::json!({"spec": spec})).expect("a budget");
+        let meta = budget.metadata_mut();
+        meta.name = name.into();
+        meta.namespace = "default".into();
+        meta.uid = format!("uid-poddisruptionbudgets-default-{name}").into();
+        meta.generation = 1;
+        budget
+    };
+    let selector = serde_json::json!({"matchLabels": {"app": "web"}});
+    making.put(budget(
+        "half",
+        serde_json::json!({"maxUnavailable": "50%", "selector": selector}),
+    ));
+    let late = budget(
+        "late",
+        serde_json::json!({"minAvailable": 2, "selector": selector}),
+    );
+    making.then(move |world| world.put(late));
+    for _ in 0..3 {
+        let replicas = Some(making.count(1, 7));
+        making.then(move |world| {
+            world.change::<ReplicaSet>("web", |set| {
+                set.spec.get_or_insert_default().replicas = replicas;
+            });
+        });
+    }
 }
 
 fn service_accounts(making: &mut Making) {
