@@ -98,6 +98,8 @@ struct Want {
 pub struct Judge {
     /// Each range's epochs: since when, which, whose.
     ranges: BTreeMap<RangeId, Vec<(Instant, u64, String)>>,
+    /// Epoch and holder of Leases that somebody has deleted by hand: until one is made anew, nobody else may own.
+    deleted: BTreeMap<RangeId, (u64, String)>,
     wants: BTreeMap<String, Vec<(Instant, Want)>>,
     /// When pods of an owner were taken away by somebody else than its controller.
     taken: BTreeMap<String, Vec<Instant>>,
@@ -108,6 +110,7 @@ impl Judge {
     pub fn new(server: &Server) -> Self {
         let mut judge = Self {
             ranges: BTreeMap::new(),
+            deleted: BTreeMap::new(),
             wants: BTreeMap::new(),
             taken: BTreeMap::new(),
         };
@@ -121,9 +124,16 @@ impl Judge {
     pub fn leases_changed(&mut self, server: &Server) -> Vec<String> {
         let mut lines = Vec::new();
         // One that somebody deletes by hand begins anew, at a lower epoch if nobody is left who remembers.
-        self.ranges.retain(|range, _| {
+        let deleted = &mut self.deleted;
+        self.ranges.retain(|range, known| {
             let ending = format!("-range-{range:03}");
-            server.leases().any(|(name, _)| name.ends_with(&ending))
+            let is_there = server.leases().any(|(name, _)| name.ends_with(&ending));
+            if let Some((_, epoch, holder)) = known.last()
+                && !is_there
+            {
+                deleted.insert(*range, (*epoch, holder.clone()));
+            }
+            is_there
         });
         for (name, lease) in server.leases() {
             let Some(range) = name
@@ -151,7 +161,13 @@ impl Judge {
         let none = Vec::new();
         let epochs = self.ranges.get(&by.range).unwrap_or(&none);
         let newer = epochs.iter().find(|(_, epoch, _)| *epoch > by.epoch);
-        if let Some((since, epoch, holder)) = newer {
+        // Whoever makes anew what somebody has deleted by hand has owned it all the time: its requests on the way name
+        // the epoch before.
+        let made_anew = |holder: &str| {
+            let before = self.deleted.get(&by.range);
+            before.is_some_and(|(epoch, before)| *epoch == by.epoch && before == holder)
+        };
+        if let Some((since, epoch, holder)) = newer.filter(|(_, _, holder)| !made_anew(holder)) {
             if sent.held {
                 return Verdict::Stale;
             }
@@ -170,6 +186,7 @@ impl Judge {
             return Verdict::Fine;
         }
         match epochs.last() {
+            Some((_, _, holder)) if made_anew(holder) => {}
             Some((_, epoch, holder)) if *epoch == by.epoch => {
                 if !holder.starts_with(&format!("{}_", by.replica)) {
                     return Verdict::Wrong(format!(
@@ -178,6 +195,9 @@ impl Judge {
                     ));
                 }
             }
+            None if self.deleted.get(&by.range).is_some_and(|(epoch, holder)| {
+                *epoch == by.epoch && holder.starts_with(&format!("{}_", by.replica))
+            }) => {}
             last => {
                 return Verdict::Wrong(format!(
                     "{} writes ({by}), but the Lease says {last:?}",
