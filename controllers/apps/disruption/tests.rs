@@ -13,6 +13,10 @@ use super::Disruptions;
 const FACTORY: Factory = Factory::of::<Disruptions>();
 
 /// A budget `web` over `app=web`.
+#[allow(
+    clippy::needless_pass_by_value,
+    reason = "cases read better with their JSON inline"
+)]
 fn budget(spec: Value) -> PodDisruptionBudget {
     let mut json = json!({
         "metadata": {"name": "web", "namespace": "default", "uid": "uid-pdb", "generation": 1},

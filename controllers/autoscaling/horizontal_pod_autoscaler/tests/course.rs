@@ -381,7 +381,7 @@ fn two_autoscalers_of_the_same_pods_stand_still_and_say_so() {
     let wide = deployment("all").selects(&[("app", "web")]);
     let mut life = Life::of(
         super::parts::world(2)
-            .with(wide.clone())
+            .with(wide)
             .with(autoscaler(json!([queue()])))
             .with(other.clone())
             .serving(QUEUE, values(&["90"])),

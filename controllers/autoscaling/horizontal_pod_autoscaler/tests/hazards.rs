@@ -217,7 +217,7 @@ fn a_newer_decision_is_not_overwritten() {
     let controller =
         HorizontalPodAutoscalers::new(&life.world.flags([&HorizontalPodAutoscalers::describe()]));
     for (action, result) in &applied.0 {
-        let result = result.as_ref().map(Clone::clone);
+        let result = result.as_ref().cloned();
         controller.learn(&Outcome { action, result }, &mut life.memory);
     }
     assert_eq!(life.size(), 9);

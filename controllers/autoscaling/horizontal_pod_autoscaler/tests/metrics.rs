@@ -25,6 +25,10 @@ fn of_pods(amounts: &[&str]) -> Value {
 }
 
 /// An autoscaler of two pods with one metric, after its first look.
+#[allow(
+    clippy::needless_pass_by_value,
+    reason = "cases read better with their JSON inline"
+)]
 fn looked_at(metric: Value, path: &str, answer: Value) -> Life {
     let mut life = Life::of(
         world(2)

@@ -24,6 +24,10 @@ pub(super) const USAGE: &str =
 pub(super) const QUEUE: &str = "/apis/external.metrics.k8s.io/v1beta1/namespaces/default/queue";
 
 /// An autoscaler `web` of Deployment `web`, 1 to 10 replicas, with these metrics.
+#[allow(
+    clippy::needless_pass_by_value,
+    reason = "cases read better with their JSON inline"
+)]
 pub(super) fn autoscaler(metrics: Value) -> HorizontalPodAutoscaler {
     let mut hpa: HorizontalPodAutoscaler = serde_json::from_value(json!({
         "metadata": {"name": "web", "namespace": "default", "uid": "uid-hpa-web"},
@@ -142,7 +146,7 @@ impl Life {
         let flags = self.world.flags([&HorizontalPodAutoscalers::describe()]);
         let controller = HorizontalPodAutoscalers::new(&flags);
         for (action, result) in &applied.0 {
-            let result = result.as_ref().map(Clone::clone);
+            let result = result.as_ref().cloned();
             let outcome = controllers_kit::Outcome { action, result };
             controller.learn(&outcome, &mut self.memory);
         }
