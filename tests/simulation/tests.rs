@@ -14,7 +14,7 @@ mod seeds;
 /// What `cargo verify` runs.
 const SEEDS: std::ops::RangeInclusive<u64> = 1..=300;
 /// A deliberate fault must be caught within so many seeds.
-const MUTANT_SEEDS: u64 = 250;
+const MUTANT_SEEDS: u64 = 500;
 
 #[test]
 fn every_registered_controller_has_a_workload() {
