@@ -9,8 +9,8 @@ use std::{
 };
 
 use controllers_kit::{
-    Action, Again, Failure, Key, Measure, Memory, Outcome, Plan, Refusal, Resource, Seen, Str,
-    Timestamp, Verb, Written,
+    Action, Again, DynController, Failure, Key, Measure, Memory, Outcome, Plan, Refusal, Resource,
+    Seen, Str, Timestamp, Verb, Written,
 };
 
 use crate::{
@@ -242,6 +242,8 @@ async fn attempt(shared: &Arc<Shared>, job: &mut Job) -> Attempt {
         ask::ask(shared.writer.server(), &job.sender, queries).await
     };
 
+    // A plan that is dropped for want of proof must leave no trace: what it has noted as told was not told.
+    let before = (job.unproven || job.head_unproven).then(|| controller.pack(&job.memory));
     let now = shared.clock.now();
     let thinking = Instant::now();
     let decided =
@@ -269,10 +271,12 @@ async fn attempt(shared: &Arc<Shared>, job: &mut Job) -> Attempt {
             attempt.head_proven = head;
             attempt.proven = counted;
             attempt.next = Next::Now;
+            restore(job, &**controller, before);
             return attempt;
         }
         Err(next) => {
             attempt.next = next;
+            restore(job, &**controller, before);
             return attempt;
         }
     }
@@ -301,6 +305,16 @@ async fn attempt(shared: &Arc<Shared>, job: &mut Job) -> Attempt {
     learn(shared, job, &plan, &applied, &mut attempt);
     settle(shared, job, &plan, &applied, &mut attempt);
     attempt
+}
+
+/// The memory as it was before a plan.
+fn restore(job: &mut Job, controller: &dyn DynController, before: Option<Option<Vec<u8>>>) {
+    if let Some(before) = before {
+        job.memory = before.map_or_else(
+            || controller.new_memory(),
+            |packed| controller.unpack(&packed),
+        );
+    }
 }
 
 /// Whether a plan rests on what is there by now: after a takeover, and where it counted what must be known whole. What was

@@ -621,6 +621,34 @@ fn after_a_takeover_a_stale_count_makes_nothing() {
 }
 
 #[test]
+fn a_plan_that_is_dropped_for_want_of_proof_is_not_remembered() {
+    run(async {
+        let rig = Rig::new(world(&[("a", "1")]));
+        let range = rig.range_of("a");
+        rig.gain(range, 2, &Gained::Takeover);
+        until("the second plan makes it", || rig.accounts("a") == 1).await;
+        let slot = rig.shared.slot(range).unwrap();
+        let plans = || slot.stats.reconciles.load(Ordering::Relaxed);
+        until("it is looked at once more", || plans() >= 3).await;
+        let Frozen::Still(state) = rig.host.freeze(range, Duration::from_secs(2), false).await
+        else {
+            panic!("nothing was under way")
+        };
+        let key = state.controllers[0]
+            .keys
+            .iter()
+            .find(|key| key.name == "a")
+            .expect("the key travels");
+        let memory: Planned = serde_json::from_slice(key.memory.as_ref().unwrap()).unwrap();
+        assert_eq!(
+            u64::from(memory.0),
+            plans() - 1,
+            "the first plan rested on nothing proven"
+        );
+    });
+}
+
+#[test]
 fn a_key_waits_until_the_cache_has_seen_its_own_writes() {
     run(async {
         let rig = Rig::new(world(&[("a", "1")]));

@@ -101,6 +101,10 @@ impl Controller for Deployments {
             .differs(
                 "The event SelectingAll is recorded once for each generation of a Deployment, not at every sync.",
             )
+            .differs(
+                "The feature gate DeploymentReplicaSetTerminatingReplicas is accepted and acts as at its \
+                 default, on.",
+            )
     }
 
     fn new(_: &Flags) -> Self {

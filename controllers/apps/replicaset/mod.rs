@@ -86,6 +86,7 @@ impl Controller for ReplicaSets {
                 "When scaling down, the siblings whose spread over nodes counts are the pods that sibling ReplicaSets \
                  own and select, not all pods that they select.",
             )
+            .differs("The feature gate PodDeletionCost is accepted and acts as at its default, on.")
     }
 
     fn new(_: &Flags) -> Self {

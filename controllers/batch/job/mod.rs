@@ -169,6 +169,10 @@ impl Controller for Jobs {
             .differs(
                 "job_controller_stale_sync_skips_total is not exported: no sync is started on a stale view.",
             )
+            .differs(
+                "The feature gate MutableSchedulingDirectivesForSuspendedJobs is accepted and acts as at its \
+                 default, on.",
+            )
     }
 
     fn new(_: &Flags) -> Self {

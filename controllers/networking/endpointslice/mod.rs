@@ -156,6 +156,11 @@ impl Controller for SlicesOfServices {
             .differs("Why a Service has no hints, and that a pod's node is missing, is told once and not at every sync; a pod whose node is missing is looked at again when the node appears.")
             .differs("A node's zone that is set or changed reaches the endpoints at once, not when their Service is looked at for another reason.")
             .differs("A pod that ends without ever having been ready leaves at once, not at the next change.")
+            .differs(
+                "A failed sync is tried again after 5 ms, doubling to 1000 s, without an end; upstream begins \
+                 with 1 s and gives up after 15 tries.",
+            )
+            .differs("The buckets of endpointslices_changed_per_sync are powers of two, not Go's defaults.")
     }
 
     fn new(flags: &Flags) -> Self {
