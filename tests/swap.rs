@@ -30,7 +30,11 @@ fn is_own_business(record: &AuditRecord) -> bool {
     (waits && resource == "events")
         || matches!(
             resource.as_str(),
-            "leases" | "serviceaccounts/token" | "tokenreviews" | "subjectaccessreviews"
+            "leases"
+                | "serviceaccounts/token"
+                | "tokenreviews"
+                | "subjectaccessreviews"
+                | "selfsubjectaccessreviews"
         )
 }
 
