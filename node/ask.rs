@@ -6,8 +6,9 @@ use std::{
     time::Duration,
 };
 
-use controllers_kit::{Answer, Answers, Counted, Key, Query, Reader, Resource, Str};
+use controllers_kit::{Answer, Answers, Counted, Failure, Key, Query, Reader, Resource, Str};
 use futures::{StreamExt, stream};
+use serde_json::Value;
 use tokio::sync::Semaphore;
 
 use crate::{
@@ -54,17 +55,7 @@ pub async fn ask(server: &dyn Server, sender: &Sender, queries: Vec<Query>) -> A
         .map(|query| async move {
             let answer = match &query {
                 Query::Live { resource, key } => {
-                    match tokio::time::timeout(QUERY_TIMEOUT, server.get(sender, resource, key))
-                        .await
-                    {
-                        Ok(Ok(Some(object))) => Answer::Object(Arc::new(object)),
-                        Ok(Ok(None)) => Answer::Missing,
-                        Ok(Err(refused)) => Answer::Failed(refused.failure.to_string()),
-                        Err(_) => Answer::Failed(format!(
-                            "no answer within {} s",
-                            QUERY_TIMEOUT.as_secs()
-                        )),
-                    }
+                    answered(QUERY_TIMEOUT, server.get(sender, resource, key)).await
                 }
                 Query::Content {
                     resource,
@@ -74,14 +65,11 @@ pub async fn ask(server: &dyn Server, sender: &Sender, queries: Vec<Query>) -> A
                     match tokio::time::timeout(QUERY_TIMEOUT, content).await {
                         Ok(Ok(metas)) => Answer::content(&metas),
                         Ok(Err(Refused {
-                            failure: controllers_kit::Failure::NotFound(_),
+                            failure: Failure::NotFound(_),
                             ..
                         })) => Answer::Missing,
                         Ok(Err(refused)) => Answer::Failed(refused.failure.to_string()),
-                        Err(_) => Answer::Failed(format!(
-                            "no answer within {} s",
-                            QUERY_TIMEOUT.as_secs()
-                        )),
+                        Err(_) => Answer::Failed(no_answer_within(QUERY_TIMEOUT)),
                     }
                 }
                 Query::Path { path, patience } => {
@@ -89,14 +77,7 @@ pub async fn ask(server: &dyn Server, sender: &Sender, queries: Vec<Query>) -> A
                         let _place = places(path).acquire_owned().await;
                         server.read(sender, path).await
                     };
-                    match tokio::time::timeout(*patience, read).await {
-                        Ok(Ok(Some(object))) => Answer::Object(Arc::new(object)),
-                        Ok(Ok(None)) => Answer::Missing,
-                        Ok(Err(refused)) => Answer::Failed(refused.failure.to_string()),
-                        Err(_) => {
-                            Answer::Failed(format!("no answer within {} s", patience.as_secs()))
-                        }
-                    }
+                    answered(*patience, read).await
                 }
             };
             (query, answer)
@@ -104,6 +85,23 @@ pub async fn ask(server: &dyn Server, sender: &Sender, queries: Vec<Query>) -> A
         .buffer_unordered(QUERIES_AT_ONCE)
         .collect()
         .await
+}
+
+/// What one object's reading has come to, within a patience.
+async fn answered(
+    patience: Duration,
+    read: impl Future<Output = Result<Option<Value>, Refused>>,
+) -> Answer {
+    match tokio::time::timeout(patience, read).await {
+        Ok(Ok(Some(object))) => Answer::Object(Arc::new(object)),
+        Ok(Ok(None)) => Answer::Missing,
+        Ok(Err(refused)) => Answer::Failed(refused.failure.to_string()),
+        Err(_) => Answer::Failed(no_answer_within(patience)),
+    }
+}
+
+fn no_answer_within(patience: Duration) -> String {
+    format!("no answer within {} s", patience.as_secs())
 }
 
 /// What came of a proof.
@@ -134,10 +132,7 @@ pub struct Proofs {
 
 impl Proofs {
     fn of(&self, set: &Counted) -> Arc<tokio::sync::Mutex<u64>> {
-        let mut known = self
-            .known
-            .lock()
-            .unwrap_or_else(std::sync::PoisonError::into_inner);
+        let mut known = self.known.lock().unwrap_or_else(PoisonError::into_inner);
         if known.len() >= PROVEN_MAX {
             known.clear();
         }
@@ -208,8 +203,7 @@ pub async fn prove_head(
 }
 
 fn no_answer() -> Refused {
-    controllers_kit::Failure::Timeout(format!("no answer within {} s", QUERY_TIMEOUT.as_secs()))
-        .into()
+    Failure::Timeout(no_answer_within(QUERY_TIMEOUT)).into()
 }
 
 async fn prove_set(
@@ -240,7 +234,7 @@ async fn prove_set(
     let live = match live {
         // What is served no more has no objects left to be missed.
         Err(Refused {
-            failure: controllers_kit::Failure::NotFound(_),
+            failure: Failure::NotFound(_),
             ..
         }) if set.since > 0 => return Ok(Proof::Fresh),
         live => live?,

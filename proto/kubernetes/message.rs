@@ -33,51 +33,43 @@ pub trait Field {
     fn len(tag: u32, held: &Self::Held) -> usize;
 }
 
-/// A text that repeats from object to object: interned.
-pub struct Word;
+/// A text; the empty one is not written.
+macro_rules! text {
+    ($(#[$doc:meta])* $name:ident, $merge:ident) => {
+        $(#[$doc])*
+        pub struct $name;
 
-impl Field for Word {
-    type Held = Str;
-    fn encode(tag: u32, held: &Str, buf: &mut impl BufMut) {
-        encode_text(tag, held, buf);
-    }
-    fn merge(
-        _: u32,
-        wire_type: WireType,
-        held: &mut Str,
-        buf: &mut impl Buf,
-        ctx: DecodeContext,
-    ) -> Result<(), DecodeError> {
-        *held = merge_interned(wire_type, buf, ctx)?;
-        Ok(())
-    }
-    fn len(tag: u32, held: &Str) -> usize {
-        text_len(tag, held)
-    }
+        impl Field for $name {
+            type Held = Str;
+            fn encode(tag: u32, held: &Str, buf: &mut impl BufMut) {
+                encode_text(tag, held, buf);
+            }
+            fn merge(
+                _: u32,
+                wire_type: WireType,
+                held: &mut Str,
+                buf: &mut impl Buf,
+                ctx: DecodeContext,
+            ) -> Result<(), DecodeError> {
+                *held = $merge(wire_type, buf, ctx)?;
+                Ok(())
+            }
+            fn len(tag: u32, held: &Str) -> usize {
+                text_len(tag, held)
+            }
+        }
+    };
 }
-
-/// A text of one object alone.
-pub struct Text;
-
-impl Field for Text {
-    type Held = Str;
-    fn encode(tag: u32, held: &Str, buf: &mut impl BufMut) {
-        encode_text(tag, held, buf);
-    }
-    fn merge(
-        _: u32,
-        wire_type: WireType,
-        held: &mut Str,
-        buf: &mut impl Buf,
-        ctx: DecodeContext,
-    ) -> Result<(), DecodeError> {
-        *held = merge_single(wire_type, buf, ctx)?;
-        Ok(())
-    }
-    fn len(tag: u32, held: &Str) -> usize {
-        text_len(tag, held)
-    }
-}
+text!(
+    /// A text that repeats from object to object: interned.
+    Word,
+    merge_interned
+);
+text!(
+    /// A text of one object alone.
+    Text,
+    merge_single
+);
 
 /// A number or truth value; the default is not written.
 macro_rules! scalar {

@@ -197,8 +197,8 @@ pub fn cast<T: Object>(object: AnyObject) -> Option<Arc<T>> {
 
 /// Implements [`Object`] for a generated message and gives it its `static` [`Resource`].
 ///
-/// What is decoded to be kept is trimmed: lists grow to twice what they hold, which for a pod is a third of it all. The
-/// last argument trims the lists outside the metadata.
+/// What is decoded to be kept is trimmed: lists that were not made to measure while they were decoded hold up to twice what
+/// they need. The last argument trims those outside the metadata.
 macro_rules! object {
     ($type:ty, $group:literal, $version:literal, $kind:literal, $plural:literal, $namespaced:literal) => {
         $crate::object::object!($type, $group, $version, $kind, $plural, $namespaced, |_| {});
