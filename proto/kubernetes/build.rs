@@ -3,7 +3,8 @@
 use std::error::Error;
 
 /// Messages of `core.proto` that are written as tables in `pod.rs`, and their names there.
-const BY_HAND: [(&str, &str); 15] = [
+const BY_HAND: [(&str, &str); 16] = [
+    ("Pod", "Pod"),
     ("PodSpec", "PodSpec"),
     ("Volume", "Volume"),
     ("VolumeSource", "VolumeSource"),

@@ -13,10 +13,12 @@ mod partial;
 mod pod;
 pub mod quantity;
 mod str;
+mod wire;
 
 pub use object::{AnyObject, DynObject, Object, Resource, cast};
 pub use partial::{Partial, RESOURCES_MAX, metadata_only};
 pub use str::{Str, TextHash};
+pub use wire::Shared;
 
 use object::object;
 
@@ -26,8 +28,8 @@ pub mod core {
     include!(concat!(env!("OUT_DIR"), "/k8s.core.rs"));
     pub use crate::pod::{
         Amount, Container, ContainerPort, ContainerState, ContainerStateTerminated,
-        ContainerStatus, InitContainer, PersistentVolumeClaimVolumeSource, PodCondition, PodIp,
-        PodSpec, PodStatus, ResourceRequirements, Volume, VolumeSource,
+        ContainerStatus, InitContainer, PersistentVolumeClaimVolumeSource, Pod, PodCondition,
+        PodIp, PodSpec, PodStatus, ResourceRequirements, Volume, VolumeSource,
     };
 }
 

@@ -8,8 +8,9 @@ use prost::{
 };
 
 use crate::{
-    Str,
+    Shared, Str,
     meta::{Time, encode_text, merge_interned, merge_many, merge_single, merge_time, text_len},
+    wire::merge,
 };
 
 /// How a field stands on the wire, and what holds it in memory.
@@ -206,11 +207,37 @@ impl<T: Message + Default + PartialEq> Field for Maybe<T> {
         buf: &mut impl Buf,
         ctx: DecodeContext,
     ) -> Result<(), DecodeError> {
-        encoding::message::merge(wire_type, held.get_or_insert_default(), buf, ctx)
+        merge(wire_type, held.get_or_insert_default(), buf, ctx)
     }
     fn len(tag: u32, held: &Option<T>) -> usize {
         held.as_ref()
             .map_or(0, |message| encoding::message::encoded_len(tag, message))
+    }
+}
+
+/// A message that may be absent, and is the same in many objects.
+pub struct MaybeShared<T>(std::marker::PhantomData<T>);
+
+impl<T: Message + Default + PartialEq + 'static> Field for MaybeShared<T> {
+    type Held = Option<Shared<T>>;
+    fn encode(tag: u32, held: &Option<Shared<T>>, buf: &mut impl BufMut) {
+        if let Some(message) = held {
+            encoding::message::encode(tag, &**message, buf);
+        }
+    }
+    fn merge(
+        _: u32,
+        wire_type: WireType,
+        held: &mut Option<Shared<T>>,
+        buf: &mut impl Buf,
+        ctx: DecodeContext,
+    ) -> Result<(), DecodeError> {
+        *held = Some(Shared::read(wire_type, buf, ctx)?);
+        Ok(())
+    }
+    fn len(tag: u32, held: &Option<Shared<T>>) -> usize {
+        held.as_ref()
+            .map_or(0, |message| encoding::message::encoded_len(tag, &**message))
     }
 }
 
@@ -282,7 +309,7 @@ macro_rules! wire {
             ) -> Result<(), prost::DecodeError> {
                 match tag {
                     $($tag => <$codec as $crate::message::Field>::merge(tag, wire_type, &mut self.$field, buf, ctx),)*
-                    _ => prost::encoding::skip_field(wire_type, tag, buf, ctx),
+                    _ => $crate::wire::skip(wire_type, tag, buf, ctx),
                 }
             }
             fn encoded_len(&self) -> usize {

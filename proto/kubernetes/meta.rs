@@ -14,6 +14,7 @@ use serde::{Deserialize, Deserializer, Serialize, Serializer, de::Error as _};
 use crate::{
     Str,
     message::{MaybeBool, Word, message},
+    wire,
 };
 
 mod generated {
@@ -321,6 +322,11 @@ fn with_bytes<B: Buf, R>(
     take: impl FnOnce(&[u8]) -> Result<R, Utf8Error>,
 ) -> Result<R, DecodeError> {
     encoding::check_wire_type(WireType::LengthDelimited, wire_type)?;
+    if let Some((bytes, end)) = wire::delimited(buf.chunk()) {
+        let taken = take(bytes).map_err(|_| refused(NOT_UTF8, ctx))?;
+        buf.advance(end);
+        return Ok(taken);
+    }
     let length = encoding::decode_varint(buf)?;
     let taken = match usize::try_from(length) {
         Ok(length) if length <= buf.chunk().len() => {
@@ -379,7 +385,10 @@ pub(crate) fn merge_many<T: Message + Default>(
     if list.is_empty() {
         list.reserve_exact(following(tag, buf.chunk()));
     }
-    encoding::message::merge_repeated(wire_type, list, buf, ctx)
+    let mut element = T::default();
+    wire::merge(wire_type, &mut element, buf, ctx)?;
+    list.push(element);
+    Ok(())
 }
 
 /// Most elements that are made room for on the word of a message that is not read yet.
@@ -390,16 +399,11 @@ fn following(tag: u32, mut bytes: &[u8]) -> usize {
     let key = u64::from(tag) << 3 | WireType::LengthDelimited as u64;
     let mut count = 0;
     while count < AHEAD_MAX {
-        let Ok(length) = encoding::decode_varint(&mut bytes) else {
-            break;
-        };
         count += 1;
-        let rest = usize::try_from(length)
-            .ok()
-            .and_then(|length| bytes.get(length..));
-        let Some(mut rest) = rest.filter(|rest| !rest.is_empty()) else {
+        let Some((_, end)) = wire::delimited(bytes) else {
             break;
         };
+        let mut rest = &bytes[end..];
         if encoding::decode_varint(&mut rest) != Ok(key) {
             break;
         }
@@ -415,7 +419,7 @@ pub(crate) fn merge_time(
     buf: &mut impl Buf,
     ctx: DecodeContext,
 ) -> Result<(), DecodeError> {
-    encoding::message::merge(wire_type, time.get_or_insert_default(), buf, ctx)?;
+    wire::merge(wire_type, time.get_or_insert_default(), buf, ctx)?;
     *time = time.filter(|time| !time.is_zero());
     Ok(())
 }
@@ -460,7 +464,7 @@ impl Message for Time {
         match tag {
             1 => encoding::int64::merge(wire_type, &mut self.seconds, buf, ctx),
             2 => encoding::int32::merge(wire_type, &mut self.nanos, buf, ctx),
-            _ => encoding::skip_field(wire_type, tag, buf, ctx),
+            _ => wire::skip(wire_type, tag, buf, ctx),
         }
     }
 
@@ -498,7 +502,7 @@ impl Message for Entry {
                     }
                 })?;
             }
-            _ => encoding::skip_field(wire_type, tag, buf, ctx)?,
+            _ => wire::skip(wire_type, tag, buf, ctx)?,
         }
         Ok(())
     }
@@ -569,7 +573,7 @@ impl Message for ObjectMeta {
             12 => merge_many(tag, wire_type, &mut self.annotations, buf, ctx)?,
             13 => merge_many(tag, wire_type, &mut self.owner_references, buf, ctx)?,
             14 => self.finalizers.push(merge_interned(wire_type, buf, ctx)?),
-            _ => encoding::skip_field(wire_type, tag, buf, ctx)?,
+            _ => wire::skip(wire_type, tag, buf, ctx)?,
         }
         Ok(())
     }

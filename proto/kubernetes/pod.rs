@@ -8,9 +8,24 @@ use prost::{
 
 use crate::{
     core::Affinity,
-    message::{Bool, Field, Int32, Int64, Many, Maybe, MaybeInt64, Text, When, Word, message},
-    meta::Quantity,
+    message::{
+        Bool, Field, Int32, Int64, Many, Maybe, MaybeInt64, MaybeShared, Text, When, Word, message,
+    },
+    meta::{ObjectMeta, Quantity},
+    wire::{Shared, merge},
 };
+
+message! {
+    /// `core/v1.Pod`.
+    pub struct Pod {
+        /// Its metadata.
+        1 metadata: Maybe<ObjectMeta>,
+        /// What is wanted of it.
+        2 spec: Maybe<PodSpec>,
+        /// What has become of it.
+        3 status: Maybe<PodStatus>,
+    }
+}
 
 message! {
     /// `core/v1.PodSpec`, as far as controllers look at pods that run.
@@ -37,7 +52,7 @@ message! {
         #[serde(with = "crate::quantity::amounts")]
         32 overhead: Many<Amount>,
         /// What the pod asks for as a whole.
-        40 resources: Maybe<ResourceRequirements>,
+        40 resources: MaybeShared<ResourceRequirements>,
     }
 }
 
@@ -75,9 +90,9 @@ message! {
         /// Its name.
         1 name: Word,
         /// Its named ports.
-        6 ports: Kept<ContainerPort>,
+        6 ports: KeptShared<ContainerPort>,
         /// What it asks for.
-        8 resources: Maybe<ResourceRequirements>,
+        8 resources: MaybeShared<ResourceRequirements>,
     }
 }
 
@@ -119,9 +134,9 @@ message! {
         /// Its name.
         1 name: Word,
         /// Its named ports.
-        6 ports: Kept<ContainerPort>,
+        6 ports: KeptShared<ContainerPort>,
         /// What it asks for.
-        8 resources: Maybe<ResourceRequirements>,
+        8 resources: MaybeShared<ResourceRequirements>,
         /// Its own restart policy.
         24 restart_policy: Word,
     }
@@ -246,7 +261,7 @@ impl<T: Message + Default + PartialEq + Keep> Field for Kept<T> {
         ctx: DecodeContext,
     ) -> Result<(), DecodeError> {
         let mut element = T::default();
-        encoding::message::merge(wire_type, &mut element, buf, ctx)?;
+        merge(wire_type, &mut element, buf, ctx)?;
         if element.is_kept() {
             held.reserve_exact(1);
             held.push(element);
@@ -255,5 +270,36 @@ impl<T: Message + Default + PartialEq + Keep> Field for Kept<T> {
     }
     fn len(tag: u32, held: &Vec<T>) -> usize {
         Many::<T>::len(tag, held)
+    }
+}
+
+/// As [`Kept`], of those that are the same in many objects.
+pub struct KeptShared<T>(std::marker::PhantomData<T>);
+
+impl<T: Message + Default + PartialEq + Keep + 'static> Field for KeptShared<T> {
+    type Held = Vec<Shared<T>>;
+    fn encode(tag: u32, held: &Vec<Shared<T>>, buf: &mut impl BufMut) {
+        for element in held {
+            encoding::message::encode(tag, &**element, buf);
+        }
+    }
+    fn merge(
+        _: u32,
+        wire_type: WireType,
+        held: &mut Vec<Shared<T>>,
+        buf: &mut impl Buf,
+        ctx: DecodeContext,
+    ) -> Result<(), DecodeError> {
+        let element = Shared::<T>::read(wire_type, buf, ctx)?;
+        if element.is_kept() {
+            held.reserve_exact(1);
+            held.push(element);
+        }
+        Ok(())
+    }
+    fn len(tag: u32, held: &Vec<Shared<T>>) -> usize {
+        held.iter()
+            .map(|element| encoding::message::encoded_len(tag, &**element))
+            .sum()
     }
 }

@@ -6,7 +6,7 @@ use std::{
     collections::HashSet,
     convert::Infallible,
     fmt,
-    hash::{BuildHasher, Hasher, RandomState},
+    hash::{BuildHasher, Hash, Hasher, RandomState},
     ops::Deref,
     str::Utf8Error,
     sync::{Arc, Mutex, OnceLock},
@@ -14,9 +14,10 @@ use std::{
 
 use serde::{Deserialize, Deserializer, Serialize, Serializer};
 
-/// A shared, immutable string: 16 bytes, cloned by counting. Compares and hashes by content.
-#[derive(Clone, PartialEq, Eq, PartialOrd, Ord, Hash)]
-pub struct Str(Arc<str>);
+/// A shared, immutable string: 16 bytes, cloned by counting. Compares and hashes by content. The empty text is none: most
+/// fields of a message begin so, and counting would cost each of them two writes to memory that all threads share.
+#[derive(Clone, Default, PartialEq, Eq, PartialOrd, Ord)]
+pub struct Str(Option<Arc<str>>);
 
 /// Shards of the interner: enough that watch streams decoding side by side rarely meet.
 const SHARDS: usize = 16;
@@ -103,6 +104,13 @@ impl Hasher for TextHasher {
     }
 }
 
+/// A hash of bytes, for tables in memory.
+pub(crate) fn hash_bytes(bytes: &[u8]) -> u64 {
+    let mut hasher = TextHash.build_hasher();
+    hasher.write(bytes);
+    hasher.finish()
+}
+
 impl Str {
     /// The one shared copy of a text that is expected to repeat: a label, a namespace, an owner's name.
     pub fn interned(text: &str) -> Self {
@@ -129,9 +137,7 @@ impl Str {
         bytes: &[u8],
         text: impl FnOnce() -> Result<&'a str, E>,
     ) -> Result<Self, E> {
-        let mut hasher = TextHash.build_hasher();
-        hasher.write(bytes);
-        let hash = hasher.finish();
+        let hash = hash_bytes(bytes);
         RECENT.with_borrow_mut(|recent| {
             let place = &mut recent[hash as usize % REMEMBERED];
             if place.as_bytes() != bytes {
@@ -147,7 +153,7 @@ impl Str {
             .lock()
             .unwrap_or_else(std::sync::PoisonError::into_inner);
         if let Some(found) = shard.strings.get(text) {
-            return Self(Arc::clone(found));
+            return Self(Some(Arc::clone(found)));
         }
         if shard.strings.len() >= shard.sweep_at {
             shard.strings.retain(|held| Arc::strong_count(held) > 1);
@@ -155,48 +161,43 @@ impl Str {
         }
         let new: Arc<str> = Arc::from(text);
         shard.strings.insert(Arc::clone(&new));
-        Self(new)
+        Self(Some(new))
     }
 
     /// The text.
     pub fn as_str(&self) -> &str {
-        &self.0
+        self.0.as_deref().unwrap_or_default()
     }
 }
 
-impl Default for Str {
-    fn default() -> Self {
-        static EMPTY: OnceLock<Arc<str>> = OnceLock::new();
-        Self(Arc::clone(EMPTY.get_or_init(|| Arc::from(""))))
+impl Hash for Str {
+    fn hash<H: Hasher>(&self, state: &mut H) {
+        self.as_str().hash(state);
     }
 }
 
 impl Deref for Str {
     type Target = str;
     fn deref(&self) -> &str {
-        &self.0
+        self.as_str()
     }
 }
 
 impl Borrow<str> for Str {
     fn borrow(&self) -> &str {
-        &self.0
+        self.as_str()
     }
 }
 
 impl AsRef<str> for Str {
     fn as_ref(&self) -> &str {
-        &self.0
+        self.as_str()
     }
 }
 
 impl From<&str> for Str {
     fn from(text: &str) -> Self {
-        if text.is_empty() {
-            Self::default()
-        } else {
-            Self(Arc::from(text))
-        }
+        Self((!text.is_empty()).then(|| Arc::from(text)))
     }
 }
 
@@ -214,25 +215,25 @@ impl From<&String> for Str {
 
 impl From<Str> for String {
     fn from(text: Str) -> Self {
-        text.0.as_ref().to_owned()
+        text.as_str().to_owned()
     }
 }
 
 impl PartialEq<str> for Str {
     fn eq(&self, other: &str) -> bool {
-        &*self.0 == other
+        self.as_str() == other
     }
 }
 
 impl PartialEq<&str> for Str {
     fn eq(&self, other: &&str) -> bool {
-        &*self.0 == *other
+        self.as_str() == *other
     }
 }
 
 impl PartialEq<String> for Str {
     fn eq(&self, other: &String) -> bool {
-        &*self.0 == other.as_str()
+        self.as_str() == other.as_str()
     }
 }
 
@@ -244,19 +245,19 @@ impl PartialEq<Str> for String {
 
 impl fmt::Display for Str {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.pad(&self.0)
+        f.pad(self)
     }
 }
 
 impl fmt::Debug for Str {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        fmt::Debug::fmt(&*self.0, f)
+        fmt::Debug::fmt(self.as_str(), f)
     }
 }
 
 impl Serialize for Str {
     fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
-        serializer.serialize_str(&self.0)
+        serializer.serialize_str(self)
     }
 }
 

@@ -3,6 +3,7 @@ mod facts;
 mod garbage;
 mod partial;
 mod quantity;
+mod wire;
 
 use prost::Message;
 use serde_json::json;

@@ -4,7 +4,7 @@ use std::{collections::BTreeMap, sync::Arc};
 
 use controllers_kit::{SignedDuration, Timestamp, pods};
 use kubernetes_proto::{
-    Object,
+    Object, Shared,
     core::{Amount, Pod, PodSpec, ResourceRequirements},
 };
 
@@ -373,7 +373,7 @@ fn amount(amounts: &[Amount], resource: &str) -> Option<i64> {
         .milli()
 }
 
-fn requested(resources: Option<&ResourceRequirements>, resource: &str) -> Option<i64> {
+fn requested(resources: Option<&Shared<ResourceRequirements>>, resource: &str) -> Option<i64> {
     amount(&resources?.requests, resource)
 }
 
@@ -418,7 +418,9 @@ fn of_pod_level(spec: &PodSpec, resource: &str) -> Option<i64> {
     let overhead = amount(&spec.overhead, resource);
     let whole = requested(spec.resources.as_ref(), resource).filter(|_| is_pod_level(resource));
     let request = whole.or_else(|| {
-        let of = |resources: &Option<ResourceRequirements>| requested(resources.as_ref(), resource);
+        let of = |resources: &Option<Shared<ResourceRequirements>>| {
+            requested(resources.as_ref(), resource)
+        };
         let regular: Vec<i64> = spec
             .containers
             .iter()

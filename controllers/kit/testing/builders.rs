@@ -865,7 +865,7 @@ impl BackendBuild for Pod {
             .get_or_insert_default()
             .containers
             .push(Container {
-                ports: vec![port],
+                ports: vec![port.into()],
                 ..Container::default()
             });
         self

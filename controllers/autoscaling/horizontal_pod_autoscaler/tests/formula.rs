@@ -11,6 +11,7 @@ use controllers_kit::{
     testing::{Common, PodBuild, at, pod},
 };
 use kubernetes_proto::{
+    Shared,
     core::{Amount, Container, InitContainer, Pod, ResourceRequirements},
     meta::Quantity,
 };
@@ -23,13 +24,13 @@ use super::super::replicas::{
 /// The instant of all cases; pods have been running for an hour.
 const NOW: &str = "12:00:00";
 
-pub(super) fn asking(resource: &str, amount: &str) -> ResourceRequirements {
-    ResourceRequirements {
+pub(super) fn asking(resource: &str, amount: &str) -> Shared<ResourceRequirements> {
+    Shared::from(ResourceRequirements {
         requests: vec![Amount {
             key: resource.into(),
             value: Some(Quantity::text(amount)),
         }],
-    }
+    })
 }
 
 fn container(name: &str, request: &str) -> Container {

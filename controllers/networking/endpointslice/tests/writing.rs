@@ -220,11 +220,14 @@ fn ports_are_found_by_name_and_part_the_slices() {
     sidecar.spec.as_mut().unwrap().init_containers = vec![kubernetes_proto::core::InitContainer {
         name: "proxy".into(),
         restart_policy: "Always".into(),
-        ports: vec![kubernetes_proto::core::ContainerPort {
-            name: "http".into(),
-            container_port: 8080,
-            protocol: "TCP".into(),
-        }],
+        ports: vec![
+            kubernetes_proto::core::ContainerPort {
+                name: "http".into(),
+                container_port: 8080,
+                protocol: "TCP".into(),
+            }
+            .into(),
+        ],
         ..Default::default()
     }];
     let mut setup = sidecar.clone();
