@@ -214,6 +214,31 @@ impl<T: Message + Default + PartialEq> Field for Maybe<T> {
     }
 }
 
+/// A message that most objects do not have: it takes a pointer there.
+pub struct Rare<T>(std::marker::PhantomData<T>);
+
+impl<T: Message + Default + PartialEq> Field for Rare<T> {
+    type Held = Option<Box<T>>;
+    fn encode(tag: u32, held: &Option<Box<T>>, buf: &mut impl BufMut) {
+        if let Some(message) = held {
+            encoding::message::encode(tag, &**message, buf);
+        }
+    }
+    fn merge(
+        _: u32,
+        wire_type: WireType,
+        held: &mut Option<Box<T>>,
+        buf: &mut impl Buf,
+        ctx: DecodeContext,
+    ) -> Result<(), DecodeError> {
+        encoding::message::merge(wire_type, &mut **held.get_or_insert_default(), buf, ctx)
+    }
+    fn len(tag: u32, held: &Option<Box<T>>) -> usize {
+        held.as_ref()
+            .map_or(0, |message| encoding::message::encoded_len(tag, &**message))
+    }
+}
+
 /// Repeated messages.
 pub struct Many<T>(std::marker::PhantomData<T>);
 

@@ -29,6 +29,7 @@ pub(super) fn asking(resource: &str, amount: &str) -> ResourceRequirements {
             key: resource.into(),
             value: Some(Quantity::text(amount)),
         }],
+        ..ResourceRequirements::default()
     }
 }
 
