@@ -92,12 +92,12 @@ impl Controller for ResourceQuotas {
 
     fn watch(&self, on: &mut Watches) {
         on.kind::<ResourceQuota>().wakes(replenish::limits_changed);
-        on.kind::<Pod>();
-        on.kind::<Service>();
-        on.kind::<PersistentVolumeClaim>();
-        on.kind::<ResourceClaim>();
+        on.kind::<Pod>().wakes(replenish::pods);
+        on.kind::<Service>().wakes(replenish::services);
+        on.kind::<PersistentVolumeClaim>().wakes(replenish::volumes);
+        on.kind::<ResourceClaim>().wakes(replenish::devices);
         on.kind::<DeviceClass>();
-        on.discovered(names::is_countable, replenish::wake, None);
+        on.discovered(names::is_countable, replenish::objects, None);
     }
 
     fn plan(&self, key: &Key, seen: &Seen<'_>, (): &mut ()) -> Result<Plan, Refusal> {

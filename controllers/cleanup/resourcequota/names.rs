@@ -23,12 +23,16 @@ const SPECIAL: [(&str, &str); 4] = [
     ("resource.k8s.io", "resourceclaims"),
 ];
 
-/// Whether a resource can be charged for: it lives in namespaces, is made and goes, and can be followed. Events never
-/// were, and many would be counted.
+/// Whether the objects of a resource can be counted, and are not charged for otherwise: it lives in namespaces, is made
+/// and goes, and can be followed. Events never were counted, and are too many.
 pub(super) fn is_countable(entry: &Entry) -> bool {
     let resource = entry.resource;
     let is_event = resource.plural == "events" && matches!(resource.group, "" | "events.k8s.io");
-    resource.namespaced && !is_event && entry.can(&["create", "delete", "list", "watch"])
+    let is_special = SPECIAL.contains(&(resource.group, resource.plural));
+    resource.namespaced
+        && !is_event
+        && !is_special
+        && entry.can(&["create", "delete", "list", "watch"])
 }
 
 /// The group and plural of which a limit counts the objects; none for limits of other kinds and for resources that are

@@ -1,8 +1,8 @@
 //! When a quota is reckoned anew.
 
-use controllers_kit::{AnyObject, Change, DynChange, Key, Reader, Resource};
+use controllers_kit::{Change, DynChange, Key, Object, Reader, Str};
 use kubernetes_proto::{
-    Object, cast,
+    cast,
     core::{PersistentVolumeClaim, Pod, ResourceQuota, Service},
     resource::ResourceClaim,
 };
@@ -20,59 +20,64 @@ pub(super) fn limits_changed(change: &Change<'_, ResourceQuota>, _: &dyn Reader)
     }
 }
 
-/// Names the quotas that have more room after a change. What was made takes room, which admission has charged for.
-pub(super) fn wake(change: DynChange<'_>, reader: &dyn Reader, name: &mut dyn FnMut(Key)) {
-    let Some(old) = change.old else {
-        return;
-    };
-    if change.new.is_some_and(|new| !frees(old, new)) {
-        return;
-    }
-    let namespace = &old.metadata().namespace;
-    for quota in reader.list(ResourceQuota::resource(), Some(namespace)) {
-        let Some(quota) = cast::<ResourceQuota>(quota) else {
-            continue;
-        };
-        // The status may be on its way: by what it says alone, this change would be missed.
-        let limits = quota.spec.iter().flat_map(|spec| &spec.hard);
-        if limits
-            .into_iter()
-            .any(|limit| is_about(&limit.key, old.resource()))
-        {
-            name(Key::of(&*quota));
-        }
-    }
-}
-
-/// Whether a limit is about a resource.
-fn is_about(limit: &str, resource: &'static Resource) -> bool {
-    if resource == Pod::resource() {
+/// Quotas on pods have more room when one goes, ends or takes less.
+pub(super) fn pods(change: &Change<'_, Pod>, reader: &dyn Reader) -> Vec<Key> {
+    freed(change, reader, pods::frees, |limit| {
         pods::charge(limit).is_some()
-    } else if resource == Service::resource() {
-        services::is_limit(limit)
-    } else if resource == PersistentVolumeClaim::resource() {
-        volumes::is_limit(limit)
-    } else if resource == ResourceClaim::resource() {
-        devices::may_be_limit(limit)
-    } else {
-        names::counts(limit, resource)
+    })
+}
+
+/// Quotas on Services have more room when one goes or takes less.
+pub(super) fn services(change: &Change<'_, Service>, reader: &dyn Reader) -> Vec<Key> {
+    freed(change, reader, services::frees, services::is_limit)
+}
+
+/// Quotas on claims to volumes have more room when one goes or takes less.
+pub(super) fn volumes(change: &Change<'_, PersistentVolumeClaim>, reader: &dyn Reader) -> Vec<Key> {
+    freed(change, reader, volumes::frees, volumes::is_limit)
+}
+
+/// Quotas on claims to devices have more room when one goes; what it asks for never changes.
+pub(super) fn devices(change: &Change<'_, ResourceClaim>, reader: &dyn Reader) -> Vec<Key> {
+    freed(change, reader, |_, _| false, devices::may_be_limit)
+}
+
+/// Quotas on the number of any other objects have more room when one goes.
+pub(super) fn objects(change: DynChange<'_>, reader: &dyn Reader, name: &mut dyn FnMut(Key)) {
+    if let (Some(gone), None) = (change.old, change.new) {
+        let resource = gone.resource();
+        let namespace = &gone.metadata().namespace;
+        about(reader, namespace, |limit| names::counts(limit, resource))
+            .into_iter()
+            .for_each(name);
     }
 }
 
-/// Whether a change can lower what an object is charged.
-fn frees(old: &AnyObject, new: &AnyObject) -> bool {
-    fn both<'a, T: 'static>(old: &'a AnyObject, new: &'a AnyObject) -> Option<(&'a T, &'a T)> {
-        old.as_any()
-            .downcast_ref::<T>()
-            .zip(new.as_any().downcast_ref::<T>())
+/// The quotas that have more room after a change. What was made takes room, which admission has charged for.
+fn freed<T: Object>(
+    change: &Change<'_, T>,
+    reader: &dyn Reader,
+    frees: fn(&T, &T) -> bool,
+    is_limit: fn(&str) -> bool,
+) -> Vec<Key> {
+    match (change.old, change.new) {
+        (None, _) => Vec::new(),
+        (Some(old), Some(new)) if !frees(old, new) => Vec::new(),
+        (Some(old), _) => about(reader, &old.metadata().namespace, is_limit),
     }
-    if let Some((old, new)) = both::<Pod>(old, new) {
-        pods::frees(old, new)
-    } else if let Some((old, new)) = both::<Service>(old, new) {
-        services::frees(old, new)
-    } else if let Some((old, new)) = both::<PersistentVolumeClaim>(old, new) {
-        volumes::frees(old, new)
-    } else {
-        false
-    }
+}
+
+/// The quotas of a namespace that have such a limit.
+fn about(reader: &dyn Reader, namespace: &Str, is_limit: impl Fn(&str) -> bool) -> Vec<Key> {
+    let quotas = reader.list(ResourceQuota::resource(), Some(namespace));
+    quotas
+        .into_iter()
+        .filter_map(cast::<ResourceQuota>)
+        .filter(|quota| {
+            // The status may be on its way: by what it says alone, this change would be missed.
+            let mut limits = quota.spec.iter().flat_map(|spec| &spec.hard);
+            limits.any(|limit| is_limit(&limit.key))
+        })
+        .map(|quota| Key::of(&*quota))
+        .collect()
 }

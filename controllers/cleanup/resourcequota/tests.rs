@@ -1,8 +1,8 @@
 use std::{collections::BTreeMap, time::Duration};
 
 use controllers_kit::{
-    Again, Answers, AnyObject, DynChange, FlagValue, Key, Reader, Resource, Seen, Standing, Verb,
-    catalogue::Catalogue, testing::*,
+    Again, Answers, AnyObject, Controller, DynChange, Entry, FlagValue, Key, Reader, Resource,
+    Seen, Standing, Verb, Watches, catalogue::Catalogue, testing::*,
 };
 use kubernetes_proto::{
     Object,
@@ -811,7 +811,7 @@ fn objects_of_any_resource_are_counted_in_their_namespace() {
         .all()
         .iter()
         .cloned()
-        .chain([controllers_kit::Entry {
+        .chain([Entry {
             resource: widgets,
             verbs: ["create", "delete", "list", "watch"]
                 .map(Into::into)
@@ -982,15 +982,37 @@ fn everything_is_reckoned_anew_every_period_unless_that_is_nothing() {
     assert!(world().plan::<ResourceQuotas>("gone").is_nothing());
 }
 
+/// The keys that a change of an object wakes, by whatever is watched.
 fn woken(world: &World, old: Option<AnyObject>, new: Option<AnyObject>) -> Vec<String> {
+    let controller = ResourceQuotas::new(&world.flags([&ResourceQuotas::describe()]));
+    let mut watches = Watches::default();
+    controller.watch(&mut watches);
+    let resource = old.as_ref().or(new.as_ref()).unwrap().resource();
     let mut keys = Vec::new();
     let change = DynChange {
         old: old.as_ref(),
         new: new.as_ref(),
     };
-    replenish::wake(change, world, &mut |key: Key| {
-        keys.push(key.name.to_string())
-    });
+    let mut name = |key: Key| keys.push(key.name.to_string());
+    for subscription in &watches.subscriptions {
+        if subscription.resource == resource {
+            (subscription.wake)(change, world, &mut name);
+        }
+    }
+    let verbs = ["create", "delete", "list", "watch"]
+        .map(Into::into)
+        .to_vec();
+    let entry = Entry {
+        resource,
+        verbs,
+        subresources: Vec::new(),
+        preferred: true,
+    };
+    for discovered in &watches.discovered {
+        if (discovered.wanted)(&entry) {
+            (discovered.wake)(change, world, &mut name);
+        }
+    }
     keys
 }
 
