@@ -26,6 +26,8 @@ mod moves;
 #[cfg(test)]
 mod parity;
 #[cfg(test)]
+mod quota;
+#[cfg(test)]
 mod rollout;
 #[cfg(test)]
 mod start;

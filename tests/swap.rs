@@ -156,7 +156,7 @@ fn swaps_in_motion_come_to_the_end_that_upstream_comes_to() {
         let scenarios = parity::swaps()?;
         let theirs = parity::upstream(&scenarios).await?;
         let side = Side::start("upstream, Manifold, upstream").await?;
-        let flags = parity::kcm_flags();
+        let flags = parity::kcm_flags(parity::Among::Workloads);
         let flags: Vec<&str> = flags.iter().map(String::as_str).collect();
         let mut plays = Side::begin(&scenarios);
 
@@ -165,7 +165,7 @@ fn swaps_in_motion_come_to_the_end_that_upstream_comes_to() {
         kcm.process().kill();
         drop(kcm);
 
-        let fleet = parity::fleet(&side).await?;
+        let fleet = parity::fleet(&side, parity::Among::Workloads).await?;
         let mut replicas = fleet.start_all(parity::REPLICAS).await?;
         side.play_all(&mut plays, true).await;
         for replica in &mut replicas {

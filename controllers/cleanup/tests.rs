@@ -2,7 +2,11 @@ use controllers_kit::{
     FlagValue, Object, Only, Plan, Propagation,
     testing::{contract::Contract, *},
 };
-use kubernetes_proto::{apps::ReplicaSet, core::Pod};
+use kubernetes_proto::{
+    apps::ReplicaSet,
+    core::{Amount, Pod, ResourceQuota},
+    meta::Quantity,
+};
 
 use crate::REGISTRY;
 
@@ -63,6 +67,21 @@ fn the_contract_holds() {
         .with(pod("one").in_namespace("shop").ready("11:00:00"))
         .with(pod("two").in_namespace("shop").ready("11:00:00"))
         .with(config_map("b"));
+    let mut limits = ResourceQuota::default();
+    limits.metadata_mut().name = "limits".into();
+    limits.metadata_mut().namespace = "default".into();
+    limits.spec.get_or_insert_default().hard = ["pods", "count/pods", "configmaps"]
+        .map(|name| Amount {
+            key: name.into(),
+            value: Some(Quantity::text("9")),
+        })
+        .to_vec();
+    let limited = World::at("12:00:00")
+        .with(limits)
+        .with(pod("runs").in_namespace("default"))
+        .with(pod("goes").in_namespace("default").terminating("11:59:00"))
+        .with(pod("done").in_namespace("default").phase("Succeeded"))
+        .with(config_map("a").in_namespace("default"));
     for factory in REGISTRY {
         // Long enough for the quarantine of lost nodes to begin anew a few times, as it does when it is forgotten.
         let contract = Contract::of(factory).seconds(400);
@@ -70,6 +89,7 @@ fn the_contract_holds() {
             "garbage-collector-controller" => contract.check(collected.clone()),
             "pod-garbage-collector-controller" => contract.check([pods.clone(), ended.clone()]),
             "namespace-controller" => contract.check([ending.clone()]),
+            "resourcequota-controller" => contract.check([limited.clone()]),
             other => panic!("{other} has no worlds"),
         }
     }

@@ -3,7 +3,7 @@
 use std::error::Error;
 
 /// Messages of `core.proto` that are written as tables in `pod.rs`, and their names there.
-const BY_HAND: [(&str, &str); 16] = [
+const BY_HAND: [(&str, &str); 17] = [
     ("Pod", "Pod"),
     ("PodSpec", "PodSpec"),
     ("Volume", "Volume"),
@@ -21,6 +21,10 @@ const BY_HAND: [(&str, &str); 16] = [
     ("Container", "Container"),
     ("ContainerPort", "ContainerPort"),
     ("PodIP", "PodIp"),
+    (
+        "PodExtendedResourceClaimStatus",
+        "PodExtendedResourceClaimStatus",
+    ),
     ("ResourceRequirements", "ResourceRequirements"),
     ("Amount", "Amount"),
 ];
@@ -34,6 +38,7 @@ fn main() -> Result<(), Box<dyn Error>> {
         "discovery.proto",
         "policy.proto",
         "autoscaling.proto",
+        "resource.proto",
     ];
     for file in files {
         println!("cargo:rerun-if-changed={file}");
@@ -76,6 +81,29 @@ fn main() -> Result<(), Box<dyn Error>> {
             ".k8s.core.NodeStatus.allocatable",
             "#[serde(with = \"crate::quantity::amounts\")]",
         )
+        .field_attribute(
+            ".k8s.core.ResourceQuotaSpec.hard",
+            "#[serde(with = \"crate::quantity::amounts\")]",
+        )
+        .field_attribute(
+            ".k8s.core.ResourceQuotaStatus.hard",
+            "#[serde(with = \"crate::quantity::amounts\")]",
+        )
+        .field_attribute(
+            ".k8s.core.ResourceQuotaStatus.used",
+            "#[serde(with = \"crate::quantity::amounts\")]",
+        )
+        .field_attribute(
+            ".k8s.core.VolumeResourceRequirements.requests",
+            "#[serde(with = \"crate::quantity::amounts\")]",
+        )
+        .field_attribute(
+            ".k8s.core.PersistentVolumeClaimStatus.allocatedResources",
+            "#[serde(with = \"crate::quantity::amounts\")]",
+        )
+        // Few pods have them, and every pod would keep room for them.
+        .boxed(".k8s.core.Affinity.podAffinity")
+        .boxed(".k8s.core.Affinity.podAntiAffinity")
         .field_attribute(
             ".k8s.core.PodTemplateSpec.spec",
             "#[serde(with = \"crate::opaque\")]",

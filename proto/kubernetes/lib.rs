@@ -29,7 +29,8 @@ pub mod core {
     pub use crate::pod::{
         Amount, Container, ContainerPort, ContainerState, ContainerStateTerminated,
         ContainerStatus, InitContainer, PersistentVolumeClaimVolumeSource, Pod, PodCondition,
-        PodIp, PodSpec, PodStatus, ResourceRequirements, Volume, VolumeSource,
+        PodExtendedResourceClaimStatus, PodIp, PodSpec, PodStatus, ResourceRequirements, Volume,
+        VolumeSource,
     };
 }
 
@@ -61,6 +62,12 @@ pub mod policy {
 pub mod autoscaling {
     #![allow(missing_docs)]
     include!(concat!(env!("OUT_DIR"), "/k8s.autoscaling.rs"));
+}
+
+/// `resource.k8s.io/v1`.
+pub mod resource {
+    #![allow(missing_docs)]
+    include!(concat!(env!("OUT_DIR"), "/k8s.resource.rs"));
 }
 
 object!(core::Pod, "", "v1", "Pod", "pods", true);
@@ -167,6 +174,31 @@ object!(
     true
 );
 
+object!(
+    core::ResourceQuota,
+    "",
+    "v1",
+    "ResourceQuota",
+    "resourcequotas",
+    true
+);
+object!(
+    resource::ResourceClaim,
+    "resource.k8s.io",
+    "v1",
+    "ResourceClaim",
+    "resourceclaims",
+    true
+);
+object!(
+    resource::DeviceClass,
+    "resource.k8s.io",
+    "v1",
+    "DeviceClass",
+    "deviceclasses",
+    false
+);
+
 /// Every kind that has a projection.
 pub fn kinds() -> Vec<&'static Resource> {
     vec![
@@ -189,6 +221,9 @@ pub fn kinds() -> Vec<&'static Resource> {
         <batch::CronJob as Object>::resource(),
         <policy::PodDisruptionBudget as Object>::resource(),
         <autoscaling::HorizontalPodAutoscaler as Object>::resource(),
+        <core::ResourceQuota as Object>::resource(),
+        <resource::ResourceClaim as Object>::resource(),
+        <resource::DeviceClass as Object>::resource(),
     ]
 }
 

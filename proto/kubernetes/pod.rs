@@ -48,6 +48,8 @@ message! {
         18 affinity: Maybe<Affinity>,
         /// Init containers, sidecars among them.
         20 init_containers: Many<InitContainer>,
+        /// The class of its priority.
+        24 priority_class_name: Word,
         /// What the pod takes beyond its containers.
         #[serde(with = "crate::quantity::amounts")]
         32 overhead: Many<Amount>,
@@ -99,6 +101,9 @@ message! {
 message! {
     /// What a container asks for.
     pub struct ResourceRequirements {
+        /// What it may not exceed.
+        #[serde(with = "crate::quantity::amounts")]
+        1 limits: Many<Amount>,
         /// What is set aside for it.
         #[serde(with = "crate::quantity::amounts")]
         2 requests: Many<Amount>,
@@ -155,6 +160,9 @@ message! {
         7 start_time: When,
         /// One for each container.
         8 container_statuses: Many<ContainerStatus>,
+        /// As in `BestEffort`.
+        #[serde(rename = "qosClass")]
+        9 qos_class: Word,
         /// One for each init container.
         10 init_container_statuses: Many<ContainerStatus>,
         /// Its addresses, the primary one first.
@@ -162,6 +170,16 @@ message! {
         12 pod_ips: Many<PodIp>,
         /// The generation that it was set for.
         17 observed_generation: Int64,
+        /// The claim that was made for its extended resources.
+        18 extended_resource_claim_status: MaybeShared<PodExtendedResourceClaimStatus>,
+    }
+}
+
+message! {
+    /// The claim that was made for a pod's extended resources.
+    pub struct PodExtendedResourceClaimStatus {
+        /// Its name, in the pod's namespace.
+        2 resource_claim_name: Text,
     }
 }
 
@@ -204,6 +222,11 @@ message! {
         4 ready: Bool,
         /// How often it was started again.
         5 restart_count: Int32,
+        /// What the kubelet has set aside for it.
+        #[serde(with = "crate::quantity::amounts")]
+        10 allocated_resources: Many<Amount>,
+        /// What it runs with.
+        11 resources: MaybeShared<ResourceRequirements>,
     }
 }
 

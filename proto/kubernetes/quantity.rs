@@ -128,6 +128,47 @@ impl Quantity {
         Some(if parts.negative { -size } else { size })
     }
 
+    /// To be reckoned with. `None` where the text is no amount.
+    pub fn exact(&self) -> Option<Exact> {
+        let parts = self.parts()?;
+        let scaled = 1u128
+            .checked_shl(parts.two)
+            .and_then(|factor| parts.digits.checked_mul(factor));
+        let power = parts.ten + NANO_PLACES;
+        let most = MOST.unsigned_abs();
+        let size = match (scaled, u32::try_from(power)) {
+            (None, _) => most,
+            (Some(0), _) => 0,
+            (Some(scaled), Ok(up)) => 10u128
+                .checked_pow(up)
+                .and_then(|factor| scaled.checked_mul(factor))
+                .unwrap_or(most),
+            (Some(scaled), Err(_)) => 10u128
+                .checked_pow(power.unsigned_abs())
+                .map_or(1, |divisor| scaled.div_ceil(divisor)),
+        };
+        let size = i128::try_from(size.min(most)).unwrap_or(MOST);
+        let fraction = size < NANO;
+        let format = match parts.two {
+            0 if self.string.contains('e') || self.has_large_exponent() => Format::Exponent,
+            0 => Format::Decimal,
+            // Less than one has no form in powers of two.
+            _ if fraction && size > 0 => Format::Decimal,
+            _ => Format::Binary,
+        };
+        Some(Exact {
+            nano: if parts.negative { -size } else { size },
+            format,
+        })
+    }
+
+    /// Whether an `E` in it begins a power of ten, and is not exa's or exbi's.
+    fn has_large_exponent(&self) -> bool {
+        self.string
+            .split_once('E')
+            .is_some_and(|(_, power)| !power.is_empty() && power != "i")
+    }
+
     /// So many thousandths, in the API's shortest form: `1500m`, `2`, `3k`.
     pub fn of_milli(milli: i64) -> Self {
         let (mut number, mut step) = (milli, 0);
@@ -153,6 +194,134 @@ impl Quantity {
         }
         Self::from(format!("{number}{}", STEPS[step]))
     }
+}
+
+/// How an amount was written, and so how what is reckoned from it is.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum Format {
+    /// By powers of ten: `1500m`, `3k`.
+    #[default]
+    Decimal,
+    /// By powers of two: `64Mi`.
+    Binary,
+    /// With an exponent: `12e6`.
+    Exponent,
+}
+
+/// Digits behind the point that amounts have at most.
+const NANO_PLACES: i32 = 9;
+const NANO: i128 = 1_000_000_000;
+/// The largest amount that one text stands for: that of the API.
+const MOST: i128 = i64::MAX as i128 * NANO;
+
+/// An amount to be reckoned with: exact to the thousand-millionth, as the API's are. It adds up as those do: a sum is
+/// written as the first of its parts that is not nothing.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Exact {
+    nano: i128,
+    format: Format,
+}
+
+impl Exact {
+    /// So many whole ones.
+    pub fn of_count(count: i64) -> Self {
+        Self {
+            nano: i128::from(count) * NANO,
+            format: Format::Decimal,
+        }
+    }
+
+    /// Whether it is nothing.
+    pub fn is_zero(self) -> bool {
+        self.nano == 0
+    }
+
+    /// With more of the same.
+    #[must_use]
+    pub fn plus(self, more: Self) -> Self {
+        Self {
+            nano: self.nano.saturating_add(more.nano),
+            format: if self.nano == 0 {
+                more.format
+            } else {
+                self.format
+            },
+        }
+    }
+
+    /// Less something; written as it was.
+    #[must_use]
+    pub fn less(self, other: Self) -> Self {
+        Self {
+            nano: self.nano.saturating_sub(other.nano),
+            format: if self.nano == 0 {
+                other.format
+            } else {
+                self.format
+            },
+        }
+    }
+
+    /// The larger of two; itself where they are equal.
+    #[must_use]
+    pub fn at_least(self, other: Self) -> Self {
+        if other.nano > self.nano { other } else { self }
+    }
+
+    /// Whole, rounded away from zero.
+    #[must_use]
+    pub fn whole(self) -> Self {
+        let rest = self.nano % NANO;
+        let up = if rest == 0 { 0 } else { rest.signum() * NANO };
+        Self {
+            nano: self.nano - rest + up,
+            format: self.format,
+        }
+    }
+
+    /// Whether it is the larger.
+    pub fn exceeds(self, other: Self) -> bool {
+        self.nano > other.nano
+    }
+
+    /// Whether they are the same amount, however written.
+    pub fn equals(self, other: Self) -> bool {
+        self.nano == other.nano
+    }
+
+    /// As the API writes it.
+    pub fn quantity(self) -> Quantity {
+        const TENS: [&str; 10] = ["n", "u", "m", "", "k", "M", "G", "T", "P", "E"];
+        const TWOS: [&str; 7] = ["", "Ki", "Mi", "Gi", "Ti", "Pi", "Ei"];
+        if self.nano == 0 {
+            return Quantity::text("0");
+        }
+        let whole = self.nano / NANO;
+        if self.format == Format::Binary && self.nano % NANO == 0 && whole.abs() >= 1024 {
+            let (number, step) = without_factor(whole, 1024, TWOS.len() - 1);
+            return Quantity::from(format!("{number}{}", TWOS[step]));
+        }
+        if self.format == Format::Exponent {
+            let (number, step) = without_factor(self.nano, 1000, usize::MAX);
+            let power = 3 * i64::try_from(step).unwrap_or(i64::MAX / 3) - i64::from(NANO_PLACES);
+            return Quantity::from(match power {
+                0 => number.to_string(),
+                power => format!("{number}e{power}"),
+            });
+        }
+        let (number, step) = without_factor(self.nano, 1000, TENS.len() - 1);
+        Quantity::from(format!("{number}{}", TENS[step]))
+    }
+}
+
+/// A number without a factor, and how often that was in it.
+fn without_factor(mut number: i128, factor: i128, most: usize) -> (i128, usize) {
+    let mut times = 0;
+    while number % factor == 0 && times < most {
+        number /= factor;
+        times += 1;
+    }
+    (number, times)
 }
 
 /// Amounts by name are a list to us and an object to JSON.

@@ -1,8 +1,11 @@
 //! The API as JSON: objects are compared as the server gives them, whatever their kind.
 
 use anyhow::{Context, Result};
+use harness::until;
 use kube::Client;
 use serde_json::{Value, json};
+
+use crate::support::{PATIENCE, POLL};
 
 /// A kind that scenarios make or controllers may leave behind.
 #[derive(Debug, PartialEq, Eq)]
@@ -33,10 +36,19 @@ pub(crate) const KINDS: &[Kind] = &[
     kind("ConfigMap", "v1", "configmaps"),
     kind("ServiceAccount", "v1", "serviceaccounts"),
     kind("Service", "v1", "services"),
+    kind("Endpoints", "v1", "endpoints"),
+    kind("EndpointSlice", "discovery.k8s.io/v1", "endpointslices"),
+    kind("Secret", "v1", "secrets"),
+    kind("ResourceQuota", "v1", "resourcequotas"),
+    kind("ResourceClaim", "resource.k8s.io/v1", "resourceclaims"),
+    WIDGET,
     kind("Job", "batch/v1", "jobs"),
     kind("CronJob", "batch/v1", "cronjobs"),
     kind("PodDisruptionBudget", "policy/v1", "poddisruptionbudgets"),
 ];
+
+/// A custom resource that every control plane of this suite has.
+const WIDGET: Kind = kind("Widget", "example.com/v1", "widgets");
 
 /// Kinds that scenarios use and that belong to no namespace.
 const OF_THE_CLUSTER: &[Kind] = &[
@@ -121,6 +133,42 @@ impl Server {
             .header(http::header::CONTENT_TYPE, content_type)
             .body(body)?;
         self.client.request(request).await.context(what)
+    }
+
+    /// Makes the kind that is the suite's own; returns when it is served.
+    pub(crate) async fn define_widgets(&self) -> Result<()> {
+        let (group, version) = WIDGET.version.split_once('/').context("a group")?;
+        let definition = json!({
+            "apiVersion": "apiextensions.k8s.io/v1",
+            "kind": "CustomResourceDefinition",
+            "metadata": {"name": format!("{}.{group}", WIDGET.plural)},
+            "spec": {
+                "group": group,
+                "scope": "Namespaced",
+                "names": {"kind": WIDGET.name, "plural": WIDGET.plural},
+                "versions": [{
+                    "name": version,
+                    "served": true,
+                    "storage": true,
+                    "schema": {"openAPIV3Schema": {
+                        "type": "object",
+                        "x-kubernetes-preserve-unknown-fields": true,
+                    }},
+                }],
+            },
+        });
+        self.send(
+            http::Method::POST,
+            "/apis/apiextensions.k8s.io/v1/customresourcedefinitions",
+            "application/json",
+            serde_json::to_vec(&definition)?,
+        )
+        .await?;
+        until("widgets are served", PATIENCE, POLL, || async {
+            Ok(self.list(&WIDGET, "default").await.ok())
+        })
+        .await?;
+        Ok(())
     }
 
     pub(crate) async fn list(&self, kind: &Kind, namespace: &str) -> Result<Vec<Value>> {

@@ -26,21 +26,32 @@ use harness::{Fleet, run_test};
 
 pub(crate) use compare::Difference;
 pub(crate) use run::{Outcome, Side};
-pub(crate) use scenario::{Scenario, filled, swaps};
+pub(crate) use scenario::{Among, Scenario, filled, swaps};
 
-use crate::support::beside;
+use crate::support::{beside, ended_well};
 
 /// What both managers run: no more than the scenarios need, so that both do the same work.
 const CONTROLLERS: &str = "deployment-controller,replicaset-controller,replicationcontroller-controller,\
     statefulset-controller,daemonset-controller,job-controller,cronjob-controller,ttl-after-finished-controller,\
     serviceaccount-controller,root-ca-certificate-publisher-controller";
+/// What both run besides where it matters what is cleared up, counted and published.
+const MORE: &str = "garbage-collector-controller,namespace-controller,pod-garbage-collector-controller,\
+    resourcequota-controller,endpoints-controller,endpointslice-controller,endpointslice-mirroring-controller";
 /// Replicas of Manifold.
 pub(crate) const REPLICAS: usize = 3;
 
+/// `--controllers` of both.
+fn controllers(among: Among) -> String {
+    match among {
+        Among::Workloads => format!("--controllers={CONTROLLERS}"),
+        Among::Everything => format!("--controllers={CONTROLLERS},{MORE}"),
+    }
+}
+
 /// Flags of kube-controller-manager: the same controllers, no waiting for a Lease, no limit of requests.
-pub(crate) fn kcm_flags() -> Vec<String> {
+pub(crate) fn kcm_flags(among: Among) -> Vec<String> {
     vec![
-        format!("--controllers={CONTROLLERS}"),
+        controllers(among),
         "--leader-elect=false".to_owned(),
         "--kube-api-qps=5000".to_owned(),
         "--kube-api-burst=5000".to_owned(),
@@ -48,10 +59,10 @@ pub(crate) fn kcm_flags() -> Vec<String> {
 }
 
 /// A fleet with the same controllers.
-pub(crate) async fn fleet(side: &Side) -> Result<Fleet> {
+pub(crate) async fn fleet(side: &Side, among: Among) -> Result<Fleet> {
     side.control_plane
         .fleet()
-        .arg(format!("--controllers={CONTROLLERS}"))
+        .arg(controllers(among))
         .build()
         .await
 }
@@ -59,18 +70,41 @@ pub(crate) async fn fleet(side: &Side) -> Result<Fleet> {
 /// All scenarios under kube-controller-manager alone.
 pub(crate) async fn upstream(scenarios: &[Scenario]) -> Result<Vec<Outcome>> {
     let side = Side::start("upstream").await?;
-    let flags = kcm_flags();
-    let flags: Vec<&str> = flags.iter().map(String::as_str).collect();
-    let _kcm = side.control_plane.start_kcm(&flags).await?;
-    side.run(scenarios).await
+    let mut outcomes = Vec::new();
+    for (among, scenarios) in by_controllers(scenarios) {
+        let flags = kcm_flags(among);
+        let flags: Vec<&str> = flags.iter().map(String::as_str).collect();
+        let mut kcm = side.control_plane.start_kcm(&flags).await?;
+        outcomes.extend(side.run(scenarios).await?);
+        kcm.process().kill();
+    }
+    Ok(outcomes)
+}
+
+/// The scenarios as they are, cut where the controllers change.
+fn by_controllers(scenarios: &[Scenario]) -> Vec<(Among, &[Scenario])> {
+    scenarios
+        .chunk_by(|one, next| one.among == next.among)
+        .map(|chunk| (chunk[0].among, chunk))
+        .collect()
 }
 
 /// All scenarios under a fleet.
 async fn ours(scenarios: &[Scenario]) -> Result<Vec<Outcome>> {
     let side = Side::start("manifold").await?;
-    let fleet = fleet(&side).await?;
-    let _replicas = fleet.start_all(REPLICAS).await?;
-    side.run(scenarios).await
+    let mut outcomes = Vec::new();
+    for (among, scenarios) in by_controllers(scenarios) {
+        let fleet = fleet(&side, among).await?;
+        let mut replicas = fleet.start_all(REPLICAS).await?;
+        outcomes.extend(side.run(scenarios).await?);
+        for replica in &mut replicas {
+            replica.ask_to_end()?;
+        }
+        for replica in &mut replicas {
+            ended_well(replica).await?;
+        }
+    }
+    Ok(outcomes)
 }
 
 /// Prints what differs; an error unless all of it is expected, or excused by what the suite itself did.

@@ -9,7 +9,10 @@
 //! - **Times** become `<time>`, **resourceVersions** `<version>`, **addresses** `<ip>`, the harness's
 //!   **nodes** `<node>` (but for a DaemonSet's pods, whose node is decided by the controller), the name
 //!   of a token's volume `kube-api-access-<random>`, a certificate `<certificate>`.
-//! - The entries of `managedFields` are sorted: their order is that of their times.
+//! - The entries of `managedFields` are sorted: their order is that of their times. So are the endpoints
+//!   of a slice and the addresses of Endpoints, which follow from chance and from addresses, and the
+//!   ports of both, which follow from hashes of memory layouts.
+//! - The **ports of nodes** that the server deals out become `<port>`.
 //!
 //! What is to be known of names and uids is learnt from the answers to creations, in their order, so
 //! that objects that are gone are known too, and then from what is there.
@@ -61,6 +64,13 @@ impl Normal {
                     self.word(minute, "run", cron_job);
                 }
             }
+            "EndpointSlice" => {
+                let prefix = text_at(object, "/metadata/generateName");
+                if !prefix.is_empty() && name.starts_with(prefix) {
+                    self.names
+                        .insert(name.to_owned(), format!("{prefix}<random>"));
+                }
+            }
             "Pod" => {
                 let prefix = text_at(object, "/metadata/generateName");
                 let fixed = prefix.len().min(PREFIX_LENGTH_MAX);
@@ -99,6 +109,21 @@ impl Normal {
         if let Some(Value::Array(entries)) = even.pointer_mut("/metadata/managedFields") {
             entries.sort_by_key(Value::to_string);
         }
+        match text_at(&even, "/kind") {
+            "EndpointSlice" => {
+                sort(even.get_mut("endpoints"));
+                sort(even.get_mut("ports"));
+            }
+            "Endpoints" => {}
+            _ => return even,
+        }
+        let subsets = even.get_mut("subsets").and_then(Value::as_array_mut);
+        for subset in subsets.into_iter().flatten() {
+            for list in ["addresses", "notReadyAddresses", "ports"] {
+                sort(subset.get_mut(list));
+            }
+        }
+        sort(even.get_mut("subsets"));
         even
     }
 
@@ -114,6 +139,7 @@ impl Normal {
                 for (key, value) in map {
                     let value = match (key.as_str(), value) {
                         ("resourceVersion", Value::String(_)) => json!("<version>"),
+                        ("nodePort", Value::Number(_)) => json!("<port>"),
                         _ => self.value(value, keep_nodes),
                     };
                     even.insert(self.text(key, keep_nodes), value);
@@ -163,7 +189,7 @@ impl Normal {
         if is_time(word) {
             return "<time>".to_owned();
         }
-        if word.parse::<std::net::Ipv4Addr>().is_ok() {
+        if word.parse::<std::net::IpAddr>().is_ok() {
             return "<ip>".to_owned();
         }
         if word.starts_with("kube-api-access-") {
@@ -195,6 +221,12 @@ impl Normal {
             known.unwrap_or_else(|| piece.to_owned())
         });
         pieces.collect::<Vec<_>>().join("-")
+    }
+}
+
+fn sort(list: Option<&mut Value>) {
+    if let Some(Value::Array(items)) = list {
+        items.sort_by_key(Value::to_string);
     }
 }
 

@@ -12,7 +12,7 @@ use tokio::sync::Semaphore;
 
 use super::api::{Format, KINDS, Server, is_refused, kind_of, reference};
 use super::normal::{Normal, text_at};
-use super::scenario::{Node, Pods, Scenario, Step, Turn, Wait, WaitPods, dated, filled};
+use super::scenario::{Node, Pods, Scenario, Step, Turn, Wait, WaitPods, dated, filled, owners};
 use super::writes::{AUDIT_POLICY, Course, Follower};
 use crate::support::POLL;
 
@@ -22,13 +22,15 @@ const AT_ONCE: usize = 12;
 /// upstream's Job controller waits before it looks at a Job.
 const REST: Duration = Duration::from_millis(2500);
 /// For anything that a scenario waits for.
-const LIMIT: Duration = Duration::from_secs(60);
+const LIMIT: Duration = Duration::from_secs(120);
+/// Services may have addresses of both families.
+const DUAL_STACK: &str = "--service-cluster-ip-range=10.96.0.0/16,fd00:10:96::/108";
 /// Between two readings of the audit log.
 const FOLLOW: Duration = Duration::from_millis(200);
 /// Between two looks for pods to run.
 const KUBELET: Duration = Duration::from_millis(100);
-/// Nobody's events but the managers' are compared: the scheduler tells of its own decisions.
-const OTHERS: &[&str] = &["default-scheduler"];
+/// Nobody's events but the managers' are compared: the scheduler and the API server tell of their own decisions.
+const OTHERS: &[&str] = &["default-scheduler", "ipallocator-repair-controller"];
 
 /// What was there at one moment.
 #[derive(Debug, Clone, Default)]
@@ -78,9 +80,11 @@ impl Side {
     pub(crate) async fn start(name: &'static str) -> Result<Self> {
         let control_plane = ControlPlane::builder()
             .audit_policy(AUDIT_POLICY)
+            .api_server_arg(DUAL_STACK)
             .start()
             .await?;
         let server = Server::new(control_plane.client().await?);
+        server.define_widgets().await?;
         let follower = Arc::new(Mutex::new(Follower::new(control_plane.audit())));
         let reader = Arc::clone(&follower);
         let following = tokio::spawn(async move {
@@ -231,7 +235,11 @@ impl Side {
         let namespace = play.scenario.name.as_str();
         match step {
             Step::Make(manifest) => {
-                let object = filled(manifest)?;
+                let mut object = filled(manifest)?;
+                let owners = self.owners(namespace, manifest).await?;
+                if !owners.is_empty() {
+                    object["metadata"]["ownerReferences"] = Value::Array(owners);
+                }
                 let kind = kind_of(text_at(&object, "/kind"))?;
                 self.server.create(kind, namespace, &object).await?;
             }
@@ -267,6 +275,40 @@ impl Side {
         }
         play.since = Instant::now();
         Ok(())
+    }
+
+    /// The references of an object to the owners that its manifest names.
+    async fn owners(&self, namespace: &str, manifest: &Value) -> Result<Vec<Value>> {
+        let mut references = Vec::new();
+        for owner in owners(manifest)? {
+            let (kind, name) = match &owner.api_version {
+                Some(_) => owner.of.split_once('/').context("<kind>/<name>")?,
+                None => {
+                    let (kind, name) = reference(&owner.of)?;
+                    (kind.name, name)
+                }
+            };
+            let version = match &owner.api_version {
+                Some(version) => version,
+                None => kind_of(kind)?.version,
+            };
+            let uid = match owner.uid {
+                Some(uid) => uid,
+                None => {
+                    let namespace = owner.namespace.as_deref().unwrap_or(namespace);
+                    let live = self.server.get(kind_of(kind)?, namespace, name).await?;
+                    let live = live.with_context(|| format!("there is no {}", owner.of))?;
+                    text_at(&live, "/metadata/uid").to_owned()
+                }
+            };
+            let mut reference =
+                json!({"apiVersion": version, "kind": kind, "name": name, "uid": uid});
+            if owner.block {
+                reference["blockOwnerDeletion"] = json!(true);
+            }
+            references.push(reference);
+        }
+        Ok(references)
     }
 
     async fn patch(
@@ -450,6 +492,11 @@ impl Side {
         for kind in KINDS {
             there.extend(self.server.list(kind, namespace).await?);
         }
+        let itself = self
+            .server
+            .get(kind_of("namespace")?, "", namespace)
+            .await?;
+        there.extend(itself);
         // Owners stand before what they own in `KINDS`.
         for object in &there {
             if !normal.knows(object) {

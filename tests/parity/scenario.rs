@@ -9,13 +9,63 @@ use serde_json::{Map, Value, json};
 
 use super::api::kind_of;
 
-const FILES: &[(&str, &str)] = &[
-    ("deployment", include_str!("scenarios/deployment.yaml")),
-    ("replicaset", include_str!("scenarios/replicaset.yaml")),
-    ("statefulset", include_str!("scenarios/statefulset.yaml")),
-    ("daemonset", include_str!("scenarios/daemonset.yaml")),
-    ("job", include_str!("scenarios/job.yaml")),
-    ("cronjob", include_str!("scenarios/cronjob.yaml")),
+/// Which controllers a scenario is played under.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub(crate) enum Among {
+    /// Those of workloads alone: what nobody owns any more stays where it is, and can be looked at.
+    #[default]
+    Workloads,
+    /// Those that clear up, count and publish too.
+    Everything,
+}
+
+const FILES: &[(&str, Among, &str)] = &[
+    (
+        "deployment",
+        Among::Workloads,
+        include_str!("scenarios/deployment.yaml"),
+    ),
+    (
+        "replicaset",
+        Among::Workloads,
+        include_str!("scenarios/replicaset.yaml"),
+    ),
+    (
+        "statefulset",
+        Among::Workloads,
+        include_str!("scenarios/statefulset.yaml"),
+    ),
+    (
+        "daemonset",
+        Among::Workloads,
+        include_str!("scenarios/daemonset.yaml"),
+    ),
+    ("job", Among::Workloads, include_str!("scenarios/job.yaml")),
+    (
+        "cronjob",
+        Among::Workloads,
+        include_str!("scenarios/cronjob.yaml"),
+    ),
+    (
+        "garbage",
+        Among::Everything,
+        include_str!("scenarios/garbage.yaml"),
+    ),
+    (
+        "namespace",
+        Among::Everything,
+        include_str!("scenarios/namespace.yaml"),
+    ),
+    (
+        "endpoints",
+        Among::Everything,
+        include_str!("scenarios/endpoints.yaml"),
+    ),
+    (
+        "quota",
+        Among::Everything,
+        include_str!("scenarios/quota.yaml"),
+    ),
 ];
 
 /// Those in which the manager is exchanged.
@@ -35,6 +85,8 @@ pub(crate) struct Scenario {
     /// What it is about, for readers.
     #[serde(default)]
     pub(crate) about: String,
+    #[serde(skip)]
+    pub(crate) among: Among,
     pub(crate) steps: Vec<Step>,
 }
 
@@ -206,8 +258,11 @@ pub(crate) enum Node {
 /// Every scenario of every file.
 pub(crate) fn all() -> Result<Vec<Scenario>> {
     let mut all = Vec::new();
-    for (file, text) in FILES {
+    for (file, among, text) in FILES {
         let mut scenarios = parse(text).with_context(|| format!("scenarios/{file}.yaml"))?;
+        for scenario in &mut scenarios {
+            scenario.among = *among;
+        }
         all.append(&mut scenarios);
     }
     let mut names = BTreeSet::new();
@@ -270,6 +325,11 @@ pub(crate) fn filled(manifest: &Value) -> Result<Value> {
         .with_context(|| format!("a {} without a name", kind.name))?
         .to_owned();
     object["apiVersion"] = json!(kind.version);
+    // They are looked up when the object is made.
+    owners(manifest)?;
+    if let Some(map) = object.as_object_mut() {
+        map.remove("owners");
+    }
     let pods = object.as_object_mut().and_then(|map| map.remove("pods"));
     let labels = json!({"app": name});
     let restart = if matches!(kind.name, "Job" | "CronJob") {
@@ -319,6 +379,32 @@ pub(crate) fn filled(manifest: &Value) -> Result<Value> {
     }
     object["spec"] = spec;
     Ok(object)
+}
+
+/// An owner of an object that is made.
+#[derive(Debug, Clone, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub(crate) struct Owner {
+    /// `<kind>/<name>`
+    pub(crate) of: String,
+    /// Where it is, if not in the scenario's namespace.
+    pub(crate) namespace: Option<String>,
+    /// Whether it must wait for the object when it is deleted in the foreground.
+    #[serde(default)]
+    pub(crate) block: bool,
+    /// Of one that is not there: any uid will do.
+    pub(crate) uid: Option<String>,
+    /// Of a kind that is not among the suite's.
+    #[serde(rename = "apiVersion")]
+    pub(crate) api_version: Option<String>,
+}
+
+/// What stands under `owners` in a manifest.
+pub(crate) fn owners(manifest: &Value) -> Result<Vec<Owner>> {
+    match manifest.get("owners") {
+        None => Ok(Vec::new()),
+        Some(owners) => serde_json::from_value(owners.clone()).context("`owners`"),
+    }
 }
 
 /// `ago:<n>d` wherever it stands as that time.

@@ -29,7 +29,10 @@ rules:
   verbs: ["create"]
   omitStages: ["RequestReceived"]
   resources:
-  - {group: "", resources: ["pods", "replicationcontrollers", "persistentvolumeclaims", "serviceaccounts", "configmaps", "services"]}
+  - {group: "", resources: ["pods", "replicationcontrollers", "persistentvolumeclaims", "serviceaccounts", "configmaps", "services", "endpoints", "secrets", "resourcequotas"]}
+  - {group: "discovery.k8s.io"}
+  - {group: "example.com"}
+  - {group: "resource.k8s.io"}
   - {group: "apps"}
   - {group: "batch"}
   - {group: "policy"}

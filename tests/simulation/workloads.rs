@@ -19,10 +19,10 @@ use kubernetes_proto::{
     apps::{DaemonSet, Deployment, ReplicaSet, StatefulSet},
     batch::{CronJob, CronJobSpec, Job, JobSpec, JobTemplateSpec},
     core::{
-        ConfigMap, Endpoints, Namespace, Node, Pod, PodTemplateSpec, ReplicationController,
-        Service, ServiceAccount,
+        Amount, ConfigMap, Endpoints, Namespace, Node, Pod, PodTemplateSpec, ReplicationController,
+        ResourceQuota, Service, ServiceAccount,
     },
-    meta::{LabelSelector, ObjectMeta},
+    meta::{LabelSelector, ObjectMeta, Quantity},
     policy::PodDisruptionBudget,
 };
 
@@ -138,6 +138,10 @@ pub const ALL: &[Entry] = &[
     Entry {
         controller: "disruption-controller",
         make: budgets,
+    },
+    Entry {
+        controller: "resourcequota-controller",
+        make: quotas,
     },
 ];
 
@@ -595,4 +599,40 @@ fn root_certificates(making: &mut Making) {
         }
     });
     making.then(|world| world.delete::<Namespace>("one"));
+}
+
+/// What is made is charged for by admission, which there is none of here: everything that is made is there at the start.
+fn quotas(making: &mut Making) {
+    making.workload.pods_may_go = false;
+    let limited = |limits: &[(&str, i32)]| {
+        let limits = limits.iter().map(|(name, most)| Amount {
+            key: (*name).into(),
+            value: Some(Quantity::text(&most.to_string())),
+        });
+        limits.collect::<Vec<_>>()
+    };
+    let mut quota = ResourceQuota::default();
+    quota.metadata_mut().name = "all".into();
+    quota.metadata_mut().namespace = "default".into();
+    quota.spec.get_or_insert_default().hard =
+        limited(&[("pods", 9), ("count/pods", 9), ("services", 9)]);
+    making.put(quota);
+    for number in 0..6 {
+        making.put(backend(number).ready("11:00:00"));
+    }
+    making.put(service("web"));
+    making.put(service("going"));
+    making.then(|world| world.delete::<Pod>("web-0"));
+    making.then(|world| world.change::<Pod>("web-1", |pod| *pod = pod.clone().phase("Failed")));
+    making.then(|world| world.delete::<Service>("going"));
+    let pods = making.count(10, 20);
+    making.then(move |world| {
+        world.change::<ResourceQuota>("all", |quota| {
+            quota.spec.get_or_insert_default().hard = limited(&[("pods", pods), ("services", 9)]);
+        });
+    });
+    making.then(|world| world.delete::<Pod>("web-2"));
+    making.then(|world| {
+        world.change::<Pod>("web-3", |pod| *pod = pod.clone().phase("Succeeded"));
+    });
 }

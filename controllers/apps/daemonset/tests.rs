@@ -456,6 +456,7 @@ fn requiring(terms: Vec<NodeSelectorTerm>) -> PodPlacement {
                     node_selector_terms: terms,
                 }),
             }),
+            ..Affinity::default()
         }),
         ..Default::default()
     }

@@ -69,6 +69,7 @@ impl Controller for GarbageCollector {
             .differs("One queue does the work of upstream's three, under the name of the first.")
             .differs("A new kind is watched within seconds of its definition; upstream looks every 30 s.")
             .differs("Owner references are patched as a whole list, of the version seen.")
+            .differs("What is on its way out already is not told to go again.")
     }
 
     fn new(flags: &Flags) -> Self {

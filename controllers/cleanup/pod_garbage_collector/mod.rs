@@ -37,6 +37,9 @@ const OUT_OF_SERVICE: &str = "node.kubernetes.io/out-of-service";
 const DELETED: &str = "pod_gc_collector_force_delete_pods_total";
 const ERRORS: &str = "pod_gc_collector_force_delete_pod_errors_total";
 
+/// The condition that tells why a pod is deleted.
+const DISRUPTION: &str = "DisruptionTarget";
+
 /// The controller.
 pub struct PodGarbageCollector {
     threshold: usize,
@@ -334,6 +337,8 @@ impl Work {
             let mut status = json!({"phase": "Failed", "observedGeneration": meta.generation});
             if reason == Reason::Orphaned {
                 status["conditions"] = json!([self.disruption(pod)]);
+                // A condition that comes is put in front of the others otherwise.
+                status["$setElementOrder/conditions"] = order(pod);
             }
             let patch = json!({ "status": status });
             self.plan
@@ -345,17 +350,16 @@ impl Work {
     }
 
     fn disruption(&self, pod: &Pod) -> serde_json::Value {
-        const TYPE: &str = "DisruptionTarget";
         let held = pod
             .status
             .as_ref()
-            .and_then(|status| conditions::find(&status.conditions, TYPE));
+            .and_then(|status| conditions::find(&status.conditions, DISRUPTION));
         let since = held
             .filter(|held| held.status == "True")
             .and_then(|held| held.last_transition_time)
             .unwrap_or_else(|| self.now.into());
         json!({
-            "type": TYPE,
+            "type": DISRUPTION,
             "status": "True",
             "observedGeneration": Object::metadata(pod).generation,
             "lastTransitionTime": since,
@@ -363,6 +367,17 @@ impl Work {
             "message": "PodGC: node no longer exists",
         })
     }
+}
+
+/// The pod's conditions as they stand, and last the one that tells of its disruption.
+fn order(pod: &Pod) -> serde_json::Value {
+    let held = pod.status.iter().flat_map(|status| &status.conditions);
+    let types = held.map(|condition| &*condition.r#type);
+    types
+        .filter(|held| *held != DISRUPTION)
+        .chain([DISRUPTION])
+        .map(|name| json!({ "type": name }))
+        .collect()
 }
 
 #[cfg(test)]

@@ -1,8 +1,10 @@
-use controllers_kit::{FlagValue, testing::*};
+use controllers_kit::{FlagValue, Verb, testing::*};
 use kubernetes_proto::{
     Object,
     core::{Node, NodeCondition, Pod},
 };
+
+use serde_json::json;
 
 use super::{Missed, PodGarbageCollector};
 
@@ -24,6 +26,24 @@ fn run(world: &mut World, seconds: i64) {
     world.settle_for(
         seconds,
         &[controllers_kit::Factory::of::<PodGarbageCollector>()],
+    );
+}
+
+#[test]
+fn a_disruption_is_told_behind_what_was_told_before() {
+    let mut missed = Missed::default();
+    let world = start().with(pod("lost").on("node-9").ready("11:00:00"));
+    assert!(verbs(&world, &mut missed).is_empty());
+    let plan = world
+        .later(40)
+        .plan_with::<PodGarbageCollector>("pods", &mut missed)
+        .unwrap();
+    let Verb::Patch { patch, .. } = &plan.actions().next().unwrap().verb else {
+        panic!("{:?}", plan.verbs());
+    };
+    assert_eq!(
+        patch["status"]["$setElementOrder/conditions"],
+        json!([{"type": "Ready"}, {"type": "DisruptionTarget"}])
     );
 }
 

@@ -794,7 +794,7 @@ fn add_port(service: &mut Service, name: &str, target: IntOrString) {
         name: name.to_owned(),
         protocol: "TCP".into(),
         target_port: Some(target),
-        app_protocol: None,
+        ..ServicePort::default()
     });
 }
 

@@ -1087,6 +1087,183 @@ const FACTS: &[(&str, i32, &str)] = &[
         8,
         "ResourceRequirements",
     ),
+    ("k8s.core.PodSpec.priorityClassName", 24, "string"),
+    ("k8s.core.ResourceRequirements.limits", 1, "map"),
+    ("k8s.core.Affinity.podAffinity", 2, "PodAffinity"),
+    ("k8s.core.Affinity.podAntiAffinity", 3, "PodAntiAffinity"),
+    (
+        "k8s.core.PodAffinity.requiredDuringSchedulingIgnoredDuringExecution",
+        1,
+        "repeated PodAffinityTerm",
+    ),
+    (
+        "k8s.core.PodAffinity.preferredDuringSchedulingIgnoredDuringExecution",
+        2,
+        "repeated WeightedPodAffinityTerm",
+    ),
+    (
+        "k8s.core.PodAntiAffinity.requiredDuringSchedulingIgnoredDuringExecution",
+        1,
+        "repeated PodAffinityTerm",
+    ),
+    (
+        "k8s.core.PodAntiAffinity.preferredDuringSchedulingIgnoredDuringExecution",
+        2,
+        "repeated WeightedPodAffinityTerm",
+    ),
+    ("k8s.core.PodAffinityTerm.namespaces", 2, "repeated string"),
+    (
+        "k8s.core.PodAffinityTerm.namespaceSelector",
+        4,
+        "LabelSelector",
+    ),
+    (
+        "k8s.core.WeightedPodAffinityTerm.podAffinityTerm",
+        2,
+        "PodAffinityTerm",
+    ),
+    ("k8s.core.PodStatus.qosClass", 9, "string"),
+    (
+        "k8s.core.PodStatus.extendedResourceClaimStatus",
+        18,
+        "PodExtendedResourceClaimStatus",
+    ),
+    (
+        "k8s.core.PodExtendedResourceClaimStatus.resourceClaimName",
+        2,
+        "string",
+    ),
+    ("k8s.core.ContainerStatus.allocatedResources", 10, "map"),
+    (
+        "k8s.core.ContainerStatus.resources",
+        11,
+        "ResourceRequirements",
+    ),
+    (
+        "k8s.core.PersistentVolumeClaim.spec",
+        2,
+        "PersistentVolumeClaimSpec",
+    ),
+    (
+        "k8s.core.PersistentVolumeClaim.status",
+        3,
+        "PersistentVolumeClaimStatus",
+    ),
+    (
+        "k8s.core.PersistentVolumeClaimSpec.resources",
+        2,
+        "VolumeResourceRequirements",
+    ),
+    (
+        "k8s.core.PersistentVolumeClaimSpec.storageClassName",
+        5,
+        "string",
+    ),
+    (
+        "k8s.core.PersistentVolumeClaimSpec.volumeAttributesClassName",
+        9,
+        "string",
+    ),
+    ("k8s.core.VolumeResourceRequirements.requests", 2, "map"),
+    (
+        "k8s.core.PersistentVolumeClaimStatus.allocatedResources",
+        5,
+        "map",
+    ),
+    (
+        "k8s.core.PersistentVolumeClaimStatus.currentVolumeAttributesClassName",
+        8,
+        "string",
+    ),
+    (
+        "k8s.core.PersistentVolumeClaimStatus.modifyVolumeStatus",
+        9,
+        "ModifyVolumeStatus",
+    ),
+    (
+        "k8s.core.ModifyVolumeStatus.targetVolumeAttributesClassName",
+        1,
+        "string",
+    ),
+    (
+        "k8s.core.ServiceSpec.allocateLoadBalancerNodePorts",
+        20,
+        "bool",
+    ),
+    ("k8s.core.ServicePort.nodePort", 5, "int32"),
+    ("k8s.core.ResourceQuota.metadata", 1, "ObjectMeta"),
+    ("k8s.core.ResourceQuota.spec", 2, "ResourceQuotaSpec"),
+    ("k8s.core.ResourceQuota.status", 3, "ResourceQuotaStatus"),
+    ("k8s.core.ResourceQuotaSpec.hard", 1, "map"),
+    ("k8s.core.ResourceQuotaSpec.scopes", 2, "repeated string"),
+    (
+        "k8s.core.ResourceQuotaSpec.scopeSelector",
+        3,
+        "ScopeSelector",
+    ),
+    (
+        "k8s.core.ScopeSelector.matchExpressions",
+        1,
+        "repeated ScopedResourceSelectorRequirement",
+    ),
+    (
+        "k8s.core.ScopedResourceSelectorRequirement.scopeName",
+        1,
+        "string",
+    ),
+    (
+        "k8s.core.ScopedResourceSelectorRequirement.operator",
+        2,
+        "string",
+    ),
+    (
+        "k8s.core.ScopedResourceSelectorRequirement.values",
+        3,
+        "repeated string",
+    ),
+    ("k8s.core.ResourceQuotaStatus.hard", 1, "map"),
+    ("k8s.core.ResourceQuotaStatus.used", 2, "map"),
+    ("k8s.resource.ResourceClaim.metadata", 1, "ObjectMeta"),
+    ("k8s.resource.ResourceClaim.spec", 2, "ResourceClaimSpec"),
+    ("k8s.resource.ResourceClaimSpec.devices", 1, "DeviceClaim"),
+    (
+        "k8s.resource.DeviceClaim.requests",
+        1,
+        "repeated DeviceRequest",
+    ),
+    ("k8s.resource.DeviceRequest.name", 1, "string"),
+    (
+        "k8s.resource.DeviceRequest.exactly",
+        2,
+        "ExactDeviceRequest",
+    ),
+    (
+        "k8s.resource.DeviceRequest.firstAvailable",
+        3,
+        "repeated DeviceSubRequest",
+    ),
+    (
+        "k8s.resource.ExactDeviceRequest.deviceClassName",
+        1,
+        "string",
+    ),
+    (
+        "k8s.resource.ExactDeviceRequest.allocationMode",
+        3,
+        "string",
+    ),
+    ("k8s.resource.ExactDeviceRequest.count", 4, "int64"),
+    ("k8s.resource.DeviceSubRequest.name", 1, "string"),
+    ("k8s.resource.DeviceSubRequest.deviceClassName", 2, "string"),
+    ("k8s.resource.DeviceSubRequest.allocationMode", 4, "string"),
+    ("k8s.resource.DeviceSubRequest.count", 5, "int64"),
+    ("k8s.resource.DeviceClass.metadata", 1, "ObjectMeta"),
+    ("k8s.resource.DeviceClass.spec", 2, "DeviceClassSpec"),
+    (
+        "k8s.resource.DeviceClassSpec.extendedResourceName",
+        4,
+        "string",
+    ),
 ];
 
 /// Messages that are no message of the API: a map's entry, a list of undecoded items, and the names of those that are
@@ -1118,6 +1295,7 @@ fn every_field_has_the_number_and_the_type_that_the_api_gives_it() {
         "discovery.proto",
         "policy.proto",
         "autoscaling.proto",
+        "resource.proto",
     ];
     let descriptors = protox::compile(files, [env!("CARGO_MANIFEST_DIR")]).unwrap();
     let mut declared = 0;
@@ -1194,6 +1372,10 @@ fn the_messages_written_as_tables_are_those_of_the_proto_files() {
         ("InitContainer", InitContainer::FIELDS),
         ("PodStatus", PodStatus::FIELDS),
         ("PodIP", PodIp::FIELDS),
+        (
+            "PodExtendedResourceClaimStatus",
+            PodExtendedResourceClaimStatus::FIELDS,
+        ),
         ("ResourceRequirements", ResourceRequirements::FIELDS),
         ("Amount", Amount::FIELDS),
         ("PodCondition", PodCondition::FIELDS),

@@ -15,6 +15,7 @@ fn what_is_the_same_in_many_pods_is_held_once() {
             key: "cpu".into(),
             value: Some(Quantity::text(cpu)),
         }],
+        ..Default::default()
     };
     let bytes = |name: &str, cpu: &str| {
         Container {

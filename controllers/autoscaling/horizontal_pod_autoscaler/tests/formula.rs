@@ -30,6 +30,7 @@ pub(super) fn asking(resource: &str, amount: &str) -> Shared<ResourceRequirement
             key: resource.into(),
             value: Some(Quantity::text(amount)),
         }],
+        ..ResourceRequirements::default()
     })
 }
 

@@ -1,0 +1,116 @@
+//! Keeps a ResourceQuota's status true: its limits, and how much of them its namespace uses.
+//!
+//! Watches quotas, pods, services, claims to volumes and to devices, device classes, and the metadata of whatever else
+//! discovery shows in namespaces; writes the status of quotas; a key per quota; remembers nothing. What is made is
+//! charged for by the API server's admission; here a quota is reckoned anew when something goes or takes less, when its
+//! limits change, when other resources are served, and every `--resource-quota-sync-period`.
+//!
+//! Usage is lowered only where the caches are known to be as new as the quota itself: an old cache would miss what
+//! admission has just let in, and so let in too much. A resource that can't be listed keeps the usage that was told of
+//! it, and holds back no other.
+
+use controllers_kit::{
+    Controller, Descriptor, FlagDefault, Flags, Key, Plan, Refusal, Seen, Sharding, SignedDuration,
+    Watches,
+};
+use kubernetes_proto::{
+    core::{PersistentVolumeClaim, Pod, ResourceQuota, Service},
+    resource::{DeviceClass, ResourceClaim},
+};
+
+mod devices;
+mod names;
+mod plan;
+mod pods;
+mod replenish;
+mod services;
+mod tally;
+mod volumes;
+
+const EXTENDED_RESOURCE: &str = "DRAExtendedResource";
+const POD_LEVEL_RESOURCES: &str = "PodLevelResources";
+
+/// The controller.
+pub struct ResourceQuotas {
+    /// How often everything is reckoned anew; `None` for never.
+    period: Option<SignedDuration>,
+    gates: Gates,
+}
+
+/// Feature gates that change what is charged.
+#[derive(Clone, Copy)]
+struct Gates {
+    /// Whether claims to devices are charged as extended resources too.
+    extended_resources: bool,
+    /// Whether what a pod asks for as a whole counts.
+    pod_level_resources: bool,
+}
+
+impl Controller for ResourceQuotas {
+    type Memory = ();
+
+    fn describe() -> Descriptor {
+        Descriptor::new("resourcequota-controller", Sharding::ByObject)
+            .aliases(&["resourcequota"])
+            .queue("resourcequota_primary")
+            .workers(
+                "concurrent-resource-quota-syncs",
+                5,
+                "How many quotas each replica reckons at once.",
+            )
+            .flag(
+                "resource-quota-sync-period",
+                FlagDefault::Duration(std::time::Duration::from_secs(300)),
+                "How often every quota is reckoned anew without any reason; 0 for never.",
+            )
+            .gate(EXTENDED_RESOURCE, true)
+            .gate(POD_LEVEL_RESOURCES, true)
+            .spaced()
+            .rule("", "resourcequotas", &["get", "list", "watch"])
+            .rule("", "resourcequotas/status", &["patch", "update"])
+            .rule("*", "*", &["list", "watch"])
+            .differs("One queue does the work of upstream's two: a quota that was made or changed goes ahead of those that are only reckoned anew.")
+            .differs("Usage is lowered only when the caches are proven as new as the quota.")
+            .differs("What a new kind uses is told within seconds of its definition; upstream at the next full reckoning.")
+            .differs("A resource that can't be listed keeps the usage that was told of it; upstream starts only when all can be.")
+            .differs("A pod that outstays its grace period is charged for no longer from that instant on; upstream sees it at the next reckoning.")
+            .differs("A Service that gives up node ports without changing its type is seen at once; upstream sees it at the next reckoning.")
+    }
+
+    fn new(flags: &Flags) -> Self {
+        let period = flags.duration("resource-quota-sync-period");
+        Self {
+            period: SignedDuration::try_from(period)
+                .ok()
+                .filter(|period| !period.is_zero()),
+            gates: Gates {
+                extended_resources: flags.bool(EXTENDED_RESOURCE),
+                pod_level_resources: flags.bool(POD_LEVEL_RESOURCES),
+            },
+        }
+    }
+
+    fn watch(&self, on: &mut Watches) {
+        on.kind::<ResourceQuota>().wakes(replenish::limits_changed);
+        on.kind::<Pod>().wakes(replenish::pods);
+        on.kind::<Service>().wakes(replenish::services);
+        on.kind::<PersistentVolumeClaim>().wakes(replenish::volumes);
+        on.kind::<ResourceClaim>().wakes(replenish::devices);
+        on.kind::<DeviceClass>();
+        on.discovered(names::is_countable, replenish::objects, None);
+    }
+
+    fn plan(&self, key: &Key, seen: &Seen<'_>, (): &mut ()) -> Result<Plan, Refusal> {
+        let Some(quota) = seen.get::<ResourceQuota>(key) else {
+            return Ok(Plan::nothing());
+        };
+        let mut plan = plan::plan(&quota, seen, self.gates);
+        if let Some(period) = self.period {
+            plan.look_again_at(seen.now + period);
+        }
+        Ok(plan)
+    }
+}
+
+#[cfg(test)]
+mod tests;

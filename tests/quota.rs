@@ -1,0 +1,238 @@
+//! Quotas, beside upstream's manager: admission lets in what it says, and what is used is exact at rest.
+
+use std::time::Duration;
+
+use anyhow::{Result, ensure};
+use futures::{StreamExt, stream};
+use harness::{ControlPlane, run_test, until};
+use k8s_openapi::api::core::v1::{Pod, ResourceQuota};
+use kube::api::{DeleteParams, ListParams, PostParams};
+use kube::{Api, Client};
+use serde_json::{Value, json};
+
+use crate::support::{PATIENCE, POLL, alone, beside, ended_well, fleet_of};
+
+/// Pods that are allowed.
+const ALLOWED: usize = 100;
+/// Creations that are tried.
+const TRIED: usize = 500;
+/// So many of them at once.
+const AT_ONCE: usize = 50;
+/// Pods that go while others come.
+const DELETED: usize = 40;
+/// Pods more than upstream lets in while some go. Whoever reckons just between admission's charge and the pod's creation
+/// tells too little, under either manager: so many are under way at once.
+const RACE_MAX: usize = AT_ONCE / 10;
+const REPLICAS: usize = 3;
+const NO_LIMITS: [&str; 2] = ["--kube-api-qps=5000", "--kube-api-burst=5000"];
+/// A kind that is made at run time is counted within this time.
+const NEW_KIND: Duration = Duration::from_secs(5);
+
+fn quota(name: &str, hard: &Value) -> Result<ResourceQuota> {
+    Ok(serde_json::from_value(
+        json!({"metadata": {"name": name}, "spec": {"hard": hard}}),
+    )?)
+}
+
+/// What a quota tells of one limit.
+async fn used(quotas: &Api<ResourceQuota>, name: &str, limit: &str) -> Result<Option<String>> {
+    let status = quotas.get(name).await?.status.unwrap_or_default();
+    let used = status.used.unwrap_or_default();
+    Ok(used.get(limit).map(|amount| amount.0.clone()))
+}
+
+async fn is_used(
+    quotas: &Api<ResourceQuota>,
+    name: &str,
+    limit: &str,
+    wanted: usize,
+    within: Duration,
+) -> Result<()> {
+    let what = format!("{wanted} of {limit} are told");
+    until(&what, within, POLL, || async {
+        let told = used(quotas, name, limit).await?;
+        ensure!(
+            told.as_deref() == Some(&wanted.to_string()),
+            "told: {told:?}"
+        );
+        Ok(Some(()))
+    })
+    .await
+}
+
+/// Nothing happens to it but what is done here.
+fn pod(name: &str) -> Result<Pod> {
+    Ok(serde_json::from_value(json!({
+        "metadata": {"name": name},
+        "spec": {
+            "schedulingGates": [{"name": "example.com/hand"}],
+            "containers": [{"name": "app", "image": "example/app:1"}],
+        },
+    }))?)
+}
+
+/// Tries to make so many pods; how many were let in. Whatever refuses one is no error: quotas do, and so do conflicts
+/// over them.
+async fn make(pods: &Api<Pod>, prefix: &str) -> Result<usize> {
+    let made = stream::iter(0..TRIED)
+        .map(|number| async move {
+            let pod = pod(&format!("{prefix}-{number}"))?;
+            Ok(pods.create(&PostParams::default(), &pod).await.is_ok())
+        })
+        .buffer_unordered(AT_ONCE)
+        .collect::<Vec<Result<bool>>>()
+        .await;
+    let mut count = 0;
+    for one in made {
+        count += usize::from(one?);
+    }
+    Ok(count)
+}
+
+async fn names(pods: &Api<Pod>) -> Result<Vec<String>> {
+    let items = pods.list_metadata(&ListParams::default()).await?.items;
+    Ok(items
+        .into_iter()
+        .filter_map(|pod| pod.metadata.name)
+        .collect())
+}
+
+/// How many pods were let in at first, and how many there were after some had gone while others came.
+async fn crowd(client: &Client, control_plane: &ControlPlane, who: &str) -> Result<(usize, usize)> {
+    let namespace = control_plane.namespace(who).await?;
+    let quotas: Api<ResourceQuota> = Api::namespaced(client.clone(), &namespace);
+    let pods: Api<Pod> = Api::namespaced(client.clone(), &namespace);
+    let accounts = ["-n", &namespace, "get", "serviceaccount", "default"];
+    until("pods are admitted", PATIENCE, POLL, || async {
+        Ok(control_plane.kubectl(&accounts).await.ok())
+    })
+    .await?;
+    let hard = json!({"pods": ALLOWED.to_string()});
+    quotas
+        .create(&PostParams::default(), &quota("all", &hard)?)
+        .await?;
+    is_used(&quotas, "all", "pods", 0, PATIENCE).await?;
+
+    let first = make(&pods, "first").await?;
+    is_used(&quotas, "all", "pods", first, PATIENCE).await?;
+
+    let going: Vec<String> = names(&pods).await?.into_iter().take(DELETED).collect();
+    let at_once = DeleteParams::default().grace_period(0);
+    let go = async {
+        for name in &going {
+            pods.delete(name, &at_once).await?;
+        }
+        anyhow::Ok(())
+    };
+    let (gone, made) = tokio::join!(go, make(&pods, "second"));
+    gone?;
+    made?;
+    // What admission has refused for want of a fresh count is let in when that is there.
+    is_used(&quotas, "all", "pods", names(&pods).await?.len(), PATIENCE).await?;
+    make(&pods, "third").await?;
+    let count = names(&pods).await?.len();
+    is_used(&quotas, "all", "pods", count, PATIENCE).await?;
+
+    for name in names(&pods).await? {
+        pods.delete(&name, &at_once).await?;
+    }
+    is_used(&quotas, "all", "pods", 0, PATIENCE).await?;
+    println!("quota: {who}: {first} at first, {count} after {DELETED} had gone");
+    Ok((first, count))
+}
+
+#[test]
+fn no_more_is_let_in_than_under_upstream_and_what_is_used_is_exact_at_rest() {
+    let _alone = alone();
+    run_test(async {
+        let control_plane = ControlPlane::builder().start().await?;
+        let client = control_plane.client().await?;
+        let theirs = {
+            let mut kcm = control_plane.start_kcm(&NO_LIMITS).await?;
+            let theirs = crowd(&client, &control_plane, "kcm").await?;
+            kcm.process().kill();
+            theirs
+        };
+        let fleet = fleet_of(&control_plane, &NO_LIMITS).await?;
+        let mut replicas = fleet.start_all(REPLICAS).await?;
+        let ours = crowd(&client, &control_plane, "manifold").await?;
+        ensure!(
+            theirs.0 == ALLOWED && ours.0 == ALLOWED,
+            "of {TRIED} pods {ours:?} were let in, {theirs:?} under upstream"
+        );
+        ensure!(
+            ours.1 >= ALLOWED && ours.1 <= theirs.1.max(ALLOWED) + RACE_MAX,
+            "there are {} pods of {ALLOWED}; under upstream there were {}",
+            ours.1,
+            theirs.1
+        );
+        for replica in &mut replicas {
+            replica.ask_to_end()?;
+        }
+        for replica in &mut replicas {
+            ended_well(replica).await?;
+        }
+        Ok(())
+    });
+}
+
+#[test]
+fn a_kind_that_is_made_later_is_counted() {
+    let _beside = beside();
+    run_test(async {
+        let control_plane = ControlPlane::builder().start().await?;
+        let client = control_plane.client().await?;
+        let fleet = fleet_of(&control_plane, &NO_LIMITS).await?;
+        let _replicas = fleet.start_all(REPLICAS).await?;
+        let namespace = control_plane.namespace("later").await?;
+        let quotas: Api<ResourceQuota> = Api::namespaced(client.clone(), &namespace);
+        let hard = json!({"count/gadgets.example.com": "9", "configmaps": "9"});
+        quotas
+            .create(&PostParams::default(), &quota("all", &hard)?)
+            .await?;
+        until("what is known is told", PATIENCE, POLL, || async {
+            Ok(used(&quotas, "all", "configmaps").await?)
+        })
+        .await?;
+        ensure!(
+            used(&quotas, "all", "count/gadgets.example.com")
+                .await?
+                .is_none(),
+            "gadgets are told of, though there are none"
+        );
+
+        let definition = json!({
+            "apiVersion": "apiextensions.k8s.io/v1",
+            "kind": "CustomResourceDefinition",
+            "metadata": {"name": "gadgets.example.com"},
+            "spec": {
+                "group": "example.com",
+                "scope": "Namespaced",
+                "names": {"plural": "gadgets", "singular": "gadget", "kind": "Gadget"},
+                "versions": [{"name": "v1", "served": true, "storage": true,
+                    "schema": {"openAPIV3Schema": {"type": "object"}}}],
+            },
+        });
+        control_plane
+            .kubectl_with_input(&["apply"], &definition.to_string())
+            .await?;
+        is_used(&quotas, "all", "count/gadgets.example.com", 0, NEW_KIND).await?;
+
+        for name in ["one", "two"] {
+            let gadget = json!({
+                "apiVersion": "example.com/v1",
+                "kind": "Gadget",
+                "metadata": {"name": name, "namespace": namespace},
+            });
+            let text = gadget.to_string();
+            until("a gadget is made", PATIENCE, POLL, || async {
+                control_plane.kubectl_with_input(&["apply"], &text).await?;
+                Ok(Some(()))
+            })
+            .await?;
+        }
+        let delete = ["-n", &namespace, "delete", "gadget", "one"];
+        control_plane.kubectl(&delete).await?;
+        is_used(&quotas, "all", "count/gadgets.example.com", 1, PATIENCE).await
+    });
+}
