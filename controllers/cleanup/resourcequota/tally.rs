@@ -146,7 +146,7 @@ pub(super) fn of(quota: &ResourceQuota, hard: &[Amount], seen: &Seen<'_>, gates:
             }
         }
     }
-    for limit in of_objects {
+    for limit in &of_objects {
         count_objects(&mut tally, limit, namespace, &scopes, seen);
     }
     tally
@@ -186,12 +186,12 @@ fn add_pods(
 /// Counts objects of whatever resource a limit names. One that is not served is not told of.
 fn count_objects(
     tally: &mut Tally,
-    limit: Str,
+    limit: &Str,
     namespace: &str,
     scopes: &[Scope<'_>],
     seen: &Seen<'_>,
 ) {
-    let Some((group, plural)) = names::counted(&limit) else {
+    let Some((group, plural)) = names::counted(limit) else {
         return;
     };
     let catalogue = seen.catalogue();
@@ -216,7 +216,7 @@ fn count_objects(
     if scopes.is_empty() {
         let count = seen.reader().list(resource, Some(namespace)).len();
         tally.add(
-            &limit,
+            limit,
             Exact::of_count(i64::try_from(count).unwrap_or(i64::MAX)),
         );
     }

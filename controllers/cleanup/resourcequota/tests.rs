@@ -125,7 +125,7 @@ fn with_spec(name: &str, change: impl FnOnce(&mut PodSpec)) -> Pod {
 
 fn asking(name: &str, requests: &str, limits: &str) -> Pod {
     with_spec(name, |spec| {
-        spec.containers = vec![container("main", requests, limits)]
+        spec.containers = vec![container("main", requests, limits)];
     })
 }
 
@@ -748,7 +748,7 @@ fn devices_count_as_the_extended_resource_that_they_stand_for_but_not_twice() {
         .clone()
         .flag("DRAExtendedResource", FlagValue::Bool(false));
     assert_eq!(
-        used(&off.with(free.clone())),
+        used(&off.with(free)),
         "requests.deviceclass.resource.kubernetes.io/gpu=0 requests.example.com/gpu=0"
     );
     let mut asks = asking("asks", "example.com/gpu=2", "example.com/gpu=2");
@@ -770,9 +770,7 @@ fn devices_count_as_the_extended_resource_that_they_stand_for_but_not_twice() {
         "requests.deviceclass.resource.kubernetes.io/gpu=5 requests.example.com/gpu=5"
     );
     // A second claim of the pod is charged for whole, and so is one that the pod names another instead of.
-    let second = with_claim
-        .clone()
-        .with(of_extended("asks-second", &asks, 2));
+    let second = with_claim.with(of_extended("asks-second", &asks, 2));
     assert_eq!(
         used(&second),
         "requests.deviceclass.resource.kubernetes.io/gpu=4 requests.example.com/gpu=4"
@@ -785,10 +783,7 @@ fn devices_count_as_the_extended_resource_that_they_stand_for_but_not_twice() {
         .extended_resource_claim_status = Some(Shared::from(PodExtendedResourceClaimStatus {
         resource_claim_name: "asks-other".into(),
     }));
-    let other = world
-        .clone()
-        .with(tells)
-        .with(of_extended("asks-claim", &asks, 2));
+    let other = world.with(tells).with(of_extended("asks-claim", &asks, 2));
     assert_eq!(
         used(&other),
         "requests.deviceclass.resource.kubernetes.io/gpu=2 requests.example.com/gpu=4"
@@ -983,16 +978,13 @@ fn everything_is_reckoned_anew_every_period_unless_that_is_nothing() {
 }
 
 /// The keys that a change of an object wakes, by whatever is watched.
-fn woken(world: &World, old: Option<AnyObject>, new: Option<AnyObject>) -> Vec<String> {
+fn woken(world: &World, old: Option<&AnyObject>, new: Option<&AnyObject>) -> Vec<String> {
     let controller = ResourceQuotas::new(&world.flags([&ResourceQuotas::describe()]));
     let mut watches = Watches::default();
     controller.watch(&mut watches);
-    let resource = old.as_ref().or(new.as_ref()).unwrap().resource();
+    let resource = old.or(new).unwrap().resource();
     let mut keys = Vec::new();
-    let change = DynChange {
-        old: old.as_ref(),
-        new: new.as_ref(),
-    };
+    let change = DynChange { old, new };
     let mut name = |key: Key| keys.push(key.name.to_string());
     for subscription in &watches.subscriptions {
         if subscription.resource == resource {
@@ -1059,7 +1051,7 @@ fn what_goes_wakes_the_quotas_of_its_namespace_that_limit_it() {
         );
     let gone = |object: Option<AnyObject>| {
         assert!(object.is_some());
-        woken(&world, object, None)
+        woken(&world, object.as_ref(), None)
     };
     assert_eq!(
         gone(world.find_any(Pod::resource(), "default/a")),
@@ -1083,7 +1075,7 @@ fn what_goes_wakes_the_quotas_of_its_namespace_that_limit_it() {
     );
     assert_eq!(gone(world.find_any(widgets, "default/one")), ["widgets"]);
     let made = world.find_any(Pod::resource(), "default/a");
-    assert!(woken(&world, None, made).is_empty());
+    assert!(woken(&world, None, made.as_ref()).is_empty());
 }
 
 #[test]
@@ -1143,7 +1135,7 @@ fn a_change_wakes_where_it_lowers_the_charge() {
     for (what, change, wakes) in table {
         let mut new = old.clone();
         change(&mut new);
-        let woken = woken(&world, any(&old), any(&new));
+        let woken = woken(&world, any(&old).as_ref(), any(&new).as_ref());
         assert_eq!(!woken.is_empty(), wakes, "{what}: {woken:?}");
     }
 }
@@ -1155,9 +1147,8 @@ fn a_service_or_claim_that_takes_less_wakes() {
         .with(told("volumes", "requests.storage=9", ""));
     let service_of =
         |kind: &str, ports: &[i32]| std::sync::Arc::new(typed("a", kind, ports, None)) as AnyObject;
-    let changed = |old: &AnyObject, new: &AnyObject| {
-        !woken(&world, Some(old.clone()), Some(new.clone())).is_empty()
-    };
+    let changed =
+        |old: &AnyObject, new: &AnyObject| !woken(&world, Some(old), Some(new)).is_empty();
     let balanced = service_of("LoadBalancer", &[1, 2]);
     assert!(changed(&balanced, &service_of("ClusterIP", &[1, 2])));
     assert!(changed(&balanced, &service_of("NodePort", &[1, 2])));
