@@ -11,11 +11,14 @@ mod peer;
 mod plot;
 mod report;
 mod run;
+mod scale_out;
 mod stall;
 mod step;
 mod workload;
 
+use std::path::{Path, PathBuf};
 use std::process::ExitCode;
+use std::time::Duration;
 
 use anyhow::{Context, Result, ensure};
 use clap::{Parser, ValueEnum};
@@ -29,12 +32,17 @@ use crate::machine::Machine;
 use crate::peer::{Peer, Qps};
 use crate::report::Results;
 use crate::run::Which;
+use crate::scale_out::Rig;
 use crate::step::{Sizes, Step};
 
 /// As a shell reports a process that Ctrl-C has ended.
 const INTERRUPTED: u8 = 130;
 /// As clap reports what it cannot read.
 const USAGE: u8 = 2;
+/// The largest fleet of --scale-out.
+const REPLICAS_MAX: usize = 5;
+/// What --scale-out adds to every call.
+const DELAY: Duration = Duration::from_millis(25);
 /// More is a mistake: at this scale 100,000 pods would be held.
 const SCALE_MAX: f64 = 10.0;
 
@@ -67,6 +75,12 @@ struct Args {
     /// Print, and keep no results
     #[arg(long)]
     no_results: bool,
+    /// Measure instead how a fleet's work grows from one replica to five, each call held up by 25 ms
+    #[arg(long, conflicts_with_all = ["steps", "peers", "qps", "page"])]
+    scale_out: bool,
+    /// Workers of each controller and replica, with --scale-out; fewer where the machine is the limit
+    #[arg(long, default_value_t = 5, value_parser = clap::value_parser!(u16).range(1..=50))]
+    workers: u16,
     /// Measure nothing: make README.md and the plots again from the newest results
     #[arg(long, conflicts_with_all = ["steps", "scale", "qps", "rounds", "no_results"])]
     page: bool,
@@ -176,16 +190,13 @@ async fn measure(args: &Args) -> Result<()> {
             eprintln!("{step} is left out: {missing} is not built");
         }
     }
-    toolchain::rust()?;
-    toolchain::go()?;
-    let binary = tokio::task::spawn_blocking(|| fleet::binary(Profile::of_this_build()))
-        .await
-        .context("building manifold")??;
-    let programs = tokio::task::spawn_blocking(Programs::obtain)
-        .await
-        .context("building the control plane")??;
+    let (binary, programs) = programs().await?;
+    let machine = Machine::look(programs.version());
+    if args.scale_out {
+        return scale_out(args, machine, &binary).await;
+    }
     let sizes = Sizes::at(args.scale);
-    let mut results = Results::new(Machine::look(programs.version()), &sizes);
+    let mut results = Results::new(machine, &sizes);
     let runs = runs(args);
     let work: Vec<(Which, Vec<Step>)> = runs
         .into_iter()
@@ -206,7 +217,7 @@ async fn measure(args: &Args) -> Result<()> {
         results.runs.extend(measured);
         // What was measured is kept even if a later run fails.
         if !args.no_results {
-            results.write()?;
+            report::keep(&results.file_name(), &results)?;
         }
     }
     progress.finish("measured");
@@ -214,6 +225,50 @@ async fn measure(args: &Args) -> Result<()> {
     if !args.no_results {
         page::renew()?;
         println!("kept in {}", results.file_name());
+    }
+    Ok(())
+}
+
+/// Manifold and the control plane, built if need be.
+async fn programs() -> Result<(PathBuf, Programs)> {
+    toolchain::rust()?;
+    toolchain::go()?;
+    let binary = tokio::task::spawn_blocking(|| fleet::binary(Profile::of_this_build()))
+        .await
+        .context("building manifold")??;
+    let programs = tokio::task::spawn_blocking(Programs::obtain)
+        .await
+        .context("building the control plane")??;
+    Ok((binary, programs))
+}
+
+async fn scale_out(args: &Args, machine: Machine, binary: &Path) -> Result<()> {
+    let scaled = |count: f64| (count * args.scale).round().max(1.0);
+    let rig = Rig {
+        replicas_max: REPLICAS_MAX,
+        keys: scaled(2_000.0).max(100.0) as usize,
+        workers: args.workers.into(),
+        delay: DELAY,
+        window: Duration::from_secs_f64(scaled(30.0).max(5.0)),
+    };
+    let mut results = scale_out::Results::new(machine, &rig);
+    let total = u64::from(args.rounds) * (1 + REPLICAS_MAX as u64);
+    let mut progress = Steps::new("bench-peers", total);
+    for round in 1..=usize::from(args.rounds) {
+        let grown = scale_out::run(round, &rig, binary, &mut progress)
+            .await
+            .with_context(|| format!("round {round}"))?;
+        results.runs.extend(grown);
+        if !args.no_results {
+            report::keep(&results.file_name(), &results)?;
+        }
+    }
+    progress.finish("measured");
+    let (heads, rows) = results.table();
+    println!("{}", report::aligned(&heads, &rows));
+    if !args.no_results {
+        println!("kept in {}", results.file_name());
+        page::renew()?;
     }
     Ok(())
 }

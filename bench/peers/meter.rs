@@ -209,6 +209,28 @@ pub(crate) fn writes_since(
     writes
 }
 
+/// What the API server was asked for since, Leases left out; what it refused stands by itself.
+pub(crate) fn requests_since(
+    before: &BTreeMap<Counted, f64>,
+    after: &BTreeMap<Counted, f64>,
+) -> BTreeMap<String, f64> {
+    let mut requests = BTreeMap::new();
+    for (counted, more) in grown(before, after) {
+        if counted.resource == "leases" || counted.resource.is_empty() {
+            continue;
+        }
+        let refused = if counted.code.starts_with('2') {
+            String::new()
+        } else {
+            format!(" {}", counted.code)
+        };
+        *requests
+            .entry(format!("{}{refused}", counted.words()))
+            .or_default() += more;
+    }
+    requests
+}
+
 /// Processor seconds of all of them together.
 pub(crate) fn cpu_of_all(pids: &[u32]) -> Result<f64> {
     pids.iter().map(|pid| cpu_seconds(*pid)).sum()
@@ -217,13 +239,18 @@ pub(crate) fn cpu_of_all(pids: &[u32]) -> Result<f64> {
 /// Waits until the managers take no processor to speak of; whether they came to that.
 pub(crate) async fn rest(managers: &mut Managers<'_>) -> Result<bool> {
     let pids = managers.ids();
+    resting(&pids, || managers.check()).await
+}
+
+/// The same of any processes; `check` tells whether all still run.
+pub(crate) async fn resting(pids: &[u32], mut check: impl FnMut() -> Result<()>) -> Result<bool> {
     let allowed = REST_CPU_MAX * pids.len() as f64;
     let began = Instant::now();
-    let mut looks = vec![cpu_of_all(&pids)?];
+    let mut looks = vec![cpu_of_all(pids)?];
     while began.elapsed() < REST_LIMIT {
         tokio::time::sleep(LOOK).await;
-        managers.check()?;
-        looks.push(cpu_of_all(&pids)?);
+        check()?;
+        looks.push(cpu_of_all(pids)?);
         let earlier = looks.len().checked_sub(LOOKS + 1);
         if let (Some(earlier), Some(last)) = (earlier, looks.last())
             && last - looks[earlier] <= allowed
@@ -232,6 +259,23 @@ pub(crate) async fn rest(managers: &mut Managers<'_>) -> Result<bool> {
         }
     }
     Ok(false)
+}
+
+/// What a step has come to.
+#[derive(Debug)]
+pub(crate) struct Cost {
+    pub(crate) figures: Figures,
+    /// What the API server was asked for, by verb and resource.
+    pub(crate) requests: BTreeMap<String, f64>,
+}
+
+impl From<Figures> for Cost {
+    fn from(figures: Figures) -> Self {
+        Self {
+            figures,
+            requests: BTreeMap::new(),
+        }
+    }
 }
 
 /// From a step's beginning to its end.
@@ -281,8 +325,8 @@ impl Meter {
         mut self,
         client: &Client,
         managers: &mut Managers<'_>,
-        seconds: Option<f64>,
-    ) -> Result<Figures> {
+        seconds: f64,
+    ) -> Result<Cost> {
         let rested = rest(managers).await?;
         let pids = managers.ids();
         let (mut all, mut most) = (0.0, 0.0_f64);
@@ -307,14 +351,15 @@ impl Meter {
         if pids.len() > 1 {
             self.set("rss_rest_mib_of_all", sum);
         }
-        if let Some(seconds) = seconds {
-            self.set("seconds", seconds);
-        }
+        self.set("seconds", seconds);
         if !rested {
             self.set("not_at_rest", 1.0);
         }
-        self.count(client, managers, &pids).await?;
-        Ok(self.figures)
+        let requests = self.count(client, managers, &pids).await?;
+        Ok(Cost {
+            figures: self.figures,
+            requests,
+        })
     }
 
     async fn count(
@@ -322,7 +367,7 @@ impl Meter {
         client: &Client,
         managers: &Managers<'_>,
         pids: &[u32],
-    ) -> Result<()> {
+    ) -> Result<BTreeMap<String, f64>> {
         let sockets = received(pids);
         if !sockets.is_empty() {
             let bytes: f64 = grown(&self.before.sockets, &sockets).values().sum();
@@ -339,7 +384,9 @@ impl Meter {
             self.add("refused_409", *count);
         }
         self.set("conflicts", 0.0);
-        for (counted, count) in grown(&self.before.server, &server(client).await?) {
+        let asked = server(client).await?;
+        let requests = requests_since(&self.before.server, &asked);
+        for (counted, count) in grown(&self.before.server, &asked) {
             let created = counted.verb == "POST" && counted.code == "201";
             if created && counted.resource == "pods" && counted.subresource.is_empty() {
                 self.add("pods_created", count);
@@ -355,7 +402,7 @@ impl Meter {
                 self.add("event_writes", count);
             }
         }
-        Ok(())
+        Ok(requests)
     }
 
     fn set(&mut self, name: &str, value: f64) {
@@ -432,6 +479,26 @@ mod tests {
         assert_eq!(
             writes,
             BTreeMap::from([("PATCH deployments/status".to_owned(), 2.0)])
+        );
+    }
+
+    #[test]
+    fn requests_are_told_by_verb_and_resource_and_refusals_apart() {
+        let refused = Counted {
+            code: "409".to_owned(),
+            ..counted("PATCH", "apps", "deployments", "status")
+        };
+        let after = BTreeMap::from([
+            (counted("PATCH", "apps", "deployments", "status"), 5.0),
+            (refused, 2.0),
+            (counted("PUT", "coordination.k8s.io", "leases", ""), 9.0),
+        ]);
+        assert_eq!(
+            requests_since(&BTreeMap::new(), &after),
+            BTreeMap::from([
+                ("PATCH deployments/status".to_owned(), 5.0),
+                ("PATCH deployments/status 409".to_owned(), 2.0),
+            ])
         );
     }
 

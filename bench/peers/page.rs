@@ -6,6 +6,7 @@ use anyhow::{Context, Result};
 
 use crate::plot;
 use crate::report::{self, FIGURES, Results};
+use crate::scale_out;
 use crate::step::Step;
 
 const INTRODUCTION: &str = include_str!("introduction.md");
@@ -29,7 +30,12 @@ pub(crate) fn renew() -> Result<()> {
         fs::write(&path, svg).with_context(|| format!("writing {}", path.display()))?;
     }
     let path = harness::workspace_root().join("bench/README.md");
-    fs::write(&path, page(&results)).with_context(|| format!("writing {}", path.display()))
+    fs::write(&path, page(&results, scaled_out()?.as_ref()))
+        .with_context(|| format!("writing {}", path.display()))
+}
+
+fn scaled_out() -> Result<Option<scale_out::Results>> {
+    Ok(report::kept("scale-out-")?.pop())
 }
 
 /// Name of the file and what is drawn.
@@ -61,7 +67,21 @@ fn markdown(heads: &[String], rows: &[Vec<String>]) -> String {
     table
 }
 
-fn page(results: &Results) -> String {
+fn scale_out_section(results: &scale_out::Results) -> String {
+    let mut section = "\n### More replicas\n\n".to_owned();
+    section += &format!(
+        "{} keys, {} workers for each controller and replica, {} ms added to every call; {} ({}).\n\n",
+        results.keys,
+        results.workers,
+        results.delay_ms,
+        results.date.strftime("%Y-%m-%d"),
+        results.machine.commit,
+    );
+    let (heads, rows) = results.table();
+    section + &markdown(&heads, &rows)
+}
+
+fn page(results: &Results, scaled_out: Option<&scale_out::Results>) -> String {
     let machine = &results.machine;
     let mut page = INTRODUCTION.to_owned();
     page += "\n## The newest results\n\n";
@@ -98,6 +118,9 @@ fn page(results: &Results) -> String {
         page += "\n### Beside what is promised\n\n";
         page += &markdown(&heads, &promises);
     }
+    if let Some(scaled_out) = scaled_out {
+        page += &scale_out_section(scaled_out);
+    }
     for (name, _) in plots(results) {
         let title = name.trim_end_matches(".svg").to_owned();
         page += &format!("\n![{title}](results/{name})\n");
@@ -110,24 +133,6 @@ fn page(results: &Results) -> String {
         );
         page += &markdown(&heads, &cells);
     }
-    let notes: Vec<String> = results
-        .runs
-        .iter()
-        .filter(|run| !run.notes.is_empty())
-        .map(|run| {
-            format!(
-                "- {} of {}, round {}: {}\n",
-                run.step,
-                run.peer,
-                run.round,
-                run.notes.join(", ")
-            )
-        })
-        .collect();
-    if !notes.is_empty() {
-        page += "\n### What was written at rest\n\n";
-        page += &notes.concat();
-    }
     page
 }
 
@@ -138,7 +143,7 @@ mod tests {
 
     #[test]
     fn the_page_tells_of_every_step_measured_and_of_no_other() {
-        let page = page(&results());
+        let page = page(&results(), None);
         for expected in [
             "2026-05-04, 3 rounds",
             "| create | 40 Deployments of 50 pods are created |",
@@ -161,7 +166,7 @@ mod tests {
         let read = |path: &str| fs::read_to_string(root.join(path)).unwrap_or_default();
         let stale = "stale: run `cargo bench-peers --page`";
         assert!(
-            read("bench/README.md") == page(&results),
+            read("bench/README.md") == page(&results, scaled_out().unwrap().as_ref()),
             "bench/README.md is {stale}"
         );
         for (name, svg) in plots(&results) {

@@ -1,11 +1,13 @@
 //! What was measured, as a file, as a table, and beside what was promised.
 
+use std::cmp::Ordering;
 use std::collections::{BTreeMap, BTreeSet};
 use std::fs;
 use std::path::PathBuf;
 
 use anyhow::{Context, Result};
 use jiff::Timestamp;
+use serde::de::DeserializeOwned;
 use serde::{Deserialize, Serialize};
 
 use crate::machine::Machine;
@@ -25,8 +27,9 @@ pub(crate) struct Measured {
     pub(crate) peer: String,
     pub(crate) step: Step,
     pub(crate) figures: Figures,
-    #[serde(default, skip_serializing_if = "Vec::is_empty")]
-    pub(crate) notes: Vec<String>,
+    /// What the API server was asked for, by whomever: verb and resource.
+    #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
+    pub(crate) requests: BTreeMap<String, f64>,
 }
 
 /// One use of the bench.
@@ -43,6 +46,35 @@ pub(crate) struct Results {
 /// `bench/results` of the tree.
 pub(crate) fn folder() -> PathBuf {
     harness::workspace_root().join("bench/results")
+}
+
+/// Writes results to a file of the tree.
+pub(crate) fn keep(file_name: &str, results: &impl Serialize) -> Result<()> {
+    let path = harness::workspace_root().join(file_name);
+    fs::create_dir_all(folder()).context("making bench/results")?;
+    let text = serde_json::to_string_pretty(results)? + "\n";
+    fs::write(&path, text).with_context(|| format!("writing {}", path.display()))
+}
+
+/// All results whose file begins so, in the order of their names.
+pub(crate) fn kept<R: DeserializeOwned>(prefix: &str) -> Result<Vec<R>> {
+    let Ok(entries) = fs::read_dir(folder()) else {
+        return Ok(Vec::new());
+    };
+    let mut names: Vec<String> = entries
+        .flatten()
+        .map(|entry| entry.file_name().to_string_lossy().into_owned())
+        .filter(|name| name.starts_with(prefix) && name.ends_with(".json"))
+        .collect();
+    names.sort();
+    names
+        .into_iter()
+        .map(|name| {
+            let text = fs::read_to_string(folder().join(&name))?;
+            serde_json::from_str(&text)
+                .with_context(|| format!("bench/results/{name} is no result of this bench"))
+        })
+        .collect()
 }
 
 impl Results {
@@ -67,36 +99,13 @@ impl Results {
         )
     }
 
-    pub(crate) fn write(&self) -> Result<()> {
-        let path = harness::workspace_root().join(self.file_name());
-        fs::create_dir_all(folder()).context("making bench/results")?;
-        let text = serde_json::to_string_pretty(self)? + "\n";
-        fs::write(&path, text).with_context(|| format!("writing {}", path.display()))
-    }
-
     /// The newest of those at the largest scale; trials do not hide what was measured in full.
     pub(crate) fn newest() -> Result<Option<Self>> {
-        let mut newest: Option<Self> = None;
-        let Ok(entries) = fs::read_dir(folder()) else {
-            return Ok(None);
-        };
-        for entry in entries.flatten() {
-            let name = entry.file_name().to_string_lossy().into_owned();
-            if !name.starts_with("peers-") || !name.ends_with(".json") {
-                continue;
-            }
-            let text = fs::read_to_string(entry.path())?;
-            let found: Self = serde_json::from_str(&text)
-                .with_context(|| format!("bench/results/{name} is no result of this bench"))?;
-            let order = |results: &Self| (results.scale.min(1.0), results.date);
-            if newest
-                .as_ref()
-                .is_none_or(|newest| order(&found) > order(newest))
-            {
-                newest = Some(found);
-            }
-        }
-        Ok(newest)
+        let order = |results: &Self| (results.scale.min(1.0), results.date);
+        let before = |a: &Self, b: &Self| order(a).partial_cmp(&order(b));
+        let mut all: Vec<Self> = kept("peers-")?;
+        all.sort_by(|a, b| before(a, b).unwrap_or(Ordering::Equal));
+        Ok(all.pop())
     }
 
     /// Limits of requests and peers, in the order of the table.
@@ -143,7 +152,7 @@ pub(crate) struct Spread {
 }
 
 impl Spread {
-    fn of(values: impl IntoIterator<Item = f64>) -> Self {
+    pub(crate) fn of(values: impl IntoIterator<Item = f64>) -> Self {
         let mut values: Vec<f64> = values.into_iter().collect();
         values.sort_by(f64::total_cmp);
         let (least, most) = (
@@ -463,7 +472,7 @@ pub(crate) fn promises(results: &Results) -> Vec<[String; 4]> {
 }
 
 /// Columns as wide as their widest cell.
-fn aligned(heads: &[String], rows: &[Vec<String>]) -> String {
+pub(crate) fn aligned(heads: &[String], rows: &[Vec<String>]) -> String {
     let width = |column: usize| {
         rows.iter()
             .chain([&heads.to_vec()])
@@ -525,7 +534,7 @@ pub(crate) mod tests {
                 .iter()
                 .map(|(name, value)| ((*name).to_owned(), *value))
                 .collect(),
-            notes: Vec::new(),
+            requests: BTreeMap::new(),
         }
     }
 

@@ -9,7 +9,7 @@ use harness::progress::Steps;
 use kube::Client;
 use kube::api::PropagationPolicy;
 
-use crate::meter::{self, Figures, Meter};
+use crate::meter::{self, Cost, Figures, Meter};
 use crate::peer::{Managers, Peer, Qps};
 use crate::report::Measured;
 use crate::stall::Stall;
@@ -17,7 +17,8 @@ use crate::step::{PENDING, PODS_PER_NODE, Sizes, Step};
 use crate::workload::{self, Namespaces, Pending, Web};
 
 /// No line at all: what the audit log costs the API server is nobody's work here.
-const NO_AUDIT: &str = "apiVersion: audit.k8s.io/v1\nkind: Policy\nrules:\n- level: None\n";
+pub(crate) const NO_AUDIT: &str =
+    "apiVersion: audit.k8s.io/v1\nkind: Policy\nrules:\n- level: None\n";
 /// Between two looks whether the managers still run.
 const LOOK: Duration = Duration::from_secs(1);
 /// A change that was on its way when something happened was hit by it too.
@@ -126,22 +127,20 @@ impl Stage<'_> {
 
     async fn end(&mut self, step: Step, meter: Meter) -> Result<()> {
         let seconds = meter.began().elapsed().as_secs_f64();
-        let figures = meter
-            .end(&self.client, &mut self.managers, Some(seconds))
-            .await?;
-        self.keep(step, figures, Vec::new());
+        let cost = meter.end(&self.client, &mut self.managers, seconds).await?;
+        self.keep(step, cost);
         Ok(())
     }
 
-    fn keep(&mut self, step: Step, figures: Figures, notes: Vec<String>) {
+    fn keep(&mut self, step: Step, cost: Cost) {
         let Which { round, qps, peer } = self.which;
         self.measured.push(Measured {
             round,
             qps: qps.to_string(),
             peer: peer.to_string(),
             step,
-            figures,
-            notes,
+            figures: cost.figures,
+            requests: cost.requests,
         });
     }
 
@@ -294,16 +293,12 @@ impl Stage<'_> {
         }
         figures.insert("cpu_per_s_of_the_busiest".to_owned(), busiest / seconds);
         figures.insert("rss_rest_mib".to_owned(), largest);
-        let writes = meter::writes_since(&before, &meter::server(&self.client).await?);
-        figures.insert(
-            "writes".to_owned(),
-            writes.values().fold(0.0, |sum, more| sum + more),
-        );
-        let notes = writes
-            .iter()
-            .map(|(what, count)| format!("{count} × {what}"))
-            .collect();
-        self.keep(Step::Rest, figures, notes);
+        let after = meter::server(&self.client).await?;
+        let writes = meter::writes_since(&before, &after);
+        let count = writes.values().fold(0.0, |sum, more| sum + more);
+        figures.insert("writes".to_owned(), count);
+        let requests = meter::requests_since(&before, &after);
+        self.keep(Step::Rest, Cost { figures, requests });
         Ok(())
     }
 
@@ -335,7 +330,7 @@ impl Stage<'_> {
         figures.insert("cpu_s".to_owned(), meter::cpu_of_all(&pids)?);
         figures.insert("rss_peak_mib".to_owned(), peak);
         figures.insert("rss_rest_mib".to_owned(), resting);
-        self.keep(Step::Start, figures, Vec::new());
+        self.keep(Step::Start, figures.into());
         Ok(())
     }
 
@@ -357,7 +352,7 @@ impl Stage<'_> {
             if let Some(p99) = undisturbed.get("stall_p99_hit_s") {
                 figures.insert("stall_p99_undisturbed_s".to_owned(), *p99);
             }
-            self.keep(*step, figures, Vec::new());
+            self.keep(*step, figures.into());
             // As many as before.
             if self.which.peer != Peer::Kcm && *step != Step::Added {
                 self.managers.await_shared().await?;

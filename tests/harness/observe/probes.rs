@@ -153,6 +153,25 @@ impl Probes {
         over.chain(lasting).collect()
     }
 
+    /// Changes that were served in this time, whenever they were made.
+    pub fn served_between(&self, from: Instant, to: Instant) -> usize {
+        let within = |wait: &&Wait| (from..to).contains(&wait.end);
+        self.waits.iter().filter(within).count()
+    }
+
+    /// Probes that still wait.
+    pub fn waiting(&self) -> usize {
+        let waiting = |probe: &&Probe| probe.touch.is_some();
+        self.probes.iter().filter(waiting).count()
+    }
+
+    /// Changes that the server has not answered count no more: whoever sent them has gone.
+    pub fn forget_unanswered(&mut self) {
+        for probe in &mut self.probes {
+            probe.touch = probe.touch.filter(|touch| touch.generation.is_some());
+        }
+    }
+
     /// The longest wait that still lasts.
     pub fn longest_lasting(&self, now: Instant) -> Duration {
         self.lasting(now).max().unwrap_or_default()
