@@ -8,9 +8,9 @@
 
 mod fault;
 mod probes;
-mod proxy;
 mod relay;
 mod rogue;
+mod webhook;
 mod workload;
 
 #[cfg(test)]
@@ -24,6 +24,7 @@ use anyhow::{Context, Result, bail, ensure};
 use harness::observe::Owners;
 use harness::programs::Program;
 use harness::progress::Steps;
+use harness::proxy::Proxy;
 use harness::{ControlPlane, Fleet, Replica, kubeconfig, until};
 use jiff::SignedDuration;
 use k8s_openapi::api::admissionregistration::v1::ValidatingWebhookConfiguration;
@@ -37,8 +38,8 @@ use serde_json::json;
 
 pub use self::fault::Fault;
 use self::probes::Probes;
-use self::proxy::{Proxy, Webhook};
 use self::relay::{Mode, Relay};
+use self::webhook::Webhook;
 use self::workload::Workload;
 use crate::judge::{AUDIT_POLICY, Children, LAG, Ownership, UNOWNED};
 

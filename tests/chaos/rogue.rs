@@ -7,6 +7,7 @@ use std::time::Duration;
 use anyhow::{Context, Result, ensure};
 use futures::stream;
 use harness::certificates::{Authority, Identity};
+use harness::proxy::{certificates, key, roots};
 use harness::{Fleet, Replica};
 use hyper_util::rt::TokioIo;
 use peer_proto::peer_client::PeerClient;
@@ -18,8 +19,6 @@ use tokio::net::TcpStream;
 use tokio::time::timeout;
 use tokio_rustls::TlsConnector;
 use tonic::transport::{Channel, Endpoint};
-
-use super::proxy::{certificates, key, roots};
 
 /// For any answer.
 const ANSWER: Duration = Duration::from_secs(5);

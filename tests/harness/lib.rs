@@ -21,6 +21,7 @@ pub mod ports;
 pub mod process;
 pub mod programs;
 pub mod progress;
+pub mod proxy;
 pub mod shards;
 pub mod toolchain;
 pub mod wait;

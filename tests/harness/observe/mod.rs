@@ -12,4 +12,4 @@ mod tests;
 pub use follow::{Change, follow};
 pub use ledger::Ledger;
 pub use owners::Owners;
-pub use probes::Probes;
+pub use probes::{Probes, Waited};

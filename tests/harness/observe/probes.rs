@@ -29,8 +29,20 @@ struct Probe {
 
 #[derive(Debug, Clone, Copy)]
 struct Wait {
+    probe: usize,
     begin: Instant,
     end: Instant,
+}
+
+/// How long one change waited.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Waited {
+    /// Which probe.
+    pub probe: usize,
+    /// Until it was served, or until now.
+    pub lasted: Duration,
+    /// Whether it was.
+    pub served: bool,
 }
 
 /// All probes.
@@ -105,6 +117,7 @@ impl Probes {
                 self.waits.pop_front();
             }
             self.waits.push_back(Wait {
+                probe: index,
                 begin: touch.at,
                 end: at.max(touch.at),
             });
@@ -119,6 +132,44 @@ impl Probes {
             .filter(|wait| wait.end >= from)
             .map(|wait| wait.end - wait.begin);
         over.chain(self.lasting(now)).max().unwrap_or_default()
+    }
+
+    /// Every change made since `from`, those that still wait included.
+    pub fn waits_since(&self, from: Instant, now: Instant) -> Vec<Waited> {
+        let over = self.waits.iter().filter(|wait| wait.begin >= from);
+        let over = over.map(|wait| Waited {
+            probe: wait.probe,
+            lasted: wait.end - wait.begin,
+            served: true,
+        });
+        let lasting = self.probes.iter().enumerate().filter_map(|(index, probe)| {
+            let touch = probe.touch.filter(|touch| touch.at >= from)?;
+            Some(Waited {
+                probe: index,
+                lasted: now.saturating_duration_since(touch.at),
+                served: false,
+            })
+        });
+        over.chain(lasting).collect()
+    }
+
+    /// Changes that were served in this time, whenever they were made.
+    pub fn served_between(&self, from: Instant, to: Instant) -> usize {
+        let within = |wait: &&Wait| (from..to).contains(&wait.end);
+        self.waits.iter().filter(within).count()
+    }
+
+    /// Probes that still wait.
+    pub fn waiting(&self) -> usize {
+        let waiting = |probe: &&Probe| probe.touch.is_some();
+        self.probes.iter().filter(waiting).count()
+    }
+
+    /// Changes that the server has not answered count no more: whoever sent them has gone.
+    pub fn forget_unanswered(&mut self) {
+        for probe in &mut self.probes {
+            probe.touch = probe.touch.filter(|touch| touch.generation.is_some());
+        }
     }
 
     /// The longest wait that still lasts.

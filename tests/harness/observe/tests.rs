@@ -5,7 +5,7 @@ use std::time::{Duration, Instant};
 use k8s_openapi::api::coordination::v1::Lease;
 use serde_json::json;
 
-use super::{Ledger, Owners, Probes};
+use super::{Ledger, Owners, Probes, Waited};
 
 fn ms(count: u64) -> Duration {
     Duration::from_millis(count)
@@ -156,4 +156,41 @@ fn ranges_are_spread_when_every_one_has_a_live_owner_evenly() {
     assert_eq!(owners.moved_since(&before), 2, "released is moved");
     owners.lease_gone("manifold", &lease("manifold-range-000", "a_1", 1));
     assert!(!owners.are_spread_over(3, &members(&["a", "b"])));
+}
+
+#[test]
+fn waits_are_told_probe_by_probe_and_what_was_never_answered_can_be_forgotten() {
+    let start = Instant::now();
+    let at = |ms: u64| start + Duration::from_millis(ms);
+    let mut probes = Probes::new(3);
+    for (index, ms) in [(0, 0), (1, 100), (2, 200)] {
+        assert_eq!(probes.touch(at(ms)), Some(index));
+    }
+    assert_eq!(probes.touch(at(300)), None, "all wait");
+    probes.accepted(0, 2);
+    probes.accepted(1, 2);
+    probes.observed(0, 2, at(500));
+    let waited = |probe, ms, served| Waited {
+        probe,
+        lasted: Duration::from_millis(ms),
+        served,
+    };
+    assert_eq!(
+        probes.waits_since(at(0), at(600)),
+        [
+            waited(0, 500, true),
+            waited(1, 500, false),
+            waited(2, 400, false)
+        ]
+    );
+    assert_eq!(
+        probes.waits_since(at(150), at(600)),
+        [waited(2, 400, false)]
+    );
+    assert_eq!(probes.served_between(at(400), at(600)), 1);
+    assert_eq!(probes.served_between(at(501), at(600)), 0);
+    assert_eq!(probes.waiting(), 2);
+    probes.forget_unanswered();
+    assert_eq!(probes.waiting(), 1, "the answered one still waits");
+    assert_eq!(probes.touch(at(700)), Some(2));
 }

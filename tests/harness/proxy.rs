@@ -1,4 +1,5 @@
-//! HTTP between replicas and the API server, with TLS ended here: the one way to hold up watches and nothing else.
+//! HTTP between replicas and the API server, with TLS ended here: the one way to hold up watches and nothing else, or calls
+//! and not what watches bring.
 //!
 //! Towards the API server it is the manager itself: with its client certificate, or without one where the request brings a
 //! token of its own.
@@ -11,10 +12,8 @@ use anyhow::{Context, Result};
 use bytes::Bytes;
 use futures::StreamExt as _;
 use futures::stream::{self, BoxStream};
-use harness::ControlPlane;
-use harness::certificates::Identity;
 use http::{Request, Response, Uri, Version, header};
-use http_body_util::{BodyExt, Full, StreamBody};
+use http_body_util::{BodyExt, StreamBody};
 use hyper::body::{Frame, Incoming};
 use hyper::service::service_fn;
 use hyper_rustls::{HttpsConnector, HttpsConnectorBuilder};
@@ -24,26 +23,32 @@ use hyper_util::rt::{TokioExecutor, TokioIo};
 use hyper_util::server::conn::auto;
 use rustls::pki_types::{CertificateDer, PrivateKeyDer};
 use rustls::{ClientConfig, RootCertStore, ServerConfig};
-use serde_json::{Value, json};
 use tokio::net::TcpListener;
 use tokio::sync::watch;
 use tokio::task::JoinHandle;
 use tokio_rustls::TlsAcceptor;
 
-type Forward = Client<HttpsConnector<HttpConnector>, Incoming>;
-type Body = StreamBody<BoxStream<'static, Result<Frame<Bytes>, hyper::Error>>>;
+use crate::certificates::Identity;
+use crate::control_plane::ControlPlane;
 
-pub(super) fn certificates(pem: &str) -> Result<Vec<CertificateDer<'static>>> {
+type Forward = Client<HttpsConnector<HttpConnector>, Incoming>;
+/// What a server here answers with.
+pub type Body = StreamBody<BoxStream<'static, Result<Frame<Bytes>, hyper::Error>>>;
+
+/// The certificates in a text.
+pub fn certificates(pem: &str) -> Result<Vec<CertificateDer<'static>>> {
     rustls_pemfile::certs(&mut pem.as_bytes())
         .collect::<Result<_, _>>()
         .context("a certificate in PEM")
 }
 
-pub(super) fn key(pem: &str) -> Result<PrivateKeyDer<'static>> {
+/// The private key in a text.
+pub fn key(pem: &str) -> Result<PrivateKeyDer<'static>> {
     rustls_pemfile::private_key(&mut pem.as_bytes())?.context("a key in PEM")
 }
 
-pub(super) fn roots(pem: &str) -> Result<RootCertStore> {
+/// Trusts these certificates and no others.
+pub fn roots(pem: &str) -> Result<RootCertStore> {
     let mut roots = RootCertStore::empty();
     for certificate in certificates(pem)? {
         roots.add(certificate)?;
@@ -51,7 +56,8 @@ pub(super) fn roots(pem: &str) -> Result<RootCertStore> {
     Ok(roots)
 }
 
-fn server_config(identity: &Identity, protocols: &[&str]) -> Result<Arc<ServerConfig>> {
+/// A server with this identity that speaks these protocols, and asks for no certificate.
+pub fn server_config(identity: &Identity, protocols: &[&str]) -> Result<Arc<ServerConfig>> {
     let mut config = ServerConfig::builder()
         .with_no_client_auth()
         .with_single_cert(certificates(&identity.certificate)?, key(&identity.key)?)?;
@@ -69,31 +75,37 @@ fn forward(authority: &str, identity: Option<&Identity>) -> Result<Forward> {
             .with_client_auth_cert(certificates(&identity.certificate)?, key(&identity.key)?)?,
         None => config.with_no_client_auth(),
     };
+    let mut tcp = HttpConnector::new();
+    tcp.enforce_http(false);
+    // Else a body waits 40 ms for the acknowledgement of its head.
+    tcp.set_nodelay(true);
     let connector = HttpsConnectorBuilder::new()
         .with_tls_config(config)
         .https_only()
         .enable_http2()
-        .build();
+        .wrap_connector(tcp);
     Ok(Client::builder(TokioExecutor::new())
         .http2_only(true)
         .build(connector))
 }
 
-/// A reverse proxy of one replica.
+/// A reverse proxy of one replica. Dropping it ends it.
 #[derive(Debug)]
-pub(super) struct Proxy {
+pub struct Proxy {
     port: u16,
     frozen: watch::Sender<bool>,
+    delay: watch::Sender<Duration>,
     task: JoinHandle<()>,
 }
 
 impl Proxy {
-    pub(super) async fn start(control_plane: &ControlPlane) -> Result<Self> {
+    /// Passes everything on at once.
+    pub async fn start(control_plane: &ControlPlane) -> Result<Self> {
         let authority = control_plane.authority();
         let manager = authority.client("system:kube-controller-manager", None)?;
         let own = forward(authority.certificate(), Some(&manager))?;
         let with_token = forward(authority.certificate(), None)?;
-        let config = server_config(&authority.server("chaos-proxy", &["localhost"])?, &["h2"])?;
+        let config = server_config(&authority.server("test-proxy", &["localhost"])?, &["h2"])?;
         let server: Uri = control_plane.url().parse()?;
         let host = server
             .authority()
@@ -103,24 +115,43 @@ impl Proxy {
         let port = listener.local_addr()?.port();
         let frozen = watch::Sender::new(false);
         let freezes = frozen.subscribe();
+        let delay = watch::Sender::new(Duration::ZERO);
+        let delays = delay.subscribe();
         let task = tokio::spawn(serve(listener, config, move |request| {
             let to = if request.headers().contains_key(header::AUTHORIZATION) {
                 with_token.clone()
             } else {
                 own.clone()
             };
-            pass(request, to, host.clone(), freezes.clone())
+            let (host, freezes, takes) = (host.clone(), freezes.clone(), *delays.borrow());
+            async move {
+                if !takes.is_zero() {
+                    tokio::time::sleep(takes).await;
+                }
+                pass(request, to, host, freezes).await
+            }
         }));
-        Ok(Self { port, frozen, task })
+        Ok(Self {
+            port,
+            frozen,
+            delay,
+            task,
+        })
     }
 
-    pub(super) fn port(&self) -> u16 {
+    /// Where it listens on loopback.
+    pub fn port(&self) -> u16 {
         self.port
     }
 
     /// Watches bring nothing any more; everything else goes on.
-    pub(super) fn freeze_watches(&self, frozen: bool) {
+    pub fn freeze_watches(&self, frozen: bool) {
         self.frozen.send_replace(frozen);
+    }
+
+    /// Every call is sent on so much later; what a watch brings, once it is open, is not held up.
+    pub fn delay_calls(&self, delay: Duration) {
+        self.delay.send_replace(delay);
     }
 }
 
@@ -130,7 +161,8 @@ impl Drop for Proxy {
     }
 }
 
-async fn serve<F, A>(listener: TcpListener, config: Arc<ServerConfig>, answer: F)
+/// Serves until it is dropped.
+pub async fn serve<F, A>(listener: TcpListener, config: Arc<ServerConfig>, answer: F)
 where
     F: Fn(Request<Incoming>) -> A + Clone + Send + 'static,
     A: Future<Output = Result<Response<Body>, hyper_util::client::legacy::Error>> + Send + 'static,
@@ -181,74 +213,4 @@ async fn pass(
         Some((frame, (body, frozen)))
     });
     Ok(Response::from_parts(head, StreamBody::new(frames.boxed())))
-}
-
-/// An admission webhook that takes its time.
-#[derive(Debug)]
-pub(super) struct Webhook {
-    port: u16,
-    task: JoinHandle<()>,
-}
-
-impl Webhook {
-    pub(super) async fn start(control_plane: &ControlPlane, takes: Duration) -> Result<Self> {
-        let identity = control_plane
-            .authority()
-            .server("chaos-webhook", &["localhost"])?;
-        let config = server_config(&identity, &["h2", "http/1.1"])?;
-        let listener = TcpListener::bind((Ipv4Addr::LOCALHOST, 0)).await?;
-        let port = listener.local_addr()?.port();
-        let task = tokio::spawn(serve(listener, config, move |request| async move {
-            let review: Value = match request.into_body().collect().await {
-                Ok(body) => serde_json::from_slice(&body.to_bytes()).unwrap_or_default(),
-                Err(_) => Value::Null,
-            };
-            tokio::time::sleep(takes).await;
-            let answer = json!({
-                "apiVersion": "admission.k8s.io/v1",
-                "kind": "AdmissionReview",
-                "response": {"uid": review["request"]["uid"], "allowed": true},
-            });
-            let body = Full::new(Bytes::from(answer.to_string()));
-            let frames = body.into_data_stream().map(|data| match data {
-                Ok(data) => Ok(Frame::data(data)),
-                Err(never) => match never {},
-            });
-            let mut response = Response::new(StreamBody::new(frames.boxed()));
-            response.headers_mut().insert(
-                header::CONTENT_TYPE,
-                header::HeaderValue::from_static("application/json"),
-            );
-            Ok(response)
-        }));
-        Ok(Self { port, task })
-    }
-
-    /// What makes the API server ask it for every pod.
-    pub(super) fn configuration(&self, authority: &str) -> Value {
-        use base64::Engine as _;
-        json!({
-            "apiVersion": "admissionregistration.k8s.io/v1",
-            "kind": "ValidatingWebhookConfiguration",
-            "metadata": {"name": "chaos"},
-            "webhooks": [{
-                "name": "pods.chaos.manifold.dev",
-                "clientConfig": {
-                    "url": format!("https://127.0.0.1:{}/", self.port),
-                    "caBundle": base64::engine::general_purpose::STANDARD.encode(authority),
-                },
-                "rules": [{"apiGroups": [""], "apiVersions": ["v1"], "operations": ["CREATE"], "resources": ["pods"]}],
-                "admissionReviewVersions": ["v1"],
-                "sideEffects": "None",
-                "failurePolicy": "Fail",
-                "timeoutSeconds": 20,
-            }],
-        })
-    }
-}
-
-impl Drop for Webhook {
-    fn drop(&mut self) {
-        self.task.abort();
-    }
 }

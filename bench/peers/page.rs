@@ -1,0 +1,177 @@
+//! bench/README.md and its plots, made from the newest results.
+
+use std::fs;
+
+use anyhow::{Context, Result};
+
+use crate::plot;
+use crate::report::{self, FIGURES, Results};
+use crate::scale_out;
+use crate::step::Step;
+
+const INTRODUCTION: &str = include_str!("introduction.md");
+
+/// Figures that are drawn.
+const DRAWN: [&str; 5] = [
+    "seconds",
+    "cpu_s",
+    "rss_rest_mib",
+    "status_writes",
+    "stall_p99_hit_s",
+];
+
+/// Writes the page and its plots.
+pub(crate) fn renew() -> Result<()> {
+    let Some(results) = Results::newest()? else {
+        anyhow::bail!("bench/results holds no results: run `cargo bench-peers` first");
+    };
+    for (name, svg) in plots(&results) {
+        let path = report::folder().join(&name);
+        fs::write(&path, svg).with_context(|| format!("writing {}", path.display()))?;
+    }
+    let path = harness::workspace_root().join("bench/README.md");
+    fs::write(&path, page(&results, scaled_out()?.as_ref()))
+        .with_context(|| format!("writing {}", path.display()))
+}
+
+fn scaled_out() -> Result<Option<scale_out::Results>> {
+    Ok(report::kept("scale-out-")?.pop())
+}
+
+/// Name of the file and what is drawn.
+fn plots(results: &Results) -> Vec<(String, String)> {
+    let mut plots = Vec::new();
+    for figure in FIGURES.iter().filter(|figure| DRAWN.contains(&figure.name)) {
+        let title = format!(
+            "{} (median; line from least to most; QPS lifted)",
+            figure.words
+        );
+        if let Some(svg) = plot::bars(results, "lifted", figure.name, &title) {
+            plots.push((format!("{}.svg", figure.name), svg));
+        }
+    }
+    plots
+}
+
+fn markdown(heads: &[String], rows: &[Vec<String>]) -> String {
+    let line = |cells: &[String]| format!("| {} |\n", cells.join(" | "));
+    let rule: Vec<String> = heads
+        .iter()
+        .enumerate()
+        .map(|(column, _)| if column < 2 { "---" } else { "---:" }.to_owned())
+        .collect();
+    let mut table = line(heads) + &line(&rule);
+    for row in rows {
+        table += &line(row);
+    }
+    table
+}
+
+fn scale_out_section(results: &scale_out::Results) -> String {
+    let mut section = "\n### More replicas\n\n".to_owned();
+    section += &format!(
+        "{} keys, {} workers for each controller and replica, {} ms added to every call; {} ({}).\n\n",
+        results.keys,
+        results.workers,
+        results.delay_ms,
+        results.date.strftime("%Y-%m-%d"),
+        results.machine.commit,
+    );
+    let (heads, rows) = results.table();
+    section + &markdown(&heads, &rows)
+}
+
+fn page(results: &Results, scaled_out: Option<&scale_out::Results>) -> String {
+    let machine = &results.machine;
+    let mut page = INTRODUCTION.to_owned();
+    page += "\n## The newest results\n\n";
+    page += &format!(
+        "{}, {} round{}, {} cores of {}, {} GiB, Linux {}; Kubernetes {}, Manifold {} ({}).\n",
+        results.date.strftime("%Y-%m-%d"),
+        results.rounds(),
+        if results.rounds() == 1 { "" } else { "s" },
+        machine.cores,
+        machine.processor,
+        machine.memory_gib,
+        machine.kernel,
+        machine.kubernetes,
+        machine.manifold,
+        machine.commit,
+    );
+    if results.scale < 1.0 {
+        page += &format!(
+            "\n**A trial at a scale of {}**: it shows that the steps work, and is no measure of what is promised.\n",
+            results.scale
+        );
+    }
+    page += "\n| step | what happens |\n|---|---|\n";
+    let measured = |step: Step| results.runs.iter().any(|run| run.step == step);
+    for (step, words) in results.steps.iter().filter(|(step, _)| measured(**step)) {
+        page += &format!("| {step} | {words} |\n");
+    }
+    let promises: Vec<Vec<String>> = report::promises(results)
+        .into_iter()
+        .map(Vec::from)
+        .collect();
+    if !promises.is_empty() {
+        let heads = ["promised", "bound", "measured", "is"].map(str::to_owned);
+        page += "\n### Beside what is promised\n\n";
+        page += &markdown(&heads, &promises);
+    }
+    if let Some(scaled_out) = scaled_out {
+        page += &scale_out_section(scaled_out);
+    }
+    for (name, _) in plots(results) {
+        let title = name.trim_end_matches(".svg").to_owned();
+        page += &format!("\n![{title}](results/{name})\n");
+    }
+    for qps in results.limits() {
+        let (heads, rows) = report::table(results, qps);
+        let cells: Vec<Vec<String>> = rows.into_iter().map(|row| row.cells).collect();
+        page += &format!(
+            "\n### Everything, QPS {qps}\n\nMedian, with least and most where they differ.\n\n"
+        );
+        page += &markdown(&heads, &cells);
+    }
+    page
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::report::tests::results;
+
+    #[test]
+    fn the_page_tells_of_every_step_measured_and_of_no_other() {
+        let page = page(&results(), None);
+        for expected in [
+            "2026-05-04, 3 rounds",
+            "| create | 40 Deployments of 50 pods are created |",
+            "| create | until converged, s | 11.00 (10.00–14.00) | 12.00 | 1.091 |",
+            "![cpu_s](results/cpu_s.svg)",
+            "| missed |",
+        ] {
+            assert!(page.contains(expected), "{expected}\nnot in\n{page}");
+        }
+        assert!(!page.contains("A trial"), "it was measured in full");
+        assert!(!page.contains("namespaces of 50"), "{page}");
+    }
+
+    #[test]
+    fn the_page_in_the_tree_is_of_the_newest_results() {
+        let Some(results) = Results::newest().unwrap() else {
+            panic!("bench/results holds no results");
+        };
+        let root = harness::workspace_root();
+        let read = |path: &str| fs::read_to_string(root.join(path)).unwrap_or_default();
+        let stale = "stale: run `cargo bench-peers --page`";
+        assert!(
+            read("bench/README.md") == page(&results, scaled_out().unwrap().as_ref()),
+            "bench/README.md is {stale}"
+        );
+        for (name, svg) in plots(&results) {
+            let path = format!("bench/results/{name}");
+            assert!(read(&path) == svg, "{path} is {stale}");
+        }
+    }
+}
