@@ -2,7 +2,7 @@
 //! that happened. Everything runs on one thread; the lock is only for the compiler, and is never held across an await.
 
 use std::{
-    collections::{BTreeMap, VecDeque},
+    collections::{BTreeMap, BTreeSet, VecDeque},
     fmt::Write as _,
     sync::{Arc, Mutex, PoisonError},
     time::Duration,
@@ -135,6 +135,8 @@ pub struct State {
     pub mutant: Option<Mutant>,
     /// Counted.
     pub counts: Counts,
+    /// The controllers that have written.
+    pub wrote: BTreeSet<String>,
     /// Replicas that have ended by themselves and are still to be dropped.
     pub ended: Vec<usize>,
     origin: Instant,
@@ -164,6 +166,7 @@ impl Hub {
                 replicas: BTreeMap::new(),
                 mutant,
                 counts: Counts::default(),
+                wrote: BTreeSet::new(),
                 ended: Vec::new(),
                 origin: Instant::now(),
                 hash: 0xcbf2_9ce4_8422_2325,
@@ -374,6 +377,9 @@ impl State {
         ));
         if done {
             self.counts.writes += 1;
+            if !changes.is_empty() && !self.wrote.contains(&writer.controller) {
+                self.wrote.insert(writer.controller.clone());
+            }
             let mut stale = false;
             match self.judge.fence(&self.replicas, &sent, &writer) {
                 Verdict::Fine => {}
@@ -391,6 +397,7 @@ impl State {
             let by = By {
                 writer: &writer,
                 shown,
+                sent: sent.at,
             };
             let wrong = self.judge.after(&self.server, &changes, Some(&by));
             // A stopped process' write is the server's fence's to refuse; what it does is made good by the new owner.

@@ -156,13 +156,18 @@ async fn carry(hub: Arc<Hub>, mut sent: Sent, request: Request, road: Road, repl
             code,
             content_type,
             body,
-        } => respond(
-            code,
-            content_type,
-            Full::new(Bytes::from(body))
-                .map_err(|never| match never {})
-                .boxed_unsync(),
-        ),
+        } => {
+            if !reply.is_closed() {
+                hub.with(|state| state.judge.scaling.told(&request, &body));
+            }
+            respond(
+                code,
+                content_type,
+                Full::new(Bytes::from(body))
+                    .map_err(|never| match never {})
+                    .boxed_unsync(),
+            )
+        }
         Answer::Watch(opened) => {
             let content_type = match opened.of {
                 Log::Of(_) => "application/vnd.kubernetes.protobuf;stream=watch",
@@ -396,9 +401,12 @@ impl Calls for Peers {
         to: &'a Holder,
         address: &'a str,
         (range, epoch, attempt): (RangeId, Epoch, u64),
-        state: RangeState,
+        mut state: RangeState,
     ) -> Call<'a, Result<(), NotSent>> {
         async move {
+            if let Some(mutant) = self.hub.with(|state| state.mutant) {
+                mutant.handoff(&mut state);
+            }
             let Some(way) = self.way(address) else {
                 tokio::time::sleep(Duration::from_millis(5)).await;
                 return Err(NotSent::Unreachable("no connection".to_owned()));

@@ -2,21 +2,23 @@
 
 use std::{
     cell::{Cell, RefCell},
-    collections::BTreeMap,
+    collections::{BTreeMap, BTreeSet},
     rc::Rc,
     sync::{Arc, Mutex, Once, PoisonError},
     time::Duration,
 };
 
-use controllers_kit::{Key, Resource, testing::World};
+use clap::ValueEnum as _;
+use controllers_kit::{Key, testing::World};
 use kubernetes_proto::{Object, core::Pod};
 use tokio::time::Instant;
 
 use crate::{
+    clearing,
     dice::{self, Dice},
     hub::{Counts, Hub, Outage},
     mutants::Mutant,
-    replica::{Fleet, RANGES, Stage, flags},
+    replica::{Fleet, RANGES, Stage},
     server::Server,
     workloads::{self, VARIANTS, Workload},
 };
@@ -37,7 +39,7 @@ const AT_REST: Duration = Duration::from_secs(4);
 pub struct Options {
     /// Decides everything.
     pub seed: u64,
-    /// Whose workload; by seed where none is named.
+    /// Whose workload; where none is named, the one in which the deliberate fault shows, or by seed.
     pub controller: Option<String>,
     /// A deliberate fault.
     pub mutant: Option<Mutant>,
@@ -70,8 +72,12 @@ pub struct Report {
     pub violation: Option<String>,
     /// The last lines of the record.
     pub tale: String,
+    /// The deliberate fault that was tried.
+    pub mutant: Option<Mutant>,
     /// Counted.
     pub counts: Counts,
+    /// The controllers that have written.
+    pub wrote: BTreeSet<String>,
     /// How long it lasted, in the cluster's time.
     pub lasted: Duration,
     /// What the cluster had come to.
@@ -81,8 +87,14 @@ pub struct Report {
 impl Report {
     /// The command that does it again.
     pub fn replay(&self) -> String {
+        let mutant = self
+            .mutant
+            .and_then(|mutant| mutant.to_possible_value())
+            .map_or_else(String::new, |value| {
+                format!(" --mutant {}", value.get_name())
+            });
         format!(
-            "cargo simulate --seed {} --controller {}",
+            "cargo simulate --seed {} --controller {}{mutant}",
             self.seed, self.controller
         )
     }
@@ -102,18 +114,20 @@ impl Report {
     }
 }
 
-/// The controllers that are simulated, by name.
+/// The controllers by name: all that are registered are simulated.
 pub fn controllers() -> Vec<&'static str> {
-    workloads::simulated()
+    node::registry::descriptors()
         .iter()
-        .map(|factory| (factory.describe)().name)
+        .map(|descriptor| descriptor.name)
         .collect()
 }
 
 /// Runs a seed.
 pub fn run(options: &Options) -> Report {
     let names = controllers();
-    let controller = options.controller.clone().unwrap_or_else(|| {
+    let shown = options.mutant.and_then(Mutant::controller);
+    let named = options.controller.clone().or(shown.map(str::to_owned));
+    let controller = named.unwrap_or_else(|| {
         let place = usize::try_from(options.seed % names.len() as u64).expect("few controllers");
         names[place].to_owned()
     });
@@ -167,15 +181,6 @@ fn listen_for_panics() {
     });
 }
 
-fn resources() -> Vec<&'static Resource> {
-    let flags = flags();
-    workloads::simulated()
-        .iter()
-        .flat_map(|factory| (factory.build)(&flags).watches().subscriptions)
-        .map(|subscription| subscription.resource)
-        .collect()
-}
-
 /// A run, disturbed if it is known what it must come to.
 fn perform(
     options: &Options,
@@ -194,7 +199,7 @@ fn perform(
     dice::seed_thread(dice.fork(1));
     let workload = workloads::workload(controller, variant);
     let report = runtime.block_on(async {
-        let server = Server::new(workload.world.clone(), resources());
+        let server = Server::new(workload.world.clone());
         let hub = Hub::new(server, dice.fork(2), options.mutant, options.loud);
         let fleet = Fleet::new(&hub);
         let director = Director {
@@ -216,7 +221,9 @@ fn perform(
             hash: state.hash(),
             violation: state.violation().map(str::to_owned),
             tale: state.tale(),
+            mutant: options.mutant,
             counts: state.counts,
+            wrote: state.wrote.clone(),
             lasted,
             rest: normal(&state.server.world),
         })
@@ -353,6 +360,11 @@ impl Director {
                 }
             }
         }
+        self.hub.with(|state| {
+            if let Some(left) = clearing::leftovers(&state.server).into_iter().next() {
+                state.violate(format!("at the end {left}"));
+            }
+        });
         self.is_over(start);
         start.elapsed()
     }
@@ -389,7 +401,7 @@ impl Director {
         })
     }
 
-    /// Kubelets, scheduler, garbage collector and namespace controller do some of what they have to do.
+    /// Kubelets and scheduler do some of what they have to do.
     fn step(&mut self) {
         let (idle_at, dice) = (self.idle_at, &mut self.dice);
         let idle = self.hub.with(|state| {
