@@ -326,6 +326,8 @@ impl Director {
                 if now >= faults_end {
                     healed = true;
                     self.heal(replicas);
+                    // Whoever waits for a timer may have begun to only when the faults ended.
+                    last.1 = now;
                 } else {
                     self.fault();
                 }

@@ -4,7 +4,7 @@
 //! names that exist; metrics are worked out from what the world serves as load (`metrics.rs`). Whatever the manager does
 //! not ask for is answered as a path that nobody serves. `tests/conformance.rs` holds it to the real one.
 
-use std::{collections::BTreeMap, sync::Arc};
+use std::{cmp::Ordering, collections::BTreeMap, sync::Arc};
 
 use bytes::Bytes;
 use controllers_kit::{
@@ -331,50 +331,56 @@ impl Server {
 
     /// Writes what has changed since the last time into the histories, in the order of versions.
     fn note(&mut self) -> Vec<Change> {
-        let now: BTreeMap<Place, AnyObject> = self
-            .world
-            .objects()
-            .map(|object| {
-                (
-                    (object.resource(), Key::of_meta(object.metadata())),
-                    Arc::clone(object),
-                )
-            })
-            .collect();
         let mut changed: Vec<(u64, Place, Change)> = Vec::new();
         let mut gone: Vec<(Place, AnyObject)> = Vec::new();
-        for (place, old) in &self.known {
-            if !now.contains_key(place) {
+        // Both are in order; what is the same object is passed over without a look at its name.
+        let mut known = self.known.iter().peekable();
+        let mut held = self.world.objects().peekable();
+        loop {
+            match (known.peek(), held.peek()) {
+                (None, None) => break,
+                (Some((_, old)), Some(new)) if Arc::ptr_eq(old, new) => {
+                    known.next();
+                    held.next();
+                    continue;
+                }
+                _ => {}
+            }
+            let place = |object: &AnyObject| (object.resource(), Key::of_meta(object.metadata()));
+            let order = match (known.peek(), held.peek()) {
+                (Some((old, _)), Some(new)) => (*old).cmp(&place(new)),
+                (Some(_), None) => Ordering::Less,
+                _ => Ordering::Greater,
+            };
+            let old = known.next_if(|_| order.is_le());
+            let new = held.next_if(|_| order.is_ge());
+            let another = old
+                .zip(new)
+                .is_some_and(|((_, old), new)| old.metadata().uid != new.metadata().uid);
+            if let Some((place, old)) = old.filter(|_| new.is_none() || another) {
+                // Gone, and perhaps made anew.
                 gone.push((place.clone(), Arc::clone(old)));
             }
-        }
-        for (place, new) in &now {
-            let old = self.known.get(place);
-            if old.is_some_and(|old| Arc::ptr_eq(old, new)) {
-                continue;
-            }
-            let version = new.metadata().resource_version;
-            if old.is_some_and(|old| old.metadata().uid != new.metadata().uid) {
-                // Gone and made anew in between.
-                gone.push((place.clone(), Arc::clone(&self.known[place])));
+            if let Some(new) = new {
+                let old = old.filter(|_| !another).map(|(_, old)| Arc::clone(old));
                 changed.push((
-                    version,
-                    place.clone(),
+                    new.metadata().resource_version,
+                    place(new),
                     Change {
-                        old: None,
+                        old,
                         new: Some(Arc::clone(new)),
                     },
                 ));
-                continue;
             }
-            changed.push((
-                version,
-                place.clone(),
-                Change {
-                    old: old.cloned(),
-                    new: Some(Arc::clone(new)),
-                },
-            ));
+        }
+        drop((known, held));
+        for (place, _) in &gone {
+            self.known.remove(place);
+        }
+        for (_, place, change) in &changed {
+            if let Some(new) = &change.new {
+                self.known.insert(place.clone(), Arc::clone(new));
+            }
         }
         // A deletion takes a version that no object carries: the newest ones that are free.
         let mut version = self.world.version();
@@ -392,7 +398,6 @@ impl Server {
             ));
         }
         changed.sort_by(|(one, place, _), (other, another, _)| (one, place).cmp(&(other, another)));
-        self.known = now;
         for (version, (resource, key), change) in &changed {
             let (kind, object) = match (&change.old, &change.new) {
                 (None, Some(new)) => ("ADDED", Arc::clone(new)),
