@@ -48,6 +48,8 @@ pub struct Seen {
     pub no_leases_until: Option<Instant>,
     /// Watches bring nothing until then.
     pub watches_frozen_until: Option<Instant>,
+    /// Some resources' watches bring nothing until then, while the others go on.
+    pub some_frozen_until: Option<(BTreeSet<Log>, Instant)>,
     /// Grows when all its watches break.
     pub watches_broken: u32,
     /// Peers can't be reached, nor reach it, until then.
@@ -60,6 +62,17 @@ pub struct Seen {
     pub shown: BTreeMap<Log, Vec<(Instant, Instant)>>,
     /// Its cache.
     pub view: Option<Arc<dyn View>>,
+}
+
+impl Seen {
+    /// Until when a log's watch brings nothing, if that is still to come.
+    pub fn frozen_until(&self, log: Log) -> Option<Instant> {
+        let some = self.some_frozen_until.as_ref();
+        let some = some.filter(|(logs, _)| logs.contains(&log));
+        self.watches_frozen_until
+            .max(some.map(|(_, until)| *until))
+            .filter(|until| *until > Instant::now())
+    }
 }
 
 /// What befalls a request.
@@ -137,6 +150,8 @@ pub struct State {
     pub counts: Counts,
     /// The controllers that have written.
     pub wrote: BTreeSet<String>,
+    /// Writes on their way, of processes that have gone meanwhile, too.
+    pub under_way: usize,
     /// Replicas that have ended by themselves and are still to be dropped.
     pub ended: Vec<usize>,
     origin: Instant,
@@ -167,6 +182,7 @@ impl Hub {
                 mutant,
                 counts: Counts::default(),
                 wrote: BTreeSet::new(),
+                under_way: 0,
                 ended: Vec::new(),
                 origin: Instant::now(),
                 hash: 0xcbf2_9ce4_8422_2325,

@@ -62,7 +62,7 @@ impl Mutant {
     /// In whose workload it shows, where that is one alone.
     pub fn controller(self) -> Option<&'static str> {
         match self {
-            Self::UnprovenGraph | Self::NoOwners => Some(COLLECTOR),
+            Self::BlindWrites | Self::UnprovenGraph | Self::NoOwners => Some(COLLECTOR),
             Self::EmptyNamespaces => Some(NAMESPACES),
             Self::EmptyHandoffs | Self::WrongAges | Self::NoScaleEvents => Some(AUTOSCALER),
             _ => None,

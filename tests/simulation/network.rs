@@ -137,9 +137,12 @@ async fn exchange(
 type Reply = oneshot::Sender<Result<http::Response<AnswerBody>, BoxError>>;
 
 async fn carry(hub: Arc<Hub>, mut sent: Sent, request: Request, road: Road, reply: Reply) {
+    let counts = usize::from(request.writes() && !request.about_leases());
+    hub.with(|state| state.under_way += counts);
     tokio::time::sleep(road.held.unwrap_or_default() + road.out).await;
     sent.aborted = reply.is_closed();
     let answer = hub.with(|state| {
+        state.under_way -= counts;
         // Of the requests that were given up, some had left and some had not. What a stopped process had on its lips
         // goes out when it goes on.
         let left = !sent.aborted || sent.held || state.dice.chance(500);
@@ -226,8 +229,8 @@ async fn follow(
                     bookmark = Instant::now() + BOOKMARKS;
                     let mark = hub.with(|state| {
                         let seen = state.replicas.entry(replica).or_default();
-                        let still = seen.watches_frozen_until.is_none_or(|until| until <= Instant::now());
-                        (still && watch.at >= state.server.length(watch.of)).then(|| state.server.bookmark(watch.of))
+                        let flows = seen.frozen_until(watch.of).is_none();
+                        (flows && watch.at >= state.server.length(watch.of)).then(|| state.server.bookmark(watch.of))
                     });
                     if let Some(mark) = mark {
                         let _gone = frames.send(Ok(mark));
@@ -247,7 +250,7 @@ async fn follow(
             let seen = state.replicas.entry(replica).or_default();
             let now = Instant::now();
             let frozen = seen
-                .watches_frozen_until
+                .frozen_until(watch.of)
                 .map_or(Duration::ZERO, |until| until.saturating_duration_since(now));
             let outage = seen.outage.map_or(Duration::ZERO, |(until, _)| {
                 until.saturating_duration_since(now)

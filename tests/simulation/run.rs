@@ -9,7 +9,7 @@ use std::{
 };
 
 use clap::ValueEnum as _;
-use controllers_kit::{Key, testing::World};
+use controllers_kit::{Key, Reader as _, testing::World};
 use kubernetes_proto::{Object, core::Pod};
 use tokio::time::Instant;
 
@@ -19,7 +19,7 @@ use crate::{
     hub::{Counts, Hub, Outage},
     mutants::Mutant,
     replica::{Fleet, RANGES, Stage},
-    server::Server,
+    server::{Log, Server},
     workloads::{self, VARIANTS, Workload},
 };
 
@@ -78,6 +78,8 @@ pub struct Report {
     pub counts: Counts,
     /// The controllers that have written.
     pub wrote: BTreeSet<String>,
+    /// How often an autoscaler has made its target smaller.
+    pub shrunk: u64,
     /// How long it lasted, in the cluster's time.
     pub lasted: Duration,
     /// What the cluster had come to.
@@ -224,6 +226,7 @@ fn perform(
             mutant: options.mutant,
             counts: state.counts,
             wrote: state.wrote.clone(),
+            shrunk: state.judge.scaling.shrunk,
             lasted,
             rest: normal(&state.server.world),
         })
@@ -349,7 +352,8 @@ impl Director {
                     }
                     comparison = now + Duration::from_secs(1);
                     let rest = self.hub.with(|state| normal(&state.server.world));
-                    if rest == **expected && self.is_owned() {
+                    let under_way = self.hub.with(|state| state.under_way);
+                    if rest == **expected && self.is_owned() && under_way == 0 {
                         self.check_rest().await;
                         break;
                     }
@@ -477,7 +481,21 @@ impl Director {
                     }
                 });
             }
-            10 | 11 if !running.is_empty() => {
+            10 if !running.is_empty() => {
+                let replica = of(dice, &running);
+                let length = dice.millis(500, 15_000);
+                self.hub.with(|state| {
+                    let catalogue = state.server.world.catalogue();
+                    let all = catalogue.all().iter().map(|entry| Log::Of(entry.resource));
+                    let some: BTreeSet<Log> = all.filter(|_| dice.chance(300)).collect();
+                    state.tell(format_args!(
+                        "some watches of r-{replica} stand still for {length:?}: {some:?}"
+                    ));
+                    let seen = state.replicas.entry(replica).or_default();
+                    seen.some_frozen_until = Some((some, Instant::now() + length));
+                });
+            }
+            11 if !running.is_empty() => {
                 let replica = of(dice, &running);
                 let length = dice.millis(500, 15_000);
                 self.hub.with(|state| {
@@ -567,6 +585,7 @@ impl Director {
                 seen.outage = None;
                 seen.no_leases_until = None;
                 seen.watches_frozen_until = None;
+                seen.some_frozen_until = None;
                 seen.cut_off_until = None;
             }
         });

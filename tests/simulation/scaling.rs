@@ -43,6 +43,8 @@ pub struct Scaling {
     told: BTreeMap<(String, String), Vec<(Instant, i64)>>,
     /// By the target's uid.
     scaled: BTreeMap<String, Vec<Scaled>>,
+    /// How often a target has become smaller.
+    pub shrunk: u64,
 }
 
 impl Scaling {
@@ -74,6 +76,7 @@ impl Scaling {
         if controller != Some(CONTROLLER) || from == to {
             return None;
         }
+        self.shrunk += u64::from(to < from);
         let meta = new.metadata();
         let resource = new.resource();
         let wrong = server

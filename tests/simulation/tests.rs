@@ -69,6 +69,26 @@ fn three_hundred_seeds_are_without_violation() {
 }
 
 #[test]
+fn a_load_that_falls_shrinks_nothing_early_in_a_hundred_runs() {
+    let reports = side_by_side(1..=100, |seed| {
+        Some(run(&Options {
+            controller: Some("horizontal-pod-autoscaler-controller".to_owned()),
+            ..Options::seed(seed)
+        }))
+    });
+    for report in &reports {
+        report.expect_well();
+    }
+    let shrunk: u64 = reports.iter().map(|report| report.shrunk).sum();
+    let moves: u64 = reports.iter().map(|report| report.counts.moves).sum();
+    assert!(
+        reports.len() == 100 && shrunk > 200 && moves > 3_000,
+        "{} runs with {shrunk} scale-downs and {moves} changes of owners are too little to show anything",
+        reports.len()
+    );
+}
+
+#[test]
 fn every_deliberate_fault_is_caught() {
     for mutant in Mutant::value_variants() {
         let found = std::sync::atomic::AtomicBool::new(false);
