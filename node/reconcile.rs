@@ -232,9 +232,10 @@ async fn attempt(shared: &Arc<Shared>, job: &mut Job) -> Attempt {
     } else if ask::is_slow(&queries) {
         job.permit = None;
         let answers = tokio::select! {
-            answers = ask::ask(shared.writer.server(), &job.sender, queries) => answers,
+            biased;
             // A handoff does not wait for it: whoever has the range next asks again.
             stopped = job.sender.gate.stopped() => return Attempt::ended(Next::Stopped(stopped)),
+            answers = ask::ask(shared.writer.server(), &job.sender, queries) => answers,
         };
         job.permit = Arc::clone(&unit.permits).acquire_owned().await.ok();
         answers

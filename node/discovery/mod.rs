@@ -5,7 +5,7 @@
 //! its watches and is told of; nothing else waits for it, and no controller's start waits for any of this.
 
 use std::{
-    collections::{BTreeMap, HashMap, HashSet},
+    collections::{BTreeMap, BTreeSet},
     sync::{Arc, Mutex, PoisonError},
     time::Duration,
 };
@@ -137,8 +137,8 @@ pub async fn follow(discovery: Arc<Discovery>, shared: Arc<Shared>, cache: Arc<C
         shared,
         cache: Arc::clone(&cache),
         api: api.clone(),
-        running: HashMap::new(),
-        listing: HashSet::new(),
+        running: BTreeMap::new(),
+        listing: BTreeSet::new(),
         scanned: None,
     };
     let changed = Arc::new(Notify::new());
@@ -154,6 +154,8 @@ pub async fn follow(discovery: Arc<Discovery>, shared: Arc<Shared>, cache: Arc<C
     loop {
         let next = due.iter().min().map_or(period, |next| period.min(*next));
         tokio::select! {
+            biased;
+            () = tokio::time::sleep_until(next) => {}
             () = changed.notified() => {
                 let now = Instant::now();
                 due = AFTER_CHANGE.iter().map(|after| now + *after).collect();
@@ -165,7 +167,6 @@ pub async fn follow(discovery: Arc<Discovery>, shared: Arc<Shared>, cache: Arc<C
                     continue;
                 }
             }
-            () = tokio::time::sleep_until(next) => {}
         }
         let now = Instant::now();
         if next > now {
@@ -231,9 +232,9 @@ struct Watches {
     shared: Arc<Shared>,
     cache: Arc<Cache>,
     api: Api,
-    running: HashMap<&'static Resource, tokio::task::JoinHandle<()>>,
+    running: BTreeMap<&'static Resource, tokio::task::JoinHandle<()>>,
     /// Those whose first list is on its way.
-    listing: HashSet<&'static Resource>,
+    listing: BTreeSet<&'static Resource>,
     scanned: Option<Instant>,
 }
 
@@ -260,7 +261,7 @@ impl Watches {
     fn change(&mut self, catalogue: Catalogue, failures: &BTreeMap<String, String>) {
         let units = &self.shared.units;
         let discovered: Vec<_> = units.iter().flat_map(|unit| &unit.discovered).collect();
-        let mut wanted: HashSet<&'static Resource> = catalogue
+        let mut wanted: BTreeSet<&'static Resource> = catalogue
             .all()
             .iter()
             .filter(|entry| entry.preferred && discovered.iter().any(|one| (one.wanted)(entry)))
@@ -331,7 +332,7 @@ impl Watches {
     fn scan(&mut self) {
         self.scanned = Some(Instant::now());
         let shared = Arc::clone(&self.shared);
-        tokio::task::spawn_blocking(move || {
+        self.shared.aside.run(Duration::ZERO, move || {
             shared.wake_all(&|unit| !unit.discovered.is_empty(), &|_| true);
         });
     }

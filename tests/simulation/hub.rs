@@ -2,7 +2,7 @@
 //! that happened. Everything runs on one thread; the lock is only for the compiler, and is never held across an await.
 
 use std::{
-    collections::{BTreeMap, VecDeque},
+    collections::{BTreeMap, BTreeSet, VecDeque},
     fmt::Write as _,
     sync::{Arc, Mutex, PoisonError},
     time::Duration,
@@ -48,6 +48,8 @@ pub struct Seen {
     pub no_leases_until: Option<Instant>,
     /// Watches bring nothing until then.
     pub watches_frozen_until: Option<Instant>,
+    /// Some resources' watches bring nothing until then, while the others go on.
+    pub some_frozen_until: Option<(BTreeSet<Log>, Instant)>,
     /// Grows when all its watches break.
     pub watches_broken: u32,
     /// Peers can't be reached, nor reach it, until then.
@@ -60,6 +62,17 @@ pub struct Seen {
     pub shown: BTreeMap<Log, Vec<(Instant, Instant)>>,
     /// Its cache.
     pub view: Option<Arc<dyn View>>,
+}
+
+impl Seen {
+    /// Until when a log's watch brings nothing, if that is still to come.
+    pub fn frozen_until(&self, log: Log) -> Option<Instant> {
+        let some = self.some_frozen_until.as_ref();
+        let some = some.filter(|(logs, _)| logs.contains(&log));
+        self.watches_frozen_until
+            .max(some.map(|(_, until)| *until))
+            .filter(|until| *until > Instant::now())
+    }
 }
 
 /// What befalls a request.
@@ -135,6 +148,10 @@ pub struct State {
     pub mutant: Option<Mutant>,
     /// Counted.
     pub counts: Counts,
+    /// The controllers that have written.
+    pub wrote: BTreeSet<String>,
+    /// Writes on their way, of processes that have gone meanwhile, too.
+    pub under_way: usize,
     /// Replicas that have ended by themselves and are still to be dropped.
     pub ended: Vec<usize>,
     origin: Instant,
@@ -164,6 +181,8 @@ impl Hub {
                 replicas: BTreeMap::new(),
                 mutant,
                 counts: Counts::default(),
+                wrote: BTreeSet::new(),
+                under_way: 0,
                 ended: Vec::new(),
                 origin: Instant::now(),
                 hash: 0xcbf2_9ce4_8422_2325,
@@ -374,6 +393,9 @@ impl State {
         ));
         if done {
             self.counts.writes += 1;
+            if !changes.is_empty() && !self.wrote.contains(&writer.controller) {
+                self.wrote.insert(writer.controller.clone());
+            }
             let mut stale = false;
             match self.judge.fence(&self.replicas, &sent, &writer) {
                 Verdict::Fine => {}
@@ -391,6 +413,7 @@ impl State {
             let by = By {
                 writer: &writer,
                 shown,
+                sent: sent.at,
             };
             let wrong = self.judge.after(&self.server, &changes, Some(&by));
             // A stopped process' write is the server's fence's to refuse; what it does is made good by the new owner.

@@ -1,6 +1,8 @@
 //! What must hold all along, judged by what the server holds: who wrote under which epoch, and whether anybody asked
 //! for what was made or deleted.
 //!
+//! `clearing.rs` and `scaling.rs` judge those who delete for others and those who set others' sizes.
+//!
 //! A controller acts on what it sees, and may see late: a child is beyond what its parent wanted only if that was wanted
 //! at no time that the writer's watch may have shown within [`ON_THE_WAY`]. For requests that were given up or whose
 //! process stood still, whatever was ever wanted counts.
@@ -19,7 +21,9 @@ use kubernetes_proto::{
 use tokio::time::Instant;
 
 use crate::{
+    clearing::Clearing,
     hub::{Seen, Sent},
+    scaling::Scaling,
     server::{Change, Log, Server},
 };
 
@@ -74,6 +78,8 @@ pub struct By<'a> {
     pub writer: &'a Writer,
     /// How far its watches have come; `None` where it may have acted on whatever was before.
     pub shown: Option<&'a BTreeMap<Log, Vec<(Instant, Instant)>>>,
+    /// When it was sent.
+    pub sent: Instant,
 }
 
 /// What is thought of a write's epoch.
@@ -103,6 +109,9 @@ pub struct Judge {
     wants: BTreeMap<String, Vec<(Instant, Want)>>,
     /// When pods of an owner were taken away by somebody else than its controller.
     taken: BTreeMap<String, Vec<Instant>>,
+    clearing: Clearing,
+    /// Of autoscaling.
+    pub scaling: Scaling,
 }
 
 impl Judge {
@@ -113,6 +122,8 @@ impl Judge {
             deleted: BTreeMap::new(),
             wants: BTreeMap::new(),
             taken: BTreeMap::new(),
+            clearing: Clearing::new(server),
+            scaling: Scaling::default(),
         };
         for object in server.world.objects() {
             judge.want(object);
@@ -277,6 +288,10 @@ impl Judge {
             if let Some(new) = &change.new {
                 self.want(new);
             }
+            let controller = by.map(|by| by.writer.controller.as_str());
+            wrong.extend(self.clearing.after(server, change, controller));
+            let sent = by.map_or_else(Instant::now, |by| by.sent);
+            wrong.extend(self.scaling.after(server, change, controller, sent));
             let was = change.old.as_ref().is_some_and(is_active);
             let is = change.new.as_ref().is_some_and(is_active);
             let Some(owner) = Owner::of(change.object()) else {

@@ -11,13 +11,21 @@ use kubernetes_proto::{
     meta::{self, PartialObjectMetadata},
 };
 use node::{actors::host::LateFence, gate::Fence, view::View};
+use peer_proto::RangeState;
 use prost::Message as _;
 use serde_json::Value;
 
 use crate::{
     hub::Counts,
-    server::{Answer, Request},
+    judge::Writer,
+    server::{Answer, Request, target},
 };
+
+const COLLECTOR: &str = "garbage-collector-controller";
+const NAMESPACES: &str = "namespace-controller";
+const AUTOSCALER: &str = "horizontal-pod-autoscaler-controller";
+/// By how much a handoff's clock is wrong where it is: longer than any window.
+const WRONG_MS: i64 = 600_000;
 
 /// A deliberate fault.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
@@ -34,9 +42,54 @@ pub enum Mutant {
     BlindLeases,
     /// Watches never tell of deletions.
     NoDeletions,
+    /// Nothing but Leases is written on the uid and the version that were seen.
+    BlindWrites,
+    /// A handoff brings keys without marks, and nothing of how far their owner had seen.
+    EmptyHandoffs,
+    /// A handoff says that its instants are by another clock than they are.
+    WrongAges,
+    /// What a garbage collector asks the server to prove its graph is answered from its own cache.
+    UnprovenGraph,
+    /// An owner that a garbage collector asks for is never there.
+    NoOwners,
+    /// What a namespace holds is not shown to whoever clears it.
+    EmptyNamespaces,
+    /// What keeps an autoscaler's scalings beyond its owner never arrives.
+    NoScaleEvents,
 }
 
 impl Mutant {
+    /// In whose workload it shows, where that is one alone.
+    pub fn controller(self) -> Option<&'static str> {
+        match self {
+            Self::BlindWrites | Self::UnprovenGraph | Self::NoOwners => Some(COLLECTOR),
+            Self::EmptyNamespaces => Some(NAMESPACES),
+            Self::EmptyHandoffs | Self::WrongAges | Self::NoScaleEvents => Some(AUTOSCALER),
+            _ => None,
+        }
+    }
+
+    /// What is handed over instead of a range's state.
+    pub fn handoff(self, state: &mut RangeState) {
+        for controller in &mut state.controllers {
+            match self {
+                Self::EmptyHandoffs => {
+                    controller.seen.clear();
+                    for key in &mut controller.keys {
+                        key.marks.clear();
+                        key.memory = None;
+                    }
+                }
+                Self::WrongAges => {
+                    for key in &mut controller.keys {
+                        key.packed_at_ms += WRONG_MS;
+                    }
+                }
+                _ => {}
+            }
+        }
+    }
+
     /// What the server is given instead of a request.
     pub fn request(self, request: &Request, counts: &Counts) -> Option<Request> {
         let mut changed = request.clone();
@@ -55,6 +108,19 @@ impl Mutant {
             Self::BlindLeases if request.about_leases() && request.method == "PATCH" => {
                 changed.body = without(&request.body, &["metadata"])?;
             }
+            Self::BlindWrites if !request.about_leases() => {
+                changed.body = match request.method.as_str() {
+                    "PATCH" => without(&request.body, &["metadata"])?,
+                    "DELETE" => without(&request.body, &["preconditions"])?,
+                    _ => return None,
+                };
+            }
+            Self::NoScaleEvents if request.method == "PATCH" => {
+                let mut json: Value = serde_json::from_slice(&request.body).ok()?;
+                let annotations = json["metadata"].get_mut("annotations")?.as_object_mut()?;
+                annotations.remove("manifold.dev/scale-events")?;
+                changed.body = json.to_string().into();
+            }
             _ => return None,
         }
         Some(changed)
@@ -62,6 +128,30 @@ impl Mutant {
 
     /// What is answered instead of what the server would say to a read.
     pub fn read(self, request: &Request, view: Option<Arc<dyn View>>) -> Option<Answer> {
+        let asks = Writer::parse(&request.user_agent).controller;
+        let lists = request.accept.contains("as=PartialObjectMetadataList");
+        match self {
+            Self::UnprovenGraph if lists && asks == COLLECTOR => {
+                let view = view?;
+                let target = target(&request.path)?;
+                let entry = view.catalogue().find(target.group, target.plural)?.clone();
+                let namespace = (!target.namespace.is_empty()).then_some(target.namespace);
+                let held = view.list(entry.resource, namespace);
+                return Some(metadata_list(held.iter().map(|object| object.metadata())));
+            }
+            Self::EmptyNamespaces if lists && asks == NAMESPACES => {
+                return Some(metadata_list(std::iter::empty()));
+            }
+            Self::NoOwners if asks == COLLECTOR && !lists => {
+                return Some(Answer::Whole {
+                    code: 404,
+                    content_type: "application/json",
+                    body: br#"{"kind":"Status","status":"Failure","reason":"NotFound","code":404}"#
+                        .to_vec(),
+                });
+            }
+            _ => {}
+        }
         if self != Self::NoProof || !request.accept.contains("as=PartialObjectMetadataList") {
             return None;
         }
@@ -69,25 +159,8 @@ impl Mutant {
         if !request.path.ends_with("/pods") {
             return None;
         }
-        let items = view?
-            .list(Pod::resource(), Some(namespace))
-            .iter()
-            .map(|object| {
-                PartialObjectMetadata {
-                    metadata: Some(object.metadata().clone()),
-                }
-                .encode_to_vec()
-            })
-            .collect();
-        let list = meta::List {
-            metadata: Some(meta::ListMeta::default()),
-            items,
-        };
-        Some(Answer::Whole {
-            code: 200,
-            content_type: envelope::PROTOBUF,
-            body: envelope::wrap("v1", "PodList", list.encode_to_vec()),
-        })
+        let held = view?.list(Pod::resource(), Some(namespace));
+        Some(metadata_list(held.iter().map(|object| object.metadata())))
     }
 
     /// What is answered instead of what the server said to a write.
@@ -108,6 +181,27 @@ impl Mutant {
     /// Whether a watch leaves a change out.
     pub fn hides(self, kind: &str) -> bool {
         self == Self::NoDeletions && kind == "DELETED"
+    }
+}
+
+/// A list of metadata.
+fn metadata_list<'a>(held: impl Iterator<Item = &'a meta::ObjectMeta>) -> Answer {
+    let items = held
+        .map(|metadata| {
+            PartialObjectMetadata {
+                metadata: Some(metadata.clone()),
+            }
+            .encode_to_vec()
+        })
+        .collect();
+    let list = meta::List {
+        metadata: Some(meta::ListMeta::default()),
+        items,
+    };
+    Answer::Whole {
+        code: 200,
+        content_type: envelope::PROTOBUF,
+        body: envelope::wrap("v1", "List", list.encode_to_vec()),
     }
 }
 

@@ -137,9 +137,12 @@ async fn exchange(
 type Reply = oneshot::Sender<Result<http::Response<AnswerBody>, BoxError>>;
 
 async fn carry(hub: Arc<Hub>, mut sent: Sent, request: Request, road: Road, reply: Reply) {
+    let counts = usize::from(request.writes() && !request.about_leases());
+    hub.with(|state| state.under_way += counts);
     tokio::time::sleep(road.held.unwrap_or_default() + road.out).await;
     sent.aborted = reply.is_closed();
     let answer = hub.with(|state| {
+        state.under_way -= counts;
         // Of the requests that were given up, some had left and some had not. What a stopped process had on its lips
         // goes out when it goes on.
         let left = !sent.aborted || sent.held || state.dice.chance(500);
@@ -156,13 +159,18 @@ async fn carry(hub: Arc<Hub>, mut sent: Sent, request: Request, road: Road, repl
             code,
             content_type,
             body,
-        } => respond(
-            code,
-            content_type,
-            Full::new(Bytes::from(body))
-                .map_err(|never| match never {})
-                .boxed_unsync(),
-        ),
+        } => {
+            if !reply.is_closed() {
+                hub.with(|state| state.judge.scaling.told(&request, &body));
+            }
+            respond(
+                code,
+                content_type,
+                Full::new(Bytes::from(body))
+                    .map_err(|never| match never {})
+                    .boxed_unsync(),
+            )
+        }
         Answer::Watch(opened) => {
             let content_type = match opened.of {
                 Log::Of(_) => "application/vnd.kubernetes.protobuf;stream=watch",
@@ -221,8 +229,8 @@ async fn follow(
                     bookmark = Instant::now() + BOOKMARKS;
                     let mark = hub.with(|state| {
                         let seen = state.replicas.entry(replica).or_default();
-                        let still = seen.watches_frozen_until.is_none_or(|until| until <= Instant::now());
-                        (still && watch.at >= state.server.length(watch.of)).then(|| state.server.bookmark(watch.of))
+                        let flows = seen.frozen_until(watch.of).is_none();
+                        (flows && watch.at >= state.server.length(watch.of)).then(|| state.server.bookmark(watch.of))
                     });
                     if let Some(mark) = mark {
                         let _gone = frames.send(Ok(mark));
@@ -242,7 +250,7 @@ async fn follow(
             let seen = state.replicas.entry(replica).or_default();
             let now = Instant::now();
             let frozen = seen
-                .watches_frozen_until
+                .frozen_until(watch.of)
                 .map_or(Duration::ZERO, |until| until.saturating_duration_since(now));
             let outage = seen.outage.map_or(Duration::ZERO, |(until, _)| {
                 until.saturating_duration_since(now)
@@ -396,9 +404,12 @@ impl Calls for Peers {
         to: &'a Holder,
         address: &'a str,
         (range, epoch, attempt): (RangeId, Epoch, u64),
-        state: RangeState,
+        mut state: RangeState,
     ) -> Call<'a, Result<(), NotSent>> {
         async move {
+            if let Some(mutant) = self.hub.with(|state| state.mutant) {
+                mutant.handoff(&mut state);
+            }
             let Some(way) = self.way(address) else {
                 tokio::time::sleep(Duration::from_millis(5)).await;
                 return Err(NotSent::Unreachable("no connection".to_owned()));

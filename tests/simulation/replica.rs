@@ -33,7 +33,7 @@ use crate::{
     hub::Hub,
     mutants::{Gatekeeper, Mutant},
     network::{self, Peers},
-    workloads,
+    scaling,
 };
 
 /// Ranges of a simulated fleet: few, so that they move often.
@@ -245,15 +245,25 @@ impl Fleet {
 pub fn flags() -> Flags {
     let descriptors = registry::descriptors();
     let mut flags = Flags::defaults(&descriptors);
-    if descriptors
-        .iter()
-        .flat_map(|descriptor| &descriptor.flags)
-        .any(|flag| flag.name == "root-ca-file")
-    {
-        flags.set(
+    let set = [
+        (
             "root-ca-file",
             FlagValue::File(Some(b"authorities".to_vec())),
-        );
+        ),
+        (
+            "horizontal-pod-autoscaler-sync-period",
+            FlagValue::Duration(scaling::PERIOD),
+        ),
+        (
+            "horizontal-pod-autoscaler-downscale-stabilization",
+            FlagValue::Duration(scaling::WINDOW),
+        ),
+    ];
+    for (name, value) in set {
+        let mut all = descriptors.iter().flat_map(|descriptor| &descriptor.flags);
+        if all.any(|flag| flag.name == name) {
+            flags.set(name, value);
+        }
     }
     flags
 }
@@ -279,7 +289,7 @@ async fn live(
     let node = Node::start(Parts {
         replica: name.clone(),
         ranges: RANGES,
-        controllers: workloads::simulated(),
+        controllers: registry::all(),
         flags: flags(),
         watches: api.clone(),
         // The simulated server knows no policies: what time alone promises is what is tried here.

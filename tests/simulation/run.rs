@@ -2,22 +2,24 @@
 
 use std::{
     cell::{Cell, RefCell},
-    collections::BTreeMap,
+    collections::{BTreeMap, BTreeSet},
     rc::Rc,
     sync::{Arc, Mutex, Once, PoisonError},
     time::Duration,
 };
 
-use controllers_kit::{Key, Resource, testing::World};
+use clap::ValueEnum as _;
+use controllers_kit::{Key, Reader as _, testing::World};
 use kubernetes_proto::{Object, core::Pod};
 use tokio::time::Instant;
 
 use crate::{
+    clearing,
     dice::{self, Dice},
     hub::{Counts, Hub, Outage},
     mutants::Mutant,
-    replica::{Fleet, RANGES, Stage, flags},
-    server::Server,
+    replica::{Fleet, RANGES, Stage},
+    server::{Log, Server},
     workloads::{self, VARIANTS, Workload},
 };
 
@@ -37,7 +39,7 @@ const AT_REST: Duration = Duration::from_secs(4);
 pub struct Options {
     /// Decides everything.
     pub seed: u64,
-    /// Whose workload; by seed where none is named.
+    /// Whose workload; where none is named, the one in which the deliberate fault shows, or by seed.
     pub controller: Option<String>,
     /// A deliberate fault.
     pub mutant: Option<Mutant>,
@@ -70,8 +72,14 @@ pub struct Report {
     pub violation: Option<String>,
     /// The last lines of the record.
     pub tale: String,
+    /// The deliberate fault that was tried.
+    pub mutant: Option<Mutant>,
     /// Counted.
     pub counts: Counts,
+    /// The controllers that have written.
+    pub wrote: BTreeSet<String>,
+    /// How often an autoscaler has made its target smaller.
+    pub shrunk: u64,
     /// How long it lasted, in the cluster's time.
     pub lasted: Duration,
     /// What the cluster had come to.
@@ -81,8 +89,14 @@ pub struct Report {
 impl Report {
     /// The command that does it again.
     pub fn replay(&self) -> String {
+        let mutant = self
+            .mutant
+            .and_then(|mutant| mutant.to_possible_value())
+            .map_or_else(String::new, |value| {
+                format!(" --mutant {}", value.get_name())
+            });
         format!(
-            "cargo simulate --seed {} --controller {}",
+            "cargo simulate --seed {} --controller {}{mutant}",
             self.seed, self.controller
         )
     }
@@ -102,18 +116,20 @@ impl Report {
     }
 }
 
-/// The controllers that are simulated, by name.
+/// The controllers by name: all that are registered are simulated.
 pub fn controllers() -> Vec<&'static str> {
-    workloads::simulated()
+    node::registry::descriptors()
         .iter()
-        .map(|factory| (factory.describe)().name)
+        .map(|descriptor| descriptor.name)
         .collect()
 }
 
 /// Runs a seed.
 pub fn run(options: &Options) -> Report {
     let names = controllers();
-    let controller = options.controller.clone().unwrap_or_else(|| {
+    let shown = options.mutant.and_then(Mutant::controller);
+    let named = options.controller.clone().or(shown.map(str::to_owned));
+    let controller = named.unwrap_or_else(|| {
         let place = usize::try_from(options.seed % names.len() as u64).expect("few controllers");
         names[place].to_owned()
     });
@@ -167,15 +183,6 @@ fn listen_for_panics() {
     });
 }
 
-fn resources() -> Vec<&'static Resource> {
-    let flags = flags();
-    workloads::simulated()
-        .iter()
-        .flat_map(|factory| (factory.build)(&flags).watches().subscriptions)
-        .map(|subscription| subscription.resource)
-        .collect()
-}
-
 /// A run, disturbed if it is known what it must come to.
 fn perform(
     options: &Options,
@@ -194,7 +201,7 @@ fn perform(
     dice::seed_thread(dice.fork(1));
     let workload = workloads::workload(controller, variant);
     let report = runtime.block_on(async {
-        let server = Server::new(workload.world.clone(), resources());
+        let server = Server::new(workload.world.clone());
         let hub = Hub::new(server, dice.fork(2), options.mutant, options.loud);
         let fleet = Fleet::new(&hub);
         let director = Director {
@@ -216,7 +223,10 @@ fn perform(
             hash: state.hash(),
             violation: state.violation().map(str::to_owned),
             tale: state.tale(),
+            mutant: options.mutant,
             counts: state.counts,
+            wrote: state.wrote.clone(),
+            shrunk: state.judge.scaling.shrunk,
             lasted,
             rest: normal(&state.server.world),
         })
@@ -319,6 +329,8 @@ impl Director {
                 if now >= faults_end {
                     healed = true;
                     self.heal(replicas);
+                    // Whoever waits for a timer may have begun to only when the faults ended.
+                    last.1 = now;
                 } else {
                     self.fault();
                 }
@@ -340,7 +352,8 @@ impl Director {
                     }
                     comparison = now + Duration::from_secs(1);
                     let rest = self.hub.with(|state| normal(&state.server.world));
-                    if rest == **expected && self.is_owned() {
+                    let under_way = self.hub.with(|state| state.under_way);
+                    if rest == **expected && self.is_owned() && under_way == 0 {
                         self.check_rest().await;
                         break;
                     }
@@ -353,6 +366,11 @@ impl Director {
                 }
             }
         }
+        self.hub.with(|state| {
+            if let Some(left) = clearing::leftovers(&state.server).into_iter().next() {
+                state.violate(format!("at the end {left}"));
+            }
+        });
         self.is_over(start);
         start.elapsed()
     }
@@ -389,7 +407,7 @@ impl Director {
         })
     }
 
-    /// Kubelets, scheduler, garbage collector and namespace controller do some of what they have to do.
+    /// Kubelets and scheduler do some of what they have to do.
     fn step(&mut self) {
         let (idle_at, dice) = (self.idle_at, &mut self.dice);
         let idle = self.hub.with(|state| {
@@ -463,7 +481,21 @@ impl Director {
                     }
                 });
             }
-            10 | 11 if !running.is_empty() => {
+            10 if !running.is_empty() => {
+                let replica = of(dice, &running);
+                let length = dice.millis(500, 15_000);
+                self.hub.with(|state| {
+                    let catalogue = state.server.world.catalogue();
+                    let all = catalogue.all().iter().map(|entry| Log::Of(entry.resource));
+                    let some: BTreeSet<Log> = all.filter(|_| dice.chance(300)).collect();
+                    state.tell(format_args!(
+                        "some watches of r-{replica} stand still for {length:?}: {some:?}"
+                    ));
+                    let seen = state.replicas.entry(replica).or_default();
+                    seen.some_frozen_until = Some((some, Instant::now() + length));
+                });
+            }
+            11 if !running.is_empty() => {
                 let replica = of(dice, &running);
                 let length = dice.millis(500, 15_000);
                 self.hub.with(|state| {
@@ -553,6 +585,7 @@ impl Director {
                 seen.outage = None;
                 seen.no_leases_until = None;
                 seen.watches_frozen_until = None;
+                seen.some_frozen_until = None;
                 seen.cut_off_until = None;
             }
         });

@@ -1,9 +1,10 @@
 //! The simulated API server: requests as they come over the wire, answered from kit's `World` and a store of Leases.
 //!
-//! Resources that the controllers watch are kit's objects; Leases are JSON; Events are names that exist. Whatever the
-//! manager does not ask for is answered as a path that nobody serves. `tests/conformance.rs` holds it to the real one.
+//! Resources are those of the world's catalogue, which discovery shows, and kit's objects; Leases are JSON; Events are
+//! names that exist; metrics are worked out from what the world serves as load (`metrics.rs`). Whatever the manager does
+//! not ask for is answered as a path that nobody serves. `tests/conformance.rs` holds it to the real one.
 
-use std::{collections::BTreeMap, sync::Arc};
+use std::{cmp::Ordering, collections::BTreeMap, sync::Arc};
 
 use bytes::Bytes;
 use controllers_kit::{
@@ -14,11 +15,13 @@ use http::Method;
 use jiff::Timestamp;
 use kubernetes_proto::{
     AnyObject, Resource, envelope,
-    meta::{self, Entry, ObjectMeta, PartialObjectMetadata},
+    meta::{self, ObjectMeta, PartialObjectMetadata},
 };
 use prost::Message as _;
 use serde_json::{Value, json};
 use tokio::{sync::Notify, time::Instant};
+
+use crate::{discovery, metrics, selection::Selection};
 
 const JSON: &str = "application/json";
 const LEASES: &str = "leases";
@@ -82,6 +85,8 @@ pub struct Opened {
     pub of: Log,
     /// The only object's name, if it is for one.
     pub only: String,
+    /// Whether metadata is all that is wanted.
+    pub metadata: bool,
     /// What is sent at once.
     pub first: Vec<Vec<u8>>,
     /// The place in the log from which it goes on.
@@ -154,7 +159,6 @@ type Place = (&'static Resource, Key);
 pub struct Server {
     /// What it holds.
     pub world: World,
-    resources: BTreeMap<(String, String), &'static Resource>,
     /// The objects as the histories have them.
     known: BTreeMap<Place, AnyObject>,
     histories: BTreeMap<Log, History>,
@@ -224,16 +228,22 @@ impl From<Failure> for Refusal {
     }
 }
 
-/// A path's parts.
-struct Target<'a> {
-    group: &'a str,
-    namespace: &'a str,
-    plural: &'a str,
-    name: &'a str,
-    subresource: &'a str,
+/// A path's parts; empty where it has none.
+pub struct Target<'a> {
+    /// API group.
+    pub group: &'a str,
+    /// Namespace.
+    pub namespace: &'a str,
+    /// Plural.
+    pub plural: &'a str,
+    /// An object's name.
+    pub name: &'a str,
+    /// Subresource.
+    pub subresource: &'a str,
 }
 
-fn target(path: &str) -> Option<Target<'_>> {
+/// Takes a path apart.
+pub fn target(path: &str) -> Option<Target<'_>> {
     let parts: Vec<&str> = path.trim_matches('/').split('/').collect();
     let (group, rest) = match parts.as_slice() {
         ["api", _, rest @ ..] => ("", rest),
@@ -259,19 +269,10 @@ fn target(path: &str) -> Option<Target<'_>> {
 }
 
 impl Server {
-    /// Over a world, for the resources that are served.
-    pub fn new(world: World, resources: impl IntoIterator<Item = &'static Resource>) -> Self {
+    /// Over a world.
+    pub fn new(world: World) -> Self {
         let mut server = Self {
             world,
-            resources: resources
-                .into_iter()
-                .map(|resource| {
-                    (
-                        (resource.group.to_owned(), resource.plural.to_owned()),
-                        resource,
-                    )
-                })
-                .collect(),
             known: BTreeMap::new(),
             histories: BTreeMap::new(),
             leases: BTreeMap::new(),
@@ -330,50 +331,56 @@ impl Server {
 
     /// Writes what has changed since the last time into the histories, in the order of versions.
     fn note(&mut self) -> Vec<Change> {
-        let now: BTreeMap<Place, AnyObject> = self
-            .world
-            .objects()
-            .map(|object| {
-                (
-                    (object.resource(), Key::of_meta(object.metadata())),
-                    Arc::clone(object),
-                )
-            })
-            .collect();
         let mut changed: Vec<(u64, Place, Change)> = Vec::new();
         let mut gone: Vec<(Place, AnyObject)> = Vec::new();
-        for (place, old) in &self.known {
-            if !now.contains_key(place) {
+        // Both are in order; what is the same object is passed over without a look at its name.
+        let mut known = self.known.iter().peekable();
+        let mut held = self.world.objects().peekable();
+        loop {
+            match (known.peek(), held.peek()) {
+                (None, None) => break,
+                (Some((_, old)), Some(new)) if Arc::ptr_eq(old, new) => {
+                    known.next();
+                    held.next();
+                    continue;
+                }
+                _ => {}
+            }
+            let place = |object: &AnyObject| (object.resource(), Key::of_meta(object.metadata()));
+            let order = match (known.peek(), held.peek()) {
+                (Some((old, _)), Some(new)) => (*old).cmp(&place(new)),
+                (Some(_), None) => Ordering::Less,
+                _ => Ordering::Greater,
+            };
+            let old = known.next_if(|_| order.is_le());
+            let new = held.next_if(|_| order.is_ge());
+            let another = old
+                .zip(new)
+                .is_some_and(|((_, old), new)| old.metadata().uid != new.metadata().uid);
+            if let Some((place, old)) = old.filter(|_| new.is_none() || another) {
+                // Gone, and perhaps made anew.
                 gone.push((place.clone(), Arc::clone(old)));
             }
-        }
-        for (place, new) in &now {
-            let old = self.known.get(place);
-            if old.is_some_and(|old| Arc::ptr_eq(old, new)) {
-                continue;
-            }
-            let version = new.metadata().resource_version;
-            if old.is_some_and(|old| old.metadata().uid != new.metadata().uid) {
-                // Gone and made anew in between.
-                gone.push((place.clone(), Arc::clone(&self.known[place])));
+            if let Some(new) = new {
+                let old = old.filter(|_| !another).map(|(_, old)| Arc::clone(old));
                 changed.push((
-                    version,
-                    place.clone(),
+                    new.metadata().resource_version,
+                    place(new),
                     Change {
-                        old: None,
+                        old,
                         new: Some(Arc::clone(new)),
                     },
                 ));
-                continue;
             }
-            changed.push((
-                version,
-                place.clone(),
-                Change {
-                    old: old.cloned(),
-                    new: Some(Arc::clone(new)),
-                },
-            ));
+        }
+        drop((known, held));
+        for (place, _) in &gone {
+            self.known.remove(place);
+        }
+        for (_, place, change) in &changed {
+            if let Some(new) = &change.new {
+                self.known.insert(place.clone(), Arc::clone(new));
+            }
         }
         // A deletion takes a version that no object carries: the newest ones that are free.
         let mut version = self.world.version();
@@ -391,7 +398,6 @@ impl Server {
             ));
         }
         changed.sort_by(|(one, place, _), (other, another, _)| (one, place).cmp(&(other, another)));
-        self.known = now;
         for (version, (resource, key), change) in &changed {
             let (kind, object) = match (&change.old, &change.new) {
                 (None, Some(new)) => ("ADDED", Arc::clone(new)),
@@ -429,7 +435,14 @@ impl Server {
                 Vec::new(),
             ));
         }
+        if matches!(request.path.as_str(), "/api" | "/apis") {
+            let shown = discovery::document(&self.world.catalogue(), request.path == "/api");
+            return Ok((json_answer(200, &shown), Vec::new()));
+        }
         let nobody = || Refusal::not_found("the requested resource");
+        if let Some(metrics) = metrics::answer(&self.world, &request.path, &request.query) {
+            return Ok((json_answer(200, &metrics.ok_or_else(nobody)?), Vec::new()));
+        }
         let target = target(&request.path).ok_or_else(nobody)?;
         if target.plural == LEASES {
             return self
@@ -441,14 +454,21 @@ impl Server {
                 .event(request, &target)
                 .map(|answer| (answer, Vec::new()));
         }
-        let resource = *self
-            .resources
-            .get(&(target.group.to_owned(), target.plural.to_owned()))
-            .ok_or_else(nobody)?;
+        let resource = self
+            .world
+            .catalogue()
+            .find(target.group, target.plural)
+            .ok_or_else(nobody)?
+            .resource;
         let key = Key::new(target.namespace, target.name);
         if request.method == Method::GET {
             let answer = if request.parameter("watch") == "true" {
                 self.watch(resource, request)?
+            } else if target.subresource == "scale" {
+                let missing = || Refusal::not_found(&format!("{:?}", key.name.as_str()));
+                json_answer(200, &*self.world.scale(&request.path).ok_or_else(missing)?)
+            } else if !target.subresource.is_empty() {
+                return Err(nobody());
             } else if target.name.is_empty() {
                 self.list(resource, &target, request)?
             } else {
@@ -461,6 +481,11 @@ impl Server {
         let changes = self.note();
         let answer = match action.verb {
             Verb::Create { .. } => metadata_answer(201, &action.key, &written),
+            Verb::DeleteCollection { .. } => json_answer(
+                200,
+                &json!({"kind": format!("{}List", resource.kind), "items": [],
+                        "apiVersion": resource.api_version(), "metadata": {}}),
+            ),
             Verb::Delete { .. } if written.resource_version == 0 => json_answer(
                 200,
                 &json!({"kind": "Status", "apiVersion": "v1", "metadata": {}, "status": "Success",
@@ -543,7 +568,10 @@ impl Server {
                 .filter(|held| !uid.is_empty() && held.metadata().uid != *uid)
             {
                 let version = held.metadata().resource_version;
-                if action.resource_version == 0 || action.resource_version == version {
+                // A scale is no field of the object: its uid is a precondition, which the world checks.
+                let is_field = target.subresource != "scale";
+                if is_field && (action.resource_version == 0 || action.resource_version == version)
+                {
                     return Err(Refusal {
                         cause: Some(("FieldValueInvalid", "metadata.uid")),
                         ..Refusal::new(
@@ -574,6 +602,7 @@ impl Server {
                 subresource: match target.subresource {
                     "" => "",
                     "status" => "status",
+                    "scale" => "scale",
                     _ => return Err(Refusal::not_found("the requested resource")),
                 },
                 kind,
@@ -586,6 +615,15 @@ impl Server {
             } else {
                 body_json()?
             };
+            let propagation = match options["propagationPolicy"].as_str() {
+                Some("Foreground") => Propagation::Foreground,
+                Some("Orphan") => Propagation::Orphan,
+                _ => Propagation::Background,
+            };
+            if action.key.name.is_empty() {
+                action.verb = Verb::DeleteCollection { propagation };
+                return Ok(action);
+            }
             let conditions = &options["preconditions"];
             action.uid = conditions["uid"].as_str().unwrap_or_default().into();
             action.resource_version = version_in(conditions);
@@ -594,12 +632,18 @@ impl Server {
                     0 => Only::ThisUid,
                     _ => Only::ThisVersion,
                 },
-                propagation: match options["propagationPolicy"].as_str() {
-                    Some("Foreground") => Propagation::Foreground,
-                    Some("Orphan") => Propagation::Orphan,
-                    _ => Propagation::Background,
-                },
+                propagation,
                 grace_period_seconds: options["gracePeriodSeconds"].as_i64(),
+            };
+        } else if request.method == Method::PUT
+            && (resource.id().as_str(), target.subresource) == ("namespaces", "finalize")
+        {
+            let body = body_json()?;
+            let uid = body["metadata"]["uid"].as_str().unwrap_or_default();
+            action.uid = uid.into();
+            action.verb = Verb::Replace {
+                subresource: "finalize",
+                body,
             };
         } else {
             return Err(Refusal::new(405, "MethodNotAllowed", "not done here"));
@@ -625,7 +669,7 @@ impl Server {
         request: &Request,
     ) -> Result<Answer, Refusal> {
         let namespace = (!target.namespace.is_empty()).then_some(target.namespace);
-        let selector = Selection::parse(request.parameter("labelSelector"))?;
+        let selector = selection(request)?;
         let only = request
             .parameter("fieldSelector")
             .strip_prefix("metadata.name=")
@@ -668,11 +712,12 @@ impl Server {
             .strip_prefix("metadata.name=")
             .unwrap_or_default()
             .to_owned();
+        let metadata = request.accept.contains("as=PartialObjectMetadata;");
         let mut first = Vec::new();
         let from = if request.parameter("sendInitialEvents") == "true" {
             for object in Reader::list(&self.world, resource, None) {
                 if only.is_empty() || object.metadata().name == *only {
-                    first.push(object_frame("ADDED", &object));
+                    first.push(object_frame("ADDED", &object, metadata));
                 }
             }
             first.push(bookmark_frame(resource, version, true));
@@ -704,6 +749,7 @@ impl Server {
             return Ok(Answer::Watch(Opened {
                 of: Log::Of(resource),
                 only,
+                metadata,
                 first,
                 at: usize::MAX,
                 grows: Arc::clone(&history.grows),
@@ -713,6 +759,7 @@ impl Server {
         Ok(Answer::Watch(Opened {
             of: Log::Of(resource),
             only,
+            metadata,
             first,
             at,
             grows: Arc::clone(&history.grows),
@@ -752,7 +799,7 @@ impl Server {
                     .any(|other| other.kind == "MODIFIED" && later(other));
             if !replaced {
                 frames.push(match &one.content {
-                    Content::Object(object) => object_frame(one.kind, object),
+                    Content::Object(object) => object_frame(one.kind, object, watch.metadata),
                     Content::Lease(lease) => lease_frame(one.kind, lease),
                 });
             }
@@ -835,7 +882,7 @@ impl Server {
     }
 
     fn lease(&mut self, request: &Request, target: &Target<'_>) -> Result<Answer, Refusal> {
-        let selector = Selection::parse(request.parameter("labelSelector"))?;
+        let selector = selection(request)?;
         let missing =
             || Refusal::not_found(&format!("leases.coordination.k8s.io {:?}", target.name));
         if request.method == Method::GET && request.parameter("watch") == "true" {
@@ -853,6 +900,7 @@ impl Server {
             return Ok(Answer::Watch(Opened {
                 of: Log::Leases,
                 only: String::new(),
+                metadata: false,
                 first,
                 at,
                 grows: Arc::clone(&history.grows),
@@ -951,6 +999,11 @@ fn at_version(object: &AnyObject, version: u64) -> AnyObject {
     (resource.from_json)(resource, json).expect("only the version has changed")
 }
 
+fn selection(request: &Request) -> Result<Selection, Refusal> {
+    Selection::parse(request.parameter("labelSelector"))
+        .map_err(|why| Refusal::new(400, "BadRequest", why))
+}
+
 fn json_answer(code: u16, json: &Value) -> Answer {
     Answer::Whole {
         code,
@@ -987,9 +1040,20 @@ fn framed(frame: &[u8]) -> Vec<u8> {
     bytes
 }
 
-fn object_frame(kind: &str, object: &AnyObject) -> Vec<u8> {
+fn object_frame(kind: &str, object: &AnyObject, metadata: bool) -> Vec<u8> {
     let resource = object.resource();
-    let body = envelope::wrap(&resource.api_version(), resource.kind, object.encode());
+    let body = if metadata {
+        let partial = PartialObjectMetadata {
+            metadata: Some(object.metadata().clone()),
+        };
+        envelope::wrap(
+            "meta.k8s.io/v1",
+            "PartialObjectMetadata",
+            partial.encode_to_vec(),
+        )
+    } else {
+        envelope::wrap(&resource.api_version(), resource.kind, object.encode())
+    };
     framed(&envelope::watch_frame(kind, body))
 }
 
@@ -1030,95 +1094,4 @@ fn lease_frame(kind: &str, object: &Value) -> Vec<u8> {
         .into_bytes();
     line.push(b'\n');
     line
-}
-
-/// A label selector in the API's text form.
-struct Selection(Vec<Wanted>);
-
-enum Wanted {
-    In(String, Vec<String>),
-    NotIn(String, Vec<String>),
-    Exists(String),
-    Missing(String),
-}
-
-impl Selection {
-    fn parse(text: &str) -> Result<Self, Refusal> {
-        let mut parts = Vec::new();
-        let mut depth = 0;
-        let mut part = String::new();
-        for char in text.chars() {
-            match char {
-                '(' => depth += 1,
-                ')' => depth -= 1,
-                ',' if depth == 0 => {
-                    parts.push(std::mem::take(&mut part));
-                    continue;
-                }
-                _ => {}
-            }
-            part.push(char);
-        }
-        parts.push(part);
-        let values = |text: &str| -> Vec<String> {
-            text.trim()
-                .trim_start_matches('(')
-                .trim_end_matches(')')
-                .split(',')
-                .map(|value| value.trim().to_owned())
-                .collect()
-        };
-        let wanted = parts
-            .iter()
-            .map(|part| part.trim())
-            .filter(|part| !part.is_empty())
-            .map(|part| {
-                if let Some((key, list)) = part.split_once(" notin ") {
-                    Wanted::NotIn(key.trim().to_owned(), values(list))
-                } else if let Some((key, list)) = part.split_once(" in ") {
-                    Wanted::In(key.trim().to_owned(), values(list))
-                } else if let Some((key, value)) = part.split_once("!=") {
-                    Wanted::NotIn(key.trim().to_owned(), vec![value.trim().to_owned()])
-                } else if let Some((key, value)) = part.split_once('=') {
-                    let value = value.trim_start_matches('=').trim();
-                    Wanted::In(key.trim().to_owned(), vec![value.to_owned()])
-                } else if let Some(key) = part.strip_prefix('!') {
-                    Wanted::Missing(key.to_owned())
-                } else {
-                    Wanted::Exists(part.to_owned())
-                }
-            })
-            .collect();
-        if depth == 0 {
-            Ok(Self(wanted))
-        } else {
-            Err(Refusal::new(
-                400,
-                "BadRequest",
-                format!("unable to parse requirement: {text}"),
-            ))
-        }
-    }
-
-    fn holds(&self, get: impl Fn(&str) -> Option<String>) -> bool {
-        self.0.iter().all(|wanted| match wanted {
-            Wanted::In(key, values) => get(key).is_some_and(|value| values.contains(&value)),
-            Wanted::NotIn(key, values) => get(key).is_none_or(|value| !values.contains(&value)),
-            Wanted::Exists(key) => get(key).is_some(),
-            Wanted::Missing(key) => get(key).is_none(),
-        })
-    }
-
-    fn matches(&self, labels: &[Entry]) -> bool {
-        self.holds(|key| {
-            labels
-                .iter()
-                .find(|entry| *entry.key == *key)
-                .map(|entry| entry.value.to_string())
-        })
-    }
-
-    fn matches_json(&self, labels: &Value) -> bool {
-        self.holds(|key| labels[key].as_str().map(str::to_owned))
-    }
 }

@@ -4,7 +4,7 @@ use clap::ValueEnum as _;
 
 use crate::{
     mutants::Mutant,
-    run::{Options, Report, run},
+    run::{Options, Report, controllers, run},
     workloads,
 };
 
@@ -21,7 +21,6 @@ fn every_registered_controller_has_a_workload() {
     let registered: BTreeSet<&str> = node::registry::descriptors()
         .iter()
         .map(|descriptor| descriptor.name)
-        .filter(|name| workloads::NOT_SERVED.iter().all(|(other, _)| other != name))
         .collect();
     let simulated: BTreeSet<&str> = workloads::ALL
         .iter()
@@ -49,11 +48,42 @@ fn three_hundred_seeds_are_without_violation() {
     for report in &reports {
         report.expect_well();
     }
+    // A workload in which its controller has nothing to do shows nothing.
+    let at_work: BTreeSet<&str> = reports
+        .iter()
+        .filter(|report| report.wrote.contains(&report.controller))
+        .map(|report| report.controller.as_str())
+        .collect();
+    assert_eq!(
+        at_work,
+        controllers().into_iter().collect(),
+        "those that have written in their own workloads (left), all (right)"
+    );
     let writes: u64 = reports.iter().map(|report| report.counts.writes).sum();
     let moves: u64 = reports.iter().map(|report| report.counts.moves).sum();
     assert!(
         reports.len() == 300 && writes > 9_000 && moves > 3_000,
         "{} runs with {writes} writes and {moves} changes of owners are too little to show anything",
+        reports.len()
+    );
+}
+
+#[test]
+fn a_load_that_falls_shrinks_nothing_early_in_a_hundred_runs() {
+    let reports = side_by_side(1..=100, |seed| {
+        Some(run(&Options {
+            controller: Some("horizontal-pod-autoscaler-controller".to_owned()),
+            ..Options::seed(seed)
+        }))
+    });
+    for report in &reports {
+        report.expect_well();
+    }
+    let shrunk: u64 = reports.iter().map(|report| report.shrunk).sum();
+    let moves: u64 = reports.iter().map(|report| report.counts.moves).sum();
+    assert!(
+        reports.len() == 100 && shrunk > 200 && moves > 3_000,
+        "{} runs with {shrunk} scale-downs and {moves} changes of owners are too little to show anything",
         reports.len()
     );
 }

@@ -4,15 +4,11 @@
 
 use std::time::Duration;
 
-use controllers_kit::{
-    Factory,
-    testing::{
-        BackendBuild, Common, ConfigMapBuild, DaemonSetBuild, DeploymentBuild, EXITS,
-        EndpointsBuild, JobBuild, PodBuild, ServiceBuild, StatefulSetBuild, WorkloadBuild, World,
-        ZoneBuild, config_map, daemon_set, deployment, endpoints, job, namespace, node, pod,
-        pod_spec_bytes, replica_set, replication_controller, service, service_account,
-        stateful_set,
-    },
+use controllers_kit::testing::{
+    BackendBuild, Common, ConfigMapBuild, DaemonSetBuild, DeploymentBuild, EXITS, EndpointsBuild,
+    JobBuild, PodBuild, ServiceBuild, StatefulSetBuild, WorkloadBuild, World, ZoneBuild,
+    config_map, daemon_set, deployment, endpoints, job, namespace, node, pod, pod_spec_bytes,
+    replica_set, replication_controller, service, service_account, stateful_set,
 };
 use kubernetes_proto::{
     Object,
@@ -29,6 +25,9 @@ use kubernetes_proto::{
 use prost::Message as _;
 
 use crate::dice::Dice;
+
+mod clearing;
+mod scaling;
 
 /// Something that a user does.
 type Deed = Box<dyn FnOnce(&mut World) + Send>;
@@ -54,27 +53,6 @@ pub struct Entry {
     pub controller: &'static str,
     /// Makes a variant.
     pub make: fn(&mut Making),
-}
-
-/// Controllers that the simulated server can't serve yet: they are tried on the real control plane and by the contract
-/// alone (suites `cleanup` and `hpa`). Of each, what the server would have to have.
-pub const NOT_SERVED: &[(&str, &str)] = &[
-    ("garbage-collector-controller", "discovery"),
-    (
-        "namespace-controller",
-        "discovery, collections that are deleted, finalize",
-    ),
-    ("horizontal-pod-autoscaler-controller", "scales and metrics"),
-];
-
-/// The controllers that are simulated: all that are registered but [`NOT_SERVED`].
-pub fn simulated() -> Vec<Factory> {
-    let mut all = node::registry::all();
-    all.retain(|factory| {
-        let name = (factory.describe)().name;
-        NOT_SERVED.iter().all(|(other, _)| *other != name)
-    });
-    all
 }
 
 /// All of them.
@@ -143,6 +121,18 @@ pub const ALL: &[Entry] = &[
         controller: "resourcequota-controller",
         make: quotas,
     },
+    Entry {
+        controller: "garbage-collector-controller",
+        make: clearing::owned,
+    },
+    Entry {
+        controller: "namespace-controller",
+        make: clearing::namespaces,
+    },
+    Entry {
+        controller: "horizontal-pod-autoscaler-controller",
+        make: scaling::autoscaled,
+    },
 ];
 
 /// A controller's workload in a variant.
@@ -160,12 +150,18 @@ pub fn workload(controller: &str, variant: u64) -> Workload {
         dice: Dice::new(variant),
         at: Duration::from_secs(2),
         workload: Workload {
-            world: World::at("12:00:00"),
+            // Whoever clears up is one of the controllers.
+            world: World::at("12:00:00").without_collector(),
             deeds: Vec::new(),
             pods_may_go: true,
             faults: Duration::from_secs(30),
         },
     };
+    clearing::serve_custom_kinds(&mut making.workload.world);
+    // In every cluster; who has one key alone waits for it.
+    making.put(namespace("kube-system"));
+    // Where kubelets start pods that are for no other node.
+    making.put(node("node-1"));
     (entry.make)(&mut making);
     making.workload
 }
@@ -185,6 +181,12 @@ impl Making {
     /// A while later somebody does something.
     fn then(&mut self, deed: impl FnOnce(&mut World) + Send + 'static) {
         self.at += self.dice.millis(500, 6000);
+        self.workload.deeds.push((self.at, Box::new(deed)));
+    }
+
+    /// So soon that who is to see both may see neither yet.
+    fn then_soon(&mut self, deed: impl FnOnce(&mut World) + Send + 'static) {
+        self.at += self.dice.millis(5, 300);
         self.workload.deeds.push((self.at, Box::new(deed)));
     }
 
@@ -514,7 +516,7 @@ fn mirrored(making: &mut Making) {
 fn left_pods(making: &mut Making) {
     making.workload.pods_may_go = false;
     making.workload.faults = Duration::from_secs(60);
-    making.workload.world = World::at("12:00:00").without_kubelets();
+    making.workload.world = making.workload.world.clone().without_kubelets();
     making.put(node("node-1"));
     making.put(node("node-2"));
     making.put(pod("well").on("node-1").phase("Running"));

@@ -44,8 +44,8 @@ pub fn at(time: &str) -> Timestamp {
 
 type Place = (&'static Resource, Key);
 
-/// The catalogue of all kinds that have a projection.
-fn registered() -> Arc<Catalogue> {
+/// What can be done with a resource.
+fn entry(resource: &'static Resource) -> Entry {
     const VERBS: [&str; 8] = [
         "create",
         "delete",
@@ -56,24 +56,26 @@ fn registered() -> Arc<Catalogue> {
         "update",
         "watch",
     ];
-    let entries = kubernetes_proto::kinds()
-        .into_iter()
-        .map(|resource| Entry {
-            resource,
-            verbs: VERBS
-                .iter()
-                .filter(|verb| resource.id() != "namespaces" || **verb != "deletecollection")
-                .map(|verb| Str::interned(verb))
-                .collect(),
-            subresources: match resource.plural {
-                "deployments" | "replicasets" | "statefulsets" | "replicationcontrollers" => {
-                    vec![Str::interned("scale"), Str::interned("status")]
-                }
-                _ => vec![Str::interned("status")],
-            },
-            preferred: true,
-        })
-        .collect();
+    Entry {
+        resource,
+        verbs: VERBS
+            .iter()
+            .filter(|verb| resource.id() != "namespaces" || **verb != "deletecollection")
+            .map(|verb| Str::interned(verb))
+            .collect(),
+        subresources: match resource.plural {
+            "deployments" | "replicasets" | "statefulsets" | "replicationcontrollers" => {
+                vec![Str::interned("scale"), Str::interned("status")]
+            }
+            _ => vec![Str::interned("status")],
+        },
+        preferred: true,
+    }
+}
+
+/// The catalogue of all kinds that have a projection.
+fn registered() -> Arc<Catalogue> {
+    let entries = kubernetes_proto::kinds().into_iter().map(entry).collect();
     Arc::new(Catalogue::new(entries, BTreeMap::new(), 1))
 }
 
@@ -125,6 +127,12 @@ impl World {
     /// where it is missing.
     #[must_use]
     pub fn with_partial(mut self, resource: &'static Resource, meta: ObjectMeta) -> Self {
+        self.put_partial(resource, meta);
+        self
+    }
+
+    /// As [`World::with_partial`], in place.
+    pub fn put_partial(&mut self, resource: &'static Resource, mut meta: ObjectMeta) {
         if !meta.namespace.is_empty() {
             let place = (Namespace::resource(), Key::cluster(meta.namespace.clone()));
             if !self.objects.contains_key(&place) {
@@ -133,7 +141,6 @@ impl World {
             }
         }
         self.resource_version += 1;
-        let mut meta = meta;
         meta.resource_version = self.resource_version;
         meta.creation_timestamp.get_or_insert(Time::from(self.now));
         if meta.uid.is_empty() {
@@ -143,7 +150,18 @@ impl World {
         let key = Key::of_meta(&meta);
         let object = Arc::new(Partial::new(resource, meta)) as AnyObject;
         self.objects.insert((resource, key), object);
-        self
+    }
+
+    /// Serves one more kind from now on, in its preferred version.
+    pub fn serve_kind(&mut self, resource: &'static Resource) {
+        let mut entries = self.catalogue.all().to_vec();
+        entries.push(entry(resource));
+        let failures = self.catalogue.failures.clone();
+        self.catalogue = Arc::new(Catalogue::new(
+            entries,
+            failures,
+            self.catalogue.generation + 1,
+        ));
     }
 
     /// An object of any resource by `namespace/name`, or the name alone of what is cluster-scoped.
@@ -304,6 +322,37 @@ impl World {
             crate::Propagation::Background,
         );
         self.apply(&plan).expect_success();
+    }
+
+    /// Deletes an object of any resource as somebody else does; nothing where it is not there.
+    pub fn delete_how(
+        &mut self,
+        resource: &'static Resource,
+        key: &str,
+        propagation: crate::Propagation,
+    ) {
+        if let Some(object) = self.find_any(resource, key) {
+            let mut plan = Plan::nothing();
+            plan.delete_any(&object, crate::Only::ThisUid, propagation);
+            self.apply(&plan).expect_success();
+        }
+    }
+
+    /// Changes the metadata of an object of any resource as somebody else does; nothing where it is not there.
+    pub fn change_meta(
+        &mut self,
+        resource: &'static Resource,
+        key: &str,
+        change: impl FnOnce(&mut ObjectMeta),
+    ) {
+        if let Some(object) = self.find_any(resource, key) {
+            self.edit(&object, change);
+        }
+    }
+
+    /// What is served under a path besides objects and their scales.
+    pub fn served(&self, path: &str) -> Option<&crate::Answer> {
+        self.served.get(path)
     }
 
     /// Takes an object away at once, whatever finalizers it has.

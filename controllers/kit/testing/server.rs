@@ -370,7 +370,7 @@ impl World {
     }
 
     /// The scale under a path as in `/apis/apps/v1/namespaces/default/deployments/web/scale`, if there is one.
-    pub(super) fn scale(&self, path: &str) -> Option<Arc<Value>> {
+    pub fn scale(&self, path: &str) -> Option<Arc<Value>> {
         let place = path.strip_suffix("/scale")?;
         let object = self
             .objects
@@ -391,10 +391,17 @@ impl World {
         let selector = Selector::compile(selector.as_ref())
             .ok()
             .and_then(|selector| selector.text());
+        let meta = &json["metadata"];
         Some(Arc::new(json!({
             "kind": "Scale",
             "apiVersion": "autoscaling/v1",
-            "metadata": json["metadata"],
+            "metadata": {
+                "name": meta["name"],
+                "namespace": meta["namespace"],
+                "uid": meta["uid"],
+                "resourceVersion": meta["resourceVersion"],
+                "creationTimestamp": meta["creationTimestamp"],
+            },
             "spec": {"replicas": json["spec"]["replicas"]},
             "status": {
                 "replicas": json["status"]["replicas"].as_i64().unwrap_or(0),
@@ -426,8 +433,8 @@ impl World {
         let place = (resource, Key::of_meta(meta));
         let done = changed.metadata();
         let mut result = written(done);
-        // A namespace goes by being finalized alone.
-        result.gone &= resource.id() != "namespaces";
+        // A namespace goes when it is finalized, too.
+        result.gone &= !is_held_by_spec(&changed);
         if result.gone {
             // The update becomes the deletion, and is answered with what was there.
             result.resource_version = meta.resource_version;
@@ -517,7 +524,7 @@ impl World {
         }
         let place = (resource, action.key.clone());
         let is_namespace = resource.id() == "namespaces";
-        if grace == 0 && finalizers.is_empty() && !is_namespace {
+        if grace == 0 && finalizers.is_empty() && !is_held_by_spec(&object) {
             self.resource_version += 1;
             self.objects.remove(&place);
             // Most kinds are answered for with a Status, which has no version.
@@ -624,6 +631,15 @@ impl World {
             self.resource_version += 1;
         }
     }
+}
+
+/// Whether an object is a namespace that has still to be finalized.
+fn is_held_by_spec(object: &AnyObject) -> bool {
+    object
+        .as_any()
+        .downcast_ref::<Namespace>()
+        .and_then(|namespace| namespace.spec.as_ref())
+        .is_some_and(|spec| !spec.finalizers.is_empty())
 }
 
 fn written(meta: &ObjectMeta) -> Written {

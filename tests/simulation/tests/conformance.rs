@@ -12,7 +12,7 @@ use controllers_kit::{
         replica_set,
     },
 };
-use harness::ControlPlane;
+use harness::{ControlPlane, MetricsApi};
 use http::Method;
 use kubernetes_proto::{
     Object, Resource,
@@ -31,6 +31,8 @@ use serde_json::{Value, json};
 
 use crate::{dice::Dice, hub::Hub, network, server::Server};
 
+/// An external metric's value.
+const QUEUE: i64 = 70;
 /// No answer takes longer, and no event.
 const PATIENCE: Duration = Duration::from_secs(20);
 
@@ -517,26 +519,350 @@ async fn calls(api: Api, namespace: String) -> Vec<String> {
     leases(&mut caller).await;
     events(&mut caller).await;
 
-    // A namespace on its way out.
-    let going = format!("{namespace}-going");
-    caller
-        .act(
-            "create a namespace",
-            &create(&controllers_kit::testing::namespace(&going)),
-        )
-        .await;
-    let mut deleting = create(&controllers_kit::testing::namespace(&going));
-    let place = format!("{:?} {}", Namespace::resource(), deleting.key);
-    deleting.uid = caller.known.get(&place).cloned().unwrap_or_default().1;
-    deleting.verb = caller.delete(maps, "x").verb;
-    caller.act("delete a namespace", &deleting).await;
-    caller
-        .act(
-            "create in it",
-            &create(&config_map("late").in_namespace(&going)),
-        )
-        .await;
+    discovery(&mut caller).await;
+    metadata(&mut caller).await;
+    scales(&mut caller).await;
+    metrics(&mut caller).await;
+    clearing(&mut caller).await;
     caller.answers
+}
+
+/// What discovery shows of the resources that are used here.
+async fn discovery(caller: &mut Caller) {
+    const ACCEPT: &str =
+        "application/json;g=apidiscovery.k8s.io;v=v2;as=APIGroupDiscoveryList,application/json";
+    for (path, wanted) in [
+        ("/api", &["configmaps", "namespaces", "pods"][..]),
+        ("/apis", &["deployments", "replicasets", "jobs"][..]),
+    ] {
+        let answer = caller.send(Request::get(path).accept(ACCEPT)).await;
+        let json: Value =
+            serde_json::from_slice(&answer.expect("a document").bytes).expect("JSON was asked for");
+        caller.say(path, &json["kind"].to_string());
+        let list = |value: &Value| value.as_array().cloned().unwrap_or_default();
+        let mut lines = Vec::new();
+        for group in list(&json["items"]) {
+            for version in list(&group["versions"]) {
+                for resource in list(&version["resources"]) {
+                    let name = resource["resource"].as_str().unwrap_or_default().to_owned();
+                    if !wanted.contains(&name.as_str()) {
+                        continue;
+                    }
+                    let mut verbs: Vec<String> = list(&resource["verbs"])
+                        .iter()
+                        .map(ToString::to_string)
+                        .collect();
+                    verbs.sort();
+                    let has_scale = list(&resource["subresources"])
+                        .iter()
+                        .any(|subresource| subresource["subresource"] == "scale");
+                    let shown = format!(
+                        "{name} {} {} {} {} {} {verbs:?}, scaled: {has_scale}",
+                        group["metadata"]["name"].as_str().unwrap_or_default(),
+                        version["version"],
+                        version["freshness"],
+                        resource["responseKind"]["kind"],
+                        resource["scope"],
+                    );
+                    lines.push(shown);
+                }
+            }
+        }
+        // Groups come in the order of their priorities, which nobody here has an opinion on.
+        lines.sort();
+        for line in lines {
+            caller.say("discovery", &line);
+        }
+    }
+}
+
+/// What the garbage collector watches and lists, and how it lets owners go.
+async fn metadata(caller: &mut Caller) {
+    const METADATA: &str =
+        "application/vnd.kubernetes.protobuf;as=PartialObjectMetadata;g=meta.k8s.io;v=v1";
+    let maps = ConfigMap::resource();
+    let map = |name: &str| {
+        config_map(name)
+            .in_namespace(&caller.namespace)
+            .label("conformance", "yes")
+            .data("a", "1")
+    };
+    let (owner, left, right) = (map("owner"), map("left"), map("right"));
+    let gone = create(&map("gone"));
+    caller.act("create an owner", &create(&owner)).await;
+    let owner = owner.uid(&caller.known(maps, "owner").1);
+    let block = |blocks: bool, map: ConfigMap| {
+        let mut map = map;
+        let mut reference = owner_reference(&owner);
+        reference.controller = None;
+        reference.block_owner_deletion = Some(blocks);
+        map.metadata_mut().owner_references.push(reference);
+        map
+    };
+    caller
+        .act("create a dependent", &create(&block(true, left)))
+        .await;
+    caller
+        .act("create another dependent", &create(&block(false, right)))
+        .await;
+    let path = format!(
+        "{}?watch=true&allowWatchBookmarks=true&sendInitialEvents=true\
+         &resourceVersionMatch=NotOlderThan&labelSelector=conformance%3Dyes",
+        maps.path(&caller.namespace, "")
+    );
+    let watch = caller
+        .api
+        .watch(Request::get(path).accept(METADATA).timeout(PATIENCE))
+        .await
+        .expect("a watch of metadata");
+    caller.follow("metadata, streamed", watch, 6).await;
+    for (name, propagation) in [
+        ("owner", Propagation::Foreground),
+        ("left", Propagation::Orphan),
+    ] {
+        let mut deleting = caller.delete(maps, name);
+        if let Verb::Delete {
+            propagation: how, ..
+        } = &mut deleting.verb
+        {
+            *how = propagation;
+        }
+        caller
+            .act(&format!("delete {name}, {propagation:?}"), &deleting)
+            .await;
+        let fields = ["/metadata/finalizers", "/metadata/generation"];
+        caller
+            .read(&format!("{name} waits"), maps, name, &fields)
+            .await;
+    }
+    let mut first = caller.delete(maps, "right");
+    first.resource_version = caller.known(maps, "right").0;
+    if let Verb::Delete { only, .. } = &mut first.verb {
+        *only = Only::ThisVersion;
+    }
+    caller.act("delete this very version", &first).await;
+    for name in ["left", "owner"] {
+        let release = caller.patch(maps, name, json!({"metadata": {"finalizers": null}}));
+        caller.act(&format!("release {name}"), &release).await;
+        caller.act(&format!("release {name} again"), &release).await;
+        caller
+            .read(&format!("{name} is gone"), maps, name, &[])
+            .await;
+    }
+    // The watch of metadata is told of deletions, too.
+    let from = caller
+        .send(Request::get(format!(
+            "{}?limit=1",
+            maps.path(&caller.namespace, "")
+        )))
+        .await
+        .expect("a list");
+    let from = envelope::list(envelope::open(&from.bytes).expect("an envelope").raw)
+        .expect("a list")
+        .resource_version;
+    caller.act("create one more", &gone).await;
+    let deleting = caller.delete(maps, "gone");
+    caller.act("delete it", &deleting).await;
+    let path = format!(
+        "{}?watch=true&resourceVersion={from}&labelSelector=conformance%3Dyes",
+        maps.path(&caller.namespace, "")
+    );
+    let watch = caller
+        .api
+        .watch(Request::get(path).accept(METADATA).timeout(PATIENCE))
+        .await
+        .expect("a watch of metadata");
+    caller.follow("metadata, watched", watch, 2).await;
+}
+
+/// What autoscalers read and write.
+async fn scales(caller: &mut Caller) {
+    let sets = ReplicaSet::resource();
+    let path =
+        |caller: &Caller, name: &str| format!("{}/scale", sets.path(&caller.namespace, name));
+    for name in ["web", "missing"] {
+        let request = Request::get(path(caller, name)).accept("application/json");
+        let answer = match caller.send(request).await {
+            Ok(answer) => {
+                let json: Value =
+                    serde_json::from_slice(&answer.bytes).expect("JSON was asked for");
+                let (version, uid) = caller.known(sets, name);
+                format!(
+                    "{} {} {} {} {} {} {}",
+                    json["kind"],
+                    json["apiVersion"],
+                    json["spec"],
+                    json["status"]["replicas"],
+                    json["status"]["selector"],
+                    json["metadata"]["uid"] == *uid,
+                    json["metadata"]["resourceVersion"] == version.to_string(),
+                )
+            }
+            Err(error) => refusal(&error),
+        };
+        caller.say(&format!("the scale of {name}"), &answer);
+    }
+    let scale = |caller: &Caller, name: &str, replicas: i32| {
+        let mut action = caller.patch(sets, name, json!({"spec": {"replicas": replicas}}));
+        if let Verb::Patch { subresource, .. } = &mut action.verb {
+            *subresource = "scale";
+        }
+        action
+    };
+    let seen = scale(caller, "web", 5);
+    caller.act("set the scale", &seen).await;
+    caller.act("set the scale of an old version", &seen).await;
+    let again = scale(caller, "web", 5);
+    caller.act("set the same scale", &again).await;
+    let mut other = scale(caller, "web", 6);
+    other.uid = "00000000-0000-0000-0000-000000000000".into();
+    other.resource_version = 0;
+    caller.act("set the scale of another uid", &other).await;
+    let nobody = scale(caller, "missing", 1);
+    caller
+        .act("set the scale of what is not there", &nobody)
+        .await;
+    let fields = ["/metadata/generation", "/spec/replicas", "/status/replicas"];
+    caller.read("what was scaled", sets, "web", &fields).await;
+}
+
+/// What autoscalers ask the metrics APIs for.
+async fn metrics(caller: &mut Caller) {
+    let within = format!("namespaces/{}", caller.namespace);
+    for (what, path) in [
+        (
+            "an external metric",
+            format!("/apis/external.metrics.k8s.io/v1beta1/{within}/queue"),
+        ),
+        (
+            "the usage of no pod",
+            format!("/apis/metrics.k8s.io/v1beta1/{within}/pods?labelSelector=app%3Dnobody"),
+        ),
+    ] {
+        let request = Request::get(path).accept("application/json");
+        let answer = match caller.send(request).await {
+            Ok(answer) => {
+                let json: Value =
+                    serde_json::from_slice(&answer.bytes).expect("JSON was asked for");
+                let items = json["items"].as_array().cloned().unwrap_or_default();
+                let values: Vec<&Value> = items.iter().map(|item| &item["value"]).collect();
+                format!("{} {} {values:?}", json["kind"], json["apiVersion"])
+            }
+            Err(error) => refusal(&error),
+        };
+        caller.say(what, &answer);
+    }
+}
+
+/// A namespace on its way out.
+async fn clearing(caller: &mut Caller) {
+    let maps = ConfigMap::resource();
+    let home = caller.namespace.clone();
+    for (suffix, guard) in [("going", false), ("guarded", true)] {
+        let going = format!("{home}-{suffix}");
+        let namespaces = Namespace::resource();
+        let mut made = controllers_kit::testing::namespace(&going);
+        if guard {
+            made.metadata_mut()
+                .finalizers
+                .push("tests.manifold.dev/held".into());
+        }
+        let creating = create(&made);
+        caller.act("create a namespace", &creating).await;
+        for name in ["one", "two"] {
+            let map = config_map(name).in_namespace(&going).data("a", "1");
+            caller.act("create something in it", &create(&map)).await;
+        }
+        let place = format!("{namespaces:?} {}", creating.key);
+        let uid = caller.known.get(&place).cloned().unwrap_or_default().1;
+        let deleting = Action {
+            uid: uid.clone(),
+            verb: caller.delete(maps, "x").verb,
+            ..creating.clone()
+        };
+        caller.act("delete a namespace", &deleting).await;
+        caller.act("delete it again", &deleting).await;
+        caller
+            .act(
+                "create in it",
+                &create(&config_map("late").in_namespace(&going)),
+            )
+            .await;
+        // Its content, at once.
+        caller.namespace.clone_from(&going);
+        let held = caller.patch(
+            maps,
+            "two",
+            json!({"metadata": {"finalizers": ["tests.manifold.dev/held"]}}),
+        );
+        caller.act("hold one of two", &held).await;
+        let mut plan = Plan::nothing();
+        plan.delete_collection(maps, &going.as_str().into(), Propagation::Background);
+        let all = plan.actions().next().expect("one action").clone();
+        let asked = write::request(&all);
+        let method = Method::from_bytes(asked.method.as_bytes()).expect("a method");
+        let request = Request::new(method, asked.path)
+            .body(asked.content_type, asked.body)
+            .accept(write::ACCEPT_ANY);
+        let answer = match caller.send(request).await {
+            Ok(answer) => answer.status.as_u16().to_string(),
+            Err(error) => refusal(&error),
+        };
+        caller.say("delete all", &answer);
+        caller.read("one is gone", maps, "one", &[]).await;
+        caller
+            .read("the other is held", maps, "two", &["/metadata/finalizers"])
+            .await;
+        let (_, uid_of_two) = caller.known(maps, "two");
+        let mut release = caller.patch(maps, "two", json!({"metadata": {"finalizers": null}}));
+        release.resource_version = 0;
+        release.uid = uid_of_two;
+        caller.act("let it go", &release).await;
+        caller.namespace = String::new();
+        finalize(caller, &going).await;
+        if guard {
+            let (_, uid) = caller.known.get(&place).cloned().unwrap_or_default();
+            let mut release = caller.patch(
+                namespaces,
+                &going,
+                json!({"metadata": {"finalizers": null}}),
+            );
+            release.resource_version = 0;
+            release.uid = uid;
+            caller.act("take what holds it away", &release).await;
+            caller.read("it is gone", namespaces, &going, &[]).await;
+        }
+        caller.namespace.clone_from(&home);
+    }
+}
+
+/// Takes a namespace's finalizer away, as of an old version and as of this one.
+async fn finalize(caller: &mut Caller, name: &str) {
+    let namespaces = Namespace::resource();
+    let fields = ["/metadata/finalizers", "/spec/finalizers", "/status/phase"];
+    caller.read("it ends", namespaces, name, &fields).await;
+    let request = Request::get(namespaces.path("", name)).accept("application/json");
+    let live = caller.send(request).await.expect("the namespace is there");
+    let mut body: Value = serde_json::from_slice(&live.bytes).expect("JSON was asked for");
+    body["spec"]["finalizers"] = json!([]);
+    let version = body["metadata"]["resourceVersion"].clone();
+    for (what, version) in [
+        ("finalize an old version", json!("1")),
+        ("finalize it", version),
+    ] {
+        body["metadata"]["resourceVersion"] = version;
+        let action = Action {
+            verb: Verb::Replace {
+                subresource: "finalize",
+                body: body.clone(),
+            },
+            ..caller.patch(namespaces, name, Value::Null)
+        };
+        caller.act(what, &action).await;
+    }
+    caller
+        .read("when it is finalized", namespaces, name, &fields)
+        .await;
 }
 
 /// What `coordinator` does with Leases.
@@ -662,14 +988,9 @@ fn simulated() -> Vec<String> {
         .build()
         .expect("a runtime");
     runtime.block_on(async {
-        let world = World::at("12:00:00").with(namespace("conformance"));
-        let resources: [&'static Resource; 4] = [
-            ConfigMap::resource(),
-            ReplicaSet::resource(),
-            Pod::resource(),
-            Namespace::resource(),
-        ];
-        let hub = Hub::new(Server::new(world, resources), Dice::new(1), None, false);
+        let mut world = World::at("12:00:00").with(namespace("conformance"));
+        crate::metrics::set(&mut world, "conformance", "queue", QUEUE);
+        let hub = Hub::new(Server::new(world), Dice::new(1), None, false);
         let api = Api::over(network::service(&hub, 0, 1), "simulation");
         calls(api, "conformance".to_owned()).await
     })
@@ -677,7 +998,12 @@ fn simulated() -> Vec<String> {
 
 /// What the real one says.
 async fn real() -> anyhow::Result<Vec<String>> {
-    let plane = ControlPlane::shared().await?;
+    // The metrics APIs are reached by a name, not by endpoints.
+    let plane = ControlPlane::builder()
+        .nodes(1)
+        .api_server_arg("--enable-aggregator-routing=false")
+        .start()
+        .await?;
     let kubeconfig = kube::config::Kubeconfig::read_from(plane.admin_kubeconfig())?;
     let config = kube::Config::from_custom_kubeconfig(
         kubeconfig,
@@ -695,6 +1021,8 @@ async fn real() -> anyhow::Result<Vec<String>> {
         .body(account.to_string().into_bytes())?;
     // It may be there already, where another test's manager is at work.
     let _made = client.request::<Value>(request).await;
+    let metrics = MetricsApi::start(&plane).await?;
+    metrics.external(&namespace, "queue", &[&QUEUE.to_string()]);
     let api = Api::connect(&config, Purpose::Writes, None)?;
     Ok(calls(api, namespace).await)
 }
