@@ -226,7 +226,7 @@ impl Stage<'_> {
     async fn job(&mut self, pods: usize) -> Result<()> {
         let client = self.client.clone();
         workload::create_namespace(&client, "job").await?;
-        let complete = workload::job_to_completion(&client, "job", pods);
+        let complete = Box::pin(workload::job_to_completion(&client, "job", pods));
         self.measure(Step::Job, complete).await?;
         self.work(workload::clear_job(&client, "job")).await
     }

@@ -217,6 +217,10 @@ fn perform(
             fleet,
         }
         .await;
+        // What a replica shows of itself leads back to the hub: it would be kept for as long as the process lives. What
+        // is let go may ask the hub something, so that is done outside.
+        let shown = hub.with(|state| std::mem::take(&mut state.replicas));
+        drop(shown);
         hub.with(|state| Report {
             seed: options.seed,
             controller: controller.to_owned(),
