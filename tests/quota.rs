@@ -191,7 +191,7 @@ fn a_kind_that_is_made_later_is_counted() {
             .create(&PostParams::default(), &quota("all", &hard)?)
             .await?;
         until("what is known is told", PATIENCE, POLL, || async {
-            Ok(used(&quotas, "all", "configmaps").await?)
+            used(&quotas, "all", "configmaps").await
         })
         .await?;
         ensure!(
