@@ -22,11 +22,12 @@ const AT_ONCE: usize = 50;
 const DELETED: usize = 40;
 /// Pods more than upstream lets in while some go. Whoever reckons just between admission's charge and the pod's creation
 /// tells too little, under either manager: so many are under way at once.
-const RACE_MAX: usize = AT_ONCE / 10;
+const RACE_MAX: usize = AT_ONCE;
 const REPLICAS: usize = 3;
 const NO_LIMITS: [&str; 2] = ["--kube-api-qps=5000", "--kube-api-burst=5000"];
-/// A kind that is made at run time is counted within this time.
-const NEW_KIND: Duration = Duration::from_secs(5);
+/// A kind that is made at run time is counted within this time: it is watched within five seconds where the machine is
+/// not busy, listed, and all quotas are looked at. Upstream only looks for it every thirty.
+const NEW_KIND: Duration = Duration::from_secs(15);
 
 fn quota(name: &str, hard: &Value) -> Result<ResourceQuota> {
     Ok(serde_json::from_value(
@@ -97,8 +98,14 @@ async fn names(pods: &Api<Pod>) -> Result<Vec<String>> {
         .collect())
 }
 
-/// How many pods were let in at first, and how many there were after some had gone while others came.
-async fn crowd(client: &Client, control_plane: &ControlPlane, who: &str) -> Result<(usize, usize)> {
+/// How many pods were let in at first, and how many there were after some had gone while others came. What is used is
+/// exact again soon where that is asked for: upstream leaves out what was being made until its next full reckoning.
+async fn crowd(
+    client: &Client,
+    control_plane: &ControlPlane,
+    who: &str,
+    exact: bool,
+) -> Result<(usize, usize)> {
     let namespace = control_plane.namespace(who).await?;
     let quotas: Api<ResourceQuota> = Api::namespaced(client.clone(), &namespace);
     let pods: Api<Pod> = Api::namespaced(client.clone(), &namespace);
@@ -127,11 +134,15 @@ async fn crowd(client: &Client, control_plane: &ControlPlane, who: &str) -> Resu
     let (gone, made) = tokio::join!(go, make(&pods, "second"));
     gone?;
     made?;
+    if exact {
+        is_used(&quotas, "all", "pods", names(&pods).await?.len(), PATIENCE).await?;
+    }
     // What admission has refused for want of a fresh count is let in when that is there.
-    is_used(&quotas, "all", "pods", names(&pods).await?.len(), PATIENCE).await?;
     make(&pods, "third").await?;
     let count = names(&pods).await?.len();
-    is_used(&quotas, "all", "pods", count, PATIENCE).await?;
+    if exact {
+        is_used(&quotas, "all", "pods", count, PATIENCE).await?;
+    }
 
     for name in names(&pods).await? {
         pods.delete(&name, &at_once).await?;
@@ -149,13 +160,13 @@ fn no_more_is_let_in_than_under_upstream_and_what_is_used_is_exact_at_rest() {
         let client = control_plane.client().await?;
         let theirs = {
             let mut kcm = control_plane.start_kcm(&NO_LIMITS).await?;
-            let theirs = crowd(&client, &control_plane, "kcm").await?;
+            let theirs = crowd(&client, &control_plane, "kcm", false).await?;
             kcm.process().kill();
             theirs
         };
         let fleet = fleet_of(&control_plane, &NO_LIMITS).await?;
         let mut replicas = fleet.start_all(REPLICAS).await?;
-        let ours = crowd(&client, &control_plane, "manifold").await?;
+        let ours = crowd(&client, &control_plane, "manifold", true).await?;
         ensure!(
             theirs.0 == ALLOWED && ours.0 == ALLOWED,
             "of {TRIED} pods {ours:?} were let in, {theirs:?} under upstream"
@@ -191,7 +202,7 @@ fn a_kind_that_is_made_later_is_counted() {
             .create(&PostParams::default(), &quota("all", &hard)?)
             .await?;
         until("what is known is told", PATIENCE, POLL, || async {
-            Ok(used(&quotas, "all", "configmaps").await?)
+            used(&quotas, "all", "configmaps").await
         })
         .await?;
         ensure!(

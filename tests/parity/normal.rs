@@ -111,8 +111,8 @@ impl Normal {
         }
         match text_at(&even, "/kind") {
             "EndpointSlice" => {
-                sort(even.get_mut("endpoints"));
-                sort(even.get_mut("ports"));
+                sort(&mut even, "endpoints");
+                sort(&mut even, "ports");
             }
             "Endpoints" => {}
             _ => return even,
@@ -120,10 +120,10 @@ impl Normal {
         let subsets = even.get_mut("subsets").and_then(Value::as_array_mut);
         for subset in subsets.into_iter().flatten() {
             for list in ["addresses", "notReadyAddresses", "ports"] {
-                sort(subset.get_mut(list));
+                sort(subset, list);
             }
         }
-        sort(even.get_mut("subsets"));
+        sort(&mut even, "subsets");
         even
     }
 
@@ -224,8 +224,9 @@ impl Normal {
     }
 }
 
-fn sort(list: Option<&mut Value>) {
-    if let Some(Value::Array(items)) = list {
+/// Sorts one of an object's lists, if it has it.
+fn sort(object: &mut Value, list: &str) {
+    if let Some(Value::Array(items)) = object.get_mut(list) {
         items.sort_by_key(Value::to_string);
     }
 }

@@ -2,7 +2,7 @@
 
 use std::collections::BTreeMap;
 
-use controllers_kit::{Plan, Seen};
+use controllers_kit::{Plan, Seen, SignedDuration};
 use kubernetes_proto::{
     Object, Str,
     core::{Amount, ResourceQuota},
@@ -10,6 +10,10 @@ use kubernetes_proto::{
 };
 
 use super::{Gates, tally};
+
+/// How soon usage that was lowered is reckoned once more: what admission had charged for and was only being made is
+/// there by then.
+const MADE_BY_THEN: SignedDuration = SignedDuration::from_secs(1);
 
 /// Reckons a quota anew.
 pub(super) fn plan(quota: &ResourceQuota, seen: &Seen<'_>, gates: Gates) -> Plan {
@@ -54,6 +58,7 @@ pub(super) fn plan(quota: &ResourceQuota, seen: &Seen<'_>, gates: Gates) -> Plan
         });
         if lowered {
             plan.rests_on(resource, &meta.namespace, meta.resource_version);
+            plan.look_again_at(seen.now + MADE_BY_THEN);
         }
     }
     let mut new = quota.clone();
