@@ -211,7 +211,7 @@ async fn measure(args: &Args) -> Result<()> {
     let mut progress = Steps::new("bench-peers", total);
     for (which, steps) in work {
         let Which { round, qps, peer } = which;
-        let measured = run::run(which, &steps, &sizes, &binary, &mut progress)
+        let measured = Box::pin(run::run(which, &steps, &sizes, &binary, &mut progress))
             .await
             .with_context(|| format!("round {round}, QPS {qps}, {peer}"))?;
         results.runs.extend(measured);
