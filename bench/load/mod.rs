@@ -2,6 +2,8 @@
 //! and managed fields as a kubelet leaves them), and the others are made from it by changing what differs between the
 //! pods of a fleet: names, uids, versions, owners.
 
+pub mod cluster;
+
 use kubernetes_proto::envelope;
 
 /// One pod of a list, as protobuf: 6.9 kB, of which 4.7 kB are managed fields.

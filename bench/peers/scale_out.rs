@@ -31,7 +31,7 @@ use crate::run::NO_AUDIT;
 use crate::workload;
 
 /// Changes that wait at a time for each worker: a replica with more keys than others needs a few in reserve.
-const WAITING_PER_WORKER: usize = 4;
+const WAITING_PER_WORKER: usize = 8;
 /// Between two looks whether more changes may go out.
 const TICK: Duration = Duration::from_millis(2);
 /// The stream runs for so long before it is measured.

@@ -372,13 +372,13 @@ where
     K: Resource + Clone + Debug + DeserializeOwned + Send + 'static,
 {
     let (done, mut awaited) = tokio::sync::watch::channel(false);
-    let following = follow(api, String::new(), |change| {
+    let following = Box::pin(follow(api, String::new(), |change| {
         if let Change::Seen(object) = change
             && wish(&object)
         {
             done.send_replace(true);
         }
-    });
+    }));
     tokio::select! {
         () = following => anyhow::bail!("{what}: nobody watches any more"),
         held = awaited.wait_for(|done| *done) => { held?; }

@@ -192,5 +192,7 @@ fn waits_are_told_probe_by_probe_and_what_was_never_answered_can_be_forgotten() 
     assert_eq!(probes.waiting(), 2);
     probes.forget_unanswered();
     assert_eq!(probes.waiting(), 1, "the answered one still waits");
+    assert_eq!(probes.touch(at(700)), Some(0));
     assert_eq!(probes.touch(at(700)), Some(2));
+    assert_eq!(probes.touch(at(700)), None);
 }
