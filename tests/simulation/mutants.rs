@@ -44,8 +44,6 @@ pub enum Mutant {
     NoDeletions,
     /// Nothing but Leases is written on the uid and the version that were seen.
     BlindWrites,
-    /// A handoff brings keys without marks, and nothing of how far their owner had seen.
-    EmptyHandoffs,
     /// A handoff says that its instants are by another clock than they are.
     WrongAges,
     /// What a garbage collector asks the server to prove its graph is answered from its own cache.
@@ -64,28 +62,19 @@ impl Mutant {
         match self {
             Self::BlindWrites | Self::UnprovenGraph | Self::NoOwners => Some(COLLECTOR),
             Self::EmptyNamespaces => Some(NAMESPACES),
-            Self::EmptyHandoffs | Self::WrongAges | Self::NoScaleEvents => Some(AUTOSCALER),
+            Self::WrongAges | Self::NoScaleEvents => Some(AUTOSCALER),
             _ => None,
         }
     }
 
     /// What is handed over instead of a range's state.
     pub fn handoff(self, state: &mut RangeState) {
+        if self != Self::WrongAges {
+            return;
+        }
         for controller in &mut state.controllers {
-            match self {
-                Self::EmptyHandoffs => {
-                    controller.seen.clear();
-                    for key in &mut controller.keys {
-                        key.marks.clear();
-                        key.memory = None;
-                    }
-                }
-                Self::WrongAges => {
-                    for key in &mut controller.keys {
-                        key.packed_at_ms += WRONG_MS;
-                    }
-                }
-                _ => {}
+            for key in &mut controller.keys {
+                key.packed_at_ms += WRONG_MS;
             }
         }
     }

@@ -39,7 +39,12 @@ pub(super) fn is_known(
             .status
             .as_ref()
             .is_some_and(|status| status.observed_generation == generation);
-    if let (true, Some(last)) = (is_observed, revisions.last()) {
+    // An owner that was stopped may have made one late, of an older template, under the number that was next for it, too.
+    let highest = revisions.last().filter(|last| {
+        let mut others = revisions.iter().rev().skip(1);
+        others.all(|other| other.revision < last.revision)
+    });
+    if let (true, Some(last)) = (is_observed, highest) {
         // The status was written for the very template that is there now, and its revision got the highest number.
         known.template = template;
         known.data = names::hash(revisions::data(last));

@@ -806,6 +806,26 @@ fn another_s_revision_of_the_same_name_is_a_collision() {
 }
 
 #[test]
+fn a_late_revision_of_another_template_does_not_become_the_current_one() {
+    let mut world = settled(daemon_set("web"));
+    let name = names::<ControllerRevision>(&world).remove(0);
+    let before = pods(&world);
+    let mut late = ControllerRevision::clone(&world.get::<ControllerRevision>(&name));
+    late.data = controller_revision("web-late", 1, "{\"spec\":{}}").data;
+    let meta = late.metadata_mut();
+    meta.name = "web-late".into();
+    meta.uid = "uid-late".into();
+    meta.creation_timestamp = None;
+    meta.set_label(REVISION_LABEL, "late");
+    let number = late.revision;
+    world.put(late);
+    world.settle_for(600, &[FACTORY]);
+    assert_eq!(pods(&world), before, "no pod is replaced");
+    let current = world.get::<ControllerRevision>(&name);
+    assert_eq!(current.revision, number + 1, "nobody shares its number");
+}
+
+#[test]
 fn orphans_are_adopted_and_strangers_let_go() {
     let mut world = settled(daemon_set("web"));
     let owned = names::<Pod>(&world).remove(0);

@@ -92,6 +92,8 @@ pub struct Memory {
     history: History,
     /// The scaling that is being written.
     rescale: Option<Rescale>,
+    /// A scaling that was given up when the fence closed: it may have happened, which the target's size tells.
+    doubtful: Option<Rescale>,
     /// A scaling that has failed and is to be told of.
     failed: Option<Failed>,
 }
@@ -315,9 +317,18 @@ impl Controller for HorizontalPodAutoscalers {
             return;
         };
         match &outcome.result {
-            Ok(_) => memory.history.scaled(rescale.from, rescale.to, rescale.at),
+            Ok(_) => {
+                // One before it can't happen any more: the target's version has moved.
+                memory.doubtful = None;
+                memory.history.scaled(rescale.from, rescale.to, rescale.at);
+            }
             // Decided on what is no more: once more, on what is.
-            Err(Failure::Conflict(_) | Failure::Skipped | Failure::Fenced) => memory.redo = true,
+            Err(Failure::Conflict(_) | Failure::Skipped) => memory.redo = true,
+            // It may have left before the fence closed, and this replica may keep its ranges.
+            Err(Failure::Fenced) => {
+                memory.redo = true;
+                memory.doubtful = Some(rescale);
+            }
             // It may have happened: what it has changed counts, and the next look sees what is.
             Err(Failure::Timeout(why)) => {
                 memory.history.scaled(rescale.from, rescale.to, rescale.at);
@@ -337,6 +348,9 @@ impl Controller for HorizontalPodAutoscalers {
 
     fn shift(&self, memory: &mut Memory, by: SignedDuration) {
         memory.history.shift(by);
+        if let Some(doubtful) = &mut memory.doubtful {
+            doubtful.at = doubtful.at.checked_add(by).unwrap_or(doubtful.at);
+        }
     }
 }
 

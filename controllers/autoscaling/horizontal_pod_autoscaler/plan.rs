@@ -222,6 +222,14 @@ impl Look<'_> {
             "SucceededGetScale",
             "the HPA controller was able to get the target's current scale",
         );
+        if let Some(doubtful) = memory
+            .doubtful
+            .take_if(|doubtful| doubtful.to == scale.replicas)
+        {
+            memory
+                .history
+                .scaled(doubtful.from, doubtful.to, doubtful.at);
+        }
         memory.history.begin(scale.replicas, self.seen.now);
         self.decide(key, &entry, &scale, memory);
         Ok(())

@@ -687,6 +687,7 @@ async fn scales(caller: &mut Caller) {
                 let json: Value =
                     serde_json::from_slice(&answer.bytes).expect("JSON was asked for");
                 let (version, uid) = caller.known(sets, name);
+                let version = version.to_string();
                 format!(
                     "{} {} {} {} {} {} {}",
                     json["kind"],
@@ -695,7 +696,7 @@ async fn scales(caller: &mut Caller) {
                     json["status"]["replicas"],
                     json["status"]["selector"],
                     json["metadata"]["uid"] == *uid,
-                    json["metadata"]["resourceVersion"] == version.to_string(),
+                    json["metadata"]["resourceVersion"] == version,
                 )
             }
             Err(error) => refusal(&error),

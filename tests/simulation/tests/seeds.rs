@@ -24,3 +24,17 @@ fn test_reproduce_rollback_on_an_older_view_of_the_deployment() {
 fn test_reproduce_one_pod_too_many_after_a_lost_answer() {
     of("replicaset-controller", 1601);
 }
+
+/// A stopped process made the revision of a DaemonSet's older template late, with the same number as the newest one had:
+/// it was taken for the newest, and every pod was replaced under its label.
+#[test]
+fn test_reproduce_a_late_revision_that_took_over_a_daemon_set() {
+    of("daemonset-controller", 2056);
+}
+
+/// The fence closed while a scale was being written, and the replica kept its range: the scaling counted as one that
+/// never was, and the next one came faster than the policy allows.
+#[test]
+fn test_reproduce_a_scaling_forgotten_when_the_fence_closed() {
+    of("horizontal-pod-autoscaler-controller", 801);
+}

@@ -42,6 +42,51 @@ impl Dice {
 }
 
 #[test]
+fn a_scaling_given_up_when_the_fence_closed_counts_if_it_has_happened() {
+    for happened in [true, false] {
+        let start = world(8)
+            .with(with_behavior(json!({"scaleDown": {
+                "stabilizationWindowSeconds": 0,
+                "policies": [{"type": "Pods", "value": 2, "periodSeconds": 60}],
+            }})))
+            .serving(QUEUE, values(&["20"]));
+        let mut life = Life::of(start);
+        let mut scale = None;
+        for _ in 0..120 {
+            let plan = life
+                .world
+                .plan_with::<HorizontalPodAutoscalers>("web", &mut life.memory)
+                .unwrap();
+            scale = plan
+                .actions()
+                .find(|action| action.rbac_resource() == "deployments/scale")
+                .cloned();
+            if scale.is_some() {
+                break;
+            }
+            life.apply(&plan);
+            if plan.again != controllers_kit::Again::Now {
+                life.world = life.world.later(1);
+            }
+        }
+        let scale = scale.expect("it shrinks within its first two periods");
+        if happened {
+            let mut sent = controllers_kit::Plan::nothing();
+            sent.act(scale.clone());
+            life.world.apply(&sent).expect_success();
+        }
+        let flags = life.world.flags([&HorizontalPodAutoscalers::describe()]);
+        let outcome = Outcome {
+            action: &scale,
+            result: Err(&Failure::Fenced),
+        };
+        HorizontalPodAutoscalers::new(&flags).learn(&outcome, &mut life.memory);
+        life.pass(40);
+        assert_eq!(life.size(), 6, "happened: {happened}");
+    }
+}
+
+#[test]
 fn nothing_shrinks_before_the_window_is_over_whoever_owns_it() {
     // A falling load; the owner changes at random, told or not, in 100 runs.
     for seed in 1..=100u64 {
