@@ -21,7 +21,7 @@ use opentelemetry::{
 };
 use opentelemetry_otlp::WithExportConfig;
 use opentelemetry_sdk::{Resource, trace::SdkTracerProvider};
-use tracing::{Event, Level, Metadata, Span, Subscriber, field::Field};
+use tracing::{Event, Level, Metadata, Span, Subscriber, field::Field, subscriber::Interest};
 use tracing_opentelemetry::OpenTelemetrySpanExt;
 use tracing_subscriber::{
     EnvFilter, Layer,
@@ -152,6 +152,16 @@ struct ByVerbosity(Arc<Verbosity>);
 impl<S> Filter<S> for ByVerbosity {
     fn enabled(&self, metadata: &Metadata<'_>, _: &Context<'_, S>) -> bool {
         self.0.allows(metadata)
+    }
+
+    /// Decided once for each place in the code and not at each of its spans: HTTP libraries open dozens for a request.
+    /// [`Verbosity::set`] has all of them decided anew.
+    fn callsite_enabled(&self, metadata: &'static Metadata<'static>) -> Interest {
+        if self.0.allows(metadata) {
+            Interest::always()
+        } else {
+            Interest::never()
+        }
     }
 }
 
