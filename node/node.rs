@@ -147,17 +147,8 @@ impl Node {
             },
         });
 
-        // Not strongly: the cache is part of what is shared.
         for resource in cache.resources() {
-            let told = Arc::downgrade(&shared);
-            cache.subscribe(
-                resource,
-                Box::new(move |change| {
-                    if let Some(told) = told.upgrade() {
-                        told.changed(resource, change);
-                    }
-                }),
-            );
+            shared.follow(&cache, resource);
         }
         let ready = Arc::<AtomicBool>::default();
         let discovery = Arc::new(Discovery::default());

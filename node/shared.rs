@@ -13,6 +13,7 @@ use actix::Addr;
 use arc_swap::ArcSwapOption;
 use controllers_kit::{Discovered, DynChange, DynController, Key, Resource, Subscription};
 use coordinator::{Epoch, RangeId};
+use node_cache::Cache;
 use tokio::sync::Semaphore;
 
 use crate::{
@@ -205,6 +206,20 @@ impl Aside {
 }
 
 impl Shared {
+    /// Has a resource's changes wake keys from here on.
+    pub fn follow(self: &Arc<Self>, cache: &Cache, resource: &'static Resource) {
+        // Not strongly: the cache is part of what is shared.
+        let told = Arc::downgrade(self);
+        cache.subscribe(
+            resource,
+            Box::new(move |change| {
+                if let Some(told) = told.upgrade() {
+                    told.changed(resource, change);
+                }
+            }),
+        );
+    }
+
     /// The range of a controller's key.
     pub fn range_of(&self, unit: &Unit, key: &Key) -> RangeId {
         let text = unit.controller.descriptor().shard_text(key);

@@ -28,8 +28,8 @@ const CONTROLLERS: [&str; 3] = [
 /// For so long nothing changes when a step has come to its end: a controller that does something does so at once, the
 /// slowest after upstream's second.
 const QUIET: Duration = Duration::from_millis(2_500);
-/// Pods of the rollout: three slices and a bit. `MANIFOLD_ENDPOINTS` sets another number.
-const PODS: i32 = 320;
+/// Pods of the rollout: a slice and a bit. `MANIFOLD_ENDPOINTS` sets another number.
+const PODS: i32 = 120;
 /// A ready pod is in a slice within this, at the 99th percentile.
 const DELAY_MAX: Duration = Duration::from_secs(1);
 /// What a key with many slices waits at most between two reports.
@@ -852,6 +852,7 @@ async fn control_plane() -> Result<ControlPlane> {
 }
 
 #[test]
+#[ignore = "minutes: cargo parity"]
 fn endpoints_and_slices_are_as_upstream_makes_them() {
     let _alone = alone();
     run_test(async {

@@ -11,7 +11,7 @@ use controllers_kit::{
     Answers, Catalogue, DynChange, DynController, Entry, Flags, Key, Plan, Seen, Subscription,
 };
 use kubernetes_proto::batch::{CronJob, CronJobSpec, Job, JobSpec, JobTemplateSpec};
-use kubernetes_proto::core::{PodTemplateSpec, ReplicationController};
+use kubernetes_proto::core::{PodTemplateSpec, ReplicationController, ResourceQuota};
 use kubernetes_proto::meta::{LabelSelector, ObjectMeta, set};
 use kubernetes_proto::policy::PodDisruptionBudget;
 use kubernetes_proto::{AnyObject, Object, Str, envelope};
@@ -128,6 +128,12 @@ impl Cluster {
     pub fn at_rest() -> Self {
         let registry = node::registry::all();
         let mut world = world();
+        world.settle(&registry);
+        // Behind the pods: those that come later are charged for by admission, which there is none of here.
+        world = world.with(object::<ResourceQuota>(json!({
+            "metadata": {"name": "all", "namespace": "default"},
+            "spec": {"hard": {"pods": "1000", "requests.cpu": "1000"}},
+        })));
         world.settle(&registry);
         let descriptors = node::registry::descriptors();
         let flags = Flags::defaults(&descriptors);

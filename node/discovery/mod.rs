@@ -25,13 +25,16 @@ mod tests;
 
 /// How often discovery is read without any reason.
 const PERIOD: Duration = Duration::from_secs(30);
-/// When it is read after a CRD or APIService has changed: its resource shows within a second or two as a rule.
-const AFTER_CHANGE: [Duration; 5] = [
+/// When it is read after a CRD or APIService has changed: its resource shows within a second or two as a rule, and later
+/// where the server is busy.
+const AFTER_CHANGE: [Duration; 7] = [
     Duration::ZERO,
     Duration::from_millis(300),
     Duration::from_secs(1),
     Duration::from_secs(2),
     Duration::from_secs(4),
+    Duration::from_secs(8),
+    Duration::from_secs(15),
 ];
 /// How often it is looked whether a first list has ended.
 const LOOK: Duration = Duration::from_millis(100);
@@ -244,11 +247,7 @@ impl Watches {
         if !self.cache.find(resource) {
             return;
         }
-        let told = Arc::clone(&self.shared);
-        self.cache.subscribe(
-            resource,
-            Box::new(move |change| told.changed(resource, change)),
-        );
+        self.shared.follow(&self.cache, resource);
         let run = self.cache.run(resource, self.api.clone());
         let task = actix::spawn(async move {
             run.await;

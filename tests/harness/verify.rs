@@ -256,7 +256,8 @@ fn test() -> Result<String> {
     let mut counts = Counts::default();
     let status = run_and_read(
         cargo_command()
-            .args(["test", "--workspace"])
+            // All failures at once, not the first suite's alone.
+            .args(["test", "--workspace", "--no-fail-fast"])
             .env("MANIFOLD_BIN", &program),
         |line| counts.read(line),
     )?;
