@@ -459,6 +459,7 @@ fn seen(said: &str, namespace: &str) -> Vec<String> {
 }
 
 #[test]
+#[ignore = "minutes: cargo parity"]
 fn curves_lead_to_the_same_under_both_managers() {
     let _alone = alone();
     run_test(async {

@@ -153,6 +153,7 @@ async fn crowd(
 }
 
 #[test]
+#[ignore = "minutes: cargo parity"]
 fn no_more_is_let_in_than_under_upstream_and_what_is_used_is_exact_at_rest() {
     let _alone = alone();
     run_test(async {

@@ -154,7 +154,7 @@ fn swaps_in_motion_come_to_the_end_that_upstream_comes_to() {
     let _beside = beside();
     run_test(async {
         let scenarios = parity::swaps()?;
-        let theirs = parity::upstream(&scenarios).await?;
+        let mut theirs = parity::upstream(&scenarios).await?;
         let side = Side::start("upstream, Manifold, upstream").await?;
         let flags = parity::kcm_flags(parity::Among::Workloads);
         let flags: Vec<&str> = flags.iter().map(String::as_str).collect();
@@ -177,7 +177,10 @@ fn swaps_in_motion_come_to_the_end_that_upstream_comes_to() {
 
         let _kcm = side.control_plane.start_kcm(&flags).await?;
         side.play_all(&mut plays, false).await;
-        let ours = Side::end(plays);
+        let mut ours = Side::end(plays);
+        for outcome in theirs.iter_mut().chain(&mut ours) {
+            outcome.sort_conditions();
+        }
         parity::judge("swap", &scenarios, &theirs, &ours, lost_with_the_process)?;
         Ok(())
     });

@@ -19,6 +19,9 @@ pub struct AuditRecord {
     /// One per request, the same in all its stages.
     #[serde(rename = "auditID")]
     pub audit_id: String,
+    /// How much was logged: `Metadata`, `Request` or `RequestResponse`.
+    #[serde(default)]
+    pub level: String,
     /// `ResponseStarted` (watches), `ResponseComplete` or `Panic`.
     pub stage: String,
     /// `create`, `patch`, `watch`, …
@@ -109,6 +112,13 @@ impl AuditRecord {
     /// HTTP status of the answer.
     pub fn code(&self) -> Option<u16> {
         self.response_status.as_ref().map(|status| status.code)
+    }
+
+    /// Whether the sender withdrew it before the server had read what was asked: then nothing was done. Told only where
+    /// bodies are logged.
+    pub fn was_withdrawn_unread(&self) -> bool {
+        let bodies = self.level == "Request" || self.level == "RequestResponse";
+        bodies && self.code() == Some(504) && self.request_object.is_none()
     }
 
     /// Whether it asks for a change.

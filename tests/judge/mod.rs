@@ -29,7 +29,8 @@ pub use ownership::{Owned, Ownership};
 /// The longest that a range may be nobody's: a Lease's duration, two reads, an eviction with its proof, a claim.
 pub const UNOWNED: SignedDuration = SignedDuration::from_secs(8);
 
-/// Like the harness's own, with the bodies that [`Judge`] reads.
+/// Like the harness's own, with the bodies that [`Judge`] reads; of other changes what was asked, since a request without
+/// it was withdrawn before it was read.
 pub const AUDIT_POLICY: &str = r#"
 apiVersion: audit.k8s.io/v1
 kind: Policy
@@ -55,6 +56,8 @@ rules:
   namespaces: ["kube-system"]
   resources:
   - {group: "coordination.k8s.io", resources: ["leases"]}
+- level: Request
+  verbs: ["update", "patch", "delete"]
 - level: Metadata
 "#;
 

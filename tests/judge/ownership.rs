@@ -1,7 +1,8 @@
 //! Who owned what, by the Leases that the log shows being written, and who wrote all the same.
 //!
 //! - **Older epochs.** No write of an epoch arrives after the range's Lease was given a newer one. One that the API
-//!   server's fence has refused is counted, not complained of: it changed nothing.
+//!   server's fence has refused, or whose sender withdrew it before the server had read it, is counted, not complained
+//!   of: it changed nothing.
 //! - **Owners.** Each write names a range and an epoch that the Lease gave to its sender before it arrived.
 //! - **Nobody's ranges.** From one sign of life of a range's owner (a renewal of its own Lease, the range's change of
 //!   owner) to the next no more time passes than was announced. Times in which the server granted nobody's writes don't count:
@@ -43,7 +44,8 @@ struct Write {
     epoch: u64,
     replica: String,
     what: String,
-    refused: bool,
+    /// The server has done nothing of it.
+    undone: bool,
 }
 
 /// Reads a log; see the module.
@@ -67,7 +69,7 @@ pub struct Owned {
     pub writes: usize,
     /// Changes of owner.
     pub changes: usize,
-    /// Writes of an older epoch that the API server refused.
+    /// Writes of an older epoch that the API server refused, or never read.
     pub refused: usize,
     /// Times in which the server granted nobody's writes.
     pub silences: usize,
@@ -115,11 +117,12 @@ impl Ownership {
                     record.object().namespace,
                     record.object().name
                 ),
-                refused: record.code() == Some(403)
-                    && record
-                        .response_status
-                        .as_ref()
-                        .is_some_and(|status| status.message.contains(FENCE)),
+                undone: record.was_withdrawn_unread()
+                    || record.code() == Some(403)
+                        && record
+                            .response_status
+                            .as_ref()
+                            .is_some_and(|status| status.message.contains(FENCE)),
             });
         }
         let object = record.object();
@@ -227,7 +230,7 @@ impl Ownership {
             epoch,
             replica,
             what,
-            refused,
+            undone,
         } = write;
         // A log may begin later than the range's history.
         let Some(first) = named.iter().map(|one| one.epoch).min() else {
@@ -240,7 +243,7 @@ impl Ownership {
             .iter()
             .find(|one| one.epoch > *epoch && one.done < *arrived && !one.by_hand);
         if let Some(newer) = newer {
-            if *refused {
+            if *undone {
                 owned.refused += 1;
                 return;
             }
@@ -347,7 +350,7 @@ impl Owned {
             },
         );
         format!(
-            "{} writes, {} changes of owner, {} late writes refused by the server, {} silences of the server, \
+            "{} writes, {} changes of owner, {} late writes that the server refused or never read, {} silences of the server, \
              nobody's for at most {longest}; {} complaints",
             self.writes,
             self.changes,

@@ -172,7 +172,7 @@ fn what_a_manager_was_not_allowed_is_told() {
 }
 
 /// A log with times of its own, in milliseconds.
-#[derive(Default)]
+#[derive(Clone, Default)]
 struct Course(Vec<Value>);
 
 impl Course {
@@ -391,6 +391,19 @@ fn a_request_of_an_older_epoch_is_told_unless_the_server_has_refused_it() {
         .answered(11_500, "a", 7, 1, (403, message))
         .owned();
     assert_eq!((refused.complaints.len(), refused.refused), (0, 1));
+    let mut withdrawn = takeover().answered(11_500, "a", 7, 1, (504, "context canceled"));
+    let complaints = |course: &Course| course.clone().owned().complaints.len();
+    assert_eq!(complaints(&withdrawn), 1, "bodies are not logged");
+    let last = withdrawn.0.last_mut().unwrap();
+    last["level"] = json!("Request");
+    assert_eq!(complaints(&withdrawn), 0, "it was never read");
+    let last = withdrawn.0.last_mut().unwrap();
+    last["requestObject"] = json!({"data": {}});
+    assert_eq!(
+        complaints(&withdrawn),
+        1,
+        "it was read and may have been done"
+    );
     let otherwise = takeover()
         .answered(11_500, "a", 7, 1, (403, "no right"))
         .owned();

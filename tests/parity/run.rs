@@ -51,6 +51,19 @@ pub(crate) struct Outcome {
     pub(crate) failed: Option<String>,
 }
 
+impl Outcome {
+    /// Puts the conditions of all objects in the order of their types. The managers put the one that changed last behind
+    /// the others, so their order tells which pod was ready first, and when who came to look.
+    pub(crate) fn sort_conditions(&mut self) {
+        let objects = self.looks.iter_mut().flat_map(|look| &mut look.objects);
+        for object in objects.flat_map(|(_, objects)| objects) {
+            if let Some(Value::Array(conditions)) = object.pointer_mut("/status/conditions") {
+                conditions.sort_by_key(|one| one["type"].to_string());
+            }
+        }
+    }
+}
+
 /// A control plane whose audit log is followed.
 pub(crate) struct Side {
     pub(crate) name: &'static str,
