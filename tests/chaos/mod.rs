@@ -182,6 +182,8 @@ async fn all(settings: &Settings) -> Result<String> {
     steps.finish(&format!("{done} faults"));
     let took = begun.elapsed();
     let (served, changes) = (chaos.probes.served(), workload.changes());
+    // The bed's kubelets forget what they were about when an outage meets them: pods then end for ever.
+    chaos.control_plane.start_the_others_again()?;
     let calm = chaos.control_plane.namespace("calm").await?;
     workload.compare(&calm).await?;
     chaos.settled("the fleet ends").await?;
