@@ -26,7 +26,6 @@ use harness::programs::Program;
 use harness::progress::Steps;
 use harness::proxy::Proxy;
 use harness::{ControlPlane, Fleet, Replica, kubeconfig, until};
-use jiff::SignedDuration;
 use k8s_openapi::api::admissionregistration::v1::ValidatingWebhookConfiguration;
 use k8s_openapi::api::apps::v1::Deployment;
 use k8s_openapi::api::coordination::v1::Lease;
@@ -41,7 +40,7 @@ use self::probes::Probes;
 use self::relay::{Mode, Relay};
 use self::webhook::Webhook;
 use self::workload::Workload;
-use crate::judge::{AUDIT_POLICY, Children, LAG, Ownership, UNOWNED};
+use crate::judge::{AUDIT_POLICY, Children, Ownership, UNOWNED, stretched};
 
 const FLEET: &str = "manifold";
 const RANGES: u16 = 256;
@@ -564,13 +563,9 @@ impl Chaos {
             ownership.read(&record);
             children.read(&record);
         })?;
-        let slack = |promised: SignedDuration| {
-            SignedDuration::try_from(promised.unsigned_abs().mul_f64(self.slack))
-                .unwrap_or(promised)
-        };
         let (owned, counted) = (
-            ownership.verdict(slack(UNOWNED)),
-            children.verdict(slack(LAG)),
+            ownership.verdict(stretched(UNOWNED, self.slack)),
+            children.verdict(self.slack),
         );
         let said = format!(
             "ownership: {}\nchildren: {} pods of {} ReplicaSets, {} complaints",

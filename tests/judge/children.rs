@@ -12,13 +12,13 @@ use harness::AuditRecord;
 use jiff::{SignedDuration, Timestamp};
 use serde_json::Value;
 
-use super::{controller_of, is_dry_run, name_of, replicas, text};
+use super::{controller_of, is_dry_run, name_of, replicas, stretched, text};
 
 /// What a watch may be behind, where the machine is not busy with other things.
-pub const LAG: SignedDuration = SignedDuration::from_secs(2);
+const LAG: SignedDuration = SignedDuration::from_secs(2);
 
-/// Between the answer of one batch and the arrival of the next: 369 ms were seen where a slow webhook let many go at once.
-const BATCHES: SignedDuration = SignedDuration::from_secs(1);
+/// Between the answer of one batch and the arrival of the next.
+const BATCHES: SignedDuration = SignedDuration::from_millis(300);
 
 type Name = (String, String);
 
@@ -123,7 +123,7 @@ impl Children {
     }
 
     /// For each creation, when the first of its sync arrived.
-    fn begun(&self) -> Vec<Timestamp> {
+    fn begun(&self, batches: SignedDuration) -> Vec<Timestamp> {
         let mut order: Vec<usize> = (0..self.made.len()).collect();
         order.sort_by_key(|at| self.made[*at].arrived);
         let mut begun: Vec<Timestamp> = self.made.iter().map(|made| made.arrived).collect();
@@ -134,7 +134,7 @@ impl Children {
             let sync = syncs
                 .entry((made.owner.as_str(), made.by.as_str()))
                 .or_insert((made.arrived, made.done));
-            if made.arrived.duration_since(sync.1) > BATCHES {
+            if made.arrived.duration_since(sync.1) > batches {
                 *sync = (made.arrived, made.done);
             }
             sync.1 = sync.1.max(made.done);
@@ -143,9 +143,11 @@ impl Children {
         begun
     }
 
-    /// What all that was read comes to; `lag` is what a watch may be behind.
-    pub fn verdict(&self, lag: SignedDuration) -> Counted {
-        let begun = self.begun();
+    /// What all that was read comes to; times may be exceeded by the factor `slack`, on a machine that is busy with other
+    /// things.
+    pub fn verdict(&self, slack: f64) -> Counted {
+        let lag = stretched(LAG, slack);
+        let begun = self.begun(stretched(BATCHES, slack));
         let mut wanted = self.wanted.clone();
         for (name, change) in &self.sizes {
             let uid = self.uids.get(name).and_then(|uids| {

@@ -9,7 +9,7 @@ use std::process::ExitCode;
 
 use anyhow::{Context, Result, bail, ensure};
 use jiff::SignedDuration;
-use tests::judge::{AUDIT_POLICY, Children, Judge, LAG, Ownership};
+use tests::judge::{AUDIT_POLICY, Children, Judge, Ownership};
 
 const USAGE: &str = "usage: audit --audit-log FILE [--fleet-name NAME] [--unowned-seconds N] | audit --print-policy";
 
@@ -77,7 +77,7 @@ fn run() -> Result<bool> {
     let (verdict, owned, counted) = (
         judge.verdict(),
         ownership.verdict(args.unowned),
-        children.verdict(LAG),
+        children.verdict(1.0),
     );
     println!("ownership: {}", owned.summary());
     println!(

@@ -1,6 +1,6 @@
 use serde_json::{Value, json};
 
-use super::{Children, Counted, Judge, LAG, Owned, Ownership, UNOWNED, Verdict, ownership::lease};
+use super::{Children, Counted, Judge, Owned, Ownership, UNOWNED, Verdict, ownership::lease};
 
 /// A log line by line; each entry is a second later than the one before.
 struct Log(Vec<Value>);
@@ -353,7 +353,7 @@ impl Course {
         for line in &self.0 {
             children.read(&serde_json::from_value(line.clone()).expect("a record"));
         }
-        children.verdict(LAG)
+        children.verdict(1.0)
     }
 }
 
@@ -549,7 +549,7 @@ fn the_batches_of_one_sync_count_from_its_beginning() {
     let slow = create(begun, (100, 8_000), "a").sized(500, 1);
     let batch = create(slow, (8_010, 16_000), "b");
     assert_eq!(batch.counted().complaints, [""; 0]);
-    let another_sync = create(batch, (17_500, 17_600), "c");
+    let another_sync = create(batch, (16_500, 16_600), "c");
     assert_eq!(another_sync.counted().complaints.len(), 1);
 }
 
