@@ -328,16 +328,13 @@ fn with_bytes<B: Buf, R>(
         return Ok(taken);
     }
     let length = encoding::decode_varint(buf)?;
-    let taken = match usize::try_from(length) {
-        Ok(length) if length <= buf.chunk().len() => {
-            let taken = take(&buf.chunk()[..length]);
-            buf.advance(length);
-            taken
+    match usize::try_from(length) {
+        // In pieces.
+        Ok(length) if length <= buf.remaining() => {
+            take(&buf.copy_to_bytes(length)).map_err(|_| refused(NOT_UTF8, ctx))
         }
-        Ok(length) if length <= buf.remaining() => take(&buf.copy_to_bytes(length)),
-        _ => return Err(refused(TOO_SHORT, ctx)),
-    };
-    taken.map_err(|_| refused(NOT_UTF8, ctx))
+        _ => Err(refused(TOO_SHORT, ctx)),
+    }
 }
 
 /// A field of one byte that is no UTF-8, and one that ends before its length: prost makes its errors itself alone, so

@@ -13,20 +13,19 @@ use serde::{Deserialize, Deserializer, Serialize, Serializer};
 
 use crate::str::hash_bytes;
 
-/// The content of a length-delimited field whose key has been read, and where it ends. None where its length takes more
-/// than two bytes or reaches beyond what is there.
+/// The content of a length-delimited field whose key has been read, and where it ends. None where its length is none or
+/// reaches beyond what is there.
 pub(crate) fn delimited(bytes: &[u8]) -> Option<(&[u8], usize)> {
-    let first = usize::from(*bytes.first()?);
-    let (length, begin) = if first < 0x80 {
-        (first, 1)
-    } else {
-        let second = usize::from(*bytes.get(1)?);
-        if second >= 0x80 {
-            return None;
+    let (length, begin) = match *bytes {
+        [first @ ..0x80, ..] => (usize::from(first), 1),
+        [first, second @ ..0x80, ..] => (usize::from(first & 0x7f) | usize::from(second) << 7, 2),
+        _ => {
+            let mut rest = bytes;
+            let length = encoding::decode_varint(&mut rest).ok()?;
+            (usize::try_from(length).ok()?, bytes.len() - rest.len())
         }
-        (first & 0x7f | second << 7, 2)
     };
-    let end = begin + length;
+    let end = begin.checked_add(length)?;
     Some((bytes.get(begin..end)?, end))
 }
 
@@ -73,16 +72,18 @@ fn fields<M: Message>(
     const DELIMITED: u8 = WireType::LengthDelimited as u8;
     while let Some((&key, rest)) = bytes.split_first() {
         // Numbers 1 to 15 take one byte.
-        let (tag, wire_type) = match (key, key & 7) {
-            (0x08..0x80, VARINT) => (u32::from(key >> 3), WireType::Varint),
-            (0x08..0x80, DELIMITED) => (u32::from(key >> 3), WireType::LengthDelimited),
-            _ => {
-                let (tag, wire_type) = encoding::decode_key(&mut bytes)?;
-                message.merge_field(tag, wire_type, &mut bytes, ctx.clone())?;
-                continue;
-            }
+        let usual = match (key, key & 7) {
+            (0x08..0x80, VARINT) => Some(WireType::Varint),
+            (0x08..0x80, DELIMITED) => Some(WireType::LengthDelimited),
+            _ => None,
         };
-        bytes = rest;
+        let (tag, wire_type) = match usual {
+            Some(wire_type) => {
+                bytes = rest;
+                (u32::from(key >> 3), wire_type)
+            }
+            None => encoding::decode_key(&mut bytes)?,
+        };
         message.merge_field(tag, wire_type, &mut bytes, ctx.clone())?;
     }
     Ok(())

@@ -102,6 +102,10 @@ impl Controller for Deployments {
                 "The event SelectingAll is recorded once for each generation of a Deployment, not at every sync.",
             )
             .differs(
+                "Which ReplicaSet the condition Progressing names after a Recreate is left to chance, as in upstream: \
+                 where the status conflicts in the sync that made the ReplicaSet, it stays the one before.",
+            )
+            .differs(
                 "The feature gate DeploymentReplicaSetTerminatingReplicas is accepted and acts as at its \
                  default, on.",
             )
