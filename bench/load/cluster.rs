@@ -1,6 +1,6 @@
 //! A small cluster of workloads at rest, in a cache as a replica holds it: what controllers wake for and plan over.
 
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::BTreeSet;
 use std::sync::Arc;
 
 use controllers_kit::testing::{
@@ -8,13 +8,13 @@ use controllers_kit::testing::{
     pod_spec_bytes, replication_controller, service, stateful_set,
 };
 use controllers_kit::{
-    Answers, Catalogue, DynChange, DynController, Entry, Flags, Key, Plan, Seen, Subscription,
+    Answers, Catalogue, DynChange, DynController, Flags, Key, Plan, Reader as _, Seen, Subscription,
 };
 use kubernetes_proto::batch::{CronJob, CronJobSpec, Job, JobSpec, JobTemplateSpec};
 use kubernetes_proto::core::{PodTemplateSpec, ReplicationController, ResourceQuota};
 use kubernetes_proto::meta::{LabelSelector, ObjectMeta, set};
 use kubernetes_proto::policy::PodDisruptionBudget;
-use kubernetes_proto::{AnyObject, Object, Str, envelope};
+use kubernetes_proto::{AnyObject, Object, envelope};
 use node_cache::Cache;
 use serde_json::{Value, json};
 
@@ -103,20 +103,6 @@ fn world() -> World {
     world
 }
 
-/// What such a cluster's API serves: the kinds that have a projection.
-fn catalogue() -> Catalogue {
-    let entries = kubernetes_proto::kinds().into_iter().map(|resource| Entry {
-        resource,
-        verbs: ["create", "delete", "get", "list", "patch", "watch"]
-            .iter()
-            .map(|verb| Str::interned(verb))
-            .collect(),
-        subresources: vec![Str::interned("status"), Str::interned("scale")],
-        preferred: true,
-    });
-    Catalogue::new(entries.collect(), BTreeMap::new(), 1)
-}
-
 impl Default for Cluster {
     fn default() -> Self {
         Self::at_rest()
@@ -147,7 +133,7 @@ impl Cluster {
                 builder.watches(&controller.watches())
             })
             .build();
-        cache.set_catalogue(catalogue());
+        cache.set_catalogue(Catalogue::clone(&world.catalogue()));
         let objects: Vec<AnyObject> = world.objects().cloned().collect();
         for object in &objects {
             let resource = object.resource();

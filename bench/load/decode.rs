@@ -19,8 +19,8 @@ static ALLOCATOR: tikv_jemallocator::Jemalloc = tikv_jemallocator::Jemalloc;
 /// Pods of one measurement of time.
 const PODS: usize = 2_000;
 
-/// Pods of the measurement of memory: enough that the process's own pages do not matter.
-const PODS_HELD: usize = 20_000;
+/// Pods of the measurement of memory: enough that the process's own pages, of 2 MiB each, do not matter.
+const PODS_HELD: usize = 50_000;
 
 /// What each pod may take, decoded and stored, its indexes included.
 const BYTES_MAX: f64 = 2_500.0;

@@ -3,7 +3,7 @@
 use std::sync::Arc;
 
 use kubernetes_proto::{
-    Object, Str, cast,
+    Object, Shared, Str, cast,
     meta::{LabelSelector, ObjectMeta, OwnerReference},
 };
 use serde_json::json;
@@ -54,16 +54,16 @@ pub fn adopters<O: Object, T: Object>(
 }
 
 /// The reference that makes an owner the managing controller.
-pub fn reference<O: Object>(owner: &O) -> OwnerReference {
+pub fn reference<O: Object>(owner: &O) -> Shared<OwnerReference> {
     let resource = O::resource();
-    OwnerReference {
+    Shared::from(OwnerReference {
         api_version: Str::interned(&resource.api_version()),
         kind: Str::interned(resource.kind),
         name: owner.metadata().name.clone(),
         uid: owner.metadata().uid.clone(),
         controller: Some(true),
         block_owner_deletion: Some(true),
-    }
+    })
 }
 
 /// Whether the managing controller is the one with this uid.

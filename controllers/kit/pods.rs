@@ -4,7 +4,7 @@ use std::{cmp::Ordering, sync::Arc};
 
 use jiff::{SignedDuration, Timestamp};
 use kubernetes_proto::{
-    Object, Str,
+    Object, Shared, Str,
     core::{Pod, PodCondition, PodFromTemplate, PodTemplateSpec},
     meta::{OwnerReference, Time},
 };
@@ -304,7 +304,7 @@ fn merge_sort<T>(mut items: Vec<T>, before: &dyn Fn(&T, &T) -> bool) -> Vec<T> {
 /// A pod as a template wants it: its labels, annotations and finalizers, and its spec byte for byte.
 pub fn from_template(
     template: Option<&PodTemplateSpec>,
-    owner: OwnerReference,
+    owner: Shared<OwnerReference>,
     children: &Children,
     namespace: &Str,
     name: &str,

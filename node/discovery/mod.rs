@@ -114,24 +114,19 @@ impl Discovery {
     }
 }
 
-/// The objects whose changes mean that other resources are served.
-fn announcers() -> [Option<&'static Resource>; 2] {
+/// The objects whose changes mean that other resources are served: definitions of custom resources, then aggregated APIs.
+/// One for which there is no room any more is left out.
+pub fn announcers() -> impl Iterator<Item = &'static Resource> {
     [
-        metadata_only(
+        (
             "apiextensions.k8s.io",
-            "v1",
             "CustomResourceDefinition",
             "customresourcedefinitions",
-            false,
         ),
-        metadata_only(
-            "apiregistration.k8s.io",
-            "v1",
-            "APIService",
-            "apiservices",
-            false,
-        ),
+        ("apiregistration.k8s.io", "APIService", "apiservices"),
     ]
+    .into_iter()
+    .filter_map(|(group, kind, plural)| metadata_only(group, "v1", kind, plural, false))
 }
 
 /// Runs for ever, on the arbiter that it is spawned on.
@@ -145,7 +140,7 @@ pub async fn follow(discovery: Arc<Discovery>, shared: Arc<Shared>, cache: Arc<C
         scanned: None,
     };
     let changed = Arc::new(Notify::new());
-    for resource in announcers().into_iter().flatten() {
+    for resource in announcers() {
         watches.begin(resource);
         let changed = Arc::clone(&changed);
         cache.subscribe(resource, Box::new(move |_| changed.notify_one()));
@@ -266,7 +261,7 @@ impl Watches {
             .filter(|entry| entry.preferred && discovered.iter().any(|one| (one.wanted)(entry)))
             .map(|entry| entry.resource)
             .collect();
-        wanted.extend(announcers().into_iter().flatten());
+        wanted.extend(announcers());
         let gone: Vec<_> = self
             .running
             .keys()

@@ -190,76 +190,106 @@ impl Field for When {
     }
 }
 
-/// A message that may be absent.
-pub struct Maybe<T>(std::marker::PhantomData<T>);
+/// A message that lies within another: in place, or [`Shared`].
+pub trait Part: Sized + PartialEq {
+    /// What is on the wire.
+    type Message: Message;
 
-impl<T: Message + Default + PartialEq> Field for Maybe<T> {
-    type Held = Option<T>;
-    fn encode(tag: u32, held: &Option<T>, buf: &mut impl BufMut) {
-        if let Some(message) = held {
-            encoding::message::encode(tag, message, buf);
-        }
+    /// The message.
+    fn message(&self) -> &Self::Message;
+
+    /// Reads it.
+    ///
+    /// # Errors
+    /// Where it is malformed.
+    fn merge(
+        held: &mut Option<Self>,
+        wire_type: WireType,
+        buf: &mut impl Buf,
+        ctx: DecodeContext,
+    ) -> Result<(), DecodeError>;
+}
+
+impl<M: Message + Default + PartialEq> Part for M {
+    type Message = M;
+    fn message(&self) -> &M {
+        self
     }
     fn merge(
-        _: u32,
+        held: &mut Option<Self>,
         wire_type: WireType,
-        held: &mut Option<T>,
         buf: &mut impl Buf,
         ctx: DecodeContext,
     ) -> Result<(), DecodeError> {
         merge(wire_type, held.get_or_insert_default(), buf, ctx)
     }
-    fn len(tag: u32, held: &Option<T>) -> usize {
-        held.as_ref()
-            .map_or(0, |message| encoding::message::encoded_len(tag, message))
+}
+
+impl<T: Message + Default + PartialEq + 'static> Part for Shared<T> {
+    type Message = T;
+    fn message(&self) -> &T {
+        self
+    }
+    fn merge(
+        held: &mut Option<Self>,
+        wire_type: WireType,
+        buf: &mut impl Buf,
+        ctx: DecodeContext,
+    ) -> Result<(), DecodeError> {
+        *held = Some(Self::read(wire_type, buf, ctx)?);
+        Ok(())
     }
 }
 
-/// A message that may be absent, and is the same in many objects.
-pub struct MaybeShared<T>(std::marker::PhantomData<T>);
+/// A message that may be absent.
+pub struct Maybe<P>(std::marker::PhantomData<P>);
 
-impl<T: Message + Default + PartialEq + 'static> Field for MaybeShared<T> {
-    type Held = Option<Shared<T>>;
-    fn encode(tag: u32, held: &Option<Shared<T>>, buf: &mut impl BufMut) {
-        if let Some(message) = held {
-            encoding::message::encode(tag, &**message, buf);
+impl<P: Part> Field for Maybe<P> {
+    type Held = Option<P>;
+    fn encode(tag: u32, held: &Option<P>, buf: &mut impl BufMut) {
+        if let Some(part) = held {
+            encoding::message::encode(tag, part.message(), buf);
         }
     }
     fn merge(
         _: u32,
         wire_type: WireType,
-        held: &mut Option<Shared<T>>,
+        held: &mut Option<P>,
         buf: &mut impl Buf,
         ctx: DecodeContext,
     ) -> Result<(), DecodeError> {
-        *held = Some(Shared::read(wire_type, buf, ctx)?);
-        Ok(())
+        P::merge(held, wire_type, buf, ctx)
     }
-    fn len(tag: u32, held: &Option<Shared<T>>) -> usize {
-        held.as_ref()
-            .map_or(0, |message| encoding::message::encoded_len(tag, &**message))
+    fn len(tag: u32, held: &Option<P>) -> usize {
+        held.as_ref().map_or(0, |part| {
+            encoding::message::encoded_len(tag, part.message())
+        })
     }
 }
 
 /// Repeated messages.
-pub struct Many<T>(std::marker::PhantomData<T>);
+pub struct Many<P>(std::marker::PhantomData<P>);
 
-impl<T: Message + Default + PartialEq> Field for Many<T> {
-    type Held = Vec<T>;
-    fn encode(tag: u32, held: &Vec<T>, buf: &mut impl BufMut) {
-        encoding::message::encode_repeated(tag, held, buf);
+impl<P: Part> Field for Many<P> {
+    type Held = Vec<P>;
+    fn encode(tag: u32, held: &Vec<P>, buf: &mut impl BufMut) {
+        for part in held {
+            encoding::message::encode(tag, part.message(), buf);
+        }
     }
     fn merge(
         tag: u32,
         wire_type: WireType,
-        held: &mut Vec<T>,
+        held: &mut Vec<P>,
         buf: &mut impl Buf,
         ctx: DecodeContext,
     ) -> Result<(), DecodeError> {
         merge_many(tag, wire_type, held, buf, ctx)
     }
-    fn len(tag: u32, held: &Vec<T>) -> usize {
-        encoding::message::encoded_len_repeated(tag, held)
+    fn len(tag: u32, held: &Vec<P>) -> usize {
+        held.iter()
+            .map(|part| encoding::message::encoded_len(tag, part.message()))
+            .sum()
     }
 }
 

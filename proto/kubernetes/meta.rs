@@ -12,8 +12,8 @@ use prost::{
 use serde::{Deserialize, Deserializer, Serialize, Serializer, de::Error as _};
 
 use crate::{
-    Str,
-    message::{MaybeBool, Word, message},
+    Shared, Str,
+    message::{Field, Many, MaybeBool, Part, Word, message},
     wire,
 };
 
@@ -150,9 +150,9 @@ pub struct ObjectMeta {
     /// Sorted by key.
     #[serde(with = "entries", skip_serializing_if = "Vec::is_empty")]
     pub annotations: Vec<Entry>,
-    /// Owners.
+    /// Owners. All pods of a ReplicaSet have the same.
     #[serde(skip_serializing_if = "Vec::is_empty")]
-    pub owner_references: Vec<OwnerReference>,
+    pub owner_references: Vec<Shared<OwnerReference>>,
     /// What must still be done before the object may go.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     pub finalizers: Vec<Str>,
@@ -191,6 +191,7 @@ impl ObjectMeta {
     pub fn controller(&self) -> Option<&OwnerReference> {
         self.owner_references
             .iter()
+            .map(|owner| &**owner)
             .find(|owner| owner.controller == Some(true))
     }
 
@@ -372,19 +373,19 @@ pub(crate) fn merge_single(
 
 /// Reads one of repeated messages. At the first it is counted how many follow, so that the list takes no more memory
 /// than it needs: growing and trimming it would cost more than the look ahead.
-pub(crate) fn merge_many<T: Message + Default>(
+pub(crate) fn merge_many<P: Part>(
     tag: u32,
     wire_type: WireType,
-    list: &mut Vec<T>,
+    list: &mut Vec<P>,
     buf: &mut impl Buf,
     ctx: DecodeContext,
 ) -> Result<(), DecodeError> {
     if list.is_empty() {
         list.reserve_exact(following(tag, buf.chunk()));
     }
-    let mut element = T::default();
-    wire::merge(wire_type, &mut element, buf, ctx)?;
-    list.push(element);
+    let mut part = None;
+    P::merge(&mut part, wire_type, buf, ctx)?;
+    list.extend(part);
     Ok(())
 }
 
@@ -536,7 +537,7 @@ impl Message for ObjectMeta {
         }
         encoding::message::encode_repeated(11, &self.labels, buf);
         encoding::message::encode_repeated(12, &self.annotations, buf);
-        encoding::message::encode_repeated(13, &self.owner_references, buf);
+        Many::encode(13, &self.owner_references, buf);
         for finalizer in &self.finalizers {
             encode_text_always(14, finalizer, buf);
         }
@@ -604,7 +605,7 @@ impl Message for ObjectMeta {
                 .map_or(0, |seconds| encoding::int64::encoded_len(10, seconds))
             + encoding::message::encoded_len_repeated(11, &self.labels)
             + encoding::message::encoded_len_repeated(12, &self.annotations)
-            + encoding::message::encoded_len_repeated(13, &self.owner_references)
+            + Many::len(13, &self.owner_references)
             + self
                 .finalizers
                 .iter()

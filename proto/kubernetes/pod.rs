@@ -1,18 +1,18 @@
 //! What a pod carries beyond its metadata. Every pod of an owner says the same words, so nearly all texts are interned.
 
 use prost::{
-    DecodeError, Message,
+    DecodeError,
     bytes::{Buf, BufMut},
-    encoding::{self, DecodeContext, WireType},
+    encoding::{DecodeContext, WireType},
 };
 
 use crate::{
     core::Affinity,
     message::{
-        Bool, Field, Int32, Int64, Many, Maybe, MaybeInt64, MaybeShared, Text, When, Word, message,
+        Bool, Field, Int32, Int64, Many, Maybe, MaybeInt64, Part, Text, When, Word, message,
     },
     meta::{ObjectMeta, Quantity},
-    wire::{Shared, merge},
+    wire::Shared,
 };
 
 message! {
@@ -54,7 +54,7 @@ message! {
         #[serde(with = "crate::quantity::amounts")]
         32 overhead: Many<Amount>,
         /// What the pod asks for as a whole.
-        40 resources: MaybeShared<ResourceRequirements>,
+        40 resources: Maybe<Shared<ResourceRequirements>>,
     }
 }
 
@@ -92,9 +92,9 @@ message! {
         /// Its name.
         1 name: Word,
         /// Its named ports.
-        6 ports: KeptShared<ContainerPort>,
+        6 ports: Kept<Shared<ContainerPort>>,
         /// What it asks for.
-        8 resources: MaybeShared<ResourceRequirements>,
+        8 resources: Maybe<Shared<ResourceRequirements>>,
     }
 }
 
@@ -139,9 +139,9 @@ message! {
         /// Its name.
         1 name: Word,
         /// Its named ports.
-        6 ports: KeptShared<ContainerPort>,
+        6 ports: Kept<Shared<ContainerPort>>,
         /// What it asks for.
-        8 resources: MaybeShared<ResourceRequirements>,
+        8 resources: Maybe<Shared<ResourceRequirements>>,
         /// Its own restart policy.
         24 restart_policy: Word,
     }
@@ -171,7 +171,7 @@ message! {
         /// The generation that it was set for.
         17 observed_generation: Int64,
         /// The claim that was made for its extended resources.
-        18 extended_resource_claim_status: MaybeShared<PodExtendedResourceClaimStatus>,
+        18 extended_resource_claim_status: Maybe<Shared<PodExtendedResourceClaimStatus>>,
     }
 }
 
@@ -226,7 +226,7 @@ message! {
         #[serde(with = "crate::quantity::amounts")]
         10 allocated_resources: Many<Amount>,
         /// What it runs with.
-        11 resources: MaybeShared<ResourceRequirements>,
+        11 resources: Maybe<Shared<ResourceRequirements>>,
     }
 }
 
@@ -269,60 +269,29 @@ impl Keep for ContainerPort {
 }
 
 /// Repeated messages of which only those that are asked for are kept while they are decoded.
-pub struct Kept<T>(std::marker::PhantomData<T>);
+pub struct Kept<P>(std::marker::PhantomData<P>);
 
-impl<T: Message + Default + PartialEq + Keep> Field for Kept<T> {
-    type Held = Vec<T>;
-    fn encode(tag: u32, held: &Vec<T>, buf: &mut impl BufMut) {
-        Many::<T>::encode(tag, held, buf);
+impl<P: Part<Message: Keep>> Field for Kept<P> {
+    type Held = Vec<P>;
+    fn encode(tag: u32, held: &Vec<P>, buf: &mut impl BufMut) {
+        Many::<P>::encode(tag, held, buf);
     }
     fn merge(
         _: u32,
         wire_type: WireType,
-        held: &mut Vec<T>,
+        held: &mut Vec<P>,
         buf: &mut impl Buf,
         ctx: DecodeContext,
     ) -> Result<(), DecodeError> {
-        let mut element = T::default();
-        merge(wire_type, &mut element, buf, ctx)?;
-        if element.is_kept() {
+        let mut part = None;
+        P::merge(&mut part, wire_type, buf, ctx)?;
+        if let Some(part) = part.filter(|part: &P| part.message().is_kept()) {
             held.reserve_exact(1);
-            held.push(element);
+            held.push(part);
         }
         Ok(())
     }
-    fn len(tag: u32, held: &Vec<T>) -> usize {
-        Many::<T>::len(tag, held)
-    }
-}
-
-/// As [`Kept`], of those that are the same in many objects.
-pub struct KeptShared<T>(std::marker::PhantomData<T>);
-
-impl<T: Message + Default + PartialEq + Keep + 'static> Field for KeptShared<T> {
-    type Held = Vec<Shared<T>>;
-    fn encode(tag: u32, held: &Vec<Shared<T>>, buf: &mut impl BufMut) {
-        for element in held {
-            encoding::message::encode(tag, &**element, buf);
-        }
-    }
-    fn merge(
-        _: u32,
-        wire_type: WireType,
-        held: &mut Vec<Shared<T>>,
-        buf: &mut impl Buf,
-        ctx: DecodeContext,
-    ) -> Result<(), DecodeError> {
-        let element = Shared::<T>::read(wire_type, buf, ctx)?;
-        if element.is_kept() {
-            held.reserve_exact(1);
-            held.push(element);
-        }
-        Ok(())
-    }
-    fn len(tag: u32, held: &Vec<Shared<T>>) -> usize {
-        held.iter()
-            .map(|element| encoding::message::encoded_len(tag, &**element))
-            .sum()
+    fn len(tag: u32, held: &Vec<P>) -> usize {
+        Many::<P>::len(tag, held)
     }
 }

@@ -25,9 +25,10 @@ const SHARDS: usize = 16;
 /// A shard is swept of strings that nobody holds when it has grown to this many, and again at each doubling.
 const SWEEP_AT: usize = 4096;
 
-/// Strings that each thread remembers in front of the interner. A pod has some twenty that repeat, and the pods of one
-/// owner share nearly all of them: most are found here, without a lock.
-const REMEMBERED: usize = 256;
+/// Pairs of strings that each thread remembers in front of the interner. A pod has some forty that repeat, and the pods
+/// of one owner share nearly all of them: most are found here, without a lock. Places for two, since strings that push
+/// each other out would go to the interner at every pod, and which ones do is up to the process's seed.
+const REMEMBERED: usize = 512;
 
 struct Shard {
     strings: HashSet<Arc<str>, TextHash>,
@@ -47,7 +48,7 @@ fn shards() -> &'static [Mutex<Shard>; SHARDS] {
 }
 
 thread_local! {
-    static RECENT: RefCell<Vec<Str>> = RefCell::new(vec![Str::default(); REMEMBERED]);
+    static RECENT: RefCell<Vec<[Str; 2]>> = RefCell::new(vec![<[Str; 2]>::default(); REMEMBERED]);
 }
 
 /// Hashes texts a few times faster than std's hash does. Seeded at random for each process, since labels come from
@@ -139,11 +140,14 @@ impl Str {
     ) -> Result<Self, E> {
         let hash = hash_bytes(bytes);
         RECENT.with_borrow_mut(|recent| {
-            let place = &mut recent[hash as usize % REMEMBERED];
-            if place.as_bytes() != bytes {
-                *place = Self::found(text()?, hash);
+            let pair = &mut recent[hash as usize % REMEMBERED];
+            if let Some(known) = pair.iter().find(|known| known.as_bytes() == bytes) {
+                return Ok(known.clone());
             }
-            Ok(place.clone())
+            let found = Self::found(text()?, hash);
+            pair.swap(0, 1);
+            pair[0] = found.clone();
+            Ok(found)
         })
     }
 

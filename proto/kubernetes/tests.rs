@@ -9,7 +9,7 @@ use prost::Message;
 use serde_json::json;
 
 use crate::{
-    Object, Str, apps, core,
+    Object, Shared, Str, apps, core,
     meta::{Entry, IntOrString, ObjectMeta, OwnerReference, Time},
 };
 
@@ -38,14 +38,14 @@ fn full_meta() -> ObjectMeta {
             key: "note".into(),
             value: "x".repeat(200).into(),
         }],
-        owner_references: vec![OwnerReference {
+        owner_references: vec![Shared::from(OwnerReference {
             api_version: "apps/v1".into(),
             kind: "ReplicaSet".into(),
             name: "web".into(),
             uid: "u-0".into(),
             controller: Some(true),
             block_owner_deletion: Some(true),
-        }],
+        })],
         finalizers: vec!["example.com/hold".into()],
     }
 }

@@ -2,7 +2,13 @@
 //! buffer and so asks it anew at each byte; here a message is a slice, and what nobody asks for is stepped over by its
 //! length. Whatever is not of the usual form goes prost's way, so errors are prost's too.
 
-use std::{any::Any, cell::RefCell, fmt, ops::Deref, sync::Arc};
+use std::{
+    any::Any,
+    cell::RefCell,
+    fmt,
+    ops::{Deref, DerefMut},
+    sync::Arc,
+};
 
 use prost::{
     DecodeError, Message,
@@ -94,7 +100,7 @@ fn fields<M: Message>(
 #[derive(Clone, Default, PartialEq, Eq, Hash)]
 pub struct Shared<T>(Arc<T>);
 
-/// Messages that each thread remembers by their bytes.
+/// Pairs of messages that each thread remembers by their bytes; why pairs, see [`Str`](crate::Str)'s.
 const REMEMBERED: usize = 256;
 
 /// Longer ones are decoded each time: they hardly repeat.
@@ -106,7 +112,8 @@ struct Known {
 }
 
 thread_local! {
-    static KNOWN: RefCell<[Option<Known>; REMEMBERED]> = const { RefCell::new([const { None }; REMEMBERED]) };
+    static KNOWN: RefCell<[[Option<Known>; 2]; REMEMBERED]> =
+        const { RefCell::new([const { [None, None] }; REMEMBERED]) };
 }
 
 impl<T: Message + Default + 'static> Shared<T> {
@@ -131,9 +138,11 @@ impl<T: Message + Default + 'static> Shared<T> {
 
     fn remembered(bytes: &[u8], ctx: &DecodeContext) -> Result<Self, DecodeError> {
         let place = hash_bytes(bytes) as usize % REMEMBERED;
-        let known = KNOWN.with_borrow(|known| match &known[place] {
-            Some(known) if *known.bytes == *bytes => Arc::clone(&known.message).downcast().ok(),
-            _ => None,
+        let known = KNOWN.with_borrow(|known| {
+            let pair = known[place].iter().flatten();
+            // Another type of message may have the same bytes.
+            pair.filter(|known| *known.bytes == *bytes)
+                .find_map(|known| Arc::clone(&known.message).downcast().ok())
         });
         if let Some(message) = known {
             return Ok(Self(message));
@@ -142,7 +151,9 @@ impl<T: Message + Default + 'static> Shared<T> {
         fields(&mut message, bytes, ctx)?;
         let message = Arc::new(message);
         KNOWN.with_borrow_mut(|known| {
-            known[place] = Some(Known {
+            let pair = &mut known[place];
+            pair.swap(0, 1);
+            pair[0] = Some(Known {
                 bytes: bytes.into(),
                 message: Arc::clone(&message) as Arc<dyn Any + Send + Sync>,
             });
@@ -155,6 +166,13 @@ impl<T> Deref for Shared<T> {
     type Target = T;
     fn deref(&self) -> &T {
         &self.0
+    }
+}
+
+/// Changed for itself alone: whoever else holds the message keeps it as it was.
+impl<T: Clone> DerefMut for Shared<T> {
+    fn deref_mut(&mut self) -> &mut T {
+        Arc::make_mut(&mut self.0)
     }
 }
 

@@ -484,10 +484,8 @@ pub fn binary(profile: Profile) -> Result<PathBuf> {
         );
     }
     crate::toolchain::rust()?;
-    let cargo = std::env::var_os("CARGO").unwrap_or_else(|| "cargo".into());
-    let mut command = std::process::Command::new(cargo);
+    let mut command = crate::toolchain::cargo();
     command
-        .current_dir(crate::workspace_root())
         // No --package: features are resolved as for the whole workspace, so nothing is compiled twice.
         .args(["build", "--bin", "manifold"])
         .args(["--message-format", "json-render-diagnostics"]);

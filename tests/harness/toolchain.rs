@@ -52,6 +52,31 @@ pub fn rust() -> Result<String> {
     }
 }
 
+/// What cargo tells of the package that it runs. Build scripts read the same names, and count as stale when one of them
+/// changes: a cargo that is started with them would build ring and all above it anew, and so would the next one without.
+const OF_A_PACKAGE: [&str; 5] = [
+    "CARGO_BIN_NAME",
+    "CARGO_CRATE_NAME",
+    "CARGO_MANIFEST_",
+    "CARGO_PKG_",
+    "CARGO_PRIMARY_PACKAGE",
+];
+
+/// cargo in the workspace, as if it were called from a shell.
+pub fn cargo() -> Command {
+    let mut command = Command::new(std::env::var_os("CARGO").unwrap_or_else(|| "cargo".into()));
+    command.current_dir(crate::workspace_root());
+    for (name, _) in std::env::vars_os() {
+        let told = name
+            .to_str()
+            .is_some_and(|name| OF_A_PACKAGE.iter().any(|known| name.starts_with(known)));
+        if told {
+            command.env_remove(name);
+        }
+    }
+    command
+}
+
 /// Checks that there is a C compiler: the linker of every Rust program, and the compiler of ring's
 /// and jemalloc's C parts.
 pub fn c_compiler() -> Result<PathBuf> {

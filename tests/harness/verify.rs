@@ -161,7 +161,7 @@ fn check_toolchain() -> Result<String> {
     let c = toolchain::c_compiler()?;
     let go = toolchain::go()?;
     for component in ["fmt", "clippy"] {
-        let there = cargo_command()
+        let there = toolchain::cargo()
             .args([component, "--version"])
             .output()
             .is_ok_and(|output| output.status.success());
@@ -174,14 +174,8 @@ fn check_toolchain() -> Result<String> {
     Ok(format!("{rust}, {go}, {}", c.display()))
 }
 
-fn cargo_command() -> Command {
-    let mut command = Command::new(std::env::var_os("CARGO").unwrap_or_else(|| "cargo".into()));
-    command.current_dir(workspace_root());
-    command
-}
-
 fn cargo(args: &[&str]) -> Result<()> {
-    run(cargo_command().args(args))
+    run(toolchain::cargo().args(args))
 }
 
 fn run(command: &mut Command) -> Result<()> {
@@ -206,7 +200,7 @@ fn deny() -> Result<()> {
             "cargo-deny {CARGO_DENY} is not there yet: building it into the cache, once"
         ));
         fs::create_dir_all(&root).with_context(|| format!("making {}", root.display()))?;
-        cargo_command()
+        toolchain::cargo()
             .args([
                 "install",
                 "cargo-deny",
@@ -255,7 +249,7 @@ fn test() -> Result<String> {
     let program = released_program()?;
     let mut counts = Counts::default();
     let status = run_and_read(
-        cargo_command()
+        toolchain::cargo()
             // All failures at once, not the first suite's alone.
             .args(["test", "--workspace", "--no-fail-fast"])
             .env("MANIFOLD_BIN", &program),

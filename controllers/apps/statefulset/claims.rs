@@ -4,7 +4,7 @@ use std::sync::Arc;
 
 use controllers_kit::{Event, Key, Plan, Seen, owners};
 use kubernetes_proto::{
-    Object,
+    Object, Shared,
     apps::StatefulSet,
     core::{PersistentVolumeClaim, PersistentVolumeClaimTemplate, Pod},
     meta::{self, ObjectMeta, OwnerReference},
@@ -72,7 +72,7 @@ fn is_stale<T: Object>(claim: &PersistentVolumeClaim, owner: &T) -> bool {
 /// deleted, and a new pod must not take it.
 pub(super) fn are_stale(set: &StatefulSet, ordinal: i64, seen: &Seen<'_>) -> bool {
     let name = pod::name(set, ordinal);
-    let of_pod_before = |reference: &OwnerReference| {
+    let of_pod_before = |reference: &Shared<OwnerReference>| {
         reference.api_version == *"v1" && reference.kind == *"Pod" && *reference.name == *name
     };
     policy(set).when_scaled
@@ -107,7 +107,7 @@ fn is_up_to_date(claim: &PersistentVolumeClaim, set: &StatefulSet, pod: &Pod) ->
     if has_unexpected_controller(claim, set, pod) {
         return !has(set_uid) && !has(pod_uid);
     }
-    let is_idle_owner = |reference: &OwnerReference| {
+    let is_idle_owner = |reference: &Shared<OwnerReference>| {
         (reference.uid == *set_uid || reference.uid == *pod_uid)
             && reference.controller != Some(true)
     };

@@ -6,9 +6,10 @@ use controllers_kit::{
     },
 };
 use kubernetes_proto::{
-    Object,
+    Object, Shared,
     apps::{ControllerRevision, StatefulSet},
     core::{PersistentVolumeClaim, PersistentVolumeClaimVolumeSource, Pod, Volume, VolumeSource},
+    meta::OwnerReference,
 };
 use prost::Message;
 
@@ -697,7 +698,7 @@ fn claims_belong_to_whom_the_policy_says() {
             let set = StatefulSet::clone(&world.get::<StatefulSet>("web"));
             let pod = Pod::clone(&world.get::<Pod>(name));
             let mut one = claim(&format!("data-{name}"));
-            let mut refer = |mut reference: kubernetes_proto::meta::OwnerReference, alone: bool| {
+            let mut refer = |mut reference: Shared<OwnerReference>, alone: bool| {
                 reference.controller = alone.then_some(true);
                 one.metadata_mut().owner_references.push(reference);
             };

@@ -5,7 +5,10 @@ use controllers_kit::{
     Answer, AnyObject, Event, EventType, Key, ObjectRef, Only, Plan, Propagation, Query, Reader,
     Refusal, Seen, Standing, Str, catalogue::Catalogue,
 };
-use kubernetes_proto::meta::{ObjectMeta, OwnerReference};
+use kubernetes_proto::{
+    Shared,
+    meta::{ObjectMeta, OwnerReference},
+};
 use serde_json::{Value, json};
 
 use super::{
@@ -87,7 +90,8 @@ pub(super) fn plan(
             let in_circle = dependents
                 .iter()
                 .any(|dependent| graph::waits_for_dependents(dependent.metadata()));
-            if in_circle && meta.owner_references.iter().any(graph::blocks) {
+            let blocks = meta.owner_references.iter().any(|one| graph::blocks(one));
+            if in_circle && blocks {
                 // Whoever waits for this object would be waited for by it: it must not keep its owners.
                 plan.patch_metadata(object, &unblocked(meta));
                 plan.look_again_now();
@@ -209,7 +213,7 @@ fn held_propagation(meta: &ObjectMeta) -> Propagation {
     }
 }
 
-fn references<'a>(kept: impl Iterator<Item = &'a OwnerReference>) -> Value {
+fn references<'a>(kept: impl Iterator<Item = &'a Shared<OwnerReference>>) -> Value {
     let kept: Vec<Value> = kept
         .map(|reference| serde_json::to_value(reference).expect("a reference has only string keys"))
         .collect();
@@ -222,7 +226,7 @@ fn references<'a>(kept: impl Iterator<Item = &'a OwnerReference>) -> Value {
 }
 
 fn unblocked(meta: &ObjectMeta) -> Value {
-    let changed: Vec<OwnerReference> = meta
+    let changed: Vec<Shared<OwnerReference>> = meta
         .owner_references
         .iter()
         .cloned()

@@ -6,6 +6,7 @@ use controllers_kit::{
     testing::*,
 };
 use kubernetes_proto::{
+    Shared,
     apps::ReplicaSet,
     core::{ConfigMap, Node, Pod},
     kinds,
@@ -26,15 +27,13 @@ fn web() -> ReplicaSet {
 }
 
 /// An owner reference that blocks, or not.
-fn named(reference: OwnerReference, blocks: bool) -> OwnerReference {
-    OwnerReference {
-        controller: None,
-        block_owner_deletion: blocks.then_some(true),
-        ..reference
-    }
+fn named(mut reference: Shared<OwnerReference>, blocks: bool) -> Shared<OwnerReference> {
+    reference.controller = None;
+    reference.block_owner_deletion = blocks.then_some(true);
+    reference
 }
 
-fn with_owners<T: Object>(mut object: T, owners: Vec<OwnerReference>) -> T {
+fn with_owners<T: Object>(mut object: T, owners: Vec<Shared<OwnerReference>>) -> T {
     object.metadata_mut().owner_references = owners;
     object
 }
@@ -88,10 +87,8 @@ fn what_was_deleted_in_the_background_takes_its_dependents_along() {
 
 #[test]
 fn a_later_owner_of_the_same_name_is_another() {
-    let old = OwnerReference {
-        uid: "uid-of-old".into(),
-        ..owner_reference(&web())
-    };
+    let mut old = owner_reference(&web());
+    old.uid = "uid-of-old".into();
     let world = start()
         .with(web())
         .with(with_owners(pod("web-1"), vec![old]));
@@ -284,13 +281,13 @@ fn what_is_cluster_scoped_may_own_anywhere_but_is_owned_by_nothing_in_a_namespac
 
 #[test]
 fn an_owner_of_an_unknown_kind_is_looked_for_again() {
-    let reference = OwnerReference {
+    let reference = Shared::from(OwnerReference {
         api_version: "example.com/v1".into(),
         kind: "Gadget".into(),
         name: "one".into(),
         uid: "u-1".into(),
         ..Default::default()
-    };
+    });
     let world = start().with(with_owners(pod("web-1"), vec![reference]));
     let refusal = world.refusal::<GarbageCollector>(&key_of::<Pod>(&world, "web-1"));
     assert!(matches!(refusal, Refusal::Retry(why) if why.contains("Gadget")));
@@ -313,7 +310,7 @@ fn with_gadgets() -> Catalogue {
     Catalogue::new(entries, Default::default(), 1)
 }
 
-fn gadget(name: &str, owners: Vec<OwnerReference>) -> ObjectMeta {
+fn gadget(name: &str, owners: Vec<Shared<OwnerReference>>) -> ObjectMeta {
     ObjectMeta {
         name: name.into(),
         namespace: "default".into(),
@@ -325,14 +322,14 @@ fn gadget(name: &str, owners: Vec<OwnerReference>) -> ObjectMeta {
 
 #[test]
 fn what_is_known_by_its_metadata_alone_owns_and_is_owned_like_all_else() {
-    let reference = OwnerReference {
+    let reference = Shared::from(OwnerReference {
         api_version: "example.com/v1".into(),
         kind: "Gadget".into(),
         name: "one".into(),
         uid: "u-one".into(),
         block_owner_deletion: Some(true),
         ..Default::default()
-    };
+    });
     let mut world = start()
         .with_catalogue(with_gadgets())
         .with(config_map("top"))

@@ -360,7 +360,13 @@ fn a_pod_carries_its_templates_spec_byte_for_byte() {
         controller: Some(true),
         ..Default::default()
     };
-    let made = from_template(Some(&template), owner, &children, &"shop".into(), &name);
+    let made = from_template(
+        Some(&template),
+        owner.into(),
+        &children,
+        &"shop".into(),
+        &name,
+    );
     let mut plan = Plan::nothing();
     let action = create(&mut plan, &made);
     assert_eq!(action.key.to_string(), format!("shop/{name}"));
@@ -386,7 +392,7 @@ fn a_refused_child_is_called_by_the_beginning_of_its_name() {
     let template = PodTemplateSpec::default();
     let made = from_template(
         Some(&template),
-        OwnerReference::default(),
+        OwnerReference::default().into(),
         &children,
         &"shop".into(),
         &name,

@@ -20,7 +20,7 @@ use kubernetes_proto::{
         ServicePort, ServiceSpec, Taint,
     },
     discovery::{Endpoint, EndpointConditions, EndpointSlice},
-    meta::{IntOrString, LabelSelector, ObjectMeta, OwnerReference, Quantity, Time},
+    meta::{IntOrString, LabelSelector, ObjectMeta, Quantity, Time},
 };
 
 use super::at;
@@ -116,18 +116,7 @@ pub trait Common: Object {
 
 impl<T: Object> Common for T {}
 
-/// The reference by which an owner manages an object.
-pub fn owner_reference<O: Object>(owner: &O) -> OwnerReference {
-    let resource = O::resource();
-    OwnerReference {
-        api_version: Str::interned(&resource.api_version()),
-        kind: Str::interned(resource.kind),
-        name: owner.metadata().name.clone(),
-        uid: owner.metadata().uid.clone(),
-        controller: Some(true),
-        block_owner_deletion: Some(true),
-    }
-}
+pub use crate::owners::reference as owner_reference;
 
 /// An active namespace.
 pub fn namespace(name: &str) -> Namespace {

@@ -15,7 +15,7 @@ use http_body_util::{BodyExt, Full, StreamBody, combinators::BoxBody};
 use hyper::body::Frame;
 use hyper_util::rt::{TokioExecutor, TokioIo};
 use kubernetes_proto::{
-    Object, Str,
+    Object, Shared, Str,
     core::{Pod, PodStatus},
     envelope,
     meta::{self, Entry, ObjectMeta, OwnerReference},
@@ -262,14 +262,14 @@ pub(super) fn pod(name: &str, uid: &str, version: u64, owner: &str) -> Pod {
     let owner_references = if owner.is_empty() {
         Vec::new()
     } else {
-        vec![OwnerReference {
+        vec![Shared::from(OwnerReference {
             api_version: "apps/v1".into(),
             kind: "ReplicaSet".into(),
             name: "web".into(),
             uid: owner.into(),
             controller: Some(true),
             block_owner_deletion: None,
-        }]
+        })]
     };
     Pod {
         metadata: Some(ObjectMeta {

@@ -5,7 +5,10 @@ use std::collections::BTreeMap;
 
 use prost::Message as _;
 
-use crate::meta::{ObjectMeta, OwnerReference, Time};
+use crate::{
+    Shared,
+    meta::{ObjectMeta, OwnerReference, Time},
+};
 
 /// Field, number, type; `map` for a map of strings.
 const FACTS: &[(&str, i32, &str)] = &[
@@ -1529,7 +1532,7 @@ fn the_messages_written_by_hand_have_the_api_s_numbers_too() {
         ),
         (
             ObjectMeta {
-                owner_references: vec![OwnerReference::default()],
+                owner_references: vec![Shared::default()],
                 ..ObjectMeta::default()
             },
             13,

@@ -4,7 +4,7 @@ use proptest::prelude::*;
 use prost::{Message as _, bytes::Buf as _};
 
 use crate::{
-    MAGIC, Object, Resource, apps, batch, core, envelope,
+    MAGIC, Object, Resource, Shared, apps, batch, core, envelope,
     meta::{Entry, ObjectMeta, OwnerReference, Time},
 };
 
@@ -60,11 +60,11 @@ prop_compose! {
     fn owner()(
         api_version in text(), kind in text(), name in text(), uid in text(),
         controller in any::<Option<bool>>(), block_owner_deletion in any::<Option<bool>>(),
-    ) -> OwnerReference {
-        OwnerReference {
+    ) -> Shared<OwnerReference> {
+        Shared::from(OwnerReference {
             api_version: api_version.into(), kind: kind.into(), name: name.into(), uid: uid.into(),
             controller, block_owner_deletion,
-        }
+        })
     }
 }
 

@@ -8,12 +8,13 @@ use controllers_kit::{
     },
 };
 use kubernetes_proto::{
-    Object, Str,
+    Object, Shared, Str,
     apps::{Deployment, ReplicaSet},
     core::{ConfigMap, Namespace, Node},
     meta::{ObjectMeta, OwnerReference},
     metadata_only,
 };
+use node::discovery::announcers;
 
 use super::Making;
 
@@ -34,31 +35,9 @@ fn gadgets() -> &'static Resource {
     custom("Gadget", "gadgets")
 }
 
-fn definitions() -> &'static Resource {
-    metadata_only(
-        "apiextensions.k8s.io",
-        "v1",
-        "CustomResourceDefinition",
-        "customresourcedefinitions",
-        false,
-    )
-    .expect("there is room for a few resources")
-}
-
-fn api_services() -> &'static Resource {
-    metadata_only(
-        "apiregistration.k8s.io",
-        "v1",
-        "APIService",
-        "apiservices",
-        false,
-    )
-    .expect("there is room for a few resources")
-}
-
 /// With a kind that is there from the start, and with what tells of others.
 pub(super) fn serve_custom_kinds(world: &mut World) {
-    for resource in [definitions(), api_services(), widgets()] {
+    for resource in announcers().chain([widgets()]) {
         world.serve_kind(resource);
     }
 }
@@ -75,26 +54,26 @@ fn partial(resource: &Resource, namespace: &str, name: &str) -> ObjectMeta {
 }
 
 /// Named as one owner of several: not as the one that manages.
-fn refers<T: Object>(mut object: T, owner: OwnerReference) -> T {
+fn refers<T: Object>(mut object: T, owner: Shared<OwnerReference>) -> T {
     object.metadata_mut().owner_references.push(one_of(owner));
     object
 }
 
 /// As one owner of several.
-fn one_of(mut owner: OwnerReference) -> OwnerReference {
+fn one_of(mut owner: Shared<OwnerReference>) -> Shared<OwnerReference> {
     owner.controller = None;
     owner
 }
 
-fn partial_reference(resource: &Resource, meta: &ObjectMeta) -> OwnerReference {
-    OwnerReference {
+fn partial_reference(resource: &Resource, meta: &ObjectMeta) -> Shared<OwnerReference> {
+    Shared::from(OwnerReference {
         api_version: Str::from(resource.api_version()),
         kind: resource.kind.into(),
         name: meta.name.clone(),
         uid: meta.uid.clone(),
         controller: None,
         block_owner_deletion: Some(true),
-    }
+    })
 }
 
 fn map(name: &str) -> ConfigMap {
@@ -168,7 +147,8 @@ pub(super) fn owned(making: &mut Making) {
     if late {
         // A kind that is known only when its owner has gone already.
         making.then(|world| {
-            world.put_partial(definitions(), partial(definitions(), "", "gadgets"));
+            let definitions = announcers().next().expect("there is room for it");
+            world.put_partial(definitions, partial(definitions, "", "gadgets"));
             world.serve_kind(gadgets());
             let mut gadget = partial(gadgets(), "default", "late");
             let owner = owner_reference(&map("left"));
