@@ -54,6 +54,9 @@ pub struct Job {
     pub unproven: bool,
     /// Whether the object that the key is about must be, too.
     pub head_unproven: bool,
+    /// The newest version of what has happened to the key. Where the watch of the object that it is about has not come so
+    /// far, the object may be another by now, or gone: what has happened may be that.
+    pub evidence: u64,
     /// Whether a report may be written, or when.
     pub report_from: Monotonic,
     /// How long it has waited.
@@ -244,7 +247,9 @@ async fn attempt(shared: &Arc<Shared>, job: &mut Job) -> Attempt {
     };
 
     // A plan that is dropped for want of proof must leave no trace: what it has noted as told was not told.
-    let before = (job.unproven || job.head_unproven).then(|| controller.pack(&job.memory));
+    let lagging = lagging_head(shared, job);
+    let before = (job.unproven || job.head_unproven || lagging.is_some())
+        .then(|| controller.pack(&job.memory));
     let now = shared.clock.now();
     let thinking = Instant::now();
     let decided =
@@ -291,6 +296,22 @@ async fn attempt(shared: &Arc<Shared>, job: &mut Job) -> Attempt {
         }
     }
 
+    if let Some(head) = lagging
+        && makes_or_deletes(&plan)
+    {
+        let server = shared.writer.server();
+        let proof = ask::prove_head(server, &*shared.view, head.resource, &job.key).await;
+        let rests_on_it = judged(proof).and_then(|()| {
+            let same = head.version == version_of(view, head.resource, &job.key);
+            if same { Ok(()) } else { Err(Next::Now) }
+        });
+        if let Err(next) = rests_on_it {
+            attempt.next = next;
+            restore(job, &**controller, before);
+            return attempt;
+        }
+    }
+
     let report = shared.clock.monotonic() >= job.report_from;
     let applied = shared.writer.apply(&job.sender, &plan, report).await;
     attempt.reported = applied.reported;
@@ -306,6 +327,32 @@ async fn attempt(shared: &Arc<Shared>, job: &mut Job) -> Attempt {
     learn(shared, job, &plan, &applied, &mut attempt);
     settle(shared, job, &plan, &applied, &mut attempt);
     attempt
+}
+
+/// The object that a key is about, as a plan found it.
+struct Head {
+    resource: &'static Resource,
+    version: Option<u64>,
+}
+
+/// The object that a key is about where its watch has not come as far as what has happened to the key. Watches run beside
+/// each other: after one that stood still, a ReplicaSet's pods may be seen to go before the ReplicaSet itself is.
+fn lagging_head(shared: &Shared, job: &Job) -> Option<Head> {
+    let resource = shared.units[usize::from(job.unit)].primary()?;
+    let lags = job.evidence > 0 && !shared.view.passed(resource, job.evidence);
+    lags.then(|| Head {
+        resource,
+        version: version_of(&*shared.view, resource, &job.key),
+    })
+}
+
+fn version_of(
+    view: &dyn controllers_kit::Reader,
+    resource: &'static Resource,
+    key: &Key,
+) -> Option<u64> {
+    let object = view.get(resource, &key.namespace, &key.name)?;
+    Some(object.metadata().resource_version)
 }
 
 /// The memory as it was before a plan.

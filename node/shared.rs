@@ -78,15 +78,28 @@ pub struct Inbox {
     polled: AtomicBool,
 }
 
+/// A key that something has happened to.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Wake {
+    /// The controller's place in [`Shared::units`].
+    pub unit: u16,
+    /// The key.
+    pub key: Key,
+    /// How urgent it is.
+    pub priority: Priority,
+    /// The newest version of what has happened; 0 where nothing has.
+    pub evidence: u64,
+}
+
 #[derive(Default)]
 struct Wakes {
-    order: Vec<(u16, Key, Priority)>,
+    order: Vec<Wake>,
     /// Where a key stands in `order`.
     known: HashMap<(u16, Key), usize>,
 }
 
 impl Inbox {
-    fn push(&self, unit: u16, key: Key, priority: Priority) {
+    fn push(&self, unit: u16, key: Key, priority: Priority, evidence: u64) {
         let mut wakes = self
             .wakes
             .lock()
@@ -95,17 +108,23 @@ impl Inbox {
         match known.entry((unit, key)) {
             Entry::Occupied(place) => {
                 let wake = &mut order[*place.get()];
-                wake.2 = wake.2.max(priority);
+                wake.priority = wake.priority.max(priority);
+                wake.evidence = wake.evidence.max(evidence);
             }
             Entry::Vacant(place) => {
-                order.push((unit, place.key().1.clone(), priority));
+                order.push(Wake {
+                    unit,
+                    key: place.key().1.clone(),
+                    priority,
+                    evidence,
+                });
                 place.insert(order.len() - 1);
             }
         }
     }
 
     /// Takes all.
-    pub fn drain(&self) -> Vec<(u16, Key, Priority)> {
+    pub fn drain(&self) -> Vec<Wake> {
         self.polled.store(false, Ordering::Release);
         let mut wakes = self
             .wakes
@@ -231,11 +250,11 @@ impl Shared {
         self.table.get(usize::from(range))?.load_full()
     }
 
-    /// Queues a key with the range that owns it, if this replica does.
-    pub fn wake(&self, unit: &Unit, key: Key, priority: Priority) {
+    /// Queues a key with the range that owns it, if this replica does. `evidence` is the version of what has happened.
+    pub fn wake(&self, unit: &Unit, key: Key, priority: Priority, evidence: u64) {
         let range = self.range_of(unit, &key);
         if let Some(slot) = self.slot(range) {
-            slot.inbox.push(unit.index, key, priority);
+            slot.inbox.push(unit.index, key, priority, evidence);
             poll(&slot);
         }
     }
@@ -253,7 +272,7 @@ impl Shared {
                     continue;
                 }
                 (subscription.wake)(change, &*self.view, &mut |key| {
-                    self.wake(unit, key, Priority::High);
+                    self.wake(unit, key, Priority::High, change.version);
                 });
             }
         }
@@ -268,7 +287,7 @@ impl Shared {
         for unit in &self.units {
             for discovered in unit.discovered.iter().filter(|one| (one.wanted)(entry)) {
                 (discovered.wake)(change, &*self.view, &mut |key| {
-                    self.wake(unit, key, Priority::High);
+                    self.wake(unit, key, Priority::High, change.version);
                 });
             }
         }
@@ -291,13 +310,14 @@ impl Shared {
                         let change = DynChange {
                             old: None,
                             new: Some(&object),
+                            version: 0,
                         };
                         (discovered.wake)(change, &*self.view, &mut |key| {
                             let range = self.range_of(unit, &key);
                             if wanted_range(range)
                                 && let Some(slot) = self.slot(range)
                             {
-                                slot.inbox.push(unit.index, key, Priority::Low);
+                                slot.inbox.push(unit.index, key, Priority::Low, 0);
                                 touched.insert(range);
                             }
                         });
@@ -309,6 +329,7 @@ impl Shared {
                     let change = DynChange {
                         old: None,
                         new: Some(&object),
+                        version: 0,
                     };
                     if !wanted(subscription, change) {
                         continue;
@@ -318,7 +339,7 @@ impl Shared {
                         if wanted_range(range)
                             && let Some(slot) = self.slot(range)
                         {
-                            slot.inbox.push(unit.index, key, Priority::Low);
+                            slot.inbox.push(unit.index, key, Priority::Low, 0);
                             touched.insert(range);
                         }
                     });

@@ -5,7 +5,7 @@
 //! process that was stopped there. Dropping its coordinator is its death: it renews no more and releases nothing.
 //! Then real replicas evict it and take everything, and what was held is sent.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::{Duration, Instant};
@@ -22,7 +22,7 @@ use futures::future::{BoxFuture, FutureExt, LocalBoxFuture, join_all, try_join_a
 use harness::{ControlPlane, Fleet, Replica, run_test, until};
 use k8s_openapi::api::apps::v1::{Deployment, ReplicaSet};
 use k8s_openapi::api::core::v1::{ConfigMap, Event as CoreEvent, Pod};
-use kube::api::{ListParams, Patch, PatchParams, PostParams};
+use kube::api::{DeleteParams, ListParams, Patch, PatchParams, PostParams};
 use kube::{Api, Client};
 use kubernetes_proto::Object as _;
 use node::actors::host::LateFence;
@@ -897,6 +897,48 @@ async fn picture(client: &Client, namespace: &str) -> Result<BTreeMap<String, Va
     Ok(picture)
 }
 
+/// A ReplicaSet whose pods were made, and became ready, within one second each. Where ages differ they are compared by
+/// their order of magnitude, so that the choice of pods to delete changes with time: upstream's rule.
+async fn twins(sets: &Api<ReplicaSet>, pods: &Api<Pod>, name: &str, count: i32) -> Result<()> {
+    const TRIES: usize = 30;
+    let ours = ListParams::default().labels(&format!("app={name}"));
+    for _ in 0..TRIES {
+        let mut set = deployment(name, count.try_into()?);
+        set["kind"] = "ReplicaSet".into();
+        sets.create(&PostParams::default(), &serde_json::from_value(set)?)
+            .await?;
+        set_complete(sets, name, count).await?;
+        let born: BTreeSet<_> = pods
+            .list(&ours)
+            .await?
+            .items
+            .into_iter()
+            .map(|pod| {
+                let conditions = pod.status.and_then(|status| status.conditions);
+                let ready = conditions
+                    .into_iter()
+                    .flatten()
+                    .find(|one| one.type_ == "Ready");
+                let ready = ready.and_then(|one| one.last_transition_time);
+                (pod.metadata.creation_timestamp, ready)
+            })
+            .collect();
+        if born.len() == 1 {
+            return Ok(());
+        }
+        sets.delete(name, &DeleteParams::background()).await?;
+        pods.delete_collection(&DeleteParams::default(), &ours)
+            .await?;
+        until("it is gone with its pods", PATIENCE, POLL, || async {
+            let left = pods.list(&ours).await?.items.len();
+            let set = sets.get_opt(name).await?;
+            Ok((left == 0 && set.is_none()).then_some(()))
+        })
+        .await?;
+    }
+    anyhow::bail!("{TRIES} times the pods of {name} were not made within one second")
+}
+
 #[test]
 fn without_the_servers_fence_it_does_not_land_twice_nor_undo_what_the_next_owner_did() {
     let _alone = alone();
@@ -930,11 +972,8 @@ fn without_the_servers_fence_it_does_not_land_twice_nor_undo_what_the_next_owner
         }
         // Of nobody: its pods are deleted without a Deployment's write before.
         let sets: Api<ReplicaSet> = Api::namespaced(client.clone(), &namespace);
-        let mut bare = deployment("bare", 4);
-        bare["kind"] = "ReplicaSet".into();
-        sets.create(&PostParams::default(), &serde_json::from_value(bare)?)
-            .await?;
-        set_complete(&sets, "bare", 4).await?;
+        let pods: Api<Pod> = Api::namespaced(client.clone(), &namespace);
+        twins(&sets, &pods, "bare", 4).await?;
 
         // From here on everything that it writes stands still between the last check and the send.
         victim.hold.holding.store(true, Ordering::Release);
@@ -950,7 +989,6 @@ fn without_the_servers_fence_it_does_not_land_twice_nor_undo_what_the_next_owner
             .await?;
         let one = Patch::Merge(json!({"spec": {"replicas": 1}}));
         sets.patch("bare", &PatchParams::default(), &one).await?;
-        let pods: Api<Pod> = Api::namespaced(client.clone(), &namespace);
         let of_lone = ListParams::default().labels("app=lone");
         for pod in pods.list(&of_lone).await?.items {
             let name = pod.metadata.name.unwrap_or_default();
@@ -1029,7 +1067,6 @@ fn without_the_servers_fence_it_does_not_land_twice_nor_undo_what_the_next_owner
         }
         println!("held, without the server's fence: {told:?}");
         // One child too many, made blindly, is gone again as soon as its owner has seen it.
-        let pods: Api<Pod> = Api::namespaced(client.clone(), &namespace);
         until("the blind one is gone", PATIENCE, POLL, || async {
             let of_lone = pods.list(&of_lone).await?.items.len();
             let status = api.get_status("lone").await?.status.unwrap_or_default();

@@ -517,7 +517,9 @@ fn curves_lead_to_the_same_under_both_managers() {
     });
 }
 
+/// In `cargo verify` a hundred simulated runs show the same.
 #[test]
+#[ignore = "half a minute: cargo parity"]
 fn a_replica_killed_within_the_window_makes_nothing_shrink_early() {
     const SIZE: i32 = 6;
     let _alone = alone();

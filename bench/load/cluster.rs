@@ -187,6 +187,7 @@ impl Cluster {
         let change = DynChange {
             old: None,
             new: Some(object),
+            version: 0,
         };
         let mut woken = 0;
         for subscription in subscriptions {
@@ -203,6 +204,7 @@ impl Cluster {
                 let change = DynChange {
                     old: None,
                     new: Some(&object),
+                    version: 0,
                 };
                 (subscription.wake)(change, &*self.cache, &mut |key| {
                     keys.insert(key);

@@ -63,7 +63,8 @@ struct Args {
     /// Only these steps, separated by commas
     #[arg(long, value_delimiter = ',')]
     steps: Vec<Step>,
-    /// Who is measured: kcm, and n1, n2, … for so many replicas of Manifold
+    /// Who is measured: kcm, and n1, n2, … for so many replicas of Manifold; n1-fenced where the API server is to refuse
+    /// the writes of dead replicas too, which tells what that costs
     #[arg(long, value_delimiter = ',', default_value = "kcm,n1,n3")]
     peers: Vec<Peer>,
     /// Requests a second that each process may send: as many as it can, or 20 with bursts of 30
@@ -181,7 +182,7 @@ fn interrupted() -> ExitCode {
 async fn measure(args: &Args) -> Result<()> {
     ensure!(
         !args.peers.is_empty(),
-        "nobody to measure: --peers takes kcm, n1, n3"
+        "nobody to measure: --peers takes kcm, n1, n3, n1-fenced"
     );
     let descriptors = node::registry::descriptors();
     let built: Vec<&str> = descriptors.iter().map(|found| found.name).collect();
@@ -361,7 +362,7 @@ mod tests {
         let which = Which {
             round: 2,
             qps: Qps::Lifted,
-            peer: Peer::Manifold(1),
+            peer: "n1".parse().unwrap(),
         };
         assert_eq!(
             fitting(which, vec![Step::Killed, Step::Added]),

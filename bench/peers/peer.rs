@@ -18,6 +18,8 @@ const REPLICAS_MAX: usize = 9;
 /// For a replica to be ready or a range to have changed hands: far beyond what it takes.
 const LIMIT: Duration = Duration::from_secs(120);
 const POLL: Duration = Duration::from_millis(20);
+/// Behind the number of replicas: they are fenced by the API server too.
+const FENCED: &str = "-fenced";
 const KCM_LEASE: &str = "kube-controller-manager";
 const FLEET_LABEL: &str = "manifold.dev/fleet=manifold";
 
@@ -26,15 +28,22 @@ const FLEET_LABEL: &str = "manifold.dev/fleet=manifold";
 pub(crate) enum Peer {
     /// kube-controller-manager.
     Kcm,
-    /// So many replicas of Manifold.
-    Manifold(usize),
+    /// Replicas of Manifold.
+    Manifold {
+        /// How many.
+        replicas: usize,
+        /// Whether the API server refuses the writes of dead replicas, which costs each write a look at its Lease.
+        fenced: bool,
+    },
 }
 
 impl fmt::Display for Peer {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             Self::Kcm => write!(f, "kcm"),
-            Self::Manifold(replicas) => write!(f, "n{replicas}"),
+            Self::Manifold { replicas, fenced } => {
+                write!(f, "n{replicas}{}", if *fenced { FENCED } else { "" })
+            }
         }
     }
 }
@@ -43,12 +52,17 @@ impl FromStr for Peer {
     type Err = String;
 
     fn from_str(text: &str) -> Result<Self, String> {
-        let replicas = text.strip_prefix('n').and_then(|count| count.parse().ok());
-        match (text, replicas) {
+        let unfenced = text.strip_suffix(FENCED);
+        let count = unfenced.unwrap_or(text).strip_prefix('n');
+        match (text, count.and_then(|count| count.parse().ok())) {
             ("kcm", _) => Ok(Self::Kcm),
-            (_, Some(count)) if (1..=REPLICAS_MAX).contains(&count) => Ok(Self::Manifold(count)),
+            (_, Some(replicas)) if (1..=REPLICAS_MAX).contains(&replicas) => Ok(Self::Manifold {
+                replicas,
+                fenced: unfenced.is_some(),
+            }),
             _ => Err(format!(
-                "a peer is kcm, or n1 to n{REPLICAS_MAX} for so many replicas of Manifold"
+                "a peer is kcm, or n1 to n{REPLICAS_MAX} for so many replicas of Manifold, with {FENCED} behind it \
+                 where the API server is to fence them"
             )),
         }
     }
@@ -121,11 +135,13 @@ impl<'c> Managers<'c> {
                 flags.push(format!("--controllers={}", ours.join(",")));
                 (None, Processes::Kcm(Vec::new()))
             }
-            Peer::Manifold(replicas) => {
+            Peer::Manifold { replicas, fenced } => {
+                let fence = if fenced { "on" } else { "off" };
                 let mut fleet = control_plane
                     .fleet()
                     .binary(binary)
                     .ranges(RANGES.into())
+                    .arg(format!("--server-fence={fence}"))
                     .arg(format!("--expected-replicas={replicas}"));
                 for flag in &flags {
                     fleet = fleet.arg(flag);
@@ -147,7 +163,7 @@ impl<'c> Managers<'c> {
     pub(crate) async fn start(&mut self) -> Result<Instant> {
         let count = match self.peer {
             Peer::Kcm => 1,
-            Peer::Manifold(replicas) => replicas,
+            Peer::Manifold { replicas, .. } => replicas,
         };
         for _ in 0..count {
             self.spawn().await?;
@@ -225,7 +241,7 @@ impl<'c> Managers<'c> {
                     leases.delete(KCM_LEASE, &DeleteParams::default()).await?;
                 }
             }
-            Peer::Manifold(_) => {
+            Peer::Manifold { .. } => {
                 let of_fleet = ListParams::default().labels(FLEET_LABEL);
                 leases
                     .delete_collection(&DeleteParams::default(), &of_fleet)

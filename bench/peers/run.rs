@@ -49,12 +49,14 @@ pub(crate) async fn run(
     binary: &Path,
     progress: &mut Steps,
 ) -> Result<Vec<Measured>> {
-    let control_plane = ControlPlane::builder()
+    let mut control_plane = ControlPlane::builder()
         .nodes(sizes.nodes(steps))
         .pods_per_node(PODS_PER_NODE)
-        .audit_policy(NO_AUDIT)
-        .start()
-        .await?;
+        .audit_policy(NO_AUDIT);
+    if let Peer::Manifold { fenced: true, .. } = which.peer {
+        control_plane = control_plane.fence();
+    }
+    let control_plane = control_plane.start().await?;
     let client = control_plane.client().await?;
     let mut managers = Managers::prepare(&control_plane, which.peer, which.qps, binary).await?;
     managers.start().await?;
@@ -315,7 +317,7 @@ impl Stage<'_> {
         let after = |instant: Instant| instant.saturating_duration_since(began).as_secs_f64();
         figures.insert("first_served_s".to_owned(), after(first));
         figures.insert("all_served_s".to_owned(), after(last));
-        if let Peer::Manifold(_) = self.which.peer {
+        if let Peer::Manifold { .. } = self.which.peer {
             figures.insert("ready_s".to_owned(), after(ready));
         }
         if !meter::rest(&mut self.managers).await? {

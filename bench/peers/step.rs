@@ -148,7 +148,9 @@ impl Step {
     /// Why it tells nothing of this peer, if so.
     pub(crate) fn unfit(self, peer: Peer) -> Option<&'static str> {
         match (self, peer) {
-            (Self::Killed | Self::Stopped, Peer::Manifold(1)) => Some("nobody would be left"),
+            (Self::Killed | Self::Stopped, Peer::Manifold { replicas: 1, .. }) => {
+                Some("nobody would be left")
+            }
             _ => None,
         }
     }

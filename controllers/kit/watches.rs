@@ -35,6 +35,9 @@ pub struct DynChange<'a> {
     pub old: Option<&'a AnyObject>,
     /// After.
     pub new: Option<&'a AnyObject>,
+    /// The resourceVersion that its watch has come to with it; 0 where nothing has happened, as when keys are woken once
+    /// more.
+    pub version: u64,
 }
 
 type WakeFn = Box<dyn Fn(DynChange<'_>, &dyn Reader, &mut dyn FnMut(Key)) + Send + Sync>;

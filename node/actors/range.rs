@@ -62,6 +62,8 @@ struct Known {
     proven: bool,
     /// The object that it is about, too.
     head_proven: bool,
+    /// The newest version of what has happened to it.
+    evidence: u64,
     /// It is unknown whether a write of it happened: what it counts is checked against the API server.
     doubtful: bool,
     report_from: Option<Monotonic>,
@@ -213,8 +215,11 @@ impl Range {
     }
 
     fn look_into_inbox(&mut self) {
-        for (lane, key, priority) in self.inbox.drain() {
-            self.add(lane, &key, priority);
+        for wake in self.inbox.drain() {
+            self.add(wake.unit, &wake.key, wake.priority);
+            let known = &mut self.lanes[usize::from(wake.unit)].known;
+            let evidence = &mut known.entry(wake.key).or_default().evidence;
+            *evidence = wake.evidence.max(*evidence);
         }
     }
 
@@ -324,6 +329,7 @@ impl Range {
                 sender: part.sender.clone(),
                 unproven: known.doubtful || (self.unproven && !known.proven),
                 head_unproven: self.unproven && !known.head_proven,
+                evidence: known.evidence,
                 report_from: known.report_from.unwrap_or(Monotonic::ZERO),
                 waited: taken.waited,
                 link: known.link.take(),
@@ -649,6 +655,8 @@ impl Range {
                 let waits = lane.queue.depth() - before;
                 unit.queue_metrics.depth(i64::try_from(waits).unwrap_or(0));
                 let known = lane.known.entry(key).or_default();
+                // What had happened to it by then is not known here.
+                known.evidence = shared.view.newest_of_all();
                 known.marks = key_state
                     .marks
                     .iter()

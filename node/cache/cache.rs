@@ -87,26 +87,39 @@ impl Slot {
         }
     }
 
-    /// Tells all subscribers of a change that the store has applied.
-    pub(crate) fn tell(&self, old: Option<&AnyObject>, new: Option<&AnyObject>) {
+    /// Tells all subscribers of a change that the store has applied, and of the version that the watch has come to with it.
+    pub(crate) fn tell(&self, old: Option<&AnyObject>, new: Option<&AnyObject>, version: u64) {
         let another = another(old, new);
         if let (Some(gone), Some(old)) = (&self.gone, old)
             && (another || new.is_none())
         {
             gone.add(&old.metadata().uid);
         }
-        self.notify(old, new, another);
+        self.notify(old, new, version, another);
     }
 
-    fn notify(&self, old: Option<&AnyObject>, new: Option<&AnyObject>, another: bool) {
+    fn notify(
+        &self,
+        old: Option<&AnyObject>,
+        new: Option<&AnyObject>,
+        version: u64,
+        another: bool,
+    ) {
+        // What is no number says nothing of what came before it.
+        let version = if version == NOT_COMPARABLE {
+            0
+        } else {
+            version
+        };
+        let change = |old, new| DynChange { old, new, version };
         let subscribers = self.subscribers.load();
         for subscriber in subscribers.iter() {
             if another {
                 // The object was deleted and made anew while nobody looked: that is two changes, not one.
-                subscriber(DynChange { old, new: None });
-                subscriber(DynChange { old: None, new });
+                subscriber(change(old, None));
+                subscriber(change(None, new));
             } else {
-                subscriber(DynChange { old, new });
+                subscriber(change(old, new));
             }
         }
     }
@@ -136,7 +149,7 @@ impl Slot {
             (some, rest > 0)
         };
         for (old, new) in some.iter().rev() {
-            self.tell(old.as_ref(), new.as_ref());
+            self.tell(old.as_ref(), new.as_ref(), self.progress.version());
         }
         more
     }
@@ -540,7 +553,7 @@ impl Cache {
             let meta = object.metadata();
             slot.store.remove(&meta.namespace, &meta.name);
             // Not deleted, for all that is known: only out of sight.
-            slot.notify(Some(&object), None, false);
+            slot.notify(Some(&object), None, 0, false);
         }
     }
 

@@ -516,19 +516,21 @@ impl Session<'_> {
         let version = match (object, gone) {
             (Ok(object), false) => {
                 let old = slot.store.put(&object);
-                slot.tell(old.as_ref(), Some(&object));
-                object.metadata().resource_version
+                let version = object.metadata().resource_version;
+                slot.tell(old.as_ref(), Some(&object), version);
+                version
             }
             (Ok(object), true) => {
                 let meta = object.metadata();
                 let old = slot.store.remove(&meta.namespace, &meta.name);
-                slot.tell(Some(old.as_ref().unwrap_or(&object)), None);
-                meta.resource_version
+                let version = meta.resource_version;
+                slot.tell(Some(old.as_ref().unwrap_or(&object)), None, version);
+                version
             }
             (Err((_, version)), false) => version,
             (Err((key, version)), true) => {
                 if let Some(old) = slot.store.remove(&key.namespace, &key.name) {
-                    slot.tell(Some(&old), None);
+                    slot.tell(Some(&old), None, version);
                 }
                 version
             }

@@ -1,9 +1,10 @@
 //! What goes wrong, and how often.
 
+use clap::ValueEnum;
 use rand::Rng;
 
 /// A fault.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, ValueEnum)]
 pub enum Fault {
     /// SIGKILL.
     Kill,
@@ -65,14 +66,17 @@ const ALL: &[(Fault, u32)] = &[
     (Fault::JoinAndLeave, 5),
 ];
 
-/// `count` faults: each kind once, as far as they reach, then by weight.
-pub(super) fn choose(random: &mut impl Rng, count: usize) -> Vec<Fault> {
-    let mut faults: Vec<Fault> = ALL.iter().map(|(fault, _)| *fault).collect();
+/// `count` faults of these kinds, or of all where none is named: each kind once, as far as they reach, then by weight.
+pub(super) fn choose(random: &mut impl Rng, count: usize, only: &[Fault]) -> Vec<Fault> {
+    let chosen = ALL
+        .iter()
+        .filter(|(fault, _)| only.is_empty() || only.contains(fault));
+    let mut faults: Vec<Fault> = chosen.clone().map(|(fault, _)| *fault).collect();
     faults.truncate(count);
-    let sum: u32 = ALL.iter().map(|(_, weight)| weight).sum();
+    let sum: u32 = chosen.clone().map(|(_, weight)| weight).sum();
     while faults.len() < count {
         let mut at = random.random_range(0..sum);
-        for (fault, weight) in ALL {
+        for (fault, weight) in chosen.clone() {
             if at < *weight {
                 faults.push(*fault);
                 break;
@@ -96,12 +100,17 @@ mod tests {
 
     #[test]
     fn a_seed_chooses_the_same_faults_and_none_is_left_out() {
-        let of = |seed, count| choose(&mut StdRng::seed_from_u64(seed), count);
+        let of = |seed, count| choose(&mut StdRng::seed_from_u64(seed), count, &[]);
         assert_eq!(of(7, 200), of(7, 200));
         assert_ne!(of(7, 200), of(8, 200));
         let many = of(7, 200);
         assert_eq!(many.len(), 200);
         assert!(ALL.iter().all(|(fault, _)| many.contains(fault)));
         assert_eq!(of(7, 3).len(), 3);
+        let two = [Fault::Cut, Fault::Kill];
+        let some = choose(&mut StdRng::seed_from_u64(7), 50, &two);
+        assert_eq!(some.len(), 50);
+        assert!(two.iter().all(|fault| some.contains(fault)));
+        assert!(some.iter().all(|fault| two.contains(fault)));
     }
 }

@@ -4,7 +4,7 @@ use std::process::ExitCode;
 use std::time::Duration;
 
 use clap::Parser;
-use tests::chaos::{Settings, run};
+use tests::chaos::{Fault, Settings, run};
 
 /// Lets things go wrong and judges what came of it.
 #[derive(Debug, Parser)]
@@ -16,6 +16,9 @@ struct Args {
     /// How many faults
     #[arg(long, default_value_t = 200)]
     faults: usize,
+    /// Of these kinds alone, as in freeze-watches,join-and-leave
+    #[arg(long, value_delimiter = ',')]
+    only: Vec<Fault>,
     /// In how many minutes
     #[arg(long, default_value_t = 30)]
     minutes: u64,
@@ -32,6 +35,7 @@ fn main() -> ExitCode {
     let settings = Settings {
         seed: args.seed.unwrap_or_else(rand::random),
         faults: args.faults,
+        only: args.only,
         limit: Duration::from_secs(60 * args.minutes),
         slack: args.slack,
         latencies: true,
@@ -39,7 +43,7 @@ fn main() -> ExitCode {
     };
     // Where it fails, the control plane's directory is kept and its place told.
     let ended = std::panic::catch_unwind(|| {
-        harness::run_test(async { run(&settings).await.map(drop) });
+        harness::run_test(async { run(&settings).await });
     });
     match ended {
         Ok(()) => ExitCode::SUCCESS,

@@ -21,6 +21,7 @@ use std::path::PathBuf;
 use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result, bail, ensure};
+use clap::ValueEnum as _;
 use harness::observe::Owners;
 use harness::programs::Program;
 use harness::progress::Steps;
@@ -66,6 +67,8 @@ pub struct Settings {
     pub seed: u64,
     /// How many faults.
     pub faults: usize,
+    /// Of which kinds: of all where none is named.
+    pub only: Vec<Fault>,
     /// For all of them; those that do not fit in are left out, and told.
     pub limit: Duration,
     /// How much longer than promised keys may wait: more than 1 on a machine that is busy with other things.
@@ -75,6 +78,23 @@ pub struct Settings {
     /// Whether keys that wait too long are an error; else they are only told. A machine that builds and tests other
     /// things beside is no measure of it.
     pub latencies: bool,
+}
+
+impl Settings {
+    /// The command that chooses the same faults again.
+    fn again(&self) -> String {
+        let mut command = format!(
+            "cargo chaos --seed {} --faults {} --frozen-seconds {}",
+            self.seed,
+            self.faults,
+            self.frozen.as_secs()
+        );
+        for fault in self.only.iter().filter_map(Fault::to_possible_value) {
+            command.push_str(" --only ");
+            command.push_str(fault.get_name());
+        }
+        command
+    }
 }
 
 /// A replica, and its ways to the world.
@@ -109,29 +129,28 @@ struct Chaos {
     slack: f64,
 }
 
-/// Runs it; the report is for people.
+/// Runs it and prints what was seen.
 ///
 /// # Errors
 /// With the first promise that was broken, and the seed.
-pub async fn run(settings: &Settings) -> Result<String> {
+pub async fn run(settings: &Settings) -> Result<()> {
     println!(
-        "chaos: seed {}, {} faults in at most {} s; again: cargo chaos --seed {} --faults {}",
+        "chaos: seed {}, {} faults in at most {} s; again: {}",
         settings.seed,
         settings.faults,
         settings.limit.as_secs(),
-        settings.seed,
-        settings.faults
+        settings.again()
     );
     Box::pin(all(settings))
         .await
         .with_context(|| format!("seed {}", settings.seed))
 }
 
-async fn all(settings: &Settings) -> Result<String> {
+async fn all(settings: &Settings) -> Result<()> {
     // Set once for the process, by whoever comes first.
     let _already = rustls::crypto::ring::default_provider().install_default();
     let mut random = StdRng::seed_from_u64(settings.seed);
-    let faults = fault::choose(&mut random, settings.faults);
+    let faults = fault::choose(&mut random, settings.faults, &settings.only);
     let control_plane = ControlPlane::builder()
         .audit_policy(AUDIT_POLICY)
         .fence()
@@ -186,21 +205,19 @@ async fn all(settings: &Settings) -> Result<String> {
     let calm = chaos.control_plane.namespace("calm").await?;
     workload.compare(&calm).await?;
     chaos.settled("the fleet ends").await?;
-    let judged = chaos.judge()?;
-    let waits = chaos.compare_waits(settings.slack);
-    let report = format!(
-        "chaos: {done} of {} faults in {:.0} s, {changes} changes of the workload, {served} keys served\n{judged}\n{}",
+    let (waits, too_long) = chaos.compare_waits(settings.slack);
+    println!(
+        "chaos: {done} of {} faults in {:.0} s, {changes} changes of the workload, {served} keys served\n{waits}",
         faults.len(),
         took.as_secs_f64(),
-        waits.0
     );
-    println!("{report}");
+    println!("{}", chaos.judge()?);
     ensure!(
-        waits.1.is_empty() || !settings.latencies,
+        too_long.is_empty() || !settings.latencies,
         "{}",
-        waits.1.join("\n")
+        too_long.join("\n")
     );
-    Ok(report)
+    Ok(())
 }
 
 impl Member {

@@ -239,6 +239,7 @@ impl Builder {
             ("audit-policy-file", file("audit-policy.yaml")),
             ("audit-log-path", file("audit.log")),
             ("audit-log-format", "json".into()),
+            ("audit-log-maxsize", AUDIT_LOG_MEGABYTES.to_string()),
         ]
         .map(|(name, value)| format!("--{name}={value}"))
         .into();
@@ -246,6 +247,10 @@ impl Builder {
         spawn(programs, dir, Program::ApiServer, args)
     }
 }
+
+/// Megabytes of audit log, never reached: the server would go on in a new file, and half an hour of faults takes more than
+/// the 100 that it allows otherwise.
+const AUDIT_LOG_MEGABYTES: u32 = 100_000;
 
 /// A running control plane. Dropping it kills every part and removes its files.
 #[derive(Debug)]

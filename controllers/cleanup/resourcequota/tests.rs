@@ -986,7 +986,11 @@ fn woken(world: &World, old: Option<&AnyObject>, new: Option<&AnyObject>) -> Vec
     controller.watch(&mut watches);
     let resource = old.or(new).unwrap().resource();
     let mut keys = Vec::new();
-    let change = DynChange { old, new };
+    let change = DynChange {
+        old,
+        new,
+        version: 0,
+    };
     let mut name = |key: Key| keys.push(key.name.to_string());
     for subscription in &watches.subscriptions {
         if subscription.resource == resource {

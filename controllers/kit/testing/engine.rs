@@ -136,7 +136,11 @@ impl Built {
                 .only_name
                 .is_none_or(|name| object.metadata().name == *name);
             if subscription.resource == object.resource() && wanted {
-                let change = DynChange { old, new };
+                let change = DynChange {
+                    old,
+                    new,
+                    version: 0,
+                };
                 (subscription.wake)(change, &self.view(world), &mut |key| {
                     keys.insert(key);
                 });
@@ -145,9 +149,17 @@ impl Built {
         if let Some(entry) = world.catalogue.preferred(object.resource()) {
             for discovered in &self.watches.discovered {
                 if (discovered.wanted)(entry) {
-                    (discovered.wake)(DynChange { old, new }, &self.view(world), &mut |key| {
-                        keys.insert(key);
-                    });
+                    (discovered.wake)(
+                        DynChange {
+                            old,
+                            new,
+                            version: 0,
+                        },
+                        &self.view(world),
+                        &mut |key| {
+                            keys.insert(key);
+                        },
+                    );
                 }
             }
         }
