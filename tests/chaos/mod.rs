@@ -369,10 +369,16 @@ impl Chaos {
             }
             Fault::DeleteReplicaLease => {
                 let name = format!("{FLEET}-replica-{}", self.members[victim].name);
-                self.leases()
-                    .delete(&name, &DeleteParams::default())
-                    .await?;
-                Ok(())
+                let leases = self.leases();
+                let holder = |lease: Option<Lease>| lease?.spec?.holder_identity;
+                let before = holder(leases.get_opt(&name).await?);
+                leases.delete(&name, &DeleteParams::default()).await?;
+                // It learns of it with its next renewal.
+                until("the replica lives anew", PATIENCE, POLL, || async {
+                    let now = holder(leases.get_opt(&name).await?);
+                    Ok((now.is_some() && now != before).then_some(()))
+                })
+                .await
             }
             Fault::DeleteRangeLeases => {
                 for range in self.some_ranges() {
@@ -566,6 +572,20 @@ impl Chaos {
                 "owners are {:?}",
                 owners.loads()
             );
+            // A Lease may name a life of a replica that is over: its present one takes the range when that is certain.
+            for member in self
+                .members
+                .iter()
+                .filter(|one| members.contains(&one.name))
+            {
+                let owned = member.replica.shards().await?.owned.len();
+                let named = owners.of(&member.name).len();
+                ensure!(
+                    owned == named,
+                    "{} owns {owned} of the {named} ranges that name it",
+                    member.name
+                );
+            }
             let waiting = self.probes.stuck(Duration::from_secs(2));
             ensure!(waiting.is_empty(), "keys wait: {}", waiting.join(", "));
             Ok(Some(()))
