@@ -224,6 +224,14 @@ impl Aside {
     }
 }
 
+/// What a change says of objects of other watches. Of the key's own object the store shows the change by itself.
+fn evidence(unit: &Unit, resource: &'static Resource, change: DynChange<'_>) -> u64 {
+    match unit.primary() {
+        Some(primary) if std::ptr::eq(primary, resource) => 0,
+        _ => change.version,
+    }
+}
+
 impl Shared {
     /// Has a resource's changes wake keys from here on.
     pub fn follow(self: &Arc<Self>, cache: &Cache, resource: &'static Resource) {
@@ -262,6 +270,7 @@ impl Shared {
     /// What a change of an object wakes.
     pub fn changed(&self, resource: &'static Resource, change: DynChange<'_>) {
         for unit in &self.units {
+            let evidence = evidence(unit, resource, change);
             for subscription in unit
                 .subscriptions
                 .iter()
@@ -272,7 +281,7 @@ impl Shared {
                     continue;
                 }
                 (subscription.wake)(change, &*self.view, &mut |key| {
-                    self.wake(unit, key, Priority::High, change.version);
+                    self.wake(unit, key, Priority::High, evidence);
                 });
             }
         }
@@ -285,9 +294,10 @@ impl Shared {
             return;
         };
         for unit in &self.units {
+            let evidence = evidence(unit, resource, change);
             for discovered in unit.discovered.iter().filter(|one| (one.wanted)(entry)) {
                 (discovered.wake)(change, &*self.view, &mut |key| {
-                    self.wake(unit, key, Priority::High, change.version);
+                    self.wake(unit, key, Priority::High, evidence);
                 });
             }
         }
