@@ -269,7 +269,7 @@ async fn attempt(shared: &Arc<Shared>, job: &mut Job) -> Attempt {
     attempt.timings.clone_from(&plan.timings);
     tracing::debug!(controller = unit.name(), key = %job.key, plan = ?attempt.plan, unproven = job.unproven, "planned");
 
-    match proof(shared, job, &plan).await {
+    match proof(shared, job, &plan, lagging).await {
         Ok((false, false)) => {}
         Ok((head, counted)) => {
             // What was compared is the cache as it is by now: it may have caught up since the plan was made. The next
@@ -292,22 +292,6 @@ async fn attempt(shared: &Arc<Shared>, job: &mut Job) -> Attempt {
             guarded(|| controller.plan(&job.key, &Seen::new(view, &answers, now), &mut job.memory));
         if !matches!(&again, Ok(Ok(again)) if *again == plan) {
             attempt.next = Next::Now;
-            return attempt;
-        }
-    }
-
-    if let Some(head) = lagging
-        && makes_or_deletes(&plan)
-    {
-        let server = shared.writer.server();
-        let proof = ask::prove_head(server, &*shared.view, head.resource, &job.key).await;
-        let rests_on_it = judged(proof).and_then(|()| {
-            let same = head.version == version_of(view, head.resource, &job.key);
-            if same { Ok(()) } else { Err(Next::Now) }
-        });
-        if let Err(next) = rests_on_it {
-            attempt.next = next;
-            restore(job, &**controller, before);
             return attempt;
         }
     }
@@ -365,9 +349,15 @@ fn restore(job: &mut Job, controller: &dyn DynController, before: Option<Option<
     }
 }
 
-/// Whether a plan rests on what is there by now: after a takeover, and where it counted what must be known whole. What was
-/// proven for good, of the key's object and of what was counted; or when the key is looked at again.
-async fn proof(shared: &Shared, job: &Job, plan: &Plan) -> Result<(bool, bool), Next> {
+/// Whether a plan rests on what is there by now: after a takeover, where its object's watch lags, and where it counted what
+/// must be known whole. What was proven for good, of the key's object and of what was counted; or when the key is looked at
+/// again.
+async fn proof(
+    shared: &Shared,
+    job: &Job,
+    plan: &Plan,
+    lagging: Option<Head>,
+) -> Result<(bool, bool), Next> {
     let unit = &shared.units[usize::from(job.unit)];
     let server = shared.writer.server();
     let (mut head, mut counted) = (false, false);
@@ -377,6 +367,13 @@ async fn proof(shared: &Shared, job: &Job, plan: &Plan) -> Result<(bool, bool), 
     {
         judged(ask::prove_head(server, &*shared.view, primary, &job.key).await)?;
         head = true;
+    } else if let Some(found) = lagging
+        && makes_or_deletes(plan)
+    {
+        judged(ask::prove_head(server, &*shared.view, found.resource, &job.key).await)?;
+        if found.version != version_of(&*shared.view, found.resource, &job.key) {
+            return Err(Next::Now);
+        }
     }
     let all = job.unproven && makes_or_deletes(plan);
     if all || plan.counted.iter().any(|set| set.since > 0) {

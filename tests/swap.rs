@@ -15,7 +15,7 @@ use crate::support::{
 };
 
 /// How long nothing may happen, in `cargo verify` and in the long run.
-const REST: Duration = Duration::from_secs(12);
+const REST: Duration = Duration::from_secs(20);
 const LONG_REST: Duration = Duration::from_secs(60);
 const DEPLOYMENTS: usize = 10;
 const PODS: i32 = 3;

@@ -32,7 +32,7 @@ pub(crate) enum Peer {
     Manifold {
         /// How many.
         replicas: usize,
-        /// Whether the API server refuses the writes of dead replicas, which costs each write a look at its Lease.
+        /// Whether the API server refuses the writes of dead replicas, which costs each write an impersonation and a policy.
         fenced: bool,
     },
 }

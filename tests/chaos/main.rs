@@ -43,7 +43,7 @@ fn main() -> ExitCode {
     };
     // Where it fails, the control plane's directory is kept and its place told.
     let ended = std::panic::catch_unwind(|| {
-        harness::run_test(async { run(&settings).await });
+        harness::run_test(run(&settings));
     });
     match ended {
         Ok(()) => ExitCode::SUCCESS,
