@@ -96,6 +96,7 @@ fn watched(watches: &Watches) -> String {
         let id = subscription.resource.id();
         let kind = match subscription.only_name {
             Some(name) => format!("{id} named `{name}`"),
+            None if subscription.where_served => format!("{id} where served"),
             None => id,
         };
         if !kinds.contains(&kind) {

@@ -69,6 +69,8 @@ pub struct Subscription {
     pub wake: WakeFn,
     /// Whether only objects of this one name are wanted.
     pub only_name: Option<&'static str>,
+    /// Whether a server may do without the resource: there are none of it then.
+    pub where_served: bool,
 }
 
 type WantedFn = Arc<dyn Fn(&Entry) -> bool + Send + Sync>;
@@ -125,6 +127,7 @@ impl Watches {
             resource: T::resource(),
             wake: Box::new(|_, _, _| {}),
             only_name: None,
+            where_served: false,
         });
         Kind {
             watches: self,
@@ -208,6 +211,13 @@ impl<T: Object> Kind<'_, T> {
                     .unwrap_or_default()
             }),
         });
+        self
+    }
+
+    /// A server may have the kind switched off, and then there are none: the controller works all the same, and sees them
+    /// when they come. Without this it waits for the kind to be served.
+    pub fn where_served(mut self) -> Self {
+        self.subscription().where_served = true;
         self
     }
 

@@ -31,6 +31,8 @@ const TROUBLED_MAX: usize = 1000;
 pub(crate) struct Slot {
     pub(crate) resource: &'static Resource,
     pub(crate) only_name: Option<&'static str>,
+    /// Whether there are none of it where the server does not have the resource.
+    pub(crate) where_served: bool,
     pub(crate) settings: Settings,
     pub(crate) store: Store,
     pub(crate) progress: Progress,
@@ -60,10 +62,14 @@ struct Condition {
     watches: u64,
 }
 
+/// How far the watch of a resource has come that the server does not have: no list is so old.
+pub(crate) const NOT_SERVED: u64 = 1;
+
 impl Slot {
     fn new(
         resource: &'static Resource,
         only_name: Option<&'static str>,
+        where_served: bool,
         indexes: Vec<Index>,
         settings: Settings,
         gone: Option<Arc<Gone>>,
@@ -72,6 +78,7 @@ impl Slot {
             gone,
             resource,
             only_name,
+            where_served,
             settings,
             store: Store::new(indexes),
             progress: Progress::new(),
@@ -232,6 +239,19 @@ impl Slot {
         }
     }
 
+    /// The server does not have the resource, and nobody needs it: there are none. It is asked for again, as after any
+    /// failure.
+    pub(crate) fn not_served(&self) {
+        if self.is_complete() {
+            return;
+        }
+        let mut condition = unpoisoned(self.condition.lock());
+        (condition.blocked, condition.trouble) = (None, None);
+        drop(condition);
+        tracing::info!(resource = %self.resource.id(), "the server does not have it, so there are none");
+        self.progress.reach(NOT_SERVED);
+    }
+
     pub(crate) fn is_complete(&self) -> bool {
         self.progress.version() > 0
     }
@@ -366,6 +386,8 @@ pub struct Builder {
 struct Wanted {
     resource: &'static Resource,
     only_name: Option<&'static str>,
+    /// Every controller that watches it can do without it.
+    where_served: bool,
     indexes: Vec<Index>,
 }
 
@@ -381,7 +403,11 @@ impl Builder {
     #[must_use]
     pub fn watches(mut self, watches: &Watches) -> Self {
         for subscription in &watches.subscriptions {
-            self.want(subscription.resource, subscription.only_name);
+            self.want(
+                subscription.resource,
+                subscription.only_name,
+                subscription.where_served,
+            );
         }
         self.dependents |= !watches.discovered.is_empty();
         for index in &watches.indexes {
@@ -400,21 +426,31 @@ impl Builder {
     /// Adds one resource, for what the node itself reads.
     #[must_use]
     pub fn resource(mut self, resource: &'static Resource) -> Self {
-        self.want(resource, None);
+        self.want(resource, None, false);
         self
     }
 
-    fn want(&mut self, resource: &'static Resource, only_name: Option<&'static str>) {
+    fn want(
+        &mut self,
+        resource: &'static Resource,
+        only_name: Option<&'static str>,
+        where_served: bool,
+    ) {
         match self
             .wanted
             .iter_mut()
             .find(|wanted| wanted.resource == resource)
         {
-            Some(wanted) if wanted.only_name != only_name => wanted.only_name = None,
-            Some(_) => {}
+            Some(wanted) => {
+                wanted.where_served &= where_served;
+                if wanted.only_name != only_name {
+                    wanted.only_name = None;
+                }
+            }
             None => self.wanted.push(Wanted {
                 resource,
                 only_name,
+                where_served,
                 indexes: vec![store::owner_index(resource)],
             }),
         }
@@ -443,6 +479,7 @@ impl Builder {
                     Arc::new(Slot::new(
                         wanted.resource,
                         wanted.only_name,
+                        wanted.where_served,
                         wanted.indexes,
                         settings.clone(),
                         gone.clone(),
@@ -525,6 +562,7 @@ impl Cache {
         let slot = Arc::new(Slot::new(
             resource,
             None,
+            false,
             indexes,
             self.settings.clone(),
             self.gone.clone(),

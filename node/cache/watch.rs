@@ -17,7 +17,11 @@ use kubernetes_proto::{
 use prost::Message as _;
 use tokio::time::Instant;
 
-use crate::{Api, ApiError, Request, Status, api, cache::Slot, store::Content};
+use crate::{
+    Api, ApiError, Request, Status, api,
+    cache::{NOT_SERVED, Slot},
+    store::Content,
+};
 
 /// Figures of the watch loop.
 #[derive(Clone, Debug)]
@@ -128,9 +132,9 @@ pub(crate) struct Course {
 }
 
 impl Course {
-    /// What to ask next, having come as far as `version` (0 for nowhere).
+    /// What to ask next, having come as far as `version` (0 for nowhere, [`NOT_SERVED`] where there is nothing).
     pub(crate) fn ask(&self, version: u64) -> Ask {
-        if version != 0 && !self.relist {
+        if version > NOT_SERVED && !self.relist {
             Ask::Watch { from: version }
         } else if self.pages {
             Ask::Pages { whole: self.whole }
@@ -271,6 +275,13 @@ pub(crate) async fn run(slot: &Slot, api: &Api) -> Infallible {
             }
             End::Failed(error) if error.is_expired() => {
                 tracing::info!(resource = %slot.resource.id(), "listed again: {error}");
+            }
+            End::Failed(error)
+                if slot.where_served
+                    && error.is_not_found()
+                    && !matches!(ask, Ask::Watch { .. }) =>
+            {
+                slot.not_served();
             }
             End::Failed(error) => slot.failed(ask.verb(), &error.to_string(), blocks(error)),
             // The server sends no bookmarks for a resource in which nothing has happened since it started.

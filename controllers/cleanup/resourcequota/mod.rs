@@ -95,8 +95,10 @@ impl Controller for ResourceQuotas {
         on.kind::<Pod>().wakes(replenish::pods);
         on.kind::<Service>().wakes(replenish::services);
         on.kind::<PersistentVolumeClaim>().wakes(replenish::volumes);
-        on.kind::<ResourceClaim>().wakes(replenish::devices);
-        on.kind::<DeviceClass>();
+        on.kind::<ResourceClaim>()
+            .where_served()
+            .wakes(replenish::devices);
+        on.kind::<DeviceClass>().where_served();
         on.discovered(names::is_countable, replenish::objects, None);
     }
 

@@ -398,3 +398,56 @@ async fn only_one_name_is_asked_for_where_only_that_is_wanted() {
     );
     running.abort();
 }
+
+#[tokio::test]
+async fn what_is_not_served_is_not_there_for_those_who_can_do_without_it() {
+    let mut server = Server::start().await;
+    let mut watches = controllers_kit::Watches::default();
+    let _ = watches.kind::<Pod>().where_served();
+    let cache = Cache::builder().watches(&watches).settings(quick()).build();
+    let api = Api::connect(&server.config, Purpose::Watches, None).unwrap();
+    let running = tokio::spawn(cache.run(Pod::resource(), api));
+    let asked = server.asked().await;
+    assert!(!cache.complete());
+    asked.refuse(404, "NotFound", "there is no such resource");
+    // It is asked for again, from nowhere.
+    let asked = server.asked().await;
+    assert!(cache.complete() && asked.streams_a_list());
+    assert_eq!(cache.stats(Pod::resource()).unwrap().state, State::Complete);
+    assert!(cache.missing().is_empty());
+    // Other refusals are told as ever.
+    asked.refuse(403, "Forbidden", "pods is forbidden");
+    let asked = server.asked().await;
+    assert_eq!(cache.missing().len(), 1);
+    let watch = asked.open();
+    watch.event("ADDED", raw(&pod("a", "uid", 5, "")));
+    watch.bookmark(10, true);
+    tokio::time::timeout(PATIENCE, cache.wait_passed(Pod::resource(), 10))
+        .await
+        .unwrap();
+    assert_eq!(cache.stats(Pod::resource()).unwrap().objects, 1);
+    running.abort();
+}
+
+#[tokio::test]
+async fn what_one_controller_needs_is_waited_for_whoever_else_can_do_without_it() {
+    let mut server = Server::start().await;
+    let (mut with, mut without) = (
+        controllers_kit::Watches::default(),
+        controllers_kit::Watches::default(),
+    );
+    let _ = (with.kind::<Pod>().where_served(), without.kind::<Pod>());
+    let cache = Cache::builder()
+        .watches(&with)
+        .watches(&without)
+        .settings(quick())
+        .build();
+    let api = Api::connect(&server.config, Purpose::Watches, None).unwrap();
+    let running = tokio::spawn(cache.run(Pod::resource(), api));
+    let asked = server.asked().await;
+    asked.refuse(404, "NotFound", "there is no such resource");
+    let _asked = server.asked().await;
+    assert!(!cache.complete());
+    assert_eq!(cache.missing().len(), 1);
+    running.abort();
+}
