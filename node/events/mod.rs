@@ -2,7 +2,7 @@
 //! and figures of client-go's event correlator. Pure: the clock is an argument; `apply.rs` sends what comes out.
 
 use std::{
-    collections::{BTreeMap, HashMap, HashSet},
+    collections::{BTreeMap, BTreeSet, HashMap},
     hash::Hash,
     time::Duration,
 };
@@ -82,7 +82,7 @@ struct Same {
 
 #[derive(Debug, Default)]
 struct Fold {
-    messages: HashSet<String>,
+    messages: BTreeSet<String>,
     last: Monotonic,
 }
 
@@ -157,13 +157,9 @@ impl Correlator {
         fold.messages.insert(event.message.clone());
         let folded = fold.messages.len() >= FOLD_AFTER;
         let (same, message) = if folded {
-            // The set has said all that it is asked: that there were many.
-            let one = fold.messages.iter().next().cloned();
-            if let Some(one) = one
-                && fold.messages.len() > FOLD_AFTER
-            {
-                fold.messages.remove(&one);
-            }
+            // The set does not grow, and what it still holds is told apart when it recurs. Upstream leaves it to chance
+            // which one goes; here the same run goes the same way.
+            fold.messages.pop_first();
             (
                 Same {
                     similar,

@@ -90,6 +90,28 @@ fn many_different_messages_are_folded_into_one() {
 }
 
 #[test]
+fn what_was_told_apart_before_the_flood_is_told_apart_when_it_recurs() {
+    let mut correlator = Correlator::new("x");
+    let mut tell = |number: usize| {
+        let event = event("web", &format!("Created pod: {number}"));
+        correlator.correlate(&event, now(), secs(0)).unwrap().body
+    };
+    for number in 0..FOLD_AFTER {
+        tell(number);
+    }
+    let again = tell(FOLD_AFTER - 2);
+    assert_eq!(again["message"], "Created pod: 8");
+    assert_eq!(again["count"], 2);
+    // One of them was given up to make room: it counts as the next of many.
+    let given_up = tell(0);
+    assert_eq!(
+        given_up["message"],
+        "(combined from similar events): Created pod: 0"
+    );
+    assert_eq!(given_up["count"], 2);
+}
+
+#[test]
 fn an_object_that_floods_is_cut_off_and_refills_slowly() {
     let mut correlator = Correlator::new("x");
     let sent = (0..100)
