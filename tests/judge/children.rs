@@ -3,8 +3,10 @@
 //! A pod counts from when its creation was answered, and not any more from when its deletion arrived. What was wanted is
 //! the most that the ReplicaSet's `spec.replicas` said from a moment before the creation arrived until it was answered:
 //! a controller sees what the server stored a watch's delay ago. Creations of one sync go out in batches, each after the
-//! answer of the one before, as upstream's do: all of them count from the first one's arrival. So a count is never too high
-//! on account of order.
+//! answer of the one before, as upstream's do: all of them count from the first one's arrival. A change of size or a
+//! deletion that the server gave no good answer to (it lost its storage meanwhile) may have landed and counts as if it
+//! had; so does a deletion by name under way while a pod of that name is made again. So a count is never too high on
+//! account of order.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -28,6 +30,8 @@ struct Wanted {
     from: Timestamp,
     done: Timestamp,
     replicas: i64,
+    /// Whether it has surely landed. One that may not have leaves what was wanted before possible.
+    certain: bool,
 }
 
 #[derive(Debug, Clone)]
@@ -49,7 +53,15 @@ pub struct Children {
     /// Changes of size by name, whose uid is found at the end.
     sizes: Vec<(Name, Wanted)>,
     made: Vec<Made>,
-    gone: Vec<(Timestamp, Name)>,
+    /// Arrivals and answers of deletions.
+    gone: BTreeMap<Name, Vec<(Timestamp, Timestamp)>>,
+}
+
+/// What changes the count.
+enum Step<'c> {
+    Gone(&'c Name),
+    /// And when the first of its sync arrived.
+    Made(&'c Made, Timestamp),
 }
 
 /// What was found.
@@ -67,9 +79,11 @@ impl Children {
     /// Takes in one record.
     pub fn read(&mut self, record: &AuditRecord) {
         let granted = record.code().is_some_and(|code| (200..300).contains(&code));
+        // A server that lost its storage in the middle says so, and the write may stand all the same.
+        let uncertain = record.code().is_none_or(|code| code >= 500);
         if record.stage != "ResponseComplete"
             || !record.is_write()
-            || !granted
+            || !(granted || uncertain)
             || is_dry_run(record)
         {
             return;
@@ -82,9 +96,10 @@ impl Children {
             from,
             done,
             replicas,
+            certain: granted,
         };
         match (record.verb.as_str(), record.resource().as_str()) {
-            ("create", "replicasets") => {
+            ("create", "replicasets") if granted => {
                 let Some(uid) = body.map(|body| text(&body["metadata"]["uid"])) else {
                     return;
                 };
@@ -103,7 +118,7 @@ impl Children {
                 }
             }
             ("delete", "replicasets") => self.sizes.push((name, wanted(0))),
-            ("create", "pods") => {
+            ("create", "pods") if granted => {
                 if let Some(owner) = body.and_then(controller_of) {
                     let by = record
                         .agent()
@@ -117,7 +132,7 @@ impl Children {
                     });
                 }
             }
-            ("delete", "pods") => self.gone.push((from, name)),
+            ("delete", "pods") => self.gone.entry(name).or_default().push((from, done)),
             _ => {}
         }
     }
@@ -162,22 +177,39 @@ impl Children {
             changes.sort_by_key(|change| (change.done, change.from));
         }
         // Deletions before creations at the same microsecond.
-        let mut steps: Vec<(Timestamp, bool, usize)> = Vec::new();
-        steps.extend((0..self.gone.len()).map(|at| (self.gone[at].0, false, at)));
-        steps.extend((0..self.made.len()).map(|at| (self.made[at].done, true, at)));
-        steps.sort_unstable();
+        let mut steps: Vec<(Timestamp, Step<'_>)> = Vec::new();
+        for (name, deletions) in &self.gone {
+            steps.extend(deletions.iter().map(|(from, _)| (*from, Step::Gone(name))));
+        }
+        steps.extend(
+            self.made
+                .iter()
+                .zip(&begun)
+                .map(|(made, begun)| (made.done, Step::Made(made, *begun))),
+        );
+        steps.sort_by_key(|(at, step)| (*at, matches!(step, Step::Made(..))));
         let mut alive: BTreeMap<&str, BTreeSet<&Name>> = BTreeMap::new();
         let mut owner_of: BTreeMap<&Name, &str> = BTreeMap::new();
         let mut counted = Counted::default();
-        for (_, is_made, at) in steps {
-            if !is_made {
-                let name = &self.gone[at].1;
-                if let Some(owner) = owner_of.remove(name) {
-                    alive.entry(owner).or_default().remove(name);
+        for (_, step) in steps {
+            let (made, begun) = match step {
+                Step::Made(made, begun) => (made, begun),
+                Step::Gone(name) => {
+                    if let Some(owner) = owner_of.remove(name) {
+                        alive.entry(owner).or_default().remove(name);
+                    }
+                    continue;
                 }
+            };
+            // A deletion by name that was under way meanwhile may have hit this one.
+            let hit = self.gone.get(&made.pod).is_some_and(|deletions| {
+                let mut meanwhile = deletions.iter();
+                meanwhile.any(|(from, done)| *from <= made.done && *done >= made.arrived)
+            });
+            if hit {
+                counted.pods += 1;
                 continue;
             }
-            let made = &self.made[at];
             let pods = alive.entry(&made.owner).or_default();
             pods.insert(&made.pod);
             owner_of.insert(&made.pod, &made.owner);
@@ -185,7 +217,7 @@ impl Children {
             // A log may begin later than the ReplicaSet.
             let Some(most) = wanted
                 .get(&made.owner)
-                .and_then(|changes| most_wanted(changes, begun[at] - lag, made.done))
+                .and_then(|changes| most_wanted(changes, begun - lag, made.done))
             else {
                 continue;
             };
@@ -207,11 +239,10 @@ impl Children {
 
 /// The most that was wanted at any time between.
 fn most_wanted(changes: &[Wanted], from: Timestamp, to: Timestamp) -> Option<i64> {
-    let ends = changes
-        .iter()
-        .skip(1)
-        .map(|next| Some(next.done))
-        .chain([None]);
+    let ends = (0..changes.len()).map(|at| {
+        let later = changes[at + 1..].iter().find(|change| change.certain);
+        later.map(|next| next.done)
+    });
     changes
         .iter()
         .zip(ends)

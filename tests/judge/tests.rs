@@ -300,6 +300,10 @@ impl Course {
     }
 
     fn sized(self, at: u64, replicas: i64) -> Self {
+        self.sized_answered(at, replicas, 200)
+    }
+
+    fn sized_answered(self, at: u64, replicas: i64, code: u16) -> Self {
         let asked = json!({"spec": {"replicas": replicas}});
         let answered = json!({"metadata": {"name": "web-1", "uid": "uid-web-1"}});
         self.entry(
@@ -308,7 +312,7 @@ impl Course {
             "replicasets",
             "web-1",
             "",
-            (200, ""),
+            (code, ""),
             (asked, answered),
         )
     }
@@ -329,13 +333,17 @@ impl Course {
     }
 
     fn pod_gone(self, at: u64, name: &str) -> Self {
+        self.pod_gone_answered((at, at + 5), name, 200)
+    }
+
+    fn pod_gone_answered(self, at: (u64, u64), name: &str, code: u16) -> Self {
         self.entry(
-            (at, at + 5),
+            at,
             "delete",
             "pods",
             name,
             "",
-            (200, ""),
+            (code, ""),
             (Value::Null, Value::Null),
         )
     }
@@ -551,6 +559,44 @@ fn the_batches_of_one_sync_count_from_its_beginning() {
     assert_eq!(batch.counted().complaints, [""; 0]);
     let another_sync = create(batch, (16_500, 16_600), "c");
     assert_eq!(another_sync.counted().complaints.len(), 1);
+}
+
+#[test]
+fn what_has_no_good_answer_may_have_landed() {
+    let one = || Course::default().set(0, 1).pod(100, "a");
+    // The server lost its storage, but the change of size stands; where it does not, the size before goes on.
+    let grown = one().sized_answered(3_000, 2, 504).pod(6_000, "b");
+    assert_eq!(grown.counted().complaints, [""; 0]);
+    let not_shrunk = one().sized(3_000, 2).sized_answered(4_000, 1, 504);
+    assert_eq!(not_shrunk.pod(9_000, "b").counted().complaints, [""; 0]);
+    let shrunk = one().sized_answered(3_000, 2, 504).sized(4_000, 1);
+    assert_eq!(shrunk.pod(9_000, "b").counted().complaints.len(), 1);
+    let deleted = one().pod_gone_answered((3_000, 3_005), "a", 504);
+    assert_eq!(deleted.pod(4_000, "b").counted().complaints, [""; 0]);
+    // What is refused has not landed.
+    let refused = one().sized_answered(3_000, 2, 409).pod(6_000, "b");
+    assert_eq!(refused.counted().complaints.len(), 1);
+}
+
+#[test]
+fn a_deletion_by_name_may_hit_the_next_of_its_name() {
+    let again = |deleted: (u64, u64)| {
+        Course::default()
+            .set(0, 2)
+            .pod(100, "a")
+            .pod_gone_answered((200, 205), "a", 200)
+            .pod_gone_answered(deleted, "a", 200)
+            .pod(300, "a")
+            .pod(400, "b")
+            .pod(500, "c")
+            .counted()
+            .complaints
+            .len()
+    };
+    // Under way while it was made again.
+    assert_eq!(again((250, 600)), 0);
+    // Answered before.
+    assert_eq!(again((250, 260)), 1);
 }
 
 #[test]
