@@ -26,6 +26,7 @@ use crate::audit::AuditLog;
 use crate::certificates::{Authority, Identity, signing_key};
 use crate::fleet::FleetBuilder;
 use crate::metrics::Metrics;
+use crate::metrics_api::{METRICS, aggregate};
 use crate::process::{Process, Spec, WorkDir};
 use crate::programs::{Program, Programs};
 use crate::progress::Steps;
@@ -52,6 +53,8 @@ const UNLIMITED_QPS: u32 = 5_000;
 const ISSUER: &str = "https://kubernetes.default.svc.cluster.local";
 const FRONT_PROXY: &str = "front-proxy-client";
 const NOT_READY_TAINT: &str = "node.kubernetes.io/not-ready";
+/// Annotation of nodes that kwok leaves alone.
+const WITHOUT_KUBELET: &str = "example.com/without-kubelet";
 /// Managers run as this user, as upstream's does.
 const MANAGER: &str = "system:kube-controller-manager";
 
@@ -78,6 +81,7 @@ pub struct Builder {
     api_server_args: Vec<String>,
     audit_policy: String,
     fence: bool,
+    metrics_server: bool,
 }
 
 impl Default for Builder {
@@ -88,6 +92,7 @@ impl Default for Builder {
             api_server_args: Vec::new(),
             audit_policy: AUDIT_POLICY.to_owned(),
             fence: false,
+            metrics_server: false,
         }
     }
 }
@@ -128,6 +133,13 @@ impl Builder {
         self
     }
 
+    /// With metrics-server, which asks the kubelets what pods use: what their annotation `kwok.x-k8s.io/usage-cpu` says.
+    #[must_use]
+    pub fn metrics_server(mut self) -> Self {
+        self.metrics_server = true;
+        self
+    }
+
     /// Builds the programs if need be, starts everything, and returns when all nodes are ready.
     pub async fn start(self) -> Result<ControlPlane> {
         let programs = tokio::task::spawn_blocking(Programs::obtain)
@@ -135,7 +147,8 @@ impl Builder {
             .context("building the control plane")??;
         let mut attempt = 1;
         loop {
-            let mut steps = Steps::new("control plane", 4);
+            let count = 4 + u64::from(self.metrics_server);
+            let mut steps = Steps::new("control plane", count);
             match self.start_once(&programs, &mut steps).await {
                 Ok(control_plane) => {
                     steps.finish(&format!(
@@ -177,7 +190,8 @@ impl Builder {
 
         steps.begin("awaiting the nodes");
         let scheduler = start_scheduler(programs, &dir, &files)?;
-        let kwok = start_kwok(programs, &dir, &files)?;
+        let kubelet_port = self.metrics_server.then(ports::free).transpose()?;
+        let kwok = start_kwok(programs, &dir, &files, kubelet_port)?;
         let mut control_plane = ControlPlane {
             parts: vec![kwok, scheduler, api_server, etcd],
             programs: programs.clone(),
@@ -193,6 +207,10 @@ impl Builder {
         control_plane.apply("deploy/rbac").await?;
         if self.fence {
             control_plane.apply("deploy/fence").await?;
+        }
+        if self.metrics_server {
+            steps.begin("awaiting metrics-server");
+            control_plane.start_metrics_server().await?;
         }
         Ok(control_plane)
     }
@@ -407,6 +425,12 @@ impl ControlPlane {
         Ok(name)
     }
 
+    /// Annotations of a node that never becomes ready, and whose pods nobody runs.
+    #[must_use]
+    pub fn without_kubelet() -> serde_json::Value {
+        json!({WITHOUT_KUBELET: "true"})
+    }
+
     /// Adds fake nodes `<prefix>-0` and so on; kwok makes them ready.
     pub async fn add_nodes(
         &self,
@@ -428,6 +452,10 @@ impl ControlPlane {
                             "kubernetes.io/os": "linux",
                             "kubernetes.io/arch": "amd64",
                             "type": "kwok",
+                        },
+                        // kwok's kubelets share a port.
+                        "annotations": {
+                            "metrics.k8s.io/resource-metrics-path": format!("/metrics/nodes/{name}/metrics/resource"),
                         },
                     },
                     "status": {
@@ -639,6 +667,35 @@ impl ControlPlane {
         }
     }
 
+    /// Starts metrics-server, and waits until its API is served.
+    async fn start_metrics_server(&mut self) -> Result<()> {
+        let port = ports::free()?;
+        let file = |name: &str| self.dir.file(name).display().to_string();
+        let kubeconfig = self.files.admin.display().to_string();
+        let args = [
+            ("kubeconfig", kubeconfig.clone()),
+            ("authentication-kubeconfig", kubeconfig.clone()),
+            ("authorization-kubeconfig", kubeconfig),
+            ("bind-address", "127.0.0.1".into()),
+            ("secure-port", port.to_string()),
+            ("tls-cert-file", file("manager.crt")),
+            ("tls-private-key-file", file("manager.key")),
+            ("kubelet-insecure-tls", "true".into()),
+            ("kubelet-use-node-status-port", "true".into()),
+            ("kubelet-preferred-address-types", "InternalIP".into()),
+            // The least that it accepts.
+            ("metric-resolution", "10s".into()),
+        ]
+        .map(|(name, value)| format!("--{name}={value}"));
+        let programs = tokio::task::spawn_blocking(Programs::obtain_metrics_server)
+            .await
+            .context("building metrics-server")??;
+        let process = spawn(&programs, &self.dir, Program::MetricsServer, args.into())?;
+        self.parts.insert(0, process);
+        let served = aggregate(self, "metrics-server", port, &[METRICS]).await;
+        served.or_else(|error| self.part(Program::MetricsServer)?.check().and(Err(error)))
+    }
+
     /// How an administrator reaches another server of this cluster on loopback.
     async fn viewer(&self, port: u16) -> Result<Config> {
         let mut config = kubeconfig::load(&self.files.admin).await?;
@@ -807,17 +864,33 @@ fn start_scheduler(programs: &Programs, dir: &WorkDir, files: &Files) -> Result<
     spawn(programs, dir, Program::Scheduler, args)
 }
 
-fn start_kwok(programs: &Programs, dir: &WorkDir, files: &Files) -> Result<Process> {
+/// With a port, its kubelets tell there how much their pods use.
+fn start_kwok(
+    programs: &Programs,
+    dir: &WorkDir,
+    files: &Files,
+    kubelet_port: Option<u16>,
+) -> Result<Process> {
     let mut args = vec![
         format!("--kubeconfig={}", files.kwok.display()),
         "--manage-all-nodes=true".to_owned(),
+        format!("--disregard-status-with-annotation-selector={WITHOUT_KUBELET}=true"),
         "--node-lease-duration-seconds=40".to_owned(),
         // All nodes share the range; addresses repeat when it is used up, which no test minds.
         "--cidr=10.244.0.0/16".to_owned(),
         "--node-ip=127.0.0.1".to_owned(),
     ];
-    for stage in programs.stages()? {
-        args.push(format!("--config={}", stage.display()));
+    let mut manifests = programs.stages()?;
+    if let Some(port) = kubelet_port {
+        manifests.extend(programs.usage()?);
+        args.push(format!("--server-address=127.0.0.1:{port}"));
+        args.push(format!("--node-port={port}"));
+        for (flag, file) in [("cert", "manager.crt"), ("private-key", "manager.key")] {
+            args.push(format!("--tls-{flag}-file={}", dir.file(file).display()));
+        }
+    }
+    for manifest in manifests {
+        args.push(format!("--config={}", manifest.display()));
     }
     spawn(programs, dir, Program::Kwok, args)
 }

@@ -7,7 +7,7 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::net::Ipv4Addr;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result};
 use k8s_openapi::api::core::v1::Pod;
@@ -22,9 +22,11 @@ use tokio_rustls::TlsAcceptor;
 
 use crate::{ControlPlane, until};
 
+/// What pods use.
+pub(crate) const METRICS: (&str, &str) = ("metrics.k8s.io", "v1beta1");
 /// The groups and their versions.
 const GROUPS: [(&str, &str); 4] = [
-    ("metrics.k8s.io", "v1beta1"),
+    METRICS,
     ("custom.metrics.k8s.io", "v1beta2"),
     ("custom.metrics.k8s.io", "v1beta1"),
     ("external.metrics.k8s.io", "v1beta1"),
@@ -52,6 +54,8 @@ struct Values {
     external: BTreeMap<(String, String), Vec<String>>,
     /// Groups that do not answer.
     hanging: BTreeSet<String>,
+    /// By external metric: when it was asked for.
+    asked: BTreeMap<String, Vec<Instant>>,
 }
 
 /// The running server. Dropping it ends it.
@@ -109,45 +113,8 @@ impl MetricsApi {
             changed,
             task,
         };
-        api.register(control_plane, port).await?;
+        aggregate(control_plane, NAME, port, &GROUPS).await?;
         Ok(api)
-    }
-
-    async fn register(&self, control_plane: &ControlPlane, port: u16) -> Result<()> {
-        let mut objects = vec![json!({
-            "apiVersion": "v1", "kind": "Service",
-            "metadata": {"name": NAME, "namespace": NAMESPACE},
-            "spec": {"type": "ExternalName", "externalName": "localhost",
-                     "ports": [{"port": port, "protocol": "TCP"}]}
-        })];
-        for (group, version) in GROUPS {
-            objects.push(json!({
-                "apiVersion": "apiregistration.k8s.io/v1", "kind": "APIService",
-                "metadata": {"name": format!("{version}.{group}")},
-                "spec": {
-                    "group": group, "version": version, "insecureSkipTLSVerify": true,
-                    "groupPriorityMinimum": 100,
-                    "versionPriority": if version == "v1beta2" { 200 } else { 100 },
-                    "service": {"name": NAME, "namespace": NAMESPACE, "port": port}
-                }
-            }));
-        }
-        let list = json!({"apiVersion": "v1", "kind": "List", "items": objects});
-        control_plane
-            .kubectl_with_input(&["apply"], &list.to_string())
-            .await?;
-        let client = control_plane.client().await?;
-        until("the metrics APIs are available", LIMIT, POLL, || async {
-            for (group, version) in GROUPS {
-                let request =
-                    http::Request::get(format!("/apis/{group}/{version}")).body(Vec::new())?;
-                if client.request_text(request).await.is_err() {
-                    return Ok(None);
-                }
-            }
-            Ok(Some(()))
-        })
-        .await
     }
 
     fn values(&self) -> MutexGuard<'_, Values> {
@@ -191,6 +158,16 @@ impl MetricsApi {
         self.values().external.insert(key, given);
     }
 
+    /// When each external metric was asked for.
+    pub fn asked(&self) -> BTreeMap<String, Vec<Instant>> {
+        self.values().asked.clone()
+    }
+
+    /// Forgets what was asked for until now.
+    pub fn forget(&self) {
+        self.values().asked.clear();
+    }
+
     /// A group, as in `external.metrics.k8s.io`, does not answer for metrics until it is told to.
     pub fn hang(&self, group: &str, hangs: bool) {
         {
@@ -203,6 +180,49 @@ impl MetricsApi {
         }
         self.changed.send_replace(());
     }
+}
+
+/// Leads the API server to a server on loopback for these groups and versions, and waits until it finds them: by a Service
+/// of this name.
+pub(crate) async fn aggregate(
+    control_plane: &ControlPlane,
+    name: &str,
+    port: u16,
+    groups: &[(&str, &str)],
+) -> Result<()> {
+    let mut objects = vec![json!({
+        "apiVersion": "v1", "kind": "Service",
+        "metadata": {"name": name, "namespace": NAMESPACE},
+        "spec": {"type": "ExternalName", "externalName": "localhost",
+                 "ports": [{"port": port, "protocol": "TCP"}]}
+    })];
+    for (group, version) in groups {
+        objects.push(json!({
+            "apiVersion": "apiregistration.k8s.io/v1", "kind": "APIService",
+            "metadata": {"name": format!("{version}.{group}")},
+            "spec": {
+                "group": group, "version": version, "insecureSkipTLSVerify": true,
+                "groupPriorityMinimum": 100,
+                "versionPriority": if *version == "v1beta2" { 200 } else { 100 },
+                "service": {"name": name, "namespace": NAMESPACE, "port": port}
+            }
+        }));
+    }
+    let list = json!({"apiVersion": "v1", "kind": "List", "items": objects});
+    control_plane
+        .kubectl_with_input(&["apply"], &list.to_string())
+        .await?;
+    let client = control_plane.client().await?;
+    until("the metrics APIs are available", LIMIT, POLL, || async {
+        for (group, version) in groups {
+            let request = http::Request::get(format!("/apis/{group}/{version}")).body(Vec::new())?;
+            if client.request_text(request).await.is_err() {
+                return Ok(None);
+            }
+        }
+        Ok(Some(()))
+    })
+    .await
 }
 
 struct Server {
@@ -391,7 +411,12 @@ impl Server {
 
     fn external(&self, namespace: &str, metric: &str) -> Option<Value> {
         let key = (namespace.to_owned(), metric.to_owned());
-        let given = self.values().external.get(&key).cloned()?;
+        let given = {
+            let mut values = self.values();
+            let times = values.asked.entry(metric.to_owned()).or_default();
+            times.push(Instant::now());
+            values.external.get(&key).cloned()?
+        };
         let items: Vec<Value> = given
             .iter()
             .map(|value| {

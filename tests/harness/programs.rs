@@ -20,8 +20,15 @@ use crate::toolchain;
 /// The module whose version the API server reports.
 const KUBERNETES: &str = "k8s.io/kubernetes";
 const KWOK: &str = "sigs.k8s.io/kwok";
+const METRICS_SERVER: &str = "sigs.k8s.io/metrics-server";
 /// Stage files of kwok that make fake nodes ready and keep them so, and run fake pods at once.
-const STAGES: [&str; 3] = ["node/fast", "node/heartbeat-with-lease", "pod/fast"];
+const STAGES: [&str; 3] = [
+    "stage/node/fast",
+    "stage/node/heartbeat-with-lease",
+    "stage/pod/fast",
+];
+/// What makes kwok's kubelets tell how much their pods use, by an annotation of the pods.
+const USAGE: [&str; 2] = ["metrics/resource", "metrics/usage"];
 /// A cached version that nobody has used for this long is removed: about 430 MB each.
 const UNUSED_FOR: Duration = Duration::from_secs(30 * 24 * 3600);
 /// Lines of a failed build that its error holds.
@@ -42,11 +49,13 @@ pub enum Program {
     Kubectl,
     /// kube-controller-manager: the peer that Manifold is compared with.
     ControllerManager,
+    /// metrics-server, which autoscalers ask what pods use.
+    MetricsServer,
 }
 
 impl Program {
-    /// All, those that are built fastest first, so that a mistake shows early.
-    pub const ALL: [Self; 6] = [
+    /// What every test needs, those that are built fastest first, so that a mistake shows early.
+    pub const CONTROL_PLANE: [Self; 6] = [
         Self::Kwok,
         Self::Etcd,
         Self::ApiServer,
@@ -64,6 +73,7 @@ impl Program {
             Self::Kwok => "kwok",
             Self::Kubectl => "kubectl",
             Self::ControllerManager => "kube-controller-manager",
+            Self::MetricsServer => "metrics-server",
         }
     }
 
@@ -76,6 +86,7 @@ impl Program {
             Self::Kwok => "sigs.k8s.io/kwok/cmd/kwok",
             Self::Kubectl => "k8s.io/kubernetes/cmd/kubectl",
             Self::ControllerManager => "k8s.io/kubernetes/cmd/kube-controller-manager",
+            Self::MetricsServer => "sigs.k8s.io/metrics-server/cmd/metrics-server",
         }
     }
 }
@@ -88,9 +99,14 @@ pub struct Programs {
 }
 
 impl Programs {
-    /// Builds what is missing; blocks for minutes when nothing is cached.
+    /// Builds what is missing of the control plane; blocks for minutes when nothing is cached.
     pub fn obtain() -> Result<Self> {
-        Source::of_this_tree()?.obtain(&crate::cache_dir()?.join("controlplane"), &Program::ALL)
+        Source::of_the_control_plane()?.obtain(&cache()?, &Program::CONTROL_PLANE)
+    }
+
+    /// Builds metrics-server, which few tests need.
+    pub fn obtain_metrics_server() -> Result<Self> {
+        Source::of_metrics_server()?.obtain(&cache()?, &[Program::MetricsServer])
     }
 
     /// The file of one.
@@ -105,7 +121,16 @@ impl Programs {
 
     /// kwok's stage files.
     pub fn stages(&self) -> Result<Vec<PathBuf>> {
-        let directory = self.directory.join("stages");
+        self.files("stages")
+    }
+
+    /// What kwok must be given for its kubelets to tell what pods use.
+    pub fn usage(&self) -> Result<Vec<PathBuf>> {
+        self.files("usage")
+    }
+
+    fn files(&self, directory: &str) -> Result<Vec<PathBuf>> {
+        let directory = self.directory.join(directory);
         let mut files: Vec<PathBuf> = fs::read_dir(&directory)
             .with_context(|| format!("reading {}", directory.display()))?
             .map(|entry| entry.map(|entry| entry.path()))
@@ -115,19 +140,32 @@ impl Programs {
     }
 }
 
-/// The Go module that the programs are built from.
+fn cache() -> Result<PathBuf> {
+    Ok(crate::cache_dir()?.join("controlplane"))
+}
+
+/// A Go module that programs are built from.
 #[derive(Debug)]
 pub(crate) struct Source {
     module: PathBuf,
+    /// Of its main program.
     version: String,
-    kwok_version: String,
+    kwok_version: Option<String>,
     hash: String,
 }
 
 impl Source {
     /// `tests/controlplane` of this workspace.
-    pub(crate) fn of_this_tree() -> Result<Self> {
-        let module = crate::workspace_root().join("tests/controlplane");
+    pub(crate) fn of_the_control_plane() -> Result<Self> {
+        Self::of("tests/controlplane", KUBERNETES)
+    }
+
+    fn of_metrics_server() -> Result<Self> {
+        Self::of("tests/controlplane/metrics-server", METRICS_SERVER)
+    }
+
+    fn of(folder: &str, main: &str) -> Result<Self> {
+        let module = crate::workspace_root().join(folder);
         let read = |name: &str| {
             let path = module.join(name);
             fs::read_to_string(&path).with_context(|| format!("reading {}", path.display()))
@@ -135,13 +173,10 @@ impl Source {
         let (go_mod, go_sum) = (read("go.mod")?, read("go.sum")?);
         let go = toolchain::go()?;
         let hashed = [go_mod.as_str(), &go_sum, &go].join("\0");
-        let version = |of: &str| {
-            required_version(&go_mod, of)
-                .with_context(|| format!("tests/controlplane/go.mod requires no {of}"))
-        };
         Ok(Self {
-            version: version(KUBERNETES)?,
-            kwok_version: version(KWOK)?,
+            version: required_version(&go_mod, main)
+                .with_context(|| format!("{folder}/go.mod requires no {main}"))?,
+            kwok_version: required_version(&go_mod, KWOK),
             hash: format!("{:032x}", xxh3_128(hashed.as_bytes())),
             module,
         })
@@ -178,7 +213,11 @@ impl Source {
 
     fn build(&self, into: &Path, wanted: &[Program]) -> Result<()> {
         fs::create_dir_all(into).with_context(|| format!("making {}", into.display()))?;
-        let mut steps = Steps::new("building the control plane", wanted.len() as u64);
+        let what = match wanted {
+            [one] => format!("building {}", one.name()),
+            _ => "building the control plane".to_owned(),
+        };
+        let mut steps = Steps::new(what, wanted.len() as u64);
         let flags = self.link_flags();
         for program in wanted {
             steps.begin(program.name());
@@ -203,7 +242,11 @@ impl Source {
             fs::rename(&partial, &target)
                 .with_context(|| format!("renaming {}", partial.display()))?;
         }
-        self.copy_stages(&into.join("stages"), &steps)?;
+        if self.kwok_version.is_some() {
+            let kustomize = self.kustomize(&steps)?;
+            copy_manifests(&kustomize, &STAGES, &into.join("stages"))?;
+            copy_manifests(&kustomize, &USAGE, &into.join("usage"))?;
+        }
         steps.finish("built");
         Ok(())
     }
@@ -228,10 +271,9 @@ impl Source {
                 flags.push_str(&format!(" -X {package}.{name}={value}"));
             }
         }
-        flags.push_str(&format!(
-            " -X {KWOK}/pkg/consts.Version={}",
-            self.kwok_version
-        ));
+        if let Some(version) = &self.kwok_version {
+            flags.push_str(&format!(" -X {KWOK}/pkg/consts.Version={version}"));
+        }
         flags
     }
 
@@ -266,37 +308,40 @@ impl Source {
         Ok(String::from_utf8_lossy(&output.stdout).into_owned())
     }
 
-    fn copy_stages(&self, into: &Path, steps: &Steps) -> Result<()> {
+    /// Where kwok's module holds its manifests.
+    fn kustomize(&self, steps: &Steps) -> Result<PathBuf> {
         let mut download = Command::new("go");
         download.args(["mod", "download", KWOK]);
-        self.run(&mut download, "kwok's stages", steps)?;
+        self.run(&mut download, "kwok's manifests", steps)?;
         let mut list = Command::new("go");
         list.args(["list", "-mod=readonly", "-m", "-f", "{{.Dir}}", KWOK]);
-        let module = self.run(&mut list, "kwok's stages", steps)?;
-        let stages = Path::new(module.trim()).join("kustomize/stage");
-        fs::create_dir_all(into).with_context(|| format!("making {}", into.display()))?;
-        for stage in STAGES {
-            let from = stages.join(stage);
-            for entry in
-                fs::read_dir(&from).with_context(|| format!("reading {}", from.display()))?
-            {
-                let path = entry?.path();
-                let name = path
-                    .file_name()
-                    .unwrap_or_default()
-                    .to_string_lossy()
-                    .into_owned();
-                if name.ends_with(".yaml") && name != "kustomization.yaml" {
-                    // Read and written, not copied: files of the module cache are read-only.
-                    let text =
-                        fs::read(&path).with_context(|| format!("reading {}", path.display()))?;
-                    fs::write(into.join(&name), text)
-                        .with_context(|| format!("writing stage {name}"))?;
-                }
+        let module = self.run(&mut list, "kwok's manifests", steps)?;
+        Ok(Path::new(module.trim()).join("kustomize"))
+    }
+}
+
+/// Copies the manifests of some folders into one.
+fn copy_manifests(kustomize: &Path, folders: &[&str], into: &Path) -> Result<()> {
+    fs::create_dir_all(into).with_context(|| format!("making {}", into.display()))?;
+    for folder in folders {
+        let from = kustomize.join(folder);
+        for entry in fs::read_dir(&from).with_context(|| format!("reading {}", from.display()))? {
+            let path = entry?.path();
+            let name = path
+                .file_name()
+                .unwrap_or_default()
+                .to_string_lossy()
+                .into_owned();
+            if name.ends_with(".yaml") && name != "kustomization.yaml" {
+                // Read and written, not copied: files of the module cache are read-only.
+                let text =
+                    fs::read(&path).with_context(|| format!("reading {}", path.display()))?;
+                fs::write(into.join(&name), text)
+                    .with_context(|| format!("writing the manifest {name}"))?;
             }
         }
-        Ok(())
     }
+    Ok(())
 }
 
 /// The version that a `require` line of go.mod names for a module.

@@ -275,7 +275,7 @@ async fn terminate_waits_for_an_orderly_end_and_says_so_when_there_is_none() -> 
 #[test]
 fn programs_are_built_from_go_mod_once() -> Result<()> {
     let dir = WorkDir::new()?;
-    let source = Source::of_this_tree()?;
+    let source = Source::of_the_control_plane()?;
     let first = source.obtain(dir.path(), &[Program::Kwok])?;
     let output = Command::new(first.path(Program::Kwok))
         .arg("--version")

@@ -37,6 +37,8 @@ const GENERATED: &[&str] = &[
     "Cargo.lock",
     "tests/controlplane/go.mod",
     "tests/controlplane/go.sum",
+    "tests/controlplane/metrics-server/go.mod",
+    "tests/controlplane/metrics-server/go.sum",
 ];
 
 pub(crate) fn complaints(files: &Files) -> Vec<String> {
