@@ -36,6 +36,7 @@ const DELAY_MAX: Duration = Duration::from_secs(1);
 const SPACING_MAX: Duration = Duration::from_millis(700);
 /// Far beyond what a rollout takes with upstream's manager on two busy cores: a thousand pods take two minutes there.
 const ROLLOUT_LIMIT: Duration = Duration::from_secs(400);
+const ROLLOUT_LIMIT_PODS: i32 = 1_000;
 const NODES: i32 = 5;
 const PODS_PER_NODE: i32 = 400;
 
@@ -739,22 +740,28 @@ fn pods() -> i32 {
 
 /// Waits until all pods are of the newest template and ready, and no other is there.
 async fn rolled_out(api: &Api<Deployment>, count: i32) -> Result<()> {
-    until("the rollout ends", ROLLOUT_LIMIT, POLL, || async {
-        let deployment = api.get("web").await?;
-        let status = deployment.status.unwrap_or_default();
-        let seen = status.observed_generation == deployment.metadata.generation;
-        let counts = [
-            status.replicas,
-            status.updated_replicas,
-            status.available_replicas,
-        ]
-        .map(Option::unwrap_or_default);
-        ensure!(
-            seen && counts == [count; 3],
-            "replicas, updated, available are {counts:?}"
-        );
-        Ok(Some(()))
-    })
+    let thousands = u32::try_from(count / ROLLOUT_LIMIT_PODS + 1)?;
+    until(
+        "the rollout ends",
+        ROLLOUT_LIMIT * thousands,
+        POLL,
+        || async {
+            let deployment = api.get("web").await?;
+            let status = deployment.status.unwrap_or_default();
+            let seen = status.observed_generation == deployment.metadata.generation;
+            let counts = [
+                status.replicas,
+                status.updated_replicas,
+                status.available_replicas,
+            ]
+            .map(Option::unwrap_or_default);
+            ensure!(
+                seen && counts == [count; 3],
+                "replicas, updated, available are {counts:?}"
+            );
+            Ok(Some(()))
+        },
+    )
     .await
 }
 

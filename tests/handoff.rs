@@ -20,7 +20,7 @@ use kube::{Api, Client};
 use serde_json::{Value, json};
 
 use crate::judge::AUDIT_POLICY;
-use crate::support::{POLL, alone, fleet, judge, owners};
+use crate::support::{POLL, alone, ask_for_moves, fleet, judge, owners};
 
 const REPLICAS: usize = 3;
 /// Between two rounds of moves.
@@ -294,26 +294,9 @@ impl Mover<'_> {
         ranges.retain(|_| rand::random());
         ranges.extend((0..OTHERS).map(|_| u32::from(rand::random::<u8>())));
         let owners = owners(&self.client).await?;
-        for range in ranges {
-            let Some((owner, _)) = owners.get(&range) else {
-                continue;
-            };
-            let others: Vec<&String> = self.replicas.keys().filter(|name| *name != owner).collect();
-            let (Some(at), false) = (self.replicas.get(owner), others.is_empty()) else {
-                continue;
-            };
-            let to = others[rand::random::<u32>() as usize % others.len()];
-            let path = format!("/debug/move?range={range}&to={to}");
-            let request = http::Request::post(path).body(Vec::new())?;
-            match at.request_text(request).await {
-                Ok(_) => self.accepted.fetch_add(1, Ordering::Relaxed),
-                // It has moved since the Leases were read.
-                Err(kube::Error::Api(status)) if status.code == 409 => {
-                    self.refused.fetch_add(1, Ordering::Relaxed)
-                }
-                Err(error) => return Err(error).context("asking for a move"),
-            };
-        }
+        let (accepted, refused) = ask_for_moves(&owners, &self.replicas, ranges).await?;
+        self.accepted.fetch_add(accepted, Ordering::Relaxed);
+        self.refused.fetch_add(refused, Ordering::Relaxed);
         self.rounds.fetch_add(1, Ordering::Relaxed);
         Ok(())
     }

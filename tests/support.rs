@@ -1,6 +1,8 @@
 //! What the suites share: turns on the machine, the fleet's Leases, Deployments and their pods.
 
 use std::collections::{BTreeMap, BTreeSet};
+use std::convert::Infallible;
+use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{PoisonError, RwLock, RwLockReadGuard, RwLockWriteGuard};
 use std::time::{Duration, Instant};
 
@@ -11,6 +13,7 @@ use k8s_openapi::api::coordination::v1::Lease;
 use kube::api::{ListParams, PostParams};
 use kube::{Api, Client};
 use serde_json::{Value, json};
+use tokio::time::MissedTickBehavior;
 
 use crate::judge::{Judge, Verdict};
 
@@ -83,6 +86,98 @@ pub(crate) fn loads(owners: &Owners) -> BTreeMap<String, usize> {
         *loads.entry(owner.clone()).or_default() += 1;
     }
     loads
+}
+
+/// Asks the owner of each of these ranges to hand it to another replica, whichever. How many were accepted, and how many
+/// refused because the range had moved since the owners were read.
+pub(crate) async fn ask_for_moves(
+    owners: &Owners,
+    replicas: &BTreeMap<String, Client>,
+    ranges: impl IntoIterator<Item = u32>,
+) -> Result<(usize, usize)> {
+    let (mut accepted, mut refused) = (0, 0);
+    for range in ranges {
+        let Some((owner, _)) = owners.get(&range) else {
+            continue;
+        };
+        let others: Vec<&String> = replicas.keys().filter(|name| *name != owner).collect();
+        let (Some(at), false) = (replicas.get(owner), others.is_empty()) else {
+            continue;
+        };
+        let to = others[rand::random::<u32>() as usize % others.len()];
+        let path = format!("/debug/move?range={range}&to={to}");
+        let request = http::Request::post(path).body(Vec::new())?;
+        match at.request_text(request).await {
+            Ok(_) => accepted += 1,
+            Err(kube::Error::Api(status)) if status.code == 409 => refused += 1,
+            Err(error) => return Err(error).context("asking for a move"),
+        }
+    }
+    Ok((accepted, refused))
+}
+
+/// Ranges that move every second and replicas that are killed, one after the other, and come back at once.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct Unrest {
+    /// Ranges that move in each round.
+    pub(crate) moved: usize,
+    pub(crate) kill_every: Duration,
+}
+
+/// Between two rounds of moves.
+const ROUND: Duration = Duration::from_secs(1);
+/// A replica that comes back answers within this.
+const COMES_BACK: Duration = Duration::from_secs(5);
+
+impl Unrest {
+    /// Does something meanwhile; with what comes of it, how many moves were accepted and how many replicas killed.
+    pub(crate) async fn during<T>(
+        self,
+        work: impl Future<Output = Result<T>>,
+        fleet: &Fleet,
+        replicas: &mut [Replica],
+        client: &Client,
+    ) -> Result<(T, usize, usize)> {
+        let (moves, kills) = (AtomicUsize::new(0), AtomicUsize::new(0));
+        let done = tokio::select! {
+            done = work => done?,
+            failed = self.go_on(fleet, replicas, client, (&moves, &kills)) => match failed? {},
+        };
+        Ok((done, moves.into_inner(), kills.into_inner()))
+    }
+
+    async fn go_on(
+        self,
+        fleet: &Fleet,
+        replicas: &mut [Replica],
+        client: &Client,
+        (moves, kills): (&AtomicUsize, &AtomicUsize),
+    ) -> Result<Infallible> {
+        let mut clients = BTreeMap::new();
+        for replica in replicas.iter() {
+            clients.insert(replica.name().to_owned(), replica.client()?);
+        }
+        let mut rounds = tokio::time::interval(ROUND);
+        rounds.set_missed_tick_behavior(MissedTickBehavior::Delay);
+        let mut killed = Instant::now();
+        loop {
+            rounds.tick().await;
+            if killed.elapsed() >= self.kill_every {
+                killed = Instant::now();
+                let index = kills.fetch_add(1, Ordering::Relaxed) % replicas.len();
+                let replica = &mut replicas[index];
+                replica.kill();
+                *replica = fleet.start(index)?;
+                clients.insert(replica.name().to_owned(), replica.client()?);
+            }
+            let ranges = (0..self.moved).map(|_| rand::random::<u32>() % fleet.ranges());
+            match ask_for_moves(&owners(client).await?, &clients, ranges).await {
+                Ok((accepted, _)) => moves.fetch_add(accepted, Ordering::Relaxed),
+                Err(_) if killed.elapsed() < COMES_BACK => 0,
+                Err(error) => return Err(error),
+            };
+        }
+    }
 }
 
 /// Looks at the fleet from outside: the Leases, and what each replica says of itself.

@@ -103,6 +103,15 @@ async fn others(control_plane: &ControlPlane, namespace: &str) -> Result<()> {
         json!({"kind": "Job", "metadata": {"name": "waiting"}, "pods": "gated", "spec": {"parallelism": 2}}),
         json!({"kind": "Job", "metadata": {"name": "later"}, "spec": {"suspend": true}}),
         json!({"kind": "CronJob", "metadata": {"name": "yearly"}, "spec": {"schedule": "0 0 1 1 *"}}),
+        json!({"kind": "Service", "metadata": {"name": "db"}, "spec": {"selector": {"app": "db"},
+            "ports": [{"port": 80}]}}),
+        json!({"kind": "Service", "metadata": {"name": "elsewhere"}, "spec": {"ports": [{"port": 80}]}}),
+        json!({"kind": "Endpoints", "metadata": {"name": "elsewhere"},
+            "subsets": [{"addresses": [{"ip": "192.0.2.1"}], "ports": [{"port": 80}]}]}),
+        json!({"kind": "PodDisruptionBudget", "metadata": {"name": "db"}, "spec": {"maxUnavailable": 1,
+            "selector": {"matchLabels": {"app": "db"}}}}),
+        json!({"kind": "ResourceQuota", "metadata": {"name": "all"}, "spec": {"hard": {"pods": "999",
+            "count/replicasets.apps": "999", "secrets": "999", "requests.storage": "999Gi"}}}),
     ] {
         let object = parity::filled(&manifest)?.to_string();
         control_plane
@@ -156,7 +165,7 @@ fn swaps_in_motion_come_to_the_end_that_upstream_comes_to() {
         let scenarios = parity::swaps()?;
         let mut theirs = parity::upstream(&scenarios).await?;
         let side = Side::start("upstream, Manifold, upstream").await?;
-        let flags = parity::kcm_flags(parity::Among::Workloads);
+        let flags = parity::kcm_flags(parity::Among::Everything);
         let flags: Vec<&str> = flags.iter().map(String::as_str).collect();
         let mut plays = Side::begin(&scenarios);
 
@@ -165,7 +174,7 @@ fn swaps_in_motion_come_to_the_end_that_upstream_comes_to() {
         kcm.process().kill();
         drop(kcm);
 
-        let fleet = parity::fleet(&side, parity::Among::Workloads).await?;
+        let fleet = parity::fleet(&side, parity::Among::Everything).await?;
         let mut replicas = fleet.start_all(parity::REPLICAS).await?;
         side.play_all(&mut plays, true).await;
         for replica in &mut replicas {

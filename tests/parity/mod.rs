@@ -40,29 +40,38 @@ const MORE: &str = "garbage-collector-controller,namespace-controller,pod-garbag
 /// Replicas of Manifold.
 pub(crate) const REPLICAS: usize = 3;
 
-/// `--controllers` of both.
-fn controllers(among: Among) -> String {
+/// What both are told: which controllers, and what these do otherwise than they would.
+fn flags(among: Among) -> Vec<String> {
     match among {
-        Among::Workloads => format!("--controllers={CONTROLLERS}"),
-        Among::Everything => format!("--controllers={CONTROLLERS},{MORE}"),
+        Among::Workloads => vec![format!("--controllers={CONTROLLERS}")],
+        Among::Everything => vec![format!("--controllers={CONTROLLERS},{MORE}")],
+        Among::FewEnded => vec![
+            "--controllers=pod-garbage-collector-controller,serviceaccount-controller".to_owned(),
+            "--terminated-pod-gc-threshold=2".to_owned(),
+        ],
     }
 }
 
 /// Flags of kube-controller-manager: the same controllers, no waiting for a Lease, no limit of requests.
 pub(crate) fn kcm_flags(among: Among) -> Vec<String> {
-    vec![
-        controllers(among),
-        "--leader-elect=false".to_owned(),
-        "--kube-api-qps=5000".to_owned(),
-        "--kube-api-burst=5000".to_owned(),
-    ]
+    let mut all = flags(among);
+    all.extend(
+        [
+            "--leader-elect=false",
+            "--kube-api-qps=5000",
+            "--kube-api-burst=5000",
+        ]
+        .map(str::to_owned),
+    );
+    all
 }
 
 /// A fleet with the same controllers.
 pub(crate) async fn fleet(side: &Side, among: Among) -> Result<Fleet> {
-    side.control_plane
-        .fleet()
-        .arg(controllers(among))
+    let fleet = side.control_plane.fleet();
+    flags(among)
+        .into_iter()
+        .fold(fleet, |fleet, flag| fleet.arg(flag))
         .build()
         .await
 }

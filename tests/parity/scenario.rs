@@ -17,9 +17,17 @@ pub(crate) enum Among {
     Workloads,
     /// Those that clear up, count and publish too.
     Everything,
+    /// The pod garbage collector alone, which leaves two pods that have ended in the whole cluster.
+    FewEnded,
 }
 
 const FILES: &[(&str, Among, &str)] = &[
+    // Before anybody else leaves pods that have ended.
+    (
+        "threshold",
+        Among::FewEnded,
+        include_str!("scenarios/threshold.yaml"),
+    ),
     (
         "deployment",
         Among::Workloads,
@@ -194,6 +202,10 @@ fn one() -> usize {
     1
 }
 
+fn yes() -> bool {
+    true
+}
+
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 pub(crate) enum Turn {
@@ -239,11 +251,14 @@ pub(crate) struct WaitPods {
 #[derive(Debug, Clone, Deserialize)]
 #[serde(rename_all = "kebab-case", deny_unknown_fields)]
 pub(crate) enum Node {
-    /// A ready node with these labels and the taint `parity`, so that only those come who want to.
+    /// A node with these labels and the taint `parity`, so that only those come who want to; ready, unless it has no
+    /// kubelet.
     Add {
         name: String,
         #[serde(default)]
         labels: BTreeMap<String, String>,
+        #[serde(default = "yes")]
+        kubelet: bool,
     },
     /// A merge patch; a taint list stands for itself.
     Change {
@@ -278,8 +293,9 @@ pub(crate) fn all() -> Result<Vec<Scenario>> {
 
 /// Those in which the manager is exchanged, twice each.
 pub(crate) fn swaps() -> Result<Vec<Scenario>> {
-    let swaps = parse(SWAPS).context("scenarios/swap.yaml")?;
-    for scenario in &swaps {
+    let mut swaps = parse(SWAPS).context("scenarios/swap.yaml")?;
+    for scenario in &mut swaps {
+        scenario.among = Among::Everything;
         let is_swap = |step: &&Step| matches!(step, Step::Swap(_));
         let count = scenario.steps.iter().filter(is_swap).count();
         ensure!(count == 2, "{} has {count} swaps, not 2", scenario.name);
