@@ -37,6 +37,9 @@ pub struct Fence {
     epochs: Box<[AtomicU64]>,
     /// Tells when a permission is taken away.
     closings: Notify,
+    /// The versions that the newest renewal and the one before it were given.
+    newest: AtomicU64,
+    settled: AtomicU64,
 }
 
 impl Fence {
@@ -47,6 +50,8 @@ impl Fence {
             until: AtomicU64::new(0),
             epochs: (0..ranges).map(|_| AtomicU64::new(0)).collect(),
             closings: Notify::new(),
+            newest: AtomicU64::new(0),
+            settled: AtomicU64::new(0),
         }
     }
 
@@ -100,6 +105,19 @@ impl Fence {
                 () = tokio::time::sleep(remaining) => {}
             }
         }
+    }
+
+    /// How far the API server had come by the renewal before the newest, as a resourceVersion: what is older happened a
+    /// retry period ago or longer. 0 before the second. Versions of other resources compare with it where the server keeps
+    /// them in one etcd.
+    pub fn settled(&self) -> u64 {
+        self.settled.load(Ordering::Acquire)
+    }
+
+    /// A renewal has landed and was given this version.
+    pub(crate) fn landed(&self, version: u64) {
+        let before = self.newest.swap(version, Ordering::AcqRel);
+        self.settled.store(before, Ordering::Release);
     }
 
     pub(crate) fn set_until(&self, until: Option<Time>) {

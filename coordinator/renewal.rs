@@ -3,7 +3,7 @@
 
 use std::{io, sync::Arc, thread, time::Duration};
 
-use coordinator_core::{OwnLease, Regained, Renewal, RenewalEffect, RenewalInput, Status};
+use coordinator_core::{OwnLease, Regained, Renewal, RenewalEffect, RenewalInput, Status, Written};
 use futures::{FutureExt, future::BoxFuture};
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::MicroTime;
 use tokio::sync::watch;
@@ -137,6 +137,13 @@ async fn run(
             () = sleep => vec![RenewalInput::Tick],
         };
         for input in inputs {
+            if let RenewalInput::Written {
+                result: Written::Done(lease),
+                ..
+            } = &input
+            {
+                fence.landed(lease.version);
+            }
             for effect in renewal.step(fence.now(), input) {
                 let acquired = match &effect {
                     RenewalEffect::Write { lease, .. } => {

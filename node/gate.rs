@@ -15,6 +15,8 @@ pub trait Fence: Send + Sync {
     fn open(&self, range: RangeId, epoch: Epoch) -> bool;
     /// Resolves when such a write may not be under way any more: the fence has closed, or the range has another owner.
     fn closed(&self, range: RangeId, epoch: Epoch) -> BoxFuture<'static, ()>;
+    /// How far the API server had come a while ago, as a resourceVersion: a watch that brings older changes is late.
+    fn settled(&self) -> u64;
 }
 
 /// Why a write was not sent.

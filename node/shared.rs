@@ -224,14 +224,6 @@ impl Aside {
     }
 }
 
-/// What a change says of objects of other watches. Of the key's own object the store shows the change by itself.
-fn evidence(unit: &Unit, resource: &'static Resource, change: DynChange<'_>) -> u64 {
-    match unit.primary() {
-        Some(primary) if std::ptr::eq(primary, resource) => 0,
-        _ => change.version,
-    }
-}
-
 impl Shared {
     /// Has a resource's changes wake keys from here on.
     pub fn follow(self: &Arc<Self>, cache: &Cache, resource: &'static Resource) {
@@ -245,6 +237,20 @@ impl Shared {
                 }
             }),
         );
+    }
+
+    /// What a change says of how far the watch of the key's own object should have come, as a version; 0 for nothing. A
+    /// change of that object is its watch's own word, unless it is late: then more may have happened to it since. After a
+    /// watch that stood still, changes come that have long been overtaken, one by one.
+    fn evidence(&self, unit: &Unit, resource: &'static Resource, change: DynChange<'_>) -> u64 {
+        let settled = self.fence.settled();
+        let late = if change.version < settled { settled } else { 0 };
+        match (change.version, unit.primary()) {
+            // Nothing has happened.
+            (0, _) => 0,
+            (_, Some(primary)) if std::ptr::eq(primary, resource) => late,
+            (version, _) => version.max(late),
+        }
     }
 
     /// The range of a controller's key.
@@ -270,7 +276,7 @@ impl Shared {
     /// What a change of an object wakes.
     pub fn changed(&self, resource: &'static Resource, change: DynChange<'_>) {
         for unit in &self.units {
-            let evidence = evidence(unit, resource, change);
+            let evidence = self.evidence(unit, resource, change);
             for subscription in unit
                 .subscriptions
                 .iter()
@@ -294,7 +300,7 @@ impl Shared {
             return;
         };
         for unit in &self.units {
-            let evidence = evidence(unit, resource, change);
+            let evidence = self.evidence(unit, resource, change);
             for discovered in unit.discovered.iter().filter(|one| (one.wanted)(entry)) {
                 (discovered.wake)(change, &*self.view, &mut |key| {
                     self.wake(unit, key, Priority::High, evidence);

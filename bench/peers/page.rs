@@ -25,12 +25,13 @@ pub(crate) fn renew() -> Result<()> {
     let Some(results) = Results::newest()? else {
         anyhow::bail!("bench/results holds no results: run `cargo bench-peers` first");
     };
-    for (name, svg) in plots(&results) {
-        let path = report::folder().join(&name);
+    let plots = plots(&results)?;
+    for (name, svg) in &plots {
+        let path = report::folder().join(name);
         fs::write(&path, svg).with_context(|| format!("writing {}", path.display()))?;
     }
     let path = harness::workspace_root().join("bench/README.md");
-    fs::write(&path, page(&results, scaled_out()?.as_ref()))
+    fs::write(&path, page(&results, scaled_out()?.as_ref(), &plots))
         .with_context(|| format!("writing {}", path.display()))
 }
 
@@ -39,18 +40,18 @@ fn scaled_out() -> Result<Option<scale_out::Results>> {
 }
 
 /// Name of the file and what is drawn.
-fn plots(results: &Results) -> Vec<(String, String)> {
+fn plots(results: &Results) -> Result<Vec<(String, String)>> {
     let mut plots = Vec::new();
     for figure in FIGURES.iter().filter(|figure| DRAWN.contains(&figure.name)) {
         let title = format!(
             "{} (median; line from least to most; QPS lifted)",
             figure.words
         );
-        if let Some(svg) = plot::bars(results, "lifted", figure.name, &title) {
+        if let Some(svg) = plot::bars(results, "lifted", figure.name, &title)? {
             plots.push((format!("{}.svg", figure.name), svg));
         }
     }
-    plots
+    Ok(plots)
 }
 
 fn markdown(heads: &[String], rows: &[Vec<String>]) -> String {
@@ -81,7 +82,11 @@ fn scale_out_section(results: &scale_out::Results) -> String {
     section + &markdown(&heads, &rows)
 }
 
-fn page(results: &Results, scaled_out: Option<&scale_out::Results>) -> String {
+fn page(
+    results: &Results,
+    scaled_out: Option<&scale_out::Results>,
+    plots: &[(String, String)],
+) -> String {
     let machine = &results.machine;
     let mut page = INTRODUCTION.to_owned();
     page += "\n## The newest results\n\n";
@@ -121,7 +126,7 @@ fn page(results: &Results, scaled_out: Option<&scale_out::Results>) -> String {
     if let Some(scaled_out) = scaled_out {
         page += &scale_out_section(scaled_out);
     }
-    for (name, _) in plots(results) {
+    for (name, _) in plots {
         let title = name.trim_end_matches(".svg").to_owned();
         page += &format!("\n![{title}](results/{name})\n");
     }
@@ -143,7 +148,8 @@ mod tests {
 
     #[test]
     fn the_page_tells_of_every_step_measured_and_of_no_other() {
-        let page = page(&results(), None);
+        let results = results();
+        let page = page(&results, None, &plots(&results).unwrap());
         for expected in [
             "2026-05-04, 3 rounds",
             "| create | 40 Deployments of 50 pods are created |",
@@ -165,11 +171,12 @@ mod tests {
         let root = harness::workspace_root();
         let read = |path: &str| fs::read_to_string(root.join(path)).unwrap_or_default();
         let stale = "stale: run `cargo bench-peers --page`";
+        let plots = plots(&results).unwrap();
         assert!(
-            read("bench/README.md") == page(&results, scaled_out().unwrap().as_ref()),
+            read("bench/README.md") == page(&results, scaled_out().unwrap().as_ref(), &plots),
             "bench/README.md is {stale}"
         );
-        for (name, svg) in plots(&results) {
+        for (name, svg) in plots {
             let path = format!("bench/results/{name}");
             assert!(read(&path) == svg, "{path} is {stale}");
         }

@@ -1,24 +1,43 @@
 //! Bars beside each other, as SVG. Each step has a scale of its own: steps differ by more than any bar could show.
 
-use std::fmt::Write as _;
+use anyhow::Result;
+use plotters::coord::Shift;
+use plotters::drawing::DrawingArea;
+use plotters::prelude::{
+    Color, DrawingBackend, IntoDrawingArea, IntoFont, PathElement, RGBColor, Rectangle, SVGBackend,
+    Text, WHITE,
+};
 
 use crate::report::{Results, Spread};
 use crate::step::Step;
 
-const WIDTH: f64 = 860.0;
+const WIDTH: i32 = 860;
 /// Where the bars begin, and how long the longest is.
-const LEFT: f64 = 220.0;
-const LONGEST: f64 = 480.0;
-const BAR: f64 = 15.0;
-const GAP: f64 = 12.0;
-const TOP: f64 = 44.0;
+const LEFT: i32 = 220;
+const LONGEST: i32 = 480;
+const BAR: i32 = 15;
+const GAP: i32 = 12;
+const TOP: i32 = 44;
+const MARGIN: i32 = 12;
+const FONT: (&str, i32) = ("sans-serif", 12);
 /// One for each peer, in their order; legible on white and on black, and told apart without red and green.
-const COLOURS: [&str; 6] = [
-    "#e69f00", "#0072b2", "#56b4e9", "#009e73", "#cc79a7", "#999999",
+const COLOURS: [RGBColor; 6] = [
+    RGBColor(0xe6, 0x9f, 0x00),
+    RGBColor(0x00, 0x72, 0xb2),
+    RGBColor(0x56, 0xb4, 0xe9),
+    RGBColor(0x00, 0x9e, 0x73),
+    RGBColor(0xcc, 0x79, 0xa7),
+    RGBColor(0x99, 0x99, 0x99),
 ];
+const LINE: RGBColor = RGBColor(0x77, 0x77, 0x77);
 
 /// One figure over all steps that have it; `None` where no step has.
-pub(crate) fn bars(results: &Results, qps: &str, figure: &str, title: &str) -> Option<String> {
+pub(crate) fn bars(
+    results: &Results,
+    qps: &str,
+    figure: &str,
+    title: &str,
+) -> Result<Option<String>> {
     let peers = results.peers();
     let steps: Vec<(Step, Vec<(usize, Spread)>)> = Step::ALL
         .into_iter()
@@ -32,71 +51,67 @@ pub(crate) fn bars(results: &Results, qps: &str, figure: &str, title: &str) -> O
         .filter(|(_, spreads): &(Step, Vec<_>)| !spreads.is_empty())
         .collect();
     if steps.is_empty() {
-        return None;
+        return Ok(None);
     }
-    let mut body = String::new();
-    let mut y = TOP;
-    for (step, spreads) in &steps {
-        let most = spreads
-            .iter()
-            .map(|(_, spread)| spread.most)
-            .fold(f64::MIN_POSITIVE, f64::max);
-        let middle = y + BAR * spreads.len() as f64 / 2.0 + 4.0;
-        text(&mut body, 12.0, middle, "start", &step.to_string());
-        for (at, spread) in spreads {
-            let length = |value: f64| (value / most * LONGEST).max(1.0);
-            let colour = COLOURS[at % COLOURS.len()];
-            line(
-                &mut body,
-                &format!(
-                    r#"<rect x="{LEFT}" y="{y:.1}" width="{:.1}" height="{:.1}" fill="{colour}"/>"#,
-                    length(spread.median),
-                    BAR - 2.0,
-                ),
-            );
-            let (from, to, across) = (
-                LEFT + length(spread.least),
-                LEFT + length(spread.most),
-                y + BAR / 2.0 - 1.0,
-            );
-            line(
-                &mut body,
-                &format!(
-                    r##"<line x1="{from:.1}" y1="{across:.1}" x2="{to:.1}" y2="{across:.1}" stroke="#777"/>"##
-                ),
-            );
-            let words = format!("{} {}", peers[*at], rounded(spread.median));
-            text(&mut body, to + 6.0, y + BAR - 4.0, "start", &words);
-            y += BAR;
+    let heights = steps
+        .iter()
+        .map(|(_, spreads)| BAR * spreads.len() as i32 + GAP);
+    let size = (
+        WIDTH.unsigned_abs(),
+        (TOP + heights.sum::<i32>()).unsigned_abs(),
+    );
+    let mut svg = String::new();
+    {
+        let area = SVGBackend::with_string(&mut svg, size).into_drawing_area();
+        area.fill(&WHITE)?;
+        area.draw(&Text::new(title, (MARGIN, MARGIN), FONT.into_font()))?;
+        let mut y = TOP;
+        for (step, spreads) in &steps {
+            let middle = y + (BAR * spreads.len() as i32 - FONT.1) / 2;
+            area.draw(&Text::new(
+                step.to_string(),
+                (MARGIN, middle),
+                FONT.into_font(),
+            ))?;
+            let most = spreads
+                .iter()
+                .map(|(_, spread)| spread.most)
+                .fold(f64::MIN_POSITIVE, f64::max);
+            for (at, spread) in spreads {
+                bar(&area, y, (*at, peers[*at]), spread, most)?;
+                y += BAR;
+            }
+            y += GAP;
         }
-        y += GAP;
+        area.present()?;
     }
-    let mut svg = format!(
-        r#"<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 {WIDTH} {y}" width="{WIDTH}" height="{y}" font-family="sans-serif" font-size="12">"#
-    );
-    svg.push('\n');
-    line(
-        &mut svg,
-        &format!(r#"<rect width="{WIDTH}" height="{y}" fill="white"/>"#),
-    );
-    text(&mut svg, 12.0, 22.0, "start", title);
-    svg.push_str(&body);
-    svg.push_str("</svg>\n");
-    Some(svg)
+    Ok(Some(svg))
 }
 
-fn line(to: &mut String, element: &str) {
-    to.push_str(element);
-    to.push('\n');
-}
-
-/// What is written holds names of ours and figures: nothing that XML would read otherwise.
-fn text(to: &mut String, x: f64, y: f64, anchor: &str, words: &str) {
-    // Writing to a String cannot fail.
-    let _ = writeln!(
-        to,
-        r#"<text x="{x:.1}" y="{y:.1}" text-anchor="{anchor}">{words}</text>"#
-    );
+/// The median as a bar, a line from the least to the most, and the figure.
+fn bar<B>(
+    area: &DrawingArea<B, Shift>,
+    y: i32,
+    (at, peer): (usize, &str),
+    spread: &Spread,
+    most: f64,
+) -> Result<()>
+where
+    B: DrawingBackend,
+    B::ErrorType: 'static,
+{
+    let x = |value: f64| LEFT + ((value / most * f64::from(LONGEST)) as i32).max(1);
+    let corners = [(LEFT, y), (x(spread.median), y + BAR - 2)];
+    area.draw(&Rectangle::new(
+        corners,
+        COLOURS[at % COLOURS.len()].filled(),
+    ))?;
+    let across = y + BAR / 2 - 1;
+    let ends = [(x(spread.least), across), (x(spread.most), across)];
+    area.draw(&PathElement::new(ends, LINE))?;
+    let words = format!("{peer} {}", rounded(spread.median));
+    area.draw(&Text::new(words, (x(spread.most) + 6, y), FONT.into_font()))?;
+    Ok(())
 }
 
 /// Three digits.
@@ -116,16 +131,15 @@ mod tests {
 
     #[test]
     fn a_plot_has_a_bar_for_each_peer_of_each_step_and_ends_where_it_says() {
-        let svg = bars(&results(), "lifted", "seconds", "until converged, s").unwrap();
+        let drawn = |qps, figure| bars(&results(), qps, figure, "a title").unwrap();
+        let svg = drawn("lifted", "seconds").unwrap();
+        // The ground, and the bars of two peers.
         assert_eq!(svg.matches("<rect").count(), 3);
         assert!(svg.contains("kcm 11.0") && svg.contains("n1 12.0"), "{svg}");
         assert!(svg.starts_with("<svg ") && svg.trim_end().ends_with("</svg>"));
         // The longest value of the step, 14 s, reaches the whole length.
-        assert!(
-            svg.contains(&format!(r#"x2="{:.1}""#, LEFT + LONGEST)),
-            "{svg}"
-        );
-        assert_eq!(bars(&results(), "lifted", "stall_p99_hit_s", "none"), None);
-        assert_eq!(bars(&results(), "default", "seconds", "none"), None);
+        assert!(svg.contains(&format!("{},", LEFT + LONGEST)), "{svg}");
+        assert_eq!(drawn("lifted", "stall_p99_hit_s"), None);
+        assert_eq!(drawn("default", "seconds"), None);
     }
 }

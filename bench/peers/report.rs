@@ -6,6 +6,7 @@ use std::fs;
 use std::path::PathBuf;
 
 use anyhow::{Context, Result};
+use comfy_table::CellAlignment;
 use jiff::Timestamp;
 use serde::de::DeserializeOwned;
 use serde::{Deserialize, Serialize};
@@ -471,37 +472,20 @@ pub(crate) fn promises(results: &Results) -> Vec<[String; 4]> {
     lines
 }
 
-/// Columns as wide as their widest cell.
+/// Columns as wide as their widest cell; words to the left, figures to the right.
 pub(crate) fn aligned(heads: &[String], rows: &[Vec<String>]) -> String {
-    let width = |column: usize| {
-        rows.iter()
-            .chain([&heads.to_vec()])
-            .filter_map(|row| row.get(column))
-            .map(|cell| cell.chars().count())
-            .max()
-            .unwrap_or(0)
-    };
-    let widths: Vec<usize> = (0..heads.len()).map(width).collect();
-    let line = |cells: &[String]| {
-        let padded: Vec<String> = cells
-            .iter()
-            .zip(&widths)
-            .enumerate()
-            .map(|(column, (cell, width))| {
-                let pad = " ".repeat(width - cell.chars().count());
-                // Words to the left, figures to the right.
-                if column < 2 {
-                    format!("{cell}{pad}")
-                } else {
-                    format!("{pad}{cell}")
-                }
-            })
-            .collect();
-        padded.join("  ").trim_end().to_owned()
-    };
-    let mut lines = vec![line(heads)];
-    lines.extend(rows.iter().map(|row| line(row)));
-    lines.join("\n")
+    let mut table = comfy_table::Table::new();
+    table
+        .load_preset(comfy_table::presets::NOTHING)
+        .set_header(heads)
+        .add_rows(rows);
+    for (at, column) in table.column_iter_mut().enumerate() {
+        column.set_padding((0, 2));
+        if at >= 2 {
+            column.set_cell_alignment(CellAlignment::Right);
+        }
+    }
+    table.trim_fmt()
 }
 
 /// For the terminal.

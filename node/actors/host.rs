@@ -242,4 +242,8 @@ impl Fence for LateFence {
             None => std::future::ready(()).boxed(),
         }
     }
+
+    fn settled(&self) -> u64 {
+        self.0.get().map_or(0, |fence| fence.settled())
+    }
 }

@@ -4,7 +4,7 @@ use std::{
     collections::BTreeSet,
     sync::{
         Arc, Mutex,
-        atomic::{AtomicBool, AtomicUsize, Ordering},
+        atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering},
     },
     time::Duration,
 };
@@ -46,9 +46,9 @@ const RANGES: u16 = 4;
 /// Long enough for a loaded machine; what waits for something to happen ends as soon as it has.
 const PATIENCE: Duration = Duration::from_secs(20);
 
-/// A fence that a test opens and closes.
+/// A fence that a test opens and closes, and how far the server has come.
 #[derive(Default)]
-struct Door(AtomicBool);
+struct Door(AtomicBool, AtomicU64);
 
 impl Fence for Door {
     fn open(&self, _: u16, _: u64) -> bool {
@@ -56,6 +56,9 @@ impl Fence for Door {
     }
     fn closed(&self, _: u16, _: u64) -> BoxFuture<'static, ()> {
         std::future::pending().boxed()
+    }
+    fn settled(&self) -> u64 {
+        self.1.load(Ordering::Acquire)
     }
 }
 
@@ -325,6 +328,11 @@ impl Rig {
             .len()
     }
 
+    /// A namespace as the cache has it.
+    fn seen(&self, namespace: &str) -> Option<AnyObject> {
+        Reader::get(&*self.sim, Namespace::resource(), "", namespace)
+    }
+
     fn label(&self, namespace: &str, accounts: &str) {
         let (old, new) = {
             let mut world = self.sim.world.lock().unwrap();
@@ -346,7 +354,7 @@ impl Rig {
 }
 
 fn process(sim: &Arc<Sim>, replica: &str) -> (Arc<Shared>, Arc<Door>) {
-    let door = Arc::new(Door(AtomicBool::new(true)));
+    let door = Arc::new(Door(AtomicBool::new(true), AtomicU64::new(0)));
     let clock: Arc<dyn Clock> = Arc::new(SystemClock::default());
     let metrics = Metrics::new(&[]);
     let (writer, events) = Writer::new(
@@ -692,6 +700,59 @@ fn what_is_seen_to_go_is_made_anew_where_its_owner_is_as_it_was() {
         rig.gain_all();
         seen_without_its_account(&rig).await;
         until("it is made again", || rig.accounts("a") == 1).await;
+    });
+}
+
+/// The namespace comes to want an account, and that is seen late; then something else happens to it, which is not seen.
+async fn late_word(then: impl FnOnce(&mut World)) -> Rig {
+    let rig = Rig::new(world(&[("a", "0")]));
+    rig.gain_all();
+    let slot = rig.shared.slot(rig.range_of("a")).unwrap();
+    let plans = || slot.stats.reconciles.load(Ordering::Relaxed);
+    until("it is looked at", || plans() >= 1).await;
+    let (before, old) = (plans(), rig.seen("a"));
+    let late = {
+        let mut world = rig.sim.world.lock().unwrap();
+        world.change::<Namespace>("a", |object| {
+            object.metadata_mut().set_label("accounts", "1");
+        });
+        let late = world.clone();
+        then(&mut world);
+        late
+    };
+    *rig.sim.stale.lock().unwrap() = Some(late);
+    let new = rig.seen("a");
+    let version = new
+        .as_ref()
+        .map_or(0, |one| one.metadata().resource_version);
+    rig.door.1.store(version + 1, Ordering::Release);
+    rig.sim
+        .tell(Namespace::resource(), old.as_ref(), new.as_ref());
+    until("it is planned for", || plans() > before).await;
+    drop(slot);
+    rig
+}
+
+#[test]
+fn what_a_late_watch_brings_is_not_acted_on_where_more_has_happened() {
+    run(async {
+        let gone = late_word(|world| world.delete::<Namespace>("a")).await;
+        assert_eq!(gone.sim.written(), [""; 0]);
+        let changed = late_word(|world| {
+            world.change::<Namespace>("a", |object| {
+                object.metadata_mut().set_label("accounts", "0");
+            });
+        })
+        .await;
+        assert_eq!(changed.sim.written(), [""; 0]);
+    });
+}
+
+#[test]
+fn what_a_late_watch_brings_is_acted_on_where_it_is_so_still() {
+    run(async {
+        let rig = late_word(|_| ()).await;
+        until("it is made", || rig.accounts("a") == 1).await;
     });
 }
 

@@ -27,6 +27,9 @@ impl Fence for Open {
     fn closed(&self, _: u16, _: u64) -> BoxFuture<'static, ()> {
         std::future::pending().boxed()
     }
+    fn settled(&self) -> u64 {
+        0
+    }
 }
 
 /// A cache, a server, and how often that was asked.

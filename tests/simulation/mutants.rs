@@ -224,4 +224,8 @@ impl Fence for Gatekeeper {
         }
         self.fence.closed(range, epoch)
     }
+
+    fn settled(&self) -> u64 {
+        self.fence.settled()
+    }
 }
