@@ -418,7 +418,8 @@ async fn send_events(
         .await;
 }
 
-/// Whether the event was recorded. One try, and a second one where the event it continues has gone.
+/// Whether the event was recorded. One try, a second one where the event that it continues is not there, and a third where
+/// that one's creation was only under way.
 async fn send_event(
     queued: &Queued,
     server: &dyn Server,
@@ -426,7 +427,7 @@ async fn send_event(
     clock: &dyn Clock,
 ) -> bool {
     let gate = queued.guard.gate();
-    for create in [false, true] {
+    for create in [false, true, false] {
         let delay = limiter.with(|bucket| bucket.take(clock.monotonic()));
         tokio::select! {
             biased;
@@ -445,6 +446,7 @@ async fn send_event(
             Ok(Ok(_)) => return true,
             Ok(Err(refused)) => match refused.failure {
                 Failure::NotFound(_) if queued.send.patch.is_some() && !create => {}
+                Failure::AlreadyExists(_) if create => {}
                 failure => {
                     if !matches!(failure, Failure::NamespaceTerminating(_)) {
                         tracing::warn!(event = %queued.send.name, error = %failure, "event not recorded");
