@@ -195,12 +195,15 @@ fn swaps_in_motion_come_to_the_end_that_upstream_comes_to() {
     });
 }
 
-/// A manager that is killed takes the events along that it has not sent yet; one that begins knows nothing of what a
-/// namespace that goes was told already, and tells it once more.
+/// In which a manager that begins finds what others were told to go.
+const GOING: [&str; 3] = ["swap-foreground", "swap-orphans", "swap-namespace"];
+
+/// A manager that is killed takes the events along that it has not sent yet; one that begins knows nothing of what was
+/// told to go already, and tells it once more.
 fn done_by_the_swap(one: &Difference) -> Option<&'static str> {
-    let told_to_go = one.path.starts_with("Delete ") || one.path == "Change namespaces/status";
-    if one.scenario == "swap-namespace" && one.object == "writes" && told_to_go {
-        return Some("a namespace that goes was told so by two managers");
+    let told = one.path.starts_with("Delete ") || one.path == "Change namespaces/status";
+    if GOING.contains(&one.scenario.as_str()) && one.object == "writes" && told {
+        return Some("what goes was told so by two managers");
     }
     let rank = |class: &str| {
         ["nothing", "one", "several"]
