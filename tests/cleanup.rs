@@ -14,7 +14,7 @@ use kube::{Api, Client};
 use serde_json::json;
 
 use crate::support::{
-    PATIENCE, POLL, Unrest, alone, beside, complete, create, deployment, ended_well,
+    PATIENCE, POLL, Unrest, all_end_well, alone, beside, complete, create, deployment, fleet_of,
 };
 
 /// How much is deleted.
@@ -79,13 +79,7 @@ struct Times {
 }
 
 async fn fleet(control_plane: &ControlPlane) -> Result<(Fleet, Vec<Replica>)> {
-    let mut builder = control_plane
-        .fleet()
-        .arg("--use-service-account-credentials=true");
-    for limit in NO_LIMITS {
-        builder = builder.arg(limit);
-    }
-    let fleet = builder.build().await?;
+    let fleet = fleet_of(control_plane, &NO_LIMITS).await?;
     let replicas = fleet.start_all(REPLICAS).await?;
     Ok((fleet, replicas))
 }
@@ -332,9 +326,9 @@ fn definition(plural: &str, kind: &str, versions: &serde_json::Value) -> serde_j
     json!({
         "apiVersion": "apiextensions.k8s.io/v1",
         "kind": "CustomResourceDefinition",
-        "metadata": {"name": format!("{plural}.example.com")},
+        "metadata": {"name": format!("{plural}.{CUSTOM}")},
         "spec": {
-            "group": "example.com",
+            "group": CUSTOM,
             "scope": "Namespaced",
             "names": {"plural": plural, "singular": kind.to_lowercase(), "kind": kind},
             "versions": versions,
@@ -536,8 +530,7 @@ async fn at_rest(fleet: &Fleet, objects: usize) -> Result<f64> {
         let resident = metrics.sum("process_resident_memory_bytes", &[]);
         least = least.min(resident.context("no process_resident_memory_bytes")?);
     }
-    replica.ask_to_end()?;
-    ended_well(&mut replica).await?;
+    all_end_well(std::slice::from_mut(&mut replica)).await?;
     Ok(least)
 }
 

@@ -12,7 +12,7 @@ use kube::Api;
 use kube::api::{DeleteParams, ListParams};
 use serde_json::{Value, json};
 
-use crate::support::{PATIENCE, POLL, beside, complete, deployment, ended_well, fleet};
+use crate::support::{PATIENCE, POLL, all_end_well, beside, complete, deployment, fleet};
 
 /// Pods of the Deployment.
 const SIZE: i32 = 5;
@@ -242,12 +242,7 @@ fn budgets_say_the_same_and_drains_follow_them() {
         let fleet = fleet(&control_plane).await?;
         let mut replicas = fleet.start_all(2).await?;
         let ours = play(&control_plane, "web-ours").await?;
-        for replica in &mut replicas {
-            replica.ask_to_end()?;
-        }
-        for replica in &mut replicas {
-            ended_well(replica).await?;
-        }
+        all_end_well(&mut replicas).await?;
         for (theirs, ours) in [(&theirs.0, &ours.0), (&theirs.1, &ours.1)] {
             let (theirs, ours) = (even(theirs, "web-theirs"), even(ours, "web-ours"));
             ensure!(theirs == ours, "theirs {theirs}\nours {ours}");

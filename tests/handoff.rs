@@ -20,11 +20,9 @@ use kube::{Api, Client};
 use serde_json::{Value, json};
 
 use crate::judge::AUDIT_POLICY;
-use crate::support::{POLL, alone, ask_for_moves, fleet, judge, owners};
+use crate::support::{POLL, ROUND, alone, ask_for_moves, fleet, judge, owners};
 
 const REPLICAS: usize = 3;
-/// Between two rounds of moves.
-const ROUND: Duration = Duration::from_secs(1);
 /// Ranges moved in each round beside those of the workloads.
 const OTHERS: usize = 8;
 /// For a workload to get through: far beyond what it takes on a machine busy with other tests.

@@ -8,6 +8,7 @@ use std::time::{Duration, Instant};
 use anyhow::{Context, Result, ensure};
 use futures::future::try_join_all;
 use futures::{StreamExt, TryStreamExt, stream};
+use harness::control_plane::Builder;
 use harness::{ControlPlane, Metrics, MetricsApi, run_test, until};
 use k8s_openapi::api::apps::v1::Deployment;
 use k8s_openapi::api::autoscaling::v2::HorizontalPodAutoscaler;
@@ -16,7 +17,7 @@ use kube::api::{DeleteParams, ListParams, Patch, PatchParams, PostParams};
 use kube::{Api, Client};
 use serde_json::{Value, json};
 
-use crate::support::{PATIENCE, POLL, Unrest, alone, complete, ended_well};
+use crate::support::{PATIENCE, POLL, Unrest, all_end_well, alone, complete, fleet_of};
 
 /// The period and the window of both managers, short enough for a test.
 const PERIOD: Duration = Duration::from_secs(2);
@@ -26,9 +27,6 @@ const FOLLOWS: Duration = Duration::from_secs(60);
 
 /// What pods use, as kwok's kubelets tell it.
 const USAGE: &str = "kwok.x-k8s.io/usage-cpu";
-/// So that the aggregation layer follows an ExternalName to a server on loopback: it routes by services and not by
-/// endpoints.
-const BY_SERVICE: &str = "--enable-aggregator-routing=false";
 
 fn flags() -> Vec<String> {
     flags_with(WINDOW)
@@ -49,13 +47,12 @@ fn flags_with(window: Duration) -> Vec<String> {
     ]
 }
 
-/// A control plane whose aggregation layer finds a server on loopback.
-async fn bed() -> Result<ControlPlane> {
+/// A control plane whose aggregation layer finds a server on loopback: by an ExternalName, which it follows where it
+/// routes by services and not by endpoints.
+fn bed() -> Builder {
     ControlPlane::builder()
         .nodes(5)
-        .api_server_arg(BY_SERVICE)
-        .start()
-        .await
+        .api_server_arg("--enable-aggregator-routing=false")
 }
 
 /// One step of a curve.
@@ -230,17 +227,22 @@ fn target(name: &str, size: u32) -> Value {
     deployment
 }
 
-fn autoscaler(curve: &Curve) -> Result<Value> {
-    let metric = curve.metric.spec().to_string().replace("NAME", curve.name);
-    let mut hpa = json!({
+/// With one metric, whose name is that of the target.
+fn autoscaler_of(name: &str, metric: Metric, (min, max): (i32, i32)) -> Result<Value> {
+    let metric = metric.spec().to_string().replace("NAME", name);
+    Ok(json!({
         "apiVersion": "autoscaling/v2", "kind": "HorizontalPodAutoscaler",
-        "metadata": {"name": curve.name},
+        "metadata": {"name": name},
         "spec": {
-            "scaleTargetRef": {"apiVersion": "apps/v1", "kind": "Deployment", "name": curve.name},
-            "minReplicas": curve.min, "maxReplicas": curve.max,
+            "scaleTargetRef": {"apiVersion": "apps/v1", "kind": "Deployment", "name": name},
+            "minReplicas": min, "maxReplicas": max,
             "metrics": [serde_json::from_str::<Value>(&metric)?],
         }
-    });
+    }))
+}
+
+fn autoscaler(curve: &Curve) -> Result<Value> {
+    let mut hpa = autoscaler_of(curve.name, curve.metric, (curve.min, curve.max))?;
     if let Some(behavior) = &curve.behavior {
         hpa["spec"]["behavior"] = behavior.clone();
     }
@@ -366,6 +368,21 @@ impl<'a> Stage<'a> {
         })
     }
 
+    /// Waits until an autoscaler has read its metric.
+    async fn reads(&self, name: &str) -> Result<()> {
+        until(
+            &format!("{name} reads its metric"),
+            PATIENCE,
+            POLL,
+            || async {
+                let conditions = self.conditions(name).await?;
+                let read = |one: &String| one.contains("ValidMetricFound");
+                Ok(conditions.iter().any(read).then_some(()))
+            },
+        )
+        .await
+    }
+
     async fn conditions(&self, name: &str) -> Result<Vec<String>> {
         let hpa = self.autoscalers().get(name).await?;
         let conditions = hpa
@@ -476,7 +493,7 @@ fn seen(said: &str, namespace: &str) -> Vec<String> {
 fn curves_lead_to_the_same_under_both_managers() {
     let _alone = alone();
     run_test(async {
-        let control_plane = bed().await?;
+        let control_plane = bed().start().await?;
         let api = MetricsApi::start(&control_plane).await?;
         let flags = flags();
 
@@ -485,21 +502,10 @@ fn curves_lead_to_the_same_under_both_managers() {
         let (theirs, their_output) = play(&control_plane, &api).await?;
         kcm.process().terminate(PATIENCE).await?;
 
-        let mut fleet = control_plane
-            .fleet()
-            .arg("--use-service-account-credentials=true");
-        for flag in &flags {
-            fleet = fleet.arg(flag.as_str());
-        }
-        let fleet = fleet.build().await?;
+        let fleet = fleet_of(&control_plane, &given).await?;
         let mut replicas = fleet.start_all(2).await?;
         let (ours, our_output) = play(&control_plane, &api).await?;
-        for replica in &mut replicas {
-            replica.ask_to_end()?;
-        }
-        for replica in &mut replicas {
-            ended_well(replica).await?;
-        }
+        all_end_well(&mut replicas).await?;
 
         let mut differing = Vec::new();
         for (theirs, ours) in theirs.iter().zip(&ours) {
@@ -589,32 +595,16 @@ async fn meter(control_plane: &ControlPlane) -> Result<Vec<Vec<String>>> {
 fn what_kubelets_tell_metrics_server_leads_to_the_same() {
     let _alone = alone();
     run_test(async {
-        let control_plane = ControlPlane::builder()
-            .nodes(5)
-            .api_server_arg(BY_SERVICE)
-            .metrics_server()
-            .start()
-            .await?;
+        let control_plane = bed().metrics_server().start().await?;
         let flags = flags();
         let given: Vec<&str> = flags.iter().map(String::as_str).collect();
         let mut kcm = control_plane.start_kcm(&given).await?;
         let theirs = meter(&control_plane).await?;
         kcm.process().terminate(PATIENCE).await?;
-        let mut fleet = control_plane
-            .fleet()
-            .arg("--use-service-account-credentials=true");
-        for flag in &flags {
-            fleet = fleet.arg(flag.as_str());
-        }
-        let fleet = fleet.build().await?;
+        let fleet = fleet_of(&control_plane, &given).await?;
         let mut replicas = fleet.start_all(2).await?;
         let ours = meter(&control_plane).await?;
-        for replica in &mut replicas {
-            replica.ask_to_end()?;
-        }
-        for replica in &mut replicas {
-            ended_well(replica).await?;
-        }
+        all_end_well(&mut replicas).await?;
         println!(
             "hpa: metrics-server: {METERED:?}; {} conditions compared",
             ours.concat().len()
@@ -640,15 +630,7 @@ impl Stage<'_> {
         let deployment = serde_json::from_value(target(name, 1))?;
         let post = PostParams::default();
         self.deployments().create(&post, &deployment).await?;
-        let metric = Metric::External.spec().to_string().replace("NAME", name);
-        let hpa = serde_json::from_value(json!({
-            "metadata": {"name": name},
-            "spec": {
-                "scaleTargetRef": {"apiVersion": "apps/v1", "kind": "Deployment", "name": name},
-                "maxReplicas": 3,
-                "metrics": [serde_json::from_str::<Value>(&metric)?],
-            }
-        }))?;
+        let hpa = serde_json::from_value(autoscaler_of(name, Metric::External, (1, 3))?)?;
         self.autoscalers().create(&post, &hpa).await?;
         Ok(())
     }
@@ -720,12 +702,7 @@ where
 fn a_thousand_autoscalers_keep_their_period() {
     let _alone = alone();
     run_test(async {
-        let control_plane = ControlPlane::builder()
-            .nodes(5)
-            .pods_per_node(CROWD)
-            .api_server_arg(BY_SERVICE)
-            .start()
-            .await?;
+        let control_plane = bed().pods_per_node(CROWD).start().await?;
         let api = MetricsApi::start(&control_plane).await?;
         let stage = Stage::new(&control_plane, "crowd").await?;
         let no_limits = ["--kube-api-qps=5000", "--kube-api-burst=5000"];
@@ -744,25 +721,14 @@ fn a_thousand_autoscalers_keep_their_period() {
         let theirs = pace(&api, || async { Ok(vec![kcm.metrics().await?]) }).await?;
         kcm.process().terminate(PATIENCE).await?;
 
-        let mut fleet = control_plane
-            .fleet()
-            .arg("--use-service-account-credentials=true");
-        for flag in no_limits {
-            fleet = fleet.arg(flag);
-        }
-        let fleet = fleet.build().await?;
+        let fleet = fleet_of(&control_plane, &no_limits).await?;
         let mut replicas = fleet.start_all(2).await?;
         tokio::time::sleep(DEFAULT_PERIOD * 2).await;
         let ours = pace(&api, || async {
             try_join_all(replicas.iter().map(harness::Replica::metrics)).await
         })
         .await?;
-        for replica in &mut replicas {
-            replica.ask_to_end()?;
-        }
-        for replica in &mut replicas {
-            ended_well(replica).await?;
-        }
+        all_end_well(&mut replicas).await?;
         for (who, pace) in [
             ("kube-controller-manager", &theirs),
             ("two replicas", &ours),
@@ -802,14 +768,7 @@ impl Stage<'_> {
         }
         for name in FALLING {
             complete(&self.deployments(), name, FALLING_SIZE).await?;
-            until("its metric is read", PATIENCE, POLL, || async {
-                let conditions = self.conditions(name).await?;
-                Ok(conditions
-                    .iter()
-                    .any(|one| one.contains("ValidMetricFound"))
-                    .then_some(()))
-            })
-            .await?;
+            self.reads(name).await?;
         }
         Ok(())
     }
@@ -846,7 +805,7 @@ impl Stage<'_> {
 fn a_replica_killed_within_the_window_makes_nothing_shrink_early() {
     let _alone = alone();
     run_test(async {
-        let control_plane = bed().await?;
+        let control_plane = bed().start().await?;
         let api = MetricsApi::start(&control_plane).await?;
         let client = control_plane.client().await?;
         let flags = flags_with(LONG_WINDOW);
@@ -867,13 +826,7 @@ fn a_replica_killed_within_the_window_makes_nothing_shrink_early() {
         );
         drop(kcm);
 
-        let mut fleet = control_plane
-            .fleet()
-            .arg("--use-service-account-credentials=true");
-        for flag in &flags {
-            fleet = fleet.arg(flag.as_str());
-        }
-        let fleet = fleet.build().await?;
+        let fleet = fleet_of(&control_plane, &given).await?;
         let mut replicas = fleet.start_all(3).await?;
         for _ in 0..RUNS {
             let falling = Stage::new(&control_plane, "falling").await?;
@@ -900,15 +853,11 @@ fn a_replica_killed_within_the_window_makes_nothing_shrink_early() {
 fn an_api_that_hangs_costs_those_alone_who_ask_it() {
     let _alone = alone();
     run_test(async {
-        let control_plane = bed().await?;
+        let control_plane = bed().start().await?;
         let api = MetricsApi::start(&control_plane).await?;
-        let mut fleet = control_plane
-            .fleet()
-            .arg("--use-service-account-credentials=true");
-        for flag in flags() {
-            fleet = fleet.arg(flag);
-        }
-        let fleet = fleet.build().await?;
+        let flags = flags();
+        let given: Vec<&str> = flags.iter().map(String::as_str).collect();
+        let fleet = fleet_of(&control_plane, &given).await?;
         let mut replicas = fleet.start_all(1).await?;
         let stage = Stage::new(&control_plane, "hpa").await?;
         // More of them hang than keys may be worked on at once.
@@ -926,14 +875,7 @@ fn an_api_that_hangs_costs_those_alone_who_ask_it() {
             .create(&autoscaler(&curve("other", 1, Metric::Object, Vec::new()))?)
             .await?;
         complete(&stage.deployments(), "other", 1).await?;
-        until("the other metric is read", PATIENCE, POLL, || async {
-            let conditions = stage.conditions("other").await?;
-            Ok(conditions
-                .iter()
-                .any(|one| one.contains("ValidMetricFound"))
-                .then_some(()))
-        })
-        .await?;
+        stage.reads("other").await?;
         api.hang("external.metrics.k8s.io", true);
         let begun = Instant::now();
         tokio::time::sleep(PERIOD * 3).await;
@@ -960,8 +902,7 @@ fn an_api_that_hangs_costs_those_alone_who_ask_it() {
             longest < PERIOD * 2,
             "a value was followed after {longest:?}, the period is {PERIOD:?}"
         );
-        replicas[0].ask_to_end()?;
-        ended_well(&mut replicas[0]).await?;
+        all_end_well(&mut replicas).await?;
         Ok(())
     });
 }

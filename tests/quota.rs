@@ -10,7 +10,7 @@ use kube::api::{DeleteParams, ListParams, PostParams};
 use kube::{Api, Client};
 use serde_json::{Value, json};
 
-use crate::support::{PATIENCE, POLL, alone, beside, ended_well, fleet_of};
+use crate::support::{PATIENCE, POLL, all_end_well, alone, beside, fleet_of};
 
 /// Pods that are allowed.
 const ALLOWED: usize = 100;
@@ -178,12 +178,7 @@ fn no_more_is_let_in_than_under_upstream_and_what_is_used_is_exact_at_rest() {
             ours.1,
             theirs.1
         );
-        for replica in &mut replicas {
-            replica.ask_to_end()?;
-        }
-        for replica in &mut replicas {
-            ended_well(replica).await?;
-        }
+        all_end_well(&mut replicas).await?;
         Ok(())
     });
 }

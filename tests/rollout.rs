@@ -10,7 +10,7 @@ use harness::{ControlPlane, Kcm, run_test, until};
 use k8s_openapi::api::apps::v1::Deployment;
 use kube::Api;
 
-use crate::support::{PATIENCE, POLL, beside, complete, deployment, ended_well, fleet};
+use crate::support::{PATIENCE, POLL, all_end_well, beside, complete, deployment, fleet};
 
 const NAME: &str = "web";
 const STATUS: &str = "rollout status deployment/web --timeout=60s";
@@ -177,12 +177,7 @@ fn kubectl_rollout_works_as_against_upstream() {
         let mut replicas = fleet.start_all(2).await?;
         let (namespace, ours) = script(&control_plane).await.context("against Manifold")?;
         let our_events = events(&control_plane, &namespace).await?;
-        for replica in &mut replicas {
-            replica.ask_to_end()?;
-        }
-        for replica in &mut replicas {
-            ended_well(replica).await?;
-        }
+        all_end_well(&mut replicas).await?;
 
         let kcm = control_plane.start_kcm(&[]).await?;
         let (namespace, theirs) = script(&control_plane)

@@ -125,7 +125,7 @@ pub(crate) struct Unrest {
 }
 
 /// Between two rounds of moves.
-const ROUND: Duration = Duration::from_secs(1);
+pub(crate) const ROUND: Duration = Duration::from_secs(1);
 /// A replica that comes back answers within this.
 const COMES_BACK: Duration = Duration::from_secs(5);
 
@@ -389,6 +389,17 @@ pub(crate) async fn fleet_of(control_plane: &ControlPlane, args: &[&str]) -> Res
         builder = builder.arg(*arg);
     }
     builder.build().await
+}
+
+/// Asks all to end at once; each must end well.
+pub(crate) async fn all_end_well(replicas: &mut [Replica]) -> Result<()> {
+    for replica in replicas.iter_mut() {
+        replica.ask_to_end()?;
+    }
+    for replica in replicas {
+        ended_well(replica).await?;
+    }
+    Ok(())
 }
 
 /// Waits for the end of a replica that was asked to end; it must have ended well.

@@ -11,7 +11,7 @@ use serde_json::json;
 
 use crate::parity::{self, Difference, Side};
 use crate::support::{
-    PATIENCE, POLL, beside, complete, create, deployment, ended_well, fleet, judged,
+    PATIENCE, POLL, all_end_well, beside, complete, create, deployment, fleet, judged,
 };
 
 /// How long nothing may happen, in `cargo verify` and in the long run.
@@ -177,12 +177,7 @@ fn swaps_in_motion_come_to_the_end_that_upstream_comes_to() {
         let fleet = parity::fleet(&side, parity::Among::Everything).await?;
         let mut replicas = fleet.start_all(parity::REPLICAS).await?;
         side.play_all(&mut plays, true).await;
-        for replica in &mut replicas {
-            replica.ask_to_end()?;
-        }
-        for replica in &mut replicas {
-            ended_well(replica).await?;
-        }
+        all_end_well(&mut replicas).await?;
 
         let _kcm = side.control_plane.start_kcm(&flags).await?;
         side.play_all(&mut plays, false).await;
@@ -276,12 +271,7 @@ fn at_rest(rest: Duration) {
         create(&api, deployment("ours", 2)).await?;
         complete(&api, "ours", 2).await?;
         quiet(&control_plane, &namespace).await?;
-        for replica in &mut replicas {
-            replica.ask_to_end()?;
-        }
-        for replica in &mut replicas {
-            ended_well(replica).await?;
-        }
+        all_end_well(&mut replicas).await?;
 
         // And back.
         log.read(drop)?;

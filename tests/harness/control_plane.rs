@@ -622,15 +622,8 @@ impl ControlPlane {
     pub async fn start_kcm(&self, flags: &[&str]) -> Result<Kcm> {
         let port = ports::free()?;
         let file = |name: &str| self.dir.file(name).display().to_string();
-        let kubeconfig = self.files.manager.display().to_string();
-        let mut args: Vec<String> = [
-            ("kubeconfig", kubeconfig.clone()),
-            ("authentication-kubeconfig", kubeconfig.clone()),
-            ("authorization-kubeconfig", kubeconfig),
-            ("bind-address", "127.0.0.1".into()),
-            ("secure-port", port.to_string()),
-            ("tls-cert-file", file("manager.crt")),
-            ("tls-private-key-file", file("manager.key")),
+        let mut args = self.serving(&self.files.manager, port);
+        let more = [
             ("client-ca-file", file("ca.crt")),
             ("root-ca-file", file("ca.crt")),
             (
@@ -640,9 +633,8 @@ impl ControlPlane {
             ("cluster-signing-cert-file", file("ca.crt")),
             ("cluster-signing-key-file", file("ca.key")),
             ("use-service-account-credentials", "true".into()),
-        ]
-        .map(|(name, value)| format!("--{name}={value}"))
-        .into();
+        ];
+        args.extend(more.map(|(name, value)| format!("--{name}={value}")));
         args.extend(flags.iter().map(|flag| (*flag).to_owned()));
         let process = spawn(&self.programs, &self.dir, Program::ControllerManager, args)?;
         let mut kcm = Kcm {
@@ -667,12 +659,11 @@ impl ControlPlane {
         }
     }
 
-    /// Starts metrics-server, and waits until its API is served.
-    async fn start_metrics_server(&mut self) -> Result<()> {
-        let port = ports::free()?;
+    /// Flags of a server on loopback that asks the API server who its callers are.
+    fn serving(&self, kubeconfig: &Path, port: u16) -> Vec<String> {
         let file = |name: &str| self.dir.file(name).display().to_string();
-        let kubeconfig = self.files.admin.display().to_string();
-        let args = [
+        let kubeconfig = kubeconfig.display().to_string();
+        [
             ("kubeconfig", kubeconfig.clone()),
             ("authentication-kubeconfig", kubeconfig.clone()),
             ("authorization-kubeconfig", kubeconfig),
@@ -680,17 +671,29 @@ impl ControlPlane {
             ("secure-port", port.to_string()),
             ("tls-cert-file", file("manager.crt")),
             ("tls-private-key-file", file("manager.key")),
-            ("kubelet-insecure-tls", "true".into()),
-            ("kubelet-use-node-status-port", "true".into()),
-            ("kubelet-preferred-address-types", "InternalIP".into()),
-            // The least that it accepts.
-            ("metric-resolution", "10s".into()),
         ]
-        .map(|(name, value)| format!("--{name}={value}"));
+        .map(|(name, value)| format!("--{name}={value}"))
+        .into()
+    }
+
+    /// Starts metrics-server, and waits until its API is served.
+    async fn start_metrics_server(&mut self) -> Result<()> {
+        let port = ports::free()?;
+        let mut args = self.serving(&self.files.admin, port);
+        args.extend(
+            [
+                "--kubelet-insecure-tls=true",
+                "--kubelet-use-node-status-port=true",
+                "--kubelet-preferred-address-types=InternalIP",
+                // The least that it accepts.
+                "--metric-resolution=10s",
+            ]
+            .map(str::to_owned),
+        );
         let programs = tokio::task::spawn_blocking(Programs::obtain_metrics_server)
             .await
             .context("building metrics-server")??;
-        let process = spawn(&programs, &self.dir, Program::MetricsServer, args.into())?;
+        let process = spawn(&programs, &self.dir, Program::MetricsServer, args)?;
         self.parts.insert(0, process);
         let served = aggregate(self, "metrics-server", port, &[METRICS]).await;
         served.or_else(|error| self.part(Program::MetricsServer)?.check().and(Err(error)))

@@ -83,24 +83,20 @@ pub(crate) const EXPECTED: &[Expectation] = &[
         reason: "A resource is listed first, and told to delete its content only if it has any; one that was seen \
                  empty is not listed again.",
         by_chance: false,
-        fits: |one| goes_with_its_namespace(one) && one.path.starts_with("Delete ") && is_less(one),
+        fits: |one| is_of(one, GOING) && one.path.starts_with("Delete ") && is_less(one),
     },
     Expectation {
         name: "the status of a namespace that goes",
         reason: "The conditions of a namespace that is let go at once are not written.",
         by_chance: true,
-        fits: |one| {
-            goes_with_its_namespace(one) && one.path == "Change namespaces/status" && is_less(one)
-        },
+        fits: |one| is_of(one, GOING) && one.path == "Change namespaces/status" && is_less(one),
     },
     Expectation {
         name: "what is on its way out",
         reason: "What is on its way out already is not told to go again.",
         by_chance: true,
         fits: |one| {
-            ["garbage-", "swap-foreground", "swap-orphans"]
-                .iter()
-                .any(|prefix| one.scenario.starts_with(prefix))
+            is_of(one, &["garbage-", "swap-foreground", "swap-orphans"])
                 && one.path.starts_with("Delete ")
                 && is_less(one)
         },
@@ -149,9 +145,7 @@ pub(crate) const EXPECTED: &[Expectation] = &[
         reason: "A slice that is used again keeps its generateName.",
         by_chance: true,
         fits: |one| {
-            ["endpoints-mirrored", "swap-endpoints"]
-                .iter()
-                .any(|prefix| one.scenario.starts_with(prefix))
+            is_of(one, &["endpoints-mirrored", "swap-endpoints"])
                 && one.object.starts_with("EndpointSlice ")
                 && one.path.ends_with("generateName")
                 && one.theirs == "nothing"
@@ -159,10 +153,13 @@ pub(crate) const EXPECTED: &[Expectation] = &[
     },
 ];
 
-fn goes_with_its_namespace(one: &Difference) -> bool {
-    ["namespace-", "swap-namespace"]
-        .iter()
-        .any(|prefix| one.scenario.starts_with(prefix))
+/// In which a namespace goes.
+const GOING: &[&str] = &["namespace-", "swap-namespace"];
+
+/// In a scenario whose name begins like one of these.
+fn is_of(one: &Difference, prefixes: &[&str]) -> bool {
+    let mut prefixes = prefixes.iter();
+    prefixes.any(|prefix| one.scenario.starts_with(prefix))
 }
 
 /// Fewer writes than upstream's.

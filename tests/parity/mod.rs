@@ -28,7 +28,7 @@ pub(crate) use compare::Difference;
 pub(crate) use run::{Outcome, Side};
 pub(crate) use scenario::{Among, Scenario, filled, swaps};
 
-use crate::support::{beside, ended_well};
+use crate::support::{all_end_well, beside};
 
 /// What both managers run: no more than the scenarios need, so that both do the same work.
 const CONTROLLERS: &str = "deployment-controller,replicaset-controller,replicationcontroller-controller,\
@@ -106,12 +106,7 @@ async fn ours(scenarios: &[Scenario]) -> Result<Vec<Outcome>> {
         let fleet = fleet(&side, among).await?;
         let mut replicas = fleet.start_all(REPLICAS).await?;
         outcomes.extend(side.run(scenarios).await?);
-        for replica in &mut replicas {
-            replica.ask_to_end()?;
-        }
-        for replica in &mut replicas {
-            ended_well(replica).await?;
-        }
+        all_end_well(&mut replicas).await?;
     }
     Ok(outcomes)
 }
