@@ -242,12 +242,12 @@ impl Slot {
     /// The server does not have the resource, and nobody needs it: there are none. It is asked for again, as after any
     /// failure.
     pub(crate) fn not_served(&self) {
-        if self.is_complete() {
-            return;
-        }
         let mut condition = unpoisoned(self.condition.lock());
         (condition.blocked, condition.trouble) = (None, None);
         drop(condition);
+        if self.is_complete() {
+            return;
+        }
         tracing::info!(resource = %self.resource.id(), "the server does not have it, so there are none");
         self.progress.reach(NOT_SERVED);
     }

@@ -419,6 +419,10 @@ async fn what_is_not_served_is_not_there_for_those_who_can_do_without_it() {
     asked.refuse(403, "Forbidden", "pods is forbidden");
     let asked = server.asked().await;
     assert_eq!(cache.missing().len(), 1);
+    // Which are no trouble any more when it is as before.
+    asked.refuse(404, "NotFound", "there is no such resource");
+    let asked = server.asked().await;
+    assert!(cache.missing().is_empty());
     let watch = asked.open();
     watch.event("ADDED", raw(&pod("a", "uid", 5, "")));
     watch.bookmark(10, true);
