@@ -172,7 +172,9 @@ impl Source {
         };
         let (go_mod, go_sum) = (read("go.mod")?, read("go.sum")?);
         let go = toolchain::go()?;
-        let hashed = [go_mod.as_str(), &go_sum, &go].join("\0");
+        // What is copied beside the programs too: a cache that was filled before it was wanted lacks it.
+        let copied = [&STAGES[..], &USAGE].concat().join(" ");
+        let hashed = [go_mod.as_str(), &go_sum, &go, &copied].join("\0");
         Ok(Self {
             version: required_version(&go_mod, main)
                 .with_context(|| format!("{folder}/go.mod requires no {main}"))?,
