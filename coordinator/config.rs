@@ -95,6 +95,13 @@ pub struct ConfigError {
 }
 
 impl Config {
+    /// How long a request may still be in the server's hands after the fence closed over it: a range's next owner comes a
+    /// lease duration after the last renewal began, the fence closes after the deadline.
+    pub fn in_hand(&self) -> Duration {
+        self.lease_duration
+            .saturating_sub(self.lease_renew_deadline)
+    }
+
     /// Checks everything that can be checked without files or network.
     pub fn validate(&self) -> Result<(), ConfigError> {
         let refuse = |flag, problem: String| Err(ConfigError { flag, problem });

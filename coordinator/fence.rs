@@ -31,6 +31,7 @@ pub enum Fenced {
 #[derive(Debug)]
 pub struct Fence {
     origin: Instant,
+    in_hand: Duration,
     /// Microseconds since `origin`; 0 is closed.
     until: AtomicU64,
     /// By range; 0 is not held.
@@ -43,10 +44,11 @@ pub struct Fence {
 }
 
 impl Fence {
-    /// A closed fence without ranges.
-    pub fn new(ranges: u16) -> Self {
+    /// A closed fence without ranges. `in_hand` is [`Fence::in_hand`].
+    pub fn new(ranges: u16, in_hand: Duration) -> Self {
         Self {
             origin: Instant::now(),
+            in_hand,
             until: AtomicU64::new(0),
             epochs: (0..ranges).map(|_| AtomicU64::new(0)).collect(),
             closings: Notify::new(),
@@ -105,6 +107,12 @@ impl Fence {
                 () = tokio::time::sleep(remaining) => {}
             }
         }
+    }
+
+    /// How long a request may still be in the server's hands that was given up when the fence closed: what the lease
+    /// duration leaves to it before somebody else may own the range.
+    pub fn in_hand(&self) -> Duration {
+        self.in_hand
     }
 
     /// How far the API server had come by the renewal before the newest, as a resourceVersion: what is older happened a

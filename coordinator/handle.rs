@@ -157,7 +157,7 @@ pub async fn start(
     listener.set_nonblocking(true).map_err(listen)?;
     let peer_address = listener.local_addr().map_err(listen)?;
 
-    let fence = Arc::new(Fence::new(config.ranges));
+    let fence = Arc::new(Fence::new(config.ranges, config.in_hand()));
     let shared = Shared {
         view: Arc::new(watch::Sender::new(Arc::new(View::default()))),
         happenings: broadcast::Sender::new(HAPPENINGS),
@@ -430,7 +430,7 @@ pub fn assemble(
     outside: Outside,
 ) -> Result<Assembled, ConfigError> {
     config.validate()?;
-    let fence = Arc::new(Fence::new(config.ranges));
+    let fence = Arc::new(Fence::new(config.ranges, config.in_hand()));
     let shared = Shared {
         view: Arc::new(watch::Sender::new(Arc::new(View::default()))),
         happenings: broadcast::Sender::new(HAPPENINGS),

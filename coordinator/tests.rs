@@ -205,7 +205,7 @@ async fn what_a_hand_has_written_names_nobody_or_somebody_who_must_expire() {
 
 #[tokio::test]
 async fn the_fence_lets_through_what_is_held_while_it_is_open() {
-    let fence = Fence::new(4);
+    let fence = Fence::new(4, Duration::from_secs(2));
     let not_held = |range, epoch| Err(Fenced::NotHeld { range, epoch });
     assert_eq!(fence.check(1, 0), not_held(1, 0));
     fence.set_epoch(1, Some(3));
@@ -220,7 +220,7 @@ async fn the_fence_lets_through_what_is_held_while_it_is_open() {
 
 #[tokio::test]
 async fn a_request_in_flight_hears_of_the_lost_range_at_once() {
-    let fence = Arc::new(Fence::new(4));
+    let fence = Arc::new(Fence::new(4, Duration::from_secs(2)));
     fence.set_epoch(1, Some(3));
     fence.set_until(Some(fence.now() + Duration::from_secs(60)));
     let waiting = tokio::spawn({
@@ -243,7 +243,7 @@ async fn a_request_in_flight_hears_of_the_lost_range_at_once() {
 
 #[tokio::test]
 async fn a_request_in_flight_hears_of_the_closing_fence_from_the_clock_alone() {
-    let fence = Fence::new(4);
+    let fence = Fence::new(4, Duration::from_secs(2));
     fence.set_epoch(1, Some(3));
     let until = fence.now() + Duration::from_millis(50);
     fence.set_until(Some(until));

@@ -32,7 +32,8 @@ pub const WRITE_TIMEOUT: Duration = Duration::from_secs(60);
 /// What became of a plan.
 #[derive(Debug, Default)]
 pub struct Applied {
-    /// Of each action, in the plan's order. What was never sent is [`Failure::Skipped`] or [`Failure::Fenced`].
+    /// Of each action, in the plan's order. What was never sent is [`Failure::Skipped`], what was given
+    /// up on its way [`Failure::Fenced`].
     pub outcomes: Vec<Result<Written, Failure>>,
     /// Whether the range was frozen or lost before all was sent.
     pub stopped: Option<Stopped>,
@@ -162,6 +163,10 @@ impl Writer {
                 }
                 Err(NotDone::Stopped(stopped)) => {
                     applied.stopped = Some(stopped);
+                    Err(Failure::Skipped)
+                }
+                Err(NotDone::GivenUp) => {
+                    applied.stopped = Some(Stopped::Fenced);
                     Err(Failure::Fenced)
                 }
             };
@@ -184,7 +189,7 @@ impl Writer {
                 Err(NotDone::Refused(refused)) => {
                     !matches!(refused.failure, Failure::AlreadyExists(_))
                 }
-                Err(NotDone::Stopped(_)) => true,
+                Err(NotDone::Stopped(_) | NotDone::GivenUp) => true,
             });
             all.extend(sent);
             if failed {
@@ -225,7 +230,7 @@ impl Writer {
             biased;
             () = sender.gate.closed() => {
                 sender.metrics.fenced();
-                return Err(NotDone::Stopped(Stopped::Fenced));
+                return Err(NotDone::GivenUp);
             }
             sent = tokio::time::timeout(WRITE_TIMEOUT, self.server.write(sender, action)) => sent,
         };
@@ -343,7 +348,10 @@ type Sent = Result<Written, NotDone>;
 
 enum NotDone {
     Refused(Refused),
+    /// It was not sent.
     Stopped(Stopped),
+    /// The fence closed while it was under way.
+    GivenUp,
 }
 
 /// Waits for the limiter's turn, or until nothing may be sent any more.

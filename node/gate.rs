@@ -1,8 +1,11 @@
 //! The gate that every write passes: the fence of the replica, and whether the range is frozen for a handoff.
 
-use std::sync::{
-    Arc,
-    atomic::{AtomicBool, AtomicUsize, Ordering},
+use std::{
+    sync::{
+        Arc,
+        atomic::{AtomicBool, AtomicUsize, Ordering},
+    },
+    time::Duration,
 };
 
 use coordinator::{Epoch, RangeId};
@@ -17,6 +20,8 @@ pub trait Fence: Send + Sync {
     fn closed(&self, range: RangeId, epoch: Epoch) -> BoxFuture<'static, ()>;
     /// How far the API server had come a while ago, as a resourceVersion: a watch that brings older changes is late.
     fn settled(&self) -> u64;
+    /// How long a write that was given up may still be in the server's hands.
+    fn in_hand(&self) -> Duration;
 }
 
 /// Why a write was not sent.

@@ -105,8 +105,10 @@ pub struct Done {
     pub proven: bool,
     /// Whether the object that the key is about is proven now.
     pub head_proven: bool,
-    /// Whether it is unknown if some write happened: its answer was lost, or it was aborted on its way.
+    /// Whether it is unknown if some write happened: its answer was lost, or it was given up on its way.
     pub doubtful: bool,
+    /// Whether such a write may still be in the server's hands.
+    pub in_hand: bool,
     /// Whether a report was written.
     pub reported: bool,
     /// The plan in words.
@@ -173,6 +175,7 @@ pub async fn reconcile(shared: Arc<Shared>, mut job: Job) -> Done {
         proven: outcome.proven,
         head_proven: outcome.head_proven,
         doubtful: outcome.doubtful,
+        in_hand: outcome.in_hand,
         reported: outcome.reported,
         plan: outcome.plan,
         began,
@@ -188,6 +191,7 @@ struct Attempt {
     proven: bool,
     head_proven: bool,
     doubtful: bool,
+    in_hand: bool,
     reported: bool,
     plan: Vec<String>,
     writes: u64,
@@ -205,6 +209,7 @@ impl Attempt {
             proven: false,
             head_proven: false,
             doubtful: false,
+            in_hand: false,
             reported: false,
             plan: Vec::new(),
             writes: 0,
@@ -299,10 +304,12 @@ async fn attempt(shared: &Arc<Shared>, job: &mut Job) -> Attempt {
     let report = shared.clock.monotonic() >= job.report_from;
     let applied = shared.writer.apply(&job.sender, &plan, report).await;
     attempt.reported = applied.reported;
-    attempt.doubtful = applied
-        .outcomes
-        .iter()
-        .any(|outcome| outcome.as_ref().is_err_and(is_doubtful));
+    let any = |is: fn(&Failure) -> bool| {
+        let mut outcomes = applied.outcomes.iter();
+        outcomes.any(|outcome| outcome.as_ref().is_err_and(is))
+    };
+    attempt.doubtful = any(is_doubtful);
+    attempt.in_hand = any(is_in_hand);
     // A plan that only waits says nothing of what there is.
     if applied.whole && (!plan.measures.is_empty() || plan.again == Again::Never) {
         let range = job.sender.gate.range;
@@ -490,6 +497,11 @@ fn is_doubtful(failure: &Failure) -> bool {
         failure,
         Failure::Timeout(_) | Failure::Other(_) | Failure::Fenced
     )
+}
+
+/// Whether a write that failed so may still happen: nobody has answered it.
+fn is_in_hand(failure: &Failure) -> bool {
+    matches!(failure, Failure::Timeout(_) | Failure::Fenced)
 }
 
 /// What is gone needs no deletion.

@@ -31,12 +31,25 @@ pub(crate) fn renew() -> Result<()> {
         fs::write(&path, svg).with_context(|| format!("writing {}", path.display()))?;
     }
     let path = harness::workspace_root().join("bench/README.md");
-    fs::write(&path, page(&results, scaled_out()?.as_ref(), &plots))
+    fs::write(&path, page(&results, &Besides::kept()?, &plots))
         .with_context(|| format!("writing {}", path.display()))
 }
 
-fn scaled_out() -> Result<Option<scale_out::Results>> {
-    Ok(report::kept("scale-out-")?.pop())
+/// What the page tells besides the comparison with the peer.
+#[derive(Default)]
+struct Besides {
+    scaled_out: Option<scale_out::Results>,
+    fenced: Option<Results>,
+}
+
+impl Besides {
+    /// The newest of each.
+    fn kept() -> Result<Self> {
+        Ok(Self {
+            scaled_out: report::kept("scale-out-")?.pop(),
+            fenced: Results::newest_fenced()?,
+        })
+    }
 }
 
 /// Name of the file and what is drawn.
@@ -82,11 +95,22 @@ fn scale_out_section(results: &scale_out::Results) -> String {
     section + &markdown(&heads, &rows)
 }
 
-fn page(
-    results: &Results,
-    scaled_out: Option<&scale_out::Results>,
-    plots: &[(String, String)],
-) -> String {
+fn fence_section(results: &Results) -> String {
+    let mut section = "\n### The fence at the API server\n\n".to_owned();
+    section += &format!(
+        "The same replica without and with `deploy/fence`: each write impersonates its controller's service account, and \
+         the server asks a policy. QPS lifted, {} rounds at a scale of {}; {} ({}).\n\n",
+        results.rounds(),
+        results.scale,
+        results.date.strftime("%Y-%m-%d"),
+        results.machine.commit,
+    );
+    let (heads, rows) = report::table(results, "lifted");
+    let cells: Vec<Vec<String>> = rows.into_iter().map(|row| row.cells).collect();
+    section + &markdown(&heads, &cells)
+}
+
+fn page(results: &Results, besides: &Besides, plots: &[(String, String)]) -> String {
     let machine = &results.machine;
     let mut page = INTRODUCTION.to_owned();
     page += "\n## The newest results\n\n";
@@ -123,8 +147,11 @@ fn page(
         page += "\n### Beside what is promised\n\n";
         page += &markdown(&heads, &promises);
     }
-    if let Some(scaled_out) = scaled_out {
+    if let Some(scaled_out) = &besides.scaled_out {
         page += &scale_out_section(scaled_out);
+    }
+    if let Some(fenced) = &besides.fenced {
+        page += &fence_section(fenced);
     }
     for (name, _) in plots {
         let title = name.trim_end_matches(".svg").to_owned();
@@ -149,7 +176,7 @@ mod tests {
     #[test]
     fn the_page_tells_of_every_step_measured_and_of_no_other() {
         let results = results();
-        let page = page(&results, None, &plots(&results).unwrap());
+        let page = page(&results, &Besides::default(), &plots(&results).unwrap());
         for expected in [
             "2026-05-04, 3 rounds",
             "| create | 40 Deployments of 50 pods are created |",
@@ -173,7 +200,7 @@ mod tests {
         let stale = "stale: run `cargo bench-peers --page`";
         let plots = plots(&results).unwrap();
         assert!(
-            read("bench/README.md") == page(&results, scaled_out().unwrap().as_ref(), &plots),
+            read("bench/README.md") == page(&results, &Besides::kept().unwrap(), &plots),
             "bench/README.md is {stale}"
         );
         for (name, svg) in plots {

@@ -19,7 +19,7 @@ const REPLICAS_MAX: usize = 9;
 const LIMIT: Duration = Duration::from_secs(120);
 const POLL: Duration = Duration::from_millis(20);
 /// Behind the number of replicas: they are fenced by the API server too.
-const FENCED: &str = "-fenced";
+pub(crate) const FENCED: &str = "-fenced";
 const KCM_LEASE: &str = "kube-controller-manager";
 const FLEET_LABEL: &str = "manifold.dev/fleet=manifold";
 

@@ -13,12 +13,16 @@ use serde::{Deserialize, Serialize};
 
 use crate::machine::Machine;
 use crate::meter::Figures;
+use crate::peer::FENCED;
 use crate::step::{Sizes, Step};
 
 /// The peer that the others are compared with.
 const PEER: &str = "kcm";
 const LIFTED: &str = "lifted";
 const DEFAULT: &str = "default";
+/// How the names of the results' files begin.
+const PEERS: &str = "peers-";
+const FENCES: &str = "fence-";
 
 /// One step of one run.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
@@ -92,19 +96,32 @@ impl Results {
         }
     }
 
-    /// By date, so that the newest is the last.
+    /// By date, so that the newest is the last. What the API server's fence costs is another question than how Manifold
+    /// stands beside the peer, and has files of its own.
     pub(crate) fn file_name(&self) -> String {
+        let fenced = self.peers().iter().any(|peer| peer.ends_with(FENCED));
         format!(
-            "bench/results/peers-{}.json",
+            "bench/results/{}{}.json",
+            if fenced { FENCES } else { PEERS },
             self.date.strftime("%Y%m%dT%H%M%SZ")
         )
     }
 
-    /// The newest of those at the largest scale; trials do not hide what was measured in full.
+    /// The newest of those beside the peer.
     pub(crate) fn newest() -> Result<Option<Self>> {
+        Self::newest_of(PEERS)
+    }
+
+    /// The newest of those with and without the API server's fence.
+    pub(crate) fn newest_fenced() -> Result<Option<Self>> {
+        Self::newest_of(FENCES)
+    }
+
+    /// Of those at the largest scale; trials do not hide what was measured in full.
+    fn newest_of(prefix: &str) -> Result<Option<Self>> {
         let order = |results: &Self| (results.scale.min(1.0), results.date);
         let before = |a: &Self, b: &Self| order(a).partial_cmp(&order(b));
-        let mut all: Vec<Self> = kept("peers-")?;
+        let mut all: Vec<Self> = kept(prefix)?;
         all.sort_by(|a, b| before(a, b).unwrap_or(Ordering::Equal));
         Ok(all.pop())
     }

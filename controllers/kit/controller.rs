@@ -94,8 +94,8 @@ pub enum Failure {
     /// An earlier batch or stage failed: it was not tried.
     #[error("not tried: an earlier write of the same plan failed")]
     Skipped,
-    /// The range is not this replica's any more: it was not sent.
-    #[error("not sent: the range has another owner")]
+    /// Given up on its way, since the range may not be this replica's any more: it may land all the same.
+    #[error("given up on its way: the range may have another owner")]
     Fenced,
 }
 

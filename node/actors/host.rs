@@ -246,4 +246,9 @@ impl Fence for LateFence {
     fn settled(&self) -> u64 {
         self.0.get().map_or(0, |fence| fence.settled())
     }
+
+    fn in_hand(&self) -> Duration {
+        // Before there is a fence nothing is sent.
+        self.0.get().map_or(Duration::ZERO, |fence| fence.in_hand())
+    }
 }

@@ -66,6 +66,8 @@ struct Known {
     evidence: u64,
     /// It is unknown whether a write of it happened: what it counts is checked against the API server.
     doubtful: bool,
+    /// Until when a write of it may still land that was given up: what is looked at before proves nothing.
+    in_hand_until: Monotonic,
     report_from: Option<Monotonic>,
     last: Option<Last>,
     /// Waits for its marks; the task that waits wakes it.
@@ -298,13 +300,10 @@ impl Range {
                 part.queue.done(&taken.key);
                 continue;
             }
-            if let Some(from) = known.report_from
-                && now < from
-                && shared.units[usize::from(lane)]
-                    .controller
-                    .descriptor()
-                    .spaced
-            {
+            let descriptor = shared.units[usize::from(lane)].controller.descriptor();
+            let spaced_until = known.report_from.filter(|_| descriptor.spaced);
+            let from = spaced_until.unwrap_or_default().max(known.in_hand_until);
+            if now < from {
                 part.queue.done(&taken.key);
                 part.queue.add_at(&taken.key, from);
                 continue;
@@ -410,6 +409,9 @@ impl Range {
         let known = part.known.entry(done.key.clone()).or_default();
         known.marks.extend(done.marks);
         known.doubtful = done.doubtful || (known.doubtful && !done.proven);
+        if done.in_hand {
+            known.in_hand_until = now + shared.fence.in_hand();
+        }
         known.proven |= done.proven;
         known.head_proven |= done.head_proven;
         if done.reported {
@@ -559,11 +561,18 @@ impl Range {
             .filter_map(|key| {
                 let known = lane.known.get(key);
                 let place = lane.queue.place(key, now);
-                let in_flight = self
+                let working = self
                     .working
                     .iter()
                     .any(|(lane, working)| usize::from(*lane) == index && working == key);
-                let in_flight = in_flight || known.is_some_and(|known| known.doubtful);
+                let in_flight = working || known.is_some_and(|known| known.doubtful);
+                // What is under way is given up with the range.
+                let in_hand = match working {
+                    true => self.shared.fence.in_hand(),
+                    false => known.map_or(Duration::ZERO, |known| {
+                        known.in_hand_until.saturating_sub(now)
+                    }),
+                };
                 let parked = known.is_some_and(|known| known.parked);
                 let waited = place.as_ref().and_then(|place| place.waited);
                 let marks: Vec<_> = known
@@ -597,6 +606,7 @@ impl Range {
                         .unwrap_or_default()
                         .to_owned(),
                     in_flight,
+                    in_hand_ms: u64::try_from(in_hand.as_millis()).unwrap_or(u64::MAX),
                 };
                 let says_nothing = !state.queued
                     && state.failures == 0
@@ -676,6 +686,8 @@ impl Range {
                 known.link = (!key_state.traceparent.is_empty())
                     .then(|| key_state.traceparent.as_str().into());
                 // A write was under way: what it did is only known from the API server.
+                let in_hand = Duration::from_millis(key_state.in_hand_ms);
+                known.in_hand_until = now + in_hand.min(shared.fence.in_hand());
                 known.proven = !key_state.in_flight;
                 known.head_proven = known.proven;
                 self.unproven |= key_state.in_flight;
@@ -714,6 +726,7 @@ impl Range {
             "waited_ms": place.as_ref().and_then(|place| place.waited).map(|(waited, _)| waited.as_millis()),
             "next_in_ms": place.as_ref().and_then(|place| place.due_in).map(|due| due.as_millis()),
             "failures": place.as_ref().map_or(0, |place| place.failures),
+            "in_hand_ms": known.map(|known| known.in_hand_until.saturating_sub(self.now()).as_millis()),
             "marks": known.map(|known| known.marks.iter().map(|mark| format!("{mark:?}")).collect::<Vec<_>>()),
             "proven": !self.unproven || known.is_some_and(|known| known.proven),
             "memory": memory,

@@ -45,6 +45,8 @@ use crate::{
 const RANGES: u16 = 4;
 /// Long enough for a loaded machine; what waits for something to happen ends as soon as it has.
 const PATIENCE: Duration = Duration::from_secs(20);
+/// How long a write that was given up may be in the server's hands.
+const IN_HAND: Duration = Duration::from_millis(300);
 
 /// A fence that a test opens and closes, and how far the server has come.
 #[derive(Default)]
@@ -60,6 +62,9 @@ impl Fence for Door {
     fn settled(&self) -> u64 {
         self.1.load(Ordering::Acquire)
     }
+    fn in_hand(&self) -> Duration {
+        IN_HAND
+    }
 }
 
 /// The cluster, the cache that follows it, and what the test holds back of it.
@@ -70,6 +75,8 @@ struct Sim {
     stale: Mutex<Option<World>>,
     writes: Mutex<Vec<String>>,
     refuse: Mutex<BTreeSet<String>>,
+    /// While it is there, writes get no answer and stay in it.
+    in_hand: Mutex<Option<Vec<Action>>>,
     lists: AtomicUsize,
 }
 
@@ -90,6 +97,29 @@ impl Sim {
                 .map_or(0, |object| object.metadata().resource_version);
             shared.changed(resource, DynChange { old, new, version });
         }
+    }
+
+    /// Carries a write out.
+    fn land(&self, action: &Action) -> Result<Written, Failure> {
+        let key = &action.key;
+        let get = |world: &World| Reader::get(world, action.resource, &key.namespace, &key.name);
+        let (old, new, result) = {
+            let mut world = self.world.lock().unwrap();
+            let old = get(&world);
+            let plan = Plan {
+                stages: vec![vec![action.clone()]],
+                ..Plan::default()
+            };
+            let mut applied = world.apply(&plan);
+            (old, get(&world), applied.0.remove(0).1)
+        };
+        self.tell(action.resource, old.as_ref(), new.as_ref());
+        result
+    }
+
+    /// Answers writes again; what it had in hand.
+    fn answer_again(&self) -> Vec<Action> {
+        self.in_hand.lock().unwrap().take().unwrap_or_default()
     }
 
     fn written(&self) -> Vec<String> {
@@ -145,21 +175,11 @@ impl Server for Sim {
                 "{}@{} {text}",
                 sender.gate.range, sender.gate.epoch
             ));
-            let key = &action.key;
-            let get =
-                |world: &World| Reader::get(world, action.resource, &key.namespace, &key.name);
-            let (old, new, result) = {
-                let mut world = self.world.lock().unwrap();
-                let old = get(&world);
-                let plan = Plan {
-                    stages: vec![vec![action.clone()]],
-                    ..Plan::default()
-                };
-                let mut applied = world.apply(&plan);
-                (old, get(&world), applied.0.remove(0).1)
-            };
-            self.tell(action.resource, old.as_ref(), new.as_ref());
-            result.map_err(Refused::from)
+            if let Some(in_hand) = &mut *self.in_hand.lock().unwrap() {
+                in_hand.push(action.clone());
+                return Err(Failure::Timeout("no answer".to_owned()).into());
+            }
+            self.land(action).map_err(Refused::from)
         }
         .boxed()
     }
@@ -297,6 +317,7 @@ impl Rig {
             stale: Mutex::default(),
             writes: Mutex::default(),
             refuse: Mutex::default(),
+            in_hand: Mutex::default(),
             lists: AtomicUsize::new(0),
         });
         let (shared, door) = process(&sim, "one");
@@ -517,6 +538,67 @@ fn a_refused_create_is_tried_again_with_backoff() {
         .await;
         rig.sim.refuse.lock().unwrap().clear();
         until("it is made in the end", || rig.accounts("a") == 1).await;
+    });
+}
+
+/// A creation gets no answer; what the server has in hand then.
+async fn gives_up_a_write(rig: &Rig) -> Vec<Action> {
+    *rig.sim.in_hand.lock().unwrap() = Some(Vec::new());
+    rig.gain_all();
+    until("a write was given up", || !rig.sim.written().is_empty()).await;
+    let in_hand = rig.sim.answer_again();
+    assert_eq!(in_hand.len(), 1, "one creation goes ahead of the others");
+    in_hand
+}
+
+#[test]
+fn nothing_is_planned_while_a_write_that_was_given_up_may_land() {
+    run(async {
+        let rig = Rig::new(world(&[("a", "2")]));
+        let in_hand = gives_up_a_write(&rig).await;
+        tokio::time::sleep(IN_HAND / 2).await;
+        rig.label("a", "3");
+        tokio::time::sleep(IN_HAND / 6).await;
+        assert_eq!(rig.sim.written().len(), 1, "nothing more is written yet");
+        for action in &in_hand {
+            rig.sim.land(action).expect("its name is free");
+        }
+        until("the key is served", || rig.accounts("a") == 3).await;
+        assert_eq!(
+            rig.sim.written().len(),
+            3,
+            "nothing is tried twice: {:?}",
+            rig.sim.written()
+        );
+    });
+}
+
+#[test]
+fn whoever_takes_over_waits_too_for_what_was_given_up() {
+    run(async {
+        let rig = Rig::new(world(&[("a", "2")]));
+        let in_hand = gives_up_a_write(&rig).await;
+        let range = rig.range_of("a");
+        let Frozen::Still(state) = rig.host.freeze(range, Duration::from_secs(2), false).await
+        else {
+            panic!("nothing was under way")
+        };
+        let key = &state.controllers[0].keys[0];
+        assert!(key.in_flight && key.in_hand_ms > 0, "{key:?}");
+        rig.host.lost(range);
+        rig.gain(range, 2, &Gained::Handoff(state));
+        tokio::time::sleep(IN_HAND / 2).await;
+        assert_eq!(rig.sim.written().len(), 1, "nothing more is written yet");
+        for action in &in_hand {
+            rig.sim.land(action).expect("its name is free");
+        }
+        until("the key is served", || rig.accounts("a") == 2).await;
+        assert_eq!(
+            rig.sim.written().len(),
+            2,
+            "nothing is tried twice: {:?}",
+            rig.sim.written()
+        );
     });
 }
 

@@ -30,6 +30,9 @@ impl Fence for Open {
     fn settled(&self) -> u64 {
         0
     }
+    fn in_hand(&self) -> Duration {
+        Duration::ZERO
+    }
 }
 
 /// A cache, a server, and how often that was asked.

@@ -12,7 +12,7 @@ use controllers_kit::{SignedDuration, Timestamp, testing};
 use coordinator::Door;
 use futures::task::AtomicWaker;
 use node::view::View;
-use tokio::time::Instant;
+use tokio::{sync::Notify, time::Instant};
 
 use crate::{
     dice::Dice,
@@ -167,6 +167,8 @@ pub struct Hub {
     state: Mutex<State>,
     /// Wakes whoever polls the replicas.
     pub waker: AtomicWaker,
+    /// Tells when all faults end, and whoever stands still goes on.
+    pub healed: Notify,
 }
 
 impl Hub {
@@ -191,6 +193,7 @@ impl Hub {
                 violation: None,
             }),
             waker: AtomicWaker::new(),
+            healed: Notify::new(),
         })
     }
 

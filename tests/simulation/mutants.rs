@@ -1,6 +1,6 @@
 //! Deliberate faults in the simulation's shell, to see that the judges can fail: each must be caught within a few seeds.
 
-use std::sync::Arc;
+use std::{sync::Arc, time::Duration};
 
 use clap::ValueEnum;
 use controllers_kit::{Object as _, is_json};
@@ -227,5 +227,9 @@ impl Fence for Gatekeeper {
 
     fn settled(&self) -> u64 {
         self.fence.settled()
+    }
+
+    fn in_hand(&self) -> Duration {
+        self.fence.in_hand()
     }
 }

@@ -139,7 +139,15 @@ type Reply = oneshot::Sender<Result<http::Response<AnswerBody>, BoxError>>;
 async fn carry(hub: Arc<Hub>, mut sent: Sent, request: Request, road: Road, reply: Reply) {
     let counts = usize::from(request.writes() && !request.about_leases());
     hub.with(|state| state.under_way += counts);
-    tokio::time::sleep(road.held.unwrap_or_default() + road.out).await;
+    if let Some(length) = road.held {
+        // What its process had on its lips goes out when that goes on.
+        tokio::select! {
+            biased;
+            () = hub.healed.notified() => {}
+            () = tokio::time::sleep(length) => {}
+        }
+    }
+    tokio::time::sleep(road.out).await;
     sent.aborted = reply.is_closed();
     let answer = hub.with(|state| {
         state.under_way -= counts;

@@ -38,3 +38,31 @@ fn test_reproduce_a_late_revision_that_took_over_a_daemon_set() {
 fn test_reproduce_a_scaling_forgotten_when_the_fence_closed() {
     of("horizontal-pod-autoscaler-controller", 801);
 }
+
+/// The fence closed over the creation of a DaemonSet's pod and opened again a moment later, under the same epoch. A list
+/// proved that the pod was not there, another was made for its node, and then the first one landed.
+#[test]
+fn test_reproduce_a_pod_that_landed_after_its_absence_was_proven() {
+    of("daemonset-controller", 8459);
+}
+
+/// What a stopped process had on its lips stayed there when all faults had ended and the process went on: the
+/// simulation's mistake, not the fleet's.
+#[test]
+fn test_reproduce_a_request_that_stood_still_longer_than_its_process() {
+    of("garbage-collector-controller", 6793);
+}
+
+/// A Lease that somebody had deleted was made anew by its owner before the judge had looked: a write on its way, of the
+/// epoch before, counted as a stranger's.
+#[test]
+fn test_reproduce_a_lease_made_anew_before_the_judge_looked() {
+    of("replicationcontroller-controller", 6899);
+}
+
+/// A ReplicaSet that a stopped process made late got the newest number, the next one came back to it: it says which
+/// numbers it had before, which an undisturbed run has nothing of.
+#[test]
+fn test_reproduce_a_revision_that_came_back() {
+    of("deployment-controller", 8360);
+}
