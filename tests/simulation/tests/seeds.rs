@@ -66,3 +66,10 @@ fn test_reproduce_a_lease_made_anew_before_the_judge_looked() {
 fn test_reproduce_a_revision_that_came_back() {
     of("deployment-controller", 8360);
 }
+
+/// A Job went on, its pods were made, and ended before any status of it could be written: it is complete, and says
+/// "suspended" for ever, as upstream's would.
+#[test]
+fn test_reproduce_a_job_that_ended_before_it_could_say_that_it_goes_on() {
+    of("job-controller", 8519);
+}
