@@ -687,6 +687,8 @@ impl ControlPlane {
                 "--kubelet-preferred-address-types=InternalIP",
                 // The least that it accepts.
                 "--metric-resolution=10s",
+                // It must be less than that.
+                "--kubelet-request-timeout=5s",
             ]
             .map(str::to_owned),
         );

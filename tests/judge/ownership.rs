@@ -2,7 +2,8 @@
 //!
 //! - **Older epochs.** No write of an epoch arrives after the range's Lease was given a newer one. One that the API
 //!   server's fence has refused, or whose sender withdrew it before the server had read it, is counted, not complained
-//!   of: it changed nothing.
+//!   of: it changed nothing. A Lease that hands have deleted is made anew, with the next epoch, by the life that has owned
+//!   the range all the while: until that has heard of it, it writes under the epoch before.
 //! - **Owners.** Each write names a range and an epoch that the Lease gave to its sender before it arrived.
 //! - **Nobody's ranges.** From one sign of life of a range's owner (a renewal of its own Lease, the range's change of
 //!   owner) to the next no more time passes than was announced. Times in which the server granted nobody's writes don't count:
@@ -20,6 +21,8 @@ const SILENCE: SignedDuration = SignedDuration::from_millis(1500);
 const RETURN: SignedDuration = SignedDuration::from_secs(3);
 /// What hands have edited is asked for all round, and vanished owners are waited for, before it is taken.
 const BY_HAND: SignedDuration = SignedDuration::from_secs(20);
+/// The creation of a Lease is heard of by its maker within this time.
+const HEARD: SignedDuration = SignedDuration::from_millis(500);
 /// The message with which the API server's fence refuses.
 const FENCE: &str = "ValidatingAdmissionPolicy 'manifold-fence'";
 
@@ -31,6 +34,8 @@ struct Named {
     epoch: u64,
     /// `<replica>_<incarnation>`; empty for nobody.
     holder: String,
+    /// There was no Lease.
+    made: bool,
     by_hand: bool,
     /// The server gave no clear answer: it may have landed.
     maybe: bool,
@@ -158,6 +163,7 @@ impl Ownership {
                 done,
                 epoch: spec["leaseTransitions"].as_u64().unwrap_or(0),
                 holder: holder.to_owned(),
+                made: record.verb == "create",
                 by_hand,
                 maybe,
             });
@@ -239,9 +245,15 @@ impl Ownership {
         if *epoch < first {
             return;
         }
+        let of_the_same_life = |one: &Named| {
+            let mut before = named.iter().filter(|before| before.epoch == *epoch);
+            one.made && before.any(|before| before.holder == one.holder)
+        };
+        let unheard =
+            |one: &Named| of_the_same_life(one) && arrived.duration_since(one.done) < HEARD;
         let newer = named
             .iter()
-            .find(|one| one.epoch > *epoch && one.done < *arrived && !one.by_hand);
+            .find(|one| one.epoch > *epoch && one.done < *arrived && !one.by_hand && !unheard(one));
         if let Some(newer) = newer {
             if *undone {
                 owned.refused += 1;

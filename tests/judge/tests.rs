@@ -231,6 +231,21 @@ impl Course {
         )
     }
 
+    /// There was none: somebody makes it.
+    fn made(self, at: u64, range: u32, holder: &str, epoch: u64) -> Self {
+        let name = format!("manifold-range-{range:03}");
+        let body = lease(&name, holder, epoch);
+        self.entry(
+            (at, at + 5),
+            "create",
+            "leases",
+            &name,
+            "manifold/0 (replica=x)",
+            (201, ""),
+            (Value::Null, body),
+        )
+    }
+
     /// Hands give it away.
     fn by_hand(self, at: u64, range: u32, holder: &str, epoch: u64) -> Self {
         let name = format!("manifold-range-{range:03}");
@@ -488,6 +503,23 @@ fn what_hands_edit_may_take_longer_and_makes_nobody_an_owner() {
     };
     assert_eq!(edited(14_000).complaints, [""; 0]);
     assert_eq!(edited(30_000).complaints.len(), 1);
+}
+
+#[test]
+fn whoever_makes_its_deleted_lease_anew_may_write_under_the_old_epoch_until_it_hears_of_it() {
+    let anew = |holder: &str, write: u64| {
+        let owned = Course::default()
+            .named(0, 7, "a_1", 1)
+            .lives("a_1", (1..9).map(|second| second * 1000))
+            .made(5_000, 7, holder, 2)
+            .write(write, "a", 7, 1)
+            .owned();
+        owned.complaints.len()
+    };
+    assert_eq!(anew("a_1", 5_020), 0);
+    assert_eq!(anew("a_1", 5_900), 1, "it has heard of it by then");
+    assert_eq!(anew("a_2", 5_020), 1, "another life of it");
+    assert_eq!(anew("b_1", 5_020), 1, "another replica");
 }
 
 #[test]
