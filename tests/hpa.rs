@@ -536,16 +536,24 @@ fn curves_lead_to_the_same_under_both_managers() {
     });
 }
 
-/// What the kubelets say that a Deployment's pods use, and the size to which that leads. It begins with four pods; what
-/// comes between is up to when metrics-server has looked.
-const METERED: [(&str, i32); 3] = [("50m", 4), ("25m", 2), ("150m", 6)];
+/// What the kubelets say that each of a Deployment's pods uses, the size at which that comes to rest, and what holds it
+/// there. It begins with four pods; what comes between is up to when metrics-server has looked.
+const METERED: [(&str, i32, &str); 3] = [
+    ("50m", 4, "DesiredWithinRange"),
+    ("25m", 2, "TooFewReplicas"),
+    ("150m", 6, "TooManyReplicas"),
+];
 /// metrics-server looks every ten seconds and needs two looks.
 const METERED_FOLLOWS: Duration = Duration::from_secs(120);
 
 /// The conditions at each of these sizes.
 async fn meter(control_plane: &ControlPlane) -> Result<Vec<Vec<String>>> {
     let stage = Stage::new(control_plane, "metered").await?;
-    let most = METERED.map(|(_, size)| size).into_iter().max().unwrap_or(1);
+    let most = METERED
+        .map(|(_, size, _)| size)
+        .into_iter()
+        .max()
+        .unwrap_or(1);
     let curve = curve("cpu", 4, Metric::Cpu, Vec::new()).bounds(2, most);
     let mut target = target(curve.name, curve.size);
     target["spec"]["template"]["metadata"]["annotations"] = json!({USAGE: METERED[0].0});
@@ -554,7 +562,7 @@ async fn meter(control_plane: &ControlPlane) -> Result<Vec<Vec<String>>> {
     stage.create(&autoscaler(&curve)?).await?;
     let pods: Api<Pod> = Api::namespaced(stage.client.clone(), &stage.namespace);
     let mut told = Vec::new();
-    for (usage, size) in METERED {
+    for (usage, size, held) in METERED {
         let annotate = Patch::Merge(json!({"metadata": {"annotations": {USAGE: usage}}}));
         for pod in pods.list(&ListParams::default()).await?.items {
             let name = pod.metadata.name.unwrap_or_default();
@@ -570,9 +578,9 @@ async fn meter(control_plane: &ControlPlane) -> Result<Vec<Vec<String>>> {
             let measured = conditions
                 .iter()
                 .any(|one| one.contains("ValidMetricFound"));
-            let at_rest = conditions
+            let at_rest = ["ReadyForNewScale", held]
                 .iter()
-                .any(|one| one.contains("ReadyForNewScale"));
+                .all(|reason| conditions.iter().any(|one| one.contains(reason)));
             ensure!(measured && at_rest, "{conditions:?}");
             Ok(Some(conditions))
         })

@@ -106,6 +106,10 @@ impl Controller for Deployments {
                  where the status conflicts in the sync that made the ReplicaSet, it stays the one before.",
             )
             .differs(
+                "Whether a rollout whose first pods are there is called NewReplicaSetCreated or ReplicaSetUpdated is \
+                 left to chance, as in upstream: the latter where a status was written before they were counted.",
+            )
+            .differs(
                 "The feature gate DeploymentReplicaSetTerminatingReplicas is accepted and acts as at its \
                  default, on.",
             )

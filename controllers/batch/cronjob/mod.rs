@@ -75,6 +75,10 @@ impl Controller for CronJobs {
                 "An event is told once while its reason lasts (MissSchedule and JobAlreadyActive: once for each time), \
                  where upstream repeats it whenever anything wakes the CronJob.",
             )
+            .differs(
+                "A Job that the history limits have removed is never told of as missing; upstream calls it so where its \
+                 cache is behind its own write.",
+            )
             .differs("A schedule that names no time zone is read in UTC, where upstream takes its process's local time.")
             .differs(
                 "A schedule that was changed to one that can't be read is told of by UnparseableSchedule alone.",
