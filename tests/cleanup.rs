@@ -53,6 +53,7 @@ const PODS_PER_NODE: usize = 2_000;
 const UNREST: Unrest = Unrest {
     moved: 8,
     kill_every: Duration::from_secs(20),
+    kills_max: usize::MAX,
 };
 /// With a Deployment, its ReplicaSet and its pods they are 50 objects a namespace.
 const CONFIG_MAPS: usize = 38;

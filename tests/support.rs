@@ -122,6 +122,8 @@ pub(crate) struct Unrest {
     /// Ranges that move in each round.
     pub(crate) moved: usize,
     pub(crate) kill_every: Duration,
+    /// Kills altogether.
+    pub(crate) kills_max: usize,
 }
 
 /// Between two rounds of moves.
@@ -162,7 +164,8 @@ impl Unrest {
         let mut killed = Instant::now();
         loop {
             rounds.tick().await;
-            if killed.elapsed() >= self.kill_every {
+            let more = kills.load(Ordering::Relaxed) < self.kills_max;
+            if more && killed.elapsed() >= self.kill_every {
                 killed = Instant::now();
                 let index = kills.fetch_add(1, Ordering::Relaxed) % replicas.len();
                 let replica = &mut replicas[index];
