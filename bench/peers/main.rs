@@ -218,14 +218,14 @@ async fn measure(args: &Args) -> Result<()> {
         results.runs.extend(measured);
         // What was measured is kept even if a later run fails.
         if !args.no_results {
-            report::keep(&results.file_name(), &results)?;
+            report::keep(&results.file_name(&args.peers), &results)?;
         }
     }
     progress.finish("measured");
     println!("{}", report::text(&results));
     if !args.no_results {
         page::renew()?;
-        println!("kept in {}", results.file_name());
+        println!("kept in {}", results.file_name(&args.peers));
     }
     Ok(())
 }

@@ -19,7 +19,7 @@ const REPLICAS_MAX: usize = 9;
 const LIMIT: Duration = Duration::from_secs(120);
 const POLL: Duration = Duration::from_millis(20);
 /// Behind the number of replicas: they are fenced by the API server too.
-pub(crate) const FENCED: &str = "-fenced";
+const FENCED: &str = "-fenced";
 const KCM_LEASE: &str = "kube-controller-manager";
 const FLEET_LABEL: &str = "manifold.dev/fleet=manifold";
 
@@ -35,6 +35,13 @@ pub(crate) enum Peer {
         /// Whether the API server refuses the writes of dead replicas, which costs each write an impersonation and a policy.
         fenced: bool,
     },
+}
+
+impl Peer {
+    /// Whether the API server refuses the writes of its dead replicas.
+    pub(crate) fn is_fenced(&self) -> bool {
+        matches!(self, Self::Manifold { fenced: true, .. })
+    }
 }
 
 impl fmt::Display for Peer {

@@ -13,7 +13,7 @@ use serde::{Deserialize, Serialize};
 
 use crate::machine::Machine;
 use crate::meter::Figures;
-use crate::peer::FENCED;
+use crate::peer::Peer;
 use crate::step::{Sizes, Step};
 
 /// The peer that the others are compared with.
@@ -97,9 +97,9 @@ impl Results {
     }
 
     /// By date, so that the newest is the last. What the API server's fence costs is another question than how Manifold
-    /// stands beside the peer, and has files of its own.
-    pub(crate) fn file_name(&self) -> String {
-        let fenced = self.peers().iter().any(|peer| peer.ends_with(FENCED));
+    /// stands beside the peer, and has files of its own: `peers` are those that are asked about.
+    pub(crate) fn file_name(&self, peers: &[Peer]) -> String {
+        let fenced = peers.iter().any(Peer::is_fenced);
         format!(
             "bench/results/{}{}.json",
             if fenced { FENCES } else { PEERS },

@@ -53,7 +53,7 @@ pub(crate) async fn run(
         .nodes(sizes.nodes(steps))
         .pods_per_node(PODS_PER_NODE)
         .audit_policy(NO_AUDIT);
-    if let Peer::Manifold { fenced: true, .. } = which.peer {
+    if which.peer.is_fenced() {
         control_plane = control_plane.fence();
     }
     let control_plane = control_plane.start().await?;
