@@ -116,6 +116,13 @@ impl Content {
         Some(old)
     }
 
+    /// As few nodes as hold everything: what comes one after the other leaves a tree's nodes half empty.
+    pub(crate) fn compact(&mut self) {
+        for objects in self.objects.values_mut() {
+            *objects = std::mem::take(objects).into_iter().collect();
+        }
+    }
+
     /// What a reader sees differently when `new` takes the place of this content.
     pub(crate) fn differences(&self, new: &Self) -> Vec<Pending> {
         let mut differences = Vec::new();

@@ -442,9 +442,10 @@ impl Session<'_> {
     /// Puts a complete list into the place of what was there, and tells what has changed.
     async fn complete(&mut self, version: u64) {
         let slot = self.slot;
-        let Some(content) = self.gathered.take() else {
+        let Some(mut content) = self.gathered.take() else {
             return;
         };
+        content.compact();
         let changes = slot.store.read().differences(&content);
         let newest = content
             .all()

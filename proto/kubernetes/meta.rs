@@ -28,8 +28,10 @@ pub use generated::{
     WatchEvent,
 };
 
-/// `metav1.Time` and `metav1.MicroTime`: an instant, to the second in most fields.
+/// `metav1.Time` and `metav1.MicroTime`: an instant, to the second in most fields. Packed, since it is nearly always
+/// optional: 16 bytes then instead of 24, four and more times in each object.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash)]
+#[repr(Rust, packed(4))]
 pub struct Time {
     /// Seconds since the Unix epoch.
     pub seconds: i64,
@@ -448,8 +450,8 @@ fn text_len_always(tag: u32, text: &str) -> usize {
 
 impl Message for Time {
     fn encode_raw(&self, buf: &mut impl BufMut) {
-        encoding::int64::encode(1, &self.seconds, buf);
-        encoding::int32::encode(2, &self.nanos, buf);
+        encoding::int64::encode(1, &{ self.seconds }, buf);
+        encoding::int32::encode(2, &{ self.nanos }, buf);
     }
 
     fn merge_field(
@@ -460,15 +462,25 @@ impl Message for Time {
         ctx: DecodeContext,
     ) -> Result<(), DecodeError> {
         match tag {
-            1 => encoding::int64::merge(wire_type, &mut self.seconds, buf, ctx),
-            2 => encoding::int32::merge(wire_type, &mut self.nanos, buf, ctx),
+            1 => {
+                let mut seconds = self.seconds;
+                encoding::int64::merge(wire_type, &mut seconds, buf, ctx)?;
+                self.seconds = seconds;
+                Ok(())
+            }
+            2 => {
+                let mut nanos = self.nanos;
+                encoding::int32::merge(wire_type, &mut nanos, buf, ctx)?;
+                self.nanos = nanos;
+                Ok(())
+            }
             _ => wire::skip(wire_type, tag, buf, ctx),
         }
     }
 
     fn encoded_len(&self) -> usize {
-        encoding::int64::encoded_len(1, &self.seconds)
-            + encoding::int32::encoded_len(2, &self.nanos)
+        encoding::int64::encoded_len(1, &{ self.seconds })
+            + encoding::int32::encoded_len(2, &{ self.nanos })
     }
 
     fn clear(&mut self) {

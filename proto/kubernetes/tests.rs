@@ -9,7 +9,7 @@ use prost::Message;
 use serde_json::json;
 
 use crate::{
-    Object, Shared, Str, apps, core,
+    Object, Partial, Shared, Str, apps, core,
     meta::{Entry, IntOrString, ObjectMeta, OwnerReference, Time},
 };
 
@@ -267,4 +267,16 @@ fn endpoints_and_slices_are_the_api_s_own_json() {
     }]});
     let read: core::Endpoints = serde_json::from_value(endpoints.clone()).unwrap();
     assert_eq!(serde_json::to_value(&read).unwrap(), endpoints);
+}
+
+/// Tens of thousands are held: one more word would cost each of them 64 bytes.
+#[test]
+fn what_is_known_by_its_metadata_alone_fits_an_allocation_of_256_bytes() {
+    let counts = 2 * size_of::<usize>();
+    assert_eq!(size_of::<Option<Time>>(), 16);
+    assert!(
+        size_of::<Partial>() + counts <= 256,
+        "{} bytes",
+        size_of::<Partial>()
+    );
 }

@@ -47,7 +47,8 @@ proptest! {
     /// Whatever is put and taken away: look-ups, lists and indexes say what a plain map says, in its order.
     #[test]
     fn the_store_and_its_indexes_agree_with_a_plain_map(
-        steps in prop::collection::vec((0u8..3, 0u8..6, 0u8..3, 0u8..2, any::<bool>()), 0..120)
+        steps in prop::collection::vec((0u8..3, 0u8..6, 0u8..3, 0u8..2, any::<bool>()), 0..120),
+        compacted in any::<bool>(),
     ) {
         let store = Store::new(vec![owner_index(Pod::resource()), phase_index()]);
         let mut model: BTreeMap<(String, String), (String, String)> = BTreeMap::new();
@@ -66,6 +67,14 @@ proptest! {
                 let old = store.remove(&key.0, &key.1);
                 prop_assert_eq!(old.is_some(), model.remove(&key).is_some());
             }
+        }
+        if compacted {
+            let mut content = store.fresh();
+            for object in store.list(None) {
+                content.put(&object, &store.indexes);
+            }
+            content.compact();
+            store.replace(content);
         }
         let all: Vec<_> = model.keys().cloned().collect();
         prop_assert_eq!(keys(&store.list(None)), all);
