@@ -55,10 +55,20 @@ where
     }
 }
 
-/// The root of the workspace this harness was built from.
+/// What only the root of this workspace has.
+const ROOT_HAS: &str = "tests/controlplane/go.mod";
+
+/// The root of the workspace: the one it is started in. The one it was built in comes last, since a cache of builds may
+/// serve a clone elsewhere.
 pub fn workspace_root() -> PathBuf {
-    let here = PathBuf::from(env!("CARGO_MANIFEST_DIR"));
-    here.ancestors().nth(2).map_or(here.clone(), PathBuf::from)
+    let built = PathBuf::from(env!("CARGO_MANIFEST_DIR"));
+    let started = std::env::var_os("CARGO_MANIFEST_DIR").map(PathBuf::from);
+    [started, std::env::current_dir().ok(), Some(built.clone())]
+        .iter()
+        .flatten()
+        .flat_map(|place| place.ancestors())
+        .find(|place| place.join(ROOT_HAS).is_file())
+        .map_or(built, PathBuf::from)
 }
 
 /// Where built programs are kept between runs: `${XDG_CACHE_HOME:-$HOME/.cache}/manifold`.
