@@ -417,6 +417,7 @@ impl State {
                 writer: &writer,
                 shown,
                 sent: sent.at,
+                stale,
             };
             let wrong = self.judge.after(&self.server, &changes, Some(&by));
             // A stopped process' write is the server's fence's to refuse; what it does is made good by the new owner.

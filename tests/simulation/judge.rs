@@ -5,7 +5,8 @@
 //!
 //! A controller acts on what it sees, and may see late: a child is beyond what its parent wanted only if that was wanted
 //! at no time that the writer's watch may have shown within [`ON_THE_WAY`]. For requests that were given up or whose
-//! process stood still, whatever was ever wanted counts.
+//! process stood still, whatever was ever wanted counts. A child that a process makes whose epoch is over, which the
+//! server's fence would refuse, counts for the owner after it from when its watch tells of it.
 
 use std::{collections::BTreeMap, fmt, sync::Arc, time::Duration};
 
@@ -80,6 +81,18 @@ pub struct By<'a> {
     pub shown: Option<&'a BTreeMap<Log, Vec<(Instant, Instant)>>>,
     /// When it was sent.
     pub sent: Instant,
+    /// Whether its epoch is over: what it does is made good by the new owner.
+    pub stale: bool,
+}
+
+impl By<'_> {
+    /// Whether the writer's watch had told of what happened to a resource at an instant when it wrote.
+    fn had_seen(&self, resource: &'static Resource, at: Instant) -> bool {
+        let told = self.shown.and_then(|shown| shown.get(&Log::Of(resource)));
+        told.into_iter()
+            .flatten()
+            .any(|(shown, until)| *shown <= self.sent && *until >= at)
+    }
 }
 
 /// What is thought of a write's epoch.
@@ -109,6 +122,8 @@ pub struct Judge {
     wants: BTreeMap<String, Vec<(Instant, Want)>>,
     /// When pods of an owner were taken away by somebody else than its controller.
     taken: BTreeMap<String, Vec<Instant>>,
+    /// When each child was made that a process made whose epoch was over, by its uid.
+    late: BTreeMap<String, Instant>,
     clearing: Clearing,
     /// Of autoscaling.
     pub scaling: Scaling,
@@ -122,6 +137,7 @@ impl Judge {
             deleted: BTreeMap::new(),
             wants: BTreeMap::new(),
             taken: BTreeMap::new(),
+            late: BTreeMap::new(),
             clearing: Clearing::new(server),
             scaling: Scaling::default(),
         };
@@ -299,6 +315,10 @@ impl Judge {
             };
             match by {
                 Some(by) if !was && is => {
+                    if by.stale {
+                        let uid = change.object().metadata().uid.to_string();
+                        self.late.insert(uid, Instant::now());
+                    }
                     wrong.extend(self.made(server, change.object(), &owner, by));
                 }
                 Some(by) if was && !is => {
@@ -343,7 +363,12 @@ impl Judge {
         owner: &Owner,
         by: &By<'_>,
     ) -> Option<String> {
-        let siblings = owner.active(server, child.resource());
+        let mut siblings = owner.active(server, child.resource());
+        // Nobody counts what came late from the owner before and was not told of yet.
+        siblings.retain(|sibling| {
+            let late = self.late.get(&*sibling.metadata().uid);
+            late.is_none_or(|at| by.had_seen(child.resource(), *at))
+        });
         let name = &child.metadata().name;
         let who = format!("{} made {:?} {name}", by.writer, child.resource());
         let pod = cast::<Pod>(Arc::clone(child));

@@ -73,3 +73,11 @@ fn test_reproduce_a_revision_that_came_back() {
 fn test_reproduce_a_job_that_ended_before_it_could_say_that_it_goes_on() {
     of("job-controller", 8519);
 }
+
+/// A stopped process made the pod of a DaemonSet's older template after its successor had proven that there was none, and
+/// before that one's watch told of it: two on a node for a moment, which only the server's fence prevents. The judge
+/// counted the late one against the successor.
+#[test]
+fn test_reproduce_a_late_pod_of_an_older_template() {
+    of("daemonset-controller", 163);
+}
