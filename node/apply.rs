@@ -32,8 +32,8 @@ pub const WRITE_TIMEOUT: Duration = Duration::from_secs(60);
 /// What became of a plan.
 #[derive(Debug, Default)]
 pub struct Applied {
-    /// Of each action, in the plan's order. What was never sent is [`Failure::Skipped`], what was given
-    /// up on its way [`Failure::Fenced`].
+    /// Of each action, in the plan's order. What was not sent, or refused by the API server's fence, is
+    /// [`Failure::Skipped`], what was given up on its way [`Failure::Fenced`].
     pub outcomes: Vec<Result<Written, Failure>>,
     /// Whether the range was frozen or lost before all was sent.
     pub stopped: Option<Stopped>,
@@ -348,7 +348,7 @@ type Sent = Result<Written, NotDone>;
 
 enum NotDone {
     Refused(Refused),
-    /// It was not sent.
+    /// Nothing was done: it was not sent, or the API server's fence has refused it.
     Stopped(Stopped),
     /// The fence closed while it was under way.
     GivenUp,

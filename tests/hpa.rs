@@ -759,8 +759,8 @@ const RUNS: usize = 3;
 /// Several autoscalers, so that whichever replica dies had some of them; each with this many pods.
 const FALLING: [&str; 6] = ["a", "b", "c", "d", "e", "f"];
 const FALLING_SIZE: i32 = 6;
-/// All ranges move every few seconds, and one replica is killed within the window: its autoscalers' windows begin anew,
-/// at each kill.
+/// All ranges move every few seconds, and one replica is killed within the window, once: each kill begins its
+/// autoscalers' windows anew.
 const UNREST: Unrest = Unrest {
     moved: 64,
     kill_every: Duration::from_secs(10),

@@ -105,9 +105,14 @@ fn fence_section(results: &Results) -> String {
         results.date.strftime("%Y-%m-%d"),
         results.machine.commit,
     );
-    let (heads, rows) = report::table(results, "lifted");
+    section + &figures(results, "lifted")
+}
+
+/// The table of everything that was measured under a limit.
+fn figures(results: &Results, qps: &str) -> String {
+    let (heads, rows) = report::table(results, qps);
     let cells: Vec<Vec<String>> = rows.into_iter().map(|row| row.cells).collect();
-    section + &markdown(&heads, &cells)
+    markdown(&heads, &cells)
 }
 
 fn page(results: &Results, besides: &Besides, plots: &[(String, String)]) -> String {
@@ -158,12 +163,10 @@ fn page(results: &Results, besides: &Besides, plots: &[(String, String)]) -> Str
         page += &format!("\n![{title}](results/{name})\n");
     }
     for qps in results.limits() {
-        let (heads, rows) = report::table(results, qps);
-        let cells: Vec<Vec<String>> = rows.into_iter().map(|row| row.cells).collect();
         page += &format!(
             "\n### Everything, QPS {qps}\n\nMedian, with least and most where they differ.\n\n"
         );
-        page += &markdown(&heads, &cells);
+        page += &figures(results, qps);
     }
     page
 }

@@ -216,49 +216,42 @@ impl Course {
         self
     }
 
-    /// The range's Lease is given away.
-    fn named(self, at: u64, range: u32, holder: &str, epoch: u64) -> Self {
+    /// A range's Lease is written.
+    fn lease_written(
+        self,
+        at: u64,
+        range: u32,
+        (holder, epoch): (&str, u64),
+        (verb, code, agent): (&str, u16, &str),
+    ) -> Self {
         let name = format!("manifold-range-{range:03}");
         let body = lease(&name, holder, epoch);
         self.entry(
             (at, at + 5),
-            "patch",
+            verb,
             "leases",
             &name,
-            "manifold/0 (replica=x)",
-            (200, ""),
+            agent,
+            (code, ""),
             (Value::Null, body),
         )
+    }
+
+    /// The range's Lease is given away.
+    fn named(self, at: u64, range: u32, holder: &str, epoch: u64) -> Self {
+        let how = ("patch", 200, "manifold/0 (replica=x)");
+        self.lease_written(at, range, (holder, epoch), how)
     }
 
     /// There was none: somebody makes it.
     fn made(self, at: u64, range: u32, holder: &str, epoch: u64) -> Self {
-        let name = format!("manifold-range-{range:03}");
-        let body = lease(&name, holder, epoch);
-        self.entry(
-            (at, at + 5),
-            "create",
-            "leases",
-            &name,
-            "manifold/0 (replica=x)",
-            (201, ""),
-            (Value::Null, body),
-        )
+        let how = ("create", 201, "manifold/0 (replica=x)");
+        self.lease_written(at, range, (holder, epoch), how)
     }
 
     /// Hands give it away.
     fn by_hand(self, at: u64, range: u32, holder: &str, epoch: u64) -> Self {
-        let name = format!("manifold-range-{range:03}");
-        let body = lease(&name, holder, epoch);
-        self.entry(
-            (at, at + 5),
-            "patch",
-            "leases",
-            &name,
-            "kubectl",
-            (200, ""),
-            (Value::Null, body),
-        )
+        self.lease_written(at, range, (holder, epoch), ("patch", 200, "kubectl"))
     }
 
     /// Renewals, each second.
