@@ -8,6 +8,7 @@ pub mod ask;
 pub mod auth;
 pub mod clock;
 pub mod components;
+mod counting;
 pub mod credentials;
 pub mod debug;
 pub mod discovery;

@@ -16,6 +16,7 @@ use controllers_kit::{
 use crate::{
     apply::{Applied, is_report, outcome_word},
     ask::{self, Proof},
+    counting::Counting,
     gate::Stopped,
     queue::Monotonic,
     server::Sender,
@@ -113,8 +114,12 @@ pub struct Done {
     pub reported: bool,
     /// The plan in words.
     pub plan: Vec<String>,
+    /// How many objects were looked at for it.
+    pub objects: usize,
     /// When it began.
     pub began: Timestamp,
+    /// That instant, for what comes after it.
+    pub since: Monotonic,
     /// How long it took.
     pub took: Duration,
     /// Writes that succeeded.
@@ -129,7 +134,7 @@ pub async fn reconcile(shared: Arc<Shared>, mut job: Job) -> Done {
     unit.working.fetch_add(1, Ordering::Relaxed);
     unit.queue_metrics.started(job.waited);
     let start = Instant::now();
-    let began = shared.clock.now();
+    let (began, since) = (shared.clock.now(), shared.clock.monotonic());
     let key = job.key.clone();
     let what = telemetry::Reconcile {
         controller: unit.name(),
@@ -178,7 +183,9 @@ pub async fn reconcile(shared: Arc<Shared>, mut job: Job) -> Done {
         in_hand: outcome.in_hand,
         reported: outcome.reported,
         plan: outcome.plan,
+        objects: outcome.objects,
         began,
+        since,
         took,
         writes: outcome.writes,
         trace: telemetry::traceparent(&span).map(Into::into),
@@ -194,6 +201,7 @@ struct Attempt {
     in_hand: bool,
     reported: bool,
     plan: Vec<String>,
+    objects: usize,
     writes: u64,
     /// Metrics of how long it took.
     timings: Vec<Measure>,
@@ -212,6 +220,7 @@ impl Attempt {
             in_hand: false,
             reported: false,
             plan: Vec::new(),
+            objects: 0,
             writes: 0,
             timings: Vec::new(),
             code: 200,
@@ -222,13 +231,13 @@ impl Attempt {
 async fn attempt(shared: &Arc<Shared>, job: &mut Job) -> Attempt {
     let unit = &shared.units[usize::from(job.unit)];
     let controller = &unit.controller;
-    let view: &dyn controllers_kit::Reader = &*shared.view;
+    let view = Counting::new(&*shared.view);
 
     let none = controllers_kit::Answers::new();
     let queries = match guarded(|| {
         controller.ask(
             &job.key,
-            &Seen::new(view, &none, shared.clock.now()),
+            &Seen::new(&view, &none, shared.clock.now()),
             &job.memory,
         )
     }) {
@@ -258,18 +267,22 @@ async fn attempt(shared: &Arc<Shared>, job: &mut Job) -> Attempt {
     let now = shared.clock.now();
     let thinking = Instant::now();
     let decided =
-        guarded(|| controller.plan(&job.key, &Seen::new(view, &answers, now), &mut job.memory));
+        guarded(|| controller.plan(&job.key, &Seen::new(&view, &answers, now), &mut job.memory));
     unit.metrics.planned(thinking.elapsed());
+    let looked = |next| Attempt {
+        objects: view.objects(),
+        ..Attempt::ended(next)
+    };
     let plan = match decided {
         Ok(Ok(plan)) => plan,
         Ok(Err(Refusal::Wait(why))) => {
             tracing::debug!(controller = unit.name(), key = %job.key, %why, "waits for a change");
-            return Attempt::ended(Next::Change);
+            return looked(Next::Change);
         }
-        Ok(Err(Refusal::Retry(why))) => return Attempt::ended(Next::Backoff { why, error: true }),
+        Ok(Err(Refusal::Retry(why))) => return looked(Next::Backoff { why, error: true }),
         Err(panic) => return panicked(shared, job, &panic),
     };
-    let mut attempt = Attempt::ended(after(&plan, now));
+    let mut attempt = looked(after(&plan, now));
     attempt.plan = explained(&plan);
     attempt.timings.clone_from(&plan.timings);
     tracing::debug!(controller = unit.name(), key = %job.key, plan = ?attempt.plan, unproven = job.unproven, "planned");
@@ -293,8 +306,9 @@ async fn attempt(shared: &Arc<Shared>, job: &mut Job) -> Attempt {
     }
     if plan.counted.iter().any(|set| set.since > 0) {
         // What is proven is the cache as it is; the plan was made from the cache as it was.
-        let again =
-            guarded(|| controller.plan(&job.key, &Seen::new(view, &answers, now), &mut job.memory));
+        let again = guarded(|| {
+            controller.plan(&job.key, &Seen::new(&view, &answers, now), &mut job.memory)
+        });
         if !matches!(&again, Ok(Ok(again)) if *again == plan) {
             attempt.next = Next::Now;
             return attempt;

@@ -44,6 +44,25 @@ pub(super) fn report_spacing(spaced: bool, written: u64) -> Duration {
         .saturating_add(REPORT_SPACING)
         .min(REPORT_SPACING_MAX)
 }
+/// How long after a plan began the next one of its key begins, for each object that was looked at: what a plan costs grows
+/// with them, and in a Job of thousands of pods each of them changes several times. Upstream holds back what pods tell of
+/// a Job for a second.
+const PLAN_SPACING_EACH: Duration = Duration::from_micros(250);
+/// Plans that look at fewer objects are cheap enough to follow each other at once.
+const PLAN_SPACING_FROM: usize = 200;
+/// What a key waits so at most.
+const PLAN_SPACING_MAX: Duration = Duration::from_millis(500);
+
+/// How long after the beginning of a plan that looked at so many objects its key may be planned again.
+pub(super) fn plan_spacing(objects: usize) -> Duration {
+    if objects < PLAN_SPACING_FROM {
+        return Duration::ZERO;
+    }
+    let objects = u32::try_from(objects).unwrap_or(u32::MAX);
+    PLAN_SPACING_EACH
+        .saturating_mul(objects)
+        .min(PLAN_SPACING_MAX)
+}
 /// How often a closed fence is looked at again by a range that has work.
 const FENCE_POLL: Duration = Duration::from_millis(50);
 /// How often a deletion that the cache has not seen is looked for.
@@ -69,6 +88,8 @@ struct Known {
     /// Until when a write of it may still land that was given up: what is looked at before proves nothing.
     in_hand_until: Monotonic,
     report_from: Option<Monotonic>,
+    /// When it may be planned again, where its last plan was dear.
+    plan_from: Monotonic,
     last: Option<Last>,
     /// Waits for its marks; the task that waits wakes it.
     parked: bool,
@@ -82,6 +103,7 @@ struct Last {
     took: Duration,
     next: Next,
     plan: Vec<String>,
+    objects: usize,
     trace: Option<Arc<str>>,
 }
 
@@ -302,7 +324,10 @@ impl Range {
             }
             let descriptor = shared.units[usize::from(lane)].controller.descriptor();
             let spaced_until = known.report_from.filter(|_| descriptor.spaced);
-            let from = spaced_until.unwrap_or_default().max(known.in_hand_until);
+            let from = spaced_until
+                .unwrap_or_default()
+                .max(known.in_hand_until)
+                .max(known.plan_from);
             if now < from {
                 part.queue.done(&taken.key);
                 part.queue.add_at(&taken.key, from);
@@ -419,6 +444,9 @@ impl Range {
             known.report_from = Some(now + report_spacing(spaced, done.writes));
         }
         let stopped = matches!(done.next, Next::Stopped(_));
+        if !stopped && done.next != Next::Now {
+            known.plan_from = done.since + plan_spacing(done.objects);
+        }
         match &done.next {
             Next::Change => part.queue.forget(&done.key),
             Next::After(delay) => {
@@ -461,6 +489,7 @@ impl Range {
             took: done.took,
             next: done.next,
             plan: done.plan,
+            objects: done.objects,
             trace: done.trace,
         });
     }
@@ -528,7 +557,8 @@ impl Range {
         RangeState { controllers }
     }
 
-    /// How far this replica has seen what a controller reads, if it has decided anything on it.
+    /// How far this replica has seen what a controller reads. Where it knows no key, that there is none is what it has
+    /// seen: whoever is behind may still have one.
     fn pack_horizon(&self, index: usize, lane: &Lane) -> Vec<peer_proto::Mark> {
         let mut seen: std::collections::BTreeMap<&'static Resource, u64> = lane
             .horizon
@@ -538,11 +568,9 @@ impl Range {
                 Mark::Gone(..) | Mark::Removed(..) => None,
             })
             .collect();
-        if !lane.known.is_empty() {
-            for resource in self.shared.units[index].resources() {
-                let version = seen.entry(resource).or_default();
-                *version = (*version).max(self.shared.view.newest(resource));
-            }
+        for resource in self.shared.units[index].resources() {
+            let version = seen.entry(resource).or_default();
+            *version = (*version).max(self.shared.view.newest(resource));
         }
         seen.into_iter()
             .filter(|(_, version)| *version > 0)
@@ -742,6 +770,7 @@ impl Range {
                     Next::Stopped(stopped) => format!("stopped: {stopped:?}"),
                 },
                 "plan": last.plan,
+                "objects": last.objects,
                 "trace": last.trace,
             })),
         }))

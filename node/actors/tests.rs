@@ -30,7 +30,7 @@ use tokio::sync::Semaphore;
 use crate::{
     actors::{
         host::Host,
-        range::{Explain, REPORT_SPACING, report_spacing},
+        range::{Explain, REPORT_SPACING, plan_spacing, report_spacing},
     },
     apply::Writer,
     clock::{Clock, SystemClock},
@@ -152,7 +152,7 @@ impl View for Sim {
         tokio::time::sleep(Duration::from_millis(5)).boxed()
     }
     fn newest(&self, _: &'static Resource) -> u64 {
-        0
+        self.reader(World::version)
     }
     fn complete(&self, _: &'static Resource) -> bool {
         true
@@ -551,6 +551,21 @@ async fn gives_up_a_write(rig: &Rig) -> Vec<Action> {
     in_hand
 }
 
+/// Nothing is written before it lands, and none of the accounts is tried twice then.
+async fn lands_and_is_tried_but_once(rig: &Rig, in_hand: &[Action], accounts: usize) {
+    assert_eq!(rig.sim.written().len(), 1, "nothing more is written yet");
+    for action in in_hand {
+        rig.sim.land(action).expect("its name is free");
+    }
+    until("the key is served", || rig.accounts("a") == accounts).await;
+    assert_eq!(
+        rig.sim.written().len(),
+        accounts,
+        "nothing is tried twice: {:?}",
+        rig.sim.written()
+    );
+}
+
 #[test]
 fn nothing_is_planned_while_a_write_that_was_given_up_may_land() {
     run(async {
@@ -559,17 +574,32 @@ fn nothing_is_planned_while_a_write_that_was_given_up_may_land() {
         tokio::time::sleep(IN_HAND / 2).await;
         rig.label("a", "3");
         tokio::time::sleep(IN_HAND / 6).await;
-        assert_eq!(rig.sim.written().len(), 1, "nothing more is written yet");
-        for action in &in_hand {
-            rig.sim.land(action).expect("its name is free");
-        }
-        until("the key is served", || rig.accounts("a") == 3).await;
-        assert_eq!(
-            rig.sim.written().len(),
-            3,
-            "nothing is tried twice: {:?}",
-            rig.sim.written()
-        );
+        lands_and_is_tried_but_once(&rig, &in_hand, 3).await;
+    });
+}
+
+#[test]
+fn a_range_without_keys_is_handed_over_with_how_far_its_owner_has_seen() {
+    run(async {
+        let rig = Rig::new(world(&[("a", "1")]));
+        let empty = (0..RANGES)
+            .find(|range| *range != rig.range_of("a"))
+            .unwrap();
+        rig.gain(empty, 1, &Gained::Takeover);
+        let Frozen::Still(state) = rig.host.freeze(empty, Duration::from_secs(2), false).await
+        else {
+            panic!("nothing was under way")
+        };
+        let [part] = &state.controllers[..] else {
+            panic!("one controller: {state:?}")
+        };
+        assert!(part.keys.is_empty(), "{:?}", part.keys);
+        let seen: Vec<&str> = part
+            .seen
+            .iter()
+            .map(|mark| mark.resource.as_str())
+            .collect();
+        assert_eq!(seen, ["namespaces", "serviceaccounts"]);
     });
 }
 
@@ -588,17 +618,7 @@ fn whoever_takes_over_waits_too_for_what_was_given_up() {
         rig.host.lost(range);
         rig.gain(range, 2, &Gained::Handoff(state));
         tokio::time::sleep(IN_HAND / 2).await;
-        assert_eq!(rig.sim.written().len(), 1, "nothing more is written yet");
-        for action in &in_hand {
-            rig.sim.land(action).expect("its name is free");
-        }
-        until("the key is served", || rig.accounts("a") == 2).await;
-        assert_eq!(
-            rig.sim.written().len(),
-            2,
-            "nothing is tried twice: {:?}",
-            rig.sim.written()
-        );
+        lands_and_is_tried_but_once(&rig, &in_hand, 2).await;
     });
 }
 
@@ -919,4 +939,52 @@ fn the_more_a_spaced_key_has_written_the_longer_it_waits() {
         assert_eq!(ms(true, written), expected, "{written} writes");
         assert_eq!(ms(false, written), 200, "{written} writes");
     }
+}
+
+#[test]
+fn the_more_a_plan_has_looked_at_the_longer_the_next_one_waits() {
+    let table = [
+        (0, 0),
+        (199, 0),
+        (200, 50),
+        (1_000, 250),
+        (2_000, 500),
+        (usize::MAX, 500),
+    ];
+    for (objects, expected) in table {
+        assert_eq!(
+            plan_spacing(objects).as_millis(),
+            expected,
+            "{objects} objects"
+        );
+    }
+}
+
+#[test]
+fn a_key_whose_plan_has_looked_at_much_is_not_planned_for_each_change() {
+    run(async {
+        let mut start = world(&[("a", "0")]);
+        for number in 0..1_000 {
+            let mut account = ServiceAccount::default();
+            account.metadata_mut().namespace = "a".into();
+            account.metadata_mut().name = format!("other-{number}").into();
+            start.put(account);
+        }
+        let rig = Rig::new(start);
+        let before = std::time::Instant::now();
+        rig.gain_all();
+        let slot = || rig.shared.slot(rig.range_of("a")).unwrap();
+        let plans = || slot().stats.reconciles.load(Ordering::Relaxed);
+        until("it is planned", || plans() >= 1).await;
+        until("two changes of many are planned", || {
+            rig.label("a", "0");
+            plans() >= 3
+        })
+        .await;
+        assert!(
+            before.elapsed() >= 2 * plan_spacing(1_000),
+            "{:?}",
+            before.elapsed()
+        );
+    });
 }

@@ -159,8 +159,9 @@ impl Controller for Jobs {
             )
             .differs("Adoptions and releases are settled before pods are counted, in a plan of their own.")
             .differs(
-                "Events of pods are not held back for a second before a Job is looked at: only counting is, to once a \
-                 second, so pods are replaced and Jobs finish sooner.",
+                "Events of pods are not held back for a second before a Job is looked at, so pods are replaced and Jobs \
+                 finish sooner: only counting is, to once a second, and Jobs of more than 200 pods are looked at once in \
+                 a quarter of a millisecond a pod, half a second at most.",
             )
             .differs(
                 "The back-off after failures survives a change of owner; where its record is lost it is told from the \

@@ -1,0 +1,66 @@
+//! How many objects a plan looks at: what it costs grows with them.
+
+use std::sync::{
+    Arc,
+    atomic::{AtomicUsize, Ordering},
+};
+
+use controllers_kit::{Catalogue, Reader, Resource, Standing};
+use kubernetes_proto::AnyObject;
+
+/// A reader that counts what it hands out.
+pub(crate) struct Counting<'a> {
+    reader: &'a dyn Reader,
+    objects: AtomicUsize,
+}
+
+impl<'a> Counting<'a> {
+    pub(crate) fn new(reader: &'a dyn Reader) -> Self {
+        Self {
+            reader,
+            objects: AtomicUsize::new(0),
+        }
+    }
+
+    /// The objects handed out so far, each as often as it was.
+    pub(crate) fn objects(&self) -> usize {
+        self.objects.load(Ordering::Relaxed)
+    }
+
+    fn counted(&self, objects: Vec<AnyObject>) -> Vec<AnyObject> {
+        self.objects.fetch_add(objects.len(), Ordering::Relaxed);
+        objects
+    }
+}
+
+impl Reader for Counting<'_> {
+    fn get(&self, resource: &'static Resource, namespace: &str, name: &str) -> Option<AnyObject> {
+        self.objects.fetch_add(1, Ordering::Relaxed);
+        self.reader.get(resource, namespace, name)
+    }
+
+    fn list(&self, resource: &'static Resource, namespace: Option<&str>) -> Vec<AnyObject> {
+        self.counted(self.reader.list(resource, namespace))
+    }
+
+    fn indexed(
+        &self,
+        resource: &'static Resource,
+        index: &'static str,
+        value: &str,
+    ) -> Vec<AnyObject> {
+        self.counted(self.reader.indexed(resource, index, value))
+    }
+
+    fn catalogue(&self) -> Arc<Catalogue> {
+        self.reader.catalogue()
+    }
+
+    fn gone(&self, uid: &str) -> bool {
+        self.reader.gone(uid)
+    }
+
+    fn standing(&self, resource: &'static Resource) -> Standing {
+        self.reader.standing(resource)
+    }
+}
