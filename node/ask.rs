@@ -9,7 +9,7 @@ use std::{
 use controllers_kit::{Answer, Answers, Counted, Failure, Key, Query, Reader, Resource, Str};
 use futures::{StreamExt, stream};
 use serde_json::Value;
-use tokio::sync::Semaphore;
+use tokio::{sync::Semaphore, time::Instant};
 
 use crate::{
     server::{LiveItem, Refused, Sender, Server},
@@ -123,15 +123,28 @@ const PROVEN_MAX: usize = 20_000;
 
 type Set = (&'static Resource, Str);
 
+/// What can't be read is not asked for again so long: a webhook that swallows its requests would cost everybody
+/// [`QUERY_TIMEOUT`].
+const HOPELESS_FOR: Duration = Duration::from_secs(10);
+
+/// What a look at the server has told of a set.
+#[derive(Default)]
+struct Look {
+    /// The cache lacked nothing that there was at this version.
+    reached: u64,
+    /// It can't be read: until then nobody asks again.
+    hopeless_until: Option<Instant>,
+}
+
 /// What is known of the cache besides how far each watch has come: a resource of which nothing changes may show nothing
 /// for a minute, though nothing is missing from it. One look at the server does for everybody who asks meanwhile.
 #[derive(Default)]
 pub struct Proofs {
-    known: Mutex<HashMap<Set, Arc<tokio::sync::Mutex<u64>>>>,
+    known: Mutex<HashMap<Set, Arc<tokio::sync::Mutex<Look>>>>,
 }
 
 impl Proofs {
-    fn of(&self, set: &Counted) -> Arc<tokio::sync::Mutex<u64>> {
+    fn of(&self, set: &Counted) -> Arc<tokio::sync::Mutex<Look>> {
         let mut known = self.known.lock().unwrap_or_else(PoisonError::into_inner);
         if known.len() >= PROVEN_MAX {
             known.clear();
@@ -142,7 +155,8 @@ impl Proofs {
 }
 
 /// Compares what a plan counted with a consistent live read. Sets that must be whole as of a version are always proven,
-/// where the cache has not come so far; the others only where `all` is said.
+/// where the cache has not come so far; the others only where `all` is said. A resource that can't be read for long
+/// ([`View::is_hopeless`]) holds back nobody who needs its set whole: what is seen of it counts.
 ///
 /// # Errors
 /// Where the server can't be read: nothing is proven then.
@@ -156,7 +170,7 @@ pub async fn prove(
 ) -> Result<Proof, Refused> {
     let wanted = counted.iter().filter(|set| match set.since {
         0 => all,
-        since => !view.passed(set.resource, since) && view.complete(set.resource),
+        since => !view.passed(set.resource, since),
     });
     let mut running = stream::iter(wanted)
         .map(|set| prove_set(server, sender, view, proofs, set))
@@ -221,7 +235,12 @@ async fn prove_set(
         Some(place) => Some(place.lock().await),
         None => None,
     };
-    if known.as_ref().is_some_and(|known| **known >= set.since) {
+    if known.as_ref().is_some_and(|known| {
+        known.reached >= set.since
+            || known
+                .hopeless_until
+                .is_some_and(|until| Instant::now() < until)
+    }) {
         return Ok(Proof::Fresh);
     }
     let newest = view.newest_of_all().max(set.since);
@@ -237,13 +256,20 @@ async fn prove_set(
             failure: Failure::NotFound(_),
             ..
         }) if set.since > 0 => return Ok(Proof::Fresh),
-        live => live?,
+        live => live,
     };
-    if let Some(why) = difference(view, set, &live) {
-        return Ok(Proof::Stale { why });
-    }
-    if let Some(known) = &mut known {
-        **known = newest;
+    let proof = live.map(|live| difference(view, set, &live));
+    let hopeless = || view.is_hopeless(set.resource);
+    match (proof, &mut known) {
+        (Ok(None), Some(known)) => known.reached = newest,
+        (Ok(None), None) => {}
+        // Where it was never listed, a list of one namespace may succeed where that of all does not.
+        (Err(_), Some(known)) if hopeless() => {
+            known.hopeless_until = Some(Instant::now() + HOPELESS_FOR);
+        }
+        (Ok(Some(_)), Some(_)) if !view.complete(set.resource) && hopeless() => {}
+        (Ok(Some(why)), _) => return Ok(Proof::Stale { why }),
+        (Err(refused), _) => return Err(refused),
     }
     Ok(Proof::Fresh)
 }

@@ -15,6 +15,10 @@ pub trait View: Reader {
     fn newest(&self, resource: &'static Resource) -> u64;
     /// Whether everything of a resource has been listed.
     fn complete(&self, resource: &'static Resource) -> bool;
+    /// Whether a resource can't be read, and not for a moment only.
+    fn is_hopeless(&self, _resource: &'static Resource) -> bool {
+        false
+    }
     /// The newest version that any watch has come to: a list that is asked for from now on is no older.
     fn newest_of_all(&self) -> u64 {
         0
@@ -38,6 +42,10 @@ impl View for Cache {
 
     fn complete(&self, resource: &'static Resource) -> bool {
         self.is_complete(resource)
+    }
+
+    fn is_hopeless(&self, resource: &'static Resource) -> bool {
+        Cache::is_hopeless(self, resource)
     }
 
     fn newest_of_all(&self) -> u64 {

@@ -40,6 +40,9 @@ struct Bed {
     cache: World,
     server: World,
     reached: u64,
+    /// Whether everything was listed once.
+    complete: bool,
+    hopeless: bool,
     lists: AtomicUsize,
 }
 
@@ -63,7 +66,10 @@ impl View for Bed {
         std::future::ready(()).boxed()
     }
     fn complete(&self, _: &'static Resource) -> bool {
-        true
+        self.complete
+    }
+    fn is_hopeless(&self, _: &'static Resource) -> bool {
+        self.hopeless
     }
     fn newest(&self, _: &'static Resource) -> u64 {
         2000
@@ -155,6 +161,8 @@ fn bed(reached: u64) -> Bed {
         cache: world.clone(),
         server: world,
         reached,
+        complete: true,
+        hopeless: false,
         lists: AtomicUsize::new(0),
     }
 }
@@ -216,4 +224,44 @@ async fn what_can_t_be_read_proves_nothing_and_what_is_served_no_more_has_nothin
         proof(&bed, &proofs, set("unserved", 1600)).await,
         Ok(Proof::Fresh)
     );
+}
+
+#[tokio::test]
+async fn what_was_never_listed_is_looked_at_until_there_is_no_hope() {
+    let (mut bed, proofs) = (bed(0), Proofs::default());
+    (bed.cache, bed.complete) = (World::at("12:00:00"), false);
+    let stale = proof(&bed, &proofs, set("default", 1600)).await.unwrap();
+    assert!(matches!(stale, Proof::Stale { why } if why.contains("configmaps/default/a")));
+    assert_eq!(
+        proof(&bed, &proofs, set("shop", 1600)).await,
+        Ok(Proof::Fresh),
+        "there are none in that namespace"
+    );
+    bed.hopeless = true;
+    assert_eq!(
+        proof(&bed, &proofs, set("default", 1600)).await,
+        Ok(Proof::Fresh)
+    );
+    // What was listed once is compared all the same.
+    bed.complete = true;
+    let stale = proof(&bed, &proofs, set("default", 1600)).await.unwrap();
+    assert!(matches!(stale, Proof::Stale { .. }));
+}
+
+#[tokio::test(start_paused = true)]
+async fn what_can_t_be_read_for_long_holds_back_nobody_and_is_asked_for_now_and_then() {
+    let (mut bed, proofs) = (bed(1500), Proofs::default());
+    assert!(proof(&bed, &proofs, set("broken", 1600)).await.is_err());
+    bed.hopeless = true;
+    for _ in 0..3 {
+        assert_eq!(
+            proof(&bed, &proofs, set("broken", 1600)).await,
+            Ok(Proof::Fresh)
+        );
+    }
+    assert_eq!(bed.lists.load(Ordering::Relaxed), 2);
+    tokio::time::advance(HOPELESS_FOR).await;
+    bed.hopeless = false;
+    assert!(proof(&bed, &proofs, set("broken", 1600)).await.is_err());
+    assert_eq!(bed.lists.load(Ordering::Relaxed), 3);
 }

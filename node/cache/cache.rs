@@ -58,8 +58,43 @@ pub(crate) struct Slot {
 struct Condition {
     blocked: Option<(&'static str, String)>,
     trouble: Option<String>,
+    failing: Option<Failing>,
     lists: u64,
     watches: u64,
+}
+
+/// A resource that the server has answered with nothing but errors for so long can't be read: the fault lies in it, not
+/// in a moment.
+const REFUSED_FOR: Duration = Duration::from_secs(5);
+/// Without an answer nobody knows whose fault it is. Upstream's garbage collector waits so long for what it can't list
+/// before it goes on without it.
+const UNANSWERED_FOR: Duration = Duration::from_secs(30);
+
+/// Since when a resource could not be followed.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Failing {
+    since: tokio::time::Instant,
+    /// Since when every answer was an error.
+    refused_since: Option<tokio::time::Instant>,
+}
+
+impl Failing {
+    /// One failure more; `answered` if the server said so.
+    pub(crate) fn again(before: Option<Self>, answered: bool, now: tokio::time::Instant) -> Self {
+        let refused_since = before.and_then(|before| before.refused_since);
+        Self {
+            since: before.map_or(now, |before| before.since),
+            refused_since: answered.then(|| refused_since.unwrap_or(now)),
+        }
+    }
+
+    pub(crate) fn is_hopeless(self, now: tokio::time::Instant) -> bool {
+        let for_long = |since: tokio::time::Instant, long| now.duration_since(since) >= long;
+        for_long(self.since, UNANSWERED_FOR)
+            || self
+                .refused_since
+                .is_some_and(|since| for_long(since, REFUSED_FOR))
+    }
 }
 
 /// How far the watch of a resource has come that the server does not have: no list is so old.
@@ -217,7 +252,7 @@ impl Slot {
             let mut condition = unpoisoned(self.condition.lock());
             condition.watches += 1;
             let was = condition.trouble.take();
-            condition.blocked = None;
+            (condition.blocked, condition.failing) = (None, None);
             was
         };
         if was.is_some() {
@@ -226,10 +261,15 @@ impl Slot {
     }
 
     /// A list or watch has failed. Logged when the reason is a new one.
-    pub(crate) fn failed(&self, verb: &'static str, reason: &str, blocked: bool) {
+    pub(crate) fn failed(&self, verb: &'static str, reason: &str, why: Why) {
         let new = {
             let mut condition = unpoisoned(self.condition.lock());
-            condition.blocked = blocked.then(|| (verb, reason.to_owned()));
+            condition.blocked = (why == Why::Blocked).then(|| (verb, reason.to_owned()));
+            condition.failing = Some(Failing::again(
+                condition.failing,
+                why != Why::Unanswered,
+                tokio::time::Instant::now(),
+            ));
             let new = condition.trouble.as_deref() != Some(reason);
             condition.trouble = Some(reason.to_owned());
             new
@@ -243,7 +283,7 @@ impl Slot {
     /// failure.
     pub(crate) fn not_served(&self) {
         let mut condition = unpoisoned(self.condition.lock());
-        (condition.blocked, condition.trouble) = (None, None);
+        (condition.blocked, condition.trouble, condition.failing) = (None, None, None);
         drop(condition);
         if self.is_complete() {
             return;
@@ -320,6 +360,17 @@ impl Gone {
     fn has(&self, uid: &str) -> bool {
         unpoisoned(self.uids.lock()).0.contains(uid)
     }
+}
+
+/// How a list or watch has failed.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Why {
+    /// Only somebody else can help: rights are missing, or the resource is.
+    Blocked,
+    /// The server has answered with another error.
+    Refused,
+    /// There was no answer, or none that can be read.
+    Unanswered,
 }
 
 /// How a resource's watch stands.
@@ -717,6 +768,15 @@ impl Cache {
     /// Whether this resource has been listed: what it shows may be old, but nothing is missing from it.
     pub fn is_complete(&self, resource: &Resource) -> bool {
         self.slot(resource).is_some_and(|slot| slot.is_complete())
+    }
+
+    /// Whether a resource can't be followed, and not for a moment only: the server has answered nothing but errors for
+    /// 5 s, or nothing at all for 30 s.
+    pub fn is_hopeless(&self, resource: &Resource) -> bool {
+        let failing = self
+            .slot(resource)
+            .and_then(|slot| unpoisoned(slot.condition.lock()).failing);
+        failing.is_some_and(|failing| failing.is_hopeless(tokio::time::Instant::now()))
     }
 
     /// What is not as it should be, a line each, for `/readyz?verbose`: resources not listed yet, and those that the

@@ -19,7 +19,7 @@ use tokio::time::Instant;
 
 use crate::{
     Api, ApiError, Request, Status, api,
-    cache::{NOT_SERVED, Slot},
+    cache::{NOT_SERVED, Slot, Why},
     store::Content,
 };
 
@@ -236,9 +236,14 @@ fn refuses_streaming(error: &ApiError) -> bool {
     matches!(error.code(), Some(400 | 405 | 406 | 415 | 422))
 }
 
-/// Whether only somebody else can help: rights are missing, or the resource is.
-fn blocks(error: &ApiError) -> bool {
-    error.is_forbidden() || error.is_unauthorized() || error.is_not_found()
+fn why(error: &ApiError) -> Why {
+    if error.is_forbidden() || error.is_unauthorized() || error.is_not_found() {
+        Why::Blocked
+    } else if error.status().is_some() {
+        Why::Refused
+    } else {
+        Why::Unanswered
+    }
 }
 
 /// Watches one resource for ever.
@@ -283,7 +288,7 @@ pub(crate) async fn run(slot: &Slot, api: &Api) -> Infallible {
             {
                 slot.not_served();
             }
-            End::Failed(error) => slot.failed(ask.verb(), &error.to_string(), blocks(error)),
+            End::Failed(error) => slot.failed(ask.verb(), &error.to_string(), why(error)),
             // The server sends no bookmarks for a resource in which nothing has happened since it started.
             End::Silent if slot.resource.metadata_only && !session.progressed => {
                 tracing::debug!(resource = %slot.resource.id(), "nothing was heard, watched anew");
@@ -292,7 +297,7 @@ pub(crate) async fn run(slot: &Slot, api: &Api) -> Infallible {
                 slot.failed(
                     ask.verb(),
                     &format!("nothing was heard for {:?}", slot.settings.silence_max),
-                    false,
+                    Why::Unanswered,
                 );
             }
             End::Closed => {}

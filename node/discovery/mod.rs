@@ -251,6 +251,18 @@ impl Watches {
         self.listing.insert(resource);
     }
 
+    /// Watches these no more.
+    fn end(&mut self, resources: &[&'static Resource]) {
+        for resource in resources {
+            tracing::info!(resource = %resource.id(), "is served no more");
+            if let Some(task) = self.running.remove(resource) {
+                task.abort();
+            }
+            self.listing.remove(resource);
+            self.cache.forget(resource);
+        }
+    }
+
     /// Follows a changed catalogue: what is served no more is forgotten, but not what could not be read.
     fn change(&mut self, catalogue: Catalogue, failures: &BTreeMap<String, String>) {
         let units = &self.shared.units;
@@ -274,18 +286,17 @@ impl Watches {
                 !stays && !failures.contains_key(&resource.api_version())
             })
             .collect();
-        self.cache.set_catalogue(catalogue);
-        for resource in gone {
-            tracing::info!(resource = %resource.id(), "is served no more");
-            if let Some(task) = self.running.remove(resource) {
-                task.abort();
-            }
-            self.listing.remove(resource);
-            self.cache.forget(resource);
-        }
+        // What a catalogue names is watched, on whatever thread it is read: so the new is watched before, and what is
+        // gone is forgotten after, but for what makes room for its own next version.
+        let (replaced, gone): (Vec<_>, Vec<_>) = gone
+            .into_iter()
+            .partition(|resource| wanted.contains(resource));
+        self.end(&replaced);
         for resource in wanted {
             self.begin(resource);
         }
+        self.cache.set_catalogue(catalogue);
+        self.end(&gone);
         // Keys may wait for a kind that was not served.
         self.scanned = None;
         self.scan();

@@ -284,8 +284,7 @@ fn orphan(object: &AnyObject, seen: &Seen<'_>, catalogue: &Catalogue) -> Result<
 }
 
 /// That an owner has no other dependents than those that the caches show is proven by the node, for every resource whose
-/// watch has not come so far. A resource that can't be read at all holds back nobody: its objects are dealt with when it
-/// can.
+/// watch has not come so far; one that can't be read for long holds back nobody there.
 fn rest_on_all(
     plan: &mut Plan,
     owner: &ObjectMeta,
@@ -297,16 +296,15 @@ fn rest_on_all(
             continue;
         }
         match reader.standing(resource) {
-            Standing::Complete => {
+            Standing::Complete | Standing::Failing => {
                 plan.rests_on(resource, &owner.namespace, owner.resource_version);
             }
-            Standing::Listing => {
+            Standing::Listing | Standing::Unwatched => {
                 return Err(Refusal::Retry(format!(
                     "{} are not listed yet",
                     resource.id()
                 )));
             }
-            Standing::Failing | Standing::Unwatched => {}
         }
     }
     Ok(())

@@ -1,7 +1,7 @@
 use std::sync::Arc;
 
 use controllers_kit::{
-    AnyObject, Factory, Object, Only, Plan, Propagation, Refusal, Resource, Str,
+    AnyObject, Counted, Factory, Object, Only, Plan, Propagation, Refusal, Resource, Standing, Str,
     catalogue::{Catalogue, Entry},
     testing::*,
 };
@@ -160,6 +160,36 @@ fn a_dependent_that_does_not_block_is_not_waited_for() {
         plan.counted.iter().all(|set| set.resource.namespaced),
         "nothing cluster-scoped can depend on it"
     );
+}
+
+#[test]
+fn whoever_waits_for_dependents_is_released_on_what_was_listed_alone() {
+    for propagation in [Propagation::Foreground, Propagation::Orphan] {
+        let mut world = start().with(web());
+        delete::<ReplicaSet>(&mut world, "web", propagation);
+        let version = Object::metadata(&*world.get::<ReplicaSet>("web")).resource_version;
+        let plan = |standing| {
+            let world = world.clone().standing_at(Pod::resource(), standing);
+            world.try_plan::<GarbageCollector>(&key_of::<ReplicaSet>(&world, "web"))
+        };
+        for standing in [Standing::Listing, Standing::Unwatched] {
+            assert_eq!(
+                plan(standing),
+                Err(Refusal::Retry("pods are not listed yet".to_owned())),
+                "{propagation:?}"
+            );
+        }
+        // Whether there are any is asked of the server.
+        for standing in [Standing::Complete, Standing::Failing] {
+            let plan = plan(standing).unwrap();
+            assert_eq!(plan.verbs(), ["patch replicasets/web"], "{propagation:?}");
+            let rests = |set: &Counted| {
+                set.resource == Pod::resource()
+                    && (&*set.namespace, set.since) == ("default", version)
+            };
+            assert!(plan.counted.iter().any(rests), "{standing:?}");
+        }
+    }
 }
 
 #[test]

@@ -1,8 +1,8 @@
 use std::{collections::BTreeMap, time::Duration};
 
 use controllers_kit::{
-    Again, Answers, AnyObject, Controller, DynChange, Entry, FlagValue, Key, Reader, Resource,
-    Seen, Standing, Verb, Watches, catalogue::Catalogue, testing::*,
+    Again, Answers, AnyObject, Controller, DynChange, Entry, FlagValue, Key, Reader as _, Seen,
+    Standing, Verb, Watches, catalogue::Catalogue, testing::*,
 };
 use kubernetes_proto::{
     Object, Shared,
@@ -845,36 +845,6 @@ fn objects_of_any_resource_are_counted_in_their_namespace() {
     );
 }
 
-/// A world whose configmaps stand so.
-struct Lagging(World, Standing);
-
-impl Reader for Lagging {
-    fn get(&self, resource: &'static Resource, namespace: &str, name: &str) -> Option<AnyObject> {
-        Reader::get(&self.0, resource, namespace, name)
-    }
-    fn list(&self, resource: &'static Resource, namespace: Option<&str>) -> Vec<AnyObject> {
-        self.0.list(resource, namespace)
-    }
-    fn indexed(
-        &self,
-        resource: &'static Resource,
-        index: &'static str,
-        value: &str,
-    ) -> Vec<AnyObject> {
-        self.0.indexed(resource, index, value)
-    }
-    fn catalogue(&self) -> std::sync::Arc<Catalogue> {
-        self.0.catalogue()
-    }
-    fn standing(&self, resource: &'static Resource) -> Standing {
-        if resource.plural == "configmaps" {
-            self.1
-        } else {
-            Standing::Complete
-        }
-    }
-}
-
 #[test]
 fn a_resource_that_is_not_listed_keeps_what_was_told_and_holds_back_no_other() {
     for (standing, again) in [
@@ -890,10 +860,10 @@ fn a_resource_that_is_not_listed_keeps_what_was_told_and_holds_back_no_other() {
             ))
             .with(config_map("one").in_namespace("default"))
             .with(asking("a", "", ""));
+        let world = world.standing_at(ConfigMap::resource(), standing);
         let quota = world.get::<ResourceQuota>("all");
-        let lagging = Lagging(world.clone(), standing);
         let answers = Answers::new();
-        let seen = Seen::new(&lagging, &answers, world.now());
+        let seen = Seen::new(&world, &answers, world.now());
         let plan = plan::plan(&quota, &seen, GATES);
         let action = plan.actions().next().unwrap();
         let Verb::Patch { patch, .. } = &action.verb else {

@@ -97,6 +97,8 @@ pub struct World {
     /// What is served under paths besides objects and their scales.
     served: BTreeMap<String, crate::Answer>,
     catalogue: Arc<Catalogue>,
+    /// Of resources that have not been listed.
+    standings: BTreeMap<&'static Resource, Standing>,
 }
 
 impl World {
@@ -113,7 +115,15 @@ impl World {
             events: Vec::new(),
             served: BTreeMap::new(),
             catalogue: registered(),
+            standings: BTreeMap::new(),
         }
+    }
+
+    /// With a resource that stands so.
+    #[must_use]
+    pub fn standing_at(mut self, resource: &'static Resource, standing: Standing) -> Self {
+        self.standings.insert(resource, standing);
+        self
     }
 
     /// With another catalogue than that of all kinds that have a projection.
@@ -664,7 +674,7 @@ impl Reader for View<'_> {
             {
                 Standing::Unwatched
             }
-            _ => Standing::Complete,
+            _ => Reader::standing(self.world, resource),
         }
     }
 }
@@ -714,6 +724,11 @@ impl Reader for World {
 
     fn catalogue(&self) -> Arc<Catalogue> {
         Arc::clone(&self.catalogue)
+    }
+
+    fn standing(&self, resource: &'static Resource) -> Standing {
+        let standing = self.standings.get(resource);
+        standing.copied().unwrap_or(Standing::Complete)
     }
 }
 

@@ -2,6 +2,7 @@ use std::{sync::Arc, time::Duration};
 
 use crate::{
     ApiError, Settings, Status,
+    cache::Failing,
     watch::{Ask, Course, End},
 };
 
@@ -198,4 +199,34 @@ fn a_version_that_the_server_does_not_know_yet_is_listed_anew() {
         });
     let end = End::Failed(ApiError::Status(Box::new(too_large)));
     assert_eq!(Run::at(7).end(&end, false, LONG), (Ask::Stream, 800));
+}
+
+/// Who waits for a resource gives up after half a minute without answers, or five seconds of errors on end.
+#[tokio::test(start_paused = true)]
+async fn what_fails_for_long_is_hopeless() {
+    let start = tokio::time::Instant::now();
+    // Seconds at which a request failed, whether the server had answered; whether there is hope at an instant.
+    let table: [(&[(u64, bool)], u64, bool); 8] = [
+        (&[(0, true)], 4, false),
+        (&[(0, true)], 5, true),
+        (&[(0, true), (3, false)], 6, false),
+        (&[(0, true), (3, false), (4, true)], 8, false),
+        (&[(0, true), (3, false), (4, true)], 9, true),
+        (&[(0, false)], 29, false),
+        (&[(0, false)], 30, true),
+        (&[(0, false), (27, true)], 30, true),
+    ];
+    for (failures, at, hopeless) in table {
+        let failing = failures.iter().fold(None, |before, (second, answered)| {
+            let now = start + Duration::from_secs(*second);
+            Some(Failing::again(before, *answered, now))
+        });
+        assert_eq!(
+            failing
+                .unwrap()
+                .is_hopeless(start + Duration::from_secs(at)),
+            hopeless,
+            "{failures:?} at {at}"
+        );
+    }
 }

@@ -81,3 +81,10 @@ fn test_reproduce_a_job_that_ended_before_it_could_say_that_it_goes_on() {
 fn test_reproduce_a_late_pod_of_an_older_template() {
     of("daemonset-controller", 163);
 }
+
+/// A replica that had just started failed once to list a kind, whose objects then held back no owner: one that waited for
+/// its dependents was released while one of them blocked it.
+#[test]
+fn test_reproduce_an_owner_released_before_a_kind_was_listed() {
+    of("garbage-collector-controller", 785);
+}
