@@ -65,7 +65,7 @@ struct Condition {
 
 /// A resource that the server has answered with nothing but errors for so long can't be read: the fault lies in it, not
 /// in a moment.
-const REFUSED_FOR: Duration = Duration::from_secs(5);
+const REFUSED_FOR: Duration = Duration::from_secs(2);
 /// Without an answer nobody knows whose fault it is. Upstream's garbage collector waits so long for what it can't list
 /// before it goes on without it.
 const UNANSWERED_FOR: Duration = Duration::from_secs(30);
@@ -771,7 +771,7 @@ impl Cache {
     }
 
     /// Whether a resource can't be followed, and not for a moment only: the server has answered nothing but errors for
-    /// 5 s, or nothing at all for 30 s.
+    /// 2 s, or nothing at all for 30 s.
     pub fn is_hopeless(&self, resource: &Resource) -> bool {
         let failing = self
             .slot(resource)
