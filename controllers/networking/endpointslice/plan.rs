@@ -95,6 +95,7 @@ pub fn plan(
     let mut remembered = memory.clone();
     let mut all = Slices::default();
     let (mut added, mut removed, mut endpoints, mut fewest) = (0, 0, 0, 0);
+    let mut waiting = 0;
     for slice in held.iter().filter(|slice| !slice.is_terminating()) {
         // The Service has given up that family.
         if !types.contains(&slice.address_type.as_str()) {
@@ -121,6 +122,7 @@ pub fn plan(
         removed += packed.removed;
         endpoints += packed.slices.endpoints().count();
         fewest += packed.fewest;
+        waiting += packed.waiting;
         // Slices of another family can't be made into these.
         packed.slices.recycle(|slice| is_owned(slice, service));
         all.append(packed.slices);
@@ -160,6 +162,9 @@ pub fn plan(
         failure: &failure,
     };
     slices::write(&mut plan, service, &held, &all, seen.reader(), &words);
+    if waiting > 0 {
+        plan.look_again_now();
+    }
 
     plan.measure(ADDED, &[], added as f64);
     plan.measure(REMOVED, &[], removed as f64);
@@ -224,6 +229,7 @@ impl Sync<'_> {
             let group = packing::pack(&held, &wanted, &like, self.most);
             packed.added += group.added;
             packed.removed += group.removed;
+            packed.waiting += group.waiting;
             packed.fewest += wanted.len().div_ceil(self.most);
             packed.slices.append(group.slices);
         }

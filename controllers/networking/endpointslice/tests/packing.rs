@@ -9,7 +9,7 @@ use controllers_kit::{
 use kubernetes_proto::{Object, discovery::EndpointSlice};
 
 use super::{
-    super::packing::{Packed, pack},
+    super::packing::{self, Packed, pack},
     *,
 };
 
@@ -254,6 +254,120 @@ fn five_thousand_pods_are_packed_at_once_and_rolled_with_few_writes() {
     check(&packed, &next, 100);
     assert_eq!(packed.slices.update.len(), 1);
     assert_eq!(packed.slices.create.len() + packed.slices.delete.len(), 0);
+}
+
+/// Twenty slices of ten endpoints, each written at a time of its own, the last first.
+fn twenty() -> Vec<Arc<EndpointSlice>> {
+    let slices = (0..20usize).map(|number| {
+        let mut slice = EndpointSlice::clone(&slice(
+            &format!("web-{number:02}"),
+            number * 10..number * 10 + 10,
+        ));
+        slice.metadata_mut().resource_version = 100 - number as u64;
+        Arc::new(slice)
+    });
+    slices.collect()
+}
+
+/// The names of the slices that are written.
+fn written(packed: &Packed) -> Vec<String> {
+    let changed = packed.slices.update.iter();
+    changed
+        .map(|changed| changed.new.metadata().name.to_string())
+        .collect()
+}
+
+#[test]
+fn slices_that_only_lose_endpoints_are_written_in_turn_those_first_that_were_written_longest_ago() {
+    let mut existing = twenty();
+    let wanted = wanted((0..200).filter(|pod| pod % 10 != 3));
+    let mut turns = Vec::new();
+    for turn in 0..5 {
+        let packed = pack(&existing, &wanted, &like(), 10);
+        let names = written(&packed);
+        assert_eq!(packed.removed, names.len());
+        assert_eq!(packed.waiting, 20 - turns.len() - names.len());
+        for slice in &mut existing {
+            let changes = packed.slices.update.iter();
+            if let Some(changed) = changes.into_iter().find(|one| Arc::ptr_eq(&one.old, slice)) {
+                let mut new = changed.new.clone();
+                new.metadata_mut().resource_version = 200 + turn;
+                *slice = Arc::new(new);
+            }
+        }
+        turns.extend(names);
+    }
+    // Each turn in the order of names.
+    let last_first = (0..20usize).rev().collect::<Vec<_>>();
+    let expected: Vec<String> = last_first
+        .chunks(packing::IN_TURN)
+        .flat_map(|turn| turn.iter().rev())
+        .map(|number| format!("web-{number:02}"))
+        .collect();
+    assert_eq!(turns, expected);
+    let packed = pack(&existing, &wanted, &like(), 10);
+    check(&packed, &wanted, 10);
+    assert!(!packed.slices.are_changed() && packed.waiting == 0);
+}
+
+#[test]
+fn what_becomes_ready_waits_for_nobody_s_turn() {
+    let mut existing = twenty();
+    let mut slice = EndpointSlice::clone(&existing[0]);
+    slice.endpoints[5].conditions.as_mut().unwrap().ready = Some(false);
+    existing[0] = Arc::new(slice);
+    // All lose one; in the first one becomes ready, and one is new.
+    let wanted = wanted((0..200).filter(|pod| pod % 10 != 3).chain([300]));
+    let packed = pack(&existing, &wanted, &like(), 10);
+    assert_eq!(written(&packed).len(), 1 + packing::IN_TURN);
+    assert_eq!(
+        packed.slices.update[0].new.endpoints[4]
+            .conditions
+            .unwrap()
+            .ready,
+        Some(true)
+    );
+    assert_eq!((packed.added, packed.waiting), (1, 19 - packing::IN_TURN));
+    assert!(
+        packed.slices.update[0]
+            .new
+            .endpoints
+            .iter()
+            .any(|one| pod_of(one) == "web-300")
+    );
+}
+
+#[test]
+fn a_slice_that_waits_takes_up_what_is_new_before_one_that_is_as_it_should_be() {
+    let mut existing = twenty();
+    existing.push(slice("web-20", 200..205));
+    // The ones whose turn it is are full again with what they get; the rest fits where two are lost.
+    let lost = |pod: &usize| *pod < 200 && matches!(pod % 10, 3 | 4);
+    let fresh = 300..300 + 2 * packing::IN_TURN + 2;
+    let wanted = wanted((0..205).filter(|pod| !lost(pod)).chain(fresh));
+    let packed = pack(&existing, &wanted, &like(), 10);
+    assert_eq!(written(&packed).len(), packing::IN_TURN + 1);
+    assert!(packed.slices.create.is_empty());
+    assert!(!written(&packed).contains(&"web-20".to_owned()));
+    assert_eq!(packed.waiting, 20 - packing::IN_TURN - 1);
+}
+
+#[test]
+fn no_pod_is_in_two_slices_while_one_waits() {
+    let existing = twenty();
+    // All lose one, and a pod of the last slice, which was written longest ago, and one of the first have other
+    // addresses.
+    let mut wanted = wanted((0..200).filter(|pod| pod % 10 != 3));
+    for moved in ["web-1", "web-195"] {
+        let one = wanted.iter_mut().find(|one| pod_of(one) == moved).unwrap();
+        one.addresses = vec![format!("10.99.0.{}", moved.len())];
+    }
+    let packed = pack(&existing, &wanted, &like(), 10);
+    assert!(packed.waiting > 0);
+    for pod in ["web-1", "web-195"] {
+        let held = packed.slices.endpoints().filter(|one| pod_of(one) == pod);
+        assert_eq!(held.count(), 1, "{pod}");
+    }
 }
 
 #[test]
