@@ -182,6 +182,7 @@ async fn all(settings: &Settings) -> Result<()> {
         slack: settings.slack,
     };
     chaos.settled("the fleet begins").await?;
+    chaos.served_once_more().await?;
 
     let begun = Instant::now();
     let mut steps = Steps::new("chaos", faults.len() as u64);
@@ -298,6 +299,14 @@ impl Chaos {
             );
         }
         let (hit, others) = self.probes.waits(since, &ranges);
+        let slowest = |waits: &[Duration]| waits.iter().max().copied().unwrap_or_default();
+        println!(
+            "chaos: {fault:?}: at most {:.0?} of {} keys hit, {:.0?} of {} others",
+            slowest(&hit),
+            hit.len(),
+            slowest(&others),
+            others.len()
+        );
         let waits = self.waits.entry(fault).or_default();
         waits.times += 1;
         waits.hit.extend(hit);
@@ -462,6 +471,17 @@ impl Chaos {
         self.control_plane.start_api_server().await?;
         self.all_served().await?;
         self.control_plane.start_the_others_again()
+    }
+
+    /// All keys have been served after what was before: the fleet's first look at everything is no fault's doing.
+    async fn served_once_more(&self) -> Result<()> {
+        let before = self.probes.served();
+        until("every key is served", PATIENCE, POLL, || async {
+            let served = self.probes.served() - before;
+            ensure!(served >= probes::KEYS, "{served} of {} are", probes::KEYS);
+            Ok(Some(()))
+        })
+        .await
     }
 
     /// Whatever waited during an outage is served soon after it.

@@ -14,7 +14,7 @@ use serde_json::json;
 use tokio::task::JoinHandle;
 
 /// Deployments without pods: a change is served when it is observed.
-const KEYS: usize = 96;
+pub(super) const KEYS: usize = 96;
 /// Between two touches.
 const TOUCH: Duration = Duration::from_millis(30);
 /// A touch that the server has not answered by then is no touch.
