@@ -65,16 +65,16 @@ pub fn pack(
             // Once it has been found, a second one of the kind is one too many.
             if let Some(place) = left.remove(&slices::identity(endpoint)) {
                 changed |= !slices::same(&wanted[place], endpoint);
-                urgent |= is_ready(&wanted[place]) && !is_ready(endpoint);
+                urgent |= slices::is_ready(&wanted[place]) && !slices::is_ready(endpoint);
                 kept.push(place);
             } else {
                 urgent |= target(endpoint).is_some_and(|name| names.contains(name));
             }
         }
         let lost = slice.endpoints.len() - kept.len();
+        packed.removed += lost;
         let relabelled = !are_labelled(&slice.metadata().labels, &like.metadata().labels);
         if (lost > 0 || changed) && kept.is_empty() {
-            packed.removed += lost;
             packed.slices.delete.push(Arc::clone(slice));
         } else if lost > 0 || changed || relabelled {
             let mut new = EndpointSlice::clone(slice);
@@ -106,25 +106,16 @@ pub fn pack(
         most,
     );
     packed.waiting = waiting.len();
-    for Changed { old, new } in &packed.slices.update {
-        let kept: HashSet<_> = new.endpoints.iter().map(slices::identity).collect();
-        let lost = |one: &&Endpoint| !kept.contains(&slices::identity(one));
-        packed.removed += old.endpoints.iter().filter(lost).count();
+    for Changed { old, new } in waiting {
+        packed.removed -= old.endpoints.len() - new.endpoints.len();
+        packed.slices.unchanged.push(old);
     }
-    let rest = waiting.into_iter().map(|changed| changed.old);
-    packed.slices.unchanged.extend(rest);
     packed
 }
 
 /// The pod of an endpoint.
 fn target(endpoint: &Endpoint) -> Option<&str> {
     Some(endpoint.target_ref.as_ref()?.name.as_str())
-}
-
-fn is_ready(endpoint: &Endpoint) -> bool {
-    endpoint
-        .conditions
-        .is_some_and(|one| one.ready == Some(true))
 }
 
 /// Says which changes are written now: those that are urgent, and of the others [`IN_TURN`], the ones first whose slices
