@@ -39,6 +39,10 @@ const MOVES_AT_ONCE: usize = 8;
 /// How long writes in flight may take when a range is frozen.
 const FREEZE_BUDGET: Duration = Duration::from_secs(2);
 
+/// The same while the replica leaves, after which the range goes with the writes named: a write takes a few milliseconds,
+/// some hundred on a busy server, and one that a webhook holds up shall not hold up the range's other keys.
+const DRAIN_BUDGET: Duration = Duration::from_millis(500);
+
 /// An API server that says nothing for so long at the start is a wrong address.
 const START_DEADLINE: Duration = Duration::from_secs(10);
 
@@ -366,6 +370,7 @@ fn wire(
         expected_replicas: config.expected_replicas,
         moves_at_once: MOVES_AT_ONCE,
         freeze_budget: FREEZE_BUDGET,
+        drain_budget: DRAIN_BUDGET,
         bars: config.server_fence.mode() != ServerFenceMode::Off,
     });
     let own = thread.own.clone();

@@ -66,6 +66,9 @@ pub struct Config {
     pub moves_at_once: usize,
     /// How long writes in flight may take when a range is frozen.
     pub freeze_budget: Duration,
+    /// The same while the replica leaves: then a range goes after it all the same, and its other keys wait no longer for
+    /// one write that is slow.
+    pub drain_budget: Duration,
     /// Whether the API server may be able to fence: then it is asked to before anything of the dead is taken.
     pub bars: bool,
 }
@@ -1592,7 +1595,10 @@ impl Core {
                 room -= 1;
                 self.wished.remove(range);
                 held.phase = Phase::Freezing { to, since: now };
-                let budget = self.config.freeze_budget;
+                let budget = match force {
+                    true => self.config.drain_budget,
+                    false => self.config.freeze_budget,
+                };
                 if broken!(StreamsWithoutFreezing) {
                     unfrozen.push((*range, held.epoch));
                     continue;

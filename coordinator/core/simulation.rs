@@ -221,6 +221,7 @@ impl World {
             expected_replicas: None,
             moves_at_once: 8,
             freeze_budget: Duration::from_secs(2),
+            drain_budget: Duration::from_millis(500),
             bars: true,
         });
         let config = RenewalConfig {

@@ -669,6 +669,7 @@ impl Bench {
             expected_replicas: None,
             moves_at_once: 2,
             freeze_budget: secs(2),
+            drain_budget: Duration::from_millis(500),
             bars: false,
         });
         let mut bench = Self {
@@ -1427,11 +1428,11 @@ fn a_range_that_an_operator_wants_elsewhere_is_handed_over_as_any_other() {
         let mut bench = half_and_half();
         let effects = bench.step(input.clone());
         assert_eq!(freezes(&effects), frozen, "{input:?}");
-        assert!(
-            !effects
-                .iter()
-                .any(|effect| matches!(effect, Effect::Freeze { force: true, .. }))
-        );
+        let kindly = |effect: &Effect| match effect {
+            Effect::Freeze { force, budget, .. } => !force && *budget == secs(2),
+            _ => true,
+        };
+        assert!(effects.iter().all(kindly), "{effects:?}");
         // It is tried once: writes under way put it off for good.
         let range = 1;
         if !frozen.is_empty() {
@@ -1452,10 +1453,11 @@ fn a_drain_hands_everything_over_with_force_and_then_releases() {
     let mut bench = half_and_half();
     let effects = bench.step(Input::Drain(bench.now + secs(10)));
     assert_eq!(freezes(&effects), [0, 1]);
-    assert!(effects.iter().all(|effect| !matches!(
-        effect,
-        Effect::Freeze { force: false, .. } | Effect::Release
-    )));
+    // A write that is slow holds up the others less than where the range could stay.
+    assert!(effects.iter().all(|effect| match effect {
+        Effect::Freeze { force, budget, .. } => *force && *budget == Duration::from_millis(500),
+        effect => !matches!(effect, Effect::Release),
+    }));
     let mut last = Vec::new();
     for (attempt, range) in [(1, 0), (2, 1)] {
         bench.step(Input::Frozen {

@@ -2,9 +2,9 @@
 //! only what the API server recorded.
 //!
 //! Each replica reaches the API server and its peers through relays of ours. Faults come one after the other, chosen by a
-//! seed; after each the fleet must have come to rest: every range owned, evenly, by those that live. At the end the audit
-//! log is judged, latencies are compared with what was promised, and what the workload has come to with what the same
-//! wishes come to undisturbed.
+//! seed; after each the fleet must have come to rest: every range owned, evenly, by those that live, and keys served as
+//! promptly as ever, so that no fault is blamed for the one before. At the end the audit log is judged, latencies are
+//! compared with what was promised, and what the workload has come to with what the same wishes come to undisturbed.
 
 mod fault;
 mod probes;
@@ -57,6 +57,12 @@ const STAND: Duration = Duration::from_secs(10);
 const API_SERVER_AWAY: Duration = Duration::from_secs(20);
 const ETCD_AWAY: Duration = Duration::from_secs(10);
 const WEBHOOK_TAKES: Duration = Duration::from_secs(8);
+/// A fault begins when so many changes in a row were served …
+const CALM_KEYS: usize = 32;
+/// … within this: what the fault before has left behind (watches that are begun again, a backlog) is not its doing.
+const CALM: Duration = Duration::from_millis(150);
+/// It begins all the same after this, where the machine is too busy to be calm.
+const CALM_LIMIT: Duration = Duration::from_secs(15);
 /// After an outage every key is served within this.
 const SERVED_WITHIN: Duration = Duration::from_secs(3);
 
@@ -276,6 +282,7 @@ fn begin(
 impl Chaos {
     /// One fault, and the rest after it.
     async fn one(&mut self, fault: Fault) -> Result<()> {
+        self.calm().await;
         let victim = self.random.random_range(0..self.members.len());
         let before = self.owners().await?;
         let ranges: BTreeSet<u16> = match fault {
@@ -484,6 +491,22 @@ impl Chaos {
         .await
     }
 
+    /// Nothing is left of the fault before that keys would wait for.
+    async fn calm(&self) {
+        let (begun, most) = (Instant::now(), CALM.mul_f64(self.slack));
+        let mut from = begun;
+        while begun.elapsed() < CALM_LIMIT {
+            tokio::time::sleep(POLL).await;
+            let (_, waits) = self.probes.waits(from, &BTreeSet::new());
+            if waits.iter().any(|wait| *wait > most) {
+                from = Instant::now();
+            } else if waits.len() >= CALM_KEYS {
+                return;
+            }
+        }
+        println!("chaos: not calm within {CALM_LIMIT:?}; the next fault begins all the same");
+    }
+
     /// Whatever waited during an outage is served soon after it.
     async fn all_served(&self) -> Result<()> {
         let end = Instant::now();
@@ -536,7 +559,9 @@ impl Chaos {
             .await?;
         workload::sweep(&self.client, &self.namespace, "slow").await?;
         made?;
-        // 2 s for writes in flight, then the keys are named and go all the same.
+        // What it still holds up is its own doing, not the next fault's.
+        tokio::time::sleep(WEBHOOK_TAKES).await;
+        // Half a second for writes in flight, then the keys are named and go all the same.
         ensure!(
             left < Duration::from_secs(10),
             "it took {left:.1?} to leave"

@@ -19,8 +19,8 @@ use super::{controller_of, is_dry_run, name_of, replicas, stretched, text};
 /// What a watch may be behind, where the machine is not busy with other things.
 const LAG: SignedDuration = SignedDuration::from_secs(2);
 
-/// Between the answer of one batch and the arrival of the next.
-const BATCHES: SignedDuration = SignedDuration::from_millis(300);
+/// Between the answer of one batch and the arrival of the next, each of which a fault may delay by 200 ms.
+const BATCHES: SignedDuration = SignedDuration::from_millis(600);
 
 type Name = (String, String);
 

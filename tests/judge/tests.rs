@@ -582,7 +582,7 @@ fn the_batches_of_one_sync_count_from_its_beginning() {
     let slow = create(begun, (100, 8_000), "a").sized(500, 1);
     let batch = create(slow, (8_010, 16_000), "b");
     assert_eq!(batch.counted().complaints, [""; 0]);
-    let another_sync = create(batch, (16_500, 16_600), "c");
+    let another_sync = create(batch, (16_700, 16_800), "c");
     assert_eq!(another_sync.counted().complaints.len(), 1);
 }
 

@@ -271,6 +271,7 @@ impl Node {
                 expected_replicas: None,
                 moves_at_once: 8,
                 freeze_budget: Duration::from_secs(2),
+                drain_budget: Duration::from_millis(500),
                 bars: true,
             }),
             renewal: Renewal::new(
