@@ -9,6 +9,7 @@ mod meter;
 mod page;
 mod peer;
 mod plot;
+mod profile;
 mod report;
 mod run;
 mod scale_out;
@@ -31,7 +32,7 @@ use tokio::signal::unix::{SignalKind, signal};
 use crate::machine::Machine;
 use crate::peer::{Peer, Qps};
 use crate::report::Results;
-use crate::run::Which;
+use crate::run::{How, Which};
 use crate::scale_out::Rig;
 use crate::step::{Sizes, Step};
 
@@ -76,6 +77,10 @@ struct Args {
     /// Print, and keep no results
     #[arg(long)]
     no_results: bool,
+    /// Draw for each step where the managers' processor time goes, as flame graphs in bench/results; keeps no figures,
+    /// since perf takes time too
+    #[arg(long, conflicts_with_all = ["scale_out", "page"])]
+    profile: bool,
     /// Measure instead how a fleet's work grows from one replica to five, each call held up by 25 ms
     #[arg(long, conflicts_with_all = ["steps", "peers", "qps", "page"])]
     scale_out: bool,
@@ -101,6 +106,10 @@ impl Args {
             Limits::Default => &[Qps::Default],
             Limits::Both => &[Qps::Lifted, Qps::Default],
         }
+    }
+
+    fn keeps_results(&self) -> bool {
+        !self.no_results && !self.profile
     }
 
     /// What is asked for, those steps left out whose controllers are not built.
@@ -212,18 +221,25 @@ async fn measure(args: &Args) -> Result<()> {
     let mut progress = Steps::new("bench-peers", total);
     for (which, steps) in work {
         let Which { round, qps, peer } = which;
-        let measured = Box::pin(run::run(which, &steps, &sizes, &binary, &mut progress))
+        let how = How {
+            sizes: &sizes,
+            binary: &binary,
+            profile: args.profile,
+        };
+        let measured = Box::pin(run::run(which, &steps, how, &mut progress))
             .await
             .with_context(|| format!("round {round}, QPS {qps}, {peer}"))?;
         results.runs.extend(measured);
         // What was measured is kept even if a later run fails.
-        if !args.no_results {
+        if args.keeps_results() {
             report::keep(&results.file_name(&args.peers), &results)?;
         }
     }
     progress.finish("measured");
     println!("{}", report::text(&results));
-    if !args.no_results {
+    if args.profile {
+        page::renew()?;
+    } else if args.keeps_results() {
         page::renew()?;
         println!("kept in {}", results.file_name(&args.peers));
     }
@@ -329,6 +345,7 @@ mod tests {
             (&["--qps=none"], "invalid value 'none' for '--qps <QPS>'"),
             (&["--rounds=0"], "0 is not in 1..=99"),
             (&["--page", "--rounds=2"], "cannot be used with"),
+            (&["--profile", "--scale-out"], "cannot be used with"),
         ] {
             let text = args(words).unwrap_err().to_string();
             let first = text.lines().next().unwrap_or_default();

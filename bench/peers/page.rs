@@ -5,11 +5,13 @@ use std::fs;
 use anyhow::{Context, Result};
 
 use crate::plot;
+use crate::profile;
 use crate::report::{self, FIGURES, Results};
 use crate::scale_out;
 use crate::step::Step;
 
 const INTRODUCTION: &str = include_str!("introduction.md");
+const PROFILES: &str = include_str!("profiles.md");
 
 /// Figures that are drawn.
 const DRAWN: [&str; 5] = [
@@ -27,8 +29,7 @@ pub(crate) fn renew() -> Result<()> {
     };
     let plots = plots(&results)?;
     for (name, svg) in &plots {
-        let path = report::folder().join(name);
-        fs::write(&path, svg).with_context(|| format!("writing {}", path.display()))?;
+        report::draw(name, svg)?;
     }
     let path = harness::workspace_root().join("bench/README.md");
     fs::write(&path, page(&results, &Besides::kept()?, &plots))
@@ -40,6 +41,8 @@ pub(crate) fn renew() -> Result<()> {
 struct Besides {
     scaled_out: Option<scale_out::Results>,
     fenced: Option<Results>,
+    /// Files of the flame graphs.
+    profiles: Vec<String>,
 }
 
 impl Besides {
@@ -48,6 +51,7 @@ impl Besides {
         Ok(Self {
             scaled_out: report::kept("scale-out-")?.pop(),
             fenced: Results::newest_fenced()?,
+            profiles: profile::pictures(report::names()),
         })
     }
 }
@@ -108,6 +112,16 @@ fn fence_section(results: &Results) -> String {
     section + &figures(results, "lifted")
 }
 
+/// The flame graphs, and what they have taught.
+fn profiles_section(names: &[String]) -> String {
+    let mut section = format!("\n{PROFILES}");
+    for name in names {
+        let title = profile::title(name);
+        section += &format!("\n{title}:\n\n![{title}](results/{name})\n");
+    }
+    section
+}
+
 /// The table of everything that was measured under a limit.
 fn figures(results: &Results, qps: &str) -> String {
     let (heads, rows) = report::table(results, qps);
@@ -157,6 +171,9 @@ fn page(results: &Results, besides: &Besides, plots: &[(String, String)]) -> Str
     }
     if let Some(fenced) = &besides.fenced {
         page += &fence_section(fenced);
+    }
+    if !besides.profiles.is_empty() {
+        page += &profiles_section(&besides.profiles);
     }
     for (name, _) in plots {
         let title = name.trim_end_matches(".svg").to_owned();

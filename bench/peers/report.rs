@@ -61,19 +61,31 @@ pub(crate) fn keep(file_name: &str, results: &impl Serialize) -> Result<()> {
     fs::write(&path, text).with_context(|| format!("writing {}", path.display()))
 }
 
-/// All results whose file begins so, in the order of their names.
-pub(crate) fn kept<R: DeserializeOwned>(prefix: &str) -> Result<Vec<R>> {
+/// Writes a picture beside the results.
+pub(crate) fn draw(name: &str, svg: impl AsRef<[u8]>) -> Result<()> {
+    fs::create_dir_all(folder()).context("making bench/results")?;
+    let path = folder().join(name);
+    fs::write(&path, svg).with_context(|| format!("writing {}", path.display()))
+}
+
+/// Names of the files beside the results.
+pub(crate) fn names() -> Vec<String> {
     let Ok(entries) = fs::read_dir(folder()) else {
-        return Ok(Vec::new());
+        return Vec::new();
     };
     let mut names: Vec<String> = entries
         .flatten()
         .map(|entry| entry.file_name().to_string_lossy().into_owned())
-        .filter(|name| name.starts_with(prefix) && name.ends_with(".json"))
         .collect();
-    names.sort();
+    names.sort_unstable();
     names
+}
+
+/// All results whose file begins so, in the order of their names.
+pub(crate) fn kept<R: DeserializeOwned>(prefix: &str) -> Result<Vec<R>> {
+    names()
         .into_iter()
+        .filter(|name| name.starts_with(prefix) && name.ends_with(".json"))
         .map(|name| {
             let text = fs::read_to_string(folder().join(&name))?;
             serde_json::from_str(&text)

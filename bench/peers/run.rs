@@ -1,6 +1,6 @@
 //! One peer goes through all steps on a control plane of its own.
 
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result};
@@ -11,7 +11,8 @@ use kube::api::PropagationPolicy;
 
 use crate::meter::{self, Cost, Figures, Meter};
 use crate::peer::{Managers, Peer, Qps};
-use crate::report::Measured;
+use crate::profile::{self, Recording};
+use crate::report::{self, Measured};
 use crate::stall::Stall;
 use crate::step::{PENDING, PODS_PER_NODE, Sizes, Step};
 use crate::workload::{self, Namespaces, Pending, Web};
@@ -32,11 +33,23 @@ pub(crate) struct Which {
     pub(crate) peer: Peer,
 }
 
+/// What is the same for all runs.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct How<'a> {
+    pub(crate) sizes: &'a Sizes,
+    /// Manifold's.
+    pub(crate) binary: &'a Path,
+    /// Whether it is drawn where processor time goes.
+    pub(crate) profile: bool,
+}
+
 /// A control plane and the managers on it, while the steps go over them.
 struct Stage<'a> {
     client: Client,
     managers: Managers<'a>,
     which: Which,
+    /// Where `perf` keeps what it sees, if it shall look.
+    profile: Option<PathBuf>,
     measured: Vec<Measured>,
     progress: &'a mut Steps,
 }
@@ -45,10 +58,10 @@ struct Stage<'a> {
 pub(crate) async fn run(
     which: Which,
     steps: &[Step],
-    sizes: &Sizes,
-    binary: &Path,
+    how: How<'_>,
     progress: &mut Steps,
 ) -> Result<Vec<Measured>> {
+    let How { sizes, binary, .. } = how;
     let mut control_plane = ControlPlane::builder()
         .nodes(sizes.nodes(steps))
         .pods_per_node(PODS_PER_NODE)
@@ -64,6 +77,7 @@ pub(crate) async fn run(
         client,
         managers,
         which,
+        profile: how.profile.then(|| control_plane.dir().path().to_owned()),
         measured: Vec::new(),
         progress,
     };
@@ -147,11 +161,24 @@ impl Stage<'_> {
     }
 
     async fn measure(&mut self, step: Step, work: impl Future<Output = Result<()>>) -> Result<()> {
+        let peer = self.which.peer;
         let meter = self.begin(step).await?;
+        let pids = self.managers.ids();
+        let recording = self
+            .profile
+            .as_deref()
+            .map(|directory| Recording::begin(&pids, directory))
+            .transpose()?;
         self.work(work)
             .await
-            .with_context(|| format!("{step} under {}", self.which.peer))?;
-        self.end(step, meter).await
+            .with_context(|| format!("{step} under {peer}"))?;
+        self.end(step, meter).await?;
+        if let Some(recording) = recording {
+            self.tell(&format!("{step}, drawn"));
+            let svg = recording.end(&format!("{step}, {peer}")).await?;
+            report::draw(&profile::file_name(step.name(), &peer.to_string()), &svg)?;
+        }
+        Ok(())
     }
 
     /// As a step or, where it is not wanted, only because others go on from it.

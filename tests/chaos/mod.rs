@@ -10,6 +10,7 @@ mod fault;
 mod probes;
 mod relay;
 mod rogue;
+mod strain;
 mod webhook;
 mod workload;
 
@@ -39,6 +40,7 @@ use serde_json::json;
 pub use self::fault::Fault;
 use self::probes::Probes;
 use self::relay::{Mode, Relay};
+use self::strain::Strain;
 use self::webhook::Webhook;
 use self::workload::Workload;
 use crate::judge::{AUDIT_POLICY, Children, Ownership, UNOWNED, stretched};
@@ -289,7 +291,7 @@ impl Chaos {
             Fault::ApiServerAway | Fault::EtcdAway => (0..RANGES).collect(),
             _ => before.of(&self.members[victim].name),
         };
-        let since = Instant::now();
+        let (since, strain) = (Instant::now(), Strain::begin());
         self.perform(fault, victim).await?;
         self.settled("the fleet rests again").await?;
         for member in &mut self.members {
@@ -308,11 +310,12 @@ impl Chaos {
         let (hit, others) = self.probes.waits(since, &ranges);
         let slowest = |waits: &[Duration]| waits.iter().max().copied().unwrap_or_default();
         println!(
-            "chaos: {fault:?}: at most {:.0?} of {} keys hit, {:.0?} of {} others",
+            "chaos: {fault:?}: at most {:.0?} of {} keys hit, {:.0?} of {} others; {}",
             slowest(&hit),
             hit.len(),
             slowest(&others),
-            others.len()
+            others.len(),
+            strain.end()
         );
         let waits = self.waits.entry(fault).or_default();
         waits.times += 1;
