@@ -99,6 +99,8 @@ fn draw(data: &Path, title: &str) -> Result<Vec<u8>> {
     title.clone_into(&mut options.title);
     // perf says how much time each look stands for.
     "ns".clone_into(&mut options.count_name);
+    // A picture, not a program.
+    options.no_javascript = true;
     // The same colours each time it is drawn.
     options.deterministic = true;
     let mut svg = Vec::new();

@@ -33,10 +33,8 @@ const REPORT_SPACING_EACH: Duration = Duration::from_millis(20);
 /// What a spaced key waits at most: what it reports shall be known within a second.
 const REPORT_SPACING_MAX: Duration = Duration::from_millis(700);
 
-/// How long after its last report a key may report again; `written` is what its last plan wrote, and `took` how long that
-/// plan and its writes took, which for a spaced key is part of the wait. It rests for half as long as it wrote, though:
-/// where requests are limited, other keys have their turn.
-pub(super) fn report_spacing(spaced: bool, written: u64, took: Duration) -> Duration {
+/// How long after its last report a key may report again; `written` is what its last plan wrote.
+pub(super) fn report_spacing(spaced: bool, written: u64) -> Duration {
     if !spaced {
         return REPORT_SPACING;
     }
@@ -45,8 +43,6 @@ pub(super) fn report_spacing(spaced: bool, written: u64, took: Duration) -> Dura
         .saturating_mul(more)
         .saturating_add(REPORT_SPACING)
         .min(REPORT_SPACING_MAX)
-        .saturating_sub(took)
-        .max((took / 2).min(REPORT_SPACING_MAX))
 }
 /// How long after a plan began the next one of its key begins, for each object that was looked at: what a plan costs grows
 /// with them, and in a Job of thousands of pods each of them changes several times. Upstream holds back what pods tell of
@@ -445,8 +441,7 @@ impl Range {
         known.head_proven |= done.head_proven;
         if done.reported {
             let spaced = unit.controller.descriptor().spaced;
-            let took = now.saturating_sub(done.since);
-            known.report_from = Some(now + report_spacing(spaced, done.writes, took));
+            known.report_from = Some(now + report_spacing(spaced, done.writes));
         }
         let stopped = matches!(done.next, Next::Stopped(_));
         if !stopped && done.next != Next::Now {

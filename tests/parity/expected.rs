@@ -165,9 +165,9 @@ pub(crate) const EXPECTED: &[Expectation] = &[
     },
     Expectation {
         name: "how often a slice was written",
-        reason: "Changes of one Service's slices begin 200 to 700 ms after each other, the more of them were written \
-                 the longer, so a rollout writes fewer of them; a slice that somebody else changed is put right at \
-                 once instead of after a second.",
+        reason: "Changes of one Service's slices are 200 to 700 ms apart, the more of them were written the longer, \
+                 so a rollout writes fewer of them; a slice that somebody else changed is put right at once instead \
+                 of after a second.",
         by_chance: true,
         fits: |one| one.object.starts_with("EndpointSlice ") && one.path == "/metadata/generation",
     },

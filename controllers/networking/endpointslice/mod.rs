@@ -151,10 +151,10 @@ impl Controller for SlicesOfServices {
             .differs("Each replica's gauges count the Services that it owns: their sum is the cluster's.")
             .differs("Slices have names that follow from the Service's uid and an ordinal, so that a second creation of the same slice collides; they look like upstream's.")
             .differs("Slices that exist are changed before new ones are made, so that a plan from an old view fails before an endpoint is in two slices.")
-            .differs("Changes of one Service's slices begin 200 to 700 ms after each other, the more of them were written the longer, so a rollout writes fewer of them; a slice that somebody else changed is put right at once instead of after a second.")
+            .differs("Changes of one Service's slices are 200 to 700 ms apart, the more of them were written the longer, so a rollout writes fewer of them; a slice that somebody else changed is put right at once instead of after a second.")
             .differs(
-                "Where more than three slices of a Service only lose endpoints, or endpoints in them only cease to be \
-                 ready, three are written at a time, each in its turn; what becomes ready waits for nobody's turn.",
+                "Where more than four slices of a Service only lose endpoints, or endpoints in them only cease to be \
+                 ready, four are written at a time, each in its turn; what becomes ready waits for nobody's turn.",
             )
             .differs("The trigger time is that of the pods whose endpoint changed against the slices that are there; upstream remembers the times of all pods.")
             .differs("Why a Service has no hints, and that a pod's node is missing, is told once and not at every sync; a pod whose node is missing is looked at again when the node appears.")
