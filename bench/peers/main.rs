@@ -77,9 +77,9 @@ struct Args {
     /// Print, and keep no results
     #[arg(long)]
     no_results: bool,
-    /// Draw for each step where the managers' processor time goes, as flame graphs in bench/results; keeps no figures,
-    /// since perf takes time too
-    #[arg(long, conflicts_with_all = ["scale_out", "page"])]
+    /// Draw where the managers' processor time goes in each step that does work (not rest, start, killed, stopped and
+    /// added), as flame graphs in bench/results; keeps no figures, since perf takes time too
+    #[arg(long, conflicts_with_all = ["scale_out", "page", "no_results"])]
     profile: bool,
     /// Measure instead how a fleet's work grows from one replica to five, each call held up by 25 ms
     #[arg(long, conflicts_with_all = ["steps", "peers", "qps", "page"])]
@@ -106,10 +106,6 @@ impl Args {
             Limits::Default => &[Qps::Default],
             Limits::Both => &[Qps::Lifted, Qps::Default],
         }
-    }
-
-    fn keeps_results(&self) -> bool {
-        !self.no_results && !self.profile
     }
 
     /// What is asked for, those steps left out whose controllers are not built.
@@ -200,6 +196,9 @@ async fn measure(args: &Args) -> Result<()> {
             eprintln!("{step} is left out: {missing} is not built");
         }
     }
+    if args.profile {
+        profile::perf()?;
+    }
     let (binary, programs) = programs().await?;
     let machine = Machine::look(programs.version());
     if args.scale_out {
@@ -231,17 +230,19 @@ async fn measure(args: &Args) -> Result<()> {
             .with_context(|| format!("round {round}, QPS {qps}, {peer}"))?;
         results.runs.extend(measured);
         // What was measured is kept even if a later run fails.
-        if args.keeps_results() {
+        if !args.no_results && !args.profile {
             report::keep(&results.file_name(&args.peers), &results)?;
         }
     }
     progress.finish("measured");
     println!("{}", report::text(&results));
-    if args.profile {
+    if !args.no_results {
         page::renew()?;
-    } else if args.keeps_results() {
-        page::renew()?;
-        println!("kept in {}", results.file_name(&args.peers));
+        let file = results.file_name(&args.peers);
+        println!(
+            "kept in {}",
+            if args.profile { "bench/results" } else { &file }
+        );
     }
     Ok(())
 }

@@ -7,6 +7,7 @@ use std::time::Duration;
 
 use anyhow::{Context, Result, bail, ensure};
 use harness::process::{Process, Spec};
+use harness::toolchain;
 use inferno::collapse::Collapse;
 use inferno::collapse::perf::Folder;
 use inferno::flamegraph;
@@ -17,7 +18,7 @@ const FREQUENCY: u32 = 997;
 const STACK: u32 = 32_768;
 /// For perf to write down what it has.
 const WRITES_WITHIN: Duration = Duration::from_secs(60);
-/// Between which and which file names the step and the peer stand.
+/// How the names of the pictures begin, before step and peer, and end.
 const PREFIX: &str = "profile-";
 const SUFFIX: &str = ".svg";
 
@@ -29,11 +30,8 @@ pub(crate) struct Recording {
 }
 
 /// Where `perf` is.
-fn perf() -> Result<PathBuf> {
-    let path = std::env::var_os("PATH").unwrap_or_default();
-    std::env::split_paths(&path)
-        .map(|directory| directory.join("perf"))
-        .find(|file| file.is_file())
+pub(crate) fn perf() -> Result<PathBuf> {
+    toolchain::on_path("perf")
         .context("--profile needs perf on the PATH: install your distribution's linux-perf")
 }
 

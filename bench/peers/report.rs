@@ -3,7 +3,7 @@
 use std::cmp::Ordering;
 use std::collections::{BTreeMap, BTreeSet};
 use std::fs;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 
 use anyhow::{Context, Result};
 use comfy_table::CellAlignment;
@@ -55,17 +55,18 @@ pub(crate) fn folder() -> PathBuf {
 
 /// Writes results to a file of the tree.
 pub(crate) fn keep(file_name: &str, results: &impl Serialize) -> Result<()> {
-    let path = harness::workspace_root().join(file_name);
-    fs::create_dir_all(folder()).context("making bench/results")?;
     let text = serde_json::to_string_pretty(results)? + "\n";
-    fs::write(&path, text).with_context(|| format!("writing {}", path.display()))
+    write(&harness::workspace_root().join(file_name), text)
 }
 
 /// Writes a picture beside the results.
 pub(crate) fn draw(name: &str, svg: impl AsRef<[u8]>) -> Result<()> {
+    write(&folder().join(name), svg)
+}
+
+fn write(path: &Path, content: impl AsRef<[u8]>) -> Result<()> {
     fs::create_dir_all(folder()).context("making bench/results")?;
-    let path = folder().join(name);
-    fs::write(&path, svg).with_context(|| format!("writing {}", path.display()))
+    fs::write(path, content).with_context(|| format!("writing {}", path.display()))
 }
 
 /// Names of the files beside the results.

@@ -562,13 +562,13 @@ impl Chaos {
             .await?;
         workload::sweep(&self.client, &self.namespace, "slow").await?;
         made?;
-        // What it still holds up is its own doing, not the next fault's.
-        tokio::time::sleep(WEBHOOK_TAKES).await;
         // Half a second for writes in flight, then the keys are named and go all the same.
         ensure!(
             left < Duration::from_secs(10),
             "it took {left:.1?} to leave"
         );
+        // What it still holds up is its own doing, not the next fault's.
+        tokio::time::sleep(WEBHOOK_TAKES).await;
         Ok(())
     }
 

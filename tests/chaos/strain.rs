@@ -1,7 +1,6 @@
 //! How busy the machine was while a fault lasted: a wait tells of Manifold only where the machine did not make everybody
 //! wait.
 
-use std::fmt;
 use std::fs;
 use std::time::{Duration, Instant};
 
@@ -9,21 +8,19 @@ use std::time::{Duration, Instant};
 const TICKS_PER_SECOND: u64 = 100;
 /// Where `steal` stands in the first line of /proc/stat, behind `cpu`.
 const STEAL: usize = 7;
+/// What is read, where from, and how it is called.
+const TOTALS: [(&str, Parse, &str); 3] = [
+    (
+        "/proc/pressure/cpu",
+        parse_pressure,
+        "waits for a processor",
+    ),
+    ("/proc/pressure/io", parse_pressure, "waits for the disk"),
+    ("/proc/stat", parse_stolen, "taken by the host"),
+];
 
-/// For how long, since the machine began.
-#[derive(Debug, Clone, Copy)]
-struct Total {
-    /// Some task waited for a processor.
-    processor: Option<Duration>,
-    /// Some task waited for the disk.
-    disk: Option<Duration>,
-    /// The host gave a processor's time to others.
-    stolen: Option<Duration>,
-}
-
-fn read(path: &str) -> String {
-    fs::read_to_string(path).unwrap_or_default()
-}
+/// How long it was since the machine began; `None` where the kernel does not tell.
+type Parse = fn(&str) -> Option<Duration>;
 
 /// The first line of /proc/pressure/…: `some avg10=… total=<microseconds>`.
 fn parse_pressure(text: &str) -> Option<Duration> {
@@ -38,67 +35,42 @@ fn parse_stolen(stat: &str) -> Option<Duration> {
     Some(Duration::from_millis(ticks * 1_000 / TICKS_PER_SECOND))
 }
 
-impl Total {
-    fn now() -> Self {
-        Self {
-            processor: parse_pressure(&read("/proc/pressure/cpu")),
-            disk: parse_pressure(&read("/proc/pressure/io")),
-            stolen: parse_stolen(&read("/proc/stat")),
-        }
-    }
+fn totals() -> [Option<Duration>; 3] {
+    TOTALS.map(|(path, parse, _)| parse(&fs::read_to_string(path).unwrap_or_default()))
 }
 
 /// From a moment on.
 #[derive(Debug)]
 pub(super) struct Strain {
     since: Instant,
-    before: Total,
+    before: [Option<Duration>; 3],
 }
 
 impl Strain {
     pub(super) fn begin() -> Self {
         Self {
             since: Instant::now(),
-            before: Total::now(),
+            before: totals(),
         }
     }
 
-    /// What it was until now, as shares of the time.
-    pub(super) fn end(&self) -> Shares {
-        let now = Total::now();
-        let share = |before: Option<Duration>, now: Option<Duration>| {
-            let more = now?.saturating_sub(before?);
-            Some(more.div_duration_f64(self.since.elapsed()))
-        };
-        Shares {
-            processor: share(self.before.processor, now.processor),
-            disk: share(self.before.disk, now.disk),
-            stolen: share(self.before.stolen, now.stolen),
-        }
+    /// What it was until now, in words.
+    pub(super) fn end(&self) -> String {
+        words(self.since.elapsed(), self.before, totals())
     }
 }
 
-/// Of the time, how much somebody waited for what; what the kernel does not tell is left out.
-#[derive(Debug)]
-pub(super) struct Shares {
-    processor: Option<f64>,
-    disk: Option<f64>,
-    stolen: Option<f64>,
-}
-
-impl fmt::Display for Shares {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let said = [
-            (self.processor, "waits for a processor"),
-            (self.disk, "waits for the disk"),
-            (self.stolen, "taken by the host"),
-        ];
-        let words: Vec<String> = said
-            .iter()
-            .filter_map(|(share, what)| Some(format!("{:.0} % {what}", (*share)? * 100.0)))
-            .collect();
-        f.write_str(&words.join(", "))
-    }
+/// As shares of the time; what the kernel does not tell is left out.
+fn words(lasted: Duration, before: [Option<Duration>; 3], now: [Option<Duration>; 3]) -> String {
+    let said: Vec<String> = TOTALS
+        .iter()
+        .zip(before.into_iter().zip(now))
+        .filter_map(|((_, _, what), (before, now))| {
+            let share = now?.saturating_sub(before?).div_duration_f64(lasted);
+            Some(format!("{:.0} % {what}", share * 100.0))
+        })
+        .collect();
+    said.join(", ")
 }
 
 #[cfg(test)]
@@ -119,14 +91,12 @@ mod tests {
 
     #[test]
     fn what_is_not_told_is_left_out() {
-        let shares = Shares {
-            processor: Some(0.34),
-            disk: None,
-            stolen: Some(0.0),
-        };
-        assert_eq!(
-            shares.to_string(),
-            "34 % waits for a processor, 0 % taken by the host"
+        let ms = |ms| Some(Duration::from_millis(ms));
+        let said = words(
+            Duration::from_secs(2),
+            [ms(10), None, ms(500)],
+            [ms(690), ms(7), ms(500)],
         );
+        assert_eq!(said, "34 % waits for a processor, 0 % taken by the host");
     }
 }

@@ -105,7 +105,8 @@ pub fn check() -> Result<()> {
     Ok(())
 }
 
-fn on_path(program: &str) -> Option<PathBuf> {
+/// Where a program is that a shell would find.
+pub fn on_path(program: &str) -> Option<PathBuf> {
     if program.contains('/') {
         return Some(PathBuf::from(program)).filter(|path| path.is_file());
     }
