@@ -842,8 +842,10 @@ async fn roll(control_plane: &ControlPlane) -> Result<Cost> {
     let seen = std::mem::take(&mut *seen.lock().unwrap_or_else(PoisonError::into_inner));
     let mut cost = seen.finish();
     cost.writes = writes(&mut log, &namespace)?;
+    // What goes would keep kubelets and API server busy while the other manager is measured.
+    let limit = format!("--timeout={}s", ROLLOUT_LIMIT.as_secs());
     control_plane
-        .kubectl(&["delete", "namespace", &namespace, "--wait=false"])
+        .kubectl(&["delete", "namespace", &namespace, &limit])
         .await?;
     Ok(cost)
 }

@@ -696,8 +696,10 @@ fn promised(fault: Fault) -> (Option<Duration>, Option<Duration>) {
     let ms = |ms| Some(Duration::from_millis(ms));
     match fault {
         Fault::Kill => (ms(6_000), ms(500)),
-        Fault::End | Fault::JoinAndLeave => (ms(500), ms(500)),
-        Fault::WrongCertificate | Fault::Garbage | Fault::FalseHandoffs => (ms(500), ms(500)),
+        Fault::End => (ms(300), ms(500)),
+        Fault::JoinAndLeave | Fault::WrongCertificate | Fault::Garbage | Fault::FalseHandoffs => {
+            (ms(500), ms(500))
+        }
         Fault::Stand | Fault::Delay | Fault::Swallow | Fault::FreezeWatches | Fault::Cut => {
             (None, ms(500))
         }
