@@ -234,8 +234,9 @@ pub struct Descriptor {
     /// A histogram of how long its syncs take, in seconds, where upstream has one without labels.
     pub sync_seconds: Option<&'static str>,
     /// Whether a key is not even planned while its last report is too fresh for another one: for controllers whose plans
-    /// are dear and whose every write is a report.
-    pub spaced: bool,
+    /// are dear and whose every write is a report. What such a key waits at most from the beginning of one plan to the
+    /// next for having looked at much.
+    pub spaced: Option<Duration>,
     /// What its numeric flags must lie between, both ends included.
     pub bounds: Vec<(&'static str, i64, i64)>,
     /// Where it differs from upstream: one sentence each, for controllers/README.md.
@@ -264,7 +265,7 @@ impl Descriptor {
             metrics: Vec::new(),
             sync_metrics: None,
             sync_seconds: None,
-            spaced: false,
+            spaced: None,
             bounds: Vec::new(),
             differences: Vec::new(),
         }
@@ -412,10 +413,11 @@ impl Descriptor {
         self
     }
 
-    /// A key is not planned while its last report is too fresh for another one.
+    /// A key is not planned while its last report is too fresh for another one; one that looks at much waits for at most so
+    /// long because of that.
     #[must_use]
-    pub fn spaced(mut self) -> Self {
-        self.spaced = true;
+    pub fn spaced(mut self, most: Duration) -> Self {
+        self.spaced = Some(most);
         self
     }
 

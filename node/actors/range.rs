@@ -30,18 +30,32 @@ pub const REPORT_SPACING: Duration = Duration::from_millis(200);
 /// By how much longer a spaced key waits for each further report that its last plan wrote: upstream writes such one
 /// after the other, which takes longer the more there are.
 const REPORT_SPACING_EACH: Duration = Duration::from_millis(20);
+/// The same where its plan is dear: the wait then counts from the plan's beginning.
+const REPORT_SPACING_EACH_DEAR: Duration = Duration::from_millis(50);
 /// What a spaced key waits at most: what it reports shall be known within a second.
 const REPORT_SPACING_MAX: Duration = Duration::from_millis(700);
 
-/// How long after its last report a key may report again; `written` is what its last plan wrote.
-pub(super) fn report_spacing(spaced: bool, written: u64) -> Duration {
-    if !spaced {
-        return REPORT_SPACING;
+/// When a key that has reported may report again: `written` is what its plan wrote, `objects` what it looked at, `began`
+/// its beginning and `now` its end. What a dear plan of a spaced key and its writes take is part of the wait; otherwise the
+/// next one would come later by both where the server is slow.
+pub(super) fn report_from(
+    spaced: Option<Duration>,
+    written: u64,
+    objects: usize,
+    (began, now): (Monotonic, Monotonic),
+) -> Monotonic {
+    if spaced.is_none() {
+        return now + REPORT_SPACING;
     }
     let more = u32::try_from(written.saturating_sub(1)).unwrap_or(u32::MAX);
-    REPORT_SPACING_EACH
+    let dear = plan_spacing(spaced, objects);
+    let (from, least, each) = match dear.is_zero() {
+        true => (now, REPORT_SPACING, REPORT_SPACING_EACH),
+        false => (began, REPORT_SPACING.max(dear), REPORT_SPACING_EACH_DEAR),
+    };
+    from + each
         .saturating_mul(more)
-        .saturating_add(REPORT_SPACING)
+        .saturating_add(least)
         .min(REPORT_SPACING_MAX)
 }
 /// How long after a plan began the next one of its key begins, for each object that was looked at: what a plan costs grows
@@ -53,15 +67,16 @@ const PLAN_SPACING_FROM: usize = 200;
 /// What a key waits so at most.
 const PLAN_SPACING_MAX: Duration = Duration::from_millis(500);
 
-/// How long after the beginning of a plan that looked at so many objects its key may be planned again.
-pub(super) fn plan_spacing(objects: usize) -> Duration {
+/// How long after the beginning of a plan that looked at so many objects its key may be planned again; `spaced` is what its
+/// controller says of that ([`controllers_kit::Descriptor::spaced`]).
+pub(super) fn plan_spacing(spaced: Option<Duration>, objects: usize) -> Duration {
     if objects < PLAN_SPACING_FROM {
         return Duration::ZERO;
     }
     let objects = u32::try_from(objects).unwrap_or(u32::MAX);
     PLAN_SPACING_EACH
         .saturating_mul(objects)
-        .min(PLAN_SPACING_MAX)
+        .min(spaced.unwrap_or(PLAN_SPACING_MAX))
 }
 /// How often a closed fence is looked at again by a range that has work.
 const FENCE_POLL: Duration = Duration::from_millis(50);
@@ -323,7 +338,7 @@ impl Range {
                 continue;
             }
             let descriptor = shared.units[usize::from(lane)].controller.descriptor();
-            let spaced_until = known.report_from.filter(|_| descriptor.spaced);
+            let spaced_until = known.report_from.filter(|_| descriptor.spaced.is_some());
             let from = spaced_until
                 .unwrap_or_default()
                 .max(known.in_hand_until)
@@ -439,13 +454,14 @@ impl Range {
         }
         known.proven |= done.proven;
         known.head_proven |= done.head_proven;
+        let spaced = unit.controller.descriptor().spaced;
         if done.reported {
-            let spaced = unit.controller.descriptor().spaced;
-            known.report_from = Some(now + report_spacing(spaced, done.writes));
+            let times = (done.since, now);
+            known.report_from = Some(report_from(spaced, done.writes, done.objects, times));
         }
         let stopped = matches!(done.next, Next::Stopped(_));
         if !stopped && done.next != Next::Now {
-            known.plan_from = done.since + plan_spacing(done.objects);
+            known.plan_from = done.since + plan_spacing(spaced, done.objects);
         }
         match &done.next {
             Next::Change => part.queue.forget(&done.key),

@@ -30,7 +30,7 @@ use tokio::sync::Semaphore;
 use crate::{
     actors::{
         host::Host,
-        range::{Explain, REPORT_SPACING, plan_spacing, report_spacing},
+        range::{Explain, REPORT_SPACING, plan_spacing, report_from},
     },
     apply::Writer,
     clock::{Clock, SystemClock},
@@ -263,7 +263,7 @@ impl Controller for Accounts {
     fn describe() -> Descriptor {
         Descriptor::new("accounts-controller", Sharding::ByNamespace)
             .workers_fixed(4)
-            .spaced()
+            .spaced(Duration::from_millis(500))
     }
     fn new(_: &Flags) -> Self {
         Self
@@ -925,38 +925,47 @@ fn a_spaced_key_is_not_planned_while_its_last_report_is_fresh() {
 
 #[test]
 fn the_more_a_spaced_key_has_written_the_longer_it_waits() {
-    let ms = |spaced, written| report_spacing(spaced, written).as_millis();
+    let (began, now) = (Duration::from_secs(1), Duration::from_millis(1_100));
+    let spaced = Some(Duration::from_millis(300));
+    let until = |spaced, written, objects| {
+        let from = report_from(spaced, written, objects, (began, now));
+        from.as_millis()
+    };
+    // Written; from the end of a cheap plan; from the beginning of a dear one.
     let table = [
-        (0, 200),
-        (1, 200),
-        (2, 220),
-        (11, 400),
-        (26, 700),
-        (50, 700),
-        (u64::MAX, 700),
+        (0, 1_300, 1_300),
+        (1, 1_300, 1_300),
+        (2, 1_320, 1_350),
+        (5, 1_380, 1_500),
+        (9, 1_460, 1_700),
+        (26, 1_800, 1_700),
+        (u64::MAX, 1_800, 1_700),
     ];
-    for (written, expected) in table {
-        assert_eq!(ms(true, written), expected, "{written} writes");
-        assert_eq!(ms(false, written), 200, "{written} writes");
+    for (written, cheap, dear) in table {
+        assert_eq!(until(spaced, written, 199), cheap, "{written} writes");
+        assert_eq!(until(spaced, written, 5_000), dear, "{written} writes");
+        assert_eq!(until(None, written, 199), 1_300, "{written} writes");
+        assert_eq!(until(None, written, 5_000), 1_300, "{written} writes");
     }
+    // A plan that is just dear enough waits no less than one that is not.
+    assert_eq!(until(spaced, 1, 200), 1_200);
 }
 
 #[test]
 fn the_more_a_plan_has_looked_at_the_longer_the_next_one_waits() {
     let table = [
-        (0, 0),
-        (199, 0),
-        (200, 50),
-        (1_000, 250),
-        (2_000, 500),
-        (usize::MAX, 500),
+        (0, 0, 0),
+        (199, 0, 0),
+        (200, 50, 50),
+        (1_000, 250, 250),
+        (2_000, 500, 300),
+        (usize::MAX, 500, 300),
     ];
-    for (objects, expected) in table {
-        assert_eq!(
-            plan_spacing(objects).as_millis(),
-            expected,
-            "{objects} objects"
-        );
+    for (objects, others, spaced) in table {
+        let wait = |spaced| plan_spacing(spaced, objects).as_millis();
+        let most = Some(Duration::from_millis(300));
+        assert_eq!(wait(None), others, "{objects} objects");
+        assert_eq!(wait(most), spaced, "{objects} objects");
     }
 }
 
@@ -982,7 +991,7 @@ fn a_key_whose_plan_has_looked_at_much_is_not_planned_for_each_change() {
         })
         .await;
         assert!(
-            before.elapsed() >= 2 * plan_spacing(1_000),
+            before.elapsed() >= 2 * plan_spacing(None, 1_000),
             "{:?}",
             before.elapsed()
         );

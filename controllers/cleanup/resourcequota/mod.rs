@@ -9,6 +9,8 @@
 //! admission has just let in, and so let in too much. A resource that can't be listed keeps the usage that was told of
 //! it, and holds back no other.
 
+use std::time::Duration;
+
 use controllers_kit::{
     Controller, Descriptor, FlagDefault, Flags, Key, Plan, Refusal, Seen, Sharding, SignedDuration,
     Watches,
@@ -60,12 +62,12 @@ impl Controller for ResourceQuotas {
             )
             .flag(
                 "resource-quota-sync-period",
-                FlagDefault::Duration(std::time::Duration::from_secs(300)),
+                FlagDefault::Duration(Duration::from_secs(300)),
                 "How often every quota is reckoned anew without any reason; 0 for never.",
             )
             .gate(EXTENDED_RESOURCE, true)
             .gate(POD_LEVEL_RESOURCES, true)
-            .spaced()
+            .spaced(Duration::from_millis(500))
             .rule("", "resourcequotas", &["get", "list", "watch"])
             .rule("", "resourcequotas/status", &["patch", "update"])
             .rule("*", "*", &["list", "watch"])

@@ -51,7 +51,7 @@ impl Controller for EndpointsOfServices {
             .service_account("endpoint-controller")
             .event_source("endpoint-controller")
             .queue("endpoint")
-            .spaced()
+            .spaced(Duration::from_millis(500))
             .workers(
                 "concurrent-endpoint-syncs",
                 5,

@@ -69,7 +69,7 @@ impl Controller for SlicesOfServices {
             .aliases(&["endpointslice"])
             .event_source("endpoint-slice-controller")
             .queue("endpoint_slice")
-            .spaced()
+            .spaced(Duration::from_millis(300))
             .workers(
                 "concurrent-service-endpoint-syncs",
                 5,

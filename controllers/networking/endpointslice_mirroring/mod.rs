@@ -56,7 +56,7 @@ impl Controller for MirroredSlices {
             .service_account("endpointslicemirroring-controller")
             .event_source("endpoint-slice-mirroring-controller")
             .queue("endpoint_slice_mirroring")
-            .spaced()
+            .spaced(Duration::from_millis(500))
             .workers(
                 "mirroring-concurrent-service-endpoint-syncs",
                 5,
