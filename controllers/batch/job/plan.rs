@@ -725,6 +725,7 @@ fn decide(
         &managed.change
     };
     let active = number(sync.active.len()) + predicted.active;
+    let is_still = sync.active.is_empty() && sync.terminating == 0;
     let mut event = None;
     if finish.is_none() {
         if is_complete(sync, active) {
@@ -751,6 +752,10 @@ fn decide(
         is_whole,
         &mut plan,
     );
+    if finish.is_some() && is_still && !counted.finalizers.is_empty() {
+        // Only what this plan itself removes is left; the Job is complete when the cache has seen that.
+        plan.look_again_now();
+    }
     if !managed.is_nothing() || !counted.finalizers.is_empty() {
         plan.counted::<Pod>(&Object::metadata(job).namespace, &view.selector);
     }

@@ -164,6 +164,32 @@ fn a_success_policy_ends_a_job_and_what_still_runs_is_not_failed() {
 }
 
 #[test]
+fn a_job_that_is_over_looks_again_at_once_when_only_its_own_writes_are_left() {
+    use controllers_kit::Again;
+    let pi = job("pi").completions(2).parallel(2).started("11:00:00");
+    let ended = pod(&pi, "pi-a").exited(0, "11:50:00");
+    let with = |other: Pod| plan(&world().with(pi.clone()).with(ended.clone()).with(other)).again;
+    let last = pod(&pi, "pi-b").exited(0, "11:55:00");
+    assert_eq!(with(last), Again::Now);
+    // It isn't over.
+    assert_eq!(with(pod(&pi, "pi-b").ready("11:10:00")), Again::Never);
+    // It is, and a pod is on its way out, which will tell when it has gone.
+    let pi = pi.spec(succeeds_with(1)).indexed(2);
+    let going = indexed(&pi, "pi-1-aaaaa", 1).ready("11:10:00");
+    let done = indexed(&pi, "pi-0-aaaaa", 0).exited(0, "11:50:00");
+    for other in [going.clone(), going.terminating("11:59:59")] {
+        let world = world().with(pi.clone()).with(done.clone()).with(other);
+        assert_eq!(plan(&world).again, Again::Never);
+    }
+    // Nothing was removed, so nothing new would be seen.
+    let counted = untracked(done);
+    let world = world()
+        .with(pi.completions(1).parallel(1).indexed(1))
+        .with(counted);
+    assert_eq!(plan(&world).again, Again::Never);
+}
+
+#[test]
 fn events_messages_and_times_are_upstream_s() {
     let world = ends(job("pi").exits("0"), &DONE, 1, 0);
     let events = world.events();
