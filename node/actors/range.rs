@@ -27,6 +27,9 @@ use crate::{
 
 /// Status reports of one key are at least this far apart; the last one is always written.
 pub const REPORT_SPACING: Duration = Duration::from_millis(200);
+/// The same of an object that is being deleted: a parent that waits for its dependents tells of each one that goes, and
+/// nobody rolls out by that. Still within half a second.
+pub const REPORT_SPACING_LEAVING: Duration = Duration::from_millis(450);
 /// By how much longer a spaced key waits for each further report that its last plan wrote: upstream writes such one
 /// after the other, which takes longer the more there are.
 const REPORT_SPACING_EACH: Duration = Duration::from_millis(20);
@@ -35,17 +38,20 @@ const REPORT_SPACING_EACH_DEAR: Duration = Duration::from_millis(50);
 /// What a spaced key waits at most: what it reports shall be known within a second.
 const REPORT_SPACING_MAX: Duration = Duration::from_millis(700);
 
-/// When a key that has reported may report again: `written` is what its plan wrote, `objects` what it looked at, `began`
-/// its beginning and `now` its end. What a dear plan of a spaced key and its writes take is part of the wait; otherwise the
-/// next one would come later by both where the server is slow.
+/// When a key that has reported may report again: `leaving` says whether its object is being deleted, `written` is what its
+/// plan wrote, `objects` what it looked at, `began` its beginning and `now` its end. What a dear plan of a spaced key and its
+/// writes take is part of the wait; otherwise the next one would come later by both where the server is slow.
 pub(super) fn report_from(
     spaced: Option<Duration>,
+    leaving: bool,
     written: u64,
     objects: usize,
     (began, now): (Monotonic, Monotonic),
 ) -> Monotonic {
-    if spaced.is_none() {
-        return now + REPORT_SPACING;
+    match (spaced, leaving) {
+        (None, false) => return now + REPORT_SPACING,
+        (None, true) => return now + REPORT_SPACING_LEAVING,
+        (Some(_), _) => {}
     }
     let more = u32::try_from(written.saturating_sub(1)).unwrap_or(u32::MAX);
     let dear = plan_spacing(spaced, objects);
@@ -105,7 +111,7 @@ struct Known {
     report_from: Option<Monotonic>,
     /// When it may be planned again, where its last plan was dear.
     plan_from: Monotonic,
-    last: Option<Last>,
+    last: Option<Box<Last>>,
     /// Waits for its marks; the task that waits wakes it.
     parked: bool,
     /// The trace of the owner before.
@@ -454,10 +460,24 @@ impl Range {
         }
         known.proven |= done.proven;
         known.head_proven |= done.head_proven;
+        let seen = unit.primary().and_then(|primary| {
+            shared
+                .view
+                .get(primary, &done.key.namespace, &done.key.name)
+        });
         let spaced = unit.controller.descriptor().spaced;
         if done.reported {
+            let leaving = seen
+                .as_ref()
+                .is_some_and(|object| object.metadata().is_terminating());
             let times = (done.since, now);
-            known.report_from = Some(report_from(spaced, done.writes, done.objects, times));
+            known.report_from = Some(report_from(
+                spaced,
+                leaving,
+                done.writes,
+                done.objects,
+                times,
+            ));
         }
         let stopped = matches!(done.next, Next::Stopped(_));
         if !stopped && done.next != Next::Now {
@@ -488,26 +508,25 @@ impl Range {
         unit.queue_metrics.depth(i64::try_from(waits).unwrap_or(0));
 
         let packed = unit.controller.pack(&done.memory);
-        let exists = unit.primary().is_some_and(|primary| {
-            shared
-                .view
-                .get(primary, &done.key.namespace, &done.key.name)
-                .is_some()
-        });
-        if !exists && packed.is_none() && known.marks.is_empty() && !part.queue.knows(&done.key) {
+        let is_forgotten = seen.is_none()
+            && packed.is_none()
+            && known.marks.is_empty()
+            && !part.queue.knows(&done.key);
+        if is_forgotten {
             // The object is gone and nothing is left to do or to remember.
             part.known.remove(&done.key);
+            queue::give_back(&mut part.known);
             return;
         }
         known.memory = packed.is_some().then_some(done.memory);
-        known.last = Some(Last {
+        known.last = Some(Box::new(Last {
             at: done.began,
             took: done.took,
             next: done.next,
             plan: done.plan,
             objects: done.objects,
             trace: done.trace,
-        });
+        }));
     }
 
     fn set_timer(&mut self, ctx: &mut Context<Self>) {

@@ -41,6 +41,21 @@ pub enum Priority {
     High,
 }
 
+/// A table below this size keeps its room.
+const KEPT: usize = 16;
+
+/// Gives back the room of a table that holds an eighth of what it has room for: when a range is gained every key waits
+/// once, and then hardly any.
+pub(crate) fn give_back<T>(table: &mut HashMap<Key, T>) {
+    if is_roomy(table.len(), table.capacity()) {
+        table.shrink_to(2 * table.len());
+    }
+}
+
+fn is_roomy(len: usize, capacity: usize) -> bool {
+    capacity > KEPT && len < capacity / 8
+}
+
 #[derive(Debug, Default)]
 struct Entry {
     /// Since when it waits to be taken, and how urgently.
@@ -183,6 +198,9 @@ impl Queue {
             (&mut self.low, Priority::Low),
         ] {
             while let Some(key) = line.pop_front() {
+                if is_roomy(line.len(), line.capacity()) {
+                    line.shrink_to(2 * line.len());
+                }
                 let Some(entry) = self.entries.get_mut(&key) else {
                     continue;
                 };
@@ -217,6 +235,7 @@ impl Queue {
             self.line(priority).push_back(key.clone());
         } else if entry.is_idle() {
             self.entries.remove(key);
+            give_back(&mut self.entries);
         }
     }
 

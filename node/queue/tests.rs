@@ -2,7 +2,7 @@ use std::time::Duration;
 
 use controllers_kit::Key;
 
-use super::{BACKOFF_MAX, Place, Priority, Queue, Taken, backoff};
+use super::{BACKOFF_MAX, KEPT, Place, Priority, Queue, Taken, backoff};
 
 fn key(name: &str) -> Key {
     Key::new("shop", name)
@@ -126,4 +126,29 @@ fn a_queue_handed_over_loses_nothing() {
         places
     };
     assert_eq!(sorted(new.places(at(1000))), sorted(places));
+}
+
+#[test]
+fn a_queue_gives_back_the_room_of_what_waited_once() {
+    let mut queue = Queue::default();
+    let keys: Vec<Key> = (0..1_000)
+        .map(|number| key(&format!("key-{number}")))
+        .collect();
+    for key in &keys {
+        queue.add(key, Priority::Low, at(0));
+    }
+    queue.add_at(&keys[0], at(10_000));
+    assert!(queue.entries.capacity() >= 1_000 && queue.low.capacity() >= 1_000);
+    for key in &keys {
+        assert_eq!(&queue.take(at(1)).unwrap().key, key);
+        queue.done(key);
+    }
+    assert!(
+        queue.entries.capacity() <= 8 * KEPT,
+        "{}",
+        queue.entries.capacity()
+    );
+    assert!(queue.low.capacity() <= 8 * KEPT, "{}", queue.low.capacity());
+    assert_eq!(queue.next_due(), Some(at(10_000)));
+    assert!(queue.knows(&keys[0]) && !queue.knows(&keys[1]));
 }
