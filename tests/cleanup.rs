@@ -231,11 +231,13 @@ async fn bed() -> Result<ControlPlane> {
 
 fn beside_upstream(sizes: &Sizes) {
     run_test(async {
-        let control_plane = bed().await?;
+        // Each on a control plane of its own, as the bench does it: neither works beside what the other one has left.
         let theirs = {
+            let control_plane = bed().await?;
             let _kcm = control_plane.start_kcm(&NO_LIMITS).await?;
             measure(&control_plane, "kcm", sizes).await?
         };
+        let control_plane = bed().await?;
         let (_fleet, _replicas) = fleet(&control_plane).await?;
         let ours = measure(&control_plane, "manifold", sizes).await?;
         let compared = [
@@ -508,8 +510,22 @@ fn kinds_made_at_run_time_own_and_are_owned_and_a_broken_one_holds_back_no_other
     });
 }
 
-/// What a replica that has just started holds when it has read everything, in bytes; with so many custom resources.
+/// Of so many starts each: where its pages fall, a replica takes up to 4 MB more or less.
+const STARTS: usize = 3;
+
+/// What a replica that has just started holds when it has read everything, in bytes; with so many custom resources. The
+/// median of [`STARTS`].
 async fn at_rest(fleet: &Fleet, objects: usize) -> Result<f64> {
+    let mut held = Vec::new();
+    for _ in 0..STARTS {
+        held.push(after_start(fleet, objects).await?);
+    }
+    held.sort_by(f64::total_cmp);
+    println!("cleanup: with {objects}: {held:.0?} bytes");
+    Ok(held[STARTS / 2])
+}
+
+async fn after_start(fleet: &Fleet, objects: usize) -> Result<f64> {
     let mut replica = fleet.start(0)?;
     replica.wait_ready(PATIENCE).await?;
     until("all custom resources are known", PATIENCE, POLL, || async {
