@@ -27,9 +27,11 @@ use crate::{
 
 /// Status reports of one key are at least this far apart; the last one is always written.
 pub const REPORT_SPACING: Duration = Duration::from_millis(200);
-/// The same of an object that is being deleted: a parent that waits for its dependents tells of each one that goes, and
-/// nobody rolls out by that. Still within half a second.
+/// The same of an object that is being deleted and has reported [`REPORTS_LEAVING`] times: a parent that waits for its
+/// dependents tells of each one that goes, and nobody rolls out by that. Still within half a second.
 pub const REPORT_SPACING_LEAVING: Duration = Duration::from_millis(450);
+/// So many reports of an object that is being deleted are as far apart as others: what happens to few is told each time.
+pub const REPORTS_LEAVING: u32 = 5;
 /// By how much longer a spaced key waits for each further report that its last plan wrote: upstream writes such one
 /// after the other, which takes longer the more there are.
 const REPORT_SPACING_EACH: Duration = Duration::from_millis(20);
@@ -38,20 +40,22 @@ const REPORT_SPACING_EACH_DEAR: Duration = Duration::from_millis(50);
 /// What a spaced key waits at most: what it reports shall be known within a second.
 const REPORT_SPACING_MAX: Duration = Duration::from_millis(700);
 
-/// When a key that has reported may report again: `leaving` says whether its object is being deleted, `written` is what its
-/// plan wrote, `objects` what it looked at, `began` its beginning and `now` its end. What a dear plan of a spaced key and its
-/// writes take is part of the wait; otherwise the next one would come later by both where the server is slow.
+/// When a key that has reported may report again: `leaving` counts its reports since its object is being deleted, `written`
+/// is what its plan wrote, `objects` what it looked at, `began` its beginning and `now` its end. What a dear plan of a spaced
+/// key and its writes take is part of the wait; otherwise the next one would come later by both where the server is slow.
 pub(super) fn report_from(
     spaced: Option<Duration>,
-    leaving: bool,
+    leaving: u32,
     written: u64,
     objects: usize,
     (began, now): (Monotonic, Monotonic),
 ) -> Monotonic {
-    match (spaced, leaving) {
-        (None, false) => return now + REPORT_SPACING,
-        (None, true) => return now + REPORT_SPACING_LEAVING,
-        (Some(_), _) => {}
+    if spaced.is_none() {
+        return now
+            + match leaving > REPORTS_LEAVING {
+                true => REPORT_SPACING_LEAVING,
+                false => REPORT_SPACING,
+            };
     }
     let more = u32::try_from(written.saturating_sub(1)).unwrap_or(u32::MAX);
     let dear = plan_spacing(spaced, objects);
@@ -109,6 +113,8 @@ struct Known {
     /// Until when a write of it may still land that was given up: what is looked at before proves nothing.
     in_hand_until: Monotonic,
     report_from: Option<Monotonic>,
+    /// How often it has reported since its object is being deleted.
+    leaving: u32,
     /// When it may be planned again, where its last plan was dear.
     plan_from: Monotonic,
     last: Option<Box<Last>>,
@@ -467,16 +473,19 @@ impl Range {
         });
         let spaced = unit.controller.descriptor().spaced;
         if done.reported {
-            let leaving = seen
+            let is_leaving = seen
                 .as_ref()
                 .is_some_and(|object| object.metadata().is_terminating());
-            let times = (done.since, now);
+            known.leaving = match is_leaving {
+                true => known.leaving.saturating_add(1),
+                false => 0,
+            };
             known.report_from = Some(report_from(
                 spaced,
-                leaving,
+                known.leaving,
                 done.writes,
                 done.objects,
-                times,
+                (done.since, now),
             ));
         }
         let stopped = matches!(done.next, Next::Stopped(_));

@@ -30,7 +30,10 @@ use tokio::sync::Semaphore;
 use crate::{
     actors::{
         host::Host,
-        range::{Explain, REPORT_SPACING, REPORT_SPACING_LEAVING, plan_spacing, report_from},
+        range::{
+            Explain, REPORT_SPACING, REPORT_SPACING_LEAVING, REPORTS_LEAVING, plan_spacing,
+            report_from,
+        },
     },
     apply::Writer,
     clock::{Clock, SystemClock},
@@ -928,7 +931,7 @@ fn the_more_a_spaced_key_has_written_the_longer_it_waits() {
     let (began, now) = (Duration::from_secs(1), Duration::from_millis(1_100));
     let spaced = Some(Duration::from_millis(300));
     let until = |spaced, written, objects| {
-        let from = report_from(spaced, false, written, objects, (began, now));
+        let from = report_from(spaced, 0, written, objects, (began, now));
         from.as_millis()
     };
     // Written; from the end of a cheap plan; from the beginning of a dear one.
@@ -952,14 +955,15 @@ fn the_more_a_spaced_key_has_written_the_longer_it_waits() {
 }
 
 #[test]
-fn what_is_being_deleted_reports_less_often_but_within_half_a_second() {
+fn what_is_being_deleted_and_reports_much_does_so_less_often_but_within_half_a_second() {
     let (began, now) = (Duration::from_secs(1), Duration::from_secs(2));
     let wait = |spaced, leaving| report_from(spaced, leaving, 1, 1, (began, now)) - now;
-    assert_eq!(wait(None, true), REPORT_SPACING_LEAVING);
-    assert!(wait(None, false) < REPORT_SPACING_LEAVING);
+    assert_eq!(wait(None, REPORTS_LEAVING), wait(None, 0));
+    assert_eq!(wait(None, REPORTS_LEAVING + 1), REPORT_SPACING_LEAVING);
+    assert!(wait(None, 0) < REPORT_SPACING_LEAVING);
     assert!(REPORT_SPACING_LEAVING < Duration::from_millis(500));
     let spaced = Some(Duration::from_millis(300));
-    assert_eq!(wait(spaced, true), wait(spaced, false));
+    assert_eq!(wait(spaced, u32::MAX), wait(spaced, 0));
 }
 
 #[test]
