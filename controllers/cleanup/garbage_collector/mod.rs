@@ -5,9 +5,10 @@
 //! caches hold, with one index over the owners' uids. Deletes, patches owner references and finalizers of anything.
 //!
 //! What is deleted was seen to have no owner: each was seen to be deleted, or the API server was asked for it. A
-//! deletion insists on the version seen. An owner is released only when the node has proven that the caches show all
-//! its dependents, resource by resource; one that can't be read holds back nobody else. Remembers, of a key whose
-//! deletion was refused, which version and owners that was for.
+//! deletion insists on the version seen; where that was refused, the object is read live, and the next one insists on
+//! the version found, if that has the owners that were decided about. An owner is released only when the node has proven
+//! that the caches show all its dependents, resource by resource; one that can't be read holds back nobody else.
+//! Remembers whether a key's deletion was refused.
 
 use controllers_kit::{
     Controller, Descriptor, Failure, FlagDefault, Flags, Key, MetricKind, Outcome, Plan, Query,
@@ -26,15 +27,11 @@ pub struct GarbageCollector {
     enabled: bool,
 }
 
-/// A deletion that was refused because the object had changed.
+/// Whether the last deletion was refused because the object had changed.
 #[derive(Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(default)]
 pub struct Refused {
-    /// The version that it was for; 0 for none.
-    version: u64,
-    /// The uids of the owners then.
-    owners: Vec<String>,
-    /// The owners at the last plan.
-    planned: Vec<String>,
+    refused: bool,
 }
 
 impl Controller for GarbageCollector {
@@ -64,7 +61,7 @@ impl Controller for GarbageCollector {
                 "Times that discovery failed, in whole or for a group.",
             )
             .rule("*", "*", &["get", "list", "watch", "patch", "update", "delete"])
-            .differs("An owner that was seen to be deleted is not asked for; the object itself is never read live: its deletion insists on the version seen.")
+            .differs("An owner that was seen to be deleted is not asked for; the object itself is read live only where its deletion was refused: a deletion insists on the version seen.")
             .differs("A finalizer is taken away only when the caches are proven to show every dependent; upstream takes it when its own graph shows none.")
             .differs("One queue does the work of upstream's three, under the name of the first.")
             .differs("A new kind is watched within seconds of its definition; upstream looks every 30 s.")
@@ -84,41 +81,28 @@ impl Controller for GarbageCollector {
         }
     }
 
-    fn ask(&self, key: &Key, seen: &Seen<'_>, _: &Refused) -> Vec<Query> {
+    fn ask(&self, key: &Key, seen: &Seen<'_>, memory: &Refused) -> Vec<Query> {
         key::object(key, seen.reader())
-            .map(|object| plan::ask(&object, seen))
+            .map(|object| plan::ask(&object, seen, memory.refused))
             .unwrap_or_default()
     }
 
-    fn plan(&self, key: &Key, seen: &Seen<'_>, refused: &mut Refused) -> Result<Plan, Refusal> {
+    fn plan(&self, key: &Key, seen: &Seen<'_>, memory: &mut Refused) -> Result<Plan, Refusal> {
         let Some(object) = key::object(key, seen.reader()) else {
-            *refused = Refused::default();
+            *memory = Refused::default();
             return Ok(Plan::nothing());
         };
-        let plan = plan::plan(&object, seen, refused)?;
+        let plan = plan::plan(&object, seen, memory.refused)?;
         let deletes = plan
             .actions()
             .any(|action| matches!(action.verb, Verb::Delete { .. }));
-        if deletes {
-            let owners = object.metadata().owner_references.iter();
-            refused.planned = owners.map(|owner| owner.uid.to_string()).collect();
-        } else {
-            *refused = Refused::default();
-        }
+        memory.refused &= deletes;
         Ok(plan)
     }
 
-    fn learn(&self, outcome: &Outcome<'_>, refused: &mut Refused) {
-        if !matches!(outcome.action.verb, Verb::Delete { .. }) {
-            return;
-        }
-        let planned = std::mem::take(&mut refused.planned);
-        match outcome.result {
-            Err(Failure::Conflict(_)) => {
-                refused.version = outcome.action.resource_version;
-                refused.owners = planned;
-            }
-            Ok(_) | Err(_) => *refused = Refused::default(),
+    fn learn(&self, outcome: &Outcome<'_>, memory: &mut Refused) {
+        if matches!(outcome.action.verb, Verb::Delete { .. }) {
+            memory.refused = matches!(outcome.result, Err(Failure::Conflict(_)));
         }
     }
 }

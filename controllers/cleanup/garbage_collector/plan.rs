@@ -11,15 +11,13 @@ use kubernetes_proto::{
 };
 use serde_json::{Value, json};
 
-use super::{
-    Refused,
-    graph::{self, FOREGROUND, ORPHAN, Place},
-};
+use super::graph::{self, FOREGROUND, ORPHAN, Place};
 
-/// The live reads that decide about an object: of the owners that the caches don't have and that were not seen to go.
-pub(super) fn ask(object: &AnyObject, seen: &Seen<'_>) -> Vec<Query> {
+/// The live reads that decide about an object: of the owners that the caches don't have and that were not seen to go, and
+/// of itself where its deletion was refused.
+pub(super) fn ask(object: &AnyObject, seen: &Seen<'_>, was_refused: bool) -> Vec<Query> {
     let meta = object.metadata();
-    if meta.is_terminating() {
+    if meta.is_terminating() || meta.owner_references.is_empty() {
         return Vec::new();
     }
     let (reader, catalogue) = (seen.reader(), seen.catalogue());
@@ -37,16 +35,71 @@ pub(super) fn ask(object: &AnyObject, seen: &Seen<'_>) -> Vec<Query> {
             },
         )
         .collect();
+    queries.extend(was_refused.then(|| itself(object)));
     queries.sort();
     queries.dedup();
     queries
+}
+
+fn itself(object: &AnyObject) -> Query {
+    Query::Live {
+        resource: object.resource(),
+        key: Key::of_meta(object.metadata()),
+    }
+}
+
+/// The version that a deletion insists on: the one seen. Where that was refused something else has been written, and
+/// what is written to all the time would never go; then it is the one that the API server has, if owners and finalizers
+/// are those that were decided about. (Whoever let go of the object since must be seen first.)
+fn version(object: &AnyObject, seen: &Seen<'_>, was_refused: bool) -> Result<u64, Refusal> {
+    let meta = object.metadata();
+    if !was_refused {
+        return Ok(meta.resource_version);
+    }
+    match seen.answer(&itself(object)) {
+        Some(Answer::Object(live)) if is_as_seen(&live["metadata"], meta) => {
+            let version = live["metadata"]["resourceVersion"].as_str();
+            Ok(version
+                .and_then(|version| version.parse().ok())
+                .unwrap_or(meta.resource_version))
+        }
+        Some(Answer::Object(_) | Answer::Missing) => Err(Refusal::Wait(format!(
+            "{} {} has changed: the cache does not show it yet",
+            object.resource().kind,
+            meta.name
+        ))),
+        Some(Answer::Failed(why)) => Err(Refusal::Retry(format!(
+            "{} {} can't be read: {why}",
+            object.resource().kind,
+            meta.name
+        ))),
+        None => Err(Refusal::Retry(format!(
+            "{} {} was not read",
+            object.resource().kind,
+            meta.name
+        ))),
+    }
+}
+
+/// Whether what the API server has is the object that was seen, with the same owners and finalizers.
+fn is_as_seen(live: &Value, meta: &ObjectMeta) -> bool {
+    let list = |name: &str| live[name].as_array().into_iter().flatten();
+    let seen_owners = meta.owner_references.iter();
+    live["uid"] == *meta.uid
+        && live["deletionTimestamp"].is_null()
+        && list("ownerReferences")
+            .map(|owner| owner["uid"].as_str())
+            .eq(seen_owners.map(|owner| Some(&*owner.uid)))
+        && list("finalizers")
+            .map(Value::as_str)
+            .eq(meta.finalizers.iter().map(|held| Some(&**held)))
 }
 
 /// Decides about an object.
 pub(super) fn plan(
     object: &AnyObject,
     seen: &Seen<'_>,
-    refused: &Refused,
+    was_refused: bool,
 ) -> Result<Plan, Refusal> {
     let meta = object.metadata();
     let catalogue = seen.catalogue();
@@ -100,7 +153,9 @@ pub(super) fn plan(
             Propagation::Foreground
         }
     };
-    plan.delete_any(object, refused.only(meta), propagation);
+    let version = version(object, seen, was_refused)?;
+    plan.delete_any(object, Only::ThisVersion, propagation)
+        .resource_version = version;
     tell_of_wrong_namespaces(&mut plan, object, &owners, seen.reader(), &catalogue);
     Ok(plan)
 }
@@ -358,23 +413,5 @@ fn wrong_namespace(object: &AnyObject, reference: &OwnerReference) -> Event {
             reference.uid,
             &*meta.namespace
         ),
-    }
-}
-
-impl Refused {
-    /// What a deletion insists on: the version seen, or, where that was refused before and only other fields have
-    /// changed since, the object. Else what is written to all the time would never go.
-    fn only(&self, meta: &ObjectMeta) -> Only {
-        let owners_stand = self.owners.len() == meta.owner_references.len()
-            && self
-                .owners
-                .iter()
-                .zip(&meta.owner_references)
-                .all(|(uid, reference)| *uid == *reference.uid);
-        if self.version != 0 && meta.resource_version > self.version && owners_stand {
-            Only::ThisUid
-        } else {
-            Only::ThisVersion
-        }
     }
 }

@@ -1,7 +1,8 @@
 use std::sync::Arc;
 
 use controllers_kit::{
-    AnyObject, Counted, Factory, Object, Only, Plan, Propagation, Refusal, Resource, Standing, Str,
+    Answer, Answers, AnyObject, Counted, Factory, Object, Only, Plan, Propagation, Query, Reader,
+    Refusal, Resource, Seen, Standing, Str,
     catalogue::{Catalogue, Entry},
     testing::*,
 };
@@ -14,7 +15,7 @@ use kubernetes_proto::{
     metadata_only,
 };
 
-use super::{GarbageCollector, Refused, key};
+use super::{GarbageCollector, Refused, key, plan};
 
 const GC: Factory = Factory::of::<GarbageCollector>();
 
@@ -392,37 +393,86 @@ fn events_take_no_part() {
     }
 }
 
+/// What is planned on what was seen, its own live read answered by the server, and on which version it insists.
+fn after_refusal(before: &World, server: &World) -> Result<u64, Refusal> {
+    let object = Reader::get(before, Pod::resource(), "default", "web-1").unwrap();
+    let none = Answers::new();
+    let queries = plan::ask(&object, &Seen::new(server, &none, server.now()), true);
+    let answers = queries
+        .into_iter()
+        .map(|query| {
+            let Query::Live { resource, key } = &query else {
+                panic!("{query:?} is not asked here")
+            };
+            let answer = match Reader::get(server, resource, &key.namespace, &key.name) {
+                None => Answer::Missing,
+                Some(object) => Answer::Object(std::sync::Arc::new(object.to_json())),
+            };
+            (query, answer)
+        })
+        .collect();
+    let seen = Seen::new(server, &answers, server.now());
+    let plan = plan::plan(&object, &seen, true)?;
+    let action = plan.actions().next().expect("it is deleted");
+    assert_eq!(
+        deletion(&plan).unwrap(),
+        (Only::ThisVersion, Propagation::Background)
+    );
+    Ok(action.resource_version)
+}
+
 #[test]
-fn a_deletion_refused_for_other_fields_insists_on_the_object_alone() {
+fn a_deletion_refused_insists_on_the_version_that_the_server_has_if_owners_stand() {
+    let before = start().with(with_owners(
+        pod("web-1"),
+        vec![owner_reference(&replica_set("gone"))],
+    ));
+    let version = |world: &World| Object::metadata(&*world.get::<Pod>("web-1")).resource_version;
+    assert_eq!(after_refusal(&before, &before).unwrap(), version(&before));
+
+    let mut written = before.clone();
+    written.change::<Pod>("web-1", |pod| {
+        pod.status.get_or_insert_default().phase = "Running".into();
+    });
+    assert!(version(&written) > version(&before));
+    assert_eq!(after_refusal(&before, &written).unwrap(), version(&written));
+
+    // Another has let go of it, keeps it, gives it another owner, deletes it, or has made it anew.
+    let changes: [fn(&mut Pod); 4] = [
+        |pod| pod.metadata_mut().owner_references.clear(),
+        |pod| pod.metadata_mut().finalizers = vec!["x.com/y".into()],
+        |pod| pod.metadata_mut().owner_references = vec![owner_reference(&replica_set("other"))],
+        |pod| *pod = pod.clone().terminating("12:00:00"),
+    ];
+    for change in changes {
+        let mut server = written.clone();
+        server.change::<Pod>("web-1", change);
+        let refusal = after_refusal(&before, &server).unwrap_err();
+        assert!(matches!(refusal, Refusal::Wait(_)), "{refusal:?}");
+    }
+    let refusal = after_refusal(&before, &start()).unwrap_err();
+    assert!(matches!(refusal, Refusal::Wait(_)), "{refusal:?}");
+}
+
+#[test]
+fn what_was_refused_is_remembered_until_something_else_becomes_of_it() {
     let mut world = start().with(with_owners(
         pod("web-1"),
         vec![owner_reference(&replica_set("gone"))],
     ));
     let key = key_of::<Pod>(&world, "web-1");
-    let mut refused = Refused::default();
-    let plan = |world: &World, refused: &mut Refused| {
-        deletion(&world.plan_with::<GarbageCollector>(&key, refused).unwrap()).unwrap()
-    };
-    assert_eq!(plan(&world, &mut refused).0, Only::ThisVersion);
-    let version = Object::metadata(&*world.get::<Pod>("web-1")).resource_version;
-    refused = Refused {
-        version,
-        owners: std::mem::take(&mut refused.planned),
-        planned: Vec::new(),
-    };
-    assert_eq!(
-        plan(&world, &mut refused).0,
-        Only::ThisVersion,
-        "the cache has not come further yet"
-    );
+    let mut memory = Refused { refused: true };
+    world
+        .plan_with::<GarbageCollector>(&key, &mut memory)
+        .unwrap();
+    assert!(memory.refused);
     world.change::<Pod>("web-1", |pod| {
-        pod.metadata_mut().finalizers = vec!["x.com/y".into()];
+        pod.metadata_mut().owner_references.clear();
     });
-    assert_eq!(plan(&world, &mut refused).0, Only::ThisUid);
-    world.change::<Pod>("web-1", |pod| {
-        pod.metadata_mut().owner_references = vec![owner_reference(&replica_set("other"))];
-    });
-    assert_eq!(plan(&world, &mut refused).0, Only::ThisVersion);
+    world
+        .plan_with::<GarbageCollector>(&key, &mut memory)
+        .unwrap();
+    assert!(!memory.refused);
 }
 
 #[test]
