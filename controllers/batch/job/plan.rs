@@ -725,7 +725,7 @@ fn decide(
         &managed.change
     };
     let active = number(sync.active.len()) + predicted.active;
-    let is_still = sync.active.is_empty() && sync.terminating == 0;
+    let all_have_ended = sync.active.is_empty() && sync.terminating == 0;
     let mut event = None;
     if finish.is_none() {
         if is_complete(sync, active) {
@@ -752,7 +752,7 @@ fn decide(
         is_whole,
         &mut plan,
     );
-    if finish.is_some() && is_still && !counted.finalizers.is_empty() {
+    if finish.is_some() && all_have_ended && !counted.finalizers.is_empty() {
         // Only what this plan itself removes is left; the Job is complete when the cache has seen that.
         plan.look_again_now();
     }

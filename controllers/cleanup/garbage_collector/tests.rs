@@ -1,8 +1,8 @@
 use std::sync::Arc;
 
 use controllers_kit::{
-    Answer, Answers, AnyObject, Counted, Factory, Object, Only, Plan, Propagation, Query, Reader,
-    Refusal, Resource, Seen, Standing, Str,
+    Answers, AnyObject, Counted, Factory, Object, Only, Plan, Propagation, Reader, Refusal,
+    Resource, Seen, Standing, Str,
     catalogue::{Catalogue, Entry},
     testing::*,
 };
@@ -398,19 +398,7 @@ fn after_refusal(before: &World, server: &World) -> Result<u64, Refusal> {
     let object = Reader::get(before, Pod::resource(), "default", "web-1").unwrap();
     let none = Answers::new();
     let queries = plan::ask(&object, &Seen::new(server, &none, server.now()), true);
-    let answers = queries
-        .into_iter()
-        .map(|query| {
-            let Query::Live { resource, key } = &query else {
-                panic!("{query:?} is not asked here")
-            };
-            let answer = match Reader::get(server, resource, &key.namespace, &key.name) {
-                None => Answer::Missing,
-                Some(object) => Answer::Object(std::sync::Arc::new(object.to_json())),
-            };
-            (query, answer)
-        })
-        .collect();
+    let answers = server.answer(queries);
     let seen = Seen::new(server, &answers, server.now());
     let plan = plan::plan(&object, &seen, true)?;
     let action = plan.actions().next().expect("it is deleted");
@@ -461,11 +449,13 @@ fn what_was_refused_is_remembered_until_something_else_becomes_of_it() {
         vec![owner_reference(&replica_set("gone"))],
     ));
     let key = key_of::<Pod>(&world, "web-1");
+    for refused in [false, true] {
+        let mut memory = Refused { refused };
+        let plan = world.plan_with::<GarbageCollector>(&key, &mut memory);
+        assert_eq!(deletion(&plan.unwrap()).unwrap().0, Only::ThisVersion);
+        assert_eq!(memory.refused, refused);
+    }
     let mut memory = Refused { refused: true };
-    world
-        .plan_with::<GarbageCollector>(&key, &mut memory)
-        .unwrap();
-    assert!(memory.refused);
     world.change::<Pod>("web-1", |pod| {
         pod.metadata_mut().owner_references.clear();
     });

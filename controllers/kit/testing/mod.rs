@@ -494,7 +494,7 @@ impl World {
     }
 
     /// Live reads: what the server holds, with kind and apiVersion.
-    fn answer(&self, queries: Vec<Query>) -> Answers {
+    pub fn answer(&self, queries: Vec<Query>) -> Answers {
         queries
             .into_iter()
             .map(|query| {

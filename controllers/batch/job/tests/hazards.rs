@@ -316,23 +316,11 @@ impl Mixed<'_> {
     }
 
     fn plan_against(&self, server: &World, memory: &mut Memory) -> Result<Plan, Refusal> {
-        use controllers_kit::{Answer, Controller, Key, Query, Reader, Seen};
+        use controllers_kit::{Controller, Key, Seen};
         let key = Key::new("default", "pi");
         let none = Default::default();
         let queries = Jobs.ask(&key, &Seen::new(self, &none, server.now()), memory);
-        let answers = queries
-            .into_iter()
-            .map(|query| {
-                let Query::Live { resource, key } = &query else {
-                    panic!("{query:?} is not asked here")
-                };
-                let answer = match Reader::get(server, resource, &key.namespace, &key.name) {
-                    None => Answer::Missing,
-                    Some(object) => Answer::Object(std::sync::Arc::new(object.to_json())),
-                };
-                (query, answer)
-            })
-            .collect();
+        let answers = server.answer(queries);
         Jobs.plan(&key, &Seen::new(self, &answers, server.now()), memory)
     }
 }
