@@ -3,6 +3,7 @@
 pub mod actors;
 pub mod api_server;
 pub mod apply;
+mod arbiters;
 pub mod args;
 pub mod ask;
 pub mod auth;

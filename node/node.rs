@@ -5,7 +5,7 @@ use std::sync::{
     atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering},
 };
 
-use actix::{Actor, Arbiter};
+use actix::Actor;
 use arc_swap::ArcSwapOption;
 use controllers_kit::{Factory, Flags};
 use node_cache::{Api, Cache};
@@ -14,6 +14,7 @@ use tokio::sync::Semaphore;
 use crate::{
     actors::{controller::Controller, host::Host, watch::Watch},
     apply::Writer,
+    arbiters::Arbiters,
     clock::Clock,
     discovery::{self, Discovery},
     gate::Fence,
@@ -56,7 +57,7 @@ pub struct Parts {
 /// Where a node's actors run.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Threads {
-    /// Spread over one arbiter for each core, watches on one more, scans on the runtime's blocking threads.
+    /// On arbiters of their own, scans on the runtime's blocking threads.
     Many,
     /// All on the caller's: a simulation that can be repeated decides by itself what runs when.
     One,
@@ -74,7 +75,7 @@ pub struct Node {
     pub ready: Arc<AtomicBool>,
     /// How discovery stands.
     pub discovery: Arc<Discovery>,
-    arbiters: Vec<Arbiter>,
+    arbiters: Option<Arbiters>,
 }
 
 impl Node {
@@ -169,7 +170,7 @@ impl Node {
             futures::join!(events, discovering);
         };
         let arbiters = match parts.threads {
-            Threads::Many => spread(&shared, &cache, &parts.watches, background),
+            Threads::Many => Some(spread(&shared, &cache, &parts.watches, background)),
             Threads::One => {
                 actix::spawn(background);
                 for resource in cache.resources() {
@@ -178,14 +179,14 @@ impl Node {
                 for unit in 0..shared.units.len() {
                     Controller::new(Arc::clone(&shared), unit).start();
                 }
-                Vec::new()
+                None
             }
         };
-        // The last one is the watches'.
-        let handles = arbiters.iter().rev().skip(1).rev().map(Arbiter::handle);
         let host = Arc::new(Host::new(
             Arc::clone(&shared),
-            handles.collect(),
+            arbiters
+                .as_ref()
+                .map_or_else(Vec::new, Arbiters::for_ranges),
             Arc::clone(&ready),
         ));
         Self {
@@ -212,38 +213,33 @@ impl Node {
 
     /// Stops all actors. What is under way is dropped.
     pub fn stop(self) {
-        for arbiter in &self.arbiters {
-            arbiter.stop();
-        }
-        for arbiter in self.arbiters {
-            let _panicked = arbiter.join();
+        if let Some(arbiters) = self.arbiters {
+            arbiters.stop();
         }
     }
 }
 
-/// Starts the actors on arbiters of their own: one for each core, and one more for the watches, the last.
+/// Starts the actors on arbiters.
 fn spread(
     shared: &Arc<Shared>,
     cache: &Arc<Cache>,
     watches: &Api,
-    events: impl Future<Output = ()> + Send + 'static,
-) -> Vec<Arbiter> {
+    background: impl Future<Output = ()> + Send + 'static,
+) -> Arbiters {
     let cores = std::thread::available_parallelism().map_or(1, usize::from);
-    let mut arbiters: Vec<Arbiter> = (0..cores).map(|_| Arbiter::new()).collect();
-    let watching = Arbiter::new();
-    watching.spawn(events);
+    let arbiters = Arbiters::start(cores);
+    let watching = arbiters.for_watches();
+    watching.spawn(background);
     for resource in cache.resources() {
         let (cache, api) = (Arc::clone(cache), watches.clone());
-        Watch::start_in_arbiter(&watching.handle(), move |_| {
-            Watch::new(cache, resource, api)
-        });
+        Watch::start_in_arbiter(&watching, move |_| Watch::new(cache, resource, api));
     }
+    let working = arbiters.for_ranges();
     for unit in 0..shared.units.len() {
         let its = Arc::clone(shared);
-        Controller::start_in_arbiter(&arbiters[unit % arbiters.len()].handle(), move |_| {
+        Controller::start_in_arbiter(&working[unit % working.len()], move |_| {
             Controller::new(its, unit)
         });
     }
-    arbiters.push(watching);
     arbiters
 }

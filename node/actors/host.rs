@@ -39,7 +39,7 @@ pub struct Host {
 }
 
 impl Host {
-    /// Over one arbiter per core; over none, ranges run on the thread of whoever gives them.
+    /// Over these arbiters; over none, ranges run on the thread of whoever gives them.
     pub fn new(shared: Arc<Shared>, arbiters: Vec<ArbiterHandle>, ready: Arc<AtomicBool>) -> Self {
         Self {
             shared,

@@ -1,0 +1,222 @@
+//! The threads that actors run on: how many there are, and when they go to sleep.
+//!
+//! What a replica does comes in small pieces, a change of a pod, an answer to a write, and each of them alone would wake a
+//! thread, read from a connection, and put the thread to sleep again. That took a third of the processor time. So there are
+//! few threads, where one piece of work leads to the next without waking another thread, and a thread that is busy sleeps
+//! a little longer and takes together what has come meanwhile.
+
+use std::{
+    cell::Cell,
+    time::{Duration, Instant},
+};
+
+use actix::{Arbiter, ArbiterHandle};
+
+/// Range actors of one replica are spread over so many threads at most.
+const FOR_RANGES_MAX: usize = 8;
+
+/// How long a busy thread gathers what comes before it looks.
+const GATHER: Duration = Duration::from_millis(4);
+
+/// A thread is busy that goes to sleep so often within [`BUSY_WITHIN`]. One request after the other, each sent when the one
+/// before is answered, is not held up: it is the hundreds a second that are.
+const BUSY_FROM: u32 = 4;
+const BUSY_WITHIN: Duration = Duration::from_millis(8);
+
+/// A thread that has gathered, and then still waits so long, has gathered nothing and is not busy any more.
+const IDLE_FROM: Duration = Duration::from_millis(1);
+
+/// The arbiters of one node.
+pub(crate) struct Arbiters {
+    for_ranges: Vec<Arbiter>,
+    /// Where ranges have several: what one of them plans holds up no change.
+    for_watches: Option<Arbiter>,
+}
+
+impl Arbiters {
+    /// Starts as many as are fit for so many cores. To be called within an actix system.
+    pub(crate) fn start(cores: usize) -> Self {
+        let (ranges, watches_apart) = how_many(cores);
+        Self {
+            for_ranges: (0..ranges).map(|_| gathering()).collect(),
+            for_watches: watches_apart.then(gathering),
+        }
+    }
+
+    /// Where range actors go.
+    pub(crate) fn for_ranges(&self) -> Vec<ArbiterHandle> {
+        self.for_ranges.iter().map(Arbiter::handle).collect()
+    }
+
+    /// Where watches go, and what the whole node does in the background.
+    pub(crate) fn for_watches(&self) -> ArbiterHandle {
+        self.for_watches
+            .as_ref()
+            .unwrap_or(&self.for_ranges[0])
+            .handle()
+    }
+
+    /// Stops them. What is under way is dropped.
+    pub(crate) fn stop(self) {
+        let all = || self.for_ranges.iter().chain(&self.for_watches);
+        all().for_each(|arbiter| {
+            arbiter.stop();
+        });
+        for arbiter in self.for_ranges.into_iter().chain(self.for_watches) {
+            let _panicked = arbiter.join();
+        }
+    }
+}
+
+/// How many arbiters ranges have, and whether watches have one of their own. Half of the cores: one thread plans and writes
+/// for thousands of keys a second, and the others are the API server's where they are on the same machine.
+fn how_many(cores: usize) -> (usize, bool) {
+    let ranges = (cores / 2).clamp(1, FOR_RANGES_MAX);
+    (ranges, ranges > 1)
+}
+
+/// How busy a thread is, by when it goes to sleep and wakes: time runs from any instant that does not change.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+struct Rhythm {
+    busy: bool,
+    /// Since when sleeps are counted.
+    since: Duration,
+    sleeps: u32,
+    /// When it went to sleep.
+    asleep: Duration,
+}
+
+impl Rhythm {
+    /// Nothing is left to do: whether to gather before sleeping.
+    fn gathers(&mut self, now: Duration) -> bool {
+        if now.saturating_sub(self.since) > BUSY_WITHIN {
+            (self.since, self.sleeps) = (now, 0);
+        }
+        self.sleeps += 1;
+        self.busy |= self.sleeps >= BUSY_FROM;
+        self.busy
+    }
+
+    fn sleeps(&mut self, now: Duration) {
+        self.asleep = now;
+    }
+
+    fn wakes(&mut self, now: Duration) {
+        if self.busy && now.saturating_sub(self.asleep) >= IDLE_FROM {
+            *self = Self {
+                since: now,
+                ..Self::default()
+            };
+        }
+    }
+}
+
+thread_local! {
+    static RHYTHM: Cell<Rhythm> = Cell::default();
+}
+
+/// A thread that gathers while it is busy.
+fn gathering() -> Arbiter {
+    let start = Instant::now();
+    Arbiter::with_tokio_rt(move || {
+        tokio::runtime::Builder::new_current_thread()
+            .enable_all()
+            .on_thread_park(move || {
+                let mut rhythm = RHYTHM.get();
+                if rhythm.gathers(start.elapsed()) {
+                    std::thread::sleep(GATHER);
+                }
+                rhythm.sleeps(start.elapsed());
+                RHYTHM.set(rhythm);
+            })
+            .on_thread_unpark(move || {
+                let mut rhythm = RHYTHM.get();
+                rhythm.wakes(start.elapsed());
+                RHYTHM.set(rhythm);
+            })
+            .build()
+            .expect("the system has room for an event queue")
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn half_of_the_cores_work_for_ranges_and_watches_are_apart_from_several() {
+        for (cores, expected) in [
+            (1, (1, false)),
+            (2, (1, false)),
+            (3, (1, false)),
+            (4, (2, true)),
+            (16, (8, true)),
+            (256, (FOR_RANGES_MAX, true)),
+        ] {
+            assert_eq!(how_many(cores), expected, "{cores} cores");
+        }
+    }
+
+    /// Goes to sleep and wakes at these instants, in microseconds; whether it gathered each time.
+    fn gathered(instants: &[(u64, u64)]) -> Vec<bool> {
+        let mut rhythm = Rhythm::default();
+        let at = Duration::from_micros;
+        let sleep = |(asleep, awake): &(u64, u64)| {
+            let gathers = rhythm.gathers(at(*asleep));
+            rhythm.sleeps(at(*asleep) + if gathers { GATHER } else { Duration::ZERO });
+            rhythm.wakes(at(*awake));
+            gathers
+        };
+        instants.iter().map(sleep).collect()
+    }
+
+    #[test]
+    fn one_request_after_the_other_is_not_held_up() {
+        let each_answer_after_three_milliseconds: Vec<(u64, u64)> = (0..50)
+            .map(|turn| (turn * 3_000, turn * 3_000 + 2_900))
+            .collect();
+        assert_eq!(gathered(&each_answer_after_three_milliseconds), [false; 50]);
+    }
+
+    #[test]
+    fn a_thread_that_is_woken_all_the_time_gathers_until_nothing_comes() {
+        let busy: Vec<(u64, u64)> = (0..4)
+            .map(|turn| (turn * 1_000, turn * 1_000 + 900))
+            .collect();
+        assert_eq!(gathered(&busy), [false, false, false, true]);
+        // What had come lay there after 4 ms; then nothing came for a while.
+        let calm = [
+            &busy[..3],
+            &[(3_000, 7_010), (7_100, 11_110), (11_200, 16_200)],
+            &[(16_300, 20_000), (20_100, 20_200)],
+        ]
+        .concat();
+        assert_eq!(
+            gathered(&calm),
+            [false, false, false, true, true, true, false, false]
+        );
+    }
+
+    #[test]
+    fn what_comes_while_a_thread_gathers_is_taken_when_it_looks() {
+        actix::System::new().block_on(async {
+            let arbiters = Arbiters::start(2);
+            let (sender, mut received) = tokio::sync::mpsc::unbounded_channel();
+            for number in 0..200 {
+                let sender = sender.clone();
+                assert!(arbiters.for_watches().spawn(async move {
+                    sender.send(number).unwrap();
+                }));
+                // Each wakes the thread, which has nothing else to do.
+                tokio::task::yield_now().await;
+                if number % 50 == 0 {
+                    tokio::time::sleep(BUSY_WITHIN).await;
+                }
+            }
+            for number in 0..200 {
+                assert_eq!(received.recv().await, Some(number));
+            }
+            arbiters.stop();
+        });
+    }
+}
