@@ -276,7 +276,6 @@ impl Shared {
     /// What a change of an object wakes.
     pub fn changed(&self, resource: &'static Resource, change: DynChange<'_>) {
         for unit in &self.units {
-            let evidence = self.evidence(unit, resource, change);
             for subscription in unit
                 .subscriptions
                 .iter()
@@ -286,6 +285,7 @@ impl Shared {
                 if !wanted(subscription, change) {
                     continue;
                 }
+                let evidence = self.evidence(unit, resource, change);
                 (subscription.wake)(change, &*self.view, &mut |key| {
                     self.wake(unit, key, Priority::High, evidence);
                 });
@@ -300,8 +300,8 @@ impl Shared {
             return;
         };
         for unit in &self.units {
-            let evidence = self.evidence(unit, resource, change);
             for discovered in unit.discovered.iter().filter(|one| (one.wanted)(entry)) {
+                let evidence = self.evidence(unit, resource, change);
                 (discovered.wake)(change, &*self.view, &mut |key| {
                     self.wake(unit, key, Priority::High, evidence);
                 });

@@ -108,7 +108,7 @@ fn held() -> Vec<String> {
     );
     println!(
         "the cache's own estimate of its memory: {} bytes for each pod",
-        stats.approximate_bytes / stats.objects
+        cache.approximate_bytes(Pod::resource()) / stats.objects
     );
     let mut beyond = Vec::new();
     if bytes > BYTES_MAX {

@@ -42,6 +42,7 @@ pub struct Catalogue {
     entries: Vec<Entry>,
     kinds: HashMap<(Str, Str), usize>,
     preferred: HashMap<(&'static str, &'static str), usize>,
+    deletable: Vec<usize>,
     /// Group versions that could not be read, with the reason. Nothing is known of what they serve: it is in no answer
     /// of this catalogue.
     pub failures: BTreeMap<Str, Str>,
@@ -67,10 +68,17 @@ impl Catalogue {
                     .or_insert(place);
             }
         }
+        let deletable = (0..entries.len())
+            .filter(|place| {
+                let entry: &Entry = &entries[*place];
+                entry.preferred && entry.can(&["list", "watch", "delete"])
+            })
+            .collect();
         Self {
             entries,
             kinds,
             preferred,
+            deletable,
             failures,
             generation,
         }
@@ -106,9 +114,7 @@ impl Catalogue {
 
     /// What can be listed, watched and deleted, each in its preferred version.
     pub fn deletable(&self) -> impl Iterator<Item = &Entry> {
-        self.entries
-            .iter()
-            .filter(|entry| entry.preferred && entry.can(&["list", "watch", "delete"]))
+        self.deletable.iter().map(|place| &self.entries[*place])
     }
 
     /// What lives in namespaces, each in its preferred version.

@@ -18,16 +18,17 @@ pub const DELETION_COST: &str = "controller.kubernetes.io/pod-deletion-cost";
 pub const LABELED: &str = "labeled";
 
 /// Labels that only one pod or one revision has: no selector names them alone, so they are not indexed.
-const UNSHARED_LABELS: [&str; 6] = [
+const UNSHARED_LABELS: [&str; 7] = [
     "pod-template-hash",
     "controller-revision-hash",
     "statefulset.kubernetes.io/pod-name",
     "apps.kubernetes.io/pod-index",
     "batch.kubernetes.io/job-completion-index",
     "batch.kubernetes.io/controller-uid",
+    "controller-uid",
 ];
 
-/// The values of [`LABELED`], for a kind's `indexed_by`.
+/// The values of [`LABELED`], for a kind's `indexed_by_labels`.
 pub fn labels_of(pod: &Pod) -> Vec<Str> {
     let meta = pod.metadata();
     meta.labels

@@ -50,6 +50,8 @@ pub struct Index {
     pub resource: &'static Resource,
     /// Its name; two controllers that declare the same name mean the same index.
     pub name: &'static str,
+    /// Whether the values follow from an object's labels and namespace alone: they are what they were while these are.
+    pub of_labels: bool,
     /// The values of an object.
     pub values: IndexFn,
 }
@@ -182,15 +184,14 @@ impl<T: Object> Kind<'_, T> {
     /// A change wakes the managing controller where that is of kind `O`; both of them if it changed.
     pub fn wakes_controller<O: Object>(self) -> Self {
         self.wakes(|change, _| {
-            let owner_version = O::resource().api_version();
+            let wanted = O::resource();
             let mut keys: Vec<Key> = change
                 .both()
                 .filter_map(|object| {
                     let meta = object.metadata();
                     let owner = meta.controller()?;
-                    (owner.kind == *O::resource().kind
-                        && same_group(&owner.api_version, &owner_version))
-                    .then(|| Key::new(meta.namespace.clone(), owner.name.clone()))
+                    (owner.kind == *wanted.kind && group(&owner.api_version) == wanted.group)
+                        .then(|| Key::new(meta.namespace.clone(), owner.name.clone()))
                 })
                 .collect();
             keys.dedup();
@@ -200,9 +201,19 @@ impl<T: Object> Kind<'_, T> {
 
     /// An index that the controller reads this kind by.
     pub fn indexed_by(self, name: &'static str, values: fn(&T) -> Vec<Str>) -> Self {
+        self.indexed(name, false, values)
+    }
+
+    /// The same by values that follow from labels and namespace alone.
+    pub fn indexed_by_labels(self, name: &'static str, values: fn(&T) -> Vec<Str>) -> Self {
+        self.indexed(name, true, values)
+    }
+
+    fn indexed(self, name: &'static str, of_labels: bool, values: fn(&T) -> Vec<Str>) -> Self {
         self.watches.indexes.push(Index {
             resource: T::resource(),
             name,
+            of_labels,
             values: Arc::new(move |object| {
                 object
                     .as_any()
@@ -228,12 +239,7 @@ impl<T: Object> Kind<'_, T> {
     }
 }
 
-/// Whether two `apiVersion`s are of one group: an owner may be named by an older version.
-fn same_group(one: &str, other: &str) -> bool {
-    let group = |version: &str| {
-        version
-            .split_once('/')
-            .map_or(String::new(), |(group, _)| group.to_owned())
-    };
-    group(one) == group(other)
+/// The group of an `apiVersion`: an owner may be named by an older version.
+fn group(api_version: &str) -> &str {
+    api_version.split_once('/').map_or("", |(group, _)| group)
 }

@@ -290,6 +290,10 @@ impl Range {
 
     /// Asks for a permit to work where keys wait. One at a time: whoever gets it takes the most urgent key then.
     fn dispatch(&mut self, lane: u16, ctx: &mut Context<Self>) {
+        // Most controllers have nothing to do at a time.
+        if self.lanes[usize::from(lane)].queue.is_at_rest() {
+            return;
+        }
         if self.gate.is_frozen() || !self.unit(lane).ready.load(Ordering::Acquire) {
             return;
         }

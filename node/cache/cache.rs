@@ -309,12 +309,10 @@ impl Slot {
     }
 
     fn stats(&self) -> Stats {
-        let (objects, approximate_bytes) = self.store.size();
         let state = self.state();
         let condition = unpoisoned(self.condition.lock());
         Stats {
-            objects,
-            approximate_bytes,
+            objects: self.store.read().len(),
             resource_version: self.progress.version(),
             age: self.age(),
             decode_errors: self.decode_errors.load(Ordering::Relaxed),
@@ -396,8 +394,6 @@ pub enum State {
 pub struct Stats {
     /// Objects held.
     pub objects: usize,
-    /// About how many bytes they take.
-    pub approximate_bytes: usize,
     /// How far the watch has come; 0 before the first list.
     pub resource_version: u64,
     /// Since the last sign of life: an event, a bookmark, a list. `None` before the first.
@@ -801,6 +797,12 @@ impl Cache {
     /// Figures of one resource; `None` if it is not watched.
     pub fn stats(&self, resource: &Resource) -> Option<Stats> {
         self.slot(resource).map(|slot| slot.stats())
+    }
+
+    /// About how many bytes a resource's objects take. Hundreds of them are looked at: nothing to ask each second.
+    pub fn approximate_bytes(&self, resource: &Resource) -> usize {
+        self.slot(resource)
+            .map_or(0, |slot| slot.store.approximate_bytes())
     }
 
     /// Figures of the resources that discovery has brought.

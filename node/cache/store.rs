@@ -22,17 +22,23 @@ use crate::unpoisoned;
 /// One change to be handed to subscribers: before and after.
 pub(crate) type Pending = (Option<AnyObject>, Option<AnyObject>);
 
-/// The objects of one resource with the indexes over them.
+/// An object's place among [`Content::objects`].
+type At = u32;
+
+/// The objects of one resource with the indexes over them. Each object lies in one place, to which names and lists point: a
+/// change of an object touches no list, unless its values change.
 #[derive(Default)]
 pub(crate) struct Content {
-    objects: BTreeMap<Str, BTreeMap<Str, AnyObject>>,
-    count: usize,
+    objects: Vec<Option<AnyObject>>,
+    /// Places that nothing lies in.
+    free: Vec<At>,
+    names: BTreeMap<Str, BTreeMap<Str, At>>,
     /// In the order of the declared indexes. Each list is sorted by namespace and name.
     indexes: Vec<Lists>,
 }
 
 /// The objects under each value of an index.
-type Lists = HashMap<Str, Vec<AnyObject>, TextHash>;
+type Lists = HashMap<Str, Vec<At>, TextHash>;
 
 /// The values of an object in an index: one, as a rule.
 type Values = SmallVec<[Str; 1]>;
@@ -46,53 +52,77 @@ impl Content {
     }
 
     pub(crate) fn len(&self) -> usize {
-        self.count
+        self.objects.len() - self.free.len()
     }
 
     pub(crate) fn get(&self, namespace: &str, name: &str) -> Option<&AnyObject> {
-        self.objects.get(namespace)?.get(name)
+        let at = self.names.get(namespace)?.get(name)?;
+        Some(lying(&self.objects, *at))
     }
 
     /// All objects, in order of namespace and name.
     pub(crate) fn all(&self) -> impl Iterator<Item = &AnyObject> {
-        self.objects.values().flat_map(BTreeMap::values)
+        let places = self.names.values().flat_map(BTreeMap::values);
+        places.map(|at| lying(&self.objects, *at))
     }
 
     fn of_namespace(&self, namespace: &str) -> Vec<AnyObject> {
-        self.objects
-            .get(namespace)
-            .map(|objects| objects.values().cloned().collect())
-            .unwrap_or_default()
+        let places = self.names.get(namespace).into_iter();
+        let places = places.flat_map(BTreeMap::values);
+        places.map(|at| lying(&self.objects, *at).clone()).collect()
+    }
+
+    fn listed(&self, index: usize, value: &str) -> Vec<AnyObject> {
+        let places = self.indexes[index].get(value).into_iter().flatten();
+        places.map(|at| lying(&self.objects, *at).clone()).collect()
     }
 
     /// Puts an object into its place; the one that it replaces.
     pub(crate) fn put(&mut self, object: &AnyObject, indexes: &[Index]) -> Option<AnyObject> {
         let meta = object.metadata();
-        let old = match self.objects.get_mut(&*meta.namespace) {
-            Some(objects) => objects.insert(meta.name.clone(), object.clone()),
-            None => self
-                .objects
-                .entry(meta.namespace.clone())
-                .or_default()
-                .insert(meta.name.clone(), object.clone()),
+        let known = self.names.get(&*meta.namespace);
+        let Some(at) = known.and_then(|names| names.get(&*meta.name)).copied() else {
+            self.add(object, indexes);
+            return None;
         };
-        if old.is_none() {
-            self.count += 1;
-        }
+        let old = self.objects[at as usize].replace(object.clone());
+        let old = old.expect("what has a name lies somewhere");
         for (index, lists) in indexes.iter().zip(&mut self.indexes) {
-            let values = values(index, object);
-            if let Some(old) = &old {
-                for gone in self::values(index, old) {
-                    if !values.contains(&gone) {
-                        unlist(lists, &gone, old);
-                    }
-                }
+            if is_indexed_alike(index, &old, object) {
+                continue;
             }
-            for value in values {
-                list(lists, value, object);
+            let (before, after) = (values(index, &old), values(index, object));
+            for gone in before.iter().filter(|value| !after.contains(value)) {
+                unlist(lists, gone, at, &self.objects);
+            }
+            for come in after.iter().filter(|value| !before.contains(value)) {
+                list(lists, come, at, &self.objects);
             }
         }
-        old
+        Some(old)
+    }
+
+    fn add(&mut self, object: &AnyObject, indexes: &[Index]) {
+        let at = self.free.pop().unwrap_or_else(|| {
+            grow_by_a_quarter(&mut self.objects);
+            self.objects.push(None);
+            At::try_from(self.objects.len() - 1).expect("there are fewer objects than addresses")
+        });
+        self.objects[at as usize] = Some(object.clone());
+        let meta = object.metadata();
+        let name = meta.name.clone();
+        match self.names.get_mut(&*meta.namespace) {
+            Some(names) => names.insert(name, at),
+            None => {
+                let names = self.names.entry(meta.namespace.clone());
+                names.or_default().insert(name, at)
+            }
+        };
+        for (index, lists) in indexes.iter().zip(&mut self.indexes) {
+            for value in &values(index, object) {
+                list(lists, value, at, &self.objects);
+            }
+        }
     }
 
     /// Takes an object away.
@@ -102,25 +132,31 @@ impl Content {
         name: &str,
         indexes: &[Index],
     ) -> Option<AnyObject> {
-        let objects = self.objects.get_mut(namespace)?;
-        let old = objects.remove(name)?;
-        if objects.is_empty() {
-            self.objects.remove(namespace);
+        let names = self.names.get_mut(namespace)?;
+        let at = names.remove(name)?;
+        if names.is_empty() {
+            self.names.remove(namespace);
         }
-        self.count -= 1;
         for (index, lists) in indexes.iter().zip(&mut self.indexes) {
-            for gone in values(index, &old) {
-                unlist(lists, &gone, &old);
+            for gone in values(index, lying(&self.objects, at)) {
+                unlist(lists, &gone, at, &self.objects);
             }
         }
-        Some(old)
+        let old = self.objects[at as usize].take();
+        self.free.push(at);
+        if self.free.len() == self.objects.len() {
+            self.objects = Vec::new();
+            self.free = Vec::new();
+        }
+        old
     }
 
     /// As few nodes as hold everything: what comes one after the other leaves a tree's nodes half empty.
     pub(crate) fn compact(&mut self) {
-        for objects in self.objects.values_mut() {
-            *objects = std::mem::take(objects).into_iter().collect();
+        for names in self.names.values_mut() {
+            *names = std::mem::take(names).into_iter().collect();
         }
+        self.objects.shrink_to_fit();
     }
 
     /// What a reader sees differently when `new` takes the place of this content.
@@ -165,31 +201,50 @@ fn owner(object: &dyn DynObject) -> impl Iterator<Item = Str> {
         .into_iter()
 }
 
-fn place(list: &[AnyObject], object: &AnyObject) -> Result<usize, usize> {
-    let meta = object.metadata();
+/// Whether an object surely has the values that it had: what no index can tell apart is not looked at twice.
+fn is_indexed_alike(index: &Index, old: &AnyObject, new: &AnyObject) -> bool {
+    let (old, new) = (old.metadata(), new.metadata());
+    if index.name == Index::OWNER || index.name == Index::DEPENDENTS {
+        old.owner_references == new.owner_references
+    } else {
+        index.of_labels && old.labels == new.labels
+    }
+}
+
+fn lying(objects: &[Option<AnyObject>], at: At) -> &AnyObject {
+    let object = objects[at as usize].as_ref();
+    object.expect("what is pointed to lies there")
+}
+
+fn place(list: &[At], at: At, objects: &[Option<AnyObject>]) -> Result<usize, usize> {
+    let meta = lying(objects, at).metadata();
     list.binary_search_by(|other| {
-        let other = other.metadata();
+        let other = lying(objects, *other).metadata();
         (&*other.namespace, &*other.name).cmp(&(&*meta.namespace, &*meta.name))
     })
 }
 
-fn list(lists: &mut Lists, value: Str, object: &AnyObject) {
-    let list = lists.entry(value).or_default();
-    match place(list, object) {
-        Ok(place) => list[place] = object.clone(),
-        Err(place) => {
-            // Most lists stay short: grow by a quarter, not to the double.
-            if list.len() == list.capacity() {
-                list.reserve_exact((list.len() / 4).max(1));
-            }
-            list.insert(place, object.clone());
-        }
+fn list(lists: &mut Lists, value: &Str, at: At, objects: &[Option<AnyObject>]) {
+    let list = match lists.get_mut(value) {
+        Some(list) => list,
+        None => lists.entry(value.clone()).or_default(),
+    };
+    if let Err(place) = place(list, at, objects) {
+        grow_by_a_quarter(list);
+        list.insert(place, at);
     }
 }
 
-fn unlist(lists: &mut Lists, value: &Str, object: &AnyObject) {
+/// Most lists stay short, and there are many: not to the double, as a vector would by itself.
+fn grow_by_a_quarter<T>(list: &mut Vec<T>) {
+    if list.len() == list.capacity() {
+        list.reserve_exact((list.len() / 4).max(1));
+    }
+}
+
+fn unlist(lists: &mut Lists, value: &Str, at: At, objects: &[Option<AnyObject>]) {
     if let Some(list) = lists.get_mut(value) {
-        if let Ok(place) = place(list, object) {
+        if let Ok(place) = place(list, at, objects) {
             list.remove(place);
         }
         if list.is_empty() {
@@ -254,36 +309,22 @@ impl Store {
     /// `None` where no such index is declared.
     pub(crate) fn indexed(&self, index: &str, value: &str) -> Option<Vec<AnyObject>> {
         let place = self.indexes.iter().position(|known| known.name == index)?;
-        Some(
-            self.read().indexes[place]
-                .get(value)
-                .cloned()
-                .unwrap_or_default(),
-        )
+        Some(self.read().listed(place, value))
     }
 
-    /// Objects, and about how many bytes they take: measured on a sample, so that it can be asked at every scrape.
-    pub(crate) fn size(&self) -> (usize, usize) {
-        let (count, sample) = {
+    /// About how many bytes the objects take, measured on a sample.
+    pub(crate) fn approximate_bytes(&self) -> usize {
+        let (count, sample): (usize, Vec<AnyObject>) = {
             let content = self.read();
             let step = content.len().div_ceil(SAMPLE).max(1);
-            (
-                content.len(),
-                content
-                    .all()
-                    .step_by(step)
-                    .cloned()
-                    .collect::<Vec<AnyObject>>(),
-            )
+            let sample = content.all().step_by(step).cloned().collect();
+            (content.len(), sample)
         };
-        if sample.is_empty() {
-            return (count, 0);
-        }
         let bytes: usize = sample
             .iter()
             .map(|object| object.approximate_bytes() + ENTRY_BYTES)
             .sum();
-        (count, bytes * count / sample.len())
+        bytes * count / sample.len().max(1)
     }
 }
 
@@ -291,13 +332,14 @@ impl Store {
 const SAMPLE: usize = 500;
 
 /// What the place of an object takes in the store and in the owner index: keys and pointers, nodes not quite full.
-const ENTRY_BYTES: usize = 96;
+const ENTRY_BYTES: usize = 64;
 
 /// The index that every resource has: the uid of the managing controller.
 pub(crate) fn owner_index(resource: &'static Resource) -> Index {
     Index {
         resource,
         name: Index::OWNER,
+        of_labels: false,
         values: std::sync::Arc::new(|object| owner(object).collect()),
     }
 }
@@ -307,6 +349,7 @@ pub(crate) fn dependents_index(resource: &'static Resource) -> Index {
     Index {
         resource,
         name: Index::DEPENDENTS,
+        of_labels: false,
         values: std::sync::Arc::new(|object| {
             let owners = &object.metadata().owner_references;
             owners.iter().map(|owner| owner.uid.clone()).collect()

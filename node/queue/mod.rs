@@ -261,6 +261,11 @@ impl Queue {
         self.due.first().map(|(due, _)| *due)
     }
 
+    /// Whether no key waits or is due.
+    pub fn is_at_rest(&self) -> bool {
+        self.waiting == 0 && self.due.is_empty()
+    }
+
     /// How many keys wait to be taken.
     pub fn depth(&self) -> usize {
         self.waiting

@@ -83,7 +83,7 @@ impl Controller for Disruptions {
         on.kind::<Pod>()
             .wakes(budgets_of)
             .wakes(stale::itself)
-            .indexed_by(pods::LABELED, pods::labels_of);
+            .indexed_by_labels(pods::LABELED, pods::labels_of);
         on.kind::<Deployment>().wakes(|change, reader| {
             resized(change, reader, |one| {
                 one.spec.as_ref().map(|spec| spec.replicas)

@@ -286,7 +286,8 @@ impl Controller for HorizontalPodAutoscalers {
         on.kind::<HorizontalPodAutoscaler>()
             .wakes_itself()
             .indexed_by(overlap::TARGET, overlap::target);
-        on.kind::<Pod>().indexed_by(pods::LABELED, pods::labels_of);
+        on.kind::<Pod>()
+            .indexed_by_labels(pods::LABELED, pods::labels_of);
         on.kind::<Deployment>()
             .indexed_by(overlap::WANTED, overlap::wanted::<Deployment>);
         on.kind::<ReplicaSet>()

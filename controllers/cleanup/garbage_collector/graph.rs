@@ -23,17 +23,19 @@ pub(super) fn waits_for_dependents(meta: &ObjectMeta) -> bool {
 
 /// Whether a resource takes part in the graph. Events are many, and nobody owns by them.
 pub(super) fn takes_part(entry: &Entry) -> bool {
-    let resource = entry.resource;
-    let is_event = resource.plural == "events" && matches!(resource.group, "" | "events.k8s.io");
-    !is_event && entry.can(&["list", "watch", "delete"])
+    !is_event(entry.resource) && entry.can(&["list", "watch", "delete"])
+}
+
+fn is_event(resource: &Resource) -> bool {
+    resource.plural == "events" && matches!(resource.group, "" | "events.k8s.io")
 }
 
 /// The resources of the graph.
 pub(super) fn resources(catalogue: &Catalogue) -> impl Iterator<Item = &'static Resource> {
     catalogue
         .deletable()
-        .filter(|entry| takes_part(entry))
         .map(|entry| entry.resource)
+        .filter(|resource| !is_event(resource))
 }
 
 /// Whether an object can be the dependent of an owner by where they live: a namespaced owner owns in its namespace.

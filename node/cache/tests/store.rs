@@ -23,12 +23,25 @@ fn phase_index() -> Index {
     Index {
         resource: Pod::resource(),
         name: "phase",
+        of_labels: false,
         values: Arc::new(|object| {
             let pod: &Pod = object.as_any().downcast_ref().unwrap();
             pod.status
                 .iter()
                 .map(|status| status.phase.clone())
                 .collect()
+        }),
+    }
+}
+
+fn label_index() -> Index {
+    Index {
+        resource: Pod::resource(),
+        name: "label",
+        of_labels: true,
+        values: Arc::new(|object| {
+            let labels = object.metadata().labels.iter();
+            labels.map(|label| label.value.clone()).collect()
         }),
     }
 }
@@ -50,7 +63,7 @@ proptest! {
         steps in prop::collection::vec((0u8..3, 0u8..6, 0u8..3, 0u8..2, any::<bool>()), 0..120),
         compacted in any::<bool>(),
     ) {
-        let store = Store::new(vec![owner_index(Pod::resource()), phase_index()]);
+        let store = Store::new(vec![owner_index(Pod::resource()), phase_index(), label_index()]);
         let mut model: BTreeMap<(String, String), (String, String)> = BTreeMap::new();
         for (version, (namespace, name, owner, phase, put)) in steps.into_iter().enumerate() {
             let key = (format!("ns-{namespace}"), format!("pod-{name}"));
@@ -59,6 +72,7 @@ proptest! {
                 let mut object = pod(&key.1, "u", version as u64 + 1, &owner);
                 object.metadata_mut().namespace = Str::from(&key.0);
                 object.status.as_mut().unwrap().phase = format!("phase-{phase}").into();
+                object.metadata_mut().set_label("phase", &format!("label-{phase}"));
                 let object: AnyObject = Arc::new(object);
                 let old = store.put(&object);
                 let before = model.insert(key, (owner, format!("phase-{phase}")));
@@ -90,9 +104,11 @@ proptest! {
         for phase in ["phase-0", "phase-1"] {
             let of: Vec<_> = model.iter().filter(|(_, (_, of))| of == phase)
                 .map(|(key, _)| key.clone()).collect();
-            prop_assert_eq!(keys(&store.indexed("phase", phase).unwrap()), of);
+            prop_assert_eq!(keys(&store.indexed("phase", phase).unwrap()), &of[..]);
+            let label = phase.replace("phase", "label");
+            prop_assert_eq!(keys(&store.indexed("label", &label).unwrap()), of);
         }
-        prop_assert_eq!(store.size().0, model.len());
+        prop_assert_eq!(store.read().len(), model.len());
     }
 
     /// A relist tells exactly what a reader sees differently: played upon the old content, its changes make the new.
@@ -334,7 +350,7 @@ fn what_does_not_decode_is_counted_and_leaves_the_older_version_standing() {
 #[test]
 fn the_size_that_is_told_grows_with_what_is_held() {
     let cache = pods();
-    assert_eq!(cache.stats(Pod::resource()).unwrap().approximate_bytes, 0);
+    assert_eq!(cache.approximate_bytes(Pod::resource()), 0);
     for name in 0..1200 {
         feed(
             &cache,
@@ -344,7 +360,7 @@ fn the_size_that_is_told_grows_with_what_is_held() {
     }
     let stats = cache.stats(Pod::resource()).unwrap();
     assert_eq!(stats.objects, 1200);
-    let each = stats.approximate_bytes / stats.objects;
+    let each = cache.approximate_bytes(Pod::resource()) / stats.objects;
     assert!((400..1500).contains(&each), "{each} bytes each");
     assert!(stats.age.unwrap_or_default() < Duration::from_secs(60));
 }
