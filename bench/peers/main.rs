@@ -65,8 +65,8 @@ struct Args {
     #[arg(long, value_delimiter = ',')]
     steps: Vec<Step>,
     /// Who is measured: kcm, and n1, n2, … for so many replicas of Manifold; n1-fenced where the API server is to refuse
-    /// the writes of dead replicas too, which tells what that costs
-    #[arg(long, value_delimiter = ',', default_value = "kcm,n1,n3")]
+    /// the writes of dead replicas too, which tells what that costs; watcher for a replica that only watches another
+    #[arg(long, value_delimiter = ',', default_value = "kcm,n1,n3,watcher")]
     peers: Vec<Peer>,
     /// Requests a second that each process may send: as many as it can, or 20 with bursts of 30
     #[arg(long, value_enum, default_value_t = Limits::Both)]

@@ -20,6 +20,10 @@ const LIMIT: Duration = Duration::from_secs(120);
 const POLL: Duration = Duration::from_millis(20);
 /// Behind the number of replicas: they are fenced by the API server too.
 const FENCED: &str = "-fenced";
+/// Its name as a peer and as a replica.
+const WATCHER: &str = "watcher";
+/// Who can hold no Lease owns nothing.
+const NO_NAMESPACE: &str = "--fleet-namespace=no-such-namespace";
 const KCM_LEASE: &str = "kube-controller-manager";
 const FLEET_LABEL: &str = "manifold.dev/fleet=manifold";
 
@@ -35,9 +39,20 @@ pub(crate) enum Peer {
         /// Whether the API server refuses the writes of dead replicas, which costs each write an impersonation and a policy.
         fenced: bool,
     },
+    /// A replica of Manifold that watches what others do, beside one that does it: it is no member of any fleet, and what
+    /// it costs is what every further replica of a fleet pays for its own cache.
+    Watcher,
 }
 
 impl Peer {
+    /// Processes that work at a time: standbys don't.
+    fn replicas(self) -> usize {
+        match self {
+            Self::Manifold { replicas, .. } => replicas,
+            Self::Kcm | Self::Watcher => 1,
+        }
+    }
+
     /// Whether the API server refuses the writes of its dead replicas.
     pub(crate) fn is_fenced(&self) -> bool {
         matches!(self, Self::Manifold { fenced: true, .. })
@@ -51,6 +66,7 @@ impl fmt::Display for Peer {
             Self::Manifold { replicas, fenced } => {
                 write!(f, "n{replicas}{}", if *fenced { FENCED } else { "" })
             }
+            Self::Watcher => f.write_str(WATCHER),
         }
     }
 }
@@ -63,13 +79,14 @@ impl FromStr for Peer {
         let count = unfenced.unwrap_or(text).strip_prefix('n');
         match (text, count.and_then(|count| count.parse().ok())) {
             ("kcm", _) => Ok(Self::Kcm),
+            (WATCHER, _) => Ok(Self::Watcher),
             (_, Some(replicas)) if (1..=REPLICAS_MAX).contains(&replicas) => Ok(Self::Manifold {
                 replicas,
                 fenced: unfenced.is_some(),
             }),
             _ => Err(format!(
                 "a peer is kcm, or n1 to n{REPLICAS_MAX} for so many replicas of Manifold, with {FENCED} behind it \
-                 where the API server is to fence them"
+                 where the API server is to fence them, or {WATCHER} for one that only watches another"
             )),
         }
     }
@@ -120,6 +137,8 @@ pub(crate) struct Managers<'c> {
     flags: Vec<String>,
     fleet: Option<Fleet>,
     processes: Processes,
+    /// Beside them, where it is what is measured.
+    watcher: Option<Replica>,
     /// Replicas that were ever started: each has a name of its own.
     started: usize,
 }
@@ -142,7 +161,8 @@ impl<'c> Managers<'c> {
                 flags.push(format!("--controllers={}", ours.join(",")));
                 (None, Processes::Kcm(Vec::new()))
             }
-            Peer::Manifold { replicas, fenced } => {
+            Peer::Manifold { .. } | Peer::Watcher => {
+                let (replicas, fenced) = (peer.replicas(), peer.is_fenced());
                 let fence = if fenced { "on" } else { "off" };
                 let mut fleet = control_plane
                     .fleet()
@@ -162,23 +182,35 @@ impl<'c> Managers<'c> {
             flags,
             fleet,
             processes,
+            watcher: None,
             started: 0,
         })
     }
 
     /// Starts as many as the peer has, and returns when they share the work; gives when all were ready.
     pub(crate) async fn start(&mut self) -> Result<Instant> {
-        let count = match self.peer {
-            Peer::Kcm => 1,
-            Peer::Manifold { replicas, .. } => replicas,
-        };
-        for _ in 0..count {
+        for _ in 0..self.peer.replicas() {
             self.spawn().await?;
         }
         self.await_ready().await?;
         let ready = Instant::now();
         self.await_shared().await?;
+        if self.peer == Peer::Watcher {
+            self.watch().await?;
+        }
         Ok(ready)
+    }
+
+    /// Starts the watcher, and waits until it answers: by then it lists.
+    async fn watch(&mut self) -> Result<()> {
+        let fleet = self.fleet.as_ref().context("no fleet")?;
+        let watcher = fleet.start_named(WATCHER, &[NO_NAMESPACE])?;
+        until("the watcher answers", LIMIT, POLL, || async {
+            Ok(watcher.metrics().await.ok().map(drop))
+        })
+        .await?;
+        self.watcher = Some(watcher);
+        Ok(())
     }
 
     /// One process more. kube-controller-manager is awaited until it is healthy.
@@ -248,7 +280,7 @@ impl<'c> Managers<'c> {
                     leases.delete(KCM_LEASE, &DeleteParams::default()).await?;
                 }
             }
-            Peer::Manifold { .. } => {
+            Peer::Manifold { .. } | Peer::Watcher => {
                 let of_fleet = ListParams::default().labels(FLEET_LABEL);
                 leases
                     .delete_collection(&DeleteParams::default(), &of_fleet)
@@ -260,22 +292,29 @@ impl<'c> Managers<'c> {
 
     /// An error with the end of its log if one of them has ended by itself.
     pub(crate) fn check(&mut self) -> Result<()> {
+        self.watcher.iter_mut().try_for_each(Replica::check)?;
         match &mut self.processes {
             Processes::Kcm(all) => all.iter_mut().try_for_each(|kcm| kcm.process().check()),
             Processes::Manifold(all) => all.iter_mut().try_for_each(Replica::check),
         }
     }
 
-    /// Process ids.
+    /// Ids of the processes that are measured.
     pub(crate) fn ids(&mut self) -> Vec<u32> {
+        if let Some(watcher) = &self.watcher {
+            return vec![watcher.id()];
+        }
         match &mut self.processes {
             Processes::Kcm(all) => all.iter_mut().map(|kcm| kcm.process().id()).collect(),
             Processes::Manifold(all) => all.iter().map(Replica::id).collect(),
         }
     }
 
-    /// A scrape of each.
+    /// A scrape of each that is measured.
     pub(crate) async fn metrics(&self) -> Result<Vec<Metrics>> {
+        if let Some(watcher) = &self.watcher {
+            return Ok(vec![watcher.metrics().await?]);
+        }
         let mut scrapes = Vec::new();
         match &self.processes {
             Processes::Kcm(all) => {

@@ -136,7 +136,23 @@ impl Results {
         let before = |a: &Self, b: &Self| order(a).partial_cmp(&order(b));
         let mut all: Vec<Self> = kept(prefix)?;
         all.sort_by(|a, b| before(a, b).unwrap_or(Ordering::Equal));
-        Ok(all.pop())
+        let newest = all.pop();
+        Ok(newest.map(|newest| newest.with(all)))
+    }
+
+    /// With what was measured before of the same build, on the same machine and at the same scale, and not again since: hours
+    /// of measuring need not be one go. `earlier` is in order of date.
+    fn with(mut self, mut earlier: Vec<Self>) -> Self {
+        earlier.retain(|one| one.machine == self.machine && one.scale == self.scale);
+        while let Some(one) = earlier.pop() {
+            let told = |run: &Measured| (run.qps.clone(), run.peer.clone(), run.step);
+            let known: BTreeSet<_> = self.runs.iter().map(told).collect();
+            let more = one.runs.into_iter();
+            self.runs
+                .extend(more.filter(|run| !known.contains(&told(run))));
+            self.steps.extend(one.steps);
+        }
+        self
     }
 
     /// Limits of requests and peers, in the order of the table.
@@ -356,6 +372,8 @@ enum Bound {
     Most(f64),
     /// At most this of the other peer's.
     Share(&'static str, f64),
+    /// At most this of another peer's and that of a third's.
+    Shares([(&'static str, f64); 2]),
 }
 
 const WORK: [Step; 9] = [
@@ -381,7 +399,13 @@ const PROMISES: [Promise; 16] = [
         "rss_rest_mib",
         Bound::Share(PEER, 0.2),
     ),
-    promise(&WORK, LIFTED, "n3", "cpu_s", Bound::Share("n1", 1.15)),
+    promise(
+        &WORK,
+        LIFTED,
+        "n3",
+        "cpu_s",
+        Bound::Shares([("n1", 1.15), ("watcher", 2.0)]),
+    ),
     promise(
         &[Step::Hold],
         LIFTED,
@@ -488,6 +512,13 @@ pub(crate) fn promises(results: &Results) -> Vec<[String; 4]> {
                     let theirs = median(peer).filter(|theirs| *theirs > 0.0);
                     let value = theirs.map(|theirs| ours / theirs);
                     (value, share, format!("≤ {share} × {peer}"))
+                }
+                Bound::Shares(shares) => {
+                    let parts = shares.map(|(peer, share)| Some(share * median(peer)?));
+                    let bound: Option<f64> = parts.into_iter().sum();
+                    let text = shares.map(|(peer, share)| format!("{share} × {peer}"));
+                    let value = bound.map(|bound| ours / bound);
+                    (value, 1.0, format!("≤ {}", text.join(" + ")))
                 }
             };
             let Some(value) = value else { continue };
@@ -606,6 +637,34 @@ pub(crate) mod tests {
     }
 
     #[test]
+    fn what_was_measured_in_several_goes_of_one_build_is_one_table() {
+        let go = |date: &str, commit: &str, runs: Vec<Measured>| {
+            let mut results = results();
+            results.date = date.parse().unwrap();
+            results.machine.commit = commit.to_owned();
+            results.runs = runs;
+            results
+        };
+        let of = |peer: &str, cpu: f64| run(1, peer, Step::Create, &[("cpu_s", cpu)]);
+        let other = go("2026-11-01T00:00:00Z", "other", vec![of("n5", 9.0)]);
+        let first = go(
+            "2026-11-02T00:00:00Z",
+            "this",
+            vec![of("kcm", 8.0), of("n1", 7.0), of("n1", 6.0)],
+        );
+        let last = go("2026-11-03T00:00:00Z", "this", vec![of("n1", 1.0)]);
+        let all = last.with(vec![other, first]);
+        assert_eq!(all.peers(), ["kcm", "n1"]);
+        let cpu = |peer: &str| all.spread("lifted", peer, Step::Create, "cpu_s").unwrap();
+        assert_eq!(cpu("kcm").median, 8.0);
+        assert_eq!(
+            (cpu("n1").least, cpu("n1").most),
+            (1.0, 1.0),
+            "measured anew"
+        );
+    }
+
+    #[test]
     fn promises_are_judged_where_both_sides_were_measured() {
         let lines = promises(&results());
         assert_eq!(
@@ -625,6 +684,27 @@ pub(crate) mod tests {
                 ],
             ]
         );
+    }
+
+    #[test]
+    fn what_three_replicas_take_is_judged_with_what_two_more_watches_take() {
+        let mut results = results();
+        let cpu = |peer: &str, cpu: f64| run(1, peer, Step::Job, &[("cpu_s", cpu)]);
+        results.runs = vec![cpu("n1", 2.0), cpu("n3", 4.0)];
+        let of_three = |results: &Results| {
+            let lines = promises(results);
+            lines.into_iter().find(|line| line[0].contains("n3"))
+        };
+        assert_eq!(
+            of_three(&results),
+            None,
+            "nobody knows what a watcher takes"
+        );
+        results.runs.push(cpu("watcher", 0.85));
+        let line = of_three(&results).unwrap();
+        assert_eq!(line[1..], ["≤ 1.15 × n1 + 2 × watcher", "1.0000", "kept"]);
+        results.runs.push(cpu("n3", 4.4));
+        assert_eq!(of_three(&results).unwrap()[3], "missed");
     }
 
     #[test]

@@ -151,6 +151,10 @@ impl Step {
             (Self::Killed | Self::Stopped, Peer::Manifold { replicas: 1, .. }) => {
                 Some("nobody would be left")
             }
+            (
+                Self::Rest | Self::Start | Self::Killed | Self::Stopped | Self::Added,
+                Peer::Watcher,
+            ) => Some("there is nothing to watch"),
             _ => None,
         }
     }
