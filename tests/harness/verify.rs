@@ -38,6 +38,7 @@ enum Step {
     Deny,
     ControlPlane,
     Build,
+    Instructions,
     Test,
 }
 
@@ -54,7 +55,8 @@ impl Step {
             Self::Clippy => "cargo clippy --workspace --all-targets -- -D warnings",
             Self::Deny => "cargo deny check bans licenses sources",
             Self::ControlPlane => "the programs of the real control plane are built",
-            Self::Build => "cargo build --release --bin manifold",
+            Self::Build => "cargo build --release --bin manifold --bin instructions",
+            Self::Instructions => "cargo instructions: no part has become dearer",
             Self::Test => "cargo test --workspace",
         }
     }
@@ -77,6 +79,7 @@ impl Step {
                 Programs::obtain().map(|programs| Some(programs.version().to_owned()))
             }
             Self::Build => build().map(Some),
+            Self::Instructions => cargo(&["instructions"]).map(|()| None),
             Self::Test => test().map(Some),
         }
     }
@@ -233,7 +236,9 @@ fn deny() -> Result<()> {
 }
 
 fn build() -> Result<String> {
-    cargo(&["build", "--release", "--bin", "manifold"])?;
+    // Together, so that what both need is built once.
+    let bins = ["--bin", "manifold", "--bin", "instructions"];
+    cargo(&[&["build", "--release"][..], &bins].concat())?;
     let program = released_program()?;
     let size = program.metadata().context("the built program")?.len();
     Ok(format!("{:.1} MB", size as f64 / 1e6))
