@@ -6,13 +6,13 @@ use std::{
 };
 
 use controllers_kit::{Action, Event, Failure, Plan, Timestamp, Verb, Written};
-use futures::{StreamExt, stream};
+use futures::{StreamExt, stream, stream::FuturesUnordered};
 use tokio::sync::mpsc;
 
 use crate::{
     ask::Proofs,
     clock::Clock,
-    events::{Correlator, Send as SendEvent},
+    events::{Correlator, Send as SendEvent, outbox, outbox::Outbox},
     gate::{EventGuard, Stopped},
     limit::Limiter,
     metrics::{ClientMetrics, Metrics},
@@ -22,8 +22,6 @@ use crate::{
 
 /// Requests of one plan that are under way at once.
 pub const WRITES_AT_ONCE: usize = 100;
-/// Events that wait to be sent; further ones are dropped and counted, as upstream drops them at 1000.
-pub const EVENTS_WAITING_MAX: usize = 1000;
 /// Events that are under way at once.
 const EVENTS_AT_ONCE: usize = 16;
 /// An answer that has not come by then will not come: above the API server's own limit of a minute.
@@ -54,14 +52,14 @@ pub struct Writer {
     limiter: Limiter,
     clock: Arc<dyn Clock>,
     metrics: Arc<Metrics>,
-    events: mpsc::Sender<Queued>,
+    events: mpsc::Sender<(SendEvent, Beside)>,
     correlators: Mutex<std::collections::HashMap<&'static str, Correlator>>,
     proofs: Proofs,
 }
 
-struct Queued {
+/// What the sending of an event needs beside it.
+struct Beside {
     sender: Sender,
-    send: SendEvent,
     guard: EventGuard,
 }
 
@@ -74,7 +72,7 @@ impl Writer {
         clock: Arc<dyn Clock>,
         metrics: Arc<Metrics>,
     ) -> (Arc<Self>, impl Future<Output = ()> + Send + 'static) {
-        let (events, waiting) = mpsc::channel(EVENTS_WAITING_MAX);
+        let (events, waiting) = mpsc::channel(outbox::WAITING_MAX);
         let writer = Arc::new(Self {
             server,
             client: metrics.client(host),
@@ -304,12 +302,11 @@ impl Writer {
                 .correlate(event, self.clock.now(), self.clock.monotonic())
         };
         let Some(send) = send else { return };
-        let queued = Queued {
+        let beside = Beside {
             sender: sender.clone(),
-            send,
             guard: sender.gate.event(),
         };
-        if self.events.try_send(queued).is_err() {
+        if self.events.try_send((send, beside)).is_err() {
             self.metrics.event_dropped();
         }
     }
@@ -406,35 +403,60 @@ pub fn outcome_word(failure: &Failure) -> &'static str {
 }
 
 async fn send_events(
-    mut waiting: mpsc::Receiver<Queued>,
+    mut coming: mpsc::Receiver<(SendEvent, Beside)>,
     server: Arc<dyn Server>,
     limiter: Arc<Limiter>,
     clock: Arc<dyn Clock>,
     metrics: Arc<Metrics>,
 ) {
-    stream::poll_fn(move |context| waiting.poll_recv(context))
-        .for_each_concurrent(EVENTS_AT_ONCE, |queued| {
-            let (server, limiter) = (Arc::clone(&server), Arc::clone(&limiter));
-            let (clock, metrics) = (Arc::clone(&clock), Arc::clone(&metrics));
-            async move {
-                if !send_event(&queued, &*server, &limiter, &*clock).await {
+    let mut outbox = Outbox::default();
+    let mut under_way = FuturesUnordered::new();
+    let send = async |(name, send, beside): (outbox::Name, SendEvent, Beside)| {
+        let recorded = send_event(&send, &beside, &*server, &limiter, &*clock).await;
+        (name, recorded)
+    };
+    let mut ended = false;
+    loop {
+        while under_way.len() < EVENTS_AT_ONCE
+            && let Some(next) = outbox.next()
+        {
+            under_way.push(send(next));
+        }
+        if ended && under_way.is_empty() {
+            return;
+        }
+        tokio::select! {
+            biased;
+            came = coming.recv(), if !ended => {
+                ended = came.is_none();
+                // All that has come together, so that of one Event only the newest count goes.
+                let together = came.into_iter().chain(std::iter::from_fn(|| coming.try_recv().ok()));
+                for (send, beside) in together {
+                    if outbox.push(send, beside).is_err() {
+                        metrics.event_dropped();
+                    }
+                }
+            }
+            Some((name, recorded)) = under_way.next() => {
+                if !recorded {
                     metrics.event_dropped();
                 }
-                drop(queued.guard);
+                outbox.done(&name);
             }
-        })
-        .await;
+        }
+    }
 }
 
 /// Whether the event was recorded. One try, a second one where the event that it continues is not there, and a third where
 /// that one's creation was only under way.
 async fn send_event(
-    queued: &Queued,
+    send: &SendEvent,
+    beside: &Beside,
     server: &dyn Server,
     limiter: &Limiter,
     clock: &dyn Clock,
 ) -> bool {
-    let gate = queued.guard.gate();
+    let gate = beside.guard.gate();
     for create in [false, true, false] {
         let delay = limiter.with(|bucket| bucket.take(clock.monotonic()));
         tokio::select! {
@@ -448,16 +470,16 @@ async fn send_event(
         let sent = tokio::select! {
             biased;
             () = gate.closed() => return false,
-            sent = tokio::time::timeout(WRITE_TIMEOUT, server.record(&queued.sender, &queued.send, create)) => sent,
+            sent = tokio::time::timeout(WRITE_TIMEOUT, server.record(&beside.sender, send, create)) => sent,
         };
         match sent {
             Ok(Ok(_)) => return true,
             Ok(Err(refused)) => match refused.failure {
-                Failure::NotFound(_) if queued.send.patch.is_some() && !create => {}
+                Failure::NotFound(_) if send.patch.is_some() && !create => {}
                 Failure::AlreadyExists(_) if create => {}
                 failure => {
                     if !matches!(failure, Failure::NamespaceTerminating(_)) {
-                        tracing::warn!(event = %queued.send.name, error = %failure, "event not recorded");
+                        tracing::warn!(event = %send.name, error = %failure, "event not recorded");
                     }
                     return false;
                 }

@@ -12,6 +12,7 @@ use serde_json::{Value, json};
 
 use crate::queue::Monotonic;
 
+pub mod outbox;
 #[cfg(test)]
 mod tests;
 
