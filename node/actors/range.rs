@@ -27,11 +27,13 @@ use crate::{
 
 /// Status reports of one key are at least this far apart; the last one is always written.
 pub const REPORT_SPACING: Duration = Duration::from_millis(200);
-/// The same of an object that is being deleted and has reported [`REPORTS_LEAVING`] times: a parent that waits for its
-/// dependents tells of each one that goes, and nobody rolls out by that. Still within half a second.
-pub const REPORT_SPACING_LEAVING: Duration = Duration::from_millis(450);
-/// So many reports of an object that is being deleted are as far apart as others: what happens to few is told each time.
-pub const REPORTS_LEAVING: u32 = 5;
+/// The same of a key that goes on reporting, after [`REPORTS_DENSE`]: what happens to many need not be told of each time.
+/// Still within half a second.
+pub const REPORT_SPACING_STEADY: Duration = Duration::from_millis(450);
+/// So many reports in a row are [`REPORT_SPACING`] apart: what happens to few is told each time.
+pub const REPORTS_DENSE: u32 = 5;
+/// A key that could have reported for so long and has not begins a new row.
+const REPORTS_QUIET: Duration = Duration::from_secs(1);
 /// By how much longer a spaced key waits for each further report that its last plan wrote: upstream writes such one
 /// after the other, which takes longer the more there are.
 const REPORT_SPACING_EACH: Duration = Duration::from_millis(20);
@@ -40,20 +42,19 @@ const REPORT_SPACING_EACH_DEAR: Duration = Duration::from_millis(50);
 /// What a spaced key waits at most: what it reports shall be known within a second.
 const REPORT_SPACING_MAX: Duration = Duration::from_millis(700);
 
-/// When a key that has reported may report again: `leaving` counts its reports since its object is being deleted, `written`
-/// is what its plan wrote, `objects` what it looked at, `began` its beginning and `now` its end. What a dear plan of a spaced
+/// When a key that has reported may report again: `row` counts the reports of its row, `written` is what its plan wrote, `objects` what it looked at, `began` its beginning and `now` its end. What a dear plan of a spaced
 /// key and its writes take is part of the wait; otherwise the next one would come later by both where the server is slow.
 pub(super) fn report_from(
     spaced: Option<Duration>,
-    leaving: u32,
+    row: u32,
     written: u64,
     objects: usize,
     (began, now): (Monotonic, Monotonic),
 ) -> Monotonic {
     if spaced.is_none() {
         return now
-            + match leaving > REPORTS_LEAVING {
-                true => REPORT_SPACING_LEAVING,
+            + match row > REPORTS_DENSE {
+                true => REPORT_SPACING_STEADY,
                 false => REPORT_SPACING,
             };
     }
@@ -113,8 +114,8 @@ struct Known {
     /// Until when a write of it may still land that was given up: what is looked at before proves nothing.
     in_hand_until: Monotonic,
     report_from: Option<Monotonic>,
-    /// How often it has reported since its object is being deleted.
-    leaving: u32,
+    /// How often it has reported in a row.
+    row: u32,
     /// When it may be planned again, where its last plan was dear.
     plan_from: Monotonic,
     last: Option<Box<Last>>,
@@ -477,16 +478,13 @@ impl Range {
         });
         let spaced = unit.controller.descriptor().spaced;
         if done.reported {
-            let is_leaving = seen
-                .as_ref()
-                .is_some_and(|object| object.metadata().is_terminating());
-            known.leaving = match is_leaving {
-                true => known.leaving.saturating_add(1),
-                false => 0,
+            known.row = match known.report_from {
+                Some(from) if now < from + REPORTS_QUIET => known.row.saturating_add(1),
+                _ => 1,
             };
             known.report_from = Some(report_from(
                 spaced,
-                known.leaving,
+                known.row,
                 done.writes,
                 done.objects,
                 (done.since, now),

@@ -31,7 +31,7 @@ use crate::{
     actors::{
         host::Host,
         range::{
-            Explain, REPORT_SPACING, REPORT_SPACING_LEAVING, REPORTS_LEAVING, plan_spacing,
+            Explain, REPORT_SPACING, REPORT_SPACING_STEADY, REPORTS_DENSE, plan_spacing,
             report_from,
         },
     },
@@ -955,13 +955,13 @@ fn the_more_a_spaced_key_has_written_the_longer_it_waits() {
 }
 
 #[test]
-fn what_is_being_deleted_and_reports_much_does_so_less_often_but_within_half_a_second() {
+fn what_goes_on_reporting_does_so_less_often_but_within_half_a_second() {
     let (began, now) = (Duration::from_secs(1), Duration::from_secs(2));
-    let wait = |spaced, leaving| report_from(spaced, leaving, 1, 1, (began, now)) - now;
-    assert_eq!(wait(None, REPORTS_LEAVING), wait(None, 0));
-    assert_eq!(wait(None, REPORTS_LEAVING + 1), REPORT_SPACING_LEAVING);
-    assert!(wait(None, 0) < REPORT_SPACING_LEAVING);
-    assert!(REPORT_SPACING_LEAVING < Duration::from_millis(500));
+    let wait = |spaced, row| report_from(spaced, row, 1, 1, (began, now)) - now;
+    assert_eq!(wait(None, REPORTS_DENSE), wait(None, 0));
+    assert_eq!(wait(None, REPORTS_DENSE + 1), REPORT_SPACING_STEADY);
+    assert!(wait(None, 0) < REPORT_SPACING_STEADY);
+    assert!(REPORT_SPACING_STEADY < Duration::from_millis(500));
     let spaced = Some(Duration::from_millis(300));
     assert_eq!(wait(spaced, u32::MAX), wait(spaced, 0));
 }
