@@ -418,7 +418,7 @@ async fn send_events(
     let mut ended = false;
     loop {
         while under_way.len() < EVENTS_AT_ONCE
-            && let Some(next) = outbox.next()
+            && let Some(next) = outbox.take()
         {
             under_way.push(send(next));
         }

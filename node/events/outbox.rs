@@ -59,7 +59,7 @@ impl<T> Outbox<T> {
     }
 
     /// What goes next: under way until [`Outbox::done`].
-    pub fn next(&mut self) -> Option<(Name, Send, T)> {
+    pub fn take(&mut self) -> Option<(Name, Send, T)> {
         let name = self.order.pop_front()?;
         let (send, with) = self.waiting.remove(&name)?;
         self.under_way.insert(Arc::clone(&name));
@@ -95,7 +95,7 @@ mod tests {
     }
 
     fn next(outbox: &mut Outbox<u8>) -> Option<(super::Name, i64, bool)> {
-        outbox.next().map(|(name, send, _)| {
+        outbox.take().map(|(name, send, _)| {
             let count = send.body["count"].as_i64().unwrap();
             (name, count, send.patch.is_some())
         })
@@ -127,7 +127,7 @@ mod tests {
         let mut outbox = Outbox::default();
         outbox.push(send("a", 1, false), 1).unwrap();
         outbox.push(send("a", 2, true), 2).unwrap();
-        let (_, sent, with) = outbox.next().unwrap();
+        let (_, sent, with) = outbox.take().unwrap();
         assert_eq!(sent, send("a", 2, false));
         assert_eq!(with, 2, "it goes on behalf of the later one");
     }
@@ -152,11 +152,11 @@ mod tests {
         }
         assert!(outbox.push(send("late", 1, false), 0).is_err());
         outbox.push(send("7", 2, true), 0).unwrap();
-        while let Some((name, ..)) = outbox.next() {
+        while let Some((name, ..)) = outbox.take() {
             outbox.done(&name);
         }
         assert_eq!(outbox.order.capacity(), 0);
         outbox.push(send("late", 1, false), 0).unwrap();
-        assert!(outbox.next().is_some());
+        assert!(outbox.take().is_some());
     }
 }
