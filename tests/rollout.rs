@@ -49,7 +49,12 @@ const SCRIPT: &[&str] = &[
     "get deployment/web -o custom-columns=REVISION:.metadata.annotations.deployment\\.kubernetes\\.io/revision,\
      GENERATION:.metadata.generation,OBSERVED:.status.observedGeneration,REPLICAS:.status.replicas,\
      UPDATED:.status.updatedReplicas,READY:.status.readyReplicas,AVAILABLE:.status.availableReplicas,\
-     CONDITIONS:.status.conditions[*].type,REASONS:.status.conditions[*].reason,MESSAGES:.status.conditions[*].message",
+     AVAILABLE-STATUS:.status.conditions[?(@.type=='Available')].status,\
+     AVAILABLE-REASON:.status.conditions[?(@.type=='Available')].reason,\
+     AVAILABLE-MESSAGE:.status.conditions[?(@.type=='Available')].message,\
+     PROGRESSING-STATUS:.status.conditions[?(@.type=='Progressing')].status,\
+     PROGRESSING-REASON:.status.conditions[?(@.type=='Progressing')].reason,\
+     PROGRESSING-MESSAGE:.status.conditions[?(@.type=='Progressing')].message",
     "get replicasets --sort-by=.metadata.annotations.deployment\\.kubernetes\\.io/revision -o custom-columns=\
      REVISION:.metadata.annotations.deployment\\.kubernetes\\.io/revision,\
      HISTORY:.metadata.annotations.deployment\\.kubernetes\\.io/revision-history,\
