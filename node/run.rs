@@ -97,6 +97,9 @@ pub async fn run(options: Options, telemetry: &Telemetry) -> Result<(), Error> {
         .then(|| Arc::new(Credentials::new(client)));
     let server_fence = ServerFence::new(options.fleet.server_fence);
     let fence = Arc::new(LateFence::default());
+    for api in [&apis.writes, &apis.anonymous] {
+        api.guard(Arc::clone(&fence) as Arc<dyn node_cache::Guard>);
+    }
     let node = Arc::new(Node::start(Parts {
         replica: options.fleet.replica.clone(),
         ranges: options.fleet.ranges,

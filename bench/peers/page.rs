@@ -134,8 +134,9 @@ fn page(results: &Results, besides: &Besides, plots: &[(String, String)]) -> Str
     let mut page = INTRODUCTION.to_owned();
     page += "\n## The newest results\n\n";
     page += &format!(
-        "{}, {} round{}, {} cores of {}, {} GiB, Linux {}; Kubernetes {}, Manifold {} ({}).\n",
+        "{}, {}{} round{}, {} cores of {}, {} GiB, Linux {}; Kubernetes {}, Manifold {} ({}).\n",
         results.date.strftime("%Y-%m-%d"),
+        if results.rounds() == 1 { "" } else { "up to " },
         results.rounds(),
         if results.rounds() == 1 { "" } else { "s" },
         machine.cores,

@@ -140,16 +140,24 @@ impl Results {
         Ok(newest.map(|newest| newest.with(all)))
     }
 
-    /// With what was measured before of the same build, on the same machine and at the same scale, and not again since: hours
+    /// With what was measured before of the same build, on the same machine and at the same scale, as further rounds: hours
     /// of measuring need not be one go. `earlier` is in order of date.
     fn with(mut self, mut earlier: Vec<Self>) -> Self {
         earlier.retain(|one| one.machine == self.machine && one.scale == self.scale);
+        let told = |run: &Measured| (run.qps.clone(), run.peer.clone(), run.step);
+        let mut rounds = BTreeMap::new();
+        for run in &self.runs {
+            let known = rounds.entry(told(run)).or_insert(0);
+            *known = run.round.max(*known);
+        }
         while let Some(one) = earlier.pop() {
-            let told = |run: &Measured| (run.qps.clone(), run.peer.clone(), run.step);
-            let known: BTreeSet<_> = self.runs.iter().map(told).collect();
-            let more = one.runs.into_iter();
-            self.runs
-                .extend(more.filter(|run| !known.contains(&told(run))));
+            let before = rounds.clone();
+            for mut run in one.runs {
+                run.round += before.get(&told(&run)).copied().unwrap_or(0);
+                let known = rounds.entry(told(&run)).or_insert(0);
+                *known = run.round.max(*known);
+                self.runs.push(run);
+            }
             self.steps.extend(one.steps);
         }
         self
@@ -646,22 +654,22 @@ pub(crate) mod tests {
             results
         };
         let of = |peer: &str, cpu: f64| run(1, peer, Step::Create, &[("cpu_s", cpu)]);
+        let again = |run: Measured| Measured { round: 2, ..run };
         let other = go("2026-11-01T00:00:00Z", "other", vec![of("n5", 9.0)]);
         let first = go(
             "2026-11-02T00:00:00Z",
             "this",
-            vec![of("kcm", 8.0), of("n1", 7.0), of("n1", 6.0)],
+            vec![of("kcm", 8.0), of("n1", 7.0), again(of("n1", 6.0))],
         );
         let last = go("2026-11-03T00:00:00Z", "this", vec![of("n1", 1.0)]);
         let all = last.with(vec![other, first]);
         assert_eq!(all.peers(), ["kcm", "n1"]);
         let cpu = |peer: &str| all.spread("lifted", peer, Step::Create, "cpu_s").unwrap();
         assert_eq!(cpu("kcm").median, 8.0);
-        assert_eq!(
-            (cpu("n1").least, cpu("n1").most),
-            (1.0, 1.0),
-            "measured anew"
-        );
+        let (least, median, most) = (cpu("n1").least, cpu("n1").median, cpu("n1").most);
+        assert_eq!((least, median, most), (1.0, 6.0, 7.0), "the median of all");
+        let rounds: Vec<usize> = all.runs.iter().map(|run| run.round).collect();
+        assert_eq!((rounds, all.rounds()), (vec![1, 1, 2, 3], 3));
     }
 
     #[test]

@@ -223,6 +223,18 @@ impl LateFence {
     }
 }
 
+impl node_cache::Guard for LateFence {
+    fn open(&self) -> bool {
+        self.0
+            .get()
+            .is_some_and(|fence| !fence.remaining().is_zero())
+    }
+
+    fn in_hand(&self) -> Duration {
+        Fence::in_hand(self)
+    }
+}
+
 impl Fence for LateFence {
     fn open(&self, range: RangeId, epoch: Epoch) -> bool {
         self.0

@@ -6,10 +6,7 @@
 
 use std::{
     fmt,
-    sync::{
-        Arc, OnceLock,
-        atomic::{AtomicBool, Ordering},
-    },
+    sync::{Arc, OnceLock, atomic::Ordering},
     time::{Duration, Instant},
 };
 
@@ -27,6 +24,8 @@ use kubernetes_proto::{
 };
 use prost::Message as _;
 use tower::{BoxError, Layer as _, ServiceExt as _, util::BoxCloneSyncService};
+
+use crate::socket::{Guard, Line, Socket};
 
 /// The body of an answer, wherever it comes from.
 pub type AnswerBody = UnsyncBoxBody<Bytes, BoxError>;
@@ -404,8 +403,7 @@ struct Inner {
     default_namespace: String,
     observe: Option<Arc<dyn Observe>>,
     kube: OnceLock<kube::Client>,
-    /// Whether there is a connection, as far as is known.
-    connected: AtomicBool,
+    line: Arc<Line>,
     connecting: tokio::sync::Mutex<()>,
 }
 
@@ -458,7 +456,7 @@ impl Api {
                 default_namespace: "default".to_owned(),
                 observe: None,
                 kube: OnceLock::new(),
-                connected: AtomicBool::new(false),
+                line: Arc::default(),
                 connecting: tokio::sync::Mutex::new(()),
             }),
         }
@@ -478,7 +476,8 @@ impl Api {
             server: server.to_string(),
             reason: causes(error),
         };
-        let service = connection(config, purpose)
+        let line = Arc::<Line>::default();
+        let service = connection(config, purpose, &line)
             .map_err(|error| unusable(error.as_ref() as &dyn std::error::Error))?;
         Ok(Self {
             inner: Arc::new(Inner {
@@ -492,10 +491,16 @@ impl Api {
                 default_namespace: config.default_namespace.clone(),
                 observe,
                 kube: OnceLock::new(),
-                connected: AtomicBool::new(false),
+                line,
                 connecting: tokio::sync::Mutex::new(()),
             }),
         })
+    }
+
+    /// From now on nothing leaves this client and its clones but while the guard is open; the first guard stands. To be
+    /// called before the first request: how long the kernel may keep bytes is said where a connection begins.
+    pub fn guard(&self, guard: Arc<dyn Guard>) {
+        self.inner.line.guard.get_or_init(|| guard);
     }
 
     /// The server's address, for messages.
@@ -637,11 +642,11 @@ impl Api {
     /// hundred writes after an outage would make a hundred TLS connections, all but one of them for nothing.
     async fn connected(&self) -> Result<(), ApiError> {
         let inner = &self.inner;
-        if inner.connected.load(Ordering::Acquire) {
+        if inner.line.connected.load(Ordering::Acquire) {
             return Ok(());
         }
         let _first = inner.connecting.lock().await;
-        if inner.connected.load(Ordering::Acquire) {
+        if inner.line.connected.load(Ordering::Acquire) {
             return Ok(());
         }
         let probe = http::Request::get(PROBE_PATH)
@@ -650,7 +655,7 @@ impl Api {
         match tokio::time::timeout(PROBE_TIMEOUT, inner.service.clone().oneshot(probe)).await {
             // Whatever the answer is: there is a connection.
             Ok(Ok(_)) => {
-                inner.connected.store(true, Ordering::Release);
+                inner.line.connected.store(true, Ordering::Release);
                 Ok(())
             }
             Ok(Err(error)) => Err(self.no_answer(&error)),
@@ -688,7 +693,7 @@ impl Api {
     }
 
     fn no_answer(&self, error: &BoxError) -> ApiError {
-        self.inner.connected.store(false, Ordering::Release);
+        self.inner.line.connected.store(false, Ordering::Release);
         let server = Arc::clone(&self.inner.server);
         if let Some(none) = error.downcast_ref::<NoAnswer>() {
             return ApiError::Transport {
@@ -786,7 +791,11 @@ fn own_user_agent(config: &kube::Config) -> (HeaderValue, kube::Config) {
 }
 
 /// kube's layers over one HTTP/2 connection.
-fn connection(config: &kube::Config, purpose: Purpose) -> Result<Service, Box<kube::Error>> {
+fn connection(
+    config: &kube::Config,
+    purpose: Purpose,
+    line: &Arc<Line>,
+) -> Result<Service, Box<kube::Error>> {
     let mut tcp = HttpConnector::new();
     tcp.enforce_http(false);
     tcp.set_nodelay(true);
@@ -806,7 +815,9 @@ fn connection(config: &kube::Config, purpose: Purpose) -> Result<Service, Box<ku
             .map_err(|error| Box::new(kube::Error::Service(Box::new(error))))?;
         tls = tls.with_server_name_resolver(hyper_rustls::FixedServerNameResolver::new(name));
     }
-    let https = tls.enable_all_versions().wrap_connector(tcp);
+    let line = Arc::clone(line);
+    let socket = tcp.map_response(move |tcp| Socket::new(tcp, Arc::clone(&line)));
+    let https = tls.enable_all_versions().wrap_connector(socket);
 
     let (interval, timeout) = purpose.pings();
     let (stream_window, connection_window) = purpose.windows();

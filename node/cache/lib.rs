@@ -5,11 +5,13 @@
 
 pub mod api;
 mod cache;
+mod socket;
 mod store;
 mod watch;
 
 pub use api::{Api, ApiError, ConnectError, Exchange, Observe, Purpose, Request, Response, Status};
 pub use cache::{Builder, Cache, Freshness, State, Stats};
+pub use socket::Guard;
 pub use watch::Settings;
 
 /// A lock whatever became of its last holder: what the locks here guard is changed in single steps, so a panic of a

@@ -1,6 +1,9 @@
 use std::{
     io::Write as _,
-    sync::{Arc, Mutex},
+    sync::{
+        Arc, Mutex,
+        atomic::{AtomicBool, Ordering},
+    },
     time::Duration,
 };
 
@@ -9,10 +12,11 @@ use http::{HeaderValue, Method};
 use kubernetes_proto::{envelope, meta};
 use proptest::prelude::*;
 use prost::Message as _;
+use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
 
 use super::server::Server;
 use crate::{
-    Api, ApiError, ConnectError, Exchange, Observe, Purpose, Request,
+    Api, ApiError, ConnectError, Exchange, Guard, Observe, Purpose, Request,
     api::{Framer, parse_status},
 };
 
@@ -176,12 +180,7 @@ async fn a_burst_of_requests_shares_one_connection() {
         asked.answer(200, "text/plain", "yes");
     }
     assert!(burst.join_all().await.iter().all(Result::is_ok));
-    assert_eq!(
-        server
-            .connections
-            .load(std::sync::atomic::Ordering::Relaxed),
-        1
-    );
+    assert_eq!(server.connections.load(Ordering::Relaxed), 1);
 }
 
 #[tokio::test]
@@ -233,6 +232,103 @@ async fn a_client_certificate_that_rustls_can_t_take_is_named_with_the_remedy() 
         error.to_string().contains("client-certificate-data"),
         "{error}"
     );
+}
+
+/// Open while it is true.
+struct Door(AtomicBool);
+
+impl Guard for Door {
+    fn open(&self) -> bool {
+        self.0.load(Ordering::Acquire)
+    }
+    fn in_hand(&self) -> Duration {
+        Duration::from_secs(2)
+    }
+}
+
+#[tokio::test]
+async fn nothing_leaves_while_the_guard_is_closed_and_one_connection_comes_after_it() {
+    let mut server = Server::start().await;
+    let api = Api::connect(&server.config, Purpose::Writes, None).unwrap();
+    let door = Arc::new(Door(AtomicBool::new(false)));
+    api.guard(Arc::clone(&door) as Arc<dyn Guard>);
+    let error = api.send(Request::get("/early")).await.unwrap_err();
+    assert!(error.to_string().contains("may not write now"), "{error}");
+    assert!(!error.is_undecided(), "it was never sent");
+
+    door.0.store(true, Ordering::Release);
+    let ask = |path: &str| {
+        let (api, request) = (api.clone(), Request::get(path));
+        tokio::spawn(async move { api.send(request).await })
+    };
+    let sent = ask("/open");
+    let asked = server.asked().await;
+    assert_eq!(asked.path(), "/open");
+    door.0.store(false, Ordering::Release);
+    assert!(ask("/closed").await.unwrap().is_err());
+    assert!(sent.await.unwrap().is_err(), "its connection has ended");
+    drop(asked);
+
+    let before = server.connections.load(Ordering::Relaxed);
+    door.0.store(true, Ordering::Release);
+    let burst: Vec<_> = (0..20).map(|_| ask("/again")).collect();
+    for sent in burst {
+        let asked = server.asked().await;
+        assert_eq!(asked.path(), "/again", "what was stopped never came");
+        asked.answer(200, "text/plain", "yes");
+        drop(sent);
+    }
+    assert_eq!(server.connections.load(Ordering::Relaxed), before + 1);
+}
+
+/// Answers what goes ahead on the connection and returns it with the beginning of the request after that.
+async fn begun(listener: &tokio::net::TcpListener) -> tokio::net::TcpStream {
+    let (mut tcp, _) = listener.accept().await.unwrap();
+    let mut head = Vec::new();
+    while !head.ends_with(b"\r\n\r\n") {
+        head.push(tcp.read_u8().await.unwrap());
+    }
+    tcp.write_all(b"HTTP/1.1 200 OK\r\ncontent-length: 0\r\n\r\n")
+        .await
+        .unwrap();
+    tcp.read_u8().await.unwrap();
+    tcp
+}
+
+#[tokio::test]
+async fn what_the_kernel_still_holds_is_thrown_away_when_the_guard_has_closed() {
+    let listener = tokio::net::TcpListener::bind("127.0.0.1:0").await.unwrap();
+    let address = listener.local_addr().unwrap();
+    for (closes, end) in [
+        (false, None),
+        (true, Some(std::io::ErrorKind::ConnectionReset)),
+    ] {
+        let config = kube::Config::new(format!("http://{address}").parse().unwrap());
+        let api = Api::connect(&config, Purpose::Writes, None).unwrap();
+        let door = Arc::new(Door(AtomicBool::new(true)));
+        api.guard(Arc::clone(&door) as Arc<dyn Guard>);
+        // More than the kernel takes ahead of its being read.
+        let request =
+            Request::new(Method::POST, "/x").body("application/json", vec![b' '; 64 << 20]);
+        let sent = tokio::spawn(async move { api.send(request).await });
+        let mut tcp = begun(&listener).await;
+        door.0.store(!closes, Ordering::Release);
+        let mut read = 1;
+        let mut buffer = vec![0; 1 << 16];
+        let ended = loop {
+            match tcp.read(&mut buffer).await {
+                Ok(0) => break None,
+                Ok(count) => read += count,
+                Err(error) => break Some(error.kind()),
+            }
+            if read > 64 << 20 {
+                break None;
+            }
+        };
+        assert_eq!((ended, read > 64 << 20), (end, !closes), "read {read}");
+        drop(tcp);
+        assert!(sent.await.unwrap().is_err());
+    }
 }
 
 #[test]

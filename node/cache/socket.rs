@@ -1,0 +1,143 @@
+//! The socket under a connection. Where there is a guard, it is asked at every write to the kernel: between a look at a
+//! replica's fence and the socket lie the queues of hyper and HTTP/2, and a process may be stopped there.
+
+use std::{
+    io,
+    pin::Pin,
+    sync::{
+        Arc, OnceLock,
+        atomic::{AtomicBool, Ordering},
+    },
+    task::{Context, Poll},
+    time::Duration,
+};
+
+use hyper::rt::{Read, ReadBufCursor, Write};
+use hyper_util::{
+    client::legacy::connect::{Connected, Connection},
+    rt::TokioIo,
+};
+use tokio::net::TcpStream;
+
+/// Says whether anything may leave this process.
+pub trait Guard: Send + Sync {
+    /// Whether bytes may be written now.
+    fn open(&self) -> bool;
+    /// How long after that they may still arrive. What the kernel couldn't deliver by then ends the connection.
+    fn in_hand(&self) -> Duration;
+}
+
+/// What a client and the sockets of its connections have in common.
+#[derive(Default)]
+pub(crate) struct Line {
+    /// Whether there is a connection, as far as is known.
+    pub(crate) connected: AtomicBool,
+    pub(crate) guard: OnceLock<Arc<dyn Guard>>,
+}
+
+impl Line {
+    fn is_open(&self) -> bool {
+        self.guard.get().is_none_or(|guard| guard.open())
+    }
+}
+
+/// A TCP connection that sends only while its guard is open. With the guard closed a write is an error, which ends the
+/// connection, and what the kernel still holds of it is thrown away.
+pub(crate) struct Socket {
+    tcp: TokioIo<TcpStream>,
+    line: Arc<Line>,
+}
+
+impl Socket {
+    /// Round a connection that has come about.
+    pub(crate) fn new(tcp: TokioIo<TcpStream>, line: Arc<Line>) -> Self {
+        let in_hand = line.guard.get().map(|guard| guard.in_hand());
+        if let Some(in_hand) = in_hand.filter(|in_hand| !in_hand.is_zero())
+            && let Err(error) = give_up_after(tcp.inner(), in_hand)
+        {
+            tracing::warn!(%error, "what a connection can't deliver will not be given up in time");
+        }
+        Self { tcp, line }
+    }
+
+    fn admit(&self) -> io::Result<()> {
+        if self.line.is_open() {
+            return Ok(());
+        }
+        Err(io::Error::new(
+            io::ErrorKind::ConnectionAborted,
+            "not sent: this replica may not write now",
+        ))
+    }
+}
+
+/// Has the kernel break off a connection whose bytes were not acknowledged for so long.
+#[cfg(target_os = "linux")]
+fn give_up_after(tcp: &TcpStream, in_hand: Duration) -> io::Result<()> {
+    socket2::SockRef::from(tcp).set_tcp_user_timeout(Some(in_hand))
+}
+
+/// Elsewhere the pings of HTTP/2 do, later.
+#[cfg(not(target_os = "linux"))]
+fn give_up_after(_: &TcpStream, _: Duration) -> io::Result<()> {
+    Ok(())
+}
+
+impl Drop for Socket {
+    fn drop(&mut self) {
+        // The next burst of requests lets one go ahead.
+        self.line.connected.store(false, Ordering::Release);
+        if !self.line.is_open() {
+            // It is an error only where the peer has gone already.
+            let _gone = self.tcp.inner().set_zero_linger();
+        }
+    }
+}
+
+impl Read for Socket {
+    fn poll_read(
+        mut self: Pin<&mut Self>,
+        context: &mut Context<'_>,
+        buffer: ReadBufCursor<'_>,
+    ) -> Poll<io::Result<()>> {
+        Pin::new(&mut self.tcp).poll_read(context, buffer)
+    }
+}
+
+impl Write for Socket {
+    fn poll_write(
+        mut self: Pin<&mut Self>,
+        context: &mut Context<'_>,
+        bytes: &[u8],
+    ) -> Poll<io::Result<usize>> {
+        self.admit()?;
+        Pin::new(&mut self.tcp).poll_write(context, bytes)
+    }
+
+    fn poll_write_vectored(
+        mut self: Pin<&mut Self>,
+        context: &mut Context<'_>,
+        slices: &[io::IoSlice<'_>],
+    ) -> Poll<io::Result<usize>> {
+        self.admit()?;
+        Pin::new(&mut self.tcp).poll_write_vectored(context, slices)
+    }
+
+    fn is_write_vectored(&self) -> bool {
+        self.tcp.is_write_vectored()
+    }
+
+    fn poll_flush(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<io::Result<()>> {
+        Pin::new(&mut self.tcp).poll_flush(context)
+    }
+
+    fn poll_shutdown(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<io::Result<()>> {
+        Pin::new(&mut self.tcp).poll_shutdown(context)
+    }
+}
+
+impl Connection for Socket {
+    fn connected(&self) -> Connected {
+        self.tcp.connected()
+    }
+}
