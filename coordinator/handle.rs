@@ -241,8 +241,9 @@ async fn run(
         listener,
         peer_address,
     } = parts;
+    let client = clients();
     let leases = Leases::new(
-        clients(),
+        client.clone(),
         &config.fleet_namespace,
         &config.fleet_name,
         config.lease_duration,
@@ -256,7 +257,7 @@ async fn run(
         return;
     }
     let barrier = Barrier::new(
-        clients(),
+        client,
         &config.fleet_namespace,
         &config.replica_name,
         Arc::clone(&config.server_fence),

@@ -432,7 +432,7 @@ async fn send_events(
                 // All that has come together, so that of one Event only the newest count goes.
                 let together = came.into_iter().chain(std::iter::from_fn(|| coming.try_recv().ok()));
                 for (send, beside) in together {
-                    if outbox.push(send, beside).is_err() {
+                    if !outbox.push(send, beside) {
                         metrics.event_dropped();
                     }
                 }

@@ -9,7 +9,8 @@ use std::{
 
 use super::Send;
 
-/// Events that wait to be sent; further ones are dropped and counted, as upstream drops them at 1000.
+/// Events that wait to be sent; further ones are dropped and counted, as upstream drops them at 1000. As many again may lie
+/// in the channel that leads to them.
 pub const WAITING_MAX: usize = 1000;
 
 /// An Event's namespace and name.
@@ -35,27 +36,26 @@ impl<T> Default for Outbox<T> {
 }
 
 impl<T> Outbox<T> {
-    /// Takes in what is to be sent, in the place of what waits for the same Event.
-    ///
-    /// # Errors
-    /// Gives it back where [`WAITING_MAX`] others wait.
-    pub fn push(&mut self, send: Send, with: T) -> Result<(), (Send, T)> {
+    /// Takes in what is to be sent, in the place of what waits for the same Event. False where [`WAITING_MAX`] others wait:
+    /// then it is dropped.
+    #[must_use]
+    pub fn push(&mut self, send: Send, with: T) -> bool {
         let name = Name::new((send.namespace.clone(), send.name.clone()));
         if let Some((earlier, earlier_with)) = self.waiting.get_mut(&name) {
             // What was to be created still is, with the newer count.
             let patch = earlier.patch.is_some().then_some(send.patch).flatten();
             *earlier = Send { patch, ..send };
             *earlier_with = with;
-            return Ok(());
+            return true;
         }
         if self.waiting.len() >= WAITING_MAX {
-            return Err((send, with));
+            return false;
         }
         if !self.under_way.contains(&name) {
             self.order.push_back(Arc::clone(&name));
         }
         self.waiting.insert(name, (send, with));
-        Ok(())
+        true
     }
 
     /// What goes next: under way until [`Outbox::done`].
@@ -104,14 +104,14 @@ mod tests {
     #[test]
     fn one_event_has_one_request_under_way_and_the_newest_count_waits_behind_it() {
         let mut outbox = Outbox::default();
-        outbox.push(send("a", 1, false), 0).unwrap();
+        assert!(outbox.push(send("a", 1, false), 0));
         let (a, count, known) = next(&mut outbox).unwrap();
         assert_eq!((count, known), (1, false));
         for count in 2..=9 {
-            outbox.push(send("a", count, true), 0).unwrap();
+            assert!(outbox.push(send("a", count, true), 0));
         }
         assert_eq!(next(&mut outbox), None, "the first one is under way");
-        outbox.push(send("b", 1, false), 0).unwrap();
+        assert!(outbox.push(send("b", 1, false), 0));
         let (b, ..) = next(&mut outbox).unwrap();
         assert_eq!(b.1, "b");
         outbox.done(&a);
@@ -125,8 +125,8 @@ mod tests {
     #[test]
     fn what_was_not_created_yet_is_created_with_the_newest_count() {
         let mut outbox = Outbox::default();
-        outbox.push(send("a", 1, false), 1).unwrap();
-        outbox.push(send("a", 2, true), 2).unwrap();
+        assert!(outbox.push(send("a", 1, false), 1));
+        assert!(outbox.push(send("a", 2, true), 2));
         let (_, sent, with) = outbox.take().unwrap();
         assert_eq!(sent, send("a", 2, false));
         assert_eq!(with, 2, "it goes on behalf of the later one");
@@ -135,10 +135,10 @@ mod tests {
     #[test]
     fn an_event_that_is_counted_up_all_the_time_does_not_hold_up_the_others() {
         let mut outbox = Outbox::default();
-        outbox.push(send("a", 1, false), 0).unwrap();
+        assert!(outbox.push(send("a", 1, false), 0));
         let (a, ..) = next(&mut outbox).unwrap();
-        outbox.push(send("a", 2, true), 0).unwrap();
-        outbox.push(send("b", 1, false), 0).unwrap();
+        assert!(outbox.push(send("a", 2, true), 0));
+        assert!(outbox.push(send("b", 1, false), 0));
         outbox.done(&a);
         assert_eq!(next(&mut outbox).unwrap().0.1, "b");
         assert_eq!(next(&mut outbox).unwrap().0.1, "a");
@@ -148,15 +148,15 @@ mod tests {
     fn it_is_bounded_but_what_waits_can_be_counted_up() {
         let mut outbox = Outbox::default();
         for number in 0..WAITING_MAX {
-            outbox.push(send(&number.to_string(), 1, false), 0).unwrap();
+            assert!(outbox.push(send(&number.to_string(), 1, false), 0));
         }
-        assert!(outbox.push(send("late", 1, false), 0).is_err());
-        outbox.push(send("7", 2, true), 0).unwrap();
+        assert!(!outbox.push(send("late", 1, false), 0));
+        assert!(outbox.push(send("7", 2, true), 0));
         while let Some((name, ..)) = outbox.take() {
             outbox.done(&name);
         }
         assert_eq!(outbox.order.capacity(), 0);
-        outbox.push(send("late", 1, false), 0).unwrap();
+        assert!(outbox.push(send("late", 1, false), 0));
         assert!(outbox.take().is_some());
     }
 }
