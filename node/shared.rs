@@ -11,7 +11,9 @@ use std::{
 
 use actix::Addr;
 use arc_swap::ArcSwapOption;
-use controllers_kit::{Discovered, DynChange, DynController, Key, Resource, Subscription};
+use controllers_kit::{
+    AnyObject, Discovered, DynChange, DynController, Key, Resource, Subscription,
+};
 use coordinator::{Epoch, RangeId};
 use node_cache::Cache;
 use tokio::sync::Semaphore;
@@ -310,61 +312,67 @@ impl Shared {
     }
 
     /// Queues, at low priority, every key of some controllers in some owned ranges: those derived from children whose
-    /// owner is gone included, since every object names the keys that it wakes.
+    /// owner is gone included, since every object names the keys that it wakes. A range that is gained meanwhile has a scan
+    /// of its own.
     pub fn wake_all(
         &self,
         wanted_unit: &dyn Fn(&Unit) -> bool,
         wanted_range: &dyn Fn(RangeId) -> bool,
     ) {
-        let mut touched = BTreeSet::new();
-        let catalogue = self.view.catalogue();
+        let slots: Vec<Option<Arc<Slot>>> = (0..self.ranges)
+            .map(|range| wanted_range(range).then(|| self.slot(range)).flatten())
+            .collect();
+        // As at the start, when caches are complete before anything is owned.
+        if slots.iter().all(Option::is_none) {
+            return;
+        }
         for unit in self.units.iter().filter(|unit| wanted_unit(unit)) {
-            for discovered in &unit.discovered {
-                let entries = catalogue.all().iter().filter(|entry| entry.preferred);
-                for entry in entries.filter(|entry| (discovered.wanted)(entry)) {
-                    for object in self.view.list(entry.resource, None) {
-                        let change = DynChange {
-                            old: None,
-                            new: Some(&object),
-                            version: 0,
-                        };
-                        (discovered.wake)(change, &*self.view, &mut |key| {
-                            let range = self.range_of(unit, &key);
-                            if wanted_range(range)
-                                && let Some(slot) = self.slot(range)
-                            {
-                                slot.inbox.push(unit.index, key, Priority::Low, 0);
-                                touched.insert(range);
-                            }
-                        });
-                    }
+            let mut touched = BTreeSet::new();
+            self.keys_of_all(unit, &mut |key| {
+                let range = self.range_of(unit, &key);
+                if let Some(slot) = &slots[usize::from(range)] {
+                    slot.inbox.push(unit.index, key, Priority::Low, 0);
+                    touched.insert(range);
                 }
+            });
+            // Now, so that nobody waits for the scans of the other controllers.
+            for slot in touched
+                .iter()
+                .filter_map(|range| slots[usize::from(*range)].as_deref())
+            {
+                poll(slot);
             }
-            for subscription in &unit.subscriptions {
-                for object in self.view.list(subscription.resource, None) {
-                    let change = DynChange {
-                        old: None,
-                        new: Some(&object),
-                        version: 0,
-                    };
-                    if !wanted(subscription, change) {
-                        continue;
-                    }
-                    (subscription.wake)(change, &*self.view, &mut |key| {
-                        let range = self.range_of(unit, &key);
-                        if wanted_range(range)
-                            && let Some(slot) = self.slot(range)
-                        {
-                            slot.inbox.push(unit.index, key, Priority::Low, 0);
-                            touched.insert(range);
-                        }
-                    });
+        }
+    }
+
+    /// Every key that any object in the caches wakes.
+    fn keys_of_all(&self, unit: &Unit, wake: &mut dyn FnMut(Key)) {
+        let catalogue = self.view.catalogue();
+        for discovered in &unit.discovered {
+            let entries = catalogue.all().iter().filter(|entry| entry.preferred);
+            for entry in entries.filter(|entry| (discovered.wanted)(entry)) {
+                for object in self.view.list(entry.resource, None) {
+                    (discovered.wake)(as_it_is(&object), &*self.view, wake);
                 }
             }
         }
-        for slot in touched.into_iter().filter_map(|range| self.slot(range)) {
-            poll(&slot);
+        for subscription in &unit.subscriptions {
+            for object in self.view.list(subscription.resource, None) {
+                let change = as_it_is(&object);
+                if wanted(subscription, change) {
+                    (subscription.wake)(change, &*self.view, wake);
+                }
+            }
         }
+    }
+}
+
+/// An object that has not changed, as a change.
+fn as_it_is(object: &AnyObject) -> DynChange<'_> {
+    DynChange {
+        old: None,
+        new: Some(object),
+        version: 0,
     }
 }
 
