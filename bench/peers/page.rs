@@ -199,7 +199,7 @@ mod tests {
         let results = results();
         let page = page(&results, &Besides::default(), &plots(&results).unwrap());
         for expected in [
-            "2026-05-04, 3 rounds",
+            "2026-05-04, up to 3 rounds",
             "| create | 40 Deployments of 50 pods are created |",
             "| create | until converged, s | 11.00 (10.00–14.00) | 12.00 | 1.091 |",
             "![cpu_s](results/cpu_s.svg)",
