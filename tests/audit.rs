@@ -4,7 +4,7 @@
 use std::time::{Duration, Instant};
 
 use anyhow::{Result, ensure};
-use harness::run_test;
+use harness::{ControlPlane, Fleet, Replica, run_test};
 use k8s_openapi::api::apps::v1::Deployment;
 use k8s_openapi::api::batch::v1::Job;
 use kube::Api;
@@ -21,6 +21,24 @@ const GROWING: usize = 8;
 const RESTLESS: usize = 4;
 /// Longer than a lease: a paused replica is taken for dead, and wakes up to find so.
 const HANG: Duration = Duration::from_secs(8);
+
+/// Three replicas of a fleet, and who watches what they own.
+async fn three(control_plane: &ControlPlane) -> Result<(Fleet, Vec<Replica>, Watcher)> {
+    let fleet = fleet(control_plane).await?;
+    let replicas = fleet.start_all(3).await?;
+    let mut watcher = Watcher::new(control_plane.client().await?, fleet.ranges());
+    for replica in &replicas {
+        watcher.add(replica)?;
+    }
+    Ok((fleet, replicas, watcher))
+}
+
+async fn create_growing(api: &Api<Deployment>) -> Result<()> {
+    for index in 0..GROWING {
+        create(api, deployment(&format!("growing-{index}"), 2)).await?;
+    }
+    Ok(())
+}
 
 async fn patch(api: &Api<Deployment>, prefix: &str, count: usize, change: Value) -> Result<()> {
     for index in 0..count {
@@ -51,10 +69,15 @@ async fn roll(api: &Api<Deployment>, image: &str, replicas: u32) -> Result<()> {
     patch(api, "restless", RESTLESS, change).await
 }
 
-async fn all_complete(api: &Api<Deployment>, growing: i32, restless: i32) -> Result<()> {
+async fn grown(api: &Api<Deployment>, replicas: i32) -> Result<()> {
     for index in 0..GROWING {
-        complete(api, &format!("growing-{index}"), growing).await?;
+        complete(api, &format!("growing-{index}"), replicas).await?;
     }
+    Ok(())
+}
+
+async fn all_complete(api: &Api<Deployment>, growing: i32, restless: i32) -> Result<()> {
+    grown(api, growing).await?;
     for index in 0..RESTLESS {
         complete(api, &format!("restless-{index}"), restless).await?;
     }
@@ -94,22 +117,15 @@ fn the_log_shows_one_owner_at_a_time_and_nothing_made_twice() {
     let _alone = alone();
     run_test(async {
         let control_plane = judged().await?;
+        let (fleet, mut replicas, mut watcher) = three(&control_plane).await?;
         let client = control_plane.client().await?;
-        let fleet = fleet(&control_plane).await?;
-        let mut replicas = fleet.start_all(3).await?;
-        let mut watcher = Watcher::new(client.clone(), fleet.ranges());
-        for replica in &replicas {
-            watcher.add(replica)?;
-        }
         let namespace = control_plane.namespace("audit").await?;
         let api: Api<Deployment> = Api::namespaced(client.clone(), &namespace);
-        for index in 0..GROWING {
-            create(&api, deployment(&format!("growing-{index}"), 2)).await?;
-        }
+        create_growing(&api).await?;
         for index in 0..RESTLESS {
             create(&api, deployment(&format!("restless-{index}"), 4)).await?;
         }
-        finished_job(&Api::namespaced(client.clone(), &namespace)).await?;
+        finished_job(&Api::namespaced(client, &namespace)).await?;
         all_complete(&api, 2, 4).await?;
 
         // One dies in the middle of the work, one joins, one leaves, one hangs and wakes up.
@@ -178,18 +194,11 @@ fn what_a_replica_was_about_to_send_when_it_was_stopped_never_comes() {
     let _alone = alone();
     run_test(async {
         let control_plane = judged().await?;
+        let (_fleet, mut replicas, watcher) = three(&control_plane).await?;
         let client = control_plane.client().await?;
-        let fleet = fleet(&control_plane).await?;
-        let mut replicas = fleet.start_all(3).await?;
-        let mut watcher = Watcher::new(client.clone(), fleet.ranges());
-        for replica in &replicas {
-            watcher.add(replica)?;
-        }
         let namespace = control_plane.namespace("stopped").await?;
-        let api: Api<Deployment> = Api::namespaced(client.clone(), &namespace);
-        for index in 0..GROWING {
-            create(&api, deployment(&format!("growing-{index}"), 2)).await?;
-        }
+        let api: Api<Deployment> = Api::namespaced(client, &namespace);
+        create_growing(&api).await?;
         for stop in 0..STOPS {
             watcher
                 .settled("three share", Instant::now(), PATIENCE)
@@ -206,9 +215,7 @@ fn what_a_replica_was_about_to_send_when_it_was_stopped_never_comes() {
             for index in [one, other] {
                 replicas[index].resume()?;
             }
-            for index in 0..GROWING {
-                complete(&api, &format!("growing-{index}"), i32::try_from(wanted)?).await?;
-            }
+            grown(&api, i32::try_from(wanted)?).await?;
         }
         let verdict = judge(&control_plane, "audit")?;
         ensure!(verdict.changes > 0, "nothing moved: nothing was shown");
