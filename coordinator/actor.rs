@@ -191,7 +191,7 @@ impl Coordinator {
         let (writes, fence) = (Arc::clone(&self.writes), Arc::clone(&self.fence));
         async move {
             let permit = writes.acquire_owned().await.ok()?;
-            (!fence.remaining().is_zero()).then_some(permit)
+            fence.is_open().then_some(permit)
         }
     }
 

@@ -71,10 +71,15 @@ impl Fence {
         if held != epoch || epoch == 0 {
             return Err(Fenced::NotHeld { range, epoch });
         }
-        if self.remaining().is_zero() {
+        if !self.is_open() {
             return Err(Fenced::Closed);
         }
         Ok(())
+    }
+
+    /// Whether it is open: what is held may be written.
+    pub fn is_open(&self) -> bool {
+        !self.remaining().is_zero()
     }
 
     /// How long the fence stays open without another renewal.

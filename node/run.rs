@@ -441,12 +441,12 @@ fn caches(cache: &Cache, resource: &'static controllers_kit::Resource) -> Result
 /// What they say of ownership: a fenced replica is told from a broken one.
 fn check_fence(health: &Health, handle: &Handle) {
     let fenced = handle.clone();
-    let fence = move || match fenced.fence().remaining().is_zero() {
-        true => Err(
+    let fence = move || match fenced.fence().is_open() {
+        true => Ok(()),
+        false => Err(
             "fenced: the own Lease was not renewed in time; nothing is written until it is"
                 .to_owned(),
         ),
-        false => Ok(()),
     };
     health.register("fence", Box::new(fence), &[Kind::Readyz]);
     let member = handle.clone();
@@ -468,7 +468,7 @@ async fn gauges(node: Arc<Node>, handle: Handle, server_fence: Arc<ServerFence>)
     for round in 0_u64.. {
         tick.tick().await;
         let metrics = &node.shared.metrics;
-        metrics.fence_open(!handle.fence().remaining().is_zero());
+        metrics.fence_open(handle.fence().is_open());
         metrics.server_fence(server_fence.is_on(), server_fence.proofs());
         metrics.discovery_failing(&node.discovery.failing(&node.cache));
         let mut stats = node.cache.all_stats();

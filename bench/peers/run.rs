@@ -412,12 +412,16 @@ impl Stage<'_> {
     }
 
     async fn added(&mut self, stall: &Stall) -> Result<Figures> {
+        let before = meter::cpu_of_all(&self.managers.ids())?;
         let from = Instant::now();
         self.managers.add().await?;
         let took = from.elapsed().as_secs_f64();
         stall.served_since(Instant::now()).await?;
         let mut figures = stall.figures(from - ON_ITS_WAY, None);
         figures.insert("joined_after_s".to_owned(), took);
+        // The same touches go on in each run, so it is what joining costs, and what is at rest takes besides.
+        let after = meter::cpu_of_all(&self.managers.ids())?;
+        figures.insert("cpu_s".to_owned(), after - before);
         Ok(figures)
     }
 }

@@ -1,6 +1,7 @@
 //! The node's side of ownership: makes and drops Range actors as the coordinator says.
 
 use std::{
+    collections::BTreeSet,
     future::Future,
     pin::Pin,
     sync::{
@@ -34,8 +35,15 @@ pub struct Host {
     ready: Arc<AtomicBool>,
     /// In whose name what is gained now is written: `<replica>_<incarnation>`.
     life: Mutex<Arc<str>>,
-    gained: Arc<Mutex<Vec<RangeId>>>,
-    scanning: Arc<AtomicBool>,
+    unscanned: Arc<Mutex<Unscanned>>,
+}
+
+/// Ranges whose keys are still to be looked for. Bound: the fleet's number of ranges, since each scan takes all.
+#[derive(Default)]
+struct Unscanned {
+    ranges: BTreeSet<RangeId>,
+    /// One scan follows the other: side by side they would take both cores from the keys, each for a few ranges.
+    scanning: bool,
 }
 
 impl Host {
@@ -46,36 +54,28 @@ impl Host {
             arbiters,
             ready,
             life: Mutex::new("".into()),
-            gained: Arc::default(),
-            scanning: Arc::default(),
+            unscanned: Arc::default(),
         }
     }
 
-    /// Queues every key of the ranges gained since the last scan.
-    fn scan(&self) {
-        if self.scanning.swap(true, Ordering::AcqRel) {
+    /// Queues every key of a range, together with those gained since the last scan.
+    fn scan(&self, range: RangeId) {
+        let mut unscanned = self
+            .unscanned
+            .lock()
+            .unwrap_or_else(std::sync::PoisonError::into_inner);
+        unscanned.ranges.insert(range);
+        if std::mem::replace(&mut unscanned.scanning, true) {
             return;
         }
-        let (shared, gained, scanning) = (
-            Arc::clone(&self.shared),
-            Arc::clone(&self.gained),
-            Arc::clone(&self.scanning),
-        );
+        let (shared, unscanned) = (Arc::clone(&self.shared), Arc::clone(&self.unscanned));
         self.shared.aside.run(SCAN_BATCH, move || {
-            scanning.store(false, Ordering::Release);
-            let batch = std::mem::take(
-                &mut *gained
-                    .lock()
-                    .unwrap_or_else(std::sync::PoisonError::into_inner),
-            );
-            let mut wanted = vec![false; usize::from(shared.ranges)];
-            for range in batch {
-                wanted[usize::from(range)] = true;
+            while let Some(ranges) = next_scan(&unscanned) {
+                // A controller whose caches are not complete is scanned when they are.
+                shared.wake_all(&|unit| unit.ready.load(Ordering::Acquire), &|range| {
+                    ranges.contains(&range)
+                });
             }
-            // A controller whose caches are not complete is scanned when they are.
-            shared.wake_all(&|unit| unit.ready.load(Ordering::Acquire), &|range| {
-                wanted[usize::from(range)]
-            });
         });
     }
 
@@ -104,6 +104,16 @@ impl Host {
             .count();
         self.shared.metrics.ranges_owned(owned);
     }
+}
+
+/// What the next scan is for; none ends the scanning.
+fn next_scan(unscanned: &Mutex<Unscanned>) -> Option<BTreeSet<RangeId>> {
+    let mut unscanned = unscanned
+        .lock()
+        .unwrap_or_else(std::sync::PoisonError::into_inner);
+    let ranges = std::mem::take(&mut unscanned.ranges);
+    unscanned.scanning = !ranges.is_empty();
+    unscanned.scanning.then_some(ranges)
 }
 
 impl RangeHost for Host {
@@ -155,11 +165,7 @@ impl RangeHost for Host {
         }
         self.shared.metrics.epoch_changed();
         self.count();
-        self.gained
-            .lock()
-            .unwrap_or_else(std::sync::PoisonError::into_inner)
-            .push(range);
-        self.scan();
+        self.scan(range);
     }
 
     fn lost(&self, range: RangeId) {
@@ -225,9 +231,7 @@ impl LateFence {
 
 impl node_cache::Guard for LateFence {
     fn open(&self) -> bool {
-        self.0
-            .get()
-            .is_some_and(|fence| !fence.remaining().is_zero())
+        self.0.get().is_some_and(|fence| fence.is_open())
     }
 
     fn in_hand(&self) -> Duration {
