@@ -581,7 +581,7 @@ fn told(event: &Value, normal: &Normal) -> Result<(Option<String>, i64)> {
     Ok((Some(key), count))
 }
 
-/// A fact of an object by its path with dots; null where there is none.
+/// A fact of an object by its path with dots, or by a JSON pointer where a name has dots itself; null where there is none.
 pub(crate) fn fact(object: &Value, path: &str) -> Value {
     let of_condition = |kind: &str, field: &str| {
         let conditions = object.pointer("/status/conditions")?.as_array()?;
@@ -593,6 +593,9 @@ pub(crate) fn fact(object: &Value, path: &str) -> Value {
     }
     if let Some(kind) = path.strip_prefix("reason.") {
         return of_condition(kind, "reason").unwrap_or_default();
+    }
+    if path.starts_with('/') {
+        return object.pointer(path).cloned().unwrap_or_default();
     }
     let pointer = format!("/{}", path.replace('.', "/"));
     object.pointer(&pointer).cloned().unwrap_or_default()

@@ -229,7 +229,7 @@ pub(crate) enum Turn {
 #[serde(deny_unknown_fields)]
 pub(crate) struct Wait {
     pub(crate) of: String,
-    /// Path with dots → value. `condition.X` is the status of a condition, `reason.X` its reason,
+    /// Path with dots, or a JSON pointer → value. `condition.X` is the status of a condition, `reason.X` its reason,
     /// null means absent. Nothing at all: the object is there.
     #[serde(default)]
     pub(crate) until: BTreeMap<String, Value>,

@@ -259,9 +259,10 @@ fn manifests_are_filled_and_mistakes_are_named() {
 
 #[test]
 fn facts_are_found_by_their_paths() {
-    let object = json!({"status": {"ready": 2, "conditions": [
+    let object = json!({"status": {"ready": 2, "used": {"count/one.example.com": "1"}, "conditions": [
         {"type": "Complete", "status": "True", "reason": "Done"}]}});
     assert_eq!(fact(&object, "status.ready"), 2);
+    assert_eq!(fact(&object, "/status/used/count~1one.example.com"), "1");
     assert_eq!(fact(&object, "condition.Complete"), "True");
     assert_eq!(fact(&object, "reason.Complete"), "Done");
     assert_eq!(fact(&object, "condition.Failed"), Value::Null);
