@@ -39,12 +39,26 @@ const FREEZE_GRACE: Duration = Duration::from_secs(1);
 /// Lists of all range Leases: 4096 of them take a second on a busy machine.
 const RANGES_DEADLINE: Duration = Duration::from_secs(10);
 
+/// Happenings of each range that a slow listener may lag behind: the busiest moment, a takeover of all, fits.
+const HAPPENINGS_EACH: usize = 2;
+
 /// What others see of the actor.
 #[derive(Clone)]
 pub(crate) struct Shared {
     pub view: Arc<watch::Sender<Arc<View>>>,
     pub happenings: broadcast::Sender<Happening>,
     pub fatal: Arc<watch::Sender<Option<Fatal>>>,
+}
+
+impl Shared {
+    pub(crate) fn new(ranges: u16) -> Self {
+        let happenings = HAPPENINGS_EACH * usize::from(ranges);
+        Self {
+            view: Arc::new(watch::Sender::new(Arc::new(View::default()))),
+            happenings: broadcast::Sender::new(happenings),
+            fatal: Arc::new(watch::Sender::new(None)),
+        }
+    }
 }
 
 /// An offer before the core's answer: its state, the state's size, who waits.

@@ -46,9 +46,6 @@ const DRAIN_BUDGET: Duration = Duration::from_millis(500);
 /// An API server that says nothing for so long at the start is a wrong address.
 const START_DEADLINE: Duration = Duration::from_secs(10);
 
-/// Happenings that a slow listener may lag behind. The busiest moment, a takeover of 4096 ranges, fits.
-const HAPPENINGS: usize = 8192;
-
 /// After a drain's deadline: for the release of the replica Lease itself.
 const RELEASE_GRACE: Duration = Duration::from_secs(2);
 
@@ -162,11 +159,7 @@ pub async fn start(
     let peer_address = listener.local_addr().map_err(listen)?;
 
     let fence = Arc::new(Fence::new(config.ranges, config.in_hand()));
-    let shared = Shared {
-        view: Arc::new(watch::Sender::new(Arc::new(View::default()))),
-        happenings: broadcast::Sender::new(HAPPENINGS),
-        fatal: Arc::new(watch::Sender::new(None)),
-    };
+    let shared = Shared::new(config.ranges);
     let (stop, stopped) = watch::channel(false);
     let (break_tx, broken) = watch::channel(false);
     let (started, start) = oneshot::channel();
@@ -437,11 +430,7 @@ pub fn assemble(
 ) -> Result<Assembled, ConfigError> {
     config.validate()?;
     let fence = Arc::new(Fence::new(config.ranges, config.in_hand()));
-    let shared = Shared {
-        view: Arc::new(watch::Sender::new(Arc::new(View::default()))),
-        happenings: broadcast::Sender::new(HAPPENINGS),
-        fatal: Arc::new(watch::Sender::new(None)),
-    };
+    let shared = Shared::new(config.ranges);
     let barrier = Barrier::new(
         outside.client.clone(),
         &config.fleet_namespace,

@@ -95,6 +95,8 @@ const FENCE_POLL: Duration = Duration::from_millis(50);
 const GONE_POLL: Duration = Duration::from_millis(20);
 /// How long a handoff waits for events that are on their way.
 const EVENTS_GRACE: Duration = Duration::from_millis(50);
+/// How often keys are looked at of which nothing is left but marks.
+const LEAVING_LOOK: Duration = Duration::from_secs(5);
 /// A key that waits for its marks longer than this is told of, once.
 const MARKS_PATIENCE: Duration = Duration::from_secs(60);
 
@@ -146,6 +148,13 @@ struct Lane {
     asking: bool,
 }
 
+impl Lane {
+    fn forget(&mut self, key: &Key) {
+        self.known.remove(key);
+        queue::give_back(&mut self.known);
+    }
+}
+
 /// The actor.
 pub struct Range {
     shared: Arc<Shared>,
@@ -155,6 +164,11 @@ pub struct Range {
     lanes: Vec<Lane>,
     /// Keys under way, by lane.
     working: Vec<(u16, Key)>,
+    /// Keys to forget as soon as the cache has come to their marks: nothing may ever wake them, as when a controller's key
+    /// is an object that it has deleted. Bound: what was worked on since they were looked at, and what is left of it.
+    leaving: Vec<(u16, Key)>,
+    /// Whether they are going to be looked at.
+    looks: bool,
     timer: Option<(Monotonic, SpawnHandle)>,
     freezing: Option<Freezing>,
     unproven: bool,
@@ -240,6 +254,8 @@ impl Range {
             stats,
             lanes,
             working: Vec::new(),
+            leaving: Vec::new(),
+            looks: false,
             timer: None,
             freezing: None,
             unproven: matches!(how, Gained::Takeover),
@@ -282,6 +298,14 @@ impl Range {
             self.dispatch(u16::try_from(lane).expect("there are few controllers"), ctx);
         }
         self.set_timer(ctx);
+        if !self.leaving.is_empty() && !self.looks {
+            self.looks = true;
+            ctx.run_later(LEAVING_LOOK, |range, ctx| {
+                range.looks = false;
+                range.let_go();
+                range.go_on(ctx);
+            });
+        }
         let queued = self.lanes.iter().map(|lane| lane.queue.depth()).sum();
         self.stats.queued.store(queued, Ordering::Relaxed);
         let keys = self.lanes.iter().map(|lane| lane.known.len()).sum();
@@ -519,15 +543,14 @@ impl Range {
         unit.queue_metrics.depth(i64::try_from(waits).unwrap_or(0));
 
         let packed = unit.controller.pack(&done.memory);
-        let is_forgotten = seen.is_none()
-            && packed.is_none()
-            && known.marks.is_empty()
-            && !part.queue.knows(&done.key);
-        if is_forgotten {
-            // The object is gone and nothing is left to do or to remember.
-            part.known.remove(&done.key);
-            queue::give_back(&mut part.known);
-            return;
+        // The object is gone and nothing is left to do or to remember, but for what the cache has still to see.
+        if seen.is_none() && packed.is_none() && !part.queue.knows(&done.key) {
+            known.marks.retain(|mark| !reached(&shared, mark));
+            if known.marks.is_empty() {
+                part.forget(&done.key);
+                return;
+            }
+            self.leaving.push((done.unit, done.key));
         }
         known.memory = packed.is_some().then_some(done.memory);
         known.last = Some(Box::new(Last {
@@ -538,6 +561,33 @@ impl Range {
             objects: done.objects,
             trace: done.trace,
         }));
+    }
+
+    /// Forgets keys of which nothing is left, the cache having come to their marks.
+    fn let_go(&mut self) {
+        let shared = Arc::clone(&self.shared);
+        for (lane, key) in std::mem::take(&mut self.leaving) {
+            let unit = &shared.units[usize::from(lane)];
+            let part = &mut self.lanes[usize::from(lane)];
+            let is_there = || {
+                let primary = unit.primary()?;
+                shared.view.get(primary, &key.namespace, &key.name)
+            };
+            // Whatever is still done about it ends with another look.
+            let Some(known) = part
+                .known
+                .get_mut(&key)
+                .filter(|known| !known.parked && known.memory.is_none() && !part.queue.knows(&key))
+            else {
+                continue;
+            };
+            known.marks.retain(|mark| !reached(&shared, mark));
+            if !known.marks.is_empty() {
+                self.leaving.push((lane, key));
+            } else if is_there().is_none() {
+                part.forget(&key);
+            }
+        }
     }
 
     fn set_timer(&mut self, ctx: &mut Context<Self>) {
@@ -738,7 +788,7 @@ impl Range {
                 );
                 let waits = lane.queue.depth() - before;
                 unit.queue_metrics.depth(i64::try_from(waits).unwrap_or(0));
-                let known = lane.known.entry(key).or_default();
+                let known = lane.known.entry(key.clone()).or_default();
                 // What had happened to it by then is not known here.
                 known.evidence = shared.view.newest_of_all();
                 known.marks = key_state
@@ -765,6 +815,10 @@ impl Range {
                 known.proven = !key_state.in_flight;
                 known.head_proven = known.proven;
                 self.unproven |= key_state.in_flight;
+                if !known.marks.is_empty() && known.memory.is_none() {
+                    let lane = u16::try_from(index).expect("there are few controllers");
+                    self.leaving.push((lane, key));
+                }
             }
         }
     }

@@ -12,8 +12,8 @@ use std::{
 use actix::System;
 use arc_swap::ArcSwapOption;
 use controllers_kit::{
-    Action, AnyObject, Controller, Descriptor, DynChange, Factory, Failure, Flags, Key, Plan,
-    Reader, Refusal, Resource, Seen, Sharding, Watches, Written,
+    Action, AnyObject, Controller, Descriptor, DynChange, Factory, Failure, Flags, Key, Only, Plan,
+    Propagation, Reader, Refusal, Resource, Seen, Sharding, Watches, Written,
     testing::{World, namespace},
 };
 use coordinator::{Frozen, Gained, RangeHost as _};
@@ -21,6 +21,7 @@ use futures::{FutureExt, future::BoxFuture};
 use kubernetes_proto::{
     Object,
     core::{Namespace, ServiceAccount},
+    meta::ObjectMeta,
 };
 use peer_proto::RangeState;
 use serde::{Deserialize, Serialize};
@@ -305,6 +306,38 @@ impl Controller for Accounts {
     }
 }
 
+/// Deletes every ServiceAccount that has a label for it, and looks at none that is gone.
+struct Sweeper;
+
+impl Controller for Sweeper {
+    type Memory = ();
+
+    fn describe() -> Descriptor {
+        Descriptor::new("sweeper-controller", Sharding::ByNamespace).workers_fixed(4)
+    }
+    fn new(_: &Flags) -> Self {
+        Self
+    }
+    fn watch(&self, on: &mut Watches) {
+        on.kind::<ServiceAccount>().wakes(|change, _| {
+            let meta = change.new.map(|account| account.metadata());
+            // No account is found under such a key, as none is under the garbage collector's.
+            let key = |meta: &ObjectMeta| Key::new(format!("{}/x", meta.namespace), &*meta.name);
+            meta.map(key).into_iter().collect()
+        });
+    }
+    fn plan(&self, key: &Key, seen: &Seen<'_>, (): &mut ()) -> Result<Plan, Refusal> {
+        let mut plan = Plan::nothing();
+        let namespace = key.namespace.trim_end_matches("/x");
+        if let Some(account) = seen.get::<ServiceAccount>(&Key::new(namespace, &*key.name))
+            && account.metadata().label("sweep").is_some()
+        {
+            plan.delete(&*account, Only::ThisUid, Propagation::Background);
+        }
+        Ok(plan)
+    }
+}
+
 struct Rig {
     sim: Arc<Sim>,
     host: Host,
@@ -314,6 +347,10 @@ struct Rig {
 
 impl Rig {
     fn new(world: World) -> Self {
+        Self::of(Factory::of::<Accounts>(), world)
+    }
+
+    fn of(factory: Factory, world: World) -> Self {
         let sim = Arc::new(Sim {
             world: Mutex::new(world),
             shared: Mutex::default(),
@@ -323,7 +360,7 @@ impl Rig {
             in_hand: Mutex::default(),
             lists: AtomicUsize::new(0),
         });
-        let (shared, door) = process(&sim, "one");
+        let (shared, door) = process(factory, &sim, "one");
         *sim.shared.lock().unwrap() = Some(Arc::clone(&shared));
         Self {
             host: host(&shared),
@@ -377,7 +414,7 @@ impl Rig {
     }
 }
 
-fn process(sim: &Arc<Sim>, replica: &str) -> (Arc<Shared>, Arc<Door>) {
+fn process(factory: Factory, sim: &Arc<Sim>, replica: &str) -> (Arc<Shared>, Arc<Door>) {
     let door = Arc::new(Door(AtomicBool::new(true), AtomicU64::new(0)));
     let clock: Arc<dyn Clock> = Arc::new(SystemClock::default());
     let metrics = Metrics::new(&[]);
@@ -389,14 +426,14 @@ fn process(sim: &Arc<Sim>, replica: &str) -> (Arc<Shared>, Arc<Door>) {
         Arc::clone(&metrics),
     );
     actix::spawn(events);
-    let controller = (Factory::of::<Accounts>().build)(&Flags::default());
+    let controller = (factory.build)(&Flags::default());
     let unit = Unit {
         index: 0,
         subscriptions: controller.watches().subscriptions,
         discovered: Vec::new(),
         permits: Arc::new(Semaphore::new(4)),
-        queue_metrics: metrics.queue("accounts"),
-        metrics: metrics.controller("accounts-controller"),
+        queue_metrics: metrics.queue("queue"),
+        metrics: metrics.controller("controller"),
         ready: AtomicBool::new(true),
         working: AtomicUsize::new(0),
         reconciles: Default::default(),
@@ -491,6 +528,68 @@ fn a_key_of_a_range_that_is_not_owned_is_left_alone() {
             rig.label(name, "2");
             assert_eq!(rig.accounts(name), 0, "{name} has another owner");
         }
+    });
+}
+
+fn swept() -> World {
+    let mut world = world(&[("a", "0")]);
+    for number in 0..3 {
+        let mut account = ServiceAccount::default();
+        account.metadata_mut().namespace = "a".into();
+        account.metadata_mut().name = format!("a-{number}").into();
+        account.metadata_mut().set_label("sweep", "");
+        world.put(account);
+    }
+    world
+}
+
+/// Keys that a rig's ranges know.
+fn keys(shared: &Shared) -> usize {
+    (0..RANGES)
+        .filter_map(|range| shared.slot(range))
+        .map(|slot| slot.stats.keys.load(Ordering::Relaxed))
+        .sum()
+}
+
+#[test]
+fn a_key_that_nothing_wakes_any_more_is_forgotten_when_its_marks_are_seen() {
+    run(async {
+        let rig = Rig::of(Factory::of::<Sweeper>(), swept());
+        // The cache does not see yet that they are gone.
+        *rig.sim.stale.lock().unwrap() = Some(swept());
+        rig.gain_all();
+        until("all are swept", || rig.accounts("a") == 0).await;
+        until("they are known by their marks", || keys(&rig.shared) == 3).await;
+        // Nor does it tell: nothing wakes the keys.
+        *rig.sim.stale.lock().unwrap() = None;
+        until("they are forgotten", || keys(&rig.shared) == 0).await;
+        assert_eq!(rig.sim.written().len(), 3);
+    });
+}
+
+#[test]
+fn whoever_takes_over_forgets_what_nothing_wakes_any_more() {
+    run(async {
+        let rig = Rig::of(Factory::of::<Sweeper>(), swept());
+        *rig.sim.stale.lock().unwrap() = Some(swept());
+        rig.gain_all();
+        until("they are known by their marks", || {
+            rig.accounts("a") == 0 && keys(&rig.shared) == 3
+        })
+        .await;
+        let (shared, _door) = process(Factory::of::<Sweeper>(), &rig.sim, "two");
+        let next = host(&shared);
+        for range in 0..RANGES {
+            let frozen = rig.host.freeze(range, Duration::from_secs(1), false).await;
+            let Frozen::Still(state) = frozen else {
+                panic!("range {range} is busy");
+            };
+            next.gained(range, 2, Gained::Handoff(state));
+        }
+        *rig.sim.stale.lock().unwrap() = None;
+        until("it knows them too", || keys(&shared) == 3).await;
+        until("they are forgotten", || keys(&shared) == 0).await;
+        assert_eq!(rig.sim.written().len(), 3);
     });
 }
 
@@ -680,7 +779,7 @@ fn a_handoff_loses_no_queue_entry_failure_or_memory() {
 
         rig.sim.refuse.lock().unwrap().clear();
         rig.host.lost(range);
-        let (other, _door) = process(&rig.sim, "two");
+        let (other, _door) = process(Factory::of::<Accounts>(), &rig.sim, "two");
         *rig.sim.shared.lock().unwrap() = Some(Arc::clone(&other));
         let next = host(&other);
         next.gained(range, 2, Gained::Handoff(state));
