@@ -495,11 +495,6 @@ impl Range {
         }
         known.proven |= done.proven;
         known.head_proven |= done.head_proven;
-        let seen = unit.primary().and_then(|primary| {
-            shared
-                .view
-                .get(primary, &done.key.namespace, &done.key.name)
-        });
         let spaced = unit.controller.descriptor().spaced;
         if done.reported {
             known.row = match known.report_from {
@@ -544,7 +539,7 @@ impl Range {
 
         let packed = unit.controller.pack(&done.memory);
         // The object is gone and nothing is left to do or to remember, but for what the cache has still to see.
-        if seen.is_none() && packed.is_none() && !part.queue.knows(&done.key) {
+        if packed.is_none() && !part.queue.knows(&done.key) && is_gone(&shared, unit, &done.key) {
             known.marks.retain(|mark| !reached(&shared, mark));
             if known.marks.is_empty() {
                 part.forget(&done.key);
@@ -569,10 +564,6 @@ impl Range {
         for (lane, key) in std::mem::take(&mut self.leaving) {
             let unit = &shared.units[usize::from(lane)];
             let part = &mut self.lanes[usize::from(lane)];
-            let is_there = || {
-                let primary = unit.primary()?;
-                shared.view.get(primary, &key.namespace, &key.name)
-            };
             // Whatever is still done about it ends with another look.
             let Some(known) = part
                 .known
@@ -584,7 +575,7 @@ impl Range {
             known.marks.retain(|mark| !reached(&shared, mark));
             if !known.marks.is_empty() {
                 self.leaving.push((lane, key));
-            } else if is_there().is_none() {
+            } else if is_gone(&shared, unit, &key) {
                 part.forget(&key);
             }
         }
@@ -875,6 +866,12 @@ impl Range {
             })),
         }))
     }
+}
+
+/// Whether the cache has no object under a controller's key.
+fn is_gone(shared: &Shared, unit: &Unit, key: &Key) -> bool {
+    let object = |primary| shared.view.get(primary, &key.namespace, &key.name);
+    unit.primary().and_then(object).is_none()
 }
 
 fn reached(shared: &Shared, mark: &Mark) -> bool {
