@@ -1,6 +1,7 @@
 //! Lists of conditions, whatever they are conditions of.
 
 use kubernetes_proto::{
+    Shared,
     apps::{DeploymentCondition, ReplicaSetCondition},
     batch::{Job, JobCondition},
     core::PodCondition,
@@ -48,6 +49,24 @@ condition!(
     DeploymentCondition,
     ReplicaSetCondition
 );
+
+impl<C: Condition + Clone> Condition for Shared<C> {
+    fn r#type(&self) -> &str {
+        (**self).r#type()
+    }
+    fn status(&self) -> &str {
+        (**self).status()
+    }
+    fn reason(&self) -> &str {
+        (**self).reason()
+    }
+    fn since(&self) -> Option<Time> {
+        (**self).since()
+    }
+    fn set_since(&mut self, since: Option<Time>) {
+        (**self).set_since(since);
+    }
+}
 
 /// The first condition of a type.
 pub fn find<'a, C: Condition>(conditions: &'a [C], r#type: &str) -> Option<&'a C> {

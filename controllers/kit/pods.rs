@@ -85,6 +85,7 @@ fn ready_condition(pod: &Pod) -> Option<&PodCondition> {
         .as_ref()?
         .conditions
         .iter()
+        .map(|condition| &**condition)
         .find(|condition| condition.r#type == "Ready")
         .filter(|condition| condition.status == "True")
 }

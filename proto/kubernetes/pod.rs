@@ -45,7 +45,7 @@ message! {
         /// The headless Service that its host name lies under.
         17 subdomain: Word,
         /// Where it may run.
-        18 affinity: Maybe<Affinity>,
+        18 affinity: Maybe<Shared<Affinity>>,
         /// Init containers, sidecars among them.
         20 init_containers: Many<InitContainer>,
         /// The class of its priority.
@@ -61,8 +61,8 @@ message! {
 message! {
     /// A volume, as far as it tells which claim it is of.
     pub struct Volume {
-        /// Its name within the pod.
-        1 name: Word,
+        /// Its name within the pod. Not interned: most are made up for one pod, and not kept.
+        1 name: Text,
         /// What it is made from.
         2 volume_source: Maybe<VolumeSource>,
     }
@@ -152,8 +152,8 @@ message! {
     pub struct PodStatus {
         /// As in `Running`.
         1 phase: Word,
-        /// Its conditions.
-        2 conditions: Many<PodCondition>,
+        /// Its conditions: pods that are made together say the same in the same second.
+        2 conditions: Many<Shared<PodCondition>>,
         /// One word.
         4 reason: Word,
         /// When the kubelet has seen it first.

@@ -100,8 +100,9 @@ fn fields<M: Message>(
 #[derive(Clone, Default, PartialEq, Eq, Hash)]
 pub struct Shared<T>(Arc<T>);
 
-/// Pairs of messages that each thread remembers by their bytes; why pairs, see [`Str`](crate::Str)'s.
-const REMEMBERED: usize = 256;
+/// Pairs of messages that each thread remembers by their bytes; why pairs, see [`Str`](crate::Str)'s. Enough for what the
+/// pods of some hundred owners share, and for their conditions of some seconds.
+const REMEMBERED: usize = 512;
 
 /// Longer ones are decoded each time: they hardly repeat.
 const REMEMBERED_BYTES_MAX: usize = 1024;

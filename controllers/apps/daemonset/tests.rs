@@ -579,7 +579,7 @@ fn a_pod_that_waits_for_a_node_that_is_gone_goes() {
         match_expressions: Vec::new(),
         match_fields: vec![requirement("metadata.name", "In", &["node-9"])],
     };
-    waiting.spec.as_mut().unwrap().affinity = requiring(vec![term]).affinity;
+    waiting.spec.as_mut().unwrap().affinity = requiring(vec![term]).affinity.map(Into::into);
     world.put(waiting);
     assert_eq!(changes(&world.plan::<DaemonSets>("web")).1, ["waiting"]);
 }

@@ -59,7 +59,7 @@ pub(super) fn reset(key: &Key, seen: &Seen<'_>, plan: &mut Plan) {
         .flat_map(|status| &mut status.conditions)
         .filter(|condition| condition.r#type == TARGET)
     {
-        *condition = PodCondition {
+        **condition = PodCondition {
             r#type: TARGET.into(),
             observed_generation: generation,
             status: "False".into(),

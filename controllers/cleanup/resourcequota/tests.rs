@@ -385,7 +385,7 @@ fn of_class(name: &str, class: &str) -> Pod {
 }
 
 fn near(name: &str, affinity: Affinity) -> Pod {
-    with_spec(name, |spec| spec.affinity = Some(affinity))
+    with_spec(name, |spec| spec.affinity = Some(affinity.into()))
 }
 
 #[test]

@@ -57,15 +57,15 @@ impl Build for Pod {
     }
     fn ready(self, seconds_ago: i64) -> Self {
         self.change(|pod| {
-            pod.status
-                .get_or_insert_default()
-                .conditions
-                .push(PodCondition {
+            pod.status.get_or_insert_default().conditions.push(
+                PodCondition {
                     r#type: "Ready".into(),
                     status: "True".into(),
                     last_transition_time: Some(ago(seconds_ago).into()),
                     ..Default::default()
-                });
+                }
+                .into(),
+            );
         })
     }
     fn running(self, node: &str, seconds_ago: i64) -> Self {

@@ -723,12 +723,13 @@ impl PodBuild for Pod {
     fn condition(mut self, r#type: &str, status: &str, time: &str) -> Self {
         let conditions = &mut self.status.get_or_insert_default().conditions;
         conditions.retain(|condition| condition.r#type != r#type);
-        conditions.push(PodCondition {
+        let condition = PodCondition {
             r#type: r#type.into(),
             status: status.into(),
             last_transition_time: Some(at(time).into()),
             ..Default::default()
-        });
+        };
+        conditions.push(condition.into());
         self
     }
 }

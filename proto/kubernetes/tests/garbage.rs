@@ -102,7 +102,7 @@ proptest! {
         let mut pod = core::Pod { metadata: Some(meta), ..core::Pod::default() };
         pod.status.get_or_insert_default().conditions.push(core::PodCondition {
             r#type: "Ready".into(), last_transition_time: Some(Time::default()), ..Default::default()
-        });
+        }.into());
         let mut bytes = pod.encode_to_vec();
         for (place, byte) in changes {
             let place = place.index(bytes.len());
