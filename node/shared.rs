@@ -258,7 +258,7 @@ impl Shared {
     /// The range of a controller's key.
     pub fn range_of(&self, unit: &Unit, key: &Key) -> RangeId {
         let text = unit.controller.descriptor().shard_text(key);
-        coordinator_core::range_of(&text, self.ranges)
+        coordinator_core::range_of(text, self.ranges)
     }
 
     /// The slot of an owned range.

@@ -10,7 +10,7 @@ use crate::{Action, Descriptor, Flags, Key, Plan, Query, Seen, SignedDuration, W
 /// A control loop: a pure function from what is seen to what should be written.
 pub trait Controller: Send + Sync + 'static {
     /// Travels with a key when its owner changes. Losing it must be safe, only slower.
-    type Memory: Default + Serialize + DeserializeOwned + Send + 'static;
+    type Memory: Default + PartialEq + Serialize + DeserializeOwned + Send + 'static;
     /// Name, aliases, sharding, flags, rules: what `--help`, deploy/ and the docs are made from.
     fn describe() -> Descriptor;
     /// With the flags' values.
@@ -140,6 +140,8 @@ pub trait DynController: Send + Sync {
     fn shift(&self, memory: &mut Memory, by: SignedDuration);
     /// A fresh memory.
     fn new_memory(&self) -> Memory;
+    /// Whether a memory says nothing that a fresh one does not.
+    fn is_fresh(&self, memory: &Memory) -> bool;
     /// A memory for the handoff; `None` where it says nothing that a fresh one does not.
     fn pack(&self, memory: &Memory) -> Option<Vec<u8>>;
     /// A memory from a handoff; a fresh one where the bytes can't be read (another version's).
@@ -192,10 +194,16 @@ impl<C: Controller> DynController for Held<C> {
     fn new_memory(&self) -> Memory {
         Box::new(C::Memory::default())
     }
+    fn is_fresh(&self, memory: &Memory) -> bool {
+        memory
+            .downcast_ref::<C::Memory>()
+            .is_none_or(|memory| *memory == C::Memory::default())
+    }
     fn pack(&self, memory: &Memory) -> Option<Vec<u8>> {
-        let bytes = serde_json::to_vec(memory.downcast_ref::<C::Memory>()?).ok()?;
-        let fresh = serde_json::to_vec(&C::Memory::default()).ok()?;
-        (bytes != fresh).then_some(bytes)
+        let memory = memory.downcast_ref::<C::Memory>()?;
+        (*memory != C::Memory::default())
+            .then(|| serde_json::to_vec(memory).ok())
+            .flatten()
     }
     fn unpack(&self, bytes: &[u8]) -> Memory {
         Box::new(serde_json::from_slice::<C::Memory>(bytes).unwrap_or_default())

@@ -2,9 +2,12 @@
 
 use std::{collections::BTreeMap, time::Duration};
 
-use kubernetes_proto::Str;
+use smallvec::SmallVec;
 
 use crate::Key;
+
+/// The text that decides a key's range. Names of objects are rarely longer; longer ones are allocated.
+pub type ShardText = SmallVec<[u8; 128]>;
 
 /// Which part of a key decides its range.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -435,13 +438,20 @@ impl Descriptor {
         self
     }
 
-    /// The text that is hashed to find a key's range.
-    pub fn shard_text(&self, key: &Key) -> Str {
-        match self.sharding {
-            Sharding::ByObject => Str::from(key.to_string()),
-            Sharding::ByNamespace if key.namespace.is_empty() => key.name.clone(),
-            Sharding::ByNamespace => key.namespace.clone(),
-            Sharding::Single => Str::from(self.name),
+    /// The text that is hashed to find a key's range: of every change for every key that it wakes, so it is put together
+    /// without asking the allocator.
+    pub fn shard_text(&self, key: &Key) -> ShardText {
+        let by_object = [&*key.namespace, "/", &key.name];
+        let parts = match self.sharding {
+            Sharding::ByObject if !key.namespace.is_empty() => &by_object[..],
+            Sharding::ByNamespace if !key.namespace.is_empty() => &by_object[..1],
+            Sharding::ByObject | Sharding::ByNamespace => &by_object[2..],
+            Sharding::Single => &[self.name],
+        };
+        let mut text = ShardText::new();
+        for part in parts {
+            text.extend_from_slice(part.as_bytes());
         }
+        text
     }
 }

@@ -19,13 +19,13 @@ pub const VIRTUAL_NODES: usize = 256;
 pub const MAX_RANGES: u16 = 4096;
 
 /// The range of a shard text: the top log2(`ranges`) bits of its hash.
-pub fn range_of(text: &str, ranges: u16) -> RangeId {
+pub fn range_of(text: impl AsRef<[u8]>, ranges: u16) -> RangeId {
     debug_assert!(ranges.is_power_of_two() && ranges <= MAX_RANGES);
     let bits = ranges.trailing_zeros();
     if bits == 0 {
         return 0;
     }
-    u16::try_from(xxh3_64(text.as_bytes()) >> (64 - bits)).unwrap_or(0)
+    u16::try_from(xxh3_64(text.as_ref()) >> (64 - bits)).unwrap_or(0)
 }
 
 /// Hashes the bytes that [`Point`] writes and nothing else: what std writes for a `str` or a tuple is no stable encoding.

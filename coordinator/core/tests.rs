@@ -45,7 +45,7 @@ fn the_range_of_a_key_is_protocol() {
 fn keys_spread_evenly_over_ranges() {
     let mut count = [0u32; 64];
     for n in 0..64_000 {
-        count[usize::from(range_of(&format!("ns-{}/fill-{n}", n % 7), 64))] += 1;
+        count[usize::from(range_of(format!("ns-{}/fill-{n}", n % 7), 64))] += 1;
     }
     assert!(
         count.iter().all(|count| (850..1150).contains(count)),

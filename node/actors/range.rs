@@ -149,9 +149,54 @@ struct Lane {
 }
 
 impl Lane {
+    fn new(shared: &Shared, gate: &Arc<Gate>, unit: &Unit) -> Self {
+        let descriptor = unit.controller.descriptor();
+        Self {
+            queue: Queue::new(descriptor.retry_max.unwrap_or(queue::BACKOFF_MAX)),
+            known: HashMap::new(),
+            sender: Sender::new(&shared.replica, descriptor, Arc::clone(&unit.metrics), gate),
+            horizon: Vec::new(),
+            asking: false,
+        }
+    }
+
     fn forget(&mut self, key: &Key) {
         self.known.remove(key);
         queue::give_back(&mut self.known);
+    }
+}
+
+/// The lanes of all controllers, each made when it is first needed: most ranges have keys of few controllers.
+struct Lanes {
+    shared: Arc<Shared>,
+    gate: Arc<Gate>,
+    all: Vec<Option<Box<Lane>>>,
+}
+
+impl Lanes {
+    fn new(shared: &Arc<Shared>, gate: &Arc<Gate>) -> Self {
+        Self {
+            shared: Arc::clone(shared),
+            gate: Arc::clone(gate),
+            all: shared.units.iter().map(|_| None).collect(),
+        }
+    }
+
+    fn at(&mut self, lane: u16) -> &mut Lane {
+        let Self { shared, gate, all } = self;
+        let at = usize::from(lane);
+        all[at].get_or_insert_with(|| Box::new(Lane::new(shared, gate, &shared.units[at])))
+    }
+
+    fn get(&self, lane: u16) -> Option<&Lane> {
+        self.all[usize::from(lane)].as_deref()
+    }
+
+    /// Those that were made, with their places.
+    fn iter(&self) -> impl Iterator<Item = (u16, &Lane)> {
+        (0..)
+            .zip(&self.all)
+            .filter_map(|(at, lane)| Some((at, lane.as_deref()?)))
     }
 }
 
@@ -161,7 +206,7 @@ pub struct Range {
     gate: Arc<Gate>,
     inbox: Arc<Inbox>,
     stats: Arc<RangeStats>,
-    lanes: Vec<Lane>,
+    lanes: Lanes,
     /// Keys under way, by lane.
     working: Vec<(u16, Key)>,
     /// Keys to forget as soon as the cache has come to their marks: nothing may ever wake them, as when a controller's key
@@ -226,27 +271,7 @@ impl Range {
         stats: Arc<RangeStats>,
         how: &Gained,
     ) -> Self {
-        let lanes = shared
-            .units
-            .iter()
-            .map(|unit| Lane {
-                queue: Queue::new(
-                    unit.controller
-                        .descriptor()
-                        .retry_max
-                        .unwrap_or(queue::BACKOFF_MAX),
-                ),
-                known: HashMap::new(),
-                sender: Sender::new(
-                    &shared.replica,
-                    unit.controller.descriptor(),
-                    Arc::clone(&unit.metrics),
-                    &gate,
-                ),
-                horizon: Vec::new(),
-                asking: false,
-            })
-            .collect();
+        let lanes = Lanes::new(&shared, &gate);
         let mut range = Self {
             shared,
             gate,
@@ -276,7 +301,7 @@ impl Range {
 
     fn add(&mut self, lane: u16, key: &Key, priority: Priority) {
         let now = self.now();
-        if self.lanes[usize::from(lane)].queue.add(key, priority, now) {
+        if self.lanes.at(lane).queue.add(key, priority, now) {
             self.unit(lane).queue_metrics.added();
             self.unit(lane).queue_metrics.depth(1);
         }
@@ -285,7 +310,7 @@ impl Range {
     fn look_into_inbox(&mut self) {
         for wake in self.inbox.drain() {
             self.add(wake.unit, &wake.key, wake.priority);
-            let known = &mut self.lanes[usize::from(wake.unit)].known;
+            let known = &mut self.lanes.at(wake.unit).known;
             let evidence = &mut known.entry(wake.key).or_default().evidence;
             *evidence = wake.evidence.max(*evidence);
         }
@@ -294,7 +319,7 @@ impl Range {
     /// After anything has happened: start what can be started, set the timer, keep the figures.
     fn go_on(&mut self, ctx: &mut Context<Self>) {
         self.look_into_inbox();
-        for lane in 0..self.lanes.len() {
+        for lane in 0..self.lanes.all.len() {
             self.dispatch(u16::try_from(lane).expect("there are few controllers"), ctx);
         }
         self.set_timer(ctx);
@@ -306,9 +331,9 @@ impl Range {
                 range.go_on(ctx);
             });
         }
-        let queued = self.lanes.iter().map(|lane| lane.queue.depth()).sum();
+        let queued = self.lanes.iter().map(|(_, lane)| lane.queue.depth()).sum();
         self.stats.queued.store(queued, Ordering::Relaxed);
-        let keys = self.lanes.iter().map(|lane| lane.known.len()).sum();
+        let keys = self.lanes.iter().map(|(_, lane)| lane.known.len()).sum();
         self.stats.keys.store(keys, Ordering::Relaxed);
         self.answer_freeze_if_still(ctx);
     }
@@ -316,14 +341,18 @@ impl Range {
     /// Asks for a permit to work where keys wait. One at a time: whoever gets it takes the most urgent key then.
     fn dispatch(&mut self, lane: u16, ctx: &mut Context<Self>) {
         // Most controllers have nothing to do at a time.
-        if self.lanes[usize::from(lane)].queue.is_at_rest() {
+        if self
+            .lanes
+            .get(lane)
+            .is_none_or(|lane| lane.queue.is_at_rest())
+        {
             return;
         }
         if self.gate.is_frozen() || !self.unit(lane).ready.load(Ordering::Acquire) {
             return;
         }
         let now = self.now();
-        let part = &mut self.lanes[usize::from(lane)];
+        let part = self.lanes.at(lane);
         let before = part.queue.depth();
         part.queue.ripen(now);
         let ripened = part.queue.depth() - before;
@@ -339,21 +368,21 @@ impl Range {
         }
         if self.gate.admit() == Err(Stopped::Fenced) {
             // The queue is kept; it goes on when the fence is open again, or is dropped with the range.
-            self.lanes[usize::from(lane)].asking = true;
+            self.lanes.at(lane).asking = true;
             ctx.run_later(FENCE_POLL, move |range, ctx| {
-                range.lanes[usize::from(lane)].asking = false;
+                range.lanes.at(lane).asking = false;
                 range.go_on(ctx);
             });
             return;
         }
-        self.lanes[usize::from(lane)].asking = true;
+        self.lanes.at(lane).asking = true;
         let permits = Arc::clone(&self.unit(lane).permits);
         ctx.spawn(
             permits
                 .acquire_owned()
                 .into_actor(self)
                 .map(move |permit, range, ctx| {
-                    range.lanes[usize::from(lane)].asking = false;
+                    range.lanes.at(lane).asking = false;
                     if let Ok(permit) = permit {
                         range.start_one(lane, permit, ctx);
                     }
@@ -368,10 +397,10 @@ impl Range {
             return;
         }
         let now = self.now();
-        while let Some(taken) = self.lanes[usize::from(lane)].queue.take(now) {
+        while let Some(taken) = self.lanes.at(lane).queue.take(now) {
             self.unit(lane).queue_metrics.depth(-1);
             let shared = Arc::clone(&self.shared);
-            let part = &mut self.lanes[usize::from(lane)];
+            let part = self.lanes.at(lane);
             let known = part.known.entry(taken.key.clone()).or_default();
             if known.parked {
                 // The task that waits for its marks wakes it.
@@ -469,7 +498,7 @@ impl Range {
             }
             .into_actor(self)
             .map(move |key, range, ctx| {
-                if let Some(known) = range.lanes[usize::from(lane)].known.get_mut(&key) {
+                if let Some(known) = range.lanes.at(lane).known.get_mut(&key) {
                     known.parked = false;
                 }
                 range.add(lane, &key, priority);
@@ -486,7 +515,7 @@ impl Range {
         self.shared.writes.fetch_add(done.writes, Ordering::Relaxed);
         let shared = Arc::clone(&self.shared);
         let unit = &shared.units[usize::from(done.unit)];
-        let part = &mut self.lanes[usize::from(done.unit)];
+        let part = self.lanes.at(done.unit);
         let known = part.known.entry(done.key.clone()).or_default();
         known.marks.extend(done.marks);
         known.doubtful = done.doubtful || (known.doubtful && !done.proven);
@@ -537,9 +566,9 @@ impl Range {
         let waits = part.queue.depth() - before;
         unit.queue_metrics.depth(i64::try_from(waits).unwrap_or(0));
 
-        let packed = unit.controller.pack(&done.memory);
+        let fresh = unit.controller.is_fresh(&done.memory);
         // The object is gone and nothing is left to do or to remember, but for what the cache has still to see.
-        if packed.is_none() && !part.queue.knows(&done.key) && is_gone(&shared, unit, &done.key) {
+        if fresh && !part.queue.knows(&done.key) && is_gone(&shared, unit, &done.key) {
             known.marks.retain(|mark| !reached(&shared, mark));
             if known.marks.is_empty() {
                 part.forget(&done.key);
@@ -547,7 +576,7 @@ impl Range {
             }
             self.leaving.push((done.unit, done.key));
         }
-        known.memory = packed.is_some().then_some(done.memory);
+        known.memory = (!fresh).then_some(done.memory);
         known.last = Some(Box::new(Last {
             at: done.began,
             took: done.took,
@@ -563,7 +592,7 @@ impl Range {
         let shared = Arc::clone(&self.shared);
         for (lane, key) in std::mem::take(&mut self.leaving) {
             let unit = &shared.units[usize::from(lane)];
-            let part = &mut self.lanes[usize::from(lane)];
+            let part = self.lanes.at(lane);
             // Whatever is still done about it ends with another look.
             let Some(known) = part
                 .known
@@ -585,7 +614,7 @@ impl Range {
         let next = self
             .lanes
             .iter()
-            .filter_map(|lane| lane.queue.next_due())
+            .filter_map(|(_, lane)| lane.queue.next_due())
             .min();
         match (next, &self.timer) {
             (Some(next), Some((set, _))) if *set == next => {}
@@ -631,13 +660,16 @@ impl Range {
     fn pack(&self) -> RangeState {
         let now = self.now();
         let controllers = self
-            .lanes
+            .shared
+            .units
             .iter()
-            .enumerate()
-            .map(|(index, lane)| ControllerState {
-                controller: self.shared.units[index].name().to_owned(),
-                keys: self.pack_lane(index, lane, now),
-                seen: self.pack_horizon(index, lane),
+            .map(|unit| {
+                let lane = self.lanes.get(unit.index);
+                ControllerState {
+                    controller: unit.name().to_owned(),
+                    keys: lane.map_or_else(Vec::new, |lane| self.pack_lane(unit, lane, now)),
+                    seen: self.pack_horizon(unit, lane),
+                }
             })
             .filter(|state| !state.keys.is_empty() || !state.seen.is_empty())
             .collect();
@@ -646,16 +678,16 @@ impl Range {
 
     /// How far this replica has seen what a controller reads. Where it knows no key, that there is none is what it has
     /// seen: whoever is behind may still have one.
-    fn pack_horizon(&self, index: usize, lane: &Lane) -> Vec<peer_proto::Mark> {
+    fn pack_horizon(&self, unit: &Unit, lane: Option<&Lane>) -> Vec<peer_proto::Mark> {
         let mut seen: std::collections::BTreeMap<&'static Resource, u64> = lane
-            .horizon
-            .iter()
+            .into_iter()
+            .flat_map(|lane| &lane.horizon)
             .filter_map(|mark| match mark {
                 Mark::Version(resource, version) => Some((*resource, *version)),
                 Mark::Gone(..) | Mark::Removed(..) => None,
             })
             .collect();
-        for resource in self.shared.units[index].resources() {
+        for resource in unit.resources() {
             let version = seen.entry(resource).or_default();
             *version = (*version).max(self.shared.view.newest(resource));
         }
@@ -665,8 +697,8 @@ impl Range {
             .collect()
     }
 
-    fn pack_lane(&self, index: usize, lane: &Lane, now: Monotonic) -> Vec<KeyState> {
-        let controller = &self.shared.units[index].controller;
+    fn pack_lane(&self, unit: &Unit, lane: &Lane, now: Monotonic) -> Vec<KeyState> {
+        let controller = &unit.controller;
         let mut keys: Vec<&Key> = lane.known.keys().collect();
         let places = lane.queue.places(now);
         keys.extend(places.iter().map(|place| &place.key));
@@ -679,7 +711,7 @@ impl Range {
                 let working = self
                     .working
                     .iter()
-                    .any(|(lane, working)| usize::from(*lane) == index && working == key);
+                    .any(|(lane, working)| *lane == unit.index && working == key);
                 let in_flight = working || known.is_some_and(|known| known.doubtful);
                 // What is under way is given up with the range.
                 let in_hand = match working {
@@ -739,27 +771,26 @@ impl Range {
     fn restore(&mut self, state: &RangeState) {
         let now = self.now();
         for part in &state.controllers {
-            let Some(index) = self
-                .shared
-                .units
-                .iter()
-                .position(|unit| unit.name() == part.controller)
-            else {
+            let shared = Arc::clone(&self.shared);
+            let mut units = shared.units.iter();
+            let Some(unit) = units.find(|unit| unit.name() == part.controller) else {
                 continue;
             };
-            let shared = Arc::clone(&self.shared);
-            let unit = &shared.units[index];
-            self.lanes[index].horizon = part
+            let horizon: Vec<Mark> = part
                 .seen
                 .iter()
                 .filter_map(|mark| unpack_mark(&shared, mark))
+                .filter(|mark| !reached(&shared, mark))
                 .collect();
+            if !horizon.is_empty() {
+                self.lanes.at(unit.index).horizon = horizon;
+            }
             for key_state in &part.keys {
                 let key = Key::new(key_state.namespace.as_str(), key_state.name.as_str());
                 if shared.range_of(unit, &key) != self.gate.range {
                     continue;
                 }
-                let lane = &mut self.lanes[index];
+                let lane = self.lanes.at(unit.index);
                 let priority = if key_state.low_priority {
                     Priority::Low
                 } else {
@@ -807,15 +838,14 @@ impl Range {
                 known.head_proven = known.proven;
                 self.unproven |= key_state.in_flight;
                 if !known.marks.is_empty() && known.memory.is_none() {
-                    let lane = u16::try_from(index).expect("there are few controllers");
-                    self.leaving.push((lane, key));
+                    self.leaving.push((unit.index, key));
                 }
             }
         }
     }
 
     fn explain(&self, lane: u16, key: &Key) -> Option<Value> {
-        let part = &self.lanes[usize::from(lane)];
+        let part = self.lanes.get(lane)?;
         let known = part.known.get(key);
         let place = part.queue.place(key, self.now());
         let working = self
@@ -912,17 +942,17 @@ fn pack_mark(mark: &Mark) -> peer_proto::Mark {
     }
 }
 
-fn unpack_mark(shared: &Shared, mark: &peer_proto::Mark) -> Option<Mark> {
+pub(super) fn unpack_mark(shared: &Shared, mark: &peer_proto::Mark) -> Option<Mark> {
     let resource: &'static Resource = shared
         .units
         .iter()
         .flat_map(Unit::resources)
-        .find(|resource| resource.id() == mark.resource)
+        .find(|resource| resource.is(&mark.resource))
         .or_else(|| {
             let catalogue = shared.view.catalogue();
             let mut found = catalogue.all().iter().filter(|entry| entry.preferred);
             found
-                .find(|entry| entry.resource.id() == mark.resource)
+                .find(|entry| entry.resource.is(&mark.resource))
                 .map(|entry| entry.resource)
         })?;
     Some(if mark.gone_uid.is_empty() {
@@ -945,10 +975,10 @@ impl Actor for Range {
     }
 
     fn stopped(&mut self, _: &mut Context<Self>) {
-        for (index, lane) in self.lanes.iter().enumerate() {
-            let waiting = i64::try_from(lane.queue.depth()).unwrap_or(0);
-            self.shared.units[index].queue_metrics.depth(-waiting);
-            self.shared.units[index].metrics.forget(self.gate.range);
+        for (lane, part) in self.lanes.iter() {
+            let waiting = i64::try_from(part.queue.depth()).unwrap_or(0);
+            self.unit(lane).queue_metrics.depth(-waiting);
+            self.unit(lane).metrics.forget(self.gate.range);
         }
     }
 }

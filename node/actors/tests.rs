@@ -258,7 +258,7 @@ impl Server for Sim {
 /// Gives every namespace ServiceAccounts `a-1` … `a-n`, n from a label; counts how often it has planned in its memory.
 struct Accounts;
 
-#[derive(Default, Serialize, Deserialize)]
+#[derive(Default, PartialEq, Serialize, Deserialize)]
 struct Planned(u32);
 
 impl Controller for Accounts {

@@ -2,13 +2,14 @@
 //! and figures of client-go's event correlator. Pure: the clock is an argument; `apply.rs` sends what comes out.
 
 use std::{
-    collections::{BTreeMap, BTreeSet, HashMap},
+    collections::{BTreeMap, HashMap},
     hash::Hash,
     time::Duration,
 };
 
-use controllers_kit::{Event, EventType, ObjectRef, Str, Timestamp};
+use controllers_kit::{Event, EventType, Key, ObjectRef, Timestamp};
 use serde_json::{Value, json};
+use xxhash_rust::xxh3::Xxh3;
 
 use crate::queue::Monotonic;
 
@@ -27,15 +28,26 @@ pub const SPAM_REFILL_SECS: f64 = 300.0;
 /// Entries of each memory; the one not used for longest goes first.
 pub const REMEMBERED_MAX: usize = 4096;
 
+/// What is remembered by: a hash of all that tells events apart, instead of their texts, which would be most of a busy
+/// fleet's memory of events. That two meet in 128 bits is not to be expected in the life of a cluster; the one would then be
+/// counted up as the other.
+type Id = u128;
+
+fn id(of: &impl Hash) -> Id {
+    let mut hasher = Xxh3::new();
+    of.hash(&mut hasher);
+    hasher.digest128()
+}
+
 /// A map that forgets what was not used for longest.
 #[derive(Debug)]
-struct Recent<K, V> {
-    entries: HashMap<K, (u64, V)>,
-    order: BTreeMap<u64, K>,
+struct Recent<V> {
+    entries: HashMap<Id, (u64, V)>,
+    order: BTreeMap<u64, Id>,
     tick: u64,
 }
 
-impl<K: Hash + Eq + Clone, V> Recent<K, V> {
+impl<V> Recent<V> {
     fn new() -> Self {
         Self {
             entries: HashMap::new(),
@@ -44,46 +56,30 @@ impl<K: Hash + Eq + Clone, V> Recent<K, V> {
         }
     }
 
-    fn get_or_insert_with(&mut self, key: &K, make: impl FnOnce() -> V) -> &mut V {
+    fn get_or_insert_with(&mut self, id: Id, make: impl FnOnce() -> V) -> &mut V {
         self.tick += 1;
-        if let Some((used, _)) = self.entries.get(key) {
+        if let Some((used, _)) = self.entries.get(&id) {
             self.order.remove(used);
         } else if self.entries.len() >= REMEMBERED_MAX
             && let Some((_, oldest)) = self.order.pop_first()
         {
             self.entries.remove(&oldest);
         }
-        self.order.insert(self.tick, key.clone());
-        let entry = self
-            .entries
-            .entry(key.clone())
-            .or_insert_with(|| (0, make()));
+        self.order.insert(self.tick, id);
+        let entry = self.entries.entry(id).or_insert_with(|| (0, make()));
         entry.0 = self.tick;
         &mut entry.1
     }
 
-    fn get(&self, key: &K) -> Option<&V> {
-        self.entries.get(key).map(|(_, value)| value)
+    fn get(&self, id: Id) -> Option<&V> {
+        self.entries.get(&id).map(|(_, value)| value)
     }
-}
-
-#[derive(Clone, Debug, PartialEq, Eq, Hash)]
-struct Similar {
-    source: &'static str,
-    about: (Str, Str, String, Str),
-    r#type: EventType,
-    reason: Str,
-}
-
-#[derive(Clone, Debug, PartialEq, Eq, Hash)]
-struct Same {
-    similar: Similar,
-    message: Option<String>,
 }
 
 #[derive(Debug, Default)]
 struct Fold {
-    messages: BTreeSet<String>,
+    /// At most [`FOLD_AFTER`].
+    messages: Vec<Id>,
     last: Monotonic,
 }
 
@@ -91,7 +87,8 @@ struct Fold {
 struct Series {
     count: i32,
     first: Timestamp,
-    name: String,
+    /// What its name ends with.
+    stamp: i128,
 }
 
 #[derive(Debug)]
@@ -117,9 +114,9 @@ pub struct Send {
 #[derive(Debug)]
 pub struct Correlator {
     source: &'static str,
-    folds: Recent<Similar, Fold>,
-    series: Recent<Same, Series>,
-    allowances: Recent<(Str, Str, String, Str), Allowance>,
+    folds: Recent<Fold>,
+    series: Recent<Series>,
+    allowances: Recent<Allowance>,
     /// Nanoseconds in the name of the last new event: the next one's differ, however coarse the clock.
     stamp: i128,
 }
@@ -144,58 +141,46 @@ impl Correlator {
         monotonic: Monotonic,
     ) -> Option<Send> {
         let about = identity(&event.about);
-        let similar = Similar {
-            source: self.source,
-            about: about.clone(),
-            r#type: event.r#type,
-            reason: event.reason.clone(),
-        };
-        let fold = self.folds.get_or_insert_with(&similar, Fold::default);
+        let similar = (about, event.r#type, &event.reason);
+        let fold = self.folds.get_or_insert_with(id(&similar), Fold::default);
         if monotonic.saturating_sub(fold.last) > FOLD_INTERVAL {
             fold.messages.clear();
         }
         fold.last = monotonic;
-        fold.messages.insert(event.message.clone());
+        let told = id(&event.message);
+        if !fold.messages.contains(&told) {
+            fold.messages.push(told);
+        }
         let folded = fold.messages.len() >= FOLD_AFTER;
         let (same, message) = if folded {
             // The set does not grow, and what it still holds is told apart when it recurs. Upstream leaves it to chance
-            // which one goes; here the same run goes the same way.
-            fold.messages.pop_first();
+            // which one goes; here it is the oldest.
+            fold.messages.remove(0);
             (
-                Same {
-                    similar,
-                    message: None,
-                },
+                id(&(similar, None::<&str>)),
                 format!("(combined from similar events): {}", event.message),
             )
         } else {
-            (
-                Same {
-                    similar,
-                    message: Some(event.message.clone()),
-                },
-                event.message.clone(),
-            )
+            (id(&(similar, Some(&*event.message))), event.message.clone())
         };
 
-        let before = self.series.get(&same).cloned();
+        let before = self.series.get(same).cloned();
         self.stamp = now.as_nanosecond().max(self.stamp + 1);
         let series = Series {
             count: before
                 .as_ref()
                 .map_or(1, |series| series.count.saturating_add(1)),
             first: before.as_ref().map_or(now, |series| series.first),
-            name: before.as_ref().map_or_else(
-                || format!("{}.{:x}", event.about.key.name, self.stamp),
-                |series| series.name.clone(),
-            ),
+            stamp: before.as_ref().map_or(self.stamp, |series| series.stamp),
         };
-        *self.series.get_or_insert_with(&same, || series.clone()) = series.clone();
+        *self.series.get_or_insert_with(same, || series.clone()) = series.clone();
 
-        let allowance = self.allowances.get_or_insert_with(&about, || Allowance {
-            tokens: SPAM_BURST,
-            at: monotonic,
-        });
+        let allowance = self
+            .allowances
+            .get_or_insert_with(id(&about), || Allowance {
+                tokens: SPAM_BURST,
+                at: monotonic,
+            });
         let refill = monotonic.saturating_sub(allowance.at).as_secs_f64() / SPAM_REFILL_SECS;
         allowance.tokens = (allowance.tokens + refill).min(SPAM_BURST);
         allowance.at = monotonic;
@@ -220,6 +205,7 @@ impl Correlator {
         } else {
             event.about.key.namespace.to_string()
         };
+        let name = format!("{}.{:x}", event.about.key.name, series.stamp);
         let seconds = |at: Timestamp| {
             Timestamp::from_second(at.as_second())
                 .map_or_else(|_| at.to_string(), |whole| whole.to_string())
@@ -227,7 +213,7 @@ impl Correlator {
         let body = json!({
             "apiVersion": "v1",
             "kind": "Event",
-            "metadata": {"name": series.name, "namespace": namespace},
+            "metadata": {"name": name, "namespace": namespace},
             "involvedObject": {
                 "apiVersion": event.about.api_version,
                 "kind": event.about.kind,
@@ -254,18 +240,14 @@ impl Correlator {
         );
         Send {
             namespace,
-            name: series.name.clone(),
+            name,
             body,
             patch,
         }
     }
 }
 
-fn identity(about: &ObjectRef) -> (Str, Str, String, Str) {
-    (
-        about.api_version.clone(),
-        about.kind.clone(),
-        about.key.to_string(),
-        about.uid.clone(),
-    )
+/// The object that an event is about.
+fn identity(about: &ObjectRef) -> (&str, &str, &Key, &str) {
+    (&about.api_version, &about.kind, &about.key, &about.uid)
 }

@@ -84,6 +84,12 @@ impl Resource {
             format!("{}.{}", self.plural, self.group)
         }
     }
+
+    /// Whether it is the one that an [`id`](Self::id) names.
+    pub fn is(&self, id: &str) -> bool {
+        let (plural, group) = id.split_once('.').unwrap_or((id, ""));
+        self.plural == plural && self.group == group
+    }
 }
 
 impl PartialEq for Resource {

@@ -46,7 +46,7 @@ pub struct PodGarbageCollector {
 }
 
 /// Since when nodes are missed that pods are bound to.
-#[derive(Debug, Default, Serialize, Deserialize)]
+#[derive(Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Missed(BTreeMap<String, Timestamp>);
 
 /// Why a pod goes.

@@ -602,7 +602,7 @@ enum Fault {
 /// Of chance: not what the seeds decide.
 static CHANCE: AtomicU64 = AtomicU64::new(0);
 
-#[derive(Default, Serialize, Deserialize)]
+#[derive(Default, PartialEq, Serialize, Deserialize)]
 struct Made {
     pods: usize,
     plans: usize,
