@@ -1,7 +1,7 @@
 //! What the actors of one process share.
 
 use std::{
-    collections::{BTreeSet, HashMap, hash_map::Entry},
+    collections::{BTreeMap, BTreeSet, HashMap, hash_map::Entry},
     sync::{
         Arc, Mutex,
         atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering},
@@ -341,6 +341,39 @@ impl Shared {
                 .filter_map(|range| slots[usize::from(*range)].as_deref())
             {
                 poll(slot);
+            }
+        }
+    }
+
+    /// Queues the keys of some controllers in some owned ranges that a change wakes which is newer than these versions.
+    /// What was deleted is not among the changes.
+    pub fn wake_newer(
+        &self,
+        seen: &BTreeMap<&'static Resource, u64>,
+        wanted_unit: &dyn Fn(&Unit) -> bool,
+        wanted_range: &dyn Fn(RangeId) -> bool,
+    ) {
+        let newer: BTreeMap<_, Vec<AnyObject>> = seen
+            .iter()
+            .map(|(resource, version)| (*resource, self.view.newer(resource, *version)))
+            .collect();
+        for unit in self.units.iter().filter(|unit| wanted_unit(unit)) {
+            for subscription in &unit.subscriptions {
+                for object in newer.get(subscription.resource).into_iter().flatten() {
+                    let change = DynChange {
+                        version: object.metadata().resource_version,
+                        ..as_it_is(object)
+                    };
+                    if !wanted(subscription, change) {
+                        continue;
+                    }
+                    let evidence = self.evidence(unit, subscription.resource, change);
+                    (subscription.wake)(change, &*self.view, &mut |key| {
+                        if wanted_range(self.range_of(unit, &key)) {
+                            self.wake(unit, key, Priority::High, evidence);
+                        }
+                    });
+                }
             }
         }
     }

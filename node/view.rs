@@ -1,6 +1,6 @@
 //! The cache as the actors see it: what is there, and how new it is. `node_cache::Cache` is the real one.
 
-use controllers_kit::{Reader, Resource};
+use controllers_kit::{AnyObject, Reader, Resource};
 use futures::{FutureExt, future::BoxFuture};
 use node_cache::Cache;
 
@@ -13,6 +13,12 @@ pub trait View: Reader {
     /// The newest version of an object of a resource that has been seen; bookmarks do not count, since another watch may
     /// have its own a minute later.
     fn newest(&self, resource: &'static Resource) -> u64;
+    /// The objects of a resource that are newer than a version.
+    fn newer(&self, resource: &'static Resource, version: u64) -> Vec<AnyObject> {
+        let mut objects = self.list(resource, None);
+        objects.retain(|object| object.metadata().resource_version > version);
+        objects
+    }
     /// Whether everything of a resource has been listed.
     fn complete(&self, resource: &'static Resource) -> bool;
     /// Whether a resource can't be read, and not for a moment only.
@@ -38,6 +44,10 @@ impl View for Cache {
 
     fn newest(&self, resource: &'static Resource) -> u64 {
         Cache::newest(self, resource)
+    }
+
+    fn newer(&self, resource: &'static Resource, version: u64) -> Vec<AnyObject> {
+        Cache::newer(self, resource, version)
     }
 
     fn complete(&self, resource: &'static Resource) -> bool {

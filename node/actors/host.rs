@@ -1,7 +1,6 @@
 //! The node's side of ownership: makes and drops Range actors as the coordinator says.
 
 use std::{
-    collections::BTreeSet,
     future::Future,
     pin::Pin,
     sync::{
@@ -18,13 +17,14 @@ use peer_proto::RangeState;
 use tokio::sync::oneshot;
 
 use crate::{
-    actors::range::{Freeze, Range, Resume, Stop},
+    actors::{
+        range::{Freeze, Range, Resume, Stop},
+        scan::Scans,
+    },
     gate::{Fence, Gate},
     shared::{Inbox, RangeStats, Shared, Slot},
 };
 
-/// Ranges gained within this time are scanned for keys together: a cold start gains them all at once.
-const SCAN_BATCH: Duration = Duration::from_millis(5);
 /// Messages that a Range's mailbox holds: wakes go through its inbox, so there are few.
 const RANGE_MAILBOX: usize = 64;
 
@@ -35,48 +35,19 @@ pub struct Host {
     ready: Arc<AtomicBool>,
     /// In whose name what is gained now is written: `<replica>_<incarnation>`.
     life: Mutex<Arc<str>>,
-    unscanned: Arc<Mutex<Unscanned>>,
-}
-
-/// Ranges whose keys are still to be looked for. Bound: the fleet's number of ranges, since each scan takes all.
-#[derive(Default)]
-struct Unscanned {
-    ranges: BTreeSet<RangeId>,
-    /// One scan follows the other: side by side they would take both cores from the keys, each for a few ranges.
-    scanning: bool,
+    scans: Scans,
 }
 
 impl Host {
     /// Over these arbiters; over none, ranges run on the thread of whoever gives them.
     pub fn new(shared: Arc<Shared>, arbiters: Vec<ArbiterHandle>, ready: Arc<AtomicBool>) -> Self {
         Self {
+            scans: Scans::new(Arc::clone(&shared)),
             shared,
             arbiters,
             ready,
             life: Mutex::new("".into()),
-            unscanned: Arc::default(),
         }
-    }
-
-    /// Queues every key of a range, together with those gained since the last scan.
-    fn scan(&self, range: RangeId) {
-        let mut unscanned = self
-            .unscanned
-            .lock()
-            .unwrap_or_else(std::sync::PoisonError::into_inner);
-        unscanned.ranges.insert(range);
-        if std::mem::replace(&mut unscanned.scanning, true) {
-            return;
-        }
-        let (shared, unscanned) = (Arc::clone(&self.shared), Arc::clone(&self.unscanned));
-        self.shared.aside.run(SCAN_BATCH, move || {
-            while let Some(ranges) = next_scan(&unscanned) {
-                // A controller whose caches are not complete is scanned when they are.
-                shared.wake_all(&|unit| unit.ready.load(Ordering::Acquire), &|range| {
-                    ranges.contains(&range)
-                });
-            }
-        });
     }
 
     /// Sends what must not be lost: past a full mailbox it waits for room in a task of its own.
@@ -104,16 +75,6 @@ impl Host {
             .count();
         self.shared.metrics.ranges_owned(owned);
     }
-}
-
-/// What the next scan is for; none ends the scanning.
-fn next_scan(unscanned: &Mutex<Unscanned>) -> Option<BTreeSet<RangeId>> {
-    let mut unscanned = unscanned
-        .lock()
-        .unwrap_or_else(std::sync::PoisonError::into_inner);
-    let ranges = std::mem::take(&mut unscanned.ranges);
-    unscanned.scanning = !ranges.is_empty();
-    unscanned.scanning.then_some(ranges)
 }
 
 impl RangeHost for Host {
@@ -146,9 +107,11 @@ impl RangeHost for Host {
             Arc::clone(&inbox),
             Arc::clone(&stats),
         );
+        let how = Arc::new(how);
+        let its_how = Arc::clone(&how);
         let make = move |ctx: &mut Context<Range>| {
             ctx.set_mailbox_capacity(RANGE_MAILBOX);
-            Range::new(shared, gate, its_inbox, its_stats, &how)
+            Range::new(shared, gate, its_inbox, its_stats, &its_how)
         };
         let addr = match self.arbiters.len() {
             0 => Range::create(make),
@@ -165,7 +128,10 @@ impl RangeHost for Host {
         }
         self.shared.metrics.epoch_changed();
         self.count();
-        self.scan(range);
+        match &*how {
+            Gained::Takeover => self.scans.taken(range),
+            Gained::Handoff(state) => self.scans.handed(range, state),
+        }
     }
 
     fn lost(&self, range: RangeId) {

@@ -3,6 +3,7 @@
 pub mod controller;
 pub mod host;
 pub mod range;
+mod scan;
 pub mod watch;
 
 #[cfg(test)]

@@ -706,6 +706,48 @@ fn a_range_without_keys_is_handed_over_with_how_far_its_owner_has_seen() {
 }
 
 #[test]
+fn what_changed_while_a_range_was_handed_over_goes_ahead_and_what_was_deleted_is_found() {
+    run(async {
+        let names = ["a", "b", "c", "d", "e", "f", "g", "h", "i", "j"];
+        let rig = Rig::new(world(&names.map(|name| (name, "1"))));
+        // By name the one that is changed comes last.
+        let changed = "j";
+        let range = rig.range_of(changed);
+        let deleted = *names
+            .iter()
+            .find(|name| **name < changed && rig.range_of(name) == range)
+            .expect("ten names and four ranges");
+        rig.gain(range, 1, &Gained::Takeover);
+        until("both are served", || {
+            rig.accounts(changed) == 1 && rig.accounts(deleted) == 1
+        })
+        .await;
+        let Frozen::Still(state) = rig.host.freeze(range, Duration::from_secs(2), false).await
+        else {
+            panic!("nothing was under way")
+        };
+        rig.host.lost(range);
+        let before = rig.sim.written().len();
+        let gone = format!("{deleted}/a-0");
+        rig.sim
+            .world
+            .lock()
+            .unwrap()
+            .vanish::<ServiceAccount>(&gone);
+        rig.label(changed, "2");
+        rig.gain(range, 2, &Gained::Handoff(state));
+        until("the deletion was found too", || rig.accounts(deleted) == 1).await;
+        assert_eq!(
+            rig.sim.written()[before..],
+            [
+                format!("{range}@2 create serviceaccounts/a-1"),
+                format!("{range}@2 create serviceaccounts/a-0"),
+            ]
+        );
+    });
+}
+
+#[test]
 fn whoever_takes_over_waits_too_for_what_was_given_up() {
     run(async {
         let rig = Rig::new(world(&[("a", "2")]));

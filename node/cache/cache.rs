@@ -756,6 +756,13 @@ impl Cache {
             .map_or(0, |slot| slot.newest.load(Ordering::Acquire))
     }
 
+    /// The objects of a resource that are newer than a version.
+    pub fn newer(&self, resource: &'static Resource, version: u64) -> Vec<AnyObject> {
+        self.declared(resource)
+            .map(|slot| slot.store.newer(version))
+            .unwrap_or_default()
+    }
+
     /// Whether every declared resource has been listed.
     pub fn complete(&self) -> bool {
         self.slots.iter().all(|slot| slot.is_complete())

@@ -306,6 +306,16 @@ impl Store {
         }
     }
 
+    /// Those newer than a version, in no order.
+    pub(crate) fn newer(&self, version: u64) -> Vec<AnyObject> {
+        let content = self.read();
+        let objects = content.objects.iter().flatten();
+        objects
+            .filter(|object| object.metadata().resource_version > version)
+            .cloned()
+            .collect()
+    }
+
     /// `None` where no such index is declared.
     pub(crate) fn indexed(&self, index: &str, value: &str) -> Option<Vec<AnyObject>> {
         let place = self.indexes.iter().position(|known| known.name == index)?;
