@@ -613,8 +613,11 @@ impl Api {
         if !request.content_type.is_empty() {
             builder = builder.header(header::CONTENT_TYPE, request.content_type);
         }
-        if let Some(mut authorization) = request.authorization {
+        let authorization = request.authorization.map(|mut authorization| {
             authorization.set_sensitive(true);
+            authorization
+        });
+        if let Some(authorization) = &authorization {
             builder = builder.header(header::AUTHORIZATION, authorization);
         }
         for (name, value) in request.headers {
@@ -627,7 +630,7 @@ impl Api {
                     server: Arc::clone(&self.inner.server),
                     reason: format!("the request can't be written: {error}"),
                 })?;
-        self.connected().await?;
+        self.connected(authorization).await?;
         let answer = self
             .inner
             .service
@@ -639,8 +642,9 @@ impl Api {
     }
 
     /// Lets one small request go ahead where there is no connection. Requests that find none open one each, and a
-    /// hundred writes after an outage would make a hundred TLS connections, all but one of them for nothing.
-    async fn connected(&self) -> Result<(), ApiError> {
+    /// hundred writes after an outage would make a hundred TLS connections, all but one of them for nothing. It goes in the
+    /// name of a request that waits: where the API server doesn't know who asks, it ends the connection with its answer.
+    async fn connected(&self, authorization: Option<HeaderValue>) -> Result<(), ApiError> {
         let inner = &self.inner;
         if inner.line.connected.load(Ordering::Acquire) {
             return Ok(());
@@ -649,9 +653,14 @@ impl Api {
         if inner.line.connected.load(Ordering::Acquire) {
             return Ok(());
         }
-        let probe = http::Request::get(PROBE_PATH)
+        let mut probe = http::Request::get(PROBE_PATH)
             .body(Body::empty())
             .expect("the path is a constant");
+        if let Some(authorization) = authorization {
+            probe
+                .headers_mut()
+                .insert(header::AUTHORIZATION, authorization);
+        }
         match tokio::time::timeout(PROBE_TIMEOUT, inner.service.clone().oneshot(probe)).await {
             // Whatever the answer is: there is a connection.
             Ok(Ok(_)) => {

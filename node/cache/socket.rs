@@ -6,7 +6,7 @@ use std::{
     pin::Pin,
     sync::{
         Arc, OnceLock,
-        atomic::{AtomicBool, Ordering},
+        atomic::{AtomicBool, AtomicUsize, Ordering},
     },
     task::{Context, Poll},
     time::Duration,
@@ -32,6 +32,8 @@ pub trait Guard: Send + Sync {
 pub(crate) struct Line {
     /// Whether there is a connection, as far as is known.
     pub(crate) connected: AtomicBool,
+    /// Those that have come about and not ended.
+    sockets: AtomicUsize,
     pub(crate) guard: OnceLock<Arc<dyn Guard>>,
 }
 
@@ -57,6 +59,7 @@ impl Socket {
         {
             tracing::warn!(%error, "what a connection can't deliver will not be given up in time");
         }
+        line.sockets.fetch_add(1, Ordering::AcqRel);
         Self { tcp, line }
     }
 
@@ -85,8 +88,10 @@ fn give_up_after(_: &TcpStream, _: Duration) -> io::Result<()> {
 
 impl Drop for Socket {
     fn drop(&mut self) {
-        // The next burst of requests lets one go ahead.
-        self.line.connected.store(false, Ordering::Release);
+        // With the last one gone, the next burst of requests lets one go ahead.
+        if self.line.sockets.fetch_sub(1, Ordering::AcqRel) == 1 {
+            self.line.connected.store(false, Ordering::Release);
+        }
         if !self.line.is_open() {
             // It is an error only where the peer has gone already.
             let _gone = self.tcp.inner().set_zero_linger();

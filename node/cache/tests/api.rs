@@ -14,10 +14,13 @@ use proptest::prelude::*;
 use prost::Message as _;
 use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
 
+use hyper_util::rt::TokioIo;
+
 use super::server::Server;
 use crate::{
     Api, ApiError, ConnectError, Exchange, Guard, Observe, Purpose, Request,
     api::{Framer, parse_status},
+    socket::{Line, Socket},
 };
 
 /// Made by openssl without any extension, which makes it version 1.
@@ -181,6 +184,44 @@ async fn a_burst_of_requests_shares_one_connection() {
     }
     assert!(burst.join_all().await.iter().all(Result::is_ok));
     assert_eq!(server.connections.load(Ordering::Relaxed), 1);
+}
+
+#[tokio::test]
+async fn requests_that_bring_a_token_share_a_connection_that_is_not_begun_without_one() {
+    let mut server = Server::wary().await;
+    let api = Api::connect_anonymous(&server.config, Purpose::Writes, None).unwrap();
+    for burst in 0..3 {
+        let sent: Vec<_> = (0..20)
+            .map(|_| {
+                let (api, mut request) = (api.clone(), Request::get("/x"));
+                request.authorization = Some(HeaderValue::from_static("Bearer t"));
+                tokio::spawn(async move { api.send(request).await })
+            })
+            .collect();
+        for sent in sent {
+            server.asked().await.answer(200, "text/plain", "yes");
+            drop(sent);
+        }
+        let connections = server.connections.load(Ordering::Relaxed);
+        assert_eq!(connections, 1, "after burst {burst}");
+    }
+}
+
+#[tokio::test]
+async fn there_is_a_connection_until_the_last_one_has_ended() {
+    let listener = tokio::net::TcpListener::bind("127.0.0.1:0").await.unwrap();
+    let address = listener.local_addr().unwrap();
+    let line = Arc::<Line>::default();
+    let socket = async || {
+        let tcp = tokio::net::TcpStream::connect(address).await.unwrap();
+        Socket::new(TokioIo::new(tcp), Arc::clone(&line))
+    };
+    let (first, second) = (socket().await, socket().await);
+    line.connected.store(true, Ordering::Release);
+    drop(first);
+    assert!(line.connected.load(Ordering::Acquire));
+    drop(second);
+    assert!(!line.connected.load(Ordering::Acquire));
 }
 
 #[tokio::test]

@@ -56,6 +56,15 @@ impl Server {
 
     /// With this protocol alone.
     pub(super) async fn speaking(protocol: &str) -> Self {
+        Self::of(protocol, false).await
+    }
+
+    /// As the API server does it, a connection ends with the answer to a request that says nothing of who asks.
+    pub(super) async fn wary() -> Self {
+        Self::of("h2", true).await
+    }
+
+    async fn of(protocol: &str, wary: bool) -> Self {
         let made = rcgen::generate_simple_self_signed(vec!["127.0.0.1".to_owned()]).unwrap();
         let certificate = made.cert.der().clone();
         let key =
@@ -80,14 +89,27 @@ impl Server {
                     let Ok(tls) = acceptor.accept(tcp).await else {
                         return;
                     };
+                    let ends = Arc::new(tokio::sync::Notify::new());
+                    let end = Arc::clone(&ends);
                     let service = hyper::service::service_fn(move |request| {
+                        if wary && !http::Request::headers(&request).contains_key("authorization") {
+                            end.notify_one();
+                        }
                         let ask = ask.clone();
                         async move { hand_over(request, &ask).await }
                     });
+                    let builder =
+                        hyper_util::server::conn::auto::Builder::new(TokioExecutor::new());
+                    let mut serving =
+                        std::pin::pin!(builder.serve_connection(TokioIo::new(tls), service));
                     // A connection that a test breaks off is no failure.
-                    let _ = hyper_util::server::conn::auto::Builder::new(TokioExecutor::new())
-                        .serve_connection(TokioIo::new(tls), service)
-                        .await;
+                    tokio::select! {
+                        _ = &mut serving => {}
+                        () = ends.notified() => {
+                            serving.as_mut().graceful_shutdown();
+                            let _ = serving.await;
+                        }
+                    }
                 });
             }
         });
