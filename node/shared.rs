@@ -353,13 +353,17 @@ impl Shared {
         wanted_unit: &dyn Fn(&Unit) -> bool,
         wanted_range: &dyn Fn(RangeId) -> bool,
     ) {
-        let newer: BTreeMap<_, Vec<AnyObject>> = seen
-            .iter()
-            .map(|(resource, version)| (*resource, self.view.newer(resource, *version)))
-            .collect();
+        // By the place of a resource: its projections and its metadata lie in stores of their own.
+        let mut newer: HashMap<*const Resource, Vec<AnyObject>> = HashMap::new();
         for unit in self.units.iter().filter(|unit| wanted_unit(unit)) {
             for subscription in &unit.subscriptions {
-                for object in newer.get(subscription.resource).into_iter().flatten() {
+                let Some(version) = seen.get(subscription.resource) else {
+                    continue;
+                };
+                let objects = newer
+                    .entry(std::ptr::from_ref(subscription.resource))
+                    .or_insert_with(|| self.view.newer(subscription.resource, *version));
+                for object in &*objects {
                     let change = DynChange {
                         version: object.metadata().resource_version,
                         ..as_it_is(object)

@@ -142,8 +142,6 @@ struct Lane {
     queue: Queue,
     known: HashMap<Key, Known>,
     sender: Sender,
-    /// What the owner before had seen of what the controller reads: no key is planned on less.
-    horizon: Vec<Mark>,
     /// A permit is being waited for.
     asking: bool,
 }
@@ -155,7 +153,6 @@ impl Lane {
             queue: Queue::new(descriptor.retry_max.unwrap_or(queue::BACKOFF_MAX)),
             known: HashMap::new(),
             sender: Sender::new(&shared.replica, descriptor, Arc::clone(&unit.metrics), gate),
-            horizon: Vec::new(),
             asking: false,
         }
     }
@@ -207,6 +204,9 @@ pub struct Range {
     inbox: Arc<Inbox>,
     stats: Arc<RangeStats>,
     lanes: Lanes,
+    /// What the owner before had seen of what a controller reads: no key is planned on less, and whoever has the range next
+    /// hears of it where there was none. Bound: what all controllers read.
+    horizons: HashMap<u16, Vec<Mark>>,
     /// Keys under way, by lane.
     working: Vec<(u16, Key)>,
     /// Keys to forget as soon as the cache has come to their marks: nothing may ever wake them, as when a controller's key
@@ -278,6 +278,7 @@ impl Range {
             inbox,
             stats,
             lanes,
+            horizons: HashMap::new(),
             working: Vec::new(),
             leaving: Vec::new(),
             looks: false,
@@ -419,8 +420,11 @@ impl Range {
                 continue;
             }
             known.marks.retain(|mark| !reached(&shared, mark));
-            part.horizon.retain(|mark| !reached(&shared, mark));
-            let marks = [&known.marks[..], &part.horizon[..]].concat();
+            let mut marks = known.marks.clone();
+            if let Some(horizon) = self.horizons.get_mut(&lane) {
+                horizon.retain(|mark| !reached(&shared, mark));
+                marks.extend_from_slice(horizon);
+            }
             if !marks.is_empty() {
                 known.parked = true;
                 part.queue.done(&taken.key);
@@ -668,7 +672,7 @@ impl Range {
                 ControllerState {
                     controller: unit.name().to_owned(),
                     keys: lane.map_or_else(Vec::new, |lane| self.pack_lane(unit, lane, now)),
-                    seen: self.pack_horizon(unit, lane),
+                    seen: self.pack_horizon(unit),
                 }
             })
             .filter(|state| !state.keys.is_empty() || !state.seen.is_empty())
@@ -678,10 +682,12 @@ impl Range {
 
     /// How far this replica has seen what a controller reads. Where it knows no key, that there is none is what it has
     /// seen: whoever is behind may still have one.
-    fn pack_horizon(&self, unit: &Unit, lane: Option<&Lane>) -> Vec<peer_proto::Mark> {
-        let mut seen: std::collections::BTreeMap<&'static Resource, u64> = lane
+    fn pack_horizon(&self, unit: &Unit) -> Vec<peer_proto::Mark> {
+        let mut seen: std::collections::BTreeMap<&'static Resource, u64> = self
+            .horizons
+            .get(&unit.index)
             .into_iter()
-            .flat_map(|lane| &lane.horizon)
+            .flatten()
             .filter_map(|mark| match mark {
                 Mark::Version(resource, version) => Some((*resource, *version)),
                 Mark::Gone(..) | Mark::Removed(..) => None,
@@ -776,15 +782,12 @@ impl Range {
             let Some(unit) = units.find(|unit| unit.name() == part.controller) else {
                 continue;
             };
-            let horizon: Vec<Mark> = part
+            let horizon = part
                 .seen
                 .iter()
                 .filter_map(|mark| unpack_mark(&shared, mark))
-                .filter(|mark| !reached(&shared, mark))
                 .collect();
-            if !horizon.is_empty() {
-                self.lanes.at(unit.index).horizon = horizon;
-            }
+            self.horizons.insert(unit.index, horizon);
             for key_state in &part.keys {
                 let key = Key::new(key_state.namespace.as_str(), key_state.name.as_str());
                 if shared.range_of(unit, &key) != self.gate.range {

@@ -706,6 +706,30 @@ fn a_range_without_keys_is_handed_over_with_how_far_its_owner_has_seen() {
 }
 
 #[test]
+fn what_an_owner_had_seen_is_handed_on_by_whoever_has_seen_less() {
+    run(async {
+        let rig = Rig::new(world(&[("a", "1")]));
+        let empty = (0..RANGES)
+            .find(|range| *range != rig.range_of("a"))
+            .unwrap();
+        let freeze = async || match rig.host.freeze(empty, Duration::from_secs(2), false).await {
+            Frozen::Still(state) => state,
+            Frozen::Busy { keys, .. } => panic!("{keys:?} were under way"),
+        };
+        rig.gain(empty, 1, &Gained::Takeover);
+        let mut state = freeze().await;
+        // The watch here has passed it, by a bookmark: no object of that version was ever seen here.
+        for mark in &mut state.controllers[0].seen {
+            mark.resource_version += 1000;
+        }
+        rig.host.lost(empty);
+        rig.gain(empty, 2, &Gained::Handoff(state.clone()));
+        let next = freeze().await;
+        assert_eq!(next.controllers[0].seen, state.controllers[0].seen);
+    });
+}
+
+#[test]
 fn what_changed_while_a_range_was_handed_over_goes_ahead_and_what_was_deleted_is_found() {
     run(async {
         let names = ["a", "b", "c", "d", "e", "f", "g", "h", "i", "j"];
