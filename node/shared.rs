@@ -269,6 +269,10 @@ impl Shared {
     /// Queues a key with the range that owns it, if this replica does. `evidence` is the version of what has happened.
     pub fn wake(&self, unit: &Unit, key: Key, priority: Priority, evidence: u64) {
         let range = self.range_of(unit, &key);
+        self.wake_in(range, unit, key, priority, evidence);
+    }
+
+    fn wake_in(&self, range: RangeId, unit: &Unit, key: Key, priority: Priority, evidence: u64) {
         if let Some(slot) = self.slot(range) {
             slot.inbox.push(unit.index, key, priority, evidence);
             poll(&slot);
@@ -373,8 +377,9 @@ impl Shared {
                     }
                     let evidence = self.evidence(unit, subscription.resource, change);
                     (subscription.wake)(change, &*self.view, &mut |key| {
-                        if wanted_range(self.range_of(unit, &key)) {
-                            self.wake(unit, key, Priority::High, evidence);
+                        let range = self.range_of(unit, &key);
+                        if wanted_range(range) {
+                            self.wake_in(range, unit, key, Priority::High, evidence);
                         }
                     });
                 }

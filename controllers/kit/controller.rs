@@ -200,10 +200,10 @@ impl<C: Controller> DynController for Held<C> {
             .is_none_or(|memory| *memory == C::Memory::default())
     }
     fn pack(&self, memory: &Memory) -> Option<Vec<u8>> {
-        let memory = memory.downcast_ref::<C::Memory>()?;
-        (*memory != C::Memory::default())
-            .then(|| serde_json::to_vec(memory).ok())
-            .flatten()
+        if self.is_fresh(memory) {
+            return None;
+        }
+        serde_json::to_vec(memory.downcast_ref::<C::Memory>()?).ok()
     }
     fn unpack(&self, bytes: &[u8]) -> Memory {
         Box::new(serde_json::from_slice::<C::Memory>(bytes).unwrap_or_default())

@@ -24,7 +24,7 @@ const BATCH: Duration = Duration::from_millis(5);
 const HANDED_BATCH: Duration = Duration::from_millis(500);
 
 /// The newest versions that the owners before had seen.
-pub(super) type Seen = BTreeMap<&'static Resource, u64>;
+type Seen = BTreeMap<&'static Resource, u64>;
 
 /// What is still to be looked for. Bound: the fleet's number of ranges, since each look takes all.
 #[derive(Default)]
@@ -81,8 +81,7 @@ impl Scans {
         let mut unscanned = self.unscanned();
         unscanned.fresh.insert(range);
         for (resource, version) in seen {
-            let least = unscanned.seen.entry(resource).or_insert(version);
-            *least = version.min(*least);
+            lower(&mut unscanned.seen, resource, version);
         }
         if !std::mem::replace(&mut unscanned.looking, true) {
             let scans = self.clone();
@@ -147,9 +146,13 @@ fn seen(shared: &Shared, state: &RangeState) -> Seen {
     let marks = state.controllers.iter().flat_map(|part| &part.seen);
     for mark in marks.filter_map(|mark| unpack_mark(shared, mark)) {
         if let Mark::Version(resource, version) = mark {
-            let least = seen.entry(resource).or_insert(version);
-            *least = version.min(*least);
+            lower(&mut seen, resource, version);
         }
     }
     seen
+}
+
+fn lower(seen: &mut Seen, resource: &'static Resource, version: u64) {
+    let least = seen.entry(resource).or_insert(version);
+    *least = version.min(*least);
 }

@@ -380,6 +380,14 @@ impl Rig {
         }
     }
 
+    /// What is known of a range in which nothing is under way; it stays frozen.
+    async fn frozen(&self, range: u16) -> RangeState {
+        match self.host.freeze(range, Duration::from_secs(2), false).await {
+            Frozen::Still(state) => state,
+            Frozen::Busy { keys, .. } => panic!("{keys:?} were under way"),
+        }
+    }
+
     fn accounts(&self, namespace: &str) -> usize {
         self.sim
             .world
@@ -406,6 +414,13 @@ impl Rig {
         };
         self.sim
             .tell(Namespace::resource(), old.as_ref(), new.as_ref());
+    }
+
+    fn range_without(&self, namespace: &str) -> u16 {
+        let mut ranges = 0..RANGES;
+        ranges
+            .find(|range| *range != self.range_of(namespace))
+            .expect("there is more than one")
     }
 
     fn range_of(&self, namespace: &str) -> u16 {
@@ -684,14 +699,9 @@ fn nothing_is_planned_while_a_write_that_was_given_up_may_land() {
 fn a_range_without_keys_is_handed_over_with_how_far_its_owner_has_seen() {
     run(async {
         let rig = Rig::new(world(&[("a", "1")]));
-        let empty = (0..RANGES)
-            .find(|range| *range != rig.range_of("a"))
-            .unwrap();
+        let empty = rig.range_without("a");
         rig.gain(empty, 1, &Gained::Takeover);
-        let Frozen::Still(state) = rig.host.freeze(empty, Duration::from_secs(2), false).await
-        else {
-            panic!("nothing was under way")
-        };
+        let state = rig.frozen(empty).await;
         let [part] = &state.controllers[..] else {
             panic!("one controller: {state:?}")
         };
@@ -709,22 +719,16 @@ fn a_range_without_keys_is_handed_over_with_how_far_its_owner_has_seen() {
 fn what_an_owner_had_seen_is_handed_on_by_whoever_has_seen_less() {
     run(async {
         let rig = Rig::new(world(&[("a", "1")]));
-        let empty = (0..RANGES)
-            .find(|range| *range != rig.range_of("a"))
-            .unwrap();
-        let freeze = async || match rig.host.freeze(empty, Duration::from_secs(2), false).await {
-            Frozen::Still(state) => state,
-            Frozen::Busy { keys, .. } => panic!("{keys:?} were under way"),
-        };
+        let empty = rig.range_without("a");
         rig.gain(empty, 1, &Gained::Takeover);
-        let mut state = freeze().await;
+        let mut state = rig.frozen(empty).await;
         // The watch here has passed it, by a bookmark: no object of that version was ever seen here.
         for mark in &mut state.controllers[0].seen {
             mark.resource_version += 1000;
         }
         rig.host.lost(empty);
         rig.gain(empty, 2, &Gained::Handoff(state.clone()));
-        let next = freeze().await;
+        let next = rig.frozen(empty).await;
         assert_eq!(next.controllers[0].seen, state.controllers[0].seen);
     });
 }
@@ -746,10 +750,7 @@ fn what_changed_while_a_range_was_handed_over_goes_ahead_and_what_was_deleted_is
             rig.accounts(changed) == 1 && rig.accounts(deleted) == 1
         })
         .await;
-        let Frozen::Still(state) = rig.host.freeze(range, Duration::from_secs(2), false).await
-        else {
-            panic!("nothing was under way")
-        };
+        let state = rig.frozen(range).await;
         rig.host.lost(range);
         let before = rig.sim.written().len();
         let gone = format!("{deleted}/a-0");
@@ -777,10 +778,7 @@ fn whoever_takes_over_waits_too_for_what_was_given_up() {
         let rig = Rig::new(world(&[("a", "2")]));
         let in_hand = gives_up_a_write(&rig).await;
         let range = rig.range_of("a");
-        let Frozen::Still(state) = rig.host.freeze(range, Duration::from_secs(2), false).await
-        else {
-            panic!("nothing was under way")
-        };
+        let state = rig.frozen(range).await;
         let key = &state.controllers[0].keys[0];
         assert!(key.in_flight && key.in_hand_ms > 0, "{key:?}");
         rig.host.lost(range);
@@ -818,10 +816,7 @@ fn a_handoff_loses_no_queue_entry_failure_or_memory() {
             );
             tokio::time::sleep(Duration::from_millis(2)).await;
         }
-        let Frozen::Still(state) = rig.host.freeze(range, Duration::from_secs(2), false).await
-        else {
-            panic!("nothing was under way")
-        };
+        let state = rig.frozen(range).await;
         let before = slot.stats.reconciles.load(Ordering::Relaxed);
         rig.label("a", "1");
         tokio::time::sleep(Duration::from_millis(50)).await;
@@ -911,10 +906,7 @@ fn a_plan_that_is_dropped_for_want_of_proof_is_not_remembered() {
         let slot = rig.shared.slot(range).unwrap();
         let plans = || slot.stats.reconciles.load(Ordering::Relaxed);
         until("it is looked at once more", || plans() >= 3).await;
-        let Frozen::Still(state) = rig.host.freeze(range, Duration::from_secs(2), false).await
-        else {
-            panic!("nothing was under way")
-        };
+        let state = rig.frozen(range).await;
         let key = state.controllers[0]
             .keys
             .iter()
