@@ -3,10 +3,12 @@
 //! What a replica does comes in small pieces, a change of a pod, an answer to a write, and each of them alone would wake a
 //! thread, read from a connection, and put the thread to sleep again. That took a third of the processor time. So there are
 //! few threads, where one piece of work leads to the next without waking another thread, and a thread that is busy sleeps
-//! a little longer and takes together what has come meanwhile.
+//! a little longer and takes together what has come meanwhile. While ranges move it does not: there one short step
+//! waits for the other, and keys wait for them all.
 
 use std::{
     cell::Cell,
+    sync::LazyLock,
     time::{Duration, Instant},
 };
 
@@ -16,15 +18,17 @@ use actix::{Arbiter, ArbiterHandle};
 const FOR_RANGES_MAX: usize = 8;
 
 /// How long a busy thread gathers what comes before it looks.
-const GATHER: Duration = Duration::from_millis(4);
+const GATHER: Duration = Duration::from_millis(16);
 
-/// A thread is busy that goes to sleep so often within [`BUSY_WITHIN`]. One request after the other, each sent when the one
-/// before is answered, is not held up: it is the hundreds a second that are.
+/// A thread is busy that goes to sleep so often within [`BUSY_WITHIN`]: it is woken more than a hundred times a second.
 const BUSY_FROM: u32 = 4;
-const BUSY_WITHIN: Duration = Duration::from_millis(8);
+const BUSY_WITHIN: Duration = Duration::from_millis(32);
 
 /// A thread that has gathered, and then still waits so long, has gathered nothing and is not busy any more.
-const IDLE_FROM: Duration = Duration::from_millis(1);
+const IDLE_FROM: Duration = Duration::from_millis(16);
+
+/// After the last step of a handoff a thread gathers nothing for so long: the next steps come from other replicas.
+const HURRIES_FOR: Duration = Duration::from_millis(250);
 
 /// The arbiters of one node.
 pub(crate) struct Arbiters {
@@ -84,6 +88,8 @@ struct Rhythm {
     sleeps: u32,
     /// When it went to sleep.
     asleep: Duration,
+    /// Until then nothing is gathered.
+    hurries_until: Duration,
 }
 
 impl Rhythm {
@@ -94,7 +100,7 @@ impl Rhythm {
         }
         self.sleeps += 1;
         self.busy |= self.sleeps >= BUSY_FROM;
-        self.busy
+        self.busy && now >= self.hurries_until
     }
 
     fn sleeps(&mut self, now: Duration) {
@@ -105,9 +111,14 @@ impl Rhythm {
         if self.busy && now.saturating_sub(self.asleep) >= IDLE_FROM {
             *self = Self {
                 since: now,
+                hurries_until: self.hurries_until,
                 ..Self::default()
             };
         }
+    }
+
+    fn hurries(&mut self, now: Duration) {
+        self.hurries_until = now + HURRIES_FOR;
     }
 }
 
@@ -115,25 +126,32 @@ thread_local! {
     static RHYTHM: Cell<Rhythm> = Cell::default();
 }
 
+/// Something happens to this thread's rhythm, now.
+fn happens<T>(what: impl FnOnce(&mut Rhythm, Duration) -> T) -> T {
+    static START: LazyLock<Instant> = LazyLock::new(Instant::now);
+    let mut rhythm = RHYTHM.get();
+    let result = what(&mut rhythm, START.elapsed());
+    RHYTHM.set(rhythm);
+    result
+}
+
+/// A range of this thread moves.
+pub(crate) fn hurry() {
+    happens(Rhythm::hurries);
+}
+
 /// A thread that gathers while it is busy.
 fn gathering() -> Arbiter {
-    let start = Instant::now();
-    Arbiter::with_tokio_rt(move || {
+    Arbiter::with_tokio_rt(|| {
         tokio::runtime::Builder::new_current_thread()
             .enable_all()
-            .on_thread_park(move || {
-                let mut rhythm = RHYTHM.get();
-                if rhythm.gathers(start.elapsed()) {
+            .on_thread_park(|| {
+                if happens(Rhythm::gathers) {
                     std::thread::sleep(GATHER);
                 }
-                rhythm.sleeps(start.elapsed());
-                RHYTHM.set(rhythm);
+                happens(Rhythm::sleeps);
             })
-            .on_thread_unpark(move || {
-                let mut rhythm = RHYTHM.get();
-                rhythm.wakes(start.elapsed());
-                RHYTHM.set(rhythm);
-            })
+            .on_thread_unpark(|| happens(Rhythm::wakes))
             .build()
             .expect("the system has room for an event queue")
     })
@@ -171,30 +189,51 @@ mod tests {
     }
 
     #[test]
-    fn one_request_after_the_other_is_not_held_up() {
-        let each_answer_after_three_milliseconds: Vec<(u64, u64)> = (0..50)
-            .map(|turn| (turn * 3_000, turn * 3_000 + 2_900))
+    fn one_slow_request_after_the_other_is_not_held_up() {
+        let each_answer_after_eleven_milliseconds: Vec<(u64, u64)> = (0..50)
+            .map(|turn| (turn * 11_000, turn * 11_000 + 10_900))
             .collect();
-        assert_eq!(gathered(&each_answer_after_three_milliseconds), [false; 50]);
+        assert_eq!(
+            gathered(&each_answer_after_eleven_milliseconds),
+            [false; 50]
+        );
     }
 
     #[test]
     fn a_thread_that_is_woken_all_the_time_gathers_until_nothing_comes() {
         let busy: Vec<(u64, u64)> = (0..4)
-            .map(|turn| (turn * 1_000, turn * 1_000 + 900))
+            .map(|turn| (turn * 8_000, turn * 8_000 + 7_900))
             .collect();
         assert_eq!(gathered(&busy), [false, false, false, true]);
-        // What had come lay there after 4 ms; then nothing came for a while.
+        // What had come lay there when it looked; then nothing came for a while.
         let calm = [
             &busy[..3],
-            &[(3_000, 7_010), (7_100, 11_110), (11_200, 16_200)],
-            &[(16_300, 20_000), (20_100, 20_200)],
+            &[(24_000, 40_010), (40_100, 56_110), (56_200, 90_000)],
+            &[(90_100, 110_000), (110_100, 120_000)],
         ]
         .concat();
         assert_eq!(
             gathered(&calm),
             [false, false, false, true, true, true, false, false]
         );
+    }
+
+    #[test]
+    fn nothing_is_gathered_while_ranges_move() {
+        let mut rhythm = Rhythm {
+            busy: true,
+            ..Rhythm::default()
+        };
+        let at = Duration::from_millis;
+        rhythm.hurries(at(1_000));
+        assert!(!rhythm.gathers(at(1_001)));
+        rhythm.sleeps(at(1_001));
+        // A long wait for a peer's answer does not end it.
+        rhythm.wakes(at(1_200));
+        for now in 1_201..1_210 {
+            assert!(!rhythm.gathers(at(now)), "{now}");
+        }
+        assert!(rhythm.gathers(at(1_000) + HURRIES_FOR));
     }
 
     #[test]

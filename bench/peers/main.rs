@@ -251,7 +251,7 @@ async fn measure(args: &Args) -> Result<()> {
 async fn programs() -> Result<(PathBuf, Programs)> {
     toolchain::rust()?;
     toolchain::go()?;
-    let binary = tokio::task::spawn_blocking(|| fleet::binary(Profile::of_this_build()))
+    let binary = tokio::task::spawn_blocking(|| fleet::binary(Profile::Dist))
         .await
         .context("building manifold")??;
     let programs = tokio::task::spawn_blocking(Programs::obtain)

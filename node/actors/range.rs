@@ -18,6 +18,7 @@ use serde_json::{Value, json};
 use tokio::sync::{OwnedSemaphorePermit, oneshot};
 
 use crate::{
+    arbiters,
     gate::{Gate, Stopped},
     queue::{self, Monotonic, Place, Priority, Queue},
     reconcile::{Done, Job, Mark, Next, reconcile},
@@ -287,6 +288,7 @@ impl Range {
             unproven: matches!(how, Gained::Takeover),
         };
         if let Gained::Handoff(state) = how {
+            arbiters::hurry();
             range.restore(state);
         }
         range
@@ -996,6 +998,7 @@ impl Handler<Poll> for Range {
 impl Handler<Freeze> for Range {
     type Result = ();
     fn handle(&mut self, freeze: Freeze, ctx: &mut Context<Self>) {
+        arbiters::hurry();
         self.gate.freeze();
         self.stats.frozen.store(true, Ordering::Relaxed);
         let deadline = ctx.run_later(freeze.budget, |range, ctx| {

@@ -459,6 +459,8 @@ pub enum Profile {
     Dev,
     /// `cargo build --release`.
     Release,
+    /// As it is shipped: `cargo build --profile dist`.
+    Dist,
 }
 
 impl Profile {
@@ -489,8 +491,14 @@ pub fn binary(profile: Profile) -> Result<PathBuf> {
         // No --package: features are resolved as for the whole workspace, so nothing is compiled twice.
         .args(["build", "--bin", "manifold"])
         .args(["--message-format", "json-render-diagnostics"]);
-    if profile == Profile::Release {
-        command.arg("--release");
+    match profile {
+        Profile::Dev => {}
+        Profile::Release => {
+            command.arg("--release");
+        }
+        Profile::Dist => {
+            command.args(["--profile", "dist"]);
+        }
     }
     // What cargo says goes to the terminal: a compile error is read there best.
     let output = command
