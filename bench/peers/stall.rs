@@ -23,6 +23,8 @@ const KEYS: usize = 128;
 const TOUCH: Duration = Duration::from_millis(10);
 /// Rounds of touches that are served before anything happens.
 const QUIET_ROUNDS: u32 = 2;
+/// What waits no longer than this is being served: at any time some touch is a few milliseconds old.
+const IN_HAND: Duration = Duration::from_millis(100);
 /// For all keys to be served again.
 const LIMIT: Duration = Duration::from_secs(120);
 const LOOK: Duration = Duration::from_millis(50);
@@ -75,11 +77,14 @@ impl Stall {
         Ok(from)
     }
 
-    /// Every key was touched and served since.
+    /// Every key was touched since, and none waits.
     pub(crate) async fn served_since(&self, from: Instant) -> Result<()> {
         until("every key is touched and served", LIMIT, LOOK, || async {
             let waits = lock(&self.book).waits_since(from, Instant::now());
-            let unserved = waits.iter().filter(|wait| !wait.served).count();
+            let unserved = waits
+                .iter()
+                .filter(|wait| !wait.served && wait.lasted > IN_HAND)
+                .count();
             let touched: BTreeSet<usize> = waits.iter().map(|wait| wait.probe).collect();
             ensure!(
                 unserved == 0 && touched.len() == KEYS,
