@@ -4,7 +4,7 @@ use std::sync::Arc;
 
 use controllers_kit::{Action, Failure, Key, Resource, Verb, Written};
 use coordinator::ServerFence;
-use futures::{FutureExt, future::BoxFuture};
+use futures::{FutureExt, TryFutureExt as _, future::BoxFuture};
 use http::{HeaderName, HeaderValue, Method};
 use kubernetes_proto::{
     envelope,
@@ -18,7 +18,7 @@ use tracing::Instrument as _;
 use crate::{
     credentials::{Credentials, NAMESPACE as ACCOUNTS_NAMESPACE},
     events,
-    server::{LiveItem, Refused, Sender, Server},
+    server::{Live, LiveItem, Refused, Sender, Server},
     telemetry,
     write::{self, WriteRequest},
 };
@@ -216,7 +216,7 @@ impl Server for ApiServer {
         &'a self,
         resource: &'static Resource,
         key: &'a Key,
-    ) -> BoxFuture<'a, Result<Option<LiveItem>, Refused>> {
+    ) -> BoxFuture<'a, Result<Live<Option<LiveItem>>, Refused>> {
         async move {
             // A list of one: the manager's role has no `get` for every resource.
             let path = format!(
@@ -232,17 +232,18 @@ impl Server for ApiServer {
             let list = envelope::open(&answer.bytes)
                 .and_then(|envelope| envelope::list(envelope.raw))
                 .map_err(|error| garbage("list", &error))?;
+            let mut found = None;
             for item in list.items {
                 let meta = PartialObjectMetadata::decode(item)
                     .map_err(|error| garbage("list item", &error))?
                     .metadata
                     .unwrap_or_default();
-                let live = live_item(&meta);
-                if live.key == *key {
-                    return Ok(Some(live));
-                }
+                found = found.or_else(|| Some(live_item(&meta)).filter(|live| live.key == *key));
             }
-            Ok(None)
+            Ok(Live {
+                version: list.resource_version,
+                found,
+            })
         }
         .boxed()
     }
@@ -274,10 +275,14 @@ impl Server for ApiServer {
         resource: &'static Resource,
         namespace: &'a str,
         selector: &'a str,
-    ) -> BoxFuture<'a, Result<Vec<LiveItem>, Refused>> {
+    ) -> BoxFuture<'a, Result<Live<Vec<LiveItem>>, Refused>> {
         async move {
             let metas = self.list_metadata(sender, resource, namespace, selector);
-            Ok(metas.await?.iter().map(live_item).collect())
+            let Live { version, found } = metas.await?;
+            Ok(Live {
+                version,
+                found: found.iter().map(live_item).collect(),
+            })
         }
         .boxed()
     }
@@ -288,7 +293,9 @@ impl Server for ApiServer {
         resource: &'static Resource,
         namespace: &'a str,
     ) -> BoxFuture<'a, Result<Vec<ObjectMeta>, Refused>> {
-        self.list_metadata(sender, resource, namespace, "").boxed()
+        self.list_metadata(sender, resource, namespace, "")
+            .map_ok(|live| live.found)
+            .boxed()
     }
 }
 
@@ -299,7 +306,7 @@ impl ApiServer {
         resource: &'static Resource,
         namespace: &str,
         selector: &str,
-    ) -> Result<Vec<ObjectMeta>, Refused> {
+    ) -> Result<Live<Vec<ObjectMeta>>, Refused> {
         let mut items = Vec::new();
         let mut next = String::new();
         for _ in 0..PAGES_MAX {
@@ -324,7 +331,11 @@ impl ApiServer {
             }
             next = list.continue_token.to_owned();
             if next.is_empty() {
-                return Ok(items);
+                // Of all pages the same: they show one moment.
+                return Ok(Live {
+                    version: list.resource_version,
+                    found: items,
+                });
             }
         }
         Err(Failure::Other(format!(

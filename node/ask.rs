@@ -2,7 +2,7 @@
 
 use std::{
     collections::HashMap,
-    sync::{Arc, LazyLock, Mutex, PoisonError},
+    sync::{Arc, LazyLock, Mutex, MutexGuard, PoisonError},
     time::Duration,
 };
 
@@ -12,6 +12,8 @@ use serde_json::Value;
 use tokio::{sync::Semaphore, time::Instant};
 
 use crate::{
+    clock::Clock,
+    queue::Monotonic,
     server::{LiveItem, Refused, Sender, Server},
     view::View,
 };
@@ -136,14 +138,86 @@ struct Look {
     hopeless_until: Option<Instant>,
 }
 
+/// How far live reads have shown the server to be with one resource.
+#[derive(Default)]
+struct Floor {
+    /// The read whose version the watch has yet to pass: when it began, and that version.
+    ahead: Option<(Monotonic, u64)>,
+    /// The newest read whose version the watch has passed: when it began, and when that was noticed.
+    passed: Option<(Monotonic, Monotonic)>,
+}
+
+impl Floor {
+    fn look(&mut self, passed: impl Fn(u64) -> bool, now: Monotonic) {
+        if let Some((began, _)) = self.ahead.take_if(|(_, version)| passed(*version)) {
+            self.passed = Some((began, now));
+        }
+    }
+}
+
 /// What is known of the cache besides how far each watch has come: a resource of which nothing changes may show nothing
-/// for a minute, though nothing is missing from it. One look at the server does for everybody who asks meanwhile.
+/// for a minute, though nothing is missing from it. One look at the server does for everybody who asks meanwhile. And what
+/// one look has shown the server's version to be does for all keys, once the watch has passed it.
 #[derive(Default)]
 pub struct Proofs {
     known: Mutex<HashMap<Set, Arc<tokio::sync::Mutex<Look>>>>,
+    /// Bound: as many as there are resources.
+    floors: Mutex<HashMap<&'static Resource, Floor>>,
+}
+
+/// What proofs are made with.
+#[derive(Clone, Copy)]
+pub struct Grounds<'a> {
+    /// The truth.
+    pub server: &'a dyn Server,
+    /// What is compared with it.
+    pub view: &'a dyn View,
+    /// What is known already.
+    pub proofs: &'a Proofs,
+    /// When that was.
+    pub clock: &'a dyn Clock,
+}
+
+impl Grounds<'_> {
+    /// Whether the cache of a resource, as it was at `by`, held all that had been written by `from`: a live read began
+    /// after that, and the watch had passed its version before `by`.
+    pub fn stands(&self, resource: &'static Resource, from: Monotonic, by: Monotonic) -> bool {
+        let mut floors = self.proofs.floors();
+        let Some(floor) = floors.get_mut(resource) else {
+            return false;
+        };
+        let stands = floor
+            .passed
+            .is_some_and(|(began, noticed)| began >= from && noticed < by);
+        // For whoever asks next: this plan was made before it was looked how far the watch is.
+        floor.look(
+            |version| self.view.passed(resource, version),
+            self.clock.monotonic(),
+        );
+        stands
+    }
+
+    /// A live read that began then has shown the server to have come so far.
+    fn note(&self, resource: &'static Resource, began: Monotonic, version: u64) {
+        if version == 0 {
+            return;
+        }
+        let mut floors = self.proofs.floors();
+        let floor = floors.entry(resource).or_default();
+        floor.look(
+            |version| self.view.passed(resource, version),
+            self.clock.monotonic(),
+        );
+        // One that is waited for stays: under a stream of reads the watch would never pass the newest.
+        floor.ahead.get_or_insert((began, version));
+    }
 }
 
 impl Proofs {
+    fn floors(&self) -> MutexGuard<'_, HashMap<&'static Resource, Floor>> {
+        self.floors.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
     fn of(&self, set: &Counted) -> Arc<tokio::sync::Mutex<Look>> {
         let mut known = self.known.lock().unwrap_or_else(PoisonError::into_inner);
         if known.len() >= PROVEN_MAX {
@@ -155,25 +229,23 @@ impl Proofs {
 }
 
 /// Compares what a plan counted with a consistent live read. Sets that must be whole as of a version are always proven,
-/// where the cache has not come so far; the others only where `all` is said. A resource that can't be read for long
+/// where the cache has not come so far; the others where they are `doubted`. A resource that can't be read for long
 /// ([`View::is_hopeless`]) holds back nobody who needs its set whole: what is seen of it counts.
 ///
 /// # Errors
 /// Where the server can't be read: nothing is proven then.
 pub async fn prove(
-    server: &dyn Server,
+    grounds: Grounds<'_>,
     sender: &Sender,
-    view: &dyn View,
-    proofs: &Proofs,
     counted: &[Counted],
-    all: bool,
+    doubted: impl Fn(&Counted) -> bool,
 ) -> Result<Proof, Refused> {
     let wanted = counted.iter().filter(|set| match set.since {
-        0 => all,
-        since => !view.passed(set.resource, since),
+        0 => doubted(set),
+        since => !grounds.view.passed(set.resource, since),
     });
     let mut running = stream::iter(wanted)
-        .map(|set| prove_set(server, sender, view, proofs, set))
+        .map(|set| prove_set(grounds, sender, set))
         .buffer_unordered(PROOFS_AT_ONCE);
     while let Some(proof) = running.next().await {
         match proof? {
@@ -190,15 +262,17 @@ pub async fn prove(
 /// # Errors
 /// Where the server can't be read: nothing is proven then.
 pub async fn prove_head(
-    server: &dyn Server,
-    view: &dyn View,
+    grounds: Grounds<'_>,
     resource: &'static Resource,
     key: &Key,
 ) -> Result<Proof, Refused> {
-    let live = tokio::time::timeout(QUERY_TIMEOUT, server.head(resource, key))
+    let began = grounds.clock.monotonic();
+    let live = tokio::time::timeout(QUERY_TIMEOUT, grounds.server.head(resource, key))
         .await
         .unwrap_or_else(|_| Err(no_answer()))?;
-    let reader: &dyn Reader = view;
+    grounds.note(resource, began, live.version);
+    let live = live.found;
+    let reader: &dyn Reader = grounds.view;
     let cached = reader.get(resource, &key.namespace, &key.name);
     let same = match (&live, &cached) {
         (None, None) => true,
@@ -220,13 +294,13 @@ fn no_answer() -> Refused {
     Failure::Timeout(no_answer_within(QUERY_TIMEOUT)).into()
 }
 
-async fn prove_set(
-    server: &dyn Server,
-    sender: &Sender,
-    view: &dyn View,
-    proofs: &Proofs,
-    set: &Counted,
-) -> Result<Proof, Refused> {
+async fn prove_set(grounds: Grounds<'_>, sender: &Sender, set: &Counted) -> Result<Proof, Refused> {
+    let Grounds {
+        server,
+        view,
+        proofs,
+        clock,
+    } = grounds;
     let Some(selector) = set.selector.text() else {
         return Ok(Proof::Fresh);
     };
@@ -244,6 +318,7 @@ async fn prove_set(
         return Ok(Proof::Fresh);
     }
     let newest = view.newest_of_all().max(set.since);
+    let began = clock.monotonic();
     let live = tokio::time::timeout(
         QUERY_TIMEOUT,
         server.list(sender, set.resource, &set.namespace, &selector),
@@ -258,7 +333,10 @@ async fn prove_set(
         }) if set.since > 0 => return Ok(Proof::Fresh),
         live => live,
     };
-    let proof = live.map(|live| difference(view, set, &live));
+    let proof = live.map(|live| {
+        grounds.note(set.resource, began, live.version);
+        difference(view, set, &live.found)
+    });
     let hopeless = || view.is_hopeless(set.resource);
     match (proof, &mut known) {
         (Ok(None), Some(known)) => known.reached = newest,

@@ -9,8 +9,8 @@ use std::{
 };
 
 use controllers_kit::{
-    Action, Again, DynController, Failure, Key, Measure, Memory, Outcome, Plan, Refusal, Resource,
-    Seen, Str, Timestamp, Verb, Written,
+    Action, Again, Counted, DynController, Failure, Key, Measure, Memory, Outcome, Plan, Refusal,
+    Resource, Seen, Str, Timestamp, Verb, Written,
 };
 
 use crate::{
@@ -55,6 +55,9 @@ pub struct Job {
     pub unproven: bool,
     /// Whether the object that the key is about must be, too.
     pub head_unproven: bool,
+    /// What others have done to the key was done by then: a cache that holds all that there was at a later instant needs
+    /// no proof. `None` where a write of our own is in doubt, of which nobody knows when it happens.
+    pub settled: Option<Monotonic>,
     /// The newest version of what has happened to the key. Where the watch of the object that it is about has not come so
     /// far, the object may be another by now, or gone: what has happened may be that.
     pub evidence: u64,
@@ -264,7 +267,7 @@ async fn attempt(shared: &Arc<Shared>, job: &mut Job) -> Attempt {
     let lagging = lagging_head(shared, job);
     let before = (job.unproven || job.head_unproven || lagging.is_some())
         .then(|| controller.pack(&job.memory));
-    let now = shared.clock.now();
+    let (now, by) = (shared.clock.now(), shared.clock.monotonic());
     let thinking = Instant::now();
     let decided =
         guarded(|| controller.plan(&job.key, &Seen::new(&view, &answers, now), &mut job.memory));
@@ -287,16 +290,17 @@ async fn attempt(shared: &Arc<Shared>, job: &mut Job) -> Attempt {
     attempt.timings.clone_from(&plan.timings);
     tracing::debug!(controller = unit.name(), key = %job.key, plan = ?attempt.plan, unproven = job.unproven, "planned");
 
-    match proof(shared, job, &plan, lagging).await {
-        Ok((false, false)) => {}
-        Ok((head, counted)) => {
-            // What was compared is the cache as it is by now: it may have caught up since the plan was made. The next
-            // plan rests on what is proven.
-            attempt.head_proven = head;
-            attempt.proven = counted;
-            attempt.next = Next::Now;
-            restore(job, &**controller, before);
-            return attempt;
+    match proof(shared, job, &plan, lagging, by).await {
+        Ok(proven) => {
+            attempt.head_proven = proven.head;
+            attempt.proven = proven.counted;
+            if proven.compared {
+                // What was compared is the cache as it is by now: it may have caught up since the plan was made. The
+                // next plan rests on what is proven.
+                attempt.next = Next::Now;
+                restore(job, &**controller, before);
+                return attempt;
+            }
         }
         Err(next) => {
             attempt.next = next;
@@ -370,39 +374,67 @@ fn restore(job: &mut Job, controller: &dyn DynController, before: Option<Option<
     }
 }
 
+/// What is proven for good.
+#[derive(Default)]
+struct Proven {
+    /// The object that the key is about.
+    head: bool,
+    /// What was counted.
+    counted: bool,
+    /// Whether any of it was compared with the server, after the plan was made.
+    compared: bool,
+}
+
 /// Whether a plan rests on what is there by now: after a takeover, where its object's watch lags, and where it counted what
-/// must be known whole. What was proven for good, of the key's object and of what was counted; or when the key is looked at
-/// again.
+/// must be known whole. What was proven for good, or when the key is looked at again. The plan was made from the cache as
+/// it was at `by` or later.
 async fn proof(
     shared: &Shared,
     job: &Job,
     plan: &Plan,
     lagging: Option<Head>,
-) -> Result<(bool, bool), Next> {
+    by: Monotonic,
+) -> Result<Proven, Next> {
     let unit = &shared.units[usize::from(job.unit)];
-    let server = shared.writer.server();
-    let (mut head, mut counted) = (false, false);
-    if job.head_unproven
-        && plan.actions().any(|action| !is_report(action))
-        && let Some(primary) = unit.primary()
-    {
-        judged(ask::prove_head(server, &*shared.view, primary, &job.key).await)?;
-        head = true;
+    let grounds = ask::Grounds {
+        server: shared.writer.server(),
+        view: &*shared.view,
+        proofs: shared.writer.proofs(),
+        clock: &*shared.clock,
+    };
+    let stands = |resource| {
+        job.settled
+            .is_some_and(|settled| grounds.stands(resource, settled, by))
+    };
+    let mut proven = Proven::default();
+    let head = unit
+        .primary()
+        .filter(|_| job.head_unproven && plan.actions().any(|action| !is_report(action)));
+    if let Some(primary) = head {
+        proven.head = true;
+        proven.compared = !stands(primary);
+    }
+    if let Some(primary) = head.filter(|_| proven.compared) {
+        judged(ask::prove_head(grounds, primary, &job.key).await)?;
     } else if let Some(found) = lagging
         && makes_or_deletes(plan)
     {
-        judged(ask::prove_head(server, &*shared.view, found.resource, &job.key).await)?;
+        judged(ask::prove_head(grounds, found.resource, &job.key).await)?;
         if found.version != version_of(&*shared.view, found.resource, &job.key) {
             return Err(Next::Now);
         }
     }
-    let all = job.unproven && makes_or_deletes(plan);
-    if all || plan.counted.iter().any(|set| set.since > 0) {
-        let (view, proofs) = (&*shared.view, shared.writer.proofs());
-        judged(ask::prove(server, &job.sender, view, proofs, &plan.counted, all).await)?;
-        counted = all;
+    proven.counted = job.unproven && makes_or_deletes(plan);
+    let doubted = |set: &Counted| proven.counted && !stands(set.resource);
+    let compared = plan
+        .counted
+        .iter()
+        .any(|set| set.since == 0 && doubted(set));
+    if compared || plan.counted.iter().any(|set| set.since > 0) {
+        judged(ask::prove(grounds, &job.sender, &plan.counted, doubted).await)?;
     }
-    Ok((head, counted))
+    proven.compared |= compared;
+    Ok(proven)
 }
 
 fn judged(proof: Result<Proof, crate::server::Refused>) -> Result<(), Next> {

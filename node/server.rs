@@ -84,6 +84,15 @@ pub struct LiveItem {
     pub resource_version: u64,
 }
 
+/// What a consistent read has found, and how far the server had come by then.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Live<T> {
+    /// The resourceVersion of the answer; 0 where it says none.
+    pub version: u64,
+    /// What there was.
+    pub found: T,
+}
+
 /// The API server, as far as keys are reconciled with it.
 pub trait Server: Send + Sync {
     /// Sends a write. The caller has asked the gate and aborts by dropping the future.
@@ -115,7 +124,7 @@ pub trait Server: Send + Sync {
         &'a self,
         resource: &'static Resource,
         key: &'a Key,
-    ) -> BoxFuture<'a, Result<Option<LiveItem>, Refused>>;
+    ) -> BoxFuture<'a, Result<Live<Option<LiveItem>>, Refused>>;
 
     /// The metadata of every object of a resource in a namespace, consistently.
     fn content<'a>(
@@ -145,7 +154,7 @@ pub trait Server: Send + Sync {
         resource: &'static Resource,
         namespace: &'a str,
         selector: &'a str,
-    ) -> BoxFuture<'a, Result<Vec<LiveItem>, Refused>>;
+    ) -> BoxFuture<'a, Result<Live<Vec<LiveItem>>, Refused>>;
 }
 
 /// The User-Agent as a header; characters that a header can't hold become `?`.

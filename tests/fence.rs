@@ -33,7 +33,7 @@ use node::events::{Correlator, Send as SendEvent};
 use node::gate::Gate;
 use node::metrics::Metrics;
 use node::node::{Node, Parts, Threads};
-use node::server::{LiveItem, Refused, Sender, Server};
+use node::server::{Live, LiveItem, Refused, Sender, Server};
 use node_cache::{Api as Connection, Purpose};
 use serde_json::{Value, json};
 use tokio::sync::{oneshot, watch};
@@ -205,7 +205,7 @@ impl Server for Held {
         &'a self,
         resource: &'static Resource,
         key: &'a Key,
-    ) -> BoxFuture<'a, Result<Option<LiveItem>, Refused>> {
+    ) -> BoxFuture<'a, Result<Live<Option<LiveItem>>, Refused>> {
         self.server.head(resource, key)
     }
 
@@ -215,7 +215,7 @@ impl Server for Held {
         resource: &'static Resource,
         namespace: &'a str,
         selector: &'a str,
-    ) -> BoxFuture<'a, Result<Vec<LiveItem>, Refused>> {
+    ) -> BoxFuture<'a, Result<Live<Vec<LiveItem>>, Refused>> {
         self.server.list(sender, resource, namespace, selector)
     }
 }

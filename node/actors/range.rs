@@ -218,6 +218,8 @@ pub struct Range {
     timer: Option<(Monotonic, SpawnHandle)>,
     freezing: Option<Freezing>,
     unproven: bool,
+    /// What owners before have written was written by then.
+    settled: Monotonic,
 }
 
 struct Freezing {
@@ -273,6 +275,11 @@ impl Range {
         how: &Gained,
     ) -> Self {
         let lanes = Lanes::new(&shared, &gate);
+        let mut settled = shared.clock.monotonic();
+        if matches!(how, Gained::Handoff(_)) {
+            // What was under way may still be in the server's hands; of the dead a lease duration has been waited for.
+            settled += shared.fence.in_hand();
+        }
         let mut range = Self {
             shared,
             gate,
@@ -286,6 +293,7 @@ impl Range {
             timer: None,
             freezing: None,
             unproven: matches!(how, Gained::Takeover),
+            settled,
         };
         if let Gained::Handoff(state) = how {
             arbiters::hurry();
@@ -444,6 +452,7 @@ impl Range {
                 sender: part.sender.clone(),
                 unproven: known.doubtful || (self.unproven && !known.proven),
                 head_unproven: self.unproven && !known.head_proven,
+                settled: (!known.doubtful).then_some(self.settled),
                 evidence: known.evidence,
                 report_from: known.report_from.unwrap_or(Monotonic::ZERO),
                 waited: taken.waited,

@@ -41,7 +41,7 @@ use crate::{
     events,
     gate::Fence,
     metrics::Metrics,
-    server::{LiveItem, Refused, Sender, Server},
+    server::{Live, LiveItem, Refused, Sender, Server},
     shared::{Aside, Shared, Unit},
     view::View,
 };
@@ -82,6 +82,7 @@ struct Sim {
     /// While it is there, writes get no answer and stay in it.
     in_hand: Mutex<Option<Vec<Action>>>,
     lists: AtomicUsize,
+    heads: AtomicUsize,
 }
 
 impl Sim {
@@ -216,19 +217,25 @@ impl Server for Sim {
         &'a self,
         resource: &'static Resource,
         key: &'a Key,
-    ) -> BoxFuture<'a, Result<Option<LiveItem>, Refused>> {
-        let object = Reader::get(
-            &*self.world.lock().unwrap(),
-            resource,
-            &key.namespace,
-            &key.name,
-        );
+    ) -> BoxFuture<'a, Result<Live<Option<LiveItem>>, Refused>> {
+        let (object, version) = {
+            let world = self.world.lock().unwrap();
+            let object = Reader::get(&*world, resource, &key.namespace, &key.name);
+            (object, world.version())
+        };
+        self.heads.fetch_add(1, Ordering::Relaxed);
         let item = object.map(|object| LiveItem {
             key: key.clone(),
             uid: object.metadata().uid.clone(),
             resource_version: object.metadata().resource_version,
         });
-        async { Ok(item) }.boxed()
+        async move {
+            Ok(Live {
+                version,
+                found: item,
+            })
+        }
+        .boxed()
     }
 
     fn list<'a>(
@@ -237,12 +244,11 @@ impl Server for Sim {
         resource: &'static Resource,
         namespace: &'a str,
         _: &'a str,
-    ) -> BoxFuture<'a, Result<Vec<LiveItem>, Refused>> {
+    ) -> BoxFuture<'a, Result<Live<Vec<LiveItem>>, Refused>> {
         self.lists.fetch_add(1, Ordering::Relaxed);
-        let items = self
-            .world
-            .lock()
-            .unwrap()
+        let world = self.world.lock().unwrap();
+        let version = world.version();
+        let items = world
             .list(resource, Some(namespace))
             .iter()
             .map(|object| LiveItem {
@@ -251,7 +257,13 @@ impl Server for Sim {
                 resource_version: object.metadata().resource_version,
             })
             .collect();
-        async { Ok(items) }.boxed()
+        async move {
+            Ok(Live {
+                version,
+                found: items,
+            })
+        }
+        .boxed()
     }
 }
 
@@ -359,6 +371,7 @@ impl Rig {
             refuse: Mutex::default(),
             in_hand: Mutex::default(),
             lists: AtomicUsize::new(0),
+            heads: AtomicUsize::new(0),
         });
         let (shared, door) = process(factory, &sim, "one");
         *sim.shared.lock().unwrap() = Some(Arc::clone(&shared));
@@ -893,6 +906,42 @@ fn after_a_takeover_a_stale_count_makes_nothing() {
         .await;
         assert_eq!(rig.sim.written().len(), 1);
         assert!(rig.sim.lists.load(Ordering::Relaxed) >= 2);
+    });
+}
+
+#[test]
+fn one_live_read_after_a_takeover_proves_for_all_keys_once_the_watch_has_passed_it() {
+    run(async {
+        let all = [("a", "1"), ("b", "1"), ("c", "0"), ("d", "0")];
+        let rig = Rig::new(world(&all));
+        for range in 0..RANGES {
+            rig.gain(range, 2, &Gained::Takeover);
+        }
+        let reads = || {
+            let of = |count: &AtomicUsize| count.load(Ordering::Relaxed);
+            (of(&rig.sim.heads), of(&rig.sim.lists))
+        };
+        until("two keys are proven each by itself", || {
+            rig.accounts("a") == 1 && rig.accounts("b") == 1
+        })
+        .await;
+        let before = reads();
+        assert!(before.0 >= 1 && before.1 >= 1, "{before:?}");
+        // The first after it finds that the watch has passed; it may still have been read for itself.
+        rig.label("c", "1");
+        until("the third is planned", || rig.accounts("c") == 1).await;
+        let before = reads();
+        rig.label("d", "1");
+        until("the fourth is planned", || rig.accounts("d") == 1).await;
+        assert_eq!(reads(), before, "nothing was read for it");
+
+        // What was read before a range was taken proves nothing of what its owner did until then.
+        let range = rig.range_of("d");
+        rig.host.lost(range);
+        rig.gain(range, 9, &Gained::Takeover);
+        rig.label("d", "2");
+        until("the key is proven anew", || rig.accounts("d") == 2).await;
+        assert!(reads().0 > before.0 && reads().1 > before.1);
     });
 }
 

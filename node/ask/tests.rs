@@ -1,11 +1,11 @@
 //! A decision that rests on a whole set is proven by the watch, or by one look that serves all who ask.
 
-use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
 
 use controllers_kit::{
-    Action, AnyObject, Descriptor, Failure, Key, Reader, Sharding, Written,
+    Action, AnyObject, Descriptor, Failure, Key, Reader, Sharding, Timestamp, Written,
     selectors::Selector,
-    testing::{World, config_map},
+    testing::{World, at, config_map},
 };
 use futures::{FutureExt as _, future::BoxFuture};
 use kubernetes_proto::{Object as _, core::ConfigMap};
@@ -16,6 +16,7 @@ use crate::{
     events,
     gate::{Fence, Gate},
     metrics::Metrics,
+    server::Live,
 };
 
 struct Open;
@@ -44,6 +45,29 @@ struct Bed {
     complete: bool,
     hopeless: bool,
     lists: AtomicUsize,
+    /// Whether sets that need not be whole as of a version are compared.
+    doubted: bool,
+    now: AtomicU64,
+}
+
+impl Bed {
+    fn grounds<'a>(&'a self, proofs: &'a Proofs) -> Grounds<'a> {
+        Grounds {
+            server: self,
+            view: self,
+            proofs,
+            clock: self,
+        }
+    }
+}
+
+impl Clock for Bed {
+    fn monotonic(&self) -> Monotonic {
+        Duration::from_secs(self.now.load(Ordering::Relaxed))
+    }
+    fn now(&self) -> Timestamp {
+        at("12:00:00")
+    }
 }
 
 impl Reader for Bed {
@@ -107,7 +131,7 @@ impl Server for Bed {
         &'a self,
         _: &'static Resource,
         _: &'a Key,
-    ) -> BoxFuture<'a, Result<Option<LiveItem>, Refused>> {
+    ) -> BoxFuture<'a, Result<Live<Option<LiveItem>>, Refused>> {
         unreachable!("a proof lists")
     }
     fn list<'a>(
@@ -116,7 +140,7 @@ impl Server for Bed {
         resource: &'static Resource,
         namespace: &'a str,
         _: &'a str,
-    ) -> BoxFuture<'a, Result<Vec<LiveItem>, Refused>> {
+    ) -> BoxFuture<'a, Result<Live<Vec<LiveItem>>, Refused>> {
         self.lists.fetch_add(1, Ordering::Relaxed);
         let live = self.server.list(resource, Some(namespace));
         let items = live.iter().map(|object| LiveItem {
@@ -127,7 +151,10 @@ impl Server for Bed {
         let answer = match namespace {
             "broken" => Err(Failure::Other("503".to_owned()).into()),
             "unserved" => Err(Failure::NotFound("404".to_owned()).into()),
-            _ => Ok(items.collect()),
+            _ => Ok(Live {
+                version: 1800,
+                found: items.collect(),
+            }),
         };
         std::future::ready(answer).boxed()
     }
@@ -152,7 +179,8 @@ async fn proof(bed: &Bed, proofs: &Proofs, set: Counted) -> Result<Proof, Refuse
         metrics.controller("test-controller"),
         &gate,
     );
-    prove(bed, &sender, bed, proofs, &[set], false).await
+    let doubted = |_: &Counted| bed.doubted;
+    prove(bed.grounds(proofs), &sender, &[set], doubted).await
 }
 
 fn bed(reached: u64) -> Bed {
@@ -164,6 +192,8 @@ fn bed(reached: u64) -> Bed {
         complete: true,
         hopeless: false,
         lists: AtomicUsize::new(0),
+        doubted: false,
+        now: AtomicU64::new(10),
     }
 }
 
@@ -264,4 +294,42 @@ async fn what_can_t_be_read_for_long_holds_back_nobody_and_is_asked_for_now_and_
     bed.hopeless = false;
     assert!(proof(&bed, &proofs, set("broken", 1600)).await.is_err());
     assert_eq!(bed.lists.load(Ordering::Relaxed), 3);
+}
+
+#[tokio::test]
+async fn a_live_read_vouches_for_the_cache_that_has_passed_it_and_for_what_was_before_it() {
+    let (mut bed, proofs) = (bed(1500), Proofs::default());
+    bed.doubted = true;
+    let second = Duration::from_secs;
+    let stands = |bed: &Bed, from, by| {
+        let resource = ConfigMap::resource();
+        bed.grounds(&proofs)
+            .stands(resource, second(from), second(by))
+    };
+    assert!(!stands(&bed, 0, 99), "nothing was read");
+    assert_eq!(
+        proof(&bed, &proofs, set("default", 0)).await,
+        Ok(Proof::Fresh)
+    );
+    assert!(!stands(&bed, 10, 99), "the watch has not come to 1800");
+    bed.reached = 1800;
+    bed.now = AtomicU64::new(20);
+    assert!(!stands(&bed, 10, 21), "nobody knew how far it was");
+    assert!(stands(&bed, 10, 21));
+    assert!(
+        !stands(&bed, 10, 20),
+        "the plan was made before that was known"
+    );
+    assert!(!stands(&bed, 11, 21), "the read was before that");
+    // A later read counts once the watch has passed it; until then the one before does.
+    bed.reached = 1799;
+    bed.now = AtomicU64::new(30);
+    assert_eq!(
+        proof(&bed, &proofs, set("default", 0)).await,
+        Ok(Proof::Fresh)
+    );
+    assert!(stands(&bed, 10, 31) && !stands(&bed, 11, 31));
+    bed.reached = 1800;
+    assert!(stands(&bed, 10, 31), "and now it is noticed");
+    assert!(stands(&bed, 30, 31));
 }
