@@ -1,11 +1,12 @@
 //! The whole process, from options to the end: what is started in which order, and how it is taken down.
 
 use std::{
+    collections::HashMap,
     sync::{
-        Arc,
+        Arc, Mutex, PoisonError, Weak,
         atomic::{AtomicBool, Ordering},
     },
-    time::Duration,
+    time::{Duration, Instant},
 };
 
 use ::http as http_types;
@@ -36,11 +37,8 @@ use crate::{
     telemetry::Telemetry,
 };
 
-/// How often gauges that nobody pushes are looked at.
-const GAUGES: Duration = Duration::from_secs(1);
-/// So many times of these, one of which what is held is measured: what it costs to look at hundreds of objects was a third
-/// of all processor time at rest.
-const SIZES_EVERY: u64 = 15;
+/// What is held is measured at most so often: whoever scrapes shall not pay for a look at hundreds of objects each time.
+const SIZES_EVERY: Duration = Duration::from_secs(15);
 /// How often it is looked whether all caches are complete.
 const READY_POLL: Duration = Duration::from_millis(10);
 /// A certificate's PEM has lines of this length.
@@ -220,7 +218,15 @@ async fn own(
         Arc::clone(&node.shared.metrics),
         pod,
     ));
-    actix::spawn(gauges(Arc::clone(node), handle.clone(), server_fence));
+    let gauges = Gauges {
+        node: Arc::downgrade(node),
+        fence: handle.fence(),
+        server_fence,
+        looked: Mutex::default(),
+    };
+    node.shared
+        .metrics
+        .look_with(move |metrics| gauges.look(metrics));
 
     tokio::select! {
         fatal = handle.fatal() => return Err(wrong(&fatal)),
@@ -462,27 +468,48 @@ fn check_fence(health: &Health, handle: &Handle) {
     health.register("membership", Box::new(membership), &[Kind::Readyz]);
 }
 
-async fn gauges(node: Arc<Node>, handle: Handle, server_fence: Arc<ServerFence>) {
-    let mut errors = std::collections::HashMap::new();
-    let mut tick = tokio::time::interval(GAUGES);
-    for round in 0_u64.. {
-        tick.tick().await;
-        let metrics = &node.shared.metrics;
-        metrics.fence_open(handle.fence().is_open());
-        metrics.server_fence(server_fence.is_on(), server_fence.proofs());
+/// The gauges that nobody pushes.
+struct Gauges {
+    node: Weak<Node>,
+    fence: Arc<coordinator::Fence>,
+    server_fence: Arc<ServerFence>,
+    looked: Mutex<Looked>,
+}
+
+/// As of the last time.
+#[derive(Default)]
+struct Looked {
+    /// When what is held was measured.
+    sizes: Option<Instant>,
+    /// Decode errors that are counted already. Bound: as many as there are resources.
+    errors: HashMap<String, u64>,
+}
+
+impl Gauges {
+    fn look(&self, metrics: &Metrics) {
+        let Some(node) = self.node.upgrade() else {
+            return;
+        };
+        let mut looked = self.looked.lock().unwrap_or_else(PoisonError::into_inner);
+        metrics.fence_open(self.fence.is_open());
+        metrics.server_fence(self.server_fence.is_on(), self.server_fence.proofs());
         metrics.discovery_failing(&node.discovery.failing(&node.cache));
+        let measures = looked.sizes.is_none_or(|at| at.elapsed() >= SIZES_EVERY);
+        if measures {
+            looked.sizes = Some(Instant::now());
+        }
         let mut stats = node.cache.all_stats();
         stats.extend(node.cache.found_stats());
         for (resource, stats) in stats {
             let cache = metrics.cache(&resource.id());
             cache.objects(stats.objects);
-            if round.is_multiple_of(SIZES_EVERY) {
+            if measures {
                 cache.bytes(node.cache.approximate_bytes(resource));
             }
             if let Some(age) = stats.age {
                 cache.lag(age);
             }
-            let known: &mut u64 = errors.entry(resource.id()).or_default();
+            let known = looked.errors.entry(resource.id()).or_default();
             for _ in *known..stats.decode_errors {
                 cache.decode_error();
             }

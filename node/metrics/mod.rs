@@ -15,7 +15,7 @@ use std::{
     collections::{BTreeMap, BTreeSet},
     fmt,
     sync::{
-        Arc, Mutex, PoisonError,
+        Arc, Mutex, OnceLock, PoisonError,
         atomic::{AtomicI64, AtomicU64},
     },
     time::{Duration, Instant},
@@ -170,7 +170,11 @@ pub struct Metrics {
     healthcheck: Gauges<2>,
     healthchecks: Counters<3>,
     queues: Mutex<BTreeMap<&'static str, Arc<QueueMetrics>>>,
+    look: OnceLock<Look>,
 }
+
+/// Brings gauges that nobody pushes up to date.
+type Look = Box<dyn Fn(&Metrics) + Send + Sync>;
 
 impl fmt::Debug for Metrics {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
@@ -210,6 +214,7 @@ impl Metrics {
             healthcheck,
             healthchecks,
             queues: Mutex::default(),
+            look: OnceLock::new(),
         })
     }
 
@@ -367,7 +372,16 @@ impl Metrics {
         let queues = self.queues.lock().unwrap_or_else(PoisonError::into_inner);
         queues.values().for_each(|queue| queue.look(now));
         drop(queues);
+        if let Some(look) = self.look.get() {
+            look(self);
+        }
         text(&self.registry, disabled, &self.declared.bare)
+    }
+
+    /// Has gauges that nobody pushes brought up to date whenever they are asked for, and only then: a replica at rest
+    /// spends nothing on them. The first to say how stays.
+    pub fn look_with(&self, look: impl Fn(&Self) + Send + Sync + 'static) {
+        let _already = self.look.set(Box::new(look));
     }
 
     /// `/metrics/slis`.
