@@ -179,7 +179,9 @@ impl Coordinator {
             self.perform(effect, ctx);
         }
         let now = self.fence.now();
-        self.shared.view.send_replace(Arc::new(self.core.view(now)));
+        let before = Arc::clone(&self.shared.view.borrow());
+        let view = self.core.view(now, &before);
+        self.shared.view.send_replace(Arc::new(view));
         let wake = self.core.wake_at(now).saturating_sub(now);
         if let Some(timer) = self.timer.take() {
             ctx.cancel_future(timer);

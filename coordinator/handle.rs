@@ -731,11 +731,6 @@ impl Handle {
         view
     }
 
-    /// Changes whenever the view does.
-    pub fn views(&self) -> watch::Receiver<Arc<View>> {
-        self.0.shared.view.subscribe()
-    }
-
     /// The name of the range's owner by its Lease.
     pub fn owner_of(&self, range: RangeId) -> Option<String> {
         let view = self.0.shared.view.borrow();

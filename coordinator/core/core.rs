@@ -13,6 +13,7 @@
 
 use std::{
     collections::{BTreeMap, BTreeSet},
+    sync::Arc,
     time::Duration,
 };
 
@@ -1432,21 +1433,13 @@ impl Core {
                 .then(|| index.get(holder.name.as_str()).copied())
                 .flatten()
         };
+        let me = self.me();
         let owners: Vec<Option<u16>> = (0..self.config.ranges)
             .map(|range| {
                 let moving = self.held.get(&range).and_then(|held| held.phase.target());
-                let claimed = self
-                    .claims
-                    .contains_key(&range)
-                    .then(|| self.me())
-                    .flatten();
-                let owner = moving.cloned().or(claimed);
-                let owner = owner.or_else(|| {
-                    self.ranges
-                        .get(&range)
-                        .and_then(|lease| lease.holder.clone())
-                });
-                owner.as_ref().and_then(of)
+                let claimed = me.as_ref().filter(|_| self.claims.contains_key(&range));
+                let of_lease = || self.ranges.get(&range)?.holder.as_ref();
+                moving.or(claimed).or_else(of_lease).and_then(of)
             })
             .collect();
         Some(place(ring, &owners, Weights::Equal))
@@ -1853,8 +1846,35 @@ impl Core {
             .is_some_and(|seen| seen.lease.incarnation.is_some())
     }
 
-    /// What `/debug/shards` tells.
-    pub fn view(&self, now: Time) -> View {
+    /// The owners by the Leases; `before`, where they are as they were.
+    fn owners(&self, before: &Arc<[RangeOwner]>) -> Arc<[RangeOwner]> {
+        fn owner(lease: &RangeLease) -> Option<&str> {
+            lease.holder.as_ref().map(|holder| &*holder.name)
+        }
+        let same = self.ranges.len() == before.len()
+            && before
+                .iter()
+                .zip(self.ranges.values())
+                .all(|(before, lease)| {
+                    (before.range, before.epoch) == (lease.range, lease.epoch)
+                        && before.owner.as_deref() == owner(lease)
+                });
+        if same {
+            return Arc::clone(before);
+        }
+        let leases = self.ranges.values();
+        leases
+            .map(|lease| RangeOwner {
+                range: lease.range,
+                owner: owner(lease).map(str::to_owned),
+                epoch: lease.epoch,
+            })
+            .collect()
+    }
+
+    /// What `/debug/shards` tells. What has not changed since the view `before` is shared with it: a view is made with
+    /// every decision, and there are hundreds of ranges.
+    pub fn view(&self, now: Time, before: &View) -> View {
         let own = self.own.as_ref();
         let until = own
             .filter(|_| self.is_open(now))
@@ -1880,16 +1900,16 @@ impl Core {
                     })
                 })
                 .collect(),
-            ranges: self
-                .ranges
-                .values()
-                .map(|lease| RangeOwner {
-                    range: lease.range,
-                    owner: lease.holder.as_ref().map(|holder| holder.name.clone()),
-                    epoch: lease.epoch,
-                })
-                .collect(),
-            own: self.held().collect(),
+            ranges: self.owners(&before.ranges),
+            own: match before
+                .own
+                .iter()
+                .map(|(at, epoch)| (*at, *epoch))
+                .eq(self.held())
+            {
+                true => Arc::clone(&before.own),
+                false => Arc::new(self.held().collect()),
+            },
             moves: self
                 .held
                 .iter()
@@ -1950,10 +1970,10 @@ pub struct View {
     /// All replicas with a Lease, sorted by name.
     pub members: Vec<Member>,
     /// All ranges with a Lease, in order.
-    pub ranges: Vec<RangeOwner>,
+    pub ranges: Arc<[RangeOwner]>,
     /// The ranges held here, with their epochs.
     #[serde(skip)]
-    pub own: BTreeMap<RangeId, Epoch>,
+    pub own: Arc<BTreeMap<RangeId, Epoch>>,
     /// Handoffs under way from here.
     #[serde(skip)]
     pub moves: Vec<Move>,
