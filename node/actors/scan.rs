@@ -19,6 +19,11 @@ use crate::{
 
 /// Ranges gained within this time are scanned for keys together: a cold start gains them all at once.
 const BATCH: Duration = Duration::from_millis(5);
+/// After a scan the next one waits for so many times what it took …
+const REST: u32 = 3;
+/// … and no longer than this: claims come back one by one for some tenths of a second, each scan looks at everything that
+/// there is, however few ranges it is for, and one after the other they took a core from the keys.
+const REST_MAX: Duration = Duration::from_millis(150);
 /// Ranges handed over within this time are. What their owner knew came with them and what has changed since is looked
 /// for at once, so a scan finds only what neither tells of: a deletion seen before the one and not after the other.
 const HANDED_BATCH: Duration = Duration::from_millis(500);
@@ -103,19 +108,29 @@ impl Scans {
         unscanned.handed.insert(range);
     }
 
-    /// Scans until nothing is due.
+    /// Scans what is due, and again after a while, until nothing is.
     fn scan(&self) {
-        loop {
-            let mut unscanned = self.unscanned();
-            let ranges = std::mem::take(&mut unscanned.due);
-            unscanned.scanning = !ranges.is_empty();
-            drop(unscanned);
-            if ranges.is_empty() {
-                return;
-            }
-            self.shared
-                .wake_all(&is_ready, &|range| ranges.contains(&range));
+        let mut unscanned = self.unscanned();
+        let ranges = std::mem::take(&mut unscanned.due);
+        unscanned.scanning = !ranges.is_empty();
+        drop(unscanned);
+        if ranges.is_empty() {
+            return;
         }
+        let clock = &self.shared.clock;
+        let began = clock.monotonic();
+        self.shared
+            .wake_all(&is_ready, &|range| ranges.contains(&range));
+        let took = clock.monotonic().saturating_sub(began);
+        tracing::debug!(
+            ranges = ranges.len(),
+            ?took,
+            "looked for the keys of ranges"
+        );
+        let scans = self.clone();
+        self.shared
+            .aside
+            .run(rest_after(took), move || scans.scan());
     }
 
     /// Looks at what has changed until nothing is fresh.
@@ -133,6 +148,11 @@ impl Scans {
                 .wake_newer(&seen, &is_ready, &|range| ranges.contains(&range));
         }
     }
+}
+
+/// How long the next scan waits for one that took so long.
+fn rest_after(took: Duration) -> Duration {
+    (took * REST).clamp(BATCH, REST_MAX)
 }
 
 /// A controller whose caches are not complete is scanned when they are.
@@ -155,4 +175,15 @@ fn seen(shared: &Shared, state: &RangeState) -> Seen {
 fn lower(seen: &mut Seen, resource: &'static Resource, version: u64) {
     let least = seen.entry(resource).or_insert(version);
     *least = version.min(*least);
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_scan_leaves_the_keys_three_quarters_of_the_time_and_none_waits_for_long() {
+        let of = |millis| rest_after(Duration::from_millis(millis)).as_millis();
+        assert_eq!([of(0), of(10), of(40), of(400)], [5, 30, 120, 150]);
+    }
 }
