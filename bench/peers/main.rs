@@ -225,14 +225,13 @@ async fn measure(args: &Args) -> Result<()> {
             binary: &binary,
             profile: args.profile,
         };
-        let measured = Box::pin(run::run(which, &steps, how, &mut progress))
-            .await
-            .with_context(|| format!("round {round}, QPS {qps}, {peer}"))?;
-        results.runs.extend(measured);
-        // What was measured is kept even if a later run fails.
-        if !args.no_results && !args.profile {
+        let measured = &mut results.runs;
+        let run = Box::pin(run::run(which, &steps, how, measured, &mut progress)).await;
+        // What was measured is kept even if this run failed on its way, or a later one does.
+        if !args.no_results && !args.profile && !results.runs.is_empty() {
             report::keep(&results.file_name(&args.peers), &results)?;
         }
+        run.with_context(|| format!("round {round}, QPS {qps}, {peer}"))?;
     }
     progress.finish("measured");
     println!("{}", report::text(&results));

@@ -50,17 +50,18 @@ struct Stage<'a> {
     which: Which,
     /// Where `perf` keeps what it sees, if it shall look.
     profile: Option<PathBuf>,
-    measured: Vec<Measured>,
+    measured: &'a mut Vec<Measured>,
     progress: &'a mut Steps,
 }
 
-/// Runs these steps, in their order.
+/// Runs these steps, in their order. What is measured by then stays in `measured` where one fails.
 pub(crate) async fn run(
     which: Which,
     steps: &[Step],
     how: How<'_>,
+    measured: &mut Vec<Measured>,
     progress: &mut Steps,
-) -> Result<Vec<Measured>> {
+) -> Result<()> {
     let How { sizes, binary, .. } = how;
     let mut control_plane = ControlPlane::builder()
         .nodes(sizes.nodes(steps))
@@ -78,7 +79,7 @@ pub(crate) async fn run(
         managers,
         which,
         profile: how.profile.then(|| control_plane.dir().path().to_owned()),
-        measured: Vec::new(),
+        measured,
         progress,
     };
     let wants = |step: Step| steps.contains(&step);
@@ -108,7 +109,7 @@ pub(crate) async fn run(
     if steps.iter().any(|step| step.needs_hold()) {
         stage.hold(sizes, wants).await?;
     }
-    Ok(stage.measured)
+    Ok(())
 }
 
 impl Stage<'_> {
