@@ -147,14 +147,6 @@ struct Floor {
     passed: Option<(Monotonic, Monotonic)>,
 }
 
-impl Floor {
-    fn look(&mut self, passed: impl Fn(u64) -> bool, now: Monotonic) {
-        if let Some((began, _)) = self.ahead.take_if(|(_, version)| passed(*version)) {
-            self.passed = Some((began, now));
-        }
-    }
-}
-
 /// What is known of the cache besides how far each watch has come: a resource of which nothing changes may show nothing
 /// for a minute, though nothing is missing from it. One look at the server does for everybody who asks meanwhile. And what
 /// one look has shown the server's version to be does for all keys, once the watch has passed it.
@@ -190,10 +182,10 @@ impl Grounds<'_> {
             .passed
             .is_some_and(|(began, noticed)| began >= from && noticed < by);
         // For whoever asks next: this plan was made before it was looked how far the watch is.
-        floor.look(
-            |version| self.view.passed(resource, version),
-            self.clock.monotonic(),
-        );
+        let passed = |&mut (_, version): &mut (Monotonic, u64)| self.view.passed(resource, version);
+        if let Some((began, _)) = floor.ahead.take_if(passed) {
+            floor.passed = Some((began, self.clock.monotonic()));
+        }
         stands
     }
 
@@ -204,10 +196,6 @@ impl Grounds<'_> {
         }
         let mut floors = self.proofs.floors();
         let floor = floors.entry(resource).or_default();
-        floor.look(
-            |version| self.view.passed(resource, version),
-            self.clock.monotonic(),
-        );
         // One that is waited for stays: under a stream of reads the watch would never pass the newest.
         floor.ahead.get_or_insert((began, version));
     }
@@ -228,23 +216,31 @@ impl Proofs {
     }
 }
 
-/// Compares what a plan counted with a consistent live read. Sets that must be whole as of a version are always proven,
-/// where the cache has not come so far; the others where they are `doubted`. A resource that can't be read for long
-/// ([`View::is_hopeless`]) holds back nobody who needs its set whole: what is seen of it counts.
+/// What is to be compared of what a plan counted: sets that must be whole as of a version to which the cache has not come,
+/// and of the others those that are `doubted`.
+pub fn unsure<'a>(
+    view: &dyn View,
+    counted: &'a [Counted],
+    doubted: impl Fn(&Counted) -> bool,
+) -> Vec<&'a Counted> {
+    let unsure = |set: &&Counted| match set.since {
+        0 => doubted(set),
+        since => !view.passed(set.resource, since),
+    };
+    counted.iter().filter(unsure).collect()
+}
+
+/// Compares sets with a consistent live read. A resource that can't be read for long ([`View::is_hopeless`]) holds back
+/// nobody who needs its set whole: what is seen of it counts.
 ///
 /// # Errors
 /// Where the server can't be read: nothing is proven then.
 pub async fn prove(
     grounds: Grounds<'_>,
     sender: &Sender,
-    counted: &[Counted],
-    doubted: impl Fn(&Counted) -> bool,
+    sets: Vec<&Counted>,
 ) -> Result<Proof, Refused> {
-    let wanted = counted.iter().filter(|set| match set.since {
-        0 => doubted(set),
-        since => !grounds.view.passed(set.resource, since),
-    });
-    let mut running = stream::iter(wanted)
+    let mut running = stream::iter(sets)
         .map(|set| prove_set(grounds, sender, set))
         .buffer_unordered(PROOFS_AT_ONCE);
     while let Some(proof) = running.next().await {

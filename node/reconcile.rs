@@ -410,12 +410,10 @@ async fn proof(
     let head = unit
         .primary()
         .filter(|_| job.head_unproven && plan.actions().any(|action| !is_report(action)));
-    if let Some(primary) = head {
-        proven.head = true;
-        proven.compared = !stands(primary);
-    }
-    if let Some(primary) = head.filter(|_| proven.compared) {
+    proven.head = head.is_some();
+    if let Some(primary) = head.filter(|primary| !stands(primary)) {
         judged(ask::prove_head(grounds, primary, &job.key).await)?;
+        proven.compared = true;
     } else if let Some(found) = lagging
         && makes_or_deletes(plan)
     {
@@ -426,14 +424,9 @@ async fn proof(
     }
     proven.counted = job.unproven && makes_or_deletes(plan);
     let doubted = |set: &Counted| proven.counted && !stands(set.resource);
-    let compared = plan
-        .counted
-        .iter()
-        .any(|set| set.since == 0 && doubted(set));
-    if compared || plan.counted.iter().any(|set| set.since > 0) {
-        judged(ask::prove(grounds, &job.sender, &plan.counted, doubted).await)?;
-    }
-    proven.compared |= compared;
+    let unsure = ask::unsure(grounds.view, &plan.counted, doubted);
+    proven.compared |= unsure.iter().any(|set| set.since == 0);
+    judged(ask::prove(grounds, &job.sender, unsure).await)?;
     Ok(proven)
 }
 

@@ -180,7 +180,9 @@ async fn proof(bed: &Bed, proofs: &Proofs, set: Counted) -> Result<Proof, Refuse
         &gate,
     );
     let doubted = |_: &Counted| bed.doubted;
-    prove(bed.grounds(proofs), &sender, &[set], doubted).await
+    let counted = [set];
+    let unsure = unsure(bed, &counted, doubted);
+    prove(bed.grounds(proofs), &sender, unsure).await
 }
 
 fn bed(reached: u64) -> Bed {
