@@ -3,8 +3,10 @@
 //! What a replica does comes in small pieces, a change of a pod, an answer to a write, and each of them alone would wake a
 //! thread, read from a connection, and put the thread to sleep again. That took a third of the processor time. So there are
 //! few threads, where one piece of work leads to the next without waking another thread, and a thread that is busy sleeps
-//! a little longer and takes together what has come meanwhile. While ranges move it does not: there one short step
-//! waits for the other, and keys wait for them all.
+//! a little longer and takes together what has come meanwhile. That holds up the workers that wait for an answer, so a
+//! thread with little to do does not gather: of a fleet, each replica hears of what all do, and would answer its own keys
+//! the later the more replicas there are. Nor does it while ranges move: there one short step waits for the other, and keys
+//! wait for them all.
 
 use std::{
     cell::Cell,
@@ -20,9 +22,12 @@ const FOR_RANGES_MAX: usize = 8;
 /// How long a busy thread gathers what comes before it looks.
 const GATHER: Duration = Duration::from_millis(16);
 
-/// A thread is busy that goes to sleep so often within [`BUSY_WITHIN`]: it is woken more than a hundred times a second.
-const BUSY_FROM: u32 = 4;
+/// A thread is busy that goes to sleep so often within [`BUSY_WITHIN`]: it is woken more than three hundred times a second.
+const BUSY_FROM: u32 = 10;
 const BUSY_WITHIN: Duration = Duration::from_millis(32);
+
+/// Whether it still is can't be told while it gathers: after so long it is counted anew.
+const BUSY_FOR: Duration = Duration::from_millis(500);
 
 /// A thread that has gathered, and then still waits so long, has gathered nothing and is not busy any more.
 const IDLE_FROM: Duration = Duration::from_millis(16);
@@ -83,7 +88,7 @@ fn how_many(cores: usize) -> (usize, bool) {
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 struct Rhythm {
     busy: bool,
-    /// Since when sleeps are counted.
+    /// Since when sleeps are counted, or since when it is busy.
     since: Duration,
     sleeps: u32,
     /// When it went to sleep.
@@ -95,11 +100,14 @@ struct Rhythm {
 impl Rhythm {
     /// Nothing is left to do: whether to gather before sleeping.
     fn gathers(&mut self, now: Duration) -> bool {
-        if now.saturating_sub(self.since) > BUSY_WITHIN {
-            (self.since, self.sleeps) = (now, 0);
+        let counts_for = if self.busy { BUSY_FOR } else { BUSY_WITHIN };
+        if now.saturating_sub(self.since) > counts_for {
+            (self.busy, self.since, self.sleeps) = (false, now, 0);
         }
         self.sleeps += 1;
-        self.busy |= self.sleeps >= BUSY_FROM;
+        if !self.busy && self.sleeps >= BUSY_FROM {
+            (self.busy, self.since) = (true, now);
+        }
         self.busy && now >= self.hurries_until
     }
 
@@ -109,11 +117,7 @@ impl Rhythm {
 
     fn wakes(&mut self, now: Duration) {
         if self.busy && now.saturating_sub(self.asleep) >= IDLE_FROM {
-            *self = Self {
-                since: now,
-                hurries_until: self.hurries_until,
-                ..Self::default()
-            };
+            (self.busy, self.since, self.sleeps) = (false, now, 0);
         }
     }
 
@@ -188,49 +192,67 @@ mod tests {
         instants.iter().map(sleep).collect()
     }
 
+    /// Goes to sleep every so many microseconds and is woken at once.
+    fn every(period: u64, times: u64) -> Vec<(u64, u64)> {
+        (0..times)
+            .map(|turn| (turn * period, (turn + 1) * period - 100))
+            .collect()
+    }
+
     #[test]
-    fn one_slow_request_after_the_other_is_not_held_up() {
-        let each_answer_after_eleven_milliseconds: Vec<(u64, u64)> = (0..50)
-            .map(|turn| (turn * 11_000, turn * 11_000 + 10_900))
-            .collect();
-        assert_eq!(
-            gathered(&each_answer_after_eleven_milliseconds),
-            [false; 50]
-        );
+    fn a_thread_that_has_little_to_do_gathers_nothing() {
+        for milliseconds in [4, 11, 17] {
+            let gathered = gathered(&every(milliseconds * 1_000, 1_000));
+            assert!(!gathered.contains(&true), "every {milliseconds} ms");
+        }
     }
 
     #[test]
     fn a_thread_that_is_woken_all_the_time_gathers_until_nothing_comes() {
-        let busy: Vec<(u64, u64)> = (0..4)
-            .map(|turn| (turn * 8_000, turn * 8_000 + 7_900))
-            .collect();
-        assert_eq!(gathered(&busy), [false, false, false, true]);
+        let busy = every(3_000, 10);
+        let mut expected = vec![false; 9];
+        expected.push(true);
+        assert_eq!(gathered(&busy), expected);
         // What had come lay there when it looked; then nothing came for a while.
         let calm = [
-            &busy[..3],
-            &[(24_000, 40_010), (40_100, 56_110), (56_200, 90_000)],
-            &[(90_100, 110_000), (110_100, 120_000)],
+            &busy[..9],
+            &[(27_000, 43_010), (43_100, 59_110), (59_200, 93_000)],
+            &[(93_100, 110_000), (110_100, 120_000)],
         ]
         .concat();
-        assert_eq!(
-            gathered(&calm),
-            [false, false, false, true, true, true, false, false]
-        );
+        expected.extend([true, true, false, false]);
+        assert_eq!(gathered(&calm), expected);
+    }
+
+    #[test]
+    fn whether_a_thread_that_gathers_is_still_busy_is_asked_now_and_then() {
+        let gathers = gathered(&every(1_000, 10)).iter().filter(|it| **it).count();
+        assert_eq!(gathers, 1);
+        // From here on each sleep gathers, and is over when it ends: more comes all the time, or little.
+        let busy: Vec<(u64, u64)> = (0..100)
+            .map(|turn| (9_000 + turn * 17_000, 9_000 + turn * 17_000 + 16_900))
+            .collect();
+        let all = [&every(1_000, 9)[..], &busy].concat();
+        let after = gathered(&all);
+        // 500 ms are 29 sleeps and a bit; then sixteen milliseconds and one lie between two, which is little.
+        assert!(after[9..39].iter().all(|gathers| *gathers));
+        assert!(!after[40..].contains(&true));
     }
 
     #[test]
     fn nothing_is_gathered_while_ranges_move() {
+        let at = Duration::from_millis;
         let mut rhythm = Rhythm {
             busy: true,
+            since: at(1_000),
             ..Rhythm::default()
         };
-        let at = Duration::from_millis;
         rhythm.hurries(at(1_000));
         assert!(!rhythm.gathers(at(1_001)));
         rhythm.sleeps(at(1_001));
         // A long wait for a peer's answer does not end it.
         rhythm.wakes(at(1_200));
-        for now in 1_201..1_210 {
+        for now in 1_201..1_250 {
             assert!(!rhythm.gathers(at(now)), "{now}");
         }
         assert!(rhythm.gathers(at(1_000) + HURRIES_FOR));

@@ -42,8 +42,6 @@ const INTERRUPTED: u8 = 130;
 const USAGE: u8 = 2;
 /// The largest fleet of --scale-out.
 const REPLICAS_MAX: usize = 5;
-/// What --scale-out adds to every call.
-const DELAY: Duration = Duration::from_millis(25);
 /// More is a mistake: at this scale 100,000 pods would be held.
 const SCALE_MAX: f64 = 10.0;
 
@@ -81,12 +79,15 @@ struct Args {
     /// added), as flame graphs in bench/results; keeps no figures, since perf takes time too
     #[arg(long, conflicts_with_all = ["scale_out", "page", "no_results"])]
     profile: bool,
-    /// Measure instead how a fleet's work grows from one replica to five, each call held up by 25 ms
+    /// Measure instead how a fleet's work grows from one replica to five, each call held up
     #[arg(long, conflicts_with_all = ["steps", "peers", "qps", "page"])]
     scale_out: bool,
     /// Workers of each controller and replica, with --scale-out; fewer where the machine is the limit
     #[arg(long, default_value_t = 5, value_parser = clap::value_parser!(u16).range(1..=50))]
     workers: u16,
+    /// Milliseconds by which each call is held up, with --scale-out; more where the machine is the limit
+    #[arg(long, default_value_t = 25, value_parser = clap::value_parser!(u16).range(1..=1000))]
+    delay_ms: u16,
     /// Measure nothing: make README.md and the plots again from the newest results
     #[arg(long, conflicts_with_all = ["steps", "scale", "qps", "rounds", "no_results"])]
     page: bool,
@@ -265,7 +266,7 @@ async fn scale_out(args: &Args, machine: Machine, binary: &Path) -> Result<()> {
         replicas_max: REPLICAS_MAX,
         keys: scaled(2_000.0).max(100.0) as usize,
         workers: args.workers.into(),
-        delay: DELAY,
+        delay: Duration::from_millis(args.delay_ms.into()),
         window: Duration::from_secs_f64(scaled(30.0).max(5.0)),
     };
     let mut results = scale_out::Results::new(machine, &rig);

@@ -236,6 +236,26 @@ pub(crate) fn cpu_of_all(pids: &[u32]) -> Result<f64> {
     pids.iter().map(|pid| cpu_seconds(*pid)).sum()
 }
 
+/// Seconds that all processors together have worked, whoever for, since the machine came up.
+pub(crate) fn machine_seconds() -> Result<f64> {
+    let path = "/proc/stat";
+    let text = fs::read_to_string(path).with_context(|| format!("reading {path}"))?;
+    parse_machine(&text).with_context(|| format!("{path} reads {text:?}"))
+}
+
+fn parse_machine(stat: &str) -> Option<f64> {
+    let line = stat.lines().find_map(|line| line.strip_prefix("cpu "))?;
+    let ticks: Vec<f64> = line
+        .split_whitespace()
+        .map(|field| field.parse().ok())
+        .collect::<Option<_>>()?;
+    // User, nice, system, idle, waiting for disks, interrupts of both kinds; then what other machines took.
+    let [user, nice, system, _, _, hard, soft, ..] = ticks[..] else {
+        return None;
+    };
+    Some((user + nice + system + hard + soft) / TICKS_PER_SECOND)
+}
+
 /// Waits until the managers take no processor to speak of; whether they came to that.
 pub(crate) async fn rest(managers: &mut Managers<'_>) -> Result<bool> {
     let pids = managers.ids();
@@ -423,6 +443,13 @@ mod tests {
         let stat = "42 (a b) c) S 1 42 42 0 -1 4194304 100 0 0 0 1234 66 0 0 20 0 8 0 100 0 0";
         assert_eq!(parse_cpu(stat), Some(13.0));
         assert_eq!(parse_cpu("42 (a) S 1"), None);
+    }
+
+    #[test]
+    fn what_the_machine_has_worked_is_neither_idle_nor_another_machines() {
+        let stat = "cpu  100 20 30 4000 500 6 7 800 90 0\ncpu0 1 1 1 1 1 1 1 1 0 0\n";
+        assert_eq!(parse_machine(stat), Some(1.63));
+        assert_eq!(parse_machine("intr 1 2 3"), None);
     }
 
     #[test]

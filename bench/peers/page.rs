@@ -39,7 +39,7 @@ pub(crate) fn renew() -> Result<()> {
 /// What the page tells besides the comparison with the peer.
 #[derive(Default)]
 struct Besides {
-    scaled_out: Option<scale_out::Results>,
+    scaled_out: Vec<scale_out::Results>,
     fenced: Option<Results>,
     /// Files of the flame graphs.
     profiles: Vec<String>,
@@ -49,7 +49,7 @@ impl Besides {
     /// The newest of each.
     fn kept() -> Result<Self> {
         Ok(Self {
-            scaled_out: report::kept("scale-out-")?.pop(),
+            scaled_out: scale_out::newest(report::kept("scale-out-")?),
             fenced: Results::newest_fenced()?,
             profiles: profile::pictures(report::names()),
         })
@@ -85,18 +85,23 @@ fn markdown(heads: &[String], rows: &[Vec<String>]) -> String {
     table
 }
 
-fn scale_out_section(results: &scale_out::Results) -> String {
-    let mut section = "\n### More replicas\n\n".to_owned();
-    section += &format!(
-        "{} keys, {} workers for each controller and replica, {} ms added to every call; {} ({}).\n\n",
-        results.keys,
-        results.workers,
-        results.delay_ms,
-        results.date.strftime("%Y-%m-%d"),
-        results.machine.commit,
-    );
-    let (heads, rows) = results.table();
-    section + &markdown(&heads, &rows)
+/// A table for each rig.
+fn scale_out_section(kept: &[scale_out::Results]) -> String {
+    let mut section = "\n### More replicas\n".to_owned();
+    for results in kept {
+        section += &format!(
+            "\n{} keys, {} worker{} for each controller and replica, {} ms added to every call; {} ({}).\n\n",
+            results.keys,
+            results.workers,
+            if results.workers == 1 { "" } else { "s" },
+            results.delay_ms,
+            results.date.strftime("%Y-%m-%d"),
+            results.machine.commit,
+        );
+        let (heads, rows) = results.table();
+        section += &markdown(&heads, &rows);
+    }
+    section
 }
 
 fn fence_section(results: &Results) -> String {
@@ -167,8 +172,8 @@ fn page(results: &Results, besides: &Besides, plots: &[(String, String)]) -> Str
         page += "\n### Beside what is promised\n\n";
         page += &markdown(&heads, &promises);
     }
-    if let Some(scaled_out) = &besides.scaled_out {
-        page += &scale_out_section(scaled_out);
+    if !besides.scaled_out.is_empty() {
+        page += &scale_out_section(&besides.scaled_out);
     }
     if let Some(fenced) = &besides.fenced {
         page += &fence_section(fenced);

@@ -30,8 +30,9 @@ use crate::report::Spread;
 use crate::run::NO_AUDIT;
 use crate::workload;
 
-/// Changes that wait at a time for each worker: a replica with more keys than others needs a few in reserve.
-const WAITING_PER_WORKER: usize = 8;
+/// Changes that wait at a time for each worker. They fall on replicas by chance, so that now and then one has none while
+/// the others have all: of two workers, each is idle once in 25 times. More would wait too long.
+const WAITING_PER_WORKER: usize = 12;
 /// Between two looks whether more changes may go out.
 const TICK: Duration = Duration::from_millis(2);
 /// The stream runs for so long before it is measured.
@@ -70,6 +71,9 @@ pub(crate) struct Grown {
     pub(crate) work_p99_s: f64,
     /// Of all replicas.
     pub(crate) cpu_per_s: f64,
+    /// Of everything on the machine; not in results of before it was measured.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub(crate) machine_per_s: Option<f64>,
     /// What the API server was asked for meanwhile, by whomever, for each change served.
     pub(crate) requests: BTreeMap<String, f64>,
 }
@@ -228,9 +232,14 @@ async fn measure(
         let pids: Vec<u32> = members.iter().map(|member| member.replica.id()).collect();
         let before = scrape(members).await?;
         let asked = meter::server(client).await?;
-        let (cpu, from) = (meter::cpu_of_all(&pids)?, Instant::now());
+        let (cpu, all, from) = (
+            meter::cpu_of_all(&pids)?,
+            meter::machine_seconds()?,
+            Instant::now(),
+        );
         tokio::time::sleep(rig.window).await;
         let (used, to) = (meter::cpu_of_all(&pids)? - cpu, Instant::now());
+        let used_by_all = meter::machine_seconds()? - all;
         let (served, mut waits) = {
             let book = lock(&stream.book);
             let waits = book.waits_since(from, to);
@@ -260,6 +269,7 @@ async fn measure(
             queue_p99_s: p99("workqueue_queue_duration_seconds_bucket"),
             work_p99_s: p99("workqueue_work_duration_seconds_bucket"),
             cpu_per_s: used / seconds,
+            machine_per_s: Some(used_by_all / seconds),
             requests: asked
                 .into_iter()
                 .map(|(what, count)| (what, count / served as f64))
@@ -389,6 +399,15 @@ impl Stream {
     }
 }
 
+/// The newest of each rig, the one with the most workers first; `kept` is from the oldest to the newest.
+pub(crate) fn newest(kept: Vec<Results>) -> Vec<Results> {
+    let newest: BTreeMap<(usize, u64), Results> = kept
+        .into_iter()
+        .map(|results| ((results.workers, results.delay_ms), results))
+        .collect();
+    newest.into_values().rev().collect()
+}
+
 impl Results {
     pub(crate) fn new(machine: Machine, rig: &Rig) -> Self {
         Self {
@@ -427,9 +446,18 @@ impl Results {
             "in the queue p99, s",
             "a sync p99, s",
             "processor, s/s",
+            "of the machine, s/s",
         ];
         let one = self.spread(1, |run| run.served_per_s).median;
         let most = self.runs.iter().map(|run| run.replicas).max().unwrap_or(0);
+        let machine = |replicas: usize| {
+            let runs = self.runs.iter().filter(|run| run.replicas == replicas);
+            let used: Vec<f64> = runs.filter_map(|run| run.machine_per_s).collect();
+            match used.as_slice() {
+                [] => "–".to_owned(),
+                _ => format!("{:.2} of {}", Spread::of(used).median, self.machine.cores),
+            }
+        };
         let row = |replicas: usize| {
             let served = self.spread(replicas, |run| run.served_per_s);
             let (queue, work) = (
@@ -460,6 +488,7 @@ impl Results {
                 format!("≤ {queue}"),
                 format!("≤ {work}"),
                 format!("{:.2}", self.spread(replicas, |run| run.cpu_per_s).median),
+                machine(replicas),
             ]
         };
         let rows = (1..=most).map(row).collect();
@@ -502,6 +531,7 @@ mod tests {
             queue_p99_s,
             work_p99_s: 1.0,
             cpu_per_s: 0.5,
+            machine_per_s: None,
             requests: BTreeMap::new(),
         };
         let results = Results {
