@@ -521,6 +521,24 @@ mod tests {
     }
 
     #[test]
+    fn the_newest_of_each_rig_is_told_the_one_with_the_most_workers_first() {
+        let kept = |second: i64, workers: usize| Results {
+            date: Timestamp::from_second(second).unwrap(),
+            machine: Machine::default(),
+            keys: 2_000,
+            workers,
+            delay_ms: 25,
+            runs: Vec::new(),
+        };
+        let newest = newest(vec![kept(1, 5), kept(2, 1), kept(3, 5), kept(4, 2)]);
+        let told: Vec<(i64, usize)> = newest
+            .iter()
+            .map(|results| (results.date.as_second(), results.workers))
+            .collect();
+        assert_eq!(told, [(3, 5), (4, 2), (2, 1)]);
+    }
+
+    #[test]
     fn the_table_tells_times_of_one_replica_and_what_came_too_late() {
         let grown = |replicas: usize, served_per_s: f64, queue_p99_s: f64| Grown {
             round: 1,
