@@ -38,11 +38,15 @@ const OURS: [&str; 8] = [
     "poddisruptionbudgets",
 ];
 
+/// Seconds of processor that a file of /proc tells of.
+fn seconds(path: &str, parse: impl Fn(&str) -> Option<f64>) -> Result<f64> {
+    let text = fs::read_to_string(path).with_context(|| format!("reading {path}"))?;
+    parse(&text).with_context(|| format!("{path} reads {text:?}"))
+}
+
 /// User and system seconds of a process, all its threads, those that have ended included.
 pub(crate) fn cpu_seconds(pid: u32) -> Result<f64> {
-    let path = format!("/proc/{pid}/stat");
-    let text = fs::read_to_string(&path).with_context(|| format!("reading {path}"))?;
-    parse_cpu(&text).with_context(|| format!("{path} reads {text:?}"))
+    seconds(&format!("/proc/{pid}/stat"), parse_cpu)
 }
 
 fn parse_cpu(stat: &str) -> Option<f64> {
@@ -238,9 +242,7 @@ pub(crate) fn cpu_of_all(pids: &[u32]) -> Result<f64> {
 
 /// Seconds that all processors together have worked, whoever for, since the machine came up.
 pub(crate) fn machine_seconds() -> Result<f64> {
-    let path = "/proc/stat";
-    let text = fs::read_to_string(path).with_context(|| format!("reading {path}"))?;
-    parse_machine(&text).with_context(|| format!("{path} reads {text:?}"))
+    seconds("/proc/stat", parse_machine)
 }
 
 fn parse_machine(stat: &str) -> Option<f64> {

@@ -428,9 +428,12 @@ impl Results {
         )
     }
 
+    fn runs_of(&self, replicas: usize) -> impl Iterator<Item = &Grown> {
+        self.runs.iter().filter(move |run| run.replicas == replicas)
+    }
+
     fn spread(&self, replicas: usize, of: impl Fn(&Grown) -> f64) -> Spread {
-        let runs = self.runs.iter().filter(|run| run.replicas == replicas);
-        Spread::of(runs.map(of))
+        Spread::of(self.runs_of(replicas).map(of))
     }
 
     /// Headings and rows.
@@ -451,8 +454,8 @@ impl Results {
         let one = self.spread(1, |run| run.served_per_s).median;
         let most = self.runs.iter().map(|run| run.replicas).max().unwrap_or(0);
         let machine = |replicas: usize| {
-            let runs = self.runs.iter().filter(|run| run.replicas == replicas);
-            let used: Vec<f64> = runs.filter_map(|run| run.machine_per_s).collect();
+            let used = self.runs_of(replicas).filter_map(|run| run.machine_per_s);
+            let used: Vec<f64> = used.collect();
             match used.as_slice() {
                 [] => "–".to_owned(),
                 _ => format!("{:.2} of {}", Spread::of(used).median, self.machine.cores),
