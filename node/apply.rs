@@ -5,7 +5,7 @@ use std::{
     time::Duration,
 };
 
-use controllers_kit::{Action, Event, Failure, Plan, Timestamp, Verb, Written};
+use controllers_kit::{Action, Event, Failure, Plan, Report, Timestamp, Verb, Written};
 use futures::{StreamExt, stream, stream::FuturesUnordered};
 use tokio::sync::mpsc;
 
@@ -338,7 +338,7 @@ fn http_method(action: &Action) -> &'static str {
 
 /// Whether an action only reports what was seen.
 pub fn is_report(action: &Action) -> bool {
-    matches!(action.verb, Verb::Patch { report: true, .. })
+    action.report() != Report::No
 }
 
 type Sent = Result<Written, NotDone>;

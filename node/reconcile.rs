@@ -10,7 +10,7 @@ use std::{
 
 use controllers_kit::{
     Action, Again, Counted, DynController, Failure, Key, Measure, Memory, Outcome, Plan, Refusal,
-    Resource, Seen, Str, Timestamp, Verb, Written,
+    Report, Resource, Seen, Str, Timestamp, Verb, Written,
 };
 
 use crate::{
@@ -61,14 +61,35 @@ pub struct Job {
     /// The newest version of what has happened to the key. Where the watch of the object that it is about has not come so
     /// far, the object may be another by now, or gone: what has happened may be that.
     pub evidence: u64,
-    /// Whether a report may be written, or when.
-    pub report_from: Monotonic,
+    /// When a report may be written.
+    pub report_from: ReportFrom,
     /// How long it has waited.
     pub waited: Duration,
     /// The trace of the owner before, to be linked.
     pub link: Option<Arc<str>>,
     /// What lets it work beside so many others; given back while it waits for a slow answer.
     pub permit: Option<OwnedSemaphorePermit>,
+}
+
+/// When a key that has reported may report again.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct ReportFrom {
+    /// How things are ([`Report::Seen`]).
+    pub seen: Monotonic,
+    /// How far something has come ([`Report::Underway`]).
+    pub underway: Monotonic,
+}
+
+impl ReportFrom {
+    /// When what a plan reports may be written: as soon as the least patient of its reports.
+    pub(crate) fn of(self, plan: &Plan) -> Monotonic {
+        let underway = |action: &Action| action.report() == Report::Underway;
+        let seen = |action: &Action| action.report() == Report::Seen;
+        match plan.actions().any(underway) && !plan.actions().any(seen) {
+            true => self.underway,
+            false => self.seen,
+        }
+    }
 }
 
 /// When a key is looked at again.
@@ -319,7 +340,8 @@ async fn attempt(shared: &Arc<Shared>, job: &mut Job) -> Attempt {
         }
     }
 
-    let report = shared.clock.monotonic() >= job.report_from;
+    let report_from = job.report_from.of(&plan);
+    let report = shared.clock.monotonic() >= report_from;
     let applied = shared.writer.apply(&job.sender, &plan, report).await;
     attempt.reported = applied.reported;
     let any = |is: fn(&Failure) -> bool| {
@@ -334,7 +356,7 @@ async fn attempt(shared: &Arc<Shared>, job: &mut Job) -> Attempt {
         unit.metrics.add_up(range, &job.key, &plan.measures);
     }
     learn(shared, job, &plan, &applied, &mut attempt);
-    settle(shared, job, &plan, &applied, &mut attempt);
+    settle(shared, report_from, &plan, &applied, &mut attempt);
     attempt
 }
 
@@ -468,7 +490,7 @@ fn learn(shared: &Shared, job: &mut Job, plan: &Plan, applied: &Applied, attempt
 }
 
 fn postponed(action: &Action, applied: &Applied) -> bool {
-    applied.postponed && matches!(action.verb, Verb::Patch { report: true, .. })
+    applied.postponed && is_report(action)
 }
 
 fn mark(action: &Action, written: &Written) -> Option<Mark> {
@@ -493,7 +515,13 @@ fn mark(action: &Action, written: &Written) -> Option<Mark> {
 }
 
 /// Decides when the key is looked at again, from what failed.
-fn settle(shared: &Shared, job: &Job, plan: &Plan, applied: &Applied, attempt: &mut Attempt) {
+fn settle(
+    shared: &Shared,
+    report_from: Monotonic,
+    plan: &Plan,
+    applied: &Applied,
+    attempt: &mut Attempt,
+) {
     if let Some(stopped) = applied.stopped {
         attempt.next = Next::Stopped(stopped);
         return;
@@ -521,7 +549,7 @@ fn settle(shared: &Shared, job: &Job, plan: &Plan, applied: &Applied, attempt: &
         return;
     }
     if applied.postponed {
-        let wait = job.report_from.saturating_sub(shared.clock.monotonic());
+        let wait = report_from.saturating_sub(shared.clock.monotonic());
         attempt.next = match attempt.next {
             Next::After(earlier) => Next::Postponed(earlier.min(wait)),
             Next::Now => Next::Now,

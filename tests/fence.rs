@@ -13,7 +13,7 @@ use std::time::{Duration, Instant};
 use anyhow::{Context, Result, anyhow, ensure};
 use controllers_kit::{
     Action, Descriptor, Event, EventType, Failure, Flags, Key, ObjectRef, Only, PatchKind, Plan,
-    Propagation, Resource, Timestamp, Verb, Written,
+    Propagation, Report, Resource, Timestamp, Verb, Written,
 };
 use coordinator::{
     Epoch, Frozen, Gained, Handle, Holder, RangeHost, RangeId, ServerFence, ServerFenceMode,
@@ -436,7 +436,7 @@ impl Writes {
             subresource,
             kind: PatchKind::Merge,
             patch,
-            report: false,
+            report: Report::No,
         };
         let (changed, deleted, reported) = (
             format!("changed-{at}"),

@@ -32,7 +32,7 @@ pub use descriptor::{
 pub use key::Key;
 pub use plan::{
     Action, Again, Announcement, Counted, Event, EventType, Measure, ObjectRef, Only, PatchKind,
-    Plan, Propagation, Verb, is_json,
+    Plan, Propagation, Report, Verb, is_json,
 };
 pub use seen::{Answer, Answers, Query, Reader, Seen, Standing};
 pub use watches::{Change, Discovered, DynChange, Index, Subscription, Watches};

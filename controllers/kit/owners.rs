@@ -9,7 +9,7 @@ use kubernetes_proto::{
 use serde_json::json;
 
 use crate::{
-    Answer, Change, Key, PatchKind, Plan, Query, Reader, Refusal, Seen, selectors::Selector,
+    Answer, Change, Key, PatchKind, Plan, Query, Reader, Refusal, Report, Seen, selectors::Selector,
 };
 
 /// The index of objects that no controller manages, by namespace: where an owner looks for what it might adopt.
@@ -174,7 +174,7 @@ pub fn adopt<O: Object, T: Object>(plan: &mut Plan, owner: &O, object: &T) {
         "uid": object.metadata().uid,
         "ownerReferences": [reference(owner)],
     }});
-    plan.patch(object, "", PatchKind::Strategic, patch, false);
+    plan.patch(object, "", PatchKind::Strategic, patch, Report::No);
 }
 
 /// Lets go.
@@ -183,7 +183,7 @@ pub fn release<O: Object, T: Object>(plan: &mut Plan, owner: &O, object: &T) {
         "uid": object.metadata().uid,
         "ownerReferences": [{"$patch": "delete", "uid": owner.metadata().uid}],
     }});
-    plan.patch(object, "", PatchKind::Strategic, patch, false);
+    plan.patch(object, "", PatchKind::Strategic, patch, Report::No);
 }
 
 /// Plans all that makes the claims true. Nothing else should stand in the plan: who owns what is sure only afterwards.

@@ -92,6 +92,17 @@ pub enum PatchKind {
     Strategic,
 }
 
+/// Whether a patch only reports what was seen, so that a newer one may take its place.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Report {
+    /// It does something, or what is decided next rests on it: it is written at once.
+    No,
+    /// How far something has come that goes on by itself: the next report is on its way.
+    Underway,
+    /// How things are.
+    Seen,
+}
+
 /// What is done to the API.
 #[derive(Clone, Debug, PartialEq)]
 pub enum Verb {
@@ -110,7 +121,7 @@ pub enum Verb {
         /// The patch.
         patch: Value,
         /// Whether it only reports what was seen: such writes are spaced per key.
-        report: bool,
+        report: Report,
     },
     /// Deletes an object.
     Delete {
@@ -397,13 +408,13 @@ impl Plan {
     /// action.
     pub fn update<T: Object>(&mut self, old: &T, new: &T) -> Option<&mut Action> {
         let patch = patch::difference(old, new, patch::Part::Object)?;
-        Some(self.patch(old, "", PatchKind::Merge, patch, false))
+        Some(self.patch(old, "", PatchKind::Merge, patch, Report::No))
     }
 
     /// Writes the difference of two projections' `status` to the status subresource. No difference: no action.
     pub fn update_status<T: Object>(&mut self, old: &T, new: &T) -> Option<&mut Action> {
         let patch = patch::difference(old, new, patch::Part::Status)?;
-        Some(self.patch(old, "status", PatchKind::Merge, patch, true))
+        Some(self.patch(old, "status", PatchKind::Merge, patch, Report::Seen))
     }
 
     /// A patch with the version seen as its precondition.
@@ -413,7 +424,7 @@ impl Plan {
         subresource: &'static str,
         kind: PatchKind,
         patch: Value,
-        report: bool,
+        report: Report,
     ) -> &mut Action {
         self.act(Action {
             verb: Verb::Patch {
@@ -514,7 +525,7 @@ impl Plan {
                 subresource: "",
                 kind: PatchKind::Merge,
                 patch: serde_json::json!({ "metadata": metadata }),
-                report: false,
+                report: Report::No,
             },
             resource: object.resource(),
             key: Key::of_meta(object.metadata()),
@@ -547,6 +558,22 @@ impl Plan {
 }
 
 impl Action {
+    /// Says of a patch what it reports; other actions report nothing.
+    pub fn reports(&mut self, what: Report) -> &mut Self {
+        if let Verb::Patch { report, .. } = &mut self.verb {
+            *report = what;
+        }
+        self
+    }
+
+    /// What it reports.
+    pub fn report(&self) -> Report {
+        match self.verb {
+            Verb::Patch { report, .. } => report,
+            _ => Report::No,
+        }
+    }
+
     /// Records an event when the action has succeeded.
     pub fn announce(&mut self, event: Event) -> &mut Self {
         self.announcement.get_or_insert_default().success = Some(event);

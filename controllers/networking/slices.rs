@@ -9,7 +9,7 @@
 use std::sync::Arc;
 
 use controllers_kit::{
-    Action, Event, Key, Only, Plan, Propagation, Reader, Seen, Verb, names::Children, owners,
+    Action, Event, Key, Only, Plan, Propagation, Reader, Report, Seen, names::Children, owners,
     selectors::Selector,
 };
 use kubernetes_proto::{
@@ -267,7 +267,7 @@ pub fn write<O: Object>(
 ) {
     for Changed { old, new } in &slices.update {
         if let Some(action) = plan.update(&**old, new) {
-            report(action);
+            action.reports(Report::Seen);
             tell(action, "update", words);
         }
     }
@@ -317,12 +317,5 @@ fn tell(action: &mut Action, operation: &'static str, words: &Words<'_>) {
     }
     if let Some(event) = (words.failure)(operation, &action.key.name) {
         action.announce_failure(event);
-    }
-}
-
-/// Marks a patch as one that only tells what was seen.
-pub fn report(action: &mut Action) {
-    if let Verb::Patch { report, .. } = &mut action.verb {
-        *report = true;
     }
 }

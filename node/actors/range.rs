@@ -21,15 +21,15 @@ use crate::{
     arbiters,
     gate::{Gate, Stopped},
     queue::{self, Monotonic, Place, Priority, Queue},
-    reconcile::{Done, Job, Mark, Next, reconcile},
+    reconcile::{Done, Job, Mark, Next, ReportFrom, reconcile},
     server::Sender,
     shared::{Inbox, RangeStats, Shared, Unit},
 };
 
 /// Status reports of one key are at least this far apart; the last one is always written.
 pub const REPORT_SPACING: Duration = Duration::from_millis(200);
-/// The same of a key that goes on reporting, after [`REPORTS_DENSE`]: what happens to many need not be told of each time.
-/// Still within half a second.
+/// The same of how far something has come, and of a key that goes on reporting, after [`REPORTS_DENSE`]: what happens to
+/// many need not be told of each time. Still within half a second.
 pub const REPORT_SPACING_STEADY: Duration = Duration::from_millis(450);
 /// So many reports in a row are [`REPORT_SPACING`] apart: what happens to few is told each time.
 pub const REPORTS_DENSE: u32 = 5;
@@ -51,13 +51,16 @@ pub(super) fn report_from(
     written: u64,
     objects: usize,
     (began, now): (Monotonic, Monotonic),
-) -> Monotonic {
+) -> ReportFrom {
     if spaced.is_none() {
-        return now
-            + match row > REPORTS_DENSE {
-                true => REPORT_SPACING_STEADY,
-                false => REPORT_SPACING,
-            };
+        let dense = match row > REPORTS_DENSE {
+            true => REPORT_SPACING_STEADY,
+            false => REPORT_SPACING,
+        };
+        return ReportFrom {
+            seen: now + dense,
+            underway: now + REPORT_SPACING_STEADY,
+        };
     }
     let more = u32::try_from(written.saturating_sub(1)).unwrap_or(u32::MAX);
     let dear = plan_spacing(spaced, objects);
@@ -65,10 +68,12 @@ pub(super) fn report_from(
         true => (now, REPORT_SPACING, REPORT_SPACING_EACH),
         false => (began, REPORT_SPACING.max(dear), REPORT_SPACING_EACH_DEAR),
     };
-    from + each
-        .saturating_mul(more)
-        .saturating_add(least)
-        .min(REPORT_SPACING_MAX)
+    let wait = each.saturating_mul(more).saturating_add(least);
+    let from = from + wait.min(REPORT_SPACING_MAX);
+    ReportFrom {
+        seen: from,
+        underway: from,
+    }
 }
 /// How long after a plan began the next one of its key begins, for each object that was looked at: what a plan costs grows
 /// with them, and in a Job of thousands of pods each of them changes several times. Upstream holds back what pods tell of
@@ -116,7 +121,7 @@ struct Known {
     doubtful: bool,
     /// Until when a write of it may still land that was given up: what is looked at before proves nothing.
     in_hand_until: Monotonic,
-    report_from: Option<Monotonic>,
+    report_from: Option<ReportFrom>,
     /// How often it has reported in a row.
     row: u32,
     /// When it may be planned again, where its last plan was dear.
@@ -419,9 +424,10 @@ impl Range {
                 continue;
             }
             let descriptor = shared.units[usize::from(lane)].controller.descriptor();
-            let spaced_until = known.report_from.filter(|_| descriptor.spaced.is_some());
-            let from = spaced_until
+            let spaced = known.report_from.filter(|_| descriptor.spaced.is_some());
+            let from = spaced
                 .unwrap_or_default()
+                .seen
                 .max(known.in_hand_until)
                 .max(known.plan_from);
             if now < from {
@@ -454,7 +460,7 @@ impl Range {
                 head_unproven: self.unproven && !known.head_proven,
                 settled: (!known.doubtful).then_some(self.settled),
                 evidence: known.evidence,
-                report_from: known.report_from.unwrap_or(Monotonic::ZERO),
+                report_from: known.report_from.unwrap_or_default(),
                 waited: taken.waited,
                 link: known.link.take(),
                 permit: Some(permit),
@@ -542,7 +548,7 @@ impl Range {
         let spaced = unit.controller.descriptor().spaced;
         if done.reported {
             known.row = match known.report_from {
-                Some(from) if now < from + REPORTS_QUIET => known.row.saturating_add(1),
+                Some(from) if now < from.seen + REPORTS_QUIET => known.row.saturating_add(1),
                 _ => 1,
             };
             known.report_from = Some(report_from(

@@ -12,20 +12,21 @@ use std::{
 use actix::System;
 use arc_swap::ArcSwapOption;
 use controllers_kit::{
-    Action, AnyObject, Controller, Descriptor, DynChange, Factory, Failure, Flags, Key, Only, Plan,
-    Propagation, Reader, Refusal, Resource, Seen, Sharding, Watches, Written,
+    Action, AnyObject, Controller, Descriptor, DynChange, Factory, Failure, Flags, Key, Only,
+    PatchKind, Plan, Propagation, Reader, Refusal, Report, Resource, Seen, Sharding, Watches,
+    Written,
     testing::{World, namespace},
 };
 use coordinator::{Frozen, Gained, RangeHost as _};
 use futures::{FutureExt, future::BoxFuture};
 use kubernetes_proto::{
     Object,
-    core::{Namespace, ServiceAccount},
+    core::{Namespace, Pod, ServiceAccount},
     meta::ObjectMeta,
 };
 use peer_proto::RangeState;
 use serde::{Deserialize, Serialize};
-use serde_json::Value;
+use serde_json::{Value, json};
 use tokio::sync::Semaphore;
 
 use crate::{
@@ -41,6 +42,7 @@ use crate::{
     events,
     gate::Fence,
     metrics::Metrics,
+    reconcile::ReportFrom,
     server::{Live, LiveItem, Refused, Sender, Server},
     shared::{Aside, Shared, Unit},
     view::View,
@@ -1138,7 +1140,7 @@ fn the_more_a_spaced_key_has_written_the_longer_it_waits() {
     let spaced = Some(Duration::from_millis(300));
     let until = |spaced, written, objects| {
         let from = report_from(spaced, 0, written, objects, (began, now));
-        from.as_millis()
+        from.seen.as_millis()
     };
     // Written; from the end of a cheap plan; from the beginning of a dear one.
     let table = [
@@ -1161,15 +1163,43 @@ fn the_more_a_spaced_key_has_written_the_longer_it_waits() {
 }
 
 #[test]
+fn a_plan_reports_as_soon_as_its_least_patient_report_may() {
+    let from = ReportFrom {
+        seen: Duration::from_millis(1),
+        underway: Duration::from_millis(2),
+    };
+    let plan = |reports: &[Report]| {
+        let mut plan = Plan::default();
+        for report in reports {
+            let pod = Pod::default();
+            plan.patch(&pod, "status", PatchKind::Merge, json!({}), *report);
+        }
+        from.of(&plan)
+    };
+    assert_eq!(plan(&[Report::Underway, Report::No]), from.underway);
+    assert_eq!(plan(&[Report::Underway, Report::Seen]), from.seen);
+    assert_eq!(plan(&[Report::Seen]), from.seen);
+}
+
+#[test]
 fn what_goes_on_reporting_does_so_less_often_but_within_half_a_second() {
     let (began, now) = (Duration::from_secs(1), Duration::from_secs(2));
-    let wait = |spaced, row| report_from(spaced, row, 1, 1, (began, now)) - now;
+    let from = |spaced, row| report_from(spaced, row, 1, 1, (began, now));
+    let wait = |spaced, row| from(spaced, row).seen - now;
     assert_eq!(wait(None, REPORTS_DENSE), wait(None, 0));
     assert_eq!(wait(None, REPORTS_DENSE + 1), REPORT_SPACING_STEADY);
     assert!(wait(None, 0) < REPORT_SPACING_STEADY);
     assert!(REPORT_SPACING_STEADY < Duration::from_millis(500));
     let spaced = Some(Duration::from_millis(300));
     assert_eq!(wait(spaced, u32::MAX), wait(spaced, 0));
+    for row in [0, REPORTS_DENSE + 1] {
+        assert_eq!(
+            from(None, row).underway - now,
+            REPORT_SPACING_STEADY,
+            "how far something has come"
+        );
+        assert_eq!(from(spaced, row).underway, from(spaced, row).seen);
+    }
 }
 
 #[test]

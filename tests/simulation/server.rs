@@ -8,8 +8,8 @@ use std::{cmp::Ordering, collections::BTreeMap, sync::Arc};
 
 use bytes::Bytes;
 use controllers_kit::{
-    Action, Failure, Key, Only, PatchKind, Plan, Propagation, Reader, Str, Verb, Written, is_json,
-    patch::apply_merge, testing::World,
+    Action, Failure, Key, Only, PatchKind, Plan, Propagation, Reader, Report, Str, Verb, Written,
+    is_json, patch::apply_merge, testing::World,
 };
 use http::Method;
 use jiff::Timestamp;
@@ -607,7 +607,7 @@ impl Server {
                 },
                 kind,
                 patch,
-                report: false,
+                report: Report::No,
             };
         } else if request.method == Method::DELETE {
             let options = if request.body.is_empty() {

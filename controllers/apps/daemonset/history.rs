@@ -3,7 +3,7 @@
 use std::sync::Arc;
 
 use controllers_kit::{
-    Key, Only, PatchKind, Plan, Propagation, Refusal, Seen, names, selectors::Selector,
+    Key, Only, PatchKind, Plan, Propagation, Refusal, Report, Seen, names, selectors::Selector,
 };
 use kubernetes_proto::{
     Object,
@@ -110,7 +110,7 @@ pub(super) fn settle(
         for pod in pods {
             if pod.metadata().label(REVISION_LABEL) != Some(&hash) {
                 let patch = json!({"metadata": {"labels": {REVISION_LABEL: hash}}});
-                plan.patch(pod.as_ref(), "", PatchKind::Merge, patch, false);
+                plan.patch(pod.as_ref(), "", PatchKind::Merge, patch, Report::No);
             }
         }
         // Only when every pod has the label of the one that stays.
@@ -122,7 +122,7 @@ pub(super) fn settle(
     }
     if kept.revision < number {
         let patch = json!({"revision": number});
-        plan.patch(kept.as_ref(), "", PatchKind::Merge, patch, false);
+        plan.patch(kept.as_ref(), "", PatchKind::Merge, patch, Report::No);
     }
     Ok(History {
         hash,
@@ -144,7 +144,7 @@ fn label(plan: &mut Plan, revisions: &[Arc<ControllerRevision>]) {
         if meta.label(REVISION_LABEL).is_none() {
             let patch = json!({"metadata": {"labels": {REVISION_LABEL: meta.name}}});
             // What else is written to it in this plan must not be stopped by that.
-            plan.patch(revision.as_ref(), "", PatchKind::Merge, patch, false)
+            plan.patch(revision.as_ref(), "", PatchKind::Merge, patch, Report::No)
                 .whatever_version();
         }
     }

@@ -3,7 +3,7 @@
 
 use std::sync::Arc;
 
-use controllers_kit::{Event, PatchKind, Plan, Query, Refusal, Seen, patch};
+use controllers_kit::{Event, PatchKind, Plan, Query, Refusal, Report, Seen, patch};
 use kubernetes_proto::{
     Object,
     apps::{Deployment, ReplicaSet},
@@ -142,7 +142,7 @@ impl Rollout {
             "",
             PatchKind::Merge,
             change,
-            false,
+            Report::No,
         ))
     }
 }

@@ -3,7 +3,7 @@
 
 use std::sync::Arc;
 
-use controllers_kit::{Event, Only, Plan, Propagation, Timestamp, patch, pods};
+use controllers_kit::{Event, Only, Plan, Propagation, Report, Timestamp, patch, pods};
 use kubernetes_proto::{
     Object,
     apps::{Deployment, DeploymentSpec, DeploymentStatus, ReplicaSet, ReplicaSetStatus},
@@ -307,7 +307,20 @@ impl Rollout {
             let condition = progress::condition(status, progress::PROGRESSING);
             condition.map(|condition| (condition.status.clone(), condition.reason.clone()))
         };
-        let only_reports = self.revision.is_none() && told(&before) == told(status);
+        // Pods are still to come, to become available or to go.
+        let counts = [
+            status.replicas,
+            status.updated_replicas,
+            status.available_replicas,
+        ];
+        let is_underway = counts.iter().any(|count| *count != self.replicas());
+        let report = if self.revision.is_some() || told(&before) != told(status) {
+            Report::No
+        } else if is_underway {
+            Report::Underway
+        } else {
+            Report::Seen
+        };
         if let Some(revision) = &self.revision {
             let annotations = serde_json::json!({"annotations": {revision::REVISION: revision}});
             change.insert("metadata".to_owned(), annotations);
@@ -318,7 +331,7 @@ impl Rollout {
                 "status",
                 controllers_kit::PatchKind::Merge,
                 Value::Object(change),
-                only_reports,
+                report,
             );
         }
     }

@@ -1,8 +1,8 @@
 use std::sync::Arc;
 
 use controllers_kit::{
-    Again, Answer, Answers, Failure, Key, Outcome, PatchKind, Plan, Query, Refusal, Seen, Verb,
-    Written,
+    Again, Answer, Answers, Failure, Key, Outcome, PatchKind, Plan, Query, Refusal, Report, Seen,
+    Verb, Written,
     testing::{
         Common, DeploymentBuild, PodBuild, WorkloadBuild, World, at, deployment, pod,
         pod_spec_bytes, replica_set,
@@ -10,7 +10,10 @@ use controllers_kit::{
 };
 use kubernetes_proto::{
     Object,
-    apps::{Deployment, DeploymentCondition, DeploymentStatus, ReplicaSet, ReplicaSetCondition},
+    apps::{
+        Deployment, DeploymentCondition, DeploymentStatus, ReplicaSet, ReplicaSetCondition,
+        ReplicaSetStatus,
+    },
     core::{Pod, PodTemplateSpec},
     meta::LabelSelector,
 };
@@ -1853,13 +1856,17 @@ fn what_is_said_of_progress_is_no_report_that_may_be_left_out() {
             _ => None,
         })
     };
-    assert_eq!(is_report(&plan), Some(false));
-    let mut world = rolled_out(deployment("web").replicas(1));
-    let set = only_set(&world);
-    world.change::<ReplicaSet>(&set, |set| {
-        set.status.as_mut().unwrap().ready_replicas = 0;
-    });
-    assert_eq!(is_report(&world.plan::<Deployments>("web")), Some(true));
+    assert_eq!(is_report(&plan), Some(Report::No));
+    let told = |change: fn(&mut ReplicaSetStatus)| {
+        let mut world = rolled_out(deployment("web").replicas(2));
+        let set = only_set(&world);
+        world.change::<ReplicaSet>(&set, |set| change(set.status.as_mut().unwrap()));
+        is_report(&world.plan::<Deployments>("web"))
+    };
+    assert_eq!(told(|set| set.ready_replicas = 1), Some(Report::Seen));
+    // More is to come.
+    assert_eq!(told(|set| set.replicas = 1), Some(Report::Underway));
+    assert_eq!(told(|set| set.replicas = 3), Some(Report::Underway));
 }
 
 #[test]

@@ -2,7 +2,8 @@
 //! so that nobody counts a later failure as a disruption.
 
 use controllers_kit::{
-    Change, Key, Object, PatchKind, Plan, Reader, Seen, SignedDuration, Timestamp, patch, pods,
+    Change, Key, Object, PatchKind, Plan, Reader, Report, Seen, SignedDuration, Timestamp, patch,
+    pods,
 };
 use kubernetes_proto::core::{Pod, PodCondition};
 
@@ -68,6 +69,6 @@ pub(super) fn reset(key: &Key, seen: &Seen<'_>, plan: &mut Plan) {
         };
     }
     if let Some(patch) = patch::difference(&*pod, &new, patch::Part::Status) {
-        plan.patch(&*pod, "status", PatchKind::Merge, patch, false);
+        plan.patch(&*pod, "status", PatchKind::Merge, patch, Report::No);
     }
 }

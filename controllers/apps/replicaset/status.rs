@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-use controllers_kit::{Plan, SignedDuration, Timestamp, pods, selectors::Selector};
+use controllers_kit::{Plan, Report, SignedDuration, Timestamp, pods, selectors::Selector};
 use kubernetes_proto::{
     Object,
     apps::{ReplicaSetCondition, ReplicaSetStatus},
@@ -29,10 +29,17 @@ pub(super) fn report<O: Replicator>(
     let mut status = count(set, active, terminating, min_ready_seconds, now);
     status.conditions = conditions(&before.conditions, attempt, is_off, now);
     look_again(plan, &status, active, min_ready_seconds, now);
+    // Pods are still to come, to become available or to go.
+    let is_underway = [status.replicas, status.available_replicas]
+        .iter()
+        .any(|count| *count != set.replicas());
     // The spec stays out: it does not change, and comparing a template is dear.
     let (before, after) = (set.reporting(before), set.reporting(status));
-    if before != after {
-        plan.update_status(&before, &after);
+    if before != after
+        && let Some(action) = plan.update_status(&before, &after)
+        && is_underway
+    {
+        action.reports(Report::Underway);
     }
 }
 

@@ -1,5 +1,5 @@
 use controllers_kit::{
-    Again, Controller, Factory, Failure, Only, Outcome, Plan, Verb, Written,
+    Again, Controller, Factory, Failure, Only, Outcome, Plan, Report, Verb, Written,
     testing::{
         Common, NamespaceBuild, PodBuild, WorkloadBuild, World, at, deployment, namespace, pod,
         replica_set,
@@ -62,7 +62,7 @@ fn status(plan: &Plan) -> Value {
                 report,
                 ..
             } => {
-                assert!(report, "a status only reports");
+                assert_ne!(*report, Report::No, "a status only reports");
                 Some(patch["status"].clone())
             }
             _ => None,
@@ -527,6 +527,45 @@ fn a_failure_is_told_until_an_attempt_succeeds() {
             .unwrap()
             .contains_key("conditions")
     );
+}
+
+#[test]
+fn a_status_tells_whether_the_next_one_is_on_its_way() {
+    let ready = |name: &str| child(name).ready("11:30:00");
+    let unready = |name: &str| child(name);
+    for (what, wanted, children, report) in [
+        (
+            "as many as wanted",
+            2,
+            vec![ready("a"), ready("b")],
+            Report::Seen,
+        ),
+        (
+            "one not available",
+            2,
+            vec![ready("a"), unready("b")],
+            Report::Underway,
+        ),
+        (
+            "one missing",
+            3,
+            vec![ready("a"), ready("b")],
+            Report::Underway,
+        ),
+        (
+            "one too many",
+            1,
+            vec![ready("a"), ready("b")],
+            Report::Underway,
+        ),
+    ] {
+        let plan = with_children(wanted, &children).plan::<ReplicaSets>("web");
+        let told = plan
+            .actions()
+            .find(|action| action.rbac_resource() == "replicasets/status")
+            .map(controllers_kit::Action::report);
+        assert_eq!(told, Some(report), "{what}");
+    }
 }
 
 #[test]

@@ -3,7 +3,7 @@
 use std::sync::Arc;
 
 use controllers_kit::{
-    Event, Key, Only, Plan, Propagation, Query, Refusal, Seen, names,
+    Event, Key, Only, Plan, Propagation, Query, Refusal, Report, Seen, names,
     owners::{self, Claims},
     pods,
     selectors::Selector,
@@ -271,7 +271,7 @@ fn settle_update(
                 "",
                 controllers_kit::PatchKind::Merge,
                 serde_json::json!({"revision": next}),
-                false,
+                Report::No,
             );
             return (Arc::new(new), collisions);
         }
@@ -592,7 +592,13 @@ impl Rollout<'_> {
             announced = true;
             stages
                 .pods
-                .patch(pod, "", controllers_kit::PatchKind::Strategic, patch, false)
+                .patch(
+                    pod,
+                    "",
+                    controllers_kit::PatchKind::Strategic,
+                    patch,
+                    Report::No,
+                )
                 .announce(told(set, "Update", name))
                 .announce_failure(failed(set, "Update", name));
         }

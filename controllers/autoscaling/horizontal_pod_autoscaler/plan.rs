@@ -3,8 +3,8 @@
 use std::sync::Arc;
 
 use controllers_kit::{
-    Action, Answer, Entry, Event, Key, Object, PatchKind, Plan, Query, Refusal, Seen, Verb, patch,
-    pods, selectors::Selector,
+    Action, Answer, Entry, Event, Key, Object, PatchKind, Plan, Query, Refusal, Report, Seen, Verb,
+    patch, pods, selectors::Selector,
 };
 use kubernetes_proto::{
     autoscaling::{
@@ -569,7 +569,7 @@ impl Look<'_> {
                     subresource: "scale",
                     kind: PatchKind::Merge,
                     patch: json!({"spec": {"replicas": desired}}),
-                    report: false,
+                    report: Report::No,
                 },
                 resource: entry.resource,
                 key: Key::new(
@@ -769,7 +769,7 @@ fn write_status(
             patch["metadata"] = json!({"annotations": {ANNOTATION: value}});
         }
     }
-    plan.patch(hpa, "status", PatchKind::Merge, patch, false)
+    plan.patch(hpa, "status", PatchKind::Merge, patch, Report::No)
         .whatever_version()
         .announce_failure(Event::warning(hpa, "FailedUpdateStatus", ""));
 }

@@ -3,8 +3,8 @@
 use std::sync::Arc;
 
 use controllers_kit::{
-    Action, Answer, Event, Key, Only, Plan, Propagation, Query, Refusal, Seen, SignedDuration,
-    Timestamp, Verb, conditions, names, owners, pods,
+    Action, Answer, Event, Key, Only, Plan, Propagation, Query, Refusal, Report, Seen,
+    SignedDuration, Timestamp, Verb, conditions, names, owners, pods,
 };
 use jiff::tz::TimeZone;
 use kubernetes_proto::{
@@ -727,10 +727,8 @@ fn write_status(look: &mut Look<'_>) {
     if look.cron.status.clone().unwrap_or_default() == look.status {
         return;
     }
-    if let Some(action) = look.plan.update_status(&old, &new)
-        && let Verb::Patch { report, .. } = &mut action.verb
-    {
+    if let Some(action) = look.plan.update_status(&old, &new) {
         // What runs next is decided by it.
-        *report = false;
+        action.reports(Report::No);
     }
 }

@@ -4,7 +4,7 @@
 use std::sync::Arc;
 
 use controllers_kit::{
-    Answer, Change, Key, PatchKind, Plan, Query, Reader, Refusal, Seen, conditions,
+    Answer, Change, Key, PatchKind, Plan, Query, Reader, Refusal, Report, Seen, conditions,
     selectors::Selector,
 };
 use kubernetes_proto::{
@@ -192,7 +192,7 @@ pub(super) fn remove_finalizer(plan: &mut Plan, pod: &Pod) {
         "$deleteFromPrimitiveList/finalizers": [TRACKING],
     }});
     let action = plan
-        .patch(pod, "", PatchKind::Strategic, patch, false)
+        .patch(pod, "", PatchKind::Strategic, patch, Report::No)
         .whatever_version();
     if controllers_kit::pods::has_finished(pod) {
         action.measure(WITH_FINALIZER, &["delete"], 1.0);

@@ -3,7 +3,7 @@
 use std::{collections::BTreeSet, sync::Arc};
 
 use controllers_kit::{
-    Answer, Event, Key, PatchKind, Plan, Query, Refusal, Seen, SignedDuration, Timestamp,
+    Answer, Event, Key, PatchKind, Plan, Query, Refusal, Report, Seen, SignedDuration, Timestamp,
     conditions, names,
     owners::{self, Claims},
     pods, podspec,
@@ -410,7 +410,7 @@ fn settle(view: &View, seen: &Seen<'_>) -> Result<Plan, Refusal> {
             "ownerReferences": [{"$patch": "delete", "uid": Object::metadata(job).uid}],
             "$deleteFromPrimitiveList/finalizers": [TRACKING],
         }});
-        plan.patch(pod.as_ref(), "", PatchKind::Strategic, patch, false);
+        plan.patch(pod.as_ref(), "", PatchKind::Strategic, patch, Report::No);
     }
     if view.claims.adopt.is_empty() {
         return Ok(plan);
@@ -423,7 +423,7 @@ fn settle(view: &View, seen: &Seen<'_>) -> Result<Plan, Refusal> {
                     "ownerReferences": [owners::reference(job)],
                     "finalizers": [TRACKING],
                 }});
-                plan.patch(pod.as_ref(), "", PatchKind::Strategic, patch, false);
+                plan.patch(pod.as_ref(), "", PatchKind::Strategic, patch, Report::No);
             }
         }
         Err(refusal) if plan.is_nothing() => return Err(refusal),

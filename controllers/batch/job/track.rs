@@ -5,7 +5,7 @@ use std::{
     sync::Arc,
 };
 
-use controllers_kit::{Action, Event, Plan, SignedDuration, Verb};
+use controllers_kit::{Action, Event, Plan, Report, SignedDuration};
 use kubernetes_proto::{
     Object,
     batch::{Job, JobCondition, JobStatus},
@@ -252,7 +252,7 @@ pub(super) fn report(
         return;
     }
     // What only says how pods are doing may be put off; what counting rests on may not.
-    let is_report = {
+    let only_reports = {
         let mut same = status.clone();
         same.active = before.active;
         same.ready = before.ready;
@@ -270,8 +270,8 @@ pub(super) fn report(
     let Some(action) = plan.update_status(&old, &new) else {
         return;
     };
-    if let Verb::Patch { report, .. } = &mut action.verb {
-        *report = is_report;
+    if !only_reports {
+        action.reports(Report::No);
     }
     if let Some(event) = event {
         action.announce(event);

@@ -13,7 +13,7 @@ use std::{
 
 use controllers_kit::{
     Answer, Controller, Descriptor, FlagDefault, Flags, Key, MetricKind, Only, PatchKind, Plan,
-    Propagation, Query, Refusal, Seen, Sharding, SignedDuration, Timestamp, Verb, Watches,
+    Propagation, Query, Refusal, Report, Seen, Sharding, SignedDuration, Timestamp, Verb, Watches,
     conditions, selectors::Selector,
 };
 use kubernetes_proto::{
@@ -342,7 +342,7 @@ impl Work {
             }
             let patch = json!({ "status": status });
             self.plan
-                .patch(pod, "status", PatchKind::Strategic, patch, false)
+                .patch(pod, "status", PatchKind::Strategic, patch, Report::No)
         };
         action
             .measure_failure(DELETED, &labels, 1.0)

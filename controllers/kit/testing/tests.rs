@@ -17,7 +17,8 @@ use serde_json::json;
 
 use super::*;
 use crate::{
-    Action, Again, Controller, Descriptor, Failure, Only, PatchKind, Propagation, Verb, Watches,
+    Action, Again, Controller, Descriptor, Failure, Only, PatchKind, Propagation, Report, Verb,
+    Watches,
 };
 
 fn meta<T: Object>(object: &T) -> &kubernetes_proto::meta::ObjectMeta {
@@ -185,7 +186,7 @@ fn a_patch_that_changes_nothing_makes_no_version() {
             "",
             PatchKind::Merge,
             json!({"data": {"k": "v"}, "metadata": {"uid": "x", "generation": 9}}),
-            false,
+            Report::No,
         );
     })
     .unwrap();
@@ -223,7 +224,7 @@ fn the_generation_counts_changes_of_the_spec_and_a_deployment_s_annotations() {
                 "spec": {"replicas": 8},
                 "metadata": {"annotations": {"k": "v"}, "labels": {"l": "no"}},
             }),
-            true,
+            Report::Seen,
         );
     })
     .unwrap();
@@ -261,12 +262,18 @@ fn what_the_api_server_refuses_in_a_patch_is_refused() {
         ),
     ] {
         let result = apply_one(&mut world, |plan| {
-            plan.patch(&*seen, subresource, PatchKind::Merge, patch.clone(), false);
+            plan.patch(
+                &*seen,
+                subresource,
+                PatchKind::Merge,
+                patch.clone(),
+                Report::No,
+            );
         });
         assert!(matches!(result, Err(Failure::Invalid(_))), "{patch}");
     }
     let result = apply_one(&mut world, |plan| {
-        plan.patch(&*seen, "binding", PatchKind::Merge, json!({}), false);
+        plan.patch(&*seen, "binding", PatchKind::Merge, json!({}), Report::No);
     });
     assert!(matches!(result, Err(Failure::NotFound(_))));
 }
@@ -278,7 +285,7 @@ fn owners_are_added_and_taken_away_one_by_one() {
     let patch = |world: &mut World, patch: serde_json::Value| {
         let seen = world.get::<Pod>("p");
         apply_one(world, |plan| {
-            plan.patch(&*seen, "", PatchKind::Strategic, patch, false);
+            plan.patch(&*seen, "", PatchKind::Strategic, patch, Report::No);
         })
     };
     let mut other = serde_json::to_value(owner_reference(&replica_set("other"))).unwrap();

@@ -13,7 +13,7 @@ use std::{collections::HashMap, net::IpAddr, time::Duration};
 
 use controllers_kit::{
     Change, Controller, Descriptor, Event, FlagDefault, Flags, Key, Only, Plan, Propagation,
-    Reader, Refusal, Seen, Sharding, Timestamp, Watches, pods, selectors::Selector,
+    Reader, Refusal, Report, Seen, Sharding, Timestamp, Watches, pods, selectors::Selector,
 };
 use kubernetes_proto::{
     Object, Str,
@@ -24,7 +24,6 @@ use kubernetes_proto::{
 use crate::{
     batching::Batch,
     services::{self, HEADLESS, LEADER},
-    slices::report,
     subsets,
 };
 
@@ -134,8 +133,7 @@ impl Controller for EndpointsOfServices {
                 let message = format!("Failed to update endpoint {name}: ");
                 let event = Event::warning(&new, "FailedToUpdateEndpoint", message);
                 if let Some(action) = plan.update(&**old, &new) {
-                    report(action);
-                    action.announce_failure(event);
+                    action.reports(Report::Seen).announce_failure(event);
                 }
             }
         }
