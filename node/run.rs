@@ -192,8 +192,12 @@ async fn own(
         );
     }
     let leases = config.clone();
+    let purpose = Purpose::Leases {
+        period: options.fleet.retry_period,
+        deadline: options.fleet.renew_deadline,
+    };
     let clients = Arc::new(move || {
-        Api::connect(&leases, Purpose::Leases, None)
+        Api::connect(&leases, purpose, None)
             .expect("this configuration has connected before")
             .kube()
     });

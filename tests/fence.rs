@@ -263,8 +263,12 @@ impl Reach {
             ..coordinator::Config::default()
         };
         let leases = self.config.clone();
+        let purpose = Purpose::Leases {
+            period: config.lease_retry_period,
+            deadline: config.lease_renew_deadline,
+        };
         let clients = move || {
-            Connection::connect(&leases, Purpose::Leases, None)
+            Connection::connect(&leases, purpose, None)
                 .expect("this configuration has connected before")
                 .kube()
         };

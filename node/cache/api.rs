@@ -50,17 +50,29 @@ pub enum Purpose {
     Watches,
     /// Writes and single reads.
     Writes,
-    /// Lease renewals: a connection that has died must be replaced well within the renew deadline.
-    Leases,
+    /// Leases: a connection that has died must be replaced well within the renew deadline.
+    Leases {
+        /// How often something is asked over it, and comes back, as long as all is well.
+        period: Duration,
+        /// What is asked must have come back by then, over another connection if need be.
+        deadline: Duration,
+    },
 }
 
 impl Purpose {
-    /// How often a connection is pinged, and how long an answer may take before the connection is given up.
-    fn pings(self) -> (Duration, Duration) {
+    /// How long nothing comes before a connection is pinged, and how long an answer may take before it is given up.
+    pub(crate) fn pings(self) -> (Duration, Duration) {
         match self {
             Self::Watches => (Duration::from_secs(10), Duration::from_secs(10)),
             Self::Writes => (Duration::from_secs(5), Duration::from_secs(5)),
-            Self::Leases => (Duration::from_millis(500), Duration::from_secs(1)),
+            Self::Leases { period, deadline } => {
+                // None is sent where answers come: a process at rest wakes up for each.
+                let quiet = period * 5 / 4;
+                match quiet + period * 3 / 2 <= deadline {
+                    true => (quiet, period),
+                    false => (deadline / 4, deadline / 4),
+                }
+            }
         }
     }
 
@@ -69,7 +81,7 @@ impl Purpose {
         const MIB: u32 = 1 << 20;
         match self {
             Self::Watches => (4 * MIB, 16 * MIB),
-            Self::Writes | Self::Leases => (MIB, 4 * MIB),
+            Self::Writes | Self::Leases { .. } => (MIB, 4 * MIB),
         }
     }
 }

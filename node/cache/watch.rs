@@ -10,7 +10,7 @@ use std::{convert::Infallible, ops::RangeInclusive, time::Duration};
 use controllers_kit::Key;
 use http::HeaderValue;
 use kubernetes_proto::{
-    AnyObject,
+    AnyObject, Resource,
     envelope::{self, INITIAL_EVENTS_END},
     meta::{self, NOT_COMPARABLE},
 };
@@ -37,6 +37,8 @@ pub struct Settings {
     pub watch_seconds: RangeInclusive<u64>,
     /// Objects in one page where lists can't be streamed.
     pub page_size: u32,
+    /// Between two looks at what tells only that nodes are alive, where metadata is all that is asked for.
+    pub heartbeat_rest: Duration,
     /// The requests' User-Agent.
     pub user_agent: Option<HeaderValue>,
     /// In `0.0..1.0`: spreads waits and the ends of watches.
@@ -52,6 +54,7 @@ impl Default for Settings {
             backoff_max: Duration::from_secs(30),
             watch_seconds: 300..=600,
             page_size: 500,
+            heartbeat_rest: Duration::from_secs(5),
             user_agent: None,
             random: rand::random,
         }
@@ -80,6 +83,18 @@ const TURN: usize = 256;
 
 /// Until a watch has begun. Longer than the server's own bound on beginning one.
 const BEGIN_TIMEOUT: Duration = Duration::from_secs(60);
+
+/// Whether a resource is rewritten all the time only to say that somebody is alive: each node renews a Lease every ten
+/// seconds. Whoever asks for its metadata alone doesn't care when, and a hundred nodes would wake a replica at rest ten
+/// times a second. So its watch ends when it has caught up, and goes on from there after [`Settings::heartbeat_rest`].
+fn is_heartbeat(resource: &Resource) -> bool {
+    resource.metadata_only && resource.group == "coordination.k8s.io" && resource.plural == "leases"
+}
+
+/// A watch of heartbeats on which nothing has come for so long has caught up …
+const HEARTBEAT_GAP: Duration = Duration::from_millis(20);
+/// … and one that was followed for so long too: there are so many nodes that something always comes.
+const HEARTBEATS_FOLLOWED: Duration = Duration::from_secs(1);
 
 /// Where no projection exists, metadata is all that is asked for; in this form the server has it of every resource.
 const METADATA: &str =
@@ -113,6 +128,8 @@ impl Ask {
 pub(crate) enum End {
     /// In good order: the pages are listed, or the server ended the watch after its time.
     Closed,
+    /// By us: heartbeats have been caught up with.
+    CaughtUp,
     /// Nothing was heard for too long.
     Silent,
     /// With an error, from the server or on the way.
@@ -168,6 +185,7 @@ impl Course {
             End::Closed if progressed || lived >= WATCH_TIME_MIN => Duration::ZERO,
             // It has cost enough time already.
             End::Silent => Duration::ZERO,
+            End::CaughtUp => settings.heartbeat_rest,
             End::Failed(error) if error.is_expired() => match ask {
                 Ask::Watch { .. } => {
                     self.relist = true;
@@ -300,7 +318,7 @@ pub(crate) async fn run(slot: &Slot, api: &Api) -> Infallible {
                     Why::Unanswered,
                 );
             }
-            End::Closed => {}
+            End::Closed | End::CaughtUp => {}
         }
         let wait = course.ended(
             ask,
@@ -349,17 +367,27 @@ impl Session<'_> {
             self.slot.opened();
         }
         let mut events = 0usize;
+        // Since when heartbeats come.
+        let mut beating: Option<Instant> = None;
         loop {
-            let Ok(frame) =
-                tokio::time::timeout(self.slot.settings.silence_max, frames.next()).await
-            else {
-                return Ok(End::Silent);
+            let (patience, end) = match beating {
+                Some(_) => (HEARTBEAT_GAP, End::CaughtUp),
+                None => (self.slot.settings.silence_max, End::Silent),
+            };
+            let Ok(frame) = tokio::time::timeout(patience, frames.next()).await else {
+                return Ok(end);
             };
             let Some(frame) = frame? else {
                 return Ok(End::Closed);
             };
             self.slot.heard();
             match self.take(&frame).map_err(|fault| fault.from(api))? {
+                Taken::Event if self.gathered.is_none() && is_heartbeat(self.slot.resource) => {
+                    let since = *beating.get_or_insert_with(Instant::now);
+                    if since.elapsed() >= HEARTBEATS_FOLLOWED {
+                        return Ok(End::CaughtUp);
+                    }
+                }
                 Taken::Event => {}
                 Taken::Listed(version) => {
                     self.complete(version).await;

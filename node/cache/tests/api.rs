@@ -159,11 +159,34 @@ async fn no_answer_is_told_apart_from_a_late_one() {
         .parse()
         .unwrap();
     drop(closed);
-    let api = Api::connect(&config, Purpose::Leases, None).unwrap();
+    let api = Api::connect(&config, Purpose::Writes, None).unwrap();
     let error = api.send(Request::get("/x")).await.unwrap_err();
     assert!(error.to_string().contains("does not answer"), "{error}");
     assert!(error.to_string().contains("refused"), "{error}");
     assert!(!error.is_undecided(), "it was never sent");
+}
+
+#[test]
+fn a_dead_connection_for_leases_is_given_up_in_time_for_another_and_a_live_one_is_not_pinged() {
+    let pings = |period: u64, deadline: u64| {
+        let (period, deadline) = (
+            Duration::from_millis(period),
+            Duration::from_millis(deadline),
+        );
+        let (quiet, patience) = Purpose::Leases { period, deadline }.pings();
+        // It may have died just after an answer; then there must be time to connect and ask.
+        assert!(
+            quiet + patience + deadline / 12 <= deadline,
+            "{quiet:?} and {patience:?}"
+        );
+        quiet > period
+    };
+    // Ours, upstream's, and short ones.
+    for (period, deadline) in [(1_000, 3_000), (2_000, 10_000), (200, 1_000)] {
+        assert!(pings(period, deadline), "{period} of {deadline}");
+    }
+    // So little room that it must be asked whether the server is there.
+    assert!(!pings(2_000, 3_000));
 }
 
 #[tokio::test]

@@ -5,7 +5,7 @@ use std::{
 };
 
 use controllers_kit::Reader as _;
-use kubernetes_proto::{Object as _, core::Pod};
+use kubernetes_proto::{Object as _, core::Pod, metadata_only};
 
 use super::server::{PATIENCE, Server, Watch, pod, raw};
 use crate::{Api, Cache, Purpose, Settings, State, Stats};
@@ -313,6 +313,71 @@ async fn a_silent_watch_is_reopened() {
     let watch = asked.open();
     watch.event("MODIFIED", raw(&pod("a", "u-a", 11, "o")));
     bed.passed(11).await;
+}
+
+#[tokio::test]
+async fn heartbeats_are_caught_up_with_now_and_then() {
+    let mut server = Server::start().await;
+    let leases = metadata_only("coordination.k8s.io", "v1", "Lease", "leases", true).unwrap();
+    let cache = Cache::builder()
+        .resource(leases)
+        .settings(Settings {
+            heartbeat_rest: Duration::from_millis(300),
+            ..quick()
+        })
+        .build();
+    let api = Api::connect(&server.config, Purpose::Watches, None).unwrap();
+    let running = tokio::spawn(Arc::clone(&cache).run(leases, api));
+    let passed = async |version| {
+        tokio::time::timeout(PATIENCE, cache.wait_passed(leases, version))
+            .await
+            .unwrap_or_else(|_| {
+                panic!("version {version} was expected: {:?}", cache.stats(leases))
+            });
+    };
+    let version = |cache: &Cache| cache.stats(leases).unwrap().resource_version;
+    let lease = |version| raw(&pod("node-a", "u-a", version, "o"));
+
+    // The list is taken whole, however long it takes, and until the first renewal the watch stays.
+    let watch = server.asked().await.open();
+    watch.event("ADDED", lease(5));
+    tokio::time::sleep(Duration::from_millis(100)).await;
+    watch.bookmark(10, true);
+    passed(10).await;
+    tokio::time::sleep(Duration::from_millis(100)).await;
+    watch.event("MODIFIED", lease(11));
+    passed(11).await;
+    // Then it ends by itself, and what comes meanwhile is fetched after the rest.
+    let ended = std::time::Instant::now();
+    let asked = server.asked().await;
+    assert!(ended.elapsed() >= Duration::from_millis(250));
+    assert_eq!(asked.parameter("resourceVersion"), "11");
+    let watch = asked.open();
+    watch.event("MODIFIED", lease(12));
+    watch.event("MODIFIED", lease(13));
+    let asked = server.asked().await;
+    assert_eq!(asked.parameter("resourceVersion"), "13");
+    assert_eq!(version(&cache), 13);
+
+    // Where something always comes, it is followed for no longer than a second.
+    let watch = asked.open();
+    let began = std::time::Instant::now();
+    let beating = tokio::spawn(async move {
+        for version in 14.. {
+            watch.event("MODIFIED", lease(version));
+            tokio::time::sleep(Duration::from_millis(2)).await;
+        }
+    });
+    let asked = server.asked().await;
+    beating.abort();
+    assert!(began.elapsed() >= Duration::from_secs(1));
+    assert_eq!(
+        asked.parameter("resourceVersion"),
+        version(&cache).to_string()
+    );
+    assert!(version(&cache) > 14);
+    assert_eq!(cache.stats(leases).unwrap().lists, 1);
+    running.abort();
 }
 
 #[tokio::test]
