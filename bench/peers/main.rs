@@ -83,10 +83,10 @@ struct Args {
     #[arg(long, conflicts_with_all = ["steps", "peers", "qps", "page"])]
     scale_out: bool,
     /// Workers of each controller and replica, with --scale-out; fewer where the machine is the limit
-    #[arg(long, default_value_t = 5, value_parser = clap::value_parser!(u16).range(1..=50))]
+    #[arg(long, default_value_t = 5, requires = "scale_out", value_parser = clap::value_parser!(u16).range(1..=50))]
     workers: u16,
     /// Milliseconds by which each call is held up, with --scale-out; more where the machine is the limit
-    #[arg(long, default_value_t = 25, value_parser = clap::value_parser!(u16).range(1..=1000))]
+    #[arg(long, default_value_t = 25, requires = "scale_out", value_parser = clap::value_parser!(u16).range(1..=1000))]
     delay_ms: u16,
     /// Measure nothing: make README.md and the plots again from the newest results
     #[arg(long, conflicts_with_all = ["steps", "scale", "qps", "rounds", "no_results"])]
@@ -122,16 +122,23 @@ impl Args {
     }
 }
 
+/// What clap has to say of an argument in one line, without its words on usage.
+fn told(error: &clap::Error) -> String {
+    let text = error.to_string();
+    let lines: Vec<&str> = text
+        .lines()
+        .take_while(|line| !line.is_empty())
+        .map(str::trim)
+        .collect();
+    lines.join(" ").trim_start_matches("error: ").to_owned()
+}
+
 fn main() -> ExitCode {
     let args = match Args::try_parse() {
         Ok(args) => args,
         Err(error) if error.use_stderr() => {
-            let text = error.to_string();
-            let line = text.lines().next().unwrap_or_default();
-            eprintln!(
-                "bench-peers: {}; --help tells what there is",
-                line.trim_start_matches("error: ")
-            );
+            let told = told(&error);
+            eprintln!("bench-peers: {told}; --help tells what there is");
             return ExitCode::from(USAGE);
         }
         Err(help) => {
@@ -347,10 +354,12 @@ mod tests {
             (&["--rounds=0"], "0 is not in 1..=99"),
             (&["--page", "--rounds=2"], "cannot be used with"),
             (&["--profile", "--scale-out"], "cannot be used with"),
+            (&["--workers=2"], "were not provided: --scale-out"),
+            (&["--delay-ms=5"], "were not provided: --scale-out"),
         ] {
-            let text = args(words).unwrap_err().to_string();
-            let first = text.lines().next().unwrap_or_default();
-            assert!(first.contains(expected), "{words:?}: {first}");
+            let line = told(&args(words).unwrap_err());
+            assert!(line.contains(expected), "{words:?}: {line}");
+            assert!(!line.contains('\n'), "{words:?}: {line}");
         }
     }
 
