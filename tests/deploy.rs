@@ -97,3 +97,40 @@ fn the_containerfile_builds_the_program_there_is() {
         "--locked needs Cargo.lock in the tree"
     );
 }
+
+/// The entries of a list of strings in a TOML file, in order.
+fn toml_list(text: &str, name: &str) -> Vec<String> {
+    text.split_once(&format!("\n{name} = ["))
+        .and_then(|(_, rest)| rest.split_once("\n]"))
+        .map(|(list, _)| list)
+        .unwrap_or_default()
+        .split('"')
+        .skip(1)
+        .step_by(2)
+        .map(str::to_owned)
+        .collect()
+}
+
+/// `cargo about` must not fail in the image's build for a licence that `cargo verify` lets in.
+#[test]
+fn the_image_accepts_the_licences_that_cargo_deny_accepts() {
+    let read = |path: &str| std::fs::read_to_string(workspace_root().join(path)).expect("readable");
+    let allowed = toml_list(&read("deny.toml"), "allow");
+    assert!(allowed.contains(&"MIT".to_owned()), "{allowed:?}");
+    assert_eq!(toml_list(&read("deploy/about.toml"), "accepted"), allowed);
+}
+
+#[test]
+fn the_image_carries_the_licences_of_what_is_linked_in() {
+    let containerfile = std::fs::read_to_string(workspace_root().join("deploy/Containerfile"))
+        .expect("deploy/Containerfile");
+    for file in ["LICENSE", "NOTICE", "licenses.txt"] {
+        let copied = containerfile
+            .lines()
+            .any(|line| line.starts_with("COPY --from=build") && line.contains(file));
+        assert!(copied, "{file} is not in the image:\n{containerfile}");
+    }
+    for file in ["LICENSE", "NOTICE", "SECURITY.md"] {
+        assert!(workspace_root().join(file).is_file(), "no {file}");
+    }
+}
