@@ -7,7 +7,7 @@
 //! compared with what was promised, and what the workload has come to with what the same wishes come to undisturbed.
 
 mod fault;
-mod probes;
+pub(crate) mod probes;
 mod relay;
 mod rogue;
 mod strain;

@@ -14,7 +14,7 @@ use serde_json::json;
 use tokio::task::JoinHandle;
 
 /// Deployments without pods: a change is served when it is observed.
-pub(super) const KEYS: usize = 96;
+pub(crate) const KEYS: usize = 96;
 /// Between two touches.
 const TOUCH: Duration = Duration::from_millis(30);
 /// A touch that the server has not answered by then is no touch.
@@ -54,7 +54,7 @@ impl Book {
 
 /// Touches keys in turn, and sees when they are served.
 #[derive(Debug)]
-pub(super) struct Probes {
+pub(crate) struct Probes {
     namespace: String,
     ranges: u16,
     book: Arc<Mutex<Book>>,
@@ -70,7 +70,7 @@ fn lock(book: &Mutex<Book>) -> MutexGuard<'_, Book> {
 }
 
 impl Probes {
-    pub(super) async fn start(client: &Client, namespace: &str, ranges: u16) -> Result<Self> {
+    pub(crate) async fn start(client: &Client, namespace: &str, ranges: u16) -> Result<Self> {
         let api: Api<Deployment> = Api::namespaced(client.clone(), namespace);
         let all: Vec<usize> = (0..KEYS).collect();
         for some in all.chunks(16) {
@@ -148,7 +148,7 @@ impl Probes {
     }
 
     /// Of the touches since a moment: those in these ranges, and the others. Those that still wait count as they are.
-    pub(super) fn waits(
+    pub(crate) fn waits(
         &self,
         from: Instant,
         ranges: &BTreeSet<u16>,
@@ -173,7 +173,7 @@ impl Probes {
     }
 
     /// Keys that have waited for longer than this, by name.
-    pub(super) fn stuck(&self, longer: Duration) -> Vec<String> {
+    pub(crate) fn stuck(&self, longer: Duration) -> Vec<String> {
         let now = Instant::now();
         lock(&self.book)
             .keys
@@ -188,7 +188,7 @@ impl Probes {
     }
 
     /// Touches so far that were served.
-    pub(super) fn served(&self) -> usize {
+    pub(crate) fn served(&self) -> usize {
         lock(&self.book).waits.len()
     }
 }
