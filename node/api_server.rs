@@ -11,7 +11,6 @@ use kubernetes_proto::{
     meta::{ObjectMeta, PartialObjectMetadata},
 };
 use node_cache::api::{Api, ApiError, Request, Response};
-use prost::Message;
 use serde_json::Value;
 use tracing::Instrument as _;
 
@@ -234,10 +233,8 @@ impl Server for ApiServer {
                 .map_err(|error| garbage("list", &error))?;
             let mut found = None;
             for item in list.items {
-                let meta = PartialObjectMetadata::decode(item)
-                    .map_err(|error| garbage("list item", &error))?
-                    .metadata
-                    .unwrap_or_default();
+                let meta = PartialObjectMetadata::read(item)
+                    .map_err(|error| garbage("list item", &error))?;
                 found = found.or_else(|| Some(live_item(&meta)).filter(|live| live.key == *key));
             }
             Ok(Live {
@@ -281,7 +278,12 @@ impl Server for ApiServer {
             let Live { version, found } = metas.await?;
             Ok(Live {
                 version,
-                found: found.iter().map(live_item).collect(),
+                // One that can't be read is not in the cache either, or as it was when it last could.
+                found: found
+                    .iter()
+                    .filter(|meta| !meta.uid.is_empty())
+                    .map(live_item)
+                    .collect(),
             })
         }
         .boxed()
@@ -323,11 +325,7 @@ impl ApiServer {
                 .and_then(|envelope| envelope::list(envelope.raw))
                 .map_err(|error| garbage("list", &error))?;
             for item in list.items {
-                let meta = PartialObjectMetadata::decode(item)
-                    .map_err(|error| garbage("list item", &error))?
-                    .metadata
-                    .unwrap_or_default();
-                items.push(meta);
+                items.push(metadata_of(item, resource));
             }
             next = list.continue_token.to_owned();
             if next.is_empty() {
@@ -345,6 +343,23 @@ impl ApiServer {
         ))
         .into())
     }
+}
+
+/// The metadata of an item of a list. One that can't be read must not hide the others: it is there, by its name.
+fn metadata_of(item: &[u8], resource: &Resource) -> ObjectMeta {
+    PartialObjectMetadata::read(item).unwrap_or_else(|error| {
+        let glimpse = envelope::glimpse(item);
+        tracing::warn!(
+            resource = %resource.id(), namespace = glimpse.namespace, name = glimpse.name,
+            "an item of a list can't be read, and counts by its name alone: {error}"
+        );
+        ObjectMeta {
+            namespace: glimpse.namespace.into(),
+            name: glimpse.name.into(),
+            resource_version: glimpse.resource_version,
+            ..ObjectMeta::default()
+        }
+    })
 }
 
 fn live_item(meta: &ObjectMeta) -> LiveItem {

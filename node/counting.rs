@@ -60,6 +60,18 @@ impl Reader for Counting<'_> {
         self.reader.gone(uid)
     }
 
+    fn name_used(&self, resource: &'static Resource, namespace: &str, name: &str) -> bool {
+        self.reader.name_used(resource, namespace, name)
+    }
+
+    fn history_covers(&self, uid: &str) -> bool {
+        self.reader.history_covers(uid)
+    }
+
+    fn history_since(&self) -> u64 {
+        self.reader.history_since()
+    }
+
     fn standing(&self, resource: &'static Resource) -> Standing {
         self.reader.standing(resource)
     }

@@ -69,6 +69,20 @@ fn shards(shared: &Shared, handle: Option<&Handle>) -> Value {
         "reconciles": reconciles,
         "writes": shared.writes.load(Ordering::Relaxed),
     });
+    let set_aside = shared.view.set_aside().into_iter();
+    let set_aside = set_aside.map(|(resource, key, why)| {
+        json!({"resource": resource.id(), "object": key.to_string(), "why": why})
+    });
+    let unwoken = shared.unwoken.all().into_iter();
+    let unwoken = unwoken.map(|(controller, resource, key, why)| {
+        json!({
+            "resource": resource.id(),
+            "object": key.to_string(),
+            "controller": controller,
+            "why": format!("it wakes no keys: {why}"),
+        })
+    });
+    said["set_aside"] = set_aside.chain(unwoken).collect();
     said["controllers"] = shared
         .units
         .iter()

@@ -20,7 +20,7 @@ use crate::{
     gate::Fence,
     metrics::Metrics,
     server::Server,
-    shared::{Aside, Shared, Unit},
+    shared::{Aside, Shared, Unit, Unwoken},
     view::View,
 };
 
@@ -142,6 +142,7 @@ impl Node {
             units,
             writes: AtomicU64::new(0),
             table: (0..parts.ranges).map(|_| ArcSwapOption::empty()).collect(),
+            unwoken: Unwoken::default(),
             aside: match parts.threads {
                 Threads::Many => Aside::Blocking(tokio::runtime::Handle::current()),
                 Threads::One => Aside::Here,

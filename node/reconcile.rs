@@ -1,16 +1,14 @@
 //! One key, once: ask, plan, prove, apply, learn.
 
 use std::{
-    any::Any,
-    cell::Cell,
-    panic::{AssertUnwindSafe, catch_unwind},
     sync::{Arc, atomic::Ordering},
     time::{Duration, Instant},
 };
 
 use controllers_kit::{
-    Action, Again, Counted, DynController, Failure, Key, Measure, Memory, Outcome, Plan, Refusal,
-    Report, Resource, Seen, Str, Timestamp, Verb, Written,
+    Action, Again, Counted, Failure, Key, Measure, Memory, Outcome, Plan, Refusal, Report,
+    Resource, Seen, SignedDuration, Str, Timestamp, Verb, Written,
+    guard::{guarded, is_guarded},
 };
 
 use crate::{
@@ -20,7 +18,7 @@ use crate::{
     gate::Stopped,
     queue::Monotonic,
     server::Sender,
-    shared::Shared,
+    shared::{Shared, Unit},
     telemetry,
 };
 use tokio::sync::OwnedSemaphorePermit;
@@ -287,7 +285,7 @@ async fn attempt(shared: &Arc<Shared>, job: &mut Job) -> Attempt {
     // A plan that is dropped for want of proof must leave no trace: what it has noted as told was not told.
     let lagging = lagging_head(shared, job);
     let before = (job.unproven || job.head_unproven || lagging.is_some())
-        .then(|| controller.pack(&job.memory));
+        .then(|| unit.pack(&job.key, &job.memory));
     let (now, by) = (shared.clock.now(), shared.clock.monotonic());
     let thinking = Instant::now();
     let decided =
@@ -319,13 +317,13 @@ async fn attempt(shared: &Arc<Shared>, job: &mut Job) -> Attempt {
                 // What was compared is the cache as it is by now: it may have caught up since the plan was made. The
                 // next plan rests on what is proven.
                 attempt.next = Next::Now;
-                restore(job, &**controller, before);
+                restore(job, unit, before);
                 return attempt;
             }
         }
         Err(next) => {
             attempt.next = next;
-            restore(job, &**controller, before);
+            restore(job, unit, before);
             return attempt;
         }
     }
@@ -387,11 +385,11 @@ fn version_of(
 }
 
 /// The memory as it was before a plan.
-fn restore(job: &mut Job, controller: &dyn DynController, before: Option<Option<Vec<u8>>>) {
+fn restore(job: &mut Job, unit: &Unit, before: Option<Option<Vec<u8>>>) {
     if let Some(before) = before {
         job.memory = before.map_or_else(
-            || controller.new_memory(),
-            |packed| controller.unpack(&packed),
+            || unit.controller.new_memory(),
+            |packed| unit.unpack(&job.key, &packed, SignedDuration::ZERO),
         );
     }
 }
@@ -640,32 +638,13 @@ fn panicked(shared: &Shared, job: &mut Job, panic: &str) -> Attempt {
     })
 }
 
-thread_local! {
-    /// Whether a controller's code is running on this thread.
-    static GUARDED: Cell<bool> = const { Cell::new(false) };
-}
-
-/// Runs a controller's code: a panic in it costs one key a back-off, not the process.
-fn guarded<R>(run: impl FnOnce() -> R) -> Result<R, String> {
-    GUARDED.set(true);
-    let result = catch_unwind(AssertUnwindSafe(run));
-    GUARDED.set(false);
-    result.map_err(|panic: Box<dyn Any + Send>| {
-        panic
-            .downcast_ref::<String>()
-            .cloned()
-            .or_else(|| panic.downcast_ref::<&str>().map(|text| (*text).to_owned()))
-            .unwrap_or_else(|| "no message".to_owned())
-    })
-}
-
 /// Makes a panic anywhere but in a controller's code end the process at once. An actor that has panicked would be gone
 /// while its ranges stay owned: the other replicas can only take over from a process that has ended.
 pub fn end_process_on_panic() {
     let say = std::panic::take_hook();
     std::panic::set_hook(Box::new(move |panic| {
-        if GUARDED.get() {
-            return; // Told by the reconcile, with controller and key.
+        if is_guarded() {
+            return; // Told by whoever guards it, with controller and key.
         }
         say(panic);
         std::process::abort();

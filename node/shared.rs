@@ -1,9 +1,9 @@
 //! What the actors of one process share.
 
 use std::{
-    collections::{BTreeMap, BTreeSet, HashMap, hash_map::Entry},
+    collections::{BTreeMap, BTreeSet, HashMap, btree_map, hash_map::Entry},
     sync::{
-        Arc, Mutex,
+        Arc, Mutex, PoisonError,
         atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering},
     },
     time::Duration,
@@ -12,7 +12,8 @@ use std::{
 use actix::Addr;
 use arc_swap::ArcSwapOption;
 use controllers_kit::{
-    AnyObject, Discovered, DynChange, DynController, Key, Resource, Subscription,
+    AnyObject, Discovered, DynChange, DynController, Key, Memory, Reader, Resource, SignedDuration,
+    Subscription, guard::guarded,
 };
 use coordinator::{Epoch, RangeId};
 use node_cache::Cache;
@@ -63,6 +64,35 @@ impl Unit {
         self.subscriptions
             .iter()
             .map(|subscription| subscription.resource)
+    }
+
+    /// A memory for the next owner. One that can't be packed is dropped: losing it is safe.
+    pub fn pack(&self, key: &Key, memory: &Memory) -> Option<Vec<u8>> {
+        guarded(|| self.controller.pack(memory)).unwrap_or_else(|panic| {
+            self.memory_panicked(key, "packed", &panic);
+            None
+        })
+    }
+
+    /// A memory from the owner before, its instants moved by how far the two clocks differ; a fresh one where it can't be
+    /// had.
+    pub fn unpack(&self, key: &Key, packed: &[u8], by: SignedDuration) -> Memory {
+        let unpacked = guarded(|| {
+            let mut memory = self.controller.unpack(packed);
+            if !by.is_zero() {
+                self.controller.shift(&mut memory, by);
+            }
+            memory
+        });
+        unpacked.unwrap_or_else(|panic| {
+            self.memory_panicked(key, "unpacked", &panic);
+            self.controller.new_memory()
+        })
+    }
+
+    fn memory_panicked(&self, key: &Key, done: &str, panic: &str) {
+        self.metrics.panicked();
+        tracing::error!(controller = self.name(), %key, %panic, "a key's memory could not be {done} and is dropped");
     }
 
     /// The resource whose objects are its keys: the first that it declares.
@@ -186,6 +216,48 @@ pub struct Shared {
     pub table: Vec<ArcSwapOption<Slot>>,
     /// Where what takes long is done.
     pub aside: Aside,
+    /// Objects over which a controller's wake has panicked.
+    pub unwoken: Unwoken,
+}
+
+/// As [`Subscription::wake`].
+type WakeOf<'a> = &'a dyn Fn(DynChange<'_>, &dyn Reader, &mut dyn FnMut(Key));
+
+/// Objects over which a controller's wake has panicked are logged once each; so many are remembered, for that and for
+/// `/debug/shards`. Beyond it they are counted only.
+const UNWOKEN_MAX: usize = 1000;
+
+/// Objects over which a controller's wake has panicked, by the controller's name: their changes wake none of its keys.
+#[derive(Default)]
+pub struct Unwoken(Mutex<BTreeMap<(&'static str, &'static Resource, Key), String>>);
+
+impl Unwoken {
+    /// Remembers one; whether it is a new one, and there was room for it.
+    fn insert(&self, unit: &Unit, object: &AnyObject, panic: &str) -> bool {
+        let key = Key::of_meta(object.metadata());
+        let mut known = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        let room = known.len() < UNWOKEN_MAX;
+        match known.entry((unit.name(), object.resource(), key)) {
+            btree_map::Entry::Occupied(mut one) => {
+                panic.clone_into(one.get_mut());
+                false
+            }
+            btree_map::Entry::Vacant(one) if room => {
+                one.insert(panic.to_owned());
+                true
+            }
+            btree_map::Entry::Vacant(_) => false,
+        }
+    }
+
+    /// All of them, with what the wake panicked with.
+    pub fn all(&self) -> Vec<(&'static str, &'static Resource, Key, String)> {
+        let known = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        known
+            .iter()
+            .map(|((unit, resource, key), why)| (*unit, *resource, key.clone(), why.clone()))
+            .collect()
+    }
 }
 
 /// Where whole caches are scanned.
@@ -279,6 +351,28 @@ impl Shared {
         }
     }
 
+    /// Hands out the keys that a change wakes. This runs on every replica: a panic over one object must not end them all.
+    fn woken(
+        &self,
+        unit: &Unit,
+        change: DynChange<'_>,
+        wake: WakeOf<'_>,
+        each: &mut dyn FnMut(Key),
+    ) {
+        let Err(panic) = guarded(|| wake(change, &*self.view, each)) else {
+            return;
+        };
+        unit.metrics.wake_panicked();
+        if let Some(object) = change.new.or(change.old)
+            && self.unwoken.insert(unit, object, &panic)
+        {
+            tracing::error!(
+                controller = unit.name(), resource = %object.resource().id(), object = %Key::of_meta(object.metadata()), %panic,
+                "the keys that an object wakes could not be told; its changes wake none of this controller"
+            );
+        }
+    }
+
     /// What a change of an object wakes.
     pub fn changed(&self, resource: &'static Resource, change: DynChange<'_>) {
         for unit in &self.units {
@@ -292,7 +386,7 @@ impl Shared {
                     continue;
                 }
                 let evidence = self.evidence(unit, resource, change);
-                (subscription.wake)(change, &*self.view, &mut |key| {
+                self.woken(unit, change, &*subscription.wake, &mut |key| {
                     self.wake(unit, key, Priority::High, evidence);
                 });
             }
@@ -308,7 +402,7 @@ impl Shared {
         for unit in &self.units {
             for discovered in unit.discovered.iter().filter(|one| (one.wanted)(entry)) {
                 let evidence = self.evidence(unit, resource, change);
-                (discovered.wake)(change, &*self.view, &mut |key| {
+                self.woken(unit, change, &discovered.wake, &mut |key| {
                     self.wake(unit, key, Priority::High, evidence);
                 });
             }
@@ -376,7 +470,7 @@ impl Shared {
                         continue;
                     }
                     let evidence = self.evidence(unit, subscription.resource, change);
-                    (subscription.wake)(change, &*self.view, &mut |key| {
+                    self.woken(unit, change, &*subscription.wake, &mut |key| {
                         let range = self.range_of(unit, &key);
                         if wanted_range(range) {
                             self.wake_in(range, unit, key, Priority::High, evidence);
@@ -394,7 +488,7 @@ impl Shared {
             let entries = catalogue.all().iter().filter(|entry| entry.preferred);
             for entry in entries.filter(|entry| (discovered.wanted)(entry)) {
                 for object in self.view.list(entry.resource, None) {
-                    (discovered.wake)(as_it_is(&object), &*self.view, wake);
+                    self.woken(unit, as_it_is(&object), &discovered.wake, wake);
                 }
             }
         }
@@ -402,7 +496,7 @@ impl Shared {
             for object in self.view.list(subscription.resource, None) {
                 let change = as_it_is(&object);
                 if wanted(subscription, change) {
-                    (subscription.wake)(change, &*self.view, wake);
+                    self.woken(unit, change, &*subscription.wake, wake);
                 }
             }
         }

@@ -1,6 +1,6 @@
 //! The cache as the actors see it: what is there, and how new it is. `node_cache::Cache` is the real one.
 
-use controllers_kit::{AnyObject, Reader, Resource};
+use controllers_kit::{AnyObject, Key, Reader, Resource};
 use futures::{FutureExt, future::BoxFuture};
 use node_cache::Cache;
 
@@ -24,6 +24,10 @@ pub trait View: Reader {
     /// Whether a resource can't be read, and not for a moment only.
     fn is_hopeless(&self, _resource: &'static Resource) -> bool {
         false
+    }
+    /// The objects that can't be used, with the reason.
+    fn set_aside(&self) -> Vec<(&'static Resource, Key, String)> {
+        Vec::new()
     }
     /// The newest version that any watch has come to: a list that is asked for from now on is no older.
     fn newest_of_all(&self) -> u64 {
@@ -56,6 +60,10 @@ impl View for Cache {
 
     fn is_hopeless(&self, resource: &'static Resource) -> bool {
         Cache::is_hopeless(self, resource)
+    }
+
+    fn set_aside(&self) -> Vec<(&'static Resource, Key, String)> {
+        Cache::set_aside(self)
     }
 
     fn newest_of_all(&self) -> u64 {

@@ -2,12 +2,19 @@
 
 use std::time::Duration;
 
-use anyhow::{Result, ensure};
+use anyhow::{Context, Result, bail, ensure};
+use controllers_kit::{Plan, Verb};
 use futures::{StreamExt, stream};
 use harness::{ControlPlane, run_test, until};
 use k8s_openapi::api::core::v1::{Pod, ResourceQuota};
 use kube::api::{DeleteParams, ListParams, PostParams};
 use kube::{Api, Client};
+use kubernetes_proto::{
+    DynObject,
+    core::{ConfigMap, PodFromTemplate},
+    envelope,
+    meta::ObjectMeta,
+};
 use serde_json::{Value, json};
 
 use crate::support::{PATIENCE, POLL, all_end_well, alone, beside, fleet_of};
@@ -180,6 +187,91 @@ fn no_more_is_let_in_than_under_upstream_and_what_is_used_is_exact_at_rest() {
         );
         all_end_well(&mut replicas).await?;
         Ok(())
+    });
+}
+
+/// Stands for bytes that are no text in what is encoded.
+const MARK: &[u8] = b"<??>";
+
+/// Creates an object as a client of protobuf does, its annotation being no UTF-8.
+async fn create_odd(client: &Client, path: &str, kind: &str, mut raw: Vec<u8>) -> Result<()> {
+    let place = raw.windows(MARK.len()).position(|window| window == MARK);
+    let place = place.context("there is no mark")?;
+    raw[place..place + MARK.len()].copy_from_slice(&[0xff, 0xfe, 0xe2, 0x82]);
+    let request = http::Request::post(path)
+        .header("content-type", envelope::PROTOBUF)
+        .header("accept", "application/json")
+        .body(envelope::wrap("v1", kind, raw).into())?;
+    let answer = client.send(request).await?;
+    ensure!(answer.status().is_success(), "{kind}: {}", answer.status());
+    Ok(())
+}
+
+#[test]
+fn objects_with_texts_that_are_not_utf_8_are_counted_and_their_namespace_can_end() {
+    let _beside = beside();
+    run_test(async {
+        let control_plane = ControlPlane::builder().start().await?;
+        let client = control_plane.client().await?;
+        let fleet = fleet_of(&control_plane, &NO_LIMITS).await?;
+        let _replicas = fleet.start_all(REPLICAS).await?;
+        let namespace = control_plane.namespace("odd").await?;
+        let accounts = ["-n", &namespace, "get", "serviceaccount", "default"];
+        until("pods are admitted", PATIENCE, POLL, || async {
+            Ok(control_plane.kubectl(&accounts).await.ok())
+        })
+        .await?;
+
+        let mut meta = ObjectMeta {
+            name: "odd".into(),
+            namespace: namespace.as_str().into(),
+            ..ObjectMeta::default()
+        };
+        meta.set_annotation("note", str::from_utf8(MARK)?);
+        let mut plan = Plan::nothing();
+        let pod = PodFromTemplate {
+            metadata: Some(meta.clone()),
+            // One container: its name, its image.
+            spec: b"\x12\x06\x0a\x01c\x12\x01i".to_vec(),
+        };
+        let Verb::Create { body } = &controllers_kit::pods::create(&mut plan, &pod).verb else {
+            bail!("a creation creates");
+        };
+        let path = format!("/api/v1/namespaces/{namespace}");
+        create_odd(&client, &format!("{path}/pods"), "Pod", body.clone()).await?;
+        let map = ConfigMap {
+            metadata: Some(meta),
+            ..ConfigMap::default()
+        };
+        let body = DynObject::encode(&map);
+        create_odd(&client, &format!("{path}/configmaps"), "ConfigMap", body).await?;
+
+        // Admission has not charged for what was there before the quota: it is counted by the controller alone.
+        let quotas: Api<ResourceQuota> = Api::namespaced(client.clone(), &namespace);
+        let hard = json!({"pods": "9", "count/configmaps": "9"});
+        quotas
+            .create(&PostParams::default(), &quota("all", &hard)?)
+            .await?;
+        is_used(&quotas, "all", "pods", 1, PATIENCE).await?;
+        // Beside the one with the root certificate.
+        is_used(&quotas, "all", "count/configmaps", 2, PATIENCE).await?;
+
+        let end = ["delete", "namespace", &namespace, "--wait=false"];
+        control_plane.kubectl(&end).await?;
+        until("the namespace is gone", PATIENCE, POLL, || async {
+            let get = [
+                "get",
+                "namespace",
+                &namespace,
+                "--ignore-not-found",
+                "-o",
+                "name",
+            ];
+            let left = control_plane.kubectl(&get).await?;
+            ensure!(left.trim().is_empty(), "left: {left}");
+            Ok(Some(()))
+        })
+        .await
     });
 }
 

@@ -12,6 +12,7 @@ mod watches;
 
 pub mod catalogue;
 pub mod conditions;
+pub mod guard;
 pub mod names;
 pub mod owners;
 pub mod patch;

@@ -1,13 +1,35 @@
 //! Names of generated children. They look like the server's own (a prefix and five characters), but follow from the
 //! owner's uid and an ordinal: two replicas that plan from the same view choose the same names, so a second creation of
-//! the same child collides at the server instead of adding one too many.
+//! the same child collides at the server instead of adding one too many. The five characters are a keyed permutation of
+//! the ordinal, so names of one owner look unrelated, no two ordinals share one, and a name tells its ordinal back.
 //!
-//! The ordinals go round a circle. The next one comes after the newest child there is, terminating ones included; what
-//! counts is what is seen, nothing is remembered, because a memory that only one of two replicas has would part their
-//! names. The five characters are a keyed permutation of the ordinal, so names of one owner look unrelated, no two
-//! ordinals share one, and a name tells its ordinal back.
+//! The rule, for every generated name (all but those that the API fixes: pods and claims of StatefulSets, Jobs of
+//! CronJobs, ReplicaSets and ControllerRevisions that are named by a hash):
+//!
+//! **No child gets a name that another one had within the last hour** ([`REUSE_AFTER_SECONDS`]). Whoever waits for a name
+//! to be not found would wait for ever, and logs and metrics that are keyed by name would mix two children.
+//!
+//! 1. The ordinals go round a circle. The next one follows the newest child there is, terminating ones included, and
+//!    names that [`Reader::name_used`] knows are skipped: those of objects that exist, and of those whose removal the
+//!    store has seen within the hour. Every replica caches everything, so replicas that have watched for as long know the
+//!    same names and choose the same.
+//! 2. A replica that has watched for less than an hour does not know which names an owner used up before
+//!    ([`Reader::history_covers`] is false of the owner and of its newest child). It begins at a place that follows from
+//!    the owner's resourceVersion, up to half-way round the part of the circle that is free. The controllers of
+//!    ReplicaSets, ReplicationControllers, DaemonSets and Jobs write the owner's status between a child's creation and
+//!    its replacement, so the version is another one by then; a second creation from the same view, the owner's version
+//!    included, still collides. After that first child the first rule holds for this owner.
+//! 3. The owner of EndpointSlices, a Service or Endpoints, is written by nobody in between. There the version from which
+//!    on the store's history is whole is mixed in, which differs for each start of a process. A slice made twice is
+//!    harmless: readers join the endpoints of all slices, and the controller deletes the one too many.
 
+use kubernetes_proto::{Resource, meta::ObjectMeta};
 use xxhash_rust::xxh3::{xxh3_64, xxh3_64_with_seed};
+
+use crate::Reader;
+
+/// For how long after its removal a child's name is not given to another.
+pub const REUSE_AFTER_SECONDS: u64 = 3600;
 
 /// The characters of generated names: no vowels, so no words, and nothing that is easily misread.
 const ALPHABET: &[u8; 27] = b"bcdfghjklmnpqrstvwxz2456789";
@@ -94,36 +116,127 @@ impl Children {
         Some(unpermute(self.key, value))
     }
 
-    /// The names of the next children, given the names of all that exist. Names that `taken` knows (an object of
-    /// another owner has them) are left out. An owner without children begins at `first`, which should be another number
-    /// than the last time: then names that were in use are not used again.
+    /// The names of the next children, given all children that exist, and what is known of names (see the rule at the
+    /// top of the module). An owner without children begins at `first`.
     pub fn next<'a>(
         &self,
         first: u64,
-        existing: impl IntoIterator<Item = &'a str>,
-        taken: impl Fn(&str) -> bool,
+        existing: impl IntoIterator<Item = &'a ObjectMeta>,
+        known: &Known<'_>,
         count: usize,
     ) -> Vec<String> {
-        let start = match newest(
-            existing
-                .into_iter()
-                .filter_map(|name| self.ordinal(name))
-                .collect(),
-        ) {
-            Some(ordinal) => (ordinal + 1) % SPACE,
-            None => u32::try_from(first % u64::from(SPACE)).expect("a remainder of a u32 is one"),
+        let existing: Vec<(u32, &ObjectMeta)> = existing
+            .into_iter()
+            .filter_map(|meta| Some((self.ordinal(&meta.name)?, meta)))
+            .collect();
+        let newest = newest(existing.iter().map(|(ordinal, _)| *ordinal).collect());
+        let (mut start, free) = match newest {
+            Some((ordinal, gap)) => ((ordinal + 1) % SPACE, gap),
+            None => (remainder(first, SPACE), SPACE),
         };
+        let child =
+            newest.and_then(|(newest, _)| existing.iter().find(|(ordinal, _)| *ordinal == newest));
+        if !known.covers(child.map(|(_, meta)| *meta)) {
+            // Behind the middle of the gap, the widest gap would be the one before the new child.
+            start = (start + remainder(known.seed(self.key), (free / 2).max(1))) % SPACE;
+        }
         (0..SPACE)
             .map(|step| self.name((start + step) % SPACE))
-            .filter(|name| !taken(name))
+            .filter(|name| !known.is_used(name))
             .take(count)
             .collect()
     }
 }
 
+/// What a store knows of the names of an owner's children.
+pub struct Known<'a> {
+    reader: &'a dyn Reader,
+    resource: &'static Resource,
+    owner: &'a ObjectMeta,
+    is_reported: bool,
+}
+
+impl<'a> Known<'a> {
+    /// Of the children of an owner that are of this resource, in the owner's namespace. The owner's status is written
+    /// between the creation of a child and its replacement.
+    pub fn of(reader: &'a dyn Reader, resource: &'static Resource, owner: &'a ObjectMeta) -> Self {
+        Self {
+            reader,
+            resource,
+            owner,
+            is_reported: true,
+        }
+    }
+
+    /// The owner stays as it is while its children come and go.
+    #[must_use]
+    pub fn not_reported(mut self) -> Self {
+        self.is_reported = false;
+        self
+    }
+
+    fn is_used(&self, name: &str) -> bool {
+        self.reader
+            .name_used(self.resource, &self.owner.namespace, name)
+    }
+
+    /// Whether every name that is not to be used again is known, given the newest child that exists.
+    fn covers(&self, newest: Option<&ObjectMeta>) -> bool {
+        self.reader.history_covers(&self.owner.uid)
+            || newest.is_some_and(|child| self.reader.history_covers(&child.uid))
+    }
+
+    fn seed(&self, key: u64) -> u64 {
+        let mut seed = [0; 16];
+        seed[..8].copy_from_slice(&self.owner.resource_version.to_le_bytes());
+        if !self.is_reported {
+            seed[8..].copy_from_slice(&self.reader.history_since().to_le_bytes());
+        }
+        xxh3_64_with_seed(&seed, key)
+    }
+}
+
+fn remainder(number: u64, modulus: u32) -> u32 {
+    u32::try_from(number % u64::from(modulus)).expect("a remainder of a u32 is one")
+}
+
+/// Whether a resource has objects with generated names: what was removed of these is remembered.
+pub fn has_generated(resource: &Resource) -> bool {
+    matches!(
+        (resource.group, resource.plural),
+        ("", "pods") | ("discovery.k8s.io", "endpointslices")
+    )
+}
+
+/// Whether objects of a resource own such objects as their controllers.
+pub fn owns_generated(resource: &Resource) -> bool {
+    matches!(
+        (resource.group, resource.plural),
+        ("", "replicationcontrollers" | "services" | "endpoints")
+            | ("apps", "replicasets" | "daemonsets")
+            | ("batch", "jobs")
+    )
+}
+
+/// Whether the name of an object was generated for it by its controller. What the API itself fixes is not: pods of
+/// StatefulSets are named by their ordinals.
+pub fn is_generated(meta: &ObjectMeta) -> bool {
+    let Some(owner) = meta.controller() else {
+        return false;
+    };
+    // Ordinals are keyed by the owner's uid, but every key knows every ending.
+    let any = Children {
+        generate_name: meta.generate_name.to_string(),
+        key: 0,
+    };
+    *owner.kind != *"StatefulSet"
+        && !meta.generate_name.is_empty()
+        && any.ordinal(&meta.name).is_some()
+}
+
 /// The newest of some ordinals on the circle: the one before the widest gap, since names are given out in order. Of
-/// gaps of one width the one that begins lowest.
-fn newest(mut ordinals: Vec<u32>) -> Option<u32> {
+/// gaps of one width the one that begins lowest. With the width.
+fn newest(mut ordinals: Vec<u32>) -> Option<(u32, u32)> {
     ordinals.sort_unstable();
     ordinals.dedup();
     let first = *ordinals.first()?;
@@ -138,13 +251,14 @@ fn newest(mut ordinals: Vec<u32>) -> Option<u32> {
             widest = (next - ordinal, ordinal);
         }
     }
-    Some(widest.1)
+    Some((widest.1, widest.0))
 }
 
 fn mix(key: u64, round: u64, half: u32, modulus: u32) -> u32 {
-    let mixed =
-        xxh3_64_with_seed(&half.to_le_bytes(), key.wrapping_add(round)) % u64::from(modulus);
-    u32::try_from(mixed).expect("a remainder of a u32 is one")
+    remainder(
+        xxh3_64_with_seed(&half.to_le_bytes(), key.wrapping_add(round)),
+        modulus,
+    )
 }
 
 /// An unbalanced Feistel network: each half is shifted by a hash of the other, which can be undone step by step.

@@ -33,6 +33,21 @@ pub trait Reader: Send + Sync {
     fn gone(&self, _uid: &str) -> bool {
         false
     }
+    /// Whether a name is not to be given to a new child: an object of it exists, or was seen to be removed within the last
+    /// hour ([`crate::names::REUSE_AFTER_SECONDS`]). Removals are remembered of resources that have generated children,
+    /// pods and EndpointSlices.
+    fn name_used(&self, resource: &'static Resource, namespace: &str, name: &str) -> bool {
+        self.get(resource, namespace, name).is_some()
+    }
+    /// Whether the removal of every object that belonged to, or came after, the object of this uid within the last hour
+    /// was seen: the store has followed changes for an hour, or since before that object was made.
+    fn history_covers(&self, _uid: &str) -> bool {
+        true
+    }
+    /// The version from which on removals were seen.
+    fn history_since(&self) -> u64 {
+        0
+    }
     /// How far what is held of a resource can be relied on.
     fn standing(&self, _resource: &'static Resource) -> Standing {
         Standing::Complete

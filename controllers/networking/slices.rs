@@ -9,7 +9,9 @@
 use std::sync::Arc;
 
 use controllers_kit::{
-    Action, Event, Key, Only, Plan, Propagation, Reader, Report, Seen, names::Children, owners,
+    Action, Event, Key, Only, Plan, Propagation, Reader, Report, Seen,
+    names::{Children, Known},
+    owners,
     selectors::Selector,
 };
 use kubernetes_proto::{
@@ -271,15 +273,10 @@ pub fn write<O: Object>(
             tell(action, "update", words);
         }
     }
-    let namespace = &owner.metadata().namespace;
     let children = Children::of(&owner.metadata().name, &owner.metadata().uid);
-    let taken = |name: &str| {
-        reader
-            .get(EndpointSlice::resource(), namespace, name)
-            .is_some()
-    };
-    let existing = held.iter().map(|slice| &*slice.metadata().name);
-    let names = children.next(0, existing, taken, slices.create.len());
+    let known = Known::of(reader, EndpointSlice::resource(), owner.metadata()).not_reported();
+    let existing = held.iter().map(|slice| slice.metadata());
+    let names = children.next(0, existing, &known, slices.create.len());
     for (number, (slice, name)) in slices.create.iter().zip(names).enumerate() {
         if number < 2 {
             plan.then();

@@ -721,7 +721,6 @@ impl Range {
     }
 
     fn pack_lane(&self, unit: &Unit, lane: &Lane, now: Monotonic) -> Vec<KeyState> {
-        let controller = &unit.controller;
         let mut keys: Vec<&Key> = lane.known.keys().collect();
         let places = lane.queue.places(now);
         keys.extend(places.iter().map(|place| &place.key));
@@ -753,7 +752,7 @@ impl Range {
                     .collect();
                 let memory = known
                     .and_then(|known| known.memory.as_ref())
-                    .and_then(|memory| controller.pack(memory));
+                    .and_then(|memory| unit.pack(key, memory));
                 let state = KeyState {
                     namespace: key.namespace.to_string(),
                     name: key.name.to_string(),
@@ -839,15 +838,15 @@ impl Range {
                     .filter_map(|mark| unpack_mark(&shared, mark))
                     .collect();
                 known.memory = key_state.memory.as_ref().map(|bytes| {
-                    let mut memory = unit.controller.unpack(bytes);
                     // The way from one to the other counts as no time: instants end up a little late, ages right.
-                    if key_state.packed_at_ms != 0 {
-                        let here = shared.clock.now().as_millisecond();
-                        let by = here.saturating_sub(key_state.packed_at_ms);
-                        let by = SignedDuration::from_millis(by);
-                        unit.controller.shift(&mut memory, by);
-                    }
-                    memory
+                    let by = match key_state.packed_at_ms {
+                        0 => 0,
+                        packed_at => {
+                            let here = shared.clock.now().as_millisecond();
+                            here.saturating_sub(packed_at)
+                        }
+                    };
+                    unit.unpack(&key, bytes, SignedDuration::from_millis(by))
                 });
                 known.link = (!key_state.traceparent.is_empty())
                     .then(|| key_state.traceparent.as_str().into());
@@ -878,7 +877,7 @@ impl Range {
         let last = known.and_then(|known| known.last.as_ref());
         let memory = known
             .and_then(|known| known.memory.as_ref())
-            .and_then(|memory| self.unit(lane).controller.pack(memory))
+            .and_then(|memory| self.unit(lane).pack(key, memory))
             .and_then(|packed| serde_json::from_slice::<Value>(&packed).ok());
         Some(json!({
             "state": if working {

@@ -24,7 +24,7 @@ use kubernetes_proto::{
     core::{Namespace, Pod, ServiceAccount},
     meta::ObjectMeta,
 };
-use peer_proto::RangeState;
+use peer_proto::{ControllerState, KeyState, RangeState};
 use serde::{Deserialize, Serialize};
 use serde_json::{Value, json};
 use tokio::sync::Semaphore;
@@ -44,7 +44,7 @@ use crate::{
     metrics::Metrics,
     reconcile::ReportFrom,
     server::{Live, LiveItem, Refused, Sender, Server},
-    shared::{Aside, Shared, Unit},
+    shared::{Aside, Shared, Unit, Unwoken},
     view::View,
 };
 
@@ -288,8 +288,14 @@ impl Controller for Accounts {
     }
     fn watch(&self, on: &mut Watches) {
         on.kind::<Namespace>().wakes_itself();
-        on.kind::<ServiceAccount>()
-            .wakes(|change, _| vec![Key::cluster(change.newest().metadata().namespace.clone())]);
+        on.kind::<ServiceAccount>().wakes(|change, _| {
+            let meta = change.newest().metadata();
+            assert!(
+                meta.label("bad").is_none(),
+                "this account makes the wake panic"
+            );
+            vec![Key::cluster(meta.namespace.clone())]
+        });
     }
     fn plan(&self, key: &Key, seen: &Seen<'_>, memory: &mut Planned) -> Result<Plan, Refusal> {
         memory.0 += 1;
@@ -349,6 +355,42 @@ impl Controller for Sweeper {
             plan.delete(&*account, Only::ThisUid, Propagation::Background);
         }
         Ok(plan)
+    }
+}
+
+/// Keeps a memory that can neither be packed nor unpacked.
+struct Brittle;
+
+#[derive(Default, PartialEq)]
+struct Unpackable(bool);
+
+impl Serialize for Unpackable {
+    fn serialize<S: serde::Serializer>(&self, _: S) -> Result<S::Ok, S::Error> {
+        panic!("this memory makes packing panic")
+    }
+}
+
+impl<'de> Deserialize<'de> for Unpackable {
+    fn deserialize<D: serde::Deserializer<'de>>(_: D) -> Result<Self, D::Error> {
+        panic!("these bytes make unpacking panic")
+    }
+}
+
+impl Controller for Brittle {
+    type Memory = Unpackable;
+
+    fn describe() -> Descriptor {
+        Descriptor::new("brittle-controller", Sharding::ByNamespace).workers_fixed(4)
+    }
+    fn new(_: &Flags) -> Self {
+        Self
+    }
+    fn watch(&self, on: &mut Watches) {
+        on.kind::<Namespace>().wakes_itself();
+    }
+    fn plan(&self, _: &Key, _: &Seen<'_>, memory: &mut Unpackable) -> Result<Plan, Refusal> {
+        memory.0 = true;
+        Ok(Plan::nothing())
     }
 }
 
@@ -480,6 +522,7 @@ fn process(factory: Factory, sim: &Arc<Sim>, replica: &str) -> (Arc<Shared>, Arc
         units: vec![unit],
         writes: Default::default(),
         table: (0..RANGES).map(|_| ArcSwapOption::empty()).collect(),
+        unwoken: Unwoken::default(),
         aside: Aside::Blocking(tokio::runtime::Handle::current()),
     });
     (shared, door)
@@ -650,6 +693,71 @@ fn a_panic_costs_one_key_a_backoff() {
             rig.accounts("bad") == 1
         })
         .await;
+    });
+}
+
+#[test]
+fn an_object_over_which_a_wake_panics_is_set_aside_and_all_others_wake_their_keys() {
+    run(async {
+        let mut bad = ServiceAccount::default();
+        bad.metadata_mut().namespace = "a".into();
+        bad.metadata_mut().name = "bad".into();
+        bad.metadata_mut().set_label("bad", "");
+        let rig = Rig::new(world(&[("a", "1"), ("b", "2")]).with(bad));
+        // The scan of what is gained meets it first.
+        rig.gain_all();
+        until("the other keys are served", || rig.accounts("b") == 2).await;
+        let seen = Reader::get(&*rig.sim, ServiceAccount::resource(), "a", "bad").unwrap();
+        rig.sim.tell(ServiceAccount::resource(), None, Some(&seen));
+        let aside = rig.shared.unwoken.all();
+        let [(controller, resource, key, why)] = &aside[..] else {
+            panic!("told once, not {aside:?}")
+        };
+        assert_eq!(
+            (*controller, resource.plural, &*key.to_string()),
+            ("accounts-controller", "serviceaccounts", "a/bad")
+        );
+        assert!(why.contains("this account makes the wake panic"), "{why}");
+        let counted = rig.shared.metrics.encode();
+        let line = "manifold_wake_panics_total{controller=\"controller\"} 2";
+        assert!(counted.contains(line), "{counted}");
+        rig.label("b", "3");
+        until("changes go on waking", || rig.accounts("b") == 3).await;
+    });
+}
+
+#[test]
+fn a_memory_that_makes_packing_or_unpacking_panic_is_lost_and_the_range_moves() {
+    run(async {
+        let rig = Rig::of(Factory::of::<Brittle>(), world(&[("a", "1")]));
+        let range = rig.range_of("a");
+        let brittle = ControllerState {
+            controller: "brittle-controller".to_owned(),
+            keys: vec![KeyState {
+                name: "a".to_owned(),
+                queued: true,
+                memory: Some(b"true".to_vec()),
+                ..KeyState::default()
+            }],
+            ..ControllerState::default()
+        };
+        let state = RangeState {
+            controllers: vec![brittle],
+        };
+        rig.gain(range, 1, &Gained::Handoff(state));
+        until("the key is planned", || {
+            rig.shared.units[0].reconciles.load(Ordering::Relaxed) > 0
+        })
+        .await;
+        let state = rig.frozen(range).await;
+        assert!(
+            state
+                .controllers
+                .iter()
+                .flat_map(|part| &part.keys)
+                .all(|key| key.memory.is_none()),
+            "{state:?}"
+        );
     });
 }
 

@@ -22,7 +22,6 @@ use kubernetes_proto::{
     envelope::{self, PROTOBUF},
     meta,
 };
-use prost::Message as _;
 use tower::{BoxError, Layer as _, ServiceExt as _, util::BoxCloneSyncService};
 
 use crate::socket::{Guard, Line, Socket};
@@ -918,7 +917,7 @@ fn is_protobuf(headers: &HeaderMap) -> bool {
 }
 
 /// The answer's `Status`, from protobuf or JSON; else what there is of text, so that a proxy's page says something too.
-fn read_status(code: StatusCode, headers: &HeaderMap, bytes: &[u8]) -> Status {
+pub(crate) fn read_status(code: StatusCode, headers: &HeaderMap, bytes: &[u8]) -> Status {
     let mut status = parse_status(bytes).unwrap_or_else(|| {
         let text = String::from_utf8_lossy(bytes);
         let line: String = text
@@ -941,10 +940,14 @@ fn read_status(code: StatusCode, headers: &HeaderMap, bytes: &[u8]) -> Status {
         .get(header::RETRY_AFTER)
         .and_then(|value| value.to_str().ok()?.parse().ok())
     {
-        status.retry_after = Some(Duration::from_secs(seconds));
+        status.retry_after = Some(Duration::from_secs(seconds).min(RETRY_AFTER_MAX));
     }
     status
 }
+
+/// The longest that a server's own word on when to come again is taken for: whoever it comes from (a proxy, a webhook's
+/// answer passed on) may say any number, and a key that waits for centuries is lost.
+const RETRY_AFTER_MAX: Duration = Duration::from_secs(300);
 
 /// So much is shown of an answer that is no `Status`.
 const STATUS_TEXT_CHARS_MAX: usize = 200;
@@ -952,7 +955,7 @@ const STATUS_TEXT_CHARS_MAX: usize = 200;
 /// A `Status` from its envelope or from JSON.
 pub(crate) fn parse_status(bytes: &[u8]) -> Option<Status> {
     let status = if let Ok(envelope) = envelope::open(bytes) {
-        meta::Status::decode(envelope.raw).ok()?
+        meta::Status::read(envelope.raw).ok()?
     } else {
         // Read field by field: a newer server may say more than the message knows.
         let json: serde_json::Value = serde_json::from_slice(bytes).ok()?;
@@ -999,7 +1002,7 @@ pub(crate) fn parse_status(bytes: &[u8]) -> Option<Status> {
         retry_after: u64::try_from(details.retry_after_seconds)
             .ok()
             .filter(|seconds| *seconds > 0)
-            .map(Duration::from_secs),
+            .map(|seconds| Duration::from_secs(seconds).min(RETRY_AFTER_MAX)),
         details,
     })
 }

@@ -17,14 +17,15 @@ use kubernetes_proto::{AnyObject, Resource, Str, meta::NOT_COMPARABLE};
 
 use crate::{
     Api, Settings,
+    history::{self, History},
     store::{self, Pending, Progress, Store},
     unpoisoned, watch,
 };
 
 type Subscriber = Arc<dyn Fn(DynChange<'_>) + Send + Sync>;
 
-/// Objects that do not decode are logged once each; so many are remembered for that, and beyond it they are counted
-/// only.
+/// Objects that do not decode, or over which an index panics, are logged once each; so many are remembered for that, and
+/// beyond it they are counted only.
 const TROUBLED_MAX: usize = 1000;
 
 /// All that is kept of one resource.
@@ -45,10 +46,13 @@ pub(crate) struct Slot {
     /// which is stopped meanwhile and started again loses none.
     pending: Mutex<Vec<Pending>>,
     decode_errors: AtomicU64,
-    troubled: Mutex<HashSet<Key>>,
+    /// What can't be used, and why.
+    troubled: Mutex<HashMap<Key, String>>,
     condition: Mutex<Condition>,
     /// Where the uids of what was deleted are kept, if anybody asks for them.
     gone: Option<Arc<Gone>>,
+    /// Which names of generated children were used lately.
+    pub(crate) history: Arc<History>,
     made: Instant,
     /// Milliseconds from `made` to the last sign of life, and one more; 0 before the first.
     heard: AtomicU64,
@@ -108,9 +112,11 @@ impl Slot {
         indexes: Vec<Index>,
         settings: Settings,
         gone: Option<Arc<Gone>>,
+        history: Arc<History>,
     ) -> Self {
         Self {
             gone,
+            history,
             resource,
             only_name,
             where_served,
@@ -166,6 +172,34 @@ impl Slot {
         }
     }
 
+    /// An object has taken its place that was not there before, or another of its name.
+    pub(crate) fn trace(&self, old: Option<&AnyObject>, new: &AnyObject, version: u64) {
+        if history::is_traced(self.resource) && (old.is_none() || another(old, Some(new))) {
+            self.history.made(new, version);
+        }
+    }
+
+    /// The object of a name is about to be taken away.
+    pub(crate) fn remember(&self, namespace: &str, name: &str) {
+        if history::is_remembered(self.resource) {
+            self.history.removed(self.resource, namespace, name);
+        }
+    }
+
+    /// Everything is listed at a version; the changes are those from what was there before.
+    pub(crate) fn begin_history(&self, version: u64, changes: &[Pending]) {
+        if !history::is_remembered(self.resource) {
+            return;
+        }
+        for (old, _) in changes.iter().filter(|(_, new)| new.is_none()) {
+            if let Some(old) = old {
+                let meta = old.metadata();
+                self.remember(&meta.namespace, &meta.name);
+            }
+        }
+        self.history.begin(version);
+    }
+
     pub(crate) fn put_aside(&self, changes: Vec<Pending>) {
         let mut pending = unpoisoned(self.pending.lock());
         if pending.is_empty() {
@@ -201,13 +235,17 @@ impl Slot {
         self.decode_errors.fetch_add(1, Ordering::Relaxed);
         let first = {
             let mut troubled = unpoisoned(self.troubled.lock());
-            troubled.len() < TROUBLED_MAX && troubled.insert(key.clone())
+            let is_known = troubled.contains_key(key);
+            if is_known || troubled.len() < TROUBLED_MAX {
+                troubled.insert(key.clone(), reason.to_string());
+            }
+            !is_known && troubled.contains_key(key)
         };
         if first {
             tracing::error!(
                 resource = %self.resource.id(),
                 object = %if key.name.is_empty() { "unknown".to_owned() } else { key.to_string() },
-                "an object can't be decoded and is left alone: {reason}"
+                "an object can't be used and is left alone: {reason}"
             );
         }
     }
@@ -508,9 +546,11 @@ impl Builder {
         self.wanted.sort_by_key(|wanted| wanted.resource);
         let (settings, dependents) = (self.settings, self.dependents);
         let gone = dependents.then(Arc::<Gone>::default);
+        let history = Arc::<History>::default();
         Arc::new(Cache {
             settings: settings.clone(),
             gone: gone.clone(),
+            history: Arc::clone(&history),
             dependents,
             found: ArcSwap::default(),
             catalogue: ArcSwap::default(),
@@ -530,6 +570,7 @@ impl Builder {
                         wanted.indexes,
                         settings.clone(),
                         gone.clone(),
+                        Arc::clone(&history),
                     ))
                 })
                 .collect(),
@@ -545,6 +586,7 @@ pub struct Cache {
     found: ArcSwap<HashMap<&'static Resource, Arc<Slot>>>,
     catalogue: ArcSwap<Catalogue>,
     gone: Option<Arc<Gone>>,
+    history: Arc<History>,
     settings: Settings,
     dependents: bool,
 }
@@ -613,6 +655,7 @@ impl Cache {
             indexes,
             self.settings.clone(),
             self.gone.clone(),
+            Arc::clone(&self.history),
         ));
         self.found.rcu(|found| {
             let mut more = HashMap::clone(found);
@@ -812,6 +855,26 @@ impl Cache {
             .map_or(0, |slot| slot.store.approximate_bytes())
     }
 
+    /// The objects that can't be used, with the reason, at most a thousand of each resource: those that do not decode, and
+    /// those over which an index panics.
+    pub fn set_aside(&self) -> Vec<(&'static Resource, Key, String)> {
+        let found = self.found.load();
+        let mut aside: Vec<_> = self
+            .slots
+            .iter()
+            .chain(found.values())
+            .flat_map(|slot| {
+                let troubled = unpoisoned(slot.troubled.lock());
+                let items = troubled.iter();
+                items
+                    .map(|(key, why)| (slot.resource, key.clone(), why.clone()))
+                    .collect::<Vec<_>>()
+            })
+            .collect();
+        aside.sort();
+        aside
+    }
+
     /// Figures of the resources that discovery has brought.
     pub fn found_stats(&self) -> Vec<(&'static Resource, Stats)> {
         let found = self.found.load();
@@ -861,6 +924,20 @@ impl Reader for Cache {
 
     fn gone(&self, uid: &str) -> bool {
         self.gone.as_ref().is_some_and(|gone| gone.has(uid))
+    }
+
+    fn name_used(&self, resource: &'static Resource, namespace: &str, name: &str) -> bool {
+        // In this order: what goes is noted before it is taken away.
+        self.get(resource, namespace, name).is_some()
+            || self.history.was_removed(resource, namespace, name)
+    }
+
+    fn history_covers(&self, uid: &str) -> bool {
+        self.history.covers(uid)
+    }
+
+    fn history_since(&self) -> u64 {
+        self.history.since()
     }
 
     fn standing(&self, resource: &'static Resource) -> Standing {

@@ -5,6 +5,7 @@
 
 pub mod api;
 mod cache;
+mod history;
 mod socket;
 mod store;
 mod watch;

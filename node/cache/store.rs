@@ -12,7 +12,7 @@ use std::{
     },
 };
 
-use controllers_kit::Index;
+use controllers_kit::{Index, guard::guarded};
 use kubernetes_proto::{AnyObject, DynObject, Resource, Str, TextHash};
 use smallvec::SmallVec;
 use tokio::sync::oneshot;
@@ -78,20 +78,26 @@ impl Content {
     }
 
     /// Puts an object into its place; the one that it replaces.
-    pub(crate) fn put(&mut self, object: &AnyObject, indexes: &[Index]) -> Option<AnyObject> {
+    ///
+    /// # Errors
+    /// Where an index panics over it; nothing has changed then.
+    pub(crate) fn put(
+        &mut self,
+        object: &AnyObject,
+        indexes: &[Index],
+    ) -> Result<Option<AnyObject>, String> {
         let meta = object.metadata();
         let known = self.names.get(&*meta.namespace);
         let Some(at) = known.and_then(|names| names.get(&*meta.name)).copied() else {
-            self.add(object, indexes);
-            return None;
+            let values = guarded(|| all_values(indexes, object))?;
+            self.add(object, values);
+            return Ok(None);
         };
-        let old = self.objects[at as usize].replace(object.clone());
-        let old = old.expect("what has a name lies somewhere");
-        for (index, lists) in indexes.iter().zip(&mut self.indexes) {
-            if is_indexed_alike(index, &old, object) {
-                continue;
-            }
-            let (before, after) = (values(index, &old), values(index, object));
+        let old = lying(&self.objects, at).clone();
+        let moves = guarded(|| moves(indexes, &old, object))?;
+        self.objects[at as usize] = Some(object.clone());
+        for (index, before, after) in moves {
+            let lists = &mut self.indexes[index];
             for gone in before.iter().filter(|value| !after.contains(value)) {
                 unlist(lists, gone, at, &self.objects);
             }
@@ -99,10 +105,10 @@ impl Content {
                 list(lists, come, at, &self.objects);
             }
         }
-        Some(old)
+        Ok(Some(old))
     }
 
-    fn add(&mut self, object: &AnyObject, indexes: &[Index]) {
+    fn add(&mut self, object: &AnyObject, values: ValuesOfAll) {
         let at = self.free.pop().unwrap_or_else(|| {
             grow_by_a_quarter(&mut self.objects);
             self.objects.push(None);
@@ -118,8 +124,8 @@ impl Content {
                 names.or_default().insert(name, at)
             }
         };
-        for (index, lists) in indexes.iter().zip(&mut self.indexes) {
-            for value in &values(index, object) {
+        for (values, lists) in values.iter().zip(&mut self.indexes) {
+            for value in values {
                 list(lists, value, at, &self.objects);
             }
         }
@@ -137,10 +143,21 @@ impl Content {
         if names.is_empty() {
             self.names.remove(namespace);
         }
-        for (index, lists) in indexes.iter().zip(&mut self.indexes) {
-            for gone in values(index, lying(&self.objects, at)) {
-                unlist(lists, &gone, at, &self.objects);
+        match guarded(|| all_values(indexes, lying(&self.objects, at))) {
+            Ok(values) => {
+                for (values, lists) in values.iter().zip(&mut self.indexes) {
+                    for gone in values {
+                        unlist(lists, gone, at, &self.objects);
+                    }
+                }
             }
+            // It had values when it came: no list may go on pointing to it.
+            Err(_) => self.indexes.iter_mut().for_each(|lists| {
+                lists.retain(|_, places| {
+                    places.retain(|other| *other != at);
+                    !places.is_empty()
+                });
+            }),
         }
         let old = self.objects[at as usize].take();
         self.free.push(at);
@@ -179,6 +196,26 @@ impl Content {
         }
         differences
     }
+}
+
+/// The values of an object in each index.
+type ValuesOfAll = SmallVec<[Values; 8]>;
+
+fn all_values(indexes: &[Index], object: &AnyObject) -> ValuesOfAll {
+    indexes.iter().map(|index| values(index, object)).collect()
+}
+
+/// The indexes in which an object's values may have changed, with its values before and after.
+fn moves(
+    indexes: &[Index],
+    old: &AnyObject,
+    new: &AnyObject,
+) -> SmallVec<[(usize, Values, Values); 4]> {
+    let changed = indexes.iter().enumerate();
+    changed
+        .filter(|(_, index)| !is_indexed_alike(index, old, new))
+        .map(|(place, index)| (place, values(index, old), values(index, new)))
+        .collect()
 }
 
 /// The owner index, which every object of every resource is in, is spared a list for its one value.
@@ -277,7 +314,7 @@ impl Store {
         unpoisoned(self.content.read())
     }
 
-    pub(crate) fn put(&self, object: &AnyObject) -> Option<AnyObject> {
+    pub(crate) fn put(&self, object: &AnyObject) -> Result<Option<AnyObject>, String> {
         unpoisoned(self.content.write()).put(object, &self.indexes)
     }
 

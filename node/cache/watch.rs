@@ -7,14 +7,13 @@
 
 use std::{convert::Infallible, ops::RangeInclusive, time::Duration};
 
-use controllers_kit::Key;
+use controllers_kit::{Key, guard::guarded};
 use http::HeaderValue;
 use kubernetes_proto::{
     AnyObject, Resource,
     envelope::{self, INITIAL_EVENTS_END},
     meta::{self, NOT_COMPARABLE},
 };
-use prost::Message as _;
 use tokio::time::Instant;
 
 use crate::{
@@ -485,6 +484,7 @@ impl Session<'_> {
             .map(|object| object.metadata().resource_version)
             .max();
         // No await between these: whoever stops the watch stops it before or after all of them.
+        slot.begin_history(version, &changes);
         slot.put_aside(changes);
         slot.store.replace(content);
         slot.came(newest.unwrap_or(0));
@@ -519,9 +519,8 @@ impl Session<'_> {
             }
             "BOOKMARK" => {
                 let raw = envelope::open(event.object)?.raw;
-                let bookmark = meta::PartialObjectMetadata::decode(raw)
+                let metadata = meta::PartialObjectMetadata::read(raw)
                     .map_err(|error| Fault::Garbage(format!("a bookmark: {error}")))?;
-                let metadata = bookmark.metadata.unwrap_or_default();
                 let version = comparable(metadata.resource_version)?;
                 if self.gathered.is_none() {
                     self.reach(version);
@@ -544,14 +543,28 @@ impl Session<'_> {
         let indexes = &self.slot.store.indexes;
         match object {
             Ok(object) => {
-                gathered.put(&object, indexes);
-            }
-            Err((key, _)) => {
-                if let Some(older) = self.slot.store.get(&key.namespace, &key.name) {
-                    gathered.put(&older, indexes);
+                if let Err(panic) = gathered.put(&object, indexes) {
+                    let key = self.not_indexed(&object, &panic);
+                    self.keep_older(gathered, &key);
                 }
             }
+            Err((key, _)) => self.keep_older(gathered, &key),
         }
+    }
+
+    fn keep_older(&self, gathered: &mut Content, key: &Key) {
+        if let Some(older) = self.slot.store.get(&key.namespace, &key.name)
+            && let Err(panic) = gathered.put(&older, &self.slot.store.indexes)
+        {
+            self.not_indexed(&older, &panic);
+        }
+    }
+
+    fn not_indexed(&self, object: &AnyObject, panic: &str) -> Key {
+        let key = Key::of_meta(object.metadata());
+        self.slot
+            .trouble(&key, &format_args!("an index panicked over it: {panic}"));
+        key
     }
 
     /// Applies one change. What does not decode leaves an older version standing: see [`Session::gather`]. Writes that
@@ -560,13 +573,22 @@ impl Session<'_> {
         let slot = self.slot;
         let version = match (object, gone) {
             (Ok(object), false) => {
-                let old = slot.store.put(&object);
                 let version = object.metadata().resource_version;
-                slot.tell(old.as_ref(), Some(&object), version);
+                match slot.store.put(&object) {
+                    Ok(old) => {
+                        slot.no_trouble(|| Key::of_meta(object.metadata()));
+                        slot.trace(old.as_ref(), &object, version);
+                        slot.tell(old.as_ref(), Some(&object), version);
+                    }
+                    Err(panic) => {
+                        self.not_indexed(&object, &panic);
+                    }
+                }
                 version
             }
             (Ok(object), true) => {
                 let meta = object.metadata();
+                slot.remember(&meta.namespace, &meta.name);
                 let old = slot.store.remove(&meta.namespace, &meta.name);
                 let version = meta.resource_version;
                 slot.tell(Some(old.as_ref().unwrap_or(&object)), None, version);
@@ -574,6 +596,7 @@ impl Session<'_> {
             }
             (Err((_, version)), false) => version,
             (Err((key, version)), true) => {
+                slot.remember(&key.namespace, &key.name);
                 if let Some(old) = slot.store.remove(&key.namespace, &key.name) {
                     slot.tell(Some(&old), None, version);
                 }
@@ -601,15 +624,17 @@ fn decode(slot: &Slot, raw: &[u8]) -> Result<AnyObject, (Key, u64)> {
         slot.trouble(&key, reason);
         Err((key, glimpse.resource_version))
     };
-    match slot.resource.read(raw) {
+    let read = guarded(|| slot.resource.read(raw));
+    let read = match read {
+        Ok(read) => read,
+        Err(panic) => return refuse(&format_args!("reading it panicked: {panic}")),
+    };
+    match read {
         Ok(object) if object.metadata().resource_version == NOT_COMPARABLE => {
             refuse(&"its resourceVersion is no number")
         }
         Ok(object) if object.metadata().name.is_empty() => refuse(&"it has no name"),
-        Ok(object) => {
-            slot.no_trouble(|| Key::of_meta(object.metadata()));
-            Ok(object)
-        }
+        Ok(object) => Ok(object),
         Err(error) => refuse(&error),
     }
 }

@@ -124,6 +124,7 @@ struct Families {
     decode_errors: Counters<1>,
     plan_seconds: Histograms<1>,
     plan_panics: Counters<1>,
+    wake_panics: Counters<1>,
     reconciles: Counters<2>,
     writes: Counters<4>,
     events_dropped: Counter,
@@ -261,6 +262,7 @@ impl Metrics {
             name,
             plan_seconds: families.plan_seconds.get_or_create_owned(&labels),
             plan_panics: families.plan_panics.get_or_create_owned(&labels),
+            wake_panics: families.wake_panics.get_or_create_owned(&labels),
             fence_refusals: families.fence_refusals.get_or_create_owned(&labels),
             reconciles: families.reconciles.clone(),
             writes: families.writes.clone(),
@@ -522,7 +524,7 @@ fn families(on: &mut Registering) -> Families {
         ),
         decode_errors: on.counters(
             "manifold_decode_errors",
-            "Objects that could not be decoded and were left alone.",
+            "Objects that could not be decoded or indexed and were left alone.",
         ),
         plan_seconds: on.histograms(
             "manifold_plan_duration_seconds",
@@ -532,6 +534,10 @@ fn families(on: &mut Registering) -> Families {
         plan_panics: on.counters(
             "manifold_plan_panics",
             "Plans that panicked; each costs its key a back-off.",
+        ),
+        wake_panics: on.counters(
+            "manifold_wake_panics",
+            "Changes of objects over which a controller panicked when it was asked which keys they wake; they wake none.",
         ),
         reconciles: on.counters("manifold_reconciles", "Keys that were reconciled, by what came of it."),
         writes: on.counters(
@@ -746,6 +752,7 @@ pub struct ControllerMetrics {
     name: &'static str,
     plan_seconds: Histogram,
     plan_panics: Counter,
+    wake_panics: Counter,
     fence_refusals: Counter,
     reconciles: Counters<2>,
     writes: Counters<4>,
@@ -781,6 +788,11 @@ impl ControllerMetrics {
     /// A plan panicked.
     pub fn panicked(&self) {
         self.plan_panics.inc();
+    }
+
+    /// A controller panicked over an object that was to wake its keys.
+    pub fn wake_panicked(&self) {
+        self.wake_panics.inc();
     }
 
     /// A write was not sent: the fence was closed or the range is another's.

@@ -19,6 +19,7 @@ const GOLDEN: &[(&str, &str)] = &[
     ("manifold_handoff_duration_seconds", "histogram"),
     ("manifold_plan_duration_seconds", "histogram"),
     ("manifold_plan_panics_total", "counter"),
+    ("manifold_wake_panics_total", "counter"),
     ("manifold_ranges_owned", "gauge"),
     ("manifold_reconciles_total", "counter"),
     ("manifold_takeover_duration_seconds", "histogram"),
@@ -73,6 +74,7 @@ fn used() -> Arc<Metrics> {
     let controller = metrics.controller("deployment-controller");
     controller.planned(ms(1));
     controller.panicked();
+    controller.wake_panicked();
     controller.fenced();
     controller.reconciled("success");
     controller.wrote("create", "replicasets", "success");

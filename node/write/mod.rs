@@ -5,7 +5,6 @@ use controllers_kit::{
 };
 use kubernetes_proto::{envelope, meta::PartialObjectMetadata};
 use node_cache::api::Status;
-use prost::Message as _;
 use serde_json::{Value, json};
 
 use crate::events;
@@ -169,14 +168,14 @@ pub fn written(body: &[u8]) -> Written {
         if envelope.kind == "Status" {
             return Written::default();
         }
-        return PartialObjectMetadata::decode(envelope.raw)
-            .ok()
-            .and_then(|partial| partial.metadata)
-            .map_or_else(Written::default, |meta| Written {
+        return PartialObjectMetadata::read(envelope.raw).ok().map_or_else(
+            Written::default,
+            |meta| Written {
                 gone: meta.is_held_by_nothing(),
                 uid: meta.uid,
                 resource_version: meta.resource_version,
-            });
+            },
+        );
     }
     serde_json::from_slice::<Value>(body)
         .ok()

@@ -1,6 +1,6 @@
 //! Compiles the .proto files through protox: nobody installs protoc.
 
-use std::error::Error;
+use std::{error::Error, fmt::Write as _};
 
 /// Messages of `core.proto` that are written as tables in `pod.rs`, and their names there.
 const BY_HAND: [(&str, &str); 17] = [
@@ -29,6 +29,10 @@ const BY_HAND: [(&str, &str); 17] = [
     ("Amount", "Amount"),
 ];
 
+/// As descriptors number the types of fields.
+const TYPE_STRING: i32 = 9;
+const TYPE_MESSAGE: i32 = 11;
+
 fn main() -> Result<(), Box<dyn Error>> {
     let files = [
         "meta.proto",
@@ -44,6 +48,42 @@ fn main() -> Result<(), Box<dyn Error>> {
         println!("cargo:rerun-if-changed={file}");
     }
     let descriptors = protox::compile(files, ["."])?;
+    // Which fields are texts, and which are messages that may have some: for what is not UTF-8 (lossy.rs).
+    let mut table = String::from("&[");
+    macro_rules! tables {
+        ($messages:expr, $prefix:expr) => {
+            for message in $messages {
+                let name = format!("{}.{}", $prefix, message.name());
+                write!(table, "({name:?}, &[")?;
+                for field in &message.field {
+                    match field.r#type {
+                        Some(TYPE_STRING) => write!(table, "({}, \"\"),", field.number())?,
+                        Some(TYPE_MESSAGE) => {
+                            write!(table, "({}, {:?}),", field.number(), field.type_name())?;
+                        }
+                        _ => {}
+                    }
+                }
+                table.push_str("]),\n");
+            }
+        };
+    }
+    for file in &descriptors.file {
+        let package = format!(".{}", file.package());
+        tables!(&file.message_type, package);
+        for message in &file.message_type {
+            // Entries of maps.
+            tables!(
+                &message.nested_type,
+                format!("{package}.{}", message.name())
+            );
+        }
+    }
+    table.push(']');
+    std::fs::write(
+        std::path::Path::new(&std::env::var("OUT_DIR")?).join("texts.rs"),
+        table,
+    )?;
     let mut config = prost_build::Config::new();
     for (message, name) in BY_HAND {
         config.extern_path(

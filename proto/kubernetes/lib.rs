@@ -5,6 +5,7 @@
 
 pub mod envelope;
 mod int_or_string;
+mod lossy;
 mod message;
 pub mod meta;
 mod object;

@@ -12,7 +12,7 @@ use prost::{
 use serde::{Deserialize, Deserializer, Serialize, Serializer, de::Error as _};
 
 use crate::{
-    Shared, Str,
+    Shared, Str, lossy,
     message::{Field, Many, MaybeBool, Part, Word, message},
     wire,
 };
@@ -301,6 +301,31 @@ pub mod entries {
                 value: Str::interned(&value),
             })
             .collect())
+    }
+}
+
+/// The name of the message that holds metadata alone.
+pub(crate) const PARTIAL: &str = ".k8s.meta.PartialObjectMetadata";
+
+impl PartialObjectMetadata {
+    /// The metadata of one object, of whatever kind; texts that are not UTF-8 as [`Resource::read`](crate::Resource::read)
+    /// has them.
+    ///
+    /// # Errors
+    /// Where the bytes are no object.
+    pub fn read(bytes: &[u8]) -> Result<ObjectMeta, DecodeError> {
+        let object: Self = lossy::message(PARTIAL, bytes)?;
+        Ok(object.metadata.unwrap_or_default())
+    }
+}
+
+impl Status {
+    /// A status from its protobuf; texts that are not UTF-8 as [`Resource::read`](crate::Resource::read) has them.
+    ///
+    /// # Errors
+    /// Where the bytes are none.
+    pub fn read(bytes: &[u8]) -> Result<Self, DecodeError> {
+        lossy::message(".k8s.meta.Status", bytes)
     }
 }
 

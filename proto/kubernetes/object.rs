@@ -4,7 +4,10 @@ use std::{any::Any, fmt, sync::Arc};
 
 use serde::{Serialize, de::DeserializeOwned};
 
-use crate::meta::ObjectMeta;
+use crate::{
+    lossy,
+    meta::{ObjectMeta, PARTIAL},
+};
 
 /// A resource of the API and how its objects are decoded. One `static` for each: compare by address or by `plural` and
 /// `group`.
@@ -28,12 +31,20 @@ pub struct Resource {
 }
 
 impl Resource {
-    /// One object from its protobuf.
+    /// One object from its protobuf. Texts that are not UTF-8, which the API server stores for whoever sends protobuf, are
+    /// read with a replacement for each byte that is none.
     ///
     /// # Errors
     /// Where the bytes are no such message.
     pub fn read(&'static self, bytes: &[u8]) -> Result<AnyObject, prost::DecodeError> {
-        (self.decode)(self, bytes)
+        let name = || match self.metadata_only {
+            true => PARTIAL,
+            false => lossy::of_kind(self.kind),
+        };
+        match (self.decode)(self, bytes) {
+            Err(_) => lossy::read(name(), bytes, |bytes| (self.decode)(self, bytes)),
+            read => read,
+        }
     }
 
     /// One object from its JSON.

@@ -1,6 +1,7 @@
 mod envelope;
 mod facts;
 mod garbage;
+mod lossy;
 mod partial;
 mod quantity;
 mod wire;

@@ -43,7 +43,7 @@ use self::relay::{Mode, Relay};
 use self::strain::Strain;
 use self::webhook::Webhook;
 use self::workload::Workload;
-use crate::judge::{AUDIT_POLICY, Children, Ownership, UNOWNED, stretched};
+use crate::judge::{AUDIT_POLICY, Children, Names, Ownership, UNOWNED, stretched};
 
 const FLEET: &str = "manifold";
 const RANGES: u16 = 256;
@@ -643,23 +643,26 @@ impl Chaos {
 
     /// What the API server has recorded.
     fn judge(&self) -> Result<String> {
-        let (mut ownership, mut children) = (Ownership::of(FLEET), Children::default());
+        let (mut ownership, mut children, mut names) =
+            (Ownership::of(FLEET), Children::default(), Names::default());
         self.control_plane.audit().read(|record| {
             ownership.read(&record);
             children.read(&record);
+            names.read(&record);
         })?;
         let (owned, counted) = (
             ownership.verdict(stretched(UNOWNED, self.slack)),
             children.verdict(self.slack),
         );
         let said = format!(
-            "ownership: {}\nchildren: {} pods of {} ReplicaSets, {} complaints",
+            "ownership: {}\nchildren: {} pods of {} ReplicaSets, {} complaints\nnames: {} generated",
             owned.summary(),
             counted.pods,
             counted.owners,
-            counted.complaints.len()
+            counted.complaints.len(),
+            names.count()
         );
-        let complaints = [owned.complaints, counted.complaints].concat();
+        let complaints = [owned.complaints, counted.complaints, names.complaints()].concat();
         if !complaints.is_empty() {
             bail!("{said}\n{}", complaints.join("\n"));
         }

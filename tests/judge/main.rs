@@ -1,7 +1,8 @@
 //! `cargo run --bin audit -- --audit-log FILE`: what an API server's audit log proves of a fleet.
 //!
 //! Reports every request of an older epoch after a newer one began, every write by a replica that was not the owner,
-//! every pod made beyond what its ReplicaSet wanted at that moment, and every range that was nobody's for longer than
+//! every pod made beyond what its ReplicaSet wanted at that moment, every generated name that was given twice within an
+//! hour, and every range that was nobody's for longer than
 //! announced. Leases' history is in the log itself, where the policy logs their bodies (`--print-policy`).
 
 use std::path::PathBuf;
@@ -9,7 +10,7 @@ use std::process::ExitCode;
 
 use anyhow::{Context, Result, bail, ensure};
 use jiff::SignedDuration;
-use tests::judge::{AUDIT_POLICY, Children, Judge, Ownership};
+use tests::judge::{AUDIT_POLICY, Children, Judge, Names, Ownership};
 
 const USAGE: &str = "usage: audit --audit-log FILE [--fleet-name NAME] [--unowned-seconds N] | audit --print-policy";
 
@@ -64,15 +65,17 @@ fn run() -> Result<bool> {
         print!("{}", AUDIT_POLICY.trim_start());
         return Ok(true);
     };
-    let (mut judge, mut ownership, mut children) = (
+    let (mut judge, mut ownership, mut children, mut names) = (
         Judge::default(),
         Ownership::of(&args.fleet),
         Children::default(),
+        Names::default(),
     );
     harness::AuditLog::open(&args.log).read(|record| {
         judge.read(&record);
         ownership.read(&record);
         children.read(&record);
+        names.read(&record);
     })?;
     let (verdict, owned, counted) = (
         judge.verdict(),
@@ -86,8 +89,10 @@ fn run() -> Result<bool> {
         counted.owners,
         counted.complaints.len()
     );
+    println!("names: {} generated", names.count());
     println!("log: {}", verdict.summary());
-    let complaints: Vec<String> = [owned.complaints, counted.complaints].concat();
+    let complaints: Vec<String> =
+        [owned.complaints, counted.complaints, names.complaints()].concat();
     for complaint in &complaints {
         println!("{complaint}");
     }

@@ -21,9 +21,11 @@ use jiff::{SignedDuration, Timestamp};
 use serde_json::Value;
 
 mod children;
+mod names;
 mod ownership;
 
 pub use children::{Children, Counted};
+pub use names::Names;
 pub use ownership::{Owned, Ownership};
 
 /// The longest that a range may be nobody's: a Lease's duration, two reads, an eviction with its proof, a claim.

@@ -1,6 +1,8 @@
 use serde_json::{Value, json};
 
-use super::{Children, Counted, Judge, Owned, Ownership, UNOWNED, Verdict, ownership::lease};
+use super::{
+    Children, Counted, Judge, Names, Owned, Ownership, UNOWNED, Verdict, ownership::lease,
+};
 
 /// A log line by line; each entry is a second later than the one before.
 struct Log(Vec<Value>);
@@ -652,5 +654,40 @@ fn a_lease_write_without_an_answer_counts_if_it_has_landed() {
     assert_eq!(
         unclear(3).write(15_000, "a", 7, 3).owned().complaints.len(),
         1
+    );
+}
+
+#[test]
+fn a_generated_name_that_is_given_twice_within_the_hour_is_told() {
+    let agent = |replica: &str, controller: &str| {
+        format!("manifold/0 (replica={replica}; range=7; epoch=1; controller={controller})")
+    };
+    let made = |log: Log, replica: &str, controller: &str| {
+        let agent = agent(replica, controller);
+        log.entry("create", "pods", "web-1-x", &Value::Null, &agent)
+    };
+    let complaints = |log: &Log| {
+        let mut names = Names::default();
+        for line in &log.0 {
+            names.read(&serde_json::from_value(line.clone()).expect("a record"));
+        }
+        names.complaints()
+    };
+    let log = made(Log::new(), "a", "replicaset-controller");
+    let log = log.entry("delete", "pods", "web-1-x", &Value::Null, "kubectl");
+    assert_eq!(complaints(&log), Vec::<String>::new());
+    let told = complaints(&made(log, "b", "replicaset-controller"));
+    assert_eq!(told.len(), 1, "{told:?}");
+    assert!(
+        told[0].contains("pods default/web-1-x was made by replicaset-controller of a")
+            && told[0].contains("again by replicaset-controller of b"),
+        "{told:?}"
+    );
+    let fixed = made(Log::new(), "a", "statefulset-controller");
+    let fixed = made(fixed, "b", "statefulset-controller");
+    assert_eq!(
+        complaints(&fixed),
+        Vec::<String>::new(),
+        "the API names them"
     );
 }

@@ -10,7 +10,7 @@
 
 use std::{collections::BTreeMap, fmt, sync::Arc, time::Duration};
 
-use controllers_kit::{Key, Reader};
+use controllers_kit::{Key, Reader, names};
 use coordinator::RangeId;
 use kubernetes_proto::{
     AnyObject, Object, Resource,
@@ -111,6 +111,25 @@ pub enum Verdict {
 struct Want {
     least: i64,
     most: i64,
+}
+
+/// A child whose generated name another one had within the last hour. Requests of processes that stood still, and those
+/// that nobody waits for any more, come from a view that is past.
+fn named_again(server: &Server, change: &Change, by: &By<'_>) -> Option<String> {
+    let (None, Some(child), Some(_)) = (&change.old, &change.new, by.shown) else {
+        return None;
+    };
+    let meta = child.metadata();
+    let (resource, world) = (child.resource(), &server.world);
+    let again = names::is_generated(meta)
+        && world.was_removed(resource, &meta.namespace, &meta.name)
+        && !by.stale;
+    again.then(|| {
+        format!(
+            "{} made {resource:?} {}/{}, a name that another had within the hour",
+            by.writer, meta.namespace, meta.name
+        )
+    })
 }
 
 /// All that is remembered for judging.
@@ -308,6 +327,7 @@ impl Judge {
             wrong.extend(self.clearing.after(server, change, controller));
             let sent = by.map_or_else(Instant::now, |by| by.sent);
             wrong.extend(self.scaling.after(server, change, controller, sent));
+            wrong.extend(by.and_then(|by| named_again(server, change, by)));
             let was = change.old.as_ref().is_some_and(is_active);
             let is = change.new.as_ref().is_some_and(is_active);
             let Some(owner) = Owner::of(change.object()) else {

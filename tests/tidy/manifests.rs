@@ -32,6 +32,29 @@ pub(crate) fn complaints(manifests: &Files) -> Vec<String> {
     complaints
 }
 
+/// Crates whose arithmetic meets integers of objects and Leases, which are anybody's.
+const CHECKED: &[&str] = &[
+    "kubernetes-proto",
+    "coordinator-core",
+    "coordinator",
+    "controllers-kit",
+];
+
+/// Those of `members` (names of crates) that the root manifest compiles for release without checks for overflow: what
+/// overflows there goes on as another number.
+pub(crate) fn unchecked(root: &str, members: &[String]) -> Vec<String> {
+    let wanted = members
+        .iter()
+        .filter(|name| CHECKED.contains(&name.as_str()) || name.starts_with("controllers-"));
+    wanted
+        .filter(|name| {
+            let section = format!("[profile.release.package.{name}]\noverflow-checks = true\n");
+            !root.contains(&section)
+        })
+        .map(|name| format!("Cargo.toml: {name} has no `overflow-checks = true` in release"))
+        .collect()
+}
+
 fn is_inherited(line: &str) -> bool {
     line.split_once('=').is_some_and(|(key, value)| {
         value.trim() == "true"
@@ -45,6 +68,16 @@ fn is_inherited(line: &str) -> bool {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn a_crate_that_overflows_in_silence_is_named() {
+        let root = "[profile.release.package.controllers-a]\noverflow-checks = true\n";
+        let members = ["controllers-a", "controllers-b", "node"].map(str::to_owned);
+        assert_eq!(
+            unchecked(root, &members),
+            ["Cargo.toml: controllers-b has no `overflow-checks = true` in release"]
+        );
+    }
 
     #[test]
     fn only_inherited_dependencies_pass() {

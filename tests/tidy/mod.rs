@@ -77,6 +77,17 @@ fn crates_depend_on_nothing_but_what_the_table_allows() {
 }
 
 #[test]
+fn no_shipped_arithmetic_on_the_integers_of_others_overflows_in_silence() {
+    let members: Vec<String> = metadata()
+        .workspace_packages()
+        .iter()
+        .map(|package| package.name.to_string())
+        .collect();
+    let manifest = std::fs::read_to_string(root().join("Cargo.toml")).expect("a manifest");
+    assert_none(&manifests::unchecked(&manifest, &members));
+}
+
+#[test]
 fn versions_and_features_stand_in_the_root_manifest_alone() {
     let metadata = metadata();
     let members = metadata.workspace_packages().len();

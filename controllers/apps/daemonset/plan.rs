@@ -4,7 +4,7 @@ use std::{cmp::Ordering, collections::BTreeMap, sync::Arc};
 
 use controllers_kit::{
     Event, Key, Only, Plan, Propagation, Query, Refusal, Seen,
-    names::Children,
+    names::{Children, Known},
     owners::{self, Claims},
     pods,
     podspec::placement,
@@ -375,13 +375,9 @@ impl Template {
                 nodes::target(pod) == Some(node)
                     && pod.metadata().label(REVISION_LABEL) == Some(&look.hash)
             })
-            .map(|pod| &*pod.metadata().name);
-        let taken = |name: &str| {
-            look.seen
-                .get::<Pod>(&Key::new(meta.namespace.clone(), name))
-                .is_some()
-        };
-        let Some(name) = children.next(0, existing, taken, 1).pop() else {
+            .map(|pod| pod.metadata());
+        let known = Known::of(look.seen.reader(), Pod::resource(), meta);
+        let Some(name) = children.next(0, existing, &known, 1).pop() else {
             return Ok(());
         };
         let mut pod = pods::from_template(

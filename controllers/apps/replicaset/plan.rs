@@ -4,7 +4,7 @@ use std::sync::Arc;
 
 use controllers_kit::{
     Event, Key, Only, Plan, Propagation, Query, Refusal, Seen, Timestamp,
-    names::Children,
+    names::{Children, Known},
     owners::{self, Claims},
     pods,
     selectors::{self, Selector},
@@ -158,15 +158,12 @@ fn create_pods<O: Replicator>(plan: &mut Plan, view: &View<O>, seen: &Seen<'_>, 
     let set = view.set.as_ref();
     let meta = set.metadata();
     let children = Children::of(&meta.name, &meta.uid);
-    let existing = view.children.iter().map(|pod| &*pod.metadata().name);
-    let taken = |name: &str| {
-        seen.get::<Pod>(&Key::new(meta.namespace.clone(), name))
-            .is_some()
-    };
+    let existing = view.children.iter().map(|pod| pod.metadata());
+    let known = Known::of(seen.reader(), Pod::resource(), meta);
     count(plan, view);
     // A set that was scaled to nothing and up again is another generation: its pods get names that were not in use.
     let first = u64::try_from(meta.generation).unwrap_or_default() * NAMES_PER_GENERATION;
-    for name in children.next(first, existing, taken, burst(missing)) {
+    for name in children.next(first, existing, &known, burst(missing)) {
         let pod = pods::from_template(
             set.template(),
             owners::reference(set),

@@ -6,8 +6,8 @@ use std::{
 };
 
 use controllers_kit::{
-    Event, Key, Only, Plan, Propagation, Refusal, Seen, Timestamp,
-    names::{Children, NAME_LENGTH_MAX},
+    Event, Only, Plan, Propagation, Refusal, Seen, Timestamp,
+    names::{Children, Known, NAME_LENGTH_MAX},
     owners, pods, podspec,
 };
 use kubernetes_proto::{
@@ -338,20 +338,16 @@ fn from_template(sync: &Sync<'_>, children: &Children, name: &str) -> PodFromTem
     pod
 }
 
-fn taken<'a>(sync: &'a Sync<'_>, seen: &'a Seen<'_>) -> impl Fn(&str) -> bool + 'a {
-    let namespace = &Object::metadata(sync.job).namespace;
-    move |name: &str| {
-        seen.get::<Pod>(&Key::new(namespace.clone(), name))
-            .is_some()
-    }
+fn known<'a>(sync: &'a Sync<'_>, seen: &Seen<'a>) -> Known<'a> {
+    Known::of(seen.reader(), Pod::resource(), Object::metadata(sync.job))
 }
 
 fn plain_pods(sync: &Sync<'_>, seen: &Seen<'_>, count: usize) -> Vec<PodFromTemplate> {
     let meta = Object::metadata(sync.job);
     let children = Children::of(&meta.name, &meta.uid);
-    let existing = sync.pods.iter().map(|pod| &*Object::metadata(&**pod).name);
+    let existing = sync.pods.iter().map(|pod| Object::metadata(&**pod));
     children
-        .next(0, existing, taken(sync, seen), count)
+        .next(0, existing, &known(sync, seen), count)
         .iter()
         .map(|name| from_template(sync, &children, name))
         .collect()
@@ -380,8 +376,8 @@ fn indexed_pod(sync: &Sync<'_>, seen: &Seen<'_>, index: i64) -> Result<PodFromTe
         .pods
         .iter()
         .filter(|pod| indexes::of(pod) == Some(index))
-        .map(|pod| &*Object::metadata(&**pod).name);
-    let names = children.next(0, existing, taken(sync, seen), 1);
+        .map(|pod| Object::metadata(&**pod));
+    let names = children.next(0, existing, &known(sync, seen), 1);
     let name = names.first().map_or("", String::as_str);
     let mut pod = from_template(sync, &children, name);
     let meta = pod.metadata.get_or_insert_default();

@@ -2,7 +2,94 @@ use std::collections::BTreeSet;
 
 use proptest::prelude::*;
 
-use super::{Children, NAME_LENGTH_MAX, SPACE, encode_hash, newest, permute, unpermute, with_hash};
+use kubernetes_proto::{
+    AnyObject, Object, Resource,
+    core::Pod,
+    meta::{ObjectMeta, OwnerReference},
+};
+
+use super::{
+    Children, Known, NAME_LENGTH_MAX, SPACE, encode_hash, is_generated, newest, permute, unpermute,
+    with_hash,
+};
+use crate::Reader;
+
+/// What a store knows of names, and nothing else.
+#[derive(Default)]
+struct Store {
+    used: BTreeSet<String>,
+    /// Uids that the history covers; `None` for all.
+    covers: Option<BTreeSet<String>>,
+    since: u64,
+}
+
+impl Reader for Store {
+    fn get(&self, _: &'static Resource, _: &str, _: &str) -> Option<AnyObject> {
+        None
+    }
+    fn list(&self, _: &'static Resource, _: Option<&str>) -> Vec<AnyObject> {
+        Vec::new()
+    }
+    fn indexed(&self, _: &'static Resource, _: &'static str, _: &str) -> Vec<AnyObject> {
+        Vec::new()
+    }
+    fn name_used(&self, _: &'static Resource, _: &str, name: &str) -> bool {
+        self.used.contains(name)
+    }
+    fn history_covers(&self, uid: &str) -> bool {
+        self.covers
+            .as_ref()
+            .is_none_or(|covers| covers.contains(uid))
+    }
+    fn history_since(&self) -> u64 {
+        self.since
+    }
+}
+
+/// A store that has followed changes for less than an hour.
+fn young(covers: &[&str]) -> Store {
+    Store {
+        covers: Some(covers.iter().map(|uid| (*uid).to_owned()).collect()),
+        ..Store::default()
+    }
+}
+
+fn owner(resource_version: u64) -> ObjectMeta {
+    ObjectMeta {
+        uid: "owner".into(),
+        resource_version,
+        ..ObjectMeta::default()
+    }
+}
+
+fn metas<S: AsRef<str>>(names: &[S]) -> Vec<ObjectMeta> {
+    let metas = names.iter().map(|name| ObjectMeta {
+        name: name.as_ref().into(),
+        uid: format!("uid of {}", name.as_ref()).as_str().into(),
+        ..ObjectMeta::default()
+    });
+    metas.collect()
+}
+
+/// What is chosen on a store, at a version of the owner.
+fn choice<S: AsRef<str>>(
+    store: &Store,
+    version: u64,
+    first: u64,
+    existing: &[S],
+    count: usize,
+) -> Vec<String> {
+    let owner = owner(version);
+    let known = Known::of(store, Pod::resource(), &owner);
+    children().next(first, &metas(existing), &known, count)
+}
+
+/// What is chosen by who has seen everything.
+fn next<S: AsRef<str>>(first: u64, existing: &[S], count: usize) -> Vec<String> {
+    choice(&Store::default(), 1, first, existing, count)
+}
+
+const NONE: [&str; 0] = [];
 
 fn children() -> Children {
     Children::of("web", "6a1b9a3e-0001")
@@ -47,7 +134,7 @@ proptest! {
     fn the_next_names_are_new_and_follow_in_order(start in 0..SPACE, present in 1_u32..40, count in 0_usize..40) {
         let children = children();
         let existing: Vec<String> = (0..present).map(|step| children.name((start + step) % SPACE)).collect();
-        let next = children.next(0, existing.iter().map(String::as_str), |_| false, count);
+        let next = next(0, &existing, count);
         prop_assert_eq!(next.len(), count);
         for (step, name) in (present..).zip(&next) {
             prop_assert_eq!(name, &children.name((start + step) % SPACE), "also round the end of the circle");
@@ -61,27 +148,26 @@ fn the_next_name_follows_the_newest_child_and_skips_what_is_taken() {
     let children = children();
     let existing = [children.name(3), children.name(4), "foreign".to_owned()];
     let taken = children.name(6);
-    let next = children.next(
-        0,
-        existing.iter().map(String::as_str),
-        |name| name == taken,
-        2,
-    );
+    let store = Store {
+        used: BTreeSet::from([taken]),
+        ..Store::default()
+    };
+    let next = choice(&store, 1, 0, &existing, 2);
     assert_eq!(next, [children.name(5), children.name(7)]);
 }
 
 #[test]
 fn two_replicas_that_see_the_same_choose_the_same() {
     let seen = [children().name(9)];
-    let plan = || children().next(0, seen.iter().map(String::as_str), |_| false, 5);
+    let plan = || next(0, &seen, 5);
     assert_eq!(plan(), plan());
 }
 
 #[test]
 fn what_another_replica_has_made_of_a_burst_is_only_completed() {
-    let all = children().next(0, [], |_| false, 10);
+    let all = next(0, &NONE, 10);
     let seen = &all[..4];
-    let rest = children().next(0, seen.iter().map(String::as_str), |_| false, 6);
+    let rest = next(0, seen, 6);
     assert_eq!(
         rest,
         all[4..],
@@ -99,7 +185,8 @@ fn the_newest_of_a_circle_stands_before_the_widest_gap() {
         (vec![0, SPACE / 2], Some(SPACE / 2)),
         (vec![7, 7], Some(7)),
     ] {
-        assert_eq!(newest(ordinals.clone()), expected, "{ordinals:?}");
+        let newest = newest(ordinals.clone()).map(|(ordinal, _)| ordinal);
+        assert_eq!(newest, expected, "{ordinals:?}");
     }
 }
 
@@ -141,8 +228,7 @@ fn hashes_look_like_upstreams() {
 
 #[test]
 fn an_owner_without_children_begins_where_it_is_told() {
-    let children = children();
-    let begin = |first| children.next(first, [], |_| false, 3);
+    let begin = |first| next(first, &NONE, 3);
     assert_eq!(
         begin(0),
         begin(u64::from(SPACE)),
@@ -150,6 +236,106 @@ fn an_owner_without_children_begins_where_it_is_told() {
     );
     assert!(begin(0).iter().all(|name| !begin(1009).contains(name)));
     let first = begin(1009);
-    let more = children.next(5, first.iter().map(String::as_str), |_| false, 1);
+    let more = next(5, &first, 1);
     assert!(!first.contains(&more[0]), "with children they decide");
+}
+
+#[test]
+fn the_name_of_a_child_that_was_newest_is_not_given_to_the_next() {
+    let children = children();
+    let existing = [children.name(3)];
+    let store = Store {
+        used: BTreeSet::from([children.name(4), children.name(5)]),
+        ..Store::default()
+    };
+    assert_eq!(choice(&store, 1, 0, &existing, 1), [children.name(6)]);
+}
+
+#[test]
+fn who_has_not_seen_what_was_before_begins_where_the_owners_version_says() {
+    let (children, store) = (children(), young(&[]));
+    let existing = [children.name(3), children.name(4)];
+    let at = |version| choice(&store, version, 0, &existing, 2);
+    assert_eq!(
+        at(7),
+        at(7),
+        "a second creation from the same view collides"
+    );
+    assert!(at(7).iter().all(|name| !at(8).contains(name)));
+    assert!(!at(7).contains(&children.name(5)));
+    let none = |version| choice(&store, version, 0, &NONE, 1);
+    assert_ne!(none(7), none(8));
+    assert_ne!(none(7), [children.name(0)]);
+}
+
+#[test]
+fn after_its_first_child_who_has_not_seen_what_was_before_goes_on_in_order() {
+    let children = children();
+    for version in 0..200 {
+        let old = [children.name(SPACE - 2), children.name(3)];
+        let made = choice(&young(&[]), version, 0, &old, 1).remove(0);
+        let ordinal = children.ordinal(&made).unwrap();
+        let all = [old[0].clone(), old[1].clone(), made.clone()];
+        let store = young(&[&format!("uid of {made}")]);
+        assert_eq!(
+            choice(&store, version + 1000, 0, &all, 1),
+            [children.name(ordinal + 1)],
+            "the one made last stands before the widest gap"
+        );
+    }
+}
+
+#[test]
+fn an_owner_that_was_seen_to_be_made_has_no_unseen_names() {
+    let store = young(&["owner"]);
+    assert_eq!(choice(&store, 7, 0, &NONE, 3), next(0, &NONE, 3));
+}
+
+#[test]
+fn the_children_of_an_owner_that_nobody_writes_begin_elsewhere_at_each_start() {
+    let (children, owner) = (children(), owner(7));
+    let at = |since| {
+        let store = Store {
+            since,
+            ..young(&[])
+        };
+        let known = Known::of(&store, Pod::resource(), &owner).not_reported();
+        children.next(0, [], &known, 1)
+    };
+    assert_eq!(at(1), at(1));
+    assert_ne!(at(1), at(2));
+}
+
+#[test]
+fn generated_names_are_told_from_those_that_the_api_fixes() {
+    let child = |kind: &str, generate_name: &str, name: &str| ObjectMeta {
+        name: name.into(),
+        generate_name: generate_name.into(),
+        owner_references: vec![
+            OwnerReference {
+                kind: kind.into(),
+                controller: Some(true),
+                ..OwnerReference::default()
+            }
+            .into(),
+        ],
+        ..ObjectMeta::default()
+    };
+    let made = children().name(4);
+    for (meta, expected) in [
+        (child("ReplicaSet", "web-", &made), true),
+        (child("StatefulSet", "web-", &made), false),
+        (child("StatefulSet", "web-", "web-0"), false),
+        (child("Job", "", &made), false),
+        (child("ReplicaSet", "web-", "web-by-hand"), false),
+        (
+            ObjectMeta {
+                name: made.as_str().into(),
+                ..ObjectMeta::default()
+            },
+            false,
+        ),
+    ] {
+        assert_eq!(is_generated(&meta), expected, "{meta:?}");
+    }
 }

@@ -9,6 +9,9 @@
 //!    where it carries one; creates have names, so that a second one collides.
 //! 6. Every action lies within the declared rules; only what is watched is read; indexes are declared.
 //! 7. Plans that make or delete generated children say what was counted.
+//! 8. No child gets a generated name that another had within the last hour, whatever befalls children: deleted at once or
+//!    with grace, failed, evicted, their node gone; with two owners, memory lost, and owners that start anew and have seen
+//!    nothing of what was before.
 
 use std::{collections::BTreeSet, sync::Arc};
 
@@ -180,6 +183,27 @@ impl<'a> Contract<'a> {
                         "{name}, {kind}, seed {seed}: {most} {children} at once, undisturbed {peak}"
                     );
                 }
+            }
+        }
+        let harmed = engine::Ways {
+            harms: true,
+            ..calm
+        };
+        let everything = engine::Ways {
+            owners: 2,
+            stale: true,
+            forgets: true,
+            loses: true,
+            ..harmed
+        };
+        let starting = engine::Ways {
+            forgets: true,
+            ..harmed
+        };
+        for ways in [harmed, starting, everything] {
+            // The engine itself judges names.
+            for seed in 1..=self.seeds.div_ceil(3) {
+                run(engine::Ways { seed, ..ways });
             }
         }
         undisturbed.plans.len()

@@ -1,7 +1,10 @@
 //! Runs controllers against a [`World`] until they are at rest: fed by their watches alone, through caches that may lag,
 //! by one owner or two, with whatever a [`Ways`] says may happen to them. Every plan is checked on the way.
 
-use std::collections::{BTreeMap, BTreeSet, VecDeque};
+use std::{
+    collections::{BTreeMap, BTreeSet, VecDeque},
+    sync::Arc,
+};
 
 use jiff::Timestamp;
 use kubernetes_proto::{AnyObject, Resource, core::Pod};
@@ -12,7 +15,7 @@ use super::{
 };
 use crate::{
     Action, Again, Answers, Descriptor, DynChange, DynController, Factory, Failure, Key, Memory,
-    Only, Outcome, Plan, Refusal, Seen, Verb, Watches,
+    Only, Outcome, Plan, Refusal, Seen, Verb, Watches, names,
 };
 
 /// Plans made at one instant before it is given up: a chain of a few Deployments takes some hundreds.
@@ -21,6 +24,8 @@ const PLANS_MAX: usize = 3_000;
 const INSTANTS_MAX: usize = 4_000;
 /// How many of the last plans a panic shows.
 const PLANS_SHOWN: usize = 12;
+/// How much harm is done in one run.
+const HARMS: usize = 12;
 /// How often a key that refuses or fails while nothing changes is tried before it counts as being at rest.
 const RETRIES_MAX: usize = 4;
 
@@ -35,6 +40,8 @@ pub(super) struct Ways {
     pub forgets: bool,
     /// Whether writes and answers get lost.
     pub loses: bool,
+    /// Whether children are deleted, fail and lose their nodes, so often that all their names would come round.
+    pub harms: bool,
     /// Whether the rest of the cluster acts.
     pub environment: bool,
     /// Decides all of it; 0 for none of it.
@@ -49,6 +56,7 @@ impl Ways {
             stale: false,
             forgets: false,
             loses: false,
+            harms: false,
             environment: false,
             seed: 0,
         }
@@ -229,6 +237,8 @@ pub(super) struct Engine<'a> {
     peaks: Peaks,
     recent: VecDeque<String>,
     plans: usize,
+    /// Harm still to be done.
+    harms: usize,
 }
 
 impl<'a> Engine<'a> {
@@ -260,6 +270,7 @@ impl<'a> Engine<'a> {
             peaks: Peaks::new(),
             recent: VecDeque::new(),
             plans: 0,
+            harms: if ways.harms { HARMS } else { 0 },
         };
         for owner in 0..engine.owners.len() {
             engine.wake_all(owner);
@@ -342,9 +353,59 @@ impl<'a> Engine<'a> {
             if self.retry() {
                 continue;
             }
+            // Whatever is done to a child, its owner has reported that there was one.
+            if self.harms > 0 && self.harm() {
+                self.harms -= 1;
+                continue;
+            }
             break;
         }
         self.check_rest();
+    }
+
+    /// Something befalls a child with a generated name; whether there was any.
+    fn harm(&mut self) -> bool {
+        let children: Vec<AnyObject> = self
+            .present()
+            .objects
+            .values()
+            .filter(|object| {
+                let meta = object.metadata();
+                names::is_generated(meta) && !meta.is_terminating()
+            })
+            .cloned()
+            .collect();
+        if children.is_empty() {
+            return false;
+        }
+        let child = &children[self.dice.below(children.len())];
+        let how = self.dice.below(5);
+        self.tell(format!("harm {how} to {}", Key::of_meta(child.metadata())));
+        for world in self.present().harmed(child, how) {
+            self.push(world);
+        }
+        if self.ways.forgets && self.dice.one_in(3) {
+            let owner = self.dice.below(self.owners.len());
+            self.restart(owner);
+        }
+        true
+    }
+
+    /// A process that starts anew: it lists everything, and knows nothing of what was before.
+    fn restart(&mut self, owner: usize) {
+        let last = self.history.len() - 1;
+        let listed = self.present().listed();
+        let seen = self.resources.iter().map(|resource| (*resource, last));
+        self.owners[owner] = Owner {
+            cache: listed,
+            seen: seen.collect(),
+            queue: BTreeSet::new(),
+            timers: BTreeMap::new(),
+            retries: BTreeMap::new(),
+            memories: BTreeMap::new(),
+            marks: BTreeMap::new(),
+        };
+        self.wake_all(owner);
     }
 
     /// What may befall owners between two plans.
@@ -440,6 +501,14 @@ impl<'a> Engine<'a> {
             cache
                 .objects
                 .insert((resource, key.clone()), object.clone());
+        }
+        if names::has_generated(resource) {
+            // What came and went in between, too: a watch tells of it.
+            let removed = Arc::make_mut(&mut cache.removed);
+            removed.retain(|(held, _), _| *held != resource);
+            let of_resource = self.history[to].removed.iter();
+            let of_resource = of_resource.filter(|((held, _), _)| *held == resource);
+            removed.extend(of_resource.map(|(place, at)| (place.clone(), *at)));
         }
         let mut changes: Vec<(Option<&AnyObject>, Option<&AnyObject>)> = Vec::new();
         for key in before.keys().chain(after.keys()).collect::<BTreeSet<_>>() {
@@ -564,7 +633,8 @@ impl<'a> Engine<'a> {
         let unseen: Vec<&'static Resource> = planned
             .iter()
             .flat_map(|plan| &plan.counted)
-            .filter(|counted| counted.since > 0)
+            // After a takeover, and where an answer was lost, whatever was counted.
+            .filter(|counted| counted.since > 0 || self.ways.harms)
             .map(|counted| counted.resource)
             .filter(|resource| self.seen(owner, resource) < self.history.len() - 1)
             .collect();
@@ -619,6 +689,7 @@ impl<'a> Engine<'a> {
         let built = &self.built[task.0];
         let name = self.name(owner, task);
         let now = self.present().now;
+        self.owners[owner].cache.now = now;
         let view = built.view(&self.owners[owner].cache);
         let none = Answers::new();
         let queries = built
@@ -669,6 +740,7 @@ impl<'a> Engine<'a> {
             ));
             self.written.push(plan.clone());
         }
+        let mut reuses = Vec::new();
         let controller = &self.built[task.0].controller;
         let of_owner = &mut self.owners[owner];
         let marks = of_owner.marks.entry(task.clone()).or_default();
@@ -677,6 +749,11 @@ impl<'a> Engine<'a> {
             *held = (*held).max(version);
         };
         for (action, result) in &applied.0 {
+            if result.is_ok()
+                && let Some(reused) = reused(&self.history, action)
+            {
+                reuses.push(reused);
+            }
             match result {
                 Ok(written) => mark(action.resource, written.resource_version),
                 // The cache will show what is there; only then is the key planned again.
@@ -709,6 +786,11 @@ impl<'a> Engine<'a> {
                 of_owner.timers.insert(task.clone(), at);
             }
         }
+        assert!(
+            reuses.is_empty(),
+            "names were used twice within an hour: {reuses:?};{}",
+            self.tale()
+        );
         if changed {
             self.push(world);
         } else {
@@ -774,6 +856,22 @@ impl<'a> Engine<'a> {
         }
         tale
     }
+}
+
+/// The name that a creation has given to a child, if another child had it within the last hour.
+fn reused(history: &[World], action: &Action) -> Option<String> {
+    let Verb::Create { body } = &action.verb else {
+        return None;
+    };
+    let object = server::read_body(action.resource, body).ok()?;
+    let before = history.last()?;
+    let used = crate::Reader::name_used(
+        before,
+        action.resource,
+        &action.key.namespace,
+        &action.key.name,
+    );
+    (used && names::is_generated(object.metadata())).then(|| action.key.to_string())
 }
 
 /// A plan to be read: bodies as JSON.

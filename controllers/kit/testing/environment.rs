@@ -164,6 +164,41 @@ impl World {
         }
     }
 
+    /// What a child may come to, as the states that follow one another: taken away at once, deleted with its grace period,
+    /// ended with an error, evicted, its node lost (which comes back).
+    pub(super) fn harmed(&self, child: &AnyObject, how: usize) -> Vec<Self> {
+        let mut world = self.clone();
+        let (resource, key) = (child.resource(), Key::of_meta(child.metadata()));
+        let pod = child.as_any().downcast_ref::<Pod>();
+        let now = self.now.to_string();
+        match (how, pod) {
+            (1, _) => world.delete_any(child),
+            (2, Some(pod)) => world.replace(&pod.clone().exited(1, &now)),
+            (3, Some(pod)) => {
+                let mut evicted = pod.clone().exited(1, &now);
+                evicted.status.get_or_insert_default().reason = "Evicted".into();
+                world.replace(&evicted);
+                let between = world.clone();
+                world.remove(resource, &key);
+                return vec![between, world];
+            }
+            (4, Some(pod)) => {
+                let node = pod.spec.as_ref().map(|spec| spec.node_name.to_string());
+                let Some(node) = node.and_then(|node| world.find::<Node>(&node)) else {
+                    world.remove(resource, &key);
+                    return vec![world];
+                };
+                world.remove(Node::resource(), &Key::of(&*node));
+                world.remove(resource, &key);
+                let between = world.clone();
+                world.put(Node::clone(&node));
+                return vec![between, world];
+            }
+            _ => world.remove(resource, &key),
+        }
+        vec![world]
+    }
+
     fn delete_any(&mut self, object: &AnyObject) {
         let action = crate::Action {
             verb: crate::Verb::Delete {

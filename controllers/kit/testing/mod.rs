@@ -99,7 +99,24 @@ pub struct World {
     catalogue: Arc<Catalogue>,
     /// Of resources that have not been listed.
     standings: BTreeMap<&'static Resource, Standing>,
+    /// When objects were removed that had generated names, and the version of it. Shared by snapshots.
+    removed: Arc<BTreeMap<Place, (Timestamp, u64)>>,
+    /// Since when changes are followed, where that is not since ever.
+    follows: Option<Follows>,
 }
+
+/// From where on a store has seen all changes.
+#[derive(Clone, Copy, Debug)]
+struct Follows {
+    at: Timestamp,
+    version: u64,
+    /// How many uids had been given out.
+    uids: u64,
+}
+
+/// How long removals are remembered.
+const REUSE_AFTER: SignedDuration =
+    SignedDuration::from_secs(crate::names::REUSE_AFTER_SECONDS.cast_signed());
 
 impl World {
     /// An empty cluster at an instant of the tests' day.
@@ -116,7 +133,33 @@ impl World {
             served: BTreeMap::new(),
             catalogue: registered(),
             standings: BTreeMap::new(),
+            removed: Arc::default(),
+            follows: None,
         }
+    }
+
+    /// The same as a store sees it that has just listed everything: of what was removed before it knows nothing.
+    #[must_use]
+    pub fn listed(&self) -> Self {
+        let mut listed = self.clone();
+        listed.follows = Some(Follows {
+            at: self.now,
+            version: self.resource_version,
+            uids: self.uids,
+        });
+        listed
+    }
+
+    /// Takes an object out of its place, at the present version.
+    fn take(&mut self, place: &Place) -> Option<AnyObject> {
+        let object = self.objects.remove(place)?;
+        if crate::names::has_generated(place.0) {
+            let (now, version) = (self.now, self.resource_version);
+            let removed = Arc::make_mut(&mut self.removed);
+            removed.retain(|_, (at, _)| now.duration_since(*at) < REUSE_AFTER);
+            removed.insert(place.clone(), (now, version));
+        }
+        Some(object)
     }
 
     /// With a resource that stands so.
@@ -370,10 +413,18 @@ impl World {
         self.resource_version += 1;
         let key = object_key::<T>(key);
         assert!(
-            self.objects.remove(&(T::resource(), key.clone())).is_some(),
+            self.take(&(T::resource(), key.clone())).is_some(),
             "there is no {} {key} to take away",
             T::resource().kind
         );
+    }
+
+    /// Whether an object of a resource with generated names, and of this name, was removed within the last hour.
+    pub fn was_removed(&self, resource: &'static Resource, namespace: &str, name: &str) -> bool {
+        let removed = self.removed.get(&(resource, Key::new(namespace, name)));
+        removed.is_some_and(|(at, version)| {
+            *version > self.history_since() && self.now.duration_since(*at) < REUSE_AFTER
+        })
     }
 
     /// The events recorded so far, as in `Normal SuccessfulCreate Created pod: web-1`.
@@ -663,6 +714,19 @@ impl Reader for View<'_> {
         }
     }
 
+    fn name_used(&self, resource: &'static Resource, namespace: &str, name: &str) -> bool {
+        self.check(resource);
+        self.world.name_used(resource, namespace, name)
+    }
+
+    fn history_covers(&self, uid: &str) -> bool {
+        self.world.history_covers(uid)
+    }
+
+    fn history_since(&self) -> u64 {
+        self.world.history_since()
+    }
+
     fn standing(&self, resource: &'static Resource) -> Standing {
         match self.watched {
             Some(watches)
@@ -724,6 +788,24 @@ impl Reader for World {
 
     fn catalogue(&self) -> Arc<Catalogue> {
         Arc::clone(&self.catalogue)
+    }
+
+    fn name_used(&self, resource: &'static Resource, namespace: &str, name: &str) -> bool {
+        self.get_any(resource, namespace, name).is_some()
+            || self.was_removed(resource, namespace, name)
+    }
+
+    fn history_covers(&self, uid: &str) -> bool {
+        self.follows.is_none_or(|follows| {
+            let number = uid.strip_prefix("uid-");
+            let number: Option<u64> = number.and_then(|number| number.parse().ok());
+            self.now.duration_since(follows.at) >= REUSE_AFTER
+                || number.is_some_and(|number| number > follows.uids)
+        })
+    }
+
+    fn history_since(&self) -> u64 {
+        self.follows.map_or(0, |follows| follows.version)
     }
 
     fn standing(&self, resource: &'static Resource) -> Standing {

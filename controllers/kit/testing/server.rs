@@ -438,7 +438,7 @@ impl World {
         if result.gone {
             // The update becomes the deletion, and is answered with what was there.
             result.resource_version = meta.resource_version;
-            self.objects.remove(&place);
+            self.take(&place);
         } else {
             self.objects.insert(place, changed);
         }
@@ -526,7 +526,7 @@ impl World {
         let is_namespace = resource.id() == "namespaces";
         if grace == 0 && finalizers.is_empty() && !is_held_by_spec(&object) {
             self.resource_version += 1;
-            self.objects.remove(&place);
+            self.take(&place);
             // Most kinds are answered for with a Status, which has no version.
             let says_version = matches!(resource.id().as_str(), "pods" | "serviceaccounts");
             return Ok(Written {
@@ -627,8 +627,10 @@ impl World {
 
     /// Takes an object away.
     pub(super) fn remove(&mut self, resource: &'static Resource, key: &Key) {
-        if self.objects.remove(&(resource, key.clone())).is_some() {
+        let place = (resource, key.clone());
+        if self.objects.contains_key(&place) {
             self.resource_version += 1;
+            self.take(&place);
         }
     }
 }

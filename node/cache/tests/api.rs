@@ -124,6 +124,16 @@ async fn refusals_are_typed_from_json_and_from_protobuf() {
     assert!(error.is_conflict() && !error.is_already_exists() && !error.is_undecided());
     assert_eq!(error.retry_after(), Some(Duration::from_secs(2)));
 
+    let json = br#"{"kind":"Status","code":429,"details":{"retryAfterSeconds":2147483647}}"#;
+    let error = ask(429, "application/json", json.to_vec()).await;
+    assert_eq!(error.retry_after(), Some(Duration::from_secs(300)));
+
+    let mut headers = http::HeaderMap::new();
+    let centuries = HeaderValue::from_static("18446744073709551615");
+    headers.insert("retry-after", centuries);
+    let status = crate::api::read_status(http::StatusCode::TOO_MANY_REQUESTS, &headers, b"");
+    assert_eq!(status.retry_after, Some(Duration::from_secs(300)));
+
     let error = ask(502, "text/html", b"<h1>bad\ngateway</h1>".to_vec()).await;
     assert_eq!(error.to_string(), "status 502: <h1>bad gateway</h1>");
     let error = ask(503, "text/plain", Vec::new()).await;

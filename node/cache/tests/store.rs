@@ -74,7 +74,7 @@ proptest! {
                 object.status.as_mut().unwrap().phase = format!("phase-{phase}").into();
                 object.metadata_mut().set_label("phase", &format!("label-{phase}"));
                 let object: AnyObject = Arc::new(object);
-                let old = store.put(&object);
+                let old = store.put(&object).unwrap();
                 let before = model.insert(key, (owner, format!("phase-{phase}")));
                 prop_assert_eq!(old.is_some(), before.is_some());
             } else {
@@ -85,7 +85,7 @@ proptest! {
         if compacted {
             let mut content = store.fresh();
             for object in store.list(None) {
-                content.put(&object, &store.indexes);
+                content.put(&object, &store.indexes).unwrap();
             }
             content.compact();
             store.replace(content);
@@ -122,7 +122,7 @@ proptest! {
         for (content, pods) in [(&mut before, &old), (&mut after, &new)] {
             for (name, version) in pods {
                 let object: AnyObject = Arc::new(pod(&format!("pod-{name:02}"), "u", *version, ""));
-                content.put(&object, &store.indexes);
+                content.put(&object, &store.indexes).unwrap();
             }
         }
         let told = before.differences(&after);
@@ -131,7 +131,7 @@ proptest! {
         prop_assert_eq!(told.len(), new.len() - unchanged + gone);
         for (old, new) in &told {
             match new {
-                Some(object) => { before.put(object, &store.indexes); }
+                Some(object) => { before.put(object, &store.indexes).unwrap(); }
                 None => {
                     let meta = old.as_ref().unwrap().metadata().clone();
                     before.remove(&meta.namespace, &meta.name, &store.indexes);
@@ -299,6 +299,50 @@ async fn no_waiter_is_missed_however_waiting_and_reaching_meet() {
     reaching.join().unwrap();
     assert_eq!(done.load(Ordering::Relaxed) as u64, VERSIONS);
     assert_eq!(progress.waiting(), 0);
+}
+
+#[test]
+fn an_object_over_which_an_index_panics_is_set_aside_and_the_others_come() {
+    let mut watches = Watches::default();
+    let fussy = Index {
+        resource: Pod::resource(),
+        name: "fussy",
+        of_labels: false,
+        values: Arc::new(|object| match object.metadata().label("panics") {
+            Some(why) => panic!("{why}"),
+            None => vec!["fine".into()],
+        }),
+    };
+    watches.indexes.push(fussy);
+    let cache = Cache::builder()
+        .resource(Pod::resource())
+        .watches(&watches)
+        .build();
+    let mut bad = pod("a", "u-1", 6, "");
+    bad.metadata_mut().set_label("panics", "at this label");
+    feed(&cache, "ADDED", &pod("a", "u-1", 5, ""));
+    feed(&cache, "MODIFIED", &bad);
+    feed(&cache, "ADDED", &pod("b", "u-2", 7, ""));
+    let version = |name| {
+        let object = cache.get(Pod::resource(), "shop", name);
+        object.map(|object| object.metadata().resource_version)
+    };
+    assert_eq!(version("a"), Some(5), "the older version stays");
+    assert_eq!(version("b"), Some(7));
+    assert_eq!(cache.indexed(Pod::resource(), "fussy", "fine").len(), 2);
+    let stats = cache.stats(Pod::resource()).unwrap();
+    assert_eq!((stats.decode_errors, stats.resource_version), (1, 7));
+    let aside = cache.set_aside();
+    let [(resource, key, why)] = &aside[..] else {
+        panic!("{aside:?}")
+    };
+    assert_eq!((resource.plural, &*key.to_string()), ("pods", "shop/a"));
+    assert!(why.contains("at this label"), "{why}");
+    feed(&cache, "MODIFIED", &pod("a", "u-1", 8, ""));
+    assert_eq!(version("a"), Some(8));
+    assert!(cache.set_aside().is_empty(), "it is mended");
+    feed(&cache, "DELETED", &pod("a", "u-1", 9, ""));
+    assert_eq!(cache.indexed(Pod::resource(), "fussy", "fine").len(), 1);
 }
 
 #[test]

@@ -520,3 +520,28 @@ async fn what_one_controller_needs_is_waited_for_whoever_else_can_do_without_it(
     assert_eq!(cache.missing().len(), 1);
     running.abort();
 }
+
+#[tokio::test]
+async fn a_name_counts_as_used_after_its_removal_and_a_list_begins_the_history_anew() {
+    let (mut bed, watch) = Bed::listed(quick()).await;
+    let used = |bed: &Bed, name: &str| bed.cache.name_used(Pod::resource(), "shop", name);
+    let covers = |bed: &Bed, uid: &str| bed.cache.history_covers(uid);
+    assert!(used(&bed, "a") && !used(&bed, "c"), "what exists is used");
+    assert!(!covers(&bed, "u-a"), "it may have followed others");
+    watch.event("DELETED", raw(&pod("a", "u-a", 11, "o")));
+    watch.event("ADDED", raw(&pod("c", "u-c", 12, "o")));
+    bed.passed(12).await;
+    assert!(used(&bed, "a"), "it was removed just now");
+    assert!(!bed.cache.name_used(Pod::resource(), "other", "a"));
+    assert!(covers(&bed, "u-c"), "all that comes after it is seen");
+    assert_eq!(bed.cache.history_since(), 10);
+    watch.error(410, "Expired");
+    let again = bed.server.asked().await.open();
+    again.event("ADDED", raw(&pod("c", "u-c", 12, "o")));
+    again.bookmark(20, true);
+    bed.passed(20).await;
+    assert!(used(&bed, "b"), "the list shows that it has gone");
+    assert!(used(&bed, "a"), "what was known before stays known");
+    assert!(!covers(&bed, "u-c"), "who knows what has come and gone");
+    assert_eq!(bed.cache.history_since(), 20);
+}
