@@ -21,6 +21,7 @@ pub mod podspec;
 pub mod rbac;
 pub mod readme;
 pub mod selectors;
+pub mod status;
 pub mod testing;
 
 pub use catalogue::{Catalogue, Entry};

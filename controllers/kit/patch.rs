@@ -16,21 +16,23 @@ pub enum Part {
 /// The merge patch (RFC 7386) that makes one projection of the other; `None` where they do not differ in that part.
 /// Lists are replaced whole: a list in a projection must be known in full.
 pub fn difference<T: Object>(old: &T, new: &T, part: Part) -> Option<Value> {
-    let json = |object: &T| {
-        let mut value = serde_json::to_value(object)
-            .expect("a projection has only string keys and finite numbers");
-        let fields = value
-            .as_object_mut()
-            .expect("an object's JSON is an object");
-        match part {
-            Part::Object => {
-                fields.remove("status");
-            }
-            Part::Status => fields.retain(|name, _| name == "status"),
+    merge_patch(&json(old, part), &json(new, part))
+}
+
+/// A part of an object as JSON.
+pub(crate) fn json<T: Object>(object: &T, part: Part) -> Value {
+    let mut value =
+        serde_json::to_value(object).expect("a projection has only string keys and finite numbers");
+    let fields = value
+        .as_object_mut()
+        .expect("an object's JSON is an object");
+    match part {
+        Part::Object => {
+            fields.remove("status");
         }
-        value
-    };
-    merge_patch(&json(old), &json(new))
+        Part::Status => fields.retain(|name, _| name == "status"),
+    }
+    value
 }
 
 /// The merge patch that makes `new` of `old`; `None` where they are equal.

@@ -4,7 +4,7 @@ use jiff::Timestamp;
 use kubernetes_proto::{AnyObject, Object, Resource, Str, meta::ObjectMeta};
 use serde_json::Value;
 
-use crate::{Failure, Key, patch, selectors::Selector};
+use crate::{Failure, Key, patch, selectors::Selector, status};
 
 /// What one reconcile would write.
 #[derive(Clone, Debug, Default, PartialEq)]
@@ -411,10 +411,14 @@ impl Plan {
         Some(self.patch(old, "", PatchKind::Merge, patch, Report::No))
     }
 
-    /// Writes the difference of two projections' `status` to the status subresource. No difference: no action.
+    /// Writes the difference of two projections' `status` to the status subresource. No difference: no action. What
+    /// takes back a claim is written at once ([`status::report`]); anything else reports what was seen.
     pub fn update_status<T: Object>(&mut self, old: &T, new: &T) -> Option<&mut Action> {
-        let patch = patch::difference(old, new, patch::Part::Status)?;
-        Some(self.patch(old, "status", PatchKind::Merge, patch, Report::Seen))
+        let before = patch::json(old, patch::Part::Status);
+        let after = patch::json(new, patch::Part::Status);
+        let patch = patch::merge_patch(&before, &after)?;
+        let report = status::report(old, &before["status"], &after["status"]);
+        Some(self.patch(old, "status", PatchKind::Merge, patch, report))
     }
 
     /// A patch with the version seen as its precondition.
@@ -564,6 +568,14 @@ impl Action {
             *report = what;
         }
         self
+    }
+
+    /// Says of a report that it is of progress that continues by itself; what must be written at once stays so.
+    pub fn progresses(&mut self) -> &mut Self {
+        match self.report() {
+            Report::Seen => self.reports(Report::Underway),
+            Report::No | Report::Underway => self,
+        }
     }
 
     /// What it reports.

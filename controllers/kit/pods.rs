@@ -208,11 +208,14 @@ pub struct Ranked {
     pub pod: Arc<Pod>,
     /// Active siblings on its node, itself included.
     pub neighbours: usize,
+    /// How dear its deletion is; 0 for all where nobody asks.
+    pub cost: i32,
 }
 
 /// Whether `one` should go before `other` when there are too many.
 pub fn goes_before(one: &Ranked, other: &Ranked, now: Timestamp) -> bool {
     let (neighbours_one, neighbours_other) = (one.neighbours, other.neighbours);
+    let (cost_one, cost_other) = (one.cost, other.cost);
     let (one, other) = (one.pod.as_ref(), other.pod.as_ref());
     // Not assigned to a node < assigned.
     let (assigned_one, assigned_other) = (!node_name(one).is_empty(), !node_name(other).is_empty());
@@ -228,8 +231,8 @@ pub fn goes_before(one: &Ranked, other: &Ranked, now: Timestamp) -> bool {
         return !is_ready(one);
     }
     // Cheaper < dearer.
-    if deletion_cost(one) != deletion_cost(other) {
-        return deletion_cost(one) < deletion_cost(other);
+    if cost_one != cost_other {
+        return cost_one < cost_other;
     }
     // Doubled up on a node < spread.
     if neighbours_one != neighbours_other {
@@ -252,11 +255,12 @@ pub fn goes_before(one: &Ranked, other: &Ranked, now: Timestamp) -> bool {
 }
 
 /// The `count` pods that go when there are too many. `siblings` are all pods of the owner's owner: of two pods the one
-/// with more of them on its node goes first.
+/// with more of them on its node goes first. With `by_cost` the annotation of a pod's deletion cost counts.
 pub fn to_delete(
     pods: &[Arc<Pod>],
     siblings: &[Arc<Pod>],
     count: usize,
+    by_cost: bool,
     now: Timestamp,
 ) -> Vec<Arc<Pod>> {
     if count >= pods.len() {
@@ -271,6 +275,7 @@ pub fn to_delete(
         .map(|pod| Ranked {
             pod: Arc::clone(pod),
             neighbours: on_node.get(node_name(pod)).copied().unwrap_or(0),
+            cost: if by_cost { deletion_cost(pod) } else { 0 },
         })
         .collect();
     merge_sort(ranked, &|one, other| goes_before(one, other, now))

@@ -183,19 +183,15 @@ impl<T: Object> Kind<'_, T> {
 
     /// A change wakes the managing controller where that is of kind `O`; both of them if it changed.
     pub fn wakes_controller<O: Object>(self) -> Self {
-        self.wakes(|change, _| {
-            let wanted = O::resource();
-            let mut keys: Vec<Key> = change
-                .both()
-                .filter_map(|object| {
-                    let meta = object.metadata();
-                    let owner = meta.controller()?;
-                    (owner.kind == *wanted.kind && group(&owner.api_version) == wanted.group)
-                        .then(|| Key::new(meta.namespace.clone(), owner.name.clone()))
-                })
-                .collect();
-            keys.dedup();
-            keys
+        self.wakes(|change, _| controllers::<O, T>(change))
+    }
+
+    /// As [`Self::wakes_controller`], but a creation wakes nobody: for children that their controller makes by name, so
+    /// that one more tells it nothing.
+    pub fn wakes_controller_on_change<O: Object>(self) -> Self {
+        self.wakes(|change, _| match (change.old, change.new) {
+            (None, Some(new)) if !new.is_terminating() => Vec::new(),
+            _ => controllers::<O, T>(change),
         })
     }
 
@@ -237,6 +233,22 @@ impl<T: Object> Kind<'_, T> {
         self.subscription().only_name = Some(name);
         self
     }
+}
+
+/// The managing controllers of kind `O` that an object has and had.
+fn controllers<O: Object, T: Object>(change: &Change<'_, T>) -> Vec<Key> {
+    let wanted = O::resource();
+    let mut keys: Vec<Key> = change
+        .both()
+        .filter_map(|object| {
+            let meta = object.metadata();
+            let owner = meta.controller()?;
+            (owner.kind == *wanted.kind && group(&owner.api_version) == wanted.group)
+                .then(|| Key::new(meta.namespace.clone(), owner.name.clone()))
+        })
+        .collect();
+    keys.dedup();
+    keys
 }
 
 /// The group of an `apiVersion`: an owner may be named by an older version.

@@ -68,12 +68,13 @@ impl IntOrString {
                     self.str_val
                 )
             })?;
-        let scaled = percent * i64::from(total);
+        let scaled = percent.saturating_mul(i64::from(total));
         let value = if round_up {
-            (scaled + 99).div_euclid(100)
+            scaled.saturating_add(99).div_euclid(100)
         } else {
             scaled.div_euclid(100)
         };
-        Ok(i32::try_from(value).unwrap_or(i32::MAX))
+        let bound = if value < 0 { i32::MIN } else { i32::MAX };
+        Ok(i32::try_from(value).unwrap_or(bound))
     }
 }

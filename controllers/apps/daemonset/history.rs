@@ -26,36 +26,21 @@ pub(super) struct History {
     pub collisions: Option<i32>,
 }
 
-/// Whether the present template's data is known without a live read.
+/// Whether the present template's data is known without a live read: only from memory of these very bytes. No revision
+/// is taken for the present one because of its number: the highest may be an older one whose successor was deleted, or
+/// one that came to be owned later.
 pub(super) fn is_known(
     set: &DaemonSet,
     revisions: &[Arc<ControllerRevision>],
-    known: &mut Known,
+    known: &Known,
 ) -> bool {
-    let template = revisions::template_hash(spec(set).template.as_ref());
-    let generation = set.metadata().generation;
-    let is_observed = generation != 0
-        && set
-            .status
-            .as_ref()
-            .is_some_and(|status| status.observed_generation == generation);
-    // An owner that was stopped may have made one late, of an older template, under the number that was next for it, too.
-    let highest = revisions.last().filter(|last| {
-        let mut others = revisions.iter().rev().skip(1);
-        others.all(|other| other.revision < last.revision)
-    });
-    if let (true, Some(last)) = (is_observed, highest) {
-        // The status was written for the very template that is there now, and its revision got the highest number.
-        known.template = template;
-        known.data = names::hash(revisions::data(last));
-        known.equivalent = last.metadata().uid.to_string();
-        return true;
-    }
-    let is_there = |revision: &Arc<ControllerRevision>| {
-        names::hash(revisions::data(revision)) == known.data
-            || *revision.metadata().uid == *known.equivalent
-    };
-    known.template == template && revisions.iter().any(is_there)
+    known.template == revisions::template_hash(spec(set).template.as_ref())
+        && revisions.iter().any(|revision| is_current(revision, known))
+}
+
+fn is_current(revision: &ControllerRevision, known: &Known) -> bool {
+    names::hash(revisions::data(revision)) == known.data
+        || *revision.metadata().uid == *known.equivalent
 }
 
 /// Brings the history up to date. `revisions` stand in order.
@@ -86,19 +71,20 @@ pub(super) fn settle(
         live = Some(data);
     }
     label(plan, revisions);
-    let (current, old): (Vec<_>, Vec<_>) = revisions.iter().cloned().partition(|revision| {
-        names::hash(revisions::data(revision)) == known.data
-            || *revision.metadata().uid == *known.equivalent
-    });
+    let (current, old): (Vec<_>, Vec<_>) = revisions
+        .iter()
+        .cloned()
+        .partition(|revision| is_current(revision, known));
     let number = old
         .iter()
         .map(|revision| revision.revision)
         .max()
         .unwrap_or(0)
-        + 1;
+        .saturating_add(1);
     let Some(kept) = current.last() else {
         let data = live.expect("a template without a revision was read live");
-        let (hash, collisions) = create(plan, set, selector, data, number, seen);
+        let lost = lost_hash(set, revisions, pods);
+        let (hash, collisions) = create(plan, set, selector, data, (number, lost), seen);
         return Ok(History {
             hash,
             old,
@@ -150,12 +136,56 @@ fn label(plan: &mut Plan, revisions: &[Arc<ControllerRevision>]) {
     }
 }
 
+/// The hash of the present template's revision where that was deleted: the one that living pods carry and no revision
+/// has, provided that the status counts updated pods of the present generation. The revision is then made again under
+/// the hash that it had, whoever computed that, and no pod is taken for an old one.
+fn lost_hash(
+    set: &DaemonSet,
+    revisions: &[Arc<ControllerRevision>],
+    pods: &[Arc<Pod>],
+) -> Option<String> {
+    let status = set.status.as_ref()?;
+    let generation = set.metadata().generation;
+    if generation == 0
+        || status.observed_generation != generation
+        || status.updated_number_scheduled <= 0
+    {
+        return None;
+    }
+    let mut hashes: Vec<&str> = pods
+        .iter()
+        .filter(|pod| !pod.is_terminating())
+        .filter_map(|pod| pod.metadata().label(REVISION_LABEL))
+        .filter(|hash| {
+            revisions
+                .iter()
+                .all(|revision| hash_of(revision) != *hash && *revision.metadata().name != **hash)
+        })
+        .collect();
+    hashes.sort_unstable();
+    hashes.dedup();
+    // Of several nobody can say which it was. A label may be what no name can.
+    match hashes[..] {
+        [one] if fits_a_name(one) => Some(one.to_owned()),
+        _ => None,
+    }
+}
+
+/// Whether a label's value may end an object's name.
+fn fits_a_name(value: &str) -> bool {
+    let is_plain = |byte: u8| byte.is_ascii_lowercase() || byte.is_ascii_digit();
+    value.bytes().all(|byte| is_plain(byte) || byte == b'-')
+        && value.bytes().next().is_some_and(is_plain)
+        && value.bytes().last().is_some_and(is_plain)
+}
+
+/// Plans the creation of the present template's revision, under `lost`, the hash that it had, if it is known.
 fn create(
     plan: &mut Plan,
     set: &DaemonSet,
     selector: &Selector,
     data: Vec<u8>,
-    number: i64,
+    (number, mut lost): (i64, Option<String>),
     seen: &Seen<'_>,
 ) -> (String, Option<i32>) {
     let meta = set.metadata();
@@ -165,12 +195,17 @@ fn create(
         .and_then(|status| status.collision_count);
     let mut collisions = before;
     loop {
-        let hash = revisions::name_hash(&data, collisions.unwrap_or(0));
+        let is_lost = lost.is_some();
+        let hash = lost
+            .take()
+            .unwrap_or_else(|| revisions::name_hash(&data, collisions.unwrap_or(0)));
         let name = names::with_hash(&meta.name, &hash);
         let key = Key::new(meta.namespace.clone(), name.as_str());
         // It is not one of the set's own, or it would have been found.
         if seen.get::<ControllerRevision>(&key).is_some() {
-            collisions = Some(collisions.unwrap_or(0) + 1);
+            if !is_lost {
+                collisions = Some(collisions.unwrap_or(0).wrapping_add(1));
+            }
             continue;
         }
         let mut new = revisions::new(set, &name, data, number);

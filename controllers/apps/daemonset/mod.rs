@@ -131,9 +131,21 @@ impl Controller for DaemonSets {
             )
             .differs(
                 "The hash in a new revision's name is computed otherwise; existing revisions are found by what they \
-                 hold, so none is made anew.",
+                 hold, and one that was deleted gets the hash back that living pods carry, so no pod is replaced.",
             )
             .differs("Adoptions and releases are settled before anything else, in a plan of their own.")
+            .differs(
+                "A count that falls, a rise of misscheduled pods, and new nodes of a DaemonSet that was complete are \
+                 written at once; other statuses of one DaemonSet at least 200 ms apart, so observedGeneration may be \
+                 late by as much.",
+            )
+            .differs(
+                "workqueue_* has no queue daemonset-node-updates: a node wakes the DaemonSets that it concerns directly.",
+            )
+            .differs(
+                "The feature gate StaleControllerConsistencyDaemonSet is accepted and changes nothing: no sync is \
+                 started on a stale view either way.",
+            )
             .differs(
                 "The newest revision counts as equal also where it lacks only what the server fills in, so that no \
                  rollout starts on that account.",
@@ -168,7 +180,7 @@ impl Controller for DaemonSets {
             })
             .indexed_by(owners::ORPHANS, owners::orphan_in);
         on.kind::<ControllerRevision>()
-            .wakes_controller::<DaemonSet>()
+            .wakes_controller_on_change::<DaemonSet>()
             .wakes(|change, reader| {
                 owners::adopters::<DaemonSet, ControllerRevision>(change, reader, |set| {
                     set.spec.as_ref()?.selector.as_ref()

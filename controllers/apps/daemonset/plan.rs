@@ -81,7 +81,7 @@ pub(super) fn ask(key: &Key, seen: &Seen<'_>, memory: &Memory) -> Vec<Query> {
     let set = view.set.as_ref();
     let unsettled = !view.pods.adopt.is_empty() || !view.revisions.adopt.is_empty();
     let asks = !selects_all(set)
-        && (unsettled || !history::is_known(set, &view.revisions.owned, &mut memory.known.clone()));
+        && (unsettled || !history::is_known(set, &view.revisions.owned, &memory.known));
     if asks {
         vec![owners::recheck(set)]
     } else {

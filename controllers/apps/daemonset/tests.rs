@@ -1,5 +1,7 @@
+use std::sync::Arc;
+
 use controllers_kit::{
-    Again, Factory, Failure, FlagValue, Plan,
+    Again, AnyObject, Factory, Failure, FlagValue, Plan,
     testing::{
         Common, DaemonSetBuild, NodeBuild, PodBuild, World, at, contract, controller_revision,
         daemon_set, node, pod, pod_spec_bytes,
@@ -823,6 +825,113 @@ fn a_late_revision_of_another_template_does_not_become_the_current_one() {
     assert_eq!(pods(&world), before, "no pod is replaced");
     let current = world.get::<ControllerRevision>(&name);
     assert_eq!(current.revision, number + 1, "nobody shares its number");
+}
+
+#[test]
+fn a_newest_revision_that_is_deleted_is_made_again_and_no_pod_replaced() {
+    let mut world = settled(daemon_set("web"));
+    let first = names::<ControllerRevision>(&world).remove(0);
+    world.change("web", image("app:2"));
+    world.settle_for(600, &[FACTORY]);
+    let (both, before) = (names::<ControllerRevision>(&world), names::<Pod>(&world));
+    let newest = both.iter().find(|name| **name != first).unwrap();
+    let labels = pods(&world);
+    world.vanish::<ControllerRevision>(newest);
+    world.settle_for(600, &[FACTORY]);
+    assert_eq!(names::<Pod>(&world), before, "no pod is replaced");
+    assert_eq!(pods(&world), labels, "no pod is relabelled");
+    assert_eq!(names::<ControllerRevision>(&world), both);
+    assert_eq!(status(&world).updated_number_scheduled, 3);
+    // A rollback to the first one replaces them all.
+    world.change("web", image("app:1"));
+    world.settle_for(600, &[FACTORY]);
+    let hash = first.strip_prefix("web-").unwrap();
+    assert!(pods(&world).iter().all(|(_, label)| label == hash));
+}
+
+#[test]
+fn a_higher_revision_of_another_template_does_not_become_the_current_one() {
+    let mut world = settled(daemon_set("web"));
+    let name = names::<ControllerRevision>(&world).remove(0);
+    let (before, labels) = (names::<Pod>(&world), pods(&world));
+    let mut other = ControllerRevision::clone(&world.get::<ControllerRevision>(&name));
+    other.data = controller_revision("web-other", 1, "{\"spec\":{}}").data;
+    other.revision += 1;
+    let number = other.revision;
+    let meta = other.metadata_mut();
+    meta.name = "web-other".into();
+    meta.uid = "uid-other".into();
+    meta.set_label(REVISION_LABEL, "other");
+    world.put(other);
+    world.settle_for(600, &[FACTORY]);
+    assert_eq!(names::<Pod>(&world), before, "no pod is replaced");
+    assert_eq!(pods(&world), labels);
+    let current = world.get::<ControllerRevision>(&name);
+    assert_eq!(
+        current.revision,
+        number + 1,
+        "the present one is the newest"
+    );
+}
+
+#[test]
+fn a_revision_that_upstream_made_gets_the_hash_back_that_its_pods_carry() {
+    // Made by upstream, whose hash is another; then deleted by hand.
+    let by_upstream = |hash: &str| {
+        let mut world = settled(daemon_set("web"));
+        let name = names::<ControllerRevision>(&world).remove(0);
+        for pod in names::<Pod>(&world) {
+            world.change(&pod, |pod: &mut Pod| {
+                pod.metadata_mut().set_label(REVISION_LABEL, hash);
+            });
+        }
+        world.vanish::<ControllerRevision>(&name);
+        (world, name)
+    };
+    let (mut world, ours) = by_upstream("7d9f8c6b5");
+    let before = names::<Pod>(&world);
+    world.settle_for(600, &[FACTORY]);
+    assert_eq!(names::<ControllerRevision>(&world), ["web-7d9f8c6b5"]);
+    assert_eq!(names::<Pod>(&world), before, "no pod is replaced");
+    assert_eq!(status(&world).updated_number_scheduled, 3);
+    // What can be no name is no hash.
+    let (mut world, _) = by_upstream("Not_A_Name");
+    world.settle_for(600, &[FACTORY]);
+    assert_eq!(names::<ControllerRevision>(&world), [ours.clone()]);
+    // Nor is it known which of two hashes it was.
+    let (mut world, _) = by_upstream("7d9f8c6b5");
+    let pod = names::<Pod>(&world).remove(0);
+    world.change(&pod, |pod: &mut Pod| {
+        pod.metadata_mut().set_label(REVISION_LABEL, "another");
+    });
+    world.settle_for(600, &[FACTORY]);
+    assert_eq!(names::<ControllerRevision>(&world), [ours]);
+}
+
+#[test]
+fn a_revision_of_its_own_does_not_wake_a_set_when_it_is_created() {
+    let world = settled(daemon_set("web"));
+    let name = names::<ControllerRevision>(&world).remove(0);
+    let owned = world.get::<ControllerRevision>(&name);
+    let mut orphan = ControllerRevision::clone(&owned);
+    orphan.metadata_mut().owner_references.clear();
+    let mut going = ControllerRevision::clone(&owned);
+    going.metadata_mut().deletion_timestamp = going.metadata().creation_timestamp;
+    let mut changed = ControllerRevision::clone(&owned);
+    changed.revision += 1;
+    let any = |revision: &ControllerRevision| Arc::new(revision.clone()) as AnyObject;
+    let (owned, orphan) = (any(&owned), any(&orphan));
+    let (going, changed) = (any(&going), any(&changed));
+    let web = vec!["default/web".to_owned()];
+    for (what, old, new, woken) in [
+        ("created", None, Some(&owned), vec![]),
+        ("created as an orphan", None, Some(&orphan), web.clone()),
+        ("found going", None, Some(&going), web.clone()),
+        ("changed", Some(&owned), Some(&changed), web.clone()),
+        ("deleted", Some(&owned), None, web.clone()),
+    ] {
+        assert_eq!(world.woken::<DaemonSets>(old, new), woken, "{what}");
+    }
 }
 
 #[test]

@@ -71,7 +71,8 @@ impl Rollout {
         let key = Key::new(self.deployment.metadata().namespace.clone(), name.as_str());
         // It is not the new one, or it would have been found.
         if seen.get::<ReplicaSet>(&key).is_some() {
-            *self.status.collision_count.get_or_insert_default() += 1;
+            let count = self.status.collision_count.get_or_insert_default();
+            *count = count.wrapping_add(1);
             return New::Collides;
         }
         let mut set = self.new_set_named(&name, &hash);
@@ -132,7 +133,7 @@ impl Rollout {
                 if room <= 0 {
                     present
                 } else {
-                    present + room.min(self.replicas() - present)
+                    present.saturating_add(room.min(self.replicas().saturating_sub(present)))
                 }
             }
             RECREATE => self.replicas(),

@@ -14,7 +14,7 @@ use kubernetes_proto::{
 };
 
 use super::{
-    Memory,
+    Deployments, Memory,
     create::New,
     rollback,
     rollout::{RECREATE, ROLLING_UPDATE, Rollout, Set},
@@ -97,7 +97,12 @@ pub(super) fn ask(key: &Key, seen: &Seen<'_>, memory: &Memory) -> Vec<Query> {
     queries
 }
 
-pub(super) fn plan(key: &Key, seen: &Seen<'_>, memory: &mut Memory) -> Result<Plan, Refusal> {
+pub(super) fn plan(
+    of: &Deployments,
+    key: &Key,
+    seen: &Seen<'_>,
+    memory: &mut Memory,
+) -> Result<Plan, Refusal> {
     let Some(view) = view(key, seen)? else {
         return Ok(Plan::nothing());
     };
@@ -107,7 +112,7 @@ pub(super) fn plan(key: &Key, seen: &Seen<'_>, memory: &mut Memory) -> Result<Pl
     if view.claims.are_unsettled() {
         return owners::settle(view.deployment.as_ref(), &view.claims, seen);
     }
-    let mut rollout = rollout(&view, seen, memory)?;
+    let mut rollout = rollout(of, &view, seen, memory)?;
     let mut plan = Plan::nothing();
 
     if view.deployment.is_terminating() {
@@ -169,7 +174,12 @@ fn refuse_to_select_all(deployment: &Arc<Deployment>) -> Plan {
     plan
 }
 
-fn rollout(view: &View, seen: &Seen<'_>, memory: &mut Memory) -> Result<Rollout, Refusal> {
+fn rollout(
+    of: &Deployments,
+    view: &View,
+    seen: &Seen<'_>,
+    memory: &mut Memory,
+) -> Result<Rollout, Refusal> {
     let sets = view.sets();
     let new = template::find_new(&view.deployment, &sets, seen, memory)?;
     Ok(Rollout {
@@ -179,6 +189,7 @@ fn rollout(view: &View, seen: &Seen<'_>, memory: &mut Memory) -> Result<Rollout,
         sets: sets.iter().map(Set::seen).collect(),
         new,
         now: seen.now,
+        counts_terminating: of.counts_terminating,
     })
 }
 
@@ -238,6 +249,7 @@ fn finished(
             sets: Vec::new(),
             new: None,
             now: rollout.now,
+            counts_terminating: rollout.counts_terminating,
         };
         before.write_status(&mut plan, &status);
         plan.look_again_now();

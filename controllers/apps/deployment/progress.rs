@@ -168,7 +168,8 @@ impl Rollout {
     /// More pods updated, ready or available than told last, or fewer old ones.
     pub fn has_progressed(&self, status: &DeploymentStatus) -> bool {
         let before = &self.status;
-        let old = |status: &DeploymentStatus| status.replicas - status.updated_replicas;
+        let old =
+            |status: &DeploymentStatus| status.replicas.saturating_sub(status.updated_replicas);
         status.updated_replicas > before.updated_replicas
             || old(status) < old(before)
             || status.ready_replicas > before.ready_replicas

@@ -38,9 +38,14 @@ impl Rollout {
         };
         // Pods of the new ReplicaSet that are not available count as if they were not there: else a template that never
         // comes up would eat up the old pods step by step.
-        let new_unavailable = new.replicas() - new.status().available_replicas;
-        let min_available = self.replicas() - self.max_unavailable();
-        let most = self.total_replicas() - min_available - new_unavailable;
+        let new_unavailable = new
+            .replicas()
+            .saturating_sub(new.status().available_replicas);
+        let min_available = self.min_available();
+        let most = self
+            .total_replicas()
+            .saturating_sub(min_available)
+            .saturating_sub(new_unavailable);
         if most <= 0 {
             return false;
         }
@@ -49,7 +54,7 @@ impl Rollout {
             return false;
         };
         let healthy = self.shrink_healthy(&old, min_available);
-        unhealthy + healthy > 0
+        unhealthy > 0 || healthy > 0
     }
 
     /// Takes away what is not available in old ReplicaSets, `most` at most; how many. A ReplicaSet gives up its
@@ -66,7 +71,7 @@ impl Rollout {
             if present == 0 || present == available {
                 continue;
             }
-            let count = (most - total).min(present - available);
+            let count = (most - total).min(present.saturating_sub(available));
             if count < 0 {
                 return None;
             }
@@ -78,7 +83,7 @@ impl Rollout {
 
     /// Takes away as many replicas of old ReplicaSets as are available beyond the minimum; how many.
     pub fn shrink_healthy(&mut self, old: &[usize], min_available: i32) -> i32 {
-        let surplus = self.available_replicas() - min_available;
+        let surplus = self.available_replicas().saturating_sub(min_available);
         let mut total = 0;
         for index in old {
             if total >= surplus {

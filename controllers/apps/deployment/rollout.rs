@@ -3,7 +3,9 @@
 
 use std::sync::Arc;
 
-use controllers_kit::{Event, Only, Plan, Propagation, Report, Timestamp, patch, pods};
+use controllers_kit::{
+    Event, Only, Plan, Propagation, Report, Timestamp, patch, pods, status as statuses,
+};
 use kubernetes_proto::{
     Object,
     apps::{Deployment, DeploymentSpec, DeploymentStatus, ReplicaSet, ReplicaSetStatus},
@@ -76,6 +78,11 @@ impl Set {
     }
 }
 
+/// A sum that stays at the largest number: two ReplicaSets may ask for more together than a number holds.
+pub(super) fn sum(counts: impl Iterator<Item = i32>) -> i32 {
+    counts.fold(0, i32::saturating_add)
+}
+
 fn replicas(set: &ReplicaSet) -> i32 {
     set.spec
         .as_ref()
@@ -113,6 +120,8 @@ pub(super) struct Rollout {
     pub new: Option<usize>,
     /// The present.
     pub now: Timestamp,
+    /// Whether the status says how many pods terminate: a feature gate.
+    pub counts_terminating: bool,
 }
 
 impl Rollout {
@@ -183,6 +192,11 @@ impl Rollout {
         }
     }
 
+    /// How many pods must be available.
+    pub fn min_available(&self) -> i32 {
+        self.replicas().saturating_sub(self.max_unavailable())
+    }
+
     /// How many pods there may be at most.
     pub fn max_replicas(&self) -> i32 {
         self.replicas().saturating_add(self.max_surge())
@@ -213,15 +227,18 @@ impl Rollout {
 
     /// Pods that all ReplicaSets ask for.
     pub fn total_replicas(&self) -> i32 {
-        self.sets.iter().map(Set::replicas).sum()
+        sum(self.sets.iter().map(Set::replicas))
+    }
+
+    /// Pods that all ReplicaSets asked for before this plan scaled them; a new one counts as it is created.
+    pub fn total_replicas_before(&self) -> i32 {
+        let before = |set: &Set| set.seen.as_deref().map_or(set.replicas(), replicas);
+        sum(self.sets.iter().map(before))
     }
 
     /// Pods that are available in all ReplicaSets.
     pub fn available_replicas(&self) -> i32 {
-        self.sets
-            .iter()
-            .map(|set| set.status().available_replicas)
-            .sum()
+        sum(self.sets.iter().map(|set| set.status().available_replicas))
     }
 
     /// Scales a ReplicaSet; whether its size changes. A size that stays leaves it alone, unless `force` is set: then its
@@ -296,10 +313,13 @@ impl Rollout {
         };
         let before = self.deployment.status.clone().unwrap_or_default();
         let mut change = Map::new();
-        if before != *status
-            && let Some(difference) = patch::merge_patch(&json(&before), &json(status))
-        {
-            change.insert("status".to_owned(), difference);
+        let mut report = Report::Seen;
+        if before != *status {
+            let (before, after) = (json(&before), json(status));
+            report = statuses::report(self.deployment.as_ref(), &before, &after);
+            if let Some(difference) = patch::merge_patch(&before, &after) {
+                change.insert("status".to_owned(), difference);
+            }
         }
         // What is said of progress decides what is said next: left out, a rollout that ends at once would be taken for the
         // one before. A report may be left out for a newer one.
@@ -314,13 +334,11 @@ impl Rollout {
             status.available_replicas,
         ];
         let is_underway = counts.iter().any(|count| *count != self.replicas());
-        let report = if self.revision.is_some() || told(&before) != told(status) {
-            Report::No
-        } else if is_underway {
-            Report::Underway
-        } else {
-            Report::Seen
-        };
+        if self.revision.is_some() || told(&before) != told(status) {
+            report = Report::No;
+        } else if is_underway && report == Report::Seen {
+            report = Report::Underway;
+        }
         if let Some(revision) = &self.revision {
             let annotations = serde_json::json!({"annotations": {revision::REVISION: revision}});
             change.insert("metadata".to_owned(), annotations);

@@ -72,7 +72,7 @@ impl Rollout {
         } else {
             0
         };
-        let to_add = allowed - self.total_replicas();
+        let to_add = allowed.saturating_sub(self.total_replicas());
         // Larger ones first. Of one size, the newer when scaling up, the older when scaling down.
         active.sort_by(|one, other| {
             let (one, other) = (&self.sets[*one], &self.sets[*other]);
@@ -82,16 +82,16 @@ impl Rollout {
             };
             other.replicas().cmp(&one.replicas()).then(by_age)
         });
-        let mut added = 0;
+        let mut added = 0_i32;
         let mut sizes = Vec::with_capacity(active.len());
         for index in &active {
             let proportion = self.proportion(&self.sets[*index], to_add, added);
-            added += proportion;
-            sizes.push(self.sets[*index].replicas() + proportion);
+            added = added.saturating_add(proportion);
+            sizes.push(self.sets[*index].replicas().saturating_add(proportion));
         }
         // What rounding leaves over goes to the largest.
         if let Some(largest) = sizes.first_mut() {
-            *largest = (*largest + to_add - added).max(0);
+            *largest = largest.saturating_add(to_add).saturating_sub(added).max(0);
         }
         for (index, size) in active.into_iter().zip(sizes) {
             self.scale(index, size, true);
@@ -104,7 +104,7 @@ impl Rollout {
             return 0;
         }
         let fraction = self.fraction(set);
-        let allowed = to_add - added;
+        let allowed = to_add.saturating_sub(added);
         if to_add > 0 {
             fraction.min(allowed)
         } else {
@@ -115,7 +115,7 @@ impl Rollout {
     /// By how much one ReplicaSet grows where the whole does.
     fn fraction(&self, set: &Set) -> i32 {
         if self.replicas() == 0 {
-            return -set.replicas();
+            return 0_i32.saturating_sub(set.replicas());
         }
         let most_before = revision::noted(set.wanted.metadata(), MAX_REPLICAS)
             .filter(|most| *most != 0)
@@ -126,7 +126,7 @@ impl Rollout {
         }
         let size =
             f64::from(set.replicas()) * f64::from(self.max_replicas()) / f64::from(most_before);
-        (size + 0.5) as i32 - set.replicas()
+        ((size + 0.5) as i32).saturating_sub(set.replicas())
     }
 
     /// Deletes old ReplicaSets beyond the history limit, the lowest revisions first; none that has or wants pods.

@@ -4,7 +4,7 @@ use kubernetes_proto::{Object, apps::DeploymentStatus};
 
 use super::{
     progress::{new_condition, set_condition},
-    rollout::{Rollout, Set},
+    rollout::{Rollout, Set, sum},
 };
 
 const AVAILABLE: &str = "Available";
@@ -12,7 +12,7 @@ const AVAILABLE: &str = "Available";
 impl Rollout {
     /// The status without an estimate of progress.
     pub fn counted_status(&self) -> DeploymentStatus {
-        let sum = |count: fn(&Set) -> i32| self.sets.iter().map(count).sum::<i32>();
+        let sum = |count: fn(&Set) -> i32| sum(self.sets.iter().map(count));
         let available = self.available_replicas();
         let mut status = DeploymentStatus {
             observed_generation: self.deployment.metadata().generation,
@@ -20,12 +20,18 @@ impl Rollout {
             updated_replicas: self.new_set().map_or(0, |set| set.status().replicas),
             ready_replicas: sum(|set| set.status().ready_replicas),
             available_replicas: available,
-            unavailable_replicas: (self.total_replicas() - available).max(0),
-            terminating_replicas: self.terminating(),
+            unavailable_replicas: self
+                .total_replicas_before()
+                .saturating_sub(available)
+                .max(0),
+            terminating_replicas: self
+                .counts_terminating
+                .then(|| self.terminating())
+                .flatten(),
             collision_count: self.status.collision_count,
             conditions: self.status.conditions.clone(),
         };
-        let condition = if available >= self.replicas() - self.max_unavailable() {
+        let condition = if available >= self.min_available() {
             new_condition(
                 AVAILABLE,
                 "True",
@@ -51,7 +57,7 @@ impl Rollout {
         self.sets.iter().try_fold(0, |sum, set| {
             let status = set.status();
             match status.terminating_replicas {
-                Some(count) => Some(sum + count),
+                Some(count) => Some(count.saturating_add(sum)),
                 None if status.observed_generation == 0 => Some(sum),
                 None => None,
             }

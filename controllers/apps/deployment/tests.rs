@@ -1,8 +1,8 @@
 use std::sync::Arc;
 
 use controllers_kit::{
-    Again, Answer, Answers, Failure, Key, Outcome, PatchKind, Plan, Query, Refusal, Report, Seen,
-    Verb, Written,
+    Again, Answer, Answers, Failure, FlagValue, Key, Outcome, PatchKind, Plan, Query, Refusal,
+    Report, Seen, Verb, Written,
     testing::{
         Common, DeploymentBuild, PodBuild, WorkloadBuild, World, at, deployment, pod,
         pod_spec_bytes, replica_set,
@@ -20,7 +20,7 @@ use kubernetes_proto::{
 use serde_json::{Value, json};
 
 use super::{
-    Deployments, Memory,
+    Deployments, Memory, TERMINATING_REPLICAS,
     progress::{condition, new_condition, set_condition},
     revision::{self, DESIRED_REPLICAS, MAX_REPLICAS, REVISION, REVISION_HISTORY, ROLLBACK_TO},
     rollout::{Rollout, Set},
@@ -29,6 +29,9 @@ use super::{
 use crate::REGISTRY;
 
 const NOW: &str = "12:00:00";
+const DEPLOYMENTS: Deployments = Deployments {
+    counts_terminating: true,
+};
 
 fn world() -> World {
     World::at(NOW)
@@ -109,6 +112,7 @@ fn rollout(deployment: Deployment, new: Option<ReplicaSet>, old: Vec<ReplicaSet>
         sets,
         new,
         now: at(NOW),
+        counts_terminating: true,
     }
 }
 
@@ -1663,6 +1667,44 @@ fn terminating_pods_are_unknown_while_one_replica_set_does_not_tell() {
 }
 
 #[test]
+fn the_status_counts_terminating_pods_where_the_gate_is_on() {
+    let world = rolled_out(deployment("web").replicas(2));
+    for (on, told) in [
+        (true, Value::Null),
+        (false, json!({"terminatingReplicas": null})),
+    ] {
+        let world = world
+            .clone()
+            .flag(TERMINATING_REPLICAS, FlagValue::Bool(on));
+        let patch = status_patch(&world.plan::<Deployments>("web"));
+        assert_eq!(patch["status"], told, "gate {on}");
+    }
+}
+
+#[test]
+fn what_is_unavailable_is_reckoned_by_the_sizes_before_scaling() {
+    let mut world = rolled_out(deployment("web").replicas(1));
+    world.change("web", |deployment: &mut Deployment| {
+        deployment.spec.as_mut().unwrap().replicas = Some(4);
+    });
+    let plan = world.plan::<Deployments>("web");
+    assert!(
+        plan.verbs()
+            .iter()
+            .any(|verb| verb.starts_with("patch replicasets/"))
+    );
+    let patch = status_patch(&plan);
+    assert_eq!(
+        patch["status"]["unavailableReplicas"],
+        Value::Null,
+        "{patch}"
+    );
+    world.apply(&plan).expect_success();
+    let patch = status_patch(&world.plan::<Deployments>("web"));
+    assert_eq!(patch["status"]["unavailableReplicas"], json!(3), "{patch}");
+}
+
+#[test]
 fn a_replica_sets_failure_is_told_the_new_ones_first() {
     for (new, old, expected) in [
         (
@@ -1863,9 +1905,11 @@ fn what_is_said_of_progress_is_no_report_that_may_be_left_out() {
         world.change::<ReplicaSet>(&set, |set| change(set.status.as_mut().unwrap()));
         is_report(&world.plan::<Deployments>("web"))
     };
-    assert_eq!(told(|set| set.ready_replicas = 1), Some(Report::Seen));
+    // What was told is not true any more.
+    assert_eq!(told(|set| set.ready_replicas = 1), Some(Report::No));
+    assert_eq!(told(|set| set.replicas = 1), Some(Report::No));
+    assert_eq!(told(|set| set.available_replicas = 1), Some(Report::No));
     // More is to come.
-    assert_eq!(told(|set| set.replicas = 1), Some(Report::Underway));
     assert_eq!(told(|set| set.replicas = 3), Some(Report::Underway));
 }
 
@@ -1895,7 +1939,7 @@ fn the_hash_follows_from_template_and_collisions_alone() {
 // ---- a creation that fails ----
 
 fn failed(plan: &Plan, failure: &Failure, memory: &mut Memory) {
-    let deployments = Deployments;
+    let deployments = DEPLOYMENTS;
     for action in plan.actions() {
         let result = match action.verb.name() {
             "create" => Err(failure),
@@ -1946,7 +1990,7 @@ fn a_failed_creation_is_told_once_and_tried_again() {
         action,
         result: Ok(Written::default()),
     };
-    controllers_kit::Controller::learn(&Deployments, &outcome, &mut memory);
+    controllers_kit::Controller::learn(&DEPLOYMENTS, &outcome, &mut memory);
     assert_eq!(memory, Memory::default());
 }
 
@@ -1993,7 +2037,7 @@ fn asked(
     let key = Key::new("default", "web");
     let reader = Everything(world);
     let none = Answers::new();
-    let queries = Deployments.ask(&key, &Seen::new(&reader, &none, world.now()), memory);
+    let queries = DEPLOYMENTS.ask(&key, &Seen::new(&reader, &none, world.now()), memory);
     let answers: Answers = queries
         .iter()
         .map(|query| {
@@ -2015,7 +2059,7 @@ fn asked(
             (query.clone(), Answer::Object(Arc::new(live)))
         })
         .collect();
-    let plan = Deployments.plan(&key, &Seen::new(&reader, &answers, world.now()), memory);
+    let plan = DEPLOYMENTS.plan(&key, &Seen::new(&reader, &answers, world.now()), memory);
     (queries.len(), plan)
 }
 
@@ -2111,7 +2155,7 @@ fn a_doubt_that_can_not_be_settled_is_not_guessed() {
     let reader = Everything(&world);
     let none = Answers::new();
     let seen = Seen::new(&reader, &none, world.now());
-    let queries = Deployments.ask(&key, &seen, &Memory::default());
+    let queries = DEPLOYMENTS.ask(&key, &seen, &Memory::default());
     let stale = json!({"metadata": {"uid": "another", "generation": 1}});
     for answer in [
         None,
@@ -2124,7 +2168,7 @@ fn a_doubt_that_can_not_be_settled_is_not_guessed() {
             .filter_map(|query| Some((query.clone(), answer.clone()?)))
             .collect();
         let seen = Seen::new(&reader, &answers, world.now());
-        let refusal = Deployments
+        let refusal = DEPLOYMENTS
             .plan(&key, &seen, &mut Memory::default())
             .unwrap_err();
         assert!(

@@ -69,6 +69,14 @@ impl Controller for Disruptions {
                 "A workload whose wanted size changes wakes its namespace's budgets at once, not only through its pods.",
             )
             .differs(
+                "Fewer allowed disruptions, fewer healthy pods, more that must be healthy and a condition that turns \
+                 for the worse are written at once; other statuses of one budget at least 200 ms apart.",
+            )
+            .differs(
+                "workqueue_* has no queues disruption_recheck and stale_pod_disruption: both kinds of key wait in the \
+                 queue disruption.",
+            )
+            .differs(
                 "A count that failed because a scale could not be read is made again after 30 s without any change.",
             )
     }

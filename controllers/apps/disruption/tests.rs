@@ -1,5 +1,5 @@
 use controllers_kit::{
-    Answer, Controller, Entry, Factory, Object, Str,
+    Answer, Controller, Entry, Factory, Object, Report, Str,
     testing::{
         Common, PodBuild, WorkloadBuild, World, at, contract, deployment, job, pod, replica_set,
         replication_controller, stateful_set,
@@ -319,6 +319,57 @@ fn a_granted_eviction_counts_until_the_pod_is_gone_or_its_time_is_over() {
     assert!(world.events().contains(
         &"Warning NotDeleted Pod was expected by PDB default/default to be deleted but it wasn't".to_owned()
     ));
+}
+
+#[test]
+fn what_an_eviction_must_not_be_granted_by_any_more_is_written_at_once() {
+    let report = |world: &World| {
+        let plan = world.plan::<Disruptions>("web");
+        let status = plan
+            .actions()
+            .find(|action| action.rbac_resource() == "poddisruptionbudgets/status");
+        status.map(controllers_kit::Action::report)
+    };
+    let counted = |ready: usize| {
+        let mut world = world(5, ready).with(budget(json!({"minAvailable": 3})));
+        world.run::<Disruptions>();
+        world
+    };
+    let unready = |world: &World, name: &str| {
+        world.clone().changed(name, |pod: &mut Pod| {
+            pod.status.as_mut().unwrap().conditions.clear();
+        })
+    };
+    let healthy = counted(5);
+    assert_eq!(report(&healthy), None);
+    let one_less = unready(&healthy, "web-0");
+    assert_eq!(report(&one_less), Some(Report::No), "fewer are allowed");
+    // The next one, a moment later, is not held back by that.
+    let mut one_less = one_less;
+    one_less.run::<Disruptions>();
+    assert_eq!(report(&unready(&one_less, "web-1")), Some(Report::No));
+    let none_left = counted(3);
+    assert_eq!(
+        report(&unready(&none_left, "web-0")),
+        Some(Report::No),
+        "unhealthy pods are evicted by the number of healthy ones"
+    );
+    let more = none_left.clone().changed("web-4", |pod: &mut Pod| {
+        pod.status = pod.clone().ready("11:00:00").status;
+    });
+    assert_eq!(report(&more), Some(Report::Seen), "more are allowed");
+    let stricter = none_left.changed("web", |pdb: &mut PodDisruptionBudget| {
+        let least = kubernetes_proto::meta::IntOrString::number(4);
+        pdb.spec.as_mut().unwrap().min_available = Some(least);
+    });
+    assert_eq!(report(&stricter), Some(Report::No), "more must be healthy");
+    // Where the count can't be made any more.
+    let unreadable = healthy.changed("web", |pdb: &mut PodDisruptionBudget| {
+        let spec = pdb.spec.as_mut().unwrap();
+        spec.min_available = None;
+        spec.max_unavailable = Some(kubernetes_proto::meta::IntOrString::text("many"));
+    });
+    assert_eq!(report(&unreadable), Some(Report::No), "the fail-safe");
 }
 
 #[test]

@@ -110,7 +110,17 @@ pub(crate) fn ask<O: Replicator>(key: &Key, seen: &Seen<'_>) -> Vec<Query> {
     }
 }
 
+/// Which feature gates are on.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Gates {
+    /// Whether the status says how many pods terminate.
+    pub terminating_replicas: bool,
+    /// Whether pods say by an annotation how dear their deletion is.
+    pub deletion_cost: bool,
+}
+
 pub(crate) fn plan<O: Replicator>(
+    gates: Gates,
     key: &Key,
     seen: &Seen<'_>,
     memory: &mut Memory,
@@ -127,13 +137,15 @@ pub(crate) fn plan<O: Replicator>(
         0 => memory.attempt = Attempt::Unknown,
         _ if view.set.is_terminating() => {}
         missing @ ..=-1 => create_pods(&mut plan, &view, seen, missing.unsigned_abs()),
-        surplus => delete_pods(&mut plan, &view, seen, surplus.unsigned_abs()),
+        surplus => {
+            delete_pods(&mut plan, &view, gates, seen, surplus.unsigned_abs());
+        }
     }
     status::report(
         &mut plan,
         view.set.as_ref(),
         &view.claims.owned,
-        terminating_count(&view),
+        gates.terminating_replicas.then(|| terminating_count(&view)),
         &memory.attempt,
         seen.now,
     );
@@ -162,7 +174,9 @@ fn create_pods<O: Replicator>(plan: &mut Plan, view: &View<O>, seen: &Seen<'_>, 
     let known = Known::of(seen.reader(), Pod::resource(), meta);
     count(plan, view);
     // A set that was scaled to nothing and up again is another generation: its pods get names that were not in use.
-    let first = u64::try_from(meta.generation).unwrap_or_default() * NAMES_PER_GENERATION;
+    let first = u64::try_from(meta.generation)
+        .unwrap_or_default()
+        .wrapping_mul(NAMES_PER_GENERATION);
     for name in children.next(first, existing, &known, burst(missing)) {
         let pod = pods::from_template(
             set.template(),
@@ -182,11 +196,23 @@ fn create_pods<O: Replicator>(plan: &mut Plan, view: &View<O>, seen: &Seen<'_>, 
     }
 }
 
-fn delete_pods<O: Replicator>(plan: &mut Plan, view: &View<O>, seen: &Seen<'_>, surplus: u64) {
+fn delete_pods<O: Replicator>(
+    plan: &mut Plan,
+    view: &View<O>,
+    gates: Gates,
+    seen: &Seen<'_>,
+    surplus: u64,
+) {
     let set = view.set.as_ref();
     count(plan, view);
     let siblings = sibling_pods(set, seen);
-    let going = pods::to_delete(&view.claims.owned, &siblings, burst(surplus), seen.now);
+    let going = pods::to_delete(
+        &view.claims.owned,
+        &siblings,
+        burst(surplus),
+        gates.deletion_cost,
+        seen.now,
+    );
     if O::resource().plural == "replicasets" && going.len() < view.claims.owned.len() {
         for ratio in age_ratios(&view.claims.owned, &going, seen.now) {
             plan.measure(AGE_RATIO, &[], ratio);

@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-use controllers_kit::{Plan, Report, SignedDuration, Timestamp, pods, selectors::Selector};
+use controllers_kit::{Plan, SignedDuration, Timestamp, pods, selectors::Selector};
 use kubernetes_proto::{
     Object,
     apps::{ReplicaSetCondition, ReplicaSetStatus},
@@ -18,7 +18,7 @@ pub(super) fn report<O: Replicator>(
     plan: &mut Plan,
     set: &O,
     active: &[Arc<Pod>],
-    terminating: usize,
+    terminating: Option<usize>,
     attempt: &Attempt,
     now: Timestamp,
 ) {
@@ -39,14 +39,14 @@ pub(super) fn report<O: Replicator>(
         && let Some(action) = plan.update_status(&before, &after)
         && is_underway
     {
-        action.reports(Report::Underway);
+        action.progresses();
     }
 }
 
 fn count<O: Replicator>(
     set: &O,
     active: &[Arc<Pod>],
-    terminating: usize,
+    terminating: Option<usize>,
     min_ready_seconds: i32,
     now: Timestamp,
 ) -> ReplicaSetStatus {
@@ -57,7 +57,7 @@ fn count<O: Replicator>(
     let fully_labeled = Selector::of_labels(template_labels);
     let mut status = ReplicaSetStatus {
         replicas: number(active.len()),
-        terminating_replicas: Some(number(terminating)),
+        terminating_replicas: terminating.map(number),
         observed_generation: set.metadata().generation,
         ..Default::default()
     };

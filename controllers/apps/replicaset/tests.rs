@@ -1,5 +1,5 @@
 use controllers_kit::{
-    Again, Controller, Factory, Failure, Only, Outcome, Plan, Report, Verb, Written,
+    Again, Controller, Factory, Failure, FlagValue, Only, Outcome, Plan, Report, Verb, Written,
     testing::{
         Common, NamespaceBuild, PodBuild, WorkloadBuild, World, at, deployment, namespace, pod,
         replica_set,
@@ -13,7 +13,7 @@ use kubernetes_proto::{
 };
 use serde_json::{Value, json};
 
-use super::{Attempt, Memory, ReplicaSets};
+use super::{Attempt, Memory, POD_DELETION_COST, ReplicaSets, TERMINATING_REPLICAS};
 
 const REPLICA_SETS: &[Factory] = &[Factory::of::<ReplicaSets>()];
 
@@ -59,12 +59,8 @@ fn status(plan: &Plan) -> Value {
             Verb::Patch {
                 subresource: "status",
                 patch,
-                report,
                 ..
-            } => {
-                assert_ne!(*report, Report::No, "a status only reports");
-                Some(patch["status"].clone())
-            }
+            } => Some(patch["status"].clone()),
             _ => None,
         })
         .unwrap_or(Value::Null)
@@ -460,7 +456,7 @@ fn a_size_that_stays_still_reports_its_new_generation() {
 fn learn(plan: &Plan, results: &[Result<Written, Failure>], memory: &mut Memory) {
     for (action, result) in plan.actions().zip(results) {
         let result = result.as_ref().cloned();
-        ReplicaSets.learn(&Outcome { action, result }, memory);
+        memory.learn(&Outcome { action, result });
     }
 }
 
@@ -703,7 +699,7 @@ fn a_namespace_that_goes_gets_no_pods_and_no_condition() {
     let applied = world.apply(&plan);
     for (action, result) in &applied.0 {
         let result = result.as_ref().cloned();
-        ReplicaSets.learn(&Outcome { action, result }, &mut memory);
+        memory.learn(&Outcome { action, result });
     }
     let plan = world.plan_with::<ReplicaSets>("web", &mut memory).unwrap();
     assert!(status(&plan).get("conditions").is_none());
@@ -756,4 +752,67 @@ fn a_scale_down_measures_how_old_those_are_that_go() {
         .with(replica_set("web").replicas(0))
         .with(child("web-a", "11:59:00"));
     assert!(none.plan::<ReplicaSets>("web").measures.is_empty());
+}
+
+#[test]
+fn a_ready_pod_that_is_lost_is_told_at_once() {
+    let ready = |name: &str| child(name).ready("11:30:00");
+    let mut world = with_children(3, &[ready("a"), ready("b"), ready("c")]);
+    world.settle(REPLICA_SETS);
+    for (what, state, report) in [
+        (
+            "one is not ready any more",
+            child("a").running(),
+            Report::No,
+        ),
+        ("nothing but the generation", ready("a"), Report::Seen),
+    ] {
+        let mut world = world.clone();
+        world.change("a", |pod: &mut Pod| pod.status = state.status);
+        world.change("web", |set: &mut ReplicaSet| {
+            set.spec.as_mut().unwrap().min_ready_seconds = 1;
+        });
+        let plan = world.plan::<ReplicaSets>("web");
+        let told = plan
+            .actions()
+            .find(|action| action.rbac_resource() == "replicasets/status")
+            .map(controllers_kit::Action::report);
+        assert_eq!(told, Some(report), "{what}");
+    }
+}
+
+// ---- feature gates ----
+
+#[test]
+fn terminating_pods_are_counted_where_the_gate_is_on() {
+    let going = child("b").terminating("11:59:50");
+    let world = with_children(1, &[child("a").ready("11:30:00"), going]).without_kubelets();
+    for (on, counted) in [(true, json!(1)), (false, Value::Null)] {
+        let world = world
+            .clone()
+            .flag(TERMINATING_REPLICAS, FlagValue::Bool(on));
+        let told = status(&world.plan::<ReplicaSets>("web"));
+        assert_eq!(told["terminatingReplicas"], counted, "gate {on}");
+    }
+    // What was counted while it was on is taken away.
+    let mut world = world;
+    world.run::<ReplicaSets>();
+    let world = world.flag(TERMINATING_REPLICAS, FlagValue::Bool(false));
+    assert_eq!(
+        status(&world.plan::<ReplicaSets>("web")),
+        json!({"terminatingReplicas": null})
+    );
+}
+
+#[test]
+fn the_cost_of_a_deletion_counts_where_the_gate_is_on() {
+    let ready = |name: &str, since: &str| child(name).ready(since);
+    let mut dear = ready("dear", "11:59:00");
+    dear.metadata_mut()
+        .set_annotation("controller.kubernetes.io/pod-deletion-cost", "100");
+    let world = with_children(1, &[dear, ready("old", "11:00:00")]);
+    for (on, goes) in [(true, "old"), (false, "dear")] {
+        let world = world.clone().flag(POD_DELETION_COST, FlagValue::Bool(on));
+        assert_eq!(deletes(&world.plan::<ReplicaSets>("web")), [goes], "{on}");
+    }
 }

@@ -21,12 +21,14 @@ use kubernetes_proto::{
 };
 
 use crate::replicaset::{
-    Memory,
+    Memory, POD_DELETION_COST,
     plan::{self, Replicator},
 };
 
 /// The replicationcontroller controller.
-pub struct ReplicationControllers;
+pub struct ReplicationControllers {
+    gates: plan::Gates,
+}
 
 impl Controller for ReplicationControllers {
     type Memory = Memory;
@@ -43,6 +45,7 @@ impl Controller for ReplicationControllers {
                 "The number of replication controllers that are allowed to sync concurrently. Larger number = more \
                  responsive replica management, but more CPU (and network) load",
             )
+            .gate(POD_DELETION_COST, true)
             .rule("", "replicationcontrollers", &["get", "list", "watch"])
             .rule("", "replicationcontrollers/status", &["patch"])
             // Never written, but who sets blockOwnerDeletion must be allowed to.
@@ -57,10 +60,21 @@ impl Controller for ReplicationControllers {
                 "When scaling down, the siblings whose spread over nodes counts are the pods that sibling \
                  ReplicationControllers own and select, not all pods that they select.",
             )
+            .differs(
+                "A count that falls and a condition that turns for the worse are written at once; other statuses of \
+                 one ReplicationController at least 200 ms apart, 450 ms while pods are to come or to go, so \
+                 observedGeneration may be late by as much.",
+            )
     }
 
-    fn new(_: &Flags) -> Self {
-        Self
+    fn new(flags: &Flags) -> Self {
+        Self {
+            gates: plan::Gates {
+                // Its status has no such field.
+                terminating_replicas: false,
+                deletion_cost: flags.bool(POD_DELETION_COST),
+            },
+        }
     }
 
     fn watch(&self, on: &mut Watches) {
@@ -98,7 +112,7 @@ impl Controller for ReplicationControllers {
     }
 
     fn plan(&self, key: &Key, seen: &Seen<'_>, memory: &mut Memory) -> Result<Plan, Refusal> {
-        plan::plan::<ReplicationController>(key, seen, memory)
+        plan::plan::<ReplicationController>(self.gates, key, seen, memory)
     }
 
     fn learn(&self, outcome: &Outcome<'_>, memory: &mut Memory) {

@@ -1,6 +1,6 @@
 //! Which pods are made, replaced and removed, in which order.
 
-use std::sync::Arc;
+use std::{collections::BTreeMap, ops::Range, sync::Arc};
 
 use controllers_kit::{
     Event, Key, Only, Plan, Propagation, Query, Refusal, Report, Seen, names,
@@ -42,12 +42,19 @@ fn start(set: &StatefulSet) -> i64 {
     spec(set)
         .ordinals
         .as_ref()
-        .map_or(0, |ordinals| ordinals.start.into())
+        .map_or(0, |ordinals| ordinals.start.max(0).into())
+}
+
+/// The ordinals that the set wants pods of. Pods beyond the largest `i32` could not be told by their names again.
+fn ordinals(set: &StatefulSet) -> Range<i64> {
+    let start = start(set);
+    let end = start + i64::from(replicas(set).max(0));
+    start..end.min(i64::from(i32::MAX) + 1)
 }
 
 /// Whether the set wants a pod of this ordinal.
 pub(super) fn is_in_range(set: &StatefulSet, ordinal: i64) -> bool {
-    ordinal >= start(set) && ordinal < start(set) + i64::from(replicas(set))
+    ordinals(set).contains(&ordinal)
 }
 
 /// `None` where no partition was said.
@@ -259,7 +266,9 @@ fn settle_update(
         .as_ref()
         .and_then(|status| status.collision_count)
         .unwrap_or(0);
-    let next = revisions.last().map_or(1, |last| last.revision + 1);
+    let next = revisions
+        .last()
+        .map_or(1, |last| last.revision.saturating_add(1));
     let data = match update {
         Update::Present(index) => return (Arc::clone(&revisions[index]), collisions),
         Update::Older(index) => {
@@ -289,7 +298,7 @@ fn settle_update(
         match taken {
             Some(same) if revisions::data(&same) == data => return (same, collisions),
             Some(_) => {
-                collisions += 1;
+                collisions = collisions.wrapping_add(1);
                 hash = revisions::name_hash(&data, collisions);
             }
             None => {
@@ -314,6 +323,17 @@ fn settle_update(
 enum Step {
     Next,
     Stop,
+}
+
+/// The pods of wanted ordinals that are there. A gap is an ordinal that is missing.
+type Living = BTreeMap<i64, Arc<Pod>>;
+
+/// How many wanted ordinals have no pod.
+fn gaps(set: &StatefulSet, living: &Living) -> usize {
+    let ordinals = ordinals(set);
+    usize::try_from(ordinals.end - ordinals.start)
+        .unwrap_or(usize::MAX)
+        .saturating_sub(living.len())
 }
 
 /// One look at a StatefulSet, with the plan that it makes.
@@ -387,14 +407,13 @@ impl Rollout<'_> {
     ) -> Result<(), Refusal> {
         let set = self.set;
         let (now, min_ready_seconds) = (self.seen.now, spec(set).min_ready_seconds);
-        let wanted = usize::try_from(replicas(set)).unwrap_or(0);
-        let mut living: Vec<Option<Arc<Pod>>> = vec![None; wanted];
+        // Only pods that are there take memory and time: a set may ask for two thousand million of them.
+        let mut living = Living::new();
         let mut condemned = Vec::new();
         for pod in pods {
             let ordinal = pod::ordinal(pod);
             if is_in_range(set, ordinal) {
-                let index = usize::try_from(ordinal - start(set)).expect("it is in range");
-                living[index] = Some(Arc::clone(pod));
+                living.insert(ordinal, Arc::clone(pod));
             } else if ordinal >= 0 {
                 condemned.push(Arc::clone(pod));
             }
@@ -402,7 +421,7 @@ impl Rollout<'_> {
         condemned.sort_by_key(|pod| std::cmp::Reverse(pod::ordinal(pod)));
         status::count(
             status,
-            living.iter().flatten().chain(&condemned),
+            living.values().chain(&condemned),
             min_ready_seconds,
             now,
         );
@@ -411,27 +430,24 @@ impl Rollout<'_> {
             |pod: &Pod| pod.is_terminating() || !pods::is_available(pod, min_ready_seconds, now);
         // The first in order that is not at work: only that one may be removed before all others are.
         let is_first_unavailable = |pod: &Arc<Pod>| {
-            living
-                .iter()
-                .all(|pod| pod.as_ref().is_some_and(|pod| !unavailable(pod)))
+            gaps(set, &living) == 0
+                && living.values().all(|pod| !unavailable(pod))
                 && condemned
                     .iter()
                     .rev()
                     .find(|pod| unavailable(pod))
                     .is_some_and(|first| Arc::ptr_eq(first, pod))
         };
-        let mut created = 0;
-        for (index, pod) in living.iter().enumerate() {
-            let ordinal = start(set) + i64::try_from(index).unwrap_or(i64::MAX);
-            if pod.is_none() {
-                created += 1;
+        // In order, the first gap ends the walk; side by side, so many gaps do.
+        let mut missing = 0;
+        for ordinal in ordinals(set) {
+            let pod = living.get(&ordinal);
+            missing += usize::from(pod.is_none());
+            if missing > BURST {
+                return Ok(());
             }
-            let step = if created > BURST {
-                Step::Stop
-            } else {
-                self.living(pod.as_deref(), ordinal, ordered, stages)?
-            };
-            if step == Step::Stop && (ordered || created > BURST) {
+            let step = self.living(pod.map(Arc::as_ref), ordinal, ordered, stages)?;
+            if step == Step::Stop && ordered {
                 return Ok(());
             }
         }
@@ -504,9 +520,7 @@ impl Rollout<'_> {
         if ordered && (pod.is_terminating() || !at_work) {
             return Ok(Step::Stop);
         }
-        if !pod::is_pending(pod) {
-            self.mend(pod, ordinal, stages);
-        }
+        self.mend(pod, ordinal, stages);
         Ok(Step::Next)
     }
 
@@ -559,7 +573,10 @@ impl Rollout<'_> {
         let name = &pod.metadata().name;
         let wrong = pod::wrong_volumes(set, pod);
         let mut announced = false;
-        if !wrong.is_empty()
+        // A pending pod has had its claims seen to.
+        let is_pending = pod::is_pending(pod);
+        if !is_pending
+            && !wrong.is_empty()
             && let Err(why) = claims::create_missing(&mut stages.claims, set, ordinal, self.seen)
         {
             let message = format!(
@@ -602,6 +619,9 @@ impl Rollout<'_> {
                 .announce(told(set, "Update", name))
                 .announce_failure(failed(set, "Update", name));
         }
+        if is_pending {
+            return;
+        }
         let event = (!announced).then(|| told(set, "Update", name));
         claims::mend_owners(&mut stages.claims, set, pod, self.seen, event.as_ref());
     }
@@ -619,18 +639,26 @@ impl Rollout<'_> {
         *pod::revision(pod) == *self.update.metadata().name
     }
 
+    /// The ordinals that a rollout may touch.
+    fn rolled(&self) -> Range<i64> {
+        let all = ordinals(self.set);
+        let lowest = all.start + i64::from(partition(self.set).unwrap_or(0).max(0));
+        lowest.min(all.end)..all.end
+    }
+
     /// From the highest ordinal down, one at a time: the next goes when the one before it is at work again.
     fn roll(
         &self,
-        living: &[Option<Arc<Pod>>],
+        living: &Living,
         unavailable: &dyn Fn(&Pod) -> bool,
         status: &mut StatefulSetStatus,
         stages: &mut Stages,
     ) {
-        let lowest = usize::try_from(partition(self.set).unwrap_or(0)).unwrap_or(0);
-        for pod in living.iter().skip(lowest).rev() {
+        for ordinal in self.rolled().rev() {
             // One that is only just being created is waited for.
-            let Some(pod) = pod else { return };
+            let Some(pod) = living.get(&ordinal) else {
+                return;
+            };
             if !self.is_updated(pod) && !pod.is_terminating() {
                 self.delete(stages, pod);
                 status.current_replicas -= 1;
@@ -645,28 +673,24 @@ impl Rollout<'_> {
     /// As many at a time as may be unavailable.
     fn roll_several(
         &mut self,
-        living: &[Option<Arc<Pod>>],
+        living: &Living,
         unavailable: &dyn Fn(&Pod) -> bool,
         status: &mut StatefulSetStatus,
         stages: &mut Stages,
     ) -> Result<(), Refusal> {
-        let missing = living
-            .iter()
-            .filter(|pod| pod.as_ref().is_none_or(|pod| unavailable(pod)))
-            .count();
+        let missing =
+            gaps(self.set, living) + living.values().filter(|pod| unavailable(pod)).count();
         let labels = self.metric_labels();
         self.plan.measure(
             UNAVAILABLE_METRIC,
             &labels.each_ref().map(String::as_str),
             missing as f64,
         );
-        let lowest = usize::try_from(partition(self.set).unwrap_or(0)).unwrap_or(0);
         let room = max_unavailable(self.set)?.saturating_sub(missing);
         let outdated = living
-            .iter()
-            .skip(lowest)
+            .range(self.rolled())
             .rev()
-            .flatten()
+            .map(|(_, pod)| pod)
             .filter(|pod| !self.is_updated(pod) && !pod.is_terminating());
         for pod in outdated.take(room) {
             self.delete(stages, pod);

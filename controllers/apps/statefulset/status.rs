@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-use controllers_kit::{Plan, SignedDuration, Timestamp, pods};
+use controllers_kit::{Plan, Report, SignedDuration, Timestamp, pods};
 use kubernetes_proto::{
     Object,
     apps::{StatefulSet, StatefulSetStatus},
@@ -54,7 +54,8 @@ pub(super) fn complete(set: &StatefulSet, status: &mut StatefulSetStatus) {
     }
 }
 
-/// Plans the status write, if one is due.
+/// Plans the status write, if one is due. Of which revision the next pod is made is decided by what it says of
+/// revisions: such a write is never put off while the deletions of the same plan are carried out.
 pub(super) fn report(plan: &mut Plan, set: &StatefulSet, status: StatefulSetStatus) {
     let before = set.status.clone().unwrap_or_default();
     let is_due = status.observed_generation > before.observed_generation
@@ -70,7 +71,14 @@ pub(super) fn report(plan: &mut Plan, set: &StatefulSet, status: StatefulSetStat
             spec: None,
             status: Some(status),
         };
-        plan.update_status(&part(before), &part(status));
+        let decides = before.current_replicas != status.current_replicas
+            || before.current_revision != status.current_revision
+            || before.update_revision != status.update_revision;
+        if let Some(action) = plan.update_status(&part(before), &part(status))
+            && decides
+        {
+            action.reports(Report::No);
+        }
     }
 }
 

@@ -1,5 +1,5 @@
 use controllers_kit::{
-    AnyObject, Factory, Failure, FlagValue, Index, Plan, Reader, Resource, is_json,
+    AnyObject, Factory, Failure, FlagValue, Index, Plan, Reader, Report, Resource, is_json,
     testing::{
         Common, PodBuild, StatefulSetBuild, WorkloadBuild, World, at, claim, contract,
         controller_revision, owner_reference, pod, pod_spec_bytes, stateful_set,
@@ -7,7 +7,7 @@ use controllers_kit::{
 };
 use kubernetes_proto::{
     Object, Shared,
-    apps::{ControllerRevision, StatefulSet},
+    apps::{ControllerRevision, StatefulSet, StatefulSetUpdateStrategy},
     core::{PersistentVolumeClaim, PersistentVolumeClaimVolumeSource, Pod, Volume, VolumeSource},
     meta::OwnerReference,
 };
@@ -1012,4 +1012,160 @@ fn the_status_is_the_api_s_own() {
             "currentRevision": revision, "updateRevision": revision
         })
     );
+}
+
+// ---- sizes at their extremes ----
+
+#[test]
+fn as_many_replicas_as_a_number_holds_cost_no_more_than_the_pods_there_are() {
+    let most = i32::MAX;
+    let web = || stateful_set("web").replicas(most);
+    let check = |what: &str, world: &World, count: usize, first: &str| {
+        let verbs = pod_verbs(&world.plan::<StatefulSets>("web"));
+        assert_eq!(verbs.len(), count, "{what}");
+        assert_eq!(verbs[0], format!("create pods/{first}"), "{what}");
+    };
+    check("in order", &world().with(web()), 1, "web-0");
+    check(
+        "side by side",
+        &world().with(web().parallel()),
+        500,
+        "web-0",
+    );
+    let highest = format!("web-{most}");
+    let world_of = |set: StatefulSet| world().with(set);
+    // Ordinals beyond the largest number have no names that are understood.
+    check(
+        "from the last ordinal on",
+        &world_of(web().first(most)),
+        1,
+        &highest,
+    );
+    check(
+        "the same side by side",
+        &world_of(web().first(most).parallel()),
+        1,
+        &highest,
+    );
+    check(
+        "all below the partition",
+        &world_of(web().partition(most)),
+        1,
+        "web-0",
+    );
+    let gated = |set: StatefulSet| world_of(set).flag(MAX_UNAVAILABLE, FlagValue::Bool(true));
+    check(
+        "several at a time",
+        &gated(web().parallel().max_unavailable("100%")),
+        500,
+        "web-0",
+    );
+    // A rollout of what is there, and gaps among them.
+    let old = with_pods(stateful_set("web").replicas(3).parallel(), "0Rc 2Rc")
+        .changed("web", scaled(most));
+    check("the first gap", &old, 500, "web-1");
+    assert_eq!(status_after(&old).ready_replicas, 2);
+}
+
+fn status_after(world: &World) -> kubernetes_proto::apps::StatefulSetStatus {
+    let mut world = world.clone();
+    world
+        .apply(&world.plan::<StatefulSets>("web"))
+        .expect_success();
+    status(&world)
+}
+
+// ---- what the next pod's revision rests on ----
+
+/// A set whose strategy says its type alone: the API server then leaves `rollingUpdate` out.
+fn type_alone(mut set: StatefulSet) -> StatefulSet {
+    set.spec.as_mut().unwrap().update_strategy = Some(StatefulSetUpdateStrategy {
+        r#type: "RollingUpdate".to_owned(),
+        rolling_update: None,
+    });
+    set
+}
+
+/// The plan as the node carries it out where the key has just reported: without its reports.
+fn without_reports(mut plan: Plan) -> Plan {
+    for stage in &mut plan.stages {
+        stage.retain(|action| action.report() == Report::No);
+    }
+    plan
+}
+
+#[test]
+fn in_a_rollout_a_pod_is_never_made_of_the_old_revision_because_a_report_waits() {
+    let mut world = settled(type_alone(stateful_set("web").replicas(3)))
+        .without_kubelets()
+        .changed("web", image("app:2"));
+    let mut memory = Memory::default();
+    for pod in ["web-2", "web-1"] {
+        let plan = world.plan_with::<StatefulSets>("web", &mut memory).unwrap();
+        assert_eq!(pod_verbs(&plan), [format!("delete pods/{pod}")]);
+        world.apply(&without_reports(plan)).expect_success();
+        if world.find::<Pod>(pod).is_some() {
+            world.vanish::<Pod>(pod);
+        }
+        let plan = world.plan_with::<StatefulSets>("web", &mut memory).unwrap();
+        assert_eq!(pod_verbs(&plan), [format!("create pods/{pod}")]);
+        world.apply(&without_reports(plan)).expect_success();
+        let update = status(&world).update_revision;
+        assert_eq!(revision_of(&world, pod), update, "{pod}");
+        world.change(pod, |pod: &mut Pod| *pod = pod.clone().ready("11:00:00"));
+    }
+}
+
+#[test]
+fn a_status_that_tells_revisions_or_loses_pods_is_written_at_once() {
+    let report = |world: &World| {
+        let plan = world.plan::<StatefulSets>("web");
+        let status = plan
+            .actions()
+            .find(|action| action.rbac_resource() == "statefulsets/status");
+        status.map(controllers_kit::Action::report)
+    };
+    let world = settled(stateful_set("web").replicas(2));
+    let with = |change: fn(&mut kubernetes_proto::apps::StatefulSetStatus)| {
+        world.clone().changed("web", |set: &mut StatefulSet| {
+            change(set.status.as_mut().unwrap());
+        })
+    };
+    assert_eq!(report(&world), None);
+    // As somebody else left it; the plan sets it right again.
+    assert_eq!(
+        report(&with(|old| old.ready_replicas = 1)),
+        Some(Report::Seen)
+    );
+    assert_eq!(
+        report(&with(|old| old.ready_replicas = 3)),
+        Some(Report::No)
+    );
+    assert_eq!(
+        report(&with(|old| old.current_replicas = 1)),
+        Some(Report::No)
+    );
+    let another = |old: &mut kubernetes_proto::apps::StatefulSetStatus| {
+        old.current_revision = "web-old".to_owned();
+    };
+    assert_eq!(report(&with(another)), Some(Report::No));
+    let mut unready = world;
+    unready.change("web-0", |pod: &mut Pod| {
+        pod.status.as_mut().unwrap().conditions.clear();
+    });
+    assert_eq!(report(&unready), Some(Report::No));
+}
+
+#[test]
+fn side_by_side_a_pending_pod_gets_its_label_back() {
+    let set = stateful_set("web").replicas(1).parallel().claims("data");
+    let mut world = with_pods(set, "0Pc").with(claim("data-web-0"));
+    world.change("web-0", |pod: &mut Pod| {
+        pod.metadata_mut().set_label(of_pod::NAME_LABEL, "other");
+    });
+    let plan = world.plan::<StatefulSets>("web");
+    assert_eq!(pod_verbs(&plan), ["patch pods/web-0"]);
+    world.apply(&plan).expect_success();
+    let pod = world.get::<Pod>("web-0");
+    assert_eq!(pod.metadata().label(of_pod::NAME_LABEL), Some("web-0"));
 }

@@ -123,7 +123,7 @@ fn first(one: Pod, other: Pod, siblings: &[Pod]) -> String {
         .collect();
     let reversed: Vec<Arc<Pod>> = pods.iter().rev().cloned().collect();
     let name = |pods: &[Arc<Pod>]| {
-        to_delete(pods, &siblings, 1, now())[0]
+        to_delete(pods, &siblings, 1, true, now())[0]
             .metadata()
             .name
             .clone()
@@ -244,7 +244,10 @@ fn a_pod_doubled_up_with_siblings_goes_before_a_lone_one() {
 fn as_many_go_as_are_too_many_and_all_if_all() {
     let pods: Vec<Arc<Pod>> = (0..9).map(|i| Arc::new(pod(&format!("p{i}")))).collect();
     for count in [0, 1, 5, 9, 12] {
-        assert_eq!(to_delete(&pods, &pods, count, now()).len(), count.min(9));
+        assert_eq!(
+            to_delete(&pods, &pods, count, true, now()).len(),
+            count.min(9)
+        );
     }
 }
 

@@ -131,7 +131,7 @@ impl Built {
     }
 
     /// The keys that a change wakes.
-    fn woken(
+    pub(super) fn woken(
         &self,
         old: Option<&AnyObject>,
         new: Option<&AnyObject>,

@@ -537,6 +537,17 @@ impl World {
             .plans
     }
 
+    /// The keys of a controller that a change of an object wakes, in order.
+    pub fn woken<C: Controller>(
+        &self,
+        old: Option<&AnyObject>,
+        new: Option<&AnyObject>,
+    ) -> Vec<String> {
+        let built = engine::Built::new(self, &Factory::of::<C>());
+        let keys = built.woken(old, new, self);
+        keys.iter().map(ToString::to_string).collect()
+    }
+
     fn build_all(&self, factories: &[Factory]) -> Vec<engine::Built> {
         factories
             .iter()
