@@ -579,9 +579,15 @@ impl View<'_> {
     }
 
     fn discovered(&self, watches: &crate::Watches, resource: &'static Resource) -> bool {
-        self.world
-            .catalogue
+        let catalogue = &self.world.catalogue;
+        // What was watched when discovery of its group began to fail stays watched.
+        let stale = || {
+            let mut stale = catalogue.stale().iter();
+            stale.find(|entry| entry.resource == resource)
+        };
+        catalogue
             .preferred(resource)
+            .or_else(stale)
             .is_some_and(|entry| {
                 watches
                     .discovered
