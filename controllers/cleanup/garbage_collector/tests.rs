@@ -335,7 +335,10 @@ fn with_lost_gadgets() -> Catalogue {
         .into_iter()
         .filter(|entry| entry.resource != gadgets())
         .collect();
-    let failures = [("example.com/v1".into(), "stale GroupVersion discovery".into())];
+    let failures = [(
+        "example.com/v1".into(),
+        "stale GroupVersion discovery".into(),
+    )];
     Catalogue::new(others, failures.into(), 2).succeeding(&with_gadgets())
 }
 
@@ -391,9 +394,8 @@ fn what_is_known_by_its_metadata_alone_owns_and_is_owned_like_all_else() {
 
 #[test]
 fn an_owner_stays_while_a_dependent_is_of_a_group_whose_discovery_fails() {
-    let gadget_of = |owner: &ReplicaSet, blocks| {
-        gadget("one", vec![named(owner_reference(owner), blocks)])
-    };
+    let gadget_of =
+        |owner: &ReplicaSet, blocks| gadget("one", vec![named(owner_reference(owner), blocks)]);
     let why = "dependent Gadget one can't be changed, discovery of example.com/v1 fails: stale GroupVersion discovery";
     for (propagation, blocks, held) in [
         (Propagation::Orphan, false, true),
@@ -409,7 +411,11 @@ fn an_owner_stays_while_a_dependent_is_of_a_group_whose_discovery_fails() {
         delete::<ReplicaSet>(&mut world, "web", propagation);
         let found = world.try_plan::<GarbageCollector>(&key_of::<ReplicaSet>(&world, "web"));
         match held {
-            true => assert_eq!(found, Err(Refusal::Retry(why.to_owned())), "{propagation:?}"),
+            true => assert_eq!(
+                found,
+                Err(Refusal::Retry(why.to_owned())),
+                "{propagation:?}"
+            ),
             false => assert_eq!(found.unwrap().verbs(), ["patch replicasets/web"]),
         }
         // The group can't be read: that holds back nobody who has no dependents there.

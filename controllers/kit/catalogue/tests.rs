@@ -68,7 +68,10 @@ fn what_a_failed_group_version_served_before_is_stale_until_it_is_read_again_or_
     assert!(stale(&first).is_empty());
     let failed = of(&[other], &["shop.example/v1"], &first);
     assert_eq!(stale(&failed), ["carts.shop.example"]);
-    assert!(failed.preferred(new).is_none(), "it is not known to be served");
+    assert!(
+        failed.preferred(new).is_none(),
+        "it is not known to be served"
+    );
     let still = of(&[other], &["shop.example/v1"], &failed);
     assert_eq!(stale(&still), ["carts.shop.example"]);
     for (served, failed) in [

@@ -502,6 +502,12 @@ impl World {
                     Query::Content {
                         resource,
                         namespace,
+                    } if let Some(answer) = self.served.get(&resource.path(namespace, "")) => {
+                        answer.clone()
+                    }
+                    Query::Content {
+                        resource,
+                        namespace,
                     } => {
                         let content = self.list(resource, Some(namespace));
                         let metas = content.iter().map(|object| object.metadata().clone());
