@@ -395,6 +395,7 @@ pub fn outcome_word(failure: &Failure) -> &'static str {
         Failure::NamespaceTerminating(_) => "namespace_terminating",
         Failure::Forbidden(_) => "forbidden",
         Failure::Invalid(_) => "invalid",
+        Failure::NotSupported(_) => "not_supported",
         Failure::Timeout(_) => "timeout",
         Failure::Other(_) => "error",
         Failure::Skipped => "skipped",

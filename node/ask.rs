@@ -67,7 +67,7 @@ pub async fn ask(server: &dyn Server, sender: &Sender, queries: Vec<Query>) -> A
                     match tokio::time::timeout(QUERY_TIMEOUT, content).await {
                         Ok(Ok(metas)) => Answer::content(&metas),
                         Ok(Err(Refused {
-                            failure: Failure::NotFound(_),
+                            failure: Failure::NotFound(_) | Failure::NotSupported(_),
                             ..
                         })) => Answer::Missing,
                         Ok(Err(refused)) => Answer::Failed(refused.failure.to_string()),

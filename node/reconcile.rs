@@ -594,6 +594,7 @@ fn code(failure: &Failure) -> u16 {
         Failure::NotFound(_) => 404,
         Failure::Forbidden(_) | Failure::NamespaceTerminating(_) => 403,
         Failure::Invalid(_) => 422,
+        Failure::NotSupported(_) => 405,
         Failure::Timeout(_) => 504,
         Failure::Other(_) | Failure::Skipped | Failure::Fenced => 500,
     }

@@ -43,9 +43,13 @@ pub struct Catalogue {
     kinds: HashMap<(Str, Str), usize>,
     preferred: HashMap<(&'static str, &'static str), usize>,
     deletable: Vec<usize>,
-    /// Group versions that could not be read, with the reason. Nothing is known of what they serve: it is in no answer
-    /// of this catalogue.
+    stale: Vec<Entry>,
+    /// Group versions that could not be read, with the reason. What they serve now is unknown: it is in no answer of
+    /// this catalogue but [`Catalogue::stale`].
     pub failures: BTreeMap<Str, Str>,
+    /// Why the last read of discovery failed as a whole; `None` when it succeeded. Everything else in this catalogue is
+    /// then as of the last read that succeeded.
+    pub outdated: Option<Str>,
     /// Grows with every catalogue that differs from the one before; 0 for none yet.
     pub generation: u64,
 }
@@ -79,9 +83,36 @@ impl Catalogue {
             kinds,
             preferred,
             deletable,
+            stale: Vec::new(),
             failures,
+            outdated: None,
             generation,
         }
+    }
+
+    /// Keeps what failed group versions served when they were last read: the node goes on watching it, so there may
+    /// be cached objects of it.
+    #[must_use]
+    pub fn succeeding(mut self, previous: &Self) -> Self {
+        let known = previous
+            .entries
+            .iter()
+            .filter(|entry| entry.preferred)
+            .chain(&previous.stale);
+        self.stale = known
+            .filter(|entry| {
+                let resource = entry.resource;
+                self.failures.contains_key(&*resource.api_version())
+                    && self.preferred(resource).is_none()
+            })
+            .cloned()
+            .collect();
+        self
+    }
+
+    /// Resources of failed group versions, as they were served before.
+    pub fn stale(&self) -> &[Entry] {
+        &self.stale
     }
 
     /// Whether discovery has been read at all.

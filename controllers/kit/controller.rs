@@ -85,6 +85,9 @@ pub enum Failure {
     /// Invalid: a retry can't help before a change.
     #[error("{0}")]
     Invalid(String),
+    /// The server does not support the method for this resource (405), whatever discovery says.
+    #[error("{0}")]
+    NotSupported(String),
     /// The answer did not come: the write may have happened or not.
     #[error("{0}")]
     Timeout(String),
@@ -110,6 +113,7 @@ impl Failure {
             Self::NamespaceTerminating(text) => Self::NamespaceTerminating(change(text)),
             Self::Forbidden(text) => Self::Forbidden(change(text)),
             Self::Invalid(text) => Self::Invalid(change(text)),
+            Self::NotSupported(text) => Self::NotSupported(change(text)),
             Self::Timeout(text) => Self::Timeout(change(text)),
             Self::Other(text) => Self::Other(change(text)),
             Self::Skipped => Self::Skipped,

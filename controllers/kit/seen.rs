@@ -110,7 +110,7 @@ impl Answer {
 pub enum Answer {
     /// The object; for [`Query::Content`] a list, whose items have their metadata alone: [`Seen::content`] reads it.
     Object(Arc<serde_json::Value>),
-    /// There is none: no such object, no such resource.
+    /// There is none: no such object, no such resource, or one that can't be listed ([`Query::Content`], 404 and 405).
     Missing,
     /// It could not be asked; the text says why.
     Failed(String),

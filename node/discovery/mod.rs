@@ -10,7 +10,7 @@ use std::{
     time::Duration,
 };
 
-use controllers_kit::{Catalogue, Measure, Reader as _, Resource, Standing};
+use controllers_kit::{Catalogue, Measure, Reader as _, Resource, Standing, Str};
 use futures::{StreamExt as _, stream};
 use kubernetes_proto::metadata_only;
 use node_cache::{Api, ApiError, Cache, Request, Response};
@@ -179,13 +179,16 @@ pub async fn follow(discovery: Arc<Discovery>, shared: Arc<Shared>, cache: Arc<C
                 watches.count_trouble();
                 if known.as_ref() != Some(&why) {
                     tracing::warn!("discovery can't be read, what was known stays: {why}");
+                    set_outdated(&cache, Some(Str::from(why)));
                 }
                 if !cache.serves().is_known() {
                     due.push(Instant::now() + Duration::from_secs(1));
                 }
             }
             Ok(served) => {
-                discovery.with(|state| state.trouble = None);
+                if discovery.with(|state| state.trouble.take()).is_some() {
+                    set_outdated(&cache, None);
+                }
                 if served == last && cache.serves().is_known() {
                     continue;
                 }
@@ -196,6 +199,7 @@ pub async fn follow(discovery: Arc<Discovery>, shared: Arc<Shared>, cache: Arc<C
                 let generation = cache.serves().generation + 1;
                 let (catalogue, without_room) =
                     parse::catalogue(&served, &cache.whole(), generation);
+                let catalogue = catalogue.succeeding(&cache.serves());
                 let before = discovery
                     .with(|state| std::mem::replace(&mut state.without_room, without_room));
                 if without_room > 0 && before == 0 {
@@ -209,6 +213,16 @@ pub async fn follow(discovery: Arc<Discovery>, shared: Arc<Shared>, cache: Arc<C
                 last = served;
             }
         }
+    }
+}
+
+/// Notes in the catalogue why discovery as a whole can't be read, or that it can again. A controller that must know all
+/// that is served decides nothing on an outdated catalogue.
+fn set_outdated(cache: &Cache, why: Option<Str>) {
+    let mut catalogue = Catalogue::clone(&cache.serves());
+    if catalogue.is_known() {
+        catalogue.outdated = why;
+        cache.set_catalogue(catalogue);
     }
 }
 

@@ -210,6 +210,7 @@ pub fn failure(status: &Status) -> Failure {
         (422, _) if causes().any(|cause| cause.field == "metadata.uid") => {
             Failure::Conflict(message)
         }
+        (405, _) => Failure::NotSupported(message),
         (422 | 400, _) => Failure::Invalid(message),
         (504 | 408, _) => Failure::Timeout(message),
         _ => Failure::Other(message),

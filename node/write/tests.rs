@@ -133,6 +133,7 @@ fn answers_are_told_apart() {
             Failure::NamespaceTerminating(m()),
         ),
         (422, "Invalid", None, Failure::Invalid(m())),
+        (405, "MethodNotAllowed", None, Failure::NotSupported(m())),
         (
             422,
             "Invalid",

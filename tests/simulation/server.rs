@@ -221,6 +221,7 @@ impl From<Failure> for Refusal {
             },
             Failure::Forbidden(_) => Self::new(403, "Forbidden", message),
             Failure::Invalid(_) => Self::new(422, "Invalid", message),
+            Failure::NotSupported(_) => Self::new(405, "MethodNotAllowed", message),
             Failure::Timeout(_) | Failure::Other(_) | Failure::Skipped | Failure::Fenced => {
                 Self::new(500, "InternalError", message)
             }

@@ -30,12 +30,23 @@ fn is_event(resource: &Resource) -> bool {
     resource.plural == "events" && matches!(resource.group, "" | "events.k8s.io")
 }
 
-/// The resources of the graph.
+/// The resources of the graph. Those of a group version whose discovery fails stay in it, as their caches do: their
+/// objects can't be written now, but they depend on their owners all the same.
 pub(super) fn resources(catalogue: &Catalogue) -> impl Iterator<Item = &'static Resource> {
+    let stale = catalogue.stale().iter().filter(|entry| takes_part(entry));
     catalogue
         .deletable()
+        .chain(stale)
         .map(|entry| entry.resource)
         .filter(|resource| !is_event(resource))
+}
+
+/// Why the discovery of a resource's group version fails; `None` where its objects can be written.
+pub(super) fn unwritable<'a>(catalogue: &'a Catalogue, resource: &Resource) -> Option<&'a Str> {
+    match catalogue.preferred(resource) {
+        Some(_) => None,
+        None => catalogue.failures.get(&*resource.api_version()),
+    }
 }
 
 /// Whether an object can be the dependent of an owner by where they live: a namespaced owner owns in its namespace.
@@ -55,12 +66,10 @@ pub(super) fn blocks(reference: &OwnerReference) -> bool {
     reference.block_owner_deletion == Some(true)
 }
 
-/// Whether one of these objects keeps an owner that waits for its dependents.
-pub(super) fn any_blocks(dependents: &[AnyObject], uid: &Str) -> bool {
-    dependents.iter().any(|dependent| {
-        let mut owners = dependent.metadata().owner_references.iter();
-        owners.any(|reference| reference.uid == *uid && blocks(reference))
-    })
+/// Whether an object keeps an owner that waits for its dependents.
+pub(super) fn keeps(dependent: &AnyObject, uid: &Str) -> bool {
+    let mut owners = dependent.metadata().owner_references.iter();
+    owners.any(|reference| reference.uid == *uid && blocks(reference))
 }
 
 /// Where an owner is to be looked for.

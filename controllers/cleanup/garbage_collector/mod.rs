@@ -7,7 +7,8 @@
 //! What is deleted was seen to have no owner: each was seen to be deleted, or the API server was asked for it. A
 //! deletion insists on the version seen; where that was refused, the object is read live, and the next one insists on
 //! the version found, if that has the owners that were decided about. An owner is released only when the node has proven
-//! that the caches show all its dependents, resource by resource; one that can't be read holds back nobody else.
+//! that the caches show all its dependents, resource by resource; one that can't be read holds back nobody else. Where
+//! the discovery of a group fails, its cached objects still count as dependents, and their owners stay.
 //! Remembers whether a key's deletion was refused.
 
 use controllers_kit::{

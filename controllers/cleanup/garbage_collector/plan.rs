@@ -48,20 +48,47 @@ fn itself(object: &AnyObject) -> Query {
     }
 }
 
-/// The version that a deletion insists on: the one seen. Where that was refused something else has been written, and
-/// what is written to all the time would never go; then it is the one that the API server has, if owners and finalizers
-/// are those that were decided about. (Whoever let go of the object since must be seen first.)
-fn version(object: &AnyObject, seen: &Seen<'_>, was_refused: bool) -> Result<u64, Refusal> {
+/// What a deletion rests on.
+struct Ground {
+    /// The version that it insists on.
+    version: u64,
+    /// What the object's finalizers say of its dependents.
+    propagation: Propagation,
+}
+
+/// A deletion insists on the version seen. Where that was refused, something else has been written, and an object that
+/// is written to all the time would never go; then it insists on the version that the API server has, if the owners are
+/// those that were decided about, and follows the finalizers of that version.
+fn ground(object: &AnyObject, seen: &Seen<'_>, was_refused: bool) -> Result<Ground, Refusal> {
     let meta = object.metadata();
+    let propagation = |has: &dyn Fn(&str) -> bool| {
+        if has(ORPHAN) {
+            Propagation::Orphan
+        } else if has(FOREGROUND) {
+            Propagation::Foreground
+        } else {
+            Propagation::Background
+        }
+    };
     if !was_refused {
-        return Ok(meta.resource_version);
+        return Ok(Ground {
+            version: meta.resource_version,
+            propagation: propagation(&|finalizer| graph::has(meta, finalizer)),
+        });
     }
     match seen.answer(&itself(object)) {
         Some(Answer::Object(live)) if is_as_seen(&live["metadata"], meta) => {
-            let version = live["metadata"]["resourceVersion"].as_str();
-            Ok(version
-                .and_then(|version| version.parse().ok())
-                .unwrap_or(meta.resource_version))
+            let live = &live["metadata"];
+            let version = live["resourceVersion"].as_str();
+            Ok(Ground {
+                version: version
+                    .and_then(|version| version.parse().ok())
+                    .unwrap_or(meta.resource_version),
+                propagation: propagation(&|finalizer| {
+                    let mut held = live["finalizers"].as_array().into_iter().flatten();
+                    held.any(|held| held == finalizer)
+                }),
+            })
         }
         Some(Answer::Object(_) | Answer::Missing) => Err(Refusal::Wait(format!(
             "{} {} has changed: the cache does not show it yet",
@@ -81,18 +108,11 @@ fn version(object: &AnyObject, seen: &Seen<'_>, was_refused: bool) -> Result<u64
     }
 }
 
-/// Whether what the API server has is the object that was seen, with the same owners and finalizers.
+/// Whether what the API server has is the object that was seen, with the same owner references.
 fn is_as_seen(live: &Value, meta: &ObjectMeta) -> bool {
-    let list = |name: &str| live[name].as_array().into_iter().flatten();
-    let seen_owners = meta.owner_references.iter();
     live["uid"] == *meta.uid
         && live["deletionTimestamp"].is_null()
-        && list("ownerReferences")
-            .map(|owner| owner["uid"].as_str())
-            .eq(seen_owners.map(|owner| Some(&*owner.uid)))
-        && list("finalizers")
-            .map(Value::as_str)
-            .eq(meta.finalizers.iter().map(|held| Some(&**held)))
+        && live["ownerReferences"] == references(meta.owner_references.iter())
 }
 
 /// Decides about an object.
@@ -133,13 +153,10 @@ pub(super) fn plan(
         tell_of_wrong_namespaces(&mut plan, object, &owners, seen.reader(), &catalogue);
         return Ok(plan);
     }
-    let propagation = if owners.waiting.is_empty() {
-        held_propagation(meta)
-    } else {
+    let mut foreground = false;
+    if !owners.waiting.is_empty() {
         let dependents = graph::dependents(seen.reader(), &catalogue, &meta.uid);
-        if dependents.is_empty() {
-            held_propagation(meta)
-        } else {
+        if !dependents.is_empty() {
             let in_circle = dependents
                 .iter()
                 .any(|dependent| graph::waits_for_dependents(dependent.metadata()));
@@ -150,12 +167,16 @@ pub(super) fn plan(
                 plan.look_again_now();
                 return Ok(plan);
             }
-            Propagation::Foreground
+            foreground = true;
         }
+    }
+    let ground = ground(object, seen, was_refused)?;
+    let propagation = match foreground {
+        true => Propagation::Foreground,
+        false => ground.propagation,
     };
-    let version = version(object, seen, was_refused)?;
     plan.delete_any(object, Only::ThisVersion, propagation)
-        .resource_version = version;
+        .resource_version = ground.version;
     tell_of_wrong_namespaces(&mut plan, object, &owners, seen.reader(), &catalogue);
     Ok(plan)
 }
@@ -257,17 +278,6 @@ fn live(owner: &Value, uid: &str) -> Live {
     }
 }
 
-/// What an object's own finalizers say of its dependents.
-fn held_propagation(meta: &ObjectMeta) -> Propagation {
-    if graph::has(meta, ORPHAN) {
-        Propagation::Orphan
-    } else if graph::has(meta, FOREGROUND) {
-        Propagation::Foreground
-    } else {
-        Propagation::Background
-    }
-}
-
 fn references<'a>(kept: impl Iterator<Item = &'a Shared<OwnerReference>>) -> Value {
     let kept: Vec<Value> = kept
         .map(|reference| serde_json::to_value(reference).expect("a reference has only string keys"))
@@ -311,11 +321,19 @@ fn without(meta: &ObjectMeta, finalizer: &str) -> Value {
 
 /// A deletion that waits for dependents ends when none is left that blocks it. Those that are left have keys of their
 /// own, woken when the deletion began.
+///
+/// # Errors
+/// Where one that blocks can't be deleted yet, since the discovery of its group fails.
 fn release(object: &AnyObject, seen: &Seen<'_>, catalogue: &Catalogue) -> Result<Plan, Refusal> {
     let meta = object.metadata();
     let dependents = graph::dependents(seen.reader(), catalogue, &meta.uid);
     let mut plan = Plan::nothing();
-    if graph::any_blocks(&dependents, &meta.uid) {
+    let mut blocking = dependents
+        .iter()
+        .filter(|dependent| graph::keeps(dependent, &meta.uid))
+        .peekable();
+    if blocking.peek().is_some() {
+        blocking.try_for_each(|dependent| writable(dependent, catalogue))?;
         return Ok(plan);
     }
     rest_on_all(&mut plan, meta, seen.reader(), catalogue)?;
@@ -323,12 +341,31 @@ fn release(object: &AnyObject, seen: &Seen<'_>, catalogue: &Catalogue) -> Result
     Ok(plan)
 }
 
+/// A dependent can't be patched or deleted while the discovery of its group fails. Its owner stays until then: were it
+/// gone, the dependent would be deleted as soon as the group is back, though it was to be kept.
+fn writable(dependent: &AnyObject, catalogue: &Catalogue) -> Result<(), Refusal> {
+    let resource = dependent.resource();
+    match graph::unwritable(catalogue, resource) {
+        None => Ok(()),
+        Some(why) => Err(Refusal::Retry(format!(
+            "dependent {} {} can't be changed, discovery of {} fails: {why}",
+            resource.kind,
+            dependent.metadata().name,
+            resource.api_version()
+        ))),
+    }
+}
+
 /// A deletion that lets go of dependents ends when none names the owner any more.
+///
+/// # Errors
+/// Where a dependent can't be let go of yet, since the discovery of its group fails.
 fn orphan(object: &AnyObject, seen: &Seen<'_>, catalogue: &Catalogue) -> Result<Plan, Refusal> {
     let meta = object.metadata();
     let mut plan = Plan::nothing();
     rest_on_all(&mut plan, meta, seen.reader(), catalogue)?;
     for dependent in graph::dependents(seen.reader(), catalogue, &meta.uid) {
+        writable(&dependent, catalogue)?;
         let owners = &dependent.metadata().owner_references;
         let kept = owners.iter().filter(|reference| reference.uid != meta.uid);
         plan.patch_metadata(&dependent, &json!({"ownerReferences": references(kept)}));

@@ -328,6 +328,20 @@ fn gadgets() -> &'static Resource {
     metadata_only("example.com", "v1", "Gadget", "gadgets", true).unwrap()
 }
 
+/// The catalogue after gadgets were served and then their group's discovery failed.
+fn with_lost_gadgets() -> Catalogue {
+    let entries = with_gadgets().all().to_vec();
+    let others = entries
+        .into_iter()
+        .filter(|entry| entry.resource != gadgets())
+        .collect();
+    let failures = [(
+        "example.com/v1".into(),
+        "stale GroupVersion discovery".into(),
+    )];
+    Catalogue::new(others, failures.into(), 2).succeeding(&with_gadgets())
+}
+
 fn with_gadgets() -> Catalogue {
     let entry = |resource, verbs: &[&str]| Entry {
         resource,
@@ -379,6 +393,47 @@ fn what_is_known_by_its_metadata_alone_owns_and_is_owned_like_all_else() {
 }
 
 #[test]
+fn an_owner_stays_while_a_dependent_is_of_a_group_whose_discovery_fails() {
+    let gadget_of =
+        |owner: &ReplicaSet, blocks| gadget("one", vec![named(owner_reference(owner), blocks)]);
+    let why = "dependent Gadget one can't be changed, discovery of example.com/v1 fails: stale GroupVersion discovery";
+    for (propagation, blocks, held) in [
+        (Propagation::Orphan, false, true),
+        (Propagation::Orphan, true, true),
+        (Propagation::Foreground, true, true),
+        (Propagation::Foreground, false, false),
+    ] {
+        let mut world = start()
+            .with_catalogue(with_lost_gadgets())
+            .with(web())
+            .with(replica_set("other"))
+            .with_partial(gadgets(), gadget_of(&web(), blocks));
+        delete::<ReplicaSet>(&mut world, "web", propagation);
+        let found = world.try_plan::<GarbageCollector>(&key_of::<ReplicaSet>(&world, "web"));
+        match held {
+            true => assert_eq!(
+                found,
+                Err(Refusal::Retry(why.to_owned())),
+                "{propagation:?}"
+            ),
+            false => assert_eq!(found.unwrap().verbs(), ["patch replicasets/web"]),
+        }
+        // The group can't be read: that holds back nobody who has no dependents there.
+        delete::<ReplicaSet>(&mut world, "other", propagation);
+        let other = plan_of::<ReplicaSet>(&world, "other");
+        assert_eq!(other.verbs(), ["patch replicasets/other"]);
+        assert!(other.counted.iter().any(|set| set.resource == gadgets()));
+
+        // When the group is back, the deletion ends as it was asked for.
+        let mut world = world.with_catalogue(with_gadgets());
+        collect(&mut world);
+        assert!(world.find::<ReplicaSet>("web").is_none());
+        let kept = world.find_any(gadgets(), "default/one").is_some();
+        assert_eq!(kept, propagation == Propagation::Orphan, "{propagation:?}");
+    }
+}
+
+#[test]
 fn events_take_no_part() {
     for (group, expected) in [("", false), ("events.k8s.io", false), ("example.com", true)] {
         let resource = metadata_only(group, "v1", "Event", "events", true).unwrap();
@@ -393,14 +448,19 @@ fn events_take_no_part() {
     }
 }
 
-/// What is planned on what was seen, its own live read answered by the server, and on which version it insists.
-fn after_refusal(before: &World, server: &World) -> Result<u64, Refusal> {
+/// What is planned on what was seen, its own live read answered by the server.
+fn plan_after_refusal(before: &World, server: &World) -> Result<Plan, Refusal> {
     let object = Reader::get(before, Pod::resource(), "default", "web-1").unwrap();
     let none = Answers::new();
     let queries = plan::ask(&object, &Seen::new(server, &none, server.now()), true);
     let answers = server.answer(queries);
     let seen = Seen::new(server, &answers, server.now());
-    let plan = plan::plan(&object, &seen, true)?;
+    plan::plan(&object, &seen, true)
+}
+
+/// Likewise, and on which version the deletion insists.
+fn after_refusal(before: &World, server: &World) -> Result<u64, Refusal> {
+    let plan = plan_after_refusal(before, server)?;
     let action = plan.actions().next().expect("it is deleted");
     assert_eq!(
         deletion(&plan).unwrap(),
@@ -425,10 +485,27 @@ fn a_deletion_refused_insists_on_the_version_that_the_server_has_if_owners_stand
     assert!(version(&written) > version(&before));
     assert_eq!(after_refusal(&before, &written).unwrap(), version(&written));
 
-    // Another has let go of it, keeps it, gives it another owner, deletes it, or has made it anew.
+    // Another finalizer does not keep it: what it says of dependents is followed.
+    for (finalizer, expected) in [
+        ("x.com/y", Propagation::Background),
+        ("foregroundDeletion", Propagation::Foreground),
+        ("orphan", Propagation::Orphan),
+    ] {
+        let mut held = before.clone();
+        held.change::<Pod>("web-1", |pod| {
+            pod.metadata_mut().finalizers = vec![finalizer.into()];
+        });
+        let plan = plan_after_refusal(&before, &held).unwrap();
+        assert_eq!(deletion(&plan), Some((Only::ThisVersion, expected)));
+    }
+
+    // Its owner was removed, changed or replaced, or it is being deleted.
     let changes: [fn(&mut Pod); 4] = [
         |pod| pod.metadata_mut().owner_references.clear(),
-        |pod| pod.metadata_mut().finalizers = vec!["x.com/y".into()],
+        |pod| {
+            let owner = owner_reference(&replica_set("gone"));
+            pod.metadata_mut().owner_references = vec![named(owner, true)];
+        },
         |pod| pod.metadata_mut().owner_references = vec![owner_reference(&replica_set("other"))],
         |pod| *pod = pod.clone().terminating("12:00:00"),
     ];

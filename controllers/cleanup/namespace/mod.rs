@@ -3,8 +3,9 @@
 //! Watches namespaces and, to hear of the last one, pods; reads what a namespace holds live, resource by resource as
 //! discovery shows them; deletes pods first and everything else when they are gone; writes the namespace's conditions
 //! and its finalizers; a key per namespace. Nothing is done in the first five seconds, in which API servers that have
-//! not heard of the deletion may still admit objects. A resource that was seen empty after that stays empty and is not
-//! read again, which is all that is remembered besides what failed.
+//! not heard of the deletion may still admit objects. A resource that was seen empty is not read again until everything
+//! is; where that took longer than [`EMPTY_FOR`], everything is read once more before the namespace goes, since an
+//! aggregated API may have admitted objects meanwhile. That, and what failed, is all that is remembered.
 
 use std::{
     collections::{BTreeMap, BTreeSet},
@@ -26,6 +27,9 @@ mod status;
 
 /// How long API servers that have not heard of the deletion may still admit objects.
 const ADMISSION_GRACE: SignedDuration = SignedDuration::from_secs(5);
+/// How long a resource that was seen empty is taken to be so. Within it, one that was seen empty first is as sure to be
+/// empty at the end as in one pass of upstream's.
+const EMPTY_FOR: SignedDuration = SignedDuration::from_secs(10);
 /// A namespace is tried again at least this often.
 const RETRY_MAX: Duration = Duration::from_secs(60);
 /// The finalizer that this controller takes away.
@@ -45,8 +49,18 @@ pub struct Progress {
     uid: String,
     /// Since when it is known to be ending.
     since: Option<Timestamp>,
-    /// Resources that were seen empty, as in `pods` and `deployments.apps`.
+    /// Resources that were seen empty, as in `pods` and `deployments.apps`. Bound: the resources that are served.
     emptied: BTreeSet<String>,
+    /// When the first of `emptied` was seen so.
+    #[serde(default)]
+    emptied_since: Option<Timestamp>,
+    /// Whether everything is being read once more, after all of it had been seen empty.
+    #[serde(default)]
+    confirming: bool,
+    /// Resources whose `deletecollection` the server does not support, whatever discovery says: their objects are
+    /// deleted one by one.
+    #[serde(default)]
+    one_by_one: BTreeSet<String>,
     /// Resources whose content was told to go.
     told: BTreeSet<String>,
     /// Why the content of a resource could not be told to go.
@@ -86,7 +100,8 @@ impl Controller for Namespaces {
             .rule("", "namespaces/status", &["patch"])
             .rule("*", "*", &["get", "list", "delete", "deletecollection"])
             .differs("The last pod's end is followed by the rest at once; upstream looks again after half the pods' grace period.")
-            .differs("A resource is listed first, and told to delete its content only if it has any; one that was seen empty is not listed again.")
+            .differs("A resource is listed first, and told to delete its content only if it has any. One that was seen empty is listed again only when all are empty, and only if the first was seen so more than 10 s before; upstream lists and deletes every resource in each pass.")
+            .differs("While pods can't be listed or deleted, nothing else is deleted, as the ordered deletion (KEP-5080) intends; upstream goes on with the rest where the request for the pods fails.")
             .differs("The conditions of a namespace that is let go at once are not written.")
     }
 
@@ -164,7 +179,15 @@ impl Controller for Namespaces {
             return;
         }
         let resource = outcome.action.resource.id();
+        let collection = matches!(outcome.action.verb, Verb::DeleteCollection { .. });
         match outcome.result {
+            Err(Failure::NotSupported(_) | Failure::NotFound(_)) if collection => {
+                progress.one_by_one.insert(resource);
+            }
+            // Upstream takes an object that can't be deleted alone for told; the next list shows what became of it.
+            Err(Failure::NotSupported(_)) => {
+                progress.told.insert(resource);
+            }
             Ok(_) | Err(Failure::NotFound(_) | Failure::Conflict(_)) => {
                 progress.told.insert(resource);
             }

@@ -14,7 +14,7 @@ use kubernetes_proto::{
 use serde_json::Value;
 
 use super::{
-    ADMISSION_GRACE, FINALIZER, Progress, RETRY_MAX,
+    ADMISSION_GRACE, EMPTY_FOR, FINALIZER, Progress, RETRY_MAX,
     status::{self, Findings},
 };
 
@@ -114,7 +114,9 @@ pub(super) fn plan(
         estimate: 0,
         tells: false,
         pods_left: false,
+        not_served: 0,
     };
+    look.findings.outdated = catalogue.outdated.as_ref().map(ToString::to_string);
     look.findings.discovery = catalogue
         .failures
         .iter()
@@ -122,7 +124,14 @@ pub(super) fn plan(
         .collect();
     let looked_at: Vec<Entry> = left(&catalogue, progress, ordered).cloned().collect();
     for entry in &looked_at {
-        look.at(entry, seen.content(&content(entry, namespace)), progress);
+        let query = content(entry, namespace);
+        if seen.answer(&query) == Some(&Answer::Missing) && !is_pods(entry) {
+            // It has nothing now. That is not remembered: an API that is being registered again answers so too.
+            look.not_served += 1;
+            progress.told.remove(&entry.resource.id());
+            continue;
+        }
+        look.at(entry, seen.content(&query), progress);
     }
     let errors = std::mem::take(&mut progress.errors);
     look.findings.content_errors.extend(errors.into_values());
@@ -130,7 +139,7 @@ pub(super) fn plan(
         look.findings.remaining.clear();
         look.findings.finalizers.clear();
     }
-    let left = left(&catalogue, progress, ordered).count();
+    let left = left(&catalogue, progress, ordered).count() - look.not_served;
     Ok(look.conclude(object, progress, left))
 }
 
@@ -145,6 +154,8 @@ struct Look<'a> {
     /// Whether anything is told to go for the first time.
     tells: bool,
     pods_left: bool,
+    /// How many resources the server did not find.
+    not_served: usize,
 }
 
 impl Look<'_> {
@@ -158,7 +169,9 @@ impl Look<'_> {
         let resource = entry.resource;
         let metas = match content {
             Some(Ok(metas)) if metas.is_empty() => {
+                progress.told.remove(&resource.id());
                 progress.emptied.insert(resource.id());
+                progress.emptied_since.get_or_insert(self.now);
                 return;
             }
             Some(Ok(metas)) => metas,
@@ -175,7 +188,8 @@ impl Look<'_> {
         self.pods_left |= is_pods(entry);
         let told = progress.told.contains(&resource.id());
         if metas.iter().any(|meta| !meta.is_terminating()) {
-            self.tell(entry, &metas);
+            let one_by_one = progress.one_by_one.contains(&resource.id());
+            self.tell(entry, &metas, one_by_one);
             self.tells |= !told;
         }
         let mut estimate = if is_pods(entry) {
@@ -215,9 +229,9 @@ impl Look<'_> {
     }
 
     /// Tells what is there to go.
-    fn tell(&mut self, entry: &Entry, metas: &[ObjectMeta]) {
+    fn tell(&mut self, entry: &Entry, metas: &[ObjectMeta], one_by_one: bool) {
         let name = &Object::metadata(self.namespace).name;
-        if entry.can(&["deletecollection"]) {
+        if entry.can(&["deletecollection"]) && !one_by_one {
             self.plan
                 .delete_collection(entry.resource, name, Propagation::Background);
             return;
@@ -244,8 +258,12 @@ impl Look<'_> {
 
     /// Lets the namespace go, or says what keeps it and when it is looked at again. `left` resources were not seen empty.
     fn conclude(mut self, live: &Value, progress: &mut Progress, left: usize) -> Plan {
-        let failed =
-            !self.findings.content_errors.is_empty() || !self.findings.discovery.is_empty();
+        let failed = !self.findings.content_errors.is_empty()
+            || !self.findings.discovery.is_empty()
+            || self.findings.outdated.is_some();
+        if !self.findings.remaining.is_empty() {
+            progress.confirming = false;
+        }
         if self.tells {
             progress.tries = 0;
             self.plan.look_again_now();
@@ -258,8 +276,18 @@ impl Look<'_> {
             return self.plan;
         }
         progress.tries = 0;
-        if left == 0 {
+        let is_fresh = progress
+            .emptied_since
+            .map_or(progress.emptied.is_empty(), |since| {
+                self.now <= since + EMPTY_FOR
+            });
+        if left == 0 && (is_fresh || progress.confirming) {
             self.finalize(live);
+        } else if left == 0 {
+            progress.emptied.clear();
+            progress.emptied_since = None;
+            progress.confirming = true;
+            self.plan.look_again_now();
         } else if self.findings.remaining.is_empty() && !self.pods_left {
             // The pods have gone: now the rest.
             self.plan.look_again_now();

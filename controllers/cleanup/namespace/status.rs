@@ -8,6 +8,8 @@ use kubernetes_proto::core::{Namespace, NamespaceCondition};
 /// What one look has found.
 #[derive(Debug, Default)]
 pub(super) struct Findings {
+    /// Why discovery as a whole can't be read.
+    pub outdated: Option<String>,
     /// Group versions that discovery does not show, with the reason.
     pub discovery: Vec<String>,
     /// Why content could not be read or deleted.
@@ -56,12 +58,16 @@ fn sorted(texts: &[String]) -> String {
 /// Reason and message of a condition that is true; `None` for one that is false.
 fn trouble(r#type: &str, findings: &Findings) -> Option<(&'static str, String)> {
     let Findings {
+        outdated,
         discovery,
         content_errors,
         remaining,
         finalizers,
     } = findings;
     match r#type {
+        "NamespaceDeletionDiscoveryFailure" if let Some(why) = outdated => {
+            Some(("DiscoveryFailed", why.clone()))
+        }
         "NamespaceDeletionDiscoveryFailure" if !discovery.is_empty() => Some((
             "DiscoveryFailed",
             format!(

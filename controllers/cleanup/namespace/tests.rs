@@ -1,5 +1,6 @@
 use controllers_kit::{
-    Again, Factory, FlagValue, Object, Plan, Refusal, Resource, Str,
+    Again, Answer, Controller, Failure, FlagValue, Flags, Object, Outcome, Plan, Refusal, Resource,
+    Str,
     catalogue::{Catalogue, Entry},
     testing::*,
 };
@@ -11,8 +12,6 @@ use kubernetes_proto::{
 };
 
 use super::{Namespaces, Progress};
-
-const NAMESPACES: Factory = Factory::of::<Namespaces>();
 
 fn start() -> World {
     World::at("12:00:00")
@@ -55,23 +54,25 @@ fn conditions(world: &World) -> Vec<String> {
         .collect()
 }
 
+fn controller() -> Namespaces {
+    Namespaces::new(&Flags::defaults([&Namespaces::describe()]))
+}
+
 /// With its deletions remembered, as the node does.
 fn apply(world: &mut World, plan: &Plan, progress: &mut Progress) {
-    let controller =
-        (NAMESPACES.build)(&controllers_kit::Flags::defaults(
-            [&(NAMESPACES.describe)()],
-        ));
-    let mut memory: controllers_kit::Memory = Box::new(std::mem::take(progress));
     for (action, result) in world.apply(plan).0 {
-        controller.learn(
-            &controllers_kit::Outcome {
-                action: &action,
-                result: result.as_ref().cloned(),
-            },
-            &mut memory,
-        );
+        let result = result.as_ref().cloned();
+        let action = &action;
+        controller().learn(&Outcome { action, result }, progress);
     }
-    *progress = *memory.downcast().unwrap();
+}
+
+/// Every write of a plan has failed so.
+fn learn(plan: &Plan, failure: &Failure, progress: &mut Progress) {
+    for action in plan.actions() {
+        let result = Err(failure);
+        controller().learn(&Outcome { action, result }, progress);
+    }
 }
 
 #[test]
@@ -253,6 +254,136 @@ fn what_has_no_collection_to_delete_goes_one_by_one_and_what_can_t_be_deleted_st
     assert_eq!(
         plan(&world, &mut progress).verbs(),
         ["delete gadgets/one", "delete gadgets/two"]
+    );
+}
+
+/// Plans and applies until nothing is to be done at once any more; the requests.
+fn settle(world: &mut World, progress: &mut Progress) -> Vec<String> {
+    let mut requests = Vec::new();
+    for _ in 0..20 {
+        let plan = plan(world, progress);
+        let at_once = plan.again == Again::Now;
+        requests.extend(plan.verbs());
+        apply(world, &plan, progress);
+        if !at_once || world.find::<Namespace>("shop").is_none() {
+            return requests;
+        }
+    }
+    panic!("the namespace is looked at without end: {requests:?}");
+}
+
+#[test]
+fn a_resource_seen_empty_long_before_is_read_again_before_the_namespace_goes() {
+    for (waited, expected) in [
+        // Within one pass' time.
+        (8, &["update namespaces/shop/finalize"][..]),
+        (
+            3600,
+            &[
+                "deletecollection gadgets/",
+                "update namespaces/shop/finalize",
+            ],
+        ),
+    ] {
+        let gadgets = partial("gadgets");
+        let mut world = start()
+            .with_catalogue(catalogue(
+                &[(gadgets, &["delete", "deletecollection", "list"])],
+                &[],
+            ))
+            .with(settings("a").finalizer("example.com/hold"));
+        let mut progress = Progress::default();
+        settle(&mut world, &mut progress);
+        // An API without the NamespaceLifecycle admission has let it in.
+        let mut world = world.later(waited).with_partial(gadgets, gadget("late"));
+        world.change::<ConfigMap>("shop/a", |map| map.metadata_mut().finalizers.clear());
+        assert_eq!(settle(&mut world, &mut progress), expected, "{waited} s");
+        assert!(world.find::<Namespace>("shop").is_none());
+    }
+}
+
+#[test]
+fn a_resource_that_was_not_found_is_not_taken_for_empty_for_good() {
+    let gadgets = partial("gadgets");
+    let path = gadgets.path("shop", "");
+    let verbs: &[&str] = &["delete", "deletecollection", "list"];
+    let mut world = start()
+        .with_catalogue(catalogue(&[(gadgets, verbs)], &[]))
+        .with(settings("a").finalizer("example.com/hold"));
+    let mut missing = world.clone();
+    missing.serve(&path, Answer::Missing);
+    let mut progress = Progress::default();
+    settle(&mut missing, &mut progress);
+    assert!(!progress.emptied.contains("gadgets.example.com"));
+
+    // It is served again, with an object.
+    world = world.with_partial(gadgets, gadget("one"));
+    let next = settle(&mut world, &mut progress);
+    assert_eq!(
+        next[..2],
+        ["deletecollection configmaps/", "deletecollection gadgets/"]
+    );
+
+    // One that stays away keeps nothing.
+    let mut world = start().with_catalogue(catalogue(&[(gadgets, verbs)], &[]));
+    world.serve(&path, Answer::Missing);
+    let all = settle(&mut world, &mut Progress::default());
+    assert_eq!(all, ["update namespaces/shop/finalize"]);
+}
+
+#[test]
+fn a_collection_that_the_server_refuses_to_delete_goes_one_by_one() {
+    for refusal in [
+        Failure::NotSupported("the server does not allow this method".into()),
+        Failure::NotFound("the server could not find the requested resource".into()),
+    ] {
+        let gadgets = partial("gadgets");
+        let world = start()
+            .with_catalogue(catalogue(
+                &[(gadgets, &["delete", "deletecollection", "list"])],
+                &[],
+            ))
+            .with_partial(gadgets, gadget("one"))
+            .with_partial(gadgets, gadget("two"));
+        let mut progress = Progress::default();
+        plan(&world, &mut progress);
+        let collection = plan(&world, &mut progress);
+        assert_eq!(collection.verbs(), ["deletecollection gadgets/"]);
+        learn(&collection, &refusal, &mut progress);
+        let each = plan(&world, &mut progress);
+        assert_eq!(each.verbs(), ["delete gadgets/one", "delete gadgets/two"]);
+
+        // Not even that: what remains is named, as any other that should have gone.
+        learn(&each, &Failure::NotSupported("405".into()), &mut progress);
+        let mut world = world;
+        let named = plan(&world, &mut progress);
+        apply(&mut world, &named, &mut progress);
+        assert_eq!(
+            conditions(&world)[2],
+            "NamespaceDeletionContentFailure True ContentDeletionFailed: Failed to delete all resource types, 1 remaining: unexpected items still remain in namespace: shop for gvr: example.com/v1, Resource=gadgets"
+        );
+    }
+}
+
+#[test]
+fn an_outdated_catalogue_keeps_the_namespace() {
+    let mut old = catalogue(&[], &[]);
+    old.outdated = Some("no answer within 10 s".into());
+    let mut world = start().with_catalogue(old).with(settings("a"));
+    let mut progress = Progress::default();
+    for _ in 0..4 {
+        settle(&mut world, &mut progress);
+    }
+    assert!(world.find::<ConfigMap>("shop/a").is_none(), "the rest goes");
+    assert!(world.find::<Namespace>("shop").is_some());
+    assert_eq!(
+        conditions(&world)[0],
+        "NamespaceDeletionDiscoveryFailure True DiscoveryFailed: no answer within 10 s"
+    );
+    let mut world = world.with_catalogue(catalogue(&[], &[]));
+    assert_eq!(
+        settle(&mut world, &mut progress),
+        ["update namespaces/shop/finalize"]
     );
 }
 

@@ -564,6 +564,12 @@ impl World {
                     Query::Content {
                         resource,
                         namespace,
+                    } if let Some(answer) = self.served.get(&resource.path(namespace, "")) => {
+                        answer.clone()
+                    }
+                    Query::Content {
+                        resource,
+                        namespace,
                     } => {
                         let content = self.list(resource, Some(namespace));
                         let metas = content.iter().map(|object| object.metadata().clone());
@@ -641,9 +647,15 @@ impl View<'_> {
     }
 
     fn discovered(&self, watches: &crate::Watches, resource: &'static Resource) -> bool {
-        self.world
-            .catalogue
+        let catalogue = &self.world.catalogue;
+        // What was watched when discovery of its group began to fail stays watched.
+        let stale = || {
+            let mut stale = catalogue.stale().iter();
+            stale.find(|entry| entry.resource == resource)
+        };
+        catalogue
             .preferred(resource)
+            .or_else(stale)
             .is_some_and(|entry| {
                 watches
                     .discovered
