@@ -153,10 +153,9 @@ pub async fn start(
         _ => None,
     };
     let address = SocketAddr::from((config.peer_bind_address, config.peer_port));
-    let listen = |source| StartError::Listen { address, source };
-    let listener = std::net::TcpListener::bind(address).map_err(listen)?;
-    listener.set_nonblocking(true).map_err(listen)?;
-    let peer_address = listener.local_addr().map_err(listen)?;
+    let refused = |source| StartError::Listen { address, source };
+    let listener = crate::listen(address, false).map_err(refused)?;
+    let peer_address = listener.local_addr().map_err(refused)?;
 
     let fence = Arc::new(Fence::new(config.ranges, config.in_hand()));
     let shared = Shared::new(config.ranges);
@@ -327,7 +326,9 @@ async fn run(
     );
     let mut serving = tokio::spawn(serve(listener, tls.clone(), service, stopped.clone()));
     if let Some(tls) = tls {
-        actix::spawn(reload(tls));
+        actix::spawn(async move {
+            reload::follow("peers' certificates", RELOAD_PERIOD, || tls.reload()).await;
+        });
     }
     let _ = started.send(Ok((actor, own)));
     tokio::select! {
@@ -538,19 +539,6 @@ async fn first_look(leases: &Leases, pause: Duration) -> Result<(), LeaseError> 
     match looked.await {
         Ok(looked) => looked,
         Err(_) => Err(last),
-    }
-}
-
-async fn reload(tls: Arc<Tls>) {
-    loop {
-        tokio::time::sleep(RELOAD_PERIOD).await;
-        match tls.reload() {
-            Ok(true) => tracing::info!("peers' certificates were read again"),
-            Ok(false) => {}
-            Err(error) => {
-                tracing::warn!(error = %causes(&error), "peers' certificates have changed and do not load; the old ones stay");
-            }
-        }
     }
 }
 

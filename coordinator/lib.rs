@@ -8,6 +8,7 @@ mod fence;
 mod handle;
 mod host;
 mod lease;
+mod listen;
 mod peer;
 mod renewal;
 mod server_fence;
@@ -28,6 +29,7 @@ pub use handle::{
 };
 pub use host::{Epoch, Frozen, Gained, RangeHost, RangeId};
 pub use lease::LeaseError;
+pub use listen::listen;
 pub use peer::{CALL_DEADLINE, Call, Calls, HANDOFF_DEADLINE, Holdings};
 pub use server_fence::{
     ServerFence, ServerFenceMode, impersonation, is_no_impersonation, is_refusal,

@@ -3,23 +3,21 @@
 use std::{
     io,
     path::{Path, PathBuf},
-    sync::{Arc, RwLock},
+    sync::Arc,
     time::Duration,
 };
 
+use reload::{Reloaded, Unreadable};
 use rustls::{
     ClientConfig, RootCertStore, ServerConfig,
     crypto::ring,
-    pki_types::{CertificateDer, PrivateKeyDer},
+    pki_types::{CertificateDer, PrivateKeyDer, pem::PemObject as _},
     server::WebPkiClientVerifier,
     version::TLS13,
 };
 
 /// A mounted Secret changes minutes after its object, so looking every few seconds adds nothing to that.
 pub(crate) const RELOAD_PERIOD: Duration = Duration::from_secs(5);
-
-/// A file of certificates larger than this is not one.
-const FILE_BYTES_MAX: u64 = 1 << 20;
 
 /// Why peers' certificates cannot be used.
 #[derive(Debug, thiserror::Error)]
@@ -50,121 +48,68 @@ pub enum TlsError {
     Unfit(#[source] Box<dyn std::error::Error + Send + Sync>),
 }
 
-#[derive(Clone, Debug, PartialEq, Eq)]
-struct Pem {
-    cert: Vec<u8>,
-    key: Vec<u8>,
-    ca: Vec<u8>,
-}
-
-#[derive(Clone, Debug)]
+#[derive(Debug)]
 struct Loaded {
-    pem: Pem,
     server: Arc<ServerConfig>,
     client: Arc<ClientConfig>,
 }
 
+/// The flags that name the files, in the order in which they are read.
+const FLAGS: [&str; 3] = [
+    "peer-tls-cert-file",
+    "peer-tls-private-key-file",
+    "peer-ca-file",
+];
+
+impl From<Unreadable> for TlsError {
+    fn from(file: Unreadable) -> Self {
+        Self::Read {
+            flag: FLAGS[file.index],
+            path: file.path,
+            source: file.source,
+        }
+    }
+}
+
 /// The present configurations.
 #[derive(Debug)]
-pub(crate) struct Tls {
-    files: [(&'static str, PathBuf); 3],
-    loaded: RwLock<Loaded>,
-}
+pub(crate) struct Tls(Reloaded<Loaded, TlsError, 3>);
 
 impl Tls {
     pub(crate) fn load(cert: &Path, key: &Path, ca: &Path) -> Result<Self, TlsError> {
-        let files = [
-            ("peer-tls-cert-file", cert.to_owned()),
-            ("peer-tls-private-key-file", key.to_owned()),
-            ("peer-ca-file", ca.to_owned()),
-        ];
-        let loaded = build(&files, read(&files)?)?;
-        Ok(Self {
-            files,
-            loaded: RwLock::new(loaded),
-        })
+        let paths = [cert, key, ca].map(Path::to_owned);
+        let named = paths.clone();
+        Reloaded::load(paths, move |content| build(&named, content)).map(Self)
     }
 
     pub(crate) fn server(&self) -> Arc<ServerConfig> {
-        Arc::clone(
-            &self
-                .loaded
-                .read()
-                .unwrap_or_else(std::sync::PoisonError::into_inner)
-                .server,
-        )
+        Arc::clone(&self.0.get().server)
     }
 
     pub(crate) fn client(&self) -> Arc<ClientConfig> {
-        Arc::clone(
-            &self
-                .loaded
-                .read()
-                .unwrap_or_else(std::sync::PoisonError::into_inner)
-                .client,
-        )
+        Arc::clone(&self.0.get().client)
     }
 
     /// Reads the files again; `true` if they had changed. What does not load leaves the old ones in force.
     pub(crate) fn reload(&self) -> Result<bool, TlsError> {
-        let pem = read(&self.files)?;
-        if self
-            .loaded
-            .read()
-            .unwrap_or_else(std::sync::PoisonError::into_inner)
-            .pem
-            == pem
-        {
-            return Ok(false);
-        }
-        let loaded = build(&self.files, pem)?;
-        *self
-            .loaded
-            .write()
-            .unwrap_or_else(std::sync::PoisonError::into_inner) = loaded;
-        Ok(true)
+        self.0.refresh()
     }
 }
 
-fn read(files: &[(&'static str, PathBuf); 3]) -> Result<Pem, TlsError> {
-    let one = |(flag, path): &(&'static str, PathBuf)| {
-        let failed = |source| TlsError::Read {
-            flag,
-            path: path.clone(),
-            source,
-        };
-        let length = std::fs::metadata(path).map_err(failed)?.len();
-        if length > FILE_BYTES_MAX {
-            return Err(failed(io::Error::other(format!(
-                "{length} bytes are too many for certificates"
-            ))));
-        }
-        std::fs::read(path).map_err(failed)
-    };
-    Ok(Pem {
-        cert: one(&files[0])?,
-        key: one(&files[1])?,
-        ca: one(&files[2])?,
-    })
-}
-
-fn build(files: &[(&'static str, PathBuf); 3], pem: Pem) -> Result<Loaded, TlsError> {
+fn build(paths: &[PathBuf; 3], [cert, key, ca]: &[Vec<u8>; 3]) -> Result<Loaded, TlsError> {
     let empty = |at: usize, wanted| TlsError::Empty {
-        flag: files[at].0,
-        path: files[at].1.clone(),
+        flag: FLAGS[at],
+        path: paths[at].clone(),
         wanted,
     };
     let unfit = |error: Box<dyn std::error::Error + Send + Sync>| TlsError::Unfit(error);
-    let chain = certificates(&pem.cert);
+    let chain = certificates(cert);
     if chain.is_empty() {
         return Err(empty(0, "certificate"));
     }
-    let key: PrivateKeyDer<'static> = rustls_pemfile::private_key(&mut pem.key.as_slice())
-        .ok()
-        .flatten()
-        .ok_or_else(|| empty(1, "private key"))?;
+    let key = PrivateKeyDer::from_pem_slice(key).map_err(|_| empty(1, "private key"))?;
     let mut roots = RootCertStore::empty();
-    for root in certificates(&pem.ca) {
+    for root in certificates(ca) {
         roots.add(root).map_err(|error| unfit(error.into()))?;
     }
     if roots.is_empty() {
@@ -191,14 +136,13 @@ fn build(files: &[(&'static str, PathBuf); 3], pem: Pem) -> Result<Loaded, TlsEr
         .map_err(|error| unfit(error.into()))?;
     client.alpn_protocols = vec![b"h2".to_vec()];
     Ok(Loaded {
-        pem,
         server: Arc::new(server),
         client: Arc::new(client),
     })
 }
 
 fn certificates(pem: &[u8]) -> Vec<CertificateDer<'static>> {
-    rustls_pemfile::certs(&mut &*pem)
+    CertificateDer::pem_slice_iter(pem)
         .filter_map(Result::ok)
         .collect()
 }

@@ -11,6 +11,7 @@ use kubernetes_proto::{
     meta::{ObjectMeta, PartialObjectMetadata},
 };
 use node_cache::api::{Api, ApiError, Request, Response};
+use percent_encoding::{AsciiSet, NON_ALPHANUMERIC, PercentEncode, utf8_percent_encode};
 use serde_json::Value;
 use tracing::Instrument as _;
 
@@ -370,16 +371,14 @@ fn live_item(meta: &ObjectMeta) -> LiveItem {
     }
 }
 
-/// Percent-encodes what may not stand in a query's value.
-fn query_escaped(value: &str) -> String {
-    let mut escaped = String::with_capacity(value.len());
-    for byte in value.bytes() {
-        match byte {
-            b'A'..=b'Z' | b'a'..=b'z' | b'0'..=b'9' | b'-' | b'.' | b'_' | b'~' | b'/' => {
-                escaped.push(char::from(byte));
-            }
-            other => escaped.push_str(&format!("%{other:02X}")),
-        }
-    }
-    escaped
+/// What may not stand in a query's value; a slash may.
+const QUERY: &AsciiSet = &NON_ALPHANUMERIC
+    .remove(b'-')
+    .remove(b'.')
+    .remove(b'_')
+    .remove(b'~')
+    .remove(b'/');
+
+fn query_escaped(value: &str) -> PercentEncode<'_> {
+    utf8_percent_encode(value, QUERY)
 }

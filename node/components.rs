@@ -9,6 +9,7 @@ use kube::{
     Client, Config,
     config::{KubeConfigOptions, Kubeconfig, NamedAuthInfo},
 };
+use rustls::pki_types::{CertificateDer, pem::PemObject as _};
 
 /// How long the server may take to answer at start, and how often it is asked: upstream's figures.
 const SERVER_WAIT_MAX: Duration = Duration::from_secs(10);
@@ -156,7 +157,7 @@ fn client_certificate(config: &Config) -> Result<(), String> {
             .map_err(|why| format!("can't read client certificate {path}: {why}"))?,
         (None, None) => return Ok(()),
     };
-    let certificates: Vec<_> = rustls_pemfile::certs(&mut pem.as_slice())
+    let certificates: Vec<_> = CertificateDer::pem_slice_iter(&pem)
         .filter_map(Result::ok)
         .collect();
     let Some(first) = certificates.first() else {

@@ -7,12 +7,15 @@ use coordinator::Handle;
 use futures::{FutureExt, future::BoxFuture};
 use serde_json::{Value, json};
 
-use crate::{actors::range::Explain, http::Debug, shared::Shared};
+use tokio::sync::mpsc;
+
+use crate::{actors::range::Explain, http::Debug, pod_events::Notice, shared::Shared};
 
 /// Answers from the actors' shared state. The coordinator comes when it has started.
 pub struct Inside {
     shared: Arc<Shared>,
     handle: OnceLock<Handle>,
+    notices: OnceLock<mpsc::Sender<Notice>>,
 }
 
 impl Inside {
@@ -21,12 +24,16 @@ impl Inside {
         Arc::new(Self {
             shared,
             handle: OnceLock::new(),
+            notices: OnceLock::new(),
         })
     }
 
-    /// The coordinator has started.
-    pub fn set(&self, handle: Handle) {
+    /// The coordinator has started. `notices`: where events at the own Pod go, if there is one.
+    pub fn set(&self, handle: Handle, notices: Option<mpsc::Sender<Notice>>) {
         self.handle.get_or_init(|| handle);
+        if let Some(notices) = notices {
+            self.notices.get_or_init(|| notices);
+        }
     }
 }
 
@@ -173,12 +180,24 @@ impl Debug for Inside {
         .boxed()
     }
 
-    fn move_range(&self, range: u16, to: String) -> BoxFuture<'static, Result<Value, String>> {
+    fn move_range(
+        &self,
+        range: u16,
+        to: String,
+        by: String,
+    ) -> BoxFuture<'static, Result<Value, String>> {
         let handle = self.handle.get().cloned();
+        let notices = self.notices.get().cloned();
         let from = self.shared.replica.clone();
         async move {
             let handle = handle.ok_or("the coordinator has not started yet")?;
             handle.move_range(range, &to).await?;
+            if let Some(notices) = notices {
+                let message =
+                    format!("Range {range} is moved from {from} to {to}: asked for by {by}");
+                // With the queue full the log has it alone.
+                let _full = notices.try_send(Notice::normal("RangeMoveRequested", message));
+            }
             Ok(json!({"range": range, "from": from, "to": to}))
         }
         .boxed()

@@ -13,6 +13,7 @@ use ::http as http_types;
 use controllers_kit::{Factory, FlagValue, Flags};
 use coordinator::{Config, Handle, RangeHost, ServerFence};
 use node_cache::{Api, Cache, Exchange, Observe, Purpose, State};
+use rustls::pki_types::{CertificateDer, pem::PemObject as _};
 use tokio::{
     signal::unix::{Signal, SignalKind, signal},
     sync::mpsc,
@@ -41,8 +42,6 @@ use crate::{
 const SIZES_EVERY: Duration = Duration::from_secs(15);
 /// How often it is looked whether all caches are complete.
 const READY_POLL: Duration = Duration::from_millis(10);
-/// A certificate's PEM has lines of this length.
-const PEM_LINE: usize = 64;
 
 /// Why the process ends with an error: what, and the remedy, in one line.
 #[derive(Debug, thiserror::Error)]
@@ -210,13 +209,13 @@ async fn own(
         () = signals.next() => return Ok(()),
     };
     fence.set(handle.fence());
-    inside.set(handle.clone());
     check_fence(health, &handle);
     let pod = options.pod.clone().map(|pod| {
         let (notices, waiting) = mpsc::channel(pod_events::WAITING_MAX);
         actix::spawn(pod_events::send(client, pod, waiting));
         notices
     });
+    inside.set(handle.clone(), pod.clone());
     actix::spawn(ownership::follow(
         handle.clone(),
         Arc::clone(&node.shared.metrics),
@@ -261,7 +260,7 @@ fn flags_with_root_ca(given: &Flags, config: &kube::Config) -> Result<Flags, Err
     let mut flags = given.clone();
     match given.file(FLAG) {
         Some(pem) => {
-            let found = rustls_pemfile::certs(&mut &*pem)
+            let found = CertificateDer::pem_slice_iter(pem)
                 .filter_map(Result::ok)
                 .count();
             if found == 0 {
@@ -275,7 +274,7 @@ fn flags_with_root_ca(given: &Flags, config: &kube::Config) -> Result<Flags, Err
                 .root_cert
                 .iter()
                 .flatten()
-                .map(|der| pem(der))
+                .map(|der| certificate_pem(der))
                 .collect();
             flags.set(FLAG, FlagValue::File(Some(authorities.into_bytes())));
         }
@@ -283,17 +282,10 @@ fn flags_with_root_ca(given: &Flags, config: &kube::Config) -> Result<Flags, Err
     Ok(flags)
 }
 
-fn pem(der: &[u8]) -> String {
-    use base64::Engine as _;
-    let text = base64::engine::general_purpose::STANDARD.encode(der);
-    let lines: Vec<&str> = (0..text.len())
-        .step_by(PEM_LINE)
-        .map(|start| &text[start..text.len().min(start + PEM_LINE)])
-        .collect();
-    format!(
-        "-----BEGIN CERTIFICATE-----\n{}\n-----END CERTIFICATE-----\n",
-        lines.join("\n")
-    )
+/// As Go writes it: lines of 64 characters that end with a line feed.
+fn certificate_pem(der: &[u8]) -> String {
+    let config = pem::EncodeConfig::new().set_line_ending(pem::LineEnding::LF);
+    pem::encode_config(&pem::Pem::new("CERTIFICATE", der), config)
 }
 
 fn coordinator_config(fleet: &FleetOptions) -> Config {

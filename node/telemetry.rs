@@ -5,6 +5,7 @@
 //! [`reconcile_span`] is a test of one flag.
 
 use std::{
+    collections::HashMap,
     fmt::{self, Write as _},
     path::Path,
     sync::{
@@ -15,12 +16,11 @@ use std::{
 
 use opentelemetry::{
     KeyValue,
-    trace::{
-        SpanContext, SpanId, TraceContextExt, TraceFlags, TraceId, TraceState, TracerProvider,
-    },
+    propagation::TextMapPropagator as _,
+    trace::{SpanContext, TraceContextExt, TracerProvider},
 };
 use opentelemetry_otlp::WithExportConfig;
-use opentelemetry_sdk::{Resource, trace::SdkTracerProvider};
+use opentelemetry_sdk::{Resource, propagation::TraceContextPropagator, trace::SdkTracerProvider};
 use tracing::{Event, Level, Metadata, Span, Subscriber, field::Field, subscriber::Interest};
 use tracing_opentelemetry::OpenTelemetrySpanExt;
 use tracing_subscriber::{
@@ -38,6 +38,9 @@ const TRACE_TARGET: &str = "manifold::trace";
 
 /// Below this verbosity the API client's own messages are left out.
 const QUIET_CLIENT_BELOW: i64 = 4;
+
+/// The header in which W3C Trace Context carries a span.
+const TRACEPARENT: &str = "traceparent";
 
 static TRACING: AtomicBool = AtomicBool::new(false);
 
@@ -418,16 +421,9 @@ pub fn call_span(verb: &'static str, resource: &str) -> Span {
 
 /// The W3C `traceparent` of a span, to be sent with a request or a handoff; `None` where there is none.
 pub fn traceparent(span: &Span) -> Option<String> {
-    let context = span.context();
-    let context = context.span().span_context().clone();
-    context.is_valid().then(|| {
-        format!(
-            "00-{}-{}-{:02x}",
-            context.trace_id(),
-            context.span_id(),
-            context.trace_flags().to_u8()
-        )
-    })
+    let mut headers = HashMap::new();
+    TraceContextPropagator::new().inject_context(&span.context(), &mut headers);
+    headers.remove(TRACEPARENT)
 }
 
 /// The trace's id, for `/debug/explain`.
@@ -437,25 +433,10 @@ pub fn trace_id(span: &Span) -> Option<String> {
 
 /// What a `traceparent` points to; `None` where it is not one.
 pub fn from_traceparent(text: &str) -> Option<SpanContext> {
-    let mut parts = text.trim().split('-');
-    let (version, trace, span, flags) =
-        (parts.next()?, parts.next()?, parts.next()?, parts.next()?);
-    let right = version.len() == 2
-        && version != "ff"
-        && (version != "00" || parts.next().is_none())
-        && trace.len() == 32
-        && span.len() == 16
-        && flags.len() == 2;
-    if !right {
-        return None;
-    }
-    let context = SpanContext::new(
-        TraceId::from_hex(trace).ok()?,
-        SpanId::from_hex(span).ok()?,
-        TraceFlags::new(u8::from_str_radix(flags, 16).ok()?),
-        true,
-        TraceState::default(),
-    );
+    let headers = HashMap::from([(TRACEPARENT.to_owned(), text.to_owned())]);
+    let context = TraceContextPropagator::new()
+        .extract_with_context(&opentelemetry::Context::new(), &headers);
+    let context = context.span().span_context().clone();
     context.is_valid().then_some(context)
 }
 

@@ -484,14 +484,10 @@ impl Values {
             .unwrap_or_default()
     }
 
-    /// `/flagz`: one line for each flag, sorted.
-    pub fn flagz(&self) -> String {
-        let mut text = String::new();
-        for name in self.values.keys() {
-            // Writing into a String can't fail.
-            let _ = writeln!(text, "{name}={}", self.show(name));
-        }
-        text
+    /// `/flagz`: each flag and its value, sorted.
+    pub fn flagz(&self) -> BTreeMap<&'static str, String> {
+        let names = self.values.keys();
+        names.map(|name| (*name, self.show(name))).collect()
     }
 
     /// The flags that were given and have no effect, with the reason.

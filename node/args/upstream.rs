@@ -66,7 +66,7 @@ pub(super) const SECTIONS: &[(&str, &[Flag])] = &[
         Flag("bind-address", Ip, "0.0.0.0", Acts, "Address to listen on; 0.0.0.0 and :: mean all, of both families."),
         Flag("cert-dir", Text, "", Acts, "Where a self-signed certificate is kept (manifold.crt, manifold.key); without it, it lives in memory. Ignored where files are given."),
         Flag("disable-http2-serving", Bool, "false", Acts, "Serve HTTP/1.1 alone."),
-        Flag("http2-max-streams-per-connection", Int, "0", Acts, "Requests at once on one HTTP/2 connection; 0 means 250."),
+        Flag("http2-max-streams-per-connection", Int, "0", Acts, "Requests at once on one HTTP/2 connection; 0 means 100, as upstream."),
         Flag("permit-address-sharing", Bool, "false", Acts, "Listen with SO_REUSEADDR."),
         Flag("permit-port-sharing", Bool, "false", Acts, "Listen with SO_REUSEPORT, so that several processes may share the port."),
         Flag("secure-port", Int, "10257", Acts, "Port for HTTPS."),

@@ -5,16 +5,19 @@
 //! to all, and the API server is asked about the rest (SubjectAccessReview). Answers are remembered for ten seconds.
 
 mod cache;
+mod limits;
 mod reviews;
 mod trust;
 
-use std::{collections::BTreeMap, sync::Arc, time::Duration};
+use std::{collections::BTreeMap, net::IpAddr, sync::Arc, time::Duration};
 
 use futures::future::BoxFuture;
 use http::{HeaderMap, Method};
+use percent_encoding::percent_decode_str;
 use rustls::pki_types::CertificateDer;
 
 use cache::Cache;
+use limits::{Flights, Unanswered};
 pub use reviews::ServerReviews;
 pub use trust::Error;
 use trust::{Proxy, Trusted};
@@ -24,8 +27,15 @@ use crate::options::{AuthenticationOptions, AuthorizationOptions};
 /// Who may do anything, whatever the API server says: as upstream.
 const MASTERS: &str = "system:masters";
 
-/// How many answers are remembered of each sort: far more askers than a manager has, and a few hundred kilobytes.
+/// How many answers are remembered of each sort: far more askers than a manager has. A key is a digest, so that is less
+/// than a megabyte.
 const ANSWERS_MAX: usize = 4096;
+
+/// Bytes of user, verb and path beyond which an answer is not remembered: upstream's `maxControlledAttrCacheSize`.
+const REMEMBERED_BYTES_MAX: usize = 10_000;
+
+/// Bytes of a path that is looked at; a longer one is answered 414. The longest path here has some fifty.
+pub const PATH_BYTES_MAX: usize = 1024;
 
 /// How often certificates of authorities are looked up again.
 const TRUST_REFRESHED_EVERY: Duration = Duration::from_secs(60);
@@ -52,6 +62,11 @@ impl User {
         }
     }
 
+    /// Whether nobody is known to ask.
+    pub fn is_anonymous(&self) -> bool {
+        self.name == "system:anonymous"
+    }
+
     /// As upstream adds it to everybody who is known.
     fn authenticated(mut self) -> Self {
         const GROUP: &str = "system:authenticated";
@@ -69,8 +84,12 @@ pub enum Refused {
     Unauthorized(String),
     /// 403, with upstream's sentence.
     Forbidden(String),
-    /// 500: the API server could not be asked.
+    /// 500: the API server could not be asked; the reason is for the log alone, since it names the server's address.
     Broken(String),
+    /// 429: too many are being asked about at once.
+    Busy,
+    /// 414: nothing here has a path this long.
+    TooLong,
 }
 
 /// What is asked of the API server.
@@ -98,6 +117,8 @@ pub struct Asked<'a> {
     pub path: &'a str,
     /// Headers.
     pub headers: &'a HeaderMap,
+    /// Where the client connects from; `None` in tests.
+    pub from: Option<IpAddr>,
     /// The client's certificates; it has proven that it holds the first one's key.
     pub certificates: &'a [CertificateDer<'static>],
 }
@@ -105,14 +126,40 @@ pub struct Asked<'a> {
 /// Both questions, with what is remembered.
 pub struct Auth {
     trusted: Trusted,
-    reviews: Box<dyn Reviews>,
+    reviews: Arc<dyn Reviews>,
     open_paths: Vec<String>,
-    tokens: Cache<[u8; 32], Option<User>>,
-    token_ttl: Duration,
-    allowed: Cache<(User, String, String), String>,
-    allow_ttl: Duration,
-    denied: Cache<(User, String, String), String>,
-    deny_ttl: Duration,
+    tokens: Cache<Digest, Option<User>>,
+    token_reviews: Flights<Digest, Option<User>>,
+    allowed: Cache<Digest, ()>,
+    denied: Cache<Digest, String>,
+    access_reviews: Flights<Digest, (bool, String)>,
+}
+
+/// Of SHA-256. What it is made of, tokens among it, is not kept.
+type Digest = [u8; 32];
+
+/// A digest of who wants what, and whether that is short enough to be remembered.
+fn wanted(user: &User, verb: &str, path: &str) -> (Digest, bool) {
+    let extra = user.extra.iter().flat_map(|(name, values)| {
+        let count = values.len().to_string();
+        [name.clone(), count]
+            .into_iter()
+            .chain(values.iter().cloned())
+    });
+    let groups = [user.groups.len().to_string()]
+        .into_iter()
+        .chain(user.groups.iter().cloned());
+    let single = [&user.name, &user.uid].map(String::to_owned);
+    let ends = [verb, path].map(str::to_owned);
+    let mut bytes = Vec::new();
+    let mut length = 0;
+    for part in single.into_iter().chain(groups).chain(extra).chain(ends) {
+        // Each with its length before it, or two different lists could read alike.
+        bytes.extend_from_slice(&(part.len() as u64).to_be_bytes());
+        bytes.extend_from_slice(part.as_bytes());
+        length += part.len();
+    }
+    (trust::sha256(&bytes), length <= REMEMBERED_BYTES_MAX)
 }
 
 impl std::fmt::Debug for Auth {
@@ -134,7 +181,7 @@ impl Auth {
         let trusted = Trusted::load(authentication, reviews.lookup_client()).await?;
         Ok(Arc::new(Self::with(
             trusted,
-            Box::new(reviews),
+            Arc::new(reviews),
             authentication,
             authorization,
         )))
@@ -142,7 +189,7 @@ impl Auth {
 
     fn with(
         trusted: Trusted,
-        reviews: Box<dyn Reviews>,
+        reviews: Arc<dyn Reviews>,
         authentication: &AuthenticationOptions,
         authorization: &AuthorizationOptions,
     ) -> Self {
@@ -150,22 +197,23 @@ impl Auth {
             trusted,
             reviews,
             open_paths: authorization.always_allow_paths.clone(),
-            tokens: Cache::new(ANSWERS_MAX),
-            token_ttl: authentication.token_ttl,
-            allowed: Cache::new(ANSWERS_MAX),
-            allow_ttl: authorization.allow_ttl,
-            denied: Cache::new(ANSWERS_MAX),
-            deny_ttl: authorization.deny_ttl,
+            tokens: Cache::new(ANSWERS_MAX, authentication.token_ttl),
+            token_reviews: Flights::new(),
+            allowed: Cache::new(ANSWERS_MAX, authorization.allow_ttl),
+            denied: Cache::new(ANSWERS_MAX, authorization.deny_ttl),
+            access_reviews: Flights::new(),
         }
     }
 
     /// Looks up the authorities again and again; ends with the process.
     pub async fn keep_fresh(self: Arc<Self>) {
+        let mut complaint = reload::Complaint::default();
         loop {
             tokio::time::sleep(TRUST_REFRESHED_EVERY).await;
-            if let Err(why) = self.trusted.refresh().await {
-                tracing::warn!(%why, "client CAs could not be looked up again: the old ones stay");
-            }
+            complaint.log(
+                "client certificate authorities",
+                self.trusted.refresh().await,
+            );
         }
     }
 
@@ -174,9 +222,25 @@ impl Auth {
     /// # Errors
     /// With what the client is to be told.
     pub async fn check(&self, asked: &Asked<'_>) -> Result<User, Refused> {
+        if asked.path.len() > PATH_BYTES_MAX {
+            return Err(Refused::TooLong);
+        }
         let user = self.authenticate(asked).await?;
-        self.authorize(&user, asked).await?;
+        let path = asked.path;
+        let open = |pattern: &String| match pattern.strip_suffix('*') {
+            Some(prefix) => path.starts_with(prefix),
+            None => path == pattern,
+        };
+        if !self.open_paths.iter().any(open) {
+            let verb = asked.method.as_str().to_ascii_lowercase();
+            self.authorize(&user, &verb, path, asked.from).await?;
+        }
         Ok(user)
+    }
+
+    /// Whether a user may `get` a path, whatever paths are open to all.
+    pub async fn may_get(&self, user: &User, path: &str, from: Option<IpAddr>) -> bool {
+        self.authorize(user, "get", path, from).await.is_ok()
     }
 
     /// Who asks. In upstream's order: proxy, certificate, token.
@@ -200,10 +264,11 @@ impl Auth {
             }
         }
         if let Some(token) = bearer(asked.headers).filter(|_| self.reviews.knows_tokens()) {
-            match self.token(token).await {
+            match self.token(token, asked.from).await {
                 Ok(Some(user)) => return Ok(user.authenticated()),
                 Ok(None) => why = Some("invalid bearer token".to_owned()),
-                Err(error) => why = Some(error),
+                Err(Unanswered::Failed(error)) => why = Some(error),
+                Err(Unanswered::Busy) => return Err(Refused::Busy),
             }
         }
         match why {
@@ -212,28 +277,31 @@ impl Auth {
         }
     }
 
-    async fn token(&self, token: &str) -> Result<Option<User>, String> {
-        // Only a digest is kept.
+    async fn token(&self, token: &str, from: Option<IpAddr>) -> Result<Option<User>, Unanswered> {
         let key = trust::sha256(token.as_bytes());
         if let Some(answer) = self.tokens.get(&key) {
             return Ok(answer);
         }
-        let answer = self.reviews.token(token).await?;
-        self.tokens.put(key, answer.clone(), self.token_ttl);
+        let ask = || {
+            let (reviews, token) = (Arc::clone(&self.reviews), token.to_owned());
+            async move { reviews.token(&token).await }
+        };
+        let answer = self.token_reviews.join(key, from, ask).await?;
+        self.tokens.put(key, answer.clone());
         Ok(answer)
     }
 
-    /// Whether they may.
-    async fn authorize(&self, user: &User, asked: &Asked<'_>) -> Result<(), Refused> {
-        let path = asked.path;
-        let open = |pattern: &String| match pattern.strip_suffix('*') {
-            Some(prefix) => path.starts_with(prefix),
-            None => path == pattern,
-        };
-        if user.groups.iter().any(|group| group == MASTERS) || self.open_paths.iter().any(open) {
+    /// Whether they may, by group or by the API server's word.
+    async fn authorize(
+        &self,
+        user: &User,
+        verb: &str,
+        path: &str,
+        from: Option<IpAddr>,
+    ) -> Result<(), Refused> {
+        if user.groups.iter().any(|group| group == MASTERS) {
             return Ok(());
         }
-        let verb = asked.method.as_str().to_ascii_lowercase();
         let forbidden = |reason: &str| {
             let reason = if reason.is_empty() {
                 String::new()
@@ -245,23 +313,33 @@ impl Auth {
                 "forbidden: User {name:?} cannot {verb} path {path:?}{reason}"
             ))
         };
-        let key = (user.clone(), verb.clone(), path.to_owned());
+        let (key, remembered) = wanted(user, verb, path);
         if self.allowed.get(&key).is_some() {
             return Ok(());
         }
         if let Some(reason) = self.denied.get(&key) {
             return Err(forbidden(&reason));
         }
-        match self.reviews.access(user, &verb, path).await {
-            Ok((true, reason)) => {
-                self.allowed.put(key, reason, self.allow_ttl);
+        let ask = || {
+            let reviews = Arc::clone(&self.reviews);
+            let (user, verb, path) = (user.clone(), verb.to_owned(), path.to_owned());
+            async move { reviews.access(&user, &verb, &path).await }
+        };
+        match self.access_reviews.join(key, from, ask).await {
+            Ok((true, _)) => {
+                if remembered {
+                    self.allowed.put(key, ());
+                }
                 Ok(())
             }
             Ok((false, reason)) => {
-                self.denied.put(key, reason.clone(), self.deny_ttl);
+                if remembered {
+                    self.denied.put(key, reason.clone());
+                }
                 Err(forbidden(&reason))
             }
-            Err(why) => Err(Refused::Broken(why)),
+            Err(Unanswered::Failed(why)) => Err(Refused::Broken(why)),
+            Err(Unanswered::Busy) => Err(Refused::Busy),
         }
     }
 }
@@ -315,23 +393,15 @@ fn through_proxy(proxy: &Proxy, asked: &Asked<'_>) -> Option<User> {
 
 /// An extra field's key with its %-escapes undone; as it is where they are broken.
 fn unescaped(key: &str) -> String {
-    let mut bytes = Vec::with_capacity(key.len());
-    let mut rest = key.as_bytes();
-    while let Some((first, after)) = rest.split_first() {
-        let hex = after.get(..2).and_then(|hex| std::str::from_utf8(hex).ok());
-        match (first, hex.and_then(|hex| u8::from_str_radix(hex, 16).ok())) {
-            (b'%', Some(byte)) => {
-                bytes.push(byte);
-                rest = &after[2..];
-            }
-            (b'%', None) => return key.to_owned(),
-            (other, _) => {
-                bytes.push(*other);
-                rest = after;
-            }
-        }
+    // The library leaves a broken escape in place and undoes the others; url.PathUnescape refuses the whole.
+    let broken = key.split('%').skip(1).any(|after| {
+        let digits = after.as_bytes().get(..2);
+        digits.is_none_or(|digits| !digits.iter().all(u8::is_ascii_hexdigit))
+    });
+    match percent_decode_str(key).decode_utf8() {
+        Ok(text) if !broken => text.into_owned(),
+        _ => key.to_owned(),
     }
-    String::from_utf8(bytes).unwrap_or_else(|_| key.to_owned())
 }
 
 fn bearer(headers: &HeaderMap) -> Option<&str> {

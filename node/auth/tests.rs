@@ -127,7 +127,7 @@ fn bed(broken: bool) -> Bed {
     let trusted = Trusted::fixed(trust, &options.authentication);
     let auth = Auth::with(
         trusted,
-        Box::new(fake),
+        Arc::new(fake),
         &options.authentication,
         &options.authorization,
     );
@@ -159,6 +159,7 @@ async fn check(
         method: &Method::GET,
         path,
         headers: &map,
+        from: None,
         certificates,
     })
     .await
@@ -302,4 +303,56 @@ fn a_digest_is_sha256() {
         hex,
         "ba7816bf8f01cfea414140de5dae2223b00361a396177a9cb410ff61f20015ad"
     );
+}
+
+#[tokio::test]
+async fn a_flood_of_equal_tokens_is_one_review() {
+    let bed = bed(false);
+    let headers = [("authorization", "Bearer unknown")];
+    let many = (0..500).map(|_| check(&bed.auth, "/healthz", &headers, &[]));
+    for refused in futures::future::join_all(many).await {
+        assert_eq!(
+            refused,
+            Err(Refused::Unauthorized("invalid bearer token".to_owned()))
+        );
+    }
+    assert_eq!(bed.asked.load(Ordering::Relaxed), 1);
+}
+
+#[tokio::test]
+async fn a_path_that_is_too_long_is_refused_before_anybody_is_asked() {
+    let bed = bed(false);
+    let longest = format!("/{}", "x".repeat(PATH_BYTES_MAX - 1));
+    assert!(matches!(
+        check(&bed.auth, &longest, &[], &[]).await,
+        Err(Refused::Forbidden(_))
+    ));
+    let longer = format!("{longest}x");
+    assert_eq!(
+        check(&bed.auth, &longer, &[], &[]).await,
+        Err(Refused::TooLong)
+    );
+    assert_eq!(bed.asked.load(Ordering::Relaxed), 1);
+}
+
+#[test]
+fn what_is_longer_than_upstreams_bound_is_not_remembered_and_no_two_wishes_share_a_key() {
+    let user = |name: &str, groups: &[&str]| User {
+        name: name.to_owned(),
+        groups: groups.iter().map(|group| (*group).to_owned()).collect(),
+        ..User::default()
+    };
+    let (_, remembered) = wanted(&user("a", &["x".repeat(9_980).as_str()]), "get", "/metrics");
+    assert!(remembered);
+    let (_, remembered) = wanted(&user("a", &["x".repeat(9_990).as_str()]), "get", "/metrics");
+    assert!(!remembered);
+    let all = [
+        wanted(&user("ab", &[]), "get", "/a").0,
+        wanted(&user("a", &["b"]), "get", "/a").0,
+        wanted(&user("a", &["b", ""]), "get", "/a").0,
+        wanted(&user("a", &["", "b"]), "get", "/a").0,
+        wanted(&user("ab", &[]), "get/", "a").0,
+    ];
+    let different: std::collections::BTreeSet<_> = all.iter().collect();
+    assert_eq!(different.len(), all.len());
 }

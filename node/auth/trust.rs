@@ -8,10 +8,12 @@ use std::{
 
 use arc_swap::ArcSwap;
 use kube::Client;
+use reload::{Reloaded, Unreadable};
+use ring::digest;
 use rustls::{
     RootCertStore,
-    crypto::{CryptoProvider, ring},
-    pki_types::{CertificateDer, UnixTime},
+    crypto::CryptoProvider,
+    pki_types::{CertificateDer, UnixTime, pem::PemObject as _},
     server::{WebPkiClientVerifier, danger::ClientCertVerifier},
 };
 use serde_json::Value;
@@ -29,7 +31,7 @@ const CONFIG_MAP: &str =
 const LOOKUP_MAX: Duration = Duration::from_secs(10);
 
 static PROVIDER: LazyLock<Arc<CryptoProvider>> =
-    LazyLock::new(|| Arc::new(ring::default_provider()));
+    LazyLock::new(|| Arc::new(rustls::crypto::ring::default_provider()));
 
 /// Why nobody can be known.
 #[derive(Debug, thiserror::Error)]
@@ -47,6 +49,9 @@ pub enum Error {
         /// What is wrong.
         why: String,
     },
+    /// A file of authorities that can't be read again.
+    #[error(transparent)]
+    Unreadable(#[from] Unreadable),
     /// The cluster's.
     #[error(
         "client CAs can't be looked up in ConfigMap kube-system/extension-apiserver-authentication: {0}: grant the \
@@ -66,7 +71,7 @@ impl Authority {
     /// From certificates in PEM form.
     pub(super) fn new(pem: &[u8]) -> Result<Self, String> {
         let mut roots = RootCertStore::empty();
-        for certificate in rustls_pemfile::certs(&mut &*pem) {
+        for certificate in CertificateDer::pem_slice_iter(pem) {
             let certificate = certificate.map_err(|why| why.to_string())?;
             roots.add(certificate).map_err(|why| why.to_string())?;
         }
@@ -114,19 +119,16 @@ pub(super) fn subject(certificate: &CertificateDer<'_>) -> Result<User, String> 
 
 /// A digest under which a token is remembered.
 pub(super) fn sha256(bytes: &[u8]) -> [u8; 32] {
-    // rustls's provider has it; a crate of its own would be one more.
-    let suite = ring::cipher_suite::TLS13_AES_128_GCM_SHA256;
     let mut digest = [0; 32];
-    if let Some(suite) = suite.tls13() {
-        digest.copy_from_slice(suite.common.hash_provider.hash(bytes).as_ref());
-    }
+    // The lengths are equal, or this panics: two tokens never share an answer for want of a digest.
+    digest.copy_from_slice(digest::digest(&digest::SHA256, bytes).as_ref());
     digest
 }
 
 /// A proxy that may name users in headers.
 #[derive(Debug)]
 pub(super) struct Proxy {
-    pub(super) authority: Authority,
+    pub(super) authority: Arc<Authority>,
     pub(super) names: Vec<String>,
     pub(super) user_headers: Vec<String>,
     pub(super) group_headers: Vec<String>,
@@ -137,13 +139,18 @@ pub(super) struct Proxy {
 /// What is trusted at the moment.
 #[derive(Debug, Default)]
 pub(super) struct Trust {
-    pub(super) client: Option<Authority>,
+    pub(super) client: Option<Arc<Authority>>,
     pub(super) proxy: Option<Proxy>,
 }
+
+/// A flag's file of authorities.
+type AuthorityFile = Reloaded<Authority, Error, 1>;
 
 /// What is trusted, looked up again from time to time.
 pub(super) struct Trusted {
     now: ArcSwap<Trust>,
+    clients: Option<AuthorityFile>,
+    proxies: Option<AuthorityFile>,
     options: AuthenticationOptions,
     client: Option<Client>,
 }
@@ -156,6 +163,11 @@ impl Trusted {
     ) -> Result<Self, Error> {
         let trusted = Self {
             now: ArcSwap::default(),
+            clients: authority("client-ca-file", options.client_ca_file.as_deref())?,
+            proxies: authority(
+                "requestheader-client-ca-file",
+                options.proxy_ca_file.as_deref(),
+            )?,
             options: options.clone(),
             client,
         };
@@ -165,9 +177,9 @@ impl Trusted {
                     why,
                     "client CAs could not be looked up in the cluster; going on without"
                 );
-                trusted.now.store(Arc::new(trusted.read_files()?));
+                trusted.now.store(Arc::new(trusted.of_files()));
             }
-            result => result?,
+            result => drop(result?),
         }
         Ok(trusted)
     }
@@ -176,6 +188,8 @@ impl Trusted {
     pub(super) fn fixed(trust: Trust, options: &AuthenticationOptions) -> Self {
         Self {
             now: ArcSwap::from_pointee(trust),
+            clients: None,
+            proxies: None,
             options: options.clone(),
             client: None,
         }
@@ -185,8 +199,13 @@ impl Trusted {
         self.now.load_full()
     }
 
-    pub(super) async fn refresh(&self) -> Result<(), Error> {
-        let mut trust = self.read_files()?;
+    /// Reads the files again and asks the cluster; whether a file has changed.
+    pub(super) async fn refresh(&self) -> Result<bool, Error> {
+        let mut changed = false;
+        for file in [&self.clients, &self.proxies].into_iter().flatten() {
+            changed |= file.refresh()?;
+        }
+        let mut trust = self.of_files();
         let open = trust.client.is_none() || trust.proxy.is_none();
         if open
             && !self.options.skip_lookup
@@ -196,43 +215,45 @@ impl Trusted {
             fill(&mut trust, &data).map_err(Error::Lookup)?;
         }
         self.now.store(Arc::new(trust));
-        Ok(())
+        Ok(changed)
     }
 
-    fn read_files(&self) -> Result<Trust, Error> {
+    /// What the flags' files say.
+    fn of_files(&self) -> Trust {
         let options = &self.options;
-        let authority_of_proxies = authority(
-            "requestheader-client-ca-file",
-            options.proxy_ca_file.as_deref(),
-        )?;
-        let proxy = authority_of_proxies.map(|authority| Proxy {
-            authority,
+        let proxy = self.proxies.as_ref().map(|authority| Proxy {
+            authority: authority.get(),
             names: options.proxy_names.clone(),
             user_headers: options.user_headers.clone(),
             group_headers: options.group_headers.clone(),
             uid_headers: options.uid_headers.clone(),
             extra_prefixes: options.extra_prefixes.clone(),
         });
-        Ok(Trust {
-            client: authority("client-ca-file", options.client_ca_file.as_deref())?,
+        Trust {
+            client: self.clients.as_ref().map(Reloaded::get),
             proxy,
-        })
+        }
     }
 }
 
-fn authority(flag: &'static str, path: Option<&Path>) -> Result<Option<Authority>, Error> {
+fn authority(flag: &'static str, path: Option<&Path>) -> Result<Option<AuthorityFile>, Error> {
     let Some(path) = path else {
         return Ok(None);
     };
-    let read = std::fs::read(path).map_err(|why| why.to_string());
-    let authority = read
-        .and_then(|pem| Authority::new(&pem))
-        .map_err(|why| Error::File {
-            flag,
-            path: path.display().to_string(),
-            why,
-        })?;
-    Ok(Some(authority))
+    let named = path.display().to_string();
+    let of_flag = move |why: String| Error::File {
+        flag,
+        path: named.clone(),
+        why,
+    };
+    let unreadable = of_flag.clone();
+    let file = Reloaded::load([path.to_owned()], move |[pem]| {
+        Authority::new(pem).map_err(&of_flag)
+    });
+    file.map(Some).map_err(|why| match why {
+        Error::Unreadable(file) => unreadable(file.source.to_string()),
+        other => other,
+    })
 }
 
 async fn look_up(client: &Client) -> Result<Value, String> {
@@ -269,7 +290,7 @@ pub(super) fn fill(trust: &mut Trust, data: &Value) -> Result<(), String> {
     {
         let authority =
             Authority::new(pem.as_bytes()).map_err(|why| format!("client-ca-file: {why}"))?;
-        trust.client = Some(authority);
+        trust.client = Some(Arc::new(authority));
     }
     if trust.proxy.is_none()
         && let Some(pem) = text("requestheader-client-ca-file")
@@ -277,7 +298,7 @@ pub(super) fn fill(trust: &mut Trust, data: &Value) -> Result<(), String> {
         let authority = Authority::new(pem.as_bytes())
             .map_err(|why| format!("requestheader-client-ca-file: {why}"))?;
         trust.proxy = Some(Proxy {
-            authority,
+            authority: Arc::new(authority),
             names: list("requestheader-allowed-names")?,
             user_headers: headers("requestheader-username-headers")?,
             group_headers: headers("requestheader-group-headers")?,

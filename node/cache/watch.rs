@@ -14,6 +14,7 @@ use kubernetes_proto::{
     envelope::{self, INITIAL_EVENTS_END},
     meta::{self, NOT_COMPARABLE},
 };
+use percent_encoding::{AsciiSet, NON_ALPHANUMERIC, PercentEncode, utf8_percent_encode};
 use tokio::time::Instant;
 
 use crate::{
@@ -424,7 +425,7 @@ impl Session<'_> {
         let mut path = format!("{}?{query}", self.slot.resource.path("", ""));
         if let Some(name) = self.slot.only_name {
             path.push_str("&fieldSelector=metadata.name%3D");
-            path.push_str(&escaped(name));
+            path.extend(escaped(name));
         }
         let mut request = Request::get(path);
         if self.slot.resource.metadata_only {
@@ -685,15 +686,13 @@ pub(crate) fn feed(slot: &Slot, frame: &[u8]) -> Result<(), String> {
     }
 }
 
-/// For a value in a query.
-fn escaped(text: &str) -> String {
-    let mut escaped = String::with_capacity(text.len());
-    for byte in text.bytes() {
-        if byte.is_ascii_alphanumeric() || b"-._~".contains(&byte) {
-            escaped.push(char::from(byte));
-        } else {
-            escaped.push_str(&format!("%{byte:02X}"));
-        }
-    }
-    escaped
+/// What may not stand in a value of a query: all but what RFC 3986 calls unreserved.
+const RESERVED: &AsciiSet = &NON_ALPHANUMERIC
+    .remove(b'-')
+    .remove(b'.')
+    .remove(b'_')
+    .remove(b'~');
+
+fn escaped(text: &str) -> PercentEncode<'_> {
+    utf8_percent_encode(text, RESERVED)
 }

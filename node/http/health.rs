@@ -1,8 +1,9 @@
 //! `/healthz`, `/livez`, `/readyz`: named checks, with what is wrong told.
 
 use std::{
+    collections::HashSet,
     fmt::{self, Write},
-    sync::{Arc, PoisonError, RwLock},
+    sync::{Arc, Mutex, PoisonError, RwLock},
 };
 
 use http::StatusCode;
@@ -51,6 +52,8 @@ pub type Note = Box<dyn Fn() -> Vec<String> + Send + Sync>;
 pub struct Health {
     checks: RwLock<Vec<Named>>,
     notes: RwLock<Vec<(Kind, Note)>>,
+    /// Checks that failed at the last look. Bound: as many as there are checks and paths.
+    failed: Mutex<HashSet<(&'static str, String)>>,
     metrics: Arc<Metrics>,
 }
 
@@ -63,12 +66,80 @@ impl fmt::Debug for Health {
 /// An answer: status and text.
 pub(super) type Answer = (StatusCode, String);
 
+/// A line of a verbose answer.
+enum Line {
+    /// What all may see, and what is said besides.
+    Check(String, String),
+    /// A check's name and why it failed.
+    Failed(String, String),
+    /// What is wrong without harm to the whole.
+    Note(String),
+}
+
+/// What the checks of a path have found.
+pub(super) struct Report {
+    kind: Kind,
+    healthy: bool,
+    lines: Vec<Line>,
+}
+
+impl Report {
+    pub(super) fn code(&self) -> StatusCode {
+        match self.healthy {
+            true => StatusCode::OK,
+            false => StatusCode::INTERNAL_SERVER_ERROR,
+        }
+    }
+
+    /// Whether `ok` is all there is to say: a failure is always told at length.
+    pub(super) fn is_brief(&self, verbose: bool) -> bool {
+        self.healthy && !verbose
+    }
+
+    pub(super) fn brief(&self) -> String {
+        "ok".to_owned()
+    }
+
+    /// For who may see them.
+    pub(super) fn with_reasons(&self) -> String {
+        self.written(true)
+    }
+
+    /// For everybody: which checks fail, and not why. Upstream's words.
+    pub(super) fn without_reasons(&self) -> String {
+        self.written(false)
+    }
+
+    fn written(&self, reasons: bool) -> String {
+        let mut text = String::new();
+        for line in &self.lines {
+            // Writing into a String can't fail.
+            let _ = match (line, reasons) {
+                (Line::Check(check, said), true) => writeln!(text, "{check}{said}"),
+                (Line::Check(check, _), false) => writeln!(text, "{check}"),
+                (Line::Failed(name, why), true) => writeln!(text, "[-]{name} failed: {why}"),
+                (Line::Failed(name, _), false) => {
+                    writeln!(text, "[-]{name} failed: reason withheld")
+                }
+                (Line::Note(note), true) => writeln!(text, "[~]{note}"),
+                (Line::Note(_), false) => Ok(()),
+            };
+        }
+        let outcome = match self.healthy {
+            true => "passed",
+            false => "failed",
+        };
+        format!("{text}{} check {outcome}\n", self.kind.name())
+    }
+}
+
 impl Health {
     /// Without any check.
     pub fn new(metrics: Arc<Metrics>) -> Arc<Self> {
         Arc::new(Self {
             checks: RwLock::default(),
             notes: RwLock::default(),
+            failed: Mutex::default(),
             metrics,
         })
     }
@@ -144,51 +215,68 @@ impl Health {
     }
 
     /// The whole path.
-    pub(super) fn all(&self, kind: Kind, verbose: bool, excluded: &[String]) -> Answer {
-        let mut text = String::new();
+    pub(super) fn all(&self, kind: Kind, excluded: &[String]) -> Report {
+        let results = self.run(kind);
+        let mut lines = Vec::with_capacity(results.len());
         let mut healthy = true;
         let mut unknown: Vec<&String> = excluded.iter().collect();
-        // Writing into a String can't fail.
-        for (name, said, result) in self.run(kind) {
+        for (name, said, result) in results {
             unknown.retain(|given| **given != name);
+            if excluded.contains(&name) {
+                lines.push(Line::Check(
+                    format!("[+]{name} excluded: ok"),
+                    String::new(),
+                ));
+                continue;
+            }
             self.metrics
                 .health_checked(&name, kind.name(), result.is_ok());
-            let _ = match result {
-                _ if excluded.contains(&name) => writeln!(text, "[+]{name} excluded: ok"),
-                Ok(()) => writeln!(text, "[+]{name} ok{said}"),
+            self.log_change(kind, &name, result.as_ref().err());
+            lines.push(match result {
+                Ok(()) => Line::Check(format!("[+]{name} ok"), said),
                 Err(why) => {
                     healthy = false;
-                    tracing::info!(check = name, why, "{} check failed", kind.name());
-                    writeln!(text, "[-]{name} failed: {}", why.replace('\n', " "))
+                    Line::Failed(name, why.replace('\n', " "))
                 }
-            };
+            });
         }
         {
             let notes = self.notes.read().unwrap_or_else(PoisonError::into_inner);
-            for line in notes
+            for note in notes
                 .iter()
                 .filter(|(of, _)| *of == kind)
                 .flat_map(|(_, note)| note())
             {
-                let _ = writeln!(text, "[~]{}", line.replace('\n', " "));
+                lines.push(Line::Note(note.replace('\n', " ")));
             }
         }
         if !unknown.is_empty() {
             let names: Vec<String> = unknown.iter().map(|name| format!("{name:?}")).collect();
-            let _ = writeln!(
-                text,
+            let warning = format!(
                 "warn: some health checks cannot be excluded: no matches for {}",
                 names.join(",")
             );
+            lines.push(Line::Check(warning, String::new()));
         }
-        let kind = kind.name();
-        match (healthy, verbose) {
-            (true, false) => (StatusCode::OK, "ok".to_owned()),
-            (true, true) => (StatusCode::OK, format!("{text}{kind} check passed\n")),
-            (false, _) => (
-                StatusCode::INTERNAL_SERVER_ERROR,
-                format!("{text}{kind} check failed\n"),
-            ),
+        Report {
+            kind,
+            healthy,
+            lines,
+        }
+    }
+
+    /// A probe comes every few seconds, and strangers may come at will: only a change is logged.
+    fn log_change(&self, kind: Kind, name: &str, why: Option<&String>) {
+        let mut failing = self.failed.lock().unwrap_or_else(PoisonError::into_inner);
+        let key = (kind.name(), name.to_owned());
+        match why {
+            Some(why) if failing.insert(key.clone()) => {
+                tracing::info!(check = name, why, "{} check failed", kind.name());
+            }
+            None if failing.remove(&key) => {
+                tracing::info!(check = name, "{} check passed again", kind.name());
+            }
+            _ => {}
         }
     }
 

@@ -3,21 +3,23 @@
 //! It listens before anything is owned, so that probes and scrapes see a replica from its first second. Every request
 //! passes [`Auth`]; connections, headers, bodies and times are bounded.
 
+mod connections;
 mod health;
 mod tls;
+mod zpages;
 
 use std::{
-    collections::HashMap,
+    collections::{BTreeMap, HashMap},
     io,
-    net::{IpAddr, Ipv6Addr, SocketAddr},
-    sync::Arc,
-    time::Duration,
+    net::{IpAddr, SocketAddr},
+    sync::{Arc, Mutex, PoisonError},
+    time::{Duration, Instant},
 };
 
 use axum::{
     Router,
     body::{Body, Bytes},
-    extract::{DefaultBodyLimit, Path, Query, Request, State},
+    extract::{DefaultBodyLimit, Extension, Path, Query, Request, State},
     middleware::{self, Next},
     response::{IntoResponse, Response},
     routing::{any, get, post},
@@ -32,31 +34,29 @@ use rustls::pki_types::CertificateDer;
 use serde::Serialize;
 use serde_json::Value;
 use tokio::{
-    net::{TcpListener, TcpSocket, TcpStream},
-    sync::{OwnedSemaphorePermit, Semaphore},
+    io::{AsyncBufReadExt as _, BufReader},
+    net::{TcpListener, TcpStream},
 };
 use tokio_rustls::TlsAcceptor;
 use tokio_util::{sync::CancellationToken, task::TaskTracker};
 use tower::Service;
 
+use connections::{Connections, FIRST_BYTE_MAX, HEADERS_MAX, Place};
 pub use health::{Check, Health, Kind};
+use zpages::Page;
 
 use crate::{
-    auth::{Asked, Auth, Refused},
+    auth::{Asked, Auth, Refused, User},
     metrics::{self, Metrics},
     options::{Options, ServingOptions},
     telemetry::Verbosity,
 };
 
-/// Connections at once; further ones wait in the kernel's queue. A scraper, some probes and a few operators need ten.
-const CONNECTIONS_MAX: usize = 256;
-
-/// Connections that the kernel keeps waiting.
-const BACKLOG: u32 = 128;
-
-/// How long a TLS handshake, and the headers of a request, may take.
+/// How long a TLS handshake may take, and an answer to a ping.
 const HANDSHAKE_MAX: Duration = Duration::from_secs(10);
-const HEADERS_MAX: Duration = Duration::from_secs(10);
+
+/// Bytes that are read ahead of hyper, to see whether the client says anything at all.
+const FIRST_READ_BYTES: usize = 4096;
 
 /// Bytes of headers, and how many: what a bearer token and a proxy's headers need, ten times over.
 const HEADER_BYTES_MAX: usize = 64 * 1024;
@@ -109,8 +109,13 @@ pub trait Debug: Send + Sync + 'static {
     /// Owner, queue state, last attempts, next retry, last plan, trace of one key.
     fn explain(&self, controller: String, key: String)
     -> BoxFuture<'static, Result<Value, String>>;
-    /// Hands a range that is held here over to another replica; says what was begun.
-    fn move_range(&self, range: u16, to: String) -> BoxFuture<'static, Result<Value, String>>;
+    /// Hands a range that is held here over to another replica, as `by` asks; says what was begun.
+    fn move_range(
+        &self,
+        range: u16,
+        to: String,
+        by: String,
+    ) -> BoxFuture<'static, Result<Value, String>>;
 }
 
 /// What the answers are made from.
@@ -140,7 +145,27 @@ pub struct Server {
 
 /// What a connection has shown of its client.
 #[derive(Clone, Debug, Default)]
-struct ClientCertificates(Arc<Vec<CertificateDer<'static>>>);
+struct Client {
+    from: Option<IpAddr>,
+    certificates: Arc<Vec<CertificateDer<'static>>>,
+}
+
+/// Who asks, for handlers.
+#[derive(Clone, Debug)]
+struct Caller {
+    user: User,
+    from: Option<IpAddr>,
+}
+
+impl Caller {
+    /// For logs and events.
+    fn describe(&self) -> String {
+        let from = self
+            .from
+            .map_or_else(|| "an unknown address".to_owned(), |from| from.to_string());
+        format!("{:?} from {from}", self.user.name)
+    }
+}
 
 impl Server {
     /// Listens. From here on connections are accepted by the kernel, and answered once [`Server::serve`] runs.
@@ -149,7 +174,12 @@ impl Server {
     /// An address or a certificate that can't be used.
     pub fn bind(options: &ServingOptions) -> Result<Self, Error> {
         let certificates = tls::Certificates::load(options)?;
-        let listener = listen(options).map_err(|why| Error::Listen {
+        // --permit-address-sharing changes nothing: SO_REUSEADDR is always set, as by Go.
+        let listen = || {
+            let listener = coordinator::listen(options.address, options.port_sharing)?;
+            TcpListener::from_std(listener)
+        };
+        let listener = listen().map_err(|why| Error::Listen {
             address: options.address,
             why,
         })?;
@@ -180,28 +210,31 @@ impl Server {
         ];
         let protocol = protocol(&self.options);
         let router = router(sources);
-        let room = Arc::new(Semaphore::new(CONNECTIONS_MAX));
+        let connections = Connections::new(&self.options.own_addresses);
         let open = TaskTracker::new();
         loop {
-            // The permit comes first, so that connections beyond the bound stay with the kernel.
             let accepted = tokio::select! {
                 () = stop.cancelled() => break,
-                accepted = next(&self.listener, &room) => accepted,
+                accepted = next(&self.listener) => accepted,
             };
-            let Some((stream, permit)) = accepted else {
+            let Some((stream, from)) = accepted else {
                 continue;
             };
-            let connection = connection(
+            let to = stream.local_addr().ok().map(|to| to.ip());
+            // Without a place the socket closes here.
+            let Some(place) = connections.enter(from, to, Instant::now()) else {
+                tracing::debug!(%from, "a connection was refused: all of this address are answering");
+                continue;
+            };
+            open.spawn(connection(
                 stream,
+                from,
+                place,
                 acceptor.clone(),
                 protocol.clone(),
                 router.clone(),
                 stop.clone(),
-            );
-            open.spawn(async move {
-                connection.await;
-                drop(permit);
-            });
+            ));
         }
         drop(self.listener);
         open.close();
@@ -216,41 +249,11 @@ impl Server {
     }
 }
 
-/// A socket; an unspecified address means both families, as in Go.
-fn listen(options: &ServingOptions) -> io::Result<TcpListener> {
-    let open = |address: SocketAddr| -> io::Result<TcpListener> {
-        let socket = match address.is_ipv4() {
-            true => TcpSocket::new_v4()?,
-            false => TcpSocket::new_v6()?,
-        };
-        // Go sets it always; --permit-address-sharing has no more to say on Linux.
-        socket.set_reuseaddr(true)?;
-        socket.set_reuseport(options.port_sharing)?;
-        socket.bind(address)?;
-        socket.listen(BACKLOG)
-    };
-    let address = options.address;
-    if address.ip().is_unspecified() {
-        let both = SocketAddr::new(IpAddr::V6(Ipv6Addr::UNSPECIFIED), address.port());
-        match open(both) {
-            Ok(listener) => return Ok(listener),
-            Err(why) if why.kind() == io::ErrorKind::AddrInUse => return Err(why),
-            // No IPv6 here.
-            Err(_) => {}
-        }
-    }
-    open(address)
-}
-
-async fn next(
-    listener: &TcpListener,
-    room: &Arc<Semaphore>,
-) -> Option<(TcpStream, OwnedSemaphorePermit)> {
+async fn next(listener: &TcpListener) -> Option<(TcpStream, IpAddr)> {
     /// Out of file descriptors, most likely: pause, or the loop spins.
     const PAUSE: Duration = Duration::from_millis(100);
-    let permit = room.clone().acquire_owned().await.ok()?;
     match listener.accept().await {
-        Ok((stream, _)) => Some((stream, permit)),
+        Ok((stream, from)) => Some((stream, from.ip())),
         Err(why) => {
             tracing::warn!(%why, "a connection could not be accepted");
             tokio::time::sleep(PAUSE).await;
@@ -279,6 +282,26 @@ fn protocol(options: &ServingOptions) -> auto::Builder<TokioExecutor> {
 
 async fn connection(
     stream: TcpStream,
+    from: IpAddr,
+    place: Place,
+    acceptor: TlsAcceptor,
+    protocol: auto::Builder<TokioExecutor>,
+    router: Router,
+    stop: CancellationToken,
+) {
+    let displaced = place.connection.displaced.clone();
+    tokio::select! {
+        // A newcomer has the place: this one ends at once.
+        () = displaced.cancelled() => {}
+        () = talk(stream, from, &place, acceptor, protocol, router, stop) => {}
+    }
+}
+
+/// From the TLS handshake to the end of the connection.
+async fn talk(
+    stream: TcpStream,
+    from: IpAddr,
+    place: &Place,
     acceptor: TlsAcceptor,
     protocol: auto::Builder<TokioExecutor>,
     router: Router,
@@ -295,20 +318,49 @@ async fn connection(
         .iter()
         .map(|one| one.clone().into_owned())
         .collect();
-    let certificates = ClientCertificates(Arc::new(certificates));
+    let client = Client {
+        from: Some(from.to_canonical()),
+        certificates: Arc::new(certificates),
+    };
+    // hyper waits without end for the bytes that tell HTTP/1 from HTTP/2.
+    let mut stream = BufReader::with_capacity(FIRST_READ_BYTES, stream);
+    match tokio::time::timeout(FIRST_BYTE_MAX, stream.fill_buf()).await {
+        Ok(Ok([_, ..])) => {}
+        _ => return tracing::debug!(%from, "a connection ended before its first byte"),
+    }
+    let state = Arc::clone(&place.connection);
     let service =
         hyper::service::service_fn(move |request: hyper::Request<hyper::body::Incoming>| {
+            let answering = state.request();
             let mut request = request.map(Body::new);
-            request.extensions_mut().insert(certificates.clone());
-            router.clone().call(request)
+            request.extensions_mut().insert(client.clone());
+            let answer = router.clone().call(request);
+            async move {
+                let answer = answer.await;
+                drop(answering);
+                answer
+            }
         });
     let serving = protocol.serve_connection(TokioIo::new(stream), service);
     let mut serving = std::pin::pin!(serving);
+    let idle = async {
+        while let Some(end) = place.connection.ends_at(Instant::now()) {
+            tokio::time::sleep_until(end.into()).await;
+        }
+    };
     let ended = tokio::select! {
-        ended = serving.as_mut() => ended,
-        () = stop.cancelled() => {
+        ended = serving.as_mut() => Some(ended),
+        () = stop.cancelled() => None,
+        () = idle => None,
+    };
+    let ended = match ended {
+        Some(ended) => ended,
+        None => {
             serving.as_mut().graceful_shutdown();
-            serving.await
+            match tokio::time::timeout(GOODBYE_MAX, serving).await {
+                Ok(ended) => ended,
+                Err(_) => return,
+            }
         }
     };
     if let Err(why) = ended {
@@ -324,7 +376,7 @@ fn router(sources: Sources) -> Router {
         router = router
             .route(
                 &path,
-                get(move |state, query| health_of(kind, state, query)),
+                get(move |state, query, caller| health_of(kind, state, query, caller)),
             )
             .route(
                 &format!("{path}/{{check}}"),
@@ -351,22 +403,27 @@ fn router(sources: Sources) -> Router {
 }
 
 /// Before and after every answer: who asks, how long it takes, and the headers that all answers bear.
-async fn guard(State(sources): State<Arc<Sources>>, request: Request, next: Next) -> Response {
+async fn guard(State(sources): State<Arc<Sources>>, mut request: Request, next: Next) -> Response {
     let pretty = wants_pretty(&request);
     let answer = async {
+        let client = request
+            .extensions()
+            .get::<Client>()
+            .cloned()
+            .unwrap_or_default();
         let asked = Asked {
             method: request.method(),
             path: request.uri().path(),
             headers: request.headers(),
-            certificates: &request
-                .extensions()
-                .get::<ClientCertificates>()
-                .cloned()
-                .unwrap_or_default()
-                .0,
+            from: client.from,
+            certificates: &client.certificates,
         };
         match sources.auth.check(&asked).await {
-            Ok(_) => next.run(request).await,
+            Ok(user) => {
+                let from = client.from;
+                request.extensions_mut().insert(Caller { user, from });
+                next.run(request).await
+            }
             Err(refused) => refusal(refused, request.uri().path(), pretty),
         }
     };
@@ -389,8 +446,40 @@ async fn guard(State(sources): State<Arc<Sources>>, request: Request, next: Next
     response
 }
 
-/// Upstream indents for people.
+/// A log line for something that strangers can cause at will: once a second at most.
+#[derive(Debug)]
+struct Seldom {
+    last: Mutex<Option<Instant>>,
+}
+
+impl Seldom {
+    const EVERY: Duration = Duration::from_secs(1);
+
+    const fn new() -> Self {
+        Self {
+            last: Mutex::new(None),
+        }
+    }
+
+    fn due(&self, now: Instant) -> bool {
+        let mut last = self.last.lock().unwrap_or_else(PoisonError::into_inner);
+        let due = last.is_none_or(|last| now.saturating_duration_since(last) >= Self::EVERY);
+        if due {
+            *last = Some(now);
+        }
+        due
+    }
+}
+
+/// Upstream indents for people, and for who asks for it.
 fn wants_pretty(request: &Request) -> bool {
+    let mut query = request.uri().query().unwrap_or_default().split('&');
+    if let Some(given) = query.find_map(|pair| pair.strip_prefix("pretty="))
+        && !given.is_empty()
+    {
+        // What strconv.ParseBool takes for true.
+        return ["1", "t", "T", "true", "TRUE", "True"].contains(&given);
+    }
     let agent = request
         .headers()
         .get(header::USER_AGENT)
@@ -440,7 +529,10 @@ fn refusal(refused: Refused, path: &str, pretty: bool) -> Response {
     };
     match refused {
         Refused::Unauthorized(why) => {
-            tracing::info!(path, why, "unable to authenticate the request");
+            static LOGGED: Seldom = Seldom::new();
+            if LOGGED.due(Instant::now()) {
+                tracing::info!(path, why, "unable to authenticate the request");
+            }
             status(
                 StatusCode::UNAUTHORIZED,
                 "Unauthorized",
@@ -453,16 +545,32 @@ fn refusal(refused: Refused, path: &str, pretty: bool) -> Response {
             status(StatusCode::FORBIDDEN, "Forbidden", &message, true)
         }
         Refused::Broken(why) => {
-            tracing::warn!(
-                path,
-                why,
-                "nobody could be asked whether the request is allowed"
-            );
+            static LOGGED: Seldom = Seldom::new();
+            if LOGGED.due(Instant::now()) {
+                tracing::warn!(
+                    path,
+                    why,
+                    "nobody could be asked whether the request is allowed"
+                );
+            }
+            // The reason names the API server's address, and the client may be anybody.
             plain(
                 StatusCode::INTERNAL_SERVER_ERROR,
-                format!("Internal Server Error: {path:?}: {why}\n"),
+                format!("Internal Server Error: {path:?}: the request could not be authorized\n"),
             )
         }
+        Refused::Busy => {
+            let mut response = status(
+                StatusCode::TOO_MANY_REQUESTS,
+                "TooManyRequests",
+                "Too many requests, please try again later.",
+                false,
+            );
+            let headers = response.headers_mut();
+            headers.insert(header::RETRY_AFTER, HeaderValue::from_static("1"));
+            response
+        }
+        Refused::TooLong => plain(StatusCode::URI_TOO_LONG, "414 URI too long\n"),
     }
 }
 
@@ -492,15 +600,33 @@ type Shared = State<Arc<Sources>>;
 /// `verbose`, `exclude=a&exclude=b`.
 type Pairs = Query<Vec<(String, String)>>;
 
-async fn health_of(kind: Kind, State(sources): Shared, Query(query): Pairs) -> Response {
+async fn health_of(
+    kind: Kind,
+    State(sources): Shared,
+    Query(query): Pairs,
+    Extension(caller): Extension<Caller>,
+) -> Response {
     let verbose = query.iter().any(|(name, _)| name == "verbose");
     let excluded: Vec<String> = query
         .into_iter()
         .filter(|(name, _)| name == "exclude")
         .map(|(_, value)| value)
         .collect();
-    let (code, text) = sources.health.all(kind, verbose, &excluded);
-    plain(code, text)
+    let answer = sources.health.all(kind, &excluded);
+    let text = match answer.is_brief(verbose) {
+        true => answer.brief(),
+        // The path itself is open to all; who may get the checks below it sees what is wrong.
+        false if may_see_reasons(&sources, kind, &caller).await => answer.with_reasons(),
+        false => answer.without_reasons(),
+    };
+    plain(answer.code(), text)
+}
+
+/// Whether somebody may get a single check, which tells its reason. Strangers are not asked about: a probe must not cost
+/// a question to the API server.
+async fn may_see_reasons(sources: &Sources, kind: Kind, caller: &Caller) -> bool {
+    let path = format!("/{}/ping", kind.name());
+    !caller.user.is_anonymous() && sources.auth.may_get(&caller.user, &path, caller.from).await
 }
 
 async fn health_check(kind: Kind, State(sources): Shared, Path(name): Path<String>) -> Response {
@@ -541,47 +667,83 @@ async fn configz(State(sources): Shared) -> Response {
     json_text(&sources.options.configz())
 }
 
-const NOT_FOR_MACHINES: &str = "Warning: This endpoint is not meant to be machine parseable, has no formatting \
-                                compatibility guarantees and is for debugging purposes only.\n";
-
-async fn flagz(State(sources): Shared) -> Response {
+async fn flagz(State(sources): Shared, request: Request) -> Response {
+    /// As in `v1beta1.Flagz`.
+    #[derive(Serialize)]
+    struct Content {
+        flags: BTreeMap<&'static str, String>,
+    }
+    if !sources.options.gate(Page::Flagz.gate()) {
+        return not_found().await;
+    }
     let flags = sources.options.values().flagz();
-    plain(
-        StatusCode::OK,
-        format!("\nmanifold flagz\n{NOT_FOR_MACHINES}{flags}"),
-    )
+    let lines = flags
+        .iter()
+        .map(|(name, value)| format!("{name}={value}\n"));
+    let text: String = lines.collect();
+    let accept = request.headers().get(header::ACCEPT);
+    let pretty = wants_pretty(&request);
+    zpages::answer(Page::Flagz, accept, pretty, &text, &Content { flags })
 }
 
-async fn statusz(State(sources): Shared) -> Response {
+async fn statusz(State(sources): Shared, request: Request) -> Response {
+    /// As in `v1beta1.Statusz`.
+    #[derive(Serialize)]
+    #[serde(rename_all = "camelCase")]
+    struct Content<'a> {
+        start_time: String,
+        uptime_seconds: i64,
+        go_version: &'a str,
+        binary_version: &'a str,
+        emulation_version: &'a str,
+        paths: Vec<&'a str>,
+    }
+    if !sources.options.gate(Page::Statusz.gate()) {
+        return not_found().await;
+    }
     let start = metrics::start_time_seconds();
     let started = jiff::Timestamp::from_second(start as i64).unwrap_or_default();
     let up = jiff::Timestamp::now()
         .duration_since(started)
         .as_secs()
         .max(0);
+    let content = Content {
+        start_time: started.to_string(),
+        uptime_seconds: up,
+        // This is no Go program; the field is not optional.
+        go_version: concat!("none (rustc ", env!("CARGO_PKG_RUST_VERSION"), " or newer)"),
+        binary_version: metrics::GIT_VERSION.trim_start_matches('v'),
+        emulation_version: "1.36",
+        paths: vec![
+            "/configz", "/debug", "/flagz", "/healthz", "/livez", "/metrics", "/readyz", "/statusz",
+        ],
+    };
     let fleet = &sources.options.fleet;
-    plain(
-        StatusCode::OK,
-        format!(
-            "\nmanifold statusz\n{NOT_FOR_MACHINES}\n\
-             Started:  {}\n\
-             Up:  {} hr {:02} min {:02} sec\n\
-             Binary version:  {}\n\
-             Emulation version:  1.36\n\
-             Replica:  {} of fleet {}\n\
-             Paths:  /configz /debug/explain /debug/shards /flagz /healthz /livez /metrics /readyz\n",
-            started.strftime("%a %b %e %H:%M:%S UTC %Y"),
-            up / 3600,
-            up / 60 % 60,
-            up % 60,
-            env!("CARGO_PKG_VERSION"),
-            fleet.replica,
-            fleet.fleet,
-        ),
-    )
+    let text = format!(
+        "\nStarted: {}\nUp: {} hr {:02} min {:02} sec\nGo version: {}\nBinary version: {}\n\
+         Emulation version: {}\nPaths: {}\nReplica: {} of fleet {}\n",
+        started.strftime("%a %b %e %H:%M:%S UTC %Y"),
+        up / 3600,
+        up / 60 % 60,
+        up % 60,
+        content.go_version,
+        content.binary_version,
+        content.emulation_version,
+        content.paths.join(" "),
+        fleet.replica,
+        fleet.fleet,
+    );
+    let accept = request.headers().get(header::ACCEPT);
+    let pretty = wants_pretty(&request);
+    zpages::answer(Page::Statusz, accept, pretty, &text, &content)
 }
 
-async fn verbosity(State(sources): Shared, method: Method, body: Bytes) -> Response {
+async fn verbosity(
+    State(sources): Shared,
+    Extension(caller): Extension<Caller>,
+    method: Method,
+    body: Bytes,
+) -> Response {
     if method != Method::PUT {
         return plain(StatusCode::NOT_ACCEPTABLE, "unsupported http method\n");
     }
@@ -595,7 +757,8 @@ async fn verbosity(State(sources): Shared, method: Method, body: Bytes) -> Respo
     };
     match sources.verbosity.set(level) {
         Ok(()) => {
-            tracing::info!(level, "the verbosity was changed");
+            let Caller { user, from } = &caller;
+            tracing::info!(level, user = user.name, groups = ?user.groups, ?from, "the verbosity was changed");
             plain(
                 StatusCode::OK,
                 format!("successfully set klog.logging.verbosity to {level}"),
@@ -628,6 +791,7 @@ async fn explain(State(sources): Shared, Query(query): Query<HashMap<String, Str
 /// Changes who owns a range; whoever may `post` the path may do so.
 async fn move_range(
     State(sources): Shared,
+    Extension(caller): Extension<Caller>,
     Query(query): Query<HashMap<String, String>>,
 ) -> Response {
     let range = query.get("range").and_then(|range| range.parse().ok());
@@ -637,7 +801,14 @@ async fn move_range(
             "give ?range=<number>&to=<replica>, as in ?range=17&to=manifold-1\n",
         );
     };
-    match sources.debug.move_range(range, to.clone()).await {
+    let moved = sources
+        .debug
+        .move_range(range, to.clone(), caller.describe());
+    let moved = moved.await;
+    let Caller { user, from } = &caller;
+    let refused = moved.as_ref().err();
+    tracing::info!(range, to, user = user.name, groups = ?user.groups, ?from, refused, "a move was asked for");
+    match moved {
         Ok(value) => (StatusCode::ACCEPTED, json_text(&value)).into_response(),
         Err(why) => plain(StatusCode::CONFLICT, format!("{why}\n")),
     }

@@ -1,10 +1,10 @@
-use std::sync::{
-    Mutex,
-    atomic::{AtomicBool, Ordering},
-};
+use std::sync::atomic::{AtomicBool, Ordering};
 
 use http_body_util::BodyExt;
-use rustls::{ClientConfig, RootCertStore, pki_types::ServerName};
+use rustls::{
+    ClientConfig, RootCertStore,
+    pki_types::{ServerName, pem::PemObject as _},
+};
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tower::ServiceExt;
 
@@ -29,10 +29,15 @@ impl Debug for Inside {
             }
         })
     }
-    fn move_range(&self, range: u16, to: String) -> BoxFuture<'static, Result<Value, String>> {
+    fn move_range(
+        &self,
+        range: u16,
+        to: String,
+        by: String,
+    ) -> BoxFuture<'static, Result<Value, String>> {
         Box::pin(async move {
             match range {
-                7 => Ok(serde_json::json!({ "range": range, "to": to })),
+                7 => Ok(serde_json::json!({ "range": range, "to": to, "by": by })),
                 _ => Err(format!("range {range} is not held here: ask b")),
             }
         })
@@ -138,13 +143,7 @@ async fn every_path_answers_as_upstream_or_as_told() {
             TEXT,
             "\ndisabled-metrics=[process_open_fds]\n",
         ),
-        (
-            "GET",
-            "/statusz",
-            200,
-            TEXT,
-            "Replica:  a of fleet manifold",
-        ),
+        ("GET", "/statusz", 200, TEXT, "Replica: a of fleet manifold"),
         ("GET", "/debug/shards", 200, JSON, "{\"ranges\":256}"),
         ("GET", "/debug/explain", 400, TEXT, "give ?controller="),
         (
@@ -166,7 +165,7 @@ async fn every_path_answers_as_upstream_or_as_told() {
             "/debug/move?range=7&to=b",
             202,
             JSON,
-            "{\"range\":7,\"to\":\"b\"}",
+            "{\"by\":\"\\\"prometheus\\\" from an unknown address\",\"range\":7,\"to\":\"b\"}",
         ),
         ("POST", "/debug/move?range=8&to=b", 409, TEXT, "ask b"),
         (
@@ -253,7 +252,7 @@ async fn a_failing_check_is_named_with_its_reason_and_counted() {
     sources
         .health
         .register("watch pods", Box::new(check), &[Kind::Readyz]);
-    let ready = async |path| ask(&sources, "GET", path, None, "").await;
+    let ready = async |path| ask(&sources, "GET", path, Some("good"), "").await;
     let told = "[+]leases ok\n[-]watch pods failed: list pods is forbidden\nreadyz check failed\n";
     for path in ["/readyz", "/readyz?verbose"] {
         let (code, _, text) = ready(path).await;
@@ -329,7 +328,7 @@ async fn started(
 async fn over_tls(address: SocketAddr, dir: &std::path::Path, request: &str) -> String {
     let pem = std::fs::read(dir.join("manifold.crt")).unwrap();
     let mut roots = RootCertStore::empty();
-    for certificate in rustls_pemfile::certs(&mut pem.as_slice()) {
+    for certificate in CertificateDer::pem_slice_iter(&pem) {
         roots.add(certificate.unwrap()).unwrap();
     }
     let provider = Arc::new(rustls::crypto::ring::default_provider());
@@ -404,23 +403,139 @@ async fn a_port_that_is_taken_is_told_with_its_address() {
 }
 
 #[tokio::test]
-async fn more_connections_than_the_bound_wait_and_are_served() {
-    let room = Arc::new(Semaphore::new(1));
-    let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
-    let address = listener.local_addr().unwrap();
-    let _one = TcpStream::connect(address).await.unwrap();
-    let _two = TcpStream::connect(address).await.unwrap();
-    let first = next(&listener, &room).await.unwrap();
-    let order = Arc::new(Mutex::new(Vec::new()));
-    let noted = order.clone();
-    let second = tokio::spawn(async move {
-        let second = next(&listener, &room).await.unwrap();
-        noted.lock().unwrap().push("second");
-        second
-    });
-    tokio::task::yield_now().await;
-    order.lock().unwrap().push("first ends");
-    drop(first);
-    drop(second.await.unwrap());
-    assert_eq!(*order.lock().unwrap(), ["first ends", "second"]);
+async fn a_stranger_learns_which_check_fails_and_not_why() {
+    let sources = sources(&[]);
+    let secret = || Err("list secrets is forbidden at 10.0.0.1".to_owned());
+    sources
+        .health
+        .register("watch-secrets", Box::new(secret), &[Kind::Readyz]);
+    sources.health.tell(
+        "server-fence",
+        Box::new(|| "on".to_owned()),
+        &[Kind::Readyz],
+    );
+    let note = || vec!["discovery of x is failing".to_owned()];
+    sources.health.note(Kind::Readyz, Box::new(note));
+    for path in ["/readyz", "/readyz?verbose"] {
+        let (code, _, text) = ask(&sources, "GET", path, None, "").await;
+        let wanted =
+            "[-]watch-secrets failed: reason withheld\n[+]server-fence ok\nreadyz check failed\n";
+        assert_eq!((code, text.as_str()), (500, wanted), "{path}");
+    }
+    let (_, _, text) = ask(&sources, "GET", "/readyz", Some("good"), "").await;
+    let wanted = "[-]watch-secrets failed: list secrets is forbidden at 10.0.0.1\n[+]server-fence ok: on\n\
+                  [~]discovery of x is failing\nreadyz check failed\n";
+    assert_eq!(text, wanted);
+    assert_eq!(
+        ask(&sources, "GET", "/readyz/watch-secrets", None, "")
+            .await
+            .0,
+        403
+    );
+}
+
+#[tokio::test]
+async fn the_pages_are_switched_by_their_gates_and_answer_in_what_is_accepted() {
+    let page = async |sources: &Sources, path: &str, accept: &str| {
+        let request = Request::builder()
+            .uri(path)
+            .header("authorization", "Bearer good")
+            .header("accept", accept)
+            .body(Body::empty())
+            .unwrap();
+        let response = router(sources.clone()).oneshot(request).await.unwrap();
+        let code = response.status().as_u16();
+        let header = |name: &str| {
+            let value = response.headers().get(name);
+            value
+                .map(|value| value.to_str().unwrap().to_owned())
+                .unwrap_or_default()
+        };
+        let (kind, warning) = (header("content-type"), header("warning"));
+        let bytes = response.into_body().collect().await.unwrap().to_bytes();
+        (
+            code,
+            kind,
+            warning,
+            String::from_utf8(bytes.to_vec()).unwrap(),
+        )
+    };
+    let on = sources(&["--v=3"]);
+    let flagz = "application/json;g=config.k8s.io;v=v1beta1;as=Flagz";
+    let (code, kind, warning, text) = page(&on, "/flagz", flagz).await;
+    assert_eq!((code, kind.as_str(), warning.as_str()), (200, flagz, ""));
+    let start = "{\"kind\":\"Flagz\",\"apiVersion\":\"config.k8s.io/v1beta1\",\"metadata\":{\"name\":\
+                 \"kube-controller-manager\"},\"flags\":{";
+    assert!(text.starts_with(start) && text.ends_with("}}\n"), "{text}");
+    let json: Value = serde_json::from_str(&text).unwrap();
+    assert_eq!(json["flags"]["v"], "3");
+    let statusz = "application/yaml;g=config.k8s.io;v=v1alpha1;as=Statusz";
+    let (code, kind, warning, text) = page(&on, "/statusz", statusz).await;
+    assert_eq!((code, kind.as_str()), (200, statusz));
+    assert!(
+        warning.starts_with("299 - \"This version of the statusz endpoint is deprecated."),
+        "{warning}"
+    );
+    let yaml: Value = serde_yaml::from_str(&text).unwrap();
+    assert_eq!(yaml["apiVersion"], "config.k8s.io/v1alpha1");
+    assert_eq!(yaml["emulationVersion"], "1.36");
+    assert!(yaml["uptimeSeconds"].is_i64() && yaml["startTime"].as_str().unwrap().ends_with('Z'));
+    assert_eq!(yaml["paths"][1], "/debug");
+    let (code, kind, _, text) = page(&on, "/statusz", "application/json").await;
+    assert_eq!((code, kind.as_str()), (406, "application/json"));
+    let json: Value = serde_json::from_str(&text).unwrap();
+    assert_eq!(
+        (json["reason"].as_str(), json["message"].as_str()),
+        (
+            Some("NotAcceptable"),
+            Some(
+                "only the following media types are accepted: application/json, application/yaml, text/plain"
+            )
+        )
+    );
+    let off = sources(&["--feature-gates=ComponentFlagz=false,ComponentStatusz=false"]);
+    for path in ["/flagz", "/statusz"] {
+        assert_eq!(page(&off, path, "*/*").await.0, 404, "{path}");
+        let (code, kind, _, text) = page(&on, path, "*/*").await;
+        assert_eq!((code, kind.as_str()), (200, "text/plain; charset=utf-8"));
+        assert!(text.starts_with("\nkube-controller-manager "), "{text}");
+    }
+}
+
+#[tokio::test]
+async fn a_server_that_cannot_be_asked_leaves_its_address_out_of_the_answer() {
+    let refused = Refused::Broken("https://10.0.0.1:6443 does not answer".to_owned());
+    let response = refusal(refused, "/metrics", false);
+    assert_eq!(response.status().as_u16(), 500);
+    let bytes = response.into_body().collect().await.unwrap().to_bytes();
+    assert_eq!(
+        bytes,
+        "Internal Server Error: \"/metrics\": the request could not be authorized\n"
+    );
+}
+
+#[tokio::test]
+async fn a_flood_of_silent_connections_does_not_keep_others_from_an_answer() {
+    let dir = std::env::temp_dir().join(format!("manifold-port-{}", uuid::Uuid::new_v4()));
+    let given = format!("--cert-dir={}", dir.display());
+    let (address, stop, _task) = started(sources(&[&given])).await;
+    let mut silent = Vec::new();
+    for _ in 0..300 {
+        silent.push(TcpStream::connect(address).await.unwrap());
+    }
+    let request = "GET /livez HTTP/1.1\r\nHost: localhost\r\nConnection: close\r\n\r\n";
+    let answer = tokio::time::timeout(Duration::from_secs(5), over_tls(address, &dir, request));
+    assert!(answer.await.unwrap().starts_with("HTTP/1.1 200 OK"));
+    // Those that were displaced have been closed, and the others not yet.
+    let mut open = 0;
+    for stream in &mut silent {
+        let closed = tokio::time::timeout(Duration::from_millis(1), stream.read(&mut [0; 1])).await;
+        open += usize::from(closed.is_err());
+    }
+    assert!(
+        open <= connections::CONNECTIONS_PER_ADDRESS_MAX,
+        "{open} are open"
+    );
+    stop.cancel();
+    std::fs::remove_dir_all(&dir).unwrap();
 }

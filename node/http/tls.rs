@@ -10,14 +10,14 @@ use std::{
     time::Duration,
 };
 
-use arc_swap::ArcSwap;
+use reload::{Reloaded, Unreadable};
 use rustls::{
     DigitallySignedStruct, DistinguishedName, ServerConfig, SignatureScheme, SupportedCipherSuite,
     client::danger::HandshakeSignatureValid,
     crypto::{
         CryptoProvider, SupportedKxGroup, ring, verify_tls12_signature, verify_tls13_signature,
     },
-    pki_types::{CertificateDer, PrivateKeyDer, PrivatePkcs8KeyDer, UnixTime},
+    pki_types::{CertificateDer, PrivateKeyDer, PrivatePkcs8KeyDer, UnixTime, pem::PemObject as _},
     server::{
         ClientHello, ResolvesServerCert,
         danger::{ClientCertVerified, ClientCertVerifier},
@@ -34,22 +34,44 @@ const LOOKED_AT_EVERY: Duration = Duration::from_secs(10);
 /// The name under which a self-signed certificate is kept in `--cert-dir`.
 const PAIR: &str = "manifold";
 
-/// A certificate and the names it is chosen for.
+/// A certificate with its key, and the DNS names that stand in it.
+#[derive(Debug)]
+struct Certified {
+    key: Arc<CertifiedKey>,
+    names: Vec<String>,
+}
+
+/// A certificate with its key, from two files.
+type Pair = Reloaded<Certified, Error, 2>;
+
+/// Where a certificate comes from.
+#[derive(Debug)]
+enum Source {
+    Files(Pair),
+    /// Self-signed and kept in memory alone.
+    Made(Arc<CertifiedKey>),
+}
+
+impl Source {
+    fn get(&self) -> Arc<CertifiedKey> {
+        match self {
+            Self::Files(pair) => Arc::clone(&pair.get().key),
+            Self::Made(key) => Arc::clone(key),
+        }
+    }
+}
+
+/// A certificate and the names it is chosen for; without names, those that stand in it.
 #[derive(Debug)]
 struct Named {
     names: Vec<String>,
-    key: Arc<CertifiedKey>,
-}
-
-#[derive(Debug)]
-struct Keys {
-    default: Arc<CertifiedKey>,
-    named: Vec<Named>,
+    pair: Pair,
 }
 
 /// Certificates that can change while the port is open.
 pub(super) struct Certificates {
-    now: ArcSwap<Keys>,
+    default: Source,
+    named: Vec<Named>,
     options: ServingOptions,
     provider: Arc<CryptoProvider>,
 }
@@ -63,9 +85,18 @@ impl fmt::Debug for Certificates {
 impl Certificates {
     pub(super) fn load(options: &ServingOptions) -> Result<Arc<Self>, Error> {
         let provider = Arc::new(provider(options));
-        let keys = keys(options, &provider, None)?;
+        let default = match &options.certificate {
+            Some((cert, key)) => Source::Files(pair(cert, key, &provider)?),
+            None => self_signed(options, &provider)?,
+        };
+        let named = options
+            .named
+            .iter()
+            .map(|one| named(one, &provider))
+            .collect::<Result<_, _>>()?;
         Ok(Arc::new(Self {
-            now: ArcSwap::from_pointee(keys),
+            default,
+            named,
             options: options.clone(),
             provider,
         }))
@@ -92,98 +123,73 @@ impl Certificates {
 
     /// Reads the files again and again; ends with the process. What can't be used leaves the old ones in place.
     pub(super) async fn keep_fresh(self: Arc<Self>) {
-        if self.options.certificate.is_none() && self.options.named.is_empty() {
+        if matches!(self.default, Source::Made(_)) && self.named.is_empty() {
             return;
         }
-        let mut complained = String::new();
-        loop {
-            tokio::time::sleep(LOOKED_AT_EVERY).await;
-            match self.refresh() {
-                Ok(true) => {
-                    complained.clear();
-                    tracing::info!("the serving certificates have changed and are in use");
-                }
-                Ok(false) => complained.clear(),
-                Err(why) if why.to_string() != complained => {
-                    complained = why.to_string();
-                    tracing::warn!(
-                        why = complained,
-                        "the serving certificates can't be read again: the old ones stay"
-                    );
-                }
-                Err(_) => {}
-            }
-        }
+        reload::follow("the serving certificates", LOOKED_AT_EVERY, || {
+            self.refresh()
+        })
+        .await;
     }
 
+    /// Whether any has changed. One that can't be used does not keep the others from being read.
     fn refresh(&self) -> Result<bool, Error> {
-        let now = self.now.load_full();
-        let keys = keys(&self.options, &self.provider, Some(&now.default))?;
-        let same = |left: &CertifiedKey, right: &CertifiedKey| left.cert == right.cert;
-        let changed = !same(&keys.default, &now.default)
-            || keys
-                .named
-                .iter()
-                .zip(&now.named)
-                .any(|(left, right)| !same(&left.key, &right.key));
-        if changed {
-            self.now.store(Arc::new(keys));
+        let default = match &self.default {
+            Source::Files(pair) => Some(pair),
+            Source::Made(_) => None,
+        };
+        let pairs = default
+            .into_iter()
+            .chain(self.named.iter().map(|one| &one.pair));
+        let mut changed = false;
+        let mut failed = None;
+        for pair in pairs {
+            match pair.refresh() {
+                Ok(new) => changed |= new,
+                Err(why) => failed = failed.or(Some(why)),
+            }
         }
-        Ok(changed)
+        failed.map_or(Ok(changed), Err)
+    }
+
+    /// The certificate for a name: one named so, then one whose wildcard covers it, then the default.
+    fn choose(&self, asked: Option<&str>) -> Arc<CertifiedKey> {
+        let Some(asked) = asked else {
+            return self.default.get();
+        };
+        let wildcard = asked
+            .split_once('.')
+            .map(|(_, parent)| format!("*.{parent}"));
+        let by = |wanted: &str| {
+            let mut all = self.named.iter();
+            all.find_map(|one| {
+                let certified = one.pair.get();
+                let names = match one.names.is_empty() {
+                    true => &certified.names,
+                    false => &one.names,
+                };
+                let is_named = names.iter().any(|name| name == wanted);
+                is_named.then(|| Arc::clone(&certified.key))
+            })
+        };
+        by(asked)
+            .or_else(|| by(wildcard.as_deref()?))
+            .unwrap_or_else(|| self.default.get())
     }
 }
 
 impl ResolvesServerCert for Certificates {
     fn resolve(&self, hello: ClientHello<'_>) -> Option<Arc<CertifiedKey>> {
-        let keys = self.now.load();
         let asked = hello.server_name().map(str::to_ascii_lowercase);
-        Some(choose(&keys, asked.as_deref()).clone())
+        Some(self.choose(asked.as_deref()))
     }
 }
 
-/// The certificate for a name: one named so, then one whose wildcard covers it, then the default.
-fn choose<'a>(keys: &'a Keys, asked: Option<&str>) -> &'a Arc<CertifiedKey> {
-    let Some(asked) = asked else {
-        return &keys.default;
-    };
-    let wildcard = asked
-        .split_once('.')
-        .map(|(_, parent)| format!("*.{parent}"));
-    let by = |wanted: &str| {
-        keys.named
-            .iter()
-            .find(|one| one.names.iter().any(|name| name == wanted))
-    };
-    by(asked)
-        .or_else(|| by(wildcard.as_deref()?))
-        .map_or(&keys.default, |one| &one.key)
-}
-
-fn keys(
-    options: &ServingOptions,
-    provider: &CryptoProvider,
-    generated: Option<&Arc<CertifiedKey>>,
-) -> Result<Keys, Error> {
-    let default = match (&options.certificate, generated) {
-        (Some((cert, key)), _) => from_files(cert, key, provider)?,
-        (None, Some(old)) => old.clone(),
-        (None, None) => self_signed(options, provider)?,
-    };
-    let named = options
-        .named
-        .iter()
-        .map(|one| named(one, provider))
-        .collect::<Result<_, _>>()?;
-    Ok(Keys { default, named })
-}
-
-fn named(one: &NamedCertificate, provider: &CryptoProvider) -> Result<Named, Error> {
-    let key = from_files(&one.cert_file, &one.key_file, provider)?;
-    let names = match one.names.is_empty() {
-        true => names(&key),
-        false => one.names.clone(),
-    };
-    Ok(Named { names, key })
+fn named(one: &NamedCertificate, provider: &Arc<CryptoProvider>) -> Result<Named, Error> {
+    Ok(Named {
+        names: one.names.clone(),
+        pair: pair(&one.cert_file, &one.key_file, provider)?,
+    })
 }
 
 /// The DNS names in a certificate.
@@ -215,49 +221,51 @@ fn wrong(path: &Path, why: impl fmt::Display) -> Error {
     }
 }
 
-fn from_files(
-    cert: &Path,
-    key: &Path,
-    provider: &CryptoProvider,
-) -> Result<Arc<CertifiedKey>, Error> {
-    let pem = fs::read(cert).map_err(|why| wrong(cert, why))?;
-    let chain = rustls_pemfile::certs(&mut pem.as_slice())
-        .collect::<Result<Vec<_>, _>>()
-        .map_err(|why| wrong(cert, why))?;
-    if chain.is_empty() {
-        return Err(wrong(cert, "no certificate in PEM form"));
+impl From<Unreadable> for Error {
+    fn from(file: Unreadable) -> Self {
+        wrong(&file.path, file.source)
     }
-    let pem = fs::read(key).map_err(|why| wrong(key, why))?;
-    let private = rustls_pemfile::private_key(&mut pem.as_slice())
-        .map_err(|why| wrong(key, why))?
-        .ok_or_else(|| wrong(key, "no private key in PEM form"))?;
-    certified(chain, private, provider).map_err(|why| wrong(key, why))
 }
 
-fn certified(
-    chain: Vec<CertificateDer<'static>>,
-    private: PrivateKeyDer<'static>,
-    provider: &CryptoProvider,
-) -> Result<Arc<CertifiedKey>, rustls::Error> {
-    CertifiedKey::from_der(chain, private, provider).map(Arc::new)
+fn pair(cert: &Path, key: &Path, provider: &Arc<CryptoProvider>) -> Result<Pair, Error> {
+    let paths = [cert.to_owned(), key.to_owned()];
+    let [cert, key] = paths.clone();
+    let provider = Arc::clone(provider);
+    Reloaded::load(paths, move |[chain, private]| {
+        let chain = CertificateDer::pem_slice_iter(chain)
+            .collect::<Result<Vec<_>, _>>()
+            .map_err(|why| wrong(&cert, why))?;
+        if chain.is_empty() {
+            return Err(wrong(&cert, "no certificate in PEM form"));
+        }
+        let private = PrivateKeyDer::from_pem_slice(private).map_err(|why| match why {
+            rustls::pki_types::pem::Error::NoItemsFound => {
+                wrong(&key, "no private key in PEM form")
+            }
+            why => wrong(&key, why),
+        })?;
+        let certified = CertifiedKey::from_der(chain, private, &provider);
+        let key = certified.map_err(|why| wrong(&key, why))?;
+        Ok(Certified {
+            names: names(&key),
+            key: Arc::new(key),
+        })
+    })
 }
 
 /// As upstream: kept in `--cert-dir` and used again from there, or in memory where none is given.
-fn self_signed(
-    options: &ServingOptions,
-    provider: &CryptoProvider,
-) -> Result<Arc<CertifiedKey>, Error> {
-    let pair = options.cert_dir.as_ref().map(|dir| {
+fn self_signed(options: &ServingOptions, provider: &Arc<CryptoProvider>) -> Result<Source, Error> {
+    let kept = options.cert_dir.as_ref().map(|dir| {
         (
             dir.join(format!("{PAIR}.crt")),
             dir.join(format!("{PAIR}.key")),
         )
     });
-    if let Some((cert, key)) = &pair
+    if let Some((cert, key)) = &kept
         && cert.exists()
         && key.exists()
     {
-        return from_files(cert, key, provider);
+        return pair(cert, key, provider).map(Source::Files);
     }
     let mut names = vec!["localhost".to_owned(), "127.0.0.1".to_owned()];
     let bound = options.address.ip();
@@ -266,7 +274,7 @@ fn self_signed(
     }
     let made =
         rcgen::generate_simple_self_signed(names).map_err(|why| Error::Tls(why.to_string()))?;
-    if let Some((cert, key)) = &pair {
+    if let Some((cert, key)) = &kept {
         let dir = cert.parent().unwrap_or(cert);
         fs::create_dir_all(dir).map_err(|why| wrong(dir, why))?;
         secretly(key, made.signing_key.serialize_pem().as_bytes())
@@ -274,7 +282,8 @@ fn self_signed(
         fs::write(cert, made.cert.pem()).map_err(|why| wrong(cert, why))?;
     }
     let private = PrivateKeyDer::Pkcs8(PrivatePkcs8KeyDer::from(made.signing_key.serialize_der()));
-    certified(vec![made.cert.der().clone()], private, provider)
+    CertifiedKey::from_der(vec![made.cert.der().clone()], private, provider)
+        .map(|key| Source::Made(Arc::new(key)))
         .map_err(|why| Error::Tls(why.to_string()))
 }
 
@@ -395,7 +404,7 @@ mod tests {
         dir
     }
 
-    fn pair(dir: &Path, name: &str) -> (std::path::PathBuf, std::path::PathBuf) {
+    fn written(dir: &Path, name: &str) -> (std::path::PathBuf, std::path::PathBuf) {
         let made = rcgen::generate_simple_self_signed(vec![name.to_owned()]).unwrap();
         let paths = (dir.join("tls.crt"), dir.join("tls.key"));
         fs::write(&paths.0, made.cert.pem()).unwrap();
@@ -406,7 +415,7 @@ mod tests {
     #[test]
     fn changed_files_come_into_use_and_broken_ones_do_not() {
         let dir = dir();
-        let (cert, key) = pair(&dir, "one.test");
+        let (cert, key) = written(&dir, "one.test");
         let given = [
             format!("--tls-cert-file={}", cert.display()),
             format!("--tls-private-key-file={}", key.display()),
@@ -419,10 +428,10 @@ mod tests {
             why.contains("tls.crt") && why.contains("no certificate"),
             "{why}"
         );
-        assert_eq!(names(&certificates.now.load().default), ["one.test"]);
-        pair(&dir, "two.test");
+        assert_eq!(names(&certificates.default.get()), ["one.test"]);
+        written(&dir, "two.test");
         assert!(certificates.refresh().unwrap());
-        assert_eq!(names(&certificates.now.load().default), ["two.test"]);
+        assert_eq!(names(&certificates.default.get()), ["two.test"]);
         fs::remove_dir_all(&dir).unwrap();
     }
 
@@ -432,10 +441,7 @@ mod tests {
         let given = format!("--cert-dir={}", dir.display());
         let first = Certificates::load(&options(&[&given])).unwrap();
         let second = Certificates::load(&options(&[&given])).unwrap();
-        assert_eq!(
-            first.now.load().default.cert,
-            second.now.load().default.cert
-        );
+        assert_eq!(first.default.get().cert, second.default.get().cert);
         use std::os::unix::fs::PermissionsExt;
         let mode = fs::metadata(dir.join("manifold.key"))
             .unwrap()
@@ -447,10 +453,10 @@ mod tests {
 
     #[test]
     fn the_name_that_is_asked_for_decides() {
-        let provider = ring::default_provider();
+        let provider = Arc::new(ring::default_provider());
         let dir = dir();
         let make = |name: &str, names: &[&str]| {
-            let (cert, key) = pair(&dir, name);
+            let (cert, key) = written(&dir, name);
             let names = names.iter().map(|name| (*name).to_owned()).collect();
             named(
                 &NamedCertificate {
@@ -462,10 +468,12 @@ mod tests {
             )
             .unwrap()
         };
-        let (cert, key) = pair(&dir, "default.test");
-        let keys = Keys {
-            default: from_files(&cert, &key, &provider).unwrap(),
+        let (cert, key) = written(&dir, "default.test");
+        let certificates = Certificates {
+            default: Source::Files(super::pair(&cert, &key, &provider).unwrap()),
             named: vec![make("wild", &["*.x.test"]), make("a.x.test", &[])],
+            options: options(&[]),
+            provider: provider.clone(),
         };
         for (asked, wanted) in [
             (None, "default.test"),
@@ -474,7 +482,7 @@ mod tests {
             (Some("b.y.test"), "default.test"),
             (Some("test"), "default.test"),
         ] {
-            assert_eq!(names(choose(&keys, asked)), [wanted], "{asked:?}");
+            assert_eq!(names(&certificates.choose(asked)), [wanted], "{asked:?}");
         }
         fs::remove_dir_all(&dir).unwrap();
     }

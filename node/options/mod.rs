@@ -11,6 +11,7 @@ use std::{
 
 use controllers_kit::{Descriptor, FlagDefault, FlagValue, Flags};
 use coordinator::ServerFenceMode;
+use rustls::pki_types::{CertificateDer, pem::PemObject as _};
 
 use crate::args::{self, Values};
 
@@ -75,6 +76,8 @@ pub struct ServingOptions {
     pub address_sharing: bool,
     /// SO_REUSEPORT.
     pub port_sharing: bool,
+    /// The node's addresses, for which places are kept as for this host itself.
+    pub own_addresses: Vec<IpAddr>,
 }
 
 /// Who somebody is.
@@ -187,6 +190,8 @@ pub struct Surroundings {
     pub pod_namespace: Option<String>,
     /// `$POD_IP`.
     pub pod_ip: Option<String>,
+    /// `$HOST_IPS`: the addresses of the pod's node, from where a kubelet probes.
+    pub host_ips: Option<String>,
     /// The host's name.
     pub host_name: String,
 }
@@ -200,6 +205,7 @@ impl Surroundings {
             pod_name: set("POD_NAME"),
             pod_namespace: set("POD_NAMESPACE"),
             pod_ip: set("POD_IP"),
+            host_ips: set("HOST_IPS"),
             host_name: host_name.trim().to_owned(),
         }
     }
@@ -286,7 +292,7 @@ impl Options {
         );
         let options = Self {
             client: client(&values, &mut wrong),
-            serving: serving(&values, &mut wrong, &mut idle),
+            serving: serving(&values, surroundings, &mut wrong, &mut idle),
             authentication: authentication(&values, &mut wrong),
             authorization: authorization(&values, &mut wrong),
             controllers: controllers(&values, descriptors, &mut wrong, &mut idle),
@@ -424,9 +430,14 @@ fn client(values: &Values, wrong: &mut Vec<String>) -> ClientOptions {
     }
 }
 
-fn serving(values: &Values, wrong: &mut Vec<String>, idle: &mut Vec<String>) -> ServingOptions {
-    /// As Go's server has it.
-    const HTTP2_STREAMS_UNSET: u32 = 250;
+fn serving(
+    values: &Values,
+    surroundings: &Surroundings,
+    wrong: &mut Vec<String>,
+    idle: &mut Vec<String>,
+) -> ServingOptions {
+    /// What upstream's server takes where the flag is 0: its clients begin with as many.
+    const HTTP2_STREAMS_UNSET: u32 = 100;
     let port = values.int("secure-port");
     if !(1..=65535).contains(&port) {
         wrong.push(format!(
@@ -500,6 +511,12 @@ fn serving(values: &Values, wrong: &mut Vec<String>, idle: &mut Vec<String>) -> 
         },
         address_sharing: values.bool("permit-address-sharing"),
         port_sharing: values.bool("permit-port-sharing"),
+        own_addresses: surroundings
+            .host_ips
+            .iter()
+            .flat_map(|text| text.split(','))
+            .filter_map(|text| text.trim().parse().ok())
+            .collect(),
     }
 }
 
@@ -758,8 +775,7 @@ fn file(flag: &str, values: &Values, wrong: &mut Vec<String>) -> Option<Vec<u8>>
         }
     };
     if flag.ends_with("ca-file") {
-        let certificates =
-            rustls_pemfile::certs(&mut content.as_slice()).collect::<Result<Vec<_>, _>>();
+        let certificates = CertificateDer::pem_slice_iter(&content).collect::<Result<Vec<_>, _>>();
         match certificates {
             Ok(certificates) if !certificates.is_empty() => {}
             _ => wrong.push(format!("--{flag}: {path} holds no certificate in PEM form")),

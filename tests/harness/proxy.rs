@@ -21,7 +21,7 @@ use hyper_util::client::legacy::Client;
 use hyper_util::client::legacy::connect::HttpConnector;
 use hyper_util::rt::{TokioExecutor, TokioIo};
 use hyper_util::server::conn::auto;
-use rustls::pki_types::{CertificateDer, PrivateKeyDer};
+use rustls::pki_types::{CertificateDer, PrivateKeyDer, pem::PemObject as _};
 use rustls::{ClientConfig, RootCertStore, ServerConfig};
 use tokio::net::TcpListener;
 use tokio::sync::watch;
@@ -37,14 +37,14 @@ pub type Body = StreamBody<BoxStream<'static, Result<Frame<Bytes>, hyper::Error>
 
 /// The certificates in a text.
 pub fn certificates(pem: &str) -> Result<Vec<CertificateDer<'static>>> {
-    rustls_pemfile::certs(&mut pem.as_bytes())
+    CertificateDer::pem_slice_iter(pem.as_bytes())
         .collect::<Result<_, _>>()
         .context("a certificate in PEM")
 }
 
 /// The private key in a text.
 pub fn key(pem: &str) -> Result<PrivateKeyDer<'static>> {
-    rustls_pemfile::private_key(&mut pem.as_bytes())?.context("a key in PEM")
+    PrivateKeyDer::from_pem_slice(pem.as_bytes()).context("a key in PEM")
 }
 
 /// Trusts these certificates and no others.

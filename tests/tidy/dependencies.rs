@@ -60,14 +60,20 @@ const TABLE: &[Row] = &[
         never: GROUP,
     },
     Row {
+        name: "reload",
+        ours: Some(&[]),
+        only: Some(&["arc-swap", "thiserror", "tokio", "tracing"]),
+        never: &["kube", "k8s-openapi", "tonic", "actix"],
+    },
+    Row {
         name: "coordinator",
-        ours: Some(&["coordinator-core", "peer-proto"]),
+        ours: Some(&["coordinator-core", "peer-proto", "reload"]),
         only: None,
         never: &[],
     },
     Row {
         name: "node-cache",
-        ours: Some(&["controllers-kit", "kubernetes-proto"]),
+        ours: Some(&["controllers-kit", "kubernetes-proto", "reload"]),
         only: None,
         never: &["coordinator", "coordinator-core", "peer-proto"],
     },

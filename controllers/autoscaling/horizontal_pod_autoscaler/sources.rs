@@ -10,6 +10,7 @@ use kubernetes_proto::{
     autoscaling::{CrossVersionObjectReference, MetricIdentifier, MetricSpec},
     meta::Quantity,
 };
+use percent_encoding::{AsciiSet, NON_ALPHANUMERIC, PercentEncode, utf8_percent_encode};
 use serde_json::Value;
 
 use super::replicas::{Sample, Samples};
@@ -214,24 +215,21 @@ fn with_query(mut path: String, pairs: &[(&str, &str)]) -> String {
         path.push(sign);
         path.push_str(name);
         path.push('=');
-        path.push_str(&escaped(value));
+        path.extend(escaped(value));
         sign = '&';
     }
     path
 }
 
-/// Percent-encodes what may not stand in a path's part or a query's value.
-fn escaped(text: &str) -> String {
-    let mut escaped = String::with_capacity(text.len());
-    for byte in text.bytes() {
-        match byte {
-            b'A'..=b'Z' | b'a'..=b'z' | b'0'..=b'9' | b'-' | b'.' | b'_' | b'~' => {
-                escaped.push(char::from(byte));
-            }
-            other => escaped.push_str(&format!("%{other:02X}")),
-        }
-    }
-    escaped
+/// What may not stand in a path's part or a query's value: all but what RFC 3986 calls unreserved.
+const RESERVED: &AsciiSet = &NON_ALPHANUMERIC
+    .remove(b'-')
+    .remove(b'.')
+    .remove(b'_')
+    .remove(b'~');
+
+fn escaped(text: &str) -> PercentEncode<'_> {
+    utf8_percent_encode(text, RESERVED)
 }
 
 // ---- answers ----
