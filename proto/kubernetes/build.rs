@@ -43,6 +43,8 @@ fn main() -> Result<(), Box<dyn Error>> {
         "policy.proto",
         "autoscaling.proto",
         "resource.proto",
+        "certificates.proto",
+        "rbac.proto",
     ];
     for file in files {
         println!("cargo:rerun-if-changed={file}");
@@ -91,6 +93,7 @@ fn main() -> Result<(), Box<dyn Error>> {
             format!("crate::pod::{name}"),
         );
     }
+    config.extern_path(".k8s.core.Secret", "crate::secret::Secret");
     config
         .btree_map(["."])
         .type_attribute(".", "#[allow(missing_docs)]")
@@ -140,6 +143,19 @@ fn main() -> Result<(), Box<dyn Error>> {
         .field_attribute(
             ".k8s.core.PersistentVolumeClaimStatus.allocatedResources",
             "#[serde(with = \"crate::quantity::amounts\")]",
+        )
+        .field_attribute(
+            ".k8s.certificates.CertificateSigningRequestSpec.request",
+            "#[serde(with = \"crate::confidential::base64\")]",
+        )
+        .field_attribute(
+            ".k8s.certificates.CertificateSigningRequestStatus.certificate",
+            "#[serde(with = \"crate::confidential::base64\")]",
+        )
+        .type_attribute(".k8s.certificates.ExtraValue", "#[serde(transparent)]")
+        .field_attribute(
+            ".k8s.rbac.PolicyRule.nonResourceURLs",
+            "#[serde(rename = \"nonResourceURLs\")]",
         )
         // Few pods have them, and every pod would keep room for them.
         .boxed(".k8s.core.Affinity.podAffinity")

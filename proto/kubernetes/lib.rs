@@ -3,6 +3,7 @@
 //! What is not declared is skipped while decoding. A projection is therefore never sent back whole: writes are patches
 //! that name only what changed. What must survive a copy (a pod template's spec) is kept as bytes.
 
+pub mod confidential;
 pub mod envelope;
 mod int_or_string;
 mod lossy;
@@ -13,20 +14,38 @@ pub mod opaque;
 mod partial;
 mod pod;
 pub mod quantity;
+mod secret;
 mod str;
 mod wire;
 
-pub use object::{AnyObject, DynObject, Object, Resource, cast};
+pub use confidential::Confidential;
+pub use object::{AnyObject, DynObject, Object, Resource, Selection, cast};
 pub use partial::{Partial, RESOURCES_MAX, metadata_only};
 pub use str::{Str, TextHash};
 pub use wire::Shared;
 
-use object::object;
+use object::{object, selected};
 
 /// `core/v1`.
 pub mod core {
     #![allow(missing_docs)]
     include!(concat!(env!("OUT_DIR"), "/k8s.core.rs"));
+    pub use crate::secret::{BootstrapToken, ServiceAccountToken};
+
+    /// The ConfigMap kube-public/cluster-info, by which nodes that join find the cluster; no other is held.
+    #[derive(Clone, PartialEq, prost::Message, serde::Serialize, serde::Deserialize)]
+    #[serde(rename_all = "camelCase", default, deny_unknown_fields)]
+    pub struct ClusterInfo {
+        /// Its metadata.
+        #[prost(message, optional, tag = "1")]
+        #[serde(skip_serializing_if = "crate::is_default")]
+        pub metadata: Option<crate::meta::ObjectMeta>,
+        /// The kubeconfig, and its signatures.
+        #[prost(btree_map = "string, string", tag = "2")]
+        #[serde(skip_serializing_if = "crate::is_default")]
+        pub data: std::collections::BTreeMap<String, String>,
+    }
+
     pub use crate::pod::{
         Amount, Container, ContainerPort, ContainerState, ContainerStateTerminated,
         ContainerStatus, InitContainer, PersistentVolumeClaimVolumeSource, Pod, PodCondition,
@@ -69,6 +88,46 @@ pub mod autoscaling {
 pub mod resource {
     #![allow(missing_docs)]
     include!(concat!(env!("OUT_DIR"), "/k8s.resource.rs"));
+}
+
+/// `certificates.k8s.io/v1` and its betas.
+pub mod certificates {
+    #![allow(missing_docs)]
+    include!(concat!(env!("OUT_DIR"), "/k8s.certificates.rs"));
+
+    /// The trust bundles of the signer `kubernetes.io/kube-apiserver-serving`, as v1beta1 serves them.
+    #[derive(Clone, PartialEq, prost::Message, serde::Serialize, serde::Deserialize)]
+    #[serde(rename_all = "camelCase", default, deny_unknown_fields)]
+    pub struct ServingTrustBundle {
+        /// Its metadata.
+        #[prost(message, optional, tag = "1")]
+        #[serde(skip_serializing_if = "crate::is_default")]
+        pub metadata: Option<crate::meta::ObjectMeta>,
+        /// What it says.
+        #[prost(message, optional, tag = "2")]
+        #[serde(skip_serializing_if = "crate::is_default")]
+        pub spec: Option<ClusterTrustBundleSpec>,
+    }
+
+    /// The same as v1alpha1 serves them, for servers without v1beta1.
+    #[derive(Clone, PartialEq, prost::Message, serde::Serialize, serde::Deserialize)]
+    #[serde(rename_all = "camelCase", default, deny_unknown_fields)]
+    pub struct ServingTrustBundleAlpha {
+        /// Its metadata.
+        #[prost(message, optional, tag = "1")]
+        #[serde(skip_serializing_if = "crate::is_default")]
+        pub metadata: Option<crate::meta::ObjectMeta>,
+        /// What it says.
+        #[prost(message, optional, tag = "2")]
+        #[serde(skip_serializing_if = "crate::is_default")]
+        pub spec: Option<ClusterTrustBundleSpec>,
+    }
+}
+
+/// `rbac.authorization.k8s.io/v1`.
+pub mod rbac {
+    #![allow(missing_docs)]
+    include!(concat!(env!("OUT_DIR"), "/k8s.rbac.rs"));
 }
 
 object!(core::Pod, "", "v1", "Pod", "pods", true);
@@ -200,7 +259,71 @@ object!(
     false
 );
 
-/// Every kind that has a projection.
+object!(
+    certificates::CertificateSigningRequest,
+    "certificates.k8s.io",
+    "v1",
+    "CertificateSigningRequest",
+    "certificatesigningrequests",
+    false
+);
+object!(
+    certificates::PodCertificateRequest,
+    "certificates.k8s.io",
+    "v1beta1",
+    "PodCertificateRequest",
+    "podcertificaterequests",
+    true
+);
+object!(
+    rbac::ClusterRole,
+    "rbac.authorization.k8s.io",
+    "v1",
+    "ClusterRole",
+    "clusterroles",
+    false
+);
+selected!(
+    core::ClusterInfo,
+    "",
+    "v1",
+    "ConfigMap",
+    "configmaps",
+    true,
+    Selection {
+        name: "cluster-info",
+        namespace: "kube-public",
+        fields: "metadata.name=cluster-info",
+    }
+);
+selected!(
+    certificates::ServingTrustBundle,
+    "certificates.k8s.io",
+    "v1beta1",
+    "ClusterTrustBundle",
+    "clustertrustbundles",
+    false,
+    Selection {
+        name: "kube-apiserver-serving",
+        namespace: "",
+        fields: "spec.signerName=kubernetes.io/kube-apiserver-serving",
+    }
+);
+selected!(
+    certificates::ServingTrustBundleAlpha,
+    "certificates.k8s.io",
+    "v1alpha1",
+    "ClusterTrustBundle",
+    "clustertrustbundles",
+    false,
+    Selection {
+        name: "kube-apiserver-serving-v1alpha1",
+        namespace: "",
+        fields: "spec.signerName=kubernetes.io/kube-apiserver-serving",
+    }
+);
+
+/// Every kind that has a projection of all its objects.
 pub fn kinds() -> Vec<&'static Resource> {
     vec![
         <core::Pod as Object>::resource(),
@@ -225,6 +348,9 @@ pub fn kinds() -> Vec<&'static Resource> {
         <core::ResourceQuota as Object>::resource(),
         <resource::ResourceClaim as Object>::resource(),
         <resource::DeviceClass as Object>::resource(),
+        <certificates::CertificateSigningRequest as Object>::resource(),
+        <certificates::PodCertificateRequest as Object>::resource(),
+        <rbac::ClusterRole as Object>::resource(),
     ]
 }
 

@@ -9,8 +9,20 @@ use crate::{
     meta::{ObjectMeta, PARTIAL},
 };
 
+/// Which objects of a resource a projection is of, where it is not of all: what the API server selects, so that the others
+/// are neither sent nor held.
+#[derive(Debug, PartialEq, Eq)]
+pub struct Selection {
+    /// What tells it from other selections of the resource in marks, metrics and logs.
+    pub name: &'static str,
+    /// The one namespace; empty for all.
+    pub namespace: &'static str,
+    /// A field selector that the API server supports for the resource; empty for none.
+    pub fields: &'static str,
+}
+
 /// A resource of the API and how its objects are decoded. One `static` for each: compare by address or by `plural` and
-/// `group`.
+/// `group`. A selection of a resource's objects is a resource of its own, with a store and marks of its own.
 pub struct Resource {
     /// API group; empty for the core group.
     pub group: &'static str,
@@ -24,6 +36,8 @@ pub struct Resource {
     pub namespaced: bool,
     /// Whether objects are asked for and read as `PartialObjectMetadata`.
     pub metadata_only: bool,
+    /// Which of its objects these are; `None` for all.
+    pub selection: Option<&'static Selection>,
     /// Decodes one object's protobuf.
     pub decode: fn(&'static Resource, &[u8]) -> Result<AnyObject, prost::DecodeError>,
     /// Reads one object's JSON; fields that the projection does not know are an error.
@@ -87,8 +101,17 @@ impl Resource {
         path
     }
 
-    /// `plural.group`, as in `deployments.apps`; `pods` for the core group. Names the resource in marks and metrics.
+    /// `plural.group`, as in `deployments.apps`; `pods` for the core group. Names the resource in marks and metrics; a
+    /// selection's name follows a colon, as in `secrets:service-account-token`.
     pub fn id(&self) -> String {
+        match self.selection {
+            None => self.type_id(),
+            Some(selection) => format!("{}:{}", self.type_id(), selection.name),
+        }
+    }
+
+    /// [`id`](Self::id) without the selection: what the API server calls the resource in its errors.
+    pub fn type_id(&self) -> String {
         if self.group.is_empty() {
             self.plural.to_owned()
         } else {
@@ -98,14 +121,35 @@ impl Resource {
 
     /// Whether it is the one that an [`id`](Self::id) names.
     pub fn is(&self, id: &str) -> bool {
-        let (plural, group) = id.split_once('.').unwrap_or((id, ""));
-        self.plural == plural && self.group == group
+        let (of, selection) = match id.split_once(':') {
+            Some((of, selection)) => (of, Some(selection)),
+            None => (id, None),
+        };
+        let (plural, group) = of.split_once('.').unwrap_or((of, ""));
+        self.plural == plural && self.group == group && self.selected() == selection
+    }
+
+    /// The selection's name.
+    fn selected(&self) -> Option<&'static str> {
+        self.selection.map(|selection| selection.name)
+    }
+
+    /// The path under which all of its objects are listed and watched: that of the selection's namespace, if it has one.
+    pub fn collection(&self) -> String {
+        self.path(self.selection.map_or("", |selection| selection.namespace), "")
+    }
+
+    /// The field selector that picks its objects; empty where there is none.
+    pub fn field_selector(&self) -> &'static str {
+        self.selection.map_or("", |selection| selection.fields)
     }
 }
 
 impl PartialEq for Resource {
     fn eq(&self, other: &Self) -> bool {
-        self.plural == other.plural && self.group == other.group
+        self.plural == other.plural
+            && self.group == other.group
+            && self.selected() == other.selected()
     }
 }
 
@@ -115,6 +159,7 @@ impl std::hash::Hash for Resource {
     fn hash<H: std::hash::Hasher>(&self, state: &mut H) {
         self.plural.hash(state);
         self.group.hash(state);
+        self.selected().hash(state);
     }
 }
 
@@ -126,7 +171,11 @@ impl PartialOrd for Resource {
 
 impl Ord for Resource {
     fn cmp(&self, other: &Self) -> std::cmp::Ordering {
-        (self.group, self.plural).cmp(&(other.group, other.plural))
+        (self.group, self.plural, self.selected()).cmp(&(
+            other.group,
+            other.plural,
+            other.selected(),
+        ))
     }
 }
 
@@ -221,6 +270,11 @@ macro_rules! object {
         $crate::object::object!($type, $group, $version, $kind, $plural, $namespaced, |_| {});
     };
     ($type:ty, $group:literal, $version:literal, $kind:literal, $plural:literal, $namespaced:literal, $trim:expr) => {
+        $crate::object::object!(
+            @of None, $type, $group, $version, $kind, $plural, $namespaced, $trim
+        );
+    };
+    (@of $selection:expr, $type:ty, $group:literal, $version:literal, $kind:literal, $plural:literal, $namespaced:literal, $trim:expr) => {
         impl $crate::Object for $type {
             fn resource() -> &'static $crate::Resource {
                 static RESOURCE: $crate::Resource = $crate::Resource {
@@ -230,6 +284,7 @@ macro_rules! object {
                     plural: $plural,
                     namespaced: $namespaced,
                     metadata_only: false,
+                    selection: $selection,
                     decode: |_, bytes| {
                         let mut object = <$type as prost::Message>::decode(bytes)?;
                         if let Some(metadata) = &mut object.metadata {
@@ -260,3 +315,13 @@ macro_rules! object {
     };
 }
 pub(crate) use object;
+
+/// As [`object!`], of the objects that a selection picks.
+macro_rules! selected {
+    ($type:ty, $group:literal, $version:literal, $kind:literal, $plural:literal, $namespaced:literal, $selection:expr) => {
+        $crate::object::object!(
+            @of Some(&$selection), $type, $group, $version, $kind, $plural, $namespaced, |_| {}
+        );
+    };
+}
+pub(crate) use selected;

@@ -98,6 +98,7 @@ pub fn metadata_only(
         plural: text(plural),
         namespaced,
         metadata_only: true,
+        selection: None,
         decode: |resource, bytes| {
             let object = PartialObjectMetadata::decode(bytes)?;
             let metadata = object.metadata.unwrap_or_default();

@@ -101,6 +101,14 @@ const FACTS: &[(&str, i32, &str)] = &[
     ("k8s.core.NamespaceCondition.reason", 5, "string"),
     ("k8s.core.NamespaceCondition.message", 6, "string"),
     ("k8s.core.ServiceAccount.metadata", 1, "ObjectMeta"),
+    (
+        "k8s.core.ServiceAccount.secrets",
+        2,
+        "repeated ObjectReference",
+    ),
+    ("k8s.core.Secret.metadata", 1, "ObjectMeta"),
+    ("k8s.core.Secret.data", 2, "map"),
+    ("k8s.core.Secret.type", 3, "string"),
     ("k8s.core.ConfigMap.metadata", 1, "ObjectMeta"),
     ("k8s.core.ConfigMap.data", 2, "map"),
     ("k8s.apps.Deployment.metadata", 1, "ObjectMeta"),
@@ -1267,6 +1275,40 @@ const FACTS: &[(&str, i32, &str)] = &[
         4,
         "string",
     ),
+    ("k8s.certificates.CertificateSigningRequest.metadata", 1, "ObjectMeta"),
+    ("k8s.certificates.CertificateSigningRequest.spec", 2, "CertificateSigningRequestSpec"),
+    ("k8s.certificates.CertificateSigningRequest.status", 3, "CertificateSigningRequestStatus"),
+    ("k8s.certificates.CertificateSigningRequestSpec.request", 1, "bytes"),
+    ("k8s.certificates.CertificateSigningRequestSpec.username", 2, "string"),
+    ("k8s.certificates.CertificateSigningRequestSpec.uid", 3, "string"),
+    ("k8s.certificates.CertificateSigningRequestSpec.groups", 4, "repeated string"),
+    ("k8s.certificates.CertificateSigningRequestSpec.usages", 5, "repeated string"),
+    ("k8s.certificates.CertificateSigningRequestSpec.extra", 6, "map"),
+    ("k8s.certificates.CertificateSigningRequestSpec.signerName", 7, "string"),
+    ("k8s.certificates.CertificateSigningRequestSpec.expirationSeconds", 8, "int32"),
+    ("k8s.certificates.ExtraValue.items", 1, "repeated string"),
+    ("k8s.certificates.CertificateSigningRequestStatus.conditions", 1, "repeated CertificateSigningRequestCondition"),
+    ("k8s.certificates.CertificateSigningRequestStatus.certificate", 2, "bytes"),
+    ("k8s.certificates.CertificateSigningRequestCondition.type", 1, "string"),
+    ("k8s.certificates.CertificateSigningRequestCondition.reason", 2, "string"),
+    ("k8s.certificates.CertificateSigningRequestCondition.message", 3, "string"),
+    ("k8s.certificates.CertificateSigningRequestCondition.lastUpdateTime", 4, "Time"),
+    ("k8s.certificates.CertificateSigningRequestCondition.lastTransitionTime", 5, "Time"),
+    ("k8s.certificates.CertificateSigningRequestCondition.status", 6, "string"),
+    ("k8s.certificates.PodCertificateRequest.metadata", 1, "ObjectMeta"),
+    ("k8s.certificates.ClusterTrustBundle.metadata", 1, "ObjectMeta"),
+    ("k8s.certificates.ClusterTrustBundle.spec", 2, "ClusterTrustBundleSpec"),
+    ("k8s.certificates.ClusterTrustBundleSpec.signerName", 1, "string"),
+    ("k8s.certificates.ClusterTrustBundleSpec.trustBundle", 2, "string"),
+    ("k8s.rbac.ClusterRole.metadata", 1, "ObjectMeta"),
+    ("k8s.rbac.ClusterRole.rules", 2, "repeated PolicyRule"),
+    ("k8s.rbac.ClusterRole.aggregationRule", 3, "AggregationRule"),
+    ("k8s.rbac.AggregationRule.clusterRoleSelectors", 1, "repeated LabelSelector"),
+    ("k8s.rbac.PolicyRule.verbs", 1, "repeated string"),
+    ("k8s.rbac.PolicyRule.apiGroups", 2, "repeated string"),
+    ("k8s.rbac.PolicyRule.resources", 3, "repeated string"),
+    ("k8s.rbac.PolicyRule.resourceNames", 4, "repeated string"),
+    ("k8s.rbac.PolicyRule.nonResourceURLs", 5, "repeated string"),
 ];
 
 /// Messages that are no message of the API: a map's entry, a list of undecoded items, and the names of those that are
@@ -1299,6 +1341,8 @@ fn every_field_has_the_number_and_the_type_that_the_api_gives_it() {
         "policy.proto",
         "autoscaling.proto",
         "resource.proto",
+        "certificates.proto",
+        "rbac.proto",
     ];
     let descriptors = protox::compile(files, ["."]).unwrap();
     let mut declared = 0;
@@ -1337,7 +1381,8 @@ fn every_field_has_the_number_and_the_type_that_the_api_gives_it() {
                     (
                         "map",
                         "Entry" | "Amount" | "DataEntry" | "NodeSelectorEntry"
-                        | "DisruptedPodsEntry",
+                        | "DisruptedPodsEntry"
+                        | "ExtraEntry",
                     ) => repeated,
                     ("PodSpec" | "JobSpec" | "PersistentVolumeClaimSpec", "bytes") => !repeated,
                     (theirs, ours) => theirs
