@@ -12,7 +12,7 @@ use std::{
 use actix::Addr;
 use arc_swap::ArcSwapOption;
 use controllers_kit::{
-    AnyObject, Discovered, DynChange, DynController, Key, Resource, Subscription,
+    AnyObject, Backoff, Discovered, DynChange, DynController, Key, Resource, Subscription,
 };
 use coordinator::{Epoch, RangeId};
 use node_cache::Cache;
@@ -40,6 +40,8 @@ pub struct Unit {
     pub discovered: Vec<Discovered>,
     /// How many keys this replica works on at once, over all ranges.
     pub permits: Arc<Semaphore>,
+    /// The back-off of its keys after failures.
+    pub backoff: Backoff,
     /// `workqueue_*`.
     pub queue_metrics: Arc<QueueMetrics>,
     /// `manifold_*{controller}`.
