@@ -122,6 +122,7 @@ impl Node {
                     subscriptions: watches.subscriptions,
                     discovered: watches.discovered,
                     permits: Arc::new(Semaphore::new(workers)),
+                    backoff: descriptor.backoff_with(&parts.flags),
                     queue_metrics: metrics.queue(descriptor.queue),
                     metrics: metrics.controller(descriptor.name),
                     ready: AtomicBool::new(false),

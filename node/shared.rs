@@ -12,8 +12,8 @@ use std::{
 use actix::Addr;
 use arc_swap::ArcSwapOption;
 use controllers_kit::{
-    AnyObject, Discovered, DynChange, DynController, Key, Memory, Reader, Resource, SignedDuration,
-    Subscription, guard::guarded,
+    AnyObject, Backoff, Discovered, DynChange, DynController, Key, Memory, Reader, Resource,
+    SignedDuration, Subscription, guard::guarded,
 };
 use coordinator::{Epoch, RangeId};
 use node_cache::Cache;
@@ -41,6 +41,8 @@ pub struct Unit {
     pub discovered: Vec<Discovered>,
     /// How many keys this replica works on at once, over all ranges.
     pub permits: Arc<Semaphore>,
+    /// The back-off of its keys after failures.
+    pub backoff: Backoff,
     /// `workqueue_*`.
     pub queue_metrics: Arc<QueueMetrics>,
     /// `manifold_*{controller}`.

@@ -158,6 +158,37 @@ impl Flags {
     }
 }
 
+/// The delay of a key after failures in a row: exponential, from `first` after one failure to `max`.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Backoff {
+    /// After the first failure.
+    pub first: Duration,
+    /// Upper bound.
+    pub max: Duration,
+}
+
+impl Backoff {
+    /// client-go's `DefaultTypedControllerRateLimiter`: 5 ms to 1000 s.
+    pub const DEFAULT: Self = Self {
+        first: Duration::from_millis(5),
+        max: Duration::from_secs(1000),
+    };
+
+    /// The delay after `failures` failures in a row.
+    pub fn after(&self, failures: u32) -> Duration {
+        let doublings = failures.saturating_sub(1);
+        let factor = 1_u32.checked_shl(doublings).unwrap_or(u32::MAX);
+        let delay = self.first.checked_mul(factor);
+        delay.map_or(self.max, |delay| delay.min(self.max))
+    }
+}
+
+impl Default for Backoff {
+    fn default() -> Self {
+        Self::DEFAULT
+    }
+}
+
 /// One rule of a controller's RBAC role. Events are granted to all and need no rule.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Rule {
@@ -219,8 +250,11 @@ pub struct Descriptor {
     pub workers_fixed: usize,
     /// Whether it judges each object by what that object shows, so that its deletions rest on no number of children.
     pub one_by_one: bool,
-    /// The longest back-off of a key; `None` for that of all controllers.
-    pub retry_max: Option<Duration>,
+    /// The back-off of a key after failed reconciles, as upstream's queue has it.
+    pub backoff: Backoff,
+    /// The duration flag that bounds the back-off instead of `backoff.max`, for controllers that come back at a period
+    /// of the user's choice.
+    pub backoff_max_flag: Option<&'static str>,
     /// Whether `--controllers=*` includes it.
     pub on_by_default: bool,
     /// Its flags, the one of `workers` included.
@@ -260,7 +294,8 @@ impl Descriptor {
             workers: None,
             workers_fixed: 1,
             one_by_one: false,
-            retry_max: None,
+            backoff: Backoff::DEFAULT,
+            backoff_max_flag: None,
             on_by_default: true,
             flags: Vec::new(),
             gates: Vec::new(),
@@ -323,11 +358,36 @@ impl Descriptor {
         self
     }
 
+    /// Delay of a key after its first failed reconcile; conflicts still begin with [`Backoff::DEFAULT`]'s.
+    #[must_use]
+    pub fn retry_first(mut self, shortest: Duration) -> Self {
+        self.backoff.first = shortest;
+        self
+    }
+
     /// A key that fails waits no longer than this.
     #[must_use]
     pub fn retry_max(mut self, longest: Duration) -> Self {
-        self.retry_max = Some(longest);
+        self.backoff.max = longest;
         self
+    }
+
+    /// A key that fails waits no longer than the value of this duration flag.
+    #[must_use]
+    pub fn retry_max_flag(mut self, flag: &'static str) -> Self {
+        self.backoff_max_flag = Some(flag);
+        self
+    }
+
+    /// The back-off with the flags' values.
+    pub fn backoff_with(&self, flags: &Flags) -> Backoff {
+        match self.backoff_max_flag {
+            Some(flag) => Backoff {
+                max: flags.duration(flag),
+                ..self.backoff
+            },
+            None => self.backoff,
+        }
     }
 
     /// A flag.

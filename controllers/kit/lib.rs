@@ -29,7 +29,8 @@ pub use controller::{
     Controller, DynController, Factory, Failure, Memory, Outcome, Refusal, Written,
 };
 pub use descriptor::{
-    Descriptor, Flag, FlagDefault, FlagValue, Flags, MetricKind, MetricSpec, Rule, Sharding,
+    Backoff, Descriptor, Flag, FlagDefault, FlagValue, Flags, MetricKind, MetricSpec, Rule,
+    Sharding,
 };
 pub use key::Key;
 pub use plan::{

@@ -156,7 +156,7 @@ impl Lane {
     fn new(shared: &Shared, gate: &Arc<Gate>, unit: &Unit) -> Self {
         let descriptor = unit.controller.descriptor();
         Self {
-            queue: Queue::new(descriptor.retry_max.unwrap_or(queue::BACKOFF_MAX)),
+            queue: Queue::new(unit.backoff),
             known: HashMap::new(),
             sender: Sender::new(&shared.replica, descriptor, Arc::clone(&unit.metrics), gate),
             asking: false,
@@ -577,8 +577,11 @@ impl Range {
                 part.queue.add(&done.key, Priority::High, now);
                 unit.queue_metrics.added();
             }
-            Next::Backoff { .. } => {
-                part.queue.add_after_failure(&done.key, now);
+            Next::Backoff { error, .. } => {
+                match error {
+                    true => part.queue.add_after_failure(&done.key, now),
+                    false => part.queue.add_after_conflict(&done.key, now),
+                };
                 unit.queue_metrics.retried();
             }
         }

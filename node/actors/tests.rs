@@ -504,6 +504,7 @@ fn process(factory: Factory, sim: &Arc<Sim>, replica: &str) -> (Arc<Shared>, Arc
         subscriptions: controller.watches().subscriptions,
         discovered: Vec::new(),
         permits: Arc::new(Semaphore::new(4)),
+        backoff: controller.descriptor().backoff,
         queue_metrics: metrics.queue("queue"),
         metrics: metrics.controller("controller"),
         ready: AtomicBool::new(true),

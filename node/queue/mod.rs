@@ -8,29 +8,13 @@ use std::{
     time::Duration,
 };
 
-use controllers_kit::Key;
+use controllers_kit::{Backoff, Key};
 
 #[cfg(test)]
 mod tests;
 
 /// Time since the process started: all that the queue knows of clocks.
 pub type Monotonic = Duration;
-
-/// First delay after a failure: client-go's `DefaultTypedControllerRateLimiter`.
-pub const BACKOFF_FIRST: Duration = Duration::from_millis(5);
-/// Longest delay after failures: likewise.
-pub const BACKOFF_MAX: Duration = Duration::from_secs(1000);
-
-/// The delay after `failures` failures in a row: 5 ms, doubling to 1000 s.
-pub fn backoff(failures: u32) -> Duration {
-    BACKOFF_FIRST
-        .checked_mul(
-            1_u32
-                .checked_shl(failures.saturating_sub(1))
-                .unwrap_or(u32::MAX),
-        )
-        .map_or(BACKOFF_MAX, |delay| delay.min(BACKOFF_MAX))
-}
 
 /// Who waits for the key.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
@@ -107,7 +91,7 @@ pub struct Place {
 /// The queue. Bound: one entry per key that exists or was just deleted.
 #[derive(Debug)]
 pub struct Queue {
-    backoff_max: Duration,
+    backoff: Backoff,
     entries: HashMap<Key, Entry>,
     high: VecDeque<Key>,
     low: VecDeque<Key>,
@@ -117,15 +101,15 @@ pub struct Queue {
 
 impl Default for Queue {
     fn default() -> Self {
-        Self::new(BACKOFF_MAX)
+        Self::new(Backoff::DEFAULT)
     }
 }
 
 impl Queue {
-    /// With another longest delay after failures.
-    pub fn new(backoff_max: Duration) -> Self {
+    /// With a controller's back-off.
+    pub fn new(backoff: Backoff) -> Self {
         Self {
-            backoff_max,
+            backoff,
             entries: HashMap::new(),
             high: VecDeque::new(),
             low: VecDeque::new(),
@@ -176,9 +160,23 @@ impl Queue {
 
     /// Counts a failure and adds the key after the back-off that follows from it, which is returned.
     pub fn add_after_failure(&mut self, key: &Key, now: Monotonic) -> Duration {
+        self.add_after(key, self.backoff, now)
+    }
+
+    /// As [`Queue::add_after_failure`], for a plan that was made from a stale view. The first delay is the default one:
+    /// the view catches up within milliseconds, and no server has to be spared.
+    pub fn add_after_conflict(&mut self, key: &Key, now: Monotonic) -> Duration {
+        let backoff = Backoff {
+            first: self.backoff.first.min(Backoff::DEFAULT.first),
+            ..self.backoff
+        };
+        self.add_after(key, backoff, now)
+    }
+
+    fn add_after(&mut self, key: &Key, backoff: Backoff, now: Monotonic) -> Duration {
         let entry = self.entries.entry(key.clone()).or_default();
         entry.failures = entry.failures.saturating_add(1);
-        let delay = backoff(entry.failures).min(self.backoff_max);
+        let delay = backoff.after(entry.failures);
         self.add_at(key, now + delay);
         delay
     }

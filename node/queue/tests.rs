@@ -1,8 +1,8 @@
 use std::time::Duration;
 
-use controllers_kit::Key;
+use controllers_kit::{Backoff, Flags, Key};
 
-use super::{BACKOFF_MAX, KEPT, Place, Priority, Queue, Taken, backoff};
+use super::{KEPT, Place, Priority, Queue, Taken};
 
 fn key(name: &str) -> Key {
     Key::new("shop", name)
@@ -72,10 +72,11 @@ fn a_user_s_change_goes_ahead_of_gained_keys() {
 fn failures_back_off_as_in_client_go() {
     let table = [(1, 5), (2, 10), (3, 20), (10, 2560), (18, 655_360)];
     for (failures, millis) in table {
-        assert_eq!(backoff(failures), at(millis), "after {failures} failures");
+        let delay = Backoff::DEFAULT.after(failures);
+        assert_eq!(delay, at(millis), "after {failures} failures");
     }
-    assert_eq!(backoff(19), BACKOFF_MAX);
-    assert_eq!(backoff(u32::MAX), BACKOFF_MAX);
+    assert_eq!(Backoff::DEFAULT.after(19), Backoff::DEFAULT.max);
+    assert_eq!(Backoff::DEFAULT.after(u32::MAX), Backoff::DEFAULT.max);
     let mut queue = Queue::default();
     queue.add(&key("a"), Priority::High, at(0));
     queue.take(at(0)).unwrap();
@@ -87,6 +88,64 @@ fn failures_back_off_as_in_client_go() {
     assert_eq!(queue.add_after_failure(&key("a"), at(5)), at(10));
     queue.forget(&key("a"));
     assert_eq!(queue.failures(&key("a")), 0);
+}
+
+#[test]
+fn a_queue_backs_off_between_its_controller_s_bounds_and_a_conflict_begins_sooner() {
+    let mut queue = Queue::new(Backoff {
+        first: at(1_000),
+        max: at(60_000),
+    });
+    let delays: Vec<u64> = (0..8)
+        .map(|_| queue.add_after_failure(&key("a"), at(0)).as_secs())
+        .collect();
+    assert_eq!(delays, [1, 2, 4, 8, 16, 32, 60, 60]);
+    let delays: Vec<u128> = (0..3)
+        .map(|_| queue.add_after_conflict(&key("b"), at(0)).as_millis())
+        .collect();
+    assert_eq!(delays, [5, 10, 20]);
+    assert_eq!(
+        queue.add_after_failure(&key("b"), at(0)),
+        at(8_000),
+        "conflicts and failures are counted together"
+    );
+}
+
+/// What upstream's rate limiter of each controller is, first and longest delay in milliseconds. Those that are not named
+/// have client-go's default.
+#[test]
+fn each_registered_controller_backs_off_as_upstream_s_queue_does() {
+    let named = [
+        ("endpointslice-controller", 1_000, 1_000_000),
+        ("endpointslice-mirroring-controller", 1_000, 100_000),
+        // Upstream looks again each sync period whatever happened; here only the bound is that.
+        ("horizontal-pod-autoscaler-controller", 5, 15_000),
+        ("job-controller", 1_000, 60_000),
+        ("namespace-controller", 5, 60_000),
+        // Upstream has no queue but a period.
+        ("pod-garbage-collector-controller", 5, 20_000),
+    ];
+    let descriptors = crate::registry::descriptors();
+    let flags = Flags::defaults(&descriptors);
+    for (name, ..) in named {
+        assert!(descriptors.iter().any(|one| one.name == name), "{name}");
+    }
+    for descriptor in &descriptors {
+        let (first, max) = named
+            .iter()
+            .find(|(name, ..)| *name == descriptor.name)
+            .map_or((5, 1_000_000), |(_, first, max)| (*first, *max));
+        let wanted = Backoff {
+            first: at(first),
+            max: at(max),
+        };
+        assert_eq!(
+            descriptor.backoff_with(&flags),
+            wanted,
+            "{}",
+            descriptor.name
+        );
+    }
 }
 
 #[test]

@@ -60,12 +60,7 @@ impl Field for Contents {
         )
     }
     fn len(tag: u32, held: &Held) -> usize {
-        encoding::btree_map::encoded_len(
-            encoding::string::encoded_len,
-            value_len,
-            tag,
-            held,
-        )
+        encoding::btree_map::encoded_len(encoding::string::encoded_len, value_len, tag, held)
     }
 }
 

@@ -147,7 +147,10 @@ fn no_object_kills_a_replica_or_holds_up_other_keys() {
         let all = p99(&mut waits)?;
         println!(
             "poison: {} objects, {} touches of other keys, p99 {all:.0?}; a replica grew by at most {:.0} MB",
-            poisons().iter().map(|poison| poison.objects.len()).sum::<usize>(),
+            poisons()
+                .iter()
+                .map(|poison| poison.objects.len())
+                .sum::<usize>(),
             waits.len(),
             largest / 1e6
         );

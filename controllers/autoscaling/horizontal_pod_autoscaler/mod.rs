@@ -152,6 +152,7 @@ impl Controller for HorizontalPodAutoscalers {
             .service_account("horizontal-pod-autoscaler")
             .event_source("horizontal-pod-autoscaler")
             .queue("horizontalpodautoscaler")
+            .retry_max_flag(PERIOD)
             .workers(
                 "concurrent-horizontal-pod-autoscaler-syncs",
                 5,
@@ -250,6 +251,10 @@ impl Controller for HorizontalPodAutoscalers {
             .differs(
                 "A scale or a metric that has no answer after 10 s counts as failed; texts of failed requests that \
                  client-go words are worded differently.",
+            )
+            .differs(
+                "An autoscaler that can't be planned is tried again after 5 ms, doubling to the sync period; upstream \
+                 waits for the next period.",
             )
             .differs(
                 "While nothing is present of a target that is scaled from zero, a metric with a value for each pod \

@@ -30,6 +30,8 @@ mod plan;
 mod policies;
 mod track;
 
+use std::time::Duration;
+
 use controllers_kit::{
     Controller, Descriptor, Failure, Flags, Key, MetricKind, Outcome, Plan, Query, Refusal, Seen,
     Sharding, Timestamp, Verb, Watches, owners,
@@ -39,6 +41,11 @@ use serde::{Deserialize, Serialize};
 
 /// What keeps a pod until it is counted.
 pub(crate) const TRACKING: &str = "batch.kubernetes.io/job-tracking";
+
+/// Delay after the first failed sync of a Job: upstream's `DefaultJobApiBackOff`.
+const RETRY_FIRST: Duration = Duration::from_secs(1);
+/// Longest delay after failed syncs: upstream's `MaxJobApiBackOff`. Nothing else wakes a Job when a quota is lifted.
+const RETRY_MAX: Duration = Duration::from_mins(1);
 
 /// The job controller.
 pub struct Jobs;
@@ -83,6 +90,8 @@ impl Controller for Jobs {
         Descriptor::new("job-controller", Sharding::ByObject)
             .aliases(&["job"])
             .queue("job")
+            .retry_first(RETRY_FIRST)
+            .retry_max(RETRY_MAX)
             .workers(
                 "concurrent-job-syncs",
                 5,

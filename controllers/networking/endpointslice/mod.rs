@@ -69,6 +69,7 @@ impl Controller for SlicesOfServices {
             .aliases(&["endpointslice"])
             .event_source("endpoint-slice-controller")
             .queue("endpoint_slice")
+            .retry_first(Duration::from_secs(1))
             .spaced(Duration::from_millis(300))
             .workers(
                 "concurrent-service-endpoint-syncs",
@@ -161,8 +162,8 @@ impl Controller for SlicesOfServices {
             .differs("A node's zone that is set or changed reaches the endpoints at once, not when their Service is looked at for another reason.")
             .differs("A pod that ends without ever having been ready leaves at once, not at the next change.")
             .differs(
-                "A failed sync is tried again after 5 ms, doubling to 1000 s, without an end; upstream begins \
-                 with 1 s and gives up after 15 tries.",
+                "A failed sync is retried without end, upstream's is given up after 15 tries; where only the cache was \
+                 behind, the first retry comes after 5 ms instead of 1 s.",
             )
             .differs("The buckets of endpointslices_changed_per_sync are powers of two, not Go's defaults.")
     }

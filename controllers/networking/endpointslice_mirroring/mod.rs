@@ -56,6 +56,8 @@ impl Controller for MirroredSlices {
             .service_account("endpointslicemirroring-controller")
             .event_source("endpoint-slice-mirroring-controller")
             .queue("endpoint_slice_mirroring")
+            .retry_first(Duration::from_secs(1))
+            .retry_max(Duration::from_secs(100))
             .spaced(Duration::from_millis(500))
             .workers(
                 "mirroring-concurrent-service-endpoint-syncs",
@@ -134,6 +136,10 @@ impl Controller for MirroredSlices {
             .differs("Changes of one object's mirrors are at least 200 ms apart.")
             .differs("A slice that is used again keeps its generateName.")
             .differs("Addresses that are left out are told of when their number changes and not at every sync.")
+            .differs(
+                "A failed sync is retried without end, upstream's is given up after 15 tries; where only the cache was \
+                 behind, the first retry comes after 5 ms instead of 1 s.",
+            )
     }
 
     fn new(flags: &Flags) -> Self {
