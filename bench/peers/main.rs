@@ -123,7 +123,7 @@ impl Args {
 }
 
 /// What clap has to say of an argument in one line, without its words on usage.
-fn told(error: &clap::Error) -> String {
+fn usage_error(error: &clap::Error) -> String {
     let text = error.to_string();
     let lines: Vec<&str> = text
         .lines()
@@ -137,8 +137,8 @@ fn main() -> ExitCode {
     let args = match Args::try_parse() {
         Ok(args) => args,
         Err(error) if error.use_stderr() => {
-            let told = told(&error);
-            eprintln!("bench-peers: {told}; --help tells what there is");
+            let reason = usage_error(&error);
+            eprintln!("bench-peers: {reason}; --help tells what there is");
             return ExitCode::from(USAGE);
         }
         Err(help) => {
@@ -357,7 +357,7 @@ mod tests {
             (&["--workers=2"], "were not provided: --scale-out"),
             (&["--delay-ms=5"], "were not provided: --scale-out"),
         ] {
-            let line = told(&args(words).unwrap_err());
+            let line = usage_error(&args(words).unwrap_err());
             assert!(line.contains(expected), "{words:?}: {line}");
             assert!(!line.contains('\n'), "{words:?}: {line}");
         }
