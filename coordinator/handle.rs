@@ -274,6 +274,7 @@ async fn run(
         ready: host.ready(),
         draining: false,
         ranges: config.ranges,
+        ..Status::default()
     };
     let renewal = Renewal::new(
         RenewalConfig {
@@ -282,6 +283,7 @@ async fn run(
             lease_duration: config.lease_duration,
             renew_deadline: config.lease_renew_deadline,
             retry_period: config.lease_retry_period,
+            epoch_second: config.epoch_second(fence.now()),
         },
         status.clone(),
     );
@@ -367,6 +369,8 @@ fn wire(
         freeze_budget: FREEZE_BUDGET,
         drain_budget: DRAIN_BUDGET,
         bars: config.server_fence.mode() != ServerFenceMode::Off,
+        slow_start: config.slow_start_period,
+        epoch_second: config.epoch_second(fence.now()).unwrap_or(0),
     });
     let own = thread.own.clone();
     let (alive, ended) = oneshot::channel();
@@ -451,6 +455,7 @@ pub fn assemble(
         ready: host.ready(),
         draining: false,
         ranges: config.ranges,
+        ..Status::default()
     };
     let renewal = Renewal::new(
         RenewalConfig {
@@ -459,6 +464,7 @@ pub fn assemble(
             lease_duration: config.lease_duration,
             renew_deadline: config.lease_renew_deadline,
             retry_period: config.lease_retry_period,
+            epoch_second: config.epoch_second(fence.now()),
         },
         status.clone(),
     );

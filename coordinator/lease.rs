@@ -2,7 +2,9 @@
 
 use std::{collections::BTreeMap, fmt, time::Duration};
 
-use coordinator_core::{Holder, RangeId, RangeLease, ReplicaLease, Status, Version, Written};
+use coordinator_core::{
+    Crashes, Holder, RangeId, RangeLease, ReplicaLease, Status, Version, Written,
+};
 use futures::{Stream, StreamExt};
 use k8s_openapi::{
     api::coordination::v1::{Lease, LeaseSpec},
@@ -24,6 +26,10 @@ const VERSION: &str = "manifold.dev/version";
 const READY: &str = "manifold.dev/ready";
 const DRAINING: &str = "manifold.dev/draining";
 const RANGES: &str = "manifold.dev/ranges";
+/// How many ranges it takes at most; empty for a full share.
+const SHARE: &str = "manifold.dev/share";
+/// When its last lives ended that did not leave: Unix seconds, separated by commas.
+const CRASHES: &str = "manifold.dev/crashes";
 const INCARNATION: &str = "manifold.dev/incarnation";
 /// Incarnations that have lost the Lease by compare-and-swap, separated by commas.
 const ENDED: &str = "manifold.dev/ended";
@@ -347,6 +353,14 @@ impl Leases {
             (READY.to_owned(), status.ready.to_string()),
             (DRAINING.to_owned(), status.draining.to_string()),
             (RANGES.to_owned(), status.ranges.to_string()),
+            (
+                SHARE.to_owned(),
+                status
+                    .share
+                    .map(|share| share.to_string())
+                    .unwrap_or_default(),
+            ),
+            (CRASHES.to_owned(), status.crashes.to_string()),
         ]);
         // A merge patch keeps what it does not name, so nothing is left out that may have been there.
         annotations.insert(
@@ -440,6 +454,9 @@ impl Leases {
                 ready: annotation(READY) == "true",
                 draining: annotation(DRAINING) == "true",
                 ranges: annotation(RANGES).parse().unwrap_or(0),
+                // None at all is what nobody asks for.
+                share: annotation(SHARE).parse().ok().filter(|share| *share > 0),
+                crashes: Crashes::parse(annotation(CRASHES)),
             },
             ended: annotation(ENDED)
                 .split(',')

@@ -8,7 +8,9 @@ use std::{
     time::Duration,
 };
 
-use coordinator_core::{Epoch, Holder, NotSent, Offer, RangeId, RangeLease, ReplicaLease, Status};
+use coordinator_core::{
+    Crashes, Epoch, Holder, NotSent, Offer, RangeId, RangeLease, ReplicaLease, Status,
+};
 use peer_proto::{ControllerState, KeyState, RangeState};
 use tokio::{net::TcpListener, sync::watch};
 
@@ -129,6 +131,8 @@ async fn a_replica_lease_survives_the_way_to_the_api_and_back() {
             ready: true,
             draining: true,
             ranges: 256,
+            share: Some(8),
+            crashes: Crashes::parse("1700000000,1700000600"),
         },
         ended: vec!["0abc".to_owned(), "0abc-1".to_owned()],
     };

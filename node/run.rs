@@ -298,6 +298,7 @@ fn coordinator_config(fleet: &FleetOptions) -> Config {
         lease_renew_deadline: fleet.renew_deadline,
         lease_retry_period: fleet.retry_period,
         settle_time: fleet.settle_time,
+        slow_start_period: fleet.slow_start_period,
         expected_replicas: fleet
             .expected_replicas
             .map(|count| u16::try_from(count).unwrap_or(u16::MAX)),

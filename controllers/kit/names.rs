@@ -15,13 +15,10 @@
 //!    same names and choose the same.
 //! 2. A replica that has watched for less than an hour does not know which names an owner used up before
 //!    ([`Reader::history_covers`] is false of the owner and of its newest child). It begins at a place that follows from
-//!    the owner's resourceVersion, up to half-way round the part of the circle that is free. The controllers of
-//!    ReplicaSets, ReplicationControllers, DaemonSets and Jobs write the owner's status between a child's creation and
-//!    its replacement, so the version is another one by then; a second creation from the same view, the owner's version
-//!    included, still collides. After that first child the first rule holds for this owner.
-//! 3. The owner of EndpointSlices, a Service or Endpoints, is written by nobody in between. There the version from which
-//!    on the store's history is whole is mixed in, which differs for each start of a process. A slice made twice is
-//!    harmless: readers join the endpoints of all slices, and the controller deletes the one too many.
+//!    the owner's resourceVersion or, where the owner has not changed since, the version at which the replica began to
+//!    watch: up to half-way round the part of the circle that is free. A child whose removal it has not seen was made from
+//!    a lower version than that, so at another place. A second creation from the same view still collides, where both
+//!    began before the owner's last change. After that first child the first rule holds for this owner.
 
 use kubernetes_proto::{Resource, meta::ObjectMeta};
 use xxhash_rust::xxh3::{xxh3_64, xxh3_64_with_seed};
@@ -153,26 +150,16 @@ pub struct Known<'a> {
     reader: &'a dyn Reader,
     resource: &'static Resource,
     owner: &'a ObjectMeta,
-    is_reported: bool,
 }
 
 impl<'a> Known<'a> {
-    /// Of the children of an owner that are of this resource, in the owner's namespace. The owner's status is written
-    /// between the creation of a child and its replacement.
+    /// Of the children of an owner that are of this resource, in the owner's namespace.
     pub fn of(reader: &'a dyn Reader, resource: &'static Resource, owner: &'a ObjectMeta) -> Self {
         Self {
             reader,
             resource,
             owner,
-            is_reported: true,
         }
-    }
-
-    /// The owner stays as it is while its children come and go.
-    #[must_use]
-    pub fn not_reported(mut self) -> Self {
-        self.is_reported = false;
-        self
     }
 
     fn is_used(&self, name: &str) -> bool {
@@ -187,12 +174,8 @@ impl<'a> Known<'a> {
     }
 
     fn seed(&self, key: u64) -> u64 {
-        let mut seed = [0; 16];
-        seed[..8].copy_from_slice(&self.owner.resource_version.to_le_bytes());
-        if !self.is_reported {
-            seed[8..].copy_from_slice(&self.reader.history_since().to_le_bytes());
-        }
-        xxh3_64_with_seed(&seed, key)
+        let version = self.owner.resource_version.max(self.reader.history_since());
+        xxh3_64_with_seed(&version.to_le_bytes(), key)
     }
 }
 

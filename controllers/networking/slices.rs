@@ -274,7 +274,7 @@ pub fn write<O: Object>(
         }
     }
     let children = Children::of(&owner.metadata().name, &owner.metadata().uid);
-    let known = Known::of(reader, EndpointSlice::resource(), owner.metadata()).not_reported();
+    let known = Known::of(reader, EndpointSlice::resource(), owner.metadata());
     let existing = held.iter().map(|slice| slice.metadata());
     let names = children.next(0, existing, &known, slices.create.len());
     for (number, (slice, name)) in slices.create.iter().zip(names).enumerate() {

@@ -23,9 +23,10 @@ use crate::{
     event::{Effect, Fatal, Happening, Input, NotSent, Offer, Refused},
     lease::{Epoch, Holder, RangeId, RangeLease, ReplicaLease, Status, Time, Version, Written},
     mutation::broken,
-    placement::{Weights, place},
+    placement::place_within,
     renewal::{OwnLease, OwnPhase},
     ring::Ring,
+    slow_start::Crashes,
 };
 
 /// So many retry periods may lie between two good reads of the replica Leases; with more, silence proves nothing and
@@ -72,6 +73,11 @@ pub struct Config {
     pub drain_budget: Duration,
     /// Whether the API server may be able to fence: then it is asked to before anything of the dead is taken.
     pub bars: bool,
+    /// After a life that ended without leaving, a replica's share doubles in so long, from one range on; zero gives it a
+    /// full share at once.
+    pub slow_start: Duration,
+    /// The Unix second at time 0.
+    pub epoch_second: i64,
 }
 
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
@@ -170,6 +176,8 @@ pub struct Core {
     replicas: BTreeMap<String, Seen>,
     replicas_known: bool,
     still_since: Time,
+    /// Since when this life holds its Lease.
+    held_since: Option<Time>,
     last_read: Option<Time>,
     reading: bool,
     next_read: Time,
@@ -229,6 +237,7 @@ impl Core {
             replicas: BTreeMap::new(),
             replicas_known: false,
             still_since: Time::ZERO,
+            held_since: None,
             last_read: None,
             reading: false,
             next_read: Time::ZERO,
@@ -268,6 +277,12 @@ impl Core {
         self.config.bars = true;
     }
 
+    /// From now on its share doubles in so long after a crash.
+    #[cfg(test)]
+    pub(crate) fn set_slow_start(&mut self, step: Duration) {
+        self.config.slow_start = step;
+    }
+
     /// Takes one input and says what is to be done.
     pub fn step(&mut self, now: Time, input: Input) -> Vec<Effect> {
         self.steps(now, [input])
@@ -292,7 +307,7 @@ impl Core {
         if self.fatal {
             return;
         }
-        self.say_how_it_stands(out);
+        self.say_how_it_stands(now, out);
         if !self.is_held() {
             return;
         }
@@ -500,6 +515,9 @@ impl Core {
                     incarnation: own.incarnation,
                 }));
                 self.still_since = now;
+                self.held_since = Some(now);
+                // The renewal has said for itself how little it takes; from here on it is told.
+                self.told_status = None;
             } else if !self.left {
                 let was_open = lived.is_some_and(|lived| lived.open_until.is_some());
                 if was_open && own.open_until.is_none() {
@@ -1029,13 +1047,30 @@ impl Core {
         out.push(Effect::Fatal(fatal));
     }
 
-    fn say_how_it_stands(&mut self, out: &mut Vec<Effect>) {
+    /// How many ranges this replica takes at most, after what has become of its lives before.
+    fn share(&self, now: Time) -> Option<u16> {
+        let own = self.own.as_ref()?;
+        let lived = self
+            .held_since
+            .map_or(Time::ZERO, |since| now.saturating_sub(since));
+        let members = u16::try_from(self.member_names().len()).unwrap_or(u16::MAX);
+        let full = self.config.ranges.div_ceil(members.max(1));
+        let second = i64::try_from(now.as_secs()).unwrap_or(i64::MAX);
+        let second = self.config.epoch_second.saturating_add(second);
+        own.crashes
+            .share(second, lived, full, self.config.slow_start)
+    }
+
+    fn say_how_it_stands(&mut self, now: Time, out: &mut Vec<Effect>) {
         let status = Status {
             address: self.config.address.clone(),
             build: self.config.build.clone(),
             ready: self.host_ready,
             draining: self.drain_until.is_some(),
             ranges: self.config.ranges,
+            share: self.share(now),
+            // The renewal knows them.
+            crashes: Crashes::default(),
         };
         if self.told_status.as_ref() != Some(&status) {
             self.told_status = Some(status.clone());
@@ -1442,7 +1477,9 @@ impl Core {
                 moving.or(claimed).or_else(of_lease).and_then(of)
             })
             .collect();
-        Some(place(ring, &owners, Weights::Equal))
+        let share = |name: &String| self.replicas.get(name)?.lease.status.share;
+        let most: Vec<Option<u16>> = ring.members().iter().map(share).collect();
+        Some(place_within(ring, &owners, &most))
     }
 
     /// Ranges whose Lease is missing or not to be trusted: before we claim one, every live member says that it does not

@@ -4,6 +4,8 @@ use std::{fmt, str::FromStr, time::Duration};
 
 use serde::Serialize;
 
+use crate::slow_start::Crashes;
+
 /// A range's number, below the fleet's number of ranges.
 pub type RangeId = u16;
 
@@ -72,6 +74,10 @@ pub struct Status {
     pub draining: bool,
     /// How many ranges it believes the fleet to have.
     pub ranges: u16,
+    /// How many ranges it takes at most; `None` for a full share.
+    pub share: Option<u16>,
+    /// When its last lives ended that did not leave.
+    pub crashes: Crashes,
 }
 
 /// A replica Lease.

@@ -16,6 +16,7 @@ mod renewal;
 mod ring;
 #[cfg(test)]
 mod simulation;
+mod slow_start;
 #[cfg(test)]
 mod tests;
 
@@ -26,7 +27,8 @@ pub use crate::{
         Epoch, Holder, NotAHolder, RangeId, RangeLease, ReplicaLease, Status, Time, Version,
         Written,
     },
-    placement::{Weights, place},
+    placement::{Weights, place, place_within},
     renewal::{OwnLease, OwnPhase, Regained, Renewal, RenewalConfig, RenewalEffect, RenewalInput},
     ring::{MAX_RANGES, Ring, VIRTUAL_NODES, range_of},
+    slow_start::Crashes,
 };

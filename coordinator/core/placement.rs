@@ -20,7 +20,13 @@ pub enum Weights {
 ///
 /// `owners` holds for each range the index of its present owner among `ring.members()`, `None` if that owner is dead,
 /// on its way out or not ready.
-pub fn place(ring: &Ring, owners: &[Option<u16>], weights: Weights) -> Vec<u16> {
+pub fn place(ring: &Ring, owners: &[Option<u16>], Weights::Equal: Weights) -> Vec<u16> {
+    place_within(ring, owners, &[])
+}
+
+/// As [`place`], where some members take no more than so many ranges, by their index among `ring.members()`. Where the
+/// others can't be given the rest, since there are none, nobody's bound counts: a range must not be nobody's.
+pub fn place_within(ring: &Ring, owners: &[Option<u16>], most: &[Option<u16>]) -> Vec<u16> {
     let members = ring.members().len();
     if members == 0 {
         return Vec::new();
@@ -30,7 +36,7 @@ pub fn place(ring: &Ring, owners: &[Option<u16>], weights: Weights) -> Vec<u16> 
     for owner in owners.iter().flatten() {
         load[usize::from(*owner)] += 1;
     }
-    let quota = quotas(&load, owners.len(), weights);
+    let quota = quotas(&load, owners.len(), most);
     let kept = keep_within_quota(ring, owners, &quota);
     let placed = place_the_rest(ring, kept, &quota);
     assert_at_quota(&placed, &quota);
@@ -39,11 +45,32 @@ pub fn place(ring: &Ring, owners: &[Option<u16>], weights: Weights) -> Vec<u16> 
 
 /// The odd ranges stay with members that hold one too many anyway: any choice among these moves least. It goes by name
 /// and not by load, so that it stays the same while moves are half done.
-fn quotas(load: &[usize], ranges: usize, Weights::Equal: Weights) -> Vec<usize> {
-    let (floor, odd) = (ranges / load.len(), ranges % load.len());
-    let mut by_claim: Vec<usize> = (0..load.len()).collect();
+fn quotas(load: &[usize], ranges: usize, most: &[Option<u16>]) -> Vec<usize> {
+    let mut quota: Vec<Option<usize>> = vec![None; load.len()];
+    let (mut left, mut members) = (ranges, load.len());
+    // Whoever takes less than its part leaves more for the others, so that more of them may be below theirs, never fewer.
+    while let Some(member) = (0..load.len()).find(|&member| {
+        let bound = most.get(member).copied().flatten();
+        quota[member].is_none() && bound.is_some_and(|bound| usize::from(bound) <= left / members)
+    }) {
+        let bound = most[member].map_or(0, usize::from);
+        quota[member] = Some(bound);
+        (left, members) = (left - bound, members - 1);
+        if members == 0 {
+            // Theirs are all that there are.
+            (quota, left, members) = (vec![None; load.len()], ranges, load.len());
+            break;
+        }
+    }
+    let (floor, odd) = (left / members, left % members);
+    let mut by_claim: Vec<usize> = (0..load.len())
+        .filter(|member| quota[*member].is_none())
+        .collect();
     by_claim.sort_by_key(|&member| (Reverse(load[member] > floor), member));
-    let mut quota = vec![floor; load.len()];
+    let mut quota: Vec<usize> = quota
+        .into_iter()
+        .map(|bound| bound.unwrap_or(floor))
+        .collect();
     for member in by_claim.into_iter().take(odd) {
         quota[member] += 1;
     }

@@ -7,6 +7,7 @@
 use crate::{
     lease::{ReplicaLease, Status, Time, Version, Written},
     mutation::broken,
+    slow_start::Crashes,
 };
 
 /// A dead process may have had one renewal under way, and somebody may have touched its Lease; two are a sign of life.
@@ -25,6 +26,9 @@ pub struct RenewalConfig {
     pub renew_deadline: Time,
     /// Time between renewals.
     pub retry_period: Time,
+    /// The Unix second at time 0, by the clock of this machine; `None` where lives that ended without leaving are not
+    /// remembered.
+    pub epoch_second: Option<i64>,
 }
 
 /// Where the own Lease stands.
@@ -67,6 +71,8 @@ pub struct OwnLease {
     pub regained: Option<Regained>,
     /// How often this process has been evicted.
     pub evictions: u32,
+    /// When lives of this replica ended that did not leave.
+    pub crashes: Crashes,
 }
 
 /// What happens to a [`Renewal`].
@@ -203,6 +209,7 @@ impl Renewal {
             open_until: self.open_until,
             regained: self.regained.clone(),
             evictions: self.evictions,
+            crashes: self.status.crashes.clone(),
         }
     }
 
@@ -245,7 +252,12 @@ impl Renewal {
                     self.next_at = now;
                 }
             }
-            RenewalInput::Status(status) => {
+            RenewalInput::Status(mut status) => {
+                status.crashes.clone_from(&self.status.crashes);
+                if !matches!(self.state, State::Held { .. } | State::Check) {
+                    // Who is about to hold the Lease again has not been told yet what became of the life before.
+                    status.share = status.share.or(self.status.share);
+                }
                 if self.status != status {
                     self.status = status;
                     if matches!(self.state, State::Held { .. }) {
@@ -321,6 +333,7 @@ impl Renewal {
             self.evictions += 1;
         }
         let me = self.incarnation();
+        self.remember(now, lease.as_ref(), &me);
         let holder = lease.as_ref().and_then(|lease| lease.incarnation.clone());
         let version = lease.map(|lease| lease.version);
         self.next_at = now;
@@ -396,6 +409,25 @@ impl Renewal {
                 }
             }
             (_, _, version) => State::Acquire { version },
+        };
+    }
+
+    /// Notes whether the life before has left. Whoever leaves says so (draining) before it gives the Lease up; who is evicted,
+    /// or still holds it when this one comes, has not.
+    fn remember(&mut self, now: Time, lease: Option<&ReplicaLease>, me: &str) {
+        let Some((second, lease)) = self.config.epoch_second.zip(lease) else {
+            return;
+        };
+        let second = second.saturating_add(i64::try_from(now.as_secs()).unwrap_or(i64::MAX));
+        let known = &lease.status.crashes;
+        self.status.crashes = match lease.incarnation.as_deref() {
+            Some(holder) if holder == me => known.clone(),
+            None if lease.status.draining => known.clone(),
+            _ => {
+                // From the first write on: a share that is taken back costs moves.
+                self.status.share = Some(1);
+                known.and(second)
+            }
         };
     }
 

@@ -223,6 +223,8 @@ impl World {
             freeze_budget: Duration::from_secs(2),
             drain_budget: Duration::from_millis(500),
             bars: true,
+            slow_start: Duration::ZERO,
+            epoch_second: 0,
         });
         let config = RenewalConfig {
             name,
@@ -230,6 +232,7 @@ impl World {
             lease_duration: LEASE_DURATION,
             renew_deadline: RENEW_DEADLINE,
             retry_period: RETRY_PERIOD,
+            epoch_second: None,
         };
         let status = Status {
             address: format!("r-{at}:1"),

@@ -5,9 +5,10 @@ use std::{collections::BTreeMap, time::Duration};
 use proptest::prelude::*;
 
 use crate::{
-    Config, Core, Effect, Epoch, Fatal, Happening, Holder, Input, NotSent, Offer, OwnLease,
-    OwnPhase, RangeId, RangeLease, Refused, Regained, Renewal, RenewalConfig, RenewalEffect,
-    RenewalInput, ReplicaLease, Ring, Status, Time, Version, Weights, Written, place, range_of,
+    Config, Core, Crashes, Effect, Epoch, Fatal, Happening, Holder, Input, NotSent, Offer,
+    OwnLease, OwnPhase, RangeId, RangeLease, Refused, Regained, Renewal, RenewalConfig,
+    RenewalEffect, RenewalInput, ReplicaLease, Ring, Status, Time, Version, Weights, Written,
+    place, place_within, range_of,
 };
 
 fn secs(secs: u64) -> Duration {
@@ -308,7 +309,141 @@ proptest! {
     }
 }
 
+#[test]
+fn members_that_take_little_get_no_more_and_the_rest_is_shared_evenly() {
+    let names = ["a", "b", "c", "d"].map(str::to_owned);
+    let ring = Ring::new(names.to_vec(), 64);
+    let nobody = vec![None; 64];
+    let loads = |owners: &[Option<u16>], most: &[Option<u16>]| {
+        let mut loads = [0; 4];
+        for owner in place_within(&ring, owners, most) {
+            loads[usize::from(owner)] += 1;
+        }
+        loads
+    };
+    assert_eq!(loads(&nobody, &[]), [16; 4]);
+    assert_eq!(
+        loads(&nobody, &[Some(1), None, None, None]),
+        [1, 21, 21, 21]
+    );
+    assert_eq!(loads(&nobody, &[Some(1), Some(17), None, None])[0], 1);
+    assert_eq!(loads(&nobody, &[Some(40), None, None, None]), [16; 4]);
+    assert_eq!(
+        loads(&nobody, &[Some(2), Some(4), None, None]),
+        [2, 4, 29, 29]
+    );
+    let all = [Some(1), Some(1), Some(1), Some(1)];
+    assert_eq!(loads(&nobody, &all), [16; 4], "somebody must have them");
+    // It gives up what it has beyond, and what it keeps stays where it is.
+    let hers: Vec<Option<u16>> = vec![Some(0); 64];
+    let placed = place_within(&ring, &hers, &[Some(3), None, None, None]);
+    assert_eq!(placed.iter().filter(|owner| **owner == 0).count(), 3);
+    let owners: Vec<Option<u16>> = placed.iter().copied().map(Some).collect();
+    assert_eq!(
+        place_within(&ring, &owners, &[Some(3), None, None, None]),
+        placed
+    );
+}
+
 // ---- renewal ----
+
+/// A replica that comes upon such a Lease, and what it writes there.
+fn upon(lease: ReplicaLease, waits: bool) -> Status {
+    let mut renewal = Renewal::new(
+        RenewalConfig {
+            name: "a".to_owned(),
+            incarnation: "a2".to_owned(),
+            lease_duration: secs(5),
+            renew_deadline: secs(3),
+            retry_period: secs(1),
+            epoch_second: Some(1000),
+        },
+        status(),
+    );
+    renewal.step(secs(10), RenewalInput::Join);
+    let seconds = if waits { 10..=15 } else { 10..=10 };
+    let mut effects = Vec::new();
+    for second in seconds {
+        renewal.step(secs(second), RenewalInput::Tick);
+        effects = renewal.step(secs(second), RenewalInput::Read(Ok(Some(lease.clone()))));
+    }
+    match effects.pop() {
+        Some(RenewalEffect::Write { lease, .. }) => lease.status,
+        other => panic!("{other:?}"),
+    }
+}
+
+#[test]
+fn a_life_that_ended_without_leaving_is_noted_and_the_next_begins_with_one_range() {
+    let crashed = |lease: ReplicaLease, waits| {
+        let status = upon(lease, waits);
+        (status.crashes.to_string(), status.share)
+    };
+    // Its holder has been evicted, or is waited for until it has been silent for long enough.
+    let evicted = replica("a", 3, None);
+    assert_eq!(crashed(evicted, false), ("1010".to_owned(), Some(1)));
+    let silent = replica("a", 3, Some("a1"));
+    assert_eq!(crashed(silent, true), ("1015".to_owned(), Some(1)));
+    let mut again = replica("a", 3, None);
+    again.status.crashes = Crashes::parse("400,900");
+    assert_eq!(crashed(again, false).0, "400,900,1010");
+    let mut left = replica("a", 3, None);
+    left.status.draining = true;
+    left.status.crashes = Crashes::parse("400");
+    assert_eq!(crashed(left, false), ("400".to_owned(), None));
+}
+
+#[test]
+fn a_replica_that_crashed_is_given_its_share_step_by_step() {
+    let mut bench = Bench::new(&["b"], &[0, 1, 2, 3].map(|range| (range, "a", "a1", 1)));
+    bench.step(Input::HostReady(true));
+    bench.own(true);
+    for range in 0..4 {
+        bench.core = seeded(bench.core.clone(), range, 1);
+    }
+    if let Some(lease) = bench.replicas.get_mut("b") {
+        lease.status.share = Some(1);
+    }
+    assert_eq!(
+        freezes(&bench.read()).len(),
+        1,
+        "one of the two that are due"
+    );
+    let mut all = Bench::new(&["b"], &[0, 1, 2, 3].map(|range| (range, "a", "a1", 1)));
+    all.step(Input::HostReady(true));
+    all.own(true);
+    for range in 0..4 {
+        all.core = seeded(all.core.clone(), range, 1);
+    }
+    assert_eq!(freezes(&all.read()).len(), 2);
+}
+
+#[test]
+fn a_replica_says_how_much_it_takes_as_it_lives() {
+    let mut bench = Bench::new(&[], &[]);
+    bench.core.set_slow_start(secs(10));
+    let mut told = Vec::new();
+    let since = bench.now;
+    for second in [0, 9, 10, 20, 30] {
+        bench.now = since + secs(second);
+        let mut effects = bench.step(Input::Own(OwnLease {
+            incarnation: "a1".to_owned(),
+            phase: OwnPhase::Held,
+            open_until: Some(bench.now + secs(3)),
+            regained: None,
+            evictions: 0,
+            crashes: Crashes::default().and(0),
+        }));
+        effects.extend(bench.step(Input::HostReady(true)));
+        let shares = effects.iter().filter_map(|effect| match effect {
+            Effect::Status(status) => Some(status.share),
+            _ => None,
+        });
+        told.extend(shares.last());
+    }
+    told.dedup();
+    assert_eq!(told, [Some(1), Some(2), None], "of four");
+}
 
 fn status() -> Status {
     Status {
@@ -317,6 +452,7 @@ fn status() -> Status {
         ready: true,
         draining: false,
         ranges: 4,
+        ..Status::default()
     }
 }
 
@@ -338,6 +474,7 @@ fn renewal() -> Renewal {
             lease_duration: secs(5),
             renew_deadline: secs(3),
             retry_period: secs(1),
+            epoch_second: None,
         },
         status(),
     )
@@ -671,6 +808,8 @@ impl Bench {
             freeze_budget: secs(2),
             drain_budget: Duration::from_millis(500),
             bars: false,
+            slow_start: Duration::ZERO,
+            epoch_second: 0,
         });
         let mut bench = Self {
             core,
@@ -719,6 +858,7 @@ impl Bench {
                 seen: self.now,
             }),
             evictions: 0,
+            crashes: Crashes::default(),
         }))
     }
 
@@ -1505,6 +1645,7 @@ fn an_evicted_replica_drops_everything_at_once() {
         open_until: None,
         regained: None,
         evictions: 1,
+        crashes: Crashes::default(),
     }));
     assert!(effects.contains(&Effect::Lost(0)) && effects.contains(&Effect::Lost(1)));
     assert_eq!(bench.core.held().count(), 0);

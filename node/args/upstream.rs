@@ -255,6 +255,7 @@ pub(super) const FLEET: &[Flag] = &[
     Flag("lease-retry-period", Duration, "1s", Acts, "How often a replica renews; shorter than --lease-renew-deadline."),
     Flag("expected-replicas", Int, "0", Acts, "At a fleet's first start, begin as soon as so many are there; 0 means: when none has come for --settle-time."),
     Flag("settle-time", Duration, "1s", Acts, "At a fleet's first start, wait until no replica has come or gone for so long."),
+    Flag("slow-start-period", Duration, "10s", Acts, "After a replica has ended without leaving, its share of the ranges doubles in so long, from one range on, so that one that dies of its share again and again stalls little; 0 gives it a full share at once."),
     Flag("server-fence", Text, "auto", Acts, "Let the API server refuse what a dead replica still sends: auto (where deploy/fence is installed and this user may impersonate), on, off."),
     Flag("peer-bind-address", Ip, "0.0.0.0", Acts, "Address on which other replicas are heard."),
     Flag("peer-port", Int, "10258", Acts, "Port on which other replicas are heard."),

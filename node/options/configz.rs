@@ -218,6 +218,7 @@ fn ours(options: &Options) -> Value {
         "retryPeriod": go_duration(fleet.retry_period),
         "expectedReplicas": fleet.expected_replicas,
         "settleTime": go_duration(fleet.settle_time),
+        "slowStartPeriod": go_duration(fleet.slow_start_period),
         "peer": {
             "address": fleet.peer_address.to_string(),
             "advertised": fleet.peer_advertised,

@@ -160,6 +160,8 @@ pub struct FleetOptions {
     pub expected_replicas: Option<usize>,
     /// Begin when none has come or gone for so long.
     pub settle_time: Duration,
+    /// After an end without leaving, the share doubles in so long.
+    pub slow_start_period: Duration,
     /// Where other replicas are heard.
     pub peer_address: SocketAddr,
     /// `host:port` at which others find this replica.
@@ -874,6 +876,7 @@ fn fleet(values: &Values, surroundings: &Surroundings, wrong: &mut Vec<String>) 
         retry_period,
         expected_replicas: usize::try_from(expected).ok().filter(|count| *count > 0),
         settle_time: values.duration("settle-time"),
+        slow_start_period: values.duration("slow-start-period"),
     }
 }
 

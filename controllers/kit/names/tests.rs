@@ -292,18 +292,22 @@ fn an_owner_that_was_seen_to_be_made_has_no_unseen_names() {
 }
 
 #[test]
-fn the_children_of_an_owner_that_nobody_writes_begin_elsewhere_at_each_start() {
-    let (children, owner) = (children(), owner(7));
-    let at = |since| {
+fn children_of_an_owner_that_has_not_changed_since_begin_elsewhere_at_each_start() {
+    let begun = |since, version| {
         let store = Store {
             since,
             ..young(&[])
         };
-        let known = Known::of(&store, Pod::resource(), &owner).not_reported();
-        children.next(0, [], &known, 1)
+        choice(&store, version, 0, &NONE, 1)
     };
-    assert_eq!(at(1), at(1));
-    assert_ne!(at(1), at(2));
+    assert_eq!(begun(10, 7), begun(10, 7));
+    assert_ne!(begun(10, 7), begun(11, 7));
+    assert_ne!(
+        begun(10, 7),
+        begun(0, 7),
+        "whoever made one from that version"
+    );
+    assert_eq!(begun(10, 20), begun(11, 20), "both see the same change");
 }
 
 #[test]

@@ -574,6 +574,35 @@ fn the_rest_of_the_cluster_starts_stops_and_clears_up() {
     assert!(!still.step());
 }
 
+#[test]
+fn a_text_that_is_not_utf_8_stands_in_no_patch_that_does_not_change_it() {
+    let mut odd = deployment("web");
+    odd.metadata_mut().uid = "u-1".into();
+    odd.metadata_mut().set_annotation("note", "<??>");
+    let mut bytes = prost::Message::encode_to_vec(&odd);
+    let place = bytes
+        .windows(4)
+        .position(|window| window == b"<??>")
+        .unwrap();
+    bytes[place..place + 4].copy_from_slice(&[0xff, 0xfe, b'-', 0xff]);
+    let read = Deployment::resource().read(&bytes).unwrap();
+    let old = kubernetes_proto::cast::<Deployment>(read).unwrap();
+    assert_eq!(
+        old.metadata().annotation("note"),
+        Some("\u{fffd}\u{fffd}-\u{fffd}")
+    );
+    let mut new = Deployment::clone(&old);
+    new.metadata_mut().set_annotation("other", "x");
+    new.spec.get_or_insert_default().replicas = Some(5);
+    let mut plan = Plan::nothing();
+    let action = plan.update(&*old, &new).unwrap();
+    let Verb::Patch { patch, .. } = &action.verb else {
+        panic!("{action}")
+    };
+    assert_eq!(patch["metadata"]["annotations"], json!({"other": "x"}));
+    assert_eq!(patch["spec"], json!({"replicas": 5}));
+}
+
 // ---- the contract ----
 
 /// What is wrong with a [`Replicas`].

@@ -273,6 +273,8 @@ impl Node {
                 freeze_budget: Duration::from_secs(2),
                 drain_budget: Duration::from_millis(500),
                 bars: true,
+                slow_start: Duration::ZERO,
+                epoch_second: 0,
             }),
             renewal: Renewal::new(
                 RenewalConfig {
@@ -281,6 +283,7 @@ impl Node {
                     lease_duration: LEASE_DURATION,
                     renew_deadline: RENEW_DEADLINE,
                     retry_period: RETRY_PERIOD,
+                    epoch_second: None,
                 },
                 status,
             ),

@@ -88,3 +88,10 @@ fn test_reproduce_a_late_pod_of_an_older_template() {
 fn test_reproduce_an_owner_released_before_a_kind_was_listed() {
     of("garbage-collector-controller", 785);
 }
+
+/// A replica made a pod and died before it could report it, no other ran, and the pod was deleted: the next process found
+/// the ReplicaSet at the version from which that name had been chosen, and gave it again.
+#[test]
+fn test_reproduce_a_name_given_again_after_nobody_had_looked() {
+    of("horizontal-pod-autoscaler-controller", 52);
+}
