@@ -8,14 +8,16 @@
 //! 5. Nothing unseen is deleted or changed: every patch and delete carries the uid that was seen, and the version seen
 //!    where it carries one; creates have names, so that a second one collides.
 //! 6. Every action lies within the declared rules; only what is watched is read; indexes are declared.
-//! 7. Plans that make or delete generated children say what was counted.
+//! 7. Whatever integers, lists, maps and sizes its objects have, one plan stays within bounds of processor time and of
+//!    memory, and does not panic (`extremes.rs`).
+//! 8. Plans that make or delete generated children say what was counted.
 
 use std::{collections::BTreeSet, sync::Arc};
 
 use kubernetes_proto::{AnyObject, Object, Str, discovery::EndpointSlice};
 use serde_json::Value;
 
-use super::{World, engine};
+use super::{World, engine, extremes};
 use crate::{Factory, SignedDuration, Timestamp};
 
 /// Runs of each kind and world: enough that a fault that one run in ten shows escapes once in some thousand.
@@ -97,7 +99,9 @@ impl<'a> Contract<'a> {
         let name = (self.factory.describe)().name;
         let mut planned = 0;
         for (number, world) in worlds.into_iter().enumerate() {
-            planned += self.check_world(&format!("{name}, world {number}"), &world);
+            let told = format!("{name}, world {number}");
+            planned += self.check_world(&told, &world);
+            extremes::check(&told, number, &world, self.factory);
         }
         assert!(
             planned > 0,
