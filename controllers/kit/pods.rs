@@ -308,6 +308,22 @@ fn merge_sort<T>(mut items: Vec<T>, before: &dyn Fn(&T, &T) -> bool) -> Vec<T> {
     sorted
 }
 
+/// What the bodies of one plan's creations may take together: half of what a plan may hold at all.
+const CREATED_BYTES_MAX: usize = 25 << 20;
+/// What a creation takes beside what it copies: names, owner, events.
+const CREATED_BYTES_MORE: usize = 2048;
+
+/// How many children one plan creates, `most` at most, where each copies so many bytes: a thousand copies of a template
+/// of 1.5 MB would take more memory than a replica has. The others follow with the next plans. At least one.
+pub fn creations_at_once(most: usize, bytes_each: usize) -> usize {
+    (CREATED_BYTES_MAX / bytes_each.saturating_add(CREATED_BYTES_MORE)).clamp(1, most.max(1))
+}
+
+/// How many bytes a pod copies from its template.
+pub fn template_bytes(template: Option<&PodTemplateSpec>) -> usize {
+    template.map_or(0, prost::Message::encoded_len)
+}
+
 /// A pod as a template wants it: its labels, annotations and finalizers, and its spec byte for byte.
 pub fn from_template(
     template: Option<&PodTemplateSpec>,

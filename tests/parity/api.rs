@@ -238,6 +238,20 @@ impl Server {
             .await
     }
 
+    /// Asks for a pod's eviction; an error where a budget does not allow it.
+    pub(crate) async fn evict(&self, namespace: &str, pod: &str) -> Result<()> {
+        let path = Self::path(kind_of("pod")?, namespace, pod, "eviction");
+        let eviction = json!({
+            "apiVersion": "policy/v1",
+            "kind": "Eviction",
+            "metadata": {"name": pod, "namespace": namespace},
+        });
+        let body = serde_json::to_vec(&eviction)?;
+        self.send(http::Method::POST, &path, "application/json", body)
+            .await?;
+        Ok(())
+    }
+
     /// What is gone already is no error.
     pub(crate) async fn delete(
         &self,

@@ -66,6 +66,20 @@ pub(crate) const EXPECTED: &[Expectation] = &[
         },
     },
     Expectation {
+        name: "a budget tells things once",
+        reason: "Events that tell of a budget as it stands (NoPods, UnmanagedPods, CalculateExpectedPodCountFailed) are \
+                 recorded when that begins, not at every look.",
+        by_chance: true,
+        fits: |one| {
+            one.object == "event"
+                && one.scenario.starts_with("disruption-")
+                && ["NoPods", "UnmanagedPods", "CalculateExpectedPodCountFailed"]
+                    .iter()
+                    .any(|reason| one.path.contains(reason))
+                && (one.theirs.as_str(), one.ours.as_str()) == ("several", "one")
+        },
+    },
+    Expectation {
         name: "whether a rollout has progressed",
         reason: "Whether a rollout whose first pods are there is called NewReplicaSetCreated or ReplicaSetUpdated is \
                  left to chance, as in upstream: the latter where a status was written before they were counted.",

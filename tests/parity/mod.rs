@@ -34,8 +34,8 @@ use crate::support::{all_end_well, beside};
 
 /// What both managers run: no more than the scenarios need, so that both do the same work.
 const CONTROLLERS: &str = "deployment-controller,replicaset-controller,replicationcontroller-controller,\
-    statefulset-controller,daemonset-controller,job-controller,cronjob-controller,ttl-after-finished-controller,\
-    serviceaccount-controller,root-ca-certificate-publisher-controller";
+    statefulset-controller,daemonset-controller,disruption-controller,job-controller,cronjob-controller,\
+    ttl-after-finished-controller,serviceaccount-controller,root-ca-certificate-publisher-controller";
 /// What both run besides where it matters what is cleared up, counted and published.
 const MORE: &str = "garbage-collector-controller,namespace-controller,pod-garbage-collector-controller,\
     resourcequota-controller,endpoints-controller,endpointslice-controller,endpointslice-mirroring-controller";

@@ -420,6 +420,10 @@ impl Side {
                         .await?;
                     continue;
                 }
+                Turn::Evict => {
+                    self.server.evict(namespace, name).await?;
+                    continue;
+                }
                 Turn::End => {
                     let now = json!({"gracePeriodSeconds": 0});
                     self.server.delete(kind, namespace, name, &now).await?;

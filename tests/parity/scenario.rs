@@ -48,6 +48,11 @@ const FILES: &[(&str, Among, &str)] = &[
         Among::Workloads,
         include_str!("scenarios/daemonset.yaml"),
     ),
+    (
+        "disruption",
+        Among::Workloads,
+        include_str!("scenarios/disruption.yaml"),
+    ),
     ("job", Among::Workloads, include_str!("scenarios/job.yaml")),
     (
         "cronjob",
@@ -219,6 +224,8 @@ pub(crate) enum Turn {
     Succeed,
     /// Somebody deletes it.
     Delete,
+    /// Somebody asks for its eviction; it is granted.
+    Evict,
     /// The kubelet is done with it: it is gone from the server.
     End,
     /// A merge patch.

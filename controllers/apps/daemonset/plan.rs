@@ -324,7 +324,9 @@ fn carry_out(
     }
     if !changes.create.is_empty() {
         let template = Template::of(look)?;
-        for node in changes.create.iter().take(BURST) {
+        let copied = pods::template_bytes(spec(set).template.as_ref());
+        let count = pods::creations_at_once(BURST, copied);
+        for node in changes.create.iter().take(count) {
             template.create(plan, look, node, owned)?;
         }
     }

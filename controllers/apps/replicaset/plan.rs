@@ -177,7 +177,9 @@ fn create_pods<O: Replicator>(plan: &mut Plan, view: &View<O>, seen: &Seen<'_>, 
     let first = u64::try_from(meta.generation)
         .unwrap_or_default()
         .wrapping_mul(NAMES_PER_GENERATION);
-    for name in children.next(first, existing, &known, burst(missing)) {
+    let copied = pods::template_bytes(set.template());
+    let count = pods::creations_at_once(burst(missing), copied);
+    for name in children.next(first, existing, &known, count) {
         let pod = pods::from_template(
             set.template(),
             owners::reference(set),

@@ -26,6 +26,8 @@ const ON_DELETE: &str = "OnDelete";
 
 /// Pods that one plan creates at most where they are made side by side: more wait until the cache has seen these.
 const BURST: usize = 500;
+/// What a claim's creation takes beside its template: names, labels, events.
+const CLAIM_BYTES: usize = 1024;
 
 pub(super) fn replicas(set: &StatefulSet) -> i32 {
     spec(set).replicas.unwrap_or(1)
@@ -439,11 +441,12 @@ impl Rollout<'_> {
                     .is_some_and(|first| Arc::ptr_eq(first, pod))
         };
         // In order, the first gap ends the walk; side by side, so many gaps do.
+        let most = self.creations_at_once();
         let mut missing = 0;
         for ordinal in ordinals(set) {
             let pod = living.get(&ordinal);
             missing += usize::from(pod.is_none());
-            if missing > BURST {
+            if missing > most {
                 return Ok(());
             }
             let step = self.living(pod.map(Arc::as_ref), ordinal, ordered, stages)?;
@@ -484,6 +487,18 @@ impl Rollout<'_> {
         }
         self.roll(&living, &unavailable, status, stages);
         Ok(())
+    }
+
+    /// How many pods one plan makes, each with its claims.
+    fn creations_at_once(&self) -> usize {
+        let spec = spec(self.set);
+        let pod =
+            pods::template_bytes(spec.template.as_ref()).max(revisions::data(&self.current).len());
+        let claims = spec.volume_claim_templates.iter();
+        let claims: usize = claims
+            .map(|claim| prost::Message::encoded_len(claim).saturating_add(CLAIM_BYTES))
+            .sum();
+        pods::creations_at_once(BURST, pod.saturating_add(claims))
     }
 
     /// One wanted ordinal.

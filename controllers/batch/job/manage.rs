@@ -174,7 +174,16 @@ pub(super) fn manage(
             ..Managed::default()
         });
     }
-    create(sync, seen, plan, missing.min(BURST))
+    // A template that takes much memory is copied fewer times at once.
+    let template = sync
+        .job
+        .spec
+        .as_ref()
+        .and_then(|spec| spec.template.as_ref());
+    let most = usize::try_from(BURST).unwrap_or(usize::MAX);
+    let most = pods::creations_at_once(most, pods::template_bytes(template));
+    let most = i64::try_from(most).unwrap_or(BURST);
+    create(sync, seen, plan, missing.min(most))
 }
 
 /// How many pods should be active.

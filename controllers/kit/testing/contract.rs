@@ -12,13 +12,15 @@
 //! 8. No child gets a generated name that another had within the last hour, whatever befalls children: deleted at once or
 //!    with grace, failed, evicted, their node gone; with two owners, memory lost, and owners that start anew and have seen
 //!    nothing of what was before.
+//! 9. Whatever integers, lists, maps and sizes its objects have, one plan stays within bounds of processor time and of
+//!    memory, and does not panic (`extremes.rs`).
 
 use std::{collections::BTreeSet, sync::Arc};
 
 use kubernetes_proto::{AnyObject, Object, Str, discovery::EndpointSlice};
 use serde_json::Value;
 
-use super::{World, engine};
+use super::{World, engine, extremes};
 use crate::{Factory, SignedDuration, Timestamp};
 
 /// Runs of each kind and world: enough that a fault that one run in ten shows escapes once in some thousand.
@@ -100,7 +102,9 @@ impl<'a> Contract<'a> {
         let name = (self.factory.describe)().name;
         let mut planned = 0;
         for (number, world) in worlds.into_iter().enumerate() {
-            planned += self.check_world(&format!("{name}, world {number}"), &world);
+            let told = format!("{name}, world {number}");
+            planned += self.check_world(&told, &world);
+            extremes::check(&told, number, &world, self.factory);
         }
         assert!(
             planned > 0,

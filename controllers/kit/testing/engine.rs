@@ -15,7 +15,7 @@ use super::{
 };
 use crate::{
     Action, Again, Answers, Descriptor, DynChange, DynController, Factory, Failure, Key, Memory,
-    Only, Outcome, Plan, Refusal, Seen, Verb, Watches, names,
+    Only, Outcome, Plan, Query, Refusal, Seen, Verb, Watches, names,
 };
 
 /// Plans made at one instant before it is given up: a chain of a few Deployments takes some hundreds.
@@ -174,8 +174,37 @@ impl Built {
         keys
     }
 
+    pub(super) fn fresh_memory(&self) -> Memory {
+        self.controller.new_memory()
+    }
+
+    /// What it asks before it plans a key.
+    pub(super) fn ask(&self, world: &World, key: &Key, memory: &Memory) -> Vec<Query> {
+        let (view, none) = (self.view(world), Answers::new());
+        let seen = Seen::new(&view, &none, world.now);
+        self.controller.ask(key, &seen, memory)
+    }
+
+    /// What it plans for a key.
+    pub(super) fn plan(
+        &self,
+        world: &World,
+        key: &Key,
+        answers: &Answers,
+        memory: &mut Memory,
+    ) -> Result<Plan, Refusal> {
+        let view = self.view(world);
+        let seen = Seen::new(&view, answers, world.now);
+        self.controller.plan(key, &seen, memory)
+    }
+
+    /// How large a memory is in a handoff.
+    pub(super) fn packed_bytes(&self, memory: &Memory) -> usize {
+        self.controller.pack(memory).map_or(0, |bytes| bytes.len())
+    }
+
     /// All that it watches.
-    fn resources(&self, world: &World) -> Vec<&'static Resource> {
+    pub(super) fn resources(&self, world: &World) -> Vec<&'static Resource> {
         let named = self.watches.subscriptions.iter();
         let named = named.map(|subscription| subscription.resource);
         let found = world.catalogue.all().iter().filter(|entry| {

@@ -23,6 +23,7 @@ pub mod builders;
 pub mod contract;
 mod engine;
 mod environment;
+mod extremes;
 mod server;
 
 pub use builders::*;

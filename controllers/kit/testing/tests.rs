@@ -633,6 +633,10 @@ enum Fault {
     Unindexed,
     /// Wants to look again at once, for ever.
     Restless,
+    /// Makes nearly all children that are asked for in one plan.
+    Lavish,
+    /// Takes for granted what only the API server refuses.
+    Trustful,
 }
 
 /// Of chance: not what the seeds decide.
@@ -647,7 +651,7 @@ struct Made {
 /// Keeps as many pods as a ReplicaSet wants, named by ordinal; with a fault.
 struct Replicas<const FAULT: usize>;
 
-const FAULTS: [Fault; 13] = [
+const FAULTS: [Fault; 15] = [
     Fault::Nothing,
     Fault::Counter,
     Fault::NewNames,
@@ -661,6 +665,8 @@ const FAULTS: [Fault; 13] = [
     Fault::Talkative,
     Fault::Unindexed,
     Fault::Restless,
+    Fault::Lavish,
+    Fault::Trustful,
 ];
 
 impl<const FAULT: usize> Controller for Replicas<FAULT> {
@@ -705,7 +711,16 @@ impl<const FAULT: usize> Controller for Replicas<FAULT> {
             Fault::Unindexed => seen.indexed::<Pod>("phase", "Running"),
             _ => seen.owned_by::<Pod>(&meta(&*set).uid),
         };
-        let wanted = usize::try_from(set.spec.as_ref().unwrap().replicas.unwrap()).unwrap();
+        let wanted = set.spec.as_ref().unwrap().replicas.unwrap();
+        let wanted = match fault {
+            Fault::Trustful => usize::try_from(wanted).expect("the API server refuses less than 0"),
+            _ => usize::try_from(wanted).unwrap_or(0),
+        };
+        let burst = if fault == Fault::Lavish {
+            1_000_000
+        } else {
+            100
+        };
         if fault != Fault::Uncounted {
             plan.counted::<Pod>(&key.namespace, &crate::selectors::Selector::of_labels(&[]));
         }
@@ -722,7 +737,10 @@ impl<const FAULT: usize> Controller for Replicas<FAULT> {
                 Fault::NewNames => format!("{}-{}-{ordinal}", key.name, memory.plans),
                 _ => format!("{}-{ordinal}", key.name),
             });
-            names.extend(free.filter(|name| !taken(name)).take(wanted - have));
+            names.extend(
+                free.filter(|name| !taken(name))
+                    .take((wanted - have).min(burst)),
+            );
         }
         if fault == Fault::Counter {
             let chance = CHANCE.fetch_add(1, Ordering::Relaxed);
@@ -809,6 +827,8 @@ fn the_contract_finds_each_fault_and_says_which() {
         (broken::<10>(), "no change has woken it"),
         (broken::<11>(), "without having declared that index"),
         (broken::<12>(), "no rest after"),
+        (broken::<13>(), "the bound is"),
+        (broken::<14>(), "the API server refuses less than 0"),
     ];
     for (place, (message, expected)) in table.into_iter().enumerate() {
         let fault = FAULTS[place + 1];
