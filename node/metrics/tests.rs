@@ -342,6 +342,49 @@ fn what_keys_measure_is_added_up_and_forgotten_with_their_range() {
 }
 
 #[test]
+fn a_gauge_of_an_object_goes_with_its_key_and_its_range() {
+    const DESIRED: &str = "horizontal_pod_autoscaler_controller_desired_replicas";
+    const RECONCILED: &str = "horizontal_pod_autoscaler_controller_reconciliations_total";
+    let metrics = Metrics::new(&crate::registry::descriptors());
+    let controller = metrics.controller("horizontal-pod-autoscaler-controller");
+    let shown = || -> Vec<String> {
+        let text = metrics.encode();
+        let lines = text.lines().filter_map(|line| line.strip_prefix(DESIRED));
+        lines.map(str::to_owned).collect()
+    };
+    let set = |range, name: &str, size| {
+        let measures = [measure(DESIRED, &["shop", name], size)];
+        controller.add_up(range, &Key::new("shop", name), &measures);
+    };
+    set(1, "web", 3.0);
+    set(2, "api", 5.0);
+    let of = |name: &str, size: u8| format!("{{namespace=\"shop\",hpa_name=\"{name}\"}} {size}");
+    assert_eq!(shown(), [of("api", 5), of("web", 3)]);
+    set(1, "web", 4.0);
+    let failed = [measure(RECONCILED, &["none", "internal"], 1.0)];
+    controller.add_up(1, &Key::new("shop", "web"), &failed);
+    assert_eq!(
+        shown(),
+        [of("api", 5), of("web", 4)],
+        "a sync that does not measure it leaves it"
+    );
+    controller.forget(1);
+    assert_eq!(shown(), [of("api", 5)], "the range is another's");
+    controller.add_up(2, &Key::new("shop", "api"), &[]);
+    assert!(shown().is_empty(), "the object is gone");
+
+    // Neither fills the bound of series.
+    for number in 0..10_050 {
+        set(3, &format!("old-{number}"), 1.0);
+    }
+    assert_eq!(shown().len(), 10_000);
+    set(3, "old-10049", 2.0);
+    controller.forget(3);
+    set(4, "new", 7.0);
+    assert_eq!(shown(), [of("new", 7)]);
+}
+
+#[test]
 fn counters_have_upstream_s_names_with_total_or_without() {
     let metrics = Metrics::new(&crate::registry::descriptors());
     let name = "endpoint_slice_controller_changes";
