@@ -19,7 +19,10 @@ pub use reviews::ServerReviews;
 pub use trust::Error;
 use trust::{Proxy, Trusted};
 
-use crate::options::{AuthenticationOptions, AuthorizationOptions};
+use crate::{
+    metrics::Metrics,
+    options::{AuthenticationOptions, AuthorizationOptions},
+};
 
 /// Who may do anything, whatever the API server says: as upstream.
 const MASTERS: &str = "system:masters";
@@ -113,6 +116,7 @@ pub struct Auth {
     allow_ttl: Duration,
     denied: Cache<(User, String, String), String>,
     deny_ttl: Duration,
+    metrics: Arc<Metrics>,
 }
 
 impl std::fmt::Debug for Auth {
@@ -129,14 +133,16 @@ impl Auth {
     pub async fn new(
         authentication: &AuthenticationOptions,
         authorization: &AuthorizationOptions,
+        metrics: &Arc<Metrics>,
     ) -> Result<Arc<Self>, Error> {
-        let reviews = ServerReviews::new(authentication, authorization).await?;
+        let reviews = ServerReviews::new(authentication, authorization, metrics).await?;
         let trusted = Trusted::load(authentication, reviews.lookup_client()).await?;
         Ok(Arc::new(Self::with(
             trusted,
             Box::new(reviews),
             authentication,
             authorization,
+            Arc::clone(metrics),
         )))
     }
 
@@ -145,6 +151,7 @@ impl Auth {
         reviews: Box<dyn Reviews>,
         authentication: &AuthenticationOptions,
         authorization: &AuthorizationOptions,
+        metrics: Arc<Metrics>,
     ) -> Self {
         Self {
             trusted,
@@ -156,6 +163,7 @@ impl Auth {
             allow_ttl: authorization.allow_ttl,
             denied: Cache::new(ANSWERS_MAX),
             deny_ttl: authorization.deny_ttl,
+            metrics,
         }
     }
 
@@ -195,7 +203,12 @@ impl Auth {
                 .verify(asked.certificates)
                 .and_then(|()| trust::subject(&asked.certificates[0]))
             {
-                Ok(user) => return Ok(user.authenticated()),
+                Ok(user) => {
+                    if let Some(left) = trust::valid_for(&asked.certificates[0]) {
+                        self.metrics.client_certificate(left);
+                    }
+                    return Ok(user.authenticated());
+                }
                 Err(error) => why = Some(error),
             }
         }
