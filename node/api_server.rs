@@ -253,16 +253,10 @@ impl Server for ApiServer {
     ) -> BoxFuture<'a, Result<Option<Value>, Refused>> {
         async move {
             let request = Request::get(path.to_owned()).accept("application/json");
-            match self.send(sender, request).await {
-                Ok(answer) => serde_json::from_slice(&answer.bytes)
-                    .map(Some)
-                    .map_err(|error| garbage("answer", &error)),
-                Err(Refused {
-                    failure: Failure::NotFound(_),
-                    ..
-                }) => Ok(None),
-                Err(refused) => Err(refused),
-            }
+            let answer = self.send(sender, request).await?;
+            serde_json::from_slice(&answer.bytes)
+                .map(Some)
+                .map_err(|error| garbage("answer", &error))
         }
         .boxed()
     }

@@ -79,7 +79,14 @@ pub async fn ask(server: &dyn Server, sender: &Sender, queries: Vec<Query>) -> A
                         let _place = places(path).acquire_owned().await;
                         server.read(sender, path).await
                     };
-                    answered(*patience, read).await
+                    match tokio::time::timeout(*patience, read).await {
+                        Ok(Err(Refused {
+                            failure: Failure::NotFound(why),
+                            ..
+                        })) => Answer::NotFound(why),
+                        Ok(read) => answer(read),
+                        Err(_) => Answer::Failed(no_answer_within(*patience)),
+                    }
                 }
             };
             (query, answer)
@@ -95,10 +102,16 @@ async fn answered(
     read: impl Future<Output = Result<Option<Value>, Refused>>,
 ) -> Answer {
     match tokio::time::timeout(patience, read).await {
-        Ok(Ok(Some(object))) => Answer::Object(Arc::new(object)),
-        Ok(Ok(None)) => Answer::Missing,
-        Ok(Err(refused)) => Answer::Failed(refused.failure.to_string()),
+        Ok(read) => answer(read),
         Err(_) => Answer::Failed(no_answer_within(patience)),
+    }
+}
+
+fn answer(read: Result<Option<Value>, Refused>) -> Answer {
+    match read {
+        Ok(Some(object)) => Answer::Object(Arc::new(object)),
+        Ok(None) => Answer::Missing,
+        Err(refused) => Answer::Failed(refused.failure.to_string()),
     }
 }
 

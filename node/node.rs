@@ -114,8 +114,14 @@ impl Node {
                 let workers = descriptor
                     .workers
                     .map_or(descriptor.workers_fixed, |(flag, _)| {
-                        usize::try_from(parts.flags.int(flag)).unwrap_or(1).max(1)
+                        usize::try_from(parts.flags.int(flag)).unwrap_or(0)
                     });
+                if workers == 0 {
+                    tracing::warn!(
+                        controller = descriptor.name,
+                        "the controller has no workers and does nothing: its --concurrent-...-syncs is not positive"
+                    );
+                }
                 let watches = controller.watches();
                 Unit {
                     index: u16::try_from(index).expect("there are few controllers"),

@@ -531,7 +531,10 @@ fn settle(
         .filter(|(action, failure)| !is_done(action, failure))
         .max_by_key(|(_, failure)| gravity(failure));
     if let Some((action, failure)) = failed {
-        attempt.code = code(failure);
+        attempt.code = match is_moot(action, failure) {
+            true => 200,
+            false => code(failure),
+        };
         if matches!(failure, Failure::NamespaceTerminating(_)) {
             // Nothing can be made there; the deletion of the objects is what comes next, and it wakes the key.
             attempt.next = Next::Change;
@@ -574,6 +577,17 @@ fn is_done(action: &Action, failure: &Failure) -> bool {
     matches!(
         (&action.verb, failure),
         (Verb::Delete { .. }, Failure::NotFound(_))
+    )
+}
+
+/// Nothing can be made where the namespace is ending or has gone: as upstream, no error of the sync.
+fn is_moot(action: &Action, failure: &Failure) -> bool {
+    matches!(
+        (&action.verb, failure),
+        (
+            Verb::Create { .. },
+            Failure::NamespaceTerminating(_) | Failure::NotFound(_)
+        )
     )
 }
 
@@ -650,4 +664,33 @@ pub fn end_process_on_panic() {
         say(panic);
         std::process::abort();
     }));
+}
+
+#[cfg(test)]
+mod tests {
+    use controllers_kit::testing::config_map;
+
+    use super::*;
+
+    #[test]
+    fn a_creation_in_a_namespace_that_ends_is_no_error_of_the_sync() {
+        let mut plan = Plan::nothing();
+        plan.create(&config_map("kube-root-ca.crt"));
+        plan.delete(
+            &config_map("kube-root-ca.crt"),
+            controllers_kit::Only::ThisUid,
+            controllers_kit::Propagation::Background,
+        );
+        let actions: Vec<&Action> = plan.actions().collect();
+        let why = || "why".to_owned();
+        for (action, failure, moot) in [
+            (0, Failure::NamespaceTerminating(why()), true),
+            (0, Failure::NotFound(why()), true),
+            (0, Failure::Forbidden(why()), false),
+            (0, Failure::AlreadyExists(why()), false),
+            (1, Failure::NotFound(why()), false),
+        ] {
+            assert_eq!(is_moot(actions[action], &failure), moot, "{failure:?}");
+        }
+    }
 }

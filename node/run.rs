@@ -23,6 +23,7 @@ use tokio_util::sync::CancellationToken;
 use crate::{
     actors::host::LateFence,
     api_server::ApiServer,
+    args,
     auth::Auth,
     clock::SystemClock,
     components::{self, causes},
@@ -59,6 +60,9 @@ fn wrong(error: &(dyn std::error::Error + 'static)) -> Error {
 /// With one line that says what is wrong and what to do. Nothing is left half-started.
 pub async fn run(options: Options, telemetry: &Telemetry) -> Result<(), Error> {
     let options = Arc::new(options);
+    for warning in options.values().deprecations() {
+        tracing::warn!("{warning}");
+    }
     if let Some(warning) = &options.warning {
         tracing::warn!("{warning}");
     }
@@ -77,6 +81,11 @@ pub async fn run(options: Options, telemetry: &Telemetry) -> Result<(), Error> {
     ));
     let flags = flags_with_root_ca(&options.flags, &config)?;
     let metrics = Metrics::new(&registry::descriptors());
+    metrics.started_with(
+        args::gate_states(&options.feature_gates),
+        &options.controllers,
+        options.disabled_metrics.len(),
+    );
     let apis = Apis::connect(&config, &metrics)?;
     let port = http::Server::bind(&options.serving).map_err(|error| wrong(&error))?;
 
@@ -85,7 +94,7 @@ pub async fn run(options: Options, telemetry: &Telemetry) -> Result<(), Error> {
     components::wait_for_server(&client, &config.cluster_url.to_string())
         .await
         .map_err(|error| wrong(&error))?;
-    let auth = Auth::new(&options.authentication, &options.authorization)
+    let auth = Auth::new(&options.authentication, &options.authorization, &metrics)
         .await
         .map_err(|error| wrong(&error))?;
 
@@ -191,12 +200,13 @@ async fn own(
         );
     }
     let leases = config.clone();
+    let counted = observed(config, &node.shared.metrics);
     let purpose = Purpose::Leases {
         period: options.fleet.retry_period,
         deadline: options.fleet.renew_deadline,
     };
     let clients = Arc::new(move || {
-        Api::connect(&leases, purpose, None)
+        Api::connect(&leases, purpose, Some(Arc::clone(&counted)))
             .expect("this configuration has connected before")
             .kube()
     });
@@ -356,8 +366,7 @@ struct Apis {
 
 impl Apis {
     fn connect(config: &kube::Config, metrics: &Metrics) -> Result<Self, Error> {
-        let host = host_of(config);
-        let observe: Arc<dyn Observe> = Arc::new(Observed(metrics.client(&host)));
+        let observe = observed(config, metrics);
         let connect = |purpose| {
             Api::connect(config, purpose, Some(Arc::clone(&observe))).map_err(|error| wrong(&error))
         };
@@ -369,6 +378,10 @@ impl Apis {
                 .map_err(|error| wrong(&error))?,
         })
     }
+}
+
+fn observed(config: &kube::Config, metrics: &Metrics) -> Arc<dyn Observe> {
+    Arc::new(Observed(metrics.client(&host_of(config))))
 }
 
 /// Counts requests under upstream's names.

@@ -110,7 +110,9 @@ pub(crate) fn live_data<O: Object>(owner: &O, seen: &Seen<'_>) -> Result<Vec<u8>
             template["$patch"] = "replace".into();
             Ok(go_json(&json!({"spec": {"template": template}})).into_bytes())
         }
-        Some(Answer::Missing) => Err(Refusal::Retry(format!("{kind} {key} is gone"))),
+        Some(Answer::Missing | Answer::NotFound(_)) => {
+            Err(Refusal::Retry(format!("{kind} {key} is gone")))
+        }
         Some(Answer::Failed(why)) => Err(Refusal::Retry(format!(
             "can't read {kind} {key} for its revision: {why}"
         ))),

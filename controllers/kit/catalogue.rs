@@ -44,6 +44,7 @@ pub struct Catalogue {
     preferred: HashMap<(&'static str, &'static str), usize>,
     deletable: Vec<usize>,
     stale: Vec<Entry>,
+    group_versions: Vec<Str>,
     /// Group versions that could not be read, with the reason. What they serve now is unknown: it is in no answer of
     /// this catalogue but [`Catalogue::stale`].
     pub failures: BTreeMap<Str, Str>,
@@ -84,6 +85,7 @@ impl Catalogue {
             preferred,
             deletable,
             stale: Vec::new(),
+            group_versions: Vec::new(),
             failures,
             outdated: None,
             generation,
@@ -108,6 +110,25 @@ impl Catalogue {
             .cloned()
             .collect();
         self
+    }
+
+    /// With the group versions that are served, in the server's order of preference: also those that show no resource,
+    /// as the metrics APIs of some adapters.
+    #[must_use]
+    pub fn with_group_versions(mut self, group_versions: Vec<Str>) -> Self {
+        self.group_versions = group_versions;
+        self
+    }
+
+    /// The group versions that are served, in the server's order of preference.
+    pub fn group_versions(&self) -> &[Str] {
+        &self.group_versions
+    }
+
+    /// Whether discovery shows a group, be it readable or not.
+    pub fn has_group(&self, group: &str) -> bool {
+        let mut all = self.group_versions.iter().chain(self.failures.keys());
+        all.any(|name| name.split_once('/').is_some_and(|(of, _)| of == group))
     }
 
     /// Resources of failed group versions, as they were served before.

@@ -207,7 +207,8 @@ pub struct Rule {
 pub enum MetricKind {
     /// Only grows; measured by how much. `_total` belongs to its name, where upstream has it there.
     Counter,
-    /// The last value measured.
+    /// The last value that a plan has measured for its key. The series goes with the key: when its object is gone or its
+    /// range has another owner.
     Gauge,
     /// What each of this replica's keys has measured last, added up: a key that measures nothing any more adds nothing.
     Sum,

@@ -37,7 +37,7 @@ pub use plan::{
     Action, Again, Announcement, Counted, Event, EventType, Measure, ObjectRef, Only, PatchKind,
     Plan, Propagation, Report, Verb, is_json,
 };
-pub use seen::{Answer, Answers, Query, Reader, Seen, Standing};
+pub use seen::{Answer, Answers, NOT_FOUND, Query, Reader, Seen, Standing};
 pub use watches::{Change, Discovered, DynChange, Index, Subscription, Watches};
 
 pub use jiff::{SignedDuration, Timestamp};

@@ -149,7 +149,9 @@ pub fn may_adopt<O: Object>(owner: &O, seen: &Seen<'_>) -> Result<(), Refusal> {
         Some(Answer::Failed(why)) => Err(Refusal::Retry(format!(
             "can't recheck DeletionTimestamp: {why}"
         ))),
-        Some(Answer::Missing) => Err(Refusal::Wait(format!("original {kind} {key} is gone"))),
+        Some(Answer::Missing | Answer::NotFound(_)) => {
+            Err(Refusal::Wait(format!("original {kind} {key} is gone")))
+        }
         Some(Answer::Object(live)) => {
             let meta = &live["metadata"];
             let uid = meta["uid"].as_str().unwrap_or_default();

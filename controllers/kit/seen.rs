@@ -85,7 +85,7 @@ pub enum Query {
         namespace: Str,
     },
     /// Whatever the API serves under a path, as JSON: a scale, a metric. The answer is [`Answer::Object`];
-    /// [`Answer::Missing`] for 404.
+    /// [`Answer::NotFound`] for 404.
     Path {
         /// Path and query, as in `/apis/metrics.k8s.io/v1beta1/namespaces/default/pods`.
         path: String,
@@ -112,9 +112,14 @@ pub enum Answer {
     Object(Arc<serde_json::Value>),
     /// There is none: no such object, no such resource, or one that can't be listed ([`Query::Content`], 404 and 405).
     Missing,
+    /// There is nothing under the path ([`Query::Path`]); the server's message, [`NOT_FOUND`] where it has none.
+    NotFound(String),
     /// It could not be asked; the text says why.
     Failed(String),
 }
+
+/// The message of a 404 that carries none of its own, as client-go words it.
+pub const NOT_FOUND: &str = "the server could not find the requested resource";
 
 /// The answers to a controller's queries.
 pub type Answers = std::collections::BTreeMap<Query, Answer>;
@@ -189,7 +194,7 @@ impl<'a> Seen<'a> {
     pub fn content(&self, query: &Query) -> Option<Result<Vec<ObjectMeta>, String>> {
         Some(match self.answers.get(query)? {
             Answer::Missing => Ok(Vec::new()),
-            Answer::Failed(why) => Err(why.clone()),
+            Answer::NotFound(why) | Answer::Failed(why) => Err(why.clone()),
             Answer::Object(list) => {
                 let items = list["items"].as_array().into_iter().flatten();
                 items

@@ -222,8 +222,14 @@ impl Slices {
 
     /// Whether something is to be written.
     pub fn are_changed(&self) -> bool {
-        let changed = |changed: &Changed| *changed.old != changed.new;
-        !self.create.is_empty() || !self.delete.is_empty() || self.update.iter().any(changed)
+        self.changed() > 0
+    }
+
+    /// How many are made, deleted or changed.
+    pub fn changed(&self) -> usize {
+        let update = self.update.iter();
+        let updated = update.filter(|changed| *changed.old != changed.new).count();
+        self.create.len() + self.delete.len() + updated
     }
 }
 

@@ -152,6 +152,12 @@ pub fn flags(descriptors: &[Descriptor]) -> Vec<Spec> {
     for descriptor in descriptors {
         for flag in &descriptor.flags {
             let (kind, default) = declared(&flag.default);
+            // Whoever reads the value asks by the declared name.
+            assert!(
+                !flag.name.contains('_'),
+                "--{} is declared with _: a given name is read with - alone",
+                flag.name
+            );
             match specs.iter_mut().find(|spec| spec.name == flag.name) {
                 Some(spec) => {
                     spec.effect = Effect::Acts;
@@ -490,6 +496,17 @@ impl Values {
         names.map(|name| (*name, self.show(name))).collect()
     }
 
+    /// The deprecated flags that were given, a warning for each, as pflag words it.
+    pub fn deprecations(&self) -> Vec<String> {
+        let given = self.given.iter();
+        given
+            .filter_map(|name| {
+                let why = upstream::deprecation(name)?;
+                Some(format!("Flag --{name} has been deprecated, {why}"))
+            })
+            .collect()
+    }
+
     /// The flags that were given and have no effect, with the reason.
     pub fn without_effect(&self) -> impl Iterator<Item = (&'static str, String)> {
         self.specs.iter().filter_map(|spec| match spec.effect {
@@ -552,6 +569,9 @@ pub fn help(specs: &[Spec]) -> String {
             .max()
             .unwrap_or_default();
         for spec in of_section {
+            if upstream::deprecation(spec.name).is_some() {
+                continue;
+            }
             let default = match &spec.default {
                 Value::Bool(false) | Value::Int(0) | Value::Duration(0) => String::new(),
                 Value::Text(text) if text.is_empty() || spec.kind == Kind::Version => String::new(),
@@ -618,7 +638,7 @@ pub fn on_by_default(name: &str) -> bool {
 /// What was asked of the feature gates, checked as upstream checks it.
 ///
 /// # Errors
-/// One sentence for the first gate that is unknown, fixed, or neither on nor off.
+/// One sentence for the first gate that is unknown, fixed, neither on nor off, or on without a gate that it depends on.
 pub fn feature_gates(
     given: &BTreeMap<String, String>,
 ) -> Result<BTreeMap<&'static str, bool>, String> {
@@ -649,6 +669,22 @@ pub fn feature_gates(
         }
         set.insert(gate.0, on);
     }
+    for (name, dependencies) in gates::DEPENDENCIES {
+        if !gate(name, &set) {
+            continue;
+        }
+        let off: Vec<&str> = dependencies
+            .iter()
+            .copied()
+            .filter(|dependency| !gate(dependency, &set))
+            .collect();
+        if !off.is_empty() {
+            return Err(format!(
+                "{name} is enabled, but depends on features that are disabled: [{}]",
+                off.join(" ")
+            ));
+        }
+    }
     Ok(set)
 }
 
@@ -665,6 +701,21 @@ pub fn gate(name: &str, set: &BTreeMap<&'static str, bool>) -> bool {
         gates::Stage::Ga | gates::Stage::Deprecated => None,
     };
     set.get(name).or(all).copied().unwrap_or(gate.2)
+}
+
+/// Each gate with its stage, as upstream's metrics write it, and whether it is on, given what was set.
+pub fn gate_states(
+    set: &BTreeMap<&'static str, bool>,
+) -> impl Iterator<Item = (&'static str, &'static str, bool)> {
+    gates::GATES.iter().map(|known| {
+        let stage = match known.1 {
+            gates::Stage::Alpha => "ALPHA",
+            gates::Stage::Beta => "BETA",
+            gates::Stage::Ga => "",
+            gates::Stage::Deprecated => "DEPRECATED",
+        };
+        (known.0, stage, gate(known.0, set))
+    })
 }
 
 /// `pattern=N,…` of `--vmodule`, which the parser has checked.

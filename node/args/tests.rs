@@ -308,7 +308,15 @@ fn help_shows_every_flag_under_its_heading_and_version_names_us() {
     let help = print("--help");
     assert_eq!(help, print("-h"));
     for spec in flags(&descriptors()) {
-        assert!(help.contains(&format!("--{}", spec.name)), "{}", spec.name);
+        // Deprecated ones are accepted, and hidden.
+        let shown = !["allow-untagged-cloud", "node-sync-period"].contains(&spec.name);
+        assert_eq!(
+            help.contains(&format!("--{} ", spec.name))
+                || help.contains(&format!("--{}\n", spec.name)),
+            shown,
+            "{}",
+            spec.name
+        );
         assert!(
             help.contains(&format!("\n{} flags:\n", spec.section)),
             "{}",
@@ -317,6 +325,56 @@ fn help_shows_every_flag_under_its_heading_and_version_names_us() {
     }
     assert!(print("--version").starts_with("Manifold v0."));
     assert!(print("--version=raw").contains("Minor:\"36\""));
+}
+
+#[test]
+fn the_use_of_a_deprecated_flag_is_warned_of() {
+    assert_eq!(values(&[]).unwrap().deprecations(), [""; 0]);
+    let given = values(&["--node_sync_period=10s", "--allow-untagged-cloud"]).unwrap();
+    assert_eq!(
+        given.deprecations(),
+        [
+            "Flag --allow-untagged-cloud has been deprecated, This flag is deprecated and will be removed in a future release. A cluster-id will be required on cloud instances.",
+            "Flag --node-sync-period has been deprecated, This flag is currently no-op and will be deleted.",
+        ]
+    );
+}
+
+#[test]
+fn every_flag_that_a_built_controller_declares_is_upstream_s_and_acts() {
+    let descriptors = crate::registry::descriptors();
+    let upstreams = upstreams();
+    let fleet: BTreeSet<&str> = upstream::FLEET.iter().map(|flag| flag.0).collect();
+    let parsed = |words: &[String]| match parse(flags(&descriptors), words.iter().cloned()).unwrap()
+    {
+        Parsed::Run(values) => values,
+        Parsed::Print(text) => panic!("prints {text}"),
+    };
+    let untouched = parsed(&[]);
+    for name in untouched.values.keys() {
+        assert!(
+            upstreams.contains_key(name) || fleet.contains(name),
+            "upstream has no --{name}"
+        );
+    }
+    for (name, default) in &upstreams {
+        assert_eq!(untouched.show(name), *default, "--{name}");
+    }
+    for descriptor in &descriptors {
+        let Some((flag, _)) = descriptor.workers else {
+            continue;
+        };
+        for name in [flag.to_owned(), flag.replace('-', "_")] {
+            let given = parsed(&[format!("--{name}=9")]);
+            assert_eq!(given.int(flag), 9, "--{name}");
+            let idle: Vec<_> = given.without_effect().collect();
+            assert!(idle.is_empty(), "--{name}: {idle:?}");
+        }
+    }
+    assert_eq!(
+        parsed(&["--concurrent_rc_syncs=9".to_owned()]).int("concurrent-rc-syncs"),
+        9
+    );
 }
 
 #[test]
@@ -368,6 +426,40 @@ fn feature_gates_are_checked_against_those_of_1_36() {
             .unwrap_err()
             .starts_with("component not registered: wardle")
     );
+    for (given, expected) in [
+        (
+            "ClusterTrustBundleProjection=true",
+            Err(
+                "ClusterTrustBundleProjection is enabled, but depends on features that are disabled: [ClusterTrustBundle]",
+            ),
+        ),
+        (
+            "ClusterTrustBundleProjection=true,ClusterTrustBundle=true",
+            Ok(()),
+        ),
+        (
+            "DRAWorkloadResourceClaims=true",
+            Err(
+                "DRAWorkloadResourceClaims is enabled, but depends on features that are disabled: [GenericWorkload]",
+            ),
+        ),
+        // One that is on by default is no better off.
+        (
+            "AtomicFIFO=false",
+            Err(
+                "StaleControllerConsistencyDaemonSet is enabled, but depends on features that are disabled: [AtomicFIFO]",
+            ),
+        ),
+        ("AllBeta=false", Ok(())),
+    ] {
+        let found = of(given).map(|_| ());
+        assert_eq!(found, expected.map_err(str::to_owned), "{given}");
+    }
+    for (name, dependencies) in gates::DEPENDENCIES {
+        for gate in dependencies.iter().chain([name]) {
+            assert!(gates::GATES.iter().any(|known| known.0 == *gate), "{gate}");
+        }
+    }
     let set = of("kube:AllBeta=false,ComponentFlagz=true").unwrap();
     assert!(gate("ComponentFlagz", &set) && !gate("ComponentStatusz", &set));
     assert!(gate("ComponentStatusz", &BTreeMap::new()));

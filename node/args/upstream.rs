@@ -243,6 +243,24 @@ pub(super) const SECTIONS: &[(&str, &[Flag])] = &[
     ]),
 ];
 
+/// Flags that upstream has deprecated: hidden from `--help`, with this warning on use.
+const DEPRECATED: [(&str, &str); 2] = [
+    (
+        "allow-untagged-cloud",
+        "This flag is deprecated and will be removed in a future release. A cluster-id will be required on cloud instances.",
+    ),
+    (
+        "node-sync-period",
+        "This flag is currently no-op and will be deleted.",
+    ),
+];
+
+/// What upstream says of the use of a deprecated flag.
+pub(super) fn deprecation(name: &str) -> Option<&'static str> {
+    let found = DEPRECATED.iter().find(|(known, _)| *known == name);
+    found.map(|(_, why)| *why)
+}
+
 /// Our own flags.
 #[rustfmt::skip]
 pub(super) const FLEET: &[Flag] = &[

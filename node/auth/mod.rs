@@ -22,7 +22,10 @@ pub use reviews::ServerReviews;
 pub use trust::Error;
 use trust::{Proxy, Trusted};
 
-use crate::options::{AuthenticationOptions, AuthorizationOptions};
+use crate::{
+    metrics::Metrics,
+    options::{AuthenticationOptions, AuthorizationOptions},
+};
 
 /// Who may do anything, whatever the API server says: as upstream.
 const MASTERS: &str = "system:masters";
@@ -133,6 +136,7 @@ pub struct Auth {
     allowed: Cache<Digest, ()>,
     denied: Cache<Digest, String>,
     access_reviews: Flights<Digest, (bool, String)>,
+    metrics: Arc<Metrics>,
 }
 
 /// Of SHA-256. What it is made of, tokens among it, is not kept.
@@ -176,14 +180,16 @@ impl Auth {
     pub async fn new(
         authentication: &AuthenticationOptions,
         authorization: &AuthorizationOptions,
+        metrics: &Arc<Metrics>,
     ) -> Result<Arc<Self>, Error> {
-        let reviews = ServerReviews::new(authentication, authorization).await?;
+        let reviews = ServerReviews::new(authentication, authorization, metrics).await?;
         let trusted = Trusted::load(authentication, reviews.lookup_client()).await?;
         Ok(Arc::new(Self::with(
             trusted,
             Arc::new(reviews),
             authentication,
             authorization,
+            Arc::clone(metrics),
         )))
     }
 
@@ -192,6 +198,7 @@ impl Auth {
         reviews: Arc<dyn Reviews>,
         authentication: &AuthenticationOptions,
         authorization: &AuthorizationOptions,
+        metrics: Arc<Metrics>,
     ) -> Self {
         Self {
             trusted,
@@ -202,6 +209,7 @@ impl Auth {
             allowed: Cache::new(ANSWERS_MAX, authorization.allow_ttl),
             denied: Cache::new(ANSWERS_MAX, authorization.deny_ttl),
             access_reviews: Flights::new(),
+            metrics,
         }
     }
 
@@ -259,7 +267,12 @@ impl Auth {
                 .verify(asked.certificates)
                 .and_then(|()| trust::subject(&asked.certificates[0]))
             {
-                Ok(user) => return Ok(user.authenticated()),
+                Ok(user) => {
+                    if let Some(left) = trust::valid_for(&asked.certificates[0]) {
+                        self.metrics.client_certificate(left);
+                    }
+                    return Ok(user.authenticated());
+                }
                 Err(error) => why = Some(error),
             }
         }

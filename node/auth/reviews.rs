@@ -1,6 +1,9 @@
 //! TokenReview and SubjectAccessReview, asked of a real API server.
 
-use std::time::Duration;
+use std::{
+    sync::Arc,
+    time::{Duration, Instant},
+};
 
 use futures::future::BoxFuture;
 use kube::{Client, Config};
@@ -9,6 +12,7 @@ use serde_json::{Value, json};
 use super::{Error, Reviews, User};
 use crate::{
     components::{self, causes},
+    metrics::{ClientMetrics, Metrics},
     options::{AuthenticationOptions, AuthorizationOptions},
 };
 
@@ -18,8 +22,15 @@ const REVIEW_MAX: Duration = Duration::from_secs(10);
 /// The API servers that are asked; each may be missing.
 #[derive(Clone)]
 pub struct ServerReviews {
-    tokens: Option<Client>,
-    access: Option<Client>,
+    tokens: Option<Reviewer>,
+    access: Option<Reviewer>,
+}
+
+/// An API server that is asked, and what its answers are counted by.
+#[derive(Clone)]
+struct Reviewer {
+    client: Client,
+    metrics: Arc<ClientMetrics>,
 }
 
 impl std::fmt::Debug for ServerReviews {
@@ -36,15 +47,18 @@ impl ServerReviews {
     pub async fn new(
         authentication: &AuthenticationOptions,
         authorization: &AuthorizationOptions,
+        metrics: &Metrics,
     ) -> Result<Self, Error> {
-        let tokens = client(
+        let tokens = reviewer(
             "authentication-kubeconfig",
             authentication.kubeconfig.as_deref(),
+            metrics,
         )
         .await?;
-        let access = client(
+        let access = reviewer(
             "authorization-kubeconfig",
             authorization.kubeconfig.as_deref(),
+            metrics,
         )
         .await?;
         if tokens.is_none() {
@@ -60,14 +74,15 @@ impl ServerReviews {
 
     /// The client that looks up authorities in the cluster.
     pub(super) fn lookup_client(&self) -> Option<Client> {
-        self.tokens.clone()
+        self.tokens.as_ref().map(|tokens| tokens.client.clone())
     }
 }
 
-async fn client(
+async fn reviewer(
     flag: &'static str,
     path: Option<&std::path::Path>,
-) -> Result<Option<Client>, Error> {
+    metrics: &Metrics,
+) -> Result<Option<Reviewer>, Error> {
     let config = match path {
         Some(path) => components::from_file(flag, path).await?,
         None => match Config::incluster() {
@@ -75,16 +90,29 @@ async fn client(
             Err(_) => return Ok(None),
         },
     };
-    Ok(Some(components::client(config, flag)?))
+    let host = config.cluster_url.authority().map(ToString::to_string);
+    Ok(Some(Reviewer {
+        metrics: metrics.client(&host.unwrap_or_default()),
+        client: components::client(config, flag)?,
+    }))
 }
 
-async fn ask(client: &Client, path: &str, body: &Value) -> Result<Value, String> {
+async fn ask(reviewer: &Reviewer, path: &str, body: &Value) -> Result<Value, String> {
+    let Reviewer { client, metrics } = reviewer;
     let body = serde_json::to_vec(body).map_err(|why| why.to_string())?;
     let request = http::Request::post(path)
         .header(http::header::CONTENT_TYPE, "application/json")
         .body(body)
         .map_err(|why| why.to_string())?;
-    match tokio::time::timeout(REVIEW_MAX, client.request::<Value>(request)).await {
+    let (began, length) = (Instant::now(), request.body().len());
+    let answer = tokio::time::timeout(REVIEW_MAX, client.request::<Value>(request)).await;
+    let code = match &answer {
+        Ok(Ok(_)) => Some(201),
+        Ok(Err(kube::Error::Api(status))) => Some(status.code),
+        _ => None,
+    };
+    metrics.answered("POST", code, began.elapsed(), length as u64, None);
+    match answer {
         Ok(answer) => answer.map_err(|why| causes(&why)),
         Err(_) => Err(format!("no answer within {}s", REVIEW_MAX.as_secs())),
     }

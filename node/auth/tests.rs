@@ -11,6 +11,7 @@ use serde_json::json;
 use super::{trust::Trust, *};
 use crate::{
     args::tests::values,
+    metrics::Metrics,
     options::{Options, Surroundings},
 };
 
@@ -130,6 +131,7 @@ fn bed(broken: bool) -> Bed {
         Arc::new(fake),
         &options.authentication,
         &options.authorization,
+        Metrics::new(&[]),
     );
     Bed {
         auth,

@@ -117,6 +117,13 @@ pub(super) fn subject(certificate: &CertificateDer<'_>) -> Result<User, String> 
     }
 }
 
+/// How long a certificate is valid still.
+pub(super) fn valid_for(certificate: &CertificateDer<'_>) -> Option<Duration> {
+    let (_, parsed) = x509_parser::parse_x509_certificate(certificate).ok()?;
+    let left = parsed.validity().time_to_expiration()?;
+    left.try_into().ok()
+}
+
 /// A digest under which a token is remembered.
 pub(super) fn sha256(bytes: &[u8]) -> [u8; 32] {
     let mut digest = [0; 32];

@@ -524,10 +524,33 @@ impl Api {
         self.inner
             .kube
             .get_or_init(|| {
-                kube::Client::new(
-                    self.inner.service.clone(),
-                    self.inner.default_namespace.clone(),
-                )
+                let inner = &self.inner;
+                let (service, host) = (inner.service.clone(), Arc::<str>::from(&*inner.host));
+                let observe = inner.observe.clone();
+                // A request that is given up while it waits is not counted.
+                let counted = tower::service_fn(move |request: http::Request<Body>| {
+                    let (service, host) = (service.clone(), Arc::clone(&host));
+                    let observe = observe.clone();
+                    async move {
+                        let (at, method) = (Instant::now(), request.method().clone());
+                        let path = request.uri().path().to_owned();
+                        let length = hyper::body::Body::size_hint(request.body()).lower();
+                        let answer = service.oneshot(request).await;
+                        if let Some(observe) = observe {
+                            observe.observe(&Exchange {
+                                method: method.as_str(),
+                                host: &host,
+                                path: &path,
+                                code: answer.as_ref().ok().map(|answer| answer.status().as_u16()),
+                                duration: at.elapsed(),
+                                request_bytes: usize::try_from(length).unwrap_or(usize::MAX),
+                                response_bytes: 0,
+                            });
+                        }
+                        answer
+                    }
+                });
+                kube::Client::new(counted, inner.default_namespace.clone())
             })
             .clone()
     }

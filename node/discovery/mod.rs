@@ -385,13 +385,14 @@ async fn read(api: &Api) -> Result<parse::Served, ApiError> {
         .await;
     let mut served = parse::Served::default();
     for (group, version, answer) in documents {
+        let name = parse::group_version(&group, &version);
+        served.group_versions.push(name.clone());
         let read = match answer {
             Ok(answer) => parse::resources(&group, &version, &answer.bytes, &mut served)
                 .map_err(|error| error.to_string()),
             Err(error) => Err(error.to_string()),
         };
         if let Err(why) = read {
-            let name = parse::group_version(&group, &version);
             served.failures.insert(name, why);
         }
     }

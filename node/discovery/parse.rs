@@ -30,6 +30,8 @@ pub struct Shown {
 pub struct Served {
     /// Groups in order, their versions in order of preference.
     pub shown: Vec<Shown>,
+    /// Group versions that are served, in that order, whether or not they show a resource.
+    pub group_versions: Vec<String>,
     /// Group versions that could not be read, with the reason.
     pub failures: BTreeMap<String, String>,
 }
@@ -107,6 +109,7 @@ pub fn aggregated(document: &[u8], into: &mut Served) -> Option<()> {
                 );
                 continue;
             }
+            into.group_versions.push(name);
             for resource in version.resources {
                 // Without a kind it is only the parent of subresources.
                 let Some(kind) = resource.response_kind.map(|kind| kind.kind) else {
@@ -295,5 +298,9 @@ pub fn catalogue(
         .iter()
         .map(|(name, why)| (Str::interned(name), Str::from(why.as_str())))
         .collect();
-    (Catalogue::new(entries, failures, generation), without_room)
+    let group_versions = served.group_versions.iter();
+    let group_versions = group_versions.map(|name| Str::interned(name)).collect();
+    let catalogue =
+        Catalogue::new(entries, failures, generation).with_group_versions(group_versions);
+    (catalogue, without_room)
 }

@@ -20,6 +20,7 @@ const OTHERS: &str = r#"{"kind":"APIGroupDiscoveryList","items":[
     {"version":"v1beta1","freshness":"Current","resources":[
       {"resource":"carts","responseKind":{"kind":"Cart"},"scope":"Cluster","verbs":["get"]},
       {"resource":"old","responseKind":{"kind":"Old"},"scope":"Cluster","verbs":["get"]}]}]},
+  {"metadata":{"name":"custom.metrics.k8s.io"},"versions":[{"version":"v1beta1","freshness":"Current","resources":[]}]},
   {"metadata":{"name":"broken.example"},"versions":[{"version":"v1","freshness":"Stale"}]}]}"#;
 
 fn lines(served: &Served) -> Vec<String> {
@@ -71,6 +72,18 @@ fn aggregated_documents_show_every_version_and_prefer_the_projection_then_the_fi
             "shop.example/v1beta1 old metadata preferred",
             "broken.example/v1 fails: stale GroupVersion discovery: broken.example/v1",
         ]
+    );
+    assert_eq!(
+        served.group_versions,
+        [
+            "v1",
+            "apps/v2",
+            "apps/v1",
+            "shop.example/v1",
+            "shop.example/v1beta1",
+            "custom.metrics.k8s.io/v1beta1"
+        ],
+        "those without a resource too, but not what can't be read"
     );
     assert_eq!(served.shown[0].subresources, ["status"]);
     assert_eq!(served.shown[0].verbs, ["delete", "list", "watch"]);

@@ -41,19 +41,32 @@ enum Series {
     Histogram(Family<Labels, Histogram, Buckets>),
 }
 
-/// What the keys of each range add to one controller's sums.
-type Shares = HashMap<u16, HashMap<Key, Vec<Measure>>>;
+/// What a key adds to a sum, or shows in a gauge.
+#[derive(Clone, Debug)]
+struct Share {
+    measure: Measure,
+    /// Whether there was room for its series.
+    recorded: bool,
+}
+
+/// What the keys of each range add to one controller's sums and show in its gauges.
+type Shares = HashMap<u16, HashMap<Key, Vec<Share>>>;
+
+/// The series of one metric, and how many keys show each in a gauge; 0 for other kinds. A gauge's series goes with the
+/// last of its keys, so that objects that are gone or another replica's leave room for others.
+type SeriesKeys = BTreeMap<Vec<String>, usize>;
 
 /// The declared metrics of all controllers.
 #[derive(Debug, Default)]
 pub(super) struct Declared {
     by_name: BTreeMap<&'static str, (MetricSpec, Series)>,
-    seen: std::sync::Mutex<BTreeMap<&'static str, BTreeSet<Vec<String>>>>,
+    seen: std::sync::Mutex<BTreeMap<&'static str, SeriesKeys>>,
     syncs: BTreeMap<&'static str, Syncs>,
     sync_seconds: BTreeMap<&'static str, Family<Labels, Histogram, Buckets>>,
     /// Counters that are served without a `_total`.
     pub(super) bare: BTreeSet<&'static str>,
-    /// What each key adds to the sums, by controller and range. Bound: an entry for each key that this replica owns.
+    /// What each key adds to the sums and shows in gauges, by controller and range. Bound: an entry for each key that
+    /// this replica owns.
     shares: std::sync::Mutex<BTreeMap<&'static str, Shares>>,
 }
 
@@ -74,6 +87,10 @@ fn labels(spec: &MetricSpec, measure: &Measure) -> Labels {
         .zip(&measure.labels)
         .map(|(name, value)| (*name, Text::from(value.to_string())))
         .collect()
+}
+
+fn texts(measure: &Measure) -> Vec<String> {
+    measure.labels.iter().map(ToString::to_string).collect()
 }
 
 impl Declared {
@@ -115,11 +132,11 @@ impl Declared {
                 let seconds = on.add(name, "How long a sync takes.", buckets);
                 declared.sync_seconds.insert(descriptor.name, seconds);
             }
-            let sums = descriptor
+            let by_key = descriptor
                 .metrics
                 .iter()
-                .any(|spec| spec.kind == MetricKind::Sum);
-            if sums {
+                .any(|spec| matches!(spec.kind, MetricKind::Sum | MetricKind::Gauge));
+            if by_key {
                 let shares = declared
                     .shares
                     .get_mut()
@@ -162,16 +179,14 @@ impl Declared {
             Series::Counter(family) => {
                 family.get_or_create(&labels).inc_by(measure.value);
             }
-            Series::Gauge(family) => {
-                family.get_or_create(&labels).set(measure.value);
-            }
             Series::Histogram(family) => family.get_or_create(&labels).observe(measure.value),
-            // Added up by key.
-            Series::Sum(_) => {}
+            // Kept by key.
+            Series::Gauge(_) | Series::Sum(_) => {}
         }
     }
 
-    /// What a key adds to the sums, in place of what it added before.
+    /// What a key adds to the sums, in place of what it added before, and shows in gauges: one that it does not measure
+    /// stays as it was. A key that measures nothing at all is gone from both.
     pub(super) fn add_up(&self, controller: &str, range: u16, key: &Key, measures: &[Measure]) {
         let mut shares = self
             .shares
@@ -180,18 +195,38 @@ impl Declared {
         let Some(of_controller) = shares.get_mut(controller) else {
             return;
         };
-        let is_sum = |measure: &&Measure| {
-            matches!(self.by_name.get(measure.name), Some((_, Series::Sum(_))))
+        let is_by_key = |measure: &&Measure| {
+            matches!(
+                self.by_name.get(measure.name),
+                Some((spec, Series::Sum(_) | Series::Gauge(_)))
+                    if spec.labels.len() == measure.labels.len()
+            )
         };
-        let new: Vec<Measure> = measures.iter().filter(is_sum).cloned().collect();
         let of_range = of_controller.entry(range).or_default();
-        let old = if new.is_empty() {
-            of_range.remove(key)
-        } else {
-            of_range.insert(key.clone(), new.clone())
-        };
-        self.shift(&new, 1.0);
-        self.shift(&old.unwrap_or_default(), -1.0);
+        let old = of_range.remove(key).unwrap_or_default();
+        let mut new: Vec<Share> = measures
+            .iter()
+            .filter(is_by_key)
+            .map(|measure| Share {
+                measure: measure.clone(),
+                recorded: self.add(measure),
+            })
+            .collect();
+        for share in old {
+            let stays = !measures.is_empty()
+                && matches!(
+                    self.by_name.get(share.measure.name),
+                    Some((_, Series::Gauge(_)))
+                )
+                && measures.iter().all(|new| new.name != share.measure.name);
+            match stays {
+                true => new.push(share),
+                false => self.take_away(&share),
+            }
+        }
+        if !new.is_empty() {
+            of_range.insert(key.clone(), new);
+        }
     }
 
     /// A range's keys add nothing any more.
@@ -203,31 +238,90 @@ impl Declared {
         let of_range = shares
             .get_mut(controller)
             .and_then(|ranges| ranges.remove(&range));
-        for share in of_range.into_iter().flat_map(HashMap::into_values) {
-            self.shift(&share, -1.0);
+        for share in of_range
+            .into_iter()
+            .flat_map(HashMap::into_values)
+            .flatten()
+        {
+            self.take_away(&share);
         }
     }
 
-    fn shift(&self, share: &[Measure], sign: f64) {
-        for measure in share {
-            let Some((spec, Series::Sum(family))) = self.by_name.get(measure.name) else {
-                continue;
-            };
-            if self.has_room(measure) {
-                let labels = labels(spec, measure);
-                family.get_or_create(&labels).inc_by(sign * measure.value);
-            }
+    /// Adds to a sum or sets a gauge; whether there was room for the series.
+    fn add(&self, measure: &Measure) -> bool {
+        let Some((spec, series)) = self.by_name.get(measure.name) else {
+            return false;
+        };
+        if !self.has_room(measure) {
+            return false;
         }
+        let labels = labels(spec, measure);
+        match series {
+            Series::Sum(family) => {
+                family.get_or_create(&labels).inc_by(measure.value);
+            }
+            Series::Gauge(family) => {
+                let mut seen = self.seen();
+                if let Some(keys) = seen
+                    .get_mut(measure.name)
+                    .and_then(|series| series.get_mut(&texts(measure)))
+                {
+                    *keys += 1;
+                }
+                family.get_or_create(&labels).set(measure.value);
+            }
+            Series::Counter(_) | Series::Histogram(_) => {}
+        }
+        true
+    }
+
+    fn take_away(&self, share: &Share) {
+        let measure = &share.measure;
+        let Some((spec, series)) = self.by_name.get(measure.name).filter(|_| share.recorded) else {
+            return;
+        };
+        let labels = labels(spec, measure);
+        match series {
+            Series::Sum(family) => {
+                family.get_or_create(&labels).dec_by(measure.value);
+            }
+            Series::Gauge(family) => {
+                let mut seen = self.seen();
+                let Some(of_metric) = seen.get_mut(measure.name) else {
+                    return;
+                };
+                let texts = texts(measure);
+                let Some(keys) = of_metric.get_mut(&texts) else {
+                    return;
+                };
+                *keys = keys.saturating_sub(1);
+                if *keys == 0 {
+                    of_metric.remove(&texts);
+                    family.remove(&labels);
+                }
+            }
+            Series::Counter(_) | Series::Histogram(_) => {}
+        }
+    }
+
+    fn seen(&self) -> std::sync::MutexGuard<'_, BTreeMap<&'static str, SeriesKeys>> {
+        self.seen
+            .lock()
+            .unwrap_or_else(std::sync::PoisonError::into_inner)
     }
 
     fn has_room(&self, measure: &Measure) -> bool {
-        let mut seen = self
-            .seen
-            .lock()
-            .unwrap_or_else(std::sync::PoisonError::into_inner);
+        let mut seen = self.seen();
         let series = seen.entry(measure.name).or_default();
-        let labels: Vec<String> = measure.labels.iter().map(ToString::to_string).collect();
-        series.contains(&labels) || (series.len() < SERIES_MAX && series.insert(labels))
+        let texts = texts(measure);
+        if series.contains_key(&texts) {
+            return true;
+        }
+        let room = series.len() < SERIES_MAX;
+        if room {
+            series.insert(texts, 0);
+        }
+        room
     }
 
     /// A sync of a controller has ended.

@@ -44,6 +44,9 @@ type Histograms<const N: usize> = Family<Labels<N>, Histogram, fn() -> Histogram
 /// behaviour this is, then our own version.
 pub const GIT_VERSION: &str = concat!("v1.36.3+manifold.", env!("CARGO_PKG_VERSION"));
 
+/// What upstream's labels call the process and its Lease.
+const MANAGER: &str = "kube-controller-manager";
+
 /// Keys that one queue works on at once and that are tracked for `unfinished_work_seconds`: far more than any
 /// `--concurrent-*-syncs` in use. Beyond it the two gauges read too low; nothing else suffers.
 const IN_FLIGHT_TRACKED_MAX: usize = 4096;
@@ -114,6 +117,11 @@ struct Families {
     takeover_seconds: Histogram,
     fence_refusals: Counters<1>,
     fence_open: Gauge<i64, AtomicI64>,
+    leader: Gauges<1>,
+    features: Gauges<2>,
+    running: Gauges<2>,
+    disabled: Counter,
+    certificate_expiration: Histogram,
     server_fence: Gauge<i64, AtomicI64>,
     server_fence_proofs: Counters<1>,
     ownership_changes: Counters<1>,
@@ -130,12 +138,13 @@ struct Families {
     events_dropped: Counter,
 }
 
-/// Registers as it goes, so that no family can be made and forgotten.
-struct Registering(Registry);
+/// Registers as it goes, so that no family can be made and forgotten; and how many there are.
+struct Registering(Registry, u64);
 
 impl Registering {
     fn add<M: Metric + Clone>(&mut self, name: &str, help: &str, metric: M) -> M {
         self.0.register(name, help, metric.clone());
+        self.1 += 1;
         metric
     }
 
@@ -186,13 +195,14 @@ impl fmt::Debug for Metrics {
 impl Metrics {
     /// All families, those that the controllers declare included, with nothing counted yet.
     pub fn new(descriptors: &[Descriptor]) -> Arc<Self> {
-        let mut on = Registering(Registry::default());
+        let mut on = Registering(Registry::default(), 0);
         let families = families(&mut on);
         let declared = Arc::new(Declared::register(&mut on, descriptors));
         build_info(&mut on);
+        registered(&mut on);
         on.0.register_collector(Box::new(process::Process));
 
-        let mut slis = Registering(Registry::default());
+        let mut slis = Registering(Registry::default(), 0);
         let healthcheck = slis.gauges(
             "kubernetes_healthcheck",
             "1 where the latest run of a health check passed, 0 where it failed.",
@@ -319,9 +329,46 @@ impl Metrics {
         self.families.takeover_seconds.observe(seconds(took));
     }
 
-    /// Whether requests may be sent at all.
+    /// Whether requests may be sent at all. Every such replica works as KCM's leader does, so it counts as one.
     pub fn fence_open(&self, open: bool) {
         self.families.fence_open.set(i64::from(open));
+        self.families
+            .leader
+            .get_or_create(&[("name", MANAGER.into())])
+            .set(i64::from(open));
+    }
+
+    /// What the process was started with: feature gates with their stages, the controllers that run, and how many
+    /// metrics are not shown.
+    pub fn started_with(
+        &self,
+        gates: impl Iterator<Item = (&'static str, &'static str, bool)>,
+        controllers: &[&'static str],
+        disabled: usize,
+    ) {
+        let families = &self.families;
+        for (name, stage, on) in gates {
+            families
+                .features
+                .get_or_create(&[("name", name.into()), ("stage", stage.into())])
+                .set(i64::from(on));
+        }
+        for name in controllers {
+            families
+                .running
+                .get_or_create(&[("name", (*name).into()), ("manager", MANAGER.into())])
+                .set(1);
+        }
+        families
+            .disabled
+            .inc_by(u64::try_from(disabled).unwrap_or(u64::MAX));
+    }
+
+    /// A client of the secure port was known by a certificate that is valid for so long still.
+    pub fn client_certificate(&self, valid_for: Duration) {
+        self.families
+            .certificate_expiration
+            .observe(seconds(valid_for));
     }
 
     /// Whether the API server fences, and how often it was shown to refuse a dead incarnation, or was not.
@@ -498,6 +545,43 @@ fn families(on: &mut Registering) -> Families {
             "1 while this replica may write: its Lease was renewed within the deadline.",
             Gauge::default(),
         ),
+        leader: on.gauges(
+            "leader_election_master_status",
+            "1 while this replica may write. All replicas work at once, so their sum is the number of replicas at work.",
+        ),
+        features: on.gauges(
+            "kubernetes_feature_enabled",
+            "Whether a feature gate is on, by its name and stage.",
+        ),
+        running: on.gauges(
+            "running_managed_controllers",
+            "1 for each controller that runs in this replica, whatever ranges of its keys it owns.",
+        ),
+        disabled: on.add(
+            "disabled_metrics",
+            "Metrics that --disabled-metrics names.",
+            Counter::default(),
+        ),
+        certificate_expiration: on.add(
+            "apiserver_client_certificate_expiration_seconds",
+            "How long the certificates are valid still by which clients of the secure port are known.",
+            Histogram::new(vec![
+                0.0,
+                1_800.0,
+                3_600.0,
+                7_200.0,
+                21_600.0,
+                43_200.0,
+                86_400.0,
+                172_800.0,
+                345_600.0,
+                604_800.0,
+                2_592_000.0,
+                7_776_000.0,
+                15_552_000.0,
+                31_104_000.0,
+            ]),
+        ),
         server_fence: on.add(
             "manifold_server_fence",
             "1 while writes carry their incarnation, so that the API server refuses those of the dead.",
@@ -570,6 +654,35 @@ fn build_info(on: &mut Registering) {
         ("platform", platform().into()),
     ])
     .set(1);
+}
+
+/// How many metrics there are, `version_info`, and that none is hidden.
+fn registered(on: &mut Registering) {
+    let info: Gauges<4> = on.gauges(
+        "version_info",
+        "Always 1; the labels tell the Kubernetes version that is built, emulated, and the oldest that is compatible.",
+    );
+    info.get_or_create(&[
+        ("component", "kube".into()),
+        ("binary", "1.36".into()),
+        ("emulation", "1.36".into()),
+        ("min_compat", "1.35".into()),
+    ])
+    .set(1);
+    on.add(
+        "hidden_metrics",
+        "Metrics that are hidden for their age: none.",
+        <Counter>::default(),
+    );
+    let all: Counters<2> = on.counters(
+        "registered_metrics",
+        "Metrics of this process. Their stability is not graded: both labels are empty.",
+    );
+    let labels = [
+        ("stability_level", Text::from("")),
+        ("deprecated_version", Text::from("")),
+    ];
+    all.get_or_create(&labels).inc_by(on.1);
 }
 
 /// Operating system and architecture, called as upstream calls them.

@@ -4,7 +4,15 @@ use super::*;
 
 /// Every family with its type, as `/metrics` shows them: golden, for dashboards and alerts hang on the names.
 const GOLDEN: &[(&str, &str)] = &[
+    (
+        "apiserver_client_certificate_expiration_seconds",
+        "histogram",
+    ),
+    ("disabled_metrics_total", "counter"),
+    ("hidden_metrics_total", "counter"),
     ("kubernetes_build_info", "gauge"),
+    ("kubernetes_feature_enabled", "gauge"),
+    ("leader_election_master_status", "gauge"),
     ("manifold_cache_bytes", "gauge"),
     ("manifold_cache_lag_seconds", "gauge"),
     ("manifold_cache_objects", "gauge"),
@@ -33,6 +41,9 @@ const GOLDEN: &[(&str, &str)] = &[
     ("process_start_time_seconds", "gauge"),
     ("process_virtual_memory_bytes", "gauge"),
     ("process_virtual_memory_max_bytes", "gauge"),
+    ("registered_metrics_total", "counter"),
+    ("running_managed_controllers", "gauge"),
+    ("version_info", "gauge"),
     ("rest_client_rate_limiter_duration_seconds", "histogram"),
     ("rest_client_request_duration_seconds", "histogram"),
     ("rest_client_request_retries_total", "counter"),
@@ -89,6 +100,9 @@ fn used() -> Arc<Metrics> {
     metrics.handed_off(Direction::Out, ms(30));
     metrics.taken_over(ms(5200));
     metrics.fence_open(true);
+    let gates = crate::args::gate_states(&BTreeMap::from([("HPAScaleToZero", true)]));
+    metrics.started_with(gates, &["deployment-controller"], 2);
+    metrics.client_certificate(Duration::from_secs(3600));
     metrics.server_fence(true, (1, 0));
     metrics.ownership_changed("took_over");
     metrics.event_dropped();
@@ -114,6 +128,51 @@ fn value(text: &str, series: &str) -> f64 {
         panic!("no {series} in\n{text}");
     };
     line.parse().unwrap()
+}
+
+#[test]
+fn what_the_process_was_started_with_is_told_by_upstream_s_metrics() {
+    let text = used().encode();
+    for (series, expected) in [
+        (
+            r#"kubernetes_feature_enabled{name="HPAScaleToZero",stage="ALPHA"}"#,
+            1.0,
+        ),
+        (
+            r#"kubernetes_feature_enabled{name="GenericWorkload",stage="ALPHA"}"#,
+            0.0,
+        ),
+        (
+            r#"kubernetes_feature_enabled{name="ComponentFlagz",stage="BETA"}"#,
+            1.0,
+        ),
+        (
+            r#"kubernetes_feature_enabled{name="DynamicResourceAllocation",stage=""}"#,
+            1.0,
+        ),
+        (
+            r#"running_managed_controllers{name="deployment-controller",manager="kube-controller-manager"}"#,
+            1.0,
+        ),
+        (
+            r#"leader_election_master_status{name="kube-controller-manager"}"#,
+            1.0,
+        ),
+        ("disabled_metrics_total", 2.0),
+        ("hidden_metrics_total", 0.0),
+        (
+            r#"version_info{component="kube",binary="1.36",emulation="1.36",min_compat="1.35"}"#,
+            1.0,
+        ),
+        (
+            r#"apiserver_client_certificate_expiration_seconds_bucket{le="3600"}"#,
+            1.0,
+        ),
+    ] {
+        assert_eq!(value(&text, series), expected, "{series}");
+    }
+    let registered = r#"registered_metrics_total{stability_level="",deprecated_version=""}"#;
+    assert!(value(&text, registered) > 50.0);
 }
 
 #[test]
@@ -341,6 +400,49 @@ fn what_keys_measure_is_added_up_and_forgotten_with_their_range() {
     // One value alone is no sum: it is recorded by the plan's key.
     controller.measure(&measure(ENDPOINTS, &[], 7.0));
     assert_eq!(sum(), 0.0);
+}
+
+#[test]
+fn a_gauge_of_an_object_goes_with_its_key_and_its_range() {
+    const DESIRED: &str = "horizontal_pod_autoscaler_controller_desired_replicas";
+    const RECONCILED: &str = "horizontal_pod_autoscaler_controller_reconciliations_total";
+    let metrics = Metrics::new(&crate::registry::descriptors());
+    let controller = metrics.controller("horizontal-pod-autoscaler-controller");
+    let shown = || -> Vec<String> {
+        let text = metrics.encode();
+        let lines = text.lines().filter_map(|line| line.strip_prefix(DESIRED));
+        lines.map(str::to_owned).collect()
+    };
+    let set = |range, name: &str, size| {
+        let measures = [measure(DESIRED, &["shop", name], size)];
+        controller.add_up(range, &Key::new("shop", name), &measures);
+    };
+    set(1, "web", 3.0);
+    set(2, "api", 5.0);
+    let of = |name: &str, size: u8| format!("{{namespace=\"shop\",hpa_name=\"{name}\"}} {size}");
+    assert_eq!(shown(), [of("api", 5), of("web", 3)]);
+    set(1, "web", 4.0);
+    let failed = [measure(RECONCILED, &["none", "internal"], 1.0)];
+    controller.add_up(1, &Key::new("shop", "web"), &failed);
+    assert_eq!(
+        shown(),
+        [of("api", 5), of("web", 4)],
+        "a sync that does not measure it leaves it"
+    );
+    controller.forget(1);
+    assert_eq!(shown(), [of("api", 5)], "the range is another's");
+    controller.add_up(2, &Key::new("shop", "api"), &[]);
+    assert!(shown().is_empty(), "the object is gone");
+
+    // Neither fills the bound of series.
+    for number in 0..10_050 {
+        set(3, &format!("old-{number}"), 1.0);
+    }
+    assert_eq!(shown().len(), 10_000);
+    set(3, "old-10049", 2.0);
+    controller.forget(3);
+    set(4, "new", 7.0);
+    assert_eq!(shown(), [of("new", 7)]);
 }
 
 #[test]

@@ -403,11 +403,6 @@ fn client(values: &Values, wrong: &mut Vec<String>) -> ClientOptions {
     const QPS_UNSET: f64 = 5.0;
     const BURST_UNSET: u32 = 10;
     let content_type = values.text("kube-api-content-type");
-    if !["application/vnd.kubernetes.protobuf", "application/json"].contains(&content_type) {
-        wrong.push(format!(
-            "--kube-api-content-type {content_type:?} must be application/vnd.kubernetes.protobuf or application/json"
-        ));
-    }
     let qps = values.float("kube-api-qps");
     let burst = values.int("kube-api-burst");
     if burst < 0 && qps >= 0.0 {
@@ -717,6 +712,16 @@ fn controllers(
         .collect()
 }
 
+/// Numbers of workers that upstream wants to be at least 1. With any other a controller without workers is accepted, and
+/// does nothing.
+const WORKERS_AT_LEAST_ONE: [&str; 5] = [
+    "concurrent-cron-job-syncs",
+    "concurrent-daemonset-syncs",
+    "concurrent-horizontal-pod-autoscaler-syncs",
+    "concurrent-job-syncs",
+    "concurrent-statefulset-syncs",
+];
+
 fn flags(
     values: &Values,
     descriptors: &[Descriptor],
@@ -752,9 +757,8 @@ fn flags(
                 ));
             }
         }
-        let is_bound = |name| descriptor.bounds.iter().any(|(bound, ..)| *bound == name);
         if let Some((name, _)) = descriptor.workers
-            && !is_bound(name)
+            && WORKERS_AT_LEAST_ONE.contains(&name)
             && values.int(name) < 1
         {
             wrong.push(format!(

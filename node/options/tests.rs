@@ -100,10 +100,6 @@ fn what_cannot_be_is_told_with_the_remedy() {
             "--secure-port 70000 must be between",
         ),
         (
-            &["--kube-api-content-type=x"],
-            "--kube-api-content-type \"x\" must be",
-        ),
-        (
             &["--kube-api-burst=-1"],
             "--kube-api-burst must not be negative",
         ),
@@ -196,8 +192,8 @@ fn what_cannot_be_is_told_with_the_remedy() {
         ),
         (&["--peer-port=0"], "--peer-port 0 must be between"),
         (
-            &["--concurrent-deployment-syncs=-1"],
-            "concurrent-deployment-syncs must be greater than 0, but got -1",
+            &["--lease-duration=0s"],
+            "--lease-duration (0s) must be greater than --lease-renew-deadline",
         ),
         (
             &["--root-ca-file=/does/not/exist"],
@@ -222,6 +218,51 @@ fn what_cannot_be_is_told_with_the_remedy() {
         };
         assert!(why.contains(part), "{words:?}: {why}");
         assert!(!why.contains('\n'), "one line: {why}");
+    }
+}
+
+#[test]
+fn any_content_type_is_accepted() {
+    let options = options(&["--kube-api-content-type=application/cbor"]).unwrap();
+    assert_eq!(options.client.content_type, "application/cbor");
+}
+
+#[test]
+fn numbers_of_workers_are_checked_where_upstream_checks_them() {
+    let descriptors = crate::registry::descriptors();
+    let surroundings = Surroundings {
+        host_name: "host".to_owned(),
+        ..Surroundings::default()
+    };
+    let checked = [
+        "concurrent-cron-job-syncs",
+        "concurrent-daemonset-syncs",
+        "concurrent-horizontal-pod-autoscaler-syncs",
+        "concurrent-job-syncs",
+        "concurrent-statefulset-syncs",
+    ];
+    for descriptor in &descriptors {
+        let Some((flag, _)) = descriptor.workers else {
+            continue;
+        };
+        if descriptor.bounds.iter().any(|(bound, ..)| *bound == flag) {
+            continue;
+        }
+        for number in [0, -1] {
+            let word = format!("--{flag}={number}");
+            let parsed = args::parse(args::flags(&descriptors), [word]).unwrap();
+            let args::Parsed::Run(values) = parsed else {
+                panic!("--{flag} prints");
+            };
+            let found = Options::new(values, &descriptors, &surroundings);
+            match checked.contains(&flag) {
+                true => assert_eq!(
+                    found.err().unwrap().to_string(),
+                    format!("{flag} must be greater than 0, but got {number}")
+                ),
+                false => assert_eq!(found.unwrap().flags.int(flag), number, "{flag}"),
+            }
+        }
     }
 }
 

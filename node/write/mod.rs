@@ -1,7 +1,7 @@
 //! How an action becomes a request, and an answer becomes an outcome. Pure; `apply.rs` sends.
 
 use controllers_kit::{
-    Action, Event, Failure, Only, PatchKind, Propagation, Verb, Written, is_json,
+    Action, Event, Failure, NOT_FOUND, Only, PatchKind, Propagation, Verb, Written, is_json,
 };
 use kubernetes_proto::{envelope, meta::PartialObjectMetadata};
 use node_cache::api::Status;
@@ -201,6 +201,8 @@ pub fn failure(status: &Status) -> Failure {
     match (status.code, status.reason.as_str()) {
         (409, "AlreadyExists") => Failure::AlreadyExists(message),
         (409, _) => Failure::Conflict(message),
+        // No `Status`: nothing is served under the path.
+        (404, "") => Failure::NotFound(NOT_FOUND.to_owned()),
         (404, _) => Failure::NotFound(message),
         (403, _) if causes().any(|cause| cause.reason == "NamespaceTerminating") => {
             Failure::NamespaceTerminating(message)

@@ -1,4 +1,4 @@
-use controllers_kit::{Failure, Key, Only, Plan, Propagation, Verb, Written};
+use controllers_kit::{Failure, Key, NOT_FOUND, Only, Plan, Propagation, Verb, Written};
 use kubernetes_proto::{
     Object, core, envelope,
     meta::{ObjectMeta, PartialObjectMetadata, StatusCause, StatusDetails},
@@ -133,6 +133,7 @@ fn answers_are_told_apart() {
             Failure::NamespaceTerminating(m()),
         ),
         (422, "Invalid", None, Failure::Invalid(m())),
+        (404, "", None, Failure::NotFound(NOT_FOUND.to_owned())),
         (405, "MethodNotAllowed", None, Failure::NotSupported(m())),
         (
             422,

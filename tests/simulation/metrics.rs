@@ -21,7 +21,7 @@ pub fn set(world: &mut World, namespace: &str, name: &str, value: i64) {
 fn present(world: &World, namespace: &str, name: &str) -> Option<i64> {
     match world.served(&load(namespace, name))? {
         Answer::Object(value) => value.as_i64(),
-        Answer::Missing | Answer::Failed(_) => None,
+        Answer::Missing | Answer::NotFound(_) | Answer::Failed(_) => None,
     }
 }
 

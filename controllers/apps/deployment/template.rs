@@ -254,7 +254,9 @@ pub(super) fn live_object<'a, T: Object>(
                 )))
             }
         }
-        Some(Answer::Missing) => Err(Refusal::Retry(format!("{kind} {key} is gone"))),
+        Some(Answer::Missing | Answer::NotFound(_)) => {
+            Err(Refusal::Retry(format!("{kind} {key} is gone")))
+        }
         Some(Answer::Failed(why)) => Err(Refusal::Retry(format!(
             "can't read {kind} {key} to compare templates: {why}"
         ))),

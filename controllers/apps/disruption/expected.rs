@@ -199,7 +199,9 @@ fn of_owners(namespace: &str, pods: &[Arc<Pod>], seen: &Seen<'_>) -> Result<(i32
                     let size = scale["spec"]["replicas"].as_i64().unwrap_or(0);
                     (owner.uid.clone(), i32::try_from(size).unwrap_or(i32::MAX))
                 }
-                Some(Answer::Object(_) | Answer::Missing) => return Err(none()),
+                Some(Answer::Object(_) | Answer::Missing | Answer::NotFound(_)) => {
+                    return Err(none());
+                }
                 Some(Answer::Failed(why)) => {
                     return Err(Failed {
                         why: why.clone(),

@@ -40,7 +40,7 @@ impl Controller for ReplicationControllers {
             .event_source("replication-controller")
             .queue("replicationmanager")
             .workers(
-                "concurrent_rc_syncs",
+                "concurrent-rc-syncs",
                 5,
                 "The number of replication controllers that are allowed to sync concurrently. Larger number = more \
                  responsive replica management, but more CPU (and network) load",

@@ -45,6 +45,7 @@ const RECONCILIATION_SECONDS: &str =
 const COMPUTATIONS: &str = "horizontal_pod_autoscaler_controller_metric_computation_total";
 const COMPUTATION_SECONDS: &str =
     "horizontal_pod_autoscaler_controller_metric_computation_duration_seconds";
+const COUNT: &str = "horizontal_pod_autoscaler_controller_num_horizontal_pod_autoscalers";
 const DESIRED: &str = "horizontal_pod_autoscaler_controller_desired_replicas";
 
 /// Periods shorter than this would look at autoscalers faster than answers come.
@@ -82,10 +83,6 @@ pub struct Memory {
     restored: bool,
     /// The target's selector, as its scale had it last.
     selector: Option<String>,
-    /// Which version of the custom metrics API has answered last.
-    custom: u8,
-    /// Versions that have not answered in this turn.
-    versions_tried: usize,
     /// Rounds of asking in this turn.
     rounds: u8,
     /// Recommendations and scalings.
@@ -131,7 +128,6 @@ impl Memory {
     fn done(&mut self, settings: &Settings, now: Timestamp) {
         self.turn = Some(turn::present(settings, now, &self.uid));
         self.redo = false;
-        self.versions_tried = 0;
         self.rounds = 0;
     }
 
@@ -226,6 +222,12 @@ impl Controller for HorizontalPodAutoscalers {
                  asked for at once, so each counts the whole.",
             )
             .metric(
+                COUNT,
+                MetricKind::Sum,
+                &[],
+                "Current number of controlled HPA objects; the replicas' sum is the cluster's.",
+            )
+            .metric(
                 DESIRED,
                 MetricKind::Gauge,
                 &["namespace", "hpa_name"],
@@ -261,8 +263,8 @@ impl Controller for HorizontalPodAutoscalers {
                  tells 0 as the usage of each, where upstream divides by zero.",
             )
             .differs(
-                "horizontal_pod_autoscaler_controller_num_horizontal_pod_autoscalers is not exported: it would be \
-                 the cluster's number in every replica.",
+                "horizontal_pod_autoscaler_controller_num_horizontal_pod_autoscalers counts the autoscalers of the \
+                 replica's own ranges: the sum over all replicas is the cluster's number.",
             )
     }
 

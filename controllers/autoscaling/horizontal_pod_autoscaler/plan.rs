@@ -3,8 +3,8 @@
 use std::sync::Arc;
 
 use controllers_kit::{
-    Action, Answer, Entry, Event, Key, Object, PatchKind, Plan, Query, Refusal, Report, Seen, Verb,
-    patch, pods, selectors::Selector,
+    Action, Answer, Entry, Event, Key, NOT_FOUND, Object, PatchKind, Plan, Query, Refusal, Report,
+    Seen, Verb, patch, pods, selectors::Selector,
 };
 use kubernetes_proto::{
     autoscaling::{
@@ -16,18 +16,18 @@ use kubernetes_proto::{
 use serde_json::json;
 
 use super::{
-    COMPUTATION_SECONDS, COMPUTATIONS, DESIRED, Memory, RECONCILIATION_SECONDS, RECONCILIATIONS,
-    Rescale, Settings,
+    COMPUTATION_SECONDS, COMPUTATIONS, COUNT, DESIRED, Memory, RECONCILIATION_SECONDS,
+    RECONCILIATIONS, Rescale, Settings,
     history::ANNOTATION,
     limits::{self, Limited, Wish},
     metrics::{self, Given, Outcome},
     overlap,
     replicas::{Circumstances, Tolerances},
-    sources::{self, Asking, CUSTOM_VERSIONS, Scale},
+    sources::{self, Asking, Scale},
     turn,
 };
 
-/// Rounds of asking for one look: one more when the target's selector is learned, one for each version of an API.
+/// Rounds of asking for one look: one more when the target's selector is learned, one when discovery changes meanwhile.
 /// Beyond it what is known has to do.
 const ROUNDS_MAX: u8 = 4;
 
@@ -90,7 +90,6 @@ pub(super) fn ask(settings: &Settings, key: &Key, seen: &Seen<'_>, memory: &Memo
         let asking = Asking {
             namespace: &key.namespace,
             pods: selector,
-            custom: CUSTOM_VERSIONS[usize::from(memory.custom) % CUSTOM_VERSIONS.len()],
             catalogue: &catalogue,
         };
         let metrics = spec.metrics.iter().filter_map(|spec| asking.metric(spec));
@@ -118,8 +117,22 @@ pub(super) fn plan(
         *memory = Memory::default();
         return Ok(Plan::nothing());
     };
-    let meta = Object::metadata(&*hpa);
-    let Some(spec) = hpa.spec.as_ref().filter(|_| !meta.is_terminating()) else {
+    let mut plan = of(&hpa, settings, key, seen, memory)?;
+    plan.measure(COUNT, &[], 1.0);
+    Ok(plan)
+}
+
+/// The plan of an autoscaler that is there.
+fn of(
+    hpa: &HorizontalPodAutoscaler,
+    settings: &Settings,
+    key: &Key,
+    seen: &Seen<'_>,
+    memory: &mut Memory,
+) -> Result<Plan, Refusal> {
+    let meta = Object::metadata(hpa);
+    // One that is being deleted goes on scaling for as long as a finalizer holds it.
+    let Some(spec) = &hpa.spec else {
         *memory = Memory::default();
         return Ok(Plan::nothing());
     };
@@ -130,7 +143,7 @@ pub(super) fn plan(
     }
     let next = turn::next(settings, seen.now, &meta.uid);
     if let Some(failed) = memory.failed.take() {
-        return Ok(tell_of_failure(&hpa, failed, seen).again_at(next));
+        return Ok(tell_of_failure(hpa, failed, seen).again_at(next));
     }
     if !turn::is_due(settings, seen.now, &meta.uid, memory) {
         return Ok(Plan::nothing().again_at(next));
@@ -143,7 +156,7 @@ pub(super) fn plan(
     let mut look = Look {
         settings,
         seen,
-        hpa: &hpa,
+        hpa,
         spec,
         status: hpa.status.clone().unwrap_or_default(),
         plan: Plan::nothing(),
@@ -192,11 +205,11 @@ impl Look<'_> {
         let query = sources::scale(&entry, &key.namespace, &reference.name);
         let scale = match self.seen.answer(&query) {
             Some(Answer::Object(json)) => Scale::read(json),
-            Some(Answer::Missing) => {
-                let why = if entry.has("scale") {
+            Some(Answer::NotFound(why)) => {
+                let why = if why == NOT_FOUND && entry.has("scale") {
                     format!("{} {:?} not found", entry.resource.id(), reference.name)
                 } else {
-                    "the server could not find the requested resource".to_owned()
+                    why.clone()
                 };
                 self.no_scale(memory, &why, "internal");
                 return Ok(());
@@ -207,7 +220,7 @@ impl Look<'_> {
                 return Ok(());
             }
             // It was not due when it was asked.
-            None => {
+            Some(Answer::Missing) | None => {
                 self.plan.look_again_now();
                 return Ok(());
             }
@@ -242,7 +255,7 @@ impl Look<'_> {
             Some(Answer::Missing) => {
                 return Err(Refusal::Wait("the autoscaler is gone".to_owned()));
             }
-            Some(Answer::Failed(why)) => {
+            Some(Answer::NotFound(why) | Answer::Failed(why)) => {
                 return Err(Refusal::Retry(format!(
                     "what the autoscaler's last owner knew can't be read: {why}"
                 )));
@@ -398,10 +411,9 @@ impl Look<'_> {
         let asking = Asking {
             namespace: &key.namespace,
             pods: &scale.selector,
-            custom: CUSTOM_VERSIONS[usize::from(memory.custom) % CUSTOM_VERSIONS.len()],
             catalogue: &catalogue,
         };
-        if self.wants_other_version(&asking, memory) {
+        if self.lacks_answers(&asking) && memory.another_round(ROUNDS_MAX) {
             self.plan.look_again_now();
             return None;
         }
@@ -468,21 +480,11 @@ impl Look<'_> {
         })
     }
 
-    /// Whether the custom metrics API is to be asked in another version: this one has answered that it is not there.
-    fn wants_other_version(&self, asking: &Asking<'_>, memory: &mut Memory) -> bool {
-        let missing = self
-            .spec
-            .metrics
-            .iter()
-            .filter(|spec| matches!(spec.r#type.as_str(), "Pods" | "Object"))
-            .filter_map(|spec| asking.metric(spec))
-            .any(|query| matches!(self.seen.answer(&query), Some(Answer::Missing) | None));
-        if !missing || memory.versions_tried + 1 >= CUSTOM_VERSIONS.len() {
-            return false;
-        }
-        memory.versions_tried += 1;
-        memory.custom = memory.custom.wrapping_add(1);
-        memory.another_round(ROUNDS_MAX)
+    /// Whether a metric would be asked for otherwise by now: what the API serves has changed since the questions.
+    fn lacks_answers(&self, asking: &Asking<'_>) -> bool {
+        let metrics = self.spec.metrics.iter();
+        let mut queries = metrics.filter_map(|spec| asking.metric(spec));
+        queries.any(|query| self.seen.answer(&query).is_none())
     }
 
     fn tolerances(&self) -> Tolerances {

@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use controllers_kit::{
-    Answer, Catalogue, Entry, Query, Seen, SignedDuration, Str, Timestamp,
+    Answer, Catalogue, Entry, NOT_FOUND, Query, Seen, SignedDuration, Str, Timestamp,
     selectors::{Selector, in_messages},
 };
 use kubernetes_proto::{
@@ -18,8 +18,10 @@ use super::replicas::{Sample, Samples};
 /// How long a scale or a metric may take: less than the usual period, so that an API that hangs costs an autoscaler its
 /// decision and not its turn.
 const PATIENCE: Duration = Duration::from_secs(10);
-/// Versions of the custom metrics API, the newest first.
-pub const CUSTOM_VERSIONS: [&str; 2] = ["v1beta2", "v1beta1"];
+/// The custom metrics API.
+const CUSTOM_GROUP: &str = "custom.metrics.k8s.io";
+/// Its versions that can be read.
+const CUSTOM_VERSIONS: [&str; 2] = ["v1beta1", "v1beta2"];
 /// The window of a custom metric that names none.
 const DEFAULT_WINDOW: SignedDuration = SignedDuration::from_secs(60);
 
@@ -102,8 +104,6 @@ pub struct Asking<'a> {
     pub namespace: &'a str,
     /// The target's selector.
     pub pods: &'a str,
-    /// Which version of the custom metrics API.
-    pub custom: &'a str,
     /// What the API serves.
     pub catalogue: &'a Catalogue,
 }
@@ -135,8 +135,19 @@ impl Asking<'_> {
         ))
     }
 
-    fn custom(&self) -> String {
-        format!("/apis/custom.metrics.k8s.io/{}", self.custom)
+    /// The path of the custom metrics API, in the first version that can be read of those that the server prefers.
+    fn custom(&self) -> Result<String, String> {
+        let served = self.catalogue.group_versions().iter();
+        let known = served
+            .filter_map(|name| name.split_once('/'))
+            .find(|(group, version)| *group == CUSTOM_GROUP && CUSTOM_VERSIONS.contains(version));
+        match known {
+            Some((group, version)) => Ok(format!("/apis/{group}/{version}")),
+            None if self.catalogue.has_group(CUSTOM_GROUP) => {
+                Err("no known available metric versions found".to_owned())
+            }
+            None => Err(format!("no custom metrics API ({CUSTOM_GROUP}) registered")),
+        }
     }
 
     /// A custom metric of the pods.
@@ -144,7 +155,7 @@ impl Asking<'_> {
         Ok(ask(with_query(
             format!(
                 "{}/namespaces/{}/pods/*/{}",
-                self.custom(),
+                self.custom()?,
                 self.namespace,
                 escaped(&metric.name)
             ),
@@ -178,7 +189,7 @@ impl Asking<'_> {
         Ok(ask(with_query(
             format!(
                 "{}/namespaces/{}/{place}/{}",
-                self.custom(),
+                self.custom()?,
                 self.namespace,
                 escaped(&metric.name)
             ),
@@ -238,9 +249,9 @@ fn escaped(text: &str) -> PercentEncode<'_> {
 pub fn json<'a>(answer: Option<&'a Answer>, what: &str) -> Result<&'a Value, String> {
     match answer {
         Some(Answer::Object(json)) => Ok(json),
-        Some(Answer::Missing) => Err(format!(
-            "the server could not find the requested resource ({what})"
-        )),
+        // Words of the server's own are told as they are; of others client-go says what was asked for.
+        Some(Answer::NotFound(why)) if why != NOT_FOUND => Err(why.clone()),
+        Some(Answer::NotFound(_) | Answer::Missing) => Err(format!("{NOT_FOUND} ({what})")),
         Some(Answer::Failed(why)) => Err(why.clone()),
         None => Err(format!("not asked for ({what})")),
     }

@@ -510,7 +510,9 @@ fn is_known_live(look: &Look<'_>, job: &Job, seen: &Seen<'_>) -> Result<bool, Re
         Some(Answer::Object(live)) => Ok(live["status"]["active"]
             .as_array()
             .is_some_and(|active| active.iter().any(|one| one["uid"] == **uid(job)))),
-        Some(Answer::Missing) => Err(Refusal::Wait("the CronJob is gone".to_owned())),
+        Some(Answer::Missing | Answer::NotFound(_)) => {
+            Err(Refusal::Wait("the CronJob is gone".to_owned()))
+        }
         Some(Answer::Failed(why)) => Err(Refusal::Retry(why.clone())),
         None => Err(Refusal::Retry("the CronJob was not read".to_owned())),
     }
@@ -523,7 +525,7 @@ fn see_missing(look: &mut Look<'_>, children: &[Arc<Job>], seen: &Seen<'_>) -> R
             continue;
         }
         match seen.answer(&live_job(&reference)) {
-            Some(Answer::Missing) => {
+            Some(Answer::Missing | Answer::NotFound(_)) => {
                 look.plan.event(Event::normal(
                     look.cron,
                     "MissingJob",

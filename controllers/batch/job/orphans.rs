@@ -160,7 +160,7 @@ pub(super) fn free(key: &Key, job: Option<&Job>, seen: &Seen<'_>) -> Result<Plan
     for pod in bereft(key, job, seen) {
         let owner = Object::metadata(&*pod).controller();
         match seen.answer(&live_job(key)) {
-            Some(Answer::Missing) => pods.push(pod),
+            Some(Answer::Missing | Answer::NotFound(_)) => pods.push(pod),
             Some(Answer::Object(live)) => {
                 if owner.is_some_and(|owner| live["metadata"]["uid"] == *owner.uid) {
                     return Err(Refusal::Wait(format!("Job {key} is not in the cache yet")));

@@ -300,7 +300,7 @@ fn check_age(view: &View, doubtful: &[Arc<Pod>], seen: &Seen<'_>) -> Result<(), 
         {
             Ok(())
         }
-        Some(Answer::Object(_) | Answer::Missing) => Err(Refusal::Wait(
+        Some(Answer::Object(_) | Answer::Missing | Answer::NotFound(_)) => Err(Refusal::Wait(
             "the Job in the cache is not the newest".to_owned(),
         )),
         Some(Answer::Failed(why)) => Err(Refusal::Retry(format!(
@@ -323,7 +323,7 @@ fn settled(pods: &[Arc<Pod>], seen: &Seen<'_>) -> Result<BTreeSet<Str>, Refusal>
                 found["metadata"]["uid"] == *meta.uid
                     && finalizers.is_some_and(|names| names.iter().any(|name| name == TRACKING))
             }
-            Some(Answer::Missing) => false,
+            Some(Answer::Missing | Answer::NotFound(_)) => false,
             Some(Answer::Failed(why)) => {
                 return Err(Refusal::Retry(format!(
                     "pod {} can't be counted before it is read: {why}",

@@ -90,11 +90,13 @@ fn ground(object: &AnyObject, seen: &Seen<'_>, was_refused: bool) -> Result<Grou
                 }),
             })
         }
-        Some(Answer::Object(_) | Answer::Missing) => Err(Refusal::Wait(format!(
-            "{} {} has changed: the cache does not show it yet",
-            object.resource().kind,
-            meta.name
-        ))),
+        Some(Answer::Object(_) | Answer::Missing | Answer::NotFound(_)) => {
+            Err(Refusal::Wait(format!(
+                "{} {} has changed: the cache does not show it yet",
+                object.resource().kind,
+                meta.name
+            )))
+        }
         Some(Answer::Failed(why)) => Err(Refusal::Retry(format!(
             "{} {} can't be read: {why}",
             object.resource().kind,
@@ -229,7 +231,7 @@ fn classify(
         };
         let query = Query::Live { resource, key };
         match seen.answer(&query) {
-            Some(Answer::Missing) => owners.dangling.push(uid),
+            Some(Answer::Missing | Answer::NotFound(_)) => owners.dangling.push(uid),
             Some(Answer::Object(owner)) => match live(owner, &uid) {
                 Live::Another => owners.dangling.push(uid),
                 Live::Waits => owners.waiting.push(uid),

@@ -93,7 +93,7 @@ pub(super) fn plan(
     }
     let object = match seen.answer(&live(namespace)) {
         Some(Answer::Object(object)) => object,
-        Some(Answer::Missing) => return Ok(Plan::nothing()),
+        Some(Answer::Missing | Answer::NotFound(_)) => return Ok(Plan::nothing()),
         Some(Answer::Failed(why)) => {
             return Err(Refusal::Retry(format!(
                 "the namespace can't be read: {why}"

@@ -150,6 +150,7 @@ impl Controller for PodGarbageCollector {
             .rule("", "pods", &["list", "watch", "delete"])
             .rule("", "pods/status", &["patch"])
             .differs("A deletion names the pod's uid, so that a pod of the same name which came later stays.")
+            .differs("A pod that goes for two reasons in one look is deleted and counted once, for being out of service before all else; upstream counts each reason, terminated pods first.")
             .differs("A pod that is gone but for its finalizers is not deleted again at every look.")
     }
 

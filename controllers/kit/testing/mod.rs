@@ -16,7 +16,7 @@ use kubernetes_proto::{
 
 use crate::{
     Answers, Catalogue, Controller, DynController, Entry, Event, EventType, Factory, FlagValue,
-    Flags, Index, Key, Plan, Query, Reader, Refusal, Seen, Sharding, Standing,
+    Flags, Index, Key, NOT_FOUND, Plan, Query, Reader, Refusal, Seen, Sharding, Standing,
 };
 
 pub mod builders;
@@ -211,11 +211,19 @@ impl World {
         let mut entries = self.catalogue.all().to_vec();
         entries.push(entry(resource));
         let failures = self.catalogue.failures.clone();
-        self.catalogue = Arc::new(Catalogue::new(
-            entries,
-            failures,
-            self.catalogue.generation + 1,
-        ));
+        let generation = self.catalogue.generation + 1;
+        let catalogue = Catalogue::new(entries, failures, generation);
+        let group_versions = self.catalogue.group_versions().to_vec();
+        self.catalogue = Arc::new(catalogue.with_group_versions(group_versions));
+    }
+
+    /// With these group versions served, in this order, whose resources discovery does not show.
+    #[must_use]
+    pub fn with_group_versions(mut self, names: &[&str]) -> Self {
+        let catalogue = Catalogue::clone(&self.catalogue);
+        let names = names.iter().map(|name| Str::from(*name)).collect();
+        self.catalogue = Arc::new(catalogue.with_group_versions(names));
+        self
     }
 
     /// An object of any resource by `namespace/name`, or the name alone of what is cluster-scoped.
@@ -592,7 +600,7 @@ impl World {
                         .get(path)
                         .cloned()
                         .or_else(|| self.scale(path).map(crate::Answer::Object))
-                        .unwrap_or(crate::Answer::Missing),
+                        .unwrap_or_else(|| crate::Answer::NotFound(NOT_FOUND.to_owned())),
                 };
                 (query, answer)
             })

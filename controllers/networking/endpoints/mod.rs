@@ -67,6 +67,7 @@ impl Controller for EndpointsOfServices {
             // Addresses of the pod network can be written by those alone who may do this.
             .rule("", "endpoints/restricted", &["create"])
             .differs("The trigger time is that of the pods whose address changed against the Endpoints that are there; upstream remembers the times of all pods.")
+            .differs("A failed sync is tried again until it succeeds, at growing distances; upstream gives up after 15 tries.")
             .differs("Changes of one Endpoints object are at least 200 ms apart, so a rollout writes it less often.")
             .differs("Leftovers of a Service that went while nobody watched are found by the label endpoints.kubernetes.io/managed-by; upstream deletes Endpoints made by hand too at its start.")
             .differs("A pod that ends without ever having been ready leaves at once, not at the next change.")

@@ -165,7 +165,8 @@ impl Controller for SlicesOfServices {
                 "A failed sync is retried without end, upstream's is given up after 15 tries; where only the cache was \
                  behind, the first retry comes after 5 ms instead of 1 s.",
             )
-            .differs("The buckets of endpointslices_changed_per_sync are powers of two, not Go's defaults.")
+            .differs("The buckets of endpointslices_changed_per_sync grow by the factor 2.5 from 0.005 on; Go's defaults are rounder.")
+            .differs("The gauges of endpoints and slices count both families of a dual-stack Service; upstream's cache keeps the family that came last.")
     }
 
     fn new(flags: &Flags) -> Self {

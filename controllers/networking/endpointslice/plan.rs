@@ -94,7 +94,9 @@ pub fn plan(
     let mut plan = Plan::nothing();
     let mut remembered = memory.clone();
     let mut all = Slices::default();
-    let (mut added, mut removed, mut endpoints, mut fewest) = (0, 0, 0, 0);
+    let (mut endpoints, mut fewest) = (0, 0);
+    // Of each family: endpoints added and removed, slices changed.
+    let mut syncs = Vec::new();
     let mut waiting = 0;
     for slice in held.iter().filter(|slice| !slice.is_terminating()) {
         // The Service has given up that family.
@@ -118,18 +120,17 @@ pub fn plan(
             (service, seen),
             (address_type, had_hints, traffic),
         );
-        added += packed.added;
-        removed += packed.removed;
         endpoints += packed.slices.endpoints().count();
         fewest += packed.fewest;
         waiting += packed.waiting;
         // Slices of another family can't be made into these.
         packed.slices.recycle(|slice| is_owned(slice, service));
+        if service.is_terminating() {
+            // Nothing is made for what is being deleted: the garbage collector takes it away.
+            packed.slices.create.clear();
+        }
+        syncs.push((packed.added, packed.removed, packed.slices.changed()));
         all.append(packed.slices);
-    }
-    // Nothing is made for what is being deleted: the garbage collector takes it away.
-    if service.is_terminating() {
-        all.create.clear();
     }
     tell_of_homeless(&mut plan, service, &homeless, &mut remembered);
 
@@ -166,19 +167,20 @@ pub fn plan(
         plan.look_again_now();
     }
 
-    plan.measure(ADDED, &[], added as f64);
-    plan.measure(REMOVED, &[], removed as f64);
     let topology = if hints::are_wanted(service) {
         "Auto"
     } else {
         "Disabled"
     };
-    let written = plan.actions().count();
-    plan.measure(
-        CHANGED,
-        &[topology, traffic.unwrap_or_default()],
-        written as f64,
-    );
+    for (added, removed, changed) in syncs {
+        plan.measure(ADDED, &[], added as f64);
+        plan.measure(REMOVED, &[], removed as f64);
+        plan.measure(
+            CHANGED,
+            &[topology, traffic.unwrap_or_default()],
+            changed as f64,
+        );
+    }
     plan.measure(SYNCS, &["success"], 1.0);
     plan.measure(DESIRED, &[], endpoints as f64);
     let there = all.create.len() + all.update.len() + all.unchanged.len();

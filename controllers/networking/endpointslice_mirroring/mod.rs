@@ -133,6 +133,7 @@ impl Controller for MirroredSlices {
             )
             .differs("Each replica's gauges count the Endpoints that it owns: their sum is the cluster's.")
             .differs("Slices have names that follow from the Endpoints' uid and an ordinal, so that a second creation of the same slice collides; they look like upstream's.")
+            .differs("A failed sync is tried again until it succeeds, at growing distances; upstream gives up after 15 tries.")
             .differs("Changes of one object's mirrors are at least 200 ms apart.")
             .differs("A slice that is used again keeps its generateName.")
             .differs("Addresses that are left out are told of when their number changes and not at every sync.")

@@ -1,7 +1,7 @@
 //! Looks one after the other: what is asked, written and told.
 
 use controllers_kit::{
-    Answer, Controller, FlagValue,
+    Answer, Controller, FlagValue, Object,
     testing::{WorkloadBuild, World, deployment},
 };
 use kubernetes_proto::autoscaling::HorizontalPodAutoscaler;
@@ -477,6 +477,18 @@ fn an_autoscaler_that_is_gone_is_forgotten() {
     life.world.vanish::<HorizontalPodAutoscaler>("web");
     assert!(life.step().is_empty());
     assert_eq!(life.memory, super::super::Memory::default());
+}
+
+#[test]
+fn an_autoscaler_that_a_finalizer_holds_goes_on_scaling() {
+    let mut held = autoscaler(json!([cpu()]));
+    let meta = held.metadata_mut();
+    meta.finalizers.push("foregroundDeletion".into());
+    meta.deletion_timestamp = Some(controllers_kit::testing::at("11:59:00").into());
+    let world = world(2).with(held).serving(USAGE, usage(&[2000, 2000]));
+    let mut life = Life::of(world);
+    life.pass(16);
+    assert_eq!(life.size(), 4);
 }
 
 #[test]

@@ -61,17 +61,107 @@ fn pods_metrics() {
             "current": {"averageValue": "17500m"}
         }})
     );
-    // A server that knows the older version alone is asked in that from then on.
-    let life = looked_at(metric.clone(), &path(OLD_CUSTOM), of_pods(&["20", "15"]));
-    assert_eq!(life.size(), 4);
-    assert!(asked(&life.world, &life.memory).contains(&path(OLD_CUSTOM)));
-    // One that knows neither is told of.
-    let life = looked_at(metric, "/nothing", json!({}));
-    assert_eq!(
-        life.world.events()[0],
-        "Warning FailedGetPodsMetric unable to get metric requests: unable to fetch metrics from custom metrics API: \
-         the server could not find the requested resource (get pods.custom.metrics.k8s.io * requests)"
-    );
+}
+
+/// An autoscaler of two pods with these `Pods` metrics, where these group versions are served.
+fn of_custom(metrics: &[&str], served: &[&str]) -> Life {
+    let metrics = metrics.iter().map(|name| {
+        json!({"type": "Pods", "pods": {
+            "metric": {"name": name}, "target": {"type": "AverageValue", "averageValue": "10"}
+        }})
+    });
+    let metrics = Value::from_iter(metrics);
+    let world = world(2).with_group_versions(served);
+    Life::of(world.with(autoscaler(metrics)))
+}
+
+fn custom_path(base: &str, metric: &str) -> String {
+    format!("{base}/pods/*/{metric}?labelSelector=app%3Dweb")
+}
+
+#[test]
+fn the_version_of_the_custom_metrics_api_is_the_first_known_that_the_server_prefers() {
+    const OTHER: &str = "custom.metrics.k8s.io/v2";
+    const OLD: &str = "custom.metrics.k8s.io/v1beta1";
+    const NEW: &str = "custom.metrics.k8s.io/v1beta2";
+    for (served, expected) in [
+        (&[OLD][..], OLD_CUSTOM),
+        (&[NEW], CUSTOM),
+        (&[OTHER, NEW, OLD], CUSTOM),
+        (&["apps/v1", OLD, NEW], OLD_CUSTOM),
+    ] {
+        let mut life = of_custom(&["requests"], served);
+        let path = custom_path(expected, "requests");
+        life.world = life.world.serving(&path, of_pods(&["20", "15"]));
+        life.pass(16);
+        assert_eq!(life.size(), 4, "{served:?}");
+        assert!(asked(&life.world, &life.memory).contains(&path));
+    }
+    for (served, expected) in [
+        (
+            &["apps/v1"][..],
+            "no custom metrics API (custom.metrics.k8s.io) registered",
+        ),
+        (&[OTHER], "no known available metric versions found"),
+    ] {
+        let mut life = of_custom(&["requests"], served);
+        life.pass(16);
+        assert_eq!(
+            life.world.events()[0],
+            format!(
+                "Warning FailedGetPodsMetric unable to get metric requests: unable to fetch metrics from custom \
+                 metrics API: {expected}"
+            )
+        );
+    }
+}
+
+#[test]
+fn a_custom_metric_without_data_is_its_own_failure_alone_in_every_period() {
+    let mut life = of_custom(&["a", "b"], &["custom.metrics.k8s.io/v1beta1"]);
+    let path = custom_path(OLD_CUSTOM, "a");
+    life.world = life.world.serving(&path, of_pods(&["20", "15"]));
+    for (period, size) in [4, 5, 6, 7, 8].into_iter().enumerate() {
+        life.pass(if period == 0 { 16 } else { 15 });
+        assert!(
+            life.conditions()
+                .contains(&"ScalingActive=True ValidMetricFound".to_owned()),
+            "{:?} in period {period}",
+            life.conditions()
+        );
+        assert_eq!(life.size(), size, "in period {period}");
+        // The next period needs one replica more.
+        life.follow();
+        let each = format!("{}m", 10_000 * (size + 1) / size);
+        let amounts = vec![&*each; usize::try_from(size).unwrap()];
+        life.world = life.world.serving(&path, of_pods(&amounts));
+    }
+}
+
+#[test]
+fn the_adapter_s_own_words_for_a_metric_that_it_lacks_are_told() {
+    for (answer, expected) in [
+        (
+            "the server could not find the metric requests for pods",
+            "the server could not find the metric requests for pods",
+        ),
+        (
+            "the server could not find the requested resource",
+            "the server could not find the requested resource (get pods.custom.metrics.k8s.io * requests)",
+        ),
+    ] {
+        let mut life = of_custom(&["requests"], &["custom.metrics.k8s.io/v1beta1"]);
+        let path = custom_path(OLD_CUSTOM, "requests");
+        life.world.serve(&path, Answer::NotFound(answer.to_owned()));
+        life.pass(16);
+        assert_eq!(
+            life.world.events()[0],
+            format!(
+                "Warning FailedGetPodsMetric unable to get metric requests: unable to fetch metrics from custom \
+                 metrics API: {expected}"
+            )
+        );
+    }
 }
 
 #[test]

@@ -63,7 +63,10 @@ pub(super) fn world(replicas: i32) -> World {
     let web: Deployment = deployment("web").replicas(replicas);
     let mut web = web;
     web.status.get_or_insert_default().replicas = replicas;
-    let mut world = World::at("12:00:00").without_kubelets().with(web);
+    let mut world = World::at("12:00:00")
+        .without_kubelets()
+        .with_group_versions(&["custom.metrics.k8s.io/v1beta2"])
+        .with(web);
     for number in 0..replicas {
         world.put(running(&format!("web-{number}")));
     }

@@ -688,6 +688,26 @@ fn each_sync_is_measured() {
 }
 
 #[test]
+fn each_family_of_a_service_is_measured_as_a_sync() {
+    let world = cluster(service("web").families(&["IPv4", "IPv6"]), 3);
+    let plan = world.plan::<SlicesOfServices>("web");
+    let measured = |name: &str| -> Vec<f64> {
+        let measures = plan.measures.iter();
+        measures
+            .filter(|measure| measure.name.ends_with(name))
+            .map(|measure| measure.value)
+            .collect()
+    };
+    assert_eq!(plan.verbs().len(), 2);
+    let added = measured("endpoints_added_per_sync");
+    assert_eq!(added.len(), 2);
+    assert_eq!(added[0], 3.0, "backends have IPv4 addresses");
+    assert_eq!(measured("endpoints_removed_per_sync"), [0.0, 0.0]);
+    assert_eq!(measured("endpointslices_changed_per_sync"), [1.0, 1.0]);
+    assert_eq!(measured("num_endpoint_slices").len(), 1, "a gauge is a sum");
+}
+
+#[test]
 fn patches_are_reports_and_insist_on_what_was_seen() {
     let mut world = cluster(service("web"), 1);
     run(&mut world);
