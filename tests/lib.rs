@@ -16,7 +16,9 @@ mod alone {
     mod handoff;
     mod hpa;
     mod moves;
+    mod port;
     mod quota;
+    mod rotation;
     mod start;
     mod told;
 }

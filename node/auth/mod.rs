@@ -22,7 +22,10 @@ pub use reviews::ServerReviews;
 pub use trust::Error;
 use trust::{Proxy, Trusted};
 
-use crate::options::{AuthenticationOptions, AuthorizationOptions};
+use crate::{
+    options::{AuthenticationOptions, AuthorizationOptions},
+    rotation::Followed,
+};
 
 /// Who may do anything, whatever the API server says: as upstream.
 const MASTERS: &str = "system:masters";
@@ -133,6 +136,8 @@ pub struct Auth {
     allowed: Cache<Digest, ()>,
     denied: Cache<Digest, String>,
     access_reviews: Flights<Digest, (bool, String)>,
+    /// The credentials by which the API server is asked.
+    followed: Vec<Arc<Followed>>,
 }
 
 /// Of SHA-256. What it is made of, tokens among it, is not kept.
@@ -179,12 +184,11 @@ impl Auth {
     ) -> Result<Arc<Self>, Error> {
         let reviews = ServerReviews::new(authentication, authorization).await?;
         let trusted = Trusted::load(authentication, reviews.lookup_client()).await?;
-        Ok(Arc::new(Self::with(
-            trusted,
-            Arc::new(reviews),
-            authentication,
-            authorization,
-        )))
+        let followed = reviews.followed();
+        Ok(Arc::new(Self {
+            followed,
+            ..Self::with(trusted, Arc::new(reviews), authentication, authorization)
+        }))
     }
 
     fn with(
@@ -202,7 +206,13 @@ impl Auth {
             allowed: Cache::new(ANSWERS_MAX, authorization.allow_ttl),
             denied: Cache::new(ANSWERS_MAX, authorization.deny_ttl),
             access_reviews: Flights::new(),
+            followed: Vec::new(),
         }
+    }
+
+    /// The credentials by which the API server is asked for reviews.
+    pub fn followed(&self) -> &[Arc<Followed>] {
+        &self.followed
     }
 
     /// Looks up the authorities again and again; ends with the process.

@@ -1,15 +1,17 @@
 //! TokenReview and SubjectAccessReview, asked of a real API server.
 
-use std::time::Duration;
+use std::{sync::Arc, time::Duration};
 
 use futures::future::BoxFuture;
-use kube::{Client, Config};
+use kube::Client;
+use node_cache::Purpose;
 use serde_json::{Value, json};
 
 use super::{Error, Reviews, User};
 use crate::{
-    components::{self, causes},
+    components::{self, Source, causes},
     options::{AuthenticationOptions, AuthorizationOptions},
+    rotation::Followed,
 };
 
 /// How long one review may take: upstream's figure.
@@ -20,6 +22,7 @@ const REVIEW_MAX: Duration = Duration::from_secs(10);
 pub struct ServerReviews {
     tokens: Option<Client>,
     access: Option<Client>,
+    followed: Vec<Arc<Followed>>,
 }
 
 impl std::fmt::Debug for ServerReviews {
@@ -55,7 +58,18 @@ impl ServerReviews {
                 "no --authorization-kubeconfig: only open paths and system:masters are answered"
             );
         }
-        Ok(Self { tokens, access })
+        let (tokens, of_tokens) = tokens.unzip();
+        let (access, of_access) = access.unzip();
+        Ok(Self {
+            tokens,
+            access,
+            followed: of_tokens.into_iter().chain(of_access).collect(),
+        })
+    }
+
+    /// Where the clients' credentials come from.
+    pub(super) fn followed(&self) -> Vec<Arc<Followed>> {
+        self.followed.clone()
     }
 
     /// The client that looks up authorities in the cluster.
@@ -67,15 +81,22 @@ impl ServerReviews {
 async fn client(
     flag: &'static str,
     path: Option<&std::path::Path>,
-) -> Result<Option<Client>, Error> {
-    let config = match path {
-        Some(path) => components::from_file(flag, path).await?,
-        None => match Config::incluster() {
-            Ok(config) => config,
-            Err(_) => return Ok(None),
-        },
+) -> Result<Option<(Client, Arc<Followed>)>, Error> {
+    let source = Source {
+        flag,
+        kubeconfig: path.map(ToOwned::to_owned),
+        master: None,
     };
-    Ok(Some(components::client(config, flag)?))
+    let followed = match Followed::load(source, None).await {
+        Ok(followed) => followed,
+        // In no pod either.
+        Err(components::Error::Nowhere(_)) => return Ok(None),
+        Err(error) => return Err(error.into()),
+    };
+    let api = followed
+        .connect(Purpose::Reviews, None)
+        .map_err(|why| components::Error::Client { flag, why })?;
+    Ok(Some((api.kube(), followed)))
 }
 
 async fn ask(client: &Client, path: &str, body: &Value) -> Result<Value, String> {

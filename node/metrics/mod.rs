@@ -114,6 +114,7 @@ struct Families {
     takeover_seconds: Histogram,
     fence_refusals: Counters<1>,
     fence_open: Gauge<i64, AtomicI64>,
+    client_certificate_ends: Gauges<1>,
     server_fence: Gauge<i64, AtomicI64>,
     server_fence_proofs: Counters<1>,
     ownership_changes: Counters<1>,
@@ -322,6 +323,16 @@ impl Metrics {
         self.families.fence_open.set(i64::from(open));
     }
 
+    /// When the client certificate of a kubeconfig ends to be valid, in seconds since 1970.
+    pub fn client_certificate_ends(&self, flag: &'static str, seconds: i64) {
+        let labels = [("flag", Text::from(flag))];
+        let families = &self.families;
+        families
+            .client_certificate_ends
+            .get_or_create(&labels)
+            .set(seconds);
+    }
+
     /// Whether the API server fences, and how often it was shown to refuse a dead incarnation, or was not.
     pub fn server_fence(&self, on: bool, (held, unproven): (u64, u64)) {
         self.families.server_fence.set(i64::from(on));
@@ -495,6 +506,10 @@ fn families(on: &mut Registering) -> Families {
             "manifold_fence_open",
             "1 while this replica may write: its Lease was renewed within the deadline.",
             Gauge::default(),
+        ),
+        client_certificate_ends: on.gauges(
+            "manifold_client_certificate_expiration_timestamp_seconds",
+            "When the client certificate by which the API server is asked expires, by the flag that names its kubeconfig.",
         ),
         server_fence: on.add(
             "manifold_server_fence",

@@ -12,6 +12,10 @@ const GOLDEN: &[(&str, &str)] = &[
     ("manifold_epoch_changes_total", "counter"),
     ("manifold_events_dropped_total", "counter"),
     ("manifold_fence_open", "gauge"),
+    (
+        "manifold_client_certificate_expiration_timestamp_seconds",
+        "gauge",
+    ),
     ("manifold_server_fence", "gauge"),
     ("manifold_server_fence_proofs_total", "counter"),
     ("manifold_ownership_changes_total", "counter"),
@@ -87,6 +91,7 @@ fn used() -> Arc<Metrics> {
     metrics.handed_off(Direction::Out, ms(30));
     metrics.taken_over(ms(5200));
     metrics.fence_open(true);
+    metrics.client_certificate_ends("kubeconfig", 1_900_000_000);
     metrics.server_fence(true, (1, 0));
     metrics.ownership_changed("took_over");
     metrics.event_dropped();
