@@ -561,9 +561,8 @@ impl Gauges {
         let mut looked = self.looked.lock().unwrap_or_else(PoisonError::into_inner);
         metrics.fence_open(self.fence.is_open());
         for followed in &self.followed {
-            if let Some(certificate) = followed.certificate() {
-                metrics.client_certificate_ends(followed.flag(), certificate.ends);
-            }
+            let ends = followed.certificate().map(|certificate| certificate.ends);
+            metrics.client_certificate_ends(followed.flag(), ends);
         }
         metrics.server_fence(self.server_fence.is_on(), self.server_fence.proofs());
         metrics.discovery_failing(&node.discovery.failing(&node.cache));

@@ -114,8 +114,8 @@ async fn sound(replicas: &mut [Replica]) -> Result<()> {
     Ok(())
 }
 
-/// When the certificate expires that the replicas show; `None` where they differ or show none.
-async fn expiry(replicas: &[Replica]) -> Result<Option<f64>> {
+/// When the certificate expires that each replica shows; `None` for one that shows none.
+async fn expiries(replicas: &[Replica]) -> Result<Vec<Option<f64>>> {
     let mut all = Vec::new();
     for replica in replicas {
         let metrics = replica.metrics().await?;
@@ -124,6 +124,12 @@ async fn expiry(replicas: &[Replica]) -> Result<Option<f64>> {
             &[("flag", "kubeconfig")],
         ));
     }
+    Ok(all)
+}
+
+/// The same where all agree; `None` where they differ or show none.
+async fn expiry(replicas: &[Replica]) -> Result<Option<f64>> {
+    let all = expiries(replicas).await?;
     Ok(all
         .iter()
         .all(|one| *one == all[0])
@@ -304,10 +310,8 @@ async fn rotate(
         PATIENCE,
         POLL * 10,
         || async {
-            let log = std::fs::read_to_string(replicas[2].log())?;
-            Ok(log
-                .contains("the credentials of --kubeconfig: the files have changed")
-                .then_some(()))
+            let none = expiries(replicas).await?.iter().all(Option::is_none);
+            Ok(none.then_some(()))
         },
     )
     .await?;

@@ -323,14 +323,15 @@ impl Metrics {
         self.families.fence_open.set(i64::from(open));
     }
 
-    /// When the client certificate of a kubeconfig ends to be valid, in seconds since 1970.
-    pub fn client_certificate_ends(&self, flag: &'static str, seconds: i64) {
+    /// When the client certificate of a kubeconfig ends to be valid, in seconds since 1970; `None` where there is none
+    /// (any more).
+    pub fn client_certificate_ends(&self, flag: &'static str, seconds: Option<i64>) {
         let labels = [("flag", Text::from(flag))];
-        let families = &self.families;
-        families
-            .client_certificate_ends
-            .get_or_create(&labels)
-            .set(seconds);
+        let family = &self.families.client_certificate_ends;
+        match seconds {
+            Some(seconds) => drop(family.get_or_create(&labels).set(seconds)),
+            None => drop(family.remove(&labels)),
+        }
     }
 
     /// Whether the API server fences, and how often it was shown to refuse a dead incarnation, or was not.

@@ -91,7 +91,7 @@ fn used() -> Arc<Metrics> {
     metrics.handed_off(Direction::Out, ms(30));
     metrics.taken_over(ms(5200));
     metrics.fence_open(true);
-    metrics.client_certificate_ends("kubeconfig", 1_900_000_000);
+    metrics.client_certificate_ends("kubeconfig", Some(1_900_000_000));
     metrics.server_fence(true, (1, 0));
     metrics.ownership_changed("took_over");
     metrics.event_dropped();
