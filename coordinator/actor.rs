@@ -98,6 +98,11 @@ pub(crate) struct Feed(pub Vec<Input>);
 #[rtype(result = "()")]
 struct Flush;
 
+/// Asks for a sign of life.
+#[derive(Message)]
+#[rtype(result = "()")]
+pub(crate) struct Beat;
+
 /// A peer offers a range.
 #[derive(Message)]
 #[rtype(result = "()")]
@@ -541,6 +546,14 @@ impl Actor for Coordinator {
                 .peers
                 .keep(&|name| view.members.iter().any(|member| member.name == name));
         });
+    }
+}
+
+impl Handler<Beat> for Coordinator {
+    type Result = ();
+
+    fn handle(&mut self, _: Beat, _: &mut Context<Self>) {
+        self.fence.coordinating.beat();
     }
 }
 

@@ -9,7 +9,7 @@ use coordinator_core::Time;
 // The runtime's clock: a simulation moves it on by itself.
 use tokio::{sync::Notify, time::Instant};
 
-use crate::{Epoch, RangeId};
+use crate::{Epoch, RangeId, pulse::Pulse};
 
 /// Why a request may not go out.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
@@ -41,6 +41,9 @@ pub struct Fence {
     /// The versions that the newest renewal and the one before it were given.
     newest: AtomicU64,
     settled: AtomicU64,
+    /// Signs of life of the two who move it.
+    pub(crate) renewing: Pulse,
+    pub(crate) coordinating: Pulse,
 }
 
 impl Fence {
@@ -54,6 +57,8 @@ impl Fence {
             closings: Notify::new(),
             newest: AtomicU64::new(0),
             settled: AtomicU64::new(0),
+            renewing: Pulse::default(),
+            coordinating: Pulse::default(),
         }
     }
 

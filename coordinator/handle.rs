@@ -24,9 +24,10 @@ use tokio::{
 
 use crate::{
     ClientFactory, Config, ConfigError, Fence, LeaseError, RangeHost, ServerFenceMode, TlsError,
-    actor::{Asked, Coordinator, Feed, Offered, Shared},
+    actor::{Asked, Beat, Coordinator, Feed, Offered, Shared},
     lease::{Found, Kind, Leases, Step},
     peer::{Answers, Calls, Holdings, PeerService, Peers, serve},
+    pulse::{BEATS_EVERY, Pulse},
     renewal::{self, RenewalThread},
     server_fence::Barrier,
     sweep,
@@ -332,6 +333,13 @@ async fn run(
             reload::follow("peers' certificates", RELOAD_PERIOD, || tls.reload()).await;
         });
     }
+    // By its mailbox: an actor that takes no message is as good as dead.
+    let beaten = actor.clone();
+    actix::spawn(async move {
+        while beaten.send(Beat).await.is_ok() {
+            tokio::time::sleep(BEATS_EVERY).await;
+        }
+    });
     let _ = started.send(Ok((actor, own)));
     tokio::select! {
         _ = stopped.wait_for(|stop| *stop) => {}
@@ -723,6 +731,15 @@ impl Handle {
         view.fence.open = !remaining.is_zero();
         view.fence.remaining_ms = u64::try_from(remaining.as_millis()).unwrap_or(u64::MAX);
         view
+    }
+
+    /// Signs of life of the thread that renews the Lease, and of the coordinator.
+    pub fn pulses(&self) -> [(&'static str, Pulse); 2] {
+        let fence = &self.0.fence;
+        [
+            ("renewal", fence.renewing.clone()),
+            ("coordinator", fence.coordinating.clone()),
+        ]
     }
 
     /// The name of the range's owner by its Lease.

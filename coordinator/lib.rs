@@ -10,6 +10,7 @@ mod host;
 mod lease;
 mod listen;
 mod peer;
+mod pulse;
 mod renewal;
 mod server_fence;
 mod sweep;
@@ -31,6 +32,7 @@ pub use host::{Epoch, Frozen, Gained, RangeHost, RangeId};
 pub use lease::LeaseError;
 pub use listen::listen;
 pub use peer::{CALL_DEADLINE, Call, Calls, HANDOFF_DEADLINE, Holdings};
+pub use pulse::{BEATS_EVERY, Pulse};
 pub use server_fence::{
     ServerFence, ServerFenceMode, impersonation, is_no_impersonation, is_refusal,
 };

@@ -89,6 +89,8 @@ struct CloseAtEnd(Arc<Fence>);
 
 impl Drop for CloseAtEnd {
     fn drop(&mut self) {
+        // A thread that has ended is not at rest.
+        self.0.renewing.beat();
         self.0.set_until(None);
     }
 }
@@ -105,6 +107,10 @@ async fn run(
     let mut acquired: Option<(String, MicroTime)> = None;
     loop {
         let wake = renewal.wake_at();
+        match (wake, &request) {
+            (None, None) => fence.renewing.rest(),
+            _ => fence.renewing.beat(),
+        }
         let sleep = async {
             match wake {
                 Some(at) => {

@@ -15,6 +15,7 @@ use std::{
 };
 
 use actix::{Arbiter, ArbiterHandle};
+use coordinator::Pulse;
 
 /// Range actors of one replica are spread over so many threads at most.
 const FOR_RANGES_MAX: usize = 8;
@@ -63,6 +64,26 @@ impl Arbiters {
             .as_ref()
             .unwrap_or(&self.for_ranges[0])
             .handle()
+    }
+
+    /// Has each show that it runs.
+    pub(crate) fn pulses(&self) -> Vec<(String, Pulse)> {
+        let watches = self
+            .for_watches
+            .iter()
+            .map(|arbiter| ("watches".to_owned(), arbiter));
+        let ranges = self.for_ranges.iter().enumerate();
+        ranges
+            .map(|(index, arbiter)| (format!("ranges-{index}"), arbiter))
+            .chain(watches)
+            .map(|(name, arbiter)| {
+                let pulse = Pulse::default();
+                // Before the arbiter has come to it: one that never does is late, too.
+                pulse.beat();
+                arbiter.spawn(pulse.clone().keep());
+                (name, pulse)
+            })
+            .collect()
     }
 
     /// Stops them. What is under way is dropped.

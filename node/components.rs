@@ -1,7 +1,8 @@
 //! Where the API server is and who we are to it: kubeconfigs, and waiting for the server at start.
 
 use std::{
-    path::Path,
+    path::{Path, PathBuf},
+    sync::Arc,
     time::{Duration, Instant},
 };
 
@@ -9,7 +10,10 @@ use kube::{
     Client, Config,
     config::{KubeConfigOptions, Kubeconfig, NamedAuthInfo},
 };
+use node_cache::{Exchange, Observe, proxy::from_environment};
 use rustls::pki_types::{CertificateDer, pem::PemObject as _};
+
+use crate::metrics::{ClientMetrics, Metrics};
 
 /// How long the server may take to answer at start, and how often it is asked: upstream's figures.
 const SERVER_WAIT_MAX: Duration = Duration::from_secs(10);
@@ -39,13 +43,16 @@ pub enum Error {
     #[error("--master {0:?} is no URL: give one as https://host:port")]
     Master(String),
     /// A client can't be made.
-    #[error("{subject}: {why}")]
+    #[error("--{flag}: {why}")]
     Client {
-        /// The kubeconfig, or what stands for it.
-        subject: String,
+        /// Which flag named the kubeconfig.
+        flag: &'static str,
         /// What is wrong.
-        why: String,
+        why: node_cache::ConnectError,
     },
+    /// The environment's proxy.
+    #[error("{0}")]
+    Proxy(String),
     /// It does not answer.
     #[error("the API server {url} does not answer within {}s: {why}: check its address, that it runs, and the kubeconfig's certificate authority", SERVER_WAIT_MAX.as_secs())]
     Silent {
@@ -76,42 +83,81 @@ pub fn causes(error: &(dyn std::error::Error + 'static)) -> String {
     text.replace('\n', " ")
 }
 
-/// The configuration that `--kubeconfig` and `--master` give, or that of the pod.
-///
-/// # Errors
-/// Naming the file and what is wrong with it.
-pub async fn config(kubeconfig: Option<&Path>, master: Option<&str>) -> Result<Config, Error> {
-    let url = match master {
-        Some(text) => {
-            let full = if text.contains("://") {
-                text.to_owned()
-            } else {
-                format!("http://{text}")
-            };
-            let url = full
-                .parse::<http::Uri>()
-                .ok()
-                .filter(|url| url.host().is_some());
-            Some(url.ok_or_else(|| Error::Master(text.to_owned()))?)
-        }
-        None => None,
-    };
-    let mut config = match (kubeconfig, &url) {
-        (Some(path), _) => from_file("kubeconfig", path).await?,
-        (None, Some(url)) => Config::new(url.clone()),
-        (None, None) => Config::incluster().map_err(|why| Error::Nowhere(causes(&why)))?,
-    };
-    if let Some(url) = url {
-        config.cluster_url = url;
-    }
-    Ok(config)
+/// Where a configuration comes from: a kubeconfig, an address, or the pod.
+#[derive(Clone, Debug)]
+pub struct Source {
+    /// The flag that names the kubeconfig.
+    pub flag: &'static str,
+    /// The kubeconfig.
+    pub kubeconfig: Option<PathBuf>,
+    /// `--master`: overrides the kubeconfig's server.
+    pub master: Option<String>,
 }
 
-/// A kubeconfig given by a flag; a relative path in it is relative to the file.
-///
-/// # Errors
-/// Naming the flag, the file and what is wrong with it.
-pub async fn from_file(flag: &'static str, path: &Path) -> Result<Config, Error> {
+/// A configuration and what it was made of.
+#[derive(Debug)]
+pub struct Loaded {
+    /// The configuration.
+    pub config: Config,
+    /// The files that it was read from, and those that it names.
+    pub files: Vec<PathBuf>,
+}
+
+impl Source {
+    /// The configuration as the files say it now.
+    ///
+    /// # Errors
+    /// Naming the file and what is wrong with it.
+    pub async fn load(&self) -> Result<Loaded, Error> {
+        let url = match self.master.as_deref() {
+            Some(text) => {
+                let full = if text.contains("://") {
+                    text.to_owned()
+                } else {
+                    format!("http://{text}")
+                };
+                let url = full
+                    .parse::<http::Uri>()
+                    .ok()
+                    .filter(|url| url.host().is_some());
+                Some(url.ok_or_else(|| Error::Master(text.to_owned()))?)
+            }
+            None => None,
+        };
+        let (mut loaded, proxy) = match (&self.kubeconfig, &url) {
+            (Some(path), _) => from_file(self.flag, path).await?,
+            (None, Some(url)) => (
+                Loaded {
+                    config: Config::new(url.clone()),
+                    files: Vec::new(),
+                },
+                None,
+            ),
+            (None, None) => {
+                let config = Config::incluster().map_err(|why| Error::Nowhere(causes(&why)))?;
+                let token = config.auth_info.token_file.clone().map(PathBuf::from);
+                let files = config.root_cert_file.clone().into_iter().chain(token);
+                let files = files.collect();
+                (Loaded { config, files }, None)
+            }
+        };
+        if let Some(url) = url {
+            loaded.config.cluster_url = url;
+        }
+        // The library takes HTTPS_PROXY without asking NO_PROXY.
+        loaded.config.proxy_url = match proxy {
+            Some(proxy) => Some(proxy),
+            None => {
+                let variable = |name: &str| std::env::var(name).ok();
+                from_environment(&loaded.config.cluster_url, variable).map_err(Error::Proxy)?
+            }
+        };
+        Ok(loaded)
+    }
+}
+
+/// A kubeconfig given by a flag, and its `proxy-url`; a relative path in it is relative to the file.
+async fn from_file(flag: &'static str, path: &Path) -> Result<(Loaded, Option<http::Uri>), Error> {
     let wrong = |why: String| Error::Kubeconfig {
         flag,
         path: path.display().to_string(),
@@ -119,12 +165,13 @@ pub async fn from_file(flag: &'static str, path: &Path) -> Result<Config, Error>
     };
     let file = Kubeconfig::read_from(path).map_err(|why| wrong(causes(&why)))?;
     // A missing user is not an error to the library, but it means that nobody is let in.
-    let context = file.current_context.clone().unwrap_or_default();
-    let user = file
+    let name = file.current_context.clone().unwrap_or_default();
+    let context = file
         .contexts
         .iter()
-        .find(|one| one.name == context)
-        .and_then(|one| one.context.as_ref()?.user.clone());
+        .find(|one| one.name == name)
+        .and_then(|one| one.context.clone());
+    let user = context.as_ref().and_then(|context| context.user.clone());
     if let Some(user) = user.filter(|name| {
         !file
             .auth_infos
@@ -135,11 +182,43 @@ pub async fn from_file(flag: &'static str, path: &Path) -> Result<Config, Error>
             "the user {user:?} of the current context is missing"
         )));
     }
+    let cluster = context.and_then(|context| {
+        let named = file.clusters.iter().find(|one| one.name == context.cluster);
+        named.and_then(|one| one.cluster.clone())
+    });
     let config = Config::from_custom_kubeconfig(file, &KubeConfigOptions::default())
         .await
         .map_err(|why| wrong(causes(&why)))?;
     client_certificate(&config).map_err(wrong)?;
-    Ok(config)
+    let auth = &config.auth_info;
+    let unless = |data: bool, path: &Option<String>| path.clone().filter(|_| !data);
+    let authority = cluster.as_ref().and_then(|cluster| {
+        unless(
+            cluster.certificate_authority_data.is_some(),
+            &cluster.certificate_authority,
+        )
+    });
+    let named = [
+        authority,
+        unless(
+            auth.client_certificate_data.is_some(),
+            &auth.client_certificate,
+        ),
+        unless(auth.client_key_data.is_some(), &auth.client_key),
+        unless(auth.token.is_some(), &auth.token_file),
+    ];
+    let files = [path.to_owned()]
+        .into_iter()
+        .chain(named.into_iter().flatten().map(PathBuf::from))
+        .collect();
+    let proxy = cluster
+        .and_then(|cluster| cluster.proxy_url)
+        .filter(|text| !text.is_empty());
+    let proxy = proxy.map(|text| text.parse::<http::Uri>());
+    let proxy = proxy
+        .transpose()
+        .map_err(|why| wrong(format!("proxy-url is no URL: {why}")))?;
+    Ok((Loaded { config, files }, proxy))
 }
 
 /// rustls takes X.509 v3 alone and says so obscurely: the certificate is looked at here.
@@ -177,17 +256,6 @@ fn client_certificate(config: &Config) -> Result<(), String> {
         ));
     }
     Ok(())
-}
-
-/// A client for what is rare: reviews, tokens, the lookup of client CAs.
-///
-/// # Errors
-/// Where the configuration's TLS parts can't be used.
-pub fn client(config: Config, subject: &str) -> Result<Client, Error> {
-    Client::try_from(config).map_err(|why| Error::Client {
-        subject: subject.to_owned(),
-        why: causes(&why),
-    })
 }
 
 /// Waits until the server's `/healthz` answers 200, asking once a second.
@@ -234,9 +302,46 @@ async fn healthz(client: &Client) -> Result<(), String> {
         .map_err(|why| causes(&why))
 }
 
+/// Counts requests to the API server of a configuration, as `rest_client_*`.
+pub fn observed(config: &Config, metrics: &Metrics) -> Arc<dyn Observe> {
+    let host = config.cluster_url.authority().map(ToString::to_string);
+    Arc::new(Observed(metrics.client(&host.unwrap_or_default())))
+}
+
+/// Counts requests under upstream's names.
+struct Observed(Arc<ClientMetrics>);
+
+impl Observe for Observed {
+    fn observe(&self, exchange: &Exchange<'_>) {
+        let verb = match exchange.method {
+            "GET" => "GET",
+            "POST" => "POST",
+            "PUT" => "PUT",
+            "PATCH" => "PATCH",
+            "DELETE" => "DELETE",
+            _ => "OTHER",
+        };
+        self.0.answered(
+            verb,
+            exchange.code,
+            exchange.duration,
+            exchange.request_bytes as u64,
+            (exchange.response_bytes > 0).then_some(exchange.response_bytes as u64),
+        );
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    fn source(kubeconfig: Option<&Path>, master: Option<&str>) -> Source {
+        Source {
+            flag: "kubeconfig",
+            kubeconfig: kubeconfig.map(Path::to_owned),
+            master: master.map(str::to_owned),
+        }
+    }
 
     fn written(text: &str) -> std::path::PathBuf {
         let path =
@@ -274,7 +379,8 @@ mod tests {
             ),
         ] {
             let path = written(&text);
-            let why = from_file("kubeconfig", &path)
+            let why = source(Some(&path), None)
+                .load()
                 .await
                 .map(drop)
                 .unwrap_err()
@@ -286,7 +392,8 @@ mod tests {
             );
             assert!(!why.contains('\n'), "one line: {why}");
         }
-        let why = from_file("kubeconfig", Path::new("/nope"))
+        let why = source(Some(Path::new("/nope")), None)
+            .load()
             .await
             .map(drop)
             .unwrap_err()
@@ -299,10 +406,11 @@ mod tests {
 
     #[tokio::test]
     async fn the_master_goes_before_the_file() {
-        let config = config(None, Some("127.0.0.1:8080")).await.unwrap();
-        assert_eq!(config.cluster_url.to_string(), "http://127.0.0.1:8080/");
+        let loaded = source(None, Some("127.0.0.1:8080")).load().await.unwrap();
+        let url = loaded.config.cluster_url.to_string();
+        assert_eq!(url, "http://127.0.0.1:8080/");
         assert!(matches!(
-            super::config(None, Some("::")).await,
+            source(None, Some("::")).load().await,
             Err(Error::Master(_))
         ));
     }
@@ -314,7 +422,7 @@ mod tests {
         let url = format!("http://{}", listener.local_addr().unwrap());
         drop(listener);
         let config = Config::new(url.parse().unwrap());
-        let client = client(config, "test").unwrap();
+        let client = Client::try_from(config).unwrap();
         let ms = Duration::from_millis;
         let why = wait_within(&client, &url, ms(200), ms(50))
             .await

@@ -25,6 +25,7 @@ pub mod pod_events;
 pub mod queue;
 pub mod reconcile;
 pub mod registry;
+pub mod rotation;
 pub mod run;
 pub mod server;
 pub mod shared;

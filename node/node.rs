@@ -8,6 +8,7 @@ use std::sync::{
 use actix::Actor;
 use arc_swap::ArcSwapOption;
 use controllers_kit::{Factory, Flags};
+use coordinator::Pulse;
 use node_cache::{Api, Cache};
 use tokio::sync::Semaphore;
 
@@ -217,6 +218,13 @@ impl Node {
             self.ready.store(true, Ordering::Release);
         }
         ready
+    }
+
+    /// Signs of life of the threads on which its actors run; none where they run on the caller's.
+    pub fn pulses(&self) -> Vec<(String, Pulse)> {
+        self.arbiters
+            .as_ref()
+            .map_or_else(Vec::new, Arbiters::pulses)
     }
 
     /// Stops all actors. What is under way is dropped.

@@ -11,7 +11,7 @@ use std::{
 
 use ::http as http_types;
 use controllers_kit::{Factory, FlagValue, Flags};
-use coordinator::{Config, Handle, RangeHost, ServerFence};
+use coordinator::{Config, Handle, Pulse, RangeHost, ServerFence};
 use node_cache::{Api, Cache, Exchange, Observe, Purpose, State};
 use rustls::pki_types::{CertificateDer, pem::PemObject as _};
 use tokio::{
@@ -26,7 +26,7 @@ use crate::{
     args,
     auth::Auth,
     clock::SystemClock,
-    components::{self, causes},
+    components::{self, Source, causes},
     credentials::Credentials,
     debug::Inside,
     gate::Fence,
@@ -35,12 +35,17 @@ use crate::{
     node::{Node, Parts, Threads},
     options::{FleetOptions, Options, PeerTransport},
     ownership, pod_events, registry,
+    rotation::{self, Followed},
     server::Server,
     telemetry::Telemetry,
 };
 
 /// What is held is measured at most so often: whoever scrapes shall not pay for a look at hundreds of objects each time.
 const SIZES_EVERY: Duration = Duration::from_secs(15);
+/// A thread that has not run for so long is taken for dead.
+const NO_LIFE_AFTER: Duration = Duration::from_secs(30);
+/// The API server may refuse this process for so long before it is restarted.
+const REFUSED_MAX: Duration = Duration::from_secs(600);
 /// How often it is looked whether all caches are complete.
 const READY_POLL: Duration = Duration::from_millis(10);
 
@@ -69,16 +74,15 @@ pub async fn run(options: Options, telemetry: &Telemetry) -> Result<(), Error> {
     let mut signals = Signals::listen()?;
 
     // Everything that can be wrong with files and flags comes before anything is started.
-    let mut config = components::config(
-        options.client.kubeconfig.as_deref(),
-        options.client.master.as_deref(),
-    )
-    .await
-    .map_err(|error| wrong(&error))?;
-    config.headers.push((
-        http_types::header::USER_AGENT,
-        user_agent(&options.fleet.replica),
-    ));
+    let source = Source {
+        flag: "kubeconfig",
+        kubeconfig: options.client.kubeconfig.clone(),
+        master: options.client.master.clone(),
+    };
+    let followed = Followed::load(source, Some(user_agent(&options.fleet.replica)))
+        .await
+        .map_err(|error| wrong(&error))?;
+    let config = followed.config();
     let flags = flags_with_root_ca(&options.flags, &config)?;
     let metrics = Metrics::new(&registry::descriptors());
     metrics.started_with(
@@ -86,7 +90,8 @@ pub async fn run(options: Options, telemetry: &Telemetry) -> Result<(), Error> {
         &options.controllers,
         options.disabled_metrics.len(),
     );
-    let apis = Apis::connect(&config, &metrics)?;
+    let apis = Apis::connect(&followed, &metrics)?;
+    let leases = LeaseApis::connect(&followed, &options.fleet, &metrics)?;
     let port = http::Server::bind(&options.serving).map_err(|error| wrong(&error))?;
 
     // The API server must answer; afterwards losing it never ends the process.
@@ -97,6 +102,14 @@ pub async fn run(options: Options, telemetry: &Telemetry) -> Result<(), Error> {
     let auth = Auth::new(&options.authentication, &options.authorization, &metrics)
         .await
         .map_err(|error| wrong(&error))?;
+    let all_followed: Vec<Arc<Followed>> = [&followed]
+        .into_iter()
+        .chain(auth.followed())
+        .cloned()
+        .collect();
+    for one in &all_followed {
+        tokio::spawn(Arc::clone(one).keep_fresh(options.fleet.lease_duration));
+    }
 
     let credentials = options
         .use_service_account_credentials
@@ -131,6 +144,8 @@ pub async fn run(options: Options, telemetry: &Telemetry) -> Result<(), Error> {
     let health = Health::new(Arc::clone(&metrics));
     let draining = Arc::new(AtomicBool::new(false));
     check_node(&health, &node, &draining);
+    check_life(&health, node.pulses());
+    check_credentials(&health, &followed);
     let told = Arc::clone(&server_fence);
     health.tell(
         "server-fence",
@@ -157,7 +172,8 @@ pub async fn run(options: Options, telemetry: &Telemetry) -> Result<(), Error> {
 
     let result = own(
         &options,
-        &config,
+        leases,
+        all_followed,
         apis.rare.kube(),
         &node,
         &fence,
@@ -183,7 +199,8 @@ pub async fn run(options: Options, telemetry: &Telemetry) -> Result<(), Error> {
 #[allow(clippy::too_many_arguments)] // The parts of one process, handed on once.
 async fn own(
     options: &Options,
-    config: &kube::Config,
+    leases: LeaseApis,
+    followed: Vec<Arc<Followed>>,
     client: kube::Client,
     node: &Arc<Node>,
     fence: &LateFence,
@@ -199,17 +216,7 @@ async fn own(
              only when this one has ended, and without their queues"
         );
     }
-    let leases = config.clone();
-    let counted = observed(config, &node.shared.metrics);
-    let purpose = Purpose::Leases {
-        period: options.fleet.retry_period,
-        deadline: options.fleet.renew_deadline,
-    };
-    let clients = Arc::new(move || {
-        Api::connect(&leases, purpose, Some(Arc::clone(&counted)))
-            .expect("this configuration has connected before")
-            .kube()
-    });
+    let clients = Arc::new(move || leases.client());
     let host = Arc::clone(&node.host) as Arc<dyn RangeHost>;
     let mut coordination = coordinator_config(&options.fleet);
     coordination.server_fence = Arc::clone(&server_fence);
@@ -220,6 +227,10 @@ async fn own(
     };
     fence.set(handle.fence());
     check_fence(health, &handle);
+    let pulses = handle
+        .pulses()
+        .map(|(name, pulse)| (name.to_owned(), pulse));
+    check_life(health, pulses.to_vec());
     let pod = options.pod.clone().map(|pod| {
         let (notices, waiting) = mpsc::channel(pod_events::WAITING_MAX);
         actix::spawn(pod_events::send(client, pod, waiting));
@@ -235,6 +246,7 @@ async fn own(
         node: Arc::downgrade(node),
         fence: handle.fence(),
         server_fence,
+        followed,
         looked: Mutex::default(),
     };
     node.shared
@@ -347,13 +359,6 @@ fn user_agent(replica: &str) -> http_types::HeaderValue {
         .unwrap_or_else(|_| http_types::HeaderValue::from_static("manifold"))
 }
 
-fn host_of(config: &kube::Config) -> String {
-    config
-        .cluster_url
-        .authority()
-        .map_or_else(String::new, ToString::to_string)
-}
-
 /// The connections to the API server, watches apart from writes.
 struct Apis {
     /// What the process asks on its own account, on the thread that runs it.
@@ -365,45 +370,60 @@ struct Apis {
 }
 
 impl Apis {
-    fn connect(config: &kube::Config, metrics: &Metrics) -> Result<Self, Error> {
-        let observe = observed(config, metrics);
+    fn connect(followed: &Followed, metrics: &Metrics) -> Result<Self, Error> {
+        let observe = components::observed(&followed.config(), metrics);
         let connect = |purpose| {
-            Api::connect(config, purpose, Some(Arc::clone(&observe))).map_err(|error| wrong(&error))
+            let connected = followed.connect(purpose, Some(Arc::clone(&observe)));
+            connected.map_err(|error| wrong(&error))
         };
         Ok(Self {
             rare: connect(Purpose::Writes)?,
             writes: connect(Purpose::Writes)?,
             watches: connect(Purpose::Watches)?,
-            anonymous: Api::connect_anonymous(config, Purpose::Writes, Some(Arc::clone(&observe)))
+            anonymous: followed
+                .connect_anonymous(Purpose::Writes, Some(Arc::clone(&observe)))
                 .map_err(|error| wrong(&error))?,
         })
     }
 }
 
-fn observed(config: &kube::Config, metrics: &Metrics) -> Arc<dyn Observe> {
-    Arc::new(Observed(metrics.client(&host_of(config))))
+/// The connections for Leases: one for the coordinator's thread and one for that of the renewal.
+struct LeaseApis {
+    /// Those that no thread has yet.
+    free: Mutex<Vec<Api>>,
+    last: Api,
 }
 
-/// Counts requests under upstream's names.
-struct Observed(Arc<ClientMetrics>);
-
-impl Observe for Observed {
-    fn observe(&self, exchange: &Exchange<'_>) {
-        let verb = match exchange.method {
-            "GET" => "GET",
-            "POST" => "POST",
-            "PUT" => "PUT",
-            "PATCH" => "PATCH",
-            "DELETE" => "DELETE",
-            _ => "OTHER",
+impl LeaseApis {
+    fn connect(
+        followed: &Followed,
+        fleet: &FleetOptions,
+        metrics: &Metrics,
+    ) -> Result<Self, Error> {
+        let purpose = Purpose::Leases {
+            period: fleet.retry_period,
+            deadline: fleet.renew_deadline,
         };
-        self.0.answered(
-            verb,
-            exchange.code,
-            exchange.duration,
-            exchange.request_bytes as u64,
-            (exchange.response_bytes > 0).then_some(exchange.response_bytes as u64),
-        );
+        let observe = components::observed(&followed.config(), metrics);
+        let connect = || {
+            followed
+                .connect(purpose, Some(Arc::clone(&observe)))
+                .map_err(|error| wrong(&error))
+        };
+        Ok(Self {
+            free: Mutex::new(vec![connect()?]),
+            last: connect()?,
+        })
+    }
+
+    /// A client for the runtime in which this is called.
+    fn client(&self) -> kube::Client {
+        let free = self
+            .free
+            .lock()
+            .unwrap_or_else(PoisonError::into_inner)
+            .pop();
+        free.unwrap_or_else(|| self.last.clone()).kube_here()
     }
 }
 
@@ -454,6 +474,27 @@ fn caches(cache: &Cache, resource: &'static controllers_kit::Resource) -> Result
     }
 }
 
+/// `/livez` fails where a thread or an actor has shown no sign of life for long: only a restart helps.
+fn check_life(health: &Health, pulses: Vec<(String, Pulse)>) {
+    for (name, pulse) in pulses {
+        let check = move || match pulse.age() {
+            age if age > NO_LIFE_AFTER => Err(format!("no sign of life for {}s", age.as_secs())),
+            _ => Ok(()),
+        };
+        health.register(format!("alive-{name}"), Box::new(check), &[Kind::Livez]);
+    }
+}
+
+/// `/livez` fails where the API server does nothing but refuse the credentials, though they are read again and again.
+fn check_credentials(health: &Health, followed: &Arc<Followed>) {
+    let followed = Arc::clone(followed);
+    let check = move || {
+        let refusals = followed.refusals(Instant::now());
+        rotation::check(refusals.as_ref(), REFUSED_MAX)
+    };
+    health.register("credentials", Box::new(check), &[Kind::Livez]);
+}
+
 /// What they say of ownership: a fenced replica is told from a broken one.
 fn check_fence(health: &Health, handle: &Handle) {
     let fenced = handle.clone();
@@ -483,6 +524,7 @@ struct Gauges {
     node: Weak<Node>,
     fence: Arc<coordinator::Fence>,
     server_fence: Arc<ServerFence>,
+    followed: Vec<Arc<Followed>>,
     looked: Mutex<Looked>,
 }
 
@@ -502,6 +544,10 @@ impl Gauges {
         };
         let mut looked = self.looked.lock().unwrap_or_else(PoisonError::into_inner);
         metrics.fence_open(self.fence.is_open());
+        for followed in &self.followed {
+            let ends = followed.certificate().map(|certificate| certificate.ends);
+            metrics.client_certificate_ends(followed.flag(), ends);
+        }
         metrics.server_fence(self.server_fence.is_on(), self.server_fence.proofs());
         metrics.discovery_failing(&node.discovery.failing(&node.cache));
         let measures = looked.sizes.is_none_or(|at| at.elapsed() >= SIZES_EVERY);
@@ -550,5 +596,40 @@ impl Signals {
             _ = self.terminate.recv() => {}
             _ = self.interrupt.recv() => {}
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[tokio::test(start_paused = true)]
+    async fn livez_fails_where_something_has_shown_no_sign_of_life_for_half_a_minute() {
+        let health = Health::new(Metrics::new(&[]));
+        let (working, dead) = (Pulse::default(), Pulse::default());
+        let pulses = [("ranges-0", &working), ("renewal", &dead)];
+        check_life(
+            &health,
+            pulses
+                .map(|(name, pulse)| (name.to_owned(), pulse.clone()))
+                .to_vec(),
+        );
+        dead.beat();
+        let kept = tokio::spawn(working.keep());
+        tokio::time::sleep(Duration::from_secs(29)).await;
+        assert!(health.failing(Kind::Livez).is_empty());
+        tokio::time::sleep(Duration::from_secs(2)).await;
+        let wanted = (
+            "alive-renewal".to_owned(),
+            "no sign of life for 31s".to_owned(),
+        );
+        assert_eq!(health.failing(Kind::Livez), [wanted]);
+        assert!(
+            health.failing(Kind::Readyz).is_empty(),
+            "that is for a restart to mend"
+        );
+        dead.rest();
+        assert!(health.failing(Kind::Livez).is_empty());
+        kept.abort();
     }
 }

@@ -107,6 +107,7 @@ fn is_ours(target: &str) -> bool {
         "node",
         "manifold",
         "coordinator",
+        "reload",
         "peer_proto",
         "kubernetes_proto",
     ]
@@ -458,6 +459,22 @@ pub(crate) fn fixed_verbosity() -> Arc<Verbosity> {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn what_the_own_crates_log_is_shown_and_libraries_are_quieter() {
+        for ours in [
+            "node::run",
+            "node_cache::cache",
+            "coordinator::actor",
+            "reload",
+            "controllers_kit::rbac",
+        ] {
+            assert!(is_ours(ours), "{ours}");
+        }
+        for library in ["kube_client::client", "reloader", "hyper"] {
+            assert!(!is_ours(library), "{library}");
+        }
+    }
 
     #[test]
     fn a_traceparent_is_read_and_what_is_none_is_refused() {

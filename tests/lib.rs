@@ -17,7 +17,9 @@ mod alone {
     mod hpa;
     mod moves;
     mod poison;
+    mod port;
     mod quota;
+    mod rotation;
     mod start;
     mod told;
 }

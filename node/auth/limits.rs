@@ -227,9 +227,8 @@ mod tests {
     async fn flights_are_bounded_for_each_address_and_in_all_and_their_places_come_back() {
         let flights = Flights::<u32, ()>::new();
         let address = |last: u8| Some(IpAddr::from([10, 0, 0, last]));
-        let begin = |key: u32, from| {
-            flights.flight(key, from, || std::future::pending::<Result<(), String>>())
-        };
+        let begin =
+            |key: u32, from| flights.flight(key, from, std::future::pending::<Result<(), String>>);
         let held: Vec<_> = (0..100).map(|key| begin(key, address(1))).collect();
         let flying = held.iter().filter(|one| one.is_ok()).count();
         assert_eq!(flying, IN_FLIGHT_PER_ADDRESS_MAX);

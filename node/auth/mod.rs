@@ -25,6 +25,7 @@ use trust::{Proxy, Trusted};
 use crate::{
     metrics::Metrics,
     options::{AuthenticationOptions, AuthorizationOptions},
+    rotation::Followed,
 };
 
 /// Who may do anything, whatever the API server says: as upstream.
@@ -137,6 +138,8 @@ pub struct Auth {
     denied: Cache<Digest, String>,
     access_reviews: Flights<Digest, (bool, String)>,
     metrics: Arc<Metrics>,
+    /// The credentials by which the API server is asked.
+    followed: Vec<Arc<Followed>>,
 }
 
 /// Of SHA-256. What it is made of, tokens among it, is not kept.
@@ -184,13 +187,17 @@ impl Auth {
     ) -> Result<Arc<Self>, Error> {
         let reviews = ServerReviews::new(authentication, authorization, metrics).await?;
         let trusted = Trusted::load(authentication, reviews.lookup_client()).await?;
-        Ok(Arc::new(Self::with(
-            trusted,
-            Arc::new(reviews),
-            authentication,
-            authorization,
-            Arc::clone(metrics),
-        )))
+        let followed = reviews.followed();
+        Ok(Arc::new(Self {
+            followed,
+            ..Self::with(
+                trusted,
+                Arc::new(reviews),
+                authentication,
+                authorization,
+                Arc::clone(metrics),
+            )
+        }))
     }
 
     fn with(
@@ -210,7 +217,13 @@ impl Auth {
             denied: Cache::new(ANSWERS_MAX, authorization.deny_ttl),
             access_reviews: Flights::new(),
             metrics,
+            followed: Vec::new(),
         }
+    }
+
+    /// The credentials by which the API server is asked for reviews.
+    pub fn followed(&self) -> &[Arc<Followed>] {
+        &self.followed
     }
 
     /// Looks up the authorities again and again; ends with the process.

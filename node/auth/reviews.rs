@@ -1,19 +1,18 @@
 //! TokenReview and SubjectAccessReview, asked of a real API server.
 
-use std::{
-    sync::Arc,
-    time::{Duration, Instant},
-};
+use std::{sync::Arc, time::Duration};
 
 use futures::future::BoxFuture;
-use kube::{Client, Config};
+use kube::Client;
+use node_cache::Purpose;
 use serde_json::{Value, json};
 
 use super::{Error, Reviews, User};
 use crate::{
-    components::{self, causes},
-    metrics::{ClientMetrics, Metrics},
+    components::{self, Source, causes},
+    metrics::Metrics,
     options::{AuthenticationOptions, AuthorizationOptions},
+    rotation::Followed,
 };
 
 /// How long one review may take: upstream's figure.
@@ -22,15 +21,9 @@ const REVIEW_MAX: Duration = Duration::from_secs(10);
 /// The API servers that are asked; each may be missing.
 #[derive(Clone)]
 pub struct ServerReviews {
-    tokens: Option<Reviewer>,
-    access: Option<Reviewer>,
-}
-
-/// An API server that is asked, and what its answers are counted by.
-#[derive(Clone)]
-struct Reviewer {
-    client: Client,
-    metrics: Arc<ClientMetrics>,
+    tokens: Option<Client>,
+    access: Option<Client>,
+    followed: Vec<Arc<Followed>>,
 }
 
 impl std::fmt::Debug for ServerReviews {
@@ -69,12 +62,23 @@ impl ServerReviews {
                 "no --authorization-kubeconfig: only open paths and system:masters are answered"
             );
         }
-        Ok(Self { tokens, access })
+        let (tokens, of_tokens) = tokens.unzip();
+        let (access, of_access) = access.unzip();
+        Ok(Self {
+            tokens,
+            access,
+            followed: of_tokens.into_iter().chain(of_access).collect(),
+        })
+    }
+
+    /// Where the clients' credentials come from.
+    pub(super) fn followed(&self) -> Vec<Arc<Followed>> {
+        self.followed.clone()
     }
 
     /// The client that looks up authorities in the cluster.
     pub(super) fn lookup_client(&self) -> Option<Client> {
-        self.tokens.as_ref().map(|tokens| tokens.client.clone())
+        self.tokens.clone()
     }
 }
 
@@ -82,37 +86,34 @@ async fn reviewer(
     flag: &'static str,
     path: Option<&std::path::Path>,
     metrics: &Metrics,
-) -> Result<Option<Reviewer>, Error> {
-    let config = match path {
-        Some(path) => components::from_file(flag, path).await?,
-        None => match Config::incluster() {
-            Ok(config) => config,
-            Err(_) => return Ok(None),
-        },
+) -> Result<Option<(Client, Arc<Followed>)>, Error> {
+    let source = Source {
+        flag,
+        kubeconfig: path.map(ToOwned::to_owned),
+        master: None,
     };
-    let host = config.cluster_url.authority().map(ToString::to_string);
-    Ok(Some(Reviewer {
-        metrics: metrics.client(&host.unwrap_or_default()),
-        client: components::client(config, flag)?,
-    }))
+    let followed = match Followed::load(source, None).await {
+        Ok(followed) => followed,
+        // In no pod either.
+        Err(components::Error::Nowhere(_)) => return Ok(None),
+        Err(error) => return Err(error.into()),
+    };
+    let api = followed
+        .connect(
+            Purpose::Reviews,
+            Some(components::observed(&followed.config(), metrics)),
+        )
+        .map_err(|why| components::Error::Client { flag, why })?;
+    Ok(Some((api.kube(), followed)))
 }
 
-async fn ask(reviewer: &Reviewer, path: &str, body: &Value) -> Result<Value, String> {
-    let Reviewer { client, metrics } = reviewer;
+async fn ask(client: &Client, path: &str, body: &Value) -> Result<Value, String> {
     let body = serde_json::to_vec(body).map_err(|why| why.to_string())?;
     let request = http::Request::post(path)
         .header(http::header::CONTENT_TYPE, "application/json")
         .body(body)
         .map_err(|why| why.to_string())?;
-    let (began, length) = (Instant::now(), request.body().len());
-    let answer = tokio::time::timeout(REVIEW_MAX, client.request::<Value>(request)).await;
-    let code = match &answer {
-        Ok(Ok(_)) => Some(201),
-        Ok(Err(kube::Error::Api(status))) => Some(status.code),
-        _ => None,
-    };
-    metrics.answered("POST", code, began.elapsed(), length as u64, None);
-    match answer {
+    match tokio::time::timeout(REVIEW_MAX, client.request::<Value>(request)).await {
         Ok(answer) => answer.map_err(|why| causes(&why)),
         Err(_) => Err(format!("no answer within {}s", REVIEW_MAX.as_secs())),
     }

@@ -11,10 +11,16 @@ use std::{
 };
 
 use bytes::{Bytes, BytesMut};
-use http::{HeaderMap, HeaderValue, Method, StatusCode, Uri, header};
+use http::{HeaderMap, HeaderValue, Method, StatusCode, header};
 use http_body_util::{BodyExt as _, combinators::UnsyncBoxBody};
 use hyper_util::{
-    client::legacy::{Client, connect::HttpConnector},
+    client::legacy::{
+        Client,
+        connect::{
+            Connect, HttpConnector,
+            proxy::{SocksV5, Tunnel},
+        },
+    },
     rt::{TokioExecutor, TokioTimer},
 };
 use kube::client::{Body, ConfigExt as _};
@@ -24,7 +30,11 @@ use kubernetes_proto::{
 };
 use tower::{BoxError, Layer as _, ServiceExt as _, util::BoxCloneSyncService};
 
-use crate::socket::{Guard, Line, Socket};
+use crate::{
+    proxy::{self, Way},
+    socket::{Guard, Line, Socket},
+    switch::{Connection, Refusals, Switch, Switched, Validity},
+};
 
 /// The body of an answer, wherever it comes from.
 pub type AnswerBody = UnsyncBoxBody<Bytes, BoxError>;
@@ -49,6 +59,8 @@ pub enum Purpose {
     Watches,
     /// Writes and single reads.
     Writes,
+    /// Reviews of who asks this process: rare, so that nothing is sent while there is none.
+    Reviews,
     /// Leases: a connection that has died must be replaced well within the renew deadline.
     Leases {
         /// How often something is asked over it, and comes back, as long as all is well.
@@ -64,6 +76,7 @@ impl Purpose {
         match self {
             Self::Watches => (Duration::from_secs(10), Duration::from_secs(10)),
             Self::Writes => (Duration::from_secs(5), Duration::from_secs(5)),
+            Self::Reviews => (Duration::from_secs(3), Duration::from_secs(3)),
             Self::Leases { period, deadline } => {
                 // None is sent where answers come: a process at rest wakes up for each.
                 let quiet = period * 5 / 4;
@@ -80,7 +93,7 @@ impl Purpose {
         const MIB: u32 = 1 << 20;
         match self {
             Self::Watches => (4 * MIB, 16 * MIB),
-            Self::Writes | Self::Leases { .. } => (MIB, 4 * MIB),
+            Self::Writes | Self::Reviews | Self::Leases { .. } => (MIB, 4 * MIB),
         }
     }
 }
@@ -138,11 +151,16 @@ pub enum ConnectError {
     /// The client certificate can't be read.
     #[error("the client certificate {0} can't be read: {1}")]
     Certificate(String, String),
-    /// A proxy is configured.
+    /// The proxy that is configured can't be used.
     #[error(
-        "the kubeconfig names the proxy {0}, which is not supported: reach the API server directly"
+        "the proxy {proxy} can't be used: {reason}: check the kubeconfig's proxy-url, HTTPS_PROXY and NO_PROXY"
     )]
-    Proxy(Uri),
+    Proxy {
+        /// Its address, without user and password.
+        proxy: String,
+        /// What is wrong.
+        reason: String,
+    },
     /// Anything else in the configuration.
     #[error("the client configuration for {server} is not usable: {reason}")]
     Config {
@@ -408,14 +426,16 @@ pub struct Api {
 }
 
 struct Inner {
-    service: Service,
+    switch: Arc<Switch>,
+    /// What [`Api::replace`] makes a connection for; `None` over a service of the caller's.
+    purpose: Option<Purpose>,
+    /// Whether the configuration's credentials are left out.
+    anonymous: bool,
     server: Arc<str>,
     host: String,
     default_namespace: String,
     observe: Option<Arc<dyn Observe>>,
     kube: OnceLock<kube::Client>,
-    line: Arc<Line>,
-    connecting: tokio::sync::Mutex<()>,
 }
 
 impl fmt::Debug for Api {
@@ -436,8 +456,7 @@ impl Api {
         purpose: Purpose,
         observe: Option<Arc<dyn Observe>>,
     ) -> Result<Self, ConnectError> {
-        check_client_certificate(config)?;
-        Self::build(config, purpose, observe)
+        Self::build(config, purpose, observe, false)
     }
 
     /// To the same server with the same CA, but with no credentials at all: for requests that bring a bearer token.
@@ -449,26 +468,25 @@ impl Api {
         purpose: Purpose,
         observe: Option<Arc<dyn Observe>>,
     ) -> Result<Self, ConnectError> {
-        let mut anonymous = config.clone();
-        anonymous.auth_info = kube::config::AuthInfo::default();
-        anonymous
-            .headers
-            .retain(|(name, _)| *name == header::USER_AGENT);
-        Self::build(&anonymous, purpose, observe)
+        Self::build(config, purpose, observe, true)
     }
 
     /// Over a service of the caller's: what a simulation has for an API server.
     pub fn over(service: Service, server: &str) -> Self {
         Self {
             inner: Arc::new(Inner {
-                service,
+                switch: {
+                    let line = Arc::<Line>::default();
+                    let guard = Arc::clone(&line.guard);
+                    Switch::new(Connection::new(service, line, None), guard, true)
+                },
+                purpose: None,
+                anonymous: false,
                 server: Arc::from(server),
                 host: server.to_owned(),
                 default_namespace: "default".to_owned(),
                 observe: None,
                 kube: OnceLock::new(),
-                line: Arc::default(),
-                connecting: tokio::sync::Mutex::new(()),
             }),
         }
     }
@@ -477,22 +495,17 @@ impl Api {
         config: &kube::Config,
         purpose: Purpose,
         observe: Option<Arc<dyn Observe>>,
+        anonymous: bool,
     ) -> Result<Self, ConnectError> {
-        if let Some(proxy) = &config.proxy_url {
-            return Err(ConnectError::Proxy(proxy.clone()));
-        }
         let server = config.cluster_url.to_string();
         let server: Arc<str> = Arc::from(server.trim_end_matches('/'));
-        let unusable = |error: &dyn std::error::Error| ConnectError::Config {
-            server: server.to_string(),
-            reason: causes(error),
-        };
-        let line = Arc::<Line>::default();
-        let service = connection(config, purpose, &line)
-            .map_err(|error| unusable(error.as_ref() as &dyn std::error::Error))?;
+        let guard = Arc::default();
+        let first = connect(config, purpose, anonymous, &guard)?;
         Ok(Self {
             inner: Arc::new(Inner {
-                service,
+                switch: Switch::new(first, guard, !anonymous),
+                purpose: Some(purpose),
+                anonymous,
                 host: config
                     .cluster_url
                     .authority()
@@ -502,16 +515,44 @@ impl Api {
                 default_namespace: config.default_namespace.clone(),
                 observe,
                 kube: OnceLock::new(),
-                line,
-                connecting: tokio::sync::Mutex::new(()),
             }),
         })
+    }
+
+    /// From now on new requests, those of clones and of [`Api::kube`]'s client too, go by a connection with these
+    /// credentials and authorities. Those under way end where they began. The server stays the one of the begin.
+    ///
+    /// # Errors
+    /// Where the configuration can't be used; the connection before stays then.
+    pub fn replace(&self, config: &kube::Config) -> Result<(), ConnectError> {
+        let inner = &self.inner;
+        let Some(purpose) = inner.purpose else {
+            return Ok(());
+        };
+        let next = connect(config, purpose, inner.anonymous, &inner.switch.guard)?;
+        inner.switch.replace(next);
+        Ok(())
+    }
+
+    /// How long the server has done nothing but refuse these credentials.
+    pub fn refusals(&self) -> Option<Refusals> {
+        self.inner.switch.refusals()
+    }
+
+    /// Has a bell rung at the first refusal after a time without; the first bell stays.
+    pub fn ring_at_refusal(&self, bell: Arc<tokio::sync::Notify>) {
+        self.inner.switch.ring(bell);
+    }
+
+    /// When the client certificate begins and ends to be valid; `None` where there is none.
+    pub fn certificate(&self) -> Option<Validity> {
+        self.inner.switch.now().validity
     }
 
     /// From now on nothing leaves this client and its clones but while the guard is open; the first guard stands. To be
     /// called before the first request: how long the kernel may keep bytes is said where a connection begins.
     pub fn guard(&self, guard: Arc<dyn Guard>) {
-        self.inner.line.guard.get_or_init(|| guard);
+        self.inner.switch.guard.get_or_init(|| guard);
     }
 
     /// The server's address, for messages.
@@ -521,38 +562,41 @@ impl Api {
 
     /// kube's client over the same connection, for what is rare. Needs a tokio runtime, which must outlive it.
     pub fn kube(&self) -> kube::Client {
-        self.inner
-            .kube
-            .get_or_init(|| {
-                let inner = &self.inner;
-                let (service, host) = (inner.service.clone(), Arc::<str>::from(&*inner.host));
-                let observe = inner.observe.clone();
-                // A request that is given up while it waits is not counted.
-                let counted = tower::service_fn(move |request: http::Request<Body>| {
-                    let (service, host) = (service.clone(), Arc::clone(&host));
-                    let observe = observe.clone();
-                    async move {
-                        let (at, method) = (Instant::now(), request.method().clone());
-                        let path = request.uri().path().to_owned();
-                        let length = hyper::body::Body::size_hint(request.body()).lower();
-                        let answer = service.oneshot(request).await;
-                        if let Some(observe) = observe {
-                            observe.observe(&Exchange {
-                                method: method.as_str(),
-                                host: &host,
-                                path: &path,
-                                code: answer.as_ref().ok().map(|answer| answer.status().as_u16()),
-                                duration: at.elapsed(),
-                                request_bytes: usize::try_from(length).unwrap_or(usize::MAX),
-                                response_bytes: 0,
-                            });
-                        }
-                        answer
-                    }
-                });
-                kube::Client::new(counted, inner.default_namespace.clone())
-            })
-            .clone()
+        self.inner.kube.get_or_init(|| self.kube_here()).clone()
+    }
+
+    /// As [`Api::kube`], but one of its own for the runtime in which this is called.
+    pub fn kube_here(&self) -> kube::Client {
+        let inner = &self.inner;
+        let (service, host) = (
+            Switched(Arc::clone(&inner.switch)),
+            Arc::<str>::from(&*inner.host),
+        );
+        let observe = inner.observe.clone();
+        // A request that is given up while it waits is not counted.
+        let counted = tower::service_fn(move |request: http::Request<Body>| {
+            let (service, host) = (service.clone(), Arc::clone(&host));
+            let observe = observe.clone();
+            async move {
+                let (at, method) = (Instant::now(), request.method().clone());
+                let path = request.uri().path().to_owned();
+                let length = hyper::body::Body::size_hint(request.body()).lower();
+                let answer = service.oneshot(request).await;
+                if let Some(observe) = observe {
+                    observe.observe(&Exchange {
+                        method: method.as_str(),
+                        host: &host,
+                        path: &path,
+                        code: answer.as_ref().ok().map(|answer| answer.status().as_u16()),
+                        duration: at.elapsed(),
+                        request_bytes: usize::try_from(length).unwrap_or(usize::MAX),
+                        response_bytes: 0,
+                    });
+                }
+                answer
+            }
+        });
+        kube::Client::new(counted, inner.default_namespace.clone())
     }
 
     /// Sends a request and collects the answer.
@@ -664,27 +708,27 @@ impl Api {
                     server: Arc::clone(&self.inner.server),
                     reason: format!("the request can't be written: {error}"),
                 })?;
-        self.connected(authorization).await?;
-        let answer = self
-            .inner
-            .service
-            .clone()
-            .oneshot(request)
-            .await
-            .map_err(|error| self.no_answer(&error))?;
+        let connection = self.inner.switch.now();
+        self.connected(&connection, authorization).await?;
+        let answer = self.inner.switch.send(&connection, request).await;
+        let answer = answer.map_err(|error| self.no_answer(&connection, &error))?;
         Ok(answer.into_parts())
     }
 
     /// Lets one small request go ahead where there is no connection. Requests that find none open one each, and a
     /// hundred writes after an outage would make a hundred TLS connections, all but one of them for nothing. It goes in the
     /// name of a request that waits: where the API server doesn't know who asks, it ends the connection with its answer.
-    async fn connected(&self, authorization: Option<HeaderValue>) -> Result<(), ApiError> {
-        let inner = &self.inner;
-        if inner.line.connected.load(Ordering::Acquire) {
+    async fn connected(
+        &self,
+        connection: &Connection,
+        authorization: Option<HeaderValue>,
+    ) -> Result<(), ApiError> {
+        let line = &connection.line;
+        if line.connected.load(Ordering::Acquire) {
             return Ok(());
         }
-        let _first = inner.connecting.lock().await;
-        if inner.line.connected.load(Ordering::Acquire) {
+        let _first = connection.connecting.lock().await;
+        if line.connected.load(Ordering::Acquire) {
             return Ok(());
         }
         let mut probe = http::Request::get(PROBE_PATH)
@@ -695,13 +739,14 @@ impl Api {
                 .headers_mut()
                 .insert(header::AUTHORIZATION, authorization);
         }
-        match tokio::time::timeout(PROBE_TIMEOUT, inner.service.clone().oneshot(probe)).await {
+        let sent = self.inner.switch.send(connection, probe);
+        match tokio::time::timeout(PROBE_TIMEOUT, sent).await {
             // Whatever the answer is: there is a connection.
             Ok(Ok(_)) => {
-                inner.line.connected.store(true, Ordering::Release);
+                line.connected.store(true, Ordering::Release);
                 Ok(())
             }
-            Ok(Err(error)) => Err(self.no_answer(&error)),
+            Ok(Err(error)) => Err(self.no_answer(connection, &error)),
             Err(_) => Err(self.timed_out(PROBE_TIMEOUT)),
         }
     }
@@ -735,8 +780,8 @@ impl Api {
         }
     }
 
-    fn no_answer(&self, error: &BoxError) -> ApiError {
-        self.inner.line.connected.store(false, Ordering::Release);
+    fn no_answer(&self, connection: &Connection, error: &BoxError) -> ApiError {
+        connection.line.connected.store(false, Ordering::Release);
         let server = Arc::clone(&self.inner.server);
         if let Some(none) = error.downcast_ref::<NoAnswer>() {
             return ApiError::Transport {
@@ -833,9 +878,66 @@ fn own_user_agent(config: &kube::Config) -> (HeaderValue, kube::Config) {
     (name, config)
 }
 
-/// kube's layers over one HTTP/2 connection.
+/// A connection with these credentials and authorities, or with the authorities alone.
+fn connect(
+    config: &kube::Config,
+    purpose: Purpose,
+    anonymous: bool,
+    guard: &Arc<OnceLock<Arc<dyn Guard>>>,
+) -> Result<Connection, ConnectError> {
+    let mut config = config.clone();
+    match anonymous {
+        true => {
+            config.auth_info = kube::config::AuthInfo::default();
+            config
+                .headers
+                .retain(|(name, _)| *name == header::USER_AGENT);
+        }
+        false => check_client_certificate(&config)?,
+    }
+    let way = proxy::way(config.proxy_url.as_ref())?;
+    let line = Line::guarded(guard);
+    let unusable = |error: Box<kube::Error>| ConnectError::Config {
+        server: config
+            .cluster_url
+            .to_string()
+            .trim_end_matches('/')
+            .to_owned(),
+        reason: causes(error.as_ref()),
+    };
+    let tls = config
+        .rustls_client_config()
+        .map_err(|error| unusable(Box::new(error)))?;
+    let validity = validity(&tls);
+    let service = connection(&config, tls, way, purpose, &line).map_err(unusable)?;
+    Ok(Connection::new(service, line, validity))
+}
+
+/// Of the certificate that is shown to the server, wherever it comes from: a file, the kubeconfig or a plugin.
+fn validity(tls: &rustls::ClientConfig) -> Option<Validity> {
+    use rustls::SignatureScheme as Scheme;
+    let schemes = [
+        Scheme::ECDSA_NISTP256_SHA256,
+        Scheme::ECDSA_NISTP384_SHA384,
+        Scheme::ECDSA_NISTP521_SHA512,
+        Scheme::ED25519,
+        Scheme::RSA_PSS_SHA256,
+        Scheme::RSA_PKCS1_SHA256,
+    ];
+    let key = tls.client_auth_cert_resolver.resolve(&[], &schemes)?;
+    let (_, certificate) = x509_parser::parse_x509_certificate(key.cert.first()?).ok()?;
+    let validity = certificate.validity();
+    Some(Validity {
+        begins: validity.not_before.timestamp(),
+        ends: validity.not_after.timestamp(),
+    })
+}
+
+/// TCP to the server or its proxy, a tunnel if there is a proxy, TLS, and kube's layers over one HTTP/2 connection.
 fn connection(
     config: &kube::Config,
+    tls: rustls::ClientConfig,
+    way: Way,
     purpose: Purpose,
     line: &Arc<Line>,
 ) -> Result<Service, Box<kube::Error>> {
@@ -850,18 +952,50 @@ fn connection(
                 configured.min(CONNECT_TIMEOUT)
             }),
     ));
-    let mut tls = hyper_rustls::HttpsConnectorBuilder::new()
-        .with_tls_config(config.rustls_client_config().map_err(Box::new)?)
+    let mut https = hyper_rustls::HttpsConnectorBuilder::new()
+        .with_tls_config(tls.clone())
         .https_or_http();
     if let Some(name) = &config.tls_server_name {
         let name = rustls::pki_types::ServerName::try_from(name.clone())
             .map_err(|error| Box::new(kube::Error::Service(Box::new(error))))?;
-        tls = tls.with_server_name_resolver(hyper_rustls::FixedServerNameResolver::new(name));
+        https = https.with_server_name_resolver(hyper_rustls::FixedServerNameResolver::new(name));
     }
+    let https = https.enable_all_versions();
     let line = Arc::clone(line);
     let socket = tcp.map_response(move |tcp| Socket::new(tcp, Arc::clone(&line)));
-    let https = tls.enable_all_versions().wrap_connector(socket);
+    match way {
+        Way::Direct => layers(config, purpose, https.wrap_connector(socket)),
+        Way::Connect {
+            proxy,
+            authorization,
+        } => {
+            // As in Go the proxy is trusted by the same authorities, and shown the same certificate.
+            let to_proxy = hyper_rustls::HttpsConnectorBuilder::new()
+                .with_tls_config(tls)
+                .https_or_http()
+                .enable_http1()
+                .wrap_connector(socket);
+            let mut tunnel = Tunnel::new(proxy, to_proxy);
+            if let Some(authorization) = authorization {
+                tunnel = tunnel.with_auth(authorization);
+            }
+            layers(config, purpose, https.wrap_connector(tunnel))
+        }
+        Way::Socks5 { proxy, user } => {
+            let mut socks = SocksV5::new(proxy, socket);
+            if let Some((name, password)) = user {
+                socks = socks.with_auth(name, password);
+            }
+            layers(config, purpose, https.wrap_connector(socks))
+        }
+    }
+}
 
+/// kube's layers over HTTP/2 by this connector.
+fn layers<C>(config: &kube::Config, purpose: Purpose, https: C) -> Result<Service, Box<kube::Error>>
+where
+    C: Connect + Clone + Send + Sync + 'static,
+{
     let (interval, timeout) = purpose.pings();
     let (stream_window, connection_window) = purpose.windows();
     let client: Client<_, Body> = Client::builder(TokioExecutor::new())
@@ -869,7 +1003,7 @@ fn connection(
         .pool_timer(TokioTimer::new())
         .http2_keep_alive_interval(interval)
         .http2_keep_alive_timeout(timeout)
-        .http2_keep_alive_while_idle(true)
+        .http2_keep_alive_while_idle(purpose != Purpose::Reviews)
         .http2_initial_stream_window_size(stream_window)
         .http2_initial_connection_window_size(connection_window)
         .build(https);

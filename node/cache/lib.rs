@@ -6,13 +6,16 @@
 pub mod api;
 mod cache;
 mod history;
+pub mod proxy;
 mod socket;
 mod store;
+mod switch;
 mod watch;
 
 pub use api::{Api, ApiError, ConnectError, Exchange, Observe, Purpose, Request, Response, Status};
 pub use cache::{Builder, Cache, Freshness, State, Stats};
 pub use socket::Guard;
+pub use switch::{Refusals, Validity};
 pub use watch::Settings;
 
 /// A lock whatever became of its last holder: what the locks here guard is changed in single steps, so a panic of a

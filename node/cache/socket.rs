@@ -34,10 +34,19 @@ pub(crate) struct Line {
     pub(crate) connected: AtomicBool,
     /// Those that have come about and not ended.
     sockets: AtomicUsize,
-    pub(crate) guard: OnceLock<Arc<dyn Guard>>,
+    /// Shared with the lines before and after this one.
+    pub(crate) guard: Arc<OnceLock<Arc<dyn Guard>>>,
 }
 
 impl Line {
+    /// A line under this guard.
+    pub(crate) fn guarded(guard: &Arc<OnceLock<Arc<dyn Guard>>>) -> Arc<Self> {
+        Arc::new(Self {
+            guard: Arc::clone(guard),
+            ..Self::default()
+        })
+    }
+
     fn is_open(&self) -> bool {
         self.guard.get().is_none_or(|guard| guard.open())
     }

@@ -122,6 +122,7 @@ struct Families {
     running: Gauges<2>,
     disabled: Counter,
     certificate_expiration: Histogram,
+    client_certificate_ends: Gauges<1>,
     server_fence: Gauge<i64, AtomicI64>,
     server_fence_proofs: Counters<1>,
     ownership_changes: Counters<1>,
@@ -371,6 +372,17 @@ impl Metrics {
             .observe(seconds(valid_for));
     }
 
+    /// When the client certificate of a kubeconfig ends to be valid, in seconds since 1970; `None` where there is none
+    /// (any more).
+    pub fn client_certificate_ends(&self, flag: &'static str, seconds: Option<i64>) {
+        let labels = [("flag", Text::from(flag))];
+        let family = &self.families.client_certificate_ends;
+        match seconds {
+            Some(seconds) => drop(family.get_or_create(&labels).set(seconds)),
+            None => drop(family.remove(&labels)),
+        }
+    }
+
     /// Whether the API server fences, and how often it was shown to refuse a dead incarnation, or was not.
     pub fn server_fence(&self, on: bool, (held, unproven): (u64, u64)) {
         self.families.server_fence.set(i64::from(on));
@@ -581,6 +593,10 @@ fn families(on: &mut Registering) -> Families {
                 15_552_000.0,
                 31_104_000.0,
             ]),
+        ),
+        client_certificate_ends: on.gauges(
+            "manifold_client_certificate_expiration_timestamp_seconds",
+            "When the client certificate by which the API server is asked expires, by the flag that names its kubeconfig.",
         ),
         server_fence: on.add(
             "manifold_server_fence",

@@ -20,6 +20,10 @@ const GOLDEN: &[(&str, &str)] = &[
     ("manifold_epoch_changes_total", "counter"),
     ("manifold_events_dropped_total", "counter"),
     ("manifold_fence_open", "gauge"),
+    (
+        "manifold_client_certificate_expiration_timestamp_seconds",
+        "gauge",
+    ),
     ("manifold_server_fence", "gauge"),
     ("manifold_server_fence_proofs_total", "counter"),
     ("manifold_ownership_changes_total", "counter"),
@@ -103,6 +107,7 @@ fn used() -> Arc<Metrics> {
     let gates = crate::args::gate_states(&BTreeMap::from([("HPAScaleToZero", true)]));
     metrics.started_with(gates, &["deployment-controller"], 2);
     metrics.client_certificate(Duration::from_secs(3600));
+    metrics.client_certificate_ends("kubeconfig", Some(1_900_000_000));
     metrics.server_fence(true, (1, 0));
     metrics.ownership_changed("took_over");
     metrics.event_dropped();

@@ -1,6 +1,7 @@
 //! Certificate authorities and certificates, X.509 v3 with P-256 keys.
 
 use std::net::{IpAddr, Ipv4Addr};
+use std::time::{Duration, SystemTime};
 
 use anyhow::{Context, Result};
 use rcgen::{
@@ -74,6 +75,12 @@ impl Authority {
         self.sign(user, group, &[], &[ExtendedKeyUsagePurpose::ClientAuth])
     }
 
+    /// A client's certificate that expires.
+    pub fn client_for(&self, user: &str, group: Option<&str>, life: Duration) -> Result<Identity> {
+        let usages = [ExtendedKeyUsagePurpose::ClientAuth];
+        self.sign_until(user, group, &[], &usages, Some(SystemTime::now() + life))
+    }
+
     /// A server's certificate for 127.0.0.1 and these names.
     pub fn server(&self, name: &str, names: &[&str]) -> Result<Identity> {
         self.sign(name, None, names, &[ExtendedKeyUsagePurpose::ServerAuth])
@@ -99,6 +106,17 @@ impl Authority {
         names: &[&str],
         usages: &[ExtendedKeyUsagePurpose],
     ) -> Result<Identity> {
+        self.sign_until(name, group, names, usages, None)
+    }
+
+    fn sign_until(
+        &self,
+        name: &str,
+        group: Option<&str>,
+        names: &[&str],
+        usages: &[ExtendedKeyUsagePurpose],
+        end: Option<SystemTime>,
+    ) -> Result<Identity> {
         let what = || format!("making the certificate of {name}");
         let key = KeyPair::generate().with_context(what)?;
         let mut params = CertificateParams::default();
@@ -106,6 +124,10 @@ impl Authority {
         params.key_usages = vec![KeyUsagePurpose::DigitalSignature];
         params.extended_key_usages = usages.to_vec();
         params.use_authority_key_identifier_extension = true;
+        if let Some(end) = end {
+            params.not_before = SystemTime::now().into();
+            params.not_after = end.into();
+        }
         if usages.contains(&ExtendedKeyUsagePurpose::ServerAuth) {
             params.subject_alt_names = vec![SanType::IpAddress(IpAddr::V4(Ipv4Addr::LOCALHOST))];
             for name in names {

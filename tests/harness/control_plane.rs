@@ -56,7 +56,8 @@ const NOT_READY_TAINT: &str = "node.kubernetes.io/not-ready";
 /// Annotation of nodes that kwok leaves alone.
 const WITHOUT_KUBELET: &str = "example.com/without-kubelet";
 /// Managers run as this user, as upstream's does.
-const MANAGER: &str = "system:kube-controller-manager";
+/// The user of the manager's certificate, as kubeadm names it.
+pub const MANAGER: &str = "system:kube-controller-manager";
 
 /// Metadata of everything but reads of the parts that are not under test: their lists and watches
 /// would be most of the file.

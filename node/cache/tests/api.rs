@@ -447,3 +447,152 @@ fn a_frame_beyond_the_bound_is_refused_before_it_is_collected() {
     framer.push(&u32::MAX.to_be_bytes());
     assert!(framer.next().unwrap_err().contains("4294967295 bytes"));
 }
+
+#[tokio::test]
+async fn a_replaced_connection_ends_what_it_has_begun_and_new_requests_trust_the_new_authority() {
+    let (mut server, other) = (Server::start().await, Server::start().await);
+    let api = Api::connect(&server.config, Purpose::Writes, None).unwrap();
+    let client = api.kube();
+    let ask = |path: &'static str| {
+        let api = api.clone();
+        tokio::spawn(async move { api.send(Request::get(path)).await })
+    };
+    let begun = ask("/begun");
+    let begun_asked = server.asked().await;
+    let mut wrong = server.config.clone();
+    wrong.root_cert = other.config.root_cert.clone();
+    api.replace(&wrong).unwrap();
+    let error = api.send(Request::get("/x")).await.unwrap_err();
+    assert!(error.to_string().contains("certificate"), "{error}");
+    let refusals = api.refusals().unwrap();
+    assert!(refusals.why.starts_with("TLS: "), "{}", refusals.why);
+    begun_asked.answer(200, "text/plain", b"ended".to_vec());
+    assert_eq!(begun.await.unwrap().unwrap().bytes, "ended");
+
+    api.replace(&server.config).unwrap();
+    let next = ask("/next");
+    server.asked().await.answer(200, "text/plain", Vec::new());
+    next.await.unwrap().unwrap();
+    assert!(api.refusals().is_none(), "it was answered");
+    let by_kube = tokio::spawn(async move {
+        let request = http::Request::get("/kube").body(Vec::new()).unwrap();
+        client.request_text(request).await
+    });
+    server.asked().await.answer(200, "text/plain", Vec::new());
+    by_kube.await.unwrap().unwrap();
+    assert_eq!(
+        server.connections.load(Ordering::Relaxed),
+        3,
+        "one refused among them"
+    );
+}
+
+#[tokio::test]
+async fn refusals_of_the_own_credentials_are_counted_from_the_first_and_ring() {
+    let mut server = Server::start().await;
+    let api = Api::connect(&server.config, Purpose::Writes, None).unwrap();
+    let anonymous = Api::connect_anonymous(&server.config, Purpose::Writes, None).unwrap();
+    let bell = Arc::new(tokio::sync::Notify::new());
+    api.ring_at_refusal(Arc::clone(&bell));
+    let mut ask = async |api: &Api, code: u16| {
+        let api = api.clone();
+        let sent = tokio::spawn(async move { api.send(Request::get("/x")).await });
+        server.asked().await.answer(code, "text/plain", Vec::new());
+        let _answer = sent.await.unwrap();
+    };
+    ask(&anonymous, 401).await;
+    assert!(
+        anonymous.refusals().is_none(),
+        "that was the request's own token"
+    );
+    ask(&api, 403).await;
+    assert!(api.refusals().is_none());
+    ask(&api, 401).await;
+    tokio::time::timeout(Duration::from_secs(5), bell.notified())
+        .await
+        .unwrap();
+    let first = api.refusals().unwrap();
+    ask(&api, 401).await;
+    let second = api.refusals().unwrap();
+    assert!(second.first == first.first && second.last > first.last);
+    assert!(second.why.contains("401"), "{}", second.why);
+    ask(&api, 200).await;
+    assert!(api.refusals().is_none());
+    drop(server);
+    let _refused = api.send(Request::get("/x")).await.unwrap_err();
+    assert!(
+        api.refusals().is_none(),
+        "a server that is away says nothing of credentials"
+    );
+}
+
+/// A proxy of one connection after the other; returns what it was asked for before the tunnel.
+async fn tunnel(socks: bool) -> (std::net::SocketAddr, Arc<Mutex<Vec<String>>>) {
+    let listener = tokio::net::TcpListener::bind("127.0.0.1:0").await.unwrap();
+    let address = listener.local_addr().unwrap();
+    let seen = Arc::new(Mutex::new(Vec::new()));
+    let note = Arc::clone(&seen);
+    tokio::spawn(async move {
+        while let Ok((mut client, _)) = listener.accept().await {
+            let target = match socks {
+                true => {
+                    let mut greeting = [0; 3];
+                    client.read_exact(&mut greeting).await.unwrap();
+                    client.write_all(&[5, 0]).await.unwrap();
+                    let mut request = [0; 10];
+                    client.read_exact(&mut request).await.unwrap();
+                    client
+                        .write_all(&[5, 0, 0, 1, 0, 0, 0, 0, 0, 0])
+                        .await
+                        .unwrap();
+                    let port = u16::from_be_bytes([request[8], request[9]]);
+                    let target = format!("127.0.0.1:{port}");
+                    note.lock().unwrap().push(format!("socks5 {target}"));
+                    target
+                }
+                false => {
+                    let mut head = Vec::new();
+                    while !head.ends_with(b"\r\n\r\n") {
+                        head.push(client.read_u8().await.unwrap());
+                    }
+                    client.write_all(b"HTTP/1.1 200 OK\r\n\r\n").await.unwrap();
+                    let head = String::from_utf8(head).unwrap();
+                    let target = head.split(' ').nth(1).unwrap().to_owned();
+                    note.lock().unwrap().push(head);
+                    target
+                }
+            };
+            let mut server = tokio::net::TcpStream::connect(target).await.unwrap();
+            tokio::spawn(async move {
+                let _ended = tokio::io::copy_bidirectional(&mut client, &mut server).await;
+            });
+        }
+    });
+    (address, seen)
+}
+
+#[tokio::test]
+async fn a_server_is_reached_through_a_proxy_by_connect_and_by_socks5() {
+    for (scheme, wanted) in [
+        ("http", "CONNECT 127.0.0.1:"),
+        ("socks5", "socks5 127.0.0.1:"),
+    ] {
+        let mut server = Server::start().await;
+        let (address, seen) = tunnel(scheme == "socks5").await;
+        let mut config = server.config.clone();
+        let user = if scheme == "http" { "u:p@" } else { "" };
+        config.proxy_url = Some(format!("{scheme}://{user}{address}").parse().unwrap());
+        let api = Api::connect(&config, Purpose::Writes, None).unwrap();
+        let sent = tokio::spawn(async move { api.send(Request::get("/x")).await });
+        server.asked().await.answer(200, "text/plain", Vec::new());
+        sent.await.unwrap().unwrap();
+        let seen = seen.lock().unwrap();
+        assert!(seen[0].starts_with(wanted), "{seen:?}");
+        if scheme == "http" {
+            assert!(
+                seen[0].contains("\r\nProxy-Authorization: Basic dTpw\r\n"),
+                "{seen:?}"
+            );
+        }
+    }
+}
