@@ -11,6 +11,7 @@ const GOLDEN: &[(&str, &str)] = &[
     ("manifold_decode_errors_total", "counter"),
     ("manifold_epoch_changes_total", "counter"),
     ("manifold_events_dropped_total", "counter"),
+    ("manifold_handoff_marks_dropped_total", "counter"),
     ("manifold_fence_open", "gauge"),
     ("manifold_server_fence", "gauge"),
     ("manifold_server_fence_proofs_total", "counter"),
