@@ -11,7 +11,7 @@ use std::{
 
 use ::http as http_types;
 use controllers_kit::{Factory, FlagValue, Flags};
-use coordinator::{Config, Handle, RangeHost, ServerFence};
+use coordinator::{Config, Handle, RangeHost, ServerFence, ServerFenceMode};
 use node_cache::{Api, Cache, Exchange, Observe, Purpose, State};
 use tokio::{
     signal::unix::{Signal, SignalKind, signal},
@@ -93,7 +93,14 @@ pub async fn run(options: Options, telemetry: &Telemetry) -> Result<(), Error> {
     let credentials = options
         .use_service_account_credentials
         .then(|| Arc::new(Credentials::new(client)));
-    let server_fence = ServerFence::new(options.fleet.server_fence);
+    let server_fence = match options.use_service_account_credentials {
+        true => ServerFence::new(options.fleet.server_fence),
+        // Writes go in the manager's own name then, which may not be impersonated.
+        false if options.fleet.server_fence != ServerFenceMode::Off => ServerFence::unavailable(
+            "--use-service-account-credentials=false: writes carry no incarnation",
+        ),
+        false => ServerFence::new(ServerFenceMode::Off),
+    };
     let fence = Arc::new(LateFence::default());
     for api in [&apis.writes, &apis.anonymous] {
         api.guard(Arc::clone(&fence) as Arc<dyn node_cache::Guard>);

@@ -9,6 +9,7 @@ pub mod judge;
 #[path = "."]
 mod alone {
     mod audit;
+    mod bystanders;
     mod cleanup;
     mod endpoints;
     mod fence;

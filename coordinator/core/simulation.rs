@@ -105,6 +105,17 @@ impl Store {
     }
 }
 
+impl Store {
+    fn remove_range(&mut self, range: RangeId) {
+        self.version += 1;
+        if self.ranges.remove(&range).is_some() {
+            // Nobody may be left who remembers the epoch; the judge forgets it too.
+            self.highest.remove(&range);
+            self.log.push((self.version, Change::RangeGone(range)));
+        }
+    }
+}
+
 /// What reaches the store.
 #[derive(Clone, Debug)]
 enum Ask {
@@ -115,6 +126,7 @@ enum Ask {
     Evict(ReplicaLease),
     Claim(Option<Version>, RangeLease),
     Swap(Version, RangeLease),
+    Delete(RangeId, Version),
 }
 
 #[derive(Clone, Debug)]
@@ -453,11 +465,12 @@ impl World {
             Effect::ReadRange(range) => self.ask(node, Ask::Range(range)),
             Effect::Evict(lease) => self.ask(node, Ask::Evict(lease)),
             // The store here cannot fence.
-            Effect::Bar(holder) => {
+            Effect::Bar { holder, .. } => {
                 self.push(Duration::ZERO, node, What::Core(Input::Barred(holder)));
             }
             Effect::Claim { version, lease } => self.ask(node, Ask::Claim(version, lease)),
             Effect::Swap { version, lease } => self.ask(node, Ask::Swap(version, lease)),
+            Effect::DeleteRange { range, version } => self.ask(node, Ask::Delete(range, version)),
             Effect::Gained { range, epoch, kept } => {
                 // Behind a closed fence an old message may still be believed: it has no effect.
                 let open = self.nodes[node]
@@ -728,6 +741,18 @@ impl World {
                     result: self.store.put_range(Some(version), lease),
                 })
             }
+            Ask::Delete(range, version) => {
+                let present = self.store.ranges.get(&range).map(|lease| lease.version);
+                let same = present == Some(version);
+                if same {
+                    self.store.remove_range(range);
+                }
+                What::Core(Input::RangeDeleted {
+                    range,
+                    version,
+                    result: Ok(same),
+                })
+            }
         };
         if self.nodes[node].life == life
             && self.nodes[node].alive
@@ -779,6 +804,14 @@ impl World {
                     },
                 );
             }
+            Ask::Delete(range, version) => self.core(
+                node,
+                Input::RangeDeleted {
+                    range,
+                    version,
+                    result: Err(()),
+                },
+            ),
         }
     }
 
@@ -865,18 +898,23 @@ impl World {
         self.push(back, node, What::Restart);
     }
 
-    /// A Lease is deleted by hand.
+    /// A Lease is deleted by hand, or a range's epoch set to the end of its type.
     fn damage(&mut self) {
-        self.store.version += 1;
-        let version = self.store.version;
-        if self.random.one_in(2) {
-            let range = u16::try_from(self.random.below(u64::from(self.ranges))).unwrap_or(0);
-            if self.store.ranges.remove(&range).is_some() {
-                // Nobody may be left who remembers the epoch; the judge forgets it too.
-                self.store.highest.remove(&range);
-                self.store.log.push((version, Change::RangeGone(range)));
+        let range = u16::try_from(self.random.below(u64::from(self.ranges))).unwrap_or(0);
+        if self.random.one_in(3) {
+            self.store.version += 1;
+            if let Some(lease) = self.store.ranges.get_mut(&range) {
+                lease.version = self.store.version;
+                lease.epoch = i32::MAX as Epoch;
+                self.store
+                    .log
+                    .push((lease.version, Change::Range(lease.clone())));
             }
+        } else if self.random.one_in(2) {
+            self.store.remove_range(range);
         } else {
+            self.store.version += 1;
+            let version = self.store.version;
             let node = self.random.below(self.nodes.len() as u64);
             let name = format!("r-{node}");
             if self.store.replicas.remove(&name).is_some() {
