@@ -17,6 +17,7 @@ mod alone {
     mod handoff;
     mod hpa;
     mod moves;
+    mod overload;
     mod quota;
     mod start;
     mod told;
