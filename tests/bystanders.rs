@@ -374,8 +374,8 @@ fn everybody_else_writes_from_the_first_second_of_an_api_server_that_fences() {
 
         control_plane.apply("deploy/fence").await?;
         let fleet = fleet_of(&control_plane, &["--server-fence=on"]).await?;
-        let mut replica = fleet.start(0)?;
-        replica.wait_ready(harness::READY_LIMIT).await?;
+        let replicas = fleet.start_all(1).await?;
+        let replica = &replicas[0];
         let by_kind = until_refused(&client, |name| {
             let path = "/apis/manifold.dev/v1/fences/manifold-fence";
             merge_patch(path, &json!({"incarnations": {name: "a test"}}))

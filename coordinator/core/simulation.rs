@@ -142,7 +142,9 @@ enum What {
     TimeOut(u64, Ask),
     Watch,
     Offer(Offer, u64, usize),
-    Holds(u64, Vec<RangeId>, usize),
+    Holds(u64, Vec<RangeId>, usize, u64),
+    /// The answer to a question, or that there is none: whichever comes first counts.
+    HoldsAnswer(u64, Input),
     Restart,
     Fault,
 }
@@ -161,7 +163,7 @@ struct Node {
     work: BTreeMap<RangeId, u64>,
     kept: BTreeMap<RangeId, u64>,
     offers: BTreeMap<u64, (usize, u64, u64)>,
-    questions: BTreeMap<u64, (usize, u64, Holder)>,
+    questions: BTreeMap<u64, (usize, u64, Holder, u64)>,
     watched: Version,
     watching: bool,
     tick_at: [Time; 2],
@@ -368,11 +370,18 @@ impl World {
                     .insert(offer.id, (from, attempt, work));
                 self.core(node, Input::Offered(offer));
             }
-            What::Holds(inquiry, ranges, from) => {
+            What::HoldsAnswer(id, input) => {
+                if self.nodes[node].answered.insert(id) {
+                    self.core(node, input);
+                }
+            }
+            What::Holds(inquiry, ranges, from, asked) => {
                 self.serial += 1;
                 let id = self.serial;
                 let me = Holder::new(format!("r-{node}"), self.nodes[node].renewal.incarnation());
-                self.nodes[node].questions.insert(id, (from, inquiry, me));
+                self.nodes[node]
+                    .questions
+                    .insert(id, (from, inquiry, me, asked));
                 self.core(node, Input::HoldsAsked { id, ranges });
             }
             What::Arrive(..) | What::Restart | What::Fault => {}
@@ -576,32 +585,37 @@ impl World {
                 ranges,
                 ..
             } => {
+                self.serial += 1;
+                let asked = self.serial;
                 if let Some(peer) = self.peer(&to)
                     && !self.lost()
                 {
                     let late = self.random.millis(1, 30);
-                    self.push(late, peer, What::Holds(inquiry, ranges, node));
+                    self.push(late, peer, What::Holds(inquiry, ranges, node, asked));
                 }
                 let failed = Input::HoldsAnswered {
                     inquiry,
                     from: to,
                     result: Err(()),
                 };
-                self.push(RETRY_PERIOD, node, What::Core(failed));
+                self.push(RETRY_PERIOD, node, What::HoldsAnswer(asked, failed));
             }
             Effect::AnswerHolds { id, answer } => {
-                if let Some((to, inquiry, me)) = self.nodes[node].questions.remove(&id)
+                if let Some((to, inquiry, me, asked)) = self.nodes[node].questions.remove(&id)
                     && !self.lost()
                 {
                     let late = self.random.millis(1, 30);
                     self.push(
                         late,
                         to,
-                        What::Core(Input::HoldsAnswered {
-                            inquiry,
-                            from: me,
-                            result: Ok(answer),
-                        }),
+                        What::HoldsAnswer(
+                            asked,
+                            Input::HoldsAnswered {
+                                inquiry,
+                                from: me,
+                                result: Ok(answer),
+                            },
+                        ),
                     );
                 }
             }
