@@ -1,8 +1,8 @@
 //! Who may open a connection to the peer port before anybody knows who it is.
 //!
-//! Kept true: strangers never take the places of members. Until a handshake has shown a certificate, all that is known
-//! of a connection is its source address; so the number of handshakes is bounded for each address and for all addresses
-//! together, and addresses that replica Leases name are outside the common bound.
+//! Kept true: strangers never take the places of members. Until a handshake has shown a certificate, all that
+//! is known of a connection is its source address; so the number of handshakes is bounded for each address
+//! and for all addresses together, and addresses that replica Leases name are outside the common bound.
 
 use std::{
     collections::BTreeMap,

@@ -24,7 +24,8 @@ const VERSION: &str = "manifold.dev/version";
 const READY: &str = "manifold.dev/ready";
 const DRAINING: &str = "manifold.dev/draining";
 const RANGES: &str = "manifold.dev/ranges";
-/// `true` where each write of the replica carries its incarnation, so that the API server can refuse them by it.
+/// `true` where each write of the replica carries its incarnation, so that the API server can refuse them by
+/// it.
 const FENCED: &str = "manifold.dev/fenced";
 const INCARNATION: &str = "manifold.dev/incarnation";
 /// Incarnations that have lost the Lease by compare-and-swap, separated by commas.

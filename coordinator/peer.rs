@@ -54,11 +54,13 @@ const CONNECT_DEADLINE: Duration = Duration::from_millis(500);
 pub const HANDOFF_DEADLINE: Duration = Duration::from_secs(2);
 /// For everything small.
 pub const CALL_DEADLINE: Duration = Duration::from_secs(1);
-/// Whether a peer answers at all: nothing stands still for the answer, so this has room for a connection to be made.
+/// Whether a peer answers at all: nothing stands still for the answer, so this has room for a connection to
+/// be made.
 pub const CONTACT_DEADLINE: Duration = Duration::from_millis(600);
 /// The server ends calls that outlive their clients' deadlines.
 const SERVER_DEADLINE: Duration = Duration::from_secs(5);
-/// All that handoffs may take which are being received. Beyond it their senders wait for a moment, then try again later.
+/// All that handoffs may take which are being received. Beyond it their senders wait for a moment, then try
+/// again later.
 const RECEIVED_BYTES_MAX: usize = 128 << 20;
 /// How long a handoff waits for its part of that.
 const RECEIVE_PATIENCE: Duration = Duration::from_secs(1);
@@ -191,8 +193,8 @@ impl Peers {
         }
     }
 
-    /// Forgets channels to peers that are gone, and to addresses that they have left: a peer that starts again may come
-    /// back under another.
+    /// Forgets channels to peers that are gone, and to addresses that they have left: a peer that starts
+    /// again may come back under another.
     pub(crate) fn keep(&self, is_member: impl Fn(&str, &str) -> bool) {
         self.channels
             .lock()

@@ -1,17 +1,17 @@
 //! The fence at the API server: it refuses what an incarnation still sends after it was called dead.
 //!
-//! A process that is stopped between its last look at its own fence and the send can't be helped by any clock. Where
-//! `deploy/fence` is installed, writes carry their incarnation as an extra of the user that they impersonate, and a
-//! ValidatingAdmissionPolicy refuses those of every incarnation that one object of the kind `Fence` lists. Whoever takes
-//! a dead owner's ranges lists it there first, and shows with a dry-run write in its name that the server that answers
-//! refuses it.
+//! A process that is stopped between its last look at its own fence and the send can't be helped by any
+//! clock. Where `deploy/fence` is installed, writes carry their incarnation as an extra of the user that they
+//! impersonate, and a ValidatingAdmissionPolicy refuses those of every incarnation that one object of the
+//! kind `Fence` lists. Whoever takes a dead owner's ranges lists it there first, and shows with a dry-run
+//! write in its name that the server that answers refuses it.
 //!
-//! What can't be shown within [`PROOF_MAX`] is not waited for: then the rules of time hold, as without this fence. So the
-//! policy fails open, and nobody else's write ever depends on it.
+//! What can't be shown within [`PROOF_MAX`] is not waited for: then the rules of time hold, as without this
+//! fence. So the policy fails open, and nobody else's write ever depends on it.
 //!
-//! A proof concerns the writes that carry their incarnation. A replica says in its Lease that all of its writes do
-//! (`manifold.dev/fenced`): from a while after the first one that does, and until the last one that does. Of a replica
-//! whose Lease does not say so, the proof is counted as unproven.
+//! A proof concerns the writes that carry their incarnation. A replica says in its Lease that all of its
+//! writes do (`manifold.dev/fenced`): from a while after the first one that does, and until the last one that
+//! does. Of a replica whose Lease does not say so, the proof is counted as unproven.
 
 use std::{
     collections::BTreeMap,
@@ -69,10 +69,11 @@ const FIRST_LOOK_MAX: Duration = Duration::from_secs(2);
 /// had: at its next turn it finds its own fence closed. The server ends a connection that is idle for 90 s, and a
 /// request takes a minute at most; the rest is margin.
 const LISTED_FOR: Duration = Duration::from_secs(600);
-/// Upper bound of the list: 100 kB of an object's 1 MiB. More dead within ten minutes are not fenced by the server.
+/// Upper bound of the list: 100 kB of an object's 1 MiB. More dead within ten minutes are not fenced by the
+/// server.
 const LISTED_MAX: usize = 1000;
-/// A replica that finds the fence while it works announces it in its Lease after so long: what it had sent before without
-/// its incarnation has been answered or given up by then.
+/// A replica that finds the fence while it works announces it in its Lease after so long: what it had sent
+/// before without its incarnation has been answered or given up by then.
 const ANNOUNCED_AFTER: Duration = Duration::from_secs(5);
 
 /// Whether the API server fences.
@@ -298,7 +299,8 @@ impl Barrier {
         self.state.announce.subscribe()
     }
 
-    /// Finds out at the start, before anything is written; an error where the fence was asked for and is not to be had.
+    /// Finds out at the start, before anything is written; an error where the fence was asked for and is not
+    /// to be had.
     pub(crate) async fn begin(&self) -> Result<(), String> {
         let result = self.first_look().await;
         self.state.announce(self.state.is_on());
@@ -358,8 +360,8 @@ impl Barrier {
         }
     }
 
-    /// Lets the server refuse whatever the holder may still send. `fenced` is whether its Lease said that each of its
-    /// writes carries its incarnation. Returns within [`PROOF_MAX`].
+    /// Lets the server refuse whatever the holder may still send. `fenced` is whether its Lease said that
+    /// each of its writes carries its incarnation. Returns within [`PROOF_MAX`].
     pub(crate) async fn bar(&self, holder: &Holder, fenced: bool) {
         if !self.state.is_on() {
             return;

@@ -149,7 +149,8 @@ impl Seen {
     }
 }
 
-/// Writes from before the API server answers until a while after. A client of its own, as another program has.
+/// Writes from before the API server answers until a while after. A client of its own, as another program
+/// has.
 async fn writes(config: Config, who: &'static str, path: String) -> Result<Seen> {
     let client = Client::try_from(config)?;
     let mut writes = Vec::new();
@@ -497,7 +498,8 @@ fn the_fence_serves_a_fleet_of_another_namespace_and_impersonates_nobody_without
         complete(&api, "works", 2).await?;
         drop(replicas);
 
-        // Without accounts of their own, controllers write in the manager's name; it is said that nothing fences.
+        // Without accounts of their own, controllers write in the manager's name; it is said that nothing
+        // fences.
         let fleet = control_plane
             .fleet()
             .namespace(&namespace)

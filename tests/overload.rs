@@ -1,4 +1,5 @@
-//! An API server whose places are all taken by the bulk writes of kube-system: renewals of Leases go ahead of them.
+//! An API server whose places are all taken by the bulk writes of kube-system: renewals of Leases go ahead of
+//! them.
 
 use std::net::Ipv4Addr;
 use std::sync::Arc;

@@ -200,12 +200,12 @@ pub fn manifest(registry: &[Factory]) -> String {
 
 /// What begins the file of [`impersonated`].
 const IMPERSONATED_HEAD: &str = "\
-# Made from the controllers' descriptors; do not edit.
-# The accounts in whose names replicas write where the API server fences, and the one in whose name they try the fence.
+# Made from the controllers' descriptors; do not edit. The accounts in whose names replicas write where the
+# API server fences, and the one in whose name they try the fence.
 ";
 
-/// The Role of `deploy/fence/accounts.yaml`: the service accounts of the registered controllers and `more` may be
-/// impersonated, and no other.
+/// The Role of `deploy/fence/accounts.yaml`: the service accounts of the registered controllers and `more`
+/// may be impersonated, and no other.
 pub fn impersonated(registry: &[Factory], more: &str) -> String {
     let accounts = registry
         .iter()

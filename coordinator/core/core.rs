@@ -47,15 +47,16 @@ const SHORT_PARTS: u32 = 5;
 /// gone, the state would be nobody's. The owner may also have thought better of it and never says so.
 const KEPT_PERIODS: u32 = 4;
 
-/// A member that answered within this many retry periods is reachable: a range may be frozen for a move to it. Any
-/// other is asked first, with nothing frozen.
+/// A member that answered within this many retry periods is reachable: a range may be frozen for a move to
+/// it. Any other is asked first, with nothing frozen.
 const CONTACT_PERIODS: u32 = 5;
 
-/// Upper bound of the back-off for a member that cannot be reached or refuses ranges, in retry periods. The lower bound
-/// is one.
+/// Upper bound of the back-off for a member that cannot be reached or refuses ranges, in retry periods. The
+/// lower bound is one.
 const CONTACT_BACKOFF_MAX_PERIODS: u32 = 60;
 
-/// A range whose state is too large for a handoff is tried again after this many retry periods: it may have shrunk.
+/// A range whose state is too large for a handoff is tried again after this many retry periods: it may have
+/// shrunk.
 const OVERSIZED_PERIODS: u32 = 300;
 
 /// The number of the question that only asks whether a member answers. Inquiries count from 1.
@@ -181,8 +182,8 @@ struct Inquiry {
     waiting: BTreeSet<Holder>,
 }
 
-/// A range Lease whose epoch no replica can have written. It is deleted on its version; then the range has no Lease,
-/// which the usual rules repair.
+/// A range Lease whose epoch no replica can have written. It is deleted on its version; then the range has no
+/// Lease, which the usual rules repair.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 struct Damaged {
     version: Version,
@@ -214,8 +215,8 @@ impl Backoff {
     }
 }
 
-/// What is known of the way to a member. Forgotten once it says nothing any more, so it holds only members to which
-/// something was to be moved lately.
+/// What is known of the way to a member. Forgotten once it says nothing any more, so it holds only members to
+/// which something was to be moved lately.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Hash)]
 struct Contact {
     /// When the newest answer came.
@@ -263,8 +264,8 @@ pub struct Core {
     last_read: Option<Time>,
     reading: bool,
     next_read: Time,
-    /// The newest version that was seen when the newest list of the replica Leases was asked for, and when that was: a
-    /// consistent list that starts later is not older, unless the server's storage went back.
+    /// The newest version that was seen when the newest list of the replica Leases was asked for, and when
+    /// that was: a consistent list that starts later is not older, unless the server's storage went back.
     floor: (Time, Version),
 
     ranges: BTreeMap<RangeId, RangeLease>,
@@ -786,7 +787,8 @@ impl Core {
         self.ranges.insert(range, lease);
     }
 
-    /// Remembers an epoch that was seen. One that no replica can have written, by hand or from a peer, counts for nothing.
+    /// Remembers an epoch that was seen. One that no replica can have written, by hand or from a peer, counts
+    /// for nothing.
     fn raise(&mut self, range: RangeId, epoch: Epoch) {
         if epoch < EPOCH_END || broken!(BelievesAnyEpoch) {
             let highest = self.highest.entry(range).or_insert(0);
@@ -794,8 +796,9 @@ impl Core {
         }
     }
 
-    /// Whether a consistent list is older than what had been seen before it was asked for. Then the server's storage was
-    /// restored to an older state, and nothing that this process knows can be compared with it any more.
+    /// Whether a consistent list is older than what had been seen before it was asked for. Then the server's
+    /// storage was restored to an older state, and nothing that this process knows can be compared with it
+    /// any more.
     fn went_back(&mut self, started: Time, version: Version, out: &mut Vec<Effect>) -> bool {
         let (asked, seen) = self.floor;
         // Version 0 is one that could not be read.
@@ -815,7 +818,8 @@ impl Core {
         replicas.chain(ranges).fold(self.as_of, Version::max)
     }
 
-    /// What came of deleting a range Lease on its version: deleted, or another version was there or nothing, or no answer.
+    /// What came of deleting a range Lease on its version: deleted, or another version was there or nothing,
+    /// or no answer.
     fn deletion_ended(
         &mut self,
         now: Time,
@@ -891,7 +895,8 @@ impl Core {
                 self.see_range(lease);
                 let me = self.me();
                 match (self.claims.get_mut(&range), self.ranges.get(&range)) {
-                    // A conflict may be with our own write that had no answer; if it is another's, ours is over.
+                    // A conflict may be with our own write that had no answer; if it is another's, ours is
+                    // over.
                     (Some(claim), Some(lease))
                         if lease.epoch != claim.epoch || lease.holder != me =>
                     {
@@ -926,7 +931,8 @@ impl Core {
         }
     }
 
-    /// A claim that did not make the range ours is not repeated at once: whatever stands in its way may stand there again.
+    /// A claim that did not make the range ours is not repeated at once: whatever stands in its way may stand
+    /// there again.
     fn give_up_the_claim(&mut self, now: Time, range: RangeId) {
         if self.claims.remove(&range).is_some() {
             self.claim_pauses
@@ -1154,8 +1160,8 @@ impl Core {
         }
     }
 
-    /// There is no Lease to swap any more. If an earlier swap had no answer, it may have landed before, and the receiver
-    /// may own the range: then it is let go, and whoever is to have it asks all members first.
+    /// There is no Lease to swap any more. If an earlier swap had no answer, it may have landed before, and
+    /// the receiver may own the range: then it is let go, and whoever is to have it asks all members first.
     fn resume_or_let_go(&mut self, now: Time, range: RangeId, why: String, out: &mut Vec<Effect>) {
         let unanswered = self.held.get(&range).is_some_and(|held| {
             matches!(
@@ -1541,9 +1547,9 @@ impl Core {
         }
     }
 
-    /// Writes our name, above every epoch seen. What was kept for the range is void: the one who sent it may have gone on.
-    /// Behind a closed fence the claim waits until it opens. Nothing happens while a claim is under way, shortly after
-    /// one has failed, and where a damaged Lease has to be deleted first.
+    /// Writes our name, above every epoch seen. What was kept for the range is void: the one who sent it may
+    /// have gone on. Behind a closed fence the claim waits until it opens. Nothing happens while a claim is
+    /// under way, shortly after one has failed, and where a damaged Lease has to be deleted first.
     fn claim(
         &mut self,
         now: Time,
@@ -1766,8 +1772,8 @@ impl Core {
         Some(place(ring, &owners, Weights::Equal))
     }
 
-    /// A Lease with an impossible epoch is deleted on its version by whoever holds its range or is to have it. Afterwards
-    /// the range has no Lease, as if a hand had deleted it.
+    /// A Lease with an impossible epoch is deleted on its version by whoever holds its range or is to have
+    /// it. Afterwards the range has no Lease, as if a hand had deleted it.
     fn delete_the_damaged(&mut self, now: Time, placed: Option<&[u16]>, out: &mut Vec<Effect>) {
         let due: Vec<RangeId> = self
             .damaged

@@ -196,8 +196,8 @@ pub enum Effect {
     Bar {
         /// Whom.
         holder: Holder,
-        /// Its replica Lease said that each of its writes carries its incarnation. Without that, a refusal of one that
-        /// does proves nothing of the others.
+        /// Its replica Lease said that each of its writes carries its incarnation. Without that, a refusal of
+        /// one that does proves nothing of the others.
         fenced: bool,
     },
     /// Write our name into a range Lease; `version` is `None` to create it. Answer: `Claimed`.

@@ -355,8 +355,8 @@ impl Renewal {
             {
                 State::Held { version }
             }
-            // Deleted by hand. The next Lease lists this life as ended, so that others need not wait for it: when it is
-            // written, what this life had sent is no longer in the server's hands.
+            // Deleted by hand. The next Lease lists this life as ended, so that others need not wait for it:
+            // when it is written, what this life had sent is no longer in the server's hands.
             (State::Check | State::Held { .. }, _, None) if !broken!(EvictedLivesOn) => {
                 self.over = Some(me);
                 self.evicted(now);

@@ -101,9 +101,9 @@ pub(super) fn plan_spacing(spaced: Option<Duration>, objects: usize) -> Duration
 }
 /// How often a closed fence is looked at again by a range that has work.
 const FENCE_POLL: Duration = Duration::from_millis(50);
-/// A mark of another replica may be ahead of what this one has seen by this much: at a thousand writes a second of the
-/// whole cluster that is a quarter of an hour. One further ahead is a fault of its sender, and would hold its key up for
-/// as long as the object lives.
+/// A mark of another replica may be ahead of what this one has seen by this much: at a thousand writes a
+/// second of the whole cluster that is a quarter of an hour. One further ahead is a fault of its sender, and
+/// would hold its key up for as long as the object lives.
 const MARK_MARGIN: u64 = 1_000_000;
 /// How long a handoff waits for events that are on their way.
 const EVENTS_GRACE: Duration = Duration::from_millis(50);
@@ -974,7 +974,8 @@ async fn wait_for(shared: &Shared, marks: &[Mark], late: impl Fn(&Mark)) {
             if reached(shared, mark) {
                 break;
             }
-            // A timer beside it: a resource may be watched no more, and a watch that is stuck is worth a line.
+            // A timer beside it: a resource may be watched no more, and a watch that is stuck is worth a
+            // line.
             let _late = tokio::time::timeout(MARKS_PATIENCE, wait).await;
             let waited = shared.clock.monotonic().saturating_sub(since);
             if !warned && waited >= MARKS_PATIENCE {

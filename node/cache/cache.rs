@@ -761,9 +761,9 @@ impl Cache {
         }
     }
 
-    /// Resolves when the object with this uid is deleted, replaced or begins to be deleted, as the store shows then. What
-    /// happened before is not heard of: call it, look at the store, and then await it. Cheap for many waiters; dropping it
-    /// forgets it. For a resource that is not watched it resolves at once.
+    /// Resolves when the object with this uid is deleted, replaced or begins to be deleted, as the store
+    /// shows then. What happened before is not heard of: call it, look at the store, and then await it. Cheap
+    /// for many waiters; dropping it forgets it. For a resource that is not watched it resolves at once.
     pub fn wait_departed(
         &self,
         resource: &Resource,

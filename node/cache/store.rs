@@ -452,7 +452,8 @@ impl Progress {
     }
 }
 
-/// Who waits for an object of a store to go, by its uid. Bound: the waiters, each of which is dropped with its caller.
+/// Who waits for an object of a store to go, by its uid. Bound: the waiters, each of which is dropped with
+/// its caller.
 #[derive(Default)]
 pub(crate) struct Departures {
     /// How many uids are waited for: looked at with each change, where there are none as a rule.
@@ -461,7 +462,8 @@ pub(crate) struct Departures {
 }
 
 impl Departures {
-    /// Resolves at the next departure of the object with this uid, or with an error when the store is dropped.
+    /// Resolves at the next departure of the object with this uid, or with an error when the store is
+    /// dropped.
     pub(crate) fn next(&self, uid: &str) -> oneshot::Receiver<()> {
         let (waiter, woken) = oneshot::channel();
         let mut waiting = unpoisoned(self.waiting.lock());
