@@ -25,8 +25,10 @@ const FLOOD: Duration = Duration::from_secs(20);
 const FLOOD_WITHOUT: Duration = Duration::from_secs(12);
 /// What each request of the flood holds its place for.
 const HOLDS: Duration = Duration::from_millis(400);
-/// Requests of the flood under way.
+/// Requests of the flood under way; many more than there are places.
 const AT_ONCE: usize = 200;
+/// What the API server works on at once, in all priority levels together.
+const PLACES: u128 = 30;
 /// A fence closes 3 s after a renewal's start; a renewal has 1 s.
 const RENEWAL_P99: Duration = Duration::from_millis(200);
 
@@ -171,7 +173,7 @@ async fn fenced(replicas: &[Replica]) -> Result<f64> {
 fn renewals_go_ahead_of_the_bulk_writes_of_a_busy_api_server() {
     let _alone = alone();
     run_test(async {
-        // A few places in all: a sixth of them is the level of kube-system's accounts.
+        // As many as PLACES says in all; the level of kube-system's accounts has a sixth of them and what others lend.
         let control_plane = ControlPlane::builder()
             .nodes(1)
             .api_server_arg("--max-requests-inflight=20")
@@ -212,12 +214,12 @@ fn renewals_go_ahead_of_the_bulk_writes_of_a_busy_api_server() {
             percentile(&took, 50),
             percentile(&took, 100),
         );
-        // The level is full, or nothing was shown.
-        let places = counts.answered.load(Ordering::Relaxed);
-        let most = FLOOD.as_millis() / HOLDS.as_millis() * 12;
+        // All places that there are were taken, or nothing was shown.
+        let answered = u128::from(counts.answered.load(Ordering::Relaxed));
+        let most = FLOOD.as_millis() / HOLDS.as_millis() * PLACES;
         ensure!(
-            u128::from(places) < most,
-            "{counts:?}: the flood had more than twelve places"
+            answered <= most,
+            "{counts:?}: more than {PLACES} requests were under way at once"
         );
         ensure!(took.len() > 40, "{} renewals of three replicas", took.len());
         ensure!(closed == 0.0, "{closed} fences have closed");
