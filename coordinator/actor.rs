@@ -6,8 +6,8 @@ use actix::{
     Actor, ActorFutureExt, AsyncContext, Context, Handler, Message, SpawnHandle, WrapFuture, fut,
 };
 use coordinator_core::{
-    Core, Effect, Epoch, Fatal, Happening, Holder, Input, NotSent, Offer, OwnLease, RangeId,
-    Refused, View, Written,
+    Core, Effect, Epoch, Fatal, Happening, Holder, Input, Member, NotSent, Offer, OwnLease,
+    RangeId, Refused, View, Written,
 };
 use peer_proto::RangeState;
 use tokio::sync::{OwnedSemaphorePermit, Semaphore, broadcast, oneshot, watch};
@@ -258,11 +258,27 @@ impl Coordinator {
                     }
                 });
             }
-            Effect::Bar(holder) => {
+            Effect::Bar { holder, fenced } => {
                 let barrier = self.barrier.clone();
                 self.spawn(ctx, async move {
-                    barrier.bar(&holder).await;
+                    barrier.bar(&holder, fenced).await;
                     Input::Barred(holder)
+                });
+            }
+            Effect::DeleteRange { range, version } => {
+                let (leases, turn) = (self.leases.clone(), self.turn());
+                self.spawn(ctx, async move {
+                    let result = match turn.await {
+                        Some(_permit) => leases.delete_range(range, version).await.map_err(|error| {
+                            tracing::warn!(range, %error, "deleting a damaged range Lease failed");
+                        }),
+                        None => Err(()),
+                    };
+                    Input::RangeDeleted {
+                        range,
+                        version,
+                        result,
+                    }
                 });
             }
             Effect::Claim { version, lease } => {
@@ -369,7 +385,11 @@ impl Coordinator {
                 let peers = Arc::clone(&self.peers);
                 self.spawn(ctx, async move {
                     let result = peers.holds(&to, &address, &ranges).await.map_err(|error| {
-                        tracing::warn!(peer = %to, error, "could not ask a peer which ranges it holds");
+                        if ranges.is_empty() {
+                            tracing::warn!(peer = %to, address, error, "a peer does not answer: no range is moved to it");
+                        } else {
+                            tracing::warn!(peer = %to, error, "could not ask a peer which ranges it holds");
+                        }
                     });
                     Input::HoldsAnswered { inquiry, from: to, result }
                 });
@@ -512,6 +532,29 @@ impl Coordinator {
         }
     }
 
+    /// The own Lease is to say whether each write carries its incarnation.
+    fn follow_the_server_fence(&mut self, ctx: &mut Context<Self>) {
+        let mut wanted = self.barrier.announcements();
+        let fenced = *wanted.borrow_and_update();
+        self.feed([Input::ServerFenced(fenced)], ctx);
+        self.follow_announcements(wanted, ctx);
+    }
+
+    fn follow_announcements(&mut self, mut wanted: watch::Receiver<bool>, ctx: &mut Context<Self>) {
+        let next = async move {
+            let changed = wanted.changed().await.is_ok();
+            let fenced = *wanted.borrow_and_update();
+            changed.then_some((fenced, wanted))
+        };
+        ctx.spawn(next.into_actor(self).then(|next, actor, ctx| {
+            if let Some((fenced, wanted)) = next {
+                actor.feed([Input::ServerFenced(fenced)], ctx);
+                actor.follow_announcements(wanted, ctx);
+            }
+            fut::ready(())
+        }));
+    }
+
     fn follow_the_renewal(&mut self, ctx: &mut Context<Self>) {
         let mut own = self.renewal.own.clone();
         let next = async move {
@@ -539,12 +582,14 @@ impl Actor for Coordinator {
         ctx.set_mailbox_capacity(MAILBOX);
         self.ask_until_ready(ctx);
         self.follow_the_renewal(ctx);
+        self.follow_the_server_fence(ctx);
         self.feed([Input::Own(self.own())], ctx);
         ctx.run_interval(Duration::from_secs(60), |actor, _| {
             let view = actor.shared.view.borrow().clone();
-            actor
-                .peers
-                .keep(&|name| view.members.iter().any(|member| member.name == name));
+            actor.peers.keep(&|name, address| {
+                let is_it = |member: &Member| member.name == name && member.address == address;
+                view.members.iter().any(is_it)
+            });
         });
     }
 }
@@ -620,6 +665,7 @@ fn log(happening: &Happening, held: usize) {
         Happening::SelfEvicted { .. }
         | Happening::Evicted { .. }
         | Happening::Deprived { .. }
+        | Happening::Damaged { .. }
         | Happening::Dropped { .. } => tracing::warn!("{happening}"),
         Happening::Joined { .. } | Happening::Reopened { .. } => tracing::info!("{happening}"),
         Happening::TookOver { .. }

@@ -2,7 +2,7 @@
 
 use std::{net::IpAddr, path::PathBuf, sync::Arc, time::Duration};
 
-use coordinator_core::MAX_RANGES;
+use coordinator_core::{MAX_RANGES, REPLICAS_MAX};
 
 use crate::{ServerFence, ServerFenceMode};
 
@@ -146,6 +146,16 @@ impl Config {
                 format!(
                     "{} must be a power of two between 1 and {MAX_RANGES}",
                     self.ranges
+                ),
+            );
+        }
+        if let Some(expected) = self.expected_replicas
+            && usize::from(expected) > REPLICAS_MAX
+        {
+            return refuse(
+                "expected-replicas",
+                format!(
+                    "{expected} is more than the {REPLICAS_MAX} replicas that a fleet may have"
                 ),
             );
         }

@@ -3,7 +3,7 @@
 use std::{
     hash::{BuildHasher, Hasher},
     io,
-    net::SocketAddr,
+    net::{IpAddr, SocketAddr},
     sync::Arc,
     thread,
     time::Duration,
@@ -251,7 +251,6 @@ async fn run(
     }
     let barrier = Barrier::new(
         client,
-        &config.fleet_namespace,
         &config.replica_name,
         Arc::clone(&config.server_fence),
     );
@@ -275,6 +274,7 @@ async fn run(
         ready: host.ready(),
         draining: false,
         ranges: config.ranges,
+        server_fenced: config.server_fence.announces(),
         ..Status::default()
     };
     let renewal = Renewal::new(
@@ -446,7 +446,6 @@ pub fn assemble(
     let shared = Shared::new(config.ranges);
     let barrier = Barrier::new(
         outside.client.clone(),
-        &config.fleet_namespace,
         &config.replica_name,
         Arc::clone(&config.server_fence),
     );
@@ -463,6 +462,7 @@ pub fn assemble(
         ready: host.ready(),
         draining: false,
         ranges: config.ranges,
+        server_fenced: config.server_fence.announces(),
         ..Status::default()
     };
     let renewal = Renewal::new(
@@ -708,6 +708,15 @@ impl Answers for ActorAnswers {
             .members
             .iter()
             .any(|member| member.name == name)
+    }
+
+    fn is_peer_address(&self, address: IpAddr) -> bool {
+        let view = self.shared.view.borrow();
+        let mut addresses = view.members.iter().filter_map(|member| {
+            let address: SocketAddr = member.address.parse().ok()?;
+            Some(address.ip().to_canonical())
+        });
+        addresses.any(|known| known == address.to_canonical())
     }
 }
 

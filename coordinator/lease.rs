@@ -30,6 +30,9 @@ const RANGES: &str = "manifold.dev/ranges";
 const SHARE: &str = "manifold.dev/share";
 /// When its last lives ended that did not leave: Unix seconds, separated by commas.
 const CRASHES: &str = "manifold.dev/crashes";
+/// `true` where each write of the replica carries its incarnation, so that the API server can refuse them by
+/// it.
+const FENCED: &str = "manifold.dev/fenced";
 const INCARNATION: &str = "manifold.dev/incarnation";
 /// Incarnations that have lost the Lease by compare-and-swap, separated by commas.
 const ENDED: &str = "manifold.dev/ended";
@@ -203,9 +206,25 @@ impl Leases {
             uid: None,
             resource_version: Some(version.to_string()),
         });
-        let name = self.replica_name(name);
+        self.delete(&self.replica_name(name), &params).await
+    }
+
+    /// Deletes a range Lease that still has this version; false where it has another, or is gone.
+    pub(crate) async fn delete_range(
+        &self,
+        range: RangeId,
+        version: Version,
+    ) -> Result<bool, LeaseError> {
+        let params = DeleteParams::default().preconditions(Preconditions {
+            uid: None,
+            resource_version: Some(version.to_string()),
+        });
+        self.delete(&self.range_name(range), &params).await
+    }
+
+    async fn delete(&self, name: &str, params: &DeleteParams) -> Result<bool, LeaseError> {
         match self
-            .in_time(self.deadline, self.api.delete(&name, &params))
+            .in_time(self.deadline, self.api.delete(name, params))
             .await
         {
             Ok(_) => Ok(true),
@@ -361,6 +380,7 @@ impl Leases {
                     .unwrap_or_default(),
             ),
             (CRASHES.to_owned(), status.crashes.to_string()),
+            (FENCED.to_owned(), status.server_fenced.to_string()),
         ]);
         // A merge patch keeps what it does not name, so nothing is left out that may have been there.
         annotations.insert(
@@ -402,6 +422,7 @@ impl Leases {
                     .map(ToString::to_string)
                     .unwrap_or_default(),
             ),
+            // The core writes none above `EPOCH_END`.
             lease_transitions: Some(i32::try_from(lease.epoch).unwrap_or(i32::MAX)),
             acquire_time: Some(MicroTime(jiff::Timestamp::now())),
             ..LeaseSpec::default()
@@ -457,6 +478,7 @@ impl Leases {
                 // None at all is what nobody asks for.
                 share: annotation(SHARE).parse().ok().filter(|share| *share > 0),
                 crashes: Crashes::parse(annotation(CRASHES)),
+                server_fenced: annotation(FENCED) == "true",
             },
             ended: annotation(ENDED)
                 .split(',')

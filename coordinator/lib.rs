@@ -3,6 +3,7 @@
 //! README.md beside this file has the protocol and its argument.
 
 mod actor;
+mod admission;
 mod config;
 mod fence;
 mod handle;
@@ -22,7 +23,8 @@ use std::sync::Arc;
 
 pub use config::{Config, ConfigError, TraceParent};
 pub use coordinator_core::{
-    Fatal, Happening, Holder, Member, Move, NotSent, Offer, RangeOwner, View, ViewFence, range_of,
+    EPOCH_END, Fatal, Happening, Holder, Member, Move, NotSent, Offer, REPLICAS_MAX, RangeOwner,
+    View, ViewFence, range_of,
 };
 pub use fence::{Fence, Fenced};
 pub use handle::{
@@ -31,10 +33,10 @@ pub use handle::{
 pub use host::{Epoch, Frozen, Gained, RangeHost, RangeId};
 pub use lease::LeaseError;
 pub use listen::listen;
-pub use peer::{CALL_DEADLINE, Call, Calls, HANDOFF_DEADLINE, Holdings};
+pub use peer::{CALL_DEADLINE, CONTACT_DEADLINE, Call, Calls, HANDOFF_DEADLINE, Holdings};
 pub use pulse::{BEATS_EVERY, Pulse};
 pub use server_fence::{
-    ServerFence, ServerFenceMode, impersonation, is_no_impersonation, is_refusal,
+    PROBE_ACCOUNT, ServerFence, ServerFenceMode, impersonation, is_no_impersonation, is_refusal,
 };
 pub use tls::TlsError;
 

@@ -6,12 +6,12 @@
 use std::{
     collections::BTreeMap,
     io,
-    net::SocketAddr,
+    net::{IpAddr, SocketAddr},
     sync::{Arc, Mutex, PoisonError},
     time::Duration,
 };
 
-use coordinator_core::{Epoch, Holder, NotSent, Offer, RangeId};
+use coordinator_core::{Epoch, Holder, NotSent, Offer, REPLICAS_MAX, RangeId};
 use futures::{FutureExt, future::BoxFuture};
 use hyper_util::rt::TokioIo;
 use peer_proto::{
@@ -23,8 +23,8 @@ use prost::Message as _;
 use rustls::pki_types::ServerName;
 use tokio::{
     net::{TcpListener, TcpStream},
-    sync::{Semaphore, mpsc, watch},
-    time::timeout,
+    sync::{OwnedSemaphorePermit, Semaphore, mpsc, watch},
+    time::{Instant, timeout},
 };
 use tonic::{
     Request, Response, Status, Streaming,
@@ -33,6 +33,7 @@ use tonic::{
 };
 
 use crate::{
+    admission::{Handshakes, RefusalLog},
     config::TraceParent,
     tls::{Tls, dns_names},
 };
@@ -43,8 +44,8 @@ const CHUNK_BYTES: usize = 1 << 20;
 const MESSAGE_BYTES_MAX: usize = 4 << 20;
 /// All that one range may bring. 256 ranges of a cluster with 1,000,000 keys hold 4,000 keys each, at 2 kB.
 pub(crate) const STATE_BYTES_MAX: usize = 32 << 20;
-/// A fleet has at most 64 replicas, each with one connection and one that ends.
-const CONNECTIONS_MAX: usize = 128;
+/// Each replica of a fleet has one connection, and one that ends.
+const CONNECTIONS_MAX: usize = 2 * REPLICAS_MAX;
 /// At most 8 handoffs from each of a few senders, and small calls.
 const STREAMS_MAX: u32 = 64;
 /// TCP and TLS between two replicas take milliseconds; a silent address must not hold a frozen range.
@@ -53,10 +54,22 @@ const CONNECT_DEADLINE: Duration = Duration::from_millis(500);
 pub const HANDOFF_DEADLINE: Duration = Duration::from_secs(2);
 /// For everything small.
 pub const CALL_DEADLINE: Duration = Duration::from_secs(1);
+/// Whether a peer answers at all: nothing stands still for the answer, so this has room for a connection to
+/// be made.
+pub const CONTACT_DEADLINE: Duration = Duration::from_millis(600);
 /// The server ends calls that outlive their clients' deadlines.
 const SERVER_DEADLINE: Duration = Duration::from_secs(5);
-/// Handshakes under way at once.
-const HANDSHAKES_MAX: usize = 32;
+/// All that handoffs may take which are being received. Beyond it their senders wait for a moment, then try
+/// again later.
+const RECEIVED_BYTES_MAX: usize = 128 << 20;
+/// How long a handoff waits for its part of that.
+const RECEIVE_PATIENCE: Duration = Duration::from_secs(1);
+/// What a key takes in memory besides its bytes on the wire, where an empty one takes two.
+const KEY_COST: usize = 256;
+/// What one range's state may take in memory. [`STATE_BYTES_MAX`] of keys of a few hundred bytes fit.
+const STATE_COST_MAX: usize = 2 * STATE_BYTES_MAX;
+/// The unit of permits for memory: a semaphore counts in 32 bits.
+const PERMIT_BYTES: usize = 1 << 10;
 /// Connections that wait for the server to see them.
 const ACCEPTED_MAX: usize = 32;
 
@@ -77,6 +90,8 @@ pub(crate) trait Answers: Send + Sync + 'static {
         ranges: Vec<RangeId>,
     ) -> impl Future<Output = Option<(String, Holdings)>> + Send;
     fn is_member(&self, name: &str) -> bool;
+    /// Whether a replica Lease names this address.
+    fn is_peer_address(&self, address: IpAddr) -> bool;
 }
 
 // ---- client ----
@@ -87,8 +102,8 @@ pub type Call<'a, T> = BoxFuture<'a, T>;
 /// How a coordinator reaches its peers: by gRPC, or as a simulation has it. No call may take longer than
 /// [`HANDOFF_DEADLINE`], the small ones than [`CALL_DEADLINE`].
 pub trait Calls: Send + Sync + 'static {
-    /// Forgets what is kept for peers that are no members.
-    fn keep(&self, is_member: &dyn Fn(&str) -> bool);
+    /// Forgets what is kept for names and addresses that are no member's.
+    fn keep(&self, is_member: &dyn Fn(&str, &str) -> bool);
     /// Gives a range's state to its next owner.
     fn handoff<'a>(
         &'a self,
@@ -117,7 +132,7 @@ pub trait Calls: Send + Sync + 'static {
 }
 
 impl Calls for Peers {
-    fn keep(&self, is_member: &dyn Fn(&str) -> bool) {
+    fn keep(&self, is_member: &dyn Fn(&str, &str) -> bool) {
         Self::keep(self, is_member);
     }
     fn handoff<'a>(
@@ -178,12 +193,19 @@ impl Peers {
         }
     }
 
-    /// Forgets channels to peers that are gone.
-    pub(crate) fn keep(&self, is_member: impl Fn(&str) -> bool) {
+    /// Forgets channels to peers that are gone, and to addresses that they have left: a peer that starts
+    /// again may come back under another.
+    pub(crate) fn keep(&self, is_member: impl Fn(&str, &str) -> bool) {
         self.channels
             .lock()
             .unwrap_or_else(PoisonError::into_inner)
-            .retain(|(name, _), _| is_member(name));
+            .retain(|(name, address), _| is_member(name, address));
+    }
+
+    #[cfg(test)]
+    pub(crate) fn open_channels(&self) -> Vec<(String, String)> {
+        let channels = self.channels.lock().unwrap_or_else(PoisonError::into_inner);
+        channels.keys().cloned().collect()
     }
 
     pub(crate) async fn handoff(
@@ -209,9 +231,11 @@ impl Peers {
             .iter()
             .map(prost::Message::encoded_len)
             .sum();
-        if bytes > STATE_BYTES_MAX {
-            return Err(NotSent::Refused(format!(
-                "its state of {bytes} bytes is over the limit of {STATE_BYTES_MAX}"
+        let keys = state.controllers.iter().map(|part| part.keys.len()).sum();
+        if bytes > STATE_BYTES_MAX || cost(bytes, keys) > STATE_COST_MAX {
+            return Err(NotSent::TooLarge(format!(
+                "its state of {keys} keys and {bytes} bytes is over the limit of {STATE_BYTES_MAX} bytes; with more \
+                 --ranges each is smaller"
             )));
         }
         let chunks = chunks(header, state);
@@ -224,6 +248,9 @@ impl Peers {
                 HandoffAck { accepted: true, .. } => Ok(()),
                 HandoffAck { reason, .. } => Err(NotSent::Refused(reason)),
             },
+            Ok(Err(status)) if status.code() == tonic::Code::ResourceExhausted => {
+                Err(NotSent::Refused(said(&status)))
+            }
             Ok(Err(status)) => Err(NotSent::Unreachable(said(&status))),
             Err(_) => Err(NotSent::Unreachable(format!(
                 "no acknowledgement within {HANDOFF_DEADLINE:?}"
@@ -263,10 +290,14 @@ impl Peers {
         let request = self.request(HoldsRequest {
             ranges: ranges.iter().copied().map(u32::from).collect(),
         });
-        let answer = match timeout(CALL_DEADLINE, client.holds(request)).await {
+        let deadline = match ranges {
+            [] => CONTACT_DEADLINE,
+            _ => CALL_DEADLINE,
+        };
+        let answer = match timeout(deadline, client.holds(request)).await {
             Ok(Ok(answer)) => answer.into_inner(),
             Ok(Err(status)) => return Err(said(&status)),
-            Err(_) => return Err(format!("no answer within {CALL_DEADLINE:?}")),
+            Err(_) => return Err(format!("no answer within {deadline:?}")),
         };
         if answer.incarnation != to.incarnation {
             return Err(format!("answered as incarnation {}", answer.incarnation));
@@ -365,6 +396,11 @@ fn said(status: &Status) -> String {
     text
 }
 
+/// What a state takes in memory, as the receiver counts it.
+fn cost(bytes: usize, keys: usize) -> usize {
+    keys.saturating_mul(KEY_COST).saturating_add(bytes)
+}
+
 /// Cuts a state into messages: the header first, `end` on the last.
 fn chunks(header: HandoffHeader, state: RangeState) -> Vec<HandoffChunk> {
     let mut chunks = vec![HandoffChunk {
@@ -423,6 +459,9 @@ pub(crate) struct PeerService<A> {
     ranges: u16,
     secure: bool,
     answers: Arc<A>,
+    /// Memory for handoffs that are being received, in units of [`PERMIT_BYTES`].
+    memory: Arc<Semaphore>,
+    refusals: Mutex<RefusalLog>,
 }
 
 impl<A: Answers> PeerService<A> {
@@ -432,6 +471,26 @@ impl<A: Answers> PeerService<A> {
             ranges,
             secure,
             answers,
+            memory: Arc::new(Semaphore::new(RECEIVED_BYTES_MAX / PERMIT_BYTES)),
+            refusals: Mutex::default(),
+        }
+    }
+
+    /// Whether to log a refusal, and how many before it were not logged.
+    fn log_refusal(&self) -> Option<u64> {
+        let mut refusals = self.refusals.lock().unwrap_or_else(PoisonError::into_inner);
+        refusals.count(Instant::now())
+    }
+
+    /// A part of the memory for handoffs. Waits for a moment, in which others may end.
+    async fn memory(&self, bytes: usize) -> Result<OwnedSemaphorePermit, Status> {
+        let units = u32::try_from(bytes.div_ceil(PERMIT_BYTES)).unwrap_or(u32::MAX);
+        let permit = Arc::clone(&self.memory).acquire_many_owned(units);
+        match timeout(RECEIVE_PATIENCE, permit).await {
+            Ok(Ok(permit)) => Ok(permit),
+            _ => Err(Status::resource_exhausted(
+                "too much is being received here already",
+            )),
         }
     }
 
@@ -446,10 +505,13 @@ impl<A: Answers> PeerService<A> {
             .map(|PeerNames(names)| names.to_vec())
             .unwrap_or_default();
         if !names.iter().any(|name| self.answers.is_member(name)) {
-            tracing::warn!(
-                ?names,
-                "refused a peer whose certificate names no live member of the fleet"
-            );
+            if let Some(suppressed) = self.log_refusal() {
+                tracing::warn!(
+                    ?names,
+                    suppressed,
+                    "refused a peer whose certificate names no live member of the fleet"
+                );
+            }
             return Err(Status::permission_denied(format!(
                 "no live member of the fleet is named by {names:?}"
             )));
@@ -459,7 +521,14 @@ impl<A: Answers> PeerService<A> {
 
     fn speaks_for(&self, names: &[String], from: &str) -> Result<(), Status> {
         if self.secure && !names.iter().any(|name| name == from) {
-            tracing::warn!(?names, from, "refused a peer that speaks in another's name");
+            if let Some(suppressed) = self.log_refusal() {
+                tracing::warn!(
+                    ?names,
+                    from,
+                    suppressed,
+                    "refused a peer that speaks in another's name"
+                );
+            }
             return Err(Status::permission_denied(format!(
                 "the certificate names {names:?}, not {from:?}"
             )));
@@ -488,8 +557,25 @@ impl<A: Answers> Peer for PeerService<A> {
         let mut header = None;
         let mut state = RangeState::default();
         let mut bytes = 0usize;
+        let mut keys = 0usize;
         let mut ended = false;
-        while let Some(chunk) = stream.message().await? {
+        // Kept until the state is the coordinator's, which has a bound of its own.
+        let mut memory: Vec<OwnedSemaphorePermit> = Vec::new();
+        loop {
+            // The largest message is paid for before it is read; what it did not need is given back at once.
+            let mut permit = self.memory(MESSAGE_BYTES_MAX).await?;
+            let Some(chunk) = stream.message().await? else {
+                break;
+            };
+            let of_chunk: usize = chunk.controllers.iter().map(|part| part.keys.len()).sum();
+            let needed = cost(chunk.encoded_len(), of_chunk);
+            let unused = MESSAGE_BYTES_MAX.saturating_sub(needed) / PERMIT_BYTES;
+            drop(permit.split(unused));
+            memory.push(permit);
+            if needed > MESSAGE_BYTES_MAX {
+                memory.push(self.memory(needed - MESSAGE_BYTES_MAX).await?);
+            }
+            keys += of_chunk;
             if ended {
                 return Err(Status::invalid_argument("a chunk after the last one"));
             }
@@ -513,9 +599,9 @@ impl<A: Answers> Peer for PeerService<A> {
                 }
             }
             bytes += chunk.encoded_len();
-            if bytes > STATE_BYTES_MAX {
+            if bytes > STATE_BYTES_MAX || cost(bytes, keys) > STATE_COST_MAX {
                 return Err(Status::resource_exhausted(format!(
-                    "a range's state is over {STATE_BYTES_MAX} bytes"
+                    "a range's state of {keys} keys and more is over the limit of {STATE_BYTES_MAX} bytes"
                 )));
             }
             ended = chunk.end;
@@ -546,7 +632,7 @@ impl<A: Answers> Peer for PeerService<A> {
             build: header.version,
         };
         Ok(Response::new(
-            match self.answers.offered(offer, state, bytes).await {
+            match self.answers.offered(offer, state, cost(bytes, keys)).await {
                 Ok(()) => HandoffAck {
                     accepted: true,
                     reason: String::new(),
@@ -619,7 +705,8 @@ pub(crate) async fn serve<A: Answers>(
     stop: watch::Receiver<bool>,
 ) -> Result<(), tonic::transport::Error> {
     let (accepted, incoming) = mpsc::channel::<Result<Wire, io::Error>>(ACCEPTED_MAX);
-    let accepting = tokio::spawn(accept(listener, tls, accepted));
+    let answers = Arc::clone(&service.answers);
+    let accepting = tokio::spawn(accept(listener, tls, answers, accepted));
     let service = peer_proto::peer_server::PeerServer::new(service)
         .max_decoding_message_size(MESSAGE_BYTES_MAX);
     let mut stop = stop;
@@ -641,20 +728,16 @@ pub(crate) async fn serve<A: Answers>(
     served
 }
 
-async fn accept(
+async fn accept<A: Answers>(
     listener: TcpListener,
     tls: Option<Arc<Tls>>,
+    answers: Arc<A>,
     accepted: mpsc::Sender<Result<Wire, io::Error>>,
 ) {
     let connections = Arc::new(Semaphore::new(CONNECTIONS_MAX));
-    let handshakes = Arc::new(Semaphore::new(HANDSHAKES_MAX));
+    let handshakes = Arc::new(Handshakes::default());
+    let refusals = Arc::new(Mutex::new(RefusalLog::default()));
     loop {
-        let Ok(connection) = Arc::clone(&connections).acquire_owned().await else {
-            return;
-        };
-        let Ok(handshake) = Arc::clone(&handshakes).acquire_owned().await else {
-            return;
-        };
         let (tcp, from) = match listener.accept().await {
             Ok(accepted) => accepted,
             Err(error) => {
@@ -664,30 +747,48 @@ async fn accept(
                 continue;
             }
         };
+        // Nobody waits for a place: whoever has none is dropped, so that the next in line may be a member.
+        let member = answers.is_peer_address(from.ip());
+        let place = match handshakes.enter(from.ip(), member) {
+            Ok(place) => place,
+            Err(why) => {
+                refused(&refusals, from, why);
+                continue;
+            }
+        };
         let _ = tcp.set_nodelay(true);
         let (tls, accepted) = (tls.clone(), accepted.clone());
+        let (connections, refusals) = (Arc::clone(&connections), Arc::clone(&refusals));
         tokio::spawn(async move {
             let wire = match tls {
                 None => Wire::Plain(tcp),
                 Some(tls) => {
                     let acceptor = tokio_rustls::TlsAcceptor::from(tls.server());
-                    match timeout(CONNECT_DEADLINE * 4, acceptor.accept(tcp)).await {
+                    match timeout(CONNECT_DEADLINE, acceptor.accept(tcp)).await {
                         Ok(Ok(stream)) => {
                             Wire::Tls(Box::new(tokio_rustls::TlsStream::from(stream)))
                         }
-                        Ok(Err(error)) => return refused(from, &error.to_string()),
-                        Err(_) => return refused(from, "no handshake in time"),
+                        Ok(Err(error)) => return refused(&refusals, from, &error.to_string()),
+                        Err(_) => return refused(&refusals, from, "no handshake in time"),
                     }
                 }
             };
-            drop(handshake);
-            let _ = accepted.send(Ok(wire.counted(connection))).await;
+            drop(place);
+            match connections.try_acquire_owned() {
+                Ok(connection) => {
+                    let _ = accepted.send(Ok(wire.counted(connection))).await;
+                }
+                Err(_) => refused(&refusals, from, "too many connections are open"),
+            }
         });
     }
 }
 
-fn refused(from: SocketAddr, why: &str) {
-    tracing::warn!(%from, why, "refused a peer's connection");
+fn refused(refusals: &Mutex<RefusalLog>, from: SocketAddr, why: &str) {
+    let mut refusals = refusals.lock().unwrap_or_else(PoisonError::into_inner);
+    if let Some(suppressed) = refusals.count(Instant::now()) {
+        tracing::warn!(%from, why, suppressed, "refused a peer's connection");
+    }
 }
 
 use wire::{PeerNames, Wire};

@@ -8,7 +8,7 @@ use futures::{FutureExt, future::BoxFuture};
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::MicroTime;
 use tokio::sync::watch;
 
-use crate::{ClientFactory, Fence, config::Config, lease::Leases};
+use crate::{ClientFactory, Fence, ServerFence, config::Config, lease::Leases};
 
 /// What the coordinator wants of the renewal. Levels, not events: nothing queues up, nothing is lost.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
@@ -73,6 +73,7 @@ pub(crate) fn prepare(
                 &config.replica_name,
                 &mut renewal,
                 &fence,
+                &config.server_fence,
                 &leases,
                 &mut wants,
                 &publish,
@@ -99,6 +100,7 @@ async fn run(
     name: &str,
     renewal: &mut Renewal,
     fence: &Fence,
+    server_fence: &ServerFence,
     leases: &Leases,
     wants: &mut watch::Receiver<Wanted>,
     publish: &watch::Sender<OwnLease>,
@@ -149,6 +151,7 @@ async fn run(
             } = &input
             {
                 fence.landed(lease.version);
+                server_fence.announced(lease.status.server_fenced);
             }
             for effect in renewal.step(fence.now(), input) {
                 let acquired = match &effect {

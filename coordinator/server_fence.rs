@@ -1,11 +1,17 @@
 //! The fence at the API server: it refuses what an incarnation still sends after it was called dead.
 //!
-//! A process that is stopped between its last look at its own fence and the send can't be helped by any clock. Where
-//! `deploy/fence` is installed, writes carry their incarnation as an extra of the user that they impersonate, and a
-//! ValidatingAdmissionPolicy refuses those of every incarnation that one ConfigMap lists. Whoever takes a dead owner's
-//! ranges lists it there first, and shows with a dry-run write in its name that the server that answers refuses it.
+//! A process that is stopped between its last look at its own fence and the send can't be helped by any
+//! clock. Where `deploy/fence` is installed, writes carry their incarnation as an extra of the user that they
+//! impersonate, and a ValidatingAdmissionPolicy refuses those of every incarnation that one object of the
+//! kind `Fence` lists. Whoever takes a dead owner's ranges lists it there first, and shows with a dry-run
+//! write in its name that the server that answers refuses it.
 //!
-//! What can't be shown within [`PROOF_MAX`] is not waited for: then the rules of time hold, as without this fence.
+//! What can't be shown within [`PROOF_MAX`] is not waited for: then the rules of time hold, as without this
+//! fence. So the policy fails open, and nobody else's write ever depends on it.
+//!
+//! A proof concerns the writes that carry their incarnation. A replica says in its Lease that all of its
+//! writes do (`manifold.dev/fenced`): from a while after the first one that does, and until the last one that
+//! does. Of a replica whose Lease does not say so, the proof is counted as unproven.
 
 use std::{
     collections::BTreeMap,
@@ -21,12 +27,19 @@ use coordinator_core::{Holder, Time};
 use http::{HeaderName, HeaderValue, Request};
 use kube::{Client, Error as KubeError};
 use serde_json::{Value, json};
-use tokio::{sync::Notify, time::timeout};
+use tokio::{
+    sync::{Notify, watch},
+    time::timeout,
+};
 
-/// The policy, its binding, and the ConfigMap of the fleet's namespace that lists the refused.
+/// The policy, its binding, and the object that lists the refused.
 pub const NAME: &str = "manifold-fence";
-/// In whose name it is tried whether the fence holds: it may patch that ConfigMap and nothing else.
-const PROBE_ACCOUNT: &str = "manifold-fence-probe";
+/// All objects of its kind. Cluster-scoped: it serves fleets in whatever namespace.
+const FENCES: &str = "/apis/manifold.dev/v1/fences";
+/// In whose name it is tried whether the fence holds: it may patch that object and nothing else.
+pub const PROBE_ACCOUNT: &str = "manifold-fence-probe";
+/// The namespace of that account and of the controllers' accounts, whatever the fleet's is.
+const ACCOUNTS_NAMESPACE: &str = "kube-system";
 /// Stands in the list always, so that the fence can be tried without anybody being dead.
 const SELF_TEST: &str = "self-test";
 const USER_HEADER: &str = "impersonate-user";
@@ -56,8 +69,12 @@ const FIRST_LOOK_MAX: Duration = Duration::from_secs(2);
 /// had: at its next turn it finds its own fence closed. The server ends a connection that is idle for 90 s, and a
 /// request takes a minute at most; the rest is margin.
 const LISTED_FOR: Duration = Duration::from_secs(600);
-/// So many are listed at most: 100 kB of a ConfigMap's 1 MiB. More dead within ten minutes are not fenced by the server.
+/// Upper bound of the list: 100 kB of an object's 1 MiB. More dead within ten minutes are not fenced by the
+/// server.
 const LISTED_MAX: usize = 1000;
+/// A replica that finds the fence while it works announces it in its Lease after so long: what it had sent
+/// before without its incarnation has been answered or given up by then.
+const ANNOUNCED_AFTER: Duration = Duration::from_secs(5);
 
 /// Whether the API server fences.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -74,7 +91,12 @@ pub enum ServerFenceMode {
 /// How the fence stands, for whoever writes and whoever looks.
 pub struct ServerFence {
     mode: ServerFenceMode,
-    on: AtomicBool,
+    /// As found by the newest look.
+    found: AtomicBool,
+    /// What the own replica Lease is to say.
+    announce: watch::Sender<bool>,
+    /// What it says, as last written. As long as it says so, every write carries its incarnation.
+    announced: AtomicBool,
     /// Why not, where it is not; what does not hold, where it should.
     trouble: RwLock<String>,
     look: Notify,
@@ -95,9 +117,20 @@ impl ServerFence {
             ServerFenceMode::Off => "--server-fence=off",
             ServerFenceMode::Auto | ServerFenceMode::On => "not looked for yet",
         };
+        Self::with(mode, trouble)
+    }
+
+    /// Off, and why, where it would have been looked for otherwise.
+    pub fn unavailable(why: &str) -> Arc<Self> {
+        Self::with(ServerFenceMode::Off, why)
+    }
+
+    fn with(mode: ServerFenceMode, trouble: &str) -> Arc<Self> {
         Arc::new(Self {
             mode,
-            on: AtomicBool::new(false),
+            found: AtomicBool::new(false),
+            announce: watch::Sender::new(false),
+            announced: AtomicBool::new(false),
             trouble: RwLock::new(trouble.to_owned()),
             look: Notify::new(),
             held: AtomicU64::new(0),
@@ -112,7 +145,22 @@ impl ServerFence {
 
     /// Whether writes carry their incarnation.
     pub fn is_on(&self) -> bool {
-        self.on.load(Ordering::Acquire)
+        self.found.load(Ordering::Acquire) || self.announced.load(Ordering::Acquire)
+    }
+
+    /// Whether the own replica Lease is to say that each write carries its incarnation.
+    pub(crate) fn announces(&self) -> bool {
+        *self.announce.borrow()
+    }
+
+    /// The own replica Lease says so, or no longer.
+    pub(crate) fn announced(&self, fenced: bool) {
+        self.announced.store(fenced, Ordering::Release);
+    }
+
+    fn announce(&self, fenced: bool) {
+        self.announce
+            .send_if_modified(|before| std::mem::replace(before, fenced) != fenced);
     }
 
     /// For `/readyz?verbose`: `on`, or `off` and why.
@@ -143,9 +191,11 @@ impl ServerFence {
         let on = match result {
             Ok(()) => true,
             // A server that is away says nothing of its policies.
-            Err(Trouble::NoAnswer(_)) => self.is_on(),
+            Err(Trouble::NoAnswer(_)) => self.found.load(Ordering::Acquire),
             // Asked for in so many words, it stays on: a write that can't be fenced is then refused, not sent without.
-            Err(Trouble::Missing(_)) => self.mode == ServerFenceMode::On && self.is_on(),
+            Err(Trouble::Missing(_)) => {
+                self.mode == ServerFenceMode::On && self.found.load(Ordering::Acquire)
+            }
         };
         let trouble = match result {
             Ok(()) => String::new(),
@@ -153,7 +203,10 @@ impl ServerFence {
             Err(trouble) => trouble.to_string(),
         };
         *self.trouble.write().unwrap_or_else(PoisonError::into_inner) = trouble;
-        self.on.store(on, Ordering::Release);
+        self.found.store(on, Ordering::Release);
+        if !on {
+            self.announce(false);
+        }
         let after = self.tell();
         if before != after {
             match result {
@@ -227,29 +280,34 @@ impl From<Answer> for Trouble {
 #[derive(Clone)]
 pub(crate) struct Barrier {
     client: Client,
-    namespace: String,
     /// Who lists, for people.
     replica: String,
     state: Arc<ServerFence>,
 }
 
 impl Barrier {
-    pub(crate) fn new(
-        client: Client,
-        namespace: &str,
-        replica: &str,
-        state: Arc<ServerFence>,
-    ) -> Self {
+    pub(crate) fn new(client: Client, replica: &str, state: Arc<ServerFence>) -> Self {
         Self {
             client,
-            namespace: namespace.to_owned(),
             replica: replica.to_owned(),
             state,
         }
     }
 
-    /// Finds out at the start; an error where the fence was asked for and is not to be had.
+    /// What the own replica Lease is to say of this fence.
+    pub(crate) fn announcements(&self) -> watch::Receiver<bool> {
+        self.state.announce.subscribe()
+    }
+
+    /// Finds out at the start, before anything is written; an error where the fence was asked for and is not
+    /// to be had.
     pub(crate) async fn begin(&self) -> Result<(), String> {
+        let result = self.first_look().await;
+        self.state.announce(self.state.is_on());
+        result
+    }
+
+    async fn first_look(&self) -> Result<(), String> {
         match self.state.mode {
             ServerFenceMode::Off => Ok(()),
             ServerFenceMode::Auto => {
@@ -282,8 +340,16 @@ impl Barrier {
         }
         let mut listed = Listed::default();
         loop {
+            let on = self.state.is_on();
+            let every = match on && !self.state.announces() {
+                true => ANNOUNCED_AFTER,
+                false => CHECK_EVERY,
+            };
             // Woken early where a write met a refusal.
-            let _ = timeout(CHECK_EVERY, self.state.look.notified()).await;
+            let woken = timeout(every, self.state.look.notified()).await.is_ok();
+            if on && !woken {
+                self.state.announce(true);
+            }
             if self.state.is_on()
                 && let Err(trouble) = self.sweep(&mut listed, now()).await
             {
@@ -294,8 +360,9 @@ impl Barrier {
         }
     }
 
-    /// Lets the server refuse whatever the holder may still send. Returns within [`PROOF_MAX`].
-    pub(crate) async fn bar(&self, holder: &Holder) {
+    /// Lets the server refuse whatever the holder may still send. `fenced` is whether its Lease said that
+    /// each of its writes carries its incarnation. Returns within [`PROOF_MAX`].
+    pub(crate) async fn bar(&self, holder: &Holder, fenced: bool) {
         if !self.state.is_on() {
             return;
         }
@@ -315,6 +382,14 @@ impl Barrier {
             }
         });
         match proof.await {
+            Ok(()) if !fenced => {
+                self.state.unproven.fetch_add(1, Ordering::Relaxed);
+                tracing::warn!(
+                    incarnation = name,
+                    "the API server refuses what carries this incarnation, but its replica Lease does not say that all of \
+                     its writes do; the rules of time hold"
+                );
+            }
             Ok(()) => {
                 self.state.held.fetch_add(1, Ordering::Relaxed);
                 tracing::info!(
@@ -343,15 +418,16 @@ impl Barrier {
             tokio::time::sleep(PROOF_PAUSE).await;
         }
         Err(Trouble::Missing(format!(
-            "nothing refuses a listed incarnation: is deploy/fence installed, and is {name:?} in the ConfigMap \
-             {}/{NAME}?",
-            self.namespace
+            "nothing refuses a listed incarnation: is deploy/fence installed, and is {name:?} in the Fence {NAME}?"
         )))
     }
 
     /// Whether the fence is there and holds: one listed is refused, one that is not listed is let through.
     async fn look(&self) -> Result<(), Trouble> {
         self.may_try().await?;
+        if let Err(Answer::Status(404, _)) = self.read().await {
+            self.make(None).await?;
+        }
         self.refuses(SELF_TEST).await?;
         match self.is_refused(&self.replica).await? {
             false => Ok(()),
@@ -368,7 +444,7 @@ impl Barrier {
             "apiVersion": "authorization.k8s.io/v1",
             "kind": "SelfSubjectAccessReview",
             "spec": {"resourceAttributes": {
-                "verb": "patch", "resource": "configmaps", "namespace": self.namespace, "name": NAME,
+                "verb": "patch", "group": "manifold.dev", "resource": "fences", "name": NAME,
             }},
         });
         let path = "/apis/authorization.k8s.io/v1/selfsubjectaccessreviews";
@@ -377,30 +453,24 @@ impl Barrier {
             return Ok(());
         }
         Err(Trouble::Missing(format!(
-            "patching the ConfigMap {}/{NAME} is not allowed: deploy/fence is not installed",
-            self.namespace
+            "patching the Fence {NAME} is not allowed: deploy/fence is not installed"
         )))
-    }
-
-    fn path(&self) -> String {
-        format!("/api/v1/namespaces/{}/configmaps/{NAME}", self.namespace)
     }
 
     /// Tries a write in somebody's name, without effect.
     async fn is_refused(&self, holder: &str) -> Result<bool, Trouble> {
-        let Some(headers) = impersonation(&self.namespace, PROBE_ACCOUNT, holder) else {
+        let Some(headers) = impersonation(ACCOUNTS_NAMESPACE, PROBE_ACCOUNT, holder) else {
             return Err(Trouble::Missing(format!(
                 "{holder:?} can't stand in a header"
             )));
         };
         let patch = json!({"metadata": {"annotations": {"manifold.dev/tried-by": self.replica}}});
-        let path = format!("{}?dryRun=All", self.path());
+        let path = format!("{FENCES}/{NAME}?dryRun=All");
         match self.send("PATCH", &path, &headers, &patch).await {
             Ok(_) => Ok(false),
             Err(Answer::Status(code, message)) if is_refusal(code, &message) => Ok(true),
             Err(Answer::Status(404, _)) => Err(Trouble::Missing(format!(
-                "no ConfigMap {}/{NAME}: deploy/fence is not installed",
-                self.namespace
+                "no Fence {NAME}: deploy/fence is not installed"
             ))),
             Err(Answer::Status(code, message)) if is_no_impersonation(code, &message) => Err(
                 Trouble::Missing(format!("impersonation is not allowed: {message}")),
@@ -415,18 +485,18 @@ impl Barrier {
             Err(Answer::Status(404, _)) => return self.make(Some(name)).await,
             read => read?,
         };
-        let data = present["data"].as_object();
-        if data.is_some_and(|data| data.contains_key(name)) {
+        let listed = present["incarnations"].as_object();
+        if listed.is_some_and(|listed| listed.contains_key(name)) {
             return Ok(());
         }
-        if data.is_some_and(|data| data.len() >= LISTED_MAX) {
+        if listed.is_some_and(|listed| listed.len() >= LISTED_MAX) {
             return Err(Trouble::Missing(format!(
-                "the ConfigMap {}/{NAME} lists {LISTED_MAX} incarnations already",
-                self.namespace
+                "the Fence {NAME} lists {LISTED_MAX} incarnations already"
             )));
         }
-        let patch = json!({"data": {name: self.note()}});
-        self.send("PATCH", &self.path(), &[], &patch).await?;
+        let patch = json!({"incarnations": {name: self.note()}});
+        self.send("PATCH", &format!("{FENCES}/{NAME}"), &[], &patch)
+            .await?;
         Ok(())
     }
 
@@ -435,28 +505,32 @@ impl Barrier {
         format!("listed by {} at {}", self.replica, jiff::Timestamp::now())
     }
 
-    /// Somebody has deleted the list.
+    /// Nobody has made the list yet, or somebody has deleted it.
     async fn make(&self, name: Option<&str>) -> Result<(), Trouble> {
         let note = "never dropped: replicas try the fence with it".to_owned();
         let names = [(SELF_TEST, note)].into_iter();
-        let data: BTreeMap<&str, String> =
+        let incarnations: BTreeMap<&str, String> =
             names.chain(name.map(|name| (name, self.note()))).collect();
         let object = json!({
-            "apiVersion": "v1",
-            "kind": "ConfigMap",
-            "metadata": {"name": NAME, "namespace": self.namespace},
-            "data": data,
+            "apiVersion": "manifold.dev/v1",
+            "kind": "Fence",
+            "metadata": {"name": NAME, "labels": {"app.kubernetes.io/name": "manifold"}},
+            "incarnations": incarnations,
         });
-        let path = format!("/api/v1/namespaces/{}/configmaps", self.namespace);
-        match self.send("POST", &path, &[], &object).await {
+        match self.send("POST", FENCES, &[], &object).await {
             // Another was quicker; the next look adds what is missing.
             Ok(_) | Err(Answer::Status(409, _)) => Ok(()),
+            Err(Answer::Status(404, _)) => Err(Trouble::Missing(
+                "the API server does not serve fences.manifold.dev: deploy/fence is not installed"
+                    .to_owned(),
+            )),
             Err(answer) => Err(answer.into()),
         }
     }
 
     async fn read(&self) -> Result<Value, Answer> {
-        self.send("GET", &self.path(), &[], &Value::Null).await
+        self.send("GET", &format!("{FENCES}/{NAME}"), &[], &Value::Null)
+            .await
     }
 
     async fn sweep(&self, listed: &mut Listed, now: Time) -> Result<(), Trouble> {
@@ -465,22 +539,23 @@ impl Barrier {
             Err(Answer::Status(404, _)) => return self.make(None).await,
             read => read?,
         };
-        let names = present["data"].as_object();
+        let names = present["incarnations"].as_object();
         let names = names
             .into_iter()
-            .flat_map(|data| data.keys().map(String::as_str));
+            .flat_map(|listed| listed.keys().map(String::as_str));
         let over = listed.over(now, names);
         if over.is_empty() {
             return Ok(());
         }
-        let data: BTreeMap<&str, Value> = over
+        let dropped: BTreeMap<&str, Value> = over
             .iter()
             .map(|name| (name.as_str(), Value::Null))
             .collect();
         // Whoever has changed the list meanwhile is not undone; the next look does it.
         let version = &present["metadata"]["resourceVersion"];
-        let patch = json!({"metadata": {"resourceVersion": version}, "data": data});
-        match self.send("PATCH", &self.path(), &[], &patch).await {
+        let patch = json!({"metadata": {"resourceVersion": version}, "incarnations": dropped});
+        let path = format!("{FENCES}/{NAME}");
+        match self.send("PATCH", &path, &[], &patch).await {
             Ok(_) | Err(Answer::Status(409, _)) => Ok(()),
             Err(answer) => Err(answer.into()),
         }
@@ -601,6 +676,20 @@ mod tests {
         assert_eq!(listed.over(at(700), ["b_1"].into_iter()), [""; 0]);
         assert_eq!(listed.over(at(910), ["a_1", "b_1"].into_iter()), ["b_1"]);
         assert_eq!(listed.over(at(10_000), [SELF_TEST].into_iter()), [""; 0]);
+    }
+
+    #[test]
+    fn writes_carry_their_incarnation_for_as_long_as_the_lease_says_so() {
+        let fence = ServerFence::new(ServerFenceMode::Auto);
+        fence.found(&Ok(()));
+        assert_eq!((fence.is_on(), fence.announces()), (true, false));
+        fence.announce(true);
+        fence.announced(true);
+        // Gone: others may still rely on the Lease, so writes go on as it says until it says otherwise.
+        fence.found(&Err(Trouble::Missing("gone".to_owned())));
+        assert_eq!((fence.is_on(), fence.announces()), (true, false));
+        fence.announced(false);
+        assert!(!fence.is_on());
     }
 
     #[test]

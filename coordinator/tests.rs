@@ -2,7 +2,7 @@
 
 use std::{
     collections::BTreeMap,
-    net::Ipv4Addr,
+    net::{IpAddr, Ipv4Addr, SocketAddr},
     path::Path,
     sync::{Arc, Mutex},
     time::Duration,
@@ -133,6 +133,7 @@ async fn a_replica_lease_survives_the_way_to_the_api_and_back() {
             ranges: 256,
             share: Some(8),
             crashes: Crashes::parse("1700000000,1700000600"),
+            server_fenced: true,
         },
         ended: vec!["0abc".to_owned(), "0abc-1".to_owned()],
     };
@@ -291,6 +292,10 @@ impl Answers for Recorder {
         ))
     }
 
+    fn is_peer_address(&self, address: IpAddr) -> bool {
+        address == IpAddr::from(Ipv4Addr::LOCALHOST)
+    }
+
     fn is_member(&self, name: &str) -> bool {
         name != "stranger"
     }
@@ -423,7 +428,7 @@ async fn what_is_too_large_is_not_sent() {
             state(40, 1 << 20),
         )
         .await;
-    assert!(matches!(result, Err(NotSent::Refused(_))), "{result:?}");
+    assert!(matches!(result, Err(NotSent::TooLarge(_))), "{result:?}");
 }
 
 #[tokio::test]
@@ -506,5 +511,82 @@ async fn new_certificates_are_used_and_broken_ones_are_not() {
     assert!(
         Arc::ptr_eq(&before, &tls.server()),
         "the old ones stay in force"
+    );
+}
+
+#[tokio::test]
+async fn idle_connections_of_strangers_do_not_stop_a_peer() {
+    let authority = Authority::new();
+    let (address, _stop) = server(Some(authority.tls("b")), Arc::default()).await;
+    let target: SocketAddr = address.parse().expect("an address");
+    // Loopback has many addresses; no replica Lease names these.
+    let mut idle = Vec::new();
+    for last in 2..52u8 {
+        for _ in 0..4 {
+            let socket = tokio::net::TcpSocket::new_v4().expect("a socket");
+            let from = SocketAddr::from((Ipv4Addr::new(127, 0, 1, last), 0));
+            socket.bind(from).expect("a loopback address");
+            idle.push(socket.connect(target).await.expect("it listens"));
+        }
+    }
+    let peers = peers("a", Some(authority.tls("a")));
+    let to = Holder::new("b", "b1");
+    let begun = std::time::Instant::now();
+    let held = peers.holds(&to, &address, &[]).await;
+    let took = begun.elapsed();
+    println!(
+        "{} idle sockets, a peer was answered after {took:.1?}: {held:?}",
+        idle.len()
+    );
+    assert!(held.is_ok(), "{held:?}");
+}
+
+#[tokio::test]
+async fn channels_to_addresses_that_a_peer_has_left_are_dropped() {
+    let peers = peers("manifold-0", None);
+    let to = Holder::new("manifold-1", "life");
+    for address in ["127.0.0.1:1", "127.0.0.1:2"] {
+        assert!(
+            peers.holds(&to, address, &[]).await.is_err(),
+            "nobody listens"
+        );
+    }
+    assert_eq!(peers.open_channels().len(), 2);
+    peers.keep(|name, address| (name, address) == ("manifold-1", "127.0.0.1:2"));
+    let left = ("manifold-1".to_owned(), "127.0.0.1:2".to_owned());
+    assert_eq!(peers.open_channels(), [left]);
+}
+
+#[tokio::test]
+async fn a_state_of_countless_empty_keys_is_not_sent_and_not_taken() {
+    let (address, _stop) = server(None, Arc::default()).await;
+    let peers = peers("a", None);
+    let to = Holder::new("b", "b1");
+    // Two bytes each on the wire, some 200 in memory.
+    let result = peers
+        .handoff("a", &to, &address, (3, 7, 1), state(300_000, 0))
+        .await;
+    assert!(matches!(result, Err(NotSent::TooLarge(_))), "{result:?}");
+    // A peer that does not count sends them all the same.
+    let mut client = peer_proto::peer_client::PeerClient::connect(format!("http://{address}"))
+        .await
+        .expect("it listens");
+    let header = peer_proto::HandoffHeader {
+        fleet: "manifold".to_owned(),
+        from: "manifold-0".to_owned(),
+        range: 3,
+        ..Default::default()
+    };
+    let parts = (0..3).map(move |at| peer_proto::HandoffChunk {
+        header: (at == 0).then(|| header.clone()),
+        controllers: state(100_000, 0).controllers,
+        end: at == 2,
+    });
+    let refused = client.handoff(tokio_stream::iter(parts)).await;
+    let code = refused.as_ref().map_err(tonic::Status::code);
+    assert_eq!(
+        code.err(),
+        Some(tonic::Code::ResourceExhausted),
+        "{refused:?}"
     );
 }

@@ -302,10 +302,17 @@ async fn healthz(client: &Client) -> Result<(), String> {
         .map_err(|why| causes(&why))
 }
 
+/// Host and port of the API server of a configuration, as `rest_client_*` name it.
+pub fn host_of(config: &Config) -> String {
+    config
+        .cluster_url
+        .authority()
+        .map_or_else(String::new, ToString::to_string)
+}
+
 /// Counts requests to the API server of a configuration, as `rest_client_*`.
 pub fn observed(config: &Config, metrics: &Metrics) -> Arc<dyn Observe> {
-    let host = config.cluster_url.authority().map(ToString::to_string);
-    Arc::new(Observed(metrics.client(&host.unwrap_or_default())))
+    Arc::new(Observed(metrics.client(&host_of(config))))
 }
 
 /// Counts requests under upstream's names.

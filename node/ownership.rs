@@ -173,6 +173,7 @@ fn notice(happening: &Happening, held: usize) -> Option<Notice> {
         Happening::Evicted { .. } => (EventType::Normal, "Evicted"),
         Happening::Reopened { .. } => (EventType::Normal, "Reopened"),
         Happening::Deprived { .. } => (EventType::Warning, "Deprived"),
+        Happening::Damaged { .. } => (EventType::Warning, "LeaseDamaged"),
         Happening::Joined { .. }
         | Happening::TookOver { .. }
         | Happening::Received { .. }
@@ -199,6 +200,7 @@ fn word(happening: &Happening) -> &'static str {
         Happening::HandedOver { .. } => "handed_over",
         Happening::HandoffFailed { .. } => "handoff_failed",
         Happening::Deprived { .. } => "deprived",
+        Happening::Damaged { .. } => "lease_damaged",
         Happening::Dropped { .. } => "dropped",
     }
 }

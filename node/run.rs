@@ -11,8 +11,8 @@ use std::{
 
 use ::http as http_types;
 use controllers_kit::{Factory, FlagValue, Flags};
-use coordinator::{Config, Handle, Pulse, RangeHost, ServerFence};
-use node_cache::{Api, Cache, Exchange, Observe, Purpose, State};
+use coordinator::{Config, Handle, Pulse, RangeHost, ServerFence, ServerFenceMode};
+use node_cache::{Api, Cache, Purpose, State};
 use rustls::pki_types::{CertificateDer, pem::PemObject as _};
 use tokio::{
     signal::unix::{Signal, SignalKind, signal},
@@ -31,7 +31,7 @@ use crate::{
     debug::Inside,
     gate::Fence,
     http::{self, Health, Kind},
-    metrics::{ClientMetrics, Metrics},
+    metrics::Metrics,
     node::{Node, Parts, Threads},
     options::{FleetOptions, Options, PeerTransport},
     ownership, pod_events, registry,
@@ -114,7 +114,14 @@ pub async fn run(options: Options, telemetry: &Telemetry) -> Result<(), Error> {
     let credentials = options
         .use_service_account_credentials
         .then(|| Arc::new(Credentials::new(client)));
-    let server_fence = ServerFence::new(options.fleet.server_fence);
+    let server_fence = match options.use_service_account_credentials {
+        true => ServerFence::new(options.fleet.server_fence),
+        // Writes go in the manager's own name then, which may not be impersonated.
+        false if options.fleet.server_fence != ServerFenceMode::Off => ServerFence::unavailable(
+            "--use-service-account-credentials=false: writes carry no incarnation",
+        ),
+        false => ServerFence::new(ServerFenceMode::Off),
+    };
     let fence = Arc::new(LateFence::default());
     for api in [&apis.writes, &apis.anonymous] {
         api.guard(Arc::clone(&fence) as Arc<dyn node_cache::Guard>);
@@ -131,7 +138,7 @@ pub async fn run(options: Options, telemetry: &Telemetry) -> Result<(), Error> {
             credentials,
             Arc::clone(&server_fence),
         )) as Arc<dyn Server>,
-        host: host_of(&config),
+        host: components::host_of(&config),
         rate: (options.client.qps.unwrap_or(0.0), options.client.burst),
         fence: Arc::clone(&fence) as Arc<dyn Fence>,
         metrics: Arc::clone(&metrics),

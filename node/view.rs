@@ -10,6 +10,9 @@ pub trait View: Reader {
     fn passed(&self, resource: &'static Resource, version: u64) -> bool;
     /// Resolves when it has.
     fn wait_passed(&self, resource: &'static Resource, version: u64) -> BoxFuture<'static, ()>;
+    /// Resolves when the object with this uid has gone or begins to go. What happened before the call is not
+    /// heard of.
+    fn wait_departed(&self, resource: &'static Resource, uid: &str) -> BoxFuture<'static, ()>;
     /// The newest version of an object of a resource that has been seen; bookmarks do not count, since another watch may
     /// have its own a minute later.
     fn newest(&self, resource: &'static Resource) -> u64;
@@ -44,6 +47,10 @@ impl View for Cache {
         Cache::wait_passed(self, resource, version)
             .map(|_| ())
             .boxed()
+    }
+
+    fn wait_departed(&self, resource: &'static Resource, uid: &str) -> BoxFuture<'static, ()> {
+        Cache::wait_departed(self, resource, uid).boxed()
     }
 
     fn newest(&self, resource: &'static Resource) -> u64 {

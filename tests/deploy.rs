@@ -68,6 +68,10 @@ fn generated_files_are_fresh() {
             root.join("deploy/rbac/controllers.yaml"),
             controllers_kit::rbac::manifest(&registry),
         ),
+        (
+            root.join("deploy/fence/accounts.yaml"),
+            controllers_kit::rbac::impersonated(&registry, coordinator::PROBE_ACCOUNT),
+        ),
     ];
     for (path, wanted) in files {
         if std::env::var_os("UPDATE_GENERATED").is_some() {

@@ -9,6 +9,7 @@ pub mod judge;
 #[path = "."]
 mod alone {
     mod audit;
+    mod bystanders;
     mod cleanup;
     mod endpoints;
     mod fence;
@@ -16,6 +17,7 @@ mod alone {
     mod handoff;
     mod hpa;
     mod moves;
+    mod overload;
     mod poison;
     mod port;
     mod quota;

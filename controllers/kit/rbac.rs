@@ -4,7 +4,10 @@
 //! what upstream's controllers do not need: mostly `patch` where they `update`. Reading is left out where it goes by
 //! the manager's own identity, which may list and watch everything.
 
-use std::{collections::BTreeMap, fmt::Write};
+use std::{
+    collections::{BTreeMap, BTreeSet},
+    fmt::Write,
+};
 
 use crate::{Factory, Rule};
 
@@ -193,6 +196,30 @@ pub fn manifest(registry: &[Factory]) -> String {
         }
     }
     text
+}
+
+/// What begins the file of [`impersonated`].
+const IMPERSONATED_HEAD: &str = "\
+# Made from the controllers' descriptors; do not edit. The accounts in whose names replicas write where the
+# API server fences, and the one in whose name they try the fence.
+";
+
+/// The Role of `deploy/fence/accounts.yaml`: the service accounts of the registered controllers and `more`
+/// may be impersonated, and no other.
+pub fn impersonated(registry: &[Factory], more: &str) -> String {
+    let accounts = registry
+        .iter()
+        .map(|factory| (factory.describe)().service_account);
+    let accounts: BTreeSet<&str> = accounts.chain([more]).collect();
+    let names: String = accounts
+        .iter()
+        .map(|name| format!("      - {name}\n"))
+        .collect();
+    format!(
+        "{IMPERSONATED_HEAD}apiVersion: rbac.authorization.k8s.io/v1\nkind: Role\nmetadata:\n  \
+         name: manifold:fence-accounts\n  namespace: {NAMESPACE}\n  labels:\n    app.kubernetes.io/name: manifold\n\
+         rules:\n  - apiGroups: [\"\"]\n    resources: [serviceaccounts]\n    resourceNames:\n{names}    verbs: [impersonate]\n"
+    )
 }
 
 fn write_role(text: &mut String, account: &str, rules: &[(Rule, Vec<&str>)]) -> std::fmt::Result {

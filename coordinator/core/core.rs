@@ -21,7 +21,10 @@ use serde::Serialize;
 
 use crate::{
     event::{Effect, Fatal, Happening, Input, NotSent, Offer, Refused},
-    lease::{Epoch, Holder, RangeId, RangeLease, ReplicaLease, Status, Time, Version, Written},
+    lease::{
+        EPOCH_END, Epoch, Holder, RangeId, RangeLease, ReplicaLease, Status, Time, Version,
+        Written, next_epoch,
+    },
     mutation::broken,
     placement::place_within,
     renewal::{OwnLease, OwnPhase},
@@ -44,6 +47,24 @@ const SHORT_PARTS: u32 = 5;
 /// A replica that leaves waits so many retry periods for the Lease of a range whose state it has acknowledged: with it
 /// gone, the state would be nobody's. The owner may also have thought better of it and never says so.
 const KEPT_PERIODS: u32 = 4;
+
+/// A member that answered within this many retry periods is reachable: a range may be frozen for a move to
+/// it. Any other is asked first, with nothing frozen.
+const CONTACT_PERIODS: u32 = 5;
+
+/// Upper bound of the back-off for a member that cannot be reached or refuses ranges, in retry periods. The
+/// lower bound is one.
+const CONTACT_BACKOFF_MAX_PERIODS: u32 = 60;
+
+/// A range whose state is too large for a handoff is tried again after this many retry periods: it may have
+/// shrunk.
+const OVERSIZED_PERIODS: u32 = 300;
+
+/// The number of the question that only asks whether a member answers. Inquiries count from 1.
+const CONTACT_INQUIRY: u64 = 0;
+
+/// Upper bound of replicas in a fleet: connections between peers and their buffers are dimensioned for it.
+pub const REPLICAS_MAX: usize = 64;
 
 /// What a replica is told at its start.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
@@ -111,6 +132,8 @@ enum Phase {
         to: Holder,
         since: Time,
         retry_at: Option<Time>,
+        /// A swap had no answer: it may have landed.
+        unanswered: bool,
     },
 }
 
@@ -143,6 +166,8 @@ struct Claim {
     from: Option<Holder>,
     /// `None` while an answer is awaited.
     retry_at: Option<Time>,
+    /// The Lease is there, and no list or watch shows it: somebody has taken its labels away.
+    hidden: bool,
 }
 
 /// An eviction on its way. The watch may bring what it wrote before its answer comes.
@@ -163,6 +188,72 @@ struct Inquiry {
     waiting: BTreeSet<Holder>,
 }
 
+/// A range Lease whose epoch no replica can have written. It is deleted on its version; then the range has no
+/// Lease, which the usual rules repair.
+#[derive(Clone, Debug, PartialEq, Eq, Hash)]
+struct Damaged {
+    version: Version,
+    epoch: Epoch,
+    /// When the deletion is due; `None` while its answer is awaited.
+    delete_at: Option<Time>,
+}
+
+/// Exponential back-off towards one member.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Hash)]
+struct Backoff {
+    delay: Duration,
+    since: Time,
+}
+
+impl Backoff {
+    /// Failures that come together count once: several ranges may be on their way to one member.
+    fn fail(&mut self, now: Time, period: Duration) {
+        if now >= self.since + self.delay {
+            let delay = self.delay.saturating_mul(2);
+            self.delay = delay.clamp(period, period * CONTACT_BACKOFF_MAX_PERIODS);
+        }
+        self.since = now;
+    }
+
+    /// A replica that leaves has no time to wait: for it the delay is bounded by `most`.
+    fn until(&self, most: Duration) -> Time {
+        self.since.saturating_add(self.delay.min(most))
+    }
+}
+
+/// What is known of the way to a member. Forgotten once it says nothing any more, so it holds only members to
+/// which something was to be moved lately.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Hash)]
+struct Contact {
+    /// When the newest answer came.
+    answered: Option<Time>,
+    /// A question is under way.
+    asking: bool,
+    /// It did not answer.
+    unreachable: Backoff,
+    /// It answered, and refused a range.
+    refuses: Backoff,
+}
+
+impl Contact {
+    fn answered(&mut self, now: Time) {
+        self.answered = Some(now);
+        self.asking = false;
+        self.unreachable = Backoff::default();
+    }
+
+    fn unanswered(&mut self, now: Time, period: Duration) {
+        self.answered = None;
+        self.asking = false;
+        self.unreachable.fail(now, period);
+    }
+
+    fn is_fresh(&self, now: Time, period: Duration) -> bool {
+        self.answered
+            .is_some_and(|at| now <= at + period * CONTACT_PERIODS)
+    }
+}
+
 /// The machine.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub struct Core {
@@ -181,10 +272,15 @@ pub struct Core {
     last_read: Option<Time>,
     reading: bool,
     next_read: Time,
+    /// The newest version that was seen when the newest list of the replica Leases was asked for, and when
+    /// that was: a consistent list that starts later is not older, unless the server's storage went back.
+    floor: (Time, Version),
 
     ranges: BTreeMap<RangeId, RangeLease>,
     range_ends: BTreeMap<RangeId, Version>,
     highest: BTreeMap<RangeId, Epoch>,
+    /// Range Leases with an impossible epoch; they are not in `ranges`.
+    damaged: BTreeMap<RangeId, Damaged>,
     /// The newest list of all range Leases was started then.
     ranges_read: Option<Time>,
     reading_ranges: bool,
@@ -207,18 +303,23 @@ pub struct Core {
 
     held: BTreeMap<RangeId, Held>,
     claims: BTreeMap<RangeId, Claim>,
+    /// A claim has just failed: the range is not claimed again before then.
+    claim_pauses: BTreeMap<RangeId, Time>,
     kept: BTreeMap<RangeId, Kept>,
     put_off: BTreeMap<RangeId, Time>,
+    /// Held here with a state that is too large for a handoff, as of the last attempt.
+    oversized: BTreeSet<RangeId>,
     /// Held here, and wanted elsewhere by an operator.
     wished: BTreeMap<RangeId, String>,
-    /// Could not be reached: nothing is frozen for them until then.
-    shunned: BTreeMap<Holder, Time>,
+    /// Members that ranges are to be moved to.
+    contacts: BTreeMap<Holder, Contact>,
     attempts: u64,
     inquiry: Option<Inquiry>,
     inquiries: u64,
     next_inquiry: Time,
 
     host_ready: bool,
+    server_fenced: bool,
     drain_until: Option<Time>,
     left: bool,
     ring: Option<Ring>,
@@ -241,15 +342,17 @@ impl Core {
             last_read: None,
             reading: false,
             next_read: Time::ZERO,
+            floor: (Time::ZERO, 0),
             ranges: BTreeMap::new(),
             range_ends: BTreeMap::new(),
             highest: BTreeMap::new(),
+            damaged: BTreeMap::new(),
             ranges_read: None,
             reading_ranges: false,
             next_ranges: Time::ZERO,
             as_of: 0,
             ended: BTreeMap::new(),
-            shunned: BTreeMap::new(),
+            contacts: BTreeMap::new(),
             unproven: BTreeMap::new(),
             barred: BTreeMap::new(),
             vanished: BTreeMap::new(),
@@ -257,14 +360,17 @@ impl Core {
             evicting: BTreeMap::new(),
             held: BTreeMap::new(),
             claims: BTreeMap::new(),
+            claim_pauses: BTreeMap::new(),
             kept: BTreeMap::new(),
             put_off: BTreeMap::new(),
+            oversized: BTreeSet::new(),
             wished: BTreeMap::new(),
             attempts: 0,
             inquiry: None,
             inquiries: 0,
             next_inquiry: Time::ZERO,
             host_ready: false,
+            server_fenced: false,
             drain_until: None,
             left: false,
             ring: None,
@@ -302,6 +408,10 @@ impl Core {
 
     /// All rules, in order. Each looks at the whole view.
     fn decide(&mut self, now: Time, out: &mut Vec<Effect>) {
+        if self.fatal {
+            return;
+        }
+        self.forget_what_is_over(now);
         self.read_on_time(now, out);
         self.join_or_refuse(now, out);
         if self.fatal {
@@ -321,6 +431,7 @@ impl Core {
             self.evict_the_silent(now, out);
             self.bar_the_dead(now, out);
             let placed = self.placement(now);
+            self.delete_the_damaged(now, placed.as_deref(), out);
             self.inquire(now, placed.as_deref(), out);
             self.take_orphans(now, placed.as_deref(), out);
             self.hand_over(now, placed.as_deref(), out);
@@ -338,7 +449,12 @@ impl Core {
                 started,
                 version,
                 leases,
-            } => self.replicas_read(now, started, version, leases),
+            } => {
+                if self.went_back(started, version, out) {
+                    return;
+                }
+                self.replicas_read(now, started, version, leases);
+            }
             Input::ReplicasFailed => {
                 self.reading = broken!(StopsReadingAfterAFailure);
                 self.last_read = None;
@@ -357,6 +473,8 @@ impl Core {
                     self.see_range(lease);
                 }
                 self.ranges
+                    .retain(|range, lease| listed.contains(range) || lease.version > version);
+                self.damaged
                     .retain(|range, lease| listed.contains(range) || lease.version > version);
                 self.range_ends.retain(|_, end| *end > version);
             }
@@ -386,8 +504,20 @@ impl Core {
                     {
                         self.ranges.remove(&range);
                     }
+                    if self
+                        .damaged
+                        .get(&range)
+                        .is_some_and(|lease| lease.version <= version)
+                    {
+                        self.damaged.remove(&range);
+                    }
                 }
             }
+            Input::RangeDeleted {
+                range,
+                version,
+                result,
+            } => self.deletion_ended(now, range, version, result),
             Input::ProvenDead(holder) => {
                 if self
                     .replicas
@@ -402,6 +532,7 @@ impl Core {
             Input::Swapped { range, result } => self.swap_ended(now, range, result, out),
             // Once ready, always ready: an owner whose caches lag for a moment still serves better than a move.
             Input::HostReady(ready) => self.host_ready |= ready,
+            Input::ServerFenced(fenced) => self.server_fenced = fenced,
             Input::Frozen { range, epoch, busy } => self.frozen(now, range, epoch, busy, out),
             Input::Sent {
                 range,
@@ -414,7 +545,7 @@ impl Core {
                 if refused.is_none() {
                     let kept = Kept {
                         from: offer.from,
-                        epoch: offer.epoch + 1,
+                        epoch: next_epoch(offer.epoch),
                         attempt: offer.attempt,
                         since: now,
                     };
@@ -554,6 +685,7 @@ impl Core {
         );
         self.claims.clear();
         self.put_off.clear();
+        self.oversized.clear();
         self.inquiry = None;
         ranges
     }
@@ -647,6 +779,10 @@ impl Core {
                 .get(&range)
                 .is_some_and(|before| before.version >= version)
             || self
+                .damaged
+                .get(&range)
+                .is_some_and(|before| before.version >= version)
+            || self
                 .range_ends
                 .get(&range)
                 .is_some_and(|end| *end >= version)
@@ -654,9 +790,81 @@ impl Core {
             return;
         }
         self.range_ends.remove(&range);
-        let highest = self.highest.entry(range).or_insert(0);
-        *highest = epoch.max(*highest);
+        if epoch >= EPOCH_END && !broken!(BelievesAnyEpoch) {
+            self.ranges.remove(&range);
+            let damaged = Damaged {
+                version,
+                epoch,
+                delete_at: Some(Time::ZERO),
+            };
+            self.damaged.insert(range, damaged);
+            return;
+        }
+        self.damaged.remove(&range);
+        self.raise(range, epoch);
         self.ranges.insert(range, lease);
+    }
+
+    /// Remembers an epoch that was seen. One that no replica can have written, by hand or from a peer, counts
+    /// for nothing.
+    fn raise(&mut self, range: RangeId, epoch: Epoch) {
+        if epoch < EPOCH_END || broken!(BelievesAnyEpoch) {
+            let highest = self.highest.entry(range).or_insert(0);
+            *highest = epoch.max(*highest);
+        }
+    }
+
+    /// Whether a consistent list is older than what had been seen before it was asked for. Then the server's
+    /// storage was restored to an older state, and nothing that this process knows can be compared with it
+    /// any more.
+    fn went_back(&mut self, started: Time, version: Version, out: &mut Vec<Effect>) -> bool {
+        let (asked, seen) = self.floor;
+        // Version 0 is one that could not be read.
+        if started < asked || version >= seen || version == 0 {
+            return false;
+        }
+        self.drop_everything(out);
+        let listed = version;
+        self.fail(Fatal::WentBack { seen, listed }, out);
+        true
+    }
+
+    /// The newest version that was seen anywhere.
+    fn newest(&self) -> Version {
+        let replicas = self.replicas.values().map(|seen| seen.lease.version);
+        let ranges = self.ranges.values().map(|lease| lease.version);
+        replicas.chain(ranges).fold(self.as_of, Version::max)
+    }
+
+    /// What came of deleting a range Lease on its version: deleted, or another version was there or nothing,
+    /// or no answer.
+    fn deletion_ended(
+        &mut self,
+        now: Time,
+        range: RangeId,
+        version: Version,
+        result: Result<bool, ()>,
+    ) {
+        let same = self
+            .damaged
+            .get(&range)
+            .is_some_and(|damaged| damaged.version == version);
+        if !same {
+            return;
+        }
+        match result {
+            Ok(true) => {
+                self.damaged.remove(&range);
+                let end = self.range_ends.entry(range).or_insert(0);
+                *end = version.max(*end);
+            }
+            Ok(false) | Err(()) => {
+                if let Some(damaged) = self.damaged.get_mut(&range) {
+                    damaged.delete_at = Some(now + self.config.retry_period);
+                }
+                self.next_ranges = self.next_ranges.min(now + self.config.retry_period);
+            }
+        }
     }
 
     fn eviction_ended(
@@ -701,18 +909,36 @@ impl Core {
         let retry_at = now + self.config.retry_period;
         match result {
             Written::Done(lease) | Written::Conflict(Some(lease)) => {
+                let (version, epoch) = (lease.version, lease.epoch);
                 self.see_range(lease);
-                // A conflict may be with our own write that had no answer; if it is another's, ours is over.
-                if let (Some(claim), Some(lease)) =
-                    (self.claims.get(&range), self.ranges.get(&range))
-                    && (lease.epoch != claim.epoch || lease.holder != self.me())
-                {
-                    self.claims.remove(&range);
+                let me = self.me();
+                match (self.claims.get_mut(&range), self.ranges.get(&range)) {
+                    // A conflict may be with our own write that had no answer; if it is another's, ours is
+                    // over.
+                    (Some(claim), Some(lease))
+                        if lease.epoch != claim.epoch || lease.holder != me =>
+                    {
+                        self.give_up_the_claim(now, range);
+                    }
+                    (Some(_), None) if self.damaged.contains_key(&range) => {
+                        self.give_up_the_claim(now, range);
+                    }
+                    // It was to be made, and is there at the very version at which it went from sight.
+                    (Some(claim), None) => {
+                        claim.hidden = true;
+                        claim.version = Some(version);
+                        if epoch < EPOCH_END {
+                            claim.epoch = claim.epoch.max(next_epoch(epoch));
+                        }
+                        claim.retry_at = Some(retry_at);
+                    }
+                    _ => {}
                 }
             }
             Written::Conflict(None) => {
                 self.ranges.remove(&range);
-                self.claims.remove(&range);
+                self.damaged.remove(&range);
+                self.give_up_the_claim(now, range);
             }
             Written::Unknown if broken!(ForgetsUnansweredClaims) => {}
             Written::Unknown => {
@@ -721,6 +947,21 @@ impl Core {
                 }
             }
         }
+    }
+
+    /// A claim that did not make the range ours is not repeated at once: whatever stands in its way may stand
+    /// there again.
+    fn give_up_the_claim(&mut self, now: Time, range: RangeId) {
+        if self.claims.remove(&range).is_some() {
+            self.claim_pauses
+                .insert(range, now + self.config.retry_period);
+        }
+    }
+
+    fn may_claim(&self, now: Time, range: RangeId) -> bool {
+        !self.damaged.contains_key(&range)
+            && !self.claims.contains_key(&range)
+            && self.claim_pauses.get(&range).is_none_or(|at| *at <= now)
     }
 
     fn frozen(
@@ -813,21 +1054,40 @@ impl Core {
             Err(NotSent::Refused(_)) if broken!(RefusalIsTakenForConsent) => Ok(()),
             result => result,
         };
+        let period = self.config.retry_period;
+        let contact = self.contacts.entry(to.clone()).or_default();
+        match &result {
+            Ok(()) => {
+                contact.answered(now);
+                contact.refuses = Backoff::default();
+            }
+            Err(NotSent::Refused(_)) => {
+                contact.answered(now);
+                contact.refuses.fail(now, period);
+            }
+            Err(NotSent::Unreachable(_)) => contact.unanswered(now, period),
+            // Found out here, before anything was sent.
+            Err(NotSent::TooLarge(_)) => {}
+        }
         match (result, lease) {
             (Ok(()), Some(lease)) if open => {
                 held.phase = Phase::Swapping {
                     to: to.clone(),
                     since,
                     retry_at: None,
+                    unanswered: false,
                 };
                 out.push(swap(lease, to));
             }
             (Ok(()), Some(_)) => self.resume(now, range, "the fence has closed".to_owned(), out),
             (Ok(()), None) => self.resume(now, range, "its Lease has changed".to_owned(), out),
-            (Err(NotSent::Refused(why)), _) => self.resume(now, range, why, out),
-            (Err(NotSent::Unreachable(why)), _) => {
-                self.shunned.insert(to, now + self.config.retry_period);
+            (Err(NotSent::Refused(why) | NotSent::Unreachable(why)), _) => {
                 self.resume(now, range, why, out);
+            }
+            (Err(NotSent::TooLarge(why)), _) => {
+                self.resume(now, range, why, out);
+                self.put_off.insert(range, now + period * OVERSIZED_PERIODS);
+                self.oversized.insert(range);
             }
         }
     }
@@ -868,11 +1128,16 @@ impl Core {
             }
             Written::Conflict(Some(lease)) => {
                 self.see_range(lease);
+                if self.damaged.contains_key(&range) {
+                    let why = "its Lease has an impossible epoch".to_owned();
+                    self.resume_or_let_go(now, range, why, out);
+                    return;
+                }
                 true
             }
             Written::Conflict(None) => {
                 self.ranges.remove(&range);
-                self.resume(now, range, "its Lease was deleted".to_owned(), out);
+                self.resume_or_let_go(now, range, "its Lease was deleted".to_owned(), out);
                 return;
             }
             Written::Unknown if broken!(ResumesWithASwapUnderWay) => {
@@ -881,11 +1146,17 @@ impl Core {
             }
             Written::Unknown => {
                 if let Some(Held {
-                    phase: Phase::Swapping { retry_at, .. },
+                    phase:
+                        Phase::Swapping {
+                            retry_at,
+                            unanswered,
+                            ..
+                        },
                     ..
                 }) = self.held.get_mut(&range)
                 {
                     *retry_at = Some(soon);
+                    *unanswered = true;
                 }
                 return;
             }
@@ -907,9 +1178,38 @@ impl Core {
         }
     }
 
+    /// There is no Lease to swap any more. If an earlier swap had no answer, it may have landed before, and
+    /// the receiver may own the range: then it is let go, and whoever is to have it asks all members first.
+    fn resume_or_let_go(&mut self, now: Time, range: RangeId, why: String, out: &mut Vec<Effect>) {
+        let unanswered = self.held.get(&range).is_some_and(|held| {
+            matches!(
+                held.phase,
+                Phase::Swapping {
+                    unanswered: true,
+                    ..
+                }
+            )
+        });
+        if unanswered {
+            self.deprived(range, None, out);
+        } else {
+            self.resume(now, range, why, out);
+        }
+    }
+
+    /// Lets go of a range that was not handed over.
+    fn deprived(&mut self, range: RangeId, by: Option<Holder>, out: &mut Vec<Effect>) {
+        if let Some(epoch) = self.held.get(&range).map(|held| held.epoch) {
+            self.let_go(range, out);
+            out.push(Effect::Happened(Happening::Deprived { range, epoch, by }));
+        }
+    }
+
     /// Why an offer is not taken; `None` takes it.
     fn refusal(&self, now: Time, offer: &Offer) -> Option<Refused> {
-        let own = self.own.as_ref()?;
+        let Some(own) = self.own.as_ref() else {
+            return Some(Refused::NotTaking);
+        };
         if offer.to_incarnation != own.incarnation {
             return Some(Refused::OtherIncarnation(own.incarnation.clone()));
         }
@@ -943,7 +1243,7 @@ impl Core {
         }
         let newer = self.kept.get(&offer.range).is_some_and(|kept| {
             kept.from == offer.from
-                && kept.epoch == offer.epoch + 1
+                && kept.epoch == next_epoch(offer.epoch)
                 && kept.attempt >= offer.attempt
         });
         (newer && !broken!(OlderAttemptReplaces)).then_some(Refused::Superseded)
@@ -956,6 +1256,12 @@ impl Core {
         from: &Holder,
         result: Result<BTreeMap<RangeId, (bool, Epoch)>, ()>,
     ) {
+        if let Some(contact) = self.contacts.get_mut(from) {
+            match result {
+                Ok(_) => contact.answered(now),
+                Err(()) => contact.unanswered(now, self.config.retry_period),
+            }
+        }
         let Some(inquiry) = self.inquiry.as_mut().filter(|inquiry| inquiry.id == id) else {
             return;
         };
@@ -967,13 +1273,14 @@ impl Core {
                     .all(|range| answer.contains_key(range)) =>
             {
                 inquiry.waiting.remove(from);
-                for (range, (held, epoch)) in answer {
-                    if held {
-                        inquiry.ranges.remove(&range);
+                for (range, (held, _)) in &answer {
+                    if *held {
+                        inquiry.ranges.remove(range);
                     }
+                }
+                for (range, (_, epoch)) in answer {
                     if range < self.config.ranges {
-                        let highest = self.highest.entry(range).or_insert(0);
-                        *highest = epoch.max(*highest);
+                        self.raise(range, epoch);
                     }
                 }
             }
@@ -993,6 +1300,7 @@ impl Core {
         if !self.reading && self.next_read <= now {
             self.reading = true;
             self.next_read = now + self.config.retry_period;
+            self.floor = (now, self.newest());
             out.push(Effect::ReadReplicas);
         }
         if !self.reading_ranges && self.next_ranges <= now {
@@ -1031,6 +1339,14 @@ impl Core {
                 });
             }
             unsure |= now.saturating_sub(seen.since) < self.config.lease_duration;
+        }
+        let others = self
+            .replicas
+            .values()
+            .filter_map(|seen| seen.lease.holder());
+        let others = others.filter(|holder| holder.name != self.config.name);
+        if refused.is_none() && !self.joined && !unsure && others.count() >= REPLICAS_MAX {
+            refused = Some(Fatal::FleetIsFull { most: REPLICAS_MAX });
         }
         if let Some(fatal) = refused {
             self.drop_everything(out);
@@ -1071,6 +1387,7 @@ impl Core {
             share: self.share(now),
             // The renewal knows them.
             crashes: Crashes::default(),
+            server_fenced: self.server_fenced,
         };
         if self.told_status.as_ref() != Some(&status) {
             self.told_status = Some(status.clone());
@@ -1170,11 +1487,15 @@ impl Core {
                     }
                     // Else the Lease names us and nobody knows why: `inquire` sees to it.
                 }
-                (None, Some(_)) => {
-                    if !self.claims.contains_key(&range) {
-                        self.claim(now, range, None, Some(me.clone()), out);
-                    }
-                }
+                // The swap may have landed before the Lease went: the receiver may own the range by now.
+                (
+                    None,
+                    Some(Held {
+                        phase: Phase::Swapping { .. },
+                        ..
+                    }),
+                ) => self.deprived(range, None, out),
+                (None, Some(_)) => self.claim(now, range, None, Some(me.clone()), out),
                 (Some(lease), Some(held)) => {
                     match held.phase {
                         Phase::Swapping { to, since, .. } if lease.holder.as_ref() == Some(&to) => {
@@ -1198,24 +1519,17 @@ impl Core {
                             }));
                         }
                         _ if broken!(NewLifeKeepsRanges) => {}
-                        _ => {
-                            let epoch = held.epoch;
-                            self.let_go(range, out);
-                            out.push(Effect::Happened(Happening::Deprived {
-                                range,
-                                epoch,
-                                by: lease.holder.clone(),
-                            }));
-                        }
+                        _ => self.deprived(range, lease.holder.clone(), out),
                     }
                     self.claims.remove(&range);
                 }
                 (lease, None) => {
                     let version = lease.map(|lease| lease.version);
-                    let overtaken =
-                        |claim: &Claim| claim.retry_at.is_some() && claim.version != version;
+                    let overtaken = |claim: &Claim| {
+                        claim.retry_at.is_some() && claim.version != version && !claim.hidden
+                    };
                     if self.claims.get(&range).is_some_and(overtaken) {
-                        self.claims.remove(&range);
+                        self.give_up_the_claim(now, range);
                     }
                 }
             }
@@ -1225,6 +1539,7 @@ impl Core {
     fn let_go(&mut self, range: RangeId, out: &mut Vec<Effect>) {
         self.held.remove(&range);
         self.put_off.remove(&range);
+        self.oversized.remove(&range);
         out.push(Effect::Lost(range));
     }
 
@@ -1267,8 +1582,9 @@ impl Core {
         }
     }
 
-    /// Writes our name, above every epoch seen. What was kept for the range is void: the one who sent it may have gone on.
-    /// Behind a closed fence the claim waits until it opens.
+    /// Writes our name, above every epoch seen. What was kept for the range is void: the one who sent it may
+    /// have gone on. Behind a closed fence the claim waits until it opens. Nothing happens while a claim is
+    /// under way, shortly after one has failed, and where a damaged Lease has to be deleted first.
     fn claim(
         &mut self,
         now: Time,
@@ -1277,14 +1593,18 @@ impl Core {
         from: Option<Holder>,
         out: &mut Vec<Effect>,
     ) {
-        if self.claims.contains_key(&range) {
+        if !self.may_claim(now, range) {
             return;
         }
+        self.claim_pauses.remove(&range);
         if self.kept.remove(&range).is_some() {
             out.push(Effect::Forget(range));
         }
-        let raise = u64::from(!broken!(EpochStays));
-        let epoch = self.highest.get(&range).copied().unwrap_or(0) + raise;
+        let highest = self.highest.get(&range).copied().unwrap_or(0);
+        let epoch = match broken!(EpochStays) {
+            true => highest,
+            false => next_epoch(highest),
+        };
         let open = self.is_open(now);
         self.claims.insert(
             range,
@@ -1293,6 +1613,7 @@ impl Core {
                 version,
                 from,
                 retry_at: (!open).then_some(now),
+                hidden: false,
             },
         );
         if open {
@@ -1433,7 +1754,13 @@ impl Core {
             .collect();
         for holder in dead {
             self.barred.insert(holder.clone(), false);
-            out.push(Effect::Bar(holder));
+            let fenced = self.replicas.get(&holder.name).is_some_and(|seen| {
+                // A vacated Lease keeps what its last holder said.
+                let lease = &seen.lease;
+                let last = lease.incarnation.as_ref().or(lease.ended.last());
+                last == Some(&holder.incarnation) && lease.status.server_fenced
+            });
+            out.push(Effect::Bar { holder, fenced });
         }
     }
 
@@ -1482,12 +1809,34 @@ impl Core {
         Some(place_within(ring, &owners, &most))
     }
 
+    /// A Lease with an impossible epoch is deleted on its version by whoever holds its range or is to have
+    /// it. Afterwards the range has no Lease, as if a hand had deleted it.
+    fn delete_the_damaged(&mut self, now: Time, placed: Option<&[u16]>, out: &mut Vec<Effect>) {
+        let due: Vec<RangeId> = self
+            .damaged
+            .iter()
+            .filter(|(range, damaged)| {
+                damaged.delete_at.is_some_and(|at| at <= now)
+                    && (self.held.contains_key(range) || self.is_placed_here(**range, placed))
+            })
+            .map(|(range, _)| *range)
+            .collect();
+        for range in due {
+            if let Some(damaged) = self.damaged.get_mut(&range) {
+                damaged.delete_at = None;
+                let (version, epoch) = (damaged.version, damaged.epoch);
+                out.push(Effect::DeleteRange { range, version });
+                out.push(Effect::Happened(Happening::Damaged { range, epoch }));
+            }
+        }
+    }
+
     /// Ranges whose Lease is missing or not to be trusted: before we claim one, every live member says that it does not
     /// hold it.
     fn inquire(&mut self, now: Time, placed: Option<&[u16]>, out: &mut Vec<Effect>) {
         if self.inquiry.is_none() && self.next_inquiry <= now {
             let ranges: BTreeSet<RangeId> = (0..self.config.ranges)
-                .filter(|range| self.is_doubtful(*range, placed))
+                .filter(|range| self.is_doubtful(now, *range, placed))
                 .collect();
             if !ranges.is_empty() {
                 self.ask_all(ranges, out);
@@ -1495,8 +1844,14 @@ impl Core {
         }
         let noticed = |since: &Time| now.saturating_sub(*since) >= self.config.lease_duration;
         let (reads_good, name) = (self.reads_good(now), &self.config.name);
-        self.vanished
-            .retain(|holder, since| holder.name != *name && !(reads_good && noticed(since)));
+        let replicas = &self.replicas;
+        let ended = |holder: &Holder| {
+            let seen = replicas.get(&holder.name);
+            seen.is_some_and(|seen| seen.lease.ended.contains(&holder.incarnation))
+        };
+        self.vanished.retain(|holder, since| {
+            holder.name != *name && !ended(holder) && !(reads_good && noticed(since))
+        });
         let Some(mut inquiry) = self.inquiry.take() else {
             return;
         };
@@ -1513,7 +1868,7 @@ impl Core {
         }
         let asked_long_ago = inquiry.ranges.is_empty();
         for range in inquiry.ranges {
-            if self.is_doubtful(range, placed) {
+            if self.is_doubtful(now, range, placed) {
                 let lease = self.ranges.get(&range);
                 let (version, from) = (
                     lease.map(|lease| lease.version),
@@ -1528,8 +1883,8 @@ impl Core {
         }
     }
 
-    fn is_doubtful(&self, range: RangeId, placed: Option<&[u16]>) -> bool {
-        if self.held.contains_key(&range) || self.claims.contains_key(&range) {
+    fn is_doubtful(&self, now: Time, range: RangeId, placed: Option<&[u16]>) -> bool {
+        if self.held.contains_key(&range) || !self.may_claim(now, range) {
             return false;
         }
         match self.ranges.get(&range).map(|lease| &lease.holder) {
@@ -1587,7 +1942,6 @@ impl Core {
             return;
         }
         self.put_off.retain(|_, until| *until > now);
-        self.shunned.retain(|_, until| *until > now);
         let held = &self.held;
         self.wished
             .retain(|range, to| held.contains_key(range) && ring.members().contains(to));
@@ -1602,6 +1956,11 @@ impl Core {
         }
         let force = self.drain_until.is_some();
         let mut unfrozen = Vec::new();
+        let period = self.config.retry_period;
+        let patience = match force {
+            true => period,
+            false => Duration::MAX,
+        };
         for (range, held) in &mut self.held {
             if room == 0 {
                 break;
@@ -1613,15 +1972,30 @@ impl Core {
             let Some(target) = target.filter(|target| **target != self.config.name) else {
                 continue;
             };
-            let to = self
-                .replicas
-                .get(target)
-                .and_then(|seen| seen.lease.holder());
+            let seen = self.replicas.get(target);
+            let to = seen.and_then(|seen| seen.lease.holder());
             let quiet = held.phase == Phase::Serving
                 && !self.put_off.contains_key(range)
                 && !self.claims.contains_key(range)
                 && self.ranges.contains_key(range);
-            if let Some(to) = to.filter(|to| quiet && !self.shunned.contains_key(to)) {
+            if let (Some(to), Some(seen)) = (to.filter(|_| quiet), seen) {
+                let contact = self.contacts.entry(to.clone()).or_default();
+                let waits = contact.unreachable.until(patience) > now
+                    || contact.refuses.until(patience) > now;
+                if waits || contact.asking {
+                    continue;
+                }
+                // Nothing is frozen for a member before it has answered.
+                if !contact.is_fresh(now, period) {
+                    contact.asking = true;
+                    out.push(Effect::AskHolds {
+                        inquiry: CONTACT_INQUIRY,
+                        to,
+                        address: seen.lease.status.address.clone(),
+                        ranges: Vec::new(),
+                    });
+                    continue;
+                }
                 room -= 1;
                 self.wished.remove(range);
                 held.phase = Phase::Freezing { to, since: now };
@@ -1646,6 +2020,21 @@ impl Core {
         }
     }
 
+    /// Drops what is over: pauses, and contacts that have nothing to say.
+    fn forget_what_is_over(&mut self, now: Time) {
+        self.claim_pauses.retain(|_, until| *until > now);
+        let period = self.config.retry_period;
+        self.contacts.retain(|_, contact| {
+            let over = |backoff: &Backoff| {
+                // Twice: the next failure soon after the end goes on from here.
+                now >= backoff.since + backoff.delay + backoff.delay
+            };
+            contact.asking
+                || contact.is_fresh(now, period)
+                || !(over(&contact.unreachable) && over(&contact.refuses))
+        });
+    }
+
     fn finish_the_drain(&mut self, now: Time, out: &mut Vec<Effect>) {
         let Some(until) = self.drain_until else {
             return;
@@ -1657,8 +2046,12 @@ impl Core {
             && self.held.values().all(|held| held.phase == Phase::Serving);
         let awaits = |kept: &Kept| now < kept.since + self.config.retry_period * KEPT_PERIODS;
         let awaits = self.kept.values().any(awaits) && !broken!(LeavesWithWhatItKept);
-        let done =
-            (self.held.is_empty() && self.claims.is_empty() && !awaits) || broken!(DrainDropsAll);
+        // What is too large to hand over is taken over once the own Lease is released.
+        let stays = |(range, held): (&RangeId, &Held)| {
+            self.oversized.contains(range) && held.phase == Phase::Serving
+        };
+        let done = (self.held.iter().all(stays) && self.claims.is_empty() && !awaits)
+            || broken!(DrainDropsAll);
         if done || until <= now || nobody {
             self.left = true;
             let ranges = self.drop_everything(out);
@@ -1808,7 +2201,19 @@ impl Core {
         self.ended
             .values()
             .for_each(|(_, since)| sooner(*since + grace));
-        self.shunned.values().copied().for_each(&mut sooner);
+        let patience = match self.drain_until {
+            Some(_) => self.config.retry_period,
+            None => Duration::MAX,
+        };
+        for contact in self.contacts.values() {
+            sooner(contact.unreachable.until(patience));
+            sooner(contact.refuses.until(patience));
+        }
+        self.claim_pauses.values().copied().for_each(&mut sooner);
+        self.damaged
+            .values()
+            .filter_map(|damaged| damaged.delete_at)
+            .for_each(&mut sooner);
         self.vanished
             .values()
             .for_each(|since| sooner(*since + self.config.lease_duration));
@@ -1867,6 +2272,7 @@ impl Core {
                 version: None,
                 from: None,
                 retry_at: None,
+                hidden: false,
             },
         );
     }
@@ -1969,7 +2375,7 @@ fn swap(lease: &RangeLease, to: Holder) -> Effect {
             range: lease.range,
             version: 0,
             holder: Some(to),
-            epoch: lease.epoch + 1,
+            epoch: next_epoch(lease.epoch),
         },
     }
 }

@@ -3,7 +3,9 @@
 use std::{collections::BTreeMap, fmt, time::Duration};
 
 use crate::{
-    lease::{Epoch, Holder, RangeId, RangeLease, ReplicaLease, Status, Time, Version, Written},
+    lease::{
+        EPOCH_END, Epoch, Holder, RangeId, RangeLease, ReplicaLease, Status, Time, Version, Written,
+    },
     renewal::{OwnLease, Regained},
 };
 
@@ -75,6 +77,15 @@ pub enum Input {
         /// The version of its end.
         version: Version,
     },
+    /// What came of deleting a range Lease.
+    RangeDeleted {
+        /// Which.
+        range: RangeId,
+        /// The version that it had to have.
+        version: Version,
+        /// Whether it was deleted: `false` where it has another version or is gone, `Err` without an answer.
+        result: Result<bool, ()>,
+    },
     /// Something other than silence proves that a replica's process has ended.
     ProvenDead(Holder),
     /// What came of an eviction.
@@ -100,6 +111,8 @@ pub enum Input {
     },
     /// Whether the node's caches are complete.
     HostReady(bool),
+    /// Whether each write of this replica carries its incarnation from now on.
+    ServerFenced(bool),
     /// The node has answered a freeze.
     Frozen {
         /// Which range.
@@ -180,7 +193,13 @@ pub enum Effect {
     /// Write a replica Lease without its holder, if it still has this version. Answer: `Evicted`.
     Evict(ReplicaLease),
     /// Let the API server refuse whatever this holder, who is dead, may still send. Answer: `Barred`, within a bound.
-    Bar(Holder),
+    Bar {
+        /// Whom.
+        holder: Holder,
+        /// Its replica Lease said that each of its writes carries its incarnation. Without that, a refusal of
+        /// one that does proves nothing of the others.
+        fenced: bool,
+    },
     /// Write our name into a range Lease; `version` is `None` to create it. Answer: `Claimed`.
     Claim {
         /// The version it must still have.
@@ -194,6 +213,13 @@ pub enum Effect {
         version: Version,
         /// What it shall say.
         lease: RangeLease,
+    },
+    /// Delete a range Lease, if it still has this version. Answer: `RangeDeleted`.
+    DeleteRange {
+        /// Which.
+        range: RangeId,
+        /// The version it must still have.
+        version: Version,
     },
     /// The range is ours: let requests through, tell the node.
     Gained {
@@ -268,7 +294,7 @@ pub enum Effect {
         /// By range: held here, highest epoch known.
         answer: BTreeMap<RangeId, (bool, Epoch)>,
     },
-    /// Ask a peer which of these it holds. Answer: `HoldsAnswered`.
+    /// Ask a peer which of these it holds; without ranges only whether it answers. Answer: `HoldsAnswered`.
     AskHolds {
         /// The inquiry.
         inquiry: u64,
@@ -292,6 +318,8 @@ pub enum NotSent {
     Refused(String),
     /// There was no answer.
     Unreachable(String),
+    /// The state is over the limit of a handoff; nothing was sent.
+    TooLarge(String),
 }
 
 /// Why an offered range is not taken.
@@ -400,6 +428,13 @@ pub enum Happening {
         /// Who is named.
         by: Option<Holder>,
     },
+    /// A range Lease has an epoch that no replica writes; it is deleted and made anew.
+    Damaged {
+        /// Which.
+        range: RangeId,
+        /// The epoch found.
+        epoch: Epoch,
+    },
     /// The drain's time was over with ranges still here.
     Dropped {
         /// Which.
@@ -432,6 +467,27 @@ pub enum Fatal {
         theirs: u16,
         /// Ours.
         ours: u16,
+    },
+    /// The API server's storage was restored to an older state.
+    #[error(
+        "the API server's Leases went back: a list at resourceVersion {listed} came after resourceVersion {seen} had been \
+         seen, as after a restore of etcd; this process ends, since nothing it has cached can be trusted, and must be \
+         started again"
+    )]
+    WentBack {
+        /// The newest version seen before.
+        seen: Version,
+        /// The list's version.
+        listed: Version,
+    },
+    /// There are as many replicas as a fleet may have.
+    #[error(
+        "the fleet has {most} other replicas already, the most that are supported; run fewer replicas, or give these \
+         another --fleet-name and other controllers"
+    )]
+    FleetIsFull {
+        /// The bound.
+        most: usize,
     },
 }
 
@@ -506,6 +562,13 @@ impl fmt::Display for Happening {
                 write!(
                     f,
                     "the Lease of range {range} names nobody, not this replica's epoch {epoch}"
+                )
+            }
+            Self::Damaged { range, epoch } => {
+                write!(
+                    f,
+                    "the Lease of range {range} was edited by hand: leaseTransitions is {epoch}, and no replica writes \
+                     {EPOCH_END} or more; it is deleted and made anew"
                 )
             }
             Self::Dropped { ranges } => {

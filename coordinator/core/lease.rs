@@ -12,6 +12,20 @@ pub type RangeId = u16;
 /// A range Lease's `leaseTransitions`; grows by one at every change of owner.
 pub type Epoch = u64;
 
+/// The first epoch that no replica writes. The API keeps epochs in an int32; half of it is left out, so that
+/// whatever is computed from an epoch that was read fits. A range that moved once a second would come here
+/// after 34 years, so a Lease with this epoch or a later one was edited by hand.
+pub const EPOCH_END: Epoch = 1 << 30;
+
+/// The epoch after this one. After the last it begins anew with 1, which only an edit by hand can bring
+/// about.
+pub(crate) fn next_epoch(epoch: Epoch) -> Epoch {
+    match epoch.checked_add(1) {
+        Some(next) if next < EPOCH_END => next,
+        _ => 1,
+    }
+}
+
 /// A resourceVersion. All Leases count in one order, so versions of different Leases compare.
 pub type Version = u64;
 
@@ -78,6 +92,8 @@ pub struct Status {
     pub share: Option<u16>,
     /// When its last lives ended that did not leave.
     pub crashes: Crashes,
+    /// Whether each of its writes carries its incarnation, so that the API server can refuse them by it.
+    pub server_fenced: bool,
 }
 
 /// A replica Lease.

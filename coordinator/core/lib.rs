@@ -21,11 +21,11 @@ mod slow_start;
 mod tests;
 
 pub use crate::{
-    core::{Config, Core, Member, Move, RangeOwner, View, ViewFence},
+    core::{Config, Core, Member, Move, REPLICAS_MAX, RangeOwner, View, ViewFence},
     event::{Effect, Fatal, Happening, Input, NotSent, Offer, Refused},
     lease::{
-        Epoch, Holder, NotAHolder, RangeId, RangeLease, ReplicaLease, Status, Time, Version,
-        Written,
+        EPOCH_END, Epoch, Holder, NotAHolder, RangeId, RangeLease, ReplicaLease, Status, Time,
+        Version, Written,
     },
     placement::{Weights, place, place_within},
     renewal::{OwnLease, OwnPhase, Regained, Renewal, RenewalConfig, RenewalEffect, RenewalInput},

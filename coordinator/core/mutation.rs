@@ -64,6 +64,8 @@ mutations! {
     RetriesBehindAClosedFence,
     /// A claim does not raise the epoch.
     EpochStays,
+    /// An epoch at the end of its type is taken at its word.
+    BelievesAnyEpoch,
     /// An older attempt that comes late replaces a newer one.
     OlderAttemptReplaces,
     /// An answer to an older attempt counts for the newest.

@@ -160,6 +160,8 @@ pub struct Renewal {
     regained: Option<Regained>,
     /// As read or written last.
     ended: Vec<String>,
+    /// The life of this process whose Lease was deleted: over, as only this process can say.
+    over: Option<String>,
 }
 
 impl Renewal {
@@ -177,6 +179,7 @@ impl Renewal {
             renewed: None,
             regained: None,
             ended: Vec::new(),
+            over: None,
         }
     }
 
@@ -328,6 +331,13 @@ impl Renewal {
             self.state,
             State::Look | State::Wait { .. } | State::Acquire { .. }
         );
+        if let Some(over) = self
+            .over
+            .as_ref()
+            .filter(|over| joining && !self.ended.contains(over))
+        {
+            self.ended.push(over.clone());
+        }
         if joining && self.ended.contains(&self.incarnation()) && !broken!(EvictedLivesOn) {
             // An acquisition of ours had landed unseen, and was evicted: others know this life as over.
             self.evictions += 1;
@@ -357,6 +367,15 @@ impl Renewal {
                 if broken!(RenewsOverAnEviction) =>
             {
                 State::Held { version }
+            }
+            // Deleted by hand. The next Lease lists this life as ended, so that others need not wait for it:
+            // when it is written, what this life had sent is no longer in the server's hands.
+            (State::Check | State::Held { .. }, _, None) if !broken!(EvictedLivesOn) => {
+                self.over = Some(me);
+                self.evicted(now);
+                let deadline = self.config.renew_deadline;
+                self.next_at = now + self.config.lease_duration.saturating_sub(deadline);
+                return;
             }
             (State::Check | State::Held { .. }, ..) => return self.evicted(now),
             (

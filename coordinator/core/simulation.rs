@@ -105,6 +105,17 @@ impl Store {
     }
 }
 
+impl Store {
+    fn remove_range(&mut self, range: RangeId) {
+        self.version += 1;
+        if self.ranges.remove(&range).is_some() {
+            // Nobody may be left who remembers the epoch; the judge forgets it too.
+            self.highest.remove(&range);
+            self.log.push((self.version, Change::RangeGone(range)));
+        }
+    }
+}
+
 /// What reaches the store.
 #[derive(Clone, Debug)]
 enum Ask {
@@ -115,6 +126,7 @@ enum Ask {
     Evict(ReplicaLease),
     Claim(Option<Version>, RangeLease),
     Swap(Version, RangeLease),
+    Delete(RangeId, Version),
 }
 
 #[derive(Clone, Debug)]
@@ -130,7 +142,9 @@ enum What {
     TimeOut(u64, Ask),
     Watch,
     Offer(Offer, u64, usize),
-    Holds(u64, Vec<RangeId>, usize),
+    Holds(u64, Vec<RangeId>, usize, u64),
+    /// The answer to a question, or that there is none: whichever comes first counts.
+    HoldsAnswer(u64, Input),
     Restart,
     Fault,
 }
@@ -149,7 +163,7 @@ struct Node {
     work: BTreeMap<RangeId, u64>,
     kept: BTreeMap<RangeId, u64>,
     offers: BTreeMap<u64, (usize, u64, u64)>,
-    questions: BTreeMap<u64, (usize, u64, Holder)>,
+    questions: BTreeMap<u64, (usize, u64, Holder, u64)>,
     watched: Version,
     watching: bool,
     tick_at: [Time; 2],
@@ -359,11 +373,18 @@ impl World {
                     .insert(offer.id, (from, attempt, work));
                 self.core(node, Input::Offered(offer));
             }
-            What::Holds(inquiry, ranges, from) => {
+            What::HoldsAnswer(id, input) => {
+                if self.nodes[node].answered.insert(id) {
+                    self.core(node, input);
+                }
+            }
+            What::Holds(inquiry, ranges, from, asked) => {
                 self.serial += 1;
                 let id = self.serial;
                 let me = Holder::new(format!("r-{node}"), self.nodes[node].renewal.incarnation());
-                self.nodes[node].questions.insert(id, (from, inquiry, me));
+                self.nodes[node]
+                    .questions
+                    .insert(id, (from, inquiry, me, asked));
                 self.core(node, Input::HoldsAsked { id, ranges });
             }
             What::Arrive(..) | What::Restart | What::Fault => {}
@@ -456,11 +477,12 @@ impl World {
             Effect::ReadRange(range) => self.ask(node, Ask::Range(range)),
             Effect::Evict(lease) => self.ask(node, Ask::Evict(lease)),
             // The store here cannot fence.
-            Effect::Bar(holder) => {
+            Effect::Bar { holder, .. } => {
                 self.push(Duration::ZERO, node, What::Core(Input::Barred(holder)));
             }
             Effect::Claim { version, lease } => self.ask(node, Ask::Claim(version, lease)),
             Effect::Swap { version, lease } => self.ask(node, Ask::Swap(version, lease)),
+            Effect::DeleteRange { range, version } => self.ask(node, Ask::Delete(range, version)),
             Effect::Gained { range, epoch, kept } => {
                 // Behind a closed fence an old message may still be believed: it has no effect.
                 let open = self.nodes[node]
@@ -566,32 +588,37 @@ impl World {
                 ranges,
                 ..
             } => {
+                self.serial += 1;
+                let asked = self.serial;
                 if let Some(peer) = self.peer(&to)
                     && !self.lost()
                 {
                     let late = self.random.millis(1, 30);
-                    self.push(late, peer, What::Holds(inquiry, ranges, node));
+                    self.push(late, peer, What::Holds(inquiry, ranges, node, asked));
                 }
                 let failed = Input::HoldsAnswered {
                     inquiry,
                     from: to,
                     result: Err(()),
                 };
-                self.push(RETRY_PERIOD, node, What::Core(failed));
+                self.push(RETRY_PERIOD, node, What::HoldsAnswer(asked, failed));
             }
             Effect::AnswerHolds { id, answer } => {
-                if let Some((to, inquiry, me)) = self.nodes[node].questions.remove(&id)
+                if let Some((to, inquiry, me, asked)) = self.nodes[node].questions.remove(&id)
                     && !self.lost()
                 {
                     let late = self.random.millis(1, 30);
                     self.push(
                         late,
                         to,
-                        What::Core(Input::HoldsAnswered {
-                            inquiry,
-                            from: me,
-                            result: Ok(answer),
-                        }),
+                        What::HoldsAnswer(
+                            asked,
+                            Input::HoldsAnswered {
+                                inquiry,
+                                from: me,
+                                result: Ok(answer),
+                            },
+                        ),
                     );
                 }
             }
@@ -731,6 +758,18 @@ impl World {
                     result: self.store.put_range(Some(version), lease),
                 })
             }
+            Ask::Delete(range, version) => {
+                let present = self.store.ranges.get(&range).map(|lease| lease.version);
+                let same = present == Some(version);
+                if same {
+                    self.store.remove_range(range);
+                }
+                What::Core(Input::RangeDeleted {
+                    range,
+                    version,
+                    result: Ok(same),
+                })
+            }
         };
         if self.nodes[node].life == life
             && self.nodes[node].alive
@@ -782,6 +821,14 @@ impl World {
                     },
                 );
             }
+            Ask::Delete(range, version) => self.core(
+                node,
+                Input::RangeDeleted {
+                    range,
+                    version,
+                    result: Err(()),
+                },
+            ),
         }
     }
 
@@ -868,18 +915,23 @@ impl World {
         self.push(back, node, What::Restart);
     }
 
-    /// A Lease is deleted by hand.
+    /// A Lease is deleted by hand, or a range's epoch set to the end of its type.
     fn damage(&mut self) {
-        self.store.version += 1;
-        let version = self.store.version;
-        if self.random.one_in(2) {
-            let range = u16::try_from(self.random.below(u64::from(self.ranges))).unwrap_or(0);
-            if self.store.ranges.remove(&range).is_some() {
-                // Nobody may be left who remembers the epoch; the judge forgets it too.
-                self.store.highest.remove(&range);
-                self.store.log.push((version, Change::RangeGone(range)));
+        let range = u16::try_from(self.random.below(u64::from(self.ranges))).unwrap_or(0);
+        if self.random.one_in(3) {
+            self.store.version += 1;
+            if let Some(lease) = self.store.ranges.get_mut(&range) {
+                lease.version = self.store.version;
+                lease.epoch = i32::MAX as Epoch;
+                self.store
+                    .log
+                    .push((lease.version, Change::Range(lease.clone())));
             }
+        } else if self.random.one_in(2) {
+            self.store.remove_range(range);
         } else {
+            self.store.version += 1;
+            let version = self.store.version;
             let node = self.random.below(self.nodes.len() as u64);
             let name = format!("r-{node}");
             if self.store.replicas.remove(&name).is_some() {

@@ -5,10 +5,10 @@ use std::{collections::BTreeMap, time::Duration};
 use proptest::prelude::*;
 
 use crate::{
-    Config, Core, Crashes, Effect, Epoch, Fatal, Happening, Holder, Input, NotSent, Offer,
-    OwnLease, OwnPhase, RangeId, RangeLease, Refused, Regained, Renewal, RenewalConfig,
-    RenewalEffect, RenewalInput, ReplicaLease, Ring, Status, Time, Version, Weights, Written,
-    place, place_within, range_of,
+    Config, Core, Crashes, EPOCH_END, Effect, Epoch, Fatal, Happening, Holder, Input, NotSent,
+    Offer, OwnLease, OwnPhase, REPLICAS_MAX, RangeId, RangeLease, Refused, Regained, Renewal,
+    RenewalConfig, RenewalEffect, RenewalInput, ReplicaLease, Ring, Status, Time, Version, Weights,
+    Written, place, place_within, range_of,
 };
 
 fn secs(secs: u64) -> Duration {
@@ -452,6 +452,7 @@ fn status() -> Status {
         ready: true,
         draining: false,
         ranges: 4,
+        server_fenced: false,
         ..Status::default()
     }
 }
@@ -608,7 +609,6 @@ fn an_unclear_renewal_is_cleared_up_before_the_next() {
 fn an_evicted_replica_closes_its_fence_and_comes_back_as_another() {
     for lost in [
         Some(replica("a", 7, None)),
-        None,
         Some(replica("a", 7, Some("other"))),
     ] {
         let mut renewal = renewing();
@@ -764,6 +764,36 @@ fn a_release_names_nobody_and_lists_the_one_that_ended() {
 }
 
 #[test]
+fn a_life_whose_lease_was_deleted_is_listed_as_ended_by_the_next_one_of_the_process() {
+    let mut renewal = renewing();
+    let now = secs(11);
+    renewal.step(now, RenewalInput::Tick);
+    let result = Written::Conflict(None);
+    let started = now;
+    let effects = renewal.step(now, RenewalInput::Written { started, result });
+    let over = renewal.own();
+    assert_eq!((over.open_until, over.evictions), (None, 1));
+    // What the old life had sent is in the server's hands for the duration less the deadline.
+    assert_eq!((effects, renewal.wake_at()), (vec![], Some(now + secs(2))));
+    let now = now + secs(2);
+    assert_eq!(renewal.step(now, RenewalInput::Tick), [RenewalEffect::Read]);
+    let effects = renewal.step(now, RenewalInput::Read(Ok(None)));
+    let [
+        RenewalEffect::Write {
+            version: None,
+            lease,
+        },
+    ] = &effects[..]
+    else {
+        panic!("{effects:?}")
+    };
+    let me = renewal.incarnation();
+    assert_eq!(lease.incarnation.as_ref(), Some(&me));
+    assert_eq!(lease.ended.len(), 1);
+    assert!(!lease.ended.contains(&me), "{lease:?}");
+}
+
+#[test]
 fn a_release_waits_for_the_renewal_under_way() {
     let mut renewal = renewing();
     renewal.step(secs(11), RenewalInput::Tick);
@@ -790,6 +820,8 @@ struct Bench {
     version: Version,
     replicas: BTreeMap<String, ReplicaLease>,
     ranges: BTreeMap<RangeId, RangeLease>,
+    /// Whether members answer when they are only asked for an answer.
+    reachable: bool,
 }
 
 impl Bench {
@@ -817,6 +849,7 @@ impl Bench {
             version: 100,
             replicas: BTreeMap::new(),
             ranges: BTreeMap::new(),
+            reachable: true,
         };
         bench
             .replicas
@@ -844,7 +877,26 @@ impl Bench {
     }
 
     fn step(&mut self, input: Input) -> Vec<Effect> {
-        self.core.step(self.now, input)
+        let mut effects = Vec::new();
+        for effect in self.core.step(self.now, input) {
+            match effect {
+                Effect::AskHolds { inquiry: 0, to, .. } if self.reachable => {
+                    effects.extend(self.contacted(&to.name, true))
+                }
+                effect => effects.push(effect),
+            }
+        }
+        effects
+    }
+
+    /// A member answers that it is there, or does not.
+    fn contacted(&mut self, name: &str, answers: bool) -> Vec<Effect> {
+        let from = Holder::new(name, format!("{name}1"));
+        self.step(Input::HoldsAnswered {
+            inquiry: 0,
+            from,
+            result: answers.then(BTreeMap::new).ok_or(()),
+        })
     }
 
     fn own(&mut self, open: bool) -> Vec<Effect> {
@@ -1138,13 +1190,22 @@ fn nothing_of_the_dead_is_taken_before_the_server_has_been_asked_to_refuse_them(
     };
     let dead = Holder::new("b", "b1");
     let effects = bench.step(Input::Replica(released.clone()));
-    assert!(effects.contains(&Effect::Bar(dead.clone())), "{effects:?}");
+    assert!(
+        effects.contains(&Effect::Bar {
+            holder: dead.clone(),
+            fenced: false
+        }),
+        "{effects:?}"
+    );
     bench.replicas.insert("b".to_owned(), released);
     assert_eq!(claims(&bench.step(Input::WatchedTo(bench.version))), []);
     let effects = bench.pass(1, &[]);
     assert_eq!(claims(&effects), []);
     assert!(
-        !effects.contains(&Effect::Bar(dead.clone())),
+        !effects.contains(&Effect::Bar {
+            holder: dead.clone(),
+            fenced: false
+        }),
         "asked for once"
     );
     assert_eq!(claims(&bench.step(Input::Barred(dead))), [(2, 2), (3, 2)]);
@@ -1720,4 +1781,457 @@ fn a_dead_fleet_with_another_number_of_ranges_is_waited_out() {
         bench.now += secs(1);
     }
     assert_eq!(joined_at, Some(5));
+}
+
+// ---- damage by hand ----
+
+const EPOCH_MAX: Epoch = i32::MAX as Epoch;
+
+fn deletions(effects: &[Effect]) -> Vec<(RangeId, Version)> {
+    let deleted = |effect: &Effect| match effect {
+        Effect::DeleteRange { range, version } => Some((*range, *version)),
+        _ => None,
+    };
+    effects.iter().filter_map(deleted).collect()
+}
+
+/// The API server has deleted the range's Lease.
+fn deleted(bench: &mut Bench, range: RangeId, version: Version) -> Vec<Effect> {
+    bench.ranges.remove(&range);
+    bench.step(Input::RangeDeleted {
+        range,
+        version,
+        result: Ok(true),
+    })
+}
+
+#[test]
+fn a_lease_with_an_epoch_at_the_end_of_its_type_is_deleted_and_made_anew_by_its_holder() {
+    for epoch in [EPOCH_END, EPOCH_MAX - 1, EPOCH_MAX, Epoch::MAX] {
+        let mut bench = half_and_half();
+        let lease = bench.landed(0, "a", "a1", epoch);
+        let version = lease.version;
+        let effects = bench.step(Input::Range(lease.clone()));
+        assert_eq!(deletions(&effects), [(0, version)], "{epoch}");
+        assert_eq!(claims(&effects), [], "{epoch}: not while it is there");
+        assert!(
+            !effects.contains(&Effect::Lost(0)),
+            "it is held all the time"
+        );
+        // Told of twice, it is not deleted twice.
+        assert_eq!(deletions(&bench.step(Input::Range(lease))), []);
+        let effects = deleted(&mut bench, 0, version);
+        assert_eq!(
+            claims(&effects),
+            [(0, 2)],
+            "{epoch}: one epoch on, as if nothing had been"
+        );
+    }
+    let mut bench = half_and_half();
+    let lease = bench.landed(0, "a", "a1", EPOCH_END - 1);
+    let effects = bench.step(Input::Range(lease));
+    assert_eq!(deletions(&effects), [], "the last that counts");
+}
+
+#[test]
+fn a_damaged_lease_of_nobody_alive_is_made_anew_by_the_inquiry() {
+    let mut bench = Bench::new(&["b"], &[(0, "z", "z1", EPOCH_MAX)]);
+    bench.begin();
+    let effects = bench.pass(1, &[]);
+    let doomed = deletions(&effects);
+    if doomed.is_empty() {
+        // It is placed with "b", who sees to it.
+        return assert_eq!(claims(&effects), []);
+    }
+    assert_eq!(doomed, [(0, 50)]);
+    let effects = deleted(&mut bench, 0, 50);
+    assert_eq!(claims(&effects), [], "first everybody is asked");
+}
+
+#[test]
+fn an_unanswered_deletion_is_repeated_and_one_that_was_overtaken_is_looked_at() {
+    let mut bench = half_and_half();
+    let lease = bench.landed(0, "a", "a1", EPOCH_MAX);
+    let version = lease.version;
+    bench.step(Input::Range(lease));
+    let no_answer = Input::RangeDeleted {
+        range: 0,
+        version,
+        result: Err(()),
+    };
+    assert_eq!(deletions(&bench.step(no_answer)), [], "not at once");
+    bench.now += secs(1);
+    assert_eq!(deletions(&bench.step(Input::Tick)), [(0, version)]);
+    // Somebody has repaired it by hand.
+    let lease = bench.landed(0, "a", "a1", 1);
+    bench.step(Input::RangeDeleted {
+        range: 0,
+        version,
+        result: Ok(false),
+    });
+    let effects = bench.step(Input::Range(lease));
+    assert_eq!((deletions(&effects), claims(&effects)), (vec![], vec![]));
+}
+
+#[test]
+fn an_impossible_epoch_from_a_peer_counts_for_nothing() {
+    let mut bench = half_and_half();
+    let lease = bench.landed(2, "a", "a1", 5);
+    bench.step(Input::Range(lease));
+    let effects = bench.step(Input::HoldsAnswered {
+        inquiry: 1,
+        from: Holder::new("b", "b1"),
+        result: Ok(BTreeMap::from([(2, (false, Epoch::MAX))])),
+    });
+    assert_eq!(claims(&effects), [(2, 6)]);
+}
+
+#[test]
+fn a_claim_that_was_lost_is_not_repeated_at_once() {
+    let mut bench = half_and_half();
+    bench.version += 1;
+    bench.ranges.remove(&0);
+    let version = bench.version;
+    let effects = bench.step(Input::RangeGone { range: 0, version });
+    assert_eq!(claims(&effects), [(0, 2)]);
+    // Another epoch stands there than was written: the write was not ours, whoever made it.
+    let lease = bench.landed(0, "a", "a1", 1);
+    let result = Written::Done(lease);
+    bench.step(Input::Claimed { range: 0, result });
+    bench.version += 1;
+    let version = bench.version;
+    let effects = bench.step(Input::RangeGone { range: 0, version });
+    assert_eq!(
+        claims(&effects),
+        [],
+        "a retry period lies between two claims"
+    );
+    bench.now += secs(1);
+    assert_eq!(claims(&bench.own(true)), [(0, 2)]);
+}
+
+#[test]
+fn a_lease_whose_labels_were_taken_away_is_claimed_by_its_name() {
+    let mut bench = half_and_half();
+    bench.version += 1;
+    let hidden = RangeLease {
+        version: bench.version,
+        ..bench.ranges[&0].clone()
+    };
+    bench.ranges.remove(&0);
+    let version = bench.version;
+    let effects = bench.step(Input::RangeGone { range: 0, version });
+    assert_eq!(claims(&effects), [(0, 2)], "to be made");
+    let result = Written::Conflict(Some(hidden));
+    assert_eq!(claims(&bench.step(Input::Claimed { range: 0, result })), []);
+    bench.now += secs(1);
+    let effects = bench.own(true);
+    let on_its_version = |effect: &Effect| matches!(effect, Effect::Claim { version: Some(at), lease } if *at == version && lease.epoch == 2);
+    assert!(effects.iter().any(on_its_version), "{effects:?}");
+    let lease = bench.landed(0, "a", "a1", 2);
+    let result = Written::Done(lease);
+    let effects = bench.step(Input::Claimed { range: 0, result });
+    let kept = false;
+    assert!(
+        effects.contains(&Effect::Gained {
+            range: 0,
+            epoch: 2,
+            kept
+        }),
+        "{effects:?}"
+    );
+}
+
+/// The first range on its way to "b", with a swap that has been sent.
+fn swapping() -> (Bench, RangeId) {
+    let (mut bench, effects) = joined();
+    let range = freezes(&effects)[0];
+    let (epoch, busy) = (1, false);
+    bench.step(Input::Frozen { range, epoch, busy });
+    bench.step(Input::Sent {
+        range,
+        attempt: 1,
+        result: Ok(()),
+    });
+    (bench, range)
+}
+
+#[test]
+fn a_range_is_not_resumed_where_its_swap_may_have_landed_before_its_lease_was_deleted() {
+    // The only swap was refused since the Lease was gone: it has not landed.
+    let (mut bench, range) = swapping();
+    let gone = Input::Swapped {
+        range,
+        result: Written::Conflict(None),
+    };
+    let effects = bench.step(gone.clone());
+    assert!(
+        effects.contains(&Effect::Resume { range, epoch: 1 }),
+        "{effects:?}"
+    );
+    // One before had no answer.
+    let (mut bench, range) = swapping();
+    let result = Written::Unknown;
+    bench.step(Input::Swapped { range, result });
+    let effects = bench.step(gone);
+    assert!(effects.contains(&Effect::Lost(range)), "{effects:?}");
+    assert_eq!(claims(&effects), []);
+    // The watch was quicker than any answer.
+    let (mut bench, range) = swapping();
+    bench.version += 1;
+    let version = bench.version;
+    bench.ranges.remove(&range);
+    let effects = bench.step(Input::RangeGone { range, version });
+    assert!(effects.contains(&Effect::Lost(range)), "{effects:?}");
+    assert_eq!(claims(&effects), []);
+}
+
+// ---- members that can't be reached ----
+
+fn questions(effects: &[Effect]) -> usize {
+    let asked = |effect: &&Effect| matches!(effect, Effect::AskHolds { inquiry: 0, ranges, .. } if ranges.is_empty());
+    effects.iter().filter(asked).count()
+}
+
+/// "a" owns all four, and "b" has come, whom nobody has reached yet.
+fn unreached() -> (Bench, Vec<Effect>) {
+    let mut bench = Bench::new(&["b"], &[0, 1, 2, 3].map(|range| (range, "a", "a1", 1)));
+    bench.reachable = false;
+    bench.step(Input::HostReady(true));
+    bench.own(true);
+    for range in 0..4 {
+        bench.core = seeded(bench.core.clone(), range, 1);
+    }
+    let effects = bench.read();
+    (bench, effects)
+}
+
+#[test]
+fn a_range_is_frozen_only_for_a_member_that_has_answered() {
+    let (mut bench, effects) = unreached();
+    assert_eq!((questions(&effects), freezes(&effects)), (1, vec![]));
+    let effects = bench.contacted("b", true);
+    assert_eq!((questions(&effects), freezes(&effects).len()), (0, 2));
+    // An answer counts for five retry periods.
+    for (seconds, asks, frozen) in [(5, 0, 2), (6, 1, 0)] {
+        let (mut bench, _) = unreached();
+        // All writes are under way, so that it is tried again later.
+        for range in freezes(&bench.contacted("b", true)) {
+            let (epoch, busy) = (1, true);
+            bench.step(Input::Frozen { range, epoch, busy });
+        }
+        bench.now += secs(seconds);
+        let effects = bench.own(true);
+        let seen = (questions(&effects), freezes(&effects).len());
+        assert_eq!(seen, (asks, frozen), "after {seconds} s");
+    }
+}
+
+/// Seconds from one question to the next while "b" never answers, or `react` says otherwise.
+fn spacing(count: usize, draining: bool) -> Vec<u64> {
+    let (mut bench, effects) = unreached();
+    if draining {
+        bench.step(Input::Drain(bench.now + secs(3600)));
+    }
+    let mut asked = questions(&effects) == 1;
+    let (mut spacing, mut since) = (Vec::new(), 0);
+    while spacing.len() < count {
+        if std::mem::take(&mut asked) {
+            let effects = bench.contacted("b", false);
+            assert_eq!((questions(&effects), freezes(&effects)), (0, vec![]));
+        }
+        bench.now += secs(1);
+        since += 1;
+        let mut effects = bench.own(true);
+        effects.extend(bench.step(Input::Tick));
+        assert_eq!(
+            freezes(&effects),
+            Vec::<RangeId>::new(),
+            "nothing stands still for it"
+        );
+        asked = questions(&effects) == 1;
+        if asked {
+            spacing.push(std::mem::take(&mut since));
+        }
+    }
+    spacing
+}
+
+#[test]
+fn a_member_that_does_not_answer_is_asked_ever_less_often_and_nothing_is_frozen_for_it() {
+    assert_eq!(spacing(9, false), [1, 2, 4, 8, 16, 32, 60, 60, 60]);
+    assert_eq!(
+        spacing(4, true),
+        [1, 1, 1, 1],
+        "a replica that leaves has no such patience"
+    );
+}
+
+#[test]
+fn an_answer_ends_the_back_off() {
+    let (mut bench, _) = unreached();
+    for _ in 0..6 {
+        bench.contacted("b", false);
+        bench.now += secs(70);
+        bench.own(true);
+        bench.step(Input::Tick);
+    }
+    assert_eq!(freezes(&bench.contacted("b", true)).len(), 2);
+    assert_eq!(bench.core.wake_at(bench.now), bench.now + secs(1));
+}
+
+#[test]
+fn a_member_that_refuses_is_offered_ranges_ever_less_often() {
+    let (mut bench, effects) = joined();
+    let mut frozen = freezes(&effects);
+    let mut attempt = 0;
+    let mut spacing = Vec::new();
+    while spacing.len() < 6 {
+        for range in std::mem::take(&mut frozen) {
+            let (epoch, busy) = (1, false);
+            bench.step(Input::Frozen { range, epoch, busy });
+            attempt += 1;
+            let result = Err(NotSent::Refused("not now".to_owned()));
+            bench.step(Input::Sent {
+                range,
+                attempt,
+                result,
+            });
+        }
+        let mut seconds = 0;
+        while frozen.is_empty() {
+            bench.now += secs(1);
+            seconds += 1;
+            frozen.extend(freezes(&bench.own(true)));
+            frozen.extend(freezes(&bench.step(Input::Tick)));
+        }
+        spacing.push(seconds);
+    }
+    assert_eq!(spacing, [1, 2, 4, 8, 16, 32]);
+}
+
+#[test]
+fn a_range_whose_state_is_too_large_stays_and_does_not_hold_up_the_drain() {
+    let (mut bench, effects) = joined();
+    let moving = freezes(&effects);
+    let refuse = |bench: &mut Bench, ranges: &[RangeId], first: u64| {
+        let mut last = Vec::new();
+        for (attempt, range) in (first..).zip(ranges.iter().copied()) {
+            let (epoch, busy) = (1, false);
+            bench.step(Input::Frozen { range, epoch, busy });
+            let result = Err(NotSent::TooLarge("it is over the limit".to_owned()));
+            last = bench.step(Input::Sent {
+                range,
+                attempt,
+                result,
+            });
+            assert!(last.contains(&Effect::Resume { range, epoch: 1 }));
+        }
+        last
+    };
+    refuse(&mut bench, &moving, 1);
+    // The others may go instead; these two are left alone for five minutes.
+    for _ in 0..290 {
+        bench.now += secs(1);
+        let effects = bench.own(true);
+        assert!(
+            freezes(&effects)
+                .iter()
+                .all(|range| !moving.contains(range)),
+            "{effects:?}"
+        );
+    }
+    let (mut bench, _) = joined();
+    refuse(&mut bench, &moving, 1);
+    let effects = bench.step(Input::Drain(bench.now + secs(600)));
+    let others = freezes(&effects);
+    assert!(!effects.contains(&Effect::Release));
+    let last = refuse(&mut bench, &others, 3);
+    assert!(
+        last.contains(&Effect::Release),
+        "others take them over: {last:?}"
+    );
+}
+
+// ---- what ends a replica ----
+
+fn fatal(effects: &[Effect]) -> Option<Fatal> {
+    effects.iter().find_map(|effect| match effect {
+        Effect::Fatal(fatal) => Some(fatal.clone()),
+        _ => None,
+    })
+}
+
+#[test]
+fn versions_that_go_back_end_the_process() {
+    let mut bench = half_and_half();
+    bench.pass(2, &[]);
+    let seen = bench.version;
+    // A list that was asked for before something newer was heard of proves nothing.
+    let started = bench.now.saturating_sub(secs(30));
+    let leases: Vec<ReplicaLease> = bench.replicas.values().cloned().collect();
+    let list = |started, version| Input::Replicas {
+        started,
+        version,
+        leases: leases.clone(),
+    };
+    assert_eq!(fatal(&bench.step(list(started, 40))), None);
+    // One whose version can't be read proves nothing either.
+    assert_eq!(fatal(&bench.step(list(bench.now, 0))), None);
+    bench.now += secs(1);
+    bench.own(true);
+    let effects = bench.step(list(bench.now, 40));
+    let went_back = Fatal::WentBack { seen, listed: 40 };
+    assert_eq!(fatal(&effects), Some(went_back));
+    assert!(effects.contains(&Effect::Lost(0)) && effects.contains(&Effect::Lost(1)));
+}
+
+#[test]
+fn a_replica_does_not_join_a_fleet_that_is_full() {
+    for (others, joins) in [(REPLICAS_MAX - 1, true), (REPLICAS_MAX, false)] {
+        let names: Vec<String> = (0..others).map(|at| format!("r-{at}")).collect();
+        let names: Vec<&str> = names.iter().map(String::as_str).collect();
+        let mut bench = Bench::new(&names, &[]);
+        let effects = bench.read();
+        assert_eq!(effects.contains(&Effect::Join), joins);
+        let most = REPLICAS_MAX;
+        let full = (!joins).then_some(Fatal::FleetIsFull { most });
+        assert_eq!(fatal(&effects), full);
+    }
+}
+
+#[test]
+fn an_offer_before_the_own_lease_is_known_is_refused() {
+    let mut bench = Bench::new(&["b"], &[(2, "b", "b1", 1)]);
+    let effects = bench.step(Input::Offered(offer(2, 1, 1)));
+    assert_eq!(refused(&effects), Some(Refused::NotTaking));
+}
+
+#[test]
+fn only_a_lease_that_says_so_promises_that_writes_carry_their_incarnation() {
+    for (fenced, replaced, promised) in [
+        (true, false, true),
+        (false, false, false),
+        (true, true, false),
+    ] {
+        let mut bench = half_and_half();
+        bench.core.set_bars();
+        bench.version += 1;
+        let mut lease = bench.replicas["b"].clone();
+        lease.status.server_fenced = fenced;
+        let mut ended = ReplicaLease {
+            version: bench.version,
+            ..lease.vacated()
+        };
+        if replaced {
+            // Another life has the name by now: what it says is not of the one before.
+            ended.incarnation = Some("b2".to_owned());
+        }
+        let effects = bench.step(Input::Replica(ended));
+        let bar = Effect::Bar {
+            holder: Holder::new("b", "b1"),
+            fenced: promised,
+        };
+        assert!(effects.contains(&bar), "{effects:?}");
+    }
 }

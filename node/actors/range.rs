@@ -13,6 +13,10 @@ use actix::{
 };
 use controllers_kit::{Key, Memory, Resource, SignedDuration, Standing, Timestamp};
 use coordinator::{Frozen, Gained};
+use futures::{
+    FutureExt,
+    future::{self, BoxFuture},
+};
 use peer_proto::{ControllerState, KeyState, RangeState};
 use serde_json::{Value, json};
 use tokio::sync::{OwnedSemaphorePermit, oneshot};
@@ -97,8 +101,10 @@ pub(super) fn plan_spacing(spaced: Option<Duration>, objects: usize) -> Duration
 }
 /// How often a closed fence is looked at again by a range that has work.
 const FENCE_POLL: Duration = Duration::from_millis(50);
-/// How often a deletion that the cache has not seen is looked for.
-const GONE_POLL: Duration = Duration::from_millis(20);
+/// A mark of another replica may be ahead of what this one has seen by this much: at a thousand writes a
+/// second of the whole cluster that is a quarter of an hour. One further ahead is a fault of its sender, and
+/// would hold its key up for as long as the object lives.
+const MARK_MARGIN: u64 = 1_000_000;
 /// How long a handoff waits for events that are on their way.
 const EVENTS_GRACE: Duration = Duration::from_millis(50);
 /// How often keys are looked at of which nothing is left but marks.
@@ -212,7 +218,7 @@ pub struct Range {
     lanes: Lanes,
     /// What the owner before had seen of what a controller reads: no key is planned on less, and whoever has the range next
     /// hears of it where there was none. Bound: what all controllers read.
-    horizons: HashMap<u16, Vec<Mark>>,
+    horizons: HashMap<u16, Horizon>,
     /// Keys under way, by lane.
     working: Vec<(u16, Key)>,
     /// Keys to forget as soon as the cache has come to their marks: nothing may ever wake them, as when a controller's key
@@ -225,6 +231,34 @@ pub struct Range {
     unproven: bool,
     /// What owners before have written was written by then.
     settled: Monotonic,
+}
+
+/// What the owner before had seen for one controller.
+struct Horizon {
+    /// What the cache has not reached yet.
+    marks: Vec<Mark>,
+    /// Resolves when it has reached all of it: one wait, for however many keys.
+    reached: future::Shared<BoxFuture<'static, ()>>,
+}
+
+impl Horizon {
+    fn new(shared: &Arc<Shared>, controller: &'static str, marks: Vec<Mark>) -> Self {
+        let (shared, awaited) = (Arc::clone(shared), marks.clone());
+        let reached = async move {
+            wait_for(&shared, &awaited, |mark| {
+                tracing::warn!(
+                    controller,
+                    ?mark,
+                    "the cache has not come as far as that of a range's owner before for a minute; the range's keys wait"
+                );
+            })
+            .await;
+        };
+        Self {
+            marks,
+            reached: reached.boxed().shared(),
+        }
+    }
 }
 
 struct Freezing {
@@ -436,15 +470,21 @@ impl Range {
                 continue;
             }
             known.marks.retain(|mark| !reached(&shared, mark));
-            let mut marks = known.marks.clone();
+            let marks = known.marks.clone();
             if let Some(horizon) = self.horizons.get_mut(&lane) {
-                horizon.retain(|mark| !reached(&shared, mark));
-                marks.extend_from_slice(horizon);
+                horizon.marks.retain(|mark| !reached(&shared, mark));
+                if horizon.marks.is_empty() {
+                    self.horizons.remove(&lane);
+                }
             }
-            if !marks.is_empty() {
+            let horizon = self
+                .horizons
+                .get(&lane)
+                .map(|horizon| horizon.reached.clone());
+            if !marks.is_empty() || horizon.is_some() {
                 known.parked = true;
                 part.queue.done(&taken.key);
-                self.park(lane, taken.key, marks, taken.priority, ctx);
+                self.park(lane, taken.key, marks, horizon, taken.priority, ctx);
                 continue;
             }
             let memory = known
@@ -478,42 +518,30 @@ impl Range {
         }
     }
 
+    /// Leaves a key alone until the cache has reached its marks and the horizon of its controller.
     fn park(
         &mut self,
         lane: u16,
         key: Key,
         marks: Vec<Mark>,
+        horizon: Option<future::Shared<BoxFuture<'static, ()>>>,
         priority: Priority,
         ctx: &mut Context<Self>,
     ) {
         let shared = Arc::clone(&self.shared);
         ctx.spawn(
             async move {
-                let since = shared.clock.monotonic();
-                let mut told = false;
-                for mark in &marks {
-                    while !reached(&shared, mark) {
-                        let wait = async {
-                            match mark {
-                                Mark::Version(resource, version) => {
-                                    shared.view.wait_passed(resource, *version).await;
-                                }
-                                Mark::Gone(..) | Mark::Removed(..) => tokio::time::sleep(GONE_POLL).await,
-                            }
-                        };
-                        // A timer beside it, so that a watch that is stuck is told of.
-                        let _late = tokio::time::timeout(MARKS_PATIENCE, wait).await;
-                        let waited = shared.clock.monotonic().saturating_sub(since);
-                        if !told && waited >= MARKS_PATIENCE {
-                            told = true;
-                            tracing::warn!(
-                                controller = shared.units[usize::from(lane)].name(),
-                                %key,
-                                ?mark,
-                                "the cache has not seen this replica's own write for a minute; the key waits"
-                            );
-                        }
-                    }
+                wait_for(&shared, &marks, |mark| {
+                    tracing::warn!(
+                        controller = shared.units[usize::from(lane)].name(),
+                        %key,
+                        ?mark,
+                        "the cache has not seen this replica's own write for a minute; the key waits"
+                    );
+                })
+                .await;
+                if let Some(horizon) = horizon {
+                    horizon.await;
                 }
                 key
             }
@@ -707,7 +735,7 @@ impl Range {
             .horizons
             .get(&unit.index)
             .into_iter()
-            .flatten()
+            .flat_map(|horizon| &horizon.marks)
             .filter_map(|mark| match mark {
                 Mark::Version(resource, version) => Some((*resource, *version)),
                 Mark::Gone(..) | Mark::Removed(..) => None,
@@ -805,7 +833,9 @@ impl Range {
                 .seen
                 .iter()
                 .filter_map(|mark| unpack_mark(&shared, mark))
+                .filter(|mark| is_plausible(&shared, unit, mark))
                 .collect();
+            let horizon = Horizon::new(&shared, unit.name(), horizon);
             self.horizons.insert(unit.index, horizon);
             for key_state in &part.keys {
                 let key = Key::new(key_state.namespace.as_str(), key_state.name.as_str());
@@ -840,6 +870,10 @@ impl Range {
                     .iter()
                     .filter_map(|mark| unpack_mark(&shared, mark))
                     .collect();
+                let marks = known.marks.len();
+                known.marks.retain(|mark| is_plausible(&shared, unit, mark));
+                // What was written for the key is not known then: it is looked up, as after a takeover.
+                let believed = known.marks.len() == marks;
                 known.memory = key_state.memory.as_ref().map(|bytes| {
                     // The way from one to the other counts as no time: instants end up a little late, ages right.
                     let by = match key_state.packed_at_ms {
@@ -856,9 +890,9 @@ impl Range {
                 // A write was under way: what it did is only known from the API server.
                 let in_hand = Duration::from_millis(key_state.in_hand_ms);
                 known.in_hand_until = now + in_hand.min(shared.fence.in_hand());
-                known.proven = !key_state.in_flight;
+                known.proven = !key_state.in_flight && believed;
                 known.head_proven = known.proven;
-                self.unproven |= key_state.in_flight;
+                self.unproven |= !known.proven;
                 if !known.marks.is_empty() && known.memory.is_none() {
                     self.leaving.push((unit.index, key));
                 }
@@ -924,6 +958,54 @@ impl Range {
 fn is_gone(shared: &Shared, unit: &Unit, key: &Key) -> bool {
     let object = |primary| shared.view.get(primary, &key.namespace, &key.name);
     unit.primary().and_then(object).is_none()
+}
+
+/// Waits until the cache has reached all of these. `late` is called once, when that has taken a minute.
+async fn wait_for(shared: &Shared, marks: &[Mark], late: impl Fn(&Mark)) {
+    let since = shared.clock.monotonic();
+    let mut warned = false;
+    for mark in marks {
+        while !reached(shared, mark) {
+            let wait = match mark {
+                Mark::Version(resource, version) => shared.view.wait_passed(resource, *version),
+                Mark::Gone(resource, _, uid) | Mark::Removed(resource, _, uid) => {
+                    shared.view.wait_departed(resource, uid)
+                }
+            };
+            // After the call, so that nothing that happens in between is missed.
+            if reached(shared, mark) {
+                break;
+            }
+            // A timer beside it: a resource may be watched no more, and a watch that is stuck is worth a
+            // line.
+            let _late = tokio::time::timeout(MARKS_PATIENCE, wait).await;
+            let waited = shared.clock.monotonic().saturating_sub(since);
+            if !warned && waited >= MARKS_PATIENCE {
+                warned = true;
+                late(mark);
+            }
+        }
+    }
+}
+
+/// Whether a mark of another replica can be true. One that can't is counted and left out.
+fn is_plausible(shared: &Shared, unit: &Unit, mark: &Mark) -> bool {
+    let Mark::Version(resource, version) = mark else {
+        return true;
+    };
+    let newest = shared.view.newest_of_all().max(shared.fence.settled());
+    if *version <= newest.saturating_add(MARK_MARGIN) {
+        return true;
+    }
+    shared.metrics.mark_dropped();
+    tracing::warn!(
+        controller = unit.name(),
+        resource = %resource.id(),
+        version,
+        newest,
+        "a range came with a resourceVersion far beyond all that was seen here; it is left out and its key checked"
+    );
+    false
 }
 
 fn reached(shared: &Shared, mark: &Mark) -> bool {

@@ -79,6 +79,12 @@ struct Sim {
     shared: Mutex<Option<Arc<Shared>>>,
     /// The cache stays as it is while a test holds it back.
     stale: Mutex<Option<World>>,
+    /// Changed when the cache comes back to the present, or is told of something.
+    told: tokio::sync::watch::Sender<()>,
+    /// How often an object was looked up.
+    lookups: AtomicUsize,
+    /// How often somebody began to wait for a version.
+    waits: AtomicUsize,
     writes: Mutex<Vec<String>>,
     refuse: Mutex<BTreeSet<String>>,
     /// While it is there, writes get no answer and stay in it.
@@ -104,6 +110,13 @@ impl Sim {
                 .map_or(0, |object| object.metadata().resource_version);
             shared.changed(resource, DynChange { old, new, version });
         }
+        self.told.send_replace(());
+    }
+
+    /// The cache shows the present again.
+    fn catch_up(&self) {
+        *self.stale.lock().unwrap() = None;
+        self.told.send_replace(());
     }
 
     /// Carries a write out.
@@ -136,6 +149,7 @@ impl Sim {
 
 impl Reader for Sim {
     fn get(&self, resource: &'static Resource, namespace: &str, name: &str) -> Option<AnyObject> {
+        self.lookups.fetch_add(1, Ordering::Relaxed);
         self.reader(|world| Reader::get(world, resource, namespace, name))
     }
     fn list(&self, resource: &'static Resource, namespace: Option<&str>) -> Vec<AnyObject> {
@@ -156,7 +170,15 @@ impl View for Sim {
         self.stale.lock().unwrap().is_none()
     }
     fn wait_passed(&self, _: &'static Resource, _: u64) -> BoxFuture<'static, ()> {
+        self.waits.fetch_add(1, Ordering::Relaxed);
         tokio::time::sleep(Duration::from_millis(5)).boxed()
+    }
+    fn wait_departed(&self, _: &'static Resource, _: &str) -> BoxFuture<'static, ()> {
+        let mut told = self.told.subscribe();
+        async move {
+            let _ = told.changed().await;
+        }
+        .boxed()
     }
     fn newest(&self, _: &'static Resource) -> u64 {
         self.reader(World::version)
@@ -411,6 +433,9 @@ impl Rig {
             world: Mutex::new(world),
             shared: Mutex::default(),
             stale: Mutex::default(),
+            told: tokio::sync::watch::Sender::new(()),
+            lookups: AtomicUsize::new(0),
+            waits: AtomicUsize::new(0),
             writes: Mutex::default(),
             refuse: Mutex::default(),
             in_hand: Mutex::default(),
@@ -635,7 +660,7 @@ fn a_key_that_nothing_wakes_any_more_is_forgotten_when_its_marks_are_seen() {
         until("all are swept", || rig.accounts("a") == 0).await;
         until("they are known by their marks", || keys(&rig.shared) == 3).await;
         // Nor does it tell: nothing wakes the keys.
-        *rig.sim.stale.lock().unwrap() = None;
+        rig.sim.catch_up();
         until("they are forgotten", || keys(&rig.shared) == 0).await;
         assert_eq!(rig.sim.written().len(), 3);
     });
@@ -660,7 +685,7 @@ fn whoever_takes_over_forgets_what_nothing_wakes_any_more() {
             };
             next.gained(range, 2, Gained::Handoff(state));
         }
-        *rig.sim.stale.lock().unwrap() = None;
+        rig.sim.catch_up();
         until("it knows them too", || keys(&shared) == 3).await;
         until("they are forgotten", || keys(&shared) == 0).await;
         assert_eq!(rig.sim.written().len(), 3);
@@ -1009,7 +1034,7 @@ fn after_a_takeover_a_stale_count_makes_nothing() {
         })
         .await;
         assert!(rig.sim.written().is_empty(), "{:?}", rig.sim.written());
-        *rig.sim.stale.lock().unwrap() = None;
+        rig.sim.catch_up();
         rig.label("a", "3");
         until("with a fresh cache it makes what is missing", || {
             rig.accounts("a") == 3
@@ -1192,7 +1217,7 @@ fn a_key_waits_until_the_cache_has_seen_its_own_writes() {
             1,
             "the cache has not seen the first one yet"
         );
-        *rig.sim.stale.lock().unwrap() = None;
+        rig.sim.catch_up();
         until("then it goes on", || rig.accounts("a") == 2).await;
         assert_eq!(rig.sim.written().len(), 2);
     });
@@ -1354,6 +1379,152 @@ fn a_key_whose_plan_has_looked_at_much_is_not_planned_for_each_change() {
             before.elapsed() >= 2 * plan_spacing(None, 1_000),
             "{:?}",
             before.elapsed()
+        );
+    });
+}
+
+/// Keys of one range that its owner before has handed over, all of which wait for something.
+const PARKED: usize = 5000;
+
+/// A range that comes with `PARKED` keys, each waiting for `marks`, and with what its owner before had seen.
+fn handed_over(
+    rig: &Rig,
+    range: u16,
+    marks: Vec<peer_proto::Mark>,
+    seen: Vec<peer_proto::Mark>,
+) -> RangeState {
+    let names = (0..).map(|at| format!("parked-{at}"));
+    let keys = names
+        .filter(|name| rig.range_of(name) == range)
+        .take(PARKED)
+        .map(|name| peer_proto::KeyState {
+            name,
+            queued: true,
+            marks: marks.clone(),
+            ..Default::default()
+        })
+        .collect();
+    let controller = rig.shared.units[0].name().to_owned();
+    RangeState {
+        controllers: vec![peer_proto::ControllerState {
+            controller,
+            keys,
+            seen,
+        }],
+    }
+}
+
+async fn all_are_parked(rig: &Rig, range: u16) {
+    let slot = rig.shared.slot(range).unwrap();
+    let stats = Arc::clone(&slot.stats);
+    until("all keys are taken from the queue", || {
+        stats.keys.load(Ordering::Relaxed) >= PARKED && stats.queued.load(Ordering::Relaxed) == 0
+    })
+    .await;
+}
+
+#[test]
+fn keys_that_wait_for_a_deletion_are_woken_by_it_and_by_nothing_else() {
+    run(async {
+        let rig = Rig::new(world(&[("a", "1")]));
+        rig.gain_all();
+        until("the account is there", || rig.accounts("a") == 1).await;
+        let account = Reader::get(&*rig.sim, ServiceAccount::resource(), "a", "a-0").unwrap();
+        let mark = peer_proto::Mark {
+            resource: ServiceAccount::resource().id(),
+            gone_namespace: "a".to_owned(),
+            gone_name: "a-0".to_owned(),
+            gone_uid: account.metadata().uid.to_string(),
+            ..Default::default()
+        };
+        let range = (rig.range_of("a") + 1) % RANGES;
+        let state = handed_over(&rig, range, vec![mark], Vec::new());
+        rig.host.lost(range);
+        rig.gain(range, 2, &Gained::Handoff(state));
+        all_are_parked(&rig, range).await;
+        let before = rig.sim.lookups.load(Ordering::Relaxed);
+        tokio::time::sleep(Duration::from_millis(500)).await;
+        let looked = rig.sim.lookups.load(Ordering::Relaxed) - before;
+        println!("{PARKED} keys parked for a deletion: {looked} look-ups in 500 ms");
+        assert!(looked < 100, "{looked} look-ups while nothing happens");
+        let slot = rig.shared.slot(range).unwrap();
+        let plans = || slot.stats.reconciles.load(Ordering::Relaxed);
+        assert_eq!(plans(), 0);
+        rig.sim
+            .world
+            .lock()
+            .unwrap()
+            .delete::<ServiceAccount>("a/a-0");
+        rig.sim
+            .tell(ServiceAccount::resource(), Some(&account), None);
+        until("every key is planned", || plans() >= PARKED as u64).await;
+    });
+}
+
+#[test]
+fn keys_that_wait_for_what_the_owner_before_had_seen_wait_together() {
+    run(async {
+        let rig = Rig::new(world(&[("a", "1")]));
+        rig.gain_all();
+        until("the account is there", || rig.accounts("a") == 1).await;
+        let seen = peer_proto::Mark {
+            resource: Namespace::resource().id(),
+            resource_version: 7,
+            ..Default::default()
+        };
+        let range = (rig.range_of("a") + 1) % RANGES;
+        let state = handed_over(&rig, range, Vec::new(), vec![seen]);
+        *rig.sim.stale.lock().unwrap() = Some(rig.sim.world.lock().unwrap().clone());
+        rig.host.lost(range);
+        rig.gain(range, 2, &Gained::Handoff(state));
+        all_are_parked(&rig, range).await;
+        let before = rig.sim.waits.load(Ordering::Relaxed);
+        tokio::time::sleep(Duration::from_millis(500)).await;
+        // The test's cache makes each waiter look every 5 ms.
+        let waits = rig.sim.waits.load(Ordering::Relaxed) - before;
+        println!("{PARKED} keys parked for a horizon: {waits} waits in 500 ms");
+        assert!(waits <= 110, "{waits} waits: one for all is enough");
+        let slot = rig.shared.slot(range).unwrap();
+        let plans = || slot.stats.reconciles.load(Ordering::Relaxed);
+        assert_eq!(plans(), 0);
+        rig.sim.catch_up();
+        until("every key is planned", || plans() >= PARKED as u64).await;
+    });
+}
+
+#[test]
+fn a_mark_far_beyond_all_that_was_seen_is_left_out_and_its_key_checked() {
+    run(async {
+        let rig = Rig::new(world(&[("a", "1")]));
+        let range = rig.range_of("a");
+        let mark = peer_proto::Mark {
+            resource: Namespace::resource().id(),
+            resource_version: 1 << 63,
+            ..Default::default()
+        };
+        let controller = rig.shared.units[0].name().to_owned();
+        let key = peer_proto::KeyState {
+            name: "a".to_owned(),
+            queued: true,
+            marks: vec![mark.clone()],
+            ..Default::default()
+        };
+        let state = RangeState {
+            controllers: vec![peer_proto::ControllerState {
+                controller,
+                keys: vec![key],
+                seen: vec![mark],
+            }],
+        };
+        // The cache does not show the present, so that a mark that is believed holds its key up.
+        rig.gain(range, 2, &Gained::Handoff(state));
+        until("the key is not held up", || rig.accounts("a") == 1).await;
+        let heads = rig.sim.heads.load(Ordering::Relaxed) + rig.sim.lists.load(Ordering::Relaxed);
+        assert!(heads > 0, "what was written for it is looked up");
+        let text = rig.shared.metrics.encode();
+        assert!(
+            text.contains("manifold_handoff_marks_dropped_total 2"),
+            "{text}"
         );
     });
 }

@@ -89,6 +89,9 @@ impl View for Bed {
     fn wait_passed(&self, _: &'static Resource, _: u64) -> BoxFuture<'static, ()> {
         std::future::ready(()).boxed()
     }
+    fn wait_departed(&self, _: &'static Resource, _: &str) -> BoxFuture<'static, ()> {
+        std::future::ready(()).boxed()
+    }
     fn complete(&self, _: &'static Resource) -> bool {
         self.complete
     }

@@ -14,11 +14,12 @@ use std::{
 use arc_swap::ArcSwap;
 use controllers_kit::{Catalogue, DynChange, Index, Key, Reader, Standing, Watches};
 use kubernetes_proto::{AnyObject, Resource, Str, meta::NOT_COMPARABLE};
+use tokio::sync::oneshot;
 
 use crate::{
     Api, Settings,
     history::{self, History},
-    store::{self, Pending, Progress, Store},
+    store::{self, Departures, Pending, Progress, Store},
     unpoisoned, watch,
 };
 
@@ -53,6 +54,8 @@ pub(crate) struct Slot {
     gone: Option<Arc<Gone>>,
     /// Which names of generated children were used lately.
     pub(crate) history: Arc<History>,
+    /// Who waits for objects to go.
+    departures: Departures,
     made: Instant,
     /// Milliseconds from `made` to the last sign of life, and one more; 0 before the first.
     heard: AtomicU64,
@@ -104,6 +107,20 @@ impl Failing {
 /// How far the watch of a resource has come that the server does not have: no list is so old.
 pub(crate) const NOT_SERVED: u64 = 1;
 
+/// Waits for an object to go. Dropped before that, it leaves nothing behind.
+struct Waiter {
+    next: oneshot::Receiver<()>,
+    slot: Arc<Slot>,
+    uid: Str,
+}
+
+impl Drop for Waiter {
+    fn drop(&mut self) {
+        self.next.close();
+        self.slot.departures.tidy(&self.uid);
+    }
+}
+
 impl Slot {
     fn new(
         resource: &'static Resource,
@@ -130,6 +147,7 @@ impl Slot {
             decode_errors: AtomicU64::new(0),
             troubled: Mutex::default(),
             condition: Mutex::default(),
+            departures: Departures::default(),
             made: Instant::now(),
             heard: AtomicU64::new(0),
         }
@@ -142,6 +160,12 @@ impl Slot {
             && (another || new.is_none())
         {
             gone.add(&old.metadata().uid);
+        }
+        if let Some(old) = old {
+            let goes = |new: &AnyObject| new.metadata().is_terminating();
+            if another || new.is_none_or(goes) {
+                self.departures.notice(&old.metadata().uid);
+            }
         }
         self.notify(old, new, version, another);
     }
@@ -776,6 +800,27 @@ impl Cache {
                     Freshness::Passed
                 }
                 None => Freshness::NotWatched,
+            }
+        }
+    }
+
+    /// Resolves when the object with this uid is deleted, replaced or begins to be deleted, as the store
+    /// shows then. What happened before is not heard of: call it, look at the store, and then await it. Cheap
+    /// for many waiters; dropping it forgets it. For a resource that is not watched it resolves at once.
+    pub fn wait_departed(
+        &self,
+        resource: &Resource,
+        uid: &str,
+    ) -> impl Future<Output = ()> + Send + 'static + use<> {
+        let waiter = self.slot(resource).map(|slot| {
+            let next = slot.departures.next(uid);
+            let uid = uid.into();
+            Waiter { next, slot, uid }
+        });
+        async move {
+            if let Some(mut waiter) = waiter {
+                // An error says that the store is gone with its resource.
+                let _ = (&mut waiter.next).await;
             }
         }
     }

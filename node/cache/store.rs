@@ -489,6 +489,58 @@ impl Progress {
     }
 }
 
+/// Who waits for an object of a store to go, by its uid. Bound: the waiters, each of which is dropped with
+/// its caller.
+#[derive(Default)]
+pub(crate) struct Departures {
+    /// How many uids are waited for: looked at with each change, where there are none as a rule.
+    count: AtomicU64,
+    waiting: Mutex<HashMap<Str, Vec<oneshot::Sender<()>>>>,
+}
+
+impl Departures {
+    /// Resolves at the next departure of the object with this uid, or with an error when the store is
+    /// dropped.
+    pub(crate) fn next(&self, uid: &str) -> oneshot::Receiver<()> {
+        let (waiter, woken) = oneshot::channel();
+        let mut waiting = unpoisoned(self.waiting.lock());
+        waiting.entry(uid.into()).or_default().push(waiter);
+        self.count.store(waiting.len() as u64, Ordering::SeqCst);
+        woken
+    }
+
+    /// Takes those away who have given up waiting for this uid.
+    pub(crate) fn tidy(&self, uid: &str) {
+        let mut waiting = unpoisoned(self.waiting.lock());
+        if let Some(waiters) = waiting.get_mut(uid) {
+            waiters.retain(|waiter| !waiter.is_closed());
+            if waiters.is_empty() {
+                waiting.remove(uid);
+            }
+        }
+        self.count.store(waiting.len() as u64, Ordering::SeqCst);
+    }
+
+    #[cfg(test)]
+    pub(crate) fn waiting(&self) -> usize {
+        unpoisoned(self.waiting.lock()).len()
+    }
+
+    /// An object is gone, or is on its way: the store shows that already.
+    pub(crate) fn notice(&self, uid: &str) {
+        if self.count.load(Ordering::SeqCst) == 0 {
+            return;
+        }
+        let mut waiting = unpoisoned(self.waiting.lock());
+        let gone = waiting.remove(uid);
+        self.count.store(waiting.len() as u64, Ordering::SeqCst);
+        drop(waiting);
+        for waiter in gone.into_iter().flatten() {
+            let _ = waiter.send(());
+        }
+    }
+}
+
 /// Takes a waiter away that was dropped while it waited.
 struct Forget<'a> {
     progress: &'a Progress,

@@ -137,6 +137,7 @@ struct Families {
     reconciles: Counters<2>,
     writes: Counters<4>,
     events_dropped: Counter,
+    marks_dropped: Counter,
 }
 
 /// Registers as it goes, so that no family can be made and forgotten; and how many there are.
@@ -406,6 +407,11 @@ impl Metrics {
         self.families.events_dropped.inc();
     }
 
+    /// A mark that came with a range can't be true and was left out.
+    pub fn mark_dropped(&self) {
+        self.families.marks_dropped.inc();
+    }
+
     /// One run of a health check; `kind` is `healthz`, `livez` or `readyz`.
     pub fn health_checked(&self, name: &str, kind: &'static str, passed: bool) {
         let name = Text::from(name.to_owned());
@@ -610,7 +616,7 @@ fn families(on: &mut Registering) -> Families {
         ownership_changes: on.counters(
             "manifold_ownership_changes",
             "What has happened to ownership here, by what: took_over, received, handed_over, handoff_failed, evicted, \
-             fenced, reopened, self_evicted, deprived, dropped, joined.",
+             fenced, reopened, self_evicted, deprived, dropped, joined, lease_damaged.",
         ),
         cache_lag: on.seconds(
             "manifold_cache_lag_seconds",
@@ -647,6 +653,11 @@ fn families(on: &mut Registering) -> Families {
         events_dropped: on.add(
             "manifold_events_dropped",
             "Events that were not sent: their queue was full or the server refused them.",
+            Counter::default(),
+        ),
+        marks_dropped: on.add(
+            "manifold_handoff_marks_dropped",
+            "Versions that came with a range, far beyond all that was seen here, and were left out.",
             Counter::default(),
         ),
     }

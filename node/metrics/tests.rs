@@ -19,6 +19,7 @@ const GOLDEN: &[(&str, &str)] = &[
     ("manifold_decode_errors_total", "counter"),
     ("manifold_epoch_changes_total", "counter"),
     ("manifold_events_dropped_total", "counter"),
+    ("manifold_handoff_marks_dropped_total", "counter"),
     ("manifold_fence_open", "gauge"),
     (
         "manifold_client_certificate_expiration_timestamp_seconds",

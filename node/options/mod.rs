@@ -345,6 +345,13 @@ impl Options {
                 "--cidr-allocator-type {other:?}: only RangeAllocator is available without built-in cloud providers"
             )),
         }
+        if self.fleet.server_fence == ServerFenceMode::On && !self.use_service_account_credentials {
+            wrong.push(
+                "--server-fence=on needs --use-service-account-credentials=true: only a write in the name of a service \
+                 account can carry the incarnation by which it is refused"
+                    .to_owned(),
+            );
+        }
         if values.bool("leader-elect") && values.text("leader-elect-resource-lock") != "leases" {
             wrong.push("--leader-elect-resource-lock must be \"leases\"".to_owned());
         }
@@ -848,6 +855,12 @@ fn fleet(values: &Values, surroundings: &Surroundings, wrong: &mut Vec<String>) 
     if expected < 0 {
         wrong.push(format!(
             "--expected-replicas must not be negative, but is {expected}"
+        ));
+    }
+    let most = i64::try_from(coordinator::REPLICAS_MAX).unwrap_or(i64::MAX);
+    if expected > most {
+        wrong.push(format!(
+            "--expected-replicas {expected} is more than the {most} replicas that a fleet may have"
         ));
     }
     let port = values.int("peer-port");

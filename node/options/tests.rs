@@ -179,6 +179,14 @@ fn what_cannot_be_is_told_with_the_remedy() {
             "--replica-name \"A_b\" must be of lower case letters",
         ),
         (
+            &["--expected-replicas=65"],
+            "--expected-replicas 65 is more than the 64 replicas that a fleet may have",
+        ),
+        (
+            &["--server-fence=on"],
+            "--server-fence=on needs --use-service-account-credentials=true",
+        ),
+        (
             &["--server-fence=perhaps"],
             "--server-fence \"perhaps\" must be auto, on or off",
         ),

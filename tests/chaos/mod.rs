@@ -411,11 +411,14 @@ impl Chaos {
             Fault::EditRangeLeases => {
                 for (at, range) in self.some_ranges().into_iter().enumerate() {
                     let name = format!("{FLEET}-range-{range:03}");
-                    let spec = match at % 2 {
-                        0 => json!({"holderIdentity": ""}),
-                        _ => json!({"leaseTransitions": 0}),
+                    let edit = match at % 4 {
+                        0 => json!({"spec": {"holderIdentity": ""}}),
+                        1 => json!({"spec": {"leaseTransitions": 0}}),
+                        2 => json!({"spec": {"leaseTransitions": i32::MAX}}),
+                        // No selector finds it any more.
+                        _ => json!({"metadata": {"labels": null}}),
                     };
-                    let patch = Patch::Merge(json!({"spec": spec}));
+                    let patch = Patch::Merge(edit);
                     self.leases()
                         .patch(&name, &PatchParams::default(), &patch)
                         .await?;

@@ -11,7 +11,7 @@
 use std::{collections::BTreeMap, fmt, sync::Arc, time::Duration};
 
 use controllers_kit::{Key, Reader, names};
-use coordinator::RangeId;
+use coordinator::{EPOCH_END, RangeId};
 use kubernetes_proto::{
     AnyObject, Object, Resource,
     apps::{ControllerRevision, DaemonSet, Deployment, ReplicaSet, StatefulSet},
@@ -190,6 +190,10 @@ impl Judge {
             };
             let epoch = lease["spec"]["leaseTransitions"].as_u64().unwrap_or(0);
             let holder = lease["spec"]["holderIdentity"].as_str().unwrap_or_default();
+            // Set by hand: the Lease says nothing until replicas have deleted it and made it anew.
+            if epoch >= EPOCH_END {
+                continue;
+            }
             let known = self.ranges.entry(range).or_default();
             if known
                 .last()

@@ -404,7 +404,7 @@ fn replica_at(address: &str) -> Option<usize> {
 }
 
 impl Calls for Peers {
-    fn keep(&self, _: &dyn Fn(&str) -> bool) {}
+    fn keep(&self, _: &dyn Fn(&str, &str) -> bool) {}
 
     fn handoff<'a>(
         &'a self,

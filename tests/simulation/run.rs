@@ -563,9 +563,17 @@ impl Director {
                 });
                 if !leases.is_empty() && dice.chance(300) {
                     let name = &leases[dice.below(leases.len())];
+                    let spoil = name.contains("-range-") && dice.chance(500);
                     self.hub.with(|state| {
-                        state.tell(format_args!("somebody deletes the Lease {name}"));
-                        state.server.delete_lease(name);
+                        if spoil {
+                            state.tell(format_args!(
+                                "somebody sets the epoch of the Lease {name} to the end of its type"
+                            ));
+                            state.server.spoil_lease(name);
+                        } else {
+                            state.tell(format_args!("somebody deletes the Lease {name}"));
+                            state.server.delete_lease(name);
+                        }
                         // At once: its owner may make it anew before anybody else writes a Lease.
                         state.judge.leases_changed(&state.server);
                     });

@@ -323,6 +323,18 @@ impl Server {
         true
     }
 
+    /// Sets a range Lease's epoch to the end of its type, as somebody does by hand.
+    pub fn spoil_lease(&mut self, name: &str) {
+        let Some(lease) = self.leases.get_mut(name) else {
+            return;
+        };
+        self.lease_version += 1;
+        lease["spec"]["leaseTransitions"] = i32::MAX.into();
+        lease["metadata"]["resourceVersion"] = self.lease_version.to_string().into();
+        let lease = lease.clone();
+        self.lease_happened("MODIFIED", name, lease);
+    }
+
     /// The Leases, by name.
     pub fn leases(&self) -> impl Iterator<Item = (&str, &Value)> {
         self.leases
@@ -953,6 +965,18 @@ impl Server {
         }
         let held = self.leases.get(target.name).ok_or_else(missing)?;
         if request.method == Method::DELETE {
+            let asked = version_in(&body["preconditions"]);
+            let found = version_in(&held["metadata"]);
+            if asked != 0 && asked != found {
+                return Err(Refusal::new(
+                    409,
+                    "Conflict",
+                    format!(
+                        "Operation cannot be fulfilled on leases.coordination.k8s.io {:?}: the ResourceVersion in the precondition ({asked}) does not match the ResourceVersion in record ({found}). The object might have been modified",
+                        target.name
+                    ),
+                ));
+            }
             self.delete_lease(target.name);
             return Ok(json_answer(
                 200,

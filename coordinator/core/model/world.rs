@@ -30,6 +30,9 @@ const RATES: [u32; 3] = [1300, 800, 1000];
 /// once nobody holds what it wrote, and states meet again.
 const VERSIONS_IN_A_TICK: u64 = 256;
 
+/// The largest epoch that the API stores.
+const EPOCH_MAX: Epoch = i32::MAX as Epoch;
+
 /// A peer that does not answer is given up after so many ticks.
 const PEER_PATIENCE: u32 = 2;
 
@@ -114,6 +117,7 @@ pub(super) enum Ask {
     Evict(ReplicaLease),
     Claim(Option<Version>, RangeLease),
     Swap(Version, RangeLease),
+    Delete(RangeId, Version),
     Bar(Holder),
 }
 
@@ -233,6 +237,8 @@ pub(super) enum Fault {
     DeleteReplica(usize),
     /// A range's Lease is deleted by hand.
     DeleteRange(RangeId),
+    /// A range's epoch is set to the end of its type by hand.
+    EditEpoch(RangeId),
     /// It is told to leave; the process starts again later.
     Drain(usize),
 }
@@ -697,7 +703,7 @@ impl World {
                 }
                 self.push(at, What::Ask(Ask::Evict(lease)));
             }
-            Effect::Bar(holder) => self.push(at, What::Ask(Ask::Bar(holder))),
+            Effect::Bar { holder, .. } => self.push(at, What::Ask(Ask::Bar(holder))),
             Effect::Claim { version, lease } => {
                 self.sends_a_swap(at);
                 self.push(at, What::Ask(Ask::Claim(version, lease)));
@@ -705,6 +711,10 @@ impl World {
             Effect::Swap { version, lease } => {
                 self.sends_a_swap(at);
                 self.push(at, What::Ask(Ask::Swap(version, lease)));
+            }
+            Effect::DeleteRange { range, version } => {
+                self.sends_a_swap(at);
+                self.push(at, What::Ask(Ask::Delete(range, version)));
             }
             Effect::Gained { range, epoch, kept } => self.gained(at, range, epoch, kept),
             Effect::Lost(range) => {
@@ -951,6 +961,18 @@ impl World {
                     result,
                 })
             }
+            Ask::Delete(range, version) => {
+                let present = self.store.ranges.get(range).map(|lease| lease.version);
+                let same = present == Some(*version);
+                if same {
+                    self.remove_range(*range);
+                }
+                What::Core(Input::RangeDeleted {
+                    range: *range,
+                    version: *version,
+                    result: Ok(same),
+                })
+            }
             Ask::Bar(holder) => {
                 Arc::make_mut(&mut self.store).barred.insert(holder.clone());
                 What::Core(Input::Barred(holder.clone()))
@@ -964,6 +986,16 @@ impl World {
                 result: self.put_range(Some(*version), lease.clone(), true),
             }),
         })
+    }
+
+    fn remove_range(&mut self, range: RangeId) {
+        let version = self.next_version();
+        let store = Arc::make_mut(&mut self.store);
+        store.ranges.remove(&range);
+        // Nobody may be left who remembers the epoch; the judge forgets it too.
+        store.highest.remove(&range);
+        store.given.remove(&range);
+        store.log.push((version, Change::RangeGone(range)));
     }
 
     fn next_version(&mut self) -> Version {
@@ -1072,6 +1104,11 @@ impl World {
                 range: lease.range,
                 result: Written::Unknown,
             }),
+            Ask::Delete(range, version) => What::Core(Input::RangeDeleted {
+                range,
+                version,
+                result: Err(()),
+            }),
         })
     }
 
@@ -1096,7 +1133,7 @@ impl World {
                 self.store
                     .ranges
                     .keys()
-                    .map(|range| Fault::DeleteRange(*range)),
+                    .flat_map(|range| [Fault::DeleteRange(*range), Fault::EditEpoch(*range)]),
             );
             return;
         };
@@ -1109,7 +1146,7 @@ impl World {
                 let write = match ask {
                     Ask::Own(effect, _) => matches!(effect, RenewalEffect::Write { .. }),
                     Ask::Replicas(_) | Ask::Ranges(_) | Ask::Range(_) | Ask::Bar(_) => false,
-                    Ask::Evict(_) | Ask::Claim(..) | Ask::Swap(..) => true,
+                    Ask::Evict(_) | Ask::Claim(..) | Ask::Swap(..) | Ask::Delete(..) => true,
                 };
                 faults.extend([Fault::Lose, Fault::Hold(0), Fault::HoldAnswer(1)]);
                 if write {
@@ -1146,7 +1183,7 @@ impl World {
         self.rested = 0;
         self.seen |= match fault {
             Fault::Stall(_) => STALL,
-            Fault::DeleteReplica(_) | Fault::DeleteRange(_) => DAMAGE,
+            Fault::DeleteReplica(_) | Fault::DeleteRange(_) | Fault::EditEpoch(_) => DAMAGE,
             // If all leave, there is nobody to hand anything to.
             Fault::Drain(_) if self.seen & DRAIN != 0 => OTHER,
             Fault::Drain(_) => DRAIN,
@@ -1190,13 +1227,18 @@ impl World {
                 self.wake_watches();
             }
             Fault::DeleteRange(range) => {
+                self.remove_range(range);
+                self.wake_watches();
+            }
+            Fault::EditEpoch(range) => {
                 let version = self.next_version();
                 let store = Arc::make_mut(&mut self.store);
-                store.ranges.remove(&range);
-                // Nobody may be left who remembers the epoch; the judge forgets it too.
-                store.highest.remove(&range);
-                store.given.remove(&range);
-                store.log.push((version, Change::RangeGone(range)));
+                if let Some(lease) = store.ranges.get_mut(&range) {
+                    lease.version = version;
+                    lease.epoch = EPOCH_MAX;
+                    store.given.remove(&range);
+                    store.log.push((version, Change::Range(lease.clone())));
+                }
                 self.wake_watches();
             }
             Fault::Drain(at) => self.drain(at),

@@ -9,14 +9,16 @@ use std::{
 
 use controllers_kit::{Index, Reader as _, Standing, Watches};
 use futures::FutureExt as _;
-use kubernetes_proto::{AnyObject, Object as _, Str, core::Pod, envelope, metadata_only};
+use kubernetes_proto::{
+    AnyObject, Object as _, Str, core::Pod, envelope, meta::Time, metadata_only,
+};
 use proptest::prelude::*;
 use prost::Message as _;
 
 use super::server::{PATIENCE, pod, raw};
 use crate::{
     Cache, Freshness,
-    store::{Progress, Store, owner_index},
+    store::{Departures, Progress, Store, owner_index},
 };
 
 fn phase_index() -> Index {
@@ -253,6 +255,51 @@ async fn waiting_ends_when_the_version_is_passed_or_can_never_be() {
         Some(Freshness::NotWatched)
     );
     assert!(!cache.passed(other, 0));
+}
+
+#[tokio::test]
+async fn who_waits_for_an_object_to_go_is_woken_when_it_goes_and_by_nothing_else() {
+    let cache = pods();
+    let resource = Pod::resource();
+    feed(&cache, "ADDED", &pod("a", "u-1", 4, ""));
+    feed(&cache, "ADDED", &pod("b", "u-2", 5, ""));
+    let wait = || Box::pin(cache.wait_departed(resource, "u-1"));
+    let mut replaced = wait();
+    feed(&cache, "MODIFIED", &pod("a", "u-1", 6, ""));
+    feed(&cache, "DELETED", &pod("b", "u-2", 7, ""));
+    assert!((&mut replaced).now_or_never().is_none());
+    // Deleted and made anew while nobody looked.
+    feed(&cache, "MODIFIED", &pod("a", "u-3", 8, ""));
+    assert_eq!(replaced.now_or_never(), Some(()));
+    let wait = || Box::pin(cache.wait_departed(resource, "u-3"));
+    let mut terminating = wait();
+    let mut going = pod("a", "u-3", 9, "");
+    going.metadata_mut().deletion_timestamp = Some(Time {
+        seconds: 1_700_000_030,
+        nanos: 0,
+    });
+    feed(&cache, "MODIFIED", &going);
+    assert_eq!((&mut terminating).now_or_never(), Some(()));
+    let mut gone = wait();
+    feed(&cache, "DELETED", &pod("a", "u-3", 10, ""));
+    assert_eq!((&mut gone).now_or_never(), Some(()));
+    // What is not watched is not waited for.
+    let other = kubernetes_proto::apps::Deployment::resource();
+    assert_eq!(cache.wait_departed(other, "u-1").now_or_never(), Some(()));
+}
+
+#[test]
+fn who_gives_up_waiting_for_an_object_leaves_nothing_behind() {
+    let departures = Departures::default();
+    let waiters: Vec<_> = (0..100)
+        .map(|at| departures.next(&format!("u-{at}")))
+        .collect();
+    assert_eq!(departures.waiting(), 100);
+    drop(waiters);
+    for at in 0..100 {
+        departures.tidy(&format!("u-{at}"));
+    }
+    assert_eq!(departures.waiting(), 0);
 }
 
 #[tokio::test]
