@@ -27,15 +27,15 @@ pub use controller::{
     Controller, DynController, Factory, Failure, Memory, Outcome, Refusal, Written,
 };
 pub use descriptor::{
-    Descriptor, Flag, FlagDefault, FlagValue, Flags, MetricKind, MetricSpec, Rule, Sharding,
+    Descriptor, Flag, FlagDefault, FlagValue, Flags, MetricKind, MetricSpec, Rule, Runs, Sharding,
 };
 pub use key::Key;
 pub use plan::{
     Action, Again, Announcement, Counted, Event, EventType, Measure, ObjectRef, Only, PatchKind,
     Plan, Propagation, Report, Verb, is_json,
 };
-pub use seen::{Answer, Answers, Query, Reader, Seen, Standing};
+pub use seen::{Answer, Answers, Issue, Pick, Query, Reader, Seen, Standing};
 pub use watches::{Change, Discovered, DynChange, Index, Subscription, Watches};
 
 pub use jiff::{SignedDuration, Timestamp};
-pub use kubernetes_proto::{AnyObject, DynObject, Object, Resource, Str, cast};
+pub use kubernetes_proto::{AnyObject, Confidential, DynObject, Object, Resource, Str, cast};

@@ -125,7 +125,10 @@ impl Resource {
 
     /// The path under which all of its objects are listed and watched: that of the selection's namespace, if it has one.
     pub fn collection(&self) -> String {
-        self.path(self.selection.map_or("", |selection| selection.namespace), "")
+        self.path(
+            self.selection.map_or("", |selection| selection.namespace),
+            "",
+        )
     }
 
     /// The field selector that picks its objects; empty where there is none.

@@ -1,5 +1,5 @@
-//! Secrets, in the selections that controllers read: the API server is asked for one type at a time, so that no other
-//! Secret is ever held. Their contents are [`Confidential`].
+//! Secrets, in the selections that controllers read: the API server is asked for one type at a time, so that
+//! no other Secret is ever held. Their contents are [`Confidential`].
 
 use std::collections::BTreeMap;
 
@@ -60,12 +60,7 @@ impl Field for Contents {
         )
     }
     fn len(tag: u32, held: &Held) -> usize {
-        encoding::btree_map::encoded_len(
-            encoding::string::encoded_len,
-            value_len,
-            tag,
-            held,
-        )
+        encoding::btree_map::encoded_len(encoding::string::encoded_len, value_len, tag, held)
     }
 }
 

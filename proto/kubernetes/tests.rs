@@ -3,6 +3,7 @@ mod facts;
 mod garbage;
 mod partial;
 mod quantity;
+mod secret;
 mod wire;
 
 use prost::Message;
