@@ -222,7 +222,10 @@ impl Server for ApiServer {
             let path = format!(
                 "{}?fieldSelector={}",
                 resource.path(&key.namespace, ""),
-                query_escaped(&format!("metadata.name={}", key.name))
+                query_escaped(&match resource.field_selector() {
+                    "" => format!("metadata.name={}", key.name),
+                    fields => format!("metadata.name={},{fields}", key.name),
+                })
             );
             let answer = self
                 .own
@@ -257,6 +260,22 @@ impl Server for ApiServer {
             serde_json::from_slice(&answer.bytes)
                 .map(Some)
                 .map_err(|error| garbage("answer", &error))
+        }
+        .boxed()
+    }
+
+    fn review<'a>(
+        &'a self,
+        sender: &'a Sender,
+        path: &'a str,
+        body: &'a str,
+    ) -> BoxFuture<'a, Result<Value, Refused>> {
+        async move {
+            let request = Request::new(Method::POST, path.to_owned())
+                .body("application/json", body.as_bytes().to_vec())
+                .accept("application/json");
+            let answer = self.send(sender, request).await?;
+            serde_json::from_slice(&answer.bytes).map_err(|error| garbage("review", &error))
         }
         .boxed()
     }
@@ -308,7 +327,11 @@ impl ApiServer {
         let mut next = String::new();
         for _ in 0..PAGES_MAX {
             let mut path = format!("{}?limit={PAGE}", resource.path(namespace, ""));
-            for (name, value) in [("labelSelector", selector), ("continue", next.as_str())] {
+            for (name, value) in [
+                ("labelSelector", selector),
+                ("fieldSelector", resource.field_selector()),
+                ("continue", next.as_str()),
+            ] {
                 if !value.is_empty() {
                     path.push_str(&format!("&{name}={}", query_escaped(value)));
                 }

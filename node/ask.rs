@@ -6,13 +6,16 @@ use std::{
     time::Duration,
 };
 
-use controllers_kit::{Answer, Answers, Counted, Failure, Key, Query, Reader, Resource, Str};
+use controllers_kit::{
+    Answer, Answers, Counted, Failure, Key, Pick, Query, Reader, Resource, Str, Timestamp,
+};
 use futures::{StreamExt, stream};
 use serde_json::Value;
 use tokio::{sync::Semaphore, time::Instant};
 
 use crate::{
     clock::Clock,
+    keys::Keys,
     queue::Monotonic,
     server::{LiveItem, Refused, Sender, Server},
     view::View,
@@ -48,11 +51,24 @@ fn places(path: &str) -> Arc<Semaphore> {
 pub fn is_slow(queries: &[Query]) -> bool {
     queries
         .iter()
-        .any(|query| matches!(query, Query::Path { .. }))
+        .any(|query| matches!(query, Query::Path { .. } | Query::Picked { .. }))
 }
 
-/// Fetches the answers. One that fails is an answer too.
-pub async fn ask(server: &dyn Server, sender: &Sender, queries: Vec<Query>) -> Answers {
+/// Objects in one page of what is picked from.
+const PAGE: usize = 500;
+/// Pages of a namespace; beyond it nothing is known of the rest, so that nothing may be decided.
+const PAGES_MAX: usize = 200;
+/// What a page may take.
+const PAGE_TIMEOUT: Duration = Duration::from_secs(30);
+
+/// Fetches the answers. One that fails is an answer too. Certificates and tokens are made by `keys` as of `now`.
+pub async fn ask(
+    server: &dyn Server,
+    keys: &dyn Keys,
+    now: Timestamp,
+    sender: &Sender,
+    queries: Vec<Query>,
+) -> Answers {
     stream::iter(queries)
         .map(|query| async move {
             let answer = match &query {
@@ -88,12 +104,63 @@ pub async fn ask(server: &dyn Server, sender: &Sender, queries: Vec<Query>) -> A
                         Err(_) => Answer::Failed(no_answer_within(*patience)),
                     }
                 }
+                Query::Picked {
+                    resource,
+                    namespace,
+                    pick,
+                } => picked(server, sender, resource, namespace, *pick).await,
+                Query::Review { path, body } => {
+                    let review = server.review(sender, path, body);
+                    answered(QUERY_TIMEOUT, async { review.await.map(Some) }).await
+                }
+                Query::Certificate(issue) => match keys.certificate(issue, now) {
+                    Ok(pem) => Answer::Object(Arc::new(Value::String(pem))),
+                    Err(why) => Answer::Failed(why),
+                },
+                Query::Token { claims } => match keys.token(claims) {
+                    Ok(token) => Answer::Object(Arc::new(Value::String(token))),
+                    Err(why) => Answer::Failed(why),
+                },
             };
             (query, answer)
         })
         .buffer_unordered(QUERIES_AT_ONCE)
         .collect()
         .await
+}
+
+/// What is picked from all objects of a resource in a namespace, page by page.
+async fn picked(
+    server: &dyn Server,
+    sender: &Sender,
+    resource: &'static Resource,
+    namespace: &str,
+    pick: Pick,
+) -> Answer {
+    let mut found = std::collections::BTreeSet::new();
+    let mut token = String::new();
+    for _ in 0..PAGES_MAX {
+        let path = format!(
+            "{}?limit={PAGE}&continue={token}",
+            resource.path(namespace, "")
+        );
+        let page = match answered(PAGE_TIMEOUT, server.read(sender, &path)).await {
+            Answer::Object(page) => page,
+            other => return other,
+        };
+        let items = page["items"].as_array().into_iter().flatten();
+        found.extend(items.flat_map(|item| pick.from(item)));
+        match page["metadata"]["continue"].as_str() {
+            // A token is of base64 for URLs.
+            Some(next) if !next.is_empty() => next.clone_into(&mut token),
+            _ => return Answer::Object(Arc::new(serde_json::json!(found))),
+        }
+    }
+    Answer::Failed(format!(
+        "more than {} {} in {namespace}",
+        PAGES_MAX * PAGE,
+        resource.plural
+    ))
 }
 
 /// What one object's reading has come to, within a patience.

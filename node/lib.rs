@@ -16,6 +16,7 @@ pub mod discovery;
 pub mod events;
 pub mod gate;
 pub mod http;
+pub mod keys;
 pub mod limit;
 pub mod metrics;
 pub mod node;

@@ -19,6 +19,7 @@ use crate::{
     clock::Clock,
     discovery::{self, Discovery},
     gate::Fence,
+    keys::Keys,
     metrics::Metrics,
     server::Server,
     shared::{Aside, Shared, Unit, Unwoken},
@@ -39,6 +40,8 @@ pub struct Parts {
     pub watches: Api,
     /// For everything else.
     pub server: Arc<dyn Server>,
+    /// What signs certificates and tokens.
+    pub keys: Arc<dyn Keys>,
     /// The API server's host and port, for metrics.
     pub host: String,
     /// `--kube-api-qps` and `--kube-api-burst`.
@@ -144,6 +147,7 @@ impl Node {
             ranges: parts.ranges,
             view: Arc::clone(&cache) as Arc<dyn View>,
             writer,
+            keys: parts.keys,
             clock,
             metrics,
             fence: parts.fence,

@@ -274,12 +274,19 @@ async fn attempt(shared: &Arc<Shared>, job: &mut Job) -> Attempt {
             biased;
             // A handoff does not wait for it: whoever has the range next asks again.
             stopped = job.sender.gate.stopped() => return Attempt::ended(Next::Stopped(stopped)),
-            answers = ask::ask(shared.writer.server(), &job.sender, queries) => answers,
+            answers = ask::ask(shared.writer.server(), &*shared.keys, shared.clock.now(), &job.sender, queries) => answers,
         };
         job.permit = Arc::clone(&unit.permits).acquire_owned().await.ok();
         answers
     } else {
-        ask::ask(shared.writer.server(), &job.sender, queries).await
+        ask::ask(
+            shared.writer.server(),
+            &*shared.keys,
+            shared.clock.now(),
+            &job.sender,
+            queries,
+        )
+        .await
     };
 
     // A plan that is dropped for want of proof must leave no trace: what it has noted as told was not told.

@@ -10,7 +10,7 @@ use std::{
 };
 
 use ::http as http_types;
-use controllers_kit::{Factory, FlagValue, Flags};
+use controllers_kit::{Factory, FlagValue, Flags, Runs};
 use coordinator::{Config, Handle, Pulse, RangeHost, ServerFence, ServerFenceMode};
 use node_cache::{Api, Cache, Purpose, State};
 use rustls::pki_types::{CertificateDer, pem::PemObject as _};
@@ -31,6 +31,7 @@ use crate::{
     debug::Inside,
     gate::Fence,
     http::{self, Health, Kind},
+    keys::FileKeys,
     metrics::Metrics,
     node::{Node, Parts, Threads},
     options::{FleetOptions, Options, PeerTransport},
@@ -84,10 +85,12 @@ pub async fn run(options: Options, telemetry: &Telemetry) -> Result<(), Error> {
         .map_err(|error| wrong(&error))?;
     let config = followed.config();
     let flags = flags_with_root_ca(&options.flags, &config)?;
+    let controllers = enabled(&options, &flags)?;
+    let keys = FileKeys::open(&flags, &names(&controllers)).map_err(Error)?;
     let metrics = Metrics::new(&registry::descriptors());
     metrics.started_with(
         args::gate_states(&options.feature_gates),
-        &options.controllers,
+        &names(&controllers),
         options.disabled_metrics.len(),
     );
     let apis = Apis::connect(&followed, &metrics)?;
@@ -129,8 +132,9 @@ pub async fn run(options: Options, telemetry: &Telemetry) -> Result<(), Error> {
     let node = Arc::new(Node::start(Parts {
         replica: options.fleet.replica.clone(),
         ranges: options.fleet.ranges,
-        controllers: enabled(&options),
+        controllers,
         flags,
+        keys: Arc::new(keys),
         watches: apis.watches.clone(),
         server: Arc::new(ApiServer::new(
             apis.writes.clone(),
@@ -275,11 +279,32 @@ async fn own(
     Ok(())
 }
 
-/// The controllers that the options name.
-fn enabled(options: &Options) -> Vec<Factory> {
-    registry::all()
-        .into_iter()
-        .filter(|factory| options.controllers.contains(&(factory.describe)().name))
+/// The controllers that the options name and that run with the flags.
+fn enabled(options: &Options, flags: &Flags) -> Result<Vec<Factory>, Error> {
+    let mut enabled = Vec::new();
+    for factory in registry::all() {
+        let descriptor = (factory.describe)();
+        if !options.controllers.contains(&descriptor.name) {
+            continue;
+        }
+        match (descriptor.runs)(flags) {
+            Runs::Yes => enabled.push(factory),
+            Runs::No(why) => {
+                tracing::info!(
+                    controller = descriptor.name,
+                    "the controller does not run: {why}"
+                );
+            }
+            Runs::Wrong(why) => return Err(Error(why)),
+        }
+    }
+    Ok(enabled)
+}
+
+fn names(controllers: &[Factory]) -> Vec<&'static str> {
+    controllers
+        .iter()
+        .map(|factory| (factory.describe)().name)
         .collect()
 }
 

@@ -147,6 +147,17 @@ pub trait Server: Send + Sync {
         Box::pin(std::future::ready(Err(refused)))
     }
 
+    /// Posts an object that is stored nowhere and answered at once, as a SubjectAccessReview is.
+    fn review<'a>(
+        &'a self,
+        _sender: &'a Sender,
+        path: &'a str,
+        _body: &'a str,
+    ) -> BoxFuture<'a, Result<Value, Refused>> {
+        let refused = Failure::Other(format!("nothing is reviewed under {path}")).into();
+        Box::pin(std::future::ready(Err(refused)))
+    }
+
     /// Lists what matches a label selector in a namespace, consistently.
     fn list<'a>(
         &'a self,

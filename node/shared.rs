@@ -24,6 +24,7 @@ use crate::{
     apply::Writer,
     clock::Clock,
     gate,
+    keys::Keys,
     metrics::{ControllerMetrics, Metrics, QueueMetrics},
     queue::Priority,
     view::View,
@@ -204,6 +205,8 @@ pub struct Shared {
     pub view: Arc<dyn View>,
     /// The one writer.
     pub writer: Arc<Writer>,
+    /// What signs.
+    pub keys: Arc<dyn Keys>,
     /// The clocks.
     pub clock: Arc<dyn Clock>,
     /// The metrics.

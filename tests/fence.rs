@@ -831,6 +831,7 @@ impl Victim {
                 server: Arc::clone(&reach.server),
                 hold,
             }),
+            keys: Arc::new(node::keys::NoKeys),
             host: "test".to_owned(),
             rate: (5000.0, 5000),
             fence: Arc::clone(&fence) as Arc<dyn node::gate::Fence>,

@@ -1,95 +1,333 @@
+use std::sync::Arc;
+
 use controllers_kit::{
-    FlagValue, Sharding,
+    Answer, FlagValue, Object, Query, Sharding,
     testing::{
-        Common, ConfigMapBuild, NamespaceBuild, World, config_map, contract, namespace,
-        service_account,
+        Common, ConfigMapBuild, NamespaceBuild, World, config_map, contract,
+        identity::{
+            AccountBuild, ClusterInfoBuild, ClusterRoleBuild, RequestBuild, SecretBuild,
+            bootstrap_token, certificate_signing_request, cluster_info, cluster_role,
+            pod_certificate_request, service_account_token,
+        },
+        namespace, service_account,
     },
 };
+use kubernetes_proto::certificates::ServingTrustBundle;
+use serde_json::json;
 
-use crate::REGISTRY;
+use crate::{
+    REGISTRY,
+    requests::{API_SERVER_CLIENT, KUBELET_CLIENT, KUBELET_SERVING},
+    x509::tests::{certificate_until, request_pem},
+};
 
-#[test]
-fn the_contract_holds() {
-    let worlds = |start: World| {
-        [
-            start
-                .clone()
-                .with(namespace("shop"))
-                .with(namespace("bank"))
-                .with(service_account("robot").in_namespace("shop"))
-                .with(config_map("settings").in_namespace("shop")),
-            start
-                .clone()
-                .with(namespace("ending").ending("11:59:00"))
-                .with(service_account("default").in_namespace("ending"))
-                .with(
-                    config_map("kube-root-ca.crt")
-                        .in_namespace("ending")
-                        .data("ca.crt", "forged"),
-                )
-                .with(namespace("late")),
-            start
-                .with(
-                    service_account("default")
-                        .in_namespace("shop")
-                        .finalizer("example.com/hold")
-                        .terminating("11:59:00"),
-                )
-                .with(
-                    config_map("kube-root-ca.crt")
-                        .in_namespace("shop")
-                        .data("ca.crt", "forged")
-                        .data("more", "x"),
-                )
-                .with(namespace("bank")),
-        ]
+const NODE: &str = "system:node:one";
+
+/// What the node and the API server answer: reviews of nodes for themselves are allowed, certificates and
+/// tokens are made.
+fn answer(query: &Query) -> Option<Answer> {
+    let text = match query {
+        Query::Review { body, .. } => {
+            let allowed = body.contains("selfnodeclient") && body.contains(NODE);
+            return Some(Answer::Object(Arc::new(
+                json!({"status": {"allowed": allowed}}),
+            )));
+        }
+        Query::Certificate(issue) => format!("by {}", issue.signer),
+        Query::Token { claims } => format!("signed {claims}"),
+        _ => return None,
     };
-    for factory in REGISTRY {
-        contract::check(
-            factory,
-            worlds(World::at("12:00:00").flag(
-                "root-ca-file",
-                FlagValue::File(Some(b"-----BEGIN CERTIFICATE-----".to_vec())),
-            )),
-        );
+    Some(Answer::Object(Arc::new(json!(text))))
+}
+
+fn start() -> World {
+    let text = |text: &str| FlagValue::Text(text.to_owned());
+    let mut world = World::at("12:00:00")
+        .flag(
+            "root-ca-file",
+            FlagValue::File(Some(b"-----BEGIN CERTIFICATE-----".to_vec())),
+        )
+        .flag("cluster-signing-cert-file", text("/ca.crt"))
+        .flag("cluster-signing-key-file", text("/ca.key"))
+        .with(namespace("kube-system"))
+        .answering(answer);
+    world.serve_kind(ServingTrustBundle::resource());
+    world
+}
+
+/// Namespaces, accounts and ConfigMaps.
+fn of_namespaces() -> [World; 3] {
+    [
+        start()
+            .with(namespace("shop"))
+            .with(namespace("bank"))
+            .with(service_account("robot").in_namespace("shop"))
+            .with(config_map("settings").in_namespace("shop")),
+        start()
+            .with(namespace("ending").ending("11:59:00"))
+            .with(service_account("default").in_namespace("ending"))
+            .with(
+                config_map("kube-root-ca.crt")
+                    .in_namespace("ending")
+                    .data("ca.crt", "forged"),
+            )
+            .with(namespace("late")),
+        start()
+            .with(
+                service_account("default")
+                    .in_namespace("shop")
+                    .finalizer("example.com/hold")
+                    .terminating("11:59:00"),
+            )
+            .with(
+                config_map("kube-root-ca.crt")
+                    .in_namespace("shop")
+                    .data("ca.crt", "forged")
+                    .data("more", "x"),
+            )
+            .with(namespace("bank")),
+    ]
+}
+
+fn of_roles() -> World {
+    start()
+        .with(cluster_role("outer").aggregates("level", "inner"))
+        .with(
+            cluster_role("inner")
+                .label("level", "inner")
+                .aggregates("level", "leaf")
+                .aggregates("level", "twig")
+                .may("get", "nothing"),
+        )
+        .with(
+            cluster_role("leaf")
+                .label("level", "leaf")
+                .may("get", "pods"),
+        )
+        .with(
+            cluster_role("twig")
+                .label("level", "twig")
+                .may("get", "pods")
+                .may("list", "pods"),
+        )
+        .with(cluster_role("plain").may("get", "secrets"))
+}
+
+fn of_bootstrap_tokens() -> World {
+    start()
+        .with(
+            cluster_info()
+                .says("kubeconfig", "payload")
+                .says("jws-kubeconfig-zzzzzz", "of nobody"),
+        )
+        .with(bootstrap_token("abcdef", "one"))
+        .with(bootstrap_token("ghijkl", "two").holds("expiration", "2026-03-02T12:20:00Z"))
+        .with(bootstrap_token("mnopqr", "three").holds("expiration", "2026-03-02T11:00:00Z"))
+}
+
+fn of_requests() -> World {
+    let kubelet = |name: &str| {
+        certificate_signing_request(name)
+            .asks(&request_pem(NODE, &["system:nodes"], Vec::new()))
+            .signer(KUBELET_CLIENT)
+            .usages(&["digital signature", "client auth"])
+            .by(NODE)
+    };
+    start()
+        .with(kubelet("own"))
+        .with(kubelet("foreign").by("somebody"))
+        .with(kubelet("approved").condition("Approved", "11:50:00"))
+        .with(
+            kubelet("wrong")
+                .signer(KUBELET_SERVING)
+                .condition("Approved", "11:50:00"),
+        )
+        .with(
+            kubelet("client")
+                .signer(API_SERVER_CLIENT)
+                .condition("Approved", "11:10:00"),
+        )
+        .with(kubelet("denied").condition("Denied", "11:10:00"))
+        .with(
+            kubelet("issued")
+                .condition("Approved", "11:50:00")
+                .issued(&certificate_until("2026-03-02T12:10:00Z")),
+        )
+        .with(kubelet("garbage").asks("garbage"))
+}
+
+fn of_tokens() -> World {
+    let long_ago = "2024-01-01T00:00:00Z";
+    start()
+        .with(
+            config_map("kube-apiserver-legacy-service-account-token-tracking")
+                .in_namespace("kube-system")
+                .data("since", "2024-01-01"),
+        )
+        .with(service_account("robot").lists("legacy").lists("marked"))
+        .with(service_account_token("fresh", "robot"))
+        .with(service_account_token("orphan", "gone"))
+        .with(service_account_token("legacy", "robot").created(long_ago))
+        .with(
+            service_account_token("marked", "robot")
+                .created(long_ago)
+                .label("kubernetes.io/legacy-token-invalid-since", "2024-06-01"),
+        )
+}
+
+fn of_old_pod_requests() -> World {
+    start()
+        .with(pod_certificate_request("old").created("11:00:00"))
+        .with(pod_certificate_request("new").created("11:59:00"))
+}
+
+fn worlds(name: &str) -> Vec<World> {
+    match name {
+        "clusterrole-aggregation-controller" => vec![of_roles()],
+        "token-cleaner-controller" | "bootstrap-signer-controller" => vec![of_bootstrap_tokens()],
+        "certificatesigningrequest-cleaner-controller"
+        | "certificatesigningrequest-approving-controller"
+        | "certificatesigningrequest-signing-controller" => vec![of_requests()],
+        "serviceaccount-token-controller" | "legacy-serviceaccount-token-cleaner-controller" => {
+            vec![of_tokens()]
+        }
+        "podcertificaterequest-cleaner-controller" => vec![of_old_pod_requests()],
+        _ => of_namespaces().into(),
     }
-    contract::covers(
-        REGISTRY,
-        &[
-            "serviceaccount-controller",
-            "root-ca-certificate-publisher-controller",
-        ],
-    );
 }
 
 #[test]
+fn the_contract_holds() {
+    for factory in REGISTRY {
+        contract::check(factory, worlds((factory.describe)().name));
+    }
+    contract::covers(REGISTRY, &NAMES.map(|(name, ..)| name));
+}
+
+type Row = (
+    &'static str,
+    &'static [&'static str],
+    &'static str,
+    &'static str,
+    Sharding,
+    bool,
+);
+
+/// Canonical name, old names, service account, queue, sharding, whether it is on by default.
+const NAMES: [Row; 12] = [
+    (
+        "serviceaccount-controller",
+        &["serviceaccount"],
+        "service-account-controller",
+        "serviceaccount",
+        Sharding::ByNamespace,
+        true,
+    ),
+    (
+        "root-ca-certificate-publisher-controller",
+        &["root-ca-cert-publisher"],
+        "root-ca-cert-publisher",
+        "root_ca_cert_publisher",
+        Sharding::ByNamespace,
+        true,
+    ),
+    (
+        "clusterrole-aggregation-controller",
+        &["clusterrole-aggregation"],
+        "clusterrole-aggregation-controller",
+        "ClusterRoleAggregator",
+        Sharding::ByObject,
+        true,
+    ),
+    (
+        "token-cleaner-controller",
+        &["tokencleaner"],
+        "token-cleaner",
+        "token_cleaner",
+        Sharding::ByObject,
+        false,
+    ),
+    (
+        "bootstrap-signer-controller",
+        &["bootstrapsigner"],
+        "bootstrap-signer",
+        "bootstrap_signer_queue",
+        Sharding::Single,
+        false,
+    ),
+    (
+        "certificatesigningrequest-cleaner-controller",
+        &["csrcleaner"],
+        "certificate-controller",
+        "certificatesigningrequest-cleaner-controller",
+        Sharding::ByObject,
+        true,
+    ),
+    (
+        "certificatesigningrequest-approving-controller",
+        &["csrapproving"],
+        "certificate-controller",
+        "certificate",
+        Sharding::ByObject,
+        true,
+    ),
+    (
+        "certificatesigningrequest-signing-controller",
+        &["csrsigning"],
+        "certificate-controller",
+        "certificate",
+        Sharding::ByObject,
+        true,
+    ),
+    (
+        "serviceaccount-token-controller",
+        &["serviceaccount-token"],
+        "tokens-controller",
+        "serviceaccount_tokens_service",
+        Sharding::ByObject,
+        true,
+    ),
+    (
+        "legacy-serviceaccount-token-cleaner-controller",
+        &["legacy-service-account-token-cleaner"],
+        "legacy-service-account-token-cleaner",
+        "legacy-serviceaccount-token-cleaner-controller",
+        Sharding::Single,
+        true,
+    ),
+    (
+        "podcertificaterequest-cleaner-controller",
+        &[],
+        "podcertificaterequestcleaner",
+        "podcertificaterequest-cleaner-controller",
+        Sharding::ByObject,
+        true,
+    ),
+    (
+        "kube-apiserver-serving-clustertrustbundle-publisher-controller",
+        &[],
+        "kube-apiserver-serving-clustertrustbundle-publisher",
+        "ca_cert_publisher_cluster_trust_bundles",
+        Sharding::Single,
+        true,
+    ),
+];
+
+#[test]
 fn names_are_upstream_s() {
-    let table: Vec<_> = REGISTRY
+    let table: Vec<Row> = REGISTRY
         .iter()
         .map(|factory| {
             let descriptor = (factory.describe)();
-            assert_eq!(descriptor.sharding, Sharding::ByNamespace);
             (
                 descriptor.name,
                 descriptor.aliases,
                 descriptor.service_account,
                 descriptor.queue,
+                descriptor.sharding,
+                descriptor.on_by_default,
             )
         })
         .collect();
-    let expected: [(_, &[&str], _, _); 2] = [
-        (
-            "serviceaccount-controller",
-            &["serviceaccount"],
-            "service-account-controller",
-            "serviceaccount",
-        ),
-        (
-            "root-ca-certificate-publisher-controller",
-            &["root-ca-cert-publisher"],
-            "root-ca-cert-publisher",
-            "root_ca_cert_publisher",
-        ),
-    ];
-    assert_eq!(table, expected);
+    assert_eq!(table, NAMES);
 }

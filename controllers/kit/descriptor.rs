@@ -200,6 +200,10 @@ pub struct Rule {
     pub verbs: &'static [&'static str],
     /// The only names that it is for; empty for all.
     pub names: &'static [&'static str],
+    /// The only namespace that it is for; empty for all.
+    pub namespace: &'static str,
+    /// Whether its lists are live reads by the controller's own account, rather than the cache's.
+    pub live: bool,
 }
 
 /// How a metric adds up.
@@ -227,6 +231,17 @@ pub struct MetricSpec {
     pub labels: &'static [&'static str],
     /// One sentence.
     pub help: &'static str,
+}
+
+/// Whether a controller runs with the flags that were given.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Runs {
+    /// It does.
+    Yes,
+    /// It does not, as upstream would not build it; the reason is a sentence for the log.
+    No(&'static str),
+    /// The flags contradict each other: the process does not start.
+    Wrong(String),
 }
 
 /// What a controller is called and needs.
@@ -258,6 +273,8 @@ pub struct Descriptor {
     pub backoff_max_flag: Option<&'static str>,
     /// Whether `--controllers=*` includes it.
     pub on_by_default: bool,
+    /// Whether it runs with the flags that were given; asked where `--controllers` names it.
+    pub runs: fn(&Flags) -> Runs,
     /// Its flags, the one of `workers` included.
     pub flags: Vec<Flag>,
     /// Feature gates that it asks for, with upstream's defaults; their values come with the flags, as true or false.
@@ -298,6 +315,7 @@ impl Descriptor {
             backoff: Backoff::DEFAULT,
             backoff_max_flag: None,
             on_by_default: true,
+            runs: |_| Runs::Yes,
             flags: Vec::new(),
             gates: Vec::new(),
             rules: Vec::new(),
@@ -391,6 +409,20 @@ impl Descriptor {
         }
     }
 
+    /// `--controllers=*` leaves it out: it runs where it is named.
+    #[must_use]
+    pub fn off_by_default(mut self) -> Self {
+        self.on_by_default = false;
+        self
+    }
+
+    /// Says whether it runs with the flags that were given, gates included.
+    #[must_use]
+    pub fn runs_where(mut self, runs: fn(&Flags) -> Runs) -> Self {
+        self.runs = runs;
+        self
+    }
+
     /// A flag.
     #[must_use]
     pub fn flag(mut self, name: &'static str, default: FlagDefault, help: &'static str) -> Self {
@@ -422,6 +454,8 @@ impl Descriptor {
             resource,
             verbs,
             names: &[],
+            namespace: "",
+            live: false,
         });
         self
     }
@@ -441,7 +475,45 @@ impl Descriptor {
             resource,
             verbs,
             names,
+            namespace: "",
+            live: false,
         });
+        self
+    }
+
+    /// An RBAC rule for one namespace alone; of some names, or of all where none are given.
+    #[must_use]
+    pub fn rule_in(
+        mut self,
+        namespace: &'static str,
+        group: &'static str,
+        resource: &'static str,
+        names: &'static [&'static str],
+        verbs: &'static [&'static str],
+    ) -> Self {
+        self.rules.push(Rule {
+            group,
+            resource,
+            verbs,
+            names,
+            namespace,
+            live: false,
+        });
+        self
+    }
+
+    /// An RBAC rule for what is listed live by the controller's own account ([`crate::Query::Picked`]).
+    #[must_use]
+    pub fn rule_live(
+        mut self,
+        group: &'static str,
+        resource: &'static str,
+        verbs: &'static [&'static str],
+    ) -> Self {
+        self = self.rule(group, resource, verbs);
+        if let Some(rule) = self.rules.last_mut() {
+            rule.live = true;
+        }
         self
     }
 

@@ -29,7 +29,7 @@ pub use controller::{
     Controller, DynController, Factory, Failure, Memory, Outcome, Refusal, Written,
 };
 pub use descriptor::{
-    Backoff, Descriptor, Flag, FlagDefault, FlagValue, Flags, MetricKind, MetricSpec, Rule,
+    Backoff, Descriptor, Flag, FlagDefault, FlagValue, Flags, MetricKind, MetricSpec, Rule, Runs,
     Sharding,
 };
 pub use key::Key;
@@ -37,8 +37,8 @@ pub use plan::{
     Action, Again, Announcement, Counted, Event, EventType, Measure, ObjectRef, Only, PatchKind,
     Plan, Propagation, Report, Verb, is_json,
 };
-pub use seen::{Answer, Answers, NOT_FOUND, Query, Reader, Seen, Standing};
+pub use seen::{Answer, Answers, Issue, NOT_FOUND, Pick, Query, Reader, Seen, Standing};
 pub use watches::{Change, Discovered, DynChange, Index, Subscription, Watches};
 
 pub use jiff::{SignedDuration, Timestamp};
-pub use kubernetes_proto::{AnyObject, DynObject, Object, Resource, Str, cast};
+pub use kubernetes_proto::{AnyObject, Confidential, DynObject, Object, Resource, Str, cast};

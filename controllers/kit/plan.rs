@@ -90,6 +90,12 @@ pub enum PatchKind {
     Merge,
     /// Kubernetes' own: lists merge by key. For what only adds to or takes from a list.
     Strategic,
+    /// Server-side apply by a field manager, which takes the fields that it names from whoever had them. kind, apiVersion
+    /// and name are added to the patch.
+    Apply {
+        /// As whom the fields are owned.
+        manager: &'static str,
+    },
 }
 
 /// Whether a patch only reports what was seen, so that a newer one may take its place.
@@ -166,7 +172,7 @@ impl Verb {
 }
 
 /// One write.
-#[derive(Clone, Debug, PartialEq)]
+#[derive(Clone, PartialEq)]
 pub struct Action {
     /// What is done.
     pub verb: Verb,
@@ -445,6 +451,17 @@ impl Plan {
         })
     }
 
+    /// Applies fields of an object as a field manager, with the version seen as the precondition: a view that has aged can't
+    /// undo what was written since.
+    pub fn apply<T: Object>(
+        &mut self,
+        object: &T,
+        manager: &'static str,
+        fields: Value,
+    ) -> &mut Action {
+        self.patch(object, "", PatchKind::Apply { manager }, fields, Report::No)
+    }
+
     /// As [`Plan::delete`], for an object whose kind is known at run time only.
     pub fn delete_any(
         &mut self,
@@ -657,6 +674,25 @@ impl Action {
             }
             _ => self.resource.plural.to_owned(),
         }
+    }
+}
+
+/// What is written to a Secret is nobody's to print.
+impl std::fmt::Debug for Action {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        let is_secret = self.resource.group.is_empty() && self.resource.plural == "secrets";
+        let mut action = f.debug_struct("Action");
+        match is_secret {
+            true => action.field("verb", &format_args!("{self} (confidential)")),
+            false => action.field("verb", &self.verb),
+        };
+        action
+            .field("resource", &self.resource)
+            .field("key", &self.key)
+            .field("uid", &self.uid)
+            .field("resource_version", &self.resource_version)
+            .field("announcement", &self.announcement)
+            .finish()
     }
 }
 

@@ -143,6 +143,68 @@ const UPSTREAM: &[(&str, Granted)] = &[
         "root-ca-cert-publisher",
         &[("", "configmaps", &["create", "update"])],
     ),
+    (
+        "clusterrole-aggregation-controller",
+        &[(
+            "rbac.authorization.k8s.io",
+            "clusterroles",
+            &["escalate", "get", "update", "patch"],
+        )],
+    ),
+    (
+        "certificate-controller",
+        &[
+            (
+                "certificates.k8s.io",
+                "certificatesigningrequests",
+                &["get", "delete"],
+            ),
+            (
+                "certificates.k8s.io",
+                "certificatesigningrequests/status",
+                &["update"],
+            ),
+            (
+                "certificates.k8s.io",
+                "certificatesigningrequests/approval",
+                &["update"],
+            ),
+            ("certificates.k8s.io", "signers", &["approve", "sign"]),
+            ("authorization.k8s.io", "subjectaccessreviews", &["create"]),
+        ],
+    ),
+    (
+        "podcertificaterequestcleaner",
+        &[(
+            "certificates.k8s.io",
+            "podcertificaterequests",
+            &["get", "delete"],
+        )],
+    ),
+    (
+        "kube-apiserver-serving-clustertrustbundle-publisher",
+        &[
+            ("certificates.k8s.io", "signers", &["attest"]),
+            (
+                "certificates.k8s.io",
+                "clustertrustbundles",
+                &["create", "update", "delete"],
+            ),
+        ],
+    ),
+    (
+        "legacy-service-account-token-cleaner",
+        &[
+            ("", "configmaps", &["get"]),
+            ("", "secrets", &["patch", "delete"]),
+        ],
+    ),
+    // These two have roles in kube-public and kube-system alone.
+    (
+        "bootstrap-signer",
+        &[("", "configmaps", &["get", "update"])],
+    ),
+    ("token-cleaner", &[("", "secrets", &["get", "delete"])]),
 ];
 
 /// The namespace of the controllers' service accounts.
@@ -164,7 +226,7 @@ fn missing(service_account: &str, rule: &Rule) -> Vec<&'static str> {
         .iter()
         .copied()
         .filter(|verb| {
-            !matches!(*verb, "list" | "watch")
+            (rule.live || !matches!(*verb, "list" | "watch"))
                 && !granted.iter().any(|(group, resource, verbs)| {
                     (*group == "*" || *group == rule.group)
                         && (*resource == "*" || *resource == rule.resource)
@@ -177,12 +239,15 @@ fn missing(service_account: &str, rule: &Rule) -> Vec<&'static str> {
 /// The file: a ClusterRole and its binding for each service account that needs more, in order of names. Several
 /// controllers of one account share a role.
 pub fn manifest(registry: &[Factory]) -> String {
-    let mut roles: BTreeMap<&str, Vec<(Rule, Vec<&str>)>> = BTreeMap::new();
+    // By account and namespace; an empty one stands for the cluster.
+    let mut roles: BTreeMap<(&str, &str), Vec<(Rule, Vec<&str>)>> = BTreeMap::new();
     for factory in registry {
         let descriptor = (factory.describe)();
         for rule in descriptor.rules {
             let verbs = missing(descriptor.service_account, &rule);
-            let role = roles.entry(descriptor.service_account).or_default();
+            let role = roles
+                .entry((descriptor.service_account, rule.namespace))
+                .or_default();
             let new = (rule, verbs);
             if !new.1.is_empty() && !role.contains(&new) {
                 role.push(new);
@@ -190,9 +255,9 @@ pub fn manifest(registry: &[Factory]) -> String {
         }
     }
     let mut text = HEAD.to_owned();
-    for (account, rules) in roles {
+    for ((account, namespace), rules) in roles {
         if !rules.is_empty() {
-            write_role(&mut text, account, &rules).expect("a String takes all");
+            write_role(&mut text, account, namespace, &rules).expect("a String takes all");
         }
     }
     text
@@ -222,11 +287,20 @@ pub fn impersonated(registry: &[Factory], more: &str) -> String {
     )
 }
 
-fn write_role(text: &mut String, account: &str, rules: &[(Rule, Vec<&str>)]) -> std::fmt::Result {
+fn write_role(
+    text: &mut String,
+    account: &str,
+    namespace: &str,
+    rules: &[(Rule, Vec<&str>)],
+) -> std::fmt::Result {
     let name = format!("manifold:controller:{account}");
+    let (kind, place) = match namespace {
+        "" => ("ClusterRole", String::new()),
+        _ => ("Role", format!("\n  namespace: {namespace}")),
+    };
     write!(
         text,
-        "---\napiVersion: rbac.authorization.k8s.io/v1\nkind: ClusterRole\nmetadata:\n  name: {name}\nrules:\n"
+        "---\napiVersion: rbac.authorization.k8s.io/v1\nkind: {kind}\nmetadata:\n  name: {name}{place}\nrules:\n"
     )?;
     for (rule, verbs) in rules {
         writeln!(text, "  - apiGroups: [{:?}]", rule.group)?;
@@ -243,7 +317,7 @@ fn write_role(text: &mut String, account: &str, rules: &[(Rule, Vec<&str>)]) -> 
     }
     write!(
         text,
-        "---\napiVersion: rbac.authorization.k8s.io/v1\nkind: ClusterRoleBinding\nmetadata:\n  name: {name}\nroleRef:\n  apiGroup: rbac.authorization.k8s.io\n  kind: ClusterRole\n  name: {name}\nsubjects:\n  - kind: ServiceAccount\n    name: {account}\n    namespace: {NAMESPACE}\n"
+        "---\napiVersion: rbac.authorization.k8s.io/v1\nkind: {kind}Binding\nmetadata:\n  name: {name}{place}\nroleRef:\n  apiGroup: rbac.authorization.k8s.io\n  kind: {kind}\n  name: {name}\nsubjects:\n  - kind: ServiceAccount\n    name: {account}\n    namespace: {NAMESPACE}\n"
     )
 }
 

@@ -92,6 +92,62 @@ pub enum Query {
         /// How long the answer may take: an API that hangs costs those alone who ask it.
         patience: Duration,
     },
+    /// What is picked from every object of a resource in a namespace, read live in pages: what no projection keeps since
+    /// it would cost every object and is asked for rarely. The answer is [`Answer::Object`], a sorted list of texts.
+    Picked {
+        /// The resource.
+        resource: &'static Resource,
+        /// The namespace.
+        namespace: Str,
+        /// What is picked.
+        pick: Pick,
+    },
+    /// An object that is posted only to be answered and is stored nowhere, as a SubjectAccessReview is. The answer is the
+    /// object with its status.
+    Review {
+        /// Where it is posted, as in `/apis/authorization.k8s.io/v1/subjectaccessreviews`.
+        path: &'static str,
+        /// The object as JSON.
+        body: String,
+    },
+    /// A certificate by one of the node's authorities, whose keys stay with the node. The answer is [`Answer::Object`] with
+    /// the certificate in PEM as a text.
+    Certificate(Issue),
+    /// A JSON Web Token with these claims, signed by the key of service accounts' tokens, which stays with the node. The
+    /// answer is [`Answer::Object`] with the token as a text, which nobody may print.
+    Token {
+        /// The claims as JSON; the same bytes are signed.
+        claims: String,
+    },
+}
+
+/// What is picked from an object's JSON.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
+pub enum Pick {
+    /// The names of all Secrets that a pod mounts or refers to.
+    SecretsOfPod,
+}
+
+impl Pick {
+    /// What it picks from one object.
+    pub fn from(self, object: &serde_json::Value) -> Vec<String> {
+        match self {
+            Self::SecretsOfPod => crate::podspec::secrets(&object["spec"]),
+        }
+    }
+}
+
+/// The certificate that is wanted.
+#[derive(Clone, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
+pub struct Issue {
+    /// By which authority: the name of the signer.
+    pub signer: &'static str,
+    /// The PKCS #10 request, DER: subject, alternative names and public key are its.
+    pub request: Vec<u8>,
+    /// What the key may be used for, as a CertificateSigningRequest names usages.
+    pub usages: Vec<String>,
+    /// How long it lives, before what backdating takes from it.
+    pub ttl: Duration,
 }
 
 impl Answer {
@@ -105,8 +161,8 @@ impl Answer {
     }
 }
 
-/// What came of a query.
-#[derive(Clone, Debug, PartialEq)]
+/// What came of a query. `Debug` hides objects: they may hold tokens.
+#[derive(Clone, PartialEq)]
 pub enum Answer {
     /// The object; for [`Query::Content`] a list, whose items have their metadata alone: [`Seen::content`] reads it.
     Object(Arc<serde_json::Value>),
@@ -120,6 +176,16 @@ pub enum Answer {
 
 /// The message of a 404 that carries none of its own, as client-go words it.
 pub const NOT_FOUND: &str = "the server could not find the requested resource";
+
+impl std::fmt::Debug for Answer {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        match self {
+            Self::Object(_) => f.write_str("Object(..)"),
+            Self::Missing => f.write_str("Missing"),
+            Self::Failed(why) => f.debug_tuple("Failed").field(why).finish(),
+        }
+    }
+}
 
 /// The answers to a controller's queries.
 pub type Answers = std::collections::BTreeMap<Query, Answer>;

@@ -123,6 +123,17 @@ impl Watches {
         });
     }
 
+    /// Wakes keys that stand for no object, once when the controller begins to look: by the namespace kube-system, which
+    /// every cluster has. The plan says itself when it looks again.
+    pub fn always(&mut self, wake: fn() -> Vec<Key>) {
+        self.subscriptions.push(Subscription {
+            resource: <kubernetes_proto::core::Namespace as Object>::resource(),
+            wake: Box::new(move |_, _, name| wake().into_iter().for_each(name)),
+            only_name: Some("kube-system"),
+            where_served: false,
+        });
+    }
+
     /// A kind that is watched.
     pub fn kind<T: Object>(&mut self) -> Kind<'_, T> {
         self.subscriptions.push(Subscription {

@@ -542,6 +542,7 @@ fn process(factory: Factory, sim: &Arc<Sim>, replica: &str) -> (Arc<Shared>, Arc
         ranges: RANGES,
         view: Arc::clone(sim) as Arc<dyn View>,
         writer,
+        keys: Arc::new(crate::keys::NoKeys),
         clock,
         metrics,
         fence: Arc::clone(&door) as Arc<dyn Fence>,

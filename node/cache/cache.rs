@@ -659,7 +659,10 @@ impl Cache {
 
     /// The resources of which every object is held as its projection.
     pub fn whole(&self) -> Vec<&'static Resource> {
-        let slots = self.slots.iter().filter(|slot| slot.only_name.is_none());
+        let slots = self
+            .slots
+            .iter()
+            .filter(|slot| slot.only_name.is_none() && slot.resource.selection.is_none());
         slots.map(|slot| slot.resource).collect()
     }
 

@@ -422,10 +422,20 @@ impl Session<'_> {
     }
 
     fn get(&self, query: &str) -> Request {
-        let mut path = format!("{}?{query}", self.slot.resource.path("", ""));
-        if let Some(name) = self.slot.only_name {
-            path.push_str("&fieldSelector=metadata.name%3D");
-            path.extend(escaped(name));
+        let resource = self.slot.resource;
+        let mut path = format!("{}?{query}", resource.collection());
+        let named = self
+            .slot
+            .only_name
+            .map(|name| format!("metadata.name={name}"));
+        let selectors = [named.as_deref().unwrap_or(""), resource.field_selector()];
+        let fields: Vec<&str> = selectors
+            .into_iter()
+            .filter(|fields| !fields.is_empty())
+            .collect();
+        if !fields.is_empty() {
+            path.push_str("&fieldSelector=");
+            path.extend(escaped(&fields.join(",")));
         }
         let mut request = Request::get(path);
         if self.slot.resource.metadata_only {

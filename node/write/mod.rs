@@ -64,14 +64,26 @@ pub fn request(action: &Action) -> WriteRequest {
                 path.push('/');
                 path.push_str(subresource);
             }
+            let mut body = with_preconditions(patch, action);
+            let (content_type, query) = match kind {
+                PatchKind::Merge => ("application/merge-patch+json", FIELD_MANAGER.to_owned()),
+                PatchKind::Strategic => (
+                    "application/strategic-merge-patch+json",
+                    FIELD_MANAGER.to_owned(),
+                ),
+                PatchKind::Apply { manager } => {
+                    identify(&mut body, action);
+                    (
+                        "application/apply-patch+yaml",
+                        format!("fieldManager={manager}&force=true"),
+                    )
+                }
+            };
             WriteRequest {
                 method: "PATCH",
-                path: format!("{path}?{FIELD_MANAGER}"),
-                content_type: match kind {
-                    PatchKind::Merge => "application/merge-patch+json",
-                    PatchKind::Strategic => "application/strategic-merge-patch+json",
-                },
-                body: with_preconditions(patch, action).to_string().into_bytes(),
+                path: format!("{path}?{query}"),
+                content_type,
+                body: body.to_string().into_bytes(),
             }
         }
         Verb::DeleteCollection { propagation } => WriteRequest {
@@ -147,6 +159,16 @@ pub fn event_request(send: &events::Send, create: bool) -> WriteRequest {
             content_type: "application/json",
             body: send.body.to_string().into_bytes(),
         },
+    }
+}
+
+/// What an apply says of the object besides its fields. JSON is YAML.
+fn identify(body: &mut Value, action: &Action) {
+    body["apiVersion"] = json!(action.resource.api_version());
+    body["kind"] = json!(action.resource.kind);
+    body["metadata"]["name"] = json!(action.key.name);
+    if !action.key.namespace.is_empty() {
+        body["metadata"]["namespace"] = json!(action.key.namespace);
     }
 }
 

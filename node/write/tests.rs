@@ -219,3 +219,27 @@ fn actions_print_as_rbac_names_them() {
     assert!(matches!(plan.stages[0][0].verb, Verb::Create { .. }));
     assert_eq!(plan.stages[0][0].key, Key::new("shop", "web-1"));
 }
+
+#[test]
+fn an_apply_names_its_object_its_manager_and_the_version_seen() {
+    let mut plan = Plan::nothing();
+    plan.apply(&pod(), "somebody", json!({"spec": {"nodeName": "a"}}));
+    let sent = request(plan.actions().next().unwrap());
+    assert_eq!(
+        (sent.method, sent.content_type),
+        ("PATCH", "application/apply-patch+yaml")
+    );
+    assert_eq!(
+        sent.path,
+        "/api/v1/namespaces/shop/pods/web-1?fieldManager=somebody&force=true"
+    );
+    assert_eq!(
+        serde_json::from_slice::<Value>(&sent.body).unwrap(),
+        json!({
+            "apiVersion": "v1",
+            "kind": "Pod",
+            "metadata": {"name": "web-1", "namespace": "shop", "uid": "u-1", "resourceVersion": "7"},
+            "spec": {"nodeName": "a"},
+        })
+    );
+}

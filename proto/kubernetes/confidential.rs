@@ -1,12 +1,12 @@
-//! Bytes that nobody may print: tokens, the contents of Secrets. They have a value in JSON and on the wire, and none in
-//! logs.
+//! Bytes that nobody may print: tokens, the contents of Secrets. They have a value in JSON and on the wire,
+//! and none in logs.
 
 use std::fmt;
 
 use serde::{Deserialize, Deserializer, Serialize, Serializer};
 
-/// Bytes that are compared, sent and signed with, and never shown: `Debug` hides them, and there is no `Display`. JSON has
-/// them as the API does, in base64.
+/// Bytes that are compared, sent and signed with, and never shown: `Debug` hides them, and there is no
+/// `Display`. JSON has them as the API does, in base64.
 #[derive(Clone, Default, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct Confidential(Vec<u8>);
 

@@ -354,6 +354,17 @@ pub fn kinds() -> Vec<&'static Resource> {
     ]
 }
 
+/// Every projection of a part of a resource's objects.
+pub fn selections() -> Vec<&'static Resource> {
+    vec![
+        <core::ServiceAccountToken as Object>::resource(),
+        <core::BootstrapToken as Object>::resource(),
+        <core::ClusterInfo as Object>::resource(),
+        <certificates::ServingTrustBundle as Object>::resource(),
+        <certificates::ServingTrustBundleAlpha as Object>::resource(),
+    ]
+}
+
 /// Whether a field need not stand in JSON.
 fn is_default<T: Default + PartialEq>(value: &T) -> bool {
     *value == T::default()

@@ -1,5 +1,5 @@
-//! Secrets, in the selections that controllers read: the API server is asked for one type at a time, so that no other
-//! Secret is ever held. Their contents are [`Confidential`].
+//! Secrets, in the selections that controllers read: the API server is asked for one type at a time, so that
+//! no other Secret is ever held. Their contents are [`Confidential`].
 
 use std::collections::BTreeMap;
 

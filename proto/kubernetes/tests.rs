@@ -4,6 +4,7 @@ mod garbage;
 mod lossy;
 mod partial;
 mod quantity;
+mod secret;
 mod wire;
 
 use prost::Message;

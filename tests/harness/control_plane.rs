@@ -329,6 +329,11 @@ impl ControlPlane {
         self.dir.file("ca.crt")
     }
 
+    /// The key of the cluster's authority, in a file.
+    pub fn ca_key_file(&self) -> PathBuf {
+        self.dir.file("ca.key")
+    }
+
     /// The private key of service-account tokens, in a file.
     pub fn service_account_key_file(&self) -> PathBuf {
         self.dir.file("service-account.key")

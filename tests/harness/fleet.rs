@@ -46,6 +46,7 @@ impl FleetBuilder {
     /// cluster's root certificate and service-account key.
     pub fn on_control_plane(control_plane: &ControlPlane) -> Self {
         let ca = control_plane.ca_file().display().to_string();
+        let ca_key = control_plane.ca_key_file().display().to_string();
         let key = control_plane
             .service_account_key_file()
             .display()
@@ -60,6 +61,8 @@ impl FleetBuilder {
         }
         .arg(format!("--client-ca-file={ca}"))
         .arg(format!("--root-ca-file={ca}"))
+        .arg(format!("--cluster-signing-cert-file={ca}"))
+        .arg(format!("--cluster-signing-key-file={ca_key}"))
         .arg(format!("--service-account-private-key-file={key}"))
     }
 

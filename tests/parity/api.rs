@@ -54,6 +54,36 @@ const WIDGET: Kind = kind("Widget", "example.com/v1", "widgets");
 const OF_THE_CLUSTER: &[Kind] = &[
     kind("Node", "v1", "nodes"),
     kind("Namespace", "v1", "namespaces"),
+    CLUSTER_ROLE,
+    CLUSTER_ROLE_BINDING,
+    REQUEST,
+];
+
+const CLUSTER_ROLE: Kind = kind(
+    "ClusterRole",
+    "rbac.authorization.k8s.io/v1",
+    "clusterroles",
+);
+const CLUSTER_ROLE_BINDING: Kind = kind(
+    "ClusterRoleBinding",
+    "rbac.authorization.k8s.io/v1",
+    "clusterrolebindings",
+);
+const REQUEST: Kind = kind(
+    "CertificateSigningRequest",
+    "certificates.k8s.io/v1",
+    "certificatesigningrequests",
+);
+
+/// The label of a scenario's objects that lie outside its namespace.
+pub(crate) const LABEL: &str = "parity";
+
+/// Where a scenario's objects may lie outside its namespace; an empty one is the cluster.
+pub(crate) const ELSEWHERE: &[(&str, &str)] = &[
+    ("ClusterRole", ""),
+    ("CertificateSigningRequest", ""),
+    ("Secret", "kube-system"),
+    ("ConfigMap", "kube-public"),
 ];
 
 /// By its name, in any case.
@@ -107,6 +137,8 @@ impl Server {
             "/apis"
         };
         let mut path = format!("{root}/{}", kind.version);
+        // `kube-system/name` names an object of another namespace than the scenario's.
+        let (namespace, name) = name.split_once('/').unwrap_or((namespace, name));
         if !OF_THE_CLUSTER.contains(kind) {
             path += &format!("/namespaces/{namespace}");
         }
@@ -222,6 +254,24 @@ impl Server {
         let body = serde_json::to_vec(object)?;
         self.send(http::Method::POST, &path, "application/json", body)
             .await
+    }
+
+    /// Makes an object in another user's name.
+    pub(crate) async fn create_as(
+        &self,
+        kind: &Kind,
+        object: &Value,
+        (user, groups): (&str, &[String]),
+    ) -> Result<Value> {
+        let path = Self::path(kind, "", "", "");
+        let mut request = http::Request::post(&path)
+            .header(http::header::CONTENT_TYPE, "application/json")
+            .header("Impersonate-User", user);
+        for group in groups {
+            request = request.header("Impersonate-Group", group);
+        }
+        let request = request.body(serde_json::to_vec(object)?)?;
+        self.client.request(request).await.context(path)
     }
 
     pub(crate) async fn patch(

@@ -19,6 +19,7 @@ mod expected;
 mod normal;
 mod run;
 mod scenario;
+mod signed;
 mod writes;
 
 use std::collections::BTreeSet;
@@ -39,6 +40,11 @@ const CONTROLLERS: &str = "deployment-controller,replicaset-controller,replicati
 /// What both run besides where it matters what is cleared up, counted and published.
 const MORE: &str = "garbage-collector-controller,namespace-controller,pod-garbage-collector-controller,\
     resourcequota-controller,endpoints-controller,endpointslice-controller,endpointslice-mirroring-controller";
+/// What both run where identities are looked at. The cleaners are left out: upstream's look at what there is once an hour,
+/// once a day.
+const IDENTITY: &str = "serviceaccount-controller,clusterrole-aggregation-controller,\
+    certificatesigningrequest-approving-controller,certificatesigningrequest-signing-controller,\
+    serviceaccount-token-controller,bootstrap-signer-controller,token-cleaner-controller";
 /// How often upstream is run again over the scenarios that ended otherwise than ours.
 const UPSTREAM_AGAIN: usize = 2;
 /// Replicas of Manifold.
@@ -49,6 +55,10 @@ fn flags(among: Among) -> Vec<String> {
     match among {
         Among::Workloads => vec![format!("--controllers={CONTROLLERS}")],
         Among::Everything => vec![format!("--controllers={CONTROLLERS},{MORE}")],
+        Among::Identity => vec![
+            format!("--controllers={IDENTITY}"),
+            "--cluster-signing-duration=24h".to_owned(),
+        ],
         Among::FewEnded => vec![
             "--controllers=pod-garbage-collector-controller,serviceaccount-controller".to_owned(),
             "--terminated-pod-gc-threshold=2".to_owned(),

@@ -10,9 +10,11 @@ use harness::{ControlPlane, until};
 use serde_json::{Value, json};
 use tokio::sync::Semaphore;
 
-use super::api::{Format, KINDS, Server, is_refused, kind_of, reference};
+use super::api::{ELSEWHERE, Format, KINDS, LABEL, Server, is_refused, kind_of, reference};
 use super::normal::{Normal, text_at};
-use super::scenario::{Node, Pods, Scenario, Step, Turn, Wait, WaitPods, dated, filled, owners};
+use super::scenario::{
+    Among, Node, Pods, Scenario, Step, Turn, Wait, WaitPods, dated, filled, owners, requestor,
+};
 use super::writes::{AUDIT_POLICY, Course, Follower};
 use crate::support::POLL;
 
@@ -256,8 +258,21 @@ impl Side {
                 if !owners.is_empty() {
                     object["metadata"]["ownerReferences"] = Value::Array(owners);
                 }
+                let object = dated(&object, jiff::Timestamp::now())?;
                 let kind = kind_of(text_at(&object, "/kind"))?;
-                self.server.create(kind, namespace, &object).await?;
+                let place = text_at(&object, "/metadata/namespace");
+                match requestor(manifest)? {
+                    Some((user, groups)) => {
+                        let by = (user.as_str(), groups.as_slice());
+                        self.server.create_as(kind, &object, by).await?;
+                    }
+                    None if place.is_empty() => {
+                        self.server.create(kind, namespace, &object).await?;
+                    }
+                    None => {
+                        self.server.create(kind, place, &object).await?;
+                    }
+                }
             }
             Step::Change(change) => self.patch(namespace, change, "", Format::Merge).await?,
             Step::Edit(change) => self.patch(namespace, change, "", Format::Json).await?,
@@ -500,7 +515,13 @@ impl Side {
                 !self.following.is_finished(),
                 "nobody follows the audit log"
             );
-            let last = self.course(namespace).last;
+            let mut last = self.course(namespace).last;
+            if play.scenario.among == Among::Identity {
+                // Whose it is that is written there can't be told.
+                for (_, place) in ELSEWHERE {
+                    last = last.max(self.course(place).last);
+                }
+            }
             let since = last.map_or(play.since, |last| last.max(play.since));
             let quiet = since.elapsed();
             ensure!(quiet > REST, "its last write was {quiet:.1?} ago");
@@ -521,6 +542,13 @@ impl Side {
         let mut there = Vec::new();
         for kind in KINDS {
             there.extend(self.server.list(kind, namespace).await?);
+        }
+        if scenario.among == Among::Identity {
+            for (kind, place) in ELSEWHERE {
+                let mut found = self.server.list(kind_of(kind)?, place).await?;
+                found.retain(|object| object["metadata"]["labels"][LABEL] == namespace.as_str());
+                there.append(&mut found);
+            }
         }
         let itself = self
             .server

@@ -17,6 +17,9 @@ pub(crate) enum Among {
     Workloads,
     /// Those that clear up, count and publish too.
     Everything,
+    /// Those of identities: certificates, tokens, aggregated roles. Objects outside the namespace are compared too, where
+    /// they have the label `parity: <scenario>`.
+    Identity,
     /// The pod garbage collector alone, which leaves two pods that have ended in the whole cluster.
     FewEnded,
 }
@@ -78,6 +81,11 @@ const FILES: &[(&str, Among, &str)] = &[
         "quota",
         Among::Everything,
         include_str!("scenarios/quota.yaml"),
+    ),
+    (
+        "identity",
+        Among::Identity,
+        include_str!("scenarios/identity.yaml"),
     ),
 ];
 
@@ -352,6 +360,10 @@ pub(crate) fn filled(manifest: &Value) -> Result<Value> {
     owners(manifest)?;
     if let Some(map) = object.as_object_mut() {
         map.remove("owners");
+        map.remove("by");
+        if let Some(request) = map.remove("request") {
+            object["spec"]["request"] = json!(pkcs10(&request)?);
+        }
     }
     let pods = object.as_object_mut().and_then(|map| map.remove("pods"));
     let labels = json!({"app": name});
@@ -422,6 +434,59 @@ pub(crate) struct Owner {
     pub(crate) api_version: Option<String>,
 }
 
+/// A PKCS #10 request in base64, by a new key: `{name, organizations, dns, ips}`.
+fn pkcs10(wanted: &Value) -> Result<String> {
+    use base64::Engine as _;
+    use rcgen::{CertificateParams, DistinguishedName, DnType, KeyPair, SanType};
+    #[derive(Deserialize)]
+    #[serde(deny_unknown_fields)]
+    struct Wanted {
+        name: String,
+        #[serde(default)]
+        organization: Option<String>,
+        #[serde(default)]
+        dns: Vec<String>,
+        #[serde(default)]
+        ips: Vec<std::net::IpAddr>,
+    }
+    let wanted: Wanted = serde_json::from_value(wanted.clone()).context("`request`")?;
+    let mut params = CertificateParams::default();
+    params.distinguished_name = DistinguishedName::new();
+    if let Some(organization) = wanted.organization {
+        let kind = DnType::OrganizationName;
+        params.distinguished_name.push(kind, organization);
+    }
+    params
+        .distinguished_name
+        .push(DnType::CommonName, wanted.name);
+    for name in wanted.dns {
+        let name = SanType::DnsName(name.try_into()?);
+        params.subject_alt_names.push(name);
+    }
+    let addresses = wanted.ips.into_iter().map(SanType::IpAddress);
+    params.subject_alt_names.extend(addresses);
+    let request = params.serialize_request(&KeyPair::generate()?)?.pem()?;
+    Ok(base64::engine::general_purpose::STANDARD.encode(request))
+}
+
+/// In whose name an object is made: `by: {user, groups}`.
+pub(crate) fn requestor(manifest: &Value) -> Result<Option<(String, Vec<String>)>> {
+    #[derive(Deserialize)]
+    #[serde(deny_unknown_fields)]
+    struct By {
+        user: String,
+        #[serde(default)]
+        groups: Vec<String>,
+    }
+    manifest
+        .get("by")
+        .map(|by| {
+            let by: By = serde_json::from_value(by.clone()).context("`by`")?;
+            Ok((by.user, by.groups))
+        })
+        .transpose()
+}
+
 /// What stands under `owners` in a manifest.
 pub(crate) fn owners(manifest: &Value) -> Result<Vec<Owner>> {
     match manifest.get("owners") {
@@ -430,9 +495,17 @@ pub(crate) fn owners(manifest: &Value) -> Result<Vec<Owner>> {
     }
 }
 
-/// `ago:<n>d` wherever it stands as that time.
+/// `ago:<n>d` wherever it stands as that time, and `in:<n>s`.
 pub(crate) fn dated(value: &Value, now: Timestamp) -> Result<Value> {
     Ok(match value {
+        Value::String(text) if text.starts_with("in:") => {
+            let seconds: i64 = text["in:".len()..]
+                .strip_suffix('s')
+                .and_then(|seconds| seconds.parse().ok())
+                .with_context(|| format!("`{text}` is not in:<seconds>s"))?;
+            let then = now + SignedDuration::from_secs(seconds);
+            json!(then.strftime("%Y-%m-%dT%H:%M:%SZ").to_string())
+        }
         Value::String(text) => match text.strip_prefix("ago:") {
             Some(days) => {
                 let days: i64 = days

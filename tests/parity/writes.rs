@@ -95,7 +95,7 @@ impl Follower {
 
 fn take(courses: &mut BTreeMap<String, Course>, record: &AuditRecord) {
     let object = record.object();
-    if record.stage != "ResponseComplete" || object.namespace.is_empty() || !record.is_write() {
+    if record.stage != "ResponseComplete" || !record.is_write() {
         return;
     }
     let course = courses.entry(object.namespace.clone()).or_default();

@@ -299,6 +299,7 @@ async fn live(
             None,
             ServerFence::new(ServerFenceMode::Off),
         )),
+        keys: Arc::new(node::keys::NoKeys),
         host: "simulation".to_owned(),
         rate: (0.0, 1),
         fence: Arc::new(Gatekeeper {

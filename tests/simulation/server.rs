@@ -468,11 +468,13 @@ impl Server {
                 .map(|answer| (answer, Vec::new()));
         }
         let resource = self
-            .world
-            .catalogue()
-            .find(target.group, target.plural)
-            .ok_or_else(nobody)?
-            .resource;
+            .selected(&target, request.parameter("fieldSelector"))
+            .or_else(|| {
+                let catalogue = self.world.catalogue();
+                let entry = catalogue.find(target.group, target.plural)?;
+                Some(entry.resource)
+            })
+            .ok_or_else(nobody)?;
         let key = Key::new(target.namespace, target.name);
         if request.method == Method::GET {
             let answer = if request.parameter("watch") == "true" {
@@ -507,6 +509,24 @@ impl Server {
             _ => metadata_answer(200, &action.key, &written),
         };
         Ok((answer, changes))
+    }
+
+    /// The selection that a request is for: by its field selector where it is for many objects, by where the object is
+    /// held where it is for one.
+    fn selected(&self, target: &Target<'_>, fields: &str) -> Option<&'static Resource> {
+        let key = Key::new(target.namespace, target.name);
+        let is_meant = |resource: &&'static Resource| {
+            let Some(selection) = resource.selection else {
+                return false;
+            };
+            let is_named = (resource.group, resource.plural) == (target.group, target.plural);
+            let held = || Reader::get(&self.world, resource, &key.namespace, &key.name).is_some();
+            let selects = target.name.is_empty() && fields.ends_with(selection.fields);
+            is_named && (selects || (!target.name.is_empty() && held()))
+        };
+        kubernetes_proto::selections()
+            .into_iter()
+            .find(|resource| is_meant(resource))
     }
 
     fn write(&mut self, action: &Action) -> Result<Written, Refusal> {
@@ -562,6 +582,16 @@ impl Server {
             let kind = match request.content_type.as_str() {
                 "application/merge-patch+json" => PatchKind::Merge,
                 "application/strategic-merge-patch+json" => PatchKind::Strategic,
+                "application/apply-patch+yaml" => {
+                    let fields = patch.as_object_mut().expect("an apply names its object");
+                    fields.remove("apiVersion");
+                    fields.remove("kind");
+                    if let Some(metadata) = fields["metadata"].as_object_mut() {
+                        metadata.remove("name");
+                        metadata.remove("namespace");
+                    }
+                    PatchKind::Apply { manager: "" }
+                }
                 other => {
                     return Err(Refusal::new(
                         415,
@@ -686,7 +716,7 @@ impl Server {
         let only = request
             .parameter("fieldSelector")
             .strip_prefix("metadata.name=")
-            .unwrap_or_default();
+            .map_or("", |rest| rest.split(',').next().unwrap_or_default());
         let metadata_alone = request.accept.contains("as=PartialObjectMetadataList");
         let items = Reader::list(&self.world, resource, namespace)
             .iter()

@@ -1,11 +1,13 @@
-//! Every active namespace has a ConfigMap `kube-root-ca.crt` with the certificates by which pods know the API server.
+//! Every active namespace has a ConfigMap `kube-root-ca.crt` with the certificates by which pods know the API
+//! server.
 //!
-//! Watches namespaces and the ConfigMaps of that name; creates and restores ConfigMaps; a key per namespace; remembers
-//! nothing. Restored are the data, which must be `ca.crt` alone, and the annotation that describes the ConfigMap, where
-//! it is missing or the data had to be restored; other metadata and `binaryData` are the user's.
+//! Watches namespaces and the ConfigMaps of that name; creates and restores ConfigMaps; a key per namespace;
+//! remembers nothing. Restored are the data, which must be `ca.crt` alone, and the annotation that describes
+//! the ConfigMap, where it is missing or the data had to be restored; other metadata and `binaryData` are the
+//! user's.
 //!
-//! Without `--root-ca-file` the certificates are those of the kubeconfig that the manager itself runs by: the node fills
-//! the flag's content so.
+//! Without `--root-ca-file` the certificates are those of the kubeconfig that the manager itself runs by: the
+//! node fills the flag's content so.
 
 use controllers_kit::{
     Controller, Descriptor, FlagDefault, Flags, Key, Plan, Refusal, Seen, Sharding, Watches,

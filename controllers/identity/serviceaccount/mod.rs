@@ -1,7 +1,7 @@
 //! Every active namespace has a ServiceAccount `default`: without it no pod can be made there.
 //!
-//! Watches namespaces and the ServiceAccounts of that name; creates ServiceAccounts; a key per namespace; remembers
-//! nothing. One that is being deleted still holds the name: its successor is made when it is gone.
+//! Watches namespaces and the ServiceAccounts of that name; creates ServiceAccounts; a key per namespace;
+//! remembers nothing. One that is being deleted still holds the name: its successor is made when it is gone.
 
 use controllers_kit::{Controller, Descriptor, Flags, Key, Plan, Refusal, Seen, Sharding, Watches};
 use kubernetes_proto::{

@@ -4,9 +4,11 @@
 pub mod containers;
 mod fields;
 pub mod placement;
+mod secrets;
 pub mod volumes;
 
 pub use fields::Malformed;
+pub use secrets::secrets;
 
 #[cfg(test)]
 mod tests;

@@ -25,7 +25,7 @@ use kubernetes_proto::{
 
 use super::at;
 
-fn named<T: Object>(name: &str) -> T {
+pub(super) fn named<T: Object>(name: &str) -> T {
     let mut object = T::default();
     let meta = object.metadata_mut();
     meta.name = Str::from(name);

@@ -24,6 +24,7 @@ pub mod contract;
 mod engine;
 mod environment;
 mod extremes;
+pub mod identity;
 mod server;
 
 pub use builders::*;
@@ -68,6 +69,9 @@ fn entry(resource: &'static Resource) -> Entry {
             "deployments" | "replicasets" | "statefulsets" | "replicationcontrollers" => {
                 vec![Str::interned("scale"), Str::interned("status")]
             }
+            "certificatesigningrequests" => {
+                vec![Str::interned("approval"), Str::interned("status")]
+            }
             _ => vec![Str::interned("status")],
         },
         preferred: true,
@@ -98,6 +102,8 @@ pub struct World {
     /// What is served under paths besides objects and their scales.
     served: BTreeMap<String, crate::Answer>,
     catalogue: Arc<Catalogue>,
+    /// Answers what the world itself can't: reviews, certificates, tokens.
+    answering: fn(&Query) -> Option<crate::Answer>,
     /// Of resources that have not been listed.
     standings: BTreeMap<&'static Resource, Standing>,
     /// When objects were removed that had generated names, and the version of it. Shared by snapshots.
@@ -133,6 +139,7 @@ impl World {
             events: Vec::new(),
             served: BTreeMap::new(),
             catalogue: registered(),
+            answering: |_| None,
             standings: BTreeMap::new(),
             removed: Arc::default(),
             follows: None,
@@ -300,6 +307,13 @@ impl World {
     #[must_use]
     pub fn serving(mut self, path: &str, json: serde_json::Value) -> Self {
         self.serve(path, crate::Answer::Object(Arc::new(json)));
+        self
+    }
+
+    /// Answers queries by a function before anything else does: reviews, certificates and tokens are Missing without one.
+    #[must_use]
+    pub fn answering(mut self, answer: fn(&Query) -> Option<crate::Answer>) -> Self {
+        self.answering = answer;
         self
     }
 
@@ -569,7 +583,27 @@ impl World {
         queries
             .into_iter()
             .map(|query| {
+                if let Some(answer) = (self.answering)(&query) {
+                    return (query, answer);
+                }
                 let answer = match &query {
+                    Query::Picked {
+                        resource,
+                        namespace,
+                        pick,
+                    } => {
+                        let list = match self.served.get(&resource.path(namespace, "")) {
+                            Some(crate::Answer::Object(list)) => list["items"].clone(),
+                            _ => serde_json::json!([]),
+                        };
+                        let items = list.as_array().into_iter().flatten();
+                        let picked: std::collections::BTreeSet<String> =
+                            items.flat_map(|item| pick.from(item)).collect();
+                        crate::Answer::Object(Arc::new(serde_json::json!(picked)))
+                    }
+                    Query::Review { .. } | Query::Certificate(_) | Query::Token { .. } => {
+                        crate::Answer::Missing
+                    }
                     Query::Content {
                         resource,
                         namespace,

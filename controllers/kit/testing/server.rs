@@ -63,7 +63,7 @@ pub(super) enum Fault {
 /// Whether the server counts the generations of a resource.
 pub(super) fn has_generation(resource: &Resource) -> bool {
     !matches!(
-        resource.id().as_str(),
+        resource.type_id().as_str(),
         "namespaces"
             | "serviceaccounts"
             | "configmaps"
@@ -71,7 +71,12 @@ pub(super) fn has_generation(resource: &Resource) -> bool {
             | "services"
             | "endpoints"
             | "persistentvolumeclaims"
+            | "secrets"
             | "controllerrevisions.apps"
+            | "certificatesigningrequests.certificates.k8s.io"
+            | "podcertificaterequests.certificates.k8s.io"
+            | "clustertrustbundles.certificates.k8s.io"
+            | "clusterroles.rbac.authorization.k8s.io"
     )
 }
 
@@ -212,7 +217,7 @@ impl World {
             )));
         }
         let mut json = object.to_json();
-        match resource.id().as_str() {
+        match resource.type_id().as_str() {
             "pods" => json["status"] = json!({"phase": "Pending"}),
             "namespaces" => json["status"] = json!({"phase": "Active"}),
             _ => {
@@ -302,6 +307,8 @@ impl World {
         match kind {
             PatchKind::Merge => apply_merge(&mut new, patch),
             PatchKind::Strategic => apply_strategic(&mut new, patch)?,
+            // Who owns which field is not kept: a field that is left out stays.
+            PatchKind::Apply { .. } => apply_merge(&mut new, patch),
         }
         let resource = action.resource;
         match subresource {
@@ -312,6 +319,11 @@ impl World {
                 new = old.clone();
                 new["spec"]["replicas"] = replicas;
             }
+            "approval" if resource.plural == "certificatesigningrequests" => {
+                let conditions = new["status"]["conditions"].clone();
+                new = old.clone();
+                new["status"]["conditions"] = approved(conditions, self.now);
+            }
             "status" if has_status(resource) => {
                 for field in fields(&mut new).keys().cloned().collect::<Vec<_>>() {
                     if field != "status" && field != "metadata" {
@@ -319,7 +331,7 @@ impl World {
                     }
                 }
                 // Metadata goes along, but for what some kinds guard.
-                let guarded = match resource.id().as_str() {
+                let guarded = match resource.type_id().as_str() {
                     "deployments.apps" => "labels",
                     "pods" => "ownerReferences",
                     _ => "",
@@ -528,7 +540,7 @@ impl World {
             self.resource_version += 1;
             self.take(&place);
             // Most kinds are answered for with a Status, which has no version.
-            let says_version = matches!(resource.id().as_str(), "pods" | "serviceaccounts");
+            let says_version = matches!(resource.type_id().as_str(), "pods" | "serviceaccounts");
             return Ok(Written {
                 uid: old_meta.uid.clone(),
                 resource_version: if says_version {
@@ -652,6 +664,19 @@ fn written(meta: &ObjectMeta) -> Written {
     }
 }
 
+/// The conditions of a CertificateSigningRequest after its approval: the server fills in when.
+fn approved(mut conditions: Value, now: crate::Timestamp) -> Value {
+    let now = serde_json::to_value(Time::from(now)).expect("a time is a text");
+    for condition in conditions.as_array_mut().into_iter().flatten() {
+        for field in ["lastUpdateTime", "lastTransitionTime"] {
+            if condition[field].is_null() {
+                condition[field] = now.clone();
+            }
+        }
+    }
+    conditions
+}
+
 fn fields(json: &mut Value) -> &mut Map<String, Value> {
     json.as_object_mut().expect("an object's JSON is an object")
 }
@@ -667,8 +692,13 @@ fn restore(new: &mut Value, old: &Value, field: &str) {
 
 fn has_status(resource: &Resource) -> bool {
     !matches!(
-        resource.id().as_str(),
-        "serviceaccounts" | "configmaps" | "controllerrevisions.apps"
+        resource.type_id().as_str(),
+        "serviceaccounts"
+            | "configmaps"
+            | "secrets"
+            | "controllerrevisions.apps"
+            | "clustertrustbundles.certificates.k8s.io"
+            | "clusterroles.rbac.authorization.k8s.io"
     )
 }
 
@@ -842,6 +872,7 @@ fn merge_key(list: &str) -> Option<&'static str> {
     match list {
         "ownerReferences" => Some("uid"),
         "conditions" => Some("type"),
+        "secrets" => Some("name"),
         _ => None,
     }
 }

@@ -545,3 +545,52 @@ async fn a_name_counts_as_used_after_its_removal_and_a_list_begins_the_history_a
     assert!(!covers(&bed, "u-c"), "who knows what has come and gone");
     assert_eq!(bed.cache.history_since(), 20);
 }
+
+#[tokio::test]
+async fn of_a_selection_nothing_else_is_asked_for() {
+    use kubernetes_proto::core::{BootstrapToken, ClusterInfo, ServiceAccountToken};
+    let table: [(&'static kubernetes_proto::Resource, &str, &str); 3] = [
+        (
+            ServiceAccountToken::resource(),
+            "/api/v1/secrets",
+            "type%3Dkubernetes.io%2Fservice-account-token",
+        ),
+        (
+            BootstrapToken::resource(),
+            "/api/v1/namespaces/kube-system/secrets",
+            "type%3Dbootstrap.kubernetes.io%2Ftoken",
+        ),
+        (
+            ClusterInfo::resource(),
+            "/api/v1/namespaces/kube-public/configmaps",
+            "metadata.name%3Dcluster-info",
+        ),
+    ];
+    for (resource, path, fields) in table {
+        let mut server = Server::start().await;
+        let cache = Cache::builder()
+            .resource(resource)
+            .settings(quick())
+            .build();
+        let api = Api::connect(&server.config, Purpose::Watches, None).unwrap();
+        let running = tokio::spawn(cache.run(resource, api));
+        let asked = server.asked().await;
+        assert_eq!(asked.path(), path);
+        assert_eq!(asked.parameter("fieldSelector"), fields);
+        running.abort();
+    }
+}
+
+#[test]
+fn selections_of_one_resource_have_stores_of_their_own() {
+    use kubernetes_proto::core::{BootstrapToken, ServiceAccountToken};
+    let cache = Cache::builder()
+        .resource(ServiceAccountToken::resource())
+        .resource(BootstrapToken::resource())
+        .build();
+    assert_eq!(cache.resources().count(), 2);
+    assert!(cache.whole().is_empty(), "neither has all Secrets");
+    // What discovery finds is the resource itself.
+    let all = kubernetes_proto::metadata_only("", "v1", "Secret", "secrets", true).unwrap();
+    assert!(cache.find(all));
+}

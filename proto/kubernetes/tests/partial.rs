@@ -46,3 +46,20 @@ fn a_resource_is_made_once_and_reads_metadata_without_labels_and_annotations() {
     let again = made().read_json(object.to_json()).unwrap();
     assert_eq!(again.metadata(), object.metadata());
 }
+
+#[test]
+fn a_selection_is_a_resource_of_its_own() {
+    use crate::{Object as _, core::ServiceAccountToken};
+    let some = ServiceAccountToken::resource();
+    let all = metadata_only("", "v1", "Secret", "secrets", true).unwrap();
+    assert_ne!(some, all);
+    assert_eq!(
+        (some.id().as_str(), some.type_id().as_str()),
+        ("secrets:service-account-token", "secrets")
+    );
+    assert!(some.is(&some.id()) && all.is(&all.id()));
+    assert!(!some.is(&all.id()) && !all.is(&some.id()));
+    for resource in crate::selections() {
+        assert!(resource.selection.is_some() && !kinds().contains(&resource));
+    }
+}

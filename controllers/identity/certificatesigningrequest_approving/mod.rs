@@ -1,0 +1,219 @@
+//! Kubelets' requests for client certificates are approved where the requestor may have them without being
+//! asked for.
+//!
+//! Watches CertificateSigningRequests; patches their approval; a key per request. A request is recognized as
+//! that of a kubelet for itself, or for any node; for each in turn the API server is asked, by a
+//! SubjectAccessReview of the requestor, whether that may be approved. Where nothing allows it the key is
+//! tried again with back-off, since a binding may be made later. Remembered is which of the two is asked for
+//! next; losing that asks once more.
+
+use controllers_kit::{
+    Answer, Controller, Descriptor, Flags, Key, PatchKind, Plan, Query, Refusal, Report, Seen,
+    Sharding, Watches,
+};
+use kubernetes_proto::certificates::{
+    CertificateSigningRequest, CertificateSigningRequestCondition, CertificateSigningRequestSpec,
+};
+use serde::{Deserialize, Serialize};
+use serde_json::json;
+
+use crate::requests::{self, APPROVED, DENIED, KUBELET_CLIENT};
+
+const REVIEWS: &str = "/apis/authorization.k8s.io/v1/subjectaccessreviews";
+const REASON: &str = "AutoApproved";
+
+/// What a request can be recognized as.
+struct Recognizer {
+    /// The subresource that the requestor must be allowed to create.
+    subresource: &'static str,
+    /// What the approval says.
+    message: &'static str,
+    /// Whether only a request of a node for itself is meant.
+    own: bool,
+}
+
+const RECOGNIZERS: [Recognizer; 2] = [
+    Recognizer {
+        subresource: "selfnodeclient",
+        message: "Auto approving self kubelet client certificate after SubjectAccessReview.",
+        own: true,
+    },
+    Recognizer {
+        subresource: "nodeclient",
+        message: "Auto approving kubelet client certificate after SubjectAccessReview.",
+        own: false,
+    },
+];
+
+/// How many of what a request is recognized as have been refused in this round.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Refused(usize);
+
+/// The controller.
+pub struct CertificateSigningRequestApproving;
+
+impl Controller for CertificateSigningRequestApproving {
+    type Memory = Refused;
+
+    fn describe() -> Descriptor {
+        Descriptor::new(
+            "certificatesigningrequest-approving-controller",
+            Sharding::ByObject,
+        )
+        .aliases(&["csrapproving"])
+        .service_account("certificate-controller")
+        .queue("certificate")
+        .workers_fixed(5)
+        .rule(
+            requests::GROUP,
+            requests::RESOURCE,
+            &["get", "list", "watch"],
+        )
+        .rule(
+            requests::GROUP,
+            "certificatesigningrequests/approval",
+            &["patch"],
+        )
+        .rule_for(requests::GROUP, "signers", &[KUBELET_CLIENT], &["approve"])
+        .rule("authorization.k8s.io", "subjectaccessreviews", &["create"])
+        .differs("The first retry comes after 5 ms instead of 200 ms.")
+    }
+
+    fn new(_: &Flags) -> Self {
+        Self
+    }
+
+    fn watch(&self, on: &mut Watches) {
+        on.kind::<CertificateSigningRequest>().wakes_itself();
+    }
+
+    fn ask(&self, key: &Key, seen: &Seen<'_>, refused: &Refused) -> Vec<Query> {
+        let Ok(Some((request, recognized))) = undecided(key, seen) else {
+            return Vec::new();
+        };
+        recognized
+            .get(refused.0)
+            .map(|recognizer| review(&requests::spec(&request), recognizer))
+            .into_iter()
+            .collect()
+    }
+
+    fn plan(&self, key: &Key, seen: &Seen<'_>, refused: &mut Refused) -> Result<Plan, Refusal> {
+        let mut plan = Plan::nothing();
+        let Some((request, recognized)) = undecided(key, seen).map_err(Refusal::Retry)? else {
+            *refused = Refused::default();
+            return Ok(plan);
+        };
+        let Some(recognizer) = recognized.get(refused.0) else {
+            // Not a kubelet's, or changed since a part of it was refused.
+            if refused.0 > 0 {
+                *refused = Refused::default();
+                plan.look_again_now();
+            }
+            return Ok(plan);
+        };
+        let query = review(&requests::spec(&request), recognizer);
+        let allowed = match seen.answer(&query) {
+            Some(Answer::Object(review)) => review["status"]["allowed"] == true,
+            Some(Answer::Failed(why)) => return Err(Refusal::Retry(why.clone())),
+            _ => {
+                return Err(Refusal::Retry(
+                    "the API server does not answer SubjectAccessReviews".to_owned(),
+                ));
+            }
+        };
+        if allowed {
+            *refused = Refused::default();
+            approve(&mut plan, &request, recognizer);
+        } else if refused.0 + 1 < recognized.len() {
+            refused.0 += 1;
+            plan.look_again_now();
+        } else {
+            *refused = Refused::default();
+            let tried: Vec<&str> = recognized.iter().map(|one| one.subresource).collect();
+            return Err(Refusal::Retry(format!(
+                "recognized csr {:?} as [{}] but subject access review was not approved",
+                key.name.as_str(),
+                tried.join(" ")
+            )));
+        }
+        Ok(plan)
+    }
+}
+
+type Recognized = (
+    std::sync::Arc<CertificateSigningRequest>,
+    Vec<&'static Recognizer>,
+);
+
+/// The request of a key that nobody has decided on yet, and what it is recognized as.
+fn undecided(key: &Key, seen: &Seen<'_>) -> Result<Option<Recognized>, String> {
+    let Some(request) = seen.get::<CertificateSigningRequest>(key) else {
+        return Ok(None);
+    };
+    let status = request.status.clone().unwrap_or_default();
+    let decided = requests::has(&status, APPROVED) || requests::has(&status, DENIED);
+    if decided || !status.certificate.is_empty() {
+        return Ok(None);
+    }
+    let spec = requests::spec(&request);
+    let (_, asked) = requests::read(&key.name, &spec.request)?;
+    let is_kubelet = spec.signer_name == KUBELET_CLIENT
+        && requests::kubelet_client(&asked, &spec.usages).is_ok();
+    let recognized = RECOGNIZERS
+        .iter()
+        .filter(|one| is_kubelet && (!one.own || spec.username == asked.common_name()))
+        .collect();
+    Ok(Some((request, recognized)))
+}
+
+/// Whether the requestor may create the subresource.
+fn review(spec: &CertificateSigningRequestSpec, recognizer: &Recognizer) -> Query {
+    let extra: serde_json::Map<String, serde_json::Value> = spec
+        .extra
+        .iter()
+        .map(|(key, values)| (key.clone(), json!(values.items)))
+        .collect();
+    Query::Review {
+        path: REVIEWS,
+        body: json!({
+            "apiVersion": "authorization.k8s.io/v1",
+            "kind": "SubjectAccessReview",
+            "spec": {
+                "user": spec.username,
+                "uid": spec.uid,
+                "groups": spec.groups,
+                "extra": extra,
+                "resourceAttributes": {
+                    "group": requests::GROUP,
+                    "resource": requests::RESOURCE,
+                    "subresource": recognizer.subresource,
+                    "verb": "create",
+                    "version": "*",
+                },
+            },
+        })
+        .to_string(),
+    }
+}
+
+fn approve(plan: &mut Plan, request: &CertificateSigningRequest, recognizer: &Recognizer) {
+    let mut conditions = request.status.clone().unwrap_or_default().conditions;
+    conditions.push(CertificateSigningRequestCondition {
+        r#type: APPROVED.to_owned(),
+        status: "True".to_owned(),
+        reason: REASON.to_owned(),
+        message: recognizer.message.to_owned(),
+        ..CertificateSigningRequestCondition::default()
+    });
+    plan.patch(
+        request,
+        "approval",
+        PatchKind::Merge,
+        json!({"status": {"conditions": conditions}}),
+        Report::No,
+    );
+}
+
+#[cfg(test)]
+mod tests;

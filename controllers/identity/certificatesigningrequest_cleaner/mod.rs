@@ -1,0 +1,106 @@
+//! CertificateSigningRequests that nobody needs any more are deleted.
+//!
+//! Watches CertificateSigningRequests; deletes them, as the version seen; a key per request; remembers
+//! nothing. One goes an hour after it was issued, denied or failed, a day after it was made or approved
+//! without anything coming of it, and when its certificate has expired. A condition without a time never
+//! counts as old.
+
+use controllers_kit::{
+    Controller, Descriptor, Flags, Key, Only, Plan, Propagation, Refusal, Seen, Sharding,
+    SignedDuration, Timestamp, Watches,
+};
+use kubernetes_proto::{Object, certificates::CertificateSigningRequest, meta::Time};
+
+use crate::{
+    requests::{self, APPROVED, DENIED, FAILED},
+    x509,
+};
+
+/// How long what has been decided stays.
+const DECIDED: SignedDuration = SignedDuration::from_hours(1);
+/// How long what waits for somebody stays.
+const PENDING: SignedDuration = SignedDuration::from_hours(24);
+
+/// The controller.
+pub struct CertificateSigningRequestCleaner;
+
+impl Controller for CertificateSigningRequestCleaner {
+    type Memory = ();
+
+    fn describe() -> Descriptor {
+        Descriptor::new(
+            "certificatesigningrequest-cleaner-controller",
+            Sharding::ByObject,
+        )
+        .aliases(&["csrcleaner"])
+        .service_account("certificate-controller")
+        .rule(
+            requests::GROUP,
+            requests::RESOURCE,
+            &["get", "list", "watch", "delete"],
+        )
+        .differs(
+            "A request goes when its time has come; upstream looks at all of them once an hour.",
+        )
+        .differs(
+            "A request is deleted only as the version that was judged, instead of by its name.",
+        )
+    }
+
+    fn new(_: &Flags) -> Self {
+        Self
+    }
+
+    fn watch(&self, on: &mut Watches) {
+        on.kind::<CertificateSigningRequest>().wakes_itself();
+    }
+
+    fn plan(&self, key: &Key, seen: &Seen<'_>, (): &mut ()) -> Result<Plan, Refusal> {
+        let mut plan = Plan::nothing();
+        let request = seen
+            .get::<CertificateSigningRequest>(key)
+            .filter(|request| !request.is_terminating());
+        let Some(request) = request else {
+            return Ok(plan);
+        };
+        match end(&request) {
+            Some(end) if end <= seen.now => {
+                plan.delete(&*request, Only::ThisVersion, Propagation::Background);
+            }
+            Some(end) => plan.look_again_at(end),
+            None => {}
+        }
+        Ok(plan)
+    }
+}
+
+/// When a request goes, if ever.
+fn end(request: &CertificateSigningRequest) -> Option<Timestamp> {
+    let after = |time: Option<&Time>, long| {
+        let time = time.filter(|time| !time.is_zero())?;
+        time.timestamp().checked_add(long).ok()
+    };
+    let status = request.status.clone().unwrap_or_default();
+    let issued = !status.certificate.is_empty();
+    let mut ends = Vec::new();
+    if status.conditions.is_empty() {
+        let made = Object::metadata(request).creation_timestamp;
+        ends.push(after(made.as_ref(), PENDING));
+    }
+    for condition in &status.conditions {
+        let since = condition.last_update_time.as_ref();
+        match condition.r#type.as_str() {
+            APPROVED if issued => {
+                ends.push(after(since, DECIDED));
+                ends.push(x509::not_after(&status.certificate));
+            }
+            APPROVED => ends.push(after(since, PENDING)),
+            DENIED | FAILED => ends.push(after(since, DECIDED)),
+            _ => {}
+        }
+    }
+    ends.into_iter().flatten().min()
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,52 @@
+use controllers_kit::{
+    Again, Controller, FlagValue, Flags, Only, Runs, Verb,
+    testing::{Common, World, at, identity::pod_certificate_request},
+};
+use kubernetes_proto::certificates::PodCertificateRequest;
+
+use super::{GATE, PodCertificateRequestCleaner};
+
+fn outcome(request: PodCertificateRequest) -> (bool, Again) {
+    let plan = World::at("12:00:00")
+        .with(request)
+        .plan::<PodCertificateRequestCleaner>("web");
+    for action in plan.actions() {
+        assert!(matches!(
+            action.verb,
+            Verb::Delete {
+                only: Only::ThisUid,
+                ..
+            }
+        ));
+    }
+    (!plan.is_nothing(), plan.again)
+}
+
+#[test]
+fn a_request_goes_a_quarter_of_an_hour_after_it_was_made() {
+    let made = |time| pod_certificate_request("web").created(time);
+    let table = [
+        (made("11:45:00"), (true, Again::Never)),
+        (made("11:45:01"), (false, Again::At(at("12:00:01")))),
+        (made("12:00:00"), (false, Again::At(at("12:15:00")))),
+        (made("2026-03-01T12:00:00Z"), (true, Again::Never)),
+        (
+            made("11:00:00")
+                .finalizer("example.com/hold")
+                .terminating("11:59:00"),
+            (false, Again::Never),
+        ),
+    ];
+    for (request, expected) in table {
+        assert_eq!(outcome(request.clone()), expected, "{request:?}");
+    }
+}
+
+#[test]
+fn it_runs_where_the_gate_is_on() {
+    let descriptor = PodCertificateRequestCleaner::describe();
+    let mut flags = Flags::defaults([&descriptor]);
+    assert!(matches!((descriptor.runs)(&flags), Runs::No(_)));
+    flags.set(GATE, FlagValue::Bool(true));
+    assert_eq!((descriptor.runs)(&flags), Runs::Yes);
+}

@@ -1,0 +1,612 @@
+//! PKCS #10 requests as they are read, and X.509 certificates as they are made from them: byte for byte what
+//! Go's `crypto/x509` makes of the same input, but for serial number and signature. Pure: time, serial number
+//! and signature are arguments.
+
+use std::time::Duration;
+
+use controllers_kit::{SignedDuration, Timestamp};
+use x509_parser::{
+    certification_request::X509CertificationRequest,
+    extensions::{GeneralName, ParsedExtension},
+    pem::parse_x509_pem,
+    prelude::FromDer as _,
+};
+
+/// The attributes of a name that Go knows, in the order in which it writes them. Others are dropped.
+const ATTRIBUTES: [&str; 9] = [
+    "2.5.4.6",  // country
+    "2.5.4.10", // organization
+    "2.5.4.11", // organizational unit
+    "2.5.4.7",  // locality
+    "2.5.4.8",  // province
+    "2.5.4.9",  // street address
+    "2.5.4.17", // postal code
+    COMMON_NAME,
+    SERIAL_NUMBER,
+];
+const COMMON_NAME: &str = "2.5.4.3";
+const SERIAL_NUMBER: &str = "2.5.4.5";
+const ORGANIZATION: &str = "2.5.4.10";
+
+/// A request for a certificate, as far as it is looked at.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Request {
+    /// The attributes of the subject that are known, each with its values in order.
+    subject: Vec<(&'static str, Vec<String>)>,
+    /// Alternative names: DNS.
+    pub dns: Vec<String>,
+    /// Alternative names: e-mail.
+    pub emails: Vec<String>,
+    /// Alternative names: IP addresses, of 4 or 16 bytes.
+    pub ips: Vec<Vec<u8>>,
+    /// Alternative names: URIs.
+    pub uris: Vec<String>,
+    /// The public key with its algorithm, DER.
+    pub public_key: Vec<u8>,
+}
+
+impl Request {
+    /// The values of an attribute of the subject.
+    fn values(&self, attribute: &str) -> &[String] {
+        self.subject
+            .iter()
+            .find(|(known, _)| *known == attribute)
+            .map_or(&[], |(_, values)| values)
+    }
+
+    /// The subject's organizations.
+    pub fn organizations(&self) -> &[String] {
+        self.values(ORGANIZATION)
+    }
+
+    /// The subject's common name; the last where there are several, as Go has it.
+    pub fn common_name(&self) -> &str {
+        self.values(COMMON_NAME).last().map_or("", String::as_str)
+    }
+}
+
+/// The DER of a request in PEM.
+///
+/// # Errors
+/// Where the first block is of another type.
+pub fn request_der(pem: &[u8]) -> Result<Vec<u8>, String> {
+    parse_x509_pem(pem)
+        .ok()
+        .map(|(_, block)| block)
+        .filter(|block| block.label == "CERTIFICATE REQUEST")
+        .map(|block| block.contents)
+        .ok_or_else(|| "PEM block type must be CERTIFICATE REQUEST".to_owned())
+}
+
+/// Reads a request. Its signature is not looked at: [`verify`] does that.
+///
+/// # Errors
+/// Where it is malformed.
+pub fn read(der: &[u8]) -> Result<Request, String> {
+    let parsed = parse(der)?;
+    let info = &parsed.certification_request_info;
+    let mut subject: Vec<(&'static str, Vec<String>)> = Vec::new();
+    for attribute in info.subject.iter_attributes() {
+        let oid = attribute.attr_type().to_id_string();
+        let Some(known) = ATTRIBUTES.iter().find(|known| **known == oid) else {
+            continue;
+        };
+        let value = attribute
+            .as_str()
+            .map_err(|_| format!("the subject's attribute {oid} is no text"))?
+            .to_owned();
+        match subject.iter_mut().find(|(one, _)| one == known) {
+            Some((_, values)) => values.push(value),
+            None => subject.push((known, vec![value])),
+        }
+    }
+    let mut request = Request {
+        subject,
+        public_key: info.subject_pki.raw.to_vec(),
+        ..Request::default()
+    };
+    for extension in parsed.requested_extensions().into_iter().flatten() {
+        match extension {
+            ParsedExtension::SubjectAlternativeName(names) => {
+                for name in &names.general_names {
+                    add_name(&mut request, name)?;
+                }
+            }
+            ParsedExtension::ParseError { .. } => {
+                return Err("an extension of the request is malformed".to_owned());
+            }
+            _ => {}
+        }
+    }
+    Ok(request)
+}
+
+fn add_name(request: &mut Request, name: &GeneralName<'_>) -> Result<(), String> {
+    match name {
+        GeneralName::DNSName(name) => request.dns.push((*name).to_owned()),
+        GeneralName::RFC822Name(name) => request.emails.push((*name).to_owned()),
+        GeneralName::URI(name) => request.uris.push((*name).to_owned()),
+        GeneralName::IPAddress(bytes) if matches!(bytes.len(), 4 | 16) => {
+            request.ips.push(bytes.to_vec());
+        }
+        GeneralName::IPAddress(bytes) => {
+            return Err(format!("cannot parse IP address of length {}", bytes.len()));
+        }
+        // Go does not read the others either.
+        _ => {}
+    }
+    Ok(())
+}
+
+fn parse(der: &[u8]) -> Result<X509CertificationRequest<'_>, String> {
+    match X509CertificationRequest::from_der(der) {
+        Ok(([], parsed)) => Ok(parsed),
+        Ok(_) => Err("trailing data after the certificate request".to_owned()),
+        Err(error) => Err(format!("the certificate request is malformed: {error}")),
+    }
+}
+
+/// Proves that whoever made the request holds the key that it names.
+///
+/// # Errors
+/// Where the signature is wrong, or of an algorithm that this build does not know: RSA from 2048 bits, ECDSA
+/// on P-256 and P-384, and Ed25519 are known.
+pub fn verify(der: &[u8]) -> Result<(), String> {
+    parse(der)?.verify_signature().map_err(|error| {
+        format!(
+            "unable to verify certificate request signature: {error} \
+             (keys may be RSA from 2048 bits, ECDSA on P-256 or P-384, or Ed25519)"
+        )
+    })
+}
+
+/// When the first certificate in some PEM ends; `None` where there is none.
+pub fn not_after(pem: &[u8]) -> Option<Timestamp> {
+    let (_, block) = parse_x509_pem(pem).ok()?;
+    let (_, certificate) = x509_parser::parse_x509_certificate(&block.contents).ok()?;
+    let seconds = certificate.validity().not_after.timestamp();
+    Timestamp::from_second(seconds).ok()
+}
+
+/// A certificate authority's certificate, as far as what it signs shows it.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Authority {
+    subject: Vec<u8>,
+    key_id: Vec<u8>,
+    /// When it ends.
+    pub not_after: Timestamp,
+    /// Its public key with its algorithm, DER.
+    pub public_key: Vec<u8>,
+}
+
+impl Authority {
+    /// Reads a certificate.
+    ///
+    /// # Errors
+    /// Where it is malformed.
+    pub fn read(der: &[u8]) -> Result<Self, String> {
+        let (_, certificate) = x509_parser::parse_x509_certificate(der)
+            .map_err(|error| format!("the certificate is malformed: {error}"))?;
+        let key_id = certificate
+            .iter_extensions()
+            .find_map(|extension| match extension.parsed_extension() {
+                ParsedExtension::SubjectKeyIdentifier(id) => Some(id.0.to_vec()),
+                _ => None,
+            })
+            .unwrap_or_default();
+        Ok(Self {
+            subject: certificate.subject().as_raw().to_vec(),
+            key_id,
+            not_after: Timestamp::from_second(certificate.validity().not_after.timestamp())
+                .map_err(|error| error.to_string())?,
+            public_key: certificate.public_key().raw.to_vec(),
+        })
+    }
+}
+
+/// With what an authority's key signs.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Algorithm {
+    /// RSA, PKCS #1 v1.5, SHA-256.
+    RsaSha256,
+    /// ECDSA with SHA-256, for P-256.
+    EcdsaSha256,
+    /// ECDSA with SHA-384, for P-384.
+    EcdsaSha384,
+    /// Ed25519.
+    Ed25519,
+}
+
+impl Algorithm {
+    fn identifier(self) -> Vec<u8> {
+        let (oid, parameters): (&[u8], &[u8]) = match self {
+            Self::RsaSha256 => (
+                &[0x2a, 0x86, 0x48, 0x86, 0xf7, 0x0d, 0x01, 0x01, 0x0b],
+                &[NULL, 0],
+            ),
+            Self::EcdsaSha256 => (&[0x2a, 0x86, 0x48, 0xce, 0x3d, 0x04, 0x03, 0x02], &[]),
+            Self::EcdsaSha384 => (&[0x2a, 0x86, 0x48, 0xce, 0x3d, 0x04, 0x03, 0x03], &[]),
+            Self::Ed25519 => (&[0x2b, 0x65, 0x70], &[]),
+        };
+        value(SEQUENCE, &[&value(OID, &[oid]), parameters])
+    }
+}
+
+/// What a certificate's key may be used for.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Usages {
+    /// Bits of the key usage, the first in the lowest.
+    pub key: u16,
+    /// Indexes into Go's order of extended usages, sorted.
+    pub extended: Vec<usize>,
+}
+
+/// Key usages by the API's names, each with its bit.
+const KEY_USAGES: [(&str, u16); 10] = [
+    ("signing", 0),
+    ("digital signature", 0),
+    ("content commitment", 1),
+    ("key encipherment", 2),
+    ("data encipherment", 3),
+    ("key agreement", 4),
+    ("cert sign", 5),
+    ("crl sign", 6),
+    ("encipher only", 7),
+    ("decipher only", 8),
+];
+
+/// Extended usages by the API's names and their object identifiers, in Go's order, in which certificates list
+/// them.
+const EXTENDED_USAGES: [(&[&str], &[u8]); 12] = [
+    (&["any"], &[0x55, 0x1d, 0x25, 0x00]),
+    (&["server auth"], &[0x2b, 6, 1, 5, 5, 7, 3, 1]),
+    (&["client auth"], &[0x2b, 6, 1, 5, 5, 7, 3, 2]),
+    (&["code signing"], &[0x2b, 6, 1, 5, 5, 7, 3, 3]),
+    (
+        &["email protection", "s/mime"],
+        &[0x2b, 6, 1, 5, 5, 7, 3, 4],
+    ),
+    (&["ipsec end system"], &[0x2b, 6, 1, 5, 5, 7, 3, 5]),
+    (&["ipsec tunnel"], &[0x2b, 6, 1, 5, 5, 7, 3, 6]),
+    (&["ipsec user"], &[0x2b, 6, 1, 5, 5, 7, 3, 7]),
+    (&["timestamping"], &[0x2b, 6, 1, 5, 5, 7, 3, 8]),
+    (&["ocsp signing"], &[0x2b, 6, 1, 5, 5, 7, 3, 9]),
+    (
+        &["microsoft sgc"],
+        &[0x2b, 6, 1, 4, 1, 0x82, 0x37, 0x0a, 3, 3],
+    ),
+    (
+        &["netscape sgc"],
+        &[0x60, 0x86, 0x48, 1, 0x86, 0xf8, 0x42, 4, 1],
+    ),
+];
+
+impl Usages {
+    /// From the API's names.
+    ///
+    /// # Errors
+    /// Where one is unknown; the text names all that are.
+    pub fn parse(names: &[String]) -> Result<Self, String> {
+        let mut usages = Self::default();
+        let mut unknown = Vec::new();
+        for name in names {
+            let key = KEY_USAGES.iter().find(|(known, _)| known == name);
+            let extended = EXTENDED_USAGES
+                .iter()
+                .position(|(known, _)| known.contains(&name.as_str()));
+            match (key, extended) {
+                (Some((_, bit)), _) => usages.key |= 1 << bit,
+                (None, Some(place)) => usages.extended.push(place),
+                (None, None) => unknown.push(format!("{name:?}")),
+            }
+        }
+        usages.extended.sort_unstable();
+        usages.extended.dedup();
+        match unknown.is_empty() {
+            true => Ok(usages),
+            false => Err(format!(
+                "unrecognized usage values: [{}]",
+                unknown.join(" ")
+            )),
+        }
+    }
+}
+
+/// From when to when a certificate is valid.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Validity {
+    /// The first instant.
+    pub not_before: Timestamp,
+    /// The last instant.
+    pub not_after: Timestamp,
+}
+
+/// So long before it was made a certificate is valid already: clocks differ.
+const BACKDATED: SignedDuration = SignedDuration::from_mins(5);
+/// From this life on, what is added in front is taken away at the end.
+const LONG: Duration = Duration::from_secs(8 * 3600);
+
+/// From when to when a certificate is valid that lives so long, by an authority that ends then.
+///
+/// # Errors
+/// Where the authority has ended.
+pub fn validity(
+    ttl: Duration,
+    now: Timestamp,
+    authority_end: Timestamp,
+) -> Result<Validity, String> {
+    let not_before = now.saturating_sub(BACKDATED).unwrap_or(Timestamp::MIN);
+    let mut life = SignedDuration::try_from(ttl).unwrap_or(SignedDuration::MAX);
+    if ttl >= LONG {
+        life -= BACKDATED;
+    }
+    let not_after = now.saturating_add(life).unwrap_or(Timestamp::MAX);
+    if not_before >= authority_end {
+        return Err(format!("the signer has expired: NotAfter={authority_end}"));
+    }
+    if now >= authority_end {
+        return Err(format!(
+            "refusing to sign a certificate that expired in the past: NotAfter={authority_end}"
+        ));
+    }
+    Ok(Validity {
+        not_before,
+        not_after: not_after.min(authority_end),
+    })
+}
+
+/// The part of a certificate that is signed, DER.
+pub fn to_be_signed(
+    authority: &Authority,
+    algorithm: Algorithm,
+    request: &Request,
+    usages: &Usages,
+    validity: Validity,
+    serial: [u8; 16],
+) -> Vec<u8> {
+    let subject = subject(request);
+    let extensions = extensions(authority, request, usages, &subject);
+    value(
+        SEQUENCE,
+        &[
+            // Version 3.
+            &value(explicit(0), &[&[INTEGER, 1, 2]]),
+            &value(INTEGER, &[&positive(&serial)]),
+            &algorithm.identifier(),
+            &authority.subject,
+            &value(
+                SEQUENCE,
+                &[&time(validity.not_before), &time(validity.not_after)],
+            ),
+            &subject,
+            &request.public_key,
+            &value(explicit(3), &[&value(SEQUENCE, &[&extensions.concat()])]),
+        ],
+    )
+}
+
+/// A certificate, DER, from its signed part and the signature.
+pub fn signed(to_be_signed: &[u8], algorithm: Algorithm, signature: &[u8]) -> Vec<u8> {
+    value(
+        SEQUENCE,
+        &[
+            to_be_signed,
+            &algorithm.identifier(),
+            &value(BIT_STRING, &[&[0], signature]),
+        ],
+    )
+}
+
+fn subject(request: &Request) -> Vec<u8> {
+    let mut parts = Vec::new();
+    for attribute in ATTRIBUTES {
+        let mut values = request.values(attribute);
+        // Of these a name has one, the last that was read; an empty one is left out.
+        if matches!(attribute, COMMON_NAME | SERIAL_NUMBER) {
+            values = values
+                .last()
+                .filter(|value| !value.is_empty())
+                .map_or(&[], std::slice::from_ref);
+        }
+        if values.is_empty() {
+            continue;
+        }
+        let last = attribute
+            .rsplit('.')
+            .next()
+            .and_then(|number| number.parse().ok())
+            .unwrap_or_default();
+        let mut set: Vec<Vec<u8>> = values
+            .iter()
+            .map(|text| value(SEQUENCE, &[&[OID, 3, 0x55, 4, last], &printable(text)]))
+            .collect();
+        set.sort();
+        parts.push(value(SET, &[&set.concat()]));
+    }
+    value(SEQUENCE, &[&parts.concat()])
+}
+
+fn extensions(
+    authority: &Authority,
+    request: &Request,
+    usages: &Usages,
+    subject: &[u8],
+) -> Vec<Vec<u8>> {
+    let mut extensions = Vec::new();
+    if usages.key != 0 {
+        extensions.push(extension(0x0f, true, &key_usage(usages.key)));
+    }
+    if !usages.extended.is_empty() {
+        let identifiers: Vec<Vec<u8>> = usages
+            .extended
+            .iter()
+            .map(|place| value(OID, &[EXTENDED_USAGES[*place].1]))
+            .collect();
+        extensions.push(extension(
+            0x25,
+            false,
+            &value(SEQUENCE, &[&identifiers.concat()]),
+        ));
+    }
+    // No authority.
+    extensions.push(extension(0x13, true, &value(SEQUENCE, &[])));
+    if !authority.key_id.is_empty() && authority.subject != subject {
+        let id = value(implicit(0), &[&authority.key_id]);
+        extensions.push(extension(0x23, false, &value(SEQUENCE, &[&id])));
+    }
+    let texts = [(2, &request.dns), (1, &request.emails)];
+    let mut names: Vec<Vec<u8>> = texts
+        .into_iter()
+        .flat_map(|(tag, names)| {
+            names
+                .iter()
+                .map(move |name| value(implicit(tag), &[name.as_bytes()]))
+        })
+        .collect();
+    names.extend(request.ips.iter().map(|ip| value(implicit(7), &[ip])));
+    names.extend(
+        request
+            .uris
+            .iter()
+            .map(|uri| value(implicit(6), &[uri.as_bytes()])),
+    );
+    if !names.is_empty() {
+        let no_subject = subject == [SEQUENCE, 0];
+        extensions.push(extension(
+            0x11,
+            no_subject,
+            &value(SEQUENCE, &[&names.concat()]),
+        ));
+    }
+    extensions
+}
+
+/// One extension of `id-ce`.
+fn extension(id: u8, critical: bool, content: &[u8]) -> Vec<u8> {
+    let critical: &[u8] = if critical { &[BOOLEAN, 1, 0xff] } else { &[] };
+    value(
+        SEQUENCE,
+        &[
+            &[OID, 3, 0x55, 0x1d, id],
+            critical,
+            &value(OCTET_STRING, &[content]),
+        ],
+    )
+}
+
+/// A string of named bits: the first is the highest, zeros at the end are left out.
+fn key_usage(bits: u16) -> Vec<u8> {
+    let reversed = bits.reverse_bits().to_be_bytes();
+    let bytes = if reversed[1] == 0 {
+        &reversed[..1]
+    } else {
+        &reversed[..]
+    };
+    let unused = bytes.last().map_or(0, |last| last.trailing_zeros());
+    let unused = u8::try_from(unused).unwrap_or_default();
+    value(BIT_STRING, &[&[unused], bytes])
+}
+
+// ---- DER ----
+
+const BOOLEAN: u8 = 0x01;
+const INTEGER: u8 = 0x02;
+const BIT_STRING: u8 = 0x03;
+const OCTET_STRING: u8 = 0x04;
+const NULL: u8 = 0x05;
+const OID: u8 = 0x06;
+const UTF8_STRING: u8 = 0x0c;
+const PRINTABLE_STRING: u8 = 0x13;
+const UTC_TIME: u8 = 0x17;
+const GENERALIZED_TIME: u8 = 0x18;
+const SEQUENCE: u8 = 0x30;
+const SET: u8 = 0x31;
+
+fn explicit(number: u8) -> u8 {
+    0xa0 | number
+}
+
+fn implicit(number: u8) -> u8 {
+    0x80 | number
+}
+
+/// One value: tag, length, content.
+fn value(tag: u8, parts: &[&[u8]]) -> Vec<u8> {
+    let length: usize = parts.iter().map(|part| part.len()).sum();
+    let mut der = vec![tag];
+    match u8::try_from(length) {
+        Ok(short @ 0..0x80) => der.push(short),
+        _ => {
+            let bytes = length.to_be_bytes();
+            let bytes = positive_bytes(&bytes);
+            der.push(0x80 | u8::try_from(bytes.len()).unwrap_or_default());
+            der.extend_from_slice(bytes);
+        }
+    }
+    parts.iter().for_each(|part| der.extend_from_slice(part));
+    der
+}
+
+/// Without zeros in front.
+fn positive_bytes(bytes: &[u8]) -> &[u8] {
+    let start = bytes.iter().position(|byte| *byte != 0);
+    start.map_or(&bytes[bytes.len() - 1..], |start| &bytes[start..])
+}
+
+/// The content of a positive integer.
+fn positive(bytes: &[u8]) -> Vec<u8> {
+    let bytes = positive_bytes(bytes);
+    let mut content = Vec::with_capacity(bytes.len() + 1);
+    if bytes[0] >= 0x80 {
+        content.push(0);
+    }
+    content.extend_from_slice(bytes);
+    content
+}
+
+/// A text as Go writes it in names: printable where it can be.
+fn printable(text: &str) -> Vec<u8> {
+    let is_printable = |byte: u8| byte.is_ascii_alphanumeric() || b" '()+,-./:=?".contains(&byte);
+    let tag = match text.bytes().all(is_printable) {
+        true => PRINTABLE_STRING,
+        false => UTF8_STRING,
+    };
+    value(tag, &[text.as_bytes()])
+}
+
+/// An instant in whole seconds: with two digits of the year from 1950 to 2049, with four beyond.
+fn time(at: Timestamp) -> Vec<u8> {
+    let civil = at.to_zoned(jiff::tz::TimeZone::UTC).datetime();
+    let rest = format!(
+        "{:02}{:02}{:02}{:02}{:02}Z",
+        civil.month(),
+        civil.day(),
+        civil.hour(),
+        civil.minute(),
+        civil.second()
+    );
+    match civil.year() {
+        year @ 1950..=2049 => value(UTC_TIME, &[format!("{:02}{rest}", year % 100).as_bytes()]),
+        year => value(GENERALIZED_TIME, &[format!("{year:04}{rest}").as_bytes()]),
+    }
+}
+
+/// The longest line of a PEM block.
+const PEM_LINE: usize = 64;
+
+/// A block of PEM.
+pub fn pem(label: &str, der: &[u8]) -> String {
+    use base64::Engine as _;
+    let text = base64::engine::general_purpose::STANDARD.encode(der);
+    let mut pem = format!("-----BEGIN {label}-----\n");
+    for start in (0..text.len()).step_by(PEM_LINE) {
+        pem.push_str(&text[start..text.len().min(start + PEM_LINE)]);
+        pem.push('\n');
+    }
+    pem.push_str(&format!("-----END {label}-----\n"));
+    pem
+}
+
+#[cfg(test)]
+#[path = "x509_tests.rs"]
+pub(crate) mod tests;
