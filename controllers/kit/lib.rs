@@ -27,12 +27,13 @@ pub use controller::{
     Controller, DynController, Factory, Failure, Memory, Outcome, Refusal, Written,
 };
 pub use descriptor::{
-    Backoff, Descriptor, Flag, FlagDefault, FlagValue, Flags, MetricKind, MetricSpec, Rule, Sharding,
+    Backoff, Descriptor, Flag, FlagDefault, FlagValue, Flags, MetricKind, MetricSpec, Rule,
+    Sharding,
 };
 pub use key::Key;
 pub use plan::{
-    Action, Again, Announcement, Counted, Event, EventType, Measure, ObjectRef, Only, PatchKind,
-    Plan, Propagation, Report, Verb, is_json,
+    Action, Again, Announcement, Counted, Event, EventType, Measure, ObjectRef, OnFailure, Only,
+    PatchKind, Plan, Propagation, Report, Verb, is_json,
 };
 pub use seen::{Answer, Answers, Query, Reader, Seen, Standing};
 pub use watches::{Change, Discovered, DynChange, Index, Subscription, Watches};
