@@ -218,7 +218,7 @@ fn of_surplus_pods_the_one_whose_sidecar_restarted_more_goes_first() {
         statuses.push(status);
         pod
     });
-    let world = pods.into_iter().fold(world().with(pi.clone()), World::with);
+    let world = pods.into_iter().fold(world().with(pi), World::with);
     let verbs = plan(&world).verbs();
     assert!(verbs.contains(&"delete pods/pi-b".to_owned()), "{verbs:?}");
 }
