@@ -113,7 +113,7 @@ impl Writer {
             applied.outcomes.extend(outcomes);
         }
         applied.whole = going && !applied.postponed;
-        if applied.whole {
+        if applied.whole && plan.failure.is_none() {
             for measure in &plan.measures {
                 sender.metrics.measure(measure);
             }

@@ -31,5 +31,6 @@ pub mod run;
 pub mod server;
 pub mod shared;
 pub mod telemetry;
+pub mod time_zone;
 pub mod view;
 pub mod write;

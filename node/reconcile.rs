@@ -356,12 +356,22 @@ async fn attempt(shared: &Arc<Shared>, job: &mut Job) -> Attempt {
     attempt.doubtful = any(is_doubtful);
     attempt.in_hand = any(is_in_hand);
     // A plan that only waits says nothing of what there is.
-    if applied.whole && (!plan.measures.is_empty() || plan.again == Again::Never) {
+    if applied.whole
+        && plan.failure.is_none()
+        && (!plan.measures.is_empty() || plan.again == Again::Never)
+    {
         let range = job.sender.gate.range;
         unit.metrics.add_up(range, &job.key, &plan.measures);
     }
     learn(shared, job, &plan, &applied, &mut attempt);
-    settle(shared, report_from, &plan, &applied, &mut attempt);
+    if settle(shared, report_from, &plan, &applied, &mut attempt) {
+        for measure in &plan.on_failure.measures {
+            job.sender.metrics.measure(measure);
+        }
+        if !plan.on_failure.timings.is_empty() {
+            attempt.timings.clone_from(&plan.on_failure.timings);
+        }
+    }
     attempt
 }
 
@@ -519,17 +529,17 @@ fn mark(action: &Action, written: &Written) -> Option<Mark> {
     }
 }
 
-/// Decides when the key is looked at again, from what failed.
+/// Decides when the key is looked at again, from what failed; whether the reconcile has failed.
 fn settle(
     shared: &Shared,
     report_from: Monotonic,
     plan: &Plan,
     applied: &Applied,
     attempt: &mut Attempt,
-) {
+) -> bool {
     if let Some(stopped) = applied.stopped {
         attempt.next = Next::Stopped(stopped);
-        return;
+        return false;
     }
     let failed = plan
         .actions()
@@ -545,7 +555,7 @@ fn settle(
         if matches!(failure, Failure::NamespaceTerminating(_)) {
             // Nothing can be made there; the deletion of the objects is what comes next, and it wakes the key.
             attempt.next = Next::Change;
-            return;
+            return false;
         }
         attempt.next = Next::Backoff {
             why: format!("{action} ({}): {failure}", outcome_word(failure)),
@@ -554,7 +564,15 @@ fn settle(
         if let Some(pause) = applied.retry_after {
             attempt.next = Next::After(pause);
         }
-        return;
+        return true;
+    }
+    if let Some(why) = &plan.failure {
+        attempt.code = 500;
+        attempt.next = Next::Backoff {
+            why: why.clone(),
+            error: true,
+        };
+        return true;
     }
     if applied.postponed {
         let wait = report_from.saturating_sub(shared.clock.monotonic());
@@ -564,6 +582,7 @@ fn settle(
             _ => Next::Postponed(wait),
         };
     }
+    false
 }
 
 /// Whether a write that failed so may have happened all the same.

@@ -72,6 +72,12 @@ pub async fn run(options: Options, telemetry: &Telemetry) -> Result<(), Error> {
     if let Some(warning) = &options.warning {
         tracing::warn!("{warning}");
     }
+    if let Some(zone) = &options.time_zone {
+        tracing::info!(
+            zone = zone.source,
+            "schedules of CronJobs without a time zone are read in the zone of this host, not in UTC"
+        );
+    }
     let mut signals = Signals::listen()?;
 
     // Everything that can be wrong with files and flags comes before anything is started.

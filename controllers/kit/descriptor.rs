@@ -2,6 +2,7 @@
 
 use std::{collections::BTreeMap, time::Duration};
 
+use jiff::tz::TimeZone;
 use smallvec::SmallVec;
 
 use crate::Key;
@@ -69,6 +70,7 @@ pub enum FlagValue {
 #[derive(Clone, Debug, Default)]
 pub struct Flags {
     values: BTreeMap<&'static str, FlagValue>,
+    local_zone: Option<TimeZone>,
 }
 
 impl Flags {
@@ -99,6 +101,16 @@ impl Flags {
     /// Sets a value.
     pub fn set(&mut self, name: &'static str, value: FlagValue) {
         self.values.insert(name, value);
+    }
+
+    /// Sets the time zone of the host.
+    pub fn set_local_zone(&mut self, zone: TimeZone) {
+        self.local_zone = Some(zone);
+    }
+
+    /// The time zone of the host, as the node has found it at start; UTC until it is set.
+    pub fn local_zone(&self) -> TimeZone {
+        self.local_zone.clone().unwrap_or(TimeZone::UTC)
     }
 
     /// All values by name: for `/configz`.

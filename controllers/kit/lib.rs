@@ -34,8 +34,8 @@ pub use descriptor::{
 };
 pub use key::Key;
 pub use plan::{
-    Action, Again, Announcement, Counted, Event, EventType, Measure, ObjectRef, Only, PatchKind,
-    Plan, Propagation, Report, Verb, is_json,
+    Action, Again, Announcement, Counted, Event, EventType, Measure, ObjectRef, OnFailure, Only,
+    PatchKind, Plan, Propagation, Report, Verb, is_json,
 };
 pub use seen::{Answer, Answers, Issue, NOT_FOUND, Pick, Query, Reader, Seen, Standing};
 pub use watches::{Change, Discovered, DynChange, Index, Subscription, Watches};

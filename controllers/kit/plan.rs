@@ -21,9 +21,24 @@ pub struct Plan {
     /// Metrics of how long it all took, from asking to the last answer: the node fills in the value, in seconds, whatever
     /// became of the actions.
     pub timings: Vec<Measure>,
+    /// What is recorded instead of `measures` and `timings` where the reconcile fails: an action has failed so that the
+    /// key backs off, or `failure` says so.
+    pub on_failure: OnFailure,
+    /// Why the reconcile fails although its actions may succeed: the key is retried with back-off once events are
+    /// recorded and actions are carried out.
+    pub failure: Option<String>,
     /// What was counted to decide on creations and deletions. After a takeover the node checks it against the API
     /// server before it applies the plan.
     pub counted: Vec<Counted>,
+}
+
+/// Values of the controller's metrics that are recorded where a reconcile fails.
+#[derive(Clone, Debug, Default, PartialEq)]
+pub struct OnFailure {
+    /// As [`Plan::measures`].
+    pub measures: Vec<Measure>,
+    /// As [`Plan::timings`]; where it is empty those are recorded.
+    pub timings: Vec<Measure>,
 }
 
 /// A value of one of the controller's metrics ([`crate::MetricSpec`]).
@@ -364,6 +379,21 @@ impl Plan {
     /// Measures how many seconds asking, planning and applying took.
     pub fn time(&mut self, name: &'static str, labels: &[&str]) {
         self.timings.push(measure(name, labels, 0.0));
+    }
+
+    /// Measures something where the reconcile fails.
+    pub fn measure_on_failure(&mut self, name: &'static str, labels: &[&str], value: f64) {
+        self.on_failure.measures.push(measure(name, labels, value));
+    }
+
+    /// As [`Plan::time`], where the reconcile fails.
+    pub fn time_on_failure(&mut self, name: &'static str, labels: &[&str]) {
+        self.on_failure.timings.push(measure(name, labels, 0.0));
+    }
+
+    /// The reconcile fails for this reason: the key is retried with back-off, after actions and events.
+    pub fn fail(&mut self, why: impl Into<String>) {
+        self.failure = Some(why.into());
     }
 
     /// Records an event.

@@ -145,7 +145,7 @@ fn phase_rank(pod: &Pod) -> u8 {
 }
 
 /// Restarts of the container that restarted most: of the regular ones, and of the sidecars.
-fn restarts_max(pod: &Pod) -> (i32, i32) {
+pub fn restarts_max(pod: &Pod) -> (i32, i32) {
     let Some(status) = &pod.status else {
         return (0, 0);
     };

@@ -12,8 +12,8 @@ use std::{
 use actix::System;
 use arc_swap::ArcSwapOption;
 use controllers_kit::{
-    Action, AnyObject, Controller, Descriptor, DynChange, Factory, Failure, Flags, Key, Only,
-    PatchKind, Plan, Propagation, Reader, Refusal, Report, Resource, Seen, Sharding, Watches,
+    Action, AnyObject, Controller, Descriptor, DynChange, Factory, Failure, Flags, Key, MetricKind,
+    Only, PatchKind, Plan, Propagation, Reader, Refusal, Report, Resource, Seen, Sharding, Watches,
     Written,
     testing::{World, namespace},
 };
@@ -291,6 +291,8 @@ impl Server for Sim {
     }
 }
 
+const SYNCS: &str = "accounts_syncs_total";
+
 /// Gives every namespace ServiceAccounts `a-1` … `a-n`, n from a label; counts how often it has planned in its memory.
 struct Accounts;
 
@@ -304,6 +306,7 @@ impl Controller for Accounts {
         Descriptor::new("accounts-controller", Sharding::ByNamespace)
             .workers_fixed(4)
             .spaced(Duration::from_millis(500))
+            .metric(SYNCS, MetricKind::Counter, &["result"], "Syncs, by result")
     }
     fn new(_: &Flags) -> Self {
         Self
@@ -332,6 +335,12 @@ impl Controller for Accounts {
         }
         let wanted = namespace.metadata().label("accounts").unwrap_or("0");
         assert!(wanted != "panic", "this namespace makes the plan panic");
+        plan.measure(SYNCS, &["success"], 1.0);
+        plan.measure_on_failure(SYNCS, &["error"], 1.0);
+        if wanted == "fails" {
+            plan.fail("this namespace makes the plan fail");
+            return Ok(plan);
+        }
         let wanted: usize = wanted
             .parse()
             .map_err(|_| Refusal::Retry(format!("{wanted:?} is no number")))?;
@@ -514,7 +523,7 @@ impl Rig {
 fn process(factory: Factory, sim: &Arc<Sim>, replica: &str) -> (Arc<Shared>, Arc<Door>) {
     let door = Arc::new(Door(AtomicBool::new(true), AtomicU64::new(0)));
     let clock: Arc<dyn Clock> = Arc::new(SystemClock::default());
-    let metrics = Metrics::new(&[]);
+    let metrics = Metrics::new(&[(factory.describe)()]);
     let (writer, events) = Writer::new(
         Arc::clone(sim) as Arc<dyn Server>,
         "",
@@ -605,6 +614,29 @@ fn a_gained_range_brings_its_keys_to_rest_and_follows_changes() {
             "nothing twice: {:?}",
             rig.sim.written()
         );
+    });
+}
+
+#[test]
+fn a_reconcile_that_fails_is_retried_and_measured_as_a_failure() {
+    run(async {
+        let rig = Rig::new(world(&[("a", "1"), ("b", "fails"), ("c", "3")]));
+        let refused = "create serviceaccounts/a-2".to_owned();
+        rig.sim.refuse.lock().unwrap().insert(refused);
+        rig.gain_all();
+        let count = |result: &str| {
+            let text = rig.shared.metrics.encode();
+            let series = format!("{SYNCS}{{result=\"{result}\"}} ");
+            let line = text.lines().find_map(|line| line.strip_prefix(&series));
+            line.map_or(0.0, |value| value.parse::<f64>().unwrap())
+        };
+        until("a is served", || rig.accounts("a") == 1).await;
+        until("b and c are retried", || count("error") >= 6.0).await;
+        assert!(count("success") >= 1.0);
+        let before = count("success");
+        let errors = count("error");
+        until("they are retried once more", || count("error") > errors).await;
+        assert_eq!(count("success"), before, "no failure is a success too");
     });
 }
 

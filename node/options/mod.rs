@@ -13,7 +13,10 @@ use controllers_kit::{Descriptor, FlagDefault, FlagValue, Flags};
 use coordinator::ServerFenceMode;
 use rustls::pki_types::{CertificateDer, pem::PemObject as _};
 
-use crate::args::{self, Values};
+use crate::{
+    args::{self, Values},
+    time_zone::{self, HostZone},
+};
 
 /// The largest number of ranges: a range Lease is one object, and each replica watches all of them.
 const RANGES_MAX: i64 = 4096;
@@ -196,6 +199,8 @@ pub struct Surroundings {
     pub host_ips: Option<String>,
     /// The host's name.
     pub host_name: String,
+    /// The host's time zone; `None` for UTC.
+    pub time_zone: Option<HostZone>,
 }
 
 impl Surroundings {
@@ -209,6 +214,7 @@ impl Surroundings {
             pod_ip: set("POD_IP"),
             host_ips: set("HOST_IPS"),
             host_name: host_name.trim().to_owned(),
+            time_zone: time_zone::host_zone(),
         }
     }
 }
@@ -228,6 +234,8 @@ pub struct Options {
     pub controllers: Vec<&'static str>,
     /// The values of the flags that controllers declare.
     pub flags: Flags,
+    /// The host's time zone, which the flags hand to controllers; `None` for UTC.
+    pub time_zone: Option<HostZone>,
     /// The fleet.
     pub fleet: FleetOptions,
     /// Namespace and name of the Pod that this process runs in, as far as it was told.
@@ -292,13 +300,19 @@ impl Options {
                     format!("--feature-gates={name}={on} (no built controller asks for it)")
                 }),
         );
+        let time_zone = surroundings.time_zone.clone();
+        let mut flags = flags(&values, descriptors, &feature_gates, &mut wrong);
+        if let Some(HostZone { zone, .. }) = &time_zone {
+            flags.set_local_zone(zone.clone());
+        }
         let options = Self {
             client: client(&values, &mut wrong),
             serving: serving(&values, surroundings, &mut wrong, &mut idle),
             authentication: authentication(&values, &mut wrong),
             authorization: authorization(&values, &mut wrong),
             controllers: controllers(&values, descriptors, &mut wrong, &mut idle),
-            flags: flags(&values, descriptors, &feature_gates, &mut wrong),
+            flags,
+            time_zone,
             fleet: fleet(&values, surroundings, &mut wrong),
             pod: surroundings
                 .pod_namespace

@@ -387,3 +387,20 @@ fn configz_has_upstreams_shape() {
     );
     assert_eq!(config["manifold"]["ranges"], 256);
 }
+
+#[test]
+fn the_host_s_time_zone_reaches_the_controllers_and_utc_is_the_default() {
+    use jiff::tz::TimeZone;
+    assert_eq!(options(&[]).unwrap().flags.local_zone(), TimeZone::UTC);
+    let zone = TimeZone::get("Europe/Berlin").unwrap();
+    let surroundings = Surroundings {
+        time_zone: Some(HostZone {
+            source: "/etc/localtime".to_owned(),
+            zone: zone.clone(),
+        }),
+        ..surroundings()
+    };
+    let options = Options::new(values(&[]).unwrap(), &descriptors(), &surroundings).unwrap();
+    assert_eq!(options.flags.local_zone(), zone);
+    assert_eq!(options.time_zone, surroundings.time_zone);
+}

@@ -295,6 +295,7 @@ impl Side {
             Step::Wait(wait) => self.wait(namespace, wait).await?,
             Step::WaitPods(wait) => self.wait_pods(namespace, wait).await?,
             Step::Node(node) => self.node(node).await?,
+            Step::Pause(seconds) => tokio::time::sleep(Duration::from_secs(*seconds)).await,
             Step::Rest(_) => return self.rest(play).await,
             Step::Look(name) => {
                 self.rest(play).await?;
@@ -359,7 +360,8 @@ impl Side {
 
     async fn wait(&self, namespace: &str, wait: &Wait) -> Result<()> {
         let (kind, name) = reference(&wait.of)?;
-        until(&wait.of, LIMIT, POLL, || async {
+        let limit = wait.within.map_or(LIMIT, Duration::from_secs);
+        until(&wait.of, limit, POLL, || async {
             let object = self.server.get(kind, namespace, name).await?;
             let Some(object) = object else {
                 ensure!(wait.gone, "it is not there");

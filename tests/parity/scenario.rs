@@ -139,6 +139,8 @@ pub(crate) enum Step {
     Rest(Nothing),
     /// Comes to rest, and remembers what there is under this name.
     Look(String),
+    /// Does nothing for so many seconds, while the manager goes on trying.
+    Pause(u64),
     /// The manager is exchanged here, where a suite does so.
     Swap(Nothing),
 }
@@ -251,6 +253,8 @@ pub(crate) struct Wait {
     /// That it is not there.
     #[serde(default)]
     pub(crate) gone: bool,
+    /// Seconds that it may take at most, for what must come in time.
+    pub(crate) within: Option<u64>,
 }
 
 #[derive(Debug, Clone, Deserialize)]

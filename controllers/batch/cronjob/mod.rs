@@ -5,6 +5,9 @@
 //! controller has the CronJob's *name*, as upstream has it. `status.active` is written when the Job is seen: its uid is
 //! not known before.
 //!
+//! A schedule that names no time zone is read in the zone of the host, as Go finds it (`$TZ`, else `/etc/localtime`, else
+//! UTC): the node passes it in ([`Flags::local_zone`]). All replicas of a fleet should have the same one.
+//!
 //! Remembers what it has told by events, so as not to say it again at every look, and the schedule, because a changed one
 //! begins with its next time and not with one that it would have missed.
 
@@ -15,11 +18,15 @@ use controllers_kit::{
     Controller, Descriptor, Flags, Key, MetricKind, Plan, Query, Refusal, Seen, Sharding,
     Timestamp, Watches,
 };
+use jiff::tz::TimeZone;
 use kubernetes_proto::batch::{CronJob, Job};
 use serde::{Deserialize, Serialize};
 
 /// The cronjob controller.
-pub struct CronJobs;
+pub struct CronJobs {
+    /// The zone of schedules that name none.
+    local: TimeZone,
+}
 
 /// What the controller remembers of one CronJob.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
@@ -79,14 +86,23 @@ impl Controller for CronJobs {
                 "A Job that the history limits have removed is never told of as missing; upstream calls it so where its \
                  cache is behind its own write.",
             )
-            .differs("A schedule that names no time zone is read in UTC, where upstream takes its process's local time.")
+            .differs(
+                "A Job that is replaced is deleted by the uid in status.active; upstream deletes whatever Job has its \
+                 name.",
+            )
+            .differs(
+                "A schedule that names no time zone is read in the zone of the replica that owns the CronJob: replicas \
+                 on hosts of different zones disagree.",
+            )
             .differs(
                 "A schedule that was changed to one that can't be read is told of by UnparseableSchedule alone.",
             )
     }
 
-    fn new(_: &Flags) -> Self {
-        Self
+    fn new(flags: &Flags) -> Self {
+        Self {
+            local: flags.local_zone(),
+        }
     }
 
     fn watch(&self, on: &mut Watches) {
@@ -96,12 +112,12 @@ impl Controller for CronJobs {
             .indexed_by(plan::CHILDREN, plan::child_of);
     }
 
-    fn ask(&self, key: &Key, seen: &Seen<'_>, _: &Memory) -> Vec<Query> {
-        plan::ask(key, seen)
+    fn ask(&self, key: &Key, seen: &Seen<'_>, memory: &Memory) -> Vec<Query> {
+        plan::ask(key, seen, memory, &self.local)
     }
 
     fn plan(&self, key: &Key, seen: &Seen<'_>, memory: &mut Memory) -> Result<Plan, Refusal> {
-        plan::plan(key, seen, memory)
+        plan::plan(key, seen, memory, &self.local)
     }
 }
 

@@ -81,8 +81,9 @@ fn live_job(reference: &ObjectReference) -> Query {
     }
 }
 
-/// What the cache may not know yet: whether a Job is really gone, whether one is really unexpected.
-pub(super) fn ask(key: &Key, seen: &Seen<'_>) -> Vec<Query> {
+/// What the cache may not know yet: whether a Job is really gone, whether one is really unexpected, and, as upstream reads
+/// them too, the Jobs that are about to be replaced.
+pub(super) fn ask(key: &Key, seen: &Seen<'_>, memory: &Memory, local: &TimeZone) -> Vec<Query> {
     let Some(cron) = seen.get::<CronJob>(key) else {
         return Vec::new();
     };
@@ -91,7 +92,26 @@ pub(super) fn ask(key: &Key, seen: &Seen<'_>) -> Vec<Query> {
     if unexpected(&cron, &children) {
         queries.push(owners::recheck(cron.as_ref()));
     }
+    if is_replacing(&cron, seen.now, memory, local) {
+        let active = cron.status.iter().flat_map(|status| &status.active);
+        queries.extend(active.map(live_job));
+        queries.sort_unstable();
+        queries.dedup();
+    }
     queries
+}
+
+/// Whether a Job is due that takes the place of those at work.
+fn is_replacing(cron: &CronJob, now: Timestamp, memory: &Memory, local: &TimeZone) -> bool {
+    let active = cron.status.as_ref().map_or(0, |status| status.active.len());
+    let Some(spec) = cron.spec.as_ref() else {
+        return false;
+    };
+    if spec.concurrency_policy != "Replace" || active == 0 {
+        return false;
+    }
+    let mut look = Look::new(cron, spec, now, local, Vec::new());
+    matches!(due(&mut look, &mut memory.clone()), Due::At(..))
 }
 
 /// A look in the making.
@@ -99,6 +119,8 @@ struct Look<'a> {
     cron: &'a CronJob,
     spec: &'a CronJobSpec,
     now: Timestamp,
+    /// The zone of schedules that name none.
+    local: &'a TimeZone,
     plan: Plan,
     /// The status as it will be written.
     status: CronJobStatus,
@@ -107,7 +129,26 @@ struct Look<'a> {
     told: Vec<u64>,
 }
 
-impl Look<'_> {
+impl<'a> Look<'a> {
+    fn new(
+        cron: &'a CronJob,
+        spec: &'a CronJobSpec,
+        now: Timestamp,
+        local: &'a TimeZone,
+        told_before: Vec<u64>,
+    ) -> Self {
+        Self {
+            cron,
+            spec,
+            now,
+            local,
+            plan: Plan::nothing(),
+            status: cron.status.clone().unwrap_or_default(),
+            told_before,
+            told: Vec::new(),
+        }
+    }
+
     /// Tells something, unless it was told before; `of` tells apart what is told in the same words.
     fn tell(&mut self, event: Event, of: &str) {
         let hash = names::hash(format!("{}\n{}\n{of}", event.reason, event.message).as_bytes());
@@ -122,22 +163,20 @@ impl Look<'_> {
     }
 }
 
-pub(super) fn plan(key: &Key, seen: &Seen<'_>, memory: &mut Memory) -> Result<Plan, Refusal> {
+pub(super) fn plan(
+    key: &Key,
+    seen: &Seen<'_>,
+    memory: &mut Memory,
+    local: &TimeZone,
+) -> Result<Plan, Refusal> {
     let Some(cron) = seen.get::<CronJob>(key) else {
         *memory = Memory::default();
         return Ok(Plan::nothing());
     };
     let spec = cron.spec.clone().unwrap_or_default();
     let children = children(key, seen);
-    let mut look = Look {
-        cron: &cron,
-        spec: &spec,
-        now: seen.now,
-        plan: Plan::nothing(),
-        status: cron.status.clone().unwrap_or_default(),
-        told_before: std::mem::take(&mut memory.told),
-        told: Vec::new(),
-    };
+    let told = std::mem::take(&mut memory.told);
+    let mut look = Look::new(&cron, &spec, seen.now, local, told);
     let decided = decide(&mut look, &children, seen, memory);
     look.told.sort_unstable();
     look.told.dedup();
@@ -215,7 +254,7 @@ fn due(look: &mut Look<'_>, memory: &mut Memory) -> Due {
     note_schedule(look, memory);
     let spec = look.spec;
     if let Some(name) = &spec.time_zone
-        && let Err(why) = schedule::zone(name)
+        && let Err(why) = schedule::zone(name, look.local)
     {
         return Due::Wrong(
             "UnknownTimeZone",
@@ -225,7 +264,7 @@ fn due(look: &mut Look<'_>, memory: &mut Memory) -> Due {
     if spec.suspend == Some(true) {
         return Due::Never;
     }
-    let parsed = match schedule::parse(&text(look)) {
+    let parsed = match schedule::parse(&text(look), look.local) {
         Ok(parsed) => parsed,
         Err(why) => {
             return Due::Wrong(
@@ -636,29 +675,64 @@ fn start(look: &mut Look<'_>, seen: &Seen<'_>, at: Timestamp, made: Option<&Job>
         write_status(look);
         return;
     }
-    if look.spec.concurrency_policy == "Replace" {
-        replace(look, seen);
-    }
+    let is_clear = look.spec.concurrency_policy != "Replace" || replace(look, seen, at);
     write_status(look);
-    look.plan.then();
-    create(look, at);
+    if is_clear {
+        look.plan.then();
+        create(look, at);
+    }
 }
 
-/// Deletes what still runs.
-fn replace(look: &mut Look<'_>, seen: &Seen<'_>) {
-    for reference in std::mem::take(&mut look.status.active) {
-        let key = Key::new(reference.namespace.as_str(), reference.name.as_str());
-        match seen.get::<Job>(&key) {
-            Some(job) if *uid(&job) == *reference.uid => {
-                if !job.is_terminating() {
-                    delete(look, &job);
-                }
+/// Deletes what still runs, as it was read live; whether nothing is left of it. Where one can't be read nothing is started
+/// beside it: the sync fails.
+fn replace(look: &mut Look<'_>, seen: &Seen<'_>, at: Timestamp) -> bool {
+    let mut active = std::mem::take(&mut look.status.active).into_iter();
+    let mut is_clear = true;
+    for reference in active.by_ref() {
+        let why = match seen.answer(&live_job(&reference)) {
+            Some(Answer::Object(found)) => {
+                replace_one(look, &reference, found);
+                continue;
             }
-            // It is there, but not in the cache yet: it will be, and then it is missing or at work.
-            _ => look.status.active.push(reference),
+            Some(Answer::Missing) => format!("jobs.batch {:?} not found", reference.name),
+            Some(Answer::Failed(why)) => why.clone(),
+            None => {
+                // The time has come since it was asked what has to be read.
+                look.plan.look_again_now();
+                String::new()
+            }
+        };
+        if !why.is_empty() {
+            look.warn("FailedGet", format!("Get job: {why}"), &at.to_string());
+            look.plan.fail(format!("job {}: {why}", reference.name));
         }
+        look.status.active.push(reference);
+        is_clear = false;
+        break;
     }
+    look.status.active.extend(active);
     look.plan.then();
+    is_clear
+}
+
+/// Deletes a Job that was read live, unless its name is another's by now: then the one that ran is gone.
+fn replace_one(look: &mut Look<'_>, reference: &ObjectReference, found: &serde_json::Value) {
+    let text = |field: &str| found["metadata"][field].as_str();
+    if text("uid") != Some(&reference.uid) || text("deletionTimestamp").is_some() {
+        return;
+    }
+    let version = text("resourceVersion").and_then(|version| version.parse().ok());
+    let job = Job {
+        metadata: Some(ObjectMeta {
+            name: reference.name.as_str().into(),
+            namespace: reference.namespace.as_str().into(),
+            uid: reference.uid.as_str().into(),
+            resource_version: version.unwrap_or_default(),
+            ..Default::default()
+        }),
+        ..Default::default()
+    };
+    delete(look, &job);
 }
 
 fn create(look: &mut Look<'_>, at: Timestamp) {
@@ -675,7 +749,7 @@ fn create(look: &mut Look<'_>, at: Timestamp) {
         owner_references: vec![owners::reference(cron)],
         ..Default::default()
     };
-    job_meta.set_annotation(SCHEDULED_AT, &rfc3339(at, look.spec.time_zone.as_deref()));
+    job_meta.set_annotation(SCHEDULED_AT, &rfc3339(at, look));
     let job = JobFromTemplate {
         metadata: Some(job_meta),
         spec: template.spec,
@@ -703,11 +777,10 @@ fn create(look: &mut Look<'_>, at: Timestamp) {
         .measure(SKEW, &[], skew);
 }
 
-/// As Go writes it: `Z` for UTC, the offset otherwise.
-fn rfc3339(at: Timestamp, zone: Option<&str>) -> String {
-    let zone = zone
-        .and_then(|name| schedule::zone(name).ok())
-        .unwrap_or(TimeZone::UTC);
+/// As Go writes it: `Z` for UTC, the offset otherwise. Without a zone of the CronJob it is UTC, whatever the host's.
+fn rfc3339(at: Timestamp, look: &Look<'_>) -> String {
+    let zone = look.spec.time_zone.as_deref().unwrap_or("");
+    let zone = schedule::zone(zone, look.local).unwrap_or(TimeZone::UTC);
     let offset = zone.to_offset(at);
     if offset.is_zero() {
         return at.to_string();

@@ -83,13 +83,16 @@ const YEARS_MAX: i16 = 5;
 /// round in a circle.
 const LOOKS_MAX: u32 = 6 * 366 * 24 * 60;
 
-/// A zone by its name, as Go knows it: the case counts, and no name is UTC.
+/// A zone by its name, as Go's `time.LoadLocation` has it: the case counts, no name is UTC, and `Local` is the zone of the
+/// host.
 ///
 /// # Errors
 /// Where there is no such zone; the words are Go's.
-pub(super) fn zone(name: &str) -> Result<TimeZone, String> {
-    if matches!(name, "" | "UTC" | "Local") {
-        return Ok(TimeZone::UTC);
+pub(super) fn zone(name: &str, local: &TimeZone) -> Result<TimeZone, String> {
+    match name {
+        "" | "UTC" => return Ok(TimeZone::UTC),
+        "Local" => return Ok(local.clone()),
+        _ => {}
     }
     if name.contains("..") || name.starts_with(['/', '\\']) || name.contains('\\') {
         return Err("time: invalid location name".to_owned());
@@ -100,15 +103,15 @@ pub(super) fn zone(name: &str) -> Result<TimeZone, String> {
         .ok_or_else(|| format!("unknown time zone {name}"))
 }
 
-/// Reads a schedule.
+/// Reads a schedule; one that names no zone follows `local`.
 ///
 /// # Errors
 /// Where it can't be read; the words are upstream's.
-pub(super) fn parse(text: &str) -> Result<Schedule, String> {
+pub(super) fn parse(text: &str, local: &TimeZone) -> Result<Schedule, String> {
     if text.is_empty() {
         return Err("empty spec string".to_owned());
     }
-    let mut zone_here = TimeZone::UTC;
+    let mut zone_here = local.clone();
     let mut spec = text;
     if text.starts_with("TZ=") || text.starts_with("CRON_TZ=") {
         let equals = text.find('=').unwrap_or(0);
@@ -119,7 +122,8 @@ pub(super) fn parse(text: &str) -> Result<Schedule, String> {
             );
         };
         let name = &text[equals + 1..space];
-        zone_here = zone(name).map_err(|why| format!("provided bad location {name}: {why}"))?;
+        zone_here =
+            zone(name, local).map_err(|why| format!("provided bad location {name}: {why}"))?;
         spec = text[space..].trim();
     }
     if spec.starts_with('@') {

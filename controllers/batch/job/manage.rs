@@ -22,6 +22,8 @@ use super::{
     plan::{Sync, number, phase},
 };
 
+/// What a sync did that made and deleted no pod, as metrics name it.
+pub(super) const RECONCILING: &str = "reconciling";
 /// Pods that one plan creates or deletes at most: more wait until the cache has seen these.
 const BURST: i64 = 500;
 /// How often an index has failed so far.
@@ -68,7 +70,7 @@ impl Managed {
     /// What the sync did, as metrics name it.
     pub(super) fn label(&self) -> &'static str {
         if self.label.is_empty() {
-            "reconciling"
+            RECONCILING
         } else {
             self.label
         }
@@ -209,9 +211,11 @@ fn create(
         label,
         ..Managed::default()
     };
-    if sync.wanted.per_index.is_none()
-        && let Some(until) = sync.backoff.until(sync.now)
-    {
+    let until = sync.losses_until.max(match sync.wanted.per_index {
+        None => sync.backoff.until(sync.now),
+        Some(_) => None,
+    });
+    if let Some(until) = until {
         plan.look_again_at(until);
         return Ok(waits);
     }
@@ -460,20 +464,13 @@ fn advance(pod: &Pod) -> impl Ord + use<> {
         "Running" => 2,
         _ => 0,
     };
-    let restarts = pod.status.as_ref().map_or(0, |status| {
-        let counts = status.container_statuses.iter();
-        counts
-            .map(|container| container.restart_count)
-            .max()
-            .unwrap_or(0)
-    });
     let meta = Object::metadata(pod);
     (
         !pods::node_name(pod).is_empty(),
         rank,
         pods::is_ready(pod),
         Reverse(pods::ready_since(pod).unwrap_or(Timestamp::MAX)),
-        Reverse(restarts),
+        Reverse(pods::restarts_max(pod)),
         Reverse(pods::instant(meta.creation_timestamp).unwrap_or(Timestamp::MAX)),
         meta.name.clone(),
     )

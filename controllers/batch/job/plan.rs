@@ -17,7 +17,7 @@ use kubernetes_proto::{
 use serde_json::json;
 
 use super::{
-    Counters, EXTERNAL, Memory, SYNC_SECONDS, SYNCS, TRACKING,
+    Counters, EXTERNAL, Gates, Memory, SYNC_SECONDS, SYNCS, TRACKING,
     backoff::Record,
     indexes::{self, Indexes},
     manage, orphans, policies, track,
@@ -127,6 +127,8 @@ pub(super) struct Sync<'a> {
     /// For each index the failed pod that is kept until it is replaced, because it says how often the index has failed.
     pub kept: std::collections::BTreeMap<i64, Arc<Pod>>,
     pub backoff: Record,
+    /// Until when pods that were deleted are not replaced.
+    pub losses_until: Option<Timestamp>,
     pub terminating: i64,
     pub ready: i64,
 }
@@ -344,7 +346,12 @@ fn settled(pods: &[Arc<Pod>], seen: &Seen<'_>) -> Result<BTreeSet<Str>, Refusal>
     Ok(settled)
 }
 
-pub(super) fn plan(key: &Key, seen: &Seen<'_>, memory: &mut Memory) -> Result<Plan, Refusal> {
+pub(super) fn plan(
+    gates: Gates,
+    key: &Key,
+    seen: &Seen<'_>,
+    memory: &mut Memory,
+) -> Result<Plan, Refusal> {
     let job = orphans::job_of(key, seen.reader());
     let freed = orphans::free(key, job.as_deref(), seen)?;
     if !freed.is_nothing() {
@@ -354,7 +361,9 @@ pub(super) fn plan(key: &Key, seen: &Seen<'_>, memory: &mut Memory) -> Result<Pl
         return Ok(at_rest(job.as_deref(), memory));
     };
     if view.claims.are_unsettled() {
-        return settle(&view, seen);
+        let mut plan = failing(settle(&view, seen))?;
+        measure_failure(&mut plan, mode_of(&view.job), manage::RECONCILING);
+        return Ok(plan);
     }
     let Some(spec) = view.job.spec.as_ref() else {
         return Ok(Plan::nothing());
@@ -365,12 +374,48 @@ pub(super) fn plan(key: &Key, seen: &Seen<'_>, memory: &mut Memory) -> Result<Pl
     {
         return Ok(unknown_mode(&view.job, memory));
     }
-    let doubtful = doubtful(&view, memory);
-    check_age(&view, &doubtful, seen)?;
+    let mut plan = failing(sync(gates, &view, spec, seen, memory))?;
+    if plan.failure.is_some() {
+        measure_failure(&mut plan, mode_of(&view.job), manage::RECONCILING);
+    }
+    Ok(plan)
+}
+
+/// As metrics name it.
+fn mode_of(job: &Job) -> &'static str {
+    job.spec
+        .as_ref()
+        .map_or(NON_INDEXED, |spec| Wanted::of(spec).mode())
+}
+
+/// A refusal to be retried as a plan that fails, so that it is measured.
+fn failing(planned: Result<Plan, Refusal>) -> Result<Plan, Refusal> {
+    match planned {
+        Err(Refusal::Retry(why)) => {
+            let mut plan = Plan::nothing();
+            plan.fail(why);
+            Ok(plan)
+        }
+        other => other,
+    }
+}
+
+fn sync(
+    gates: Gates,
+    view: &View,
+    spec: &JobSpec,
+    seen: &Seen<'_>,
+    memory: &mut Memory,
+) -> Result<Plan, Refusal> {
+    let doubtful = doubtful(view, memory);
+    check_age(view, &doubtful, seen)?;
     let settled = settled(&doubtful, seen)?;
     let is_whole = is_whole(&view.job.status.clone().unwrap_or_default(), memory);
-    let sync = consider(&view, spec, settled, memory, seen.now);
-    decide(&view, &sync, seen, memory, is_whole)
+    let owned = view.claims.owned.iter().map(|pod| &**pod);
+    let generation = Object::metadata(&*view.job).generation;
+    memory.losses.observe(generation, owned, seen.now);
+    let sync = consider(view, spec, settled, memory, seen.now);
+    decide(gates, view, &sync, seen, memory, is_whole)
 }
 
 /// What a key needs that has no Job to be looked after: nothing, and nothing to remember.
@@ -474,6 +519,7 @@ fn consider<'a>(
         failed_indexes: None,
         kept: Default::default(),
         backoff: Record::default(),
+        losses_until: memory.losses.until(now),
         wanted,
         pods,
     };
@@ -692,6 +738,7 @@ fn is_complete(sync: &Sync<'_>, active: i64) -> bool {
 
 /// Puts the plan together.
 fn decide(
+    gates: Gates,
     view: &View,
     sync: &Sync<'_>,
     seen: &Seen<'_>,
@@ -736,7 +783,7 @@ fn decide(
                 told: false,
             });
         } else if is_managed {
-            event = suspend_or_resume(&mut status, sync);
+            event = suspend_or_resume(gates, &mut status, sync);
         }
     }
     status.active = i32::try_from(active).unwrap_or(i32::MAX);
@@ -773,20 +820,21 @@ fn decide(
         managed.put(&mut plan, job);
     }
     plan.stages.retain(|stage| !stage.is_empty());
-    plan.measure(
-        SYNCS,
-        &[sync.wanted.mode(), "success", managed.label()],
-        1.0,
-    );
-    plan.time(
-        SYNC_SECONDS,
-        &[sync.wanted.mode(), "success", managed.label()],
-    );
+    let mode = sync.wanted.mode();
+    plan.measure(SYNCS, &[mode, "success", managed.label()], 1.0);
+    plan.time(SYNC_SECONDS, &[mode, "success", managed.label()]);
+    measure_failure(&mut plan, mode, managed.label());
     Ok(plan)
 }
 
+/// What metrics say of a sync where it fails.
+fn measure_failure(plan: &mut Plan, mode: &str, label: &str) {
+    plan.measure_on_failure(SYNCS, &[mode, "error", label], 1.0);
+    plan.time_on_failure(SYNC_SECONDS, &[mode, "error", label]);
+}
+
 /// Tells that the Job is suspended or goes on, and sets its clock.
-fn suspend_or_resume(status: &mut JobStatus, sync: &Sync<'_>) -> Option<Event> {
+fn suspend_or_resume(gates: Gates, status: &mut JobStatus, sync: &Sync<'_>) -> Option<Event> {
     let mut condition = JobCondition {
         r#type: "Suspended".to_owned(),
         last_probe_time: Some(sync.now.into()),
@@ -798,7 +846,9 @@ fn suspend_or_resume(status: &mut JobStatus, sync: &Sync<'_>) -> Option<Event> {
         condition.reason = "JobSuspended".to_owned();
         condition.message = "Job suspended".to_owned();
         ensure(&mut status.conditions, condition).then(|| {
-            status.start_time = None;
+            if gates.mutable_scheduling_directives {
+                status.start_time = None;
+            }
             Event::normal(sync.job, "Suspended", "Job suspended")
         })
     } else {

@@ -14,6 +14,7 @@ use super::{Jobs, Memory, TRACKING};
 mod counting;
 mod finishing;
 mod hazards;
+mod losses;
 mod managing;
 mod parts;
 mod settling;

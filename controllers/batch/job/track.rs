@@ -25,10 +25,6 @@ const UNCOUNTED_MAX: usize = 500;
 /// Pods are counted at most this often, so that a burst of them costs a few writes.
 const COUNT_EVERY: SignedDuration = SignedDuration::from_secs(1);
 
-/// How long a pod that was to be counted may be missing from the cache before it counts as gone, where it is not known
-/// to have been there: longer than any watch is behind before it is reopened.
-const UNSEEN_FOR: SignedDuration = SignedDuration::from_secs(90);
-
 /// What was counted.
 #[derive(Debug, Default)]
 pub(super) struct Counted {
@@ -52,7 +48,7 @@ pub(super) fn count(
     plan: &mut Plan,
 ) -> Counted {
     let mut counted = Counted::default();
-    clean(sync, status, memory, is_whole, plan);
+    clean(sync, status, is_whole, plan);
     let next = memory.counted_at.map(|at| at + COUNT_EVERY);
     let ended = countable(sync, finish);
     // What is over or goes away is counted at once.
@@ -82,15 +78,11 @@ pub(super) fn count(
     counted
 }
 
-/// A uid in the list whose pod has no finalizer any more is counted. One that is not in the cache is gone, if the view is
-/// whole; otherwise it may be still to come, and counting it now would count it twice.
-fn clean(
-    sync: &Sync<'_>,
-    status: &mut JobStatus,
-    memory: &mut Memory,
-    is_whole: bool,
-    plan: &mut Plan,
-) {
+/// A uid in the list whose pod has no finalizer any more is counted, and so is one whose pod is gone. The pod of a uid
+/// existed before the status that lists it was written: where it is not in the cache, it is gone if the cache has come
+/// to the Job's resourceVersion. On a view that is not whole the plan asks for proof of that; counting a pod that is
+/// still to come would count it twice.
+fn clean(sync: &Sync<'_>, status: &mut JobStatus, is_whole: bool, plan: &mut Plan) {
     let uid = |pod: &Arc<Pod>| Object::metadata(&**pod).uid.to_string();
     let known: BTreeSet<String> = sync.pods.iter().map(uid).collect();
     let waiting: BTreeSet<String> = sync
@@ -100,21 +92,14 @@ fn clean(
         .map(uid)
         .collect();
     let uncounted = status.uncounted_terminated_pods.get_or_insert_default();
-    let is_complete = |uids: &[String]| uids.iter().all(|uid| known.contains(uid));
-    let unseen_may_come =
-        if is_whole || (is_complete(&uncounted.succeeded) && is_complete(&uncounted.failed)) {
-            memory.unseen_since = None;
-            false
-        } else {
-            let until = *memory.unseen_since.get_or_insert(sync.now) + UNSEEN_FOR;
-            if sync.now < until {
-                plan.look_again_at(until);
-            }
-            sync.now < until
-        };
+    let mut listed = uncounted.succeeded.iter().chain(&uncounted.failed);
+    if !is_whole && listed.any(|uid| !known.contains(uid)) {
+        let meta = Object::metadata(sync.job);
+        plan.rests_on(Pod::resource(), &meta.namespace, meta.resource_version);
+    }
     let take = |uids: &mut Vec<String>| {
         let before = uids.len();
-        uids.retain(|uid| waiting.contains(uid) || (unseen_may_come && !known.contains(uid)));
+        uids.retain(|uid| waiting.contains(uid));
         i32::try_from(before - uids.len()).unwrap_or(i32::MAX)
     };
     status.succeeded += take(&mut uncounted.succeeded);
@@ -251,13 +236,17 @@ pub(super) fn report(
     if status == before {
         return;
     }
-    // What only says how pods are doing may be put off; what counting rests on may not.
-    let only_reports = {
+    // Only progress may be delayed. What counting rests on may not, nor a status along with which finalizers go: with it
+    // would go the record of the failures. Nor may one that claims more pods than there are.
+    let is_progress = {
         let mut same = status.clone();
         same.active = before.active;
         same.ready = before.ready;
         same.terminating = before.terminating;
         same == *before
+            && counted.finalizers.is_empty()
+            && status.active >= before.active
+            && status.ready >= before.ready
     };
     // The spec stays out: it does not change, and comparing a template is dear.
     let part = |status: Option<JobStatus>| Job {
@@ -270,7 +259,7 @@ pub(super) fn report(
     let Some(action) = plan.update_status(&old, &new) else {
         return;
     };
-    if !only_reports {
+    if !is_progress {
         action.reports(Report::No);
     }
     if let Some(event) = event {

@@ -677,7 +677,15 @@ impl<'a> Engine<'a> {
         }
         match planned {
             Ok(plan) => {
-                self.owners[owner].retries.remove(task);
+                let retries = &mut self.owners[owner].retries;
+                match &plan.failure {
+                    Some(_) => {
+                        retries.entry(task.clone()).or_default();
+                    }
+                    None => {
+                        retries.remove(task);
+                    }
+                }
                 self.apply(owner, task, &plan, &mut memory);
             }
             Err(refusal) => {

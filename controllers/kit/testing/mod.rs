@@ -94,6 +94,7 @@ pub struct World {
     /// How many uids were given out.
     uids: u64,
     flags: Vec<(&'static str, FlagValue)>,
+    local_zone: Option<jiff::tz::TimeZone>,
     /// Whether pods are started and stopped.
     kubelets: bool,
     /// Whether somebody else collects garbage.
@@ -134,6 +135,7 @@ impl World {
             resource_version: 1000,
             uids: 0,
             flags: Vec::new(),
+            local_zone: None,
             kubelets: true,
             collector: true,
             events: Vec::new(),
@@ -281,6 +283,13 @@ impl World {
     #[must_use]
     pub fn flag(mut self, name: &'static str, value: FlagValue) -> Self {
         self.flags.push((name, value));
+        self
+    }
+
+    /// The time zone of the host that controllers are built on; UTC without.
+    #[must_use]
+    pub fn local_zone(mut self, zone: jiff::tz::TimeZone) -> Self {
+        self.local_zone = Some(zone);
         self
     }
 
@@ -469,6 +478,9 @@ impl World {
         let mut flags = Flags::defaults(descriptors);
         for (name, value) in &self.flags {
             flags.set(name, value.clone());
+        }
+        if let Some(zone) = &self.local_zone {
+            flags.set_local_zone(zone.clone());
         }
         flags
     }

@@ -127,6 +127,114 @@ fn concurrency_policies() {
 }
 
 #[test]
+fn a_running_job_is_read_live_before_it_is_replaced() {
+    let old = child("11:50:00");
+    let name = Object::metadata(&old).name.to_string();
+    let cached = World::at("12:00:00")
+        .with(
+            cron("tick")
+                .policy("Replace")
+                .last("11:50:00")
+                .active(&[&old]),
+        )
+        .with(old.clone());
+    let (delete, status) = (
+        format!("delete jobs/{name}"),
+        "patch cronjobs/tick/status".to_owned(),
+    );
+    let create = format!("create jobs/tick-{}", minute("12:00:00"));
+    // It is there, and the cache has not seen it yet.
+    let behind = World::at("12:00:00").with(
+        cron("tick")
+            .policy("Replace")
+            .last("11:50:00")
+            .active(&[&old]),
+    );
+    let planned = plan_replacing(&behind, &old, Some(live(&old)));
+    assert_eq!(planned.verbs(), [delete, status, create.clone()]);
+    assert_eq!(planned.failure, None);
+    // Its name is another's by now: that one is left alone.
+    let other = old.clone().uid("other");
+    let planned = plan_replacing(&cached, &old, Some(live(&other)));
+    let status = "patch cronjobs/tick/status".to_owned();
+    assert_eq!(planned.verbs(), [status, create]);
+    // It can't be read: nothing is started beside it, and the sync fails.
+    let not_found = format!("FailedGet Get job: jobs.batch {name:?} not found");
+    let failing = [
+        (controllers_kit::Answer::Missing, not_found),
+        (
+            controllers_kit::Answer::Failed("etcd is away".to_owned()),
+            "FailedGet Get job: etcd is away".to_owned(),
+        ),
+    ];
+    for (answer, event) in failing {
+        let planned = plan_replacing(&cached, &old, Some(answer));
+        assert!(planned.verbs().is_empty(), "{:?}", planned.verbs());
+        assert_eq!(events(&planned), [event]);
+        assert!(planned.failure.is_some());
+    }
+    // It was not asked for, since its time has come only just now.
+    let planned = plan_replacing(&cached, &old, None);
+    assert_eq!(planned.again, controllers_kit::Again::Now);
+    assert!(planned.is_nothing() && planned.failure.is_none());
+}
+
+fn live(job: &Job) -> controllers_kit::Answer {
+    let json = kubernetes_proto::DynObject::to_json(job);
+    controllers_kit::Answer::Object(std::sync::Arc::new(json))
+}
+
+/// A plan for which the Job that runs was read live with this answer; every query of the controller must be for it.
+fn plan_replacing(world: &World, old: &Job, answer: Option<controllers_kit::Answer>) -> Plan {
+    use controllers_kit::{Controller, Key, Query, Seen};
+    let cron_jobs = CronJobs::new(&Default::default());
+    let key = Key::new("default", "tick");
+    let query = Query::Live {
+        resource: Job::resource(),
+        key: Key::of(old),
+    };
+    let (reader, none) = (Declared(world), Default::default());
+    let seen = Seen::new(&reader, &none, world.now());
+    let mut memory = Memory::default();
+    assert_eq!(
+        cron_jobs.ask(&key, &seen, &memory),
+        std::slice::from_ref(&query)
+    );
+    let answers = answer
+        .into_iter()
+        .map(|answer| (query.clone(), answer))
+        .collect();
+    let seen = Seen::new(&reader, &answers, world.now());
+    cron_jobs.plan(&key, &seen, &mut memory).unwrap()
+}
+
+#[test]
+fn a_cron_job_without_a_zone_runs_by_the_host_s_clock() {
+    let berlin = jiff::tz::TimeZone::get("Europe/Berlin").unwrap();
+    let run = |cron: CronJob| {
+        let mut server = World::at("12:00:00")
+            .with(cron.last("11:00:00"))
+            .local_zone(berlin.clone());
+        let planned = plan(&server);
+        server.apply(&planned).expect_success();
+        let made = server.all::<Job>();
+        made.first().map(|job| {
+            let meta = Object::metadata(&**job);
+            let at = meta.annotation("batch.kubernetes.io/cronjob-scheduled-timestamp");
+            at.unwrap_or_default().to_owned()
+        })
+    };
+    let noon = |hour: i8| cron("tick").schedule(&format!("0 {hour} * * *"));
+    let offset = berlin.to_offset(at("12:00:00")).seconds() / 3600;
+    let local = 12 + i8::try_from(offset).unwrap();
+    let day = at("12:00:00").strftime("%Y-%m-%d").to_string();
+    // Upstream writes the annotation in UTC where the CronJob names no zone.
+    assert_eq!(run(noon(local)), Some(format!("{day}T12:00:00Z")));
+    assert_eq!(run(noon(12)), None, "noon of UTC is not noon of the host");
+    assert_eq!(run(noon(12).zone("UTC")), Some(format!("{day}T12:00:00Z")));
+}
+
+#[test]
 fn what_has_finished_leaves_the_list_and_the_last_success_is_noted() {
     let done = completed(child("11:50:00"), "11:51:00");
     let failed = child("11:40:00").failed("11:41:00");
@@ -441,7 +549,7 @@ fn a_status_older_than_the_jobs_waits() {
     let seen = controllers_kit::Seen::new(&reader, &answers, cached.now());
     use controllers_kit::Controller;
     assert_eq!(
-        CronJobs.plan(&key, &seen, &mut Memory::default()),
+        CronJobs::new(&Default::default()).plan(&key, &seen, &mut Memory::default()),
         Err(Refusal::Wait(
             "the CronJob is older in the cache than its Jobs".to_owned()
         ))

@@ -2,12 +2,13 @@
 //! half an hour. What is wanted was asked of robfig/cron 3.0.1 itself.
 
 use controllers_kit::Timestamp;
+use jiff::tz::TimeZone;
 
 use super::super::schedule;
 
 /// The next four times, or what is said against the schedule.
 fn answer(spec: &str, from: &str) -> String {
-    let schedule = match schedule::parse(spec) {
+    let schedule = match schedule::parse(spec, &TimeZone::UTC) {
         Ok(schedule) => schedule,
         Err(why) => return format!("error: {why}"),
     };
@@ -102,6 +103,29 @@ fn zones_are_known_by_their_exact_names() {
         ("/UTC", false),
     ];
     for (name, known) in table {
-        assert_eq!(schedule::zone(name).is_ok(), known, "{name}");
+        let zone = schedule::zone(name, &TimeZone::UTC);
+        assert_eq!(zone.is_ok(), known, "{name}");
     }
+}
+
+#[test]
+fn a_schedule_follows_the_host_s_zone_unless_it_names_another() {
+    let berlin = TimeZone::get("Europe/Berlin").unwrap();
+    let table = [
+        ("0 3 * * *", "2026-03-03T02:00:00Z"),
+        ("@daily", "2026-03-02T23:00:00Z"),
+        ("@every 1h", "2026-03-02T13:00:00Z"),
+        ("TZ=Local 0 3 * * *", "2026-03-03T02:00:00Z"),
+        ("TZ=UTC 0 3 * * *", "2026-03-03T03:00:00Z"),
+        ("TZ=Asia/Tokyo 0 3 * * *", "2026-03-02T18:00:00Z"),
+    ];
+    let from: Timestamp = "2026-03-02T12:00:00Z".parse().unwrap();
+    for (spec, wanted) in table {
+        let next = schedule::parse(spec, &berlin).unwrap().next(from).unwrap();
+        assert_eq!(next.to_string(), wanted, "{spec}");
+    }
+    // 02:30 does not exist on the day the clock goes forward: the next one is a day later.
+    let from: Timestamp = "2026-03-28T12:00:00Z".parse().unwrap();
+    let next = schedule::parse("30 2 * * *", &berlin).unwrap().next(from);
+    assert_eq!(next.unwrap().to_string(), "2026-03-30T00:30:00Z");
 }

@@ -214,6 +214,119 @@ fn a_write_that_counting_rests_on_is_no_report_that_may_be_put_off() {
 }
 
 #[test]
+fn a_status_is_delayed_only_while_it_promises_less_than_there_is() {
+    let is_delayed = |active: i32, ready: i32, pods: &[Pod]| {
+        let pi = job("pi").parallel(2).completions(2).started("11:00:00");
+        let pi = pi.status(|status| {
+            status.active = active;
+            status.ready = Some(ready);
+        });
+        let world = pods.iter().cloned().fold(world().with(pi), World::with);
+        // A loss has just been noticed: no replacement fills up what is missing.
+        let mut memory = Memory::default();
+        let generation = world.get::<Job>("pi").metadata().generation;
+        let lost = pod(&job("pi"), "lost");
+        memory
+            .losses
+            .observe(generation, [&lost; 3].into_iter(), world.now());
+        memory
+            .losses
+            .observe(generation, [].into_iter(), world.now());
+        let planned = world.plan_with::<Jobs>("pi", &mut memory).unwrap();
+        let mut statuses = planned
+            .actions()
+            .filter(|action| action.rbac_resource() == "jobs/status");
+        statuses.next().expect("a status is written").report() != controllers_kit::Report::No
+    };
+    let pi = job("pi");
+    let (idle, ready) = (pod(&pi, "pi-a"), pod(&pi, "pi-b").ready("11:50:00"));
+    let table = [
+        ("more are ready", 1, 0, vec![ready.clone()], true),
+        (
+            "more are active",
+            1,
+            1,
+            vec![idle.clone(), ready.clone()],
+            true,
+        ),
+        ("fewer are ready", 1, 1, vec![idle], false),
+        ("fewer are active", 2, 1, vec![ready], false),
+    ];
+    for (what, active, ready, pods, wanted) in table {
+        assert_eq!(is_delayed(active, ready, &pods), wanted, "{what}");
+    }
+}
+
+#[test]
+fn an_ignored_failure_backs_off_though_nothing_else_of_the_status_changes() {
+    let pi = job("pi").started("11:00:00").spec(|spec| {
+        spec.pod_failure_policy = Some(parts::ignore_disruption());
+    });
+    let pi = pi.status(|status| status.active = 1);
+    let ended = pod(&pi, "pi-a").exited(3, "12:00:00");
+    let ended = PodBuild::condition(ended, "DisruptionTarget", "True", "12:00:00");
+    let mut world = world().with(pi).with(ended);
+    let mut memory = Memory::default();
+    let planned = world.plan_with::<Jobs>("pi", &mut memory).unwrap();
+    assert!(planned.verbs().contains(&"patch pods/pi-a".to_owned()));
+    let status = planned
+        .actions()
+        .find(|action| action.rbac_resource() == "jobs/status");
+    let status = status.expect("active has changed");
+    assert_eq!(
+        status.report(),
+        controllers_kit::Report::No,
+        "with it would go the record of the failure"
+    );
+    carry_out(&mut world, &planned, &mut memory);
+    let next = world.later(2).plan_with::<Jobs>("pi", &mut memory).unwrap();
+    assert!(!verbs(&next).contains(&"create pi".to_owned()), "{next:?}");
+    let next = world
+        .later(11)
+        .plan_with::<Jobs>("pi", &mut memory)
+        .unwrap();
+    assert!(verbs(&next).contains(&"create pi".to_owned()), "{next:?}");
+}
+
+/// Applies a plan and lets the controller learn what became of it.
+pub(super) fn carry_out(world: &mut World, plan: &Plan, memory: &mut Memory) {
+    use controllers_kit::{Controller, Outcome};
+    for (action, result) in &world.apply(plan).0 {
+        let result = result.as_ref().cloned();
+        Jobs::default().learn(&Outcome { action, result }, memory);
+    }
+}
+
+#[test]
+fn a_sync_is_measured_by_how_it_ended() {
+    let said = |measures: &[controllers_kit::Measure]| -> Vec<String> {
+        let syncs = measures
+            .iter()
+            .filter(|measure| measure.name.contains("job_sync"));
+        syncs.map(|measure| measure.labels.join(" ")).collect()
+    };
+    let planned = plan(&world().with(job("pi")));
+    let success = ["NonIndexed success pods_created"];
+    let error = ["NonIndexed error pods_created"];
+    assert_eq!(said(&planned.measures), success);
+    assert_eq!(said(&planned.timings), success);
+    assert_eq!(said(&planned.on_failure.measures), error);
+    assert_eq!(said(&planned.on_failure.timings), error);
+    // A pod to be counted can't be read.
+    let pi = job("pi").completions(3).started("11:00:00").counted(1, 0);
+    let world = world()
+        .with(pi.clone())
+        .with(pod(&pi, "pi-b").exited(0, "11:50:00"));
+    let planned = hazards::plan_unanswered(&world);
+    assert!(planned.failure.is_some() && planned.is_nothing());
+    assert_eq!(
+        said(&planned.on_failure.measures),
+        ["NonIndexed error reconciling"]
+    );
+    assert!(planned.measures.is_empty());
+}
+
+#[test]
 fn a_report_that_was_put_off_does_not_prove_the_view() {
     use controllers_kit::{Controller, Outcome, Written};
     let pi = job("pi").started("11:00:00");
@@ -226,7 +339,7 @@ fn a_report_that_was_put_off_does_not_prove_the_view() {
     let pending = memory.counters_pending.clone();
     assert!(pending.is_some());
     let put_off = Written::default();
-    Jobs.learn(
+    Jobs::default().learn(
         &Outcome {
             action,
             result: Ok(put_off),
@@ -238,7 +351,7 @@ fn a_report_that_was_put_off_does_not_prove_the_view() {
         resource_version: 7,
         ..Default::default()
     };
-    Jobs.learn(
+    Jobs::default().learn(
         &Outcome {
             action,
             result: Ok(written),
@@ -301,7 +414,7 @@ fn a_failure_of_the_server_is_remembered_and_a_collision_is_not() {
     let action = planned.actions().next().unwrap();
     let after = |failure: Failure| {
         let mut memory = Memory::default();
-        Jobs.learn(
+        Jobs::default().learn(
             &Outcome {
                 action,
                 result: Err(&failure),

@@ -181,6 +181,49 @@ fn a_suspended_job_has_no_pods_and_no_clock() {
 }
 
 #[test]
+fn a_suspended_job_keeps_its_start_time_without_the_gate() {
+    let gate = "MutableSchedulingDirectivesForSuspendedJobs";
+    for is_on in [true, false] {
+        let pi = job("pi").started("11:00:00").suspended();
+        let mut world = world()
+            .flag(gate, controllers_kit::FlagValue::Bool(is_on))
+            .with(pi);
+        world.settle(&[JOBS]);
+        let job = world.get::<Job>("pi");
+        assert_eq!(conditions(&job), ["Suspended=True JobSuspended"]);
+        let wanted = (!is_on).then(|| at("11:00:00").into());
+        assert_eq!(job.status.as_ref().unwrap().start_time, wanted, "{is_on}");
+    }
+}
+
+#[test]
+fn of_surplus_pods_the_one_whose_sidecar_restarted_more_goes_first() {
+    use kubernetes_proto::core::{ContainerStatus, InitContainer};
+    let pi = job("pi").parallel(1).completions(5).started("11:00:00");
+    // By name the first would go.
+    let pods = [("pi-a", 1), ("pi-b", 2)].map(|(name, restarts)| {
+        let mut pod = pod(&pi, name).ready("11:10:00");
+        let side = InitContainer {
+            name: "side".into(),
+            restart_policy: "Always".into(),
+            ..Default::default()
+        };
+        pod.spec.get_or_insert_default().init_containers.push(side);
+        let status = ContainerStatus {
+            name: "side".into(),
+            restart_count: restarts,
+            ..Default::default()
+        };
+        let statuses = &mut pod.status.get_or_insert_default().init_container_statuses;
+        statuses.push(status);
+        pod
+    });
+    let world = pods.into_iter().fold(world().with(pi), World::with);
+    let verbs = plan(&world).verbs();
+    assert!(verbs.contains(&"delete pods/pi-b".to_owned()), "{verbs:?}");
+}
+
+#[test]
 fn a_job_that_was_never_suspended_says_nothing_of_it() {
     let world = world().with(job("pi"));
     assert!(conditions(&after(&world)).is_empty());
