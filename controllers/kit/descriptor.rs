@@ -182,6 +182,8 @@ pub enum MetricKind {
     Sum,
     /// Values in buckets: the first bound, the factor from one to the next, and how many.
     Histogram(f64, f64, u16),
+    /// Values in buckets with these bounds.
+    Buckets(&'static [f64]),
 }
 
 /// One of upstream's metrics of a controller, named as upstream names it.
@@ -196,6 +198,10 @@ pub struct MetricSpec {
     /// One sentence.
     pub help: &'static str,
 }
+
+/// Whether a controller is built with these flags: `Ok(None)`, or the reason why it is left out, or what is wrong with
+/// them, one sentence each.
+pub type Needs = fn(&Flags) -> Result<Option<&'static str>, Vec<String>>;
 
 /// What a controller is called and needs.
 #[derive(Clone, Debug)]
@@ -242,6 +248,8 @@ pub struct Descriptor {
     pub spaced: Option<Duration>,
     /// What its numeric flags must lie between, both ends included.
     pub bounds: Vec<(&'static str, i64, i64)>,
+    /// Flags without which it is not built, and what else is checked of its flags at start.
+    pub needs: Option<Needs>,
     /// Where it differs from upstream: one sentence each, for controllers/README.md.
     pub differences: Vec<&'static str>,
 }
@@ -270,6 +278,7 @@ impl Descriptor {
             sync_seconds: None,
             spaced: None,
             bounds: Vec::new(),
+            needs: None,
             differences: Vec::new(),
         }
     }
@@ -428,6 +437,13 @@ impl Descriptor {
     #[must_use]
     pub fn bound(mut self, flag: &'static str, least: i64, most: i64) -> Self {
         self.bounds.push((flag, least, most));
+        self
+    }
+
+    /// Flags without which it is not built, and what else is checked of its flags at start, where it is to run.
+    #[must_use]
+    pub fn needs(mut self, needs: Needs) -> Self {
+        self.needs = Some(needs);
         self
     }
 

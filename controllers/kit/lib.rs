@@ -11,7 +11,9 @@ mod seen;
 mod watches;
 
 pub mod catalogue;
+pub mod cidr;
 pub mod conditions;
+pub mod heartbeat;
 pub mod names;
 pub mod owners;
 pub mod patch;
@@ -21,13 +23,14 @@ pub mod rbac;
 pub mod readme;
 pub mod selectors;
 pub mod testing;
+pub mod tolerations;
 
 pub use catalogue::{Catalogue, Entry};
 pub use controller::{
     Controller, DynController, Factory, Failure, Memory, Outcome, Refusal, Written,
 };
 pub use descriptor::{
-    Descriptor, Flag, FlagDefault, FlagValue, Flags, MetricKind, MetricSpec, Rule, Sharding,
+    Descriptor, Flag, FlagDefault, FlagValue, Flags, MetricKind, MetricSpec, Needs, Rule, Sharding,
 };
 pub use key::Key;
 pub use plan::{

@@ -13,10 +13,13 @@ use std::{
 
 use arc_swap::ArcSwap;
 use controllers_kit::{Catalogue, DynChange, Index, Key, Reader, Standing, Watches};
-use kubernetes_proto::{AnyObject, Resource, Str, meta::NOT_COMPARABLE};
+use kubernetes_proto::{
+    AnyObject, Object as _, Resource, Str, coordination::Lease, meta::NOT_COMPARABLE,
+};
 
 use crate::{
     Api, Settings,
+    ages::{self, Ages},
     store::{self, Pending, Progress, Store},
     unpoisoned, watch,
 };
@@ -49,6 +52,8 @@ pub(crate) struct Slot {
     condition: Mutex<Condition>,
     /// Where the uids of what was deleted are kept, if anybody asks for them.
     gone: Option<Arc<Gone>>,
+    /// How old heartbeats are, if anybody asks for it and this resource has them.
+    ages: Option<Arc<Ages>>,
     made: Instant,
     /// Milliseconds from `made` to the last sign of life, and one more; 0 before the first.
     heard: AtomicU64,
@@ -108,9 +113,11 @@ impl Slot {
         indexes: Vec<Index>,
         settings: Settings,
         gone: Option<Arc<Gone>>,
+        ages: Option<Arc<Ages>>,
     ) -> Self {
         Self {
             gone,
+            ages,
             resource,
             only_name,
             where_served,
@@ -136,6 +143,11 @@ impl Slot {
             && (another || new.is_none())
         {
             gone.add(&old.metadata().uid);
+        }
+        if let Some(ages) = &self.ages
+            && let Some(object) = new.or(old)
+        {
+            ages.changed(self.resource, Key::of_meta(object.metadata()), old, new);
         }
         self.notify(old, new, version, another);
     }
@@ -229,6 +241,9 @@ impl Slot {
     pub(crate) fn heard(&self) {
         let since = u64::try_from(self.made.elapsed().as_millis()).unwrap_or(u64::MAX - 1);
         self.heard.store(since + 1, Ordering::Relaxed);
+        if let Some(ages) = self.ages.as_ref().filter(|_| ages::is_pulse(self.resource)) {
+            ages.heard(tokio::time::Instant::now());
+        }
     }
 
     fn age(&self) -> Option<Duration> {
@@ -428,6 +443,8 @@ pub struct Builder {
     settings: Settings,
     /// Whether every resource is indexed by all owners.
     dependents: bool,
+    /// Whether it is asked for ages.
+    ages: bool,
 }
 
 struct Wanted {
@@ -457,6 +474,10 @@ impl Builder {
             );
         }
         self.dependents |= !watches.discovered.is_empty();
+        self.ages |= watches.ages;
+        if watches.ages {
+            self.want(Lease::resource(), None, false);
+        }
         for index in &watches.indexes {
             if let Some(wanted) = self
                 .wanted
@@ -508,9 +529,11 @@ impl Builder {
         self.wanted.sort_by_key(|wanted| wanted.resource);
         let (settings, dependents) = (self.settings, self.dependents);
         let gone = dependents.then(Arc::<Gone>::default);
+        let ages = self.ages.then(|| Arc::new(Ages::new(settings.pulse_max)));
         Arc::new(Cache {
             settings: settings.clone(),
             gone: gone.clone(),
+            ages: ages.clone(),
             dependents,
             found: ArcSwap::default(),
             catalogue: ArcSwap::default(),
@@ -530,6 +553,7 @@ impl Builder {
                         wanted.indexes,
                         settings.clone(),
                         gone.clone(),
+                        ages.clone().filter(|_| Ages::concern(wanted.resource)),
                     ))
                 })
                 .collect(),
@@ -545,6 +569,7 @@ pub struct Cache {
     found: ArcSwap<HashMap<&'static Resource, Arc<Slot>>>,
     catalogue: ArcSwap<Catalogue>,
     gone: Option<Arc<Gone>>,
+    ages: Option<Arc<Ages>>,
     settings: Settings,
     dependents: bool,
 }
@@ -613,6 +638,7 @@ impl Cache {
             indexes,
             self.settings.clone(),
             self.gone.clone(),
+            None,
         ));
         self.found.rcu(|found| {
             let mut more = HashMap::clone(found);
@@ -861,6 +887,24 @@ impl Reader for Cache {
 
     fn gone(&self, uid: &str) -> bool {
         self.gone.as_ref().is_some_and(|gone| gone.has(uid))
+    }
+
+    fn count(&self, resource: &'static Resource) -> usize {
+        self.declared(resource)
+            .map_or(0, |slot| slot.store.read().len())
+    }
+
+    fn heartbeat_age(
+        &self,
+        resource: &'static Resource,
+        namespace: &str,
+        name: &str,
+    ) -> Option<Duration> {
+        self.ages.as_ref()?.age(resource, Key::new(namespace, name))
+    }
+
+    fn exposure_age(&self, node: &str, taint: &str, pod: &Key) -> Option<Duration> {
+        self.ages.as_ref()?.exposure(node, taint, pod)
     }
 
     fn standing(&self, resource: &'static Resource) -> Standing {

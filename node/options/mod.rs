@@ -284,13 +284,19 @@ impl Options {
                     format!("--feature-gates={name}={on} (no built controller asks for it)")
                 }),
         );
+        let flags = flags(&values, descriptors, &feature_gates, &mut wrong);
         let options = Self {
             client: client(&values, &mut wrong),
             serving: serving(&values, &mut wrong, &mut idle),
             authentication: authentication(&values, &mut wrong),
             authorization: authorization(&values, &mut wrong),
-            controllers: controllers(&values, descriptors, &mut wrong, &mut idle),
-            flags: flags(&values, descriptors, &feature_gates, &mut wrong),
+            controllers: needed(
+                controllers(&values, descriptors, &mut wrong, &mut idle),
+                &flags,
+                descriptors,
+                &mut wrong,
+            ),
+            flags,
             fleet: fleet(&values, surroundings, &mut wrong),
             pod: surroundings
                 .pod_namespace
@@ -696,6 +702,34 @@ fn controllers(
         .filter(runs)
         .map(|one| one.name)
         .collect()
+}
+
+/// Leaves out the controllers that are not built with these flags, and notes what is wrong with the flags of others.
+fn needed(
+    chosen: Vec<&'static str>,
+    flags: &Flags,
+    descriptors: &[Descriptor],
+    wrong: &mut Vec<String>,
+) -> Vec<&'static str> {
+    let mut needed = chosen;
+    needed.retain(|name| {
+        let descriptor = descriptors.iter().find(|one| one.name == *name);
+        let Some(needs) = descriptor.and_then(|descriptor| descriptor.needs) else {
+            return true;
+        };
+        match needs(flags) {
+            Ok(None) => true,
+            Ok(Some(why)) => {
+                tracing::info!(controller = name, "not started: {why}");
+                false
+            }
+            Err(faults) => {
+                wrong.extend(faults);
+                true
+            }
+        }
+    });
+    needed
 }
 
 fn flags(

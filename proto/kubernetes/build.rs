@@ -39,6 +39,8 @@ fn main() -> Result<(), Box<dyn Error>> {
         "policy.proto",
         "autoscaling.proto",
         "resource.proto",
+        "coordination.proto",
+        "networking.proto",
     ];
     for file in files {
         println!("cargo:rerun-if-changed={file}");
@@ -76,6 +78,14 @@ fn main() -> Result<(), Box<dyn Error>> {
         .field_attribute(
             ".k8s.core.ServiceSpec.clusterIP",
             "#[serde(rename = \"clusterIP\")]",
+        )
+        .field_attribute(
+            ".k8s.core.NodeSpec.podCIDR",
+            "#[serde(rename = \"podCIDR\")]",
+        )
+        .field_attribute(
+            ".k8s.core.NodeSpec.podCIDRs",
+            "#[serde(rename = \"podCIDRs\")]",
         )
         .field_attribute(
             ".k8s.core.NodeStatus.allocatable",

@@ -70,6 +70,18 @@ pub mod resource {
     include!(concat!(env!("OUT_DIR"), "/k8s.resource.rs"));
 }
 
+/// `coordination.k8s.io/v1`.
+pub mod coordination {
+    #![allow(missing_docs)]
+    include!(concat!(env!("OUT_DIR"), "/k8s.coordination.rs"));
+}
+
+/// `networking.k8s.io/v1`.
+pub mod networking {
+    #![allow(missing_docs)]
+    include!(concat!(env!("OUT_DIR"), "/k8s.networking.rs"));
+}
+
 object!(core::Pod, "", "v1", "Pod", "pods", true);
 object!(core::Namespace, "", "v1", "Namespace", "namespaces", false);
 object!(
@@ -199,6 +211,31 @@ object!(
     false
 );
 
+object!(
+    coordination::Lease,
+    "coordination.k8s.io",
+    "v1",
+    "Lease",
+    "leases",
+    true
+);
+object!(
+    networking::ServiceCidr,
+    "networking.k8s.io",
+    "v1",
+    "ServiceCIDR",
+    "servicecidrs",
+    false
+);
+object!(
+    networking::IpAddress,
+    "networking.k8s.io",
+    "v1",
+    "IPAddress",
+    "ipaddresses",
+    false
+);
+
 /// Every kind that has a projection.
 pub fn kinds() -> Vec<&'static Resource> {
     vec![
@@ -224,6 +261,9 @@ pub fn kinds() -> Vec<&'static Resource> {
         <core::ResourceQuota as Object>::resource(),
         <resource::ResourceClaim as Object>::resource(),
         <resource::DeviceClass as Object>::resource(),
+        <coordination::Lease as Object>::resource(),
+        <networking::ServiceCidr as Object>::resource(),
+        <networking::IpAddress as Object>::resource(),
     ]
 }
 

@@ -436,10 +436,21 @@ impl<'a> Engine<'a> {
         };
         let (before, after) = (of(cache), of(&self.history[to]));
         cache.objects.retain(|(held, _), _| *held != resource);
+        cache.heartbeats.retain(|(held, _), _| *held != resource);
+        let beats = self.history[to].heartbeats.iter();
+        let of_resource = beats.filter(|((held, _), _)| *held == resource);
+        cache
+            .heartbeats
+            .extend(of_resource.map(|(place, beat)| (place.clone(), *beat)));
         for (key, object) in &after {
             cache
                 .objects
                 .insert((resource, key.clone()), object.clone());
+        }
+        match resource.plural {
+            "nodes" => cache.taints.clone_from(&self.history[to].taints),
+            "pods" => cache.arrivals.clone_from(&self.history[to].arrivals),
+            _ => {}
         }
         let mut changes: Vec<(Option<&AnyObject>, Option<&AnyObject>)> = Vec::new();
         for key in before.keys().chain(after.keys()).collect::<BTreeSet<_>>() {
@@ -619,6 +630,7 @@ impl<'a> Engine<'a> {
         let built = &self.built[task.0];
         let name = self.name(owner, task);
         let now = self.present().now;
+        self.owners[owner].cache.now = now;
         let view = built.view(&self.owners[owner].cache);
         let none = Answers::new();
         let queries = built

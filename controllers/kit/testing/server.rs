@@ -72,6 +72,9 @@ pub(super) fn has_generation(resource: &Resource) -> bool {
             | "endpoints"
             | "persistentvolumeclaims"
             | "controllerrevisions.apps"
+            | "leases.coordination.k8s.io"
+            | "servicecidrs.networking.k8s.io"
+            | "ipaddresses.networking.k8s.io"
     )
 }
 
@@ -155,7 +158,10 @@ impl World {
             Err(failure) => self
                 .events
                 .extend(announcement.failure.clone().map(|event| crate::Event {
-                    message: format!("{}{failure}", event.message),
+                    message: match announcement.failure_as_is {
+                        true => event.message,
+                        false => format!("{}{failure}", event.message),
+                    },
                     ..event
                 })),
         }
@@ -440,6 +446,7 @@ impl World {
             result.resource_version = meta.resource_version;
             self.objects.remove(&place);
         } else {
+            self.note_heartbeat(&place, &changed);
             self.objects.insert(place, changed);
         }
         result
@@ -572,6 +579,7 @@ impl World {
 
     fn store(&mut self, place: Place, object: AnyObject) -> Written {
         let result = written(object.metadata());
+        self.note_heartbeat(&place, &object);
         self.objects.insert(place, object);
         result
     }
