@@ -2,10 +2,14 @@
 
 use controllers_kit::Factory;
 
+pub mod node_ipam;
 pub mod ttl;
 
 /// All controllers of this group.
-pub const REGISTRY: &[Factory] = &[Factory::of::<ttl::Ttl>()];
+pub const REGISTRY: &[Factory] = &[
+    Factory::of::<node_ipam::NodeIpam>(),
+    Factory::of::<ttl::Ttl>(),
+];
 
 #[cfg(test)]
 mod tests;

@@ -1,4 +1,7 @@
-use controllers_kit::testing::{contract::Contract, *};
+use controllers_kit::{
+    FlagValue,
+    testing::{contract::Contract, *},
+};
 
 use crate::REGISTRY;
 
@@ -8,9 +11,22 @@ fn the_contract_holds() {
         .with(node("a"))
         .with(node("b"))
         .with(node("c"));
+    let lacking = joining
+        .clone()
+        .flag("allocate-node-cidrs", FlagValue::Bool(true))
+        .flag(
+            "cluster-cidr",
+            FlagValue::Text("10.0.0.0/16,fd00::/48".to_owned()),
+        );
     for factory in REGISTRY {
         let contract = Contract::of(factory).seconds(400);
         match (factory.describe)().name {
+            "node-ipam-controller" => contract.check([
+                lacking.clone(),
+                lacking
+                    .clone()
+                    .flag("cluster-cidr", FlagValue::Text("10.0.0.0/23".to_owned())),
+            ]),
             "ttl-controller" => contract.check([joining.clone()]),
             other => panic!("{other} has no worlds"),
         }
