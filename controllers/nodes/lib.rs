@@ -2,12 +2,15 @@
 
 use controllers_kit::Factory;
 
+mod bound;
 pub mod node_ipam;
+pub mod taint_eviction;
 pub mod ttl;
 
 /// All controllers of this group.
 pub const REGISTRY: &[Factory] = &[
     Factory::of::<node_ipam::NodeIpam>(),
+    Factory::of::<taint_eviction::TaintEviction>(),
     Factory::of::<ttl::Ttl>(),
 ];
 

@@ -3,7 +3,7 @@ use controllers_kit::{
     testing::{contract::Contract, *},
 };
 
-use crate::REGISTRY;
+use crate::{REGISTRY, taint_eviction::tests::bearing};
 
 #[test]
 fn the_contract_holds() {
@@ -18,6 +18,19 @@ fn the_contract_holds() {
             "cluster-cidr",
             FlagValue::Text("10.0.0.0/16,fd00::/48".to_owned()),
         );
+    let exposed = World::at("12:00:00")
+        .without_kubelets()
+        .with(node("a").taint("down", "", "NoExecute"))
+        .with(node("b").taint("slow", "", "NoSchedule"))
+        .with(pod("at-once").on("a").ready("11:00:00"))
+        .with(bearing(
+            pod("later").on("a").ready("11:00:00"),
+            "down",
+            Some(60),
+        ))
+        .with(bearing(pod("never").on("a"), "down", None))
+        .with(pod("elsewhere").on("b").ready("11:00:00"))
+        .with(pod("nowhere"));
     for factory in REGISTRY {
         let contract = Contract::of(factory).seconds(400);
         match (factory.describe)().name {
@@ -27,6 +40,7 @@ fn the_contract_holds() {
                     .clone()
                     .flag("cluster-cidr", FlagValue::Text("10.0.0.0/23".to_owned())),
             ]),
+            "taint-eviction-controller" => contract.check([exposed.clone()]),
             "ttl-controller" => contract.check([joining.clone()]),
             other => panic!("{other} has no worlds"),
         }
