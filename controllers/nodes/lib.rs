@@ -4,12 +4,14 @@ use controllers_kit::Factory;
 
 mod bound;
 pub mod node_ipam;
+pub mod node_lifecycle;
 pub mod taint_eviction;
 pub mod ttl;
 
 /// All controllers of this group.
 pub const REGISTRY: &[Factory] = &[
     Factory::of::<node_ipam::NodeIpam>(),
+    Factory::of::<node_lifecycle::NodeLifecycle>(),
     Factory::of::<taint_eviction::TaintEviction>(),
     Factory::of::<ttl::Ttl>(),
 ];

@@ -3,7 +3,7 @@ use controllers_kit::{
     testing::{contract::Contract, *},
 };
 
-use crate::{REGISTRY, taint_eviction::tests::bearing};
+use crate::{REGISTRY, node_lifecycle::tests::posted, taint_eviction::tests::bearing};
 
 #[test]
 fn the_contract_holds() {
@@ -31,6 +31,20 @@ fn the_contract_holds() {
         .with(bearing(pod("never").on("a"), "down", None))
         .with(pod("elsewhere").on("b").ready("11:00:00"))
         .with(pod("nowhere"));
+    let falling_ill = World::at("12:00:00")
+        .without_kubelets()
+        .with(posted("lives", "True", "a"))
+        .living("lives")
+        .with(posted("well", "True", "b"))
+        .living("well")
+        .with(posted("dies", "True", "a"))
+        .with(posted("ill", "False", "b"))
+        .living("ill")
+        .with(posted("back", "True", "b").taint("node.kubernetes.io/unreachable", "", "NoExecute"))
+        .living("back")
+        .with(node("new").label("kubernetes.io/os", "linux"))
+        .with(pod("web").on("dies").ready("11:00:00"))
+        .with(pod("other").on("lives").ready("11:00:00"));
     for factory in REGISTRY {
         let contract = Contract::of(factory).seconds(400);
         match (factory.describe)().name {
@@ -40,6 +54,7 @@ fn the_contract_holds() {
                     .clone()
                     .flag("cluster-cidr", FlagValue::Text("10.0.0.0/23".to_owned())),
             ]),
+            "node-lifecycle-controller" => contract.check([falling_ill.clone()]),
             "taint-eviction-controller" => contract.check([exposed.clone()]),
             "ttl-controller" => contract.check([joining.clone()]),
             other => panic!("{other} has no worlds"),
