@@ -54,6 +54,7 @@ const WIDGET: Kind = kind("Widget", "example.com/v1", "widgets");
 const OF_THE_CLUSTER: &[Kind] = &[
     kind("Node", "v1", "nodes"),
     kind("Namespace", "v1", "namespaces"),
+    kind("ServiceCIDR", "networking.k8s.io/v1", "servicecidrs"),
 ];
 
 /// By its name, in any case.

@@ -39,6 +39,9 @@ const CONTROLLERS: &str = "deployment-controller,replicaset-controller,replicati
 /// What both run besides where it matters what is cleared up, counted and published.
 const MORE: &str = "garbage-collector-controller,namespace-controller,pod-garbage-collector-controller,\
     resourcequota-controller,endpoints-controller,endpointslice-controller,endpointslice-mirroring-controller";
+/// Those of nodes and of Services' ranges, and whom their scenarios need.
+const NODES: &str = "node-lifecycle-controller,taint-eviction-controller,node-ipam-controller,ttl-controller,\
+    service-cidr-controller,serviceaccount-controller,replicaset-controller";
 /// How often upstream is run again over the scenarios that ended otherwise than ours.
 const UPSTREAM_AGAIN: usize = 2;
 /// Replicas of Manifold.
@@ -49,6 +52,17 @@ fn flags(among: Among) -> Vec<String> {
     match among {
         Among::Workloads => vec![format!("--controllers={CONTROLLERS}")],
         Among::Everything => vec![format!("--controllers={CONTROLLERS},{MORE}")],
+        Among::Nodes => [
+            &format!("--controllers={NODES}"),
+            "--node-monitor-grace-period=16s",
+            "--node-startup-grace-period=16s",
+            "--node-monitor-period=1s",
+            "--node-eviction-rate=2",
+            "--allocate-node-cidrs=true",
+            "--cluster-cidr=10.64.0.0/12",
+        ]
+        .map(str::to_owned)
+        .to_vec(),
         Among::FewEnded => vec![
             "--controllers=pod-garbage-collector-controller,serviceaccount-controller".to_owned(),
             "--terminated-pod-gc-threshold=2".to_owned(),
