@@ -16,6 +16,7 @@ mod alone {
     mod handoff;
     mod hpa;
     mod moves;
+    mod nodes;
     mod quota;
     mod start;
     mod told;
