@@ -303,6 +303,25 @@ impl Server for ApiServer {
         .boxed()
     }
 
+    fn present<'a>(
+        &'a self,
+        sender: &'a Sender,
+        resource: &'static Resource,
+    ) -> BoxFuture<'a, Result<u64, Refused>> {
+        async move {
+            // One object at most: what is asked for is the version of the answer.
+            let path = format!("{}?limit=1", resource.path("", ""));
+            let answer = self
+                .send(sender, Request::get(path).accept(ACCEPT_METADATA_LIST))
+                .await?;
+            envelope::open(&answer.bytes)
+                .and_then(|envelope| envelope::list(envelope.raw))
+                .map(|list| list.resource_version)
+                .map_err(|error| garbage("list", &error))
+        }
+        .boxed()
+    }
+
     fn content<'a>(
         &'a self,
         sender: &'a Sender,

@@ -283,7 +283,10 @@ impl Writer {
         match (sent, &announcement.success, &announcement.failure) {
             (Ok(_), Some(event), _) => self.record(sender, event),
             (Err(refused), _, Some(event)) if tells_of_failure(action, &refused.failure) => {
-                self.record(sender, &write::failure_event(event, &refused.failure));
+                match announcement.failure_as_is {
+                    true => self.record(sender, event),
+                    false => self.record(sender, &write::failure_event(event, &refused.failure)),
+                }
             }
             _ => {}
         }

@@ -90,6 +90,18 @@ pub async fn ask(
                         Err(_) => Answer::Failed(no_answer_within(QUERY_TIMEOUT)),
                     }
                 }
+                Query::Present { resource } => {
+                    let present = server.present(sender, resource);
+                    match tokio::time::timeout(QUERY_TIMEOUT, present).await {
+                        Ok(Ok(version)) => Answer::present(version),
+                        Ok(Err(Refused {
+                            failure: Failure::NotFound(_),
+                            ..
+                        })) => Answer::Missing,
+                        Ok(Err(refused)) => Answer::Failed(refused.failure.to_string()),
+                        Err(_) => Answer::Failed(no_answer_within(QUERY_TIMEOUT)),
+                    }
+                }
                 Query::Path { path, patience } => {
                     let read = async {
                         let _place = places(path).acquire_owned().await;

@@ -72,6 +72,28 @@ impl Reader for Counting<'_> {
         self.reader.history_since()
     }
 
+    fn count(&self, resource: &'static Resource) -> usize {
+        self.reader.count(resource)
+    }
+
+    fn heartbeat_age(
+        &self,
+        resource: &'static Resource,
+        namespace: &str,
+        name: &str,
+    ) -> Option<std::time::Duration> {
+        self.reader.heartbeat_age(resource, namespace, name)
+    }
+
+    fn exposure_age(
+        &self,
+        node: &str,
+        taint: &str,
+        pod: &controllers_kit::Key,
+    ) -> Option<std::time::Duration> {
+        self.reader.exposure_age(node, taint, pod)
+    }
+
     fn standing(&self, resource: &'static Resource) -> Standing {
         self.reader.standing(resource)
     }

@@ -384,12 +384,19 @@ struct Head {
 /// The object that a key is about where its watch has not come as far as what has happened to the key. Watches run beside
 /// each other: after one that stood still, a ReplicaSet's pods may be seen to go before the ReplicaSet itself is.
 fn lagging_head(shared: &Shared, job: &Job) -> Option<Head> {
-    let resource = shared.units[usize::from(job.unit)].primary()?;
+    let resource = shared.units[usize::from(job.unit)]
+        .primary()
+        .filter(|primary| is_object(primary, &job.key))?;
     let lags = job.evidence > 0 && !shared.view.passed(resource, job.evidence);
     lags.then(|| Head {
         resource,
         version: version_of(&*shared.view, resource, &job.key),
     })
+}
+
+/// Whether a key can be an object of a resource: composite keys ([`Key::composite`]) are not.
+fn is_object(resource: &Resource, key: &Key) -> bool {
+    resource.namespaced || key.namespace.is_empty()
 }
 
 fn version_of(
@@ -446,6 +453,7 @@ async fn proof(
     let mut proven = Proven::default();
     let head = unit
         .primary()
+        .filter(|primary| is_object(primary, &job.key))
         .filter(|_| job.head_unproven && plan.actions().any(|action| !is_report(action)));
     proven.head = head.is_some();
     if let Some(primary) = head.filter(|primary| !stands(primary)) {

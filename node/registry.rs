@@ -11,6 +11,7 @@ pub fn all() -> Vec<Factory> {
         controllers_cleanup::REGISTRY,
         controllers_identity::REGISTRY,
         controllers_networking::REGISTRY,
+        controllers_nodes::REGISTRY,
     ]
     .concat()
 }

@@ -153,7 +153,7 @@ pub async fn run(options: Options, telemetry: &Telemetry) -> Result<(), Error> {
         fence: Arc::clone(&fence) as Arc<dyn Fence>,
         metrics: Arc::clone(&metrics),
         clock: Arc::new(SystemClock::default()),
-        watching: node_cache::Settings::default(),
+        watching: watching(&options),
         threads: Threads::Many,
     }));
 
@@ -283,6 +283,27 @@ async fn own(
         () = signals.next() => tracing::warn!("asked to end a second time: ending at once"),
     }
     Ok(())
+}
+
+/// How the API server is watched. Where nodes' heartbeats are judged, the watch of Leases rests only a little between two
+/// catch-ups, and never for a notable part of the grace period.
+fn watching(options: &Options) -> node_cache::Settings {
+    /// Between two catch-ups where heartbeats are judged.
+    const REST_MAX: Duration = Duration::from_secs(2);
+    /// Renewals of this replica's own Lease without which the watch of Leases does not count as live.
+    const RENEWALS: u32 = 3;
+    let default = node_cache::Settings::default();
+    if !options.controllers.contains(&"node-lifecycle-controller") {
+        return default;
+    }
+    let grace = options.values().duration("node-monitor-grace-period");
+    let rest = (grace / 20).min(REST_MAX);
+    let renewals = options.values().duration("lease-retry-period") * RENEWALS;
+    node_cache::Settings {
+        heartbeat_rest: rest,
+        pulse_max: rest + renewals.max(Duration::from_secs(3)),
+        ..default
+    }
 }
 
 /// The controllers that the options name and that run with the flags.

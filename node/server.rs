@@ -158,6 +158,16 @@ pub trait Server: Send + Sync {
         Box::pin(std::future::ready(Err(refused)))
     }
 
+    /// The resourceVersion that a resource has come to, consistently.
+    fn present<'a>(
+        &'a self,
+        sender: &'a Sender,
+        resource: &'static Resource,
+    ) -> BoxFuture<'a, Result<u64, Refused>> {
+        let list = self.list(sender, resource, "", "");
+        Box::pin(async move { list.await.map(|live| live.version) })
+    }
+
     /// Lists what matches a label selector in a namespace, consistently.
     fn list<'a>(
         &'a self,

@@ -17,6 +17,7 @@ mod alone {
     mod handoff;
     mod hpa;
     mod moves;
+    mod nodes;
     mod overload;
     mod poison;
     mod port;

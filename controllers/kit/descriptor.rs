@@ -230,6 +230,8 @@ pub enum MetricKind {
     Sum,
     /// Values in buckets: the first bound, the factor from one to the next, and how many.
     Histogram(f64, f64, u16),
+    /// Values in buckets with these bounds.
+    Buckets(&'static [f64]),
 }
 
 /// One of upstream's metrics of a controller, named as upstream names it.

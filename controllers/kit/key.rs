@@ -41,6 +41,17 @@ impl Key {
         Self::of_meta(object.metadata())
     }
 
+    /// One of several kinds of keys of a controller whose other keys are cluster-scoped objects: the kind takes the place
+    /// of the namespace, so that it is placed and shown as `kind/name`.
+    pub fn composite(kind: &'static str, name: impl Into<Str>) -> Self {
+        Self::new(Str::interned(kind), name)
+    }
+
+    /// The name of a key made by [`Key::composite`] with this kind.
+    pub fn of_kind(&self, kind: &str) -> Option<&Str> {
+        (self.namespace == *kind).then_some(&self.name)
+    }
+
     /// `namespace/name`, or the name alone; the inverse of `Display`.
     pub fn parse(text: &str) -> Self {
         match text.split_once('/') {

@@ -11,8 +11,10 @@ mod seen;
 mod watches;
 
 pub mod catalogue;
+pub mod cidr;
 pub mod conditions;
 pub mod guard;
+pub mod heartbeat;
 pub mod names;
 pub mod owners;
 pub mod patch;
@@ -23,6 +25,7 @@ pub mod readme;
 pub mod selectors;
 pub mod status;
 pub mod testing;
+pub mod tolerations;
 
 pub use catalogue::{Catalogue, Entry};
 pub use controller::{

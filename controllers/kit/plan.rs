@@ -211,6 +211,8 @@ pub struct Announcement {
     pub success: Option<Event>,
     /// Recorded when it has failed otherwise than by a conflict; the error's text is appended to the message.
     pub failure: Option<Event>,
+    /// Whether that event is recorded as it is, without the error's text.
+    pub failure_as_is: bool,
     /// Values of the controller's metrics, recorded when the action has succeeded.
     pub measures: Vec<Measure>,
     /// Values recorded when it has failed otherwise than by a conflict.
@@ -642,6 +644,14 @@ impl Action {
     /// Records an event when the action has failed; the error is appended to its message.
     pub fn announce_failure(&mut self, event: Event) -> &mut Self {
         self.announcement.get_or_insert_default().failure = Some(event);
+        self
+    }
+
+    /// As [`Action::announce_failure`], without the error's text.
+    pub fn announce_failure_as_is(&mut self, event: Event) -> &mut Self {
+        let announcement = self.announcement.get_or_insert_default();
+        announcement.failure = Some(event);
+        announcement.failure_as_is = true;
         self
     }
 

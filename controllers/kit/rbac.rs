@@ -140,6 +140,37 @@ const UPSTREAM: &[(&str, Granted)] = &[
         ],
     ),
     (
+        "node-controller",
+        &[
+            ("", "nodes", &["get", "update", "delete", "patch"]),
+            ("", "nodes/status", &["patch", "update"]),
+            ("", "pods/status", &["patch", "update"]),
+            ("", "pods", &["get", "delete"]),
+        ],
+    ),
+    (
+        "service-cidrs-controller",
+        &[
+            (
+                "networking.k8s.io",
+                "servicecidrs",
+                &["get", "patch", "update"],
+            ),
+            (
+                "networking.k8s.io",
+                "servicecidrs/finalizers",
+                &["patch", "update"],
+            ),
+            (
+                "networking.k8s.io",
+                "servicecidrs/status",
+                &["patch", "update"],
+            ),
+            ("networking.k8s.io", "ipaddresses", &["get"]),
+        ],
+    ),
+    ("ttl-controller", &[("", "nodes", &["update", "patch"])]),
+    (
         "root-ca-cert-publisher",
         &[("", "configmaps", &["create", "update"])],
     ),

@@ -48,6 +48,28 @@ pub trait Reader: Send + Sync {
     fn history_since(&self) -> u64 {
         0
     }
+    /// How many objects of a resource there are.
+    fn count(&self, resource: &'static Resource) -> usize {
+        self.list(resource, None).len()
+    }
+    /// How long the heartbeat of an object ([`crate::heartbeat`]) has been the same, as this replica has seen it on its
+    /// own clock. Only time during which its watches were live counts, so that a replica whose watches stand still finds
+    /// nobody silent. `None` where no heartbeat was seen, and for controllers that did not ask for ages
+    /// ([`crate::Watches::ages`]).
+    fn heartbeat_age(
+        &self,
+        _resource: &'static Resource,
+        _namespace: &str,
+        _name: &str,
+    ) -> Option<Duration> {
+        None
+    }
+    /// How long a pod has been exposed to a taint of its node with effect `NoExecute`, of this key, as this replica has seen
+    /// both: since the taint has come (or its value has changed), or the pod, where it came later. Measured as
+    /// [`Reader::heartbeat_age`]. `None` where the taint was not seen.
+    fn exposure_age(&self, _node: &str, _taint: &str, _pod: &Key) -> Option<Duration> {
+        None
+    }
     /// How far what is held of a resource can be relied on.
     fn standing(&self, _resource: &'static Resource) -> Standing {
         Standing::Complete
@@ -83,6 +105,12 @@ pub enum Query {
         resource: &'static Resource,
         /// The namespace.
         namespace: Str,
+    },
+    /// The resourceVersion that a resource has come to, read live and consistently: a plan that must have seen everything
+    /// that there is by now says so by [`crate::Plan::rests_on`] it. [`Seen::present`] reads the answer.
+    Present {
+        /// The resource.
+        resource: &'static Resource,
     },
     /// Whatever the API serves under a path, as JSON: a scale, a metric. The answer is [`Answer::Object`];
     /// [`Answer::NotFound`] for 404.
@@ -159,6 +187,13 @@ impl Answer {
             .collect();
         Self::Object(Arc::new(json!({ "items": items })))
     }
+
+    /// How far a resource has come.
+    pub fn present(version: u64) -> Self {
+        Self::Object(Arc::new(
+            json!({ "metadata": { "resourceVersion": version } }),
+        ))
+    }
 }
 
 /// What came of a query. `Debug` hides objects: they may hold tokens.
@@ -182,6 +217,7 @@ impl std::fmt::Debug for Answer {
         match self {
             Self::Object(_) => f.write_str("Object(..)"),
             Self::Missing => f.write_str("Missing"),
+            Self::NotFound(why) => f.debug_tuple("NotFound").field(why).finish(),
             Self::Failed(why) => f.debug_tuple("Failed").field(why).finish(),
         }
     }
@@ -269,6 +305,36 @@ impl<'a> Seen<'a> {
                     .map_err(|error| error.to_string())
             }
         })
+    }
+
+    /// How far a resource has come, if that was asked; 0 where the resource is not served.
+    ///
+    /// # Errors
+    /// Where it could not be read; the text says why.
+    pub fn present(&self, resource: &'static Resource) -> Option<Result<u64, String>> {
+        Some(match self.answers.get(&Query::Present { resource })? {
+            Answer::Missing => Ok(0),
+            Answer::NotFound(why) | Answer::Failed(why) => Err(why.clone()),
+            Answer::Object(answer) => answer["metadata"]["resourceVersion"]
+                .as_u64()
+                .ok_or_else(|| "the answer has no resourceVersion".to_owned()),
+        })
+    }
+
+    /// As [`Reader::heartbeat_age`].
+    pub fn heartbeat_age<T: Object>(&self, key: &Key) -> Option<Duration> {
+        self.reader
+            .heartbeat_age(T::resource(), &key.namespace, &key.name)
+    }
+
+    /// As [`Reader::exposure_age`].
+    pub fn exposure_age(&self, node: &str, taint: &str, pod: &Key) -> Option<Duration> {
+        self.reader.exposure_age(node, taint, pod)
+    }
+
+    /// How many objects of a kind there are.
+    pub fn count<T: Object>(&self) -> usize {
+        self.reader.count(T::resource())
     }
 
     /// What the API serves, where the controller has asked for it.

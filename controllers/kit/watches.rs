@@ -99,12 +99,20 @@ pub struct Watches {
     pub discovered: Vec<Discovered>,
     /// Whether the catalogue of what the API serves is read.
     pub catalogued: bool,
+    /// Whether it is asked for ages: how old heartbeats are, and since when pods bear taints.
+    pub ages: bool,
 }
 
 impl Watches {
     /// The controller reads the catalogue.
     pub fn catalogue(&mut self) {
         self.catalogued = true;
+    }
+
+    /// The controller asks for ages ([`Reader::heartbeat_age`], [`Reader::exposure_age`]). Leases are watched for it: they
+    /// tell whether the watches are live, since each replica renews one every second or so.
+    pub fn ages(&mut self) {
+        self.ages = true;
     }
 
     /// Watches every resource of the catalogue that is wanted, as long as it is served. Its own start does not wait for

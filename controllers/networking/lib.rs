@@ -1,5 +1,5 @@
 //! Controllers of what stands behind Services: Endpoints, EndpointSlices, and the slices that mirror Endpoints made by
-//! hand.
+//! hand; and of the ranges that Services' addresses are taken from.
 
 use controllers_kit::Factory;
 
@@ -7,6 +7,7 @@ mod batching;
 pub mod endpoints;
 pub mod endpointslice;
 pub mod endpointslice_mirroring;
+pub mod service_cidr;
 mod services;
 mod slices;
 mod subsets;
@@ -16,6 +17,7 @@ pub const REGISTRY: &[Factory] = &[
     Factory::of::<endpoints::EndpointsOfServices>(),
     Factory::of::<endpointslice::SlicesOfServices>(),
     Factory::of::<endpointslice_mirroring::MirroredSlices>(),
+    Factory::of::<service_cidr::ServiceCidrs>(),
 ];
 
 #[cfg(test)]

@@ -9,7 +9,10 @@ use controllers_kit::{
 };
 use kubernetes_proto::core::Pod;
 
-use crate::REGISTRY;
+use crate::{
+    REGISTRY,
+    service_cidr::tests::{address, service_cidr},
+};
 
 /// A pod that starts up under the kubelets.
 fn starting(service: &str, number: usize, node: &str) -> Pod {
@@ -127,9 +130,13 @@ fn worlds() -> Vec<World> {
 
 #[test]
 fn the_contract_holds() {
-    for (number, factory) in REGISTRY.iter().enumerate() {
-        let others: Vec<_> = REGISTRY
+    let of_services = || {
+        REGISTRY
             .iter()
+            .filter(|factory| (factory.describe)().sharding == Sharding::ByObject)
+    };
+    for (number, factory) in of_services().enumerate() {
+        let others: Vec<_> = of_services()
             .enumerate()
             .filter(|(other, _)| *other != number)
             .map(|(_, factory)| *factory)
@@ -141,12 +148,37 @@ fn the_contract_holds() {
             .surplus(4)
             .check(worlds());
     }
+    let ranges = World::at("12:00:00")
+        .with(service_cidr("kubernetes", &["10.0.0.0/24", "fd00::/112"]))
+        .with(service_cidr("extra", &["10.1.0.0/24"]))
+        .with(
+            service_cidr("needless", &["10.2.0.0/24"])
+                .finalizer("networking.k8s.io/service-cidr-finalizer")
+                .terminating("12:00:00"),
+        )
+        .with(
+            service_cidr("needed", &["10.3.0.0/24"])
+                .finalizer("networking.k8s.io/service-cidr-finalizer")
+                .terminating("11:59:55"),
+        )
+        .with(
+            service_cidr("needed-too", &["10.3.0.0/24"])
+                .finalizer("networking.k8s.io/service-cidr-finalizer")
+                .terminating("12:00:00"),
+        )
+        .with(address("10.3.0.7"));
+    let single = REGISTRY
+        .iter()
+        .find(|factory| (factory.describe)().sharding == Sharding::Single)
+        .expect("there is one");
+    Contract::of(single).seconds(60).check([ranges]);
     contract::covers(
         REGISTRY,
         &[
             "endpoints-controller",
             "endpointslice-controller",
             "endpointslice-mirroring-controller",
+            "service-cidr-controller",
         ],
     );
 }
@@ -157,7 +189,6 @@ fn names_are_upstream_s() {
         .iter()
         .map(|factory| {
             let descriptor = (factory.describe)();
-            assert_eq!(descriptor.sharding, Sharding::ByObject);
             (
                 descriptor.name,
                 descriptor.aliases,
@@ -176,7 +207,7 @@ fn names_are_upstream_s() {
         &'static str,
         Option<(&'static str, i64)>,
     );
-    let expected: [Row; 3] = [
+    let expected: [Row; 4] = [
         (
             "endpoints-controller",
             &["endpoint"],
@@ -200,6 +231,14 @@ fn names_are_upstream_s() {
             "endpoint-slice-mirroring-controller",
             "endpoint_slice_mirroring",
             Some(("mirroring-concurrent-service-endpoint-syncs", 5)),
+        ),
+        (
+            "service-cidr-controller",
+            &[],
+            "service-cidrs-controller",
+            "service-cidr-controller",
+            "ipaddresses",
+            None,
         ),
     ];
     assert_eq!(table, expected);

@@ -338,3 +338,20 @@ async fn a_live_read_vouches_for_the_cache_that_has_passed_it_and_for_what_was_b
     assert!(stands(&bed, 10, 31), "and now it is noticed");
     assert!(stands(&bed, 30, 31));
 }
+
+#[tokio::test]
+async fn how_far_a_resource_has_come_is_asked_of_the_server() {
+    let bed = bed(1500);
+    let metrics = Metrics::new(&[]);
+    let gate = Gate::new(0, 1, Arc::new(Open));
+    let descriptor = Descriptor::new("test-controller", Sharding::Single);
+    let controller = metrics.controller("test-controller");
+    let sender = Sender::new("m-0", &descriptor, controller, &gate);
+    let query = Query::Present {
+        resource: ConfigMap::resource(),
+    };
+    let answers = ask(&bed, &sender, vec![query.clone()]).await;
+    assert_eq!(answers.get(&query), Some(&Answer::present(1800)));
+    let seen = controllers_kit::Seen::new(&bed, &answers, at("12:00:00"));
+    assert_eq!(seen.present(ConfigMap::resource()), Some(Ok(1800)));
+}

@@ -13,11 +13,14 @@ use std::{
 
 use arc_swap::ArcSwap;
 use controllers_kit::{Catalogue, DynChange, Index, Key, Reader, Standing, Watches};
-use kubernetes_proto::{AnyObject, Resource, Str, meta::NOT_COMPARABLE};
+use kubernetes_proto::{
+    AnyObject, Object as _, Resource, Str, coordination::Lease, meta::NOT_COMPARABLE,
+};
 use tokio::sync::oneshot;
 
 use crate::{
     Api, Settings,
+    ages::{self, Ages},
     history::{self, History},
     store::{self, Departures, Pending, Progress, Store},
     unpoisoned, watch,
@@ -56,6 +59,8 @@ pub(crate) struct Slot {
     pub(crate) history: Arc<History>,
     /// Who waits for objects to go.
     departures: Departures,
+    /// How old heartbeats are, if anybody asks for it and this resource has them.
+    ages: Option<Arc<Ages>>,
     made: Instant,
     /// Milliseconds from `made` to the last sign of life, and one more; 0 before the first.
     heard: AtomicU64,
@@ -130,10 +135,12 @@ impl Slot {
         settings: Settings,
         gone: Option<Arc<Gone>>,
         history: Arc<History>,
+        ages: Option<Arc<Ages>>,
     ) -> Self {
         Self {
             gone,
             history,
+            ages,
             resource,
             only_name,
             where_served,
@@ -166,6 +173,11 @@ impl Slot {
             if another || new.is_none_or(goes) {
                 self.departures.notice(&old.metadata().uid);
             }
+        }
+        if let Some(ages) = &self.ages
+            && let Some(object) = new.or(old)
+        {
+            ages.changed(self.resource, Key::of_meta(object.metadata()), old, new);
         }
         self.notify(old, new, version, another);
     }
@@ -291,6 +303,9 @@ impl Slot {
     pub(crate) fn heard(&self) {
         let since = u64::try_from(self.made.elapsed().as_millis()).unwrap_or(u64::MAX - 1);
         self.heard.store(since + 1, Ordering::Relaxed);
+        if let Some(ages) = self.ages.as_ref().filter(|_| ages::is_pulse(self.resource)) {
+            ages.heard(tokio::time::Instant::now());
+        }
     }
 
     fn age(&self) -> Option<Duration> {
@@ -490,6 +505,8 @@ pub struct Builder {
     settings: Settings,
     /// Whether every resource is indexed by all owners.
     dependents: bool,
+    /// Whether it is asked for ages.
+    ages: bool,
 }
 
 struct Wanted {
@@ -519,6 +536,10 @@ impl Builder {
             );
         }
         self.dependents |= !watches.discovered.is_empty();
+        self.ages |= watches.ages;
+        if watches.ages {
+            self.want(Lease::resource(), None, false);
+        }
         for index in &watches.indexes {
             if let Some(wanted) = self
                 .wanted
@@ -571,10 +592,12 @@ impl Builder {
         let (settings, dependents) = (self.settings, self.dependents);
         let gone = dependents.then(Arc::<Gone>::default);
         let history = Arc::<History>::default();
+        let ages = self.ages.then(|| Arc::new(Ages::new(settings.pulse_max)));
         Arc::new(Cache {
             settings: settings.clone(),
             gone: gone.clone(),
             history: Arc::clone(&history),
+            ages: ages.clone(),
             dependents,
             found: ArcSwap::default(),
             catalogue: ArcSwap::default(),
@@ -595,6 +618,7 @@ impl Builder {
                         settings.clone(),
                         gone.clone(),
                         Arc::clone(&history),
+                        ages.clone().filter(|_| Ages::concern(wanted.resource)),
                     ))
                 })
                 .collect(),
@@ -611,6 +635,7 @@ pub struct Cache {
     catalogue: ArcSwap<Catalogue>,
     gone: Option<Arc<Gone>>,
     history: Arc<History>,
+    ages: Option<Arc<Ages>>,
     settings: Settings,
     dependents: bool,
 }
@@ -683,6 +708,7 @@ impl Cache {
             self.settings.clone(),
             self.gone.clone(),
             Arc::clone(&self.history),
+            None,
         ));
         self.found.rcu(|found| {
             let mut more = HashMap::clone(found);
@@ -986,6 +1012,24 @@ impl Reader for Cache {
 
     fn history_since(&self) -> u64 {
         self.history.since()
+    }
+
+    fn count(&self, resource: &'static Resource) -> usize {
+        self.declared(resource)
+            .map_or(0, |slot| slot.store.read().len())
+    }
+
+    fn heartbeat_age(
+        &self,
+        resource: &'static Resource,
+        namespace: &str,
+        name: &str,
+    ) -> Option<Duration> {
+        self.ages.as_ref()?.age(resource, Key::new(namespace, name))
+    }
+
+    fn exposure_age(&self, node: &str, taint: &str, pod: &Key) -> Option<Duration> {
+        self.ages.as_ref()?.exposure(node, taint, pod)
     }
 
     fn standing(&self, resource: &'static Resource) -> Standing {

@@ -3,6 +3,7 @@
 //! One watch and one store for each resource serve all controllers. What a store holds may be older than what the
 //! server holds, but it is always a state that the server once had, and [`Cache::passed`] says how far it has come.
 
+mod ages;
 pub mod api;
 mod cache;
 mod history;

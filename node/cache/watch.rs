@@ -18,7 +18,9 @@ use percent_encoding::{AsciiSet, NON_ALPHANUMERIC, PercentEncode, utf8_percent_e
 use tokio::time::Instant;
 
 use crate::{
-    Api, ApiError, Request, Status, api,
+    Api, ApiError, Request, Status,
+    ages::is_pulse,
+    api,
     cache::{NOT_SERVED, Slot, Why},
     store::Content,
 };
@@ -39,6 +41,9 @@ pub struct Settings {
     pub page_size: u32,
     /// Between two looks at what tells only that nodes are alive, where metadata is all that is asked for.
     pub heartbeat_rest: Duration,
+    /// The longest time between two signs of life of the watch of Leases that counts as time in which it was live, where
+    /// it is asked how old heartbeats are: longer than a rest and a few renewals of this replica's own Lease.
+    pub pulse_max: Duration,
     /// The requests' User-Agent.
     pub user_agent: Option<HeaderValue>,
     /// In `0.0..1.0`: spreads waits and the ends of watches.
@@ -55,6 +60,7 @@ impl Default for Settings {
             watch_seconds: 300..=600,
             page_size: 500,
             heartbeat_rest: Duration::from_secs(5),
+            pulse_max: Duration::from_secs(8),
             user_agent: None,
             random: rand::random,
         }
@@ -87,8 +93,9 @@ const BEGIN_TIMEOUT: Duration = Duration::from_secs(60);
 /// Whether a resource is rewritten all the time only to say that somebody is alive: each node renews a Lease every ten
 /// seconds. Whoever asks for its metadata alone doesn't care when, and a hundred nodes would wake a replica at rest ten
 /// times a second. So its watch ends when it has caught up, and goes on from there after [`Settings::heartbeat_rest`].
+/// Who asks how old heartbeats are gets them late by as much.
 fn is_heartbeat(resource: &Resource) -> bool {
-    resource.metadata_only && resource.group == "coordination.k8s.io" && resource.plural == "leases"
+    is_pulse(resource)
 }
 
 /// A watch of heartbeats on which nothing has come for so long has caught up …

@@ -115,8 +115,14 @@ impl Declared {
                 }
                 MetricKind::Gauge => Series::Gauge(on.add(spec.name, spec.help, Family::default())),
                 MetricKind::Sum => Series::Sum(on.add(spec.name, spec.help, Family::default())),
-                MetricKind::Histogram(start, factor, count) => {
-                    let buckets = Buckets(exponential(start, factor, usize::from(count)));
+                MetricKind::Histogram(..) | MetricKind::Buckets(_) => {
+                    let buckets = Buckets(match spec.kind {
+                        MetricKind::Histogram(start, factor, count) => {
+                            exponential(start, factor, usize::from(count))
+                        }
+                        MetricKind::Buckets(bounds) => bounds.to_vec(),
+                        _ => Vec::new(),
+                    });
                     Series::Histogram(on.add(
                         spec.name,
                         spec.help,

@@ -45,6 +45,8 @@ fn main() -> Result<(), Box<dyn Error>> {
         "resource.proto",
         "certificates.proto",
         "rbac.proto",
+        "coordination.proto",
+        "networking.proto",
     ];
     for file in files {
         println!("cargo:rerun-if-changed={file}");
@@ -119,6 +121,14 @@ fn main() -> Result<(), Box<dyn Error>> {
         .field_attribute(
             ".k8s.core.ServiceSpec.clusterIP",
             "#[serde(rename = \"clusterIP\")]",
+        )
+        .field_attribute(
+            ".k8s.core.NodeSpec.podCIDR",
+            "#[serde(rename = \"podCIDR\")]",
+        )
+        .field_attribute(
+            ".k8s.core.NodeSpec.podCIDRs",
+            "#[serde(rename = \"podCIDRs\")]",
         )
         .field_attribute(
             ".k8s.core.NodeStatus.allocatable",

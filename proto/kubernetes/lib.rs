@@ -130,6 +130,18 @@ pub mod rbac {
     include!(concat!(env!("OUT_DIR"), "/k8s.rbac.rs"));
 }
 
+/// `coordination.k8s.io/v1`.
+pub mod coordination {
+    #![allow(missing_docs)]
+    include!(concat!(env!("OUT_DIR"), "/k8s.coordination.rs"));
+}
+
+/// `networking.k8s.io/v1`.
+pub mod networking {
+    #![allow(missing_docs)]
+    include!(concat!(env!("OUT_DIR"), "/k8s.networking.rs"));
+}
+
 object!(core::Pod, "", "v1", "Pod", "pods", true);
 object!(core::Namespace, "", "v1", "Namespace", "namespaces", false);
 object!(
@@ -323,6 +335,31 @@ selected!(
     }
 );
 
+object!(
+    coordination::Lease,
+    "coordination.k8s.io",
+    "v1",
+    "Lease",
+    "leases",
+    true
+);
+object!(
+    networking::ServiceCidr,
+    "networking.k8s.io",
+    "v1",
+    "ServiceCIDR",
+    "servicecidrs",
+    false
+);
+object!(
+    networking::IpAddress,
+    "networking.k8s.io",
+    "v1",
+    "IPAddress",
+    "ipaddresses",
+    false
+);
+
 /// Every kind that has a projection of all its objects.
 pub fn kinds() -> Vec<&'static Resource> {
     vec![
@@ -351,6 +388,9 @@ pub fn kinds() -> Vec<&'static Resource> {
         <certificates::CertificateSigningRequest as Object>::resource(),
         <certificates::PodCertificateRequest as Object>::resource(),
         <rbac::ClusterRole as Object>::resource(),
+        <coordination::Lease as Object>::resource(),
+        <networking::ServiceCidr as Object>::resource(),
+        <networking::IpAddress as Object>::resource(),
     ]
 }
 

@@ -7,7 +7,7 @@ use prost::{
 };
 
 use crate::{
-    core::Affinity,
+    core::{Affinity, Toleration},
     message::{
         Bool, Field, Int32, Int64, Many, Maybe, MaybeInt64, Part, Text, When, Word, message,
     },
@@ -48,6 +48,8 @@ message! {
         18 affinity: Maybe<Shared<Affinity>>,
         /// Init containers, sidecars among them.
         20 init_containers: Many<InitContainer>,
+        /// The taints with effect `NoExecute` that it bears; nobody reads its other tolerations.
+        22 tolerations: Kept<Shared<Toleration>>,
         /// The class of its priority.
         24 priority_class_name: Word,
         /// What the pod takes beyond its containers.
@@ -259,6 +261,12 @@ impl Keep for Volume {
         self.volume_source
             .as_ref()
             .is_some_and(|source| source.persistent_volume_claim.is_some())
+    }
+}
+
+impl Keep for Toleration {
+    fn is_kept(&self) -> bool {
+        matches!(self.effect.as_str(), "" | "NoExecute")
     }
 }
 

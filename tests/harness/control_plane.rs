@@ -53,6 +53,9 @@ const UNLIMITED_QPS: u32 = 5_000;
 const ISSUER: &str = "https://kubernetes.default.svc.cluster.local";
 const FRONT_PROXY: &str = "front-proxy-client";
 const NOT_READY_TAINT: &str = "node.kubernetes.io/not-ready";
+/// Label of nodes that kwok leaves alone wholly, where its value is `none`: it neither says how they are nor renews their
+/// Leases. One that gets the label later falls silent.
+pub const NO_KUBELET: &str = "tests.manifold.dev/kubelet";
 /// Annotation of nodes that kwok leaves alone.
 const WITHOUT_KUBELET: &str = "example.com/without-kubelet";
 /// Managers run as this user, as upstream's does.
@@ -884,7 +887,8 @@ fn start_kwok(
 ) -> Result<Process> {
     let mut args = vec![
         format!("--kubeconfig={}", files.kwok.display()),
-        "--manage-all-nodes=true".to_owned(),
+        "--manage-all-nodes=false".to_owned(),
+        format!("--manage-nodes-with-label-selector={NO_KUBELET}!=none"),
         format!("--disregard-status-with-annotation-selector={WITHOUT_KUBELET}=true"),
         "--node-lease-duration-seconds=40".to_owned(),
         // All nodes share the range; addresses repeat when it is used up, which no test minds.

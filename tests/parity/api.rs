@@ -57,6 +57,7 @@ const OF_THE_CLUSTER: &[Kind] = &[
     CLUSTER_ROLE,
     CLUSTER_ROLE_BINDING,
     REQUEST,
+    kind("ServiceCIDR", "networking.k8s.io/v1", "servicecidrs"),
 ];
 
 const CLUSTER_ROLE: Kind = kind(

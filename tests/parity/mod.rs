@@ -45,6 +45,9 @@ const MORE: &str = "garbage-collector-controller,namespace-controller,pod-garbag
 const IDENTITY: &str = "serviceaccount-controller,clusterrole-aggregation-controller,\
     certificatesigningrequest-approving-controller,certificatesigningrequest-signing-controller,\
     serviceaccount-token-controller,bootstrap-signer-controller,token-cleaner-controller";
+/// Those of nodes and of Services' ranges, and whom their scenarios need.
+const NODES: &str = "node-lifecycle-controller,taint-eviction-controller,node-ipam-controller,ttl-controller,\
+    service-cidr-controller,serviceaccount-controller,replicaset-controller";
 /// How often upstream is run again over the scenarios that ended otherwise than ours.
 const UPSTREAM_AGAIN: usize = 2;
 /// Replicas of Manifold.
@@ -59,6 +62,17 @@ fn flags(among: Among) -> Vec<String> {
             format!("--controllers={IDENTITY}"),
             "--cluster-signing-duration=24h".to_owned(),
         ],
+        Among::Nodes => [
+            &format!("--controllers={NODES}"),
+            "--node-monitor-grace-period=16s",
+            "--node-startup-grace-period=16s",
+            "--node-monitor-period=1s",
+            "--node-eviction-rate=2",
+            "--allocate-node-cidrs=true",
+            "--cluster-cidr=10.64.0.0/12",
+        ]
+        .map(str::to_owned)
+        .to_vec(),
         Among::FewEnded => vec![
             "--controllers=pod-garbage-collector-controller,serviceaccount-controller".to_owned(),
             "--terminated-pod-gc-threshold=2".to_owned(),

@@ -294,7 +294,7 @@ impl Side {
             // What was awaited has only just happened.
             Step::Wait(wait) => self.wait(namespace, wait).await?,
             Step::WaitPods(wait) => self.wait_pods(namespace, wait).await?,
-            Step::Node(node) => self.node(node).await?,
+            Step::Node(node) => self.node(node, play.scenario.among).await?,
             Step::Pause(seconds) => tokio::time::sleep(Duration::from_secs(*seconds)).await,
             Step::Rest(_) => return self.rest(play).await,
             Step::Look(name) => {
@@ -456,13 +456,14 @@ impl Side {
         Ok(())
     }
 
-    async fn node(&self, node: &Node) -> Result<()> {
+    async fn node(&self, node: &Node, among: Among) -> Result<()> {
         let kind = kind_of("node")?;
         match node {
             Node::Add {
                 name,
                 labels,
                 kubelet,
+                spec,
             } => {
                 let taint = json!({"key": "parity", "effect": "NoSchedule"});
                 let annotations = if *kubelet {
@@ -470,7 +471,7 @@ impl Side {
                 } else {
                     ControlPlane::without_kubelet()
                 };
-                let object = json!({
+                let mut object = json!({
                     "apiVersion": "v1",
                     "kind": "Node",
                     "metadata": {"name": name, "labels": labels, "annotations": annotations},
@@ -480,7 +481,14 @@ impl Side {
                         "allocatable": {"cpu": "8", "memory": "16Gi", "pods": "110"},
                     },
                 });
+                for (field, value) in spec {
+                    object["spec"][field] = value.clone();
+                }
                 self.server.create(kind, "", &object).await?;
+                if among == Among::Nodes {
+                    // Whoever wants to know how it is waits for it, and its manager takes the taint away.
+                    return Ok(());
+                }
                 until(&format!("{name} is ready"), LIMIT, POLL, || async {
                     let node = self.server.get(kind, "", name).await?.unwrap_or_default();
                     let ready = fact(&node, "condition.Ready") == "True";
@@ -557,6 +565,14 @@ impl Side {
             .get(kind_of("namespace")?, "", namespace)
             .await?;
         there.extend(itself);
+        let own = format!("{namespace}-");
+        if scenario.among == Among::Nodes {
+            for kind in ["node", "servicecidr"] {
+                let mut all = self.server.list(kind_of(kind)?, "").await?;
+                all.retain(|object| text_at(object, "/metadata/name").starts_with(&own));
+                there.extend(all);
+            }
+        }
         // Owners stand before what they own in `KINDS`.
         for object in &there {
             if !normal.knows(object) {
@@ -571,7 +587,14 @@ impl Side {
             objects.entry(key).or_default().push(even);
         }
         let mut counts: BTreeMap<String, i64> = BTreeMap::new();
-        for event in self.server.events(namespace).await? {
+        let mut events = self.server.events(namespace).await?;
+        if scenario.among == Among::Nodes {
+            // Events of what belongs to no namespace lie in this one.
+            let mut all = self.server.events("default").await?;
+            all.retain(|event| text_at(event, "/involvedObject/name").starts_with(&own));
+            events.extend(all);
+        }
+        for event in events {
             let (key, count) = told(&event, &normal)?;
             if let Some(key) = key {
                 *counts.entry(key).or_default() += count;
@@ -627,6 +650,14 @@ pub(crate) fn fact(object: &Value, path: &str) -> Value {
     }
     if let Some(kind) = path.strip_prefix("reason.") {
         return of_condition(kind, "reason").unwrap_or_default();
+    }
+    if let Some((key, effect)) = path
+        .strip_prefix("taint.")
+        .and_then(|taint| taint.rsplit_once(':'))
+    {
+        let taints = object.pointer("/spec/taints").and_then(Value::as_array);
+        let has = |taint: &Value| taint["key"] == key && taint["effect"] == effect;
+        return json!(taints.is_some_and(|taints| taints.iter().any(has)));
     }
     if path.starts_with('/') {
         return object.pointer(path).cloned().unwrap_or_default();

@@ -20,6 +20,8 @@ pub(crate) enum Among {
     /// Those of identities: certificates, tokens, aggregated roles. Objects outside the namespace are compared too, where
     /// they have the label `parity: <scenario>`.
     Identity,
+    /// Those of nodes: what becomes of nodes is theirs, and not the suite's.
+    Nodes,
     /// The pod garbage collector alone, which leaves two pods that have ended in the whole cluster.
     FewEnded,
 }
@@ -87,6 +89,7 @@ const FILES: &[(&str, Among, &str)] = &[
         Among::Identity,
         include_str!("scenarios/identity.yaml"),
     ),
+    ("nodes", Among::Nodes, include_str!("scenarios/nodes.yaml")),
 ];
 
 /// Those in which the manager is exchanged.
@@ -247,7 +250,7 @@ pub(crate) enum Turn {
 pub(crate) struct Wait {
     pub(crate) of: String,
     /// Path with dots, or a JSON pointer → value. `condition.X` is the status of a condition, `reason.X` its reason,
-    /// null means absent. Nothing at all: the object is there.
+    /// `taint.X:Y` whether a node has the taint X with effect Y, null means absent. Nothing at all: the object is there.
     #[serde(default)]
     pub(crate) until: BTreeMap<String, Value>,
     /// That it is not there.
@@ -278,6 +281,9 @@ pub(crate) enum Node {
         labels: BTreeMap<String, String>,
         #[serde(default = "yes")]
         kubelet: bool,
+        /// What its spec has besides.
+        #[serde(default)]
+        spec: Map<String, Value>,
     },
     /// A merge patch; a taint list stands for itself.
     Change {

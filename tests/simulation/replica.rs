@@ -241,6 +241,23 @@ impl Fleet {
     }
 }
 
+/// Controllers that the simulation leaves out: its server has neither ServiceCIDRs nor Leases to be watched, and its nodes
+/// have no kubelets that would renew any.
+const LEFT_OUT: [&str; 5] = [
+    "node-ipam-controller",
+    "node-lifecycle-controller",
+    "service-cidr-controller",
+    "taint-eviction-controller",
+    "ttl-controller",
+];
+
+/// The controllers of a simulated replica.
+pub fn simulated() -> Vec<controllers_kit::Factory> {
+    let mut all = registry::all();
+    all.retain(|factory| !LEFT_OUT.contains(&(factory.describe)().name));
+    all
+}
+
 /// The flags that the controllers are built with.
 pub fn flags() -> Flags {
     let descriptors = registry::descriptors();
@@ -289,7 +306,7 @@ async fn live(
     let node = Node::start(Parts {
         replica: name.clone(),
         ranges: RANGES,
-        controllers: registry::all(),
+        controllers: simulated(),
         flags: flags(),
         watches: api.clone(),
         // The simulated server knows no policies: what time alone promises is what is tried here.

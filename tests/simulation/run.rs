@@ -18,7 +18,7 @@ use crate::{
     dice::{self, Dice},
     hub::{Counts, Hub, Outage},
     mutants::Mutant,
-    replica::{Fleet, RANGES, Stage},
+    replica::{Fleet, RANGES, Stage, simulated},
     server::{Log, Server},
     workloads::{self, VARIANTS, Workload},
 };
@@ -116,11 +116,11 @@ impl Report {
     }
 }
 
-/// The controllers by name: all that are registered are simulated.
+/// The controllers by name: all that are registered are simulated, but for those that the server can't serve.
 pub fn controllers() -> Vec<&'static str> {
-    node::registry::descriptors()
+    simulated()
         .iter()
-        .map(|descriptor| descriptor.name)
+        .map(|factory| (factory.describe)().name)
         .collect()
 }
 

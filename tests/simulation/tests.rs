@@ -18,10 +18,7 @@ const MUTANT_SEEDS: u64 = 500;
 
 #[test]
 fn every_registered_controller_has_a_workload() {
-    let registered: BTreeSet<&str> = node::registry::descriptors()
-        .iter()
-        .map(|descriptor| descriptor.name)
-        .collect();
+    let registered: BTreeSet<&str> = controllers().into_iter().collect();
     let simulated: BTreeSet<&str> = workloads::ALL
         .iter()
         .map(|entry| entry.controller)

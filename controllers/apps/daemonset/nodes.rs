@@ -2,14 +2,17 @@
 
 use std::collections::BTreeMap;
 
-use controllers_kit::podspec::{
-    Malformed,
-    placement::{self, NODE_NAME_FIELD},
+use controllers_kit::{
+    podspec::{
+        Malformed,
+        placement::{self, NODE_NAME_FIELD},
+    },
+    tolerations::tolerates,
 };
 use kubernetes_proto::{
     Object,
     apps::DaemonSet,
-    core::{Node, NodeSelectorRequirement, NodeSelectorTerm, Pod, Taint, Toleration},
+    core::{Node, NodeSelectorRequirement, NodeSelectorTerm, Pod, Toleration},
     meta::{self, Entry},
 };
 
@@ -94,49 +97,22 @@ impl Placement {
             return none;
         }
         let taints = node.spec.as_ref().map_or(&[][..], |spec| &spec.taints);
-        let tolerates = |effects: &[&str]| {
+        let bears = |effects: &[&str]| {
             taints
                 .iter()
                 .filter(|taint| effects.contains(&taint.effect.as_str()))
                 .all(|taint| {
                     self.tolerations
                         .iter()
-                        .any(|toleration| self.tolerates(toleration, taint))
+                        .any(|toleration| tolerates(toleration, taint, self.comparisons))
                 })
         };
         Fit {
-            runs: tolerates(&[NO_EXECUTE, NO_SCHEDULE]),
+            runs: bears(&[NO_EXECUTE, NO_SCHEDULE]),
             // What runs already is driven away by NoExecute alone.
-            stays: tolerates(&[NO_EXECUTE]),
+            stays: bears(&[NO_EXECUTE]),
         }
     }
-
-    fn tolerates(&self, toleration: &Toleration, taint: &Taint) -> bool {
-        if !toleration.effect.is_empty() && toleration.effect != taint.effect {
-            return false;
-        }
-        if !toleration.key.is_empty() && toleration.key != taint.key {
-            return false;
-        }
-        let numbers = || Some((whole(&taint.value)?, whole(&toleration.value)?));
-        match toleration.operator.as_str() {
-            "" | "Equal" => toleration.value == taint.value,
-            "Exists" => true,
-            "Lt" if self.comparisons => numbers().is_some_and(|(taint, held)| taint < held),
-            "Gt" if self.comparisons => numbers().is_some_and(|(taint, held)| taint > held),
-            _ => false,
-        }
-    }
-}
-
-/// A number as the API takes it: no plus sign, no leading zeros.
-fn whole(text: &str) -> Option<i64> {
-    let digits = text.strip_prefix('-').unwrap_or(text);
-    let is_plain = !digits.is_empty()
-        && digits.bytes().all(|byte| byte.is_ascii_digit())
-        && (digits == "0" || !digits.starts_with('0'))
-        && text != "-0";
-    is_plain.then(|| text.parse().ok()).flatten()
 }
 
 /// One of the terms must hold; within it everything. An empty one, or one that can't be read, holds for no node.

@@ -695,7 +695,7 @@ fn replace(look: &mut Look<'_>, seen: &Seen<'_>, at: Timestamp) -> bool {
                 continue;
             }
             Some(Answer::Missing) => format!("jobs.batch {:?} not found", reference.name),
-            Some(Answer::Failed(why)) => why.clone(),
+            Some(Answer::NotFound(why) | Answer::Failed(why)) => why.clone(),
             None => {
                 // The time has come since it was asked what has to be read.
                 look.plan.look_again_now();

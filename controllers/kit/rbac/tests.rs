@@ -20,11 +20,11 @@ impl<const WHICH: usize> Controller for Says<WHICH> {
                 .rule_for("", "configmaps", &["one", "two"], &["patch", "get"]),
             // Upstream has no such account, which two controllers share.
             2 | 3 => Descriptor::new("new-controller", Sharding::ByObject)
-                .service_account("node-controller")
+                .service_account("example-controller")
                 .rule("", "nodes", &["list", "watch"])
                 .rule("", "nodes/status", &["patch"]),
             _ => Descriptor::new("another-controller", Sharding::ByObject)
-                .service_account("node-controller")
+                .service_account("example-controller")
                 .rule("apps", "daemonsets", &["delete"]),
         }
     }
@@ -53,7 +53,7 @@ fn an_account_is_granted_what_upstream_s_role_lacks_and_no_more() {
 apiVersion: rbac.authorization.k8s.io/v1
 kind: ClusterRole
 metadata:
-  name: manifold:controller:node-controller
+  name: manifold:controller:example-controller
 rules:
   - apiGroups: [\"\"]
     resources: [nodes/status]
@@ -65,14 +65,14 @@ rules:
 apiVersion: rbac.authorization.k8s.io/v1
 kind: ClusterRoleBinding
 metadata:
-  name: manifold:controller:node-controller
+  name: manifold:controller:example-controller
 roleRef:
   apiGroup: rbac.authorization.k8s.io
   kind: ClusterRole
-  name: manifold:controller:node-controller
+  name: manifold:controller:example-controller
 subjects:
   - kind: ServiceAccount
-    name: node-controller
+    name: example-controller
     namespace: kube-system
 ---
 apiVersion: rbac.authorization.k8s.io/v1

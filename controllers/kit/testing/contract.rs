@@ -292,7 +292,7 @@ fn blur(json: &mut Value) {
                 let time = name.ends_with("Time")
                     || name.ends_with("Timestamp")
                     || name.ends_with("-trigger-time")
-                    || name == "finishedAt";
+                    || matches!(name.as_str(), "finishedAt" | "timeAdded");
                 let identity = matches!(
                     name.as_str(),
                     "uid"
@@ -304,6 +304,11 @@ fn blur(json: &mut Value) {
                 !(time || identity || story || value.is_null())
             });
             fields.values_mut().for_each(blur);
+            // Which block a node got goes by the order of tries; that it has one of each family does not.
+            fields.remove("podCIDR");
+            if let Some(Value::Array(blocks)) = fields.get_mut("podCIDRs") {
+                blocks.fill("*".into());
+            }
             // None, or one that was taken out.
             if fields
                 .get("annotations")
@@ -312,9 +317,11 @@ fn blur(json: &mut Value) {
             {
                 fields.remove("annotations");
             }
-            // Conditions are a set.
-            if let Some(Value::Array(conditions)) = fields.get_mut("conditions") {
-                conditions.sort_by_key(ToString::to_string);
+            // Conditions are a set, and so are taints.
+            for name in ["conditions", "taints"] {
+                if let Some(Value::Array(items)) = fields.get_mut(name) {
+                    items.sort_by_key(ToString::to_string);
+                }
             }
         }
         Value::Array(items) => items.iter_mut().for_each(blur),

@@ -526,6 +526,12 @@ impl<'a> Engine<'a> {
         };
         let (before, after) = (of(cache), of(&self.history[to]));
         cache.objects.retain(|(held, _), _| *held != resource);
+        cache.heartbeats.retain(|(held, _), _| *held != resource);
+        let beats = self.history[to].heartbeats.iter();
+        let of_resource = beats.filter(|((held, _), _)| *held == resource);
+        cache
+            .heartbeats
+            .extend(of_resource.map(|(place, beat)| (place.clone(), *beat)));
         for (key, object) in &after {
             cache
                 .objects
@@ -538,6 +544,11 @@ impl<'a> Engine<'a> {
             let of_resource = self.history[to].removed.iter();
             let of_resource = of_resource.filter(|((held, _), _)| *held == resource);
             removed.extend(of_resource.map(|(place, at)| (place.clone(), *at)));
+        }
+        match resource.plural {
+            "nodes" => cache.taints.clone_from(&self.history[to].taints),
+            "pods" => cache.arrivals.clone_from(&self.history[to].arrivals),
+            _ => {}
         }
         let mut changes: Vec<(Option<&AnyObject>, Option<&AnyObject>)> = Vec::new();
         for key in before.keys().chain(after.keys()).collect::<BTreeSet<_>>() {

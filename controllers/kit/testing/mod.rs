@@ -10,7 +10,7 @@ use std::{collections::BTreeMap, sync::Arc};
 use jiff::{SignedDuration, Timestamp};
 use kubernetes_proto::{
     AnyObject, Object, Partial, Resource, Str, cast,
-    core::Namespace,
+    core::{Namespace, Node, Pod},
     meta::{ObjectMeta, Time},
 };
 
@@ -111,6 +111,14 @@ pub struct World {
     removed: Arc<BTreeMap<Place, (Timestamp, u64)>>,
     /// Since when changes are followed, where that is not since ever.
     follows: Option<Follows>,
+    /// Heartbeats, and when they were seen first.
+    heartbeats: BTreeMap<Place, ((i64, i32), Timestamp)>,
+    /// Values of taints with effect `NoExecute` by node and key, and when they were seen first.
+    taints: BTreeMap<(String, String), (String, Timestamp)>,
+    /// On which node pods were seen first, by uid, and when.
+    arrivals: BTreeMap<(Key, Str), (String, Timestamp)>,
+    /// Nodes whose heart beats all the time.
+    living: std::collections::BTreeSet<String>,
 }
 
 /// From where on a store has seen all changes.
@@ -145,6 +153,10 @@ impl World {
             standings: BTreeMap::new(),
             removed: Arc::default(),
             follows: None,
+            heartbeats: BTreeMap::new(),
+            taints: BTreeMap::new(),
+            arrivals: BTreeMap::new(),
+            living: std::collections::BTreeSet::new(),
         }
     }
 
@@ -184,6 +196,57 @@ impl World {
     pub fn with_catalogue(mut self, catalogue: Catalogue) -> Self {
         self.catalogue = Arc::new(catalogue);
         self
+    }
+
+    /// With a node whose heartbeats never end: its Lease's age is always 0.
+    #[must_use]
+    pub fn living(mut self, node: &str) -> Self {
+        self.live(node);
+        self
+    }
+
+    /// As [`World::living`], in place.
+    pub fn live(&mut self, node: &str) {
+        self.living.insert(node.to_owned());
+    }
+
+    /// A node's heartbeats end now.
+    pub fn fall_silent(&mut self, node: &str) {
+        self.living.remove(node);
+        let now = self.now;
+        let of_node = self.heartbeats.iter_mut();
+        for (_, (_, since)) in of_node.filter(|((_, key), _)| key.name == *node) {
+            *since = now;
+        }
+    }
+
+    /// Notes whether an object's heartbeat has changed.
+    fn note_heartbeat(&mut self, place: &Place, object: &AnyObject) {
+        if let Some(beat) = crate::heartbeat::of(&**object)
+            && self.heartbeats.get(place).is_none_or(|held| held.0 != beat)
+        {
+            self.heartbeats.insert(place.clone(), (beat, self.now));
+        }
+        let now = self.now;
+        if let Some(node) = object.as_any().downcast_ref::<Node>() {
+            let name = place.1.name.to_string();
+            let mut held: BTreeMap<_, _> = crate::heartbeat::no_execute(node)
+                .map(|taint| (taint.key.clone(), taint.value.clone()))
+                .collect();
+            self.taints.retain(|(of, key), (value, _)| {
+                *of != name || (held.get(key) == Some(value) && held.remove(key).is_some())
+            });
+            for (key, value) in held {
+                self.taints.insert((name.clone(), key), (value, now));
+            }
+        }
+        if let Some(pod) = object.as_any().downcast_ref::<Pod>()
+            && let Some(node) = pod.spec.as_ref().map(|spec| spec.node_name.to_string())
+            && !node.is_empty()
+        {
+            let place = (place.1.clone(), object.metadata().uid.clone());
+            self.arrivals.entry(place).or_insert((node, now));
+        }
     }
 
     /// With an object of a resource that has no projection, by its metadata; what the server would have set is set
@@ -274,9 +337,10 @@ impl World {
         if meta.generation == 0 && server::has_generation(T::resource()) {
             meta.generation = 1;
         }
-        let key = Key::of(&object);
-        self.objects
-            .insert((T::resource(), key), Arc::new(object) as AnyObject);
+        let place = (T::resource(), Key::of(&object));
+        let object = Arc::new(object) as AnyObject;
+        self.note_heartbeat(&place, &object);
+        self.objects.insert(place, object);
     }
 
     /// With a flag's value, for the controllers that declare it.
@@ -641,6 +705,7 @@ impl World {
                             }
                         }
                     }
+                    Query::Present { .. } => crate::Answer::present(self.resource_version),
                     Query::Path { path, .. } => self
                         .served
                         .get(path)
@@ -785,6 +850,28 @@ impl Reader for View<'_> {
         objects
     }
 
+    fn heartbeat_age(
+        &self,
+        resource: &'static Resource,
+        namespace: &str,
+        name: &str,
+    ) -> Option<std::time::Duration> {
+        self.check(resource);
+        assert!(
+            self.watched.is_none_or(|watches| watches.ages),
+            "the controller asks for ages of heartbeats without having declared it"
+        );
+        Reader::heartbeat_age(self.world, resource, namespace, name)
+    }
+
+    fn exposure_age(&self, node: &str, taint: &str, pod: &Key) -> Option<std::time::Duration> {
+        assert!(
+            self.watched.is_none_or(|watches| watches.ages),
+            "the controller asks for ages of taints without having declared it"
+        );
+        Reader::exposure_age(self.world, node, taint, pod)
+    }
+
     fn catalogue(&self) -> Arc<Catalogue> {
         match self.watched {
             Some(watches) if !watches.catalogued => Arc::default(),
@@ -862,6 +949,29 @@ impl Reader for World {
             watched: None,
         }
         .indexed(resource, index, value)
+    }
+
+    fn heartbeat_age(
+        &self,
+        resource: &'static Resource,
+        namespace: &str,
+        name: &str,
+    ) -> Option<std::time::Duration> {
+        let place = (resource, Key::new(namespace, name));
+        let (_, since) = self.heartbeats.get(&place)?;
+        if self.living.contains(name) {
+            return Some(std::time::Duration::ZERO);
+        }
+        std::time::Duration::try_from(self.now.duration_since(*since)).ok()
+    }
+
+    fn exposure_age(&self, node: &str, taint: &str, pod: &Key) -> Option<std::time::Duration> {
+        let (_, tainted) = self.taints.get(&(node.to_owned(), taint.to_owned()))?;
+        let arrived = self.find_any(Pod::resource(), &pod.to_string())?;
+        let place = (pod.clone(), arrived.metadata().uid.clone());
+        let arrived = self.arrivals.get(&place).filter(|(on, _)| on == node);
+        let since = arrived.map_or(*tainted, |(_, arrived)| *arrived.max(tainted));
+        std::time::Duration::try_from(self.now.duration_since(since)).ok()
     }
 
     fn catalogue(&self) -> Arc<Catalogue> {

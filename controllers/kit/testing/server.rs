@@ -77,6 +77,9 @@ pub(super) fn has_generation(resource: &Resource) -> bool {
             | "podcertificaterequests.certificates.k8s.io"
             | "clustertrustbundles.certificates.k8s.io"
             | "clusterroles.rbac.authorization.k8s.io"
+            | "leases.coordination.k8s.io"
+            | "servicecidrs.networking.k8s.io"
+            | "ipaddresses.networking.k8s.io"
     )
 }
 
@@ -160,7 +163,10 @@ impl World {
             Err(failure) => self
                 .events
                 .extend(announcement.failure.clone().map(|event| crate::Event {
-                    message: format!("{}{failure}", event.message),
+                    message: match announcement.failure_as_is {
+                        true => event.message,
+                        false => format!("{}{failure}", event.message),
+                    },
                     ..event
                 })),
         }
@@ -452,6 +458,7 @@ impl World {
             result.resource_version = meta.resource_version;
             self.take(&place);
         } else {
+            self.note_heartbeat(&place, &changed);
             self.objects.insert(place, changed);
         }
         result
@@ -584,6 +591,7 @@ impl World {
 
     fn store(&mut self, place: Place, object: AnyObject) -> Written {
         let result = written(object.metadata());
+        self.note_heartbeat(&place, &object);
         self.objects.insert(place, object);
         result
     }

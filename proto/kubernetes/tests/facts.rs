@@ -204,6 +204,7 @@ const FACTS: &[(&str, i32, &str)] = &[
     ("k8s.core.EnvVarOutline.value", 2, "string"),
     ("k8s.core.PodSpec.volumes", 1, "repeated Volume"),
     ("k8s.core.PodSpec.hostname", 16, "string"),
+    ("k8s.core.PodSpec.tolerations", 22, "repeated Toleration"),
     ("k8s.core.PodSpec.subdomain", 17, "string"),
     ("k8s.core.PodSpec.affinity", 18, "Affinity"),
     (
@@ -291,6 +292,8 @@ const FACTS: &[(&str, i32, &str)] = &[
     ("k8s.core.Node.metadata", 1, "ObjectMeta"),
     ("k8s.core.Node.spec", 2, "NodeSpec"),
     ("k8s.core.Node.status", 3, "NodeStatus"),
+    ("k8s.core.NodeSpec.podCIDR", 1, "string"),
+    ("k8s.core.NodeSpec.podCIDRs", 7, "repeated string"),
     ("k8s.core.NodeSpec.unschedulable", 4, "bool"),
     ("k8s.core.NodeSpec.taints", 5, "repeated Taint"),
     ("k8s.core.Taint.key", 1, "string"),
@@ -713,6 +716,19 @@ const FACTS: &[(&str, i32, &str)] = &[
     ("k8s.discovery.EndpointPort.protocol", 2, "string"),
     ("k8s.discovery.EndpointPort.port", 3, "int32"),
     ("k8s.discovery.EndpointPort.appProtocol", 4, "string"),
+    ("k8s.coordination.Lease.metadata", 1, "ObjectMeta"),
+    ("k8s.coordination.Lease.spec", 2, "LeaseSpec"),
+    ("k8s.coordination.LeaseSpec.renewTime", 4, "Time"),
+    ("k8s.networking.ServiceCIDR.metadata", 1, "ObjectMeta"),
+    ("k8s.networking.ServiceCIDR.spec", 2, "ServiceCIDRSpec"),
+    ("k8s.networking.ServiceCIDR.status", 3, "ServiceCIDRStatus"),
+    ("k8s.networking.ServiceCIDRSpec.cidrs", 1, "repeated string"),
+    (
+        "k8s.networking.ServiceCIDRStatus.conditions",
+        1,
+        "repeated Condition",
+    ),
+    ("k8s.networking.IPAddress.metadata", 1, "ObjectMeta"),
     ("k8s.policy.PodDisruptionBudget.metadata", 1, "ObjectMeta"),
     (
         "k8s.policy.PodDisruptionBudget.spec",
@@ -1443,6 +1459,8 @@ fn every_field_has_the_number_and_the_type_that_the_api_gives_it() {
         "resource.proto",
         "certificates.proto",
         "rbac.proto",
+        "coordination.proto",
+        "networking.proto",
     ];
     let descriptors = protox::compile(files, ["."]).unwrap();
     let mut declared = 0;

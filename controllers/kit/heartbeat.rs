@@ -1,0 +1,39 @@
+//! Signs of life of nodes, and how old they are by the clock of whoever saw them.
+//!
+//! A heartbeat carries the time of the machine that sent it, which says nothing here: clocks differ. What counts is that
+//! it differs from the one before. Each replica notes on its own monotonic clock when it saw a heartbeat change
+//! ([`crate::Reader::heartbeat_age`]), so a key that changes its owner neither loses nor repeats what was waited for.
+
+use kubernetes_proto::{
+    DynObject,
+    coordination::Lease,
+    core::{Node, NodeCondition, Taint},
+};
+
+/// What tells one heartbeat of an object from the next; `None` for an object that has none.
+pub fn of(object: &dyn DynObject) -> Option<(i64, i32)> {
+    let object = object.as_any();
+    if let Some(lease) = object.downcast_ref::<Lease>() {
+        let renewed = lease.spec.as_ref().and_then(|spec| spec.renew_time);
+        return renewed.map(|at| (at.seconds, at.nanos));
+    }
+    let node = object.downcast_ref::<Node>()?;
+    // One that has never said how it is has been seen all the same.
+    let beat = ready(node).and_then(|ready| ready.last_heartbeat_time);
+    let beat = beat.unwrap_or_default();
+    Some((beat.seconds, beat.nanos))
+}
+
+/// The condition by which a kubelet says how its node is.
+pub fn ready(node: &Node) -> Option<&NodeCondition> {
+    let conditions = &node.status.as_ref()?.conditions;
+    conditions
+        .iter()
+        .find(|condition| condition.r#type == "Ready")
+}
+
+/// A node's taints that pods must bear to stay.
+pub fn no_execute(node: &Node) -> impl Iterator<Item = &Taint> {
+    let taints = node.spec.iter().flat_map(|spec| &spec.taints);
+    taints.filter(|taint| taint.effect == "NoExecute")
+}

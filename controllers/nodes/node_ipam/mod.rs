@@ -1,0 +1,376 @@
+//! Gives each Node a block of the cluster's pod addresses, of each family that there is one of.
+//!
+//! Watches nodes; patches `spec.podCIDRs` of those without; one key for the cluster, since the API does not keep two nodes
+//! from having one block. What is taken follows from the nodes, so that nothing must be handed over; remembers where it
+//! goes on, so that a block that has become free is not given again at once. Each plan that gives blocks rests on a
+//! consistent read of all nodes, and each patch on the version of its node.
+
+mod ranges;
+
+use std::{
+    collections::{BTreeMap, BTreeSet},
+    sync::Arc,
+};
+
+use controllers_kit::{
+    Controller, Descriptor, Event, Failure, FlagDefault, Flags, Key, MetricKind, Outcome,
+    PatchKind, Plan, Query, Refusal, Report, Runs, Seen, Sharding, Verb, Watches, cidr::Cidr,
+};
+use kubernetes_proto::{Object, core::Node};
+use serde::{Deserialize, Serialize};
+use serde_json::json;
+
+use ranges::{Ranges, Taken};
+
+/// So many nodes get their blocks in one plan: upstream's number of workers.
+const AT_ONCE: usize = 30;
+
+const ALLOCATIONS: &str = "node_ipam_controller_cidrset_cidrs_allocations_total";
+const RELEASES: &str = "node_ipam_controller_cidrset_cidrs_releases_total";
+const USAGE: &str = "node_ipam_controller_cidrset_usage_cidrs";
+const MAX: &str = "node_ipam_controller_cirdset_max_cidrs";
+const TRIES: &str = "node_ipam_controller_cidrset_allocation_tries_per_request";
+
+/// The controller.
+pub struct NodeIpam {
+    ranges: Ranges,
+}
+
+/// What outlasts a plan.
+#[derive(Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Memory {
+    /// Where the search for a free block goes on, for each range.
+    next: Vec<u32>,
+    /// How many blocks were taken by the last count, for each range.
+    taken: Vec<u32>,
+    /// The uids of nodes that events have told of; forgotten with what they told of.
+    told: BTreeSet<String>,
+}
+
+fn only_key() -> Key {
+    Key::cluster("nodes")
+}
+
+/// A node's blocks as its spec has them.
+fn blocks_of(node: &Node) -> &[String] {
+    node.spec.as_ref().map_or(&[], |spec| &spec.pod_cid_rs)
+}
+
+fn lacks(node: &Node) -> bool {
+    blocks_of(node).is_empty() && !node.is_terminating()
+}
+
+fn status_event(node: &Node, status: &'static str) -> Event {
+    let name = &Object::metadata(node).name;
+    Event::normal(node, status, format!("Node {name} status is now: {status}"))
+}
+
+/// What is taken of each range, and the nodes that hold a block that an older node has.
+struct Count {
+    taken: Vec<Taken>,
+    twice: Vec<(Arc<Node>, Cidr, String)>,
+}
+
+impl NodeIpam {
+    fn count(&self, nodes: &[Arc<Node>]) -> Count {
+        let mut taken = vec![Taken::default(); self.ranges.cluster.len()];
+        let mut holders: BTreeMap<Cidr, &Arc<Node>> = BTreeMap::new();
+        let mut twice = Vec::new();
+        let mut take = |cidr: Cidr| {
+            for (range, taken) in self.ranges.cluster.iter().zip(&mut taken) {
+                if let Some((first, last)) = range.cluster.blocks_of(range.mask, cidr) {
+                    taken.take(first, last);
+                }
+            }
+        };
+        self.ranges.services.iter().copied().for_each(&mut take);
+        for node in nodes {
+            for cidr in blocks_of(node).iter().filter_map(|text| Cidr::parse(text)) {
+                take(cidr);
+                if let Some(older) = holders.get(&cidr) {
+                    let name = Object::metadata(&***older).name.to_string();
+                    twice.push((Arc::clone(node), cidr, name));
+                } else {
+                    holders.insert(cidr, node);
+                }
+            }
+        }
+        Count { taken, twice }
+    }
+
+    /// Takes a block of each range; nothing is taken where one of them has none.
+    fn allocate(&self, taken: &mut [Taken], next: &mut [u32]) -> Option<Vec<(Cidr, u32)>> {
+        let found: Vec<(u32, u32)> = self
+            .ranges
+            .cluster
+            .iter()
+            .zip(&*taken)
+            .zip(&*next)
+            .map(|((range, taken), next)| taken.free(*next, range.blocks))
+            .collect::<Option<_>>()?;
+        let mut blocks = Vec::new();
+        for (index, (place, tries)) in found.into_iter().enumerate() {
+            let range = self.ranges.cluster[index];
+            taken[index].take(place, place);
+            next[index] = place + 1;
+            blocks.push((range.cluster.block(range.mask, place)?, tries));
+        }
+        Some(blocks)
+    }
+
+    fn give(&self, plan: &mut Plan, node: &Node, blocks: &[(Cidr, u32)]) {
+        let texts: Vec<String> = blocks.iter().map(|(cidr, _)| cidr.to_string()).collect();
+        let patch = json!({"spec": {"podCIDR": texts[0], "podCIDRs": texts}});
+        let action = plan.patch(node, "", PatchKind::Strategic, patch, Report::No);
+        action.announce_failure_as_is(status_event(node, "CIDRAssignmentFailed"));
+        for (range, (_, tries)) in self.ranges.cluster.iter().zip(blocks) {
+            let label = range.cluster.to_string();
+            action.measure(TRIES, &[&label], f64::from(*tries));
+        }
+    }
+
+    /// Tells how much there is, and how much of it is taken.
+    fn gauge(&self, plan: &mut Plan, count: &Count) {
+        for (range, taken) in self.ranges.cluster.iter().zip(&count.taken) {
+            let label = range.cluster.to_string();
+            let max = f64::from(range.blocks);
+            plan.measure(MAX, &[&label], max);
+            plan.measure(USAGE, &[&label], f64::from(taken.count()) / max);
+        }
+    }
+
+    /// Tells what has changed since the last count.
+    fn measure(&self, plan: &mut Plan, count: &Count, memory: &mut Memory) {
+        memory.taken.resize(self.ranges.cluster.len(), 0);
+        let ranges = self.ranges.cluster.iter().zip(&count.taken);
+        for ((range, taken), before) in ranges.zip(&mut memory.taken) {
+            let label = range.cluster.to_string();
+            let now = taken.count();
+            if now > *before {
+                plan.measure(ALLOCATIONS, &[&label], f64::from(now - *before));
+            } else if now < *before {
+                plan.measure(RELEASES, &[&label], f64::from(*before - now));
+            }
+            *before = now;
+        }
+    }
+}
+
+impl Controller for NodeIpam {
+    type Memory = Memory;
+
+    fn describe() -> Descriptor {
+        let labels = &["clusterCIDR"];
+        Descriptor::new("node-ipam-controller", Sharding::Single)
+            .aliases(&["nodeipam"])
+            .service_account("node-controller")
+            .event_source("cidrAllocator")
+            .queue("cidrallocator_node")
+            .flag(
+                "allocate-node-cidrs",
+                FlagDefault::Bool(false),
+                "Give each Node a range of pod addresses; needs --cluster-cidr.",
+            )
+            .flag(
+                "cidr-allocator-type",
+                FlagDefault::Text("RangeAllocator"),
+                "Which allocator gives out the Nodes' ranges: RangeAllocator.",
+            )
+            .flag(
+                "cluster-cidr",
+                FlagDefault::Text(""),
+                "The pods' address range, or one of each family; used with --allocate-node-cidrs.",
+            )
+            .flag(
+                "service-cluster-ip-range",
+                FlagDefault::Text(""),
+                "The Services' address range, or one of each family: no Node gets any of it. Used with --allocate-node-cidrs.",
+            )
+            .flag(
+                "node-cidr-mask-size",
+                FlagDefault::Int(0),
+                "Mask size of a Node's range where there is one family: 24 for IPv4 and 64 for IPv6 where it is 0.",
+            )
+            .flag(
+                "node-cidr-mask-size-ipv4",
+                FlagDefault::Int(0),
+                "Mask size of a Node's IPv4 range; 24 where it is 0.",
+            )
+            .flag(
+                "node-cidr-mask-size-ipv6",
+                FlagDefault::Int(0),
+                "Mask size of a Node's IPv6 range; 64 where it is 0.",
+            )
+            .runs_where(|flags| {
+                if Ranges::too_many_services(flags) {
+                    return Runs::Wrong(
+                        "--service-cluster-ip-range can not contain more than two entries"
+                            .to_owned(),
+                    );
+                }
+                if !flags.bool("allocate-node-cidrs") {
+                    return Runs::No("--allocate-node-cidrs is not given");
+                }
+                match Ranges::of(flags) {
+                    Ok(_) => Runs::Yes,
+                    Err(fault) => Runs::Wrong(fault),
+                }
+            })
+            .metric(
+                ALLOCATIONS,
+                MetricKind::Counter,
+                labels,
+                "Blocks of the cluster's range that were taken.",
+            )
+            .metric(
+                RELEASES,
+                MetricKind::Counter,
+                labels,
+                "Blocks of the cluster's range that became free.",
+            )
+            .metric(
+                USAGE,
+                MetricKind::Sum,
+                labels,
+                "Which part of the blocks of the cluster's range is taken.",
+            )
+            .metric(
+                MAX,
+                MetricKind::Sum,
+                labels,
+                "How many blocks the cluster's range has.",
+            )
+            .metric(
+                TRIES,
+                MetricKind::Histogram(1.0, 5.0, 5),
+                labels,
+                "Blocks that were found taken before a free one.",
+            )
+            .rule("", "nodes", &["list", "watch", "patch"])
+            .differs("A Node whose podCIDRs can't be read, or lie outside the cluster's ranges, is left alone and takes what it overlaps; upstream does not start over it.")
+            .differs("A patch rests on the Node's version and on a consistent read of all Nodes; a block that two Nodes hold is told of by an event CIDRNotUnique on the younger one.")
+            .differs("No block of the other family is lost where one family has none left, and none where a patch got no answer.")
+            .differs("CIDRNotAvailable is told once for each Node, not at each try.")
+    }
+
+    fn new(flags: &Flags) -> Self {
+        Self {
+            ranges: Ranges::of(flags).unwrap_or_default(),
+        }
+    }
+
+    fn watch(&self, on: &mut Watches) {
+        // Most changes of a node are heartbeats.
+        on.kind::<Node>().wakes(|change, _| {
+            let matters = match (change.old, change.new) {
+                (Some(old), Some(new)) => {
+                    blocks_of(old) != blocks_of(new) || lacks(new) != lacks(old)
+                }
+                _ => true,
+            };
+            matters.then(only_key).into_iter().collect()
+        });
+    }
+
+    fn ask(&self, key: &Key, seen: &Seen<'_>, _: &Memory) -> Vec<Query> {
+        let any = *key == only_key() && seen.all::<Node>().iter().any(|node| lacks(node));
+        any.then(|| Query::Present {
+            resource: Node::resource(),
+        })
+        .into_iter()
+        .collect()
+    }
+
+    fn plan(&self, key: &Key, seen: &Seen<'_>, memory: &mut Memory) -> Result<Plan, Refusal> {
+        if *key != only_key() || self.ranges.cluster.is_empty() {
+            return Ok(Plan::nothing());
+        }
+        let mut nodes = seen.all::<Node>();
+        nodes.sort_by_cached_key(|node| {
+            let meta = Object::metadata(&**node);
+            (meta.creation_timestamp, meta.name.clone())
+        });
+        let mut plan = Plan::nothing();
+        let count = self.count(&nodes);
+        self.gauge(&mut plan, &count);
+        let mut taken = count.taken.clone();
+        let mut next = memory.next.clone();
+        next.resize(self.ranges.cluster.len(), 0);
+        let mut without = Vec::new();
+        let mut given = 0;
+        for node in nodes.iter().filter(|node| lacks(node)) {
+            if given == AT_ONCE {
+                plan.look_again_now();
+                break;
+            }
+            match self.allocate(&mut taken, &mut next) {
+                Some(blocks) => {
+                    self.give(&mut plan, node, &blocks);
+                    given += 1;
+                }
+                None => without.push(node),
+            }
+        }
+        if given > 0 {
+            // The memory must be the same until this is proven: what is taken is counted with the next plan.
+            match seen.present(Node::resource()) {
+                Some(Ok(version)) => plan.rests_on(Node::resource(), &"".into(), version),
+                Some(Err(why)) => {
+                    return Err(Refusal::Retry(format!("nodes could not be asked: {why}")));
+                }
+                // A node has come between asking and planning.
+                None => return Ok(Plan::nothing().again_at(seen.now)),
+            }
+            return Ok(plan);
+        }
+        self.measure(&mut plan, &count, memory);
+        let mut told = BTreeSet::new();
+        let mut tell = |plan: &mut Plan, node: &Node, event: Event| {
+            let uid = Object::metadata(node).uid.to_string();
+            if !memory.told.contains(&uid) {
+                plan.event(event);
+            }
+            told.insert(uid);
+        };
+        for node in without {
+            tell(&mut plan, node, status_event(node, "CIDRNotAvailable"));
+        }
+        for (node, cidr, older) in &count.twice {
+            let message = format!("Node {older} has the pod CIDR {cidr} too");
+            tell(
+                &mut plan,
+                node,
+                Event::warning(&**node, "CIDRNotUnique", message),
+            );
+        }
+        memory.told = told;
+        Ok(plan)
+    }
+
+    fn learn(&self, outcome: &Outcome<'_>, memory: &mut Memory) {
+        let Verb::Patch { patch, .. } = &outcome.action.verb else {
+            return;
+        };
+        // A patch whose answer was lost may have landed: its blocks are passed over too.
+        let refused = matches!(
+            outcome.result,
+            Err(Failure::Skipped | Failure::Conflict(_) | Failure::NotFound(_))
+        );
+        if refused {
+            return;
+        }
+        memory.next.resize(self.ranges.cluster.len(), 0);
+        let texts = patch["spec"]["podCIDRs"].as_array();
+        let blocks = texts.into_iter().flatten().filter_map(|text| text.as_str());
+        for ((range, next), text) in self.ranges.cluster.iter().zip(&mut memory.next).zip(blocks) {
+            let place =
+                Cidr::parse(text).and_then(|cidr| range.cluster.blocks_of(range.mask, cidr));
+            if let Some((place, _)) = place {
+                *next = (place + 1) % range.blocks;
+            }
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests;

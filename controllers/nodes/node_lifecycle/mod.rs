@@ -1,0 +1,510 @@
+//! Notices nodes whose kubelets have fallen silent, says so in their conditions, taints and pods, and paces how fast the pods
+//! of ill nodes are driven away.
+//!
+//! Watches nodes, Leases and pods; patches nodes' conditions, taints and two labels, and pods' Ready condition; a key per
+//! Node, and one per zone, which alone adds `NoExecute` taints, so that a rate holds for the zone however many replicas
+//! there are. A kubelet is silent when this replica has watched it show no heartbeat for the grace period
+//! ([`controllers_kit::Reader::heartbeat_age`]): no clock of another machine is trusted, each replica knows it by itself,
+//! and one whose watches stand still finds nobody silent. Remembers which pods were marked, and when a zone had its turn.
+
+mod facts;
+mod zone;
+
+use std::{collections::BTreeSet, sync::Arc, time::Duration};
+
+use controllers_kit::{
+    Change, Controller, Descriptor, Event, EventType, Failure, FlagDefault, Flags, Key, MetricKind,
+    ObjectRef, Outcome, PatchKind, Plan, Reader, Refusal, Report, Seen, Sharding, SignedDuration,
+    Timestamp, Watches, cast, conditions, heartbeat::ready,
+};
+use kubernetes_proto::{
+    Object, Str,
+    coordination::Lease,
+    core::{Node, Pod},
+    meta::Time,
+};
+use serde::{Deserialize, Serialize};
+use serde_json::json;
+
+use crate::bound::{BY_NODE, by_node, node_of};
+use facts::{
+    NOT_READY, UNREACHABLE, Zone, all_down, by_status, counts, follow_conditions, follow_labels,
+    has_no_execute, is_ready, silenced, status, taint,
+};
+use zone::Turn;
+
+const BY_ZONE: &str = "zone";
+/// Where kubelets keep their Leases.
+const LEASES: &str = "kube-node-lease";
+/// An older node was registered by whoever looked after it before.
+const YOUNG: SignedDuration = SignedDuration::from_mins(5);
+
+const HEALTH: &str = "node_collector_zone_health";
+const SIZE: &str = "node_collector_zone_size";
+const UNHEALTHY: &str = "node_collector_unhealthy_nodes_in_zone";
+const EVICTIONS: &str = "node_collector_evictions_total";
+const UPDATE_ONE: &str = "node_collector_update_node_health_duration_seconds";
+const UPDATE_ALL: &str = "node_collector_update_all_nodes_health_duration_seconds";
+
+/// The controller.
+pub struct NodeLifecycle {
+    /// How long a node may be silent that has never said how it is, and one that has.
+    startup: Duration,
+    grace: Duration,
+    period: Duration,
+    pace: Pace,
+}
+
+/// How fast pods are driven away.
+#[derive(Clone, Copy, Debug)]
+struct Pace {
+    /// Nodes a second.
+    normal: f64,
+    /// The same in a zone that is partly ill, if it is large.
+    secondary: f64,
+    /// A zone of more nodes is large.
+    large: i64,
+    /// Which part of a zone must be ill.
+    threshold: f64,
+}
+
+/// What outlasts a plan: of a node, or of a zone.
+#[derive(Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Memory {
+    /// The node's uid, once it was seen.
+    uid: String,
+    /// The transition of Ready for which `marked` stands.
+    transition: Option<i64>,
+    /// Whether pods are left as they are in that transition: the node was not ready before it either.
+    leaves: bool,
+    /// The uids of pods that were marked not ready in it: a kubelet that lives may say otherwise.
+    marked: BTreeSet<String>,
+    turn: Turn,
+}
+
+/// What of a node its own key and its zone's decide by. Heartbeats are not in it.
+#[derive(PartialEq)]
+struct Facts<'a> {
+    ready: Option<&'a str>,
+    conditions: Vec<(&'a str, &'a str)>,
+    taints: Vec<(&'a str, &'a str)>,
+    labels: [Option<&'a str>; 4],
+    zone: Zone,
+    counts: bool,
+    unschedulable: bool,
+}
+
+fn facts_of(node: &Node) -> Facts<'_> {
+    let meta = Object::metadata(node);
+    let held = node.status.iter().flat_map(|status| &status.conditions);
+    let label = |name| meta.label(name);
+    Facts {
+        ready: status(node),
+        conditions: held
+            .map(|one| (one.r#type.as_str(), one.status.as_str()))
+            .collect(),
+        taints: facts::taints(node)
+            .iter()
+            .map(|one| (one.key.as_str(), one.effect.as_str()))
+            .collect(),
+        labels: [
+            label("kubernetes.io/os"),
+            label("beta.kubernetes.io/os"),
+            label("kubernetes.io/arch"),
+            label("beta.kubernetes.io/arch"),
+        ],
+        zone: Zone::of(node),
+        counts: counts(node),
+        unschedulable: node.spec.as_ref().is_some_and(|spec| spec.unschedulable),
+    }
+}
+
+/// The node and its zone; everybody, where the last ready node has gone or the first has come.
+fn woken_by_node(change: &Change<'_, Node>, reader: &dyn Reader) -> Vec<Key> {
+    let (old, new) = (change.old.map(facts_of), change.new.map(facts_of));
+    if old == new {
+        return Vec::new();
+    }
+    let mut keys = vec![Key::of(change.newest())];
+    keys.extend(old.iter().chain(&new).map(|facts| facts.zone.key()));
+    keys.dedup();
+    let lives = |facts: &Option<Facts<'_>>| {
+        facts
+            .as_ref()
+            .is_some_and(|facts| facts.counts && facts.ready == Some("True"))
+    };
+    if lives(&old) != lives(&new) {
+        let name = &Object::metadata(change.newest()).name;
+        let nodes: Vec<Arc<Node>> = reader
+            .list(Node::resource(), None)
+            .into_iter()
+            .filter_map(cast)
+            .collect();
+        let others_live = nodes
+            .iter()
+            .any(|node| is_ready(node) && counts(node) && Object::metadata(&**node).name != *name);
+        if !others_live {
+            keys.extend(
+                nodes
+                    .iter()
+                    .flat_map(|node| [Key::of(&**node), Zone::of(node).key()]),
+            );
+        }
+    }
+    keys
+}
+
+fn is_pod_ready(pod: &Pod) -> bool {
+    let status = pod.status.as_ref();
+    status.is_some_and(|status| conditions::is_true(&status.conditions, "Ready"))
+}
+
+/// The node of a pod that is ready where its node is not heard of.
+fn woken_by_pod(change: &Change<'_, Pod>, reader: &dyn Reader) -> Vec<Key> {
+    let exposed = |pod: &Pod| node_of(pod).cloned().filter(|_| is_pod_ready(pod));
+    let Some(node) = change.new.and_then(exposed) else {
+        return Vec::new();
+    };
+    if change.old.and_then(exposed).as_ref() == Some(&node) {
+        return Vec::new();
+    }
+    let object = reader.get(Node::resource(), "", &node);
+    let silent = object
+        .and_then(cast::<Node>)
+        .is_some_and(|node| status(&node) == Some("Unknown"));
+    silent.then(|| Key::cluster(node)).into_iter().collect()
+}
+
+/// An event of a node that may be gone.
+fn node_event(name: &Str, uid: &str, reason: &'static str, what: &str) -> Event {
+    Event {
+        about: ObjectRef {
+            api_version: Str::interned("v1"),
+            kind: Str::interned("Node"),
+            key: Key::cluster(name.clone()),
+            uid: Str::from(uid),
+            resource_version: 0,
+        },
+        r#type: EventType::Normal,
+        reason: Str::interned(reason),
+        message: format!("Node {name} event: {what}"),
+    }
+}
+
+impl Controller for NodeLifecycle {
+    type Memory = Memory;
+
+    fn describe() -> Descriptor {
+        let zones = &["zone"];
+        Descriptor::new("node-lifecycle-controller", Sharding::ByObject)
+            .aliases(&["nodelifecycle"])
+            .service_account("node-controller")
+            .event_source("node-controller")
+            .queue("node_lifecycle_controller")
+            .workers_fixed(8)
+            .flag(
+                "node-monitor-period",
+                FlagDefault::Duration(Duration::from_secs(5)),
+                "A Node that is nearly due is looked at again after a tenth of it.",
+            )
+            .flag(
+                "node-monitor-grace-period",
+                FlagDefault::Duration(Duration::from_secs(50)),
+                "How long a Node may be silent before it is unhealthy; several times the kubelet's nodeStatusUpdateFrequency.",
+            )
+            .flag(
+                "node-startup-grace-period",
+                FlagDefault::Duration(Duration::from_mins(1)),
+                "How long a Node may take to say how it is for the first time.",
+            )
+            .flag(
+                "node-eviction-rate",
+                FlagDefault::Float(0.1),
+                "Nodes a second whose pods are driven away in a zone that is healthy, or wholly ill while others are not.",
+            )
+            .flag(
+                "secondary-node-eviction-rate",
+                FlagDefault::Float(0.01),
+                "The same in a zone that is partly ill; none in one of at most --large-cluster-size-threshold Nodes.",
+            )
+            .flag(
+                "large-cluster-size-threshold",
+                FlagDefault::Int(50),
+                "A zone of more Nodes is large: see --secondary-node-eviction-rate.",
+            )
+            .flag(
+                "unhealthy-zone-threshold",
+                FlagDefault::Float(0.55),
+                "Which part of a zone's Nodes (and at least 3) must be ill for the zone to be partly ill.",
+            )
+            .metric(
+                HEALTH,
+                MetricKind::Sum,
+                zones,
+                "Percentage of the zone's Nodes that are ready.",
+            )
+            .metric(
+                SIZE,
+                MetricKind::Sum,
+                zones,
+                "How many Nodes the zone has.",
+            )
+            .metric(
+                UNHEALTHY,
+                MetricKind::Sum,
+                zones,
+                "How many of the zone's Nodes are not ready.",
+            )
+            .metric(
+                EVICTIONS,
+                MetricKind::Counter,
+                zones,
+                "Nodes whose pods are driven away.",
+            )
+            .metric(
+                UPDATE_ONE,
+                MetricKind::Histogram(0.001, 4.0, 8),
+                &[],
+                "How long it took to bring one Node's health up to date, in seconds.",
+            )
+            .metric(
+                UPDATE_ALL,
+                MetricKind::Histogram(0.01, 4.0, 8),
+                &[],
+                "How long it took to look at a zone's Nodes, in seconds.",
+            )
+            .rule("", "nodes", &["list", "watch", "patch"])
+            .rule("", "nodes/status", &["patch"])
+            .rule("", "pods", &["list", "watch"])
+            .rule("", "pods/status", &["patch"])
+            .rule("coordination.k8s.io", "leases", &["list", "watch"])
+            .differs("A heartbeat's age is how long this replica has watched it stay the same; a replica whose watches stand still, or an API server that does not answer, makes no Node unhealthy.")
+            .differs("A Node that has never said how it is gets --node-startup-grace-period from when a replica has seen it first.")
+            .differs("NoExecute taints are removed when the Node is ready, or none is; upstream also removes them whenever a manager sees a Node for the first time, as at each change of leader.")
+            .differs("RegisteredNode is told of a Node that is younger than 5 minutes or has never said how it is; upstream tells it of all Nodes at each change of leader.")
+            .differs("After a zone's owner was lost, its first NoExecute taint waits for one whole interval of the rate.")
+            .differs("Pods are marked not ready once for each time that their Node falls silent, those that come later included; not those on Nodes whose kubelet itself says that it is not ready.")
+            .differs("node_collector_zone_* are exported by the replica that has the zone alone, and end with the zone.")
+    }
+
+    fn new(flags: &Flags) -> Self {
+        Self {
+            startup: flags.duration("node-startup-grace-period"),
+            grace: flags.duration("node-monitor-grace-period"),
+            period: flags.duration("node-monitor-period"),
+            pace: Pace {
+                normal: flags.float("node-eviction-rate"),
+                secondary: flags.float("secondary-node-eviction-rate"),
+                large: flags.int("large-cluster-size-threshold"),
+                threshold: flags.float("unhealthy-zone-threshold"),
+            },
+        }
+    }
+
+    fn watch(&self, on: &mut Watches) {
+        on.ages();
+        on.kind::<Node>()
+            .indexed_by(BY_ZONE, |node| vec![Str::from(Zone::of(node).text())])
+            .wakes(woken_by_node);
+        // They renew all the time and wake nobody: a node is looked at when it is due.
+        on.kind::<Lease>();
+        on.kind::<Pod>()
+            .indexed_by(BY_NODE, by_node)
+            .wakes(woken_by_pod);
+    }
+
+    fn plan(&self, key: &Key, seen: &Seen<'_>, memory: &mut Memory) -> Result<Plan, Refusal> {
+        if let Some(zone) = Zone::of_key(key) {
+            return Ok(zone::plan(&self.pace, &zone, seen, &mut memory.turn));
+        }
+        let Some(node) = seen.get::<Node>(key) else {
+            let mut plan = Plan::nothing();
+            let gone = std::mem::take(memory);
+            if !gone.uid.is_empty() {
+                let what = format!("Removing Node {} from Controller", key.name);
+                plan.event(node_event(&key.name, &gone.uid, "RemovingNode", &what));
+            }
+            return Ok(plan);
+        };
+        let mut plan = Plan::nothing();
+        register(&mut plan, &node, seen.now, memory);
+        // The rest follows from what is written then.
+        if !self.judge(&mut plan, key, &node, seen, memory) {
+            repair(&mut plan, &node, seen);
+            mark_pods(&mut plan, &node, seen, memory);
+        }
+        Ok(plan)
+    }
+
+    fn learn(&self, outcome: &Outcome<'_>, memory: &mut Memory) {
+        let action = outcome.action;
+        if action.resource == Pod::resource() {
+            if outcome.result.is_ok() {
+                memory.marked.insert(action.uid.to_string());
+            }
+            return;
+        }
+        // Nobody else than a zone has had a turn.
+        let refused = matches!(
+            outcome.result,
+            Err(Failure::Conflict(_)
+                | Failure::NotFound(_)
+                | Failure::Invalid(_)
+                | Failure::Forbidden(_)
+                | Failure::Skipped)
+        );
+        if refused {
+            memory.turn.give_back();
+        }
+    }
+
+    fn shift(&self, memory: &mut Memory, by: SignedDuration) {
+        memory.turn.shift(by);
+    }
+}
+
+/// Tells of a node that is new.
+fn register(plan: &mut Plan, node: &Node, now: Timestamp, memory: &mut Memory) {
+    let meta = Object::metadata(node);
+    if *memory.uid == *meta.uid {
+        return;
+    }
+    *memory = Memory {
+        uid: meta.uid.to_string(),
+        ..Memory::default()
+    };
+    let young = meta
+        .creation_timestamp
+        .is_none_or(|at| now.duration_since(at.timestamp()) < YOUNG);
+    if young || ready(node).is_none() {
+        let what = format!("Registered Node {} in Controller", meta.name);
+        plan.event(node_event(&meta.name, &meta.uid, "RegisteredNode", &what));
+    }
+}
+
+/// Brings taints and labels into line with what the node says: one patch.
+fn repair(plan: &mut Plan, node: &Arc<Node>, seen: &Seen<'_>) {
+    let mut new = Node::clone(node);
+    follow_conditions(&mut new, seen.now);
+    follow_labels(&mut new);
+    let driven = has_no_execute(node, NOT_READY) || has_no_execute(node, UNREACHABLE);
+    if driven {
+        let down = || all_down(&seen.all::<Node>());
+        let keeps = match by_status(node) {
+            None if ready(node).is_none() => None,
+            None => Some(""),
+            Some(_) if down() => Some(""),
+            Some((wanted, _)) => Some(wanted),
+        };
+        if let Some(kept) = keeps {
+            let spec = new.spec.get_or_insert_default();
+            spec.taints.retain(|held| {
+                held.effect != "NoExecute"
+                    || held.key == kept
+                    || ![NOT_READY, UNREACHABLE].contains(&held.key.as_str())
+            });
+            // The other one takes its place at once: this node has had its turn.
+            if !kept.is_empty() && !has_no_execute(node, kept) {
+                spec.taints.push(taint(kept, "NoExecute", seen.now));
+            }
+        }
+    }
+    plan.update(&**node, &new);
+}
+
+/// The transition that Ready has made last, as a token: its time is compared with nothing.
+fn transition(node: &Node) -> Option<i64> {
+    ready(node)?.last_transition_time.map(|at| at.seconds)
+}
+
+/// Marks pods of a node that is not heard of, each once.
+fn mark_pods(plan: &mut Plan, node: &Node, seen: &Seen<'_>, memory: &mut Memory) {
+    if status(node) != Some("Unknown") {
+        (memory.transition, memory.leaves) = (None, false);
+        memory.marked.clear();
+        return;
+    }
+    let now = transition(node);
+    if memory.transition != now {
+        // The one that this key has made itself is told of by `judge`.
+        memory.leaves = memory.leaves && memory.transition.is_none();
+        memory.transition = now;
+        memory.marked.clear();
+    }
+    if memory.leaves {
+        return;
+    }
+    let pods = seen.indexed::<Pod>(BY_NODE, &Object::metadata(node).name);
+    memory.marked.retain(|uid| {
+        pods.iter()
+            .any(|pod| *Object::metadata(&**pod).uid == **uid)
+    });
+    for pod in pods.iter().filter(|pod| is_pod_ready(pod)) {
+        if memory.marked.contains(&*Object::metadata(&**pod).uid) {
+            continue;
+        }
+        let condition = json!({
+            "type": "Ready",
+            "status": "False",
+            "lastTransitionTime": Time::from(seen.now),
+        });
+        let patch = json!({"status": {"conditions": [condition]}});
+        plan.patch(&**pod, "status", PatchKind::Strategic, patch, Report::No)
+            .announce(Event::warning(&**pod, "NodeNotReady", "Node is not ready"));
+    }
+}
+
+impl NodeLifecycle {
+    /// How long the node has been silent.
+    fn silence(key: &Key, seen: &Seen<'_>) -> Duration {
+        let lease = seen.heartbeat_age::<Lease>(&Key::new(LEASES, key.name.clone()));
+        let own = seen.heartbeat_age::<Node>(key);
+        lease.into_iter().chain(own).min().unwrap_or_default()
+    }
+
+    /// Writes that a node is silent, or says when it will be; whether it was written.
+    fn judge(
+        &self,
+        plan: &mut Plan,
+        key: &Key,
+        node: &Arc<Node>,
+        seen: &Seen<'_>,
+        memory: &mut Memory,
+    ) -> bool {
+        if status(node) == Some("Unknown") {
+            return false;
+        }
+        let grace = match ready(node) {
+            None => self.startup,
+            Some(_) => self.grace,
+        };
+        let silence = Self::silence(key, seen);
+        if silence < grace {
+            let wait = (grace - silence)
+                .max(self.period / 10)
+                .max(Duration::from_millis(10));
+            let wait = SignedDuration::try_from(wait).unwrap_or(SignedDuration::MAX);
+            plan.look_again_at(seen.now.checked_add(wait).unwrap_or(Timestamp::MAX));
+            return false;
+        }
+        let Some(new) = silenced(node, seen.now) else {
+            return false;
+        };
+        plan.time(UPDATE_ONE, &[]);
+        let was_ready = is_ready(node);
+        (memory.transition, memory.leaves) = (None, !was_ready);
+        memory.marked.clear();
+        if let Some(action) = plan.update_status(&**node, &new) {
+            action.reports(Report::No);
+            if was_ready {
+                let name = &Object::metadata(&**node).name;
+                let message = format!("Node {name} status is now: NodeNotReady");
+                action.announce(Event::normal(&**node, "NodeNotReady", message));
+            }
+        }
+        true
+    }
+}
+
+#[cfg(test)]
+pub(crate) mod tests;

@@ -1,0 +1,376 @@
+//! Deletes pods that do not bear a `NoExecute` taint of their node, or do so for a time alone.
+//!
+//! Watches nodes and pods; sets the condition `DisruptionTarget` of a pod and then deletes it, by uid; a key per Node with
+//! all its pods; remembers until when a pod may stay. What it has forgotten follows from ages that each replica measures
+//! itself: how long it has seen the taint on the node, and the pod there. So a takeover neither lengthens what a pod was
+//! given nor cuts it, whatever the clocks say.
+
+use std::{
+    collections::{BTreeMap, BTreeSet},
+    sync::Arc,
+};
+
+use controllers_kit::{
+    Controller, Descriptor, Event, EventType, Flags, Key, MetricKind, ObjectRef, Only, PatchKind,
+    Plan, Propagation, Refusal, Report, Seen, Sharding, SignedDuration, Timestamp, Watches,
+    conditions, heartbeat::no_execute, tolerations::tolerates,
+};
+use kubernetes_proto::{
+    Object, Shared, Str,
+    core::{Node, Pod, Taint, Toleration},
+};
+use serde::{Deserialize, Serialize};
+use serde_json::{Value, json};
+
+use crate::bound::{BY_NODE, by_node, node_of};
+
+const DISRUPTION: &str = "DisruptionTarget";
+const REASON: &str = "DeletionByTaintManager";
+const MESSAGE: &str = "Taint manager: deleting due to NoExecute taint";
+const EVENT: &str = "TaintManagerEviction";
+const COMPARISONS: &str = "TaintTolerationComparisonOperators";
+
+const DELETIONS: &str = "taint_eviction_controller_pod_deletions_total";
+const LATENCY: &str = "taint_eviction_controller_pod_deletion_duration_seconds";
+
+/// The controller.
+pub struct TaintEviction {
+    comparisons: bool,
+}
+
+/// The pods of a node that are to go, by uid.
+#[derive(Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Memory(BTreeMap<String, Timer>);
+
+/// When a pod is to go.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+struct Timer {
+    namespace: String,
+    name: String,
+    at: Timestamp,
+    /// Whether it was told that the pod goes.
+    fired: bool,
+}
+
+/// How a pod bears its node's taints.
+#[derive(Debug, PartialEq, Eq)]
+enum Bears {
+    /// For ever.
+    Always,
+    /// Until this instant.
+    Until(Timestamp),
+    /// Not all of them.
+    Not,
+}
+
+fn tolerations_of(pod: &Pod) -> &[Shared<Toleration>] {
+    pod.spec.as_ref().map_or(&[], |spec| &spec.tolerations)
+}
+
+fn pod_key(pod: &Pod) -> Key {
+    Key::of(pod)
+}
+
+/// Of a pod without its uid, as upstream tells of it.
+fn event(namespace: &str, name: &str, message: String) -> Event {
+    Event {
+        about: ObjectRef {
+            api_version: Str::interned("v1"),
+            kind: Str::interned("Pod"),
+            key: Key::new(namespace, name),
+            uid: Str::default(),
+            resource_version: 0,
+        },
+        r#type: EventType::Normal,
+        reason: Str::interned(EVENT),
+        message,
+    }
+}
+
+impl TaintEviction {
+    fn bears(&self, seen: &Seen<'_>, node: &str, pod: &Pod, taints: &[&Taint]) -> Bears {
+        let mut until: Option<Timestamp> = None;
+        for taint in taints {
+            let tolerations = tolerations_of(pod);
+            let Some(toleration) = tolerations
+                .iter()
+                .find(|one| tolerates(one, taint, self.comparisons))
+            else {
+                return Bears::Not;
+            };
+            let Some(seconds) = toleration.toleration_seconds else {
+                continue;
+            };
+            if seconds <= 0 {
+                return Bears::Until(seen.now);
+            }
+            let age = seen.exposure_age(node, &taint.key, &pod_key(pod));
+            let age = SignedDuration::try_from(age.unwrap_or_default()).unwrap_or_default();
+            let since = seen.now - age;
+            let end = since
+                .checked_add(SignedDuration::from_secs(seconds))
+                .unwrap_or(Timestamp::MAX);
+            until = Some(until.map_or(end, |earlier| earlier.min(end)));
+        }
+        until.map_or(Bears::Always, Bears::Until)
+    }
+}
+
+/// Sets the condition that tells why a pod goes, or deletes it where it has that.
+fn evict(plan: &mut Plan, pod: &Pod, now: Timestamp, late: SignedDuration) {
+    let held = pod
+        .status
+        .as_ref()
+        .and_then(|status| conditions::find(&status.conditions, DISRUPTION));
+    let is_told = held.is_some_and(|held| {
+        held.status == "True" && held.reason == REASON && *held.message == *MESSAGE
+    });
+    if is_told {
+        plan.delete(pod, Only::ThisUid, Propagation::Background)
+            .measure(DELETIONS, &[], 1.0)
+            .measure(LATENCY, &[], late.as_secs_f64().max(0.0));
+        return;
+    }
+    let since = held
+        .filter(|held| held.status == "True")
+        .and_then(|held| held.last_transition_time)
+        .unwrap_or_else(|| now.into());
+    let mut condition = json!({
+        "type": DISRUPTION,
+        "status": "True",
+        "lastTransitionTime": since,
+        "reason": REASON,
+        "message": MESSAGE,
+    });
+    if let Some(generation) = observed_generation(pod) {
+        condition["observedGeneration"] = generation.into();
+    }
+    // A condition that comes is put in front of the others otherwise.
+    let others = pod.status.iter().flat_map(|status| &status.conditions);
+    let order: Value = others
+        .map(|one| one.r#type.to_string())
+        .filter(|name| name != DISRUPTION)
+        .chain([DISRUPTION.to_owned()])
+        .map(|name| json!({ "type": name }))
+        .collect();
+    let status = json!({"conditions": [condition], "$setElementOrder/conditions": order});
+    plan.patch(
+        pod,
+        "status",
+        PatchKind::Strategic,
+        json!({ "status": status }),
+        Report::No,
+    )
+    .whatever_version();
+}
+
+/// The generation that a condition tells, where the pod's status says that somebody tells it.
+fn observed_generation(pod: &Pod) -> Option<i64> {
+    let generation = Object::metadata(pod).generation;
+    (generation != 0).then_some(generation)
+}
+
+impl Controller for TaintEviction {
+    type Memory = Memory;
+
+    fn describe() -> Descriptor {
+        Descriptor::new("taint-eviction-controller", Sharding::ByObject)
+            .service_account("node-controller")
+            .event_source("taint-eviction-controller")
+            .queue("noexec_taint_node")
+            .workers_fixed(8)
+            .one_by_one()
+            .gate(COMPARISONS, false)
+            .metric(
+                DELETIONS,
+                MetricKind::Counter,
+                &[],
+                "Pods that were deleted because of a taint.",
+            )
+            .metric(
+                LATENCY,
+                MetricKind::Buckets(&[
+                    0.005, 0.025, 0.1, 0.5, 1.0, 2.5, 10.0, 30.0, 60.0, 120.0, 180.0, 240.0,
+                ]),
+                &[],
+                "How long after its time was over a pod was deleted, in seconds.",
+            )
+            .rule("", "nodes", &["list", "watch"])
+            .rule("", "pods", &["list", "watch", "delete"])
+            .rule("", "pods/status", &["patch"])
+            .differs("A pod is deleted by its uid, and tried again with back-off for as long as it takes; upstream deletes by name and forgets after five tries.")
+            .differs("A pod's time runs for each taint since that taint came: one that is borne for less time moves the deletion to earlier, where upstream keeps the first timer.")
+            .differs("Pods that are being deleted already are left alone.")
+            .differs("A pod's time does not begin anew when its node is looked after by another replica, whatever became of the one before.")
+            .differs("taint_eviction_controller_pod_deletion_duration_seconds measures seconds; upstream's values are multiplied by 10^9.")
+    }
+
+    fn new(flags: &Flags) -> Self {
+        Self {
+            comparisons: flags.bool(COMPARISONS),
+        }
+    }
+
+    fn watch(&self, on: &mut Watches) {
+        on.ages();
+        on.kind::<Node>().wakes(|change, _| {
+            let taints = |node: Option<&Node>| -> Option<Vec<Taint>> {
+                node.map(|node| no_execute(node).cloned().collect())
+            };
+            let matters = taints(change.old) != taints(change.new);
+            matters
+                .then(|| Key::of(change.newest()))
+                .into_iter()
+                .collect()
+        });
+        on.kind::<Pod>()
+            .indexed_by(BY_NODE, by_node)
+            .wakes(|change, reader| {
+                let place = |pod: &Pod| {
+                    let leaves = pod.is_terminating();
+                    let told = pod
+                        .status
+                        .as_ref()
+                        .is_some_and(|status| conditions::is_true(&status.conditions, DISRUPTION));
+                    (node_of(pod).cloned(), leaves, told)
+                };
+                let same = match (change.old, change.new) {
+                    (Some(old), Some(new)) => {
+                        place(old) == place(new) && tolerations_of(old) == tolerations_of(new)
+                    }
+                    _ => false,
+                };
+                if same {
+                    return Vec::new();
+                }
+                let mut keys: Vec<Key> = change
+                    .both()
+                    .filter_map(node_of)
+                    .filter(|node| {
+                        // Most nodes have no such taint, and most pods come and go on those.
+                        let object = reader.get(Node::resource(), "", node);
+                        object
+                            .and_then(controllers_kit::cast::<Node>)
+                            .is_none_or(|node| no_execute(&node).next().is_some())
+                    })
+                    .map(|node| Key::cluster(node.clone()))
+                    .collect();
+                keys.dedup();
+                keys
+            });
+    }
+
+    fn plan(&self, key: &Key, seen: &Seen<'_>, memory: &mut Memory) -> Result<Plan, Refusal> {
+        let mut plan = Plan::nothing();
+        let node = seen.get::<Node>(key);
+        let taints: Vec<&Taint> = node.iter().flat_map(|node| no_execute(node)).collect();
+        if taints.is_empty() && memory.0.is_empty() {
+            return Ok(plan);
+        }
+        let pods = seen.indexed::<Pod>(BY_NODE, &key.name);
+        let mut staying = BTreeSet::new();
+        for pod in &pods {
+            let uid = Object::metadata(&**pod).uid.to_string();
+            self.judge(&mut plan, seen, memory, node.is_some(), pod, &taints);
+            staying.insert(uid);
+        }
+        // Pods that are gone, or were never heard of again.
+        let gone: Vec<String> = memory
+            .0
+            .keys()
+            .filter(|uid| !staying.contains(*uid))
+            .cloned()
+            .collect();
+        for uid in gone {
+            cancel(&mut plan, memory, &uid);
+        }
+        Ok(plan)
+    }
+
+    fn shift(&self, memory: &mut Memory, by: SignedDuration) {
+        for timer in memory.0.values_mut() {
+            timer.at = timer.at.checked_add(by).unwrap_or(timer.at);
+        }
+    }
+}
+
+/// A pod does not go after all.
+fn cancel(plan: &mut Plan, memory: &mut Memory, uid: &str) {
+    if let Some(timer) = memory.0.remove(uid)
+        && !timer.fired
+    {
+        let Timer {
+            namespace, name, ..
+        } = &timer;
+        let message = format!("Cancelling deletion of Pod {namespace}/{name}");
+        plan.event(event(namespace, name, message));
+    }
+}
+
+impl TaintEviction {
+    fn judge(
+        &self,
+        plan: &mut Plan,
+        seen: &Seen<'_>,
+        memory: &mut Memory,
+        node_exists: bool,
+        pod: &Arc<Pod>,
+        taints: &[&Taint],
+    ) {
+        let meta = Object::metadata(&**pod);
+        let uid = meta.uid.to_string();
+        let now = seen.now;
+        if pod.is_terminating() {
+            cancel(plan, memory, &uid);
+            return;
+        }
+        let bears = match (node_exists, taints.is_empty()) {
+            // Upstream lets the timers of a node that is gone run on.
+            (false, _) => memory
+                .0
+                .get(&uid)
+                .map_or(Bears::Always, |timer| Bears::Until(timer.at)),
+            (true, true) => Bears::Always,
+            (true, false) => {
+                let node = node_of(pod).map_or("", |node| node);
+                self.bears(seen, node, pod, taints)
+            }
+        };
+        let end = match bears {
+            Bears::Always => {
+                cancel(plan, memory, &uid);
+                return;
+            }
+            Bears::Not => {
+                if memory.0.get(&uid).is_some_and(|timer| timer.at > now) {
+                    cancel(plan, memory, &uid);
+                }
+                now
+            }
+            Bears::Until(end) => end,
+        };
+        let timer = memory.0.entry(uid).or_insert_with(|| Timer {
+            namespace: meta.namespace.to_string(),
+            name: meta.name.to_string(),
+            at: end,
+            fired: false,
+        });
+        timer.at = timer.at.min(end);
+        if timer.at > now {
+            plan.look_again_at(timer.at);
+            return;
+        }
+        if !timer.fired {
+            timer.fired = true;
+            let Timer {
+                namespace, name, ..
+            } = &*timer;
+            let message = format!("Marking for deletion Pod {namespace}/{name}");
+            plan.event(event(namespace, name, message));
+        }
+        evict(plan, pod, now, now.duration_since(timer.at));
+    }
+}
+
+#[cfg(test)]
+pub(crate) mod tests;

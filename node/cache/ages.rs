@@ -1,0 +1,353 @@
+//! How old heartbeats are and how long pods have been exposed to taints, as this process has seen it: on its own clock, and
+//! counting only the time in which its watch of Leases was live.
+//!
+//! The watch of Leases is the pulse: each replica of the fleet renews one every second or so, so that a watch which
+//! brings nothing for longer stands still, whatever the reason. Time is added when something is heard, by what has passed
+//! since the last sign of life, at most [`Settings::pulse_max`](crate::Settings): a watch that stood still for a minute,
+//! or a process that was stopped, ages nobody by more than that.
+
+use std::{collections::HashMap, sync::Mutex, time::Duration};
+
+use controllers_kit::{Key, heartbeat::no_execute};
+use kubernetes_proto::{
+    AnyObject, Object, Resource, Str,
+    core::{Node, Pod},
+};
+use tokio::time::Instant;
+
+use crate::unpoisoned;
+
+/// The resource whose watch is the pulse.
+pub(crate) fn is_pulse(resource: &Resource) -> bool {
+    resource.group == "coordination.k8s.io" && resource.plural == "leases"
+}
+
+/// What is known of all heartbeats. Bound: one entry for each object that has one.
+pub(crate) struct Ages {
+    pulse_max: Duration,
+    known: Mutex<Known>,
+}
+
+#[derive(Default)]
+struct Known {
+    /// How long the pulse was live so far.
+    live: Duration,
+    /// The last sign of life.
+    heard: Option<Instant>,
+    beats: HashMap<(&'static str, Key), Beat>,
+    /// The taints with effect `NoExecute` of each node that has any, by key.
+    taints: HashMap<Str, HashMap<String, Taint>>,
+    /// Pods that have come to a node which had such a taint by then. The others were there before.
+    arrivals: HashMap<Key, Arrival>,
+}
+
+struct Taint {
+    value: String,
+    seen: Duration,
+}
+
+struct Arrival {
+    uid: Str,
+    node: Str,
+    seen: Duration,
+}
+
+struct Beat {
+    signature: (i64, i32),
+    /// How long the pulse had been live when it was seen first.
+    seen: Duration,
+}
+
+impl Ages {
+    pub(crate) fn new(pulse_max: Duration) -> Self {
+        Self {
+            pulse_max,
+            known: Mutex::default(),
+        }
+    }
+
+    /// The pulse's watch has brought something.
+    pub(crate) fn heard(&self, now: Instant) {
+        let mut known = unpoisoned(self.known.lock());
+        if let Some(heard) = known.heard {
+            known.live += now.saturating_duration_since(heard).min(self.pulse_max);
+        }
+        known.heard = Some(now);
+    }
+
+    /// A watch has brought a change of an object; `new` is none where it has gone.
+    pub(crate) fn changed(
+        &self,
+        resource: &'static Resource,
+        key: Key,
+        old: Option<&AnyObject>,
+        new: Option<&AnyObject>,
+    ) {
+        let mut known = unpoisoned(self.known.lock());
+        let object = new.map(|new| new.as_any());
+        match resource.plural {
+            "pods" => {
+                let old = old.and_then(|old| old.as_any().downcast_ref());
+                return known.pod_changed(key, old, object.and_then(|any| any.downcast_ref()));
+            }
+            "nodes" => known.taints_changed(&key.name, object.and_then(|any| any.downcast_ref())),
+            _ => {}
+        }
+        let live = known.live;
+        let place = (resource.plural, key);
+        let Some(signature) = new.and_then(|new| controllers_kit::heartbeat::of(&**new)) else {
+            known.beats.remove(&place);
+            return;
+        };
+        let beat = Beat {
+            signature,
+            seen: live,
+        };
+        match known.beats.get_mut(&place) {
+            Some(held) if held.signature == signature => {}
+            Some(held) => *held = beat,
+            None => {
+                known.beats.insert(place, beat);
+            }
+        }
+    }
+
+    /// Whether a resource's changes concern ages.
+    pub(crate) fn concern(resource: &Resource) -> bool {
+        let is_core = resource.group.is_empty() && !resource.metadata_only;
+        is_pulse(resource) || (is_core && matches!(resource.plural, "nodes" | "pods"))
+    }
+
+    /// How long a pod has been exposed to a taint of its node; `None` where the taint was not seen.
+    pub(crate) fn exposure(&self, node: &str, taint: &str, pod: &Key) -> Option<Duration> {
+        let known = unpoisoned(self.known.lock());
+        let tainted = known.taints.get(node)?.get(taint)?.seen;
+        let arrival = known.arrivals.get(pod).filter(|one| one.node == *node);
+        let since = arrival.map_or(tainted, |arrival| arrival.seen.max(tainted));
+        Some(known.live.saturating_sub(since))
+    }
+
+    /// How long an object's heartbeat has been the same; `None` where none was seen.
+    pub(crate) fn age(&self, resource: &Resource, key: Key) -> Option<Duration> {
+        let known = unpoisoned(self.known.lock());
+        let beat = known.beats.get(&(resource.plural, key))?;
+        Some(known.live.saturating_sub(beat.seen))
+    }
+}
+
+impl Known {
+    fn taints_changed(&mut self, name: &Str, node: Option<&Node>) {
+        let mut before = self.taints.remove(name);
+        let seen = self.live;
+        let after: HashMap<String, Taint> = node
+            .into_iter()
+            .flat_map(no_execute)
+            .map(|taint| {
+                let held = before.as_mut().and_then(|held| held.remove(&taint.key));
+                let held = held.filter(|held| held.value == taint.value);
+                let new = || Taint {
+                    value: taint.value.clone(),
+                    seen,
+                };
+                (taint.key.clone(), held.unwrap_or_else(new))
+            })
+            .collect();
+        if !after.is_empty() {
+            self.taints.insert(name.clone(), after);
+        } else if before.is_some() {
+            self.arrivals.retain(|_, arrival| arrival.node != *name);
+        }
+    }
+
+    fn pod_changed(&mut self, key: Key, old: Option<&Pod>, pod: Option<&Pod>) {
+        // Nearly all changes are of pods that stay where they are.
+        let place = |pod: &Pod| {
+            let node = pod.spec.as_ref().map(|spec| spec.node_name.clone());
+            (Object::metadata(pod).uid.clone(), node)
+        };
+        if let (Some(old), Some(new)) = (old, pod)
+            && place(old) == place(new)
+        {
+            return;
+        }
+        let node = pod
+            .and_then(|pod| pod.spec.as_ref())
+            .map(|spec| &spec.node_name)
+            .filter(|node| self.taints.contains_key(*node));
+        let (Some(pod), Some(node)) = (pod, node) else {
+            self.arrivals.remove(&key);
+            return;
+        };
+        let uid = &Object::metadata(pod).uid;
+        let seen = self.live;
+        let arrival = || Arrival {
+            uid: uid.clone(),
+            node: node.clone(),
+            seen,
+        };
+        match self.arrivals.get_mut(&key) {
+            Some(held) if held.uid == *uid && held.node == *node => {}
+            Some(held) => *held = arrival(),
+            None => {
+                self.arrivals.insert(key, arrival());
+            }
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::sync::Arc;
+
+    use kubernetes_proto::{
+        Object,
+        coordination::{Lease, LeaseSpec},
+        meta::Time,
+    };
+
+    use super::*;
+
+    fn lease(name: &str, second: i64) -> AnyObject {
+        let mut lease = Lease {
+            spec: Some(LeaseSpec {
+                renew_time: Some(Time {
+                    seconds: second,
+                    nanos: 0,
+                }),
+            }),
+            ..Lease::default()
+        };
+        lease.metadata_mut().name = name.into();
+        Arc::new(lease)
+    }
+
+    struct Bed {
+        ages: Ages,
+        start: Instant,
+    }
+
+    impl Bed {
+        fn new() -> Self {
+            let bed = Self {
+                ages: Ages::new(Duration::from_secs(8)),
+                start: Instant::now(),
+            };
+            bed.pulse(0);
+            bed
+        }
+        fn pulse(&self, second: u64) {
+            self.ages.heard(self.start + Duration::from_secs(second));
+        }
+        fn renewed(&self, node: &str, second: i64) {
+            let lease = lease(node, second);
+            let key = Key::cluster(node);
+            self.ages
+                .changed(Lease::resource(), key, None, Some(&lease));
+        }
+        fn age(&self, node: &str) -> Option<u64> {
+            let age = self.ages.age(Lease::resource(), Key::cluster(node));
+            age.map(|age| age.as_secs())
+        }
+    }
+
+    #[test]
+    fn a_heartbeat_ages_while_the_pulse_is_heard_and_begins_anew_with_the_next() {
+        let bed = Bed::new();
+        assert_eq!(bed.age("n1"), None);
+        // Its own clock is an hour behind: that says nothing.
+        bed.renewed("n1", -3600);
+        for second in 1..=60 {
+            bed.pulse(second);
+            if second == 40 {
+                bed.renewed("n1", -3600);
+                assert_eq!(bed.age("n1"), Some(40), "the same heartbeat once more");
+            }
+        }
+        assert_eq!(bed.age("n1"), Some(60));
+        bed.renewed("n1", -3590);
+        assert_eq!(bed.age("n1"), Some(0));
+        bed.ages
+            .changed(Lease::resource(), Key::cluster("n1"), None, None);
+        assert_eq!(bed.age("n1"), None);
+    }
+
+    #[test]
+    fn a_watch_that_stands_still_ages_nobody_and_its_end_no_more_than_one_pulse() {
+        let bed = Bed::new();
+        bed.renewed("n1", 1);
+        for second in 1..=10 {
+            bed.pulse(second);
+        }
+        // Two minutes without a sign of life; then what was missed comes at once.
+        bed.pulse(130);
+        bed.pulse(130);
+        assert_eq!(bed.age("n1"), Some(18));
+        bed.renewed("n1", 120);
+        assert_eq!(bed.age("n1"), Some(0));
+    }
+
+    fn node(taints: &[(&str, &str)]) -> AnyObject {
+        let mut node = Node::default();
+        node.metadata_mut().name = "n1".into();
+        let taints = taints
+            .iter()
+            .map(|&(key, value)| kubernetes_proto::core::Taint {
+                key: key.to_owned(),
+                value: value.to_owned(),
+                effect: "NoExecute".to_owned(),
+                time_added: None,
+            });
+        node.spec.get_or_insert_default().taints = taints.collect();
+        Arc::new(node)
+    }
+
+    fn pod(uid: &str, node: &str) -> AnyObject {
+        let mut pod = Pod::default();
+        pod.metadata_mut().name = "web".into();
+        pod.metadata_mut().uid = uid.into();
+        pod.spec.get_or_insert_default().node_name = node.into();
+        Arc::new(pod)
+    }
+
+    #[test]
+    fn a_pod_is_exposed_since_its_node_has_the_taint_or_since_it_came_there() {
+        let bed = Bed::new();
+        let taint = |taints: &[(&str, &str)]| {
+            let node = node(taints);
+            let key = Key::cluster("n1");
+            bed.ages.changed(Node::resource(), key, None, Some(&node));
+        };
+        let web = Key::cluster("web");
+        let bind = |old: Option<AnyObject>, new: Option<AnyObject>| {
+            bed.ages
+                .changed(Pod::resource(), web.clone(), old.as_ref(), new.as_ref());
+        };
+        let age = |taint: &str| {
+            bed.ages
+                .exposure("n1", taint, &web)
+                .map(|age| age.as_secs())
+        };
+        bind(None, Some(pod("u1", "n1")));
+        assert_eq!(age("down"), None);
+        bed.pulse(5);
+        taint(&[("down", "")]);
+        bed.pulse(10);
+        // The pod was there before, and goes on changing.
+        bind(Some(pod("u1", "n1")), Some(pod("u1", "n1")));
+        taint(&[("down", ""), ("slow", "a")]);
+        bed.pulse(15);
+        taint(&[("down", ""), ("slow", "b")]);
+        assert_eq!((age("down"), age("slow")), (Some(10), Some(0)));
+        // Another of its name comes.
+        bind(Some(pod("u1", "n1")), None);
+        bind(None, Some(pod("u2", "")));
+        bind(Some(pod("u2", "")), Some(pod("u2", "n1")));
+        bed.pulse(20);
+        assert_eq!((age("down"), age("slow")), (Some(5), Some(5)));
+        taint(&[]);
+        assert_eq!(age("down"), None);
+        taint(&[("down", "")]);
+        bed.pulse(23);
+        assert_eq!(age("down"), Some(3), "nothing is left of what was");
+    }
+}
