@@ -17,8 +17,8 @@ pub(crate) enum Among {
     Workloads,
     /// Those that clear up, count and publish too.
     Everything,
-    /// Those of identities: certificates, tokens, aggregated roles. Objects outside the namespace are compared too, where
-    /// they have the label `parity: <scenario>`.
+    /// Those of identities: certificates, tokens, aggregated roles. Objects outside the namespace are
+    /// compared too, where they have the label `parity: <scenario>`.
     Identity,
     /// The pod garbage collector alone, which leaves two pods that have ended in the whole cluster.
     FewEnded,
@@ -237,8 +237,8 @@ pub(crate) enum Turn {
 #[serde(deny_unknown_fields)]
 pub(crate) struct Wait {
     pub(crate) of: String,
-    /// Path with dots, or a JSON pointer → value. `condition.X` is the status of a condition, `reason.X` its reason,
-    /// null means absent. Nothing at all: the object is there.
+    /// Path with dots, or a JSON pointer → value. `condition.X` is the status of a condition, `reason.X` its
+    /// reason, null means absent. Nothing at all: the object is there.
     #[serde(default)]
     pub(crate) until: BTreeMap<String, Value>,
     /// That it is not there.
@@ -259,8 +259,8 @@ pub(crate) struct WaitPods {
 #[derive(Debug, Clone, Deserialize)]
 #[serde(rename_all = "kebab-case", deny_unknown_fields)]
 pub(crate) enum Node {
-    /// A node with these labels and the taint `parity`, so that only those come who want to; ready, unless it has no
-    /// kubelet.
+    /// A node with these labels and the taint `parity`, so that only those come who want to; ready, unless it
+    /// has no kubelet.
     Add {
         name: String,
         #[serde(default)]

@@ -12,7 +12,7 @@ use std::{
     time::Duration,
 };
 
-use controllers_kit::{FlagValue, Flags, Timestamp};
+use controllers_kit::{Factory, FlagValue, Flags, Runs, Timestamp};
 use coordinator::{Config, Outside, RangeHost, ServerFence, ServerFenceMode};
 use node::{
     actors::host::LateFence,
@@ -241,6 +241,14 @@ impl Fleet {
     }
 }
 
+/// The controllers that run with the flags.
+fn controllers() -> Vec<Factory> {
+    let flags = flags();
+    let mut all = registry::all();
+    all.retain(|factory| ((factory.describe)().runs)(&flags) == Runs::Yes);
+    all
+}
+
 /// The flags that the controllers are built with.
 pub fn flags() -> Flags {
     let descriptors = registry::descriptors();
@@ -289,7 +297,7 @@ async fn live(
     let node = Node::start(Parts {
         replica: name.clone(),
         ranges: RANGES,
-        controllers: registry::all(),
+        controllers: controllers(),
         flags: flags(),
         watches: api.clone(),
         // The simulated server knows no policies: what time alone promises is what is tried here.
