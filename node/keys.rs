@@ -23,7 +23,10 @@ use ring::{
 };
 use rustls::{
     SignatureScheme,
-    pki_types::PrivateKeyDer,
+    pki_types::{
+        CertificateDer, PrivateKeyDer,
+        pem::{self, PemObject as _},
+    },
     sign::{Signer, SigningKey},
 };
 
@@ -272,9 +275,12 @@ impl Private {
             )
         };
         // Neither the library's errors nor ours repeat the bytes.
-        let key: PrivateKeyDer<'static> = rustls_pemfile::private_key(&mut &*pem)
-            .map_err(|_| wrong("it is no PEM"))?
-            .ok_or_else(|| wrong("there is no private key in it"))?;
+        let key = PrivateKeyDer::from_pem_slice(pem).map_err(|error| {
+            wrong(match error {
+                pem::Error::NoItemsFound => "there is no private key in it",
+                _ => "it is no PEM",
+            })
+        })?;
         rustls::crypto::ring::sign::any_supported_type(&key)
             .map(Self)
             .map_err(|_| wrong("the key is of a kind that is not known"))
@@ -327,7 +333,7 @@ impl Files for AuthorityFiles {
         };
         let path = &self.certificate;
         let wrong = |why: String| format!("error reading CA cert file {path:?}: {why}");
-        let certificates: Vec<_> = rustls_pemfile::certs(&mut certificate.as_slice())
+        let certificates: Vec<_> = CertificateDer::pem_slice_iter(certificate)
             .collect::<Result<_, _>>()
             .map_err(|_| Unfit::Broken(wrong("it is no PEM".to_owned())))?;
         let Some(first) = certificates.first() else {

@@ -30,9 +30,7 @@ fn new_key(algorithm: &'static SignatureAlgorithm) -> KeyPair {
     if algorithm != &PKCS_RSA_SHA256 {
         return KeyPair::generate_for(algorithm).unwrap();
     }
-    let key = rustls_pemfile::private_key(&mut RSA.as_bytes())
-        .unwrap()
-        .unwrap();
+    let key = PrivateKeyDer::from_pem_slice(RSA.as_bytes()).unwrap();
     KeyPair::from_der_and_sign_algo(&key, algorithm).unwrap()
 }
 

@@ -32,6 +32,8 @@ mod deploy;
 #[cfg(test)]
 mod disruption;
 #[cfg(test)]
+mod identity;
+#[cfg(test)]
 mod parity;
 #[cfg(test)]
 mod rollout;

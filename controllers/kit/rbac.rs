@@ -233,7 +233,10 @@ const UPSTREAM: &[(&str, Granted)] = &[
     // These two have roles in kube-public and kube-system alone.
     (
         "bootstrap-signer",
-        &[("", "configmaps", &["get", "update"])],
+        &[
+            ("", "configmaps", &["get", "update"]),
+            ("", "secrets", &["get"]),
+        ],
     ),
     ("token-cleaner", &[("", "secrets", &["get", "delete"])]),
 ];
@@ -267,11 +270,13 @@ fn missing(service_account: &str, rule: &Rule) -> Vec<&'static str> {
         .collect()
 }
 
+/// A service account, and the namespace of its role; an empty one stands for the cluster.
+type Place = (&'static str, &'static str);
+
 /// The file: a ClusterRole and its binding for each service account that needs more, in order of names. Several
 /// controllers of one account share a role.
 pub fn manifest(registry: &[Factory]) -> String {
-    // By account and namespace; an empty one stands for the cluster.
-    let mut roles: BTreeMap<(&str, &str), Vec<(Rule, Vec<&str>)>> = BTreeMap::new();
+    let mut roles: BTreeMap<Place, Vec<(Rule, Vec<&str>)>> = BTreeMap::new();
     for factory in registry {
         let descriptor = (factory.describe)();
         for rule in descriptor.rules {

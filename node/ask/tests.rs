@@ -350,8 +350,164 @@ async fn how_far_a_resource_has_come_is_asked_of_the_server() {
     let query = Query::Present {
         resource: ConfigMap::resource(),
     };
-    let answers = ask(&bed, &sender, vec![query.clone()]).await;
+    let answers = ask(
+        &bed,
+        &crate::keys::NoKeys,
+        at("12:00:00"),
+        &sender,
+        vec![query.clone()],
+    )
+    .await;
     assert_eq!(answers.get(&query), Some(&Answer::present(1800)));
     let seen = controllers_kit::Seen::new(&bed, &answers, at("12:00:00"));
     assert_eq!(seen.present(ConfigMap::resource()), Some(Ok(1800)));
+}
+
+mod made_to_order {
+    //! What is asked besides objects: reviews, what pages hold, certificates and tokens.
+
+    use controllers_kit::{Answer, Issue, Pick, Query};
+    use kubernetes_proto::core::Pod;
+    use serde_json::json;
+
+    use super::*;
+    use crate::keys::Keys;
+
+    /// Pods in two pages; a review that repeats what it was sent.
+    struct Pages;
+
+    impl Server for Pages {
+        fn write<'a>(
+            &'a self,
+            _: &'a Sender,
+            _: &'a Action,
+        ) -> BoxFuture<'a, Result<Written, Refused>> {
+            unreachable!("nothing is written")
+        }
+        fn record<'a>(
+            &'a self,
+            _: &'a Sender,
+            _: &'a events::Send,
+            _: bool,
+        ) -> BoxFuture<'a, Result<Written, Refused>> {
+            unreachable!("nothing is recorded")
+        }
+        fn get<'a>(
+            &'a self,
+            _: &'a Sender,
+            _: &'static Resource,
+            _: &'a Key,
+        ) -> BoxFuture<'a, Result<Option<Value>, Refused>> {
+            unreachable!("no object is read")
+        }
+        fn head<'a>(
+            &'a self,
+            _: &'static Resource,
+            _: &'a Key,
+        ) -> BoxFuture<'a, Result<Live<Option<LiveItem>>, Refused>> {
+            unreachable!("nothing is compared")
+        }
+        fn list<'a>(
+            &'a self,
+            _: &'a Sender,
+            _: &'static Resource,
+            _: &'a str,
+            _: &'a str,
+        ) -> BoxFuture<'a, Result<Live<Vec<LiveItem>>, Refused>> {
+            unreachable!("nothing is listed")
+        }
+        fn read<'a>(
+            &'a self,
+            _: &'a Sender,
+            path: &'a str,
+        ) -> BoxFuture<'a, Result<Option<Value>, Refused>> {
+            let pod = |secret: &str| json!({"spec": {"imagePullSecrets": [{"name": secret}]}});
+            let page = match path {
+                "/api/v1/namespaces/shop/pods?limit=500&continue=" => {
+                    Ok(json!({"metadata": {"continue": "more"}, "items": [pod("b"), pod("a")]}))
+                }
+                "/api/v1/namespaces/shop/pods?limit=500&continue=more" => {
+                    Ok(json!({"metadata": {}, "items": [pod("a"), pod("c")]}))
+                }
+                _ => Err(Failure::Forbidden(format!("{path} is forbidden")).into()),
+            };
+            std::future::ready(page.map(Some)).boxed()
+        }
+        fn review<'a>(
+            &'a self,
+            _: &'a Sender,
+            path: &'a str,
+            body: &'a str,
+        ) -> BoxFuture<'a, Result<Value, Refused>> {
+            std::future::ready(Ok(json!([path, body]))).boxed()
+        }
+    }
+
+    struct Signs;
+
+    impl Keys for Signs {
+        fn certificate(&self, issue: &Issue, now: Timestamp) -> Result<String, String> {
+            Ok(format!("{} at {now}", issue.signer))
+        }
+        fn token(&self, claims: &str) -> Result<String, String> {
+            Err(format!("no key for {claims}"))
+        }
+    }
+
+    async fn answer(query: Query) -> Answer {
+        let metrics = Metrics::new(&[]);
+        let gate = Gate::new(0, 1, Arc::new(Open));
+        let descriptor = Descriptor::new("test", Sharding::ByObject);
+        let sender = Sender::new("a", &descriptor, metrics.controller("test"), &gate);
+        let now = at("12:00:00");
+        let mut answers = ask(&Pages, &Signs, now, &sender, vec![query.clone()]).await;
+        answers.remove(&query).expect("an answer")
+    }
+
+    fn object(answer: &Answer) -> &Value {
+        match answer {
+            Answer::Object(object) => object,
+            other => panic!("no object but {other:?}"),
+        }
+    }
+
+    #[tokio::test]
+    async fn what_is_picked_comes_from_every_page_each_once() {
+        let picked = |namespace: &str| Query::Picked {
+            resource: Pod::resource(),
+            namespace: namespace.into(),
+            pick: Pick::SecretsOfPod,
+        };
+        let names = answer(picked("shop")).await;
+        assert_eq!(*object(&names), json!(["a", "b", "c"]));
+        let refused = answer(picked("bank")).await;
+        assert!(matches!(refused, Answer::Failed(why) if why.contains("forbidden")));
+        assert!(is_slow(&[picked("shop")]), "it holds no permit");
+    }
+
+    #[tokio::test]
+    async fn reviews_are_posted_and_certificates_and_tokens_made() {
+        let review = Query::Review {
+            path: "/apis/x",
+            body: "{}".to_owned(),
+        };
+        assert_eq!(*object(&answer(review).await), json!(["/apis/x", "{}"]));
+        let certificate = Query::Certificate(Issue {
+            signer: "example.com/x",
+            request: Vec::new(),
+            usages: Vec::new(),
+            ttl: Duration::ZERO,
+        });
+        assert_eq!(
+            *object(&answer(certificate).await),
+            json!("example.com/x at 2026-03-02T12:00:00Z")
+        );
+        let token = Query::Token {
+            claims: "x".to_owned(),
+        };
+        assert_eq!(
+            answer(token).await,
+            Answer::Failed("no key for x".to_owned())
+        );
+    }
 }

@@ -105,7 +105,8 @@ fn used() -> Arc<Metrics> {
     metrics.handed_off(Direction::Out, ms(30));
     metrics.taken_over(ms(5200));
     metrics.fence_open(true);
-    let gates = crate::args::gate_states(&BTreeMap::from([("HPAScaleToZero", true)]));
+    let set = BTreeMap::from([("HPAScaleToZero", true)]);
+    let gates = crate::args::gate_states(&set);
     metrics.started_with(gates, &["deployment-controller"], 2);
     metrics.client_certificate(Duration::from_secs(3600));
     metrics.client_certificate_ends("kubeconfig", Some(1_900_000_000));

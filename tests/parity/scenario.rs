@@ -17,8 +17,8 @@ pub(crate) enum Among {
     Workloads,
     /// Those that clear up, count and publish too.
     Everything,
-    /// Those of identities: certificates, tokens, aggregated roles. Objects outside the namespace are compared too, where
-    /// they have the label `parity: <scenario>`.
+    /// Those of identities: certificates, tokens, aggregated roles. Objects outside the namespace are
+    /// compared too, where they have the label `parity: <scenario>`.
     Identity,
     /// Those of nodes: what becomes of nodes is theirs, and not the suite's.
     Nodes,
@@ -273,8 +273,8 @@ pub(crate) struct WaitPods {
 #[derive(Debug, Clone, Deserialize)]
 #[serde(rename_all = "kebab-case", deny_unknown_fields)]
 pub(crate) enum Node {
-    /// A node with these labels and the taint `parity`, so that only those come who want to; ready, unless it has no
-    /// kubelet.
+    /// A node with these labels and the taint `parity`, so that only those come who want to; ready, unless it
+    /// has no kubelet.
     Add {
         name: String,
         #[serde(default)]

@@ -12,7 +12,7 @@ use std::{
     time::Duration,
 };
 
-use controllers_kit::{FlagValue, Flags, Timestamp};
+use controllers_kit::{Factory, FlagValue, Flags, Runs, Timestamp};
 use coordinator::{Config, Outside, RangeHost, ServerFence, ServerFenceMode};
 use node::{
     actors::host::LateFence,
@@ -251,10 +251,14 @@ const LEFT_OUT: [&str; 5] = [
     "ttl-controller",
 ];
 
-/// The controllers of a simulated replica.
-pub fn simulated() -> Vec<controllers_kit::Factory> {
+/// The controllers of a simulated replica: those that run with the flags, less those left out.
+pub fn simulated() -> Vec<Factory> {
+    let flags = flags();
     let mut all = registry::all();
-    all.retain(|factory| !LEFT_OUT.contains(&(factory.describe)().name));
+    all.retain(|factory| {
+        let descriptor = (factory.describe)();
+        (descriptor.runs)(&flags) == Runs::Yes && !LEFT_OUT.contains(&descriptor.name)
+    });
     all
 }
 

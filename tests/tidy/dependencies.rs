@@ -287,7 +287,7 @@ mod tests {
         );
         let found = complaints(&tree);
         for expected in [
-            "kubernetes-proto: may use prost, serde, serde_json, jiff alone, not anyhow",
+            "kubernetes-proto: may use base64, prost, serde, serde_json, jiff alone, not anyhow",
             "controllers-kit: must never need tokio (controllers-kit -> helpful -> deep -> tokio)",
             "controllers-apps: may not depend on controllers-batch",
             "controllers-batch: must never need k8s-openapi (controllers-batch -> k8s-openapi)",

@@ -124,7 +124,9 @@ impl Controller for LegacyServiceAccountTokenCleaner {
         }
         plan.look_again_at(seen.now + EVERY);
         if !look.tracked {
-            let since = since(seen)?;
+            let Some(since) = since(seen)? else {
+                return Ok(plan);
+            };
             let long_enough = since
                 .checked_add(self.period)
                 .is_ok_and(|from| from <= seen.now);
@@ -171,20 +173,21 @@ fn pods(namespace: &Str) -> Query {
 
 /// From when on the use of tokens is known for certain: the day after the one on which it began to be
 /// tracked.
-fn since(seen: &Seen<'_>) -> Result<Timestamp, Refusal> {
-    let told = match seen.answer(&tracking()) {
+/// None where nothing tracks it.
+fn since(seen: &Seen<'_>) -> Result<Option<Timestamp>, Refusal> {
+    let text = match seen.answer(&tracking()) {
         Some(Answer::Object(map)) => map["data"][SINCE]
             .as_str()
             .map(str::to_owned)
             .ok_or("configMap does not have since label".to_owned()),
         Some(Answer::Failed(why)) => Err(why.clone()),
-        _ => Err(format!("configmaps {TRACKING:?} not found")),
+        _ => return Ok(None),
     };
-    told.and_then(|text| {
+    text.and_then(|text| {
         date(&text)
             .and_then(|day| day.tomorrow().ok())
             .and_then(|day| day.to_zoned(TimeZone::UTC).ok())
-            .map(|day| day.timestamp())
+            .map(|day| Some(day.timestamp()))
             .ok_or_else(|| format!("error parsing trackedSince time: {text:?}"))
     })
     .map_err(Refusal::Retry)

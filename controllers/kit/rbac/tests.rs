@@ -100,3 +100,43 @@ subjects:
 ";
     assert_eq!(manifest(&registry), expected);
 }
+
+struct OfOneNamespace;
+
+impl Controller for OfOneNamespace {
+    type Memory = ();
+    fn describe() -> Descriptor {
+        Descriptor::new("signer", Sharding::Single)
+            .service_account("bootstrap-signer")
+            .rule_in("kube-public", "", "configmaps", &[], &["get", "list"])
+            .rule_in("kube-public", "", "configmaps", &["info"], &["patch"])
+            .rule_live("", "pods", &["list"])
+    }
+    fn new(_: &Flags) -> Self {
+        Self
+    }
+    fn watch(&self, _: &mut Watches) {}
+    fn plan(&self, _: &Key, _: &Seen<'_>, (): &mut ()) -> Result<Plan, Refusal> {
+        Ok(Plan::nothing())
+    }
+}
+
+#[test]
+fn a_rule_of_one_namespace_is_a_role_there_and_a_live_list_is_granted() {
+    let text = manifest(&[Factory::of::<OfOneNamespace>()]);
+    let name = "manifold:controller:bootstrap-signer";
+    for expected in [
+        format!(
+            "kind: ClusterRole\nmetadata:\n  name: {name}\nrules:\n  - apiGroups: [\"\"]\n    resources: [pods]\n    verbs: [list]\n"
+        ),
+        format!(
+            "kind: Role\nmetadata:\n  name: {name}\n  namespace: kube-public\nrules:\n  - apiGroups: [\"\"]\n    resources: [configmaps]\n    resourceNames: [info]\n    verbs: [patch]\n"
+        ),
+        format!(
+            "kind: RoleBinding\nmetadata:\n  name: {name}\n  namespace: kube-public\nroleRef:\n  apiGroup: rbac.authorization.k8s.io\n  kind: Role\n"
+        ),
+    ] {
+        assert!(text.contains(&expected), "{expected}\nnot in\n{text}");
+    }
+    assert!(text.contains("    name: bootstrap-signer\n    namespace: kube-system\n"));
+}

@@ -1,7 +1,7 @@
 //! Builders for roles, requests for certificates, and Secrets of tokens.
 
 use kubernetes_proto::{
-    Object, Str,
+    Object,
     certificates::{
         CertificateSigningRequest, CertificateSigningRequestCondition, ExtraValue,
         PodCertificateRequest,
@@ -218,7 +218,7 @@ pub trait AccountBuild {
 impl AccountBuild for ServiceAccount {
     fn lists(mut self, secret: &str) -> Self {
         self.secrets.push(ObjectReference {
-            name: Str::from(secret).to_string().into(),
+            name: secret.to_owned(),
             ..ObjectReference::default()
         });
         self

@@ -259,7 +259,7 @@ impl World {
         if terminating {
             return Err(Failure::NamespaceTerminating(format!(
                 "{} \"{}\" is forbidden: unable to create new content in namespace {} because it is being terminated",
-                resource.id(),
+                resource.type_id(),
                 meta.name,
                 meta.namespace
             )));
@@ -817,7 +817,10 @@ fn check_name(resource: &Resource, meta: &ObjectMeta) -> Result<(), Failure> {
             && bytes.last().copied().is_some_and(plain)
             && bytes.iter().all(|byte| plain(*byte) || *byte == b'-')
     };
-    if name.len() > NAME_BYTES_MAX || !name.split('.').all(label) {
+    // A trust bundle's name begins with its signer's, in which colons take the place of slashes.
+    let has_signer = resource.plural == "clustertrustbundles";
+    let parts = |char: char| char == '.' || (has_signer && char == ':');
+    if name.len() > NAME_BYTES_MAX || !name.split(parts).all(label) {
         return Err(Failure::Invalid(format!(
             "{} \"{name}\" is invalid: metadata.name: a lowercase RFC 1123 subdomain is wanted",
             resource.id()

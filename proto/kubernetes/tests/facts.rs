@@ -1524,6 +1524,8 @@ fn every_field_has_the_number_and_the_type_that_the_api_gives_it() {
 fn the_messages_written_as_tables_are_those_of_the_proto_files() {
     use crate::core::*;
     let tables = [
+        ("Secret", ServiceAccountToken::FIELDS),
+        ("Secret", BootstrapToken::FIELDS),
         ("Pod", Pod::FIELDS),
         ("PodSpec", PodSpec::FIELDS),
         ("Volume", Volume::FIELDS),
