@@ -98,8 +98,12 @@ fn used() -> Arc<Metrics> {
     metrics.handed_off(Direction::Out, ms(30));
     metrics.taken_over(ms(5200));
     metrics.fence_open(true);
-    let gates = crate::args::gate_states(&BTreeMap::from([("HPAScaleToZero", true)]));
-    metrics.started_with(gates, &["deployment-controller"], 2);
+    let set = BTreeMap::from([("HPAScaleToZero", true)]);
+    metrics.started_with(
+        crate::args::gate_states(&set),
+        &["deployment-controller"],
+        2,
+    );
     metrics.client_certificate(Duration::from_secs(3600));
     metrics.server_fence(true, (1, 0));
     metrics.ownership_changed("took_over");
@@ -162,10 +166,7 @@ fn what_the_process_was_started_with_is_told_by_upstream_s_metrics() {
             r#"version_info{component="kube",binary="1.36",emulation="1.36",min_compat="1.35"}"#,
             1.0,
         ),
-        (
-            r#"apiserver_client_certificate_expiration_seconds_bucket{le="3600"}"#,
-            1.0,
-        ),
+        ("apiserver_client_certificate_expiration_seconds_count", 1.0),
     ] {
         assert_eq!(value(&text, series), expected, "{series}");
     }
