@@ -348,7 +348,7 @@ fn members_that_take_little_get_no_more_and_the_rest_is_shared_evenly() {
 // ---- renewal ----
 
 /// A replica that comes upon such a Lease, and what it writes there.
-fn upon(lease: ReplicaLease, waits: bool) -> Status {
+fn upon(lease: &ReplicaLease, waits: bool) -> Status {
     let mut renewal = Renewal::new(
         RenewalConfig {
             name: "a".to_owned(),
@@ -376,7 +376,7 @@ fn upon(lease: ReplicaLease, waits: bool) -> Status {
 #[test]
 fn a_life_that_ended_without_leaving_is_noted_and_the_next_begins_with_one_range() {
     let crashed = |lease: ReplicaLease, waits| {
-        let status = upon(lease, waits);
+        let status = upon(&lease, waits);
         (status.crashes.to_string(), status.share)
     };
     // Its holder has been evicted, or is waited for until it has been silent for long enough.
@@ -435,11 +435,11 @@ fn a_replica_says_how_much_it_takes_as_it_lives() {
             crashes: Crashes::default().and(0),
         }));
         effects.extend(bench.step(Input::HostReady(true)));
-        let shares = effects.iter().filter_map(|effect| match effect {
+        let mut shares = effects.iter().filter_map(|effect| match effect {
             Effect::Status(status) => Some(status.share),
             _ => None,
         });
-        told.extend(shares.last());
+        told.extend(shares.next_back());
     }
     told.dedup();
     assert_eq!(told, [Some(1), Some(2), None], "of four");
@@ -881,7 +881,7 @@ impl Bench {
         for effect in self.core.step(self.now, input) {
             match effect {
                 Effect::AskHolds { inquiry: 0, to, .. } if self.reachable => {
-                    effects.extend(self.contacted(&to.name, true))
+                    effects.extend(self.contacted(&to.name, true));
                 }
                 effect => effects.push(effect),
             }

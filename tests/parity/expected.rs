@@ -136,8 +136,9 @@ pub(crate) const EXPECTED: &[Expectation] = &[
     },
     Expectation {
         name: "a resource that is empty is not told to go",
-        reason: "A resource is listed first, and told to delete its content only if it has any; one that was seen \
-                 empty is not listed again.",
+        reason: "A resource is listed first, and told to delete its content only if it has any. One that was seen \
+                 empty is listed again only when all are empty, and only if the first was seen so more than 10 s \
+                 before; upstream lists and deletes every resource in each pass.",
         by_chance: false,
         fits: |one| is_of(one, GOING) && one.path.starts_with("Delete ") && is_less(one),
     },

@@ -129,7 +129,6 @@ fn explore(resource: &'static Resource, path: &mut Path, schema: &mut Schema) {
         path.push(Step::Item);
         explore(resource, path, schema);
         path.pop();
-        return;
     }
 }
 
