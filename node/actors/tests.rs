@@ -1423,7 +1423,7 @@ const PARKED: usize = 5000;
 fn handed_over(
     rig: &Rig,
     range: u16,
-    marks: Vec<peer_proto::Mark>,
+    marks: &[peer_proto::Mark],
     seen: Vec<peer_proto::Mark>,
 ) -> RangeState {
     let names = (0..).map(|at| format!("parked-{at}"));
@@ -1433,7 +1433,7 @@ fn handed_over(
         .map(|name| peer_proto::KeyState {
             name,
             queued: true,
-            marks: marks.clone(),
+            marks: marks.to_vec(),
             ..Default::default()
         })
         .collect();
@@ -1471,7 +1471,7 @@ fn keys_that_wait_for_a_deletion_are_woken_by_it_and_by_nothing_else() {
             ..Default::default()
         };
         let range = (rig.range_of("a") + 1) % RANGES;
-        let state = handed_over(&rig, range, vec![mark], Vec::new());
+        let state = handed_over(&rig, range, &[mark], Vec::new());
         rig.host.lost(range);
         rig.gain(range, 2, &Gained::Handoff(state));
         all_are_parked(&rig, range).await;
@@ -1506,7 +1506,7 @@ fn keys_that_wait_for_what_the_owner_before_had_seen_wait_together() {
             ..Default::default()
         };
         let range = (rig.range_of("a") + 1) % RANGES;
-        let state = handed_over(&rig, range, Vec::new(), vec![seen]);
+        let state = handed_over(&rig, range, &[], vec![seen]);
         *rig.sim.stale.lock().unwrap() = Some(rig.sim.world.lock().unwrap().clone());
         rig.host.lost(range);
         rig.gain(range, 2, &Gained::Handoff(state));

@@ -126,6 +126,13 @@ impl Drop for Waiter {
     }
 }
 
+/// What the slots of one cache record changes in.
+struct Records {
+    gone: Option<Arc<Gone>>,
+    history: Arc<History>,
+    ages: Option<Arc<Ages>>,
+}
+
 impl Slot {
     fn new(
         resource: &'static Resource,
@@ -133,14 +140,12 @@ impl Slot {
         where_served: bool,
         indexes: Vec<Index>,
         settings: Settings,
-        gone: Option<Arc<Gone>>,
-        history: Arc<History>,
-        ages: Option<Arc<Ages>>,
+        records: Records,
     ) -> Self {
         Self {
-            gone,
-            history,
-            ages,
+            gone: records.gone,
+            history: records.history,
+            ages: records.ages,
             resource,
             only_name,
             where_served,
@@ -616,9 +621,11 @@ impl Builder {
                         wanted.where_served,
                         wanted.indexes,
                         settings.clone(),
-                        gone.clone(),
-                        Arc::clone(&history),
-                        ages.clone().filter(|_| Ages::concern(wanted.resource)),
+                        Records {
+                            gone: gone.clone(),
+                            history: Arc::clone(&history),
+                            ages: ages.clone().filter(|_| Ages::concern(wanted.resource)),
+                        },
                     ))
                 })
                 .collect(),
@@ -706,9 +713,11 @@ impl Cache {
             false,
             indexes,
             self.settings.clone(),
-            self.gone.clone(),
-            Arc::clone(&self.history),
-            None,
+            Records {
+                gone: self.gone.clone(),
+                history: Arc::clone(&self.history),
+                ages: None,
+            },
         ));
         self.found.rcu(|found| {
             let mut more = HashMap::clone(found);

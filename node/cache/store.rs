@@ -90,7 +90,7 @@ impl Content {
         let known = self.names.get(&*meta.namespace);
         let Some(at) = known.and_then(|names| names.get(&*meta.name)).copied() else {
             let values = guarded(|| all_values(indexes, object))?;
-            self.add(object, values);
+            self.add(object, &values);
             return Ok(None);
         };
         let old = lying(&self.objects, at).clone();
@@ -108,7 +108,7 @@ impl Content {
         Ok(Some(old))
     }
 
-    fn add(&mut self, object: &AnyObject, values: ValuesOfAll) {
+    fn add(&mut self, object: &AnyObject, values: &ValuesOfAll) {
         let at = self.free.pop().unwrap_or_else(|| {
             grow_by_a_quarter(&mut self.objects);
             self.objects.push(None);

@@ -81,8 +81,8 @@ async fn create(control_plane: &ControlPlane, namespace: &str, poison: &Poison) 
 
 #[test]
 fn no_object_kills_a_replica_or_holds_up_other_keys() {
+    let _alone = alone();
     run_test(async {
-        let _alone = alone();
         let control_plane = ControlPlane::builder().start().await?;
         let client = control_plane.client().await?;
         let fleet = fleet(&control_plane).await?;

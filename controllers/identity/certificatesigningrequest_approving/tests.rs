@@ -101,12 +101,13 @@ fn what_is_recognized_and_allowed_is_approved() {
     let any: Allows = |query| allows(query, &["nodeclient"]);
     let both: Allows = |query| allows(query, &["nodeclient", "selfnodeclient"]);
     let stranger = || named(NODE, &["system:nodes"], Vec::new());
-    let table: Vec<(
-        &str,
+    type Case = (
+        &'static str,
         CertificateSigningRequest,
         Allows,
-        Result<Option<&str>, &str>,
-    )> = vec![
+        Result<Option<&'static str>, &'static str>,
+    );
+    let table: Vec<Case> = vec![
         ("for itself, allowed", kubelet(), own, Ok(Some(OWN))),
         ("for itself, both allowed", kubelet(), both, Ok(Some(OWN))),
         (

@@ -48,7 +48,7 @@ fn pods_metrics() {
     let path = |base: &str| {
         format!("{base}/pods/*/requests?labelSelector=app%3Dweb&metricLabelSelector=verb%3DGET")
     };
-    let life = looked_at(metric.clone(), &path(CUSTOM), of_pods(&["20", "15"]));
+    let life = looked_at(metric, &path(CUSTOM), of_pods(&["20", "15"]));
     assert_eq!(life.size(), 4);
     assert_eq!(
         life.world.events(),
