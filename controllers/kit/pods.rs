@@ -101,6 +101,12 @@ pub fn instant(time: Option<Time>) -> Option<Timestamp> {
         .map(Time::timestamp)
 }
 
+/// An instant and a time after it; the last instant there is where that lies beyond. Times and seconds in objects are
+/// whatever somebody wrote.
+pub fn after(at: Timestamp, wait: SignedDuration) -> Timestamp {
+    at.checked_add(wait).unwrap_or(Timestamp::MAX)
+}
+
 /// Since when it has been ready.
 pub fn ready_since(pod: &Pod) -> Option<Timestamp> {
     instant(ready_condition(pod)?.last_transition_time)
@@ -110,7 +116,8 @@ pub fn ready_since(pod: &Pod) -> Option<Timestamp> {
 pub fn is_available(pod: &Pod, min_ready_seconds: i32, now: Timestamp) -> bool {
     is_ready(pod)
         && (min_ready_seconds == 0
-            || ready_since(pod).is_some_and(|since| since + seconds(min_ready_seconds) <= now))
+            || ready_since(pod)
+                .is_some_and(|since| after(since, seconds(min_ready_seconds)) <= now))
 }
 
 /// When a pod that is ready will have been so for long enough; `None` if it is available already or not ready.
@@ -118,7 +125,7 @@ pub fn available_at(pod: &Pod, min_ready_seconds: i32, now: Timestamp) -> Option
     if min_ready_seconds <= 0 {
         return None;
     }
-    let at = ready_since(pod)? + seconds(min_ready_seconds);
+    let at = after(ready_since(pod)?, seconds(min_ready_seconds));
     (at > now).then_some(at)
 }
 

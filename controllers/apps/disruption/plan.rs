@@ -211,7 +211,7 @@ fn nothing_allowed(
 fn is_going(evicted: &BTreeMap<String, Time>, name: &str, now: Timestamp) -> bool {
     evicted
         .get(name)
-        .is_some_and(|since| since.timestamp() + DELETION_TIMEOUT > now)
+        .is_some_and(|since| pods::after(since.timestamp(), DELETION_TIMEOUT) > now)
 }
 
 /// The pods whose eviction was granted and that are not gone yet. One that is still there after its time is told of and
@@ -233,7 +233,7 @@ fn still_evicted(
         let Some(since) = since.filter(|_| !meta.is_terminating()) else {
             continue;
         };
-        let end = since.timestamp() + DELETION_TIMEOUT;
+        let end = controllers_kit::pods::after(since.timestamp(), DELETION_TIMEOUT);
         if end < now {
             // Upstream names the namespace twice.
             let message = format!(
@@ -241,7 +241,7 @@ fn still_evicted(
             );
             plan.event(Event::warning(&**pod, "NotDeleted", message));
         } else {
-            plan.look_again_at(end + PAST);
+            plan.look_again_at(controllers_kit::pods::after(end, PAST));
             still.insert(meta.name.to_string(), *since);
         }
     }

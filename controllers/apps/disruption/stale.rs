@@ -27,7 +27,7 @@ fn stale_at(pod: &Pod) -> Option<Timestamp> {
         return None;
     }
     let since = pods::instant(condition.last_transition_time).unwrap_or(Timestamp::UNIX_EPOCH);
-    Some(since + TIMEOUT)
+    Some(pods::after(since, TIMEOUT))
 }
 
 /// Such a pod has a key of its own.

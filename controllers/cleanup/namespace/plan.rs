@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 
 use controllers_kit::{
     Answer, Entry, Plan, Propagation, Query, Refusal, Seen, SignedDuration, Timestamp,
-    catalogue::Catalogue,
+    catalogue::Catalogue, pods,
 };
 use kubernetes_proto::{
     Object,
@@ -243,15 +243,15 @@ impl Look<'_> {
     }
 
     /// How long pods may still take, 0 once that time is over.
-    fn grace(&self, pods: &[ObjectMeta]) -> i64 {
-        let grace = pods
+    fn grace(&self, metas: &[ObjectMeta]) -> i64 {
+        let grace = metas
             .iter()
             .filter_map(|meta| meta.deletion_grace_period_seconds)
             .max()
             .unwrap_or(0);
         let deleted = Object::metadata(self.namespace).deletion_timestamp;
         let over = deleted.is_none_or(|deleted| {
-            self.now >= deleted.timestamp() + SignedDuration::from_secs(grace)
+            self.now >= pods::after(deleted.timestamp(), SignedDuration::from_secs(grace))
         });
         if over { 0 } else { grace }
     }
@@ -294,7 +294,7 @@ impl Look<'_> {
         } else {
             self.write_status();
             let wait = SignedDuration::from_secs(self.estimate / 2 + 1);
-            self.plan.look_again_at(self.now + wait);
+            self.plan.look_again_at(pods::after(self.now, wait));
         }
         self.plan
     }

@@ -79,7 +79,11 @@ pub(super) fn lives_until(pod: &Pod) -> Option<Timestamp> {
     let deleted = meta.deletion_timestamp?.timestamp();
     let grace = SignedDuration::from_secs(meta.deletion_grace_period_seconds?);
     // Times are whole seconds; the end itself is still within the period.
-    Some(deleted + grace + SignedDuration::from_nanos(1))
+    let end = controllers_kit::pods::after(deleted, grace);
+    Some(controllers_kit::pods::after(
+        end,
+        SignedDuration::from_nanos(1),
+    ))
 }
 
 /// Whether a pod may run for some time only.

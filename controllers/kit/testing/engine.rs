@@ -204,7 +204,7 @@ impl Built {
     }
 
     /// All that it watches.
-    pub(super) fn resources(&self, world: &World) -> Vec<&'static Resource> {
+    fn resources(&self, world: &World) -> Vec<&'static Resource> {
         let named = self.watches.subscriptions.iter();
         let named = named.map(|subscription| subscription.resource);
         let found = world.catalogue.all().iter().filter(|entry| {
