@@ -212,6 +212,10 @@ impl Controller for Jobs {
                 "Pods without an owner are reconciled in the Jobs' queue: workqueue_* has no series named job_orphan_pod.",
             )
             .differs(
+                "FailedCreate names a pod by the beginning of its name, also where a quota refused it; there upstream \
+                 has the whole name, another one at each try.",
+            )
+            .differs(
                 "The feature gate WorkloadWithJob (alpha, off) is accepted and has no effect: no Workload and no \
                  PodGroup are made for a Job.",
             )
