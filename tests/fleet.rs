@@ -14,8 +14,8 @@ use k8s_openapi::api::coordination::v1::Lease;
 use kube::{Api, Client};
 
 use crate::support::{
-    FLEET, PATIENCE, POLL, Watcher, alone, complete, create, deployment, ended_well, fleet, judge,
-    judged, loads, moved,
+    FLEET, PATIENCE, POLL, Watcher, alone, complete, create, deployment, ended_well, fleet,
+    fleet_of, judge, judged, loads, moved, owners,
 };
 
 const RANGES: u32 = 256;
@@ -145,6 +145,58 @@ fn every_range_has_one_owner_through_joins_stops_and_crashes() {
             !verdict.tokens.is_empty(),
             "nobody used an account of its own"
         );
+        Ok(())
+    });
+}
+
+#[test]
+fn a_replica_that_was_killed_gets_its_share_back_step_by_step() {
+    const STEP: Duration = Duration::from_secs(2);
+    let _alone = alone();
+    run_test(async {
+        let control_plane = judged().await?;
+        let client = control_plane.client().await?;
+        let period = format!("--slow-start-period={}s", STEP.as_secs());
+        let fleet = fleet_of(&control_plane, &[&period]).await?;
+        let mut replicas = fleet.start_all(2).await?;
+        let load = async |name: &str| -> Result<usize> {
+            let owners = owners(&client).await?;
+            Ok(loads(&owners).get(name).copied().unwrap_or(0))
+        };
+        let name = replicas[1].name().to_owned();
+        until("two replicas share", PATIENCE, POLL, || async {
+            Ok((load(&name).await? == 128).then_some(()))
+        })
+        .await?;
+
+        replicas[1].kill();
+        let mut again = fleet.start(1)?;
+        // Its ranges are named by the life before until somebody takes them.
+        let since = until("what it had is taken", PATIENCE, POLL / 5, || async {
+            Ok((load(&name).await? <= 2).then(Instant::now))
+        })
+        .await?;
+        until("it has a range again", PATIENCE, POLL / 5, || async {
+            Ok((load(&name).await? > 0).then_some(()))
+        })
+        .await?;
+        let first = load(&name).await?;
+        ensure!(first <= 4, "it begins with {first} ranges");
+        tokio::time::sleep(STEP).await;
+        let second = load(&name).await?;
+        ensure!(
+            second <= 8,
+            "it has {second} ranges after {:?}",
+            since.elapsed()
+        );
+        until("it has its share", PATIENCE, POLL, || async {
+            Ok((load(&name).await? == 128).then_some(()))
+        })
+        .await?;
+        let took = since.elapsed();
+        println!("fleet: killed and started again, its share after {took:.1?}");
+        ensure!(took > 4 * STEP, "it had its share after {took:?}");
+        again.check()?;
         Ok(())
     });
 }
