@@ -163,6 +163,9 @@ impl Normal {
         if text.starts_with("-----BEGIN CERTIFICATE-----") {
             return "<certificate>".to_owned();
         }
+        if text.starts_with("X509SHA256=") {
+            return "<credential>".to_owned();
+        }
         let text = even_long_times(text);
         let mut even = String::new();
         let mut rest = text.as_str();

@@ -38,16 +38,18 @@ fn of_certificate(certificate: &X509Certificate<'_>) -> String {
         } else {
             "not critical"
         };
-        // The authority's key is another on each side.
+        // The authority's key, and whose certificate it is, are others on each side.
         let value = match extension.oid.to_id_string().as_str() {
-            "2.5.29.35" => "of the authority's key".to_owned(),
+            "2.5.29.14" | "2.5.29.35" => "of a key".to_owned(),
             _ => extension
                 .value
                 .iter()
                 .map(|byte| format!("{byte:02x}"))
                 .collect(),
         };
-        lines.push(format!("{}, {critical}: {value}", extension.oid));
+        // With dots it would be taken for an address.
+        let oid = extension.oid.to_id_string().replace('.', " ");
+        lines.push(format!("{oid}, {critical}: {value}"));
     }
     lines.join("; ")
 }

@@ -1,11 +1,10 @@
 //! Kubelets' requests for client certificates are approved where the requestor may have them without being
 //! asked for.
 //!
-//! Watches CertificateSigningRequests; patches their approval; a key per request. A request is recognized as
-//! that of a kubelet for itself, or for any node; for each in turn the API server is asked, by a
-//! SubjectAccessReview of the requestor, whether that may be approved. Where nothing allows it the key is
-//! tried again with back-off, since a binding may be made later. Remembered is which of the two is asked for
-//! next; losing that asks once more.
+//! Watches CertificateSigningRequests; patches their approval; a key per request; remembers nothing. A request
+//! is recognized as that of a kubelet for itself, or for any node; for each the API server is asked, by a
+//! SubjectAccessReview of the requestor, whether that may be approved. Where nothing allows it the key is tried
+//! again with back-off, since a binding may be made later.
 
 use controllers_kit::{
     Answer, Controller, Descriptor, Flags, Key, PatchKind, Plan, Query, Refusal, Report, Seen,
@@ -14,7 +13,6 @@ use controllers_kit::{
 use kubernetes_proto::certificates::{
     CertificateSigningRequest, CertificateSigningRequestCondition, CertificateSigningRequestSpec,
 };
-use serde::{Deserialize, Serialize};
 use serde_json::json;
 
 use crate::requests::{self, APPROVED, DENIED, KUBELET_CLIENT};
@@ -45,15 +43,11 @@ const RECOGNIZERS: [Recognizer; 2] = [
     },
 ];
 
-/// How many of what a request is recognized as have been refused in this round.
-#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
-pub struct Refused(usize);
-
 /// The controller.
 pub struct CertificateSigningRequestApproving;
 
 impl Controller for CertificateSigningRequestApproving {
-    type Memory = Refused;
+    type Memory = ();
 
     fn describe() -> Descriptor {
         Descriptor::new(
@@ -77,6 +71,9 @@ impl Controller for CertificateSigningRequestApproving {
         .rule_for(requests::GROUP, "signers", &[KUBELET_CLIENT], &["approve"])
         .rule("authorization.k8s.io", "subjectaccessreviews", &["create"])
         .differs("The first retry comes after 5 ms instead of 200 ms.")
+        .differs(
+            "Whether a kubelet may have a certificate for itself and for any node is asked at once, instead of one after the other.",
+        )
     }
 
     fn new(_: &Flags) -> Self {
@@ -87,57 +84,45 @@ impl Controller for CertificateSigningRequestApproving {
         on.kind::<CertificateSigningRequest>().wakes_itself();
     }
 
-    fn ask(&self, key: &Key, seen: &Seen<'_>, refused: &Refused) -> Vec<Query> {
+    fn ask(&self, key: &Key, seen: &Seen<'_>, (): &()) -> Vec<Query> {
         let Ok(Some((request, recognized))) = undecided(key, seen) else {
             return Vec::new();
         };
-        recognized
-            .get(refused.0)
-            .map(|recognizer| review(&requests::spec(&request), recognizer))
-            .into_iter()
-            .collect()
+        let spec = requests::spec(&request);
+        recognized.iter().map(|one| review(&spec, one)).collect()
     }
 
-    fn plan(&self, key: &Key, seen: &Seen<'_>, refused: &mut Refused) -> Result<Plan, Refusal> {
+    fn plan(&self, key: &Key, seen: &Seen<'_>, (): &mut ()) -> Result<Plan, Refusal> {
         let mut plan = Plan::nothing();
         let Some((request, recognized)) = undecided(key, seen).map_err(Refusal::Retry)? else {
-            *refused = Refused::default();
             return Ok(plan);
         };
-        let Some(recognizer) = recognized.get(refused.0) else {
-            // Not a kubelet's, or changed since a part of it was refused.
-            if refused.0 > 0 {
-                *refused = Refused::default();
-                plan.look_again_now();
+        let spec = requests::spec(&request);
+        for recognizer in &recognized {
+            match seen.answer(&review(&spec, recognizer)) {
+                Some(Answer::Object(review)) if review["status"]["allowed"] == true => {
+                    approve(&mut plan, &request, recognizer);
+                    return Ok(plan);
+                }
+                Some(Answer::Object(_)) => {}
+                Some(Answer::Failed(why)) => return Err(Refusal::Retry(why.clone())),
+                _ => {
+                    return Err(Refusal::Retry(
+                        "the API server does not answer SubjectAccessReviews".to_owned(),
+                    ));
+                }
             }
-            return Ok(plan);
-        };
-        let query = review(&requests::spec(&request), recognizer);
-        let allowed = match seen.answer(&query) {
-            Some(Answer::Object(review)) => review["status"]["allowed"] == true,
-            Some(Answer::Failed(why)) => return Err(Refusal::Retry(why.clone())),
-            _ => {
-                return Err(Refusal::Retry(
-                    "the API server does not answer SubjectAccessReviews".to_owned(),
-                ));
-            }
-        };
-        if allowed {
-            *refused = Refused::default();
-            approve(&mut plan, &request, recognizer);
-        } else if refused.0 + 1 < recognized.len() {
-            refused.0 += 1;
-            plan.look_again_now();
-        } else {
-            *refused = Refused::default();
-            let tried: Vec<&str> = recognized.iter().map(|one| one.subresource).collect();
-            return Err(Refusal::Retry(format!(
-                "recognized csr {:?} as [{}] but subject access review was not approved",
-                key.name.as_str(),
-                tried.join(" ")
-            )));
         }
-        Ok(plan)
+        if recognized.is_empty() {
+            return Ok(plan);
+        }
+        // A binding may be made later.
+        let tried: Vec<&str> = recognized.iter().map(|one| one.subresource).collect();
+        Err(Refusal::Retry(format!(
+            "recognized csr {:?} as [{}] but subject access review was not approved",
+            key.name.as_str(),
+            tried.join(" ")
+        )))
     }
 }
 
