@@ -110,11 +110,7 @@ impl Controller for LegacyServiceAccountTokenCleaner {
         if !look.tracked {
             return vec![tracking()];
         }
-        self.next(seen, look)
-            .0
-            .keys()
-            .map(|namespace| pods(namespace))
-            .collect()
+        self.next(seen, look).0.keys().map(pods).collect()
     }
 
     fn plan(&self, key: &Key, seen: &Seen<'_>, look: &mut Look) -> Result<Plan, Refusal> {
