@@ -34,7 +34,7 @@ async fn json_of(control_plane: &ControlPlane, args: &[&str]) -> Result<Value> {
 }
 
 async fn create(control_plane: &ControlPlane, object: &Value) -> Result<Value> {
-    let args = ["create", "-f", "-", "-o", "json"];
+    let args = ["create", "-o", "json"];
     let text = control_plane
         .kubectl_with_input(&args, &object.to_string())
         .await?;

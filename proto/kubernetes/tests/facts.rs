@@ -1549,6 +1549,8 @@ fn the_messages_written_as_tables_are_those_of_the_proto_files() {
         ("ContainerStatus", ContainerStatus::FIELDS),
         ("ContainerState", ContainerState::FIELDS),
         ("ContainerStateTerminated", ContainerStateTerminated::FIELDS),
+        ("Secret", ServiceAccountToken::FIELDS),
+        ("Secret", BootstrapToken::FIELDS),
     ];
     let descriptors = protox::compile(["core.proto"], ["."]).unwrap();
     let core = descriptors
