@@ -662,6 +662,20 @@ impl Signals {
 mod tests {
     use super::*;
 
+    #[test]
+    fn a_certificate_is_written_in_pem_as_go_writes_it() {
+        let text = certificate_pem(&[7; 100]);
+        let lines: Vec<&str> = text.split('\n').collect();
+        assert_eq!(lines.first(), Some(&"-----BEGIN CERTIFICATE-----"));
+        assert_eq!(lines[lines.len() - 2..], ["-----END CERTIFICATE-----", ""]);
+        let body = &lines[1..lines.len() - 2];
+        assert_eq!(
+            body.iter().map(|line| line.len()).collect::<Vec<_>>(),
+            [64, 64, 8]
+        );
+        assert!(!text.contains('\r'));
+    }
+
     #[tokio::test(start_paused = true)]
     async fn livez_fails_where_something_has_shown_no_sign_of_life_for_half_a_minute() {
         let health = Health::new(Metrics::new(&[]));
