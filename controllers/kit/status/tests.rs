@@ -54,7 +54,7 @@ fn a_condition_that_turns_for_the_worse_is_urgent() {
             of("ReplicaFailure", "True"),
             true,
         ),
-        (of("ReplicaFailure", "True"), none.clone(), false),
+        (of("ReplicaFailure", "True"), none, false),
         (
             of("DisruptionAllowed", "True"),
             of("DisruptionAllowed", "False"),

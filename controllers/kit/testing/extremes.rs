@@ -136,7 +136,6 @@ fn explore(resource: &'static Resource, path: &mut Path, schema: &mut Schema) {
         path.push(Step::Item);
         explore(resource, path, schema);
         path.pop();
-        return;
     }
 }
 
