@@ -108,6 +108,10 @@ impl Controller for StatefulSets {
                  statuses of one StatefulSet at least 200 ms apart, so observedGeneration may be late by as much.",
             )
             .differs(
+                "A ControllerRevision that somebody deletes is made again at once; upstream makes it again at the \
+                 StatefulSet's next sync.",
+            )
+            .differs(
                 "No pod of an ordinal beyond 2147483647 is made; upstream makes it and can't read the ordinal back.",
             )
             .differs(
