@@ -199,8 +199,8 @@ pub struct MetricSpec {
     pub help: &'static str,
 }
 
-/// Whether a controller is built with these flags: `Ok(None)`, or the reason why it is left out, or what is wrong with
-/// them, one sentence each.
+/// Whether a controller is built with these flags: `Ok(None)`, or the reason why it is left out, or what is
+/// wrong with them, one sentence each.
 pub type Needs = fn(&Flags) -> Result<Option<&'static str>, Vec<String>>;
 
 /// What a controller is called and needs.
@@ -440,7 +440,8 @@ impl Descriptor {
         self
     }
 
-    /// Flags without which it is not built, and what else is checked of its flags at start, where it is to run.
+    /// Flags without which it is not built, and what else is checked of its flags at start, where it is to
+    /// run.
     #[must_use]
     pub fn needs(mut self, needs: Needs) -> Self {
         self.needs = Some(needs);

@@ -704,7 +704,8 @@ fn controllers(
         .collect()
 }
 
-/// Leaves out the controllers that are not built with these flags, and notes what is wrong with the flags of others.
+/// Leaves out the controllers that are not built with these flags, and notes what is wrong with the flags of
+/// others.
 fn needed(
     chosen: Vec<&'static str>,
     flags: &Flags,
