@@ -285,8 +285,8 @@ async fn own(
     Ok(())
 }
 
-/// How the API server is watched. Where nodes' heartbeats are judged, the watch of Leases rests only a little between two
-/// catch-ups, and never for a notable part of the grace period.
+/// How the API server is watched. Where nodes' heartbeats are judged, the watch of Leases rests only a little
+/// between two catch-ups, and never for a notable part of the grace period.
 fn watching(options: &Options) -> node_cache::Settings {
     /// Between two catch-ups where heartbeats are judged.
     const REST_MAX: Duration = Duration::from_secs(2);

@@ -1,5 +1,5 @@
-//! Nodes while replicas die and while the API server stands still: addresses are given once, a silent node is noticed, a
-//! zone's pace holds, and nobody is called silent who was not.
+//! Nodes while replicas die and while the API server stands still: addresses are given once, a silent node is
+//! noticed, a zone's pace holds, and no living node becomes Unknown.
 
 use std::{
     collections::{BTreeMap, BTreeSet},

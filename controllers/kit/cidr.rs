@@ -36,7 +36,7 @@ fn sloppy(text: &str) -> Option<IpAddr> {
 }
 
 impl Cidr {
-    /// The range that an address lies in with so many bits; `None` where the family has fewer.
+    /// The range of a given prefix length that an address lies in; `None` where the family has fewer.
     pub fn new(address: IpAddr, bits: u32) -> Option<Self> {
         let (number, v6) = number(address);
         let range = Self { v6, first: 0, bits };
@@ -111,13 +111,14 @@ impl Cidr {
         self.covers(other) || other.covers(self)
     }
 
-    /// How many ranges of so many bits it is made of; `None` where they would be larger than it, or more than a u32 counts.
+    /// How many ranges of so many bits it is made of; `None` where they would be larger than it, or more than
+    /// a u32 counts.
     pub fn blocks(self, bits: u32) -> Option<u32> {
         let more = bits.checked_sub(self.bits)?;
         (bits <= self.width() && more < 32).then(|| 1 << more)
     }
 
-    /// The range of so many bits at a place within it, counted from 0.
+    /// The range of a given prefix length at an index within it, counted from 0.
     pub fn block(self, bits: u32, index: u32) -> Option<Self> {
         (index < self.blocks(bits)?).then(|| {
             let whole = Self { bits, ..self };
@@ -128,8 +129,8 @@ impl Cidr {
         })
     }
 
-    /// The places of the first and last range of so many bits that have an address in common with another range; `None`
-    /// where there is none.
+    /// The places of the first and last range of so many bits that have an address in common with another
+    /// range; `None` where there is none.
     pub fn blocks_of(self, bits: u32, other: Self) -> Option<(u32, u32)> {
         let blocks = self.blocks(bits)?;
         if other.v6 != self.v6 || !self.overlaps(other) {

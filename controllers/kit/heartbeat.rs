@@ -1,8 +1,9 @@
-//! Signs of life of nodes, and how old they are by the clock of whoever saw them.
+//! Signs of life of nodes, and how old they are by the clock of the replica that saw them.
 //!
-//! A heartbeat carries the time of the machine that sent it, which says nothing here: clocks differ. What counts is that
-//! it differs from the one before. Each replica notes on its own monotonic clock when it saw a heartbeat change
-//! ([`crate::Reader::heartbeat_age`]), so a key that changes its owner neither loses nor repeats what was waited for.
+//! A heartbeat carries the time of the machine that sent it, which says nothing here: clocks differ. What
+//! counts is that it differs from the one before. Each replica notes on its own monotonic clock when it saw a
+//! heartbeat change ([`crate::Reader::heartbeat_age`]), so a key that changes its owner neither loses nor
+//! repeats what was waited for.
 
 use kubernetes_proto::{
     DynObject,
@@ -10,7 +11,7 @@ use kubernetes_proto::{
     core::{Node, NodeCondition, Taint},
 };
 
-/// What tells one heartbeat of an object from the next; `None` for an object that has none.
+/// What distinguishes one heartbeat of an object from the next; `None` for an object that has none.
 pub fn of(object: &dyn DynObject) -> Option<(i64, i32)> {
     let object = object.as_any();
     if let Some(lease) = object.downcast_ref::<Lease>() {
@@ -18,7 +19,7 @@ pub fn of(object: &dyn DynObject) -> Option<(i64, i32)> {
         return renewed.map(|at| (at.seconds, at.nanos));
     }
     let node = object.downcast_ref::<Node>()?;
-    // One that has never said how it is has been seen all the same.
+    // A node without a Ready condition has been seen all the same.
     let beat = ready(node).and_then(|ready| ready.last_heartbeat_time);
     let beat = beat.unwrap_or_default();
     Some((beat.seconds, beat.nanos))

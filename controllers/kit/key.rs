@@ -41,8 +41,8 @@ impl Key {
         Self::of_meta(object.metadata())
     }
 
-    /// One of several kinds of keys of a controller whose other keys are cluster-scoped objects: the kind takes the place
-    /// of the namespace, so that it is placed and shown as `kind/name`.
+    /// One of several kinds of keys of a controller whose other keys are cluster-scoped objects: the kind
+    /// takes the place of the namespace, so that it is placed and shown as `kind/name`.
     pub fn composite(kind: &'static str, name: impl Into<Str>) -> Self {
         Self::new(Str::interned(kind), name)
     }

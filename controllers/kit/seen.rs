@@ -52,10 +52,10 @@ pub trait Reader: Send + Sync {
     fn count(&self, resource: &'static Resource) -> usize {
         self.list(resource, None).len()
     }
-    /// How long the heartbeat of an object ([`crate::heartbeat`]) has been the same, as this replica has seen it on its
-    /// own clock. Only time during which its watches were live counts, so that a replica whose watches stand still finds
-    /// nobody silent. `None` where no heartbeat was seen, and for controllers that did not ask for ages
-    /// ([`crate::Watches::ages`]).
+    /// How long the heartbeat of an object ([`crate::heartbeat`]) has been the same, as this replica has seen
+    /// it on its own clock. Only time during which its watches were live counts, so that a replica whose
+    /// watches stand still finds nobody silent. `None` where no heartbeat was seen, and for controllers that
+    /// did not ask for ages ([`crate::Watches::ages`]).
     fn heartbeat_age(
         &self,
         _resource: &'static Resource,
@@ -64,9 +64,9 @@ pub trait Reader: Send + Sync {
     ) -> Option<Duration> {
         None
     }
-    /// How long a pod has been exposed to a taint of its node with effect `NoExecute`, of this key, as this replica has seen
-    /// both: since the taint has come (or its value has changed), or the pod, where it came later. Measured as
-    /// [`Reader::heartbeat_age`]. `None` where the taint was not seen.
+    /// How long a pod has been exposed to a taint of its node with effect `NoExecute`, of this key, as this
+    /// replica has seen both: since the taint has come (or its value has changed), or the pod, where it came
+    /// later. Measured as [`Reader::heartbeat_age`]. `None` where the taint was not seen.
     fn exposure_age(&self, _node: &str, _taint: &str, _pod: &Key) -> Option<Duration> {
         None
     }
@@ -106,8 +106,9 @@ pub enum Query {
         /// The namespace.
         namespace: Str,
     },
-    /// The resourceVersion that a resource has come to, read live and consistently: a plan that must have seen everything
-    /// that there is by now says so by [`crate::Plan::rests_on`] it. [`Seen::present`] reads the answer.
+    /// The resourceVersion that a resource has come to, read live and consistently: a plan that must have
+    /// seen everything that there is by now says so by [`crate::Plan::rests_on`] it. [`Seen::present`] reads
+    /// the answer.
     Present {
         /// The resource.
         resource: &'static Resource,

@@ -109,8 +109,8 @@ impl Watches {
         self.catalogued = true;
     }
 
-    /// The controller asks for ages ([`Reader::heartbeat_age`], [`Reader::exposure_age`]). Leases are watched for it: they
-    /// tell whether the watches are live, since each replica renews one every second or so.
+    /// The controller asks for ages ([`Reader::heartbeat_age`], [`Reader::exposure_age`]). Leases are watched
+    /// for it: they tell whether the watches are live, since each replica renews one every second or so.
     pub fn ages(&mut self) {
         self.ages = true;
     }

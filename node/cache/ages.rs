@@ -1,10 +1,10 @@
-//! How old heartbeats are and how long pods have been exposed to taints, as this process has seen it: on its own clock, and
-//! counting only the time in which its watch of Leases was live.
+//! How old heartbeats are and how long pods have been exposed to taints, as this process has seen it: on its
+//! own clock, and counting only the time in which its watch of Leases was live.
 //!
-//! The watch of Leases is the pulse: each replica of the fleet renews one every second or so, so that a watch which
-//! brings nothing for longer stands still, whatever the reason. Time is added when something is heard, by what has passed
-//! since the last sign of life, at most [`Settings::pulse_max`](crate::Settings): a watch that stood still for a minute,
-//! or a process that was stopped, ages nobody by more than that.
+//! The watch of Leases is the pulse: each replica of the fleet renews one every second or so, so that a watch
+//! which brings nothing for longer is stalled, whatever the reason. Time is added when something is heard,
+//! by what has passed since the last sign of life, at most [`Settings::pulse_max`](crate::Settings): a watch
+//! that was stalled for a minute, or a process that was stopped, adds no more than that to any age.
 
 use std::{collections::HashMap, sync::Mutex, time::Duration};
 
@@ -83,15 +83,19 @@ impl Ages {
         old: Option<&AnyObject>,
         new: Option<&AnyObject>,
     ) {
-        let mut known = unpoisoned(self.known.lock());
         let object = new.map(|new| new.as_any());
-        match resource.plural {
-            "pods" => {
-                let old = old.and_then(|old| old.as_any().downcast_ref());
-                return known.pod_changed(key, old, object.and_then(|any| any.downcast_ref()));
+        if resource.plural == "pods" {
+            let old = old.and_then(|old| old.as_any().downcast_ref());
+            let new = object.and_then(|any| any.downcast_ref());
+            // Nearly all changes are of pods that stay where they are.
+            if !stays(old, new) {
+                unpoisoned(self.known.lock()).pod_changed(key, new);
             }
-            "nodes" => known.taints_changed(&key.name, object.and_then(|any| any.downcast_ref())),
-            _ => {}
+            return;
+        }
+        let mut known = unpoisoned(self.known.lock());
+        if resource.plural == "nodes" {
+            known.taints_changed(&key.name, object.and_then(|any| any.downcast_ref()));
         }
         let live = known.live;
         let place = (resource.plural, key);
@@ -135,6 +139,15 @@ impl Ages {
     }
 }
 
+/// Whether a pod is the same on the same node.
+fn stays(old: Option<&Pod>, new: Option<&Pod>) -> bool {
+    fn place(pod: &Pod) -> (&Str, Option<&Str>) {
+        let node = pod.spec.as_ref().map(|spec| &spec.node_name);
+        (&Object::metadata(pod).uid, node)
+    }
+    matches!((old, new), (Some(old), Some(new)) if place(old) == place(new))
+}
+
 impl Known {
     fn taints_changed(&mut self, name: &Str, node: Option<&Node>) {
         let mut before = self.taints.remove(name);
@@ -159,17 +172,7 @@ impl Known {
         }
     }
 
-    fn pod_changed(&mut self, key: Key, old: Option<&Pod>, pod: Option<&Pod>) {
-        // Nearly all changes are of pods that stay where they are.
-        let place = |pod: &Pod| {
-            let node = pod.spec.as_ref().map(|spec| spec.node_name.clone());
-            (Object::metadata(pod).uid.clone(), node)
-        };
-        if let (Some(old), Some(new)) = (old, pod)
-            && place(old) == place(new)
-        {
-            return;
-        }
+    fn pod_changed(&mut self, key: Key, pod: Option<&Pod>) {
         let node = pod
             .and_then(|pod| pod.spec.as_ref())
             .map(|spec| &spec.node_name)
@@ -332,7 +335,7 @@ mod tests {
         bed.pulse(5);
         taint(&[("down", "")]);
         bed.pulse(10);
-        // The pod was there before, and goes on changing.
+        // The pod was there before, and its status keeps changing.
         bind(Some(pod("u1", "n1")), Some(pod("u1", "n1")));
         taint(&[("down", ""), ("slow", "a")]);
         bed.pulse(15);

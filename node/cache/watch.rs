@@ -41,8 +41,9 @@ pub struct Settings {
     pub page_size: u32,
     /// Between two looks at what tells only that nodes are alive, where metadata is all that is asked for.
     pub heartbeat_rest: Duration,
-    /// The longest time between two signs of life of the watch of Leases that counts as time in which it was live, where
-    /// it is asked how old heartbeats are: longer than a rest and a few renewals of this replica's own Lease.
+    /// The longest time between two signs of life of the watch of Leases that counts as time in which it was
+    /// live, where it is asked how old heartbeats are: longer than a rest and a few renewals of this
+    /// replica's own Lease.
     pub pulse_max: Duration,
     /// The requests' User-Agent.
     pub user_agent: Option<HeaderValue>,

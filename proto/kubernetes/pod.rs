@@ -48,7 +48,7 @@ message! {
         18 affinity: Maybe<Shared<Affinity>>,
         /// Init containers, sidecars among them.
         20 init_containers: Many<InitContainer>,
-        /// The taints with effect `NoExecute` that it bears; nobody reads its other tolerations.
+        /// The taints with effect `NoExecute` that it bears; its other tolerations are never read.
         22 tolerations: Kept<Shared<Toleration>>,
         /// The class of its priority.
         24 priority_class_name: Word,

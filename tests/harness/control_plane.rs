@@ -53,8 +53,8 @@ const UNLIMITED_QPS: u32 = 5_000;
 const ISSUER: &str = "https://kubernetes.default.svc.cluster.local";
 const FRONT_PROXY: &str = "front-proxy-client";
 const NOT_READY_TAINT: &str = "node.kubernetes.io/not-ready";
-/// Label of nodes that kwok leaves alone wholly, where its value is `none`: it neither says how they are nor renews their
-/// Leases. One that gets the label later falls silent.
+/// Label of nodes that kwok leaves alone wholly, where its value is `none`: it neither says how they are nor
+/// renews their Leases. One that gets the label later falls silent.
 pub const NO_KUBELET: &str = "tests.manifold.dev/kubelet";
 /// Annotation of nodes that kwok leaves alone.
 const WITHOUT_KUBELET: &str = "example.com/without-kubelet";

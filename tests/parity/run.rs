@@ -486,7 +486,7 @@ impl Side {
                 }
                 self.server.create(kind, "", &object).await?;
                 if among == Among::Nodes {
-                    // Whoever wants to know how it is waits for it, and its manager takes the taint away.
+                    // The scenario waits for its status; the manager removes the taint.
                     return Ok(());
                 }
                 until(&format!("{name} is ready"), LIMIT, POLL, || async {

@@ -250,7 +250,8 @@ pub(crate) enum Turn {
 pub(crate) struct Wait {
     pub(crate) of: String,
     /// Path with dots, or a JSON pointer → value. `condition.X` is the status of a condition, `reason.X` its reason,
-    /// `taint.X:Y` whether a node has the taint X with effect Y, null means absent. Nothing at all: the object is there.
+    /// `taint.X:Y` whether a node has the taint X with effect Y, null means absent. Nothing at all: the object
+    /// is there.
     #[serde(default)]
     pub(crate) until: BTreeMap<String, Value>,
     /// That it is not there.

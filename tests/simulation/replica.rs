@@ -241,8 +241,8 @@ impl Fleet {
     }
 }
 
-/// Controllers that the simulation leaves out: its server has neither ServiceCIDRs nor Leases to be watched, and its nodes
-/// have no kubelets that would renew any.
+/// Controllers that the simulation leaves out: its server has neither ServiceCIDRs nor Leases to be watched,
+/// and its nodes have no kubelets that would renew any.
 const LEFT_OUT: [&str; 5] = [
     "node-ipam-controller",
     "node-lifecycle-controller",

@@ -1,9 +1,9 @@
 //! Keeps a ServiceCIDR until no Service needs it any more, and says of the others that they are ready.
 //!
-//! Watches servicecidrs and ipaddresses; patches the finalizer and the `Ready` condition of servicecidrs; one key for the
-//! cluster, so that of two equal ranges that are deleted together one stays as long as it is needed; remembers nothing. A
-//! finalizer is removed only 10 s after the deletion, and when the cache is proven to hold every IPAddress and ServiceCIDR
-//! that there was when this was decided.
+//! Watches servicecidrs and ipaddresses; patches the finalizer and the `Ready` condition of servicecidrs; one
+//! key for the cluster, so that of two equal ranges that are deleted together one stays as long as it is
+//! needed; remembers nothing. A finalizer is removed only 10 s after the deletion, and when the cache is
+//! proven to hold every IPAddress and ServiceCIDR that there was when this was decided.
 
 use std::{net::IpAddr, sync::Arc};
 
@@ -37,8 +37,8 @@ fn ranges(of: &ServiceCidr) -> impl Iterator<Item = Cidr> {
     texts.filter_map(|text| Cidr::parse(text))
 }
 
-/// Whether a Service may have this address of a range: the network's own and, in IPv4, the broadcast address are not given
-/// out.
+/// Whether a Service may have this address of a range: the network's own and, in IPv4, the broadcast address
+/// are not given out.
 fn gives(range: Cidr, address: IpAddr) -> bool {
     let broadcast = address.is_ipv4() && address == range.last();
     range.contains(address) && address != range.first() && !broadcast
@@ -93,7 +93,8 @@ impl Controller for ServiceCidrs {
 
     fn watch(&self, on: &mut Watches) {
         on.kind::<ServiceCidr>().wakes(|_, _| vec![only_key()]);
-        // Addresses matter to ranges that are on their way out, and thousands come and go while there is none.
+        // Addresses matter to ranges that are on their way out, and thousands come and go while there is
+        // none.
         on.kind::<IpAddress>().wakes(|change, reader| {
             let moved = change.old.is_none() || change.new.is_none();
             let ranges = || reader.list(ServiceCidr::resource(), None);
@@ -123,7 +124,7 @@ impl Controller for ServiceCidrs {
         for one in all.iter().filter(|one| !one.is_terminating()) {
             keep(&mut plan, one, seen.now);
         }
-        // Those that stay: whoever is let go in this plan is nobody's parent any more.
+        // Those that stay: one that is released in this plan is no parent of the others any more.
         let mut staying = all.clone();
         let mut lets_go = false;
         for one in all.iter().filter(|one| is_leaving(one)) {
@@ -163,8 +164,8 @@ impl Controller for ServiceCidrs {
     }
 }
 
-/// Whether a ServiceCIDR may go: each of its ranges lies in one of another's, or no Service has an address that lies in it
-/// alone.
+/// Whether a ServiceCIDR may go: each of its ranges lies in one of another's, or no Service has an address
+/// that lies in it alone.
 fn is_needless(one: &ServiceCidr, others: &[Arc<ServiceCidr>], seen: &Seen<'_>) -> bool {
     let others: Vec<Cidr> = others.iter().flat_map(|other| ranges(other)).collect();
     let covered = |range: Cidr| others.iter().any(|other| other.covers(range));
@@ -183,8 +184,8 @@ fn is_needless(one: &ServiceCidr, others: &[Arc<ServiceCidr>], seen: &Seen<'_>) 
         .any(orphaned)
 }
 
-/// One that is not being deleted: held by the finalizer, then ready. One write at a time, since each needs the version that
-/// the other makes.
+/// One that is not being deleted: held by the finalizer, then ready. One write at a time, since each needs
+/// the version that the other makes.
 fn keep(plan: &mut Plan, one: &ServiceCidr, now: Timestamp) {
     let finalizers = &Object::metadata(one).finalizers;
     if !finalizers.iter().any(|name| *name == *FINALIZER) {

@@ -25,7 +25,7 @@ pub(crate) fn address(name: &str) -> IpAddress {
     one.label("ipaddress.kubernetes.io/managed-by", "ipallocator.k8s.io")
 }
 
-/// Deleted so many seconds before noon.
+/// Being deleted since an instant.
 fn leaving(name: &str, cidrs: &[&str], since: &str) -> ServiceCidr {
     service_cidr(name, cidrs)
         .finalizer(FINALIZER)
@@ -86,8 +86,8 @@ fn a_condition_that_says_something_else_is_set_and_an_equal_one_left_alone() {
     assert!(verbs(&later).is_empty(), "time alone changes nothing");
 }
 
-/// Upstream's tables of what may be deleted: the ranges of the one that is being deleted, those of others, addresses of
-/// Services, and whether it may go.
+/// Upstream's tables of what may be deleted: the ranges of the one that is being deleted, those of others,
+/// addresses of Services, and whether it may go.
 #[test]
 fn a_deleted_service_cidr_goes_when_no_address_needs_it() {
     type Case<'a> = (

@@ -1,9 +1,9 @@
 //! Gives each Node a block of the cluster's pod addresses, of each family that there is one of.
 //!
-//! Watches nodes; patches `spec.podCIDRs` of those without; one key for the cluster, since the API does not keep two nodes
-//! from having one block. What is taken follows from the nodes, so that nothing must be handed over; remembers where it
-//! goes on, so that a block that has become free is not given again at once. Each plan that gives blocks rests on a
-//! consistent read of all nodes, and each patch on the version of its node.
+//! Watches nodes; patches `spec.podCIDRs` of those without; one key for the cluster, since the API does not
+//! keep two nodes from having one block. What is taken follows from the nodes, so that nothing must be handed
+//! over; remembers where it goes on, so that a block that has become free is not given again at once. Each
+//! plan that gives blocks rests on a consistent read of all nodes, and each patch on the version of its node.
 
 mod ranges;
 
@@ -22,7 +22,7 @@ use serde_json::json;
 
 use ranges::{Ranges, Taken};
 
-/// So many nodes get their blocks in one plan: upstream's number of workers.
+/// Nodes that get their blocks in one plan: upstream's number of workers.
 const AT_ONCE: usize = 30;
 
 const ALLOCATIONS: &str = "node_ipam_controller_cidrset_cidrs_allocations_total";
@@ -43,7 +43,7 @@ pub struct Memory {
     next: Vec<u32>,
     /// How many blocks were taken by the last count, for each range.
     taken: Vec<u32>,
-    /// The uids of nodes that events have told of; forgotten with what they told of.
+    /// The uids of nodes for which an event was recorded, while its reason lasts.
     told: BTreeSet<String>,
 }
 
@@ -129,7 +129,7 @@ impl NodeIpam {
         }
     }
 
-    /// Tells how much there is, and how much of it is taken.
+    /// Gauges: how many blocks there are, and which part of them is taken.
     fn gauge(&self, plan: &mut Plan, count: &Count) {
         for (range, taken) in self.ranges.cluster.iter().zip(&count.taken) {
             let label = range.cluster.to_string();
@@ -139,7 +139,7 @@ impl NodeIpam {
         }
     }
 
-    /// Tells what has changed since the last count.
+    /// Counters: what has changed since the last count.
     fn measure(&self, plan: &mut Plan, count: &Count, memory: &mut Memory) {
         memory.taken.resize(self.ranges.cluster.len(), 0);
         let ranges = self.ranges.cluster.iter().zip(&count.taken);
@@ -248,9 +248,9 @@ impl Controller for NodeIpam {
             )
             .rule("", "nodes", &["list", "watch", "patch"])
             .differs("A Node whose podCIDRs can't be read, or lie outside the cluster's ranges, is left alone and takes what it overlaps; upstream does not start over it.")
-            .differs("A patch rests on the Node's version and on a consistent read of all Nodes; a block that two Nodes hold is told of by an event CIDRNotUnique on the younger one.")
+            .differs("A patch rests on the Node's version and on a consistent read of all Nodes; a block that two Nodes hold is reported by an event CIDRNotUnique on the younger one.")
             .differs("No block of the other family is lost where one family has none left, and none where a patch got no answer.")
-            .differs("CIDRNotAvailable is told once for each Node, not at each try.")
+            .differs("CIDRNotAvailable is recorded once for each Node, not at each retry.")
     }
 
     fn new(flags: &Flags) -> Self {

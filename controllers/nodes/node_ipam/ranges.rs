@@ -180,8 +180,8 @@ impl Taken {
         self.count
     }
 
-    /// The first free block from a place on, going on from the beginning after the last, and how many were looked at in
-    /// vain; `None` where all are taken.
+    /// The first free block from a place on, going on from the beginning after the last, and how many were
+    /// looked at in vain; `None` where all are taken.
     pub(super) fn free(&self, from: u32, blocks: u32) -> Option<(u32, u32)> {
         if self.count >= blocks {
             return None;

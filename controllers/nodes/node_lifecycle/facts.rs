@@ -142,7 +142,8 @@ pub(super) fn taint(key: &str, effect: &str, now: Timestamp) -> Taint {
     }
 }
 
-/// The taint that goes with what Ready says, and the one that does not; `None` for a node that is ready or says nothing.
+/// The taint that goes with what Ready says, and the one that does not; `None` for a node that is ready or
+/// says nothing.
 pub(super) fn by_status(node: &Node) -> Option<(&'static str, &'static str)> {
     match status(node)? {
         "False" => Some((NOT_READY, UNREACHABLE)),
@@ -190,7 +191,8 @@ pub(super) fn follow_labels(node: &mut Node) {
     }
 }
 
-/// What a silent kubelet's conditions become. Upstream looks at Ready alone to tell whether that must be written.
+/// What a silent kubelet's conditions become. Upstream looks at Ready alone to tell whether that must be
+/// written.
 pub(super) fn silenced(node: &Node, now: Timestamp) -> Option<Node> {
     if status(node) == Some("Unknown") {
         return None;

@@ -1,11 +1,12 @@
-//! Notices nodes whose kubelets have fallen silent, says so in their conditions, taints and pods, and paces how fast the pods
-//! of ill nodes are driven away.
+//! Notices nodes whose kubelets have fallen silent, says so in their conditions, taints and pods, and paces
+//! how fast the pods of ill nodes are driven away.
 //!
-//! Watches nodes, Leases and pods; patches nodes' conditions, taints and two labels, and pods' Ready condition; a key per
-//! Node, and one per zone, which alone adds `NoExecute` taints, so that a rate holds for the zone however many replicas
-//! there are. A kubelet is silent when this replica has watched it show no heartbeat for the grace period
-//! ([`controllers_kit::Reader::heartbeat_age`]): no clock of another machine is trusted, each replica knows it by itself,
-//! and one whose watches stand still finds nobody silent. Remembers which pods were marked, and when a zone had its turn.
+//! Watches nodes, Leases and pods; patches nodes' conditions, taints and two labels, and pods' Ready
+//! condition; a key per Node, and one per zone, which alone adds `NoExecute` taints, so that a rate holds for
+//! the zone however many replicas there are. A kubelet is silent when this replica has watched it show no
+//! heartbeat for the grace period ([`controllers_kit::Reader::heartbeat_age`]): no clock of another machine
+//! is trusted, each replica knows it by itself, and one whose watches are stalled finds no node silent.
+//! Remembers which pods were marked, and when a zone had its turn.
 
 mod facts;
 mod zone;
@@ -36,7 +37,7 @@ use zone::Turn;
 const BY_ZONE: &str = "zone";
 /// Where kubelets keep their Leases.
 const LEASES: &str = "kube-node-lease";
-/// An older node was registered by whoever looked after it before.
+/// An older node was registered by its previous owner.
 const YOUNG: SignedDuration = SignedDuration::from_mins(5);
 
 const HEALTH: &str = "node_collector_zone_health";
@@ -73,7 +74,7 @@ struct Pace {
 pub struct Memory {
     /// The node's uid, once it was seen.
     uid: String,
-    /// The transition of Ready for which `marked` stands.
+    /// The transition of Ready that `marked` belongs to.
     transition: Option<i64>,
     /// Whether pods are left as they are in that transition: the node was not ready before it either.
     leaves: bool,
@@ -278,10 +279,10 @@ impl Controller for NodeLifecycle {
             .rule("", "pods", &["list", "watch"])
             .rule("", "pods/status", &["patch"])
             .rule("coordination.k8s.io", "leases", &["list", "watch"])
-            .differs("A heartbeat's age is how long this replica has watched it stay the same; a replica whose watches stand still, or an API server that does not answer, makes no Node unhealthy.")
-            .differs("A Node that has never said how it is gets --node-startup-grace-period from when a replica has seen it first.")
+            .differs("A heartbeat's age is how long this replica has watched it unchanged; a replica whose watches are stalled, or an API server that does not answer, makes no Node unhealthy.")
+            .differs("A Node that has never posted a status gets --node-startup-grace-period from when a replica first saw it.")
             .differs("NoExecute taints are removed when the Node is ready, or none is; upstream also removes them whenever a manager sees a Node for the first time, as at each change of leader.")
-            .differs("RegisteredNode is told of a Node that is younger than 5 minutes or has never said how it is; upstream tells it of all Nodes at each change of leader.")
+            .differs("RegisteredNode is recorded for a Node that is younger than 5 minutes or has never posted a status; upstream records it for all Nodes at each change of leader.")
             .differs("After a zone's owner was lost, its first NoExecute taint waits for one whole interval of the rate.")
             .differs("Pods are marked not ready once for each time that their Node falls silent, those that come later included; not those on Nodes whose kubelet itself says that it is not ready.")
             .differs("node_collector_zone_* are exported by the replica that has the zone alone, and end with the zone.")
@@ -306,7 +307,7 @@ impl Controller for NodeLifecycle {
         on.kind::<Node>()
             .indexed_by(BY_ZONE, |node| vec![Str::from(Zone::of(node).text())])
             .wakes(woken_by_node);
-        // They renew all the time and wake nobody: a node is looked at when it is due.
+        // Renewals wake no key: a node is reconciled when it is due.
         on.kind::<Lease>();
         on.kind::<Pod>()
             .indexed_by(BY_NODE, by_node)
@@ -344,7 +345,7 @@ impl Controller for NodeLifecycle {
             }
             return;
         }
-        // Nobody else than a zone has had a turn.
+        // Only a zone's key has a turn.
         let refused = matches!(
             outcome.result,
             Err(Failure::Conflict(_)
@@ -363,7 +364,7 @@ impl Controller for NodeLifecycle {
     }
 }
 
-/// Tells of a node that is new.
+/// Records an event for a new node.
 fn register(plan: &mut Plan, node: &Node, now: Timestamp, memory: &mut Memory) {
     let meta = Object::metadata(node);
     if *memory.uid == *meta.uid {
@@ -426,7 +427,7 @@ fn mark_pods(plan: &mut Plan, node: &Node, seen: &Seen<'_>, memory: &mut Memory)
     }
     let now = transition(node);
     if memory.transition != now {
-        // The one that this key has made itself is told of by `judge`.
+        // `judge` has set `leaves` for the transition that this key has written itself.
         memory.leaves = memory.leaves && memory.transition.is_none();
         memory.transition = now;
         memory.marked.clear();

@@ -333,7 +333,7 @@ fn pods_of_a_node_that_falls_silent_are_marked_once_each() {
     assert_eq!(memory.marked.len(), 2);
     assert!(plan_of(&world, "n1", &mut memory).verbs().is_empty());
     assert_eq!(count(&world), 2);
-    // With the next silence it begins anew.
+    // The next silence starts over.
     world.change::<Node>("n1", |node| {
         node.status.as_mut().unwrap().conditions[4].last_transition_time =
             Some(at("12:30:00").into());
@@ -794,7 +794,7 @@ fn a_node_s_coming_and_going_is_told() {
     );
     assert_eq!(plan.events[0].about.uid, uid);
     assert_eq!(memory, Memory::default());
-    // An old one that somebody else has looked after is not told of again.
+    // An old one with a previous owner is not recorded again.
     let old = start().with(posted("n1", "True", ""));
     assert!(old.plan::<NodeLifecycle>("n1").events.is_empty());
 }

@@ -11,8 +11,8 @@ use super::{
     facts::{Zone, all_down, by_status, counts, has_no_execute, is_ready, taint},
 };
 
-/// When the zone's pace allows the next node. Losing it costs one interval: how long ago the last one was is not known
-/// then, and a taint's own time is that of another machine.
+/// When the zone's pace allows the next node. Losing it costs one interval: how long ago the last one was is
+/// not known then, and a taint's own time is that of another machine.
 #[derive(Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub(super) struct Turn {
     /// Since when the present interval runs.
@@ -31,7 +31,7 @@ pub(super) enum State {
     Full,
 }
 
-/// The state of a zone of so many ready and unready nodes.
+/// The state of a zone by its ready and unready nodes.
 pub(super) fn state(ready: usize, unready: usize, threshold: f64) -> State {
     #[allow(clippy::cast_precision_loss)] // there are no 2^52 nodes
     let part = unready as f64 / (ready + unready).max(1) as f64;
@@ -74,7 +74,8 @@ impl Turn {
             .unwrap_or(Timestamp::MAX)
     }
 
-    /// Takes on a pace. One that is exchanged while the next node is still waited for begins anew, as upstream's does.
+    /// Takes on a pace. One that is exchanged while the next node is still waited for restarts, as
+    /// upstream's does.
     fn adopt(&mut self, interval: u64, now: Timestamp) {
         if self.since.is_none() {
             self.since = Some(now);
@@ -98,8 +99,8 @@ impl Turn {
     }
 }
 
-/// Nodes that want the taint and have neither it nor its opposite, which the node's own key exchanges: those that fell ill
-/// first come first.
+/// Nodes that want the taint and have neither it nor its opposite, which the node's own key exchanges: those
+/// that fell ill first come first.
 fn waiting(nodes: &[Arc<Node>]) -> Vec<(&Arc<Node>, &'static str)> {
     let mut waiting: Vec<(&Arc<Node>, &'static str)> = nodes
         .iter()

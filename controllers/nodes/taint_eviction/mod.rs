@@ -1,9 +1,9 @@
 //! Deletes pods that do not bear a `NoExecute` taint of their node, or do so for a time alone.
 //!
-//! Watches nodes and pods; sets the condition `DisruptionTarget` of a pod and then deletes it, by uid; a key per Node with
-//! all its pods; remembers until when a pod may stay. What it has forgotten follows from ages that each replica measures
-//! itself: how long it has seen the taint on the node, and the pod there. So a takeover neither lengthens what a pod was
-//! given nor cuts it, whatever the clocks say.
+//! Watches nodes and pods; sets the condition `DisruptionTarget` of a pod and then deletes it, by uid; a key
+//! per Node with all its pods; remembers until when a pod may stay. What it has forgotten follows from ages
+//! that each replica measures itself: how long it has seen the taint on the node, and the pod there. So a
+//! takeover neither lengthens what a pod was given nor cuts it, whatever the clocks say.
 
 use std::{
     collections::{BTreeMap, BTreeSet},
@@ -48,7 +48,7 @@ struct Timer {
     namespace: String,
     name: String,
     at: Timestamp,
-    /// Whether it was told that the pod goes.
+    /// Whether the event of the deletion was recorded.
     fired: bool,
 }
 
@@ -71,7 +71,7 @@ fn pod_key(pod: &Pod) -> Key {
     Key::of(pod)
 }
 
-/// Of a pod without its uid, as upstream tells of it.
+/// Of a pod without its uid, as upstream's events refer to it.
 fn event(namespace: &str, name: &str, message: String) -> Event {
     Event {
         about: ObjectRef {
@@ -116,7 +116,7 @@ impl TaintEviction {
     }
 }
 
-/// Sets the condition that tells why a pod goes, or deletes it where it has that.
+/// Sets the condition that says why a pod is deleted, or deletes the pod where it has that condition.
 fn evict(plan: &mut Plan, pod: &Pod, now: Timestamp, late: SignedDuration) {
     let held = pod
         .status
@@ -164,7 +164,7 @@ fn evict(plan: &mut Plan, pod: &Pod, now: Timestamp, late: SignedDuration) {
     .whatever_version();
 }
 
-/// The generation that a condition tells, where the pod's status says that somebody tells it.
+/// The pod's generation for the condition, if the API server counts it.
 fn observed_generation(pod: &Pod) -> Option<i64> {
     let generation = Object::metadata(pod).generation;
     (generation != 0).then_some(generation)
@@ -201,7 +201,7 @@ impl Controller for TaintEviction {
             .differs("A pod is deleted by its uid, and tried again with back-off for as long as it takes; upstream deletes by name and forgets after five tries.")
             .differs("A pod's time runs for each taint since that taint came: one that is borne for less time moves the deletion to earlier, where upstream keeps the first timer.")
             .differs("Pods that are being deleted already are left alone.")
-            .differs("A pod's time does not begin anew when its node is looked after by another replica, whatever became of the one before.")
+            .differs("A pod's toleration does not restart when another replica takes over its node, by handoff or after a crash.")
             .differs("taint_eviction_controller_pod_deletion_duration_seconds measures seconds; upstream's values are multiplied by 10^9.")
     }
 

@@ -242,7 +242,7 @@ fn a_deletion_is_cancelled_when_the_taint_or_the_pod_goes() {
         assert_eq!(world.events(), [cancelling("web")], "{name}");
         assert_eq!(memory, Memory::default(), "{name}");
     }
-    // One that has been told of is not cancelled by being gone.
+    // A deletion that was recorded is not cancelled when the pod is gone.
     let (world, mut memory) = waiting();
     let mut world = world.later(60);
     let plan = world.plan_with::<TaintEviction>("n1", &mut memory).unwrap();

@@ -1,8 +1,9 @@
-//! Tells kubelets how long they may cache Secrets and ConfigMaps: the annotation `node.alpha.kubernetes.io/ttl` on every
-//! Node, in seconds, grows with the number of nodes.
+//! Tells kubelets how long they may cache Secrets and ConfigMaps: the annotation
+//! `node.alpha.kubernetes.io/ttl` on every Node, in seconds, grows with the number of nodes.
 //!
-//! Watches nodes; patches that annotation alone; a key per Node; remembers nothing. The sizes of the steps overlap, so that
-//! a cluster at a border does not flap: a node keeps its value while the number of nodes lies within that value's step.
+//! Watches nodes; patches that annotation alone; a key per Node; remembers nothing. The sizes of the steps
+//! overlap, so that a cluster at a border does not flap: a node keeps its value while the number of nodes
+//! lies within that value's step.
 
 use std::sync::Arc;
 
@@ -55,7 +56,8 @@ fn step_of(node: &Node) -> Option<usize> {
     STEPS.iter().position(|step| step.seconds == seconds)
 }
 
-/// The step that a cluster of this size comes to from another one: up while it is too large, down while it is too small.
+/// The step that a cluster of this size comes to from another one: up while it is too large, down while it is
+/// too small.
 fn reached(mut step: usize, nodes: usize) -> usize {
     while nodes > STEPS[step].most {
         step += 1;

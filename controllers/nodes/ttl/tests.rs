@@ -9,7 +9,7 @@ fn valued(name: &str, value: &str) -> Node {
     node
 }
 
-/// A cluster of so many nodes that have this value, and a first one that has another.
+/// A cluster of a given size whose nodes have this value, but for the first one.
 fn cluster(nodes: usize, value: &str, first: Option<&str>) -> World {
     let mut world = World::at("12:00:00");
     world.put(match first {
