@@ -110,7 +110,11 @@ fn nodes_that_join_while_replicas_die_get_addresses_of_their_own() {
 fn silent_nodes_are_noticed_and_driven_away_at_their_zone_s_pace_while_replicas_die() {
     let _alone = alone();
     run_test(async {
-        let control_plane = ControlPlane::builder().nodes(12).start().await?;
+        let control_plane = ControlPlane::builder()
+            .nodes(12)
+            .kubelets_may_end()
+            .start()
+            .await?;
         let fleet = fleet_of(&control_plane, &FLAGS).await?;
         let mut replicas = fleet.start_all(REPLICAS).await?;
         let client = control_plane.client().await?;

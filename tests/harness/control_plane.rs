@@ -53,8 +53,8 @@ const UNLIMITED_QPS: u32 = 5_000;
 const ISSUER: &str = "https://kubernetes.default.svc.cluster.local";
 const FRONT_PROXY: &str = "front-proxy-client";
 const NOT_READY_TAINT: &str = "node.kubernetes.io/not-ready";
-/// Label of nodes that kwok leaves alone wholly, where its value is `none`: it neither says how they are nor
-/// renews their Leases. One that gets the label later falls silent.
+/// Label by whose value `none` a node falls silent ([`Builder::kubelets_may_end`]): kwok neither says how it is nor renews
+/// its Lease.
 pub const NO_KUBELET: &str = "tests.manifold.dev/kubelet";
 /// Annotation of nodes that kwok leaves alone.
 const WITHOUT_KUBELET: &str = "example.com/without-kubelet";
@@ -86,6 +86,7 @@ pub struct Builder {
     audit_policy: String,
     fence: bool,
     metrics_server: bool,
+    kubelets_may_end: bool,
 }
 
 impl Default for Builder {
@@ -97,6 +98,7 @@ impl Default for Builder {
             audit_policy: AUDIT_POLICY.to_owned(),
             fence: false,
             metrics_server: false,
+            kubelets_may_end: false,
         }
     }
 }
@@ -141,6 +143,14 @@ impl Builder {
     #[must_use]
     pub fn metrics_server(mut self) -> Self {
         self.metrics_server = true;
+        self
+    }
+
+    /// Nodes of the start that get the label [`NO_KUBELET`]`=none` fall silent. Those that are added later may have no
+    /// kubelet at all.
+    #[must_use]
+    pub fn kubelets_may_end(mut self) -> Self {
+        self.kubelets_may_end = true;
         self
     }
 
@@ -195,7 +205,7 @@ impl Builder {
         steps.begin("awaiting the nodes");
         let scheduler = start_scheduler(programs, &dir, &files)?;
         let kubelet_port = self.metrics_server.then(ports::free).transpose()?;
-        let kwok = start_kwok(programs, &dir, &files, kubelet_port)?;
+        let kwok = start_kwok(programs, &dir, &files, kubelet_port, self.kubelets_may_end)?;
         let mut control_plane = ControlPlane {
             parts: vec![kwok, scheduler, api_server, etcd],
             programs: programs.clone(),
@@ -884,17 +894,22 @@ fn start_kwok(
     dir: &WorkDir,
     files: &Files,
     kubelet_port: Option<u16>,
+    kubelets_may_end: bool,
 ) -> Result<Process> {
     let mut args = vec![
         format!("--kubeconfig={}", files.kwok.display()),
-        "--manage-all-nodes=false".to_owned(),
-        format!("--manage-nodes-with-label-selector={NO_KUBELET}!=none"),
+        format!("--manage-all-nodes={}", !kubelets_may_end),
         format!("--disregard-status-with-annotation-selector={WITHOUT_KUBELET}=true"),
         "--node-lease-duration-seconds=40".to_owned(),
         // All nodes share the range; addresses repeat when it is used up, which no test minds.
         "--cidr=10.244.0.0/16".to_owned(),
         "--node-ip=127.0.0.1".to_owned(),
     ];
+    if kubelets_may_end {
+        args.push(format!(
+            "--manage-nodes-with-label-selector={NO_KUBELET}!=none"
+        ));
+    }
     let mut manifests = programs.stages()?;
     if let Some(port) = kubelet_port {
         manifests.extend(programs.usage()?);
