@@ -897,7 +897,10 @@ fn a_revision_that_upstream_made_gets_the_hash_back_that_its_pods_carry() {
     // What can be no name is no hash.
     let (mut world, _) = by_upstream("Not_A_Name");
     world.settle_for(600, &[FACTORY]);
-    assert_eq!(names::<ControllerRevision>(&world), [ours.clone()]);
+    assert_eq!(
+        names::<ControllerRevision>(&world),
+        std::slice::from_ref(&ours)
+    );
     // Nor is it known which of two hashes it was.
     let (mut world, _) = by_upstream("7d9f8c6b5");
     let pod = names::<Pod>(&world).remove(0);
@@ -928,7 +931,7 @@ fn a_revision_of_its_own_does_not_wake_a_set_when_it_is_created() {
         ("created as an orphan", None, Some(&orphan), web.clone()),
         ("found going", None, Some(&going), web.clone()),
         ("changed", Some(&owned), Some(&changed), web.clone()),
-        ("deleted", Some(&owned), None, web.clone()),
+        ("deleted", Some(&owned), None, web),
     ] {
         assert_eq!(world.woken::<DaemonSets>(old, new), woken, "{what}");
     }
