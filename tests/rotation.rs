@@ -43,7 +43,7 @@ impl Files<'_> {
         Ok(path)
     }
 
-    fn kubeconfig(&self, user: Value) -> Result<PathBuf> {
+    fn kubeconfig(&self, user: &Value) -> Result<PathBuf> {
         let text = json!({
             "apiVersion": "v1",
             "kind": "Config",
@@ -183,7 +183,7 @@ fn every_credential_is_exchanged_under_a_fleet_at_work() {
         files.client(&first.client_for(MANAGER, None, SHORT_LIFE)?)?;
         let began = Instant::now();
         let by_files = json!({"client-certificate": "client.crt", "client-key": "client.key"});
-        let path = files.kubeconfig(by_files.clone())?;
+        let path = files.kubeconfig(&by_files)?;
         let fleet = control_plane
             .fleet()
             .arg(format!("--kubeconfig={}", path.display()))
@@ -304,7 +304,7 @@ async fn rotate(
     let since = Instant::now();
     let old = token(client, "old-token").await?;
     files.write("token", &old)?;
-    files.kubeconfig(json!({"tokenFile": "token"}))?;
+    files.kubeconfig(&json!({"tokenFile": "token"}))?;
     until(
         "no certificate is shown any more",
         PATIENCE,
@@ -338,7 +338,7 @@ async fn rotate(
     let plugin = files.write("plugin", format!("#!/bin/sh\ncat {}\n", answer.display()))?;
     use std::os::unix::fs::PermissionsExt as _;
     std::fs::set_permissions(&plugin, std::fs::Permissions::from_mode(0o755))?;
-    files.kubeconfig(json!({"exec": {
+    files.kubeconfig(&json!({"exec": {
         "apiVersion": "client.authentication.k8s.io/v1",
         "command": plugin,
         "interactiveMode": "Never",
@@ -369,14 +369,14 @@ async fn rotate(
     let since = Instant::now();
     let data = |text: &str| STANDARD.encode(text);
     let identity = first.client(MANAGER, None)?;
-    files.kubeconfig(json!({
+    files.kubeconfig(&json!({
         "client-certificate-data": data(&identity.certificate),
         "client-key-data": data(&identity.key),
     }))?;
     tokio::time::sleep(TAKEN_UP).await;
     sound(replicas).await?;
     files.client(&first.client(MANAGER, None)?)?;
-    files.kubeconfig(by_files.clone())?;
+    files.kubeconfig(by_files)?;
     tokio::time::sleep(TAKEN_UP).await;
     sound(replicas).await?;
     step(

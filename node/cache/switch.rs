@@ -171,15 +171,15 @@ fn refusal(error: &(dyn Error + 'static)) -> Option<String> {
     }
     let mut next = Some(error);
     while let Some(error) = next {
-        // An io::Error's source skips the error that it wraps.
+        if let Some(tls) = error.downcast_ref::<rustls::Error>() {
+            return Some(format!("TLS: {tls}"));
+        }
+        // An io::Error's source skips the error that it wraps, and hyper-rustls wraps one in another.
         let wrapped = error
             .downcast_ref::<io::Error>()
             .and_then(io::Error::get_ref)
-            .and_then(|inner| inner.downcast_ref::<rustls::Error>());
-        if let Some(tls) = wrapped.or_else(|| error.downcast_ref::<rustls::Error>()) {
-            return Some(format!("TLS: {tls}"));
-        }
-        next = error.source();
+            .map(|inner| inner as &(dyn Error + 'static));
+        next = wrapped.or_else(|| error.source());
     }
     None
 }

@@ -359,7 +359,7 @@ mod tests {
         assert_eq!(all().changed_since(&before), [two.as_path()]);
         let only = std::slice::from_ref(&one);
         let now = all().only(only);
-        assert_eq!(now, before.clone().only(only));
+        assert_eq!(now, before.only(only));
         assert!(
             !format!("{now:?}").contains("97"),
             "the content stays secret"
