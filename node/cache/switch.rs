@@ -174,7 +174,7 @@ fn refusal(error: &(dyn Error + 'static)) -> Option<String> {
         if let Some(tls) = error.downcast_ref::<rustls::Error>() {
             return Some(format!("TLS: {tls}"));
         }
-        // The source of an io::Error skips the error that it wraps, which may be another io::Error.
+        // An io::Error's source skips the error that it wraps, and hyper-rustls wraps one in another.
         let wrapped = error
             .downcast_ref::<io::Error>()
             .and_then(io::Error::get_ref)

@@ -379,8 +379,12 @@ impl Metrics {
         let labels = [("flag", Text::from(flag))];
         let family = &self.families.client_certificate_ends;
         match seconds {
-            Some(seconds) => drop(family.get_or_create(&labels).set(seconds)),
-            None => drop(family.remove(&labels)),
+            Some(seconds) => {
+                family.get_or_create(&labels).set(seconds);
+            }
+            None => {
+                family.remove(&labels);
+            }
         }
     }
 
