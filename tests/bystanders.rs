@@ -471,6 +471,11 @@ fn the_fence_serves_a_fleet_of_another_namespace_and_impersonates_nobody_without
                 Ok(Some(()))
             })
             .await?;
+            // A replica that is ready may own nothing yet; of one that never did nothing is taken over.
+            until("it owns ranges", PATIENCE, POLL, || async {
+                Ok((!replica.shards().await?.owned.is_empty()).then_some(()))
+            })
+            .await?;
         }
         let leases: Api<Lease> = Api::namespaced(client.clone(), &namespace);
         let lease = leases.get("manifold-replica-manifold-1").await?;

@@ -53,10 +53,41 @@ fn numbered(count: usize, prefix: &str, value: &Value) -> Map<String, Value> {
 
 /// All of them.
 pub(super) fn poisons() -> Vec<Poison> {
-    let mut all = workloads();
+    // Pods come first: later the workloads have used up the namespace's quota.
+    let mut all = pods();
+    all.extend(workloads());
     all.extend(batch());
     all.extend(the_rest());
     all
+}
+
+fn pods() -> Vec<Poison> {
+    vec![
+        Poison {
+            deleted: vec!["pod/patient"],
+            ..poison(
+                "a pod that may take 2^63-1 seconds to end",
+                vec![json!({
+                    "apiVersion": "v1", "kind": "Pod",
+                    "metadata": {"name": "patient", "labels": {"app": "ordered"}, "finalizers": ["example.com/never"]},
+                    "spec": {
+                        "terminationGracePeriodSeconds": i64::MAX, "activeDeadlineSeconds": i32::MAX,
+                        "containers": [{"name": "app", "image": "example/app:1"}],
+                    },
+                })],
+            )
+        },
+        poison(
+            "a pod that asks for 9 E bytes and 2^63-1 processors",
+            vec![json!({
+                "apiVersion": "v1", "kind": "Pod", "metadata": {"name": "greedy"},
+                "spec": {"containers": (0..2).map(|n| json!({
+                    "name": format!("app-{n}"), "image": "example/app:1",
+                    "resources": {"requests": {"memory": "9223372036854775807", "cpu": "9223372036854775807"}},
+                })).collect::<Vec<_>>()},
+            })],
+        ),
+    ]
 }
 
 fn workloads() -> Vec<Poison> {
@@ -263,30 +294,6 @@ fn the_rest() -> Vec<Poison> {
         .map(|(name, value)| (format!("{name}.example.com"), value))
         .collect();
     vec![
-        Poison {
-            deleted: vec!["pod/patient"],
-            ..poison(
-                "a pod that may take 2^63-1 seconds to end",
-                vec![json!({
-                    "apiVersion": "v1", "kind": "Pod",
-                    "metadata": {"name": "patient", "labels": {"app": "ordered"}, "finalizers": ["example.com/never"]},
-                    "spec": {
-                        "terminationGracePeriodSeconds": i64::MAX, "activeDeadlineSeconds": i32::MAX,
-                        "containers": [{"name": "app", "image": "example/app:1"}],
-                    },
-                })],
-            )
-        },
-        poison(
-            "a pod that asks for 9 E bytes and 2^63-1 processors",
-            vec![json!({
-                "apiVersion": "v1", "kind": "Pod", "metadata": {"name": "greedy"},
-                "spec": {"containers": (0..2).map(|n| json!({
-                    "name": format!("app-{n}"), "image": "example/app:1",
-                    "resources": {"requests": {"memory": "9223372036854775807", "cpu": "9223372036854775807"}},
-                })).collect::<Vec<_>>()},
-            })],
-        ),
         poison(
             "a ConfigMap with 7,000 owners that do not exist",
             vec![json!({
