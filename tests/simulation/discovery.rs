@@ -10,7 +10,8 @@ pub fn document(catalogue: &Catalogue, core: bool) -> Value {
     let mut groups: BTreeMap<(&str, &str), Vec<Value>> = BTreeMap::new();
     for entry in catalogue.all() {
         let resource = entry.resource;
-        if resource.group.is_empty() != core {
+        // Leases are served for the coordinators alone, not by namespace: nobody may find them to clear up.
+        if resource.group.is_empty() != core || resource.plural == "leases" {
             continue;
         }
         let subresources: Vec<Value> = entry

@@ -242,12 +242,18 @@ impl Fleet {
 }
 
 /// Controllers that the simulation leaves out: its server has neither ServiceCIDRs nor Leases to be watched,
-/// and its nodes have no kubelets that would renew any.
-const LEFT_OUT: [&str; 5] = [
+/// and its nodes have no kubelets that would renew any. Those of identities have no workload yet.
+const LEFT_OUT: [&str; 11] = [
+    "bootstrap-signer-controller",
+    "certificatesigningrequest-approving-controller",
+    "certificatesigningrequest-cleaner-controller",
+    "clusterrole-aggregation-controller",
+    "legacy-serviceaccount-token-cleaner-controller",
     "node-ipam-controller",
     "node-lifecycle-controller",
     "service-cidr-controller",
     "taint-eviction-controller",
+    "token-cleaner-controller",
     "ttl-controller",
 ];
 

@@ -282,7 +282,7 @@ impl Controller for NodeLifecycle {
             .differs("A heartbeat's age is how long this replica has watched it unchanged; a replica whose watches are stalled, or an API server that does not answer, makes no Node unhealthy.")
             .differs("A Node that has never posted a status gets --node-startup-grace-period from when a replica first saw it.")
             .differs("NoExecute taints are removed when the Node is ready, or none is; upstream also removes them whenever a manager sees a Node for the first time, as at each change of leader.")
-            .differs("RegisteredNode is recorded for a Node that is younger than 5 minutes or has never posted a status; upstream records it for all Nodes at each change of leader.")
+            .differs("RegisteredNode is recorded for a Node that has never posted a status, or is younger than 5 minutes and not ready yet; upstream records it for all Nodes at each change of leader.")
             .differs("After a zone's owner was lost, its first NoExecute taint waits for one whole interval of the rate.")
             .differs("Pods are marked not ready once for each time that their Node falls silent, those that come later included; not those on Nodes whose kubelet itself says that it is not ready.")
             .differs("node_collector_zone_* are exported by the replica that has the zone alone, and end with the zone.")
@@ -377,7 +377,9 @@ fn register(plan: &mut Plan, node: &Node, now: Timestamp, memory: &mut Memory) {
     let young = meta
         .creation_timestamp
         .is_none_or(|at| now.duration_since(at.timestamp()) < YOUNG);
-    if young || ready(node).is_none() {
+    // One that is ready was registered before: a swap of managers or a takeover repeats nothing.
+    let is_new = ready(node).is_none_or(|condition| young && condition.status != "True");
+    if is_new {
         let what = format!("Registered Node {} in Controller", meta.name);
         plan.event(node_event(&meta.name, &meta.uid, "RegisteredNode", &what));
     }
