@@ -179,6 +179,7 @@ impl Cluster {
             .iter()
             .flat_map(|controller| controller.watches().subscriptions)
             .filter(|subscription| subscription.resource.plural == plural)
+            .filter(|subscription| subscription.resource.selection.is_none())
             .collect()
     }
 
@@ -200,7 +201,12 @@ impl Cluster {
     pub fn keys(&self, controller: &dyn DynController) -> Vec<Key> {
         let mut keys = BTreeSet::new();
         for subscription in &controller.watches().subscriptions {
-            for object in self.objects(subscription.resource.plural) {
+            let objects = self.objects(subscription.resource.plural);
+            // A selection of a resource's objects has a projection of its own.
+            for object in objects
+                .into_iter()
+                .filter(|object| object.resource() == subscription.resource)
+            {
                 let change = DynChange {
                     old: None,
                     new: Some(&object),
