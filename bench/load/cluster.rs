@@ -264,11 +264,24 @@ mod tests {
             }
         }
         without.sort_unstable();
-        // These have a key only where something is on its way out, or ask before they plan.
+        // These have no object of theirs in this cluster, have a key only where something is on its way out, or
+        // ask before they plan (a DaemonSet's controller, which revision the template is of).
         let asking = [
+            "bootstrap-signer-controller",
+            "certificatesigningrequest-approving-controller",
+            "certificatesigningrequest-cleaner-controller",
+            "certificatesigningrequest-signing-controller",
+            "clusterrole-aggregation-controller",
+            "daemonset-controller",
             "garbage-collector-controller",
             "horizontal-pod-autoscaler-controller",
+            "legacy-serviceaccount-token-cleaner-controller",
             "namespace-controller",
+            "node-ipam-controller",
+            "podcertificaterequest-cleaner-controller",
+            "service-cidr-controller",
+            "serviceaccount-token-controller",
+            "token-cleaner-controller",
         ];
         assert_eq!(without, asking);
         assert!(cluster.objects("pods").len() > 100);
