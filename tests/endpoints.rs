@@ -17,7 +17,7 @@ use k8s_openapi::api::discovery::v1::EndpointSlice;
 use kube::{Api, Client};
 use serde_json::{Value, json};
 
-use crate::support::{PATIENCE, POLL, alone, create, deployment, ended_well, fleet_of};
+use crate::support::{PATIENCE, POLL, alone, beside, create, deployment, ended_well, fleet_of};
 
 /// The controllers under test.
 const CONTROLLERS: [&str; 3] = [
@@ -916,7 +916,7 @@ async fn make(control_plane: &ControlPlane, namespace: &str, steps: usize) -> Re
 
 #[test]
 fn what_one_manager_has_made_the_other_leaves_as_it_is() {
-    let _alone = alone();
+    let _beside = beside();
     run_test(async {
         let control_plane = control_plane().await?;
         let mut log = control_plane.audit();

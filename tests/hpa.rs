@@ -17,7 +17,7 @@ use kube::api::{DeleteParams, ListParams, Patch, PatchParams, PostParams};
 use kube::{Api, Client};
 use serde_json::{Value, json};
 
-use crate::support::{PATIENCE, POLL, Unrest, all_end_well, alone, complete, fleet_of};
+use crate::support::{PATIENCE, POLL, Unrest, all_end_well, alone, beside, complete, fleet_of};
 
 /// The period and the window of both managers, short enough for a test.
 const PERIOD: Duration = Duration::from_secs(2);
@@ -862,7 +862,7 @@ fn a_replica_killed_within_the_window_makes_nothing_shrink_early() {
 
 #[test]
 fn an_api_that_hangs_costs_those_alone_who_ask_it() {
-    let _alone = alone();
+    let _beside = beside();
     run_test(async {
         let control_plane = bed().start().await?;
         let api = MetricsApi::start(&control_plane).await?;

@@ -11,7 +11,7 @@ pub(crate) mod probes;
 mod relay;
 mod rogue;
 mod strain;
-mod webhook;
+pub(crate) mod webhook;
 mod workload;
 
 #[cfg(test)]
@@ -532,7 +532,8 @@ impl Chaos {
     async fn slow_webhook(&mut self, victim: usize) -> Result<()> {
         let webhook = Webhook::start(&self.control_plane, WEBHOOK_TAKES).await?;
         let api: Api<ValidatingWebhookConfiguration> = Api::all(self.client.clone());
-        let configuration = webhook.configuration(self.control_plane.authority().certificate());
+        let configuration =
+            webhook.configuration(self.control_plane.authority().certificate(), "pods", "Fail");
         api.create(
             &PostParams::default(),
             &serde_json::from_value(configuration)?,
@@ -559,7 +560,7 @@ impl Chaos {
             Ok((replicas == 3).then_some(()))
         })
         .await;
-        api.delete("chaos", &DeleteParams::default()).await?;
+        api.delete(Webhook::NAME, &DeleteParams::default()).await?;
         deployments
             .delete("probe-slow", &DeleteParams::default())
             .await?;

@@ -17,16 +17,19 @@ use tokio::task::JoinHandle;
 
 /// An admission webhook that takes its time.
 #[derive(Debug)]
-pub(super) struct Webhook {
+pub(crate) struct Webhook {
     port: u16,
     task: JoinHandle<()>,
 }
 
 impl Webhook {
-    pub(super) async fn start(control_plane: &ControlPlane, takes: Duration) -> Result<Self> {
+    /// Of its configuration in the API server.
+    pub(crate) const NAME: &str = "slow";
+
+    pub(crate) async fn start(control_plane: &ControlPlane, takes: Duration) -> Result<Self> {
         let identity = control_plane
             .authority()
-            .server("chaos-webhook", &["localhost"])?;
+            .server("slow-webhook", &["localhost"])?;
         let config = server_config(&identity, &["h2", "http/1.1"])?;
         let listener = TcpListener::bind((Ipv4Addr::LOCALHOST, 0)).await?;
         let port = listener.local_addr()?.port();
@@ -56,23 +59,23 @@ impl Webhook {
         Ok(Self { port, task })
     }
 
-    /// What makes the API server ask it for every pod.
-    pub(super) fn configuration(&self, authority: &str) -> Value {
+    /// What makes the API server call it for every creation of this resource of the core group.
+    pub(crate) fn configuration(&self, authority: &str, resource: &str, on_failure: &str) -> Value {
         use base64::Engine as _;
         json!({
             "apiVersion": "admissionregistration.k8s.io/v1",
             "kind": "ValidatingWebhookConfiguration",
-            "metadata": {"name": "chaos"},
+            "metadata": {"name": Self::NAME},
             "webhooks": [{
-                "name": "pods.chaos.manifold.dev",
+                "name": format!("{resource}.webhook.manifold.dev"),
                 "clientConfig": {
                     "url": format!("https://127.0.0.1:{}/", self.port),
                     "caBundle": base64::engine::general_purpose::STANDARD.encode(authority),
                 },
-                "rules": [{"apiGroups": [""], "apiVersions": ["v1"], "operations": ["CREATE"], "resources": ["pods"]}],
+                "rules": [{"apiGroups": [""], "apiVersions": ["v1"], "operations": ["CREATE"], "resources": [resource]}],
                 "admissionReviewVersions": ["v1"],
                 "sideEffects": "None",
-                "failurePolicy": "Fail",
+                "failurePolicy": on_failure,
                 "timeoutSeconds": 20,
             }],
         })

@@ -23,9 +23,9 @@ const REPLICAS: usize = 3;
 /// shared cluster, and retry.
 const PODS: u32 = 20;
 /// How long the fleet is observed after each object.
-const OBSERVED: Duration = Duration::from_secs(3);
+const OBSERVED: Duration = Duration::from_secs(2);
 /// And after the last of them.
-const OBSERVED_AT_THE_END: Duration = Duration::from_secs(15);
+const OBSERVED_AT_THE_END: Duration = Duration::from_secs(10);
 /// Other keys wait no longer than this, at the 99th percentile.
 const WAIT_P99: Duration = Duration::from_millis(500);
 /// What a replica may hold more than before. The objects themselves are some 8 MB of JSON, most of which no projection
