@@ -2,8 +2,8 @@
 //! is corrected at once, whatever the kind; only progress is rate-limited ([`Report::Seen`], [`Report::Underway`]).
 //!
 //! The rule reads field names, so it holds for every kind that uses the API's conventions: counts of pods that are there
-//! or ready, counts that an eviction is granted by, and conditions. An object that is being deleted is exempt: its
-//! counts fall by what was asked for, pod by pod, and nobody relies on them.
+//! or ready, counts that an eviction is granted by, and conditions. The counts of an object that is being deleted are
+//! exempt: they fall as requested, pod by pod, and nobody relies on them. Its conditions are not: each turns once.
 
 use kubernetes_proto::Object;
 use serde_json::{Map, Value};
@@ -45,13 +45,14 @@ const BAD_NEWS: &[&str] = &[
 ];
 
 /// What a change of an object's status is reported as, given both statuses as JSON: [`Report::No`] where it takes back
-/// a claim ([`worsens`]), [`Report::Seen`] otherwise.
+/// a claim ([`worsens`]; of an object that is being deleted, a condition alone), [`Report::Seen`] otherwise.
 pub fn report<T: Object>(object: &T, before: &Value, after: &Value) -> Report {
-    if !object.metadata().is_terminating() && worsens(before, after) {
-        Report::No
+    let is_urgent = if object.metadata().is_terminating() {
+        conditions_worsen(before, after)
     } else {
-        Report::Seen
-    }
+        worsens(before, after)
+    };
+    if is_urgent { Report::No } else { Report::Seen }
 }
 
 /// Whether a status (the JSON of the field `status`) takes back what the one before claimed: a count of pods that are
