@@ -1,5 +1,5 @@
-//! Messages written as tables instead of generated: for what every pod carries, so that texts which repeat are interned
-//! while they are decoded.
+//! Messages written as tables instead of generated: for what every pod carries, so that texts which repeat
+//! are interned while they are decoded.
 
 use prost::{
     DecodeError, Message,
@@ -13,12 +13,12 @@ use crate::{
     wire::merge,
 };
 
-/// How a field stands on the wire, and what holds it in memory.
+/// A field's encoding on the wire and its type in memory.
 pub trait Field {
     /// What holds it.
     type Held: Default + PartialEq;
 
-    /// Writes it, unless it is what stands for none.
+    /// Writes it, unless it is the value for absence.
     fn encode(tag: u32, held: &Self::Held, buf: &mut impl BufMut);
 
     /// Reads it.
@@ -293,7 +293,7 @@ impl<P: Part> Field for Many<P> {
     }
 }
 
-/// Declares a message as a table: the API's number of each field, its name, and how it stands on the wire.
+/// Declares a message as a table: the API's number of each field, its name, and its encoding.
 macro_rules! message {
     (
         $(#[$doc:meta])*

@@ -1,4 +1,5 @@
-//! What a pod carries beyond its metadata. Every pod of an owner says the same words, so nearly all texts are interned.
+//! What a pod carries beyond its metadata. Every pod of an owner says the same words, so nearly all texts are
+//! interned.
 
 use prost::{
     DecodeError,
@@ -28,7 +29,7 @@ message! {
 }
 
 message! {
-    /// `core/v1.PodSpec`, as far as controllers look at pods that run.
+    /// `core/v1.PodSpec`, reduced to what controllers read of running pods.
     pub struct PodSpec {
         /// Those of claims: most are of other kinds, and every pod has one.
         1 volumes: Kept<Volume>,
@@ -61,7 +62,7 @@ message! {
 }
 
 message! {
-    /// A volume, as far as it tells which claim it is of.
+    /// A volume: the claim that it mounts.
     pub struct Volume {
         /// Its name within the pod. Not interned: most are made up for one pod, and not kept.
         1 name: Text,
@@ -71,7 +72,7 @@ message! {
 }
 
 message! {
-    /// What a volume is made from: a claim, or something that is not looked at.
+    /// What a volume is made from: a claim, or something that no controller reads.
     pub struct VolumeSource {
         /// The claim.
         10 persistent_volume_claim: Maybe<PersistentVolumeClaimVolumeSource>,
@@ -89,7 +90,7 @@ message! {
 }
 
 message! {
-    /// A container, as far as it tells what it asks for, and Services find its ports by name.
+    /// A container: resource requests and limits, and the ports that Services find by name.
     pub struct Container {
         /// Its name.
         1 name: Word,
@@ -135,8 +136,8 @@ message! {
 }
 
 message! {
-    /// An init container, as far as it tells what it asks for, whether it is a sidecar (those of restartPolicy Always
-    /// are), and its ports.
+    /// An init container, as far as it tells what it asks for, whether it is a sidecar (those of
+    /// restartPolicy Always are), and its ports.
     pub struct InitContainer {
         /// Its name.
         1 name: Word,
