@@ -293,7 +293,7 @@ impl<P: Part> Field for Many<P> {
     }
 }
 
-/// Declares a message as a table: the API's number of each field, its name, and its encoding.
+/// Declares a message as a table: the API's number of each field, its name, and how it stands on the wire.
 macro_rules! message {
     (
         $(#[$doc:meta])*

@@ -62,7 +62,7 @@ message! {
 }
 
 message! {
-    /// A volume: the claim that it mounts.
+    /// A volume, as far as it tells which claim it is of.
     pub struct Volume {
         /// Its name within the pod. Not interned: most are made up for one pod, and not kept.
         1 name: Text,
@@ -72,7 +72,7 @@ message! {
 }
 
 message! {
-    /// What a volume is made from: a claim, or something that no controller reads.
+    /// What a volume is made from: a claim, or something that is not looked at.
     pub struct VolumeSource {
         /// The claim.
         10 persistent_volume_claim: Maybe<PersistentVolumeClaimVolumeSource>,
@@ -90,7 +90,7 @@ message! {
 }
 
 message! {
-    /// A container: resource requests and limits, and the ports that Services find by name.
+    /// A container, as far as it tells what it asks for, and Services find its ports by name.
     pub struct Container {
         /// Its name.
         1 name: Word,
