@@ -38,14 +38,14 @@ const COMMENT_WIDTH_MAX: usize = 110;
 pub(crate) const WORDS: Ratchet = Ratchet {
     name: "dialect-words",
     remedy: "use the field's words (tests/tidy/language.rs has them, ARCHITECTURE.md the glossary)",
-    headroom: 25,
+    headroom: 40,
 };
 
 /// Comment lines beyond [`COMMENT_WIDTH_MAX`]. The headroom as that of [`WORDS`].
 pub(crate) const WIDE: Ratchet = Ratchet {
     name: "wide-comments",
     remedy: "a comment line has at most 110 columns",
-    headroom: 10,
+    headroom: 40,
 };
 
 fn is_source(path: &str) -> bool {
