@@ -1,5 +1,5 @@
-//! The language of the tree: words of an older private dialect, and the width of comments. Both are counted per
-//! folder and may only shrink ([`super::ratchets`]).
+//! The language of the tree: words of an older private dialect, and the width of comments. Both are
+//! counted per folder and may only shrink ([`super::ratchets`]).
 
 use super::Files;
 use super::ratchets::{Counts, Ratchet, folder};

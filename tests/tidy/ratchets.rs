@@ -1,9 +1,9 @@
 //! Counts that may only shrink, kept per top-level folder in `ratchets.txt`.
 //!
-//! A folder's count may lie above the kept one by [`Ratchet::headroom`], so that work which merges at the same time does not
-//! fail because of a few words, and below it by a twentieth. Beyond that the test fails and prints the new lines;
-//! `UPDATE_GENERATED=1` writes those that have shrunk. A count that has grown is never written: the words go, or
-//! somebody raises the number by hand and says why in the commit.
+//! A folder's count may exceed the kept one by [`Ratchet::headroom`], so that work which merges at the same
+//! time does not fail because of a few words. Where it has shrunk by more than that and a twentieth the test
+//! fails and prints the new lines; `UPDATE_GENERATED=1` writes them. A count that has grown is never written:
+//! the words go, or somebody raises the number by hand and says why in the commit.
 
 use std::collections::BTreeMap;
 
