@@ -1,7 +1,7 @@
 //! `cargo bench-peers`: Manifold beside the real kube-controller-manager.
 //!
 //! Each peer goes through the same steps on a fresh control plane: kube-controller-manager, one replica of Manifold, three
-//! of them, in turn and in alternating order. README.md beside this folder tells what the figures mean; it is made here,
+//! of them, in turn and in alternating order. README.md beside this folder says what the figures mean; it is made here,
 //! from the newest results.
 
 mod machine;

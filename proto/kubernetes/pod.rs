@@ -1,4 +1,5 @@
-//! What a pod carries beyond its metadata. Every pod of an owner says the same words, so nearly all texts are interned.
+//! What a pod carries beyond its metadata. Every pod of an owner says the same words, so nearly all texts are
+//! interned.
 
 use prost::{
     DecodeError,
@@ -28,7 +29,7 @@ message! {
 }
 
 message! {
-    /// `core/v1.PodSpec`, as far as controllers look at pods that run.
+    /// `core/v1.PodSpec`, reduced to what controllers read of running pods.
     pub struct PodSpec {
         /// Those of claims: most are of other kinds, and every pod has one.
         1 volumes: Kept<Volume>,
@@ -135,8 +136,8 @@ message! {
 }
 
 message! {
-    /// An init container, as far as it tells what it asks for, whether it is a sidecar (those of restartPolicy Always
-    /// are), and its ports.
+    /// An init container, as far as it tells what it asks for, whether it is a sidecar (those of
+    /// restartPolicy Always are), and its ports.
     pub struct InitContainer {
         /// Its name.
         1 name: Word,
