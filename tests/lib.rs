@@ -21,6 +21,7 @@ mod alone {
     mod overload;
     mod poison;
     mod port;
+    mod quarantine;
     mod quota;
     mod rotation;
     mod start;

@@ -146,6 +146,8 @@ struct Known {
     parked: bool,
     /// The trace of the owner before.
     link: Option<Arc<str>>,
+    /// It was reconciled since the range was gained, and nobody died of it.
+    survived: bool,
 }
 
 /// The last attempt, for `/debug/explain`.
@@ -520,6 +522,11 @@ impl Range {
             part.queue.done(&taken.key);
             return false;
         }
+        // Whoever takes the range next announces it again: a change that makes it kill costs one more death.
+        let care = match care {
+            Care::Announced if known.survived => Care::None,
+            care => care,
+        };
         let descriptor = shared.units[usize::from(lane)].controller.descriptor();
         let spaced = known.report_from.filter(|_| descriptor.spaced.is_some());
         let from = spaced
@@ -832,6 +839,7 @@ impl Range {
         if done.in_hand {
             known.in_hand_until = now + shared.fence.in_hand();
         }
+        known.survived |= !matches!(done.next, Next::Stopped(_));
         known.proven |= done.proven;
         known.head_proven |= done.head_proven;
         let spaced = unit.controller.descriptor().spaced;

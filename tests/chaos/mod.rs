@@ -11,7 +11,7 @@ pub(crate) mod probes;
 mod relay;
 mod rogue;
 mod strain;
-mod webhook;
+pub(crate) mod webhook;
 mod workload;
 
 #[cfg(test)]
