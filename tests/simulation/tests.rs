@@ -68,7 +68,7 @@ fn three_hundred_seeds_are_without_violation() {
 
 #[test]
 fn a_key_that_kills_is_quarantined_within_three_deaths_and_all_others_are_served() {
-    for seed in 1..=12 {
+    for seed in 1..=4 {
         let replicas = 1 + usize::try_from(seed % 3).expect("few");
         let report = poison::run(seed, replicas, false);
         if let Some(violation) = report.violation {
