@@ -7,7 +7,7 @@ use actix::{
 };
 use coordinator_core::{
     Core, Effect, Epoch, Fatal, Happening, Holder, Input, Member, NotSent, Offer, OwnLease,
-    RangeId, Refused, View, Written,
+    Quarantine, RangeId, Refused, View, Written,
 };
 use peer_proto::RangeState;
 use tokio::sync::{OwnedSemaphorePermit, Semaphore, broadcast, oneshot, watch};
@@ -76,6 +76,8 @@ pub(crate) struct Coordinator {
     writes: Arc<Semaphore>,
     /// As the node was told.
     life: Option<Holder>,
+    /// As the node was told.
+    quarantine: Quarantine,
     pending: Vec<Input>,
     timer: Option<SpawnHandle>,
     /// Frozen here, to be sent.
@@ -149,6 +151,7 @@ impl Coordinator {
             shared,
             writes: Arc::new(Semaphore::new(WRITES_AT_ONCE)),
             life: None,
+            quarantine: Quarantine::default(),
             pending: Vec::new(),
             timer: None,
             frozen: HashMap::new(),
@@ -179,6 +182,13 @@ impl Coordinator {
                 self.host.lives_as(holder);
             }
             self.life = life;
+        }
+        let now = self.fence.now();
+        // Before a range is gained: its first key may be the one.
+        let quarantine = self.core.quarantine(now);
+        if quarantine != self.quarantine {
+            self.host.quarantine(&quarantine);
+            self.quarantine = quarantine;
         }
         for effect in effects {
             self.perform(effect, ctx);

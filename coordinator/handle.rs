@@ -277,6 +277,8 @@ async fn run(
         server_fenced: config.server_fence.announces(),
         ..Status::default()
     };
+    let passed = i64::try_from(fence.now().as_secs()).unwrap_or(0);
+    let epoch_second = jiff::Timestamp::now().as_second().saturating_sub(passed);
     let renewal = Renewal::new(
         RenewalConfig {
             name: config.replica_name.clone(),
@@ -284,7 +286,8 @@ async fn run(
             lease_duration: config.lease_duration,
             renew_deadline: config.lease_renew_deadline,
             retry_period: config.lease_retry_period,
-            epoch_second: config.epoch_second(fence.now()),
+            epoch_second: config.slow_start_from(epoch_second),
+            deaths_from: Some(epoch_second),
         },
         status.clone(),
     );
@@ -293,6 +296,7 @@ async fn run(
         renewal,
         status.clone(),
         Arc::clone(&fence),
+        Arc::clone(&host),
         Arc::clone(&clients),
     ) {
         Ok(thread) => thread,
@@ -319,6 +323,7 @@ async fn run(
         peers,
         thread,
         shared,
+        epoch_second,
     );
     let actor = answers.actor.clone();
     let service = PeerService::new(
@@ -363,6 +368,7 @@ fn wire(
     peers: Arc<dyn Calls>,
     thread: RenewalThread,
     shared: Shared,
+    epoch_second: i64,
 ) -> (Arc<ActorAnswers>, oneshot::Receiver<()>) {
     let core = Core::new(coordinator_core::Config {
         name: config.replica_name.clone(),
@@ -378,7 +384,8 @@ fn wire(
         drain_budget: DRAIN_BUDGET,
         bars: config.server_fence.mode() != ServerFenceMode::Off,
         slow_start: config.slow_start_period,
-        epoch_second: config.epoch_second(fence.now()).unwrap_or(0),
+        epoch_second,
+        records_deaths: true,
     });
     let own = thread.own.clone();
     let (alive, ended) = oneshot::channel();
@@ -420,6 +427,8 @@ pub struct Outside {
     pub peers: Arc<dyn Calls>,
     /// Where its peers find it.
     pub address: SocketAddr,
+    /// The Unix second at its start.
+    pub second: i64,
 }
 
 /// A coordinator on its caller's thread: the same parts as [`start`] makes, without sockets and threads.
@@ -465,6 +474,7 @@ pub fn assemble(
         server_fenced: config.server_fence.announces(),
         ..Status::default()
     };
+    let epoch_second = outside.second;
     let renewal = Renewal::new(
         RenewalConfig {
             name: config.replica_name.clone(),
@@ -472,11 +482,18 @@ pub fn assemble(
             lease_duration: config.lease_duration,
             renew_deadline: config.lease_renew_deadline,
             retry_period: config.lease_retry_period,
-            epoch_second: config.epoch_second(fence.now()),
+            epoch_second: config.slow_start_from(epoch_second),
+            deaths_from: Some(epoch_second),
         },
         status.clone(),
     );
-    let (thread, task) = renewal::prepare(config, renewal, status.clone(), Arc::clone(&fence));
+    let (thread, task) = renewal::prepare(
+        config,
+        renewal,
+        status.clone(),
+        Arc::clone(&fence),
+        Arc::clone(&host),
+    );
     let own = thread.own.clone();
     // It never breaks by itself: a simulation drops all of it at once.
     let (stop, broken) = watch::channel(false);
@@ -490,6 +507,7 @@ pub fn assemble(
         outside.peers,
         thread,
         shared.clone(),
+        epoch_second,
     );
     Ok(Assembled {
         handle: Handle(Arc::new(Inner {

@@ -2,7 +2,7 @@
 
 use std::{future::Future, pin::Pin, time::Duration};
 
-use coordinator_core::Holder;
+use coordinator_core::{Holder, Quarantine, Work};
 use peer_proto::RangeState;
 
 /// A range's number, below the fleet's number of ranges.
@@ -54,4 +54,11 @@ pub trait RangeHost: Send + Sync + 'static {
     fn resume(&self, range: RangeId);
     /// Whether the caches are complete, so that ranges may come.
     fn ready(&self) -> bool;
+    /// The keys in flight that the replica's Lease is to name: those that were announced, and of the others those that
+    /// take long, the oldest first; at most [`coordinator_core::WORKING_MAX`]. Asked before each renewal.
+    fn working(&self) -> Vec<Work> {
+        Vec::new()
+    }
+    /// Which keys and ranges are treated with care from now on. Comes before the ranges that it names are gained.
+    fn quarantine(&self, _quarantine: &Quarantine) {}
 }

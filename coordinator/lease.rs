@@ -3,7 +3,8 @@
 use std::{collections::BTreeMap, fmt, time::Duration};
 
 use coordinator_core::{
-    Crashes, Holder, RangeId, RangeLease, ReplicaLease, Status, Version, Written,
+    Crashes, Deaths, Holder, RangeId, RangeLease, ReplicaLease, Status, Version, Work, Written,
+    parse_dead_owners,
 };
 use futures::{Stream, StreamExt};
 use k8s_openapi::{
@@ -36,6 +37,13 @@ const FENCED: &str = "manifold.dev/fenced";
 const INCARNATION: &str = "manifold.dev/incarnation";
 /// Incarnations that have lost the Lease by compare-and-swap, separated by commas.
 const ENDED: &str = "manifold.dev/ended";
+
+/// The keys that were in flight for a while when it was renewed, one a line.
+const WORKING: &str = "manifold.dev/working";
+/// The last deaths of the replica, each with the keys that were in flight then.
+const DEATHS: &str = "manifold.dev/deaths";
+/// In a range Lease: the last owners that died, `<name>_<incarnation>` separated by commas.
+const LAST_OWNERS: &str = "manifold.dev/last-owners";
 
 const FIELD_MANAGER: &str = "manifold-coordinator";
 
@@ -381,6 +389,8 @@ impl Leases {
             ),
             (CRASHES.to_owned(), status.crashes.to_string()),
             (FENCED.to_owned(), status.server_fenced.to_string()),
+            (WORKING.to_owned(), Work::write_all(&lease.working)),
+            (DEATHS.to_owned(), lease.deaths.to_string()),
         ]);
         // A merge patch keeps what it does not name, so nothing is left out that may have been there.
         annotations.insert(
@@ -413,7 +423,11 @@ impl Leases {
     }
 
     pub(crate) fn encode_range(&self, version: Option<Version>, lease: &RangeLease) -> Lease {
-        let metadata = self.metadata(self.range_name(lease.range), "range", version);
+        let mut metadata = self.metadata(self.range_name(lease.range), "range", version);
+        if !lease.dead.is_empty() {
+            let owners: Vec<String> = lease.dead.iter().map(ToString::to_string).collect();
+            metadata.annotations = Some([(LAST_OWNERS.to_owned(), owners.join(","))].into());
+        }
         let spec = LeaseSpec {
             holder_identity: Some(
                 lease
@@ -442,17 +456,6 @@ impl Leases {
             .and_then(|spec| spec.holder_identity.as_deref())
             .filter(|identity| !identity.is_empty());
         let version = version_of(lease);
-        if let Some(range) = rest.strip_prefix("-range-") {
-            let epoch = spec.and_then(|spec| spec.lease_transitions).unwrap_or(0);
-            return Some(Found::Range(RangeLease {
-                range: range.parse().ok()?,
-                version,
-                // An identity of another shape names nobody: the core asks around before it takes such a range.
-                holder: identity.and_then(|identity| identity.parse().ok()),
-                epoch: u64::try_from(epoch).unwrap_or(0),
-            }));
-        }
-        let name = rest.strip_prefix("-replica-")?;
         let annotation = |key: &str| {
             lease
                 .metadata
@@ -461,6 +464,18 @@ impl Leases {
                 .and_then(|annotations| annotations.get(key))
                 .map_or("", String::as_str)
         };
+        if let Some(range) = rest.strip_prefix("-range-") {
+            let epoch = spec.and_then(|spec| spec.lease_transitions).unwrap_or(0);
+            return Some(Found::Range(RangeLease {
+                range: range.parse().ok()?,
+                version,
+                // An identity of another shape names nobody: the core asks around before it takes such a range.
+                holder: identity.and_then(|identity| identity.parse().ok()),
+                epoch: u64::try_from(epoch).unwrap_or(0),
+                dead: parse_dead_owners(annotation(LAST_OWNERS)),
+            }));
+        }
+        let name = rest.strip_prefix("-replica-")?;
         Some(Found::Replica(ReplicaLease {
             name: name.to_owned(),
             version,
@@ -485,6 +500,8 @@ impl Leases {
                 .filter(|ended| !ended.is_empty())
                 .map(str::to_owned)
                 .collect(),
+            working: Work::parse_all(annotation(WORKING)),
+            deaths: Deaths::parse(annotation(DEATHS)),
         }))
     }
 }

@@ -89,7 +89,7 @@ pub(crate) async fn sweep(leases: Leases, now: impl Fn() -> Time) {
 
 #[cfg(test)]
 mod tests {
-    use coordinator_core::{Holder, Status};
+    use coordinator_core::{Deaths, Holder, Status};
 
     use super::*;
 
@@ -100,6 +100,8 @@ mod tests {
             incarnation: incarnation.map(str::to_owned),
             status: Status::default(),
             ended: Vec::new(),
+            working: Vec::new(),
+            deaths: Deaths::default(),
         }
     }
 
@@ -120,6 +122,7 @@ mod tests {
             version: 9,
             holder: Some(Holder::new("c", "c1")),
             epoch: 1,
+            dead: Vec::new(),
         }];
         assert_eq!(vacant.over(minutes(0), &leases, &named), []);
         assert_eq!(vacant.over(minutes(59), &leases, &named), []);

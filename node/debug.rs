@@ -90,6 +90,19 @@ fn shards(shared: &Shared, handle: Option<&Handle>) -> Value {
         })
     });
     said["set_aside"] = set_aside.chain(unwoken).collect();
+    let list = shared.watchlist.list();
+    let suspected = list.keys.iter().map(|(name, suspicion)| {
+        json!({
+            "key": name,
+            "deaths": suspicion.deaths,
+            "alone": suspicion.alone,
+            "last": suspicion.last,
+        })
+    });
+    said["quarantine"] = json!({
+        "suspected": suspected.collect::<Vec<_>>(),
+        "announced_ranges": &list.careful,
+    });
     said["controllers"] = shared
         .units
         .iter()

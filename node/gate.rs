@@ -22,6 +22,8 @@ pub trait Fence: Send + Sync {
     fn settled(&self) -> u64;
     /// How long a write that was given up may still be in the server's hands.
     fn in_hand(&self) -> Duration;
+    /// Resolves when the replica's Lease names what is in flight now; while it can't be renewed, never.
+    fn announced(&self) -> BoxFuture<'static, ()>;
 }
 
 /// Why a write was not sent.

@@ -23,6 +23,7 @@ pub mod node;
 pub mod options;
 pub mod ownership;
 pub mod pod_events;
+pub mod quarantine;
 pub mod queue;
 pub mod reconcile;
 pub mod registry;

@@ -155,6 +155,7 @@ impl Node {
             writes: AtomicU64::new(0),
             table: (0..parts.ranges).map(|_| ArcSwapOption::empty()).collect(),
             unwoken: Unwoken::default(),
+            watchlist: Arc::default(),
             aside: match parts.threads {
                 Threads::Many => Aside::Blocking(tokio::runtime::Handle::current()),
                 Threads::One => Aside::Here,

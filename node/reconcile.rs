@@ -21,6 +21,7 @@ use crate::{
     shared::{Shared, Unit},
     telemetry,
 };
+use coordinator::Care;
 use tokio::sync::OwnedSemaphorePermit;
 use tracing::Instrument as _;
 
@@ -148,6 +149,67 @@ pub struct Done {
     pub writes: u64,
     /// The trace it left, if traces are exported.
     pub trace: Option<Arc<str>>,
+}
+
+impl Done {
+    /// A key that was not reconciled: its range was frozen or lost before it began.
+    pub fn stopped(shared: &Shared, job: Job, stopped: Stopped) -> Self {
+        let outcome = Attempt::ended(Next::Stopped(stopped));
+        Self {
+            unit: job.unit,
+            key: job.key,
+            memory: job.memory,
+            marks: outcome.marks,
+            next: outcome.next,
+            proven: outcome.proven,
+            head_proven: outcome.head_proven,
+            doubtful: outcome.doubtful,
+            in_hand: outcome.in_hand,
+            reported: outcome.reported,
+            plan: outcome.plan,
+            objects: outcome.objects,
+            began: shared.clock.now(),
+            since: shared.clock.monotonic(),
+            took: Duration::ZERO,
+            writes: outcome.writes,
+            trace: None,
+        }
+    }
+}
+
+/// Reconciles a key; with any care only once the replica's Lease names it.
+pub async fn reconcile_with(shared: Arc<Shared>, job: Job, care: Care) -> Done {
+    let controller = shared.units[usize::from(job.unit)].name();
+    let enter = || {
+        let (key, now) = (job.key.clone(), shared.clock.monotonic());
+        shared.watchlist.enter(controller, key, care, now)
+    };
+    if care == Care::None {
+        let _flight = enter();
+        return reconcile(shared, job).await;
+    }
+    let gate = Arc::clone(&job.sender.gate);
+    let announced = async {
+        let room = match care {
+            Care::Announced => {
+                let room = Arc::clone(&shared.watchlist.announced);
+                room.acquire_owned().await.ok()
+            }
+            Care::Alone | Care::None => None,
+        };
+        let flight = enter();
+        shared.fence.announced().await;
+        (room, flight)
+    };
+    let begun = tokio::select! {
+        biased;
+        stopped = gate.stopped() => Err(stopped),
+        announced = announced => Ok(announced),
+    };
+    match begun {
+        Ok(_until_done) => reconcile(shared, job).await,
+        Err(stopped) => Done::stopped(&shared, job, stopped),
+    }
 }
 
 /// Reconciles a key.

@@ -26,6 +26,7 @@ use crate::{
     gate,
     keys::Keys,
     metrics::{ControllerMetrics, Metrics, QueueMetrics},
+    quarantine::Watchlist,
     queue::Priority,
     view::View,
 };
@@ -181,6 +182,8 @@ pub struct RangeStats {
     pub reconciles: AtomicU64,
     /// Whether it is frozen for a handoff.
     pub frozen: AtomicBool,
+    /// Keys that are quarantined.
+    pub quarantined: AtomicUsize,
 }
 
 /// One owned range.
@@ -223,6 +226,8 @@ pub struct Shared {
     pub aside: Aside,
     /// Objects over which a controller's wake has panicked.
     pub unwoken: Unwoken,
+    /// Keys in flight, and those that may kill.
+    pub watchlist: Arc<Watchlist>,
 }
 
 /// As [`Subscription::wake`].

@@ -15,6 +15,7 @@ mod alone {
     mod overload;
     mod poison;
     mod port;
+    mod quarantine;
     mod rotation;
 }
 

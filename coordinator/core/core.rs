@@ -20,6 +20,7 @@ use std::{
 use serde::Serialize;
 
 use crate::{
+    deaths::{Deaths, Quarantine, with_dead_owner},
     event::{Effect, Fatal, Happening, Input, NotSent, Offer, Refused},
     lease::{
         EPOCH_END, Epoch, Holder, RangeId, RangeLease, ReplicaLease, Status, Time, Version,
@@ -99,6 +100,8 @@ pub struct Config {
     pub slow_start: Duration,
     /// The Unix second at time 0.
     pub epoch_second: i64,
+    /// Whether deaths are recorded, with the keys that were in flight.
+    pub records_deaths: bool,
 }
 
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
@@ -1371,10 +1374,46 @@ impl Core {
             .map_or(Time::ZERO, |since| now.saturating_sub(since));
         let members = u16::try_from(self.member_names().len()).unwrap_or(u16::MAX);
         let full = self.config.ranges.div_ceil(members.max(1));
-        let second = i64::try_from(now.as_secs()).unwrap_or(i64::MAX);
-        let second = self.config.epoch_second.saturating_add(second);
         own.crashes
-            .share(second, lived, full, self.config.slow_start)
+            .share(self.second(now), lived, full, self.config.slow_start)
+    }
+
+    /// The Unix second, by the clock of this machine as it was at time 0.
+    fn second(&self, now: Time) -> i64 {
+        let second = i64::try_from(now.as_secs()).unwrap_or(i64::MAX);
+        self.config.epoch_second.saturating_add(second)
+    }
+
+    /// Which keys are suspected of killing their owners, and which of the ranges held here want care for it.
+    pub fn quarantine(&self, now: Time) -> Quarantine {
+        let leases = self.replicas.values().map(|seen| &seen.lease);
+        let deaths: BTreeMap<&str, &Deaths> = leases
+            .filter(|lease| !lease.deaths.is_empty())
+            .map(|lease| (&*lease.name, &lease.deaths))
+            .collect();
+        if deaths.is_empty() {
+            return Quarantine::default();
+        }
+        let held = self.held.keys().filter_map(|range| self.ranges.get(range));
+        let ranges = held.map(|lease| (lease.range, &*lease.dead));
+        Quarantine::of(self.second(now), &deaths, ranges)
+    }
+
+    /// The dead owners that a claim lists: those known before, and whom the range is taken from if it died. Whoever
+    /// released its Lease, or was evicted by a build that files no deaths, is not known to have died.
+    fn dead_owners(&self, range: RangeId) -> Vec<Holder> {
+        let known = self.ranges.get(&range);
+        let known = known.map_or_else(Vec::new, |lease| lease.dead.clone());
+        let claim = self.claims.get(&range);
+        let from = claim.and_then(|claim| claim.from.clone());
+        let died = |holder: &Holder| {
+            let seen = self.replicas.get(&holder.name);
+            seen.is_some_and(|seen| seen.lease.deaths.names(&holder.incarnation))
+        };
+        match from.filter(died) {
+            Some(from) => with_dead_owner(known, from),
+            None => known,
+        }
     }
 
     fn say_how_it_stands(&mut self, now: Time, out: &mut Vec<Effect>) {
@@ -1629,6 +1668,7 @@ impl Core {
                 version: 0,
                 holder: self.me(),
                 epoch,
+                dead: self.dead_owners(range),
             },
         }
     }
@@ -1731,7 +1771,8 @@ impl Core {
                     retry_at: Time::MAX,
                 };
                 self.evicting.insert(name.clone(), evicting);
-                out.push(Effect::Evict(seen.lease.vacated()));
+                let second = self.config.records_deaths.then(|| self.second(now));
+                out.push(Effect::Evict(seen.lease.evicted(second)));
             }
         }
     }
@@ -2376,6 +2417,7 @@ fn swap(lease: &RangeLease, to: Holder) -> Effect {
             version: 0,
             holder: Some(to),
             epoch: next_epoch(lease.epoch),
+            dead: lease.dead.clone(),
         },
     }
 }

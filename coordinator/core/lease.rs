@@ -4,7 +4,10 @@ use std::{fmt, str::FromStr, time::Duration};
 
 use serde::Serialize;
 
-use crate::slow_start::Crashes;
+use crate::{
+    deaths::{Death, Deaths, Work},
+    slow_start::Crashes,
+};
 
 /// A range's number, below the fleet's number of ranges.
 pub type RangeId = u16;
@@ -110,6 +113,10 @@ pub struct ReplicaLease {
     /// Incarnations that have lost this Lease by compare-and-swap, the newest last: each of them is dead for certain.
     /// A Lease that was deleted and made anew proves nothing of the holder before, and so does not list it.
     pub ended: Vec<String>,
+    /// What it had in flight for a while at its last renewal; empty in a Lease without holder.
+    pub working: Vec<Work>,
+    /// How its last lives died that did not release the Lease, and what they had in flight.
+    pub deaths: Deaths,
 }
 
 /// So many ended incarnations are kept in a replica Lease. One that has fallen off the list is waited for a lease
@@ -122,8 +129,23 @@ impl ReplicaLease {
         Self {
             ended: self.ended_after(),
             incarnation: None,
+            working: Vec::new(),
             ..self.clone()
         }
+    }
+
+    /// The Lease without its holder, whose death is filed with what it had in flight; `second` is the Unix second,
+    /// `None` where deaths are not recorded.
+    pub fn evicted(&self, second: Option<i64>) -> Self {
+        let mut vacated = self.vacated();
+        if let (Some(second), Some(incarnation)) = (second, self.incarnation.clone()) {
+            vacated.deaths.push(Death {
+                second,
+                incarnation,
+                working: self.working.clone(),
+            });
+        }
+        vacated
     }
 
     /// The list of the ended once the present holder has lost the Lease.
@@ -153,6 +175,8 @@ pub struct RangeLease {
     pub holder: Option<Holder>,
     /// The owner's epoch.
     pub epoch: Epoch,
+    /// Its last owners that died without handing it over, the newest last.
+    pub dead: Vec<Holder>,
 }
 
 /// What came of a compare-and-swap.

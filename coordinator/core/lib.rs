@@ -6,6 +6,7 @@
 //! compared and hashed, so that a model checker runs the very code that ships.
 
 mod core;
+mod deaths;
 mod event;
 mod lease;
 #[cfg(test)]
@@ -22,6 +23,10 @@ mod tests;
 
 pub use crate::{
     core::{Config, Core, Member, Move, REPLICAS_MAX, RangeOwner, View, ViewFence},
+    deaths::{
+        Care, Death, Deaths, Quarantine, Suspicion, WORK_BYTES_MAX, WORKING_MAX, Work,
+        parse_dead_owners,
+    },
     event::{Effect, Fatal, Happening, Input, NotSent, Offer, Refused},
     lease::{
         EPOCH_END, Epoch, Holder, NotAHolder, RangeId, RangeLease, ReplicaLease, Status, Time,

@@ -5,6 +5,7 @@
 //! duration after the last renewal knows that the fence has closed.
 
 use crate::{
+    deaths::{Death, Deaths},
     lease::{ReplicaLease, Status, Time, Version, Written},
     mutation::broken,
     slow_start::Crashes,
@@ -12,6 +13,9 @@ use crate::{
 
 /// A dead process may have had one renewal under way, and somebody may have touched its Lease; two are a sign of life.
 const RENEWALS_OF_THE_LIVING: u32 = 2;
+
+/// A retry period has this many renewals at most, however much is announced.
+const ANNOUNCEMENTS_EACH_PERIOD: u32 = 50;
 
 /// Who renews, and how often.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
@@ -29,6 +33,8 @@ pub struct RenewalConfig {
     /// The Unix second at time 0, by the clock of this machine; `None` where lives that ended without leaving are not
     /// remembered.
     pub epoch_second: Option<i64>,
+    /// The same where deaths are recorded, with the keys that were in flight; `None` where they are not.
+    pub deaths_from: Option<i64>,
 }
 
 /// Where the own Lease stands.
@@ -86,6 +92,8 @@ pub enum RenewalInput {
     Status(Status),
     /// Range Leases were read after this renewal had ended: the fence may open.
     Reopen(Regained),
+    /// What is in flight is to be written before it goes on: renew as soon as possible.
+    Announce,
     /// Give the Lease up.
     Release,
     /// The Lease as read; `Err` if the read failed.
@@ -160,6 +168,10 @@ pub struct Renewal {
     regained: Option<Regained>,
     /// As read or written last.
     ended: Vec<String>,
+    /// As read last, with the death of whoever is replaced.
+    deaths: Deaths,
+    /// An announcement is waited for, which no write under way carries.
+    announce: bool,
     /// The life of this process whose Lease was deleted: over, as only this process can say.
     over: Option<String>,
 }
@@ -179,6 +191,8 @@ impl Renewal {
             renewed: None,
             regained: None,
             ended: Vec::new(),
+            deaths: Deaths::default(),
+            announce: false,
             over: None,
         }
     }
@@ -268,6 +282,12 @@ impl Renewal {
                     }
                 }
             }
+            RenewalInput::Announce => {
+                self.announce = true;
+                if matches!(self.state, State::Held { .. }) {
+                    self.next_at = self.next_at.min(self.announce_at(now));
+                }
+            }
             RenewalInput::Reopen(regained) => self.reopen(now, &regained),
             RenewalInput::Release => {
                 self.release = true;
@@ -344,6 +364,14 @@ impl Renewal {
         }
         let me = self.incarnation();
         self.remember(now, lease.as_ref(), &me);
+        let second = self.deaths_second(now);
+        if let Some(lease) = lease.as_ref() {
+            self.deaths.clone_from(&lease.deaths);
+            if let Some(second) = second {
+                self.deaths.prune(second, &me);
+            }
+        }
+        let working = lease.as_ref().map(|lease| lease.working.clone());
         let holder = lease.as_ref().and_then(|lease| lease.incarnation.clone());
         let version = lease.map(|lease| lease.version);
         self.next_at = now;
@@ -397,6 +425,13 @@ impl Renewal {
                 let waited = |from: Time| now.saturating_sub(from) >= self.config.lease_duration;
                 if waited(since) {
                     // Replacing the holder evicts it: its renewal is a compare-and-swap on the same object.
+                    if let Some(second) = second {
+                        self.deaths.push(Death {
+                            second,
+                            incarnation: holder.clone(),
+                            working: working.unwrap_or_default(),
+                        });
+                    }
                     self.ended.push(holder);
                     State::Acquire {
                         version: Some(version),
@@ -484,6 +519,9 @@ impl Renewal {
                 } else {
                     now
                 };
+                if self.announce {
+                    self.next_at = self.next_at.min(self.announce_at(now));
+                }
                 if self.open_until.is_some() || broken!(FenceOpensWithoutReading) {
                     self.open_until = Some(started + self.deadline()).filter(|until| *until > now);
                 } else if self.regained.is_none() {
@@ -532,9 +570,25 @@ impl Renewal {
             State::Held { version } => self.write(Some(version), false),
             State::Releasing { version } => self.write(version, true),
         };
+        if matches!(effect, RenewalEffect::Write { .. }) {
+            self.announce = false;
+        }
         self.busy = true;
         self.next_at = now + self.config.retry_period;
         vec![effect]
+    }
+
+    /// When an announcement may be written: renewals keep a distance, in which further ones are collected.
+    fn announce_at(&self, now: Time) -> Time {
+        let spacing = self.config.retry_period / ANNOUNCEMENTS_EACH_PERIOD;
+        let from = self.renewed.map_or(now, |renewed| renewed + spacing);
+        from.max(now)
+    }
+
+    /// The Unix second, where deaths are recorded.
+    fn deaths_second(&self, now: Time) -> Option<i64> {
+        let passed = i64::try_from(now.as_secs()).unwrap_or(i64::MAX);
+        Some(self.config.deaths_from?.saturating_add(passed))
     }
 
     fn write(&self, version: Option<Version>, release: bool) -> RenewalEffect {
@@ -544,6 +598,9 @@ impl Renewal {
             incarnation: Some(self.incarnation()),
             status: self.status.clone(),
             ended: self.ended.clone(),
+            // The shell says what is in flight when it writes.
+            working: Vec::new(),
+            deaths: self.deaths.clone(),
         };
         RenewalEffect::Write {
             version,

@@ -34,6 +34,9 @@ impl Fence for Open {
     fn in_hand(&self) -> Duration {
         Duration::ZERO
     }
+    fn announced(&self) -> BoxFuture<'static, ()> {
+        std::future::ready(()).boxed()
+    }
 }
 
 /// A cache, a server, and how often that was asked.

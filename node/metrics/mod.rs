@@ -134,6 +134,7 @@ struct Families {
     plan_seconds: Histograms<1>,
     plan_panics: Counters<1>,
     wake_panics: Counters<1>,
+    quarantined: Gauges<1>,
     reconciles: Counters<2>,
     writes: Counters<4>,
     events_dropped: Counter,
@@ -275,6 +276,7 @@ impl Metrics {
             plan_seconds: families.plan_seconds.get_or_create_owned(&labels),
             plan_panics: families.plan_panics.get_or_create_owned(&labels),
             wake_panics: families.wake_panics.get_or_create_owned(&labels),
+            quarantined: families.quarantined.get_or_create_owned(&labels),
             fence_refusals: families.fence_refusals.get_or_create_owned(&labels),
             reconciles: families.reconciles.clone(),
             writes: families.writes.clone(),
@@ -649,6 +651,10 @@ fn families(on: &mut Registering) -> Families {
             "manifold_wake_panics",
             "Changes of objects over which a controller panicked when it was asked which keys they wake; they wake none.",
         ),
+        quarantined: on.gauges(
+            "manifold_quarantined_keys",
+            "Keys of this replica that are reconciled alone and last: replicas have died while they reconciled them.",
+        ),
         reconciles: on.counters("manifold_reconciles", "Keys that were reconciled, by what came of it."),
         writes: on.counters(
             "manifold_writes",
@@ -897,6 +903,7 @@ pub struct ControllerMetrics {
     plan_seconds: Histogram,
     plan_panics: Counter,
     wake_panics: Counter,
+    quarantined: Gauge<i64, AtomicI64>,
     fence_refusals: Counter,
     reconciles: Counters<2>,
     writes: Counters<4>,
@@ -937,6 +944,11 @@ impl ControllerMetrics {
     /// A controller panicked over an object that was to wake its keys.
     pub fn wake_panicked(&self) {
         self.wake_panics.inc();
+    }
+
+    /// So many keys more are quarantined, or fewer.
+    pub fn quarantined(&self, more: i64) {
+        self.quarantined.inc_by(more);
     }
 
     /// A write was not sent: the fence was closed or the range is another's.

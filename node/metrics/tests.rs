@@ -33,6 +33,7 @@ const GOLDEN: &[(&str, &str)] = &[
     ("manifold_plan_duration_seconds", "histogram"),
     ("manifold_plan_panics_total", "counter"),
     ("manifold_wake_panics_total", "counter"),
+    ("manifold_quarantined_keys", "gauge"),
     ("manifold_ranges_owned", "gauge"),
     ("manifold_reconciles_total", "counter"),
     ("manifold_takeover_duration_seconds", "histogram"),
@@ -91,6 +92,8 @@ fn used() -> Arc<Metrics> {
     controller.planned(ms(1));
     controller.panicked();
     controller.wake_panicked();
+    controller.quarantined(2);
+    controller.quarantined(-1);
     controller.fenced();
     controller.reconciled("success");
     controller.wrote("create", "replicasets", "success");

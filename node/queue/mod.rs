@@ -221,6 +221,16 @@ impl Queue {
         None
     }
 
+    /// Begins to work on a key that may wait here or not; whether it did.
+    pub fn start(&mut self, key: &Key) -> bool {
+        let entry = self.entries.entry(key.clone()).or_default();
+        entry.working = true;
+        // Its place in the line is skipped when it is reached.
+        let waited = entry.waiting.take().is_some();
+        self.waiting -= usize::from(waited);
+        waited
+    }
+
     /// The work on a key is done; what was added meanwhile waits now.
     pub fn done(&mut self, key: &Key) {
         let Some(entry) = self.entries.get_mut(key) else {

@@ -18,6 +18,7 @@ use crate::{
     dice::Dice,
     judge::{By, Judge, Verdict, Writer},
     mutants::Mutant,
+    poison::Poison,
     server::{Answer, Log, Request, Server},
 };
 
@@ -154,6 +155,8 @@ pub struct State {
     pub under_way: usize,
     /// Replicas that have ended by themselves and are still to be dropped.
     pub ended: Vec<usize>,
+    /// A key that kills, where there is one.
+    pub poison: Poison,
     origin: Instant,
     hash: u64,
     lines: VecDeque<String>,
@@ -186,6 +189,7 @@ impl Hub {
                 wrote: BTreeSet::new(),
                 under_way: 0,
                 ended: Vec::new(),
+                poison: Poison::default(),
                 origin: Instant::now(),
                 hash: 0xcbf2_9ce4_8422_2325,
                 lines: VecDeque::new(),
@@ -351,7 +355,8 @@ impl State {
         self.server.advance_to(now);
         let changed = self
             .mutant
-            .and_then(|mutant| mutant.request(request, &self.counts));
+            .and_then(|mutant| mutant.request(request, &self.counts))
+            .or_else(|| self.poison.lease(request));
         let request = changed.as_ref().unwrap_or(request);
         if !request.writes() {
             let view = self

@@ -232,4 +232,8 @@ impl Fence for Gatekeeper {
     fn in_hand(&self) -> Duration {
         self.fence.in_hand()
     }
+
+    fn announced(&self) -> BoxFuture<'static, ()> {
+        self.fence.announced()
+    }
 }

@@ -99,6 +99,17 @@ async fn exchange(
     request: http::Request<Body>,
 ) -> Result<http::Response<AnswerBody>, BoxError> {
     let request = read(request).await?;
+    let dies = hub.with(|state| {
+        let dies = state.poison.kills(&request);
+        if dies {
+            state.dies_of_poison(replica);
+        }
+        dies
+    });
+    if dies {
+        hub.waker.wake();
+        return std::future::pending().await;
+    }
     let road = hub.with(|state| state.road(replica, &request));
     match road.fate {
         Fate::Refused => {

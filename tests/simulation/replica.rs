@@ -361,6 +361,7 @@ async fn live(
             build: BUILD.to_owned(),
         }),
         address: network::address(replica),
+        second: hub.with(|state| state.now()).as_second(),
     };
     let host = Arc::clone(&node.host) as Arc<dyn RangeHost>;
     let assembled = match coordinator::assemble(&config, host, outside) {

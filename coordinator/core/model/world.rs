@@ -281,6 +281,7 @@ impl Node {
                 bars: true,
                 slow_start: Duration::ZERO,
                 epoch_second: 0,
+                records_deaths: false,
             }),
             renewal: Renewal::new(
                 RenewalConfig {
@@ -290,6 +291,7 @@ impl Node {
                     renew_deadline: RENEW_DEADLINE,
                     retry_period: RETRY_PERIOD,
                     epoch_second: None,
+                    deaths_from: None,
                 },
                 status,
             ),
