@@ -94,6 +94,9 @@ pub struct Status {
     pub crashes: Crashes,
     /// Whether each of its writes carries its incarnation, so that the API server can refuse them by it.
     pub server_fenced: bool,
+    /// Fingerprints of what every replica must have the same of, such as the authorities that certificates are signed
+    /// by, as `name=hash` with commas between them. Nobody decides by it; empty where the build says nothing.
+    pub fingerprints: String,
 }
 
 /// A replica Lease.

@@ -118,7 +118,7 @@ impl Controller for CertificateSigningRequestApproving {
         }
         // A binding may be made later.
         let tried: Vec<&str> = recognized.iter().map(|one| one.subresource).collect();
-        Err(Refusal::Retry(format!(
+        Err(Refusal::Expected(format!(
             "recognized csr {:?} as [{}] but subject access review was not approved",
             key.name.as_str(),
             tried.join(" ")

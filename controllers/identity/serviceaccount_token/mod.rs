@@ -80,7 +80,8 @@ impl Controller for ServiceAccountTokens {
             .differs(
                 "A write names the version that was seen, instead of one that was read live; what fails is tried again with back-off, not ten times.",
             )
-            .differs("The signing key is read again when its file changes.")
+            .differs("The signing key is read again when its file changes. It may be RSA of 2048 to 4096 bits, or ECDSA on P-256 or P-384; others are an error at the start.")
+            .differs("Where a Secret is deleted and made again under its name at once, its account's reference to that name stays.")
     }
 
     fn new(flags: &Flags) -> Self {
