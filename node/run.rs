@@ -325,7 +325,7 @@ fn enabled(options: &Options, flags: &Flags) -> Result<Vec<Factory>, Error> {
     let mut enabled = Vec::new();
     for factory in registry::all() {
         let descriptor = (factory.describe)();
-        if !options.controllers.contains(&descriptor.name) {
+        if !descriptor.runs_unlisted && !options.controllers.contains(&descriptor.name) {
             continue;
         }
         match (descriptor.runs)(flags) {
@@ -704,6 +704,32 @@ mod tests {
             [64, 64, 8]
         );
         assert!(!text.contains('\r'));
+    }
+
+    /// Upstream builds the controller of tokens without a look at `--controllers`.
+    #[test]
+    fn the_controller_of_tokens_runs_with_a_key_whatever_is_listed() {
+        const TOKENS: &str = "serviceaccount-token-controller";
+        let descriptors = registry::descriptors();
+        let run = |words: &[&str]| {
+            let specs = args::flags(&descriptors);
+            let args::Parsed::Run(values) = args::parse(specs, words.iter().copied()).unwrap()
+            else {
+                panic!("nothing is to be printed");
+            };
+            let surroundings = crate::options::Surroundings {
+                host_name: "one".to_owned(),
+                ..Default::default()
+            };
+            let options = Options::new(values, &descriptors, &surroundings).unwrap();
+            names(&enabled(&options, &options.flags).unwrap())
+        };
+        let key = "--service-account-private-key-file=/sa.key";
+        let mut both = run(&["--controllers=ttl", key]);
+        both.sort_unstable();
+        assert_eq!(both, [TOKENS, "ttl-controller"]);
+        assert_eq!(run(&["--controllers=ttl"]), ["ttl-controller"]);
+        assert!(run(&["--controllers=*,-serviceaccount-token", key]).contains(&TOKENS));
     }
 
     #[tokio::test(start_paused = true)]

@@ -333,6 +333,17 @@ fn the_controllers_of_requests_wait_at_first_as_long_as_upstream_s() {
 }
 
 #[test]
+fn tokens_are_signed_whatever_controllers_are_listed() {
+    let unlisted: Vec<&str> = REGISTRY
+        .iter()
+        .map(|factory| (factory.describe)())
+        .filter(|descriptor| descriptor.runs_unlisted)
+        .map(|descriptor| descriptor.name)
+        .collect();
+    assert_eq!(unlisted, ["serviceaccount-token-controller"]);
+}
+
+#[test]
 fn names_are_upstream_s() {
     let table: Vec<Row> = REGISTRY
         .iter()
