@@ -383,7 +383,7 @@ impl Leases {
             ),
             (CRASHES.to_owned(), status.crashes.to_string()),
             (FENCED.to_owned(), status.server_fenced.to_string()),
-            (FINGERPRINTS.to_owned(), status.fingerprints.clone()),
+            (FINGERPRINTS.to_owned(), status.fingerprints.to_string()),
         ]);
         // A merge patch keeps what it does not name, so nothing is left out that may have been there.
         annotations.insert(
@@ -482,7 +482,7 @@ impl Leases {
                 share: annotation(SHARE).parse().ok().filter(|share| *share > 0),
                 crashes: Crashes::parse(annotation(CRASHES)),
                 server_fenced: annotation(FENCED) == "true",
-                fingerprints: annotation(FINGERPRINTS).to_owned(),
+                fingerprints: annotation(FINGERPRINTS).into(),
             },
             ended: annotation(ENDED)
                 .split(',')

@@ -551,7 +551,9 @@ fn what_a_request_asks_for_is_read_as_go_reads_it() {
         ],
     );
     let mapped = [&[0; 10][..], &[0xff, 0xff, 10, 0, 0, 1]].concat();
-    let found: [(&str, Vec<Vec<u8>>, &[&str], &[&[u8]]); 7] = [
+    /// A name, attributes, and the DNS names and addresses that are read from them.
+    type Row<'r> = (&'r str, Vec<Vec<u8>>, &'r [&'r str], &'r [&'r [u8]]);
+    let found: [Row<'_>; 7] = [
         ("nothing", vec![], &[], &[]),
         ("names", vec![asking_for(&[a()])], &["a"], &[]),
         // Malformed key usage: nobody looks at it.

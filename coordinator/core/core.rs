@@ -320,7 +320,7 @@ pub struct Core {
 
     host_ready: bool,
     server_fenced: bool,
-    fingerprints: String,
+    fingerprints: Arc<str>,
     drain_until: Option<Time>,
     left: bool,
     ring: Option<Ring>,
@@ -372,7 +372,7 @@ impl Core {
             next_inquiry: Time::ZERO,
             host_ready: false,
             server_fenced: false,
-            fingerprints: String::new(),
+            fingerprints: Arc::default(),
             drain_until: None,
             left: false,
             ring: None,
@@ -535,7 +535,7 @@ impl Core {
             // Once ready, always ready: an owner whose caches lag for a moment still serves better than a move.
             Input::HostReady(ready) => self.host_ready |= ready,
             Input::ServerFenced(fenced) => self.server_fenced = fenced,
-            Input::Fingerprints(fingerprints) => self.fingerprints = fingerprints,
+            Input::Fingerprints(fingerprints) => self.fingerprints = fingerprints.into(),
             Input::Frozen { range, epoch, busy } => self.frozen(now, range, epoch, busy, out),
             Input::Sent {
                 range,
@@ -1391,7 +1391,7 @@ impl Core {
             // The renewal knows them.
             crashes: Crashes::default(),
             server_fenced: self.server_fenced,
-            fingerprints: self.fingerprints.clone(),
+            fingerprints: Arc::clone(&self.fingerprints),
         };
         if self.told_status.as_ref() != Some(&status) {
             self.told_status = Some(status.clone());
@@ -2344,7 +2344,7 @@ impl Core {
                         ready: seen.lease.status.ready,
                         draining: seen.lease.status.draining,
                         version: seen.lease.status.build.clone(),
-                        fingerprints: seen.lease.status.fingerprints.clone(),
+                        fingerprints: seen.lease.status.fingerprints.to_string(),
                     })
                 })
                 .collect(),

@@ -2243,7 +2243,7 @@ fn fingerprints_are_said_in_the_own_lease_and_seen_in_those_of_members() {
     let said: Vec<&str> = effects
         .iter()
         .filter_map(|effect| match effect {
-            Effect::Status(status) => Some(status.fingerprints.as_str()),
+            Effect::Status(status) => Some(&*status.fingerprints),
             _ => None,
         })
         .collect();
@@ -2257,7 +2257,7 @@ fn fingerprints_are_said_in_the_own_lease_and_seen_in_those_of_members() {
     );
     let mut lease = bench.replicas["b"].clone();
     lease.version += 100;
-    lease.status.fingerprints = "root-ca=2".to_owned();
+    lease.status.fingerprints = "root-ca=2".into();
     bench.step(Input::Replica(lease));
     let view = bench.core.view(bench.now, &crate::View::default());
     let member = view.members.iter().find(|member| member.name == "b");
