@@ -834,6 +834,14 @@ impl Handle {
         Drained { released, dropped }
     }
 
+    /// From now on the own Lease says these fingerprints of what every replica must have the same of, as `name=hash`
+    /// with commas between them. Members' fingerprints are in the [`View`].
+    pub async fn announce(&self, fingerprints: String) {
+        let input = Input::Fingerprints(fingerprints);
+        // A coordinator that has stopped announces nothing any more.
+        let _ = self.0.actor.send(Feed(vec![input])).await;
+    }
+
     /// Asks for a range that is held here to be handed over to a member. It is tried once and not waited for.
     ///
     /// # Errors

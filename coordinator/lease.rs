@@ -34,6 +34,8 @@ const CRASHES: &str = "manifold.dev/crashes";
 /// `true` where each write of the replica carries its incarnation, so that the API server can refuse them by
 /// it.
 const FENCED: &str = "manifold.dev/fenced";
+/// Fingerprints of what every replica must have the same of, as `name=hash` with commas between them.
+const FINGERPRINTS: &str = "manifold.dev/fingerprints";
 const INCARNATION: &str = "manifold.dev/incarnation";
 /// Incarnations that have lost the Lease by compare-and-swap, separated by commas.
 const ENDED: &str = "manifold.dev/ended";
@@ -391,6 +393,7 @@ impl Leases {
             (FENCED.to_owned(), status.server_fenced.to_string()),
             (WORKING.to_owned(), Work::write_all(&lease.working)),
             (DEATHS.to_owned(), lease.deaths.to_string()),
+            (FINGERPRINTS.to_owned(), status.fingerprints.to_string()),
         ]);
         // A merge patch keeps what it does not name, so nothing is left out that may have been there.
         annotations.insert(
@@ -494,6 +497,7 @@ impl Leases {
                 share: annotation(SHARE).parse().ok().filter(|share| *share > 0),
                 crashes: Crashes::parse(annotation(CRASHES)),
                 server_fenced: annotation(FENCED) == "true",
+                fingerprints: annotation(FINGERPRINTS).into(),
             },
             ended: annotation(ENDED)
                 .split(',')

@@ -135,6 +135,7 @@ async fn a_replica_lease_survives_the_way_to_the_api_and_back() {
             share: Some(8),
             crashes: Crashes::parse("1700000000,1700000600"),
             server_fenced: true,
+            fingerprints: "kubelet-serving=0a1b,root-ca=2c3d".into(),
         },
         ended: vec!["0abc".to_owned(), "0abc-1".to_owned()],
         working: vec![

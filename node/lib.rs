@@ -1,6 +1,7 @@
 //! The running manager: what the controllers decide is fetched, fenced and written here.
 
 pub mod actors;
+mod agreement;
 pub mod api_server;
 pub mod apply;
 mod arbiters;

@@ -245,6 +245,7 @@ pub async fn reconcile(shared: Arc<Shared>, mut job: Job) -> Done {
         Next::After(_) => "requeue_after",
         Next::Postponed(_) => "postponed",
         Next::Now => "requeue",
+        Next::Backoff { .. } if outcome.expected => "requeue",
         Next::Backoff { error: true, .. } => "error",
         Next::Backoff { error: false, .. } => "conflict",
         Next::Stopped(_) => "stopped",
@@ -252,8 +253,14 @@ pub async fn reconcile(shared: Arc<Shared>, mut job: Job) -> Done {
     if !matches!(outcome.next, Next::Stopped(_)) {
         unit.metrics.synced(outcome.code, took);
     }
-    if let Next::Backoff { why, error: true } = &outcome.next {
-        tracing::warn!(controller = unit.name(), key = %job.key, error = %why, "reconcile failed");
+    match &outcome.next {
+        Next::Backoff { why, .. } if outcome.expected => {
+            tracing::debug!(controller = unit.name(), key = %job.key, error = %why, "reconcile failed");
+        }
+        Next::Backoff { why, error: true } => {
+            tracing::warn!(controller = unit.name(), key = %job.key, error = %why, "reconcile failed");
+        }
+        _ => {}
     }
     Done {
         unit: job.unit,
@@ -284,6 +291,8 @@ struct Attempt {
     doubtful: bool,
     in_hand: bool,
     reported: bool,
+    /// Whether a back-off is an everyday matter.
+    expected: bool,
     plan: Vec<String>,
     objects: usize,
     writes: u64,
@@ -303,6 +312,7 @@ impl Attempt {
             doubtful: false,
             in_hand: false,
             reported: false,
+            expected: false,
             plan: Vec::new(),
             objects: 0,
             writes: 0,
@@ -371,6 +381,12 @@ async fn attempt(shared: &Arc<Shared>, job: &mut Job) -> Attempt {
             return looked(Next::Change);
         }
         Ok(Err(Refusal::Retry(why))) => return looked(Next::Backoff { why, error: true }),
+        Ok(Err(Refusal::Expected(why))) => {
+            return Attempt {
+                expected: true,
+                ..looked(Next::Backoff { why, error: true })
+            };
+        }
         Err(panic) => return panicked(shared, job, &panic),
     };
     let mut attempt = looked(after(&plan, now));

@@ -42,6 +42,10 @@ pub enum Refusal {
     /// Tried again with back-off.
     #[error("{0}")]
     Retry(String),
+    /// Tried again with back-off like [`Refusal::Retry`], but no fault of the cluster: what users do every day, such as
+    /// asking for what they may not have. Logged for debugging alone, and not counted as an error.
+    #[error("{0}")]
+    Expected(String),
 }
 
 /// What became of one action.

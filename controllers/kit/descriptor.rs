@@ -287,6 +287,8 @@ pub struct Descriptor {
     pub backoff_max_flag: Option<&'static str>,
     /// Whether `--controllers=*` includes it.
     pub on_by_default: bool,
+    /// Whether it runs whatever `--controllers` says.
+    pub runs_unlisted: bool,
     /// Whether it runs with the flags that were given; asked where `--controllers` names it.
     pub runs: fn(&Flags) -> Runs,
     /// Its flags, the one of `workers` included.
@@ -329,6 +331,7 @@ impl Descriptor {
             backoff: Backoff::DEFAULT,
             backoff_max_flag: None,
             on_by_default: true,
+            runs_unlisted: false,
             runs: |_| Runs::Yes,
             flags: Vec::new(),
             gates: Vec::new(),
@@ -421,6 +424,13 @@ impl Descriptor {
             },
             None => self.backoff,
         }
+    }
+
+    /// It runs where its start conditions hold, whatever `--controllers` says.
+    #[must_use]
+    pub fn runs_unlisted(mut self) -> Self {
+        self.runs_unlisted = true;
+        self
     }
 
     /// `--controllers=*` leaves it out: it runs where it is named.

@@ -323,6 +323,7 @@ pub struct Core {
 
     host_ready: bool,
     server_fenced: bool,
+    fingerprints: Arc<str>,
     drain_until: Option<Time>,
     left: bool,
     ring: Option<Ring>,
@@ -374,6 +375,7 @@ impl Core {
             next_inquiry: Time::ZERO,
             host_ready: false,
             server_fenced: false,
+            fingerprints: Arc::default(),
             drain_until: None,
             left: false,
             ring: None,
@@ -536,6 +538,7 @@ impl Core {
             // Once ready, always ready: an owner whose caches lag for a moment still serves better than a move.
             Input::HostReady(ready) => self.host_ready |= ready,
             Input::ServerFenced(fenced) => self.server_fenced = fenced,
+            Input::Fingerprints(fingerprints) => self.fingerprints = fingerprints.into(),
             Input::Frozen { range, epoch, busy } => self.frozen(now, range, epoch, busy, out),
             Input::Sent {
                 range,
@@ -1427,6 +1430,7 @@ impl Core {
             // The renewal knows them.
             crashes: Crashes::default(),
             server_fenced: self.server_fenced,
+            fingerprints: Arc::clone(&self.fingerprints),
         };
         if self.told_status.as_ref() != Some(&status) {
             self.told_status = Some(status.clone());
@@ -2381,6 +2385,7 @@ impl Core {
                         ready: seen.lease.status.ready,
                         draining: seen.lease.status.draining,
                         version: seen.lease.status.build.clone(),
+                        fingerprints: seen.lease.status.fingerprints.to_string(),
                     })
                 })
                 .collect(),
@@ -2488,6 +2493,9 @@ pub struct Member {
     pub draining: bool,
     /// Its build.
     pub version: String,
+    /// Fingerprints of what every replica must have the same of, as `name=hash` with commas between them.
+    #[serde(skip_serializing_if = "String::is_empty")]
+    pub fingerprints: String,
 }
 
 /// A range's owner by its Lease.

@@ -113,6 +113,8 @@ pub enum Input {
     HostReady(bool),
     /// Whether each write of this replica carries its incarnation from now on.
     ServerFenced(bool),
+    /// Fingerprints of what every replica must have the same of, as [`Status`] has them.
+    Fingerprints(String),
     /// The node has answered a freeze.
     Frozen {
         /// Which range.

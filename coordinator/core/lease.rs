@@ -1,6 +1,6 @@
 //! Leases as the protocol sees them: holder, epoch and version, without the API's clothes.
 
-use std::{fmt, str::FromStr, time::Duration};
+use std::{fmt, str::FromStr, sync::Arc, time::Duration};
 
 use serde::Serialize;
 
@@ -97,6 +97,9 @@ pub struct Status {
     pub crashes: Crashes,
     /// Whether each of its writes carries its incarnation, so that the API server can refuse them by it.
     pub server_fenced: bool,
+    /// Fingerprints of what every replica must have the same of, such as the authorities that certificates are signed
+    /// by, as `name=hash` with commas between them. Nobody decides by it; empty where the build says nothing.
+    pub fingerprints: Arc<str>,
 }
 
 /// A replica Lease.

@@ -2398,3 +2398,31 @@ fn only_a_lease_that_says_so_promises_that_writes_carry_their_incarnation() {
         assert!(effects.contains(&bar), "{effects:?}");
     }
 }
+
+#[test]
+fn fingerprints_are_said_in_the_own_lease_and_seen_in_those_of_members() {
+    let mut bench = Bench::new(&["b"], &[]);
+    let effects = bench.step(Input::Fingerprints("root-ca=1".to_owned()));
+    let said: Vec<&str> = effects
+        .iter()
+        .filter_map(|effect| match effect {
+            Effect::Status(status) => Some(&*status.fingerprints),
+            _ => None,
+        })
+        .collect();
+    assert_eq!(said, ["root-ca=1"]);
+    // The same again changes nothing.
+    let again = bench.step(Input::Fingerprints("root-ca=1".to_owned()));
+    assert!(
+        !again
+            .iter()
+            .any(|effect| matches!(effect, Effect::Status(_)))
+    );
+    let mut lease = bench.replicas["b"].clone();
+    lease.version += 100;
+    lease.status.fingerprints = "root-ca=2".into();
+    bench.step(Input::Replica(lease));
+    let view = bench.core.view(bench.now, &crate::View::default());
+    let member = view.members.iter().find(|member| member.name == "b");
+    assert_eq!(member.unwrap().fingerprints, "root-ca=2");
+}

@@ -358,6 +358,9 @@ impl Controller for Accounts {
         assert!(wanted != "panic", "this namespace makes the plan panic");
         plan.measure(SYNCS, &["success"], 1.0);
         plan.measure_on_failure(SYNCS, &["error"], 1.0);
+        if wanted == "unwanted" {
+            return Err(Refusal::Expected("nobody may have this".to_owned()));
+        }
         if wanted == "fails" {
             plan.fail("this namespace makes the plan fail");
             return Ok(plan);
@@ -664,6 +667,27 @@ fn a_reconcile_that_fails_is_retried_and_measured_as_a_failure() {
         let errors = count("error");
         until("they are retried once more", || count("error") > errors).await;
         assert_eq!(count("success"), before, "no failure is a success too");
+    });
+}
+
+#[test]
+fn an_expected_refusal_is_retried_and_counts_as_no_error() {
+    run(async {
+        let rig = Rig::new(world(&[("a", "unwanted")]));
+        rig.gain_all();
+        let count = |result: &str| {
+            let text = rig.shared.metrics.encode();
+            let wanted = format!("result=\"{result}\"");
+            let line = text.lines().find(|line| {
+                line.starts_with("manifold_reconciles_total{") && line.contains(&wanted)
+            });
+            let value = line.and_then(|line| line.rsplit(' ').next());
+            value.map_or(0.0, |value| value.parse::<f64>().unwrap())
+        };
+        until("it is retried", || count("requeue") >= 3.0).await;
+        assert_eq!(count("error"), 0.0);
+        rig.label("a", "1");
+        until("it is served", || rig.accounts("a") == 1).await;
     });
 }
 

@@ -130,6 +130,7 @@ struct Families {
     cache_objects: Gauges<1>,
     cache_bytes: Gauges<1>,
     discovery_failing: Gauges<1>,
+    key_material_differs: Gauges<1>,
     decode_errors: Counters<1>,
     plan_seconds: Histograms<1>,
     plan_panics: Counters<1>,
@@ -299,6 +300,17 @@ impl Metrics {
     /// What discovery has brought and can't be read: exactly these, so that what works again disappears.
     pub fn discovery_failing(&self, names: &[String]) {
         let family = &self.families.discovery_failing;
+        family.clear();
+        for name in names {
+            family
+                .get_or_create(&[("name", Text::from(name.clone()))])
+                .set(1);
+        }
+    }
+
+    /// What the members of the fleet have not got the same of, by name.
+    pub fn key_material_differs(&self, names: &[String]) {
+        let family = &self.families.key_material_differs;
         family.clear();
         for name in names {
             family
@@ -633,6 +645,11 @@ fn families(on: &mut Registering) -> Families {
         discovery_failing: on.gauges(
             "manifold_discovery_failing",
             "Group versions whose discovery fails, and resources found by discovery that can't be watched.",
+        ),
+        key_material_differs: on.gauges(
+            "manifold_key_material_differs",
+            "1 while replicas have different files of what they must have the same of, by name: a signer's authority, \
+             root-ca, service-account-key.",
         ),
         decode_errors: on.counters(
             "manifold_decode_errors",

@@ -41,10 +41,19 @@ const CONTROLLERS: &str = "deployment-controller,replicaset-controller,replicati
 const MORE: &str = "garbage-collector-controller,namespace-controller,pod-garbage-collector-controller,\
     resourcequota-controller,endpoints-controller,endpointslice-controller,endpointslice-mirroring-controller";
 /// What both run where identities are looked at. The cleaners are left out: upstream's look at what there is once an hour,
-/// once a day.
+/// once a day, and when they start ([`AT_START`]).
 const IDENTITY: &str = "serviceaccount-controller,clusterrole-aggregation-controller,\
     certificatesigningrequest-approving-controller,certificatesigningrequest-signing-controller,\
     serviceaccount-token-controller,bootstrap-signer-controller,token-cleaner-controller";
+/// What both run where it matters what they find when they start.
+const AT_START: &str = "legacy-serviceaccount-token-cleaner-controller,\
+    certificatesigningrequest-cleaner-controller,\
+    kube-apiserver-serving-clustertrustbundle-publisher-controller";
+/// The authority that is published there: the same on both sides, so that its bundle has the same name.
+const AUTHORITY: &str = concat!(
+    env!("CARGO_MANIFEST_DIR"),
+    "/parity/scenarios/authority.pem"
+);
 /// Those of nodes and of Services' ranges, and whom their scenarios need.
 const NODES: &str = "node-lifecycle-controller,taint-eviction-controller,node-ipam-controller,ttl-controller,\
     service-cidr-controller,serviceaccount-controller,replicaset-controller";
@@ -73,6 +82,14 @@ fn flags(among: Among) -> Vec<String> {
         ]
         .map(str::to_owned)
         .to_vec(),
+        Among::AtStart => vec![
+            format!("--controllers={AT_START}"),
+            "--feature-gates=ClusterTrustBundle=true".to_owned(),
+            format!("--root-ca-file={AUTHORITY}"),
+            "--legacy-service-account-token-clean-up-period=1s".to_owned(),
+            // Upstream's cleaner of requests looks at its cache as soon as it starts, and then after an hour.
+            "--controller-start-interval=2s".to_owned(),
+        ],
         Among::FewEnded => vec![
             "--controllers=pod-garbage-collector-controller,serviceaccount-controller".to_owned(),
             "--terminated-pod-gc-threshold=2".to_owned(),
@@ -111,8 +128,9 @@ pub(crate) async fn upstream(scenarios: &[Scenario]) -> Result<Vec<Outcome>> {
     for (among, scenarios) in by_controllers(scenarios) {
         let flags = kcm_flags(among);
         let flags: Vec<&str> = flags.iter().map(String::as_str).collect();
+        let plays = side.prepared(scenarios).await;
         let mut kcm = side.control_plane.start_kcm(&flags).await?;
-        outcomes.extend(side.run(scenarios).await?);
+        outcomes.extend(side.run(plays).await);
         kcm.process().kill();
     }
     Ok(outcomes)
@@ -132,8 +150,9 @@ async fn ours(scenarios: &[Scenario]) -> Result<Vec<Outcome>> {
     let mut outcomes = Vec::new();
     for (among, scenarios) in by_controllers(scenarios) {
         let fleet = fleet(&side, among).await?;
+        let plays = side.prepared(scenarios).await;
         let mut replicas = fleet.start_all(REPLICAS).await?;
-        outcomes.extend(side.run(scenarios).await?);
+        outcomes.extend(side.run(plays).await);
         all_end_well(&mut replicas).await?;
     }
     Ok(outcomes)

@@ -98,6 +98,8 @@ impl Side {
         let control_plane = ControlPlane::builder()
             .audit_policy(AUDIT_POLICY)
             .api_server_arg(DUAL_STACK)
+            .api_server_arg("--feature-gates=ClusterTrustBundle=true")
+            .api_server_arg("--runtime-config=certificates.k8s.io/v1beta1/clustertrustbundles=true")
             .pods_per_node(PODS_PER_NODE)
             .start()
             .await?;
@@ -124,18 +126,26 @@ impl Side {
         })
     }
 
-    /// All scenarios from beginning to end, whatever swaps they have.
-    pub(crate) async fn run(&self, scenarios: &[Scenario]) -> Result<Vec<Outcome>> {
-        let started = Instant::now();
+    /// All scenarios up to where the manager starts, if that is not where they begin.
+    pub(crate) async fn prepared<'s>(&self, scenarios: &'s [Scenario]) -> Vec<Play<'s>> {
         let mut plays = Self::begin(scenarios);
+        if scenarios.iter().all(|one| one.among == Among::AtStart) {
+            self.play_all(&mut plays, true).await;
+        }
+        plays
+    }
+
+    /// All scenarios to their end, whatever swaps they have.
+    pub(crate) async fn run(&self, mut plays: Vec<Play<'_>>) -> Vec<Outcome> {
+        let started = Instant::now();
         self.play_all(&mut plays, false).await;
         println!(
             "parity: {}: {} scenarios in {:.1?}",
             self.name,
-            scenarios.len(),
+            plays.len(),
             started.elapsed()
         );
-        Ok(Self::end(plays))
+        Self::end(plays)
     }
 
     /// None of them has done anything yet.
@@ -159,7 +169,15 @@ impl Side {
     /// Plays all, as many at once as there is room for: each to its next swap, or to its end.
     pub(crate) async fn play_all(&self, plays: &mut [Play<'_>], to_swap: bool) {
         let room = Semaphore::new(AT_ONCE);
+        let turns: BTreeMap<String, Semaphore> = plays
+            .iter()
+            .filter_map(|play| Some((play.scenario.in_turn.clone()?, Semaphore::new(1))))
+            .collect();
         join_all(plays.iter_mut().map(|play| async {
+            let _turn = match &play.scenario.in_turn {
+                Some(what) => Some(turns[what].acquire().await),
+                None => None,
+            };
             let _permit = room.acquire().await;
             if play.outcome.failed.is_some() {
                 return;
@@ -178,7 +196,7 @@ impl Side {
     async fn play(&self, play: &mut Play<'_>, to_swap: bool) -> Result<()> {
         let scenario = play.scenario;
         if play.next == 0 {
-            self.make_namespace(&scenario.name).await?;
+            self.make_namespace(&scenario.name, scenario.among).await?;
         }
         let steps = async {
             while let Some(step) = scenario.steps.get(play.next) {
@@ -204,11 +222,14 @@ impl Side {
         }
     }
 
-    async fn make_namespace(&self, namespace: &str) -> Result<()> {
+    async fn make_namespace(&self, namespace: &str, among: Among) -> Result<()> {
         let kind = kind_of("namespace")?;
         let object =
             json!({"apiVersion": "v1", "kind": "Namespace", "metadata": {"name": namespace}});
         self.server.create(kind, "", &object).await?;
+        if among == Among::AtStart {
+            return Ok(());
+        }
         // No pod is admitted before.
         let account = kind_of("serviceaccount")?;
         until(
@@ -278,6 +299,10 @@ impl Side {
             Step::Edit(change) => self.patch(namespace, change, "", Format::Json).await?,
             Step::Status(change) => {
                 self.patch(namespace, change, "status", Format::Merge)
+                    .await?;
+            }
+            Step::Approval(change) => {
+                self.patch(namespace, change, "approval", Format::Merge)
                     .await?;
             }
             Step::Delete(delete) => {
@@ -526,7 +551,7 @@ impl Side {
                 "nobody follows the audit log"
             );
             let mut last = self.course(namespace).last;
-            if play.scenario.among == Among::Identity {
+            if play.scenario.among.is_elsewhere() {
                 // Whose it is that is written there can't be told.
                 for (_, place) in ELSEWHERE {
                     last = last.max(self.course(place).last);
@@ -553,7 +578,7 @@ impl Side {
         for kind in KINDS {
             there.extend(self.server.list(kind, namespace).await?);
         }
-        if scenario.among == Among::Identity {
+        if scenario.among.is_elsewhere() {
             for (kind, place) in ELSEWHERE {
                 let mut found = self.server.list(kind_of(kind)?, place).await?;
                 found.retain(|object| object["metadata"]["labels"][LABEL] == namespace.as_str());

@@ -701,7 +701,7 @@ impl<'a> Engine<'a> {
             }
             Err(refusal) => {
                 self.tell(format!("{} refuses: {refusal}", self.name(owner, task)));
-                if matches!(refusal, Refusal::Retry(_)) {
+                if matches!(refusal, Refusal::Retry(_) | Refusal::Expected(_)) {
                     self.owners[owner].retries.entry(task.clone()).or_default();
                 } else {
                     self.owners[owner].retries.remove(task);
