@@ -8,7 +8,10 @@
 
 use std::{collections::HashMap, sync::Mutex, time::Duration};
 
-use controllers_kit::{Key, heartbeat::no_execute};
+use controllers_kit::{
+    Key,
+    heartbeat::{NODE_LEASES, no_execute},
+};
 use kubernetes_proto::{
     AnyObject, Object, Resource, Str,
     core::{Node, Pod},
@@ -100,7 +103,7 @@ impl Ages {
         let live = known.live;
         let place = (resource.plural, key);
         let Some(signature) = new.and_then(|new| controllers_kit::heartbeat::of(&**new)) else {
-            known.beats.remove(&place);
+            known.removed(&place);
             return;
         };
         let beat = Beat {
@@ -149,6 +152,23 @@ fn stays(old: Option<&Pod>, new: Option<&Pod>) -> bool {
 }
 
 impl Known {
+    /// An object has no heartbeat any more. The last renewal of a node's Lease stays the last sign of life of
+    /// its node: a Lease that somebody deletes is created again by the kubelet, up to ten seconds later.
+    fn removed(&mut self, place: &(&'static str, Key)) {
+        let Some(beat) = self.beats.remove(place) else {
+            return;
+        };
+        let (plural, key) = place;
+        if *plural == "leases"
+            && *key.namespace == *NODE_LEASES
+            && let Some(of_node) = self
+                .beats
+                .get_mut(&("nodes", Key::cluster(key.name.clone())))
+        {
+            of_node.seen = of_node.seen.max(beat.seen);
+        }
+    }
+
     fn taints_changed(&mut self, name: &Str, node: Option<&Node>) {
         let mut before = self.taints.remove(name);
         let seen = self.live;
@@ -287,6 +307,46 @@ mod tests {
         assert_eq!(bed.age("n1"), Some(18));
         bed.renewed("n1", 120);
         assert_eq!(bed.age("n1"), Some(0));
+    }
+
+    #[test]
+    fn a_lease_that_is_deleted_leaves_its_last_renewal_to_the_node() {
+        let bed = Bed::new();
+        let (node_key, lease_key) = (Key::cluster("n1"), Key::new(NODE_LEASES, "n1"));
+        let node = node(&[]);
+        bed.ages
+            .changed(Node::resource(), node_key.clone(), None, Some(&node));
+        let silence = || {
+            let of_lease = bed.ages.age(Lease::resource(), lease_key.clone());
+            let of_node = bed.ages.age(Node::resource(), node_key.clone());
+            let ages = [of_lease, of_node].into_iter().flatten();
+            ages.min().map(|age| age.as_secs())
+        };
+        for second in 1..=60 {
+            bed.pulse(second);
+            if second % 10 == 0 {
+                let lease = lease("n1", i64::try_from(second).unwrap());
+                bed.ages
+                    .changed(Lease::resource(), lease_key.clone(), None, Some(&lease));
+            }
+        }
+        bed.pulse(65);
+        assert_eq!(silence(), Some(5));
+        bed.ages
+            .changed(Lease::resource(), lease_key.clone(), None, None);
+        assert_eq!(silence(), Some(5), "its status is a minute old");
+        bed.pulse(70);
+        assert_eq!(silence(), Some(10), "it ages on");
+        // One of another namespace says nothing of the node.
+        let other = Key::new("default", "n1");
+        let renewed = lease("n1", 70);
+        bed.ages
+            .changed(Lease::resource(), other.clone(), None, Some(&renewed));
+        bed.ages.changed(Lease::resource(), other, None, None);
+        assert_eq!(silence(), Some(10));
+        bed.ages
+            .changed(Node::resource(), node_key.clone(), None, None);
+        assert_eq!(silence(), None, "nothing is kept of a node that is gone");
     }
 
     fn node(taints: &[(&str, &str)]) -> AnyObject {
