@@ -281,6 +281,23 @@ fn a_queues_series_exist_before_anything_happened() {
 }
 
 #[test]
+fn counters_and_histograms_without_labels_exist_before_anything_happened() {
+    let metrics = Metrics::new(&crate::registry::descriptors());
+    let text = metrics.encode();
+    for series in [
+        "taint_eviction_controller_pod_deletions_total",
+        "taint_eviction_controller_pod_deletion_duration_seconds_count",
+        r#"taint_eviction_controller_pod_deletion_duration_seconds_bucket{le="240.0"}"#,
+        "node_collector_update_node_health_duration_seconds_count",
+        "node_collector_update_all_nodes_health_duration_seconds_count",
+    ] {
+        assert_eq!(value(&text, series), 0.0, "{series}");
+    }
+    // Those with labels appear with their first values.
+    assert!(!text.contains("node_collector_evictions_total{"), "{text}");
+}
+
+#[test]
 fn work_under_way_is_seen_until_it_ends() {
     let metrics = Metrics::new(&crate::registry::descriptors());
     let queue = metrics.queue("replicaset");
