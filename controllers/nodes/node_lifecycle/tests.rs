@@ -704,7 +704,8 @@ fn states(rows: &[Row]) -> (Vec<(&'static str, State)>, bool) {
 fn zones_fall_ill_and_recover_as_in_upstream_s_table() {
     use State::{Full, Normal, Partial};
     type Expected = (Vec<(&'static str, State)>, bool);
-    let cases: Vec<(&str, Vec<Row>, Expected, Vec<Row>, Expected)> = vec![
+    type Case = (&'static str, Vec<Row>, Expected, Vec<Row>, Expected);
+    let cases: Vec<Case> = vec![
         (
             "no disruption",
             vec![("n0", "a", "True")],

@@ -33,6 +33,9 @@ const MESSAGE: &str = "Taint manager: deleting due to NoExecute taint";
 const EVENT: &str = "TaintManagerEviction";
 const COMPARISONS: &str = "TaintTolerationComparisonOperators";
 
+/// By how much two measures of the same age may differ. Tolerations are whole seconds.
+const JITTER: SignedDuration = SignedDuration::from_secs(1);
+
 const DELETIONS: &str = "taint_eviction_controller_pod_deletions_total";
 const LATENCY: &str = "taint_eviction_controller_pod_deletion_duration_seconds";
 
@@ -373,7 +376,10 @@ impl TaintEviction {
             at: end,
             fired: false,
         });
-        timer.at = timer.at.min(end);
+        // Ages are measured anew each time: what differs by less than a toleration can is no other toleration.
+        if end.checked_add(JITTER).is_ok_and(|end| end <= timer.at) {
+            timer.at = end;
+        }
         if timer.at > now {
             plan.look_again_at(timer.at);
             return;

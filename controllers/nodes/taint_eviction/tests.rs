@@ -282,6 +282,22 @@ fn a_longer_toleration_does_not_help_and_the_timer_of_a_node_that_is_gone_runs_o
 }
 
 #[test]
+fn a_timer_is_not_moved_by_how_exactly_an_age_is_measured() {
+    let world = start()
+        .with(tainted("n1"))
+        .with(bearing(on_node("web"), TAINT, Some(60)));
+    for (millis, moved) in [(1, false), (500, false), (999, false), (1000, true)] {
+        let mut memory = Memory::default();
+        world.plan_with::<TaintEviction>("n1", &mut memory).unwrap();
+        let later = at("12:01:00") + SignedDuration::from_millis(millis);
+        memory.timers.values_mut().next().unwrap().at = later;
+        let plan = world.plan_with::<TaintEviction>("n1", &mut memory).unwrap();
+        let expected = if moved { at("12:01:00") } else { later };
+        assert_eq!(plan.again, Again::At(expected), "{millis} ms");
+    }
+}
+
+#[test]
 fn a_timer_survives_the_loss_of_its_memory() {
     let world = start()
         .with(tainted("n1"))
