@@ -458,6 +458,13 @@ impl Descriptor {
         self
     }
 
+    /// Several flags, from a table.
+    #[must_use]
+    pub fn with_flags(mut self, flags: impl IntoIterator<Item = Flag>) -> Self {
+        self.flags.extend(flags);
+        self
+    }
+
     /// A feature gate that it asks for: [`Flags::bool`] by the gate's name.
     #[must_use]
     pub fn gate(mut self, name: &'static str, default: bool) -> Self {

@@ -182,7 +182,8 @@ impl Slot {
         if let Some(ages) = &self.ages
             && let Some(object) = new.or(old)
         {
-            ages.changed(self.resource, Key::of_meta(object.metadata()), old, new);
+            let key = Key::of_meta(object.metadata());
+            ages.changed(self.resource, key, old, new, tokio::time::Instant::now());
         }
         self.notify(old, new, version, another);
     }

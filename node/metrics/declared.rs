@@ -130,6 +130,14 @@ impl Declared {
                     ))
                 }
             };
+            // As Go's metrics without labels: there from the start, so that a rate over the first event is seen.
+            if spec.labels.is_empty() {
+                match &series {
+                    Series::Counter(family) => drop(family.get_or_create(&Vec::new())),
+                    Series::Histogram(family) => drop(family.get_or_create(&Vec::new())),
+                    Series::Gauge(_) | Series::Sum(_) => {}
+                }
+            }
             declared.by_name.insert(spec.name, (spec.clone(), series));
         }
         for descriptor in descriptors {

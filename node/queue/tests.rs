@@ -122,6 +122,8 @@ fn each_registered_controller_backs_off_as_upstream_s_queue_does() {
         ("horizontal-pod-autoscaler-controller", 5, 15_000),
         ("job-controller", 1_000, 60_000),
         ("namespace-controller", 5, 60_000),
+        // Upstream looks at each node once a period, whatever failed.
+        ("node-lifecycle-controller", 5, 5_000),
         // Upstream has no queue but a period.
         ("pod-garbage-collector-controller", 5, 20_000),
     ];

@@ -1,7 +1,8 @@
 //! What must hold all along, judged by what the server holds: who wrote under which epoch, and whether anybody asked
 //! for what was made or deleted.
 //!
-//! `clearing.rs` and `scaling.rs` judge those who delete for others and those who set others' sizes.
+//! `clearing.rs`, `scaling.rs` and `nodes.rs` judge those who delete for others, those who set others' sizes, and those who
+//! decide about nodes.
 //!
 //! A controller acts on what it sees, and may see late: a child is beyond what its parent wanted only if that was wanted
 //! at no time that the writer's watch may have shown within [`ON_THE_WAY`]. For requests that were given up or whose
@@ -24,6 +25,7 @@ use tokio::time::Instant;
 use crate::{
     clearing::Clearing,
     hub::{Seen, Sent},
+    nodes::Nodes,
     scaling::Scaling,
     server::{Change, Log, Server},
 };
@@ -144,6 +146,7 @@ pub struct Judge {
     /// When each child was made that a process made whose epoch was over, by its uid.
     late: BTreeMap<String, Instant>,
     clearing: Clearing,
+    nodes: Nodes,
     /// Of autoscaling.
     pub scaling: Scaling,
 }
@@ -158,10 +161,16 @@ impl Judge {
             taken: BTreeMap::new(),
             late: BTreeMap::new(),
             clearing: Clearing::new(server),
+            nodes: Nodes::default(),
             scaling: Scaling::default(),
         };
         for object in server.world.objects() {
             judge.want(object);
+            let there = Change {
+                old: None,
+                new: Some(Arc::clone(object)),
+            };
+            judge.nodes.after(server, &there, None);
         }
         judge
     }
@@ -331,6 +340,7 @@ impl Judge {
             wrong.extend(self.clearing.after(server, change, controller));
             let sent = by.map_or_else(Instant::now, |by| by.sent);
             wrong.extend(self.scaling.after(server, change, controller, sent));
+            wrong.extend(self.nodes.after(server, change, by));
             wrong.extend(by.and_then(|by| named_again(server, change, by)));
             let was = change.old.as_ref().is_some_and(is_active);
             let is = change.new.as_ref().is_some_and(is_active);

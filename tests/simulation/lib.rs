@@ -4,11 +4,13 @@
 pub mod clearing;
 pub mod dice;
 pub mod discovery;
+pub mod heartbeats;
 pub mod hub;
 pub mod judge;
 pub mod metrics;
 pub mod mutants;
 pub mod network;
+pub mod nodes;
 pub mod poison;
 pub mod replica;
 pub mod run;

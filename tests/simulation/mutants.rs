@@ -3,10 +3,11 @@
 use std::{sync::Arc, time::Duration};
 
 use clap::ValueEnum;
-use controllers_kit::{Object as _, is_json};
+use controllers_kit::{FlagValue, Flags, Object as _, heartbeat, is_json};
 use futures::{FutureExt, future::BoxFuture};
 use kubernetes_proto::{
-    core::Pod,
+    AnyObject,
+    core::{Node, Pod},
     envelope,
     meta::{self, PartialObjectMetadata},
 };
@@ -18,12 +19,15 @@ use serde_json::Value;
 use crate::{
     hub::Counts,
     judge::Writer,
+    nodes,
     server::{Answer, Request, target},
 };
 
 const COLLECTOR: &str = "garbage-collector-controller";
 const NAMESPACES: &str = "namespace-controller";
 const AUTOSCALER: &str = "horizontal-pod-autoscaler-controller";
+/// The first block of [`nodes::CLUSTER`].
+const FIRST_RANGE: &str = "10.0.0.0/24";
 /// By how much a handoff's clock is wrong where it is: longer than any window.
 const WRONG_MS: i64 = 600_000;
 
@@ -54,6 +58,14 @@ pub enum Mutant {
     EmptyNamespaces,
     /// What keeps an autoscaler's scalings beyond its owner never arrives.
     NoScaleEvents,
+    /// Watches never tell of the renewals of nodes' Leases.
+    DeafToKubelets,
+    /// The rate at which pods of a zone's nodes are driven away is another than was asked for.
+    FastZones,
+    /// Watches never tell that a node has lost its taints.
+    StickyTaints,
+    /// Whatever range of addresses is given to a node, it becomes the first.
+    OneRange,
 }
 
 impl Mutant {
@@ -63,6 +75,9 @@ impl Mutant {
             Self::BlindWrites | Self::UnprovenGraph | Self::NoOwners => Some(COLLECTOR),
             Self::EmptyNamespaces => Some(NAMESPACES),
             Self::WrongAges | Self::NoScaleEvents => Some(AUTOSCALER),
+            Self::DeafToKubelets | Self::FastZones => Some("node-lifecycle-controller"),
+            Self::StickyTaints => Some("taint-eviction-controller"),
+            Self::OneRange => Some("node-ipam-controller"),
             _ => None,
         }
     }
@@ -108,6 +123,14 @@ impl Mutant {
                 let mut json: Value = serde_json::from_slice(&request.body).ok()?;
                 let annotations = json["metadata"].get_mut("annotations")?.as_object_mut()?;
                 annotations.remove("manifold.dev/scale-events")?;
+                changed.body = json.to_string().into();
+            }
+            Self::OneRange if request.method == "PATCH" => {
+                let mut json: Value = serde_json::from_slice(&request.body).ok()?;
+                let spec = json["spec"].as_object_mut()?;
+                spec.get("podCIDRs")?;
+                spec.insert("podCIDR".to_owned(), FIRST_RANGE.into());
+                spec.insert("podCIDRs".to_owned(), vec![FIRST_RANGE].into());
                 changed.body = json.to_string().into();
             }
             _ => return None,
@@ -168,8 +191,26 @@ impl Mutant {
     }
 
     /// Whether a watch leaves a change out.
-    pub fn hides(self, kind: &str) -> bool {
-        self == Self::NoDeletions && kind == "DELETED"
+    pub fn hides(self, kind: &str, object: Option<&AnyObject>) -> bool {
+        let untainted = |object: &AnyObject| {
+            let node = object.as_any().downcast_ref::<Node>();
+            node.is_some_and(|node| heartbeat::no_execute(node).next().is_none())
+        };
+        match self {
+            Self::NoDeletions => kind == "DELETED",
+            Self::DeafToKubelets => {
+                object.is_some_and(|object| *object.metadata().namespace == *heartbeat::NODE_LEASES)
+            }
+            Self::StickyTaints => kind == "MODIFIED" && object.is_some_and(untainted),
+            _ => false,
+        }
+    }
+
+    /// Flags that are others than they should be.
+    pub fn flags(self, flags: &mut Flags) {
+        if self == Self::FastZones {
+            flags.set("node-eviction-rate", FlagValue::Float(8.0 * nodes::RATE));
+        }
     }
 }
 

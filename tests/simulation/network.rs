@@ -11,6 +11,7 @@ use futures::{FutureExt, StreamExt};
 use http_body_util::{BodyExt, Full, StreamBody};
 use hyper::body::Frame;
 use kube::client::Body;
+use kubernetes_proto::AnyObject;
 use node_cache::api::{AnswerBody, NoAnswer, Service};
 use peer_proto::RangeState;
 use tokio::{
@@ -291,7 +292,9 @@ async fn follow(
                 false => (usize::MAX, false),
             };
             let mutant = state.mutant;
-            let hides = |kind: &str| mutant.is_some_and(|mutant| mutant.hides(kind));
+            let hides = |kind: &str, object: Option<&AnyObject>| {
+                mutant.is_some_and(|mutant| mutant.hides(kind, object))
+            };
             Some(state.server.frames(&watch, most, skip, &hides))
         });
         let Some((part, at)) = part else {

@@ -33,7 +33,7 @@ use crate::{
     hub::Hub,
     mutants::{Gatekeeper, Mutant},
     network::{self, Peers},
-    scaling,
+    nodes, scaling,
 };
 
 /// Ranges of a simulated fleet: few, so that they move often.
@@ -241,20 +241,16 @@ impl Fleet {
     }
 }
 
-/// Controllers that the simulation leaves out: its server has neither ServiceCIDRs nor Leases to be watched,
-/// and its nodes have no kubelets that would renew any. Those of identities have no workload yet.
-const LEFT_OUT: [&str; 11] = [
+/// Controllers that the simulation leaves out: its server has no ServiceCIDRs, and those of identities have no workload
+/// yet.
+const LEFT_OUT: [&str; 7] = [
     "bootstrap-signer-controller",
     "certificatesigningrequest-approving-controller",
     "certificatesigningrequest-cleaner-controller",
     "clusterrole-aggregation-controller",
     "legacy-serviceaccount-token-cleaner-controller",
-    "node-ipam-controller",
-    "node-lifecycle-controller",
     "service-cidr-controller",
-    "taint-eviction-controller",
     "token-cleaner-controller",
-    "ttl-controller",
 ];
 
 /// The controllers of a simulated replica: those that run with the flags, less those left out.
@@ -285,6 +281,13 @@ pub fn flags() -> Flags {
             "horizontal-pod-autoscaler-downscale-stabilization",
             FlagValue::Duration(scaling::WINDOW),
         ),
+        (
+            "node-monitor-grace-period",
+            FlagValue::Duration(nodes::GRACE),
+        ),
+        ("node-eviction-rate", FlagValue::Float(nodes::RATE)),
+        ("allocate-node-cidrs", FlagValue::Bool(true)),
+        ("cluster-cidr", FlagValue::Text(nodes::CLUSTER.to_owned())),
     ];
     for (name, value) in set {
         let mut all = descriptors.iter().flat_map(|descriptor| &descriptor.flags);
@@ -313,11 +316,15 @@ async fn live(
         hub: Arc::clone(&hub),
         start: Instant::now(),
     });
+    let mut flags = flags();
+    if let Some(mutant) = mutant {
+        mutant.flags(&mut flags);
+    }
     let node = Node::start(Parts {
         replica: name.clone(),
         ranges: RANGES,
         controllers: simulated(),
-        flags: flags(),
+        flags,
         watches: api.clone(),
         // The simulated server knows no policies: what time alone promises is what is tried here.
         server: Arc::new(ApiServer::new(

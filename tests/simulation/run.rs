@@ -9,13 +9,17 @@ use std::{
 };
 
 use clap::ValueEnum as _;
-use controllers_kit::{Key, Reader as _, testing::World};
-use kubernetes_proto::{Object, core::Pod};
+use controllers_kit::{Key, Reader as _, Timestamp, heartbeat, testing::World};
+use kubernetes_proto::{
+    Object,
+    core::{Node, Pod},
+};
 use tokio::time::Instant;
 
 use crate::{
     clearing,
     dice::{self, Dice},
+    heartbeats::{RENEWED_EVERY, SILENT},
     hub::{Counts, Hub, Outage},
     mutants::Mutant,
     replica::{Fleet, RANGES, Stage, simulated},
@@ -320,6 +324,7 @@ impl Director {
         let faults_end = calm_until + self.workload.faults;
         let mut next_fault = calm_until;
         let mut next_step = start;
+        let mut next_renewal = start;
         let mut healed = !disturbed;
         let mut last = (0, start);
         let mut comparison = Instant::now();
@@ -329,6 +334,10 @@ impl Director {
             let now = Instant::now();
             if self.is_over(start) {
                 break;
+            }
+            if now >= next_renewal {
+                next_renewal = now + RENEWED_EVERY;
+                self.renew();
             }
             if now >= next_step {
                 next_step = now + self.dice.millis(20, 150);
@@ -443,6 +452,27 @@ impl Director {
         if idle {
             self.idle_at = self.hub.with(|state| state.server.world.version());
         }
+    }
+
+    /// Kubelets renew their nodes' Leases; one of which the cluster thinks otherwise says that its node is ready.
+    fn renew(&self) {
+        self.hub.with(|state| {
+            let now = state.now();
+            state.server.advance_to(now);
+            let nodes = state.server.world.all::<Node>();
+            let living = nodes
+                .iter()
+                .filter(|node| Object::metadata(&***node).label(SILENT).is_none());
+            for node in living {
+                let name = Object::metadata(&**node).name.to_string();
+                state.server.renew(&name);
+                if heartbeat::ready(node).is_some_and(|ready| ready.status != "True") {
+                    state.others("kubelet", |world| {
+                        world.change::<Node>(&name, |node| say_ready(node, now));
+                    });
+                }
+            }
+        });
     }
 
     /// Something breaks.
@@ -653,6 +683,25 @@ impl Director {
                 );
             }
         });
+    }
+}
+
+/// What a kubelet says of its node.
+fn say_ready(node: &mut Node, now: Timestamp) {
+    let status = node.status.get_or_insert_default();
+    for condition in &mut status.conditions {
+        let is = if condition.r#type == "Ready" {
+            "True"
+        } else {
+            "False"
+        };
+        if condition.status != is {
+            is.clone_into(&mut condition.status);
+            condition.last_transition_time = Some(now.into());
+            condition.reason.clear();
+            condition.message.clear();
+        }
+        condition.last_heartbeat_time = Some(now.into());
     }
 }
 

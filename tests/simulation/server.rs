@@ -14,14 +14,16 @@ use controllers_kit::{
 use http::Method;
 use jiff::Timestamp;
 use kubernetes_proto::{
-    AnyObject, Resource, envelope,
+    AnyObject, Object, Resource,
+    coordination::Lease,
+    envelope,
     meta::{self, ObjectMeta, PartialObjectMetadata},
 };
 use prost::Message as _;
 use serde_json::{Value, json};
 use tokio::{sync::Notify, time::Instant};
 
-use crate::{discovery, metrics, selection::Selection};
+use crate::{discovery, heartbeats::Heartbeats, metrics, selection::Selection};
 
 const JSON: &str = "application/json";
 const LEASES: &str = "leases";
@@ -165,6 +167,8 @@ pub struct Server {
     leases: BTreeMap<String, Value>,
     lease_version: u64,
     events: BTreeMap<String, u64>,
+    /// The Leases as those see them who watch all namespaces, and nodes' signs of life.
+    pub heartbeats: Heartbeats,
 }
 
 /// A refusal as a Status.
@@ -279,6 +283,7 @@ impl Server {
             leases: BTreeMap::new(),
             lease_version: 1,
             events: BTreeMap::new(),
+            heartbeats: Heartbeats::default(),
         };
         server.note();
         // What was there at the start can only be listed.
@@ -306,6 +311,7 @@ impl Server {
         let version = self.world.version();
         for (log, history) in &mut self.histories {
             history.compacted = match log {
+                Log::Of(resource) if is_lease(resource) => self.lease_version,
                 Log::Of(_) => version,
                 Log::Leases => self.lease_version,
             };
@@ -457,6 +463,10 @@ impl Server {
             return Ok((json_answer(200, &metrics.ok_or_else(nobody)?), Vec::new()));
         }
         let target = target(&request.path).ok_or_else(nobody)?;
+        if target.plural == LEASES && target.namespace.is_empty() {
+            let answer = self.all_leases(request, &target)?;
+            return Ok((answer, Vec::new()));
+        }
         if target.plural == LEASES {
             return self
                 .lease(request, &target)
@@ -712,13 +722,23 @@ impl Server {
         request: &Request,
     ) -> Result<Answer, Refusal> {
         let namespace = (!target.namespace.is_empty()).then_some(target.namespace);
+        let objects = Reader::list(&self.world, resource, namespace);
+        Self::list_of(resource, request, &objects, self.world.version())
+    }
+
+    fn list_of(
+        resource: &'static Resource,
+        request: &Request,
+        objects: &[AnyObject],
+        version: u64,
+    ) -> Result<Answer, Refusal> {
         let selector = selection(request)?;
         let only = request
             .parameter("fieldSelector")
             .strip_prefix("metadata.name=")
             .map_or("", |rest| rest.split(',').next().unwrap_or_default());
         let metadata_alone = request.accept.contains("as=PartialObjectMetadataList");
-        let items = Reader::list(&self.world, resource, namespace)
+        let items = objects
             .iter()
             .filter(|object| selector.matches(&object.metadata().labels))
             .filter(|object| only.is_empty() || object.metadata().name == *only)
@@ -735,7 +755,7 @@ impl Server {
             .collect();
         let list = meta::List {
             metadata: Some(meta::ListMeta {
-                resource_version: self.world.version().to_string(),
+                resource_version: version.to_string(),
                 ..meta::ListMeta::default()
             }),
             items,
@@ -749,7 +769,18 @@ impl Server {
     }
 
     fn watch(&mut self, resource: &'static Resource, request: &Request) -> Result<Answer, Refusal> {
+        let objects = Reader::list(&self.world, resource, None);
         let version = self.world.version();
+        self.watch_of(resource, request, &objects, version)
+    }
+
+    fn watch_of(
+        &mut self,
+        resource: &'static Resource,
+        request: &Request,
+        objects: &[AnyObject],
+        version: u64,
+    ) -> Result<Answer, Refusal> {
         let only = request
             .parameter("fieldSelector")
             .strip_prefix("metadata.name=")
@@ -758,9 +789,9 @@ impl Server {
         let metadata = request.accept.contains("as=PartialObjectMetadata;");
         let mut first = Vec::new();
         let from = if request.parameter("sendInitialEvents") == "true" {
-            for object in Reader::list(&self.world, resource, None) {
+            for object in objects {
                 if only.is_empty() || object.metadata().name == *only {
-                    first.push(object_frame("ADDED", &object, metadata));
+                    first.push(object_frame("ADDED", object, metadata));
                 }
             }
             first.push(bookmark_frame(resource, version, true));
@@ -816,7 +847,7 @@ impl Server {
         watch: &Opened,
         most: usize,
         skip: bool,
-        hides: &dyn Fn(&str) -> bool,
+        hides: &dyn Fn(&str, Option<&AnyObject>) -> bool,
     ) -> (Vec<Vec<u8>>, usize) {
         let Some(history) = self.histories.get(&watch.of) else {
             return (Vec::new(), watch.at);
@@ -826,7 +857,11 @@ impl Server {
         let mut frames = Vec::new();
         for (index, one) in part.iter().enumerate() {
             let another = !watch.only.is_empty() && one.name != *watch.only;
-            if another || hides(one.kind) {
+            let object = match &one.content {
+                Content::Object(object) => Some(object),
+                Content::Lease(_) => None,
+            };
+            if another || hides(one.kind, object) {
                 continue;
             }
             let later = |other: &Happened| match (&one.content, &other.content) {
@@ -866,6 +901,9 @@ impl Server {
     /// A bookmark for a watch that has seen everything.
     pub fn bookmark(&self, log: Log) -> Vec<u8> {
         match log {
+            Log::Of(resource) if is_lease(resource) => {
+                bookmark_frame(resource, self.lease_version, false)
+            }
             Log::Of(resource) => bookmark_frame(resource, self.world.version(), false),
             Log::Leases => lease_frame(
                 "BOOKMARK",
@@ -913,8 +951,42 @@ impl Server {
 
     // ---- Leases ----
 
+    /// What those see who watch the Leases of all namespaces.
+    fn all_leases(&mut self, request: &Request, target: &Target<'_>) -> Result<Answer, Refusal> {
+        let (resource, version) = (Lease::resource(), self.lease_version);
+        let objects = self.heartbeats.leases();
+        match (request.method == Method::GET, request.parameter("watch")) {
+            (true, "true") => self.watch_of(resource, request, &objects, version),
+            (true, _) if target.name.is_empty() => {
+                Self::list_of(resource, request, &objects, version)
+            }
+            _ => Err(Refusal::new(405, "MethodNotAllowed", "not done here")),
+        }
+    }
+
+    /// A node's kubelet renews its Lease.
+    pub fn renew(&mut self, node: &str) {
+        self.lease_version += 1;
+        let version = self.lease_version;
+        let (kind, lease) = self.heartbeats.renew(node, version, self.world.now());
+        self.lease_object_happened(kind, node, lease);
+    }
+
+    fn lease_object_happened(&mut self, kind: &'static str, name: &str, lease: AnyObject) {
+        let version = self.lease_version;
+        self.history(Log::Of(Lease::resource())).push(Happened {
+            at: Instant::now(),
+            version,
+            kind,
+            name: name.into(),
+            content: Content::Object(lease),
+        });
+    }
+
     fn lease_happened(&mut self, kind: &'static str, name: &str, lease: Value) {
         let version = self.lease_version;
+        let object = self.heartbeats.of_fleet(kind, version, &lease);
+        self.lease_object_happened(kind, name, object);
         self.history(Log::Leases).push(Happened {
             at: Instant::now(),
             version,
@@ -1037,6 +1109,10 @@ impl Server {
         self.lease_happened("MODIFIED", target.name, lease.clone());
         Ok(json_answer(200, &lease))
     }
+}
+
+fn is_lease(resource: &Resource) -> bool {
+    resource.id() == Lease::resource().id()
 }
 
 /// A resourceVersion in JSON; 0 where there is none.

@@ -27,6 +27,7 @@ use prost::Message as _;
 use crate::dice::Dice;
 
 mod clearing;
+mod nodes;
 mod scaling;
 
 /// Something that a user does.
@@ -132,6 +133,22 @@ pub const ALL: &[Entry] = &[
     Entry {
         controller: "horizontal-pod-autoscaler-controller",
         make: scaling::autoscaled,
+    },
+    Entry {
+        controller: "node-lifecycle-controller",
+        make: nodes::silent,
+    },
+    Entry {
+        controller: "taint-eviction-controller",
+        make: nodes::tainted,
+    },
+    Entry {
+        controller: "node-ipam-controller",
+        make: nodes::addresses,
+    },
+    Entry {
+        controller: "ttl-controller",
+        make: nodes::annotated,
     },
 ];
 

@@ -95,3 +95,10 @@ fn test_reproduce_an_owner_released_before_a_kind_was_listed() {
 fn test_reproduce_a_name_given_again_after_nobody_had_looked() {
     of("horizontal-pod-autoscaler-controller", 52);
 }
+
+/// A taint that came between two signs of life of the watch of Leases was aged by the whole time between them, and a timer
+/// was moved to the earlier deadline that followed: a pod that bears the taint for 9 s was driven away after 8.
+#[test]
+fn test_reproduce_a_toleration_cut_by_the_time_before_its_taint() {
+    of("taint-eviction-controller", 1);
+}
