@@ -45,8 +45,8 @@ pub(crate) async fn usable(client: &Client, count: usize) -> Result<()> {
         for node in nodes {
             let name = node.metadata.name.unwrap_or_default();
             let conditions = node.status.and_then(|status| status.conditions);
-            let ready = conditions.unwrap_or_default().into_iter();
-            let ready = ready.filter(|one| one.type_ == "Ready").last();
+            let mut conditions = conditions.unwrap_or_default().into_iter();
+            let ready = conditions.find(|one| one.type_ == "Ready");
             let said = ready.as_ref().and_then(|one| one.message.clone());
             ensure!(
                 ready.is_some_and(|one| one.status == "True"),

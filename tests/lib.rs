@@ -16,6 +16,7 @@ mod alone {
     mod fleet;
     mod handoff;
     mod hpa;
+    mod kubeadm;
     mod kubelets;
     mod moves;
     mod nodes;

@@ -887,7 +887,7 @@ fn spawn(
     })
 }
 
-fn start_etcd(programs: &Programs, dir: &WorkDir, port: u16) -> Result<Process> {
+pub(crate) fn start_etcd(programs: &Programs, dir: &WorkDir, port: u16) -> Result<Process> {
     // A single member talks to no peer, so its peer port may be any.
     let args = [
         ("name", "manifold".to_owned()),

@@ -14,6 +14,7 @@ mod cgroups;
 mod files;
 mod forward;
 mod image;
+pub mod kubeadm;
 mod requirements;
 
 use std::fs;
@@ -437,7 +438,10 @@ impl Node {
         )
         .await?
         .to_string();
-        let enter = ["--target", &first, "--all", "--", program];
+        let enter = [
+            "--target", &first, "--mount", "--uts", "--net", "--pid", "--cgroup",
+        ];
+        let enter = [&enter[..], &["--", program]].concat();
         run("nsenter", &[&enter[..], arguments].concat()).await
     }
 
