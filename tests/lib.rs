@@ -11,6 +11,8 @@ mod alone {
     mod cleanup;
     mod endpoints;
     mod handoff;
+    mod kubeadm;
+    mod kubelets;
     mod moves;
     mod overload;
     mod poison;

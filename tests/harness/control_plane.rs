@@ -27,6 +27,7 @@ use crate::certificates::{Authority, Identity, signing_key};
 use crate::fleet::FleetBuilder;
 use crate::metrics::Metrics;
 use crate::metrics_api::{METRICS, aggregate};
+use crate::nodes::Network;
 use crate::process::{Process, Spec, WorkDir};
 use crate::programs::{Program, Programs};
 use crate::progress::Steps;
@@ -52,6 +53,8 @@ const SERVICE_CIDR: &str = "10.96.0.0/16";
 const UNLIMITED_QPS: u32 = 5_000;
 const ISSUER: &str = "https://kubernetes.default.svc.cluster.local";
 const FRONT_PROXY: &str = "front-proxy-client";
+/// Whom kubelets know the API server as.
+const KUBELET_CLIENT: &str = "kube-apiserver-kubelet-client";
 const NOT_READY_TAINT: &str = "node.kubernetes.io/not-ready";
 /// Label by whose value `none` a node falls silent ([`Builder::kubelets_may_end`]): kwok neither says how it is nor renews
 /// its Lease.
@@ -87,6 +90,8 @@ pub struct Builder {
     fence: bool,
     metrics_server: bool,
     kubelets_may_end: bool,
+    /// The addresses at which real nodes reach it.
+    addresses: Vec<Ipv4Addr>,
 }
 
 impl Default for Builder {
@@ -99,6 +104,7 @@ impl Default for Builder {
             fence: false,
             metrics_server: false,
             kubelets_may_end: false,
+            addresses: Vec::new(),
         }
     }
 }
@@ -154,6 +160,16 @@ impl Builder {
         self
     }
 
+    /// Real nodes can join by this network, once it [forwards](crate::nodes::Network::forward) to it. Services have
+    /// addresses of the network's range, and kwok leaves nodes with the label [`NO_KUBELET`]`=none` to their kubelets.
+    #[must_use]
+    pub fn real_nodes(mut self, network: &Network) -> Self {
+        self.addresses = vec![network.gateway(), network.service()];
+        self.kubelets_may_end()
+            .api_server_arg(format!("--service-cluster-ip-range={}", network.services()))
+            .api_server_arg("--kubelet-preferred-address-types=InternalIP")
+    }
+
     /// Builds the programs if need be, starts everything, and returns when all nodes are ready.
     pub async fn start(self) -> Result<ControlPlane> {
         let programs = tokio::task::spawn_blocking(Programs::obtain)
@@ -186,7 +202,7 @@ impl Builder {
 
     async fn start_once(&self, programs: &Programs, steps: &mut Steps) -> Result<ControlPlane> {
         let dir = Arc::new(WorkDir::new()?);
-        let files = Files::write(&dir, &self.audit_policy)?;
+        let files = Files::write(&dir, &self.audit_policy, &self.addresses)?;
         let etcd_port = ports::free()?;
 
         steps.begin("awaiting etcd");
@@ -275,6 +291,17 @@ impl Builder {
         ]
         .map(|(name, value)| format!("--{name}={value}"))
         .into();
+        if !self.addresses.is_empty() {
+            let client = KUBELET_CLIENT;
+            args.extend([
+                format!("--kubelet-certificate-authority={}", file("ca.crt")),
+                format!(
+                    "--kubelet-client-certificate={}",
+                    file(&format!("{client}.crt"))
+                ),
+                format!("--kubelet-client-key={}", file(&format!("{client}.key"))),
+            ]);
+        }
         args.extend(self.api_server_args.iter().cloned());
         spawn(programs, dir, Program::ApiServer, args)
     }
@@ -315,6 +342,11 @@ impl ControlPlane {
     /// URL of the API server.
     pub fn url(&self) -> String {
         self.files.url()
+    }
+
+    /// Port of the API server on loopback.
+    pub fn port(&self) -> u16 {
+        self.files.port
     }
 
     /// Kubernetes' version, with the `v`.
@@ -770,7 +802,7 @@ struct Files {
 }
 
 impl Files {
-    fn write(dir: &WorkDir, audit_policy: &str) -> Result<Self> {
+    fn write(dir: &WorkDir, audit_policy: &str, addresses: &[Ipv4Addr]) -> Result<Self> {
         let authority = Arc::new(Authority::new("manifold-test-ca")?);
         let front_proxy = Authority::new("manifold-test-front-proxy-ca")?;
         let (private, public) = signing_key()?;
@@ -788,7 +820,14 @@ impl Files {
             "kubernetes.default.svc.cluster.local",
         ];
         let pairs = [
-            ("apiserver", authority.server("kube-apiserver", &names)?),
+            (
+                "apiserver",
+                authority.server_at("kube-apiserver", &names, addresses)?,
+            ),
+            (
+                KUBELET_CLIENT,
+                authority.client(KUBELET_CLIENT, Some("system:masters"))?,
+            ),
             (
                 "manager",
                 authority.server("kube-controller-manager", &["localhost"])?,
@@ -848,7 +887,7 @@ fn spawn(
     })
 }
 
-fn start_etcd(programs: &Programs, dir: &WorkDir, port: u16) -> Result<Process> {
+pub(crate) fn start_etcd(programs: &Programs, dir: &WorkDir, port: u16) -> Result<Process> {
     // A single member talks to no peer, so its peer port may be any.
     let args = [
         ("name", "manifold".to_owned()),

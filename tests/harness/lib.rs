@@ -16,6 +16,7 @@ pub mod fleet;
 pub mod kubeconfig;
 pub mod metrics;
 pub mod metrics_api;
+pub mod nodes;
 pub mod observe;
 pub mod ports;
 pub mod process;

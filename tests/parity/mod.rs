@@ -27,8 +27,9 @@ use std::collections::BTreeSet;
 use anyhow::{Result, ensure};
 use harness::{Fleet, run_test};
 
-pub(crate) use compare::Difference;
-pub(crate) use run::{Outcome, Side};
+pub(crate) use compare::{Difference, outcomes};
+pub(crate) use normal::{Normal, text_at};
+pub(crate) use run::{Look, Outcome, Side};
 pub(crate) use scenario::{Among, Scenario, filled, swaps};
 
 use crate::support::{all_end_well, beside};
