@@ -108,6 +108,10 @@ pub enum RenewalInput {
 }
 
 /// What a [`Renewal`] wants done.
+#[allow(
+    clippy::large_enum_variant,
+    reason = "one a second, moved once to whoever performs it"
+)]
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub enum RenewalEffect {
     /// Read the own Lease, consistently.
