@@ -280,6 +280,11 @@ const FACTS: &[(&str, i32, &str)] = &[
         "repeated ContainerStatus",
     ),
     (
+        "k8s.core.PodStatus.ephemeralContainerStatuses",
+        13,
+        "repeated ContainerStatus",
+    ),
+    (
         "k8s.core.PersistentVolumeClaimTemplate.metadata",
         1,
         "ObjectMeta",
