@@ -58,6 +58,14 @@ const OF_THE_CLUSTER: &[Kind] = &[
     CLUSTER_ROLE_BINDING,
     REQUEST,
     kind("ServiceCIDR", "networking.k8s.io/v1", "servicecidrs"),
+    kind("PersistentVolume", "v1", "persistentvolumes"),
+    kind(
+        "VolumeAttributesClass",
+        "storage.k8s.io/v1",
+        "volumeattributesclasses",
+    ),
+    kind("StorageClass", "storage.k8s.io/v1", "storageclasses"),
+    kind("CSIDriver", "storage.k8s.io/v1", "csidrivers"),
 ];
 
 const CLUSTER_ROLE: Kind = kind(
