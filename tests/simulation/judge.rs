@@ -1,7 +1,8 @@
 //! What must hold all along, judged by what the server holds: who wrote under which epoch, and whether anybody asked
 //! for what was made or deleted.
 //!
-//! `clearing.rs` and `scaling.rs` judge those who delete for others and those who set others' sizes.
+//! `clearing.rs`, `scaling.rs` and `protection.rs` judge those who delete for others, those who set others' sizes and those
+//! who keep what is used.
 //!
 //! A controller acts on what it sees, and may see late: a child is beyond what its parent wanted only if that was wanted
 //! at no time that the writer's watch may have shown within [`ON_THE_WAY`]. For requests that were given up or whose
@@ -24,6 +25,7 @@ use tokio::time::Instant;
 use crate::{
     clearing::Clearing,
     hub::{Seen, Sent},
+    protection::Protection,
     scaling::Scaling,
     server::{Change, Log, Server},
 };
@@ -144,6 +146,7 @@ pub struct Judge {
     /// When each child was made that a process made whose epoch was over, by its uid.
     late: BTreeMap<String, Instant>,
     clearing: Clearing,
+    protection: Protection,
     /// Of autoscaling.
     pub scaling: Scaling,
 }
@@ -158,6 +161,7 @@ impl Judge {
             taken: BTreeMap::new(),
             late: BTreeMap::new(),
             clearing: Clearing::new(server),
+            protection: Protection::new(server),
             scaling: Scaling::default(),
         };
         for object in server.world.objects() {
@@ -329,6 +333,7 @@ impl Judge {
             }
             let controller = by.map(|by| by.writer.controller.as_str());
             wrong.extend(self.clearing.after(server, change, controller));
+            wrong.extend(self.protection.after(server, change, controller));
             let sent = by.map_or_else(Instant::now, |by| by.sent);
             wrong.extend(self.scaling.after(server, change, controller, sent));
             wrong.extend(by.and_then(|by| named_again(server, change, by)));

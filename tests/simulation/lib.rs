@@ -9,6 +9,7 @@ pub mod judge;
 pub mod metrics;
 pub mod mutants;
 pub mod network;
+pub mod protection;
 pub mod replica;
 pub mod run;
 pub mod scaling;

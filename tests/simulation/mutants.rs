@@ -18,6 +18,7 @@ use serde_json::Value;
 use crate::{
     hub::Counts,
     judge::Writer,
+    protection,
     server::{Answer, Request, target},
 };
 
@@ -54,6 +55,8 @@ pub enum Mutant {
     EmptyNamespaces,
     /// What keeps an autoscaler's scalings beyond its owner never arrives.
     NoScaleEvents,
+    /// Who protects claims is told that the pods have come to a version which every cache has passed.
+    NoBarrier,
 }
 
 impl Mutant {
@@ -63,6 +66,7 @@ impl Mutant {
             Self::BlindWrites | Self::UnprovenGraph | Self::NoOwners => Some(COLLECTOR),
             Self::EmptyNamespaces => Some(NAMESPACES),
             Self::WrongAges | Self::NoScaleEvents => Some(AUTOSCALER),
+            Self::NoBarrier => Some(protection::CONTROLLER),
             _ => None,
         }
     }
@@ -131,6 +135,9 @@ impl Mutant {
             Self::EmptyNamespaces if lists && asks == NAMESPACES => {
                 return Some(metadata_list(std::iter::empty()));
             }
+            Self::NoBarrier if lists && asks == protection::CONTROLLER => {
+                return Some(metadata_list_at("1", std::iter::empty()));
+            }
             Self::NoOwners if asks == COLLECTOR && !lists => {
                 return Some(Answer::Whole {
                     code: 404,
@@ -175,6 +182,11 @@ impl Mutant {
 
 /// A list of metadata.
 fn metadata_list<'a>(held: impl Iterator<Item = &'a meta::ObjectMeta>) -> Answer {
+    metadata_list_at("", held)
+}
+
+/// The same as of a version.
+fn metadata_list_at<'a>(version: &str, held: impl Iterator<Item = &'a meta::ObjectMeta>) -> Answer {
     let items = held
         .map(|metadata| {
             PartialObjectMetadata {
@@ -184,7 +196,10 @@ fn metadata_list<'a>(held: impl Iterator<Item = &'a meta::ObjectMeta>) -> Answer
         })
         .collect();
     let list = meta::List {
-        metadata: Some(meta::ListMeta::default()),
+        metadata: Some(meta::ListMeta {
+            resource_version: version.to_owned(),
+            ..meta::ListMeta::default()
+        }),
         items,
     };
     Answer::Whole {

@@ -242,19 +242,25 @@ impl Fleet {
 }
 
 /// Controllers that the simulation leaves out: its server has neither ServiceCIDRs nor Leases to be watched,
-/// and its nodes have no kubelets that would renew any. Those of identities have no workload yet.
-const LEFT_OUT: [&str; 11] = [
+/// and its nodes have no kubelets that would renew any. Those of identities and of volumes have no workload yet, but for
+/// the protection of claims.
+const LEFT_OUT: [&str; 16] = [
     "bootstrap-signer-controller",
     "certificatesigningrequest-approving-controller",
     "certificatesigningrequest-cleaner-controller",
     "clusterrole-aggregation-controller",
+    "ephemeral-volume-controller",
     "legacy-serviceaccount-token-cleaner-controller",
     "node-ipam-controller",
     "node-lifecycle-controller",
+    "persistentvolume-expander-controller",
+    "persistentvolume-protection-controller",
+    "selinux-warning-controller",
     "service-cidr-controller",
     "taint-eviction-controller",
     "token-cleaner-controller",
     "ttl-controller",
+    "volumeattributesclass-protection-controller",
 ];
 
 /// The controllers of a simulated replica: those that run with the flags, less those left out.

@@ -28,6 +28,7 @@ use crate::dice::Dice;
 
 mod clearing;
 mod scaling;
+mod volumes;
 
 /// Something that a user does.
 type Deed = Box<dyn FnOnce(&mut World) + Send>;
@@ -132,6 +133,10 @@ pub const ALL: &[Entry] = &[
     Entry {
         controller: "horizontal-pod-autoscaler-controller",
         make: scaling::autoscaled,
+    },
+    Entry {
+        controller: crate::protection::CONTROLLER,
+        make: volumes::protected,
     },
 ];
 
