@@ -99,9 +99,11 @@ fn replaced<'a>(change: &Change<'a, Pod>) -> Option<&'a Pod> {
     (old.metadata().uid != new.metadata().uid).then_some(old)
 }
 
-/// A pod that has gone, ended or lost its node may have been the last to keep a claim.
+/// A pod that has gone or ended, was forced to go or has no node may have been the last to keep a claim.
 fn released(change: &Change<'_, Pod>, _: &dyn Reader) -> Vec<Key> {
-    let releases = |pod: &Pod| claims::is_terminated(pod) || pods::node_name(pod).is_empty();
+    let releases = |pod: &Pod| {
+        claims::is_terminated(pod) || is_shut_down(pod) || pods::node_name(pod).is_empty()
+    };
     let newest = change.newest();
     let gone = change.new.is_none();
     let may = (gone || releases(newest)).then_some(newest);

@@ -279,6 +279,11 @@ fn what_the_cache_shows_to_be_used_is_not_asked_about() {
 fn pods_that_may_have_been_the_last_wake_their_claims() {
     let some = |pod: Pod| Some(any(pod));
     let used = || on_a_node("a").uses("pvc1").ephemeral("data", b"");
+    let running = || {
+        let mut pod = used().running();
+        pod.status.get_or_insert_default().container_statuses = vec![ContainerStatus::default()];
+        pod
+    };
     let both: &[&str] = &["default/a-data", "default/pvc1"];
     let cases: Vec<(&str, Option<AnyObject>, Option<AnyObject>, &[&str])> = vec![
         ("a pod on a node comes", None, some(used()), &[]),
@@ -306,6 +311,12 @@ fn pods_that_may_have_been_the_last_wake_their_claims() {
             "a pod of its name replaces it",
             some(used()),
             some(on_a_node("a").uid("other").uses("pvc2")),
+            both,
+        ),
+        (
+            "it is forced to go",
+            some(running()),
+            some(running().terminating("11:59:00")),
             both,
         ),
         ("a pod without claims goes", some(on_a_node("a")), None, &[]),

@@ -216,7 +216,7 @@ fn look_into(pod: &Pod, seen: &Seen<'_>, told: &mut Told) -> Plan {
     plan
 }
 
-fn storage_key(storage: volume::Storage) -> Key {
+fn storage_key(storage: &volume::Storage) -> Key {
     Key::composite(STORAGE, storage.id.as_str())
 }
 
@@ -228,8 +228,10 @@ fn keys_of(pod: &Pod, reader: &dyn Reader) -> Vec<Key> {
     };
     let claimed = claims::volumes(pod).filter_map(|one| volume::claim_of(pod, one, find));
     let claimed = claimed.filter_map(|claim| storage_of(&claim, reader));
-    let inline = volume::inline_volumes(pod).filter_map(|(_, source)| volume::of_inline(source));
-    let mut keys: Vec<Key> = inline.map(storage_key).chain(claimed).collect();
+    let inline = volume::inline_volumes(pod);
+    let inline =
+        inline.filter_map(|(_, source)| volume::of_inline(source).as_ref().map(storage_key));
+    let mut keys: Vec<Key> = inline.chain(claimed).collect();
     // Of a pod without storage there is nothing to be told.
     if claims::volumes(pod).next().is_some() {
         keys.push(Key::of(pod));
@@ -242,7 +244,7 @@ fn storage_of(claim: &PersistentVolumeClaim, reader: &dyn Reader) -> Option<Key>
     let name = &claim.spec.as_ref()?.volume_name;
     let volume = reader.get(PersistentVolume::resource(), "", name)?;
     let volume = cast::<PersistentVolume>(volume)?;
-    volume::of_volume(&volume).map(storage_key)
+    volume::of_volume(&volume).as_ref().map(storage_key)
 }
 
 fn pods_of_claim(namespace: &str, name: &str, reader: &dyn Reader) -> Vec<Key> {
@@ -294,7 +296,7 @@ fn volume_moved(change: &Change<'_, PersistentVolume>, reader: &dyn Reader) -> V
         return Vec::new();
     }
     let storage = change.both().filter_map(volume::of_volume);
-    let mut keys: Vec<Key> = storage.map(storage_key).collect();
+    let mut keys: Vec<Key> = storage.map(|storage| storage_key(&storage)).collect();
     if let Some(reference) = reference(change.newest()) {
         keys.extend(pods_of_claim(&reference.namespace, &reference.name, reader));
     }
@@ -313,13 +315,14 @@ fn driver_changed(change: &Change<'_, CsiDriver>, reader: &dyn Reader) -> Vec<Ke
     let volumes = reader.indexed(PersistentVolume::resource(), volume::BY_STORAGE, &driver);
     let volumes = volumes.into_iter().filter_map(cast::<PersistentVolume>);
     let mut keys: Vec<Key> = volumes
-        .filter_map(|one| volume::of_volume(&one))
-        .map(storage_key)
+        .filter_map(|one| volume::of_volume(&one).as_ref().map(storage_key))
         .collect();
     let pods = reader.indexed(Pod::resource(), volume::BY_STORAGE, &driver);
     for pod in pods.into_iter().filter_map(cast::<Pod>) {
         let inline = volume::inline_volumes(&pod);
-        keys.extend(inline.filter_map(|(_, source)| volume::of_inline(source).map(storage_key)));
+        keys.extend(
+            inline.filter_map(|(_, source)| volume::of_inline(source).as_ref().map(storage_key)),
+        );
     }
     keys.sort();
     keys.dedup();
