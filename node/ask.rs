@@ -309,7 +309,7 @@ impl Proofs {
 }
 
 /// What is to be compared of what a plan counted: sets that must be whole as of a version to which the cache has not come,
-/// and of the others those that are `doubted`.
+/// strict ones of which an object can't be decoded, and of the others those that are `doubted`.
 pub fn unsure<'a>(
     view: &dyn View,
     counted: &'a [Counted],
@@ -317,13 +317,26 @@ pub fn unsure<'a>(
 ) -> Vec<&'a Counted> {
     let unsure = |set: &&Counted| match set.since {
         0 => doubted(set),
-        since => !view.passed(set.resource, since),
+        since => !view.passed(set.resource, since) || unreadable(view, set).is_some(),
     };
     counted.iter().filter(unsure).collect()
 }
 
+/// An object of a strict set that the API server holds and this build can't decode: the cache lacks it however far its
+/// watch has come.
+fn unreadable(view: &dyn View, set: &Counted) -> Option<String> {
+    if !set.strict {
+        return None;
+    }
+    let of_set = |(resource, key, _): &(&'static Resource, Key, String)| {
+        *resource == set.resource && (set.namespace.is_empty() || key.namespace == set.namespace)
+    };
+    let (resource, key, why) = view.set_aside().into_iter().find(of_set)?;
+    Some(format!("{}/{key} can't be read: {why}", resource.plural))
+}
+
 /// Compares sets with a consistent live read. A resource that can't be read for long ([`View::is_hopeless`]) holds back
-/// nobody who needs its set whole: what is seen of it counts.
+/// nobody who needs its set whole, unless the set is strict: what is seen of it counts.
 ///
 /// # Errors
 /// Where the server can't be read: nothing is proven then.
@@ -392,6 +405,9 @@ async fn prove_set(grounds: Grounds<'_>, sender: &Sender, set: &Counted) -> Resu
     let Some(selector) = set.selector.text() else {
         return Ok(Proof::Fresh);
     };
+    if let Some(why) = unreadable(view, set) {
+        return Err(Failure::Other(why).into());
+    }
     let place = (set.since > 0).then(|| proofs.of(set));
     let mut known = match &place {
         Some(place) => Some(place.lock().await),
@@ -399,9 +415,10 @@ async fn prove_set(grounds: Grounds<'_>, sender: &Sender, set: &Counted) -> Resu
     };
     if known.as_ref().is_some_and(|known| {
         known.reached >= set.since
-            || known
-                .hopeless_until
-                .is_some_and(|until| Instant::now() < until)
+            || !set.strict
+                && known
+                    .hopeless_until
+                    .is_some_and(|until| Instant::now() < until)
     }) {
         return Ok(Proof::Fresh);
     }
@@ -425,7 +442,7 @@ async fn prove_set(grounds: Grounds<'_>, sender: &Sender, set: &Counted) -> Resu
         grounds.note(set.resource, began, live.version);
         difference(view, set, &live.found)
     });
-    let hopeless = || view.is_hopeless(set.resource);
+    let hopeless = || !set.strict && view.is_hopeless(set.resource);
     match (proof, &mut known) {
         (Ok(None), Some(known)) => known.reached = newest,
         (Ok(None), None) => {}

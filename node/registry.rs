@@ -12,6 +12,7 @@ pub fn all() -> Vec<Factory> {
         controllers_identity::REGISTRY,
         controllers_networking::REGISTRY,
         controllers_nodes::REGISTRY,
+        controllers_storage::REGISTRY,
     ]
     .concat()
 }

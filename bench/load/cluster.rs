@@ -273,15 +273,21 @@ mod tests {
             "certificatesigningrequest-signing-controller",
             "clusterrole-aggregation-controller",
             "daemonset-controller",
+            "ephemeral-volume-controller",
             "garbage-collector-controller",
             "horizontal-pod-autoscaler-controller",
             "legacy-serviceaccount-token-cleaner-controller",
             "namespace-controller",
             "node-ipam-controller",
+            "persistentvolume-expander-controller",
+            "persistentvolume-protection-controller",
+            "persistentvolumeclaim-protection-controller",
             "podcertificaterequest-cleaner-controller",
+            "selinux-warning-controller",
             "service-cidr-controller",
             "serviceaccount-token-controller",
             "token-cleaner-controller",
+            "volumeattributesclass-protection-controller",
         ];
         assert_eq!(without, asking);
         assert!(cluster.objects("pods").len() > 100);

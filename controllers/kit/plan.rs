@@ -76,6 +76,9 @@ pub struct Counted {
     /// Not 0: a decision rests on the set being whole as of this resourceVersion, takeover or not. The node lists it
     /// live where the cache has not come so far.
     pub since: u64,
+    /// Whether nothing else will do: where the set can't be read, or an object of it can't be decoded, the plan is not
+    /// applied, for however long. Without it a resource that can't be read for long holds back nobody.
+    pub strict: bool,
 }
 
 /// What a delete insists on.
@@ -356,6 +359,7 @@ impl Plan {
             namespace: namespace.clone(),
             selector: selector.clone(),
             since: 0,
+            strict: false,
         };
         if !self.counted.contains(&counted) {
             self.counted.push(counted);
@@ -370,7 +374,17 @@ impl Plan {
             namespace: namespace.clone(),
             selector: Selector::of_labels(&[]),
             since,
+            strict: false,
         });
+    }
+
+    /// As [`Plan::rests_on`], for what can't be undone: the plan is applied with this proof or not at all
+    /// ([`Counted::strict`]).
+    pub fn rests_strictly_on(&mut self, resource: &'static Resource, namespace: &Str, since: u64) {
+        self.rests_on(resource, namespace, since);
+        if let Some(set) = self.counted.last_mut() {
+            set.strict = true;
+        }
     }
 
     /// Measures something, if and when the plan has been carried out whole.

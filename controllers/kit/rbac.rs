@@ -171,6 +171,55 @@ const UPSTREAM: &[(&str, Granted)] = &[
     ),
     ("ttl-controller", &[("", "nodes", &["update", "patch"])]),
     (
+        "ephemeral-volume-controller",
+        &[
+            ("", "pods", &["get"]),
+            ("", "pods/finalizers", &["update"]),
+            ("", "persistentvolumeclaims", &["get", "create"]),
+        ],
+    ),
+    (
+        "expand-controller",
+        &[
+            ("", "persistentvolumes", &["get", "update", "patch"]),
+            ("", "persistentvolumeclaims/status", &["update", "patch"]),
+            ("", "persistentvolumeclaims", &["get"]),
+        ],
+    ),
+    (
+        "pv-protection-controller",
+        &[("", "persistentvolumes", &["get", "update"])],
+    ),
+    (
+        "pvc-protection-controller",
+        &[
+            ("", "persistentvolumeclaims", &["get", "update"]),
+            ("", "persistentvolumeclaims/status", &["update"]),
+            ("", "pods", &["get"]),
+        ],
+    ),
+    (
+        "selinux-warning-controller",
+        &[
+            ("", "persistentvolumes", &["get"]),
+            ("", "persistentvolumeclaims", &["get"]),
+            ("", "pods", &["get"]),
+            ("storage.k8s.io", "csidrivers", &["get"]),
+        ],
+    ),
+    (
+        "volumeattributesclass-protection-controller",
+        &[
+            ("", "persistentvolumeclaims", &["get"]),
+            ("", "persistentvolumes", &["get"]),
+            (
+                "storage.k8s.io",
+                "volumeattributesclasses",
+                &["get", "update"],
+            ),
+        ],
+    ),
+    (
         "root-ca-cert-publisher",
         &[("", "configmaps", &["create", "update"])],
     ),

@@ -3,7 +3,7 @@
 use std::{error::Error, fmt::Write as _};
 
 /// Messages of `core.proto` that are written as tables in `pod.rs`, and their names there.
-const BY_HAND: [(&str, &str); 17] = [
+const BY_HAND: [(&str, &str); 20] = [
     ("Pod", "Pod"),
     ("PodSpec", "PodSpec"),
     ("Volume", "Volume"),
@@ -12,6 +12,9 @@ const BY_HAND: [(&str, &str); 17] = [
         "PersistentVolumeClaimVolumeSource",
         "PersistentVolumeClaimVolumeSource",
     ),
+    ("VolumeMount", "VolumeMount"),
+    ("EphemeralContainer", "EphemeralContainer"),
+    ("EphemeralContainerCommon", "EphemeralContainerCommon"),
     ("InitContainer", "InitContainer"),
     ("PodStatus", "PodStatus"),
     ("PodCondition", "PodCondition"),
@@ -47,6 +50,7 @@ fn main() -> Result<(), Box<dyn Error>> {
         "rbac.proto",
         "coordination.proto",
         "networking.proto",
+        "storage.proto",
     ];
     for file in files {
         println!("cargo:rerun-if-changed={file}");
@@ -131,6 +135,38 @@ fn main() -> Result<(), Box<dyn Error>> {
             "#[serde(rename = \"podCIDRs\")]",
         )
         .field_attribute(
+            ".k8s.core.AWSElasticBlockStoreVolumeSource.volumeID",
+            "#[serde(rename = \"volumeID\")]",
+        )
+        .field_attribute(
+            ".k8s.core.CinderVolumeSource.volumeID",
+            "#[serde(rename = \"volumeID\")]",
+        )
+        .field_attribute(
+            ".k8s.core.CinderPersistentVolumeSource.volumeID",
+            "#[serde(rename = \"volumeID\")]",
+        )
+        .field_attribute(
+            ".k8s.core.PortworxVolumeSource.volumeID",
+            "#[serde(rename = \"volumeID\")]",
+        )
+        .field_attribute(
+            ".k8s.core.AzureDiskVolumeSource.diskURI",
+            "#[serde(rename = \"diskURI\")]",
+        )
+        .field_attribute(
+            ".k8s.core.VsphereVirtualDiskVolumeSource.storagePolicyID",
+            "#[serde(rename = \"storagePolicyID\")]",
+        )
+        .field_attribute(
+            ".k8s.core.FCVolumeSource.targetWWNs",
+            "#[serde(rename = \"targetWWNs\")]",
+        )
+        .field_attribute(
+            ".k8s.storage.CSINodeDriver.nodeID",
+            "#[serde(rename = \"nodeID\")]",
+        )
+        .field_attribute(
             ".k8s.core.NodeStatus.allocatable",
             "#[serde(with = \"crate::quantity::amounts\")]",
         )
@@ -148,6 +184,14 @@ fn main() -> Result<(), Box<dyn Error>> {
         )
         .field_attribute(
             ".k8s.core.VolumeResourceRequirements.requests",
+            "#[serde(with = \"crate::quantity::amounts\")]",
+        )
+        .field_attribute(
+            ".k8s.core.PersistentVolumeClaimStatus.capacity",
+            "#[serde(with = \"crate::quantity::amounts\")]",
+        )
+        .field_attribute(
+            ".k8s.core.PersistentVolumeSpec.capacity",
             "#[serde(with = \"crate::quantity::amounts\")]",
         )
         .field_attribute(
@@ -170,6 +214,23 @@ fn main() -> Result<(), Box<dyn Error>> {
         // Few pods have them, and every pod would keep room for them.
         .boxed(".k8s.core.Affinity.podAffinity")
         .boxed(".k8s.core.Affinity.podAntiAffinity")
+        // A volume has one of them, and would keep room for all.
+        .boxed(".k8s.core.PersistentVolumeSource.gcePersistentDisk")
+        .boxed(".k8s.core.PersistentVolumeSource.awsElasticBlockStore")
+        .boxed(".k8s.core.PersistentVolumeSource.hostPath")
+        .boxed(".k8s.core.PersistentVolumeSource.nfs")
+        .boxed(".k8s.core.PersistentVolumeSource.iscsi")
+        .boxed(".k8s.core.PersistentVolumeSource.cinder")
+        .boxed(".k8s.core.PersistentVolumeSource.fc")
+        .boxed(".k8s.core.PersistentVolumeSource.flexVolume")
+        .boxed(".k8s.core.PersistentVolumeSource.azureFile")
+        .boxed(".k8s.core.PersistentVolumeSource.vsphereVolume")
+        .boxed(".k8s.core.PersistentVolumeSource.azureDisk")
+        .boxed(".k8s.core.PersistentVolumeSource.portworxVolume")
+        .boxed(".k8s.core.PersistentVolumeSource.local")
+        .boxed(".k8s.core.PersistentVolumeSource.csi")
+        .boxed(".k8s.core.PersistentVolumeClaimSpec.selector")
+        .boxed(".k8s.storage.VolumeAttachmentSource.inlineVolumeSpec")
         .field_attribute(
             ".k8s.core.PodTemplateSpec.spec",
             "#[serde(with = \"crate::opaque\")]",

@@ -50,9 +50,10 @@ pub mod core {
 
     pub use crate::pod::{
         Amount, Container, ContainerPort, ContainerState, ContainerStateTerminated,
-        ContainerStatus, InitContainer, PersistentVolumeClaimVolumeSource, Pod, PodCondition,
+        ContainerStatus, EphemeralContainer, EphemeralContainerCommon, InitContainer,
+        InlineVolumeSource, PersistentVolumeClaimVolumeSource, Pod, PodCondition,
         PodExtendedResourceClaimStatus, PodIp, PodSpec, PodStatus, ResourceRequirements, Volume,
-        VolumeSource,
+        VolumeMount, VolumeSource,
     };
 }
 
@@ -144,7 +145,17 @@ pub mod networking {
     include!(concat!(env!("OUT_DIR"), "/k8s.networking.rs"));
 }
 
-object!(core::Pod, "", "v1", "Pod", "pods", true);
+/// `storage.k8s.io/v1`.
+pub mod storage {
+    #![allow(missing_docs)]
+    include!(concat!(env!("OUT_DIR"), "/k8s.storage.rs"));
+}
+
+object!(core::Pod, "", "v1", "Pod", "pods", true, |pod| {
+    if let Some(spec) = &mut pod.spec {
+        spec.forget_mounts();
+    }
+});
 object!(core::Namespace, "", "v1", "Namespace", "namespaces", false);
 object!(
     core::ServiceAccount,
@@ -205,6 +216,8 @@ object!(
 );
 object!(core::Node, "", "v1", "Node", "nodes", false, |node| {
     if let Some(status) = &mut node.status {
+        status.volumes_in_use.shrink_to_fit();
+        status.volumes_attached.shrink_to_fit();
         // A node lists a dozen kinds of capacity; the one that is read is that of its processors.
         status.allocatable.retain(|amount| amount.key == "cpu");
         status.allocatable.shrink_to_fit();
@@ -361,6 +374,54 @@ object!(
     "ipaddresses",
     false
 );
+object!(
+    core::PersistentVolume,
+    "",
+    "v1",
+    "PersistentVolume",
+    "persistentvolumes",
+    false
+);
+object!(
+    storage::StorageClass,
+    "storage.k8s.io",
+    "v1",
+    "StorageClass",
+    "storageclasses",
+    false
+);
+object!(
+    storage::VolumeAttributesClass,
+    "storage.k8s.io",
+    "v1",
+    "VolumeAttributesClass",
+    "volumeattributesclasses",
+    false
+);
+object!(
+    storage::VolumeAttachment,
+    "storage.k8s.io",
+    "v1",
+    "VolumeAttachment",
+    "volumeattachments",
+    false
+);
+object!(
+    storage::CsiDriver,
+    "storage.k8s.io",
+    "v1",
+    "CSIDriver",
+    "csidrivers",
+    false
+);
+object!(
+    storage::CsiNode,
+    "storage.k8s.io",
+    "v1",
+    "CSINode",
+    "csinodes",
+    false
+);
 
 /// Every kind that has a projection of all its objects.
 pub fn kinds() -> Vec<&'static Resource> {
@@ -393,6 +454,12 @@ pub fn kinds() -> Vec<&'static Resource> {
         <coordination::Lease as Object>::resource(),
         <networking::ServiceCidr as Object>::resource(),
         <networking::IpAddress as Object>::resource(),
+        <core::PersistentVolume as Object>::resource(),
+        <storage::StorageClass as Object>::resource(),
+        <storage::VolumeAttributesClass as Object>::resource(),
+        <storage::VolumeAttachment as Object>::resource(),
+        <storage::CsiDriver as Object>::resource(),
+        <storage::CsiNode as Object>::resource(),
     ]
 }
 

@@ -293,6 +293,55 @@ impl<P: Part> Field for Many<P> {
     }
 }
 
+/// Repeated messages that few objects have: none takes a pointer's room.
+pub struct Few<P>(std::marker::PhantomData<P>);
+
+impl<P: Part> Field for Few<P> {
+    // A third of a list's room where there is none.
+    type Held = Option<Box<Vec<P>>>;
+    fn encode(tag: u32, held: &Self::Held, buf: &mut impl BufMut) {
+        if let Some(held) = held {
+            Many::<P>::encode(tag, held, buf);
+        }
+    }
+    fn merge(
+        tag: u32,
+        wire_type: WireType,
+        held: &mut Self::Held,
+        buf: &mut impl Buf,
+        ctx: DecodeContext,
+    ) -> Result<(), DecodeError> {
+        Many::<P>::merge(tag, wire_type, held.get_or_insert_default(), buf, ctx)
+    }
+    fn len(tag: u32, held: &Self::Held) -> usize {
+        held.as_ref().map_or(0, |held| Many::<P>::len(tag, held))
+    }
+}
+
+/// A message that is held where it says anything that is read; an empty one is none.
+pub struct Filled<M>(std::marker::PhantomData<M>);
+
+impl<M: Message + Default + PartialEq + 'static> Field for Filled<M> {
+    type Held = Option<Shared<M>>;
+    fn encode(tag: u32, held: &Self::Held, buf: &mut impl BufMut) {
+        Maybe::<Shared<M>>::encode(tag, held, buf);
+    }
+    fn merge(
+        _: u32,
+        wire_type: WireType,
+        held: &mut Self::Held,
+        buf: &mut impl Buf,
+        ctx: DecodeContext,
+    ) -> Result<(), DecodeError> {
+        let read = Shared::<M>::read(wire_type, buf, ctx)?;
+        *held = Some(read).filter(|read| **read != M::default());
+        Ok(())
+    }
+    fn len(tag: u32, held: &Self::Held) -> usize {
+        Maybe::<Shared<M>>::len(tag, held)
+    }
+}
+
 /// Declares a message as a table: the API's number of each field, its name, and how it stands on the wire.
 macro_rules! message {
     (

@@ -8,9 +8,16 @@ use prost::{
 };
 
 use crate::{
-    core::{Affinity, Toleration},
+    core::{
+        Affinity, AwsElasticBlockStoreVolumeSource, AzureDiskVolumeSource, AzureFileVolumeSource,
+        CinderVolumeSource, ContainerStateWaiting, CsiVolumeSource, EphemeralVolumeSource,
+        FcVolumeSource, FlexVolumeSource, GcePersistentDiskVolumeSource, HostPathVolumeSource,
+        IscsiVolumeSource, NfsVolumeSource, PodSecurityContext, PortworxVolumeSource,
+        SecurityContext, Toleration, VsphereVirtualDiskVolumeSource,
+    },
     message::{
-        Bool, Field, Int32, Int64, Many, Maybe, MaybeInt64, Part, Text, When, Word, message,
+        Bool, Few, Field, Filled, Int32, Int64, Many, Maybe, MaybeInt64, Part, Text, When, Word,
+        message,
     },
     meta::{ObjectMeta, Quantity},
     wire::Shared,
@@ -31,7 +38,7 @@ message! {
 message! {
     /// `core/v1.PodSpec`, reduced to what controllers read of running pods.
     pub struct PodSpec {
-        /// Those of claims: most are of other kinds, and every pod has one.
+        /// Those of claims and of storage: most are of other kinds, and every pod has one.
         1 volumes: Kept<Volume>,
         /// Its containers.
         2 containers: Many<Container>,
@@ -41,6 +48,8 @@ message! {
         8 service_account_name: Word,
         /// Where it was bound to; empty before.
         10 node_name: Word,
+        /// The SELinux labels of its containers.
+        14 security_context: Filled<PodSecurityContext>,
         /// Its own host name.
         16 hostname: Text,
         /// The headless Service that its host name lies under.
@@ -56,13 +65,15 @@ message! {
         /// What the pod takes beyond its containers.
         #[serde(with = "crate::quantity::amounts")]
         32 overhead: Many<Amount>,
+        /// Containers that were added to it for debugging.
+        34 ephemeral_containers: Few<EphemeralContainer>,
         /// What the pod asks for as a whole.
         40 resources: Maybe<Shared<ResourceRequirements>>,
     }
 }
 
 message! {
-    /// A volume, as far as it tells which claim it is of.
+    /// A volume, as far as it tells which claim or storage it is of.
     pub struct Volume {
         /// Its name within the pod. Not interned: most are made up for one pod, and not kept.
         1 name: Text,
@@ -71,11 +82,109 @@ message! {
     }
 }
 
+/// What a volume is made from: a claim, storage that the pod itself names, or something that is not read.
+#[derive(Clone, Debug, Default, PartialEq, serde::Serialize, serde::Deserialize)]
+#[serde(try_from = "serde_json::Value", into = "serde_json::Value")]
+pub struct VolumeSource {
+    /// The claim.
+    pub persistent_volume_claim: Option<PersistentVolumeClaimVolumeSource>,
+    /// Anything else: few pods have it, and the claims of the others keep no room for it.
+    pub inline: Option<Box<InlineVolumeSource>>,
+}
+
+impl prost::Message for VolumeSource {
+    fn encode_raw(&self, buf: &mut impl BufMut) {
+        Maybe::encode(CLAIM, &self.persistent_volume_claim, buf);
+        if let Some(inline) = &self.inline {
+            inline.encode_raw(buf);
+        }
+    }
+    fn merge_field(
+        &mut self,
+        tag: u32,
+        wire_type: WireType,
+        buf: &mut impl Buf,
+        ctx: DecodeContext,
+    ) -> Result<(), DecodeError> {
+        if tag == CLAIM {
+            return Maybe::merge(tag, wire_type, &mut self.persistent_volume_claim, buf, ctx);
+        }
+        let mut inline = self.inline.take().map(|inline| *inline).unwrap_or_default();
+        inline.merge_field(tag, wire_type, buf, ctx)?;
+        self.inline = (inline != InlineVolumeSource::default()).then(|| Box::new(inline));
+        Ok(())
+    }
+    fn encoded_len(&self) -> usize {
+        let inline = self.inline.as_ref();
+        Maybe::len(CLAIM, &self.persistent_volume_claim)
+            + inline.map_or(0, |inline| inline.encoded_len())
+    }
+    fn clear(&mut self) {
+        *self = Self::default();
+    }
+}
+
+/// The API's number of the claim among a volume's sources.
+pub(crate) const CLAIM: u32 = 10;
+
+impl From<VolumeSource> for serde_json::Value {
+    fn from(source: VolumeSource) -> Self {
+        // Texts and whole numbers alone: nothing that JSON does not have.
+        let mut json = serde_json::to_value(source.inline.unwrap_or_default()).unwrap_or_default();
+        if let (Some(claim), Self::Object(fields)) = (source.persistent_volume_claim, &mut json) {
+            let claim = serde_json::to_value(claim).unwrap_or_default();
+            fields.insert("persistentVolumeClaim".to_owned(), claim);
+        }
+        json
+    }
+}
+
+impl TryFrom<serde_json::Value> for VolumeSource {
+    type Error = serde_json::Error;
+    fn try_from(mut json: serde_json::Value) -> Result<Self, serde_json::Error> {
+        let claim = match &mut json {
+            serde_json::Value::Object(fields) => fields.remove("persistentVolumeClaim"),
+            _ => None,
+        };
+        let inline: InlineVolumeSource = serde_json::from_value(json)?;
+        Ok(Self {
+            persistent_volume_claim: claim.map(serde_json::from_value).transpose()?,
+            inline: (inline != InlineVolumeSource::default()).then(|| Box::new(inline)),
+        })
+    }
+}
+
 message! {
-    /// What a volume is made from: a claim, or something that is not looked at.
-    pub struct VolumeSource {
-        /// The claim.
-        10 persistent_volume_claim: Maybe<PersistentVolumeClaimVolumeSource>,
+    /// Storage that a pod names itself. The pods of one owner name the same.
+    pub struct InlineVolumeSource {
+        /// A path of the node.
+        1 host_path: Maybe<Shared<HostPathVolumeSource>>,
+        /// A disk of GCE.
+        3 gce_persistent_disk: Maybe<Shared<GcePersistentDiskVolumeSource>>,
+        /// A volume of AWS EBS.
+        4 aws_elastic_block_store: Maybe<Shared<AwsElasticBlockStoreVolumeSource>>,
+        /// An export of NFS.
+        7 nfs: Maybe<Shared<NfsVolumeSource>>,
+        /// A logical unit of iSCSI.
+        8 iscsi: Maybe<Shared<IscsiVolumeSource>>,
+        /// A volume of a FlexVolume driver.
+        12 flex_volume: Maybe<Shared<FlexVolumeSource>>,
+        /// A volume of OpenStack Cinder.
+        13 cinder: Maybe<Shared<CinderVolumeSource>>,
+        /// A logical unit of Fibre Channel.
+        17 fc: Maybe<Shared<FcVolumeSource>>,
+        /// A share of Azure Files.
+        18 azure_file: Maybe<Shared<AzureFileVolumeSource>>,
+        /// A disk of vSphere.
+        20 vsphere_volume: Maybe<Shared<VsphereVirtualDiskVolumeSource>>,
+        /// A disk of Azure.
+        22 azure_disk: Maybe<Shared<AzureDiskVolumeSource>>,
+        /// A volume of Portworx.
+        24 portworx_volume: Maybe<Shared<PortworxVolumeSource>>,
+        /// An ephemeral volume of a CSI driver.
+        28 csi: Maybe<Shared<CsiVolumeSource>>,
+        /// A claim that is made for the pod.
+        29 ephemeral: Maybe<Shared<EphemeralVolumeSource>>,
     }
 }
 
@@ -90,7 +199,8 @@ message! {
 }
 
 message! {
-    /// A container, as far as it tells what it asks for, and Services find its ports by name.
+    /// A container, as far as it tells what it asks for, Services find its ports by name, and which volumes it mounts
+    /// with which SELinux labels.
     pub struct Container {
         /// Its name.
         1 name: Word,
@@ -98,6 +208,72 @@ message! {
         6 ports: Kept<Shared<ContainerPort>>,
         /// What it asks for.
         8 resources: Maybe<Shared<ResourceRequirements>>,
+        /// Its mounts of the volumes that are held.
+        9 volume_mounts: Few<VolumeMount>,
+        /// Its SELinux labels.
+        15 security_context: Filled<SecurityContext>,
+    }
+}
+
+message! {
+    /// A mount, as far as it tells which volume a container has.
+    pub struct VolumeMount {
+        /// The volume's name.
+        1 name: Text,
+    }
+}
+
+message! {
+    /// A container that was added to a pod for debugging.
+    pub struct EphemeralContainer {
+        /// What it has in common with other containers.
+        1 ephemeral_container_common: Maybe<EphemeralContainerCommon>,
+    }
+}
+
+message! {
+    /// What a container for debugging has in common with others.
+    pub struct EphemeralContainerCommon {
+        /// Its name.
+        1 name: Word,
+        /// Its mounts of the volumes that are held.
+        9 volume_mounts: Few<VolumeMount>,
+        /// Its SELinux labels.
+        15 security_context: Filled<SecurityContext>,
+    }
+}
+
+impl PodSpec {
+    /// Lets go of what tells of volumes that are not held: nobody asks which containers mount these.
+    pub(crate) fn forget_mounts(&mut self) {
+        let volumes = &self.volumes;
+        let forget = |mounts: &mut Option<Box<Vec<VolumeMount>>>| {
+            if let Some(list) = mounts {
+                list.retain(|mount| volumes.iter().any(|volume| volume.name == mount.name));
+                list.shrink_to_fit();
+                if list.is_empty() {
+                    *mounts = None;
+                }
+            }
+        };
+        for container in &mut self.containers {
+            forget(&mut container.volume_mounts);
+        }
+        for container in &mut self.init_containers {
+            forget(&mut container.volume_mounts);
+        }
+        for container in self
+            .ephemeral_containers
+            .iter_mut()
+            .flat_map(|all| &mut **all)
+        {
+            if let Some(common) = &mut container.ephemeral_container_common {
+                forget(&mut common.volume_mounts);
+            }
+        }
+        if volumes.is_empty() {
+            self.ephemeral_containers = None;
+        }
     }
 }
 
@@ -145,6 +321,10 @@ message! {
         6 ports: Kept<Shared<ContainerPort>>,
         /// What it asks for.
         8 resources: Maybe<Shared<ResourceRequirements>>,
+        /// Its mounts of the volumes that are held.
+        9 volume_mounts: Few<VolumeMount>,
+        /// Its SELinux labels.
+        15 security_context: Filled<SecurityContext>,
         /// Its own restart policy.
         24 restart_policy: Word,
     }
@@ -171,6 +351,8 @@ message! {
         /// Its addresses, the primary one first.
         #[serde(rename = "podIPs")]
         12 pod_ips: Many<PodIp>,
+        /// One for each container that was added to it for debugging.
+        13 ephemeral_container_statuses: Few<ContainerStatus>,
         /// The generation that it was set for.
         17 observed_generation: Int64,
         /// The claim that was made for its extended resources.
@@ -234,8 +416,10 @@ message! {
 }
 
 message! {
-    /// What a container is doing, where it has ended.
+    /// What a container is doing, where it does not run.
     pub struct ContainerState {
+        /// That it waits to be started.
+        1 waiting: Maybe<ContainerStateWaiting>,
         /// How it ended.
         3 terminated: Maybe<ContainerStateTerminated>,
     }
@@ -261,7 +445,7 @@ impl Keep for Volume {
     fn is_kept(&self) -> bool {
         self.volume_source
             .as_ref()
-            .is_some_and(|source| source.persistent_volume_claim.is_some())
+            .is_some_and(|source| *source != VolumeSource::default())
     }
 }
 

@@ -282,3 +282,50 @@ fn what_is_known_by_its_metadata_alone_fits_an_allocation_of_256_bytes() {
         size_of::<Partial>()
     );
 }
+
+#[test]
+fn a_pod_holds_what_tells_of_its_storage_and_nothing_of_other_volumes() {
+    let spec = json!({
+        "volumes": [
+            {"name": "token"},
+            {"name": "data", "volumeSource": {"persistentVolumeClaim": {"claimName": "data-1"}}},
+            {"name": "disk", "volumeSource": {"awsElasticBlockStore": {"volumeID": "vol-1"}}},
+            {"name": "own", "volumeSource": {"ephemeral": {"volumeClaimTemplate":
+                {"spec": {"protobuf": "0a01"}}}}},
+        ],
+        "securityContext": {"seLinuxChangePolicy": "Recursive"},
+        "containers": [{
+            "name": "web",
+            "volumeMounts": [{"name": "token"}, {"name": "data"}],
+            "securityContext": {"seLinuxOptions": {"level": "s0:c1,c2"}},
+        }],
+    });
+    let written: core::Pod = serde_json::from_value(json!({"spec": spec})).unwrap();
+    assert_eq!(serde_json::to_value(&written).unwrap()["spec"], spec);
+    let read = core::Pod::resource()
+        .read(&written.encode_to_vec())
+        .unwrap();
+    let read: &core::Pod = read.as_any().downcast_ref().unwrap();
+    let mut expected = written.spec.unwrap();
+    expected.volumes.remove(0);
+    expected.containers[0]
+        .volume_mounts
+        .as_mut()
+        .unwrap()
+        .remove(0);
+    assert_eq!(read.spec.as_ref(), Some(&expected));
+
+    // A pod without storage says nothing of mounts, and an empty security context is none.
+    let other = json!({
+        "containers": [{"name": "web", "volumeMounts": [{"name": "token"}]}],
+        "securityContext": {},
+    });
+    let other: core::Pod = serde_json::from_value(json!({"spec": other})).unwrap();
+    let read = core::Pod::resource().read(&other.encode_to_vec()).unwrap();
+    let read: &core::Pod = read.as_any().downcast_ref().unwrap();
+    let spec = read.spec.as_ref().unwrap();
+    assert!(spec.security_context.is_none() && spec.containers[0].volume_mounts.is_none());
+
+    let unknown = json!({"spec": {"volumes": [{"name": "a", "volumeSource": {"rbd": {}}}]}});
+    assert!(serde_json::from_value::<core::Pod>(unknown).is_err());
+}

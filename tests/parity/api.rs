@@ -63,6 +63,14 @@ const OF_THE_CLUSTER: &[Kind] = &[
         "certificates.k8s.io/v1beta1",
         "clustertrustbundles",
     ),
+    kind("PersistentVolume", "v1", "persistentvolumes"),
+    kind(
+        "VolumeAttributesClass",
+        "storage.k8s.io/v1",
+        "volumeattributesclasses",
+    ),
+    kind("StorageClass", "storage.k8s.io/v1", "storageclasses"),
+    kind("CSIDriver", "storage.k8s.io/v1", "csidrivers"),
 ];
 
 const CLUSTER_ROLE: Kind = kind(

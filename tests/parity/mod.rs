@@ -58,6 +58,10 @@ const AUTHORITY: &str = concat!(
 /// Those of nodes and of Services' ranges, and whom their scenarios need.
 const NODES: &str = "node-lifecycle-controller,taint-eviction-controller,node-ipam-controller,ttl-controller,\
     service-cidr-controller,serviceaccount-controller,replicaset-controller";
+/// Those of claims and volumes that need no binder.
+const STORAGE: &str = "persistentvolumeclaim-protection-controller,persistentvolume-protection-controller,\
+    volumeattributesclass-protection-controller,ephemeral-volume-controller,persistentvolume-expander-controller,\
+    serviceaccount-controller";
 /// How often upstream is run again over the scenarios that ended otherwise than ours.
 const UPSTREAM_AGAIN: usize = 2;
 /// Replicas of Manifold.
@@ -91,6 +95,7 @@ fn flags(among: Among) -> Vec<String> {
             // Upstream's cleaner of requests looks at its cache as soon as it starts, and then after an hour.
             "--controller-start-interval=2s".to_owned(),
         ],
+        Among::Storage => vec![format!("--controllers={STORAGE}")],
         Among::FewEnded => vec![
             "--controllers=pod-garbage-collector-controller,serviceaccount-controller".to_owned(),
             "--terminated-pod-gc-threshold=2".to_owned(),

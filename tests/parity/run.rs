@@ -280,6 +280,7 @@ impl Side {
                     object["metadata"]["ownerReferences"] = Value::Array(owners);
                 }
                 let object = dated(&object, jiff::Timestamp::now())?;
+                let object = self.with_uids(namespace, &object).await?;
                 let kind = kind_of(text_at(&object, "/kind"))?;
                 let place = text_at(&object, "/metadata/namespace");
                 match requestor(manifest)? {
@@ -368,6 +369,18 @@ impl Side {
         Ok(references)
     }
 
+    /// With the uid of an object wherever `uid:<kind>/<name>` stands.
+    async fn with_uids(&self, namespace: &str, value: &Value) -> Result<Value> {
+        let mut value = value.clone();
+        for text in uids_wanted(&value) {
+            let (kind, name) = reference(text.trim_start_matches(UID_OF))?;
+            let live = self.server.get(kind, namespace, name).await?;
+            let live = live.with_context(|| format!("there is no object for `{text}`"))?;
+            replace_texts(&mut value, &text, text_at(&live, "/metadata/uid"));
+        }
+        Ok(value)
+    }
+
     async fn patch(
         &self,
         namespace: &str,
@@ -377,6 +390,7 @@ impl Side {
     ) -> Result<()> {
         let (kind, name) = reference(&change.of)?;
         let to = dated(&change.to, jiff::Timestamp::now())?;
+        let to = self.with_uids(namespace, &to).await?;
         self.server
             .patch(kind, namespace, (name, subresource), format, &to)
             .await?;
@@ -591,8 +605,13 @@ impl Side {
             .await?;
         there.extend(itself);
         let own = format!("{namespace}-");
-        if scenario.among == Among::Nodes {
-            for kind in ["node", "servicecidr"] {
+        let of_the_cluster: &[&str] = match scenario.among {
+            Among::Nodes => &["node", "servicecidr"],
+            Among::Storage => &["persistentvolume", "volumeattributesclass"],
+            _ => &[],
+        };
+        if !of_the_cluster.is_empty() {
+            for kind in of_the_cluster {
                 let mut all = self.server.list(kind_of(kind)?, "").await?;
                 all.retain(|object| text_at(object, "/metadata/name").starts_with(&own));
                 there.extend(all);
@@ -613,7 +632,7 @@ impl Side {
         }
         let mut counts: BTreeMap<String, i64> = BTreeMap::new();
         let mut events = self.server.events(namespace).await?;
-        if scenario.among == Among::Nodes {
+        if !of_the_cluster.is_empty() {
             // Events of what belongs to no namespace lie in this one.
             let mut all = self.server.events("default").await?;
             all.retain(|event| text_at(event, "/involvedObject/name").starts_with(&own));
@@ -767,4 +786,34 @@ fn status(pod: &Value, turn: Turn, wanted: &Pods) -> Value {
         "startTime": now,
         "containerStatuses": containers,
     })
+}
+
+/// What stands before the name of an object whose uid is meant.
+const UID_OF: &str = "uid:";
+
+/// All texts of a value that mean uids.
+fn uids_wanted(value: &Value) -> Vec<String> {
+    match value {
+        Value::String(text) if text.starts_with(UID_OF) => vec![text.clone()],
+        Value::Array(values) => values.iter().flat_map(uids_wanted).collect(),
+        Value::Object(map) => map.values().flat_map(uids_wanted).collect(),
+        _ => Vec::new(),
+    }
+}
+
+fn replace_texts(value: &mut Value, text: &str, by: &str) {
+    match value {
+        Value::String(found) if found == text => by.clone_into(found),
+        Value::Array(values) => {
+            for value in values {
+                replace_texts(value, text, by);
+            }
+        }
+        Value::Object(map) => {
+            for value in map.values_mut() {
+                replace_texts(value, text, by);
+            }
+        }
+        _ => {}
+    }
 }

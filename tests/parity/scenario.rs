@@ -22,6 +22,8 @@ pub(crate) enum Among {
     Identity,
     /// Those of nodes: what becomes of nodes is theirs, and not the suite's.
     Nodes,
+    /// Those that protect claims and volumes, make and expand claims; none binds, so that phases are the scenario's.
+    Storage,
     /// The pod garbage collector alone, which leaves two pods that have ended in the whole cluster.
     FewEnded,
     /// Those that look at what there is when they start. The manager starts where the scenario has its swap;
@@ -105,6 +107,11 @@ const FILES: &[(&str, Among, &str)] = &[
         include_str!("scenarios/start.yaml"),
     ),
     ("nodes", Among::Nodes, include_str!("scenarios/nodes.yaml")),
+    (
+        "storage",
+        Among::Storage,
+        include_str!("scenarios/storage.yaml"),
+    ),
 ];
 
 /// Those in which the manager is exchanged.

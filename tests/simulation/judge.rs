@@ -1,8 +1,8 @@
 //! What must hold all along, judged by what the server holds: who wrote under which epoch, and whether anybody asked
 //! for what was made or deleted.
 //!
-//! `clearing.rs`, `scaling.rs` and `nodes.rs` judge those who delete for others, those who set others' sizes, and those who
-//! decide about nodes.
+//! `clearing.rs`, `scaling.rs`, `nodes.rs` and `protection.rs` judge those who delete for others, those who set others'
+//! sizes, those who decide about nodes, and those who keep what is used.
 //!
 //! A controller acts on what it sees, and may see late: a child is beyond what its parent wanted only if that was wanted
 //! at no time that the writer's watch may have shown within [`ON_THE_WAY`]. For requests that were given up or whose
@@ -26,6 +26,7 @@ use crate::{
     clearing::Clearing,
     hub::{Seen, Sent},
     nodes::Nodes,
+    protection::Protection,
     scaling::Scaling,
     server::{Change, Log, Server},
 };
@@ -147,6 +148,7 @@ pub struct Judge {
     late: BTreeMap<String, Instant>,
     clearing: Clearing,
     nodes: Nodes,
+    protection: Protection,
     /// Of autoscaling.
     pub scaling: Scaling,
 }
@@ -162,6 +164,7 @@ impl Judge {
             late: BTreeMap::new(),
             clearing: Clearing::new(server),
             nodes: Nodes::default(),
+            protection: Protection::new(server),
             scaling: Scaling::default(),
         };
         for object in server.world.objects() {
@@ -338,6 +341,7 @@ impl Judge {
             }
             let controller = by.map(|by| by.writer.controller.as_str());
             wrong.extend(self.clearing.after(server, change, controller));
+            wrong.extend(self.protection.after(server, change, controller));
             let sent = by.map_or_else(Instant::now, |by| by.sent);
             wrong.extend(self.scaling.after(server, change, controller, sent));
             wrong.extend(self.nodes.after(server, change, by));

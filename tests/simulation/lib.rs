@@ -12,6 +12,7 @@ pub mod mutants;
 pub mod network;
 pub mod nodes;
 pub mod poison;
+pub mod protection;
 pub mod replica;
 pub mod run;
 pub mod scaling;

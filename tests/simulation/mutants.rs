@@ -20,6 +20,7 @@ use crate::{
     hub::Counts,
     judge::Writer,
     nodes,
+    protection,
     server::{Answer, Request, target},
 };
 
@@ -66,6 +67,8 @@ pub enum Mutant {
     StickyTaints,
     /// Whatever range of addresses is given to a node, it becomes the first.
     OneRange,
+    /// Who protects claims is told that the pods have come to a version which every cache has passed.
+    NoBarrier,
 }
 
 impl Mutant {
@@ -78,6 +81,7 @@ impl Mutant {
             Self::DeafToKubelets | Self::FastZones => Some("node-lifecycle-controller"),
             Self::StickyTaints => Some("taint-eviction-controller"),
             Self::OneRange => Some("node-ipam-controller"),
+            Self::NoBarrier => Some(protection::CONTROLLER),
             _ => None,
         }
     }
@@ -154,6 +158,9 @@ impl Mutant {
             Self::EmptyNamespaces if lists && asks == NAMESPACES => {
                 return Some(metadata_list(std::iter::empty()));
             }
+            Self::NoBarrier if lists && asks == protection::CONTROLLER => {
+                return Some(metadata_list_at("1", std::iter::empty()));
+            }
             Self::NoOwners if asks == COLLECTOR && !lists => {
                 return Some(Answer::Whole {
                     code: 404,
@@ -216,6 +223,11 @@ impl Mutant {
 
 /// A list of metadata.
 fn metadata_list<'a>(held: impl Iterator<Item = &'a meta::ObjectMeta>) -> Answer {
+    metadata_list_at("", held)
+}
+
+/// The same as of a version.
+fn metadata_list_at<'a>(version: &str, held: impl Iterator<Item = &'a meta::ObjectMeta>) -> Answer {
     let items = held
         .map(|metadata| {
             PartialObjectMetadata {
@@ -225,7 +237,10 @@ fn metadata_list<'a>(held: impl Iterator<Item = &'a meta::ObjectMeta>) -> Answer
         })
         .collect();
     let list = meta::List {
-        metadata: Some(meta::ListMeta::default()),
+        metadata: Some(meta::ListMeta {
+            resource_version: version.to_owned(),
+            ..meta::ListMeta::default()
+        }),
         items,
     };
     Answer::Whole {

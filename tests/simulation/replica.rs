@@ -241,16 +241,21 @@ impl Fleet {
     }
 }
 
-/// Controllers that the simulation leaves out: its server has no ServiceCIDRs, and those of identities have no workload
-/// yet.
-const LEFT_OUT: [&str; 7] = [
+/// Controllers that the simulation leaves out: its server has no ServiceCIDRs, and those of identities and of volumes have
+/// no workload yet, but for the protection of claims.
+const LEFT_OUT: [&str; 12] = [
     "bootstrap-signer-controller",
     "certificatesigningrequest-approving-controller",
     "certificatesigningrequest-cleaner-controller",
     "clusterrole-aggregation-controller",
+    "ephemeral-volume-controller",
     "legacy-serviceaccount-token-cleaner-controller",
+    "persistentvolume-expander-controller",
+    "persistentvolume-protection-controller",
+    "selinux-warning-controller",
     "service-cidr-controller",
     "token-cleaner-controller",
+    "volumeattributesclass-protection-controller",
 ];
 
 /// The controllers of a simulated replica: those that run with the flags, less those left out.

@@ -29,6 +29,7 @@ use crate::dice::Dice;
 mod clearing;
 mod nodes;
 mod scaling;
+mod volumes;
 
 /// Something that a user does.
 type Deed = Box<dyn FnOnce(&mut World) + Send>;
@@ -149,6 +150,10 @@ pub const ALL: &[Entry] = &[
     Entry {
         controller: "ttl-controller",
         make: nodes::annotated,
+    },
+    Entry {
+        controller: crate::protection::CONTROLLER,
+        make: volumes::protected,
     },
 ];
 

@@ -104,6 +104,7 @@ fn volume(template: &str, pod: &str) -> Volume {
                 claim_name: format!("{template}-{pod}").into(),
                 read_only: false,
             }),
+            ..VolumeSource::default()
         }),
     }
 }

@@ -43,6 +43,7 @@ pub fn with_claims(spec: &[u8], claims: &[ClaimVolume]) -> Result<Vec<u8>, Malfo
                     claim_name: claim.claim.as_str().into(),
                     read_only: false,
                 }),
+                ..VolumeSource::default()
             }),
         };
         fields::put(&mut new, VOLUMES, &volume.encode_to_vec());

@@ -692,6 +692,7 @@ impl PodBuild for Pod {
             name: "main".into(),
             state: Some(ContainerState {
                 terminated: Some(terminated),
+                ..ContainerState::default()
             }),
             ..Default::default()
         }];

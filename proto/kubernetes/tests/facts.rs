@@ -9,6 +9,7 @@ use prost::Message as _;
 use crate::{
     Shared,
     meta::{ObjectMeta, OwnerReference, Time},
+    pod::CLAIM,
 };
 
 /// Field, number, type; `map` for a map of strings.
@@ -277,6 +278,11 @@ const FACTS: &[(&str, i32, &str)] = &[
     (
         "k8s.core.PodStatus.initContainerStatuses",
         10,
+        "repeated ContainerStatus",
+    ),
+    (
+        "k8s.core.PodStatus.ephemeralContainerStatuses",
+        13,
         "repeated ContainerStatus",
     ),
     (
@@ -1426,6 +1432,486 @@ const FACTS: &[(&str, i32, &str)] = &[
     ("k8s.rbac.PolicyRule.resources", 3, "repeated string"),
     ("k8s.rbac.PolicyRule.resourceNames", 4, "repeated string"),
     ("k8s.rbac.PolicyRule.nonResourceURLs", 5, "repeated string"),
+    ("k8s.core.PodSpec.securityContext", 14, "PodSecurityContext"),
+    (
+        "k8s.core.PodSpec.ephemeralContainers",
+        34,
+        "repeated EphemeralContainer",
+    ),
+    (
+        "k8s.core.PodSecurityContext.seLinuxOptions",
+        1,
+        "SELinuxOptions",
+    ),
+    (
+        "k8s.core.PodSecurityContext.seLinuxChangePolicy",
+        13,
+        "string",
+    ),
+    (
+        "k8s.core.SecurityContext.seLinuxOptions",
+        3,
+        "SELinuxOptions",
+    ),
+    ("k8s.core.SELinuxOptions.user", 1, "string"),
+    ("k8s.core.SELinuxOptions.role", 2, "string"),
+    ("k8s.core.SELinuxOptions.type", 3, "string"),
+    ("k8s.core.SELinuxOptions.level", 4, "string"),
+    ("k8s.core.VolumeMount.name", 1, "string"),
+    (
+        "k8s.core.EphemeralContainer.ephemeralContainerCommon",
+        1,
+        "EphemeralContainerCommon",
+    ),
+    ("k8s.core.EphemeralContainerCommon.name", 1, "string"),
+    (
+        "k8s.core.EphemeralContainerCommon.volumeMounts",
+        9,
+        "repeated VolumeMount",
+    ),
+    (
+        "k8s.core.EphemeralContainerCommon.securityContext",
+        15,
+        "SecurityContext",
+    ),
+    ("k8s.core.Container.volumeMounts", 9, "repeated VolumeMount"),
+    ("k8s.core.Container.securityContext", 15, "SecurityContext"),
+    ("k8s.core.VolumeSource.hostPath", 1, "HostPathVolumeSource"),
+    (
+        "k8s.core.VolumeSource.gcePersistentDisk",
+        3,
+        "GCEPersistentDiskVolumeSource",
+    ),
+    (
+        "k8s.core.VolumeSource.awsElasticBlockStore",
+        4,
+        "AWSElasticBlockStoreVolumeSource",
+    ),
+    ("k8s.core.VolumeSource.nfs", 7, "NFSVolumeSource"),
+    ("k8s.core.VolumeSource.iscsi", 8, "ISCSIVolumeSource"),
+    ("k8s.core.VolumeSource.flexVolume", 12, "FlexVolumeSource"),
+    ("k8s.core.VolumeSource.cinder", 13, "CinderVolumeSource"),
+    ("k8s.core.VolumeSource.fc", 17, "FCVolumeSource"),
+    (
+        "k8s.core.VolumeSource.azureFile",
+        18,
+        "AzureFileVolumeSource",
+    ),
+    (
+        "k8s.core.VolumeSource.vsphereVolume",
+        20,
+        "VsphereVirtualDiskVolumeSource",
+    ),
+    (
+        "k8s.core.VolumeSource.azureDisk",
+        22,
+        "AzureDiskVolumeSource",
+    ),
+    (
+        "k8s.core.VolumeSource.portworxVolume",
+        24,
+        "PortworxVolumeSource",
+    ),
+    ("k8s.core.VolumeSource.csi", 28, "CSIVolumeSource"),
+    (
+        "k8s.core.VolumeSource.ephemeral",
+        29,
+        "EphemeralVolumeSource",
+    ),
+    ("k8s.core.HostPathVolumeSource.path", 1, "string"),
+    ("k8s.core.HostPathVolumeSource.type", 2, "string"),
+    ("k8s.core.NFSVolumeSource.server", 1, "string"),
+    ("k8s.core.NFSVolumeSource.path", 2, "string"),
+    ("k8s.core.NFSVolumeSource.readOnly", 3, "bool"),
+    ("k8s.core.FCVolumeSource.targetWWNs", 1, "repeated string"),
+    ("k8s.core.FCVolumeSource.lun", 2, "int32"),
+    ("k8s.core.FCVolumeSource.fsType", 3, "string"),
+    ("k8s.core.FCVolumeSource.readOnly", 4, "bool"),
+    ("k8s.core.FCVolumeSource.wwids", 5, "repeated string"),
+    ("k8s.core.ISCSIVolumeSource.targetPortal", 1, "string"),
+    ("k8s.core.ISCSIVolumeSource.iqn", 2, "string"),
+    ("k8s.core.ISCSIVolumeSource.lun", 3, "int32"),
+    ("k8s.core.ISCSIVolumeSource.fsType", 5, "string"),
+    ("k8s.core.ISCSIVolumeSource.readOnly", 6, "bool"),
+    ("k8s.core.CSIVolumeSource.driver", 1, "string"),
+    ("k8s.core.CSIVolumeSource.readOnly", 2, "bool"),
+    ("k8s.core.CSIVolumeSource.fsType", 3, "string"),
+    (
+        "k8s.core.EphemeralVolumeSource.volumeClaimTemplate",
+        1,
+        "PersistentVolumeClaimTemplate",
+    ),
+    ("k8s.core.FlexVolumeSource.driver", 1, "string"),
+    ("k8s.core.FlexVolumeSource.fsType", 2, "string"),
+    ("k8s.core.FlexVolumeSource.readOnly", 4, "bool"),
+    ("k8s.core.GCEPersistentDiskVolumeSource.pdName", 1, "string"),
+    ("k8s.core.GCEPersistentDiskVolumeSource.fsType", 2, "string"),
+    (
+        "k8s.core.GCEPersistentDiskVolumeSource.partition",
+        3,
+        "int32",
+    ),
+    ("k8s.core.GCEPersistentDiskVolumeSource.readOnly", 4, "bool"),
+    (
+        "k8s.core.AWSElasticBlockStoreVolumeSource.volumeID",
+        1,
+        "string",
+    ),
+    (
+        "k8s.core.AWSElasticBlockStoreVolumeSource.fsType",
+        2,
+        "string",
+    ),
+    (
+        "k8s.core.AWSElasticBlockStoreVolumeSource.partition",
+        3,
+        "int32",
+    ),
+    (
+        "k8s.core.AWSElasticBlockStoreVolumeSource.readOnly",
+        4,
+        "bool",
+    ),
+    ("k8s.core.AzureDiskVolumeSource.diskName", 1, "string"),
+    ("k8s.core.AzureDiskVolumeSource.diskURI", 2, "string"),
+    ("k8s.core.AzureDiskVolumeSource.cachingMode", 3, "string"),
+    ("k8s.core.AzureDiskVolumeSource.fsType", 4, "string"),
+    ("k8s.core.AzureDiskVolumeSource.readOnly", 5, "bool"),
+    ("k8s.core.AzureDiskVolumeSource.kind", 6, "string"),
+    ("k8s.core.AzureFileVolumeSource.secretName", 1, "string"),
+    ("k8s.core.AzureFileVolumeSource.shareName", 2, "string"),
+    ("k8s.core.AzureFileVolumeSource.readOnly", 3, "bool"),
+    ("k8s.core.CinderVolumeSource.volumeID", 1, "string"),
+    ("k8s.core.CinderVolumeSource.fsType", 2, "string"),
+    ("k8s.core.CinderVolumeSource.readOnly", 3, "bool"),
+    (
+        "k8s.core.VsphereVirtualDiskVolumeSource.volumePath",
+        1,
+        "string",
+    ),
+    (
+        "k8s.core.VsphereVirtualDiskVolumeSource.fsType",
+        2,
+        "string",
+    ),
+    (
+        "k8s.core.VsphereVirtualDiskVolumeSource.storagePolicyName",
+        3,
+        "string",
+    ),
+    (
+        "k8s.core.VsphereVirtualDiskVolumeSource.storagePolicyID",
+        4,
+        "string",
+    ),
+    ("k8s.core.PortworxVolumeSource.volumeID", 1, "string"),
+    ("k8s.core.PortworxVolumeSource.fsType", 2, "string"),
+    ("k8s.core.PortworxVolumeSource.readOnly", 3, "bool"),
+    (
+        "k8s.core.InitContainer.volumeMounts",
+        9,
+        "repeated VolumeMount",
+    ),
+    (
+        "k8s.core.InitContainer.securityContext",
+        15,
+        "SecurityContext",
+    ),
+    (
+        "k8s.core.ContainerState.waiting",
+        1,
+        "ContainerStateWaiting",
+    ),
+    (
+        "k8s.core.PersistentVolumeClaimSpec.accessModes",
+        1,
+        "repeated string",
+    ),
+    ("k8s.core.PersistentVolumeClaimSpec.volumeName", 3, "string"),
+    (
+        "k8s.core.PersistentVolumeClaimSpec.selector",
+        4,
+        "LabelSelector",
+    ),
+    ("k8s.core.PersistentVolumeClaimSpec.volumeMode", 6, "string"),
+    ("k8s.core.PersistentVolumeClaimStatus.phase", 1, "string"),
+    (
+        "k8s.core.PersistentVolumeClaimStatus.accessModes",
+        2,
+        "repeated string",
+    ),
+    ("k8s.core.PersistentVolumeClaimStatus.capacity", 3, "map"),
+    (
+        "k8s.core.PersistentVolumeClaimStatus.conditions",
+        4,
+        "repeated PersistentVolumeClaimCondition",
+    ),
+    ("k8s.core.PersistentVolumeClaimCondition.type", 1, "string"),
+    (
+        "k8s.core.PersistentVolumeClaimCondition.status",
+        2,
+        "string",
+    ),
+    (
+        "k8s.core.PersistentVolumeClaimCondition.lastProbeTime",
+        3,
+        "Time",
+    ),
+    (
+        "k8s.core.PersistentVolumeClaimCondition.lastTransitionTime",
+        4,
+        "Time",
+    ),
+    (
+        "k8s.core.PersistentVolumeClaimCondition.reason",
+        5,
+        "string",
+    ),
+    (
+        "k8s.core.PersistentVolumeClaimCondition.message",
+        6,
+        "string",
+    ),
+    ("k8s.core.ModifyVolumeStatus.status", 2, "string"),
+    ("k8s.core.PersistentVolume.metadata", 1, "ObjectMeta"),
+    ("k8s.core.PersistentVolume.spec", 2, "PersistentVolumeSpec"),
+    (
+        "k8s.core.PersistentVolume.status",
+        3,
+        "PersistentVolumeStatus",
+    ),
+    ("k8s.core.PersistentVolumeSpec.capacity", 1, "map"),
+    (
+        "k8s.core.PersistentVolumeSpec.persistentVolumeSource",
+        2,
+        "PersistentVolumeSource",
+    ),
+    (
+        "k8s.core.PersistentVolumeSpec.accessModes",
+        3,
+        "repeated string",
+    ),
+    (
+        "k8s.core.PersistentVolumeSpec.claimRef",
+        4,
+        "ObjectReference",
+    ),
+    (
+        "k8s.core.PersistentVolumeSpec.persistentVolumeReclaimPolicy",
+        5,
+        "string",
+    ),
+    (
+        "k8s.core.PersistentVolumeSpec.storageClassName",
+        6,
+        "string",
+    ),
+    ("k8s.core.PersistentVolumeSpec.volumeMode", 8, "string"),
+    (
+        "k8s.core.PersistentVolumeSpec.volumeAttributesClassName",
+        10,
+        "string",
+    ),
+    (
+        "k8s.core.PersistentVolumeSource.gcePersistentDisk",
+        1,
+        "GCEPersistentDiskVolumeSource",
+    ),
+    (
+        "k8s.core.PersistentVolumeSource.awsElasticBlockStore",
+        2,
+        "AWSElasticBlockStoreVolumeSource",
+    ),
+    (
+        "k8s.core.PersistentVolumeSource.hostPath",
+        3,
+        "HostPathVolumeSource",
+    ),
+    ("k8s.core.PersistentVolumeSource.nfs", 5, "NFSVolumeSource"),
+    (
+        "k8s.core.PersistentVolumeSource.iscsi",
+        7,
+        "ISCSIPersistentVolumeSource",
+    ),
+    (
+        "k8s.core.PersistentVolumeSource.cinder",
+        8,
+        "CinderPersistentVolumeSource",
+    ),
+    ("k8s.core.PersistentVolumeSource.fc", 10, "FCVolumeSource"),
+    (
+        "k8s.core.PersistentVolumeSource.flexVolume",
+        12,
+        "FlexPersistentVolumeSource",
+    ),
+    (
+        "k8s.core.PersistentVolumeSource.azureFile",
+        13,
+        "AzureFilePersistentVolumeSource",
+    ),
+    (
+        "k8s.core.PersistentVolumeSource.vsphereVolume",
+        14,
+        "VsphereVirtualDiskVolumeSource",
+    ),
+    (
+        "k8s.core.PersistentVolumeSource.azureDisk",
+        16,
+        "AzureDiskVolumeSource",
+    ),
+    (
+        "k8s.core.PersistentVolumeSource.portworxVolume",
+        18,
+        "PortworxVolumeSource",
+    ),
+    (
+        "k8s.core.PersistentVolumeSource.local",
+        20,
+        "LocalVolumeSource",
+    ),
+    (
+        "k8s.core.PersistentVolumeSource.csi",
+        22,
+        "CSIPersistentVolumeSource",
+    ),
+    (
+        "k8s.core.ISCSIPersistentVolumeSource.targetPortal",
+        1,
+        "string",
+    ),
+    ("k8s.core.ISCSIPersistentVolumeSource.iqn", 2, "string"),
+    ("k8s.core.ISCSIPersistentVolumeSource.lun", 3, "int32"),
+    ("k8s.core.ISCSIPersistentVolumeSource.fsType", 5, "string"),
+    ("k8s.core.ISCSIPersistentVolumeSource.readOnly", 6, "bool"),
+    (
+        "k8s.core.CinderPersistentVolumeSource.volumeID",
+        1,
+        "string",
+    ),
+    ("k8s.core.CinderPersistentVolumeSource.fsType", 2, "string"),
+    ("k8s.core.CinderPersistentVolumeSource.readOnly", 3, "bool"),
+    ("k8s.core.FlexPersistentVolumeSource.driver", 1, "string"),
+    ("k8s.core.FlexPersistentVolumeSource.fsType", 2, "string"),
+    ("k8s.core.FlexPersistentVolumeSource.readOnly", 4, "bool"),
+    (
+        "k8s.core.AzureFilePersistentVolumeSource.secretName",
+        1,
+        "string",
+    ),
+    (
+        "k8s.core.AzureFilePersistentVolumeSource.shareName",
+        2,
+        "string",
+    ),
+    (
+        "k8s.core.AzureFilePersistentVolumeSource.readOnly",
+        3,
+        "bool",
+    ),
+    (
+        "k8s.core.AzureFilePersistentVolumeSource.secretNamespace",
+        4,
+        "string",
+    ),
+    ("k8s.core.LocalVolumeSource.path", 1, "string"),
+    ("k8s.core.LocalVolumeSource.fsType", 2, "string"),
+    ("k8s.core.CSIPersistentVolumeSource.driver", 1, "string"),
+    (
+        "k8s.core.CSIPersistentVolumeSource.volumeHandle",
+        2,
+        "string",
+    ),
+    ("k8s.core.CSIPersistentVolumeSource.readOnly", 3, "bool"),
+    ("k8s.core.CSIPersistentVolumeSource.fsType", 4, "string"),
+    (
+        "k8s.core.CSIPersistentVolumeSource.volumeAttributes",
+        5,
+        "map",
+    ),
+    ("k8s.core.PersistentVolumeStatus.phase", 1, "string"),
+    ("k8s.core.PersistentVolumeStatus.message", 2, "string"),
+    ("k8s.core.PersistentVolumeStatus.reason", 3, "string"),
+    (
+        "k8s.core.PersistentVolumeStatus.lastPhaseTransitionTime",
+        4,
+        "Time",
+    ),
+    ("k8s.core.NodeStatus.volumesInUse", 9, "repeated string"),
+    (
+        "k8s.core.NodeStatus.volumesAttached",
+        10,
+        "repeated AttachedVolume",
+    ),
+    ("k8s.core.AttachedVolume.name", 1, "string"),
+    ("k8s.core.AttachedVolume.devicePath", 2, "string"),
+    ("k8s.storage.StorageClass.metadata", 1, "ObjectMeta"),
+    ("k8s.storage.StorageClass.provisioner", 2, "string"),
+    ("k8s.storage.StorageClass.volumeBindingMode", 7, "string"),
+    (
+        "k8s.storage.VolumeAttributesClass.metadata",
+        1,
+        "ObjectMeta",
+    ),
+    ("k8s.storage.VolumeAttributesClass.driverName", 2, "string"),
+    ("k8s.storage.VolumeAttachment.metadata", 1, "ObjectMeta"),
+    (
+        "k8s.storage.VolumeAttachment.spec",
+        2,
+        "VolumeAttachmentSpec",
+    ),
+    (
+        "k8s.storage.VolumeAttachment.status",
+        3,
+        "VolumeAttachmentStatus",
+    ),
+    ("k8s.storage.VolumeAttachmentSpec.attacher", 1, "string"),
+    (
+        "k8s.storage.VolumeAttachmentSpec.source",
+        2,
+        "VolumeAttachmentSource",
+    ),
+    ("k8s.storage.VolumeAttachmentSpec.nodeName", 3, "string"),
+    (
+        "k8s.storage.VolumeAttachmentSource.persistentVolumeName",
+        1,
+        "string",
+    ),
+    (
+        "k8s.storage.VolumeAttachmentSource.inlineVolumeSpec",
+        2,
+        "PersistentVolumeSpec",
+    ),
+    ("k8s.storage.VolumeAttachmentStatus.attached", 1, "bool"),
+    (
+        "k8s.storage.VolumeAttachmentStatus.attachmentMetadata",
+        2,
+        "map",
+    ),
+    (
+        "k8s.storage.VolumeAttachmentStatus.attachError",
+        3,
+        "VolumeError",
+    ),
+    (
+        "k8s.storage.VolumeAttachmentStatus.detachError",
+        4,
+        "VolumeError",
+    ),
+    ("k8s.storage.VolumeError.time", 1, "Time"),
+    ("k8s.storage.VolumeError.message", 2, "string"),
+    ("k8s.storage.CSIDriver.metadata", 1, "ObjectMeta"),
+    ("k8s.storage.CSIDriver.spec", 2, "CSIDriverSpec"),
+    ("k8s.storage.CSIDriverSpec.attachRequired", 1, "bool"),
+    ("k8s.storage.CSIDriverSpec.seLinuxMount", 8, "bool"),
+    ("k8s.storage.CSINode.metadata", 1, "ObjectMeta"),
+    ("k8s.storage.CSINode.spec", 2, "CSINodeSpec"),
+    (
+        "k8s.storage.CSINodeSpec.drivers",
+        1,
+        "repeated CSINodeDriver",
+    ),
+    ("k8s.storage.CSINodeDriver.name", 1, "string"),
+    ("k8s.storage.CSINodeDriver.nodeID", 2, "string"),
 ];
 
 /// Messages that are no message of the API: a map's entry, a list of undecoded items, and the names of those
@@ -1462,6 +1948,7 @@ fn every_field_has_the_number_and_the_type_that_the_api_gives_it() {
         "rbac.proto",
         "coordination.proto",
         "networking.proto",
+        "storage.proto",
     ];
     let descriptors = protox::compile(files, ["."]).unwrap();
     let mut declared = 0;
@@ -1499,8 +1986,14 @@ fn every_field_has_the_number_and_the_type_that_the_api_gives_it() {
                 let equal = match (*r#type, ours.as_str()) {
                     (
                         "map",
-                        "Entry" | "Amount" | "DataEntry" | "NodeSelectorEntry"
-                        | "DisruptedPodsEntry" | "ExtraEntry",
+                        "Entry"
+                        | "Amount"
+                        | "DataEntry"
+                        | "NodeSelectorEntry"
+                        | "DisruptedPodsEntry"
+                        | "ExtraEntry"
+                        | "VolumeAttributesEntry"
+                        | "AttachmentMetadataEntry",
                     ) => repeated,
                     ("PodSpec" | "JobSpec" | "PersistentVolumeClaimSpec", "bytes") => !repeated,
                     (theirs, ours) => theirs
@@ -1524,13 +2017,21 @@ fn every_field_has_the_number_and_the_type_that_the_api_gives_it() {
 #[test]
 fn the_messages_written_as_tables_are_those_of_the_proto_files() {
     use crate::core::*;
+    let sources = [
+        &[(CLAIM, "persistent_volume_claim")],
+        InlineVolumeSource::FIELDS,
+    ]
+    .concat();
     let tables = [
         ("Secret", ServiceAccountToken::FIELDS),
         ("Secret", BootstrapToken::FIELDS),
         ("Pod", Pod::FIELDS),
         ("PodSpec", PodSpec::FIELDS),
         ("Volume", Volume::FIELDS),
-        ("VolumeSource", VolumeSource::FIELDS),
+        ("VolumeSource", &sources),
+        ("VolumeMount", VolumeMount::FIELDS),
+        ("EphemeralContainer", EphemeralContainer::FIELDS),
+        ("EphemeralContainerCommon", EphemeralContainerCommon::FIELDS),
         (
             "PersistentVolumeClaimVolumeSource",
             PersistentVolumeClaimVolumeSource::FIELDS,
