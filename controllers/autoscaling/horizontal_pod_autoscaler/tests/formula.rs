@@ -39,6 +39,7 @@ fn container(name: &str, request: &str) -> Container {
         name: name.into(),
         ports: Vec::new(),
         resources: (request != "-").then(|| asking("cpu", request)),
+        ..Container::default()
     }
 }
 
