@@ -74,8 +74,8 @@ pub(super) fn silent(making: &mut Making) {
         Some(6),
     ));
     // Three of seven at once, and a fourth that comes back before its time is over.
-    for name in zone_a.iter().take(3).cloned() {
-        making.then_soon(move |world| silence(world, &name, true));
+    for number in 0..3 {
+        making.then_soon(move |world| silence(world, &format!("a-{number}"), true));
     }
     making.then_soon(|world| silence(world, "a-3", true));
     making.then(|world| silence(world, "a-3", false));
@@ -122,7 +122,7 @@ pub(super) fn tainted(making: &mut Making) {
     making.put(bearing(pod("elsewhere").on("node-1"), TAINT, Some(5)));
     making.then(|world| {
         world.change::<Node>("n-0", |node| {
-            *node = node.clone().taint(TAINT, "", "NoExecute")
+            *node = node.clone().taint(TAINT, "", "NoExecute");
         });
     });
     // Two that come to a node that has long been tainted.
