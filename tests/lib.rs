@@ -19,6 +19,7 @@ mod alone {
     mod kubeadm;
     mod kubelets;
     mod moves;
+    mod node_dies;
     mod nodes;
     mod overload;
     mod poison;
