@@ -14,6 +14,7 @@ mod alone {
     mod kubeadm;
     mod kubelets;
     mod moves;
+    mod node_dies;
     mod overload;
     mod poison;
     mod port;

@@ -479,3 +479,6 @@ fn first_process(parent: u32) -> Result<Option<u32>> {
     }
     Ok(Some(first.parse()?))
 }
+
+#[cfg(test)]
+mod tests;
