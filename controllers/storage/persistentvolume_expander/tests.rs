@@ -43,9 +43,9 @@ pub(crate) fn volume_of(
     let spec = volume.spec.get_or_insert_default();
     spec.persistent_volume_source = Some(source);
     spec.claim_ref = Some(ObjectReference {
-        namespace: meta.namespace.clone().to_string().into(),
-        name: meta.name.clone().to_string().into(),
-        uid: meta.uid.clone().to_string().into(),
+        namespace: meta.namespace.to_string(),
+        name: meta.name.to_string(),
+        uid: meta.uid.to_string(),
         ..ObjectReference::default()
     });
     volume

@@ -285,7 +285,8 @@ fn pods_that_may_have_been_the_last_wake_their_claims() {
         pod
     };
     let both: &[&str] = &["default/a-data", "default/pvc1"];
-    let cases: Vec<(&str, Option<AnyObject>, Option<AnyObject>, &[&str])> = vec![
+    type Case<'a> = (&'a str, Option<AnyObject>, Option<AnyObject>, &'a [&'a str]);
+    let cases: Vec<Case<'_>> = vec![
         ("a pod on a node comes", None, some(used()), &[]),
         ("it runs", some(used()), some(used().running()), &[]),
         (

@@ -94,9 +94,9 @@ fn volume_of(
     let meta = claim.metadata();
     spec.persistent_volume_source = Some(source);
     spec.claim_ref = Some(ObjectReference {
-        namespace: meta.namespace.clone().to_string().into(),
-        name: meta.name.clone().to_string().into(),
-        uid: meta.uid.clone().to_string().into(),
+        namespace: meta.namespace.to_string(),
+        name: meta.name.to_string(),
+        uid: meta.uid.to_string(),
         ..ObjectReference::default()
     });
     volume
@@ -306,7 +306,7 @@ fn claims_that_are_not_bound_both_ways_are_no_users() {
             .claim_ref
             .as_mut()
             .unwrap()
-            .uid = "other".to_owned().into();
+            .uid = "other".to_owned();
     });
     let mut without = pods(world());
     without.vanish::<PersistentVolumeClaim>("data");
