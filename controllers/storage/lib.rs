@@ -2,5 +2,11 @@
 
 use controllers_kit::Factory;
 
+pub mod persistentvolume_binder;
+
 /// All controllers of this group.
-pub const REGISTRY: &[Factory] = &[];
+pub const REGISTRY: &[Factory] =
+    &[Factory::of::<persistentvolume_binder::PersistentVolumeBinder>()];
+
+#[cfg(test)]
+mod tests;

@@ -753,6 +753,19 @@ fn read_pod_spec(spec: &mut Value) -> Result<(), String> {
             *volume = json!({"name": name, "volumeSource": volume.take()});
         }
     }
+    // A spec that is JSON as a whole: what no projection reads is dropped, as when it is read from the wire.
+    edits.remove("restartPolicy");
+    if let Some(Value::Array(containers)) = edits.get_mut("containers") {
+        for container in containers {
+            let held = fields(container);
+            held.retain(|name, _| matches!(name.as_str(), "name" | "volumeMounts"));
+            if let Some(Value::Array(mounts)) = held.get_mut("volumeMounts") {
+                for mount in mounts {
+                    fields(mount).retain(|name, _| name == "name");
+                }
+            }
+        }
+    }
     for (name, value) in std::mem::take(edits) {
         new[name] = value;
     }
