@@ -278,6 +278,7 @@ mod tests {
             "legacy-serviceaccount-token-cleaner-controller",
             "namespace-controller",
             "node-ipam-controller",
+            "persistentvolume-binder-controller",
             "podcertificaterequest-cleaner-controller",
             "service-cidr-controller",
             "serviceaccount-token-controller",

@@ -297,10 +297,6 @@ impl<P: Part> Field for Many<P> {
 pub struct Few<P>(std::marker::PhantomData<P>);
 
 impl<P: Part> Field for Few<P> {
-    #[expect(
-        clippy::box_collection,
-        reason = "a third of a list's room where there is none"
-    )]
     type Held = Option<Box<Vec<P>>>;
     fn encode(tag: u32, held: &Self::Held, buf: &mut impl BufMut) {
         if let Some(held) = held {

@@ -58,6 +58,8 @@ const OF_THE_CLUSTER: &[Kind] = &[
     CLUSTER_ROLE_BINDING,
     REQUEST,
     kind("ServiceCIDR", "networking.k8s.io/v1", "servicecidrs"),
+    kind("PersistentVolume", "v1", "persistentvolumes"),
+    kind("StorageClass", "storage.k8s.io/v1", "storageclasses"),
 ];
 
 const CLUSTER_ROLE: Kind = kind(

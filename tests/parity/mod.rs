@@ -48,6 +48,8 @@ const IDENTITY: &str = "serviceaccount-controller,clusterrole-aggregation-contro
 /// Those of nodes and of Services' ranges, and whom their scenarios need.
 const NODES: &str = "node-lifecycle-controller,taint-eviction-controller,node-ipam-controller,ttl-controller,\
     service-cidr-controller,serviceaccount-controller,replicaset-controller";
+/// Those of storage. The protection controllers are not among them: what is deleted goes at once.
+const STORAGE: &str = "persistentvolume-binder-controller,serviceaccount-controller";
 /// How often upstream is run again over the scenarios that ended otherwise than ours.
 const UPSTREAM_AGAIN: usize = 2;
 /// Replicas of Manifold.
@@ -73,6 +75,10 @@ fn flags(among: Among) -> Vec<String> {
         ]
         .map(str::to_owned)
         .to_vec(),
+        Among::Storage => vec![
+            format!("--controllers={STORAGE}"),
+            "--pvclaimbinder-sync-period=1s".to_owned(),
+        ],
         Among::FewEnded => vec![
             "--controllers=pod-garbage-collector-controller,serviceaccount-controller".to_owned(),
             "--terminated-pod-gc-threshold=2".to_owned(),

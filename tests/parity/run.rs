@@ -573,6 +573,13 @@ impl Side {
                 there.extend(all);
             }
         }
+        if scenario.among == Among::Storage {
+            for kind in ["storageclass", "persistentvolume"] {
+                let mut all = self.server.list(kind_of(kind)?, "").await?;
+                all.retain(|object| text_at(object, "/metadata/name").starts_with(&own));
+                there.extend(all);
+            }
+        }
         // Owners stand before what they own in `KINDS`.
         for object in &there {
             if !normal.knows(object) {
@@ -588,7 +595,7 @@ impl Side {
         }
         let mut counts: BTreeMap<String, i64> = BTreeMap::new();
         let mut events = self.server.events(namespace).await?;
-        if scenario.among == Among::Nodes {
+        if matches!(scenario.among, Among::Nodes | Among::Storage) {
             // Events of what belongs to no namespace lie in this one.
             let mut all = self.server.events("default").await?;
             all.retain(|event| text_at(event, "/involvedObject/name").starts_with(&own));

