@@ -913,7 +913,7 @@ fn every_write_of_a_binding_names_the_version_seen() {
     assert_eq!(plan.stages.len(), 2, "the claim follows the volume");
     assert!(plan.actions().all(|action| action.resource_version > 0));
     // 10-2: somebody else has taken the volume meanwhile.
-    let mut taken = world.clone();
+    let mut taken = world;
     taken.change::<PersistentVolume>("v", |one| {
         *one = one.clone().of("other", "u-other");
     });
@@ -1073,13 +1073,12 @@ fn a_claim_that_waits_for_its_pod_says_which() {
         said(&world),
         ["WaitForFirstConsumer waiting for first consumer to be created before binding"]
     );
-    let one = world.clone().with(user("a", "c"));
+    let one = world.with(user("a", "c"));
     assert_eq!(
         said(&one),
         ["WaitForPodScheduled waiting for pod a to be scheduled"]
     );
     let two = one
-        .clone()
         .with(user("b", "c"))
         .with(user("x", "other"))
         .with(user("on", "c").on("n"));
