@@ -279,6 +279,7 @@ mod tests {
             "legacy-serviceaccount-token-cleaner-controller",
             "namespace-controller",
             "node-ipam-controller",
+            "persistentvolume-binder-controller",
             "persistentvolume-expander-controller",
             "persistentvolume-protection-controller",
             "persistentvolumeclaim-protection-controller",

@@ -220,6 +220,20 @@ const UPSTREAM: &[(&str, Granted)] = &[
         ],
     ),
     (
+        "persistent-volume-binder",
+        &[
+            (
+                "",
+                "persistentvolumes",
+                &["get", "update", "create", "delete"],
+            ),
+            ("", "persistentvolumes/status", &["update"]),
+            ("", "persistentvolumeclaims", &["get", "update"]),
+            ("", "persistentvolumeclaims/status", &["update"]),
+            ("", "pods", &["get", "create", "delete"]),
+        ],
+    ),
+    (
         "root-ca-cert-publisher",
         &[("", "configmaps", &["create", "update"])],
     ),

@@ -4,6 +4,7 @@ use crate::{
     REGISTRY,
     builders::{Volumes as _, gated, leaving, protected, volume},
     ephemeral_volume::tests::SPEC,
+    persistentvolume_binder,
     persistentvolume_expander::tests::{bound, csi, ebs, volume_of},
     selinux_warning::tests as selinux,
     volumeattributesclass_protection::tests as classes,
@@ -64,6 +65,9 @@ fn the_contract_holds() {
                 .with(pod("plain"))
                 .with(claim("api-a"))
                 .with(pod("api").ephemeral("a", b"").ephemeral("b", b""))]),
+            "persistentvolume-binder-controller" => {
+                contract.check(persistentvolume_binder::tests::worlds());
+            }
             "persistentvolume-expander-controller" => contract.check([growing.clone()]),
             "selinux-warning-controller" => contract.check([selinux::world()
                 .with(selinux::mounting("a", ":::s0:c1"))

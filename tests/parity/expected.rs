@@ -134,6 +134,18 @@ pub(crate) const EXPECTED: &[Expectation] = &[
         },
     },
     Expectation {
+        name: "what a claim waits for is told once",
+        reason: "WaitForFirstConsumer, WaitForPodScheduled, ExternalProvisioning, ProvisioningFailed, FailedBinding, \
+                 VolumeMismatch and VolumeFailedRecycle for use are recorded when their reason begins, not at each sync.",
+        by_chance: true,
+        fits: |one| {
+            one.object == "event"
+                && one.scenario.starts_with("volumes-")
+                && one.path.contains("(persistentvolume-controller)")
+                && (one.theirs.as_str(), one.ours.as_str()) == ("several", "one")
+        },
+    },
+    Expectation {
         name: "addresses that are given twice",
         reason: "A patch rests on the Node's version and on a consistent read of all Nodes; a block that two Nodes \
                  hold is reported by an event CIDRNotUnique on the younger one.",

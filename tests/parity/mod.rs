@@ -62,6 +62,8 @@ const NODES: &str = "node-lifecycle-controller,taint-eviction-controller,node-ip
 const STORAGE: &str = "persistentvolumeclaim-protection-controller,persistentvolume-protection-controller,\
     volumeattributesclass-protection-controller,ephemeral-volume-controller,persistentvolume-expander-controller,\
     serviceaccount-controller";
+/// Those that bind claims and volumes. The protection controllers are not among them: what is deleted goes at once.
+const VOLUMES: &str = "persistentvolume-binder-controller,serviceaccount-controller";
 /// How often upstream is run again over the scenarios that ended otherwise than ours.
 const UPSTREAM_AGAIN: usize = 2;
 /// Replicas of Manifold.
@@ -96,6 +98,10 @@ fn flags(among: Among) -> Vec<String> {
             "--controller-start-interval=2s".to_owned(),
         ],
         Among::Storage => vec![format!("--controllers={STORAGE}")],
+        Among::Volumes => vec![
+            format!("--controllers={VOLUMES}"),
+            "--pvclaimbinder-sync-period=1s".to_owned(),
+        ],
         Among::FewEnded => vec![
             "--controllers=pod-garbage-collector-controller,serviceaccount-controller".to_owned(),
             "--terminated-pod-gc-threshold=2".to_owned(),

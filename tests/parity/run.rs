@@ -608,6 +608,7 @@ impl Side {
         let of_the_cluster: &[&str] = match scenario.among {
             Among::Nodes => &["node", "servicecidr"],
             Among::Storage => &["persistentvolume", "volumeattributesclass"],
+            Among::Volumes => &["storageclass", "persistentvolume"],
             _ => &[],
         };
         if !of_the_cluster.is_empty() {

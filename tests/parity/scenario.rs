@@ -24,6 +24,8 @@ pub(crate) enum Among {
     Nodes,
     /// Those that protect claims and volumes, make and expand claims; none binds, so that phases are the scenario's.
     Storage,
+    /// Those that bind: volumes and classes are compared where their names begin with the scenario's.
+    Volumes,
     /// The pod garbage collector alone, which leaves two pods that have ended in the whole cluster.
     FewEnded,
     /// Those that look at what there is when they start. The manager starts where the scenario has its swap;
@@ -111,6 +113,11 @@ const FILES: &[(&str, Among, &str)] = &[
         "storage",
         Among::Storage,
         include_str!("scenarios/storage.yaml"),
+    ),
+    (
+        "volumes",
+        Among::Volumes,
+        include_str!("scenarios/volumes.yaml"),
     ),
 ];
 

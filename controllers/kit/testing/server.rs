@@ -71,6 +71,8 @@ pub(super) fn has_generation(resource: &Resource) -> bool {
             | "services"
             | "endpoints"
             | "persistentvolumeclaims"
+            | "persistentvolumes"
+            | "storageclasses.storage.k8s.io"
             | "secrets"
             | "controllerrevisions.apps"
             | "certificatesigningrequests.certificates.k8s.io"
@@ -751,6 +753,19 @@ fn read_pod_spec(spec: &mut Value) -> Result<(), String> {
             // In JSON a volume's source stands beside its name.
             let name = fields(volume).remove("name");
             *volume = json!({"name": name, "volumeSource": volume.take()});
+        }
+    }
+    // A spec that is JSON as a whole: what no projection reads is dropped, as when it is read from the wire.
+    edits.remove("restartPolicy");
+    if let Some(Value::Array(containers)) = edits.get_mut("containers") {
+        for container in containers {
+            let held = fields(container);
+            held.retain(|name, _| matches!(name.as_str(), "name" | "volumeMounts"));
+            if let Some(Value::Array(mounts)) = held.get_mut("volumeMounts") {
+                for mount in mounts {
+                    fields(mount).retain(|name, _| name == "name");
+                }
+            }
         }
     }
     for (name, value) in std::mem::take(edits) {
