@@ -99,6 +99,7 @@ impl Drop for CloseAtEnd {
     }
 }
 
+#[allow(clippy::too_many_arguments)]
 async fn run(
     name: &str,
     renewal: &mut Renewal,

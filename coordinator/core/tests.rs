@@ -545,7 +545,7 @@ fn acquired(found: &ReplicaLease, incarnation: &str) -> ReplicaLease {
 fn whoever_ends_a_life_files_its_death_with_what_was_in_flight() {
     let working = vec![Work::new("job-controller", "a/x", Care::None)];
     let silent = ReplicaLease {
-        working: working.clone(),
+        working,
         deaths: Deaths::parse("@900 a0"),
         ..replica("a", 3, Some("a1"))
     };
