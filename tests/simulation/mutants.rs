@@ -19,8 +19,7 @@ use serde_json::Value;
 use crate::{
     hub::Counts,
     judge::Writer,
-    nodes,
-    protection,
+    nodes, protection,
     server::{Answer, Request, target},
 };
 
