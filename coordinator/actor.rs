@@ -23,8 +23,8 @@ use crate::{
 /// Senders wait when it is full: the watch, peers. The node never sends here.
 const MAILBOX: usize = 256;
 
-/// Lease writes under way at once. A cold start writes a third of 256 in a few round trips; a takeover of 4096 does not
-/// flood the API server.
+/// Lease writes under way at once. A cold start writes a third of 256 in a few round trips; a takeover of
+/// 4096 does not flood the API server.
 const WRITES_AT_ONCE: usize = 32;
 
 /// All states that wait for their Leases. Beyond it, offers are refused and their senders try again.
@@ -175,7 +175,8 @@ impl Coordinator {
     fn decide(&mut self, ctx: &mut Context<Self>) {
         let inputs = std::mem::take(&mut self.pending);
         let effects = self.core.steps(self.fence.now(), inputs);
-        // As the core knows it: what it gains belongs to this life, though the renewal may have begun another already.
+        // As the core knows it: what it gains belongs to this life, though the renewal may have begun another
+        // already.
         let life = self.core.holder();
         if life != self.life {
             if let Some(holder) = &life {
@@ -216,8 +217,8 @@ impl Coordinator {
         );
     }
 
-    /// A turn among the Lease writes; `None` if the fence has closed while it was waited for. What was not sent counts as
-    /// without answer: it is tried again when the fence is open.
+    /// A turn among the Lease writes; `None` if the fence has closed while it was waited for. What was not
+    /// sent counts as without answer: it is tried again when the fence is open.
     fn turn(&self) -> impl Future<Output = Option<OwnedSemaphorePermit>> + 'static {
         let (writes, fence) = (Arc::clone(&self.writes), Arc::clone(&self.fence));
         async move {

@@ -36,8 +36,8 @@ pub struct Config {
     pub settle_time: Duration,
     /// … or so many replicas are ready.
     pub expected_replicas: Option<u16>,
-    /// `--slow-start-period`: after a life that ended without leaving, the share of ranges doubles in so long, from one on;
-    /// zero gives a full share at once.
+    /// `--slow-start-period`: after a life that ended without leaving, the share of ranges doubles in so
+    /// long, from one on; zero gives a full share at once.
     pub slow_start_period: Duration,
     /// `--peer-bind-address`
     pub peer_bind_address: IpAddr,
@@ -104,8 +104,8 @@ impl Config {
         (!self.slow_start_period.is_zero()).then_some(epoch_second)
     }
 
-    /// How long a request may still be in the server's hands after the fence closed over it: a range's next owner comes a
-    /// lease duration after the last renewal began, the fence closes after the deadline.
+    /// How long a request may still be in the server's hands after the fence closed over it: a range's next
+    /// owner comes a lease duration after the last renewal began, the fence closes after the deadline.
     pub fn in_hand(&self) -> Duration {
         self.lease_duration
             .saturating_sub(self.lease_renew_deadline)

@@ -122,21 +122,21 @@ impl Fence {
         }
     }
 
-    /// How long a request may still be in the server's hands that was given up when the fence closed: what the lease
-    /// duration leaves to it before somebody else may own the range.
+    /// How long a request may still be in the server's hands that was given up when the fence closed: what
+    /// the lease duration leaves to it before somebody else may own the range.
     pub fn in_hand(&self) -> Duration {
         self.in_hand
     }
 
-    /// Ends when a renewal has landed that names what is in flight now ([`crate::RangeHost::working`]); while none lands,
-    /// never.
+    /// Ends when a renewal has landed that names what is in flight now ([`crate::RangeHost::working`]); while
+    /// none lands, never.
     pub async fn announced(&self) {
         self.announcements.made().await;
     }
 
-    /// How far the API server had come by the renewal before the newest, as a resourceVersion: what is older happened a
-    /// retry period ago or longer. 0 before the second. Versions of other resources compare with it where the server keeps
-    /// them in one etcd.
+    /// How far the API server had come by the renewal before the newest, as a resourceVersion: what is older
+    /// happened a retry period ago or longer. 0 before the second. Versions of other resources compare with
+    /// it where the server keeps them in one etcd.
     pub fn settled(&self) -> u64 {
         self.settled.load(Ordering::Acquire)
     }

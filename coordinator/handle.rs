@@ -40,8 +40,9 @@ const MOVES_AT_ONCE: usize = 8;
 /// How long writes in flight may take when a range is frozen.
 const FREEZE_BUDGET: Duration = Duration::from_secs(2);
 
-/// The same while the replica leaves, after which the range goes with the writes named: a write takes a few milliseconds,
-/// some hundred on a busy server, and one that a webhook holds up shall not hold up the range's other keys.
+/// The same while the replica leaves, after which the range goes with the writes named: a write takes a few
+/// milliseconds, some hundred on a busy server, and one that a webhook holds up shall not hold up the range's
+/// other keys.
 const DRAIN_BUDGET: Duration = Duration::from_millis(500);
 
 /// An API server that says nothing for so long at the start is a wrong address.
@@ -129,14 +130,15 @@ struct Inner {
     _stop: watch::Sender<bool>,
 }
 
-/// A running coordinator. When the last clone goes, it stops without releasing anything, as a crash would; `drain` first.
+/// A running coordinator. When the last clone goes, it stops without releasing anything, as a crash would;
+/// `drain` first.
 #[derive(Clone)]
 pub struct Handle(Arc<Inner>);
 
 /// Starts a coordinator and waits until its replica Lease is held.
 ///
-/// Its threads make clients of their own through `clients`, each inside the runtime that will use it. Waits at most a
-/// lease duration longer than the API server takes, if an older process of this name has to expire.
+/// Its threads make clients of their own through `clients`, each inside the runtime that will use it. Waits
+/// at most a lease duration longer than the API server takes, if an older process of this name has to expire.
 pub async fn start(
     config: Config,
     host: Arc<dyn RangeHost>,
@@ -353,7 +355,8 @@ async fn run(
     }
 }
 
-/// The core, the actor that drives it and the watch of Leases, on the caller's thread. The receiver ends with the actor.
+/// The core, the actor that drives it and the watch of Leases, on the caller's thread. The receiver ends with
+/// the actor.
 #[allow(
     clippy::too_many_arguments,
     reason = "the parts of one coordinator, handed on once"
@@ -584,8 +587,8 @@ fn causes(error: &dyn std::error::Error) -> String {
     text
 }
 
-/// Lists, then watches all Leases of the fleet, for as long as the actor lives. Only for speed: what is decided rests on
-/// consistent reads and compare-and-swap.
+/// Lists, then watches all Leases of the fleet, for as long as the actor lives. Only for speed: what is
+/// decided rests on consistent reads and compare-and-swap.
 async fn watch_leases(
     leases: Leases,
     actor: Addr<Coordinator>,
@@ -794,7 +797,8 @@ impl Handle {
         self.0.shared.happenings.subscribe()
     }
 
-    /// Ends when this replica cannot take part any more. The fence is closed or about to close; the process should end.
+    /// Ends when this replica cannot take part any more. The fence is closed or about to close; the process
+    /// should end.
     pub async fn fatal(&self) -> FatalError {
         let mut fatal = self.0.shared.fatal.subscribe();
         let mut broken = self.0.broken.clone();
@@ -807,8 +811,8 @@ impl Handle {
         }
     }
 
-    /// Hands every range over, then releases the replica Lease. What is not handed over within `deadline` is dropped;
-    /// others take it once the Lease is released. The handle stays usable for looking.
+    /// Hands every range over, then releases the replica Lease. What is not handed over within `deadline` is
+    /// dropped; others take it once the Lease is released. The handle stays usable for looking.
     pub async fn drain(&self, deadline: Duration) -> Drained {
         let mut happenings = self.happenings();
         let until = self.0.fence.now() + deadline;
@@ -834,8 +838,8 @@ impl Handle {
         Drained { released, dropped }
     }
 
-    /// From now on the own Lease says these fingerprints of what every replica must have the same of, as `name=hash`
-    /// with commas between them. Members' fingerprints are in the [`View`].
+    /// From now on the own Lease says these fingerprints of what every replica must have the same of, as
+    /// `name=hash` with commas between them. Members' fingerprints are in the [`View`].
     pub async fn announce(&self, fingerprints: String) {
         let input = Input::Fingerprints(fingerprints);
         // A coordinator that has stopped announces nothing any more.

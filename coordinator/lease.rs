@@ -191,7 +191,8 @@ impl Leases {
         })
     }
 
-    /// Writes a replica Lease that still has this version; `None` creates it. `acquired` is told to people only.
+    /// Writes a replica Lease that still has this version; `None` creates it. `acquired` is told to people
+    /// only.
     pub(crate) async fn write_replica(
         &self,
         version: Option<Version>,
@@ -293,8 +294,9 @@ impl Leases {
             self.in_time(self.deadline, self.api.create(&params, &object))
                 .await
         } else {
-            // No PUT: to a Lease that is gone it would create it anew, whatever resourceVersion it carries, and a
-            // compare-and-swap must not raise the dead. A patch with a resourceVersion is refused in both cases.
+            // No PUT: to a Lease that is gone it would create it again, whatever resourceVersion it carries,
+            // and a compare-and-swap must not raise the dead. A patch with a resourceVersion is refused in
+            // both cases.
             let params = PatchParams {
                 field_manager: Some(FIELD_MANAGER.to_owned()),
                 ..PatchParams::default()
@@ -414,7 +416,8 @@ impl Leases {
             lease_duration_seconds: Some(
                 i32::try_from(self.lease_duration.as_secs().max(1)).unwrap_or(i32::MAX),
             ),
-            // Never identical to the write before, so that each one gives a new version. Nobody decides by it.
+            // Never identical to the write before, so that each one gives a new version. Nobody decides by
+            // it.
             renew_time: Some(MicroTime(jiff::Timestamp::now())),
             acquire_time: acquired,
             ..LeaseSpec::default()
@@ -472,7 +475,8 @@ impl Leases {
             return Some(Found::Range(RangeLease {
                 range: range.parse().ok()?,
                 version,
-                // An identity of another shape names nobody: the core asks around before it takes such a range.
+                // An identity of another shape names nobody: the core asks around before it takes such a
+                // range.
                 holder: identity.and_then(|identity| identity.parse().ok()),
                 epoch: u64::try_from(epoch).unwrap_or(0),
                 dead: parse_dead_owners(annotation(LAST_OWNERS)),

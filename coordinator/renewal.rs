@@ -1,5 +1,5 @@
-//! The thread that renews the replica Lease. It has a runtime and a client of its own: no plan, graph or rate limit of
-//! the rest can starve it.
+//! The thread that renews the replica Lease. It has a runtime and a client of its own: no plan, graph or rate
+//! limit of the rest can starve it.
 
 use std::{io, sync::Arc, thread, time::Duration};
 

@@ -1,8 +1,9 @@
 //! Deletes the replica Leases of names that will not come back.
 //!
-//! A released or evicted Lease is kept for an hour by the clock of whoever looks: its list of the ended is a proof of
-//! death for range Leases that still name one of them. One that a range Lease names is kept for as long as that is so; one
-//! that is held is never touched. The deletion insists on the version that was seen all the time.
+//! A released or evicted Lease is kept for an hour by the clock of whoever looks: its list of the ended is a
+//! proof of death for range Leases that still name one of them. One that a range Lease names is kept for as
+//! long as that is so; one that is held is never touched. The deletion insists on the version that was seen
+//! all the time.
 
 use std::{collections::BTreeMap, time::Duration};
 
@@ -14,7 +15,8 @@ use crate::lease::{Kind, Leases};
 const LOOK_EVERY: Duration = Duration::from_secs(300);
 /// Vacant for so long.
 const VACANT_FOR: Duration = Duration::from_secs(3600);
-/// Deletions of one look: a fleet that was scaled down by hundreds is cleaned up in an hour or two, not in a burst.
+/// Deletions of one look: a fleet that was scaled down by hundreds is cleaned up in an hour or two, not in a
+/// burst.
 const AT_ONCE: usize = 16;
 /// A list of all Leases.
 const LIST_DEADLINE: Duration = Duration::from_secs(10);

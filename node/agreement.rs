@@ -1,10 +1,11 @@
 //! Whether all replicas have the same of what they sign with and publish.
 //!
 //! Certificates are signed by whoever owns the request's range, so replicas that were started with different
-//! authorities issue certificates of either, and publish either's bundle. Each replica says in its Lease what it has, by
-//! the hash of the public part; each compares what the members say, warns in its log, in `/readyz?verbose` and by
-//! `manifold_key_material_differs`. Nothing is stopped: while files are being replaced, replicas differ for some seconds,
-//! and a fleet that stops signing would do more harm than one that signs by two authorities of one operator.
+//! authorities issue certificates of either, and publish either's bundle. Each replica says in its Lease what
+//! it has, by the hash of the public part; each compares what the members say, warns in its log, in
+//! `/readyz?verbose` and by `manifold_key_material_differs`. Nothing is stopped: while files are being
+//! replaced, replicas differ for some seconds, and a fleet that stops signing would do more harm than one
+//! that signs by two authorities of one operator.
 
 use std::{
     collections::{BTreeMap, BTreeSet},
@@ -38,8 +39,8 @@ fn decoded(text: &str) -> BTreeMap<&str, &str> {
         .collect()
 }
 
-/// In what the members differ, by name, with a text for people. Members that say nothing at all, builds from before,
-/// are not compared.
+/// In what the members differ, by name, with a text for people. Members that say nothing at all, builds from
+/// before, are not compared.
 fn differences(members: &[Member]) -> BTreeMap<String, String> {
     let said: Vec<(&str, BTreeMap<&str, &str>)> = members
         .iter()
@@ -104,8 +105,8 @@ impl Agreement {
     }
 }
 
-/// Announces what this replica has and compares it with what the others say, for as long as the process lives. `fixed`
-/// is what is read once.
+/// Announces what this replica has and compares it with what the others say, for as long as the process
+/// lives. `fixed` is what is read once.
 pub async fn follow(
     agreement: Arc<Agreement>,
     handle: Handle,

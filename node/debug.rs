@@ -1,4 +1,5 @@
-//! `/debug/shards`, `/debug/explain` and `/debug/move`: who owns what, why a key does not move, and that a range shall.
+//! `/debug/shards`, `/debug/explain` and `/debug/move`: who owns what, why a key does not move, and that a
+//! range shall.
 
 use std::sync::{Arc, OnceLock, atomic::Ordering};
 

@@ -49,8 +49,8 @@ pub trait Keys: Send + Sync {
     /// Where there is no key, or it can't sign.
     fn token(&self, claims: &str) -> Result<String, String>;
 
-    /// What every replica must have the same of, by name, each with a hash of its public part as it is now. Read again
-    /// from changed files.
+    /// What every replica must have the same of, by name, each with a hash of its public part as it is now.
+    /// Read again from changed files.
     fn fingerprints(&self) -> BTreeMap<String, String> {
         BTreeMap::new()
     }

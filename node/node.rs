@@ -83,8 +83,8 @@ pub struct Node {
 }
 
 impl Node {
-    /// Starts it: watches begin, controllers wait for their caches, no range is owned. To be called within an actix
-    /// system.
+    /// Starts it: watches begin, controllers wait for their caches, no range is owned. To be called within an
+    /// actix system.
     pub fn start(parts: Parts) -> Self {
         let metrics = parts.metrics;
         let clock = parts.clock;
@@ -213,8 +213,8 @@ impl Node {
         }
     }
 
-    /// Ready once every resource has been listed or is refused by the server: a refused one holds back only the
-    /// controllers that need it.
+    /// Ready once every resource has been listed or is refused by the server: a refused one holds back only
+    /// the controllers that need it.
     pub fn look_if_ready(&self) -> bool {
         let ready = self.cache.all_stats().iter().all(|(_, stats)| {
             stats.listed || matches!(stats.state, node_cache::State::Blocked { .. })

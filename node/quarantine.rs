@@ -1,12 +1,15 @@
-//! Keys that may end the process which reconciles them: what this process has in flight, which keys and ranges are
-//! treated with care, and when a quarantined key's turn has come. The decisions are pure; `actors/range.rs` acts on them.
+//! Keys that may end the process which reconciles them: what this process has in flight, which keys and
+//! ranges are treated with care, and when a quarantined key's turn has come. The decisions are pure;
+//! `actors/range.rs` acts on them.
 //!
-//! Which keys are suspected follows from Leases ([`coordinator_core::Quarantine`]). What a suspected key meets here:
-//! * It is reconciled *alone*: nothing else of its range is in flight, no other suspected key of the process is, and the
-//!   replica's Lease names it before it begins.
+//! Which keys are suspected follows from Leases ([`coordinator_core::Quarantine`]). What a suspected key
+//! meets here:
+//! * It is reconciled *alone*: nothing else of its range is in flight, no other suspected key of the process
+//!   is, and the replica's Lease names it before it begins.
 //! * It is reconciled *last*: when its range's queues are empty, or after [`LAST_PATIENCE`].
 //! * If it has killed while alone, it is *held back* ([`hold_back`]), unless its object changes.
-//! * It is *released* after it was reconciled alone [`PASSES`] times, and in any case when the deaths are too long ago.
+//! * It is *released* after it was reconciled alone [`PASSES`] times, and in any case when the deaths are too
+//!   long ago.
 
 use std::{
     collections::{BTreeMap, btree_map::Entry},
@@ -31,7 +34,8 @@ pub const SUSPECT_AFTER: Duration = Duration::from_millis(200);
 /// A quarantined key is released after it was reconciled so often without a death.
 pub const PASSES: u32 = 2;
 
-/// Between two reconciles of a quarantined key that nothing else wakes: what it sets off has time to end the process.
+/// Between two reconciles of a quarantined key that nothing else wakes: what it sets off has time to end the
+/// process.
 pub const PASS_SPACING: Duration = Duration::from_secs(10);
 
 /// Keys that keep coming into the range's queues delay a quarantined key by no more than this.
@@ -44,7 +48,8 @@ const HOLD_BACK_FACTOR: i64 = 4;
 /// Upper bound of that, in seconds.
 const HOLD_BACK_MAX: i64 = 600;
 
-/// For how many seconds after the last death a key is held back that has killed so often while it was reconciled alone.
+/// For how many seconds after the last death a key is held back that has killed so often while it was
+/// reconciled alone.
 pub fn hold_back(alone: u32) -> i64 {
     match alone {
         0 => 0,
@@ -180,7 +185,7 @@ impl Suspect {
         self.passes >= PASSES
     }
 
-    /// New deaths begin everything anew.
+    /// New deaths begin everything again.
     fn update(&mut self, suspicion: Suspicion) {
         if self.suspicion.deaths != suspicion.deaths {
             self.passes = 0;
@@ -262,8 +267,8 @@ impl Isolation {
         free
     }
 
-    /// Whose turn has come, as of a Unix second: the one that waits for longest. `quiet` says that no other key of the
-    /// range waits; `version` gives what an object is by now, `None` where there is none.
+    /// Whose turn has come, as of a Unix second: the one that waits for longest. `quiet` says that no other
+    /// key of the range waits; `version` gives what an object is by now, `None` where there is none.
     pub fn next(
         &self,
         (second, now): (i64, Monotonic),

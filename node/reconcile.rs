@@ -49,16 +49,17 @@ pub struct Job {
     pub memory: Memory,
     /// In whose name.
     pub sender: Sender,
-    /// Whether what a plan counts must be checked against the API server: the range was taken over, or a write of the
-    /// key before may have happened without having left a mark.
+    /// Whether what a plan counts must be checked against the API server: the range was taken over, or a
+    /// write of the key before may have happened without having left a mark.
     pub unproven: bool,
     /// Whether the object that the key is about must be, too.
     pub head_unproven: bool,
-    /// What others have done to the key was done by then: a cache that holds all that there was at a later instant needs
-    /// no proof. `None` where a write of our own is in doubt, of which nobody knows when it happens.
+    /// What others have done to the key was done by then: a cache that holds all that there was at a later
+    /// instant needs no proof. `None` where a write of our own is in doubt, of which nobody knows when it
+    /// happens.
     pub settled: Option<Monotonic>,
-    /// The newest version of what has happened to the key. Where the watch of the object that it is about has not come so
-    /// far, the object may be another by now, or gone: what has happened may be that.
+    /// The newest version of what has happened to the key. Where the watch of the object that it is about has
+    /// not come so far, the object may be another by now, or gone: what has happened may be that.
     pub evidence: u64,
     /// When a report may be written.
     pub report_from: ReportFrom,
@@ -102,7 +103,8 @@ pub enum Next {
     Postponed(Duration),
     /// At once.
     Now,
-    /// After the back-off that failures in a row make; the text says why. `error` tells a fault from a conflict.
+    /// After the back-off that failures in a row make; the text says why. `error` tells a fault from a
+    /// conflict.
     Backoff {
         /// Why.
         why: String,
@@ -399,8 +401,8 @@ async fn attempt(shared: &Arc<Shared>, job: &mut Job) -> Attempt {
             attempt.head_proven = proven.head;
             attempt.proven = proven.counted;
             if proven.compared {
-                // What was compared is the cache as it is by now: it may have caught up since the plan was made. The
-                // next plan rests on what is proven.
+                // What was compared is the cache as it is by now: it may have caught up since the plan was
+                // made. The next plan rests on what is proven.
                 attempt.next = Next::Now;
                 restore(job, unit, before);
                 return attempt;
@@ -459,8 +461,9 @@ struct Head {
     version: Option<u64>,
 }
 
-/// The object that a key is about where its watch has not come as far as what has happened to the key. Watches run beside
-/// each other: after one that stood still, a ReplicaSet's pods may be seen to go before the ReplicaSet itself is.
+/// The object that a key is about where its watch has not come as far as what has happened to the key.
+/// Watches run beside each other: after one that stood still, a ReplicaSet's pods may be seen to go before
+/// the ReplicaSet itself is.
 fn lagging_head(shared: &Shared, job: &Job) -> Option<Head> {
     let resource = shared.units[usize::from(job.unit)]
         .primary()
@@ -507,9 +510,9 @@ struct Proven {
     compared: bool,
 }
 
-/// Whether a plan rests on what is there by now: after a takeover, where its object's watch lags, and where it counted what
-/// must be known whole. What was proven for good, or when the key is looked at again. The plan was made from the cache as
-/// it was at `by` or later.
+/// Whether a plan rests on what is there by now: after a takeover, where its object's watch lags, and where
+/// it counted what must be known whole. What was proven for good, or when the key is looked at again. The
+/// plan was made from the cache as it was at `by` or later.
 async fn proof(
     shared: &Shared,
     job: &Job,
@@ -639,7 +642,8 @@ fn settle(
             false => code(failure),
         };
         if matches!(failure, Failure::NamespaceTerminating(_)) {
-            // Nothing can be made there; the deletion of the objects is what comes next, and it wakes the key.
+            // Nothing can be made there; the deletion of the objects is what comes next, and it wakes the
+            // key.
             attempt.next = Next::Change;
             return false;
         }
@@ -765,8 +769,9 @@ fn panicked(shared: &Shared, job: &mut Job, panic: &str) -> Attempt {
     })
 }
 
-/// Makes a panic anywhere but in a controller's code end the process at once. An actor that has panicked would be gone
-/// while its ranges stay owned: the other replicas can only take over from a process that has ended.
+/// Makes a panic anywhere but in a controller's code end the process at once. An actor that has panicked
+/// would be gone while its ranges stay owned: the other replicas can only take over from a process that has
+/// ended.
 pub fn end_process_on_panic() {
     let say = std::panic::take_hook();
     std::panic::set_hook(Box::new(move |panic| {

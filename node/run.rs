@@ -42,7 +42,8 @@ use crate::{
     telemetry::Telemetry,
 };
 
-/// What is held is measured at most so often: whoever scrapes shall not pay for a look at hundreds of objects each time.
+/// What is held is measured at most so often: whoever scrapes shall not pay for a look at hundreds of objects
+/// each time.
 const SIZES_EVERY: Duration = Duration::from_secs(15);
 /// A thread that has not run for so long is taken for dead.
 const NO_LIFE_AFTER: Duration = Duration::from_secs(30);
@@ -60,8 +61,8 @@ fn wrong(error: &(dyn std::error::Error + 'static)) -> Error {
     Error(causes(error))
 }
 
-/// Runs until SIGTERM or SIGINT (then hands everything over first) or a fatal error. To be called within an actix
-/// system.
+/// Runs until SIGTERM or SIGINT (then hands everything over first) or a fatal error. To be called within an
+/// actix system.
 ///
 /// # Errors
 /// With one line that says what is wrong and what to do. Nothing is left half-started.
@@ -574,7 +575,8 @@ fn check_life(health: &Health, pulses: Vec<(String, Pulse)>) {
     }
 }
 
-/// `/livez` fails where the API server does nothing but refuse the credentials, though they are read again and again.
+/// `/livez` fails where the API server does nothing but refuse the credentials, though they are read again
+/// and again.
 fn check_credentials(health: &Health, followed: &Arc<Followed>) {
     let followed = Arc::clone(followed);
     let check = move || {

@@ -392,7 +392,8 @@ fn everybody_else_writes_from_the_first_second_of_an_api_server_that_fences() {
         for one in &with {
             let refused = one.refused();
             ensure!(refused.is_empty(), "{}: {refused:?}", one.who);
-            // Whoever comes before the server has read the list waits for a second at most, and is let through.
+            // Whoever comes before the server has read the list waits for a second at most, and is let
+            // through.
             ensure!(
                 one.first() < most + Duration::from_millis(1500),
                 "{}: {:?}, without a fence {most:?}",

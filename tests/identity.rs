@@ -357,8 +357,8 @@ fn what_replicas_sign_is_accepted_and_no_other_secret_is_held() {
     });
 }
 
-/// Two replicas that were started with different authorities warn of it, in what `/readyz?verbose` says and by a metric,
-/// until they have the same.
+/// Two replicas that were started with different authorities warn of it, in what `/readyz?verbose` says and
+/// by a metric, until they have the same.
 #[test]
 fn replicas_with_different_authorities_say_so_until_they_agree() {
     const NAME: &str = "manifold_key_material_differs{name=\"kubelet-serving\"} 1";

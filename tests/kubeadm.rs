@@ -1,5 +1,5 @@
-//! `kubeadm init` and `kubeadm join` with real kubelets, no kube-controller-manager and three replicas of Manifold; the same
-//! under kube-controller-manager, and what both leave behind, object by object.
+//! `kubeadm init` and `kubeadm join` with real kubelets, no kube-controller-manager and three replicas of
+//! Manifold; the same under kube-controller-manager, and what both leave behind, object by object.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::time::{Duration, Instant};
@@ -21,8 +21,8 @@ const NODES: u8 = 2;
 const PODS: u32 = 4;
 /// Nothing is written for so long: the cluster is at rest.
 const REST: Duration = Duration::from_secs(4);
-/// Life of the certificates that kubelets renew in the test. Signers date them back by five minutes, and kubelets renew at
-/// 70 to 90 % of what the certificate says: 78 s after it was signed at the latest.
+/// Life of the certificates that kubelets renew in the test. Signers date them back by five minutes, and
+/// kubelets renew at 70 to 90 % of what the certificate says: 78 s after it was signed at the latest.
 const SHORT: (&str, &str) = ("cluster-signing-duration", "2m");
 const RENEWED: Duration = Duration::from_secs(78 + 30);
 /// Kinds that no controller has a part in, or that tell of the moment.
@@ -103,8 +103,8 @@ async fn items(cluster: &Kubeadm, resource: &str) -> Result<Vec<Value>> {
     Ok(list["items"].as_array().cloned().unwrap_or_default())
 }
 
-/// Every request for a certificate is approved and signed; nodes have addresses of their own; cluster-info carries the
-/// token's signature.
+/// Every request for a certificate is approved and signed; nodes have addresses of their own; cluster-info
+/// carries the token's signature.
 async fn signed(cluster: &Kubeadm) -> Result<()> {
     let requests = items(cluster, "csr").await?;
     ensure!(requests.len() >= usize::from(NODES), "{requests:?}");

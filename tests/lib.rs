@@ -3,8 +3,8 @@
 pub mod chaos;
 pub mod judge;
 
-/// Suites that compare figures with bounds: each has the machine to itself. Tests start in the order of their names, so
-/// these come first, and the suites that only wait for events then overlap.
+/// Suites that compare figures with bounds: each has the machine to itself. Tests start in the order of their
+/// names, so these come first, and the suites that only wait for events then overlap.
 #[cfg(test)]
 #[path = "."]
 mod alone {

@@ -1,7 +1,7 @@
-//! A real node with pods loses its network: how long until that is noticed, until the taints, and until the first and the
-//! last pod is evicted, under kube-controller-manager and under Manifold whose ranges move each second. The replica that owns
-//! the zone's key is killed when the node has been silent for most of its grace period, and the next owner once the pods'
-//! tolerations run.
+//! A real node with pods loses its network: how long until that is noticed, until the taints, and until the
+//! first and the last pod is evicted, under kube-controller-manager and under Manifold whose ranges move each
+//! second. The replica that owns the zone's key is killed when the node has been silent for most of its grace
+//! period, and the next owner once the pods' tolerations run.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::convert::Infallible;

@@ -112,7 +112,8 @@ async fn fenced(replicas: &[Replica]) -> Result<f64> {
 fn renewals_go_ahead_of_the_bulk_writes_of_a_busy_api_server() {
     let _alone = alone();
     run_test(async {
-        // As many as PLACES says in all; the level of kube-system's accounts has a sixth of them and what others lend.
+        // As many as PLACES says in all; the level of kube-system's accounts has a sixth of them and what
+        // others lend.
         let control_plane = ControlPlane::builder()
             .nodes(1)
             .api_server_arg("--max-requests-inflight=20")

@@ -1,5 +1,5 @@
-//! The secure port under clients that mean ill: silent connections, unknown tokens, anonymous requests for ever new
-//! paths. `/livez` answers within a second all the while, and memory stays.
+//! The secure port under clients that mean ill: silent connections, unknown tokens, anonymous requests for
+//! ever new paths. `/livez` answers within a second all the while, and memory stays.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};

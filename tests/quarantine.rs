@@ -1,8 +1,9 @@
-//! A key that kills whoever reconciles it: an admission webhook has the creation of its pod wait, and the replica that
-//! asked for it is killed meanwhile, within milliseconds of having begun, so that no renewal could name the key.
+//! A key that kills whoever reconciles it: an admission webhook has the creation of its pod wait, and the
+//! replica that asked for it is killed meanwhile, within milliseconds of having begun, so that no renewal
+//! could name the key.
 //!
-//! After three deaths the key is quarantined, by name, and all else is served: while it kills, while it is held back, and
-//! when it is mended it is released.
+//! After three deaths the key is quarantined, by name, and all else is served: while it kills, while it is
+//! held back, and when it is mended it is released.
 
 use std::collections::BTreeSet;
 use std::sync::Arc;
@@ -119,7 +120,8 @@ impl Scene {
         let name = replica.name().to_owned();
         replica.kill();
         *replica = self.fleet.start(owner)?;
-        // Its request is withdrawn with its connection; what was asked until then is no sign of its successor.
+        // Its request is withdrawn with its connection; what was asked until then is no sign of its
+        // successor.
         while self.asked.try_recv().is_ok() {}
         Ok(name)
     }

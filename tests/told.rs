@@ -1,5 +1,5 @@
-//! What a user sees of a fault: events at the replica's own Pod, metrics, and a `/readyz` that tells a fenced replica from
-//! a broken one.
+//! What a user sees of a fault: events at the replica's own Pod, metrics, and a `/readyz` that tells a fenced
+//! replica from a broken one.
 
 use anyhow::{Result, ensure};
 use harness::{ControlPlane, run_test, until};

@@ -1,4 +1,5 @@
-//! A small cluster of workloads at rest, in a cache as a replica holds it: what controllers wake for and plan over.
+//! A small cluster of workloads at rest, in a cache as a replica holds it: what controllers wake for and plan
+//! over.
 
 use std::collections::BTreeSet;
 use std::sync::Arc;
@@ -264,8 +265,8 @@ mod tests {
             }
         }
         without.sort_unstable();
-        // These have no object of theirs in this cluster, have a key only where something is on its way out, or
-        // ask before they plan (a DaemonSet's controller, which revision the template is of).
+        // These have no object of theirs in this cluster, have a key only where something is on its way out,
+        // or ask before they plan (a DaemonSet's controller, which revision the template is of).
         let asking = [
             "bootstrap-signer-controller",
             "certificatesigningrequest-approving-controller",

@@ -44,9 +44,9 @@ pub fn expiry(token: &BootstrapToken) -> Expiry {
     }
 }
 
-/// An instant by the rules of Go's `time.Parse` for RFC 3339, since what they do not take counts as expired: an hour
-/// may have one digit, a fraction may follow a comma and have any number of digits, of which nine count, and an
-/// offset may be as large as 24 hours and 60 minutes.
+/// An instant by the rules of Go's `time.Parse` for RFC 3339, since what they do not take counts as expired:
+/// an hour may have one digit, a fraction may follow a comma and have any number of digits, of which nine
+/// count, and an offset may be as large as 24 hours and 60 minutes.
 fn rfc3339(text: &str) -> Option<Timestamp> {
     let mut rest = text.as_bytes();
     let year = number::<i16>(&mut rest, 4)?;

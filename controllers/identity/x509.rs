@@ -38,7 +38,8 @@ const COMMON_NAME: &str = "2.5.4.3";
 const SERIAL_NUMBER: &str = "2.5.4.5";
 const ORGANIZATION: &str = "2.5.4.10";
 
-/// The attribute of a request that lists extensions, and the one that is read: object identifiers as DER has them.
+/// The attribute of a request that lists extensions, and the one that is read: object identifiers as DER has
+/// them.
 const EXTENSION_REQUEST: &[u8] = &[0x2a, 0x86, 0x48, 0x86, 0xf7, 0x0d, 0x01, 0x09, 0x0e];
 const SUBJECT_ALTERNATIVE_NAME: &[u8] = &[0x55, 0x1d, 0x11];
 
@@ -90,9 +91,9 @@ pub fn request_der(pem: &[u8]) -> Result<Vec<u8>, String> {
         .ok_or_else(|| "PEM block type must be CERTIFICATE REQUEST".to_owned())
 }
 
-/// The first block of PEM, label and content, by the rules of Go's `encoding/pem`: text around it and headers in it
-/// are allowed, and a block that is malformed is skipped. The API server has validated the block that these rules
-/// find; another parser may find another one.
+/// The first block of PEM, label and content, by the rules of Go's `encoding/pem`: text around it and headers
+/// in it are allowed, and a block that is malformed is skipped. The API server has validated the block that
+/// these rules find; another parser may find another one.
 fn pem_block(data: &[u8]) -> Option<(&[u8], Vec<u8>)> {
     const BEGIN: &[u8] = b"-----BEGIN ";
     const END: &[u8] = b"\n-----END ";
@@ -113,8 +114,8 @@ fn pem_block(data: &[u8]) -> Option<(&[u8], Vec<u8>)> {
     }
 }
 
-/// The block whose label begins at `label`, whose last line begins with the line feed at `end`, and the label of
-/// whose last line begins at `trailer`.
+/// The block whose label begins at `label`, whose last line begins with the line feed at `end`, and the label
+/// of whose last line begins at `trailer`.
 fn content(data: &[u8], label: usize, end: usize, trailer: usize) -> Option<(&[u8], Vec<u8>)> {
     const DASHES: &[u8] = b"-----";
     let (line, mut body) = pem_line(data, label);
@@ -238,8 +239,8 @@ pub fn read(der: &[u8]) -> Result<Request, String> {
     Ok(request)
 }
 
-/// The attributes of a subject that are known, each with its values in order. Those whose value is of no kind of
-/// text that Go knows are left out, as Go does.
+/// The attributes of a subject that are known, each with its values in order. Those whose value is of no kind
+/// of text that Go knows are left out, as Go does.
 fn read_subject(der: &[u8]) -> Result<Vec<(&'static str, Vec<String>)>, String> {
     let mut subject: Vec<(&'static str, Vec<String>)> = Vec::new();
     for set in each(der) {
@@ -791,8 +792,8 @@ struct Der<'a> {
     whole: &'a [u8],
 }
 
-/// The first value and what follows it; `None` where there is none. Lengths must be definite and as short as they
-/// can be, and tags of one byte: Go takes no others.
+/// The first value and what follows it; `None` where there is none. Lengths must be definite and as short as
+/// they can be, and tags of one byte: Go takes no others.
 fn next(der: &[u8]) -> Option<(Der<'_>, &[u8])> {
     let (&tag, rest) = der.split_first()?;
     let (&first, rest) = rest.split_first()?;

@@ -5,7 +5,8 @@ use std::collections::BTreeMap;
 use controllers_kit::{Backoff, Failure, SignedDuration, Timestamp};
 use serde::{Deserialize, Serialize};
 
-/// Objects whose last write failed, by uid. Bound: objects of the key, since [`Retries::retain`] drops others.
+/// Objects whose last write failed, by uid. Bound: objects of the key, since [`Retries::retain`] drops
+/// others.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub(crate) struct Retries(BTreeMap<String, Retry>);
 

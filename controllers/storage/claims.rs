@@ -6,7 +6,8 @@ use kubernetes_proto::{
     core::{ContainerStatus, EphemeralVolumeSource, PersistentVolumeClaim, Pod, Volume},
 };
 
-/// The index of pods by `namespace/name` of each claim that they name, those of generic ephemeral volumes included.
+/// The index of pods by `namespace/name` of each claim that they name, those of generic ephemeral volumes
+/// included.
 pub(crate) const BY_CLAIM: &str = "claim";
 
 /// The values of [`BY_CLAIM`].
@@ -49,7 +50,8 @@ pub(crate) fn ephemeral(volume: &Volume) -> Option<&EphemeralVolumeSource> {
     inline.ephemeral.as_deref()
 }
 
-/// The name of the claim of a pod's generic ephemeral volume. The claim is the pod's own only if [`made_for`] says so.
+/// The name of the claim of a pod's generic ephemeral volume. The claim is the pod's own only if [`made_for`]
+/// says so.
 pub(crate) fn ephemeral_name(pod: &Pod, volume: &Volume) -> Str {
     Str::from(format!("{}-{}", pod.metadata().name, volume.name))
 }
@@ -70,8 +72,8 @@ pub(crate) fn made_for(pod: &Pod, claim: &PersistentVolumeClaim) -> Result<(), S
     ))
 }
 
-/// Whether none of a pod's containers runs any more: it has finished, or is being deleted and the kubelet has stopped
-/// them all.
+/// Whether none of a pod's containers runs any more: it has finished, or is being deleted and the kubelet has
+/// stopped them all.
 pub(crate) fn is_terminated(pod: &Pod) -> bool {
     let Some(status) = &pod.status else {
         return pod.is_terminating();

@@ -1,4 +1,5 @@
-//! Finalizers that protect what is in use: added where they are missing, removed where nobody uses the object any more.
+//! Finalizers that protect what is in use: added where they are missing, removed where nobody uses the object
+//! any more.
 
 use controllers_kit::{Key, PatchKind, Plan, Query, Refusal, Report, Resource, Seen, Str};
 use kubernetes_proto::{Object, meta::ObjectMeta};
@@ -8,7 +9,8 @@ fn is_held(meta: &ObjectMeta, finalizer: &str) -> bool {
     meta.finalizers.iter().any(|held| **held == *finalizer)
 }
 
-/// Whether an object lacks a finalizer that it should have. The API takes no new finalizers once it is being deleted.
+/// Whether an object lacks a finalizer that it should have. The API takes no new finalizers once it is being
+/// deleted.
 pub(crate) fn is_missing<T: Object>(object: &T, finalizer: &str) -> bool {
     let meta = object.metadata();
     !meta.is_terminating() && !is_held(meta, finalizer)
@@ -33,7 +35,8 @@ pub(crate) fn add<T: Object>(plan: &mut Plan, object: &T, finalizer: &str) {
     write(plan, object, &finalizers);
 }
 
-/// Removes a finalizer from the version that was seen. That can't be undone: the caller says what was verified.
+/// Removes a finalizer from the version that was seen. That can't be undone: the caller says what was
+/// verified.
 pub(crate) fn remove<T: Object>(plan: &mut Plan, object: &T, finalizer: &str) {
     let mut finalizers = object.metadata().finalizers.clone();
     finalizers.retain(|held| **held != *finalizer);
@@ -51,9 +54,9 @@ pub(crate) fn barriers(resources: &[&'static Resource]) -> Vec<Query> {
     resources.iter().map(present).collect()
 }
 
-/// Lets a plan rest on the caches of some resources being whole, in a namespace or (empty) in the cluster, as of the
-/// versions that [`barriers`] has asked for: what was made before that is in what the plan was made from. Whether they
-/// were asked for: where not, the plan must be made again.
+/// Lets a plan rest on the caches of some resources being whole, in a namespace or (empty) in the cluster, as
+/// of the versions that [`barriers`] has asked for: what was made before that is in what the plan was made
+/// from. Whether they were asked for: where not, the plan must be made again.
 ///
 /// # Errors
 /// Where a resource could not be asked.

@@ -1,16 +1,16 @@
-//! Which keys a replica was working on when it died, and what follows for its successors. A key that ends the process
-//! which reconciles it (out of memory, an overflowing stack, a panic outside of a plan) would otherwise end one owner
-//! after the other.
+//! Which keys a replica was working on when it died, and what follows for its successors. A key that ends the
+//! process which reconciles it (out of memory, an overflowing stack, a panic outside of a plan) would
+//! otherwise end one owner after the other.
 //!
 //! Two records, both in Leases that are written anyway:
-//! * A replica's Lease names the keys that have been in flight for a while, as of its last renewal. Whoever evicts the
-//!   replica, or takes its Lease over as its next life, files them with the death in that Lease.
-//! * A range's Lease lists its last owners that died. A key that kills faster than a renewal can name it leaves this
-//!   trace alone: the ranges that several dead replicas have owned. Their keys are announced before they are
-//!   reconciled, so that the next death names the key.
+//! * A replica's Lease names the keys that have been in flight for a while, as of its last renewal. Whoever
+//!   evicts the replica, or takes its Lease over as its next life, files them with the death in that Lease.
+//! * A range's Lease lists its last owners that died. A key that kills faster than a renewal can name it
+//!   leaves this trace alone: the ranges that several dead replicas have owned. Their keys are announced
+//!   before they are reconciled, so that the next death names the key.
 //!
-//! Everything here is evaluated from Leases, so all members come to the same result. None of it says who may write:
-//! the worst that a wrong record can do is to make keys wait for each other.
+//! Everything here is evaluated from Leases, so all members come to the same result. None of it says who may
+//! write: the worst that a wrong record can do is to make keys wait for each other.
 
 use std::{
     collections::{BTreeMap, BTreeSet},
@@ -22,8 +22,8 @@ use crate::lease::{Holder, RangeId};
 /// Keys that a replica's Lease names at most.
 pub const WORKING_MAX: usize = 16;
 
-/// Upper bound of a named key, in bytes; a longer one is cut off. Sixteen of them in each of the kept deaths stay far
-/// below the 256 KiB that an object's annotations may have.
+/// Upper bound of a named key, in bytes; a longer one is cut off. Sixteen of them in each of the kept deaths
+/// stay far below the 256 KiB that an object's annotations may have.
 pub const WORK_BYTES_MAX: usize = 400;
 
 /// Deaths that a replica's Lease keeps.
@@ -38,8 +38,8 @@ const LATELY: i64 = 600;
 /// A death while a key was reconciled alone counts for this many seconds: there is nothing else to blame.
 const REMEMBERED: i64 = 3600;
 
-/// This many deaths within [`LATELY`] make a suspect of a key that was in flight among others, and call for care with a
-/// range whose owners died.
+/// This many deaths within [`LATELY`] make a suspect of a key that was in flight among others, and call for
+/// care with a range whose owners died.
 const SUSPICIOUS: u32 = 2;
 
 /// Under which precautions a key was in flight.
@@ -103,7 +103,8 @@ impl Work {
         })
     }
 
-    /// Reads what [`Work::write_all`] wrote; lines of another shape are skipped, and those beyond [`WORKING_MAX`].
+    /// Reads what [`Work::write_all`] wrote; lines of another shape are skipped, and those beyond
+    /// [`WORKING_MAX`].
     pub fn parse_all(text: &str) -> Vec<Self> {
         let lines = text.lines().filter_map(Self::parse);
         lines.take(WORKING_MAX).collect()
@@ -170,8 +171,8 @@ impl Deaths {
         self.0.drain(..self.0.len().saturating_sub(DEATHS_MAX));
     }
 
-    /// Forgets deaths that can't count any more, and those of earlier lives of the process whose first life this is:
-    /// that one lives on, so its keys have not killed it.
+    /// Forgets deaths that can't count any more, and those of earlier lives of the process whose first life
+    /// this is: that one lives on, so its keys have not killed it.
     pub fn prune(&mut self, now: i64, survivor: &str) {
         self.0.retain(|death| {
             now.saturating_sub(death.second) < REMEMBERED
@@ -248,17 +249,19 @@ pub struct Suspicion {
 /// What Leases say of keys that may kill.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Quarantine {
-    /// Keys that are reconciled alone and last, by [`Work::name`]. Bound: [`WORKING_MAX`] for each kept death.
+    /// Keys that are reconciled alone and last, by [`Work::name`]. Bound: [`WORKING_MAX`] for each kept
+    /// death.
     pub keys: BTreeMap<String, Suspicion>,
     /// Ranges whose keys are announced before they are reconciled.
     pub careful: BTreeSet<RangeId>,
 }
 
 impl Quarantine {
-    /// Evaluates the deaths of all replicas, by name, and the dead owners of some ranges, as of a Unix second.
+    /// Evaluates the deaths of all replicas, by name, and the dead owners of some ranges, as of a Unix
+    /// second.
     ///
-    /// A key is suspected after two deaths within ten minutes, or one before which it was announced: an announcement
-    /// names few keys, and is only made where two owners have died before.
+    /// A key is suspected after two deaths within ten minutes, or one before which it was announced: an
+    /// announcement names few keys, and is only made where two owners have died before.
     pub fn of<'a>(
         now: i64,
         deaths: &BTreeMap<&str, &Deaths>,

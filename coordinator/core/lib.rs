@@ -1,9 +1,10 @@
-//! Who may act on what: ring, membership, epochs, handoff and fence, as state machines without clock, randomness or I/O.
+//! Who may act on what: ring, membership, epochs, handoff and fence, as state machines without clock,
+//! randomness or I/O.
 //!
-//! Two machines make one replica. [`Renewal`] keeps the replica's own Lease and with it the fence; it stands alone, so
-//! that a shell can run it on a thread which nothing starves. [`Core`] watches everybody's Leases and decides: evict,
-//! take, hand over, let go. Both take inputs with an explicit monotonic time and give out effects; both can be cloned,
-//! compared and hashed, so that a model checker runs the very code that ships.
+//! Two machines make one replica. [`Renewal`] keeps the replica's own Lease and with it the fence; it stands
+//! alone, so that a shell can run it on a thread which nothing starves. [`Core`] watches everybody's Leases
+//! and decides: evict, take, hand over, let go. Both take inputs with an explicit monotonic time and give out
+//! effects; both can be cloned, compared and hashed, so that a model checker runs the very code that ships.
 
 mod core;
 mod deaths;

@@ -1,8 +1,8 @@
 //! A replica's own Lease: acquire, renew, release, and the fence that hangs on it.
 //!
-//! Kept true: while the fence is open, less than the renew deadline has passed since the start of a renewal that landed,
-//! and the Lease named this incarnation when it landed. So whoever changes the holder by compare-and-swap a lease
-//! duration after the last renewal knows that the fence has closed.
+//! Kept true: while the fence is open, less than the renew deadline has passed since the start of a renewal
+//! that landed, and the Lease named this incarnation when it landed. So whoever changes the holder by
+//! compare-and-swap a lease duration after the last renewal knows that the fence has closed.
 
 use crate::{
     deaths::{Death, Deaths},
@@ -11,7 +11,8 @@ use crate::{
     slow_start::Crashes,
 };
 
-/// A dead process may have had one renewal under way, and somebody may have touched its Lease; two are a sign of life.
+/// A dead process may have had one renewal under way, and somebody may have touched its Lease; two are a sign
+/// of life.
 const RENEWALS_OF_THE_LIVING: u32 = 2;
 
 /// A retry period has this many renewals at most, however much is announced.
@@ -30,8 +31,8 @@ pub struct RenewalConfig {
     pub renew_deadline: Time,
     /// Time between renewals.
     pub retry_period: Time,
-    /// The Unix second at time 0, by the clock of this machine; `None` where lives that ended without leaving are not
-    /// remembered.
+    /// The Unix second at time 0, by the clock of this machine; `None` where lives that ended without leaving
+    /// are not remembered.
     pub epoch_second: Option<i64>,
     /// The same where deaths are recorded, with the keys that were in flight; `None` where they are not.
     pub deaths_from: Option<i64>,
@@ -72,8 +73,8 @@ pub struct OwnLease {
     pub phase: OwnPhase,
     /// The fence is open until then; `None` while it is closed.
     pub open_until: Option<Time>,
-    /// With a closed fence and a Lease that is held: the renewal that got it back, after whose end range Leases must be
-    /// read before the fence opens.
+    /// With a closed fence and a Lease that is held: the renewal that got it back, after whose end range
+    /// Leases must be read before the fence opens.
     pub regained: Option<Regained>,
     /// How often this process has been evicted.
     pub evictions: u32,
@@ -130,7 +131,8 @@ enum State {
     Idle,
     /// Wants to read the Lease.
     Look,
-    /// Another incarnation holds the Lease: waits for it to release, to fall silent or to prove that it lives.
+    /// Another incarnation holds the Lease: waits for it to release, to fall silent or to prove that it
+    /// lives.
     Wait {
         version: Version,
         other: String,
@@ -255,7 +257,8 @@ impl Renewal {
 
     /// Takes one input.
     pub fn step(&mut self, now: Time, input: RenewalInput) -> Vec<RenewalEffect> {
-        // Before anything else, so that no renewal that comes too late opens a fence that was closed meanwhile.
+        // Before anything else, so that no renewal that comes too late opens a fence that was closed
+        // meanwhile.
         if self.open_until.is_some_and(|until| until <= now) {
             self.open_until = None;
         }
@@ -276,7 +279,8 @@ impl Renewal {
             RenewalInput::Status(mut status) => {
                 status.crashes.clone_from(&self.status.crashes);
                 if !matches!(self.state, State::Held { .. } | State::Check) {
-                    // Who is about to hold the Lease again has not been told yet what became of the life before.
+                    // Who is about to hold the Lease again has not been told yet what became of the life
+                    // before.
                     status.share = status.share.or(self.status.share);
                 }
                 if self.status != status {
@@ -317,10 +321,10 @@ impl Renewal {
                 match read {
                     Ok(lease) => self.looked(now, lease),
                     Err(()) => {
-                        // A retry period after its start: one that was long in failing is tried again at once, so that the
-                        // end of an outage is not slept through.
+                        // A retry period after its start: one that was long in failing is tried again at
+                        // once, so that the end of an outage is not slept through.
                         self.next_at = self.next_at.max(now);
-                        // Nothing was seen meanwhile, so the wait begins anew.
+                        // Nothing was seen meanwhile, so the wait begins again.
                         if let State::Wait { since, .. } = &mut self.state {
                             *since = now;
                         }
@@ -470,8 +474,8 @@ impl Renewal {
         };
     }
 
-    /// Notes whether the life before has left. Whoever leaves says so (draining) before it gives the Lease up; who is evicted,
-    /// or still holds it when this one comes, has not.
+    /// Notes whether the life before has left. Whoever leaves says so (draining) before it gives the Lease
+    /// up; who is evicted, or still holds it when this one comes, has not.
     fn remember(&mut self, now: Time, lease: Option<&ReplicaLease>, me: &str) {
         let Some((second, lease)) = self.config.epoch_second.zip(lease) else {
             return;

@@ -1,6 +1,6 @@
-//! Several replicas, each the two real machines, over a modelled Lease store: requests are lost, late, answered in vain,
-//! messages are doubled and reordered, processes crash, restart and stand still, clocks run at different rates. One
-//! number replays a run.
+//! Several replicas, each the two real machines, over a modelled Lease store: requests are lost, late,
+//! answered in vain, messages are doubled and reordered, processes crash, restart and stand still, clocks run
+//! at different rates. One number replays a run.
 
 use std::{
     cmp::Reverse,

@@ -225,8 +225,8 @@ proptest! {
         prop_assert_eq!(place(&ring, &now, Weights::Equal), placed);
     }
 
-    /// Joins and leaves in any order, each begun while the one before is half done: it ends even, and what has moved as
-    /// it should stays where it is.
+    /// Joins and leaves in any order, each begun while the one before is half done: it ends even, and what
+    /// has moved as it should stays where it is.
     #[test]
     fn half_done_moves_go_on_and_end(
         steps in prop::collection::vec((0usize..12, 0usize..100), 1..10),
@@ -251,7 +251,7 @@ proptest! {
             }
         }
         let ring = Ring::new((0..12).filter(|at| live[*at]).map(|at| all[at].clone()), ranges);
-        // One move at a time, by a plan made anew each time: never more than the least in all.
+        // One move at a time, by a plan made again each time: never more than the least in all.
         let start = owners_by(&ring, &owners);
         let least = least_moves(&start, ring.members().len());
         let mut now = start;
@@ -269,7 +269,8 @@ proptest! {
         assert_even(&ring, &end);
     }
 
-    /// Two replicas that see different owners and members: each moves what it owns by its own view, and it ends even.
+    /// Two replicas that see different owners and members: each moves what it owns by its own view, and it
+    /// ends even.
     #[test]
     fn different_views_come_to_rest(
         lag in prop::collection::vec(any::<bool>(), 64),

@@ -192,8 +192,8 @@ impl RangeHost for Host {
     }
 }
 
-/// A fence that is given its inside later: the actors need one before the coordinator, which has it, can be started.
-/// Until then it is closed.
+/// A fence that is given its inside later: the actors need one before the coordinator, which has it, can be
+/// started. Until then it is closed.
 #[derive(Default)]
 pub struct LateFence(OnceLock<Arc<coordinator::Fence>>);
 

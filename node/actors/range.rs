@@ -1,5 +1,5 @@
-//! One owned range: the queues, marks and memory of all controllers for its keys. A thin shell: the queue is pure, a
-//! reconcile is a function, and this actor only says when.
+//! One owned range: the queues, marks and memory of all controllers for its keys. A thin shell: the queue is
+//! pure, a reconcile is a function, and this actor only says when.
 
 use std::{
     collections::HashMap,
@@ -35,23 +35,25 @@ use crate::{
 
 /// Status reports of one key are at least this far apart; the last one is always written.
 pub const REPORT_SPACING: Duration = Duration::from_millis(200);
-/// The same of how far something has come, and of a key that goes on reporting, after [`REPORTS_DENSE`]: what happens to
-/// many need not be told of each time. Still within half a second.
+/// The same of how far something has come, and of a key that goes on reporting, after [`REPORTS_DENSE`]: what
+/// happens to many need not be told of each time. Still within half a second.
 pub const REPORT_SPACING_STEADY: Duration = Duration::from_millis(450);
 /// So many reports in a row are [`REPORT_SPACING`] apart: what happens to few is told each time.
 pub const REPORTS_DENSE: u32 = 5;
 /// A key that could have reported for so long and has not begins a new row.
 const REPORTS_QUIET: Duration = Duration::from_secs(1);
-/// By how much longer a spaced key waits for each further report that its last plan wrote: upstream writes such one
-/// after the other, which takes longer the more there are.
+/// By how much longer a spaced key waits for each further report that its last plan wrote: upstream writes
+/// such one after the other, which takes longer the more there are.
 const REPORT_SPACING_EACH: Duration = Duration::from_millis(20);
 /// The same where its plan is dear: the wait then counts from the plan's beginning.
 const REPORT_SPACING_EACH_DEAR: Duration = Duration::from_millis(50);
 /// What a spaced key waits at most: what it reports shall be known within a second.
 const REPORT_SPACING_MAX: Duration = Duration::from_millis(700);
 
-/// When a key that has reported may report again: `row` counts the reports of its row, `written` is what its plan wrote, `objects` what it looked at, `began` its beginning and `now` its end. What a dear plan of a spaced
-/// key and its writes take is part of the wait; otherwise the next one would come later by both where the server is slow.
+/// When a key that has reported may report again: `row` counts the reports of its row, `written` is what its
+/// plan wrote, `objects` what it looked at, `began` its beginning and `now` its end. What a dear plan of a
+/// spaced key and its writes take is part of the wait; otherwise the next one would come later by both where
+/// the server is slow.
 pub(super) fn report_from(
     spaced: Option<Duration>,
     row: u32,
@@ -82,17 +84,17 @@ pub(super) fn report_from(
         underway: from,
     }
 }
-/// How long after a plan began the next one of its key begins, for each object that was looked at: what a plan costs grows
-/// with them, and in a Job of thousands of pods each of them changes several times. Upstream holds back what pods tell of
-/// a Job for a second.
+/// How long after a plan began the next one of its key begins, for each object that was looked at: what a
+/// plan costs grows with them, and in a Job of thousands of pods each of them changes several times. Upstream
+/// holds back what pods tell of a Job for a second.
 const PLAN_SPACING_EACH: Duration = Duration::from_micros(250);
 /// Plans that look at fewer objects are cheap enough to follow each other at once.
 const PLAN_SPACING_FROM: usize = 200;
 /// What a key waits so at most.
 const PLAN_SPACING_MAX: Duration = Duration::from_millis(500);
 
-/// How long after the beginning of a plan that looked at so many objects its key may be planned again; `spaced` is what its
-/// controller says of that ([`controllers_kit::Descriptor::spaced`]).
+/// How long after the beginning of a plan that looked at so many objects its key may be planned again;
+/// `spaced` is what its controller says of that ([`controllers_kit::Descriptor::spaced`]).
 pub(super) fn plan_spacing(spaced: Option<Duration>, objects: usize) -> Duration {
     if objects < PLAN_SPACING_FROM {
         return Duration::ZERO;
@@ -227,13 +229,14 @@ pub struct Range {
     inbox: Arc<Inbox>,
     stats: Arc<RangeStats>,
     lanes: Lanes,
-    /// What the owner before had seen of what a controller reads: no key is planned on less, and whoever has the range next
-    /// hears of it where there was none. Bound: what all controllers read.
+    /// What the owner before had seen of what a controller reads: no key is planned on less, and whoever has
+    /// the range next hears of it where there was none. Bound: what all controllers read.
     horizons: HashMap<u16, Horizon>,
     /// Keys under way, by lane.
     working: Vec<(u16, Key)>,
-    /// Keys to forget as soon as the cache has come to their marks: nothing may ever wake them, as when a controller's key
-    /// is an object that it has deleted. Bound: what was worked on since they were looked at, and what is left of it.
+    /// Keys to forget as soon as the cache has come to their marks: nothing may ever wake them, as when a
+    /// controller's key is an object that it has deleted. Bound: what was worked on since they were looked
+    /// at, and what is left of it.
     leaving: Vec<(u16, Key)>,
     /// Whether they are going to be looked at.
     looks: bool,
@@ -344,7 +347,8 @@ impl Range {
         let lanes = Lanes::new(&shared, &gate);
         let mut settled = shared.clock.monotonic();
         if matches!(how, Gained::Handoff(_)) {
-            // What was under way may still be in the server's hands; of the dead a lease duration has been waited for.
+            // What was under way may still be in the server's hands; of the dead a lease duration has been
+            // waited for.
             settled += shared.fence.in_hand();
         }
         let mut range = Self {
@@ -421,7 +425,8 @@ impl Range {
         self.answer_freeze_if_still(ctx);
     }
 
-    /// Asks for a permit to work where keys wait. One at a time: whoever gets it takes the most urgent key then.
+    /// Asks for a permit to work where keys wait. One at a time: whoever gets it takes the most urgent key
+    /// then.
     fn dispatch(&mut self, lane: u16, ctx: &mut Context<Self>) {
         // Most controllers have nothing to do at a time.
         if self
@@ -504,7 +509,8 @@ impl Range {
         }
     }
 
-    /// Starts a key that was taken from its queue, unless it has to wait for its marks or its time; whether it has begun.
+    /// Starts a key that was taken from its queue, unless it has to wait for its marks or its time; whether
+    /// it has begun.
     fn start(
         &mut self,
         lane: u16,
@@ -895,7 +901,8 @@ impl Range {
         let known = part.known.entry(done.key.clone()).or_default();
 
         let fresh = unit.controller.is_fresh(&done.memory);
-        // The object is gone and nothing is left to do or to remember, but for what the cache has still to see.
+        // The object is gone and nothing is left to do or to remember, but for what the cache has still to
+        // see.
         if fresh && !part.queue.knows(&done.key) && is_gone(&shared, unit, &done.key) {
             known.marks.retain(|mark| !reached(&shared, mark));
             if known.marks.is_empty() {
@@ -1004,8 +1011,8 @@ impl Range {
         RangeState { controllers }
     }
 
-    /// How far this replica has seen what a controller reads. Where it knows no key, that there is none is what it has
-    /// seen: whoever is behind may still have one.
+    /// How far this replica has seen what a controller reads. Where it knows no key, that there is none is
+    /// what it has seen: whoever is behind may still have one.
     fn pack_horizon(&self, unit: &Unit) -> Vec<peer_proto::Mark> {
         let mut seen: std::collections::BTreeMap<&'static Resource, u64> = self
             .horizons
@@ -1100,8 +1107,8 @@ impl Range {
             .collect()
     }
 
-    /// Takes over what another replica knew. What it says is a hint: a controller or resource that is not known here is
-    /// passed over, and its keys are queued like all others when the range is gained.
+    /// Takes over what another replica knew. What it says is a hint: a controller or resource that is not
+    /// known here is passed over, and its keys are queued like all others when the range is gained.
     fn restore(&mut self, state: &RangeState) {
         let now = self.now();
         for part in &state.controllers {
@@ -1162,7 +1169,8 @@ impl Range {
                 // What was written for the key is not known then: it is looked up, as after a takeover.
                 let believed = known.marks.len() == marks;
                 known.memory = key_state.memory.as_ref().map(|bytes| {
-                    // The way from one to the other counts as no time: instants end up a little late, ages right.
+                    // The way from one to the other counts as no time: instants end up a little late, ages
+                    // right.
                     let by = match key_state.packed_at_ms {
                         0 => 0,
                         packed_at => {
@@ -1248,8 +1256,8 @@ impl Range {
     }
 }
 
-/// By what it shows that somebody has changed the object under a controller's key: its generation, or its resourceVersion
-/// where it has none.
+/// By what it shows that somebody has changed the object under a controller's key: its generation, or its
+/// resourceVersion where it has none.
 fn version_of(shared: &Shared, unit: &Unit, key: &Key) -> Option<u64> {
     let primary = unit.primary()?;
     let object = shared.view.get(primary, &key.namespace, &key.name)?;

@@ -1,4 +1,5 @@
-//! The actors over a world in memory: real queue, gate, writer and controllers; the API server's part is kit's `World`.
+//! The actors over a world in memory: real queue, gate, writer and controllers; the API server's part is
+//! kit's `World`.
 
 use std::{
     collections::BTreeSet,
@@ -54,8 +55,8 @@ const PATIENCE: Duration = Duration::from_secs(20);
 /// How long a write that was given up may be in the server's hands.
 const IN_HAND: Duration = Duration::from_millis(300);
 
-/// A fence that a test opens and closes, how far the server has come, and what lets announcements land; without it
-/// they land at once.
+/// A fence that a test opens and closes, how far the server has come, and what lets announcements land;
+/// without it they land at once.
 #[derive(Default)]
 struct Door(
     AtomicBool,
@@ -314,7 +315,8 @@ impl Server for Sim {
 
 const SYNCS: &str = "accounts_syncs_total";
 
-/// Gives every namespace ServiceAccounts `a-1` … `a-n`, n from a label; counts how often it has planned in its memory.
+/// Gives every namespace ServiceAccounts `a-1` … `a-n`, n from a label; counts how often it has planned in
+/// its memory.
 struct Accounts;
 
 #[derive(Default, PartialEq, Serialize, Deserialize)]
@@ -1190,8 +1192,8 @@ fn a_plan_that_is_dropped_for_want_of_proof_is_not_remembered() {
     });
 }
 
-/// The account goes; whether its namespace has gone before it the cache can't tell, since the watch of namespaces has not
-/// come so far.
+/// The account goes; whether its namespace has gone before it the cache can't tell, since the watch of
+/// namespaces has not come so far.
 async fn seen_without_its_account(rig: &Rig) {
     until("the account is there", || rig.accounts("a") == 1).await;
     let account = {
@@ -1234,7 +1236,8 @@ fn what_is_seen_to_go_is_made_anew_where_its_owner_is_as_it_was() {
     });
 }
 
-/// The namespace comes to want an account, and that is seen late; then something else happens to it, which is not seen.
+/// The namespace comes to want an account, and that is seen late; then something else happens to it, which is
+/// not seen.
 async fn late_word(then: impl FnOnce(&mut World)) -> Rig {
     let rig = Rig::new(world(&[("a", "0")]));
     rig.gain_all();
@@ -1613,7 +1616,8 @@ fn a_mark_far_beyond_all_that_was_seen_is_left_out_and_its_key_checked() {
     });
 }
 
-/// Suspects a namespace of having killed: replicas in all, and so many while it was reconciled alone, so long ago.
+/// Suspects a namespace of having killed: replicas in all, and so many while it was reconciled alone, so long
+/// ago.
 fn suspect(rig: &Rig, namespace: &str, deaths: u32, alone: u32, ago: i64) {
     let last = rig.shared.clock.now().as_second() - ago;
     let suspicion = Suspicion {

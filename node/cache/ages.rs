@@ -4,9 +4,9 @@
 //! The watch of Leases is the pulse: each replica of the fleet renews one every second or so, so that a watch
 //! which brings nothing for longer is stalled, whatever the reason. Time is added when something is heard,
 //! by what has passed since the last sign of life, at most [`Settings::pulse_max`](crate::Settings): a watch
-//! that was stalled for a minute, or a process that was stopped, adds no more than that to any age. What happens
-//! between two signs of life is noted as so much later than the last one, or the next one would age it by time
-//! that had passed before it.
+//! that was stalled for a minute, or a process that was stopped, adds no more than that to any age. What
+//! happens between two signs of life is noted as so much later than the last one, or the next one would age
+//! it by time that had passed before it.
 
 use std::{collections::HashMap, sync::Mutex, time::Duration};
 

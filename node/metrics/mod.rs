@@ -1,9 +1,9 @@
 //! What the process tells Prometheus, under upstream's names wherever upstream has one.
 //!
 //! Everything is counted with atomics through handles that are fetched once ([`Metrics::queue`],
-//! [`Metrics::controller`], [`Metrics::cache`], [`Metrics::client`]), so that counting costs nanoseconds and no lock is
-//! shared on the way of an event. Label values come from fixed sets (controllers, resources, verbs, results, status
-//! codes), so the number of series is bounded by the program and not by the cluster.
+//! [`Metrics::controller`], [`Metrics::cache`], [`Metrics::client`]), so that counting costs nanoseconds and
+//! no lock is shared on the way of an event. Label values come from fixed sets (controllers, resources,
+//! verbs, results, status codes), so the number of series is bounded by the program and not by the cluster.
 
 mod declared;
 mod exposition;
@@ -40,8 +40,8 @@ type Gauges<const N: usize> = Family<Labels<N>, Gauge<i64, AtomicI64>>;
 type Seconds<const N: usize> = Family<Labels<N>, Gauge<f64, AtomicU64>>;
 type Histograms<const N: usize> = Family<Labels<N>, Histogram, fn() -> Histogram>;
 
-/// The version that is reported to dashboards which compare the control plane's parts: the Kubernetes minor whose
-/// behaviour this is, then our own version.
+/// The version that is reported to dashboards which compare the control plane's parts: the Kubernetes minor
+/// whose behaviour this is, then our own version.
 pub const GIT_VERSION: &str = concat!("v1.36.3+manifold.", env!("CARGO_PKG_VERSION"));
 
 /// What upstream's labels call the process and its Lease.
@@ -233,8 +233,8 @@ impl Metrics {
         })
     }
 
-    /// The `workqueue_*` metrics of one queue; the name is [`controllers_kit::Descriptor::queue`]. The same name gives
-    /// the same handle.
+    /// The `workqueue_*` metrics of one queue; the name is [`controllers_kit::Descriptor::queue`]. The same
+    /// name gives the same handle.
     pub fn queue(&self, name: &'static str) -> Arc<QueueMetrics> {
         let mut queues = self.queues.lock().unwrap_or_else(PoisonError::into_inner);
         let queue = queues.entry(name).or_insert_with(|| {
@@ -345,7 +345,8 @@ impl Metrics {
         self.families.takeover_seconds.observe(seconds(took));
     }
 
-    /// Whether requests may be sent at all. Every such replica works as KCM's leader does, so it counts as one.
+    /// Whether requests may be sent at all. Every such replica works as KCM's leader does, so it counts as
+    /// one.
     pub fn fence_open(&self, open: bool) {
         self.families.fence_open.set(i64::from(open));
         self.families
@@ -354,8 +355,8 @@ impl Metrics {
             .set(i64::from(open));
     }
 
-    /// What the process was started with: feature gates with their stages, the controllers that run, and how many
-    /// metrics are not shown.
+    /// What the process was started with: feature gates with their stages, the controllers that run, and how
+    /// many metrics are not shown.
     pub fn started_with(
         &self,
         gates: impl Iterator<Item = (&'static str, &'static str, bool)>,
@@ -387,8 +388,8 @@ impl Metrics {
             .observe(seconds(valid_for));
     }
 
-    /// When the client certificate of a kubeconfig ends to be valid, in seconds since 1970; `None` where there is none
-    /// (any more).
+    /// When the client certificate of a kubeconfig ends to be valid, in seconds since 1970; `None` where
+    /// there is none (any more).
     pub fn client_certificate_ends(&self, flag: &'static str, seconds: Option<i64>) {
         let labels = [("flag", Text::from(flag))];
         let family = &self.families.client_certificate_ends;
@@ -463,8 +464,8 @@ impl Metrics {
         text(&self.registry, disabled, &self.declared.bare)
     }
 
-    /// Has gauges that nobody pushes brought up to date whenever they are asked for, and only then: a replica at rest
-    /// spends nothing on them. The first to say how stays.
+    /// Has gauges that nobody pushes brought up to date whenever they are asked for, and only then: a replica
+    /// at rest spends nothing on them. The first to say how stays.
     pub fn look_with(&self, look: impl Fn(&Self) + Send + Sync + 'static) {
         let _already = self.look.set(Box::new(look));
     }
@@ -861,8 +862,8 @@ impl ClientMetrics {
         [("host", self.host.clone()), ("verb", verb.into())]
     }
 
-    /// A request has ended: `code` is the answer's status, `None` where no answer came; the sizes are those of the
-    /// bodies, `received` is `None` for a watch, whose body never ends.
+    /// A request has ended: `code` is the answer's status, `None` where no answer came; the sizes are those
+    /// of the bodies, `received` is `None` for a watch, whose body never ends.
     pub fn answered(
         &self,
         verb: &'static str,
@@ -980,7 +981,8 @@ impl ControllerMetrics {
             .inc();
     }
 
-    /// A write has ended; `resource` as in `replicasets`, `result` a word of a fixed set, as in `success`, `conflict`.
+    /// A write has ended; `resource` as in `replicasets`, `result` a word of a fixed set, as in `success`,
+    /// `conflict`.
     pub fn wrote(&self, verb: &'static str, resource: &'static str, result: &'static str) {
         self.writes
             .get_or_create(&[

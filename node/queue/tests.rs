@@ -111,8 +111,8 @@ fn a_queue_backs_off_between_its_controller_s_bounds_and_a_conflict_begins_soone
     );
 }
 
-/// What upstream's rate limiter of each controller is, first and longest delay in milliseconds. Those that are not named
-/// have client-go's default.
+/// What upstream's rate limiter of each controller is, first and longest delay in milliseconds. Those that
+/// are not named have client-go's default.
 #[test]
 fn each_registered_controller_backs_off_as_upstream_s_queue_does() {
     let named = [

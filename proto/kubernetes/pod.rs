@@ -199,8 +199,8 @@ message! {
 }
 
 message! {
-    /// A container, as far as it tells what it asks for, Services find its ports by name, and which volumes it mounts
-    /// with which SELinux labels.
+    /// A container, as far as it tells what it asks for, Services find its ports by name, and which volumes
+    /// it mounts with which SELinux labels.
     pub struct Container {
         /// Its name.
         1 name: Word,

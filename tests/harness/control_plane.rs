@@ -56,8 +56,8 @@ const FRONT_PROXY: &str = "front-proxy-client";
 /// Whom kubelets know the API server as.
 const KUBELET_CLIENT: &str = "kube-apiserver-kubelet-client";
 const NOT_READY_TAINT: &str = "node.kubernetes.io/not-ready";
-/// Label by whose value `none` a node falls silent ([`Builder::kubelets_may_end`]): kwok neither says how it is nor renews
-/// its Lease.
+/// Label by whose value `none` a node falls silent ([`Builder::kubelets_may_end`]): kwok neither says how it
+/// is nor renews its Lease.
 pub const NO_KUBELET: &str = "tests.manifold.dev/kubelet";
 /// Annotation of nodes that kwok leaves alone.
 const WITHOUT_KUBELET: &str = "example.com/without-kubelet";
@@ -145,23 +145,25 @@ impl Builder {
         self
     }
 
-    /// With metrics-server, which asks the kubelets what pods use: what their annotation `kwok.x-k8s.io/usage-cpu` says.
+    /// With metrics-server, which asks the kubelets what pods use: what their annotation
+    /// `kwok.x-k8s.io/usage-cpu` says.
     #[must_use]
     pub fn metrics_server(mut self) -> Self {
         self.metrics_server = true;
         self
     }
 
-    /// Nodes of the start that get the label [`NO_KUBELET`]`=none` fall silent. Those that are added later may have no
-    /// kubelet at all.
+    /// Nodes of the start that get the label [`NO_KUBELET`]`=none` fall silent. Those that are added later
+    /// may have no kubelet at all.
     #[must_use]
     pub fn kubelets_may_end(mut self) -> Self {
         self.kubelets_may_end = true;
         self
     }
 
-    /// Real nodes can join by this network, once it [forwards](crate::nodes::Network::forward) to it. Services have
-    /// addresses of the network's range, and kwok leaves nodes with the label [`NO_KUBELET`]`=none` to their kubelets.
+    /// Real nodes can join by this network, once it [forwards](crate::nodes::Network::forward) to it.
+    /// Services have addresses of the network's range, and kwok leaves nodes with the label
+    /// [`NO_KUBELET`]`=none` to their kubelets.
     #[must_use]
     pub fn real_nodes(mut self, network: &Network) -> Self {
         self.addresses = vec![network.gateway(), network.service()];
@@ -307,8 +309,8 @@ impl Builder {
     }
 }
 
-/// Megabytes of audit log, never reached: the server would go on in a new file, and half an hour of faults takes more than
-/// the 100 that it allows otherwise.
+/// Megabytes of audit log, never reached: the server would go on in a new file, and half an hour of faults
+/// takes more than the 100 that it allows otherwise.
 const AUDIT_LOG_MEGABYTES: u32 = 100_000;
 
 /// A running control plane. Dropping it kills every part and removes its files.
@@ -419,7 +421,8 @@ impl ControlPlane {
         self.part(program)?.resume()
     }
 
-    /// Ends the API server: it answers and logs what it has in hand, but watches, which it would wait for a minute.
+    /// Ends the API server: it answers and logs what it has in hand, but watches, which it would wait for a
+    /// minute.
     pub async fn stop_api_server(&mut self) -> Result<()> {
         let api_server = self.part(Program::ApiServer)?;
         if api_server.terminate(STOP_LIMIT).await.is_err() {
@@ -436,8 +439,8 @@ impl ControlPlane {
         await_ready(&client, &mut [self.part(Program::ApiServer)?]).await
     }
 
-    /// Starts scheduler and kubelets again, as whoever runs them in a cluster would: an outage ends the one (it finds its
-    /// cache to be wrong and exits), and the other does not find its way back to its watches.
+    /// Starts scheduler and kubelets again, as whoever runs them in a cluster would: an outage ends the one
+    /// (it finds its cache to be wrong and exits), and the other does not find its way back to its watches.
     pub fn start_the_others_again(&mut self) -> Result<()> {
         self.part(Program::Scheduler)?.start_again()?;
         self.part(Program::Kwok)?.start_again()

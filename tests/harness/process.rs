@@ -142,7 +142,8 @@ fn keep(directory: &Path) -> Result<()> {
     forget_directory(directory)
 }
 
-/// Has a directory removed when this process ends, however it ends: files with it, or a cgroup without processes.
+/// Has a directory removed when this process ends, however it ends: files with it, or a cgroup without
+/// processes.
 pub(crate) fn watch_directory(directory: &Path) -> Result<()> {
     let path = directory.to_owned();
     tell(&format!("d {}\n", directory.display()), |_, directories| {

@@ -41,8 +41,8 @@ const CONTROLLERS: &str = "deployment-controller,replicaset-controller,replicati
 /// What both run besides where it matters what is cleared up, counted and published.
 const MORE: &str = "garbage-collector-controller,namespace-controller,pod-garbage-collector-controller,\
     resourcequota-controller,endpoints-controller,endpointslice-controller,endpointslice-mirroring-controller";
-/// What both run where identities are looked at. The cleaners are left out: upstream's look at what there is once an hour,
-/// once a day, and when they start ([`AT_START`]).
+/// What both run where identities are looked at. The cleaners are left out: upstream's look at what there is
+/// once an hour, once a day, and when they start ([`AT_START`]).
 const IDENTITY: &str = "serviceaccount-controller,clusterrole-aggregation-controller,\
     certificatesigningrequest-approving-controller,certificatesigningrequest-signing-controller,\
     serviceaccount-token-controller,bootstrap-signer-controller,token-cleaner-controller";
@@ -62,7 +62,8 @@ const NODES: &str = "node-lifecycle-controller,taint-eviction-controller,node-ip
 const STORAGE: &str = "persistentvolumeclaim-protection-controller,persistentvolume-protection-controller,\
     volumeattributesclass-protection-controller,ephemeral-volume-controller,persistentvolume-expander-controller,\
     serviceaccount-controller";
-/// Those that bind claims and volumes. The protection controllers are not among them: what is deleted goes at once.
+/// Those that bind claims and volumes. The protection controllers are not among them: what is deleted goes at
+/// once.
 const VOLUMES: &str = "persistentvolume-binder-controller,serviceaccount-controller";
 /// How often upstream is run again over the scenarios that ended otherwise than ours.
 const UPSTREAM_AGAIN: usize = 2;
@@ -222,7 +223,8 @@ fn unexplained(scenario: &Scenario, theirs: &Outcome, ours: &Outcome) -> Vec<Dif
     found
 }
 
-/// Runs upstream again over what ended otherwise than ours, and takes an outcome that is ours for the one before.
+/// Runs upstream again over what ended otherwise than ours, and takes an outcome that is ours for the one
+/// before.
 async fn other_ways(
     scenarios: &[Scenario],
     theirs: &mut [Outcome],

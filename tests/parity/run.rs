@@ -33,7 +33,8 @@ const DUAL_STACK: &str = "--service-cluster-ip-range=10.96.0.0/16,fd00:10:96::/1
 const FOLLOW: Duration = Duration::from_millis(200);
 /// Between two looks for pods to run.
 const KUBELET: Duration = Duration::from_millis(100);
-/// Nobody's events but the managers' are compared: the scheduler and the API server tell of their own decisions.
+/// Nobody's events but the managers' are compared: the scheduler and the API server tell of their own
+/// decisions.
 const OTHERS: &[&str] = &["default-scheduler", "ipallocator-repair-controller"];
 
 /// What was there at one moment.
@@ -56,8 +57,8 @@ pub(crate) struct Outcome {
 }
 
 impl Outcome {
-    /// Puts the conditions of all objects in the order of their types. The managers put the one that changed last behind
-    /// the others, so their order tells which pod was ready first, and when who came to look.
+    /// Puts the conditions of all objects in the order of their types. The managers put the one that changed
+    /// last behind the others, so their order tells which pod was ready first, and when who came to look.
     pub(crate) fn sort_conditions(&mut self) {
         let objects = self.looks.iter_mut().flat_map(|look| &mut look.objects);
         for object in objects.flat_map(|(_, objects)| objects) {
@@ -683,7 +684,8 @@ fn told(event: &Value, normal: &Normal) -> Result<(Option<String>, i64)> {
     Ok((Some(key), count))
 }
 
-/// A fact of an object by its path with dots, or by a JSON pointer where a name has dots itself; null where there is none.
+/// A fact of an object by its path with dots, or by a JSON pointer where a name has dots itself; null where
+/// there is none.
 pub(crate) fn fact(object: &Value, path: &str) -> Value {
     let of_condition = |kind: &str, field: &str| {
         let conditions = object.pointer("/status/conditions")?.as_array()?;

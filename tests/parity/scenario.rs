@@ -22,7 +22,8 @@ pub(crate) enum Among {
     Identity,
     /// Those of nodes: what becomes of nodes is theirs, and not the suite's.
     Nodes,
-    /// Those that protect claims and volumes, make and expand claims; none binds, so that phases are the scenario's.
+    /// Those that protect claims and volumes, make and expand claims; none binds, so that phases are the
+    /// scenario's.
     Storage,
     /// Those that bind: volumes and classes are compared where their names begin with the scenario's.
     Volumes,
@@ -290,9 +291,9 @@ pub(crate) enum Turn {
 #[serde(deny_unknown_fields)]
 pub(crate) struct Wait {
     pub(crate) of: String,
-    /// Path with dots, or a JSON pointer → value. `condition.X` is the status of a condition, `reason.X` its reason,
-    /// `taint.X:Y` whether a node has the taint X with effect Y, null means absent. Nothing at all: the object
-    /// is there.
+    /// Path with dots, or a JSON pointer → value. `condition.X` is the status of a condition, `reason.X` its
+    /// reason, `taint.X:Y` whether a node has the taint X with effect Y, null means absent. Nothing at all:
+    /// the object is there.
     #[serde(default)]
     pub(crate) until: BTreeMap<String, Value>,
     /// That it is not there.

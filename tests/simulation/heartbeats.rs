@@ -1,5 +1,6 @@
-//! Signs of life of nodes: their Leases, which kubelets renew, and the fleet's own Leases as those see them who watch all
-//! namespaces. They are no objects of the world, so that a cluster at rest writes nothing that counts.
+//! Signs of life of nodes: their Leases, which kubelets renew, and the fleet's own Leases as those see them
+//! who watch all namespaces. They are no objects of the world, so that a cluster at rest writes nothing that
+//! counts.
 
 use std::{
     collections::{BTreeMap, VecDeque},

@@ -1,5 +1,6 @@
-//! What a simulated run shares: the server, the dice, what is broken at the moment, the judge, and the record of all
-//! that happened. Everything runs on one thread; the lock is only for the compiler, and is never held across an await.
+//! What a simulated run shares: the server, the dice, what is broken at the moment, the judge, and the record
+//! of all that happened. Everything runs on one thread; the lock is only for the compiler, and is never held
+//! across an await.
 
 use std::{
     collections::{BTreeMap, BTreeSet, VecDeque},
@@ -124,8 +125,8 @@ pub struct Sent {
 pub struct Counts {
     /// Writes of controllers that the server carried out.
     pub writes: u64,
-    /// Writes of an older epoch that came after a newer one's beginning, by a process that had been stopped between
-    /// check and send.
+    /// Writes of an older epoch that came after a newer one's beginning, by a process that had been stopped
+    /// between check and send.
     pub stale: u64,
     /// Faults.
     pub faults: u64,
@@ -425,7 +426,8 @@ impl State {
                 stale,
             };
             let wrong = self.judge.after(&self.server, &changes, Some(&by));
-            // A stopped process' write is the server's fence's to refuse; what it does is made good by the new owner.
+            // A stopped process' write is the server's fence's to refuse; what it does is made good by the
+            // new owner.
             for what in wrong.into_iter().filter(|_| !stale) {
                 self.violate(what);
             }

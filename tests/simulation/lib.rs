@@ -1,5 +1,6 @@
-//! The fleet in one process, on simulated time, from a seed: the real coordinators, nodes and controllers against a
-//! simulated API server and network. README.md says what is real, what is simulated, and how a run is done again.
+//! The fleet in one process, on simulated time, from a seed: the real coordinators, nodes and controllers
+//! against a simulated API server and network. README.md says what is real, what is simulated, and how a run
+//! is done again.
 
 pub mod clearing;
 pub mod dice;

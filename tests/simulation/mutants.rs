@@ -1,4 +1,5 @@
-//! Deliberate faults in the simulation's shell, to see that the judges can fail: each must be caught within a few seeds.
+//! Deliberate faults in the simulation's shell, to see that the judges can fail: each must be caught within a
+//! few seeds.
 
 use std::{sync::Arc, time::Duration};
 
@@ -109,7 +110,8 @@ impl Mutant {
                 let mut pod = Pod::decode(body.raw).ok()?;
                 let name = format!("{}-{}", pod.metadata().name, counts.writes);
                 pod.metadata_mut().name = name.as_str().into();
-                // The message is a projection: what it does not know would be lost, but nobody looks at it here.
+                // The message is a projection: what it does not know would be lost, but nobody looks at it
+                // here.
                 changed.body = envelope::wrap("v1", "Pod", pod.encode_to_vec()).into();
             }
             Self::BlindLeases if request.about_leases() && request.method == "PATCH" => {

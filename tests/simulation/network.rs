@@ -1,4 +1,5 @@
-//! What lies between the replicas, and between them and the API server: delays, losses, doubles, and watches that lag.
+//! What lies between the replicas, and between them and the API server: delays, losses, doubles, and watches
+//! that lag.
 
 use std::{sync::Arc, time::Duration};
 
@@ -163,8 +164,8 @@ async fn carry(hub: Arc<Hub>, mut sent: Sent, request: Request, road: Road, repl
     sent.aborted = reply.is_closed();
     let answer = hub.with(|state| {
         state.under_way -= counts;
-        // Of the requests that were given up, some had left and some had not. What a stopped process had on its lips
-        // goes out when it goes on.
+        // Of the requests that were given up, some had left and some had not. What a stopped process had on
+        // its lips goes out when it goes on.
         let left = !sent.aborted || sent.held || state.dice.chance(500);
         left.then(|| state.arrive(sent, &request))
     });

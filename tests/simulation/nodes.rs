@@ -1,9 +1,10 @@
-//! What must hold of nodes, whatever becomes of replicas: no node is called silent that is not, pods of a zone's nodes are
-//! driven away no faster than its rate, no pod goes before its toleration is over, and no two nodes have one range of
-//! addresses.
+//! What must hold of nodes, whatever becomes of replicas: no node is called silent that is not, pods of a
+//! zone's nodes are driven away no faster than its rate, no pod goes before its toleration is over, and no
+//! two nodes have one range of addresses.
 //!
-//! A replica sees late. So a node may be called silent that has been so lately, by as much less than its grace period as a
-//! thawing watch may add to an age; and a taint counts for as long after it has gone as a write may be on its way.
+//! A replica sees late. So a node may be called silent that has been so lately, by as much less than its
+//! grace period as a thawing watch may add to an age; and a taint counts for as long after it has gone as a
+//! write may be on its way.
 
 use std::{
     collections::{BTreeMap, BTreeSet},
@@ -26,7 +27,8 @@ const LIFECYCLE: &str = "node-lifecycle-controller";
 const EVICTION: &str = "taint-eviction-controller";
 /// How long a node may be silent in a simulated fleet.
 pub const GRACE: Duration = Duration::from_secs(20);
-/// What a watch that has stood still adds to an age at once (`node_cache::Settings::pulse_max`), and a little.
+/// What a watch that has stood still adds to an age at once (`node_cache::Settings::pulse_max`), and a
+/// little.
 const THAW: Duration = Duration::from_secs(9);
 /// Nodes a second whose pods are driven away, in each zone of a simulated fleet.
 pub const RATE: f64 = 0.25;

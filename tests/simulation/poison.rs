@@ -1,9 +1,10 @@
-//! A key that ends whoever reconciles it, on the fleet of [`crate::run`], with no other fault: each process that is about
-//! to write for one ReplicaSet ends at once, before anything has left it, and starts again some seconds later.
+//! A key that ends whoever reconciles it, on the fleet of [`crate::run`], with no other fault: each process
+//! that is about to write for one ReplicaSet ends at once, before anything has left it, and starts again some
+//! seconds later.
 //!
-//! What must hold: from the third death on, every further one is of a process that reconciled the key alone, as its Lease
-//! says; there are ever fewer of them; the other ReplicaSets are scaled all along; and once the key kills no more it is
-//! served, and nothing is quarantined.
+//! What must hold: from the third death on, every further one is of a process that reconciled the key alone,
+//! as its Lease says; there are ever fewer of them; the other ReplicaSets are scaled all along; and once the
+//! key kills no more it is served, and nothing is quarantined.
 
 use std::{rc::Rc, sync::Arc, sync::atomic::Ordering, time::Duration};
 
@@ -30,11 +31,13 @@ const OTHERS: [&str; 4] = ["web", "api", "shop", "mail"];
 const KILLS_FOR: Duration = Duration::from_secs(900);
 /// Deaths until the key is quarantined.
 const DEATHS_UNNOTICED: usize = 3;
-/// Deaths in all of [`KILLS_FOR`]: three, then alone at once, after one minute, after four more, and after ten more.
+/// Deaths in all of [`KILLS_FOR`]: three, then alone at once, after one minute, after four more, and after
+/// ten more.
 const DEATHS_MAX: usize = 7;
 /// The others are scaled this often, once the key is quarantined …
 const SCALED_EVERY: Duration = Duration::from_secs(60);
-/// … and served within this time: a fleet of one replica is down for up to 14 seconds after each of two deaths.
+/// … and served within this time: a fleet of one replica is down for up to 14 seconds after each of two
+/// deaths.
 const SERVED_WITHIN: Duration = Duration::from_secs(40);
 
 /// The key that kills, as the network knows it.

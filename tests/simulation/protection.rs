@@ -1,7 +1,8 @@
-//! What must hold of protected claims: none is let go while a pod has it that had a node before the claim was deleted.
+//! What must hold of protected claims: none is let go while a pod has it that had a node before the claim was
+//! deleted.
 //!
-//! None of this allows for late watches: a claim that is let go takes its data along. A pod that got its node after the
-//! claim was being deleted does not count, since no kubelet starts it.
+//! None of this allows for late watches: a claim that is let go takes its data along. A pod that got its node
+//! after the claim was being deleted does not count, since no kubelet starts it.
 
 use std::{collections::BTreeMap, sync::Arc};
 

@@ -1,5 +1,5 @@
-//! One replica: the real node and the real coordinator, as tasks of one set, which is polled while the replica runs,
-//! not polled while it stands still, and dropped when it crashes.
+//! One replica: the real node and the real coordinator, as tasks of one set, which is polled while the
+//! replica runs, not polled while it stands still, and dropped when it crashes.
 
 use std::{
     cell::RefCell,
@@ -241,8 +241,8 @@ impl Fleet {
     }
 }
 
-/// Controllers that the simulation leaves out: its server has no ServiceCIDRs, and those of identities and of volumes have
-/// no workload yet, but for the protection of claims.
+/// Controllers that the simulation leaves out: its server has no ServiceCIDRs, and those of identities and of
+/// volumes have no workload yet, but for the protection of claims.
 const LEFT_OUT: [&str; 13] = [
     "bootstrap-signer-controller",
     "certificatesigningrequest-approving-controller",
@@ -413,8 +413,8 @@ async fn live(
     }
 }
 
-/// Polls something now and then instead of when it asks for it. Several that wait at one `watch` channel are woken in a
-/// random order, and a run must be the same each time.
+/// Polls something now and then instead of when it asks for it. Several that wait at one `watch` channel are
+/// woken in a random order, and a run must be the same each time.
 async fn glancing<T>(future: impl Future<Output = T>) -> T {
     let mut future = std::pin::pin!(future);
     loop {

@@ -31,7 +31,8 @@ use crate::{
 const REPLICAS: (usize, usize) = (3, 5);
 /// Without a write for so long, a run that has come to the expected end is done.
 const QUIET: Duration = Duration::from_secs(3);
-/// Without a write for so long, whatever it has come to is its end: longer than any back-off or timer of a workload.
+/// Without a write for so long, whatever it has come to is its end: longer than any back-off or timer of a
+/// workload.
 const STILL: Duration = Duration::from_secs(110);
 /// Nothing takes longer.
 const PATIENCE: Duration = Duration::from_secs(1200);
@@ -221,8 +222,8 @@ fn perform(
             fleet,
         }
         .await;
-        // What a replica shows of itself leads back to the hub: it would be kept for as long as the process lives. What
-        // is let go may ask the hub something, so that is done outside.
+        // What a replica shows of itself leads back to the hub: it would be kept for as long as the process
+        // lives. What is let go may ask the hub something, so that is done outside.
         let shown = hub.with(|state| std::mem::take(&mut state.replicas));
         drop(shown);
         hub.with(|state| Report {
@@ -244,11 +245,11 @@ fn perform(
     report
 }
 
-/// What stands in a ReplicaSet whose number was given anew: the numbers that it has had.
+/// What stands in a ReplicaSet whose number was given again: the numbers that it has had.
 const HISTORY: &str = ",\"deployment.kubernetes.io/revision-history\":\"";
 
-/// What two runs of a workload have in common: kit's normal form, without the numbers of revisions, which say how many
-/// were seen on the way.
+/// What two runs of a workload have in common: kit's normal form, without the numbers of revisions, which say
+/// how many were seen on the way.
 fn normal(world: &World) -> Vec<String> {
     let mut lines: Vec<String> = world
         .rest()
@@ -263,8 +264,9 @@ fn normal(world: &World) -> Vec<String> {
                 line = without_value(&line, before, after);
             }
             line = without_value(&line, HISTORY, "\"").replace(&format!("{HISTORY}\""), "");
-            // A Job that was let go before it was seen has never been suspended. One whose pods had all ended before it
-            // could be told that it goes on is complete and suspended at once: upstream's tells of no more than the end.
+            // A Job that was let go before it was seen has never been suspended. One whose pods had all ended
+            // before it could be told that it goes on is complete and suspended at once: upstream's tells of
+            // no more than the end.
             let told = match line.contains("{\"status\":\"True\",\"type\":\"Complete\"}") {
                 true => &["True", "False"][..],
                 false => &["False"],
@@ -454,7 +456,8 @@ impl Director {
         }
     }
 
-    /// Kubelets renew their nodes' Leases; one of which the cluster thinks otherwise says that its node is ready.
+    /// Kubelets renew their nodes' Leases; one of which the cluster thinks otherwise says that its node is
+    /// ready.
     fn renew(&self) {
         self.hub.with(|state| {
             let now = state.now();
@@ -604,7 +607,7 @@ impl Director {
                             state.tell(format_args!("somebody deletes the Lease {name}"));
                             state.server.delete_lease(name);
                         }
-                        // At once: its owner may make it anew before anybody else writes a Lease.
+                        // At once: its owner may make it again before anybody else writes a Lease.
                         state.judge.leases_changed(&state.server);
                     });
                 }

@@ -1,8 +1,10 @@
-//! The simulated API server: requests as they come over the wire, answered from kit's `World` and a store of Leases.
+//! The simulated API server: requests as they come over the wire, answered from kit's `World` and a store of
+//! Leases.
 //!
-//! Resources are those of the world's catalogue, which discovery shows, and kit's objects; Leases are JSON; Events are
-//! names that exist; metrics are worked out from what the world serves as load (`metrics.rs`). Whatever the manager does
-//! not ask for is answered as a path that nobody serves. `tests/conformance.rs` holds it to the real one.
+//! Resources are those of the world's catalogue, which discovery shows, and kit's objects; Leases are JSON;
+//! Events are names that exist; metrics are worked out from what the world serves as load (`metrics.rs`).
+//! Whatever the manager does not ask for is answered as a path that nobody serves. `tests/conformance.rs`
+//! holds it to the real one.
 
 use std::{cmp::Ordering, collections::BTreeMap, sync::Arc};
 
@@ -306,7 +308,7 @@ impl Server {
         self.world.advance_to(at);
     }
 
-    /// Forgets all history: a watch from before must list anew.
+    /// Forgets all history: a watch from before must list again.
     pub fn compact(&mut self) {
         let version = self.world.version();
         for (log, history) in &mut self.histories {
@@ -377,7 +379,7 @@ impl Server {
                 .zip(new)
                 .is_some_and(|((_, old), new)| old.metadata().uid != new.metadata().uid);
             if let Some((place, old)) = old.filter(|_| new.is_none() || another) {
-                // Gone, and perhaps made anew.
+                // Gone, and perhaps made again.
                 gone.push((place.clone(), Arc::clone(old)));
             }
             if let Some(new) = new {
@@ -521,8 +523,8 @@ impl Server {
         Ok((answer, changes))
     }
 
-    /// The selection that a request is for: by its field selector where it is for many objects, by where the object is
-    /// held where it is for one.
+    /// The selection that a request is for: by its field selector where it is for many objects, by where the
+    /// object is held where it is for one.
     fn selected(&self, target: &Target<'_>, fields: &str) -> Option<&'static Resource> {
         let key = Key::new(target.namespace, target.name);
         let is_meant = |resource: &&'static Resource| {
@@ -840,8 +842,9 @@ impl Server {
         }))
     }
 
-    /// What a watch has to send from a place on, as frames: at most `most` changes; with `skip`, only the last of
-    /// several changes of one object; without what a deliberate fault hides. And the place after them.
+    /// What a watch has to send from a place on, as frames: at most `most` changes; with `skip`, only the
+    /// last of several changes of one object; without what a deliberate fault hides. And the place after
+    /// them.
     pub fn frames(
         &self,
         watch: &Opened,

@@ -1,10 +1,10 @@
 //! Kubelets' requests for client certificates are approved where the requestor may have them without being
 //! asked for.
 //!
-//! Watches CertificateSigningRequests; patches their approval; a key per request; remembers nothing. A request
-//! is recognized as that of a kubelet for itself, or for any node; for each the API server is asked, by a
-//! SubjectAccessReview of the requestor, whether that may be approved. Where nothing allows it the key is tried
-//! again with back-off, since a binding may be made later.
+//! Watches CertificateSigningRequests; patches their approval; a key per request; remembers nothing. A
+//! request is recognized as that of a kubelet for itself, or for any node; for each the API server is asked,
+//! by a SubjectAccessReview of the requestor, whether that may be approved. Where nothing allows it the key
+//! is tried again with back-off, since a binding may be made later.
 
 use controllers_kit::{
     Answer, Controller, Descriptor, Flags, Key, PatchKind, Plan, Query, Refusal, Report, Seen,

@@ -126,8 +126,8 @@ impl Controller for ServiceCidrs {
         for one in all.iter().filter(|one| !one.is_terminating()) {
             keep(&mut plan, one, seen.now);
         }
-        // Those that stay: one that is released in this plan is no parent of the others any more, nor is one that
-        // has been released and waits for the finalizer of somebody else.
+        // Those that stay: one that is released in this plan is no parent of the others any more, nor is one
+        // that has been released and waits for the finalizer of somebody else.
         let mut staying = all.clone();
         staying.retain(|one| !one.is_terminating() || is_leaving(one));
         let mut lets_go = false;

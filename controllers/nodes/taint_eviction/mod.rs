@@ -376,7 +376,8 @@ impl TaintEviction {
             at: end,
             fired: false,
         });
-        // Ages are measured anew each time: what differs by less than a toleration can is no other toleration.
+        // Ages are measured again each time: what differs by less than a toleration can is no other
+        // toleration.
         if end.checked_add(JITTER).is_ok_and(|end| end <= timer.at) {
             timer.at = end;
         }

@@ -1,8 +1,9 @@
 //! Creates the claims of pods' generic ephemeral volumes.
 //!
-//! Watches pods and persistentvolumeclaims; creates claims named `<pod>-<volume>`, controlled by the pod, so that the
-//! garbage collector removes them with it; a key per pod; remembers nothing. The template's spec is copied byte for byte.
-//! A claim of that name that belongs to somebody else is never touched. The name is fixed, so a second creation collides.
+//! Watches pods and persistentvolumeclaims; creates claims named `<pod>-<volume>`, controlled by the pod, so
+//! that the garbage collector removes them with it; a key per pod; remembers nothing. The template's spec is
+//! copied byte for byte. A claim of that name that belongs to somebody else is never touched. The name is
+//! fixed, so a second creation collides.
 
 use controllers_kit::{
     Change, Controller, Descriptor, Event, Flags, Key, MetricKind, Plan, Reader, Refusal, Seen,

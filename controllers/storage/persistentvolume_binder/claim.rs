@@ -115,8 +115,8 @@ fn without_volume(claim: &PersistentVolumeClaim, phase: &str) -> PersistentVolum
     new
 }
 
-/// The claim as it is bound to a volume. The capacity is set with the phase alone: afterwards it is that of the file
-/// system, which may differ from the volume's.
+/// The claim as it is bound to a volume. The capacity is set with the phase alone: afterwards it is that of
+/// the file system, which may differ from the volume's.
 fn with_volume(
     claim: &PersistentVolumeClaim,
     volume: &PersistentVolume,
@@ -436,8 +436,9 @@ impl Pass<'_> {
         Ok(())
     }
 
-    /// Binds a volume and a claim: the volume points at the claim, the claim names the volume, and both say that they are
-    /// bound. Each object is written once in a plan; what is left follows when the watch has brought the write.
+    /// Binds a volume and a claim: the volume points at the claim, the claim names the volume, and both say
+    /// that they are bound. Each object is written once in a plan; what is left follows when the watch has
+    /// brought the write.
     fn bind(&mut self, volume: &PersistentVolume, claim: &PersistentVolumeClaim) {
         self.touched.push(Object::metadata(volume).name.clone());
         let provisioner = self.memory.provisioning.as_ref();

@@ -154,8 +154,8 @@ pub(super) fn points_at(volume: &PersistentVolume, claim: &PersistentVolumeClaim
     })
 }
 
-/// The key in which a volume is planned: that of the claim that it points at, so that both sides of a binding are
-/// decided in one place; its own where it points at none that can exist.
+/// The key in which a volume is planned: that of the claim that it points at, so that both sides of a binding
+/// are decided in one place; its own where it points at none that can exist.
 pub(super) fn key_of(volume: &PersistentVolume) -> Key {
     match claim_ref(volume) {
         Some(to) if !to.namespace.is_empty() && !to.name.is_empty() => {

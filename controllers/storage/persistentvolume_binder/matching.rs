@@ -83,8 +83,8 @@ impl<'a> Wanted<'a> {
             && self.fits(volume)
     }
 
-    /// The volume that suits best: of those with the fewest modes of access one that is reserved for the claim, else
-    /// the smallest. Where somebody else decides (`delayed`), only one that is reserved.
+    /// The volume that suits best: of those with the fewest modes of access one that is reserved for the
+    /// claim, else the smallest. Where somebody else decides (`delayed`), only one that is reserved.
     pub(super) fn best(
         &self,
         volumes: impl IntoIterator<Item = Arc<PersistentVolume>>,
@@ -128,7 +128,8 @@ impl Ord for Size {
     }
 }
 
-/// Why a claim can't have the volume that it asks for by name, in upstream's words. The selector is not looked at.
+/// Why a claim can't have the volume that it asks for by name, in upstream's words. The selector is not
+/// looked at.
 pub(super) fn mismatch(volume: &PersistentVolume, claim: &PersistentVolumeClaim) -> Option<String> {
     let text = if volume.is_terminating() {
         let name = &Object::metadata(volume).name;

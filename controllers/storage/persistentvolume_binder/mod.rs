@@ -1,16 +1,18 @@
 //! Binds claims and volumes to each other, follows volumes to their end, and asks provisioners for new ones.
 //!
-//! A volume that points at a claim (`spec.claimRef`) is planned in that claim's key, `namespace/name`, so that both
-//! sides of a binding are decided in one place; one that points at none in its own key, its name. Watches
-//! persistentvolumes, persistentvolumeclaims, storageclasses and pods; patches volumes and claims and their status,
-//! deletes hostPath volumes, makes and deletes the pods that empty volumes of policy Recycle.
+//! A volume that points at a claim (`spec.claimRef`) is planned in that claim's key, `namespace/name`, so
+//! that both sides of a binding are decided in one place; one that points at none in its own key, its name.
+//! Watches persistentvolumes, persistentvolumeclaims, storageclasses and pods; patches volumes and claims and
+//! their status, deletes hostPath volumes, makes and deletes the pods that empty volumes of policy Recycle.
 //!
-//! The write that makes a volume point at a claim carries the volume's version and is the lock: of two claims that
-//! want one volume the second conflicts and chooses again. What external provisioners act upon (phase Released) rests
-//! on a live read of the claim, and so does what empties or deletes a volume; `Lost` rests on a live read of the volume.
+//! The write that makes a volume point at a claim carries the volume's version and is the lock: of two claims
+//! that want one volume the second conflicts and chooses again. What external provisioners act upon (phase
+//! Released) rests on a live read of the claim, and so does what empties or deletes a volume; `Lost` rests on
+//! a live read of the volume.
 //!
-//! Remembers which events were recorded, so that they are not repeated while their reason lasts; the recycler pod that
-//! it has made, whose success alone makes a volume available; and since when provisioners are at work, for metrics.
+//! Remembers which events were recorded, so that they are not repeated while their reason lasts; the recycler
+//! pod that it has made, whose success alone makes a volume available; and since when provisioners are at
+//! work, for metrics.
 
 mod claim;
 mod facts;
@@ -47,8 +49,8 @@ const UNBOUND: &str = "binder: unbound claims";
 /// Pods by the keys of the claims that they use.
 const USERS: &str = "binder: users of a claim";
 
-/// A volume that has become free wakes so many claims that it suits; one of them gets it, and the others look again
-/// after a sync period at the latest.
+/// A volume that has become free wakes so many claims that it suits; one of them gets it, and the others look
+/// again after a sync period at the latest.
 const WOKEN_MAX: usize = 16;
 /// Upstream's bound for the back-off of operations on volumes.
 const RETRY_MAX: Duration = Duration::from_secs(122);
@@ -191,8 +193,8 @@ fn woken_by_class(change: &Change<'_, StorageClass>, reader: &dyn Reader) -> Vec
     all.map(|claim| Key::of(&*claim)).collect()
 }
 
-/// The claims of a pod where it has come, has gone, was bound to a node or has ended; and the claim of the volume that
-/// it empties.
+/// The claims of a pod where it has come, has gone, was bound to a node or has ended; and the claim of the
+/// volume that it empties.
 fn woken_by_pod(change: &Change<'_, Pod>, reader: &dyn Reader) -> Vec<Key> {
     let pod = change.newest();
     let facts_of = |pod: &Pod| {

@@ -228,8 +228,8 @@ pub(super) fn runs(flags: &Flags) -> Runs {
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(default)]
 pub struct Recycling {
-    /// The uid of the pod that was made for it: only that one's end counts, since anybody may make a pod of that name.
-    /// Empty before.
+    /// The uid of the pod that was made for it: only that one's end counts, since anybody may make a pod of
+    /// that name. Empty before.
     pub(super) pod: String,
     /// Why it could not be made.
     pub(super) refused: String,

@@ -223,7 +223,8 @@ fn start() -> World {
     World::at("12:00:00").with(namespace("default"))
 }
 
-/// All volumes and claims in a line each: `volume phase claim:uid [by-us]`, `claim phase volume [by-us] [done]`.
+/// All volumes and claims in a line each: `volume phase claim:uid [by-us]`, `claim phase volume [by-us]
+/// [done]`.
 fn lines(world: &World) -> Vec<String> {
     let yes = |is: bool, text: &str| {
         if is {
@@ -1040,7 +1041,8 @@ fn a_provisioner_is_asked_for_a_volume() {
             world.events()
         );
     }
-    // Nobody is asked where that is switched off, and a delayed claim is provisioned for the node that was chosen.
+    // Nobody is asked where that is switched off, and a delayed claim is provisioned for the node that was
+    // chosen.
     let asking = |node: Option<&str>| {
         let one = claim("c", "1Gi").of_class(Some("gold"));
         let one = node.map_or(one.clone(), |node| one.note(SELECTED_NODE, node));

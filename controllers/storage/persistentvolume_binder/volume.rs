@@ -40,8 +40,8 @@ fn policy(volume: &PersistentVolume) -> &str {
     &volume_spec(volume).persistent_volume_reclaim_policy
 }
 
-/// Whether by the cache nobody has a volume any more, so that its claim is read live: the claim is gone, or has another
-/// volume.
+/// Whether by the cache nobody has a volume any more, so that its claim is read live: the claim is gone, or
+/// has another volume.
 pub(super) fn seems_released(
     volume: &PersistentVolume,
     claim: Option<&PersistentVolumeClaim>,
@@ -94,7 +94,8 @@ fn finalizers(volume: &mut PersistentVolume) {
     held.retain(|one| *one != *EXTERNAL_FINALIZER);
 }
 
-/// The volume as nobody has it: the claimRef that this controller set is removed, of the one that a user set the uid.
+/// The volume as nobody has it: the claimRef that this controller set is removed, of the one that a user set
+/// the uid.
 fn unbound(volume: &PersistentVolume) -> PersistentVolume {
     let mut new = volume.clone();
     if without_annotation(&mut new, BOUND_BY_CONTROLLER) {

@@ -1,9 +1,9 @@
 //! Tells of claims that ask for more than they have who expands them: the external resizer of a CSI driver.
 //!
-//! Watches persistentvolumeclaims and persistentvolumes; records the event `ExternalExpanding`, and for volumes of in-tree
-//! plugins that CSI has taken over writes the annotation `volume.kubernetes.io/storage-resizer`, by which the driver's
-//! resizer knows its claims; a key per claim; remembers what it has told. Nothing inside a manager expands volumes any
-//! more.
+//! Watches persistentvolumeclaims and persistentvolumes; records the event `ExternalExpanding`, and for
+//! volumes of in-tree plugins that CSI has taken over writes the annotation
+//! `volume.kubernetes.io/storage-resizer`, by which the driver's resizer knows its claims; a key per claim;
+//! remembers what it has told. Nothing inside a manager expands volumes any more.
 
 use std::sync::Arc;
 
@@ -92,8 +92,8 @@ fn is_of(claim: &PersistentVolumeClaim, namespace: Option<&str>, uid: Option<&st
     namespace == Some(&meta.namespace) && uid == Some(&meta.uid)
 }
 
-/// Whether the cache leaves no doubt that there is nothing to do: the claim has what it asks for, and its volume is its own
-/// and not being resized.
+/// Whether the cache leaves no doubt that there is nothing to do: the claim has what it asks for, and its
+/// volume is its own and not being resized.
 fn is_content(claim: &PersistentVolumeClaim, volume: Option<&PersistentVolume>) -> bool {
     let Some(volume) = volume else { return false };
     let reference = volume

@@ -1,8 +1,8 @@
 //! Keeps a PersistentVolume that is being deleted as long as it is bound to a claim, by a finalizer.
 //!
-//! Watches persistentvolumes; patches the finalizer `kubernetes.io/pv-protection`; a key per volume; remembers nothing.
-//! Invariant: the finalizer of a volume is removed only from the very version that was seen not to be bound, so that a
-//! binding that comes in between makes the write fail.
+//! Watches persistentvolumes; patches the finalizer `kubernetes.io/pv-protection`; a key per volume;
+//! remembers nothing. Invariant: the finalizer of a volume is removed only from the very version that was
+//! seen not to be bound, so that a binding that comes in between makes the write fail.
 
 use controllers_kit::{Controller, Descriptor, Flags, Key, Plan, Refusal, Seen, Sharding, Watches};
 use kubernetes_proto::core::PersistentVolume;
@@ -51,8 +51,9 @@ impl Controller for VolumeProtection {
         if finalizers::is_missing(&*volume, FINALIZER) {
             finalizers::add(&mut plan, &*volume, FINALIZER);
         } else if finalizers::is_candidate(&*volume, FINALIZER) && !is_bound(&volume) {
-            // Irreversible. Verified right before: this version of the volume is not bound. All that decides is in the
-            // volume itself, and the patch insists on its uid and version, so a binding since then makes it a conflict.
+            // Irreversible. Verified right before: this version of the volume is not bound. All that decides
+            // is in the volume itself, and the patch insists on its uid and version, so a binding since then
+            // makes it a conflict.
             finalizers::remove(&mut plan, &*volume, FINALIZER);
         }
         Ok(plan)

@@ -1,10 +1,10 @@
 //! Keeps a PersistentVolumeClaim that is being deleted as long as a pod uses it, by a finalizer.
 //!
-//! Watches persistentvolumeclaims and pods; patches the finalizer `kubernetes.io/pvc-protection` and, with the gate
-//! PersistentVolumeClaimUnusedSinceTime, the condition `Unused`; a key per claim; remembers nothing. Invariant: the
-//! finalizer of a claim is removed only when the cache is proven to hold every pod of the namespace that there was when
-//! the claim was already being deleted, and none of them uses it. No later pod can: kubelets start no pod whose claim is
-//! being deleted.
+//! Watches persistentvolumeclaims and pods; patches the finalizer `kubernetes.io/pvc-protection` and, with
+//! the gate PersistentVolumeClaimUnusedSinceTime, the condition `Unused`; a key per claim; remembers nothing.
+//! Invariant: the finalizer of a claim is removed only when the cache is proven to hold every pod of the
+//! namespace that there was when the claim was already being deleted, and none of them uses it. No later pod
+//! can: kubelets start no pod whose claim is being deleted.
 
 use controllers_kit::{
     Change, Controller, Descriptor, Flags, Key, Plan, Query, Reader, Refusal, Report, Resource,
@@ -36,15 +36,16 @@ fn barriers() -> [&'static Resource; 1] {
     [Pod::resource()]
 }
 
-/// Whether a pod is over for its volumes: the kubelet has reported so by a deletion without grace, or somebody has
-/// forced it. The claim of its ephemeral volume may go before it, or a finalizer of the pod that waits for that claim
-/// would wait for ever.
+/// Whether a pod is over for its volumes: the kubelet has reported so by a deletion without grace, or
+/// somebody has forced it. The claim of its ephemeral volume may go before it, or a finalizer of the pod that
+/// waits for that claim would wait for ever.
 fn is_shut_down(pod: &Pod) -> bool {
     let meta = pod.metadata();
     meta.is_terminating() && meta.deletion_grace_period_seconds == Some(0)
 }
 
-/// Whether a pod names a claim; its ephemeral volumes count only `with_ephemeral`, and only if the claim was made for it.
+/// Whether a pod names a claim; its ephemeral volumes count only `with_ephemeral`, and only if the claim was
+/// made for it.
 fn names(pod: &Pod, claim: &PersistentVolumeClaim, with_ephemeral: bool) -> bool {
     let name = &claim.metadata().name;
     claims::volumes(pod).any(|volume| match claims::ephemeral(volume) {
@@ -57,8 +58,8 @@ fn names(pod: &Pod, claim: &PersistentVolumeClaim, with_ephemeral: bool) -> bool
     })
 }
 
-/// Whether a pod keeps a claim from being deleted. A finished pod does; one without a node does not, since its kubelet
-/// would refuse to start it.
+/// Whether a pod keeps a claim from being deleted. A finished pod does; one without a node does not, since
+/// its kubelet would refuse to start it.
 fn keeps(pod: &Pod, claim: &PersistentVolumeClaim) -> bool {
     !pods::node_name(pod).is_empty() && names(pod, claim, !is_shut_down(pod))
 }
@@ -120,7 +121,8 @@ fn touched(change: &Change<'_, Pod>, _: &dyn Reader) -> Vec<Key> {
 }
 
 impl ClaimProtection {
-    /// Whether the condition is to say that nobody uses a claim. That the cache shows no user is not enough to say so.
+    /// Whether the condition is to say that nobody uses a claim. That the cache shows no user is not enough
+    /// to say so.
     fn may_become_unused(&self, seen: &Seen<'_>, claim: &PersistentVolumeClaim) -> bool {
         self.tells_unused
             && !claim.is_terminating()
@@ -189,9 +191,9 @@ impl Controller for ClaimProtection {
         if finalizers::is_missing(&*claim, FINALIZER) {
             finalizers::add(&mut plan, &*claim, FINALIZER);
         } else if finalizers::is_candidate(&*claim, FINALIZER) && !any_pod(seen, &claim, keeps) {
-            // Irreversible. Verified right before: the claim was seen to be being deleted before the version of pods
-            // was asked for; the cache holds every pod of the namespace up to that version (a strict proof), and none
-            // with a node names the claim. The patch insists on the claim's uid and version.
+            // Irreversible. Verified right before: the claim was seen to be being deleted before the version
+            // of pods was asked for; the cache holds every pod of the namespace up to that version (a strict
+            // proof), and none with a node names the claim. The patch insists on the claim's uid and version.
             if !finalizers::rest_on(&mut plan, seen, &barriers(), namespace)? {
                 return Ok(Plan::nothing().again_at(seen.now));
             }

@@ -1,8 +1,9 @@
-//! Warns of pods that use one volume with different SELinux labels or policies: on one node, only one of them could.
+//! Warns of pods that use one volume with different SELinux labels or policies: on one node, only one of them
+//! could.
 //!
-//! Watches pods, persistentvolumeclaims, persistentvolumes and csidrivers; records events and a gauge, and writes nothing
-//! else. A key per storage (`volume:/<unique name>`), which finds all pods that use it by indexes, and one per pod for
-//! volumes whose containers disagree within the pod. Remembers what it has told.
+//! Watches pods, persistentvolumeclaims, persistentvolumes and csidrivers; records events and a gauge, and
+//! writes nothing else. A key per storage (`volume:/<unique name>`), which finds all pods that use it by
+//! indexes, and one per pod for volumes whose containers disagree within the pod. Remembers what it has told.
 
 use std::{collections::BTreeSet, sync::Arc};
 
@@ -254,8 +255,8 @@ fn pods_of_claim(namespace: &str, name: &str, reader: &dyn Reader) -> Vec<Key> {
     pods.map(|pod| Key::of(&*pod)).collect()
 }
 
-/// A pod that comes, goes or ends. Between that nothing changes that matters, but for containers for debugging, which are
-/// looked at when one of the others comes.
+/// A pod that comes, goes or ends. Between that nothing changes that matters, but for containers for
+/// debugging, which are looked at when one of the others comes.
 fn moved(change: &Change<'_, Pod>, reader: &dyn Reader) -> Vec<Key> {
     if let (Some(old), Some(new)) = (change.old, change.new)
         && old.metadata().uid == new.metadata().uid

@@ -75,8 +75,8 @@ fn taken_over(plugin: &str, id: &str) -> Option<Storage> {
     Storage::of_driver(format!("{}/{id}", plugin.in_tree), plugin.driver)
 }
 
-/// What is behind a PersistentVolume. NFS and paths of nodes are never mounted with a context, so that pods never conflict
-/// about them.
+/// What is behind a PersistentVolume. NFS and paths of nodes are never mounted with a context, so that pods
+/// never conflict about them.
 pub(super) fn of_volume(volume: &PersistentVolume) -> Option<Storage> {
     let spec = volume.spec.as_ref()?;
     let source: &PersistentVolumeSource = spec.persistent_volume_source.as_ref()?;

@@ -1,9 +1,9 @@
 //! Keeps a VolumeAttributesClass that is being deleted as long as a volume or a claim has it, by a finalizer.
 //!
 //! Watches volumeattributesclasses, persistentvolumes and persistentvolumeclaims; patches the finalizer
-//! `kubernetes.io/vac-protection`; a key per class; remembers nothing. Invariant: the finalizer of a class is removed only
-//! when the caches are proven to hold every volume and claim that there was when the class was already being deleted, and
-//! none of them names it.
+//! `kubernetes.io/vac-protection`; a key per class; remembers nothing. Invariant: the finalizer of a class is
+//! removed only when the caches are proven to hold every volume and claim that there was when the class was
+//! already being deleted, and none of them names it.
 
 use controllers_kit::{
     Change, Controller, Descriptor, Flags, Key, Plan, Query, Reader, Refusal, Resource, Seen,
@@ -130,9 +130,9 @@ impl Controller for ClassProtection {
         if finalizers::is_missing(&*class, FINALIZER) {
             finalizers::add(&mut plan, &*class, FINALIZER);
         } else if finalizers::is_candidate(&*class, FINALIZER) && !is_used(&class, seen) {
-            // Irreversible. Verified right before: the class was seen to be being deleted before the versions of volumes
-            // and claims were asked for; the caches hold all that there were up to these (strict proofs), and none names
-            // the class. The patch insists on the class's uid and version.
+            // Irreversible. Verified right before: the class was seen to be being deleted before the versions
+            // of volumes and claims were asked for; the caches hold all that there were up to these (strict
+            // proofs), and none names the class. The patch insists on the class's uid and version.
             if !finalizers::rest_on(&mut plan, seen, &barriers(), &Str::default())? {
                 return Ok(Plan::nothing().again_at(seen.now));
             }

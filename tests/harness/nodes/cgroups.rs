@@ -69,8 +69,8 @@ fn parse(mounts: &str, groups: &str) -> Vec<Hierarchy> {
         .collect()
 }
 
-/// One node's cgroups. Dropping it waits until no process is left in them, and removes them with all that were made
-/// below; so does the watchdog where this process is killed.
+/// One node's cgroups. Dropping it waits until no process is left in them, and removes them with all that
+/// were made below; so does the watchdog where this process is killed.
 #[derive(Debug)]
 pub(super) struct Cgroups {
     hierarchies: Vec<Hierarchy>,

@@ -58,8 +58,8 @@ pub(super) fn pod_network(range: &str) -> String {
     .to_string()
 }
 
-/// What every kubelet here needs, however it joined: nothing that belongs to the whole machine is changed, and nothing
-/// is evicted because the machine is full.
+/// What every kubelet here needs, however it joined: nothing that belongs to the whole machine is changed,
+/// and nothing is evicted because the machine is full.
 pub fn kubelet() -> Value {
     json!({
         "apiVersion": "kubelet.config.k8s.io/v1beta1",

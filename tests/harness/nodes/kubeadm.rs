@@ -1,5 +1,6 @@
-//! A cluster as kubeadm sets it up: its certificates, kubeconfigs, flags, tokens and configuration, with the control plane's
-//! parts as processes instead of static pods. Addons are left out; who manages the controllers is up to the test.
+//! A cluster as kubeadm sets it up: its certificates, kubeconfigs, flags, tokens and configuration, with the
+//! control plane's parts as processes instead of static pods. Addons are left out; who manages the
+//! controllers is up to the test.
 
 use std::fs;
 use std::net::TcpStream;
@@ -54,8 +55,8 @@ pub struct Kubeadm {
 }
 
 impl Kubeadm {
-    /// `kubeadm init` without addons; `manager` are further arguments of the controller manager, by their names without
-    /// hyphens in front.
+    /// `kubeadm init` without addons; `manager` are further arguments of the controller manager, by their
+    /// names without hyphens in front.
     pub async fn init(manager: &[(&str, &str)]) -> Result<Self> {
         let programs = tokio::task::spawn_blocking(Programs::obtain)
             .await
@@ -292,8 +293,8 @@ impl Kubeadm {
         Ok(())
     }
 
-    /// `kubeadm join` on a new node: from the signed cluster-info, with the token, to a certificate of its own. Its pods
-    /// get addresses of the range that the node was given.
+    /// `kubeadm join` on a new node: from the signed cluster-info, with the token, to a certificate of its
+    /// own. Its pods get addresses of the range that the node was given.
     pub async fn join(&self, index: u8, name: &str) -> Result<Node> {
         let arguments = KUBELET_ARGUMENTS.map(str::to_owned);
         let mut node = self.network.node(index, name, &arguments)?;

@@ -1,14 +1,15 @@
-//! Real nodes on one machine: kubelets with containerd and runc, each in network, mount, process, host-name and cgroup
-//! namespaces of its own.
+//! Real nodes on one machine: kubelets with containerd and runc, each in network, mount, process, host-name
+//! and cgroup namespaces of its own.
 //!
-//! A [`Network`] is a bridge in a network namespace of its own, with one link to the namespace in which the control plane
-//! runs. The API server listens on loopback and is reached at the link's address, and at the address of the Service
-//! `kubernetes`, by connections that this process passes on. Nodes have links to the bridge; routes lead to their pods. There
-//! is no kube-proxy, no DNS, no registry and no way out: other Services do not answer, and an image is there or is not.
+//! A [`Network`] is a bridge in a network namespace of its own, with one link to the namespace in which the
+//! control plane runs. The API server listens on loopback and is reached at the link's address, and at the
+//! address of the Service `kubernetes`, by connections that this process passes on. Nodes have links to the
+//! bridge; routes lead to their pods. There is no kube-proxy, no DNS, no registry and no way out: other
+//! Services do not answer, and an image is there or is not.
 //!
-//! Of the machine nothing is changed but that link and its routes, and cgroups below the present one. The kernel removes
-//! everything with the processes that hold the namespaces; the cgroups that are left, empty, are removed when a [`Node`] is
-//! dropped, or by the watchdog where this process is killed.
+//! Of the machine nothing is changed but that link and its routes, and cgroups below the present one. The
+//! kernel removes everything with the processes that hold the namespaces; the cgroups that are left, empty,
+//! are removed when a [`Node`] is dropped, or by the watchdog where this process is killed.
 
 mod cgroups;
 mod files;
@@ -59,8 +60,8 @@ const NODE_SCRIPT: &str = include_str!("node.sh");
 /// With which tests tell why they do not run.
 const SKIPPED: &str = "skipped: no real node can run on this machine";
 
-/// Whether a test of real nodes can run here. Where it can't, the standard error says why, though the test will pass:
-/// not by the macro, whose words are only shown of tests that fail.
+/// Whether a test of real nodes can run here. Where it can't, the standard error says why, though the test
+/// will pass: not by the macro, whose words are only shown of tests that fail.
 pub fn can_run(test: &str) -> bool {
     let lacking = lacking();
     if !lacking.is_empty() {
@@ -188,8 +189,8 @@ impl Network {
     }
 
     /// A node of a control plane that was built with
-    /// [`real_nodes`](crate::control_plane::Builder::real_nodes), which joins with certificates made here. `more` is put
-    /// over the kubelet's configuration.
+    /// [`real_nodes`](crate::control_plane::Builder::real_nodes), which joins with certificates made here.
+    /// `more` is put over the kubelet's configuration.
     pub async fn join(
         &self,
         control_plane: &ControlPlane,
@@ -398,7 +399,8 @@ impl Node {
         self.address
     }
 
-    /// One of its files: `etc/…` and `var/…` are what it has there, `kubelet.log` and `containerd.log` lie beside them.
+    /// One of its files: `etc/…` and `var/…` are what it has there, `kubelet.log` and `containerd.log` lie
+    /// beside them.
     pub fn file(&self, name: &str) -> PathBuf {
         self.files.join(name)
     }

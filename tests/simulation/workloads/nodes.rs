@@ -94,7 +94,8 @@ pub(super) fn silent(making: &mut Making) {
         for name in rest {
             making.then_soon(move |world| silence(world, &name, false));
         }
-        // Watches of Leases rest between two looks: until all have heard of the renewals, one may still be called silent.
+        // Watches of Leases rest between two looks: until all have heard of the renewals, one may still be
+        // called silent.
         making.at += Duration::from_secs(20);
         making.then(|_| {});
     }

@@ -33,7 +33,8 @@ fn delete_pod(world: &mut World, name: &str) {
     }
 }
 
-/// Each claim gets a pod, is deleted so soon that who protects it may see the deletion before the pod, and loses the pod.
+/// Each claim gets a pod, is deleted so soon that who protects it may see the deletion before the pod, and
+/// loses the pod.
 pub(super) fn protected(making: &mut Making) {
     // A pod that somebody else deletes would let a claim go for another reason.
     making.workload.pods_may_go = false;
