@@ -116,6 +116,16 @@ fn a_queue_backs_off_between_its_controller_s_bounds_and_a_conflict_begins_soone
 #[test]
 fn each_registered_controller_backs_off_as_upstream_s_queue_does() {
     let named = [
+        (
+            "certificatesigningrequest-approving-controller",
+            200,
+            1_000_000,
+        ),
+        (
+            "certificatesigningrequest-signing-controller",
+            200,
+            1_000_000,
+        ),
         ("endpointslice-controller", 1_000, 1_000_000),
         ("endpointslice-mirroring-controller", 1_000, 100_000),
         // Upstream looks again each sync period whatever happened; here only the bound is that.
