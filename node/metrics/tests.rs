@@ -56,6 +56,13 @@ const GOLDEN: &[(&str, &str)] = &[
     ("rest_client_request_size_bytes", "histogram"),
     ("rest_client_requests_total", "counter"),
     ("rest_client_response_size_bytes", "histogram"),
+    (
+        "ephemeral_volume_controller_create_failures_total",
+        "counter",
+    ),
+    ("ephemeral_volume_controller_create_total", "counter"),
+    ("retroactive_storageclass_errors_total", "counter"),
+    ("retroactive_storageclass_total", "counter"),
     ("root_ca_cert_publisher_sync_duration_seconds", "histogram"),
     ("root_ca_cert_publisher_sync_total", "counter"),
     (
