@@ -350,6 +350,8 @@ message! {
         /// Its addresses, the primary one first.
         #[serde(rename = "podIPs")]
         12 pod_ips: Many<PodIp>,
+        /// One for each container that was added for debugging.
+        13 ephemeral_container_statuses: Few<ContainerStatus>,
         /// The generation that it was set for.
         17 observed_generation: Int64,
         /// The claim that was made for its extended resources.
