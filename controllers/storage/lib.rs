@@ -2,5 +2,7 @@
 
 use controllers_kit::Factory;
 
+pub mod translation;
+
 /// All controllers of this group.
 pub const REGISTRY: &[Factory] = &[];
