@@ -243,7 +243,7 @@ impl Fleet {
 
 /// Controllers that the simulation leaves out: its server has neither ServiceCIDRs nor Leases to be watched,
 /// and its nodes have no kubelets that would renew any. Those of identities have no workload yet.
-const LEFT_OUT: [&str; 11] = [
+const LEFT_OUT: [&str; 12] = [
     "bootstrap-signer-controller",
     "certificatesigningrequest-approving-controller",
     "certificatesigningrequest-cleaner-controller",
@@ -251,6 +251,7 @@ const LEFT_OUT: [&str; 11] = [
     "legacy-serviceaccount-token-cleaner-controller",
     "node-ipam-controller",
     "node-lifecycle-controller",
+    "persistentvolume-attach-detach-controller",
     "service-cidr-controller",
     "taint-eviction-controller",
     "token-cleaner-controller",
