@@ -4,7 +4,7 @@ use serde_json::{Value, json};
 use super::{MIGRATED, driver_of, in_line, persistent_volume, plugin_of};
 
 /// Of a specification in the API's JSON, where the source stands beside the other fields.
-fn pv(metadata: Value, spec: Value) -> PersistentVolume {
+fn pv(metadata: &Value, spec: &Value) -> PersistentVolume {
     let (mut source, mut rest) = (json!({}), json!({}));
     for (name, value) in spec.as_object().unwrap() {
         let beside = matches!(name.as_str(), "accessModes" | "claimRef");
@@ -138,7 +138,7 @@ fn a_volume_is_named_as_upstreams_library_names_it() {
     ];
     for (mut metadata, spec, wanted) in cases {
         metadata["name"] = "v".into();
-        let found = persistent_volume(&pv(metadata.clone(), spec.clone())).unwrap();
+        let found = persistent_volume(&pv(&metadata, &spec)).unwrap();
         match (found, wanted) {
             (Ok(found), Ok(handle)) => assert_eq!(found.handle, handle, "{metadata} {spec}"),
             (Err(why), Err(part)) => assert!(why.contains(part), "{why}"),
@@ -147,13 +147,13 @@ fn a_volume_is_named_as_upstreams_library_names_it() {
     }
     let mut claimed = file(json!({}));
     claimed["claimRef"] = json!({"namespace": "shop", "name": "data"});
-    let found = persistent_volume(&pv(json!({"name": "v"}), claimed));
+    let found = persistent_volume(&pv(&json!({"name": "v"}), &claimed));
     assert_eq!(found.unwrap().unwrap().handle, "#acc#s#v#shop");
     for other in [
         json!({"csi": {"driver": "d", "volumeHandle": "h"}}),
         json!({"nfs": {"server": "s", "path": "/"}}),
     ] {
-        assert_eq!(persistent_volume(&pv(json!({"name": "v"}), other)), None);
+        assert_eq!(persistent_volume(&pv(&json!({"name": "v"}), &other)), None);
     }
 }
 
@@ -171,7 +171,7 @@ fn access_modes_of_gce_become_those_that_its_driver_knows() {
         (json!(["ReadWriteOncePod"]), vec!["ReadWriteOnce"]),
     ] {
         let spec = json!({"gcePersistentDisk": {"pdName": "d"}, "accessModes": modes});
-        let found = persistent_volume(&pv(json!({"name": "v"}), spec))
+        let found = persistent_volume(&pv(&json!({"name": "v"}), &spec))
             .unwrap()
             .unwrap();
         assert_eq!(found.access_modes, wanted, "{modes}");
