@@ -7,7 +7,7 @@ use actix::{
 };
 use coordinator_core::{
     Core, Effect, Epoch, Fatal, Happening, Holder, Input, Member, NotSent, Offer, OwnLease,
-    RangeId, Refused, View, Written,
+    Quarantine, RangeId, Refused, View, Written,
 };
 use peer_proto::RangeState;
 use tokio::sync::{OwnedSemaphorePermit, Semaphore, broadcast, oneshot, watch};
@@ -23,8 +23,8 @@ use crate::{
 /// Senders wait when it is full: the watch, peers. The node never sends here.
 const MAILBOX: usize = 256;
 
-/// Lease writes under way at once. A cold start writes a third of 256 in a few round trips; a takeover of 4096 does not
-/// flood the API server.
+/// Lease writes under way at once. A cold start writes a third of 256 in a few round trips; a takeover of
+/// 4096 does not flood the API server.
 const WRITES_AT_ONCE: usize = 32;
 
 /// All states that wait for their Leases. Beyond it, offers are refused and their senders try again.
@@ -76,6 +76,8 @@ pub(crate) struct Coordinator {
     writes: Arc<Semaphore>,
     /// As the node was told.
     life: Option<Holder>,
+    /// As the node was told.
+    quarantine: Quarantine,
     pending: Vec<Input>,
     timer: Option<SpawnHandle>,
     /// Frozen here, to be sent.
@@ -149,6 +151,7 @@ impl Coordinator {
             shared,
             writes: Arc::new(Semaphore::new(WRITES_AT_ONCE)),
             life: None,
+            quarantine: Quarantine::default(),
             pending: Vec::new(),
             timer: None,
             frozen: HashMap::new(),
@@ -172,13 +175,21 @@ impl Coordinator {
     fn decide(&mut self, ctx: &mut Context<Self>) {
         let inputs = std::mem::take(&mut self.pending);
         let effects = self.core.steps(self.fence.now(), inputs);
-        // As the core knows it: what it gains belongs to this life, though the renewal may have begun another already.
+        // As the core knows it: what it gains belongs to this life, though the renewal may have begun another
+        // already.
         let life = self.core.holder();
         if life != self.life {
             if let Some(holder) = &life {
                 self.host.lives_as(holder);
             }
             self.life = life;
+        }
+        let now = self.fence.now();
+        // Before a range is gained: its first key may be the one.
+        let quarantine = self.core.quarantine(now);
+        if quarantine != self.quarantine {
+            self.host.quarantine(&quarantine);
+            self.quarantine = quarantine;
         }
         for effect in effects {
             self.perform(effect, ctx);
@@ -206,8 +217,8 @@ impl Coordinator {
         );
     }
 
-    /// A turn among the Lease writes; `None` if the fence has closed while it was waited for. What was not sent counts as
-    /// without answer: it is tried again when the fence is open.
+    /// A turn among the Lease writes; `None` if the fence has closed while it was waited for. What was not
+    /// sent counts as without answer: it is tried again when the fence is open.
     fn turn(&self) -> impl Future<Output = Option<OwnedSemaphorePermit>> + 'static {
         let (writes, fence) = (Arc::clone(&self.writes), Arc::clone(&self.fence));
         async move {

@@ -20,7 +20,7 @@ const HANDSHAKES_OF_STRANGERS: usize = 32;
 
 /// First pause between two log lines about refused connections; it doubles up to [`LOG_PAUSE_MAX`].
 const LOG_PAUSE: Duration = Duration::from_secs(1);
-/// See [`LOG_PAUSE`]. After twice this time without a refusal it starts anew.
+/// See [`LOG_PAUSE`]. After twice this time without a refusal it starts again.
 const LOG_PAUSE_MAX: Duration = Duration::from_secs(60);
 
 /// Handshakes under way, by source address. Bound: one entry for each handshake under way.

@@ -36,8 +36,8 @@ pub struct Config {
     pub settle_time: Duration,
     /// … or so many replicas are ready.
     pub expected_replicas: Option<u16>,
-    /// `--slow-start-period`: after a life that ended without leaving, the share of ranges doubles in so long, from one on;
-    /// zero gives a full share at once.
+    /// `--slow-start-period`: after a life that ended without leaving, the share of ranges doubles in so
+    /// long, from one on; zero gives a full share at once.
     pub slow_start_period: Duration,
     /// `--peer-bind-address`
     pub peer_bind_address: IpAddr,
@@ -99,15 +99,13 @@ pub struct ConfigError {
 }
 
 impl Config {
-    /// The Unix second at the origin of a monotonic clock that shows `now`; `None` where starts are never slow.
-    pub(crate) fn epoch_second(&self, now: Duration) -> Option<i64> {
-        let passed = i64::try_from(now.as_secs()).unwrap_or(0);
-        let second = jiff::Timestamp::now().as_second().saturating_sub(passed);
-        (!self.slow_start_period.is_zero()).then_some(second)
+    /// The Unix second at the origin of the fence's clock, where starts may be slow; `None` elsewhere.
+    pub(crate) fn slow_start_from(&self, epoch_second: i64) -> Option<i64> {
+        (!self.slow_start_period.is_zero()).then_some(epoch_second)
     }
 
-    /// How long a request may still be in the server's hands after the fence closed over it: a range's next owner comes a
-    /// lease duration after the last renewal began, the fence closes after the deadline.
+    /// How long a request may still be in the server's hands after the fence closed over it: a range's next
+    /// owner comes a lease duration after the last renewal began, the fence closes after the deadline.
     pub fn in_hand(&self) -> Duration {
         self.lease_duration
             .saturating_sub(self.lease_renew_deadline)

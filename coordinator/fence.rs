@@ -41,6 +41,8 @@ pub struct Fence {
     /// The versions that the newest renewal and the one before it were given.
     newest: AtomicU64,
     settled: AtomicU64,
+    /// What must be in the replica's Lease before it goes on.
+    pub(crate) announcements: Announcements,
     /// Signs of life of the two who move it.
     pub(crate) renewing: Pulse,
     pub(crate) coordinating: Pulse,
@@ -57,6 +59,7 @@ impl Fence {
             closings: Notify::new(),
             newest: AtomicU64::new(0),
             settled: AtomicU64::new(0),
+            announcements: Announcements::default(),
             renewing: Pulse::default(),
             coordinating: Pulse::default(),
         }
@@ -119,15 +122,21 @@ impl Fence {
         }
     }
 
-    /// How long a request may still be in the server's hands that was given up when the fence closed: what the lease
-    /// duration leaves to it before somebody else may own the range.
+    /// How long a request may still be in the server's hands that was given up when the fence closed: what
+    /// the lease duration leaves to it before somebody else may own the range.
     pub fn in_hand(&self) -> Duration {
         self.in_hand
     }
 
-    /// How far the API server had come by the renewal before the newest, as a resourceVersion: what is older happened a
-    /// retry period ago or longer. 0 before the second. Versions of other resources compare with it where the server keeps
-    /// them in one etcd.
+    /// Ends when a renewal has landed that names what is in flight now ([`crate::RangeHost::working`]); while
+    /// none lands, never.
+    pub async fn announced(&self) {
+        self.announcements.made().await;
+    }
+
+    /// How far the API server had come by the renewal before the newest, as a resourceVersion: what is older
+    /// happened a retry period ago or longer. 0 before the second. Versions of other resources compare with
+    /// it where the server keeps them in one etcd.
     pub fn settled(&self) -> u64 {
         self.settled.load(Ordering::Acquire)
     }
@@ -163,5 +172,46 @@ impl Fence {
             self.set_epoch(u16::try_from(range).unwrap_or(u16::MAX), None);
         }
         self.set_until(None);
+    }
+}
+
+/// Announcements of what is in flight: whoever makes one waits for the renewal that carries it.
+#[derive(Debug, Default)]
+pub(crate) struct Announcements {
+    made: AtomicU64,
+    landed: AtomicU64,
+    asks: Notify,
+    lands: Notify,
+}
+
+impl Announcements {
+    async fn made(&self) {
+        let own = self.made.fetch_add(1, Ordering::AcqRel) + 1;
+        self.asks.notify_one();
+        loop {
+            // Before the look, so that what happens after it is heard.
+            let lands = self.lands.notified();
+            if self.landed.load(Ordering::Acquire) >= own {
+                return;
+            }
+            lands.await;
+        }
+    }
+
+    /// Ends when one has been made.
+    pub(crate) async fn asked(&self) {
+        self.asks.notified().await;
+    }
+
+    /// How many were made.
+    pub(crate) fn count(&self) -> u64 {
+        self.made.load(Ordering::Acquire)
+    }
+
+    /// A renewal has landed that was written when there were so many.
+    pub(crate) fn landed(&self, count: u64) {
+        if self.landed.fetch_max(count, Ordering::AcqRel) < count {
+            self.lands.notify_waiters();
+        }
     }
 }

@@ -40,8 +40,9 @@ const MOVES_AT_ONCE: usize = 8;
 /// How long writes in flight may take when a range is frozen.
 const FREEZE_BUDGET: Duration = Duration::from_secs(2);
 
-/// The same while the replica leaves, after which the range goes with the writes named: a write takes a few milliseconds,
-/// some hundred on a busy server, and one that a webhook holds up shall not hold up the range's other keys.
+/// The same while the replica leaves, after which the range goes with the writes named: a write takes a few
+/// milliseconds, some hundred on a busy server, and one that a webhook holds up shall not hold up the range's
+/// other keys.
 const DRAIN_BUDGET: Duration = Duration::from_millis(500);
 
 /// An API server that says nothing for so long at the start is a wrong address.
@@ -129,14 +130,15 @@ struct Inner {
     _stop: watch::Sender<bool>,
 }
 
-/// A running coordinator. When the last clone goes, it stops without releasing anything, as a crash would; `drain` first.
+/// A running coordinator. When the last clone goes, it stops without releasing anything, as a crash would;
+/// `drain` first.
 #[derive(Clone)]
 pub struct Handle(Arc<Inner>);
 
 /// Starts a coordinator and waits until its replica Lease is held.
 ///
-/// Its threads make clients of their own through `clients`, each inside the runtime that will use it. Waits at most a
-/// lease duration longer than the API server takes, if an older process of this name has to expire.
+/// Its threads make clients of their own through `clients`, each inside the runtime that will use it. Waits
+/// at most a lease duration longer than the API server takes, if an older process of this name has to expire.
 pub async fn start(
     config: Config,
     host: Arc<dyn RangeHost>,
@@ -277,6 +279,8 @@ async fn run(
         server_fenced: config.server_fence.announces(),
         ..Status::default()
     };
+    let passed = i64::try_from(fence.now().as_secs()).unwrap_or(0);
+    let epoch_second = jiff::Timestamp::now().as_second().saturating_sub(passed);
     let renewal = Renewal::new(
         RenewalConfig {
             name: config.replica_name.clone(),
@@ -284,7 +288,8 @@ async fn run(
             lease_duration: config.lease_duration,
             renew_deadline: config.lease_renew_deadline,
             retry_period: config.lease_retry_period,
-            epoch_second: config.epoch_second(fence.now()),
+            epoch_second: config.slow_start_from(epoch_second),
+            deaths_from: Some(epoch_second),
         },
         status.clone(),
     );
@@ -293,6 +298,7 @@ async fn run(
         renewal,
         status.clone(),
         Arc::clone(&fence),
+        Arc::clone(&host),
         Arc::clone(&clients),
     ) {
         Ok(thread) => thread,
@@ -319,6 +325,7 @@ async fn run(
         peers,
         thread,
         shared,
+        epoch_second,
     );
     let actor = answers.actor.clone();
     let service = PeerService::new(
@@ -348,7 +355,8 @@ async fn run(
     }
 }
 
-/// The core, the actor that drives it and the watch of Leases, on the caller's thread. The receiver ends with the actor.
+/// The core, the actor that drives it and the watch of Leases, on the caller's thread. The receiver ends with
+/// the actor.
 #[allow(
     clippy::too_many_arguments,
     reason = "the parts of one coordinator, handed on once"
@@ -363,6 +371,7 @@ fn wire(
     peers: Arc<dyn Calls>,
     thread: RenewalThread,
     shared: Shared,
+    epoch_second: i64,
 ) -> (Arc<ActorAnswers>, oneshot::Receiver<()>) {
     let core = Core::new(coordinator_core::Config {
         name: config.replica_name.clone(),
@@ -378,7 +387,8 @@ fn wire(
         drain_budget: DRAIN_BUDGET,
         bars: config.server_fence.mode() != ServerFenceMode::Off,
         slow_start: config.slow_start_period,
-        epoch_second: config.epoch_second(fence.now()).unwrap_or(0),
+        epoch_second,
+        records_deaths: true,
     });
     let own = thread.own.clone();
     let (alive, ended) = oneshot::channel();
@@ -420,6 +430,8 @@ pub struct Outside {
     pub peers: Arc<dyn Calls>,
     /// Where its peers find it.
     pub address: SocketAddr,
+    /// The Unix second at its start.
+    pub second: i64,
 }
 
 /// A coordinator on its caller's thread: the same parts as [`start`] makes, without sockets and threads.
@@ -465,6 +477,7 @@ pub fn assemble(
         server_fenced: config.server_fence.announces(),
         ..Status::default()
     };
+    let epoch_second = outside.second;
     let renewal = Renewal::new(
         RenewalConfig {
             name: config.replica_name.clone(),
@@ -472,11 +485,18 @@ pub fn assemble(
             lease_duration: config.lease_duration,
             renew_deadline: config.lease_renew_deadline,
             retry_period: config.lease_retry_period,
-            epoch_second: config.epoch_second(fence.now()),
+            epoch_second: config.slow_start_from(epoch_second),
+            deaths_from: Some(epoch_second),
         },
         status.clone(),
     );
-    let (thread, task) = renewal::prepare(config, renewal, status.clone(), Arc::clone(&fence));
+    let (thread, task) = renewal::prepare(
+        config,
+        renewal,
+        status.clone(),
+        Arc::clone(&fence),
+        Arc::clone(&host),
+    );
     let own = thread.own.clone();
     // It never breaks by itself: a simulation drops all of it at once.
     let (stop, broken) = watch::channel(false);
@@ -490,6 +510,7 @@ pub fn assemble(
         outside.peers,
         thread,
         shared.clone(),
+        epoch_second,
     );
     Ok(Assembled {
         handle: Handle(Arc::new(Inner {
@@ -566,8 +587,8 @@ fn causes(error: &dyn std::error::Error) -> String {
     text
 }
 
-/// Lists, then watches all Leases of the fleet, for as long as the actor lives. Only for speed: what is decided rests on
-/// consistent reads and compare-and-swap.
+/// Lists, then watches all Leases of the fleet, for as long as the actor lives. Only for speed: what is
+/// decided rests on consistent reads and compare-and-swap.
 async fn watch_leases(
     leases: Leases,
     actor: Addr<Coordinator>,
@@ -776,7 +797,8 @@ impl Handle {
         self.0.shared.happenings.subscribe()
     }
 
-    /// Ends when this replica cannot take part any more. The fence is closed or about to close; the process should end.
+    /// Ends when this replica cannot take part any more. The fence is closed or about to close; the process
+    /// should end.
     pub async fn fatal(&self) -> FatalError {
         let mut fatal = self.0.shared.fatal.subscribe();
         let mut broken = self.0.broken.clone();
@@ -789,8 +811,8 @@ impl Handle {
         }
     }
 
-    /// Hands every range over, then releases the replica Lease. What is not handed over within `deadline` is dropped;
-    /// others take it once the Lease is released. The handle stays usable for looking.
+    /// Hands every range over, then releases the replica Lease. What is not handed over within `deadline` is
+    /// dropped; others take it once the Lease is released. The handle stays usable for looking.
     pub async fn drain(&self, deadline: Duration) -> Drained {
         let mut happenings = self.happenings();
         let until = self.0.fence.now() + deadline;
@@ -814,6 +836,14 @@ impl Handle {
             }
         }
         Drained { released, dropped }
+    }
+
+    /// From now on the own Lease says these fingerprints of what every replica must have the same of, as
+    /// `name=hash` with commas between them. Members' fingerprints are in the [`View`].
+    pub async fn announce(&self, fingerprints: String) {
+        let input = Input::Fingerprints(fingerprints);
+        // A coordinator that has stopped announces nothing any more.
+        let _ = self.0.actor.send(Feed(vec![input])).await;
     }
 
     /// Asks for a range that is held here to be handed over to a member. It is tried once and not waited for.

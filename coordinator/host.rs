@@ -2,7 +2,7 @@
 
 use std::{future::Future, pin::Pin, time::Duration};
 
-use coordinator_core::Holder;
+use coordinator_core::{Holder, Quarantine, Work};
 use peer_proto::RangeState;
 
 /// A range's number, below the fleet's number of ranges.
@@ -25,8 +25,8 @@ pub enum Gained {
 pub enum Frozen {
     /// Nothing is under way any more; this is all that is known.
     Still(RangeState),
-    /// Writes were under way when the time was over. With `force` the range is frozen all the same and the keys in
-    /// flight are marked in the state; without, it goes on as before and the state is empty.
+    /// Writes were under way when the time was over. With `force` the range is frozen all the same and the
+    /// keys in flight are marked in the state; without, it goes on as before and the state is empty.
     Busy {
         /// Keys in flight, as in `deployment-controller shop/web`.
         keys: Vec<String>,
@@ -37,7 +37,8 @@ pub enum Frozen {
 
 /// The node's side: who holds the queues. Calls return at once; work goes on in the node's own tasks.
 pub trait RangeHost: Send + Sync + 'static {
-    /// Under which incarnation the ranges are owned that are gained from now on. What was gained before is lost.
+    /// Under which incarnation the ranges are owned that are gained from now on. What was gained before is
+    /// lost.
     fn lives_as(&self, _holder: &Holder) {}
     /// The replica may act on the range from now on.
     fn gained(&self, range: RangeId, epoch: Epoch, how: Gained);
@@ -54,4 +55,13 @@ pub trait RangeHost: Send + Sync + 'static {
     fn resume(&self, range: RangeId);
     /// Whether the caches are complete, so that ranges may come.
     fn ready(&self) -> bool;
+    /// The keys in flight that the replica's Lease is to name: those that were announced, and of the others
+    /// those that take long, the oldest first; at most [`coordinator_core::WORKING_MAX`]. Asked before each
+    /// renewal.
+    fn working(&self) -> Vec<Work> {
+        Vec::new()
+    }
+    /// Which keys and ranges are treated with care from now on. Comes before the ranges that it names are
+    /// gained.
+    fn quarantine(&self, _quarantine: &Quarantine) {}
 }

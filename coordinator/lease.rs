@@ -3,7 +3,8 @@
 use std::{collections::BTreeMap, fmt, time::Duration};
 
 use coordinator_core::{
-    Crashes, Holder, RangeId, RangeLease, ReplicaLease, Status, Version, Written,
+    Crashes, Deaths, Holder, RangeId, RangeLease, ReplicaLease, Status, Version, Work, Written,
+    parse_dead_owners,
 };
 use futures::{Stream, StreamExt};
 use k8s_openapi::{
@@ -33,9 +34,18 @@ const CRASHES: &str = "manifold.dev/crashes";
 /// `true` where each write of the replica carries its incarnation, so that the API server can refuse them by
 /// it.
 const FENCED: &str = "manifold.dev/fenced";
+/// Fingerprints of what every replica must have the same of, as `name=hash` with commas between them.
+const FINGERPRINTS: &str = "manifold.dev/fingerprints";
 const INCARNATION: &str = "manifold.dev/incarnation";
 /// Incarnations that have lost the Lease by compare-and-swap, separated by commas.
 const ENDED: &str = "manifold.dev/ended";
+
+/// The keys that were in flight for a while when it was renewed, one a line.
+const WORKING: &str = "manifold.dev/working";
+/// The last deaths of the replica, each with the keys that were in flight then.
+const DEATHS: &str = "manifold.dev/deaths";
+/// In a range Lease: the last owners that died, `<name>_<incarnation>` separated by commas.
+const LAST_OWNERS: &str = "manifold.dev/last-owners";
 
 const FIELD_MANAGER: &str = "manifold-coordinator";
 
@@ -181,7 +191,8 @@ impl Leases {
         })
     }
 
-    /// Writes a replica Lease that still has this version; `None` creates it. `acquired` is told to people only.
+    /// Writes a replica Lease that still has this version; `None` creates it. `acquired` is told to people
+    /// only.
     pub(crate) async fn write_replica(
         &self,
         version: Option<Version>,
@@ -283,8 +294,9 @@ impl Leases {
             self.in_time(self.deadline, self.api.create(&params, &object))
                 .await
         } else {
-            // No PUT: to a Lease that is gone it would create it anew, whatever resourceVersion it carries, and a
-            // compare-and-swap must not raise the dead. A patch with a resourceVersion is refused in both cases.
+            // No PUT: to a Lease that is gone it would create it again, whatever resourceVersion it carries,
+            // and a compare-and-swap must not raise the dead. A patch with a resourceVersion is refused in
+            // both cases.
             let params = PatchParams {
                 field_manager: Some(FIELD_MANAGER.to_owned()),
                 ..PatchParams::default()
@@ -381,6 +393,9 @@ impl Leases {
             ),
             (CRASHES.to_owned(), status.crashes.to_string()),
             (FENCED.to_owned(), status.server_fenced.to_string()),
+            (WORKING.to_owned(), Work::write_all(&lease.working)),
+            (DEATHS.to_owned(), lease.deaths.to_string()),
+            (FINGERPRINTS.to_owned(), status.fingerprints.to_string()),
         ]);
         // A merge patch keeps what it does not name, so nothing is left out that may have been there.
         annotations.insert(
@@ -401,7 +416,8 @@ impl Leases {
             lease_duration_seconds: Some(
                 i32::try_from(self.lease_duration.as_secs().max(1)).unwrap_or(i32::MAX),
             ),
-            // Never identical to the write before, so that each one gives a new version. Nobody decides by it.
+            // Never identical to the write before, so that each one gives a new version. Nobody decides by
+            // it.
             renew_time: Some(MicroTime(jiff::Timestamp::now())),
             acquire_time: acquired,
             ..LeaseSpec::default()
@@ -413,7 +429,11 @@ impl Leases {
     }
 
     pub(crate) fn encode_range(&self, version: Option<Version>, lease: &RangeLease) -> Lease {
-        let metadata = self.metadata(self.range_name(lease.range), "range", version);
+        let mut metadata = self.metadata(self.range_name(lease.range), "range", version);
+        if !lease.dead.is_empty() {
+            let owners: Vec<String> = lease.dead.iter().map(ToString::to_string).collect();
+            metadata.annotations = Some([(LAST_OWNERS.to_owned(), owners.join(","))].into());
+        }
         let spec = LeaseSpec {
             holder_identity: Some(
                 lease
@@ -442,17 +462,6 @@ impl Leases {
             .and_then(|spec| spec.holder_identity.as_deref())
             .filter(|identity| !identity.is_empty());
         let version = version_of(lease);
-        if let Some(range) = rest.strip_prefix("-range-") {
-            let epoch = spec.and_then(|spec| spec.lease_transitions).unwrap_or(0);
-            return Some(Found::Range(RangeLease {
-                range: range.parse().ok()?,
-                version,
-                // An identity of another shape names nobody: the core asks around before it takes such a range.
-                holder: identity.and_then(|identity| identity.parse().ok()),
-                epoch: u64::try_from(epoch).unwrap_or(0),
-            }));
-        }
-        let name = rest.strip_prefix("-replica-")?;
         let annotation = |key: &str| {
             lease
                 .metadata
@@ -461,6 +470,19 @@ impl Leases {
                 .and_then(|annotations| annotations.get(key))
                 .map_or("", String::as_str)
         };
+        if let Some(range) = rest.strip_prefix("-range-") {
+            let epoch = spec.and_then(|spec| spec.lease_transitions).unwrap_or(0);
+            return Some(Found::Range(RangeLease {
+                range: range.parse().ok()?,
+                version,
+                // An identity of another shape names nobody: the core asks around before it takes such a
+                // range.
+                holder: identity.and_then(|identity| identity.parse().ok()),
+                epoch: u64::try_from(epoch).unwrap_or(0),
+                dead: parse_dead_owners(annotation(LAST_OWNERS)),
+            }));
+        }
+        let name = rest.strip_prefix("-replica-")?;
         Some(Found::Replica(ReplicaLease {
             name: name.to_owned(),
             version,
@@ -479,12 +501,15 @@ impl Leases {
                 share: annotation(SHARE).parse().ok().filter(|share| *share > 0),
                 crashes: Crashes::parse(annotation(CRASHES)),
                 server_fenced: annotation(FENCED) == "true",
+                fingerprints: annotation(FINGERPRINTS).into(),
             },
             ended: annotation(ENDED)
                 .split(',')
                 .filter(|ended| !ended.is_empty())
                 .map(str::to_owned)
                 .collect(),
+            working: Work::parse_all(annotation(WORKING)),
+            deaths: Deaths::parse(annotation(DEATHS)),
         }))
     }
 }

@@ -23,8 +23,8 @@ use std::sync::Arc;
 
 pub use config::{Config, ConfigError, TraceParent};
 pub use coordinator_core::{
-    EPOCH_END, Fatal, Happening, Holder, Member, Move, NotSent, Offer, REPLICAS_MAX, RangeOwner,
-    View, ViewFence, range_of,
+    Care, EPOCH_END, Fatal, Happening, Holder, Member, Move, NotSent, Offer, Quarantine,
+    REPLICAS_MAX, RangeOwner, Suspicion, View, ViewFence, WORKING_MAX, Work, range_of,
 };
 pub use fence::{Fence, Fenced};
 pub use handle::{

@@ -10,8 +10,8 @@ use socket2::{Domain, Protocol, Socket, Type};
 /// Connections that the kernel keeps waiting.
 const BACKLOG: i32 = 128;
 
-/// A non-blocking listener. An unspecified address, `0.0.0.0` or `::`, means both families as in Go, so that a default
-/// works on hosts and in clusters that have IPv6 alone. SO_REUSEADDR is set, as by Go.
+/// A non-blocking listener. An unspecified address, `0.0.0.0` or `::`, means both families as in Go, so that
+/// a default works on hosts and in clusters that have IPv6 alone. SO_REUSEADDR is set, as by Go.
 ///
 /// # Errors
 /// Those of the system.

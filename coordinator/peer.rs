@@ -1,7 +1,7 @@
 //! How replicas reach each other: the gRPC client and server, with their limits.
 //!
-//! What comes in is bounded and typed, comes from a certificate that names a live member, and is a hint: the core
-//! compares it with the Leases.
+//! What comes in is bounded and typed, comes from a certificate that names a live member, and is a hint: the
+//! core compares it with the Leases.
 
 use std::{
     collections::BTreeMap,

@@ -1,5 +1,5 @@
-//! The thread that renews the replica Lease. It has a runtime and a client of its own: no plan, graph or rate limit of
-//! the rest can starve it.
+//! The thread that renews the replica Lease. It has a runtime and a client of its own: no plan, graph or rate
+//! limit of the rest can starve it.
 
 use std::{io, sync::Arc, thread, time::Duration};
 
@@ -8,7 +8,7 @@ use futures::{FutureExt, future::BoxFuture};
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::MicroTime;
 use tokio::sync::watch;
 
-use crate::{ClientFactory, Fence, ServerFence, config::Config, lease::Leases};
+use crate::{ClientFactory, Fence, RangeHost, ServerFence, config::Config, lease::Leases};
 
 /// What the coordinator wants of the renewal. Levels, not events: nothing queues up, nothing is lost.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
@@ -31,12 +31,13 @@ pub(crate) fn spawn(
     renewal: Renewal,
     status: Status,
     fence: Arc<Fence>,
+    host: Arc<dyn RangeHost>,
     clients: ClientFactory,
 ) -> io::Result<RenewalThread> {
     let runtime = tokio::runtime::Builder::new_current_thread()
         .enable_all()
         .build()?;
-    let (thread, task) = prepare(config, renewal, status, fence);
+    let (thread, task) = prepare(config, renewal, status, fence, host);
     thread::Builder::new()
         .name("manifold-renewal".to_owned())
         .spawn(move || runtime.block_on(async { task(clients()).await }))?;
@@ -49,6 +50,7 @@ pub(crate) fn prepare(
     mut renewal: Renewal,
     status: Status,
     fence: Arc<Fence>,
+    host: Arc<dyn RangeHost>,
 ) -> (
     RenewalThread,
     impl FnOnce(kube::Client) -> BoxFuture<'static, ()> + Send + 'static,
@@ -73,6 +75,7 @@ pub(crate) fn prepare(
                 &config.replica_name,
                 &mut renewal,
                 &fence,
+                &*host,
                 &config.server_fence,
                 &leases,
                 &mut wants,
@@ -96,16 +99,20 @@ impl Drop for CloseAtEnd {
     }
 }
 
+#[allow(clippy::too_many_arguments)]
 async fn run(
     name: &str,
     renewal: &mut Renewal,
     fence: &Fence,
+    host: &dyn RangeHost,
     server_fence: &ServerFence,
     leases: &Leases,
     wants: &mut watch::Receiver<Wanted>,
     publish: &watch::Sender<OwnLease>,
 ) {
     let mut request = None;
+    // The announcements that the write under way carries.
+    let mut carried = 0;
     let mut acquired: Option<(String, MicroTime)> = None;
     loop {
         let wake = renewal.wake_at();
@@ -142,6 +149,7 @@ async fn run(
                 request = None;
                 vec![input]
             }
+            () = fence.announcements.asked() => vec![RenewalInput::Announce],
             () = sleep => vec![RenewalInput::Tick],
         };
         for input in inputs {
@@ -151,9 +159,17 @@ async fn run(
             } = &input
             {
                 fence.landed(lease.version);
+                fence.announcements.landed(carried);
                 server_fence.announced(lease.status.server_fenced);
             }
-            for effect in renewal.step(fence.now(), input) {
+            for mut effect in renewal.step(fence.now(), input) {
+                if let RenewalEffect::Write { lease, .. } = &mut effect
+                    && lease.incarnation.is_some()
+                {
+                    // In this order: what is in flight holds all that was announced by then.
+                    carried = fence.announcements.count();
+                    lease.working = host.working();
+                }
                 let acquired = match &effect {
                     RenewalEffect::Write { lease, .. } => {
                         acquired_at(&mut acquired, lease.incarnation.as_deref())

@@ -46,8 +46,8 @@ const USER_HEADER: &str = "impersonate-user";
 /// The server lower-cases it and undoes the escape: the user's extra `manifold.dev/incarnation`.
 const EXTRA_HEADER: &str = "impersonate-extra-manifold.dev%2fincarnation";
 
-/// Listing an incarnation and showing that it is refused takes 10 to 30 ms; with so much nothing is in order, and the
-/// ranges should not wait for it.
+/// Listing an incarnation and showing that it is refused takes 10 to 30 ms; with so much nothing is in order,
+/// and the ranges should not wait for it.
 const PROOF_MAX: Duration = Duration::from_secs(1);
 /// Between two tries of a proof: the list travels to the policy through a watch of the server's.
 const PROOF_PAUSE: Duration = Duration::from_millis(5);
@@ -65,9 +65,9 @@ const START_MAX: Duration = Duration::from_secs(10);
 const START_PAUSE: Duration = Duration::from_millis(200);
 /// With `auto` the start waits so long for an answer.
 const FIRST_LOOK_MAX: Duration = Duration::from_secs(2);
-/// Listed incarnations are dropped after so long. Whatever a dead process may still send goes over a connection that it
-/// had: at its next turn it finds its own fence closed. The server ends a connection that is idle for 90 s, and a
-/// request takes a minute at most; the rest is margin.
+/// Listed incarnations are dropped after so long. Whatever a dead process may still send goes over a
+/// connection that it had: at its next turn it finds its own fence closed. The server ends a connection that
+/// is idle for 90 s, and a request takes a minute at most; the rest is margin.
 const LISTED_FOR: Duration = Duration::from_secs(600);
 /// Upper bound of the list: 100 kB of an object's 1 MiB. More dead within ten minutes are not fenced by the
 /// server.
@@ -192,7 +192,8 @@ impl ServerFence {
             Ok(()) => true,
             // A server that is away says nothing of its policies.
             Err(Trouble::NoAnswer(_)) => self.found.load(Ordering::Acquire),
-            // Asked for in so many words, it stays on: a write that can't be fenced is then refused, not sent without.
+            // Asked for in so many words, it stays on: a write that can't be fenced is then refused, not sent
+            // without.
             Err(Trouble::Missing(_)) => {
                 self.mode == ServerFenceMode::On && self.found.load(Ordering::Acquire)
             }
@@ -218,8 +219,8 @@ impl ServerFence {
     }
 }
 
-/// The headers with which a write is sent as a service account, under an incarnation. `None` where one of them can't
-/// stand in a header, which no name of an account or replica is.
+/// The headers with which a write is sent as a service account, under an incarnation. `None` where one of
+/// them can't stand in a header, which no name of an account or replica is.
 pub fn impersonation(
     namespace: &str,
     account: &str,
@@ -333,7 +334,8 @@ impl Barrier {
         }
     }
 
-    /// Looks now and then for as long as the process lives, and drops from the list who can send nothing any more.
+    /// Looks now and then for as long as the process lives, and drops from the list who can send nothing any
+    /// more.
     pub(crate) async fn keep(self, now: impl Fn() -> Time) {
         if self.state.mode == ServerFenceMode::Off {
             return;
@@ -437,8 +439,8 @@ impl Barrier {
         }
     }
 
-    /// Asks first what everybody may ask: where deploy/fence is not installed, no refused request shall stand in the
-    /// server's audit log every half minute.
+    /// Asks first what everybody may ask: where deploy/fence is not installed, no refused request shall stand
+    /// in the server's audit log every half minute.
     async fn may_try(&self) -> Result<(), Trouble> {
         let review = json!({
             "apiVersion": "authorization.k8s.io/v1",
@@ -672,7 +674,7 @@ mod tests {
             listed.over(at(605), [SELF_TEST, "a_1", "b_1"].into_iter()),
             ["a_1"]
         );
-        // Gone from the list and there again: it counts anew.
+        // Gone from the list and there again: it counts again.
         assert_eq!(listed.over(at(700), ["b_1"].into_iter()), [""; 0]);
         assert_eq!(listed.over(at(910), ["a_1", "b_1"].into_iter()), ["b_1"]);
         assert_eq!(listed.over(at(10_000), [SELF_TEST].into_iter()), [""; 0]);

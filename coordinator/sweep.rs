@@ -1,8 +1,9 @@
 //! Deletes the replica Leases of names that will not come back.
 //!
-//! A released or evicted Lease is kept for an hour by the clock of whoever looks: its list of the ended is a proof of
-//! death for range Leases that still name one of them. One that a range Lease names is kept for as long as that is so; one
-//! that is held is never touched. The deletion insists on the version that was seen all the time.
+//! A released or evicted Lease is kept for an hour by the clock of whoever looks: its list of the ended is a
+//! proof of death for range Leases that still name one of them. One that a range Lease names is kept for as
+//! long as that is so; one that is held is never touched. The deletion insists on the version that was seen
+//! all the time.
 
 use std::{collections::BTreeMap, time::Duration};
 
@@ -14,7 +15,8 @@ use crate::lease::{Kind, Leases};
 const LOOK_EVERY: Duration = Duration::from_secs(300);
 /// Vacant for so long.
 const VACANT_FOR: Duration = Duration::from_secs(3600);
-/// Deletions of one look: a fleet that was scaled down by hundreds is cleaned up in an hour or two, not in a burst.
+/// Deletions of one look: a fleet that was scaled down by hundreds is cleaned up in an hour or two, not in a
+/// burst.
 const AT_ONCE: usize = 16;
 /// A list of all Leases.
 const LIST_DEADLINE: Duration = Duration::from_secs(10);
@@ -89,7 +91,7 @@ pub(crate) async fn sweep(leases: Leases, now: impl Fn() -> Time) {
 
 #[cfg(test)]
 mod tests {
-    use coordinator_core::{Holder, Status};
+    use coordinator_core::{Deaths, Holder, Status};
 
     use super::*;
 
@@ -100,6 +102,8 @@ mod tests {
             incarnation: incarnation.map(str::to_owned),
             status: Status::default(),
             ended: Vec::new(),
+            working: Vec::new(),
+            deaths: Deaths::default(),
         }
     }
 
@@ -120,6 +124,7 @@ mod tests {
             version: 9,
             holder: Some(Holder::new("c", "c1")),
             epoch: 1,
+            dead: Vec::new(),
         }];
         assert_eq!(vacant.over(minutes(0), &leases, &named), []);
         assert_eq!(vacant.over(minutes(59), &leases, &named), []);

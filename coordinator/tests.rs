@@ -9,7 +9,8 @@ use std::{
 };
 
 use coordinator_core::{
-    Crashes, Epoch, Holder, NotSent, Offer, RangeId, RangeLease, ReplicaLease, Status,
+    Care, Crashes, Deaths, Epoch, Holder, NotSent, Offer, RangeId, RangeLease, ReplicaLease,
+    Status, Work,
 };
 use peer_proto::{ControllerState, KeyState, RangeState};
 use tokio::{net::TcpListener, sync::watch};
@@ -134,10 +135,20 @@ async fn a_replica_lease_survives_the_way_to_the_api_and_back() {
             share: Some(8),
             crashes: Crashes::parse("1700000000,1700000600"),
             server_fenced: true,
+            fingerprints: "kubelet-serving=0a1b,root-ca=2c3d".into(),
         },
         ended: vec!["0abc".to_owned(), "0abc-1".to_owned()],
+        working: vec![
+            Work::new("job-controller", "a/x", Care::Alone),
+            Work::new("deployment-controller", "a/y", Care::None),
+        ],
+        deaths: Deaths::parse("@1700000000 0aaa\n~job-controller a/x\n@1700000600 0abb"),
     };
-    for lease in [lease.clone(), lease.vacated()] {
+    for lease in [
+        lease.clone(),
+        lease.vacated(),
+        lease.evicted(Some(1_700_000_700)),
+    ] {
         let object = leases().encode_replica(Some(7), &lease, None);
         assert_eq!(
             object.metadata.name.as_deref(),
@@ -155,6 +166,10 @@ async fn a_range_lease_survives_the_way_to_the_api_and_back() {
             version: 9,
             holder: Some(Holder::new("manifold-0", "0abc")),
             epoch: 3,
+            dead: vec![
+                Holder::new("manifold-1", "0abd"),
+                Holder::new("manifold-2", "1"),
+            ],
         };
         let object = leases().encode_range(Some(9), &lease);
         assert_eq!(object.metadata.name.as_deref(), Some(name));
@@ -169,6 +184,7 @@ async fn what_a_hand_has_written_names_nobody_or_somebody_who_must_expire() {
         version: 9,
         holder: Some(Holder::new("a", "1")),
         epoch: 3,
+        dead: Vec::new(),
     };
     let mut object = leases().encode_range(Some(9), &lease);
     if let Some(spec) = &mut object.spec {
@@ -189,6 +205,8 @@ async fn what_a_hand_has_written_names_nobody_or_somebody_who_must_expire() {
         incarnation: Some("1".to_owned()),
         status: Status::default(),
         ended: Vec::new(),
+        working: Vec::new(),
+        deaths: Deaths::default(),
     };
     let mut object = leases().encode_replica(Some(1), &replica, None);
     if let Some(spec) = &mut object.spec {
@@ -207,6 +225,27 @@ async fn what_a_hand_has_written_names_nobody_or_somebody_who_must_expire() {
 }
 
 // ---- fence ----
+
+#[tokio::test]
+async fn an_announcement_ends_with_the_renewal_that_carries_it() {
+    let fence = Arc::new(Fence::new(1, Duration::ZERO));
+    let announce = || {
+        let fence = Arc::clone(&fence);
+        tokio::spawn(async move { fence.announced().await })
+    };
+    let first = announce();
+    fence.announcements.asked().await;
+    let carried = fence.announcements.count();
+    assert_eq!(carried, 1);
+    // Made while the first one's renewal is under way.
+    let second = announce();
+    fence.announcements.asked().await;
+    fence.announcements.landed(carried);
+    first.await.unwrap();
+    assert!(!second.is_finished());
+    fence.announcements.landed(fence.announcements.count());
+    second.await.unwrap();
+}
 
 #[tokio::test]
 async fn the_fence_lets_through_what_is_held_while_it_is_open() {

@@ -113,8 +113,8 @@ impl ApiServer {
         coordinator::impersonation(ACCOUNTS_NAMESPACE, sender.service_account, holder)
     }
 
-    /// Sends a write as the controller's service account under the range's incarnation: the audit log and RBAC see that
-    /// account, as they do with a token of its own.
+    /// Sends a write as the controller's service account under the range's incarnation: the audit log and
+    /// RBAC see that account, as they do with a token of its own.
     async fn send_fenced(
         &self,
         sender: &Sender,
@@ -382,7 +382,8 @@ impl ApiServer {
     }
 }
 
-/// The metadata of an item of a list. One that can't be read must not hide the others: it is there, by its name.
+/// The metadata of an item of a list. One that can't be read must not hide the others: it is there, by its
+/// name.
 fn metadata_of(item: &[u8], resource: &Resource) -> ObjectMeta {
     PartialObjectMetadata::read(item).unwrap_or_else(|error| {
         let glimpse = envelope::glimpse(item);

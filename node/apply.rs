@@ -64,7 +64,8 @@ struct Beside {
 }
 
 impl Writer {
-    /// The writer, and the task that sends its events, which the caller runs. `host` is the server's, for metrics.
+    /// The writer, and the task that sends its events, which the caller runs. `host` is the server's, for
+    /// metrics.
     pub fn new(
         server: Arc<dyn Server>,
         host: &str,
@@ -181,7 +182,8 @@ impl Writer {
         let mut all = Vec::with_capacity(creates.len());
         for batch in write::slow_start(creates.len()) {
             let sent = self.side_by_side(sender, stage, &creates[batch]).await;
-            // A child that exists already was made by this key's last owner or lost answer: no reason to stop.
+            // A child that exists already was made by this key's last owner or lost answer: no reason to
+            // stop.
             let failed = sent.iter().any(|(_, sent)| match sent {
                 Ok(_) => false,
                 Err(NotDone::Refused(refused)) => {
@@ -451,8 +453,8 @@ async fn send_events(
     }
 }
 
-/// Whether the event was recorded. One try, a second one where the event that it continues is not there, and a third where
-/// that one's creation was only under way.
+/// Whether the event was recorded. One try, a second one where the event that it continues is not there, and
+/// a third where that one's creation was only under way.
 async fn send_event(
     send: &SendEvent,
     beside: &Beside,

@@ -1,12 +1,12 @@
 //! The threads that actors run on: how many there are, and when they go to sleep.
 //!
-//! What a replica does comes in small pieces, a change of a pod, an answer to a write, and each of them alone would wake a
-//! thread, read from a connection, and put the thread to sleep again. That took a third of the processor time. So there are
-//! few threads, where one piece of work leads to the next without waking another thread, and a thread that is busy sleeps
-//! a little longer and takes together what has come meanwhile. That holds up the workers that wait for an answer, so a
-//! thread with little to do does not gather: of a fleet, each replica hears of what all do, and would answer its own keys
-//! the later the more replicas there are. Nor does it while ranges move: there one short step waits for the other, and keys
-//! wait for them all.
+//! What a replica does comes in small pieces, a change of a pod, an answer to a write, and each of them alone
+//! would wake a thread, read from a connection, and put the thread to sleep again. That took a third of the
+//! processor time. So there are few threads, where one piece of work leads to the next without waking another
+//! thread, and a thread that is busy sleeps a little longer and takes together what has come meanwhile. That
+//! holds up the workers that wait for an answer, so a thread with little to do does not gather: of a fleet,
+//! each replica hears of what all do, and would answer its own keys the later the more replicas there are.
+//! Nor does it while ranges move: there one short step waits for the other, and keys wait for them all.
 
 use std::{
     cell::Cell,
@@ -23,17 +23,19 @@ const FOR_RANGES_MAX: usize = 8;
 /// How long a busy thread gathers what comes before it looks.
 const GATHER: Duration = Duration::from_millis(16);
 
-/// A thread is busy that goes to sleep so often within [`BUSY_WITHIN`]: it is woken more than three hundred times a second.
+/// A thread is busy that goes to sleep so often within [`BUSY_WITHIN`]: it is woken more than three hundred
+/// times a second.
 const BUSY_FROM: u32 = 10;
 const BUSY_WITHIN: Duration = Duration::from_millis(32);
 
-/// Whether it still is can't be told while it gathers: after so long it is counted anew.
+/// Whether it still is can't be told while it gathers: after so long it is counted again.
 const BUSY_FOR: Duration = Duration::from_millis(500);
 
 /// A thread that has gathered, and then still waits so long, has gathered nothing and is not busy any more.
 const IDLE_FROM: Duration = Duration::from_millis(16);
 
-/// After the last step of a handoff a thread gathers nothing for so long: the next steps come from other replicas.
+/// After the last step of a handoff a thread gathers nothing for so long: the next steps come from other
+/// replicas.
 const HURRIES_FOR: Duration = Duration::from_millis(250);
 
 /// The arbiters of one node.
@@ -98,8 +100,9 @@ impl Arbiters {
     }
 }
 
-/// How many arbiters ranges have, and whether watches have one of their own. Half of the cores: one thread plans and writes
-/// for thousands of keys a second, and the others are the API server's where they are on the same machine.
+/// How many arbiters ranges have, and whether watches have one of their own. Half of the cores: one thread
+/// plans and writes for thousands of keys a second, and the others are the API server's where they are on the
+/// same machine.
 fn how_many(cores: usize) -> (usize, bool) {
     let ranges = (cores / 2).clamp(1, FOR_RANGES_MAX);
     (ranges, ranges > 1)

@@ -26,10 +26,11 @@ const QUERIES_AT_ONCE: usize = 16;
 /// A query that has no answer by then has failed: its plan decides what that means.
 const QUERY_TIMEOUT: Duration = Duration::from_secs(10);
 
-/// Paths of one API that are asked for at once. Whoever waits for a place does so within their own patience, so an API
-/// that hangs holds no more requests than these.
+/// Paths of one API that are asked for at once. Whoever waits for a place does so within their own patience,
+/// so an API that hangs holds no more requests than these.
 const PATHS_AT_ONCE: usize = 64;
-/// APIs whose places are counted apart; those beyond share one count. There are as many as API groups that are asked.
+/// APIs whose places are counted apart; those beyond share one count. There are as many as API groups that
+/// are asked.
 const APIS_MAX: usize = 64;
 
 /// The places of each API, by the path's first three parts.
@@ -61,7 +62,8 @@ const PAGES_MAX: usize = 200;
 /// What a page may take.
 const PAGE_TIMEOUT: Duration = Duration::from_secs(30);
 
-/// Fetches the answers. One that fails is an answer too. Certificates and tokens are made by `keys` as of `now`.
+/// Fetches the answers. One that fails is an answer too. Certificates and tokens are made by `keys` as of
+/// `now`.
 pub async fn ask(
     server: &dyn Server,
     keys: &dyn Keys,
@@ -203,7 +205,7 @@ fn no_answer_within(patience: Duration) -> String {
 pub enum Proof {
     /// The cache holds what the API server holds: the plan rests on the truth.
     Fresh,
-    /// It does not: the plan is dropped, and made anew when the cache has caught up.
+    /// It does not: the plan is dropped, and made again when the cache has caught up.
     Stale {
         /// In words, for `/debug/explain`.
         why: String,
@@ -212,12 +214,14 @@ pub enum Proof {
 
 /// Sets that are proven at once, for one key.
 const PROOFS_AT_ONCE: usize = 16;
-/// Sets of which it is remembered how new the cache is known to be; beyond it all are forgotten, and proven again.
+/// Sets of which it is remembered how new the cache is known to be; beyond it all are forgotten, and proven
+/// again.
 const PROVEN_MAX: usize = 20_000;
 
 type Set = (&'static Resource, Str);
 
-/// What can't be read is not asked for again so long: a webhook that swallows its requests would cost everybody
+/// What can't be read is not asked for again so long: a webhook that swallows its requests would cost
+/// everybody
 /// [`QUERY_TIMEOUT`].
 const HOPELESS_FOR: Duration = Duration::from_secs(10);
 
@@ -239,9 +243,10 @@ struct Floor {
     passed: Option<(Monotonic, Monotonic)>,
 }
 
-/// What is known of the cache besides how far each watch has come: a resource of which nothing changes may show nothing
-/// for a minute, though nothing is missing from it. One look at the server does for everybody who asks meanwhile. And what
-/// one look has shown the server's version to be does for all keys, once the watch has passed it.
+/// What is known of the cache besides how far each watch has come: a resource of which nothing changes may
+/// show nothing for a minute, though nothing is missing from it. One look at the server does for everybody
+/// who asks meanwhile. And what one look has shown the server's version to be does for all keys, once the
+/// watch has passed it.
 #[derive(Default)]
 pub struct Proofs {
     known: Mutex<HashMap<Set, Arc<tokio::sync::Mutex<Look>>>>,
@@ -263,8 +268,8 @@ pub struct Grounds<'a> {
 }
 
 impl Grounds<'_> {
-    /// Whether the cache of a resource, as it was at `by`, held all that had been written by `from`: a live read began
-    /// after that, and the watch had passed its version before `by`.
+    /// Whether the cache of a resource, as it was at `by`, held all that had been written by `from`: a live
+    /// read began after that, and the watch had passed its version before `by`.
     pub fn stands(&self, resource: &'static Resource, from: Monotonic, by: Monotonic) -> bool {
         let mut floors = self.proofs.floors();
         let Some(floor) = floors.get_mut(resource) else {
@@ -308,8 +313,8 @@ impl Proofs {
     }
 }
 
-/// What is to be compared of what a plan counted: sets that must be whole as of a version to which the cache has not come,
-/// and of the others those that are `doubted`.
+/// What is to be compared of what a plan counted: sets that must be whole as of a version to which the cache
+/// has not come, strict ones of which an object can't be decoded, and of the others those that are `doubted`.
 pub fn unsure<'a>(
     view: &dyn View,
     counted: &'a [Counted],
@@ -317,13 +322,26 @@ pub fn unsure<'a>(
 ) -> Vec<&'a Counted> {
     let unsure = |set: &&Counted| match set.since {
         0 => doubted(set),
-        since => !view.passed(set.resource, since),
+        since => !view.passed(set.resource, since) || unreadable(view, set).is_some(),
     };
     counted.iter().filter(unsure).collect()
 }
 
-/// Compares sets with a consistent live read. A resource that can't be read for long ([`View::is_hopeless`]) holds back
-/// nobody who needs its set whole: what is seen of it counts.
+/// An object of a strict set that the API server holds and this build can't decode: the cache lacks it
+/// however far its watch has come.
+fn unreadable(view: &dyn View, set: &Counted) -> Option<String> {
+    if !set.strict {
+        return None;
+    }
+    let of_set = |(resource, key, _): &(&'static Resource, Key, String)| {
+        *resource == set.resource && (set.namespace.is_empty() || key.namespace == set.namespace)
+    };
+    let (resource, key, why) = view.set_aside().into_iter().find(of_set)?;
+    Some(format!("{}/{key} can't be read: {why}", resource.plural))
+}
+
+/// Compares sets with a consistent live read. A resource that can't be read for long ([`View::is_hopeless`])
+/// holds back nobody who needs its set whole, unless the set is strict: what is seen of it counts.
 ///
 /// # Errors
 /// Where the server can't be read: nothing is proven then.
@@ -344,8 +362,8 @@ pub async fn prove(
     Ok(Proof::Fresh)
 }
 
-/// Compares the object that a key is about with what the API server has of it: whoever decides on an older one than the
-/// owner before undoes what that one did.
+/// Compares the object that a key is about with what the API server has of it: whoever decides on an older
+/// one than the owner before undoes what that one did.
 ///
 /// # Errors
 /// Where the server can't be read: nothing is proven then.
@@ -392,6 +410,9 @@ async fn prove_set(grounds: Grounds<'_>, sender: &Sender, set: &Counted) -> Resu
     let Some(selector) = set.selector.text() else {
         return Ok(Proof::Fresh);
     };
+    if let Some(why) = unreadable(view, set) {
+        return Err(Failure::Other(why).into());
+    }
     let place = (set.since > 0).then(|| proofs.of(set));
     let mut known = match &place {
         Some(place) => Some(place.lock().await),
@@ -399,9 +420,10 @@ async fn prove_set(grounds: Grounds<'_>, sender: &Sender, set: &Counted) -> Resu
     };
     if known.as_ref().is_some_and(|known| {
         known.reached >= set.since
-            || known
-                .hopeless_until
-                .is_some_and(|until| Instant::now() < until)
+            || !set.strict
+                && known
+                    .hopeless_until
+                    .is_some_and(|until| Instant::now() < until)
     }) {
         return Ok(Proof::Fresh);
     }
@@ -425,7 +447,7 @@ async fn prove_set(grounds: Grounds<'_>, sender: &Sender, set: &Counted) -> Resu
         grounds.note(set.resource, began, live.version);
         difference(view, set, &live.found)
     });
-    let hopeless = || view.is_hopeless(set.resource);
+    let hopeless = || !set.strict && view.is_hopeless(set.resource);
     match (proof, &mut known) {
         (Ok(None), Some(known)) => known.reached = newest,
         (Ok(None), None) => {}

@@ -1,8 +1,8 @@
-//! With `--use-service-account-credentials` each controller acts as a service account of its own in kube-system, so
-//! that its rights are its own and the audit log names it.
+//! With `--use-service-account-credentials` each controller acts as a service account of its own in
+//! kube-system, so that its rights are its own and the audit log names it.
 //!
-//! Tokens are asked for on first use, kept in memory alone, renewed at 80 % of their life, and never shown: the types
-//! that hold them print nothing.
+//! Tokens are asked for on first use, kept in memory alone, renewed at 80 % of their life, and never shown:
+//! the types that hold them print nothing.
 
 use std::{
     collections::BTreeMap,
@@ -83,8 +83,8 @@ impl Credentials {
         }
     }
 
-    /// The header for a service account, which is made if there is none. One request at a time goes out for each
-    /// account; a token that can still be used is used while its renewal fails.
+    /// The header for a service account, which is made if there is none. One request at a time goes out for
+    /// each account; a token that can still be used is used while its renewal fails.
     ///
     /// # Errors
     /// Naming the account and the cause.
@@ -127,7 +127,7 @@ impl Credentials {
         }
     }
 
-    /// Drops an account's token after the server has refused it (401): the next call asks anew.
+    /// Drops an account's token after the server has refused it (401): the next call asks again.
     pub async fn refused(&self, account: &'static str) {
         let held = {
             let accounts = self.accounts.lock().unwrap_or_else(PoisonError::into_inner);

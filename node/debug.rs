@@ -1,4 +1,5 @@
-//! `/debug/shards`, `/debug/explain` and `/debug/move`: who owns what, why a key does not move, and that a range shall.
+//! `/debug/shards`, `/debug/explain` and `/debug/move`: who owns what, why a key does not move, and that a
+//! range shall.
 
 use std::sync::{Arc, OnceLock, atomic::Ordering};
 
@@ -90,6 +91,19 @@ fn shards(shared: &Shared, handle: Option<&Handle>) -> Value {
         })
     });
     said["set_aside"] = set_aside.chain(unwoken).collect();
+    let list = shared.watchlist.list();
+    let suspected = list.keys.iter().map(|(name, suspicion)| {
+        json!({
+            "key": name,
+            "deaths": suspicion.deaths,
+            "alone": suspicion.alone,
+            "last": suspicion.last,
+        })
+    });
+    said["quarantine"] = json!({
+        "suspected": suspected.collect::<Vec<_>>(),
+        "announced_ranges": &list.careful,
+    });
     said["controllers"] = shared
         .units
         .iter()

@@ -16,12 +16,16 @@ use tokio::sync::Notify;
 pub trait Fence: Send + Sync {
     /// Whether a write for the range under that epoch may be sent now.
     fn open(&self, range: RangeId, epoch: Epoch) -> bool;
-    /// Resolves when such a write may not be under way any more: the fence has closed, or the range has another owner.
+    /// Resolves when such a write may not be under way any more: the fence has closed, or the range has
+    /// another owner.
     fn closed(&self, range: RangeId, epoch: Epoch) -> BoxFuture<'static, ()>;
-    /// How far the API server had come a while ago, as a resourceVersion: a watch that brings older changes is late.
+    /// How far the API server had come a while ago, as a resourceVersion: a watch that brings older changes
+    /// is late.
     fn settled(&self) -> u64;
     /// How long a write that was given up may still be in the server's hands.
     fn in_hand(&self) -> Duration;
+    /// Resolves when the replica's Lease names what is in flight now; while it can't be renewed, never.
+    fn announced(&self) -> BoxFuture<'static, ()>;
 }
 
 /// Why a write was not sent.
@@ -39,7 +43,8 @@ pub struct Gate {
     pub range: RangeId,
     /// The epoch under which it is owned.
     pub epoch: Epoch,
-    /// The life of this replica that owns it, for the API server's fence: a later life of the process is another.
+    /// The life of this replica that owns it, for the API server's fence: a later life of the process is
+    /// another.
     pub holder: Arc<str>,
     fence: Arc<dyn Fence>,
     frozen: AtomicBool,
@@ -82,7 +87,8 @@ impl Gate {
         self.admit_while_frozen()
     }
 
-    /// As [`Gate::admit`], for what may still go out while the range is frozen: events of writes that were made.
+    /// As [`Gate::admit`], for what may still go out while the range is frozen: events of writes that were
+    /// made.
     ///
     /// # Errors
     /// Where the fence is closed or the range is lost.

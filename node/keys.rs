@@ -5,6 +5,7 @@
 //! replaces one after the other, and where the new pair is broken, the one before goes on.
 
 use std::{
+    collections::BTreeMap,
     fmt, fs,
     sync::{Arc, Mutex, PoisonError},
     time::{Duration, Instant},
@@ -47,6 +48,12 @@ pub trait Keys: Send + Sync {
     /// # Errors
     /// Where there is no key, or it can't sign.
     fn token(&self, claims: &str) -> Result<String, String>;
+
+    /// What every replica must have the same of, by name, each with a hash of its public part as it is now.
+    /// Read again from changed files.
+    fn fingerprints(&self) -> BTreeMap<String, String> {
+        BTreeMap::new()
+    }
 }
 
 /// None at all: for simulations and tests.
@@ -124,6 +131,39 @@ impl Keys for FileKeys {
             None => NoKeys.token(claims),
         }
     }
+
+    fn fingerprints(&self) -> BTreeMap<String, String> {
+        /// Of an authority or key whose files can't be used.
+        const UNUSABLE: &str = "unusable";
+        let said = |hash: Result<String, String>| hash.unwrap_or_else(|_| UNUSABLE.to_owned());
+        let mut all: BTreeMap<String, String> = self
+            .authorities
+            .iter()
+            .map(|(signer, files)| {
+                let name = signer.strip_prefix("kubernetes.io/").unwrap_or(signer);
+                let hash = files.current().map(|pair| fingerprint(&pair.certificate));
+                (name.to_owned(), said(hash))
+            })
+            .collect();
+        if let Some(file) = &self.tokens {
+            let hash = file
+                .current()
+                .and_then(|held| held.key.public())
+                .map(|public| fingerprint(&public));
+            all.insert("service-account-key".to_owned(), said(hash));
+        }
+        all
+    }
+}
+
+/// The beginning of a hash: enough to tell apart what people configure.
+pub fn fingerprint(public: &[u8]) -> String {
+    const BYTES: usize = 8;
+    let hash = digest::digest(&SHA256, public);
+    hash.as_ref()[..BYTES]
+        .iter()
+        .map(|byte| format!("{byte:02x}"))
+        .collect()
 }
 
 // ---- files ----
@@ -313,6 +353,8 @@ fn sign(signer: &dyn Signer, message: &[u8]) -> Result<Vec<u8>, String> {
 #[derive(Debug)]
 struct Pair {
     authority: Authority,
+    /// The authority's certificate, DER.
+    certificate: Vec<u8>,
     key: Private,
 }
 
@@ -355,7 +397,11 @@ impl Files for AuthorityFiles {
                 certificates.len()
             ))));
         }
-        Ok(Pair { authority, key })
+        Ok(Pair {
+            authority,
+            certificate: first.to_vec(),
+            key,
+        })
     }
 
     fn name(&self) -> String {

@@ -344,3 +344,42 @@ fn keys_are_printed_nowhere() {
         assert!(!printed.contains(&secret[..20]), "{printed}");
     }
 }
+
+#[test]
+fn fingerprints_are_of_what_is_signed_with_now() {
+    let folder = TempDir::new().unwrap();
+    let path = folder.path();
+    let key = write_authority(path, "one", &PKCS_ECDSA_P256_SHA256);
+    fs::write(path.join("sa.key"), pem_of(&key)).unwrap();
+    let keys = FileKeys::open(&flags(path), &[SIGNING, TOKENS]).unwrap();
+    let first = keys.fingerprints();
+    let names: Vec<&str> = first.keys().map(String::as_str).collect();
+    assert_eq!(
+        names,
+        [
+            "kube-apiserver-client",
+            "kube-apiserver-client-kubelet",
+            "kubelet-serving",
+            "legacy-unknown",
+            "service-account-key",
+        ]
+    );
+    assert!(first.values().all(|hash| hash.len() == 16));
+    let again = FileKeys::open(&flags(path), &[SIGNING, TOKENS]).unwrap();
+    assert_eq!(again.fingerprints(), first);
+    // Another authority, the same key for tokens.
+    write_authority(path, "two", &PKCS_ECDSA_P256_SHA256);
+    look_again(&keys);
+    let second = keys.fingerprints();
+    assert_ne!(second["kubelet-serving"], first["kubelet-serving"]);
+    assert_eq!(second["service-account-key"], first["service-account-key"]);
+    // Two certificates in one file can't be meant.
+    let two = [certificate("one", &key), certificate("two", &key)].concat();
+    fs::write(path.join("ca.crt"), two).unwrap();
+    fs::write(path.join("ca.key"), pem_of(&key)).unwrap();
+    look_again(&keys);
+    assert_eq!(keys.fingerprints()["kubelet-serving"], "unusable");
+    // A controller that does not run needs no agreement.
+    let none = FileKeys::open(&flags(path), &[]).unwrap();
+    assert!(none.fingerprints().is_empty());
+}

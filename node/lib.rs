@@ -1,6 +1,7 @@
 //! The running manager: what the controllers decide is fetched, fenced and written here.
 
 pub mod actors;
+mod agreement;
 pub mod api_server;
 pub mod apply;
 mod arbiters;
@@ -23,6 +24,7 @@ pub mod node;
 pub mod options;
 pub mod ownership;
 pub mod pod_events;
+pub mod quarantine;
 pub mod queue;
 pub mod reconcile;
 pub mod registry;

@@ -83,8 +83,8 @@ pub struct Node {
 }
 
 impl Node {
-    /// Starts it: watches begin, controllers wait for their caches, no range is owned. To be called within an actix
-    /// system.
+    /// Starts it: watches begin, controllers wait for their caches, no range is owned. To be called within an
+    /// actix system.
     pub fn start(parts: Parts) -> Self {
         let metrics = parts.metrics;
         let clock = parts.clock;
@@ -155,6 +155,7 @@ impl Node {
             writes: AtomicU64::new(0),
             table: (0..parts.ranges).map(|_| ArcSwapOption::empty()).collect(),
             unwoken: Unwoken::default(),
+            watchlist: Arc::default(),
             aside: match parts.threads {
                 Threads::Many => Aside::Blocking(tokio::runtime::Handle::current()),
                 Threads::One => Aside::Here,
@@ -212,8 +213,8 @@ impl Node {
         }
     }
 
-    /// Ready once every resource has been listed or is refused by the server: a refused one holds back only the
-    /// controllers that need it.
+    /// Ready once every resource has been listed or is refused by the server: a refused one holds back only
+    /// the controllers that need it.
     pub fn look_if_ready(&self) -> bool {
         let ready = self.cache.all_stats().iter().all(|(_, stats)| {
             stats.listed || matches!(stats.state, node_cache::State::Blocked { .. })

@@ -1,4 +1,5 @@
-//! What happens to ownership, for people: metrics for each change, and one log line for those that come together.
+//! What happens to ownership, for people: metrics for each change, and one log line for those that come
+//! together.
 
 use std::{
     collections::BTreeMap,
@@ -15,8 +16,8 @@ use crate::{
     pod_events::Notice,
 };
 
-/// Changes that come within this time of each other are told in one line: a replica that joins or dies moves dozens of
-/// ranges at once.
+/// Changes that come within this time of each other are told in one line: a replica that joins or dies moves
+/// dozens of ranges at once.
 const TOGETHER: Duration = Duration::from_millis(300);
 
 /// Ranges as people read them: `3-7,12`.
@@ -214,7 +215,8 @@ fn measure(happening: &Happening, metrics: &Metrics) {
     }
 }
 
-/// Follows what happens until the coordinator has ended. What there is no room for at the Pod is in the log all the same.
+/// Follows what happens until the coordinator has ended. What there is no room for at the Pod is in the log
+/// all the same.
 pub async fn follow(handle: Handle, metrics: Arc<Metrics>, pod: Option<mpsc::Sender<Notice>>) {
     let at_the_pod = |notices: Vec<Notice>| {
         for notice in notices {

@@ -1,7 +1,7 @@
 //! Events at the replica's own Pod: what `kubectl describe pod` tells of takeovers, evictions and fences.
 //!
-//! Only where `$POD_NAME` and `$POD_NAMESPACE` say which Pod that is. They change nothing and are sent under no fence, so
-//! that a fenced replica can say so.
+//! Only where `$POD_NAME` and `$POD_NAMESPACE` say which Pod that is. They change nothing and are sent under
+//! no fence, so that a fenced replica can say so.
 
 use std::time::{Duration, Instant};
 

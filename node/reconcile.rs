@@ -21,6 +21,7 @@ use crate::{
     shared::{Shared, Unit},
     telemetry,
 };
+use coordinator::Care;
 use tokio::sync::OwnedSemaphorePermit;
 use tracing::Instrument as _;
 
@@ -48,16 +49,17 @@ pub struct Job {
     pub memory: Memory,
     /// In whose name.
     pub sender: Sender,
-    /// Whether what a plan counts must be checked against the API server: the range was taken over, or a write of the
-    /// key before may have happened without having left a mark.
+    /// Whether what a plan counts must be checked against the API server: the range was taken over, or a
+    /// write of the key before may have happened without having left a mark.
     pub unproven: bool,
     /// Whether the object that the key is about must be, too.
     pub head_unproven: bool,
-    /// What others have done to the key was done by then: a cache that holds all that there was at a later instant needs
-    /// no proof. `None` where a write of our own is in doubt, of which nobody knows when it happens.
+    /// What others have done to the key was done by then: a cache that holds all that there was at a later
+    /// instant needs no proof. `None` where a write of our own is in doubt, of which nobody knows when it
+    /// happens.
     pub settled: Option<Monotonic>,
-    /// The newest version of what has happened to the key. Where the watch of the object that it is about has not come so
-    /// far, the object may be another by now, or gone: what has happened may be that.
+    /// The newest version of what has happened to the key. Where the watch of the object that it is about has
+    /// not come so far, the object may be another by now, or gone: what has happened may be that.
     pub evidence: u64,
     /// When a report may be written.
     pub report_from: ReportFrom,
@@ -101,7 +103,8 @@ pub enum Next {
     Postponed(Duration),
     /// At once.
     Now,
-    /// After the back-off that failures in a row make; the text says why. `error` tells a fault from a conflict.
+    /// After the back-off that failures in a row make; the text says why. `error` tells a fault from a
+    /// conflict.
     Backoff {
         /// Why.
         why: String,
@@ -150,6 +153,67 @@ pub struct Done {
     pub trace: Option<Arc<str>>,
 }
 
+impl Done {
+    /// A key that was not reconciled: its range was frozen or lost before it began.
+    pub fn stopped(shared: &Shared, job: Job, stopped: Stopped) -> Self {
+        let outcome = Attempt::ended(Next::Stopped(stopped));
+        Self {
+            unit: job.unit,
+            key: job.key,
+            memory: job.memory,
+            marks: outcome.marks,
+            next: outcome.next,
+            proven: outcome.proven,
+            head_proven: outcome.head_proven,
+            doubtful: outcome.doubtful,
+            in_hand: outcome.in_hand,
+            reported: outcome.reported,
+            plan: outcome.plan,
+            objects: outcome.objects,
+            began: shared.clock.now(),
+            since: shared.clock.monotonic(),
+            took: Duration::ZERO,
+            writes: outcome.writes,
+            trace: None,
+        }
+    }
+}
+
+/// Reconciles a key; with any care only once the replica's Lease names it.
+pub async fn reconcile_with(shared: Arc<Shared>, job: Job, care: Care) -> Done {
+    let controller = shared.units[usize::from(job.unit)].name();
+    let enter = || {
+        let (key, now) = (job.key.clone(), shared.clock.monotonic());
+        shared.watchlist.enter(controller, key, care, now)
+    };
+    if care == Care::None {
+        let _flight = enter();
+        return reconcile(shared, job).await;
+    }
+    let gate = Arc::clone(&job.sender.gate);
+    let announced = async {
+        let room = match care {
+            Care::Announced => {
+                let room = Arc::clone(&shared.watchlist.announced);
+                room.acquire_owned().await.ok()
+            }
+            Care::Alone | Care::None => None,
+        };
+        let flight = enter();
+        shared.fence.announced().await;
+        (room, flight)
+    };
+    let begun = tokio::select! {
+        biased;
+        stopped = gate.stopped() => Err(stopped),
+        announced = announced => Ok(announced),
+    };
+    match begun {
+        Ok(_until_done) => reconcile(shared, job).await,
+        Err(stopped) => Done::stopped(&shared, job, stopped),
+    }
+}
+
 /// Reconciles a key.
 pub async fn reconcile(shared: Arc<Shared>, mut job: Job) -> Done {
     let unit = &shared.units[usize::from(job.unit)];
@@ -183,6 +247,7 @@ pub async fn reconcile(shared: Arc<Shared>, mut job: Job) -> Done {
         Next::After(_) => "requeue_after",
         Next::Postponed(_) => "postponed",
         Next::Now => "requeue",
+        Next::Backoff { .. } if outcome.expected => "requeue",
         Next::Backoff { error: true, .. } => "error",
         Next::Backoff { error: false, .. } => "conflict",
         Next::Stopped(_) => "stopped",
@@ -190,8 +255,14 @@ pub async fn reconcile(shared: Arc<Shared>, mut job: Job) -> Done {
     if !matches!(outcome.next, Next::Stopped(_)) {
         unit.metrics.synced(outcome.code, took);
     }
-    if let Next::Backoff { why, error: true } = &outcome.next {
-        tracing::warn!(controller = unit.name(), key = %job.key, error = %why, "reconcile failed");
+    match &outcome.next {
+        Next::Backoff { why, .. } if outcome.expected => {
+            tracing::debug!(controller = unit.name(), key = %job.key, error = %why, "reconcile failed");
+        }
+        Next::Backoff { why, error: true } => {
+            tracing::warn!(controller = unit.name(), key = %job.key, error = %why, "reconcile failed");
+        }
+        _ => {}
     }
     Done {
         unit: job.unit,
@@ -222,6 +293,8 @@ struct Attempt {
     doubtful: bool,
     in_hand: bool,
     reported: bool,
+    /// Whether a back-off is an everyday matter.
+    expected: bool,
     plan: Vec<String>,
     objects: usize,
     writes: u64,
@@ -241,6 +314,7 @@ impl Attempt {
             doubtful: false,
             in_hand: false,
             reported: false,
+            expected: false,
             plan: Vec::new(),
             objects: 0,
             writes: 0,
@@ -309,6 +383,12 @@ async fn attempt(shared: &Arc<Shared>, job: &mut Job) -> Attempt {
             return looked(Next::Change);
         }
         Ok(Err(Refusal::Retry(why))) => return looked(Next::Backoff { why, error: true }),
+        Ok(Err(Refusal::Expected(why))) => {
+            return Attempt {
+                expected: true,
+                ..looked(Next::Backoff { why, error: true })
+            };
+        }
         Err(panic) => return panicked(shared, job, &panic),
     };
     let mut attempt = looked(after(&plan, now));
@@ -321,8 +401,8 @@ async fn attempt(shared: &Arc<Shared>, job: &mut Job) -> Attempt {
             attempt.head_proven = proven.head;
             attempt.proven = proven.counted;
             if proven.compared {
-                // What was compared is the cache as it is by now: it may have caught up since the plan was made. The
-                // next plan rests on what is proven.
+                // What was compared is the cache as it is by now: it may have caught up since the plan was
+                // made. The next plan rests on what is proven.
                 attempt.next = Next::Now;
                 restore(job, unit, before);
                 return attempt;
@@ -381,8 +461,9 @@ struct Head {
     version: Option<u64>,
 }
 
-/// The object that a key is about where its watch has not come as far as what has happened to the key. Watches run beside
-/// each other: after one that stood still, a ReplicaSet's pods may be seen to go before the ReplicaSet itself is.
+/// The object that a key is about where its watch has not come as far as what has happened to the key.
+/// Watches run beside each other: after one that stood still, a ReplicaSet's pods may be seen to go before
+/// the ReplicaSet itself is.
 fn lagging_head(shared: &Shared, job: &Job) -> Option<Head> {
     let resource = shared.units[usize::from(job.unit)]
         .primary()
@@ -429,9 +510,9 @@ struct Proven {
     compared: bool,
 }
 
-/// Whether a plan rests on what is there by now: after a takeover, where its object's watch lags, and where it counted what
-/// must be known whole. What was proven for good, or when the key is looked at again. The plan was made from the cache as
-/// it was at `by` or later.
+/// Whether a plan rests on what is there by now: after a takeover, where its object's watch lags, and where
+/// it counted what must be known whole. What was proven for good, or when the key is looked at again. The
+/// plan was made from the cache as it was at `by` or later.
 async fn proof(
     shared: &Shared,
     job: &Job,
@@ -561,7 +642,8 @@ fn settle(
             false => code(failure),
         };
         if matches!(failure, Failure::NamespaceTerminating(_)) {
-            // Nothing can be made there; the deletion of the objects is what comes next, and it wakes the key.
+            // Nothing can be made there; the deletion of the objects is what comes next, and it wakes the
+            // key.
             attempt.next = Next::Change;
             return false;
         }
@@ -687,8 +769,9 @@ fn panicked(shared: &Shared, job: &mut Job, panic: &str) -> Attempt {
     })
 }
 
-/// Makes a panic anywhere but in a controller's code end the process at once. An actor that has panicked would be gone
-/// while its ranges stay owned: the other replicas can only take over from a process that has ended.
+/// Makes a panic anywhere but in a controller's code end the process at once. An actor that has panicked
+/// would be gone while its ranges stay owned: the other replicas can only take over from a process that has
+/// ended.
 pub fn end_process_on_panic() {
     let say = std::panic::take_hook();
     std::panic::set_hook(Box::new(move |panic| {

@@ -1,10 +1,12 @@
-//! Credentials that change while the process runs: client certificates, authorities, tokens, what exec plugins give.
+//! Credentials that change while the process runs: client certificates, authorities, tokens, what exec
+//! plugins give.
 //!
-//! A [`Followed`] configuration knows the files that it was made of and the clients that were made from it. When a
-//! file's content differs, everything is read again and each client gets a new connection. The same happens when the
-//! API server has refused the credentials for a lease duration, and before a certificate of an exec plugin expires.
-//! Upstream restarts for a changed kubeconfig, reads certificates and authorities again every five minutes
-//! (`client-go/transport/cert_rotation.go`, `ca_rotation.go`) and runs a plugin again at a 401.
+//! A [`Followed`] configuration knows the files that it was made of and the clients that were made from it.
+//! When a file's content differs, everything is read again and each client gets a new connection. The same
+//! happens when the API server has refused the credentials for a lease duration, and before a certificate of
+//! an exec plugin expires. Upstream restarts for a changed kubeconfig, reads certificates and authorities
+//! again every five minutes (`client-go/transport/cert_rotation.go`, `ca_rotation.go`) and runs a plugin
+//! again at a 401.
 
 use std::{
     path::PathBuf,
@@ -33,8 +35,8 @@ const REFUSAL_IS_RECENT: Duration = Duration::from_secs(60);
 /// An exec plugin's certificate is renewed when this part of its life is left.
 const RENEWED_BEFORE_END: f64 = 0.2;
 
-/// Between two tries to renew it, and the longest pause between two reads of everything while refusals last: a plugin may
-/// ask somebody else each time.
+/// Between two tries to renew it, and the longest pause between two reads of everything while refusals last:
+/// a plugin may ask somebody else each time.
 const PAUSE_MAX: Duration = Duration::from_secs(60);
 
 /// Why new credentials are not in use.
@@ -96,8 +98,8 @@ impl Followed {
         user_agent: Option<HeaderValue>,
     ) -> Result<Arc<Self>, components::Error> {
         let paths = source.load().await?.files;
-        // Which files there are is known now. They are read before they are loaded again, so that no change between the
-        // two is missed.
+        // Which files there are is known now. They are read before they are loaded again, so that no change
+        // between the two is missed.
         let read = Snapshot::of(paths.clone());
         let Loaded { mut config, files } = source.load().await?;
         config.headers.extend(
@@ -218,8 +220,8 @@ impl Followed {
         replaced.await??;
         self.config.store(config);
         let mut held = self.files.lock().unwrap_or_else(PoisonError::into_inner);
-        // A file that is named for the first time may have changed since it was loaded: it is not known yet, and so the
-        // next look reads all of them again.
+        // A file that is named for the first time may have changed since it was loaded: it is not known yet,
+        // and so the next look reads all of them again.
         *held = Files {
             read: read.only(&files),
             paths: files,
@@ -227,8 +229,9 @@ impl Followed {
         Ok(true)
     }
 
-    /// Follows the files for ever. `lease`: how long refusals last until everything is read again though no file has
-    /// changed; a plugin runs again at once. While that does not help, the pauses grow up to a minute.
+    /// Follows the files for ever. `lease`: how long refusals last until everything is read again though no
+    /// file has changed; a plugin runs again at once. While that does not help, the pauses grow up to a
+    /// minute.
     pub async fn keep_fresh(self: Arc<Self>, lease: Duration) {
         let mut complaint = Complaint::default();
         let mut forced: Option<Instant> = None;

@@ -22,6 +22,7 @@ use tokio_util::sync::CancellationToken;
 
 use crate::{
     actors::host::LateFence,
+    agreement::{self, Agreement, Fingerprints},
     api_server::ApiServer,
     args,
     auth::Auth,
@@ -31,7 +32,7 @@ use crate::{
     debug::Inside,
     gate::Fence,
     http::{self, Health, Kind},
-    keys::FileKeys,
+    keys::{self, FileKeys},
     metrics::Metrics,
     node::{Node, Parts, Threads},
     options::{FleetOptions, Options, PeerTransport},
@@ -41,7 +42,8 @@ use crate::{
     telemetry::Telemetry,
 };
 
-/// What is held is measured at most so often: whoever scrapes shall not pay for a look at hundreds of objects each time.
+/// What is held is measured at most so often: whoever scrapes shall not pay for a look at hundreds of objects
+/// each time.
 const SIZES_EVERY: Duration = Duration::from_secs(15);
 /// A thread that has not run for so long is taken for dead.
 const NO_LIFE_AFTER: Duration = Duration::from_secs(30);
@@ -59,8 +61,8 @@ fn wrong(error: &(dyn std::error::Error + 'static)) -> Error {
     Error(causes(error))
 }
 
-/// Runs until SIGTERM or SIGINT (then hands everything over first) or a fatal error. To be called within an actix
-/// system.
+/// Runs until SIGTERM or SIGINT (then hands everything over first) or a fatal error. To be called within an
+/// actix system.
 ///
 /// # Errors
 /// With one line that says what is wrong and what to do. Nothing is left half-started.
@@ -93,6 +95,7 @@ pub async fn run(options: Options, telemetry: &Telemetry) -> Result<(), Error> {
     let flags = flags_with_root_ca(&options.flags, &config)?;
     let controllers = enabled(&options, &flags)?;
     let keys = FileKeys::open(&flags, &names(&controllers)).map_err(Error)?;
+    let published = published(&flags, &names(&controllers));
     let metrics = Metrics::new(&registry::descriptors());
     metrics.started_with(
         args::gate_states(&options.feature_gates),
@@ -198,6 +201,7 @@ pub async fn run(options: Options, telemetry: &Telemetry) -> Result<(), Error> {
         &health,
         &draining,
         server_fence,
+        published,
         &mut signals,
     )
     .await;
@@ -225,6 +229,7 @@ async fn own(
     health: &Arc<Health>,
     draining: &AtomicBool,
     server_fence: Arc<ServerFence>,
+    published: Fingerprints,
     signals: &mut Signals,
 ) -> Result<(), Error> {
     if options.fleet.peer_transport == PeerTransport::Off {
@@ -258,6 +263,16 @@ async fn own(
         handle.clone(),
         Arc::clone(&node.shared.metrics),
         pod,
+    ));
+    let agreement = Arc::new(Agreement::default());
+    let said = Arc::clone(&agreement);
+    health.note(Kind::Readyz, Box::new(move || said.lines()));
+    actix::spawn(agreement::follow(
+        agreement,
+        handle.clone(),
+        Arc::clone(&node.shared.keys),
+        published,
+        Arc::clone(&node.shared.metrics),
     ));
     let gauges = Gauges {
         node: Arc::downgrade(node),
@@ -311,7 +326,7 @@ fn enabled(options: &Options, flags: &Flags) -> Result<Vec<Factory>, Error> {
     let mut enabled = Vec::new();
     for factory in registry::all() {
         let descriptor = (factory.describe)();
-        if !options.controllers.contains(&descriptor.name) {
+        if !descriptor.runs_unlisted && !options.controllers.contains(&descriptor.name) {
             continue;
         }
         match (descriptor.runs)(flags) {
@@ -361,6 +376,22 @@ fn flags_with_root_ca(given: &Flags, config: &kube::Config) -> Result<Flags, Err
         }
     }
     Ok(flags)
+}
+
+/// The fingerprint of the authorities that some controller publishes: they are read once.
+fn published(flags: &Flags, controllers: &[&str]) -> Fingerprints {
+    const PUBLISHERS: [&str; 3] = [
+        "root-ca-certificate-publisher-controller",
+        "serviceaccount-token-controller",
+        "kube-apiserver-serving-clustertrustbundle-publisher-controller",
+    ];
+    let publishes = PUBLISHERS.iter().any(|name| controllers.contains(name));
+    flags
+        .file("root-ca-file")
+        .filter(|_| publishes)
+        .map(|pem| ("root-ca".to_owned(), keys::fingerprint(pem)))
+        .into_iter()
+        .collect()
 }
 
 /// As Go writes it: lines of 64 characters that end with a line feed.
@@ -544,7 +575,8 @@ fn check_life(health: &Health, pulses: Vec<(String, Pulse)>) {
     }
 }
 
-/// `/livez` fails where the API server does nothing but refuse the credentials, though they are read again and again.
+/// `/livez` fails where the API server does nothing but refuse the credentials, though they are read again
+/// and again.
 fn check_credentials(health: &Health, followed: &Arc<Followed>) {
     let followed = Arc::clone(followed);
     let check = move || {
@@ -674,6 +706,32 @@ mod tests {
             [64, 64, 8]
         );
         assert!(!text.contains('\r'));
+    }
+
+    /// Upstream builds the controller of tokens without a look at `--controllers`.
+    #[test]
+    fn the_controller_of_tokens_runs_with_a_key_whatever_is_listed() {
+        const TOKENS: &str = "serviceaccount-token-controller";
+        let descriptors = registry::descriptors();
+        let run = |words: &[&str]| {
+            let specs = args::flags(&descriptors);
+            let args::Parsed::Run(values) = args::parse(specs, words.iter().copied()).unwrap()
+            else {
+                panic!("nothing is to be printed");
+            };
+            let surroundings = crate::options::Surroundings {
+                host_name: "one".to_owned(),
+                ..Default::default()
+            };
+            let options = Options::new(values, &descriptors, &surroundings).unwrap();
+            names(&enabled(&options, &options.flags).unwrap())
+        };
+        let key = "--service-account-private-key-file=/sa.key";
+        let mut both = run(&["--controllers=ttl", key]);
+        both.sort_unstable();
+        assert_eq!(both, [TOKENS, "ttl-controller"]);
+        assert_eq!(run(&["--controllers=ttl"]), ["ttl-controller"]);
+        assert!(run(&["--controllers=*,-serviceaccount-token", key]).contains(&TOKENS));
     }
 
     #[tokio::test(start_paused = true)]

@@ -1,5 +1,5 @@
-//! What the node asks of the API server besides watches and Leases. The real one is `ApiServer`; the seeded simulation
-//! has its own.
+//! What the node asks of the API server besides watches and Leases. The real one is `ApiServer`; the seeded
+//! simulation has its own.
 
 use std::{sync::Arc, time::Duration};
 
@@ -20,8 +20,8 @@ pub struct Sender {
     pub service_account: &'static str,
     /// The `source.component` of its events.
     pub event_source: &'static str,
-    /// `manifold/<version> (replica=<name>; range=<n>; epoch=<n>; controller=<name>)`: the API server's audit log proves
-    /// ownership by it.
+    /// `manifold/<version> (replica=<name>; range=<n>; epoch=<n>; controller=<name>)`: the API server's audit
+    /// log proves ownership by it.
     pub user_agent: HeaderValue,
     /// What its writes are counted in.
     pub metrics: Arc<ControllerMetrics>,
@@ -102,8 +102,8 @@ pub trait Server: Send + Sync {
         action: &'a Action,
     ) -> BoxFuture<'a, Result<Written, Refused>>;
 
-    /// Records an event: creates it, or counts an earlier one up unless `create` says that it has gone. The caller asks
-    /// the gate as for a write.
+    /// Records an event: creates it, or counts an earlier one up unless `create` says that it has gone. The
+    /// caller asks the gate as for a write.
     fn record<'a>(
         &'a self,
         sender: &'a Sender,
@@ -119,7 +119,8 @@ pub trait Server: Send + Sync {
         key: &'a Key,
     ) -> BoxFuture<'a, Result<Option<Value>, Refused>>;
 
-    /// What there is of one object, consistently; asked in the manager's own name, which may list whatever it watches.
+    /// What there is of one object, consistently; asked in the manager's own name, which may list whatever it
+    /// watches.
     fn head<'a>(
         &'a self,
         resource: &'static Resource,

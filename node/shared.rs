@@ -26,6 +26,7 @@ use crate::{
     gate,
     keys::Keys,
     metrics::{ControllerMetrics, Metrics, QueueMetrics},
+    quarantine::Watchlist,
     queue::Priority,
     view::View,
 };
@@ -77,8 +78,8 @@ impl Unit {
         })
     }
 
-    /// A memory from the owner before, its instants moved by how far the two clocks differ; a fresh one where it can't be
-    /// had.
+    /// A memory from the owner before, its instants moved by how far the two clocks differ; a fresh one where
+    /// it can't be had.
     pub fn unpack(&self, key: &Key, packed: &[u8], by: SignedDuration) -> Memory {
         let unpacked = guarded(|| {
             let mut memory = self.controller.unpack(packed);
@@ -181,6 +182,8 @@ pub struct RangeStats {
     pub reconciles: AtomicU64,
     /// Whether it is frozen for a handoff.
     pub frozen: AtomicBool,
+    /// Keys that are quarantined.
+    pub quarantined: AtomicUsize,
 }
 
 /// One owned range.
@@ -223,16 +226,19 @@ pub struct Shared {
     pub aside: Aside,
     /// Objects over which a controller's wake has panicked.
     pub unwoken: Unwoken,
+    /// Keys in flight, and those that may kill.
+    pub watchlist: Arc<Watchlist>,
 }
 
 /// As [`Subscription::wake`].
 type WakeOf<'a> = &'a dyn Fn(DynChange<'_>, &dyn Reader, &mut dyn FnMut(Key));
 
-/// Objects over which a controller's wake has panicked are logged once each; so many are remembered, for that and for
-/// `/debug/shards`. Beyond it they are counted only.
+/// Objects over which a controller's wake has panicked are logged once each; so many are remembered, for that
+/// and for `/debug/shards`. Beyond it they are counted only.
 const UNWOKEN_MAX: usize = 1000;
 
-/// Objects over which a controller's wake has panicked, by the controller's name: their changes wake none of its keys.
+/// Objects over which a controller's wake has panicked, by the controller's name: their changes wake none of
+/// its keys.
 #[derive(Default)]
 pub struct Unwoken(Mutex<BTreeMap<(&'static str, &'static Resource, Key), String>>);
 
@@ -318,9 +324,10 @@ impl Shared {
         );
     }
 
-    /// What a change says of how far the watch of the key's own object should have come, as a version; 0 for nothing. A
-    /// change of that object is its watch's own word, unless it is late: then more may have happened to it since. After a
-    /// watch that stood still, changes come that have long been overtaken, one by one.
+    /// What a change says of how far the watch of the key's own object should have come, as a version; 0 for
+    /// nothing. A change of that object is its watch's own word, unless it is late: then more may have
+    /// happened to it since. After a watch that stood still, changes come that have long been overtaken, one
+    /// by one.
     fn evidence(&self, unit: &Unit, resource: &'static Resource, change: DynChange<'_>) -> u64 {
         let settled = self.fence.settled();
         let late = if change.version < settled { settled } else { 0 };
@@ -343,7 +350,8 @@ impl Shared {
         self.table.get(usize::from(range))?.load_full()
     }
 
-    /// Queues a key with the range that owns it, if this replica does. `evidence` is the version of what has happened.
+    /// Queues a key with the range that owns it, if this replica does. `evidence` is the version of what has
+    /// happened.
     pub fn wake(&self, unit: &Unit, key: Key, priority: Priority, evidence: u64) {
         let range = self.range_of(unit, &key);
         self.wake_in(range, unit, key, priority, evidence);
@@ -356,7 +364,8 @@ impl Shared {
         }
     }
 
-    /// Hands out the keys that a change wakes. This runs on every replica: a panic over one object must not end them all.
+    /// Hands out the keys that a change wakes. This runs on every replica: a panic over one object must not
+    /// end them all.
     fn woken(
         &self,
         unit: &Unit,
@@ -414,9 +423,9 @@ impl Shared {
         }
     }
 
-    /// Queues, at low priority, every key of some controllers in some owned ranges: those derived from children whose
-    /// owner is gone included, since every object names the keys that it wakes. A range that is gained meanwhile has a scan
-    /// of its own.
+    /// Queues, at low priority, every key of some controllers in some owned ranges: those derived from
+    /// children whose owner is gone included, since every object names the keys that it wakes. A range that
+    /// is gained meanwhile has a scan of its own.
     pub fn wake_all(
         &self,
         wanted_unit: &dyn Fn(&Unit) -> bool,
@@ -448,8 +457,8 @@ impl Shared {
         }
     }
 
-    /// Queues the keys of some controllers in some owned ranges that a change wakes which is newer than these versions.
-    /// What was deleted is not among the changes.
+    /// Queues the keys of some controllers in some owned ranges that a change wakes which is newer than these
+    /// versions. What was deleted is not among the changes.
     pub fn wake_newer(
         &self,
         seen: &BTreeMap<&'static Resource, u64>,
@@ -517,7 +526,8 @@ fn as_it_is(object: &AnyObject) -> DynChange<'_> {
     }
 }
 
-/// Whether a subscription asks for an object of that name: another controller's watch of the resource may be wider.
+/// Whether a subscription asks for an object of that name: another controller's watch of the resource may be
+/// wider.
 fn wanted(subscription: &Subscription, change: DynChange<'_>) -> bool {
     subscription.only_name.is_none_or(|name| {
         change

@@ -1,7 +1,8 @@
 //! Logs and traces.
 //!
-//! Logs go to standard error, as lines near klog's or as JSON, as verbose as `-v` says; `RUST_LOG` says it more finely.
-//! Traces are exported by OTLP where an endpoint is set in the environment. Where none is, no exporter exists and
+//! Logs go to standard error, as lines near klog's or as JSON, as verbose as `-v` says; `RUST_LOG` says it
+//! more finely. Traces are exported by OTLP where an endpoint is set in the environment. Where none is, no
+//! exporter exists and
 //! [`reconcile_span`] is a test of one flag.
 
 use std::{
@@ -117,8 +118,8 @@ fn is_ours(target: &str) -> bool {
         || first.starts_with("controllers_")
 }
 
-/// klog's levels as tracing's: 0 tells what an operator must know, 4 what a developer of the controller wants, 6 and
-/// more what passes over the wire. Libraries are two steps quieter.
+/// klog's levels as tracing's: 0 tells what an operator must know, 4 what a developer of the controller
+/// wants, 6 and more what passes over the wire. Libraries are two steps quieter.
 fn shown(level: i64, ours: bool) -> Level {
     match (level, ours) {
         (..=3, true) => Level::INFO,
@@ -158,8 +159,9 @@ impl<S> Filter<S> for ByVerbosity {
         self.0.allows(metadata)
     }
 
-    /// Decided once for each place in the code and not at each of its spans: HTTP libraries open dozens for a request.
-    /// [`Verbosity::set`] has all of them decided anew.
+    /// Decided once for each place in the code and not at each of its spans: HTTP libraries open dozens for a
+    /// request.
+    /// [`Verbosity::set`] has all of them decided again.
     fn callsite_enabled(&self, metadata: &'static Metadata<'static>) -> Interest {
         if self.0.allows(metadata) {
             Interest::always()
@@ -268,7 +270,8 @@ pub struct Telemetry {
 }
 
 impl Telemetry {
-    /// Sends what has not been sent yet; takes up to the exporter's timeout. To be called off the runtime's threads.
+    /// Sends what has not been sent yet; takes up to the exporter's timeout. To be called off the runtime's
+    /// threads.
     pub fn flush(&self) {
         if let Some(provider) = &self.provider
             && let Err(why) = provider.shutdown()
@@ -288,8 +291,8 @@ fn endpoint_is_set() -> bool {
     .any(|name| std::env::var(name).is_ok_and(|value| !value.is_empty()))
 }
 
-/// Sets up logs, and traces where an endpoint is set. Once for each process, inside the runtime (the exporter's
-/// connection lives there).
+/// Sets up logs, and traces where an endpoint is set. Once for each process, inside the runtime (the
+/// exporter's connection lives there).
 ///
 /// # Errors
 /// One line: an endpoint or RUST_LOG that can't be used, or a second call.
@@ -317,8 +320,8 @@ pub fn start(options: &LoggingOptions, replica: &str) -> Result<Telemetry, Strin
         false => None,
     };
     let subscriber = tracing_subscriber::registry().with(lines);
-    // No layer that is none: whether each place in the code is of interest would be asked at every span of the HTTP
-    // libraries. In a Job of 2,000 pods the filter alone took 4 % of the processor's time.
+    // No layer that is none: whether each place in the code is of interest would be asked at every span of
+    // the HTTP libraries. In a Job of 2,000 pods the filter alone took 4 % of the processor's time.
     match &provider {
         Some(provider) => subscriber.with(spans(provider)).try_init(),
         None => subscriber.try_init(),
@@ -345,8 +348,8 @@ where
         }))
 }
 
-/// The exporter in batches. Endpoint, headers, timeouts and the sampler (`OTEL_TRACES_SAMPLER`, `_ARG`) are read from the
-/// environment by the library.
+/// The exporter in batches. Endpoint, headers, timeouts and the sampler (`OTEL_TRACES_SAMPLER`, `_ARG`) are
+/// read from the environment by the library.
 fn provider(replica: &str, endpoint: Option<&str>) -> Result<SdkTracerProvider, String> {
     let builder = opentelemetry_otlp::SpanExporter::builder().with_tonic();
     let builder = match endpoint {
@@ -386,8 +389,8 @@ pub struct Reconcile<'a> {
     pub replica: &'a str,
 }
 
-/// A span for one reconcile: the parent of those of its calls. `from` is the `traceparent` that came with the key in a
-/// handoff; the span is linked to it. Without an exporter it is no span at all.
+/// A span for one reconcile: the parent of those of its calls. `from` is the `traceparent` that came with the
+/// key in a handoff; the span is linked to it. Without an exporter it is no span at all.
 pub fn reconcile_span(what: &Reconcile<'_>, from: Option<&str>) -> Span {
     if !TRACING.load(Ordering::Relaxed) {
         return Span::none();

@@ -1,4 +1,5 @@
-//! The time zone of the host, found as Go finds `time.Local`: upstream reads schedules that name no zone in it.
+//! The time zone of the host, found as Go finds `time.Local`: upstream reads schedules that name no zone in
+//! it.
 
 use std::{fs::File, io::Read as _};
 
@@ -39,9 +40,9 @@ pub fn host_zone() -> Option<HostZone> {
 
 /// The zone that a value of `$TZ` stands for; `None` for UTC. `read` has a file's content.
 ///
-/// Go's rules: not set, `/etc/localtime`; empty, UTC; a colon in front is skipped; an absolute path is a zone's file;
-/// everything else is a name, first of a file on this host and then of the zones that the build has. What can't be found
-/// or read is UTC.
+/// Go's rules: not set, `/etc/localtime`; empty, UTC; a colon in front is skipped; an absolute path is a
+/// zone's file; everything else is a name, first of a file on this host and then of the zones that the build
+/// has. What can't be found or read is UTC.
 pub fn find(tz: Option<&str>, read: &dyn Fn(&str) -> Option<Vec<u8>>) -> Option<HostZone> {
     let parsed = |path: &str| TimeZone::tzif(path, &read(path)?).ok();
     let name = tz.map(|tz| tz.strip_prefix(':').unwrap_or(tz));

@@ -13,8 +13,8 @@ pub trait View: Reader {
     /// Resolves when the object with this uid has gone or begins to go. What happened before the call is not
     /// heard of.
     fn wait_departed(&self, resource: &'static Resource, uid: &str) -> BoxFuture<'static, ()>;
-    /// The newest version of an object of a resource that has been seen; bookmarks do not count, since another watch may
-    /// have its own a minute later.
+    /// The newest version of an object of a resource that has been seen; bookmarks do not count, since
+    /// another watch may have its own a minute later.
     fn newest(&self, resource: &'static Resource) -> u64;
     /// The objects of a resource that are newer than a version.
     fn newer(&self, resource: &'static Resource, version: u64) -> Vec<AnyObject> {

@@ -12,7 +12,8 @@ use kube::api::{Patch, PatchParams, PostParams};
 use serde_json::{Value, json};
 
 use crate::support::{
-    PATIENCE, POLL, Watcher, alone, complete, create, deployment, ended_well, fleet, judge, judged,
+    PATIENCE, POLL, Watcher, alone, beside, complete, create, deployment, ended_well, fleet, judge,
+    judged,
 };
 
 /// Scaled up and nothing else: never a pod beyond wanted.
@@ -114,7 +115,7 @@ async fn finished_job(jobs: &Api<Job>) -> Result<()> {
 
 #[test]
 fn the_log_shows_one_owner_at_a_time_and_nothing_made_twice() {
-    let _alone = alone();
+    let _beside = beside();
     run_test(async {
         let control_plane = judged().await?;
         let (fleet, mut replicas, mut watcher) = three(&control_plane).await?;
@@ -185,7 +186,8 @@ fn the_log_shows_one_owner_at_a_time_and_nothing_made_twice() {
     });
 }
 
-/// How often two of three are stopped: without a look at the fence in the socket, one time in ten something came late.
+/// How often two of three are stopped: without a look at the fence in the socket, one time in ten something
+/// came late.
 const STOPS: u32 = 20;
 
 #[test]

@@ -15,7 +15,7 @@ use kube::{Api, Client, Config};
 use serde_json::{Value, json};
 
 use super::fence::listed;
-use crate::support::{PATIENCE, POLL, alone, complete, create, deployment, fleet_of};
+use crate::support::{PATIENCE, POLL, alone, beside, complete, create, deployment, fleet_of};
 
 /// ConfigMaps in the cluster, unless `MANIFOLD_CONFIGMAPS` says otherwise.
 const CONFIG_MAPS: usize = 20_000;
@@ -392,7 +392,8 @@ fn everybody_else_writes_from_the_first_second_of_an_api_server_that_fences() {
         for one in &with {
             let refused = one.refused();
             ensure!(refused.is_empty(), "{}: {refused:?}", one.who);
-            // Whoever comes before the server has read the list waits for a second at most, and is let through.
+            // Whoever comes before the server has read the list waits for a second at most, and is let
+            // through.
             ensure!(
                 one.first() < most + Duration::from_millis(1500),
                 "{}: {:?}, without a fence {most:?}",
@@ -448,7 +449,7 @@ async fn server_fence(replica: &Replica) -> Result<String> {
 
 #[test]
 fn the_fence_serves_a_fleet_of_another_namespace_and_impersonates_nobody_without_credentials() {
-    let _alone = alone();
+    let _beside = beside();
     run_test(async {
         let control_plane = ControlPlane::builder().nodes(1).fence().start().await?;
         let client = control_plane.client().await?;

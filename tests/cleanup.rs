@@ -1,5 +1,5 @@
-//! Garbage and namespaces, beside upstream's manager: nothing is left, nothing with a living owner is deleted, and it
-//! takes no longer.
+//! Garbage and namespaces, beside upstream's manager: nothing is left, nothing with a living owner is
+//! deleted, and it takes no longer.
 
 use std::collections::BTreeSet;
 use std::time::{Duration, Instant};
@@ -231,7 +231,8 @@ async fn bed() -> Result<ControlPlane> {
 
 fn beside_upstream(sizes: &Sizes) {
     run_test(async {
-        // Each on a control plane of its own, as the bench does it: neither works beside what the other one has left.
+        // Each on a control plane of its own, as the bench does it: neither works beside what the other one
+        // has left.
         let theirs = {
             let control_plane = bed().await?;
             let _kcm = control_plane.start_kcm(&NO_LIMITS).await?;
@@ -443,7 +444,8 @@ fn kinds_made_at_run_time_own_and_are_owned_and_a_broken_one_holds_back_no_other
             made.elapsed()
         );
 
-        // A kind whose objects nobody can read any more: its preferred version needs a webhook that is not there.
+        // A kind whose objects nobody can read any more: its preferred version needs a webhook that is not
+        // there.
         apply(
             &control_plane,
             &definition("widgets", "Widget", &json!([version("v1", true)])),
@@ -513,8 +515,8 @@ fn kinds_made_at_run_time_own_and_are_owned_and_a_broken_one_holds_back_no_other
 /// Of so many starts each: where its pages fall, a replica takes up to 4 MB more or less.
 const STARTS: usize = 3;
 
-/// What a replica that has just started holds when it has read everything, in bytes; with so many custom resources. The
-/// median of [`STARTS`].
+/// What a replica that has just started holds when it has read everything, in bytes; with so many custom
+/// resources. The median of [`STARTS`].
 async fn at_rest(fleet: &Fleet, objects: usize) -> Result<f64> {
     let mut held = Vec::new();
     for _ in 0..STARTS {

@@ -1,4 +1,5 @@
-//! Disruption budgets say under Manifold what they say under kube-controller-manager, and `kubectl drain` follows them.
+//! Disruption budgets say under Manifold what they say under kube-controller-manager, and `kubectl drain`
+//! follows them.
 
 use std::collections::BTreeSet;
 use std::time::Instant;
@@ -53,7 +54,8 @@ fn workloads(web: &str) -> Vec<Value> {
     vec![web_deployment, lone("lone"), job("once")]
 }
 
-/// What is asked for them. Made when the pods are there: which budget sees none of them first would be chance.
+/// What is asked for them. Made when the pods are there: which budget sees none of them first would be
+/// chance.
 fn budgets_of(web: &str) -> Vec<Value> {
     vec![
         budget("least", web, &json!({"minAvailable": 2})),

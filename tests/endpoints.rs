@@ -1,7 +1,8 @@
-//! Endpoints and EndpointSlices are what kube-controller-manager makes of the same Services and pods, with no more
-//! writes.
+//! Endpoints and EndpointSlices are what kube-controller-manager makes of the same Services and pods, with no
+//! more writes.
 //!
-//! Everything but the three controllers under test is upstream's in both runs, so that the pods come and go alike.
+//! Everything but the three controllers under test is upstream's in both runs, so that the pods come and go
+//! alike.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::future::Future;
@@ -17,7 +18,7 @@ use k8s_openapi::api::discovery::v1::EndpointSlice;
 use kube::{Api, Client};
 use serde_json::{Value, json};
 
-use crate::support::{PATIENCE, POLL, alone, create, deployment, ended_well, fleet_of};
+use crate::support::{PATIENCE, POLL, alone, beside, create, deployment, ended_well, fleet_of};
 
 /// The controllers under test.
 const CONTROLLERS: [&str; 3] = [
@@ -25,8 +26,8 @@ const CONTROLLERS: [&str; 3] = [
     "endpointslice-controller",
     "endpointslice-mirroring-controller",
 ];
-/// For so long nothing changes when a step has come to its end: a controller that does something does so at once, the
-/// slowest after upstream's second.
+/// For so long nothing changes when a step has come to its end: a controller that does something does so at
+/// once, the slowest after upstream's second.
 const QUIET: Duration = Duration::from_millis(2_500);
 /// Pods of the rollout: a slice and a bit. `MANIFOLD_ENDPOINTS` sets another number.
 const PODS: i32 = 120;
@@ -34,7 +35,8 @@ const PODS: i32 = 120;
 const DELAY_MAX: Duration = Duration::from_secs(1);
 /// What a key with many slices waits at most between two reports.
 const SPACING_MAX: Duration = Duration::from_millis(700);
-/// Far beyond what a rollout takes with upstream's manager on two busy cores: a thousand pods take two minutes there.
+/// Far beyond what a rollout takes with upstream's manager on two busy cores: a thousand pods take two
+/// minutes there.
 const ROLLOUT_LIMIT: Duration = Duration::from_secs(400);
 const ROLLOUT_LIMIT_PODS: i32 = 1_000;
 const NODES: i32 = 5;
@@ -483,7 +485,8 @@ fn even(object: &Value) -> String {
     format!("{head} {object}")
 }
 
-/// Lists are sets here; a pod's address and uid are those of that run, and the node is the scheduler's choice.
+/// Lists are sets here; a pod's address and uid are those of that run, and the node is the scheduler's
+/// choice.
 fn sort(value: &mut Value) {
     match value {
         Value::Array(items) => {
@@ -916,7 +919,7 @@ async fn make(control_plane: &ControlPlane, namespace: &str, steps: usize) -> Re
 
 #[test]
 fn what_one_manager_has_made_the_other_leaves_as_it_is() {
-    let _alone = alone();
+    let _beside = beside();
     run_test(async {
         let control_plane = control_plane().await?;
         let mut log = control_plane.audit();

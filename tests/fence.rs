@@ -1,9 +1,10 @@
-//! A process that stood still between its last check and the send of a write, and goes on after its ranges were taken.
+//! A process that stood still between its last check and the send of a write, and goes on after its ranges
+//! were taken.
 //!
-//! The victim is a replica made of the parts that ship, inside this process, so that it can be held at just that point:
-//! its server is wrapped, and a write that has passed the gate goes on in a task that nobody aborts, as it would in a
-//! process that was stopped there. Dropping its coordinator is its death: it renews no more and releases nothing.
-//! Then real replicas evict it and take everything, and what was held is sent.
+//! The victim is a replica made of the parts that ship, inside this process, so that it can be held at just
+//! that point: its server is wrapped, and a write that has passed the gate goes on in a task that nobody
+//! aborts, as it would in a process that was stopped there. Dropping its coordinator is its death: it renews
+//! no more and releases nothing. Then real replicas evict it and take everything, and what was held is sent.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -38,7 +39,7 @@ use node_cache::{Api as Connection, Purpose};
 use serde_json::{Value, json};
 use tokio::sync::{oneshot, watch};
 
-use crate::support::{PATIENCE, POLL, alone, complete, create, deployment, fleet, owners};
+use crate::support::{PATIENCE, POLL, beside, complete, create, deployment, fleet, owners};
 
 const VICTIM: &str = "victim";
 /// Held writes of each kind.
@@ -251,7 +252,8 @@ impl Reach {
         })
     }
 
-    /// The victim's coordinator: it owns every range, and its peers can't speak with it, so none moves while it lives.
+    /// The victim's coordinator: it owns every range, and its peers can't speak with it, so none moves while
+    /// it lives.
     async fn join(&self, host: Arc<dyn RangeHost>) -> Result<Handle> {
         let config = coordinator::Config {
             replica_name: VICTIM.to_owned(),
@@ -587,7 +589,7 @@ async fn traces(client: &Client, namespace: &str) -> Result<BTreeMap<&'static st
 
 #[test]
 fn what_a_dead_replica_still_sends_is_refused_by_the_server() {
-    let _alone = alone();
+    let _beside = beside();
     run_test(async {
         let control_plane = ControlPlane::builder().nodes(1).fence().start().await?;
         let client = control_plane.client().await?;
@@ -924,8 +926,9 @@ async fn picture(client: &Client, namespace: &str) -> Result<BTreeMap<String, Va
     Ok(picture)
 }
 
-/// A ReplicaSet whose pods were made, and became ready, within one second each. Where ages differ they are compared by
-/// their order of magnitude, so that the choice of pods to delete changes with time: upstream's rule.
+/// A ReplicaSet whose pods were made, and became ready, within one second each. Where ages differ they are
+/// compared by their order of magnitude, so that the choice of pods to delete changes with time: upstream's
+/// rule.
 async fn twins(sets: &Api<ReplicaSet>, pods: &Api<Pod>, name: &str, count: i32) -> Result<()> {
     const TRIES: usize = 30;
     let ours = ListParams::default().labels(&format!("app={name}"));
@@ -968,7 +971,7 @@ async fn twins(sets: &Api<ReplicaSet>, pods: &Api<Pod>, name: &str, count: i32) 
 
 #[test]
 fn without_the_servers_fence_it_does_not_land_twice_nor_undo_what_the_next_owner_did() {
-    let _alone = alone();
+    let _beside = beside();
     run_test(async {
         let control_plane = crate::support::judged().await?;
         let client = control_plane.client().await?;
@@ -1079,7 +1082,8 @@ fn without_the_servers_fence_it_does_not_land_twice_nor_undo_what_the_next_owner
             if kind.ends_with(" events") {
                 // Tells of what was decided, and changes nothing.
             } else if kind.starts_with("create ") {
-                // All that the victim had seen of this one's children has gone: the next owner could not guess the name.
+                // All that the victim had seen of this one's children has gone: the next owner could not
+                // guess the name.
                 let blind = name.starts_with("lone-");
                 ensure!(
                     blind || matches!(why, Some(Failure::AlreadyExists(_))),

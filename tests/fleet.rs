@@ -14,7 +14,7 @@ use k8s_openapi::api::coordination::v1::Lease;
 use kube::{Api, Client};
 
 use crate::support::{
-    FLEET, PATIENCE, POLL, Watcher, alone, complete, create, deployment, ended_well, fleet,
+    FLEET, PATIENCE, POLL, Watcher, beside, complete, create, deployment, ended_well, fleet,
     fleet_of, judge, judged, loads, moved, owners,
 };
 
@@ -39,7 +39,7 @@ async fn ready(client: &Client, replica: &Replica) -> Result<Instant> {
 
 #[test]
 fn every_range_has_one_owner_through_joins_stops_and_crashes() {
-    let _alone = alone();
+    let _beside = beside();
     run_test(async {
         let control_plane = judged().await?;
         let client = control_plane.client().await?;
@@ -152,7 +152,7 @@ fn every_range_has_one_owner_through_joins_stops_and_crashes() {
 #[test]
 fn a_replica_that_was_killed_gets_its_share_back_step_by_step() {
     const STEP: Duration = Duration::from_secs(2);
-    let _alone = alone();
+    let _beside = beside();
     run_test(async {
         let control_plane = judged().await?;
         let client = control_plane.client().await?;

@@ -148,8 +148,8 @@ fn examine(steps: &[Step], figures: &Figures, templates: usize) -> Found {
     let mut found = Found::default();
     let mut living: BTreeMap<String, (String, String)> = BTreeMap::new();
     let mut last_ordinal = None;
-    // A rollout is bounded by what the ReplicaSets want, and each of them by its own number: an old one may still have
-    // pods to delete when the new one makes its own, as under upstream.
+    // A rollout is bounded by what the ReplicaSets want, and each of them by its own number: an old one may
+    // still have pods to delete when the new one makes its own, as under upstream.
     let mut wants: BTreeMap<String, u64> = BTreeMap::new();
     let most = u64::from(figures.replicas + figures.surge());
     for step in steps {
@@ -379,8 +379,8 @@ impl Workloads {
         Ok(())
     }
 
-    /// Runs the StatefulSet's pods, until it is dropped. The test bed's kubelets delete by name, and what is meant for a
-    /// pod may hit the next one of its ordinal.
+    /// Runs the StatefulSet's pods, until it is dropped. The test bed's kubelets delete by name, and what is
+    /// meant for a pod may hit the next one of its ordinal.
     async fn run_ordinals(&self) -> Result<Infallible> {
         let of_set = ListParams::default()
             .labels("app=db")
@@ -524,7 +524,8 @@ async fn in_motion(figures: &Figures) -> Result<()> {
     let work = async {
         workloads.make(figures).await?;
         workloads.through(figures).await.context("made")?;
-        // How long a rollout takes is the machine's affair: there are as many as the rounds need, and at least one.
+        // How long a rollout takes is the machine's affair: there are as many as the rounds need, and at
+        // least one.
         let mut templates: usize = 1;
         while templates == 1 || mover.rounds.load(Ordering::Relaxed) < figures.rounds {
             templates += 1;

@@ -1,6 +1,6 @@
-//! Autoscaling on real metrics APIs: the same curves under kube-controller-manager and under Manifold lead to the same
-//! sizes, conditions and events; a replica that is killed within a stabilization window makes nothing shrink early; an
-//! API that hangs costs those alone who ask it.
+//! Autoscaling on real metrics APIs: the same curves under kube-controller-manager and under Manifold lead to
+//! the same sizes, conditions and events; a replica that is killed within a stabilization window makes
+//! nothing shrink early; an API that hangs costs those alone who ask it.
 
 use std::collections::BTreeSet;
 use std::time::{Duration, Instant};
@@ -17,7 +17,7 @@ use kube::api::{DeleteParams, ListParams, Patch, PatchParams, PostParams};
 use kube::{Api, Client};
 use serde_json::{Value, json};
 
-use crate::support::{PATIENCE, POLL, Unrest, all_end_well, alone, complete, fleet_of};
+use crate::support::{PATIENCE, POLL, Unrest, all_end_well, alone, beside, complete, fleet_of};
 
 /// The period and the window of both managers, short enough for a test.
 const PERIOD: Duration = Duration::from_secs(2);
@@ -47,8 +47,8 @@ fn flags_with(window: Duration) -> Vec<String> {
     ]
 }
 
-/// A control plane whose aggregation layer finds a server on loopback: by an ExternalName, which it follows where it
-/// routes by services and not by endpoints.
+/// A control plane whose aggregation layer finds a server on loopback: by an ExternalName, which it follows
+/// where it routes by services and not by endpoints.
 fn bed() -> Builder {
     ControlPlane::builder()
         .nodes(5)
@@ -536,9 +536,10 @@ fn curves_lead_to_the_same_under_both_managers() {
     });
 }
 
-/// What the kubelets say that each of a Deployment's pods uses, the size at which that comes to rest, and what holds it
-/// there. It begins with four pods; what comes between is up to when metrics-server has looked. What it measures is a few
-/// hundred-thousandths off, and thousandths of a core are rounded up: no figure lies where that would decide.
+/// What the kubelets say that each of a Deployment's pods uses, the size at which that comes to rest, and
+/// what holds it there. It begins with four pods; what comes between is up to when metrics-server has looked.
+/// What it measures is a few hundred-thousandths off, and thousandths of a core are rounded up: no figure
+/// lies where that would decide.
 const METERED: [(&str, i32, &str); 3] = [
     ("50m", 4, "DesiredWithinRange"),
     ("22m", 2, "TooFewReplicas"),
@@ -760,7 +761,7 @@ const RUNS: usize = 3;
 const FALLING: [&str; 6] = ["a", "b", "c", "d", "e", "f"];
 const FALLING_SIZE: i32 = 6;
 /// All ranges move every few seconds, and one replica is killed within the window, once: each kill begins its
-/// autoscalers' windows anew.
+/// autoscalers' windows again.
 const UNREST: Unrest = Unrest {
     moved: 64,
     kill_every: Duration::from_secs(10),
@@ -862,7 +863,7 @@ fn a_replica_killed_within_the_window_makes_nothing_shrink_early() {
 
 #[test]
 fn an_api_that_hangs_costs_those_alone_who_ask_it() {
-    let _alone = alone();
+    let _beside = beside();
     run_test(async {
         let control_plane = bed().start().await?;
         let api = MetricsApi::start(&control_plane).await?;

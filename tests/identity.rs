@@ -356,3 +356,62 @@ fn what_replicas_sign_is_accepted_and_no_other_secret_is_held() {
         all_end_well(&mut replicas).await
     });
 }
+
+/// Two replicas that were started with different authorities warn of it, in what `/readyz?verbose` says and
+/// by a metric, until they have the same.
+#[test]
+fn replicas_with_different_authorities_say_so_until_they_agree() {
+    const NAME: &str = "manifold_key_material_differs{name=\"kubelet-serving\"} 1";
+    const SAID: &str = "[~]replicas differ in kubelet-serving: ";
+    let _beside = beside();
+    run_test(async {
+        let control_plane = ControlPlane::builder().start().await?;
+        let files = WorkDir::new()?;
+        let write = |file: &str, authority: &Authority| -> Result<()> {
+            files.write(&format!("{file}.crt"), authority.certificate())?;
+            files.write(&format!("{file}.key"), &authority.identity().key)?;
+            Ok(())
+        };
+        let first = Authority::new("the first authority")?;
+        write("a", &first)?;
+        write("b", &Authority::new("the second authority")?)?;
+        let fleet = control_plane
+            .fleet()
+            .arg("--controllers=csrsigning,serviceaccount")
+            .build()
+            .await?;
+        let mut replicas = Vec::new();
+        for file in ["a", "b"] {
+            let flag = |flag: &str, end: &str| {
+                let path = files.file(&format!("{file}.{end}"));
+                format!("--cluster-signing-{flag}-file={}", path.display())
+            };
+            let flags = [flag("cert", "crt"), flag("key", "key")];
+            let flags: Vec<&str> = flags.iter().map(String::as_str).collect();
+            let mut replica = fleet.start_named(&format!("manifold-{file}"), &flags)?;
+            replica.wait_ready(PATIENCE).await?;
+            replicas.push(replica);
+        }
+        let says = |wanted: bool| {
+            let replicas = &replicas;
+            async move {
+                let what = format!("both say that they differ: {wanted}");
+                until(&what, PATIENCE, POLL, || async {
+                    for replica in replicas {
+                        let ready = replica.text("/readyz?verbose").await?;
+                        let metrics = replica.text("/metrics").await?;
+                        if (ready.contains(SAID), metrics.contains(NAME)) != (wanted, wanted) {
+                            return Ok(None);
+                        }
+                    }
+                    Ok(Some(()))
+                })
+                .await
+            }
+        };
+        says(true).await?;
+        write("b", &first)?;
+        says(false).await?;
+        all_end_well(&mut replicas).await
+    });
+}

@@ -3,40 +3,51 @@
 pub mod chaos;
 pub mod judge;
 
-/// Suites that measure time, one after the other. Those that may run beside others follow, so that neither kind waits for
-/// the other more than once: tests begin in the order of their names.
+/// Suites that compare figures with bounds: each has the machine to itself. Tests start in the order of their
+/// names, so these come first, and the suites that only wait for events then overlap.
 #[cfg(test)]
 #[path = "."]
 mod alone {
-    mod audit;
-    mod bystanders;
     mod cleanup;
     mod endpoints;
-    mod fence;
-    mod fleet;
     mod handoff;
-    mod hpa;
+    mod kubeadm;
+    mod kubelets;
     mod moves;
-    mod nodes;
+    mod node_dies;
     mod overload;
     mod poison;
     mod port;
-    mod quota;
+    mod quarantine;
     mod rotation;
-    mod start;
-    mod told;
 }
 
+#[cfg(test)]
+mod audit;
+#[cfg(test)]
+mod bystanders;
 #[cfg(test)]
 mod deploy;
 #[cfg(test)]
 mod disruption;
 #[cfg(test)]
+mod fence;
+#[cfg(test)]
+mod fleet;
+#[cfg(test)]
+mod hpa;
+#[cfg(test)]
 mod identity;
+#[cfg(test)]
+mod nodes;
 #[cfg(test)]
 mod parity;
 #[cfg(test)]
+mod quota;
+#[cfg(test)]
 mod rollout;
+#[cfg(test)]
+mod start;
 #[cfg(test)]
 mod support;
 #[cfg(test)]
@@ -45,3 +56,5 @@ mod swap;
 mod template;
 #[cfg(test)]
 mod tidy;
+#[cfg(test)]
+mod told;

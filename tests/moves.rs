@@ -1,8 +1,8 @@
 //! What a change of the fleet costs the keys that move.
 //!
 //! 200 Deployments without pods are changed in turn, ten times a second, while a fourth replica joins
-//! and leaves. A change is served when `status.observedGeneration` has caught up. CronJobs of the same names hold what
-//! only a controller's memory and its queue know.
+//! and leaves. A change is served when `status.observedGeneration` has caught up. CronJobs of the same names
+//! hold what only a controller's memory and its queue know.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::{Arc, Mutex, PoisonError};
@@ -299,8 +299,8 @@ async fn remembered(watcher: &Watcher, namespace: &str, what: &str) -> Result<Ve
     .await
 }
 
-/// CronJobs whose schedule was changed once: that they are not to be looked back at beyond the change is known to the
-/// controller's memory alone, and their next look to the queue alone.
+/// CronJobs whose schedule was changed once: that they are not to be looked back at beyond the change is
+/// known to the controller's memory alone, and their next look to the queue alone.
 async fn cron_jobs(client: &Client, watcher: &Watcher, namespace: &str) -> Result<Vec<Remembered>> {
     let api: Api<CronJob> = Api::namespaced(client.clone(), namespace);
     let [before, after] = SCHEDULES;

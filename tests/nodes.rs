@@ -11,7 +11,7 @@ use harness::{ControlPlane, Fleet, Replica, run_test, until};
 use k8s_openapi::api::core::v1::Node;
 use kube::{Api, Client, api::ListParams};
 
-use crate::support::{PATIENCE, POLL, all_end_well, alone, fleet_of};
+use crate::support::{PATIENCE, POLL, all_end_well, alone, beside, fleet_of};
 
 const REPLICAS: usize = 3;
 /// Nodes that join.
@@ -181,7 +181,7 @@ fn silent_nodes_are_noticed_and_driven_away_at_their_zone_s_pace_while_replicas_
 
 #[test]
 fn an_api_server_that_stands_still_makes_no_node_silent() {
-    let _alone = alone();
+    let _beside = beside();
     run_test(async {
         let mut control_plane = ControlPlane::builder().nodes(5).start().await?;
         let fleet = fleet_of(&control_plane, &FLAGS).await?;

@@ -1,23 +1,17 @@
 //! An API server whose places are all taken by the bulk writes of kube-system: renewals of Leases go ahead of
 //! them.
 
-use std::net::Ipv4Addr;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::time::Duration;
 
 use anyhow::{Result, ensure};
-use bytes::Bytes;
-use futures::StreamExt as _;
-use harness::proxy::{serve, server_config};
 use harness::{ControlPlane, Replica, run_test, workspace_root};
-use http_body_util::{BodyExt, Full, StreamBody};
-use hyper::body::Frame;
 use jiff::Timestamp;
 use kube::Client;
 use serde_json::{Value, json};
-use tokio::net::TcpListener;
 
+use crate::chaos::webhook::Webhook;
 use crate::support::{alone, fleet};
 
 /// How long the flood lasts with the FlowSchema, and without.
@@ -31,61 +25,6 @@ const AT_ONCE: usize = 200;
 const PLACES: u128 = 30;
 /// A fence closes 3 s after a renewal's start; a renewal has 1 s.
 const RENEWAL_P99: Duration = Duration::from_millis(200);
-
-/// A webhook that takes its time, so that a request holds its place and no processor.
-async fn slow_webhook(control_plane: &ControlPlane) -> Result<(u16, tokio::task::JoinHandle<()>)> {
-    let identity = control_plane
-        .authority()
-        .server("slow-webhook", &["localhost"])?;
-    let config = server_config(&identity, &["h2", "http/1.1"])?;
-    let listener = TcpListener::bind((Ipv4Addr::LOCALHOST, 0)).await?;
-    let port = listener.local_addr()?.port();
-    let task = tokio::spawn(serve(listener, config, move |request| async move {
-        let review: Value = match request.into_body().collect().await {
-            Ok(body) => serde_json::from_slice(&body.to_bytes()).unwrap_or_default(),
-            Err(_) => Value::Null,
-        };
-        tokio::time::sleep(HOLDS).await;
-        let answer = json!({
-            "apiVersion": "admission.k8s.io/v1",
-            "kind": "AdmissionReview",
-            "response": {"uid": review["request"]["uid"], "allowed": true},
-        });
-        let body = Full::new(Bytes::from(answer.to_string()));
-        let frames = body.into_data_stream().map(|data| match data {
-            Ok(data) => Ok(Frame::data(data)),
-            Err(never) => match never {},
-        });
-        let mut response = http::Response::new(StreamBody::new(frames.boxed()));
-        response.headers_mut().insert(
-            http::header::CONTENT_TYPE,
-            http::header::HeaderValue::from_static("application/json"),
-        );
-        Ok(response)
-    }));
-    Ok((port, task))
-}
-
-fn webhook_configuration(port: u16, authority: &str) -> Value {
-    use base64::Engine as _;
-    json!({
-        "apiVersion": "admissionregistration.k8s.io/v1",
-        "kind": "ValidatingWebhookConfiguration",
-        "metadata": {"name": "slow"},
-        "webhooks": [{
-            "name": "slow.overload.manifold.dev",
-            "clientConfig": {
-                "url": format!("https://127.0.0.1:{port}/"),
-                "caBundle": base64::engine::general_purpose::STANDARD.encode(authority),
-            },
-            "rules": [{"apiGroups": [""], "apiVersions": ["v1"], "operations": ["CREATE"], "resources": ["configmaps"]}],
-            "admissionReviewVersions": ["v1"],
-            "sideEffects": "None",
-            "failurePolicy": "Ignore",
-            "timeoutSeconds": 5,
-        }],
-    })
-}
 
 /// What the flood came to.
 #[derive(Debug, Default)]
@@ -173,7 +112,8 @@ async fn fenced(replicas: &[Replica]) -> Result<f64> {
 fn renewals_go_ahead_of_the_bulk_writes_of_a_busy_api_server() {
     let _alone = alone();
     run_test(async {
-        // As many as PLACES says in all; the level of kube-system's accounts has a sixth of them and what others lend.
+        // As many as PLACES says in all; the level of kube-system's accounts has a sixth of them and what
+        // others lend.
         let control_plane = ControlPlane::builder()
             .nodes(1)
             .api_server_arg("--max-requests-inflight=20")
@@ -193,8 +133,13 @@ fn renewals_go_ahead_of_the_bulk_writes_of_a_busy_api_server() {
                 .to_string(),
             )
             .await?;
-        let (port, _webhook) = slow_webhook(&control_plane).await?;
-        let hook = webhook_configuration(port, control_plane.authority().certificate());
+        // A request that waits for it holds its place and takes no processor time.
+        let webhook = Webhook::start(&control_plane, HOLDS).await?;
+        let hook = webhook.configuration(
+            control_plane.authority().certificate(),
+            "configmaps",
+            "Ignore",
+        );
         control_plane
             .kubectl_with_input(&["apply"], &hook.to_string())
             .await?;

@@ -1,5 +1,5 @@
-//! The secure port under clients that mean ill: silent connections, unknown tokens, anonymous requests for ever new
-//! paths. `/livez` answers within a second all the while, and memory stays.
+//! The secure port under clients that mean ill: silent connections, unknown tokens, anonymous requests for
+//! ever new paths. `/livez` answers within a second all the while, and memory stays.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
@@ -19,7 +19,7 @@ use crate::support::alone;
 const SILENT: usize = 300;
 /// Connections of a flood: fewer than one address may have, so that none is displaced by its own kind.
 const FLOODERS: usize = 24;
-const FLOOD: Duration = Duration::from_secs(12);
+const FLOOD: Duration = Duration::from_secs(6);
 const ANSWERS_WITHIN: Duration = Duration::from_secs(1);
 const GROWS_AT_MOST_MEGABYTES: f64 = 20.0;
 

@@ -27,13 +27,13 @@ const TRIED: usize = 500;
 const AT_ONCE: usize = 50;
 /// Pods that go while others come.
 const DELETED: usize = 40;
-/// Pods more than upstream lets in while some go. Whoever reckons just between admission's charge and the pod's creation
-/// tells too little, under either manager: so many are under way at once.
+/// Pods more than upstream lets in while some go. Whoever reckons just between admission's charge and the
+/// pod's creation tells too little, under either manager: so many are under way at once.
 const RACE_MAX: usize = AT_ONCE;
 const REPLICAS: usize = 3;
 const NO_LIMITS: [&str; 2] = ["--kube-api-qps=5000", "--kube-api-burst=5000"];
-/// A kind that is made at run time is counted within this time: it is watched within five seconds where the machine is
-/// not busy, listed, and all quotas are looked at. Upstream only looks for it every thirty.
+/// A kind that is made at run time is counted within this time: it is watched within five seconds where the
+/// machine is not busy, listed, and all quotas are looked at. Upstream only looks for it every thirty.
 const NEW_KIND: Duration = Duration::from_secs(15);
 
 fn quota(name: &str, hard: &Value) -> Result<ResourceQuota> {
@@ -79,8 +79,8 @@ fn pod(name: &str) -> Result<Pod> {
     }))?)
 }
 
-/// Tries to make so many pods; how many were let in. Whatever refuses one is no error: quotas do, and so do conflicts
-/// over them.
+/// Tries to make so many pods; how many were let in. Whatever refuses one is no error: quotas do, and so do
+/// conflicts over them.
 async fn make(pods: &Api<Pod>, prefix: &str) -> Result<usize> {
     let made = stream::iter(0..TRIED)
         .map(|number| async move {
@@ -105,8 +105,9 @@ async fn names(pods: &Api<Pod>) -> Result<Vec<String>> {
         .collect())
 }
 
-/// How many pods were let in at first, and how many there were after some had gone while others came. What is used is
-/// exact again soon where that is asked for: upstream leaves out what was being made until its next full reckoning.
+/// How many pods were let in at first, and how many there were after some had gone while others came. What is
+/// used is exact again soon where that is asked for: upstream leaves out what was being made until its next
+/// full reckoning.
 async fn crowd(
     client: &Client,
     control_plane: &ControlPlane,
@@ -246,7 +247,8 @@ fn objects_with_texts_that_are_not_utf_8_are_counted_and_their_namespace_can_end
         let body = DynObject::encode(&map);
         create_odd(&client, &format!("{path}/configmaps"), "ConfigMap", body).await?;
 
-        // Admission has not charged for what was there before the quota: it is counted by the controller alone.
+        // Admission has not charged for what was there before the quota: it is counted by the controller
+        // alone.
         let quotas: Api<ResourceQuota> = Api::namespaced(client.clone(), &namespace);
         let hard = json!({"pods": "9", "count/configmaps": "9"});
         quotas

@@ -1,6 +1,6 @@
-//! Credentials that change under a fleet at work: a kubeconfig, a client certificate, a CA bundle with the API server's
-//! certificate, a token file, an exec plugin's certificate. Each old one is worth nothing by the end of its step. No
-//! replica restarts or is fenced, and every change of a Deployment is served.
+//! Credentials that change under a fleet at work: a kubeconfig, a client certificate, a CA bundle with the
+//! API server's certificate, a token file, an exec plugin's certificate. Each old one is worth nothing by the
+//! end of its step. No replica restarts or is fenced, and every change of a Deployment is served.
 
 use std::path::PathBuf;
 use std::sync::atomic::{AtomicBool, Ordering};

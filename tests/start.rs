@@ -15,8 +15,7 @@ use kube::{Api, Client};
 use serde_json::json;
 
 use crate::support::{
-    PATIENCE, POLL, Watcher, alone, beside, complete, create, deployment, fleet, judged, log_of,
-    owners,
+    PATIENCE, POLL, Watcher, beside, complete, create, deployment, fleet, judged, log_of, owners,
 };
 
 const LEASE: Duration = Duration::from_secs(5);
@@ -210,7 +209,7 @@ async fn all_served(
 #[test]
 fn a_running_fleet_outlives_namesakes_strangers_and_a_silent_api_server() {
     const KEYS: usize = 20;
-    let _alone = alone();
+    let _beside = beside();
     run_test(async {
         let mut control_plane = judged().await?;
         let client = control_plane.client().await?;

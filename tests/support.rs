@@ -88,8 +88,8 @@ pub(crate) fn loads(owners: &Owners) -> BTreeMap<String, usize> {
     loads
 }
 
-/// Asks the owner of each of these ranges to hand it to another replica, whichever. How many were accepted, and how many
-/// refused because the range had moved since the owners were read.
+/// Asks the owner of each of these ranges to hand it to another replica, whichever. How many were accepted,
+/// and how many refused because the range had moved since the owners were read.
 pub(crate) async fn ask_for_moves(
     owners: &Owners,
     replicas: &BTreeMap<String, Client>,
@@ -132,7 +132,8 @@ pub(crate) const ROUND: Duration = Duration::from_secs(1);
 const COMES_BACK: Duration = Duration::from_secs(5);
 
 impl Unrest {
-    /// Does something meanwhile; with what comes of it, how many moves were accepted and how many replicas killed.
+    /// Does something meanwhile; with what comes of it, how many moves were accepted and how many replicas
+    /// killed.
     pub(crate) async fn during<T>(
         self,
         work: impl Future<Output = Result<T>>,

@@ -1,5 +1,5 @@
-//! From upstream's manager to Manifold and back: what is at rest stays at rest, and what is in motion comes to the end that
-//! it comes to under upstream alone.
+//! From upstream's manager to Manifold and back: what is at rest stays at rest, and what is in motion comes
+//! to the end that it comes to under upstream alone.
 
 use std::time::Duration;
 
@@ -22,8 +22,8 @@ const PODS: i32 = 3;
 const MANAGER: &str = "system:kube-controller-manager";
 const CONTROLLERS: &str = "system:serviceaccount:kube-system:";
 
-/// Asks for no change of the cluster: Leases, and who a caller is. Upstream's binder tells every 15 seconds of a claim that
-/// nobody provisions, whoever ran before it.
+/// Asks for no change of the cluster: Leases, and who a caller is. Upstream's binder tells every 15 seconds
+/// of a claim that nobody provisions, whoever ran before it.
 fn is_own_business(record: &AuditRecord) -> bool {
     let resource = record.resource();
     let waits = record.user.username.ends_with(":persistent-volume-binder");
@@ -193,8 +193,8 @@ fn swaps_in_motion_come_to_the_end_that_upstream_comes_to() {
 /// In which a manager that begins finds what others were told to go.
 const GOING: [&str; 3] = ["swap-foreground", "swap-orphans", "swap-namespace"];
 
-/// A manager that is killed takes the events along that it has not sent yet; one that begins knows nothing of what was
-/// told to go already, and tells it once more.
+/// A manager that is killed takes the events along that it has not sent yet; one that begins knows nothing of
+/// what was told to go already, and tells it once more.
 fn done_by_the_swap(one: &Difference) -> Option<&'static str> {
     let told = one.path.starts_with("Delete ") || one.path == "Change namespaces/status";
     if GOING.contains(&one.scenario.as_str()) && one.object == "writes" && told {

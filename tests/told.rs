@@ -1,5 +1,5 @@
-//! What a user sees of a fault: events at the replica's own Pod, metrics, and a `/readyz` that tells a fenced replica from
-//! a broken one.
+//! What a user sees of a fault: events at the replica's own Pod, metrics, and a `/readyz` that tells a fenced
+//! replica from a broken one.
 
 use anyhow::{Result, ensure};
 use harness::{ControlPlane, run_test, until};
@@ -8,7 +8,7 @@ use kube::Api;
 use kube::api::{ListParams, PostParams};
 use serde_json::json;
 
-use crate::support::{PATIENCE, POLL, alone};
+use crate::support::{PATIENCE, POLL, beside};
 
 const POD: &str = "manifold-0";
 
@@ -28,7 +28,7 @@ async fn event(events: &Api<Event>, reason: &str) -> Result<String> {
 
 #[test]
 fn a_fault_is_told_at_the_pod_in_metrics_and_by_readyz() {
-    let _alone = alone();
+    let _beside = beside();
     run_test(async {
         let mut control_plane = ControlPlane::builder().nodes(1).start().await?;
         let client = control_plane.client().await?;

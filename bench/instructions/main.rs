@@ -1,8 +1,9 @@
-//! `cargo instructions`: how many instructions the parts of an event's way take, beside what they took when they were last
-//! written down.
+//! `cargo instructions`: how many instructions the parts of an event's way take, beside what they took when
+//! they were last written down.
 //!
-//! Times on a shared machine differ by a third from one minute to the next; instructions of the same program do not. callgrind
-//! counts them, so this needs `valgrind`; where there is none it says so and compares nothing.
+//! Times on a shared machine differ by a third from one minute to the next; instructions of the same program
+//! do not. callgrind counts them, so this needs `valgrind`; where there is none it says so and compares
+//! nothing.
 
 mod parts;
 
@@ -25,8 +26,9 @@ static ALLOCATOR: tikv_jemallocator::Jemalloc = tikv_jemallocator::Jemalloc;
 
 /// What was counted last.
 const KEPT: &str = "bench/results/instructions.json";
-/// A part that takes more than this share beyond what was kept has become dearer. The same program differs from itself by
-/// three in a hundred, since places in hash tables are drawn by lot; another processor copies memory in other ways.
+/// A part that takes more than this share beyond what was kept has become dearer. The same program differs
+/// from itself by three in a hundred, since places in hash tables are drawn by lot; another processor copies
+/// memory in other ways.
 const MORE_MAX: f64 = 0.1;
 
 /// Counts the instructions that decoding, storing, waking, queueing, planning and encoding take
@@ -50,8 +52,9 @@ struct Counts {
     parts: BTreeMap<String, u64>,
 }
 
-/// Each part is counted so many times after once that is not counted, and the least stands: now and then the allocator
-/// tidies up, which is a tenth of the shortest part in one run and nothing in the next of the same program.
+/// Each part is counted so many times after once that is not counted, and the least stands: now and then the
+/// allocator tidies up, which is a tenth of the shortest part in one run and nothing in the next of the same
+/// program.
 const TIMES: usize = 3;
 
 fn main() -> ExitCode {

@@ -1,4 +1,5 @@
-//! A small cluster of workloads at rest, in a cache as a replica holds it: what controllers wake for and plan over.
+//! A small cluster of workloads at rest, in a cache as a replica holds it: what controllers wake for and plan
+//! over.
 
 use std::collections::BTreeSet;
 use std::sync::Arc;
@@ -264,8 +265,8 @@ mod tests {
             }
         }
         without.sort_unstable();
-        // These have no object of theirs in this cluster, have a key only where something is on its way out, or
-        // ask before they plan (a DaemonSet's controller, which revision the template is of).
+        // These have no object of theirs in this cluster, have a key only where something is on its way out,
+        // or ask before they plan (a DaemonSet's controller, which revision the template is of).
         let asking = [
             "bootstrap-signer-controller",
             "certificatesigningrequest-approving-controller",
@@ -273,15 +274,22 @@ mod tests {
             "certificatesigningrequest-signing-controller",
             "clusterrole-aggregation-controller",
             "daemonset-controller",
+            "ephemeral-volume-controller",
             "garbage-collector-controller",
             "horizontal-pod-autoscaler-controller",
             "legacy-serviceaccount-token-cleaner-controller",
             "namespace-controller",
             "node-ipam-controller",
+            "persistentvolume-binder-controller",
+            "persistentvolume-expander-controller",
+            "persistentvolume-protection-controller",
+            "persistentvolumeclaim-protection-controller",
             "podcertificaterequest-cleaner-controller",
+            "selinux-warning-controller",
             "service-cidr-controller",
             "serviceaccount-token-controller",
             "token-cleaner-controller",
+            "volumeattributesclass-protection-controller",
         ];
         assert_eq!(without, asking);
         assert!(cluster.objects("pods").len() > 100);

@@ -51,8 +51,9 @@ fn frames(numbers: std::ops::Range<usize>) -> Vec<Vec<u8>> {
     numbers.map(load::added).collect()
 }
 
-/// Time and resident memory while many pods come to be held, batch after batch, as frames come from a connection: just
-/// received, and each once. Memory is fresh, so its page faults are counted too. Returns what is beyond its bound.
+/// Time and resident memory while many pods come to be held, batch after batch, as frames come from a
+/// connection: just received, and each once. Memory is fresh, so its page faults are counted too. Returns
+/// what is beyond its bound.
 fn held() -> Vec<String> {
     let cache = cache();
     let mut times = Vec::new();

@@ -1,6 +1,6 @@
-//! Pods as a real API server sends them: one was captured (two containers with probes, environment and volumes; status
-//! and managed fields as a kubelet leaves them), and the others are made from it by changing what differs between the
-//! pods of a fleet: names, uids, versions, owners.
+//! Pods as a real API server sends them: one was captured (two containers with probes, environment and
+//! volumes; status and managed fields as a kubelet leaves them), and the others are made from it by changing
+//! what differs between the pods of a fleet: names, uids, versions, owners.
 
 pub mod cluster;
 
@@ -34,8 +34,8 @@ fn owner_uid_head(owner: usize) -> String {
     format!("0b9d4c52-{owner:04x}-")
 }
 
-/// What stands for what in the pod with this number. Each new text is as long as the old one, so that no length in the
-/// message changes.
+/// What stands for what in the pod with this number. Each new text is as long as the old one, so that no
+/// length in the message changes.
 fn replacements(number: usize) -> [(&'static str, String); 4] {
     let owner = number / PODS_OF_AN_OWNER;
     [

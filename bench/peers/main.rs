@@ -1,8 +1,8 @@
 //! `cargo bench-peers`: Manifold beside the real kube-controller-manager.
 //!
-//! Each peer goes through the same steps on a fresh control plane: kube-controller-manager, one replica of Manifold, three
-//! of them, in turn and in alternating order. README.md beside this folder tells what the figures mean; it is made here,
-//! from the newest results.
+//! Each peer goes through the same steps on a fresh control plane: kube-controller-manager, one replica of
+//! Manifold, three of them, in turn and in alternating order. README.md beside this folder says what the
+//! figures mean; it is made here, from the newest results.
 
 mod machine;
 mod meter;
@@ -62,8 +62,9 @@ struct Args {
     /// Only these steps, separated by commas
     #[arg(long, value_delimiter = ',')]
     steps: Vec<Step>,
-    /// Who is measured: kcm, and n1, n2, … for so many replicas of Manifold; n1-fenced where the API server is to refuse
-    /// the writes of dead replicas too, which tells what that costs; watcher for a replica that only watches another
+    /// Who is measured: kcm, and n1, n2, … for so many replicas of Manifold; n1-fenced where the API server
+    /// is to refuse the writes of dead replicas too, which tells what that costs; watcher for a replica that
+    /// only watches another
     #[arg(long, value_delimiter = ',', default_value = "kcm,n1,n3,watcher")]
     peers: Vec<Peer>,
     /// Requests a second that each process may send: as many as it can, or 20 with bursts of 30
@@ -75,8 +76,8 @@ struct Args {
     /// Print, and keep no results
     #[arg(long)]
     no_results: bool,
-    /// Draw where the managers' processor time goes in each step that does work (not rest, start, killed, stopped and
-    /// added), as flame graphs in bench/results; keeps no figures, since perf takes time too
+    /// Draw where the managers' processor time goes in each step that does work (not rest, start, killed,
+    /// stopped and added), as flame graphs in bench/results; keeps no figures, since perf takes time too
     #[arg(long, conflicts_with_all = ["scale_out", "page", "no_results"])]
     profile: bool,
     /// Measure instead how a fleet's work grows from one replica to five, each call held up

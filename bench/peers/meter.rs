@@ -1,5 +1,5 @@
-//! What a step has cost: processor time and memory from /proc, requests from the managers' own counters and from the API
-//! server's, bytes from the kernel's book of the sockets.
+//! What a step has cost: processor time and memory from /proc, requests from the managers' own counters and
+//! from the API server's, bytes from the kernel's book of the sockets.
 
 use std::collections::BTreeMap;
 use std::fs;
@@ -196,8 +196,8 @@ pub(crate) async fn server(client: &Client) -> Result<BTreeMap<Counted, f64>> {
     )))
 }
 
-/// Writes that the API server has counted since. Those to Leases and of nodes' heartbeats are left out, and what is only
-/// asked by a POST: reviews and tokens.
+/// Writes that the API server has counted since. Those to Leases and of nodes' heartbeats are left out, and
+/// what is only asked by a POST: reviews and tokens.
 pub(crate) fn writes_since(
     before: &BTreeMap<Counted, f64>,
     after: &BTreeMap<Counted, f64>,
@@ -341,8 +341,8 @@ impl Meter {
         self.began
     }
 
-    /// The work is done: that took `seconds`. What the managers still do belongs to the step too, so the costs are read
-    /// when they have come to rest.
+    /// The work is done: that took `seconds`. What the managers still do belongs to the step too, so the
+    /// costs are read when they have come to rest.
     pub(crate) async fn end(
         mut self,
         client: &Client,

@@ -1,4 +1,5 @@
-//! bench/README.md and its plots, made from the newest results.
+//! bench/README.md and its plots, made from the newest results: one screen of them, the method, then
+//! everything.
 
 use std::fs;
 
@@ -11,7 +12,27 @@ use crate::scale_out;
 use crate::step::Step;
 
 const INTRODUCTION: &str = include_str!("introduction.md");
+const METHOD: &str = include_str!("method.md");
 const PROFILES: &str = include_str!("profiles.md");
+
+/// What the first screen shows, under lifted limits: step and figure.
+const HEADLINES: [(Step, &str); 13] = [
+    (Step::Create, "seconds"),
+    (Step::Create, "cpu_s"),
+    (Step::RollOut, "seconds"),
+    (Step::RollOut, "cpu_s"),
+    (Step::Job, "cpu_s"),
+    (Step::Hold, "rss_rest_mib"),
+    (Step::Hold, "status_writes"),
+    (Step::Hold, "conflicts"),
+    (Step::Rest, "cpu_per_s_of_the_busiest"),
+    (Step::Start, "first_served_s"),
+    (Step::Killed, "stall_p99_hit_s"),
+    (Step::Stopped, "stall_p99_hit_s"),
+    (Step::Added, "stall_p99_hit_s"),
+];
+/// The peer that is no manager of its own: it is left out of the first screen.
+const WATCHER: &str = "watcher";
 
 /// Figures that are drawn.
 const DRAWN: [&str; 5] = [
@@ -134,6 +155,47 @@ fn figures(results: &Results, qps: &str) -> String {
     markdown(&heads, &cells)
 }
 
+/// The first screen: the rows of [`HEADLINES`] that were measured.
+fn headlines(results: &Results) -> String {
+    let (heads, rows) = report::table(results, "lifted");
+    let columns: Vec<usize> = (0..heads.len())
+        .filter(|column| !heads[*column].starts_with(WATCHER))
+        .collect();
+    let pick = |cells: &[String]| -> Vec<String> {
+        columns
+            .iter()
+            .map(|column| cells[*column].clone())
+            .collect()
+    };
+    let words = |name: &str| FIGURES.iter().find(|figure| figure.name == name);
+    let shown: Vec<Vec<String>> = HEADLINES
+        .iter()
+        .filter_map(|(step, figure)| {
+            let words = words(figure)?.words;
+            let row = rows
+                .iter()
+                .find(|row| row.step == *step && row.cells[1] == words)?;
+            Some(pick(&row.cells))
+        })
+        .collect();
+    markdown(&pick(&heads), &shown)
+}
+
+/// How many promises are kept, and which are not.
+fn kept(promises: &[Vec<String>]) -> String {
+    let missed: Vec<&str> = promises
+        .iter()
+        .filter(|line| line[3] == "missed")
+        .map(|line| line[0].as_str())
+        .collect();
+    let kept = promises.len() - missed.len();
+    let mut text = format!("\n{kept} of {} promised bounds are kept.", promises.len());
+    if !missed.is_empty() {
+        text += &format!(" Missed: {}.", missed.join("; "));
+    }
+    text + "\n"
+}
+
 fn page(results: &Results, besides: &Besides, plots: &[(String, String)]) -> String {
     let machine = &results.machine;
     let mut page = INTRODUCTION.to_owned();
@@ -158,15 +220,22 @@ fn page(results: &Results, besides: &Besides, plots: &[(String, String)]) -> Str
             results.scale
         );
     }
+    let promises: Vec<Vec<String>> = report::promises(results)
+        .into_iter()
+        .map(Vec::from)
+        .collect();
+    page += "\nMedian, QPS lifted.\n\n";
+    page += &headlines(results);
+    if !promises.is_empty() {
+        page += &kept(&promises);
+    }
+    page += METHOD;
+    page += "\n## All results\n";
     page += "\n| step | what happens |\n|---|---|\n";
     let measured = |step: Step| results.runs.iter().any(|run| run.step == step);
     for (step, words) in results.steps.iter().filter(|(step, _)| measured(**step)) {
         page += &format!("| {step} | {words} |\n");
     }
-    let promises: Vec<Vec<String>> = report::promises(results)
-        .into_iter()
-        .map(Vec::from)
-        .collect();
     if !promises.is_empty() {
         let heads = ["promised", "bound", "measured", "is"].map(str::to_owned);
         page += "\n### Beside what is promised\n\n";
@@ -207,11 +276,15 @@ mod tests {
             "2026-05-04, up to 3 rounds",
             "| create | 40 Deployments of 50 pods are created |",
             "| create | until converged, s | 11.00 (10.00–14.00) | 12.00 | 1.091 |",
+            "1 of 2 promised bounds are kept. Missed: create, n1, QPS lifted: until converged, s.",
             "![cpu_s](results/cpu_s.svg)",
             "| missed |",
         ] {
             assert!(page.contains(expected), "{expected}\nnot in\n{page}");
         }
+        let place = |heading: &str| page.find(heading).unwrap();
+        assert!(place("## The newest results") < place("## Method"));
+        assert!(place("## Method") < place("## All results"));
         assert!(!page.contains("A trial"), "it was measured in full");
         assert!(!page.contains("namespaces of 50"), "{page}");
     }

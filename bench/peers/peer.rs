@@ -36,11 +36,12 @@ pub(crate) enum Peer {
     Manifold {
         /// How many.
         replicas: usize,
-        /// Whether the API server refuses the writes of dead replicas, which costs each write an impersonation and a policy.
+        /// Whether the API server refuses the writes of dead replicas, which costs each write an
+        /// impersonation and a policy.
         fenced: bool,
     },
-    /// A replica of Manifold that watches what others do, beside one that does it: it is no member of any fleet, and what
-    /// it costs is what every further replica of a fleet pays for its own cache.
+    /// A replica of Manifold that watches what others do, beside one that does it: it is no member of any
+    /// fleet, and what it costs is what every further replica of a fleet pays for its own cache.
     Watcher,
 }
 
@@ -144,7 +145,8 @@ pub(crate) struct Managers<'c> {
 }
 
 impl<'c> Managers<'c> {
-    /// Prepared, and none started. kube-controller-manager runs the controllers that Manifold has, and no others.
+    /// Prepared, and none started. kube-controller-manager runs the controllers that Manifold has, and no
+    /// others.
     pub(crate) async fn prepare(
         control_plane: &'c ControlPlane,
         peer: Peer,

@@ -1,4 +1,5 @@
-//! Bars beside each other, as SVG. Each step has a scale of its own: steps differ by more than any bar could show.
+//! Bars beside each other, as SVG. Each step has a scale of its own: steps differ by more than any bar could
+//! show.
 
 use anyhow::Result;
 use plotters::coord::Shift;

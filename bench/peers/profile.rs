@@ -1,5 +1,5 @@
-//! Where processor time goes: `perf` looks at the managers while a step goes on, and what it has seen becomes a flame
-//! graph.
+//! Where processor time goes: `perf` looks at the managers while a step goes on, and what it has seen becomes
+//! a flame graph.
 
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};

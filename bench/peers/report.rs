@@ -109,8 +109,8 @@ impl Results {
         }
     }
 
-    /// By date, so that the newest is the last. What the API server's fence costs is another question than how Manifold
-    /// stands beside the peer, and has files of its own: `peers` are those that are asked about.
+    /// By date, so that the newest is the last. What the API server's fence costs is another question than
+    /// how Manifold stands beside the peer, and has files of its own: `peers` are those that are asked about.
     pub(crate) fn file_name(&self, peers: &[Peer]) -> String {
         let fenced = peers.iter().any(Peer::is_fenced);
         format!(
@@ -140,8 +140,8 @@ impl Results {
         Ok(newest.map(|newest| newest.with(all)))
     }
 
-    /// With what was measured before of the same build, on the same machine and at the same scale, as further rounds: hours
-    /// of measuring need not be one go. `earlier` is in order of date.
+    /// With what was measured before of the same build, on the same machine and at the same scale, as further
+    /// rounds: hours of measuring need not be one go. `earlier` is in order of date.
     fn with(mut self, mut earlier: Vec<Self>) -> Self {
         earlier.retain(|one| one.machine == self.machine && one.scale == self.scale);
         let told = |run: &Measured| (run.qps.clone(), run.peer.clone(), run.step);

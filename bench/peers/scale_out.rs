@@ -1,8 +1,8 @@
 //! How the work of a fleet grows with its replicas, where the API server is far away.
 //!
-//! Each replica reaches the API server through a proxy that holds up every call, so a replica's workers bound what it does
-//! a second, not the machine that all of them share here. So many changes are kept waiting that no worker is ever idle, and
-//! so few that none waits long.
+//! Each replica reaches the API server through a proxy that holds up every call, so a replica's workers bound
+//! what it does a second, not the machine that all of them share here. So many changes are kept waiting that
+//! no worker is ever idle, and so few that none waits long.
 
 use std::collections::BTreeMap;
 use std::path::Path;
@@ -30,8 +30,8 @@ use crate::report::Spread;
 use crate::run::NO_AUDIT;
 use crate::workload;
 
-/// Changes that wait at a time for each worker. They fall on replicas by chance, so that now and then one has none while
-/// the others have all: of two workers, each is idle once in 25 times. More would wait too long.
+/// Changes that wait at a time for each worker. They fall on replicas by chance, so that now and then one has
+/// none while the others have all: of two workers, each is idle once in 25 times. More would wait too long.
 const WAITING_PER_WORKER: usize = 12;
 /// Between two looks whether more changes may go out.
 const TICK: Duration = Duration::from_millis(2);
@@ -386,7 +386,8 @@ impl Stream {
         anyhow::anyhow!("the stream of changes has ended")
     }
 
-    /// Nothing waits any more. What was being sent when the stream ended may have arrived or not: nobody waits for it.
+    /// Nothing waits any more. What was being sent when the stream ended may have arrived or not: nobody
+    /// waits for it.
     async fn drained(&self) -> Result<()> {
         until("every change is served", LIMIT, POLL, || async {
             let mut book = lock(&self.book);

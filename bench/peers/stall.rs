@@ -19,8 +19,8 @@ use crate::workload;
 
 /// With three replicas about 43 for each.
 const KEYS: usize = 128;
-/// Between two touches: every key is touched within 2.6 s of whatever happens. Twice as many take both processors of a
-/// small machine, and what is waited for then is the API server.
+/// Between two touches: every key is touched within 2.6 s of whatever happens. Twice as many take both
+/// processors of a small machine, and what is waited for then is the API server.
 const TOUCH: Duration = Duration::from_millis(20);
 /// Rounds of touches that are served before anything happens.
 const QUIET_ROUNDS: u32 = 2;
@@ -97,8 +97,8 @@ impl Stall {
         .await
     }
 
-    /// What each key waited at most since `from`: p99 and the longest over the keys of these ranges (all, where none are
-    /// named), and over the others.
+    /// What each key waited at most since `from`: p99 and the longest over the keys of these ranges (all,
+    /// where none are named), and over the others.
     pub(crate) fn figures(&self, from: Instant, ranges: Option<&[u32]>) -> Figures {
         let mut longest = vec![Duration::ZERO; KEYS];
         for wait in lock(&self.book).waits_since(from, Instant::now()) {

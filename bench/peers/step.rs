@@ -159,8 +159,8 @@ impl Step {
         }
     }
 
-    /// Whether it runs with this limit of requests unless it was asked for by name. At 20 a second the large ones take
-    /// hours and tell no more than the small ones.
+    /// Whether it runs with this limit of requests unless it was asked for by name. At 20 a second the large
+    /// ones take hours and tell no more than the small ones.
     pub(crate) fn is_usual(self, qps: Qps) -> bool {
         qps == Qps::Lifted || matches!(self, Self::Create | Self::RollOut | Self::ScaleDown)
     }

@@ -1,8 +1,9 @@
-//! ControllerRevisions: what a pod template was, as JSON in upstream's own bytes, so that revisions made by upstream are
-//! found equal here and those made here are found equal there.
+//! ControllerRevisions: what a pod template was, as JSON in upstream's own bytes, so that revisions made by
+//! upstream are found equal here and those made here are found equal there.
 //!
-//! Controllers hold templates as bytes; the JSON is had by reading the owner live. That is asked for only where nothing
-//! else tells which revision a template is of: not the owner's status, not a memory of the same bytes.
+//! Controllers hold templates as bytes; the JSON is had by reading the owner live. That is asked for only
+//! where nothing else tells which revision a template is of: not the owner's status, not a memory of the same
+//! bytes.
 
 use std::{cmp::Ordering, sync::Arc};
 
@@ -122,8 +123,8 @@ pub(crate) fn live_data<O: Object>(owner: &O, seen: &Seen<'_>) -> Result<Vec<u8>
     }
 }
 
-/// JSON as Go writes a map: keys in order of their bytes, numbers as floating point has them, some characters escaped.
-/// What is null is left out, as Go does with all that a template holds.
+/// JSON as Go writes a map: keys in order of their bytes, numbers as floating point has them, some characters
+/// escaped. What is null is left out, as Go does with all that a template holds.
 fn go_json(value: &Value) -> String {
     let mut text = String::new();
     write(value, &mut text);

@@ -4,7 +4,8 @@ use serde_json::{Value, json};
 
 use super::*;
 
-/// A StatefulSet's template as the API server 1.36.3 gave it, and the revision's name that kube-controller-manager gave.
+/// A StatefulSet's template as the API server 1.36.3 gave it, and the revision's name that
+/// kube-controller-manager gave.
 const TEMPLATE: &str = r#"{"metadata": {"labels": {"app": "par"}}, "spec": {"containers": [{"image": "app:1", "imagePullPolicy": "IfNotPresent", "name": "main", "resources": {}, "terminationMessagePath": "/dev/termination-log", "terminationMessagePolicy": "File"}], "dnsPolicy": "ClusterFirst", "restartPolicy": "Always", "schedulerName": "default-scheduler", "securityContext": {}, "terminationGracePeriodSeconds": 0}}"#;
 const NAME: &str = "par-7b747444b4";
 

@@ -83,7 +83,8 @@ fn the_contract_holds() {
         .with(pod("done").in_namespace("default").phase("Succeeded"))
         .with(config_map("a").in_namespace("default"));
     for factory in REGISTRY {
-        // Long enough for the quarantine of lost nodes to begin anew a few times, as it does when it is forgotten.
+        // Long enough for the quarantine of lost nodes to begin again a few times, as it does when it is
+        // forgotten.
         let contract = Contract::of(factory).seconds(400);
         match (factory.describe)().name {
             "garbage-collector-controller" => contract.check(collected.clone()),

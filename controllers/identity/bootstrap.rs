@@ -1,6 +1,7 @@
 //! What both controllers of bootstrap tokens ask of a token's Secret.
 
-use controllers_kit::{Confidential, Timestamp};
+use controllers_kit::{Confidential, SignedDuration, Timestamp};
+use jiff::{civil::DateTime, tz::TimeZone};
 use kubernetes_proto::{Object, core::BootstrapToken};
 
 /// Where bootstrap tokens lie.
@@ -43,41 +44,77 @@ pub fn expiry(token: &BootstrapToken) -> Expiry {
     }
 }
 
-/// An instant as RFC 3339 writes it, and nothing else that a lenient parser would take.
+/// An instant by the rules of Go's `time.Parse` for RFC 3339, since what they do not take counts as expired:
+/// an hour may have one digit, a fraction may follow a comma and have any number of digits, of which nine
+/// count, and an offset may be as large as 24 hours and 60 minutes.
 fn rfc3339(text: &str) -> Option<Timestamp> {
-    let bytes = text.as_bytes();
-    let (date, rest) = bytes.split_at_checked("2006-01-02T15:04:05".len())?;
-    let shape = b"0000-00-00T00:00:00";
-    let is_shaped = date.iter().zip(shape).all(|(is, wanted)| match wanted {
-        b'0' => is.is_ascii_digit(),
-        _ => is == wanted,
-    });
-    // Go knows no leap second.
-    if !is_shaped || &date[17..] >= b"60".as_slice() {
-        return None;
-    }
-    let fraction = match rest.split_first() {
-        Some((b'.', digits)) => {
+    let mut rest = text.as_bytes();
+    let year = number::<i16>(&mut rest, 4)?;
+    literal(&mut rest, b'-')?;
+    let month = number::<i8>(&mut rest, 2)?;
+    literal(&mut rest, b'-')?;
+    let day = number::<i8>(&mut rest, 2)?;
+    literal(&mut rest, b'T')?;
+    let hour_digits = match rest {
+        [_, second, ..] if second.is_ascii_digit() => 2,
+        _ => 1,
+    };
+    let hour = number::<i8>(&mut rest, hour_digits)?;
+    literal(&mut rest, b':')?;
+    let minute = number::<i8>(&mut rest, 2)?;
+    literal(&mut rest, b':')?;
+    let second = number::<i8>(&mut rest, 2)?;
+    let nanosecond = match rest {
+        [b'.' | b',', digit, ..] if digit.is_ascii_digit() => {
+            let digits = &rest[1..];
             let count = digits
                 .iter()
                 .take_while(|byte| byte.is_ascii_digit())
                 .count();
-            if count == 0 {
-                return None;
-            }
-            count + 1
+            rest = &digits[count..];
+            (0..9).fold(0, |nanoseconds, place| {
+                let digit = digits[..count].get(place).map_or(0, |digit| digit - b'0');
+                nanoseconds * 10 + i32::from(digit)
+            })
         }
         _ => 0,
     };
-    let offset = &rest[fraction..];
-    let is_offset = match offset {
-        b"Z" => true,
-        [b'+' | b'-', h1, h2, b':', m1, m2] => {
-            [h1, h2, m1, m2].iter().all(|byte| byte.is_ascii_digit())
+    let offset = match rest {
+        b"Z" => 0,
+        [sign @ (b'+' | b'-'), offset @ ..] => {
+            let mut rest = offset;
+            let hours = number::<i64>(&mut rest, 2).filter(|hours| *hours <= 24)?;
+            literal(&mut rest, b':')?;
+            let minutes = number::<i64>(&mut rest, 2).filter(|minutes| *minutes <= 60)?;
+            if !rest.is_empty() {
+                return None;
+            }
+            let minutes = 60 * hours + minutes;
+            if *sign == b'-' { -minutes } else { minutes }
         }
-        _ => false,
+        _ => return None,
     };
-    is_offset.then(|| text.parse().ok()).flatten()
+    // It checks the ranges of all parts, and knows no leap second, as Go.
+    let local = DateTime::new(year, month, day, hour, minute, second, nanosecond).ok()?;
+    let instant = local.to_zoned(TimeZone::UTC).ok()?.timestamp();
+    instant.checked_sub(SignedDuration::from_mins(offset)).ok()
+}
+
+/// A number of exactly this many digits.
+fn number<N: TryFrom<u32>>(rest: &mut &[u8], digits: usize) -> Option<N> {
+    let (text, after) = rest.split_at_checked(digits)?;
+    let mut number = 0;
+    for byte in text {
+        number = 10 * number + u32::from(byte.checked_sub(b'0').filter(|digit| *digit < 10)?);
+    }
+    *rest = after;
+    N::try_from(number).ok()
+}
+
+fn literal(rest: &mut &[u8], wanted: u8) -> Option<()> {
+    let (first, after) = rest.split_first()?;
+    *rest = after;
+    (*first == wanted).then_some(())
 }
 
 /// The id and secret of a token that may sign: named by its id, complete, not expired, and meant for signing.

@@ -1,6 +1,8 @@
 //! What the three controllers of CertificateSigningRequests share: how a request stands, and what kubelets
 //! ask for.
 
+use std::time::Duration;
+
 use kubernetes_proto::certificates::{
     CertificateSigningRequest, CertificateSigningRequestSpec, CertificateSigningRequestStatus,
 };
@@ -18,6 +20,9 @@ pub const LEGACY_UNKNOWN: &str = "kubernetes.io/legacy-unknown";
 pub const APPROVED: &str = "Approved";
 pub const DENIED: &str = "Denied";
 pub const FAILED: &str = "Failed";
+
+/// The first wait of a request that failed; upstream's queue of these controllers has its own figures.
+pub const RETRY_FIRST: Duration = Duration::from_millis(200);
 
 /// What is asked for; nothing where the server sent nothing.
 pub fn spec(request: &CertificateSigningRequest) -> CertificateSigningRequestSpec {

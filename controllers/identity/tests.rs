@@ -1,4 +1,4 @@
-use std::sync::Arc;
+use std::{sync::Arc, time::Duration};
 
 use controllers_kit::{
     Answer, FlagValue, Object, Query, Sharding,
@@ -312,6 +312,36 @@ const NAMES: [Row; 12] = [
         true,
     ),
 ];
+
+#[test]
+fn the_controllers_of_requests_wait_at_first_as_long_as_upstream_s() {
+    for factory in REGISTRY {
+        let descriptor = (factory.describe)();
+        let first = match descriptor.queue {
+            "certificate" => Duration::from_millis(200),
+            _ => Duration::from_millis(5),
+        };
+        let backoff = descriptor.backoff;
+        let longest = Duration::from_secs(1000);
+        assert_eq!(
+            (backoff.first, backoff.max),
+            (first, longest),
+            "{}",
+            descriptor.name
+        );
+    }
+}
+
+#[test]
+fn tokens_are_signed_whatever_controllers_are_listed() {
+    let unlisted: Vec<&str> = REGISTRY
+        .iter()
+        .map(|factory| (factory.describe)())
+        .filter(|descriptor| descriptor.runs_unlisted)
+        .map(|descriptor| descriptor.name)
+        .collect();
+    assert_eq!(unlisted, ["serviceaccount-token-controller"]);
+}
 
 #[test]
 fn names_are_upstream_s() {

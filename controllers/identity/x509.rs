@@ -2,14 +2,24 @@
 //! Go's `crypto/x509` makes of the same input, but for serial number and signature. Pure: time, serial number
 //! and signature are arguments.
 
-use std::time::Duration;
+use std::{net::Ipv6Addr, time::Duration};
 
+use base64::{
+    Engine as _,
+    engine::{GeneralPurpose, GeneralPurposeConfig},
+};
 use controllers_kit::{SignedDuration, Timestamp};
+use ring::signature::{
+    RSA_PKCS1_1024_8192_SHA256_FOR_LEGACY_USE_ONLY, RSA_PKCS1_1024_8192_SHA512_FOR_LEGACY_USE_ONLY,
+    RsaParameters, UnparsedPublicKey,
+};
 use x509_parser::{
-    certification_request::X509CertificationRequest,
-    extensions::{GeneralName, ParsedExtension},
-    pem::parse_x509_pem,
+    asn1_rs::BitString,
+    extensions::ParsedExtension,
+    oid_registry::{OID_PKCS1_SHA256WITHRSA, OID_PKCS1_SHA512WITHRSA},
     prelude::FromDer as _,
+    verify::verify_signature,
+    x509::{AlgorithmIdentifier, SubjectPublicKeyInfo},
 };
 
 /// The attributes of a name that Go knows, in the order in which it writes them. Others are dropped.
@@ -27,6 +37,11 @@ const ATTRIBUTES: [&str; 9] = [
 const COMMON_NAME: &str = "2.5.4.3";
 const SERIAL_NUMBER: &str = "2.5.4.5";
 const ORGANIZATION: &str = "2.5.4.10";
+
+/// The attribute of a request that lists extensions, and the one that is read: object identifiers as DER has
+/// them.
+const EXTENSION_REQUEST: &[u8] = &[0x2a, 0x86, 0x48, 0x86, 0xf7, 0x0d, 0x01, 0x09, 0x0e];
+const SUBJECT_ALTERNATIVE_NAME: &[u8] = &[0x55, 0x1d, 0x11];
 
 /// A request for a certificate, as far as it is looked at.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
@@ -70,12 +85,135 @@ impl Request {
 /// # Errors
 /// Where the first block is of another type.
 pub fn request_der(pem: &[u8]) -> Result<Vec<u8>, String> {
-    parse_x509_pem(pem)
-        .ok()
-        .map(|(_, block)| block)
-        .filter(|block| block.label == "CERTIFICATE REQUEST")
-        .map(|block| block.contents)
+    pem_block(pem)
+        .filter(|(label, _)| *label == b"CERTIFICATE REQUEST")
+        .map(|(_, contents)| contents)
         .ok_or_else(|| "PEM block type must be CERTIFICATE REQUEST".to_owned())
+}
+
+/// The first block of PEM, label and content, by the rules of Go's `encoding/pem`: text around it and headers
+/// in it are allowed, and a block that is malformed is skipped. The API server has validated the block that
+/// these rules find; another parser may find another one.
+fn pem_block(data: &[u8]) -> Option<(&[u8], Vec<u8>)> {
+    const BEGIN: &[u8] = b"-----BEGIN ";
+    const END: &[u8] = b"\n-----END ";
+    let mut from = 0;
+    loop {
+        let end = from + find(&data[from..], END)?;
+        let trailer = end + END.len();
+        let block = data[from..end]
+            .windows(BEGIN.len())
+            .rposition(|window| window == BEGIN)
+            .map(|at| from + at)
+            .filter(|at| *at == from || data[at - 1] == b'\n')
+            .and_then(|begin| content(data, begin + BEGIN.len(), end, trailer));
+        if block.is_some() {
+            return block;
+        }
+        from = trailer;
+    }
+}
+
+/// The block whose label begins at `label`, whose last line begins with the line feed at `end`, and the label
+/// of whose last line begins at `trailer`.
+fn content(data: &[u8], label: usize, end: usize, trailer: usize) -> Option<(&[u8], Vec<u8>)> {
+    const DASHES: &[u8] = b"-----";
+    let (line, mut body) = pem_line(data, label);
+    let label = line.strip_suffix(DASHES)?;
+    let mut has_headers = false;
+    // Beyond the last line there is nothing to look for, however many lines with colons follow.
+    while body <= end {
+        let (line, next) = pem_line(data, body);
+        if !line.contains(&b':') {
+            break;
+        }
+        has_headers = true;
+        body = next;
+    }
+    if has_headers && body > end {
+        return None;
+    }
+    let rest = data[trailer..].strip_prefix(label)?.strip_prefix(DASHES)?;
+    if !pem_line(rest, 0).0.is_empty() {
+        return None;
+    }
+    let text: Vec<u8> = data
+        .get(body..end)
+        .unwrap_or_default()
+        .iter()
+        .copied()
+        .filter(|byte| !b" \t\r\n".contains(byte))
+        .collect();
+    PEM_BASE64.decode(text).ok().map(|content| (label, content))
+}
+
+/// Go's decoder takes any bits after the last whole byte.
+const PEM_BASE64: GeneralPurpose = GeneralPurpose::new(
+    &base64::alphabet::STANDARD,
+    GeneralPurposeConfig::new().with_decode_allow_trailing_bits(true),
+);
+
+/// A line without its end and without blanks before that, and where the next one begins.
+fn pem_line(data: &[u8], from: usize) -> (&[u8], usize) {
+    let rest = &data[from..];
+    let (line, next) = match rest.iter().position(|byte| *byte == b'\n') {
+        Some(at) => (&rest[..at], from + at + 1),
+        None => (rest, data.len()),
+    };
+    let line = line.strip_suffix(b"\r").unwrap_or(line);
+    let blanks = line.iter().rev().take_while(|byte| b" \t".contains(byte));
+    (&line[..line.len() - blanks.count()], next)
+}
+
+fn find(data: &[u8], wanted: &[u8]) -> Option<usize> {
+    data.windows(wanted.len()).position(|one| one == wanted)
+}
+
+/// The parts of a request.
+struct Parts<'a> {
+    /// What is signed, with tag and length.
+    info: &'a [u8],
+    subject: &'a [u8],
+    /// With tag and length.
+    public_key: &'a [u8],
+    attributes: &'a [u8],
+    /// With tag and length.
+    algorithm: &'a [u8],
+    /// With tag and length.
+    signature: &'a [u8],
+}
+
+/// Takes a request apart. What Go takes is taken, unknown things at the end of a sequence too.
+fn parts(der: &[u8]) -> Result<Parts<'_>, String> {
+    let (whole, rest) = take(der, SEQUENCE).ok_or_else(malformed)?;
+    if !rest.is_empty() {
+        return Err("trailing data after the certificate request".to_owned());
+    }
+    let fields = || {
+        let (info, rest) = take(whole.content, SEQUENCE)?;
+        let (algorithm, rest) = take(rest, SEQUENCE)?;
+        let (signature, _) = take(rest, BIT_STRING)?;
+        let (_version, rest) = take(info.content, INTEGER)?;
+        let (subject, rest) = take(rest, SEQUENCE)?;
+        let (public_key, rest) = take(rest, SEQUENCE)?;
+        let attributes = match rest {
+            [] => &[],
+            rest => take(rest, explicit(0))?.0.content,
+        };
+        Some(Parts {
+            info: info.whole,
+            subject: subject.content,
+            public_key: public_key.whole,
+            attributes,
+            algorithm: algorithm.whole,
+            signature: signature.whole,
+        })
+    };
+    fields().ok_or_else(malformed)
+}
+
+fn malformed() -> String {
+    "the certificate request is malformed".to_owned()
 }
 
 /// Reads a request. Its signature is not looked at: [`verify`] does that.
@@ -83,87 +221,203 @@ pub fn request_der(pem: &[u8]) -> Result<Vec<u8>, String> {
 /// # Errors
 /// Where it is malformed.
 pub fn read(der: &[u8]) -> Result<Request, String> {
-    let parsed = parse(der)?;
-    let info = &parsed.certification_request_info;
-    let mut subject: Vec<(&'static str, Vec<String>)> = Vec::new();
-    for attribute in info.subject.iter_attributes() {
-        let oid = attribute.attr_type().to_id_string();
-        let Some(known) = ATTRIBUTES.iter().find(|known| **known == oid) else {
-            continue;
-        };
-        let value = attribute
-            .as_str()
-            .map_err(|_| format!("the subject's attribute {oid} is no text"))?
-            .to_owned();
-        match subject.iter_mut().find(|(one, _)| one == known) {
-            Some((_, values)) => values.push(value),
-            None => subject.push((known, vec![value])),
-        }
-    }
+    let parts = parts(der)?;
     let mut request = Request {
-        subject,
-        public_key: info.subject_pki.raw.to_vec(),
+        subject: read_subject(parts.subject)?,
+        public_key: parts.public_key.to_vec(),
         ..Request::default()
     };
-    for extension in parsed.requested_extensions().into_iter().flatten() {
-        match extension {
-            ParsedExtension::SubjectAlternativeName(names) => {
-                for name in &names.general_names {
-                    add_name(&mut request, name)?;
-                }
+    for extension in requested_extensions(parts.attributes)? {
+        if extension.id == SUBJECT_ALTERNATIVE_NAME {
+            let (names, _) = take(extension.content, SEQUENCE)
+                .ok_or("the subject's alternative names are malformed")?;
+            for name in each(names.content) {
+                add_name(&mut request, &name.ok_or_else(malformed)?)?;
             }
-            ParsedExtension::ParseError { .. } => {
-                return Err("an extension of the request is malformed".to_owned());
-            }
-            _ => {}
         }
     }
     Ok(request)
 }
 
-fn add_name(request: &mut Request, name: &GeneralName<'_>) -> Result<(), String> {
-    match name {
-        GeneralName::DNSName(name) => request.dns.push((*name).to_owned()),
-        GeneralName::RFC822Name(name) => request.emails.push((*name).to_owned()),
-        GeneralName::URI(name) => request.uris.push((*name).to_owned()),
-        GeneralName::IPAddress(bytes) if matches!(bytes.len(), 4 | 16) => {
-            request.ips.push(bytes.to_vec());
+/// The attributes of a subject that are known, each with its values in order. Those whose value is of no kind
+/// of text that Go knows are left out, as Go does.
+fn read_subject(der: &[u8]) -> Result<Vec<(&'static str, Vec<String>)>, String> {
+    let mut subject: Vec<(&'static str, Vec<String>)> = Vec::new();
+    for set in each(der) {
+        let set = set.filter(|set| set.tag == SET).ok_or_else(malformed)?;
+        for attribute in each(set.content) {
+            let pair = attribute.filter(|one| one.tag == SEQUENCE).and_then(|one| {
+                let (id, rest) = take(one.content, OID)?;
+                Some((id.content, next(rest)?.0))
+            });
+            let (id, value) = pair.ok_or_else(malformed)?;
+            let known = ATTRIBUTES
+                .iter()
+                .find(|known| matches!(id, [0x55, 4, last] if Some(*last) == last_arc(known)));
+            let (Some(known), Some(text)) = (known, text(&value)?) else {
+                continue;
+            };
+            match subject.iter_mut().find(|(one, _)| one == known) {
+                Some((_, values)) => values.push(text),
+                None => subject.push((known, vec![text])),
+            }
         }
-        GeneralName::IPAddress(bytes) => {
-            return Err(format!("cannot parse IP address of length {}", bytes.len()));
+    }
+    Ok(subject)
+}
+
+/// The last number of an object identifier of `id-at`.
+fn last_arc(identifier: &str) -> Option<u8> {
+    identifier.rsplit('.').next()?.parse().ok()
+}
+
+/// A text of a subject; `None` where the value is of another kind.
+fn text(value: &Der<'_>) -> Result<Option<String>, String> {
+    let wrong = || "a text of the subject is malformed".to_owned();
+    Ok(Some(match value.tag {
+        NUMERIC_STRING | PRINTABLE_STRING | IA5_STRING | UTF8_STRING => {
+            String::from_utf8(value.content.to_vec()).map_err(|_| wrong())?
         }
+        // Read as Latin-1, whose bytes are Unicode's first code points.
+        T61_STRING => value.content.iter().copied().map(char::from).collect(),
+        BMP_STRING => {
+            let (units, rest) = value.content.as_chunks::<2>();
+            if !rest.is_empty() {
+                return Err(wrong());
+            }
+            let units: Vec<u16> = units.iter().map(|unit| u16::from_be_bytes(*unit)).collect();
+            // A terminator may be there.
+            let units = units.strip_suffix(&[0]).unwrap_or(&units);
+            String::from_utf16(units).map_err(|_| wrong())?
+        }
+        _ => return Ok(None),
+    }))
+}
+
+/// An extension that a request asks for.
+struct Extension<'a> {
+    id: &'a [u8],
+    content: &'a [u8],
+}
+
+/// The extensions that a request asks for. Attributes that are malformed are skipped, as Go does.
+fn requested_extensions(attributes: &[u8]) -> Result<Vec<Extension<'_>>, String> {
+    let wrong = || "an extension of the request is malformed".to_owned();
+    let mut extensions: Vec<Extension<'_>> = Vec::new();
+    for attribute in each(attributes) {
+        let attribute = attribute.ok_or_else(malformed)?;
+        let request = take(attribute.whole, SEQUENCE)
+            .and_then(|(attribute, _)| take(attribute.content, OID))
+            .filter(|(id, _)| id.content == EXTENSION_REQUEST)
+            .and_then(|(_, rest)| take(rest, SET))
+            .and_then(|(values, _)| next(values.content));
+        let Some((first, _)) = request else {
+            continue;
+        };
+        let (list, _) = take(first.whole, SEQUENCE).ok_or_else(wrong)?;
+        for extension in each(list.content) {
+            let found = extension
+                .filter(|one| one.tag == SEQUENCE)
+                .and_then(|one| take(one.content, OID))
+                .and_then(|(id, rest)| {
+                    let rest = take(rest, BOOLEAN).map_or(rest, |(_, rest)| rest);
+                    let (content, _) = take(rest, OCTET_STRING)?;
+                    Some(Extension {
+                        id: id.content,
+                        content: content.content,
+                    })
+                });
+            let extension = found.ok_or_else(wrong)?;
+            if extensions.iter().any(|one| one.id == extension.id) {
+                return Err(
+                    "certificate request contains duplicate requested extensions".to_owned(),
+                );
+            }
+            extensions.push(extension);
+        }
+    }
+    Ok(extensions)
+}
+
+fn add_name(request: &mut Request, name: &Der<'_>) -> Result<(), String> {
+    const EMAIL: u8 = implicit(1);
+    const DNS: u8 = implicit(2);
+    const URI: u8 = implicit(6);
+    const IP: u8 = implicit(7);
+    let content = name.content;
+    let ascii = |kind: &str| match content.is_ascii() {
+        true => Ok(String::from_utf8_lossy(content).into_owned()),
+        false => Err(format!("SAN {kind} is malformed")),
+    };
+    match name.tag {
+        EMAIL => request.emails.push(ascii("rfc822Name")?),
+        DNS => request.dns.push(ascii("dNSName")?),
+        URI => request.uris.push(ascii("uniformResourceIdentifier")?),
+        IP => request.ips.push(match <[u8; 16]>::try_from(content) {
+            // An IPv4 address is written in four bytes, in whatever form it was asked for.
+            Ok(long) => match Ipv6Addr::from(long).to_ipv4_mapped() {
+                Some(short) => short.octets().to_vec(),
+                None => long.to_vec(),
+            },
+            Err(_) if content.len() == 4 => content.to_vec(),
+            Err(_) => {
+                return Err(format!(
+                    "cannot parse IP address of length {}",
+                    content.len()
+                ));
+            }
+        }),
         // Go does not read the others either.
         _ => {}
     }
     Ok(())
 }
 
-fn parse(der: &[u8]) -> Result<X509CertificationRequest<'_>, String> {
-    match X509CertificationRequest::from_der(der) {
-        Ok(([], parsed)) => Ok(parsed),
-        Ok(_) => Err("trailing data after the certificate request".to_owned()),
-        Err(error) => Err(format!("the certificate request is malformed: {error}")),
-    }
-}
-
 /// Proves that whoever made the request holds the key that it names.
 ///
 /// # Errors
-/// Where the signature is wrong, or of an algorithm that this build does not know: RSA from 2048 bits, ECDSA
+/// Where the signature is wrong, or of an algorithm that this build does not know: RSA from 1024 bits, ECDSA
 /// on P-256 and P-384, and Ed25519 are known.
 pub fn verify(der: &[u8]) -> Result<(), String> {
-    parse(der)?.verify_signature().map_err(|error| {
+    let parts = parts(der)?;
+    let wrong = |why: &dyn std::fmt::Display| {
         format!(
-            "unable to verify certificate request signature: {error} \
-             (keys may be RSA from 2048 bits, ECDSA on P-256 or P-384, or Ed25519)"
+            "unable to verify certificate request signature: {why} \
+             (keys may be RSA from 1024 bits, ECDSA on P-256 or P-384, or Ed25519)"
         )
-    })
+    };
+    let (_, public_key) =
+        SubjectPublicKeyInfo::from_der(parts.public_key).map_err(|error| wrong(&error))?;
+    let (_, algorithm) =
+        AlgorithmIdentifier::from_der(parts.algorithm).map_err(|error| wrong(&error))?;
+    let (_, signature) = BitString::from_der(parts.signature).map_err(|error| wrong(&error))?;
+    verify_signature(&public_key, &algorithm, &signature, parts.info)
+        .map_err(|error| wrong(&error))
+        .or_else(|why| {
+            // Keys of less than 2048 bits, which the library does not take but Go does.
+            let algorithm = short_rsa(&algorithm).ok_or_else(|| why.clone())?;
+            UnparsedPublicKey::new(algorithm, &public_key.subject_public_key.data)
+                .verify(parts.info, &signature.data)
+                .map_err(|_| why)
+        })
+}
+
+/// What verifies signatures by RSA keys from 1024 bits.
+fn short_rsa(algorithm: &AlgorithmIdentifier<'_>) -> Option<&'static RsaParameters> {
+    let id = &algorithm.algorithm;
+    if *id == OID_PKCS1_SHA256WITHRSA {
+        Some(&RSA_PKCS1_1024_8192_SHA256_FOR_LEGACY_USE_ONLY)
+    } else if *id == OID_PKCS1_SHA512WITHRSA {
+        Some(&RSA_PKCS1_1024_8192_SHA512_FOR_LEGACY_USE_ONLY)
+    } else {
+        None
+    }
 }
 
 /// When the first certificate in some PEM ends; `None` where there is none.
 pub fn not_after(pem: &[u8]) -> Option<Timestamp> {
-    let (_, block) = parse_x509_pem(pem).ok()?;
-    let (_, certificate) = x509_parser::parse_x509_certificate(&block.contents).ok()?;
+    let (_, der) = pem_block(pem)?;
+    let (_, certificate) = x509_parser::parse_x509_certificate(&der).ok()?;
     let seconds = certificate.validity().not_after.timestamp();
     Timestamp::from_second(seconds).ok()
 }
@@ -411,11 +665,7 @@ fn subject(request: &Request) -> Vec<u8> {
         if values.is_empty() {
             continue;
         }
-        let last = attribute
-            .rsplit('.')
-            .next()
-            .and_then(|number| number.parse().ok())
-            .unwrap_or_default();
+        let last = last_arc(attribute).unwrap_or_default();
         let mut set: Vec<Vec<u8>> = values
             .iter()
             .map(|text| value(SEQUENCE, &[&[OID, 3, 0x55, 4, last], &printable(text)]))
@@ -516,18 +766,82 @@ const OCTET_STRING: u8 = 0x04;
 const NULL: u8 = 0x05;
 const OID: u8 = 0x06;
 const UTF8_STRING: u8 = 0x0c;
+const NUMERIC_STRING: u8 = 0x12;
 const PRINTABLE_STRING: u8 = 0x13;
+const T61_STRING: u8 = 0x14;
+const IA5_STRING: u8 = 0x16;
+const BMP_STRING: u8 = 0x1e;
 const UTC_TIME: u8 = 0x17;
 const GENERALIZED_TIME: u8 = 0x18;
 const SEQUENCE: u8 = 0x30;
 const SET: u8 = 0x31;
 
-fn explicit(number: u8) -> u8 {
+const fn explicit(number: u8) -> u8 {
     0xa0 | number
 }
 
-fn implicit(number: u8) -> u8 {
+const fn implicit(number: u8) -> u8 {
     0x80 | number
+}
+
+/// A value as it was read.
+struct Der<'a> {
+    tag: u8,
+    content: &'a [u8],
+    /// With tag and length.
+    whole: &'a [u8],
+}
+
+/// The first value and what follows it; `None` where there is none. Lengths must be definite and as short as
+/// they can be, and tags of one byte: Go takes no others.
+fn next(der: &[u8]) -> Option<(Der<'_>, &[u8])> {
+    let (&tag, rest) = der.split_first()?;
+    let (&first, rest) = rest.split_first()?;
+    if tag & 0x1f == 0x1f {
+        return None;
+    }
+    let (length, rest) = match first {
+        short @ 0..=0x7f => (usize::from(short), rest),
+        0x81..=0x84 => {
+            let (bytes, rest) = rest.split_at_checked(usize::from(first & 0x7f))?;
+            let length = bytes
+                .iter()
+                .fold(0, |length, byte| length << 8 | usize::from(*byte));
+            if bytes[0] == 0 || length < 0x80 {
+                return None;
+            }
+            (length, rest)
+        }
+        _ => return None,
+    };
+    let (content, rest) = rest.split_at_checked(length)?;
+    let whole = &der[..der.len() - rest.len()];
+    Some((
+        Der {
+            tag,
+            content,
+            whole,
+        },
+        rest,
+    ))
+}
+
+/// The first value, if it has this tag, and what follows it.
+fn take(der: &[u8], tag: u8) -> Option<(Der<'_>, &[u8])> {
+    next(der).filter(|(value, _)| value.tag == tag)
+}
+
+/// All values, one after the other; `None` for what is none, which is the last.
+fn each(der: &[u8]) -> impl Iterator<Item = Option<Der<'_>>> {
+    let mut rest = der;
+    std::iter::from_fn(move || {
+        if rest.is_empty() {
+            return None;
+        }
+        let found = next(rest);
+        rest = found.as_ref().map_or(&[], |(_, rest)| *rest);
+        Some(found.map(|(value, _)| value))
+    })
 }
 
 /// One value: tag, length, content.
@@ -596,7 +910,6 @@ const PEM_LINE: usize = 64;
 
 /// A block of PEM.
 pub fn pem(label: &str, der: &[u8]) -> String {
-    use base64::Engine as _;
     let text = base64::engine::general_purpose::STANDARD.encode(der);
     let mut pem = format!("-----BEGIN {label}-----\n");
     for start in (0..text.len()).step_by(PEM_LINE) {

@@ -326,12 +326,9 @@ fn a_certificate_has_what_go_would_write_field_by_field() {
     assert_eq!(value(3)[4..], id);
     let read_again = {
         let mut again = Request::default();
-        if let ParsedExtension::SubjectAlternativeName(names) =
-            read.extensions()[4].parsed_extension()
-        {
-            for name in &names.general_names {
-                add_name(&mut again, name).unwrap();
-            }
+        let names = value(4);
+        for name in each(take(&names, SEQUENCE).unwrap().0.content) {
+            add_name(&mut again, &name.unwrap()).unwrap();
         }
         again
     };
@@ -455,4 +452,282 @@ fn keys_of_p_384_sign_requests_too() {
         .serialize_request(&key)
         .unwrap();
     verify(request.der()).unwrap();
+}
+
+/// A request of a name and attributes, each DER, that nobody has signed.
+fn request_of(subject: &[u8], attributes: &[&[u8]]) -> Vec<u8> {
+    let key = value(SEQUENCE, &[&[SEQUENCE, 0], &[BIT_STRING, 1, 0]]);
+    let info = value(
+        SEQUENCE,
+        &[
+            &[INTEGER, 1, 0],
+            &value(SEQUENCE, &[subject]),
+            &key,
+            &value(explicit(0), attributes),
+        ],
+    );
+    value(SEQUENCE, &[&info, &[SEQUENCE, 0], &[BIT_STRING, 1, 0]])
+}
+
+/// An attribute of a name, in a set of its own.
+fn named(last: u8, tag: u8, content: &[u8]) -> Vec<u8> {
+    let attribute = value(
+        SEQUENCE,
+        &[&[OID, 3, 0x55, 4, last], &value(tag, &[content])],
+    );
+    value(SET, &[&attribute])
+}
+
+#[test]
+fn the_texts_of_a_subject_are_read_as_go_reads_them() {
+    let table: [(u8, &[u8], Option<&str>); 12] = [
+        (PRINTABLE_STRING, b"a", Some("a")),
+        (UTF8_STRING, "ä".as_bytes(), Some("ä")),
+        (IA5_STRING, b"a", Some("a")),
+        (NUMERIC_STRING, b"1", Some("1")),
+        (T61_STRING, b"\xe4", Some("ä")),
+        (BMP_STRING, b"\0a\0\xe4", Some("aä")),
+        (BMP_STRING, b"\0a\0\0", Some("a")),
+        // No texts: left out.
+        (OCTET_STRING, b"a", None),
+        (0x1c, b"\0\0\0a", None),
+        (INTEGER, &[1], None),
+        (SEQUENCE, &[], None),
+        (SET, &[], None),
+    ];
+    for (tag, content, expected) in table {
+        let request = read(&request_of(&named(3, tag, content), &[])).unwrap();
+        assert_eq!(
+            request.common_name(),
+            expected.unwrap_or_default(),
+            "{tag:x} {content:?}"
+        );
+        assert_eq!(request.subject.is_empty(), expected.is_none(), "{tag:x}");
+    }
+    for (tag, content) in [
+        (UTF8_STRING, &[0xff][..]),
+        (BMP_STRING, &[0][..]),
+        (BMP_STRING, &[0xd8, 0][..]),
+    ] {
+        let why = read(&request_of(&named(3, tag, content), &[])).unwrap_err();
+        assert_eq!(why, "a text of the subject is malformed");
+    }
+    // An e-mail address in the name is no attribute that Go writes.
+    let foreign = value(
+        SET,
+        &[&value(
+            SEQUENCE,
+            &[
+                &value(OID, &[&[0x2a, 0x86, 0x48, 0x86, 0xf7, 0x0d, 1, 9, 1]]),
+                &value(IA5_STRING, &[b"me@a.example"]),
+            ],
+        )],
+    );
+    assert!(read(&request_of(&foreign, &[])).unwrap().subject.is_empty());
+}
+
+/// An attribute that asks for extensions.
+fn asking_for(extensions: &[Vec<u8>]) -> Vec<u8> {
+    let list = value(SEQUENCE, &[&extensions.concat()]);
+    value(
+        SEQUENCE,
+        &[&value(OID, &[EXTENSION_REQUEST]), &value(SET, &[&list])],
+    )
+}
+
+fn names_extension(names: &[Vec<u8>]) -> Vec<u8> {
+    extension(0x11, false, &value(SEQUENCE, &[&names.concat()]))
+}
+
+#[test]
+fn what_a_request_asks_for_is_read_as_go_reads_it() {
+    let dns = |name: &[u8]| value(implicit(2), &[name]);
+    let a = || names_extension(&[dns(b"a")]);
+    let password = value(
+        SEQUENCE,
+        &[
+            &value(OID, &[&[0x2a, 0x86, 0x48, 0x86, 0xf7, 0x0d, 1, 9, 7]]),
+            &value(SET, &[&value(IA5_STRING, &[b"a password"])]),
+        ],
+    );
+    let mapped = [&[0; 10][..], &[0xff, 0xff, 10, 0, 0, 1]].concat();
+    /// A name, attributes, and the DNS names and addresses that are read from them.
+    type Row<'r> = (&'r str, Vec<Vec<u8>>, &'r [&'r str], &'r [&'r [u8]]);
+    let found: [Row<'_>; 7] = [
+        ("nothing", vec![], &[], &[]),
+        ("names", vec![asking_for(&[a()])], &["a"], &[]),
+        // Malformed key usage: nobody looks at it.
+        (
+            "a malformed extension besides",
+            vec![asking_for(&[extension(0x0f, true, &[0xff]), a()])],
+            &["a"],
+            &[],
+        ),
+        (
+            "a password of an odd kind",
+            vec![password, asking_for(&[a()])],
+            &["a"],
+            &[],
+        ),
+        (
+            "an attribute that is none",
+            vec![vec![NULL, 0], asking_for(&[a()])],
+            &["a"],
+            &[],
+        ),
+        (
+            "names of other kinds",
+            vec![asking_for(&[names_extension(&[
+                value(implicit(8), &[&[0x55]]),
+                value(explicit(0), &[b"x"]),
+                dns(b"b"),
+            ])])],
+            &["b"],
+            &[],
+        ),
+        (
+            "an IPv4 address in its long form",
+            vec![asking_for(&[names_extension(&[value(
+                implicit(7),
+                &[&mapped],
+            )])])],
+            &[],
+            &[&[10, 0, 0, 1]],
+        ),
+    ];
+    for (name, attributes, dns, ips) in found {
+        let attributes: Vec<&[u8]> = attributes.iter().map(Vec::as_slice).collect();
+        let request = read(&request_of(&[], &attributes)).expect(name);
+        assert_eq!(request.dns, dns, "{name}");
+        assert_eq!(request.ips, ips, "{name}");
+    }
+    let refused: [(&str, Vec<u8>, &str); 5] = [
+        (
+            "twice",
+            asking_for(&[a(), a()]),
+            "certificate request contains duplicate requested extensions",
+        ),
+        (
+            "no list",
+            value(
+                SEQUENCE,
+                &[
+                    &value(OID, &[EXTENSION_REQUEST]),
+                    &value(SET, &[&[NULL, 0]]),
+                ],
+            ),
+            "an extension of the request is malformed",
+        ),
+        (
+            "no ASCII",
+            asking_for(&[names_extension(&[dns(&[0xff])])]),
+            "SAN dNSName is malformed",
+        ),
+        (
+            "an address of no length",
+            asking_for(&[names_extension(&[value(implicit(7), &[&[1, 2, 3]])])]),
+            "cannot parse IP address of length 3",
+        ),
+        (
+            "no names",
+            asking_for(&[extension(0x11, false, &[NULL, 0])]),
+            "the subject's alternative names are malformed",
+        ),
+    ];
+    for (name, attribute, why) in refused {
+        let refused = read(&request_of(&[], &[&attribute]));
+        assert_eq!(refused.unwrap_err(), why, "{name}");
+    }
+}
+
+#[test]
+fn lengths_and_tags_that_go_does_not_take_are_refused() {
+    let table: [(&[u8], bool); 8] = [
+        (&[4, 1, 0], true),
+        (&[4, 0x81, 1, 0], false),
+        (&[4, 0x82, 0, 1, 0], false),
+        (&[4, 0x80, 0, 0], false),
+        (&[4, 0x85, 0, 0, 0, 0, 1, 0], false),
+        (&[0x1f, 0x81, 0, 0], false),
+        (&[4, 2, 0], false),
+        (&[4], false),
+    ];
+    for (der, is_one) in table {
+        assert_eq!(next(der).is_some(), is_one, "{der:x?}");
+    }
+}
+
+#[test]
+fn the_block_of_a_request_is_the_one_that_go_finds() {
+    const LABEL: &str = "CERTIFICATE REQUEST";
+    let block =
+        |label: &str, text: &str| format!("-----BEGIN {label}-----\n{text}-----END {label}-----");
+    let good = block(LABEL, "AQID\n");
+    let table = [
+        ("alone", good.clone(), true),
+        (
+            "with text before and after",
+            format!("Subject: a\n{good}\nmore\n"),
+            true,
+        ),
+        (
+            "with bytes before that are no text",
+            format!("\u{ff}\u{fffd}\n{good}"),
+            true,
+        ),
+        (
+            "with line ends of Windows",
+            good.replace('\n', "\r\n"),
+            true,
+        ),
+        ("with blanks at line ends", block(LABEL, "AQ ID \t\n"), true),
+        ("with headers", block(LABEL, "a: b\nc: d\n\nAQID\n"), true),
+        (
+            "after a broken block",
+            format!("{}\n{good}", block(LABEL, "!\n")),
+            true,
+        ),
+        (
+            "after a begin without an end",
+            format!("-----BEGIN X-----\nAAAA\n{good}"),
+            true,
+        ),
+        (
+            "after an end of another label",
+            format!("-----BEGIN X-----\n-----END Y-----\n{good}"),
+            true,
+        ),
+        ("of another label", block("CERTIFICATE", "AQID\n"), false),
+        (
+            "after one of another label",
+            format!("{}\n{good}", block("X", "AQID\n")),
+            false,
+        ),
+        ("without padding", block(LABEL, "AQIDBA\n"), false),
+        ("with something after the end", format!("{good} x"), false),
+        ("not at the beginning of a line", format!(" {good}"), false),
+        (
+            "with a torn label",
+            good.replacen("REQUEST-----", "REQUEST----", 1),
+            false,
+        ),
+        ("headers alone", block(LABEL, "a: b\n"), false),
+    ];
+    for (name, pem, is_found) in table {
+        assert_eq!(
+            request_der(pem.as_bytes()).ok(),
+            is_found.then(|| vec![1, 2, 3]),
+            "{name}"
+        );
+    }
+    // Go reads bits after the last byte too.
+    let odd = block(LABEL, "AQIDBB==\n");
+    assert_eq!(request_der(odd.as_bytes()).unwrap(), [1, 2, 3, 4]);
+    let empty = request_der(block(LABEL, "").as_bytes()).unwrap();
+    assert!(empty.is_empty());
+    // However many lines there are: what looks like headers is looked at up to the block's end.
+    let long = "-----BEGIN X-----\na:b\n-----END Y-----:\n".repeat(20_000);
+    let began = std::time::Instant::now();
+    assert!(request_der(long.as_bytes()).is_err());
+    assert!(began.elapsed() < Duration::from_secs(10));
 }

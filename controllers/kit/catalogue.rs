@@ -1,7 +1,8 @@
-//! What the API serves, as discovery shows it: for controllers whose reach is every resource, not a few kinds.
+//! What the API serves, as discovery shows it: for controllers whose reach is every resource, not a few
+//! kinds.
 //!
-//! A catalogue is plain data. The node makes a new one when discovery shows something else; `testing::World` has one of
-//! all kinds that have a projection.
+//! A catalogue is plain data. The node makes a new one when discovery shows something else; `testing::World`
+//! has one of all kinds that have a projection.
 
 use std::collections::{BTreeMap, HashMap};
 
@@ -45,11 +46,11 @@ pub struct Catalogue {
     deletable: Vec<usize>,
     stale: Vec<Entry>,
     group_versions: Vec<Str>,
-    /// Group versions that could not be read, with the reason. What they serve now is unknown: it is in no answer of
-    /// this catalogue but [`Catalogue::stale`].
+    /// Group versions that could not be read, with the reason. What they serve now is unknown: it is in no
+    /// answer of this catalogue but [`Catalogue::stale`].
     pub failures: BTreeMap<Str, Str>,
-    /// Why the last read of discovery failed as a whole; `None` when it succeeded. Everything else in this catalogue is
-    /// then as of the last read that succeeded.
+    /// Why the last read of discovery failed as a whole; `None` when it succeeded. Everything else in this
+    /// catalogue is then as of the last read that succeeded.
     pub outdated: Option<Str>,
     /// Grows with every catalogue that differs from the one before; 0 for none yet.
     pub generation: u64,
@@ -92,8 +93,8 @@ impl Catalogue {
         }
     }
 
-    /// Keeps what failed group versions served when they were last read: the node goes on watching it, so there may
-    /// be cached objects of it.
+    /// Keeps what failed group versions served when they were last read: the node goes on watching it, so
+    /// there may be cached objects of it.
     #[must_use]
     pub fn succeeding(mut self, previous: &Self) -> Self {
         let known = previous
@@ -112,8 +113,8 @@ impl Catalogue {
         self
     }
 
-    /// With the group versions that are served, in the server's order of preference: also those that show no resource,
-    /// as the metrics APIs of some adapters.
+    /// With the group versions that are served, in the server's order of preference: also those that show no
+    /// resource, as the metrics APIs of some adapters.
     #[must_use]
     pub fn with_group_versions(mut self, group_versions: Vec<Str>) -> Self {
         self.group_versions = group_versions;

@@ -80,8 +80,8 @@ pub fn is_true<C: Condition>(conditions: &[C], r#type: &str) -> bool {
     find(conditions, r#type).is_some_and(|condition| condition.status() == "True")
 }
 
-/// Sets a condition; whether the list has changed. One of the same status and reason is left as it is, with whatever
-/// message it has; one of the same status keeps the time since when. What is new stands at the end.
+/// Sets a condition; whether the list has changed. One of the same status and reason is left as it is, with
+/// whatever message it has; one of the same status keeps the time since when. What is new stands at the end.
 pub fn set<C: Condition>(conditions: &mut Vec<C>, mut new: C) -> bool {
     if let Some(old) = find(conditions, new.r#type()) {
         if old.status() == new.status() {

@@ -28,8 +28,8 @@ pub trait Controller: Send + Sync + 'static {
     fn plan(&self, key: &Key, seen: &Seen<'_>, memory: &mut Self::Memory) -> Result<Plan, Refusal>;
     /// Hears what became of each action, before the next plan.
     fn learn(&self, _outcome: &Outcome<'_>, _memory: &mut Self::Memory) {}
-    /// Moves the instants in a memory that came from another machine by how far its clock differs, so that what they
-    /// are kept for, their ages, stays.
+    /// Moves the instants in a memory that came from another machine by how far its clock differs, so that
+    /// what they are kept for, their ages, stays.
     fn shift(&self, _memory: &mut Self::Memory, _by: SignedDuration) {}
 }
 
@@ -42,6 +42,11 @@ pub enum Refusal {
     /// Tried again with back-off.
     #[error("{0}")]
     Retry(String),
+    /// Tried again with back-off like [`Refusal::Retry`], but no fault of the cluster: what users do every
+    /// day, such as asking for what they may not have. Logged for debugging alone, and not counted as an
+    /// error.
+    #[error("{0}")]
+    Expected(String),
 }
 
 /// What became of one action.
@@ -57,10 +62,11 @@ pub struct Outcome<'a> {
 pub struct Written {
     /// The object's uid.
     pub uid: Str,
-    /// Its new resourceVersion: the mark that the cache must reach. For a delete 0 where the server did not say.
+    /// Its new resourceVersion: the mark that the cache must reach. For a delete 0 where the server did not
+    /// say.
     pub resource_version: u64,
-    /// Whether the object went with this write: it was being deleted, and nothing holds it any more. The server then tells
-    /// the version that it had before, which the cache may long have.
+    /// Whether the object went with this write: it was being deleted, and nothing holds it any more. The
+    /// server then tells the version that it had before, which the cache may long have.
     pub gone: bool,
 }
 

@@ -118,8 +118,8 @@ impl Flags {
         self.values.iter().map(|(name, value)| (*name, value))
     }
 
-    /// A number. Panics where no descriptor declared the flag with that type: a mistake of the controller's author,
-    /// found by its first test.
+    /// A number. Panics where no descriptor declared the flag with that type: a mistake of the controller's
+    /// author, found by its first test.
     pub fn int(&self, name: &str) -> i64 {
         match self.values.get(name) {
             Some(FlagValue::Int(number)) => *number,
@@ -223,10 +223,11 @@ pub struct Rule {
 pub enum MetricKind {
     /// Only grows; measured by how much. `_total` belongs to its name, where upstream has it there.
     Counter,
-    /// The last value that a plan has measured for its key. The series goes with the key: when its object is gone or its
-    /// range has another owner.
+    /// The last value that a plan has measured for its key. The series goes with the key: when its object is
+    /// gone or its range has another owner.
     Gauge,
-    /// What each of this replica's keys has measured last, added up: a key that measures nothing any more adds nothing.
+    /// What each of this replica's keys has measured last, added up: a key that measures nothing any more
+    /// adds nothing.
     Sum,
     /// Values in buckets: the first bound, the factor from one to the next, and how many.
     Histogram(f64, f64, u16),
@@ -265,8 +266,8 @@ pub struct Descriptor {
     pub name: &'static str,
     /// Upstream's old names, accepted by `--controllers`.
     pub aliases: &'static [&'static str],
-    /// The service account in kube-system; also the events' source component unless [`Descriptor::event_source`] says
-    /// otherwise.
+    /// The service account in kube-system; also the events' source component unless
+    /// [`Descriptor::event_source`] says otherwise.
     pub service_account: &'static str,
     /// The `source.component` of its events.
     pub event_source: &'static str,
@@ -278,33 +279,37 @@ pub struct Descriptor {
     pub workers: Option<(&'static str, i64)>,
     /// How many keys one replica works on at once where no flag says so.
     pub workers_fixed: usize,
-    /// Whether it judges each object by what that object shows, so that its deletions rest on no number of children.
+    /// Whether it judges each object by what that object shows, so that its deletions rest on no number of
+    /// children.
     pub one_by_one: bool,
     /// The back-off of a key after failed reconciles, as upstream's queue has it.
     pub backoff: Backoff,
-    /// The duration flag that bounds the back-off instead of `backoff.max`, for controllers that come back at a period
-    /// of the user's choice.
+    /// The duration flag that bounds the back-off instead of `backoff.max`, for controllers that come back at
+    /// a period of the user's choice.
     pub backoff_max_flag: Option<&'static str>,
     /// Whether `--controllers=*` includes it.
     pub on_by_default: bool,
+    /// Whether it runs whatever `--controllers` says.
+    pub runs_unlisted: bool,
     /// Whether it runs with the flags that were given; asked where `--controllers` names it.
     pub runs: fn(&Flags) -> Runs,
     /// Its flags, the one of `workers` included.
     pub flags: Vec<Flag>,
-    /// Feature gates that it asks for, with upstream's defaults; their values come with the flags, as true or false.
+    /// Feature gates that it asks for, with upstream's defaults; their values come with the flags, as true or
+    /// false.
     pub gates: Vec<(&'static str, bool)>,
     /// Its RBAC rules.
     pub rules: Vec<Rule>,
     /// Its own metrics, besides those that every controller has.
     pub metrics: Vec<MetricSpec>,
-    /// The prefix of a counter `_total` and a histogram `_duration_seconds` of its syncs by status code, where upstream
-    /// has such.
+    /// The prefix of a counter `_total` and a histogram `_duration_seconds` of its syncs by status code,
+    /// where upstream has such.
     pub sync_metrics: Option<&'static str>,
     /// A histogram of how long its syncs take, in seconds, where upstream has one without labels.
     pub sync_seconds: Option<&'static str>,
-    /// Whether a key is not even planned while its last report is too fresh for another one: for controllers whose plans
-    /// are dear and whose every write is a report. What such a key waits at most from the beginning of one plan to the
-    /// next for having looked at much.
+    /// Whether a key is not even planned while its last report is too fresh for another one: for controllers
+    /// whose plans are dear and whose every write is a report. What such a key waits at most from the
+    /// beginning of one plan to the next for having looked at much.
     pub spaced: Option<Duration>,
     /// What its numeric flags must lie between, both ends included.
     pub bounds: Vec<(&'static str, i64, i64)>,
@@ -313,8 +318,8 @@ pub struct Descriptor {
 }
 
 impl Descriptor {
-    /// A controller with upstream's canonical name; its alias, service account and queue are that name until said
-    /// otherwise, and it works on one key at a time.
+    /// A controller with upstream's canonical name; its alias, service account and queue are that name until
+    /// said otherwise, and it works on one key at a time.
     pub fn new(name: &'static str, sharding: Sharding) -> Self {
         Self {
             name,
@@ -329,6 +334,7 @@ impl Descriptor {
             backoff: Backoff::DEFAULT,
             backoff_max_flag: None,
             on_by_default: true,
+            runs_unlisted: false,
             runs: |_| Runs::Yes,
             flags: Vec::new(),
             gates: Vec::new(),
@@ -423,6 +429,13 @@ impl Descriptor {
         }
     }
 
+    /// It runs where its start conditions hold, whatever `--controllers` says.
+    #[must_use]
+    pub fn runs_unlisted(mut self) -> Self {
+        self.runs_unlisted = true;
+        self
+    }
+
     /// `--controllers=*` leaves it out: it runs where it is named.
     #[must_use]
     pub fn off_by_default(mut self) -> Self {
@@ -445,6 +458,13 @@ impl Descriptor {
             default,
             help,
         });
+        self
+    }
+
+    /// Several flags, from a table.
+    #[must_use]
+    pub fn with_flags(mut self, flags: impl IntoIterator<Item = Flag>) -> Self {
+        self.flags.extend(flags);
         self
     }
 
@@ -563,8 +583,8 @@ impl Descriptor {
         self
     }
 
-    /// A key is not planned while its last report is too fresh for another one; one that looks at much waits for at most so
-    /// long because of that.
+    /// A key is not planned while its last report is too fresh for another one; one that looks at much waits
+    /// for at most so long because of that.
     #[must_use]
     pub fn spaced(mut self, most: Duration) -> Self {
         self.spaced = Some(most);
@@ -585,8 +605,8 @@ impl Descriptor {
         self
     }
 
-    /// The text that is hashed to find a key's range: of every change for every key that it wakes, so it is put together
-    /// without asking the allocator.
+    /// The text that is hashed to find a key's range: of every change for every key that it wakes, so it is
+    /// put together without asking the allocator.
     pub fn shard_text(&self, key: &Key) -> ShardText {
         let by_object = [&*key.namespace, "/", &key.name];
         let parts = match self.sharding {

@@ -1,7 +1,7 @@
 //! Where a panic costs one object or one key, not the process.
 //!
-//! Controllers' code runs on every replica at the same object: a panic outside of a guard would end all of them at once,
-//! and again after each restart, since the object is in the list.
+//! Controllers' code runs on every replica at the same object: a panic outside of a guard would end all of
+//! them at once, and again after each restart, since the object is in the list.
 
 use std::{
     any::Any,

@@ -11,6 +11,9 @@ use kubernetes_proto::{
     core::{Node, NodeCondition, Taint},
 };
 
+/// The namespace of the Leases that kubelets renew, each named after its node.
+pub const NODE_LEASES: &str = "kube-node-lease";
+
 /// What distinguishes one heartbeat of an object from the next; `None` for an object that has none.
 pub fn of(object: &dyn DynObject) -> Option<(i64, i32)> {
     let object = object.as_any();

@@ -1,7 +1,7 @@
 //! What every controller is written with: the trait, what it may see, the plan it returns.
 //!
-//! A controller is a pure function from what is seen to what should be written. It knows nothing of clients, of actors
-//! or of who owns a key; the node asks, fences, writes and retries for it.
+//! A controller is a pure function from what is seen to what should be written. It knows nothing of clients,
+//! of actors or of who owns a key; the node asks, fences, writes and retries for it.
 
 mod controller;
 mod descriptor;

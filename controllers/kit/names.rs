@@ -1,24 +1,27 @@
-//! Names of generated children. They look like the server's own (a prefix and five characters), but follow from the
-//! owner's uid and an ordinal: two replicas that plan from the same view choose the same names, so a second creation of
-//! the same child collides at the server instead of adding one too many. The five characters are a keyed permutation of
-//! the ordinal, so names of one owner look unrelated, no two ordinals share one, and a name tells its ordinal back.
+//! Names of generated children. They look like the server's own (a prefix and five characters), but follow
+//! from the owner's uid and an ordinal: two replicas that plan from the same view choose the same names, so a
+//! second creation of the same child collides at the server instead of adding one too many. The five
+//! characters are a keyed permutation of the ordinal, so names of one owner look unrelated, no two ordinals
+//! share one, and a name tells its ordinal back.
 //!
-//! The rule, for every generated name (all but those that the API fixes: pods and claims of StatefulSets, Jobs of
-//! CronJobs, ReplicaSets and ControllerRevisions that are named by a hash):
+//! The rule, for every generated name (all but those that the API fixes: pods and claims of StatefulSets,
+//! Jobs of CronJobs, ReplicaSets and ControllerRevisions that are named by a hash):
 //!
-//! **No child gets a name that another one had within the last hour** ([`REUSE_AFTER_SECONDS`]). Whoever waits for a name
-//! to be not found would wait for ever, and logs and metrics that are keyed by name would mix two children.
+//! **No child gets a name that another one had within the last hour** ([`REUSE_AFTER_SECONDS`]). Whoever
+//! waits for a name to be not found would wait for ever, and logs and metrics that are keyed by name would
+//! mix two children.
 //!
-//! 1. The ordinals go round a circle. The next one follows the newest child there is, terminating ones included, and
-//!    names that [`Reader::name_used`] knows are skipped: those of objects that exist, and of those whose removal the
-//!    store has seen within the hour. Every replica caches everything, so replicas that have watched for as long know the
-//!    same names and choose the same.
+//! 1. The ordinals go round a circle. The next one follows the newest child there is, terminating ones
+//!    included, and names that [`Reader::name_used`] knows are skipped: those of objects that exist, and of
+//!    those whose removal the store has seen within the hour. Every replica caches everything, so replicas
+//!    that have watched for as long know the same names and choose the same.
 //! 2. A replica that has watched for less than an hour does not know which names an owner used up before
-//!    ([`Reader::history_covers`] is false of the owner and of its newest child). It begins at a place that follows from
-//!    the owner's resourceVersion or, where the owner has not changed since, the version at which the replica began to
-//!    watch: up to half-way round the part of the circle that is free. A child whose removal it has not seen was made from
-//!    a lower version than that, so at another place. A second creation from the same view still collides, where both
-//!    began before the owner's last change. After that first child the first rule holds for this owner.
+//!    ([`Reader::history_covers`] is false of the owner and of its newest child). It begins at a place that
+//!    follows from the owner's resourceVersion or, where the owner has not changed since, the version at
+//!    which the replica began to watch: up to half-way round the part of the circle that is free. A child
+//!    whose removal it has not seen was made from a lower version than that, so at another place. A second
+//!    creation from the same view still collides, where both began before the owner's last change. After that
+//!    first child the first rule holds for this owner.
 
 use kubernetes_proto::{Resource, meta::ObjectMeta};
 use xxhash_rust::xxh3::{xxh3_64, xxh3_64_with_seed};
@@ -113,8 +116,8 @@ impl Children {
         Some(unpermute(self.key, value))
     }
 
-    /// The names of the next children, given all children that exist, and what is known of names (see the rule at the
-    /// top of the module). An owner without children begins at `first`.
+    /// The names of the next children, given all children that exist, and what is known of names (see the
+    /// rule at the top of the module). An owner without children begins at `first`.
     pub fn next<'a>(
         &self,
         first: u64,
@@ -201,8 +204,8 @@ pub fn owns_generated(resource: &Resource) -> bool {
     )
 }
 
-/// Whether the name of an object was generated for it by its controller. What the API itself fixes is not: pods of
-/// StatefulSets are named by their ordinals.
+/// Whether the name of an object was generated for it by its controller. What the API itself fixes is not:
+/// pods of StatefulSets are named by their ordinals.
 pub fn is_generated(meta: &ObjectMeta) -> bool {
     let Some(owner) = meta.controller() else {
         return false;
@@ -217,8 +220,8 @@ pub fn is_generated(meta: &ObjectMeta) -> bool {
         && any.ordinal(&meta.name).is_some()
 }
 
-/// The newest of some ordinals on the circle: the one before the widest gap, since names are given out in order. Of
-/// gaps of one width the one that begins lowest. With the width.
+/// The newest of some ordinals on the circle: the one before the widest gap, since names are given out in
+/// order. Of gaps of one width the one that begins lowest. With the width.
 fn newest(mut ordinals: Vec<u32>) -> Option<(u32, u32)> {
     ordinals.sort_unstable();
     ordinals.dedup();
@@ -244,7 +247,8 @@ fn mix(key: u64, round: u64, half: u32, modulus: u32) -> u32 {
     )
 }
 
-/// An unbalanced Feistel network: each half is shifted by a hash of the other, which can be undone step by step.
+/// An unbalanced Feistel network: each half is shifted by a hash of the other, which can be undone step by
+/// step.
 fn permute(key: u64, ordinal: u32) -> u32 {
     let (mut left, mut right) = (ordinal / RIGHT, ordinal % RIGHT);
     for round in 0..ROUNDS {

@@ -12,7 +12,8 @@ use crate::{
     Answer, Change, Key, PatchKind, Plan, Query, Reader, Refusal, Report, Seen, selectors::Selector,
 };
 
-/// The index of objects that no controller manages, by namespace: where an owner looks for what it might adopt.
+/// The index of objects that no controller manages, by namespace: where an owner looks for what it might
+/// adopt.
 pub const ORPHANS: &str = "orphans";
 
 /// The value of [`ORPHANS`].
@@ -24,8 +25,8 @@ pub fn orphan_in<T: Object>(object: &T) -> Vec<Str> {
     }
 }
 
-/// The owners that might adopt an object: those that select it when it appears without a controller, loses it or
-/// changes its labels.
+/// The owners that might adopt an object: those that select it when it appears without a controller, loses it
+/// or changes its labels.
 pub fn adopters<O: Object, T: Object>(
     change: &Change<'_, T>,
     reader: &dyn Reader,
@@ -89,8 +90,8 @@ impl<T> Claims<T> {
     }
 }
 
-/// Sorts what an owner might own. An owner that is being deleted keeps what it has, adopts nothing and releases
-/// nothing; what is being deleted itself is not adopted.
+/// Sorts what an owner might own. An owner that is being deleted keeps what it has, adopts nothing and
+/// releases nothing; what is being deleted itself is not adopted.
 pub fn claim<O: Object, T: Object>(
     owner: &O,
     selector: &Selector,
@@ -125,8 +126,8 @@ pub fn claim<O: Object, T: Object>(
     claims
 }
 
-/// What must be read live before an adoption: the cache may not know yet that the owner is gone, and an object adopted
-/// by a deleted owner would be collected with it.
+/// What must be read live before an adoption: the cache may not know yet that the owner is gone, and an
+/// object adopted by a deleted owner would be collected with it.
 pub fn recheck<O: Object>(owner: &O) -> Query {
     Query::Live {
         resource: O::resource(),
@@ -188,7 +189,8 @@ pub fn release<O: Object, T: Object>(plan: &mut Plan, owner: &O, object: &T) {
     plan.patch(object, "", PatchKind::Strategic, patch, Report::No);
 }
 
-/// Plans all that makes the claims true. Nothing else should stand in the plan: who owns what is sure only afterwards.
+/// Plans all that makes the claims true. Nothing else should stand in the plan: who owns what is sure only
+/// afterwards.
 ///
 /// # Errors
 /// Where something should be adopted and the live owner does not allow it.

@@ -1,5 +1,5 @@
-//! Patches as the difference of two projections: they name only what changed, so fields that this build does not know
-//! are never touched.
+//! Patches as the difference of two projections: they name only what changed, so fields that this build does
+//! not know are never touched.
 
 use kubernetes_proto::Object;
 use serde_json::{Map, Value};
@@ -13,8 +13,8 @@ pub enum Part {
     Status,
 }
 
-/// The merge patch (RFC 7386) that makes one projection of the other; `None` where they do not differ in that part.
-/// Lists are replaced whole: a list in a projection must be known in full.
+/// The merge patch (RFC 7386) that makes one projection of the other; `None` where they do not differ in that
+/// part. Lists are replaced whole: a list in a projection must be known in full.
 pub fn difference<T: Object>(old: &T, new: &T, part: Part) -> Option<Value> {
     merge_patch(&json(old, part), &json(new, part))
 }

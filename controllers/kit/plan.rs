@@ -9,8 +9,9 @@ use crate::{Failure, Key, patch, selectors::Selector, status};
 /// What one reconcile would write.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct Plan {
-    /// Groups of actions. A stage starts when every action of the one before it has succeeded. Within a stage, creates
-    /// start slowly (1, 2, 4 …) and stop at the first batch that fails; other actions run side by side.
+    /// Groups of actions. A stage starts when every action of the one before it has succeeded. Within a
+    /// stage, creates start slowly (1, 2, 4 …) and stop at the first batch that fails; other actions run side
+    /// by side.
     pub stages: Vec<Vec<Action>>,
     /// Events that depend on no action.
     pub events: Vec<Event>,
@@ -18,17 +19,17 @@ pub struct Plan {
     pub again: Again,
     /// Values of the controller's metrics, recorded when every action has succeeded.
     pub measures: Vec<Measure>,
-    /// Metrics of how long it all took, from asking to the last answer: the node fills in the value, in seconds, whatever
-    /// became of the actions.
+    /// Metrics of how long it all took, from asking to the last answer: the node fills in the value, in
+    /// seconds, whatever became of the actions.
     pub timings: Vec<Measure>,
-    /// What is recorded instead of `measures` and `timings` where the reconcile fails: an action has failed so that the
-    /// key backs off, or `failure` says so.
+    /// What is recorded instead of `measures` and `timings` where the reconcile fails: an action has failed
+    /// so that the key backs off, or `failure` says so.
     pub on_failure: OnFailure,
-    /// Why the reconcile fails although its actions may succeed: the key is retried with back-off once events are
-    /// recorded and actions are carried out.
+    /// Why the reconcile fails although its actions may succeed: the key is retried with back-off once events
+    /// are recorded and actions are carried out.
     pub failure: Option<String>,
-    /// What was counted to decide on creations and deletions. After a takeover the node checks it against the API
-    /// server before it applies the plan.
+    /// What was counted to decide on creations and deletions. After a takeover the node checks it against the
+    /// API server before it applies the plan.
     pub counted: Vec<Counted>,
 }
 
@@ -73,9 +74,13 @@ pub struct Counted {
     pub namespace: Str,
     /// Which of them.
     pub selector: Selector,
-    /// Not 0: a decision rests on the set being whole as of this resourceVersion, takeover or not. The node lists it
-    /// live where the cache has not come so far.
+    /// Not 0: a decision rests on the set being whole as of this resourceVersion, takeover or not. The node
+    /// lists it live where the cache has not come so far.
     pub since: u64,
+    /// Whether nothing else will do: where the set can't be read, or an object of it can't be decoded, the
+    /// plan is not applied, for however long. Without it a resource that can't be read for long holds back
+    /// nobody.
+    pub strict: bool,
 }
 
 /// What a delete insists on.
@@ -105,8 +110,8 @@ pub enum PatchKind {
     Merge,
     /// Kubernetes' own: lists merge by key. For what only adds to or takes from a list.
     Strategic,
-    /// Server-side apply by a field manager, which takes the fields that it names from whoever had them. kind, apiVersion
-    /// and name are added to the patch.
+    /// Server-side apply by a field manager, which takes the fields that it names from whoever had them.
+    /// kind, apiVersion and name are added to the patch.
     Apply {
         /// As whom the fields are owned.
         manager: &'static str,
@@ -129,8 +134,8 @@ pub enum Report {
 pub enum Verb {
     /// Makes an object from its protobuf, or from its JSON where a part of it is known as JSON alone.
     Create {
-        /// The object's message, without envelope; or its whole JSON, which is told by the brace in front: no message
-        /// of the API begins with one ([`is_json`]).
+        /// The object's message, without envelope; or its whole JSON, which is told by the brace in front: no
+        /// message of the API begins with one ([`is_json`]).
         body: Vec<u8>,
     },
     /// Changes an object; the patch carries uid and resourceVersion as preconditions.
@@ -153,13 +158,14 @@ pub enum Verb {
         /// Seconds the object may take; `None` for its own default.
         grace_period_seconds: Option<i64>,
     },
-    /// Deletes every object of a resource in a namespace; the action's key has no name, and nothing is a precondition.
+    /// Deletes every object of a resource in a namespace; the action's key has no name, and nothing is a
+    /// precondition.
     DeleteCollection {
         /// What happens to dependents.
         propagation: Propagation,
     },
-    /// Puts a whole object to a subresource that takes nothing else, as in `finalize`. The body was read live, so no
-    /// field is lost; its resourceVersion is the precondition.
+    /// Puts a whole object to a subresource that takes nothing else, as in `finalize`. The body was read
+    /// live, so no field is lost; its resourceVersion is the precondition.
     Replace {
         /// As in `finalize`.
         subresource: &'static str,
@@ -197,8 +203,8 @@ pub struct Action {
     pub key: Key,
     /// Its uid as seen; empty for a create.
     pub uid: Str,
-    /// Its resourceVersion as seen, sent as a precondition by patches and by deletes of [`Only::ThisVersion`]; 0 for
-    /// none.
+    /// Its resourceVersion as seen, sent as a precondition by patches and by deletes of
+    /// [`Only::ThisVersion`]; 0 for none.
     pub resource_version: u64,
     /// Events that tell of its success or failure.
     pub announcement: Option<Box<Announcement>>,
@@ -356,21 +362,32 @@ impl Plan {
             namespace: namespace.clone(),
             selector: selector.clone(),
             since: 0,
+            strict: false,
         };
         if !self.counted.contains(&counted) {
             self.counted.push(counted);
         }
     }
 
-    /// Says that the plan rests on having seen every object of a resource in a namespace (empty for the cluster) that
-    /// there was at a resourceVersion.
+    /// Says that the plan rests on having seen every object of a resource in a namespace (empty for the
+    /// cluster) that there was at a resourceVersion.
     pub fn rests_on(&mut self, resource: &'static Resource, namespace: &Str, since: u64) {
         self.counted.push(Counted {
             resource,
             namespace: namespace.clone(),
             selector: Selector::of_labels(&[]),
             since,
+            strict: false,
         });
+    }
+
+    /// As [`Plan::rests_on`], for what can't be undone: the plan is applied with this proof or not at all
+    /// ([`Counted::strict`]).
+    pub fn rests_strictly_on(&mut self, resource: &'static Resource, namespace: &Str, since: u64) {
+        self.rests_on(resource, namespace, since);
+        if let Some(set) = self.counted.last_mut() {
+            set.strict = true;
+        }
     }
 
     /// Measures something, if and when the plan has been carried out whole.
@@ -413,8 +430,8 @@ impl Plan {
         stage.last_mut().expect("it was just pushed")
     }
 
-    /// Makes an object. Its name must be set: one that is derived from its owner makes a second creation of the same
-    /// child collide.
+    /// Makes an object. Its name must be set: one that is derived from its owner makes a second creation of
+    /// the same child collide.
     pub fn create<T: Object>(&mut self, object: &T) -> &mut Action {
         self.act(Action {
             verb: Verb::Create {
@@ -442,15 +459,16 @@ impl Plan {
         })
     }
 
-    /// Writes the difference of two projections of one object (metadata and spec) as a merge patch. No difference: no
-    /// action.
+    /// Writes the difference of two projections of one object (metadata and spec) as a merge patch. No
+    /// difference: no action.
     pub fn update<T: Object>(&mut self, old: &T, new: &T) -> Option<&mut Action> {
         let patch = patch::difference(old, new, patch::Part::Object)?;
         Some(self.patch(old, "", PatchKind::Merge, patch, Report::No))
     }
 
-    /// Writes the difference of two projections' `status` to the status subresource. No difference: no action. What
-    /// takes back a claim is written at once ([`status::report`]); anything else reports what was seen.
+    /// Writes the difference of two projections' `status` to the status subresource. No difference: no
+    /// action. What takes back a claim is written at once ([`status::report`]); anything else reports what
+    /// was seen.
     pub fn update_status<T: Object>(&mut self, old: &T, new: &T) -> Option<&mut Action> {
         let before = patch::json(old, patch::Part::Status);
         let after = patch::json(new, patch::Part::Status);
@@ -483,8 +501,8 @@ impl Plan {
         })
     }
 
-    /// Applies fields of an object as a field manager, with the version seen as the precondition: a view that has aged can't
-    /// undo what was written since.
+    /// Applies fields of an object as a field manager, with the version seen as the precondition: a view that
+    /// has aged can't undo what was written since.
     pub fn apply<T: Object>(
         &mut self,
         object: &T,
@@ -570,8 +588,8 @@ impl Plan {
         })
     }
 
-    /// Writes fields of the metadata as a merge patch, whose lists are whole, of an object whose kind is known at run
-    /// time only. As it was seen, or not at all.
+    /// Writes fields of the metadata as a merge patch, whose lists are whole, of an object whose kind is
+    /// known at run time only. As it was seen, or not at all.
     pub fn patch_metadata(&mut self, object: &AnyObject, metadata: &Value) -> &mut Action {
         self.act(Action {
             verb: Verb::Patch {
@@ -619,7 +637,8 @@ impl Action {
         self
     }
 
-    /// Says of a report that it is of progress that continues by itself; what must be written at once stays so.
+    /// Says of a report that it is of progress that continues by itself; what must be written at once stays
+    /// so.
     pub fn progresses(&mut self) -> &mut Self {
         match self.report() {
             Report::Seen => self.reports(Report::Underway),
@@ -655,9 +674,9 @@ impl Action {
         self
     }
 
-    /// Calls the object so wherever a failure of the action is told of. Upstream leaves a child's name to the server, so
-    /// that one which is refused has no more than the beginning of a name; a name that changes from try to try would also
-    /// make each failure another.
+    /// Calls the object so wherever a failure of the action is told of. Upstream leaves a child's name to the
+    /// server, so that one which is refused has no more than the beginning of a name; a name that changes
+    /// from try to try would also make each failure another.
     pub fn told_as(&mut self, name: &str) -> &mut Self {
         self.announcement.get_or_insert_default().told_as = name.into();
         self
@@ -697,8 +716,8 @@ impl Action {
         self
     }
 
-    /// Leaves the resourceVersion out of a patch's preconditions: for what is right whatever else has changed. The uid
-    /// stays.
+    /// Leaves the resourceVersion out of a patch's preconditions: for what is right whatever else has
+    /// changed. The uid stays.
     pub fn whatever_version(&mut self) -> &mut Self {
         self.resource_version = 0;
         self

@@ -42,8 +42,8 @@ fn labeled(namespace: &str, key: &str, value: &str) -> Str {
     Str::interned(&format!("{namespace}/{key}={value}"))
 }
 
-/// The pods of a namespace that a selector selects, in order of names. Who asks must have declared [`LABELED`], by
-/// which a selector that names a label finds its pods without a look at all others.
+/// The pods of a namespace that a selector selects, in order of names. Who asks must have declared
+/// [`LABELED`], by which a selector that names a label finds its pods without a look at all others.
 pub fn selected(seen: &Seen<'_>, namespace: &str, selector: &Selector) -> Vec<Arc<Pod>> {
     let mut pods = match selector
         .labels()
@@ -101,8 +101,8 @@ pub fn instant(time: Option<Time>) -> Option<Timestamp> {
         .map(Time::timestamp)
 }
 
-/// An instant and a time after it; the last instant there is where that lies beyond. Times and seconds in objects are
-/// whatever somebody wrote.
+/// An instant and a time after it; the last instant there is where that lies beyond. Times and seconds in
+/// objects are whatever somebody wrote.
 pub fn after(at: Timestamp, wait: SignedDuration) -> Timestamp {
     at.checked_add(wait).unwrap_or(Timestamp::MAX)
 }
@@ -120,7 +120,8 @@ pub fn is_available(pod: &Pod, min_ready_seconds: i32, now: Timestamp) -> bool {
                 .is_some_and(|since| after(since, seconds(min_ready_seconds)) <= now))
 }
 
-/// When a pod that is ready will have been so for long enough; `None` if it is available already or not ready.
+/// When a pod that is ready will have been so for long enough; `None` if it is available already or not
+/// ready.
 pub fn available_at(pod: &Pod, min_ready_seconds: i32, now: Timestamp) -> Option<Timestamp> {
     if min_ready_seconds <= 0 {
         return None;
@@ -178,8 +179,8 @@ pub fn restarts_max(pod: &Pod) -> (i32, i32) {
     )
 }
 
-/// Ages are compared by their order of magnitude, so that pods of about one age go in an arbitrary order (by uid)
-/// instead of always the youngest.
+/// Ages are compared by their order of magnitude, so that pods of about one age go in an arbitrary order (by
+/// uid) instead of always the youngest.
 fn age_rank(since: Timestamp, now: Timestamp) -> i64 {
     let nanoseconds = now.duration_since(since).as_nanos();
     if nanoseconds > 0 {
@@ -261,8 +262,9 @@ pub fn goes_before(one: &Ranked, other: &Ranked, now: Timestamp) -> bool {
     younger_first((created(one), one), (created(other), other), now).unwrap_or(false)
 }
 
-/// The `count` pods that go when there are too many. `siblings` are all pods of the owner's owner: of two pods the one
-/// with more of them on its node goes first. With `by_cost` the annotation of a pod's deletion cost counts.
+/// The `count` pods that go when there are too many. `siblings` are all pods of the owner's owner: of two
+/// pods the one with more of them on its node goes first. With `by_cost` the annotation of a pod's deletion
+/// cost counts.
 pub fn to_delete(
     pods: &[Arc<Pod>],
     siblings: &[Arc<Pod>],
@@ -292,8 +294,8 @@ pub fn to_delete(
         .collect()
 }
 
-/// Stable. The standard sort may panic where an order is not total, and this one is not: ages within one order of
-/// magnitude compare by uid, equal ages by restarts, so three pods can stand in a circle.
+/// Stable. The standard sort may panic where an order is not total, and this one is not: ages within one
+/// order of magnitude compare by uid, equal ages by restarts, so three pods can stand in a circle.
 fn merge_sort<T>(mut items: Vec<T>, before: &dyn Fn(&T, &T) -> bool) -> Vec<T> {
     if items.len() < 2 {
         return items;
@@ -320,8 +322,9 @@ const CREATED_BYTES_MAX: usize = 25 << 20;
 /// What a creation takes beside what it copies: names, owner, events.
 const CREATED_BYTES_MORE: usize = 2048;
 
-/// How many children one plan creates, `most` at most, where each copies so many bytes: a thousand copies of a template
-/// of 1.5 MB would take more memory than a replica has. The others follow with the next plans. At least one.
+/// How many children one plan creates, `most` at most, where each copies so many bytes: a thousand copies of
+/// a template of 1.5 MB would take more memory than a replica has. The others follow with the next plans. At
+/// least one.
 pub fn creations_at_once(most: usize, bytes_each: usize) -> usize {
     (CREATED_BYTES_MAX / bytes_each.saturating_add(CREATED_BYTES_MORE)).clamp(1, most.max(1))
 }

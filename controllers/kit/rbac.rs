@@ -1,8 +1,8 @@
 //! The ClusterRoles of `deploy/rbac/controllers.yaml`, made from what controllers declare.
 //!
-//! Every cluster has upstream's role for each controller, bound to the controller's service account. Ours add to them
-//! what upstream's controllers do not need: mostly `patch` where they `update`. Reading is left out where it goes by
-//! the manager's own identity, which may list and watch everything.
+//! Every cluster has upstream's role for each controller, bound to the controller's service account. Ours add
+//! to them what upstream's controllers do not need: mostly `patch` where they `update`. Reading is left out
+//! where it goes by the manager's own identity, which may list and watch everything.
 
 use std::{
     collections::{BTreeMap, BTreeSet},
@@ -11,8 +11,8 @@ use std::{
 
 use crate::{Factory, Rule};
 
-/// What upstream's role for a service account grants, lists and watches left out: group, resource, verbs. From
-/// Kubernetes 1.36; a role that gains verbs makes ours needlessly wide, never too narrow.
+/// What upstream's role for a service account grants, lists and watches left out: group, resource, verbs.
+/// From Kubernetes 1.36; a role that gains verbs makes ours needlessly wide, never too narrow.
 type Granted = &'static [(&'static str, &'static str, &'static [&'static str])];
 
 /// By service account, for the controllers that are built.
@@ -171,6 +171,69 @@ const UPSTREAM: &[(&str, Granted)] = &[
     ),
     ("ttl-controller", &[("", "nodes", &["update", "patch"])]),
     (
+        "ephemeral-volume-controller",
+        &[
+            ("", "pods", &["get"]),
+            ("", "pods/finalizers", &["update"]),
+            ("", "persistentvolumeclaims", &["get", "create"]),
+        ],
+    ),
+    (
+        "expand-controller",
+        &[
+            ("", "persistentvolumes", &["get", "update", "patch"]),
+            ("", "persistentvolumeclaims/status", &["update", "patch"]),
+            ("", "persistentvolumeclaims", &["get"]),
+        ],
+    ),
+    (
+        "pv-protection-controller",
+        &[("", "persistentvolumes", &["get", "update"])],
+    ),
+    (
+        "pvc-protection-controller",
+        &[
+            ("", "persistentvolumeclaims", &["get", "update"]),
+            ("", "persistentvolumeclaims/status", &["update"]),
+            ("", "pods", &["get"]),
+        ],
+    ),
+    (
+        "selinux-warning-controller",
+        &[
+            ("", "persistentvolumes", &["get"]),
+            ("", "persistentvolumeclaims", &["get"]),
+            ("", "pods", &["get"]),
+            ("storage.k8s.io", "csidrivers", &["get"]),
+        ],
+    ),
+    (
+        "volumeattributesclass-protection-controller",
+        &[
+            ("", "persistentvolumeclaims", &["get"]),
+            ("", "persistentvolumes", &["get"]),
+            (
+                "storage.k8s.io",
+                "volumeattributesclasses",
+                &["get", "update"],
+            ),
+        ],
+    ),
+    (
+        "persistent-volume-binder",
+        &[
+            (
+                "",
+                "persistentvolumes",
+                &["get", "update", "create", "delete"],
+            ),
+            ("", "persistentvolumes/status", &["update"]),
+            ("", "persistentvolumeclaims", &["get", "update"]),
+            ("", "persistentvolumeclaims/status", &["update"]),
+            ("", "pods", &["get", "create", "delete"]),
+        ],
+    ),
+    (
         "root-ca-cert-publisher",
         &[("", "configmaps", &["create", "update"])],
     ),
@@ -273,8 +336,8 @@ fn missing(service_account: &str, rule: &Rule) -> Vec<&'static str> {
 /// A service account, and the namespace of its role; an empty one stands for the cluster.
 type Place = (&'static str, &'static str);
 
-/// The file: a ClusterRole and its binding for each service account that needs more, in order of names. Several
-/// controllers of one account share a role.
+/// The file: a ClusterRole and its binding for each service account that needs more, in order of names.
+/// Several controllers of one account share a role.
 pub fn manifest(registry: &[Factory]) -> String {
     let mut roles: BTreeMap<Place, Vec<(Rule, Vec<&str>)>> = BTreeMap::new();
     for factory in registry {

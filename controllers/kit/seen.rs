@@ -15,8 +15,9 @@ pub trait Reader: Send + Sync {
     fn get(&self, resource: &'static Resource, namespace: &str, name: &str) -> Option<AnyObject>;
     /// All objects of a namespace, or of the cluster (`None`), in order of namespace and name.
     fn list(&self, resource: &'static Resource, namespace: Option<&str>) -> Vec<AnyObject>;
-    /// The objects that an index lists under a value, in order of namespace and name. The index must have been declared
-    /// by the controller that asks ([`crate::Watches`]); the owner index ([`crate::Index::OWNER`]) always is.
+    /// The objects that an index lists under a value, in order of namespace and name. The index must have
+    /// been declared by the controller that asks ([`crate::Watches`]); the owner index
+    /// ([`crate::Index::OWNER`]) always is.
     fn indexed(
         &self,
         resource: &'static Resource,
@@ -28,19 +29,19 @@ pub trait Reader: Send + Sync {
     fn catalogue(&self) -> Arc<Catalogue> {
         Arc::default()
     }
-    /// Whether an object of this uid was seen to be deleted. A uid never returns, so `true` stands for ever; `false`
-    /// says nothing.
+    /// Whether an object of this uid was seen to be deleted. A uid never returns, so `true` stands for ever;
+    /// `false` says nothing.
     fn gone(&self, _uid: &str) -> bool {
         false
     }
-    /// Whether a name is not to be given to a new child: an object of it exists, or was seen to be removed within the last
-    /// hour ([`crate::names::REUSE_AFTER_SECONDS`]). Removals are remembered of resources that have generated children,
-    /// pods and EndpointSlices.
+    /// Whether a name is not to be given to a new child: an object of it exists, or was seen to be removed
+    /// within the last hour ([`crate::names::REUSE_AFTER_SECONDS`]). Removals are remembered of resources
+    /// that have generated children, pods and EndpointSlices.
     fn name_used(&self, resource: &'static Resource, namespace: &str, name: &str) -> bool {
         self.get(resource, namespace, name).is_some()
     }
-    /// Whether the removal of every object that belonged to, or came after, the object of this uid within the last hour
-    /// was seen: the store has followed changes for an hour, or since before that object was made.
+    /// Whether the removal of every object that belonged to, or came after, the object of this uid within the
+    /// last hour was seen: the store has followed changes for an hour, or since before that object was made.
     fn history_covers(&self, _uid: &str) -> bool {
         true
     }
@@ -121,8 +122,9 @@ pub enum Query {
         /// How long the answer may take: an API that hangs costs those alone who ask it.
         patience: Duration,
     },
-    /// What is picked from every object of a resource in a namespace, read live in pages: what no projection keeps since
-    /// it would cost every object and is asked for rarely. The answer is [`Answer::Object`], a sorted list of texts.
+    /// What is picked from every object of a resource in a namespace, read live in pages: what no projection
+    /// keeps since it would cost every object and is asked for rarely. The answer is [`Answer::Object`], a
+    /// sorted list of texts.
     Picked {
         /// The resource.
         resource: &'static Resource,
@@ -131,19 +133,19 @@ pub enum Query {
         /// What is picked.
         pick: Pick,
     },
-    /// An object that is posted only to be answered and is stored nowhere, as a SubjectAccessReview is. The answer is the
-    /// object with its status.
+    /// An object that is posted only to be answered and is stored nowhere, as a SubjectAccessReview is. The
+    /// answer is the object with its status.
     Review {
         /// Where it is posted, as in `/apis/authorization.k8s.io/v1/subjectaccessreviews`.
         path: &'static str,
         /// The object as JSON.
         body: String,
     },
-    /// A certificate by one of the node's authorities, whose keys stay with the node. The answer is [`Answer::Object`] with
-    /// the certificate in PEM as a text.
+    /// A certificate by one of the node's authorities, whose keys stay with the node. The answer is
+    /// [`Answer::Object`] with the certificate in PEM as a text.
     Certificate(Issue),
-    /// A JSON Web Token with these claims, signed by the key of service accounts' tokens, which stays with the node. The
-    /// answer is [`Answer::Object`] with the token as a text, which nobody may print.
+    /// A JSON Web Token with these claims, signed by the key of service accounts' tokens, which stays with
+    /// the node. The answer is [`Answer::Object`] with the token as a text, which nobody may print.
     Token {
         /// The claims as JSON; the same bytes are signed.
         claims: String,
@@ -200,11 +202,14 @@ impl Answer {
 /// What came of a query. `Debug` hides objects: they may hold tokens.
 #[derive(Clone, PartialEq)]
 pub enum Answer {
-    /// The object; for [`Query::Content`] a list, whose items have their metadata alone: [`Seen::content`] reads it.
+    /// The object; for [`Query::Content`] a list, whose items have their metadata alone: [`Seen::content`]
+    /// reads it.
     Object(Arc<serde_json::Value>),
-    /// There is none: no such object, no such resource, or one that can't be listed ([`Query::Content`], 404 and 405).
+    /// There is none: no such object, no such resource, or one that can't be listed ([`Query::Content`], 404
+    /// and 405).
     Missing,
-    /// There is nothing under the path ([`Query::Path`]); the server's message, [`NOT_FOUND`] where it has none.
+    /// There is nothing under the path ([`Query::Path`]); the server's message, [`NOT_FOUND`] where it has
+    /// none.
     NotFound(String),
     /// It could not be asked; the text says why.
     Failed(String),

@@ -143,7 +143,8 @@ impl Selector {
         }
     }
 
-    /// Whether it restricts nothing: true of none and of an empty selector, which an owner of orphans must not follow.
+    /// Whether it restricts nothing: true of none and of an empty selector, which an owner of orphans must
+    /// not follow.
     pub fn is_empty(&self) -> bool {
         self.requirements.as_ref().is_none_or(Vec::is_empty)
     }

@@ -1,9 +1,11 @@
-//! Which change of a status is urgent: one that takes back what the status claims. A status that is no longer true
-//! is corrected at once, whatever the kind; only progress is rate-limited ([`Report::Seen`], [`Report::Underway`]).
+//! Which change of a status is urgent: one that takes back what the status claims. A status that is no longer
+//! true is corrected at once, whatever the kind; only progress is rate-limited ([`Report::Seen`],
+//! [`Report::Underway`]).
 //!
-//! The rule reads field names, so it holds for every kind that uses the API's conventions: counts of pods that are there
-//! or ready, counts that an eviction is granted by, and conditions. An object that is being deleted is exempt: its
-//! counts fall by what was asked for, pod by pod, and nobody relies on them.
+//! The rule reads field names, so it holds for every kind that uses the API's conventions: counts of pods
+//! that are there or ready, counts that an eviction is granted by, and conditions. The counts of an object
+//! that is being deleted are exempt: they fall as requested, pod by pod, and nobody relies on them. Its
+//! conditions are not: each turns once.
 
 use kubernetes_proto::Object;
 use serde_json::{Map, Value};
@@ -28,7 +30,8 @@ const CLAIMS: &[&str] = &[
     "updatedReplicas",
 ];
 
-/// Counts of what is wrong, or is required before something is granted: a rise is what a reader must not miss.
+/// Counts of what is wrong, or is required before something is granted: a rise is what a reader must not
+/// miss.
 const BURDENS: &[&str] = &["desiredHealthy", "failed", "numberMisscheduled"];
 
 /// Conditions that are bad news where they are true. All others are good news where they are true.
@@ -44,20 +47,22 @@ const BAD_NEWS: &[&str] = &[
     "ScalingLimited",
 ];
 
-/// What a change of an object's status is reported as, given both statuses as JSON: [`Report::No`] where it takes back
-/// a claim ([`worsens`]), [`Report::Seen`] otherwise.
+/// What a change of an object's status is reported as, given both statuses as JSON: [`Report::No`] where it
+/// takes back a claim ([`worsens`]; of an object that is being deleted, a condition alone), [`Report::Seen`]
+/// otherwise.
 pub fn report<T: Object>(object: &T, before: &Value, after: &Value) -> Report {
-    if !object.metadata().is_terminating() && worsens(before, after) {
-        Report::No
+    let is_urgent = if object.metadata().is_terminating() {
+        conditions_worsen(before, after)
     } else {
-        Report::Seen
-    }
+        worsens(before, after)
+    };
+    if is_urgent { Report::No } else { Report::Seen }
 }
 
-/// Whether a status (the JSON of the field `status`) takes back what the one before claimed: a count of pods that are
-/// there, ready, available, updated or allowed to be disrupted falls; a count of failures or misplaced pods, or the
-/// number that must stay healthy, rises; a condition turns for the worse; or a DaemonSet that was complete wants pods
-/// on more nodes.
+/// Whether a status (the JSON of the field `status`) takes back what the one before claimed: a count of pods
+/// that are there, ready, available, updated or allowed to be disrupted falls; a count of failures or
+/// misplaced pods, or the number that must stay healthy, rises; a condition turns for the worse; or a
+/// DaemonSet that was complete wants pods on more nodes.
 pub fn worsens(before: &Value, after: &Value) -> bool {
     CLAIMS
         .iter()
@@ -74,8 +79,9 @@ fn count(status: &Value, field: &str) -> i64 {
     status.get(field).and_then(Value::as_i64).unwrap_or(0)
 }
 
-/// Whether every node that should run a daemon pod had an available one of the present template, and now there are
-/// more such nodes. Of a new generation nothing has been claimed yet: readers compare the observed generation first.
+/// Whether every node that should run a daemon pod had an available one of the present template, and now
+/// there are more such nodes. Of a new generation nothing has been claimed yet: readers compare the observed
+/// generation first.
 fn is_complete_no_more(before: &Value, after: &Value) -> bool {
     const WANTED: &str = "desiredNumberScheduled";
     let wanted = count(before, WANTED);

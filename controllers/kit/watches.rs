@@ -35,8 +35,8 @@ pub struct DynChange<'a> {
     pub old: Option<&'a AnyObject>,
     /// After.
     pub new: Option<&'a AnyObject>,
-    /// The resourceVersion that its watch has come to with it; 0 where nothing has happened, as when keys are woken once
-    /// more.
+    /// The resourceVersion that its watch has come to with it; 0 where nothing has happened, as when keys are
+    /// woken once more.
     pub version: u64,
 }
 
@@ -50,7 +50,8 @@ pub struct Index {
     pub resource: &'static Resource,
     /// Its name; two controllers that declare the same name mean the same index.
     pub name: &'static str,
-    /// Whether the values follow from an object's labels and namespace alone: they are what they were while these are.
+    /// Whether the values follow from an object's labels and namespace alone: they are what they were while
+    /// these are.
     pub of_labels: bool,
     /// The values of an object.
     pub values: IndexFn,
@@ -59,7 +60,8 @@ pub struct Index {
 impl Index {
     /// The index that every resource has: the uid of the managing controller.
     pub const OWNER: &'static str = "owner";
-    /// The index that every resource has where a controller watches what discovery shows: the uids of all owners.
+    /// The index that every resource has where a controller watches what discovery shows: the uids of all
+    /// owners.
     pub const DEPENDENTS: &'static str = "dependents";
 }
 
@@ -115,8 +117,9 @@ impl Watches {
         self.ages = true;
     }
 
-    /// Watches every resource of the catalogue that is wanted, as long as it is served. Its own start does not wait for
-    /// them: [`Reader::standing`] says how far each is. All can be read by [`Index::DEPENDENTS`].
+    /// Watches every resource of the catalogue that is wanted, as long as it is served. Its own start does
+    /// not wait for them: [`Reader::standing`] says how far each is. All can be read by
+    /// [`Index::DEPENDENTS`].
     pub fn discovered(
         &mut self,
         wanted: impl Fn(&Entry) -> bool + Send + Sync + 'static,
@@ -131,8 +134,8 @@ impl Watches {
         });
     }
 
-    /// Wakes keys that stand for no object, once when the controller begins to look: by the namespace kube-system, which
-    /// every cluster has. The plan says itself when it looks again.
+    /// Wakes keys that stand for no object, once when the controller begins to look: by the namespace
+    /// kube-system, which every cluster has. The plan says itself when it looks again.
     pub fn always(&mut self, wake: fn() -> Vec<Key>) {
         self.subscriptions.push(Subscription {
             resource: <kubernetes_proto::core::Namespace as Object>::resource(),
@@ -205,8 +208,8 @@ impl<T: Object> Kind<'_, T> {
         self.wakes(|change, _| controllers::<O, T>(change))
     }
 
-    /// As [`Self::wakes_controller`], but a creation wakes nobody: for children that their controller makes by name, so
-    /// that one more tells it nothing.
+    /// As [`Self::wakes_controller`], but a creation wakes nobody: for children that their controller makes
+    /// by name, so that one more tells it nothing.
     pub fn wakes_controller_on_change<O: Object>(self) -> Self {
         self.wakes(|change, _| match (change.old, change.new) {
             (None, Some(new)) if !new.is_terminating() => Vec::new(),
@@ -240,8 +243,8 @@ impl<T: Object> Kind<'_, T> {
         self
     }
 
-    /// A server may have the kind switched off, and then there are none: the controller works all the same, and sees them
-    /// when they come. Without this it waits for the kind to be served.
+    /// A server may have the kind switched off, and then there are none: the controller works all the same,
+    /// and sees them when they come. Without this it waits for the kind to be served.
     pub fn where_served(mut self) -> Self {
         self.subscription().where_served = true;
         self

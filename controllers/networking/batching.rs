@@ -5,11 +5,13 @@ use std::time::Duration;
 use controllers_kit::{SignedDuration, Timestamp};
 use serde::{Deserialize, Serialize};
 
-/// What is remembered of one key while a period is set; nothing where none is. Losing it costs an early write.
+/// What is remembered of one key while a period is set; nothing where none is. Losing it costs an early
+/// write.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(default)]
 pub struct Batch {
-    /// The version of the object that the key is named after, as it was planned last: its own changes never wait.
+    /// The version of the object that the key is named after, as it was planned last: its own changes never
+    /// wait.
     version: u64,
     /// Since when something waits to be written.
     since: Option<Timestamp>,

@@ -1,5 +1,5 @@
-//! Services and the pods that they select: which Service a pod wakes, at which addresses and ports a pod is reached,
-//! and since when.
+//! Services and the pods that they select: which Service a pod wakes, at which addresses and ports a pod is
+//! reached, and since when.
 
 use std::{
     collections::BTreeSet,
@@ -118,8 +118,8 @@ pub fn of_pod(pod: &Pod, reader: &dyn Reader) -> BTreeSet<Key> {
         .collect()
 }
 
-/// The Services that a change of a pod wakes: all that select it, or did, when something changed that they publish;
-/// where only its labels changed, those that select it now and did not, or did and do not.
+/// The Services that a change of a pod wakes: all that select it, or did, when something changed that they
+/// publish; where only its labels changed, those that select it now and did not, or did and do not.
 pub fn woken_by_pod(change: &Change<'_, Pod>, reader: &dyn Reader) -> Vec<Key> {
     let (Some(old), Some(new)) = (change.old, change.new) else {
         return of_pod(change.newest(), reader).into_iter().collect();
@@ -164,8 +164,8 @@ pub fn addresses(pod: &Pod) -> impl Iterator<Item = IpAddr> {
         .filter_map(|address| parse_ip(&address.ip))
 }
 
-/// An address, read as forgivingly as the API reads those that old clients have stored: numbers may begin with zeros.
-/// IPv4 addresses in IPv6 clothes are IPv4.
+/// An address, read as forgivingly as the API reads those that old clients have stored: numbers may begin
+/// with zeros. IPv4 addresses in IPv6 clothes are IPv4.
 pub fn parse_ip(text: &str) -> Option<IpAddr> {
     if let Ok(address) = text.parse::<IpAddr>() {
         return Some(address.to_canonical());
@@ -190,8 +190,8 @@ pub fn hostname<'a>(pod: &'a Pod, service: &Service) -> Option<&'a str> {
     asks.then_some(&spec.hostname)
 }
 
-/// At which of its ports a pod serves a Service's port: the number, or the one of that name and protocol among its
-/// containers and sidecars.
+/// At which of its ports a pod serves a Service's port: the number, or the one of that name and protocol
+/// among its containers and sidecars.
 pub fn find_port(pod: &Pod, port: &ServicePort) -> Option<i32> {
     let Some(target) = &port.target_port else {
         return Some(0);

@@ -1,10 +1,10 @@
-//! What the two controllers of EndpointSlices share: how endpoints are told apart, how slices are found, named and
-//! written.
+//! What the two controllers of EndpointSlices share: how endpoints are told apart, how slices are found,
+//! named and written.
 //!
-//! Slices have names that follow from their owner's uid and an ordinal, so that of two replicas that plan from one view
-//! the second one's first slice collides. The first slice is made alone, before all others, and after the changes of
-//! those that exist, which insist on the version seen: a plan from an old view fails before it has put an endpoint into
-//! a second slice.
+//! Slices have names that follow from their owner's uid and an ordinal, so that of two replicas that plan
+//! from one view the second one's first slice collides. The first slice is made alone, before all others, and
+//! after the changes of those that exist, which insist on the version seen: a plan from an old view fails
+//! before it has put an endpoint into a second slice.
 
 use std::sync::Arc;
 
@@ -86,8 +86,8 @@ pub fn identity(endpoint: &Endpoint) -> Identity<'_> {
     )
 }
 
-/// Whether two endpoints of one identity say the same. Hints are looked at elsewhere, and which version of a pod an
-/// endpoint was made from does not count.
+/// Whether two endpoints of one identity say the same. Hints are looked at elsewhere, and which version of a
+/// pod an endpoint was made from does not count.
 pub fn same(one: &Endpoint, other: &Endpoint) -> bool {
     let conditions = |endpoint: &Endpoint| {
         let conditions = endpoint.conditions.unwrap_or_default();
@@ -199,8 +199,9 @@ impl Slices {
         }
     }
 
-    /// Makes what would be created of what would be deleted: one write instead of two. An address type can't be
-    /// changed, and a slice that belongs to somebody else (an earlier Service of the name) is being collected.
+    /// Makes what would be created of what would be deleted: one write instead of two. An address type can't
+    /// be changed, and a slice that belongs to somebody else (an earlier Service of the name) is being
+    /// collected.
     pub fn recycle(&mut self, is_ours: impl Fn(&EndpointSlice) -> bool) {
         let mut place = 0;
         while let (Some(old), Some(made)) = (self.delete.get(place), self.create.last()) {
@@ -263,8 +264,8 @@ pub struct Words<'a> {
     pub failure: &'a dyn Fn(&'static str, &str) -> Option<Event>,
 }
 
-/// Plans the writes: changes, then the first new slice, then all others, then deletions. A change that only tells what
-/// was seen may be put off by the node for a moment, so that a burst of pods costs a few writes.
+/// Plans the writes: changes, then the first new slice, then all others, then deletions. A change that only
+/// tells what was seen may be put off by the node for a moment, so that a burst of pods costs a few writes.
 pub fn write<O: Object>(
     plan: &mut Plan,
     owner: &O,

@@ -1,7 +1,7 @@
 //! The canonical form of Endpoints: each set of addresses once, with all ports that it serves.
 //!
-//! Upstream has the same form in another order (that of a hash over Go's memory layout), so what it has written is
-//! compared after being brought into this one.
+//! Upstream has the same form in another order (that of a hash over Go's memory layout), so what it has
+//! written is compared after being brought into this one.
 
 use std::collections::{BTreeMap, HashMap};
 
@@ -30,8 +30,8 @@ fn port(port: &EndpointPort) -> Port<'_> {
     ))
 }
 
-/// Brings subsets into the canonical form. An address that is ready in one place and not in another, for the same port,
-/// is not.
+/// Brings subsets into the canonical form. An address that is ready in one place and not in another, for the
+/// same port, is not.
 pub fn repack(subsets: &[EndpointSubset]) -> Vec<EndpointSubset> {
     // Each address counts once, as it was seen first; they are numbered in their final order.
     let mut first = BTreeMap::<Identity<'_>, &EndpointAddress>::new();
@@ -134,8 +134,8 @@ pub fn count(subsets: &[EndpointSubset]) -> usize {
         .sum()
 }
 
-/// Cuts subsets down to `most` addresses; whether there were more. Addresses that are not ready go first; what is left
-/// is shared out in proportion, rounded up, so that the last subset may get less.
+/// Cuts subsets down to `most` addresses; whether there were more. Addresses that are not ready go first;
+/// what is left is shared out in proportion, rounded up, so that the last subset may get less.
 pub fn truncate(subsets: &mut [EndpointSubset], most: usize) -> bool {
     let ready: usize = subsets.iter().map(|subset| subset.addresses.len()).sum();
     let total = count(subsets);

@@ -3,8 +3,11 @@
 use controllers_kit::Factory;
 
 mod bound;
+mod events;
+mod flags;
 pub mod node_ipam;
 pub mod node_lifecycle;
+mod retries;
 pub mod taint_eviction;
 pub mod ttl;
 

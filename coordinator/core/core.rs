@@ -1,15 +1,16 @@
 //! The replica's decisions: whom to call dead, what to take, what to hand over, what to let go.
 //!
 //! Kept true:
-//! * A range is held only while its Lease, as last seen, names this incarnation at the epoch held, and only if this
-//!   replica wrote that itself or has the state that the owner before handed over. Any other claim is checked with
-//!   every live member first.
-//! * A range is taken from another only after that incarnation has lost its replica Lease by compare-and-swap, or has
-//!   not held it for a whole lease duration of good reads. Before, its fence has closed.
+//! * A range is held only while its Lease, as last seen, names this incarnation at the epoch held, and only
+//!   if this replica wrote that itself or has the state that the owner before handed over. Any other claim is
+//!   checked with every live member first.
+//! * A range is taken from another only after that incarnation has lost its replica Lease by
+//!   compare-and-swap, or has not held it for a whole lease duration of good reads. Before, its fence has
+//!   closed.
 //! * Epochs written grow: each is above all that were ever seen for the range.
 //!
-//! Every input is absorbed into the view, then all rules run over the whole view. So the order and number of inputs
-//! decide how fast something happens, never whether it does.
+//! Every input is absorbed into the view, then all rules run over the whole view. So the order and number of
+//! inputs decide how fast something happens, never whether it does.
 
 use std::{
     collections::{BTreeMap, BTreeSet},
@@ -20,6 +21,7 @@ use std::{
 use serde::Serialize;
 
 use crate::{
+    deaths::{Deaths, Quarantine, with_dead_owner},
     event::{Effect, Fatal, Happening, Input, NotSent, Offer, Refused},
     lease::{
         EPOCH_END, Epoch, Holder, RangeId, RangeLease, ReplicaLease, Status, Time, Version,
@@ -32,20 +34,21 @@ use crate::{
     slow_start::Crashes,
 };
 
-/// So many retry periods may lie between two good reads of the replica Leases; with more, silence proves nothing and
-/// every wait begins anew. One for the pause, one for the read itself, one for a busy machine.
+/// So many retry periods may lie between two good reads of the replica Leases; with more, silence proves
+/// nothing and every wait begins again. One for the pause, one for the read itself, one for a busy machine.
 const READ_GAP_PERIODS: u32 = 3;
 
-/// So many retry periods lie between two lists of the range Leases while nothing calls for one. The watch brings what
-/// changes; this is for the day on which it does not.
+/// So many retry periods lie between two lists of the range Leases while nothing calls for one. The watch
+/// brings what changes; this is for the day on which it does not.
 const RANGES_PERIODS: u32 = 30;
 
-/// What holds a range up is tried again after this part of a retry period: a swap without a clear answer, orphans whose
-/// owner's end the watch has not passed yet.
+/// What holds a range up is tried again after this part of a retry period: a swap without a clear answer,
+/// orphans whose owner's end the watch has not passed yet.
 const SHORT_PARTS: u32 = 5;
 
-/// A replica that leaves waits so many retry periods for the Lease of a range whose state it has acknowledged: with it
-/// gone, the state would be nobody's. The owner may also have thought better of it and never says so.
+/// A replica that leaves waits so many retry periods for the Lease of a range whose state it has
+/// acknowledged: with it gone, the state would be nobody's. The owner may also have thought better of it and
+/// never says so.
 const KEPT_PERIODS: u32 = 4;
 
 /// A member that answered within this many retry periods is reachable: a range may be frozen for a move to
@@ -89,16 +92,18 @@ pub struct Config {
     pub moves_at_once: usize,
     /// How long writes in flight may take when a range is frozen.
     pub freeze_budget: Duration,
-    /// The same while the replica leaves: then a range goes after it all the same, and its other keys wait no longer for
-    /// one write that is slow.
+    /// The same while the replica leaves: then a range goes after it all the same, and its other keys wait no
+    /// longer for one write that is slow.
     pub drain_budget: Duration,
     /// Whether the API server may be able to fence: then it is asked to before anything of the dead is taken.
     pub bars: bool,
-    /// After a life that ended without leaving, a replica's share doubles in so long, from one range on; zero gives it a
-    /// full share at once.
+    /// After a life that ended without leaving, a replica's share doubles in so long, from one range on; zero
+    /// gives it a full share at once.
     pub slow_start: Duration,
     /// The Unix second at time 0.
     pub epoch_second: i64,
+    /// Whether deaths are recorded, with the keys that were in flight.
+    pub records_deaths: bool,
 }
 
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
@@ -288,15 +293,16 @@ pub struct Core {
     /// Everything that happened to range Leases up to this version has been seen.
     as_of: Version,
 
-    /// Named by a range Lease and known to have ended: at which version of its replica Lease this was seen first, and
-    /// when. Its last handoffs may be on their way to us: they count before its ranges are called orphans.
+    /// Named by a range Lease and known to have ended: at which version of its replica Lease this was seen
+    /// first, and when. Its last handoffs may be on their way to us: they count before its ranges are called
+    /// orphans.
     ended: BTreeMap<Holder, (Version, Time)>,
     /// Named by a range Lease, not known to have ended, not in its replica Lease: since when.
     unproven: BTreeMap<Holder, Time>,
     /// The dead among both, whom the API server was asked to refuse: whether it has been answered.
     barred: BTreeMap<Holder, bool>,
-    /// Lost its replica Lease otherwise than by compare-and-swap: it may live on and hold what no Lease shows any more.
-    /// Nothing without a Lease is taken until they have had a lease duration to notice.
+    /// Lost its replica Lease otherwise than by compare-and-swap: it may live on and hold what no Lease shows
+    /// any more. Nothing without a Lease is taken until they have had a lease duration to notice.
     vanished: BTreeMap<Holder, Time>,
     proven_dead: BTreeSet<Holder>,
     evicting: BTreeMap<String, Evicting>,
@@ -320,6 +326,7 @@ pub struct Core {
 
     host_ready: bool,
     server_fenced: bool,
+    fingerprints: Arc<str>,
     drain_until: Option<Time>,
     left: bool,
     ring: Option<Ring>,
@@ -371,6 +378,7 @@ impl Core {
             next_inquiry: Time::ZERO,
             host_ready: false,
             server_fenced: false,
+            fingerprints: Arc::default(),
             drain_until: None,
             left: false,
             ring: None,
@@ -530,9 +538,11 @@ impl Core {
             Input::Evicted { name, result } => self.eviction_ended(now, &name, result, out),
             Input::Claimed { range, result } => self.claim_ended(now, range, result),
             Input::Swapped { range, result } => self.swap_ended(now, range, result, out),
-            // Once ready, always ready: an owner whose caches lag for a moment still serves better than a move.
+            // Once ready, always ready: an owner whose caches lag for a moment still serves better than a
+            // move.
             Input::HostReady(ready) => self.host_ready |= ready,
             Input::ServerFenced(fenced) => self.server_fenced = fenced,
+            Input::Fingerprints(fingerprints) => self.fingerprints = fingerprints.into(),
             Input::Frozen { range, epoch, busy } => self.frozen(now, range, epoch, busy, out),
             Input::Sent {
                 range,
@@ -1164,7 +1174,8 @@ impl Core {
         if !conflict {
             return;
         }
-        // Somebody touched the Lease and left us in it: again, on the new version. The older swap cannot land any more.
+        // Somebody touched the Lease and left us in it: again, on the new version. The older swap cannot land
+        // any more.
         if let Some(Held {
             epoch,
             phase: Phase::Swapping { retry_at, .. },
@@ -1309,7 +1320,8 @@ impl Core {
         }
     }
 
-    /// Joins once it is sure that nobody alive counts ranges otherwise; later refuses to live beside such a one.
+    /// Joins once it is sure that nobody alive counts ranges otherwise; later refuses to live beside such a
+    /// one.
     fn join_or_refuse(&mut self, now: Time, out: &mut Vec<Effect>) {
         if !self.replicas_known || self.left {
             return;
@@ -1371,10 +1383,46 @@ impl Core {
             .map_or(Time::ZERO, |since| now.saturating_sub(since));
         let members = u16::try_from(self.member_names().len()).unwrap_or(u16::MAX);
         let full = self.config.ranges.div_ceil(members.max(1));
-        let second = i64::try_from(now.as_secs()).unwrap_or(i64::MAX);
-        let second = self.config.epoch_second.saturating_add(second);
         own.crashes
-            .share(second, lived, full, self.config.slow_start)
+            .share(self.second(now), lived, full, self.config.slow_start)
+    }
+
+    /// The Unix second, by the clock of this machine as it was at time 0.
+    fn second(&self, now: Time) -> i64 {
+        let second = i64::try_from(now.as_secs()).unwrap_or(i64::MAX);
+        self.config.epoch_second.saturating_add(second)
+    }
+
+    /// Which keys are suspected of killing their owners, and which of the ranges held here want care for it.
+    pub fn quarantine(&self, now: Time) -> Quarantine {
+        let leases = self.replicas.values().map(|seen| &seen.lease);
+        let deaths: BTreeMap<&str, &Deaths> = leases
+            .filter(|lease| !lease.deaths.is_empty())
+            .map(|lease| (&*lease.name, &lease.deaths))
+            .collect();
+        if deaths.is_empty() {
+            return Quarantine::default();
+        }
+        let held = self.held.keys().filter_map(|range| self.ranges.get(range));
+        let ranges = held.map(|lease| (lease.range, &*lease.dead));
+        Quarantine::of(self.second(now), &deaths, ranges)
+    }
+
+    /// The dead owners that a claim lists: those known before, and whom the range is taken from if it died.
+    /// Whoever released its Lease, or was evicted by a build that files no deaths, is not known to have died.
+    fn dead_owners(&self, range: RangeId) -> Vec<Holder> {
+        let known = self.ranges.get(&range);
+        let known = known.map_or_else(Vec::new, |lease| lease.dead.clone());
+        let claim = self.claims.get(&range);
+        let from = claim.and_then(|claim| claim.from.clone());
+        let died = |holder: &Holder| {
+            let seen = self.replicas.get(&holder.name);
+            seen.is_some_and(|seen| seen.lease.deaths.names(&holder.incarnation))
+        };
+        match from.filter(died) {
+            Some(from) => with_dead_owner(known, from),
+            None => known,
+        }
     }
 
     fn say_how_it_stands(&mut self, now: Time, out: &mut Vec<Effect>) {
@@ -1388,6 +1436,7 @@ impl Core {
             // The renewal knows them.
             crashes: Crashes::default(),
             server_fenced: self.server_fenced,
+            fingerprints: Arc::clone(&self.fingerprints),
         };
         if self.told_status.as_ref() != Some(&status) {
             self.told_status = Some(status.clone());
@@ -1629,6 +1678,7 @@ impl Core {
                 version: 0,
                 holder: self.me(),
                 epoch,
+                dead: self.dead_owners(range),
             },
         }
     }
@@ -1731,13 +1781,14 @@ impl Core {
                     retry_at: Time::MAX,
                 };
                 self.evicting.insert(name.clone(), evicting);
-                out.push(Effect::Evict(seen.lease.vacated()));
+                let second = self.config.records_deaths.then(|| self.second(now));
+                out.push(Effect::Evict(seen.lease.evicted(second)));
             }
         }
     }
 
-    /// Once an owner is dead and before anything of it is taken, the API server is asked to refuse what it may still
-    /// send: no clock stops a process that stood still between its last check and the send.
+    /// Once an owner is dead and before anything of it is taken, the API server is asked to refuse what it
+    /// may still send: no clock stops a process that stood still between its last check and the send.
     fn bar_the_dead(&mut self, now: Time, out: &mut Vec<Effect>) {
         if !self.config.bars {
             return;
@@ -1831,8 +1882,8 @@ impl Core {
         }
     }
 
-    /// Ranges whose Lease is missing or not to be trusted: before we claim one, every live member says that it does not
-    /// hold it.
+    /// Ranges whose Lease is missing or not to be trusted: before we claim one, every live member says that
+    /// it does not hold it.
     fn inquire(&mut self, now: Time, placed: Option<&[u16]>, out: &mut Vec<Effect>) {
         if self.inquiry.is_none() && self.next_inquiry <= now {
             let ranges: BTreeSet<RangeId> = (0..self.config.ranges)
@@ -2315,8 +2366,8 @@ impl Core {
             .collect()
     }
 
-    /// What `/debug/shards` tells. What has not changed since the view `before` is shared with it: a view is made with
-    /// every decision, and there are hundreds of ranges.
+    /// What `/debug/shards` tells. What has not changed since the view `before` is shared with it: a view is
+    /// made with every decision, and there are hundreds of ranges.
     pub fn view(&self, now: Time, before: &View) -> View {
         let own = self.own.as_ref();
         let until = own
@@ -2340,6 +2391,7 @@ impl Core {
                         ready: seen.lease.status.ready,
                         draining: seen.lease.status.draining,
                         version: seen.lease.status.build.clone(),
+                        fingerprints: seen.lease.status.fingerprints.to_string(),
                     })
                 })
                 .collect(),
@@ -2376,6 +2428,7 @@ fn swap(lease: &RangeLease, to: Holder) -> Effect {
             version: 0,
             holder: Some(to),
             epoch: next_epoch(lease.epoch),
+            dead: lease.dead.clone(),
         },
     }
 }
@@ -2446,6 +2499,9 @@ pub struct Member {
     pub draining: bool,
     /// Its build.
     pub version: String,
+    /// Fingerprints of what every replica must have the same of, as `name=hash` with commas between them.
+    #[serde(skip_serializing_if = "String::is_empty")]
+    pub fingerprints: String,
 }
 
 /// A range's owner by its Lease.

@@ -113,6 +113,8 @@ pub enum Input {
     HostReady(bool),
     /// Whether each write of this replica carries its incarnation from now on.
     ServerFenced(bool),
+    /// Fingerprints of what every replica must have the same of, as [`Status`] has them.
+    Fingerprints(String),
     /// The node has answered a freeze.
     Frozen {
         /// Which range.
@@ -155,16 +157,17 @@ pub enum Input {
         inquiry: u64,
         /// Who was asked.
         from: Holder,
-        /// For each range asked: whether it is held there, and the highest epoch known. `Err` without an answer by this
-        /// very incarnation.
+        /// For each range asked: whether it is held there, and the highest epoch known. `Err` without an
+        /// answer by this very incarnation.
         result: Result<BTreeMap<RangeId, (bool, Epoch)>, ()>,
     },
-    /// The API server refuses whatever this holder still sends, or that was not to be had in time: then the rules of
-    /// time alone hold.
+    /// The API server refuses whatever this holder still sends, or that was not to be had in time: then the
+    /// rules of time alone hold.
     Barred(Holder),
     /// Hand everything over, then leave; at this time leave anyway.
     Drain(Time),
-    /// An operator wants a range that is held here to be a member's. Tried once; placement keeps loads even afterwards.
+    /// An operator wants a range that is held here to be a member's. Tried once; placement keeps loads even
+    /// afterwards.
     Move {
         /// Which.
         range: RangeId,
@@ -192,7 +195,8 @@ pub enum Effect {
     ReadRange(RangeId),
     /// Write a replica Lease without its holder, if it still has this version. Answer: `Evicted`.
     Evict(ReplicaLease),
-    /// Let the API server refuse whatever this holder, who is dead, may still send. Answer: `Barred`, within a bound.
+    /// Let the API server refuse whatever this holder, who is dead, may still send. Answer: `Barred`, within
+    /// a bound.
     Bar {
         /// Whom.
         holder: Holder,
@@ -428,7 +432,7 @@ pub enum Happening {
         /// Who is named.
         by: Option<Holder>,
     },
-    /// A range Lease has an epoch that no replica writes; it is deleted and made anew.
+    /// A range Lease has an epoch that no replica writes; it is deleted and made again.
     Damaged {
         /// Which.
         range: RangeId,

@@ -1,10 +1,13 @@
 //! Leases as the protocol sees them: holder, epoch and version, without the API's clothes.
 
-use std::{fmt, str::FromStr, time::Duration};
+use std::{fmt, str::FromStr, sync::Arc, time::Duration};
 
 use serde::Serialize;
 
-use crate::slow_start::Crashes;
+use crate::{
+    deaths::{Death, Deaths, Work},
+    slow_start::Crashes,
+};
 
 /// A range's number, below the fleet's number of ranges.
 pub type RangeId = u16;
@@ -17,7 +20,7 @@ pub type Epoch = u64;
 /// after 34 years, so a Lease with this epoch or a later one was edited by hand.
 pub const EPOCH_END: Epoch = 1 << 30;
 
-/// The epoch after this one. After the last it begins anew with 1, which only an edit by hand can bring
+/// The epoch after this one. After the last it begins again with 1, which only an edit by hand can bring
 /// about.
 pub(crate) fn next_epoch(epoch: Epoch) -> Epoch {
     match epoch.checked_add(1) {
@@ -94,6 +97,10 @@ pub struct Status {
     pub crashes: Crashes,
     /// Whether each of its writes carries its incarnation, so that the API server can refuse them by it.
     pub server_fenced: bool,
+    /// Fingerprints of what every replica must have the same of, such as the authorities that certificates
+    /// are signed by, as `name=hash` with commas between them. Nobody decides by it; empty where the build
+    /// says nothing.
+    pub fingerprints: Arc<str>,
 }
 
 /// A replica Lease.
@@ -107,13 +114,18 @@ pub struct ReplicaLease {
     pub incarnation: Option<String>,
     /// What the holder says of itself.
     pub status: Status,
-    /// Incarnations that have lost this Lease by compare-and-swap, the newest last: each of them is dead for certain.
-    /// A Lease that was deleted and made anew proves nothing of the holder before, and so does not list it.
+    /// Incarnations that have lost this Lease by compare-and-swap, the newest last: each of them is dead for
+    /// certain. A Lease that was deleted and made again proves nothing of the holder before, and so does not
+    /// list it.
     pub ended: Vec<String>,
+    /// What it had in flight for a while at its last renewal; empty in a Lease without holder.
+    pub working: Vec<Work>,
+    /// How its last lives died that did not release the Lease, and what they had in flight.
+    pub deaths: Deaths,
 }
 
-/// So many ended incarnations are kept in a replica Lease. One that has fallen off the list is waited for a lease
-/// duration instead of being known dead at once; its range Leases are long taken by then.
+/// So many ended incarnations are kept in a replica Lease. One that has fallen off the list is waited for a
+/// lease duration instead of being known dead at once; its range Leases are long taken by then.
 const ENDED_MAX: usize = 16;
 
 impl ReplicaLease {
@@ -122,8 +134,23 @@ impl ReplicaLease {
         Self {
             ended: self.ended_after(),
             incarnation: None,
+            working: Vec::new(),
             ..self.clone()
         }
+    }
+
+    /// The Lease without its holder, whose death is filed with what it had in flight; `second` is the Unix
+    /// second, `None` where deaths are not recorded.
+    pub fn evicted(&self, second: Option<i64>) -> Self {
+        let mut vacated = self.vacated();
+        if let (Some(second), Some(incarnation)) = (second, self.incarnation.clone()) {
+            vacated.deaths.push(Death {
+                second,
+                incarnation,
+                working: self.working.clone(),
+            });
+        }
+        vacated
     }
 
     /// The list of the ended once the present holder has lost the Lease.
@@ -153,6 +180,8 @@ pub struct RangeLease {
     pub holder: Option<Holder>,
     /// The owner's epoch.
     pub epoch: Epoch,
+    /// Its last owners that died without handing it over, the newest last.
+    pub dead: Vec<Holder>,
 }
 
 /// What came of a compare-and-swap.

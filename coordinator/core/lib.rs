@@ -1,11 +1,13 @@
-//! Who may act on what: ring, membership, epochs, handoff and fence, as state machines without clock, randomness or I/O.
+//! Who may act on what: ring, membership, epochs, handoff and fence, as state machines without clock,
+//! randomness or I/O.
 //!
-//! Two machines make one replica. [`Renewal`] keeps the replica's own Lease and with it the fence; it stands alone, so
-//! that a shell can run it on a thread which nothing starves. [`Core`] watches everybody's Leases and decides: evict,
-//! take, hand over, let go. Both take inputs with an explicit monotonic time and give out effects; both can be cloned,
-//! compared and hashed, so that a model checker runs the very code that ships.
+//! Two machines make one replica. [`Renewal`] keeps the replica's own Lease and with it the fence; it stands
+//! alone, so that a shell can run it on a thread which nothing starves. [`Core`] watches everybody's Leases
+//! and decides: evict, take, hand over, let go. Both take inputs with an explicit monotonic time and give out
+//! effects; both can be cloned, compared and hashed, so that a model checker runs the very code that ships.
 
 mod core;
+mod deaths;
 mod event;
 mod lease;
 #[cfg(test)]
@@ -22,6 +24,10 @@ mod tests;
 
 pub use crate::{
     core::{Config, Core, Member, Move, REPLICAS_MAX, RangeOwner, View, ViewFence},
+    deaths::{
+        Care, Death, Deaths, Quarantine, Suspicion, WORK_BYTES_MAX, WORKING_MAX, Work,
+        parse_dead_owners,
+    },
     event::{Effect, Fatal, Happening, Input, NotSent, Offer, Refused},
     lease::{
         EPOCH_END, Epoch, Holder, NotAHolder, RangeId, RangeLease, ReplicaLease, Status, Time,

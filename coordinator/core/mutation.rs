@@ -1,4 +1,5 @@
-//! Faults that tests put into the protocol, to see that the model notices. None of this is in the product: there
+//! Faults that tests put into the protocol, to see that the model notices. None of this is in the product:
+//! there
 //! [`broken!`] is the constant `false`.
 
 #[cfg(test)]

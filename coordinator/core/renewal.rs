@@ -1,17 +1,22 @@
 //! A replica's own Lease: acquire, renew, release, and the fence that hangs on it.
 //!
-//! Kept true: while the fence is open, less than the renew deadline has passed since the start of a renewal that landed,
-//! and the Lease named this incarnation when it landed. So whoever changes the holder by compare-and-swap a lease
-//! duration after the last renewal knows that the fence has closed.
+//! Kept true: while the fence is open, less than the renew deadline has passed since the start of a renewal
+//! that landed, and the Lease named this incarnation when it landed. So whoever changes the holder by
+//! compare-and-swap a lease duration after the last renewal knows that the fence has closed.
 
 use crate::{
+    deaths::{Death, Deaths},
     lease::{ReplicaLease, Status, Time, Version, Written},
     mutation::broken,
     slow_start::Crashes,
 };
 
-/// A dead process may have had one renewal under way, and somebody may have touched its Lease; two are a sign of life.
+/// A dead process may have had one renewal under way, and somebody may have touched its Lease; two are a sign
+/// of life.
 const RENEWALS_OF_THE_LIVING: u32 = 2;
+
+/// A retry period has this many renewals at most, however much is announced.
+const ANNOUNCEMENTS_EACH_PERIOD: u32 = 50;
 
 /// Who renews, and how often.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
@@ -26,9 +31,11 @@ pub struct RenewalConfig {
     pub renew_deadline: Time,
     /// Time between renewals.
     pub retry_period: Time,
-    /// The Unix second at time 0, by the clock of this machine; `None` where lives that ended without leaving are not
-    /// remembered.
+    /// The Unix second at time 0, by the clock of this machine; `None` where lives that ended without leaving
+    /// are not remembered.
     pub epoch_second: Option<i64>,
+    /// The same where deaths are recorded, with the keys that were in flight; `None` where they are not.
+    pub deaths_from: Option<i64>,
 }
 
 /// Where the own Lease stands.
@@ -66,8 +73,8 @@ pub struct OwnLease {
     pub phase: OwnPhase,
     /// The fence is open until then; `None` while it is closed.
     pub open_until: Option<Time>,
-    /// With a closed fence and a Lease that is held: the renewal that got it back, after whose end range Leases must be
-    /// read before the fence opens.
+    /// With a closed fence and a Lease that is held: the renewal that got it back, after whose end range
+    /// Leases must be read before the fence opens.
     pub regained: Option<Regained>,
     /// How often this process has been evicted.
     pub evictions: u32,
@@ -86,6 +93,8 @@ pub enum RenewalInput {
     Status(Status),
     /// Range Leases were read after this renewal had ended: the fence may open.
     Reopen(Regained),
+    /// What is in flight is to be written before it goes on: renew as soon as possible.
+    Announce,
     /// Give the Lease up.
     Release,
     /// The Lease as read; `Err` if the read failed.
@@ -100,6 +109,10 @@ pub enum RenewalInput {
 }
 
 /// What a [`Renewal`] wants done.
+#[allow(
+    clippy::large_enum_variant,
+    reason = "one a second, moved once to whoever performs it"
+)]
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub enum RenewalEffect {
     /// Read the own Lease, consistently.
@@ -118,7 +131,8 @@ enum State {
     Idle,
     /// Wants to read the Lease.
     Look,
-    /// Another incarnation holds the Lease: waits for it to release, to fall silent or to prove that it lives.
+    /// Another incarnation holds the Lease: waits for it to release, to fall silent or to prove that it
+    /// lives.
     Wait {
         version: Version,
         other: String,
@@ -160,6 +174,10 @@ pub struct Renewal {
     regained: Option<Regained>,
     /// As read or written last.
     ended: Vec<String>,
+    /// As read last, with the death of whoever is replaced.
+    deaths: Deaths,
+    /// An announcement is waited for, which no write under way carries.
+    announce: bool,
     /// The life of this process whose Lease was deleted: over, as only this process can say.
     over: Option<String>,
 }
@@ -179,6 +197,8 @@ impl Renewal {
             renewed: None,
             regained: None,
             ended: Vec::new(),
+            deaths: Deaths::default(),
+            announce: false,
             over: None,
         }
     }
@@ -237,7 +257,8 @@ impl Renewal {
 
     /// Takes one input.
     pub fn step(&mut self, now: Time, input: RenewalInput) -> Vec<RenewalEffect> {
-        // Before anything else, so that no renewal that comes too late opens a fence that was closed meanwhile.
+        // Before anything else, so that no renewal that comes too late opens a fence that was closed
+        // meanwhile.
         if self.open_until.is_some_and(|until| until <= now) {
             self.open_until = None;
         }
@@ -258,7 +279,8 @@ impl Renewal {
             RenewalInput::Status(mut status) => {
                 status.crashes.clone_from(&self.status.crashes);
                 if !matches!(self.state, State::Held { .. } | State::Check) {
-                    // Who is about to hold the Lease again has not been told yet what became of the life before.
+                    // Who is about to hold the Lease again has not been told yet what became of the life
+                    // before.
                     status.share = status.share.or(self.status.share);
                 }
                 if self.status != status {
@@ -266,6 +288,12 @@ impl Renewal {
                     if matches!(self.state, State::Held { .. }) {
                         self.next_at = now;
                     }
+                }
+            }
+            RenewalInput::Announce => {
+                self.announce = true;
+                if matches!(self.state, State::Held { .. }) {
+                    self.next_at = self.next_at.min(self.announce_at(now));
                 }
             }
             RenewalInput::Reopen(regained) => self.reopen(now, &regained),
@@ -293,10 +321,10 @@ impl Renewal {
                 match read {
                     Ok(lease) => self.looked(now, lease),
                     Err(()) => {
-                        // A retry period after its start: one that was long in failing is tried again at once, so that the
-                        // end of an outage is not slept through.
+                        // A retry period after its start: one that was long in failing is tried again at
+                        // once, so that the end of an outage is not slept through.
                         self.next_at = self.next_at.max(now);
-                        // Nothing was seen meanwhile, so the wait begins anew.
+                        // Nothing was seen meanwhile, so the wait begins again.
                         if let State::Wait { since, .. } = &mut self.state {
                             *since = now;
                         }
@@ -344,6 +372,14 @@ impl Renewal {
         }
         let me = self.incarnation();
         self.remember(now, lease.as_ref(), &me);
+        let second = self.deaths_second(now);
+        if let Some(lease) = lease.as_ref() {
+            self.deaths.clone_from(&lease.deaths);
+            if let Some(second) = second {
+                self.deaths.prune(second, &me);
+            }
+        }
+        let working = lease.as_ref().map(|lease| lease.working.clone());
         let holder = lease.as_ref().and_then(|lease| lease.incarnation.clone());
         let version = lease.map(|lease| lease.version);
         self.next_at = now;
@@ -397,6 +433,13 @@ impl Renewal {
                 let waited = |from: Time| now.saturating_sub(from) >= self.config.lease_duration;
                 if waited(since) {
                     // Replacing the holder evicts it: its renewal is a compare-and-swap on the same object.
+                    if let Some(second) = second {
+                        self.deaths.push(Death {
+                            second,
+                            incarnation: holder.clone(),
+                            working: working.unwrap_or_default(),
+                        });
+                    }
                     self.ended.push(holder);
                     State::Acquire {
                         version: Some(version),
@@ -431,8 +474,8 @@ impl Renewal {
         };
     }
 
-    /// Notes whether the life before has left. Whoever leaves says so (draining) before it gives the Lease up; who is evicted,
-    /// or still holds it when this one comes, has not.
+    /// Notes whether the life before has left. Whoever leaves says so (draining) before it gives the Lease
+    /// up; who is evicted, or still holds it when this one comes, has not.
     fn remember(&mut self, now: Time, lease: Option<&ReplicaLease>, me: &str) {
         let Some((second, lease)) = self.config.epoch_second.zip(lease) else {
             return;
@@ -484,6 +527,9 @@ impl Renewal {
                 } else {
                     now
                 };
+                if self.announce {
+                    self.next_at = self.next_at.min(self.announce_at(now));
+                }
                 if self.open_until.is_some() || broken!(FenceOpensWithoutReading) {
                     self.open_until = Some(started + self.deadline()).filter(|until| *until > now);
                 } else if self.regained.is_none() {
@@ -532,9 +578,25 @@ impl Renewal {
             State::Held { version } => self.write(Some(version), false),
             State::Releasing { version } => self.write(version, true),
         };
+        if matches!(effect, RenewalEffect::Write { .. }) {
+            self.announce = false;
+        }
         self.busy = true;
         self.next_at = now + self.config.retry_period;
         vec![effect]
+    }
+
+    /// When an announcement may be written: renewals keep a distance, in which further ones are collected.
+    fn announce_at(&self, now: Time) -> Time {
+        let spacing = self.config.retry_period / ANNOUNCEMENTS_EACH_PERIOD;
+        let from = self.renewed.map_or(now, |renewed| renewed + spacing);
+        from.max(now)
+    }
+
+    /// The Unix second, where deaths are recorded.
+    fn deaths_second(&self, now: Time) -> Option<i64> {
+        let passed = i64::try_from(now.as_secs()).unwrap_or(i64::MAX);
+        Some(self.config.deaths_from?.saturating_add(passed))
     }
 
     fn write(&self, version: Option<Version>, release: bool) -> RenewalEffect {
@@ -544,6 +606,9 @@ impl Renewal {
             incarnation: Some(self.incarnation()),
             status: self.status.clone(),
             ended: self.ended.clone(),
+            // The shell says what is in flight when it writes.
+            working: Vec::new(),
+            deaths: self.deaths.clone(),
         };
         RenewalEffect::Write {
             version,

@@ -11,8 +11,8 @@ use xxhash_rust::xxh3::{Xxh3, xxh3_64};
 
 use crate::lease::RangeId;
 
-/// Points that each replica has on the ring. 256 keep the shares of an unbounded ring within about 15 % of the mean,
-/// and the bound in [`crate::place`] does the rest.
+/// Points that each replica has on the ring. 256 keep the shares of an unbounded ring within about 15 % of
+/// the mean, and the bound in [`crate::place`] does the rest.
 pub const VIRTUAL_NODES: usize = 256;
 
 /// A fleet's greatest number of ranges.
@@ -28,7 +28,8 @@ pub fn range_of(text: impl AsRef<[u8]>, ranges: u16) -> RangeId {
     u16::try_from(xxh3_64(text.as_ref()) >> (64 - bits)).unwrap_or(0)
 }
 
-/// Hashes the bytes that [`Point`] writes and nothing else: what std writes for a `str` or a tuple is no stable encoding.
+/// Hashes the bytes that [`Point`] writes and nothing else: what std writes for a `str` or a tuple is no
+/// stable encoding.
 struct Bytes;
 
 impl RingHash for Bytes {
@@ -61,7 +62,8 @@ impl Hash for Point {
     }
 }
 
-/// Each range's order of preference over the members. A function of the members' names and the number of ranges alone.
+/// Each range's order of preference over the members. A function of the members' names and the number of
+/// ranges alone.
 #[derive(Clone, Debug)]
 pub struct Ring {
     members: Vec<String>,

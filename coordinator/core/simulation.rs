@@ -1,6 +1,6 @@
-//! Several replicas, each the two real machines, over a modelled Lease store: requests are lost, late, answered in vain,
-//! messages are doubled and reordered, processes crash, restart and stand still, clocks run at different rates. One
-//! number replays a run.
+//! Several replicas, each the two real machines, over a modelled Lease store: requests are lost, late,
+//! answered in vain, messages are doubled and reordered, processes crash, restart and stand still, clocks run
+//! at different rates. One number replays a run.
 
 use std::{
     cmp::Reverse,
@@ -239,6 +239,7 @@ impl World {
             bars: true,
             slow_start: Duration::ZERO,
             epoch_second: 0,
+            records_deaths: true,
         });
         let config = RenewalConfig {
             name,
@@ -247,6 +248,7 @@ impl World {
             renew_deadline: RENEW_DEADLINE,
             retry_period: RETRY_PERIOD,
             epoch_second: None,
+            deaths_from: Some(0),
         };
         let status = Status {
             address: format!("r-{at}:1"),

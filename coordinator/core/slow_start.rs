@@ -1,9 +1,10 @@
-//! How many ranges a replica asks for after lives that ended without a word. A replica that dies each time that it has its
-//! share (out of memory, an object that kills it) would stall that share at each start; so it gets it back step by step,
-//! and dies with little.
+//! How many ranges a replica asks for after lives that ended without a word. A replica that dies each time
+//! that it has its share (out of memory, an object that kills it) would stall that share at each start; so it
+//! gets it back step by step, and dies with little.
 //!
-//! What happened before is kept in the replica's own Lease: when its last lives ended that did not leave in good order.
-//! The replica itself says in that Lease how many ranges it takes at most, so all members place alike.
+//! What happened before is kept in the replica's own Lease: when its last lives ended that did not leave in
+//! good order. The replica itself says in that Lease how many ranges it takes at most, so all members place
+//! alike.
 
 use std::{fmt, time::Duration};
 
@@ -19,7 +20,8 @@ const LOOPING: i64 = 3600;
 /// A replica that ends again and again takes this part of a full share.
 const LOOPING_PART: u16 = 4;
 
-/// When lives of one replica ended without having left, in Unix seconds by that replica's clock, oldest first.
+/// When lives of one replica ended without having left, in Unix seconds by that replica's clock, oldest
+/// first.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Hash)]
 pub struct Crashes(Vec<i64>);
 
@@ -51,9 +53,9 @@ impl Crashes {
         self.0.iter().filter(recent).count()
     }
 
-    /// How many ranges the replica takes at most, having lived for so long, where a full share is `full`; `None` for as
-    /// many as there are for it. `step` is the time in which the share doubles, from one range on; with zero the start is
-    /// never slow.
+    /// How many ranges the replica takes at most, having lived for so long, where a full share is `full`;
+    /// `None` for as many as there are for it. `step` is the time in which the share doubles, from one range
+    /// on; with zero the start is never slow.
     pub fn share(&self, now: i64, lived: Duration, full: u16, step: Duration) -> Option<u16> {
         if step.is_zero() {
             return None;

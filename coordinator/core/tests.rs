@@ -5,10 +5,10 @@ use std::{collections::BTreeMap, time::Duration};
 use proptest::prelude::*;
 
 use crate::{
-    Config, Core, Crashes, EPOCH_END, Effect, Epoch, Fatal, Happening, Holder, Input, NotSent,
-    Offer, OwnLease, OwnPhase, REPLICAS_MAX, RangeId, RangeLease, Refused, Regained, Renewal,
-    RenewalConfig, RenewalEffect, RenewalInput, ReplicaLease, Ring, Status, Time, Version, Weights,
-    Written, place, place_within, range_of,
+    Care, Config, Core, Crashes, Deaths, EPOCH_END, Effect, Epoch, Fatal, Happening, Holder, Input,
+    NotSent, Offer, OwnLease, OwnPhase, REPLICAS_MAX, RangeId, RangeLease, Refused, Regained,
+    Renewal, RenewalConfig, RenewalEffect, RenewalInput, ReplicaLease, Ring, Status, Time, Version,
+    Weights, Work, Written, place, place_within, range_of,
 };
 
 fn secs(secs: u64) -> Duration {
@@ -225,8 +225,8 @@ proptest! {
         prop_assert_eq!(place(&ring, &now, Weights::Equal), placed);
     }
 
-    /// Joins and leaves in any order, each begun while the one before is half done: it ends even, and what has moved as
-    /// it should stays where it is.
+    /// Joins and leaves in any order, each begun while the one before is half done: it ends even, and what
+    /// has moved as it should stays where it is.
     #[test]
     fn half_done_moves_go_on_and_end(
         steps in prop::collection::vec((0usize..12, 0usize..100), 1..10),
@@ -251,7 +251,7 @@ proptest! {
             }
         }
         let ring = Ring::new((0..12).filter(|at| live[*at]).map(|at| all[at].clone()), ranges);
-        // One move at a time, by a plan made anew each time: never more than the least in all.
+        // One move at a time, by a plan made again each time: never more than the least in all.
         let start = owners_by(&ring, &owners);
         let least = least_moves(&start, ring.members().len());
         let mut now = start;
@@ -269,7 +269,8 @@ proptest! {
         assert_even(&ring, &end);
     }
 
-    /// Two replicas that see different owners and members: each moves what it owns by its own view, and it ends even.
+    /// Two replicas that see different owners and members: each moves what it owns by its own view, and it
+    /// ends even.
     #[test]
     fn different_views_come_to_rest(
         lag in prop::collection::vec(any::<bool>(), 64),
@@ -357,6 +358,7 @@ fn upon(lease: &ReplicaLease, waits: bool) -> Status {
             renew_deadline: secs(3),
             retry_period: secs(1),
             epoch_second: Some(1000),
+            deaths_from: Some(1000),
         },
         status(),
     );
@@ -464,6 +466,8 @@ fn replica(name: &str, version: Version, incarnation: Option<&str>) -> ReplicaLe
         incarnation: incarnation.map(str::to_owned),
         status: status(),
         ended: Vec::new(),
+        working: Vec::new(),
+        deaths: Deaths::default(),
     }
 }
 
@@ -476,6 +480,7 @@ fn renewal() -> Renewal {
             renew_deadline: secs(3),
             retry_period: secs(1),
             epoch_second: None,
+            deaths_from: None,
         },
         status(),
     )
@@ -512,6 +517,81 @@ fn renewing() -> Renewal {
     renewal.step(secs(10), RenewalInput::Reopen(regained));
     assert_eq!(renewal.own().open_until, Some(secs(13)));
     renewal
+}
+
+/// What a first life writes that has come upon a Lease, once it may.
+fn acquired(found: &ReplicaLease, incarnation: &str) -> ReplicaLease {
+    let config = RenewalConfig {
+        name: "a".to_owned(),
+        incarnation: incarnation.to_owned(),
+        lease_duration: secs(5),
+        renew_deadline: secs(3),
+        retry_period: secs(1),
+        epoch_second: None,
+        deaths_from: Some(1000),
+    };
+    let mut renewal = Renewal::new(config, status());
+    renewal.step(secs(10), RenewalInput::Join);
+    for second in 10..=15 {
+        renewal.step(secs(second), RenewalInput::Tick);
+        let read = RenewalInput::Read(Ok(Some(found.clone())));
+        if let Some(RenewalEffect::Write { lease, .. }) = renewal.step(secs(second), read).pop() {
+            return lease;
+        }
+    }
+    panic!("the Lease was not taken");
+}
+
+#[test]
+fn whoever_ends_a_life_files_its_death_with_what_was_in_flight() {
+    let working = vec![Work::new("job-controller", "a/x", Care::None)];
+    let silent = ReplicaLease {
+        working,
+        deaths: Deaths::parse("@900 a0"),
+        ..replica("a", 3, Some("a1"))
+    };
+    let died = Deaths::parse("@900 a0\n@1015 a1\n-job-controller a/x");
+    // The next life of the replica, which has waited for it, or another replica.
+    let next = acquired(&silent, "a2");
+    assert_eq!((next.deaths, next.working), (died.clone(), Vec::new()));
+    let evicted = silent.evicted(Some(1015));
+    assert_eq!((&evicted.deaths, &evicted.working), (&died, &Vec::new()));
+    assert_eq!(evicted.incarnation, None);
+    // Once is enough.
+    assert_eq!(acquired(&evicted, "a2").deaths, died);
+    // Whoever released its Lease has not died.
+    assert_eq!(silent.vacated().deaths, Deaths::parse("@900 a0"));
+    assert_eq!(silent.evicted(None).deaths, Deaths::parse("@900 a0"));
+    // Nor has a process that comes back under a later incarnation: the network was at fault.
+    let survivor = acquired(&evicted, "a1-1");
+    assert_eq!(survivor.deaths, Deaths::parse("@900 a0"));
+}
+
+#[test]
+fn an_announcement_is_written_at_once_and_more_are_collected_meanwhile() {
+    let mut renewal = renewing();
+    let written = |renewal: &mut Renewal, at, version| {
+        let result = Written::Done(replica("a", version, Some("a1")));
+        let started = at;
+        renewal.step(at, RenewalInput::Written { started, result })
+    };
+    let writes = |effects: &[RenewalEffect]| {
+        let is_write = |effect: &&RenewalEffect| matches!(effect, RenewalEffect::Write { .. });
+        effects.iter().filter(is_write).count()
+    };
+    let at = millis(10_300);
+    assert_eq!(writes(&renewal.step(at, RenewalInput::Tick)), 0);
+    assert_eq!(writes(&renewal.step(at, RenewalInput::Announce)), 1);
+    // One write is under way at a time; it does not carry what comes now.
+    let later = millis(10_310);
+    assert_eq!(writes(&renewal.step(later, RenewalInput::Announce)), 0);
+    assert_eq!(writes(&renewal.step(later, RenewalInput::Announce)), 0);
+    assert_eq!(writes(&written(&mut renewal, at, 2)), 0);
+    assert_eq!(renewal.wake_at(), Some(millis(10_320)));
+    let at = millis(10_320);
+    assert_eq!(writes(&renewal.step(at, RenewalInput::Tick)), 1);
+    assert_eq!(writes(&written(&mut renewal, at, 3)), 0);
+    assert_eq!(renewal.wake_at(), Some(millis(11_320)), "none is left");
 }
 
 #[test]
@@ -842,6 +922,7 @@ impl Bench {
             bars: false,
             slow_start: Duration::ZERO,
             epoch_second: 0,
+            records_deaths: true,
         });
         let mut bench = Self {
             core,
@@ -870,6 +951,7 @@ impl Bench {
                     version,
                     holder,
                     epoch: *epoch,
+                    dead: Vec::new(),
                 },
             );
         }
@@ -967,6 +1049,7 @@ impl Bench {
             version: self.version,
             holder: Some(Holder::new(name, incarnation)),
             epoch,
+            dead: Vec::new(),
         };
         self.ranges.insert(range, lease.clone());
         lease
@@ -1125,6 +1208,87 @@ fn a_silent_replica_is_evicted_after_a_lease_duration_and_only_then_its_ranges_a
     );
     let effects = bench.step(Input::WatchedTo(bench.version));
     assert_eq!(claims(&effects), [(2, 2), (3, 2)]);
+}
+
+/// Evicts `b`, which has fallen silent; what its ranges' claims list as dead owners.
+fn dead_owners_listed(bench: &mut Bench, files_deaths: bool) -> Vec<(RangeId, Vec<Holder>)> {
+    let effects = bench.pass(5, &["b"]);
+    let evicted = effects.iter().find_map(|effect| match effect {
+        Effect::Evict(lease) => Some(lease.clone()),
+        _ => None,
+    });
+    let mut evicted = evicted.expect("it was silent for a lease duration");
+    if !files_deaths {
+        evicted.deaths = Deaths::default();
+    }
+    bench.version += 1;
+    evicted.version = bench.version;
+    bench.replicas.insert("b".to_owned(), evicted.clone());
+    bench.step(Input::Evicted {
+        name: "b".to_owned(),
+        result: Written::Done(evicted),
+    });
+    let effects = bench.step(Input::WatchedTo(bench.version));
+    let mut listed = Vec::new();
+    for effect in effects {
+        if let Effect::Claim { lease, .. } = effect {
+            listed.push((lease.range, lease.dead.clone()));
+            bench.version += 1;
+            let lease = RangeLease {
+                version: bench.version,
+                ..lease
+            };
+            bench.ranges.insert(lease.range, lease.clone());
+            let range = lease.range;
+            let result = Written::Done(lease);
+            bench.step(Input::Claimed { range, result });
+        }
+    }
+    listed
+}
+
+#[test]
+fn a_range_lists_its_owners_that_died_and_wants_care_after_two() {
+    let (c1, b1) = (Holder::new("c", "c1"), Holder::new("b", "b1"));
+    let mut bench = half_and_half();
+    for range in [2, 3] {
+        bench.version += 1;
+        let lease = bench.ranges.get_mut(&range).unwrap();
+        lease.version = bench.version;
+        // Range 2 had another one before.
+        lease.dead = if range == 2 {
+            vec![c1.clone()]
+        } else {
+            Vec::new()
+        };
+    }
+    bench.version += 1;
+    let died = ReplicaLease {
+        // Within ten minutes, by the bench's clock.
+        deaths: Deaths::parse("@90 c1\n-job-controller a/x"),
+        ..replica("c", bench.version, None)
+    };
+    bench.replicas.insert("c".to_owned(), died);
+    let work = Work::new("job-controller", "a/x", Care::None);
+    bench.version += 1;
+    let busy = bench.replicas.get_mut("b").unwrap();
+    (busy.version, busy.working) = (bench.version, vec![work.clone()]);
+    bench.read();
+    assert!(bench.core.quarantine(bench.now).is_empty());
+
+    let listed = dead_owners_listed(&mut bench, true);
+    assert_eq!(listed, [(2, vec![c1, b1.clone()]), (3, vec![b1])]);
+    let quarantine = bench.core.quarantine(bench.now);
+    assert_eq!(quarantine.careful, [2].into());
+    let suspected: Vec<&String> = quarantine.keys.keys().collect();
+    assert_eq!(suspected, [&work.name], "both had it in flight");
+    assert!(bench.core.quarantine(bench.now + secs(600)).is_empty());
+}
+
+#[test]
+fn whoever_was_evicted_by_a_build_that_files_no_deaths_is_not_listed_as_dead() {
+    let listed = dead_owners_listed(&mut half_and_half(), false);
+    assert_eq!(listed, [(2, vec![]), (3, vec![])]);
 }
 
 #[test]
@@ -2234,4 +2398,32 @@ fn only_a_lease_that_says_so_promises_that_writes_carry_their_incarnation() {
         };
         assert!(effects.contains(&bar), "{effects:?}");
     }
+}
+
+#[test]
+fn fingerprints_are_said_in_the_own_lease_and_seen_in_those_of_members() {
+    let mut bench = Bench::new(&["b"], &[]);
+    let effects = bench.step(Input::Fingerprints("root-ca=1".to_owned()));
+    let said: Vec<&str> = effects
+        .iter()
+        .filter_map(|effect| match effect {
+            Effect::Status(status) => Some(&*status.fingerprints),
+            _ => None,
+        })
+        .collect();
+    assert_eq!(said, ["root-ca=1"]);
+    // The same again changes nothing.
+    let again = bench.step(Input::Fingerprints("root-ca=1".to_owned()));
+    assert!(
+        !again
+            .iter()
+            .any(|effect| matches!(effect, Effect::Status(_)))
+    );
+    let mut lease = bench.replicas["b"].clone();
+    lease.version += 100;
+    lease.status.fingerprints = "root-ca=2".into();
+    bench.step(Input::Replica(lease));
+    let view = bench.core.view(bench.now, &crate::View::default());
+    let member = view.members.iter().find(|member| member.name == "b");
+    assert_eq!(member.unwrap().fingerprints, "root-ca=2");
 }

@@ -1,8 +1,9 @@
-//! One replica of a fleet that owns ranges and does nothing with them: for looking at the protocol on a real API server.
+//! One replica of a fleet that owns ranges and does nothing with them: for looking at the protocol on a real
+//! API server.
 //!
-//! `KUBECONFIG=… cargo run -p coordinator --example replica -- <name>`; prints what happens, one line each, with the
-//! milliseconds since the epoch. SIGTERM drains. With `STATE_BYTES` each range's state has that size. With `PEER_CERT`,
-//! `PEER_KEY` and `PEER_CA` peers speak TLS.
+//! `KUBECONFIG=… cargo run -p coordinator --example replica -- <name>`; prints what happens, one line each,
+//! with the milliseconds since the epoch. SIGTERM drains. With `STATE_BYTES` each range's state has that
+//! size. With `PEER_CERT`, `PEER_KEY` and `PEER_CA` peers speak TLS.
 
 use std::{
     collections::BTreeMap,

@@ -11,7 +11,7 @@ use std::{
 };
 
 use actix::{Actor, Addr, ArbiterHandle, Context, Handler, Message, prelude::SendError};
-use coordinator::{Epoch, Frozen, Gained, Holder, RangeHost, RangeId};
+use coordinator::{Epoch, Frozen, Gained, Holder, Quarantine, RangeHost, RangeId, Work};
 use futures::{FutureExt, future::BoxFuture};
 use peer_proto::RangeState;
 use tokio::sync::oneshot;
@@ -181,10 +181,19 @@ impl RangeHost for Host {
     fn ready(&self) -> bool {
         self.ready.load(Ordering::Acquire)
     }
+
+    fn working(&self) -> Vec<Work> {
+        let now = self.shared.clock.monotonic();
+        self.shared.watchlist.working(now)
+    }
+
+    fn quarantine(&self, quarantine: &Quarantine) {
+        self.shared.watchlist.set(quarantine.clone());
+    }
 }
 
-/// A fence that is given its inside later: the actors need one before the coordinator, which has it, can be started.
-/// Until then it is closed.
+/// A fence that is given its inside later: the actors need one before the coordinator, which has it, can be
+/// started. Until then it is closed.
 #[derive(Default)]
 pub struct LateFence(OnceLock<Arc<coordinator::Fence>>);
 
@@ -232,5 +241,16 @@ impl Fence for LateFence {
     fn in_hand(&self) -> Duration {
         // Before there is a fence nothing is sent.
         self.0.get().map_or(Duration::ZERO, |fence| fence.in_hand())
+    }
+
+    fn announced(&self) -> BoxFuture<'static, ()> {
+        match self.0.get() {
+            Some(fence) => {
+                let fence = Arc::clone(fence);
+                async move { fence.announced().await }.boxed()
+            }
+            // Before there is a fence nothing begins.
+            None => std::future::pending().boxed(),
+        }
     }
 }

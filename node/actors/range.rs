@@ -1,5 +1,5 @@
-//! One owned range: the queues, marks and memory of all controllers for its keys. A thin shell: the queue is pure, a
-//! reconcile is a function, and this actor only says when.
+//! One owned range: the queues, marks and memory of all controllers for its keys. A thin shell: the queue is
+//! pure, a reconcile is a function, and this actor only says when.
 
 use std::{
     collections::HashMap,
@@ -11,8 +11,10 @@ use actix::{
     Actor, ActorContext, ActorFutureExt, AsyncContext, Context, Handler, Message, MessageResult,
     SpawnHandle, WrapFuture,
 };
-use controllers_kit::{Key, Memory, Resource, SignedDuration, Standing, Timestamp};
-use coordinator::{Frozen, Gained};
+use controllers_kit::{
+    Event, EventType, Key, Memory, ObjectRef, Resource, SignedDuration, Standing, Str, Timestamp,
+};
+use coordinator::{Care, Frozen, Gained, Suspicion, Work};
 use futures::{
     FutureExt,
     future::{self, BoxFuture},
@@ -24,31 +26,34 @@ use tokio::sync::{OwnedSemaphorePermit, oneshot};
 use crate::{
     arbiters,
     gate::{Gate, Stopped},
-    queue::{self, Monotonic, Place, Priority, Queue},
-    reconcile::{Done, Job, Mark, Next, ReportFrom, reconcile},
+    quarantine::{self, Isolation, PASS_SPACING, Verdict},
+    queue::{self, Monotonic, Place, Priority, Queue, Taken},
+    reconcile::{Done, Job, Mark, Next, ReportFrom, reconcile_with},
     server::Sender,
     shared::{Inbox, RangeStats, Shared, Unit},
 };
 
 /// Status reports of one key are at least this far apart; the last one is always written.
 pub const REPORT_SPACING: Duration = Duration::from_millis(200);
-/// The same of how far something has come, and of a key that goes on reporting, after [`REPORTS_DENSE`]: what happens to
-/// many need not be told of each time. Still within half a second.
+/// The same of how far something has come, and of a key that goes on reporting, after [`REPORTS_DENSE`]: what
+/// happens to many need not be told of each time. Still within half a second.
 pub const REPORT_SPACING_STEADY: Duration = Duration::from_millis(450);
 /// So many reports in a row are [`REPORT_SPACING`] apart: what happens to few is told each time.
 pub const REPORTS_DENSE: u32 = 5;
 /// A key that could have reported for so long and has not begins a new row.
 const REPORTS_QUIET: Duration = Duration::from_secs(1);
-/// By how much longer a spaced key waits for each further report that its last plan wrote: upstream writes such one
-/// after the other, which takes longer the more there are.
+/// By how much longer a spaced key waits for each further report that its last plan wrote: upstream writes
+/// such one after the other, which takes longer the more there are.
 const REPORT_SPACING_EACH: Duration = Duration::from_millis(20);
 /// The same where its plan is dear: the wait then counts from the plan's beginning.
 const REPORT_SPACING_EACH_DEAR: Duration = Duration::from_millis(50);
 /// What a spaced key waits at most: what it reports shall be known within a second.
 const REPORT_SPACING_MAX: Duration = Duration::from_millis(700);
 
-/// When a key that has reported may report again: `row` counts the reports of its row, `written` is what its plan wrote, `objects` what it looked at, `began` its beginning and `now` its end. What a dear plan of a spaced
-/// key and its writes take is part of the wait; otherwise the next one would come later by both where the server is slow.
+/// When a key that has reported may report again: `row` counts the reports of its row, `written` is what its
+/// plan wrote, `objects` what it looked at, `began` its beginning and `now` its end. What a dear plan of a
+/// spaced key and its writes take is part of the wait; otherwise the next one would come later by both where
+/// the server is slow.
 pub(super) fn report_from(
     spaced: Option<Duration>,
     row: u32,
@@ -79,17 +84,17 @@ pub(super) fn report_from(
         underway: from,
     }
 }
-/// How long after a plan began the next one of its key begins, for each object that was looked at: what a plan costs grows
-/// with them, and in a Job of thousands of pods each of them changes several times. Upstream holds back what pods tell of
-/// a Job for a second.
+/// How long after a plan began the next one of its key begins, for each object that was looked at: what a
+/// plan costs grows with them, and in a Job of thousands of pods each of them changes several times. Upstream
+/// holds back what pods tell of a Job for a second.
 const PLAN_SPACING_EACH: Duration = Duration::from_micros(250);
 /// Plans that look at fewer objects are cheap enough to follow each other at once.
 const PLAN_SPACING_FROM: usize = 200;
 /// What a key waits so at most.
 const PLAN_SPACING_MAX: Duration = Duration::from_millis(500);
 
-/// How long after the beginning of a plan that looked at so many objects its key may be planned again; `spaced` is what its
-/// controller says of that ([`controllers_kit::Descriptor::spaced`]).
+/// How long after the beginning of a plan that looked at so many objects its key may be planned again;
+/// `spaced` is what its controller says of that ([`controllers_kit::Descriptor::spaced`]).
 pub(super) fn plan_spacing(spaced: Option<Duration>, objects: usize) -> Duration {
     if objects < PLAN_SPACING_FROM {
         return Duration::ZERO;
@@ -109,6 +114,12 @@ const MARK_MARGIN: u64 = 1_000_000;
 const EVENTS_GRACE: Duration = Duration::from_millis(50);
 /// How often keys are looked at of which nothing is left but marks.
 const LEAVING_LOOK: Duration = Duration::from_secs(5);
+/// How often it is looked whose turn has come of the quarantined keys, while any waits …
+const ISOLATION_LOOK: Duration = Duration::from_secs(1);
+/// … and while none does, whether they are still suspected.
+const ISOLATION_LOOK_IDLE: Duration = Duration::from_secs(10);
+/// The reason of the event at the object of a quarantined key.
+const QUARANTINED: &str = "ReconcileQuarantined";
 /// A key that waits for its marks longer than this is told of, once.
 const MARKS_PATIENCE: Duration = Duration::from_secs(60);
 
@@ -137,6 +148,8 @@ struct Known {
     parked: bool,
     /// The trace of the owner before.
     link: Option<Arc<str>>,
+    /// It was reconciled since the range was gained, and nobody died of it.
+    survived: bool,
 }
 
 /// The last attempt, for `/debug/explain`.
@@ -216,17 +229,26 @@ pub struct Range {
     inbox: Arc<Inbox>,
     stats: Arc<RangeStats>,
     lanes: Lanes,
-    /// What the owner before had seen of what a controller reads: no key is planned on less, and whoever has the range next
-    /// hears of it where there was none. Bound: what all controllers read.
+    /// What the owner before had seen of what a controller reads: no key is planned on less, and whoever has
+    /// the range next hears of it where there was none. Bound: what all controllers read.
     horizons: HashMap<u16, Horizon>,
     /// Keys under way, by lane.
     working: Vec<(u16, Key)>,
-    /// Keys to forget as soon as the cache has come to their marks: nothing may ever wake them, as when a controller's key
-    /// is an object that it has deleted. Bound: what was worked on since they were looked at, and what is left of it.
+    /// Keys to forget as soon as the cache has come to their marks: nothing may ever wake them, as when a
+    /// controller's key is an object that it has deleted. Bound: what was worked on since they were looked
+    /// at, and what is left of it.
     leaving: Vec<(u16, Key)>,
     /// Whether they are going to be looked at.
     looks: bool,
     timer: Option<(Monotonic, SpawnHandle)>,
+    /// Suspected keys.
+    isolation: Isolation,
+    /// The quarantined key whose turn it is: nothing else begins.
+    alone: Option<Alone>,
+    /// Whether the isolation is going to be looked at.
+    isolation_looks: bool,
+    /// Quarantined keys of each controller, as the metrics say.
+    quarantined: Vec<usize>,
     freezing: Option<Freezing>,
     unproven: bool,
     /// What owners before have written was written by then.
@@ -259,6 +281,15 @@ impl Horizon {
             reached: reached.boxed().shared(),
         }
     }
+}
+
+/// A quarantined key whose turn it is.
+struct Alone {
+    place: quarantine::Place,
+    /// A permit of its controller is waited for, or it is being reconciled.
+    begun: bool,
+    /// No other quarantined key of this process has its turn meanwhile.
+    _turn: OwnedSemaphorePermit,
 }
 
 struct Freezing {
@@ -316,7 +347,8 @@ impl Range {
         let lanes = Lanes::new(&shared, &gate);
         let mut settled = shared.clock.monotonic();
         if matches!(how, Gained::Handoff(_)) {
-            // What was under way may still be in the server's hands; of the dead a lease duration has been waited for.
+            // What was under way may still be in the server's hands; of the dead a lease duration has been
+            // waited for.
             settled += shared.fence.in_hand();
         }
         let mut range = Self {
@@ -330,6 +362,10 @@ impl Range {
             leaving: Vec::new(),
             looks: false,
             timer: None,
+            isolation: Isolation::default(),
+            alone: None,
+            isolation_looks: false,
+            quarantined: Vec::new(),
             freezing: None,
             unproven: matches!(how, Gained::Takeover),
             settled,
@@ -372,6 +408,7 @@ impl Range {
         for lane in 0..self.lanes.all.len() {
             self.dispatch(u16::try_from(lane).expect("there are few controllers"), ctx);
         }
+        self.isolate(ctx);
         self.set_timer(ctx);
         if !self.leaving.is_empty() && !self.looks {
             self.looks = true;
@@ -388,7 +425,8 @@ impl Range {
         self.answer_freeze_if_still(ctx);
     }
 
-    /// Asks for a permit to work where keys wait. One at a time: whoever gets it takes the most urgent key then.
+    /// Asks for a permit to work where keys wait. One at a time: whoever gets it takes the most urgent key
+    /// then.
     fn dispatch(&mut self, lane: u16, ctx: &mut Context<Self>) {
         // Most controllers have nothing to do at a time.
         if self
@@ -398,7 +436,10 @@ impl Range {
         {
             return;
         }
-        if self.gate.is_frozen() || !self.unit(lane).ready.load(Ordering::Acquire) {
+        if self.gate.is_frozen()
+            || self.alone.is_some()
+            || !self.unit(lane).ready.load(Ordering::Acquire)
+        {
             return;
         }
         let now = self.now();
@@ -443,78 +484,311 @@ impl Range {
 
     /// Takes the most urgent key whose marks the cache has reached.
     fn start_one(&mut self, lane: u16, permit: OwnedSemaphorePermit, ctx: &mut Context<Self>) {
-        if self.gate.admit().is_err() {
+        if self.gate.admit().is_err() || self.alone.is_some() {
             return;
         }
         let now = self.now();
+        let care = match self
+            .shared
+            .watchlist
+            .list()
+            .careful
+            .contains(&self.gate.range)
+        {
+            true => Care::Announced,
+            false => Care::None,
+        };
+        let mut permit = Some(permit);
         while let Some(taken) = self.lanes.at(lane).queue.take(now) {
             self.unit(lane).queue_metrics.depth(-1);
-            let shared = Arc::clone(&self.shared);
-            let part = self.lanes.at(lane);
-            let known = part.known.entry(taken.key.clone()).or_default();
-            if known.parked {
-                // The task that waits for its marks wakes it.
-                part.queue.done(&taken.key);
-                continue;
+            if self.holds_back(lane, &taken.key, now) {
+                self.lanes.at(lane).queue.done(&taken.key);
+            } else if self.start(lane, taken, care, &mut permit, ctx) {
+                return;
             }
-            let descriptor = shared.units[usize::from(lane)].controller.descriptor();
-            let spaced = known.report_from.filter(|_| descriptor.spaced.is_some());
-            let from = spaced
-                .unwrap_or_default()
-                .seen
-                .max(known.in_hand_until)
-                .max(known.plan_from);
-            if now < from {
-                part.queue.done(&taken.key);
-                part.queue.add_at(&taken.key, from);
-                continue;
+        }
+    }
+
+    /// Starts a key that was taken from its queue, unless it has to wait for its marks or its time; whether
+    /// it has begun.
+    fn start(
+        &mut self,
+        lane: u16,
+        taken: Taken,
+        care: Care,
+        permit: &mut Option<OwnedSemaphorePermit>,
+        ctx: &mut Context<Self>,
+    ) -> bool {
+        let now = self.now();
+        let shared = Arc::clone(&self.shared);
+        let part = self.lanes.at(lane);
+        let known = part.known.entry(taken.key.clone()).or_default();
+        if known.parked {
+            // The task that waits for its marks wakes it.
+            part.queue.done(&taken.key);
+            return false;
+        }
+        // Whoever takes the range next announces it again: a change that makes it kill costs one more death.
+        let care = match care {
+            Care::Announced if known.survived => Care::None,
+            care => care,
+        };
+        let descriptor = shared.units[usize::from(lane)].controller.descriptor();
+        let spaced = known.report_from.filter(|_| descriptor.spaced.is_some());
+        let from = spaced
+            .unwrap_or_default()
+            .seen
+            .max(known.in_hand_until)
+            .max(known.plan_from);
+        if now < from {
+            part.queue.done(&taken.key);
+            part.queue.add_at(&taken.key, from);
+            return false;
+        }
+        known.marks.retain(|mark| !reached(&shared, mark));
+        let marks = known.marks.clone();
+        if let Some(horizon) = self.horizons.get_mut(&lane) {
+            horizon.marks.retain(|mark| !reached(&shared, mark));
+            if horizon.marks.is_empty() {
+                self.horizons.remove(&lane);
             }
-            known.marks.retain(|mark| !reached(&shared, mark));
-            let marks = known.marks.clone();
-            if let Some(horizon) = self.horizons.get_mut(&lane) {
-                horizon.marks.retain(|mark| !reached(&shared, mark));
-                if horizon.marks.is_empty() {
-                    self.horizons.remove(&lane);
-                }
-            }
-            let horizon = self
-                .horizons
-                .get(&lane)
-                .map(|horizon| horizon.reached.clone());
-            if !marks.is_empty() || horizon.is_some() {
-                known.parked = true;
-                part.queue.done(&taken.key);
-                self.park(lane, taken.key, marks, horizon, taken.priority, ctx);
-                continue;
-            }
-            let memory = known
-                .memory
-                .take()
-                .unwrap_or_else(|| shared.units[usize::from(lane)].controller.new_memory());
-            let job = Job {
-                unit: lane,
-                key: taken.key.clone(),
-                memory,
-                sender: part.sender.clone(),
-                unproven: known.doubtful || (self.unproven && !known.proven),
-                head_unproven: self.unproven && !known.head_proven,
-                settled: (!known.doubtful).then_some(self.settled),
-                evidence: known.evidence,
-                report_from: known.report_from.unwrap_or_default(),
-                waited: taken.waited,
-                link: known.link.take(),
-                permit: Some(permit),
-            };
-            self.working.push((lane, taken.key));
-            ctx.spawn(
-                reconcile(shared, job)
-                    .into_actor(self)
-                    .map(move |done, range, ctx| {
-                        range.finished(done);
-                        range.go_on(ctx);
-                    }),
-            );
+        }
+        let horizon = self
+            .horizons
+            .get(&lane)
+            .map(|horizon| horizon.reached.clone());
+        if !marks.is_empty() || horizon.is_some() {
+            known.parked = true;
+            part.queue.done(&taken.key);
+            self.park(lane, taken.key, marks, horizon, taken.priority, ctx);
+            return false;
+        }
+        let memory = known
+            .memory
+            .take()
+            .unwrap_or_else(|| shared.units[usize::from(lane)].controller.new_memory());
+        let job = Job {
+            unit: lane,
+            key: taken.key.clone(),
+            memory,
+            sender: part.sender.clone(),
+            unproven: known.doubtful || (self.unproven && !known.proven),
+            head_unproven: self.unproven && !known.head_proven,
+            settled: (!known.doubtful).then_some(self.settled),
+            evidence: known.evidence,
+            report_from: known.report_from.unwrap_or_default(),
+            waited: taken.waited,
+            link: known.link.take(),
+            permit: permit.take(),
+        };
+        self.working.push((lane, taken.key));
+        ctx.spawn(reconcile_with(shared, job, care).into_actor(self).map(
+            move |done, range, ctx| {
+                range.finished(done);
+                range.go_on(ctx);
+            },
+        ));
+        true
+    }
+
+    /// Whether a key that was taken from its queue is quarantined: it waits for its turn then.
+    fn holds_back(&mut self, lane: u16, key: &Key, now: Monotonic) -> bool {
+        let shared = Arc::clone(&self.shared);
+        let list = shared.watchlist.list();
+        if list.keys.is_empty() && self.isolation.is_empty() {
+            return false;
+        }
+        let unit = &shared.units[usize::from(lane)];
+        let suspicion = list.keys.get(&Work::name(unit.name(), key)).copied();
+        let version = version_of(&shared, unit, key);
+        let place = (lane, key.clone());
+        let verdict = self.isolation.judge(&place, suspicion, version, now);
+        if let (Verdict::HeldBack { first: true }, Some(suspicion)) = (verdict, suspicion) {
+            self.tell_of_quarantine(lane, key, suspicion);
+        }
+        verdict != Verdict::Free
+    }
+
+    fn tell_of_quarantine(&mut self, lane: u16, key: &Key, suspicion: Suspicion) {
+        let shared = Arc::clone(&self.shared);
+        let unit = &shared.units[usize::from(lane)];
+        let Suspicion { deaths, alone, .. } = suspicion;
+        let held_back = quarantine::hold_back(alone);
+        tracing::warn!(
+            controller = unit.name(),
+            %key,
+            deaths,
+            alone,
+            held_back_seconds = held_back,
+            "a key is quarantined, since replicas died while they reconciled it: it is reconciled alone and last"
+        );
+        let Some((resource, object)) = unit.primary().and_then(|primary| {
+            Some((
+                primary,
+                shared.view.get(primary, &key.namespace, &key.name)?,
+            ))
+        }) else {
             return;
+        };
+        let event = Event {
+            about: ObjectRef {
+                api_version: Str::interned(&resource.api_version()),
+                kind: Str::interned(resource.kind),
+                key: key.clone(),
+                uid: object.metadata().uid.clone(),
+                resource_version: object.metadata().resource_version,
+            },
+            r#type: EventType::Warning,
+            reason: Str::interned(QUARANTINED),
+            message: format!(
+                "{deaths} replicas ended while they reconciled this object; {} reconciles it alone, after all others{}",
+                unit.name(),
+                match held_back {
+                    0 => String::new(),
+                    seconds => format!(", {seconds}s after the last of them or when it changes"),
+                }
+            ),
+        };
+        let sender = self.lanes.at(lane).sender.clone();
+        shared.writer.record(&sender, &event);
+    }
+
+    /// Gives a quarantined key its turn when it has come, and lets go those that are suspected no more.
+    fn isolate(&mut self, ctx: &mut Context<Self>) {
+        if self.isolation.is_empty() {
+            if self.stats.quarantined.load(Ordering::Relaxed) > 0 {
+                self.count_quarantined();
+            }
+            return;
+        }
+        let shared = Arc::clone(&self.shared);
+        let list = shared.watchlist.list();
+        let unit = |lane: u16| &shared.units[usize::from(lane)];
+        let free = self.isolation.review(|(lane, key)| {
+            let name = Work::name(unit(*lane).name(), key);
+            list.keys.get(&name).copied()
+        });
+        for (lane, key) in free {
+            tracing::info!(controller = unit(lane).name(), %key, "a key is quarantined no more: the deaths are long ago");
+            self.add(lane, &key, Priority::Low);
+            self.dispatch(lane, ctx);
+        }
+        if self.alone.is_none() && self.gate.admit().is_ok() {
+            let quiet = self.working.is_empty()
+                && self.lanes.iter().all(|(_, lane)| lane.queue.depth() == 0);
+            let at = (shared.clock.now().as_second(), self.now());
+            let next = self.isolation.next(at, quiet, |(lane, key)| {
+                version_of(&shared, unit(*lane), key)
+            });
+            let turn = Arc::clone(&shared.watchlist.alone);
+            if let Some(place) = next
+                && unit(place.0).ready.load(Ordering::Acquire)
+                && let Ok(turn) = turn.try_acquire_owned()
+            {
+                self.alone = Some(Alone {
+                    place,
+                    begun: false,
+                    _turn: turn,
+                });
+            }
+        }
+        self.begin_alone(ctx);
+        self.count_quarantined();
+        if !self.isolation_looks && !self.isolation.is_empty() {
+            self.isolation_looks = true;
+            let pause = match self.isolation.has_waiting() {
+                true => ISOLATION_LOOK,
+                false => ISOLATION_LOOK_IDLE,
+            };
+            ctx.run_later(pause, |range, ctx| {
+                range.isolation_looks = false;
+                range.go_on(ctx);
+            });
+        }
+    }
+
+    /// Begins with the key whose turn it is, once nothing else of the range is in flight.
+    fn begin_alone(&mut self, ctx: &mut Context<Self>) {
+        let still = self.working.is_empty();
+        let Some(alone) = self.alone.as_mut().filter(|alone| still && !alone.begun) else {
+            return;
+        };
+        alone.begun = true;
+        let (lane, key) = alone.place.clone();
+        let permits = Arc::clone(&self.unit(lane).permits);
+        ctx.spawn(
+            permits
+                .acquire_owned()
+                .into_actor(self)
+                .map(move |permit, range, ctx| {
+                    let begun = permit.is_ok_and(|permit| {
+                        range.gate.admit().is_ok() && range.start_alone(lane, &key, permit, ctx)
+                    });
+                    if !begun {
+                        range.alone = None;
+                    }
+                    range.go_on(ctx);
+                }),
+        );
+    }
+
+    fn start_alone(
+        &mut self,
+        lane: u16,
+        key: &Key,
+        permit: OwnedSemaphorePermit,
+        ctx: &mut Context<Self>,
+    ) -> bool {
+        let place = (lane, key.clone());
+        let now = self.now();
+        let Some(taken) = self.isolation.take(&place, now) else {
+            return false;
+        };
+        if self.lanes.at(lane).queue.start(key) {
+            self.unit(lane).queue_metrics.depth(-1);
+        }
+        tracing::info!(controller = self.unit(lane).name(), %key, "a quarantined key has its turn");
+        self.start(lane, taken, Care::Alone, &mut Some(permit), ctx)
+    }
+
+    /// A key was reconciled alone.
+    fn finished_alone(&mut self, stopped: bool) {
+        let Some(Alone { place, .. }) = self.alone.take() else {
+            return;
+        };
+        let now = self.now();
+        if stopped {
+            return;
+        }
+        let (lane, key) = &place;
+        if self.isolation.passed(&place) {
+            tracing::info!(
+                controller = self.unit(*lane).name(),
+                %key,
+                "a key is quarantined no more: it was reconciled alone and nobody died"
+            );
+        } else {
+            self.lanes.at(*lane).queue.add_at(key, now + PASS_SPACING);
+        }
+    }
+
+    /// Has metrics say how many keys are quarantined.
+    fn count_quarantined(&mut self) {
+        let all = self.isolation.count(None);
+        self.stats.quarantined.store(all, Ordering::Relaxed);
+        self.quarantined.resize(self.shared.units.len(), 0);
+        for (lane, told) in (0..).zip(&mut self.quarantined) {
+            let count = match all {
+                0 => 0,
+                _ => self.isolation.count(Some(lane)),
+            };
+            if count != *told {
+                let more = i64::try_from(count).unwrap_or(0) - i64::try_from(*told).unwrap_or(0);
+                self.shared.units[usize::from(lane)]
+                    .metrics
+                    .quarantined(more);
+                *told = count;
+            }
         }
     }
 
@@ -571,6 +845,7 @@ impl Range {
         if done.in_hand {
             known.in_hand_until = now + shared.fence.in_hand();
         }
+        known.survived |= !matches!(done.next, Next::Stopped(_));
         known.proven |= done.proven;
         known.head_proven |= done.head_proven;
         let spaced = unit.controller.descriptor().spaced;
@@ -618,8 +893,16 @@ impl Range {
         let waits = part.queue.depth() - before;
         unit.queue_metrics.depth(i64::try_from(waits).unwrap_or(0));
 
+        let own = |alone: &Alone| alone.place.0 == done.unit && alone.place.1 == done.key;
+        if self.alone.as_ref().is_some_and(own) {
+            self.finished_alone(stopped);
+        }
+        let part = self.lanes.at(done.unit);
+        let known = part.known.entry(done.key.clone()).or_default();
+
         let fresh = unit.controller.is_fresh(&done.memory);
-        // The object is gone and nothing is left to do or to remember, but for what the cache has still to see.
+        // The object is gone and nothing is left to do or to remember, but for what the cache has still to
+        // see.
         if fresh && !part.queue.knows(&done.key) && is_gone(&shared, unit, &done.key) {
             known.marks.retain(|mark| !reached(&shared, mark));
             if known.marks.is_empty() {
@@ -728,8 +1011,8 @@ impl Range {
         RangeState { controllers }
     }
 
-    /// How far this replica has seen what a controller reads. Where it knows no key, that there is none is what it has
-    /// seen: whoever is behind may still have one.
+    /// How far this replica has seen what a controller reads. Where it knows no key, that there is none is
+    /// what it has seen: whoever is behind may still have one.
     fn pack_horizon(&self, unit: &Unit) -> Vec<peer_proto::Mark> {
         let mut seen: std::collections::BTreeMap<&'static Resource, u64> = self
             .horizons
@@ -755,6 +1038,7 @@ impl Range {
         let mut keys: Vec<&Key> = lane.known.keys().collect();
         let places = lane.queue.places(now);
         keys.extend(places.iter().map(|place| &place.key));
+        keys.extend(self.isolation.keys(unit.index));
         keys.sort_unstable();
         keys.dedup();
         keys.into_iter()
@@ -774,6 +1058,7 @@ impl Range {
                     }),
                 };
                 let parked = known.is_some_and(|known| known.parked);
+                let (held_back, passes, deaths) = self.isolation.pack(&(unit.index, key.clone()));
                 let waited = place.as_ref().and_then(|place| place.waited);
                 let marks: Vec<_> = known
                     .into_iter()
@@ -787,7 +1072,7 @@ impl Range {
                 let state = KeyState {
                     namespace: key.namespace.to_string(),
                     name: key.name.to_string(),
-                    queued: waited.is_some() || parked || in_flight,
+                    queued: waited.is_some() || parked || in_flight || held_back,
                     low_priority: waited.is_some_and(|(_, priority)| priority == Priority::Low),
                     failures: place.as_ref().map_or(0, |place| place.failures),
                     due_in_ms: place
@@ -807,20 +1092,23 @@ impl Range {
                         .to_owned(),
                     in_flight,
                     in_hand_ms: u64::try_from(in_hand.as_millis()).unwrap_or(u64::MAX),
+                    quarantine_passes: passes,
+                    quarantine_deaths: deaths,
                 };
                 let says_nothing = !state.queued
                     && state.failures == 0
                     && state.due_in_ms.is_none()
                     && state.marks.is_empty()
                     && state.memory.is_none()
-                    && !in_flight;
+                    && !in_flight
+                    && passes == 0;
                 (!says_nothing).then_some(state)
             })
             .collect()
     }
 
-    /// Takes over what another replica knew. What it says is a hint: a controller or resource that is not known here is
-    /// passed over, and its keys are queued like all others when the range is gained.
+    /// Takes over what another replica knew. What it says is a hint: a controller or resource that is not
+    /// known here is passed over, and its keys are queued like all others when the range is gained.
     fn restore(&mut self, state: &RangeState) {
         let now = self.now();
         for part in &state.controllers {
@@ -862,6 +1150,12 @@ impl Range {
                 );
                 let waits = lane.queue.depth() - before;
                 unit.queue_metrics.depth(i64::try_from(waits).unwrap_or(0));
+                if key_state.quarantine_passes > 0 {
+                    let place = (unit.index, key.clone());
+                    let (passes, deaths) =
+                        (key_state.quarantine_passes, key_state.quarantine_deaths);
+                    self.isolation.restore(place, passes, deaths);
+                }
                 let known = lane.known.entry(key.clone()).or_default();
                 // What had happened to it by then is not known here.
                 known.evidence = shared.view.newest_of_all();
@@ -875,7 +1169,8 @@ impl Range {
                 // What was written for the key is not known then: it is looked up, as after a takeover.
                 let believed = known.marks.len() == marks;
                 known.memory = key_state.memory.as_ref().map(|bytes| {
-                    // The way from one to the other counts as no time: instants end up a little late, ages right.
+                    // The way from one to the other counts as no time: instants end up a little late, ages
+                    // right.
                     let by = match key_state.packed_at_ms {
                         0 => 0,
                         packed_at => {
@@ -908,9 +1203,12 @@ impl Range {
             .working
             .iter()
             .any(|(at, working)| *at == lane && working == key);
-        if known.is_none() && place.is_none() {
+        let second = self.shared.clock.now().as_second();
+        let quarantine = self.isolation.explain(&(lane, key.clone()), second);
+        if known.is_none() && place.is_none() && quarantine.is_none() {
             return None;
         }
+        let list = self.shared.watchlist.list();
         let last = known.and_then(|known| known.last.as_ref());
         let memory = known
             .and_then(|known| known.memory.as_ref())
@@ -925,9 +1223,13 @@ impl Range {
                 if self.gate.admit() == Err(Stopped::Fenced) { "fenced" } else { "queued" }
             } else if place.as_ref().is_some_and(|place| place.due_in.is_some()) {
                 "delayed"
+            } else if self.isolation.pack(&(lane, key.clone())).0 {
+                "quarantined"
             } else {
                 "at rest"
             },
+            "quarantine": quarantine,
+            "announced": list.careful.contains(&self.gate.range),
             "waited_ms": place.as_ref().and_then(|place| place.waited).map(|(waited, _)| waited.as_millis()),
             "next_in_ms": place.as_ref().and_then(|place| place.due_in).map(|due| due.as_millis()),
             "failures": place.as_ref().map_or(0, |place| place.failures),
@@ -951,6 +1253,18 @@ impl Range {
                 "trace": last.trace,
             })),
         }))
+    }
+}
+
+/// By what it shows that somebody has changed the object under a controller's key: its generation, or its
+/// resourceVersion where it has none.
+fn version_of(shared: &Shared, unit: &Unit, key: &Key) -> Option<u64> {
+    let primary = unit.primary()?;
+    let object = shared.view.get(primary, &key.namespace, &key.name)?;
+    let meta = object.metadata();
+    match u64::try_from(meta.generation) {
+        Ok(generation) if generation > 0 => Some(generation),
+        _ => Some(meta.resource_version),
     }
 }
 
@@ -1084,6 +1398,8 @@ impl Actor for Range {
             self.unit(lane).queue_metrics.depth(-waiting);
             self.unit(lane).metrics.forget(self.gate.range);
         }
+        self.isolation = Isolation::default();
+        self.count_quarantined();
     }
 }
 

@@ -1,5 +1,5 @@
-//! Looking for the keys of ranges that were gained, in the caches: a pure note of what is still to be looked for, and
-//! the threads that do it.
+//! Looking for the keys of ranges that were gained, in the caches: a pure note of what is still to be looked
+//! for, and the threads that do it.
 
 use std::{
     collections::{BTreeMap, BTreeSet},
@@ -21,11 +21,13 @@ use crate::{
 const BATCH: Duration = Duration::from_millis(5);
 /// After a scan the next one waits for so many times what it took …
 const REST: u32 = 3;
-/// … and no longer than this: claims come back one by one for some tenths of a second, each scan looks at everything that
-/// there is, however few ranges it is for, and one after the other they took a core from the keys.
+/// … and no longer than this: claims come back one by one for some tenths of a second, each scan looks at
+/// everything that there is, however few ranges it is for, and one after the other they took a core from the
+/// keys.
 const REST_MAX: Duration = Duration::from_millis(150);
-/// Ranges handed over within this time are. What their owner knew came with them and what has changed since is looked
-/// for at once, so a scan finds only what neither tells of: a deletion seen before the one and not after the other.
+/// Ranges handed over within this time are. What their owner knew came with them and what has changed since
+/// is looked for at once, so a scan finds only what neither tells of: a deletion seen before the one and not
+/// after the other.
 const HANDED_BATCH: Duration = Duration::from_millis(500);
 
 /// The newest versions that the owners before had seen.
@@ -76,8 +78,9 @@ impl Scans {
         }
     }
 
-    /// Queues the keys of a range that was handed over: at once those of what has changed since its owner looked last,
-    /// and all of them a little later. One whose owner does not say how far it had seen counts as taken.
+    /// Queues the keys of a range that was handed over: at once those of what has changed since its owner
+    /// looked last, and all of them a little later. One whose owner does not say how far it had seen counts
+    /// as taken.
     pub(super) fn handed(&self, range: RangeId, state: &RangeState) {
         let seen = seen(&self.shared, state);
         if seen.is_empty() {

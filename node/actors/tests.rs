@@ -1,4 +1,5 @@
-//! The actors over a world in memory: real queue, gate, writer and controllers; the API server's part is kit's `World`.
+//! The actors over a world in memory: real queue, gate, writer and controllers; the API server's part is
+//! kit's `World`.
 
 use std::{
     collections::BTreeSet,
@@ -17,7 +18,7 @@ use controllers_kit::{
     Written,
     testing::{World, namespace},
 };
-use coordinator::{Frozen, Gained, RangeHost as _};
+use coordinator::{Care, Frozen, Gained, Quarantine, RangeHost as _, Suspicion, Work};
 use futures::{FutureExt, future::BoxFuture};
 use kubernetes_proto::{
     Object,
@@ -54,9 +55,14 @@ const PATIENCE: Duration = Duration::from_secs(20);
 /// How long a write that was given up may be in the server's hands.
 const IN_HAND: Duration = Duration::from_millis(300);
 
-/// A fence that a test opens and closes, and how far the server has come.
+/// A fence that a test opens and closes, how far the server has come, and what lets announcements land;
+/// without it they land at once.
 #[derive(Default)]
-struct Door(AtomicBool, AtomicU64);
+struct Door(
+    AtomicBool,
+    AtomicU64,
+    Mutex<Option<Arc<tokio::sync::Semaphore>>>,
+);
 
 impl Fence for Door {
     fn open(&self, _: u16, _: u64) -> bool {
@@ -70,6 +76,15 @@ impl Fence for Door {
     }
     fn in_hand(&self) -> Duration {
         IN_HAND
+    }
+    fn announced(&self) -> BoxFuture<'static, ()> {
+        let lands = self.2.lock().unwrap().clone();
+        async move {
+            if let Some(lands) = lands {
+                lands.acquire().await.unwrap().forget();
+            }
+        }
+        .boxed()
     }
 }
 
@@ -91,6 +106,8 @@ struct Sim {
     in_hand: Mutex<Option<Vec<Action>>>,
     lists: AtomicUsize,
     heads: AtomicUsize,
+    /// Reasons and names of the events recorded.
+    events: Mutex<Vec<String>>,
 }
 
 impl Sim {
@@ -216,9 +233,14 @@ impl Server for Sim {
     fn record<'a>(
         &'a self,
         _: &'a Sender,
-        _: &'a events::Send,
+        event: &'a events::Send,
         _: bool,
     ) -> BoxFuture<'a, Result<Written, Refused>> {
+        let word = |value: &Value| value.as_str().unwrap_or_default().to_owned();
+        let body = &event.body;
+        let about = word(&body["involvedObject"]["name"]);
+        let line = format!("{} {about}", word(&body["reason"]));
+        self.events.lock().unwrap().push(line);
         async { Ok(Written::default()) }.boxed()
     }
 
@@ -293,7 +315,8 @@ impl Server for Sim {
 
 const SYNCS: &str = "accounts_syncs_total";
 
-/// Gives every namespace ServiceAccounts `a-1` … `a-n`, n from a label; counts how often it has planned in its memory.
+/// Gives every namespace ServiceAccounts `a-1` … `a-n`, n from a label; counts how often it has planned in
+/// its memory.
 struct Accounts;
 
 #[derive(Default, PartialEq, Serialize, Deserialize)]
@@ -337,6 +360,9 @@ impl Controller for Accounts {
         assert!(wanted != "panic", "this namespace makes the plan panic");
         plan.measure(SYNCS, &["success"], 1.0);
         plan.measure_on_failure(SYNCS, &["error"], 1.0);
+        if wanted == "unwanted" {
+            return Err(Refusal::Expected("nobody may have this".to_owned()));
+        }
         if wanted == "fails" {
             plan.fail("this namespace makes the plan fail");
             return Ok(plan);
@@ -450,6 +476,7 @@ impl Rig {
             in_hand: Mutex::default(),
             lists: AtomicUsize::new(0),
             heads: AtomicUsize::new(0),
+            events: Mutex::default(),
         });
         let (shared, door) = process(factory, &sim, "one");
         *sim.shared.lock().unwrap() = Some(Arc::clone(&shared));
@@ -521,7 +548,11 @@ impl Rig {
 }
 
 fn process(factory: Factory, sim: &Arc<Sim>, replica: &str) -> (Arc<Shared>, Arc<Door>) {
-    let door = Arc::new(Door(AtomicBool::new(true), AtomicU64::new(0)));
+    let door = Arc::new(Door(
+        AtomicBool::new(true),
+        AtomicU64::new(0),
+        Mutex::default(),
+    ));
     let clock: Arc<dyn Clock> = Arc::new(SystemClock::default());
     let metrics = Metrics::new(&[(factory.describe)()]);
     let (writer, events) = Writer::new(
@@ -559,6 +590,7 @@ fn process(factory: Factory, sim: &Arc<Sim>, replica: &str) -> (Arc<Shared>, Arc
         writes: Default::default(),
         table: (0..RANGES).map(|_| ArcSwapOption::empty()).collect(),
         unwoken: Unwoken::default(),
+        watchlist: Default::default(),
         aside: Aside::Blocking(tokio::runtime::Handle::current()),
     });
     (shared, door)
@@ -637,6 +669,27 @@ fn a_reconcile_that_fails_is_retried_and_measured_as_a_failure() {
         let errors = count("error");
         until("they are retried once more", || count("error") > errors).await;
         assert_eq!(count("success"), before, "no failure is a success too");
+    });
+}
+
+#[test]
+fn an_expected_refusal_is_retried_and_counts_as_no_error() {
+    run(async {
+        let rig = Rig::new(world(&[("a", "unwanted")]));
+        rig.gain_all();
+        let count = |result: &str| {
+            let text = rig.shared.metrics.encode();
+            let wanted = format!("result=\"{result}\"");
+            let line = text.lines().find(|line| {
+                line.starts_with("manifold_reconciles_total{") && line.contains(&wanted)
+            });
+            let value = line.and_then(|line| line.rsplit(' ').next());
+            value.map_or(0.0, |value| value.parse::<f64>().unwrap())
+        };
+        until("it is retried", || count("requeue") >= 3.0).await;
+        assert_eq!(count("error"), 0.0);
+        rig.label("a", "1");
+        until("it is served", || rig.accounts("a") == 1).await;
     });
 }
 
@@ -1139,8 +1192,8 @@ fn a_plan_that_is_dropped_for_want_of_proof_is_not_remembered() {
     });
 }
 
-/// The account goes; whether its namespace has gone before it the cache can't tell, since the watch of namespaces has not
-/// come so far.
+/// The account goes; whether its namespace has gone before it the cache can't tell, since the watch of
+/// namespaces has not come so far.
 async fn seen_without_its_account(rig: &Rig) {
     until("the account is there", || rig.accounts("a") == 1).await;
     let account = {
@@ -1183,7 +1236,8 @@ fn what_is_seen_to_go_is_made_anew_where_its_owner_is_as_it_was() {
     });
 }
 
-/// The namespace comes to want an account, and that is seen late; then something else happens to it, which is not seen.
+/// The namespace comes to want an account, and that is seen late; then something else happens to it, which is
+/// not seen.
 async fn late_word(then: impl FnOnce(&mut World)) -> Rig {
     let rig = Rig::new(world(&[("a", "0")]));
     rig.gain_all();
@@ -1559,5 +1613,138 @@ fn a_mark_far_beyond_all_that_was_seen_is_left_out_and_its_key_checked() {
             text.contains("manifold_handoff_marks_dropped_total 2"),
             "{text}"
         );
+    });
+}
+
+/// Suspects a namespace of having killed: replicas in all, and so many while it was reconciled alone, so long
+/// ago.
+fn suspect(rig: &Rig, namespace: &str, deaths: u32, alone: u32, ago: i64) {
+    let last = rig.shared.clock.now().as_second() - ago;
+    let suspicion = Suspicion {
+        deaths,
+        alone,
+        last,
+    };
+    let name = Work::name("accounts-controller", namespace);
+    rig.host.quarantine(&Quarantine {
+        keys: [(name, suspicion)].into(),
+        careful: BTreeSet::new(),
+    });
+}
+
+async fn explained(rig: &Rig, namespace: &str) -> Value {
+    let slot = rig.shared.slot(rig.range_of(namespace)).unwrap();
+    let explain = Explain {
+        unit: 0,
+        key: Key::cluster(namespace),
+    };
+    slot.addr.send(explain).await.unwrap().unwrap_or_default()
+}
+
+fn quarantined(rig: &Rig) -> bool {
+    let series = r#"manifold_quarantined_keys{controller="controller"} 1"#;
+    rig.shared.metrics.encode().contains(series)
+}
+
+#[test]
+fn a_key_that_has_killed_is_held_back_while_others_are_served_and_says_why() {
+    run(async {
+        let rig = Rig::new(world(&[("bad", "2"), ("good", "2")]));
+        suspect(&rig, "bad", 3, 1, 0);
+        rig.gain_all();
+        until("the other namespace is served", || {
+            rig.accounts("good") == 2
+        })
+        .await;
+        until("the key is counted as quarantined", || quarantined(&rig)).await;
+        assert_eq!(rig.accounts("bad"), 0);
+        let said = explained(&rig, "bad").await;
+        assert_eq!(said["state"], "quarantined");
+        assert_eq!(said["quarantine"]["state"], "held back");
+        assert!(said["quarantine"]["held_back_seconds"].as_i64() > Some(50));
+        assert_eq!(explained(&rig, "good").await["quarantine"], Value::Null);
+        until("an event says so at the object", || {
+            *rig.sim.events.lock().unwrap() == ["ReconcileQuarantined bad"]
+        })
+        .await;
+        // It was mended: it has its turn, twice, and is as any other then.
+        rig.label("bad", "3");
+        until("it is served", || rig.accounts("bad") == 3).await;
+        until("it is released", || !quarantined(&rig)).await;
+        assert_eq!(
+            explained(&rig, "bad").await["quarantine"]["state"],
+            "released"
+        );
+        assert_eq!(rig.sim.events.lock().unwrap().len(), 1);
+    });
+}
+
+#[test]
+fn what_a_quarantined_key_has_passed_goes_with_its_range() {
+    run(async {
+        let rig = Rig::new(world(&[("bad", "0")]));
+        suspect(&rig, "bad", 2, 0, 0);
+        rig.gain_all();
+        let range = rig.range_of("bad");
+        let end = tokio::time::Instant::now() + PATIENCE;
+        while explained(&rig, "bad").await["quarantine"]["passes"] != 1 {
+            assert!(tokio::time::Instant::now() < end, "it had no turn");
+            tokio::time::sleep(Duration::from_millis(2)).await;
+        }
+        let state = rig.frozen(range).await;
+        let keys: Vec<(u32, u32)> = state.controllers[0]
+            .keys
+            .iter()
+            .map(|key| (key.quarantine_passes, key.quarantine_deaths))
+            .collect();
+        assert_eq!(keys, [(1, 2)]);
+        rig.gain(range, 2, &Gained::Handoff(state));
+        rig.label("bad", "1");
+        until("its next turn is its last", || {
+            rig.accounts("bad") == 1 && !quarantined(&rig)
+        })
+        .await;
+    });
+}
+
+#[test]
+fn a_suspicion_that_is_over_lets_the_key_go() {
+    run(async {
+        let rig = Rig::new(world(&[("bad", "2")]));
+        suspect(&rig, "bad", 3, 1, 0);
+        rig.gain_all();
+        until("the key is counted as quarantined", || quarantined(&rig)).await;
+        rig.host.quarantine(&Quarantine::default());
+        until("it is served as any other", || rig.accounts("bad") == 2).await;
+        until("it is counted no more", || !quarantined(&rig)).await;
+    });
+}
+
+#[test]
+fn keys_of_a_range_whose_owners_died_begin_when_the_lease_names_them() {
+    run(async {
+        let rig = Rig::new(world(&[("a", "2"), ("b", "2"), ("c", "2")]));
+        let lands = Arc::new(Semaphore::new(0));
+        *rig.door.2.lock().unwrap() = Some(Arc::clone(&lands));
+        rig.host.quarantine(&Quarantine {
+            careful: (0..RANGES).collect(),
+            ..Quarantine::default()
+        });
+        rig.gain_all();
+        let named = || rig.host.working();
+        until("all wait to be named", || named().len() == 3).await;
+        assert!(named().iter().all(|work| work.care == Care::Announced));
+        assert_eq!(explained(&rig, "a").await["announced"], true);
+        assert!(rig.sim.written().is_empty());
+        // A handoff does not wait for them.
+        let state = rig.frozen(rig.range_of("a")).await;
+        assert!(state.controllers[0].keys[0].queued);
+        rig.host.resume(rig.range_of("a"));
+        lands.add_permits(100);
+        until("all are served", || {
+            ["a", "b", "c"].iter().all(|name| rig.accounts(name) == 2)
+        })
+        .await;
+        until("none is in flight", || named().is_empty()).await;
     });
 }

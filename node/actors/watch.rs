@@ -6,7 +6,7 @@ use actix::{Actor, AsyncContext, Context, WrapFuture};
 use controllers_kit::Resource;
 use node_cache::{Api, Cache};
 
-/// The actor. The loop reconnects and lists anew by itself; it ends with the actor.
+/// The actor. The loop reconnects and lists again by itself; it ends with the actor.
 pub struct Watch {
     cache: Arc<Cache>,
     resource: &'static Resource,

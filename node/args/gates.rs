@@ -1,5 +1,5 @@
-//! The feature gates of Kubernetes 1.36 as kube-controller-manager knows them: name, stage, default, and whether it is
-//! fixed at the default.
+//! The feature gates of Kubernetes 1.36 as kube-controller-manager knows them: name, stage, default, and
+//! whether it is fixed at the default.
 
 /// How ripe a feature is.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

@@ -1,8 +1,9 @@
 //! The command line: every flag of kube-controller-manager 1.36, and our own.
 //!
-//! The parser is our own and not clap's, for manifests written for upstream must go on working to the letter: `_` for
-//! `-` in names, `--flag value` and `--flag=value`, switches that take no value unless joined by `=`, Go's durations and
-//! numbers, lists that grow with each occurrence, one-letter flags with their value attached.
+//! The parser is our own and not clap's, for manifests written for upstream must go on working to the letter:
+//! `_` for `-` in names, `--flag value` and `--flag=value`, switches that take no value unless joined by `=`,
+//! Go's durations and numbers, lists that grow with each occurrence, one-letter flags with their value
+//! attached.
 
 mod gates;
 mod upstream;
@@ -90,8 +91,8 @@ pub enum Effect {
     Acts,
     /// Nothing, and nothing is lost by that.
     Quiet,
-    /// Nothing, which is told at start together with the reason: a controller that is not built yet, or a part of
-    /// upstream that has no counterpart.
+    /// Nothing, which is told at start together with the reason: a controller that is not built yet, or a
+    /// part of upstream that has no counterpart.
     Without(&'static str),
 }
 
@@ -638,7 +639,8 @@ pub fn on_by_default(name: &str) -> bool {
 /// What was asked of the feature gates, checked as upstream checks it.
 ///
 /// # Errors
-/// One sentence for the first gate that is unknown, fixed, neither on nor off, or on without a gate that it depends on.
+/// One sentence for the first gate that is unknown, fixed, neither on nor off, or on without a gate that it
+/// depends on.
 pub fn feature_gates(
     given: &BTreeMap<String, String>,
 ) -> Result<BTreeMap<&'static str, bool>, String> {
@@ -688,8 +690,8 @@ pub fn feature_gates(
     Ok(set)
 }
 
-/// Whether a gate is on, given what was set. `AllAlpha` and `AllBeta` stand for those of their stage that were not set.
-/// Panics where there is no such gate: a mistake in this program.
+/// Whether a gate is on, given what was set. `AllAlpha` and `AllBeta` stand for those of their stage that
+/// were not set. Panics where there is no such gate: a mistake in this program.
 pub fn gate(name: &str, set: &BTreeMap<&'static str, bool>) -> bool {
     let gate = gates::GATES
         .iter()

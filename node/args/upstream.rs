@@ -1,5 +1,5 @@
-//! What kube-controller-manager 1.36 accepts: its flags, controllers and their old names. Names, types and defaults are
-//! facts of its interface; the sentences are ours.
+//! What kube-controller-manager 1.36 accepts: its flags, controllers and their old names. Names, types and
+//! defaults are facts of its interface; the sentences are ours.
 
 use super::{
     Effect::{Acts, Quiet, Without},
@@ -15,8 +15,8 @@ const LEASES: &str = "every replica works at once: see --lease-duration";
 const LOGS: &str = "logs go to standard error unbuffered";
 const MIGRATION: &str = "there is no one leader to migrate";
 
-/// The sections of `--help` in upstream's order, each with its flags. A controller's section is its canonical name with
-/// a capital; its flags act once the controller is built and declares them.
+/// The sections of `--help` in upstream's order, each with its flags. A controller's section is its canonical
+/// name with a capital; its flags act once the controller is built and declares them.
 #[rustfmt::skip]
 pub(super) const SECTIONS: &[(&str, &[Flag])] = &[
     ("Debugging", &[

@@ -34,6 +34,9 @@ impl Fence for Open {
     fn in_hand(&self) -> Duration {
         Duration::ZERO
     }
+    fn announced(&self) -> BoxFuture<'static, ()> {
+        std::future::ready(()).boxed()
+    }
 }
 
 /// A cache, a server, and how often that was asked.
@@ -44,6 +47,7 @@ struct Bed {
     /// Whether everything was listed once.
     complete: bool,
     hopeless: bool,
+    set_aside: Vec<(&'static Resource, Key, String)>,
     lists: AtomicUsize,
     /// Whether sets that need not be whole as of a version are compared.
     doubted: bool,
@@ -97,6 +101,9 @@ impl View for Bed {
     }
     fn is_hopeless(&self, _: &'static Resource) -> bool {
         self.hopeless
+    }
+    fn set_aside(&self) -> Vec<(&'static Resource, Key, String)> {
+        self.set_aside.clone()
     }
     fn newest(&self, _: &'static Resource) -> u64 {
         2000
@@ -169,6 +176,14 @@ fn set(namespace: &str, since: u64) -> Counted {
         namespace: namespace.into(),
         selector: Selector::of_labels(&[]),
         since,
+        strict: false,
+    }
+}
+
+fn strict(set: Counted) -> Counted {
+    Counted {
+        strict: true,
+        ..set
     }
 }
 
@@ -196,6 +211,7 @@ fn bed(reached: u64) -> Bed {
         reached,
         complete: true,
         hopeless: false,
+        set_aside: Vec::new(),
         lists: AtomicUsize::new(0),
         doubted: false,
         now: AtomicU64::new(10),
@@ -299,6 +315,46 @@ async fn what_can_t_be_read_for_long_holds_back_nobody_and_is_asked_for_now_and_
     bed.hopeless = false;
     assert!(proof(&bed, &proofs, set("broken", 1600)).await.is_err());
     assert_eq!(bed.lists.load(Ordering::Relaxed), 3);
+}
+
+/// A finalizer that protects data must not go because the API server answers small lists alone.
+#[tokio::test(start_paused = true)]
+async fn a_strict_set_that_can_t_be_read_for_long_proves_nothing() {
+    let (mut bed, proofs) = (bed(1500), Proofs::default());
+    bed.hopeless = true;
+    let lenient = proof(&bed, &proofs, set("broken", 1600)).await;
+    assert_eq!(
+        lenient,
+        Ok(Proof::Fresh),
+        "and is remembered to be hopeless"
+    );
+    for _ in 0..2 {
+        let proven = proof(&bed, &proofs, strict(set("broken", 1600))).await;
+        assert!(proven.is_err());
+    }
+    assert_eq!(bed.lists.load(Ordering::Relaxed), 3);
+
+    bed.complete = false;
+    bed.cache = World::at("12:00:00");
+    let proven = proof(&bed, &proofs, strict(set("default", 1600))).await;
+    assert!(matches!(proven, Ok(Proof::Stale { .. })));
+}
+
+#[tokio::test]
+async fn a_strict_set_with_an_object_that_can_t_be_decoded_proves_nothing() {
+    let (mut bed, proofs) = (bed(1500), Proofs::default());
+    let aside = (
+        ConfigMap::resource(),
+        Key::new("default", "odd"),
+        "no message".to_owned(),
+    );
+    bed.set_aside = vec![aside];
+    let refused = proof(&bed, &proofs, strict(set("default", 1400))).await;
+    let why = refused.unwrap_err().failure.to_string();
+    assert_eq!(why, "configmaps/default/odd can't be read: no message");
+    for other in [strict(set("shop", 1400)), set("default", 1400)] {
+        assert_eq!(proof(&bed, &proofs, other).await, Ok(Proof::Fresh));
+    }
 }
 
 #[tokio::test]

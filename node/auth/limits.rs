@@ -1,5 +1,5 @@
-//! What keeps strangers from making this process ask the API server without end: a rate, a bound on reviews in flight,
-//! and one flight for all who ask the same.
+//! What keeps strangers from making this process ask the API server without end: a rate, a bound on reviews
+//! in flight, and one flight for all who ask the same.
 
 use std::{
     collections::HashMap,
@@ -14,12 +14,13 @@ use futures::{
     future::{BoxFuture, Shared, WeakShared},
 };
 
-/// Reviews a second and at once after a pause, of each kind: the figures of upstream's delegated authentication and
-/// authorization.
+/// Reviews a second and at once after a pause, of each kind: the figures of upstream's delegated
+/// authentication and authorization.
 const QPS: f64 = 200.0;
 const BURST: f64 = 400.0;
 
-/// Reviews of one kind in flight, those included that wait for the rate. Beyond it the client is answered 429.
+/// Reviews of one kind in flight, those included that wait for the rate. Beyond it the client is answered
+/// 429.
 pub(super) const IN_FLIGHT_MAX: usize = 64;
 
 /// Those of one client address, so that one client does not take all places.

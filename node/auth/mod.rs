@@ -1,8 +1,9 @@
 //! Who asks, and whether they may: the secure port trusts what the API server trusts.
 //!
-//! A user is known by a client certificate, by headers that a trusted proxy sets, or by a bearer token that the API
-//! server vouches for (TokenReview). Nobody is `system:anonymous`. Then `system:masters` may do all, some paths are open
-//! to all, and the API server is asked about the rest (SubjectAccessReview). Answers are remembered for ten seconds.
+//! A user is known by a client certificate, by headers that a trusted proxy sets, or by a bearer token that
+//! the API server vouches for (TokenReview). Nobody is `system:anonymous`. Then `system:masters` may do all,
+//! some paths are open to all, and the API server is asked about the rest (SubjectAccessReview). Answers are
+//! remembered for ten seconds.
 
 mod cache;
 mod limits;
@@ -31,11 +32,12 @@ use crate::{
 /// Who may do anything, whatever the API server says: as upstream.
 const MASTERS: &str = "system:masters";
 
-/// How many answers are remembered of each sort: far more askers than a manager has. A key is a digest, so that is less
-/// than a megabyte.
+/// How many answers are remembered of each sort: far more askers than a manager has. A key is a digest, so
+/// that is less than a megabyte.
 const ANSWERS_MAX: usize = 4096;
 
-/// Bytes of user, verb and path beyond which an answer is not remembered: upstream's `maxControlledAttrCacheSize`.
+/// Bytes of user, verb and path beyond which an answer is not remembered: upstream's
+/// `maxControlledAttrCacheSize`.
 const REMEMBERED_BYTES_MAX: usize = 10_000;
 
 /// Bytes of a path that is looked at; a longer one is answered 414. The longest path here has some fifty.
@@ -88,7 +90,8 @@ pub enum Refused {
     Unauthorized(String),
     /// 403, with upstream's sentence.
     Forbidden(String),
-    /// 500: the API server could not be asked; the reason is for the log alone, since it names the server's address.
+    /// 500: the API server could not be asked; the reason is for the log alone, since it names the server's
+    /// address.
     Broken(String),
     /// 429: too many are being asked about at once.
     Busy,

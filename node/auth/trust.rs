@@ -1,4 +1,5 @@
-//! Whose certificates are believed: from files, and from the ConfigMap in which the API server publishes its own.
+//! Whose certificates are believed: from files, and from the ConfigMap in which the API server publishes its
+//! own.
 
 use std::{
     path::Path,

@@ -4,11 +4,16 @@
 //! The watch of Leases is the pulse: each replica of the fleet renews one every second or so, so that a watch
 //! which brings nothing for longer is stalled, whatever the reason. Time is added when something is heard,
 //! by what has passed since the last sign of life, at most [`Settings::pulse_max`](crate::Settings): a watch
-//! that was stalled for a minute, or a process that was stopped, adds no more than that to any age.
+//! that was stalled for a minute, or a process that was stopped, adds no more than that to any age. What
+//! happens between two signs of life is noted as so much later than the last one, or the next one would age
+//! it by time that had passed before it.
 
 use std::{collections::HashMap, sync::Mutex, time::Duration};
 
-use controllers_kit::{Key, heartbeat::no_execute};
+use controllers_kit::{
+    Key,
+    heartbeat::{NODE_LEASES, no_execute},
+};
 use kubernetes_proto::{
     AnyObject, Object, Resource, Str,
     core::{Node, Pod},
@@ -75,13 +80,14 @@ impl Ages {
         known.heard = Some(now);
     }
 
-    /// A watch has brought a change of an object; `new` is none where it has gone.
+    /// A watch has brought a change of an object at `now`; `new` is none where it has gone.
     pub(crate) fn changed(
         &self,
         resource: &'static Resource,
         key: Key,
         old: Option<&AnyObject>,
         new: Option<&AnyObject>,
+        now: Instant,
     ) {
         let object = new.map(|new| new.as_any());
         if resource.plural == "pods" {
@@ -89,24 +95,24 @@ impl Ages {
             let new = object.and_then(|any| any.downcast_ref());
             // Nearly all changes are of pods that stay where they are.
             if !stays(old, new) {
-                unpoisoned(self.known.lock()).pod_changed(key, new);
+                let mut known = unpoisoned(self.known.lock());
+                let seen = known.live_at(now, self.pulse_max);
+                known.pod_changed(key, new, seen);
             }
             return;
         }
         let mut known = unpoisoned(self.known.lock());
+        let seen = known.live_at(now, self.pulse_max);
         if resource.plural == "nodes" {
-            known.taints_changed(&key.name, object.and_then(|any| any.downcast_ref()));
+            let node = object.and_then(|any| any.downcast_ref());
+            known.taints_changed(&key.name, node, seen);
         }
-        let live = known.live;
         let place = (resource.plural, key);
         let Some(signature) = new.and_then(|new| controllers_kit::heartbeat::of(&**new)) else {
-            known.beats.remove(&place);
+            known.removed(&place);
             return;
         };
-        let beat = Beat {
-            signature,
-            seen: live,
-        };
+        let beat = Beat { signature, seen };
         match known.beats.get_mut(&place) {
             Some(held) if held.signature == signature => {}
             Some(held) => *held = beat,
@@ -149,9 +155,31 @@ fn stays(old: Option<&Pod>, new: Option<&Pod>) -> bool {
 }
 
 impl Known {
-    fn taints_changed(&mut self, name: &Str, node: Option<&Node>) {
+    /// How long the pulse will have been live by `now`, if it is heard again.
+    fn live_at(&self, now: Instant, pulse_max: Duration) -> Duration {
+        let since = self.heard.map(|heard| now.saturating_duration_since(heard));
+        self.live + since.unwrap_or_default().min(pulse_max)
+    }
+
+    /// An object has no heartbeat any more. The last renewal of a node's Lease stays the last sign of life of
+    /// its node: a Lease that somebody deletes is created again by the kubelet, up to ten seconds later.
+    fn removed(&mut self, place: &(&'static str, Key)) {
+        let Some(beat) = self.beats.remove(place) else {
+            return;
+        };
+        let (plural, key) = place;
+        if *plural == "leases"
+            && *key.namespace == *NODE_LEASES
+            && let Some(of_node) = self
+                .beats
+                .get_mut(&("nodes", Key::cluster(key.name.clone())))
+        {
+            of_node.seen = of_node.seen.max(beat.seen);
+        }
+    }
+
+    fn taints_changed(&mut self, name: &Str, node: Option<&Node>, seen: Duration) {
         let mut before = self.taints.remove(name);
-        let seen = self.live;
         let after: HashMap<String, Taint> = node
             .into_iter()
             .flat_map(no_execute)
@@ -172,7 +200,7 @@ impl Known {
         }
     }
 
-    fn pod_changed(&mut self, key: Key, pod: Option<&Pod>) {
+    fn pod_changed(&mut self, key: Key, pod: Option<&Pod>, seen: Duration) {
         let node = pod
             .and_then(|pod| pod.spec.as_ref())
             .map(|spec| &spec.node_name)
@@ -182,7 +210,6 @@ impl Known {
             return;
         };
         let uid = &Object::metadata(pod).uid;
-        let seen = self.live;
         let arrival = || Arrival {
             uid: uid.clone(),
             node: node.clone(),
@@ -227,6 +254,7 @@ mod tests {
     struct Bed {
         ages: Ages,
         start: Instant,
+        millis: std::cell::Cell<u64>,
     }
 
     impl Bed {
@@ -234,18 +262,34 @@ mod tests {
             let bed = Self {
                 ages: Ages::new(Duration::from_secs(8)),
                 start: Instant::now(),
+                millis: std::cell::Cell::new(0),
             };
             bed.pulse(0);
             bed
         }
         fn pulse(&self, second: u64) {
-            self.ages.heard(self.start + Duration::from_secs(second));
+            self.wait_until(second * 1000);
+            self.ages.heard(self.now());
+        }
+        fn wait_until(&self, millis: u64) {
+            self.millis.set(millis);
+        }
+        fn now(&self) -> Instant {
+            self.start + Duration::from_millis(self.millis.get())
+        }
+        fn changed(
+            &self,
+            resource: &'static Resource,
+            key: &Key,
+            old: Option<&AnyObject>,
+            new: Option<&AnyObject>,
+        ) {
+            let now = self.now();
+            self.ages.changed(resource, key.clone(), old, new, now);
         }
         fn renewed(&self, node: &str, second: i64) {
             let lease = lease(node, second);
-            let key = Key::cluster(node);
-            self.ages
-                .changed(Lease::resource(), key, None, Some(&lease));
+            self.changed(Lease::resource(), &Key::cluster(node), None, Some(&lease));
         }
         fn age(&self, node: &str) -> Option<u64> {
             let age = self.ages.age(Lease::resource(), Key::cluster(node));
@@ -269,8 +313,7 @@ mod tests {
         assert_eq!(bed.age("n1"), Some(60));
         bed.renewed("n1", -3590);
         assert_eq!(bed.age("n1"), Some(0));
-        bed.ages
-            .changed(Lease::resource(), Key::cluster("n1"), None, None);
+        bed.changed(Lease::resource(), &Key::cluster("n1"), None, None);
         assert_eq!(bed.age("n1"), None);
     }
 
@@ -287,6 +330,41 @@ mod tests {
         assert_eq!(bed.age("n1"), Some(18));
         bed.renewed("n1", 120);
         assert_eq!(bed.age("n1"), Some(0));
+    }
+
+    #[test]
+    fn a_lease_that_is_deleted_leaves_its_last_renewal_to_the_node() {
+        let bed = Bed::new();
+        let (node_key, lease_key) = (Key::cluster("n1"), Key::new(NODE_LEASES, "n1"));
+        let node = node(&[]);
+        bed.changed(Node::resource(), &node_key, None, Some(&node));
+        let silence = || {
+            let of_lease = bed.ages.age(Lease::resource(), lease_key.clone());
+            let of_node = bed.ages.age(Node::resource(), node_key.clone());
+            let ages = [of_lease, of_node].into_iter().flatten();
+            ages.min().map(|age| age.as_secs())
+        };
+        for second in 1..=60 {
+            bed.pulse(second);
+            if second % 10 == 0 {
+                let lease = lease("n1", i64::try_from(second).unwrap());
+                bed.changed(Lease::resource(), &lease_key, None, Some(&lease));
+            }
+        }
+        bed.pulse(65);
+        assert_eq!(silence(), Some(5));
+        bed.changed(Lease::resource(), &lease_key, None, None);
+        assert_eq!(silence(), Some(5), "its status is a minute old");
+        bed.pulse(70);
+        assert_eq!(silence(), Some(10), "it ages on");
+        // One of another namespace says nothing of the node.
+        let other = Key::new("default", "n1");
+        let renewed = lease("n1", 70);
+        bed.changed(Lease::resource(), &other, None, Some(&renewed));
+        bed.changed(Lease::resource(), &other, None, None);
+        assert_eq!(silence(), Some(10));
+        bed.changed(Node::resource(), &node_key, None, None);
+        assert_eq!(silence(), None, "nothing is kept of a node that is gone");
     }
 
     fn node(taints: &[(&str, &str)]) -> AnyObject {
@@ -317,13 +395,11 @@ mod tests {
         let bed = Bed::new();
         let taint = |taints: &[(&str, &str)]| {
             let node = node(taints);
-            let key = Key::cluster("n1");
-            bed.ages.changed(Node::resource(), key, None, Some(&node));
+            bed.changed(Node::resource(), &Key::cluster("n1"), None, Some(&node));
         };
         let web = Key::cluster("web");
         let bind = |old: Option<AnyObject>, new: Option<AnyObject>| {
-            bed.ages
-                .changed(Pod::resource(), web.clone(), old.as_ref(), new.as_ref());
+            bed.changed(Pod::resource(), &web, old.as_ref(), new.as_ref());
         };
         let age = |taint: &str| {
             bed.ages
@@ -352,5 +428,36 @@ mod tests {
         taint(&[("down", "")]);
         bed.pulse(23);
         assert_eq!(age("down"), Some(3), "nothing is left of what was");
+    }
+
+    #[test]
+    fn what_happens_between_two_pulses_is_no_older_than_it_is() {
+        let bed = Bed::new();
+        let web = Key::cluster("web");
+        let age = || {
+            let age = bed.ages.exposure("n1", "down", &web);
+            age.map(|age| age.as_millis())
+        };
+        bed.pulse(1);
+        // Seven seconds after the last sign of life, one before the next.
+        bed.wait_until(8000);
+        let node = node(&[("down", "")]);
+        bed.changed(Node::resource(), &Key::cluster("n1"), None, Some(&node));
+        assert_eq!(age(), Some(0));
+        bed.pulse(9);
+        assert_eq!(age(), Some(1000), "not eight seconds");
+        let own = bed.ages.age(Node::resource(), Key::cluster("n1"));
+        assert_eq!(own, Some(Duration::from_secs(1)));
+        // While nothing is heard, no more is added than one pulse.
+        bed.wait_until(60_000);
+        assert_eq!(age(), Some(1000));
+        bed.pulse(120);
+        assert_eq!(age(), Some(9000));
+        // A pod that comes between two pulses.
+        bed.wait_until(125_000);
+        let pod = pod("u1", "n1");
+        bed.changed(Pod::resource(), &web, None, Some(&pod));
+        bed.pulse(126);
+        assert_eq!(age(), Some(1000));
     }
 }

@@ -1,8 +1,9 @@
-//! The connection to the API server: HTTP/2 over rustls, with kube's configuration and authentication round it.
+//! The connection to the API server: HTTP/2 over rustls, with kube's configuration and authentication round
+//! it.
 //!
-//! kube's own client speaks HTTP/1 alone: a TLS connection for each request in flight and each watch. Here requests
-//! share one connection per purpose. Watches, writes and Leases have one each, so that a burst of one never stands in
-//! the way of another.
+//! kube's own client speaks HTTP/1 alone: a TLS connection for each request in flight and each watch. Here
+//! requests share one connection per purpose. Watches, writes and Leases have one each, so that a burst of
+//! one never stands in the way of another.
 
 use std::{
     fmt,
@@ -71,7 +72,8 @@ pub enum Purpose {
 }
 
 impl Purpose {
-    /// How long nothing comes before a connection is pinged, and how long an answer may take before it is given up.
+    /// How long nothing comes before a connection is pinged, and how long an answer may take before it is
+    /// given up.
     pub(crate) fn pings(self) -> (Duration, Duration) {
         match self {
             Self::Watches => (Duration::from_secs(10), Duration::from_secs(10)),
@@ -113,8 +115,8 @@ const ANSWER_BYTES_MAX: usize = 512 << 20;
 /// A watch frame that is longer is refused: etcd takes no object of this size.
 const FRAME_BYTES_MAX: usize = 64 << 20;
 
-/// Hears of every request, for `rest_client_*` metrics. Called once per request, when its answer is complete, or for a
-/// watch when it has begun.
+/// Hears of every request, for `rest_client_*` metrics. Called once per request, when its answer is complete,
+/// or for a watch when it has begun.
 pub trait Observe: Send + Sync {
     /// A request has ended.
     fn observe(&self, exchange: &Exchange<'_>);
@@ -353,7 +355,8 @@ pub struct Request {
     pub body: Bytes,
     /// Overrides the client's own.
     pub user_agent: Option<HeaderValue>,
-    /// Only on a client made by [`Api::connect_anonymous`]: elsewhere the configured credentials go before it.
+    /// Only on a client made by [`Api::connect_anonymous`]: elsewhere the configured credentials go before
+    /// it.
     pub authorization: Option<HeaderValue>,
     /// Further headers, as for impersonation.
     pub headers: Vec<(http::HeaderName, HeaderValue)>,
@@ -459,7 +462,8 @@ impl Api {
         Self::build(config, purpose, observe, false)
     }
 
-    /// To the same server with the same CA, but with no credentials at all: for requests that bring a bearer token.
+    /// To the same server with the same CA, but with no credentials at all: for requests that bring a bearer
+    /// token.
     ///
     /// # Errors
     /// Where the configuration can't be used.
@@ -519,8 +523,9 @@ impl Api {
         })
     }
 
-    /// From now on new requests, those of clones and of [`Api::kube`]'s client too, go by a connection with these
-    /// credentials and authorities. Those under way end where they began. The server stays the one of the begin.
+    /// From now on new requests, those of clones and of [`Api::kube`]'s client too, go by a connection with
+    /// these credentials and authorities. Those under way end where they began. The server stays the one of
+    /// the begin.
     ///
     /// # Errors
     /// Where the configuration can't be used; the connection before stays then.
@@ -549,8 +554,9 @@ impl Api {
         self.inner.switch.now().validity
     }
 
-    /// From now on nothing leaves this client and its clones but while the guard is open; the first guard stands. To be
-    /// called before the first request: how long the kernel may keep bytes is said where a connection begins.
+    /// From now on nothing leaves this client and its clones but while the guard is open; the first guard
+    /// stands. To be called before the first request: how long the kernel may keep bytes is said where a
+    /// connection begins.
     pub fn guard(&self, guard: Arc<dyn Guard>) {
         self.inner.switch.guard.get_or_init(|| guard);
     }
@@ -560,7 +566,8 @@ impl Api {
         &self.inner.server
     }
 
-    /// kube's client over the same connection, for what is rare. Needs a tokio runtime, which must outlive it.
+    /// kube's client over the same connection, for what is rare. Needs a tokio runtime, which must outlive
+    /// it.
     pub fn kube(&self) -> kube::Client {
         self.inner.kube.get_or_init(|| self.kube_here()).clone()
     }
@@ -715,9 +722,10 @@ impl Api {
         Ok(answer.into_parts())
     }
 
-    /// Lets one small request go ahead where there is no connection. Requests that find none open one each, and a
-    /// hundred writes after an outage would make a hundred TLS connections, all but one of them for nothing. It goes in the
-    /// name of a request that waits: where the API server doesn't know who asks, it ends the connection with its answer.
+    /// Lets one small request go ahead where there is no connection. Requests that find none open one each,
+    /// and a hundred writes after an outage would make a hundred TLS connections, all but one of them for
+    /// nothing. It goes in the name of a request that waits: where the API server doesn't know who asks, it
+    /// ends the connection with its answer.
     async fn connected(
         &self,
         connection: &Connection,
@@ -862,8 +870,8 @@ fn causes(error: &dyn std::error::Error) -> String {
     text
 }
 
-/// What a request is sent as that names nothing else: the configuration's User-Agent header or the build's own. kube
-/// would add the configured one to the request's, so it is taken out of the configuration.
+/// What a request is sent as that names nothing else: the configuration's User-Agent header or the build's
+/// own. kube would add the configured one to the request's, so it is taken out of the configuration.
 fn own_user_agent(config: &kube::Config) -> (HeaderValue, kube::Config) {
     let mut config = config.clone();
     let (named, others) = std::mem::take(&mut config.headers)
@@ -913,7 +921,8 @@ fn connect(
     Ok(Connection::new(service, line, validity))
 }
 
-/// Of the certificate that is shown to the server, wherever it comes from: a file, the kubeconfig or a plugin.
+/// Of the certificate that is shown to the server, wherever it comes from: a file, the kubeconfig or a
+/// plugin.
 fn validity(tls: &rustls::ClientConfig) -> Option<Validity> {
     use rustls::SignatureScheme as Scheme;
     let schemes = [
@@ -933,7 +942,8 @@ fn validity(tls: &rustls::ClientConfig) -> Option<Validity> {
     })
 }
 
-/// TCP to the server or its proxy, a tunnel if there is a proxy, TLS, and kube's layers over one HTTP/2 connection.
+/// TCP to the server or its proxy, a tunnel if there is a proxy, TLS, and kube's layers over one HTTP/2
+/// connection.
 fn connection(
     config: &kube::Config,
     tls: rustls::ClientConfig,
@@ -1034,7 +1044,8 @@ where
     Ok(service)
 }
 
-/// rustls refuses X.509 v1 with a message that names neither the file nor the remedy; so it is looked at before.
+/// rustls refuses X.509 v1 with a message that names neither the file nor the remedy; so it is looked at
+/// before.
 fn check_client_certificate(config: &kube::Config) -> Result<(), ConnectError> {
     use rustls::pki_types::{CertificateDer, pem::PemObject as _};
 
@@ -1073,7 +1084,8 @@ fn is_protobuf(headers: &HeaderMap) -> bool {
         .is_some_and(|kind| kind.as_bytes().starts_with(PROTOBUF.as_bytes()))
 }
 
-/// The answer's `Status`, from protobuf or JSON; else what there is of text, so that a proxy's page says something too.
+/// The answer's `Status`, from protobuf or JSON; else what there is of text, so that a proxy's page says
+/// something too.
 pub(crate) fn read_status(code: StatusCode, headers: &HeaderMap, bytes: &[u8]) -> Status {
     let mut status = parse_status(bytes).unwrap_or_else(|| {
         let text = String::from_utf8_lossy(bytes);
@@ -1102,8 +1114,8 @@ pub(crate) fn read_status(code: StatusCode, headers: &HeaderMap, bytes: &[u8]) -
     status
 }
 
-/// The longest that a server's own word on when to come again is taken for: whoever it comes from (a proxy, a webhook's
-/// answer passed on) may say any number, and a key that waits for centuries is lost.
+/// The longest that a server's own word on when to come again is taken for: whoever it comes from (a proxy, a
+/// webhook's answer passed on) may say any number, and a key that waits for centuries is lost.
 const RETRY_AFTER_MAX: Duration = Duration::from_secs(300);
 
 /// So much is shown of an answer that is no `Status`.
@@ -1172,8 +1184,8 @@ pub struct Frames {
 }
 
 impl Frames {
-    /// The next frame, without its length; `None` when the server has ended the watch. Safe to give up while waiting:
-    /// nothing that was received is lost.
+    /// The next frame, without its length; `None` when the server has ended the watch. Safe to give up while
+    /// waiting: nothing that was received is lost.
     ///
     /// # Errors
     /// Where the connection broke, or a frame is too long.

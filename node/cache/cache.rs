@@ -1,4 +1,5 @@
-//! The cache as the node sees it: built from what the controllers watch, read by their plans, run by the Watch actors.
+//! The cache as the node sees it: built from what the controllers watch, read by their plans, run by the
+//! Watch actors.
 
 use std::{
     collections::{HashMap, HashSet, VecDeque},
@@ -28,8 +29,8 @@ use crate::{
 
 type Subscriber = Arc<dyn Fn(DynChange<'_>) + Send + Sync>;
 
-/// Objects that do not decode, or over which an index panics, are logged once each; so many are remembered for that, and
-/// beyond it they are counted only.
+/// Objects that do not decode, or over which an index panics, are logged once each; so many are remembered
+/// for that, and beyond it they are counted only.
 const TROUBLED_MAX: usize = 1000;
 
 /// All that is kept of one resource.
@@ -46,8 +47,8 @@ pub(crate) struct Slot {
     /// Held by the one run that writes to this slot.
     pub(crate) turn: tokio::sync::Mutex<()>,
     subscribers: ArcSwap<Vec<Subscriber>>,
-    /// Changes of a relist that subscribers have not been told of yet. They lie here, not in the task, so that a watch
-    /// which is stopped meanwhile and started again loses none.
+    /// Changes of a relist that subscribers have not been told of yet. They lie here, not in the task, so
+    /// that a watch which is stopped meanwhile and started again loses none.
     pending: Mutex<Vec<Pending>>,
     decode_errors: AtomicU64,
     /// What can't be used, and why.
@@ -75,11 +76,11 @@ struct Condition {
     watches: u64,
 }
 
-/// A resource that the server has answered with nothing but errors for so long can't be read: the fault lies in it, not
-/// in a moment.
+/// A resource that the server has answered with nothing but errors for so long can't be read: the fault lies
+/// in it, not in a moment.
 const REFUSED_FOR: Duration = Duration::from_secs(2);
-/// Without an answer nobody knows whose fault it is. Upstream's garbage collector waits so long for what it can't list
-/// before it goes on without it.
+/// Without an answer nobody knows whose fault it is. Upstream's garbage collector waits so long for what it
+/// can't list before it goes on without it.
 const UNANSWERED_FOR: Duration = Duration::from_secs(30);
 
 /// Since when a resource could not be followed.
@@ -165,7 +166,8 @@ impl Slot {
         }
     }
 
-    /// Tells all subscribers of a change that the store has applied, and of the version that the watch has come to with it.
+    /// Tells all subscribers of a change that the store has applied, and of the version that the watch has
+    /// come to with it.
     pub(crate) fn tell(&self, old: Option<&AnyObject>, new: Option<&AnyObject>, version: u64) {
         let another = another(old, new);
         if let (Some(gone), Some(old)) = (&self.gone, old)
@@ -182,7 +184,8 @@ impl Slot {
         if let Some(ages) = &self.ages
             && let Some(object) = new.or(old)
         {
-            ages.changed(self.resource, Key::of_meta(object.metadata()), old, new);
+            let key = Key::of_meta(object.metadata());
+            ages.changed(self.resource, key, old, new, tokio::time::Instant::now());
         }
         self.notify(old, new, version, another);
     }
@@ -204,7 +207,7 @@ impl Slot {
         let subscribers = self.subscribers.load();
         for subscriber in subscribers.iter() {
             if another {
-                // The object was deleted and made anew while nobody looked: that is two changes, not one.
+                // The object was deleted and made again while nobody looked: that is two changes, not one.
                 subscriber(change(old, None));
                 subscriber(change(None, new));
             } else {
@@ -361,8 +364,8 @@ impl Slot {
         }
     }
 
-    /// The server does not have the resource, and nobody needs it: there are none. It is asked for again, as after any
-    /// failure.
+    /// The server does not have the resource, and nobody needs it: there are none. It is asked for again, as
+    /// after any failure.
     pub(crate) fn not_served(&self) {
         let mut condition = unpoisoned(self.condition.lock());
         (condition.blocked, condition.trouble, condition.failing) = (None, None, None);
@@ -458,11 +461,11 @@ pub(crate) enum Why {
 pub enum State {
     /// The first list is not complete yet.
     Listing,
-    /// All objects are there, and changes are followed. While the API server can't be reached this stays: the age of
-    /// the last event tells.
+    /// All objects are there, and changes are followed. While the API server can't be reached this stays: the
+    /// age of the last event tells.
     Complete,
-    /// The server refuses: forbidden, or there is no such resource. It is asked again now and then. What was listed
-    /// before is kept.
+    /// The server refuses: forbidden, or there is no such resource. It is asked again now and then. What was
+    /// listed before is kept.
     Blocked {
         /// `list` or `watch`.
         verb: &'static str,
@@ -530,7 +533,8 @@ impl Builder {
         self
     }
 
-    /// Adds what a controller watches. Its `wake` functions stay with the caller, who subscribes to the built cache.
+    /// Adds what a controller watches. Its `wake` functions stay with the caller, who subscribes to the built
+    /// cache.
     #[must_use]
     pub fn watches(mut self, watches: &Watches) -> Self {
         for subscription in &watches.subscriptions {
@@ -727,8 +731,8 @@ impl Cache {
         true
     }
 
-    /// Takes away a resource that is not served any more. Its run must have been dropped. Subscribers are told that its
-    /// objects are gone.
+    /// Takes away a resource that is not served any more. Its run must have been dropped. Subscribers are
+    /// told that its objects are gone.
     pub fn forget(&self, resource: &'static Resource) {
         let Some(slot) = self.found.load().get(resource).cloned() else {
             return;
@@ -769,9 +773,9 @@ impl Cache {
         self.slots.iter().map(|slot| slot.resource)
     }
 
-    /// Has a function called with every change of a resource, after the store has applied it and without any lock held.
-    /// It is called by the watch's task and should only note what is to be done. Subscribe before the watch runs: what
-    /// was listed before is not told again. `false` if the resource is not watched.
+    /// Has a function called with every change of a resource, after the store has applied it and without any
+    /// lock held. It is called by the watch's task and should only note what is to be done. Subscribe before
+    /// the watch runs: what was listed before is not told again. `false` if the resource is not watched.
     pub fn subscribe(
         &self,
         resource: &Resource,
@@ -789,8 +793,9 @@ impl Cache {
         true
     }
 
-    /// Watches a resource until it is dropped; it may be run again afterwards and goes on where it was. A second run at
-    /// the same time waits for the first to be dropped. For a resource that is not watched it only waits.
+    /// Watches a resource until it is dropped; it may be run again afterwards and goes on where it was. A
+    /// second run at the same time waits for the first to be dropped. For a resource that is not watched it
+    /// only waits.
     pub fn run(
         &self,
         resource: &'static Resource,
@@ -805,8 +810,8 @@ impl Cache {
         }
     }
 
-    /// Applies one frame of a watch (without its length) as [`Cache::run`] would: for measurements and tests without a
-    /// server. Not to be mixed with a run of the same resource.
+    /// Applies one frame of a watch (without its length) as [`Cache::run`] would: for measurements and tests
+    /// without a server. Not to be mixed with a run of the same resource.
     ///
     /// # Errors
     /// Where the frame can't be read, or the resource is not watched.
@@ -899,8 +904,8 @@ impl Cache {
         self.slot(resource).is_some_and(|slot| slot.is_complete())
     }
 
-    /// Whether a resource can't be followed, and not for a moment only: the server has answered nothing but errors for
-    /// 2 s, or nothing at all for 30 s.
+    /// Whether a resource can't be followed, and not for a moment only: the server has answered nothing but
+    /// errors for 2 s, or nothing at all for 30 s.
     pub fn is_hopeless(&self, resource: &Resource) -> bool {
         let failing = self
             .slot(resource)
@@ -908,8 +913,8 @@ impl Cache {
         failing.is_some_and(|failing| failing.is_hopeless(tokio::time::Instant::now()))
     }
 
-    /// What is not as it should be, a line each, for `/readyz?verbose`: resources not listed yet, and those that the
-    /// server refuses, with the verb.
+    /// What is not as it should be, a line each, for `/readyz?verbose`: resources not listed yet, and those
+    /// that the server refuses, with the verb.
     pub fn missing(&self) -> Vec<(&'static Resource, String)> {
         self.slots
             .iter()
@@ -932,14 +937,15 @@ impl Cache {
         self.slot(resource).map(|slot| slot.stats())
     }
 
-    /// About how many bytes a resource's objects take. Hundreds of them are looked at: nothing to ask each second.
+    /// About how many bytes a resource's objects take. Hundreds of them are looked at: nothing to ask each
+    /// second.
     pub fn approximate_bytes(&self, resource: &Resource) -> usize {
         self.slot(resource)
             .map_or(0, |slot| slot.store.approximate_bytes())
     }
 
-    /// The objects that can't be used, with the reason, at most a thousand of each resource: those that do not decode, and
-    /// those over which an index panics.
+    /// The objects that can't be used, with the reason, at most a thousand of each resource: those that do
+    /// not decode, and those over which an index panics.
     pub fn set_aside(&self) -> Vec<(&'static Resource, Key, String)> {
         let found = self.found.load();
         let mut aside: Vec<_> = self

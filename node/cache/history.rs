@@ -1,4 +1,5 @@
-//! Which names of generated children were used lately. The rule that rests on it is `controllers_kit::names`'.
+//! Which names of generated children were used lately. The rule that rests on it is
+//! `controllers_kit::names`'.
 
 use std::{
     collections::{HashMap, HashSet, VecDeque},
@@ -13,12 +14,12 @@ use tokio::time::Instant;
 
 use crate::unpoisoned;
 
-/// Removed names that are remembered, the newest: some 14 MB. A cluster that removes more within an hour (73 pods a
-/// second, all the time) has its oldest names forgotten early.
+/// Removed names that are remembered, the newest: some 14 MB. A cluster that removes more within an hour (73
+/// pods a second, all the time) has its oldest names forgotten early.
 const REMOVED_MAX: usize = 1 << 18;
 
-/// Objects that are remembered as made since the history began, in its first hour. Of others the history counts as
-/// incomplete.
+/// Objects that are remembered as made since the history began, in its first hour. Of others the history
+/// counts as incomplete.
 const MADE_MAX: usize = 1 << 18;
 
 const REUSE_AFTER: Duration = Duration::from_secs(names::REUSE_AFTER_SECONDS);
@@ -90,7 +91,8 @@ pub(crate) fn is_traced(resource: &Resource) -> bool {
 }
 
 impl History {
-    /// A resource whose removals are remembered has been listed, at this version: what went before was not seen.
+    /// A resource whose removals are remembered has been listed, at this version: what went before was not
+    /// seen.
     pub(crate) fn begin(&self, version: u64) {
         let mut content = unpoisoned(self.0.lock());
         let before = content.since.map_or(0, |(_, version)| version);

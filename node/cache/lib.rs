@@ -1,7 +1,9 @@
-//! Keeps a copy of what controllers read: watches the API server, decodes into projections, stores and indexes them.
+//! Keeps a copy of what controllers read: watches the API server, decodes into projections, stores and
+//! indexes them.
 //!
-//! One watch and one store for each resource serve all controllers. What a store holds may be older than what the
-//! server holds, but it is always a state that the server once had, and [`Cache::passed`] says how far it has come.
+//! One watch and one store for each resource serve all controllers. What a store holds may be older than what
+//! the server holds, but it is always a state that the server once had, and [`Cache::passed`] says how far it
+//! has come.
 
 mod ages;
 pub mod api;
@@ -19,8 +21,8 @@ pub use socket::Guard;
 pub use switch::{Refusals, Validity};
 pub use watch::Settings;
 
-/// A lock whatever became of its last holder: what the locks here guard is changed in single steps, so a panic of a
-/// holder leaves nothing half done.
+/// A lock whatever became of its last holder: what the locks here guard is changed in single steps, so a
+/// panic of a holder leaves nothing half done.
 fn unpoisoned<T>(result: Result<T, std::sync::PoisonError<T>>) -> T {
     result.unwrap_or_else(std::sync::PoisonError::into_inner)
 }

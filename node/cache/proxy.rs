@@ -1,4 +1,5 @@
-//! The way to an API server behind a proxy: `proxy-url` of a kubeconfig, or `HTTPS_PROXY`, `HTTP_PROXY` and `NO_PROXY`.
+//! The way to an API server behind a proxy: `proxy-url` of a kubeconfig, or `HTTPS_PROXY`, `HTTP_PROXY` and
+//! `NO_PROXY`.
 
 use base64::Engine as _;
 use http::{HeaderValue, Uri};
@@ -88,9 +89,9 @@ pub(crate) fn way(proxy: Option<&Uri>) -> Result<Way, ConnectError> {
     }
 }
 
-/// The proxy that the environment names for a server: `HTTPS_PROXY` or `HTTP_PROXY` by the server's scheme, in capitals
-/// or not, unless `NO_PROXY` excepts it. This host is never reached by a proxy. As Go's `http.ProxyFromEnvironment`, but
-/// that `.example.com` excepts `example.com` too.
+/// The proxy that the environment names for a server: `HTTPS_PROXY` or `HTTP_PROXY` by the server's scheme,
+/// in capitals or not, unless `NO_PROXY` excepts it. This host is never reached by a proxy. As Go's
+/// `http.ProxyFromEnvironment`, but that `.example.com` excepts `example.com` too.
 ///
 /// # Errors
 /// Naming the variable whose value is no address.

@@ -1,5 +1,6 @@
-//! The socket under a connection. Where there is a guard, it is asked at every write to the kernel: between a look at a
-//! replica's fence and the socket lie the queues of hyper and HTTP/2, and a process may be stopped there.
+//! The socket under a connection. Where there is a guard, it is asked at every write to the kernel: between a
+//! look at a replica's fence and the socket lie the queues of hyper and HTTP/2, and a process may be stopped
+//! there.
 
 use std::{
     io,
@@ -23,7 +24,8 @@ use tokio::net::TcpStream;
 pub trait Guard: Send + Sync {
     /// Whether bytes may be written now.
     fn open(&self) -> bool;
-    /// How long after that they may still arrive. What the kernel couldn't deliver by then ends the connection.
+    /// How long after that they may still arrive. What the kernel couldn't deliver by then ends the
+    /// connection.
     fn in_hand(&self) -> Duration;
 }
 
@@ -52,8 +54,8 @@ impl Line {
     }
 }
 
-/// A TCP connection that sends only while its guard is open. With the guard closed a write is an error, which ends the
-/// connection, and what the kernel still holds of it is thrown away.
+/// A TCP connection that sends only while its guard is open. With the guard closed a write is an error, which
+/// ends the connection, and what the kernel still holds of it is thrown away.
 pub(crate) struct Socket {
     tcp: TokioIo<TcpStream>,
     line: Arc<Line>,

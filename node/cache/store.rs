@@ -1,8 +1,8 @@
-//! What one resource's watch has brought: the objects by namespace and name, the indexes over them, and how far the
-//! watch has come.
+//! What one resource's watch has brought: the objects by namespace and name, the indexes over them, and how
+//! far the watch has come.
 //!
-//! One task writes, any number of threads read. The lock is held for one change or one look-up, never while somebody is
-//! called back, and a relist is put together outside it.
+//! One task writes, any number of threads read. The lock is held for one change or one look-up, never while
+//! somebody is called back, and a relist is put together outside it.
 
 use std::{
     collections::{BTreeMap, HashMap},
@@ -25,8 +25,8 @@ pub(crate) type Pending = (Option<AnyObject>, Option<AnyObject>);
 /// An object's place among [`Content::objects`].
 type At = u32;
 
-/// The objects of one resource with the indexes over them. Each object lies in one place, to which names and lists point: a
-/// change of an object touches no list, unless its values change.
+/// The objects of one resource with the indexes over them. Each object lies in one place, to which names and
+/// lists point: a change of an object touches no list, unless its values change.
 #[derive(Default)]
 pub(crate) struct Content {
     objects: Vec<Option<AnyObject>>,
@@ -378,7 +378,8 @@ impl Store {
 /// Objects that are measured for the size of a store.
 const SAMPLE: usize = 500;
 
-/// What the place of an object takes in the store and in the owner index: keys and pointers, nodes not quite full.
+/// What the place of an object takes in the store and in the owner index: keys and pointers, nodes not quite
+/// full.
 const ENTRY_BYTES: usize = 64;
 
 /// The index that every resource has: the uid of the managing controller.

@@ -1,8 +1,8 @@
 //! The connection under a client, which another can take the place of while requests are under way.
 //!
-//! Certificates, authorities and tokens change while the process runs. A request that has begun ends on the connection
-//! on which it began, so none is lost; the next one goes by the new connection, and a watch moves when it is opened
-//! again.
+//! Certificates, authorities and tokens change while the process runs. A request that has begun ends on the
+//! connection on which it began, so none is lost; the next one goes by the new connection, and a watch moves
+//! when it is opened again.
 
 use std::{
     error::Error,
@@ -37,8 +37,9 @@ pub struct Validity {
     pub ends: i64,
 }
 
-/// How a client stands to the server that has only refused it since: by 401, by TLS, or because its credentials can't be
-/// had. A connection that can't be made for another reason says nothing about credentials and is not counted.
+/// How a client stands to the server that has only refused it since: by 401, by TLS, or because its
+/// credentials can't be had. A connection that can't be made for another reason says nothing about
+/// credentials and is not counted.
 #[derive(Clone, Debug)]
 pub struct Refusals {
     /// The first since something else was answered.

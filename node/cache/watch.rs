@@ -1,9 +1,10 @@
-//! One loop for all resources: list, watch, resume, list again. What comes next is decided by [`Course`], which knows
-//! neither clock nor network; kinds matter to one function pointer, the resource's `decode`.
+//! One loop for all resources: list, watch, resume, list again. What comes next is decided by [`Course`],
+//! which knows neither clock nor network; kinds matter to one function pointer, the resource's `decode`.
 //!
-//! A list is streamed (`sendInitialEvents`), which costs the server no second copy of it; a server that refuses is
-//! asked for pages instead. While a list is on its way the old content is served, and the new one takes its place whole.
-//! Both are consistent reads (no resourceVersion asked for): what is listed is never older than what was written before.
+//! A list is streamed (`sendInitialEvents`), which costs the server no second copy of it; a server that
+//! refuses is asked for pages instead. While a list is on its way the old content is served, and the new one
+//! takes its place whole. Both are consistent reads (no resourceVersion asked for): what is listed is never
+//! older than what was written before.
 
 use std::{convert::Infallible, ops::RangeInclusive, time::Duration};
 
@@ -28,8 +29,8 @@ use crate::{
 /// Figures of the watch loop.
 #[derive(Clone, Debug)]
 pub struct Settings {
-    /// A watch without event or bookmark for so long is reopened: one and a half times the API server's interval of
-    /// bookmarks.
+    /// A watch without event or bookmark for so long is reopened: one and a half times the API server's
+    /// interval of bookmarks.
     pub silence_max: Duration,
     /// The first wait after a failure.
     pub backoff_min: Duration,
@@ -68,21 +69,23 @@ impl Default for Settings {
     }
 }
 
-/// A watch that ends sooner without any event is a failure, or a server that ends all of them would be asked in a
-/// tight loop.
+/// A watch that ends sooner without any event is a failure, or a server that ends all of them would be asked
+/// in a tight loop.
 const WATCH_TIME_MIN: Duration = Duration::from_secs(1);
 
-/// A server that gives no answer at all is asked again this soon, however long it has been away. All watches share one
-/// attempt to connect, and each goes on where it stood: it costs little, and the end of an outage is not slept through.
-/// Lists, which may be what it broke under, wait as after any failure.
-/// Nor does the outage count afterwards: a server that has just started forbids everything until it has read its roles.
+/// A server that gives no answer at all is asked again this soon, however long it has been away. All watches
+/// share one attempt to connect, and each goes on where it stood: it costs little, and the end of an outage
+/// is not slept through. Lists, which may be what it broke under, wait as after any failure.
+/// Nor does the outage count afterwards: a server that has just started forbids everything until it has read
+/// its roles.
 const ABSENT_WAIT_MAX: Duration = Duration::from_secs(1);
 
-/// So often a watch is tried again from where it was after the server, or what it sent, has failed it; then the
-/// resource is listed again.
+/// So often a watch is tried again from where it was after the server, or what it sent, has failed it; then
+/// the resource is listed again.
 const STRIKES_MAX: u32 = 3;
 
-/// So often in a row the server's own word on when to come again is taken, as client-go does; then waits double.
+/// So often in a row the server's own word on when to come again is taken, as client-go does; then waits
+/// double.
 const THROTTLED_MAX: u32 = 10;
 
 /// Changes that subscribers are told of, and events that are taken, before other tasks get their turn.
@@ -91,10 +94,10 @@ const TURN: usize = 256;
 /// Until a watch has begun. Longer than the server's own bound on beginning one.
 const BEGIN_TIMEOUT: Duration = Duration::from_secs(60);
 
-/// Whether a resource is rewritten all the time only to say that somebody is alive: each node renews a Lease every ten
-/// seconds. Whoever asks for its metadata alone doesn't care when, and a hundred nodes would wake a replica at rest ten
-/// times a second. So its watch ends when it has caught up, and goes on from there after [`Settings::heartbeat_rest`].
-/// Who asks how old heartbeats are gets them late by as much.
+/// Whether a resource is rewritten all the time only to say that somebody is alive: each node renews a Lease
+/// every ten seconds. Whoever asks for its metadata alone doesn't care when, and a hundred nodes would wake a
+/// replica at rest ten times a second. So its watch ends when it has caught up, and goes on from there after
+/// [`Settings::heartbeat_rest`]. Who asks how old heartbeats are gets them late by as much.
 fn is_heartbeat(resource: &Resource) -> bool {
     is_pulse(resource)
 }
@@ -104,7 +107,8 @@ const HEARTBEAT_GAP: Duration = Duration::from_millis(20);
 /// … and one that was followed for so long too: there are so many nodes that something always comes.
 const HEARTBEATS_FOLLOWED: Duration = Duration::from_secs(1);
 
-/// Where no projection exists, metadata is all that is asked for; in this form the server has it of every resource.
+/// Where no projection exists, metadata is all that is asked for; in this form the server has it of every
+/// resource.
 const METADATA: &str =
     "application/vnd.kubernetes.protobuf;as=PartialObjectMetadata;g=meta.k8s.io;v=v1";
 const METADATA_LIST: &str =
@@ -148,7 +152,7 @@ pub(crate) enum End {
 #[derive(Debug, Default)]
 pub(crate) struct Course {
     relist: bool,
-    /// The server refuses to stream; asked anew at the next list.
+    /// The server refuses to stream; asked again at the next list.
     pages: bool,
     whole: bool,
     failures: u32,
@@ -157,7 +161,8 @@ pub(crate) struct Course {
 }
 
 impl Course {
-    /// What to ask next, having come as far as `version` (0 for nowhere, [`NOT_SERVED`] where there is nothing).
+    /// What to ask next, having come as far as `version` (0 for nowhere, [`NOT_SERVED`] where there is
+    /// nothing).
     pub(crate) fn ask(&self, version: u64) -> Ask {
         if version > NOT_SERVED && !self.relist {
             Ask::Watch { from: version }
@@ -173,8 +178,8 @@ impl Course {
         *self = Self::default();
     }
 
-    /// How long to wait before the next request. `progressed` says whether anything was heard after the list, `lived`
-    /// how long the request lasted, and `random` lies in `0.0..1.0`.
+    /// How long to wait before the next request. `progressed` says whether anything was heard after the list,
+    /// `lived` how long the request lasted, and `random` lies in `0.0..1.0`.
     pub(crate) fn ended(
         &mut self,
         ask: Ask,
@@ -206,8 +211,8 @@ impl Course {
                 Ask::Stream | Ask::Pages { whole: true } => self.backoff(settings, random),
             },
             End::Failed(error) if error.is_resource_version_too_large() => {
-                // This server has not seen what another has shown, or its history was set back: only a consistent
-                // list tells.
+                // This server has not seen what another has shown, or its history was set back: only a
+                // consistent list tells.
                 self.relist = true;
                 self.backoff(settings, random)
             }
@@ -230,8 +235,8 @@ impl Course {
                     return (wait + wait.mul_f64(random)).min(ABSENT_WAIT_MAX);
                 }
                 match error.retry_after() {
-                    // The server is there and says when: a server that has just started fills its caches, and the
-                    // waits of the outage before must not add up with that.
+                    // The server is there and says when: a server that has just started fills its caches, and
+                    // the waits of the outage before must not add up with that.
                     Some(after) if self.throttled < THROTTLED_MAX => {
                         self.throttled += 1;
                         let after = after.max(settings.backoff_min);
@@ -556,8 +561,8 @@ impl Session<'_> {
         }
     }
 
-    /// Adds an object to a list. One that does not decode stays as it was when it last did: it exists, and whoever
-    /// took it for gone would make another.
+    /// Adds an object to a list. One that does not decode stays as it was when it last did: it exists, and
+    /// whoever took it for gone would make another.
     fn gather(&self, gathered: &mut Content, object: Result<AnyObject, (Key, u64)>) {
         let indexes = &self.slot.store.indexes;
         match object {
@@ -586,8 +591,8 @@ impl Session<'_> {
         key
     }
 
-    /// Applies one change. What does not decode leaves an older version standing: see [`Session::gather`]. Writes that
-    /// rest on it carry its resourceVersion and are refused by the server.
+    /// Applies one change. What does not decode leaves an older version standing: see [`Session::gather`].
+    /// Writes that rest on it carry its resourceVersion and are refused by the server.
     fn change(&mut self, object: Result<AnyObject, (Key, u64)>, gone: bool) {
         let slot = self.slot;
         let version = match (object, gone) {

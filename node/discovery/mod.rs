@@ -1,8 +1,9 @@
 //! Keeps the catalogue of what the API serves, and watches what controllers want of it.
 //!
-//! Discovery is read at the start, every 30 s, and at once when a CRD or an APIService changes; after such a change a few
-//! times more, since the server shows the new resource only some time after the object. A group that can't be read keeps
-//! its watches and is told of; nothing else waits for it, and no controller's start waits for any of this.
+//! Discovery is read at the start, every 30 s, and at once when a CRD or an APIService changes; after such a
+//! change a few times more, since the server shows the new resource only some time after the object. A group
+//! that can't be read keeps its watches and is told of; nothing else waits for it, and no controller's start
+//! waits for any of this.
 
 use std::{
     collections::{BTreeMap, BTreeSet},
@@ -25,8 +26,8 @@ mod tests;
 
 /// How often discovery is read without any reason.
 const PERIOD: Duration = Duration::from_secs(30);
-/// When it is read after a CRD or APIService has changed: its resource shows within a second or two as a rule, and later
-/// where the server is busy.
+/// When it is read after a CRD or APIService has changed: its resource shows within a second or two as a
+/// rule, and later where the server is busy.
 const AFTER_CHANGE: [Duration; 7] = [
     Duration::ZERO,
     Duration::from_millis(300),
@@ -114,8 +115,8 @@ impl Discovery {
     }
 }
 
-/// The objects whose changes mean that other resources are served: definitions of custom resources, then aggregated APIs.
-/// One for which there is no room any more is left out.
+/// The objects whose changes mean that other resources are served: definitions of custom resources, then
+/// aggregated APIs. One for which there is no room any more is left out.
 pub fn announcers() -> impl Iterator<Item = &'static Resource> {
     [
         (
@@ -216,8 +217,8 @@ pub async fn follow(discovery: Arc<Discovery>, shared: Arc<Shared>, cache: Arc<C
     }
 }
 
-/// Notes in the catalogue why discovery as a whole can't be read, or that it can again. A controller that must know all
-/// that is served decides nothing on an outdated catalogue.
+/// Notes in the catalogue why discovery as a whole can't be read, or that it can again. A controller that
+/// must know all that is served decides nothing on an outdated catalogue.
 fn set_outdated(cache: &Cache, why: Option<Str>) {
     let mut catalogue = Catalogue::clone(&cache.serves());
     if catalogue.is_known() {
@@ -300,8 +301,8 @@ impl Watches {
                 !stays && !failures.contains_key(&resource.api_version())
             })
             .collect();
-        // What a catalogue names is watched, on whatever thread it is read: so the new is watched before, and what is
-        // gone is forgotten after, but for what makes room for its own next version.
+        // What a catalogue names is watched, on whatever thread it is read: so the new is watched before, and
+        // what is gone is forgotten after, but for what makes room for its own next version.
         let (replaced, gone): (Vec<_>, Vec<_>) = gone
             .into_iter()
             .partition(|resource| wanted.contains(resource));
@@ -333,7 +334,8 @@ impl Watches {
         !self.listing.is_empty()
     }
 
-    /// What was listed meanwhile is scanned for keys: while it was not, nobody could tell whether an owner is there.
+    /// What was listed meanwhile is scanned for keys: while it was not, nobody could tell whether an owner is
+    /// there.
     fn look(&mut self) {
         let now = Instant::now();
         if self.scanned.is_some_and(|at| now < at + SCAN_SPACING) {

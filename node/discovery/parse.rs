@@ -244,8 +244,8 @@ pub fn resources(
     Ok(())
 }
 
-/// The catalogue of what is served, and how many resources had no room in it. `whole` are the resources of which every
-/// object is held as its projection: they are preferred where their version is served.
+/// The catalogue of what is served, and how many resources had no room in it. `whole` are the resources of
+/// which every object is held as its projection: they are preferred where their version is served.
 pub fn catalogue(
     served: &Served,
     whole: &[&'static Resource],

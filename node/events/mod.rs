@@ -1,5 +1,6 @@
-//! Events as `kubectl describe` shows them: alike ones are counted up, floods are folded and then cut off, by the rules
-//! and figures of client-go's event correlator. Pure: the clock is an argument; `apply.rs` sends what comes out.
+//! Events as `kubectl describe` shows them: alike ones are counted up, floods are folded and then cut off, by
+//! the rules and figures of client-go's event correlator. Pure: the clock is an argument; `apply.rs` sends
+//! what comes out.
 
 use std::{
     collections::{BTreeMap, HashMap},
@@ -17,7 +18,8 @@ pub mod outbox;
 #[cfg(test)]
 mod tests;
 
-/// As many different messages of one object and reason within [`FOLD_INTERVAL`] are told apart; further ones are folded.
+/// As many different messages of one object and reason within [`FOLD_INTERVAL`] are told apart; further ones
+/// are folded.
 pub const FOLD_AFTER: usize = 10;
 /// How long an event counts as similar to the one before.
 pub const FOLD_INTERVAL: Duration = Duration::from_secs(600);
@@ -28,9 +30,9 @@ pub const SPAM_REFILL_SECS: f64 = 300.0;
 /// Entries of each memory; the one not used for longest goes first.
 pub const REMEMBERED_MAX: usize = 4096;
 
-/// What is remembered by: a hash of all that tells events apart, instead of their texts, which would be most of a busy
-/// fleet's memory of events. That two meet in 128 bits is not to be expected in the life of a cluster; the one would then be
-/// counted up as the other.
+/// What is remembered by: a hash of all that tells events apart, instead of their texts, which would be most
+/// of a busy fleet's memory of events. That two meet in 128 bits is not to be expected in the life of a
+/// cluster; the one would then be counted up as the other.
 type Id = u128;
 
 fn id(of: &impl Hash) -> Id {
@@ -110,7 +112,8 @@ pub struct Send {
     pub patch: Option<Value>,
 }
 
-/// The memory of what was sent. One for each controller of a process, as upstream has one broadcaster for each.
+/// The memory of what was sent. One for each controller of a process, as upstream has one broadcaster for
+/// each.
 #[derive(Debug)]
 pub struct Correlator {
     source: &'static str,
@@ -153,8 +156,8 @@ impl Correlator {
         }
         let folded = fold.messages.len() >= FOLD_AFTER;
         let (same, message) = if folded {
-            // The set does not grow, and what it still holds is told apart when it recurs. Upstream leaves it to chance
-            // which one goes; here it is the oldest.
+            // The set does not grow, and what it still holds is told apart when it recurs. Upstream leaves it
+            // to chance which one goes; here it is the oldest.
             fold.messages.remove(0);
             (
                 id(&(similar, None::<&str>)),

@@ -1,6 +1,6 @@
-//! What waits to be sent. One Event has one request under way at most, so that its counts arrive in their order, and what
-//! waits behind it is one request too: the newest count says all that the ones before it would have said. Pure;
-//! `apply.rs` sends what it hands out.
+//! What waits to be sent. One Event has one request under way at most, so that its counts arrive in their
+//! order, and what waits behind it is one request too: the newest count says all that the ones before it
+//! would have said. Pure; `apply.rs` sends what it hands out.
 
 use std::{
     collections::{HashMap, HashSet, VecDeque},
@@ -9,8 +9,8 @@ use std::{
 
 use super::Send;
 
-/// Events that wait to be sent; further ones are dropped and counted, as upstream drops them at 1000. As many again may lie
-/// in the channel that leads to them.
+/// Events that wait to be sent; further ones are dropped and counted, as upstream drops them at 1000. As many
+/// again may lie in the channel that leads to them.
 pub const WAITING_MAX: usize = 1000;
 
 /// An Event's namespace and name.
@@ -36,8 +36,8 @@ impl<T> Default for Outbox<T> {
 }
 
 impl<T> Outbox<T> {
-    /// Takes in what is to be sent, in the place of what waits for the same Event. False where [`WAITING_MAX`] others wait:
-    /// then it is dropped.
+    /// Takes in what is to be sent, in the place of what waits for the same Event. False where
+    /// [`WAITING_MAX`] others wait: then it is dropped.
     #[must_use]
     pub fn push(&mut self, send: Send, with: T) -> bool {
         let name = Name::new((send.namespace.clone(), send.name.clone()));
@@ -66,7 +66,8 @@ impl<T> Outbox<T> {
         Some((name, send, with))
     }
 
-    /// The request has ended, well or badly: what has come for the same Event meanwhile has its turn behind all others.
+    /// The request has ended, well or badly: what has come for the same Event meanwhile has its turn behind
+    /// all others.
     pub fn done(&mut self, name: &Name) {
         self.under_way.remove(name);
         if self.waiting.contains_key(name) {

@@ -1,9 +1,10 @@
-//! Whose connections are open, how long one may be silent, and which one ends where a newcomer needs its place.
+//! Whose connections are open, how long one may be silent, and which one ends where a newcomer needs its
+//! place.
 //!
-//! A connection costs memory before its client has proven anything. So all places together are bounded, each client
-//! address has a share of them, some are kept for this host (a kubelet's probes come from it), and a connection on which
-//! no request is being answered gives way to a newcomer: a client that opens connections and says nothing displaces its
-//! own ones.
+//! A connection costs memory before its client has proven anything. So all places together are bounded, each
+//! client address has a share of them, some are kept for this host (a kubelet's probes come from it), and a
+//! connection on which no request is being answered gives way to a newcomer: a client that opens connections
+//! and says nothing displaces its own ones.
 
 use std::{
     collections::{BTreeMap, HashMap},
@@ -26,8 +27,8 @@ pub(super) const CONNECTIONS_PER_ADDRESS_MAX: usize = 32;
 /// How long a connection may be silent after its TLS handshake.
 pub(super) const FIRST_BYTE_MAX: Duration = Duration::from_secs(10);
 
-/// From the connection's begin to the end of its first request's headers, and for the headers of each further request:
-/// upstream's `ReadHeaderTimeout`.
+/// From the connection's begin to the end of its first request's headers, and for the headers of each further
+/// request: upstream's `ReadHeaderTimeout`.
 pub(super) const HEADERS_MAX: Duration = Duration::from_secs(32);
 
 /// How long a connection may have no request: upstream's `IdleTimeout`.
@@ -173,8 +174,9 @@ impl Connections {
         }
     }
 
-    /// A place for a connection from one address to another. Where there is none left, the longest silent connection of
-    /// the same address ends, or of the address with most connections. `None`: all are answering.
+    /// A place for a connection from one address to another. Where there is none left, the longest silent
+    /// connection of the same address ends, or of the address with most connections. `None`: all are
+    /// answering.
     pub(super) fn enter(
         self: &Arc<Self>,
         from: IpAddr,

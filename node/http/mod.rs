@@ -1,7 +1,7 @@
 //! The secure port: health, metrics, configuration, and what goes on inside.
 //!
-//! It listens before anything is owned, so that probes and scrapes see a replica from its first second. Every request
-//! passes [`Auth`]; connections, headers, bodies and times are bounded.
+//! It listens before anything is owned, so that probes and scrapes see a replica from its first second. Every
+//! request passes [`Auth`]; connections, headers, bodies and times are bounded.
 
 mod connections;
 mod health;
@@ -168,7 +168,8 @@ impl Caller {
 }
 
 impl Server {
-    /// Listens. From here on connections are accepted by the kernel, and answered once [`Server::serve`] runs.
+    /// Listens. From here on connections are accepted by the kernel, and answered once [`Server::serve`]
+    /// runs.
     ///
     /// # Errors
     /// An address or a certificate that can't be used.
@@ -622,8 +623,8 @@ async fn health_of(
     plain(answer.code(), text)
 }
 
-/// Whether somebody may get a single check, which tells its reason. Strangers are not asked about: a probe must not cost
-/// a question to the API server.
+/// Whether somebody may get a single check, which tells its reason. Strangers are not asked about: a probe
+/// must not cost a question to the API server.
 async fn may_see_reasons(sources: &Sources, kind: Kind, caller: &Caller) -> bool {
     let path = format!("/{}/ping", kind.name());
     !caller.user.is_anonymous() && sources.auth.may_get(&caller.user, &path, caller.from).await

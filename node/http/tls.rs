@@ -121,7 +121,8 @@ impl Certificates {
         Ok(Arc::new(config))
     }
 
-    /// Reads the files again and again; ends with the process. What can't be used leaves the old ones in place.
+    /// Reads the files again and again; ends with the process. What can't be used leaves the old ones in
+    /// place.
     pub(super) async fn keep_fresh(self: Arc<Self>) {
         if matches!(self.default, Source::Made(_)) && self.named.is_empty() {
             return;
@@ -298,7 +299,8 @@ fn secretly(path: &Path, content: &[u8]) -> io::Result<()> {
     file.write_all(content)
 }
 
-/// ring, with the cipher suites and key exchanges that were asked for. TLS 1.3's suites always stay, as in Go.
+/// ring, with the cipher suites and key exchanges that were asked for. TLS 1.3's suites always stay, as in
+/// Go.
 fn provider(options: &ServingOptions) -> CryptoProvider {
     let mut provider = ring::default_provider();
     if !options.cipher_suites.is_empty() {
@@ -306,7 +308,8 @@ fn provider(options: &ServingOptions) -> CryptoProvider {
             .cipher_suites
             .retain(|suite: &SupportedCipherSuite| {
                 let name = format!("{:?}", suite.suite());
-                // rustls calls TLS 1.3's TLS13_…; IANA has no version in the name, and Go a second name for ChaCha20's.
+                // rustls calls TLS 1.3's TLS13_…; IANA has no version in the name, and Go a second name for
+                // ChaCha20's.
                 name.starts_with("TLS13_")
                     || options
                         .cipher_suites
@@ -324,8 +327,9 @@ fn provider(options: &ServingOptions) -> CryptoProvider {
     provider
 }
 
-/// Asks for a client certificate and takes any whose key the client holds: whom it names and whether that is believed
-/// is decided for each request, so that authorities may change and nobody is cut off in the handshake.
+/// Asks for a client certificate and takes any whose key the client holds: whom it names and whether that is
+/// believed is decided for each request, so that authorities may change and nobody is cut off in the
+/// handshake.
 #[derive(Debug)]
 struct AnyCertificate(Arc<CryptoProvider>);
 

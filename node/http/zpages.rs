@@ -1,8 +1,9 @@
 //! `/flagz` and `/statusz`: text for people, and a structured answer for who asks for one by `Accept`.
 //!
-//! The rules are upstream's (`apiserver/pkg/server/flagz`, `statusz`, `endpoints/handlers/negotiation`): JSON and YAML
-//! only together with group, version and kind, as in `application/json;g=config.k8s.io;v=v1beta1;as=Flagz`; text only
-//! without them; no header or `*/*` is text; anything else is 406 with a Status.
+//! The rules are upstream's (`apiserver/pkg/server/flagz`, `statusz`, `endpoints/handlers/negotiation`): JSON
+//! and YAML only together with group, version and kind, as in
+//! `application/json;g=config.k8s.io;v=v1beta1;as=Flagz`; text only without them; no header or `*/*` is text;
+//! anything else is 406 with a Status.
 
 use axum::response::{IntoResponse, Response};
 use http::{HeaderValue, StatusCode, header};

@@ -1,4 +1,5 @@
-//! The rate limit of requests: `--kube-api-qps` and `--kube-api-burst`, and a pause where the API server asks for one.
+//! The rate limit of requests: `--kube-api-qps` and `--kube-api-burst`, and a pause where the API server asks
+//! for one.
 
 use std::{sync::Mutex, time::Duration};
 
@@ -10,8 +11,8 @@ mod tests;
 /// Longest pause that a single answer "429, Retry-After" is followed for.
 pub const PAUSE_MAX: Duration = Duration::from_secs(30);
 
-/// A token bucket from which a request takes its token at once and then waits as long as the bucket is overdrawn, so
-/// that requests go in the order in which they came. Pure: the clock is an argument.
+/// A token bucket from which a request takes its token at once and then waits as long as the bucket is
+/// overdrawn, so that requests go in the order in which they came. Pure: the clock is an argument.
 #[derive(Debug)]
 pub struct Bucket {
     /// Tokens a second; none: no limit.

@@ -18,8 +18,8 @@ use super::{
     seconds,
 };
 
-/// Series that one declared metric may have; a further one is not recorded. Upstream's labels come from fixed sets, a
-/// namespace or an object's name in a few cases.
+/// Series that one declared metric may have; a further one is not recorded. Upstream's labels come from fixed
+/// sets, a namespace or an object's name in a few cases.
 const SERIES_MAX: usize = 10_000;
 
 type Labels = Vec<(&'static str, Text)>;
@@ -52,8 +52,8 @@ struct Share {
 /// What the keys of each range add to one controller's sums and show in its gauges.
 type Shares = HashMap<u16, HashMap<Key, Vec<Share>>>;
 
-/// The series of one metric, and how many keys show each in a gauge; 0 for other kinds. A gauge's series goes with the
-/// last of its keys, so that objects that are gone or another replica's leave room for others.
+/// The series of one metric, and how many keys show each in a gauge; 0 for other kinds. A gauge's series goes
+/// with the last of its keys, so that objects that are gone or another replica's leave room for others.
 type SeriesKeys = BTreeMap<Vec<String>, usize>;
 
 /// The declared metrics of all controllers.
@@ -65,8 +65,8 @@ pub(super) struct Declared {
     sync_seconds: BTreeMap<&'static str, Family<Labels, Histogram, Buckets>>,
     /// Counters that are served without a `_total`.
     pub(super) bare: BTreeSet<&'static str>,
-    /// What each key adds to the sums and shows in gauges, by controller and range. Bound: an entry for each key that
-    /// this replica owns.
+    /// What each key adds to the sums and shows in gauges, by controller and range. Bound: an entry for each
+    /// key that this replica owns.
     shares: std::sync::Mutex<BTreeMap<&'static str, Shares>>,
 }
 
@@ -130,6 +130,15 @@ impl Declared {
                     ))
                 }
             };
+            // As Go's metrics without labels: there from the start, so that a rate over the first event is
+            // seen.
+            if spec.labels.is_empty() {
+                match &series {
+                    Series::Counter(family) => drop(family.get_or_create(&Vec::new())),
+                    Series::Histogram(family) => drop(family.get_or_create(&Vec::new())),
+                    Series::Gauge(_) | Series::Sum(_) => {}
+                }
+            }
             declared.by_name.insert(spec.name, (spec.clone(), series));
         }
         for descriptor in descriptors {
@@ -166,8 +175,8 @@ impl Declared {
         declared
     }
 
-    /// Records a value. One of a metric that was not declared, or with another number of labels, is a mistake of the
-    /// controller's author: it is logged and left out.
+    /// Records a value. One of a metric that was not declared, or with another number of labels, is a mistake
+    /// of the controller's author: it is logged and left out.
     pub(super) fn measure(&self, measure: &Measure) {
         let Some((spec, series)) = self
             .by_name
@@ -191,8 +200,8 @@ impl Declared {
         }
     }
 
-    /// What a key adds to the sums, in place of what it added before, and shows in gauges: one that it does not measure
-    /// stays as it was. A key that measures nothing at all is gone from both.
+    /// What a key adds to the sums, in place of what it added before, and shows in gauges: one that it does
+    /// not measure stays as it was. A key that measures nothing at all is gone from both.
     pub(super) fn add_up(&self, controller: &str, range: u16, key: &Key, measures: &[Measure]) {
         let mut shares = self
             .shares

@@ -1,9 +1,9 @@
 //! What the process tells Prometheus, under upstream's names wherever upstream has one.
 //!
 //! Everything is counted with atomics through handles that are fetched once ([`Metrics::queue`],
-//! [`Metrics::controller`], [`Metrics::cache`], [`Metrics::client`]), so that counting costs nanoseconds and no lock is
-//! shared on the way of an event. Label values come from fixed sets (controllers, resources, verbs, results, status
-//! codes), so the number of series is bounded by the program and not by the cluster.
+//! [`Metrics::controller`], [`Metrics::cache`], [`Metrics::client`]), so that counting costs nanoseconds and
+//! no lock is shared on the way of an event. Label values come from fixed sets (controllers, resources,
+//! verbs, results, status codes), so the number of series is bounded by the program and not by the cluster.
 
 mod declared;
 mod exposition;
@@ -40,8 +40,8 @@ type Gauges<const N: usize> = Family<Labels<N>, Gauge<i64, AtomicI64>>;
 type Seconds<const N: usize> = Family<Labels<N>, Gauge<f64, AtomicU64>>;
 type Histograms<const N: usize> = Family<Labels<N>, Histogram, fn() -> Histogram>;
 
-/// The version that is reported to dashboards which compare the control plane's parts: the Kubernetes minor whose
-/// behaviour this is, then our own version.
+/// The version that is reported to dashboards which compare the control plane's parts: the Kubernetes minor
+/// whose behaviour this is, then our own version.
 pub const GIT_VERSION: &str = concat!("v1.36.3+manifold.", env!("CARGO_PKG_VERSION"));
 
 /// What upstream's labels call the process and its Lease.
@@ -130,10 +130,12 @@ struct Families {
     cache_objects: Gauges<1>,
     cache_bytes: Gauges<1>,
     discovery_failing: Gauges<1>,
+    key_material_differs: Gauges<1>,
     decode_errors: Counters<1>,
     plan_seconds: Histograms<1>,
     plan_panics: Counters<1>,
     wake_panics: Counters<1>,
+    quarantined: Gauges<1>,
     reconciles: Counters<2>,
     writes: Counters<4>,
     events_dropped: Counter,
@@ -231,8 +233,8 @@ impl Metrics {
         })
     }
 
-    /// The `workqueue_*` metrics of one queue; the name is [`controllers_kit::Descriptor::queue`]. The same name gives
-    /// the same handle.
+    /// The `workqueue_*` metrics of one queue; the name is [`controllers_kit::Descriptor::queue`]. The same
+    /// name gives the same handle.
     pub fn queue(&self, name: &'static str) -> Arc<QueueMetrics> {
         let mut queues = self.queues.lock().unwrap_or_else(PoisonError::into_inner);
         let queue = queues.entry(name).or_insert_with(|| {
@@ -275,6 +277,7 @@ impl Metrics {
             plan_seconds: families.plan_seconds.get_or_create_owned(&labels),
             plan_panics: families.plan_panics.get_or_create_owned(&labels),
             wake_panics: families.wake_panics.get_or_create_owned(&labels),
+            quarantined: families.quarantined.get_or_create_owned(&labels),
             fence_refusals: families.fence_refusals.get_or_create_owned(&labels),
             reconciles: families.reconciles.clone(),
             writes: families.writes.clone(),
@@ -297,6 +300,17 @@ impl Metrics {
     /// What discovery has brought and can't be read: exactly these, so that what works again disappears.
     pub fn discovery_failing(&self, names: &[String]) {
         let family = &self.families.discovery_failing;
+        family.clear();
+        for name in names {
+            family
+                .get_or_create(&[("name", Text::from(name.clone()))])
+                .set(1);
+        }
+    }
+
+    /// What the members of the fleet have not got the same of, by name.
+    pub fn key_material_differs(&self, names: &[String]) {
+        let family = &self.families.key_material_differs;
         family.clear();
         for name in names {
             family
@@ -331,7 +345,8 @@ impl Metrics {
         self.families.takeover_seconds.observe(seconds(took));
     }
 
-    /// Whether requests may be sent at all. Every such replica works as KCM's leader does, so it counts as one.
+    /// Whether requests may be sent at all. Every such replica works as KCM's leader does, so it counts as
+    /// one.
     pub fn fence_open(&self, open: bool) {
         self.families.fence_open.set(i64::from(open));
         self.families
@@ -340,8 +355,8 @@ impl Metrics {
             .set(i64::from(open));
     }
 
-    /// What the process was started with: feature gates with their stages, the controllers that run, and how many
-    /// metrics are not shown.
+    /// What the process was started with: feature gates with their stages, the controllers that run, and how
+    /// many metrics are not shown.
     pub fn started_with(
         &self,
         gates: impl Iterator<Item = (&'static str, &'static str, bool)>,
@@ -373,8 +388,8 @@ impl Metrics {
             .observe(seconds(valid_for));
     }
 
-    /// When the client certificate of a kubeconfig ends to be valid, in seconds since 1970; `None` where there is none
-    /// (any more).
+    /// When the client certificate of a kubeconfig ends to be valid, in seconds since 1970; `None` where
+    /// there is none (any more).
     pub fn client_certificate_ends(&self, flag: &'static str, seconds: Option<i64>) {
         let labels = [("flag", Text::from(flag))];
         let family = &self.families.client_certificate_ends;
@@ -449,8 +464,8 @@ impl Metrics {
         text(&self.registry, disabled, &self.declared.bare)
     }
 
-    /// Has gauges that nobody pushes brought up to date whenever they are asked for, and only then: a replica at rest
-    /// spends nothing on them. The first to say how stays.
+    /// Has gauges that nobody pushes brought up to date whenever they are asked for, and only then: a replica
+    /// at rest spends nothing on them. The first to say how stays.
     pub fn look_with(&self, look: impl Fn(&Self) + Send + Sync + 'static) {
         let _already = self.look.set(Box::new(look));
     }
@@ -632,6 +647,11 @@ fn families(on: &mut Registering) -> Families {
             "manifold_discovery_failing",
             "Group versions whose discovery fails, and resources found by discovery that can't be watched.",
         ),
+        key_material_differs: on.gauges(
+            "manifold_key_material_differs",
+            "1 while replicas have different files of what they must have the same of, by name: a signer's authority, \
+             root-ca, service-account-key.",
+        ),
         decode_errors: on.counters(
             "manifold_decode_errors",
             "Objects that could not be decoded or indexed and were left alone.",
@@ -648,6 +668,10 @@ fn families(on: &mut Registering) -> Families {
         wake_panics: on.counters(
             "manifold_wake_panics",
             "Changes of objects over which a controller panicked when it was asked which keys they wake; they wake none.",
+        ),
+        quarantined: on.gauges(
+            "manifold_quarantined_keys",
+            "Keys of this replica that are reconciled alone and last: replicas have died while they reconciled them.",
         ),
         reconciles: on.counters("manifold_reconciles", "Keys that were reconciled, by what came of it."),
         writes: on.counters(
@@ -838,8 +862,8 @@ impl ClientMetrics {
         [("host", self.host.clone()), ("verb", verb.into())]
     }
 
-    /// A request has ended: `code` is the answer's status, `None` where no answer came; the sizes are those of the
-    /// bodies, `received` is `None` for a watch, whose body never ends.
+    /// A request has ended: `code` is the answer's status, `None` where no answer came; the sizes are those
+    /// of the bodies, `received` is `None` for a watch, whose body never ends.
     pub fn answered(
         &self,
         verb: &'static str,
@@ -897,6 +921,7 @@ pub struct ControllerMetrics {
     plan_seconds: Histogram,
     plan_panics: Counter,
     wake_panics: Counter,
+    quarantined: Gauge<i64, AtomicI64>,
     fence_refusals: Counter,
     reconciles: Counters<2>,
     writes: Counters<4>,
@@ -939,6 +964,11 @@ impl ControllerMetrics {
         self.wake_panics.inc();
     }
 
+    /// So many keys more are quarantined, or fewer.
+    pub fn quarantined(&self, more: i64) {
+        self.quarantined.inc_by(more);
+    }
+
     /// A write was not sent: the fence was closed or the range is another's.
     pub fn fenced(&self) {
         self.fence_refusals.inc();
@@ -951,7 +981,8 @@ impl ControllerMetrics {
             .inc();
     }
 
-    /// A write has ended; `resource` as in `replicasets`, `result` a word of a fixed set, as in `success`, `conflict`.
+    /// A write has ended; `resource` as in `replicasets`, `result` a word of a fixed set, as in `success`,
+    /// `conflict`.
     pub fn wrote(&self, verb: &'static str, resource: &'static str, result: &'static str) {
         self.writes
             .get_or_create(&[

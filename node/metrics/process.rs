@@ -8,10 +8,12 @@ use prometheus_client::{
     metrics::{counter::ConstCounter, gauge::ConstGauge},
 };
 
-/// The kernel counts CPU time for user space in hundredths of a second on every architecture that Rust's std supports.
+/// The kernel counts CPU time for user space in hundredths of a second on every architecture that Rust's std
+/// supports.
 const TICKS_PER_SECOND: f64 = 100.0;
 
-/// Pages as `/proc/self/stat` counts them. `VmRSS` in `/proc/self/status` is in kB whatever the page size, so that is read.
+/// Pages as `/proc/self/stat` counts them. `VmRSS` in `/proc/self/status` is in kB whatever the page size, so
+/// that is read.
 const KIB: f64 = 1024.0;
 
 #[derive(Debug)]

@@ -33,6 +33,7 @@ const GOLDEN: &[(&str, &str)] = &[
     ("manifold_plan_duration_seconds", "histogram"),
     ("manifold_plan_panics_total", "counter"),
     ("manifold_wake_panics_total", "counter"),
+    ("manifold_quarantined_keys", "gauge"),
     ("manifold_ranges_owned", "gauge"),
     ("manifold_reconciles_total", "counter"),
     ("manifold_takeover_duration_seconds", "histogram"),
@@ -68,6 +69,56 @@ const GOLDEN: &[(&str, &str)] = &[
     ("workqueue_retries_total", "counter"),
     ("workqueue_unfinished_work_seconds", "gauge"),
     ("workqueue_work_duration_seconds", "histogram"),
+    // Without labels: there from the start.
+    (
+        "cronjob_controller_job_creation_skew_duration_seconds",
+        "histogram",
+    ),
+    (
+        "endpoint_slice_controller_endpoints_added_per_sync",
+        "histogram",
+    ),
+    (
+        "endpoint_slice_controller_endpoints_removed_per_sync",
+        "histogram",
+    ),
+    (
+        "endpoint_slice_mirroring_controller_addresses_skipped_per_sync",
+        "histogram",
+    ),
+    (
+        "endpoint_slice_mirroring_controller_endpoints_added_per_sync",
+        "histogram",
+    ),
+    (
+        "endpoint_slice_mirroring_controller_endpoints_removed_per_sync",
+        "histogram",
+    ),
+    (
+        "endpoint_slice_mirroring_controller_endpoints_updated_per_sync",
+        "histogram",
+    ),
+    (
+        "garbagecollector_controller_resources_sync_error_total",
+        "counter",
+    ),
+    (
+        "node_collector_update_all_nodes_health_duration_seconds",
+        "histogram",
+    ),
+    (
+        "node_collector_update_node_health_duration_seconds",
+        "histogram",
+    ),
+    (
+        "replicaset_controller_sorting_deletion_age_ratio",
+        "histogram",
+    ),
+    (
+        "taint_eviction_controller_pod_deletion_duration_seconds",
+        "histogram",
+    ),
+    ("taint_eviction_controller_pod_deletions_total", "counter"),
 ];
 
 /// Metrics in which every family has at least one series.
@@ -91,6 +142,8 @@ fn used() -> Arc<Metrics> {
     controller.planned(ms(1));
     controller.panicked();
     controller.wake_panicked();
+    controller.quarantined(2);
+    controller.quarantined(-1);
     controller.fenced();
     controller.reconciled("success");
     controller.wrote("create", "replicasets", "success");
@@ -278,6 +331,23 @@ fn a_queues_series_exist_before_anything_happened() {
         ),
         0.0
     );
+}
+
+#[test]
+fn counters_and_histograms_without_labels_exist_before_anything_happened() {
+    let metrics = Metrics::new(&crate::registry::descriptors());
+    let text = metrics.encode();
+    for series in [
+        "taint_eviction_controller_pod_deletions_total",
+        "taint_eviction_controller_pod_deletion_duration_seconds_count",
+        r#"taint_eviction_controller_pod_deletion_duration_seconds_bucket{le="240"}"#,
+        "node_collector_update_node_health_duration_seconds_count",
+        "node_collector_update_all_nodes_health_duration_seconds_count",
+    ] {
+        assert_eq!(value(&text, series), 0.0, "{series}");
+    }
+    // Those with labels appear with their first values.
+    assert!(!text.contains("node_collector_evictions_total{"), "{text}");
 }
 
 #[test]

@@ -5,7 +5,8 @@ use serde_json::{Value, json};
 use super::{Options, PeerTransport};
 use crate::args::go_duration;
 
-/// Under upstream's group name the shape of its KubeControllerManagerConfiguration; under `manifold` what is ours.
+/// Under upstream's group name the shape of its KubeControllerManagerConfiguration; under `manifold` what is
+/// ours.
 pub(super) fn configz(options: &Options) -> Value {
     let values = options.values();
     let text = |name: &str| json!(values.text(name));

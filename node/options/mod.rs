@@ -21,8 +21,8 @@ use crate::{
 /// The largest number of ranges: a range Lease is one object, and each replica watches all of them.
 const RANGES_MAX: i64 = 4096;
 
-/// The deadline to renew must exceed so many retry periods, as upstream asks of its leader election: the period is
-/// drawn out by jitter.
+/// The deadline to renew must exceed so many retry periods, as upstream asks of its leader election: the
+/// period is drawn out by jitter.
 const RETRY_JITTER: f64 = 1.2;
 
 /// The longest name of a replica or fleet: Lease names are made of both, within the 253 characters of a name.
@@ -137,8 +137,8 @@ pub enum PeerTransport {
     },
     /// In the clear, on a loopback address.
     Insecure,
-    /// Not at all: nothing was given, as in manifests written for upstream. Ranges move by Leases alone, each as a
-    /// takeover.
+    /// Not at all: nothing was given, as in manifests written for upstream. Ranges move by Leases alone, each
+    /// as a takeover.
     Off,
 }
 
@@ -733,8 +733,8 @@ fn controllers(
         .collect()
 }
 
-/// Numbers of workers that upstream wants to be at least 1. With any other a controller without workers is accepted, and
-/// does nothing.
+/// Numbers of workers that upstream wants to be at least 1. With any other a controller without workers is
+/// accepted, and does nothing.
 const WORKERS_AT_LEAST_ONE: [&str; 5] = [
     "concurrent-cron-job-syncs",
     "concurrent-daemonset-syncs",

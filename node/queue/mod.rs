@@ -1,7 +1,9 @@
-//! The queue of one controller in one range: delay, back-off and one entry per key. Pure: the clock is an argument.
+//! The queue of one controller in one range: delay, back-off and one entry per key. Pure: the clock is an
+//! argument.
 //!
-//! A key is waiting at most once and worked on at most once. What is added while it is worked on is remembered and
-//! waits again when the work is done. What a user changed goes ahead of what was queued because a range was gained.
+//! A key is waiting at most once and worked on at most once. What is added while it is worked on is
+//! remembered and waits again when the work is done. What a user changed goes ahead of what was queued
+//! because a range was gained.
 
 use std::{
     collections::{BTreeSet, HashMap, VecDeque},
@@ -19,7 +21,7 @@ pub type Monotonic = Duration;
 /// Who waits for the key.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub enum Priority {
-    /// Nobody changed anything: the range was gained, or a cache was listed anew.
+    /// Nobody changed anything: the range was gained, or a cache was listed again.
     Low,
     /// Something changed.
     High,
@@ -28,8 +30,8 @@ pub enum Priority {
 /// A table below this size keeps its room.
 const KEPT: usize = 16;
 
-/// Gives back the room of a table that holds an eighth of what it has room for: when a range is gained every key waits
-/// once, and then hardly any.
+/// Gives back the room of a table that holds an eighth of what it has room for: when a range is gained every
+/// key waits once, and then hardly any.
 pub(crate) fn give_back<T>(table: &mut HashMap<Key, T>) {
     if is_roomy(table.len(), table.capacity()) {
         table.shrink_to(2 * table.len());
@@ -163,8 +165,8 @@ impl Queue {
         self.add_after(key, self.backoff, now)
     }
 
-    /// As [`Queue::add_after_failure`], for a plan that was made from a stale view. The first delay is the default one:
-    /// the view catches up within milliseconds, and no server has to be spared.
+    /// As [`Queue::add_after_failure`], for a plan that was made from a stale view. The first delay is the
+    /// default one: the view catches up within milliseconds, and no server has to be spared.
     pub fn add_after_conflict(&mut self, key: &Key, now: Monotonic) -> Duration {
         let backoff = Backoff {
             first: self.backoff.first.min(Backoff::DEFAULT.first),
@@ -219,6 +221,16 @@ impl Queue {
             }
         }
         None
+    }
+
+    /// Begins to work on a key that may wait here or not; whether it did.
+    pub fn start(&mut self, key: &Key) -> bool {
+        let entry = self.entries.entry(key.clone()).or_default();
+        entry.working = true;
+        // Its place in the line is skipped when it is reached.
+        let waited = entry.waiting.take().is_some();
+        self.waiting -= usize::from(waited);
+        waited
     }
 
     /// The work on a key is done; what was added meanwhile waits now.

@@ -111,17 +111,29 @@ fn a_queue_backs_off_between_its_controller_s_bounds_and_a_conflict_begins_soone
     );
 }
 
-/// What upstream's rate limiter of each controller is, first and longest delay in milliseconds. Those that are not named
-/// have client-go's default.
+/// What upstream's rate limiter of each controller is, first and longest delay in milliseconds. Those that
+/// are not named have client-go's default.
 #[test]
 fn each_registered_controller_backs_off_as_upstream_s_queue_does() {
     let named = [
+        (
+            "certificatesigningrequest-approving-controller",
+            200,
+            1_000_000,
+        ),
+        (
+            "certificatesigningrequest-signing-controller",
+            200,
+            1_000_000,
+        ),
         ("endpointslice-controller", 1_000, 1_000_000),
         ("endpointslice-mirroring-controller", 1_000, 100_000),
         // Upstream looks again each sync period whatever happened; here only the bound is that.
         ("horizontal-pod-autoscaler-controller", 5, 15_000),
         ("job-controller", 1_000, 60_000),
         ("namespace-controller", 5, 60_000),
+        // Upstream looks at each node once a period, whatever failed.
+        ("node-lifecycle-controller", 5, 5_000),
         // Upstream has no queue but a period.
         ("pod-garbage-collector-controller", 5, 20_000),
     ];

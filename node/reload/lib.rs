@@ -1,9 +1,10 @@
 //! Files that change while the process runs: certificates, keys, authorities, kubeconfigs.
 //!
-//! [`Reloaded`] holds what was made of a fixed number of files (one for a CA bundle, two for a certificate with its key)
-//! and makes it again when their content differs. Content is compared and not modification times, because a kubelet
-//! replaces a mounted volume by swapping a symbolic link and an operator may copy files with their old times. Nothing
-//! here watches by inotify: a reader that polls sees every kind of replacement.
+//! [`Reloaded`] holds what was made of a fixed number of files (one for a CA bundle, two for a certificate
+//! with its key) and makes it again when their content differs. Content is compared and not modification
+//! times, because a kubelet replaces a mounted volume by swapping a symbolic link and an operator may copy
+//! files with their old times. Nothing here watches by inotify: a reader that polls sees every kind of
+//! replacement.
 
 use std::{
     fmt,
@@ -49,8 +50,8 @@ pub fn read(path: &Path) -> io::Result<Vec<u8>> {
     Ok(content)
 }
 
-/// What a set of files held at one moment. Two are equal where the same paths held the same bytes or were unreadable
-/// for the same kind of reason.
+/// What a set of files held at one moment. Two are equal where the same paths held the same bytes or were
+/// unreadable for the same kind of reason.
 #[derive(Clone, Default, PartialEq, Eq)]
 pub struct Snapshot(Vec<(PathBuf, Result<Vec<u8>, io::ErrorKind>)>);
 
@@ -110,9 +111,9 @@ struct Held<T, const N: usize> {
     value: Arc<T>,
 }
 
-/// What `N` files make together, made again when one of them changes. Where the new content can't be read or used, the
-/// value before it stays; so a pair of certificate and key that is read while only one of the two has been replaced is
-/// refused by `build` and taken at a later look.
+/// What `N` files make together, made again when one of them changes. Where the new content can't be read or
+/// used, the value before it stays; so a pair of certificate and key that is read while only one of the two
+/// has been replaced is refused by `build` and taken at a later look.
 pub struct Reloaded<T, E, const N: usize> {
     paths: [PathBuf; N],
     build: Build<T, E, N>,
@@ -184,7 +185,8 @@ fn read_all<const N: usize>(paths: &[PathBuf; N]) -> Result<[Vec<u8>; N], Unread
     Ok(content)
 }
 
-/// Repeats `refresh` for ever: logs when `what` has changed, and each different failure once. Never returns; drop it.
+/// Repeats `refresh` for ever: logs when `what` has changed, and each different failure once. Never returns;
+/// drop it.
 pub async fn follow<E: std::error::Error>(
     what: &'static str,
     every: Duration,

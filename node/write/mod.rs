@@ -12,7 +12,8 @@ use crate::events;
 #[cfg(test)]
 mod tests;
 
-/// An answer to a write need not carry more than metadata: uid and resourceVersion are all that is read of it.
+/// An answer to a write need not carry more than metadata: uid and resourceVersion are all that is read of
+/// it.
 pub const ACCEPT_METADATA: &str = "application/vnd.kubernetes.protobuf;as=PartialObjectMetadata;g=meta.k8s.io;v=v1,\
                                    application/vnd.kubernetes.protobuf,application/json";
 /// The answer to the deletion of a collection is a list, which has no such form.
@@ -249,8 +250,8 @@ pub fn failure_event(announced: &Event, failure: &Failure) -> Event {
     }
 }
 
-/// Sizes of the batches in which creates are sent: 1, 2, 4 …; a batch that fails stops the rest, so that a tenant
-/// without quota costs the API server one refusal a sync and not hundreds.
+/// Sizes of the batches in which creates are sent: 1, 2, 4 …; a batch that fails stops the rest, so that a
+/// tenant without quota costs the API server one refusal a sync and not hundreds.
 pub fn slow_start(count: usize) -> impl Iterator<Item = std::ops::Range<usize>> {
     let mut start = 0;
     let mut size = 1;

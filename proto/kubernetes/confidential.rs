@@ -11,7 +11,7 @@ use serde::{Deserialize, Deserializer, Serialize, Serializer};
 pub struct Confidential(Vec<u8>);
 
 impl Confidential {
-    /// The bytes, for whoever signs with them or compares them.
+    /// The bytes, for signing and comparison.
     pub fn reveal(&self) -> &[u8] {
         &self.0
     }

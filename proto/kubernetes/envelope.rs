@@ -1,5 +1,5 @@
-//! What lies round the objects: the envelope of every protobuf body, lists, watch events. Read in place: an object's
-//! bytes are decoded where they were received, without a copy in between.
+//! What lies round the objects: the envelope of every protobuf body, lists, watch events. Read in place: an
+//! object's bytes are decoded where they were received, without a copy in between.
 
 use std::fmt;
 
@@ -61,8 +61,8 @@ pub fn wrap(api_version: &str, kind: &str, raw: Vec<u8>) -> Vec<u8> {
 
 /// Opens an envelope.
 ///
-/// # Errors
-/// Where the four bytes in front are missing, or what follows is no envelope, or its content is encoded further.
+/// # Errors Where the four bytes in front are missing, or what follows is no envelope, or its content is
+/// encoded further.
 pub fn open(body: &[u8]) -> Result<Envelope<'_>, Malformed> {
     let rest = body
         .strip_prefix(MAGIC)
@@ -177,7 +177,7 @@ pub struct Glimpse<'a> {
     pub resource_version: u64,
 }
 
-/// Looks for an object's key and version, and does not mind what else is wrong with it.
+/// Finds an object's key and version, even where the rest of it is malformed.
 pub fn glimpse(raw: &[u8]) -> Glimpse<'_> {
     let mut glimpse = Glimpse::default();
     let metadata = Fields(raw)
@@ -243,7 +243,7 @@ impl<'a> Iterator for Fields<'a> {
         }
         let field = self.field();
         if field.is_err() {
-            // Nothing can be told of what follows.
+            // Nothing is known about what follows.
             self.0 = &[];
         }
         Some(field.map_err(|_| Malformed("a field does not end where it should")))

@@ -1,8 +1,9 @@
-//! Texts that are not UTF-8. The API server decodes protobuf without looking, and validates few texts: an annotation's
-//! value may be any bytes. An object with one must still be counted, owned and deleted, so it is read with U+FFFD for
-//! each byte that is none, as the API server itself shows it to clients of JSON.
+//! Texts that are not UTF-8. The API server decodes protobuf without checking UTF-8, and validates few texts:
+//! an annotation's value may be any bytes. An object with one must still be counted, owned and deleted, so it
+//! is read with U+FFFD for each byte that is none, as the API server itself shows it to clients of JSON.
 //!
-//! What is read so is never written back: patches are differences of two projections, both of which have the replacement.
+//! What is read so is never written back: patches are differences of two projections, both of which have the
+//! replacement.
 
 use std::borrow::Cow;
 
@@ -19,8 +20,8 @@ enum Kind {
     Message(&'static str),
 }
 
-/// The fields of each message that are texts or messages, from the .proto files: name, then number and content, which is
-/// empty for a text.
+/// The fields of each message that are texts or messages, from the .proto files: name, then number and
+/// content, which is empty for a text.
 type Table = &'static [(&'static str, &'static [(u32, &'static str)])];
 
 static MESSAGES: Table = include!(concat!(env!("OUT_DIR"), "/texts.rs"));
@@ -131,7 +132,8 @@ fn repaired<'a>(name: &str, bytes: &'a [u8], depth: usize) -> Option<Cow<'a, [u8
     Some(repaired.map_or(Cow::Borrowed(bytes), Cow::Owned))
 }
 
-/// Each byte that is none of a character becomes one U+FFFD, as in Go; so an object reads the same as its JSON.
+/// Each byte that is none of a character becomes one U+FFFD, as in Go; so an object reads the same as its
+/// JSON.
 fn text(bytes: &[u8]) -> Cow<'_, [u8]> {
     if str::from_utf8(bytes).is_ok() {
         return Cow::Borrowed(bytes);

@@ -1,5 +1,5 @@
-//! Messages written as tables instead of generated: for what every pod carries, so that texts which repeat are interned
-//! while they are decoded.
+//! Messages written as tables instead of generated: for what every pod carries, so that texts which repeat
+//! are interned while they are decoded.
 
 use prost::{
     DecodeError, Message,
@@ -13,12 +13,12 @@ use crate::{
     wire::merge,
 };
 
-/// How a field stands on the wire, and what holds it in memory.
+/// A field's encoding on the wire and its type in memory.
 pub trait Field {
     /// What holds it.
     type Held: Default + PartialEq;
 
-    /// Writes it, unless it is what stands for none.
+    /// Writes it, unless it is the value for absence.
     fn encode(tag: u32, held: &Self::Held, buf: &mut impl BufMut);
 
     /// Reads it.
@@ -297,10 +297,7 @@ impl<P: Part> Field for Many<P> {
 pub struct Few<P>(std::marker::PhantomData<P>);
 
 impl<P: Part> Field for Few<P> {
-    #[expect(
-        clippy::box_collection,
-        reason = "a third of a list's room where there is none"
-    )]
+    // A third of a list's room where there is none.
     type Held = Option<Box<Vec<P>>>;
     fn encode(tag: u32, held: &Self::Held, buf: &mut impl BufMut) {
         if let Some(held) = held {

@@ -28,8 +28,8 @@ pub use generated::{
     WatchEvent,
 };
 
-/// `metav1.Time` and `metav1.MicroTime`: an instant, to the second in most fields. Packed, since it is nearly always
-/// optional: 16 bytes then instead of 24, four and more times in each object.
+/// `metav1.Time` and `metav1.MicroTime`: an instant, to the second in most fields. Packed, since it is nearly
+/// always optional: 16 bytes then instead of 24, four and more times in each object.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash)]
 #[repr(Rust, packed(4))]
 pub struct Time {
@@ -57,8 +57,8 @@ impl From<Timestamp> for Time {
 }
 
 impl Time {
-    /// Whether it is Go's zero time. The API server always encodes a time that is no pointer in its types, so "none"
-    /// comes as an empty message there, and as `null` in JSON.
+    /// Whether it is Go's zero time. The API server always encodes a time that is no pointer in its types, so
+    /// "none" comes as an empty message there, and as `null` in JSON.
     pub fn is_zero(self) -> bool {
         self == Self::default()
     }
@@ -202,7 +202,8 @@ impl ObjectMeta {
         self.deletion_timestamp.is_some()
     }
 
-    /// Whether it is being deleted and nothing holds it: the server removes such an object with the write that makes it so.
+    /// Whether it is being deleted and nothing holds it: the server removes such an object with the write
+    /// that makes it so.
     pub fn is_held_by_nothing(&self) -> bool {
         self.is_terminating()
             && self.finalizers.is_empty()
@@ -308,8 +309,8 @@ pub mod entries {
 pub(crate) const PARTIAL: &str = ".k8s.meta.PartialObjectMetadata";
 
 impl PartialObjectMetadata {
-    /// The metadata of one object, of whatever kind; texts that are not UTF-8 as [`Resource::read`](crate::Resource::read)
-    /// has them.
+    /// The metadata of one object, of whatever kind; texts that are not UTF-8 as
+    /// [`Resource::read`](crate::Resource::read) has them.
     ///
     /// # Errors
     /// Where the bytes are no object.
@@ -320,7 +321,8 @@ impl PartialObjectMetadata {
 }
 
 impl Status {
-    /// A status from its protobuf; texts that are not UTF-8 as [`Resource::read`](crate::Resource::read) has them.
+    /// A status from its protobuf; texts that are not UTF-8 as [`Resource::read`](crate::Resource::read) has
+    /// them.
     ///
     /// # Errors
     /// Where the bytes are none.
@@ -331,8 +333,8 @@ impl Status {
 
 // ---- the wire ----
 
-/// Reads a text in place where it lies in one piece, which in a list or a watch frame it always does, and hands it on
-/// without a copy.
+/// Reads a text in place where it lies in one piece, which in a list or a watch frame it always does, and
+/// hands it on without a copy.
 fn with_text<B: Buf, R>(
     wire_type: WireType,
     buf: &mut B,
@@ -365,8 +367,8 @@ fn with_bytes<B: Buf, R>(
     }
 }
 
-/// A field of one byte that is no UTF-8, and one that ends before its length: prost makes its errors itself alone, so
-/// the error for such a field comes from reading one.
+/// A field of one byte that is no UTF-8, and one that ends before its length: prost makes its errors itself
+/// alone, so the error for such a field comes from reading one.
 const NOT_UTF8: &[u8] = &[1, 0xff];
 const TOO_SHORT: &[u8] = &[1];
 
@@ -398,8 +400,8 @@ pub(crate) fn merge_single(
     with_text(wire_type, buf, ctx, |text| Str::from(text))
 }
 
-/// Reads one of repeated messages. At the first it is counted how many follow, so that the list takes no more memory
-/// than it needs: growing and trimming it would cost more than the look ahead.
+/// Reads one of repeated messages. At the first it is counted how many follow, so that the list takes no more
+/// memory than it needs: growing and trimming it would cost more than counting first.
 pub(crate) fn merge_many<P: Part>(
     tag: u32,
     wire_type: WireType,
@@ -419,7 +421,8 @@ pub(crate) fn merge_many<P: Part>(
 /// Most elements that are made room for on the word of a message that is not read yet.
 const AHEAD_MAX: usize = 32;
 
-/// How many length-delimited fields of this number lie one after the other, the first of them without its key.
+/// How many length-delimited fields of this number lie one after the other, the first of them without its
+/// key.
 fn following(tag: u32, mut bytes: &[u8]) -> usize {
     let key = u64::from(tag) << 3 | WireType::LengthDelimited as u64;
     let mut count = 0;
@@ -664,7 +667,7 @@ pub fn parse_version(text: &str) -> u64 {
     }
 }
 
-/// Stands for a resourceVersion that is no number: nothing may be decided from it. Never equal to a version that the
-/// server knows, so a write that names it as its precondition is refused, and the cache counts the object as one that
-/// does not decode.
+/// The value for a resourceVersion that is not a number: nothing may be decided from it. Never equal to a
+/// version that the server knows, so a write that names it as its precondition is refused, and the cache
+/// counts the object as one that does not decode.
 pub const NOT_COMPARABLE: u64 = u64::MAX;

@@ -9,11 +9,11 @@ use crate::{
     meta::{ObjectMeta, PARTIAL},
 };
 
-/// Which objects of a resource a projection is of, where it is not of all: what the API server selects, so that the others
-/// are neither sent nor held.
+/// Which objects of a resource a projection is of, where it is not of all: what the API server selects, so
+/// that the others are neither sent nor held.
 #[derive(Debug, PartialEq, Eq)]
 pub struct Selection {
-    /// What tells it from other selections of the resource in marks, metrics and logs.
+    /// Distinguishes it from other selections of the resource in marks, metrics and logs.
     pub name: &'static str,
     /// The one namespace; empty for all.
     pub namespace: &'static str,
@@ -21,7 +21,8 @@ pub struct Selection {
     pub fields: &'static str,
 }
 
-/// A resource of the API and how its objects are decoded. One `static` for each: compare by address or by `plural` and
+/// A resource of the API and how its objects are decoded. One `static` for each: compare by address or by
+/// `plural` and
 /// `group`. A selection of a resource's objects is a resource of its own, with a store and marks of its own.
 pub struct Resource {
     /// API group; empty for the core group.
@@ -45,8 +46,8 @@ pub struct Resource {
 }
 
 impl Resource {
-    /// One object from its protobuf. Texts that are not UTF-8, which the API server stores for whoever sends protobuf, are
-    /// read with a replacement for each byte that is none.
+    /// One object from its protobuf. Texts that are not UTF-8, which the API server stores for clients that
+    /// send protobuf, are read with a replacement for each byte that is none.
     ///
     /// # Errors
     /// Where the bytes are no such message.
@@ -101,8 +102,8 @@ impl Resource {
         path
     }
 
-    /// `plural.group`, as in `deployments.apps`; `pods` for the core group. Names the resource in marks and metrics; a
-    /// selection's name follows a colon, as in `secrets:service-account-token`.
+    /// `plural.group`, as in `deployments.apps`; `pods` for the core group. Names the resource in marks and
+    /// metrics; a selection's name follows a colon, as in `secrets:service-account-token`.
     pub fn id(&self) -> String {
         match self.selection {
             None => self.type_id(),
@@ -134,7 +135,8 @@ impl Resource {
         self.selection.map(|selection| selection.name)
     }
 
-    /// The path under which all of its objects are listed and watched: that of the selection's namespace, if it has one.
+    /// The path under which all of its objects are listed and watched: that of the selection's namespace, if
+    /// it has one.
     pub fn collection(&self) -> String {
         self.path(
             self.selection.map_or("", |selection| selection.namespace),
@@ -223,8 +225,8 @@ pub trait DynObject: Any + fmt::Debug + Send + Sync {
     fn encode(&self) -> Vec<u8>;
     /// Its JSON: only the fields that the projection knows; without kind and apiVersion.
     fn to_json(&self) -> serde_json::Value;
-    /// About how many bytes of memory it takes: itself, and twice what it is on the wire for its lists and texts
-    /// (measured with pods: 10 % less than the truth).
+    /// About how many bytes of memory it takes: itself, and twice what it is on the wire for its lists and
+    /// texts (measured with pods: 10 % less than the truth).
     fn approximate_bytes(&self) -> usize;
     /// For a cast to the concrete type.
     fn as_any(&self) -> &dyn Any;
@@ -266,8 +268,8 @@ pub fn cast<T: Object>(object: AnyObject) -> Option<Arc<T>> {
 
 /// Implements [`Object`] for a generated message and gives it its `static` [`Resource`].
 ///
-/// What is decoded to be kept is trimmed: lists that were not made to measure while they were decoded hold up to twice what
-/// they need. The last argument trims those outside the metadata.
+/// What is decoded to be kept is trimmed: lists that were not made to measure while they were decoded hold up
+/// to twice what they need. The last argument trims those outside the metadata.
 macro_rules! object {
     ($type:ty, $group:literal, $version:literal, $kind:literal, $plural:literal, $namespaced:literal) => {
         $crate::object::object!($type, $group, $version, $kind, $plural, $namespaced, |_| {});

@@ -1,5 +1,5 @@
-//! Messages that are carried as bytes, in JSON: `{"protobuf": "0a04…"}`. Only the tests' API server speaks so: the real
-//! one writes such a message out in full, and what is read live is never put into a projection.
+//! Messages that are carried as bytes, in JSON: `{"protobuf": "0a04…"}`. Only the tests' API server speaks
+//! so: the real one writes such a message out in full, and what is read live is never put into a projection.
 
 use serde::{Deserialize, Deserializer, Serialize, Serializer, de::Error};
 

@@ -13,12 +13,12 @@ use crate::{
     meta::{ObjectMeta, PartialObjectMetadata},
 };
 
-/// So many resources without a projection are known to one process. A cluster has a few hundred; who makes and deletes
-/// custom resources for ever would fill the memory otherwise.
+/// Maximum number of resources without a projection that one process knows. A cluster has a few hundred; who
+/// makes and deletes custom resources for ever would fill the memory otherwise.
 pub const RESOURCES_MAX: usize = 10_000;
 
-/// An object's metadata, without labels and annotations: nobody who reads objects in this way asks for them, and they
-/// are most of what there is.
+/// An object's metadata, without labels and annotations: nobody who reads objects in this way asks for them,
+/// and they are most of what there is.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Partial {
     resource: &'static Resource,

@@ -1,4 +1,5 @@
-//! What a pod carries beyond its metadata. Every pod of an owner says the same words, so nearly all texts are interned.
+//! What a pod carries beyond its metadata. Every pod of an owner says the same words, so nearly all texts are
+//! interned.
 
 use prost::{
     DecodeError,
@@ -35,7 +36,7 @@ message! {
 }
 
 message! {
-    /// `core/v1.PodSpec`, as far as controllers look at pods that run.
+    /// `core/v1.PodSpec`, reduced to what controllers read of running pods.
     pub struct PodSpec {
         /// Those of claims and of storage: most are of other kinds, and every pod has one.
         1 volumes: Kept<Volume>,
@@ -198,8 +199,8 @@ message! {
 }
 
 message! {
-    /// A container, as far as it tells what it asks for, Services find its ports by name, and which volumes it mounts
-    /// with which SELinux labels.
+    /// A container, as far as it tells what it asks for, Services find its ports by name, and which volumes
+    /// it mounts with which SELinux labels.
     pub struct Container {
         /// Its name.
         1 name: Word,
@@ -311,8 +312,8 @@ message! {
 }
 
 message! {
-    /// An init container, as far as it tells what it asks for, whether it is a sidecar (those of restartPolicy Always
-    /// are), and its ports.
+    /// An init container, as far as it tells what it asks for, whether it is a sidecar (those of
+    /// restartPolicy Always are), and its ports.
     pub struct InitContainer {
         /// Its name.
         1 name: Word,
@@ -350,7 +351,7 @@ message! {
         /// Its addresses, the primary one first.
         #[serde(rename = "podIPs")]
         12 pod_ips: Many<PodIp>,
-        /// One for each container that was added for debugging.
+        /// One for each container that was added to it for debugging.
         13 ephemeral_container_statuses: Few<ContainerStatus>,
         /// The generation that it was set for.
         17 observed_generation: Int64,

@@ -98,8 +98,8 @@ impl Quantity {
         })
     }
 
-    /// In thousandths, rounded away from zero; the largest number where it is larger. `None` where the text is no
-    /// amount.
+    /// In thousandths, rounded away from zero; the largest number where it is larger. `None` where the text
+    /// is no amount.
     pub fn milli(&self) -> Option<i64> {
         let parts = self.parts()?;
         let power = parts.ten + 3;
@@ -169,7 +169,7 @@ impl Quantity {
             .is_some_and(|(_, power)| !power.is_empty() && power != "i")
     }
 
-    /// So many thousandths, in the API's shortest form: `1500m`, `2`, `3k`.
+    /// From thousandths, in the API's shortest form: `1500m`, `2`, `3k`.
     pub fn of_milli(milli: i64) -> Self {
         let (mut number, mut step) = (milli, 0);
         const STEPS: [&str; 7] = ["m", "", "k", "M", "G", "T", "P"];
@@ -181,7 +181,7 @@ impl Quantity {
         Self::from(format!("{number}{suffix}"))
     }
 
-    /// So many thousandths, in powers of two where that is exact and 1024 or more: `64Mi`, but `1500m`.
+    /// From thousandths, in powers of two where that is exact and 1024 or more: `64Mi`, but `1500m`.
     pub fn of_milli_binary(milli: i64) -> Self {
         if milli % 1000 != 0 || milli.abs() < 1024 * 1000 {
             return Self::of_milli(milli);
@@ -211,11 +211,11 @@ pub enum Format {
 /// Digits behind the point that amounts have at most.
 const NANO_PLACES: i32 = 9;
 const NANO: i128 = 1_000_000_000;
-/// The largest amount that one text stands for: that of the API.
+/// The largest amount that one text can express: that of the API.
 const MOST: i128 = i64::MAX as i128 * NANO;
 
-/// An amount to be reckoned with: exact to the thousand-millionth, as the API's are. It adds up as those do: a sum is
-/// written as the first of its parts that is not nothing.
+/// An amount for arithmetic: exact to the thousand-millionth, as the API's are. It adds up as those do: a sum
+/// is written as the first of its parts that is not nothing.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Exact {
     nano: i128,
@@ -223,7 +223,7 @@ pub struct Exact {
 }
 
 impl Exact {
-    /// So many whole ones.
+    /// From whole units.
     pub fn of_count(count: i64) -> Self {
         Self {
             nano: i128::from(count) * NANO,

@@ -14,8 +14,9 @@ use std::{
 
 use serde::{Deserialize, Deserializer, Serialize, Serializer};
 
-/// A shared, immutable string: 16 bytes, cloned by counting. Compares and hashes by content. The empty text is none: most
-/// fields of a message begin so, and counting would cost each of them two writes to memory that all threads share.
+/// A shared, immutable string: 16 bytes, cloned by counting. Compares and hashes by content. The empty text
+/// is none: most fields of a message begin so, and counting would cost each of them two writes to memory that
+/// all threads share.
 #[derive(Clone, Default, PartialEq, Eq, PartialOrd, Ord)]
 pub struct Str(Option<Arc<str>>);
 
@@ -25,9 +26,10 @@ const SHARDS: usize = 16;
 /// A shard is swept of strings that nobody holds when it has grown to this many, and again at each doubling.
 const SWEEP_AT: usize = 4096;
 
-/// Pairs of strings that each thread remembers in front of the interner. A pod has some forty that repeat, and the pods
-/// of one owner share nearly all of them: most are found here, without a lock. Places for two, since strings that push
-/// each other out would go to the interner at every pod, and which ones do is up to the process's seed.
+/// Pairs of strings that each thread remembers in front of the interner. A pod has some forty that repeat,
+/// and the pods of one owner share nearly all of them: most are found here, without a lock. Places for two,
+/// since strings that push each other out would go to the interner at every pod, and which ones do is up to
+/// the process's seed.
 const REMEMBERED: usize = 512;
 
 struct Shard {
@@ -51,8 +53,8 @@ thread_local! {
     static RECENT: RefCell<Vec<[Str; 2]>> = RefCell::new(vec![<[Str; 2]>::default(); REMEMBERED]);
 }
 
-/// Hashes texts a few times faster than std's hash does. Seeded at random for each process, since labels come from
-/// users; for tables in memory only, never for what leaves the process.
+/// Hashes texts a few times faster than std's hash does. Seeded at random for each process, since labels come
+/// from users; for tables in memory only, never for what leaves the process.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct TextHash;
 
@@ -70,7 +72,8 @@ impl BuildHasher for TextHash {
 pub struct TextHasher(u64);
 
 impl TextHasher {
-    /// Both halves of the product of 64 × 64 bits, folded: every bit of the input reaches every bit of the result.
+    /// Both halves of the product of 64 × 64 bits, folded: every bit of the input reaches every bit of the
+    /// result.
     fn fold(&mut self, one: u64, other: u64) {
         let product = u128::from(self.0 ^ one ^ 0x9e37_79b9_7f4a_7c15)
             * u128::from(other ^ 0xd6e8_feb8_6659_fd93);
@@ -122,8 +125,8 @@ impl Str {
             .unwrap_or_else(|never| match never {})
     }
 
-    /// As [`Str::interned`], from bytes that are looked at only where they are met for the first time: that they are
-    /// UTF-8 is known of those that were met before.
+    /// As [`Str::interned`], from bytes that are checked only where they occur for the first time: that they
+    /// are UTF-8 is known of those that were met before.
     ///
     /// # Errors
     /// Where they are not UTF-8.

@@ -306,7 +306,7 @@ fn a_pod_holds_what_tells_of_its_storage_and_nothing_of_other_volumes() {
         .read(&written.encode_to_vec())
         .unwrap();
     let read: &core::Pod = read.as_any().downcast_ref().unwrap();
-    let mut expected = written.spec.clone().unwrap();
+    let mut expected = written.spec.unwrap();
     expected.volumes.remove(0);
     expected.containers[0]
         .volume_mounts

@@ -1,6 +1,6 @@
-//! Reading what lies on the wire in one piece, which in a list or a watch frame everything does. prost reads from any
-//! buffer and so asks it anew at each byte; here a message is a slice, and what nobody asks for is stepped over by its
-//! length. Whatever is not of the usual form goes prost's way, so errors are prost's too.
+//! Reading what lies on the wire in one piece, which in a list or a watch frame everything does. prost reads
+//! from any buffer and so checks it at each byte; here a message is a slice, and a field that nobody reads is
+//! skipped by its length. Whatever is not of the usual form goes prost's way, so errors are prost's too.
 
 use std::{
     any::Any,
@@ -19,8 +19,8 @@ use serde::{Deserialize, Deserializer, Serialize, Serializer};
 
 use crate::str::hash_bytes;
 
-/// The content of a length-delimited field whose key has been read, and where it ends. None where its length is none or
-/// reaches beyond what is there.
+/// The content of a length-delimited field whose key has been read, and where it ends. None where its length
+/// is none or reaches beyond what is there.
 pub(crate) fn delimited(bytes: &[u8]) -> Option<(&[u8], usize)> {
     let (length, begin) = match *bytes {
         [first @ ..0x80, ..] => (usize::from(first), 1),
@@ -68,7 +68,8 @@ pub(crate) fn merge<M: Message>(
     encoding::message::merge(wire_type, message, buf, ctx)
 }
 
-/// Reads a message's fields. Depth is not counted here: only prost's own messages contain themselves, and they count.
+/// Reads a message's fields. Depth is not counted here: only prost's own messages contain themselves, and
+/// they count.
 fn fields<M: Message>(
     message: &mut M,
     mut bytes: &[u8],
@@ -95,13 +96,13 @@ fn fields<M: Message>(
     Ok(())
 }
 
-/// A message that is the same in many objects, as what a container asks for is in all pods of a Deployment: held once
-/// and not decoded again where its bytes were met before.
+/// A message that is the same in many objects, as what a container asks for is in all pods of a Deployment:
+/// held once and not decoded again where its bytes were met before.
 #[derive(Clone, Default, PartialEq, Eq, Hash)]
 pub struct Shared<T>(Arc<T>);
 
-/// Pairs of messages that each thread remembers by their bytes; why pairs, see [`Str`](crate::Str)'s. Enough for what the
-/// pods of some hundred owners share, and for their conditions of some seconds.
+/// Pairs of messages that each thread remembers by their bytes; why pairs, see [`Str`](crate::Str)'s. Enough
+/// for what the pods of some hundred owners share, and for their conditions of some seconds.
 const REMEMBERED: usize = 512;
 
 /// Longer ones are decoded each time: they hardly repeat.
@@ -170,7 +171,7 @@ impl<T> Deref for Shared<T> {
     }
 }
 
-/// Changed for itself alone: whoever else holds the message keeps it as it was.
+/// Copy on write: other holders of the message keep it unchanged.
 impl<T: Clone> DerefMut for Shared<T> {
     fn deref_mut(&mut self) -> &mut T {
         Arc::make_mut(&mut self.0)

@@ -66,7 +66,8 @@ const ALL: &[(Fault, u32)] = &[
     (Fault::JoinAndLeave, 5),
 ];
 
-/// `count` faults of these kinds, or of all where none is named: each kind once, as far as they reach, then by weight.
+/// `count` faults of these kinds, or of all where none is named: each kind once, as far as they reach, then
+/// by weight.
 pub(super) fn choose(random: &mut impl Rng, count: usize, only: &[Fault]) -> Vec<Fault> {
     let chosen = ALL
         .iter()

@@ -1,17 +1,18 @@
-//! Faults on the real thing: real replicas on a real control plane, a workload that never rests, and judges that read
-//! only what the API server recorded.
+//! Faults on the real thing: real replicas on a real control plane, a workload that never rests, and judges
+//! that read only what the API server recorded.
 //!
-//! Each replica reaches the API server and its peers through relays of ours. Faults come one after the other, chosen by a
-//! seed; after each the fleet must have come to rest: every range owned, evenly, by those that live, and keys served as
-//! promptly as ever, so that no fault is blamed for the one before. At the end the audit log is judged, latencies are
-//! compared with what was promised, and what the workload has come to with what the same wishes come to undisturbed.
+//! Each replica reaches the API server and its peers through relays of ours. Faults come one after the other,
+//! chosen by a seed; after each the fleet must have come to rest: every range owned, evenly, by those that
+//! live, and keys served as promptly as ever, so that no fault is blamed for the one before. At the end the
+//! audit log is judged, latencies are compared with what was promised, and what the workload has come to with
+//! what the same wishes come to undisturbed.
 
 mod fault;
 pub(crate) mod probes;
 mod relay;
 mod rogue;
 mod strain;
-mod webhook;
+pub(crate) mod webhook;
 mod workload;
 
 #[cfg(test)]
@@ -61,7 +62,8 @@ const ETCD_AWAY: Duration = Duration::from_secs(10);
 const WEBHOOK_TAKES: Duration = Duration::from_secs(8);
 /// A fault begins when so many changes in a row were served …
 const CALM_KEYS: usize = 32;
-/// … within this: what the fault before has left behind (watches that are begun again, a backlog) is not its doing.
+/// … within this: what the fault before has left behind (watches that are begun again, a backlog) is not its
+/// doing.
 const CALM: Duration = Duration::from_millis(150);
 /// It begins all the same after this, where the machine is too busy to be calm.
 const CALM_LIMIT: Duration = Duration::from_secs(15);
@@ -83,8 +85,8 @@ pub struct Settings {
     pub slack: f64,
     /// For how long watches stand still when they do.
     pub frozen: Duration,
-    /// Whether keys that wait too long are an error; else they are only told. A machine that builds and tests other
-    /// things beside is no measure of it.
+    /// Whether keys that wait too long are an error; else they are only told. A machine that builds and tests
+    /// other things beside is no measure of it.
     pub latencies: bool,
 }
 
@@ -486,7 +488,8 @@ impl Chaos {
         self.control_plane.start_the_others_again()
     }
 
-    /// All keys have been served after what was before: the fleet's first look at everything is no fault's doing.
+    /// All keys have been served after what was before: the fleet's first look at everything is no fault's
+    /// doing.
     async fn served_once_more(&self) -> Result<()> {
         let before = self.probes.served();
         until("every key is served", PATIENCE, POLL, || async {
@@ -532,7 +535,8 @@ impl Chaos {
     async fn slow_webhook(&mut self, victim: usize) -> Result<()> {
         let webhook = Webhook::start(&self.control_plane, WEBHOOK_TAKES).await?;
         let api: Api<ValidatingWebhookConfiguration> = Api::all(self.client.clone());
-        let configuration = webhook.configuration(self.control_plane.authority().certificate());
+        let configuration =
+            webhook.configuration(self.control_plane.authority().certificate(), "pods", "Fail");
         api.create(
             &PostParams::default(),
             &serde_json::from_value(configuration)?,
@@ -559,7 +563,7 @@ impl Chaos {
             Ok((replicas == 3).then_some(()))
         })
         .await;
-        api.delete("chaos", &DeleteParams::default()).await?;
+        api.delete(Webhook::NAME, &DeleteParams::default()).await?;
         deployments
             .delete("probe-slow", &DeleteParams::default())
             .await?;
@@ -623,7 +627,8 @@ impl Chaos {
                 "owners are {:?}",
                 owners.loads()
             );
-            // A Lease may name a life of a replica that is over: its present one takes the range when that is certain.
+            // A Lease may name a life of a replica that is over: its present one takes the range when that is
+            // certain.
             for member in self
                 .members
                 .iter()

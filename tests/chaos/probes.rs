@@ -147,7 +147,8 @@ impl Probes {
         ranges.contains(&coordinator::range_of(&text, self.ranges))
     }
 
-    /// Of the touches since a moment: those in these ranges, and the others. Those that still wait count as they are.
+    /// Of the touches since a moment: those in these ranges, and the others. Those that still wait count as
+    /// they are.
     pub(crate) fn waits(
         &self,
         from: Instant,

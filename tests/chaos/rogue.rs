@@ -1,4 +1,5 @@
-//! Peers that are none: with the wrong certificate, with garbage, with handoffs that are old or not theirs to make.
+//! Peers that are none: with the wrong certificate, with garbage, with handoffs that are old or not theirs to
+//! make.
 
 use std::net::Ipv4Addr;
 use std::sync::Arc;
@@ -87,8 +88,8 @@ async fn channel(fleet: &Fleet, as_name: &str, to: &Replica) -> Result<Channel> 
     Ok(timeout(ANSWER, endpoint.connect_with_connector(connect)).await??)
 }
 
-/// A member that offers what is not its to give: a range of another, and one of its own under an epoch that is over.
-/// Whatever it says, the Leases decide.
+/// A member that offers what is not its to give: a range of another, and one of its own under an epoch that
+/// is over. Whatever it says, the Leases decide.
 pub(super) async fn false_handoffs(fleet: &Fleet, liar: &Replica, to: &Replica) -> Result<()> {
     let (its, theirs) = (liar.shards().await?, to.shards().await?);
     let own = its.owned.first().context("the liar owns nothing")?;

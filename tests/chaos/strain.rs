@@ -1,5 +1,5 @@
-//! How busy the machine was while a fault lasted: a wait tells of Manifold only where the machine did not make everybody
-//! wait.
+//! How busy the machine was while a fault lasted: a wait tells of Manifold only where the machine did not
+//! make everybody wait.
 
 use std::fs;
 use std::time::{Duration, Instant};

@@ -1,4 +1,5 @@
-//! Deployments that are scaled, rolled out, deleted and made again all the time, and what they shall be at the end.
+//! Deployments that are scaled, rolled out, deleted and made again all the time, and what they shall be at
+//! the end.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::{Arc, Mutex, PoisonError};
@@ -85,7 +86,7 @@ fn or_gone<T>(result: Result<T, kube::Error>) -> Result<(), kube::Error> {
     }
 }
 
-/// Takes away what was made of one life: owners first, so that nobody makes it anew.
+/// Takes away what was made of one life: owners first, so that nobody makes it again.
 pub(super) async fn sweep(client: &Client, namespace: &str, app: &str) -> Result<(), kube::Error> {
     let of_life = ListParams::default().labels(&format!("app={app}"));
     let now = DeleteParams::background().grace_period(0);
@@ -148,7 +149,8 @@ impl Workload {
         *self.changes.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Ends the changes, and compares what came of them with what the same wishes come to where nothing goes wrong.
+    /// Ends the changes, and compares what came of them with what the same wishes come to where nothing goes
+    /// wrong.
     pub(super) async fn compare(self, calm: &str) -> Result<()> {
         self.task.abort();
         let wishes = self

@@ -114,8 +114,8 @@ impl AuditRecord {
         self.response_status.as_ref().map(|status| status.code)
     }
 
-    /// Whether the sender withdrew it before the server had read what was asked: then nothing was done. Told only where
-    /// bodies are logged.
+    /// Whether the sender withdrew it before the server had read what was asked: then nothing was done. Told
+    /// only where bodies are logged.
     pub fn was_withdrawn_unread(&self) -> bool {
         let bodies = self.level == "Request" || self.level == "RequestResponse";
         bodies && self.code() == Some(504) && self.request_object.is_none()

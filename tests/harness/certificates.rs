@@ -78,12 +78,29 @@ impl Authority {
     /// A client's certificate that expires.
     pub fn client_for(&self, user: &str, group: Option<&str>, life: Duration) -> Result<Identity> {
         let usages = [ExtendedKeyUsagePurpose::ClientAuth];
-        self.sign_until(user, group, &[], &usages, Some(SystemTime::now() + life))
+        self.sign_until(
+            user,
+            group,
+            (&[], &[]),
+            &usages,
+            Some(SystemTime::now() + life),
+        )
     }
 
     /// A server's certificate for 127.0.0.1 and these names.
     pub fn server(&self, name: &str, names: &[&str]) -> Result<Identity> {
-        self.sign(name, None, names, &[ExtendedKeyUsagePurpose::ServerAuth])
+        self.server_at(name, names, &[])
+    }
+
+    /// A server's certificate for these names, and for these addresses beside 127.0.0.1.
+    pub fn server_at(
+        &self,
+        name: &str,
+        names: &[&str],
+        addresses: &[Ipv4Addr],
+    ) -> Result<Identity> {
+        let usages = [ExtendedKeyUsagePurpose::ServerAuth];
+        self.sign_until(name, None, (names, addresses), &usages, None)
     }
 
     /// A certificate for both ends, as peers need, whose DNS name is `name`.
@@ -106,14 +123,14 @@ impl Authority {
         names: &[&str],
         usages: &[ExtendedKeyUsagePurpose],
     ) -> Result<Identity> {
-        self.sign_until(name, group, names, usages, None)
+        self.sign_until(name, group, (names, &[]), usages, None)
     }
 
     fn sign_until(
         &self,
         name: &str,
         group: Option<&str>,
-        names: &[&str],
+        (names, addresses): (&[&str], &[Ipv4Addr]),
         usages: &[ExtendedKeyUsagePurpose],
         end: Option<SystemTime>,
     ) -> Result<Identity> {
@@ -129,7 +146,10 @@ impl Authority {
             params.not_after = end.into();
         }
         if usages.contains(&ExtendedKeyUsagePurpose::ServerAuth) {
-            params.subject_alt_names = vec![SanType::IpAddress(IpAddr::V4(Ipv4Addr::LOCALHOST))];
+            params.subject_alt_names = std::iter::once(&Ipv4Addr::LOCALHOST)
+                .chain(addresses)
+                .map(|address| SanType::IpAddress(IpAddr::V4(*address)))
+                .collect();
             for name in names {
                 let name = (*name).try_into().with_context(what)?;
                 params.subject_alt_names.push(SanType::DnsName(name));

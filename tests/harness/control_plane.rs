@@ -27,6 +27,7 @@ use crate::certificates::{Authority, Identity, signing_key};
 use crate::fleet::FleetBuilder;
 use crate::metrics::Metrics;
 use crate::metrics_api::{METRICS, aggregate};
+use crate::nodes::Network;
 use crate::process::{Process, Spec, WorkDir};
 use crate::programs::{Program, Programs};
 use crate::progress::Steps;
@@ -52,9 +53,11 @@ const SERVICE_CIDR: &str = "10.96.0.0/16";
 const UNLIMITED_QPS: u32 = 5_000;
 const ISSUER: &str = "https://kubernetes.default.svc.cluster.local";
 const FRONT_PROXY: &str = "front-proxy-client";
+/// Whom kubelets know the API server as.
+const KUBELET_CLIENT: &str = "kube-apiserver-kubelet-client";
 const NOT_READY_TAINT: &str = "node.kubernetes.io/not-ready";
-/// Label by whose value `none` a node falls silent ([`Builder::kubelets_may_end`]): kwok neither says how it is nor renews
-/// its Lease.
+/// Label by whose value `none` a node falls silent ([`Builder::kubelets_may_end`]): kwok neither says how it
+/// is nor renews its Lease.
 pub const NO_KUBELET: &str = "tests.manifold.dev/kubelet";
 /// Annotation of nodes that kwok leaves alone.
 const WITHOUT_KUBELET: &str = "example.com/without-kubelet";
@@ -87,6 +90,8 @@ pub struct Builder {
     fence: bool,
     metrics_server: bool,
     kubelets_may_end: bool,
+    /// The addresses at which real nodes reach it.
+    addresses: Vec<Ipv4Addr>,
 }
 
 impl Default for Builder {
@@ -99,6 +104,7 @@ impl Default for Builder {
             fence: false,
             metrics_server: false,
             kubelets_may_end: false,
+            addresses: Vec::new(),
         }
     }
 }
@@ -139,19 +145,31 @@ impl Builder {
         self
     }
 
-    /// With metrics-server, which asks the kubelets what pods use: what their annotation `kwok.x-k8s.io/usage-cpu` says.
+    /// With metrics-server, which asks the kubelets what pods use: what their annotation
+    /// `kwok.x-k8s.io/usage-cpu` says.
     #[must_use]
     pub fn metrics_server(mut self) -> Self {
         self.metrics_server = true;
         self
     }
 
-    /// Nodes of the start that get the label [`NO_KUBELET`]`=none` fall silent. Those that are added later may have no
-    /// kubelet at all.
+    /// Nodes of the start that get the label [`NO_KUBELET`]`=none` fall silent. Those that are added later
+    /// may have no kubelet at all.
     #[must_use]
     pub fn kubelets_may_end(mut self) -> Self {
         self.kubelets_may_end = true;
         self
+    }
+
+    /// Real nodes can join by this network, once it [forwards](crate::nodes::Network::forward) to it.
+    /// Services have addresses of the network's range, and kwok leaves nodes with the label
+    /// [`NO_KUBELET`]`=none` to their kubelets.
+    #[must_use]
+    pub fn real_nodes(mut self, network: &Network) -> Self {
+        self.addresses = vec![network.gateway(), network.service()];
+        self.kubelets_may_end()
+            .api_server_arg(format!("--service-cluster-ip-range={}", network.services()))
+            .api_server_arg("--kubelet-preferred-address-types=InternalIP")
     }
 
     /// Builds the programs if need be, starts everything, and returns when all nodes are ready.
@@ -186,7 +204,7 @@ impl Builder {
 
     async fn start_once(&self, programs: &Programs, steps: &mut Steps) -> Result<ControlPlane> {
         let dir = Arc::new(WorkDir::new()?);
-        let files = Files::write(&dir, &self.audit_policy)?;
+        let files = Files::write(&dir, &self.audit_policy, &self.addresses)?;
         let etcd_port = ports::free()?;
 
         steps.begin("awaiting etcd");
@@ -275,13 +293,24 @@ impl Builder {
         ]
         .map(|(name, value)| format!("--{name}={value}"))
         .into();
+        if !self.addresses.is_empty() {
+            let client = KUBELET_CLIENT;
+            args.extend([
+                format!("--kubelet-certificate-authority={}", file("ca.crt")),
+                format!(
+                    "--kubelet-client-certificate={}",
+                    file(&format!("{client}.crt"))
+                ),
+                format!("--kubelet-client-key={}", file(&format!("{client}.key"))),
+            ]);
+        }
         args.extend(self.api_server_args.iter().cloned());
         spawn(programs, dir, Program::ApiServer, args)
     }
 }
 
-/// Megabytes of audit log, never reached: the server would go on in a new file, and half an hour of faults takes more than
-/// the 100 that it allows otherwise.
+/// Megabytes of audit log, never reached: the server would go on in a new file, and half an hour of faults
+/// takes more than the 100 that it allows otherwise.
 const AUDIT_LOG_MEGABYTES: u32 = 100_000;
 
 /// A running control plane. Dropping it kills every part and removes its files.
@@ -315,6 +344,11 @@ impl ControlPlane {
     /// URL of the API server.
     pub fn url(&self) -> String {
         self.files.url()
+    }
+
+    /// Port of the API server on loopback.
+    pub fn port(&self) -> u16 {
+        self.files.port
     }
 
     /// Kubernetes' version, with the `v`.
@@ -387,7 +421,8 @@ impl ControlPlane {
         self.part(program)?.resume()
     }
 
-    /// Ends the API server: it answers and logs what it has in hand, but watches, which it would wait for a minute.
+    /// Ends the API server: it answers and logs what it has in hand, but watches, which it would wait for a
+    /// minute.
     pub async fn stop_api_server(&mut self) -> Result<()> {
         let api_server = self.part(Program::ApiServer)?;
         if api_server.terminate(STOP_LIMIT).await.is_err() {
@@ -404,8 +439,8 @@ impl ControlPlane {
         await_ready(&client, &mut [self.part(Program::ApiServer)?]).await
     }
 
-    /// Starts scheduler and kubelets again, as whoever runs them in a cluster would: an outage ends the one (it finds its
-    /// cache to be wrong and exits), and the other does not find its way back to its watches.
+    /// Starts scheduler and kubelets again, as whoever runs them in a cluster would: an outage ends the one
+    /// (it finds its cache to be wrong and exits), and the other does not find its way back to its watches.
     pub fn start_the_others_again(&mut self) -> Result<()> {
         self.part(Program::Scheduler)?.start_again()?;
         self.part(Program::Kwok)?.start_again()
@@ -770,7 +805,7 @@ struct Files {
 }
 
 impl Files {
-    fn write(dir: &WorkDir, audit_policy: &str) -> Result<Self> {
+    fn write(dir: &WorkDir, audit_policy: &str, addresses: &[Ipv4Addr]) -> Result<Self> {
         let authority = Arc::new(Authority::new("manifold-test-ca")?);
         let front_proxy = Authority::new("manifold-test-front-proxy-ca")?;
         let (private, public) = signing_key()?;
@@ -788,7 +823,14 @@ impl Files {
             "kubernetes.default.svc.cluster.local",
         ];
         let pairs = [
-            ("apiserver", authority.server("kube-apiserver", &names)?),
+            (
+                "apiserver",
+                authority.server_at("kube-apiserver", &names, addresses)?,
+            ),
+            (
+                KUBELET_CLIENT,
+                authority.client(KUBELET_CLIENT, Some("system:masters"))?,
+            ),
             (
                 "manager",
                 authority.server("kube-controller-manager", &["localhost"])?,
@@ -848,7 +890,7 @@ fn spawn(
     })
 }
 
-fn start_etcd(programs: &Programs, dir: &WorkDir, port: u16) -> Result<Process> {
+pub(crate) fn start_etcd(programs: &Programs, dir: &WorkDir, port: u16) -> Result<Process> {
     // A single member talks to no peer, so its peer port may be any.
     let args = [
         ("name", "manifold".to_owned()),

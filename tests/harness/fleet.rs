@@ -78,7 +78,8 @@ impl FleetBuilder {
             ranges: RANGES,
             namespace: "kube-system".to_owned(),
             name_prefix: "manifold".to_owned(),
-            // What suites do to replicas all day would make every start of theirs a slow one; who tries that says so.
+            // What suites do to replicas all day would make every start of theirs a slow one; who tries that
+            // says so.
             args: vec!["--slow-start-period=0s".to_owned()],
             env: Vec::new(),
         }

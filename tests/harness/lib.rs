@@ -16,6 +16,7 @@ pub mod fleet;
 pub mod kubeconfig;
 pub mod metrics;
 pub mod metrics_api;
+pub mod nodes;
 pub mod observe;
 pub mod ports;
 pub mod process;
@@ -58,8 +59,8 @@ where
 /// What only the root of this workspace has.
 const ROOT_HAS: &str = "tests/controlplane/go.mod";
 
-/// The root of the workspace: the one it is started in. The one it was built in comes last, since a cache of builds may
-/// serve a clone elsewhere.
+/// The root of the workspace: the one it is started in. The one it was built in comes last, since a cache of
+/// builds may serve a clone elsewhere.
 pub fn workspace_root() -> PathBuf {
     let built = PathBuf::from(env!("CARGO_MANIFEST_DIR"));
     let started = std::env::var_os("CARGO_MANIFEST_DIR").map(PathBuf::from);

@@ -1,8 +1,9 @@
-//! The metrics APIs that autoscalers ask, with values that a test sets: `metrics.k8s.io`, `custom.metrics.k8s.io` and
-//! `external.metrics.k8s.io`, behind the real aggregation layer.
+//! The metrics APIs that autoscalers ask, with values that a test sets: `metrics.k8s.io`,
+//! `custom.metrics.k8s.io` and `external.metrics.k8s.io`, behind the real aggregation layer.
 //!
-//! A small HTTPS server on loopback; an ExternalName Service and an APIService for each group lead kube-apiserver to it.
-//! Metrics of pods are answered for the pods that the cluster has and the selector selects.
+//! A small HTTPS server on loopback; an ExternalName Service and an APIService for each group lead
+//! kube-apiserver to it. Metrics of pods are answered for the pods that the cluster has and the selector
+//! selects.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::net::Ipv4Addr;
@@ -182,8 +183,8 @@ impl MetricsApi {
     }
 }
 
-/// Leads the API server to a server on loopback for these groups and versions, and waits until it finds them: by a Service
-/// of this name.
+/// Leads the API server to a server on loopback for these groups and versions, and waits until it finds them:
+/// by a Service of this name.
 pub(crate) async fn aggregate(
     control_plane: &ControlPlane,
     name: &str,

@@ -56,7 +56,16 @@ while IFS= read -r line; do
   esac
 done
 for child in $children; do kill -s KILL -- "-$child" 2>/dev/null; done
-for directory in "$@"; do rm -rf -- "$directory"; done
+for directory in "$@"; do rm -rf -- "$directory" 2>/dev/null; done
+# A cgroup is removed bottom-up, once the last process in it is gone.
+tries=200
+for directory in "$@"; do
+  while [ -d "$directory" ] && [ "$tries" -gt 0 ]; do
+    find "$directory" -depth -type d -exec rmdir -- {} \; 2>/dev/null
+    [ ! -d "$directory" ] || sleep 0.1
+    tries=$((tries - 1))
+  done
+done
 "#;
 
 /// Becomes the program once told to.
@@ -130,9 +139,22 @@ fn keep(directory: &Path) -> Result<()> {
         File::create(directory.join(KEPT_MARK)).context("marking a directory as kept")?;
         eprintln!("kept for inspection: {}", directory.display());
     }
+    forget_directory(directory)
+}
+
+/// Has a directory removed when this process ends, however it ends: files with it, or a cgroup without
+/// processes.
+pub(crate) fn watch_directory(directory: &Path) -> Result<()> {
     let path = directory.to_owned();
+    tell(&format!("d {}\n", directory.display()), |_, directories| {
+        directories.insert(path);
+    })
+}
+
+/// The opposite of [`watch_directory`].
+pub(crate) fn forget_directory(directory: &Path) -> Result<()> {
     tell(&format!("f {}\n", directory.display()), |_, directories| {
-        directories.remove(&path);
+        directories.remove(directory);
     })
 }
 
@@ -151,10 +173,7 @@ impl WorkDir {
             .tempdir()
             .context("making a working directory")?
             .keep();
-        let line = format!("d {}\n", path.display());
-        tell(&line, |_, directories| {
-            directories.insert(path.clone());
-        })?;
+        watch_directory(&path)?;
         Ok(Self { path })
     }
 
@@ -248,9 +267,7 @@ impl Drop for Decision {
 
 fn remove(directory: &Path) -> Result<()> {
     std::fs::remove_dir_all(directory).context("removing a working directory")?;
-    tell(&format!("f {}\n", directory.display()), |_, directories| {
-        directories.remove(directory);
-    })
+    forget_directory(directory)
 }
 
 impl Drop for WorkDir {

@@ -21,6 +21,7 @@ use crate::toolchain;
 const KUBERNETES: &str = "k8s.io/kubernetes";
 const KWOK: &str = "sigs.k8s.io/kwok";
 const METRICS_SERVER: &str = "sigs.k8s.io/metrics-server";
+const CONTAINERD: &str = "github.com/containerd/containerd/v2";
 /// Stage files of kwok that make fake nodes ready and keep them so, and run fake pods at once.
 const STAGES: [&str; 3] = [
     "stage/node/fast",
@@ -51,9 +52,24 @@ pub enum Program {
     ControllerManager,
     /// metrics-server, which autoscalers ask what pods use.
     MetricsServer,
+    /// kubelet, the agent of a real node.
+    Kubelet,
+    /// kubeadm, which sets clusters up.
+    Kubeadm,
+    /// containerd, which runs a real node's containers.
+    Containerd,
+    /// What stays with each of its pods.
+    ContainerdShim,
+    /// containerd's own client.
+    Ctr,
 }
 
 impl Program {
+    /// The programs of Kubernetes that a real node runs.
+    pub const NODE: [Self; 2] = [Self::Kubeadm, Self::Kubelet];
+    /// What runs its containers, beside Debian's runc.
+    pub const CONTAINERS: [Self; 3] = [Self::Ctr, Self::ContainerdShim, Self::Containerd];
+
     /// What every test needs, those that are built fastest first, so that a mistake shows early.
     pub const CONTROL_PLANE: [Self; 6] = [
         Self::Kwok,
@@ -74,6 +90,11 @@ impl Program {
             Self::Kubectl => "kubectl",
             Self::ControllerManager => "kube-controller-manager",
             Self::MetricsServer => "metrics-server",
+            Self::Kubelet => "kubelet",
+            Self::Kubeadm => "kubeadm",
+            Self::Containerd => "containerd",
+            Self::ContainerdShim => "containerd-shim-runc-v2",
+            Self::Ctr => "ctr",
         }
     }
 
@@ -87,6 +108,13 @@ impl Program {
             Self::Kubectl => "k8s.io/kubernetes/cmd/kubectl",
             Self::ControllerManager => "k8s.io/kubernetes/cmd/kube-controller-manager",
             Self::MetricsServer => "sigs.k8s.io/metrics-server/cmd/metrics-server",
+            Self::Kubelet => "k8s.io/kubernetes/cmd/kubelet",
+            Self::Kubeadm => "k8s.io/kubernetes/cmd/kubeadm",
+            Self::Containerd => "github.com/containerd/containerd/v2/cmd/containerd",
+            Self::ContainerdShim => {
+                "github.com/containerd/containerd/v2/cmd/containerd-shim-runc-v2"
+            }
+            Self::Ctr => "github.com/containerd/containerd/v2/cmd/ctr",
         }
     }
 }
@@ -107,6 +135,22 @@ impl Programs {
     /// Builds metrics-server, which few tests need.
     pub fn obtain_metrics_server() -> Result<Self> {
         Source::of_metrics_server()?.obtain(&cache()?, &[Program::MetricsServer])
+    }
+
+    /// Builds the kubelet and kubeadm, which tests with real nodes need.
+    pub fn obtain_kubelet() -> Result<Self> {
+        Source::of("tests/controlplane/kubelet", KUBERNETES)?.obtain(&cache()?, &Program::NODE)
+    }
+
+    /// Builds containerd, which they need too.
+    pub fn obtain_containerd() -> Result<Self> {
+        Source::of("tests/controlplane/containerd", CONTAINERD)?
+            .obtain(&cache()?, &Program::CONTAINERS)
+    }
+
+    /// Where they lie.
+    pub fn directory(&self) -> &Path {
+        &self.directory
     }
 
     /// The file of one.
@@ -217,6 +261,9 @@ impl Source {
         fs::create_dir_all(into).with_context(|| format!("making {}", into.display()))?;
         let what = match wanted {
             [one] => format!("building {}", one.name()),
+            [first, ..] if self.kwok_version.is_none() => {
+                format!("building {} and what belongs to it", first.name())
+            }
             _ => "building the control plane".to_owned(),
         };
         let mut steps = Steps::new(what, wanted.len() as u64);
@@ -373,5 +420,22 @@ fn remove_unused(cache: &Path) {
             // Another process may be removing the same one.
             let _ = fs::remove_dir_all(entry.path()).or_else(|_| fs::remove_file(entry.path()));
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn kubelet_and_kubeadm_are_of_the_control_plane_s_version() {
+        let version = |folder: &str| {
+            let go_mod = crate::workspace_root().join(folder).join("go.mod");
+            required_version(&fs::read_to_string(go_mod).unwrap(), KUBERNETES).unwrap()
+        };
+        assert_eq!(
+            version("tests/controlplane/kubelet"),
+            version("tests/controlplane")
+        );
     }
 }

@@ -1,8 +1,8 @@
-//! HTTP between replicas and the API server, with TLS ended here: the one way to hold up watches and nothing else, or calls
-//! and not what watches bring.
+//! HTTP between replicas and the API server, with TLS ended here: the one way to hold up watches and nothing
+//! else, or calls and not what watches bring.
 //!
-//! Towards the API server it is the manager itself: with its client certificate, or without one where the request brings a
-//! token of its own.
+//! Towards the API server it is the manager itself: with its client certificate, or without one where the
+//! request brings a token of its own.
 
 use std::net::Ipv4Addr;
 use std::sync::Arc;

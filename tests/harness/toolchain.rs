@@ -52,8 +52,9 @@ pub fn rust() -> Result<String> {
     }
 }
 
-/// What cargo tells of the package that it runs. Build scripts read the same names, and count as stale when one of them
-/// changes: a cargo that is started with them would build ring and all above it anew, and so would the next one without.
+/// What cargo tells of the package that it runs. Build scripts read the same names, and count as stale when
+/// one of them changes: a cargo that is started with them would build ring and all above it again, and so
+/// would the next one without.
 const OF_A_PACKAGE: [&str; 5] = [
     "CARGO_BIN_NAME",
     "CARGO_CRATE_NAME",

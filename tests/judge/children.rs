@@ -1,12 +1,12 @@
 //! Pods beyond what their ReplicaSet wanted at the moment of their making.
 //!
-//! A pod counts from when its creation was answered, and not any more from when its deletion arrived. What was wanted is
-//! the most that the ReplicaSet's `spec.replicas` said from a moment before the creation arrived until it was answered:
-//! a controller sees what the server stored a watch's delay ago. Creations of one sync go out in batches, each after the
-//! answer of the one before, as upstream's do: all of them count from the first one's arrival. A change of size or a
-//! deletion that the server gave no good answer to (it lost its storage meanwhile) may have landed and counts as if it
-//! had; so does a deletion by name under way while a pod of that name is made again. So a count is never too high on
-//! account of order.
+//! A pod counts from when its creation was answered, and not any more from when its deletion arrived. What
+//! was wanted is the most that the ReplicaSet's `spec.replicas` said from a moment before the creation
+//! arrived until it was answered: a controller sees what the server stored a watch's delay ago. Creations of
+//! one sync go out in batches, each after the answer of the one before, as upstream's do: all of them count
+//! from the first one's arrival. A change of size or a deletion that the server gave no good answer to (it
+//! lost its storage meanwhile) may have landed and counts as if it had; so does a deletion by name under way
+//! while a pod of that name is made again. So a count is never too high on account of order.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -158,8 +158,8 @@ impl Children {
         begun
     }
 
-    /// What all that was read comes to; times may be exceeded by the factor `slack`, on a machine that is busy with other
-    /// things.
+    /// What all that was read comes to; times may be exceeded by the factor `slack`, on a machine that is
+    /// busy with other things.
     pub fn verdict(&self, slack: f64) -> Counted {
         let lag = stretched(LAG, slack);
         let begun = self.begun(stretched(BATCHES, slack));

@@ -1,8 +1,8 @@
 //! `cargo run --bin audit -- --audit-log FILE`: what an API server's audit log proves of a fleet.
 //!
-//! Reports every request of an older epoch after a newer one began, every write by a replica that was not the owner,
-//! every pod made beyond what its ReplicaSet wanted at that moment, every generated name that was given twice within an
-//! hour, and every range that was nobody's for longer than
+//! Reports every request of an older epoch after a newer one began, every write by a replica that was not the
+//! owner, every pod made beyond what its ReplicaSet wanted at that moment, every generated name that was
+//! given twice within an hour, and every range that was nobody's for longer than
 //! announced. Leases' history is in the log itself, where the policy logs their bodies (`--print-policy`).
 
 use std::path::PathBuf;

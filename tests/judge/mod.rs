@@ -28,7 +28,8 @@ pub use children::{Children, Counted};
 pub use names::Names;
 pub use ownership::{Owned, Ownership};
 
-/// The longest that a range may be nobody's: a Lease's duration, two reads, an eviction with its proof, a claim.
+/// The longest that a range may be nobody's: a Lease's duration, two reads, an eviction with its proof, a
+/// claim.
 pub const UNOWNED: SignedDuration = SignedDuration::from_secs(8);
 
 /// A promised time, times a factor.
@@ -36,8 +37,8 @@ pub fn stretched(promised: SignedDuration, slack: f64) -> SignedDuration {
     SignedDuration::try_from(promised.unsigned_abs().mul_f64(slack)).unwrap_or(promised)
 }
 
-/// Like the harness's own, with the bodies that [`Judge`] reads; of other changes what was asked, since a request without
-/// it was withdrawn before it was read.
+/// Like the harness's own, with the bodies that [`Judge`] reads; of other changes what was asked, since a
+/// request without it was withdrawn before it was read.
 pub const AUDIT_POLICY: &str = r#"
 apiVersion: audit.k8s.io/v1
 kind: Policy

@@ -1,21 +1,22 @@
 //! Who owned what, by the Leases that the log shows being written, and who wrote all the same.
 //!
-//! - **Older epochs.** No write of an epoch arrives after the range's Lease was given a newer one. One that the API
-//!   server's fence has refused, or whose sender withdrew it before the server had read it, is counted, not complained
-//!   of: it changed nothing. A Lease that hands have deleted is made anew, with the next epoch, by the life that has owned
-//!   the range all the while: until that has heard of it, it writes under the epoch before.
+//! - **Older epochs.** No write of an epoch arrives after the range's Lease was given a newer one. One that
+//!   the API server's fence has refused, or whose sender withdrew it before the server had read it, is
+//!   counted, not complained of: it changed nothing. A Lease that hands have deleted is made again, with the
+//!   next epoch, by the life that has owned the range all the while: until that has heard of it, it writes
+//!   under the epoch before.
 //! - **Owners.** Each write names a range and an epoch that the Lease gave to its sender before it arrived.
-//! - **Nobody's ranges.** From one sign of life of a range's owner (a renewal of its own Lease, the range's change of
-//!   owner) to the next no more time passes than was announced. Times in which the server granted nobody's writes don't count:
-//!   then everybody pauses and nobody moves.
+//! - **Nobody's ranges.** From one sign of life of a range's owner (a renewal of its own Lease, the range's
+//!   change of owner) to the next no more time passes than was announced. Times in which the server granted
+//!   nobody's writes don't count: then everybody pauses and nobody moves.
 
 use std::collections::{BTreeMap, BTreeSet};
 
 use harness::AuditRecord;
 use jiff::{SignedDuration, Timestamp};
 
-/// The server was away where nobody's write was granted for so long: replicas renew once a second. What it answers
-/// otherwise, from memory or with an error, helps nobody to renew.
+/// The server was away where nobody's write was granted for so long: replicas renew once a second. What it
+/// answers otherwise, from memory or with an error, helps nobody to renew.
 const SILENCE: SignedDuration = SignedDuration::from_millis(1500);
 /// After the server's return renewals and range Leases are read before anybody acts.
 const RETURN: SignedDuration = SignedDuration::from_secs(3);
@@ -210,7 +211,8 @@ impl Ownership {
         owned
     }
 
-    /// What had no clear answer has landed if its epoch was built upon, or written under by the one whom it names.
+    /// What had no clear answer has landed if its epoch was built upon, or written under by the one whom it
+    /// names.
     fn settle(&self, range: u32, named: &mut Vec<Named>) {
         let sure: BTreeSet<u64> = named
             .iter()

@@ -58,6 +58,19 @@ const OF_THE_CLUSTER: &[Kind] = &[
     CLUSTER_ROLE_BINDING,
     REQUEST,
     kind("ServiceCIDR", "networking.k8s.io/v1", "servicecidrs"),
+    kind(
+        "ClusterTrustBundle",
+        "certificates.k8s.io/v1beta1",
+        "clustertrustbundles",
+    ),
+    kind("PersistentVolume", "v1", "persistentvolumes"),
+    kind(
+        "VolumeAttributesClass",
+        "storage.k8s.io/v1",
+        "volumeattributesclasses",
+    ),
+    kind("StorageClass", "storage.k8s.io/v1", "storageclasses"),
+    kind("CSIDriver", "storage.k8s.io/v1", "csidrivers"),
 ];
 
 const CLUSTER_ROLE: Kind = kind(
@@ -83,6 +96,7 @@ pub(crate) const LABEL: &str = "parity";
 pub(crate) const ELSEWHERE: &[(&str, &str)] = &[
     ("ClusterRole", ""),
     ("CertificateSigningRequest", ""),
+    ("ClusterTrustBundle", ""),
     ("Secret", "kube-system"),
     ("ConfigMap", "kube-public"),
 ];

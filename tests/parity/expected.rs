@@ -110,6 +110,20 @@ pub(crate) const EXPECTED: &[Expectation] = &[
         },
     },
     Expectation {
+        name: "an aggregate of nothing",
+        reason: "Where no role matches, the rules are applied as an empty list: rules that a user wrote are taken away, \
+                 which upstream's apply leaves.",
+        by_chance: false,
+        fits: |one| {
+            one.object.starts_with("ClusterRole aggregate-")
+                && one.path == "/metadata/managedFields"
+                && one
+                    .ours
+                    .contains(r#"{"f:rules":{}},"manager":"clusterrole-aggregation-controller""#)
+                && !one.theirs.contains("clusterrole-aggregation-controller")
+        },
+    },
+    Expectation {
         name: "who writes a ServiceCIDR's condition",
         reason: "The finalizer and the condition are written as merge patches of the version seen, as \
                  kube-controller-manager, instead of a strategic patch and an apply without version.",
@@ -117,6 +131,18 @@ pub(crate) const EXPECTED: &[Expectation] = &[
         fits: |one| {
             one.object.starts_with("ServiceCIDR ")
                 && one.path.starts_with("/metadata/managedFields")
+        },
+    },
+    Expectation {
+        name: "what a claim waits for is told once",
+        reason: "WaitForFirstConsumer, WaitForPodScheduled, ExternalProvisioning, ProvisioningFailed, FailedBinding, \
+                 VolumeMismatch and VolumeFailedRecycle for use are recorded when their reason begins, not at each sync.",
+        by_chance: true,
+        fits: |one| {
+            one.object == "event"
+                && one.scenario.starts_with("volumes-")
+                && one.path.contains("(persistentvolume-controller)")
+                && (one.theirs.as_str(), one.ours.as_str()) == ("several", "one")
         },
     },
     Expectation {

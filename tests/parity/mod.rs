@@ -27,8 +27,9 @@ use std::collections::BTreeSet;
 use anyhow::{Result, ensure};
 use harness::{Fleet, run_test};
 
-pub(crate) use compare::Difference;
-pub(crate) use run::{Outcome, Side};
+pub(crate) use compare::{Difference, outcomes};
+pub(crate) use normal::{Normal, text_at};
+pub(crate) use run::{Look, Outcome, Side};
 pub(crate) use scenario::{Among, Scenario, filled, swaps};
 
 use crate::support::{all_end_well, beside};
@@ -40,14 +41,30 @@ const CONTROLLERS: &str = "deployment-controller,replicaset-controller,replicati
 /// What both run besides where it matters what is cleared up, counted and published.
 const MORE: &str = "garbage-collector-controller,namespace-controller,pod-garbage-collector-controller,\
     resourcequota-controller,endpoints-controller,endpointslice-controller,endpointslice-mirroring-controller";
-/// What both run where identities are looked at. The cleaners are left out: upstream's look at what there is once an hour,
-/// once a day.
+/// What both run where identities are looked at. The cleaners are left out: upstream's look at what there is
+/// once an hour, once a day, and when they start ([`AT_START`]).
 const IDENTITY: &str = "serviceaccount-controller,clusterrole-aggregation-controller,\
     certificatesigningrequest-approving-controller,certificatesigningrequest-signing-controller,\
     serviceaccount-token-controller,bootstrap-signer-controller,token-cleaner-controller";
+/// What both run where it matters what they find when they start.
+const AT_START: &str = "legacy-serviceaccount-token-cleaner-controller,\
+    certificatesigningrequest-cleaner-controller,\
+    kube-apiserver-serving-clustertrustbundle-publisher-controller";
+/// The authority that is published there: the same on both sides, so that its bundle has the same name.
+const AUTHORITY: &str = concat!(
+    env!("CARGO_MANIFEST_DIR"),
+    "/parity/scenarios/authority.pem"
+);
 /// Those of nodes and of Services' ranges, and whom their scenarios need.
 const NODES: &str = "node-lifecycle-controller,taint-eviction-controller,node-ipam-controller,ttl-controller,\
     service-cidr-controller,serviceaccount-controller,replicaset-controller";
+/// Those of claims and volumes that need no binder.
+const STORAGE: &str = "persistentvolumeclaim-protection-controller,persistentvolume-protection-controller,\
+    volumeattributesclass-protection-controller,ephemeral-volume-controller,persistentvolume-expander-controller,\
+    serviceaccount-controller";
+/// Those that bind claims and volumes. The protection controllers are not among them: what is deleted goes at
+/// once.
+const VOLUMES: &str = "persistentvolume-binder-controller,serviceaccount-controller";
 /// How often upstream is run again over the scenarios that ended otherwise than ours.
 const UPSTREAM_AGAIN: usize = 2;
 /// Replicas of Manifold.
@@ -73,6 +90,19 @@ fn flags(among: Among) -> Vec<String> {
         ]
         .map(str::to_owned)
         .to_vec(),
+        Among::AtStart => vec![
+            format!("--controllers={AT_START}"),
+            "--feature-gates=ClusterTrustBundle=true".to_owned(),
+            format!("--root-ca-file={AUTHORITY}"),
+            "--legacy-service-account-token-clean-up-period=1s".to_owned(),
+            // Upstream's cleaner of requests looks at its cache as soon as it starts, and then after an hour.
+            "--controller-start-interval=2s".to_owned(),
+        ],
+        Among::Storage => vec![format!("--controllers={STORAGE}")],
+        Among::Volumes => vec![
+            format!("--controllers={VOLUMES}"),
+            "--pvclaimbinder-sync-period=1s".to_owned(),
+        ],
         Among::FewEnded => vec![
             "--controllers=pod-garbage-collector-controller,serviceaccount-controller".to_owned(),
             "--terminated-pod-gc-threshold=2".to_owned(),
@@ -111,8 +141,9 @@ pub(crate) async fn upstream(scenarios: &[Scenario]) -> Result<Vec<Outcome>> {
     for (among, scenarios) in by_controllers(scenarios) {
         let flags = kcm_flags(among);
         let flags: Vec<&str> = flags.iter().map(String::as_str).collect();
+        let plays = side.prepared(scenarios).await;
         let mut kcm = side.control_plane.start_kcm(&flags).await?;
-        outcomes.extend(side.run(scenarios).await?);
+        outcomes.extend(side.run(plays).await);
         kcm.process().kill();
     }
     Ok(outcomes)
@@ -132,8 +163,9 @@ async fn ours(scenarios: &[Scenario]) -> Result<Vec<Outcome>> {
     let mut outcomes = Vec::new();
     for (among, scenarios) in by_controllers(scenarios) {
         let fleet = fleet(&side, among).await?;
+        let plays = side.prepared(scenarios).await;
         let mut replicas = fleet.start_all(REPLICAS).await?;
-        outcomes.extend(side.run(scenarios).await?);
+        outcomes.extend(side.run(plays).await);
         all_end_well(&mut replicas).await?;
     }
     Ok(outcomes)
@@ -191,7 +223,8 @@ fn unexplained(scenario: &Scenario, theirs: &Outcome, ours: &Outcome) -> Vec<Dif
     found
 }
 
-/// Runs upstream again over what ended otherwise than ours, and takes an outcome that is ours for the one before.
+/// Runs upstream again over what ended otherwise than ours, and takes an outcome that is ours for the one
+/// before.
 async fn other_ways(
     scenarios: &[Scenario],
     theirs: &mut [Outcome],

@@ -12,9 +12,9 @@
 //! - The entries of `managedFields` are sorted: their order is that of their times. So are the endpoints
 //!   of a slice and the addresses of Endpoints, which follow from chance and from addresses, and the
 //!   ports of both, which follow from hashes of memory layouts.
-//! - A **certificate** that was issued becomes what it says, but for its serial number, times and key: how long it is valid,
-//!   issuer, subject, and its extensions' bytes; a **token** becomes its algorithm and its claims; a request's bytes become
-//!   `<request>`.
+//! - A **certificate** that was issued becomes what it says, but for its serial number, times and key: how
+//!   long it is valid, issuer, subject, and its extensions' bytes; a **token** becomes its algorithm and its
+//!   claims; a request's bytes become `<request>`.
 //! - The **ports of nodes** that the server deals out become `<port>`.
 //!
 //! What is to be known of names and uids is learnt from the answers to creations, in their order, so

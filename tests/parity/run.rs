@@ -33,7 +33,8 @@ const DUAL_STACK: &str = "--service-cluster-ip-range=10.96.0.0/16,fd00:10:96::/1
 const FOLLOW: Duration = Duration::from_millis(200);
 /// Between two looks for pods to run.
 const KUBELET: Duration = Duration::from_millis(100);
-/// Nobody's events but the managers' are compared: the scheduler and the API server tell of their own decisions.
+/// Nobody's events but the managers' are compared: the scheduler and the API server tell of their own
+/// decisions.
 const OTHERS: &[&str] = &["default-scheduler", "ipallocator-repair-controller"];
 
 /// What was there at one moment.
@@ -56,8 +57,8 @@ pub(crate) struct Outcome {
 }
 
 impl Outcome {
-    /// Puts the conditions of all objects in the order of their types. The managers put the one that changed last behind
-    /// the others, so their order tells which pod was ready first, and when who came to look.
+    /// Puts the conditions of all objects in the order of their types. The managers put the one that changed
+    /// last behind the others, so their order tells which pod was ready first, and when who came to look.
     pub(crate) fn sort_conditions(&mut self) {
         let objects = self.looks.iter_mut().flat_map(|look| &mut look.objects);
         for object in objects.flat_map(|(_, objects)| objects) {
@@ -98,6 +99,8 @@ impl Side {
         let control_plane = ControlPlane::builder()
             .audit_policy(AUDIT_POLICY)
             .api_server_arg(DUAL_STACK)
+            .api_server_arg("--feature-gates=ClusterTrustBundle=true")
+            .api_server_arg("--runtime-config=certificates.k8s.io/v1beta1/clustertrustbundles=true")
             .pods_per_node(PODS_PER_NODE)
             .start()
             .await?;
@@ -124,18 +127,26 @@ impl Side {
         })
     }
 
-    /// All scenarios from beginning to end, whatever swaps they have.
-    pub(crate) async fn run(&self, scenarios: &[Scenario]) -> Result<Vec<Outcome>> {
-        let started = Instant::now();
+    /// All scenarios up to where the manager starts, if that is not where they begin.
+    pub(crate) async fn prepared<'s>(&self, scenarios: &'s [Scenario]) -> Vec<Play<'s>> {
         let mut plays = Self::begin(scenarios);
+        if scenarios.iter().all(|one| one.among == Among::AtStart) {
+            self.play_all(&mut plays, true).await;
+        }
+        plays
+    }
+
+    /// All scenarios to their end, whatever swaps they have.
+    pub(crate) async fn run(&self, mut plays: Vec<Play<'_>>) -> Vec<Outcome> {
+        let started = Instant::now();
         self.play_all(&mut plays, false).await;
         println!(
             "parity: {}: {} scenarios in {:.1?}",
             self.name,
-            scenarios.len(),
+            plays.len(),
             started.elapsed()
         );
-        Ok(Self::end(plays))
+        Self::end(plays)
     }
 
     /// None of them has done anything yet.
@@ -159,7 +170,15 @@ impl Side {
     /// Plays all, as many at once as there is room for: each to its next swap, or to its end.
     pub(crate) async fn play_all(&self, plays: &mut [Play<'_>], to_swap: bool) {
         let room = Semaphore::new(AT_ONCE);
+        let turns: BTreeMap<String, Semaphore> = plays
+            .iter()
+            .filter_map(|play| Some((play.scenario.in_turn.clone()?, Semaphore::new(1))))
+            .collect();
         join_all(plays.iter_mut().map(|play| async {
+            let _turn = match &play.scenario.in_turn {
+                Some(what) => Some(turns[what].acquire().await),
+                None => None,
+            };
             let _permit = room.acquire().await;
             if play.outcome.failed.is_some() {
                 return;
@@ -178,7 +197,7 @@ impl Side {
     async fn play(&self, play: &mut Play<'_>, to_swap: bool) -> Result<()> {
         let scenario = play.scenario;
         if play.next == 0 {
-            self.make_namespace(&scenario.name).await?;
+            self.make_namespace(&scenario.name, scenario.among).await?;
         }
         let steps = async {
             while let Some(step) = scenario.steps.get(play.next) {
@@ -204,11 +223,14 @@ impl Side {
         }
     }
 
-    async fn make_namespace(&self, namespace: &str) -> Result<()> {
+    async fn make_namespace(&self, namespace: &str, among: Among) -> Result<()> {
         let kind = kind_of("namespace")?;
         let object =
             json!({"apiVersion": "v1", "kind": "Namespace", "metadata": {"name": namespace}});
         self.server.create(kind, "", &object).await?;
+        if among == Among::AtStart {
+            return Ok(());
+        }
         // No pod is admitted before.
         let account = kind_of("serviceaccount")?;
         until(
@@ -259,6 +281,7 @@ impl Side {
                     object["metadata"]["ownerReferences"] = Value::Array(owners);
                 }
                 let object = dated(&object, jiff::Timestamp::now())?;
+                let object = self.with_uids(namespace, &object).await?;
                 let kind = kind_of(text_at(&object, "/kind"))?;
                 let place = text_at(&object, "/metadata/namespace");
                 match requestor(manifest)? {
@@ -278,6 +301,10 @@ impl Side {
             Step::Edit(change) => self.patch(namespace, change, "", Format::Json).await?,
             Step::Status(change) => {
                 self.patch(namespace, change, "status", Format::Merge)
+                    .await?;
+            }
+            Step::Approval(change) => {
+                self.patch(namespace, change, "approval", Format::Merge)
                     .await?;
             }
             Step::Delete(delete) => {
@@ -343,6 +370,18 @@ impl Side {
         Ok(references)
     }
 
+    /// With the uid of an object wherever `uid:<kind>/<name>` stands.
+    async fn with_uids(&self, namespace: &str, value: &Value) -> Result<Value> {
+        let mut value = value.clone();
+        for text in uids_wanted(&value) {
+            let (kind, name) = reference(text.trim_start_matches(UID_OF))?;
+            let live = self.server.get(kind, namespace, name).await?;
+            let live = live.with_context(|| format!("there is no object for `{text}`"))?;
+            replace_texts(&mut value, &text, text_at(&live, "/metadata/uid"));
+        }
+        Ok(value)
+    }
+
     async fn patch(
         &self,
         namespace: &str,
@@ -352,6 +391,7 @@ impl Side {
     ) -> Result<()> {
         let (kind, name) = reference(&change.of)?;
         let to = dated(&change.to, jiff::Timestamp::now())?;
+        let to = self.with_uids(namespace, &to).await?;
         self.server
             .patch(kind, namespace, (name, subresource), format, &to)
             .await?;
@@ -526,7 +566,7 @@ impl Side {
                 "nobody follows the audit log"
             );
             let mut last = self.course(namespace).last;
-            if play.scenario.among == Among::Identity {
+            if play.scenario.among.is_elsewhere() {
                 // Whose it is that is written there can't be told.
                 for (_, place) in ELSEWHERE {
                     last = last.max(self.course(place).last);
@@ -553,7 +593,7 @@ impl Side {
         for kind in KINDS {
             there.extend(self.server.list(kind, namespace).await?);
         }
-        if scenario.among == Among::Identity {
+        if scenario.among.is_elsewhere() {
             for (kind, place) in ELSEWHERE {
                 let mut found = self.server.list(kind_of(kind)?, place).await?;
                 found.retain(|object| object["metadata"]["labels"][LABEL] == namespace.as_str());
@@ -566,8 +606,14 @@ impl Side {
             .await?;
         there.extend(itself);
         let own = format!("{namespace}-");
-        if scenario.among == Among::Nodes {
-            for kind in ["node", "servicecidr"] {
+        let of_the_cluster: &[&str] = match scenario.among {
+            Among::Nodes => &["node", "servicecidr"],
+            Among::Storage => &["persistentvolume", "volumeattributesclass"],
+            Among::Volumes => &["storageclass", "persistentvolume"],
+            _ => &[],
+        };
+        if !of_the_cluster.is_empty() {
+            for kind in of_the_cluster {
                 let mut all = self.server.list(kind_of(kind)?, "").await?;
                 all.retain(|object| text_at(object, "/metadata/name").starts_with(&own));
                 there.extend(all);
@@ -588,7 +634,7 @@ impl Side {
         }
         let mut counts: BTreeMap<String, i64> = BTreeMap::new();
         let mut events = self.server.events(namespace).await?;
-        if scenario.among == Among::Nodes {
+        if !of_the_cluster.is_empty() {
             // Events of what belongs to no namespace lie in this one.
             let mut all = self.server.events("default").await?;
             all.retain(|event| text_at(event, "/involvedObject/name").starts_with(&own));
@@ -638,7 +684,8 @@ fn told(event: &Value, normal: &Normal) -> Result<(Option<String>, i64)> {
     Ok((Some(key), count))
 }
 
-/// A fact of an object by its path with dots, or by a JSON pointer where a name has dots itself; null where there is none.
+/// A fact of an object by its path with dots, or by a JSON pointer where a name has dots itself; null where
+/// there is none.
 pub(crate) fn fact(object: &Value, path: &str) -> Value {
     let of_condition = |kind: &str, field: &str| {
         let conditions = object.pointer("/status/conditions")?.as_array()?;
@@ -742,4 +789,34 @@ fn status(pod: &Value, turn: Turn, wanted: &Pods) -> Value {
         "startTime": now,
         "containerStatuses": containers,
     })
+}
+
+/// What stands before the name of an object whose uid is meant.
+const UID_OF: &str = "uid:";
+
+/// All texts of a value that mean uids.
+fn uids_wanted(value: &Value) -> Vec<String> {
+    match value {
+        Value::String(text) if text.starts_with(UID_OF) => vec![text.clone()],
+        Value::Array(values) => values.iter().flat_map(uids_wanted).collect(),
+        Value::Object(map) => map.values().flat_map(uids_wanted).collect(),
+        _ => Vec::new(),
+    }
+}
+
+fn replace_texts(value: &mut Value, text: &str, by: &str) {
+    match value {
+        Value::String(found) if found == text => by.clone_into(found),
+        Value::Array(values) => {
+            for value in values {
+                replace_texts(value, text, by);
+            }
+        }
+        Value::Object(map) => {
+            for value in map.values_mut() {
+                replace_texts(value, text, by);
+            }
+        }
+        _ => {}
+    }
 }

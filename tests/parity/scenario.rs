@@ -22,8 +22,23 @@ pub(crate) enum Among {
     Identity,
     /// Those of nodes: what becomes of nodes is theirs, and not the suite's.
     Nodes,
+    /// Those that protect claims and volumes, make and expand claims; none binds, so that phases are the
+    /// scenario's.
+    Storage,
+    /// Those that bind: volumes and classes are compared where their names begin with the scenario's.
+    Volumes,
     /// The pod garbage collector alone, which leaves two pods that have ended in the whole cluster.
     FewEnded,
+    /// Those that look at what there is when they start. The manager starts where the scenario has its swap;
+    /// namespaces have no accounts of their own. Objects outside the namespace as with [`Among::Identity`].
+    AtStart,
+}
+
+impl Among {
+    /// Whether objects outside a scenario's namespace are compared.
+    pub(crate) fn is_elsewhere(self) -> bool {
+        matches!(self, Self::Identity | Self::AtStart)
+    }
 }
 
 const FILES: &[(&str, Among, &str)] = &[
@@ -89,7 +104,22 @@ const FILES: &[(&str, Among, &str)] = &[
         Among::Identity,
         include_str!("scenarios/identity.yaml"),
     ),
+    (
+        "start",
+        Among::AtStart,
+        include_str!("scenarios/start.yaml"),
+    ),
     ("nodes", Among::Nodes, include_str!("scenarios/nodes.yaml")),
+    (
+        "storage",
+        Among::Storage,
+        include_str!("scenarios/storage.yaml"),
+    ),
+    (
+        "volumes",
+        Among::Volumes,
+        include_str!("scenarios/volumes.yaml"),
+    ),
 ];
 
 /// Those in which the manager is exchanged.
@@ -97,7 +127,7 @@ const SWAPS: &str = include_str!("scenarios/swap.yaml");
 
 /// One story, in a namespace named after it.
 #[derive(Debug, Clone, Deserialize)]
-#[serde(deny_unknown_fields)]
+#[serde(rename_all = "kebab-case", deny_unknown_fields)]
 pub(crate) struct Scenario {
     pub(crate) name: String,
     /// Among those of `cargo verify`.
@@ -109,9 +139,19 @@ pub(crate) struct Scenario {
     /// What it is about, for readers.
     #[serde(default)]
     pub(crate) about: String,
+    /// What it needs for itself: scenarios that name the same are played one after the other.
+    #[serde(default)]
+    pub(crate) in_turn: Option<String>,
     #[serde(skip)]
     pub(crate) among: Among,
     pub(crate) steps: Vec<Step>,
+}
+
+impl Scenario {
+    fn swaps(&self) -> usize {
+        let is_swap = |step: &&Step| matches!(step, Step::Swap(_));
+        self.steps.iter().filter(is_swap).count()
+    }
 }
 
 /// One deed. Steps follow each other at once; what must be waited for is awaited.
@@ -126,6 +166,8 @@ pub(crate) enum Step {
     Edit(Change),
     /// A merge patch of the status.
     Status(Change),
+    /// A merge patch of the approval of a CertificateSigningRequest.
+    Approval(Change),
     /// Deletes an object.
     Delete(Delete),
     /// A command in the scenario's namespace.
@@ -144,7 +186,7 @@ pub(crate) enum Step {
     Look(String),
     /// Does nothing for so many seconds, while the manager goes on trying.
     Pause(u64),
-    /// The manager is exchanged here, where a suite does so.
+    /// The manager is exchanged here, where a suite does so, and starts here where it starts late.
     Swap(Nothing),
 }
 
@@ -249,9 +291,9 @@ pub(crate) enum Turn {
 #[serde(deny_unknown_fields)]
 pub(crate) struct Wait {
     pub(crate) of: String,
-    /// Path with dots, or a JSON pointer → value. `condition.X` is the status of a condition, `reason.X` its reason,
-    /// `taint.X:Y` whether a node has the taint X with effect Y, null means absent. Nothing at all: the object
-    /// is there.
+    /// Path with dots, or a JSON pointer → value. `condition.X` is the status of a condition, `reason.X` its
+    /// reason, `taint.X:Y` whether a node has the taint X with effect Y, null means absent. Nothing at all:
+    /// the object is there.
     #[serde(default)]
     pub(crate) until: BTreeMap<String, Value>,
     /// That it is not there.
@@ -303,6 +345,12 @@ pub(crate) fn all() -> Result<Vec<Scenario>> {
         let mut scenarios = parse(text).with_context(|| format!("scenarios/{file}.yaml"))?;
         for scenario in &mut scenarios {
             scenario.among = *among;
+            ensure!(
+                scenario.swaps() == usize::from(*among == Among::AtStart),
+                "{} has {} swaps",
+                scenario.name,
+                scenario.swaps()
+            );
         }
         all.append(&mut scenarios);
     }
@@ -322,8 +370,7 @@ pub(crate) fn swaps() -> Result<Vec<Scenario>> {
     let mut swaps = parse(SWAPS).context("scenarios/swap.yaml")?;
     for scenario in &mut swaps {
         scenario.among = Among::Everything;
-        let is_swap = |step: &&Step| matches!(step, Step::Swap(_));
-        let count = scenario.steps.iter().filter(is_swap).count();
+        let count = scenario.swaps();
         ensure!(count == 2, "{} has {count} swaps, not 2", scenario.name);
     }
     Ok(swaps)

@@ -1,5 +1,5 @@
-//! Objects that the API server accepts and that try to exhaust a controller: no replica dies of them, and the keys of
-//! everybody else are served as before.
+//! Objects that the API server accepts and that try to exhaust a controller: no replica dies of them, and the
+//! keys of everybody else are served as before.
 
 mod objects;
 
@@ -19,17 +19,17 @@ use crate::support::{PATIENCE, POLL, alone, fleet};
 
 const RANGES: u16 = 256;
 const REPLICAS: usize = 3;
-/// Pods that the namespace of the poison may hold: controllers that want 2^31 of them meet a quota, as they would in a
-/// shared cluster, and retry.
+/// Pods that the namespace of the poison may hold: controllers that want 2^31 of them meet a quota, as they
+/// would in a shared cluster, and retry.
 const PODS: u32 = 20;
 /// How long the fleet is observed after each object.
-const OBSERVED: Duration = Duration::from_secs(3);
+const OBSERVED: Duration = Duration::from_secs(2);
 /// And after the last of them.
-const OBSERVED_AT_THE_END: Duration = Duration::from_secs(15);
+const OBSERVED_AT_THE_END: Duration = Duration::from_secs(10);
 /// Other keys wait no longer than this, at the 99th percentile.
 const WAIT_P99: Duration = Duration::from_millis(500);
-/// What a replica may hold more than before. The objects themselves are some 8 MB of JSON, most of which no projection
-/// keeps.
+/// What a replica may hold more than before. The objects themselves are some 8 MB of JSON, most of which no
+/// projection keeps.
 const GROWTH_BYTES: f64 = 100e6;
 
 /// Resident memory in bytes.

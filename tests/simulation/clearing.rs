@@ -1,9 +1,9 @@
-//! What must hold of those who delete for others: the garbage collector deletes nothing that has an owner, and lets an
-//! owner go only after what it waits for; the namespace controller deletes only in namespaces that end, pods first, and
-//! lets a namespace go only when it is empty.
+//! What must hold of those who delete for others: the garbage collector deletes nothing that has an owner,
+//! and lets an owner go only after what it waits for; the namespace controller deletes only in namespaces
+//! that end, pods first, and lets a namespace go only when it is empty.
 //!
-//! None of this allows for late watches: an owner that has gone never comes back, what is decided is written on the
-//! version that was seen, and nothing can be made in a namespace that ends.
+//! None of this allows for late watches: an owner that has gone never comes back, what is decided is written
+//! on the version that was seen, and nothing can be made in a namespace that ends.
 
 use std::collections::BTreeMap;
 
@@ -85,8 +85,8 @@ impl Clearing {
             .or_else(|| self.let_go(server, change, ORPHAN, false))
     }
 
-    /// An owner whose finalizer is taken away: what had named it before the version that was decided on must have gone,
-    /// or name it no more.
+    /// An owner whose finalizer is taken away: what had named it before the version that was decided on must
+    /// have gone, or name it no more.
     fn let_go(
         &self,
         server: &Server,

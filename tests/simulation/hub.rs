@@ -1,5 +1,6 @@
-//! What a simulated run shares: the server, the dice, what is broken at the moment, the judge, and the record of all
-//! that happened. Everything runs on one thread; the lock is only for the compiler, and is never held across an await.
+//! What a simulated run shares: the server, the dice, what is broken at the moment, the judge, and the record
+//! of all that happened. Everything runs on one thread; the lock is only for the compiler, and is never held
+//! across an await.
 
 use std::{
     collections::{BTreeMap, BTreeSet, VecDeque},
@@ -18,6 +19,7 @@ use crate::{
     dice::Dice,
     judge::{By, Judge, Verdict, Writer},
     mutants::Mutant,
+    poison::Poison,
     server::{Answer, Log, Request, Server},
 };
 
@@ -123,8 +125,8 @@ pub struct Sent {
 pub struct Counts {
     /// Writes of controllers that the server carried out.
     pub writes: u64,
-    /// Writes of an older epoch that came after a newer one's beginning, by a process that had been stopped between
-    /// check and send.
+    /// Writes of an older epoch that came after a newer one's beginning, by a process that had been stopped
+    /// between check and send.
     pub stale: u64,
     /// Faults.
     pub faults: u64,
@@ -154,6 +156,8 @@ pub struct State {
     pub under_way: usize,
     /// Replicas that have ended by themselves and are still to be dropped.
     pub ended: Vec<usize>,
+    /// A key that kills, where there is one.
+    pub poison: Poison,
     origin: Instant,
     hash: u64,
     lines: VecDeque<String>,
@@ -186,6 +190,7 @@ impl Hub {
                 wrote: BTreeSet::new(),
                 under_way: 0,
                 ended: Vec::new(),
+                poison: Poison::default(),
                 origin: Instant::now(),
                 hash: 0xcbf2_9ce4_8422_2325,
                 lines: VecDeque::new(),
@@ -351,7 +356,8 @@ impl State {
         self.server.advance_to(now);
         let changed = self
             .mutant
-            .and_then(|mutant| mutant.request(request, &self.counts));
+            .and_then(|mutant| mutant.request(request, &self.counts))
+            .or_else(|| self.poison.lease(request));
         let request = changed.as_ref().unwrap_or(request);
         if !request.writes() {
             let view = self
@@ -420,7 +426,8 @@ impl State {
                 stale,
             };
             let wrong = self.judge.after(&self.server, &changes, Some(&by));
-            // A stopped process' write is the server's fence's to refuse; what it does is made good by the new owner.
+            // A stopped process' write is the server's fence's to refuse; what it does is made good by the
+            // new owner.
             for what in wrong.into_iter().filter(|_| !stale) {
                 self.violate(what);
             }

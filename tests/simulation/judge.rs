@@ -1,12 +1,14 @@
-//! What must hold all along, judged by what the server holds: who wrote under which epoch, and whether anybody asked
-//! for what was made or deleted.
+//! What must hold all along, judged by what the server holds: who wrote under which epoch, and whether
+//! anybody asked for what was made or deleted.
 //!
-//! `clearing.rs` and `scaling.rs` judge those who delete for others and those who set others' sizes.
+//! `clearing.rs`, `scaling.rs`, `nodes.rs` and `protection.rs` judge those who delete for others, those who
+//! set others' sizes, those who decide about nodes, and those who keep what is used.
 //!
-//! A controller acts on what it sees, and may see late: a child is beyond what its parent wanted only if that was wanted
-//! at no time that the writer's watch may have shown within [`ON_THE_WAY`]. For requests that were given up or whose
-//! process stood still, whatever was ever wanted counts. A child that a process makes whose epoch is over, which the
-//! server's fence would refuse, counts for the owner after it from when its watch tells of it.
+//! A controller acts on what it sees, and may see late: a child is beyond what its parent wanted only if that
+//! was wanted at no time that the writer's watch may have shown within [`ON_THE_WAY`]. For requests that were
+//! given up or whose process stood still, whatever was ever wanted counts. A child that a process makes whose
+//! epoch is over, which the server's fence would refuse, counts for the owner after it from when its watch
+//! tells of it.
 
 use std::{collections::BTreeMap, fmt, sync::Arc, time::Duration};
 
@@ -24,11 +26,14 @@ use tokio::time::Instant;
 use crate::{
     clearing::Clearing,
     hub::{Seen, Sent},
+    nodes::Nodes,
+    protection::Protection,
     scaling::Scaling,
     server::{Change, Log, Server},
 };
 
-/// From what a watch brings to the arrival of the writes that follow from it: longer than a process stands still.
+/// From what a watch brings to the arrival of the writes that follow from it: longer than a process stands
+/// still.
 const ON_THE_WAY: Duration = Duration::from_secs(20);
 /// How long ago a pod may have been taken away by somebody else for a controller not to know of it.
 const UNSEEN: Duration = Duration::from_secs(150);
@@ -99,8 +104,8 @@ impl By<'_> {
 pub enum Verdict {
     /// All is well.
     Fine,
-    /// Of an older epoch, by a process that was stopped between its check and the send: the server's fence is against
-    /// that; here the preconditions must hold.
+    /// Of an older epoch, by a process that was stopped between its check and the send: the server's fence is
+    /// against that; here the preconditions must hold.
     Stale,
     /// It must not have been.
     Wrong(String),
@@ -113,8 +118,8 @@ struct Want {
     most: i64,
 }
 
-/// A child whose generated name another one had within the last hour. Requests of processes that stood still, and those
-/// that nobody waits for any more, come from a view that is past.
+/// A child whose generated name another one had within the last hour. Requests of processes that stood still,
+/// and those that nobody waits for any more, come from a view that is past.
 fn named_again(server: &Server, change: &Change, by: &By<'_>) -> Option<String> {
     let (None, Some(child), Some(_)) = (&change.old, &change.new, by.shown) else {
         return None;
@@ -136,7 +141,8 @@ fn named_again(server: &Server, change: &Change, by: &By<'_>) -> Option<String> 
 pub struct Judge {
     /// Each range's epochs: since when, which, whose.
     ranges: BTreeMap<RangeId, Vec<(Instant, u64, String)>>,
-    /// Epoch and holder of Leases that somebody has deleted by hand: until one is made anew, nobody else may own.
+    /// Epoch and holder of Leases that somebody has deleted by hand: until one is made again, nobody else may
+    /// own.
     deleted: BTreeMap<RangeId, (u64, String)>,
     wants: BTreeMap<String, Vec<(Instant, Want)>>,
     /// When pods of an owner were taken away by somebody else than its controller.
@@ -144,6 +150,8 @@ pub struct Judge {
     /// When each child was made that a process made whose epoch was over, by its uid.
     late: BTreeMap<String, Instant>,
     clearing: Clearing,
+    nodes: Nodes,
+    protection: Protection,
     /// Of autoscaling.
     pub scaling: Scaling,
 }
@@ -158,10 +166,17 @@ impl Judge {
             taken: BTreeMap::new(),
             late: BTreeMap::new(),
             clearing: Clearing::new(server),
+            nodes: Nodes::default(),
+            protection: Protection::new(server),
             scaling: Scaling::default(),
         };
         for object in server.world.objects() {
             judge.want(object);
+            let there = Change {
+                old: None,
+                new: Some(Arc::clone(object)),
+            };
+            judge.nodes.after(server, &there, None);
         }
         judge
     }
@@ -169,7 +184,7 @@ impl Judge {
     /// Looks at the range Leases; what has changed, in words.
     pub fn leases_changed(&mut self, server: &Server) -> Vec<String> {
         let mut lines = Vec::new();
-        // One that somebody deletes by hand begins anew, at a lower epoch if nobody is left who remembers.
+        // One that somebody deletes by hand begins again, at a lower epoch if nobody is left who remembers.
         let deleted = &mut self.deleted;
         self.ranges.retain(|range, known| {
             let ending = format!("-range-{range:03}");
@@ -190,7 +205,7 @@ impl Judge {
             };
             let epoch = lease["spec"]["leaseTransitions"].as_u64().unwrap_or(0);
             let holder = lease["spec"]["holderIdentity"].as_str().unwrap_or_default();
-            // Set by hand: the Lease says nothing until replicas have deleted it and made it anew.
+            // Set by hand: the Lease says nothing until replicas have deleted it and made it again.
             if epoch >= EPOCH_END {
                 continue;
             }
@@ -211,8 +226,8 @@ impl Judge {
         let none = Vec::new();
         let epochs = self.ranges.get(&by.range).unwrap_or(&none);
         let newer = epochs.iter().find(|(_, epoch, _)| *epoch > by.epoch);
-        // Whoever makes anew what somebody has deleted by hand has owned it all the time: its requests on the way name
-        // the epoch before.
+        // Whoever makes again what somebody has deleted by hand has owned it all the time: its requests on the
+        // way name the epoch before.
         let made_anew = |holder: &str| {
             let before = self.deleted.get(&by.range);
             before.is_some_and(|(epoch, before)| *epoch == by.epoch && before == holder)
@@ -329,8 +344,10 @@ impl Judge {
             }
             let controller = by.map(|by| by.writer.controller.as_str());
             wrong.extend(self.clearing.after(server, change, controller));
+            wrong.extend(self.protection.after(server, change, controller));
             let sent = by.map_or_else(Instant::now, |by| by.sent);
             wrong.extend(self.scaling.after(server, change, controller, sent));
+            wrong.extend(self.nodes.after(server, change, by));
             wrong.extend(by.and_then(|by| named_again(server, change, by)));
             let was = change.old.as_ref().is_some_and(is_active);
             let is = change.new.as_ref().is_some_and(is_active);

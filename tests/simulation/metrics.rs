@@ -1,5 +1,5 @@
-//! The metrics APIs. A workload says what load there is (`World::serve` under [`load`]); an external metric is that
-//! load, and the resource metrics of pods are it, spread evenly over those that are ready.
+//! The metrics APIs. A workload says what load there is (`World::serve` under [`load`]); an external metric
+//! is that load, and the resource metrics of pods are it, spread evenly over those that are ready.
 
 use controllers_kit::{Answer, Object, pods, testing::World};
 use kubernetes_proto::core::Pod;

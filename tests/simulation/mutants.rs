@@ -1,12 +1,14 @@
-//! Deliberate faults in the simulation's shell, to see that the judges can fail: each must be caught within a few seeds.
+//! Deliberate faults in the simulation's shell, to see that the judges can fail: each must be caught within a
+//! few seeds.
 
 use std::{sync::Arc, time::Duration};
 
 use clap::ValueEnum;
-use controllers_kit::{Object as _, is_json};
+use controllers_kit::{FlagValue, Flags, Object as _, heartbeat, is_json};
 use futures::{FutureExt, future::BoxFuture};
 use kubernetes_proto::{
-    core::Pod,
+    AnyObject,
+    core::{Node, Pod},
     envelope,
     meta::{self, PartialObjectMetadata},
 };
@@ -18,12 +20,15 @@ use serde_json::Value;
 use crate::{
     hub::Counts,
     judge::Writer,
+    nodes, protection,
     server::{Answer, Request, target},
 };
 
 const COLLECTOR: &str = "garbage-collector-controller";
 const NAMESPACES: &str = "namespace-controller";
 const AUTOSCALER: &str = "horizontal-pod-autoscaler-controller";
+/// The first block of [`nodes::CLUSTER`].
+const FIRST_RANGE: &str = "10.0.0.0/24";
 /// By how much a handoff's clock is wrong where it is: longer than any window.
 const WRONG_MS: i64 = 600_000;
 
@@ -54,6 +59,16 @@ pub enum Mutant {
     EmptyNamespaces,
     /// What keeps an autoscaler's scalings beyond its owner never arrives.
     NoScaleEvents,
+    /// Watches never tell of the renewals of nodes' Leases.
+    DeafToKubelets,
+    /// The rate at which pods of a zone's nodes are driven away is another than was asked for.
+    FastZones,
+    /// Watches never tell that a node has lost its taints.
+    StickyTaints,
+    /// Whatever range of addresses is given to a node, it becomes the first.
+    OneRange,
+    /// Who protects claims is told that the pods have come to a version which every cache has passed.
+    NoBarrier,
 }
 
 impl Mutant {
@@ -63,6 +78,10 @@ impl Mutant {
             Self::BlindWrites | Self::UnprovenGraph | Self::NoOwners => Some(COLLECTOR),
             Self::EmptyNamespaces => Some(NAMESPACES),
             Self::WrongAges | Self::NoScaleEvents => Some(AUTOSCALER),
+            Self::DeafToKubelets | Self::FastZones => Some("node-lifecycle-controller"),
+            Self::StickyTaints => Some("taint-eviction-controller"),
+            Self::OneRange => Some("node-ipam-controller"),
+            Self::NoBarrier => Some(protection::CONTROLLER),
             _ => None,
         }
     }
@@ -91,7 +110,8 @@ impl Mutant {
                 let mut pod = Pod::decode(body.raw).ok()?;
                 let name = format!("{}-{}", pod.metadata().name, counts.writes);
                 pod.metadata_mut().name = name.as_str().into();
-                // The message is a projection: what it does not know would be lost, but nobody looks at it here.
+                // The message is a projection: what it does not know would be lost, but nobody looks at it
+                // here.
                 changed.body = envelope::wrap("v1", "Pod", pod.encode_to_vec()).into();
             }
             Self::BlindLeases if request.about_leases() && request.method == "PATCH" => {
@@ -108,6 +128,14 @@ impl Mutant {
                 let mut json: Value = serde_json::from_slice(&request.body).ok()?;
                 let annotations = json["metadata"].get_mut("annotations")?.as_object_mut()?;
                 annotations.remove("manifold.dev/scale-events")?;
+                changed.body = json.to_string().into();
+            }
+            Self::OneRange if request.method == "PATCH" => {
+                let mut json: Value = serde_json::from_slice(&request.body).ok()?;
+                let spec = json["spec"].as_object_mut()?;
+                spec.get("podCIDRs")?;
+                spec.insert("podCIDR".to_owned(), FIRST_RANGE.into());
+                spec.insert("podCIDRs".to_owned(), vec![FIRST_RANGE].into());
                 changed.body = json.to_string().into();
             }
             _ => return None,
@@ -130,6 +158,9 @@ impl Mutant {
             }
             Self::EmptyNamespaces if lists && asks == NAMESPACES => {
                 return Some(metadata_list(std::iter::empty()));
+            }
+            Self::NoBarrier if lists && asks == protection::CONTROLLER => {
+                return Some(metadata_list_at("1", std::iter::empty()));
             }
             Self::NoOwners if asks == COLLECTOR && !lists => {
                 return Some(Answer::Whole {
@@ -168,13 +199,36 @@ impl Mutant {
     }
 
     /// Whether a watch leaves a change out.
-    pub fn hides(self, kind: &str) -> bool {
-        self == Self::NoDeletions && kind == "DELETED"
+    pub fn hides(self, kind: &str, object: Option<&AnyObject>) -> bool {
+        let untainted = |object: &AnyObject| {
+            let node = object.as_any().downcast_ref::<Node>();
+            node.is_some_and(|node| heartbeat::no_execute(node).next().is_none())
+        };
+        match self {
+            Self::NoDeletions => kind == "DELETED",
+            Self::DeafToKubelets => {
+                object.is_some_and(|object| *object.metadata().namespace == *heartbeat::NODE_LEASES)
+            }
+            Self::StickyTaints => kind == "MODIFIED" && object.is_some_and(untainted),
+            _ => false,
+        }
+    }
+
+    /// Flags that are others than they should be.
+    pub fn flags(self, flags: &mut Flags) {
+        if self == Self::FastZones {
+            flags.set("node-eviction-rate", FlagValue::Float(8.0 * nodes::RATE));
+        }
     }
 }
 
 /// A list of metadata.
 fn metadata_list<'a>(held: impl Iterator<Item = &'a meta::ObjectMeta>) -> Answer {
+    metadata_list_at("", held)
+}
+
+/// The same as of a version.
+fn metadata_list_at<'a>(version: &str, held: impl Iterator<Item = &'a meta::ObjectMeta>) -> Answer {
     let items = held
         .map(|metadata| {
             PartialObjectMetadata {
@@ -184,7 +238,10 @@ fn metadata_list<'a>(held: impl Iterator<Item = &'a meta::ObjectMeta>) -> Answer
         })
         .collect();
     let list = meta::List {
-        metadata: Some(meta::ListMeta::default()),
+        metadata: Some(meta::ListMeta {
+            resource_version: version.to_owned(),
+            ..meta::ListMeta::default()
+        }),
         items,
     };
     Answer::Whole {
@@ -231,5 +288,9 @@ impl Fence for Gatekeeper {
 
     fn in_hand(&self) -> Duration {
         self.fence.in_hand()
+    }
+
+    fn announced(&self) -> BoxFuture<'static, ()> {
+        self.fence.announced()
     }
 }

@@ -1,4 +1,5 @@
-//! What lies between the replicas, and between them and the API server: delays, losses, doubles, and watches that lag.
+//! What lies between the replicas, and between them and the API server: delays, losses, doubles, and watches
+//! that lag.
 
 use std::{sync::Arc, time::Duration};
 
@@ -11,6 +12,7 @@ use futures::{FutureExt, StreamExt};
 use http_body_util::{BodyExt, Full, StreamBody};
 use hyper::body::Frame;
 use kube::client::Body;
+use kubernetes_proto::AnyObject;
 use node_cache::api::{AnswerBody, NoAnswer, Service};
 use peer_proto::RangeState;
 use tokio::{
@@ -99,6 +101,17 @@ async fn exchange(
     request: http::Request<Body>,
 ) -> Result<http::Response<AnswerBody>, BoxError> {
     let request = read(request).await?;
+    let dies = hub.with(|state| {
+        let dies = state.poison.kills(&request);
+        if dies {
+            state.dies_of_poison(replica);
+        }
+        dies
+    });
+    if dies {
+        hub.waker.wake();
+        return std::future::pending().await;
+    }
     let road = hub.with(|state| state.road(replica, &request));
     match road.fate {
         Fate::Refused => {
@@ -151,8 +164,8 @@ async fn carry(hub: Arc<Hub>, mut sent: Sent, request: Request, road: Road, repl
     sent.aborted = reply.is_closed();
     let answer = hub.with(|state| {
         state.under_way -= counts;
-        // Of the requests that were given up, some had left and some had not. What a stopped process had on its lips
-        // goes out when it goes on.
+        // Of the requests that were given up, some had left and some had not. What a stopped process had on
+        // its lips goes out when it goes on.
         let left = !sent.aborted || sent.held || state.dice.chance(500);
         left.then(|| state.arrive(sent, &request))
     });
@@ -280,7 +293,9 @@ async fn follow(
                 false => (usize::MAX, false),
             };
             let mutant = state.mutant;
-            let hides = |kind: &str| mutant.is_some_and(|mutant| mutant.hides(kind));
+            let hides = |kind: &str, object: Option<&AnyObject>| {
+                mutant.is_some_and(|mutant| mutant.hides(kind, object))
+            };
             Some(state.server.frames(&watch, most, skip, &hides))
         });
         let Some((part, at)) = part else {

@@ -1,5 +1,5 @@
-//! One replica: the real node and the real coordinator, as tasks of one set, which is polled while the replica runs,
-//! not polled while it stands still, and dropped when it crashes.
+//! One replica: the real node and the real coordinator, as tasks of one set, which is polled while the
+//! replica runs, not polled while it stands still, and dropped when it crashes.
 
 use std::{
     cell::RefCell,
@@ -33,7 +33,7 @@ use crate::{
     hub::Hub,
     mutants::{Gatekeeper, Mutant},
     network::{self, Peers},
-    scaling,
+    nodes, scaling,
 };
 
 /// Ranges of a simulated fleet: few, so that they move often.
@@ -241,21 +241,23 @@ impl Fleet {
     }
 }
 
-/// Controllers that the simulation leaves out: its server has neither ServiceCIDRs nor Leases to be watched,
-/// and its nodes have no kubelets that would renew any. Those of identities have no workload yet.
-const LEFT_OUT: [&str; 12] = [
+/// Controllers that the simulation leaves out: its server has no ServiceCIDRs, and those of identities and of
+/// volumes have no workload yet, but for the protection of claims.
+const LEFT_OUT: [&str; 14] = [
     "bootstrap-signer-controller",
     "certificatesigningrequest-approving-controller",
     "certificatesigningrequest-cleaner-controller",
     "clusterrole-aggregation-controller",
+    "ephemeral-volume-controller",
     "legacy-serviceaccount-token-cleaner-controller",
-    "node-ipam-controller",
-    "node-lifecycle-controller",
     "persistentvolume-attach-detach-controller",
+    "persistentvolume-binder-controller",
+    "persistentvolume-expander-controller",
+    "persistentvolume-protection-controller",
+    "selinux-warning-controller",
     "service-cidr-controller",
-    "taint-eviction-controller",
     "token-cleaner-controller",
-    "ttl-controller",
+    "volumeattributesclass-protection-controller",
 ];
 
 /// The controllers of a simulated replica: those that run with the flags, less those left out.
@@ -286,6 +288,13 @@ pub fn flags() -> Flags {
             "horizontal-pod-autoscaler-downscale-stabilization",
             FlagValue::Duration(scaling::WINDOW),
         ),
+        (
+            "node-monitor-grace-period",
+            FlagValue::Duration(nodes::GRACE),
+        ),
+        ("node-eviction-rate", FlagValue::Float(nodes::RATE)),
+        ("allocate-node-cidrs", FlagValue::Bool(true)),
+        ("cluster-cidr", FlagValue::Text(nodes::CLUSTER.to_owned())),
     ];
     for (name, value) in set {
         let mut all = descriptors.iter().flat_map(|descriptor| &descriptor.flags);
@@ -314,11 +323,15 @@ async fn live(
         hub: Arc::clone(&hub),
         start: Instant::now(),
     });
+    let mut flags = flags();
+    if let Some(mutant) = mutant {
+        mutant.flags(&mut flags);
+    }
     let node = Node::start(Parts {
         replica: name.clone(),
         ranges: RANGES,
         controllers: simulated(),
-        flags: flags(),
+        flags,
         watches: api.clone(),
         // The simulated server knows no policies: what time alone promises is what is tried here.
         server: Arc::new(ApiServer::new(
@@ -362,6 +375,7 @@ async fn live(
             build: BUILD.to_owned(),
         }),
         address: network::address(replica),
+        second: hub.with(|state| state.now()).as_second(),
     };
     let host = Arc::clone(&node.host) as Arc<dyn RangeHost>;
     let assembled = match coordinator::assemble(&config, host, outside) {
@@ -400,8 +414,8 @@ async fn live(
     }
 }
 
-/// Polls something now and then instead of when it asks for it. Several that wait at one `watch` channel are woken in a
-/// random order, and a run must be the same each time.
+/// Polls something now and then instead of when it asks for it. Several that wait at one `watch` channel are
+/// woken in a random order, and a run must be the same each time.
 async fn glancing<T>(future: impl Future<Output = T>) -> T {
     let mut future = std::pin::pin!(future);
     loop {

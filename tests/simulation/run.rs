@@ -9,13 +9,17 @@ use std::{
 };
 
 use clap::ValueEnum as _;
-use controllers_kit::{Key, Reader as _, testing::World};
-use kubernetes_proto::{Object, core::Pod};
+use controllers_kit::{Key, Reader as _, Timestamp, heartbeat, testing::World};
+use kubernetes_proto::{
+    Object,
+    core::{Node, Pod},
+};
 use tokio::time::Instant;
 
 use crate::{
     clearing,
     dice::{self, Dice},
+    heartbeats::{RENEWED_EVERY, SILENT},
     hub::{Counts, Hub, Outage},
     mutants::Mutant,
     replica::{Fleet, RANGES, Stage, simulated},
@@ -27,7 +31,8 @@ use crate::{
 const REPLICAS: (usize, usize) = (3, 5);
 /// Without a write for so long, a run that has come to the expected end is done.
 const QUIET: Duration = Duration::from_secs(3);
-/// Without a write for so long, whatever it has come to is its end: longer than any back-off or timer of a workload.
+/// Without a write for so long, whatever it has come to is its end: longer than any back-off or timer of a
+/// workload.
 const STILL: Duration = Duration::from_secs(110);
 /// Nothing takes longer.
 const PATIENCE: Duration = Duration::from_secs(1200);
@@ -217,8 +222,8 @@ fn perform(
             fleet,
         }
         .await;
-        // What a replica shows of itself leads back to the hub: it would be kept for as long as the process lives. What
-        // is let go may ask the hub something, so that is done outside.
+        // What a replica shows of itself leads back to the hub: it would be kept for as long as the process
+        // lives. What is let go may ask the hub something, so that is done outside.
         let shown = hub.with(|state| std::mem::take(&mut state.replicas));
         drop(shown);
         hub.with(|state| Report {
@@ -240,11 +245,11 @@ fn perform(
     report
 }
 
-/// What stands in a ReplicaSet whose number was given anew: the numbers that it has had.
+/// What stands in a ReplicaSet whose number was given again: the numbers that it has had.
 const HISTORY: &str = ",\"deployment.kubernetes.io/revision-history\":\"";
 
-/// What two runs of a workload have in common: kit's normal form, without the numbers of revisions, which say how many
-/// were seen on the way.
+/// What two runs of a workload have in common: kit's normal form, without the numbers of revisions, which say
+/// how many were seen on the way.
 fn normal(world: &World) -> Vec<String> {
     let mut lines: Vec<String> = world
         .rest()
@@ -259,8 +264,9 @@ fn normal(world: &World) -> Vec<String> {
                 line = without_value(&line, before, after);
             }
             line = without_value(&line, HISTORY, "\"").replace(&format!("{HISTORY}\""), "");
-            // A Job that was let go before it was seen has never been suspended. One whose pods had all ended before it
-            // could be told that it goes on is complete and suspended at once: upstream's tells of no more than the end.
+            // A Job that was let go before it was seen has never been suspended. One whose pods had all ended
+            // before it could be told that it goes on is complete and suspended at once: upstream's tells of
+            // no more than the end.
             let told = match line.contains("{\"status\":\"True\",\"type\":\"Complete\"}") {
                 true => &["True", "False"][..],
                 false => &["False"],
@@ -320,6 +326,7 @@ impl Director {
         let faults_end = calm_until + self.workload.faults;
         let mut next_fault = calm_until;
         let mut next_step = start;
+        let mut next_renewal = start;
         let mut healed = !disturbed;
         let mut last = (0, start);
         let mut comparison = Instant::now();
@@ -329,6 +336,10 @@ impl Director {
             let now = Instant::now();
             if self.is_over(start) {
                 break;
+            }
+            if now >= next_renewal {
+                next_renewal = now + RENEWED_EVERY;
+                self.renew();
             }
             if now >= next_step {
                 next_step = now + self.dice.millis(20, 150);
@@ -443,6 +454,28 @@ impl Director {
         if idle {
             self.idle_at = self.hub.with(|state| state.server.world.version());
         }
+    }
+
+    /// Kubelets renew their nodes' Leases; one of which the cluster thinks otherwise says that its node is
+    /// ready.
+    fn renew(&self) {
+        self.hub.with(|state| {
+            let now = state.now();
+            state.server.advance_to(now);
+            let nodes = state.server.world.all::<Node>();
+            let living = nodes
+                .iter()
+                .filter(|node| Object::metadata(&***node).label(SILENT).is_none());
+            for node in living {
+                let name = Object::metadata(&**node).name.to_string();
+                state.server.renew(&name);
+                if heartbeat::ready(node).is_some_and(|ready| ready.status != "True") {
+                    state.others("kubelet", |world| {
+                        world.change::<Node>(&name, |node| say_ready(node, now));
+                    });
+                }
+            }
+        });
     }
 
     /// Something breaks.
@@ -574,7 +607,7 @@ impl Director {
                             state.tell(format_args!("somebody deletes the Lease {name}"));
                             state.server.delete_lease(name);
                         }
-                        // At once: its owner may make it anew before anybody else writes a Lease.
+                        // At once: its owner may make it again before anybody else writes a Lease.
                         state.judge.leases_changed(&state.server);
                     });
                 }
@@ -653,6 +686,25 @@ impl Director {
                 );
             }
         });
+    }
+}
+
+/// What a kubelet says of its node.
+fn say_ready(node: &mut Node, now: Timestamp) {
+    let status = node.status.get_or_insert_default();
+    for condition in &mut status.conditions {
+        let is = if condition.r#type == "Ready" {
+            "True"
+        } else {
+            "False"
+        };
+        if condition.status != is {
+            is.clone_into(&mut condition.status);
+            condition.last_transition_time = Some(now.into());
+            condition.reason.clear();
+            condition.message.clear();
+        }
+        condition.last_heartbeat_time = Some(now.into());
     }
 }
 

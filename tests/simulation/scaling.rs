@@ -1,9 +1,10 @@
-//! What must hold of autoscaling, whatever becomes of replicas: nothing shrinks while the stabilization window still
-//! holds a larger recommendation, and nothing grows or shrinks faster than a policy of pods allows.
+//! What must hold of autoscaling, whatever becomes of replicas: nothing shrinks while the stabilization
+//! window still holds a larger recommendation, and nothing grows or shrinks faster than a policy of pods
+//! allows.
 //!
-//! What was recommended follows from the values that were told: an external metric's average over pods. A value that has
-//! come just when its range changed hands may not have been recommended, so a few are let pass; and a process may have
-//! stood still for a moment between a decision and its write.
+//! What was recommended follows from the values that were told: an external metric's average over pods. A
+//! value that has come just when its range changed hands may not have been recommended, so a few are let
+//! pass; and a process may have stood still for a moment between a decision and its write.
 
 use std::{collections::BTreeMap, time::Duration};
 
@@ -27,7 +28,8 @@ pub const PERIOD: Duration = Duration::from_secs(2);
 pub const WINDOW: Duration = Duration::from_secs(30);
 /// Values that may have been told without becoming a recommendation.
 const UNHEARD: usize = 3;
-/// From a decision to the send of its write, at most: a process that stands still for longer has lost its fence by then.
+/// From a decision to the send of its write, at most: a process that stands still for longer has lost its
+/// fence by then.
 const ON_THE_WAY: Duration = Duration::from_secs(5);
 
 /// A scaling.

@@ -1,8 +1,10 @@
-//! The simulated API server: requests as they come over the wire, answered from kit's `World` and a store of Leases.
+//! The simulated API server: requests as they come over the wire, answered from kit's `World` and a store of
+//! Leases.
 //!
-//! Resources are those of the world's catalogue, which discovery shows, and kit's objects; Leases are JSON; Events are
-//! names that exist; metrics are worked out from what the world serves as load (`metrics.rs`). Whatever the manager does
-//! not ask for is answered as a path that nobody serves. `tests/conformance.rs` holds it to the real one.
+//! Resources are those of the world's catalogue, which discovery shows, and kit's objects; Leases are JSON;
+//! Events are names that exist; metrics are worked out from what the world serves as load (`metrics.rs`).
+//! Whatever the manager does not ask for is answered as a path that nobody serves. `tests/conformance.rs`
+//! holds it to the real one.
 
 use std::{cmp::Ordering, collections::BTreeMap, sync::Arc};
 
@@ -14,14 +16,16 @@ use controllers_kit::{
 use http::Method;
 use jiff::Timestamp;
 use kubernetes_proto::{
-    AnyObject, Resource, envelope,
+    AnyObject, Object, Resource,
+    coordination::Lease,
+    envelope,
     meta::{self, ObjectMeta, PartialObjectMetadata},
 };
 use prost::Message as _;
 use serde_json::{Value, json};
 use tokio::{sync::Notify, time::Instant};
 
-use crate::{discovery, metrics, selection::Selection};
+use crate::{discovery, heartbeats::Heartbeats, metrics, selection::Selection};
 
 const JSON: &str = "application/json";
 const LEASES: &str = "leases";
@@ -165,6 +169,8 @@ pub struct Server {
     leases: BTreeMap<String, Value>,
     lease_version: u64,
     events: BTreeMap<String, u64>,
+    /// The Leases as those see them who watch all namespaces, and nodes' signs of life.
+    pub heartbeats: Heartbeats,
 }
 
 /// A refusal as a Status.
@@ -279,6 +285,7 @@ impl Server {
             leases: BTreeMap::new(),
             lease_version: 1,
             events: BTreeMap::new(),
+            heartbeats: Heartbeats::default(),
         };
         server.note();
         // What was there at the start can only be listed.
@@ -301,11 +308,12 @@ impl Server {
         self.world.advance_to(at);
     }
 
-    /// Forgets all history: a watch from before must list anew.
+    /// Forgets all history: a watch from before must list again.
     pub fn compact(&mut self) {
         let version = self.world.version();
         for (log, history) in &mut self.histories {
             history.compacted = match log {
+                Log::Of(resource) if is_lease(resource) => self.lease_version,
                 Log::Of(_) => version,
                 Log::Leases => self.lease_version,
             };
@@ -371,7 +379,7 @@ impl Server {
                 .zip(new)
                 .is_some_and(|((_, old), new)| old.metadata().uid != new.metadata().uid);
             if let Some((place, old)) = old.filter(|_| new.is_none() || another) {
-                // Gone, and perhaps made anew.
+                // Gone, and perhaps made again.
                 gone.push((place.clone(), Arc::clone(old)));
             }
             if let Some(new) = new {
@@ -457,6 +465,10 @@ impl Server {
             return Ok((json_answer(200, &metrics.ok_or_else(nobody)?), Vec::new()));
         }
         let target = target(&request.path).ok_or_else(nobody)?;
+        if target.plural == LEASES && target.namespace.is_empty() {
+            let answer = self.all_leases(request, &target)?;
+            return Ok((answer, Vec::new()));
+        }
         if target.plural == LEASES {
             return self
                 .lease(request, &target)
@@ -511,8 +523,8 @@ impl Server {
         Ok((answer, changes))
     }
 
-    /// The selection that a request is for: by its field selector where it is for many objects, by where the object is
-    /// held where it is for one.
+    /// The selection that a request is for: by its field selector where it is for many objects, by where the
+    /// object is held where it is for one.
     fn selected(&self, target: &Target<'_>, fields: &str) -> Option<&'static Resource> {
         let key = Key::new(target.namespace, target.name);
         let is_meant = |resource: &&'static Resource| {
@@ -712,13 +724,23 @@ impl Server {
         request: &Request,
     ) -> Result<Answer, Refusal> {
         let namespace = (!target.namespace.is_empty()).then_some(target.namespace);
+        let objects = Reader::list(&self.world, resource, namespace);
+        Self::list_of(resource, request, &objects, self.world.version())
+    }
+
+    fn list_of(
+        resource: &'static Resource,
+        request: &Request,
+        objects: &[AnyObject],
+        version: u64,
+    ) -> Result<Answer, Refusal> {
         let selector = selection(request)?;
         let only = request
             .parameter("fieldSelector")
             .strip_prefix("metadata.name=")
             .map_or("", |rest| rest.split(',').next().unwrap_or_default());
         let metadata_alone = request.accept.contains("as=PartialObjectMetadataList");
-        let items = Reader::list(&self.world, resource, namespace)
+        let items = objects
             .iter()
             .filter(|object| selector.matches(&object.metadata().labels))
             .filter(|object| only.is_empty() || object.metadata().name == *only)
@@ -735,7 +757,7 @@ impl Server {
             .collect();
         let list = meta::List {
             metadata: Some(meta::ListMeta {
-                resource_version: self.world.version().to_string(),
+                resource_version: version.to_string(),
                 ..meta::ListMeta::default()
             }),
             items,
@@ -749,7 +771,18 @@ impl Server {
     }
 
     fn watch(&mut self, resource: &'static Resource, request: &Request) -> Result<Answer, Refusal> {
+        let objects = Reader::list(&self.world, resource, None);
         let version = self.world.version();
+        self.watch_of(resource, request, &objects, version)
+    }
+
+    fn watch_of(
+        &mut self,
+        resource: &'static Resource,
+        request: &Request,
+        objects: &[AnyObject],
+        version: u64,
+    ) -> Result<Answer, Refusal> {
         let only = request
             .parameter("fieldSelector")
             .strip_prefix("metadata.name=")
@@ -758,9 +791,9 @@ impl Server {
         let metadata = request.accept.contains("as=PartialObjectMetadata;");
         let mut first = Vec::new();
         let from = if request.parameter("sendInitialEvents") == "true" {
-            for object in Reader::list(&self.world, resource, None) {
+            for object in objects {
                 if only.is_empty() || object.metadata().name == *only {
-                    first.push(object_frame("ADDED", &object, metadata));
+                    first.push(object_frame("ADDED", object, metadata));
                 }
             }
             first.push(bookmark_frame(resource, version, true));
@@ -809,14 +842,15 @@ impl Server {
         }))
     }
 
-    /// What a watch has to send from a place on, as frames: at most `most` changes; with `skip`, only the last of
-    /// several changes of one object; without what a deliberate fault hides. And the place after them.
+    /// What a watch has to send from a place on, as frames: at most `most` changes; with `skip`, only the
+    /// last of several changes of one object; without what a deliberate fault hides. And the place after
+    /// them.
     pub fn frames(
         &self,
         watch: &Opened,
         most: usize,
         skip: bool,
-        hides: &dyn Fn(&str) -> bool,
+        hides: &dyn Fn(&str, Option<&AnyObject>) -> bool,
     ) -> (Vec<Vec<u8>>, usize) {
         let Some(history) = self.histories.get(&watch.of) else {
             return (Vec::new(), watch.at);
@@ -826,7 +860,11 @@ impl Server {
         let mut frames = Vec::new();
         for (index, one) in part.iter().enumerate() {
             let another = !watch.only.is_empty() && one.name != *watch.only;
-            if another || hides(one.kind) {
+            let object = match &one.content {
+                Content::Object(object) => Some(object),
+                Content::Lease(_) => None,
+            };
+            if another || hides(one.kind, object) {
                 continue;
             }
             let later = |other: &Happened| match (&one.content, &other.content) {
@@ -866,6 +904,9 @@ impl Server {
     /// A bookmark for a watch that has seen everything.
     pub fn bookmark(&self, log: Log) -> Vec<u8> {
         match log {
+            Log::Of(resource) if is_lease(resource) => {
+                bookmark_frame(resource, self.lease_version, false)
+            }
             Log::Of(resource) => bookmark_frame(resource, self.world.version(), false),
             Log::Leases => lease_frame(
                 "BOOKMARK",
@@ -913,8 +954,42 @@ impl Server {
 
     // ---- Leases ----
 
+    /// What those see who watch the Leases of all namespaces.
+    fn all_leases(&mut self, request: &Request, target: &Target<'_>) -> Result<Answer, Refusal> {
+        let (resource, version) = (Lease::resource(), self.lease_version);
+        let objects = self.heartbeats.leases();
+        match (request.method == Method::GET, request.parameter("watch")) {
+            (true, "true") => self.watch_of(resource, request, &objects, version),
+            (true, _) if target.name.is_empty() => {
+                Self::list_of(resource, request, &objects, version)
+            }
+            _ => Err(Refusal::new(405, "MethodNotAllowed", "not done here")),
+        }
+    }
+
+    /// A node's kubelet renews its Lease.
+    pub fn renew(&mut self, node: &str) {
+        self.lease_version += 1;
+        let version = self.lease_version;
+        let (kind, lease) = self.heartbeats.renew(node, version, self.world.now());
+        self.lease_object_happened(kind, node, lease);
+    }
+
+    fn lease_object_happened(&mut self, kind: &'static str, name: &str, lease: AnyObject) {
+        let version = self.lease_version;
+        self.history(Log::Of(Lease::resource())).push(Happened {
+            at: Instant::now(),
+            version,
+            kind,
+            name: name.into(),
+            content: Content::Object(lease),
+        });
+    }
+
     fn lease_happened(&mut self, kind: &'static str, name: &str, lease: Value) {
         let version = self.lease_version;
+        let object = self.heartbeats.of_fleet(kind, version, &lease);
+        self.lease_object_happened(kind, name, object);
         self.history(Log::Leases).push(Happened {
             at: Instant::now(),
             version,
@@ -1037,6 +1112,10 @@ impl Server {
         self.lease_happened("MODIFIED", target.name, lease.clone());
         Ok(json_answer(200, &lease))
     }
+}
+
+fn is_lease(resource: &Resource) -> bool {
+    resource.id() == Lease::resource().id()
 }
 
 /// A resourceVersion in JSON; 0 where there is none.

@@ -4,6 +4,7 @@ use clap::ValueEnum as _;
 
 use crate::{
     mutants::Mutant,
+    poison,
     run::{Options, Report, controllers, run},
     workloads,
 };
@@ -63,6 +64,29 @@ fn three_hundred_seeds_are_without_violation() {
         "{} runs with {writes} writes and {moves} changes of owners are too little to show anything",
         reports.len()
     );
+}
+
+#[test]
+fn a_key_that_kills_is_quarantined_within_three_deaths_and_all_others_are_served() {
+    for seed in 1..=4 {
+        let replicas = 1 + usize::try_from(seed % 3).expect("few");
+        let report = poison::run(seed, replicas, false);
+        if let Some(violation) = report.violation {
+            panic!(
+                "seed {seed}, {replicas} replicas: {violation}, named {:?}{}",
+                report.named, report.tale
+            );
+        }
+        let first: Vec<&str> = report.named.iter().take(3).map(String::as_str).collect();
+        assert_eq!(
+            first,
+            ["", "", "~"],
+            "it kills before a renewal could name it, until it is announced"
+        );
+    }
+    // Where Leases can't say what the dead were doing, the judge notices.
+    let report = poison::run(1, 2, true);
+    assert!(report.violation.is_some(), "{:?}", report.named);
 }
 
 #[test]

@@ -1,6 +1,6 @@
-//! What users do while the faults happen: one workload for each registered controller, each in a few variants. Whatever
-//! becomes of a run in between, its end must not depend on when things were seen: histories are kept at nothing, and
-//! nothing that is counted is disturbed by others.
+//! What users do while the faults happen: one workload for each registered controller, each in a few
+//! variants. Whatever becomes of a run in between, its end must not depend on when things were seen:
+//! histories are kept at nothing, and nothing that is counted is disturbed by others.
 
 use std::time::Duration;
 
@@ -27,7 +27,9 @@ use prost::Message as _;
 use crate::dice::Dice;
 
 mod clearing;
+mod nodes;
 mod scaling;
+mod volumes;
 
 /// Something that a user does.
 type Deed = Box<dyn FnOnce(&mut World) + Send>;
@@ -132,6 +134,26 @@ pub const ALL: &[Entry] = &[
     Entry {
         controller: "horizontal-pod-autoscaler-controller",
         make: scaling::autoscaled,
+    },
+    Entry {
+        controller: "node-lifecycle-controller",
+        make: nodes::silent,
+    },
+    Entry {
+        controller: "taint-eviction-controller",
+        make: nodes::tainted,
+    },
+    Entry {
+        controller: "node-ipam-controller",
+        make: nodes::addresses,
+    },
+    Entry {
+        controller: "ttl-controller",
+        make: nodes::annotated,
+    },
+    Entry {
+        controller: crate::protection::CONTROLLER,
+        make: volumes::protected,
     },
 ];
 
@@ -603,7 +625,8 @@ fn root_certificates(making: &mut Making) {
     making.then(|world| world.delete::<Namespace>("one"));
 }
 
-/// What is made is charged for by admission, which there is none of here: everything that is made is there at the start.
+/// What is made is charged for by admission, which there is none of here: everything that is made is there at
+/// the start.
 fn quotas(making: &mut Making) {
     making.workload.pods_may_go = false;
     let limited = |limits: &[(&str, i32)]| {

@@ -37,6 +37,10 @@ const GENERATED: &[&str] = &[
     "Cargo.lock",
     "tests/controlplane/go.mod",
     "tests/controlplane/go.sum",
+    "tests/controlplane/containerd/go.mod",
+    "tests/controlplane/containerd/go.sum",
+    "tests/controlplane/kubelet/go.mod",
+    "tests/controlplane/kubelet/go.sum",
     "tests/controlplane/metrics-server/go.mod",
     "tests/controlplane/metrics-server/go.sum",
 ];

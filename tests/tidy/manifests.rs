@@ -40,8 +40,8 @@ const CHECKED: &[&str] = &[
     "controllers-kit",
 ];
 
-/// Those of `members` (names of crates) that the root manifest compiles for release without checks for overflow: what
-/// overflows there goes on as another number.
+/// Those of `members` (names of crates) that the root manifest compiles for release without checks for
+/// overflow: what overflows there goes on as another number.
 pub(crate) fn unchecked(root: &str, members: &[String]) -> Vec<String> {
     let wanted = members
         .iter()

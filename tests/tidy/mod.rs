@@ -1,12 +1,15 @@
-//! The tree checks itself: who depends on whom, where features stand, what a controller's folder
-//! looks like, and that nothing is left over. Each rule is a pure function from what was read to a
-//! list of complaints; here they run on the tree, beside them on inputs that break them.
+//! The tree checks itself: dependencies between crates, features, the shape of a controller's folder,
+//! the language of code and pages, and that nothing is left over. Each rule is a pure function from the
+//! files to a list of complaints; here they run on the tree, beside them on inputs that break them.
 
 mod controllers;
 mod dependencies;
+mod language;
 mod leftovers;
 mod manifests;
 mod modules;
+mod pages;
+mod ratchets;
 
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
@@ -132,4 +135,43 @@ fn no_source_file_is_dead() {
         .collect();
     assert!(roots.iter().any(|path| path == "tests/lib.rs"), "{roots:?}");
     assert_none(&modules::complaints(&roots, &files()));
+}
+
+#[test]
+fn the_private_dialect_and_wide_comments_only_shrink() {
+    let files = files();
+    let path = root().join(ratchets::FILE);
+    let kept = std::fs::read_to_string(&path).unwrap_or_default();
+    let counts = [
+        (&language::WORDS, &language::dialect(&files)),
+        (&language::WIDE, &language::wide_comments(&files)),
+    ];
+    let kept = match std::env::var_os("UPDATE_GENERATED") {
+        Some(_) => {
+            let renewed = ratchets::renewed(&kept, &counts);
+            std::fs::write(&path, &renewed).expect("the ratchets are written");
+            renewed
+        }
+        None => kept,
+    };
+    let complaints: Vec<String> = counts
+        .iter()
+        .flat_map(|(ratchet, found)| ratchet.complaints(&kept, found))
+        .collect();
+    assert_none(&complaints);
+}
+
+#[test]
+fn pages_are_short_and_decisions_have_one_form() {
+    assert_none(&pages::sizes(&files()));
+}
+
+#[test]
+fn links_between_pages_lead_somewhere() {
+    assert_none(&pages::links(&files()));
+}
+
+#[test]
+fn code_that_pages_name_exists() {
+    assert_none(&pages::names(&files()));
 }

@@ -26,9 +26,9 @@ pub(super) struct History {
     pub collisions: Option<i32>,
 }
 
-/// Whether the present template's data is known without a live read: only from memory of these very bytes. No revision
-/// is taken for the present one because of its number: the highest may be an older one whose successor was deleted, or
-/// one that came to be owned later.
+/// Whether the present template's data is known without a live read: only from memory of these very bytes. No
+/// revision is taken for the present one because of its number: the highest may be an older one whose
+/// successor was deleted, or one that came to be owned later.
 pub(super) fn is_known(
     set: &DaemonSet,
     revisions: &[Arc<ControllerRevision>],
@@ -136,9 +136,9 @@ fn label(plan: &mut Plan, revisions: &[Arc<ControllerRevision>]) {
     }
 }
 
-/// The hash of the present template's revision where that was deleted: the one that living pods carry and no revision
-/// has, provided that the status counts updated pods of the present generation. The revision is then made again under
-/// the hash that it had, whoever computed that, and no pod is taken for an old one.
+/// The hash of the present template's revision where that was deleted: the one that living pods carry and no
+/// revision has, provided that the status counts updated pods of the present generation. The revision is then
+/// made again under the hash that it had, whoever computed that, and no pod is taken for an old one.
 fn lost_hash(
     set: &DaemonSet,
     revisions: &[Arc<ControllerRevision>],

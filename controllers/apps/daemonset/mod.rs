@@ -1,11 +1,13 @@
 //! Keeps one pod of a template on every node that fits it.
 //!
-//! Watches daemonsets, pods, nodes and controllerrevisions. Creates and deletes pods, each pinned to its node; keeps the
-//! template's history in ControllerRevisions; writes the DaemonSet's status. A key per DaemonSet; every replica has all
-//! nodes. Remembers which revision a template's bytes are of, and for each node how long a failed pod is left alone.
+//! Watches daemonsets, pods, nodes and controllerrevisions. Creates and deletes pods, each pinned to its
+//! node; keeps the template's history in ControllerRevisions; writes the DaemonSet's status. A key per
+//! DaemonSet; every replica has all nodes. Remembers which revision a template's bytes are of, and for each
+//! node how long a failed pod is left alone.
 //!
-//! Differs from upstream: a pod's name follows from the DaemonSet's uid, the node and the revision instead of chance, so
-//! that a second pod for the same node collides. Adoptions and releases are settled in a plan of their own.
+//! Differs from upstream: a pod's name follows from the DaemonSet's uid, the node and the revision instead of
+//! chance, so that a second pod for the same node collides. Adoptions and releases are settled in a plan of
+//! their own.
 
 mod history;
 mod nodes;
@@ -75,7 +77,8 @@ impl Memory {
             .retain(|_, backoff| now.duration_since(backoff.since) <= BACKOFF_MAX + BACKOFF_MAX);
     }
 
-    /// Until when a failed pod on a node is left alone; where it is not, the next one will be for twice as long.
+    /// Until when a failed pod on a node is left alone; where it is not, the next one will be for twice as
+    /// long.
     fn hold_back(&mut self, node: &str, now: Timestamp) -> Option<Timestamp> {
         let Some(backoff) = self.backoffs.get_mut(node) else {
             let seconds = BACKOFF_MIN.as_secs();
@@ -199,8 +202,8 @@ impl Controller for DaemonSets {
     }
 }
 
-/// The DaemonSets to which a node's change means something: those that it fits now and did not before, or the reverse.
-/// Heartbeats change neither labels nor taints and cost nothing here.
+/// The DaemonSets to which a node's change means something: those that it fits now and did not before, or the
+/// reverse. Heartbeats change neither labels nor taints and cost nothing here.
 fn of_node(change: &Change<'_, Node>, reader: &dyn Reader) -> Vec<Key> {
     let taints = |node: &Node| {
         node.spec
@@ -218,8 +221,8 @@ fn of_node(change: &Change<'_, Node>, reader: &dyn Reader) -> Vec<Key> {
         .into_iter()
         .filter_map(cast::<DaemonSet>)
         .filter(|set| {
-            // A spec that can't be read has the key planned, which says so. Whether numbers are compared is not known
-            // here: who tolerates by comparison is woken in any case.
+            // A spec that can't be read has the key planned, which says so. Whether numbers are compared is
+            // not known here: who tolerates by comparison is woken in any case.
             let Ok(placement) = nodes::Placement::of(set, true) else {
                 return true;
             };

@@ -115,7 +115,8 @@ impl Placement {
     }
 }
 
-/// One of the terms must hold; within it everything. An empty one, or one that can't be read, holds for no node.
+/// One of the terms must hold; within it everything. An empty one, or one that can't be read, holds for no
+/// node.
 fn matches(term: &NodeSelectorTerm, node: &Node) -> bool {
     let meta = Object::metadata(node);
     let is_empty = term.match_expressions.is_empty() && term.match_fields.is_empty();

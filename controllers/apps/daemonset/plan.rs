@@ -293,7 +293,8 @@ fn on_node(
         }
         return;
     }
-    // Two may stay: the oldest of the present revision while it is not ready, and the oldest of another while it is.
+    // Two may stay: the oldest of the present revision while it is not ready, and the oldest of another while
+    // it is.
     let (mut newest, mut oldest) = (None, None);
     for pod in running {
         let is_new = pod.metadata().label(REVISION_LABEL) == Some(&look.hash);

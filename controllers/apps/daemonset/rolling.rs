@@ -103,8 +103,8 @@ fn is_available(look: &Look<'_>, pod: &Pod) -> bool {
     pods::is_available(pod, spec(look.set).min_ready_seconds, look.seen.now)
 }
 
-/// Old pods go, as many as may be missing; what is not available goes in any case, for nothing is lost by it. `empty`
-/// nodes, which have no pod yet, count as missing.
+/// Old pods go, as many as may be missing; what is not available goes in any case, for nothing is lost by it.
+/// `empty` nodes, which have no pod yet, count as missing.
 fn replace(look: &Look<'_>, max_unavailable: usize, empty: usize) -> Changes {
     let (mut unavailable, mut replaceable, mut candidates) = (empty, Vec::new(), Vec::new());
     for pods in look.pods.values() {

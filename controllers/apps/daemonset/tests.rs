@@ -69,8 +69,8 @@ fn names<T: Object>(world: &World) -> Vec<String> {
         .collect()
 }
 
-/// A set with its revision, and the pods that a text tells of: `1Rc 2Uo` are pods on node-1, ready and of the present
-/// revision, and on node-2, not ready and of another. Each is named by its place in the text.
+/// A set with its revision, and the pods that a text tells of: `1Rc 2Uo` are pods on node-1, ready and of the
+/// present revision, and on node-2, not ready and of another. Each is named by its place in the text.
 fn with_pods(set: DaemonSet, pods: &str) -> World {
     let mut world = World::at("12:00:00").with(set);
     world.settle(&[FACTORY]);

@@ -19,7 +19,8 @@ use super::{
 pub(super) enum New {
     /// It is there, or this plan creates it, or it is not wanted yet.
     Settled,
-    /// Another ReplicaSet has the name that it would get: the status says so, and the next plan finds another name.
+    /// Another ReplicaSet has the name that it would get: the status says so, and the next plan finds another
+    /// name.
     Collides,
 }
 
@@ -124,7 +125,8 @@ impl Rollout {
         }
     }
 
-    /// How many replicas the new ReplicaSet should have now: as many as fit below the surge, and not more than wanted.
+    /// How many replicas the new ReplicaSet should have now: as many as fit below the surge, and not more
+    /// than wanted.
     pub fn replicas_of_new(&self, new: usize) -> i32 {
         let present = self.sets[new].replicas();
         match self.strategy() {

@@ -1,13 +1,14 @@
 //! Rolls a pod template out: keeps one ReplicaSet for each revision and moves the replicas to the newest.
 //!
-//! Watches deployments, replicasets and (for the strategy Recreate) the end of pods. Adopts and lets go ReplicaSets;
-//! creates, scales, annotates and deletes them; writes the Deployment's status and, with it, its revision. A key per
-//! Deployment. Remembers why the new ReplicaSet could not be created, which goes into the condition Progressing, and
-//! which ReplicaSets hold the Deployment's template though the two are encoded differently.
+//! Watches deployments, replicasets and (for the strategy Recreate) the end of pods. Adopts and lets go
+//! ReplicaSets; creates, scales, annotates and deletes them; writes the Deployment's status and, with it, its
+//! revision. A key per Deployment. Remembers why the new ReplicaSet could not be created, which goes into the
+//! condition Progressing, and which ReplicaSets hold the Deployment's template though the two are encoded
+//! differently.
 //!
-//! Differs from upstream: the hash in a ReplicaSet's name is our own; existing ReplicaSets are found by their template,
-//! whatever their name. One plan does what upstream does in several writes, so a ReplicaSet that is scaled twice in one
-//! step tells of it in one event.
+//! Differs from upstream: the hash in a ReplicaSet's name is our own; existing ReplicaSets are found by their
+//! template, whatever their name. One plan does what upstream does in several writes, so a ReplicaSet that is
+//! scaled twice in one step tells of it in one event.
 
 mod create;
 mod plan;
@@ -47,7 +48,8 @@ pub struct Deployments {
 pub struct Memory {
     /// Why the new ReplicaSet could not be created.
     pub create_failure: Option<CreateFailure>,
-    /// Templates whose encodings differ, and whether they are equal all the same. At most one for each ReplicaSet.
+    /// Templates whose encodings differ, and whether they are equal all the same. At most one for each
+    /// ReplicaSet.
     pub verdicts: Vec<Verdict>,
 }
 

@@ -206,7 +206,8 @@ fn scaled(mut rollout: Rollout, mut plan: Plan, selector: &Selector) -> Plan {
     plan
 }
 
-/// The present template gets its ReplicaSet first, so that it stays in the history; then the Deployment is written.
+/// The present template gets its ReplicaSet first, so that it stays in the history; then the Deployment is
+/// written.
 fn rolled_back(
     mut rollout: Rollout,
     revision: i64,

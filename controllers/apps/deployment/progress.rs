@@ -47,7 +47,8 @@ fn remove_condition(conditions: &mut Vec<DeploymentCondition>, r#type: &str) {
     conditions.retain(|condition| condition.r#type != r#type);
 }
 
-/// Sets a condition. One of the same status and reason stays as it is; one of the same status keeps its transition time.
+/// Sets a condition. One of the same status and reason stays as it is; one of the same status keeps its
+/// transition time.
 pub(super) fn set_condition(
     conditions: &mut Vec<DeploymentCondition>,
     mut condition: DeploymentCondition,
@@ -67,8 +68,8 @@ pub(super) fn set_condition(
 }
 
 impl Rollout {
-    /// Tells of pause and resumption, so that a paused time does not count as lack of progress. What has been told to
-    /// have timed out stays so.
+    /// Tells of pause and resumption, so that a paused time does not count as lack of progress. What has been
+    /// told to have timed out stays so.
     pub fn note_pause(&mut self) {
         let reason = condition(&self.status, PROGRESSING).map(|condition| &*condition.reason);
         if self.progress_deadline_seconds().is_none() || reason == Some(TIMED_OUT) {
@@ -84,7 +85,8 @@ impl Rollout {
         set_condition(&mut self.status.conditions, condition);
     }
 
-    /// The new ReplicaSet could not be created: `None` where that is told already, or nobody cares for progress.
+    /// The new ReplicaSet could not be created: `None` where that is told already, or nobody cares for
+    /// progress.
     pub fn status_of_failed_create(&self, name: &str, message: &str) -> Option<DeploymentStatus> {
         self.progress_deadline_seconds()?;
         let mut status = self.deployment.status.clone().unwrap_or_default();
@@ -145,7 +147,7 @@ impl Rollout {
                 format!("{subject} is progressing."),
                 self.now,
             );
-            // Written anew even with the same reason: the deadline counts from its update.
+            // Written again even with the same reason: the deadline counts from its update.
             if let Some(current) = current
                 && current.status == "True"
             {

@@ -64,8 +64,8 @@ pub(super) fn last_but_one<'a>(sets: impl Iterator<Item = &'a Set>) -> i64 {
     second
 }
 
-/// Brings the annotations of the new ReplicaSet up to date: the Deployment's are copied, the revision rises to at least
-/// `revision`, and one that it had before goes into its history.
+/// Brings the annotations of the new ReplicaSet up to date: the Deployment's are copied, the revision rises
+/// to at least `revision`, and one that it had before goes into its history.
 pub(super) fn annotate_new(set: &mut ObjectMeta, deployment: &ObjectMeta, revision: i64) {
     let before = set.annotation(REVISION).map(str::to_owned);
     let number = match before.as_deref() {
@@ -130,8 +130,8 @@ pub(super) fn noted(meta: &ObjectMeta, key: &str) -> Option<i32> {
         .flatten()
 }
 
-/// The Deployment's annotations after a rollback to a ReplicaSet: its own private ones and the others of the ReplicaSet,
-/// so that a change-cause goes with its template.
+/// The Deployment's annotations after a rollback to a ReplicaSet: its own private ones and the others of the
+/// ReplicaSet, so that a change-cause goes with its template.
 pub(super) fn annotations_of_rollback(
     deployment: &ObjectMeta,
     set: Option<&ObjectMeta>,

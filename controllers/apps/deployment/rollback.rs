@@ -1,5 +1,5 @@
-//! The rollback that an annotation asks for, as the field `rollbackTo` of old API versions did. (`kubectl rollout undo`
-//! writes the template itself and needs nothing of this.)
+//! The rollback that an annotation asks for, as the field `rollbackTo` of old API versions did. (`kubectl
+//! rollout undo` writes the template itself and needs nothing of this.)
 
 use std::sync::Arc;
 

@@ -1,4 +1,5 @@
-//! The strategy RollingUpdate: the new ReplicaSet grows and the old ones shrink, within surge and unavailability.
+//! The strategy RollingUpdate: the new ReplicaSet grows and the old ones shrink, within surge and
+//! unavailability.
 
 use super::rollout::Rollout;
 
@@ -36,8 +37,8 @@ impl Rollout {
         let Some(new) = self.new_set().filter(|_| !old.is_empty()) else {
             return false;
         };
-        // Pods of the new ReplicaSet that are not available count as if they were not there: else a template that never
-        // comes up would eat up the old pods step by step.
+        // Pods of the new ReplicaSet that are not available count as if they were not there: else a template
+        // that never comes up would eat up the old pods step by step.
         let new_unavailable = new
             .replicas()
             .saturating_sub(new.status().available_replicas);
@@ -57,9 +58,9 @@ impl Rollout {
         unhealthy > 0 || healthy > 0
     }
 
-    /// Takes away what is not available in old ReplicaSets, `most` at most; how many. A ReplicaSet gives up its
-    /// unhealthy pods first, so no available one goes. `None` where a ReplicaSet tells of more available pods than it
-    /// should have: its status lags behind, and what is available can't be counted on.
+    /// Takes away what is not available in old ReplicaSets, `most` at most; how many. A ReplicaSet gives up
+    /// its unhealthy pods first, so no available one goes. `None` where a ReplicaSet tells of more available
+    /// pods than it should have: its status lags behind, and what is available can't be counted on.
     pub fn shrink_unhealthy(&mut self, old: &[usize], most: i32) -> Option<i32> {
         let mut total = 0;
         for index in old {

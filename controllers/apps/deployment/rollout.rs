@@ -1,5 +1,5 @@
-//! A Deployment and its ReplicaSets while a plan is being made: decisions change the working copies, and at the end the
-//! differences are written.
+//! A Deployment and its ReplicaSets while a plan is being made: decisions change the working copies, and at
+//! the end the differences are written.
 
 use std::sync::Arc;
 
@@ -23,7 +23,8 @@ pub(super) const ROLLING_UPDATE: &str = "RollingUpdate";
 pub(super) struct Set {
     /// As seen; `None` for one that this plan creates.
     pub seen: Option<Arc<ReplicaSet>>,
-    /// As it should be. Of one that was seen the template is left out: it never changes, and comparing it is dear.
+    /// As it should be. Of one that was seen the template is left out: it never changes, and comparing it is
+    /// dear.
     pub wanted: ReplicaSet,
     /// Whether it goes.
     pub is_deleted: bool,
@@ -153,8 +154,8 @@ impl Rollout {
         self.strategy() == ROLLING_UPDATE
     }
 
-    /// Surge and unavailability as numbers. Both are zero only by rounding; then one pod may be unavailable, since a
-    /// surge might fail for want of quota.
+    /// Surge and unavailability as numbers. Both are zero only by rounding; then one pod may be unavailable,
+    /// since a surge might fail for want of quota.
     fn fenceposts(&self) -> (i32, i32) {
         let rolling = self
             .spec()
@@ -241,8 +242,8 @@ impl Rollout {
         sum(self.sets.iter().map(|set| set.status().available_replicas))
     }
 
-    /// Scales a ReplicaSet; whether its size changes. A size that stays leaves it alone, unless `force` is set: then its
-    /// annotations are brought up to date.
+    /// Scales a ReplicaSet; whether its size changes. A size that stays leaves it alone, unless `force` is
+    /// set: then its annotations are brought up to date.
     pub fn scale(&mut self, index: usize, replicas: i32, force: bool) -> bool {
         let (wanted, most) = (self.replicas(), self.max_replicas());
         let set = &mut self.sets[index];
@@ -306,7 +307,8 @@ impl Rollout {
         }
     }
 
-    /// The revision goes with the status: the server takes annotations there too, without counting a new generation.
+    /// The revision goes with the status: the server takes annotations there too, without counting a new
+    /// generation.
     pub fn write_status(&self, plan: &mut Plan, status: &DeploymentStatus) {
         let json = |status: &DeploymentStatus| {
             serde_json::to_value(status).expect("a status has only string keys and numbers")
@@ -321,8 +323,8 @@ impl Rollout {
                 change.insert("status".to_owned(), difference);
             }
         }
-        // What is said of progress decides what is said next: left out, a rollout that ends at once would be taken for the
-        // one before. A report may be left out for a newer one.
+        // What is said of progress decides what is said next: left out, a rollout that ends at once would be
+        // taken for the one before. A report may be left out for a newer one.
         let told = |status: &DeploymentStatus| {
             let condition = progress::condition(status, progress::PROGRESSING);
             condition.map(|condition| (condition.status.clone(), condition.reason.clone()))

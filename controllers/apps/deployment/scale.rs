@@ -23,8 +23,8 @@ impl Rollout {
             .any(|desired| desired != self.replicas())
     }
 
-    /// Scales. One active ReplicaSet takes it all; several, in the midst of a rollout, share it in proportion to their
-    /// sizes: otherwise scaling would hasten the rollout and spread a bad template wider.
+    /// Scales. One active ReplicaSet takes it all; several, in the midst of a rollout, share it in proportion
+    /// to their sizes: otherwise scaling would hasten the rollout and spread a bad template wider.
     pub fn scale_all(&mut self) {
         if let Some(only) = self.active_or_latest() {
             self.scale(only, self.replicas(), false);
@@ -54,7 +54,8 @@ impl Rollout {
         }
     }
 
-    /// Whether the new ReplicaSet owns all that the Deployment asks for, by size, by annotation and available.
+    /// Whether the new ReplicaSet owns all that the Deployment asks for, by size, by annotation and
+    /// available.
     fn is_saturated(&self) -> bool {
         self.new_set().is_some_and(|set| {
             set.replicas() == self.replicas()
@@ -98,7 +99,8 @@ impl Rollout {
         }
     }
 
-    /// The share of one ReplicaSet in what is added or (negative) taken, `added` of which is given out already.
+    /// The share of one ReplicaSet in what is added or (negative) taken, `added` of which is given out
+    /// already.
     fn proportion(&self, set: &Set, to_add: i32, added: i32) -> i32 {
         if set.replicas() == 0 || to_add == 0 || to_add == added {
             return 0;
@@ -129,7 +131,8 @@ impl Rollout {
         ((size + 0.5) as i32).saturating_sub(set.replicas())
     }
 
-    /// Deletes old ReplicaSets beyond the history limit, the lowest revisions first; none that has or wants pods.
+    /// Deletes old ReplicaSets beyond the history limit, the lowest revisions first; none that has or wants
+    /// pods.
     pub fn clean_up(&mut self) {
         let Some(limit) = self
             .spec()
@@ -151,7 +154,8 @@ impl Rollout {
                 revision::of(other.wanted.metadata()),
             ) {
                 (Some(one), Some(other)) => one.cmp(&other),
-                // What has no readable revision goes among the lowest. A total order, whatever the annotations say.
+                // What has no readable revision goes among the lowest. A total order, whatever the
+                // annotations say.
                 (one, other) => one.is_some().cmp(&other.is_some()),
             };
             by_revision.then_with(|| by_age(one, other))

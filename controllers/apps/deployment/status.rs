@@ -52,7 +52,8 @@ impl Rollout {
         status
     }
 
-    /// Pods that terminate; unknown while a ReplicaSet that was reconciled does not say (an older controller's).
+    /// Pods that terminate; unknown while a ReplicaSet that was reconciled does not say (an older
+    /// controller's).
     fn terminating(&self) -> Option<i32> {
         self.sets.iter().try_fold(0, |sum, set| {
             let status = set.status();

@@ -1,7 +1,8 @@
 //! When two pod templates are the same, whatever the label pod-template-hash says.
 //!
-//! Equal bytes are equal. Different bytes may still say the same (two servers of different versions encode one spec
-//! differently), and no rollout may start on that account: then both are read live and compared as JSON, once.
+//! Equal bytes are equal. Different bytes may still say the same (two servers of different versions encode
+//! one spec differently), and no rollout may start on that account: then both are read live and compared as
+//! JSON, once.
 
 use std::sync::Arc;
 

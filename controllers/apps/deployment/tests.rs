@@ -429,8 +429,8 @@ fn the_end_of_a_pod_wakes_only_a_deployment_that_recreates() {
 
 #[test]
 fn several_active_replica_sets_share_a_change_of_size_in_proportion() {
-    // Who: sizes of the Deployment before and after, its surge before and after; sizes of the ReplicaSets before (the
-    // old ones, the new one) and after.
+    // Who: sizes of the Deployment before and after, its surge before and after; sizes of the ReplicaSets
+    // before (the old ones, the new one) and after.
     type Case = (
         &'static str,
         i32,
@@ -2022,7 +2022,8 @@ fn without_a_deadline_a_failed_creation_is_only_tried_again() {
 
 // ---- templates that are encoded differently ----
 
-/// `app:1` with an empty field 4001 more: other bytes that say the same, as another server's version might write them.
+/// `app:1` with an empty field 4001 more: other bytes that say the same, as another server's version might
+/// write them.
 fn other_encoding() -> Vec<u8> {
     [&pod_spec_bytes("app:1")[..], &[0x8a, 0xfa, 0x01, 0x00]].concat()
 }

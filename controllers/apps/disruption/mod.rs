@@ -1,11 +1,11 @@
 //! Says how many pods of a PodDisruptionBudget may be evicted now.
 //!
-//! Watches poddisruptionbudgets, pods, and the workloads that say how many pods there ought to be; asks any other owner
-//! for its scale. Writes the budget's status, from which the eviction API takes its answer, and takes back a pod's
-//! condition DisruptionTarget when two minutes have passed and it is still there. A key per budget; a pod with such a
-//! condition has the key of its own name. Remembers what it has told by
-//! events, so that it is told once as long as it stays so; pods that were evicted and are not gone yet stand in the
-//! status.
+//! Watches poddisruptionbudgets, pods, and the workloads that say how many pods there ought to be; asks any
+//! other owner for its scale. Writes the budget's status, from which the eviction API takes its answer, and
+//! takes back a pod's condition DisruptionTarget when two minutes have passed and it is still there. A key
+//! per budget; a pod with such a condition has the key of its own name. Remembers what it has told by
+//! events, so that it is told once as long as it stays so; pods that were evicted and are not gone yet stand
+//! in the status.
 //!
 //! Where the count can't be made, nothing may be evicted: the status says so, with the reason.
 

@@ -214,8 +214,8 @@ fn is_going(evicted: &BTreeMap<String, Time>, name: &str, now: Timestamp) -> boo
         .is_some_and(|since| pods::after(since.timestamp(), DELETION_TIMEOUT) > now)
 }
 
-/// The pods whose eviction was granted and that are not gone yet. One that is still there after its time is told of and
-/// counts again.
+/// The pods whose eviction was granted and that are not gone yet. One that is still there after its time is
+/// told of and counts again.
 fn still_evicted(
     budget: &PodDisruptionBudget,
     pods: &[Arc<Pod>],

@@ -1,5 +1,5 @@
-//! A pod that was to be disrupted and is still there two minutes later: its condition DisruptionTarget is taken back,
-//! so that nobody counts a later failure as a disruption.
+//! A pod that was to be disrupted and is still there two minutes later: its condition DisruptionTarget is
+//! taken back, so that nobody counts a later failure as a disruption.
 
 use controllers_kit::{
     Change, Key, Object, PatchKind, Plan, Reader, Report, Seen, SignedDuration, Timestamp, patch,

@@ -380,7 +380,7 @@ fn a_pod_that_is_going_is_not_healthy() {
     assert!(told(&world).starts_with("1 allowed, 2 of 1"));
 }
 
-/// A stored object, to be stored anew.
+/// A stored object, to be stored again.
 struct T<O>(std::marker::PhantomData<O>);
 impl<O: Object> T<O> {
     fn with(world: &World, name: &str) -> O {

@@ -1,12 +1,14 @@
 //! Keeps as many pods of one template alive as a ReplicaSet asks for.
 //!
-//! Watches replicasets and pods. Adopts the orphan pods that its selector selects and lets go those that it selects no
-//! more; creates and deletes pods; writes the ReplicaSet's status. A key per ReplicaSet. Remembers what became of the
-//! last attempt to create or delete, because that is told in the condition ReplicaFailure and stands nowhere else.
+//! Watches replicasets and pods. Adopts the orphan pods that its selector selects and lets go those that it
+//! selects no more; creates and deletes pods; writes the ReplicaSet's status. A key per ReplicaSet. Remembers
+//! what became of the last attempt to create or delete, because that is told in the condition ReplicaFailure
+//! and stands nowhere else.
 //!
-//! Differs from upstream: a pod's name follows from the ReplicaSet's uid and an ordinal instead of chance, so a second
-//! creation of the same pod collides. Adoptions and releases are settled in a plan of their own before pods are counted.
-//! Expectations are not needed: no key is planned before the cache has seen its own writes.
+//! Differs from upstream: a pod's name follows from the ReplicaSet's uid and an ordinal instead of chance, so
+//! a second creation of the same pod collides. Adoptions and releases are settled in a plan of their own
+//! before pods are counted. Expectations are not needed: no key is planned before the cache has seen its own
+//! writes.
 
 pub(crate) mod plan;
 mod status;

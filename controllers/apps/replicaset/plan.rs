@@ -173,7 +173,8 @@ fn create_pods<O: Replicator>(plan: &mut Plan, view: &View<O>, seen: &Seen<'_>, 
     let existing = view.children.iter().map(|pod| pod.metadata());
     let known = Known::of(seen.reader(), Pod::resource(), meta);
     count(plan, view);
-    // A set that was scaled to nothing and up again is another generation: its pods get names that were not in use.
+    // A set that was scaled to nothing and up again is another generation: its pods get names that were not
+    // in use.
     let first = u64::try_from(meta.generation)
         .unwrap_or_default()
         .wrapping_mul(NAMES_PER_GENERATION);

@@ -73,8 +73,8 @@ fn number(count: usize) -> i32 {
     i32::try_from(count).unwrap_or(i32::MAX)
 }
 
-/// A failure is told once and stays until an attempt succeeds or nothing is left to be done. While nothing is known (a
-/// new owner has not tried yet), what was told stays.
+/// A failure is told once and stays until an attempt succeeds or nothing is left to be done. While nothing is
+/// known (a new owner has not tried yet), what was told stays.
 fn conditions(
     before: &[ReplicaSetCondition],
     attempt: &Attempt,

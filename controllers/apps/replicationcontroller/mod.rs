@@ -1,7 +1,7 @@
 //! Keeps as many pods of one template alive as a ReplicationController asks for.
 //!
-//! Watches replicationcontrollers and pods; decides, writes and remembers as the replicaset controller does, of which it
-//! is the elder: the planner is the same (`replicaset/plan.rs`). A key per ReplicationController.
+//! Watches replicationcontrollers and pods; decides, writes and remembers as the replicaset controller does,
+//! of which it is the elder: the planner is the same (`replicaset/plan.rs`). A key per ReplicationController.
 //!
 //! Differs from upstream as the replicaset controller does.
 
@@ -133,7 +133,8 @@ impl Replicator for ReplicationController {
     fn selector(&self) -> Result<Selector, selectors::Error> {
         Ok(match &self.spec {
             Some(spec) if !spec.selector.is_empty() => Selector::of_labels(&spec.selector),
-            // One that says nothing selects nothing: everything would be upstream's reading of a ReplicaSet's.
+            // One that says nothing selects nothing: everything would be upstream's reading of a
+            // ReplicaSet's.
             _ => Selector::nothing(),
         })
     }

@@ -1,4 +1,5 @@
-//! The claims of a pod: made where they are missing, owned by the set or the pod as the retention policy says.
+//! The claims of a pod: made where they are missing, owned by the set or the pod as the retention policy
+//! says.
 
 use std::sync::Arc;
 
@@ -68,8 +69,8 @@ fn is_stale<T: Object>(claim: &PersistentVolumeClaim, owner: &T) -> bool {
     found.is_some_and(|reference| reference.uid != owner.metadata().uid)
 }
 
-/// Whether a claim that should go with the set still belongs to an earlier pod of the ordinal: it is about to be
-/// deleted, and a new pod must not take it.
+/// Whether a claim that should go with the set still belongs to an earlier pod of the ordinal: it is about to
+/// be deleted, and a new pod must not take it.
 pub(super) fn are_stale(set: &StatefulSet, ordinal: i64, seen: &Seen<'_>) -> bool {
     let name = pod::name(set, ordinal);
     let of_pod_before = |reference: &Shared<OwnerReference>| {
@@ -177,7 +178,8 @@ pub(super) fn mend_owners(
     }
 }
 
-/// Plans the creation of the claims that an ordinal lacks; the name of one that is being deleted stands in the way.
+/// Plans the creation of the claims that an ordinal lacks; the name of one that is being deleted stands in
+/// the way.
 ///
 /// # Errors
 /// Where a claim is being deleted: upstream's sentence.

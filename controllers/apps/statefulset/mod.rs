@@ -1,13 +1,14 @@
-//! Keeps pods with an identity: one of each ordinal, with claims of its own, made, replaced and removed in order.
+//! Keeps pods with an identity: one of each ordinal, with claims of its own, made, replaced and removed in
+//! order.
 //!
-//! Watches statefulsets, pods, persistentvolumeclaims and controllerrevisions. Creates and deletes pods, mends their
-//! labels; creates claims and sets their owners by the retention policy; keeps the template's history in
-//! ControllerRevisions; writes the StatefulSet's status. A key per StatefulSet. Remembers which revision a template's
-//! bytes are of, so that the StatefulSet need not be read live again.
+//! Watches statefulsets, pods, persistentvolumeclaims and controllerrevisions. Creates and deletes pods,
+//! mends their labels; creates claims and sets their owners by the retention policy; keeps the template's
+//! history in ControllerRevisions; writes the StatefulSet's status. A key per StatefulSet. Remembers which
+//! revision a template's bytes are of, so that the StatefulSet need not be read live again.
 //!
-//! Differs from upstream: a pod is deleted by its uid, so an owner with an old view never kills the next pod of an
-//! ordinal. Adoptions and releases are settled in a plan of their own. A pod of an older revision is created from the
-//! revision's JSON, one of the newest from the template's own bytes.
+//! Differs from upstream: a pod is deleted by its uid, so an owner with an old view never kills the next pod
+//! of an ordinal. Adoptions and releases are settled in a plan of their own. A pod of an older revision is
+//! created from the revision's JSON, one of the newest from the template's own bytes.
 
 mod claims;
 mod plan;
@@ -171,8 +172,8 @@ impl Controller for StatefulSets {
     }
 }
 
-/// The StatefulSets that a claim's name speaks of, when it comes, goes or begins to go: a pod may wait for that, and
-/// who owns the claim may have to be mended.
+/// The StatefulSets that a claim's name speaks of, when it comes, goes or begins to go: a pod may wait for
+/// that, and who owns the claim may have to be mended.
 fn of_claim(change: &Change<'_, PersistentVolumeClaim>, reader: &dyn Reader) -> Vec<Key> {
     let claim = change.newest().metadata();
     reader

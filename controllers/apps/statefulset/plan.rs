@@ -24,7 +24,8 @@ use crate::revisions;
 pub(super) const ROLLING_UPDATE: &str = "RollingUpdate";
 const ON_DELETE: &str = "OnDelete";
 
-/// Pods that one plan creates at most where they are made side by side: more wait until the cache has seen these.
+/// Pods that one plan creates at most where they are made side by side: more wait until the cache has seen
+/// these.
 const BURST: usize = 500;
 /// What a claim's creation takes beside its template: names, labels, events.
 const CLAIM_BYTES: usize = 1024;
@@ -47,7 +48,8 @@ fn start(set: &StatefulSet) -> i64 {
         .map_or(0, |ordinals| ordinals.start.max(0).into())
 }
 
-/// The ordinals that the set wants pods of. Pods beyond the largest `i32` could not be told by their names again.
+/// The ordinals that the set wants pods of. Pods beyond the largest `i32` could not be told by their names
+/// again.
 fn ordinals(set: &StatefulSet) -> Range<i64> {
     let start = start(set);
     let end = start + i64::from(replicas(set).max(0));
@@ -567,8 +569,8 @@ impl Rollout<'_> {
         Ok(if ordered { Step::Stop } else { Step::Next })
     }
 
-    /// Whether a new pod of an ordinal is of the current revision: those below the partition, or, where none was said,
-    /// as many as there were.
+    /// Whether a new pod of an ordinal is of the current revision: those below the partition, or, where none
+    /// was said, as many as there were.
     fn is_current(&self, ordinal: i64) -> bool {
         let below = match partition(self.set) {
             Some(partition) => partition,
@@ -755,7 +757,8 @@ impl Rollout<'_> {
         memory.told = told;
     }
 
-    /// Old revisions that no pod is of go, the oldest first, until only so many are left as the history may have.
+    /// Old revisions that no pod is of go, the oldest first, until only so many are left as the history may
+    /// have.
     fn truncate_history(
         &mut self,
         revisions: &[Arc<ControllerRevision>],

@@ -92,8 +92,8 @@ fn claim_volumes(set: &StatefulSet, ordinal: i64) -> Vec<ClaimVolume> {
         .collect()
 }
 
-/// Whether its label names it. One of a name like web-01, which has an ordinal but is not that ordinal's name, can't be
-/// mended: a pod has its name for ever.
+/// Whether its label names it. One of a name like web-01, which has an ordinal but is not that ordinal's
+/// name, can't be mended: a pod has its name for ever.
 pub(super) fn has_identity(pod: &Pod) -> bool {
     let meta = pod.metadata();
     let is_canonical = parent_and_ordinal(&meta.name).is_some_and(|(parent, ordinal)| {

@@ -41,7 +41,8 @@ pub(super) fn count<'a>(
     }
 }
 
-/// A rollout is through when all pods are of the new revision and ready: the new revision is then the current one.
+/// A rollout is through when all pods are of the new revision and ready: the new revision is then the current
+/// one.
 pub(super) fn complete(set: &StatefulSet, status: &mut StatefulSetStatus) {
     let wanted = replicas(set);
     if strategy(set) == ROLLING_UPDATE
@@ -54,8 +55,8 @@ pub(super) fn complete(set: &StatefulSet, status: &mut StatefulSetStatus) {
     }
 }
 
-/// Plans the status write, if one is due. Of which revision the next pod is made is decided by what it says of
-/// revisions: such a write is never put off while the deletions of the same plan are carried out.
+/// Plans the status write, if one is due. Of which revision the next pod is made is decided by what it says
+/// of revisions: such a write is never put off while the deletions of the same plan are carried out.
 pub(super) fn report(plan: &mut Plan, set: &StatefulSet, status: StatefulSetStatus) {
     let before = set.status.clone().unwrap_or_default();
     let is_due = status.observed_generation > before.observed_generation

@@ -54,8 +54,8 @@ fn status(world: &World) -> kubernetes_proto::apps::StatefulSetStatus {
     world.get::<StatefulSet>("web").status.clone().unwrap()
 }
 
-/// A set with its revision, and the pods that a text tells of: `0Rc 1Uo` are web-0, ready and of the present revision,
-/// and web-1, not ready and of another.
+/// A set with its revision, and the pods that a text tells of: `0Rc 1Uo` are web-0, ready and of the present
+/// revision, and web-1, not ready and of another.
 fn with_pods(set: StatefulSet, pods: &str) -> World {
     let wanted = set.spec.as_ref().unwrap().replicas.unwrap();
     let mut world = world().with(set.replicas(0));
@@ -929,7 +929,8 @@ fn hazard_two_owners_with_one_view_add_nothing_to_each_other() {
 
 #[test]
 fn hazard_order_holds_through_any_change_of_owner() {
-    // Each plan by another owner, with nothing remembered: never is an ordinal made before the one below it is at work.
+    // Each plan by another owner, with nothing remembered: never is an ordinal made before the one below it
+    // is at work.
     let mut world = world().with(stateful_set("web").replicas(4));
     for _ in 0..40 {
         let plan = world.plan::<StatefulSets>("web");

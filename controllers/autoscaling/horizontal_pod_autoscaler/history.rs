@@ -1,21 +1,22 @@
-//! What an autoscaler remembers: what it has recommended and how it has scaled, as instants on this replica's clock.
+//! What an autoscaler remembers: what it has recommended and how it has scaled, as instants on this replica's
+//! clock.
 //!
-//! A handoff carries both as ages. After a crash two things must still hold: no scale-down before the stabilization
-//! window is over, none faster than the policies allow.
+//! A handoff carries both as ages. After a crash two things must still hold: no scale-down before the
+//! stabilization window is over, none faster than the policies allow.
 //!
-//! - *Recommendations* are begun anew with the size that the target has, as if it had just been recommended. That is
-//!   never too early: whatever the window held, nothing below the present size is applied before a whole window has
-//!   passed. It costs a scale-down that was waiting at most one window, once, and no write.
-//! - *Scale events* ([`ANNOTATION`]) ride along with the status patch that tells of the scaling itself, which is written
-//!   anyway, and only for autoscalers that have a behavior: no others have policies that look back. So the checkpoint
-//!   costs no request, and is never older than the last scaling. Where the crash fell between the scaling and that
-//!   patch, the target's size is not the one that the status tells of: the difference counts as an event of the
-//!   present.
+//! - *Recommendations* are begun again with the size that the target has, as if it had just been recommended.
+//!   That is never too early: whatever the window held, nothing below the present size is applied before a
+//!   whole window has passed. It costs a scale-down that was waiting at most one window, once, and no write.
+//! - *Scale events* ([`ANNOTATION`]) ride along with the status patch that tells of the scaling itself, which
+//!   is written anyway, and only for autoscalers that have a behavior: no others have policies that look
+//!   back. So the checkpoint costs no request, and is never older than the last scaling. Where the crash fell
+//!   between the scaling and that patch, the target's size is not the one that the status tells of: the
+//!   difference counts as an event of the present.
 //!
-//! Weighed against it: a checkpoint of the recommendations at a bounded rate costs each autoscaler under load a write a
-//! period (its status changes in most periods, but not in all, and a checkpoint that is late by a period would allow a
-//! scale-down that is early by a period); rebuilding from events fails where the spam filter has cut them off, and they
-//! tell no sizes before.
+//! Weighed against it: a checkpoint of the recommendations at a bounded rate costs each autoscaler under load
+//! a write a period (its status changes in most periods, but not in all, and a checkpoint that is late by a
+//! period would allow a scale-down that is early by a period); rebuilding from events fails where the spam
+//! filter has cut them off, and they tell no sizes before.
 
 use controllers_kit::{SignedDuration, Timestamp};
 use serde::{Deserialize, Serialize};
@@ -23,11 +24,12 @@ use serde::{Deserialize, Serialize};
 /// The annotation that keeps scale events: `+4@1700000000.250 -1@1700000060.500`.
 pub const ANNOTATION: &str = "manifold.dev/scale-events";
 
-/// Recommendations kept of one autoscaler. Only those count that are larger or smaller than all later ones, so there
-/// are at most two for each size; beyond it the two oldest become one that forbids what either forbade.
+/// Recommendations kept of one autoscaler. Only those count that are larger or smaller than all later ones,
+/// so there are at most two for each size; beyond it the two oldest become one that forbids what either
+/// forbade.
 pub const RECOMMENDATIONS_MAX: usize = 512;
-/// Events kept of one direction: 1800 s, the longest period of a policy, of one scaling every 15 s. Beyond it the two
-/// oldest become one at the later instant.
+/// Events kept of one direction: 1800 s, the longest period of a policy, of one scaling every 15 s. Beyond it
+/// the two oldest become one at the later instant.
 pub const EVENTS_MAX: usize = 120;
 /// The longest period that the API accepts for a policy.
 const PERIOD_MAX: SignedDuration = SignedDuration::from_secs(1800);
@@ -120,7 +122,8 @@ impl History {
         }
     }
 
-    /// The scale events that some policy may still look back at, as the annotation keeps them; empty for none.
+    /// The scale events that some policy may still look back at, as the annotation keeps them; empty for
+    /// none.
     pub fn checkpoint(&self, now: Timestamp) -> String {
         let mut events: Vec<(Timestamp, String)> = Vec::new();
         for (sign, list) in [('+', &self.ups), ('-', &self.downs)] {
@@ -138,8 +141,8 @@ impl History {
         words.join(" ")
     }
 
-    /// Takes in what [`History::checkpoint`] has written; words that it has not are passed over. An event in the
-    /// future, by the clock of whoever wrote it, counts as of now.
+    /// Takes in what [`History::checkpoint`] has written; words that it has not are passed over. An event in
+    /// the future, by the clock of whoever wrote it, counts as of now.
     pub fn restore(&mut self, text: &str, now: Timestamp) {
         for word in text.split_ascii_whitespace().take(2 * EVENTS_MAX) {
             let Some((sign, rest)) = word.split_at_checked(1) else {

@@ -196,8 +196,8 @@ fn by_behavior(
     judged(stabilized, able, at_rate(desired, &ups, &downs, history))
 }
 
-/// Between the lowest recommendation of the window for scaling up and the highest of the one for scaling down, as near
-/// to the present size as can be.
+/// Between the lowest recommendation of the window for scaling up and the highest of the one for scaling
+/// down, as near to the present size as can be.
 fn stabilize(
     wish: Wish,
     up_window: SignedDuration,

@@ -1,11 +1,12 @@
 //! Sets the size of what a HorizontalPodAutoscaler targets so that its metrics come near their targets.
 //!
-//! Watches horizontalpodautoscalers, pods, and the workloads whose selectors may overlap; asks live for the target's
-//! scale and for metrics (resource, custom, external), each with a patience of its own, before it decides. Writes the
-//! target's `scale`, on the version that the decision rests on, then the autoscaler's status. A key per autoscaler,
-//! looked at once a period at instants that follow from its uid ([`turn`]).
+//! Watches horizontalpodautoscalers, pods, and the workloads whose selectors may overlap; asks live for the
+//! target's scale and for metrics (resource, custom, external), each with a patience of its own, before it
+//! decides. Writes the target's `scale`, on the version that the decision rests on, then the autoscaler's
+//! status. A key per autoscaler, looked at once a period at instants that follow from its uid ([`turn`]).
 //!
-//! Remembers recommendations and scalings; see [`history`] for what outlives a handoff, a restart and a crash.
+//! Remembers recommendations and scalings; see [`history`] for what outlives a handoff, a restart and a
+//! crash.
 
 use controllers_kit::{
     Controller, Descriptor, Failure, FlagDefault, Flags, Key, MetricKind, Outcome, Plan, Query,
@@ -73,7 +74,7 @@ struct Settings {
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 #[serde(default)]
 pub struct Memory {
-    /// Of which: another of the same name begins anew.
+    /// Of which: another of the same name begins again.
     uid: Str,
     /// The turn that was taken last.
     turn: Option<i64>,
@@ -89,7 +90,8 @@ pub struct Memory {
     history: History,
     /// The scaling that is being written.
     rescale: Option<Rescale>,
-    /// A scaling that was given up when the fence closed: it may have happened, which the target's size tells.
+    /// A scaling that was given up when the fence closed: it may have happened, which the target's size
+    /// tells.
     doubtful: Option<Rescale>,
     /// A scaling that has failed and is to be told of.
     failed: Option<Failed>,

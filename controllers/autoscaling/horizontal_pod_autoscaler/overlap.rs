@@ -1,9 +1,9 @@
 //! Which autoscalers a pod is scaled by: more than one would pull it to and fro, so none of them may.
 //!
-//! Upstream learns each autoscaler's selector by reconciling it, and asks all of them for each pod. Here the selectors
-//! are those of the workloads in the cache, found through an index by a label that they want: what it costs depends on
-//! a pod's labels and not on how many autoscalers there are, and autoscalers that another replica looks after count
-//! from the first moment.
+//! Upstream learns each autoscaler's selector by reconciling it, and asks all of them for each pod. Here the
+//! selectors are those of the workloads in the cache, found through an index by a label that they want: what
+//! it costs depends on a pod's labels and not on how many autoscalers there are, and autoscalers that another
+//! replica looks after count from the first moment.
 
 use std::{collections::BTreeSet, sync::Arc};
 

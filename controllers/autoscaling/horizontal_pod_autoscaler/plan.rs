@@ -27,8 +27,8 @@ use super::{
     turn,
 };
 
-/// Rounds of asking for one look: one more when the target's selector is learned, one when discovery changes meanwhile.
-/// Beyond it what is known has to do.
+/// Rounds of asking for one look: one more when the target's selector is learned, one when discovery changes
+/// meanwhile. Beyond it what is known has to do.
 const ROUNDS_MAX: u8 = 4;
 
 const ABLE: &str = "AbleToScale";
@@ -269,8 +269,8 @@ impl Look<'_> {
         if let Some(text) = json["metadata"]["annotations"][ANNOTATION].as_str() {
             memory.history.restore(text, self.seen.now);
         }
-        // Scaled, but not told of: the owner before has ended in between. Somebody else's scaling looks the same, and
-        // costs no more than that policies count it.
+        // Scaled, but not told of: the owner before has ended in between. Somebody else's scaling looks the
+        // same, and costs no more than that policies count it.
         let told = json["status"]["desiredReplicas"]
             .as_i64()
             .and_then(|count| i32::try_from(count).ok())
@@ -480,7 +480,8 @@ impl Look<'_> {
         })
     }
 
-    /// Whether a metric would be asked for otherwise by now: what the API serves has changed since the questions.
+    /// Whether a metric would be asked for otherwise by now: what the API serves has changed since the
+    /// questions.
     fn lacks_answers(&self, asking: &Asking<'_>) -> bool {
         let metrics = self.spec.metrics.iter();
         let mut queries = metrics.filter_map(|spec| asking.metric(spec));

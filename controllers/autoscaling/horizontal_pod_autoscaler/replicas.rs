@@ -186,9 +186,9 @@ fn ratio(samples: &Samples, against: &Against<'_>) -> Result<(f64, Option<i32>, 
     }
 }
 
-/// What metrics of pods ask for. Pods that can't be counted are counted against the change: on the way down the missing
-/// ones use all that they may, on the way up they and the unready ones use nothing; and a change that this would turn
-/// round is not made.
+/// What metrics of pods ask for. Pods that can't be counted are counted against the change: on the way down
+/// the missing ones use all that they may, on the way up they and the unready ones use nothing; and a change
+/// that this would turn round is not made.
 fn of_pods(
     with: &Circumstances<'_>,
     mut samples: Samples,
@@ -248,7 +248,8 @@ fn of_pods(
     Ok(propose(if turned { with.current } else { replicas }))
 }
 
-/// What a pod without a sample is taken to use on the way down: all that it requests, or the target where that is more.
+/// What a pod without a sample is taken to use on the way down: all that it requests, or the target where
+/// that is more.
 fn full(against: &Against<'_>, name: &str) -> i64 {
     match against {
         Against::Requests(requests, target) => {
@@ -290,7 +291,8 @@ pub fn of_utilization(
     )
 }
 
-/// A resource or another metric of pods whose target is an average in thousandths. `resource` is empty for another.
+/// A resource or another metric of pods whose target is an average in thousandths. `resource` is empty for
+/// another.
 ///
 /// # Errors
 /// Where it can't be computed; upstream's words.
@@ -329,7 +331,8 @@ pub fn of_value(with: &Circumstances<'_>, usage: i64, target: i64) -> Result<Pro
 }
 
 /// A metric of an object, or an external one, whose target is a value for each pod. `present` is the scale's
-/// `status.replicas`. Nothing is present while a target is scaled from zero: the usage of each is then told as 0.
+/// `status.replicas`. Nothing is present while a target is scaled from zero: the usage of each is then told
+/// as 0.
 pub fn of_value_per_pod(
     with: &Circumstances<'_>,
     present: i32,
@@ -412,8 +415,8 @@ fn has_pod_level(spec: &PodSpec) -> bool {
         .any(|amount| is_pod_level(&amount.key))
 }
 
-/// What the pod requests as a whole; where it does not say so for this resource, what its containers need at once:
-/// regular ones and sidecars together, or an init container beside the sidecars before it.
+/// What the pod requests as a whole; where it does not say so for this resource, what its containers need at
+/// once: regular ones and sidecars together, or an init container beside the sidecars before it.
 fn of_pod_level(spec: &PodSpec, resource: &str) -> Option<i64> {
     let overhead = amount(&spec.overhead, resource);
     let whole = requested(spec.resources.as_ref(), resource).filter(|_| is_pod_level(resource));

@@ -15,8 +15,8 @@ use serde_json::Value;
 
 use super::replicas::{Sample, Samples};
 
-/// How long a scale or a metric may take: less than the usual period, so that an API that hangs costs an autoscaler its
-/// decision and not its turn.
+/// How long a scale or a metric may take: less than the usual period, so that an API that hangs costs an
+/// autoscaler its decision and not its turn.
 const PATIENCE: Duration = Duration::from_secs(10);
 /// The custom metrics API.
 const CUSTOM_GROUP: &str = "custom.metrics.k8s.io";
@@ -135,7 +135,8 @@ impl Asking<'_> {
         ))
     }
 
-    /// The path of the custom metrics API, in the first version that can be read of those that the server prefers.
+    /// The path of the custom metrics API, in the first version that can be read of those that the server
+    /// prefers.
     fn custom(&self) -> Result<String, String> {
         let served = self.catalogue.group_versions().iter();
         let known = served
@@ -210,8 +211,8 @@ impl Asking<'_> {
     }
 }
 
-/// A metric's selector as text: all values where it has none. A selector of nothing would select everything when asked
-/// for by its text, so none is told apart from an empty one in messages alone.
+/// A metric's selector as text: all values where it has none. A selector of nothing would select everything
+/// when asked for by its text, so none is told apart from an empty one in messages alone.
 fn selector(metric: &MetricIdentifier) -> Result<String, String> {
     let Some(selector) = &metric.selector else {
         return Ok(String::new());
@@ -306,8 +307,8 @@ const RESOURCE: &str = "unable to fetch metrics from resource metrics API: ";
 const CUSTOM: &str = "unable to fetch metrics from custom metrics API: ";
 const EXTERNAL: &str = "unable to fetch metrics from external metrics API: ";
 
-/// The usage of a resource by pod: the sum of its containers, or that of one of them. A pod is missing where one of
-/// them does not tell.
+/// The usage of a resource by pod: the sum of its containers, or that of one of them. A pod is missing where
+/// one of them does not tell.
 ///
 /// # Errors
 /// Where nothing is told; upstream's words.

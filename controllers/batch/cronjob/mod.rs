@@ -1,15 +1,16 @@
 //! Starts a Job at each time that a CronJob's schedule names, and clears up after old ones.
 //!
-//! Watches cronjobs and jobs; creates and deletes jobs; writes the CronJob's status; a key per CronJob. A Job's name is
-//! the CronJob's with the minute of its time, so no time is run twice, whoever runs it. Children are the Jobs whose
-//! controller has the CronJob's *name*, as upstream has it. `status.active` is written when the Job is seen: its uid is
-//! not known before.
+//! Watches cronjobs and jobs; creates and deletes jobs; writes the CronJob's status; a key per CronJob. A
+//! Job's name is the CronJob's with the minute of its time, so no time is run twice, whoever runs it.
+//! Children are the Jobs whose controller has the CronJob's *name*, as upstream has it. `status.active` is
+//! written when the Job is seen: its uid is not known before.
 //!
-//! A schedule that names no time zone is read in the zone of the host, as Go finds it (`$TZ`, else `/etc/localtime`, else
-//! UTC): the node passes it in ([`Flags::local_zone`]). All replicas of a fleet should have the same one.
+//! A schedule that names no time zone is read in the zone of the host, as Go finds it (`$TZ`, else
+//! `/etc/localtime`, else UTC): the node passes it in ([`Flags::local_zone`]). All replicas of a fleet should
+//! have the same one.
 //!
-//! Remembers what it has told by events, so as not to say it again at every look, and the schedule, because a changed one
-//! begins with its next time and not with one that it would have missed.
+//! Remembers what it has told by events, so as not to say it again at every look, and the schedule, because a
+//! changed one begins with its next time and not with one that it would have missed.
 
 mod plan;
 mod schedule;
@@ -32,7 +33,8 @@ pub struct CronJobs {
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(default)]
 pub struct Memory {
-    /// Hashes of what was told while its reason lasts: at most one for each kind of event and each unexpected Job.
+    /// Hashes of what was told while its reason lasts: at most one for each kind of event and each unexpected
+    /// Job.
     pub told: Vec<u64>,
     /// Schedule and zone, as last seen.
     pub schedule: Option<String>,

@@ -81,8 +81,8 @@ fn live_job(reference: &ObjectReference) -> Query {
     }
 }
 
-/// What the cache may not know yet: whether a Job is really gone, whether one is really unexpected, and, as upstream reads
-/// them too, the Jobs that are about to be replaced.
+/// What the cache may not know yet: whether a Job is really gone, whether one is really unexpected, and, as
+/// upstream reads them too, the Jobs that are about to be replaced.
 pub(super) fn ask(key: &Key, seen: &Seen<'_>, memory: &Memory, local: &TimeZone) -> Vec<Query> {
     let Some(cron) = seen.get::<CronJob>(key) else {
         return Vec::new();
@@ -300,8 +300,8 @@ fn due(look: &mut Look<'_>, memory: &mut Memory) -> Due {
     }
 }
 
-/// Remembers in which version of the CronJob its schedule was changed. No request changes spec and status: where the
-/// status differs too, more than the schedule has changed since the last look.
+/// Remembers in which version of the CronJob its schedule was changed. No request changes spec and status:
+/// where the status differs too, more than the schedule has changed since the last look.
 fn note_schedule(look: &Look<'_>, memory: &mut Memory) {
     let spec = look.spec;
     let zone = spec.time_zone.as_deref().unwrap_or("");
@@ -317,8 +317,8 @@ fn note_schedule(look: &Look<'_>, memory: &mut Memory) {
     memory.schedule = Some(now);
 }
 
-/// A schedule that was changed begins with its next time, unless something else of the CronJob changes before: then it is
-/// looked at as ever, and what was missed by the schedule as it is now is made up for.
+/// A schedule that was changed begins with its next time, unless something else of the CronJob changes
+/// before: then it is looked at as ever, and what was missed by the schedule as it is now is made up for.
 fn is_held(look: &Look<'_>, parsed: &Schedule, memory: &mut Memory) -> bool {
     if memory.changed_in != Object::metadata(look.cron).resource_version {
         memory.changed_in = 0;
@@ -683,8 +683,8 @@ fn start(look: &mut Look<'_>, seen: &Seen<'_>, at: Timestamp, made: Option<&Job>
     }
 }
 
-/// Deletes what still runs, as it was read live; whether nothing is left of it. Where one can't be read nothing is started
-/// beside it: the sync fails.
+/// Deletes what still runs, as it was read live; whether nothing is left of it. Where one can't be read
+/// nothing is started beside it: the sync fails.
 fn replace(look: &mut Look<'_>, seen: &Seen<'_>, at: Timestamp) -> bool {
     let mut active = std::mem::take(&mut look.status.active).into_iter();
     let mut is_clear = true;
@@ -777,7 +777,8 @@ fn create(look: &mut Look<'_>, at: Timestamp) {
         .measure(SKEW, &[], skew);
 }
 
-/// As Go writes it: `Z` for UTC, the offset otherwise. Without a zone of the CronJob it is UTC, whatever the host's.
+/// As Go writes it: `Z` for UTC, the offset otherwise. Without a zone of the CronJob it is UTC, whatever the
+/// host's.
 fn rfc3339(at: Timestamp, look: &Look<'_>) -> String {
     let zone = look.spec.time_zone.as_deref().unwrap_or("");
     let zone = schedule::zone(zone, look.local).unwrap_or(TimeZone::UTC);

@@ -1,9 +1,10 @@
 //! Cron schedules: the grammar of robfig/cron v3's standard parser, and the next time after another.
 //!
-//! Five fields (minute, hour, day of month, month, day of week) of lists, ranges and steps; `@hourly` and its like;
-//! `@every 1h30m`; a zone in front (`TZ=Asia/Tokyo …`). Where both the day of month and the day of week are restricted
-//! either will do. A time that does not exist on the day the clock goes forward is skipped; of hours that come twice when
-//! it goes back those that are named by the hour run once, those that are not at every passing.
+//! Five fields (minute, hour, day of month, month, day of week) of lists, ranges and steps; `@hourly` and its
+//! like; `@every 1h30m`; a zone in front (`TZ=Asia/Tokyo …`). Where both the day of month and the day of week
+//! are restricted either will do. A time that does not exist on the day the clock goes forward is skipped; of
+//! hours that come twice when it goes back those that are named by the hour run once, those that are not at
+//! every passing.
 
 use std::cell::Cell;
 
@@ -79,12 +80,12 @@ const WEEKDAYS: Bounds = Bounds {
 
 /// A time that is not found in so many years never comes.
 const YEARS_MAX: i16 = 5;
-/// Local times looked at in search of one: the minutes of six years. Where a midnight does not exist the search could go
-/// round in a circle.
+/// Local times looked at in search of one: the minutes of six years. Where a midnight does not exist the
+/// search could go round in a circle.
 const LOOKS_MAX: u32 = 6 * 366 * 24 * 60;
 
-/// A zone by its name, as Go's `time.LoadLocation` has it: the case counts, no name is UTC, and `Local` is the zone of the
-/// host.
+/// A zone by its name, as Go's `time.LoadLocation` has it: the case counts, no name is UTC, and `Local` is
+/// the zone of the host.
 ///
 /// # Errors
 /// Where there is no such zone; the words are Go's.
@@ -338,8 +339,8 @@ impl Calendar {
         Some(i64::from(self.zone.to_offset(at).seconds()))
     }
 
-    /// The instant of a local time. In a gap and in an overlap it chooses as Go does: by the offset that holds at the
-    /// instant which the first guess leads to.
+    /// The instant of a local time. In a gap and in an overlap it chooses as Go does: by the offset that
+    /// holds at the instant which the first guess leads to.
     fn instant(&self, local: civil::DateTime) -> Option<i64> {
         let text = TimeZone::UTC.to_timestamp(local).ok()?.as_second();
         let guess = self.offset(text)?;
@@ -370,7 +371,7 @@ impl Calendar {
             self.local(at).filter(|_| looks.get() <= LOOKS_MAX)
         };
         let last_year = look(at)?.year() + YEARS_MAX;
-        // Whether a field was moved on: the lesser ones then begin anew.
+        // Whether a field was moved on: the lesser ones then begin again.
         let mut moved = false;
         'wrap: loop {
             if look(at)?.year() > last_year {

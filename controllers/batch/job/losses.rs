@@ -1,9 +1,9 @@
 //! When pods that were deleted may be replaced.
 //!
-//! Upstream reconciles a Job one second (`SyncJobBatchPeriod`) after an event of one of its pods, so a script that
-//! deletes a Job's pods and then the Job sees no replacement. Here pod events are reconciled at once; only the
-//! replacement of pods that were deleted waits for that second. A change of the spec ends the wait, as upstream
-//! reconciles it at once.
+//! Upstream reconciles a Job one second (`SyncJobBatchPeriod`) after an event of one of its pods, so a script
+//! that deletes a Job's pods and then the Job sees no replacement. Here pod events are reconciled at once;
+//! only the replacement of pods that were deleted waits for that second. A change of the spec ends the wait,
+//! as upstream reconciles it at once.
 
 use controllers_kit::{Object, SignedDuration, Timestamp};
 use kubernetes_proto::core::Pod;
@@ -25,7 +25,8 @@ pub struct Losses {
 }
 
 impl Losses {
-    /// Compares the pods with those of the last plan. Further losses within the second do not extend the wait.
+    /// Compares the pods with those of the last plan. Further losses within the second do not extend the
+    /// wait.
     pub(super) fn observe<'a>(
         &mut self,
         generation: i64,

@@ -98,7 +98,8 @@ impl Managed {
             }
             plan.then();
         }
-        // A pod that has ended meanwhile stays, with what it has to say. (Without the finalizer it is another version.)
+        // A pod that has ended meanwhile stays, with what it has to say. (Without the finalizer it is another
+        // version.)
         let only = if self.uncounted {
             Only::ThisUid
         } else {
@@ -137,8 +138,8 @@ pub(super) fn delete_all(sync: &Sync<'_>) -> Managed {
     Managed::deletes(sync.active.clone())
 }
 
-/// The Job goes on: as many pods as it wants. Of deletions and creations only one at a time, deletions first. When the
-/// back-off is to be waited for, the plan looks again.
+/// The Job goes on: as many pods as it wants. Of deletions and creations only one at a time, deletions first.
+/// When the back-off is to be waited for, the plan looks again.
 pub(super) fn manage(
     sync: &Sync<'_>,
     seen: &Seen<'_>,
@@ -426,8 +427,8 @@ fn failures_before(sync: &Sync<'_>, index: i64) -> (i32, i32) {
     }
 }
 
-/// At least so many active pods that go, the least advanced first. Of an indexed Job those without an index, beyond the
-/// last one, or with an index that another has too go in any case.
+/// At least so many active pods that go, the least advanced first. Of an indexed Job those without an index,
+/// beyond the last one, or with an index that another has too go in any case.
 fn for_removal(sync: &Sync<'_>, at_least: i64) -> Vec<Arc<Pod>> {
     let at_least = usize::try_from(at_least).unwrap_or(0);
     let mut gone: Vec<Arc<Pod>> = Vec::new();

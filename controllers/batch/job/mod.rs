@@ -1,27 +1,27 @@
 //! Runs a Job's pods to completion: so many successes, so many at once, no failure counted twice.
 //!
-//! Watches jobs and pods. Adopts orphan pods that a Job selects and lets go those that it selects no more; creates and
-//! deletes pods; takes the finalizer `batch.kubernetes.io/job-tracking` off pods that are counted, and off those whose
-//! Job is gone, has finished, or that have no owner at all; writes the Job's status. A key per Job, and one per pod
-//! without an owner that still carries the finalizer.
+//! Watches jobs and pods. Adopts orphan pods that a Job selects and lets go those that it selects no more;
+//! creates and deletes pods; takes the finalizer `batch.kubernetes.io/job-tracking` off pods that are
+//! counted, and off those whose Job is gone, has finished, or that have no owner at all; writes the Job's
+//! status. A key per Job, and one per pod without an owner that still carries the finalizer.
 //!
-//! **Counting is a transaction over several objects.** A pod that has ended is counted in three writes, each of which
-//! waits for the one before: its uid goes to `status.uncountedTerminatedPods`; its finalizer goes; its uid leaves the
-//! list and the counter grows by one. Whoever stops in between leaves a state from which anybody can go on. The third
-//! write belongs to the next plan, which is not made before the cache has seen the second: a pod without finalizer is
-//! then the proof that the second has happened.
+//! **Counting is a transaction over several objects.** A pod that has ended is counted in three writes, each
+//! of which waits for the one before: its uid goes to `status.uncountedTerminatedPods`; its finalizer goes;
+//! its uid leaves the list and the counter grows by one. Whoever stops in between leaves a state from which
+//! anybody can go on. The third write belongs to the next plan, which is not made before the cache has seen
+//! the second: a pod without finalizer is then the proof that the second has happened.
 //!
-//! What endangers it is a fresh Job beside old pods: a pod that has long been counted would look as if it had not. The
-//! controller knows its view to be whole while nothing has ever been counted, or while it has itself written the
-//! counters that it sees ([`Memory::counters`]): nobody else can have taken a finalizer off without changing them. In
-//! every other case each pod that would be counted anew is read live before.
+//! What endangers it is a fresh Job beside old pods: a pod that has long been counted would look as if it had
+//! not. The controller knows its view to be whole while nothing has ever been counted, or while it has itself
+//! written the counters that it sees ([`Memory::counters`]): nobody else can have taken a finalizer off
+//! without changing them. In every other case each pod that would be counted again is read live before.
 //!
-//! Within a plan pods are made or deleted first, so that the status can say how many there are, then the status is
-//! written, then finalizers go. Where making or deleting failed the last time, it comes last: a quota must not keep ended
-//! pods from being counted.
+//! Within a plan pods are made or deleted first, so that the status can say how many there are, then the
+//! status is written, then finalizers go. Where making or deleting failed the last time, it comes last: a
+//! quota must not keep ended pods from being counted.
 //!
-//! Remembers the failures since the last success, for the back-off, what proves its view, and how many pods there were,
-//! to notice that some were deleted. All travel with the key.
+//! Remembers the failures since the last success, for the back-off, what proves its view, and how many pods
+//! there were, to notice that some were deleted. All travel with the key.
 
 mod backoff;
 mod indexes;
@@ -46,7 +46,8 @@ pub(crate) const TRACKING: &str = "batch.kubernetes.io/job-tracking";
 
 /// Delay after the first failed sync of a Job: upstream's `DefaultJobApiBackOff`.
 const RETRY_FIRST: Duration = Duration::from_secs(1);
-/// Longest delay after failed syncs: upstream's `MaxJobApiBackOff`. Nothing else wakes a Job when a quota is lifted.
+/// Longest delay after failed syncs: upstream's `MaxJobApiBackOff`. Nothing else wakes a Job when a quota is
+/// lifted.
 const RETRY_MAX: Duration = Duration::from_mins(1);
 
 /// The job controller.

@@ -1,5 +1,5 @@
-//! Pods that nobody will count: their Job is gone or has finished, or nothing owns them. The finalizer that waits for
-//! counting must go, or they would stay for ever.
+//! Pods that nobody will count: their Job is gone or has finished, or nothing owns them. The finalizer that
+//! waits for counting must go, or they would stay for ever.
 
 use std::sync::Arc;
 

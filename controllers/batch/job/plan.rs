@@ -124,7 +124,8 @@ pub(super) struct Sync<'a> {
     pub succeeded_indexes: Indexes,
     /// Of Jobs with a limit per index.
     pub failed_indexes: Option<Indexes>,
-    /// For each index the failed pod that is kept until it is replaced, because it says how often the index has failed.
+    /// For each index the failed pod that is kept until it is replaced, because it says how often the index
+    /// has failed.
     pub kept: std::collections::BTreeMap<i64, Arc<Pod>>,
     pub backoff: Record,
     /// Until when pods that were deleted are not replaced.
@@ -257,8 +258,8 @@ pub(super) fn ask(key: &Key, seen: &Seen<'_>, memory: &Memory) -> Vec<Query> {
     queries
 }
 
-/// Whether there are more pods that were counted than the Job tells of: then it is older than its pods, unless somebody
-/// has taken finalizers off by hand. Pods made by its counters would be too many.
+/// Whether there are more pods that were counted than the Job tells of: then it is older than its pods,
+/// unless somebody has taken finalizers off by hand. Pods made by its counters would be too many.
 fn looks_older_than_pods(view: &View) -> bool {
     let status = view.job.status.clone().unwrap_or_default();
     let spec = view.job.spec.clone().unwrap_or_default();
@@ -863,7 +864,8 @@ fn suspend_or_resume(gates: Gates, status: &mut JobStatus, sync: &Sync<'_>) -> O
     }
 }
 
-/// Sets a condition in its place; one that is false is not put where there is none. Whether the list has changed.
+/// Sets a condition in its place; one that is false is not put where there is none. Whether the list has
+/// changed.
 pub(super) fn ensure(conditions: &mut Vec<JobCondition>, new: JobCondition) -> bool {
     match conditions
         .iter_mut()

@@ -87,7 +87,8 @@ pub(super) fn judge(policy: Option<&PodFailurePolicy>, pod: &Pod) -> Verdict {
     }
 }
 
-/// The first container that ended with a code that the requirement names: regular ones before init containers.
+/// The first container that ended with a code that the requirement names: regular ones before init
+/// containers.
 fn exit_code<'a>(
     pod: &'a Pod,
     requirement: &PodFailurePolicyOnExitCodesRequirement,

@@ -20,7 +20,8 @@ use super::{
     policies,
 };
 
-/// Uids in `status.uncountedTerminatedPods` at most: about 20 kB. It also keeps a large Job from starving small ones.
+/// Uids in `status.uncountedTerminatedPods` at most: about 20 kB. It also keeps a large Job from starving
+/// small ones.
 const UNCOUNTED_MAX: usize = 500;
 /// Pods are counted at most this often, so that a burst of them costs a few writes.
 const COUNT_EVERY: SignedDuration = SignedDuration::from_secs(1);
@@ -78,10 +79,10 @@ pub(super) fn count(
     counted
 }
 
-/// A uid in the list whose pod has no finalizer any more is counted, and so is one whose pod is gone. The pod of a uid
-/// existed before the status that lists it was written: where it is not in the cache, it is gone if the cache has come
-/// to the Job's resourceVersion. On a view that is not whole the plan asks for proof of that; counting a pod that is
-/// still to come would count it twice.
+/// A uid in the list whose pod has no finalizer any more is counted, and so is one whose pod is gone. The pod
+/// of a uid existed before the status that lists it was written: where it is not in the cache, it is gone if
+/// the cache has come to the Job's resourceVersion. On a view that is not whole the plan asks for proof of
+/// that; counting a pod that is still to come would count it twice.
 fn clean(sync: &Sync<'_>, status: &mut JobStatus, is_whole: bool, plan: &mut Plan) {
     let uid = |pod: &Arc<Pod>| Object::metadata(&**pod).uid.to_string();
     let known: BTreeSet<String> = sync.pods.iter().map(uid).collect();
@@ -177,8 +178,8 @@ fn list(
     false
 }
 
-/// The interim condition comes before the last finalizers go, the final one when nothing is left to be counted and no
-/// pod is on its way out.
+/// The interim condition comes before the last finalizers go, the final one when nothing is left to be
+/// counted and no pod is on its way out.
 fn conclude(
     sync: &Sync<'_>,
     status: &mut JobStatus,
@@ -236,8 +237,8 @@ pub(super) fn report(
     if status == before {
         return;
     }
-    // Only progress may be delayed. What counting rests on may not, nor a status along with which finalizers go: with it
-    // would go the record of the failures. Nor may one that claims more pods than there are.
+    // Only progress may be delayed. What counting rests on may not, nor a status along with which finalizers
+    // go: with it would go the record of the failures. Nor may one that claims more pods than there are.
     let is_progress = {
         let mut same = status.clone();
         same.active = before.active;

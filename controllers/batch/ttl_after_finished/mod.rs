@@ -1,9 +1,9 @@
 //! Deletes a finished Job once its `ttlSecondsAfterFinished` has passed.
 //!
-//! Watches jobs; deletes jobs, their pods first; a key per Job; remembers nothing. A Job whose TTL was raised meanwhile
-//! survives: upstream by a live read, here by deleting only the version seen. A Job that says it has finished but not
-//! when is refused, and tried again with back-off, as upstream does. One that has finished in the future, by the clock
-//! of whoever wrote it, is waited for.
+//! Watches jobs; deletes jobs, their pods first; a key per Job; remembers nothing. A Job whose TTL was raised
+//! meanwhile survives: upstream by a live read, here by deleting only the version seen. A Job that says it
+//! has finished but not when is refused, and tried again with back-off, as upstream does. One that has
+//! finished in the future, by the clock of whoever wrote it, is waited for.
 
 use controllers_kit::{
     Controller, Descriptor, Flags, Key, MetricKind, Only, Plan, Propagation, Refusal, Seen,

@@ -30,8 +30,8 @@ fn is_event(resource: &Resource) -> bool {
     resource.plural == "events" && matches!(resource.group, "" | "events.k8s.io")
 }
 
-/// The resources of the graph. Those of a group version whose discovery fails stay in it, as their caches do: their
-/// objects can't be written now, but they depend on their owners all the same.
+/// The resources of the graph. Those of a group version whose discovery fails stay in it, as their caches do:
+/// their objects can't be written now, but they depend on their owners all the same.
 pub(super) fn resources(catalogue: &Catalogue) -> impl Iterator<Item = &'static Resource> {
     let stale = catalogue.stale().iter().filter(|entry| takes_part(entry));
     catalogue
@@ -49,7 +49,8 @@ pub(super) fn unwritable<'a>(catalogue: &'a Catalogue, resource: &Resource) -> O
     }
 }
 
-/// Whether an object can be the dependent of an owner by where they live: a namespaced owner owns in its namespace.
+/// Whether an object can be the dependent of an owner by where they live: a namespaced owner owns in its
+/// namespace.
 pub(super) fn in_reach(owner: &ObjectMeta, dependent: &ObjectMeta) -> bool {
     owner.namespace.is_empty() || owner.namespace == dependent.namespace
 }
@@ -188,8 +189,8 @@ fn wake_waiting_owner(
     }
 }
 
-/// Whether not all owners of an object are there as the caches show it. While the owners' resource is still being listed
-/// nobody can say; when it is, everything is scanned again.
+/// Whether not all owners of an object are there as the caches show it. While the owners' resource is still
+/// being listed nobody can say; when it is, everything is scanned again.
 fn is_questionable(meta: &ObjectMeta, reader: &dyn Reader, catalogue: &Catalogue) -> bool {
     meta.owner_references
         .iter()

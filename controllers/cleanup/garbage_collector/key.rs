@@ -1,5 +1,5 @@
-//! The key of an object: its namespace, and `resource:uid:name`. The uid spreads the work evenly, and sets an object
-//! apart from a later one of the same name; resource and name are what it is found by.
+//! The key of an object: its namespace, and `resource:uid:name`. The uid spreads the work evenly, and sets an
+//! object apart from a later one of the same name; resource and name are what it is found by.
 
 use controllers_kit::{AnyObject, DynObject, Entry, Key, Reader, Str};
 

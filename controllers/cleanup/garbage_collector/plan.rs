@@ -1,5 +1,5 @@
-//! What becomes of one object: deleted for want of owners, let go of owners that are gone, or, being deleted itself,
-//! released when its dependents are gone or let go.
+//! What becomes of one object: deleted for want of owners, let go of owners that are gone, or, being deleted
+//! itself, released when its dependents are gone or let go.
 
 use controllers_kit::{
     Answer, AnyObject, Event, EventType, Key, ObjectRef, Only, Plan, Propagation, Query, Reader,
@@ -13,8 +13,8 @@ use serde_json::{Value, json};
 
 use super::graph::{self, FOREGROUND, ORPHAN, Place};
 
-/// The live reads that decide about an object: of the owners that the caches don't have and that were not seen to go, and
-/// of itself where its deletion was refused.
+/// The live reads that decide about an object: of the owners that the caches don't have and that were not
+/// seen to go, and of itself where its deletion was refused.
 pub(super) fn ask(object: &AnyObject, seen: &Seen<'_>, was_refused: bool) -> Vec<Query> {
     let meta = object.metadata();
     if meta.is_terminating() || meta.owner_references.is_empty() {
@@ -56,9 +56,9 @@ struct Ground {
     propagation: Propagation,
 }
 
-/// A deletion insists on the version seen. Where that was refused, something else has been written, and an object that
-/// is written to all the time would never go; then it insists on the version that the API server has, if the owners are
-/// those that were decided about, and follows the finalizers of that version.
+/// A deletion insists on the version seen. Where that was refused, something else has been written, and an
+/// object that is written to all the time would never go; then it insists on the version that the API server
+/// has, if the owners are those that were decided about, and follows the finalizers of that version.
 fn ground(object: &AnyObject, seen: &Seen<'_>, was_refused: bool) -> Result<Ground, Refusal> {
     let meta = object.metadata();
     let propagation = |has: &dyn Fn(&str) -> bool| {
@@ -321,8 +321,8 @@ fn without(meta: &ObjectMeta, finalizer: &str) -> Value {
     json!({ "finalizers": kept })
 }
 
-/// A deletion that waits for dependents ends when none is left that blocks it. Those that are left have keys of their
-/// own, woken when the deletion began.
+/// A deletion that waits for dependents ends when none is left that blocks it. Those that are left have keys
+/// of their own, woken when the deletion began.
 ///
 /// # Errors
 /// Where one that blocks can't be deleted yet, since the discovery of its group fails.
@@ -343,8 +343,8 @@ fn release(object: &AnyObject, seen: &Seen<'_>, catalogue: &Catalogue) -> Result
     Ok(plan)
 }
 
-/// A dependent can't be patched or deleted while the discovery of its group fails. Its owner stays until then: were it
-/// gone, the dependent would be deleted as soon as the group is back, though it was to be kept.
+/// A dependent can't be patched or deleted while the discovery of its group fails. Its owner stays until
+/// then: were it gone, the dependent would be deleted as soon as the group is back, though it was to be kept.
 fn writable(dependent: &AnyObject, catalogue: &Catalogue) -> Result<(), Refusal> {
     let resource = dependent.resource();
     match graph::unwritable(catalogue, resource) {
@@ -377,8 +377,8 @@ fn orphan(object: &AnyObject, seen: &Seen<'_>, catalogue: &Catalogue) -> Result<
     Ok(plan)
 }
 
-/// That an owner has no other dependents than those that the caches show is proven by the node, for every resource whose
-/// watch has not come so far; one that can't be read for long holds back nobody there.
+/// That an owner has no other dependents than those that the caches show is proven by the node, for every
+/// resource whose watch has not come so far; one that can't be read for long holds back nobody there.
 fn rest_on_all(
     plan: &mut Plan,
     owner: &ObjectMeta,

@@ -1,11 +1,12 @@
 //! Empties a namespace that is being deleted, and then lets it go.
 //!
-//! Watches namespaces and, to hear of the last one, pods; reads what a namespace holds live, resource by resource as
-//! discovery shows them; deletes pods first and everything else when they are gone; writes the namespace's conditions
-//! and its finalizers; a key per namespace. Nothing is done in the first five seconds, in which API servers that have
-//! not heard of the deletion may still admit objects. A resource that was seen empty is not read again until everything
-//! is; where that took longer than [`EMPTY_FOR`], everything is read once more before the namespace goes, since an
-//! aggregated API may have admitted objects meanwhile. That, and what failed, is all that is remembered.
+//! Watches namespaces and, to hear of the last one, pods; reads what a namespace holds live, resource by
+//! resource as discovery shows them; deletes pods first and everything else when they are gone; writes the
+//! namespace's conditions and its finalizers; a key per namespace. Nothing is done in the first five seconds,
+//! in which API servers that have not heard of the deletion may still admit objects. A resource that was seen
+//! empty is not read again until everything is; where that took longer than [`EMPTY_FOR`], everything is read
+//! once more before the namespace goes, since an aggregated API may have admitted objects meanwhile. That,
+//! and what failed, is all that is remembered.
 
 use std::{
     collections::{BTreeMap, BTreeSet},
@@ -27,8 +28,8 @@ mod status;
 
 /// How long API servers that have not heard of the deletion may still admit objects.
 const ADMISSION_GRACE: SignedDuration = SignedDuration::from_secs(5);
-/// How long a resource that was seen empty is taken to be so. Within it, one that was seen empty first is as sure to be
-/// empty at the end as in one pass of upstream's.
+/// How long a resource that was seen empty is taken to be so. Within it, one that was seen empty first is as
+/// sure to be empty at the end as in one pass of upstream's.
 const EMPTY_FOR: SignedDuration = SignedDuration::from_secs(10);
 /// A namespace is tried again at least this often.
 const RETRY_MAX: Duration = Duration::from_secs(60);
@@ -45,11 +46,12 @@ pub struct Namespaces {
 /// How far the clearing of one namespace has come.
 #[derive(Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Progress {
-    /// The namespace's uid: a later one of its name begins anew.
+    /// The namespace's uid: a later one of its name begins again.
     uid: String,
     /// Since when it is known to be ending.
     since: Option<Timestamp>,
-    /// Resources that were seen empty, as in `pods` and `deployments.apps`. Bound: the resources that are served.
+    /// Resources that were seen empty, as in `pods` and `deployments.apps`. Bound: the resources that are
+    /// served.
     emptied: BTreeSet<String>,
     /// When the first of `emptied` was seen so.
     #[serde(default)]
@@ -57,8 +59,8 @@ pub struct Progress {
     /// Whether everything is being read once more, after all of it had been seen empty.
     #[serde(default)]
     confirming: bool,
-    /// Resources whose `deletecollection` the server does not support, whatever discovery says: their objects are
-    /// deleted one by one.
+    /// Resources whose `deletecollection` the server does not support, whatever discovery says: their objects
+    /// are deleted one by one.
     #[serde(default)]
     one_by_one: BTreeSet<String>,
     /// Resources whose content was told to go.
@@ -184,7 +186,8 @@ impl Controller for Namespaces {
             Err(Failure::NotSupported(_) | Failure::NotFound(_)) if collection => {
                 progress.one_by_one.insert(resource);
             }
-            // Upstream takes an object that can't be deleted alone for told; the next list shows what became of it.
+            // Upstream takes an object that can't be deleted alone for told; the next list shows what became
+            // of it.
             Err(Failure::NotSupported(_)) => {
                 progress.told.insert(resource);
             }

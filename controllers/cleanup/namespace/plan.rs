@@ -126,7 +126,8 @@ pub(super) fn plan(
     for entry in &looked_at {
         let query = content(entry, namespace);
         if seen.answer(&query) == Some(&Answer::Missing) && !is_pods(entry) {
-            // It has nothing now. That is not remembered: an API that is being registered again answers so too.
+            // It has nothing now. That is not remembered: an API that is being registered again answers so
+            // too.
             look.not_served += 1;
             progress.told.remove(&entry.resource.id());
             continue;
@@ -256,7 +257,8 @@ impl Look<'_> {
         if over { 0 } else { grace }
     }
 
-    /// Lets the namespace go, or says what keeps it and when it is looked at again. `left` resources were not seen empty.
+    /// Lets the namespace go, or says what keeps it and when it is looked at again. `left` resources were not
+    /// seen empty.
     fn conclude(mut self, live: &Value, progress: &mut Progress, left: usize) -> Plan {
         let failed = !self.findings.content_errors.is_empty()
             || !self.findings.discovery.is_empty()

@@ -1,4 +1,5 @@
-//! The conditions of a namespace that is ending: five, each false with a word of its own where nothing is wrong.
+//! The conditions of a namespace that is ending: five, each false with a word of its own where nothing is
+//! wrong.
 
 use std::collections::BTreeMap;
 

@@ -1,9 +1,9 @@
-//! Deletes pods that nobody else will: those of nodes that have gone, those that were deleted before they had a node,
-//! those stuck on nodes that are out of service, and, beyond a number, those that have ended.
+//! Deletes pods that nobody else will: those of nodes that have gone, those that were deleted before they had
+//! a node, those stuck on nodes that are out of service, and, beyond a number, those that have ended.
 //!
-//! Watches pods and nodes, and looks at all of them every 20 s; deletes pods at once, by uid, after it has set those that
-//! had not ended to `Failed`; one key for the cluster; remembers since when each node is missed. A node counts as gone
-//! after 40 s without it, and only when the API server says so too.
+//! Watches pods and nodes, and looks at all of them every 20 s; deletes pods at once, by uid, after it has
+//! set those that had not ended to `Failed`; one key for the cluster; remembers since when each node is
+//! missed. A node counts as gone after 40 s without it, and only when the API server says so too.
 
 use std::{
     collections::{BTreeMap, BTreeSet},
@@ -164,7 +164,8 @@ impl Controller for PodGarbageCollector {
         on.kind::<Namespace>()
             .only_named(ALWAYS_THERE)
             .wakes(|_, _| vec![only_key()]);
-        // Looked at every 20 s, as upstream does: waking at each change would look at every pod for each of them.
+        // Looked at every 20 s, as upstream does: waking at each change would look at every pod for each of
+        // them.
         on.kind::<Pod>();
         on.kind::<Node>();
     }
@@ -221,8 +222,8 @@ impl Controller for PodGarbageCollector {
     }
 }
 
-/// Notes nodes that pods are bound to and that are not there, and forgets those that are there again or that no pod
-/// names any more.
+/// Notes nodes that pods are bound to and that are not there, and forgets those that are there again or that
+/// no pod names any more.
 fn note_missing(
     missed: &mut Missed,
     pods: &[Arc<Pod>],
@@ -240,7 +241,7 @@ fn note_missing(
     }
 }
 
-/// The missed nodes that are no more, by the API server's own word. One that it has starts to be missed anew.
+/// The missed nodes that are no more, by the API server's own word. One that it has starts to be missed again.
 fn gone(missed: &mut Missed, seen: &Seen<'_>) -> BTreeSet<String> {
     let mut gone = BTreeSet::new();
     missed

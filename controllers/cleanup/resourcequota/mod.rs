@@ -1,13 +1,14 @@
 //! Keeps a ResourceQuota's status true: its limits, and how much of them its namespace uses.
 //!
-//! Watches quotas, pods, services, claims to volumes and to devices, device classes, and the metadata of whatever else
-//! discovery shows in namespaces; writes the status of quotas; a key per quota; remembers nothing. What is made is
-//! charged for by the API server's admission; here a quota is reckoned anew when something goes or takes less, when its
-//! limits change, when other resources are served, and every `--resource-quota-sync-period`.
+//! Watches quotas, pods, services, claims to volumes and to devices, device classes, and the metadata of
+//! whatever else discovery shows in namespaces; writes the status of quotas; a key per quota; remembers
+//! nothing. What is made is charged for by the API server's admission; here a quota is reckoned again when
+//! something goes or takes less, when its limits change, when other resources are served, and every
+//! `--resource-quota-sync-period`.
 //!
-//! Usage is lowered only where the caches are known to be as new as the quota itself: an old cache would miss what
-//! admission has just let in, and so let in too much. A resource that can't be listed keeps the usage that was told of
-//! it, and holds back no other.
+//! Usage is lowered only where the caches are known to be as new as the quota itself: an old cache would miss
+//! what admission has just let in, and so let in too much. A resource that can't be listed keeps the usage
+//! that was told of it, and holds back no other.
 
 use std::time::Duration;
 
@@ -34,7 +35,7 @@ const POD_LEVEL_RESOURCES: &str = "PodLevelResources";
 
 /// The controller.
 pub struct ResourceQuotas {
-    /// How often everything is reckoned anew; `None` for never.
+    /// How often everything is reckoned again; `None` for never.
     period: Option<SignedDuration>,
     gates: Gates,
 }

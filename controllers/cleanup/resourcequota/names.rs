@@ -23,8 +23,8 @@ const SPECIAL: [(&str, &str); 4] = [
     ("resource.k8s.io", "resourceclaims"),
 ];
 
-/// Whether the objects of a resource can be counted, and are not charged for otherwise: it lives in namespaces, is made
-/// and goes, and can be followed. Events never were counted, and are too many.
+/// Whether the objects of a resource can be counted, and are not charged for otherwise: it lives in
+/// namespaces, is made and goes, and can be followed. Events never were counted, and are too many.
 pub(super) fn is_countable(entry: &Entry) -> bool {
     let resource = entry.resource;
     let is_event = resource.plural == "events" && matches!(resource.group, "" | "events.k8s.io");
@@ -35,8 +35,8 @@ pub(super) fn is_countable(entry: &Entry) -> bool {
         && entry.can(&["create", "delete", "list", "watch"])
 }
 
-/// The group and plural of which a limit counts the objects; none for limits of other kinds and for resources that are
-/// charged for in their own ways.
+/// The group and plural of which a limit counts the objects; none for limits of other kinds and for resources
+/// that are charged for in their own ways.
 pub(super) fn counted(limit: &str) -> Option<(&str, &str)> {
     let (group, plural) = match limit.strip_prefix(COUNT) {
         Some(name) => match name.split_once('.') {

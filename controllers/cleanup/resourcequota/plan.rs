@@ -11,11 +11,11 @@ use kubernetes_proto::{
 
 use super::{Gates, tally};
 
-/// How soon usage that was lowered is reckoned once more: what admission had charged for and was only being made is
-/// there by then.
+/// How soon usage that was lowered is reckoned once more: what admission had charged for and was only being
+/// made is there by then.
 const MADE_BY_THEN: SignedDuration = SignedDuration::from_secs(1);
 
-/// Reckons a quota anew.
+/// Reckons a quota again.
 pub(super) fn plan(quota: &ResourceQuota, seen: &Seen<'_>, gates: Gates) -> Plan {
     let mut plan = Plan::nothing();
     let spec = quota.spec.as_ref();
@@ -49,7 +49,8 @@ pub(super) fn plan(quota: &ResourceQuota, seen: &Seen<'_>, gates: Gates) -> Plan
         return plan;
     }
 
-    // Admission trusts what is told: less must not be told from a cache that lags behind what admission has let in.
+    // Admission trusts what is told: less must not be told from a cache that lags behind what admission has
+    // let in.
     let meta = Object::metadata(quota);
     for (resource, names) in &tally.read {
         let lowered = names.iter().any(|name| {

@@ -66,14 +66,14 @@ pub(super) fn is_extended_limit(limit: &str) -> bool {
     limit.starts_with(names::REQUESTS) && (!names::is_native(limit) || limit.starts_with(IMPLICIT))
 }
 
-/// Whether a pod is charged for more than being stored: one that has ended is not, nor one that outstays its grace
-/// period, since its node may be lost and its owner wants another.
+/// Whether a pod is charged for more than being stored: one that has ended is not, nor one that outstays its
+/// grace period, since its node may be lost and its owner wants another.
 pub(super) fn lives(pod: &Pod, now: Timestamp) -> bool {
     !controllers_kit::pods::has_finished(pod) && lives_until(pod).is_none_or(|until| now < until)
 }
 
-/// From when on a pod that is being deleted is charged for no longer. The deletion's timestamp has the grace period in
-/// it once already.
+/// From when on a pod that is being deleted is charged for no longer. The deletion's timestamp has the grace
+/// period in it once already.
 pub(super) fn lives_until(pod: &Pod) -> Option<Timestamp> {
     let meta = Object::metadata(pod);
     let deleted = meta.deletion_timestamp?.timestamp();
@@ -229,8 +229,8 @@ impl Side {
     }
 }
 
-/// What a pod's containers come to: those that run together, or one that initializes beside the sidecars that were
-/// started before it, whichever is more.
+/// What a pod's containers come to: those that run together, or one that initializes beside the sidecars that
+/// were started before it, whichever is more.
 fn of_containers(pod: &Pod, spec: &PodSpec, resource: &str, side: Side) -> Option<Exact> {
     let in_force = |name: &str, wanted: Option<&Shared<ResourceRequirements>>| {
         in_force(pod, name, side.of(wanted, resource), resource, side)
@@ -258,7 +258,8 @@ fn of_containers(pod: &Pod, spec: &PodSpec, resource: &str, side: Side) -> Optio
     larger(together, initializing)
 }
 
-/// What a container has or wants, whichever is more, while its pod is resized. What can't be had is not wanted.
+/// What a container has or wants, whichever is more, while its pod is resized. What can't be had is not
+/// wanted.
 fn in_force(
     pod: &Pod,
     name: &str,

@@ -1,4 +1,4 @@
-//! When a quota is reckoned anew.
+//! When a quota is reckoned again.
 
 use controllers_kit::{Change, DynChange, Key, Object, Reader, Str};
 use kubernetes_proto::{
@@ -9,8 +9,8 @@ use kubernetes_proto::{
 
 use super::{devices, names, plan::equal, pods, services, volumes};
 
-/// A quota is reckoned when it is made and when its limits change. What else changes in it was written here or by
-/// admission.
+/// A quota is reckoned when it is made and when its limits change. What else changes in it was written here
+/// or by admission.
 pub(super) fn limits_changed(change: &Change<'_, ResourceQuota>, _: &dyn Reader) -> Vec<Key> {
     let hard = |quota: &ResourceQuota| quota.spec.clone().unwrap_or_default().hard;
     match (change.old, change.new) {

@@ -610,6 +610,7 @@ fn scopes_choose_claims_by_their_classes_of_attributes() {
     status.current_volume_attributes_class_name = Some("slow".to_owned());
     status.modify_volume_status = Some(ModifyVolumeStatus {
         target_volume_attributes_class_name: "faster".to_owned(),
+        ..Default::default()
     });
     let mut plain = volume("plain", None, "1Gi");
     plain.spec.as_mut().unwrap().volume_attributes_class_name = Some(String::new());

@@ -50,8 +50,8 @@ fn class_of(claim: &PersistentVolumeClaim) -> &str {
     annotated.or_else(field).unwrap_or_default()
 }
 
-/// The bytes that a claim takes: those that it asks for or, while a larger size that failed is taken back, those that
-/// were set aside for it.
+/// The bytes that a claim takes: those that it asks for or, while a larger size that failed is taken back,
+/// those that were set aside for it.
 fn storage(claim: &PersistentVolumeClaim) -> Option<Exact> {
     let resources = claim.spec.as_ref()?.resources.as_ref()?;
     let asked = amount(&resources.requests, "storage")?.whole();

@@ -1,10 +1,10 @@
 //! Kubelets' requests for client certificates are approved where the requestor may have them without being
 //! asked for.
 //!
-//! Watches CertificateSigningRequests; patches their approval; a key per request; remembers nothing. A request
-//! is recognized as that of a kubelet for itself, or for any node; for each the API server is asked, by a
-//! SubjectAccessReview of the requestor, whether that may be approved. Where nothing allows it the key is tried
-//! again with back-off, since a binding may be made later.
+//! Watches CertificateSigningRequests; patches their approval; a key per request; remembers nothing. A
+//! request is recognized as that of a kubelet for itself, or for any node; for each the API server is asked,
+//! by a SubjectAccessReview of the requestor, whether that may be approved. Where nothing allows it the key
+//! is tried again with back-off, since a binding may be made later.
 
 use controllers_kit::{
     Answer, Controller, Descriptor, Flags, Key, PatchKind, Plan, Query, Refusal, Report, Seen,
@@ -58,6 +58,7 @@ impl Controller for CertificateSigningRequestApproving {
         .service_account("certificate-controller")
         .queue("certificate")
         .workers_fixed(5)
+        .retry_first(requests::RETRY_FIRST)
         .rule(
             requests::GROUP,
             requests::RESOURCE,
@@ -70,7 +71,6 @@ impl Controller for CertificateSigningRequestApproving {
         )
         .rule_for(requests::GROUP, "signers", &[KUBELET_CLIENT], &["approve"])
         .rule("authorization.k8s.io", "subjectaccessreviews", &["create"])
-        .differs("The first retry comes after 5 ms instead of 200 ms.")
         .differs(
             "Whether a kubelet may have a certificate for itself and for any node is asked at once, instead of one after the other.",
         )
@@ -118,7 +118,7 @@ impl Controller for CertificateSigningRequestApproving {
         }
         // A binding may be made later.
         let tried: Vec<&str> = recognized.iter().map(|one| one.subresource).collect();
-        Err(Refusal::Retry(format!(
+        Err(Refusal::Expected(format!(
             "recognized csr {:?} as [{}] but subject access review was not approved",
             key.name.as_str(),
             tried.join(" ")

@@ -18,6 +18,8 @@ use crate::{
 
 /// How long what has been decided stays.
 const DECIDED: SignedDuration = SignedDuration::from_hours(1);
+/// Past a deadline: instants are read to the nanosecond, and a request goes after its deadline.
+const PAST: SignedDuration = SignedDuration::from_nanos(1);
 /// How long what waits for somebody stays.
 const PENDING: SignedDuration = SignedDuration::from_hours(24);
 
@@ -42,6 +44,7 @@ impl Controller for CertificateSigningRequestCleaner {
         .differs(
             "A request goes when its time has come; upstream looks at all of them once an hour.",
         )
+        .differs("A deletion that fails is tried again with back-off, not after an hour.")
         .differs(
             "A request is deleted only as the version that was judged, instead of by its name.",
         )
@@ -64,10 +67,11 @@ impl Controller for CertificateSigningRequestCleaner {
             return Ok(plan);
         };
         match end(&request) {
-            Some(end) if end <= seen.now => {
+            // Older than its time, not as old.
+            Some(end) if end < seen.now => {
                 plan.delete(&*request, Only::ThisVersion, Propagation::Background);
             }
-            Some(end) => plan.look_again_at(end),
+            Some(end) => plan.look_again_at(end.saturating_add(PAST).unwrap_or(Timestamp::MAX)),
             None => {}
         }
         Ok(plan)

@@ -1,5 +1,5 @@
 use controllers_kit::{
-    Again, Only, Verb,
+    Again, Only, SignedDuration, Verb,
     testing::{
         Common, World, at,
         identity::{RequestBuild, certificate_signing_request},
@@ -34,8 +34,10 @@ fn outcome(request: CertificateSigningRequest) -> (bool, Again) {
 
 const GONE: (bool, Again) = (true, Again::Never);
 
+/// A request goes after its deadline, not at it.
 fn stays_until(time: &str) -> (bool, Again) {
-    (false, Again::At(at(time)))
+    let past = at(time) + SignedDuration::from_nanos(1);
+    (false, Again::At(past))
 }
 
 #[test]
@@ -43,24 +45,24 @@ fn each_rule_holds_on_either_side_of_its_deadline() {
     let valid = certificate_until("2027-03-02T12:00:00Z");
     let over = certificate_until("2026-03-02T11:59:59Z");
     let soon = certificate_until("2026-03-02T12:30:00Z");
-    let yesterday = "2026-03-01T12:00:00Z";
-    let less_than_a_day = "2026-03-01T12:00:01Z";
+    let yesterday = "2026-03-01T11:59:59Z";
+    let exactly_a_day = "2026-03-01T12:00:00Z";
     let table = [
         ("pending for a day", request().created(yesterday), GONE),
         (
-            "pending for less",
-            request().created(less_than_a_day),
-            stays_until("12:00:01"),
+            "pending for exactly a day",
+            request().created(exactly_a_day),
+            stays_until("12:00:00"),
         ),
         (
-            "issued an hour ago",
-            request().condition("Approved", "11:00:00").issued(&valid),
+            "issued more than an hour ago",
+            request().condition("Approved", "10:59:59").issued(&valid),
             GONE,
         ),
         (
-            "issued less than an hour ago",
-            request().condition("Approved", "11:00:01").issued(&valid),
-            stays_until("12:00:01"),
+            "issued exactly an hour ago",
+            request().condition("Approved", "11:00:00").issued(&valid),
+            stays_until("12:00:00"),
         ),
         (
             "issued, and the certificate is over",
@@ -70,6 +72,18 @@ fn each_rule_holds_on_either_side_of_its_deadline() {
         (
             "issued, and the certificate is over soon",
             request().condition("Approved", "11:59:00").issued(&soon),
+            stays_until("12:30:00"),
+        ),
+        (
+            "issued, and the certificate ends now",
+            request()
+                .condition("Approved", "11:59:00")
+                .issued(&certificate_until("2026-03-02T12:00:00Z")),
+            stays_until("12:00:00"),
+        ),
+        (
+            "issued, and nobody has approved it",
+            request().condition("Denied", "11:30:00").issued(&over),
             stays_until("12:30:00"),
         ),
         (
@@ -85,24 +99,24 @@ fn each_rule_holds_on_either_side_of_its_deadline() {
             (false, Again::Never),
         ),
         (
-            "denied an hour ago",
+            "denied more than an hour ago",
+            request().condition("Denied", "10:59:59"),
+            GONE,
+        ),
+        (
+            "denied exactly an hour ago",
             request().condition("Denied", "11:00:00"),
+            stays_until("12:00:00"),
+        ),
+        (
+            "failed more than an hour ago",
+            request().condition("Failed", "10:59:59"),
             GONE,
         ),
         (
-            "denied less than an hour ago",
-            request().condition("Denied", "11:00:01"),
-            stays_until("12:00:01"),
-        ),
-        (
-            "failed an hour ago",
+            "failed exactly an hour ago",
             request().condition("Failed", "11:00:00"),
-            GONE,
-        ),
-        (
-            "failed less than an hour ago",
-            request().condition("Failed", "11:00:01"),
-            stays_until("12:00:01"),
+            stays_until("12:00:00"),
         ),
         (
             "approved for a day and not issued",
@@ -110,9 +124,9 @@ fn each_rule_holds_on_either_side_of_its_deadline() {
             GONE,
         ),
         (
-            "approved for less",
-            request().condition("Approved", less_than_a_day),
-            stays_until("12:00:01"),
+            "approved for exactly a day and not issued",
+            request().condition("Approved", exactly_a_day),
+            stays_until("12:00:00"),
         ),
         (
             "of several the first counts",
@@ -134,7 +148,7 @@ fn each_rule_holds_on_either_side_of_its_deadline() {
 
 #[test]
 fn a_request_that_is_decided_on_meanwhile_stays() {
-    let mut world = World::at("12:00:00").with(request().created("2026-03-01T12:00:00Z"));
+    let mut world = World::at("12:00:00").with(request().created("2026-03-01T11:00:00Z"));
     let plan = world.plan::<CertificateSigningRequestCleaner>("web");
     world.change::<CertificateSigningRequest>("web", |held| {
         *held = held.clone().condition("Approved", "12:00:00");
@@ -146,7 +160,7 @@ fn a_request_that_is_decided_on_meanwhile_stays() {
 #[test]
 fn what_is_being_deleted_or_missing_is_left_alone() {
     let old = request()
-        .created("2026-03-01T12:00:00Z")
+        .created("2026-03-01T11:00:00Z")
         .finalizer("example.com/hold")
         .terminating("11:00:00");
     assert_eq!(outcome(old), (false, Again::Never));

@@ -84,35 +84,37 @@ pub struct AuthorityFiles {
 /// The files of the signers that have any.
 ///
 /// # Errors
-/// Where flags contradict each other, in upstream's words.
+/// Where flags contradict each other: all that is wrong, in upstream's words.
 pub fn authorities(flags: &Flags) -> Result<Vec<AuthorityFiles>, String> {
     let mut own = Vec::new();
+    let mut wrong = Vec::new();
+    let mut has_own = false;
     for signer in SIGNERS {
         let (certificate, key) = (flags.text(signer.certificate), flags.text(signer.key));
-        match (certificate.is_empty(), key.is_empty()) {
-            (true, true) => {}
-            (true, false) => {
-                return Err(format!(
-                    "{:?}: cannot specify key without cert",
-                    signer.flags
-                ));
+        has_own |= !certificate.is_empty() || !key.is_empty();
+        let missing = match (certificate.is_empty(), key.is_empty()) {
+            (true, true) => continue,
+            (true, false) => "key without cert",
+            (false, true) => "cert without key",
+            (false, false) => {
+                own.push(files(signer.name, certificate, key));
+                continue;
             }
-            (false, true) => {
-                return Err(format!(
-                    "{:?}: cannot specify cert without key",
-                    signer.flags
-                ));
-            }
-            (false, false) => own.push(files(signer.name, certificate, key)),
-        }
+        };
+        wrong.push(format!("{:?}: cannot specify {missing}", signer.flags));
     }
     let (certificate, key) = (flags.text(CERTIFICATE), flags.text(KEY));
     let shared = !certificate.is_empty() || !key.is_empty();
-    if shared && !own.is_empty() {
-        return Err(
+    if shared && has_own {
+        wrong.push(
             "cannot specify --cluster-signing-{cert,key}-file and other --cluster-signing-*-file flags at the same time"
                 .to_owned(),
         );
+    }
+    match wrong.as_slice() {
+        [] => {}
+        [why] => return Err(why.clone()),
+        several => return Err(format!("[{}]", several.join(", "))),
     }
     // Half a pair is none, as upstream has it.
     if !certificate.is_empty() && !key.is_empty() {
@@ -157,6 +159,7 @@ impl Controller for CertificateSigningRequestSigning {
         .service_account("certificate-controller")
         .queue("certificate")
         .workers_fixed(20)
+        .retry_first(requests::RETRY_FIRST)
         .flag(
             CERTIFICATE,
             text.clone(),
@@ -228,9 +231,14 @@ impl Controller for CertificateSigningRequestSigning {
             ],
             &["sign"],
         )
-        .differs("The first retry comes after 5 ms instead of 200 ms.")
         .differs(
-            "Keys of P-224 and P-521, and RSA keys below 2048 bits, are refused with an error.",
+            "Requests by ECDSA keys on P-224 and P-521, and by RSA keys below 2048 bits that are signed with SHA-384 or PSS, are refused with an error; the authority's key may be RSA of 2048 to 4096 bits, ECDSA on P-256 or P-384, or Ed25519.",
+        )
+        .differs(
+            "A URI of a request goes into the certificate as it was written, instead of as Go prints it.",
+        )
+        .differs(
+            "An error about half a pair of files names the flags of that pair; upstream's names those of another signer for two of them. Where the controller is not to run, its flags are not checked.",
         )
     }
 

@@ -343,6 +343,25 @@ fn which_signers_there_are_follows_from_the_flags() {
 }
 
 #[test]
+fn all_that_is_wrong_with_the_signing_flags_is_said_at_once() {
+    let descriptor = CertificateSigningRequestSigning::describe();
+    let mut flags = Flags::defaults([&descriptor]);
+    flags.set("cluster-signing-cert-file", text("/a"));
+    flags.set("cluster-signing-kubelet-serving-key-file", text("/b"));
+    flags.set("cluster-signing-legacy-unknown-cert-file", text("/c"));
+    assert_eq!(
+        authorities(&flags),
+        Err(concat!(
+            "[\"cluster-signing-kubelet-serving\": cannot specify key without cert, ",
+            "\"cluster-signing-legacy-unknown\": cannot specify cert without key, ",
+            "cannot specify --cluster-signing-{cert,key}-file and other --cluster-signing-*-file flags ",
+            "at the same time]"
+        )
+        .to_owned())
+    );
+}
+
+#[test]
 fn a_signer_without_files_leaves_its_requests_alone() {
     let world = World::at("12:00:00")
         .flag("cluster-signing-kubelet-serving-cert-file", text("/a"))

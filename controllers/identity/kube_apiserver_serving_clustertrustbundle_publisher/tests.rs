@@ -77,6 +77,10 @@ fn the_one_bundle_of_the_signer_is_that_of_the_authorities() {
             "several old ones and the right one",
             world().with(other(1)).with(right()).with(other(2)),
         ),
+        (
+            "several old ones and the right one's name with another text",
+            world().with(other(1)).with(wrong()).with(other(2)),
+        ),
     ];
     for (case, world) in table {
         assert_eq!(published(world), [(name(), CA.to_owned())], "{case}");

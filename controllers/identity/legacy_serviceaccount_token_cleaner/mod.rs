@@ -89,6 +89,7 @@ impl Controller for LegacyServiceAccountTokenCleaner {
             "Reads pods live, and only those of namespaces with a token that would be marked or deleted.",
         )
         .differs("A mark names the version that was seen; a deletion its uid too.")
+        .differs("What can't be read, a ConfigMap that names no day among it, is tried again with back-off, not after a day.")
     }
 
     fn new(flags: &Flags) -> Self {

@@ -30,6 +30,8 @@ fn a_request_goes_a_quarter_of_an_hour_after_it_was_made() {
         (made("11:45:01"), (false, Again::At(at("12:00:01")))),
         (made("12:00:00"), (false, Again::At(at("12:15:00")))),
         (made("2026-03-01T12:00:00Z"), (true, Again::Never)),
+        // By a clock that is ahead of this one.
+        (made("13:00:00"), (false, Again::At(at("13:15:00")))),
         (
             made("11:00:00")
                 .finalizer("example.com/hold")

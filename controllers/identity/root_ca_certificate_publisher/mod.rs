@@ -55,6 +55,7 @@ impl Controller for RootCaCertificatePublisher {
         .differs("Watches the ConfigMaps named kube-root-ca.crt instead of all of them.")
         .differs("Restores by a patch of data and annotation instead of an update of the whole.")
         .differs("Restores nothing in a namespace that is being deleted.")
+        .differs("Without --root-ca-file the authorities of the manager's kubeconfig are taken, in it or in a file that it names, as PEM without comments; upstream takes what stands in it as it stands, and nothing from a file.")
     }
 
     fn new(flags: &Flags) -> Self {

@@ -50,6 +50,8 @@ impl Controller for ServiceAccountTokens {
     fn describe() -> Descriptor {
         Descriptor::new("serviceaccount-token-controller", Sharding::ByObject)
             .aliases(&["serviceaccount-token"])
+            // Upstream builds it before all others, without a look at the list.
+            .runs_unlisted()
             .service_account("tokens-controller")
             .queue("serviceaccount_tokens_service")
             .workers(
@@ -80,7 +82,9 @@ impl Controller for ServiceAccountTokens {
             .differs(
                 "A write names the version that was seen, instead of one that was read live; what fails is tried again with back-off, not ten times.",
             )
-            .differs("The signing key is read again when its file changes.")
+            .differs("The signing key is read again when its file changes. It may be RSA of 2048 to 4096 bits, or ECDSA on P-256 or P-384; others are an error at the start.")
+            .differs("Without --root-ca-file the authorities of the manager's kubeconfig are taken, in it or in a file that it names, as PEM without comments; upstream takes what stands in it as it stands, and nothing from a file.")
+            .differs("Where a Secret is deleted and made again under its name at once, its account's reference to that name stays.")
     }
 
     fn new(flags: &Flags) -> Self {

@@ -40,6 +40,31 @@ fn a_token_goes_when_it_has_expired() {
             "2026-03-02T13:00:01.5+01:00",
             (false, Again::At(at("2026-03-02T12:00:01.5Z"))),
         ),
+        // As Go's `time.Parse` reads it.
+        (
+            "2026-03-02T12:00:01,5Z",
+            (false, Again::At(at("2026-03-02T12:00:01.5Z"))),
+        ),
+        (
+            "2026-03-03T9:00:00Z",
+            (false, Again::At(at("2026-03-03T09:00:00Z"))),
+        ),
+        (
+            "2026-03-02T12:00:01.0000000019Z",
+            (false, Again::At(at("2026-03-02T12:00:01.000000001Z"))),
+        ),
+        (
+            "2026-03-03T12:00:01+24:00",
+            (false, Again::At(at("12:00:01"))),
+        ),
+        ("2026-03-02T10:59:01-00:60", (true, Again::Never)),
+        ("2026-03-05T12:00:00+25:00", (true, Again::Never)),
+        ("2026-03-05T24:00:00Z", (true, Again::Never)),
+        ("2026-02-30T12:00:00Z", (true, Again::Never)),
+        ("2026-13-01T12:00:00Z", (true, Again::Never)),
+        ("2026-3-05T12:00:00Z", (true, Again::Never)),
+        ("2026-03-05t12:00:00z", (true, Again::Never)),
+        ("2026-03-05T12:00:00Z ", (true, Again::Never)),
         // What can't be read counts as over.
         ("tomorrow", (true, Again::Never)),
         ("2026-03-02T13:00Z", (true, Again::Never)),

@@ -21,8 +21,8 @@ pub(super) fn message(tag: u32, content: &[u8]) -> Vec<u8> {
     bytes
 }
 
-/// With a variable in every container and init container that takes its value from a field of the pod. A container that
-/// has a variable of that name keeps its own.
+/// With a variable in every container and init container that takes its value from a field of the pod. A
+/// container that has a variable of that name keeps its own.
 ///
 /// # Errors
 /// Where the bytes are no message.

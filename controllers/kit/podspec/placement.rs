@@ -25,8 +25,8 @@ pub fn read(spec: &[u8]) -> Result<PodPlacement, Malformed> {
     Ok(PodPlacement::decode(spec)?)
 }
 
-/// The spec with a node affinity that requires one node, in place of what was required before. What is preferred, and
-/// affinity to other pods, stays.
+/// The spec with a node affinity that requires one node, in place of what was required before. What is
+/// preferred, and affinity to other pods, stays.
 ///
 /// # Errors
 /// Where the spec can't be read.
@@ -48,8 +48,8 @@ pub fn pinned_to(spec: &[u8], node: &str) -> Result<Vec<u8>, Malformed> {
     fields::replaced(spec, AFFINITY, &affinity)
 }
 
-/// The spec with some tolerations. One of the same key, operator, value and effect is replaced where it stands, for it
-/// may hold for some time only; others are added at the end.
+/// The spec with some tolerations. One of the same key, operator, value and effect is replaced where it
+/// stands, for it may hold for some time only; others are added at the end.
 ///
 /// # Errors
 /// Where the spec can't be read.

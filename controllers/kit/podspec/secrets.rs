@@ -18,8 +18,8 @@ const VOLUMES: [(&str, &[&str]); 10] = [
     ("csi", &["nodePublishSecretRef", "name"]),
 ];
 
-/// The names of all Secrets that a pod's spec, as JSON, names: to pull images, in environments of containers of any sort,
-/// in volumes. Sorted, each once.
+/// The names of all Secrets that a pod's spec, as JSON, names: to pull images, in environments of containers
+/// of any sort, in volumes. Sorted, each once.
 pub fn secrets(spec: &Value) -> Vec<String> {
     let items = |of: &Value, list: &str| of[list].as_array().cloned().unwrap_or_default();
     let mut names = BTreeSet::new();

@@ -9,7 +9,8 @@ use super::{
     volumes::{self, ClaimVolume},
 };
 
-/// A spec with a field that no build knows (99), a text (restartPolicy, 3) and a number (terminationGracePeriodSeconds, 4).
+/// A spec with a field that no build knows (99), a text (restartPolicy, 3) and a number
+/// (terminationGracePeriodSeconds, 4).
 fn spec() -> Vec<u8> {
     let mut spec = Vec::new();
     fields::put(&mut spec, 99, b"unheard of");
@@ -48,8 +49,8 @@ fn an_identity_is_set_once_and_all_else_stays_byte_for_byte() {
 
 #[test]
 fn a_claim_s_volume_takes_the_place_of_one_of_its_name() {
-    let other = volume("cache", b"\x12\x03\x1a\x01x");
-    let spec = [spec(), volume("data", b"\x12\x03\x1a\x01y"), other.clone()].concat();
+    let other = volume("cache", b"\x12\x02\x12\x00");
+    let spec = [spec(), volume("data", b"\x12\x02\x12\x00"), other.clone()].concat();
     let claims = [ClaimVolume {
         volume: "data".into(),
         claim: "data-web-0".into(),

@@ -107,3 +107,20 @@ fn a_falling_count_is_written_at_once_unless_the_object_is_being_deleted() {
     going.metadata_mut().deletion_timestamp = Some(Time::from(crate::testing::at("11:00:00")));
     assert_eq!(told(going, 3, 2), Report::Underway);
 }
+
+#[test]
+fn a_condition_that_turns_for_the_worse_is_urgent_also_while_the_object_is_being_deleted() {
+    let available = |status: &str| json!({"readyReplicas": 3, "conditions": [{"type": "Available", "status": status}]});
+    let mut going = replica_set("web").replicas(3);
+    going.metadata_mut().deletion_timestamp = Some(Time::from(crate::testing::at("11:00:00")));
+    for (before, after, expected) in [
+        ("True", "False", Report::No),
+        ("False", "True", Report::Seen),
+        ("True", "True", Report::Seen),
+    ] {
+        assert_eq!(
+            report(&going, &available(before), &available(after)),
+            expected
+        );
+    }
+}

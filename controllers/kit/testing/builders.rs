@@ -1,5 +1,5 @@
-//! Short, fluent builders: `job("pi").finished("11:59:00").ttl(90)`. They make plain projections, in namespace `default`
-//! until [`Common::in_namespace`] says otherwise.
+//! Short, fluent builders: `job("pi").finished("11:59:00").ttl(90)`. They make plain projections, in
+//! namespace `default` until [`Common::in_namespace`] says otherwise.
 
 use kubernetes_proto::{
     Object, Str,
@@ -246,7 +246,8 @@ fn app_template(name: &str) -> PodTemplateSpec {
     }
 }
 
-/// A Deployment of one replica with the API's defaults; label, selector and template label `app=<name>`, image `app:1`.
+/// A Deployment of one replica with the API's defaults; label, selector and template label `app=<name>`,
+/// image `app:1`.
 pub fn deployment(name: &str) -> Deployment {
     Deployment {
         spec: Some(DeploymentSpec {
@@ -337,8 +338,8 @@ workload!(Deployment);
 workload!(ReplicaSet);
 workload!(StatefulSet);
 
-/// A StatefulSet of one replica with the API's defaults; label, selector and template label `app=<name>`, image `app:1`,
-/// service `<name>`.
+/// A StatefulSet of one replica with the API's defaults; label, selector and template label `app=<name>`,
+/// image `app:1`, service `<name>`.
 pub fn stateful_set(name: &str) -> StatefulSet {
     StatefulSet {
         spec: Some(StatefulSetSpec {

@@ -3,17 +3,18 @@
 //! 1. Same input, same plan: two instances, one with a memory that was packed and unpacked.
 //! 2. Plans applied come to rest, and at rest the plan is empty, for keys that no change has woken too.
 //! 3. Memory dropped at any point, or packed and unpacked, or all of it lost in a takeover: same rest.
-//! 4. Two owners at once, each with caches that lag: same rest, and never more children of one owner at once than
-//!    undisturbed, so that a second creation has not been made good by a deletion. Lost requests and answers: the same.
-//! 5. Nothing unseen is deleted or changed: every patch and delete carries the uid that was seen, and the version seen
-//!    where it carries one; creates have names, so that a second one collides.
+//! 4. Two owners at once, each with caches that lag: same rest, and never more children of one owner at once
+//!    than undisturbed, so that a second creation has not been made good by a deletion. Lost requests and
+//!    answers: the same.
+//! 5. Nothing unseen is deleted or changed: every patch and delete carries the uid that was seen, and the
+//!    version seen where it carries one; creates have names, so that a second one collides.
 //! 6. Every action lies within the declared rules; only what is watched is read; indexes are declared.
 //! 7. Plans that make or delete generated children say what was counted.
-//! 8. No child gets a generated name that another had within the last hour, whatever befalls children: deleted at once or
-//!    with grace, failed, evicted, their node gone; with two owners, memory lost, and owners that start anew and have seen
-//!    nothing of what was before.
-//! 9. Whatever integers, lists, maps and sizes its objects have, one plan stays within bounds of processor time and of
-//!    memory, and does not panic (`extremes.rs`).
+//! 8. No child gets a generated name that another had within the last hour, whatever befalls children:
+//!    deleted at once or with grace, failed, evicted, their node gone; with two owners, memory lost, and
+//!    owners that start again and have seen nothing of what was before.
+//! 9. Whatever integers, lists, maps and sizes its objects have, one plan stays within bounds of processor
+//!    time and of memory, and does not panic (`extremes.rs`).
 
 use std::{collections::BTreeSet, sync::Arc};
 
@@ -42,7 +43,8 @@ pub fn check(factory: &Factory, worlds: impl IntoIterator<Item = World>) {
     Contract::of(factory).check(worlds);
 }
 
-/// Checks that some controllers are all of a registry: for a group's test that each of its controllers has worlds.
+/// Checks that some controllers are all of a registry: for a group's test that each of its controllers has
+/// worlds.
 pub fn covers(registry: &[Factory], checked: &[&str]) {
     let registered: BTreeSet<&str> = registry
         .iter()
@@ -67,8 +69,8 @@ impl<'a> Contract<'a> {
         }
     }
 
-    /// Beside others, without whom it does not get far (Deployments without ReplicaSets' controller). They are held to
-    /// the same contract.
+    /// Beside others, without whom it does not get far (Deployments without ReplicaSets' controller). They
+    /// are held to the same contract.
     #[must_use]
     pub fn among(mut self, others: &[Factory]) -> Self {
         self.among.extend_from_slice(others);
@@ -82,8 +84,8 @@ impl<'a> Contract<'a> {
         self
     }
 
-    /// Lets a disturbed run have so many more children of one owner at once than the undisturbed one: for controllers
-    /// whose order of steps decides how many there are in between.
+    /// Lets a disturbed run have so many more children of one owner at once than the undisturbed one: for
+    /// controllers whose order of steps decides how many there are in between.
     #[must_use]
     pub fn surplus(mut self, children: usize) -> Self {
         self.surplus = children;
@@ -230,9 +232,9 @@ fn missing(of: &[String], from: &[String]) -> Vec<String> {
 }
 
 impl World {
-    /// What two runs that mean the same have in common: every object as a line, without uids, versions, times, the
-    /// names of pods that a controller made, and the reasons by which conditions came about. Slices of one Service are
-    /// one: which endpoint is in which of them goes by the order of events.
+    /// What two runs that mean the same have in common: every object as a line, without uids, versions,
+    /// times, the names of pods that a controller made, and the reasons by which conditions came about.
+    /// Slices of one Service are one: which endpoint is in which of them goes by the order of events.
     pub fn rest(&self) -> Vec<String> {
         let mut lines = Vec::new();
         let mut slices = BTreeSet::new();

@@ -1,5 +1,6 @@
-//! Runs controllers against a [`World`] until they are at rest: fed by their watches alone, through caches that may lag,
-//! by one owner or two, with whatever a [`Ways`] says may happen to them. Every plan is checked on the way.
+//! Runs controllers against a [`World`] until they are at rest: fed by their watches alone, through caches
+//! that may lag, by one owner or two, with whatever a [`Ways`] says may happen to them. Every plan is checked
+//! on the way.
 
 use std::{
     collections::{BTreeMap, BTreeSet, VecDeque},
@@ -20,7 +21,8 @@ use crate::{
 
 /// Plans made at one instant before it is given up: a chain of a few Deployments takes some hundreds.
 const PLANS_MAX: usize = 3_000;
-/// Instants visited in one run through time: a controller that looks again every second for an hour has its fill.
+/// Instants visited in one run through time: a controller that looks again every second for an hour has its
+/// fill.
 const INSTANTS_MAX: usize = 4_000;
 /// How many of the last plans a panic shows.
 const PLANS_SHOWN: usize = 12;
@@ -36,11 +38,12 @@ pub(super) struct Ways {
     pub owners: usize,
     /// Whether caches lag behind.
     pub stale: bool,
-    /// Whether memories are dropped or packed and unpacked, and whole owners start anew.
+    /// Whether memories are dropped or packed and unpacked, and whole owners start again.
     pub forgets: bool,
     /// Whether writes and answers get lost.
     pub loses: bool,
-    /// Whether children are deleted, fail and lose their nodes, so often that all their names would come round.
+    /// Whether children are deleted, fail and lose their nodes, so often that all their names would come
+    /// round.
     pub harms: bool,
     /// Whether the rest of the cluster acts.
     pub environment: bool,
@@ -420,7 +423,7 @@ impl<'a> Engine<'a> {
         true
     }
 
-    /// A process that starts anew: it lists everything, and knows nothing of what was before.
+    /// A process that starts again: it lists everything, and knows nothing of what was before.
     fn restart(&mut self, owner: usize) {
         let last = self.history.len() - 1;
         let listed = self.present().listed();
@@ -456,7 +459,7 @@ impl<'a> Engine<'a> {
             }
         }
         if self.ways.forgets && self.dice.one_in(24) {
-            // A takeover: nothing is handed over; every key is looked at anew.
+            // A takeover: nothing is handed over; every key is looked at again.
             let fresh = &mut self.owners[owner];
             fresh.memories.clear();
             fresh.timers.clear();
@@ -509,7 +512,8 @@ impl<'a> Engine<'a> {
         moved
     }
 
-    /// Brings one cache of an owner to a point of history and wakes what the changes name; whether anything changed.
+    /// Brings one cache of an owner to a point of history and wakes what the changes name; whether anything
+    /// changed.
     fn advance(&mut self, owner: usize, resource: &'static Resource, to: usize) -> bool {
         let (built, known) = (self.built, &mut self.known);
         let Owner {
@@ -701,7 +705,7 @@ impl<'a> Engine<'a> {
             }
             Err(refusal) => {
                 self.tell(format!("{} refuses: {refusal}", self.name(owner, task)));
-                if matches!(refusal, Refusal::Retry(_)) {
+                if matches!(refusal, Refusal::Retry(_) | Refusal::Expected(_)) {
                     self.owners[owner].retries.entry(task.clone()).or_default();
                 } else {
                     self.owners[owner].retries.remove(task);
@@ -967,7 +971,8 @@ fn check_plan(name: &str, built: &Built, cache: &World, plan: &Plan) {
             Verb::Patch { .. } | Verb::Delete { .. } => check_seen(name, action, cache),
             Verb::DeleteCollection { .. } | Verb::Replace { .. } => false,
         };
-        // The number of a controller's children rests on how many were seen: after a takeover the node counts them.
+        // The number of a controller's children rests on how many were seen: after a takeover the node counts
+        // them.
         let counts = !built.descriptor().one_by_one;
         if generated && counts && !matches!(action.verb, Verb::Patch { .. }) {
             assert!(

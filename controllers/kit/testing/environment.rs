@@ -1,5 +1,5 @@
-//! What the rest of a cluster does between two reconciles: the scheduler and kubelets start and stop pods, the garbage
-//! collector and the namespace controller clear up.
+//! What the rest of a cluster does between two reconciles: the scheduler and kubelets start and stop pods,
+//! the garbage collector and the namespace controller clear up.
 
 use std::{collections::BTreeSet, sync::Arc};
 
@@ -14,8 +14,8 @@ use crate::{Key, Only, Propagation, testing::server};
 /// Keeps a pod until its Job has counted it.
 const JOB_TRACKING: &str = "batch.kubernetes.io/job-tracking";
 
-/// With which code a pod's containers end once it has run; `None` for those that run on. A list has a code for each
-/// completion index.
+/// With which code a pod's containers end once it has run; `None` for those that run on. A list has a code
+/// for each completion index.
 fn exit_code(pod: &Pod) -> Option<i32> {
     let meta = Object::metadata(pod);
     let codes: Vec<&str> = meta.annotation(builders::EXITS)?.split(',').collect();
@@ -32,7 +32,8 @@ impl World {
         self.step_where(&mut |_| true)
     }
 
-    /// As [`World::step`], but only what is done to the objects that are chosen: the others wait for a later step.
+    /// As [`World::step`], but only what is done to the objects that are chosen: the others wait for a later
+    /// step.
     pub fn step_where(&mut self, choose: &mut dyn FnMut(&AnyObject) -> bool) -> bool {
         let before = self.resource_version;
         if self.kubelets {
@@ -80,8 +81,8 @@ impl World {
         }
     }
 
-    /// Upstream's rules: a dependent goes when none of its owners is there; an owner that is deleted in the foreground
-    /// goes when none of its dependents is there; one that orphans lets go of them.
+    /// Upstream's rules: a dependent goes when none of its owners is there; an owner that is deleted in the
+    /// foreground goes when none of its dependents is there; one that orphans lets go of them.
     fn collect_garbage(&mut self, choose: &mut dyn FnMut(&AnyObject) -> bool) {
         let uids: BTreeSet<Str> = self
             .objects
@@ -164,8 +165,8 @@ impl World {
         }
     }
 
-    /// What a child may come to, as the states that follow one another: taken away at once, deleted with its grace period,
-    /// ended with an error, evicted, its node lost (which comes back).
+    /// What a child may come to, as the states that follow one another: taken away at once, deleted with its
+    /// grace period, ended with an error, evicted, its node lost (which comes back).
     pub(super) fn harmed(&self, child: &AnyObject, how: usize) -> Vec<Self> {
         let mut world = self.clone();
         let (resource, key) = (child.resource(), Key::of_meta(child.metadata()));

@@ -1,9 +1,9 @@
-//! Objects as somebody hostile writes them: every integer and time at both of its ends, every list and map with thousands
-//! of entries, 1.5 MB of annotations or of template, and all of that with each integer of the spec at its largest. One
-//! plan must stay within [`CPU_MAX`] and [`HELD_BYTES_MAX`], and must not panic.
+//! Objects as somebody hostile writes them: every integer and time at both of its ends, every list and map
+//! with thousands of entries, 1.5 MB of annotations or of template, and all of that with each integer of the
+//! spec at its largest. One plan must stay within [`CPU_MAX`] and [`HELD_BYTES_MAX`], and must not panic.
 //!
-//! Which fields a kind has is found by asking its JSON reader, so that new fields and new controllers are covered by the
-//! worlds of the contract as they are.
+//! Which fields a kind has is found by asking its JSON reader, so that new fields and new controllers are
+//! covered by the worlds of the contract as they are.
 
 use std::{
     collections::{BTreeMap, BTreeSet},
@@ -416,8 +416,8 @@ fn held(plan: &Plan) -> usize {
     actions + events + size_of_val(&*plan.counted) + size_of_val(&*plan.measures)
 }
 
-/// The processor time of this thread, so that a loaded machine proves nothing; the time of the clock where the system
-/// does not tell it.
+/// The processor time of this thread, so that a loaded machine proves nothing; the time of the clock where
+/// the system does not tell it.
 fn processor_time() -> Duration {
     static START: LazyLock<Instant> = LazyLock::new(Instant::now);
     std::fs::read_to_string("/proc/thread-self/schedstat")

@@ -1,9 +1,9 @@
-//! What controllers are tested with: a cluster in memory, builders for its objects, and the contract that every
-//! controller keeps.
+//! What controllers are tested with: a cluster in memory, builders for its objects, and the contract that
+//! every controller keeps.
 //!
-//! [`World`] holds objects at an instant, answers writes as the API server does (`server.rs`), lets the rest of the
-//! cluster act (`environment.rs`), and runs controllers until nothing is left to do (`engine.rs`). [`contract`] runs
-//! them in many ways that must all come to the same rest.
+//! [`World`] holds objects at an instant, answers writes as the API server does (`server.rs`), lets the rest
+//! of the cluster act (`environment.rs`), and runs controllers until nothing is left to do (`engine.rs`).
+//! [`contract`] runs them in many ways that must all come to the same rest.
 
 use std::{collections::BTreeMap, sync::Arc};
 
@@ -160,7 +160,8 @@ impl World {
         }
     }
 
-    /// The same as a store sees it that has just listed everything: of what was removed before it knows nothing.
+    /// The same as a store sees it that has just listed everything: of what was removed before it knows
+    /// nothing.
     #[must_use]
     pub fn listed(&self) -> Self {
         let mut listed = self.clone();
@@ -249,8 +250,8 @@ impl World {
         }
     }
 
-    /// With an object of a resource that has no projection, by its metadata; what the server would have set is set
-    /// where it is missing.
+    /// With an object of a resource that has no projection, by its metadata; what the server would have set
+    /// is set where it is missing.
     #[must_use]
     pub fn with_partial(mut self, resource: &'static Resource, meta: ObjectMeta) -> Self {
         self.put_partial(resource, meta);
@@ -303,8 +304,8 @@ impl World {
         self.objects.get(&(resource, Key::parse(key))).cloned()
     }
 
-    /// With an object as it stands, status included. Its namespace is made where it is missing; what the server would
-    /// have set (uid, version, times) is set where it is missing.
+    /// With an object as it stands, status included. Its namespace is made where it is missing; what the
+    /// server would have set (uid, version, times) is set where it is missing.
     #[must_use]
     pub fn with<T: Object>(mut self, object: T) -> Self {
         self.put(object);
@@ -383,7 +384,8 @@ impl World {
         self
     }
 
-    /// Answers queries by a function before anything else does: reviews, certificates and tokens are Missing without one.
+    /// Answers queries by a function before anything else does: reviews, certificates and tokens are Missing
+    /// without one.
     #[must_use]
     pub fn answering(mut self, answer: fn(&Query) -> Option<crate::Answer>) -> Self {
         self.answering = answer;
@@ -445,8 +447,8 @@ impl World {
             .collect()
     }
 
-    /// Changes an object as somebody else does, by the server's rules: spec, status and metadata at once, a changed
-    /// spec counts as a new generation.
+    /// Changes an object as somebody else does, by the server's rules: spec, status and metadata at once, a
+    /// changed spec counts as a new generation.
     pub fn change<T: Object>(&mut self, key: &str, change: impl FnOnce(&mut T)) {
         let old = self.get::<T>(key);
         let mut new = T::clone(&old);
@@ -487,7 +489,8 @@ impl World {
         }
     }
 
-    /// Changes the metadata of an object of any resource as somebody else does; nothing where it is not there.
+    /// Changes the metadata of an object of any resource as somebody else does; nothing where it is not
+    /// there.
     pub fn change_meta(
         &mut self,
         resource: &'static Resource,
@@ -515,7 +518,8 @@ impl World {
         );
     }
 
-    /// Whether an object of a resource with generated names, and of this name, was removed within the last hour.
+    /// Whether an object of a resource with generated names, and of this name, was removed within the last
+    /// hour.
     pub fn was_removed(&self, resource: &'static Resource, namespace: &str, name: &str) -> bool {
         let removed = self.removed.get(&(resource, Key::new(namespace, name)));
         removed.is_some_and(|(at, version)| {
@@ -554,8 +558,8 @@ impl World {
         (factory.build)(&self.flags([&(factory.describe)()]))
     }
 
-    /// What a controller plans for a key, with a fresh memory. A key without a namespace is one of namespace `default`
-    /// where the controller's keys have namespaces. Panics where the controller refuses.
+    /// What a controller plans for a key, with a fresh memory. A key without a namespace is one of namespace
+    /// `default` where the controller's keys have namespaces. Panics where the controller refuses.
     pub fn plan<C: Controller>(&self, key: &str) -> Plan {
         self.try_plan::<C>(key)
             .unwrap_or_else(|refusal| panic!("{key} can't be planned: {refusal}"))
@@ -602,9 +606,9 @@ impl World {
         controller.plan(&key, &Seen::new(&view, &answers, self.now), memory)
     }
 
-    /// Runs one controller, fed by its watches, until it has nothing left to do at this instant; nobody else acts.
-    /// Returns the plans that wrote something. Panics where it does not come to rest, and where its plans break the
-    /// contract.
+    /// Runs one controller, fed by its watches, until it has nothing left to do at this instant; nobody else
+    /// acts. Returns the plans that wrote something. Panics where it does not come to rest, and where its
+    /// plans break the contract.
     pub fn run<C: Controller>(&mut self) -> Vec<Plan> {
         self.run_all(&[Factory::of::<C>()])
     }
@@ -617,8 +621,8 @@ impl World {
             .plans
     }
 
-    /// Runs controllers and the rest of the cluster (kubelets, garbage collector) until nobody has anything left to do
-    /// at this instant. Returns the controllers' plans.
+    /// Runs controllers and the rest of the cluster (kubelets, garbage collector) until nobody has anything
+    /// left to do at this instant. Returns the controllers' plans.
     pub fn settle(&mut self, factories: &[Factory]) -> Vec<Plan> {
         let built = self.build_all(factories);
         engine::Engine::new(&built, self.clone(), engine::Ways::together())
@@ -626,8 +630,8 @@ impl World {
             .plans
     }
 
-    /// As [`World::settle`], and on through the time: whenever all are at rest, it goes on to the next instant at which
-    /// a controller wanted to look again, until `seconds` have passed.
+    /// As [`World::settle`], and on through the time: whenever all are at rest, it goes on to the next
+    /// instant at which a controller wanted to look again, until `seconds` have passed.
     pub fn settle_for(&mut self, seconds: i64, factories: &[Factory]) -> Vec<Plan> {
         let until = self.now + SignedDuration::from_secs(seconds);
         let built = self.build_all(factories);

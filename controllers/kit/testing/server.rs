@@ -1,5 +1,6 @@
-//! Writes, as the API server answers them: preconditions, names that collide, generations, the status apart from the
-//! object, finalizers, grace and propagation. Only what plans contain is known; anything else panics.
+//! Writes, as the API server answers them: preconditions, names that collide, generations, the status apart
+//! from the object, finalizers, grace and propagation. Only what plans contain is known; anything else
+//! panics.
 
 use std::sync::Arc;
 
@@ -71,6 +72,8 @@ pub(super) fn has_generation(resource: &Resource) -> bool {
             | "services"
             | "endpoints"
             | "persistentvolumeclaims"
+            | "persistentvolumes"
+            | "storageclasses.storage.k8s.io"
             | "secrets"
             | "controllerrevisions.apps"
             | "certificatesigningrequests.certificates.k8s.io"
@@ -96,8 +99,8 @@ fn with_meta(
 }
 
 impl World {
-    /// Applies a plan as the node does: stage by stage, creates of a stage in batches of 1, 2, 4 …, the rest of a plan
-    /// skipped after a failure; events recorded.
+    /// Applies a plan as the node does: stage by stage, creates of a stage in batches of 1, 2, 4 …, the rest
+    /// of a plan skipped after a failure; events recorded.
     pub fn apply(&mut self, plan: &Plan) -> Applied {
         self.apply_with(plan, &mut |_| Fault::None)
     }
@@ -267,8 +270,8 @@ impl World {
         Ok(())
     }
 
-    /// The object that a write is for, if its uid is the expected one. (A patch of another uid without a version is
-    /// answered with Invalid by the API server; the node makes a conflict of it.)
+    /// The object that a write is for, if its uid is the expected one. (A patch of another uid without a
+    /// version is answered with Invalid by the API server; the node makes a conflict of it.)
     fn target(&self, action: &Action) -> Result<AnyObject, Failure> {
         let (resource, name) = (action.resource, &action.key.name);
         let object = self
@@ -387,7 +390,8 @@ impl World {
         Ok(self.put_changed(&object, &old, parsed.to_json()))
     }
 
-    /// The scale under a path as in `/apis/apps/v1/namespaces/default/deployments/web/scale`, if there is one.
+    /// The scale under a path as in `/apis/apps/v1/namespaces/default/deployments/web/scale`, if there is
+    /// one.
     pub fn scale(&self, path: &str) -> Option<Arc<Value>> {
         let place = path.strip_suffix("/scale")?;
         let object = self
@@ -428,8 +432,8 @@ impl World {
         })))
     }
 
-    /// Stores a changed object: a new version if anything differs, a new generation if the spec does, and away with it
-    /// if its last finalizer is gone.
+    /// Stores a changed object: a new version if anything differs, a new generation if the spec does, and
+    /// away with it if its last finalizer is gone.
     fn put_changed(&mut self, object: &AnyObject, old: &Value, new: Value) -> Written {
         let resource = object.resource();
         let meta = object.metadata();
@@ -734,7 +738,8 @@ pub(super) fn read_body(resource: &'static Resource, body: &[u8]) -> Result<AnyO
     resource.read_json(json).map_err(|error| error.to_string())
 }
 
-/// A template's spec is opaque here (`kubernetes_proto::opaque`): what was set beside its bytes goes on top of them.
+/// A template's spec is opaque here (`kubernetes_proto::opaque`): what was set beside its bytes goes on top
+/// of them.
 fn read_pod_spec(spec: &mut Value) -> Result<(), String> {
     let edits = spec.as_object_mut().ok_or("a pod wants a spec")?;
     let bytes = match edits.remove(kubernetes_proto::opaque::FIELD) {
@@ -751,6 +756,19 @@ fn read_pod_spec(spec: &mut Value) -> Result<(), String> {
             // In JSON a volume's source stands beside its name.
             let name = fields(volume).remove("name");
             *volume = json!({"name": name, "volumeSource": volume.take()});
+        }
+    }
+    // A spec that is JSON as a whole: what no projection reads is dropped, as when it is read from the wire.
+    edits.remove("restartPolicy");
+    if let Some(Value::Array(containers)) = edits.get_mut("containers") {
+        for container in containers {
+            let held = fields(container);
+            held.retain(|name, _| matches!(name.as_str(), "name" | "volumeMounts"));
+            if let Some(Value::Array(mounts)) = held.get_mut("volumeMounts") {
+                for mount in mounts {
+                    fields(mount).retain(|name, _| name == "name");
+                }
+            }
         }
     }
     for (name, value) in std::mem::take(edits) {

@@ -1,4 +1,5 @@
-//! The tests' own tests: the server answers as the API server does, and the contract finds what it is there to find.
+//! The tests' own tests: the server answers as the API server does, and the contract finds what it is there
+//! to find.
 
 use std::{
     panic::{AssertUnwindSafe, catch_unwind},
@@ -213,7 +214,8 @@ fn the_generation_counts_changes_of_the_spec_and_a_deployment_s_annotations() {
     let old = world.get::<Deployment>("web");
     let mut new = Deployment::clone(&old).replicas(8).annotation("k", "v");
     new.status.as_mut().unwrap().replicas = 5;
-    // The status subresource takes the status and a Deployment's metadata but its labels, and counts for nothing.
+    // The status subresource takes the status and a Deployment's metadata but its labels, and counts for
+    // nothing.
     apply_one(&mut world, |plan| {
         plan.patch(
             &*old,

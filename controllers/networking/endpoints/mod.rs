@@ -1,13 +1,14 @@
-//! Every Service with a selector has an Endpoints object of its name with the addresses of the pods that it selects.
+//! Every Service with a selector has an Endpoints object of its name with the addresses of the pods that it
+//! selects.
 //!
-//! Watches services, pods and endpoints; creates, patches and deletes endpoints; a key per Service. Remembers only what
-//! waits for the end of a batching period. An Endpoints object holds 1000 addresses at most; one that is cut says so by
-//! an annotation.
+//! Watches services, pods and endpoints; creates, patches and deletes endpoints; a key per Service. Remembers
+//! only what waits for the end of a batching period. An Endpoints object holds 1000 addresses at most; one
+//! that is cut says so by an annotation.
 //!
-//! A Service that goes takes its Endpoints along, those made by hand too. Endpoints that never had a Service are left
-//! alone: a key is woken by a Service, by Endpoints that this controller has made, or by the loss of Endpoints, never by
-//! Endpoints made by hand. What a Service left behind while nobody owned its key is found by the label of those made
-//! here.
+//! A Service that goes takes its Endpoints along, those made by hand too. Endpoints that never had a Service
+//! are left alone: a key is woken by a Service, by Endpoints that this controller has made, or by the loss of
+//! Endpoints, never by Endpoints made by hand. What a Service left behind while nobody owned its key is found
+//! by the label of those made here.
 
 use std::{collections::HashMap, net::IpAddr, time::Duration};
 
@@ -27,7 +28,8 @@ use crate::{
     subsets,
 };
 
-/// Addresses that one Endpoints object holds at most: upstream's bound, which keeps the object below what etcd takes.
+/// Addresses that one Endpoints object holds at most: upstream's bound, which keeps the object below what
+/// etcd takes.
 const ADDRESSES_MAX: usize = 1000;
 /// The annotation of Endpoints that lack addresses for that reason, and its value.
 const OVER_CAPACITY: &str = "endpoints.kubernetes.io/over-capacity";
@@ -142,7 +144,8 @@ impl Controller for EndpointsOfServices {
     }
 }
 
-/// Endpoints that are lost are made again; those made here may have lost their Service. A lock is nobody's leftover.
+/// Endpoints that are lost are made again; those made here may have lost their Service. A lock is nobody's
+/// leftover.
 fn woken_by_endpoints(change: &Change<'_, Endpoints>, _: &dyn Reader) -> Vec<Key> {
     let wakes = match change.new {
         None => true,
@@ -167,8 +170,8 @@ struct Backend<'a> {
 }
 
 impl<'a> Backend<'a> {
-    /// `None` where the pod has no address of the Service's first family: some nodes of a cluster may have one family
-    /// only.
+    /// `None` where the pod has no address of the Service's first family: some nodes of a cluster may have
+    /// one family only.
     fn of(pod: &'a Pod, service: &Service) -> Option<Self> {
         let wants_v6 = first_family_is_v6(service, pod);
         let ip = services::addresses(pod).find(|ip| ip.is_ipv6() == wants_v6)?;
@@ -200,7 +203,8 @@ impl<'a> Backend<'a> {
     }
 }
 
-/// The Service's first family; where it names none, that of its own address or, for want of one, of the pod's.
+/// The Service's first family; where it names none, that of its own address or, for want of one, of the
+/// pod's.
 fn first_family_is_v6(service: &Service, pod: &Pod) -> bool {
     let families = service.spec.as_ref().map(|spec| &spec.ip_families);
     if let Some(family) = families.and_then(|families| families.first()) {
@@ -300,8 +304,8 @@ fn written(
     new
 }
 
-/// The earliest change of readiness among the addresses that come or change; for Endpoints that are made, the Service's
-/// own beginning.
+/// The earliest change of readiness among the addresses that come or change; for Endpoints that are made, the
+/// Service's own beginning.
 fn trigger(
     held: Option<&Endpoints>,
     backends: &[Backend<'_>],

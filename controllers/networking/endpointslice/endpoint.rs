@@ -23,8 +23,8 @@ pub fn zone(node: &Node) -> Option<&str> {
     node.metadata().label(ZONE).filter(|zone| !zone.is_empty())
 }
 
-/// The address types of a Service: its families. One that names none (a Service of an API server before those were
-/// set) has the family of its address; a headless one may have both.
+/// The address types of a Service: its families. One that names none (a Service of an API server before those
+/// were set) has the family of its address; a headless one may have both.
 pub fn address_types(service: &Service) -> Vec<&'static str> {
     let families = service
         .spec
@@ -80,8 +80,8 @@ pub fn of_pod(
     })
 }
 
-/// The ports at which a pod serves a Service, in the order in which they are compared; those of a name that it does not
-/// have are left out.
+/// The ports at which a pod serves a Service, in the order in which they are compared; those of a name that
+/// it does not have are left out.
 pub fn ports(pod: &Pod, service: &Service) -> Vec<EndpointPort> {
     let ports = services::ports(service).iter().filter_map(|port| {
         Some(EndpointPort {

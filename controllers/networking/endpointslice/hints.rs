@@ -1,9 +1,10 @@
-//! Hints by topology, for Services that ask for them by annotation: each zone is given a share of the endpoints that
-//! goes by its share of the cluster's processors, so that traffic can stay in its zone without overloading anybody.
+//! Hints by topology, for Services that ask for them by annotation: each zone is given a share of the
+//! endpoints that goes by its share of the cluster's processors, so that traffic can stay in its zone without
+//! overloading anybody.
 //!
-//! Endpoints are meant for their own zone first; zones that have more than their share then give some to zones that
-//! have less. No hints are given where a zone would get less than its share by more than the threshold, because there
-//! are too few endpoints.
+//! Endpoints are meant for their own zone first; zones that have more than their share then give some to
+//! zones that have less. No hints are given where a zone would get less than its share by more than the
+//! threshold, because there are too few endpoints.
 
 use std::{collections::BTreeMap, sync::Arc};
 
@@ -197,8 +198,8 @@ fn for_zone(name: String) -> EndpointHints {
     }
 }
 
-/// The hints of a slice by zone, if it can stay as it is: `None` where a ready endpoint has none, where one is for a
-/// zone that gets none, or where a zone would get so many that another could not have its least.
+/// The hints of a slice by zone, if it can stay as it is: `None` where a ready endpoint has none, where one
+/// is for a zone that gets none, or where a zone would get so many that another could not have its least.
 fn usable(
     slice: &EndpointSlice,
     given: &BTreeMap<String, usize>,
@@ -226,8 +227,8 @@ fn usable(
 
 type Counts = BTreeMap<String, usize>;
 
-/// How many endpoints each zone gives away, and how many each gets, one after the other from the one that has most too
-/// many to the one that lacks most.
+/// How many endpoints each zone gives away, and how many each gets, one after the other from the one that has
+/// most too many to the one that lacks most.
 fn givers_and_takers(
     allocations: &BTreeMap<String, Allocation>,
     given: &Counts,

@@ -1,14 +1,14 @@
-//! Every Service with a selector has EndpointSlices with the addresses of the pods that it selects, for each of its
-//! address families, at most `--max-endpoints-per-slice` endpoints in each, no endpoint in two.
+//! Every Service with a selector has EndpointSlices with the addresses of the pods that it selects, for each
+//! of its address families, at most `--max-endpoints-per-slice` endpoints in each, no endpoint in two.
 //!
-//! Watches services, pods, nodes and endpointslices; creates, patches and deletes the slices that bear its label, and
-//! leaves all others alone; a key per Service. Slices go with their Service by garbage collection.
+//! Watches services, pods, nodes and endpointslices; creates, patches and deletes the slices that bear its
+//! label, and leaves all others alone; a key per Service. Slices go with their Service by garbage collection.
 //!
-//! Remembers which addresses have hints by topology and what was last told of those that have none, so that each is told
-//! once; and what waits for the end of a batching period.
+//! Remembers which addresses have hints by topology and what was last told of those that have none, so that
+//! each is told once; and what waits for the end of a batching period.
 //!
-//! `packing.rs` decides which endpoint goes into which slice, `hints.rs` and `traffic.rs` for which zones and nodes it
-//! is meant.
+//! `packing.rs` decides which endpoint goes into which slice, `hints.rs` and `traffic.rs` for which zones and
+//! nodes it is meant.
 
 mod endpoint;
 mod hints;
@@ -213,8 +213,8 @@ impl Controller for SlicesOfServices {
     }
 }
 
-/// A node that comes, goes or changes its zone wakes the Services of its pods; one whose share of the cluster's capacity
-/// changes, all whose hints depend on it.
+/// A node that comes, goes or changes its zone wakes the Services of its pods; one whose share of the
+/// cluster's capacity changes, all whose hints depend on it.
 fn woken_by_node(change: &Change<'_, Node>, reader: &dyn Reader) -> Vec<Key> {
     let mut keys = Vec::new();
     if change.old.map(endpoint::zone) != change.new.map(endpoint::zone) {

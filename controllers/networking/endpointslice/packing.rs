@@ -1,13 +1,13 @@
 //! Which endpoint goes into which slice, so that few slices are written.
 //!
-//! 1. An endpoint that is in a slice stays there; slices lose what is not wanted any more and take up what changed. A
-//!    slice that is left empty goes.
+//! 1. An endpoint that is in a slice stays there; slices lose what is not wanted any more and take up what
+//!    changed. A slice that is left empty goes.
 //! 2. Slices that are written anyway are filled up with what is new, the fullest first.
-//! 3. What is left then goes, if it fits, into the one slice that it fills best, one that waits before one that is
-//!    unchanged; otherwise into new slices.
+//! 3. What is left then goes, if it fits, into the one slice that it fills best, one that waits before one
+//!    that is unchanged; otherwise into new slices.
 //!
-//! A change by which nothing becomes ready may wait for its slice's turn ([`IN_TURN`]), and no pod is in two slices
-//! meanwhile.
+//! A change by which nothing becomes ready may wait for its slice's turn ([`IN_TURN`]), and no pod is in two
+//! slices meanwhile.
 
 use std::{
     collections::{HashMap, HashSet},
@@ -22,10 +22,10 @@ use kubernetes_proto::{
 
 use crate::slices::{self, Changed, Slices};
 
-/// So many slices that only lose endpoints, or whose endpoints only cease to be ready, are written at a time. While
-/// thousands of pods are rolled out, each second touches nearly every slice: all of them would be written for one or two
-/// endpoints each. With 5,000 pods in 60 slices and half a second between two plans each has its turn within 8 s, as late as
-/// upstream comes to its last hundredth there.
+/// So many slices that only lose endpoints, or whose endpoints only cease to be ready, are written at a time.
+/// While thousands of pods are rolled out, each second touches nearly every slice: all of them would be
+/// written for one or two endpoints each. With 5,000 pods in 60 slices and half a second between two plans
+/// each has its turn within 8 s, as late as upstream comes to its last hundredth there.
 pub const IN_TURN: usize = 4;
 
 /// What became of one group of slices: those of one address type and one set of ports.
@@ -119,8 +119,8 @@ fn target(endpoint: &Endpoint) -> Option<&str> {
     Some(endpoint.target_ref.as_ref()?.name.as_str())
 }
 
-/// Says which changes are written now: those that are urgent, and of the others [`IN_TURN`], the ones first whose slices
-/// were written longest ago. Gives back those that wait.
+/// Says which changes are written now: those that are urgent, and of the others [`IN_TURN`], the ones first
+/// whose slices were written longest ago. Gives back those that wait.
 fn take_turns(changes: Vec<(Changed, bool)>, now: &mut Vec<Changed>) -> Vec<Changed> {
     let mut ages: Vec<u64> = changes
         .iter()

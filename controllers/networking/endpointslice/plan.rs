@@ -1,5 +1,5 @@
-//! The plan: for each address type and each set of ports, which endpoints there should be, packed into slices, with
-//! hints.
+//! The plan: for each address type and each set of ports, which endpoints there should be, packed into
+//! slices, with hints.
 
 use std::{
     collections::{BTreeMap, HashMap},
@@ -55,8 +55,8 @@ fn ports_key(ports: &[EndpointPort]) -> Ports {
 
 struct Sync<'a> {
     service: &'a Service,
-    /// The pods that can be reached, each with its node. One whose node is not there is left out, unless the Service
-    /// asks for all that there is.
+    /// The pods that can be reached, each with its node. One whose node is not there is left out, unless the
+    /// Service asks for all that there is.
     backends: Vec<(Arc<Pod>, Option<Arc<Node>>)>,
     labels: Vec<Entry>,
     most: usize,
@@ -362,8 +362,8 @@ fn tell_of_homeless(
     memory.error = error;
 }
 
-/// The earliest change of readiness among the endpoints that come or change; for a Service's first slices, its own
-/// beginning.
+/// The earliest change of readiness among the endpoints that come or change; for a Service's first slices,
+/// its own beginning.
 fn trigger(
     service: &Service,
     backends: &[(Arc<Pod>, Option<Arc<Node>>)],

@@ -1,5 +1,5 @@
-//! Hints by a Service's `trafficDistribution`: each ready endpoint is meant for its own zone and, where that is asked
-//! for, its own node.
+//! Hints by a Service's `trafficDistribution`: each ready endpoint is meant for its own zone and, where that
+//! is asked for, its own node.
 
 use kubernetes_proto::{
     core::Service,

@@ -1,13 +1,14 @@
-//! Endpoints that somebody has made for a Service without a selector are mirrored to EndpointSlices, which is what the
-//! data plane reads.
+//! Endpoints that somebody has made for a Service without a selector are mirrored to EndpointSlices, which is
+//! what the data plane reads.
 //!
-//! Watches endpoints, services and endpointslices; creates, patches and deletes the slices that bear its label; a key
-//! per Endpoints. One slice mirrors one subset's addresses of one type, `--mirroring-max-endpoints-per-subset` at most.
-//! Slices bear the labels and annotations of their Endpoints. Endpoints with the label
-//! `endpointslice.kubernetes.io/skip-mirror` or a leader election's annotation are not mirrored.
+//! Watches endpoints, services and endpointslices; creates, patches and deletes the slices that bear its
+//! label; a key per Endpoints. One slice mirrors one subset's addresses of one type,
+//! `--mirroring-max-endpoints-per-subset` at most. Slices bear the labels and annotations of their Endpoints.
+//! Endpoints with the label `endpointslice.kubernetes.io/skip-mirror` or a leader election's annotation are
+//! not mirrored.
 //!
-//! Remembers what was last told of addresses that are left out, so that it is told once; and what waits for the end of a
-//! batching period.
+//! Remembers what was last told of addresses that are left out, so that it is told once; and what waits for
+//! the end of a batching period.
 
 mod plan;
 

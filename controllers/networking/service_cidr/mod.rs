@@ -82,7 +82,9 @@ impl Controller for ServiceCidrs {
             )
             .rule("networking.k8s.io", "servicecidrs/status", &["patch"])
             .rule("networking.k8s.io", "ipaddresses", &["list", "watch"])
-            .differs("One key decides about all ServiceCIDRs: of equal ranges that are deleted together, one stays as long as an IPAddress needs it.")
+            .differs("One key decides about all ServiceCIDRs: of equal ranges that are deleted together, one stays as long as an IPAddress needs it. One that is being deleted and has lost this finalizer is no parent of others, though a foreign finalizer still holds it.")
+            .differs("An IPAddress of a Service counts by its name alone, with or without the label of its family.")
+            .differs("What fails is tried again with back-off for ever, instead of 15 times.")
             .differs("The finalizer and the condition are written as merge patches of the version seen, as kube-controller-manager, instead of a strategic patch and an apply without version.")
             .differs("Before a finalizer is removed, the caches of IPAddresses and ServiceCIDRs are proven to hold what the API server holds.")
     }
@@ -93,13 +95,13 @@ impl Controller for ServiceCidrs {
 
     fn watch(&self, on: &mut Watches) {
         on.kind::<ServiceCidr>().wakes(|_, _| vec![only_key()]);
-        // Addresses matter to ranges that are on their way out, and thousands come and go while there is
-        // none.
+        // Addresses matter to ranges that are being deleted, and thousands come and go while there is none.
         on.kind::<IpAddress>().wakes(|change, reader| {
             let moved = change.old.is_none() || change.new.is_none();
             let ranges = || reader.list(ServiceCidr::resource(), None);
-            let leaving = |object| cast::<ServiceCidr>(object).is_some_and(|one| is_leaving(&one));
-            let matters = moved && ranges().into_iter().any(leaving);
+            let ending =
+                |object| cast::<ServiceCidr>(object).is_some_and(|one| one.is_terminating());
+            let matters = moved && ranges().into_iter().any(ending);
             matters.then(only_key).into_iter().collect()
         });
     }
@@ -124,15 +126,19 @@ impl Controller for ServiceCidrs {
         for one in all.iter().filter(|one| !one.is_terminating()) {
             keep(&mut plan, one, seen.now);
         }
-        // Those that stay: one that is released in this plan is no parent of the others any more.
+        // Those that stay: one that is released in this plan is no parent of the others any more, nor is one
+        // that has been released and waits for the finalizer of somebody else.
         let mut staying = all.clone();
+        staying.retain(|one| !one.is_terminating() || is_leaving(one));
         let mut lets_go = false;
-        for one in all.iter().filter(|one| is_leaving(one)) {
+        for one in all.iter().filter(|one| one.is_terminating()) {
             let uid = &Object::metadata(&**one).uid;
             let mut others = staying.clone();
             others.retain(|other| Object::metadata(&**other).uid != *uid);
             if !is_needless(one, &others, seen) {
                 explain(&mut plan, one, seen.now);
+            } else if !is_leaving(one) {
+                // Nothing of ours holds it.
             } else if seen.now < grace_end(one) {
                 plan.look_again_at(grace_end(one));
             } else {

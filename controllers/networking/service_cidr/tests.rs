@@ -167,6 +167,20 @@ fn a_deleted_service_cidr_goes_when_no_address_needs_it() {
             false,
         ),
         (
+            "an equal one and a larger one",
+            dual,
+            &[dual, &["192.168.0.0/16", "2001:db2::/60"]],
+            &["192.168.0.23", "2001:db2::47"],
+            true,
+        ),
+        (
+            "an equal and a larger one, and the network address of the smaller",
+            &["192.168.0.0/24"],
+            &[&["192.168.0.0/24"], &["192.168.0.0/16"]],
+            &["192.168.0.0"],
+            true,
+        ),
+        (
             "a foreign one",
             dual,
             &[&["10.0.0.0/8"]],
@@ -223,14 +237,40 @@ fn a_deleted_service_cidr_stays_for_ten_seconds_and_is_looked_at_again_then() {
     assert!(world.find::<ServiceCidr>("extra").is_none());
 }
 
+/// Being deleted, and held by somebody else alone.
+fn released(name: &str, cidrs: &[&str]) -> ServiceCidr {
+    service_cidr(name, cidrs)
+        .finalizer("other/one")
+        .terminating("11:00:00")
+}
+
 #[test]
-fn one_without_our_finalizer_that_is_being_deleted_is_left_alone() {
-    let world = start().with(
-        service_cidr("extra", &["192.168.0.0/24"])
-            .finalizer("other/one")
-            .terminating("11:00:00"),
-    );
+fn a_deleted_service_cidr_without_our_finalizer_is_only_told_what_needs_it() {
+    let world = start().with(released("extra", &["192.168.0.0/24"]));
     assert!(world.plan::<ServiceCidrs>("servicecidrs").is_nothing());
+    let mut world = world.with(address("192.168.0.7"));
+    world.run::<ServiceCidrs>();
+    let (status, reason, message) = ready(&world, "extra");
+    let expected = ("False", "Terminating", BLOCKED);
+    assert_eq!((&*status, &*reason, &*message), expected);
+    assert_eq!(
+        Object::metadata(&*world.get::<ServiceCidr>("extra")).finalizers,
+        ["other/one"]
+    );
+}
+
+/// Upstream lets it go, and the addresses are nobody's once the foreign finalizer is gone.
+#[test]
+fn a_service_cidr_that_was_released_already_is_no_parent_of_a_deleted_one() {
+    let mut world = start()
+        .with(released("a", &["192.168.0.0/16"]))
+        .with(leaving("b", &["192.168.0.0/24"], "11:59:00"))
+        .with(address("192.168.0.7"));
+    world.run::<ServiceCidrs>();
+    assert_eq!(ready(&world, "b").0, "False");
+    world.delete::<IpAddress>("192.168.0.7");
+    world.run::<ServiceCidrs>();
+    assert!(world.find::<ServiceCidr>("b").is_none());
 }
 
 /// Upstream lets both go: each sees the other as its parent.

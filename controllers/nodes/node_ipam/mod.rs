@@ -13,13 +13,14 @@ use std::{
 };
 
 use controllers_kit::{
-    Controller, Descriptor, Event, Failure, FlagDefault, Flags, Key, MetricKind, Outcome,
-    PatchKind, Plan, Query, Refusal, Report, Runs, Seen, Sharding, Verb, Watches, cidr::Cidr,
+    Controller, Descriptor, Event, Failure, Flags, Key, MetricKind, Outcome, PatchKind, Plan,
+    Query, Refusal, Report, Runs, Seen, Sharding, SignedDuration, Verb, Watches, cidr::Cidr,
 };
 use kubernetes_proto::{Object, core::Node};
 use serde::{Deserialize, Serialize};
 use serde_json::json;
 
+use crate::{events, flags, retries::Retries};
 use ranges::{Ranges, Taken};
 
 /// Nodes that get their blocks in one plan: upstream's number of workers.
@@ -45,6 +46,9 @@ pub struct Memory {
     taken: Vec<u32>,
     /// The uids of nodes for which an event was recorded, while its reason lasts.
     told: BTreeSet<String>,
+    /// Nodes that refused their blocks.
+    #[serde(default)]
+    retries: Retries,
 }
 
 fn only_key() -> Key {
@@ -58,11 +62,6 @@ fn blocks_of(node: &Node) -> &[String] {
 
 fn lacks(node: &Node) -> bool {
     blocks_of(node).is_empty() && !node.is_terminating()
-}
-
-fn status_event(node: &Node, status: &'static str) -> Event {
-    let name = &Object::metadata(node).name;
-    Event::normal(node, status, format!("Node {name} status is now: {status}"))
 }
 
 /// What is taken of each range, and the nodes that hold a block that an older node has.
@@ -122,7 +121,7 @@ impl NodeIpam {
         let texts: Vec<String> = blocks.iter().map(|(cidr, _)| cidr.to_string()).collect();
         let patch = json!({"spec": {"podCIDR": texts[0], "podCIDRs": texts}});
         let action = plan.patch(node, "", PatchKind::Strategic, patch, Report::No);
-        action.announce_failure_as_is(status_event(node, "CIDRAssignmentFailed"));
+        action.announce_failure_as_is(events::status(node, "CIDRAssignmentFailed"));
         for (range, (_, tries)) in self.ranges.cluster.iter().zip(blocks) {
             let label = range.cluster.to_string();
             action.measure(TRIES, &[&label], f64::from(*tries));
@@ -166,41 +165,7 @@ impl Controller for NodeIpam {
             .service_account("node-controller")
             .event_source("cidrAllocator")
             .queue("cidrallocator_node")
-            .flag(
-                "allocate-node-cidrs",
-                FlagDefault::Bool(false),
-                "Give each Node a range of pod addresses; needs --cluster-cidr.",
-            )
-            .flag(
-                "cidr-allocator-type",
-                FlagDefault::Text("RangeAllocator"),
-                "Which allocator gives out the Nodes' ranges: RangeAllocator.",
-            )
-            .flag(
-                "cluster-cidr",
-                FlagDefault::Text(""),
-                "The pods' address range, or one of each family; used with --allocate-node-cidrs.",
-            )
-            .flag(
-                "service-cluster-ip-range",
-                FlagDefault::Text(""),
-                "The Services' address range, or one of each family: no Node gets any of it. Used with --allocate-node-cidrs.",
-            )
-            .flag(
-                "node-cidr-mask-size",
-                FlagDefault::Int(0),
-                "Mask size of a Node's range where there is one family: 24 for IPv4 and 64 for IPv6 where it is 0.",
-            )
-            .flag(
-                "node-cidr-mask-size-ipv4",
-                FlagDefault::Int(0),
-                "Mask size of a Node's IPv4 range; 24 where it is 0.",
-            )
-            .flag(
-                "node-cidr-mask-size-ipv6",
-                FlagDefault::Int(0),
-                "Mask size of a Node's IPv6 range; 64 where it is 0.",
-            )
+            .with_flags(flags::ADDRESSES)
             .runs_where(|flags| {
                 if Ranges::too_many_services(flags) {
                     return Runs::Wrong(
@@ -250,7 +215,7 @@ impl Controller for NodeIpam {
             .differs("A Node whose podCIDRs can't be read, or lie outside the cluster's ranges, is left alone and takes what it overlaps; upstream does not start over it.")
             .differs("A patch rests on the Node's version and on a consistent read of all Nodes; a block that two Nodes hold is reported by an event CIDRNotUnique on the younger one.")
             .differs("No block of the other family is lost where one family has none left, and none where a patch got no answer.")
-            .differs("CIDRNotAvailable is recorded once for each Node, not at each retry.")
+            .differs("CIDRNotAvailable is recorded once for each Node, not at each retry; CIDRAssignmentFailed at each failed patch, not at each third.")
     }
 
     fn new(flags: &Flags) -> Self {
@@ -298,7 +263,21 @@ impl Controller for NodeIpam {
         next.resize(self.ranges.cluster.len(), 0);
         let mut without = Vec::new();
         let mut given = 0;
-        for node in nodes.iter().filter(|node| lacks(node)) {
+        let lacking: Vec<_> = nodes.iter().filter(|node| lacks(node)).collect();
+        let uids: BTreeSet<&str> = lacking
+            .iter()
+            .map(|node| &*Object::metadata(&***node).uid)
+            .collect();
+        memory.retries.retain(|uid| uids.contains(uid));
+        for node in lacking {
+            // One that can't be patched keeps no other from its block.
+            if let Some(at) = memory
+                .retries
+                .waits(&Object::metadata(&**node).uid, seen.now)
+            {
+                plan.look_again_at(at);
+                continue;
+            }
             if given == AT_ONCE {
                 plan.look_again_now();
                 break;
@@ -333,7 +312,7 @@ impl Controller for NodeIpam {
             told.insert(uid);
         };
         for node in without {
-            tell(&mut plan, node, status_event(node, "CIDRNotAvailable"));
+            tell(&mut plan, node, events::status(node, "CIDRNotAvailable"));
         }
         for (node, cidr, older) in &count.twice {
             let message = format!("Node {older} has the pod CIDR {cidr} too");
@@ -348,6 +327,11 @@ impl Controller for NodeIpam {
     }
 
     fn learn(&self, outcome: &Outcome<'_>, memory: &mut Memory) {
+        let failure = outcome.result.as_ref().err().copied();
+        // Without an answer nothing was refused: the node stays in its turn.
+        if !matches!(failure, Some(Failure::Timeout(_))) {
+            memory.retries.learn(&outcome.action.uid, failure);
+        }
         let Verb::Patch { patch, .. } = &outcome.action.verb else {
             return;
         };
@@ -369,6 +353,10 @@ impl Controller for NodeIpam {
                 *next = (place + 1) % range.blocks;
             }
         }
+    }
+
+    fn shift(&self, memory: &mut Memory, by: SignedDuration) {
+        memory.retries.shift(by);
     }
 }
 

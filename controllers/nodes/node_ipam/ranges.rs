@@ -74,26 +74,32 @@ impl Ranges {
     /// # Errors
     /// What is wrong with them, in upstream's words.
     pub(super) fn of(flags: &Flags) -> Result<Self, String> {
-        match flags.text("cidr-allocator-type") {
-            "RangeAllocator" => {}
-            "CloudAllocator" => {
-                return Err("--cidr-allocator-type is set to 'CloudAllocator' but cloud provider is not configured".to_owned());
-            }
-            other => return Err(format!("invalid CIDR allocator type: {other}")),
+        let allocator = flags.text("cidr-allocator-type");
+        if allocator == "CloudAllocator" {
+            return Err("--cidr-allocator-type is set to 'CloudAllocator' but cloud provider is not configured".to_owned());
         }
-        let text = flags.text("cluster-cidr");
-        if text.trim().is_empty() {
-            return Err("Must specify --cluster-cidr if --allocate-node-cidrs is set".to_owned());
+        let text = flags.text("cluster-cidr").trim();
+        if text.is_empty() {
+            return Err(
+                "Controller: Must specify --cluster-cidr if --allocate-node-cidrs is set"
+                    .to_owned(),
+            );
         }
-        let read = |text: &str| {
-            Cidr::parse(text).ok_or_else(|| format!("--cluster-cidr: invalid CIDR address: {text}"))
+        let read = |(place, text): (usize, &str)| {
+            Cidr::parse(text).ok_or_else(|| {
+                format!(
+                    "--cluster-cidr: invalid CIDR[{place}]: <nil> (invalid CIDR address: {text})"
+                )
+            })
         };
-        let cluster: Vec<Cidr> = text.trim().split(',').map(read).collect::<Result<_, _>>()?;
+        let parts = text.split(',').enumerate();
+        let cluster: Vec<Cidr> = parts.map(read).collect::<Result<_, _>>()?;
         let count = cluster.len();
         let families = [true, false].map(|v6| cluster.iter().any(|one| one.is_v6() == v6));
         if count > 1 && families.contains(&false) {
+            // Upstream's text has no closing parenthesis.
             return Err(format!(
-                "len of ClusterCIDRs=={count} and they are not configured as dual stack (at least one from each IPFamily)"
+                "len of ClusterCIDRs=={count} and they are not configured as dual stack (at least one from each IPFamily"
             ));
         }
         if count > 2 {
@@ -101,24 +107,6 @@ impl Ranges {
                 "length of clusterCIDRs is:{count} more than max allowed of 2"
             ));
         }
-        let (v4, v6) = masks(flags, &cluster)?;
-        let range = |cluster: Cidr| {
-            let mask = if cluster.is_v6() { v6 } else { v4 };
-            let mask = u32::try_from(mask).unwrap_or(0);
-            if cluster.bits() > mask {
-                return Err("Controller: Invalid --cluster-cidr, mask size of cluster CIDR must be less than or equal to --node-cidr-mask-size configured for CIDR family".to_owned());
-            }
-            let big = cluster.is_v6() && mask - cluster.bits() > V6_BITS_MAX;
-            let blocks = cluster
-                .blocks(mask)
-                .filter(|_| !big)
-                .ok_or("New CIDR set failed; the node CIDR size is too big".to_owned())?;
-            Ok(Range {
-                cluster,
-                mask,
-                blocks,
-            })
-        };
         // A range of Services that can't be read is left out, as upstream does.
         let services: Vec<Cidr> = split(flags.text("service-cluster-ip-range"))
             .filter_map(Cidr::parse)
@@ -131,6 +119,37 @@ impl Ranges {
                     .to_owned(),
             );
         }
+        let (v4, v6) = masks(flags, &cluster)?;
+        let mask_of = |cluster: Cidr| {
+            let mask = if cluster.is_v6() { v6 } else { v4 };
+            u32::try_from(mask).unwrap_or(0)
+        };
+        if cluster.iter().any(|one| one.bits() > mask_of(*one)) {
+            return Err("Controller: Invalid --cluster-cidr, mask size of cluster CIDR must be less than or equal to --node-cidr-mask-size configured for CIDR family".to_owned());
+        }
+        match allocator {
+            "RangeAllocator" => {}
+            "IPAMFromCluster" | "IPAMFromCloud" => {
+                return Err(
+                    "Error trying to Init(): legacy cloud provider support disabled at build time"
+                        .to_owned(),
+                );
+            }
+            other => return Err(format!("invalid CIDR allocator type: {other}")),
+        }
+        let range = |cluster: Cidr| -> Result<Range, String> {
+            let mask = mask_of(cluster);
+            let big = cluster.is_v6() && mask - cluster.bits() > V6_BITS_MAX;
+            let blocks = cluster
+                .blocks(mask)
+                .filter(|_| !big)
+                .ok_or("New CIDR set failed; the node CIDR size is too big".to_owned())?;
+            Ok(Range {
+                cluster,
+                mask,
+                blocks,
+            })
+        };
         Ok(Self {
             cluster: cluster.into_iter().map(range).collect::<Result<_, _>>()?,
             services,

@@ -290,6 +290,50 @@ fn that_there_is_no_block_left_is_told_once_for_each_node() {
 }
 
 #[test]
+fn nodes_that_refuse_their_blocks_keep_no_other_from_its_own() {
+    let mut world = start("10.0.0.0/16", 24);
+    for number in 0..super::AT_ONCE {
+        world.put(node(&format!("old-{number:02}")).created("10:00:00"));
+    }
+    world.put(node("young").created("11:00:00"));
+    let controller = NodeIpam::new(&world.flags([&NodeIpam::describe()]));
+    let mut memory = Memory::default();
+    let failure = controllers_kit::Failure::Forbidden("a webhook says no".to_owned());
+    let mut tried = 0;
+    for _ in 0..3 {
+        let plan = world.plan_with::<NodeIpam>(NODES, &mut memory).unwrap();
+        let mut allowed = plan.clone();
+        allowed.stages.iter_mut().for_each(|stage| {
+            stage.retain(|action| *action.key.name == *"young");
+        });
+        tried += plan.actions().count();
+        for action in plan.actions() {
+            let result = match *action.key.name == *"young" {
+                true => Ok(controllers_kit::Written::default()),
+                false => Err(&failure),
+            };
+            controller.learn(&controllers_kit::Outcome { action, result }, &mut memory);
+        }
+        world.apply(&allowed).expect_success();
+    }
+    assert!(!blocks(&world, "young").is_empty());
+    assert_eq!(
+        tried,
+        super::AT_ONCE + 1,
+        "the others wait for their back-off"
+    );
+    // They are tried again, and forgotten with their nodes.
+    let later = world.later(1);
+    let plan = later.plan_with::<NodeIpam>(NODES, &mut memory).unwrap();
+    assert_eq!(plan.actions().count(), super::AT_ONCE);
+    for number in 0..super::AT_ONCE {
+        world.vanish::<Node>(&format!("old-{number:02}"));
+    }
+    world.plan_with::<NodeIpam>(NODES, &mut memory).unwrap();
+    assert_eq!(memory.retries, crate::retries::Retries::default());
+}
+
+#[test]
 fn a_failed_patch_is_told_in_upstream_s_words() {
     let world = start("10.0.0.0/24", 24).with(node("a"));
     let plan = world.plan::<NodeIpam>(NODES);
@@ -378,20 +422,20 @@ fn flags_are_refused_in_upstream_s_words() {
         ),
         (
             &[],
-            Some("Must specify --cluster-cidr if --allocate-node-cidrs is set"),
+            Some("Controller: Must specify --cluster-cidr if --allocate-node-cidrs is set"),
         ),
         (
             &[("cluster-cidr", text("10.0.0.0"))],
-            Some("invalid CIDR address: 10.0.0.0"),
+            Some("--cluster-cidr: invalid CIDR[0]: <nil> (invalid CIDR address: 10.0.0.0)"),
         ),
         (
             &[("cluster-cidr", text("10.0.0.0/16,"))],
-            Some("invalid CIDR address: "),
+            Some("--cluster-cidr: invalid CIDR[1]: <nil> (invalid CIDR address: )"),
         ),
         (
             &[("cluster-cidr", text("10.0.0.0/16,11.0.0.0/16"))],
             Some(
-                "len of ClusterCIDRs==2 and they are not configured as dual stack (at least one from each IPFamily)",
+                "len of ClusterCIDRs==2 and they are not configured as dual stack (at least one from each IPFamily",
             ),
         ),
         (
@@ -430,7 +474,7 @@ fn flags_are_refused_in_upstream_s_words() {
         (
             &[("cluster-cidr", text("10.0.0.0/25"))],
             Some(
-                "mask size of cluster CIDR must be less than or equal to --node-cidr-mask-size configured for CIDR family",
+                "Controller: Invalid --cluster-cidr, mask size of cluster CIDR must be less than or equal to --node-cidr-mask-size configured for CIDR family",
             ),
         ),
         (
@@ -448,6 +492,25 @@ fn flags_are_refused_in_upstream_s_words() {
             ],
             Some(
                 "--cidr-allocator-type is set to 'CloudAllocator' but cloud provider is not configured",
+            ),
+        ),
+        (
+            &[
+                ("cidr-allocator-type", text("IPAMFromCloud")),
+                ("cluster-cidr", text("10.0.0.0/16")),
+            ],
+            Some("Error trying to Init(): legacy cloud provider support disabled at build time"),
+        ),
+        (
+            // The first fault in upstream's order.
+            &[
+                ("cidr-allocator-type", text("Other")),
+                ("cluster-cidr", text("10.0.0.0/25")),
+                ("service-cluster-ip-range", text("10.1.0.0/16,10.2.0.0/16")),
+                (v6, int(64)),
+            ],
+            Some(
+                "serviceCIDR and secondaryServiceCIDR are not dualstack (from different IPfamiles)",
             ),
         ),
         (
@@ -482,7 +545,7 @@ fn flags_are_refused_in_upstream_s_words() {
         match (runs(&flags(given)), expected) {
             (Runs::Yes, None) => {}
             (Runs::Wrong(fault), Some(text)) => {
-                assert!(fault.contains(text), "{given:?}: {fault}");
+                assert_eq!(fault, *text, "{given:?}");
             }
             (runs, expected) => panic!("{given:?}: {runs:?} instead of {expected:?}"),
         }

@@ -14,9 +14,10 @@ mod zone;
 use std::{collections::BTreeSet, sync::Arc, time::Duration};
 
 use controllers_kit::{
-    Change, Controller, Descriptor, Event, EventType, Failure, FlagDefault, Flags, Key, MetricKind,
-    ObjectRef, Outcome, PatchKind, Plan, Reader, Refusal, Report, Seen, Sharding, SignedDuration,
-    Timestamp, Watches, cast, conditions, heartbeat::ready,
+    Change, Controller, Descriptor, Event, Failure, Flags, Key, MetricKind, Outcome, PatchKind,
+    Plan, Reader, Refusal, Report, Seen, Sharding, SignedDuration, Timestamp, Watches, cast,
+    conditions,
+    heartbeat::{NODE_LEASES, ready},
 };
 use kubernetes_proto::{
     Object, Str,
@@ -27,7 +28,10 @@ use kubernetes_proto::{
 use serde::{Deserialize, Serialize};
 use serde_json::json;
 
-use crate::bound::{BY_NODE, by_node, node_of};
+use crate::{
+    bound::{BY_NODE, by_node, node_of},
+    events, flags,
+};
 use facts::{
     NOT_READY, UNREACHABLE, Zone, all_down, by_status, counts, follow_conditions, follow_labels,
     has_no_execute, is_ready, silenced, status, taint,
@@ -35,8 +39,6 @@ use facts::{
 use zone::Turn;
 
 const BY_ZONE: &str = "zone";
-/// Where kubelets keep their Leases.
-const LEASES: &str = "kube-node-lease";
 /// An older node was registered by its previous owner.
 const YOUNG: SignedDuration = SignedDuration::from_mins(5);
 
@@ -155,14 +157,18 @@ fn woken_by_node(change: &Change<'_, Node>, reader: &dyn Reader) -> Vec<Key> {
     keys
 }
 
-fn is_pod_ready(pod: &Pod) -> bool {
-    let status = pod.status.as_ref();
-    status.is_some_and(|status| conditions::is_true(&status.conditions, "Ready"))
+/// Whether a pod's condition Ready is there and not False: True, as a rule.
+fn may_be_ready(pod: &Pod) -> bool {
+    let ready = pod
+        .status
+        .as_ref()
+        .and_then(|status| conditions::find(&status.conditions, "Ready"));
+    ready.is_some_and(|ready| ready.status != "False")
 }
 
 /// The node of a pod that is ready where its node is not heard of.
 fn woken_by_pod(change: &Change<'_, Pod>, reader: &dyn Reader) -> Vec<Key> {
-    let exposed = |pod: &Pod| node_of(pod).cloned().filter(|_| is_pod_ready(pod));
+    let exposed = |pod: &Pod| node_of(pod).cloned().filter(|_| may_be_ready(pod));
     let Some(node) = change.new.and_then(exposed) else {
         return Vec::new();
     };
@@ -176,22 +182,6 @@ fn woken_by_pod(change: &Change<'_, Pod>, reader: &dyn Reader) -> Vec<Key> {
     silent.then(|| Key::cluster(node)).into_iter().collect()
 }
 
-/// An event of a node that may be gone.
-fn node_event(name: &Str, uid: &str, reason: &'static str, what: &str) -> Event {
-    Event {
-        about: ObjectRef {
-            api_version: Str::interned("v1"),
-            kind: Str::interned("Node"),
-            key: Key::cluster(name.clone()),
-            uid: Str::from(uid),
-            resource_version: 0,
-        },
-        r#type: EventType::Normal,
-        reason: Str::interned(reason),
-        message: format!("Node {name} event: {what}"),
-    }
-}
-
 impl Controller for NodeLifecycle {
     type Memory = Memory;
 
@@ -203,41 +193,8 @@ impl Controller for NodeLifecycle {
             .event_source("node-controller")
             .queue("node_lifecycle_controller")
             .workers_fixed(8)
-            .flag(
-                "node-monitor-period",
-                FlagDefault::Duration(Duration::from_secs(5)),
-                "A Node that is nearly due is looked at again after a tenth of it.",
-            )
-            .flag(
-                "node-monitor-grace-period",
-                FlagDefault::Duration(Duration::from_secs(50)),
-                "How long a Node may be silent before it is unhealthy; several times the kubelet's nodeStatusUpdateFrequency.",
-            )
-            .flag(
-                "node-startup-grace-period",
-                FlagDefault::Duration(Duration::from_mins(1)),
-                "How long a Node may take to say how it is for the first time.",
-            )
-            .flag(
-                "node-eviction-rate",
-                FlagDefault::Float(0.1),
-                "Nodes a second whose pods are driven away in a zone that is healthy, or wholly ill while others are not.",
-            )
-            .flag(
-                "secondary-node-eviction-rate",
-                FlagDefault::Float(0.01),
-                "The same in a zone that is partly ill; none in one of at most --large-cluster-size-threshold Nodes.",
-            )
-            .flag(
-                "large-cluster-size-threshold",
-                FlagDefault::Int(50),
-                "A zone of more Nodes is large: see --secondary-node-eviction-rate.",
-            )
-            .flag(
-                "unhealthy-zone-threshold",
-                FlagDefault::Float(0.55),
-                "Which part of a zone's Nodes (and at least 3) must be ill for the zone to be partly ill.",
-            )
+            .retry_max_flag("node-monitor-period")
+            .with_flags(flags::HEALTH)
             .metric(
                 HEALTH,
                 MetricKind::Sum,
@@ -282,9 +239,13 @@ impl Controller for NodeLifecycle {
             .differs("A heartbeat's age is how long this replica has watched it unchanged; a replica whose watches are stalled, or an API server that does not answer, makes no Node unhealthy.")
             .differs("A Node that has never posted a status gets --node-startup-grace-period from when a replica first saw it.")
             .differs("NoExecute taints are removed when the Node is ready, or none is; upstream also removes them whenever a manager sees a Node for the first time, as at each change of leader.")
-            .differs("RegisteredNode is recorded for a Node that has never posted a status, or is younger than 5 minutes and not ready yet; upstream records it for all Nodes at each change of leader.")
-            .differs("After a zone's owner was lost, its first NoExecute taint waits for one whole interval of the rate.")
-            .differs("Pods are marked not ready once for each time that their Node falls silent, those that come later included; not those on Nodes whose kubelet itself says that it is not ready.")
+            .differs("RegisteredNode is recorded for a Node that has never posted a status or is younger than 5 minutes; upstream records it for all Nodes at each change of leader.")
+            .differs("The first NoExecute taint of a new zone, and of one whose owner was lost, waits for one whole interval of the rate; a rate of 0 taints no Node, where upstream's limiter lets the first one pass.")
+            .differs("A look at a Node that is ready again or gone, and a taint that was refused, use up nothing of the zone's rate.")
+            .differs("A zone whose Nodes are all excluded from disruption checks keeps its rate; upstream creates its limiter again every --node-monitor-period.")
+            .differs("The end of a full disruption does not restart the grace periods of Nodes: each one's silence is measured by itself.")
+            .differs("Pods are marked not ready once for each time that their Node falls silent, those that come later included; not those on Nodes whose kubelet itself says that it is not ready. A takeover after a crash marks those of silent Nodes that are still ready, and NodeNotReady is recorded at a pod when that was written.")
+            .differs("node_collector_update_node_health_duration_seconds and …_update_all_nodes_health_duration_seconds measure the reconciles of a Node and of a zone, which follow changes and due times instead of a period.")
             .differs("node_collector_zone_* are exported by the replica that has the zone alone, and end with the zone.")
     }
 
@@ -323,11 +284,17 @@ impl Controller for NodeLifecycle {
             let gone = std::mem::take(memory);
             if !gone.uid.is_empty() {
                 let what = format!("Removing Node {} from Controller", key.name);
-                plan.event(node_event(&key.name, &gone.uid, "RemovingNode", &what));
+                plan.event(events::happened(
+                    &key.name,
+                    &gone.uid,
+                    "RemovingNode",
+                    &what,
+                ));
             }
             return Ok(plan);
         };
         let mut plan = Plan::nothing();
+        plan.time(UPDATE_ONE, &[]);
         register(&mut plan, &node, seen.now, memory);
         // The rest follows from what is written then.
         if !self.judge(&mut plan, key, &node, seen, memory) {
@@ -377,11 +344,16 @@ fn register(plan: &mut Plan, node: &Node, now: Timestamp, memory: &mut Memory) {
     let young = meta
         .creation_timestamp
         .is_none_or(|at| now.duration_since(at.timestamp()) < YOUNG);
-    // One that is ready was registered before: a swap of managers or a takeover repeats nothing.
-    let is_new = ready(node).is_none_or(|condition| young && condition.status != "True");
-    if is_new {
+    // Its kubelet may have been faster than this: a young node is recorded whatever its state. An older one
+    // was recorded by its previous owner, so that a swap of managers or a takeover repeats nothing.
+    if young || ready(node).is_none() {
         let what = format!("Registered Node {} in Controller", meta.name);
-        plan.event(node_event(&meta.name, &meta.uid, "RegisteredNode", &what));
+        plan.event(events::happened(
+            &meta.name,
+            &meta.uid,
+            "RegisteredNode",
+            &what,
+        ));
     }
 }
 
@@ -442,7 +414,7 @@ fn mark_pods(plan: &mut Plan, node: &Node, seen: &Seen<'_>, memory: &mut Memory)
         pods.iter()
             .any(|pod| *Object::metadata(&**pod).uid == **uid)
     });
-    for pod in pods.iter().filter(|pod| is_pod_ready(pod)) {
+    for pod in pods.iter().filter(|pod| may_be_ready(pod)) {
         if memory.marked.contains(&*Object::metadata(&**pod).uid) {
             continue;
         }
@@ -460,7 +432,7 @@ fn mark_pods(plan: &mut Plan, node: &Node, seen: &Seen<'_>, memory: &mut Memory)
 impl NodeLifecycle {
     /// How long the node has been silent.
     fn silence(key: &Key, seen: &Seen<'_>) -> Duration {
-        let lease = seen.heartbeat_age::<Lease>(&Key::new(LEASES, key.name.clone()));
+        let lease = seen.heartbeat_age::<Lease>(&Key::new(NODE_LEASES, key.name.clone()));
         let own = seen.heartbeat_age::<Node>(key);
         lease.into_iter().chain(own).min().unwrap_or_default()
     }
@@ -493,16 +465,13 @@ impl NodeLifecycle {
         let Some(new) = silenced(node, seen.now) else {
             return false;
         };
-        plan.time(UPDATE_ONE, &[]);
         let was_ready = is_ready(node);
         (memory.transition, memory.leaves) = (None, !was_ready);
         memory.marked.clear();
         if let Some(action) = plan.update_status(&**node, &new) {
             action.reports(Report::No);
             if was_ready {
-                let name = &Object::metadata(&**node).name;
-                let message = format!("Node {name} status is now: NodeNotReady");
-                action.announce(Event::normal(&**node, "NodeNotReady", message));
+                action.announce(events::status(node, "NodeNotReady"));
             }
         }
         true

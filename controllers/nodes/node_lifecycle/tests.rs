@@ -271,6 +271,9 @@ fn what_a_silent_kubelet_is_said_to_be() {
     );
     let event = "Normal NodeNotReady Node n1 status is now: NodeNotReady";
     assert_eq!(world.events(), [event]);
+    let event = crate::events::status(&node, "NodeNotReady");
+    assert_eq!(event.about.uid, Object::metadata(&*node).uid);
+    assert_eq!(event.about.resource_version, 0, "by name and uid alone");
     // It is not written again.
     let mut later = world.later(1000);
     let mut memory = known(&later, "n1");
@@ -293,7 +296,7 @@ fn only_a_node_that_was_ready_is_told_to_be_so_no_more() {
     assert_eq!(ready(&world, "n1"), "Unknown");
     assert!(world.events().is_empty());
     let pod = world.get::<Pod>("web");
-    assert!(super::is_pod_ready(&pod), "its kubelet had the say before");
+    assert!(super::may_be_ready(&pod), "its kubelet had the say before");
 }
 
 #[test]
@@ -306,7 +309,7 @@ fn pods_of_a_node_that_falls_silent_are_marked_once_each() {
         .with(pod("idle").on("n1").running())
         .with(pod("elsewhere").on("other").ready("11:00:00"));
     run(&mut world, 51);
-    let is_ready = |world: &World, name: &str| super::is_pod_ready(&world.get::<Pod>(name));
+    let is_ready = |world: &World, name: &str| super::may_be_ready(&world.get::<Pod>(name));
     assert!(!is_ready(&world, "web"));
     assert!(is_ready(&world, "elsewhere"));
     let marked = "Warning NodeNotReady Node is not ready";
@@ -340,6 +343,61 @@ fn pods_of_a_node_that_falls_silent_are_marked_once_each() {
     });
     let plan = plan_of(&world, "n1", &mut memory);
     assert_eq!(plan.verbs(), ["patch pods/web/status"]);
+}
+
+#[test]
+fn a_pod_is_marked_not_ready_unless_its_condition_is_missing_or_false() {
+    for (status, expected) in [
+        (Some("True"), true),
+        (Some("Unknown"), true),
+        (Some("False"), false),
+        (None, false),
+    ] {
+        let mut web = pod("web").on("n1").ready("11:00:00");
+        let conditions = &mut web.status.as_mut().unwrap().conditions;
+        match status {
+            Some(status) => conditions[0].status = status.into(),
+            None => conditions.clear(),
+        }
+        let world = start()
+            .with(unknown("n1", ""))
+            .with(posted("other", "True", ""))
+            .living("other")
+            .with(web);
+        let plan = world.plan::<NodeLifecycle>("n1");
+        let marks = plan.verbs().contains(&"patch pods/web/status".to_owned());
+        assert_eq!(marks, expected, "{status:?}");
+    }
+}
+
+#[test]
+fn a_write_that_keeps_failing_holds_up_a_node_for_no_longer_than_the_monitor_period() {
+    let descriptor = NodeLifecycle::describe();
+    let mut flags = Flags::defaults([&descriptor]);
+    let longest = |flags: &Flags| descriptor.backoff_with(flags).after(40);
+    assert_eq!(longest(&flags), Duration::from_secs(5));
+    let period = FlagValue::Duration(Duration::from_secs(2));
+    flags.set("node-monitor-period", period);
+    assert_eq!(longest(&flags), Duration::from_secs(2));
+}
+
+#[test]
+fn a_lease_that_is_deleted_takes_no_grace_period_away() {
+    let mut world = start()
+        .with(posted("n1", "True", ""))
+        .with(lease("n1", "11:59:55"))
+        .with(posted("other", "True", ""))
+        .living("other");
+    run(&mut world, 40);
+    world.change::<Lease>("kube-node-lease/n1", |lease| {
+        lease.spec.get_or_insert_default().renew_time = Some(at("12:00:40").into());
+    });
+    run(&mut world, 15);
+    world.vanish::<Lease>("kube-node-lease/n1");
+    run(&mut world, 34);
+    assert_eq!(ready(&world, "n1"), "True", "49 s after the last renewal");
+    run(&mut world, 2);
+    assert_eq!(ready(&world, "n1"), "Unknown");
 }
 
 #[test]
@@ -621,14 +679,112 @@ fn a_zone_that_is_partly_ill_slows_down_or_stops_and_one_that_is_wholly_ill_does
     }
 }
 
+/// One node's name, its zone, and what its kubelet says: of upstream's zone states.
+type Row = (&'static str, &'static str, &'static str);
+
+/// The state of each zone, and whether a node may be tainted anywhere.
+fn states(rows: &[Row]) -> (Vec<(&'static str, State)>, bool) {
+    let mut world = start();
+    for (name, zone, ready) in rows {
+        world.put(posted(name, ready, zone));
+    }
+    let mut zones: Vec<&str> = rows.iter().map(|(_, zone, _)| *zone).collect();
+    zones.dedup();
+    let states = zones.iter().map(|zone| {
+        let of_zone = rows.iter().filter(|(_, of, _)| of == zone);
+        let healthy = of_zone.clone().filter(|(.., ready)| *ready == "True");
+        let ill = of_zone.clone().count() - healthy.clone().count();
+        (*zone, state(healthy.count(), ill, 0.55))
+    });
+    let states = states.collect();
+    (states, !super::all_down(&world.all::<Node>()))
+}
+
+#[test]
+fn zones_fall_ill_and_recover_as_in_upstream_s_table() {
+    use State::{Full, Normal, Partial};
+    type Expected = (Vec<(&'static str, State)>, bool);
+    type Case = (&'static str, Vec<Row>, Expected, Vec<Row>, Expected);
+    let cases: Vec<Case> = vec![
+        (
+            "no disruption",
+            vec![("n0", "a", "True")],
+            (vec![("a", Normal)], true),
+            vec![("n0", "a", "True")],
+            (vec![("a", Normal)], true),
+        ),
+        (
+            "both zones down, one comes back",
+            vec![("n0", "a", "Unknown"), ("n1", "b", "Unknown")],
+            (vec![("a", Full), ("b", Full)], false),
+            vec![("n0", "a", "Unknown"), ("n1", "b", "True")],
+            (vec![("a", Full), ("b", Normal)], true),
+        ),
+        (
+            "one zone down, the other partly ill afterwards",
+            vec![
+                ("n0", "a", "Unknown"),
+                ("n1", "b", "True"),
+                ("n2", "b", "True"),
+                ("n3", "b", "True"),
+                ("n4", "b", "True"),
+            ],
+            (vec![("a", Full), ("b", Normal)], true),
+            vec![
+                ("n0", "a", "Unknown"),
+                ("n1", "b", "Unknown"),
+                ("n2", "b", "Unknown"),
+                ("n3", "b", "Unknown"),
+                ("n4", "b", "True"),
+            ],
+            (vec![("a", Full), ("b", Partial)], true),
+        ),
+        (
+            "the only zone goes down",
+            vec![("n0", "a", "True"), ("n1", "a", "True")],
+            (vec![("a", Normal)], true),
+            vec![("n0", "a", "Unknown"), ("n1", "a", "Unknown")],
+            (vec![("a", Full)], false),
+        ),
+        (
+            "one zone stays down while the other is well",
+            vec![("n0", "a", "Unknown"), ("n1", "b", "True")],
+            (vec![("a", Full), ("b", Normal)], true),
+            vec![("n0", "a", "Unknown"), ("n1", "b", "True")],
+            (vec![("a", Full), ("b", Normal)], true),
+        ),
+        (
+            "nodes that say False count as those that say nothing",
+            vec![("n0", "a", "False"), ("n1", "a", ""), ("n2", "a", "True")],
+            (vec![("a", Normal)], true),
+            vec![
+                ("n0", "a", "False"),
+                ("n1", "a", ""),
+                ("n2", "a", "Unknown"),
+            ],
+            (vec![("a", Full)], false),
+        ),
+    ];
+    for (name, before, expected_before, after, expected_after) in cases {
+        assert_eq!(states(&before), expected_before, "{name}: before");
+        assert_eq!(states(&after), expected_after, "{name}: after");
+    }
+}
+
 #[test]
 fn the_rate_is_a_flag() {
     let mut world = ill_zone(5, 9).flag("node-eviction-rate", FlagValue::Float(2.0));
     run(&mut world, 2);
     assert_eq!(driven(&world).len(), 4);
-    let mut world = ill_zone(5, 9).flag("node-eviction-rate", FlagValue::Float(0.0));
-    run(&mut world, 1000);
-    assert!(driven(&world).is_empty());
+    for rate in [0.0, -1.0, f64::MIN_POSITIVE] {
+        let mut world = ill_zone(5, 9).flag("node-eviction-rate", FlagValue::Float(rate));
+        run(&mut world, 1000);
+        assert!(driven(&world).is_empty(), "{rate}");
+    }
+    // Faster than a clock can tell.
+    let mut world = ill_zone(5, 9).flag("node-eviction-rate", FlagValue::Float(1e12));
+    run(&mut world, 1);
+    assert_eq!(driven(&world).len(), 5);
 }
 
 #[test]
@@ -794,6 +950,12 @@ fn a_node_s_coming_and_going_is_told() {
     );
     assert_eq!(plan.events[0].about.uid, uid);
     assert_eq!(memory, Memory::default());
+    // A kubelet that was ready before this controller looked makes no difference.
+    for ready in ["True", "False", "Unknown"] {
+        let young = start().with(posted("n1", ready, "").created("11:58:00"));
+        let plan = young.plan::<NodeLifecycle>("n1");
+        assert_eq!(plan.events[0].reason, "RegisteredNode", "{ready}");
+    }
     // An old one with a previous owner is not recorded again.
     let old = start().with(posted("n1", "True", ""));
     assert!(old.plan::<NodeLifecycle>("n1").events.is_empty());

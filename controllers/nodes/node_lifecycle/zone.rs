@@ -56,11 +56,15 @@ impl Pace {
     }
 }
 
-/// The time between two nodes; 0 for never.
+/// The time between two nodes, at least 1 ns; 0 for never.
 fn interval(rate: f64) -> u64 {
     let interval = Duration::try_from_secs_f64(1.0 / rate);
     match interval {
-        Ok(interval) if rate > 0.0 => u64::try_from(interval.as_nanos()).unwrap_or(u64::MAX),
+        Ok(interval) if rate > 0.0 => {
+            u64::try_from(interval.as_nanos()).map_or(u64::MAX, |nanos| nanos.max(1))
+        }
+        // So slow that no Duration holds it.
+        Err(_) if rate > 0.0 => u64::MAX,
         _ => 0,
     }
 }

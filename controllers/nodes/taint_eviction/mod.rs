@@ -11,9 +11,9 @@ use std::{
 };
 
 use controllers_kit::{
-    Controller, Descriptor, Event, EventType, Flags, Key, MetricKind, ObjectRef, Only, PatchKind,
-    Plan, Propagation, Refusal, Report, Seen, Sharding, SignedDuration, Timestamp, Watches,
-    conditions, heartbeat::no_execute, tolerations::tolerates,
+    Controller, Descriptor, Event, EventType, Flags, Key, MetricKind, ObjectRef, Only, Outcome,
+    PatchKind, Plan, Propagation, Refusal, Report, Seen, Sharding, SignedDuration, Timestamp,
+    Watches, conditions, heartbeat::no_execute, tolerations::tolerates,
 };
 use kubernetes_proto::{
     Object, Shared, Str,
@@ -22,13 +22,19 @@ use kubernetes_proto::{
 use serde::{Deserialize, Serialize};
 use serde_json::{Value, json};
 
-use crate::bound::{BY_NODE, by_node, node_of};
+use crate::{
+    bound::{BY_NODE, by_node, node_of},
+    retries::Retries,
+};
 
 const DISRUPTION: &str = "DisruptionTarget";
 const REASON: &str = "DeletionByTaintManager";
 const MESSAGE: &str = "Taint manager: deleting due to NoExecute taint";
 const EVENT: &str = "TaintManagerEviction";
 const COMPARISONS: &str = "TaintTolerationComparisonOperators";
+
+/// By how much two measures of the same age may differ. Tolerations are whole seconds.
+const JITTER: SignedDuration = SignedDuration::from_secs(1);
 
 const DELETIONS: &str = "taint_eviction_controller_pod_deletions_total";
 const LATENCY: &str = "taint_eviction_controller_pod_deletion_duration_seconds";
@@ -38,9 +44,14 @@ pub struct TaintEviction {
     comparisons: bool,
 }
 
-/// The pods of a node that are to go, by uid.
+/// What outlasts a plan of a node.
 #[derive(Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
-pub struct Memory(BTreeMap<String, Timer>);
+pub struct Memory {
+    /// The pods of the node that are to go, by uid.
+    timers: BTreeMap<String, Timer>,
+    /// Those of them whose eviction was refused.
+    retries: Retries,
+}
 
 /// When a pod is to go.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
@@ -198,10 +209,11 @@ impl Controller for TaintEviction {
             .rule("", "nodes", &["list", "watch"])
             .rule("", "pods", &["list", "watch", "delete"])
             .rule("", "pods/status", &["patch"])
-            .differs("A pod is deleted by its uid, and tried again with back-off for as long as it takes; upstream deletes by name and forgets after five tries.")
+            .differs("A pod is deleted by its uid, and tried again with a back-off of its own for as long as it takes; upstream deletes by name and forgets after five tries.")
             .differs("A pod's time runs for each taint since that taint came: one that is borne for less time moves the deletion to earlier, where upstream keeps the first timer.")
             .differs("Pods that are being deleted already are left alone.")
-            .differs("A pod's toleration does not restart when another replica takes over its node, by handoff or after a crash.")
+            .differs("A pod's toleration does not restart when another replica takes over its node, by handoff or after a crash; only where a crash leaves no replica that has seen the taint come does it run from when the new owner first saw it, as upstream's does from each start.")
+            .differs("workqueue_* has one queue, noexec_taint_node: pods wake their node's key instead of being queued in noexec_taint_pod.")
             .differs("taint_eviction_controller_pod_deletion_duration_seconds measures seconds; upstream's values are multiplied by 10^9.")
     }
 
@@ -264,7 +276,7 @@ impl Controller for TaintEviction {
         let mut plan = Plan::nothing();
         let node = seen.get::<Node>(key);
         let taints: Vec<&Taint> = node.iter().flat_map(|node| no_execute(node)).collect();
-        if taints.is_empty() && memory.0.is_empty() {
+        if taints.is_empty() && memory.timers.is_empty() {
             return Ok(plan);
         }
         let pods = seen.indexed::<Pod>(BY_NODE, &key.name);
@@ -276,7 +288,7 @@ impl Controller for TaintEviction {
         }
         // Pods that are gone, or were never heard of again.
         let gone: Vec<String> = memory
-            .0
+            .timers
             .keys()
             .filter(|uid| !staying.contains(*uid))
             .cloned()
@@ -284,11 +296,19 @@ impl Controller for TaintEviction {
         for uid in gone {
             cancel(&mut plan, memory, &uid);
         }
+        let Memory { timers, retries } = memory;
+        retries.retain(|uid| timers.contains_key(uid));
         Ok(plan)
     }
 
+    fn learn(&self, outcome: &Outcome<'_>, memory: &mut Memory) {
+        let failure = outcome.result.as_ref().err().copied();
+        memory.retries.learn(&outcome.action.uid, failure);
+    }
+
     fn shift(&self, memory: &mut Memory, by: SignedDuration) {
-        for timer in memory.0.values_mut() {
+        memory.retries.shift(by);
+        for timer in memory.timers.values_mut() {
             timer.at = timer.at.checked_add(by).unwrap_or(timer.at);
         }
     }
@@ -296,7 +316,7 @@ impl Controller for TaintEviction {
 
 /// A pod does not go after all.
 fn cancel(plan: &mut Plan, memory: &mut Memory, uid: &str) {
-    if let Some(timer) = memory.0.remove(uid)
+    if let Some(timer) = memory.timers.remove(uid)
         && !timer.fired
     {
         let Timer {
@@ -327,7 +347,7 @@ impl TaintEviction {
         let bears = match (node_exists, taints.is_empty()) {
             // Upstream lets the timers of a node that is gone run on.
             (false, _) => memory
-                .0
+                .timers
                 .get(&uid)
                 .map_or(Bears::Always, |timer| Bears::Until(timer.at)),
             (true, true) => Bears::Always,
@@ -342,20 +362,25 @@ impl TaintEviction {
                 return;
             }
             Bears::Not => {
-                if memory.0.get(&uid).is_some_and(|timer| timer.at > now) {
+                if memory.timers.get(&uid).is_some_and(|timer| timer.at > now) {
                     cancel(plan, memory, &uid);
                 }
                 now
             }
             Bears::Until(end) => end,
         };
-        let timer = memory.0.entry(uid).or_insert_with(|| Timer {
+        let waits = memory.retries.waits(&uid, now);
+        let timer = memory.timers.entry(uid).or_insert_with(|| Timer {
             namespace: meta.namespace.to_string(),
             name: meta.name.to_string(),
             at: end,
             fired: false,
         });
-        timer.at = timer.at.min(end);
+        // Ages are measured again each time: what differs by less than a toleration can is no other
+        // toleration.
+        if end.checked_add(JITTER).is_ok_and(|end| end <= timer.at) {
+            timer.at = end;
+        }
         if timer.at > now {
             plan.look_again_at(timer.at);
             return;
@@ -368,7 +393,10 @@ impl TaintEviction {
             let message = format!("Marking for deletion Pod {namespace}/{name}");
             plan.event(event(namespace, name, message));
         }
-        evict(plan, pod, now, now.duration_since(timer.at));
+        match waits {
+            Some(at) => plan.look_again_at(at),
+            None => evict(plan, pod, now, now.duration_since(timer.at)),
+        }
     }
 }
 

@@ -1,4 +1,7 @@
-use controllers_kit::{Again, Factory, FlagValue, testing::*};
+use controllers_kit::{
+    Again, Controller as _, Factory, Failure, FlagValue, Flags, Outcome, Plan, SignedDuration,
+    Written, testing::*,
+};
 use kubernetes_proto::{
     Object,
     core::{Node, Pod, Taint, Toleration},
@@ -279,6 +282,22 @@ fn a_longer_toleration_does_not_help_and_the_timer_of_a_node_that_is_gone_runs_o
 }
 
 #[test]
+fn a_timer_is_not_moved_by_how_exactly_an_age_is_measured() {
+    let world = start()
+        .with(tainted("n1"))
+        .with(bearing(on_node("web"), TAINT, Some(60)));
+    for (millis, moved) in [(1, false), (500, false), (999, false), (1000, true)] {
+        let mut memory = Memory::default();
+        world.plan_with::<TaintEviction>("n1", &mut memory).unwrap();
+        let later = at("12:01:00") + SignedDuration::from_millis(millis);
+        memory.timers.values_mut().next().unwrap().at = later;
+        let plan = world.plan_with::<TaintEviction>("n1", &mut memory).unwrap();
+        let expected = if moved { at("12:01:00") } else { later };
+        assert_eq!(plan.again, Again::At(expected), "{millis} ms");
+    }
+}
+
+#[test]
 fn a_timer_survives_the_loss_of_its_memory() {
     let world = start()
         .with(tainted("n1"))
@@ -305,7 +324,7 @@ fn a_handed_over_timer_is_moved_with_the_clocks() {
     world.plan_with::<TaintEviction>("n1", &mut memory).unwrap();
     let flags = Flags::defaults([&TaintEviction::describe()]);
     TaintEviction::new(&flags).shift(&mut memory, SignedDuration::from_secs(-30));
-    assert_eq!(memory.0.values().next().unwrap().at, at("12:00:30"));
+    assert_eq!(memory.timers.values().next().unwrap().at, at("12:00:30"));
 }
 
 #[test]
@@ -325,6 +344,67 @@ fn a_pod_that_moves_onto_or_comes_to_a_tainted_node_and_a_node_that_comes_late()
     world.put(tainted("n1"));
     run(&mut world, 1);
     assert!(staying(&world).is_empty());
+}
+
+/// What the controller learns of a plan whose writes to some pods are refused, by a webhook say.
+fn refuse(world: &mut World, plan: &Plan, memory: &mut Memory, refused: &str) {
+    let controller = TaintEviction::new(&Flags::defaults([&TaintEviction::describe()]));
+    let failure = Failure::Forbidden("a webhook says no".to_owned());
+    for action in plan.actions() {
+        let result = match *action.key.name == *refused {
+            true => Err(&failure),
+            false => Ok(Written::default()),
+        };
+        controller.learn(&Outcome { action, result }, memory);
+    }
+    let mut allowed = plan.clone();
+    for stage in &mut allowed.stages {
+        stage.retain(|action| *action.key.name != *refused);
+    }
+    world.apply(&allowed).expect_success();
+}
+
+#[test]
+fn a_pod_whose_eviction_is_refused_delays_no_other_and_is_tried_again() {
+    let mut world = start()
+        .with(tainted("n1"))
+        .with(on_node("stuck"))
+        .with(bearing(on_node("later"), TAINT, Some(60)));
+    let mut memory = Memory::default();
+    let mut tries = Vec::new();
+    let mut deleted = None;
+    // Each millisecond of the first second, then each second: when the key would be planned at the latest.
+    let mut millis = 0;
+    while millis < 400_000 {
+        let mut now = world.clone();
+        now.advance_to(at("12:00:00") + SignedDuration::from_millis(millis));
+        let plan = now.plan_with::<TaintEviction>("n1", &mut memory).unwrap();
+        let verbs = plan.verbs();
+        if verbs.contains(&"patch pods/stuck/status".to_owned()) {
+            tries.push(millis);
+        }
+        if verbs.contains(&"delete pods/later".to_owned()) {
+            deleted.get_or_insert(millis);
+        }
+        refuse(&mut world, &plan, &mut memory, "stuck");
+        millis += if millis < 1000 { 1 } else { 500 };
+    }
+    let deleted = deleted.expect("it goes when its time is over");
+    assert!((60_000..=61_000).contains(&deleted), "{deleted}");
+    // 5 ms, doubled each time.
+    assert!((12..=20).contains(&tries.len()), "{tries:?}");
+    assert!(
+        tries.last().is_some_and(|last| *last > 100_000),
+        "{tries:?}"
+    );
+    assert_eq!(
+        world
+            .events()
+            .iter()
+            .filter(|one| **one == marking("stuck"))
+            .count(),
+        1
+    );
 }
 
 #[test]

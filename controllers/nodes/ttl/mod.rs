@@ -134,8 +134,9 @@ impl Controller for Ttl {
             None => joined(&seen.all::<Node>(), nodes),
         };
         let mut plan = Plan::nothing();
-        let text = STEPS[wanted].seconds.to_string();
-        if Object::metadata(&*node).annotation(ANNOTATION) != Some(text.as_str()) {
+        // As numbers: "+15" says 15.
+        if step_of(&node) != Some(wanted) {
+            let text = STEPS[wanted].seconds.to_string();
             let patch = json!({"metadata": {"annotations": {ANNOTATION: text}}});
             plan.patch(&*node, "", PatchKind::Strategic, patch, Report::No)
                 .whatever_version();

@@ -89,6 +89,18 @@ fn a_value_is_kept_within_its_step_and_left_beyond() {
 }
 
 #[test]
+fn a_value_is_compared_as_a_number() {
+    for value in ["15", "015", "+15"] {
+        let world = cluster(200, value, Some(value));
+        assert!(world.plan::<Ttl>("a").is_nothing(), "{value}");
+    }
+    for value in ["", " 15", "15s", "15.0", "99999999999999999999"] {
+        let world = cluster(200, value, Some(value));
+        assert_eq!(world.plan::<Ttl>("a").verbs(), ["patch nodes/a"], "{value}");
+    }
+}
+
+#[test]
 fn all_nodes_follow_when_the_cluster_crosses_a_border() {
     let mut world = cluster(100, "0", Some("0"));
     assert!(world.run::<Ttl>().is_empty());

@@ -1,5 +1,5 @@
-//! The protocol, explored exhaustively: every placement of a bounded number of faults in a bounded window, each
-//! followed until the fleet rests.
+//! The protocol, explored exhaustively: every placement of a bounded number of faults in a bounded window,
+//! each followed until the fleet rests.
 
 mod tests;
 mod world;

@@ -224,7 +224,8 @@ fn every_mutant_is_caught() {
     assert!(survivors.is_empty(), "a property is missing: {survivors:?}");
 }
 
-/// B acknowledges what A knows, the acknowledgement is a tick on its way, B is told to leave and holds nothing.
+/// B acknowledges what A knows, the acknowledgement is a tick on its way, B is told to leave and holds
+/// nothing.
 fn leaves_while_a_range_is_on_its_way(mutation: Option<Mutation>) -> Option<Wrong> {
     mutation::set(mutation);
     let mut world = World::start(&bounds(2, 2, Start::Join, 2, 8));

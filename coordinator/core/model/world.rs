@@ -1,9 +1,10 @@
 //! One state of the modelled fleet, and what can happen in it.
 //!
-//! The replicas are the two real machines. Around them stand a Lease store, messages on their way, and a clock that
-//! counts ticks. Without faults everything that was asked for in a tick is done in that tick, first come, first served:
-//! one schedule, and at its end the fleet must rest. A fault departs from it at one point. So "all placements of at
-//! most K faults" is a tree that ends, and every state of it is followed to rest.
+//! The replicas are the two real machines. Around them stand a Lease store, messages on their way, and a
+//! clock that counts ticks. Without faults everything that was asked for in a tick is done in that tick,
+//! first come, first served: one schedule, and at its end the fleet must rest. A fault departs from it at one
+//! point. So "all placements of at most K faults" is a tree that ends, and every state of it is followed to
+//! rest.
 
 use std::{
     cell::Cell,
@@ -22,12 +23,12 @@ const LEASE_DURATION: Duration = Duration::from_secs(5);
 const RENEW_DEADLINE: Duration = Duration::from_secs(3);
 const RETRY_PERIOD: Duration = Duration::from_secs(1);
 
-/// What each replica's clock gains in a tick, in milliseconds. The fastest and the slowest differ by 1.625; the
-/// protocol claims to bear 5 to 3.
+/// What each replica's clock gains in a tick, in milliseconds. The fastest and the slowest differ by 1.625;
+/// the protocol claims to bear 5 to 3.
 const RATES: [u32; 3] = [1300, 800, 1000];
 
-/// Versions written in one tick stay below this. A version tells the tick, so that a write more or less is forgotten
-/// once nobody holds what it wrote, and states meet again.
+/// Versions written in one tick stay below this. A version tells the tick, so that a write more or less is
+/// forgotten once nobody holds what it wrote, and states meet again.
 const VERSIONS_IN_A_TICK: u64 = 256;
 
 /// The largest epoch that the API stores.
@@ -215,7 +216,8 @@ pub(super) enum Fault {
     Lose,
     /// The first request lands, the answer is lost.
     LoseAnswer,
-    /// The first message comes after all others, or so many ticks later; a request lands without anyone waiting.
+    /// The first message comes after all others, or so many ticks later; a request lands without anyone
+    /// waiting.
     Hold(u32),
     /// The first request is answered at once, and the answer comes so many ticks later.
     HoldAnswer(u32),
@@ -281,6 +283,7 @@ impl Node {
                 bars: true,
                 slow_start: Duration::ZERO,
                 epoch_second: 0,
+                records_deaths: false,
             }),
             renewal: Renewal::new(
                 RenewalConfig {
@@ -290,6 +293,7 @@ impl Node {
                     renew_deadline: RENEW_DEADLINE,
                     retry_period: RETRY_PERIOD,
                     epoch_second: None,
+                    deaths_from: None,
                 },
                 status,
             ),
@@ -852,8 +856,8 @@ impl World {
         }
     }
 
-    /// Whoever may act begins to, and from then on knows something of the range that nobody else does. Behind a closed
-    /// fence an old message may still be believed: it has no effect.
+    /// Whoever may act begins to, and from then on knows something of the range that nobody else does. Behind
+    /// a closed fence an old message may still be believed: it has no effect.
     fn begin(&mut self, at: usize) {
         let node = &self.nodes[at];
         let begun: Vec<RangeId> = node
@@ -1054,7 +1058,8 @@ impl World {
         {
             self.fail(Wrong::StateLost);
         }
-        // A swap that lands after its sender was evicted gives nothing: the receiver knows the sender as dead.
+        // A swap that lands after its sender was evicted gives nothing: the receiver knows the sender as
+        // dead.
         let given = given
             && present
                 .and_then(|present| present.holder)
@@ -1381,7 +1386,7 @@ impl World {
                 if owned.insert(*range, at).is_some() {
                     wrong = Some(Wrong::TwoOwners);
                 }
-                // After a deletion by hand epochs may begin anew.
+                // After a deletion by hand epochs may begin again.
                 let stale = self.store.ranges.get(range).is_some_and(|lease| {
                     lease.epoch > *epoch
                         || (lease.epoch == *epoch && lease.holder.as_ref() != Some(&me))

@@ -59,7 +59,8 @@ impl Run {
 fn what_is_asked_after_what() {
     let watch = Ask::Watch { from: 7 };
     let pages = Ask::Pages { whole: false };
-    // How far it has come, how the request ended, whether anything was heard: what is asked next, how much later.
+    // How far it has come, how the request ended, whether anything was heard: what is asked next, how much
+    // later.
     let table = [
         (7, End::Closed, true, watch, 0),
         (7, End::Silent, false, watch, 0),
@@ -204,7 +205,8 @@ fn a_version_that_the_server_does_not_know_yet_is_listed_anew() {
 /// Who waits for a resource gives up after half a minute without answers, or two seconds of errors on end.
 #[tokio::test(start_paused = true)]
 async fn what_fails_for_long_is_hopeless() {
-    /// Seconds at which a request failed, whether the server had answered; an instant, and whether there is no hope then.
+    /// Seconds at which a request failed, whether the server had answered; an instant, and whether there is
+    /// no hope then.
     type Case = (&'static [(u64, bool)], u64, bool);
     let table: [Case; 8] = [
         (&[(0, true)], 1, false),

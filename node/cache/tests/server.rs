@@ -59,7 +59,8 @@ impl Server {
         Self::of(protocol, false).await
     }
 
-    /// As the API server does it, a connection ends with the answer to a request that says nothing of who asks.
+    /// As the API server does it, a connection ends with the answer to a request that says nothing of who
+    /// asks.
     pub(super) async fn wary() -> Self {
         Self::of("h2", true).await
     }

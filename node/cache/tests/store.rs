@@ -113,7 +113,8 @@ proptest! {
         prop_assert_eq!(store.read().len(), model.len());
     }
 
-    /// A relist tells exactly what a reader sees differently: played upon the old content, its changes make the new.
+    /// A relist tells exactly what a reader sees differently: played upon the old content, its changes make
+    /// the new.
     #[test]
     fn differences_played_upon_the_old_content_make_the_new(
         old in prop::collection::btree_map(0u8..12, 1u64..4, 0..12),
@@ -182,7 +183,7 @@ fn subscribers_find_the_change_applied_and_no_lock_held() {
         [
             (0, 5, 1),
             (5, 6, 1),
-            // Deleted and made anew while nobody looked: told as two changes.
+            // Deleted and made again while nobody looked: told as two changes.
             (6, 0, 1),
             (0, 8, 1),
             (8, 0, 0),
@@ -268,7 +269,7 @@ async fn who_waits_for_an_object_to_go_is_woken_when_it_goes_and_by_nothing_else
     feed(&cache, "MODIFIED", &pod("a", "u-1", 6, ""));
     feed(&cache, "DELETED", &pod("b", "u-2", 7, ""));
     assert!((&mut replaced).now_or_never().is_none());
-    // Deleted and made anew while nobody looked.
+    // Deleted and made again while nobody looked.
     feed(&cache, "MODIFIED", &pod("a", "u-3", 8, ""));
     assert_eq!(replaced.now_or_never(), Some(()));
     let wait = || Box::pin(cache.wait_departed(resource, "u-3"));

@@ -383,7 +383,8 @@ async fn heartbeats_are_caught_up_with_now_and_then() {
 #[tokio::test]
 async fn garbage_neither_ends_the_watch_nor_touches_what_is_there() {
     let (mut bed, watch) = Bed::listed(quick()).await;
-    // A length beyond the bound, a frame that is no event, a stream that ends within a frame: then it lists anew.
+    // A length beyond the bound, a frame that is no event, a stream that ends within a frame: then it lists
+    // again.
     watch.bytes(vec![0xff; 8]);
     let asked = bed.server.asked().await;
     assert_eq!(asked.parameter("resourceVersion"), "10");

@@ -1,5 +1,6 @@
-//! Every field that our messages declare has the number and the type that the API gives it (1.36). The table is what the
-//! API says, written down apart from our messages: a field that is added there must be added here.
+//! Every field that our messages declare has the number and the type that the API gives it (1.36). The table
+//! is what the API says, written down apart from our messages: a field that is added there must be added
+//! here.
 
 use std::collections::BTreeMap;
 
@@ -277,6 +278,11 @@ const FACTS: &[(&str, i32, &str)] = &[
     (
         "k8s.core.PodStatus.initContainerStatuses",
         10,
+        "repeated ContainerStatus",
+    ),
+    (
+        "k8s.core.PodStatus.ephemeralContainerStatuses",
+        13,
         "repeated ContainerStatus",
     ),
     (
@@ -1913,8 +1919,8 @@ const FACTS: &[(&str, i32, &str)] = &[
     ("k8s.storage.CSINodeDriver.nodeID", 2, "string"),
 ];
 
-/// Messages that are no message of the API: a map's entry, a list of undecoded items, and the names of those that are
-/// written by hand.
+/// Messages that are no message of the API: a map's entry, a list of undecoded items, and the names of those
+/// that are written by hand.
 const OURS_ALONE: &[&str] = &[
     "k8s.core.Amount",
     "k8s.meta.Entry",

@@ -62,7 +62,7 @@ impl Ledger {
             .remove(pod.metadata.uid.as_deref().unwrap_or_default());
     }
 
-    /// What is there is told anew; what was made stays in the book.
+    /// What is there is told again; what was made stays in the book.
     pub fn pods_anew(&mut self) {
         self.pods.clear();
     }

@@ -1,5 +1,5 @@
-//! The same calls, to the simulated server and to the real one; the answers must agree: code, reason and cause, what
-//! became of the resourceVersion, what is read back, and what watches tell in which order.
+//! The same calls, to the simulated server and to the real one; the answers must agree: code, reason and
+//! cause, what became of the resourceVersion, what is read back, and what watches tell in which order.
 
 use std::{collections::BTreeMap, fmt::Write as _, time::Duration};
 

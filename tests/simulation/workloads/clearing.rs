@@ -173,7 +173,8 @@ pub(super) fn owned(making: &mut Making) {
     });
 }
 
-/// Owners that go before everybody has seen what they own, and dependents that find another owner while they go.
+/// Owners that go before everybody has seen what they own, and dependents that find another owner while they
+/// go.
 fn hasty(making: &mut Making, round: usize) {
     let name = move |what: &str| format!("{what}-{round}");
     making.then(move |world| {

@@ -1,8 +1,8 @@
 //! How many replicas a metric asks for, a case a line: `target: pods -> replicas @usage`.
 //!
-//! A pod is its sample in thousandths, `?` for none; after it `p` pending, `d` being deleted, `f` failed, `n` not ready
-//! and never was, `w` ready but its sample is from before, `l` not ready but was once. `of` says what each container
-//! requests. `now` is the scale's size where it is not the number of pods.
+//! A pod is its sample in thousandths, `?` for none; after it `p` pending, `d` being deleted, `f` failed, `n`
+//! not ready and never was, `w` ready but its sample is from before, `l` not ready but was once. `of` says
+//! what each container requests. `now` is the scale's size where it is not the number of pods.
 
 use std::sync::Arc;
 
@@ -39,6 +39,7 @@ fn container(name: &str, request: &str) -> Container {
         name: name.into(),
         ports: Vec::new(),
         resources: (request != "-").then(|| asking("cpu", request)),
+        ..Container::default()
     }
 }
 
@@ -470,7 +471,8 @@ fn sidecars_and_pod_level_requests_count() {
         "one of four, whatever its parts ask for"
     );
     assert_eq!(compute(&case, false), "1 @25%", "gate off");
-    // What the pod as a whole does not say follows from its parts: here the init container beside the sidecar.
+    // What the pod as a whole does not say follows from its parts: here the init container beside the
+    // sidecar.
     Arc::make_mut(&mut case.pods[0])
         .spec
         .as_mut()

@@ -1,5 +1,5 @@
-//! Changes of owner, crashes, conflicts: nothing shrinks early, nothing moves faster than policies allow, no newer
-//! decision is overwritten.
+//! Changes of owner, crashes, conflicts: nothing shrinks early, nothing moves faster than policies allow, no
+//! newer decision is overwritten.
 
 use controllers_kit::{
     Answer, Controller as _, Factory, Failure, FlagValue, Outcome,
@@ -266,7 +266,7 @@ fn a_newer_decision_is_not_overwritten() {
         controller.learn(&Outcome { action, result }, &mut life.memory);
     }
     assert_eq!(life.size(), 9);
-    // It is decided anew at once, on what is there.
+    // It is decided again at once, on what is there.
     let verbs = life.step();
     assert_eq!(verbs.len(), 2);
     assert_eq!(life.size(), 4);

@@ -1,5 +1,5 @@
-//! What is applied of a wish, a case a line: `size > wish -> result reason`, with what was recommended and scaled
-//! before as `size@seconds ago`.
+//! What is applied of a wish, a case a line: `size > wish -> result reason`, with what was recommended and
+//! scaled before as `size@seconds ago`.
 
 use controllers_kit::{SignedDuration, testing::at};
 use kubernetes_proto::autoscaling::{

@@ -184,7 +184,8 @@ fn live(job: &Job) -> controllers_kit::Answer {
     controllers_kit::Answer::Object(std::sync::Arc::new(json))
 }
 
-/// A plan for which the Job that runs was read live with this answer; every query of the controller must be for it.
+/// A plan for which the Job that runs was read live with this answer; every query of the controller must be
+/// for it.
 fn plan_replacing(world: &World, old: &Job, answer: Option<controllers_kit::Answer>) -> Plan {
     use controllers_kit::{Controller, Key, Query, Seen};
     let cron_jobs = CronJobs::new(&Default::default());

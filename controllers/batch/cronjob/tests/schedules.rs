@@ -1,5 +1,5 @@
-//! The grammar and the next times: 430 schedules over 16 zones, whose clocks go forward and back at midnight, at two and by
-//! half an hour. What is wanted was asked of robfig/cron 3.0.1 itself.
+//! The grammar and the next times: 430 schedules over 16 zones, whose clocks go forward and back at midnight,
+//! at two and by half an hour. What is wanted was asked of robfig/cron 3.0.1 itself.
 
 use controllers_kit::Timestamp;
 use jiff::tz::TimeZone;

@@ -13,8 +13,8 @@ fn take_away(world: &mut World, name: &str) {
     assert!(world.find::<Pod>(name).is_none(), "nothing holds it");
 }
 
-/// A Job of two pods that have been seen. They have not been ready for long, so the back-off of a failure is over as soon
-/// as one is deleted.
+/// A Job of two pods that have been seen. They have not been ready for long, so the back-off of a failure is
+/// over as soon as one is deleted.
 fn running() -> (World, Memory) {
     let pi = job("pi").parallel(2).completions(4).started("11:00:00");
     let mut world = world().with(pi.clone());

@@ -355,8 +355,8 @@ fn a_slice_that_waits_takes_up_what_is_new_before_one_that_is_as_it_should_be() 
 #[test]
 fn no_pod_is_in_two_slices_while_one_waits() {
     let existing = twenty();
-    // All lose one, and a pod of the last slice, which was written longest ago, and one of the first have other
-    // addresses.
+    // All lose one, and a pod of the last slice, which was written longest ago, and one of the first have
+    // other addresses.
     let mut wanted = wanted((0..200).filter(|pod| pod % 10 != 3));
     for moved in ["web-1", "web-195"] {
         let one = wanted.iter_mut().find(|one| pod_of(one) == moved).unwrap();

@@ -266,8 +266,8 @@ impl Dice {
     }
 }
 
-/// Pods come, go, turn and end; now and then the owner's memory is lost or a slice is taken away. At every rest each
-/// reachable pod is in one slice, and no slice is too full.
+/// Pods come, go, turn and end; now and then the owner's memory is lost or a slice is taken away. At every
+/// rest each reachable pod is in one slice, and no slice is too full.
 #[test]
 fn at_rest_every_pod_is_in_one_slice_whatever_happened() {
     const MOST: usize = 4;

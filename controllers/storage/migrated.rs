@@ -1,0 +1,90 @@
+//! The in-tree plugins that CSI drivers have taken over, by what is behind a volume.
+
+use kubernetes_proto::core::{PersistentVolume, PersistentVolumeSource};
+
+/// A plugin and the driver that does its work.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Plugin {
+    /// As upstream calls the plugin.
+    pub in_tree: &'static str,
+    /// The driver's name.
+    pub driver: &'static str,
+}
+
+type IsBehind = fn(&PersistentVolumeSource) -> bool;
+
+const PLUGINS: [(IsBehind, Plugin); 7] = [
+    (
+        |source| source.aws_elastic_block_store.is_some(),
+        plugin("kubernetes.io/aws-ebs", "ebs.csi.aws.com"),
+    ),
+    (
+        |source| source.gce_persistent_disk.is_some(),
+        plugin("kubernetes.io/gce-pd", "pd.csi.storage.gke.io"),
+    ),
+    (
+        |source| source.cinder.is_some(),
+        plugin("kubernetes.io/cinder", "cinder.csi.openstack.org"),
+    ),
+    (
+        |source| source.azure_disk.is_some(),
+        plugin("kubernetes.io/azure-disk", "disk.csi.azure.com"),
+    ),
+    (
+        |source| source.azure_file.is_some(),
+        plugin("kubernetes.io/azure-file", "file.csi.azure.com"),
+    ),
+    (
+        |source| source.vsphere_volume.is_some(),
+        plugin("kubernetes.io/vsphere-volume", "csi.vsphere.vmware.com"),
+    ),
+    (
+        |source| source.portworx_volume.is_some(),
+        plugin("kubernetes.io/portworx-volume", "pxd.portworx.com"),
+    ),
+];
+
+const fn plugin(in_tree: &'static str, driver: &'static str) -> Plugin {
+    Plugin { in_tree, driver }
+}
+
+/// The plugin of a volume, if a CSI driver has taken it over.
+pub(crate) fn plugin_of(volume: &PersistentVolume) -> Option<Plugin> {
+    let spec = volume.spec.as_ref()?;
+    let source = spec.persistent_volume_source.as_ref()?;
+    let found = PLUGINS.iter().find(|(is_behind, _)| is_behind(source));
+    found.map(|(_, plugin)| *plugin)
+}
+
+/// The plugin of a name.
+pub(crate) fn plugin_named(in_tree: &str) -> Option<Plugin> {
+    let mut plugins = PLUGINS.iter().map(|(_, plugin)| *plugin);
+    plugins.find(|plugin| plugin.in_tree == in_tree)
+}
+
+/// How a plugin that was taken over names the storage of a volume.
+pub(crate) fn volume_id(source: &PersistentVolumeSource) -> String {
+    let aws = source.aws_elastic_block_store.as_ref();
+    let gce = source.gce_persistent_disk.as_ref();
+    let cinder = source.cinder.as_ref();
+    let azure_disk = source.azure_disk.as_ref();
+    let azure_file = source.azure_file.as_ref();
+    let vsphere = source.vsphere_volume.as_ref();
+    let portworx = source.portworx_volume.as_ref();
+    [
+        aws.map(|aws| aws.volume_id.clone()),
+        gce.map(|gce| gce.pd_name.clone()),
+        cinder.map(|cinder| cinder.volume_id.clone()),
+        azure_disk.map(|azure| azure.disk_uri.clone()),
+        azure_file.map(|azure| {
+            let namespace = azure.secret_namespace.as_deref().unwrap_or_default();
+            format!("{namespace}/{}/{}", azure.secret_name, azure.share_name)
+        }),
+        vsphere.map(|vsphere| vsphere.volume_path.clone()),
+        portworx.map(|portworx| portworx.volume_id.clone()),
+    ]
+    .into_iter()
+    .flatten()
+    .next()
+    .unwrap_or_default()
+}

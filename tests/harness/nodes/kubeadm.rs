@@ -1,0 +1,362 @@
+//! A cluster as kubeadm sets it up: its certificates, kubeconfigs, flags, tokens and configuration, with the
+//! control plane's parts as processes instead of static pods. Addons are left out; who manages the
+//! controllers is up to the test.
+
+use std::fs;
+use std::net::TcpStream;
+use std::path::{Path, PathBuf};
+use std::process::Stdio;
+use std::time::Duration;
+
+use anyhow::{Context, Result, bail, ensure};
+use k8s_openapi::api::core::v1::Node as NodeObject;
+use kube::{Api, Client};
+use ring::digest::{SHA256, digest};
+use serde_json::{Value, json};
+use x509_parser::{parse_x509_certificate, pem::parse_x509_pem};
+
+use super::files::{CRI_SOCKET, kubelet};
+use super::{API_PORT, Network, Node, POLL, START_LIMIT, run};
+use crate::control_plane::start_etcd;
+use crate::fleet::FleetBuilder;
+use crate::process::{Process, Spec};
+use crate::programs::{Program, Programs};
+use crate::wait::until;
+use crate::{kubeconfig, ports};
+
+/// The token with which nodes join.
+pub const TOKEN: &str = "abcdef.0123456789abcdef";
+const API: &str = "kubeadm.k8s.io/v1beta4";
+/// A node has joined within this.
+const JOIN_LIMIT: Duration = Duration::from_secs(120);
+/// Phases of `kubeadm init` that need no API server.
+const FILES: [&str; 3] = ["certs", "kubeconfig", "control-plane"];
+/// With which kubeadm's service unit starts the kubelet.
+const KUBELET_ARGUMENTS: [&str; 3] = [
+    "--bootstrap-kubeconfig=/etc/kubernetes/bootstrap-kubelet.conf",
+    "--kubeconfig=/etc/kubernetes/kubelet.conf",
+    "--config=/var/lib/kubelet/config.yaml",
+];
+/// Flags of the rendered controller manager that a fleet of the harness gives its replicas itself.
+const OF_THE_FLEET: [&str; 5] = [
+    "--authentication-kubeconfig=",
+    "--authorization-kubeconfig=",
+    "--bind-address=",
+    "--kubeconfig=",
+    "--use-service-account-credentials=true",
+];
+
+/// A running cluster without controllers. Dropping it ends it.
+#[derive(Debug)]
+pub struct Kubeadm {
+    parts: Vec<Process>,
+    programs: Programs,
+    network: Network,
+}
+
+impl Kubeadm {
+    /// `kubeadm init` without addons; `manager` are further arguments of the controller manager, by their
+    /// names without hyphens in front.
+    pub async fn init(manager: &[(&str, &str)]) -> Result<Self> {
+        let programs = tokio::task::spawn_blocking(Programs::obtain)
+            .await
+            .context("building the control plane")??;
+        let network = Network::start().await?;
+        let etcd_port = ports::free()?;
+        let etcd = start_etcd(&programs, network.dir(), etcd_port)?;
+        let mut cluster = Self {
+            parts: vec![etcd],
+            programs,
+            network,
+        };
+        let listens = until("etcd listens", START_LIMIT, POLL, || async {
+            Ok(TcpStream::connect(("127.0.0.1", etcd_port)).ok())
+        })
+        .await;
+        listens.or_else(|error| cluster.check().and(Err(error)))?;
+
+        let config = cluster.configuration(etcd_port, manager)?;
+        let etc = cluster.file("");
+        fs::create_dir_all(&etc).with_context(|| format!("making {}", etc.display()))?;
+        fs::copy("/etc/passwd", cluster.root().join("passwd")).context("copying the users")?;
+        cluster.network.dir.write("kubeadm.yaml", config)?;
+        for phase in FILES {
+            cluster.phase(&[phase, "all"]).await?;
+        }
+        cluster.start("kube-apiserver", Program::ApiServer, &[])?;
+        let client = cluster.client().await?;
+        let answers = until("the API server is ready", START_LIMIT, POLL, || async {
+            let request = http::Request::get("/readyz").body(Vec::new())?;
+            Ok(Some(client.request_text(request).await?))
+        })
+        .await;
+        answers
+            .map(|_| ())
+            .or_else(|error| cluster.check().and(Err(error)))?;
+        cluster.start("kube-scheduler", Program::Scheduler, &["--secure-port=0"])?;
+        let admin = ["--kubeconfig", "/etc/kubernetes/super-admin.conf"];
+        for phase in [&["upload-config", "all"][..], &["bootstrap-token"]] {
+            cluster.phase(&[phase, &admin].concat()).await?;
+        }
+        let gateway = cluster.network.gateway();
+        cluster.network.forward((gateway, API_PORT).into()).await?;
+        Ok(cluster)
+    }
+
+    fn configuration(&self, etcd_port: u16, manager: &[(&str, &str)]) -> Result<String> {
+        let argument = |(name, value): &(&str, &str)| json!({"name": name, "value": value});
+        let gateway = self.network.gateway().to_string();
+        let documents = [
+            json!({
+                "apiVersion": API,
+                "kind": "InitConfiguration",
+                "localAPIEndpoint": {"advertiseAddress": gateway, "bindPort": API_PORT},
+                "nodeRegistration": {"name": "control-plane", "criSocket": CRI_SOCKET},
+                "bootstrapTokens": [{
+                    "token": TOKEN,
+                    "ttl": "24h0m0s",
+                    "usages": ["signing", "authentication"],
+                    "groups": ["system:bootstrappers:kubeadm:default-node-token"],
+                }],
+            }),
+            json!({
+                "apiVersion": API,
+                "kind": "ClusterConfiguration",
+                "kubernetesVersion": self.programs.version(),
+                "controlPlaneEndpoint": format!("{gateway}:{API_PORT}"),
+                "networking": {
+                    "serviceSubnet": self.network.services(),
+                    "podSubnet": self.network.pods(),
+                },
+                "etcd": {"external": {"endpoints": [format!("http://127.0.0.1:{etcd_port}")]}},
+                // Not at the addresses of the rest of the machine.
+                "apiServer": {"extraArgs": [argument(&("bind-address", &gateway))]},
+                "controllerManager": {
+                    "extraArgs": manager.iter().map(argument).collect::<Vec<_>>(),
+                },
+            }),
+            kubelet(),
+        ];
+        let texts = documents.map(|one| serde_yaml::to_string(&one));
+        let texts = texts.into_iter().collect::<Result<Vec<_>, _>>()?;
+        Ok(texts.join("---\n"))
+    }
+
+    /// What `/etc` is to kubeadm.
+    fn root(&self) -> PathBuf {
+        self.network.dir.file("control-plane-etc")
+    }
+
+    /// A file of `/etc/kubernetes`.
+    pub fn file(&self, name: &str) -> PathBuf {
+        self.root().join("kubernetes").join(name)
+    }
+
+    /// One phase of `kubeadm init`, with directories of its own in place of the machine's.
+    async fn phase(&self, arguments: &[&str]) -> Result<()> {
+        let script = "mount --bind \"$1\" /etc; mount -t tmpfs tmpfs /run; shift; exec \"$@\"";
+        let kubeadm = self.network.program(Program::Kubeadm);
+        let (root, kubeadm) = (
+            self.root().display().to_string(),
+            kubeadm.display().to_string(),
+        );
+        let config = self.network.dir.file("kubeadm.yaml").display().to_string();
+        let before = [
+            "--mount",
+            "--propagation",
+            "private",
+            "--",
+            "/bin/sh",
+            "-euc",
+            script,
+            "sh",
+            &root,
+            &kubeadm,
+            "init",
+            "phase",
+        ];
+        let all = [&before[..], arguments, &["--config", &config]].concat();
+        run("unshare", &all).await?;
+        Ok(())
+    }
+
+    /// The arguments that kubeadm rendered for a part, with its files where they lie here.
+    fn arguments(&self, part: &str) -> Result<Vec<String>> {
+        let path = self.file(&format!("manifests/{part}.yaml"));
+        let text =
+            fs::read_to_string(&path).with_context(|| format!("reading {}", path.display()))?;
+        let pod: Value = serde_yaml::from_str(&text)?;
+        let command = pod.pointer("/spec/containers/0/command");
+        let command = command.and_then(Value::as_array).context("a command")?;
+        ensure!(command.first() == Some(&json!(part)), "{part}: {command:?}");
+        let etc = format!("{}/", self.root().display());
+        let words = command.iter().skip(1).map(|word| {
+            let word = word.as_str().context("a word")?;
+            Ok(word.replace("=/etc/", &format!("={etc}")))
+        });
+        words.collect()
+    }
+
+    fn start(&mut self, part: &str, program: Program, more: &[&str]) -> Result<()> {
+        let mut args = self.arguments(part)?;
+        args.extend(more.iter().map(|one| (*one).to_owned()));
+        self.parts.push(Process::spawn(&Spec {
+            name: part.to_owned(),
+            program: self.programs.path(program),
+            args,
+            env: Vec::new(),
+            log: self.network.dir.file(&format!("{part}.log")),
+        })?);
+        Ok(())
+    }
+
+    /// Starts kube-controller-manager as kubeadm would.
+    pub fn start_kcm(&mut self) -> Result<()> {
+        let port = format!("--secure-port={}", ports::free()?);
+        self.start(
+            "kube-controller-manager",
+            Program::ControllerManager,
+            &[&port],
+        )
+    }
+
+    /// A fleet of replicas in its place, with its arguments.
+    pub fn fleet(&self) -> Result<FleetBuilder> {
+        let fleet = FleetBuilder::on_cluster(
+            &self.file("controller-manager.conf"),
+            &self.file("super-admin.conf"),
+        );
+        let arguments = self.arguments("kube-controller-manager")?;
+        let taken = |one: &String| !OF_THE_FLEET.iter().any(|flag| one.starts_with(flag));
+        Ok(arguments
+            .into_iter()
+            .filter(taken)
+            .fold(fleet, FleetBuilder::arg))
+    }
+
+    /// Its network.
+    pub fn network(&self) -> &Network {
+        &self.network
+    }
+
+    /// A client as an administrator.
+    pub async fn client(&self) -> Result<Client> {
+        let mut config = kubeconfig::load(&self.file("super-admin.conf")).await?;
+        config.proxy_url = None;
+        Ok(Client::try_from(config)?)
+    }
+
+    /// An error with the end of the log of the first part that has died.
+    pub fn check(&mut self) -> Result<()> {
+        self.parts.iter_mut().try_for_each(Process::check)
+    }
+
+    /// Runs kubectl as an administrator.
+    pub async fn kubectl(&self, arguments: &[&str]) -> Result<String> {
+        let kubectl = self.programs.path(Program::Kubectl);
+        let output = tokio::process::Command::new(&kubectl)
+            .arg("--kubeconfig")
+            .arg(self.file("super-admin.conf"))
+            .arg("--cache-dir")
+            .arg(self.network.dir.file("kubectl-cache"))
+            .args(arguments)
+            .env_remove("KUBECONFIG")
+            .env_remove("HTTPS_PROXY")
+            .env_remove("https_proxy")
+            .stdin(Stdio::null())
+            .kill_on_drop(true)
+            .output()
+            .await
+            .context("starting kubectl")?;
+        ensure!(
+            output.status.success(),
+            "kubectl {} ({}): {}",
+            arguments.join(" "),
+            output.status,
+            String::from_utf8_lossy(&output.stderr).trim()
+        );
+        Ok(String::from_utf8_lossy(&output.stdout).into_owned())
+    }
+
+    /// Applies every YAML file of a folder of the workspace.
+    pub async fn apply(&self, folder: &str) -> Result<()> {
+        let folder = crate::workspace_root().join(folder);
+        for entry in fs::read_dir(&folder)? {
+            let path = entry?.path();
+            let yaml = path.extension().is_some_and(|one| one == "yaml");
+            if yaml && !path.ends_with("kustomization.yaml") {
+                let path = path.display().to_string();
+                self.kubectl(&["apply", "--server-side", "-f", &path])
+                    .await?;
+            }
+        }
+        Ok(())
+    }
+
+    /// `kubeadm join` on a new node: from the signed cluster-info, with the token, to a certificate of its
+    /// own. Its pods get addresses of the range that the node was given.
+    pub async fn join(&self, index: u8, name: &str) -> Result<Node> {
+        let arguments = KUBELET_ARGUMENTS.map(str::to_owned);
+        let mut node = self.network.node(index, name, &arguments)?;
+        node.wait_for_containers().await?;
+        let address = node.address().to_string();
+        let configuration = json!({
+            "apiVersion": API,
+            "kind": "JoinConfiguration",
+            "discovery": {"bootstrapToken": {
+                "token": TOKEN,
+                "apiServerEndpoint": format!("{}:{API_PORT}", self.network.gateway()),
+                "caCertHashes": [key_hash(&self.file("pki/ca.crt"))?],
+            }},
+            "nodeRegistration": {
+                "name": name,
+                "criSocket": CRI_SOCKET,
+                "kubeletExtraArgs": [{"name": "node-ip", "value": address}],
+            },
+        });
+        node.write("etc/join.yaml", &serde_yaml::to_string(&configuration)?)?;
+        let kubeadm = self.network.program(Program::Kubeadm).display().to_string();
+        let arguments = [
+            "join",
+            "--config=/etc/join.yaml",
+            // They look for the programs of a machine that is a node as a whole.
+            "--ignore-preflight-errors=all",
+        ];
+        let joins = tokio::time::timeout(JOIN_LIMIT, node.run(&kubeadm, &arguments)).await;
+        match joins {
+            Ok(Ok(said)) => node.write("kubeadm-join.log", &said)?,
+            Ok(Err(error)) => {
+                node.check()?;
+                return Err(error.context(format!("{name} joins")));
+            }
+            Err(_) => bail!("{name} has not joined within {JOIN_LIMIT:?}"),
+        }
+        let nodes: Api<NodeObject> = Api::all(self.client().await?);
+        let range = until(
+            &format!("{name} has addresses for its pods"),
+            START_LIMIT,
+            POLL,
+            || async {
+                let spec = nodes.get(name).await?.spec;
+                Ok(spec.and_then(|spec| spec.pod_cidr))
+            },
+        )
+        .await?;
+        self.network.route(&node, &range).await?;
+        Ok(node)
+    }
+}
+
+/// Of an authority's public key, as those who join are told it.
+fn key_hash(certificate: &Path) -> Result<String> {
+    let pem = fs::read(certificate)?;
+    let (_, block) = parse_x509_pem(&pem).context("a certificate in PEM")?;
+    let (_, certificate) = parse_x509_certificate(&block.contents).context("a certificate")?;
+    let digest = digest(&SHA256, certificate.public_key().raw);
+    let hex: String = digest
+        .as_ref()
+        .iter()
+        .map(|byte| format!("{byte:02x}"))
+        .collect();
+    Ok(format!("sha256:{hex}"))
+}

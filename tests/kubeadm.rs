@@ -1,0 +1,347 @@
+//! `kubeadm init` and `kubeadm join` with real kubelets, no kube-controller-manager and three replicas of
+//! Manifold; the same under kube-controller-manager, and what both leave behind, object by object.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::time::{Duration, Instant};
+
+use anyhow::{Context, Result, ensure};
+use harness::nodes::kubeadm::Kubeadm;
+use harness::nodes::{Node, can_run};
+use harness::{run_test, until};
+use k8s_openapi::api::apps::v1::Deployment;
+use kube::Api;
+use serde_json::{Value, json};
+
+use super::kubelets::{talking, usable};
+use crate::parity::{self, Look, Normal, Outcome, text_at};
+use crate::support::{PATIENCE, POLL, all_end_well, alone, complete, create};
+
+const REPLICAS: usize = 3;
+const NODES: u8 = 2;
+const PODS: u32 = 4;
+/// Nothing is written for so long: the cluster is at rest.
+const REST: Duration = Duration::from_secs(4);
+/// Life of the certificates that kubelets renew in the test. Signers date them back by five minutes, and
+/// kubelets renew at 70 to 90 % of what the certificate says: 78 s after it was signed at the latest.
+const SHORT: (&str, &str) = ("cluster-signing-duration", "2m");
+const RENEWED: Duration = Duration::from_secs(78 + 30);
+/// Kinds that no controller has a part in, or that tell of the moment.
+const NOT_COMPARED: [&str; 3] = ["events", "events.events.k8s.io", "componentstatuses"];
+
+/// Who manages the controllers.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Manager {
+    Upstream,
+    Manifold,
+}
+
+/// From nothing to two nodes that run a Deployment's containers; what is there then.
+async fn cluster_under(manager: Manager) -> Result<Outcome> {
+    let began = Instant::now();
+    let mut cluster = Kubeadm::init(&[]).await?;
+    cluster.apply("deploy/rbac").await?;
+    let initialised = began.elapsed();
+    let fleet = cluster.fleet()?.build().await?;
+    let mut replicas = match manager {
+        Manager::Upstream => {
+            cluster.start_kcm()?;
+            Vec::new()
+        }
+        Manager::Manifold => fleet.start_all(REPLICAS).await?,
+    };
+    let client = cluster.client().await?;
+
+    let began = Instant::now();
+    let nodes = join(&cluster).await?;
+    let joined = began.elapsed();
+    usable(&client, NODES.into()).await?;
+    let ready = began.elapsed();
+    signed(&cluster).await?;
+
+    let began = Instant::now();
+    let deployments: Api<Deployment> = Api::namespaced(client.clone(), "default");
+    create(&deployments, talking("web", PODS)).await?;
+    complete(&deployments, "web", PODS.try_into()?).await?;
+    println!(
+        "kubeadm: {manager:?}: init {initialised:.1?}, {NODES} nodes joined in {joined:.1?}, without taints in \
+         {ready:.1?}, {PODS} containers in {:.1?}",
+        began.elapsed()
+    );
+    for name in names(&cluster, "pods").await? {
+        let said = cluster.kubectl(&["logs", &name]).await?;
+        ensure!(said == format!("I am {name}\n"), "{name} says {said:?}");
+    }
+    let look = at_rest(&cluster).await?;
+    all_end_well(&mut replicas).await?;
+    cluster.check()?;
+    drop(nodes);
+    Ok(Outcome {
+        looks: vec![look],
+        failed: None,
+    })
+}
+
+async fn join(cluster: &Kubeadm) -> Result<Vec<Node>> {
+    let joins = (0..NODES).map(|index| async move {
+        let name = format!("node-{index}");
+        cluster.join(index, &name).await
+    });
+    futures::future::try_join_all(joins).await
+}
+
+async fn names(cluster: &Kubeadm, resource: &str) -> Result<Vec<String>> {
+    let path = "jsonpath={.items[*].metadata.name}";
+    let said = cluster.kubectl(&["get", resource, "-o", path]).await?;
+    Ok(said.split_whitespace().map(str::to_owned).collect())
+}
+
+async fn items(cluster: &Kubeadm, resource: &str) -> Result<Vec<Value>> {
+    let said = cluster
+        .kubectl(&["get", resource, "-A", "-o", "json"])
+        .await?;
+    let list: Value = serde_json::from_str(&said)?;
+    Ok(list["items"].as_array().cloned().unwrap_or_default())
+}
+
+/// Every request for a certificate is approved and signed; nodes have addresses of their own; cluster-info
+/// carries the token's signature.
+async fn signed(cluster: &Kubeadm) -> Result<()> {
+    let requests = items(cluster, "csr").await?;
+    ensure!(requests.len() >= usize::from(NODES), "{requests:?}");
+    for request in &requests {
+        let name = text_at(request, "/metadata/name");
+        let certificate = text_at(request, "/status/certificate");
+        ensure!(!certificate.is_empty(), "{name} is not signed");
+        let approved = request.pointer("/status/conditions/0/type");
+        ensure!(approved == Some(&json!("Approved")), "{name}: {approved:?}");
+    }
+    let nodes = items(cluster, "nodes").await?;
+    let ranges: BTreeSet<&str> = nodes
+        .iter()
+        .map(|node| text_at(node, "/spec/podCIDR"))
+        .collect();
+    ensure!(
+        ranges.len() == nodes.len() && !ranges.contains(""),
+        "{ranges:?}"
+    );
+    let path = "jsonpath={.data.jws-kubeconfig-abcdef}";
+    let args = ["get", "cm", "-n", "kube-public", "cluster-info", "-o", path];
+    let signature = cluster.kubectl(&args).await?;
+    ensure!(signature.matches('.').count() == 2, "{signature:?}");
+    Ok(())
+}
+
+/// Everything that is there, once nothing has changed for a while.
+async fn at_rest(cluster: &Kubeadm) -> Result<Look> {
+    let resources = cluster
+        .kubectl(&["api-resources", "--verbs=list", "-o", "name"])
+        .await?;
+    let resources: Vec<&str> = resources
+        .split_whitespace()
+        .filter(|name| !NOT_COMPARED.contains(name))
+        .collect();
+    let resources = resources.join(",");
+    // A kubelet that had no node yet when it first tried makes its Lease ten seconds later.
+    until("each node has its Lease", PATIENCE, POLL, || async {
+        let leases = ["leases", "-n", "kube-node-lease", "-o", "name"];
+        let said = cluster.kubectl(&[&["get"][..], &leases].concat()).await?;
+        Ok((said.lines().count() == usize::from(NODES)).then_some(()))
+    })
+    .await?;
+    let last = std::sync::Mutex::new((Vec::new(), Instant::now()));
+    let there = until("the cluster is at rest", PATIENCE, POLL * 10, || async {
+        let mut there = items(cluster, &resources).await?;
+        there.retain(|object| !is_of_managers(object));
+        let versions: Vec<String> = there
+            .iter()
+            .filter(|object| text_at(object, "/kind") != "Lease")
+            .map(|object| text_at(object, "/metadata/resourceVersion").to_owned())
+            .collect();
+        let mut last = last
+            .lock()
+            .unwrap_or_else(std::sync::PoisonError::into_inner);
+        if last.0 != versions {
+            *last = (versions, Instant::now());
+        }
+        Ok((last.1.elapsed() >= REST).then_some(there))
+    })
+    .await?;
+    Ok(look(cluster, &there))
+}
+
+/// Leases of the managers and of the API server say who they are.
+fn is_of_managers(object: &Value) -> bool {
+    let name = text_at(object, "/metadata/name");
+    text_at(object, "/kind") == "Lease"
+        && [
+            "manifold-",
+            "kube-controller-manager",
+            "kube-scheduler",
+            "apiserver-",
+        ]
+        .iter()
+        .any(|prefix| name.starts_with(prefix))
+}
+
+/// What the rig and the kubelets make different each time is made equal; the rest as in the parity suite.
+fn look(cluster: &Kubeadm, there: &[Value]) -> Look {
+    let gateway = cluster.network().gateway().to_string();
+    let network = gateway.trim_end_matches("0.1");
+    let mut normal = Normal::default();
+    // Pods are named after the ReplicaSets that own them.
+    let (owners, others): (Vec<_>, Vec<_>) = there
+        .iter()
+        .partition(|object| text_at(object, "/kind") == "ReplicaSet");
+    for object in owners.into_iter().chain(others) {
+        normal.learn(object);
+    }
+    let mut objects: BTreeMap<String, Vec<Value>> = BTreeMap::new();
+    for object in there {
+        let mut even = normal.object(object);
+        let kind = text_at(&even, "/kind").to_owned();
+        plain(&mut even, network);
+        if kind == "CertificateSigningRequest" {
+            even["metadata"]["name"] = json!("csr-<random>");
+            even["metadata"]["uid"] = json!("<uid>");
+        }
+        if let Some(status) = even.get_mut("status").and_then(Value::as_object_mut)
+            && kind == "Pod"
+        {
+            // The kubelet tells of a limit or does not, as it comes to look at the pod's cgroup.
+            status.remove("resources");
+        }
+        let namespace = text_at(&even, "/metadata/namespace");
+        let name = text_at(&even, "/metadata/name");
+        let key = format!("{kind} {namespace}/{name}");
+        objects.entry(key).or_default().push(even);
+    }
+    Look {
+        name: "at rest".to_owned(),
+        objects,
+        ..Look::default()
+    }
+}
+
+/// Fields whose values are of this cluster alone.
+const OWN: [&str; 13] = [
+    "expiration",
+    "containerID",
+    "podIP",
+    "ip",
+    "podCIDR",
+    "bootID",
+    "jws-kubeconfig-abcdef",
+    "client-ca-file",
+    "requestheader-client-ca-file",
+    "memory",
+    "ephemeral-storage",
+    "etcd",
+    "availabilityZone",
+];
+
+fn plain(value: &mut Value, network: &str) {
+    match value {
+        Value::Object(map) => {
+            for (key, value) in map {
+                let own = OWN.contains(&key.as_str()) && value.is_string();
+                if own || key == "podCIDRs" || key == "names" {
+                    *value = json!(format!("<{key}>"));
+                } else {
+                    plain(value, network);
+                }
+            }
+        }
+        Value::Array(values) => values.iter_mut().for_each(|value| plain(value, network)),
+        Value::String(text) => {
+            let lines = text.lines().map(|line| {
+                let own = ["certificate-authority-data: ", "- http://127.0.0.1:"];
+                let cut = own.iter().find_map(|prefix| {
+                    let at = line.find(prefix)?;
+                    Some(format!("{}<own>", &line[..at + prefix.len()]))
+                });
+                cut.unwrap_or_else(|| line.replace(network, "10.<network>."))
+            });
+            *text = lines.collect::<Vec<_>>().join("\n");
+        }
+        _ => {}
+    }
+}
+
+/// Why something is not the same, where that is meant.
+fn expected(one: &parity::Difference) -> Option<&'static str> {
+    let account = one.object.starts_with("ServiceAccount kube-system/");
+    (account && one.ours == "nothing").then_some(
+        "upstream makes the accounts of all of its controllers when it starts, Manifold that of a controller which first \
+         writes",
+    )
+}
+
+#[test]
+#[ignore = "minutes, and real nodes: cargo parity"]
+fn kubeadm_s_cluster_is_under_manifold_what_it_is_under_kube_controller_manager() {
+    if !can_run("kubeadm: the cluster of kubeadm") {
+        return;
+    }
+    let _alone = alone();
+    run_test(async {
+        let theirs = cluster_under(Manager::Upstream).await?;
+        let ours = cluster_under(Manager::Manifold).await?;
+        let objects = ours.looks[0].objects.values().map(Vec::len).sum::<usize>();
+        let differences = parity::outcomes("kubeadm", &theirs, &ours);
+        let mut unexplained = 0;
+        for one in &differences {
+            match expected(one) {
+                Some(why) => println!("kubeadm: expected ({why}): {one}"),
+                None => {
+                    unexplained += 1;
+                    println!("kubeadm: {one}");
+                }
+            }
+        }
+        println!(
+            "kubeadm: {objects} objects, {} differences, {unexplained} unexplained",
+            differences.len()
+        );
+        ensure!(unexplained == 0, "{unexplained} differences");
+        Ok(())
+    });
+}
+
+#[test]
+#[ignore = "minutes, and real nodes: cargo parity"]
+fn a_kubelet_renews_its_certificate_under_manifold() {
+    if !can_run("kubeadm: a kubelet renews its certificate") {
+        return;
+    }
+    let _alone = alone();
+    run_test(async {
+        let cluster = Kubeadm::init(&[SHORT]).await?;
+        cluster.apply("deploy/rbac").await?;
+        let fleet = cluster.fleet()?.build().await?;
+        let mut replicas = fleet.start_all(REPLICAS).await?;
+        let node = cluster.join(0, "node-0").await?;
+        let client = cluster.client().await?;
+        usable(&client, 1).await?;
+        let began = Instant::now();
+        let link = node.file("var/lib/kubelet/pki/kubelet-client-current.pem");
+        let first = std::fs::read_link(&link).context("the kubelet's certificate")?;
+        until(
+            "the kubelet has another certificate",
+            RENEWED,
+            POLL,
+            || async { Ok((std::fs::read_link(&link)? != first).then_some(())) },
+        )
+        .await?;
+        let renewed = began.elapsed();
+        let requests = items(&cluster, "csr").await?;
+        let own = requests
+            .iter()
+            .filter(|one| text_at(one, "/spec/username") == "system:node:node-0");
+        let own = own.count();
+        ensure!(own > 0, "nobody but the token asked: {requests:?}");
+        // With the new one it goes on telling how it is.
+        usable(&client, 1).await?;
+        println!("kubeadm: renewed after {renewed:.1?}, {own} requests of the node");
+        all_end_well(&mut replicas).await
+    });
+}
