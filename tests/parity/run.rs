@@ -503,14 +503,18 @@ impl Side {
                 name,
                 labels,
                 kubelet,
+                annotations: own,
                 spec,
             } => {
                 let taint = json!({"key": "parity", "effect": "NoSchedule"});
-                let annotations = if *kubelet {
+                let mut annotations = if *kubelet {
                     json!({})
                 } else {
                     ControlPlane::without_kubelet()
                 };
+                for (key, value) in own {
+                    annotations[key] = json!(value);
+                }
                 let mut object = json!({
                     "apiVersion": "v1",
                     "kind": "Node",
@@ -609,13 +613,19 @@ impl Side {
         let of_the_cluster: &[&str] = match scenario.among {
             Among::Nodes => &["node", "servicecidr"],
             Among::Storage => &["persistentvolume", "volumeattributesclass"],
+            Among::Attach => &["node", "persistentvolume", "volumeattachment"],
             Among::Volumes => &["storageclass", "persistentvolume"],
             _ => &[],
         };
         if !of_the_cluster.is_empty() {
             for kind in of_the_cluster {
                 let mut all = self.server.list(kind_of(kind)?, "").await?;
-                all.retain(|object| text_at(object, "/metadata/name").starts_with(&own));
+                // An attachment's name is a hash.
+                let place = match *kind {
+                    "volumeattachment" => "/spec/nodeName",
+                    _ => "/metadata/name",
+                };
+                all.retain(|object| text_at(object, place).starts_with(&own));
                 there.extend(all);
             }
         }
