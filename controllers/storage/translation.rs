@@ -24,13 +24,13 @@ pub const MIGRATED: [(&str, &str); 7] = [
     ("kubernetes.io/portworx-volume", PORTWORX),
 ];
 
-const EBS: &str = "ebs.csi.aws.com";
-const GCE: &str = "pd.csi.storage.gke.io";
-const AZURE_DISK: &str = "disk.csi.azure.com";
-const AZURE_FILE: &str = "file.csi.azure.com";
-const CINDER: &str = "cinder.csi.openstack.org";
-const VSPHERE: &str = "csi.vsphere.vmware.com";
-const PORTWORX: &str = "pxd.portworx.com";
+pub(crate) const EBS: &str = "ebs.csi.aws.com";
+pub(crate) const GCE: &str = "pd.csi.storage.gke.io";
+pub(crate) const AZURE_DISK: &str = "disk.csi.azure.com";
+pub(crate) const AZURE_FILE: &str = "file.csi.azure.com";
+pub(crate) const CINDER: &str = "cinder.csi.openstack.org";
+pub(crate) const VSPHERE: &str = "csi.vsphere.vmware.com";
+pub(crate) const PORTWORX: &str = "pxd.portworx.com";
 
 const ONCE: &str = "ReadWriteOnce";
 const READ_MANY: &str = "ReadOnlyMany";
