@@ -146,9 +146,9 @@ pub(crate) const EXPECTED: &[Expectation] = &[
         },
     },
     Expectation {
-        name: "why a volume is not attached is told once",
+        name: "why a volume is not attached is reported once",
         reason: "An attachment that no pod wants any more is deleted while it is still being attached, and failures are \
-                 told when their reason begins, not at each try.",
+                 reported when their reason begins, not at each try.",
         by_chance: false,
         fits: |one| {
             one.object == "event"

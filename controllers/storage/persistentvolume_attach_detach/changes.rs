@@ -98,7 +98,7 @@ impl<'a> Changes<'a> {
                 .and_then(|name| failed.get(&name).cloned())
             {
                 let why = format!("kubernetes.io/csi: attacher.Attach failed: {text}");
-                self.tell_failure(place, spec, note, why);
+                self.report_failure(place, spec, note, why);
             }
             let is_ready_to_list = match &self.unique.csi {
                 Some(_) => self.follow(name, place, spec, note),
@@ -109,7 +109,7 @@ impl<'a> Changes<'a> {
             if needs && spec.exclusive {
                 let taken = others().any(|(_, other)| other.is_taken(self.unique));
                 if taken {
-                    self.tell_elsewhere(&places, &keeping, name, spec, note);
+                    self.report_elsewhere(&places, &keeping, name, spec, note);
                     continue;
                 }
                 if first != Some(name.as_str()) || !self.is_proven() {
@@ -321,7 +321,7 @@ impl<'a> Changes<'a> {
 
     /// Takes the volume out of what a node lists, and with it all others that leave. Each is unwanted and, at the version
     /// that the patch insists on, not in use; its own owner puts back one that is wanted again, and deletes no attachment
-    /// without a look of its own. So this may be done for volumes of other owners, where putting in may not.
+    /// without a check of its own. So this may be done for volumes of other owners, where putting in may not.
     fn take_out(&mut self, node: &Node, note: &mut Note) {
         let waiting = places::waiting(node, self.seen);
         if self.is_turn(&waiting, note) {
@@ -334,8 +334,8 @@ impl<'a> Changes<'a> {
 
     /// Puts the volume into what a node lists: from now on its kubelet may mount it.
     fn list(&mut self, node: &Node, place: &Place, spec: &Spec, note: &mut Note) {
-        if !note.told_success {
-            note.told_success = true;
+        if !note.reported_success {
+            note.reported_success = true;
             // A node that was made again lacks its list, and nothing was attached.
             let made =
                 |time: Option<kubernetes_proto::meta::Time>| time.map(|time| time.timestamp());
@@ -363,7 +363,7 @@ impl<'a> Changes<'a> {
         }
     }
 
-    /// Looks at what has become of the attachment to a node that wants it; whether the node's list is to have it now.
+    /// Checks what has become of the attachment to a node that wants it; whether the node's list is to have it now.
     fn follow(&mut self, name: &str, place: &Place, spec: &Spec, note: &mut Note) -> bool {
         let is_listed = place.is_listed(self.unique);
         let now = self.seen.now;
@@ -374,11 +374,11 @@ impl<'a> Changes<'a> {
             }
             return false;
         };
-        note.told_elsewhere = false;
+        note.reported_elsewhere = false;
         if attachment.is_terminating() {
             if !is_listed {
                 let why = "volume attachment is being deleted".to_owned();
-                self.tell_failure(place, spec, note, why);
+                self.report_failure(place, spec, note, why);
             }
             return false;
         }
@@ -396,14 +396,14 @@ impl<'a> Changes<'a> {
         let since = *note.attaching_since.get_or_insert(now);
         let status = attachment.status.as_ref();
         if let Some(error) = status.and_then(|status| status.attach_error.as_ref()) {
-            self.tell_failure(place, spec, note, error.message.clone());
+            self.report_failure(place, spec, note, error.message.clone());
         } else if now < later(since, OPERATION) {
             self.plan.look_again_at(later(since, OPERATION));
         } else if let Some((driver, handle)) = &self.unique.csi {
             let why = format!(
                 "timed out waiting for external-attacher of {driver} CSI driver to attach volume {handle}"
             );
-            self.tell_failure(place, spec, note, why);
+            self.report_failure(place, spec, note, why);
         }
         false
     }
@@ -484,7 +484,7 @@ impl<'a> Changes<'a> {
             return;
         };
         note.attaching_since = Some(self.seen.now);
-        note.told_elsewhere = false;
+        note.reported_elsewhere = false;
         if let Some(in_line) = &spec.in_line {
             let attachment = json!({
                 "apiVersion": "storage.k8s.io/v1",
@@ -511,9 +511,9 @@ impl<'a> Changes<'a> {
         self.plan.create(&attachment);
     }
 
-    /// Tells the pods why the volume could not be attached, if it is another reason than before.
-    fn tell_failure(&mut self, place: &Place, spec: &Spec, note: &mut Note, why: String) {
-        if note.told_failure.as_ref() == Some(&why) {
+    /// Reports the pods why the volume could not be attached, if it is another reason than before.
+    fn report_failure(&mut self, place: &Place, spec: &Spec, note: &mut Note, why: String) {
+        if note.reported_failure.as_ref() == Some(&why) {
             return;
         }
         let text = message("AttachVolume.Attach failed", spec, &format!(": {why}"));
@@ -523,11 +523,11 @@ impl<'a> Changes<'a> {
         }
         let since = note.attaching_since.unwrap_or(self.seen.now);
         self.took("volume_attach", "fail-unknown", spec.migrated, since);
-        note.told_failure = Some(why);
+        note.reported_failure = Some(why);
     }
 
-    /// Tells the pods of a node that another one keeps the volume: once, and not while that one is letting it go.
-    fn tell_elsewhere(
+    /// Reports the pods of a node that another one keeps the volume: once, and not while that one is letting it go.
+    fn report_elsewhere(
         &mut self,
         places: &BTreeMap<String, Place>,
         keeping: &BTreeSet<&str>,
@@ -540,14 +540,14 @@ impl<'a> Changes<'a> {
             .filter(|(other, _)| *other != name)
             .filter(|(_, other)| other.is_attached() || other.is_listed(self.unique))
             .collect();
-        if note.told_elsewhere
+        if note.reported_elsewhere
             || !others
                 .iter()
                 .any(|(other, _)| keeping.contains(other.as_str()))
         {
             return;
         }
-        note.told_elsewhere = true;
+        note.reported_elsewhere = true;
         let using: Vec<&Pod> = others
             .iter()
             .flat_map(|(_, other)| other.pods.iter().map(|pod| &**pod))

@@ -5,7 +5,7 @@
 //! VolumeAttachments, and writes `status.volumesAttached` of nodes, which kubelets read before they mount; a key per
 //! volume, by its unique name (`volume/kubernetes.io/csi/<driver>^<handle>`), so that one owner decides about all of
 //! its nodes. What is attached is read from the API alone; remembered is since when a node should have let a volume
-//! go, and what events have told.
+//! go, and what events have reported.
 //!
 //! A detach has three steps, each a plan of its own that begins with what the step before has left in the API:
 //! 1. the entry leaves `volumesAttached` by a compare-and-swap on the very version of the node that does not list the
@@ -14,7 +14,7 @@
 //! 2. the node is read live, and the volume must be in neither list;
 //! 3. the VolumeAttachment is deleted as it was seen, by uid and version.
 //!
-//! A forced detach skips 2 and the look at what is in use.
+//! A forced detach skips 2 and the check of what is in use.
 
 mod changes;
 mod places;
@@ -73,7 +73,7 @@ pub struct Memory {
     failed: BTreeMap<String, String>,
 }
 
-/// What is known of a volume on a node. Losing it makes a forced detach later, and tells an event once more.
+/// What is known of a volume on a node. Losing it makes a forced detach later, and reports an event once more.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 struct Note {
     /// Since when the node should let the volume go.
@@ -84,14 +84,14 @@ struct Note {
     attaching_since: Option<Timestamp>,
     /// Since when the node lists a volume whose attachment is not there.
     lost_since: Option<Timestamp>,
-    /// When a write to the node's list is due, whoever else wants to write it.
+    /// When a write to the node's list is due, whatever other key wants to write it.
     turn: Option<Timestamp>,
-    /// Whether pods were told that the volume is attached elsewhere.
-    told_elsewhere: bool,
-    /// Whether pods were told that it is attached.
-    told_success: bool,
-    /// Which failure pods were told of last.
-    told_failure: Option<String>,
+    /// Whether pods were reported that the volume is attached elsewhere.
+    reported_elsewhere: bool,
+    /// Whether pods were reported that it is attached.
+    reported_success: bool,
+    /// Which failure pods were reported of last.
+    reported_failure: Option<String>,
 }
 
 fn is_managed(node: &Node) -> bool {
@@ -187,9 +187,9 @@ impl Controller for AttachDetach {
                 &["get", "list", "watch", "create", "delete"],
             )
             .differs("A volume that one node alone may have is not attached while any attachment of it to another node exists, attached or not, and only after a consistent read has shown that none is missing from the cache.")
-            .differs("Six minutes do not replace the live look at a healthy node before a detach; forced detaches alone count as such.")
+            .differs("Six minutes do not replace the live read of a healthy node before a detach; forced detaches alone count as such.")
             .differs("Nodes without the annotation volumes.kubernetes.io/controller-managed-attach-detach are left alone, also after a start, and so are VolumeAttachments of other names than upstream gives.")
-            .differs("An attachment that no pod wants any more is deleted while it is still being attached, and failures are told when their reason begins, not at each try.")
+            .differs("An attachment that no pod wants any more is deleted while it is still being attached, and failures are reported when their reason begins, not at each try.")
             .differs("An attachment of an in-line volume that no pod wants any more is deleted after a restart too.")
             .differs("FlexVolumes are not attached: their drivers run on the manager's host.")
             .differs("An in-line vSphere volume with a storage policy is translated; upstream panics.")
@@ -242,11 +242,11 @@ impl Controller for AttachDetach {
         let Err(failure) = outcome.result else {
             return;
         };
-        let told = matches!(
+        let reported = matches!(
             failure,
             Failure::Forbidden(_) | Failure::Invalid(_) | Failure::NotFound(_) | Failure::Other(_)
         );
-        if told && matches!(outcome.action.verb, Verb::Create { .. }) {
+        if reported && matches!(outcome.action.verb, Verb::Create { .. }) {
             let name = outcome.action.key.name.to_string();
             memory.failed.insert(name, failure.to_string());
         }

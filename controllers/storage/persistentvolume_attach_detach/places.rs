@@ -56,7 +56,7 @@ impl Place {
         status.is_some_and(|status| status.attached)
     }
 
-    /// Whether anything tells that the node has, or may get, the volume.
+    /// Whether anything reports that the node has, or may get, the volume.
     pub(super) fn is_taken(&self, unique: &Unique) -> bool {
         self.attachment.is_some() || self.foreign || self.is_listed(unique)
     }

@@ -99,7 +99,7 @@ fn planned(world: &World) -> Vec<String> {
     verbs(&world.plan::<AttachDetach>(KEY), world)
 }
 
-fn told(plan: &Plan) -> Vec<String> {
+fn reported(plan: &Plan) -> Vec<String> {
     let events = plan.events.iter();
     events
         .map(|event| {
@@ -164,7 +164,7 @@ fn a_pod_gets_its_volume_attached_then_listed() {
     let plan = world.plan::<AttachDetach>(KEY);
     assert_eq!(verbs(&plan, &world), ["patch nodes/a/status"]);
     assert_eq!(
-        told(&plan),
+        reported(&plan),
         ["web SuccessfulAttachVolume AttachVolume.Attach succeeded for volume \"pv\" "]
     );
     world.apply(&plan).expect_success();
@@ -390,7 +390,7 @@ fn an_exclusive_volume_waits_while_anything_of_it_is_elsewhere() {
         assert_eq!(verbs(&plan, &world), [""; 0], "{what}");
         let wanted = "new FailedAttachVolume Multi-Attach error for volume \"pv\" Volume is already used by pod(s) old";
         assert_eq!(
-            told(&plan).contains(&wanted.to_owned()),
+            reported(&plan).contains(&wanted.to_owned()),
             what != "being attached",
             "{what}"
         );
@@ -421,11 +421,11 @@ fn of_two_nodes_that_want_an_exclusive_volume_one_gets_it() {
         .with(user("two", "b"));
     let plan = world.plan::<AttachDetach>(KEY);
     assert_eq!(plan.verbs().len(), 1, "{:?}", plan.verbs());
-    assert_eq!(told(&plan), [""; 0]);
+    assert_eq!(reported(&plan), [""; 0]);
 }
 
 #[test]
-fn a_multi_attach_error_names_pods_of_the_own_namespace_and_is_told_once() {
+fn a_multi_attach_error_names_pods_of_the_own_namespace_and_is_reported_once() {
     let at = |name: &str, namespace: &str| {
         let mut pod = pod(name);
         pod.metadata_mut().namespace = namespace.into();
@@ -458,19 +458,19 @@ fn a_multi_attach_error_names_pods_of_the_own_namespace_and_is_told_once() {
     let mut memory = Memory::default();
     let plan = world.plan_with::<AttachDetach>(KEY, &mut memory).unwrap();
     assert_eq!(
-        told(&plan),
+        reported(&plan),
         [
             "new FailedAttachVolume Multi-Attach error for volume \"pv\" Volume is already exclusively attached to one node and can't be attached to another"
         ]
     );
     assert_eq!(
-        told(&world.plan_with::<AttachDetach>(KEY, &mut memory).unwrap()),
+        reported(&world.plan_with::<AttachDetach>(KEY, &mut memory).unwrap()),
         [""; 0]
     );
 }
 
 #[test]
-fn failures_to_attach_are_told_when_their_reason_begins() {
+fn failures_to_attach_are_reported_when_their_reason_begins() {
     let failing = |message: &str| {
         let mut failing = attachment("a", false);
         failing.status = Some(read(json!({"attachError": {"message": message}})));
@@ -481,21 +481,21 @@ fn failures_to_attach_are_told_when_their_reason_begins() {
         .with(user("web", "a"))
         .with(failing("full"));
     let mut memory = Memory::default();
-    let mut told_now =
-        |world: &World| told(&world.plan_with::<AttachDetach>(KEY, &mut memory).unwrap());
+    let mut reported_now =
+        |world: &World| reported(&world.plan_with::<AttachDetach>(KEY, &mut memory).unwrap());
     let text = |why: &str| {
         vec![format!(
             "web FailedAttachVolume AttachVolume.Attach failed for volume \"pv\" : {why}"
         )]
     };
-    assert_eq!(told_now(&world), text("full"));
-    assert_eq!(told_now(&world), [""; 0]);
+    assert_eq!(reported_now(&world), text("full"));
+    assert_eq!(reported_now(&world), [""; 0]);
     world.put(failing("broken"));
-    assert_eq!(told_now(&world), text("broken"));
+    assert_eq!(reported_now(&world), text("broken"));
     world.put(attachment("a", false));
     world.advance_to(world.now() + SignedDuration::from_mins(3));
     assert_eq!(
-        told_now(&world),
+        reported_now(&world),
         text("timed out waiting for external-attacher of d CSI driver to attach volume h")
     );
 }
@@ -588,7 +588,7 @@ fn fibre_channel_and_iscsi_are_attached_by_the_list_alone() {
         let plan = world.plan::<AttachDetach>(&key);
         assert_eq!(plan.verbs(), ["patch nodes/a/status"], "{name}");
         assert_eq!(
-            told(&plan),
+            reported(&plan),
             ["web SuccessfulAttachVolume AttachVolume.Attach succeeded for volume \"v\" "]
         );
         world.apply(&plan).expect_success();

@@ -205,7 +205,7 @@ pub(super) enum Wanted {
         /// Whether it may be attached: its claim is bound to it both ways. What is attached already stays so without.
         bound: bool,
     },
-    /// It has a claim, and what that stands for can't be told now.
+    /// It has a claim, and what that stands for can't be reported now.
     Unknown,
 }
 
@@ -352,7 +352,7 @@ pub(super) fn attachments_by_source(attachment: &VolumeAttachment) -> Vec<Str> {
         .collect()
 }
 
-/// The volume of an attachment, if that can be told.
+/// The volume of an attachment, if that can be reported.
 pub(super) fn of_attachment(attachment: &VolumeAttachment, reader: &dyn Reader) -> Option<Unique> {
     let source = attachments_by_source(attachment).into_iter().next()?;
     if source.contains('/') {
