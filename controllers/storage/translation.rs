@@ -1,8 +1,9 @@
-//! Translates the volume sources of in-tree plugins that were migrated to CSI into the driver and the volume handle
-//! by which the CSI driver knows the same disk.
+//! Translates the volume sources of in-tree plugins that were migrated to CSI into the driver and the volume
+//! handle by which the CSI driver knows the same disk.
 //!
-//! The handle is half of a volume's identity: of two different translations of one disk, each would be attached
-//! without regard to the other. So the rules are those of upstream's `csi-translation-lib`, to the letter.
+//! The handle is half of a volume's identity: of two different translations of one disk, each would be
+//! attached without regard to the other. So the rules are those of upstream's `csi-translation-lib`, to the
+//! letter.
 
 use std::collections::BTreeMap;
 
@@ -151,7 +152,8 @@ fn gce_handle(meta: &ObjectMeta, disk: &str) -> Result<String, String> {
     })
 }
 
-/// The access modes that the CSI driver of GCE knows: the in-tree plugin took ReadWriteMany for ReadWriteOnce.
+/// The access modes that the CSI driver of GCE knows: the in-tree plugin took ReadWriteMany for
+/// ReadWriteOnce.
 fn gce_modes(modes: &[String]) -> Vec<String> {
     if modes.is_empty() {
         return Vec::new();
@@ -205,8 +207,8 @@ fn attributes<const N: usize>(of: [(&'static str, String); N]) -> BTreeMap<&'sta
 /// A PersistentVolume of a migrated plugin in the terms of CSI; `None` for one of another source.
 ///
 /// # Errors
-/// Where upstream can't translate it either: a malformed identifier, an unmanaged disk of Azure, a share without
-/// the namespace of its Secret.
+/// Where upstream can't translate it either: a malformed identifier, an unmanaged disk of Azure, a share
+/// without the namespace of its Secret.
 pub fn persistent_volume(pv: &PersistentVolume) -> Option<Result<Translated, String>> {
     let meta = Object::metadata(pv);
     let spec = pv.spec.as_ref()?;
@@ -270,8 +272,8 @@ pub fn persistent_volume(pv: &PersistentVolume) -> Option<Result<Translated, Str
     Some(found)
 }
 
-/// An in-line volume of a pod, by its name in the pod, of a migrated plugin in the terms of CSI; `None` for one of
-/// another source.
+/// An in-line volume of a pod, by its name in the pod, of a migrated plugin in the terms of CSI; `None` for
+/// one of another source.
 ///
 /// # Errors
 /// As [`persistent_volume`].

@@ -23,7 +23,8 @@ use super::{
 const FAILED: &str = "FailedAttachVolume";
 const SUCCEEDED: &str = "SuccessfulAttachVolume";
 
-/// About how long a write to a node takes to reach every cache: how far the turns of those who wait are apart.
+/// About how long a write to a node takes to reach every cache: how far the turns of those who wait are
+/// apart.
 const TURN: SignedDuration = SignedDuration::from_millis(25);
 /// No volume waits longer for its turn.
 const LAST_TURN: SignedDuration = SignedDuration::from_secs(2);
@@ -240,11 +241,12 @@ impl<'a> Changes<'a> {
             return false;
         }
         note.detaching_since.get_or_insert(now);
-        // Irreversible: the driver takes the disk from the node. Verified right before: no pod on the node wants the
-        // volume; the node, read live, has it neither in `volumesAttached`, so that its kubelet does not begin to mount
-        // it, nor in `volumesInUse`; and the attachment is the very version that was seen. Where the detach is forced,
-        // instead of the live read: the node bears the taint out-of-service, by which an administrator says that it is
-        // shut down, or it was not healthy at the end of six minutes of waiting.
+        // Irreversible: the driver takes the disk from the node. Verified right before: no pod on the node
+        // wants the volume; the node, read live, has it neither in `volumesAttached`, so that its kubelet
+        // does not begin to mount it, nor in `volumesInUse`; and the attachment is the very version that was
+        // seen. Where the detach is forced, instead of the live read: the node bears the taint
+        // out-of-service, by which an administrator says that it is shut down, or it was not healthy at the
+        // end of six minutes of waiting.
         let deletion = self
             .plan
             .delete(&**attachment, Only::ThisVersion, Propagation::Background);
@@ -319,9 +321,10 @@ impl<'a> Changes<'a> {
             .patch(node, "status", PatchKind::Merge, patch, Report::No);
     }
 
-    /// Takes the volume out of what a node lists, and with it all others that leave. Each is unwanted and, at the version
-    /// that the patch insists on, not in use; its own owner puts back one that is wanted again, and deletes no attachment
-    /// without a check of its own. So this may be done for volumes of other owners, where putting in may not.
+    /// Takes the volume out of what a node lists, and with it all others that leave. Each is unwanted and, at
+    /// the version that the patch insists on, not in use; its own owner puts back one that is wanted again,
+    /// and deletes no attachment without a check of its own. So this may be done for volumes of other owners,
+    /// where putting in may not.
     fn take_out(&mut self, node: &Node, note: &mut Note) {
         let waiting = places::waiting(node, self.seen);
         if self.is_turn(&waiting, note) {
@@ -363,7 +366,8 @@ impl<'a> Changes<'a> {
         }
     }
 
-    /// Checks what has become of the attachment to a node that wants it; whether the node's list is to have it now.
+    /// Checks what has become of the attachment to a node that wants it; whether the node's list is to have
+    /// it now.
     fn follow(&mut self, name: &str, place: &Place, spec: &Spec, note: &mut Note) -> bool {
         let is_listed = place.is_listed(self.unique);
         let now = self.seen.now;
@@ -408,8 +412,8 @@ impl<'a> Changes<'a> {
         false
     }
 
-    /// A node lists a volume whose attachment is not there, or not attached: after the sync period the entry goes, and
-    /// the volume is attached again.
+    /// A node lists a volume whose attachment is not there, or not attached: after the sync period the entry
+    /// goes, and the volume is attached again.
     fn recover(&mut self, name: &str, place: &Place, note: &mut Note) {
         let now = self.seen.now;
         let (Some(period), Some(node)) = (self.controller.sync, &place.node) else {
@@ -427,8 +431,8 @@ impl<'a> Changes<'a> {
             resource: VolumeAttachment::resource(),
             key: Key::cluster(attachment.as_str()),
         };
-        // The kubelet may use the volume: its entry goes only after the API server, read live, has no attachment that is
-        // attached. The cache may lag behind the node's list.
+        // The kubelet may use the volume: its entry goes only after the API server, read live, has no
+        // attachment that is attached. The cache may lag behind the node's list.
         let is_lost = match self.answer(query) {
             None => return,
             Some(Answer::Missing | Answer::NotFound(_)) => true,
@@ -474,10 +478,10 @@ impl<'a> Changes<'a> {
         }
     }
 
-    /// Asks the driver to attach the volume. Irreversible, as the driver begins at once: verified right before, where one
-    /// node alone may have the volume, that no other node has an attachment or an entry, by a cache that is proven to have
-    /// come to what the API server held just before ([`Self::is_proven`]). The name follows from volume and node, so that a
-    /// second creation collides.
+    /// Asks the driver to attach the volume. Irreversible, as the driver begins at once: verified right
+    /// before, where one node alone may have the volume, that no other node has an attachment or an entry, by
+    /// a cache that is proven to have come to what the API server held just before ([`Self::is_proven`]). The
+    /// name follows from volume and node, so that a second creation collides.
     fn create(&mut self, node: &str, spec: &Spec, note: &mut Note) {
         let (Some(name), Some((driver, _))) = (self.unique.attachment(node), &self.unique.csi)
         else {
@@ -526,7 +530,8 @@ impl<'a> Changes<'a> {
         note.reported_failure = Some(why);
     }
 
-    /// Reports the pods of a node that another one keeps the volume: once, and not while that one is letting it go.
+    /// Reports the pods of a node that another one keeps the volume: once, and not while that one is letting
+    /// it go.
     fn report_elsewhere(
         &mut self,
         places: &BTreeMap<String, Place>,

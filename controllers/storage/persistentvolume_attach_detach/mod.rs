@@ -1,15 +1,18 @@
-//! Attaches volumes to the nodes whose pods use them, and detaches them afterwards; a volume that one node alone may
-//! have is attached to one node at a time.
+//! Attaches volumes to the nodes whose pods use them, and detaches them afterwards; a volume that one node
+//! alone may have is attached to one node at a time.
 //!
 //! Watches pods, nodes, claims, PersistentVolumes, VolumeAttachments and CSIDrivers; creates and deletes
-//! VolumeAttachments, and writes `status.volumesAttached` of nodes, which kubelets read before they mount; a key per
-//! volume, by its unique name (`volume/kubernetes.io/csi/<driver>^<handle>`), so that one owner decides about all of
-//! its nodes. What is attached is read from the API alone; remembered is since when a node should have let a volume
-//! go, and what events have reported.
+//! VolumeAttachments, and writes `status.volumesAttached` of nodes, which kubelets read before they mount; a
+//! key per volume, by its unique name (`volume/kubernetes.io/csi/<driver>^<handle>`), so that one owner
+//! decides about all of its nodes. What is attached is read from the API alone; remembered is since when a
+//! node should have let a volume go, and what events have reported.
 //!
-//! A detach has three steps, each a plan of its own that begins with what the step before has left in the API:
-//! 1. the entry leaves `volumesAttached` by a compare-and-swap on the very version of the node that does not list the
-//!    volume as in use: a kubelet reports a volume as in use before it reads `volumesAttached` and mounts, so one that
+//! A detach has three steps, each a plan of its own that begins with what the step before has left in the
+//! API:
+//! 1. the entry leaves `volumesAttached` by a compare-and-swap on the very version of the node that does not
+//! list the
+//!    volume as in use: a kubelet reports a volume as in use before it reads `volumesAttached` and mounts, so
+//! one that
 //!    has not reported by that version finds the entry gone;
 //! 2. the node is read live, and the volume must be in neither list;
 //! 3. the VolumeAttachment is deleted as it was seen, by uid and version.
@@ -73,7 +76,8 @@ pub struct Memory {
     failed: BTreeMap<String, String>,
 }
 
-/// What is known of a volume on a node. Losing it makes a forced detach later, and reports an event once more.
+/// What is known of a volume on a node. Losing it makes a forced detach later, and reports an event once
+/// more.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 struct Note {
     /// Since when the node should let the volume go.

@@ -26,8 +26,8 @@ pub(super) struct Place {
     pub(super) pods: Vec<Arc<Pod>>,
     /// How they specify it.
     pub(super) spec: Option<Spec>,
-    /// Whether a pod on it has the volume by a claim that is not bound to it any more: nothing is attached for it, and
-    /// nothing is taken from it.
+    /// Whether a pod on it has the volume by a claim that is not bound to it any more: nothing is attached
+    /// for it, and nothing is taken from it.
     pub(super) kept: bool,
     /// The attachment, by the name that follows from volume and node.
     pub(super) attachment: Option<Arc<VolumeAttachment>>,
@@ -98,7 +98,8 @@ pub(super) fn of(unique: &Unique, seen: &Seen<'_>) -> BTreeMap<String, Place> {
         let name = unique.attachment(node)?;
         seen.get::<VolumeAttachment>(&Key::cluster(name.as_str()))
     };
-    // The PersistentVolumes that stand for it: those that there are, and those that attachments of listed nodes name.
+    // The PersistentVolumes that stand for it: those that there are, and those that attachments of listed
+    // nodes name.
     let mut names: BTreeSet<String> = seen
         .indexed::<PersistentVolume>(BY_VOLUME, &unique.text)
         .iter()
@@ -176,9 +177,11 @@ pub(super) fn of(unique: &Unique, seen: &Seen<'_>) -> BTreeMap<String, Place> {
 
 /// What a node's list waits for.
 pub(super) struct Waiting {
-    /// The volumes whose entry comes or goes, by unique name: their owners write one after the other, in this order.
+    /// The volumes whose entry comes or goes, by unique name: their owners write one after the other, in this
+    /// order.
     pub(super) names: BTreeSet<String>,
-    /// Those that no pod of the node wants and the node does not use: the first who writes takes them all out.
+    /// Those that no pod of the node wants and the node does not use: the first who writes takes them all
+    /// out.
     pub(super) leaving: BTreeSet<String>,
 }
 

@@ -149,7 +149,8 @@ pub(super) fn of_persistent(pv: &PersistentVolume) -> Option<Spec> {
     })
 }
 
-/// Of a volume that a pod names itself; `None` for one that is attached to no node, as a driver's ephemeral ones.
+/// Of a volume that a pod names itself; `None` for one that is attached to no node, as a driver's ephemeral
+/// ones.
 fn of_in_line(name: &str, source: &InlineVolumeSource, namespace: &str) -> Option<Spec> {
     if let Some(found) = translation::in_line(name, source, namespace) {
         return found.ok().map(|found| translated(found, true));
@@ -202,7 +203,8 @@ pub(super) enum Wanted {
     Known {
         /// Which.
         spec: Spec,
-        /// Whether it may be attached: its claim is bound to it both ways. What is attached already stays so without.
+        /// Whether it may be attached: its claim is bound to it both ways. What is attached already stays so
+        /// without.
         bound: bool,
     },
     /// It has a claim, and what that stands for can't be reported now.
