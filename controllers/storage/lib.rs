@@ -8,16 +8,19 @@ mod claims;
 pub mod ephemeral_volume;
 mod finalizers;
 mod migrated;
+pub mod persistentvolume_attach_detach;
 pub mod persistentvolume_binder;
 pub mod persistentvolume_expander;
 pub mod persistentvolume_protection;
 pub mod persistentvolumeclaim_protection;
 pub mod selinux_warning;
+pub mod translation;
 pub mod volumeattributesclass_protection;
 
 /// All controllers of this group.
 pub const REGISTRY: &[Factory] = &[
     Factory::of::<ephemeral_volume::EphemeralVolumes>(),
+    Factory::of::<persistentvolume_attach_detach::AttachDetach>(),
     Factory::of::<persistentvolume_binder::PersistentVolumeBinder>(),
     Factory::of::<persistentvolume_expander::VolumeExpander>(),
     Factory::of::<persistentvolume_protection::VolumeProtection>(),

@@ -2,6 +2,8 @@
 
 use kubernetes_proto::core::{PersistentVolume, PersistentVolumeSource};
 
+use crate::translation;
+
 /// A plugin and the driver that does its work.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Plugin {
@@ -16,31 +18,31 @@ type IsBehind = fn(&PersistentVolumeSource) -> bool;
 const PLUGINS: [(IsBehind, Plugin); 7] = [
     (
         |source| source.aws_elastic_block_store.is_some(),
-        plugin("kubernetes.io/aws-ebs", "ebs.csi.aws.com"),
+        plugin("kubernetes.io/aws-ebs", translation::EBS),
     ),
     (
         |source| source.gce_persistent_disk.is_some(),
-        plugin("kubernetes.io/gce-pd", "pd.csi.storage.gke.io"),
+        plugin("kubernetes.io/gce-pd", translation::GCE),
     ),
     (
         |source| source.cinder.is_some(),
-        plugin("kubernetes.io/cinder", "cinder.csi.openstack.org"),
+        plugin("kubernetes.io/cinder", translation::CINDER),
     ),
     (
         |source| source.azure_disk.is_some(),
-        plugin("kubernetes.io/azure-disk", "disk.csi.azure.com"),
+        plugin("kubernetes.io/azure-disk", translation::AZURE_DISK),
     ),
     (
         |source| source.azure_file.is_some(),
-        plugin("kubernetes.io/azure-file", "file.csi.azure.com"),
+        plugin("kubernetes.io/azure-file", translation::AZURE_FILE),
     ),
     (
         |source| source.vsphere_volume.is_some(),
-        plugin("kubernetes.io/vsphere-volume", "csi.vsphere.vmware.com"),
+        plugin("kubernetes.io/vsphere-volume", translation::VSPHERE),
     ),
     (
         |source| source.portworx_volume.is_some(),
-        plugin("kubernetes.io/portworx-volume", "pxd.portworx.com"),
+        plugin("kubernetes.io/portworx-volume", translation::PORTWORX),
     ),
 ];
 

@@ -4,6 +4,7 @@ use crate::{
     REGISTRY,
     builders::{Volumes as _, gated, leaving, protected, volume},
     ephemeral_volume::tests::SPEC,
+    persistentvolume_attach_detach::tests::{attachment, kept_node, user, world},
     persistentvolume_binder,
     persistentvolume_expander::tests::{bound, csi, ebs, volume_of},
     selinux_warning::tests as selinux,
@@ -28,6 +29,7 @@ fn claims(world: World) -> World {
 
 #[test]
 fn the_contract_holds() {
+    const V: &str = "kubernetes.io/csi/d^h";
     let volumes = World::at("12:00:00")
         .with(volume("bare", "Available"))
         .with(volume("bound", "Bound").finalizer("kubernetes.io/pv-protection"))
@@ -65,6 +67,21 @@ fn the_contract_holds() {
                 .with(pod("plain"))
                 .with(claim("api-a"))
                 .with(pod("api").ephemeral("a", b"").ephemeral("b", b""))]),
+            "persistentvolume-attach-detach-controller" => {
+                let once = || world(&["ReadWriteOnce"]);
+                Contract::of(factory).seconds(800).check([
+                    once().with(kept_node("a", &[], &[])).with(user("web", "a")),
+                    once()
+                        .with(kept_node("a", &[], &[]))
+                        .with(user("web", "a"))
+                        .with(attachment("a", true)),
+                    once()
+                        .with(kept_node("a", &[V], &[]))
+                        .with(kept_node("b", &[], &[]))
+                        .with(attachment("a", true))
+                        .with(user("web", "b")),
+                ]);
+            }
             "persistentvolume-binder-controller" => {
                 contract.check(persistentvolume_binder::tests::worlds());
             }

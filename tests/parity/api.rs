@@ -71,6 +71,7 @@ const OF_THE_CLUSTER: &[Kind] = &[
     ),
     kind("StorageClass", "storage.k8s.io/v1", "storageclasses"),
     kind("CSIDriver", "storage.k8s.io/v1", "csidrivers"),
+    kind("VolumeAttachment", "storage.k8s.io/v1", "volumeattachments"),
 ];
 
 const CLUSTER_ROLE: Kind = kind(

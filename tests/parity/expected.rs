@@ -146,6 +146,19 @@ pub(crate) const EXPECTED: &[Expectation] = &[
         },
     },
     Expectation {
+        name: "why a volume is not attached is reported once",
+        reason: "An attachment that no pod wants any more is deleted while it is still being attached, and failures are \
+                 reported when their reason begins, not at each try.",
+        by_chance: false,
+        fits: |one| {
+            one.object == "event"
+                && one.scenario.starts_with("attach-")
+                && one.path.contains("FailedAttachVolume")
+                && one.path.contains("AttachVolume.Attach failed")
+                && (one.theirs.as_str(), one.ours.as_str()) == ("several", "one")
+        },
+    },
+    Expectation {
         name: "addresses that are given twice",
         reason: "A patch rests on the Node's version and on a consistent read of all Nodes; a block that two Nodes \
                  hold is reported by an event CIDRNotUnique on the younger one.",

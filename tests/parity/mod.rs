@@ -65,6 +65,8 @@ const STORAGE: &str = "persistentvolumeclaim-protection-controller,persistentvol
 /// Those that bind claims and volumes. The protection controllers are not among them: what is deleted goes at
 /// once.
 const VOLUMES: &str = "persistentvolume-binder-controller,serviceaccount-controller";
+/// The one that attaches volumes; steps play binder, attacher and kubelet.
+const ATTACH: &str = "persistentvolume-attach-detach-controller,serviceaccount-controller";
 /// How often upstream is run again over the scenarios that ended otherwise than ours.
 const UPSTREAM_AGAIN: usize = 2;
 /// Replicas of Manifold.
@@ -103,6 +105,7 @@ fn flags(among: Among) -> Vec<String> {
             format!("--controllers={VOLUMES}"),
             "--pvclaimbinder-sync-period=1s".to_owned(),
         ],
+        Among::Attach => vec![format!("--controllers={ATTACH}")],
         Among::FewEnded => vec![
             "--controllers=pod-garbage-collector-controller,serviceaccount-controller".to_owned(),
             "--terminated-pod-gc-threshold=2".to_owned(),

@@ -43,7 +43,7 @@ pub(crate) struct Look {
     pub(crate) name: String,
     /// Kind and evened name → evened objects.
     pub(crate) objects: BTreeMap<String, Vec<Value>>,
-    /// Evened event → whether it was told once or several times.
+    /// Evened event → whether it was reported once or several times.
     pub(crate) events: BTreeMap<String, &'static str>,
     pub(crate) course: Course,
 }
@@ -411,12 +411,12 @@ impl Side {
             let observed = object.pointer("/status/observedGeneration");
             let generation = object.pointer("/metadata/generation");
             // Where a controller tells what it has seen, an older status is no answer.
-            let told = matches!(
+            let reported = matches!(
                 kind.name,
                 "Deployment" | "ReplicaSet" | "StatefulSet" | "DaemonSet" | "ReplicationController"
             );
             ensure!(
-                !told || observed == generation,
+                !reported || observed == generation,
                 "its last change is not yet seen"
             );
             for (path, wanted) in &wait.until {
@@ -503,14 +503,18 @@ impl Side {
                 name,
                 labels,
                 kubelet,
+                annotations: own,
                 spec,
             } => {
                 let taint = json!({"key": "parity", "effect": "NoSchedule"});
-                let annotations = if *kubelet {
+                let mut annotations = if *kubelet {
                     json!({})
                 } else {
                     ControlPlane::without_kubelet()
                 };
+                for (key, value) in own {
+                    annotations[key] = json!(value);
+                }
                 let mut object = json!({
                     "apiVersion": "v1",
                     "kind": "Node",
@@ -567,7 +571,7 @@ impl Side {
             );
             let mut last = self.course(namespace).last;
             if play.scenario.among.is_elsewhere() {
-                // Whose it is that is written there can't be told.
+                // Whose it is that is written there can't be reported.
                 for (_, place) in ELSEWHERE {
                     last = last.max(self.course(place).last);
                 }
@@ -609,13 +613,19 @@ impl Side {
         let of_the_cluster: &[&str] = match scenario.among {
             Among::Nodes => &["node", "servicecidr"],
             Among::Storage => &["persistentvolume", "volumeattributesclass"],
+            Among::Attach => &["node", "persistentvolume", "volumeattachment"],
             Among::Volumes => &["storageclass", "persistentvolume"],
             _ => &[],
         };
         if !of_the_cluster.is_empty() {
             for kind in of_the_cluster {
                 let mut all = self.server.list(kind_of(kind)?, "").await?;
-                all.retain(|object| text_at(object, "/metadata/name").starts_with(&own));
+                // An attachment's name is a hash.
+                let place = match *kind {
+                    "volumeattachment" => "/spec/nodeName",
+                    _ => "/metadata/name",
+                };
+                all.retain(|object| text_at(object, place).starts_with(&own));
                 there.extend(all);
             }
         }
@@ -641,7 +651,7 @@ impl Side {
             events.extend(all);
         }
         for event in events {
-            let (key, count) = told(&event, &normal)?;
+            let (key, count) = reported(&event, &normal)?;
             if let Some(key) = key {
                 *counts.entry(key).or_default() += count;
             }
@@ -661,7 +671,7 @@ impl Side {
 }
 
 /// What an event says, and how often; no key for those of others.
-fn told(event: &Value, normal: &Normal) -> Result<(Option<String>, i64)> {
+fn reported(event: &Value, normal: &Normal) -> Result<(Option<String>, i64)> {
     let source = text_at(event, "/source/component");
     let reporter = text_at(event, "/reportingComponent");
     let by = if source.is_empty() { reporter } else { source };

@@ -27,6 +27,9 @@ pub(crate) enum Among {
     Storage,
     /// Those that bind: volumes and classes are compared where their names begin with the scenario's.
     Volumes,
+    /// The one that attaches volumes to nodes: nodes and volumes are compared where their names begin with the
+    /// scenario's, attachments where their nodes' do.
+    Attach,
     /// The pod garbage collector alone, which leaves two pods that have ended in the whole cluster.
     FewEnded,
     /// Those that look at what there is when they start. The manager starts where the scenario has its swap;
@@ -119,6 +122,11 @@ const FILES: &[(&str, Among, &str)] = &[
         "volumes",
         Among::Volumes,
         include_str!("scenarios/volumes.yaml"),
+    ),
+    (
+        "attach",
+        Among::Attach,
+        include_str!("scenarios/attach.yaml"),
     ),
 ];
 
@@ -324,6 +332,8 @@ pub(crate) enum Node {
         labels: BTreeMap<String, String>,
         #[serde(default = "yes")]
         kubelet: bool,
+        #[serde(default)]
+        annotations: BTreeMap<String, String>,
         /// What its spec has besides.
         #[serde(default)]
         spec: Map<String, Value>,

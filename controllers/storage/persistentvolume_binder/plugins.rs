@@ -2,6 +2,8 @@
 
 use kubernetes_proto::core::PersistentVolume;
 
+use crate::translation;
+
 use super::facts::{MIGRATED_TO, PROVISIONED_BY, annotation, has, volume_spec};
 
 const IN_TREE: &str = "kubernetes.io/";
@@ -10,21 +12,9 @@ pub(super) const NFS: &str = "kubernetes.io/nfs";
 /// Where a plugin can't be told.
 pub(super) const UNKNOWN: &str = "N/A";
 
-/// Plugins of Kubernetes' own, and the CSI drivers that do their work: migration is complete for all of them.
-const MIGRATED: [(&str, &str); 7] = [
-    ("kubernetes.io/aws-ebs", "ebs.csi.aws.com"),
-    ("kubernetes.io/azure-disk", "disk.csi.azure.com"),
-    ("kubernetes.io/azure-file", "file.csi.azure.com"),
-    ("kubernetes.io/cinder", "cinder.csi.openstack.org"),
-    ("kubernetes.io/gce-pd", "pd.csi.storage.gke.io"),
-    ("kubernetes.io/portworx-volume", "pxd.portworx.com"),
-    ("kubernetes.io/vsphere-volume", "csi.vsphere.vmware.com"),
-];
-
 /// The CSI driver that does a plugin's work.
 pub(super) fn csi_driver(plugin: &str) -> Option<&'static str> {
-    let found = MIGRATED.iter().find(|(name, _)| *name == plugin);
-    found.map(|(_, driver)| *driver)
+    translation::driver_of(plugin)
 }
 
 pub(super) fn is_in_tree(plugin: &str) -> bool {

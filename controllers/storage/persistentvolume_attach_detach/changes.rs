@@ -1,0 +1,618 @@
+//! What is to be done about one volume: detaches first, then attaches.
+
+use std::collections::{BTreeMap, BTreeSet};
+
+use controllers_kit::{
+    Answer, Event, Key, Only, PatchKind, Plan, Propagation, Query, Report, Seen, SignedDuration,
+    Timestamp,
+};
+use kubernetes_proto::{
+    Object,
+    core::{Node, Pod},
+    storage::{VolumeAttachment, VolumeAttachmentSource, VolumeAttachmentSpec},
+};
+use serde_json::{Value, json};
+
+use super::{
+    AttachDetach, FORCED, IN_USE, Memory, Note, OPERATION, SECONDS, TOTAL, UNMOUNT, is_managed,
+    is_out_of_service, is_ready,
+    places::{self, Place},
+    volumes::{Spec, Unique},
+};
+
+const FAILED: &str = "FailedAttachVolume";
+const SUCCEEDED: &str = "SuccessfulAttachVolume";
+
+/// About how long a write to a node takes to reach every cache: how far the turns of those who wait are
+/// apart.
+const TURN: SignedDuration = SignedDuration::from_millis(25);
+/// No volume waits longer for its turn.
+const LAST_TURN: SignedDuration = SignedDuration::from_secs(2);
+
+/// The changes of one volume while they are being decided.
+pub(super) struct Changes<'a> {
+    controller: &'a AttachDetach,
+    unique: &'a Unique,
+    seen: &'a Seen<'a>,
+    places: BTreeMap<String, Place>,
+    plan: Plan,
+    /// What would have to be known and was not asked.
+    unanswered: Vec<Query>,
+}
+
+fn later(at: Timestamp, by: SignedDuration) -> Timestamp {
+    at.checked_add(by).unwrap_or(Timestamp::MAX)
+}
+
+/// `<prefix> for volume "<name>" <suffix>`.
+fn message(prefix: &str, spec: &Spec, suffix: &str) -> String {
+    format!("{prefix} for volume {:?} {suffix}", spec.name)
+}
+
+impl<'a> Changes<'a> {
+    pub(super) fn new(
+        controller: &'a AttachDetach,
+        unique: &'a Unique,
+        seen: &'a Seen<'a>,
+    ) -> Self {
+        Self {
+            controller,
+            unique,
+            seen,
+            places: places::of(unique, seen),
+            plan: Plan::nothing(),
+            unanswered: Vec::new(),
+        }
+    }
+
+    pub(super) fn of(mut self, memory: &mut Memory) -> (Plan, Vec<Query>) {
+        let places = std::mem::take(&mut self.places);
+        let failed = std::mem::take(&mut memory.failed);
+        self.forget(&places, memory);
+        // The nodes that keep the volume from others: they use it, or have not let it go.
+        let mut keeping: BTreeSet<&str> = BTreeSet::new();
+        for (name, place) in &places {
+            let managed = place.node.as_ref().is_none_or(|node| is_managed(node));
+            if place.spec.is_some() || place.kept || !managed {
+                keeping.insert(name);
+                continue;
+            }
+            let note = memory.nodes.entry(name.clone()).or_default();
+            if self.detach(name, place, note) {
+                keeping.insert(name);
+            }
+        }
+        let first = first_in_line(&places);
+        for (name, place) in &places {
+            let (Some(node), Some(spec)) = (&place.node, &place.spec) else {
+                continue;
+            };
+            if !is_managed(node) {
+                continue;
+            }
+            let note = memory.nodes.entry(name.clone()).or_default();
+            note.unwanted_since = None;
+            note.detaching_since = None;
+            if let Some(text) = self
+                .unique
+                .attachment(name)
+                .and_then(|name| failed.get(&name).cloned())
+            {
+                let why = format!("kubernetes.io/csi: attacher.Attach failed: {text}");
+                self.report_failure(place, spec, note, why);
+            }
+            let is_ready_to_list = match &self.unique.csi {
+                Some(_) => self.follow(name, place, spec, note),
+                None => !place.is_listed(self.unique),
+            };
+            let others = || places.iter().filter(|(other, _)| *other != name);
+            let needs = !place.is_taken(self.unique);
+            if needs && spec.exclusive {
+                let taken = others().any(|(_, other)| other.is_taken(self.unique));
+                if taken {
+                    self.report_elsewhere(&places, &keeping, name, spec, note);
+                    continue;
+                }
+                if first != Some(name.as_str()) || !self.is_proven() {
+                    continue;
+                }
+            }
+            match &self.unique.csi {
+                Some(_) if needs => self.create(name, spec, note),
+                _ if is_ready_to_list => self.list(node, place, spec, note),
+                _ => {}
+            }
+        }
+        for (name, place) in &places {
+            if place.kept
+                && place.spec.is_none()
+                && let Some(note) = memory.nodes.get_mut(name)
+            {
+                note.unwanted_since = None;
+            }
+        }
+        memory.nodes.retain(|_, note| *note != Note::default());
+        self.measure(&places);
+        (self.plan, self.unanswered)
+    }
+
+    /// Measures detaches that have come to their end, and forgets the nodes.
+    fn forget(&mut self, places: &BTreeMap<String, Place>, memory: &mut Memory) {
+        let gone = |name: &String| {
+            places
+                .get(name)
+                .is_none_or(|place| place.attachment.is_none())
+        };
+        for (name, note) in &mut memory.nodes {
+            if gone(name)
+                && let Some(since) = note.detaching_since.take()
+            {
+                self.took("volume_detach", "success", false, since);
+            }
+        }
+        memory.nodes.retain(|name, _| places.contains_key(name));
+    }
+
+    fn took(
+        &mut self,
+        operation: &'static str,
+        status: &'static str,
+        migrated: bool,
+        since: Timestamp,
+    ) {
+        let plugin = self.unique.plugin();
+        let migrated = if migrated { "true" } else { "false" };
+        let seconds = self.seen.now.duration_since(since).as_secs_f64().max(0.0);
+        self.plan
+            .measure(SECONDS, &[&plugin, operation, status, migrated], seconds);
+    }
+
+    fn measure(&mut self, places: &BTreeMap<String, Place>) {
+        let plugin = self.unique.plugin();
+        let mut count = |state: &str, number: usize| {
+            if number > 0 {
+                #[expect(clippy::cast_precision_loss, reason = "a number of nodes")]
+                self.plan.measure(TOTAL, &[&plugin, state], number as f64);
+            }
+        };
+        let desired = places.values().filter(|place| place.spec.is_some()).count();
+        let actual = places
+            .values()
+            .filter(|place| place.is_taken(self.unique))
+            .count();
+        count("desired_state_of_world", desired);
+        count("actual_state_of_world", actual);
+        for (name, place) in places.iter().filter(|(_, place)| place.spec.is_some()) {
+            #[expect(clippy::cast_precision_loss, reason = "a number of pods")]
+            self.plan
+                .measure(IN_USE, &[name, &plugin], place.pods.len() as f64);
+        }
+    }
+
+    /// The answer to a query, which is noted where it was not asked.
+    fn answer(&mut self, query: Query) -> Option<&'a Answer> {
+        let answer = self.seen.answer(&query);
+        if answer.is_none() {
+            self.unanswered.push(query);
+        }
+        answer
+    }
+
+    /// Takes a step towards letting a node's volume go; whether the node keeps it for now.
+    fn detach(&mut self, name: &str, place: &Place, note: &mut Note) -> bool {
+        if place.attachment.is_none() && !place.is_listed(self.unique) {
+            *note = Note::default();
+            return place.foreign;
+        }
+        *note = Note {
+            unwanted_since: note.unwanted_since,
+            detaching_since: note.detaching_since,
+            turn: note.turn,
+            ..Note::default()
+        };
+        let now = self.seen.now;
+        let since = *note.unwanted_since.get_or_insert(now);
+        let due = later(since, UNMOUNT);
+        let is_healthy = place.node.as_ref().is_some_and(|node| is_ready(node));
+        let is_late = now >= due && !is_healthy && self.controller.forces;
+        let forced = match &place.node {
+            Some(node) if is_out_of_service(node) => Some("out-of-service"),
+            _ if is_late => Some("timeout"),
+            _ => None,
+        };
+        if place.is_mounted(self.unique) && forced.is_none() {
+            if now < due && self.controller.forces {
+                self.plan.look_again_at(due);
+            }
+            return true;
+        }
+        if let Some(node) = place.node.as_ref().filter(|_| place.is_listed(self.unique)) {
+            self.take_out(node, note);
+            return false;
+        }
+        let Some(attachment) = place
+            .attachment
+            .as_ref()
+            .filter(|one| !one.is_terminating())
+        else {
+            return false;
+        };
+        if forced.is_none() && !self.is_let_go(name) {
+            return false;
+        }
+        note.detaching_since.get_or_insert(now);
+        // Irreversible: the driver takes the disk from the node. Verified right before: no pod on the node
+        // wants the volume; the node, read live, has it neither in `volumesAttached`, so that its kubelet
+        // does not begin to mount it, nor in `volumesInUse`; and the attachment is the very version that was
+        // seen. Where the detach is forced, instead of the live read: the node bears the taint
+        // out-of-service, by which an administrator says that it is shut down, or it was not healthy at the
+        // end of six minutes of waiting.
+        let deletion = self
+            .plan
+            .delete(&**attachment, Only::ThisVersion, Propagation::Background);
+        if let Some(reason) = forced {
+            deletion.measure(FORCED, &[reason], 1.0);
+        }
+        false
+    }
+
+    /// Whether the node, read live, has the volume neither mounted nor listed.
+    fn is_let_go(&mut self, name: &str) -> bool {
+        let query = Query::Live {
+            resource: Node::resource(),
+            key: Key::cluster(name),
+        };
+        let has = |list: &Value, field: Option<&str>| {
+            let entries = list.as_array().into_iter().flatten();
+            let mut names = entries.map(|entry| field.map_or(entry, |field| &entry[field]));
+            names.any(|name| name == self.unique.text.as_str())
+        };
+        let why = match self.answer(query) {
+            None => return false,
+            Some(Answer::Missing | Answer::NotFound(_)) => return true,
+            Some(Answer::Failed(why)) => {
+                format!("DetachVolume failed fetching node {name} from API server: {why}")
+            }
+            Some(Answer::Object(node)) => {
+                let status = &node["status"];
+                if has(&status["volumesInUse"], None) {
+                    format!("volume is still in use by node {name}, according to Node status")
+                } else if has(&status["volumesAttached"], Some("name")) {
+                    format!("node {name} still lists the volume as attached")
+                } else {
+                    return true;
+                }
+            }
+        };
+        self.plan.fail(why);
+        false
+    }
+
+    /// Whether it is this volume's turn to write a node's list.
+    fn is_turn(&mut self, waiting: &places::Waiting, note: &mut Note) -> bool {
+        let now = self.seen.now;
+        let own = &self.unique.text;
+        let before = waiting.names.iter().take_while(|name| *name < own).count();
+        if before == 0 || note.turn.is_some_and(|due| due <= now) {
+            note.turn = None;
+            return true;
+        }
+        let wait = TURN
+            .saturating_mul(i32::try_from(before).unwrap_or(i32::MAX))
+            .min(LAST_TURN);
+        let due = *note.turn.get_or_insert(later(now, wait));
+        self.plan.look_again_at(due);
+        false
+    }
+
+    /// Writes a node's list as a compare-and-swap on the version seen.
+    fn write(&mut self, node: &Node, entries: BTreeMap<String, String>) {
+        let entries: Vec<Value> = entries
+            .into_iter()
+            .map(|(name, path)| json!({ "name": name, "devicePath": path }))
+            .collect();
+        let list = if entries.is_empty() {
+            Value::Null
+        } else {
+            entries.into()
+        };
+        let patch = json!({ "status": { "volumesAttached": list } });
+        self.plan
+            .patch(node, "status", PatchKind::Merge, patch, Report::No);
+    }
+
+    /// Takes the volume out of what a node lists, and with it all others that leave. Each is unwanted and, at
+    /// the version that the patch insists on, not in use; its own owner puts back one that is wanted again,
+    /// and deletes no attachment without a check of its own. So this may be done for volumes of other owners,
+    /// where putting in may not.
+    fn take_out(&mut self, node: &Node, note: &mut Note) {
+        let waiting = places::waiting(node, self.seen);
+        if self.is_turn(&waiting, note) {
+            let mut entries = entries(node);
+            entries.remove(&self.unique.text);
+            entries.retain(|name, _| !waiting.leaving.contains(name));
+            self.write(node, entries);
+        }
+    }
+
+    /// Puts the volume into what a node lists: from now on its kubelet may mount it.
+    fn list(&mut self, node: &Node, place: &Place, spec: &Spec, note: &mut Note) {
+        if !note.reported_success {
+            note.reported_success = true;
+            // A node that was made again lacks its list, and nothing was attached.
+            let made =
+                |time: Option<kubernetes_proto::meta::Time>| time.map(|time| time.timestamp());
+            let node_made = made(Object::metadata(node).creation_timestamp);
+            let attached = place.attachment.as_ref();
+            let attached =
+                attached.and_then(|one| made(Object::metadata(&**one).creation_timestamp));
+            let is_old =
+                matches!((attached, node_made), (Some(attached), Some(node)) if attached < node);
+            if !is_old {
+                let text = message("AttachVolume.Attach succeeded", spec, "");
+                for pod in &place.pods {
+                    self.plan
+                        .event(Event::normal(&**pod, SUCCEEDED, text.clone()));
+                }
+                let since = note.attaching_since.take().unwrap_or(self.seen.now);
+                self.took("volume_attach", "success", spec.migrated, since);
+            }
+        }
+        let waiting = places::waiting(node, self.seen);
+        if self.is_turn(&waiting, note) {
+            let mut entries = entries(node);
+            entries.entry(self.unique.text.clone()).or_default();
+            self.write(node, entries);
+        }
+    }
+
+    /// Checks what has become of the attachment to a node that wants it; whether the node's list is to have
+    /// it now.
+    fn follow(&mut self, name: &str, place: &Place, spec: &Spec, note: &mut Note) -> bool {
+        let is_listed = place.is_listed(self.unique);
+        let now = self.seen.now;
+        let Some(attachment) = &place.attachment else {
+            note.attaching_since = None;
+            if is_listed {
+                self.recover(name, place, note);
+            }
+            return false;
+        };
+        note.reported_elsewhere = false;
+        if attachment.is_terminating() {
+            if !is_listed {
+                let why = "volume attachment is being deleted".to_owned();
+                self.report_failure(place, spec, note, why);
+            }
+            return false;
+        }
+        if place.is_attached() {
+            if is_listed {
+                *note = Note::default();
+            }
+            note.lost_since = None;
+            return !is_listed;
+        }
+        if is_listed {
+            self.recover(name, place, note);
+            return false;
+        }
+        let since = *note.attaching_since.get_or_insert(now);
+        let status = attachment.status.as_ref();
+        if let Some(error) = status.and_then(|status| status.attach_error.as_ref()) {
+            self.report_failure(place, spec, note, error.message.clone());
+        } else if now < later(since, OPERATION) {
+            self.plan.look_again_at(later(since, OPERATION));
+        } else if let Some((driver, handle)) = &self.unique.csi {
+            let why = format!(
+                "timed out waiting for external-attacher of {driver} CSI driver to attach volume {handle}"
+            );
+            self.report_failure(place, spec, note, why);
+        }
+        false
+    }
+
+    /// A node lists a volume whose attachment is not there, or not attached: after the sync period the entry
+    /// goes, and the volume is attached again.
+    fn recover(&mut self, name: &str, place: &Place, note: &mut Note) {
+        let now = self.seen.now;
+        let (Some(period), Some(node)) = (self.controller.sync, &place.node) else {
+            return;
+        };
+        let due = later(*note.lost_since.get_or_insert(now), period);
+        if now < due {
+            self.plan.look_again_at(due);
+            return;
+        }
+        let Some(attachment) = self.unique.attachment(name) else {
+            return;
+        };
+        let query = Query::Live {
+            resource: VolumeAttachment::resource(),
+            key: Key::cluster(attachment.as_str()),
+        };
+        // The kubelet may use the volume: its entry goes only after the API server, read live, has no
+        // attachment that is attached. The cache may lag behind the node's list.
+        let is_lost = match self.answer(query) {
+            None => return,
+            Some(Answer::Missing | Answer::NotFound(_)) => true,
+            Some(Answer::Object(live)) => live["status"]["attached"] != true,
+            Some(Answer::Failed(why)) => {
+                self.plan.fail(format!(
+                    "VolumeAttachment {attachment} could not be read: {why}"
+                ));
+                return;
+            }
+        };
+        if is_lost {
+            let node = node.clone();
+            self.take_out(&node, note);
+        } else {
+            note.lost_since = Some(now);
+            self.plan.look_again_at(later(now, period));
+        }
+    }
+
+    /// Whether the cache holds every attachment that there is, as of a version that was read just now.
+    fn is_proven(&mut self) -> bool {
+        let resource = match self.unique.csi {
+            Some(_) => VolumeAttachment::resource(),
+            None => Node::resource(),
+        };
+        if self.answer(Query::Present { resource }).is_none() {
+            return false;
+        }
+        match self.seen.present(resource) {
+            Some(Ok(version)) => {
+                if version > 0 {
+                    self.plan.rests_on(resource, &"".into(), version);
+                }
+                true
+            }
+            Some(Err(why)) => {
+                self.plan
+                    .fail(format!("{} could not be asked: {why}", resource.id()));
+                false
+            }
+            None => false,
+        }
+    }
+
+    /// Asks the driver to attach the volume. Irreversible, as the driver begins at once: verified right
+    /// before, where one node alone may have the volume, that no other node has an attachment or an entry, by
+    /// a cache that is proven to have come to what the API server held just before ([`Self::is_proven`]). The
+    /// name follows from volume and node, so that a second creation collides.
+    fn create(&mut self, node: &str, spec: &Spec, note: &mut Note) {
+        let (Some(name), Some((driver, _))) = (self.unique.attachment(node), &self.unique.csi)
+        else {
+            return;
+        };
+        note.attaching_since = Some(self.seen.now);
+        note.reported_elsewhere = false;
+        if let Some(in_line) = &spec.in_line {
+            let attachment = json!({
+                "apiVersion": "storage.k8s.io/v1",
+                "kind": "VolumeAttachment",
+                "metadata": { "name": name },
+                "spec": { "attacher": driver, "nodeName": node, "source": { "inlineVolumeSpec": in_line } },
+            });
+            let key = Key::cluster(name.as_str());
+            self.plan.create_json::<VolumeAttachment>(key, &attachment);
+            return;
+        }
+        let mut attachment = VolumeAttachment {
+            spec: Some(VolumeAttachmentSpec {
+                attacher: driver.clone(),
+                source: Some(VolumeAttachmentSource {
+                    persistent_volume_name: Some(spec.name.clone()),
+                    inline_volume_spec: None,
+                }),
+                node_name: node.to_owned(),
+            }),
+            ..VolumeAttachment::default()
+        };
+        attachment.metadata_mut().name = name.as_str().into();
+        self.plan.create(&attachment);
+    }
+
+    /// Reports the pods why the volume could not be attached, if it is another reason than before.
+    fn report_failure(&mut self, place: &Place, spec: &Spec, note: &mut Note, why: String) {
+        if note.reported_failure.as_ref() == Some(&why) {
+            return;
+        }
+        let text = message("AttachVolume.Attach failed", spec, &format!(": {why}"));
+        for pod in &place.pods {
+            self.plan
+                .event(Event::warning(&**pod, FAILED, text.clone()));
+        }
+        let since = note.attaching_since.unwrap_or(self.seen.now);
+        self.took("volume_attach", "fail-unknown", spec.migrated, since);
+        note.reported_failure = Some(why);
+    }
+
+    /// Reports the pods of a node that another one keeps the volume: once, and not while that one is letting
+    /// it go.
+    fn report_elsewhere(
+        &mut self,
+        places: &BTreeMap<String, Place>,
+        keeping: &BTreeSet<&str>,
+        name: &str,
+        spec: &Spec,
+        note: &mut Note,
+    ) {
+        let others: Vec<(&String, &Place)> = places
+            .iter()
+            .filter(|(other, _)| *other != name)
+            .filter(|(_, other)| other.is_attached() || other.is_listed(self.unique))
+            .collect();
+        if note.reported_elsewhere
+            || !others
+                .iter()
+                .any(|(other, _)| keeping.contains(other.as_str()))
+        {
+            return;
+        }
+        note.reported_elsewhere = true;
+        let using: Vec<&Pod> = others
+            .iter()
+            .flat_map(|(_, other)| other.pods.iter().map(|pod| &**pod))
+            .collect();
+        for pod in places.get(name).iter().flat_map(|place| &place.pods) {
+            let why = elsewhere(&using, &Object::metadata(&**pod).namespace);
+            let text = message("Multi-Attach error", spec, &why);
+            self.plan.event(Event::warning(&**pod, FAILED, text));
+        }
+    }
+}
+
+/// Who has a volume, as users of one namespace may know it: they see no names of pods in others.
+pub(super) fn elsewhere(using: &[&Pod], namespace: &str) -> String {
+    if using.is_empty() {
+        return "Volume is already exclusively attached to one node and can't be attached to another"
+            .to_owned();
+    }
+    let local: Vec<&str> = using
+        .iter()
+        .map(|pod| Object::metadata(*pod))
+        .filter(|meta| *meta.namespace == *namespace)
+        .map(|meta| &*meta.name)
+        .collect();
+    let others = using.len() - local.len();
+    match (local.is_empty(), others) {
+        (true, _) => format!("Volume is already used by {others} pod(s) in different namespaces"),
+        (false, 0) => format!("Volume is already used by pod(s) {}", local.join(", ")),
+        (false, _) => format!(
+            "Volume is already used by pod(s) {} and {others} pod(s) in different namespaces",
+            local.join(", ")
+        ),
+    }
+}
+
+fn entries(node: &Node) -> BTreeMap<String, String> {
+    let listed = node
+        .status
+        .iter()
+        .flat_map(|status| &status.volumes_attached);
+    listed
+        .map(|volume| (volume.name.clone(), volume.device_path.clone()))
+        .collect()
+}
+
+/// The node whose pod has waited longest: of several that want a volume that nobody has, it gets it.
+fn first_in_line(places: &BTreeMap<String, Place>) -> Option<&str> {
+    let waiting = places.iter().filter(|(_, place)| {
+        place.spec.is_some() && place.node.as_ref().is_some_and(|node| is_managed(node))
+    });
+    let age = |place: &Place| {
+        let pods = place.pods.iter().map(|pod| Object::metadata(&**pod));
+        pods.map(|meta| {
+            (
+                meta.creation_timestamp.map(|time| time.timestamp()),
+                meta.uid.to_string(),
+            )
+        })
+        .min()
+    };
+    let first = waiting.min_by_key(|(name, place)| (age(place), (*name).clone()));
+    first.map(|(name, _)| name.as_str())
+}

@@ -1,0 +1,663 @@
+use controllers_kit::{Again, FlagValue, Flags, Plan, Runs, SignedDuration, testing::*};
+use kubernetes_proto::{
+    Object,
+    core::{Node, PersistentVolume, PersistentVolumeClaim, Pod},
+    storage::{CsiDriver, VolumeAttachment},
+};
+use serde_json::{Value, json};
+
+use super::{AttachDetach, MANAGED, Memory, volumes::Unique};
+use controllers_kit::Controller as _;
+
+const V: &str = "kubernetes.io/csi/d^h";
+const KEY: &str = "volume/kubernetes.io/csi/d^h";
+
+fn read<T: serde::de::DeserializeOwned>(json: Value) -> T {
+    serde_json::from_value(json).unwrap()
+}
+
+/// A Ready node that the controller attaches to.
+pub(crate) fn kept_node(name: &str, attached: &[&str], in_use: &[&str]) -> Node {
+    let attached: Vec<Value> = attached
+        .iter()
+        .map(|name| json!({"name": name, "devicePath": ""}))
+        .collect();
+    let mut node: Node = read(json!({
+        "metadata": {"name": name},
+        "spec": {},
+        "status": {
+            "volumesAttached": attached,
+            "volumesInUse": in_use,
+            "conditions": [{"type": "Ready", "status": "True"}],
+        },
+    }));
+    node.metadata_mut().set_annotation(MANAGED, "true");
+    node
+}
+
+fn ill(mut node: Node) -> Node {
+    for condition in &mut node.status.as_mut().unwrap().conditions {
+        condition.status = "Unknown".into();
+    }
+    node
+}
+
+/// A bound pair of a claim and a volume, named `data`, of the handle `h` of the driver `d`.
+fn bound(world: World, modes: &[&str]) -> World {
+    let pv: PersistentVolume = read(json!({
+        "metadata": {"name": "pv"},
+        "spec": {
+            "persistentVolumeSource": {"csi": {"driver": "d", "volumeHandle": "h"}},
+            "accessModes": modes,
+            "claimRef": {"namespace": "default", "name": "data", "uid": "claim-uid"},
+        },
+    }));
+    let claim: PersistentVolumeClaim = read(json!({
+        "metadata": {"name": "data", "namespace": "default", "uid": "claim-uid"},
+        "spec": {"volumeName": "pv"},
+        "status": {"phase": "Bound"},
+    }));
+    world.with(pv).with(claim)
+}
+
+pub(crate) fn world(modes: &[&str]) -> World {
+    bound(World::at("12:00:00").without_kubelets(), modes)
+}
+
+pub(crate) fn user(name: &str, node: &str) -> Pod {
+    let mut pod = pod(name).on(node).running();
+    pod.spec.as_mut().unwrap().volumes = vec![read(json!({
+        "name": "v",
+        "volumeSource": {"persistentVolumeClaim": {"claimName": "data"}},
+    }))];
+    pod
+}
+
+pub(crate) fn attachment(node: &str, attached: bool) -> VolumeAttachment {
+    let name = Unique::parse(V).unwrap().attachment(node).unwrap();
+    read(json!({
+        "metadata": {"name": name},
+        "spec": {"attacher": "d", "nodeName": node, "source": {"persistentVolumeName": "pv"}},
+        "status": {"attached": attached},
+    }))
+}
+
+fn verbs(plan: &Plan, world: &World) -> Vec<String> {
+    let nodes = ["a", "b", "c"];
+    let _ = world;
+    let mut verbs = plan.verbs();
+    for verb in &mut verbs {
+        for node in nodes {
+            let name = Unique::parse(V).unwrap().attachment(node).unwrap();
+            *verb = verb.replace(&name, &format!("to-{node}"));
+        }
+    }
+    verbs
+}
+
+fn planned(world: &World) -> Vec<String> {
+    verbs(&world.plan::<AttachDetach>(KEY), world)
+}
+
+fn reported(plan: &Plan) -> Vec<String> {
+    let events = plan.events.iter();
+    events
+        .map(|event| {
+            format!(
+                "{} {} {}",
+                event.about.key.name, event.reason, event.message
+            )
+        })
+        .collect()
+}
+
+const ONCE: &[&str] = &["ReadWriteOnce"];
+const MANY: &[&str] = &["ReadWriteMany"];
+
+#[test]
+fn a_volume_has_upstreams_names() {
+    let v = Unique::parse(V).unwrap();
+    // sha256 of "hdn"
+    assert_eq!(v.attachment("n").unwrap(), "csi-".to_owned() + &sha("hdn"));
+    for (name, plugin) in [
+        (V, Some("kubernetes.io/csi:d")),
+        ("kubernetes.io/csi/d^a^b", Some("kubernetes.io/csi:d")),
+        (
+            "kubernetes.io/fc/[50060e801049cfd1]:0",
+            Some("kubernetes.io/fc"),
+        ),
+        (
+            "kubernetes.io/iscsi/1.2.3.4:3260:iqn:0",
+            Some("kubernetes.io/iscsi"),
+        ),
+        ("kubernetes.io/csi/no-separator", None),
+        ("flexvolume-k8s/x/y", None),
+    ] {
+        let found = Unique::parse(name).map(|unique| unique.plugin());
+        assert_eq!(found.as_deref(), plugin, "{name}");
+    }
+}
+
+fn sha(text: &str) -> String {
+    let hash = ring::digest::digest(&ring::digest::SHA256, text.as_bytes());
+    hash.as_ref()
+        .iter()
+        .map(|byte| format!("{byte:02x}"))
+        .collect()
+}
+
+#[test]
+fn a_pod_gets_its_volume_attached_then_listed() {
+    let mut world = world(ONCE)
+        .with(kept_node("a", &[], &[]))
+        .with(user("web", "a"));
+    let plan = world.plan::<AttachDetach>(KEY);
+    assert_eq!(verbs(&plan, &world), ["create volumeattachments/to-a"]);
+    assert!(
+        plan.counted
+            .iter()
+            .any(|one| one.resource.id().contains("volumeattachments"))
+    );
+    world.apply(&plan).expect_success();
+    assert_eq!(planned(&world), [""; 0], "the driver is at work");
+    world.put(attachment("a", true));
+    let plan = world.plan::<AttachDetach>(KEY);
+    assert_eq!(verbs(&plan, &world), ["patch nodes/a/status"]);
+    assert_eq!(
+        reported(&plan),
+        ["web SuccessfulAttachVolume AttachVolume.Attach succeeded for volume \"pv\" "]
+    );
+    world.apply(&plan).expect_success();
+    let node = world.get::<Node>("a");
+    assert_eq!(node.status.as_ref().unwrap().volumes_attached[0].name, V);
+    assert!(world.plan::<AttachDetach>(KEY).is_nothing());
+}
+
+#[test]
+fn a_pod_that_may_not_have_the_volume_yet_attaches_nothing() {
+    let base = || world(ONCE).with(kept_node("a", &[], &[]));
+    let mut unmanaged = kept_node("a", &[], &[]);
+    unmanaged.metadata_mut().annotations.clear();
+    let driver: CsiDriver =
+        read(json!({"metadata": {"name": "d"}, "spec": {"attachRequired": false}}));
+    for (why, world) in [
+        ("no pod", base()),
+        (
+            "the pod has no node",
+            base().with({
+                let mut pod = user("web", "a");
+                pod.spec.as_mut().unwrap().node_name = "".into();
+                pod
+            }),
+        ),
+        (
+            "the pod has ended",
+            base().with(user("web", "a").phase("Succeeded")),
+        ),
+        (
+            "the claim is pending",
+            base()
+                .with(user("web", "a"))
+                .changed::<PersistentVolumeClaim>("data", |claim| {
+                    claim.status.as_mut().unwrap().phase = "Pending".into();
+                }),
+        ),
+        (
+            "the volume is another claim's",
+            base()
+                .with(user("web", "a"))
+                .changed::<PersistentVolume>("pv", |pv| {
+                    pv.spec.as_mut().unwrap().claim_ref.as_mut().unwrap().uid = "other".into();
+                }),
+        ),
+        ("the node is gone", world(ONCE).with(user("web", "b"))),
+        (
+            "the node attaches itself",
+            world(ONCE).with(unmanaged).with(user("web", "a")),
+        ),
+        (
+            "the driver attaches nothing",
+            base().with(user("web", "a")).with(driver),
+        ),
+    ] {
+        assert_eq!(planned(&world), [""; 0], "{why}");
+    }
+}
+
+#[test]
+fn a_volume_that_no_pod_wants_leaves_the_list_and_then_its_attachment_goes() {
+    let mut world = world(ONCE)
+        .with(kept_node("a", &[V], &[]))
+        .with(attachment("a", true));
+    let plan = world.plan::<AttachDetach>(KEY);
+    assert_eq!(verbs(&plan, &world), ["patch nodes/a/status"]);
+    assert!(plan.actions().all(|action| action.resource_version != 0));
+    world.apply(&plan).expect_success();
+    let plan = world.plan::<AttachDetach>(KEY);
+    assert_eq!(verbs(&plan, &world), ["delete volumeattachments/to-a"]);
+    assert!(
+        plan.actions()
+            .all(|action| action.resource_version != 0 && !action.uid.is_empty())
+    );
+    world.apply(&plan).expect_success();
+    assert!(world.plan::<AttachDetach>(KEY).is_nothing());
+}
+
+#[test]
+fn the_attachment_stays_where_the_live_node_uses_or_lists_the_volume() {
+    for field in ["volumesInUse", "volumesAttached"] {
+        let world = world(ONCE)
+            .with(kept_node("a", &[], &[]))
+            .with(attachment("a", true));
+        let world = match field {
+            "volumesInUse" => world.answering(|query| match query {
+                controllers_kit::Query::Live { .. } => Some(controllers_kit::Answer::Object(
+                    json!({"status": {"volumesInUse": [V]}}).into(),
+                )),
+                _ => None,
+            }),
+            _ => world.answering(|query| match query {
+                controllers_kit::Query::Live { .. } => Some(controllers_kit::Answer::Object(
+                    json!({"status": {"volumesAttached": [{"name": V}]}}).into(),
+                )),
+                _ => None,
+            }),
+        };
+        let plan = world.plan::<AttachDetach>(KEY);
+        assert!(plan.is_nothing(), "{field}");
+        assert!(plan.failure.is_some(), "{field} is tried again");
+    }
+}
+
+#[test]
+fn a_mounted_volume_is_detached_by_force_in_time_or_out_of_service_alone() {
+    let minutes = |of: i64| SignedDuration::from_mins(of);
+    let mounted = || kept_node("a", &[V], &[V]);
+    let out = || mounted().taint("node.kubernetes.io/out-of-service", "", "NoExecute");
+    for (what, node, after, no_force, forced) in [
+        ("healthy", Some(mounted()), minutes(7), false, false),
+        (
+            "ill, too early",
+            Some(ill(mounted())),
+            minutes(5),
+            false,
+            false,
+        ),
+        (
+            "ill, in time",
+            Some(ill(mounted())),
+            minutes(6),
+            false,
+            true,
+        ),
+        (
+            "ill, force disabled",
+            Some(ill(mounted())),
+            minutes(60),
+            true,
+            false,
+        ),
+        ("out of service", Some(out()), minutes(0), true, true),
+        ("gone, too early", None, minutes(5), false, false),
+        ("gone, in time", None, minutes(6), false, true),
+        ("gone, force disabled", None, minutes(60), true, false),
+    ] {
+        let gone = node.is_none();
+        let mut world = world(ONCE)
+            .with(attachment("a", true))
+            .flag("disable-force-detach-on-timeout", FlagValue::Bool(no_force));
+        if let Some(node) = node {
+            world.put(node);
+        }
+        let mut memory = Memory::default();
+        let _ = world.plan_with::<AttachDetach>(KEY, &mut memory);
+        world.advance_to(world.now() + after);
+        let plan = world.plan_with::<AttachDetach>(KEY, &mut memory).unwrap();
+        if !forced {
+            assert_eq!(verbs(&plan, &world), [""; 0], "{what}");
+            continue;
+        }
+        if !gone {
+            assert_eq!(verbs(&plan, &world), ["patch nodes/a/status"], "{what}");
+            world.apply(&plan).expect_success();
+        }
+        let plan = world.plan_with::<AttachDetach>(KEY, &mut memory).unwrap();
+        assert_eq!(
+            verbs(&plan, &world),
+            ["delete volumeattachments/to-a"],
+            "{what}"
+        );
+        let counted = plan.actions().next().unwrap().announcement.as_ref();
+        let counted =
+            counted.is_some_and(|one| one.measures.iter().any(|one| one.name == super::FORCED));
+        assert!(counted, "{what}");
+    }
+}
+
+#[test]
+fn the_age_of_an_unwanted_volume_travels_and_ends_when_a_pod_wants_it() {
+    let mut world = world(ONCE)
+        .with(ill(kept_node("a", &[V], &[V])))
+        .with(attachment("a", true));
+    let mut memory = Memory::default();
+    let plan = world.plan_with::<AttachDetach>(KEY, &mut memory).unwrap();
+    assert_eq!(
+        plan.again,
+        Again::At(world.now() + SignedDuration::from_mins(6))
+    );
+    let controller = AttachDetach {
+        sync: None,
+        forces: true,
+    };
+    controller.shift(&mut memory, SignedDuration::from_mins(-6));
+    let text = serde_json::to_string(&memory).unwrap();
+    let mut packed: Memory = serde_json::from_str(&text).unwrap();
+    let plan = world.plan_with::<AttachDetach>(KEY, &mut packed).unwrap();
+    assert_eq!(
+        plan.verbs(),
+        ["patch nodes/a/status"],
+        "six minutes have passed elsewhere"
+    );
+    world.put(user("web", "a"));
+    let _ = world.plan_with::<AttachDetach>(KEY, &mut memory);
+    assert_eq!(memory, Memory::default());
+}
+
+#[test]
+fn an_exclusive_volume_waits_while_anything_of_it_is_elsewhere() {
+    for (what, other, place) in [
+        (
+            "attached",
+            Some(attachment("b", true)),
+            kept_node("b", &[V], &[V]),
+        ),
+        (
+            "being attached",
+            Some(attachment("b", false)),
+            kept_node("b", &[], &[]),
+        ),
+        ("listed alone", None, kept_node("b", &[V], &[V])),
+    ] {
+        let mut world = world(ONCE)
+            .with(kept_node("a", &[], &[]))
+            .with(place)
+            .with(user("old", "b"))
+            .with(user("new", "a"));
+        if let Some(other) = other {
+            world.put(other);
+        }
+        let plan = world.plan::<AttachDetach>(KEY);
+        assert_eq!(verbs(&plan, &world), [""; 0], "{what}");
+        let wanted = "new FailedAttachVolume Multi-Attach error for volume \"pv\" Volume is already used by pod(s) old";
+        assert_eq!(
+            reported(&plan).contains(&wanted.to_owned()),
+            what != "being attached",
+            "{what}"
+        );
+    }
+    let shared = world(MANY)
+        .with(kept_node("a", &[], &[]))
+        .with(kept_node("b", &[V], &[V]))
+        .with(attachment("b", true))
+        .with(user("old", "b"))
+        .with(user("new", "a"));
+    assert_eq!(planned(&shared), ["create volumeattachments/to-a"]);
+    let unknown = world(&[])
+        .with(kept_node("a", &[], &[]))
+        .with(kept_node("b", &[V], &[V]));
+    let unknown = unknown
+        .with(attachment("b", true))
+        .with(user("old", "b"))
+        .with(user("new", "a"));
+    assert_eq!(planned(&unknown), ["create volumeattachments/to-a"]);
+}
+
+#[test]
+fn of_two_nodes_that_want_an_exclusive_volume_one_gets_it() {
+    let world = world(ONCE)
+        .with(kept_node("a", &[], &[]))
+        .with(kept_node("b", &[], &[]))
+        .with(user("one", "a"))
+        .with(user("two", "b"));
+    let plan = world.plan::<AttachDetach>(KEY);
+    assert_eq!(plan.verbs().len(), 1, "{:?}", plan.verbs());
+    assert_eq!(reported(&plan), [""; 0]);
+}
+
+#[test]
+fn a_multi_attach_error_names_pods_of_the_own_namespace_and_is_reported_once() {
+    let at = |name: &str, namespace: &str| {
+        let mut pod = pod(name);
+        pod.metadata_mut().namespace = namespace.into();
+        pod
+    };
+    let (x, y, z) = (at("x", "default"), at("y", "default"), at("z", "else"));
+    for (using, wanted) in [
+        (
+            vec![],
+            "Volume is already exclusively attached to one node and can't be attached to another",
+        ),
+        (vec![&x], "Volume is already used by pod(s) x"),
+        (vec![&x, &y], "Volume is already used by pod(s) x, y"),
+        (
+            vec![&x, &z],
+            "Volume is already used by pod(s) x and 1 pod(s) in different namespaces",
+        ),
+        (
+            vec![&z],
+            "Volume is already used by 1 pod(s) in different namespaces",
+        ),
+    ] {
+        assert_eq!(super::changes::elsewhere(&using, "default"), wanted);
+    }
+    let world = world(ONCE)
+        .with(kept_node("a", &[], &[]))
+        .with(kept_node("b", &[V], &[V]))
+        .with(attachment("b", true))
+        .with(user("new", "a"));
+    let mut memory = Memory::default();
+    let plan = world.plan_with::<AttachDetach>(KEY, &mut memory).unwrap();
+    assert_eq!(
+        reported(&plan),
+        [
+            "new FailedAttachVolume Multi-Attach error for volume \"pv\" Volume is already exclusively attached to one node and can't be attached to another"
+        ]
+    );
+    assert_eq!(
+        reported(&world.plan_with::<AttachDetach>(KEY, &mut memory).unwrap()),
+        [""; 0]
+    );
+}
+
+#[test]
+fn failures_to_attach_are_reported_when_their_reason_begins() {
+    let failing = |message: &str| {
+        let mut failing = attachment("a", false);
+        failing.status = Some(read(json!({"attachError": {"message": message}})));
+        failing
+    };
+    let mut world = world(ONCE)
+        .with(kept_node("a", &[], &[]))
+        .with(user("web", "a"))
+        .with(failing("full"));
+    let mut memory = Memory::default();
+    let mut reported_now =
+        |world: &World| reported(&world.plan_with::<AttachDetach>(KEY, &mut memory).unwrap());
+    let text = |why: &str| {
+        vec![format!(
+            "web FailedAttachVolume AttachVolume.Attach failed for volume \"pv\" : {why}"
+        )]
+    };
+    assert_eq!(reported_now(&world), text("full"));
+    assert_eq!(reported_now(&world), [""; 0]);
+    world.put(failing("broken"));
+    assert_eq!(reported_now(&world), text("broken"));
+    world.put(attachment("a", false));
+    world.advance_to(world.now() + SignedDuration::from_mins(3));
+    assert_eq!(
+        reported_now(&world),
+        text("timed out waiting for external-attacher of d CSI driver to attach volume h")
+    );
+}
+
+#[test]
+fn a_listed_volume_whose_attachment_is_lost_is_attached_again_after_the_period() {
+    for (disabled, wanted) in [(false, 1), (true, 0)] {
+        let mut world = world(ONCE)
+            .with(kept_node("a", &[V], &[V]))
+            .with(user("web", "a"))
+            .flag(
+                "disable-attach-detach-reconcile-sync",
+                FlagValue::Bool(disabled),
+            );
+        let mut memory = Memory::default();
+        let plan = world.plan_with::<AttachDetach>(KEY, &mut memory).unwrap();
+        assert!(plan.is_nothing());
+        world.advance_to(world.now() + SignedDuration::from_mins(1));
+        let plan = world.plan_with::<AttachDetach>(KEY, &mut memory).unwrap();
+        assert_eq!(plan.verbs().len(), wanted, "disabled: {disabled}");
+        if wanted > 0 {
+            world.apply(&plan).expect_success();
+            assert_eq!(planned(&world), ["create volumeattachments/to-a"]);
+        }
+    }
+}
+
+#[test]
+fn what_leaves_a_node_goes_in_one_write_and_what_comes_takes_turns() {
+    let other = "kubernetes.io/csi/d^z";
+    let early = "kubernetes.io/csi/d^a";
+    let leaving = world(ONCE).with(kept_node("a", &[V, other, "flexvolume-k8s/x/y"], &[]));
+    let mut after = leaving.clone();
+    after
+        .apply(&leaving.plan::<AttachDetach>(KEY))
+        .expect_success();
+    let node = after.get::<Node>("a");
+    let listed: Vec<&str> = node
+        .status
+        .iter()
+        .flat_map(|status| &status.volumes_attached)
+        .map(|one| one.name.as_str())
+        .collect();
+    assert_eq!(listed, ["flexvolume-k8s/x/y"]);
+    let second = world(ONCE).with(kept_node("a", &[early, V], &[]));
+    let mut memory = Memory::default();
+    let plan = second.plan_with::<AttachDetach>(KEY, &mut memory).unwrap();
+    assert!(plan.is_nothing(), "the first in order writes first");
+    let Again::At(due) = plan.again else {
+        panic!("{:?}", plan.again)
+    };
+    let mut second = second;
+    second.advance_to(due);
+    let plan = second.plan_with::<AttachDetach>(KEY, &mut memory).unwrap();
+    assert_eq!(
+        plan.verbs(),
+        ["patch nodes/a/status"],
+        "nobody waits for ever"
+    );
+    // One that is used, or wanted by a pod whose claim can't be followed, stays.
+    let used = world(ONCE).with(kept_node("a", &[V, other], &[other]));
+    let mut after = used.clone();
+    after
+        .apply(&used.plan::<AttachDetach>(KEY))
+        .expect_success();
+    assert!(super::places::lists(&after.get::<Node>("a"), other));
+}
+
+#[test]
+fn fibre_channel_and_iscsi_are_attached_by_the_list_alone() {
+    for (source, name) in [
+        (
+            json!({"fc": {"targetWWNs": ["w1", "w2"], "lun": 3}}),
+            "kubernetes.io/fc/[w1 w2]:3",
+        ),
+        (json!({"fc": {"wwids": ["i1"]}}), "kubernetes.io/fc/[i1]"),
+        (
+            json!({"iscsi": {"targetPortal": "1.2.3.4", "iqn": "iqn.x", "lun": 0}}),
+            "kubernetes.io/iscsi/1.2.3.4:iqn.x:0",
+        ),
+    ] {
+        let mut pod = pod("web").on("a").running();
+        pod.spec.as_mut().unwrap().volumes =
+            vec![read(json!({"name": "v", "volumeSource": source}))];
+        let mut world = World::at("12:00:00")
+            .without_kubelets()
+            .with(kept_node("a", &[], &[]))
+            .with(pod);
+        let key = format!("volume/{name}");
+        let plan = world.plan::<AttachDetach>(&key);
+        assert_eq!(plan.verbs(), ["patch nodes/a/status"], "{name}");
+        assert_eq!(
+            reported(&plan),
+            ["web SuccessfulAttachVolume AttachVolume.Attach succeeded for volume \"v\" "]
+        );
+        world.apply(&plan).expect_success();
+        assert!(world.plan::<AttachDetach>(&key).is_nothing());
+        world.delete::<Pod>("web");
+        let plan = world.plan::<AttachDetach>(&key);
+        assert_eq!(plan.verbs(), ["patch nodes/a/status"], "{name}");
+    }
+}
+
+#[test]
+fn an_in_line_volume_of_a_migrated_plugin_is_attached_with_its_specification() {
+    let mut pod = pod("web").on("a").running();
+    pod.spec.as_mut().unwrap().volumes = vec![read(
+        json!({"name": "v", "volumeSource": {"cinder": {"volumeID": "c"}}}),
+    )];
+    let world = World::at("12:00:00")
+        .without_kubelets()
+        .with(kept_node("a", &[], &[]))
+        .with(pod);
+    let plan = world.plan::<AttachDetach>("volume/kubernetes.io/csi/cinder.csi.openstack.org^c");
+    let controllers_kit::Verb::Create { body } = &plan.actions().next().unwrap().verb else {
+        panic!("{:?}", plan.verbs())
+    };
+    let body: Value = serde_json::from_slice(body).unwrap();
+    assert_eq!(
+        body["spec"]["source"]["inlineVolumeSpec"]["csi"]["volumeHandle"],
+        "c"
+    );
+}
+
+#[test]
+fn a_change_wakes_the_volumes_that_it_concerns() {
+    let world = world(ONCE)
+        .with(kept_node("a", &[V], &[]))
+        .with(user("web", "a"))
+        .with(attachment("a", true));
+    for kind in [
+        world.find_any(Pod::resource(), "default/web"),
+        world.find_any(PersistentVolume::resource(), "pv"),
+        world.find_any(PersistentVolumeClaim::resource(), "default/data"),
+        world.find_any(Node::resource(), "a"),
+        world.find_any(
+            VolumeAttachment::resource(),
+            &Object::metadata(&attachment("a", true)).name,
+        ),
+    ] {
+        let kind = kind.unwrap();
+        assert_eq!(
+            world.woken::<AttachDetach>(None, Some(&kind)),
+            [KEY],
+            "{kind:?}"
+        );
+        assert_eq!(
+            world.woken::<AttachDetach>(Some(&kind), None),
+            [KEY],
+            "{kind:?}"
+        );
+    }
+}
+
+#[test]
+fn a_sync_period_below_a_second_is_refused() {
+    let descriptor = AttachDetach::describe();
+    let mut flags = Flags::defaults([&descriptor]);
+    assert_eq!((descriptor.runs)(&flags), Runs::Yes);
+    flags.set(
+        super::PERIOD,
+        FlagValue::Duration(std::time::Duration::from_millis(999)),
+    );
+    assert!(matches!((descriptor.runs)(&flags), Runs::Wrong(_)));
+}
