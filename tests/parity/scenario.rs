@@ -27,8 +27,8 @@ pub(crate) enum Among {
     Storage,
     /// Those that bind: volumes and classes are compared where their names begin with the scenario's.
     Volumes,
-    /// The one that attaches volumes to nodes: nodes and volumes are compared where their names begin with the
-    /// scenario's, attachments where their nodes' do.
+    /// The one that attaches volumes to nodes: nodes and volumes are compared where their names begin with
+    /// the scenario's, attachments where their nodes' do.
     Attach,
     /// The pod garbage collector alone, which leaves two pods that have ended in the whole cluster.
     FewEnded,

@@ -226,8 +226,8 @@ impl Judge {
         let none = Vec::new();
         let epochs = self.ranges.get(&by.range).unwrap_or(&none);
         let newer = epochs.iter().find(|(_, epoch, _)| *epoch > by.epoch);
-        // Whoever makes again what somebody has deleted by hand has owned it all the time: its requests on the
-        // way name the epoch before.
+        // Whoever makes again what somebody has deleted by hand has owned it all the time: its requests on
+        // the way name the epoch before.
         let made_anew = |holder: &str| {
             let before = self.deleted.get(&by.range);
             before.is_some_and(|(epoch, before)| *epoch == by.epoch && before == holder)

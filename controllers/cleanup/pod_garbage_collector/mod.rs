@@ -241,7 +241,8 @@ fn note_missing(
     }
 }
 
-/// The missed nodes that are no more, by the API server's own word. One that it has starts to be missed again.
+/// The missed nodes that are no more, by the API server's own word. One that it has starts to be missed
+/// again.
 fn gone(missed: &mut Missed, seen: &Seen<'_>) -> BTreeSet<String> {
     let mut gone = BTreeSet::new();
     missed

@@ -10,10 +10,8 @@
 //! A detach has three steps, each a plan of its own that begins with what the step before has left in the
 //! API:
 //! 1. the entry leaves `volumesAttached` by a compare-and-swap on the very version of the node that does not
-//! list the
-//!    volume as in use: a kubelet reports a volume as in use before it reads `volumesAttached` and mounts, so
-//! one that
-//!    has not reported by that version finds the entry gone;
+//!    list the volume as in use: a kubelet reports a volume as in use before it reads `volumesAttached` and
+//!    mounts, so one that has not reported by that version finds the entry gone;
 //! 2. the node is read live, and the volume must be in neither list;
 //! 3. the VolumeAttachment is deleted as it was seen, by uid and version.
 //!
