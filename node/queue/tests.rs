@@ -134,6 +134,8 @@ fn each_registered_controller_backs_off_as_upstream_s_queue_does() {
         ("namespace-controller", 5, 60_000),
         // Upstream looks at each node once a period, whatever failed.
         ("node-lifecycle-controller", 5, 5_000),
+        // Upstream backs off each operation of a volume so, whatever woke it.
+        ("persistentvolume-attach-detach-controller", 500, 122_000),
         // Upstream has no queue but a period.
         ("pod-garbage-collector-controller", 5, 20_000),
     ];
