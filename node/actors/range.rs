@@ -957,8 +957,11 @@ impl Range {
                 if let Some((_, handle)) = self.timer.take() {
                     ctx.cancel_future(handle);
                 }
+                // While a key is reconciled alone nothing else begins: a timer for keys that are due already
+                // would fire at once, and again. What ends it comes back here.
                 if let Some(next) = next
                     && !self.gate.is_frozen()
+                    && self.alone.is_none()
                 {
                     let handle = ctx.run_later(next.saturating_sub(self.now()), |range, ctx| {
                         range.timer = None;
