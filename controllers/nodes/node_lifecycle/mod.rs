@@ -40,7 +40,7 @@ use zone::Turn;
 
 const BY_ZONE: &str = "zone";
 /// An older node was registered by its previous owner.
-const YOUNG: SignedDuration = SignedDuration::from_mins(5);
+const YOUNG: SignedDuration = SignedDuration::from_secs(10);
 
 const HEALTH: &str = "node_collector_zone_health";
 const SIZE: &str = "node_collector_zone_size";
@@ -239,7 +239,7 @@ impl Controller for NodeLifecycle {
             .differs("A heartbeat's age is how long this replica has watched it unchanged; a replica whose watches are stalled, or an API server that does not answer, makes no Node unhealthy.")
             .differs("A Node that has never posted a status gets --node-startup-grace-period from when a replica first saw it.")
             .differs("NoExecute taints are removed when the Node is ready, or none is; upstream also removes them whenever a manager sees a Node for the first time, as at each change of leader.")
-            .differs("RegisteredNode is recorded for a Node that has never posted a status or is younger than 5 minutes; upstream records it for all Nodes at each change of leader.")
+            .differs("RegisteredNode is recorded for a Node that has never posted a status or is younger than 10 seconds; upstream records it for all Nodes at each change of leader.")
             .differs("The first NoExecute taint of a new zone, and of one whose owner was lost, waits for one whole interval of the rate; a rate of 0 taints no Node, where upstream's limiter lets the first one pass.")
             .differs("A look at a Node that is ready again or gone, and a taint that was refused, use up nothing of the zone's rate.")
             .differs("A zone whose Nodes are all excluded from disruption checks keeps its rate; upstream creates its limiter again every --node-monitor-period.")

@@ -952,7 +952,7 @@ fn a_node_s_coming_and_going_is_told() {
     assert_eq!(memory, Memory::default());
     // A kubelet that was ready before this controller looked makes no difference.
     for ready in ["True", "False", "Unknown"] {
-        let young = start().with(posted("n1", ready, "").created("11:58:00"));
+        let young = start().with(posted("n1", ready, "").created("11:59:55"));
         let plan = young.plan::<NodeLifecycle>("n1");
         assert_eq!(plan.events[0].reason, "RegisteredNode", "{ready}");
     }
