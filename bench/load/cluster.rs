@@ -280,6 +280,7 @@ mod tests {
             "legacy-serviceaccount-token-cleaner-controller",
             "namespace-controller",
             "node-ipam-controller",
+            "persistentvolume-attach-detach-controller",
             "persistentvolume-binder-controller",
             "persistentvolume-expander-controller",
             "persistentvolume-protection-controller",
