@@ -648,11 +648,6 @@ const FACTS: &[(&str, i32, &str)] = &[
     ("k8s.core.ContainerPort.protocol", 4, "string"),
     ("k8s.core.InitContainer.ports", 6, "repeated ContainerPort"),
     ("k8s.core.PodStatus.podIPs", 12, "repeated PodIP"),
-    (
-        "k8s.core.PodStatus.ephemeralContainerStatuses",
-        13,
-        "repeated ContainerStatus",
-    ),
     ("k8s.core.PodIP.ip", 1, "string"),
     ("k8s.core.NodeStatus.allocatable", 2, "map"),
     ("k8s.core.Service.metadata", 1, "ObjectMeta"),
