@@ -297,13 +297,6 @@ impl Isolation {
         })
     }
 
-    /// It could not begin after all.
-    pub fn put_back(&mut self, place: &Place, now: Monotonic) {
-        if let Some(suspect) = self.suspects.get_mut(place) {
-            suspect.waiting.get_or_insert(now);
-        }
-    }
-
     /// It was reconciled alone and nobody died; whether it is released now.
     pub fn passed(&mut self, place: &Place) -> bool {
         let Some(suspect) = self.suspects.get_mut(place) else {
@@ -450,7 +443,7 @@ mod tests {
         let taken = isolation.take(&place("web"), secs(20)).unwrap();
         assert_eq!((taken.waited, taken.priority), (secs(10), Priority::Low));
         assert_eq!(next(&isolation), Some(place("api")));
-        isolation.put_back(&place("web"), secs(20));
+        isolation.judge(&place("web"), suspicion(2, 0), Some(7), secs(20));
         assert_eq!(next(&isolation), Some(place("api")));
         assert_eq!(isolation.count(None), 2);
     }
