@@ -1,6 +1,6 @@
 //! Which claims a pod uses, and which pods use a claim.
 
-use controllers_kit::Str;
+use controllers_kit::{Key, Str};
 use kubernetes_proto::{
     Object,
     core::{ContainerStatus, EphemeralVolumeSource, PersistentVolumeClaim, Pod, Volume},
@@ -30,6 +30,12 @@ pub(crate) fn names(pod: &Pod) -> impl Iterator<Item = Str> {
         Some(_) => Some(ephemeral_name(pod, volume)),
         None => named(volume).cloned(),
     })
+}
+
+/// The keys of all claims that a pod names ([`names`]).
+pub(crate) fn of(pod: &Pod) -> impl Iterator<Item = Key> {
+    let namespace = &pod.metadata().namespace;
+    names(pod).map(|name| Key::new(namespace.clone(), name))
 }
 
 /// A pod's volumes, as far as they are of claims or of storage.

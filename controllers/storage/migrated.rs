@@ -15,53 +15,42 @@ pub(crate) struct Plugin {
 
 type IsBehind = fn(&PersistentVolumeSource) -> bool;
 
-const PLUGINS: [(IsBehind, Plugin); 7] = [
+/// Which source it is, and the driver.
+const DRIVERS: [(IsBehind, &str); 7] = [
     (
         |source| source.aws_elastic_block_store.is_some(),
-        plugin("kubernetes.io/aws-ebs", translation::EBS),
+        translation::EBS,
     ),
     (
         |source| source.gce_persistent_disk.is_some(),
-        plugin("kubernetes.io/gce-pd", translation::GCE),
+        translation::GCE,
     ),
-    (
-        |source| source.cinder.is_some(),
-        plugin("kubernetes.io/cinder", translation::CINDER),
-    ),
+    (|source| source.cinder.is_some(), translation::CINDER),
     (
         |source| source.azure_disk.is_some(),
-        plugin("kubernetes.io/azure-disk", translation::AZURE_DISK),
+        translation::AZURE_DISK,
     ),
     (
         |source| source.azure_file.is_some(),
-        plugin("kubernetes.io/azure-file", translation::AZURE_FILE),
+        translation::AZURE_FILE,
     ),
     (
         |source| source.vsphere_volume.is_some(),
-        plugin("kubernetes.io/vsphere-volume", translation::VSPHERE),
+        translation::VSPHERE,
     ),
     (
         |source| source.portworx_volume.is_some(),
-        plugin("kubernetes.io/portworx-volume", translation::PORTWORX),
+        translation::PORTWORX,
     ),
 ];
-
-const fn plugin(in_tree: &'static str, driver: &'static str) -> Plugin {
-    Plugin { in_tree, driver }
-}
 
 /// The plugin of a volume, if a CSI driver has taken it over.
 pub(crate) fn plugin_of(volume: &PersistentVolume) -> Option<Plugin> {
     let spec = volume.spec.as_ref()?;
     let source = spec.persistent_volume_source.as_ref()?;
-    let found = PLUGINS.iter().find(|(is_behind, _)| is_behind(source));
-    found.map(|(_, plugin)| *plugin)
-}
-
-/// The plugin of a name.
-pub(crate) fn plugin_named(in_tree: &str) -> Option<Plugin> {
-    let mut plugins = PLUGINS.iter().map(|(_, plugin)| *plugin);
-    plugins.find(|plugin| plugin.in_tree == in_tree)
+    let (_, driver) = DRIVERS.iter().find(|(is_behind, _)| is_behind(source))?;
+    let in_tree = translation::plugin_of(driver)?;
+    Some(Plugin { in_tree, driver })
 }
 
 /// How a plugin that was taken over names the storage of a volume.

@@ -33,10 +33,12 @@ use kubernetes_proto::{
     core::{Node, PersistentVolume, PersistentVolumeClaim, Pod},
     storage::{CsiDriver, VolumeAttachment},
 };
+
+use crate::claims;
 use serde::{Deserialize, Serialize};
 
 use changes::Changes;
-use volumes::{BY_CLAIM, BY_IN_LINE, BY_NODE, BY_SOURCE, BY_VOLUME, Unique};
+use volumes::{BY_IN_LINE, BY_NODE, BY_SOURCE, BY_VOLUME, Unique};
 
 /// The kind of this controller's keys.
 const KEY: &str = "volume";
@@ -207,7 +209,7 @@ impl Controller for AttachDetach {
 
     fn watch(&self, on: &mut Watches) {
         on.kind::<Pod>()
-            .indexed_by(BY_CLAIM, volumes::pods_by_claim)
+            .indexed_by(claims::BY_CLAIM, claims::keys)
             .indexed_by(BY_IN_LINE, volumes::pods_by_in_line)
             .indexed_by(BY_NODE, volumes::pods_by_node)
             .wakes(wakes::pod);

@@ -12,9 +12,10 @@ use kubernetes_proto::{
     storage::{CsiDriver, VolumeAttachment},
 };
 
+use crate::claims;
+
 use super::volumes::{
-    BY_CLAIM, BY_IN_LINE, BY_NODE, BY_SOURCE, BY_VOLUME, Spec, Unique, Wanted,
-    attachments_by_source, has_ended, wanted,
+    BY_IN_LINE, BY_NODE, BY_SOURCE, BY_VOLUME, Spec, Unique, Wanted, attachments_by_source, wanted,
 };
 
 /// A volume on one node.
@@ -130,7 +131,7 @@ pub(super) fn of(unique: &Unique, seen: &Seen<'_>) -> BTreeMap<String, Place> {
     }
     let mut pods: BTreeMap<Key, Arc<Pod>> = BTreeMap::new();
     let mut add = |pod: Arc<Pod>| {
-        if !node_name(&pod).is_empty() && !has_ended(&pod) {
+        if !node_name(&pod).is_empty() && !claims::is_terminated(&pod) {
             pods.insert(Key::of(&*pod), pod);
         }
     };
@@ -140,7 +141,7 @@ pub(super) fn of(unique: &Unique, seen: &Seen<'_>) -> BTreeMap<String, Place> {
     for name in &names {
         for claim in seen.indexed::<PersistentVolumeClaim>(BY_VOLUME, name) {
             let claim = Key::of(&*claim).to_string();
-            seen.indexed::<Pod>(BY_CLAIM, &claim)
+            seen.indexed::<Pod>(claims::BY_CLAIM, &claim)
                 .into_iter()
                 .for_each(&mut add);
         }
@@ -190,7 +191,7 @@ pub(super) fn waiting(node: &Node, seen: &Seen<'_>) -> Waiting {
     let name = &Object::metadata(node).name;
     let (mut coming, mut staying, mut sure) = (BTreeSet::new(), BTreeSet::new(), true);
     for pod in seen.indexed::<Pod>(BY_NODE, name) {
-        if has_ended(&pod) {
+        if claims::is_terminated(&pod) {
             continue;
         }
         for volume in wanted(&pod, seen.reader()) {

@@ -11,10 +11,14 @@ use kubernetes_proto::{
     },
     storage::VolumeAttachment,
 };
+
 use ring::digest::{SHA256, digest};
 use serde_json::Value;
 
-use crate::translation::{self, Translated};
+use crate::{
+    claims,
+    translation::{self, Translated},
+};
 
 const CSI: &str = "kubernetes.io/csi";
 const FC: &str = "kubernetes.io/fc";
@@ -172,23 +176,12 @@ fn of_in_line(name: &str, source: &InlineVolumeSource, namespace: &str) -> Optio
     })
 }
 
-pub(super) fn volumes(pod: &Pod) -> impl Iterator<Item = &Volume> {
-    pod.spec.iter().flat_map(|spec| &spec.volumes)
-}
-
 /// The claim of a pod's volume and whether it is made for the pod.
-pub(super) fn claim_of(pod: &Pod, volume: &Volume) -> Option<(String, bool)> {
-    let source = volume.volume_source.as_ref()?;
-    if let Some(claim) = &source.persistent_volume_claim {
-        return Some((claim.claim_name.to_string(), false));
+fn claim_of(pod: &Pod, volume: &Volume) -> Option<(Str, bool)> {
+    match claims::ephemeral(volume) {
+        Some(_) => Some((claims::ephemeral_name(pod, volume), true)),
+        None => claims::named(volume).map(|name| (name.clone(), false)),
     }
-    let ephemeral = source.inline.as_ref()?.ephemeral.is_some();
-    ephemeral.then(|| {
-        (
-            format!("{}-{}", Object::metadata(pod).name, volume.name),
-            true,
-        )
-    })
 }
 
 fn of_pods_own(pod: &Pod, volume: &Volume) -> Option<Spec> {
@@ -241,7 +234,7 @@ pub(super) fn wanted(pod: &Pod, reader: &dyn Reader) -> Vec<Wanted> {
             None => Wanted::Unknown,
         }
     };
-    volumes(pod)
+    claims::volumes(pod)
         .filter_map(|volume| match claim_of(pod, volume) {
             Some((claim, made_for_pod)) => Some(of_claim(&claim, made_for_pod)),
             None => {
@@ -252,29 +245,6 @@ pub(super) fn wanted(pod: &Pod, reader: &dyn Reader) -> Vec<Wanted> {
         .collect()
 }
 
-/// Whether none of a pod's containers runs any more, or will.
-pub(super) fn has_ended(pod: &Pod) -> bool {
-    let Some(status) = &pod.status else {
-        return pod.is_terminating();
-    };
-    if matches!(&*status.phase, "Failed" | "Succeeded") {
-        return true;
-    }
-    let added = status.ephemeral_container_statuses.iter();
-    let containers = status
-        .container_statuses
-        .iter()
-        .chain(&status.init_container_statuses)
-        .chain(added.flat_map(|all| &**all));
-    pod.is_terminating()
-        && containers.into_iter().all(|container| {
-            let state = container.state.as_ref();
-            state.is_some_and(|state| state.terminated.is_some() || state.waiting.is_some())
-        })
-}
-
-/// Pods by `namespace/claim`, generic ephemeral volumes' claims included.
-pub(super) const BY_CLAIM: &str = "attach-detach-pods-by-claim";
 /// Pods by the unique names of their in-line volumes.
 pub(super) const BY_IN_LINE: &str = "attach-detach-pods-by-volume";
 /// Pods and VolumeAttachments by node.
@@ -284,16 +254,8 @@ pub(super) const BY_VOLUME: &str = "attach-detach-by-volume";
 /// VolumeAttachments by what they attach: a PersistentVolume's name, or the unique name of an in-line volume.
 pub(super) const BY_SOURCE: &str = "attach-detach-by-source";
 
-pub(super) fn pods_by_claim(pod: &Pod) -> Vec<Str> {
-    let namespace = &Object::metadata(pod).namespace;
-    volumes(pod)
-        .filter_map(|volume| claim_of(pod, volume))
-        .map(|(claim, _)| format!("{namespace}/{claim}").as_str().into())
-        .collect()
-}
-
 pub(super) fn pods_by_in_line(pod: &Pod) -> Vec<Str> {
-    volumes(pod)
+    claims::volumes(pod)
         .filter(|volume| claim_of(pod, volume).is_none())
         .filter_map(|volume| of_pods_own(pod, volume))
         .map(|spec| spec.unique.text.as_str().into())
@@ -302,7 +264,7 @@ pub(super) fn pods_by_in_line(pod: &Pod) -> Vec<Str> {
 
 pub(super) fn pods_by_node(pod: &Pod) -> Vec<Str> {
     let node = controllers_kit::pods::node_name(pod);
-    let has = volumes(pod).next().is_some();
+    let has = claims::volumes(pod).next().is_some();
     (has && !node.is_empty())
         .then(|| node.into())
         .into_iter()

@@ -9,8 +9,10 @@ use kubernetes_proto::{
     storage::{CsiDriver, VolumeAttachment},
 };
 
+use crate::claims;
+
 use super::volumes::{
-    BY_NODE, Unique, Wanted, attachments_by_source, has_ended, keys, of_attachment, of_persistent,
+    BY_NODE, Unique, Wanted, attachments_by_source, keys, of_attachment, of_persistent,
     pods_by_in_line, wanted,
 };
 use super::{is_managed, is_out_of_service, is_ready};
@@ -24,7 +26,7 @@ fn names_of(pod: &Pod, reader: &dyn Reader) -> Vec<String> {
 }
 
 pub(super) fn pod(change: &Change<'_, Pod>, reader: &dyn Reader) -> Vec<Key> {
-    let place = |pod: &Pod| (node_name(pod).to_owned(), has_ended(pod));
+    let place = |pod: &Pod| (node_name(pod).to_owned(), claims::is_terminated(pod));
     let newest = change.newest();
     let has_volumes = newest
         .spec

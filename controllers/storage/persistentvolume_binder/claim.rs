@@ -10,18 +10,19 @@ use kubernetes_proto::{
     storage::StorageClass,
 };
 
+use crate::{claims, translation};
+
 use super::{
-    BY_CLAIM, ERRORS, FREE, Live, OPERATION, Pass, RETROACTIVE, RETROACTIVE_ERRORS, USERS,
-    class_place,
+    BY_CLAIM, ERRORS, FREE, Live, OPERATION, Pass, RETROACTIVE, RETROACTIVE_ERRORS, class_place,
     facts::{
         BETA_PROVISIONER, BIND_COMPLETED, BOUND, BOUND_BY_CONTROLLER, LOST, MIGRATED_TO, PENDING,
         PRE_RESIZE, PROVISIONER, SELECTED_NODE, annotation, claim_class, claim_phase, claim_ref,
-        claim_spec, default_class, has, is_terminated, named_class, points_at, storage,
-        volume_phase, volume_spec, with_storage, without_annotation,
+        claim_spec, default_class, has, named_class, points_at, storage, volume_phase, volume_spec,
+        with_storage, without_annotation,
     },
     live_volume,
     matching::{Wanted, mismatch},
-    plugins::{HOST_PATH, Provisioner, csi_driver, provisioner},
+    plugins::{HOST_PATH, Provisioner, provisioner},
 };
 
 /// Under what events about the claim are remembered.
@@ -44,7 +45,7 @@ pub(super) fn seems_lost(claim: &PersistentVolumeClaim, seen: &Seen<'_>) -> bool
 pub(super) fn with_migration<T: Object>(object: &mut T, plugin: Option<&str>) -> bool {
     let Some(plugin) = plugin else { return false };
     let named = annotation(object, MIGRATED_TO).unwrap_or_default();
-    match csi_driver(plugin) {
+    match translation::driver_of(plugin) {
         Some(driver) if named == driver => false,
         Some(driver) => {
             object.metadata_mut().set_annotation(MIGRATED_TO, driver);
@@ -322,10 +323,12 @@ impl Pass<'_> {
 
     /// What a claim waits for whose volume is chosen with its pod's node.
     fn waiting(&self, claim: &PersistentVolumeClaim) -> Event {
-        let pods = self.seen.indexed::<Pod>(USERS, &self.key.to_string());
+        let pods = self
+            .seen
+            .indexed::<Pod>(claims::BY_CLAIM, &self.key.to_string());
         let unscheduled = pods.iter().filter(|pod| {
             let spec = pod.spec.as_ref();
-            !is_terminated(pod) && spec.is_none_or(|spec| spec.node_name.is_empty())
+            !claims::is_terminated(pod) && spec.is_none_or(|spec| spec.node_name.is_empty())
         });
         let names: Vec<&str> = unscheduled
             .map(|pod| Object::metadata(&**pod).name.as_str())

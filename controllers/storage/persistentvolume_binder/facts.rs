@@ -1,13 +1,13 @@
 //! What claims, volumes and classes say: the API's names, and the comparisons that upstream makes.
 
-use std::{collections::BTreeSet, sync::OnceLock};
+use std::sync::OnceLock;
 
 use controllers_kit::{Key, Seen};
 use kubernetes_proto::{
     Object,
     core::{
-        Amount, ContainerStatus, ObjectReference, PersistentVolume, PersistentVolumeClaim,
-        PersistentVolumeClaimSpec, PersistentVolumeSpec, Pod,
+        Amount, ObjectReference, PersistentVolume, PersistentVolumeClaim,
+        PersistentVolumeClaimSpec, PersistentVolumeSpec,
     },
     meta,
     quantity::{Exact, Quantity},
@@ -188,42 +188,6 @@ pub(super) fn default_class(seen: &Seen<'_>) -> Option<String> {
     });
     let class = classes.first()?;
     Some(Object::metadata(&**class).name.to_string())
-}
-
-/// Whether a pod has come to its end, or is being deleted and none of its containers runs.
-pub(super) fn is_terminated(pod: &Pod) -> bool {
-    let Some(status) = &pod.status else {
-        return pod.is_terminating();
-    };
-    let runs = |of: &ContainerStatus| {
-        let state = of.state.as_ref();
-        state.is_none_or(|state| state.terminated.is_none() && state.waiting.is_none())
-    };
-    let mut containers = status
-        .init_container_statuses
-        .iter()
-        .chain(&status.container_statuses);
-    matches!(status.phase.as_str(), "Failed" | "Succeeded")
-        || (pod.is_terminating() && !containers.any(runs))
-}
-
-/// The claims that a pod uses: those that it names, and those that are made for it.
-pub(super) fn claims_of(pod: &Pod) -> BTreeSet<Key> {
-    let meta = Object::metadata(pod);
-    let volumes = pod.spec.iter().flat_map(|spec| &spec.volumes);
-    volumes
-        .filter_map(|volume| {
-            let source = volume.volume_source.as_ref()?;
-            let name = match (&source.persistent_volume_claim, &source.inline) {
-                (Some(claim), _) => claim.claim_name.to_string(),
-                (None, Some(inline)) if inline.ephemeral.is_some() => {
-                    format!("{}-{}", meta.name, volume.name)
-                }
-                _ => return None,
-            };
-            Some(Key::new(meta.namespace.clone(), name))
-        })
-        .collect()
 }
 
 pub(super) fn without_annotation<T: Object>(object: &mut T, name: &str) -> bool {

@@ -33,6 +33,8 @@ use kubernetes_proto::{
     core::{PersistentVolume, PersistentVolumeClaim, Pod},
     storage::StorageClass,
 };
+
+use crate::claims;
 use serde::{Deserialize, Serialize};
 
 use facts::{claim_class, claim_ref, claim_spec, is_over, key_of, named_class};
@@ -46,8 +48,6 @@ const FREE: &str = "binder: free volumes";
 const BY_VOLUME: &str = "binder: claims of a volume";
 /// Claims without a volume, by class: see [`class_place`].
 const UNBOUND: &str = "binder: unbound claims";
-/// Pods by the keys of the claims that they use.
-const USERS: &str = "binder: users of a claim";
 
 /// A volume that has become free wakes so many claims that it suits; one of them gets it, and the others look
 /// again after a sync period at the latest.
@@ -202,11 +202,11 @@ fn woken_by_pod(change: &Change<'_, Pod>, reader: &dyn Reader) -> Vec<Key> {
             .spec
             .as_ref()
             .is_some_and(|spec| !spec.node_name.is_empty());
-        (node, facts::is_terminated(pod))
+        (node, claims::is_terminated(pod))
     };
     let mut keys = Vec::new();
     if change.old.map(facts_of) != change.new.map(facts_of) {
-        keys.extend(facts::claims_of(pod));
+        keys.extend(claims::of(pod));
     }
     let name = &Object::metadata(pod).name;
     if let Some(volume) = name.strip_prefix(recycle::POD_PREFIX) {
@@ -377,10 +377,7 @@ impl Controller for PersistentVolumeBinder {
             .wakes(woken_by_volume);
         on.kind::<StorageClass>().wakes(woken_by_class);
         on.kind::<Pod>()
-            .indexed_by(USERS, |pod| {
-                let keys = facts::claims_of(pod);
-                keys.iter().map(|key| key.to_string().into()).collect()
-            })
+            .indexed_by(claims::BY_CLAIM, claims::keys)
             .wakes(woken_by_pod);
     }
 

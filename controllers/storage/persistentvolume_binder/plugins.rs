@@ -12,11 +12,6 @@ pub(super) const NFS: &str = "kubernetes.io/nfs";
 /// Where a plugin can't be told.
 pub(super) const UNKNOWN: &str = "N/A";
 
-/// The CSI driver that does a plugin's work.
-pub(super) fn csi_driver(plugin: &str) -> Option<&'static str> {
-    translation::driver_of(plugin)
-}
-
 pub(super) fn is_in_tree(plugin: &str) -> bool {
     plugin.starts_with(IN_TREE)
 }
@@ -37,7 +32,7 @@ pub(super) fn provisioner(named: &str) -> Provisioner<'_> {
     match named {
         HOST_PATH => Provisioner::HostPath,
         NFS => Provisioner::Nobody("no provisionable volume plugin matched".to_owned()),
-        _ => match csi_driver(named) {
+        _ => match translation::driver_of(named) {
             Some(driver) => Provisioner::External(driver),
             None if is_in_tree(named) => {
                 Provisioner::Nobody(format!("no volume plugin matched name: {named}"))

@@ -9,16 +9,18 @@ use kubernetes_proto::{
     storage::StorageClass,
 };
 
+use crate::{claims, translation};
+
 use super::{
-    Live, Pass, PersistentVolumeBinder, RETRY_MAX, Recycling, USERS,
+    Live, Pass, PersistentVolumeBinder, RETRY_MAX, Recycling,
     claim::with_migration,
     facts::{
         AVAILABLE, BOUND, BOUND_BY_CONTROLLER, FAILED, MIGRATED_TO, PROVISIONED_BY, RELEASED,
-        annotation, claim_ref, claim_spec, has, is_over, is_terminated, modes_differ, volume_class,
-        volume_spec, without_annotation,
+        annotation, claim_ref, claim_spec, has, is_over, modes_differ, volume_class, volume_spec,
+        without_annotation,
     },
     live_claim, live_volume,
-    plugins::{Deleter, UNKNOWN, csi_driver, deleter, is_in_tree, is_temporary},
+    plugins::{Deleter, UNKNOWN, deleter, is_in_tree, is_temporary},
 };
 
 /// Finalizers of volumes that were provisioned: this controller's, and that of provisioners of their own.
@@ -79,7 +81,7 @@ fn finalizers(volume: &mut PersistentVolume) {
     let policy = policy(volume).to_owned();
     let held = &mut volume.metadata_mut().finalizers;
     let has = |name: &str, held: &[kubernetes_proto::Str]| held.iter().any(|one| *one == *name);
-    if csi_driver(&provisioner).is_some() {
+    if translation::driver_of(&provisioner).is_some() {
         held.retain(|one| *one != *IN_TREE_FINALIZER);
         return;
     }
@@ -261,7 +263,7 @@ impl Pass<'_> {
         let plugin = match (deleter(volume, name), &class) {
             (Deleter::HostPath(_), _) => super::plugins::HOST_PATH,
             (Deleter::External, Some(class)) => {
-                csi_driver(&class.provisioner).unwrap_or(&class.provisioner)
+                translation::driver_of(&class.provisioner).unwrap_or(&class.provisioner)
             }
             _ => UNKNOWN,
         };
@@ -383,8 +385,10 @@ impl Pass<'_> {
 
     /// The pods that use the claim of this key, if there are any that have not ended.
     fn users(&self) -> Option<String> {
-        let pods = self.seen.indexed::<Pod>(USERS, &self.key.to_string());
-        let active = pods.iter().filter(|pod| !is_terminated(pod));
+        let pods = self
+            .seen
+            .indexed::<Pod>(claims::BY_CLAIM, &self.key.to_string());
+        let active = pods.iter().filter(|pod| !claims::is_terminated(pod));
         let names: Vec<String> = active.map(|pod| Key::of(&**pod).to_string()).collect();
         (!names.is_empty()).then(|| names.join(","))
     }

@@ -88,12 +88,6 @@ fn told(claim: &PersistentVolumeClaim) -> Option<&str> {
     Some(&unused.status)
 }
 
-/// The claims that a pod names.
-fn claims_of(pod: &Pod) -> impl Iterator<Item = Key> {
-    let namespace = &pod.metadata().namespace;
-    claims::names(pod).map(|name| Key::new(namespace.clone(), name))
-}
-
 /// The pod that had the name of another before, without this replica having seen it go.
 fn replaced<'a>(change: &Change<'a, Pod>) -> Option<&'a Pod> {
     let (old, new) = (change.old?, change.new?);
@@ -110,14 +104,14 @@ fn released(change: &Change<'_, Pod>, _: &dyn Reader) -> Vec<Key> {
     let may = (gone || releases(newest)).then_some(newest);
     may.into_iter()
         .chain(replaced(change))
-        .flat_map(claims_of)
+        .flat_map(claims::of)
         .collect()
 }
 
 /// Every pod that comes, changes or goes may change who uses its claims.
 fn touched(change: &Change<'_, Pod>, _: &dyn Reader) -> Vec<Key> {
     let both = [Some(change.newest()), replaced(change)];
-    both.into_iter().flatten().flat_map(claims_of).collect()
+    both.into_iter().flatten().flat_map(claims::of).collect()
 }
 
 impl ClaimProtection {

@@ -10,7 +10,7 @@ use kubernetes_proto::{
     storage::CsiDriver,
 };
 
-use crate::{claims, migrated};
+use crate::{claims, migrated, translation};
 
 /// The index of volumes, and of pods with in-line volumes, by what is behind them and by their CSI drivers.
 pub(super) const BY_STORAGE: &str = "storage";
@@ -71,8 +71,7 @@ fn fibre_channel(names: &[String], lun: Option<i32>, ids: &[String]) -> Option<S
 }
 
 fn taken_over(plugin: &str, id: &str) -> Option<Storage> {
-    let plugin = migrated::plugin_named(plugin)?;
-    Storage::of_driver(format!("{}/{id}", plugin.in_tree), plugin.driver)
+    Storage::of_driver(format!("{plugin}/{id}"), translation::driver_of(plugin)?)
 }
 
 /// What is behind a PersistentVolume. NFS and paths of nodes are never mounted with a context, so that pods
