@@ -39,7 +39,7 @@ use node_cache::{Api as Connection, Purpose};
 use serde_json::{Value, json};
 use tokio::sync::{oneshot, watch};
 
-use crate::support::{PATIENCE, POLL, beside, complete, create, deployment, fleet, owners};
+use crate::support::{PATIENCE, POLL, alone, complete, create, deployment, fleet, owners};
 
 const VICTIM: &str = "victim";
 /// Held writes of each kind.
@@ -589,7 +589,7 @@ async fn traces(client: &Client, namespace: &str) -> Result<BTreeMap<&'static st
 
 #[test]
 fn what_a_dead_replica_still_sends_is_refused_by_the_server() {
-    let _beside = beside();
+    let _alone = alone();
     run_test(async {
         let control_plane = ControlPlane::builder().nodes(1).fence().start().await?;
         let client = control_plane.client().await?;
@@ -971,7 +971,7 @@ async fn twins(sets: &Api<ReplicaSet>, pods: &Api<Pod>, name: &str, count: i32) 
 
 #[test]
 fn without_the_servers_fence_it_does_not_land_twice_nor_undo_what_the_next_owner_did() {
-    let _beside = beside();
+    let _alone = alone();
     run_test(async {
         let control_plane = crate::support::judged().await?;
         let client = control_plane.client().await?;

@@ -10,6 +10,7 @@ pub mod judge;
 mod alone {
     mod cleanup;
     mod endpoints;
+    mod fence;
     mod handoff;
     mod kubeadm;
     mod kubelets;
@@ -30,8 +31,6 @@ mod bystanders;
 mod deploy;
 #[cfg(test)]
 mod disruption;
-#[cfg(test)]
-mod fence;
 #[cfg(test)]
 mod fleet;
 #[cfg(test)]
