@@ -13,6 +13,9 @@ pub fn all() -> Vec<Factory> {
         controllers_networking::REGISTRY,
         controllers_nodes::REGISTRY,
         controllers_storage::REGISTRY,
+        controllers_devices::REGISTRY,
+        controllers_apiserver::REGISTRY,
+        controllers_clouds::REGISTRY,
     ]
     .concat()
 }
