@@ -1,21 +1,23 @@
 //! Nodes while replicas die and while the API server stands still: addresses are given once, a silent node is
 //! noticed, a zone's pace holds, and no living node becomes Unknown.
 
+mod crowd;
+mod zones;
+
 use std::{
     collections::{BTreeMap, BTreeSet},
     time::{Duration, Instant},
 };
 
 use anyhow::{Result, ensure};
-use harness::{ControlPlane, Fleet, Replica, run_test, until};
+use harness::control_plane::NO_KUBELET;
+use harness::{ControlPlane, run_test};
 use k8s_openapi::api::core::v1::Node;
 use kube::{Api, Client, api::ListParams};
 
 use crate::support::{PATIENCE, POLL, all_end_well, alone, beside, fleet_of};
 
 const REPLICAS: usize = 3;
-/// Nodes that join.
-const JOINING: usize = 300;
 /// kwok renews a node's Lease every ten seconds and a little.
 const GRACE: Duration = Duration::from_secs(16);
 /// Between two nodes of a zone, at the rate of the flags below.
@@ -55,58 +57,6 @@ fn is_driven(node: &Node) -> bool {
     taints.flatten().any(|taint| taint.effect == "NoExecute")
 }
 
-/// Kills a replica and starts it again.
-async fn kill(fleet: &Fleet, replicas: &mut [Replica], index: usize) -> Result<()> {
-    replicas[index].kill();
-    replicas[index] = fleet.start(index)?;
-    replicas[index].wait_ready(PATIENCE).await
-}
-
-#[test]
-#[ignore = "minutes: cargo parity"]
-fn nodes_that_join_while_replicas_die_get_addresses_of_their_own() {
-    let _alone = alone();
-    run_test(async {
-        let control_plane = ControlPlane::builder().nodes(1).start().await?;
-        let fleet = fleet_of(&control_plane, &FLAGS).await?;
-        let mut replicas = fleet.start_all(REPLICAS).await?;
-        let client = control_plane.client().await?;
-        let joining = control_plane.add_nodes(&client, "joins", JOINING, 10);
-        let dying = async {
-            for index in 0..REPLICAS {
-                tokio::time::sleep(Duration::from_millis(500)).await;
-                kill(&fleet, &mut replicas, index).await?;
-            }
-            anyhow::Ok(())
-        };
-        let (joined, died) = tokio::join!(joining, dying);
-        joined?;
-        died?;
-        let nodes = until("every node has addresses", PATIENCE, POLL, || async {
-            let nodes = all(&client).await?;
-            let without = nodes.iter().filter(|node| {
-                let spec = node.spec.as_ref();
-                spec.is_none_or(|spec| spec.pod_cidrs.as_ref().is_none_or(Vec::is_empty))
-            });
-            let without = without.count();
-            ensure!(without == 0, "{without} have none");
-            Ok(Some(nodes))
-        })
-        .await?;
-        ensure!(nodes.len() == JOINING + 1, "{} nodes", nodes.len());
-        let mut held: BTreeMap<String, String> = BTreeMap::new();
-        for node in &nodes {
-            for cidr in node.spec.iter().flat_map(|spec| &spec.pod_cidrs).flatten() {
-                if let Some(other) = held.insert(cidr.clone(), name(node)) {
-                    anyhow::bail!("{cidr} is {other}'s and {}'s", name(node));
-                }
-            }
-        }
-        println!("nodes: {} blocks for {} nodes", held.len(), nodes.len());
-        all_end_well(&mut replicas).await
-    });
-}
-
 #[test]
 #[ignore = "minutes: cargo parity"]
 fn silent_nodes_are_noticed_and_driven_away_at_their_zone_s_pace_while_replicas_die() {
@@ -122,9 +72,9 @@ fn silent_nodes_are_noticed_and_driven_away_at_their_zone_s_pace_while_replicas_
         let client = control_plane.client().await?;
         let silent: BTreeSet<String> = (0..4).map(|number| format!("node-{number}")).collect();
         for node in &silent {
-            let label = "tests.manifold.dev/kubelet=none";
+            let label = format!("{NO_KUBELET}=none");
             control_plane
-                .kubectl(&["label", "node", node, label])
+                .kubectl(&["label", "node", node, &label])
                 .await?;
         }
         let began = Instant::now();

@@ -7,13 +7,16 @@ use std::time::Duration;
 use anyhow::{Context, Result, bail};
 use base64::Engine as _;
 use base64::engine::general_purpose::STANDARD;
+use harness::control_plane::NO_KUBELET;
 use harness::fleet::FleetBuilder;
 use harness::process::WorkDir;
 use harness::{AuditLog, ControlPlane, kubeconfig};
 use jiff::{SignedDuration, Timestamp};
 use k8s_openapi::api::coordination::v1::Lease;
-use kube::api::ListParams;
+use k8s_openapi::api::core::v1::Node;
+use kube::api::{ListParams, Patch, PatchParams};
 use kube::{Api, Client};
+use serde_json::json;
 
 /// Pods that fit on one of our fake nodes.
 const PODS_PER_NODE: usize = 250;
@@ -21,6 +24,12 @@ const PODS_PER_NODE: usize = 250;
 const NODES: usize = 5;
 /// An existing API server answers within this, or the demo does not start.
 const ANSWER_LIMIT: Duration = Duration::from_secs(10);
+/// A dead node is noticed sooner than by default (50 s), which is long to watch. kwok renews a node's Lease
+/// every ten seconds.
+const NODE_FLAGS: [&str; 2] = [
+    "--node-monitor-grace-period=16s",
+    "--node-monitor-period=1s",
+];
 /// Longest lease that is waited out when a Lease looks expired by this machine's clock: upstream's
 /// default is 15 s.
 const LEASE_LIMIT: SignedDuration = SignedDuration::from_secs(60);
@@ -49,7 +58,8 @@ impl Cluster {
         let nodes = (pods + pods / 2).div_ceil(PODS_PER_NODE).max(NODES);
         let control_plane = ControlPlane::builder()
             .nodes(nodes)
-            .pods_per_node(PODS_PER_NODE);
+            .pods_per_node(PODS_PER_NODE)
+            .kubelets_may_end();
         Ok(Self::Own(Box::new(control_plane.start().await?)))
     }
 
@@ -89,7 +99,9 @@ impl Cluster {
 
     pub(crate) async fn fleet(&self) -> Result<FleetBuilder> {
         match self {
-            Self::Own(control_plane) => Ok(control_plane.fleet()),
+            Self::Own(control_plane) => Ok(NODE_FLAGS
+                .iter()
+                .fold(control_plane.fleet(), |fleet, flag| fleet.arg(*flag))),
             Self::Existing { kubeconfig, dir } => {
                 let mut fleet = FleetBuilder::on_cluster(kubeconfig, kubeconfig);
                 let config = kubeconfig::load(kubeconfig).await?;
@@ -101,6 +113,19 @@ impl Cluster {
                 Ok(fleet)
             }
         }
+    }
+
+    /// Ends a node's kubelet, or starts it again. A cluster that is somebody else's keeps its nodes.
+    pub(crate) async fn set_kubelet(&self, client: &Client, node: &str, runs: bool) -> Result<()> {
+        if let Self::Existing { kubeconfig, .. } = self {
+            bail!("the nodes of {} are not the demo's", kubeconfig.display());
+        }
+        let nodes: Api<Node> = Api::all(client.clone());
+        let value = if runs { None } else { Some("none") };
+        let label = Patch::Merge(json!({"metadata": {"labels": {NO_KUBELET: value}}}));
+        let patched = nodes.patch(node, &PatchParams::default(), &label).await;
+        patched.with_context(|| format!("labelling the node {node}"))?;
+        Ok(())
     }
 
     /// The audit log, where it can be read.

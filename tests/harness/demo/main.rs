@@ -1,8 +1,8 @@
 //! `cargo demo`: Manifold at work, to be watched.
 //!
 //! Starts a real control plane and some replicas, gives them a workload, and then by itself scales
-//! out, rolls a Deployment out, kills one replica and stops another. It ends with a summary, and with
-//! an exit code that tells whether what must hold has held.
+//! out, rolls a Deployment out, lets a node die, kills one replica and stops another. It ends with a
+//! summary, and with an exit code that tells whether what must hold has held.
 
 mod cluster;
 mod scenario;

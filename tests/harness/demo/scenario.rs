@@ -94,6 +94,7 @@ impl Scenario {
         self.stay_calm(cluster).await?;
         self.scale_out(cluster).await?;
         self.roll_out(cluster).await?;
+        self.lose_a_node(cluster).await?;
         self.kill_one(cluster).await?;
         self.stop_one(cluster).await?;
         self.await_pods(cluster).await?;
@@ -175,6 +176,30 @@ impl Scenario {
             }
             self.tick(cluster).await?;
         }
+        self.await_pods(cluster).await?;
+        self.settle(cluster, before, None).await
+    }
+
+    /// The pods of a node whose kubelet ends run on others, and it comes back without them.
+    async fn lose_a_node(&mut self, cluster: &mut Cluster) -> Result<()> {
+        if let Cluster::Existing { .. } = cluster {
+            return Ok(());
+        }
+        let (node, pods) = self.workload.busiest_node(&self.client).await?;
+        let before = self.before(&format!("{node} dies with {pods} pods"));
+        let died = before.1;
+        cluster.set_kubelet(&self.client, &node, false).await?;
+        let evicted = lock(&self.ledger).evicted() + pods;
+        self.until(cluster, "its pods running on other nodes", LIMIT, |this| {
+            let Pods { wanted, ready, .. } = this.pods();
+            lock(&this.ledger).evicted() >= evicted && ready == wanted
+        })
+        .await?;
+        self.view.say(&format!(
+            "its {pods} pods run on other nodes after {:.1} s; it comes back",
+            died.elapsed().as_secs_f64()
+        ));
+        cluster.set_kubelet(&self.client, &node, true).await?;
         self.await_pods(cluster).await?;
         self.settle(cluster, before, None).await
     }

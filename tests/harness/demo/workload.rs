@@ -1,5 +1,7 @@
 //! What the demo asks the cluster for: Deployments over three namespaces, and the probes.
 
+use std::collections::BTreeMap;
+
 use anyhow::{Context, Result};
 use futures::{StreamExt, TryStreamExt};
 use k8s_openapi::api::apps::v1::{Deployment, ReplicaSet};
@@ -19,6 +21,8 @@ const AT_ONCE: usize = 8;
 pub(crate) const LABEL: &str = "manifold.dev/demo";
 /// Marks the probes.
 pub(crate) const PROBE_LABEL: &str = "manifold.dev/demo-probe";
+/// Seconds that a pod stays on a dead node; by default it is five minutes.
+const TOLERATED: u32 = 5;
 const MANAGER: &str = "manifold-demo";
 
 /// Names and sizes.
@@ -134,10 +138,32 @@ impl Workload {
                 "selector": {"matchLabels": {"app": name}},
                 "template": {
                     "metadata": {"labels": labels},
-                    "spec": {"containers": [{"name": "main", "image": "demo:1"}]},
+                    "spec": {
+                        "containers": [{"name": "main", "image": "demo:1"}],
+                        "tolerations": [{
+                            "key": "node.kubernetes.io/unreachable",
+                            "operator": "Exists",
+                            "effect": "NoExecute",
+                            "tolerationSeconds": TOLERATED,
+                        }],
+                    },
                 },
             },
         }))?)
+    }
+
+    /// The node with most of the pods, and how many it has.
+    pub(crate) async fn busiest_node(&self, client: &Client) -> Result<(String, usize)> {
+        let pods: Api<Pod> = Api::all(client.clone());
+        let params = ListParams::default().labels(&self.selector());
+        let pods = pods.list(&params).await.context("listing the pods")?;
+        let nodes = pods.items.into_iter().filter_map(|pod| pod.spec?.node_name);
+        let counts = nodes.fold(BTreeMap::<String, usize>::new(), |mut counts, node| {
+            *counts.entry(node).or_default() += 1;
+            counts
+        });
+        let most = counts.into_iter().max_by_key(|(_, pods)| *pods);
+        most.context("no pod of the demo has a node")
     }
 
     /// Gives a Deployment a new template.

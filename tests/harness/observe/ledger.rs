@@ -15,6 +15,8 @@ pub struct Ledger {
     created: BTreeMap<String, BTreeSet<String>>,
     /// The most pods that each ReplicaSet ever asked for.
     asked: BTreeMap<String, i64>,
+    /// Pods that were evicted, by the uid of their ReplicaSet.
+    evicted: BTreeMap<String, BTreeSet<String>>,
 }
 
 impl Ledger {
@@ -40,15 +42,24 @@ impl Ledger {
             .flatten()
             .find(|owner| owner.controller == Some(true))
             .map_or_else(String::new, |owner| owner.uid.clone());
-        self.created.entry(owner).or_default().insert(uid.clone());
         let conditions = pod
             .status
             .as_ref()
             .and_then(|status| status.conditions.as_ref());
-        let ready = conditions
-            .into_iter()
-            .flatten()
-            .any(|condition| condition.type_ == "Ready" && condition.status == "True");
+        let is_true = |kind: &str| {
+            conditions
+                .into_iter()
+                .flatten()
+                .any(|condition| condition.type_ == kind && condition.status == "True")
+        };
+        let ready = is_true("Ready");
+        if is_true("DisruptionTarget") {
+            self.evicted
+                .entry(owner.clone())
+                .or_default()
+                .insert(uid.clone());
+        }
+        self.created.entry(owner).or_default().insert(uid.clone());
         // One that is being deleted is no longer of use to anybody.
         self.pods
             .insert(uid, ready && pod.metadata.deletion_timestamp.is_none());
@@ -82,15 +93,23 @@ impl Ledger {
         self.created.values().map(BTreeSet::len).sum()
     }
 
+    /// Those that were evicted.
+    pub fn evicted(&self) -> usize {
+        self.evicted.values().map(BTreeSet::len).sum()
+    }
+
     /// Pods made beyond what was wanted. No pod of the workload ends by itself, and a ReplicaSet here
-    /// only grows or only shrinks: so each may have made as many pods as it ever asked for.
+    /// only grows or only shrinks: so each may have made as many pods as it ever asked for, and one for
+    /// each pod that was evicted.
     pub fn beyond_wanted(&self) -> usize {
         self.created
             .iter()
             .map(|(set, pods)| {
                 let asked = self.asked.get(set).copied().unwrap_or(0);
+                let evicted = self.evicted.get(set).map_or(0, BTreeSet::len);
                 pods.len()
                     .saturating_sub(usize::try_from(asked).unwrap_or(0))
+                    .saturating_sub(evicted)
             })
             .sum()
     }

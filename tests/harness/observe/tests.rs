@@ -107,6 +107,15 @@ fn pods_beyond_wanted_are_counted_even_when_they_are_gone_again() {
     ledger.pod(&pod("f", "nobody's", false));
     assert_eq!(ledger.beyond_wanted(), 2);
 
+    // One is evicted, and another takes its place.
+    let mut evicted = pod("c", "new", false);
+    let disrupted = json!([{"type": "DisruptionTarget", "status": "True"}]);
+    let status = json!({"conditions": disrupted});
+    evicted.status = serde_json::from_value(status).unwrap();
+    ledger.pod(&evicted);
+    ledger.pod(&pod("g", "new", true));
+    assert_eq!((ledger.evicted(), ledger.beyond_wanted()), (1, 2));
+
     ledger.pods_anew();
     assert_eq!(
         (
@@ -114,7 +123,7 @@ fn pods_beyond_wanted_are_counted_even_when_they_are_gone_again() {
             ledger.ever_created(),
             ledger.beyond_wanted()
         ),
-        (0, 6, 2)
+        (0, 7, 2)
     );
 }
 
