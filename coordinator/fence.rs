@@ -1,7 +1,10 @@
 //! Whether a request may go out: read before each one, without a lock.
 
 use std::{
-    sync::atomic::{AtomicU64, Ordering},
+    sync::{
+        Mutex, PoisonError,
+        atomic::{AtomicU64, Ordering},
+    },
     time::Duration,
 };
 
@@ -41,6 +44,8 @@ pub struct Fence {
     /// The versions that the newest renewal and the one before it were given.
     newest: AtomicU64,
     settled: AtomicU64,
+    /// The newest renewal, and when its request was started.
+    renewed: Mutex<Option<(u64, Instant)>>,
     /// What must be in the replica's Lease before it goes on.
     pub(crate) announcements: Announcements,
     /// Signs of life of the two who move it.
@@ -59,6 +64,7 @@ impl Fence {
             closings: Notify::new(),
             newest: AtomicU64::new(0),
             settled: AtomicU64::new(0),
+            renewed: Mutex::default(),
             announcements: Announcements::default(),
             renewing: Pulse::default(),
             coordinating: Pulse::default(),
@@ -141,10 +147,19 @@ impl Fence {
         self.settled.load(Ordering::Acquire)
     }
 
-    /// A renewal has landed and was given this version.
-    pub(crate) fn landed(&self, version: u64) {
+    /// The version that the newest renewal of the replica's Lease was given, and when its request was started:
+    /// a watch of Leases that has come to this version has brought all that had happened by then. `None`
+    /// before the first.
+    pub fn renewed(&self) -> Option<(u64, Instant)> {
+        *self.renewed.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// A renewal has landed that was started then, and was given this version.
+    pub(crate) fn landed(&self, version: u64, started: Time) {
         let before = self.newest.swap(version, Ordering::AcqRel);
         self.settled.store(before, Ordering::Release);
+        let renewed = Some((version, self.origin + started));
+        *self.renewed.lock().unwrap_or_else(PoisonError::into_inner) = renewed;
     }
 
     pub(crate) fn set_until(&self, until: Option<Time>) {

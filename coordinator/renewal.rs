@@ -154,11 +154,11 @@ async fn run(
         };
         for input in inputs {
             if let RenewalInput::Written {
+                started,
                 result: Written::Done(lease),
-                ..
             } = &input
             {
-                fence.landed(lease.version);
+                fence.landed(lease.version, *started);
                 fence.announcements.landed(carried);
                 server_fence.announced(lease.status.server_fenced);
             }

@@ -22,6 +22,9 @@ pub trait Fence: Send + Sync {
     /// How far the API server had come a while ago, as a resourceVersion: a watch that brings older changes
     /// is late.
     fn settled(&self) -> u64;
+    /// The version of the newest renewal of this replica's Lease, and when its request was started
+    /// ([`node_cache::Renewed`]).
+    fn renewed(&self) -> Option<(u64, tokio::time::Instant)>;
     /// How long a write that was given up may still be in the server's hands.
     fn in_hand(&self) -> Duration;
     /// Resolves when the replica's Lease names what is in flight now; while it can't be renewed, never.

@@ -103,10 +103,15 @@ impl Node {
         let catalogued = controllers
             .iter()
             .any(|controller| controller.watches().catalogued);
+        let fence = Arc::clone(&parts.fence);
+        let watching = node_cache::Settings {
+            renewed: node_cache::Renewed::by(move || fence.renewed()),
+            ..parts.watching
+        };
         let cache = controllers
             .iter()
             .fold(
-                Cache::builder().settings(parts.watching),
+                Cache::builder().settings(watching),
                 |builder, controller| builder.watches(&controller.watches()),
             )
             .build();

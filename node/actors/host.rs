@@ -238,6 +238,10 @@ impl Fence for LateFence {
         self.0.get().map_or(0, |fence| fence.settled())
     }
 
+    fn renewed(&self) -> Option<(u64, tokio::time::Instant)> {
+        self.0.get()?.renewed()
+    }
+
     fn in_hand(&self) -> Duration {
         // Before there is a fence nothing is sent.
         self.0.get().map_or(Duration::ZERO, |fence| fence.in_hand())

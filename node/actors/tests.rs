@@ -74,6 +74,10 @@ impl Fence for Door {
     fn settled(&self) -> u64 {
         self.1.load(Ordering::Acquire)
     }
+    fn renewed(&self) -> Option<(u64, tokio::time::Instant)> {
+        None
+    }
+
     fn in_hand(&self) -> Duration {
         IN_HAND
     }

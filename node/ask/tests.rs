@@ -31,6 +31,10 @@ impl Fence for Open {
     fn settled(&self) -> u64 {
         0
     }
+    fn renewed(&self) -> Option<(u64, tokio::time::Instant)> {
+        None
+    }
+
     fn in_hand(&self) -> Duration {
         Duration::ZERO
     }

@@ -1,12 +1,12 @@
 //! How old heartbeats are and how long pods have been exposed to taints, as this process has seen it: on its
 //! own clock, and counting only the time in which its watch of Leases was live.
 //!
-//! The watch of Leases is the pulse: each replica of the fleet renews one every second or so, so that a watch
-//! which brings nothing for longer is stalled, whatever the reason. Time is added when something is heard,
-//! by what has passed since the last sign of life, at most [`Settings::pulse_max`](crate::Settings): a watch
-//! that was stalled for a minute, or a process that was stopped, adds no more than that to any age. What
-//! happens between two signs of life is noted as so much later than the last one, or the next one would age
-//! it by time that had passed before it.
+//! The watch of Leases is the pulse: this replica renews one every second or so, and a watch that has brought
+//! the renewal has brought all that had happened when it was sent. Time is added up to there and no further:
+//! a watch that is late, or brings nothing, ages nobody. Between two signs of life it is at most
+//! [`Settings::pulse_max`](crate::Settings): a server that was stalled for a minute, or a process that was
+//! stopped, adds no more than that to any age. What happens between two signs of life is noted as so much
+//! later than the last one, or the next one would age it by time that had passed before it.
 
 use std::{collections::HashMap, sync::Mutex, time::Duration};
 
@@ -71,13 +71,13 @@ impl Ages {
         }
     }
 
-    /// The pulse's watch has brought something.
-    pub(crate) fn heard(&self, now: Instant) {
+    /// The pulse's watch has brought all that had happened `by` an instant.
+    pub(crate) fn heard(&self, by: Instant) {
         let mut known = unpoisoned(self.known.lock());
         if let Some(heard) = known.heard {
-            known.live += now.saturating_duration_since(heard).min(self.pulse_max);
+            known.live += by.saturating_duration_since(heard).min(self.pulse_max);
         }
-        known.heard = Some(now);
+        known.heard = known.heard.max(Some(by));
     }
 
     /// A watch has brought a change of an object at `now`; `new` is none where it has gone.
@@ -330,6 +330,18 @@ mod tests {
         assert_eq!(bed.age("n1"), Some(18));
         bed.renewed("n1", 120);
         assert_eq!(bed.age("n1"), Some(0));
+    }
+
+    #[test]
+    fn a_watch_that_is_late_ages_nobody_by_what_it_has_not_brought() {
+        let bed = Bed::new();
+        bed.renewed("n1", 1);
+        // Half a minute passes while the watch brings what had happened by the second second.
+        for _ in 0..30 {
+            bed.ages.heard(bed.start + Duration::from_secs(2));
+        }
+        bed.ages.heard(bed.start + Duration::from_secs(1));
+        assert_eq!(bed.age("n1"), Some(2));
     }
 
     #[test]

@@ -311,8 +311,18 @@ impl Slot {
     pub(crate) fn heard(&self) {
         let since = u64::try_from(self.made.elapsed().as_millis()).unwrap_or(u64::MAX - 1);
         self.heard.store(since + 1, Ordering::Relaxed);
-        if let Some(ages) = self.ages.as_ref().filter(|_| ages::is_pulse(self.resource)) {
-            ages.heard(tokio::time::Instant::now());
+    }
+
+    /// Time passes for ages as far as the watch of Leases is known to have come: to the newest renewal of this
+    /// replica's own Lease, or to the present where none is known.
+    pub(crate) fn pulse(&self) {
+        let Some(ages) = self.ages.as_ref().filter(|_| ages::is_pulse(self.resource)) else {
+            return;
+        };
+        match self.settings.renewed.newest() {
+            None => ages.heard(tokio::time::Instant::now()),
+            Some((version, at)) if self.progress.version() >= version => ages.heard(at),
+            Some(_) => {}
         }
     }
 

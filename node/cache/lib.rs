@@ -19,7 +19,7 @@ pub use api::{Api, ApiError, ConnectError, Exchange, Observe, Purpose, Request, 
 pub use cache::{Builder, Cache, Freshness, State, Stats};
 pub use socket::Guard;
 pub use switch::{Refusals, Validity};
-pub use watch::Settings;
+pub use watch::{Renewed, Settings};
 
 /// A lock whatever became of its last holder: what the locks here guard is changed in single steps, so a
 /// panic of a holder leaves nothing half done.

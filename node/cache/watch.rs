@@ -6,7 +6,7 @@
 //! takes its place whole. Both are consistent reads (no resourceVersion asked for): what is listed is never
 //! older than what was written before.
 
-use std::{convert::Infallible, ops::RangeInclusive, time::Duration};
+use std::{convert::Infallible, ops::RangeInclusive, sync::Arc, time::Duration};
 
 use controllers_kit::{Key, guard::guarded};
 use http::HeaderValue;
@@ -46,6 +46,8 @@ pub struct Settings {
     /// live, where it is asked how old heartbeats are: longer than a rest and a few renewals of this
     /// replica's own Lease.
     pub pulse_max: Duration,
+    /// The renewals of this replica's own Lease, by which the watch of Leases knows what it has caught up with.
+    pub renewed: Renewed,
     /// The requests' User-Agent.
     pub user_agent: Option<HeaderValue>,
     /// In `0.0..1.0`: spreads waits and the ends of watches.
@@ -63,9 +65,34 @@ impl Default for Settings {
             page_size: 500,
             heartbeat_rest: Duration::from_secs(5),
             pulse_max: Duration::from_secs(8),
+            renewed: Renewed::default(),
             user_agent: None,
             random: rand::random,
         }
+    }
+}
+
+/// Tells the newest renewal of this replica's own Lease: the version that it was given, and when its request
+/// was started. What a watch of Leases has brought up to that version holds all that had happened by then; a
+/// gap between two events proves nothing, since a slow server leaves gaps in what is overdue too.
+#[derive(Clone, Default)]
+pub struct Renewed(Option<Arc<dyn Fn() -> Option<(u64, Instant)> + Send + Sync>>);
+
+impl Renewed {
+    /// By this function; it is called for each event of Leases.
+    pub fn by(newest: impl Fn() -> Option<(u64, Instant)> + Send + Sync + 'static) -> Self {
+        Self(Some(Arc::new(newest)))
+    }
+
+    /// `None` where nothing is renewed, or nothing has been yet.
+    pub(crate) fn newest(&self) -> Option<(u64, Instant)> {
+        self.0.as_ref()?()
+    }
+}
+
+impl std::fmt::Debug for Renewed {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_tuple("Renewed").field(&self.newest()).finish()
     }
 }
 
@@ -102,9 +129,10 @@ fn is_heartbeat(resource: &Resource) -> bool {
     is_pulse(resource)
 }
 
-/// A watch of heartbeats on which nothing has come for so long has caught up …
+/// A watch of heartbeats that has come to the renewal of the own Lease that was the newest when it was opened
+/// has caught up once nothing comes for so long …
 const HEARTBEAT_GAP: Duration = Duration::from_millis(20);
-/// … and one that was followed for so long too: there are so many nodes that something always comes.
+/// … or once it was followed for so long: there are so many nodes that something always comes.
 const HEARTBEATS_FOLLOWED: Duration = Duration::from_secs(1);
 
 /// Where no projection exists, metadata is all that is asked for; in this form the server has it of every
@@ -374,6 +402,10 @@ enum Taken {
 impl Session<'_> {
     /// Opens a watch and follows it.
     async fn follow(&mut self, api: &Api, ask: Ask) -> Result<End, ApiError> {
+        // What has happened by now is overdue until the watch has come to this version.
+        let renewed = self.slot.settings.renewed.newest();
+        let overdue = renewed.filter(|_| is_heartbeat(self.slot.resource));
+        let overdue = overdue.map_or(0, |(version, _)| version);
         let mut frames = api.watch(self.request(ask)).await?;
         // A streaming list that has begun may still fail: only a watch clears what stood in its way.
         if self.gathered.is_none() {
@@ -383,9 +415,10 @@ impl Session<'_> {
         // Since when heartbeats come.
         let mut beating: Option<Instant> = None;
         loop {
+            let caught_up = self.slot.progress.version() >= overdue;
             let (patience, end) = match beating {
-                Some(_) => (HEARTBEAT_GAP, End::CaughtUp),
-                None => (self.slot.settings.silence_max, End::Silent),
+                Some(_) if caught_up => (HEARTBEAT_GAP, End::CaughtUp),
+                _ => (self.slot.settings.silence_max, End::Silent),
             };
             let Ok(frame) = tokio::time::timeout(patience, frames.next()).await else {
                 return Ok(end);
@@ -394,10 +427,13 @@ impl Session<'_> {
                 return Ok(End::Closed);
             };
             self.slot.heard();
-            match self.take(&frame).map_err(|fault| fault.from(api))? {
+            let taken = self.take(&frame).map_err(|fault| fault.from(api))?;
+            self.slot.pulse();
+            match taken {
                 Taken::Event if self.gathered.is_none() && is_heartbeat(self.slot.resource) => {
                     let since = *beating.get_or_insert_with(Instant::now);
-                    if since.elapsed() >= HEARTBEATS_FOLLOWED {
+                    let caught_up = self.slot.progress.version() >= overdue;
+                    if caught_up && since.elapsed() >= HEARTBEATS_FOLLOWED {
                         return Ok(End::CaughtUp);
                     }
                 }

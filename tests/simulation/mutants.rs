@@ -286,6 +286,10 @@ impl Fence for Gatekeeper {
         self.fence.settled()
     }
 
+    fn renewed(&self) -> Option<(u64, tokio::time::Instant)> {
+        self.fence.renewed()
+    }
+
     fn in_hand(&self) -> Duration {
         self.fence.in_hand()
     }

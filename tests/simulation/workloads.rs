@@ -449,7 +449,8 @@ fn cron_jobs(making: &mut Making) {
         ..CronJobSpec::default()
     });
     making.put(cron);
-    making.at = Duration::from_secs(150);
+    // A minute for which its key may be held back after it was in flight at two deaths, and another tick.
+    making.at = Duration::from_secs(210);
     making.then(|world| {
         world.change::<CronJob>("tick", |cron| {
             cron.spec.get_or_insert_default().suspend = Some(true);

@@ -1,6 +1,9 @@
 use std::{
     convert::Infallible,
-    sync::{Arc, Mutex},
+    sync::{
+        Arc, Mutex,
+        atomic::{AtomicU64, Ordering},
+    },
     time::Duration,
 };
 
@@ -8,7 +11,7 @@ use controllers_kit::Reader as _;
 use kubernetes_proto::{Object as _, core::Pod, metadata_only};
 
 use super::server::{PATIENCE, Server, Watch, pod, raw};
-use crate::{Api, Cache, Purpose, Settings, State, Stats};
+use crate::{Api, Cache, Purpose, Renewed, Settings, State, Stats};
 
 /// What subscribers were told: name and version, `-` in front of what is gone.
 type Told = Arc<Mutex<Vec<String>>>;
@@ -377,6 +380,51 @@ async fn heartbeats_are_caught_up_with_now_and_then() {
     );
     assert!(version(&cache) > 14);
     assert_eq!(cache.stats(leases).unwrap().lists, 1);
+    running.abort();
+}
+
+#[tokio::test]
+async fn heartbeats_are_followed_until_the_own_renewal_comes_whatever_the_gaps() {
+    let mut server = Server::start().await;
+    let leases = metadata_only("coordination.k8s.io", "v1", "Lease", "leases", true).unwrap();
+    let renewed = Arc::new(AtomicU64::new(20));
+    let newest = Arc::clone(&renewed);
+    let began = tokio::time::Instant::now();
+    let cache = Cache::builder()
+        .resource(leases)
+        .settings(Settings {
+            heartbeat_rest: Duration::from_millis(50),
+            renewed: Renewed::by(move || Some((newest.load(Ordering::Relaxed), began))),
+            ..quick()
+        })
+        .build();
+    let api = Api::connect(&server.config, Purpose::Watches, None).unwrap();
+    let running = tokio::spawn(Arc::clone(&cache).run(leases, api));
+    let lease = |version| raw(&pod("node-a", "u-a", version, "o"));
+    let watch = server.asked().await.open();
+    watch.bookmark(10, true);
+    // A slow server: five times the gap that ends a watch which has caught up.
+    for version in [11, 12, 13] {
+        watch.event("MODIFIED", lease(version));
+        tokio::time::sleep(Duration::from_millis(100)).await;
+    }
+    // A renewal that lands meanwhile is not waited for.
+    renewed.store(30, Ordering::Relaxed);
+    watch.event("MODIFIED", lease(20));
+    let asked = tokio::time::timeout(PATIENCE, server.asked())
+        .await
+        .unwrap();
+    assert_eq!(asked.parameter("resourceVersion"), "20");
+    // The next one waits for it.
+    let watch = asked.open();
+    watch.event("MODIFIED", lease(21));
+    let early = tokio::time::timeout(Duration::from_millis(300), server.asked()).await;
+    assert!(early.is_err(), "{:?}", cache.stats(leases));
+    watch.event("MODIFIED", lease(30));
+    let asked = tokio::time::timeout(PATIENCE, server.asked())
+        .await
+        .unwrap();
+    assert_eq!(asked.parameter("resourceVersion"), "30");
     running.abort();
 }
 
