@@ -9,6 +9,7 @@ use controllers_kit::{
     Action, Again, Counted, Failure, Key, Measure, Memory, Outcome, Plan, Refusal, Report,
     Resource, Seen, SignedDuration, Str, Timestamp, Verb, Written,
     guard::{guarded, is_guarded},
+    postconditions::{self, Breach},
 };
 
 use crate::{
@@ -391,6 +392,11 @@ async fn attempt(shared: &Arc<Shared>, job: &mut Job) -> Attempt {
         }
         Err(panic) => return panicked(shared, job, &panic),
     };
+    let (descriptor, primary) = (controller.descriptor(), unit.primary());
+    if let Err(breach) = postconditions::check(descriptor, primary, &job.key, &plan, &*shared.view)
+    {
+        return breached(shared, job, &breach);
+    }
     let mut attempt = looked(after(&plan, now));
     attempt.plan = explained(&plan);
     attempt.timings.clone_from(&plan.timings);
@@ -765,6 +771,18 @@ fn panicked(shared: &Shared, job: &mut Job, panic: &str) -> Attempt {
     job.memory = unit.controller.new_memory();
     Attempt::ended(Next::Backoff {
         why: format!("the plan panicked: {panic}"),
+        error: true,
+    })
+}
+
+/// A plan that must not be applied. The memory may already hold what the plan was to do, so it is dropped.
+fn breached(shared: &Shared, job: &mut Job, breach: &Breach) -> Attempt {
+    let unit = &shared.units[usize::from(job.unit)];
+    unit.metrics.breached();
+    tracing::error!(controller = unit.name(), key = %job.key, %breach, "plan broke a post-condition and is not applied; the key is backed off");
+    job.memory = unit.controller.new_memory();
+    Attempt::ended(Next::Backoff {
+        why: format!("the plan broke a post-condition: {breach}"),
         error: true,
     })
 }

@@ -20,6 +20,7 @@ pub mod owners;
 pub mod patch;
 pub mod pods;
 pub mod podspec;
+pub mod postconditions;
 pub mod rbac;
 pub mod readme;
 pub mod selectors;
