@@ -15,8 +15,8 @@ use super::{
     server::{self, Fault},
 };
 use crate::{
-    Action, Again, Answers, Descriptor, DynChange, DynController, Factory, Failure, Key, Memory,
-    Only, Outcome, Plan, Query, Refusal, Seen, Verb, Watches, names, postconditions,
+    Action, Again, Answers, Descriptor, DynChange, DynController, Factory, Key, Memory, Only,
+    Outcome, Plan, Query, Refusal, Seen, Severity, Verb, Watches, names, postconditions,
 };
 
 /// Plans made at one instant before it is given up: a chain of a few Deployments takes some hundreds.
@@ -809,7 +809,7 @@ impl<'a> Engine<'a> {
             match result {
                 Ok(written) => mark(action.resource, written.resource_version),
                 // The cache will show what is there; only then is the key planned again.
-                Err(Failure::Conflict(_) | Failure::AlreadyExists(_) | Failure::NotFound(_)) => {
+                Err(failure) if failure.class().severity == Severity::Race => {
                     mark(action.resource, version);
                 }
                 Err(_) => {}
