@@ -245,7 +245,7 @@ impl Writer {
             action.resource.plural,
             sent.as_ref()
                 .err()
-                .map_or("success", |refused| outcome_word(&refused.failure)),
+                .map_or("success", |refused| refused.failure.class().label),
         );
         if let Err(Refused {
             retry_after: Some(pause),
@@ -274,7 +274,7 @@ impl Writer {
         };
         let measures = match sent {
             Ok(_) => &announcement.measures[..],
-            Err(refused) if tells_of_failure(action, &refused.failure) => {
+            Err(refused) if action.reports_failure(&refused.failure) => {
                 &announcement.failure_measures
             }
             Err(_) => &[],
@@ -284,7 +284,7 @@ impl Writer {
         }
         match (sent, &announcement.success, &announcement.failure) {
             (Ok(_), Some(event), _) => self.record(sender, event),
-            (Err(refused), _, Some(event)) if tells_of_failure(action, &refused.failure) => {
+            (Err(refused), _, Some(event)) if action.reports_failure(&refused.failure) => {
                 match announcement.failure_as_is {
                     true => self.record(sender, event),
                     false => self.record(sender, &write::failure_event(event, &refused.failure)),
@@ -370,41 +370,6 @@ async fn wait_turn(limiter: &Limiter, clock: &dyn Clock, sender: &Sender) -> Res
             Err(NotDone::Stopped(stopped))
         }
         () = tokio::time::sleep(delay) => Ok(()),
-    }
-}
-
-/// Conflicts and the like are everyday: the next plan sees what changed. What is gone needs no deletion.
-fn tells_of_failure(action: &Action, failure: &Failure) -> bool {
-    if matches!(
-        (&action.verb, failure),
-        (Verb::Delete { .. }, Failure::NotFound(_))
-    ) {
-        return false;
-    }
-    !matches!(
-        failure,
-        Failure::Conflict(_)
-            | Failure::AlreadyExists(_)
-            | Failure::NamespaceTerminating(_)
-            | Failure::Skipped
-            | Failure::Fenced
-    )
-}
-
-/// The `result` label of `manifold_writes_total`.
-pub fn outcome_word(failure: &Failure) -> &'static str {
-    match failure {
-        Failure::Conflict(_) => "conflict",
-        Failure::AlreadyExists(_) => "already_exists",
-        Failure::NotFound(_) => "not_found",
-        Failure::NamespaceTerminating(_) => "namespace_terminating",
-        Failure::Forbidden(_) => "forbidden",
-        Failure::Invalid(_) => "invalid",
-        Failure::NotSupported(_) => "not_supported",
-        Failure::Timeout(_) => "timeout",
-        Failure::Other(_) => "error",
-        Failure::Skipped => "skipped",
-        Failure::Fenced => "fenced",
     }
 }
 

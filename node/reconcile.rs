@@ -6,13 +6,14 @@ use std::{
 };
 
 use controllers_kit::{
-    Action, Again, Counted, Failure, Key, Measure, Memory, Outcome, Plan, Refusal, Report,
-    Resource, Seen, SignedDuration, Str, Timestamp, Verb, Written,
+    Action, Again, Counted, Key, Landed, Measure, Memory, Outcome, Plan, Refusal, Report, Resource,
+    Seen, Severity, SignedDuration, Str, Timestamp, Verb, Written,
     guard::{guarded, is_guarded},
+    postconditions::{self, Breach},
 };
 
 use crate::{
-    apply::{Applied, is_report, outcome_word},
+    apply::{Applied, is_report},
     ask::{self, Proof},
     counting::Counting,
     gate::Stopped,
@@ -391,6 +392,11 @@ async fn attempt(shared: &Arc<Shared>, job: &mut Job) -> Attempt {
         }
         Err(panic) => return panicked(shared, job, &panic),
     };
+    let (descriptor, primary) = (controller.descriptor(), unit.primary());
+    if let Err(breach) = postconditions::check(descriptor, primary, &job.key, &plan, &*shared.view)
+    {
+        return breached(shared, job, &breach);
+    }
     let mut attempt = looked(after(&plan, now));
     attempt.plan = explained(&plan);
     attempt.timings.clone_from(&plan.timings);
@@ -429,12 +435,13 @@ async fn attempt(shared: &Arc<Shared>, job: &mut Job) -> Attempt {
     let report = shared.clock.monotonic() >= report_from;
     let applied = shared.writer.apply(&job.sender, &plan, report).await;
     attempt.reported = applied.reported;
-    let any = |is: fn(&Failure) -> bool| {
-        let mut outcomes = applied.outcomes.iter();
-        outcomes.any(|outcome| outcome.as_ref().is_err_and(is))
-    };
-    attempt.doubtful = any(is_doubtful);
-    attempt.in_hand = any(is_in_hand);
+    let failures = applied
+        .outcomes
+        .iter()
+        .filter_map(|outcome| outcome.as_ref().err());
+    let landed = failures.map(|failure| failure.class().landed).max();
+    attempt.doubtful = landed >= Some(Landed::Unknown);
+    attempt.in_hand = landed == Some(Landed::InFlight);
     // A plan that only waits says nothing of what there is.
     if applied.whole
         && plan.failure.is_none()
@@ -634,22 +641,23 @@ fn settle(
         .actions()
         .zip(&applied.outcomes)
         .filter_map(|(action, outcome)| Some((action, outcome.as_ref().err()?)))
-        .filter(|(action, failure)| !is_done(action, failure))
-        .max_by_key(|(_, failure)| gravity(failure));
+        .filter(|(action, failure)| !action.is_done(failure))
+        .max_by_key(|(_, failure)| failure.class().severity);
     if let Some((action, failure)) = failed {
-        attempt.code = match is_moot(action, failure) {
+        let class = failure.class();
+        attempt.code = match action.is_moot(failure) {
             true => 200,
-            false => code(failure),
+            false => class.code,
         };
-        if matches!(failure, Failure::NamespaceTerminating(_)) {
+        if class.severity == Severity::Terminating {
             // Nothing can be made there; the deletion of the objects is what comes next, and it wakes the
             // key.
             attempt.next = Next::Change;
             return false;
         }
         attempt.next = Next::Backoff {
-            why: format!("{action} ({}): {failure}", outcome_word(failure)),
-            error: gravity(failure) > 1,
+            why: format!("{action} ({}): {failure}", class.label),
+            error: class.severity >= Severity::Error,
         };
         if let Some(pause) = applied.retry_after {
             attempt.next = Next::After(pause);
@@ -673,61 +681,6 @@ fn settle(
         };
     }
     false
-}
-
-/// Whether a write that failed so may have happened all the same.
-fn is_doubtful(failure: &Failure) -> bool {
-    matches!(
-        failure,
-        Failure::Timeout(_) | Failure::Other(_) | Failure::Fenced
-    )
-}
-
-/// Whether a write that failed so may still happen: nobody has answered it.
-fn is_in_hand(failure: &Failure) -> bool {
-    matches!(failure, Failure::Timeout(_) | Failure::Fenced)
-}
-
-/// What is gone needs no deletion.
-fn is_done(action: &Action, failure: &Failure) -> bool {
-    matches!(
-        (&action.verb, failure),
-        (Verb::Delete { .. }, Failure::NotFound(_))
-    )
-}
-
-/// Nothing can be made where the namespace is ending or has gone: as upstream, no error of the sync.
-fn is_moot(action: &Action, failure: &Failure) -> bool {
-    matches!(
-        (&action.verb, failure),
-        (
-            Verb::Create { .. },
-            Failure::NamespaceTerminating(_) | Failure::NotFound(_)
-        )
-    )
-}
-
-/// Which of several failures says most: conflicts are everyday, what was skipped only follows another.
-fn gravity(failure: &Failure) -> u8 {
-    match failure {
-        Failure::Skipped | Failure::Fenced => 0,
-        Failure::Conflict(_) | Failure::AlreadyExists(_) | Failure::NotFound(_) => 1,
-        Failure::NamespaceTerminating(_) => 3,
-        _ => 2,
-    }
-}
-
-/// The status code that goes with a failure.
-fn code(failure: &Failure) -> u16 {
-    match failure {
-        Failure::Conflict(_) | Failure::AlreadyExists(_) => 409,
-        Failure::NotFound(_) => 404,
-        Failure::Forbidden(_) | Failure::NamespaceTerminating(_) => 403,
-        Failure::Invalid(_) => 422,
-        Failure::NotSupported(_) => 405,
-        Failure::Timeout(_) => 504,
-        Failure::Other(_) | Failure::Skipped | Failure::Fenced => 500,
-    }
 }
 
 fn after(plan: &Plan, now: Timestamp) -> Next {
@@ -769,6 +722,18 @@ fn panicked(shared: &Shared, job: &mut Job, panic: &str) -> Attempt {
     })
 }
 
+/// A plan that must not be applied. The memory may already hold what the plan was to do, so it is dropped.
+fn breached(shared: &Shared, job: &mut Job, breach: &Breach) -> Attempt {
+    let unit = &shared.units[usize::from(job.unit)];
+    unit.metrics.breached();
+    tracing::error!(controller = unit.name(), key = %job.key, %breach, "plan broke a post-condition and is not applied; the key is backed off");
+    job.memory = unit.controller.new_memory();
+    Attempt::ended(Next::Backoff {
+        why: format!("the plan broke a post-condition: {breach}"),
+        error: true,
+    })
+}
+
 /// Makes a panic anywhere but in a controller's code end the process at once. An actor that has panicked
 /// would be gone while its ranges stay owned: the other replicas can only take over from a process that has
 /// ended.
@@ -785,7 +750,7 @@ pub fn end_process_on_panic() {
 
 #[cfg(test)]
 mod tests {
-    use controllers_kit::testing::config_map;
+    use controllers_kit::{Failure, testing::config_map};
 
     use super::*;
 
@@ -807,7 +772,7 @@ mod tests {
             (0, Failure::AlreadyExists(why()), false),
             (1, Failure::NotFound(why()), false),
         ] {
-            assert_eq!(is_moot(actions[action], &failure), moot, "{failure:?}");
+            assert_eq!(actions[action].is_moot(&failure), moot, "{failure:?}");
         }
     }
 }

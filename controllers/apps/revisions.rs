@@ -9,7 +9,7 @@ use std::{cmp::Ordering, sync::Arc};
 
 use controllers_kit::{
     Answer, Key, Query, Refusal, Seen, names,
-    owners::{self, Claims},
+    owners::{self, Claimed},
     pods,
     selectors::Selector,
 };
@@ -51,18 +51,15 @@ pub(crate) fn data(revision: &ControllerRevision) -> &[u8] {
     revision.data.as_ref().map_or(&[], |data| &data.raw)
 }
 
-/// The revisions that an owner has, or might adopt.
+/// The revisions that an owner has, in order, or might adopt.
 pub(crate) fn of_owner<O: Object>(
-    owner: &O,
+    owner: &Arc<O>,
     selector: &Selector,
     seen: &Seen<'_>,
-) -> Claims<ControllerRevision> {
-    let meta = owner.metadata();
-    let all = seen
-        .owned_by::<ControllerRevision>(&meta.uid)
-        .into_iter()
-        .chain(seen.indexed::<ControllerRevision>(owners::ORPHANS, &meta.namespace));
-    owners::claim(owner, selector, all)
+) -> Claimed<O, ControllerRevision> {
+    let mut revisions = Claimed::of(Arc::clone(owner), selector.clone(), seen);
+    sort(&mut revisions.claims.owned);
+    revisions
 }
 
 /// Sorts by number, then age, then name.

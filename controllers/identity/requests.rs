@@ -3,6 +3,7 @@
 
 use std::time::Duration;
 
+use controllers_kit::conditions;
 use kubernetes_proto::certificates::{
     CertificateSigningRequest, CertificateSigningRequestSpec, CertificateSigningRequestStatus,
 };
@@ -31,10 +32,7 @@ pub fn spec(request: &CertificateSigningRequest) -> CertificateSigningRequestSpe
 
 /// Whether there is a condition of a type, whatever its status.
 pub fn has(status: &CertificateSigningRequestStatus, r#type: &str) -> bool {
-    status
-        .conditions
-        .iter()
-        .any(|condition| condition.r#type == r#type)
+    conditions::find(&status.conditions, r#type).is_some()
 }
 
 /// What a request's PEM holds.

@@ -1,11 +1,13 @@
-//! Lists of conditions, whatever they are conditions of.
+//! Conditions of any kind: how they are found, and the policies by which upstream's controllers set them.
 
 use kubernetes_proto::{
     Shared,
     apps::{DeploymentCondition, ReplicaSetCondition},
+    autoscaling::HorizontalPodAutoscalerCondition,
     batch::{Job, JobCondition},
-    core::PodCondition,
-    meta::Time,
+    certificates::CertificateSigningRequestCondition,
+    core::{NamespaceCondition, NodeCondition, PodCondition},
+    meta::{self, Time},
 };
 
 /// One condition.
@@ -16,6 +18,8 @@ pub trait Condition {
     fn status(&self) -> &str;
     /// One word that says why.
     fn reason(&self) -> &str;
+    /// A sentence that says why.
+    fn message(&self) -> &str;
     /// Since when the status is what it is.
     fn since(&self) -> Option<Time>;
     /// Sets since when.
@@ -34,6 +38,9 @@ macro_rules! condition {
             fn reason(&self) -> &str {
                 &self.reason
             }
+            fn message(&self) -> &str {
+                &self.message
+            }
             fn since(&self) -> Option<Time> {
                 self.last_transition_time
             }
@@ -44,10 +51,15 @@ macro_rules! condition {
     )*};
 }
 condition!(
-    PodCondition,
-    JobCondition,
+    CertificateSigningRequestCondition,
     DeploymentCondition,
-    ReplicaSetCondition
+    HorizontalPodAutoscalerCondition,
+    JobCondition,
+    NamespaceCondition,
+    NodeCondition,
+    PodCondition,
+    ReplicaSetCondition,
+    meta::Condition
 );
 
 impl<C: Condition + Clone> Condition for Shared<C> {
@@ -59,6 +71,9 @@ impl<C: Condition + Clone> Condition for Shared<C> {
     }
     fn reason(&self) -> &str {
         (**self).reason()
+    }
+    fn message(&self) -> &str {
+        (**self).message()
     }
     fn since(&self) -> Option<Time> {
         (**self).since()
@@ -80,19 +95,51 @@ pub fn is_true<C: Condition>(conditions: &[C], r#type: &str) -> bool {
     find(conditions, r#type).is_some_and(|condition| condition.status() == "True")
 }
 
-/// Sets a condition; whether the list has changed. One of the same status and reason is left as it is, with
-/// whatever message it has; one of the same status keeps the time since when. What is new stands at the end.
-pub fn set<C: Condition>(conditions: &mut Vec<C>, mut new: C) -> bool {
-    if let Some(old) = find(conditions, new.r#type()) {
-        if old.status() == new.status() {
-            if old.reason() == new.reason() {
-                return false;
-            }
-            new.set_since(old.since());
-        }
-        remove(conditions, new.r#type());
+/// How a condition takes the place of one of its type. In each policy the first of a type counts, and one of
+/// a type that is not there is appended.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Policy {
+    /// Deployments' and ReplicaSets' (upstream `SetDeploymentCondition`): one of the same status and reason
+    /// is kept, message included; otherwise the new one is appended and the old one removed. The time of
+    /// transition moves with the status alone.
+    Replace,
+    /// API machinery's (upstream `meta.SetStatusCondition`): changed in place, reason and message included.
+    /// The time of transition moves with the status alone.
+    InPlace,
+    /// Jobs' (upstream `ensureJobConditionStatus`): changed in place where status, reason or message differ.
+    /// The time of transition moves with any of the three.
+    Restamp,
+}
+
+/// Sets a condition; whether the list has changed. The new condition brings the time of its transition,
+/// which is now.
+pub fn set<C: Condition + PartialEq>(conditions: &mut Vec<C>, mut new: C, policy: Policy) -> bool {
+    let same_type = |condition: &C| condition.r#type() == new.r#type();
+    let Some(place) = conditions.iter().position(same_type) else {
+        conditions.push(new);
+        return true;
+    };
+    let old = &conditions[place];
+    let same_status = old.status() == new.status();
+    let same_reason = same_status && old.reason() == new.reason();
+    if same_status && policy != Policy::Restamp {
+        new.set_since(old.since());
     }
-    conditions.push(new);
+    let is_kept = match policy {
+        Policy::Replace => same_reason,
+        Policy::InPlace => *old == new,
+        Policy::Restamp => same_reason && old.message() == new.message(),
+    };
+    if is_kept {
+        return false;
+    }
+    match policy {
+        Policy::Replace => {
+            remove(conditions, new.r#type());
+            conditions.push(new);
+        }
+        Policy::InPlace | Policy::Restamp => conditions[place] = new,
+    }
     true
 }
 

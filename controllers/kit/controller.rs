@@ -5,7 +5,7 @@ use std::any::Any;
 use kubernetes_proto::Str;
 use serde::{Serialize, de::DeserializeOwned};
 
-use crate::{Action, Descriptor, Flags, Key, Plan, Query, Seen, SignedDuration, Watches};
+use crate::{Action, Descriptor, Failure, Flags, Key, Plan, Query, Seen, SignedDuration, Watches};
 
 /// A control loop: a pure function from what is seen to what should be written.
 pub trait Controller: Send + Sync + 'static {
@@ -68,64 +68,6 @@ pub struct Written {
     /// Whether the object went with this write: it was being deleted, and nothing holds it any more. The
     /// server then tells the version that it had before, which the cache may long have.
     pub gone: bool,
-}
-
-/// Why a write did not happen.
-#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
-pub enum Failure {
-    /// The object has changed since it was seen, or another has its name. No error: the cache will catch up.
-    #[error("{0}")]
-    Conflict(String),
-    /// An object of that name exists already.
-    #[error("{0}")]
-    AlreadyExists(String),
-    /// There is no such object (any more).
-    #[error("{0}")]
-    NotFound(String),
-    /// The namespace is being deleted: no create can succeed there.
-    #[error("{0}")]
-    NamespaceTerminating(String),
-    /// Forbidden: quota, policy, RBAC.
-    #[error("{0}")]
-    Forbidden(String),
-    /// Invalid: a retry can't help before a change.
-    #[error("{0}")]
-    Invalid(String),
-    /// The server does not support the method for this resource (405), whatever discovery says.
-    #[error("{0}")]
-    NotSupported(String),
-    /// The answer did not come: the write may have happened or not.
-    #[error("{0}")]
-    Timeout(String),
-    /// Any other.
-    #[error("{0}")]
-    Other(String),
-    /// An earlier batch or stage failed: it was not tried.
-    #[error("not tried: an earlier write of the same plan failed")]
-    Skipped,
-    /// Given up on its way, since the range may not be this replica's any more: it may land all the same.
-    #[error("given up on its way: the range may have another owner")]
-    Fenced,
-}
-
-impl Failure {
-    /// The same failure in other words.
-    #[must_use]
-    pub fn map_text(self, change: impl FnOnce(String) -> String) -> Self {
-        match self {
-            Self::Conflict(text) => Self::Conflict(change(text)),
-            Self::AlreadyExists(text) => Self::AlreadyExists(change(text)),
-            Self::NotFound(text) => Self::NotFound(change(text)),
-            Self::NamespaceTerminating(text) => Self::NamespaceTerminating(change(text)),
-            Self::Forbidden(text) => Self::Forbidden(change(text)),
-            Self::Invalid(text) => Self::Invalid(change(text)),
-            Self::NotSupported(text) => Self::NotSupported(change(text)),
-            Self::Timeout(text) => Self::Timeout(change(text)),
-            Self::Other(text) => Self::Other(change(text)),
-            Self::Skipped => Self::Skipped,
-            Self::Fenced => Self::Fenced,
-        }
-    }
 }
 
 /// A key's memory, of whatever controller.

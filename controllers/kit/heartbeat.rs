@@ -11,6 +11,8 @@ use kubernetes_proto::{
     core::{Node, NodeCondition, Taint},
 };
 
+use crate::conditions;
+
 /// The namespace of the Leases that kubelets renew, each named after its node.
 pub const NODE_LEASES: &str = "kube-node-lease";
 
@@ -30,10 +32,7 @@ pub fn of(object: &dyn DynObject) -> Option<(i64, i32)> {
 
 /// The condition by which a kubelet says how its node is.
 pub fn ready(node: &Node) -> Option<&NodeCondition> {
-    let conditions = &node.status.as_ref()?.conditions;
-    conditions
-        .iter()
-        .find(|condition| condition.r#type == "Ready")
+    conditions::find(&node.status.as_ref()?.conditions, "Ready")
 }
 
 /// A node's taints that pods must bear to stay.

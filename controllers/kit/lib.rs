@@ -5,8 +5,10 @@
 
 mod controller;
 mod descriptor;
+mod failure;
 mod key;
 mod plan;
+mod said;
 mod seen;
 mod watches;
 
@@ -20,6 +22,7 @@ pub mod owners;
 pub mod patch;
 pub mod pods;
 pub mod podspec;
+pub mod postconditions;
 pub mod rbac;
 pub mod readme;
 pub mod selectors;
@@ -28,18 +31,18 @@ pub mod testing;
 pub mod tolerations;
 
 pub use catalogue::{Catalogue, Entry};
-pub use controller::{
-    Controller, DynController, Factory, Failure, Memory, Outcome, Refusal, Written,
-};
+pub use controller::{Controller, DynController, Factory, Memory, Outcome, Refusal, Written};
 pub use descriptor::{
     Backoff, Descriptor, Flag, FlagDefault, FlagValue, Flags, MetricKind, MetricSpec, Rule, Runs,
     Sharding,
 };
+pub use failure::{Class, Failure, Landed, Severity};
 pub use key::Key;
 pub use plan::{
     Action, Again, Announcement, Counted, Event, EventType, Measure, ObjectRef, OnFailure, Only,
     PatchKind, Plan, Propagation, Report, Verb, is_json,
 };
+pub use said::Said;
 pub use seen::{Answer, Answers, Issue, NOT_FOUND, Pick, Query, Reader, Seen, Standing};
 pub use watches::{Change, Discovered, DynChange, Index, Subscription, Watches};
 

@@ -126,6 +126,95 @@ pub fn claim<O: Object, T: Object>(
     claims
 }
 
+/// What an owner's controller opens with: the owner, the children that it has and might adopt, and what is to
+/// be settled before it can rely on them.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Claimed<O, T> {
+    /// The owner.
+    pub owner: Arc<O>,
+    /// Which children it selects.
+    pub selector: Selector,
+    /// All objects whose controller it is, in whatever state.
+    pub children: Vec<Arc<T>>,
+    /// What is to be done about children and orphans.
+    pub claims: Claims<T>,
+    /// A finalizer that an adopted child gets and a released one loses.
+    finalizer: Option<&'static str>,
+}
+
+impl<O: Object, T: Object> Claimed<O, T> {
+    /// The children and orphans of an owner's namespace. The kind `T` must be indexed by [`ORPHANS`].
+    pub fn of(owner: Arc<O>, selector: Selector, seen: &Seen<'_>) -> Self {
+        Self::among(owner, selector, seen, |_, _| true)
+    }
+
+    /// As [`Claimed::of`], but only objects that pass `is_candidate` are claimed; `children` has all of them.
+    pub fn among(
+        owner: Arc<O>,
+        selector: Selector,
+        seen: &Seen<'_>,
+        is_candidate: impl Fn(&O, &T) -> bool,
+    ) -> Self {
+        let meta = owner.metadata();
+        let children = seen.owned_by::<T>(&meta.uid);
+        let orphans = seen.indexed::<T>(ORPHANS, &meta.namespace);
+        let candidates = children.iter().cloned().chain(orphans);
+        let candidates = candidates.filter(|object| is_candidate(&owner, object));
+        let claims = claim(owner.as_ref(), &selector, candidates);
+        Self {
+            owner,
+            selector,
+            children,
+            claims,
+            finalizer: None,
+        }
+    }
+
+    /// A child gets this finalizer with its adoption, and loses it with its release.
+    #[must_use]
+    pub fn with_finalizer(mut self, finalizer: &'static str) -> Self {
+        self.finalizer = Some(finalizer);
+        self
+    }
+
+    /// What must be read live before the claims can be settled, if something is to be adopted.
+    pub fn ask(&self) -> Option<Query> {
+        (!self.claims.adopt.is_empty()).then(|| recheck(self.owner.as_ref()))
+    }
+
+    /// The plan that settles the claims: adoptions and releases alone, since the owner can be sure of what it
+    /// owns only afterwards. `None` where nothing is to be settled.
+    pub fn settle(&self, seen: &Seen<'_>) -> Option<Result<Plan, Refusal>> {
+        let settle = || {
+            let mut plan = Plan::nothing();
+            let owner = self.owner.as_ref();
+            for object in &self.claims.release {
+                release(&mut plan, owner, object.as_ref(), self.finalizer);
+            }
+            if self.claims.adopt.is_empty() {
+                return Ok(plan);
+            }
+            match may_adopt(owner, seen) {
+                Ok(()) => {
+                    for object in &self.claims.adopt {
+                        adopt(&mut plan, owner, object.as_ref(), self.finalizer);
+                    }
+                }
+                // Releases do not depend on the owner's state.
+                Err(refusal) if plan.is_nothing() => return Err(refusal),
+                Err(_) => {}
+            }
+            Ok(plan)
+        };
+        self.claims.are_unsettled().then(settle)
+    }
+
+    /// Notes in a plan that it rests on the number of selected objects ([`Plan::counted`]).
+    pub fn count(&self, plan: &mut Plan) {
+        plan.counted::<T>(&self.owner.metadata().namespace, &self.selector);
+    }
+}
+
 /// What must be read live before an adoption: the cache may not know yet that the owner is gone, and an
 /// object adopted by a deleted owner would be collected with it.
 pub fn recheck<O: Object>(owner: &O) -> Query {
@@ -172,51 +261,37 @@ pub fn may_adopt<O: Object>(owner: &O, seen: &Seen<'_>) -> Result<(), Refusal> {
 }
 
 /// Adopts: the server refuses where another controller was quicker.
-pub fn adopt<O: Object, T: Object>(plan: &mut Plan, owner: &O, object: &T) {
-    let patch = json!({"metadata": {
+fn adopt<O: Object, T: Object>(
+    plan: &mut Plan,
+    owner: &O,
+    object: &T,
+    finalizer: Option<&'static str>,
+) {
+    let mut patch = json!({"metadata": {
         "uid": object.metadata().uid,
         "ownerReferences": [reference(owner)],
     }});
+    if let Some(finalizer) = finalizer {
+        patch["metadata"]["finalizers"] = json!([finalizer]);
+    }
     plan.patch(object, "", PatchKind::Strategic, patch, Report::No);
 }
 
-/// Lets go.
-pub fn release<O: Object, T: Object>(plan: &mut Plan, owner: &O, object: &T) {
-    let patch = json!({"metadata": {
+/// Releases a child that is no longer selected.
+fn release<O: Object, T: Object>(
+    plan: &mut Plan,
+    owner: &O,
+    object: &T,
+    finalizer: Option<&'static str>,
+) {
+    let mut patch = json!({"metadata": {
         "uid": object.metadata().uid,
         "ownerReferences": [{"$patch": "delete", "uid": owner.metadata().uid}],
     }});
+    if let Some(finalizer) = finalizer {
+        patch["metadata"]["$deleteFromPrimitiveList/finalizers"] = json!([finalizer]);
+    }
     plan.patch(object, "", PatchKind::Strategic, patch, Report::No);
-}
-
-/// Plans all that makes the claims true. Nothing else should stand in the plan: who owns what is sure only
-/// afterwards.
-///
-/// # Errors
-/// Where something should be adopted and the live owner does not allow it.
-pub fn settle<O: Object, T: Object>(
-    owner: &O,
-    claims: &Claims<T>,
-    seen: &Seen<'_>,
-) -> Result<Plan, Refusal> {
-    let mut plan = Plan::nothing();
-    for object in &claims.release {
-        release(&mut plan, owner, object.as_ref());
-    }
-    if claims.adopt.is_empty() {
-        return Ok(plan);
-    }
-    match may_adopt(owner, seen) {
-        Ok(()) => {
-            for object in &claims.adopt {
-                adopt(&mut plan, owner, object.as_ref());
-            }
-        }
-        // What is to be let go is let go all the same.
-        Err(refusal) if claims.release.is_empty() => return Err(refusal),
-        Err(_) => {}
-    }
-    Ok(plan)
 }
 
 #[cfg(test)]

@@ -693,6 +693,28 @@ impl Action {
         }
     }
 
+    /// Whether a failure leaves the action done all the same: what is gone needs no deletion.
+    pub fn is_done(&self, failure: &Failure) -> bool {
+        let is_delete = matches!(self.verb, Verb::Delete { .. });
+        is_delete && matches!(failure, Failure::NotFound(_))
+    }
+
+    /// Whether a failure leaves nothing to do: a child of a namespace that is terminating or gone can't be
+    /// created. As upstream, no error of the sync.
+    pub fn is_moot(&self, failure: &Failure) -> bool {
+        let is_create = matches!(self.verb, Verb::Create { .. });
+        is_create
+            && matches!(
+                failure,
+                Failure::NamespaceTerminating(_) | Failure::NotFound(_)
+            )
+    }
+
+    /// Whether the events and metrics that are attached to the action's failure are recorded for this one.
+    pub fn reports_failure(&self, failure: &Failure) -> bool {
+        failure.class().is_reported && !self.is_done(failure)
+    }
+
     /// Measures something when the action has succeeded.
     pub fn measure(&mut self, name: &'static str, labels: &[&str], value: f64) -> &mut Self {
         self.announcement

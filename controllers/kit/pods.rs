@@ -9,7 +9,7 @@ use kubernetes_proto::{
     meta::{OwnerReference, Time},
 };
 
-use crate::{Action, Key, Plan, Seen, Verb, names::Children, selectors::Selector};
+use crate::{Action, Key, Plan, Seen, Verb, conditions, names::Children, selectors::Selector};
 
 /// What a pod costs to be deleted, relative to its siblings.
 pub const DELETION_COST: &str = "controller.kubernetes.io/pod-deletion-cost";
@@ -81,13 +81,9 @@ pub fn node_name(pod: &Pod) -> &str {
 }
 
 fn ready_condition(pod: &Pod) -> Option<&PodCondition> {
-    pod.status
-        .as_ref()?
-        .conditions
-        .iter()
-        .map(|condition| &**condition)
-        .find(|condition| condition.r#type == "Ready")
-        .filter(|condition| condition.status == "True")
+    let conditions = &pod.status.as_ref()?.conditions;
+    let ready = conditions::find(conditions, "Ready")?;
+    (ready.status == "True").then_some(ready)
 }
 
 /// Whether its condition Ready is true.

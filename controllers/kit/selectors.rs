@@ -38,6 +38,13 @@ pub struct Selector {
     requirements: Option<Vec<(String, Test)>>,
 }
 
+/// Whether a selector is there but has no requirement: it would select everything in its namespace.
+pub fn selects_all(selector: Option<&LabelSelector>) -> bool {
+    selector.is_some_and(|selector| {
+        selector.match_labels.is_empty() && selector.match_expressions.is_empty()
+    })
+}
+
 impl Selector {
     /// From the API's form: none matches nothing, an empty one everything.
     ///

@@ -8,7 +8,7 @@ use std::{
 };
 
 use controllers_kit::{
-    Change, Key, Reader, Seen, Timestamp,
+    Change, Key, Reader, Seen, Timestamp, conditions,
     pods::{self, instant},
 };
 use kubernetes_proto::{
@@ -229,12 +229,7 @@ pub fn reference(pod: &Pod) -> ObjectReference {
 
 /// When a pod's readiness changed last: what its endpoint's change is traced back to.
 pub fn readiness_changed(pod: &Pod) -> Option<Timestamp> {
-    let condition = pod
-        .status
-        .as_ref()?
-        .conditions
-        .iter()
-        .find(|condition| condition.r#type == "Ready")?;
+    let condition = conditions::find(&pod.status.as_ref()?.conditions, "Ready")?;
     instant(condition.last_transition_time)
 }
 

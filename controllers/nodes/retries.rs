@@ -2,7 +2,7 @@
 
 use std::collections::BTreeMap;
 
-use controllers_kit::{Backoff, Failure, SignedDuration, Timestamp};
+use controllers_kit::{Backoff, Failure, Severity, SignedDuration, Timestamp};
 use serde::{Deserialize, Serialize};
 
 /// Objects whose last write failed, by uid. Bound: objects of the key, since [`Retries::retain`] drops
@@ -21,14 +21,7 @@ struct Retry {
 /// Whether a failure says that the write itself is refused. Conflicts and what follows from another failure
 /// are planned again at once.
 fn counts(failure: &Failure) -> bool {
-    !matches!(
-        failure,
-        Failure::Conflict(_)
-            | Failure::NotFound(_)
-            | Failure::AlreadyExists(_)
-            | Failure::Skipped
-            | Failure::Fenced
-    )
+    failure.class().severity >= Severity::Error
 }
 
 impl Retries {

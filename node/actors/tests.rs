@@ -333,6 +333,8 @@ impl Controller for Accounts {
         Descriptor::new("accounts-controller", Sharding::ByNamespace)
             .workers_fixed(4)
             .spaced(Duration::from_millis(500))
+            .rule("", "serviceaccounts", &["create"])
+            .rule("", "namespaces/status", &["patch"])
             .metric(SYNCS, MetricKind::Counter, &["result"], "Syncs, by result")
     }
     fn new(_: &Flags) -> Self {
@@ -362,6 +364,13 @@ impl Controller for Accounts {
         }
         let wanted = namespace.metadata().label("accounts").unwrap_or("0");
         assert!(wanted != "panic", "this namespace makes the plan panic");
+        if wanted == "breach" {
+            let mut pod = Pod::default();
+            pod.metadata_mut().namespace = key.name.clone();
+            pod.metadata_mut().name = "undeclared".into();
+            plan.create(&pod);
+            return Ok(plan);
+        }
         plan.measure(SYNCS, &["success"], 1.0);
         plan.measure_on_failure(SYNCS, &["error"], 1.0);
         if wanted == "unwanted" {
@@ -394,7 +403,9 @@ impl Controller for Sweeper {
     type Memory = ();
 
     fn describe() -> Descriptor {
-        Descriptor::new("sweeper-controller", Sharding::ByNamespace).workers_fixed(4)
+        Descriptor::new("sweeper-controller", Sharding::ByNamespace)
+            .workers_fixed(4)
+            .rule("", "serviceaccounts", &["delete"])
     }
     fn new(_: &Flags) -> Self {
         Self
@@ -806,6 +817,31 @@ fn a_panic_costs_one_key_a_backoff() {
         until("the other key is served", || rig.accounts("good") == 2).await;
         rig.label("bad", "1");
         until("the key that panicked is served when it is mended", || {
+            rig.accounts("bad") == 1
+        })
+        .await;
+    });
+}
+
+#[test]
+fn a_plan_beyond_its_rules_is_not_applied_and_costs_the_key_a_backoff() {
+    run(async {
+        let rig = Rig::new(world(&[("bad", "breach"), ("good", "2")]));
+        rig.gain_all();
+        until("the other key is served", || rig.accounts("good") == 2).await;
+        let none = r#"manifold_plan_breaches_total{controller="accounts-controller"} 0"#;
+        until("the breach is counted", || {
+            !rig.shared.metrics.encode().contains(none)
+        })
+        .await;
+        assert!(
+            rig.sim
+                .written()
+                .iter()
+                .all(|write| !write.contains("pods"))
+        );
+        rig.label("bad", "1");
+        until("the key is served when its plan is mended", || {
             rig.accounts("bad") == 1
         })
         .await;

@@ -134,6 +134,7 @@ struct Families {
     decode_errors: Counters<1>,
     plan_seconds: Histograms<1>,
     plan_panics: Counters<1>,
+    plan_breaches: Counters<1>,
     wake_panics: Counters<1>,
     quarantined: Gauges<1>,
     reconciles: Counters<2>,
@@ -276,6 +277,7 @@ impl Metrics {
             name,
             plan_seconds: families.plan_seconds.get_or_create_owned(&labels),
             plan_panics: families.plan_panics.get_or_create_owned(&labels),
+            plan_breaches: families.plan_breaches.get_or_create_owned(&labels),
             wake_panics: families.wake_panics.get_or_create_owned(&labels),
             quarantined: families.quarantined.get_or_create_owned(&labels),
             fence_refusals: families.fence_refusals.get_or_create_owned(&labels),
@@ -665,6 +667,10 @@ fn families(on: &mut Registering) -> Families {
             "manifold_plan_panics",
             "Plans that panicked; each costs its key a back-off.",
         ),
+        plan_breaches: on.counters(
+            "manifold_plan_breaches",
+            "Plans that were not applied since they broke a post-condition: an action beyond the controller's rules, or a deletion of a child that was not counted; each costs its key a back-off.",
+        ),
         wake_panics: on.counters(
             "manifold_wake_panics",
             "Changes of objects over which a controller panicked when it was asked which keys they wake; they wake none.",
@@ -920,6 +926,7 @@ pub struct ControllerMetrics {
     name: &'static str,
     plan_seconds: Histogram,
     plan_panics: Counter,
+    plan_breaches: Counter,
     wake_panics: Counter,
     quarantined: Gauge<i64, AtomicI64>,
     fence_refusals: Counter,
@@ -957,6 +964,11 @@ impl ControllerMetrics {
     /// A plan panicked.
     pub fn panicked(&self) {
         self.plan_panics.inc();
+    }
+
+    /// A plan was not applied since it broke a post-condition.
+    pub fn breached(&self) {
+        self.plan_breaches.inc();
     }
 
     /// A controller panicked over an object that was to wake its keys.

@@ -31,6 +31,7 @@ const GOLDEN: &[(&str, &str)] = &[
     ("manifold_fence_refusals_total", "counter"),
     ("manifold_handoff_duration_seconds", "histogram"),
     ("manifold_plan_duration_seconds", "histogram"),
+    ("manifold_plan_breaches_total", "counter"),
     ("manifold_plan_panics_total", "counter"),
     ("manifold_wake_panics_total", "counter"),
     ("manifold_quarantined_keys", "gauge"),
@@ -148,6 +149,7 @@ fn used() -> Arc<Metrics> {
     let controller = metrics.controller("deployment-controller");
     controller.planned(ms(1));
     controller.panicked();
+    controller.breached();
     controller.wake_panicked();
     controller.quarantined(2);
     controller.quarantined(-1);

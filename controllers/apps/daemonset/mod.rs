@@ -18,7 +18,7 @@ mod status;
 use std::collections::BTreeMap;
 
 use controllers_kit::{
-    Change, Controller, Descriptor, Flags, Key, Plan, Query, Reader, Refusal, Seen, Sharding,
+    Change, Controller, Descriptor, Flags, Key, Plan, Query, Reader, Refusal, Said, Seen, Sharding,
     SignedDuration, Timestamp, Watches, owners,
 };
 use kubernetes_proto::{
@@ -53,8 +53,8 @@ pub struct Memory {
     pub of: String,
     /// By node: at most one for each node of the cluster.
     pub backoffs: BTreeMap<String, Backoff>,
-    /// The generation of which it was told that it selects everything; 0 for none.
-    pub told: i64,
+    /// Whether an event says of its generation that it selects everything.
+    pub said: Said,
 }
 
 /// For how long a failed pod is left alone, and since when.

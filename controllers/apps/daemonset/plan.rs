@@ -5,10 +5,10 @@ use std::{cmp::Ordering, collections::BTreeMap, sync::Arc};
 use controllers_kit::{
     Event, Key, Only, Plan, Propagation, Query, Refusal, Seen,
     names::{Children, Known},
-    owners::{self, Claims},
+    owners::{self, Claimed},
     pods,
     podspec::placement,
-    selectors::Selector,
+    selectors::{self, Selector},
 };
 use kubernetes_proto::{
     Object,
@@ -38,10 +38,8 @@ pub(super) fn spec(set: &DaemonSet) -> &DaemonSetSpec {
 }
 
 struct View {
-    set: Arc<DaemonSet>,
-    selector: Selector,
-    pods: Claims<Pod>,
-    revisions: Claims<ControllerRevision>,
+    pods: Claimed<DaemonSet, Pod>,
+    revisions: Claimed<DaemonSet, ControllerRevision>,
 }
 
 fn view(key: &Key, seen: &Seen<'_>) -> Result<Option<View>, Refusal> {
@@ -53,40 +51,27 @@ fn view(key: &Key, seen: &Seen<'_>) -> Result<Option<View>, Refusal> {
     };
     let selector = Selector::compile(spec(&set).selector.as_ref())
         .map_err(|error| Refusal::Wait(format!("selector of DaemonSet {key}: {error}")))?;
-    let all = seen
-        .owned_by::<Pod>(&set.metadata().uid)
-        .into_iter()
-        .chain(seen.indexed::<Pod>(owners::ORPHANS, &key.namespace));
-    let pods = owners::claim(set.as_ref(), &selector, all);
-    let mut revisions = revisions::of_owner(set.as_ref(), &selector, seen);
-    revisions::sort(&mut revisions.owned);
     Ok(Some(View {
-        set,
-        selector,
-        pods,
-        revisions,
+        revisions: revisions::of_owner(&set, &selector, seen),
+        pods: Claimed::of(set, selector, seen),
     }))
 }
 
 fn selects_all(set: &DaemonSet) -> bool {
-    spec(set).selector.as_ref().is_some_and(|selector| {
-        selector.match_labels.is_empty() && selector.match_expressions.is_empty()
-    })
+    selectors::selects_all(spec(set).selector.as_ref())
 }
 
 pub(super) fn ask(key: &Key, seen: &Seen<'_>, memory: &Memory) -> Vec<Query> {
     let Ok(Some(view)) = view(key, seen) else {
         return Vec::new();
     };
-    let set = view.set.as_ref();
-    let unsettled = !view.pods.adopt.is_empty() || !view.revisions.adopt.is_empty();
-    let asks = !selects_all(set)
-        && (unsettled || !history::is_known(set, &view.revisions.owned, &memory.known));
-    if asks {
-        vec![owners::recheck(set)]
-    } else {
-        Vec::new()
+    let set = view.pods.owner.as_ref();
+    if selects_all(set) {
+        return Vec::new();
     }
+    let adopts = view.pods.ask().or_else(|| view.revisions.ask());
+    let is_known = history::is_known(set, &view.revisions.claims.owned, &memory.known);
+    Vec::from_iter(adopts.or_else(|| (!is_known).then(|| owners::recheck(set))))
 }
 
 /// Pods by the node that they are on or meant for.
@@ -121,34 +106,31 @@ pub(super) fn plan(
     let Some(view) = view(key, seen)? else {
         return Ok(Plan::nothing());
     };
-    let set = view.set.as_ref();
+    let set = view.pods.owner.as_ref();
     let meta = set.metadata();
     let mut plan = Plan::nothing();
     if selects_all(set) {
-        if memory.told != meta.generation {
-            memory.told = meta.generation;
-            plan.event(Event::warning(
-                set,
-                "SelectingAll",
-                "This daemon set is selecting all pods. A non-empty selector is required.",
-            ));
-        }
+        let event = Event::warning(
+            set,
+            "SelectingAll",
+            "This daemon set is selecting all pods. A non-empty selector is required.",
+        );
+        plan.event_once_for(&mut memory.said, event, &meta.generation.to_string());
+        memory.said.settle();
         return Ok(plan);
     }
-    if view.revisions.are_unsettled() {
-        return owners::settle(set, &view.revisions, seen);
-    }
-    if view.pods.are_unsettled() {
-        return owners::settle(set, &view.pods, seen);
+    let settled = view.revisions.settle(seen);
+    if let Some(settled) = settled.or_else(|| view.pods.settle(seen)) {
+        return settled;
     }
     let placement = Placement::of(set, of.comparisons)
         .map_err(|error| Refusal::Wait(format!("template of DaemonSet {key}: {error}")))?;
-    let owned = &view.pods.owned;
+    let owned = &view.pods.claims.owned;
     let history = history::settle(
         &mut plan,
         set,
-        &view.selector,
-        &view.revisions.owned,
+        &view.pods.selector,
+        &view.revisions.claims.owned,
         owned,
         &mut memory.known,
         seen,
@@ -172,9 +154,9 @@ pub(super) fn plan(
     if changes.create.is_empty() && changes.delete.is_empty() {
         changes = rolling::changes(&look)?;
     }
-    carry_out(&mut plan, &look, &changes, owned, &view.selector)?;
+    carry_out(&mut plan, &look, &changes, owned, &view.pods.selector)?;
     plan.then();
-    history::truncate(&mut plan, set, &view.selector, &history.old, owned);
+    history::truncate(&mut plan, set, &view.pods.selector, &history.old, owned);
     Ok(plan)
 }
 

@@ -157,15 +157,9 @@ impl Controller for Deployments {
             return;
         }
         match &outcome.result {
-            // In a namespace that goes, nothing can be made and nothing is told.
+            // In a namespace that is terminating, nothing can be created and nothing is reported.
             Ok(_) | Err(Failure::NamespaceTerminating(_)) => memory.create_failure = None,
-            // The cache will tell what is true, or the next owner of the range.
-            Err(
-                Failure::AlreadyExists(_)
-                | Failure::Conflict(_)
-                | Failure::Skipped
-                | Failure::Fenced,
-            ) => {}
+            Err(failure) if failure.is_inconclusive() => {}
             Err(failure) => {
                 memory.create_failure = Some(CreateFailure {
                     name: outcome.action.key.name.to_string(),

@@ -4,9 +4,9 @@ use std::sync::Arc;
 
 use controllers_kit::{
     Event, Key, Plan, Query, Refusal, Seen,
-    owners::{self, Claims},
+    owners::Claimed,
     pods,
-    selectors::Selector,
+    selectors::{self, Selector},
 };
 use kubernetes_proto::{
     Object,
@@ -21,26 +21,19 @@ use super::{
     template,
 };
 
-/// A Deployment and the ReplicaSets that it may have a say in.
-struct View {
-    deployment: Arc<Deployment>,
-    selector: Selector,
-    claims: Claims<ReplicaSet>,
+type Sets = Claimed<Deployment, ReplicaSet>;
+
+/// A Deployment's own ReplicaSets, the oldest first.
+fn by_age(claimed: &Sets) -> Vec<Arc<ReplicaSet>> {
+    let mut sets = claimed.claims.owned.clone();
+    sets.sort_by_cached_key(|set| {
+        let meta = set.metadata();
+        (pods::instant(meta.creation_timestamp), meta.name.clone())
+    });
+    sets
 }
 
-impl View {
-    /// Its own ReplicaSets, the oldest first.
-    fn sets(&self) -> Vec<Arc<ReplicaSet>> {
-        let mut sets = self.claims.owned.clone();
-        sets.sort_by_cached_key(|set| {
-            let meta = set.metadata();
-            (pods::instant(meta.creation_timestamp), meta.name.clone())
-        });
-        sets
-    }
-}
-
-fn view(key: &Key, seen: &Seen<'_>) -> Result<Option<View>, Refusal> {
+fn claimed(key: &Key, seen: &Seen<'_>) -> Result<Option<Sets>, Refusal> {
     let Some(deployment) = seen.get::<Deployment>(key) else {
         return Ok(None);
     };
@@ -51,46 +44,30 @@ fn view(key: &Key, seen: &Seen<'_>) -> Result<Option<View>, Refusal> {
                 "deployment {key} has invalid label selector: {error}"
             ))
         })?;
-    let sets = seen
-        .owned_by::<ReplicaSet>(&deployment.metadata().uid)
-        .into_iter()
-        .chain(seen.indexed::<ReplicaSet>(owners::ORPHANS, &key.namespace));
-    let claims = owners::claim(deployment.as_ref(), &selector, sets);
-    Ok(Some(View {
-        deployment,
-        selector,
-        claims,
-    }))
+    Ok(Some(Claimed::of(deployment, selector, seen)))
 }
 
 /// An empty selector would take everything in the namespace.
 fn selects_all(deployment: &Deployment) -> bool {
-    deployment
-        .spec
-        .as_ref()
-        .and_then(|spec| spec.selector.as_ref())
-        .is_some_and(|selector| {
-            selector.match_labels.is_empty() && selector.match_expressions.is_empty()
-        })
+    let spec = deployment.spec.as_ref();
+    selectors::selects_all(spec.and_then(|spec| spec.selector.as_ref()))
 }
 
 pub(super) fn ask(key: &Key, seen: &Seen<'_>, memory: &Memory) -> Vec<Query> {
-    let Ok(Some(view)) = view(key, seen) else {
+    let Ok(Some(claimed)) = claimed(key, seen) else {
         return Vec::new();
     };
-    if selects_all(&view.deployment) {
+    let deployment = &claimed.owner;
+    if selects_all(deployment) {
         return Vec::new();
     }
-    if view.claims.are_unsettled() {
-        return match view.claims.adopt.is_empty() {
-            true => Vec::new(),
-            false => vec![owners::recheck(view.deployment.as_ref())],
-        };
+    if claimed.claims.are_unsettled() {
+        return Vec::from_iter(claimed.ask());
     }
-    let sets = view.sets();
-    let mut queries = template::ask(&view.deployment, &sets, memory);
-    if !view.deployment.is_terminating() {
-        queries.extend(rollback::ask(&view.deployment, &sets, memory));
+    let sets = by_age(&claimed);
+    let mut queries = template::ask(deployment, &sets, memory);
+    if !deployment.is_terminating() {
+        queries.extend(rollback::ask(deployment, &sets, memory));
     }
     queries.sort_unstable();
     queries.dedup();
@@ -103,19 +80,20 @@ pub(super) fn plan(
     seen: &Seen<'_>,
     memory: &mut Memory,
 ) -> Result<Plan, Refusal> {
-    let Some(view) = view(key, seen)? else {
+    let Some(claimed) = claimed(key, seen)? else {
         return Ok(Plan::nothing());
     };
-    if selects_all(&view.deployment) {
-        return Ok(refuse_to_select_all(&view.deployment));
+    let deployment = &claimed.owner;
+    if selects_all(deployment) {
+        return Ok(refuse_to_select_all(deployment));
     }
-    if view.claims.are_unsettled() {
-        return owners::settle(view.deployment.as_ref(), &view.claims, seen);
+    if let Some(settled) = claimed.settle(seen) {
+        return settled;
     }
-    let mut rollout = rollout(of, &view, seen, memory)?;
+    let mut rollout = rollout(of, &claimed, seen, memory)?;
     let mut plan = Plan::nothing();
 
-    if view.deployment.is_terminating() {
+    if deployment.is_terminating() {
         rollout.sync_revision();
         let status = rollout.counted_status();
         rollout.write(&mut plan, &status);
@@ -123,15 +101,15 @@ pub(super) fn plan(
     }
     rollout.note_pause();
     if rollout.spec().paused {
-        return Ok(scaled(rollout, plan, &view.selector));
+        return Ok(scaled(rollout, plan, &claimed.selector));
     }
     // A rollback is not begun twice, and nothing else is begun before it is through.
-    if let Some(revision) = rollback::wanted(&view.deployment) {
-        return rolled_back(rollout, revision, seen, memory, plan, &view.selector);
+    if let Some(revision) = rollback::wanted(deployment) {
+        return rolled_back(rollout, revision, seen, memory, plan, &claimed.selector);
     }
     rollout.sync_revision();
     if rollout.is_scaling() {
-        return Ok(scaled(rollout, plan, &view.selector));
+        return Ok(scaled(rollout, plan, &claimed.selector));
     }
     let new = match rollout.strategy() {
         RECREATE => rollout.recreate(seen),
@@ -148,7 +126,7 @@ pub(super) fn plan(
             )));
         }
     };
-    Ok(finished(&rollout, new, memory, plan, &view.selector))
+    Ok(finished(&rollout, new, memory, plan, &claimed.selector))
 }
 
 fn refuse_to_select_all(deployment: &Arc<Deployment>) -> Plan {
@@ -176,15 +154,16 @@ fn refuse_to_select_all(deployment: &Arc<Deployment>) -> Plan {
 
 fn rollout(
     of: &Deployments,
-    view: &View,
+    claimed: &Sets,
     seen: &Seen<'_>,
     memory: &mut Memory,
 ) -> Result<Rollout, Refusal> {
-    let sets = view.sets();
-    let new = template::find_new(&view.deployment, &sets, seen, memory)?;
+    let deployment = &claimed.owner;
+    let sets = by_age(claimed);
+    let new = template::find_new(deployment, &sets, seen, memory)?;
     Ok(Rollout {
-        deployment: Arc::clone(&view.deployment),
-        status: view.deployment.status.clone().unwrap_or_default(),
+        deployment: Arc::clone(deployment),
+        status: deployment.status.clone().unwrap_or_default(),
         revision: None,
         sets: sets.iter().map(Set::seen).collect(),
         new,

@@ -1,6 +1,10 @@
 //! Whether a rollout gets on, and since when it does not.
 
-use controllers_kit::{Plan, SignedDuration, Timestamp, pods};
+use controllers_kit::{
+    Plan, SignedDuration, Timestamp,
+    conditions::{self, Policy},
+    pods,
+};
 use kubernetes_proto::apps::{DeploymentCondition, DeploymentStatus};
 
 use super::rollout::{Rollout, Set};
@@ -37,34 +41,15 @@ pub(super) fn condition<'a>(
     status: &'a DeploymentStatus,
     r#type: &str,
 ) -> Option<&'a DeploymentCondition> {
-    status
-        .conditions
-        .iter()
-        .find(|condition| condition.r#type == r#type)
+    conditions::find(&status.conditions, r#type)
 }
 
-fn remove_condition(conditions: &mut Vec<DeploymentCondition>, r#type: &str) {
-    conditions.retain(|condition| condition.r#type != r#type);
-}
-
-/// Sets a condition. One of the same status and reason stays as it is; one of the same status keeps its
-/// transition time.
+/// Sets a condition as upstream's `SetDeploymentCondition` does.
 pub(super) fn set_condition(
     conditions: &mut Vec<DeploymentCondition>,
-    mut condition: DeploymentCondition,
+    condition: DeploymentCondition,
 ) {
-    if let Some(present) = conditions
-        .iter()
-        .find(|present| present.r#type == condition.r#type)
-        && present.status == condition.status
-    {
-        if present.reason == condition.reason {
-            return;
-        }
-        condition.last_transition_time = present.last_transition_time;
-    }
-    remove_condition(conditions, &condition.r#type);
-    conditions.push(condition);
+    conditions::set(conditions, condition, Policy::Replace);
 }
 
 impl Rollout {
@@ -107,7 +92,7 @@ impl Rollout {
     pub fn rollout_status(&self) -> DeploymentStatus {
         let mut status = self.counted_status();
         if self.progress_deadline_seconds().is_none() {
-            remove_condition(&mut status.conditions, PROGRESSING);
+            conditions::remove(&mut status.conditions, PROGRESSING);
         }
         let current = condition(&self.status, PROGRESSING).cloned();
         // A rollout that is through is not estimated again: this is a resync, or scaling.
@@ -120,7 +105,9 @@ impl Rollout {
         }
         match self.replica_failure() {
             Some(failure) => set_condition(&mut status.conditions, failure),
-            None => remove_condition(&mut status.conditions, REPLICA_FAILURE),
+            None => {
+                conditions::remove(&mut status.conditions, REPLICA_FAILURE);
+            }
         }
         status
     }
@@ -153,7 +140,7 @@ impl Rollout {
             {
                 condition.last_transition_time = current.last_transition_time;
             }
-            remove_condition(&mut status.conditions, PROGRESSING);
+            conditions::remove(&mut status.conditions, PROGRESSING);
             status.conditions.push(condition);
         } else if self.has_timed_out(status) {
             let condition = new_condition(
@@ -219,13 +206,8 @@ impl Rollout {
 
     /// The failure of the new ReplicaSet to have its pods, else that of an old one.
     fn replica_failure(&self) -> Option<DeploymentCondition> {
-        let failure = |set: &Set| {
-            set.status()
-                .conditions
-                .iter()
-                .find(|condition| condition.r#type == REPLICA_FAILURE)
-                .cloned()
-        };
+        let failure =
+            |set: &Set| conditions::find(&set.status().conditions, REPLICA_FAILURE).cloned();
         let failure = self
             .new_set()
             .and_then(failure)

@@ -9,10 +9,8 @@
 //!
 //! Where the count can't be made, nothing may be evicted: the status says so, with the reason.
 
-use std::collections::BTreeSet;
-
 use controllers_kit::{
-    Change, Controller, Descriptor, Flags, Key, Object, Plan, Query, Reader, Refusal, Seen,
+    Change, Controller, Descriptor, Flags, Key, Object, Plan, Query, Reader, Refusal, Said, Seen,
     Sharding, SignedDuration, Watches, cast, pods, selectors::Selector,
 };
 use kubernetes_proto::{
@@ -20,8 +18,6 @@ use kubernetes_proto::{
     core::{Pod, ReplicationController},
     policy::PodDisruptionBudget,
 };
-
-use serde::{Deserialize, Serialize};
 
 mod expected;
 mod plan;
@@ -33,13 +29,8 @@ const DELETION_TIMEOUT: SignedDuration = SignedDuration::from_mins(2);
 /// The disruption controller.
 pub struct Disruptions;
 
-/// The events that tell of a budget as it stands.
-#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
-#[serde(default)]
-pub struct Told(BTreeSet<String>);
-
 impl Controller for Disruptions {
-    type Memory = Told;
+    type Memory = Said;
 
     fn describe() -> Descriptor {
         Descriptor::new("disruption-controller", Sharding::ByObject)
@@ -114,12 +105,12 @@ impl Controller for Disruptions {
         });
     }
 
-    fn ask(&self, key: &Key, seen: &Seen<'_>, _: &Told) -> Vec<Query> {
+    fn ask(&self, key: &Key, seen: &Seen<'_>, _: &Said) -> Vec<Query> {
         expected::ask(key, seen)
     }
 
-    fn plan(&self, key: &Key, seen: &Seen<'_>, told: &mut Told) -> Result<Plan, Refusal> {
-        let mut plan = plan::budget(key, seen, told)?;
+    fn plan(&self, key: &Key, seen: &Seen<'_>, said: &mut Said) -> Result<Plan, Refusal> {
+        let mut plan = plan::budget(key, seen, said)?;
         stale::reset(key, seen, &mut plan);
         Ok(plan)
     }

@@ -3,7 +3,9 @@
 use std::{collections::BTreeMap, sync::Arc};
 
 use controllers_kit::{
-    Event, Key, Object, Plan, Refusal, Seen, SignedDuration, Timestamp, pods,
+    Event, Key, Object, Plan, Refusal, Said, Seen, SignedDuration, Timestamp,
+    conditions::{self, Policy},
+    pods,
     selectors::in_messages,
 };
 use kubernetes_proto::{
@@ -13,7 +15,7 @@ use kubernetes_proto::{
 };
 
 use super::{
-    DELETION_TIMEOUT, Told,
+    DELETION_TIMEOUT,
     expected::{self, Failed},
 };
 
@@ -24,10 +26,10 @@ const PAST: SignedDuration = SignedDuration::from_millis(1);
 
 const ALLOWED: &str = "DisruptionAllowed";
 
-pub(super) fn budget(key: &Key, seen: &Seen<'_>, told: &mut Told) -> Result<Plan, Refusal> {
+pub(super) fn budget(key: &Key, seen: &Seen<'_>, said: &mut Said) -> Result<Plan, Refusal> {
     let mut plan = Plan::nothing();
     let Some(budget) = seen.get::<PodDisruptionBudget>(key) else {
-        *told = Told::default();
+        *said = Said::default();
         return Ok(plan);
     };
     if !seen.catalogue().is_known() {
@@ -51,24 +53,16 @@ pub(super) fn budget(key: &Key, seen: &Seen<'_>, told: &mut Told) -> Result<Plan
         };
         plan.update_status(&*budget, &new);
     }
-    tell(&mut plan, &budget, told);
-    Ok(plan)
-}
-
-/// Leaves out the events about the budget that tell what was told already.
-fn tell(plan: &mut Plan, budget: &PodDisruptionBudget, told: &mut Told) {
-    let uid = &Object::metadata(budget).uid;
-    let mut now = Told::default();
-    plan.events.retain(|event| {
-        if event.about.uid != *uid {
-            return true;
+    // Events about the budget are recorded once, those about pods each time.
+    let uid = &Object::metadata(&*budget).uid;
+    for event in std::mem::take(&mut plan.events) {
+        match event.about.uid == *uid {
+            true => plan.event_once(said, event),
+            false => plan.event(event),
         }
-        let text = format!("{} {}", event.reason, event.message);
-        let is_news = !told.0.contains(&text);
-        now.0.insert(text);
-        is_news
-    });
-    *told = now;
+    }
+    said.settle();
+    Ok(plan)
 }
 
 /// The status as it should be; none where it is so already.
@@ -150,14 +144,10 @@ fn verdict(allowed: i32) -> (&'static str, &'static str) {
 
 /// Whether the condition says what the number does.
 fn says_so(status: &PodDisruptionBudgetStatus) -> bool {
-    status
-        .conditions
-        .iter()
-        .find(|condition| condition.r#type == ALLOWED)
-        .is_some_and(|condition| {
-            (condition.status.as_str(), condition.reason.as_str())
-                == verdict(status.disruptions_allowed)
-        })
+    conditions::find(&status.conditions, ALLOWED).is_some_and(|condition| {
+        (condition.status.as_str(), condition.reason.as_str())
+            == verdict(status.disruptions_allowed)
+    })
 }
 
 fn set(
@@ -168,24 +158,15 @@ fn set(
     generation: i64,
     now: Timestamp,
 ) {
-    let place = conditions
-        .iter()
-        .position(|condition| condition.r#type == ALLOWED)
-        .unwrap_or_else(|| {
-            conditions.push(Condition {
-                r#type: ALLOWED.to_owned(),
-                ..Condition::default()
-            });
-            conditions.len() - 1
-        });
-    let condition = &mut conditions[place];
-    if condition.status != holds {
-        holds.clone_into(&mut condition.status);
-        condition.last_transition_time = Some(Time::from(now));
-    }
-    reason.clone_into(&mut condition.reason);
-    message.clone_into(&mut condition.message);
-    condition.observed_generation = generation;
+    let condition = Condition {
+        r#type: ALLOWED.to_owned(),
+        status: holds.to_owned(),
+        observed_generation: generation,
+        last_transition_time: Some(Time::from(now)),
+        reason: reason.to_owned(),
+        message: message.to_owned(),
+    };
+    conditions::set(conditions, condition, Policy::InPlace);
 }
 
 /// The count can't be made: nothing may be evicted until it can.

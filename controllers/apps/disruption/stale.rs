@@ -2,8 +2,8 @@
 //! taken back, so that nobody counts a later failure as a disruption.
 
 use controllers_kit::{
-    Change, Key, Object, PatchKind, Plan, Reader, Report, Seen, SignedDuration, Timestamp, patch,
-    pods,
+    Change, Key, Object, PatchKind, Plan, Reader, Report, Seen, SignedDuration, Timestamp,
+    conditions, patch, pods,
 };
 use kubernetes_proto::core::{Pod, PodCondition};
 
@@ -17,12 +17,7 @@ fn stale_at(pod: &Pod) -> Option<Timestamp> {
     if Object::is_terminating(pod) || pods::has_finished(pod) {
         return None;
     }
-    let condition = pod
-        .status
-        .as_ref()?
-        .conditions
-        .iter()
-        .find(|condition| condition.r#type == TARGET)?;
+    let condition = conditions::find(&pod.status.as_ref()?.conditions, TARGET)?;
     if condition.status != "True" || condition.reason == BY_KUBELET {
         return None;
     }

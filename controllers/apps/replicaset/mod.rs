@@ -152,16 +152,10 @@ impl Memory {
             Verb::Patch { .. } | Verb::DeleteCollection { .. } | Verb::Replace { .. } => return,
         };
         match &outcome.result {
-            // The cache will tell what is true, or the next owner of the range.
-            Err(
-                Failure::AlreadyExists(_)
-                | Failure::Conflict(_)
-                | Failure::Skipped
-                | Failure::Fenced,
-            ) => {}
-            // In a namespace that goes, nothing can be made and nothing needs to be.
+            Err(failure) if failure.is_inconclusive() => {}
+            // In a namespace that is terminating, nothing can be created and nothing needs to be.
             Ok(_) | Err(Failure::NamespaceTerminating(_)) => self.succeeded(),
-            Err(Failure::NotFound(_)) if reason == "FailedDelete" => self.succeeded(),
+            Err(failure) if outcome.action.is_done(failure) => self.succeeded(),
             Err(failure) => {
                 let message = match reason {
                     "FailedDelete" => format!("unable to delete pods: {failure}"),

@@ -5,7 +5,7 @@ use std::sync::Arc;
 use controllers_kit::{
     Event, Key, Only, Plan, Propagation, Query, Refusal, Seen, Timestamp,
     names::{Children, Known},
-    owners::{self, Claims},
+    owners::{self, Claimed},
     pods,
     selectors::{self, Selector},
 };
@@ -65,17 +65,8 @@ impl Replicator for ReplicaSet {
     }
 }
 
-/// A set and the pods that it may have a say in.
-struct View<O> {
-    set: Arc<O>,
-    selector: Selector,
-    /// All that it owns, in whatever state.
-    children: Vec<Arc<Pod>>,
-    /// What is to be done about those that are alive, and about orphans.
-    claims: Claims<Pod>,
-}
-
-fn view<O: Replicator>(key: &Key, seen: &Seen<'_>) -> Result<Option<View<O>>, Refusal> {
+/// The set and its active pods.
+fn claimed<O: Replicator>(key: &Key, seen: &Seen<'_>) -> Result<Option<Claimed<O, Pod>>, Refusal> {
     let Some(set) = seen.get::<O>(key) else {
         return Ok(None);
     };
@@ -84,30 +75,14 @@ fn view<O: Replicator>(key: &Key, seen: &Seen<'_>) -> Result<Option<View<O>>, Re
             "error converting pod selector to selector for rs {key}: {error}"
         ))
     })?;
-    let children = seen.owned_by::<Pod>(&set.metadata().uid);
-    let orphans = seen.indexed::<Pod>(owners::ORPHANS, &key.namespace);
-    let alive = children
-        .iter()
-        .cloned()
-        .chain(orphans)
-        .filter(|pod| pods::is_active(pod));
-    let claims = owners::claim(set.as_ref(), &selector, alive);
-    Ok(Some(View {
-        set,
-        selector,
-        children,
-        claims,
-    }))
+    let is_active = |_: &O, pod: &Pod| pods::is_active(pod);
+    Ok(Some(Claimed::among(set, selector, seen, is_active)))
 }
 
 /// Before an adoption the set is read live.
 pub(crate) fn ask<O: Replicator>(key: &Key, seen: &Seen<'_>) -> Vec<Query> {
-    match view::<O>(key, seen) {
-        Ok(Some(view)) if !view.claims.adopt.is_empty() => {
-            vec![owners::recheck(view.set.as_ref())]
-        }
-        _ => Vec::new(),
-    }
+    let claimed = claimed::<O>(key, seen).ok().flatten();
+    Vec::from_iter(claimed.and_then(|claimed| claimed.ask()))
 }
 
 /// Which feature gates are on.
@@ -125,27 +100,29 @@ pub(crate) fn plan<O: Replicator>(
     seen: &Seen<'_>,
     memory: &mut Memory,
 ) -> Result<Plan, Refusal> {
-    let Some(view) = view::<O>(key, seen)? else {
+    let Some(claimed) = claimed::<O>(key, seen)? else {
         return Ok(Plan::nothing());
     };
-    if view.claims.are_unsettled() {
-        return owners::settle(view.set.as_ref(), &view.claims, seen);
+    if let Some(settled) = claimed.settle(seen) {
+        return settled;
     }
     let mut plan = Plan::nothing();
     memory.has_failed = false;
-    match surplus(&view) {
+    match surplus(&claimed) {
         0 => memory.attempt = Attempt::Unknown,
-        _ if view.set.is_terminating() => {}
-        missing @ ..=-1 => create_pods(&mut plan, &view, seen, missing.unsigned_abs()),
+        _ if claimed.owner.is_terminating() => {}
+        missing @ ..=-1 => create_pods(&mut plan, &claimed, seen, missing.unsigned_abs()),
         surplus => {
-            delete_pods(&mut plan, &view, gates, seen, surplus.unsigned_abs());
+            delete_pods(&mut plan, &claimed, gates, seen, surplus.unsigned_abs());
         }
     }
     status::report(
         &mut plan,
-        view.set.as_ref(),
-        &view.claims.owned,
-        gates.terminating_replicas.then(|| terminating_count(&view)),
+        claimed.owner.as_ref(),
+        &claimed.claims.owned,
+        gates
+            .terminating_replicas
+            .then(|| terminating_count(&claimed)),
         &memory.attempt,
         seen.now,
     );
@@ -153,9 +130,9 @@ pub(crate) fn plan<O: Replicator>(
 }
 
 /// Pods too many; negative: too few.
-fn surplus<O: Replicator>(view: &View<O>) -> i64 {
-    let wanted = view.set.replicas();
-    let active = i64::try_from(view.claims.owned.len()).unwrap_or(i64::MAX);
+fn surplus<O: Replicator>(claimed: &Claimed<O, Pod>) -> i64 {
+    let wanted = claimed.owner.replicas();
+    let active = i64::try_from(claimed.claims.owned.len()).unwrap_or(i64::MAX);
     active - i64::from(wanted)
 }
 
@@ -166,13 +143,18 @@ fn burst(count: u64) -> usize {
 /// Ordinals between the first names of two generations.
 const NAMES_PER_GENERATION: u64 = 1009;
 
-fn create_pods<O: Replicator>(plan: &mut Plan, view: &View<O>, seen: &Seen<'_>, missing: u64) {
-    let set = view.set.as_ref();
+fn create_pods<O: Replicator>(
+    plan: &mut Plan,
+    claimed: &Claimed<O, Pod>,
+    seen: &Seen<'_>,
+    missing: u64,
+) {
+    let set = claimed.owner.as_ref();
     let meta = set.metadata();
     let children = Children::of(&meta.name, &meta.uid);
-    let existing = view.children.iter().map(|pod| pod.metadata());
+    let existing = claimed.children.iter().map(|pod| pod.metadata());
     let known = Known::of(seen.reader(), Pod::resource(), meta);
-    count(plan, view);
+    claimed.count(plan);
     // A set that was scaled to nothing and up again is another generation: its pods get names that were not
     // in use.
     let first = u64::try_from(meta.generation)
@@ -201,23 +183,23 @@ fn create_pods<O: Replicator>(plan: &mut Plan, view: &View<O>, seen: &Seen<'_>, 
 
 fn delete_pods<O: Replicator>(
     plan: &mut Plan,
-    view: &View<O>,
+    claimed: &Claimed<O, Pod>,
     gates: Gates,
     seen: &Seen<'_>,
     surplus: u64,
 ) {
-    let set = view.set.as_ref();
-    count(plan, view);
+    let set = claimed.owner.as_ref();
+    claimed.count(plan);
     let siblings = sibling_pods(set, seen);
     let going = pods::to_delete(
-        &view.claims.owned,
+        &claimed.claims.owned,
         &siblings,
         burst(surplus),
         gates.deletion_cost,
         seen.now,
     );
-    if O::resource().plural == "replicasets" && going.len() < view.claims.owned.len() {
-        for ratio in age_ratios(&view.claims.owned, &going, seen.now) {
+    if O::resource().plural == "replicasets" && going.len() < claimed.claims.owned.len() {
+        for ratio in age_ratios(&claimed.claims.owned, &going, seen.now) {
             plan.measure(AGE_RATIO, &[], ratio);
         }
     }
@@ -253,10 +235,6 @@ fn age_ratios(all: &[Arc<Pod>], going: &[Arc<Pod>], now: Timestamp) -> Vec<f64> 
         .collect()
 }
 
-fn count<O: Replicator>(plan: &mut Plan, view: &View<O>) {
-    plan.counted::<Pod>(&view.set.metadata().namespace, &view.selector);
-}
-
 /// The pods of all sets with the same controller; none where the set has no controller.
 fn sibling_pods<O: Replicator>(set: &O, seen: &Seen<'_>) -> Vec<Arc<Pod>> {
     let Some(controller) = set.metadata().controller() else {
@@ -280,9 +258,10 @@ fn sibling_pods<O: Replicator>(set: &O, seen: &Seen<'_>) -> Vec<Arc<Pod>> {
     related
 }
 
-fn terminating_count<O>(view: &View<O>) -> usize {
-    view.children
+fn terminating_count<O>(claimed: &Claimed<O, Pod>) -> usize {
+    claimed
+        .children
         .iter()
-        .filter(|pod| pods::is_terminating(pod) && view.selector.matches(&pod.metadata().labels))
+        .filter(|pod| pods::is_terminating(pod) && claimed.selector.matches(&pod.metadata().labels))
         .count()
 }

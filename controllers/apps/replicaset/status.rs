@@ -2,7 +2,12 @@
 
 use std::sync::Arc;
 
-use controllers_kit::{Plan, SignedDuration, Timestamp, pods, selectors::Selector};
+use controllers_kit::{
+    Plan, SignedDuration, Timestamp,
+    conditions::{self, Policy},
+    pods,
+    selectors::Selector,
+};
 use kubernetes_proto::{
     Object,
     apps::{ReplicaSetCondition, ReplicaSetStatus},
@@ -27,7 +32,7 @@ pub(super) fn report<O: Replicator>(
     // What is being deleted is not managed any more: nothing can be missing.
     let is_off = !set.is_terminating() && i64::from(set.replicas()) != active.len() as i64;
     let mut status = count(set, active, terminating, min_ready_seconds, now);
-    status.conditions = conditions(&before.conditions, attempt, is_off, now);
+    status.conditions = with_failure(&before.conditions, attempt, is_off, now);
     look_again(plan, &status, active, min_ready_seconds, now);
     // Pods are still to come, to become available or to go.
     let is_underway = [status.replicas, status.available_replicas]
@@ -75,31 +80,29 @@ fn number(count: usize) -> i32 {
 
 /// A failure is told once and stays until an attempt succeeds or nothing is left to be done. While nothing is
 /// known (a new owner has not tried yet), what was told stays.
-fn conditions(
+fn with_failure(
     before: &[ReplicaSetCondition],
     attempt: &Attempt,
     is_off: bool,
     now: Timestamp,
 ) -> Vec<ReplicaSetCondition> {
-    let is_told = before
-        .iter()
-        .any(|condition| condition.r#type == REPLICA_FAILURE);
+    let is_reported = conditions::find(before, REPLICA_FAILURE).is_some();
     let mut conditions = before.to_vec();
     match attempt {
+        Attempt::Failed { .. } if is_off && is_reported => {}
         Attempt::Failed { reason, message } if is_off => {
-            if !is_told {
-                conditions.push(ReplicaSetCondition {
-                    r#type: REPLICA_FAILURE.to_owned(),
-                    status: "True".to_owned(),
-                    last_transition_time: Some(now.into()),
-                    reason: reason.clone(),
-                    message: message.clone(),
-                });
-            }
+            let failure = ReplicaSetCondition {
+                r#type: REPLICA_FAILURE.to_owned(),
+                status: "True".to_owned(),
+                last_transition_time: Some(now.into()),
+                reason: reason.clone(),
+                message: message.clone(),
+            };
+            conditions::set(&mut conditions, failure, Policy::Replace);
         }
         Attempt::Unknown if is_off => {}
         Attempt::Failed { .. } | Attempt::Unknown | Attempt::Succeeded => {
-            conditions.retain(|condition| condition.r#type != REPLICA_FAILURE);
+            conditions::remove(&mut conditions, REPLICA_FAILURE);
         }
     }
     conditions

@@ -16,8 +16,8 @@ mod pod;
 mod status;
 
 use controllers_kit::{
-    Change, Controller, Descriptor, Flags, Key, MetricKind, Plan, Query, Reader, Refusal, Seen,
-    Sharding, Watches, owners,
+    Change, Controller, Descriptor, Flags, Key, MetricKind, Plan, Query, Reader, Refusal, Said,
+    Seen, Sharding, Watches, owners,
 };
 use kubernetes_proto::{
     Object,
@@ -53,8 +53,8 @@ pub struct StatefulSets {
 pub struct Memory {
     /// Which data the template makes.
     pub known: Known,
-    /// What could not be done and was told in an event; empty where nothing stands in the way.
-    pub told: String,
+    /// The event about what could not be done.
+    pub said: Said,
 }
 
 impl Controller for StatefulSets {

@@ -4,7 +4,7 @@ use std::{collections::BTreeMap, ops::Range, sync::Arc};
 
 use controllers_kit::{
     Event, Key, Only, Plan, Propagation, Query, Refusal, Report, Seen, names,
-    owners::{self, Claims},
+    owners::{self, Claimed},
     pods,
     selectors::Selector,
 };
@@ -73,10 +73,8 @@ fn partition(set: &StatefulSet) -> Option<i32> {
 
 /// A StatefulSet, and what it may have a say in.
 struct View {
-    set: Arc<StatefulSet>,
-    selector: Selector,
-    pods: Claims<Pod>,
-    revisions: Claims<ControllerRevision>,
+    pods: Claimed<StatefulSet, Pod>,
+    revisions: Claimed<StatefulSet, ControllerRevision>,
 }
 
 fn view(key: &Key, seen: &Seen<'_>) -> Result<Option<View>, Refusal> {
@@ -88,30 +86,17 @@ fn view(key: &Key, seen: &Seen<'_>) -> Result<Option<View>, Refusal> {
             "error converting StatefulSet selector of {key}: {error}"
         ))
     })?;
-    let all = seen
-        .owned_by::<Pod>(&set.metadata().uid)
-        .into_iter()
-        .chain(seen.indexed::<Pod>(owners::ORPHANS, &key.namespace));
-    // A pod whose name is not the set's is none of its pods, whatever its labels say.
-    let (members, strangers): (Vec<_>, Vec<_>) = all.partition(|pod| pod::is_member(&set, pod));
-    let mut pods = owners::claim(set.as_ref(), &selector, members);
-    if !set.is_terminating() {
-        pods.release.extend(
-            strangers
-                .into_iter()
-                .filter(|pod| owners::is_controlled_by(pod.metadata(), &set.metadata().uid)),
-        );
-    }
-    let mut revisions = revisions::of_owner(set.as_ref(), &selector, seen);
+    let mut revisions = revisions::of_owner(&set, &selector, seen);
     // What is not selected any more is left alone.
-    revisions.release.clear();
-    revisions::sort(&mut revisions.owned);
-    Ok(Some(View {
-        set,
-        selector,
-        pods,
-        revisions,
-    }))
+    revisions.claims.release.clear();
+    let mut pods = Claimed::among(set, selector, seen, pod::is_member);
+    // A pod whose name is not the set's is none of its pods, whatever its labels say.
+    if !pods.owner.is_terminating() {
+        let strangers = pods.children.iter();
+        let strangers = strangers.filter(|child| !pod::is_member(&pods.owner, child));
+        pods.claims.release.extend(strangers.cloned());
+    }
+    Ok(Some(View { pods, revisions }))
 }
 
 /// Before an adoption, and where only JSON tells which revision the template is of, the set is read live.
@@ -119,24 +104,14 @@ pub(super) fn ask(of: &StatefulSets, key: &Key, seen: &Seen<'_>, memory: &Memory
     let Ok(Some(view)) = view(key, seen) else {
         return Vec::new();
     };
-    let set = view.set.as_ref();
-    let unsettled = !view.pods.adopt.is_empty() || !view.revisions.adopt.is_empty();
-    let asks = unsettled
-        || matches!(
-            find_update(
-                of,
-                set,
-                &view.revisions.owned,
-                &mut memory.known.clone(),
-                None
-            ),
-            Update::Ask
-        );
-    if asks {
-        vec![owners::recheck(set)]
-    } else {
-        Vec::new()
-    }
+    let adopts = view.pods.ask().or_else(|| view.revisions.ask());
+    let asks = || {
+        let set = view.pods.owner.as_ref();
+        let revisions = &view.revisions.claims.owned;
+        let update = find_update(of, set, revisions, &mut memory.known.clone(), None);
+        matches!(update, Update::Ask).then(|| owners::recheck(set))
+    };
+    Vec::from_iter(adopts.or_else(asks))
 }
 
 pub(super) fn plan(
@@ -148,14 +123,12 @@ pub(super) fn plan(
     let Some(view) = view(key, seen)? else {
         return Ok(Plan::nothing());
     };
-    let set = view.set.as_ref();
-    if view.revisions.are_unsettled() {
-        return owners::settle(set, &view.revisions, seen);
+    let set = view.pods.owner.as_ref();
+    let settled = view.revisions.settle(seen);
+    if let Some(settled) = settled.or_else(|| view.pods.settle(seen)) {
+        return settled;
     }
-    if view.pods.are_unsettled() {
-        return owners::settle(set, &view.pods, seen);
-    }
-    let revisions = &view.revisions.owned;
+    let revisions = &view.revisions.claims.owned;
     let mut update = find_update(of, set, revisions, &mut memory.known, None);
     if matches!(update, Update::Ask) {
         let data = revisions::live_data(set, seen)?;
@@ -183,7 +156,7 @@ pub(super) fn plan(
         current,
         update,
         collisions,
-        told: None,
+        obstacle: None,
     }
     .run(&view, memory)
 }
@@ -263,8 +236,8 @@ fn settle_update(
     update: Update,
     seen: &Seen<'_>,
 ) -> (Arc<ControllerRevision>, i32) {
-    let set = view.set.as_ref();
-    let revisions = &view.revisions.owned;
+    let set = view.pods.owner.as_ref();
+    let revisions = &view.revisions.claims.owned;
     let mut collisions = set
         .status
         .as_ref()
@@ -314,7 +287,7 @@ fn settle_update(
                 let labels = &mut new.metadata_mut().labels;
                 *labels = template.map(|meta| meta.labels.clone()).unwrap_or_default();
                 kubernetes_proto::meta::set(labels, "controller.kubernetes.io/hash", &label);
-                plan.counted::<ControllerRevision>(&meta.namespace, &view.selector);
+                view.revisions.count(plan);
                 plan.create(&new);
                 return (Arc::new(new), collisions);
             }
@@ -350,7 +323,7 @@ struct Rollout<'a> {
     update: Arc<ControllerRevision>,
     collisions: i32,
     /// What can't be done now.
-    told: Option<String>,
+    obstacle: Option<String>,
 }
 
 /// What goes into the stages of a plan, in their order: claims before the pods that use them.
@@ -371,7 +344,7 @@ impl Rollout<'_> {
             collision_count: Some(self.collisions),
             ..Default::default()
         };
-        let pods = &view.pods.owned;
+        let pods = &view.pods.claims.owned;
         let mut stages = Stages::default();
         if set.is_terminating() {
             status::count(&mut status, pods, min_ready_seconds, now);
@@ -380,7 +353,7 @@ impl Rollout<'_> {
         }
         status::complete(set, &mut status);
         self.measure();
-        self.tell(memory);
+        self.report_obstacle(memory);
         self.plan.events.append(&mut stages.claims.events);
         status::look_again(&mut self.plan, set, &status, pods, now);
         status::report(&mut self.plan, set, status);
@@ -391,13 +364,12 @@ impl Rollout<'_> {
             }
             self.plan.then();
         }
-        self.truncate_history(&view.revisions.owned, pods, &view.selector);
+        self.truncate_history(&view.revisions, pods);
         if self.plan.actions().any(|action| {
             action.resource == Pod::resource()
                 && !matches!(action.verb, controllers_kit::Verb::Patch { .. })
         }) {
-            self.plan
-                .counted::<Pod>(&set.metadata().namespace, &view.selector);
+            view.pods.count(&mut self.plan);
         }
         Ok(self.plan)
     }
@@ -456,7 +428,7 @@ impl Rollout<'_> {
                 return Ok(());
             }
         }
-        if self.told.is_some() {
+        if self.obstacle.is_some() {
             return Ok(());
         }
         for pod in &condemned {
@@ -526,7 +498,7 @@ impl Rollout<'_> {
         }
         if pod::is_pending(pod) {
             if let Err(why) = claims::create_missing(&mut stages.claims, set, ordinal, self.seen) {
-                self.told.get_or_insert(why);
+                self.obstacle.get_or_insert(why);
                 return Ok(Step::Stop);
             }
             claims::mend_owners(&mut stages.claims, set, pod, self.seen, None);
@@ -554,7 +526,7 @@ impl Rollout<'_> {
                 "Create Pod {name} in StatefulSet {} failed error: {why}",
                 set.metadata().name
             );
-            self.told.get_or_insert(message);
+            self.obstacle.get_or_insert(message);
             return Ok(Step::Stop);
         }
         let is_current = self.is_current(ordinal);
@@ -600,7 +572,7 @@ impl Rollout<'_> {
                 "Update Pod {name} in StatefulSet {} failed error: {why}",
                 set.metadata().name
             );
-            self.told.get_or_insert(message);
+            self.obstacle.get_or_insert(message);
             return;
         }
         let mut patch = serde_json::json!({});
@@ -739,38 +711,34 @@ impl Rollout<'_> {
         }
     }
 
-    /// Tells once what stands in the way.
-    fn tell(&mut self, memory: &mut Memory) {
-        let told = self.told.clone().unwrap_or_default();
-        if !told.is_empty() && told != memory.told {
-            let reason = if told.starts_with("Update") {
-                "FailedUpdate"
-            } else {
-                "FailedCreate"
-            };
-            // For a pending pod that lost its claim upstream has no event.
-            if told.starts_with("Create") || told.starts_with("Update") {
-                self.plan
-                    .event(Event::warning(self.set, reason, told.clone()));
-            }
+    /// Reports once what could not be done. For a pending pod that lost its claim upstream has no event.
+    fn report_obstacle(&mut self, memory: &mut Memory) {
+        let obstacle = self.obstacle.take().unwrap_or_default();
+        let reason = match &obstacle {
+            text if text.starts_with("Create") => Some("FailedCreate"),
+            text if text.starts_with("Update") => Some("FailedUpdate"),
+            _ => None,
+        };
+        if let Some(reason) = reason {
+            let event = Event::warning(self.set, reason, obstacle);
+            self.plan.event_once(&mut memory.said, event);
         }
-        memory.told = told;
+        memory.said.settle();
     }
 
     /// Old revisions that no pod is of go, the oldest first, until only so many are left as the history may
     /// have.
     fn truncate_history(
         &mut self,
-        revisions: &[Arc<ControllerRevision>],
+        revisions: &Claimed<StatefulSet, ControllerRevision>,
         pods: &[Arc<Pod>],
-        selector: &Selector,
     ) {
         let limit = spec(self.set).revision_history_limit.unwrap_or(10);
         let Ok(limit) = usize::try_from(limit) else {
             return;
         };
-        let idle: Vec<&Arc<ControllerRevision>> = revisions
-            .iter()
+        let owned = revisions.claims.owned.iter();
+        let idle: Vec<&Arc<ControllerRevision>> = owned
             .filter(|revision| {
                 let name = &revision.metadata().name;
                 *name != self.current.metadata().name
@@ -780,8 +748,7 @@ impl Rollout<'_> {
             .collect();
         let surplus = idle.len().saturating_sub(limit);
         for revision in &idle[..surplus] {
-            let namespace = &self.set.metadata().namespace;
-            self.plan.counted::<ControllerRevision>(namespace, selector);
+            revisions.count(&mut self.plan);
             self.plan
                 .delete(revision.as_ref(), Only::ThisUid, Propagation::Background);
         }

@@ -4,7 +4,10 @@ use std::sync::Arc;
 
 use controllers_kit::{
     Action, Answer, Entry, Event, Key, NOT_FOUND, Object, PatchKind, Plan, Query, Refusal, Report,
-    Seen, Verb, patch, pods, selectors::Selector,
+    Seen, Verb,
+    conditions::{self, Policy},
+    patch, pods,
+    selectors::Selector,
 };
 use kubernetes_proto::{
     autoscaling::{
@@ -291,12 +294,7 @@ impl Look<'_> {
             .metrics
             .iter()
             .any(|metric| matches!(metric.r#type.as_str(), "Object" | "External"));
-        let was_scaled_to_zero = to_zero
-            && self
-                .status
-                .conditions
-                .iter()
-                .any(|condition| condition.r#type == TO_ZERO && condition.status == "True");
+        let was_scaled_to_zero = to_zero && conditions::is_true(&self.status.conditions, TO_ZERO);
 
         let mut statuses = Vec::new();
         let (mut desired, mut reason, mut failed) = (0, String::new(), false);
@@ -670,9 +668,7 @@ impl Look<'_> {
     }
 
     fn unset(&mut self, r#type: &str) {
-        self.status
-            .conditions
-            .retain(|condition| condition.r#type != r#type);
+        conditions::remove(&mut self.status.conditions, r#type);
     }
 
     fn count(&mut self, action: &str, error: &str) {
@@ -722,26 +718,14 @@ fn set(
     reason: &str,
     message: String,
 ) {
-    let now = Some(Time::from(seen.now));
-    let holds = if holds { "True" } else { "False" };
-    let conditions = &mut status.conditions;
-    let place = conditions
-        .iter()
-        .position(|condition| condition.r#type == r#type)
-        .unwrap_or_else(|| {
-            conditions.push(HorizontalPodAutoscalerCondition {
-                r#type: r#type.to_owned(),
-                ..HorizontalPodAutoscalerCondition::default()
-            });
-            conditions.len() - 1
-        });
-    let condition = &mut conditions[place];
-    if condition.status != holds {
-        condition.last_transition_time = now;
-    }
-    condition.status = holds.to_owned();
-    condition.reason = reason.to_owned();
-    condition.message = message;
+    let condition = HorizontalPodAutoscalerCondition {
+        r#type: r#type.to_owned(),
+        status: if holds { "True" } else { "False" }.to_owned(),
+        last_transition_time: Some(Time::from(seen.now)),
+        reason: reason.to_owned(),
+        message,
+    };
+    conditions::set(&mut status.conditions, condition, Policy::InPlace);
 }
 
 /// Writes a status where it differs; the checkpoint goes along.

@@ -2,7 +2,7 @@
 
 use std::{collections::BTreeMap, sync::Arc};
 
-use controllers_kit::{SignedDuration, Timestamp, pods};
+use controllers_kit::{SignedDuration, Timestamp, conditions, pods};
 use kubernetes_proto::{
     Object, Shared,
     core::{Amount, Pod, PodSpec, ResourceRequirements},
@@ -112,12 +112,7 @@ fn group<'a>(with: &Circumstances<'a>, samples: &Samples, cpu: bool) -> Groups<'
 fn is_warming_up(with: &Circumstances<'_>, pod: &Pod, sample: &Sample) -> bool {
     let status = pod.status.as_ref();
     let started = status.and_then(|status| pods::instant(status.start_time));
-    let ready = status.and_then(|status| {
-        status
-            .conditions
-            .iter()
-            .find(|condition| condition.r#type == "Ready")
-    });
+    let ready = status.and_then(|status| conditions::find(&status.conditions, "Ready"));
     let (Some(started), Some(ready)) = (started, ready) else {
         return true;
     };

@@ -16,7 +16,7 @@ mod plan;
 mod schedule;
 
 use controllers_kit::{
-    Controller, Descriptor, Flags, Key, MetricKind, Plan, Query, Refusal, Seen, Sharding,
+    Controller, Descriptor, Flags, Key, MetricKind, Plan, Query, Refusal, Said, Seen, Sharding,
     Timestamp, Watches,
 };
 use jiff::tz::TimeZone;
@@ -33,9 +33,9 @@ pub struct CronJobs {
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(default)]
 pub struct Memory {
-    /// Hashes of what was told while its reason lasts: at most one for each kind of event and each unexpected
-    /// Job.
-    pub told: Vec<u64>,
+    /// Which events were recorded: at most one for each kind of event and each unexpected Job.
+    #[serde(rename = "told")]
+    pub said: Said,
     /// Schedule and zone, as last seen.
     pub schedule: Option<String>,
     /// The version of the CronJob in which its schedule was another than before; 0 for none.

@@ -3,8 +3,8 @@
 use std::sync::Arc;
 
 use controllers_kit::{
-    Action, Answer, Event, Key, Only, Plan, Propagation, Query, Refusal, Report, Seen,
-    SignedDuration, Timestamp, Verb, conditions, names, owners, pods,
+    Action, Answer, Event, Key, Only, Plan, Propagation, Query, Refusal, Report, Said, Seen,
+    SignedDuration, Timestamp, Verb, conditions, owners, pods,
 };
 use jiff::tz::TimeZone;
 use kubernetes_proto::{
@@ -110,7 +110,7 @@ fn is_replacing(cron: &CronJob, now: Timestamp, memory: &Memory, local: &TimeZon
     if spec.concurrency_policy != "Replace" || active == 0 {
         return false;
     }
-    let mut look = Look::new(cron, spec, now, local, Vec::new());
+    let mut look = Look::new(cron, spec, now, local, Said::default());
     matches!(due(&mut look, &mut memory.clone()), Due::At(..))
 }
 
@@ -124,9 +124,8 @@ struct Look<'a> {
     plan: Plan,
     /// The status as it will be written.
     status: CronJobStatus,
-    /// What was told before, and what is told now.
-    told_before: Vec<u64>,
-    told: Vec<u64>,
+    /// Which events were recorded.
+    said: Said,
 }
 
 impl<'a> Look<'a> {
@@ -135,7 +134,7 @@ impl<'a> Look<'a> {
         spec: &'a CronJobSpec,
         now: Timestamp,
         local: &'a TimeZone,
-        told_before: Vec<u64>,
+        said: Said,
     ) -> Self {
         Self {
             cron,
@@ -144,22 +143,17 @@ impl<'a> Look<'a> {
             local,
             plan: Plan::nothing(),
             status: cron.status.clone().unwrap_or_default(),
-            told_before,
-            told: Vec::new(),
+            said,
         }
     }
 
-    /// Tells something, unless it was told before; `of` tells apart what is told in the same words.
-    fn tell(&mut self, event: Event, of: &str) {
-        let hash = names::hash(format!("{}\n{}\n{of}", event.reason, event.message).as_bytes());
-        if !self.told_before.contains(&hash) && !self.told.contains(&hash) {
-            self.plan.event(event);
-        }
-        self.told.push(hash);
+    /// Records an event once; `cause` distinguishes events of the same words.
+    fn tell(&mut self, event: Event, cause: &str) {
+        self.plan.event_once_for(&mut self.said, event, cause);
     }
 
-    fn warn(&mut self, reason: &'static str, message: String, of: &str) {
-        self.tell(Event::warning(self.cron, reason, message), of);
+    fn warn(&mut self, reason: &'static str, message: String, cause: &str) {
+        self.tell(Event::warning(self.cron, reason, message), cause);
     }
 }
 
@@ -175,16 +169,14 @@ pub(super) fn plan(
     };
     let spec = cron.spec.clone().unwrap_or_default();
     let children = children(key, seen);
-    let told = std::mem::take(&mut memory.told);
-    let mut look = Look::new(&cron, &spec, seen.now, local, told);
+    let said = std::mem::take(&mut memory.said);
+    let mut look = Look::new(&cron, &spec, seen.now, local, said);
     let decided = decide(&mut look, &children, seen, memory);
-    look.told.sort_unstable();
-    look.told.dedup();
-    memory.told = if decided.is_ok() {
-        look.told
-    } else {
-        look.told_before
-    };
+    match decided {
+        Ok(_) => look.said.settle(),
+        Err(_) => look.said.abandon(),
+    }
+    memory.said = look.said;
     decided?;
     Ok(look.plan)
 }

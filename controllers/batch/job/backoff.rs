@@ -1,6 +1,6 @@
 //! How long a Job waits after failures before it makes pods again.
 
-use controllers_kit::{Object, SignedDuration, Timestamp, pods};
+use controllers_kit::{Object, SignedDuration, Timestamp, conditions, pods};
 use kubernetes_proto::core::Pod;
 use serde::{Deserialize, Serialize};
 
@@ -73,10 +73,7 @@ pub(super) fn ended_at(pod: &Pod) -> Timestamp {
     let meta = Object::metadata(pod);
     containers_ended_at(pod)
         .or_else(|| {
-            let conditions = &pod.status.as_ref()?.conditions;
-            let ready = conditions
-                .iter()
-                .find(|condition| condition.r#type == "Ready")?;
+            let ready = conditions::find(&pod.status.as_ref()?.conditions, "Ready")?;
             (ready.status == "False")
                 .then(|| pods::instant(ready.last_transition_time))
                 .flatten()

@@ -35,8 +35,8 @@ mod track;
 use std::time::Duration;
 
 use controllers_kit::{
-    Controller, Descriptor, Failure, Flags, Key, MetricKind, Outcome, Plan, Query, Refusal, Seen,
-    Sharding, SignedDuration, Timestamp, Verb, Watches, owners,
+    Controller, Descriptor, Flags, Key, MetricKind, Outcome, Plan, Query, Refusal, Seen, Sharding,
+    SignedDuration, Timestamp, Verb, Watches, owners,
 };
 use kubernetes_proto::{Object, batch::Job, core::Pod};
 use serde::{Deserialize, Serialize};
@@ -273,18 +273,9 @@ impl Controller for Jobs {
             }
             (Verb::Create { .. }, Ok(_)) => memory.losses.created(),
             (Verb::Patch { .. }, _) | (_, Ok(_)) => {}
-            // The cache will tell what is true, or the next owner of the range.
-            (
-                _,
-                Err(
-                    Failure::AlreadyExists(_)
-                    | Failure::Conflict(_)
-                    | Failure::Skipped
-                    | Failure::Fenced,
-                ),
-            ) => {}
-            (Verb::Delete { .. }, Err(Failure::NotFound(_))) => {}
-            (_, Err(_)) => memory.manage_failed = true,
+            (_, Err(failure)) => {
+                memory.manage_failed |= !failure.is_inconclusive() && !action.is_done(failure);
+            }
         }
     }
 }

@@ -3,9 +3,8 @@
 use std::{collections::BTreeSet, sync::Arc};
 
 use controllers_kit::{
-    Answer, Event, Key, PatchKind, Plan, Query, Refusal, Report, Seen, SignedDuration, Timestamp,
-    conditions, names,
-    owners::{self, Claims},
+    Answer, Event, Key, Plan, Query, Refusal, Seen, SignedDuration, Timestamp, conditions, names,
+    owners::{self, Claimed},
     pods, podspec,
     selectors::Selector,
 };
@@ -14,7 +13,6 @@ use kubernetes_proto::{
     batch::{Job, JobCondition, JobSpec, JobStatus},
     core::Pod,
 };
-use serde_json::json;
 
 use super::{
     Counters, EXTERNAL, Gates, Memory, SYNC_SECONDS, SYNCS, TRACKING,
@@ -146,12 +144,8 @@ impl Sync<'_> {
     }
 }
 
-/// A Job that is to be looked after, and the pods that it may have a say in.
-struct View {
-    job: Arc<Job>,
-    selector: Selector,
-    claims: Claims<Pod>,
-}
+/// A Job that is to be reconciled, with its pods.
+type View = Claimed<Job, Pod>;
 
 fn view(key: &Key, seen: &Seen<'_>) -> Result<Option<View>, Refusal> {
     let Some(job) = orphans::job_of(key, seen.reader()) else {
@@ -167,14 +161,9 @@ fn view(key: &Key, seen: &Seen<'_>) -> Result<Option<View>, Refusal> {
         // The API sets one; without it every pod that is made would be let go again.
         return Err(Refusal::Wait(format!("Job {key} selects nothing")));
     }
-    let children = seen.owned_by::<Pod>(&Object::metadata(&*job).uid);
-    let without = seen.indexed::<Pod>(owners::ORPHANS, &key.namespace);
-    let claims = owners::claim(job.as_ref(), &selector, children.into_iter().chain(without));
-    Ok(Some(View {
-        job,
-        selector,
-        claims,
-    }))
+    Ok(Some(
+        Claimed::of(job, selector, seen).with_finalizer(TRACKING),
+    ))
 }
 
 fn uid_set(uids: &[String]) -> BTreeSet<&str> {
@@ -212,8 +201,8 @@ fn is_whole(status: &JobStatus, memory: &Memory) -> bool {
 
 /// The pods that must be read live before they are counted.
 fn doubtful(view: &View, memory: &Memory) -> Vec<Arc<Pod>> {
-    let status = view.job.status.clone().unwrap_or_default();
-    let spec = view.job.spec.clone().unwrap_or_default();
+    let status = view.owner.status.clone().unwrap_or_default();
+    let spec = view.owner.spec.clone().unwrap_or_default();
     if is_whole(&status, memory) {
         return Vec::new();
     }
@@ -246,14 +235,12 @@ pub(super) fn ask(key: &Key, seen: &Seen<'_>, memory: &Memory) -> Vec<Query> {
         return queries;
     };
     if view.claims.are_unsettled() {
-        if !view.claims.adopt.is_empty() {
-            queries.push(owners::recheck(view.job.as_ref()));
-        }
+        queries.extend(view.ask());
         return queries;
     }
     queries.extend(doubtful(&view, memory).iter().map(|pod| live(pod)));
     if !queries.is_empty() || looks_older_than_pods(&view) {
-        queries.push(owners::recheck(view.job.as_ref()));
+        queries.push(owners::recheck(view.owner.as_ref()));
     }
     queries
 }
@@ -261,8 +248,8 @@ pub(super) fn ask(key: &Key, seen: &Seen<'_>, memory: &Memory) -> Vec<Query> {
 /// Whether there are more pods that were counted than the Job tells of: then it is older than its pods,
 /// unless somebody has taken finalizers off by hand. Pods made by its counters would be too many.
 fn looks_older_than_pods(view: &View) -> bool {
-    let status = view.job.status.clone().unwrap_or_default();
-    let spec = view.job.spec.clone().unwrap_or_default();
+    let status = view.owner.status.clone().unwrap_or_default();
+    let spec = view.owner.spec.clone().unwrap_or_default();
     let wanted = Wanted::of(&spec);
     let uncounted = status.uncounted_terminated_pods.clone().unwrap_or_default();
     let completions = wanted.index_count();
@@ -296,8 +283,8 @@ fn check_age(view: &View, doubtful: &[Arc<Pod>], seen: &Seen<'_>) -> Result<(), 
     if doubtful.is_empty() && !looks_older_than_pods(view) {
         return Ok(());
     }
-    let meta = Object::metadata(&*view.job);
-    match seen.answer(&owners::recheck(view.job.as_ref())) {
+    let meta = Object::metadata(&*view.owner);
+    match seen.answer(&owners::recheck(view.owner.as_ref())) {
         Some(Answer::Object(found))
             if found["metadata"]["resourceVersion"] == *meta.resource_version.to_string() =>
         {
@@ -361,23 +348,23 @@ pub(super) fn plan(
     let Some(view) = view(key, seen)? else {
         return Ok(at_rest(job.as_deref(), memory));
     };
-    if view.claims.are_unsettled() {
-        let mut plan = failing(settle(&view, seen))?;
-        measure_failure(&mut plan, mode_of(&view.job), manage::RECONCILING);
+    if let Some(settled) = view.settle(seen) {
+        let mut plan = failing(settled)?;
+        measure_failure(&mut plan, mode_of(&view.owner), manage::RECONCILING);
         return Ok(plan);
     }
-    let Some(spec) = view.job.spec.as_ref() else {
+    let Some(spec) = view.owner.spec.as_ref() else {
         return Ok(Plan::nothing());
     };
     if let Some(mode) = &spec.completion_mode
         && mode != INDEXED
         && mode != NON_INDEXED
     {
-        return Ok(unknown_mode(&view.job, memory));
+        return Ok(unknown_mode(&view.owner, memory));
     }
     let mut plan = failing(sync(gates, &view, spec, seen, memory))?;
     if plan.failure.is_some() {
-        measure_failure(&mut plan, mode_of(&view.job), manage::RECONCILING);
+        measure_failure(&mut plan, mode_of(&view.owner), manage::RECONCILING);
     }
     Ok(plan)
 }
@@ -411,9 +398,9 @@ fn sync(
     let doubtful = doubtful(view, memory);
     check_age(view, &doubtful, seen)?;
     let settled = settled(&doubtful, seen)?;
-    let is_whole = is_whole(&view.job.status.clone().unwrap_or_default(), memory);
+    let is_whole = is_whole(&view.owner.status.clone().unwrap_or_default(), memory);
     let owned = view.claims.owned.iter().map(|pod| &**pod);
-    let generation = Object::metadata(&*view.job).generation;
+    let generation = Object::metadata(&*view.owner).generation;
     memory.losses.observe(generation, owned, seen.now);
     let sync = consider(view, spec, settled, memory, seen.now);
     decide(gates, view, &sync, seen, memory, is_whole)
@@ -446,38 +433,6 @@ fn unknown_mode(job: &Job, memory: &mut Memory) -> Plan {
     plan
 }
 
-/// Adopts and lets go. With the reference the finalizer comes and goes.
-fn settle(view: &View, seen: &Seen<'_>) -> Result<Plan, Refusal> {
-    let job = view.job.as_ref();
-    let mut plan = Plan::nothing();
-    for pod in &view.claims.release {
-        let patch = json!({"metadata": {
-            "uid": Object::metadata(&**pod).uid,
-            "ownerReferences": [{"$patch": "delete", "uid": Object::metadata(job).uid}],
-            "$deleteFromPrimitiveList/finalizers": [TRACKING],
-        }});
-        plan.patch(pod.as_ref(), "", PatchKind::Strategic, patch, Report::No);
-    }
-    if view.claims.adopt.is_empty() {
-        return Ok(plan);
-    }
-    match owners::may_adopt(job, seen) {
-        Ok(()) => {
-            for pod in &view.claims.adopt {
-                let patch = json!({"metadata": {
-                    "uid": Object::metadata(&**pod).uid,
-                    "ownerReferences": [owners::reference(job)],
-                    "finalizers": [TRACKING],
-                }});
-                plan.patch(pod.as_ref(), "", PatchKind::Strategic, patch, Report::No);
-            }
-        }
-        Err(refusal) if plan.is_nothing() => return Err(refusal),
-        Err(_) => {}
-    }
-    Ok(plan)
-}
-
 /// What the pods have come to.
 fn consider<'a>(
     view: &'a View,
@@ -495,7 +450,7 @@ fn consider<'a>(
             Object::metadata(&**pod).name.clone(),
         )
     });
-    let mut before = view.job.status.clone().unwrap_or_default();
+    let mut before = view.owner.status.clone().unwrap_or_default();
     before.uncounted_terminated_pods.get_or_insert_default();
     let active: Vec<Arc<Pod>> = pods
         .iter()
@@ -506,7 +461,7 @@ fn consider<'a>(
         number(pods.iter().filter(|pod| test(pod)).count())
     };
     let mut sync = Sync {
-        job: &view.job,
+        job: &view.owner,
         now,
         ready: count(&pods::is_ready, &active),
         terminating: count(&pods::is_terminating, &pods),
@@ -805,7 +760,7 @@ fn decide(
         plan.look_again_now();
     }
     if !managed.is_nothing() || !counted.finalizers.is_empty() {
-        plan.counted::<Pod>(&Object::metadata(job).namespace, &view.selector);
+        view.count(&mut plan);
     }
     if !status_first {
         managed.put(&mut plan, job);
@@ -867,25 +822,9 @@ fn suspend_or_resume(gates: Gates, status: &mut JobStatus, sync: &Sync<'_>) -> O
 /// Sets a condition in its place; one that is false is not put where there is none. Whether the list has
 /// changed.
 pub(super) fn ensure(conditions: &mut Vec<JobCondition>, new: JobCondition) -> bool {
-    match conditions
-        .iter_mut()
-        .find(|condition| condition.r#type == new.r#type)
-    {
-        Some(old)
-            if old.status == new.status
-                && old.reason == new.reason
-                && old.message == new.message =>
-        {
-            false
-        }
-        Some(old) => {
-            *old = new;
-            true
-        }
-        None if new.status == "False" => false,
-        None => {
-            conditions.push(new);
-            true
-        }
+    let is_first = conditions::find(conditions, &new.r#type).is_none();
+    if is_first && new.status == "False" {
+        return false;
     }
+    conditions::set(conditions, new, conditions::Policy::Restamp)
 }

@@ -15,7 +15,7 @@ use std::{
 
 use controllers_kit::{
     Controller, Descriptor, Failure, FlagDefault, Flags, Key, Outcome, Plan, Query, Refusal, Seen,
-    Sharding, SignedDuration, Timestamp, Verb, Watches,
+    Severity, Sharding, SignedDuration, Timestamp, Verb, Watches,
 };
 use kubernetes_proto::{
     Object,
@@ -186,15 +186,12 @@ impl Controller for Namespaces {
             Err(Failure::NotSupported(_) | Failure::NotFound(_)) if collection => {
                 progress.one_by_one.insert(resource);
             }
-            // Upstream takes an object that can't be deleted alone for told; the next list shows what became
-            // of it.
-            Err(Failure::NotSupported(_)) => {
+            // As upstream, an object that can't be deleted alone counts as deleted; the next list shows what
+            // became of it.
+            Ok(_) | Err(Failure::NotSupported(_) | Failure::NotFound(_) | Failure::Conflict(_)) => {
                 progress.told.insert(resource);
             }
-            Ok(_) | Err(Failure::NotFound(_) | Failure::Conflict(_)) => {
-                progress.told.insert(resource);
-            }
-            Err(Failure::Skipped | Failure::Fenced) => {}
+            Err(failure) if failure.class().severity == Severity::NotTried => {}
             Err(failure) => {
                 progress.errors.insert(resource, failure.to_string());
             }

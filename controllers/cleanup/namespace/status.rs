@@ -3,7 +3,10 @@
 
 use std::collections::BTreeMap;
 
-use controllers_kit::Timestamp;
+use controllers_kit::{
+    Timestamp,
+    conditions::{self, Policy},
+};
 use kubernetes_proto::core::{Namespace, NamespaceCondition};
 
 /// What one look has found.
@@ -123,18 +126,7 @@ pub(super) fn of(namespace: &Namespace, findings: &Findings, now: Timestamp) -> 
             reason: reason.to_owned(),
             message,
         };
-        let held = status
-            .conditions
-            .iter_mut()
-            .find(|held| held.r#type == r#type);
-        match held {
-            None => status.conditions.push(condition),
-            Some(held) if held.status == condition.status => {
-                held.reason = condition.reason;
-                held.message = condition.message;
-            }
-            Some(held) => *held = condition,
-        }
+        conditions::set(&mut status.conditions, condition, Policy::InPlace);
     }
     new
 }

@@ -1,6 +1,6 @@
 //! What pods are charged for.
 
-use controllers_kit::{SignedDuration, Timestamp};
+use controllers_kit::{SignedDuration, Timestamp, conditions};
 use kubernetes_proto::{
     Object, Shared,
     core::{
@@ -291,11 +291,10 @@ fn status<'a>(pod: &'a Pod, name: &str) -> Option<&'a ContainerStatus> {
 
 /// Whether a resize was asked for that the node can never grant.
 fn is_infeasible(pod: &Pod) -> bool {
-    let conditions = pod.status.iter().flat_map(|status| &status.conditions);
-    conditions
-        .into_iter()
-        .find(|condition| &*condition.r#type == "PodResizePending")
-        .is_some_and(|condition| &*condition.reason == "Infeasible")
+    let status = pod.status.as_ref();
+    status
+        .and_then(|status| conditions::find(&status.conditions, "PodResizePending"))
+        .is_some_and(|condition| condition.reason == "Infeasible")
 }
 
 /// An amount of a list.

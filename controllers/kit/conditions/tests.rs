@@ -1,6 +1,6 @@
 use kubernetes_proto::{apps::DeploymentCondition, batch::Job};
 
-use super::{find, finished, is_true, remove, set};
+use super::{Policy, find, finished, is_true, remove, set};
 use crate::testing::{JobBuild, at, job};
 
 fn progressing(status: &str, reason: &str, since: &str) -> DeploymentCondition {
@@ -22,11 +22,13 @@ fn the_time_of_transition_moves_with_the_status_alone() {
         status: "True".into(),
         ..Default::default()
     };
-    assert!(set(&mut conditions, available));
+    let replace = Policy::Replace;
+    assert!(set(&mut conditions, available, replace));
 
     assert!(!set(
         &mut conditions,
-        progressing("True", "Created", "12:01:00")
+        progressing("True", "Created", "12:01:00"),
+        replace
     ));
     assert_eq!(
         find(&conditions, "Progressing").unwrap(),
@@ -35,7 +37,8 @@ fn the_time_of_transition_moves_with_the_status_alone() {
 
     assert!(set(
         &mut conditions,
-        progressing("True", "Updated", "12:02:00")
+        progressing("True", "Updated", "12:02:00"),
+        replace
     ));
     assert_eq!(
         find(&conditions, "Progressing").unwrap(),
@@ -44,7 +47,8 @@ fn the_time_of_transition_moves_with_the_status_alone() {
 
     assert!(set(
         &mut conditions,
-        progressing("False", "Updated", "12:03:00")
+        progressing("False", "Updated", "12:03:00"),
+        replace
     ));
     assert_eq!(
         conditions.last().unwrap(),
@@ -57,6 +61,105 @@ fn the_time_of_transition_moves_with_the_status_alone() {
 
     assert!(remove(&mut conditions, "Progressing"));
     assert!(!remove(&mut conditions, "Progressing"));
+}
+
+#[test]
+fn each_policy_keeps_what_upstream_keeps() {
+    use Policy::{InPlace, Replace, Restamp};
+    const SECOND: usize = 1;
+    // Held first: True, Created, "because of Created", since 12:00:00. Set at 12:09:00.
+    let table = [
+        // (policy, status, reason, message) -> (changed, place, message, since)
+        (
+            Replace,
+            "True",
+            "Created",
+            "new",
+            (false, 0, "because of Created", "12:00:00"),
+        ),
+        (
+            Replace,
+            "True",
+            "Updated",
+            "new",
+            (true, SECOND, "new", "12:00:00"),
+        ),
+        (
+            Replace,
+            "False",
+            "Created",
+            "new",
+            (true, SECOND, "new", "12:09:00"),
+        ),
+        (
+            InPlace,
+            "True",
+            "Created",
+            "because of Created",
+            (false, 0, "because of Created", "12:00:00"),
+        ),
+        (
+            InPlace,
+            "True",
+            "Created",
+            "new",
+            (true, 0, "new", "12:00:00"),
+        ),
+        (
+            InPlace,
+            "True",
+            "Updated",
+            "new",
+            (true, 0, "new", "12:00:00"),
+        ),
+        (
+            InPlace,
+            "False",
+            "Created",
+            "new",
+            (true, 0, "new", "12:09:00"),
+        ),
+        (
+            Restamp,
+            "True",
+            "Created",
+            "because of Created",
+            (false, 0, "because of Created", "12:00:00"),
+        ),
+        (
+            Restamp,
+            "True",
+            "Created",
+            "new",
+            (true, 0, "new", "12:09:00"),
+        ),
+        (
+            Restamp,
+            "False",
+            "Created",
+            "new",
+            (true, 0, "new", "12:09:00"),
+        ),
+    ];
+    for (policy, status, reason, message, (changes, place, kept, since)) in table {
+        let case = format!("{policy:?} {status} {reason} {message}");
+        let other = DeploymentCondition {
+            r#type: "Available".into(),
+            ..Default::default()
+        };
+        let mut conditions = vec![progressing("True", "Created", "12:00:00"), other];
+        let new = DeploymentCondition {
+            message: message.into(),
+            ..progressing(status, reason, "12:09:00")
+        };
+        assert_eq!(set(&mut conditions, new, policy), changes, "{case}");
+        assert_eq!(conditions.len(), 2, "{case}");
+        let condition = &conditions[place];
+        assert_eq!(condition.r#type, "Progressing", "{case}");
+        assert_eq!(condition.message, kept, "{case}");
+        let since = Some(at(since).into());
+        assert_eq!(condition.last_transition_time, since, "{case}");
+    }
 }
 
 #[test]

@@ -4,20 +4,26 @@ use jiff::Timestamp;
 use kubernetes_proto::{AnyObject, Object, Resource, apps::ReplicaSet, core::Pod, meta::Time};
 use serde_json::{Value, json};
 
-use super::{claim, is_controlled_by, recheck, reference, settle};
-use crate::{Answer, Answers, Plan, Reader, Refusal, Seen, Verb, selectors::Selector};
+use super::{Claimed, ORPHANS, claim, is_controlled_by, recheck, reference};
+use crate::{Answer, Answers, Index, Plan, Reader, Refusal, Seen, Verb, selectors::Selector};
 
-struct Nothing;
+/// A store of pods, all in one namespace.
+struct Pods(Vec<Arc<Pod>>);
 
-impl Reader for Nothing {
+impl Reader for Pods {
     fn get(&self, _: &'static Resource, _: &str, _: &str) -> Option<AnyObject> {
         None
     }
     fn list(&self, _: &'static Resource, _: Option<&str>) -> Vec<AnyObject> {
         Vec::new()
     }
-    fn indexed(&self, _: &'static Resource, _: &'static str, _: &str) -> Vec<AnyObject> {
-        Vec::new()
+    fn indexed(&self, _: &'static Resource, index: &'static str, value: &str) -> Vec<AnyObject> {
+        let is_listed = |pod: &&Arc<Pod>| match pod.metadata().controller() {
+            Some(owner) => index == Index::OWNER && owner.uid == *value,
+            None => index == ORPHANS && pod.metadata().namespace == *value,
+        };
+        let listed = self.0.iter().filter(is_listed);
+        listed.map(|pod| Arc::clone(pod) as AnyObject).collect()
     }
 }
 
@@ -128,14 +134,27 @@ fn who_owns_adopts_and_releases_what() {
     }
 }
 
-fn settled(pods: Vec<Pod>, answer: Option<Answer>) -> Result<Plan, Refusal> {
+fn claimed_from(pods: Vec<Pod>) -> Claimed<ReplicaSet, Pod> {
+    let reader = Pods(pods.into_iter().map(Arc::new).collect());
+    let answers = Answers::new();
+    let seen = Seen::new(&reader, &answers, Timestamp::UNIX_EPOCH);
+    Claimed::of(Arc::new(owner()), selector(), &seen)
+}
+
+fn settled_by(
+    claimed: &Claimed<ReplicaSet, Pod>,
+    answer: Option<Answer>,
+) -> Option<Result<Plan, Refusal>> {
     let mut answers = Answers::new();
     if let Some(answer) = answer {
         answers.insert(recheck(&owner()), answer);
     }
-    let seen = Seen::new(&Nothing, &answers, Timestamp::UNIX_EPOCH);
-    let claims = claim(&owner(), &selector(), pods.into_iter().map(Arc::new));
-    settle(&owner(), &claims, &seen)
+    let reader = Pods(Vec::new());
+    claimed.settle(&Seen::new(&reader, &answers, Timestamp::UNIX_EPOCH))
+}
+
+fn settled(pods: Vec<Pod>, answer: Option<Answer>) -> Result<Plan, Refusal> {
+    settled_by(&claimed_from(pods), answer).expect("there is something to settle")
 }
 
 fn live(metadata: &Value) -> Answer {
@@ -203,6 +222,56 @@ fn nothing_is_adopted_for_an_owner_that_is_gone_going_or_unread() {
         // What is to be let go is let go all the same.
         let plan = settled(vec![pod("", "web"), pod("u-web", "db")], answer).unwrap();
         assert_eq!(plan.verbs(), ["patch pods/p"], "{what}");
+    }
+}
+
+#[test]
+fn an_owner_s_children_and_the_orphans_of_its_namespace_are_claimed() {
+    let mut other = pod("u-other", "web");
+    other.metadata_mut().name = "other".into();
+    let claimed = claimed_from(vec![pod("u-web", "web"), pod("u-web", "db"), other]);
+    assert_eq!(claimed.children.len(), 2, "children of any labels");
+    assert_eq!(claimed.claims.owned.len(), 1);
+    assert_eq!(claimed.claims.release.len(), 1);
+    assert_eq!(claimed.ask(), None, "a release needs no live read");
+    let claimed = claimed_from(vec![pod("", "web")]);
+    assert_eq!(claimed.children.len(), 0);
+    assert_eq!(claimed.ask(), Some(recheck(&owner())));
+    let claimed = claimed_from(vec![pod("u-web", "web"), pod("", "db")]);
+    assert_eq!(claimed.ask(), None);
+    assert_eq!(settled_by(&claimed, None), None, "nothing is to be settled");
+    let mut plan = Plan::nothing();
+    claimed.count(&mut plan);
+    let counted = &plan.counted[0];
+    assert_eq!(counted.namespace, "shop");
+    assert_eq!(counted.resource, Pod::resource());
+    assert_eq!(counted.selector, selector());
+}
+
+#[test]
+fn candidates_alone_are_claimed_but_all_children_are_there() {
+    let reader = Pods(vec![Arc::new(terminating(pod("u-web", "web")))]);
+    let answers = Answers::new();
+    let seen = Seen::new(&reader, &answers, Timestamp::UNIX_EPOCH);
+    let is_candidate = |_: &ReplicaSet, pod: &Pod| !pod.is_terminating();
+    let claimed = Claimed::among(Arc::new(owner()), selector(), &seen, is_candidate);
+    assert_eq!(claimed.children.len(), 1);
+    assert!(claimed.claims.owned.is_empty());
+}
+
+#[test]
+fn a_finalizer_comes_with_the_adoption_and_goes_with_the_release() {
+    for (pod, name) in [
+        (pod("", "web"), "finalizers"),
+        (pod("u-web", "db"), "$deleteFromPrimitiveList/finalizers"),
+    ] {
+        let claimed = claimed_from(vec![pod]).with_finalizer("example.com/tracking");
+        let plan = settled_by(&claimed, Some(live(&json!({"uid": "u-web"}))));
+        let plan = plan.unwrap().unwrap();
+        let Verb::Patch { patch, .. } = &plan.actions().next().unwrap().verb else {
+            panic!()
+        };
+        assert_eq!(patch["metadata"][name], json!(["example.com/tracking"]));
     }
 }
 

@@ -15,8 +15,8 @@ use super::{
     server::{self, Fault},
 };
 use crate::{
-    Action, Again, Answers, Descriptor, DynChange, DynController, Factory, Failure, Key, Memory,
-    Only, Outcome, Plan, Query, Refusal, Seen, Verb, Watches, names,
+    Action, Again, Answers, Descriptor, DynChange, DynController, Factory, Key, Memory, Only,
+    Outcome, Plan, Query, Refusal, Seen, Severity, Verb, Watches, names, postconditions,
 };
 
 /// Plans made at one instant before it is given up: a chain of a few Deployments takes some hundreds.
@@ -764,7 +764,7 @@ impl<'a> Engine<'a> {
             "{name}: same input, two memories"
         );
         if let Ok(plan) = &plan {
-            check_plan(&name, built, &self.owners[owner].cache, plan);
+            check_plan(&name, built, &task.1, &self.owners[owner].cache, plan);
         }
         plan
     }
@@ -809,7 +809,7 @@ impl<'a> Engine<'a> {
             match result {
                 Ok(written) => mark(action.resource, written.resource_version),
                 // The cache will show what is there; only then is the key planned again.
-                Err(Failure::Conflict(_) | Failure::AlreadyExists(_) | Failure::NotFound(_)) => {
+                Err(failure) if failure.class().severity == Severity::Race => {
                     mark(action.resource, version);
                 }
                 Err(_) => {}
@@ -947,25 +947,15 @@ fn show(plan: &Result<Plan, Refusal>) -> String {
 }
 
 /// What must hold of every plan, whatever it was made from.
-fn check_plan(name: &str, built: &Built, cache: &World, plan: &Plan) {
+fn check_plan(name: &str, built: &Built, key: &Key, cache: &World, plan: &Plan) {
+    let descriptor = built.descriptor();
+    let primary = built.watches.subscriptions.first();
+    let primary = primary.map(|subscription| subscription.resource);
+    if let Err(breach) = postconditions::check(descriptor, primary, key, plan, &built.view(cache)) {
+        panic!("{name}: {breach}");
+    }
+    check_measures(name, descriptor, plan);
     for action in plan.actions() {
-        let resource = action.rbac_resource();
-        assert!(
-            built.descriptor().rules.iter().any(|rule| {
-                let any = resource
-                    .split_once('/')
-                    .map(|(_, subresource)| format!("*/{subresource}"));
-                (rule.group == "*" || rule.group == action.resource.group)
-                    && (rule.resource == "*"
-                        || rule.resource == resource
-                        || any.as_deref() == Some(rule.resource))
-                    && rule.verbs.contains(&action.verb.name())
-                    && (rule.names.is_empty() || rule.names.contains(&action.key.name.as_str()))
-            }),
-            "{name}: {action} is beyond its rules; it declares no {} of {resource} in group {:?}",
-            action.verb.name(),
-            action.resource.group
-        );
         let generated = match &action.verb {
             Verb::Create { body } => check_create(name, action, body),
             Verb::Patch { .. } | Verb::Delete { .. } => check_seen(name, action, cache),
@@ -984,6 +974,30 @@ fn check_plan(name: &str, built: &Built, cache: &World, plan: &Plan) {
                 "{name}: {action} makes or deletes a generated child, but the plan doesn't say which were counted"
             );
         }
+    }
+}
+
+/// A plan measures declared metrics alone, each with as many labels as were declared.
+fn check_measures(name: &str, descriptor: &Descriptor, plan: &Plan) {
+    let of_actions = plan
+        .actions()
+        .filter_map(|action| action.announcement.as_ref());
+    let of_actions = of_actions.flat_map(|told| told.measures.iter().chain(&told.failure_measures));
+    let of_plan = [
+        &plan.measures,
+        &plan.timings,
+        &plan.on_failure.measures,
+        &plan.on_failure.timings,
+    ];
+    for measure in of_plan.into_iter().flatten().chain(of_actions) {
+        assert!(
+            descriptor.metrics.iter().any(|spec| {
+                spec.name == measure.name && spec.labels.len() == measure.labels.len()
+            }),
+            "{name} measures {} with labels {:?}, which it has not declared so",
+            measure.name,
+            measure.labels
+        );
     }
 }
 

@@ -8,6 +8,7 @@
 
 use std::{collections::BTreeMap, sync::Arc};
 
+use controllers_kit::heartbeat;
 use kubernetes_proto::{
     Object,
     core::{Node, Service},
@@ -72,11 +73,7 @@ pub fn capacity(node: &Node) -> Option<(Option<&str>, i64)> {
 }
 
 fn is_node_ready(node: &Node) -> bool {
-    node.status
-        .iter()
-        .flat_map(|status| &status.conditions)
-        .find(|condition| condition.r#type == "Ready")
-        .is_some_and(|condition| condition.status == "True")
+    heartbeat::ready(node).is_some_and(|condition| condition.status == "True")
 }
 
 /// Each zone's share of the cluster's processors.

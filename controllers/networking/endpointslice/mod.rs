@@ -20,7 +20,7 @@ use std::{collections::BTreeMap, time::Duration};
 
 use controllers_kit::{
     Change, Controller, Descriptor, FlagDefault, Flags, Key, MetricKind, Plan, Reader, Refusal,
-    Seen, Sharding, Watches, pods,
+    Said, Seen, Sharding, Watches, pods,
 };
 use kubernetes_proto::{
     Object, Str, cast,
@@ -55,8 +55,8 @@ pub struct SlicesOfServices {
 pub struct Memory {
     /// What was told last of each address type's hints: nothing where they were given, else why not.
     pub hints: BTreeMap<String, String>,
-    /// The error that was told last.
-    pub error: String,
+    /// Whether an event says which pods have no node.
+    pub said: Said,
     /// What waits.
     pub batch: Batch,
 }

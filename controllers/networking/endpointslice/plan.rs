@@ -352,14 +352,12 @@ fn tell_of_homeless(
         [one] => one.clone(),
         more => format!("[{}]", more.join(", ")),
     };
-    if !error.is_empty() && error != memory.error {
-        plan.event(Event::warning(
-            service,
-            FAILED,
-            format!("Error updating Endpoint Slices for Service {key}: {error}"),
-        ));
+    if !error.is_empty() {
+        let message = format!("Error updating Endpoint Slices for Service {key}: {error}");
+        let event = Event::warning(service, FAILED, message);
+        plan.event_once(&mut memory.said, event);
     }
-    memory.error = error;
+    memory.said.settle();
 }
 
 /// The earliest change of readiness among the endpoints that come or change; for a Service's first slices,

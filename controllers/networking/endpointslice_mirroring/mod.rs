@@ -15,8 +15,8 @@ mod plan;
 use std::time::Duration;
 
 use controllers_kit::{
-    Controller, Descriptor, FlagDefault, Flags, Key, MetricKind, Plan, Refusal, Seen, Sharding,
-    Watches,
+    Controller, Descriptor, FlagDefault, Flags, Key, MetricKind, Plan, Refusal, Said, Seen,
+    Sharding, Watches,
 };
 use kubernetes_proto::{
     Object,
@@ -42,8 +42,8 @@ pub struct MirroredSlices {
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(default)]
 pub struct Memory {
-    /// How many addresses were left out when it was last told: invalid ones, and all.
-    pub left_out: (usize, usize),
+    /// Which events say how many addresses are left out.
+    pub said: Said,
     /// What waits.
     pub batch: Batch,
 }

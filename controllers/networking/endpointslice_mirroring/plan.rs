@@ -235,27 +235,27 @@ fn tell_of_skipped(
     controller: &MirroredSlices,
     memory: &mut Memory,
 ) {
-    if memory.left_out == (invalid, skipped) {
-        return;
-    }
-    memory.left_out = (invalid, skipped);
+    let counts = format!("{invalid}/{skipped}");
+    let mut warn = |reason, message| {
+        let event = Event::warning(endpoints, reason, message);
+        plan.event_once_for(&mut memory.said, event, &counts);
+    };
     if invalid > 0 {
-        plan.event(Event::warning(
-            endpoints,
+        warn(
             "InvalidIPAddress",
             format!("Skipped {invalid} invalid IP addresses when mirroring to EndpointSlices"),
-        ));
+        );
     }
     if skipped > invalid {
-        plan.event(Event::warning(
-            endpoints,
+        warn(
             "TooManyAddressesToMirror",
             format!(
                 "A max of {} addresses can be mirrored to EndpointSlices per Endpoints subset. {skipped} addresses were skipped",
                 controller.most
             ),
-        ));
+        );
     }
+    memory.said.settle();
 }
 
 /// One group: the first of its slices holds all, the others go.

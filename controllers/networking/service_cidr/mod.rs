@@ -9,7 +9,9 @@ use std::{net::IpAddr, sync::Arc};
 
 use controllers_kit::{
     Controller, Descriptor, Event, Flags, Key, PatchKind, Plan, Query, Refusal, Report, Resource,
-    Seen, Sharding, SignedDuration, Timestamp, Watches, cast, cidr::Cidr,
+    Seen, Sharding, SignedDuration, Timestamp, Watches, cast,
+    cidr::Cidr,
+    conditions::{self, Policy},
 };
 use kubernetes_proto::{
     Object,
@@ -233,7 +235,6 @@ fn set_ready(
     (status, reason, message): (&str, &str, &str),
 ) -> bool {
     let mut new = one.clone();
-    let conditions = &mut new.status.get_or_insert_default().conditions;
     let wanted = Condition {
         r#type: READY.to_owned(),
         status: status.to_owned(),
@@ -242,19 +243,9 @@ fn set_ready(
         reason: reason.to_owned(),
         message: message.to_owned(),
     };
-    match conditions
-        .iter_mut()
-        .find(|condition| condition.r#type == READY)
-    {
-        Some(held)
-            if held.status == wanted.status
-                && held.reason == wanted.reason
-                && held.message == wanted.message =>
-        {
-            return false;
-        }
-        Some(held) => *held = wanted,
-        None => conditions.push(wanted),
+    let status = new.status.get_or_insert_default();
+    if !conditions::set(&mut status.conditions, wanted, Policy::Restamp) {
+        return false;
     }
     plan.update_status(one, &new)
         .map(|action| action.reports(Report::No))

@@ -355,7 +355,9 @@ fn at_rest_every_pod_is_in_one_slice_whatever_happened() {
 fn a_service_that_goes_is_forgotten() {
     let mut world = cluster(service("web"), 1);
     let mut memory = fresh();
-    memory.error = "something".to_owned();
+    memory
+        .hints
+        .insert("IPv4".to_owned(), "something".to_owned());
     world.vanish::<Service>("web");
     assert!(
         world
