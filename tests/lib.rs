@@ -10,7 +10,7 @@ pub mod judge;
 mod alone {
     mod cleanup;
     mod endpoints;
-    mod fence;
+    pub(super) mod fence;
     mod handoff;
     mod kubeadm;
     mod kubelets;
