@@ -137,19 +137,46 @@ pub(crate) async fn fleet(side: &Side, among: Among) -> Result<Fleet> {
         .await
 }
 
+/// Further flags of the API server that a group's scenarios are played on: feature gates and API versions
+/// beyond those that every control plane of this suite has. Both `--feature-gates` and `--runtime-config` add
+/// up when they are repeated. Scenarios that ask for the same flags share a control plane.
+pub(crate) fn api_server_flags(among: Among) -> &'static [&'static str] {
+    match among {
+        Among::Workloads
+        | Among::Everything
+        | Among::Identity
+        | Among::Nodes
+        | Among::AtStart
+        | Among::Storage
+        | Among::Volumes
+        | Among::Attach
+        | Among::FewEnded => &[],
+    }
+}
+
 /// All scenarios under kube-controller-manager alone.
 pub(crate) async fn upstream(scenarios: &[Scenario]) -> Result<Vec<Outcome>> {
-    let side = Side::start("upstream").await?;
     let mut outcomes = Vec::new();
-    for (among, scenarios) in by_controllers(scenarios) {
-        let flags = kcm_flags(among);
-        let flags: Vec<&str> = flags.iter().map(String::as_str).collect();
-        let plays = side.prepared(scenarios).await;
-        let mut kcm = side.control_plane.start_kcm(&flags).await?;
-        outcomes.extend(side.run(plays).await);
-        kcm.process().kill();
+    for (api_server, scenarios) in by_api_server(scenarios) {
+        let side = Side::start("upstream", api_server).await?;
+        for (among, scenarios) in by_controllers(scenarios) {
+            let flags = kcm_flags(among);
+            let flags: Vec<&str> = flags.iter().map(String::as_str).collect();
+            let plays = side.prepared(scenarios).await;
+            let mut kcm = side.control_plane.start_kcm(&flags).await?;
+            outcomes.extend(side.run(plays).await);
+            kcm.process().kill();
+        }
     }
     Ok(outcomes)
+}
+
+/// The scenarios as they are, cut where the flags of the API server change.
+fn by_api_server(scenarios: &[Scenario]) -> Vec<(&'static [&'static str], &[Scenario])> {
+    scenarios
+        .chunk_by(|one, next| api_server_flags(one.among) == api_server_flags(next.among))
+        .map(|chunk| (api_server_flags(chunk[0].among), chunk))
+        .collect()
 }
 
 /// The scenarios as they are, cut where the controllers change.
@@ -162,14 +189,16 @@ fn by_controllers(scenarios: &[Scenario]) -> Vec<(Among, &[Scenario])> {
 
 /// All scenarios under a fleet.
 async fn ours(scenarios: &[Scenario]) -> Result<Vec<Outcome>> {
-    let side = Side::start("manifold").await?;
     let mut outcomes = Vec::new();
-    for (among, scenarios) in by_controllers(scenarios) {
-        let fleet = fleet(&side, among).await?;
-        let plays = side.prepared(scenarios).await;
-        let mut replicas = fleet.start_all(REPLICAS).await?;
-        outcomes.extend(side.run(plays).await);
-        all_end_well(&mut replicas).await?;
+    for (api_server, scenarios) in by_api_server(scenarios) {
+        let side = Side::start("manifold", api_server).await?;
+        for (among, scenarios) in by_controllers(scenarios) {
+            let fleet = fleet(&side, among).await?;
+            let plays = side.prepared(scenarios).await;
+            let mut replicas = fleet.start_all(REPLICAS).await?;
+            outcomes.extend(side.run(plays).await);
+            all_end_well(&mut replicas).await?;
+        }
     }
     Ok(outcomes)
 }
