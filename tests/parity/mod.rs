@@ -67,12 +67,15 @@ const STORAGE: &str = "persistentvolumeclaim-protection-controller,persistentvol
 const VOLUMES: &str = "persistentvolume-binder-controller,serviceaccount-controller";
 /// The one that attaches volumes; steps play binder, attacher and kubelet.
 const ATTACH: &str = "persistentvolume-attach-detach-controller,serviceaccount-controller";
+/// Those of stored versions; upstream's migrator reads the garbage collector's caches.
+const STORED_VERSIONS: &str = "storage-version-migrator-controller,storageversion-garbage-collector-controller,\
+    garbage-collector-controller,serviceaccount-controller";
 /// How often upstream is run again over the scenarios that ended otherwise than ours.
 const UPSTREAM_AGAIN: usize = 2;
 /// Replicas of Manifold.
 pub(crate) const REPLICAS: usize = 3;
 
-/// What both are told: which controllers, and what these do otherwise than they would.
+/// Flags of both: which controllers, and what these do otherwise than they would.
 fn flags(among: Among) -> Vec<String> {
     match among {
         Among::Workloads => vec![format!("--controllers={CONTROLLERS}")],
@@ -97,7 +100,7 @@ fn flags(among: Among) -> Vec<String> {
             "--feature-gates=ClusterTrustBundle=true".to_owned(),
             format!("--root-ca-file={AUTHORITY}"),
             "--legacy-service-account-token-clean-up-period=1s".to_owned(),
-            // Upstream's cleaner of requests looks at its cache as soon as it starts, and then after an hour.
+            // Upstream's cleaner of requests reads its cache as soon as it starts, and then after an hour.
             "--controller-start-interval=2s".to_owned(),
         ],
         Among::Storage => vec![format!("--controllers={STORAGE}")],
@@ -106,6 +109,10 @@ fn flags(among: Among) -> Vec<String> {
             "--pvclaimbinder-sync-period=1s".to_owned(),
         ],
         Among::Attach => vec![format!("--controllers={ATTACH}")],
+        Among::StoredVersions => vec![
+            format!("--controllers={STORED_VERSIONS}"),
+            "--feature-gates=StorageVersionMigrator=true,StorageVersionAPI=true".to_owned(),
+        ],
         Among::FewEnded => vec![
             "--controllers=pod-garbage-collector-controller,serviceaccount-controller".to_owned(),
             "--terminated-pod-gc-threshold=2".to_owned(),
@@ -151,6 +158,10 @@ pub(crate) fn api_server_flags(among: Among) -> &'static [&'static str] {
         | Among::Volumes
         | Among::Attach
         | Among::FewEnded => &[],
+        Among::StoredVersions => &[
+            "--feature-gates=StorageVersionMigrator=true,StorageVersionAPI=true",
+            "--runtime-config=storagemigration.k8s.io/v1beta1=true,internal.apiserver.k8s.io/v1alpha1=true",
+        ],
     }
 }
 

@@ -619,6 +619,11 @@ impl Side {
             Among::Storage => &["persistentvolume", "volumeattributesclass"],
             Among::Attach => &["node", "persistentvolume", "volumeattachment"],
             Among::Volumes => &["storageclass", "persistentvolume"],
+            Among::StoredVersions => &[
+                "customresourcedefinition",
+                "storageversionmigration",
+                "storageversion",
+            ],
             _ => &[],
         };
         if !of_the_cluster.is_empty() {
