@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-use controllers_kit::{Action, Failure, Key, Resource, Verb, Written};
+use controllers_kit::{Action, Failure, Key, Page, Resource, Verb, Written};
 use coordinator::ServerFence;
 use futures::{FutureExt, TryFutureExt as _, future::BoxFuture};
 use http::{HeaderName, HeaderValue, Method};
@@ -59,14 +59,20 @@ impl ApiServer {
         }
     }
 
-    async fn send(&self, sender: &Sender, mut request: Request) -> Result<Response, Refused> {
+    async fn send(&self, sender: &Sender, request: Request) -> Result<Response, Refused> {
+        let answer = self.exchange(sender, request).await?;
+        answer.map_err(|error| refused(&error))
+    }
+
+    /// As [`Self::send`], with the server's refusal as it is.
+    async fn exchange(
+        &self,
+        sender: &Sender,
+        mut request: Request,
+    ) -> Result<Result<Response, ApiError>, Refused> {
         request.user_agent = Some(sender.user_agent.clone());
         let Some(credentials) = &self.credentials else {
-            return self
-                .own
-                .send(request)
-                .await
-                .map_err(|error| refused(&error));
+            return Ok(self.own.send(request).await);
         };
         let token = credentials
             .authorization(sender.service_account)
@@ -77,7 +83,7 @@ impl ApiServer {
         if answer.as_ref().is_err_and(ApiError::is_unauthorized) {
             credentials.refused(sender.service_account).await;
         }
-        answer.map_err(|error| refused(&error))
+        Ok(answer)
     }
 }
 
@@ -245,6 +251,37 @@ impl Server for ApiServer {
                 version: list.resource_version,
                 found,
             })
+        }
+        .boxed()
+    }
+
+    fn page<'a>(
+        &'a self,
+        sender: &'a Sender,
+        resource: &'static Resource,
+        limit: usize,
+        token: &'a str,
+    ) -> BoxFuture<'a, Result<Option<Page>, Refused>> {
+        async move {
+            let mut path = format!("{}?limit={limit}", resource.path("", ""));
+            if !token.is_empty() {
+                path.push_str(&format!("&continue={}", query_escaped(token)));
+            }
+            let request = Request::get(path).accept(ACCEPT_METADATA_LIST);
+            let answer = match self.exchange(sender, request).await? {
+                Ok(answer) => answer,
+                Err(error) if error.is_expired() => return Ok(None),
+                Err(error) => return Err(refused(&error)),
+            };
+            let list = envelope::open(&answer.bytes)
+                .and_then(|envelope| envelope::list(envelope.raw))
+                .map_err(|error| garbage("list", &error))?;
+            let metas = list.items.into_iter();
+            Ok(Some(Page {
+                version: list.resource_version,
+                metas: metas.map(|item| metadata_of(item, resource)).collect(),
+                next: list.continue_token.to_owned(),
+            }))
         }
         .boxed()
     }

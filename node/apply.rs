@@ -14,7 +14,7 @@ use crate::{
     clock::Clock,
     events::{Correlator, Send as SendEvent, outbox, outbox::Outbox},
     gate::{EventGuard, Stopped},
-    limit::Limiter,
+    limit::{self, Limiter},
     metrics::{ClientMetrics, Metrics},
     server::{Refused, Sender, Server},
     write,
@@ -50,6 +50,10 @@ pub struct Writer {
     server: Arc<dyn Server>,
     client: Arc<ClientMetrics>,
     limiter: Limiter,
+    /// The limit of all requests: that of a controller's own is a multiple of it.
+    limit: (f64, u32),
+    /// Of controllers with an allowance of their own. Bound: one for each such controller.
+    own_limiters: Mutex<std::collections::HashMap<&'static str, Arc<Limiter>>>,
     clock: Arc<dyn Clock>,
     metrics: Arc<Metrics>,
     events: mpsc::Sender<(SendEvent, Beside)>,
@@ -78,6 +82,8 @@ impl Writer {
             server,
             client: metrics.client(host),
             limiter: Limiter::new(qps, burst),
+            limit: (qps, burst),
+            own_limiters: Mutex::default(),
             clock: Arc::clone(&clock),
             metrics: Arc::clone(&metrics),
             events,
@@ -215,14 +221,32 @@ impl Writer {
         .await
     }
 
+    /// The limiter of a controller with an allowance of its own; `None` for all others.
+    fn own_limiter(&self, sender: &Sender) -> Option<Arc<Limiter>> {
+        if sender.client_rate == (1, 1) {
+            return None;
+        }
+        let new = || {
+            let (qps, burst) = limit::times(self.limit, sender.client_rate);
+            Arc::new(Limiter::new(qps, burst))
+        };
+        let mut own = self
+            .own_limiters
+            .lock()
+            .unwrap_or_else(std::sync::PoisonError::into_inner);
+        Some(Arc::clone(own.entry(sender.controller).or_insert_with(new)))
+    }
+
     async fn send(&self, sender: &Sender, action: &Action) -> Sent {
+        let own = self.own_limiter(sender);
+        let limiter = own.as_deref().unwrap_or(&self.limiter);
         let asked = self.clock.monotonic();
-        wait_turn(&self.limiter, &*self.clock, sender).await?;
+        wait_turn(limiter, &*self.clock, sender).await?;
         let waited = self.clock.monotonic().saturating_sub(asked);
         self.client.limited(http_method(action), waited);
         // Asked again, last thing before the request goes out.
         if let Err(stopped) = sender.gate.admit() {
-            self.limiter.with(super::limit::Bucket::give_back);
+            limiter.with(limit::Bucket::give_back);
             sender.metrics.fenced();
             return Err(NotDone::Stopped(stopped));
         }
@@ -252,8 +276,7 @@ impl Writer {
             ..
         }) = &sent
         {
-            self.limiter
-                .with(|bucket| bucket.pause(self.clock.monotonic(), *pause));
+            limiter.with(|bucket| bucket.pause(self.clock.monotonic(), *pause));
         }
         if matches!(&sent, Err(refused) if refused.failure == Failure::Fenced) {
             // The API server knows this life as over; the own Lease will say so in a moment.
@@ -264,6 +287,10 @@ impl Writer {
             failure: action.told(refused.failure),
             ..refused
         });
+        let sent = match sent {
+            Err(refused) if action.is_moot(&refused.failure) => Ok(Written::default()),
+            sent => sent,
+        };
         self.announce(sender, action, &sent);
         sent.map_err(NotDone::Refused)
     }
@@ -366,7 +393,7 @@ async fn wait_turn(limiter: &Limiter, clock: &dyn Clock, sender: &Sender) -> Res
     tokio::select! {
         biased;
         stopped = sender.gate.stopped() => {
-            limiter.with(super::limit::Bucket::give_back);
+            limiter.with(limit::Bucket::give_back);
             Err(NotDone::Stopped(stopped))
         }
         () = tokio::time::sleep(delay) => Ok(()),

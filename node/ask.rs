@@ -50,9 +50,12 @@ fn places(path: &str) -> Arc<Semaphore> {
 
 /// Whether an answer may take so long that nobody else should have to wait for it.
 pub fn is_slow(queries: &[Query]) -> bool {
-    queries
-        .iter()
-        .any(|query| matches!(query, Query::Path { .. } | Query::Picked { .. }))
+    queries.iter().any(|query| {
+        matches!(
+            query,
+            Query::Path { .. } | Query::Picked { .. } | Query::Page { .. }
+        )
+    })
 }
 
 /// Objects in one page of what is picked from.
@@ -90,6 +93,23 @@ pub async fn ask(
                         })) => Answer::Missing,
                         Ok(Err(refused)) => Answer::Failed(refused.failure.to_string()),
                         Err(_) => Answer::Failed(no_answer_within(QUERY_TIMEOUT)),
+                    }
+                }
+                Query::Page {
+                    resource,
+                    limit,
+                    token,
+                } => {
+                    let page = server.page(sender, resource, *limit, token);
+                    match tokio::time::timeout(PAGE_TIMEOUT, page).await {
+                        Ok(Ok(Some(page))) => Answer::page(&page),
+                        Ok(Ok(None)) => Answer::NotFound("the token has expired".to_owned()),
+                        Ok(Err(Refused {
+                            failure: Failure::NotFound(_) | Failure::NotSupported(_),
+                            ..
+                        })) => Answer::Missing,
+                        Ok(Err(refused)) => Answer::Failed(refused.failure.to_string()),
+                        Err(_) => Answer::Failed(no_answer_within(PAGE_TIMEOUT)),
                     }
                 }
                 Query::Present { resource } => {

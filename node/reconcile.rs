@@ -618,6 +618,8 @@ fn mark(action: &Action, written: &Written) -> Option<Mark> {
             action.key.clone(),
             written.uid.clone(),
         )),
+        // What is rewritten is what it was: nobody's cache has to see it first.
+        _ if action.is_rewrite() => None,
         _ if written.resource_version != 0 => {
             Some(Mark::Version(action.resource, written.resource_version))
         }

@@ -3,7 +3,7 @@
 
 use std::{sync::Arc, time::Duration};
 
-use controllers_kit::{Action, Descriptor, Failure, Key, Resource, Str, Written};
+use controllers_kit::{Action, Descriptor, Failure, Key, Page, Resource, Str, Written};
 use futures::future::BoxFuture;
 use http::HeaderValue;
 use kubernetes_proto::meta::ObjectMeta;
@@ -25,6 +25,8 @@ pub struct Sender {
     pub user_agent: HeaderValue,
     /// What its writes are counted in.
     pub metrics: Arc<ControllerMetrics>,
+    /// How its own allowance of writes is to that of all ([`Descriptor::client_rate`]).
+    pub client_rate: (u32, u32),
     /// The range and epoch it is sent under.
     pub gate: Arc<Gate>,
 }
@@ -50,6 +52,7 @@ impl Sender {
             event_source: descriptor.event_source,
             user_agent: header(&user_agent),
             metrics,
+            client_rate: descriptor.client_rate,
             gate: Arc::clone(gate),
         }
     }
@@ -134,6 +137,19 @@ pub trait Server: Send + Sync {
         resource: &'static Resource,
         _namespace: &'a str,
     ) -> BoxFuture<'a, Result<Vec<ObjectMeta>, Refused>> {
+        let failure = Failure::Other(format!("{} can't be listed here", resource.id()));
+        Box::pin(std::future::ready(Err(failure.into())))
+    }
+
+    /// A page of the metadata of every object of a resource: the first for an empty token, consistently; the
+    /// page after for the token of the one before. `None` where the token has expired.
+    fn page<'a>(
+        &'a self,
+        _sender: &'a Sender,
+        resource: &'static Resource,
+        _limit: usize,
+        _token: &'a str,
+    ) -> BoxFuture<'a, Result<Option<Page>, Refused>> {
         let failure = Failure::Other(format!("{} can't be listed here", resource.id()));
         Box::pin(std::future::ready(Err(failure.into())))
     }

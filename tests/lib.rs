@@ -38,6 +38,8 @@ mod hpa;
 #[cfg(test)]
 mod identity;
 #[cfg(test)]
+mod migration;
+#[cfg(test)]
 mod nodes;
 #[cfg(test)]
 mod parity;
@@ -49,6 +51,8 @@ mod rollout;
 mod start;
 #[cfg(test)]
 mod support;
+#[cfg(test)]
+mod surface;
 #[cfg(test)]
 mod swap;
 #[cfg(test)]

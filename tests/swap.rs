@@ -164,7 +164,7 @@ fn swaps_in_motion_come_to_the_end_that_upstream_comes_to() {
     run_test(async {
         let scenarios = parity::swaps()?;
         let mut theirs = parity::upstream(&scenarios).await?;
-        let side = Side::start("upstream, Manifold, upstream").await?;
+        let side = Side::start("upstream, Manifold, upstream", &[]).await?;
         let flags = parity::kcm_flags(parity::Among::Everything);
         let flags: Vec<&str> = flags.iter().map(String::as_str).collect();
         let mut plays = Side::begin(&scenarios);

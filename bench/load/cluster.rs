@@ -289,6 +289,8 @@ mod tests {
             "selinux-warning-controller",
             "service-cidr-controller",
             "serviceaccount-token-controller",
+            "storage-version-migrator-controller",
+            "storageversion-garbage-collector-controller",
             "token-cleaner-controller",
             "volumeattributesclass-protection-controller",
         ];

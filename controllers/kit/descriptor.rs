@@ -311,6 +311,9 @@ pub struct Descriptor {
     /// whose plans are dear and whose every write is a report. What such a key waits at most from the
     /// beginning of one plan to the next for having looked at much.
     pub spaced: Option<Duration>,
+    /// How much more its writes may be than `--kube-api-qps` and `--kube-api-burst` say; 1 and 1 for those
+    /// that share one allowance with all others, anything else for an allowance of its own.
+    pub client_rate: (u32, u32),
     /// What its numeric flags must lie between, both ends included.
     pub bounds: Vec<(&'static str, i64, i64)>,
     /// Where it differs from upstream: one sentence each, for controllers/README.md.
@@ -343,6 +346,7 @@ impl Descriptor {
             sync_metrics: None,
             sync_seconds: None,
             spaced: None,
+            client_rate: (1, 1),
             bounds: Vec::new(),
             differences: Vec::new(),
         }
@@ -595,6 +599,13 @@ impl Descriptor {
     #[must_use]
     pub fn bound(mut self, flag: &'static str, least: i64, most: i64) -> Self {
         self.bounds.push((flag, least, most));
+        self
+    }
+
+    /// Its writes have an allowance of their own: these multiples of `--kube-api-qps` and `--kube-api-burst`.
+    #[must_use]
+    pub fn client_rate(mut self, qps: u32, burst: u32) -> Self {
+        self.client_rate = (qps, burst);
         self
     }
 

@@ -43,7 +43,9 @@ pub use plan::{
     PatchKind, Plan, Propagation, Report, Verb, is_json,
 };
 pub use said::Said;
-pub use seen::{Answer, Answers, Issue, NOT_FOUND, Pick, Query, Reader, Seen, Standing};
+pub use seen::{
+    Answer, Answers, Issue, NOT_FOUND, NoPage, Page, Pick, Query, Reader, Seen, Standing,
+};
 pub use watches::{Change, Discovered, DynChange, Index, Subscription, Watches};
 
 pub use jiff::{SignedDuration, Timestamp};

@@ -15,7 +15,7 @@ pub struct Plan {
     pub stages: Vec<Vec<Action>>,
     /// Events that depend on no action.
     pub events: Vec<Event>,
-    /// When the key is looked at again without any change.
+    /// When the key is reconciled again without any change.
     pub again: Again,
     /// Values of the controller's metrics, recorded when every action has succeeded.
     pub measures: Vec<Measure>,
@@ -53,7 +53,7 @@ pub struct Measure {
     pub value: f64,
 }
 
-/// When a key is looked at again without any change.
+/// When a key is reconciled again without any change.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Again {
     /// Not at all.
@@ -114,6 +114,13 @@ pub enum PatchKind {
     /// kind, apiVersion and name are added to the patch.
     Apply {
         /// As whom the fields are owned.
+        manager: &'static str,
+    },
+    /// An apply of nothing, by which the API server stores the object again as it encodes it now. uid and
+    /// resourceVersion are preconditions: one that has been written since, or is gone, needs no rewrite, so
+    /// that its refusal is a success ([`Action::is_moot`]).
+    Rewrite {
+        /// As whom it is applied; the manager comes to own no field.
         manager: &'static str,
     },
 }
@@ -240,7 +247,7 @@ fn measure(name: &'static str, labels: &[&str], value: f64) -> Measure {
 pub enum EventType {
     /// As it should be.
     Normal,
-    /// Something to look at.
+    /// Something that needs attention.
     Warning,
 }
 
@@ -588,6 +595,29 @@ impl Plan {
         })
     }
 
+    /// Has the API server store an object again as it is ([`PatchKind::Rewrite`]), as it was seen or not at
+    /// all.
+    pub fn rewrite(
+        &mut self,
+        resource: &'static Resource,
+        meta: &ObjectMeta,
+        manager: &'static str,
+    ) -> &mut Action {
+        self.act(Action {
+            verb: Verb::Patch {
+                subresource: "",
+                kind: PatchKind::Rewrite { manager },
+                patch: serde_json::json!({}),
+                report: Report::No,
+            },
+            resource,
+            key: Key::of_meta(meta),
+            uid: meta.uid.clone(),
+            resource_version: meta.resource_version,
+            announcement: None,
+        })
+    }
+
     /// Writes fields of the metadata as a merge patch, whose lists are whole, of an object whose kind is
     /// known at run time only. As it was seen, or not at all.
     pub fn patch_metadata(&mut self, object: &AnyObject, metadata: &Value) -> &mut Action {
@@ -651,6 +681,37 @@ impl Action {
         match self.verb {
             Verb::Patch { report, .. } => report,
             _ => Report::No,
+        }
+    }
+
+    /// Whether it has the API server store an object again as it is.
+    pub fn is_rewrite(&self) -> bool {
+        matches!(
+            self.verb,
+            Verb::Patch {
+                kind: PatchKind::Rewrite { .. },
+                ..
+            }
+        )
+    }
+
+    /// Whether a failure says that there is nothing left to do, so that it counts as a success: the object of
+    /// a rewrite has been written meanwhile, or is gone. An apply to what is gone is read as a creation, which
+    /// is refused for its uid, or before that because its namespace is ending or has gone.
+    pub fn is_moot(&self, failure: &Failure) -> bool {
+        if !self.is_rewrite() {
+            return false;
+        }
+        match failure {
+            Failure::Conflict(_) | Failure::AlreadyExists(_) | Failure::NamespaceTerminating(_) => {
+                true
+            }
+            Failure::NotFound(why) => {
+                let namespace = &self.key.namespace;
+                !namespace.is_empty()
+                    && why.contains(&format!("namespaces \"{namespace}\" not found"))
+            }
+            _ => false,
         }
     }
 

@@ -287,6 +287,34 @@ const UPSTREAM: &[(&str, Granted)] = &[
         ],
     ),
     (
+        "storage-version-garbage-collector",
+        &[
+            ("coordination.k8s.io", "leases", &["get"]),
+            (
+                "internal.apiserver.k8s.io",
+                "storageversions",
+                &["get", "patch", "update", "delete"],
+            ),
+            (
+                "internal.apiserver.k8s.io",
+                "storageversions/status",
+                &["get", "patch", "update"],
+            ),
+        ],
+    ),
+    // It lists by its own account.
+    (
+        "storage-version-migrator-controller",
+        &[
+            ("*", "*", &["list", "create", "patch"]),
+            (
+                "apiextensions.k8s.io",
+                "customresourcedefinitions",
+                &["get"],
+            ),
+        ],
+    ),
+    (
         "legacy-service-account-token-cleaner",
         &[
             ("", "configmaps", &["get"]),

@@ -107,6 +107,16 @@ pub enum Query {
         /// The namespace.
         namespace: Str,
     },
+    /// A page of the metadata of every object of a resource in the cluster, read live: the first one
+    /// consistently, later ones as of the first. [`Seen::page`] reads the answer.
+    Page {
+        /// The resource.
+        resource: &'static Resource,
+        /// How many objects it has at most.
+        limit: usize,
+        /// The token of the page before ([`Page::next`]); empty for the first.
+        token: String,
+    },
     /// The resourceVersion that a resource has come to, read live and consistently: a plan that must have
     /// seen everything that there is by now says so by [`crate::Plan::rests_on`] it. [`Seen::present`] reads
     /// the answer.
@@ -191,12 +201,46 @@ impl Answer {
         Self::Object(Arc::new(json!({ "items": items })))
     }
 
+    /// A page of a resource.
+    pub fn page(page: &Page) -> Self {
+        let items = page.metas.iter().map(|meta| json!({ "metadata": meta }));
+        Self::Object(Arc::new(json!({
+            "metadata": { "resourceVersion": page.version, "continue": page.next },
+            "items": items.collect::<Vec<_>>(),
+        })))
+    }
+
     /// How far a resource has come.
     pub fn present(version: u64) -> Self {
         Self::Object(Arc::new(
             json!({ "metadata": { "resourceVersion": version } }),
         ))
     }
+}
+
+/// A page of a resource ([`Query::Page`]).
+#[derive(Clone, Debug, Default, PartialEq)]
+pub struct Page {
+    /// The resourceVersion of the list; 0 where it says none.
+    pub version: u64,
+    /// The metadata of its objects.
+    pub metas: Vec<ObjectMeta>,
+    /// The token of the next page; empty after the last.
+    pub next: String,
+}
+
+/// Why there is no page.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum NoPage {
+    /// The token is too old: the list has to begin again.
+    #[error("the continue token has expired")]
+    Expired,
+    /// The resource is not served, or can't be listed.
+    #[error("the resource is not served")]
+    NotServed,
+    /// It could not be read.
+    #[error("{0}")]
+    Failed(String),
 }
 
 /// What came of a query. `Debug` hides objects: they may hold tokens.
@@ -209,7 +253,7 @@ pub enum Answer {
     /// and 405).
     Missing,
     /// There is nothing under the path ([`Query::Path`]); the server's message, [`NOT_FOUND`] where it has
-    /// none.
+    /// none. For [`Query::Page`]: the token has expired.
     NotFound(String),
     /// It could not be asked; the text says why.
     Failed(String),
@@ -309,6 +353,31 @@ impl<'a> Seen<'a> {
                     .map(|item| ObjectMeta::deserialize(&item["metadata"]))
                     .collect::<Result<_, _>>()
                     .map_err(|error| error.to_string())
+            }
+        })
+    }
+
+    /// A page of a resource, if that was asked.
+    ///
+    /// # Errors
+    /// Where there is none ([`NoPage`]).
+    pub fn page(&self, query: &Query) -> Option<Result<Page, NoPage>> {
+        Some(match self.answers.get(query)? {
+            Answer::Missing => Err(NoPage::NotServed),
+            Answer::NotFound(_) => Err(NoPage::Expired),
+            Answer::Failed(why) => Err(NoPage::Failed(why.clone())),
+            Answer::Object(list) => {
+                let items = list["items"].as_array().into_iter().flatten();
+                let metas = items.map(|item| ObjectMeta::deserialize(&item["metadata"]));
+                let meta = &list["metadata"];
+                metas
+                    .collect::<Result<_, _>>()
+                    .map(|metas| Page {
+                        version: meta["resourceVersion"].as_u64().unwrap_or(0),
+                        metas,
+                        next: meta["continue"].as_str().unwrap_or_default().to_owned(),
+                    })
+                    .map_err(|error| NoPage::Failed(error.to_string()))
             }
         })
     }

@@ -465,3 +465,129 @@ fn feature_gates_are_checked_against_those_of_1_36() {
     assert!(gate("ComponentStatusz", &BTreeMap::new()));
     assert!(gates::GATES.is_sorted_by_key(|gate| gate.0));
 }
+
+/// What becomes of a gate that kube-controller-manager reads.
+enum Account {
+    /// A built controller acts on it, or it is fixed at its default.
+    Acts,
+    /// As [`Account::Acts`], as soon as this controller is built.
+    Of(&'static str),
+    /// The node itself acts on it.
+    Node,
+    /// It changes nothing here, for this reason.
+    Without(&'static str),
+}
+use Account::{Acts, Node, Of, Without};
+
+const NO_LEADER: &str = "every replica works at once: there is no leader to elect, and ranges are handed over at the end";
+const MARKS: &str = "always so: a key waits until the cache has seen its own writes (decision 001)";
+const INFORMERS: &str = "inner workings of upstream's informers";
+const CLIENTS: &str = "inner workings of upstream's client: requests are protobuf or JSON, and credentials are read again when they change";
+const PLUGINS: &str = "of volume plugins and of the API server's validation, which are linked into upstream's program and not asked by its controllers";
+
+/// Every gate that upstream's pkg/controller, pkg/quota and cmd/kube-controller-manager read, and those of the
+/// libraries that they use which a controller manager can show; from 1.36.3.
+#[rustfmt::skip]
+const READ: &[(&str, Account)] = &[
+    ("APIServerIdentity", Acts),
+    ("AtomicFIFO", Without(INFORMERS)),
+    ("ClientsAllowCARotation", Without(CLIENTS)),
+    ("ClientsAllowCBOR", Without(CLIENTS)),
+    ("ClientsAllowTLSCacheGC", Without(CLIENTS)),
+    ("ClientsPreferCBOR", Without(CLIENTS)),
+    ("CloudControllerManagerWatchBasedRoutesReconciliation", Without("upstream's program never runs its cloud controllers")),
+    ("ClusterTrustBundle", Acts),
+    ("ComponentFlagz", Node),
+    ("ComponentStatusz", Node),
+    ("ContextualLogging", Without("log lines always carry controller and key")),
+    ("ControllerManagerReleaseLeaderElectionLockOnExit", Without(NO_LEADER)),
+    ("CoordinatedLeaderElection", Without(NO_LEADER)),
+    ("DRAAdminAccess", Acts),
+    ("DRADeviceTaintRules", Of("device-taint-eviction-controller")),
+    ("DRADeviceTaints", Of("device-taint-eviction-controller")),
+    ("DRAExtendedResource", Acts),
+    ("DRAPrioritizedList", Of("resourceclaim-controller")),
+    ("DRAResourcePoolStatus", Of("resourcepoolstatusrequest-controller")),
+    ("DRAWorkloadResourceClaims", Of("resourceclaim-controller")),
+    ("DeploymentReplicaSetTerminatingReplicas", Acts),
+    ("DynamicResourceAllocation", Acts),
+    ("GenericWorkload", Of("podgroup-protection-controller")),
+    ("GitRepoVolumeDriver", Acts),
+    ("HPAConfigurableTolerance", Acts),
+    ("HPAScaleToZero", Acts),
+    ("InOrderInformers", Acts),
+    ("InOrderInformersBatchProcess", Without(INFORMERS)),
+    ("InPlacePodVerticalScaling", Acts),
+    ("InformerResourceVersion", Acts),
+    ("JobBackoffLimitPerIndex", Acts),
+    ("JobManagedBy", Acts),
+    ("JobPodReplacementPolicy", Acts),
+    ("JobSuccessPolicy", Acts),
+    ("LocalStorageCapacityIsolationFSQuotaMonitoring", Without(PLUGINS)),
+    ("LogarithmicScaleDown", Acts),
+    ("MaxUnavailableStatefulSet", Acts),
+    ("MultiCIDRServiceAllocator", Acts),
+    ("MutableCSINodeAllocatableCount", Acts),
+    ("MutableSchedulingDirectivesForSuspendedJobs", Acts),
+    ("NativeHistograms", Without("histograms have the classic form alone")),
+    ("OrderedNamespaceDeletion", Acts),
+    ("PersistentVolumeClaimUnusedSinceTime", Acts),
+    ("PodCertificateRequest", Acts),
+    ("PodDeletionCost", Acts),
+    ("PodLevelResources", Acts),
+    ("PreferSameTrafficDistribution", Acts),
+    ("RecoverVolumeExpansionFailure", Acts),
+    ("SELinuxChangePolicy", Acts),
+    ("SELinuxMount", Without("decides for kubelets and volumes of any access mode; what is warned of is the same")),
+    ("SELinuxMountReadWriteOncePod", Acts),
+    ("SeparateTaintEvictionController", Acts),
+    ("SidecarContainers", Acts),
+    ("StaleControllerConsistencyDaemonSet", Without(MARKS)),
+    ("StaleControllerConsistencyJob", Without(MARKS)),
+    ("StaleControllerConsistencyReplicaSet", Without(MARKS)),
+    ("StaleControllerConsistencyStatefulSet", Without(MARKS)),
+    ("StatefulSetSemanticRevisionComparison", Acts),
+    ("StorageVersionAPI", Acts),
+    ("StorageVersionMigrator", Acts),
+    ("TaintTolerationComparisonOperators", Acts),
+    ("UnlockWhileProcessingFIFO", Without(INFORMERS)),
+    ("VolumeAttributesClass", Acts),
+    ("WatchListClient", Without("lists are streamed where the API server can, and fetched in pages where it can't")),
+    ("WorkloadWithJob", Without("alpha: Jobs are given no Workload and no PodGroup")),
+];
+
+#[test]
+fn every_gate_that_upstream_reads_is_accounted_for() {
+    let descriptors = crate::registry::descriptors();
+    let built = |name: &str| descriptors.iter().any(|one| one.name == name);
+    let asked: BTreeMap<&str, bool> = descriptors
+        .iter()
+        .flat_map(|descriptor| descriptor.gates.iter().copied())
+        .collect();
+    assert!(READ.is_sorted_by_key(|(name, _)| *name));
+    for (name, account) in READ {
+        let known = gates::GATES.iter().find(|gate| gate.0 == *name);
+        let known = known.unwrap_or_else(|| panic!("there is no gate {name}"));
+        let acts = asked.contains_key(name) || known.3;
+        match account {
+            Acts => assert!(acts, "nobody acts on {name}"),
+            Of(controller) => assert!(
+                acts || !built(controller),
+                "{controller} is built, and does not ask for {name}"
+            ),
+            Node => assert!(!acts, "{name} is the node's"),
+            Without(why) => {
+                assert!(!acts, "{name} is acted on, though {why}");
+            }
+        }
+    }
+    for (name, default) in &asked {
+        let known = gates::GATES.iter().find(|gate| gate.0 == *name);
+        let known = known.unwrap_or_else(|| panic!("upstream has no gate {name}"));
+        assert_eq!(known.2, *default, "the default of {name}");
+        assert!(
+            READ.iter().any(|(read, _)| read == name),
+            "{name} is asked for, and is not among those that upstream reads"
+        );
+    }
+}

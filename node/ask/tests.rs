@@ -493,6 +493,26 @@ mod made_to_order {
             };
             std::future::ready(page.map(Some)).boxed()
         }
+        fn page<'a>(
+            &'a self,
+            _: &'a Sender,
+            _: &'static Resource,
+            limit: usize,
+            token: &'a str,
+        ) -> BoxFuture<'a, Result<Option<controllers_kit::Page>, Refused>> {
+            let page = match token {
+                "" => Ok(Some(controllers_kit::Page {
+                    version: limit as u64,
+                    metas: Vec::new(),
+                    next: "more".to_owned(),
+                })),
+                "old" => Ok(None),
+                "gone" => Err(Failure::NotFound("no such resource".to_owned()).into()),
+                "405" => Err(Failure::NotSupported("no list".to_owned()).into()),
+                _ => Err(Failure::Other("busy".to_owned()).into()),
+            };
+            std::future::ready(page).boxed()
+        }
         fn review<'a>(
             &'a self,
             _: &'a Sender,
@@ -543,6 +563,32 @@ mod made_to_order {
         let refused = answer(picked("bank")).await;
         assert!(matches!(refused, Answer::Failed(why) if why.contains("forbidden")));
         assert!(is_slow(&[picked("shop")]), "it holds no permit");
+    }
+
+    #[tokio::test]
+    async fn a_page_is_answered_or_says_why_there_is_none() {
+        use controllers_kit::{NoPage, Seen};
+        let page = |token: &str| Query::Page {
+            resource: Pod::resource(),
+            limit: 7,
+            token: token.to_owned(),
+        };
+        let world = World::at("12:00:00");
+        for (token, expected) in [
+            ("", Ok((7, "more"))),
+            ("old", Err(NoPage::Expired)),
+            ("gone", Err(NoPage::NotServed)),
+            ("405", Err(NoPage::NotServed)),
+            ("?", Err(NoPage::Failed("busy".to_owned()))),
+        ] {
+            let query = page(token);
+            let answers = [(query.clone(), answer(query.clone()).await)].into();
+            let found = Seen::new(&world, &answers, at("12:00:00")).page(&query);
+            let found = found.expect("it was asked");
+            let found = found.as_ref().map(|page| (page.version, &*page.next));
+            assert_eq!(found, expected.as_ref().map(|page| *page), "{token}");
+        }
+        assert!(is_slow(&[page("")]), "it holds no permit");
     }
 
     #[tokio::test]

@@ -65,6 +65,12 @@ impl Bucket {
     }
 }
 
+/// A limit of requests a second and at once, these numbers of times as high. No limit stays none.
+#[must_use]
+pub fn times((qps, burst): (f64, u32), (of_qps, of_burst): (u32, u32)) -> (f64, u32) {
+    (qps * f64::from(of_qps), burst.saturating_mul(of_burst))
+}
+
 /// A bucket shared by tasks.
 #[derive(Debug)]
 pub struct Limiter(Mutex<Bucket>);

@@ -44,3 +44,19 @@ fn a_pause_holds_everything_and_is_bounded() {
     bucket.pause(ms(0), Duration::from_secs(3600));
     assert_eq!(bucket.take(ms(0)), PAUSE_MAX);
 }
+
+#[test]
+fn an_own_allowance_is_a_multiple_of_that_of_all() {
+    for (all, factor, expected) in [
+        ((20.0, 30), (20, 100), (400.0, 3000)),
+        ((20.0, 30), (1, 1), (20.0, 30)),
+        ((-1.0, 30), (20, 100), (-20.0, 3000)),
+        ((20.0, u32::MAX), (20, 100), (400.0, u32::MAX)),
+    ] {
+        assert_eq!(times(all, factor), expected);
+    }
+    let mut unlimited = Bucket::new(-20.0, 1);
+    for _ in 0..100 {
+        assert_eq!(unlimited.take(Duration::ZERO), Duration::ZERO);
+    }
+}

@@ -79,6 +79,13 @@ pub fn request(action: &Action) -> WriteRequest {
                         format!("fieldManager={manager}&force=true"),
                     )
                 }
+                PatchKind::Rewrite { manager } => {
+                    identify(&mut body, action);
+                    (
+                        "application/apply-patch+yaml",
+                        format!("fieldManager={manager}"),
+                    )
+                }
             };
             WriteRequest {
                 method: "PATCH",

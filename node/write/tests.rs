@@ -40,6 +40,32 @@ fn a_create_of_json_is_sent_as_it_is() {
 }
 
 #[test]
+fn a_rewrite_is_an_apply_of_nothing_to_the_version_that_was_seen() {
+    let mut plan = Plan::nothing();
+    let pod = pod();
+    plan.rewrite(core::Pod::resource(), Object::metadata(&pod), "the-manager");
+    let sent = request(plan.actions().next().unwrap());
+    assert_eq!(
+        (sent.method, sent.content_type),
+        ("PATCH", "application/apply-patch+yaml")
+    );
+    assert_eq!(
+        sent.path,
+        "/api/v1/namespaces/shop/pods/web-1?fieldManager=the-manager"
+    );
+    assert_eq!(
+        serde_json::from_slice::<Value>(&sent.body).unwrap(),
+        json!({
+            "apiVersion": "v1",
+            "kind": "Pod",
+            "metadata": {
+                "name": "web-1", "namespace": "shop", "uid": "u-1", "resourceVersion": "7",
+            },
+        })
+    );
+}
+
+#[test]
 fn a_create_is_an_envelope_round_the_message() {
     let mut plan = Plan::nothing();
     plan.create(&pod());

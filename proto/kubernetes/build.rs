@@ -51,6 +51,8 @@ fn main() -> Result<(), Box<dyn Error>> {
         "coordination.proto",
         "networking.proto",
         "storage.proto",
+        "apiserverinternal.proto",
+        "storagemigration.proto",
     ];
     for file in files {
         println!("cargo:rerun-if-changed={file}");
@@ -165,6 +167,10 @@ fn main() -> Result<(), Box<dyn Error>> {
         .field_attribute(
             ".k8s.storage.CSINodeDriver.nodeID",
             "#[serde(rename = \"nodeID\")]",
+        )
+        .field_attribute(
+            ".k8s.apiserverinternal.ServerStorageVersion.apiServerID",
+            "#[serde(rename = \"apiServerID\")]",
         )
         .field_attribute(
             ".k8s.core.NodeStatus.allocatable",

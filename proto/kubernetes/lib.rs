@@ -139,6 +139,18 @@ pub mod coordination {
     include!(concat!(env!("OUT_DIR"), "/k8s.coordination.rs"));
 }
 
+/// `internal.apiserver.k8s.io/v1alpha1`.
+pub mod apiserverinternal {
+    #![allow(missing_docs)]
+    include!(concat!(env!("OUT_DIR"), "/k8s.apiserverinternal.rs"));
+}
+
+/// `storagemigration.k8s.io/v1beta1`.
+pub mod storagemigration {
+    #![allow(missing_docs)]
+    include!(concat!(env!("OUT_DIR"), "/k8s.storagemigration.rs"));
+}
+
 /// `networking.k8s.io/v1`.
 pub mod networking {
     #![allow(missing_docs)]
@@ -423,6 +435,23 @@ object!(
     false
 );
 
+object!(
+    apiserverinternal::StorageVersion,
+    "internal.apiserver.k8s.io",
+    "v1alpha1",
+    "StorageVersion",
+    "storageversions",
+    false
+);
+object!(
+    storagemigration::StorageVersionMigration,
+    "storagemigration.k8s.io",
+    "v1beta1",
+    "StorageVersionMigration",
+    "storageversionmigrations",
+    false
+);
+
 /// Every kind that has a projection of all its objects.
 pub fn kinds() -> Vec<&'static Resource> {
     vec![
@@ -460,6 +489,8 @@ pub fn kinds() -> Vec<&'static Resource> {
         <storage::VolumeAttachment as Object>::resource(),
         <storage::CsiDriver as Object>::resource(),
         <storage::CsiNode as Object>::resource(),
+        <apiserverinternal::StorageVersion as Object>::resource(),
+        <storagemigration::StorageVersionMigration as Object>::resource(),
     ]
 }
 

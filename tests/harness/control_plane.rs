@@ -13,6 +13,8 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result, anyhow, bail, ensure};
+use base64::Engine as _;
+use base64::engine::general_purpose::STANDARD;
 use futures::future::try_join_all;
 use k8s_openapi::api::core::v1::{Namespace, Node};
 use k8s_openapi::apimachinery::pkg::api::resource::Quantity;
@@ -47,6 +49,8 @@ const START_LIMIT: Duration = Duration::from_secs(120);
 const STOP_LIMIT: Duration = Duration::from_secs(3);
 /// Between two looks at something awaited.
 const POLL: Duration = Duration::from_millis(50);
+/// Keys that are read from etcd at once.
+const STORED_PAGE: usize = 500;
 /// Addresses of Services.
 const SERVICE_CIDR: &str = "10.96.0.0/16";
 /// Requests a second that the scheduler may send: no limit that a test could reach.
@@ -226,6 +230,7 @@ impl Builder {
         let kwok = start_kwok(programs, &dir, &files, kubelet_port, self.kubelets_may_end)?;
         let mut control_plane = ControlPlane {
             parts: vec![kwok, scheduler, api_server, etcd],
+            etcd_port,
             programs: programs.clone(),
             files,
             dir,
@@ -318,6 +323,7 @@ const AUDIT_LOG_MEGABYTES: u32 = 100_000;
 pub struct ControlPlane {
     /// Dropped, and so killed, in this order.
     parts: Vec<Process>,
+    etcd_port: u16,
     programs: Programs,
     files: Files,
     dir: Arc<WorkDir>,
@@ -660,6 +666,41 @@ impl ControlPlane {
             .wait_with_output()
             .await
             .context("waiting for kubectl")
+    }
+
+    /// What etcd holds below a prefix, as in `/registry/configmaps/`: each key and its bytes, as the API
+    /// server has encoded them.
+    pub async fn stored(&self, prefix: &str) -> Result<BTreeMap<String, Vec<u8>>> {
+        let config = Config::new(format!("http://127.0.0.1:{}", self.etcd_port).parse()?);
+        let client = Client::try_from(config)?;
+        let mut stored = BTreeMap::new();
+        let mut from = prefix.as_bytes().to_vec();
+        let mut end = from.clone();
+        // The first key that does not begin so.
+        if let Some(last) = end.last_mut() {
+            *last += 1;
+        }
+        loop {
+            let body = json!({
+                "key": STANDARD.encode(&from),
+                "range_end": STANDARD.encode(&end),
+                "limit": STORED_PAGE.to_string(),
+            });
+            let request = http::Request::post("/v3/kv/range").body(serde_json::to_vec(&body)?)?;
+            let answer: serde_json::Value =
+                client.request(request).await.context("reading etcd")?;
+            let pairs = answer["kvs"].as_array().cloned().unwrap_or_default();
+            for pair in &pairs {
+                let bytes = |field: &str| STANDARD.decode(pair[field].as_str().unwrap_or_default());
+                let key = bytes("key")?;
+                from = key.clone();
+                from.push(0);
+                stored.insert(String::from_utf8(key)?, bytes("value")?);
+            }
+            if answer["more"] != true {
+                return Ok(stored);
+            }
+        }
     }
 
     /// The audit log, from its beginning.

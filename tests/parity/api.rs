@@ -45,6 +45,7 @@ pub(crate) const KINDS: &[Kind] = &[
     kind("Job", "batch/v1", "jobs"),
     kind("CronJob", "batch/v1", "cronjobs"),
     kind("PodDisruptionBudget", "policy/v1", "poddisruptionbudgets"),
+    kind("Lease", "coordination.k8s.io/v1", "leases"),
 ];
 
 /// A custom resource that every control plane of this suite has.
@@ -72,6 +73,43 @@ const OF_THE_CLUSTER: &[Kind] = &[
     kind("StorageClass", "storage.k8s.io/v1", "storageclasses"),
     kind("CSIDriver", "storage.k8s.io/v1", "csidrivers"),
     kind("VolumeAttachment", "storage.k8s.io/v1", "volumeattachments"),
+    kind(
+        "CustomResourceDefinition",
+        "apiextensions.k8s.io/v1",
+        "customresourcedefinitions",
+    ),
+    kind(
+        "StorageVersionMigration",
+        "storagemigration.k8s.io/v1beta1",
+        "storageversionmigrations",
+    ),
+    kind(
+        "StorageVersion",
+        "internal.apiserver.k8s.io/v1alpha1",
+        "storageversions",
+    ),
+    kind(
+        "ValidatingAdmissionPolicy",
+        "admissionregistration.k8s.io/v1",
+        "validatingadmissionpolicies",
+    ),
+    kind(
+        "ValidatingAdmissionPolicyBinding",
+        "admissionregistration.k8s.io/v1",
+        "validatingadmissionpolicybindings",
+    ),
+    // What scenarios define themselves.
+    kind("VersionsCrdThing", "example.com/v1", "versions-crd-things"),
+    kind(
+        "VersionsTwiceThing",
+        "example.com/v1",
+        "versions-twice-things",
+    ),
+    kind(
+        "VersionsRefusedThing",
+        "example.com/v1",
+        "versions-refused-things",
+    ),
 ];
 
 const CLUSTER_ROLE: Kind = kind(

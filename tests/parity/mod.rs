@@ -67,12 +67,15 @@ const STORAGE: &str = "persistentvolumeclaim-protection-controller,persistentvol
 const VOLUMES: &str = "persistentvolume-binder-controller,serviceaccount-controller";
 /// The one that attaches volumes; steps play binder, attacher and kubelet.
 const ATTACH: &str = "persistentvolume-attach-detach-controller,serviceaccount-controller";
+/// Those of stored versions; upstream's migrator reads the garbage collector's caches.
+const STORED_VERSIONS: &str = "storage-version-migrator-controller,storageversion-garbage-collector-controller,\
+    garbage-collector-controller,serviceaccount-controller";
 /// How often upstream is run again over the scenarios that ended otherwise than ours.
 const UPSTREAM_AGAIN: usize = 2;
 /// Replicas of Manifold.
 pub(crate) const REPLICAS: usize = 3;
 
-/// What both are told: which controllers, and what these do otherwise than they would.
+/// Flags of both: which controllers, and what these do otherwise than they would.
 fn flags(among: Among) -> Vec<String> {
     match among {
         Among::Workloads => vec![format!("--controllers={CONTROLLERS}")],
@@ -97,7 +100,7 @@ fn flags(among: Among) -> Vec<String> {
             "--feature-gates=ClusterTrustBundle=true".to_owned(),
             format!("--root-ca-file={AUTHORITY}"),
             "--legacy-service-account-token-clean-up-period=1s".to_owned(),
-            // Upstream's cleaner of requests looks at its cache as soon as it starts, and then after an hour.
+            // Upstream's cleaner of requests reads its cache as soon as it starts, and then after an hour.
             "--controller-start-interval=2s".to_owned(),
         ],
         Among::Storage => vec![format!("--controllers={STORAGE}")],
@@ -106,6 +109,10 @@ fn flags(among: Among) -> Vec<String> {
             "--pvclaimbinder-sync-period=1s".to_owned(),
         ],
         Among::Attach => vec![format!("--controllers={ATTACH}")],
+        Among::StoredVersions => vec![
+            format!("--controllers={STORED_VERSIONS}"),
+            "--feature-gates=StorageVersionMigrator=true,StorageVersionAPI=true".to_owned(),
+        ],
         Among::FewEnded => vec![
             "--controllers=pod-garbage-collector-controller,serviceaccount-controller".to_owned(),
             "--terminated-pod-gc-threshold=2".to_owned(),
@@ -137,19 +144,50 @@ pub(crate) async fn fleet(side: &Side, among: Among) -> Result<Fleet> {
         .await
 }
 
+/// Further flags of the API server that a group's scenarios are played on: feature gates and API versions
+/// beyond those that every control plane of this suite has. Both `--feature-gates` and `--runtime-config` add
+/// up when they are repeated. Scenarios that ask for the same flags share a control plane.
+pub(crate) fn api_server_flags(among: Among) -> &'static [&'static str] {
+    match among {
+        Among::Workloads
+        | Among::Everything
+        | Among::Identity
+        | Among::Nodes
+        | Among::AtStart
+        | Among::Storage
+        | Among::Volumes
+        | Among::Attach
+        | Among::FewEnded => &[],
+        Among::StoredVersions => &[
+            "--feature-gates=StorageVersionMigrator=true,StorageVersionAPI=true",
+            "--runtime-config=storagemigration.k8s.io/v1beta1=true,internal.apiserver.k8s.io/v1alpha1=true",
+        ],
+    }
+}
+
 /// All scenarios under kube-controller-manager alone.
 pub(crate) async fn upstream(scenarios: &[Scenario]) -> Result<Vec<Outcome>> {
-    let side = Side::start("upstream").await?;
     let mut outcomes = Vec::new();
-    for (among, scenarios) in by_controllers(scenarios) {
-        let flags = kcm_flags(among);
-        let flags: Vec<&str> = flags.iter().map(String::as_str).collect();
-        let plays = side.prepared(scenarios).await;
-        let mut kcm = side.control_plane.start_kcm(&flags).await?;
-        outcomes.extend(side.run(plays).await);
-        kcm.process().kill();
+    for (api_server, scenarios) in by_api_server(scenarios) {
+        let side = Side::start("upstream", api_server).await?;
+        for (among, scenarios) in by_controllers(scenarios) {
+            let flags = kcm_flags(among);
+            let flags: Vec<&str> = flags.iter().map(String::as_str).collect();
+            let plays = side.prepared(scenarios).await;
+            let mut kcm = side.control_plane.start_kcm(&flags).await?;
+            outcomes.extend(side.run(plays).await);
+            kcm.process().kill();
+        }
     }
     Ok(outcomes)
+}
+
+/// The scenarios as they are, cut where the flags of the API server change.
+fn by_api_server(scenarios: &[Scenario]) -> Vec<(&'static [&'static str], &[Scenario])> {
+    scenarios
+        .chunk_by(|one, next| api_server_flags(one.among) == api_server_flags(next.among))
+        .map(|chunk| (api_server_flags(chunk[0].among), chunk))
+        .collect()
 }
 
 /// The scenarios as they are, cut where the controllers change.
@@ -162,14 +200,16 @@ fn by_controllers(scenarios: &[Scenario]) -> Vec<(Among, &[Scenario])> {
 
 /// All scenarios under a fleet.
 async fn ours(scenarios: &[Scenario]) -> Result<Vec<Outcome>> {
-    let side = Side::start("manifold").await?;
     let mut outcomes = Vec::new();
-    for (among, scenarios) in by_controllers(scenarios) {
-        let fleet = fleet(&side, among).await?;
-        let plays = side.prepared(scenarios).await;
-        let mut replicas = fleet.start_all(REPLICAS).await?;
-        outcomes.extend(side.run(plays).await);
-        all_end_well(&mut replicas).await?;
+    for (api_server, scenarios) in by_api_server(scenarios) {
+        let side = Side::start("manifold", api_server).await?;
+        for (among, scenarios) in by_controllers(scenarios) {
+            let fleet = fleet(&side, among).await?;
+            let plays = side.prepared(scenarios).await;
+            let mut replicas = fleet.start_all(REPLICAS).await?;
+            outcomes.extend(side.run(plays).await);
+            all_end_well(&mut replicas).await?;
+        }
     }
     Ok(outcomes)
 }

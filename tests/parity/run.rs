@@ -95,13 +95,17 @@ pub(crate) struct Play<'s> {
 }
 
 impl Side {
-    pub(crate) async fn start(name: &'static str) -> Result<Self> {
-        let control_plane = ControlPlane::builder()
+    /// A control plane whose API server has these flags beside the suite's own.
+    pub(crate) async fn start(name: &'static str, api_server: &[&str]) -> Result<Self> {
+        let builder = ControlPlane::builder()
             .audit_policy(AUDIT_POLICY)
             .api_server_arg(DUAL_STACK)
             .api_server_arg("--feature-gates=ClusterTrustBundle=true")
             .api_server_arg("--runtime-config=certificates.k8s.io/v1beta1/clustertrustbundles=true")
-            .pods_per_node(PODS_PER_NODE)
+            .pods_per_node(PODS_PER_NODE);
+        let control_plane = api_server
+            .iter()
+            .fold(builder, |builder, flag| builder.api_server_arg(*flag))
             .start()
             .await?;
         let server = Server::new(control_plane.client().await?);
@@ -615,6 +619,11 @@ impl Side {
             Among::Storage => &["persistentvolume", "volumeattributesclass"],
             Among::Attach => &["node", "persistentvolume", "volumeattachment"],
             Among::Volumes => &["storageclass", "persistentvolume"],
+            Among::StoredVersions => &[
+                "customresourcedefinition",
+                "storageversionmigration",
+                "storageversion",
+            ],
             _ => &[],
         };
         if !of_the_cluster.is_empty() {

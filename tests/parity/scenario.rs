@@ -12,7 +12,7 @@ use super::api::kind_of;
 /// Which controllers a scenario is played under.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub(crate) enum Among {
-    /// Those of workloads alone: what nobody owns any more stays where it is, and can be looked at.
+    /// Those of workloads alone: what nobody owns any more stays where it is, and can be compared.
     #[default]
     Workloads,
     /// Those that clear up, count and publish too.
@@ -30,6 +30,9 @@ pub(crate) enum Among {
     /// The one that attaches volumes to nodes: nodes and volumes are compared where their names begin with
     /// the scenario's, attachments where their nodes' do.
     Attach,
+    /// Those of stored versions, on an API server that has them: migrations, definitions and what they define
+    /// are compared where their names begin with the scenario's.
+    StoredVersions,
     /// The pod garbage collector alone, which leaves two pods that have ended in the whole cluster.
     FewEnded,
     /// Those that look at what there is when they start. The manager starts where the scenario has its swap;
@@ -128,6 +131,11 @@ const FILES: &[(&str, Among, &str)] = &[
         Among::Attach,
         include_str!("scenarios/attach.yaml"),
     ),
+    (
+        "storage-versions",
+        Among::StoredVersions,
+        include_str!("scenarios/storage-versions.yaml"),
+    ),
 ];
 
 /// Those in which the manager is exchanged.
@@ -180,7 +188,7 @@ pub(crate) enum Step {
     Delete(Delete),
     /// A command in the scenario's namespace.
     Kubectl(String),
-    /// Does something to some pods, as a kubelet or an operator would; waits until there are so many.
+    /// Does something to some pods, as a kubelet or an operator would; waits until there are enough.
     Pods(Pods),
     /// Waits for facts of an object. One that tells an `observedGeneration` must be up to date.
     Wait(Wait),
@@ -192,7 +200,7 @@ pub(crate) enum Step {
     Rest(Nothing),
     /// Comes to rest, and remembers what there is under this name.
     Look(String),
-    /// Does nothing for so many seconds, while the manager goes on trying.
+    /// Does nothing for this number of seconds, while the manager continues to try.
     Pause(u64),
     /// The manager is exchanged here, where a suite does so, and starts here where it starts late.
     Swap(Nothing),

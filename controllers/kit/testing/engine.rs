@@ -1035,6 +1035,14 @@ fn check_seen(name: &str, action: &Action, cache: &World) -> bool {
         );
         return false;
     }
+    if action.is_rewrite() {
+        // What is stored again comes from a live list, watched or not.
+        assert_ne!(
+            action.resource_version, 0,
+            "{name}: {action} carries no version"
+        );
+        return false;
+    }
     let seen = cache
         .objects
         .get(&(action.resource, action.key.clone()))

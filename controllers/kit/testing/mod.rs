@@ -658,6 +658,23 @@ impl World {
             .collect()
     }
 
+    /// A page of a resource: a token is the last key of the page before.
+    fn page(&self, resource: &'static Resource, limit: usize, token: &str) -> crate::Page {
+        let objects = self.list(resource, None);
+        let mut left = objects
+            .iter()
+            .map(|object| object.metadata().clone())
+            .filter(|meta| token.is_empty() || Key::of_meta(meta) > Key::parse(token));
+        let metas: Vec<_> = left.by_ref().take(limit).collect();
+        let more = left.next().is_some();
+        let last = metas.last().filter(|_| more);
+        crate::Page {
+            version: self.resource_version,
+            next: last.map_or_else(String::new, |meta| Key::of_meta(meta).to_string()),
+            metas,
+        }
+    }
+
     /// Live reads: what the server holds, with kind and apiVersion.
     pub fn answer(&self, queries: Vec<Query>) -> Answers {
         queries
@@ -709,6 +726,11 @@ impl World {
                             }
                         }
                     }
+                    Query::Page {
+                        resource,
+                        limit,
+                        token,
+                    } => crate::Answer::page(&self.page(resource, *limit, token)),
                     Query::Present { .. } => crate::Answer::present(self.resource_version),
                     Query::Path { path, .. } => self
                         .served

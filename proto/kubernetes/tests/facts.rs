@@ -1912,6 +1912,113 @@ const FACTS: &[(&str, i32, &str)] = &[
     ),
     ("k8s.storage.CSINodeDriver.name", 1, "string"),
     ("k8s.storage.CSINodeDriver.nodeID", 2, "string"),
+    (
+        "k8s.apiserverinternal.StorageVersion.metadata",
+        1,
+        "ObjectMeta",
+    ),
+    (
+        "k8s.apiserverinternal.StorageVersion.status",
+        3,
+        "StorageVersionStatus",
+    ),
+    (
+        "k8s.apiserverinternal.StorageVersionStatus.storageVersions",
+        1,
+        "repeated ServerStorageVersion",
+    ),
+    (
+        "k8s.apiserverinternal.StorageVersionStatus.commonEncodingVersion",
+        2,
+        "string",
+    ),
+    (
+        "k8s.apiserverinternal.StorageVersionStatus.conditions",
+        3,
+        "repeated StorageVersionCondition",
+    ),
+    (
+        "k8s.apiserverinternal.ServerStorageVersion.apiServerID",
+        1,
+        "string",
+    ),
+    (
+        "k8s.apiserverinternal.ServerStorageVersion.encodingVersion",
+        2,
+        "string",
+    ),
+    (
+        "k8s.apiserverinternal.ServerStorageVersion.decodableVersions",
+        3,
+        "repeated string",
+    ),
+    (
+        "k8s.apiserverinternal.ServerStorageVersion.servedVersions",
+        4,
+        "repeated string",
+    ),
+    (
+        "k8s.apiserverinternal.StorageVersionCondition.type",
+        1,
+        "string",
+    ),
+    (
+        "k8s.apiserverinternal.StorageVersionCondition.status",
+        2,
+        "string",
+    ),
+    (
+        "k8s.apiserverinternal.StorageVersionCondition.observedGeneration",
+        3,
+        "int64",
+    ),
+    (
+        "k8s.apiserverinternal.StorageVersionCondition.lastTransitionTime",
+        4,
+        "Time",
+    ),
+    (
+        "k8s.apiserverinternal.StorageVersionCondition.reason",
+        5,
+        "string",
+    ),
+    (
+        "k8s.apiserverinternal.StorageVersionCondition.message",
+        6,
+        "string",
+    ),
+    (
+        "k8s.storagemigration.StorageVersionMigration.metadata",
+        1,
+        "ObjectMeta",
+    ),
+    (
+        "k8s.storagemigration.StorageVersionMigration.spec",
+        2,
+        "StorageVersionMigrationSpec",
+    ),
+    (
+        "k8s.storagemigration.StorageVersionMigration.status",
+        3,
+        "StorageVersionMigrationStatus",
+    ),
+    (
+        "k8s.storagemigration.StorageVersionMigrationSpec.resource",
+        1,
+        "GroupResource",
+    ),
+    ("k8s.storagemigration.GroupResource.group", 1, "string"),
+    ("k8s.storagemigration.GroupResource.resource", 2, "string"),
+    (
+        "k8s.storagemigration.StorageVersionMigrationStatus.conditions",
+        1,
+        "repeated Condition",
+    ),
+    (
+        "k8s.storagemigration.StorageVersionMigrationStatus.resourceVersion",
+        2,
+        "string",
+    ),
 ];
 
 /// Messages that are no message of the API: a map's entry, a list of undecoded items, and the names of those
@@ -1949,6 +2056,8 @@ fn every_field_has_the_number_and_the_type_that_the_api_gives_it() {
         "coordination.proto",
         "networking.proto",
         "storage.proto",
+        "apiserverinternal.proto",
+        "storagemigration.proto",
     ];
     let descriptors = protox::compile(files, ["."]).unwrap();
     let mut declared = 0;
