@@ -88,7 +88,7 @@ pub mod autoscaling {
     include!(concat!(env!("OUT_DIR"), "/k8s.autoscaling.rs"));
 }
 
-/// `resource.k8s.io/v1`.
+/// `resource.k8s.io/v1`, and what its betas alone have.
 pub mod resource {
     #![allow(missing_docs)]
     include!(concat!(env!("OUT_DIR"), "/k8s.resource.rs"));
@@ -300,6 +300,30 @@ object!(
     "deviceclasses",
     false
 );
+object!(
+    resource::ResourceSlice,
+    "resource.k8s.io",
+    "v1",
+    "ResourceSlice",
+    "resourceslices",
+    false
+);
+object!(
+    resource::DeviceTaintRule,
+    "resource.k8s.io",
+    "v1beta2",
+    "DeviceTaintRule",
+    "devicetaintrules",
+    false
+);
+object!(
+    resource::ResourcePoolStatusRequest,
+    "resource.k8s.io",
+    "v1alpha3",
+    "ResourcePoolStatusRequest",
+    "resourcepoolstatusrequests",
+    false
+);
 
 object!(
     certificates::CertificateSigningRequest,
@@ -472,6 +496,9 @@ pub fn kinds() -> Vec<&'static Resource> {
         <resource::ResourceClaim as Object>::resource(),
         <resource::ResourceClaimTemplate as Object>::resource(),
         <resource::DeviceClass as Object>::resource(),
+        <resource::ResourceSlice as Object>::resource(),
+        <resource::DeviceTaintRule as Object>::resource(),
+        <resource::ResourcePoolStatusRequest as Object>::resource(),
         <certificates::CertificateSigningRequest as Object>::resource(),
         <certificates::PodCertificateRequest as Object>::resource(),
         <rbac::ClusterRole as Object>::resource(),

@@ -399,3 +399,52 @@ fn a_pod_names_its_claims_to_devices_and_its_group() {
     let read = core::Pod::resource().read(&pod.encode_to_vec()).unwrap();
     assert_eq!(read.to_json(), json);
 }
+
+#[test]
+fn slices_rules_and_requests_are_the_api_s_own_json() {
+    fn same<T: Object>(json: serde_json::Value) {
+        let read: T = serde_json::from_value(json.clone()).unwrap();
+        let decoded = T::resource().read(&read.encode_to_vec()).unwrap();
+        assert_eq!(decoded.to_json(), json);
+    }
+    let taint = json!({"key": "k", "value": "v", "effect": "NoExecute", "timeAdded": "2026-01-01T00:00:00Z"});
+    same::<crate::resource::ResourceSlice>(json!({
+        "metadata": {"name": "node-1-gpus"},
+        "spec": {
+            "driver": "gpu.example.com",
+            "pool": {"name": "node-1", "generation": 3, "resourceSliceCount": 2},
+            "nodeName": "node-1",
+            "devices": [{"name": "gpu-0", "taints": [taint]}, {"name": "gpu-1"}],
+        },
+    }));
+    let condition = json!({
+        "type": "EvictionInProgress", "status": "False", "observedGeneration": 2,
+        "lastTransitionTime": "2026-01-01T00:00:00Z", "reason": "NotStarted",
+    });
+    same::<crate::resource::DeviceTaintRule>(json!({
+        "metadata": {"name": "broken", "generation": 2},
+        "spec": {
+            "deviceSelector": {"driver": "gpu.example.com", "pool": "node-1", "device": "gpu-0"},
+            "taint": taint,
+        },
+        "status": {"conditions": [condition]},
+    }));
+    // A selector that selects all devices is not the same as none.
+    same::<crate::resource::DeviceTaintRule>(json!({
+        "metadata": {"name": "all"},
+        "spec": {"deviceSelector": {}, "taint": {"key": "k", "effect": "None"}},
+    }));
+    same::<crate::resource::ResourcePoolStatusRequest>(json!({
+        "metadata": {"name": "how-many"},
+        "spec": {"driver": "gpu.example.com", "poolName": "node-1", "limit": 5},
+        "status": {
+            "poolCount": 1,
+            "pools": [{
+                "driver": "gpu.example.com", "poolName": "node-1", "nodeName": "node-1", "generation": 3,
+                "resourceSliceCount": 2, "totalDevices": 4, "allocatedDevices": 0, "availableDevices": 4,
+                "unavailableDevices": 0,
+            }],
+            "conditions": [condition],
+        },
+    }));
+}
