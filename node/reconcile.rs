@@ -475,9 +475,10 @@ fn lagging_head(shared: &Shared, job: &Job) -> Option<Head> {
     })
 }
 
-/// Whether a key can be an object of a resource: composite keys ([`Key::composite`]) are not.
+/// Whether a key can be an object of a resource: composite keys ([`Key::composite`]) are not, nor those of
+/// cluster-scoped objects where the resource has namespaces.
 fn is_object(resource: &Resource, key: &Key) -> bool {
-    resource.namespaced || key.namespace.is_empty()
+    resource.namespaced != key.namespace.is_empty()
 }
 
 fn version_of(
