@@ -787,8 +787,25 @@ pub fn end_process_on_panic() {
 #[cfg(test)]
 mod tests {
     use controllers_kit::testing::config_map;
+    use kubernetes_proto::{
+        Object as _,
+        core::{Node, Pod},
+    };
 
     use super::*;
+
+    #[test]
+    fn a_key_that_can_be_no_object_of_a_resource_is_not_asked_for() {
+        for (resource, key, can) in [
+            (Pod::resource(), Key::new("shop", "web"), true),
+            // Of a cluster-scoped object, for a controller whose other keys are pods.
+            (Pod::resource(), Key::cluster("web"), false),
+            (Node::resource(), Key::cluster("n1"), true),
+            (Node::resource(), Key::composite("zone", "a"), false),
+        ] {
+            assert_eq!(is_object(resource, &key), can, "{} {key}", resource.plural);
+        }
+    }
 
     #[test]
     fn a_creation_in_a_namespace_that_ends_is_no_error_of_the_sync() {

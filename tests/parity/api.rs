@@ -72,6 +72,17 @@ const OF_THE_CLUSTER: &[Kind] = &[
     kind("StorageClass", "storage.k8s.io/v1", "storageclasses"),
     kind("CSIDriver", "storage.k8s.io/v1", "csidrivers"),
     kind("VolumeAttachment", "storage.k8s.io/v1", "volumeattachments"),
+    kind("ResourceSlice", "resource.k8s.io/v1", "resourceslices"),
+    kind(
+        "DeviceTaintRule",
+        "resource.k8s.io/v1beta2",
+        "devicetaintrules",
+    ),
+    kind(
+        "ResourcePoolStatusRequest",
+        "resource.k8s.io/v1alpha3",
+        "resourcepoolstatusrequests",
+    ),
 ];
 
 const CLUSTER_ROLE: Kind = kind(

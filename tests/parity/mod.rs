@@ -41,8 +41,8 @@ const CONTROLLERS: &str = "deployment-controller,replicaset-controller,replicati
 /// What both run besides where it matters what is cleared up, counted and published.
 const MORE: &str = "garbage-collector-controller,namespace-controller,pod-garbage-collector-controller,\
     resourcequota-controller,endpoints-controller,endpointslice-controller,endpointslice-mirroring-controller";
-/// What both run where identities are looked at. The cleaners are left out: upstream's look at what there is
-/// once an hour, once a day, and when they start ([`AT_START`]).
+/// What both run for identities. The cleaners are left out: upstream's work once an hour, once a day, and when
+/// they start ([`AT_START`]).
 const IDENTITY: &str = "serviceaccount-controller,clusterrole-aggregation-controller,\
     certificatesigningrequest-approving-controller,certificatesigningrequest-signing-controller,\
     serviceaccount-token-controller,bootstrap-signer-controller,token-cleaner-controller";
@@ -67,12 +67,15 @@ const STORAGE: &str = "persistentvolumeclaim-protection-controller,persistentvol
 const VOLUMES: &str = "persistentvolume-binder-controller,serviceaccount-controller";
 /// The one that attaches volumes; steps play binder, attacher and kubelet.
 const ATTACH: &str = "persistentvolume-attach-detach-controller,serviceaccount-controller";
+/// Those of devices with taints and of questions about pools; steps play scheduler and drivers.
+const DEVICES: &str = "device-taint-eviction-controller,resourcepoolstatusrequest-controller,\
+    serviceaccount-controller";
 /// How often upstream is run again over the scenarios that ended otherwise than ours.
 const UPSTREAM_AGAIN: usize = 2;
 /// Replicas of Manifold.
 pub(crate) const REPLICAS: usize = 3;
 
-/// What both are told: which controllers, and what these do otherwise than they would.
+/// Flags of both: which controllers, and what these do otherwise than they would.
 fn flags(among: Among) -> Vec<String> {
     match among {
         Among::Workloads => vec![format!("--controllers={CONTROLLERS}")],
@@ -106,6 +109,10 @@ fn flags(among: Among) -> Vec<String> {
             "--pvclaimbinder-sync-period=1s".to_owned(),
         ],
         Among::Attach => vec![format!("--controllers={ATTACH}")],
+        Among::Devices => vec![
+            format!("--controllers={DEVICES}"),
+            "--feature-gates=DRADeviceTaintRules=true,DRAResourcePoolStatus=true".to_owned(),
+        ],
         Among::FewEnded => vec![
             "--controllers=pod-garbage-collector-controller,serviceaccount-controller".to_owned(),
             "--terminated-pod-gc-threshold=2".to_owned(),

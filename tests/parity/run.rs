@@ -27,6 +27,12 @@ const PODS_PER_NODE: usize = 500;
 const REST: Duration = Duration::from_millis(2500);
 /// For anything that a scenario waits for.
 const LIMIT: Duration = Duration::from_secs(120);
+/// Gates of the API server that scenarios need.
+const GATES: &str = "ClusterTrustBundle=true,DRADeviceTaintRules=true,DRAResourcePoolStatus=true";
+/// APIs that it does not serve otherwise.
+const APIS: &str = "certificates.k8s.io/v1beta1/clustertrustbundles=true,\
+    resource.k8s.io/v1beta2/devicetaintrules=true,\
+    resource.k8s.io/v1alpha3/resourcepoolstatusrequests=true";
 /// Services may have addresses of both families.
 const DUAL_STACK: &str = "--service-cluster-ip-range=10.96.0.0/16,fd00:10:96::/108";
 /// Between two readings of the audit log.
@@ -99,8 +105,8 @@ impl Side {
         let control_plane = ControlPlane::builder()
             .audit_policy(AUDIT_POLICY)
             .api_server_arg(DUAL_STACK)
-            .api_server_arg("--feature-gates=ClusterTrustBundle=true")
-            .api_server_arg("--runtime-config=certificates.k8s.io/v1beta1/clustertrustbundles=true")
+            .api_server_arg(format!("--feature-gates={GATES}"))
+            .api_server_arg(format!("--runtime-config={APIS}"))
             .pods_per_node(PODS_PER_NODE)
             .start()
             .await?;
@@ -615,6 +621,11 @@ impl Side {
             Among::Storage => &["persistentvolume", "volumeattributesclass"],
             Among::Attach => &["node", "persistentvolume", "volumeattachment"],
             Among::Volumes => &["storageclass", "persistentvolume"],
+            Among::Devices => &[
+                "resourceslice",
+                "devicetaintrule",
+                "resourcepoolstatusrequest",
+            ],
             _ => &[],
         };
         if !of_the_cluster.is_empty() {

@@ -30,6 +30,9 @@ pub(crate) enum Among {
     /// The one that attaches volumes to nodes: nodes and volumes are compared where their names begin with
     /// the scenario's, attachments where their nodes' do.
     Attach,
+    /// Those of tainted devices and of questions about pools, with the gates of rules and of questions: slices,
+    /// rules and requests are compared where their names begin with the scenario's.
+    Devices,
     /// The pod garbage collector alone, which leaves two pods that have ended in the whole cluster.
     FewEnded,
     /// Those that look at what there is when they start. The manager starts where the scenario has its swap;
@@ -127,6 +130,11 @@ const FILES: &[(&str, Among, &str)] = &[
         "attach",
         Among::Attach,
         include_str!("scenarios/attach.yaml"),
+    ),
+    (
+        "devices-taints",
+        Among::Devices,
+        include_str!("scenarios/devices-taints.yaml"),
     ),
 ];
 

@@ -9,7 +9,7 @@
 //! start again, as upstream's do at each start.
 //!
 //! Invariants: no pod is deleted before its taint's time plus its toleration; after a takeover no pod is
-//! deleted on a cache that is behind; a rule's condition tells of its generation before its pods are deleted,
+//! deleted on a cache that is behind; a rule's condition is that of its generation before its pods are deleted,
 //! or has failed to do so for 3 s.
 
 use std::{
@@ -269,17 +269,17 @@ fn wake_users_of_rule<const GROUPS: bool>(
     distinct(selected.flat_map(|claim| users::<GROUPS>(claim, reader)))
 }
 
-/// Sets the condition that says why a pod is deleted, and deletes it. The event stands at the beginning: what
-/// has the condition already was told of.
+/// Sets the condition that says why a pod is deleted, and deletes it. A pod that has the
+/// condition already has had its event.
 fn evict(plan: &mut Plan, pod: &Pod, now: Timestamp, when: Timestamp) {
     let held = pod
         .status
         .as_ref()
         .and_then(|status| conditions::find(&status.conditions, DISRUPTION));
-    let told = held.is_some_and(|held| {
+    let marked = held.is_some_and(|held| {
         held.status == "True" && held.reason == REASON && *held.message == *MESSAGE
     });
-    if !told {
+    if !marked {
         plan.event(event(pod, "Marking for deletion"));
         let since = held
             .filter(|held| held.status == "True")
@@ -370,7 +370,7 @@ impl Controller for DeviceTaintEviction {
             .differs("The number of evicted pods is kept through a handoff of the rule's key. After a crash of its owner it begins with the pods that are still being deleted.")
             .differs("A condition DisruptionTarget that a failed try has left is not announced by a second event.")
             .differs("A pod that somebody else is deleting gets no event `Cancelling deletion`, nor does one whose owner has crashed since its eviction was planned.")
-            .differs("Pods of a DeviceTaintRule are deleted when the rule's status tells of the rule's generation, or 3 s later. Upstream has no bound, but only the order of its queue.")
+            .differs("Pods of a DeviceTaintRule are deleted when the rule's status is that of the rule's generation, or 3 s later. Upstream has no bound, but only the order of its queue.")
             .differs("The condition of a rule with effect None is not computed again when the controller starts, as its message says.")
             .differs("Before the first pods are deleted after a takeover, the caches of claims, slices and rules are compared with the API server.")
             .differs("What fails is retried for ever; upstream's controller ends where it cannot register its handlers.")

@@ -30,7 +30,7 @@ const CONDITION: &str = "EvictionInProgress";
 const PERIOD: SignedDuration = SignedDuration::from_secs(10);
 /// A rule with more pods than [`MANY`] is counted only so often: each pod that goes wakes it.
 const COUNTED_EACH: SignedDuration = SignedDuration::from_secs(1);
-/// So many pods are counted in some milliseconds.
+/// Pods that are counted within some milliseconds.
 const MANY: usize = 1000;
 /// Pods that a rule's memory follows. Of more than these, those that the API server removes at once may be
 /// missing from the number of evicted ones.
@@ -56,7 +56,7 @@ pub struct Memory {
 struct Followed {
     namespace: String,
     name: String,
-    /// When it is to be evicted, as the API tells; `None` once it is counted as evicted.
+    /// When it is to be evicted, in the API's time; `None` once it is counted as evicted.
     due: Option<Timestamp>,
 }
 
@@ -119,7 +119,7 @@ fn condition_of(rule: &DeviceTaintRule) -> Option<&Condition> {
     conditions.find(|condition| condition.r#type == CONDITION)
 }
 
-/// Whether a rule's status tells of the rule as it is.
+/// Whether a rule's status is that of the rule's generation.
 pub(super) fn is_current(rule: &DeviceTaintRule) -> bool {
     let generation = Object::metadata(rule).generation;
     condition_of(rule).is_some_and(|condition| condition.observed_generation == generation)

@@ -48,7 +48,7 @@ pub(crate) fn slice(name: &str, pool: &str) -> ResourceSlice {
 
 pub(crate) trait SliceBuild {
     fn device(self, name: &str, taints: &[DeviceTaint]) -> Self;
-    /// Of a generation of its pool, which has so many slices.
+    /// Of a generation of its pool, and how many slices the pool has.
     fn of_pool(self, generation: i64, slices: i64) -> Self;
 }
 
@@ -1066,7 +1066,7 @@ fn a_rule_without_effect_tells_what_it_would_do() {
         ),
     ] {
         let mut world = with_rules(world).with(rule("bad", "None", None, "12:00:00"));
-        // Taints of slices evict whoever they evict.
+        // Taints of slices evict as ever.
         world.change::<DeviceTaintRule>("bad", |rule| {
             "other".clone_into(&mut rule.spec.as_mut().unwrap().taint.as_mut().unwrap().key);
         });
@@ -1173,7 +1173,11 @@ fn a_toleration_delays_what_a_rule_evicts() {
     let pending = "1 pod needs to be evicted in 1 namespace.";
     run(&mut world, 59);
     says(&world, "bad", "True", "PodsPendingEviction", pending);
-    assert_eq!(since(&world, "bad"), at("12:00:00"), "nothing new to tell");
+    assert_eq!(
+        since(&world, "bad"),
+        at("12:00:00"),
+        "nothing new to publish"
+    );
     assert_eq!(staying(&world), ["web"]);
     run(&mut world, 1);
     assert!(staying(&world).is_empty());
@@ -1359,7 +1363,7 @@ fn a_rule_s_status_is_written_ten_seconds_apart_however_much_happens() {
 }
 
 #[test]
-fn a_changed_rule_is_told_of_at_once() {
+fn the_status_of_a_changed_rule_is_written_at_once() {
     let mut world = with_rules(start())
         .with(gpu().tolerates("broken", Some(3600)))
         .with(user("web"))

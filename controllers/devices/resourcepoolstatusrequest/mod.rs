@@ -128,7 +128,7 @@ fn answer(
     let pools = pools(spec, slices);
     let allocated = allocated(&spec.driver, claims);
     let limit = usize::try_from(spec.limit.unwrap_or(LIMIT)).unwrap_or(0);
-    let mut told = Vec::new();
+    let mut statuses = Vec::new();
     for (name, pool) in pools.iter().take(limit) {
         if i64::from(pool.slices) < pool.expected {
             return Err(format!(
@@ -141,7 +141,7 @@ fn answer(
             _ => None,
         };
         let given = allocated.get(name).copied().unwrap_or(0);
-        told.push(PoolStatus {
+        statuses.push(PoolStatus {
             driver: spec.driver.clone(),
             pool_name: (*name).to_owned(),
             node_name: node,
@@ -160,11 +160,11 @@ fn answer(
         observed_generation: 0,
         last_transition_time: Some(Time::from(now)),
         reason: "CalculationComplete".to_owned(),
-        message: format!("Calculated status for {} pools", told.len()),
+        message: format!("Calculated status for {} pools", statuses.len()),
     };
     Ok(ResourcePoolStatusRequestStatus {
         pool_count: Some(saturated(pools.len())),
-        pools: told,
+        pools: statuses,
         conditions: vec![condition],
     })
 }
@@ -250,7 +250,7 @@ impl Controller for PoolStatusRequests {
             .rule("resource.k8s.io", "resourceclaims", &["list", "watch"])
             .differs("A request about a pool that lacks slices is answered when the pool is complete. Upstream tries six times within a second and then never again.")
             .differs("An answer rests on every slice and claim that the API server had when it was computed.")
-            .differs("A request is deleted when its time has come, in the version seen; upstream looks at all of them every 10 minutes.")
+            .differs("A request is deleted when its time has come, in the version seen; upstream checks all of them every 10 minutes.")
             .differs("workqueue_* has a queue resourcepoolstatusrequest-controller; upstream's has no name and no metrics.")
     }
 
@@ -289,7 +289,7 @@ impl Controller for PoolStatusRequests {
             return Ok(plan);
         }
         if !terminating {
-            plan.look_again_at(end(&request));
+            plan = plan.again_at(end(&request));
         }
         if request.status.is_some() {
             return Ok(plan);

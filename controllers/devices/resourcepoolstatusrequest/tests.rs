@@ -46,7 +46,7 @@ pub(crate) fn answered(name: &str, condition: Option<(&str, &str)>) -> ResourceP
     }
 }
 
-/// A slice with so many devices.
+/// A slice with a number of devices.
 fn full(name: &str, pool: &str, devices: usize) -> ResourceSlice {
     (0..devices).fold(slice(name, pool), |slice, number| {
         slice.device(&format!("gpu-{number}"), &[])
@@ -255,7 +255,7 @@ fn a_request_about_an_incomplete_pool_waits_for_its_slices() {
         plan.again,
         Again::At(world.now() + SignedDuration::from_hours(24))
     );
-    // A pool that is not told of does not matter.
+    // A pool that is not asked about does not matter.
     let mut other = request("other");
     other.spec.as_mut().unwrap().pool_name = Some("b".to_owned());
     let plan = world
