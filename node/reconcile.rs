@@ -482,9 +482,10 @@ fn lagging_head(shared: &Shared, job: &Job) -> Option<Head> {
     })
 }
 
-/// Whether a key can be an object of a resource: composite keys ([`Key::composite`]) are not.
+/// Whether a key can be an object of a resource: composite keys ([`Key::composite`]) are not, nor those of
+/// cluster-scoped objects where the resource has namespaces.
 fn is_object(resource: &Resource, key: &Key) -> bool {
-    resource.namespaced || key.namespace.is_empty()
+    resource.namespaced != key.namespace.is_empty()
 }
 
 fn version_of(
@@ -753,8 +754,25 @@ pub fn end_process_on_panic() {
 #[cfg(test)]
 mod tests {
     use controllers_kit::{Failure, testing::config_map};
+    use kubernetes_proto::{
+        Object as _,
+        core::{Node, Pod},
+    };
 
     use super::*;
+
+    #[test]
+    fn a_key_that_can_be_no_object_of_a_resource_is_not_asked_for() {
+        for (resource, key, can) in [
+            (Pod::resource(), Key::new("shop", "web"), true),
+            // Of a cluster-scoped object, for a controller whose other keys are pods.
+            (Pod::resource(), Key::cluster("web"), false),
+            (Node::resource(), Key::cluster("n1"), true),
+            (Node::resource(), Key::composite("zone", "a"), false),
+        ] {
+            assert_eq!(is_object(resource, &key), can, "{} {key}", resource.plural);
+        }
+    }
 
     #[test]
     fn a_creation_in_a_namespace_that_ends_is_no_error_of_the_sync() {

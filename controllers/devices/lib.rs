@@ -2,5 +2,14 @@
 
 use controllers_kit::Factory;
 
+pub mod device_taint_eviction;
+pub mod resourcepoolstatusrequest;
+
 /// All controllers of this group.
-pub const REGISTRY: &[Factory] = &[];
+pub const REGISTRY: &[Factory] = &[
+    Factory::of::<device_taint_eviction::DeviceTaintEviction>(),
+    Factory::of::<resourcepoolstatusrequest::PoolStatusRequests>(),
+];
+
+#[cfg(test)]
+mod tests;

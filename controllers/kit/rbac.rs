@@ -170,6 +170,40 @@ const UPSTREAM: &[(&str, Granted)] = &[
         ],
     ),
     ("ttl-controller", &[("", "nodes", &["update", "patch"])]),
+    // Those of DeviceTaintRules and of pool status requests where the API server has their gates on.
+    (
+        "device-taint-eviction-controller",
+        &[
+            ("", "pods", &["get", "delete"]),
+            ("", "pods/status", &["update", "patch"]),
+            ("resource.k8s.io", "resourceclaims", &["get"]),
+            ("resource.k8s.io", "resourceslices", &["get"]),
+            ("resource.k8s.io", "deviceclasses", &["get"]),
+            ("resource.k8s.io", "devicetaintrules", &["get"]),
+            (
+                "resource.k8s.io",
+                "devicetaintrules/status",
+                &["update", "patch"],
+            ),
+        ],
+    ),
+    (
+        "resourcepoolstatusrequest-controller",
+        &[
+            (
+                "resource.k8s.io",
+                "resourcepoolstatusrequests",
+                &["get", "delete"],
+            ),
+            (
+                "resource.k8s.io",
+                "resourcepoolstatusrequests/status",
+                &["update", "patch"],
+            ),
+            ("resource.k8s.io", "resourceslices", &["get"]),
+            ("resource.k8s.io", "resourceclaims", &["get"]),
+        ],
+    ),
     (
         "ephemeral-volume-controller",
         &[

@@ -52,8 +52,9 @@ pub mod core {
         Amount, Container, ContainerPort, ContainerState, ContainerStateTerminated,
         ContainerStatus, EphemeralContainer, EphemeralContainerCommon, InitContainer,
         InlineVolumeSource, PersistentVolumeClaimVolumeSource, Pod, PodCondition,
-        PodExtendedResourceClaimStatus, PodIp, PodSpec, PodStatus, ResourceRequirements, Volume,
-        VolumeMount, VolumeSource,
+        PodExtendedResourceClaimStatus, PodIp, PodResourceClaim, PodResourceClaimStatus,
+        PodSchedulingGroup, PodSpec, PodStatus, ResourceRequirements, Volume, VolumeMount,
+        VolumeSource,
     };
 }
 
@@ -87,7 +88,7 @@ pub mod autoscaling {
     include!(concat!(env!("OUT_DIR"), "/k8s.autoscaling.rs"));
 }
 
-/// `resource.k8s.io/v1`.
+/// `resource.k8s.io/v1`, and what its betas alone have.
 pub mod resource {
     #![allow(missing_docs)]
     include!(concat!(env!("OUT_DIR"), "/k8s.resource.rs"));
@@ -155,6 +156,12 @@ pub mod storagemigration {
 pub mod networking {
     #![allow(missing_docs)]
     include!(concat!(env!("OUT_DIR"), "/k8s.networking.rs"));
+}
+
+/// `scheduling.k8s.io/v1alpha2`.
+pub mod scheduling {
+    #![allow(missing_docs)]
+    include!(concat!(env!("OUT_DIR"), "/k8s.scheduling.rs"));
 }
 
 /// `storage.k8s.io/v1`.
@@ -290,11 +297,43 @@ object!(
     true
 );
 object!(
+    resource::ResourceClaimTemplate,
+    "resource.k8s.io",
+    "v1",
+    "ResourceClaimTemplate",
+    "resourceclaimtemplates",
+    true
+);
+object!(
     resource::DeviceClass,
     "resource.k8s.io",
     "v1",
     "DeviceClass",
     "deviceclasses",
+    false
+);
+object!(
+    resource::ResourceSlice,
+    "resource.k8s.io",
+    "v1",
+    "ResourceSlice",
+    "resourceslices",
+    false
+);
+object!(
+    resource::DeviceTaintRule,
+    "resource.k8s.io",
+    "v1beta2",
+    "DeviceTaintRule",
+    "devicetaintrules",
+    false
+);
+object!(
+    resource::ResourcePoolStatusRequest,
+    "resource.k8s.io",
+    "v1alpha3",
+    "ResourcePoolStatusRequest",
+    "resourcepoolstatusrequests",
     false
 );
 
@@ -387,6 +426,14 @@ object!(
     false
 );
 object!(
+    scheduling::PodGroup,
+    "scheduling.k8s.io",
+    "v1alpha2",
+    "PodGroup",
+    "podgroups",
+    true
+);
+object!(
     core::PersistentVolume,
     "",
     "v1",
@@ -476,13 +523,18 @@ pub fn kinds() -> Vec<&'static Resource> {
         <autoscaling::HorizontalPodAutoscaler as Object>::resource(),
         <core::ResourceQuota as Object>::resource(),
         <resource::ResourceClaim as Object>::resource(),
+        <resource::ResourceClaimTemplate as Object>::resource(),
         <resource::DeviceClass as Object>::resource(),
+        <resource::ResourceSlice as Object>::resource(),
+        <resource::DeviceTaintRule as Object>::resource(),
+        <resource::ResourcePoolStatusRequest as Object>::resource(),
         <certificates::CertificateSigningRequest as Object>::resource(),
         <certificates::PodCertificateRequest as Object>::resource(),
         <rbac::ClusterRole as Object>::resource(),
         <coordination::Lease as Object>::resource(),
         <networking::ServiceCidr as Object>::resource(),
         <networking::IpAddress as Object>::resource(),
+        <scheduling::PodGroup as Object>::resource(),
         <core::PersistentVolume as Object>::resource(),
         <storage::StorageClass as Object>::resource(),
         <storage::VolumeAttributesClass as Object>::resource(),

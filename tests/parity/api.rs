@@ -110,6 +110,17 @@ const OF_THE_CLUSTER: &[Kind] = &[
         "example.com/v1",
         "versions-refused-things",
     ),
+    kind("ResourceSlice", "resource.k8s.io/v1", "resourceslices"),
+    kind(
+        "DeviceTaintRule",
+        "resource.k8s.io/v1beta2",
+        "devicetaintrules",
+    ),
+    kind(
+        "ResourcePoolStatusRequest",
+        "resource.k8s.io/v1alpha3",
+        "resourcepoolstatusrequests",
+    ),
 ];
 
 const CLUSTER_ROLE: Kind = kind(

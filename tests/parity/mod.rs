@@ -41,8 +41,8 @@ const CONTROLLERS: &str = "deployment-controller,replicaset-controller,replicati
 /// What both run besides where it matters what is cleared up, counted and published.
 const MORE: &str = "garbage-collector-controller,namespace-controller,pod-garbage-collector-controller,\
     resourcequota-controller,endpoints-controller,endpointslice-controller,endpointslice-mirroring-controller";
-/// What both run where identities are looked at. The cleaners are left out: upstream's look at what there is
-/// once an hour, once a day, and when they start ([`AT_START`]).
+/// What both run for identities. The cleaners are left out: upstream's work once an hour, once a day, and when
+/// they start ([`AT_START`]).
 const IDENTITY: &str = "serviceaccount-controller,clusterrole-aggregation-controller,\
     certificatesigningrequest-approving-controller,certificatesigningrequest-signing-controller,\
     serviceaccount-token-controller,bootstrap-signer-controller,token-cleaner-controller";
@@ -70,6 +70,9 @@ const ATTACH: &str = "persistentvolume-attach-detach-controller,serviceaccount-c
 /// Those of stored versions; upstream's migrator reads the garbage collector's caches.
 const STORED_VERSIONS: &str = "storage-version-migrator-controller,storageversion-garbage-collector-controller,\
     garbage-collector-controller,serviceaccount-controller";
+/// Those of devices with taints and of questions about pools; steps play scheduler and drivers.
+const DEVICES: &str = "device-taint-eviction-controller,resourcepoolstatusrequest-controller,\
+    serviceaccount-controller";
 /// How often upstream is run again over the scenarios that ended otherwise than ours.
 const UPSTREAM_AGAIN: usize = 2;
 /// Replicas of Manifold.
@@ -112,6 +115,10 @@ fn flags(among: Among) -> Vec<String> {
         Among::StoredVersions => vec![
             format!("--controllers={STORED_VERSIONS}"),
             "--feature-gates=StorageVersionMigrator=true,StorageVersionAPI=true".to_owned(),
+        ],
+        Among::Devices => vec![
+            format!("--controllers={DEVICES}"),
+            "--feature-gates=DRADeviceTaintRules=true,DRAResourcePoolStatus=true".to_owned(),
         ],
         Among::FewEnded => vec![
             "--controllers=pod-garbage-collector-controller,serviceaccount-controller".to_owned(),
@@ -158,9 +165,12 @@ pub(crate) fn api_server_flags(among: Among) -> &'static [&'static str] {
         | Among::Volumes
         | Among::Attach
         | Among::FewEnded => &[],
-        Among::StoredVersions => &[
-            "--feature-gates=StorageVersionMigrator=true,StorageVersionAPI=true",
-            "--runtime-config=storagemigration.k8s.io/v1beta1=true,internal.apiserver.k8s.io/v1alpha1=true",
+        Among::Devices | Among::StoredVersions => &[
+            "--feature-gates=StorageVersionMigrator=true,StorageVersionAPI=true,\
+             DRADeviceTaintRules=true,DRAResourcePoolStatus=true",
+            "--runtime-config=storagemigration.k8s.io/v1beta1=true,internal.apiserver.k8s.io/v1alpha1=true,\
+             resource.k8s.io/v1beta2/devicetaintrules=true,\
+             resource.k8s.io/v1alpha3/resourcepoolstatusrequests=true",
         ],
     }
 }

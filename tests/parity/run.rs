@@ -624,6 +624,11 @@ impl Side {
                 "storageversionmigration",
                 "storageversion",
             ],
+            Among::Devices => &[
+                "resourceslice",
+                "devicetaintrule",
+                "resourcepoolstatusrequest",
+            ],
             _ => &[],
         };
         if !of_the_cluster.is_empty() {

@@ -33,6 +33,9 @@ pub(crate) enum Among {
     /// Those of stored versions, on an API server that has them: migrations, definitions and what they define
     /// are compared where their names begin with the scenario's.
     StoredVersions,
+    /// Those of tainted devices and of questions about pools, with the gates of rules and of questions: slices,
+    /// rules and requests are compared where their names begin with the scenario's.
+    Devices,
     /// The pod garbage collector alone, which leaves two pods that have ended in the whole cluster.
     FewEnded,
     /// Those that look at what there is when they start. The manager starts where the scenario has its swap;
@@ -135,6 +138,11 @@ const FILES: &[(&str, Among, &str)] = &[
         "storage-versions",
         Among::StoredVersions,
         include_str!("scenarios/storage-versions.yaml"),
+    ),
+    (
+        "devices-taints",
+        Among::Devices,
+        include_str!("scenarios/devices-taints.yaml"),
     ),
 ];
 

@@ -559,7 +559,8 @@ impl World {
     }
 
     /// What a controller plans for a key, with a fresh memory. A key without a namespace is one of namespace
-    /// `default` where the controller's keys have namespaces. Panics where the controller refuses.
+    /// `default` where the controller's keys have namespaces; `/name` has none. Panics where the controller
+    /// refuses.
     pub fn plan<C: Controller>(&self, key: &str) -> Plan {
         self.try_plan::<C>(key)
             .unwrap_or_else(|refusal| panic!("{key} can't be planned: {refusal}"))
@@ -755,7 +756,8 @@ fn object_key<T: Object>(text: &str) -> Key {
     }
 }
 
-/// A controller's key from `namespace/name` or `name`.
+/// A controller's key from `namespace/name` or `name`; `/name` for one without a namespace whatever the others
+/// have.
 fn controller_key(descriptor: &crate::Descriptor, watches: &crate::Watches, text: &str) -> Key {
     let key = Key::parse(text);
     let namespaced = descriptor.sharding == Sharding::ByObject
@@ -763,7 +765,7 @@ fn controller_key(descriptor: &crate::Descriptor, watches: &crate::Watches, text
             .subscriptions
             .first()
             .is_some_and(|subscription| subscription.resource.namespaced);
-    if key.namespace.is_empty() && namespaced {
+    if key.namespace.is_empty() && namespaced && !text.starts_with('/') {
         Key::new("default", key.name)
     } else {
         key
