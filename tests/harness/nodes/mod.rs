@@ -12,6 +12,7 @@
 //! are removed when a [`Node`] is dropped, or by the watchdog where this process is killed.
 
 mod cgroups;
+pub mod csi;
 mod files;
 mod forward;
 mod image;
@@ -432,19 +433,45 @@ impl Node {
 
     /// Runs a program in the node's namespaces; gives what it printed, or what it complained of.
     pub async fn run(&self, program: &str, arguments: &[&str]) -> Result<String> {
+        let enter = self.enter().await?;
+        let enter: Vec<&str> = enter.iter().map(String::as_str).collect();
+        run(
+            "nsenter",
+            &[&enter[..], &["--", program], arguments].concat(),
+        )
+        .await
+    }
+
+    /// Starts a program in the node's namespaces, which ends with the node at the latest; its log lies beside
+    /// the node's others.
+    pub async fn start(&self, name: &str, program: &Path, arguments: &[String]) -> Result<Process> {
+        let mut args = self.enter().await?;
+        args.extend(["--".to_owned(), program.display().to_string()]);
+        args.extend_from_slice(arguments);
+        Process::spawn(&Spec {
+            name: format!("{name} of {}", self.name),
+            program: "nsenter".into(),
+            args,
+            env: Vec::new(),
+            log: self.files.join(format!("{name}.log")),
+        })
+    }
+
+    /// What makes `nsenter` enter the node's namespaces.
+    async fn enter(&self) -> Result<Vec<String>> {
         let first = until(
             "the node's first process runs",
             START_LIMIT,
             POLL,
             || async { first_process(self.process.id()) },
         )
-        .await?
-        .to_string();
-        let enter = [
-            "--target", &first, "--mount", "--uts", "--net", "--pid", "--cgroup",
-        ];
-        let enter = [&enter[..], &["--", program]].concat();
-        run("nsenter", &[&enter[..], arguments].concat()).await
+        .await?;
+        let namespaces = ["--mount", "--uts", "--net", "--pid", "--cgroup"];
+        let target = ["--target".to_owned(), first.to_string()];
+        Ok(target
+            .into_iter()
+            .chain(namespaces.map(str::to_owned))
+            .collect())
     }
 
     /// Takes its link down: nobody reaches the node or its pods, and they reach nobody.
