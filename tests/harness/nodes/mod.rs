@@ -40,6 +40,7 @@ use crate::control_plane::{ControlPlane, NO_KUBELET};
 use crate::kubeconfig;
 use crate::process::{Process, Spec, WorkDir};
 use crate::programs::{Program, Programs};
+use crate::toolchain::on_path;
 use crate::wait::until;
 
 /// Where nodes find the API server at the gateway's address.
@@ -58,7 +59,7 @@ const START_LIMIT: Duration = Duration::from_secs(60);
 const POLL: Duration = Duration::from_millis(20);
 const NETWORK_SCRIPT: &str = include_str!("network.sh");
 const NODE_SCRIPT: &str = include_str!("node.sh");
-/// With which tests tell why they do not run.
+/// With which tests report why they do not run.
 const SKIPPED: &str = "skipped: no real node can run on this machine";
 
 /// Whether a test of real nodes can run here. Where it can't, the standard error says why, though the test
@@ -67,7 +68,7 @@ pub fn can_run(test: &str) -> bool {
     let lacking = lacking();
     if !lacking.is_empty() {
         let why = lacking.join("; ");
-        // Nobody is left to be told where this fails.
+        // Nobody is left to report to where this fails.
         let _ = writeln!(std::io::stderr(), "{test} {SKIPPED}: {why}");
     }
     lacking.is_empty()
@@ -406,7 +407,7 @@ impl Node {
         self.files.join(name)
     }
 
-    /// Writes one of its files, whole or not at all: the kubelet and containerd look at some as they appear.
+    /// Writes one of its files, whole or not at all: the kubelet and containerd read some as they appear.
     pub fn write(&self, name: &str, content: &str) -> Result<()> {
         let path = self.file(name);
         let partial = path.with_extension("partial");
@@ -450,7 +451,7 @@ impl Node {
         args.extend_from_slice(arguments);
         Process::spawn(&Spec {
             name: format!("{name} of {}", self.name),
-            program: "nsenter".into(),
+            program: on_path("nsenter").context("there is no program `nsenter`")?,
             args,
             env: Vec::new(),
             log: self.files.join(format!("{name}.log")),
