@@ -2,6 +2,7 @@
 
 use std::{
     collections::HashMap,
+    path::Path,
     sync::{
         Arc, Mutex, PoisonError, Weak,
         atomic::{AtomicBool, Ordering},
@@ -49,6 +50,8 @@ const SIZES_EVERY: Duration = Duration::from_secs(15);
 const NO_LIFE_AFTER: Duration = Duration::from_secs(30);
 /// The API server may refuse this process for so long before it is restarted.
 const REFUSED_MAX: Duration = Duration::from_secs(600);
+/// Of the FlexVolume drivers that a warning names.
+const FLEX_DRIVERS_MAX: usize = 10;
 /// How often it is looked whether all caches are complete.
 const READY_POLL: Duration = Duration::from_millis(10);
 
@@ -59,6 +62,25 @@ pub struct Error(pub String);
 
 fn wrong(error: &(dyn std::error::Error + 'static)) -> Error {
     Error(causes(error))
+}
+
+/// What a user of FlexVolume drivers must know: the drivers of a folder, each in one of its own, are not run.
+fn flex_drivers(folder: &Path) -> Option<String> {
+    let entries = std::fs::read_dir(folder).ok()?.flatten();
+    let folders = entries.filter(|entry| entry.path().is_dir());
+    let mut names: Vec<String> = folders
+        .map(|entry| entry.file_name().to_string_lossy().into_owned())
+        .filter(|name| !name.starts_with('.'))
+        .take(FLEX_DRIVERS_MAX)
+        .collect();
+    names.sort();
+    (!names.is_empty()).then(|| {
+        format!(
+            "the FlexVolume drivers in {} ({}) are not run: their volumes are bound, and neither attached nor expanded; use a CSI driver",
+            folder.display(),
+            names.join(", ")
+        )
+    })
 }
 
 /// Runs until SIGTERM or SIGINT (then hands everything over first) or a fatal error. To be called within an
@@ -72,6 +94,9 @@ pub async fn run(options: Options, telemetry: &Telemetry) -> Result<(), Error> {
         tracing::warn!("{warning}");
     }
     if let Some(warning) = &options.warning {
+        tracing::warn!("{warning}");
+    }
+    if let Some(warning) = flex_drivers(Path::new(options.flags.text("flex-volume-plugin-dir"))) {
         tracing::warn!("{warning}");
     }
     if let Some(zone) = &options.time_zone {
@@ -693,6 +718,18 @@ impl Signals {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn flex_volume_drivers_are_named_where_there_are_any() {
+        let folder = tempfile::tempdir().unwrap();
+        assert_eq!(flex_drivers(&folder.path().join("missing")), None);
+        std::fs::write(folder.path().join("README"), "").unwrap();
+        std::fs::create_dir(folder.path().join(".cache")).unwrap();
+        assert_eq!(flex_drivers(folder.path()), None);
+        std::fs::create_dir(folder.path().join("vendor~disk")).unwrap();
+        let warning = flex_drivers(folder.path()).unwrap();
+        assert!(warning.contains("(vendor~disk) are not run"), "{warning}");
+    }
 
     #[test]
     fn a_certificate_is_written_in_pem_as_go_writes_it() {

@@ -9,6 +9,7 @@ pub mod judge;
 #[path = "."]
 mod alone {
     mod cleanup;
+    mod csi;
     mod endpoints;
     pub(crate) mod fence;
     mod handoff;

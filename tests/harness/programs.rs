@@ -5,6 +5,7 @@
 //! branches with different ones do not disturb each other. A lock file lets one process build while
 //! the others wait; a build that was broken off goes on where it stopped.
 
+use std::collections::BTreeMap;
 use std::fs::{self, File};
 use std::io::{BufRead, BufReader};
 use std::path::{Path, PathBuf};
@@ -22,6 +23,30 @@ const KUBERNETES: &str = "k8s.io/kubernetes";
 const KWOK: &str = "sigs.k8s.io/kwok";
 const METRICS_SERVER: &str = "sigs.k8s.io/metrics-server";
 const CONTAINERD: &str = "github.com/containerd/containerd/v2";
+/// The side-cars of a CSI driver and the tests' driver, each with a module of its own: their folders and what
+/// gives them their version.
+const CSI: [(&str, &str, Program); 4] = [
+    (
+        "tests/controlplane/csi-attacher",
+        "github.com/kubernetes-csi/external-attacher/v4",
+        Program::CsiAttacher,
+    ),
+    (
+        "tests/controlplane/csi-provisioner",
+        "github.com/kubernetes-csi/external-provisioner/v5",
+        Program::CsiProvisioner,
+    ),
+    (
+        "tests/controlplane/csi-resizer",
+        "github.com/kubernetes-csi/external-resizer/v2",
+        Program::CsiResizer,
+    ),
+    (
+        "tests/controlplane/csi-driver",
+        "github.com/container-storage-interface/spec",
+        Program::CsiDriver,
+    ),
+];
 /// Stage files of kwok that make fake nodes ready and keep them so, and run fake pods at once.
 const STAGES: [&str; 3] = [
     "stage/node/fast",
@@ -36,7 +61,7 @@ const UNUSED_FOR: Duration = Duration::from_secs(30 * 24 * 3600);
 const ERROR_LINES: usize = 30;
 
 /// One program of the control plane.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Program {
     /// etcd, in which the API server keeps its objects.
     Etcd,
@@ -62,6 +87,14 @@ pub enum Program {
     ContainerdShim,
     /// containerd's own client.
     Ctr,
+    /// external-attacher: attaches what VolumeAttachments ask for.
+    CsiAttacher,
+    /// external-provisioner: makes and deletes PersistentVolumes.
+    CsiProvisioner,
+    /// external-resizer: expands volumes.
+    CsiResizer,
+    /// The CSI driver of the tests with real nodes.
+    CsiDriver,
 }
 
 impl Program {
@@ -95,10 +128,14 @@ impl Program {
             Self::Containerd => "containerd",
             Self::ContainerdShim => "containerd-shim-runc-v2",
             Self::Ctr => "ctr",
+            Self::CsiAttacher => "csi-attacher",
+            Self::CsiProvisioner => "csi-provisioner",
+            Self::CsiResizer => "csi-resizer",
+            Self::CsiDriver => "csi-driver",
         }
     }
 
-    /// Go package, as in go.mod's `tool` lines.
+    /// Go package, as in go.mod's `tool` lines; the module itself for a program of the tests' own.
     pub fn package(self) -> &'static str {
         match self {
             Self::Etcd => "go.etcd.io/etcd/server/v3",
@@ -115,6 +152,12 @@ impl Program {
                 "github.com/containerd/containerd/v2/cmd/containerd-shim-runc-v2"
             }
             Self::Ctr => "github.com/containerd/containerd/v2/cmd/ctr",
+            Self::CsiAttacher => "github.com/kubernetes-csi/external-attacher/v4/cmd/csi-attacher",
+            Self::CsiProvisioner => {
+                "github.com/kubernetes-csi/external-provisioner/v5/cmd/csi-provisioner"
+            }
+            Self::CsiResizer => "github.com/kubernetes-csi/external-resizer/v2/cmd/csi-resizer",
+            Self::CsiDriver => "manifold.dev/tests/controlplane/csi-driver",
         }
     }
 }
@@ -146,6 +189,16 @@ impl Programs {
     pub fn obtain_containerd() -> Result<Self> {
         Source::of("tests/controlplane/containerd", CONTAINERD)?
             .obtain(&cache()?, &Program::CONTAINERS)
+    }
+
+    /// Builds the tests' CSI driver and the side-cars that connect it with the API server; gives their files.
+    pub fn obtain_csi() -> Result<BTreeMap<Program, PathBuf>> {
+        let cache = cache()?;
+        let built = CSI.iter().map(|(folder, main, program)| {
+            let programs = Source::of(folder, main)?.obtain(&cache, &[*program])?;
+            Ok((*program, programs.path(*program)))
+        });
+        built.collect()
     }
 
     /// Where they lie.
@@ -218,7 +271,11 @@ impl Source {
         let go = toolchain::go()?;
         // What is copied beside the programs too: a cache that was filled before it was wanted lacks it.
         let copied = [&STAGES[..], &USAGE].concat().join(" ");
-        let hashed = [go_mod.as_str(), &go_sum, &go, &copied].join("\0");
+        let mut hashed = [go_mod.as_str(), &go_sum, &go, &copied].join("\0");
+        // Of a program of the tests' own; other modules have none.
+        if module.join("main.go").is_file() {
+            hashed.push_str(&read("main.go")?);
+        }
         Ok(Self {
             version: required_version(&go_mod, main)
                 .with_context(|| format!("{folder}/go.mod requires no {main}"))?,

@@ -3,8 +3,8 @@
 use std::collections::{BTreeMap, BTreeSet};
 
 use controllers_kit::{
-    Answer, Event, Key, Only, PatchKind, Plan, Propagation, Query, Report, Seen, SignedDuration,
-    Timestamp,
+    Action, Answer, Event, Key, Only, PatchKind, Plan, Propagation, Query, Report, Seen,
+    SignedDuration, Timestamp,
 };
 use kubernetes_proto::{
     Object,
@@ -14,14 +14,18 @@ use kubernetes_proto::{
 use serde_json::{Value, json};
 
 use super::{
-    AttachDetach, FORCED, IN_USE, Memory, Note, OPERATION, SECONDS, TOTAL, UNMOUNT, is_managed,
-    is_out_of_service, is_ready,
+    AttachDetach, FORCED, IN_USE, Memory, Note, OPERATION, OUT_OF_SERVICE, SECONDS, TOTAL, UNMOUNT,
+    is_managed, is_out_of_service, is_ready,
     places::{self, Place},
-    volumes::{Spec, Unique},
+    volumes::{BY_NODE, Spec, Unique, ephemeral_drivers, plugin_of},
 };
 
 const FAILED: &str = "FailedAttachVolume";
 const SUCCEEDED: &str = "SuccessfulAttachVolume";
+
+/// Why a detach was forced, as the metric names it.
+const TIMEOUT_REASON: &str = "timeout";
+const OUT_OF_SERVICE_REASON: &str = "out-of-service";
 
 /// About how long a write to a node takes to reach every cache: how far the turns of those who wait are
 /// apart.
@@ -54,12 +58,13 @@ impl<'a> Changes<'a> {
         controller: &'a AttachDetach,
         unique: &'a Unique,
         seen: &'a Seen<'a>,
+        memory: &Memory,
     ) -> Self {
         Self {
             controller,
             unique,
             seen,
-            places: places::of(unique, seen),
+            places: places::of(unique, seen, memory.nodes.keys()),
             plan: Plan::nothing(),
             unanswered: Vec::new(),
         }
@@ -82,7 +87,10 @@ impl<'a> Changes<'a> {
                 keeping.insert(name);
             }
         }
-        let first = first_in_line(&places);
+        let waiting = places.iter().filter(|(_, place)| {
+            place.spec.is_some() && place.node.as_ref().is_some_and(|node| is_managed(node))
+        });
+        let first = self.first_in_line(waiting);
         for (name, place) in &places {
             let (Some(node), Some(spec)) = (&place.node, &place.spec) else {
                 continue;
@@ -92,7 +100,15 @@ impl<'a> Changes<'a> {
             }
             let note = memory.nodes.entry(name.clone()).or_default();
             note.unwanted_since = None;
-            note.detaching_since = None;
+            note.let_go = false;
+            if place
+                .attachment
+                .as_ref()
+                .is_none_or(|one| !one.is_terminating())
+            {
+                note.detaching_since = None;
+                note.measured_failure = None;
+            }
             if let Some(text) = self
                 .unique
                 .attachment(name)
@@ -117,6 +133,10 @@ impl<'a> Changes<'a> {
                     continue;
                 }
             }
+            if is_ready_to_list && spec.exclusive && self.is_held_elsewhere(&places, name) {
+                self.report_elsewhere(&places, &keeping, name, spec, note);
+                continue;
+            }
             match &self.unique.csi {
                 Some(_) if needs => self.create(name, spec, note),
                 _ if is_ready_to_list => self.list(node, place, spec, note),
@@ -136,19 +156,56 @@ impl<'a> Changes<'a> {
         (self.plan, self.unanswered)
     }
 
+    /// The node that gets a volume which several want: one that still uses it, else that whose pod has waited
+    /// longest.
+    fn first_in_line<'p>(
+        &self,
+        places: impl Iterator<Item = (&'p String, &'p Place)>,
+    ) -> Option<&'p str> {
+        let age = |place: &Place| {
+            let pods = place.pods.iter().map(|pod| Object::metadata(&**pod));
+            pods.map(|meta| {
+                (
+                    meta.creation_timestamp.map(|time| time.timestamp()),
+                    meta.uid.to_string(),
+                )
+            })
+            .min()
+        };
+        let is_free = |place: &Place| place.is_in_use(self.unique) != Some(true);
+        let first =
+            places.min_by_key(|(name, place)| (is_free(place), age(place), (*name).clone()));
+        first.map(|(name, _)| name.as_str())
+    }
+
+    /// Whether a volume that one node alone may have must not be listed on a node, though it is attached
+    /// there: another node lists it, or has it attached and comes first. That is so after somebody else has
+    /// made a second attachment.
+    fn is_held_elsewhere(&self, places: &BTreeMap<String, Place>, name: &str) -> bool {
+        let attached = || places.iter().filter(|(_, place)| place.is_attached());
+        let first = self.first_in_line(attached().filter(|(_, place)| place.spec.is_some()));
+        let mut others = places.iter().filter(|(other, _)| *other != name);
+        others.any(|(_, other)| {
+            other.is_listed(self.unique)
+                || other.is_attached() && (other.spec.is_none() || first != Some(name))
+        })
+    }
+
     /// Measures detaches that have come to their end, and forgets the nodes.
     fn forget(&mut self, places: &BTreeMap<String, Place>, memory: &mut Memory) {
         let gone = |name: &String| {
             places
                 .get(name)
-                .is_none_or(|place| place.attachment.is_none())
+                .is_none_or(|place| place.attachment.is_none() && !place.is_listed(self.unique))
         };
+        let mut ended = Vec::new();
         for (name, note) in &mut memory.nodes {
-            if gone(name)
-                && let Some(since) = note.detaching_since.take()
-            {
-                self.took("volume_detach", "success", false, since);
+            if gone(name) {
+                ended.extend(note.detaching_since.take());
             }
+        }
+        for since in ended {
+            self.took("volume_detach", "success", false, since);
         }
         memory.nodes.retain(|name, _| places.contains_key(name));
     }
@@ -182,10 +239,10 @@ impl<'a> Changes<'a> {
             .count();
         count("desired_state_of_world", desired);
         count("actual_state_of_world", actual);
-        for (name, place) in places.iter().filter(|(_, place)| place.spec.is_some()) {
-            #[expect(clippy::cast_precision_loss, reason = "a number of pods")]
+        for (name, place) in places.iter().filter(|(_, place)| place.references > 0) {
+            #[expect(clippy::cast_precision_loss, reason = "a number of volumes")]
             self.plan
-                .measure(IN_USE, &[name, &plugin], place.pods.len() as f64);
+                .measure(IN_USE, &[name, &plugin], place.references as f64);
         }
     }
 
@@ -204,55 +261,123 @@ impl<'a> Changes<'a> {
             *note = Note::default();
             return place.foreign;
         }
+        let is_listed = place.is_listed(self.unique);
+        let is_in_use = place.is_in_use(self.unique);
         *note = Note {
             unwanted_since: note.unwanted_since,
             detaching_since: note.detaching_since,
+            let_go: is_in_use.map_or(note.let_go, |is_in_use| !is_in_use && !is_listed),
+            measured_failure: note.measured_failure.take(),
             turn: note.turn,
             ..Note::default()
         };
         let now = self.seen.now;
         let since = *note.unwanted_since.get_or_insert(now);
         let due = later(since, UNMOUNT);
-        let is_healthy = place.node.as_ref().is_some_and(|node| is_ready(node));
-        let is_late = now >= due && !is_healthy && self.controller.forces;
+        let is_late = now >= due && self.controller.forces;
         let forced = match &place.node {
-            Some(node) if is_out_of_service(node) => Some("out-of-service"),
-            _ if is_late => Some("timeout"),
-            _ => None,
+            Some(node) if is_out_of_service(node) && !is_late => Some(OUT_OF_SERVICE_REASON),
+            Some(node) if is_ready(node) && !is_out_of_service(node) => None,
+            _ => is_late.then_some(TIMEOUT_REASON),
         };
-        if place.is_mounted(self.unique) && forced.is_none() {
+        if is_in_use.unwrap_or(!note.let_go) && forced.is_none() {
             if now < due && self.controller.forces {
                 self.plan.look_again_at(due);
             }
             return true;
         }
-        if let Some(node) = place.node.as_ref().filter(|_| place.is_listed(self.unique)) {
-            self.take_out(node, note);
+        if let Some(node) = place.node.as_ref().filter(|_| is_listed) {
+            // Where there is no attachment, the entry is all that there is to the detach.
+            let is_last = place.attachment.is_none();
+            if is_last {
+                note.detaching_since.get_or_insert(now);
+            }
+            if let Some(write) = self.take_out(node, note)
+                && let Some(reason) = forced.filter(|_| is_last)
+            {
+                write.measure(FORCED, &[reason], 1.0);
+            }
             return false;
         }
-        let Some(attachment) = place
-            .attachment
-            .as_ref()
-            .filter(|one| !one.is_terminating())
-        else {
+        let Some(attachment) = &place.attachment else {
             return false;
         };
-        if forced.is_none() && !self.is_let_go(name) {
+        if attachment.is_terminating() {
+            self.follow_detach(attachment, note);
+            return false;
+        }
+        let may_go = match forced {
+            Some(reason) => self.is_still_forced(name, reason),
+            None => self.is_let_go(name),
+        };
+        if !may_go {
             return false;
         }
         note.detaching_since.get_or_insert(now);
         // Irreversible: the driver takes the disk from the node. Verified right before: no pod on the node
         // wants the volume; the node, read live, has it neither in `volumesAttached`, so that its kubelet
         // does not begin to mount it, nor in `volumesInUse`; and the attachment is the very version that was
-        // seen. Where the detach is forced, instead of the live read: the node bears the taint
-        // out-of-service, by which an administrator says that it is shut down, or it was not healthy at the
-        // end of six minutes of waiting.
+        // seen. Where the detach is forced, instead: the node, read live, bears the taint out-of-service, by
+        // which an administrator says that it is shut down; or it is gone or not ready at the end of six
+        // minutes of waiting.
         let deletion = self
             .plan
             .delete(&**attachment, Only::ThisVersion, Propagation::Background);
         if let Some(reason) = forced {
             deletion.measure(FORCED, &[reason], 1.0);
         }
+        false
+    }
+
+    /// Measures the failures of a detach that was requested: a driver's error, each once, and that it takes
+    /// longer than a driver may.
+    fn follow_detach(&mut self, attachment: &VolumeAttachment, note: &mut Note) {
+        let since = *note.detaching_since.get_or_insert(self.seen.now);
+        let due = later(since, OPERATION);
+        let status = attachment.status.as_ref();
+        let error = status.and_then(|status| status.detach_error.as_ref());
+        let why = match error {
+            Some(error) => error.message.clone(),
+            None if self.seen.now < due => {
+                self.plan.look_again_at(due);
+                return;
+            }
+            None => "timed out".to_owned(),
+        };
+        if note.measured_failure.as_ref() != Some(&why) {
+            self.took("volume_detach", "fail-unknown", false, since);
+            note.measured_failure = Some(why);
+        }
+    }
+
+    /// Whether the node, read live, is still one that a volume may be taken from by force. The cache may lag
+    /// behind a node that has come back and writes.
+    fn is_still_forced(&mut self, name: &str, reason: &str) -> bool {
+        let query = Query::Live {
+            resource: Node::resource(),
+            key: Key::cluster(name),
+        };
+        let all = |list: &Value| list.as_array().cloned().unwrap_or_default();
+        let why = match self.answer(query) {
+            None => return false,
+            Some(Answer::Missing | Answer::NotFound(_)) => return true,
+            Some(Answer::Failed(why)) => {
+                format!("DetachVolume failed fetching node {name} from API server: {why}")
+            }
+            Some(Answer::Object(node)) => {
+                let is_out = all(&node["spec"]["taints"])
+                    .iter()
+                    .any(|taint| taint["key"] == OUT_OF_SERVICE);
+                let is_ready = all(&node["status"]["conditions"])
+                    .iter()
+                    .any(|one| one["type"] == "Ready" && one["status"] == "True");
+                if is_out || reason == TIMEOUT_REASON && !is_ready {
+                    return true;
+                }
+                format!("node {name} is in service again: its volume is not detached by force")
+            }
+        };
+        self.plan.fail(why);
         false
     }
 
@@ -306,7 +431,7 @@ impl<'a> Changes<'a> {
     }
 
     /// Writes a node's list as a compare-and-swap on the version seen.
-    fn write(&mut self, node: &Node, entries: BTreeMap<String, String>) {
+    fn write(&mut self, node: &Node, entries: BTreeMap<String, String>) -> &mut Action {
         let entries: Vec<Value> = entries
             .into_iter()
             .map(|(name, path)| json!({ "name": name, "devicePath": path }))
@@ -318,21 +443,22 @@ impl<'a> Changes<'a> {
         };
         let patch = json!({ "status": { "volumesAttached": list } });
         self.plan
-            .patch(node, "status", PatchKind::Merge, patch, Report::No);
+            .patch(node, "status", PatchKind::Merge, patch, Report::No)
     }
 
     /// Takes the volume out of what a node lists, and with it all others that leave. Each is unwanted and, at
     /// the version that the patch insists on, not in use; its own owner puts back one that is wanted again,
     /// and deletes no attachment without a check of its own. So this may be done for volumes of other owners,
     /// where putting in may not.
-    fn take_out(&mut self, node: &Node, note: &mut Note) {
+    fn take_out(&mut self, node: &Node, note: &mut Note) -> Option<&mut Action> {
         let waiting = places::waiting(node, self.seen);
-        if self.is_turn(&waiting, note) {
-            let mut entries = entries(node);
-            entries.remove(&self.unique.text);
-            entries.retain(|name, _| !waiting.leaving.contains(name));
-            self.write(node, entries);
+        if !self.is_turn(&waiting, note) {
+            return None;
         }
+        let mut entries = entries(node);
+        entries.remove(&self.unique.text);
+        entries.retain(|name, _| !waiting.leaving.contains(name));
+        Some(self.write(node, entries))
     }
 
     /// Puts the volume into what a node lists: from now on its kubelet may mount it.
@@ -380,9 +506,15 @@ impl<'a> Changes<'a> {
         };
         note.reported_elsewhere = false;
         if attachment.is_terminating() {
-            if !is_listed {
-                let why = "volume attachment is being deleted".to_owned();
-                self.report_failure(place, spec, note, why);
+            // While a detach that was requested here goes on, upstream does not begin to attach.
+            let ends = note.detaching_since.map(|since| later(since, OPERATION));
+            match ends.filter(|due| now < *due) {
+                _ if is_listed => {}
+                Some(due) => self.plan.look_again_at(due),
+                None => {
+                    let why = "volume attachment is being deleted".to_owned();
+                    self.report_failure(place, spec, note, why);
+                }
             }
             return false;
         }
@@ -543,7 +675,9 @@ impl<'a> Changes<'a> {
         let others: Vec<(&String, &Place)> = places
             .iter()
             .filter(|(other, _)| *other != name)
-            .filter(|(_, other)| other.is_attached() || other.is_listed(self.unique))
+            .filter(|(_, other)| {
+                other.is_attached() || other.is_listed(self.unique) || other.foreign
+            })
             .collect();
         if note.reported_elsewhere
             || !others
@@ -598,21 +732,18 @@ fn entries(node: &Node) -> BTreeMap<String, String> {
         .collect()
 }
 
-/// The node whose pod has waited longest: of several that want a volume that nobody has, it gets it.
-fn first_in_line(places: &BTreeMap<String, Place>) -> Option<&str> {
-    let waiting = places.iter().filter(|(_, place)| {
-        place.spec.is_some() && place.node.as_ref().is_some_and(|node| is_managed(node))
-    });
-    let age = |place: &Place| {
-        let pods = place.pods.iter().map(|pod| Object::metadata(&**pod));
-        pods.map(|meta| {
-            (
-                meta.creation_timestamp.map(|time| time.timestamp()),
-                meta.uid.to_string(),
-            )
-        })
-        .min()
-    };
-    let first = waiting.min_by_key(|(name, place)| (age(place), (*name).clone()));
-    first.map(|(name, _)| name.as_str())
+/// Counts drivers' ephemeral volumes of a node's pods.
+pub(super) fn count_ephemeral(node: &str, seen: &Seen<'_>) -> Plan {
+    let mut plan = Plan::nothing();
+    let mut drivers: BTreeMap<String, usize> = BTreeMap::new();
+    for pod in seen.indexed::<Pod>(BY_NODE, node) {
+        for driver in ephemeral_drivers(&pod) {
+            *drivers.entry(driver.to_string()).or_default() += 1;
+        }
+    }
+    for (driver, number) in drivers {
+        #[expect(clippy::cast_precision_loss, reason = "a number of volumes")]
+        plan.measure(IN_USE, &[node, &plugin_of(&driver)], number as f64);
+    }
+    plan
 }

@@ -15,7 +15,11 @@
 //! 2. the node is read live, and the volume must be in neither list;
 //! 3. the VolumeAttachment is deleted as it was seen, by uid and version.
 //!
-//! A forced detach skips 2 and the check of what is in use.
+//! A forced detach skips the checks of what is in use; the node is read live all the same, and must still be
+//! gone, not ready, or out of service.
+//!
+//! Ephemeral volumes of drivers are not attached, but counted by a metric: a key per node that has some
+//! (`ephemeral/<node>`).
 
 mod changes;
 mod places;
@@ -40,8 +44,10 @@ use serde::{Deserialize, Serialize};
 use changes::Changes;
 use volumes::{BY_IN_LINE, BY_NODE, BY_SOURCE, BY_VOLUME, Unique};
 
-/// The kind of this controller's keys.
+/// The kind of the keys of volumes.
 const KEY: &str = "volume";
+/// The kind of the keys of nodes, for which drivers' ephemeral volumes are counted.
+const EPHEMERAL: &str = "ephemeral";
 
 const PERIOD: &str = "attach-detach-reconcile-sync-period";
 const NO_SYNC: &str = "disable-attach-detach-reconcile-sync";
@@ -84,6 +90,11 @@ struct Note {
     unwanted_since: Option<Timestamp>,
     /// When the attachment's deletion was requested.
     detaching_since: Option<Timestamp>,
+    /// Whether the node neither listed nor used the volume when it was seen last: its kubelet can't mount it
+    /// any more, so this holds after the node is gone.
+    let_go: bool,
+    /// Which failure to detach was measured last.
+    measured_failure: Option<String>,
     /// Since when the node waits for the volume.
     attaching_since: Option<Timestamp>,
     /// Since when the node lists a volume whose attachment is not there.
@@ -114,8 +125,11 @@ fn is_out_of_service(node: &Node) -> bool {
 
 impl AttachDetach {
     fn decide(&self, key: &Key, seen: &Seen<'_>, memory: &mut Memory) -> (Plan, Vec<Query>) {
+        if let Some(node) = key.of_kind(EPHEMERAL) {
+            return (changes::count_ephemeral(node, seen), Vec::new());
+        }
         match key.of_kind(KEY).and_then(|name| Unique::parse(name)) {
-            Some(unique) => Changes::new(self, &unique, seen).of(memory),
+            Some(unique) => Changes::new(self, &unique, seen, memory).of(memory),
             None => Default::default(),
         }
     }
@@ -163,7 +177,7 @@ impl Controller for AttachDetach {
                 IN_USE,
                 MetricKind::Sum,
                 &["node", "volume_plugin"],
-                "Volumes of pods on a node that are attached to it.",
+                "Volumes of pods on a node, as far as plugins that attach have them.",
             )
             .metric(
                 FORCED,
@@ -192,6 +206,10 @@ impl Controller for AttachDetach {
             )
             .differs("A volume that one node alone may have is not attached while any attachment of it to another node exists, attached or not, and only after a consistent read has shown that none is missing from the cache.")
             .differs("Six minutes do not replace the live read of a healthy node before a detach; forced detaches alone count as such.")
+            .differs("Before a forced detach the node is read live, too: one that is ready again, or has lost the taint out-of-service, keeps its volumes.")
+            .differs("A node that is deleted while it lists a volume counts as using it for six minutes, also if it did not.")
+            .differs("Where two nodes have attachments of a volume that one node alone may have, one of the nodes lists it; upstream may list it on both if it was attached before a restart.")
+            .differs("storage_operation_duration_seconds has no operation verify_volumes_are_attached_per_node: attachments are watched, not verified in rounds.")
             .differs("Nodes without the annotation volumes.kubernetes.io/controller-managed-attach-detach are left alone, also after a start, and so are VolumeAttachments of other names than upstream gives.")
             .differs("An attachment that no pod wants any more is deleted while it is still being attached, and failures are reported when their reason begins, not at each try.")
             .differs("An attachment of an in-line volume that no pod wants any more is deleted after a restart too.")

@@ -25,6 +25,9 @@ pub(super) struct Place {
     pub(super) node: Option<Arc<Node>>,
     /// The pods on it that want the volume, in order of namespace and name.
     pub(super) pods: Vec<Arc<Pod>>,
+    /// How many volumes of its pods this is, those of pods that have ended and of drivers that attach nothing
+    /// included.
+    pub(super) references: usize,
     /// How they specify it.
     pub(super) spec: Option<Spec>,
     /// Whether a pod on it has the volume by a claim that is not bound to it any more: nothing is attached
@@ -44,11 +47,9 @@ impl Place {
             .is_some_and(|node| lists(node, &unique.text))
     }
 
-    /// Whether the node may have the volume mounted: it says so, or it is gone and can't be asked.
-    pub(super) fn is_mounted(&self, unique: &Unique) -> bool {
-        self.node
-            .as_ref()
-            .is_none_or(|node| uses(node, &unique.text))
+    /// Whether the node reports that the volume is in use; `None` if it is gone.
+    pub(super) fn is_in_use(&self, unique: &Unique) -> Option<bool> {
+        self.node.as_ref().map(|node| uses(node, &unique.text))
     }
 
     /// Whether the attachment says that the volume is attached.
@@ -86,8 +87,13 @@ pub(super) fn is_attachable(unique: &Unique, seen: &Seen<'_>) -> bool {
     spec.and_then(|spec| spec.attach_required) != Some(false)
 }
 
-/// Every node that has a volume, or should.
-pub(super) fn of(unique: &Unique, seen: &Seen<'_>) -> BTreeMap<String, Place> {
+/// Every node that has a volume, or should. Attachments to `remembered` nodes are found even if their
+/// PersistentVolume is gone.
+pub(super) fn of<'m>(
+    unique: &Unique,
+    seen: &Seen<'_>,
+    remembered: impl Iterator<Item = &'m String>,
+) -> BTreeMap<String, Place> {
     let mut places: BTreeMap<String, Place> = BTreeMap::new();
     let listing = seen.indexed::<Node>(BY_VOLUME, &unique.text);
     for node in &listing {
@@ -99,8 +105,11 @@ pub(super) fn of(unique: &Unique, seen: &Seen<'_>) -> BTreeMap<String, Place> {
         let name = unique.attachment(node)?;
         seen.get::<VolumeAttachment>(&Key::cluster(name.as_str()))
     };
+    for node in remembered.filter(|node| own(node).is_some()) {
+        places.entry(node.clone()).or_default();
+    }
     // The PersistentVolumes that stand for it: those that there are, and those that attachments of listed
-    // nodes name.
+    // and remembered nodes name.
     let mut names: BTreeSet<String> = seen
         .indexed::<PersistentVolume>(BY_VOLUME, &unique.text)
         .iter()
@@ -131,7 +140,7 @@ pub(super) fn of(unique: &Unique, seen: &Seen<'_>) -> BTreeMap<String, Place> {
     }
     let mut pods: BTreeMap<Key, Arc<Pod>> = BTreeMap::new();
     let mut add = |pod: Arc<Pod>| {
-        if !node_name(&pod).is_empty() && !claims::is_terminated(&pod) {
+        if !node_name(&pod).is_empty() {
             pods.insert(Key::of(&*pod), pod);
         }
     };
@@ -149,11 +158,17 @@ pub(super) fn of(unique: &Unique, seen: &Seen<'_>) -> BTreeMap<String, Place> {
     let attachable = is_attachable(unique, seen);
     for pod in pods.into_values() {
         let place = places.entry(node_name(&pod).to_owned()).or_default();
+        let has_ended = claims::is_terminated(&pod);
         let mut found = false;
         for volume in wanted(&pod, seen.reader()) {
             match volume {
                 Wanted::Known { spec, .. } if spec.unique != *unique => {}
+                Wanted::Known { bound, .. } if has_ended => {
+                    place.references += usize::from(bound);
+                }
+                Wanted::Unknown if has_ended => {}
                 Wanted::Known { spec, bound: true } => {
+                    place.references += 1;
                     found = true;
                     let exclusive = place.spec.as_ref().is_some_and(|spec| spec.exclusive);
                     let spec = place.spec.insert(spec);

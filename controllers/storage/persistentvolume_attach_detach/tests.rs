@@ -661,3 +661,338 @@ fn a_sync_period_below_a_second_is_refused() {
     );
     assert!(matches!((descriptor.runs)(&flags), Runs::Wrong(_)));
 }
+
+/// What is measured by a plan itself, and with its writes.
+fn measured(plan: &Plan) -> Vec<String> {
+    let with_writes = plan.actions().filter_map(|one| one.announcement.as_ref());
+    let measures = plan
+        .measures
+        .iter()
+        .chain(with_writes.flat_map(|one| &one.measures));
+    measures
+        .map(|one| format!("{} {} {}", one.name, one.labels.join(" "), one.value))
+        .collect()
+}
+
+fn in_use(plan: &Plan) -> Vec<String> {
+    let mut all = measured(plan);
+    all.retain(|one| one.starts_with(super::IN_USE));
+    all
+}
+
+#[test]
+fn a_detach_goes_on_when_the_persistent_volume_is_gone() {
+    let mut world = world(ONCE)
+        .with(kept_node("a", &[V], &[]))
+        .with(attachment("a", true));
+    let mut memory = Memory::default();
+    let plan = world.plan_with::<AttachDetach>(KEY, &mut memory).unwrap();
+    world.apply(&plan).expect_success();
+    world.delete::<PersistentVolume>("pv");
+    let plan = world.plan_with::<AttachDetach>(KEY, &mut memory).unwrap();
+    assert_eq!(verbs(&plan, &world), ["delete volumeattachments/to-a"]);
+}
+
+#[test]
+fn a_node_that_is_deleted_keeps_what_it_has_not_let_go() {
+    for (what, listed, wanted) in [
+        (
+            "it had let go",
+            &[][..],
+            &["delete volumeattachments/to-a"][..],
+        ),
+        ("it listed the volume", &[V][..], &[][..]),
+    ] {
+        let mut world = world(ONCE)
+            .with(kept_node("a", listed, &[]))
+            .with(attachment("a", true))
+            .flag("disable-force-detach-on-timeout", FlagValue::Bool(true));
+        let mut memory = Memory::default();
+        let _ = world.plan_with::<AttachDetach>(KEY, &mut memory);
+        world.delete::<Node>("a");
+        let plan = world.plan_with::<AttachDetach>(KEY, &mut memory).unwrap();
+        assert_eq!(verbs(&plan, &world), wanted, "{what}");
+    }
+}
+
+#[test]
+fn a_forced_detach_ends_where_the_live_node_is_in_service_again() {
+    use controllers_kit::{Answer, Query};
+    let mounted = || kept_node("a", &[], &[V]);
+    let out = || mounted().taint("node.kubernetes.io/out-of-service", "", "NoExecute");
+    let live = |query: &Query| match query {
+        Query::Live { .. } => Some(Answer::Object(
+            json!({"spec": {}, "status": {"conditions": [{"type": "Ready", "status": "True"}]}})
+                .into(),
+        )),
+        _ => None,
+    };
+    let gone = |query: &Query| match query {
+        Query::Live { .. } => Some(Answer::Missing),
+        _ => None,
+    };
+    for (what, node, after) in [
+        ("not ready", ill(mounted()), 6),
+        ("out of service", out(), 0),
+    ] {
+        for (answering, wanted) in [(live as fn(&Query) -> _, 0), (gone, 1)] {
+            let mut world = world(ONCE)
+                .with(node.clone())
+                .with(attachment("a", true))
+                .answering(answering);
+            let mut memory = Memory::default();
+            let _ = world.plan_with::<AttachDetach>(KEY, &mut memory);
+            world.advance_to(world.now() + SignedDuration::from_mins(after));
+            let plan = world.plan_with::<AttachDetach>(KEY, &mut memory).unwrap();
+            assert_eq!(plan.verbs().len(), wanted, "{what}");
+            assert_eq!(plan.failure.is_some(), wanted == 0, "{what}");
+        }
+    }
+}
+
+#[test]
+fn a_forced_detach_after_six_minutes_counts_as_a_timeout_whatever_the_taints() {
+    for (after, reason) in [(0, "out-of-service"), (6, "timeout")] {
+        let node =
+            kept_node("a", &[], &[V]).taint("node.kubernetes.io/out-of-service", "", "NoExecute");
+        let mut world = world(ONCE).with(node).with(attachment("a", true));
+        let mut memory = Memory::default();
+        memory.nodes.insert(
+            "a".into(),
+            super::Note {
+                unwanted_since: Some(world.now()),
+                ..super::Note::default()
+            },
+        );
+        world.advance_to(world.now() + SignedDuration::from_mins(after));
+        let plan = world.plan_with::<AttachDetach>(KEY, &mut memory).unwrap();
+        let counted = format!("{} {reason} 1", super::FORCED);
+        assert!(measured(&plan).contains(&counted), "{:?}", measured(&plan));
+    }
+}
+
+#[test]
+fn of_two_attachments_of_an_exclusive_volume_one_is_listed() {
+    let both = |on_a: &[&str], on_b: &[&str]| {
+        world(ONCE)
+            .with(kept_node("a", on_a, &[]))
+            .with(kept_node("b", on_b, &[]))
+            .with(attachment("a", true))
+            .with(attachment("b", true))
+    };
+    for (what, world, wanted) in [
+        (
+            "one is listed",
+            both(&[V], &[]).with(user("x", "a")).with(user("y", "b")),
+            &[][..],
+        ),
+        (
+            "none is listed",
+            both(&[], &[]).with(user("x", "a")).with(user("y", "b")),
+            &["patch nodes/a/status"],
+        ),
+        (
+            "the other is unwanted",
+            both(&[], &[]).with(user("y", "b")),
+            &["delete volumeattachments/to-a"],
+        ),
+    ] {
+        assert_eq!(planned(&world), wanted, "{what}");
+    }
+    let world = both(&[V], &[]).with(user("x", "a")).with(user("y", "b"));
+    assert_eq!(
+        reported(&world.plan::<AttachDetach>(KEY)),
+        [
+            "y FailedAttachVolume Multi-Attach error for volume \"pv\" Volume is already used by pod(s) x"
+        ]
+    );
+}
+
+#[test]
+fn an_attachment_that_somebody_else_made_is_reported_to_those_who_wait() {
+    let mut other = attachment("b", true);
+    other.metadata_mut().name = "by-hand".into();
+    let world = world(ONCE)
+        .with(kept_node("a", &[], &[]))
+        .with(kept_node("b", &[], &[]))
+        .with(other)
+        .with(user("web", "a"));
+    let plan = world.plan::<AttachDetach>(KEY);
+    assert_eq!(verbs(&plan, &world), [""; 0]);
+    assert_eq!(
+        reported(&plan),
+        [
+            "web FailedAttachVolume Multi-Attach error for volume \"pv\" Volume is already exclusively attached to one node and can't be attached to another"
+        ]
+    );
+}
+
+#[test]
+fn of_nodes_that_want_a_lost_exclusive_volume_the_one_that_uses_it_is_first() {
+    let older = |pod: Pod| pod.created("10:00:00");
+    let world = world(ONCE)
+        .with(kept_node("a", &[], &[]))
+        .with(kept_node("b", &[], &[V]))
+        .with(older(user("waits", "a")))
+        .with(user("runs", "b").created("11:00:00"));
+    assert_eq!(planned(&world), ["create volumeattachments/to-b"]);
+}
+
+#[test]
+fn a_pod_that_comes_back_during_a_detach_is_told_nothing_for_two_minutes() {
+    let mut world = world(ONCE)
+        .with(kept_node("a", &[], &[]))
+        .with(attachment("a", true));
+    let mut memory = Memory::default();
+    let plan = world.plan_with::<AttachDetach>(KEY, &mut memory).unwrap();
+    assert_eq!(verbs(&plan, &world), ["delete volumeattachments/to-a"]);
+    world.put(attachment("a", true).terminating("12:00:00"));
+    world.put(user("web", "a"));
+    let plan = world.plan_with::<AttachDetach>(KEY, &mut memory).unwrap();
+    assert_eq!(reported(&plan), [""; 0]);
+    assert_eq!(
+        plan.again,
+        Again::At(world.now() + SignedDuration::from_mins(2))
+    );
+    world.advance_to(world.now() + SignedDuration::from_mins(2));
+    let plan = world.plan_with::<AttachDetach>(KEY, &mut memory).unwrap();
+    let wanted = "web FailedAttachVolume AttachVolume.Attach failed for volume \"pv\" : volume attachment is being deleted";
+    assert_eq!(reported(&plan), [wanted]);
+}
+
+#[test]
+fn detaches_are_measured_with_their_failures() {
+    let failing = |why: Option<&str>| {
+        let mut failing = attachment("a", true).terminating("12:00:00");
+        let error = why.map(|why| json!({"message": why}));
+        failing.status = Some(read(json!({"attached": true, "detachError": error})));
+        failing
+    };
+    let count = |plan: &Plan, status: &str| {
+        let prefix = format!(
+            "{} kubernetes.io/csi:d volume_detach {status} ",
+            super::SECONDS
+        );
+        let all = measured(plan);
+        all.iter().filter(|one| one.starts_with(&prefix)).count()
+    };
+    let mut world = world(ONCE)
+        .with(kept_node("a", &[], &[]))
+        .with(failing(Some("busy")));
+    let mut memory = Memory::default();
+    for (what, why, minutes, failures) in [
+        ("an error", Some("busy"), 0, 1),
+        ("the same error", Some("busy"), 0, 0),
+        ("another error", Some("broken"), 0, 1),
+        ("no answer yet", None, 1, 0),
+        ("no answer", None, 2, 1),
+    ] {
+        world.put(failing(why));
+        let begun = memory.nodes.get("a").and_then(|note| note.detaching_since);
+        world.advance_to(begun.unwrap_or(world.now()) + SignedDuration::from_mins(minutes));
+        let plan = world.plan_with::<AttachDetach>(KEY, &mut memory).unwrap();
+        assert_eq!(count(&plan, "fail-unknown"), failures, "{what}");
+    }
+    let name = Unique::parse(V).unwrap().attachment("a").unwrap();
+    world.delete::<VolumeAttachment>(&name);
+    let plan = world.plan_with::<AttachDetach>(KEY, &mut memory).unwrap();
+    assert_eq!(count(&plan, "success"), 1);
+    assert_eq!(memory, Memory::default());
+}
+
+#[test]
+fn a_detach_without_an_attachment_is_measured_when_the_entry_is_gone() {
+    let name = "kubernetes.io/fc/[i1]";
+    let key = format!("volume/{name}");
+    let node = kept_node("a", &[name], &[name]).taint(
+        "node.kubernetes.io/out-of-service",
+        "",
+        "NoExecute",
+    );
+    let mut world = World::at("12:00:00").without_kubelets().with(node);
+    let mut memory = Memory::default();
+    let plan = world.plan_with::<AttachDetach>(&key, &mut memory).unwrap();
+    assert_eq!(plan.verbs(), ["patch nodes/a/status"]);
+    assert!(measured(&plan).contains(&format!("{} out-of-service 1", super::FORCED)));
+    world.apply(&plan).expect_success();
+    let plan = world.plan_with::<AttachDetach>(&key, &mut memory).unwrap();
+    let wanted = format!(
+        "{} kubernetes.io/fc volume_detach success false 0",
+        super::SECONDS
+    );
+    assert!(measured(&plan).contains(&wanted), "{:?}", measured(&plan));
+}
+
+#[test]
+fn a_claim_of_a_volume_that_is_attached_nowhere_does_not_delay_the_nodes_list() {
+    let other = "kubernetes.io/csi/d^z";
+    let pv: PersistentVolume = read(json!({
+        "metadata": {"name": "files"},
+        "spec": {
+            "persistentVolumeSource": {"nfs": {"server": "s", "path": "/"}},
+            "claimRef": {"namespace": "default", "name": "files", "uid": "files-uid"},
+        },
+    }));
+    let claim: PersistentVolumeClaim = read(json!({
+        "metadata": {"name": "files", "namespace": "default", "uid": "files-uid"},
+        "spec": {"volumeName": "files"},
+        "status": {"phase": "Bound"},
+    }));
+    let mut reader = user("reads", "a");
+    let volumes = &mut reader.spec.as_mut().unwrap().volumes;
+    *volumes = vec![read(json!({
+        "name": "v",
+        "volumeSource": {"persistentVolumeClaim": {"claimName": "files"}},
+    }))];
+    let mut world = world(ONCE)
+        .with(kept_node("a", &[V, other], &[]))
+        .with(pv)
+        .with(claim)
+        .with(reader);
+    let plan = world.plan::<AttachDetach>(KEY);
+    world.apply(&plan).expect_success();
+    assert!(!super::places::lists(&world.get::<Node>("a"), other));
+}
+
+#[test]
+fn volumes_in_use_are_those_of_all_pods_of_plugins_that_attach() {
+    let unattached: CsiDriver =
+        read(json!({"metadata": {"name": "d"}, "spec": {"attachRequired": false}}));
+    let world = world(MANY)
+        .with(kept_node("a", &[], &[]))
+        .with(unattached)
+        .with(user("runs", "a"))
+        .with(user("ended", "a").phase("Succeeded"));
+    let wanted = |node: &str, driver: &str, count: usize| {
+        vec![format!(
+            "{} {node} kubernetes.io/csi:{driver} {count}",
+            super::IN_USE
+        )]
+    };
+    assert_eq!(
+        in_use(&world.plan::<AttachDetach>(KEY)),
+        wanted("a", "d", 2)
+    );
+    let mut scratch = pod("scratch").on("a").running();
+    scratch.spec.as_mut().unwrap().volumes = ["x", "y"]
+        .map(|name| read(json!({"name": name, "volumeSource": {"csi": {"driver": "s"}}})))
+        .into();
+    let mut world = world;
+    world.put(scratch);
+    let scratch = world.find_any(Pod::resource(), "default/scratch");
+    let woken = world.woken::<AttachDetach>(None, scratch.as_ref());
+    assert_eq!(woken, ["ephemeral/a"]);
+    let plan = world.plan::<AttachDetach>("ephemeral/a");
+    assert_eq!(in_use(&plan), wanted("a", "s", 2));
+    assert!(plan.is_nothing());
+}
+
+#[test]
+fn the_end_of_a_pod_whose_claim_is_gone_wakes_what_its_node_lists() {
+    let mut world = world(ONCE)
+        .with(kept_node("a", &[V], &[]))
+        .with(user("web", "a"));
+    world.delete::<PersistentVolumeClaim>("data");
+    let pod = world.find_any(Pod::resource(), "default/web").unwrap();
+    assert_eq!(world.woken::<AttachDetach>(Some(&pod), None), [KEY]);
+}

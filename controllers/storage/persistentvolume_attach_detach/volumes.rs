@@ -68,7 +68,7 @@ impl Unique {
     /// The plugin as metrics name it.
     pub(super) fn plugin(&self) -> String {
         match &self.csi {
-            Some((driver, _)) => format!("{CSI}:{driver}"),
+            Some((driver, _)) => plugin_of(driver),
             None if self.text.starts_with(FC) => FC.to_owned(),
             None => ISCSI.to_owned(),
         }
@@ -200,49 +200,57 @@ pub(super) enum Wanted {
         /// without.
         bound: bool,
     },
-    /// It has a claim, and what that stands for can't be reported now.
+    /// It has a claim, and which volume that stands for can't be found out now.
     Unknown,
 }
 
 /// What a pod's volumes are; those that are attached nowhere are left out.
 pub(super) fn wanted(pod: &Pod, reader: &dyn Reader) -> Vec<Wanted> {
-    let of_claim = |name: &str, made_for_pod: bool| -> Wanted {
+    let of_claim = |name: &str, made_for_pod: bool| -> Option<Wanted> {
         let meta = Object::metadata(pod);
         let claims = PersistentVolumeClaim::resource();
         let claim = reader.get(claims, &meta.namespace, name);
         let Some(claim) = claim.and_then(cast::<PersistentVolumeClaim>) else {
-            return Wanted::Unknown;
+            return Some(Wanted::Unknown);
         };
         let claim_meta = Object::metadata(&*claim);
         let owner = claim_meta.controller();
         if made_for_pod && owner.is_none_or(|owner| *owner.uid != *meta.uid) {
-            return Wanted::Unknown;
+            return Some(Wanted::Unknown);
         }
         let volume = claim.spec.as_ref().map_or("", |spec| &*spec.volume_name);
         let pv = reader.get(PersistentVolume::resource(), "", volume);
         let Some(pv) = pv.and_then(cast::<PersistentVolume>) else {
-            return Wanted::Unknown;
+            return Some(Wanted::Unknown);
         };
         let points = pv.spec.as_ref().and_then(|spec| spec.claim_ref.as_ref());
         let points_back = points.is_some_and(|claim| *claim.uid == *claim_meta.uid);
         let phase = claim.status.as_ref().map_or("", |status| &*status.phase);
-        match of_persistent(&pv) {
-            Some(spec) => Wanted::Known {
-                spec,
-                bound: points_back && phase == "Bound",
-            },
-            None => Wanted::Unknown,
-        }
+        let bound = points_back && phase == "Bound";
+        of_persistent(&pv).map(|spec| Wanted::Known { spec, bound })
     };
     claims::volumes(pod)
         .filter_map(|volume| match claim_of(pod, volume) {
-            Some((claim, made_for_pod)) => Some(of_claim(&claim, made_for_pod)),
+            Some((claim, made_for_pod)) => of_claim(&claim, made_for_pod),
             None => {
                 let spec = of_pods_own(pod, volume)?;
                 Some(Wanted::Known { spec, bound: true })
             }
         })
         .collect()
+}
+
+/// The drivers of a pod's ephemeral volumes, which are not attached: one entry for each volume.
+pub(super) fn ephemeral_drivers(pod: &Pod) -> impl Iterator<Item = &String> {
+    claims::volumes(pod).filter_map(|volume| {
+        let source = volume.volume_source.as_ref()?.inline.as_ref()?;
+        Some(&source.csi.as_ref()?.driver)
+    })
+}
+
+/// The plugin of a driver's volumes as metrics name it.
+pub(super) fn plugin_of(driver: &str) -> String {
+    format!("{CSI}:{driver}")
 }
 
 /// Pods by the unique names of their in-line volumes.

@@ -12,10 +12,10 @@ use kubernetes_proto::{
 use crate::claims;
 
 use super::volumes::{
-    BY_NODE, Unique, Wanted, attachments_by_source, keys, of_attachment, of_persistent,
-    pods_by_in_line, wanted,
+    BY_NODE, Unique, Wanted, attachments_by_source, ephemeral_drivers, keys, of_attachment,
+    of_persistent, pods_by_in_line, wanted,
 };
-use super::{is_managed, is_out_of_service, is_ready};
+use super::{EPHEMERAL, is_managed, is_out_of_service, is_ready};
 
 fn names_of(pod: &Pod, reader: &dyn Reader) -> Vec<String> {
     let known = |wanted| match wanted {
@@ -38,7 +38,27 @@ pub(super) fn pod(change: &Change<'_, Pod>, reader: &dyn Reader) -> Vec<Key> {
     if same || !has_volumes || node_name(newest).is_empty() {
         return Vec::new();
     }
-    keys(names_of(newest, reader))
+    let wanted = wanted(newest, reader);
+    let mut names: BTreeSet<String> = wanted
+        .iter()
+        .filter_map(|wanted| match wanted {
+            Wanted::Known { spec, .. } => Some(spec.unique.text.clone()),
+            Wanted::Unknown => None,
+        })
+        .collect();
+    // A claim that can't be followed any more may have stood for anything that the node lists.
+    if wanted.iter().any(|one| matches!(one, Wanted::Unknown)) {
+        let node = reader.get(Node::resource(), "", node_name(newest));
+        let node = node.and_then(cast::<Node>);
+        let status = node.as_ref().and_then(|node| node.status.as_ref());
+        let listed = status.iter().flat_map(|status| &status.volumes_attached);
+        names.extend(listed.map(|volume| volume.name.clone()));
+    }
+    let mut found = keys(names);
+    if ephemeral_drivers(newest).next().is_some() {
+        found.push(Key::composite(EPHEMERAL, node_name(newest)));
+    }
+    found
 }
 
 pub(super) fn claim(change: &Change<'_, PersistentVolumeClaim>, reader: &dyn Reader) -> Vec<Key> {

@@ -245,7 +245,7 @@ impl Controller for PersistentVolumeBinder {
             .flag(
                 "flex-volume-plugin-dir",
                 FlagDefault::Text("/usr/libexec/kubernetes/kubelet-plugins/volume/exec/"),
-                "Accepted and not read: FlexVolume drivers are not run by the manager.",
+                "FlexVolume drivers are not run by the manager; a warning at the start names those in this directory.",
             );
         for (name, default, help) in recycle::FLAGS {
             it = it.flag(name, default, help);

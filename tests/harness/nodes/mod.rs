@@ -12,6 +12,7 @@
 //! are removed when a [`Node`] is dropped, or by the watchdog where this process is killed.
 
 mod cgroups;
+pub mod csi;
 mod files;
 mod forward;
 mod image;
@@ -39,6 +40,7 @@ use crate::control_plane::{ControlPlane, NO_KUBELET};
 use crate::kubeconfig;
 use crate::process::{Process, Spec, WorkDir};
 use crate::programs::{Program, Programs};
+use crate::toolchain::on_path;
 use crate::wait::until;
 
 /// Where nodes find the API server at the gateway's address.
@@ -57,7 +59,7 @@ const START_LIMIT: Duration = Duration::from_secs(60);
 const POLL: Duration = Duration::from_millis(20);
 const NETWORK_SCRIPT: &str = include_str!("network.sh");
 const NODE_SCRIPT: &str = include_str!("node.sh");
-/// With which tests tell why they do not run.
+/// With which tests report why they do not run.
 const SKIPPED: &str = "skipped: no real node can run on this machine";
 
 /// Whether a test of real nodes can run here. Where it can't, the standard error says why, though the test
@@ -66,7 +68,7 @@ pub fn can_run(test: &str) -> bool {
     let lacking = lacking();
     if !lacking.is_empty() {
         let why = lacking.join("; ");
-        // Nobody is left to be told where this fails.
+        // Nobody is left to report to where this fails.
         let _ = writeln!(std::io::stderr(), "{test} {SKIPPED}: {why}");
     }
     lacking.is_empty()
@@ -405,7 +407,7 @@ impl Node {
         self.files.join(name)
     }
 
-    /// Writes one of its files, whole or not at all: the kubelet and containerd look at some as they appear.
+    /// Writes one of its files, whole or not at all: the kubelet and containerd read some as they appear.
     pub fn write(&self, name: &str, content: &str) -> Result<()> {
         let path = self.file(name);
         let partial = path.with_extension("partial");
@@ -432,19 +434,45 @@ impl Node {
 
     /// Runs a program in the node's namespaces; gives what it printed, or what it complained of.
     pub async fn run(&self, program: &str, arguments: &[&str]) -> Result<String> {
+        let enter = self.enter().await?;
+        let enter: Vec<&str> = enter.iter().map(String::as_str).collect();
+        run(
+            "nsenter",
+            &[&enter[..], &["--", program], arguments].concat(),
+        )
+        .await
+    }
+
+    /// Starts a program in the node's namespaces, which ends with the node at the latest; its log lies beside
+    /// the node's others.
+    pub async fn start(&self, name: &str, program: &Path, arguments: &[String]) -> Result<Process> {
+        let mut args = self.enter().await?;
+        args.extend(["--".to_owned(), program.display().to_string()]);
+        args.extend_from_slice(arguments);
+        Process::spawn(&Spec {
+            name: format!("{name} of {}", self.name),
+            program: on_path("nsenter").context("there is no program `nsenter`")?,
+            args,
+            env: Vec::new(),
+            log: self.files.join(format!("{name}.log")),
+        })
+    }
+
+    /// What makes `nsenter` enter the node's namespaces.
+    async fn enter(&self) -> Result<Vec<String>> {
         let first = until(
             "the node's first process runs",
             START_LIMIT,
             POLL,
             || async { first_process(self.process.id()) },
         )
-        .await?
-        .to_string();
-        let enter = [
-            "--target", &first, "--mount", "--uts", "--net", "--pid", "--cgroup",
-        ];
-        let enter = [&enter[..], &["--", program]].concat();
-        run("nsenter", &[&enter[..], arguments].concat()).await
+        .await?;
+        let namespaces = ["--mount", "--uts", "--net", "--pid", "--cgroup"];
+        let target = ["--target".to_owned(), first.to_string()];
+        Ok(target
+            .into_iter()
+            .chain(namespaces.map(str::to_owned))
+            .collect())
     }
 
     /// Takes its link down: nobody reaches the node or its pods, and they reach nobody.
