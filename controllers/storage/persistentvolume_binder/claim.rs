@@ -26,7 +26,7 @@ use super::{
 };
 
 /// Under what events about the claim are remembered.
-const CLAIM: &str = "claim";
+pub(super) const ABOUT: &str = "claim";
 const WAIT: &str = "WaitForFirstConsumer";
 
 /// Whether by the cache a claim that was bound has lost its volume, so that the volume is read live.
@@ -165,7 +165,7 @@ impl Pass<'_> {
     pub(super) fn sync_claim(&mut self, claim: &PersistentVolumeClaim) -> Result<(), Refusal> {
         let mut migrated = claim.clone();
         if with_migration(&mut migrated, of_claim(claim)) {
-            self.keep_told();
+            self.keep_recorded();
             self.plan.update(claim, &migrated);
             return Ok(());
         }
@@ -176,10 +176,10 @@ impl Pass<'_> {
         }
     }
 
-    /// What was told stays so where this plan does not come to say it.
-    fn keep_told(&mut self) {
-        if let Some(text) = self.memory.told.get(CLAIM) {
-            self.told.insert(CLAIM.to_owned(), text.clone());
+    /// An event stays recorded where this plan does not come to its reason.
+    fn keep_recorded(&mut self) {
+        if let Some(recorded) = self.memory.recorded.get(ABOUT) {
+            self.recorded.insert(ABOUT.to_owned(), recorded.clone());
         }
     }
 
@@ -238,6 +238,8 @@ impl Pass<'_> {
         Ok(())
     }
 
+    /// Marks a claim as lost. Verified right before: that this version of the claim names no volume, or by a
+    /// live read that the one it names is gone or another claim's.
     fn lose(&mut self, claim: &PersistentVolumeClaim, reason: &'static str, message: &str) {
         if claim_phase(claim) == LOST {
             return;
@@ -301,10 +303,10 @@ impl Pass<'_> {
         }
         if delayed && !has(claim, SELECTED_NODE) {
             let event = self.waiting(claim);
-            self.tell(CLAIM, event);
+            self.record(ABOUT, event);
         } else if claim_class(claim).is_empty() {
             let text = "no persistent volumes available for this claim and no storage class is set";
-            self.tell(CLAIM, Event::normal(claim, "FailedBinding", text));
+            self.record(ABOUT, Event::normal(claim, "FailedBinding", text));
             self.look_again();
         } else {
             self.provision(claim, class.as_deref());
@@ -357,12 +359,12 @@ impl Pass<'_> {
         let Some(class) = class else {
             let name = claim_class(claim);
             let text = format!("storageclass.storage.k8s.io \"{name}\" not found");
-            self.tell(CLAIM, failed(text));
+            self.record(ABOUT, failed(text));
             return;
         };
         let (name, event) = match provisioner(&class.provisioner) {
             Provisioner::Nobody(why) => {
-                self.tell(CLAIM, failed(why));
+                self.record(ABOUT, failed(why));
                 return;
             }
             Provisioner::HostPath => (
@@ -386,7 +388,11 @@ impl Pass<'_> {
             self.memory.provisioning = Some(self.began(name));
         }
         if annotation(claim, PROVISIONER) == Some(name) {
-            self.tell(CLAIM, event);
+            if self.record(ABOUT, event) && name == HOST_PATH {
+                for counter in ERRORS {
+                    self.plan.measure(counter, &[name, "provision"], 1.0);
+                }
+            }
             return;
         }
         let mut new = claim.clone();
@@ -394,8 +400,8 @@ impl Pass<'_> {
         meta.set_annotation(BETA_PROVISIONER, name);
         meta.set_annotation(PROVISIONER, name);
         with_migration(&mut new, Some(name));
-        let text = format!("{}: {}", event.reason, event.message);
-        self.told.insert(CLAIM.to_owned(), text);
+        let (recorded, _) = self.due(ABOUT, &event);
+        self.recorded.insert(ABOUT.to_owned(), recorded);
         if let Some(action) = self.plan.update(claim, &new) {
             action.announce(event);
             action.announce_failure(failed("Error saving claim: ".to_owned()));
@@ -416,7 +422,7 @@ impl Pass<'_> {
                 None => self.bind(&volume, claim),
                 Some(why) => {
                     let text = format!("Cannot bind to requested volume \"{name}\": {why}");
-                    self.tell(CLAIM, Event::warning(claim, "VolumeMismatch", text));
+                    self.record(ABOUT, Event::warning(claim, "VolumeMismatch", text));
                     self.pend(claim);
                 }
             }
@@ -427,7 +433,7 @@ impl Pass<'_> {
             return Ok(());
         }
         let text = format!("volume \"{name}\" already bound to a different claim.");
-        self.tell(CLAIM, Event::warning(claim, "FailedBinding", text));
+        self.record(ABOUT, Event::warning(claim, "FailedBinding", text));
         if has(claim, BOUND_BY_CONTROLLER) {
             self.plan.fail(format!(
                 "invalid binding of claim \"{}\" to volume \"{name}\": volume already claimed by \"{}/{}\"",
@@ -443,17 +449,21 @@ impl Pass<'_> {
     /// that they are bound. Each object is written once in a plan; what is left follows when the watch has
     /// brought the write.
     fn bind(&mut self, volume: &PersistentVolume, claim: &PersistentVolumeClaim) {
-        self.touched.push(Object::metadata(volume).name.clone());
         let provisioner = self.memory.provisioning.as_ref();
         let provisioner = provisioner.map(|began| began.plugin.clone());
         let action = match bound_volume(volume, claim) {
             Some(new) => self.plan.update(volume, &new),
             None => self.enter(volume, BOUND, ""),
         };
+        let is_written = action.is_some();
         if let (Some(action), Some(plugin)) = (action, &provisioner) {
             for counter in ERRORS {
                 action.measure_failure(counter, &[plugin, "provision"], 1.0);
             }
+        }
+        // One that was bound already still has annotations and finalizers to be kept.
+        if is_written {
+            self.touched.push(Object::metadata(volume).name.clone());
         }
         self.plan.then();
         let action = match bound_claim(claim, volume) {

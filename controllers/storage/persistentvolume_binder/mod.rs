@@ -54,6 +54,9 @@ const UNBOUND: &str = "binder: unbound claims";
 const WOKEN_MAX: usize = 16;
 /// Upstream's bound for the back-off of operations on volumes.
 const RETRY_MAX: Duration = Duration::from_secs(122);
+/// An event is recorded again after this time while its reason lasts: half of the API server's default
+/// `--event-ttl`, so that `kubectl describe` never shows a pending claim without its reason.
+const EVENT_INTERVAL: SignedDuration = SignedDuration::from_mins(30);
 
 const SECONDS: &[f64] = &[
     0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 15.0, 25.0, 50.0, 120.0, 300.0, 600.0,
@@ -88,12 +91,22 @@ pub struct Began {
     plugin: String,
 }
 
+/// An event that was recorded and whose reason lasts.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(default)]
+pub struct Recorded {
+    /// The object's uid, the reason and the message.
+    text: String,
+    /// When; Unix milliseconds.
+    at: i64,
+}
+
 /// What outlasts a plan.
 #[derive(Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(default)]
 pub struct Memory {
-    /// Events that were recorded and whose reason lasts: about what, and what.
-    told: BTreeMap<String, String>,
+    /// Events that were recorded and whose reason lasts, by what they are about.
+    recorded: BTreeMap<String, Recorded>,
     /// Volumes that are being emptied, by name.
     recycling: BTreeMap<String, Recycling>,
     /// A provisioner was asked for a volume.
@@ -123,7 +136,7 @@ struct Pass<'a> {
     plan: Plan,
     memory: &'a mut Memory,
     /// Events whose reason lasts in this plan.
-    told: BTreeMap<String, String>,
+    recorded: BTreeMap<String, Recorded>,
     /// Volumes that the claim's part of the plan writes.
     touched: Vec<Str>,
 }
@@ -334,10 +347,11 @@ impl Controller for PersistentVolumeBinder {
             .differs("A volume is chosen among equally small ones by a hash of claim and volume, not by chance, and one whose access modes are of no known kind is compared by what they are.")
             .differs("A binding's second write to an object follows when the watch has brought its first: claimRef, then the claim's volumeName, then both statuses.")
             .differs("A claim becomes Lost after a live read of its volume, not by the cache alone; a volume becomes Released after a live read of its claim in every case.")
-            .differs("WaitForFirstConsumer, WaitForPodScheduled, ExternalProvisioning, ProvisioningFailed, FailedBinding, VolumeMismatch and VolumeFailedRecycle for use are recorded when their reason begins, not at each sync.")
+            .differs("WaitForFirstConsumer, WaitForPodScheduled, ExternalProvisioning, ProvisioningFailed, FailedBinding, VolumeMismatch and VolumeFailedRecycle for use are recorded when their reason begins and every 30 minutes while it lasts, not at each sync.")
             .differs("Claims are looked at again each --pvclaimbinder-sync-period only while they wait for a volume that nobody provisions; everything else is woken by changes.")
             .differs("A hostPath volume of policy Delete under /tmp is deleted as an object; the directory stays, since it is one of the manager's host upstream.")
-            .differs("--enable-hostpath-provisioner=true is an error at start, and so a class of provisioner kubernetes.io/host-path is answered by ProvisioningFailed as where it is off.")
+            .differs("--enable-hostpath-provisioner=true is an error at start, and so a class of provisioner kubernetes.io/host-path is answered by ProvisioningFailed as where it is off, whatever its mountOptions and the claim's dataSource are.")
+            .differs("A volume whose claimRef has a uid but no namespace or no name never becomes Released, since nothing shows that its claim is gone; the key's last error says so. Upstream releases one that lacks the namespace.")
             .differs("A recycler pod that this key's owner has not made itself is deleted and another made, without marking the volume Failed; its events are not copied to the volume.")
             .differs("A volume that could not be recycled is tried again with back-off from the sync period to 122 s, not at each sync.")
             .differs("storage_operation_duration_seconds is not measured: no operation on storage runs in the process.")
@@ -426,25 +440,37 @@ impl Controller for PersistentVolumeBinder {
             seen,
             plan: Plan::nothing(),
             memory,
-            told: BTreeMap::new(),
+            recorded: BTreeMap::new(),
             touched: Vec::new(),
         };
         let claim = claim_at(seen, key);
         let volumes = volumes_at(seen, key);
+        // What one of them waits for must not hold back the others.
+        let mut refused = None;
         if let Some(claim) = &claim {
-            pass.sync_claim(claim)?;
+            refused = pass.sync_claim(claim).err();
         } else {
             pass.memory.provisioning = None;
         }
         for volume in &volumes {
-            if !pass.touched.contains(&Object::metadata(&**volume).name) {
-                pass.sync_volume(volume, claim.as_deref())?;
+            if pass.touched.contains(&Object::metadata(&**volume).name) {
+                continue;
+            }
+            if let Err(refusal) = pass.sync_volume(volume, claim.as_deref()) {
+                refused.get_or_insert(refusal);
             }
         }
         pass.clear_recyclers(&volumes);
         pass.measure(claim.as_deref(), &volumes);
-        let Pass { plan, told, .. } = pass;
-        memory.told = told;
+        let Pass {
+            mut plan, recorded, ..
+        } = pass;
+        match refused {
+            Some(refusal) if plan.is_nothing() => return Err(refusal),
+            Some(refusal) => plan.fail(refusal.to_string()),
+            None => {}
+        }
+        memory.recorded = recorded;
         Ok(plan)
     }
 
@@ -452,7 +478,7 @@ impl Controller for PersistentVolumeBinder {
         let action = outcome.action;
         if outcome.result.is_err() {
             // Events that were to follow a write have not been recorded.
-            memory.told.remove("claim");
+            memory.recorded.remove(claim::ABOUT);
         }
         let volume = action.key.name.strip_prefix(recycle::POD_PREFIX);
         let (Verb::Create { .. }, Some(volume)) = (&action.verb, volume) else {
@@ -479,6 +505,7 @@ impl Controller for PersistentVolumeBinder {
             .recycling
             .values_mut()
             .map(|one| &mut one.retry_at)
+            .chain(memory.recorded.values_mut().map(|one| &mut one.at))
             .chain(memory.deleting.values_mut().map(|one| &mut one.at))
             .chain(memory.provisioning.as_mut().map(|one| &mut one.at));
         for instant in instants.filter(|instant| **instant != 0) {
@@ -532,13 +559,31 @@ impl Pass<'_> {
         }
     }
 
-    /// Records an event unless the same was recorded and its reason has lasted since.
-    fn tell(&mut self, about: &str, event: Event) {
-        let text = format!("{}: {}", event.reason, event.message);
-        if self.memory.told.get(about) != Some(&text) {
+    /// Records an event unless the same was recorded within [`EVENT_INTERVAL`] and its reason has lasted
+    /// since. Whether it was recorded.
+    fn record(&mut self, about: &str, event: Event) -> bool {
+        let (entry, is_due) = self.due(about, &event);
+        if is_due {
             self.plan.event(event);
         }
-        self.told.insert(about.to_owned(), text);
+        self.plan
+            .look_again_at(Self::instant(entry.at) + EVENT_INTERVAL);
+        self.recorded.insert(about.to_owned(), entry);
+        is_due
+    }
+
+    /// What is to be remembered of an event, and whether it must be recorded now.
+    fn due(&self, about: &str, event: &Event) -> (Recorded, bool) {
+        let text = format!("{} {}: {}", event.about.uid, event.reason, event.message);
+        let before = self.memory.recorded.get(about);
+        let lasting = before.filter(|before| {
+            before.text == text && self.seen.now < Self::instant(before.at) + EVENT_INTERVAL
+        });
+        let now = || Recorded {
+            text,
+            at: self.seen.now.as_millisecond(),
+        };
+        (lasting.cloned().unwrap_or_else(now), lasting.is_none())
     }
 
     fn began(&self, plugin: &str) -> Began {

@@ -434,6 +434,92 @@ fn a_claim_without_a_volume_gets_the_one_that_suits_best() {
                 &[],
             ),
             (
+                "1-18",
+                vec![volume("v", "1Gi").class("late").of("c", "u-c")],
+                vec![
+                    claim("c", "1Gi")
+                        .of_class(Some("late"))
+                        .note(SELECTED_NODE, "node-1"),
+                ],
+                &["v Bound c:u-c", "c Bound v by-us done"],
+                &[],
+            ),
+            (
+                "13-1 the class goes before the size",
+                vec![volume("a", "1Gi"), volume("b", "9Gi").class("gold")],
+                vec![claim("c", "1Gi").of_class(Some("gold"))],
+                &[
+                    "a Available -",
+                    "b Bound c:u-c by-us",
+                    "c Bound b by-us done",
+                ],
+                &[],
+            ),
+            (
+                "13-2 no class is one too",
+                vec![volume("a", "1Gi").class("gold"), volume("b", "9Gi")],
+                vec![claim("c", "1Gi").of_class(None)],
+                &[
+                    "a Available -",
+                    "b Bound c:u-c by-us",
+                    "c Bound b by-us done",
+                ],
+                &[],
+            ),
+            (
+                "13-3",
+                vec![
+                    volume("a", "1Gi").class("silver"),
+                    volume("b", "9Gi").class("gold"),
+                ],
+                vec![claim("c", "1Gi").of_class(Some("gold"))],
+                &[
+                    "a Available -",
+                    "b Bound c:u-c by-us",
+                    "c Bound b by-us done",
+                ],
+                &[],
+            ),
+            (
+                "13-5",
+                vec![volume("v", "1Gi")],
+                vec![claim("c", "1Gi").of_class(None)],
+                bound,
+                &[],
+            ),
+            (
+                "14-5-1",
+                vec![volume("v", "1Gi").class("gold")],
+                vec![claim("c", "1Gi").of_class(Some("silver"))],
+                &["v Available -", "c Pending -"],
+                &["ProvisioningFailed"],
+            ),
+            (
+                "14-7",
+                vec![volume("v", "1Gi").block().of("c", "")],
+                vec![ClaimBuild::block(claim("c", "1Gi"))],
+                &["v Bound c:u-c", "c Bound v by-us done"],
+                &[],
+            ),
+            (
+                "11-24 a node was chosen, and the volume is somebody else's to provision",
+                vec![volume("v", "1Gi").class("late")],
+                vec![
+                    claim("c", "1Gi")
+                        .of_class(Some("late"))
+                        .note(SELECTED_NODE, "node-1"),
+                ],
+                &["v Available -", "c Pending -"],
+                &["ExternalProvisioning"],
+            ),
+            (
+                "a volume that is reserved and too small",
+                vec![volume("v", "1Gi").of("c", "")],
+                vec![claim("c", "2Gi")],
+                &["v Available c:", "c Pending -"],
+                &["FailedBinding"],
+            ),
+            (
                 "two modes where one is asked for, and one of one mode that is larger",
                 vec![
                     volume("a", "1Gi").change(modes(&["ReadWriteOnce", "ReadOnlyMany"])),
@@ -590,6 +676,27 @@ fn a_claim_that_names_a_volume_gets_that_or_none() {
                 &["incompatible volumeMode"],
             ),
             (
+                "14-5-2",
+                vec![volume("v", "1Gi").class("gold")],
+                vec![claim("c", "1Gi").naming("v").of_class(Some("silver"))],
+                refused,
+                &["storageClassName does not match"],
+            ),
+            (
+                "14-9",
+                vec![volume("v", "1Gi").block()],
+                vec![ClaimBuild::block(claim("c", "1Gi").naming("v"))],
+                bound,
+                &[],
+            ),
+            (
+                "one that is being deleted",
+                vec![volume("v", "1Gi").finalizer("a/b").terminating("11:00:00")],
+                vec![claim("c", "1Gi").naming("v")],
+                refused,
+                &["the volume is marked for deletion \"v\""],
+            ),
+            (
                 "other modes of access",
                 vec![
                     volume("v", "1Gi")
@@ -653,6 +760,38 @@ fn a_claim_that_was_bound_is_repaired_or_lost() {
                 &[],
             ),
             (
+                "3-5",
+                vec![volume("v", "10Gi").of("c", "u-c")],
+                vec![claim("c", "10Gi").naming("v").note(BIND_COMPLETED, "yes")],
+                &["v Bound c:u-c", "c Bound v done"],
+                &[],
+            ),
+            (
+                "3-7 the selector is not looked at",
+                vec![volume("v", "1Gi")],
+                vec![claim("c", "1Gi").bound("v").with(|spec| {
+                    spec.selector = Some(Box::new(LabelSelector {
+                        match_labels: vec![kubernetes_proto::meta::Entry {
+                            key: "a".into(),
+                            value: "b".into(),
+                        }],
+                        ..Default::default()
+                    }));
+                })],
+                &["v Bound c:u-c by-us", "c Bound v by-us done"],
+                &[],
+            ),
+            (
+                "a lost claim whose volume has come back",
+                vec![VolumeBuild::phase(
+                    volume("v", "1Gi").of("c", "u-c").by_us(),
+                    BOUND,
+                )],
+                vec![ClaimBuild::phase(claim("c", "1Gi").bound("v"), LOST)],
+                &["v Bound c:u-c by-us", "c Bound v by-us done"],
+                &[],
+            ),
+            (
                 "3-6",
                 vec![VolumeBuild::phase(
                     volume("v", "1Gi").of("other", "u-other"),
@@ -710,6 +849,27 @@ fn a_volume_follows_the_claim_that_it_points_at() {
                 vec![claim("c", "100Gi")],
                 &["v Released c:u-old", "c Pending -"],
                 &["FailedBinding"],
+            ),
+            (
+                "4-9",
+                vec![volume("v", "10Gi").of("c", "u-c").policy("Delete")],
+                vec![done(claim("c", "10Gi").naming("v"))],
+                &["v Bound c:u-c", "c Bound v done"],
+                &[],
+            ),
+            (
+                "4-10",
+                vec![
+                    volume("v", "10Gi")
+                        .of("c", "u-c")
+                        .policy("Delete")
+                        .change(|spec| {
+                            spec.persistent_volume_source = Some(PersistentVolumeSource::default());
+                        }),
+                ],
+                vec![],
+                &["v Failed c:u-c"],
+                &["error getting deleter volume plugin for volume \"v\": no volume plugin matched"],
             ),
             (
                 "4-6",
@@ -781,6 +941,60 @@ fn a_volume_follows_the_claim_that_it_points_at() {
                 &[],
             ),
             (
+                "8-2",
+                vec![bound(
+                    volume("v", "1Gi")
+                        .of("c", "u-c")
+                        .by_us()
+                        .policy("Delete")
+                        .host_path("/tmp/a"),
+                )],
+                vec![],
+                &[],
+                &[],
+            ),
+            (
+                "8-9",
+                vec![bound(
+                    volume("v", "1Gi")
+                        .of("c", "u-old")
+                        .policy("Delete")
+                        .host_path("/tmp/a"),
+                )],
+                vec![claim("c", "10Gi")],
+                &["c Pending -"],
+                &["FailedBinding"],
+            ),
+            (
+                "8-10-1",
+                vec![bound(
+                    volume("v", "1Gi")
+                        .of("c", "u-c")
+                        .by_us()
+                        .policy("Delete")
+                        .nfs()
+                        .note(PROVISIONED_BY, "external.io/test"),
+                )],
+                vec![],
+                &["v Released c:u-c by-us"],
+                &[],
+            ),
+            (
+                "8-13",
+                vec![bound(
+                    volume("v", "1Gi")
+                        .of("c", "u-c")
+                        .by_us()
+                        .policy("Delete")
+                        .host_path("/tmp/a")
+                        .finalizer("kubernetes.io/pv-controller")
+                        .terminating("11:00:00"),
+                )],
+                vec![],
+                &[],
+                &[],
+            ),
+            (
                 "8-3",
                 vec![bound(
                     volume("v", "1Gi").of("c", "u-c").policy("Delete").nfs(),
@@ -824,6 +1038,13 @@ fn a_volume_follows_the_claim_that_it_points_at() {
                 "14-13",
                 vec![bound(volume("v", "1Gi").of("c", "u-c").by_us().block())],
                 vec![claim("c", "1Gi")],
+                &["v Bound c:u-c by-us", "c Pending -"],
+                &["FailedBinding", "VolumeMismatch", "VolumeMismatch"],
+            ),
+            (
+                "14-13-1",
+                vec![bound(volume("v", "1Gi").of("c", "u-c").by_us())],
+                vec![ClaimBuild::block(claim("c", "1Gi"))],
                 &["v Bound c:u-c by-us", "c Pending -"],
                 &["FailedBinding", "VolumeMismatch", "VolumeMismatch"],
             ),
@@ -890,10 +1111,13 @@ fn nothing_is_released_or_lost_by_the_cache_alone() {
             matches!(query, controllers_kit::Query::Live { .. })
                 .then(|| controllers_kit::Answer::Failed("no answer".to_owned()))
         });
-        let refusal = failed.refusal::<Binder>("default/c");
+        let said = match failed.try_plan::<Binder>("default/c") {
+            Ok(plan) => plan.failure.unwrap_or_default(),
+            Err(refusal) => refusal.to_string(),
+        };
         assert!(
-            refusal.to_string().contains("could not be read: no answer"),
-            "{name}: {refusal}"
+            said.contains("could not be read: no answer"),
+            "{name}: {said}"
         );
         let at_last = world.plan::<Binder>("default/c");
         assert!(touched(&at_last), "{name}: {:?}", at_last.verbs());
@@ -1196,6 +1420,42 @@ fn annotations_and_finalizers_follow_the_migration() {
             "{provisioner} {policy}"
         );
     }
+    // A volume that is bound and stays so follows too.
+    let bound = |provisioner: &str, policy: &str, held: &[&str]| {
+        let one = made_by(provisioner, policy, held).of("c", "u-c").by_us();
+        start()
+            .with(VolumeBuild::phase(one, BOUND))
+            .with(ClaimBuild::phase(claim("c", "1Gi").bound("v"), BOUND))
+    };
+    for (provisioner, policy, held, after, driver) in [
+        (
+            "kubernetes.io/aws-ebs",
+            "Delete",
+            &[ours][..],
+            &[][..],
+            Some("ebs.csi.aws.com"),
+        ),
+        ("kubernetes.io/other", "Retain", &[ours], &[], None),
+        ("kubernetes.io/other", "Delete", &[], &[ours], None),
+    ] {
+        let mut world = bound(provisioner, policy, held);
+        world.run::<Binder>();
+        let one = world.get::<PersistentVolume>("v");
+        assert_eq!(
+            Object::metadata(&*one).finalizers,
+            after,
+            "bound {provisioner} {policy}"
+        );
+        assert_eq!(
+            annotation(&*one, MIGRATED_TO),
+            driver,
+            "bound {provisioner}"
+        );
+        assert_eq!(
+            lines(&world),
+            ["v Bound c:u-c by-us", "c Bound v by-us done"]
+        );
+    }
     let claims = [
         (
             Some("kubernetes.io/gce-pd"),
@@ -1396,13 +1656,205 @@ fn a_pod_of_an_unknown_life_is_removed_when_the_volume_needs_none() {
 }
 
 #[test]
-fn an_event_is_told_when_its_reason_begins() {
-    let mut world = start().with(claim("c", "1Gi"));
-    let events = |world: &mut World| {
-        world.settle_for(120, &factories());
+fn an_event_is_recorded_when_its_reason_begins_and_every_half_hour() {
+    let events = |seconds: i64| {
+        let mut world = start().with(claim("c", "1Gi"));
+        world.settle_for(seconds, &factories());
         world.events().len()
     };
-    assert_eq!(events(&mut world), 1, "{:?}", world.events());
+    assert_eq!(events(1700), 1);
+    assert_eq!(events(1900), 2, "the API server keeps events for an hour");
+    let late = class("late", "csi.example.com", "WaitForFirstConsumer");
+    let mut waits = start()
+        .with(late)
+        .with(claim("c", "1Gi").of_class(Some("late")));
+    waits.settle_for(3 * 3600 + 60, &factories());
+    assert_eq!(waits.events().len(), 7, "nothing else wakes such a claim");
+    // Of a claim that has the name of one before it, nothing was recorded.
+    let mut memory = super::Memory::default();
+    let before = start().with(claim("c", "1Gi"));
+    let mut after = claim("c", "1Gi");
+    after.metadata_mut().uid = "u-new".into();
+    for world in [before, start().with(after)] {
+        let plan = world.plan_with::<Binder>("default/c", &mut memory).unwrap();
+        assert_eq!(plan.events.len(), 1, "{:?}", plan.events);
+        let again = world.plan_with::<Binder>("default/c", &mut memory).unwrap();
+        assert!(again.events.is_empty(), "{:?}", again.events);
+    }
+}
+
+/// 1-17 and 2-7, which only a single sync shows.
+#[test]
+fn a_claim_takes_no_volume_that_is_not_available_or_another_s() {
+    let mut world = start().with(claim("c", "1Gi"));
+    for phase in [PENDING, FAILED, RELEASED, ""] {
+        let name = format!("v-{}", phase.to_lowercase());
+        world.put(VolumeBuild::phase(volume(&name, "1Gi"), phase));
+    }
+    let plan = world.plan::<Binder>("default/c");
+    assert!(plan.verbs().is_empty(), "1-17: {:?}", plan.verbs());
+    let taken = VolumeBuild::phase(volume("v", "1Gi").of("other", "u-other"), BOUND);
+    let ours = claim("c", "1Gi")
+        .naming("v")
+        .note(BOUND_BY_CONTROLLER, "yes");
+    let world = start().with(taken).with(ClaimBuild::phase(ours, BOUND));
+    let plan = world.plan::<Binder>("default/c");
+    assert!(plan.verbs().is_empty(), "2-7: {:?}", plan.verbs());
+    assert_eq!(
+        plan.failure.as_deref(),
+        Some(
+            "invalid binding of claim \"default/c\" to volume \"v\": volume already claimed by \"default/other\""
+        ),
+        "2-7"
+    );
+    assert_eq!(&*plan.events[0].reason, "FailedBinding", "2-7");
+}
+
+/// Its claim may live: without a namespace or a name nobody can say. Upstream reads by what is left of the
+/// reference, and takes the answer that there is no such path for a claim that is gone.
+#[test]
+fn a_volume_whose_claim_can_t_be_read_is_never_released() {
+    let incomplete = |namespace: &str, name: &str| {
+        let one = volume("v", "1Gi").policy("Delete").change(|spec| {
+            spec.claim_ref = Some(ObjectReference {
+                namespace: namespace.to_owned(),
+                name: name.to_owned(),
+                uid: "u-c".to_owned(),
+                ..Default::default()
+            });
+        });
+        start()
+            .with(claim("c", "1Gi"))
+            .with(VolumeBuild::phase(one, BOUND))
+    };
+    for (namespace, name) in [("", "c"), ("default", ""), ("", "")] {
+        let mut world = incomplete(namespace, name);
+        world.settle_for(60, &factories());
+        assert!(
+            lines(&world)[0].starts_with("v Bound"),
+            "{namespace:?}/{name:?}: {:?}",
+            lines(&world)
+        );
+    }
+}
+
+#[test]
+fn a_volume_that_can_t_be_read_does_not_hold_back_another_of_its_claim() {
+    let emptied = |name: &str| {
+        let one = volume(name, "1Gi").of("c", "u-c").policy("Recycle").nfs();
+        VolumeBuild::phase(one, RELEASED)
+    };
+    let world = start()
+        .with(emptied("a"))
+        .with(emptied("b"))
+        .answering(|query| match query {
+            controllers_kit::Query::Live { key, .. } if &*key.name == "a" => {
+                Some(controllers_kit::Answer::Failed("no answer".to_owned()))
+            }
+            _ => None,
+        });
+    let plan = world.plan::<Binder>("default/c");
+    assert_eq!(plan.verbs(), ["create pods/recycler-for-b"]);
+    assert_eq!(
+        plan.failure.as_deref(),
+        Some("volume \"a\" could not be read: no answer")
+    );
+}
+
+/// 5-x: what happens to both sides later.
+#[test]
+fn a_claim_that_goes_releases_its_volume_and_a_volume_that_goes_loses_its_claim() {
+    let both = || {
+        let mut world = start().with(volume("v", "1Gi")).with(claim("c", "1Gi"));
+        world.run::<Binder>();
+        assert_eq!(
+            lines(&world),
+            ["v Bound c:u-c by-us", "c Bound v by-us done"],
+            "5-2"
+        );
+        world
+    };
+    let mut world = both();
+    world.vanish::<PersistentVolumeClaim>("c");
+    world.run::<Binder>();
+    assert_eq!(lines(&world), ["v Released c:u-c by-us"], "5-3");
+    let mut world = both();
+    world.vanish::<PersistentVolume>("v");
+    world.run::<Binder>();
+    assert_eq!(lines(&world), ["c Lost v by-us done"], "5-4");
+    assert_eq!(world.events().len(), 1, "5-4: {:?}", world.events());
+    // 5-5 and 5-8: how long a deletion takes is measured from the release to the volume's end, and a claim
+    // that goes before it was bound is forgotten.
+    let deleted = VolumeBuild::phase(
+        volume("v", "1Gi")
+            .of("c", "u-c")
+            .class("gold")
+            .policy("Delete"),
+        RELEASED,
+    );
+    let mut world = start()
+        .with(class("gold", "csi.example.com", "Immediate"))
+        .with(deleted);
+    let mut memory = super::Memory::default();
+    world.plan_with::<Binder>("default/c", &mut memory).unwrap();
+    assert_eq!(memory.deleting["v"].plugin, "csi.example.com", "5-6");
+    world.vanish::<PersistentVolume>("v");
+    let plan = world
+        .later(9)
+        .plan_with::<Binder>("default/c", &mut memory)
+        .unwrap();
+    let took = plan
+        .measures
+        .iter()
+        .find(|one| one.name == super::OPERATION);
+    assert_eq!(took.map(|one| one.value), Some(9.0), "5-5");
+    assert!(memory.deleting.is_empty(), "5-5");
+    let mut world = start()
+        .with(class("gold", "csi.example.com", "Immediate"))
+        .with(claim("c", "1Gi").of_class(Some("gold")));
+    world.plan_with::<Binder>("default/c", &mut memory).unwrap();
+    assert!(memory.provisioning.is_some(), "5-8");
+    world.vanish::<PersistentVolumeClaim>("c");
+    world.plan_with::<Binder>("default/c", &mut memory).unwrap();
+    assert!(memory.provisioning.is_none(), "5-8");
+}
+
+#[test]
+fn operations_that_fail_are_counted() {
+    let counted = |plan: &Plan| -> Vec<String> {
+        let of_actions = plan
+            .actions()
+            .filter_map(|action| action.announcement.as_ref())
+            .flat_map(|announcement| &announcement.measures);
+        let all = plan.measures.iter().chain(of_actions);
+        let errors = all.filter(|one| super::ERRORS.contains(&one.name));
+        errors
+            .map(|one| {
+                one.labels
+                    .iter()
+                    .map(AsRef::as_ref)
+                    .collect::<Vec<&str>>()
+                    .join(" ")
+            })
+            .collect()
+    };
+    let failing = VolumeBuild::phase(
+        volume("v", "1Gi")
+            .of("c", "u-c")
+            .policy("Delete")
+            .host_path("/var/a"),
+        RELEASED,
+    );
+    let plan = start().with(failing).plan::<Binder>("default/c");
+    assert_eq!(counted(&plan), ["kubernetes.io/host-path delete"; 2]);
+    let refused = claim("c", "1Gi")
+        .of_class(Some("host"))
+        .note(PROVISIONER, "kubernetes.io/host-path");
+    let plan = start()
+        .with(class("host", "kubernetes.io/host-path", "Immediate"))
+        .with(refused)
+        .plan::<Binder>("default/c");
+    assert_eq!(counted(&plan), ["kubernetes.io/host-path provision"; 2]);
 }
 
 #[test]

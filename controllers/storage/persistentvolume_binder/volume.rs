@@ -2,7 +2,9 @@
 
 use std::sync::Arc;
 
-use controllers_kit::{Event, Key, Only, Propagation, Query, Refusal, Seen, SignedDuration};
+use controllers_kit::{
+    Action, Event, Key, Only, Propagation, Query, Refusal, Seen, SignedDuration,
+};
 use kubernetes_proto::{
     Object,
     core::{PersistentVolume, PersistentVolumeClaim, Pod},
@@ -12,7 +14,7 @@ use kubernetes_proto::{
 use crate::{claims, translation};
 
 use super::{
-    Live, Pass, PersistentVolumeBinder, RETRY_MAX, Recycling,
+    ERRORS, Live, Pass, PersistentVolumeBinder, RETRY_MAX, Recycling,
     claim::with_migration,
     facts::{
         AVAILABLE, BOUND, BOUND_BY_CONTROLLER, FAILED, MIGRATED_TO, PROVISIONED_BY, RELEASED,
@@ -20,7 +22,7 @@ use super::{
         without_annotation,
     },
     live_claim, live_volume,
-    plugins::{Deleter, UNKNOWN, deleter, is_in_tree, is_temporary},
+    plugins::{Deleter, HOST_PATH, UNKNOWN, deleter, is_in_tree, is_temporary},
 };
 
 /// Finalizers of volumes that were provisioned: this controller's, and that of provisioners of their own.
@@ -158,15 +160,16 @@ impl Pass<'_> {
                     "Cannot bind PersistentVolume \"{name}\" to requested PersistentVolumeClaim due to incompatible volumeMode."
                 );
                 let event = Event::warning(volume, "VolumeMismatch", of_volume);
-                self.tell(&format!("volume {name}"), event);
+                self.record(&format!("volume {name}"), event);
                 let event = Event::warning(claim, "VolumeMismatch", of_claim);
-                self.tell(&format!("volume {name} of the claim"), event);
+                self.record(&format!("volume {name} of the claim"), event);
             }
             // The claim's part of this plan, or of the next one, binds it.
             "" => {}
             bound if bound == name.as_str() => {
                 self.enter(volume, BOUND, "");
             }
+            // The name of a claim's volume never changes once it is set, so the cache is proof enough.
             _ => {
                 self.plan.update(volume, &unbound(volume));
             }
@@ -187,8 +190,15 @@ impl Pass<'_> {
         }
         let name = &Object::metadata(volume).name;
         let uid = claim_ref(volume).map_or("", |to| &to.uid);
-        // A volume that points at a claim which can't exist is planned in its own key.
-        let live = match self.key.namespace.is_empty() {
+        // A volume whose claimRef lacks a namespace or a name is planned in its own key. Nothing can be read
+        // by such a reference, so nothing shows that the claim is gone.
+        let is_incomplete = self.key.namespace.is_empty();
+        if is_incomplete && !over {
+            return Err(Refusal::Retry(format!(
+                "volume \"{name}\" is bound to a claim that can't be read: its claimRef has no namespace or no name; set them, or remove the claimRef"
+            )));
+        }
+        let live = match is_incomplete {
             true => Live::Missing,
             false => self.live(&live_claim(self.key)),
         };
@@ -209,10 +219,15 @@ impl Pass<'_> {
             }
         }
         if !over {
+            // Irreversible: an external provisioner deletes the disk of a released volume. Verified right
+            // before, by a live read: no claim of that name has the uid that the volume points at (a uid
+            // never comes again), or the one that has it names another volume, which it keeps for good. The
+            // patch insists on the volume's uid and version.
             self.enter(volume, RELEASED, "");
             return Ok(());
         }
-        // What follows can't be undone: the volume must be what the cache shows.
+        // Irreversible: the data is wiped or the object deleted. Verified right before, by live reads: the
+        // claim as above, and that the volume is still the version that the cache shows.
         match self.live(&live_volume(name)) {
             Live::There { json, .. } => {
                 let version = json["metadata"]["resourceVersion"].as_str();
@@ -239,20 +254,26 @@ impl Pass<'_> {
             "Retain" => {}
             "Recycle" => self.recycle(volume, claim),
             "Delete" => self.delete(volume),
-            _ => self.fail_volume(
-                volume,
-                "VolumeUnknownReclaimPolicy",
-                "Volume has unrecognized PersistentVolumeReclaimPolicy",
-            ),
+            _ => {
+                self.fail_volume(
+                    volume,
+                    "VolumeUnknownReclaimPolicy",
+                    "Volume has unrecognized PersistentVolumeReclaimPolicy",
+                );
+            }
         }
     }
 
     /// Marks a volume as failed; the event comes with the phase alone.
-    fn fail_volume(&mut self, volume: &PersistentVolume, reason: &'static str, message: &str) {
+    fn fail_volume(
+        &mut self,
+        volume: &PersistentVolume,
+        reason: &'static str,
+        message: &str,
+    ) -> Option<&mut Action> {
         let event = Event::warning(volume, reason, message);
-        if let Some(action) = self.enter(volume, FAILED, message) {
-            action.announce(event);
-        }
+        let action = self.enter(volume, FAILED, message)?;
+        Some(action.announce(event))
     }
 
     fn delete(&mut self, volume: &PersistentVolume) {
@@ -261,7 +282,7 @@ impl Pass<'_> {
             .seen
             .get::<StorageClass>(&Key::cluster(volume_class(volume)));
         let plugin = match (deleter(volume, name), &class) {
-            (Deleter::HostPath(_), _) => super::plugins::HOST_PATH,
+            (Deleter::HostPath(_), _) => HOST_PATH,
             (Deleter::External, Some(class)) => {
                 translation::driver_of(&class.provisioner).unwrap_or(&class.provisioner)
             }
@@ -272,11 +293,17 @@ impl Pass<'_> {
         deleting.entry(name.to_string()).or_insert(began);
         match deleter(volume, name) {
             Deleter::External => {}
-            Deleter::Nobody(why) => self.fail_volume(volume, "VolumeFailedDelete", &why),
+            Deleter::Nobody(why) => {
+                self.fail_volume(volume, "VolumeFailedDelete", &why);
+            }
             Deleter::HostPath(path) if !is_temporary(path) => {
                 let why =
                     format!("host_path deleter only supports /tmp/.+ but received provided {path}");
-                self.fail_volume(volume, "VolumeFailedDelete", &why);
+                if let Some(action) = self.fail_volume(volume, "VolumeFailedDelete", &why) {
+                    for counter in ERRORS {
+                        action.measure(counter, &[HOST_PATH, "delete"], 1.0);
+                    }
+                }
             }
             Deleter::HostPath(_) => {
                 let mut new = volume.clone();
@@ -301,7 +328,7 @@ impl Pass<'_> {
         {
             let text = format!("Volume is used by pods: {users}");
             let event = Event::normal(volume, FAILED_RECYCLE, text);
-            self.tell(&format!("volume {name}"), event);
+            self.record(&format!("volume {name}"), event);
             return;
         }
         let recyclers = self.binder.recyclers.as_ref();
@@ -389,7 +416,8 @@ impl Pass<'_> {
             .seen
             .indexed::<Pod>(claims::BY_CLAIM, &self.key.to_string());
         let active = pods.iter().filter(|pod| !claims::is_terminated(pod));
-        let names: Vec<String> = active.map(|pod| Key::of(&**pod).to_string()).collect();
+        let mut names: Vec<String> = active.map(|pod| Key::of(&**pod).to_string()).collect();
+        names.sort();
         (!names.is_empty()).then(|| names.join(","))
     }
 
