@@ -288,7 +288,7 @@ impl Writer {
             ..refused
         });
         let sent = match sent {
-            Err(refused) if action.is_moot(&refused.failure) => Ok(Written::default()),
+            Err(refused) if action.is_superseded(&refused.failure) => Ok(Written::default()),
             sent => sent,
         };
         self.announce(sender, action, &sent);

@@ -1075,7 +1075,7 @@ fn without_the_servers_fence_it_does_not_land_twice_nor_undo_what_the_next_owner
         for Outcome { kind, name, result } in &outcomes {
             let word = match result {
                 Ok(_) => "landed",
-                Err(refused) => node::apply::outcome_word(&refused.failure),
+                Err(refused) => refused.failure.class().label,
             };
             *told.entry(format!("{kind}: {word}")).or_default() += 1;
             let why = result.as_ref().err().map(|refused| &refused.failure);

@@ -118,7 +118,7 @@ pub enum PatchKind {
     },
     /// An apply of nothing, by which the API server stores the object again as it encodes it now. uid and
     /// resourceVersion are preconditions: one that has been written since, or is gone, needs no rewrite, so
-    /// that its refusal is a success ([`Action::is_moot`]).
+    /// that its refusal is a success ([`Action::is_superseded`]).
     Rewrite {
         /// As whom it is applied; the manager comes to own no field.
         manager: &'static str,
@@ -698,7 +698,7 @@ impl Action {
     /// Whether a failure says that there is nothing left to do, so that it counts as a success: the object of
     /// a rewrite has been written meanwhile, or is gone. An apply to what is gone is read as a creation, which
     /// is refused for its uid, or before that because its namespace is ending or has gone.
-    pub fn is_moot(&self, failure: &Failure) -> bool {
+    pub fn is_superseded(&self, failure: &Failure) -> bool {
         if !self.is_rewrite() {
             return false;
         }

@@ -769,7 +769,7 @@ fn an_object_that_was_written_or_is_gone_meanwhile_is_done() {
     applied.expect_success();
     let action = plan.actions().next().unwrap();
     let namespace_gone = |name: &str| Failure::NotFound(format!("namespaces \"{name}\" not found"));
-    for (failure, is_moot) in [
+    for (failure, is_superseded) in [
         (Failure::Conflict(String::new()), true),
         (Failure::AlreadyExists(String::new()), true),
         (Failure::NamespaceTerminating(String::new()), true),
@@ -782,7 +782,7 @@ fn an_object_that_was_written_or_is_gone_meanwhile_is_done() {
         (Failure::Forbidden(String::new()), false),
         (Failure::Timeout(String::new()), false),
     ] {
-        assert_eq!(action.is_moot(&failure), is_moot, "{failure:?}");
+        assert_eq!(action.is_superseded(&failure), is_superseded, "{failure:?}");
     }
 }
 

@@ -138,7 +138,7 @@ impl World {
                 }
                 let result = match fault(action) {
                     Fault::None => match self.write(action) {
-                        Err(failure) if action.is_moot(&failure) => Ok(Written::default()),
+                        Err(failure) if action.is_superseded(&failure) => Ok(Written::default()),
                         result => result,
                     },
                     Fault::Lost => Err(Failure::Timeout("the request was lost".to_owned())),
