@@ -3,7 +3,7 @@
 use std::{error::Error, fmt::Write as _};
 
 /// Messages of `core.proto` that are written as tables in `pod.rs`, and their names there.
-const BY_HAND: [(&str, &str); 20] = [
+const BY_HAND: [(&str, &str); 23] = [
     ("Pod", "Pod"),
     ("PodSpec", "PodSpec"),
     ("Volume", "Volume"),
@@ -28,6 +28,9 @@ const BY_HAND: [(&str, &str); 20] = [
         "PodExtendedResourceClaimStatus",
         "PodExtendedResourceClaimStatus",
     ),
+    ("PodResourceClaim", "PodResourceClaim"),
+    ("PodResourceClaimStatus", "PodResourceClaimStatus"),
+    ("PodSchedulingGroup", "PodSchedulingGroup"),
     ("ResourceRequirements", "ResourceRequirements"),
     ("Amount", "Amount"),
 ];
@@ -50,6 +53,7 @@ fn main() -> Result<(), Box<dyn Error>> {
         "rbac.proto",
         "coordination.proto",
         "networking.proto",
+        "scheduling.proto",
         "storage.proto",
     ];
     for file in files {
@@ -165,6 +169,14 @@ fn main() -> Result<(), Box<dyn Error>> {
         .field_attribute(
             ".k8s.storage.CSINodeDriver.nodeID",
             "#[serde(rename = \"nodeID\")]",
+        )
+        .field_attribute(
+            ".k8s.resource.DeviceRequestAllocationResult.shareID",
+            "#[serde(rename = \"shareID\")]",
+        )
+        .field_attribute(
+            ".k8s.resource.ResourceClaimTemplateSpec.spec",
+            "#[serde(with = \"crate::opaque\")]",
         )
         .field_attribute(
             ".k8s.core.NodeStatus.allocatable",

@@ -52,8 +52,9 @@ pub mod core {
         Amount, Container, ContainerPort, ContainerState, ContainerStateTerminated,
         ContainerStatus, EphemeralContainer, EphemeralContainerCommon, InitContainer,
         InlineVolumeSource, PersistentVolumeClaimVolumeSource, Pod, PodCondition,
-        PodExtendedResourceClaimStatus, PodIp, PodSpec, PodStatus, ResourceRequirements, Volume,
-        VolumeMount, VolumeSource,
+        PodExtendedResourceClaimStatus, PodIp, PodResourceClaim, PodResourceClaimStatus,
+        PodSchedulingGroup, PodSpec, PodStatus, ResourceRequirements, Volume, VolumeMount,
+        VolumeSource,
     };
 }
 
@@ -143,6 +144,12 @@ pub mod coordination {
 pub mod networking {
     #![allow(missing_docs)]
     include!(concat!(env!("OUT_DIR"), "/k8s.networking.rs"));
+}
+
+/// `scheduling.k8s.io/v1alpha2`.
+pub mod scheduling {
+    #![allow(missing_docs)]
+    include!(concat!(env!("OUT_DIR"), "/k8s.scheduling.rs"));
 }
 
 /// `storage.k8s.io/v1`.
@@ -278,6 +285,14 @@ object!(
     true
 );
 object!(
+    resource::ResourceClaimTemplate,
+    "resource.k8s.io",
+    "v1",
+    "ResourceClaimTemplate",
+    "resourceclaimtemplates",
+    true
+);
+object!(
     resource::DeviceClass,
     "resource.k8s.io",
     "v1",
@@ -375,6 +390,14 @@ object!(
     false
 );
 object!(
+    scheduling::PodGroup,
+    "scheduling.k8s.io",
+    "v1alpha2",
+    "PodGroup",
+    "podgroups",
+    true
+);
+object!(
     core::PersistentVolume,
     "",
     "v1",
@@ -447,6 +470,7 @@ pub fn kinds() -> Vec<&'static Resource> {
         <autoscaling::HorizontalPodAutoscaler as Object>::resource(),
         <core::ResourceQuota as Object>::resource(),
         <resource::ResourceClaim as Object>::resource(),
+        <resource::ResourceClaimTemplate as Object>::resource(),
         <resource::DeviceClass as Object>::resource(),
         <certificates::CertificateSigningRequest as Object>::resource(),
         <certificates::PodCertificateRequest as Object>::resource(),
@@ -454,6 +478,7 @@ pub fn kinds() -> Vec<&'static Resource> {
         <coordination::Lease as Object>::resource(),
         <networking::ServiceCidr as Object>::resource(),
         <networking::IpAddress as Object>::resource(),
+        <scheduling::PodGroup as Object>::resource(),
         <core::PersistentVolume as Object>::resource(),
         <storage::StorageClass as Object>::resource(),
         <storage::VolumeAttributesClass as Object>::resource(),

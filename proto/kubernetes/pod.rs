@@ -67,8 +67,12 @@ message! {
         32 overhead: Many<Amount>,
         /// Containers that were added to it for debugging.
         34 ephemeral_containers: Few<EphemeralContainer>,
+        /// The claims to devices that its containers may use.
+        39 resource_claims: Few<Shared<PodResourceClaim>>,
         /// What the pod asks for as a whole.
         40 resources: Maybe<Shared<ResourceRequirements>>,
+        /// The group that it is scheduled with.
+        43 scheduling_group: Maybe<Shared<PodSchedulingGroup>>,
     }
 }
 
@@ -353,10 +357,43 @@ message! {
         12 pod_ips: Many<PodIp>,
         /// One for each container that was added to it for debugging.
         13 ephemeral_container_statuses: Few<ContainerStatus>,
+        /// The claims that were made for it from templates.
+        15 resource_claim_statuses: Few<PodResourceClaimStatus>,
         /// The generation that it was set for.
         17 observed_generation: Int64,
         /// The claim that was made for its extended resources.
         18 extended_resource_claim_status: Maybe<Shared<PodExtendedResourceClaimStatus>>,
+    }
+}
+
+message! {
+    /// An entry of a pod's claims to devices: a claim of the pod's namespace, or a template that one is made
+    /// from. The API refuses empty names; an empty one here is an absent one.
+    pub struct PodResourceClaim {
+        /// What its containers call it.
+        1 name: Word,
+        /// A claim that somebody else makes.
+        3 resource_claim_name: Word,
+        /// The template of the claim that is made for the pod.
+        4 resource_claim_template_name: Word,
+    }
+}
+
+message! {
+    /// The claim that was made for such an entry.
+    pub struct PodResourceClaimStatus {
+        /// The entry's name.
+        1 name: Word,
+        /// The claim's name; empty where the entry needs none.
+        2 resource_claim_name: Text,
+    }
+}
+
+message! {
+    /// The group that a pod is scheduled with.
+    pub struct PodSchedulingGroup {
+        /// Its name, in the pod's namespace.
+        1 pod_group_name: Word,
     }
 }
 

@@ -329,3 +329,73 @@ fn a_pod_holds_what_tells_of_its_storage_and_nothing_of_other_volumes() {
     let unknown = json!({"spec": {"volumes": [{"name": "a", "volumeSource": {"rbd": {}}}]}});
     assert!(serde_json::from_value::<core::Pod>(unknown).is_err());
 }
+
+#[test]
+fn a_claim_to_devices_is_the_api_s_own_json() {
+    let claim = json!({
+        "metadata": {"name": "gpus", "namespace": "shop", "finalizers": ["resource.kubernetes.io/delete-protection"]},
+        "spec": {"devices": {"requests": [
+            {"name": "one", "exactly": {"deviceClassName": "gpu", "allocationMode": "ExactCount", "count": 1, "adminAccess": true}},
+            {"name": "any", "firstAvailable": [{"name": "big", "deviceClassName": "gpu", "allocationMode": "All"}]},
+        ]}},
+        "status": {
+            "allocation": {"devices": {"results": [{
+                "request": "one", "driver": "gpu.example.com", "pool": "node-1", "device": "gpu-0",
+                "adminAccess": true, "shareID": "a1",
+                "tolerations": [{"key": "k", "operator": "Equal", "value": "v", "effect": "NoExecute", "tolerationSeconds": 0}],
+            }]}},
+            "reservedFor": [{"apiGroup": "scheduling.k8s.io", "resource": "podgroups", "name": "g", "uid": "u"}],
+        },
+    });
+    let read: crate::resource::ResourceClaim = serde_json::from_value(claim.clone()).unwrap();
+    assert_eq!(serde_json::to_value(&read).unwrap(), claim);
+    let decoded = crate::resource::ResourceClaim::decode(&*read.encode_to_vec()).unwrap();
+    assert_eq!(decoded, read);
+    // Allocated, though nothing is known of what.
+    let bare = json!({"status": {"allocation": {}}});
+    let read: crate::resource::ResourceClaim = serde_json::from_value(bare.clone()).unwrap();
+    let decoded = crate::resource::ResourceClaim::decode(&*read.encode_to_vec()).unwrap();
+    assert_eq!(serde_json::to_value(&decoded).unwrap(), bare);
+}
+
+#[test]
+fn a_claim_made_from_a_template_keeps_fields_that_are_not_declared() {
+    // spec.devices.constraints (2) and a field that no release has (90).
+    let spec: &[u8] = &[0x0a, 0x02, 0x12, 0x00, 0xd2, 0x05, 1, b'x'];
+    let mut wire = Vec::new();
+    prost::encoding::bytes::encode(2, &spec.to_vec(), &mut wire);
+    let inner = wire.clone();
+    wire.clear();
+    prost::encoding::bytes::encode(2, &inner, &mut wire);
+    let template = crate::resource::ResourceClaimTemplate::decode(&*wire).unwrap();
+    let carried = template.spec.unwrap().spec;
+    assert_eq!(carried, spec);
+    let claim = crate::resource::ResourceClaimFromTemplate {
+        metadata: Some(full_meta()),
+        spec: carried,
+    };
+    let bytes = claim.encode_to_vec();
+    assert!(bytes.windows(spec.len()).any(|part| part == spec));
+    let read = crate::resource::ResourceClaim::decode(&*bytes).unwrap();
+    assert_eq!(Object::metadata(&read), &full_meta());
+}
+
+#[test]
+fn a_pod_names_its_claims_to_devices_and_its_group() {
+    let json = json!({
+        "spec": {
+            "resourceClaims": [
+                {"name": "gpu", "resourceClaimTemplateName": "gpus"},
+                {"name": "nic", "resourceClaimName": "shared"},
+            ],
+            "schedulingGroup": {"podGroupName": "workers"},
+        },
+        "status": {
+            "resourceClaimStatuses": [{"name": "gpu", "resourceClaimName": "web-gpu-x"}, {"name": "none"}],
+            "extendedResourceClaimStatus": {"resourceClaimName": "web-extended"},
+        },
+    });
+    let pod: core::Pod = serde_json::from_value(json.clone()).unwrap();
+    let read = core::Pod::resource().read(&pod.encode_to_vec()).unwrap();
+    assert_eq!(read.to_json(), json);
+}

@@ -659,6 +659,7 @@ fn exactly(class: &str, mode: &str, count: i64) -> DeviceRequest {
             device_class_name: class.to_owned(),
             allocation_mode: mode.to_owned(),
             count,
+            ..Default::default()
         }),
         ..Default::default()
     }

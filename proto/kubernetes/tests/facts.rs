@@ -1156,6 +1156,31 @@ const FACTS: &[(&str, i32, &str)] = &[
         2,
         "PodAffinityTerm",
     ),
+    (
+        "k8s.core.PodSpec.resourceClaims",
+        39,
+        "repeated PodResourceClaim",
+    ),
+    ("k8s.core.PodSpec.schedulingGroup", 43, "PodSchedulingGroup"),
+    ("k8s.core.PodResourceClaim.name", 1, "string"),
+    ("k8s.core.PodResourceClaim.resourceClaimName", 3, "string"),
+    (
+        "k8s.core.PodResourceClaim.resourceClaimTemplateName",
+        4,
+        "string",
+    ),
+    ("k8s.core.PodSchedulingGroup.podGroupName", 1, "string"),
+    (
+        "k8s.core.PodStatus.resourceClaimStatuses",
+        15,
+        "repeated PodResourceClaimStatus",
+    ),
+    ("k8s.core.PodResourceClaimStatus.name", 1, "string"),
+    (
+        "k8s.core.PodResourceClaimStatus.resourceClaimName",
+        2,
+        "string",
+    ),
     ("k8s.core.PodStatus.qosClass", 9, "string"),
     (
         "k8s.core.PodStatus.extendedResourceClaimStatus",
@@ -1259,7 +1284,126 @@ const FACTS: &[(&str, i32, &str)] = &[
     ("k8s.core.ResourceQuotaStatus.used", 2, "map"),
     ("k8s.resource.ResourceClaim.metadata", 1, "ObjectMeta"),
     ("k8s.resource.ResourceClaim.spec", 2, "ResourceClaimSpec"),
+    (
+        "k8s.resource.ResourceClaim.status",
+        3,
+        "ResourceClaimStatus",
+    ),
     ("k8s.resource.ResourceClaimSpec.devices", 1, "DeviceClaim"),
+    (
+        "k8s.resource.ResourceClaimStatus.allocation",
+        1,
+        "AllocationResult",
+    ),
+    (
+        "k8s.resource.ResourceClaimStatus.reservedFor",
+        2,
+        "repeated ResourceClaimConsumerReference",
+    ),
+    (
+        "k8s.resource.AllocationResult.devices",
+        1,
+        "DeviceAllocationResult",
+    ),
+    (
+        "k8s.resource.DeviceAllocationResult.results",
+        1,
+        "repeated DeviceRequestAllocationResult",
+    ),
+    (
+        "k8s.resource.DeviceRequestAllocationResult.request",
+        1,
+        "string",
+    ),
+    (
+        "k8s.resource.DeviceRequestAllocationResult.driver",
+        2,
+        "string",
+    ),
+    (
+        "k8s.resource.DeviceRequestAllocationResult.pool",
+        3,
+        "string",
+    ),
+    (
+        "k8s.resource.DeviceRequestAllocationResult.device",
+        4,
+        "string",
+    ),
+    (
+        "k8s.resource.DeviceRequestAllocationResult.adminAccess",
+        5,
+        "bool",
+    ),
+    (
+        "k8s.resource.DeviceRequestAllocationResult.tolerations",
+        6,
+        "repeated DeviceToleration",
+    ),
+    (
+        "k8s.resource.DeviceRequestAllocationResult.shareID",
+        9,
+        "string",
+    ),
+    ("k8s.resource.DeviceToleration.key", 1, "string"),
+    ("k8s.resource.DeviceToleration.operator", 2, "string"),
+    ("k8s.resource.DeviceToleration.value", 3, "string"),
+    ("k8s.resource.DeviceToleration.effect", 4, "string"),
+    (
+        "k8s.resource.DeviceToleration.tolerationSeconds",
+        5,
+        "int64",
+    ),
+    (
+        "k8s.resource.ResourceClaimConsumerReference.apiGroup",
+        1,
+        "string",
+    ),
+    (
+        "k8s.resource.ResourceClaimConsumerReference.resource",
+        3,
+        "string",
+    ),
+    (
+        "k8s.resource.ResourceClaimConsumerReference.name",
+        4,
+        "string",
+    ),
+    (
+        "k8s.resource.ResourceClaimConsumerReference.uid",
+        5,
+        "string",
+    ),
+    (
+        "k8s.resource.ResourceClaimTemplate.metadata",
+        1,
+        "ObjectMeta",
+    ),
+    (
+        "k8s.resource.ResourceClaimTemplate.spec",
+        2,
+        "ResourceClaimTemplateSpec",
+    ),
+    (
+        "k8s.resource.ResourceClaimTemplateSpec.metadata",
+        1,
+        "ObjectMeta",
+    ),
+    (
+        "k8s.resource.ResourceClaimTemplateSpec.spec",
+        2,
+        "ResourceClaimSpec",
+    ),
+    (
+        "k8s.resource.ResourceClaimFromTemplate.metadata",
+        1,
+        "ObjectMeta",
+    ),
+    (
+        "k8s.resource.ResourceClaimFromTemplate.spec",
+        2,
+        "ResourceClaimSpec",
+    ),
     (
         "k8s.resource.DeviceClaim.requests",
         1,
@@ -1287,6 +1431,7 @@ const FACTS: &[(&str, i32, &str)] = &[
         "string",
     ),
     ("k8s.resource.ExactDeviceRequest.count", 4, "int64"),
+    ("k8s.resource.ExactDeviceRequest.adminAccess", 5, "bool"),
     ("k8s.resource.DeviceSubRequest.name", 1, "string"),
     ("k8s.resource.DeviceSubRequest.deviceClassName", 2, "string"),
     ("k8s.resource.DeviceSubRequest.allocationMode", 4, "string"),
@@ -1897,6 +2042,40 @@ const FACTS: &[(&str, i32, &str)] = &[
         4,
         "VolumeError",
     ),
+    ("k8s.scheduling.PodGroup.metadata", 1, "ObjectMeta"),
+    ("k8s.scheduling.PodGroup.spec", 2, "PodGroupSpec"),
+    ("k8s.scheduling.PodGroup.status", 3, "PodGroupStatus"),
+    (
+        "k8s.scheduling.PodGroupSpec.resourceClaims",
+        4,
+        "repeated PodGroupResourceClaim",
+    ),
+    ("k8s.scheduling.PodGroupResourceClaim.name", 1, "string"),
+    (
+        "k8s.scheduling.PodGroupResourceClaim.resourceClaimName",
+        2,
+        "string",
+    ),
+    (
+        "k8s.scheduling.PodGroupResourceClaim.resourceClaimTemplateName",
+        3,
+        "string",
+    ),
+    (
+        "k8s.scheduling.PodGroupStatus.resourceClaimStatuses",
+        2,
+        "repeated PodGroupResourceClaimStatus",
+    ),
+    (
+        "k8s.scheduling.PodGroupResourceClaimStatus.name",
+        1,
+        "string",
+    ),
+    (
+        "k8s.scheduling.PodGroupResourceClaimStatus.resourceClaimName",
+        2,
+        "string",
+    ),
     ("k8s.storage.VolumeError.time", 1, "Time"),
     ("k8s.storage.VolumeError.message", 2, "string"),
     ("k8s.storage.CSIDriver.metadata", 1, "ObjectMeta"),
@@ -1948,6 +2127,7 @@ fn every_field_has_the_number_and_the_type_that_the_api_gives_it() {
         "rbac.proto",
         "coordination.proto",
         "networking.proto",
+        "scheduling.proto",
         "storage.proto",
     ];
     let descriptors = protox::compile(files, ["."]).unwrap();
@@ -1995,7 +2175,10 @@ fn every_field_has_the_number_and_the_type_that_the_api_gives_it() {
                         | "VolumeAttributesEntry"
                         | "AttachmentMetadataEntry",
                     ) => repeated,
-                    ("PodSpec" | "JobSpec" | "PersistentVolumeClaimSpec", "bytes") => !repeated,
+                    (
+                        "PodSpec" | "JobSpec" | "PersistentVolumeClaimSpec" | "ResourceClaimSpec",
+                        "bytes",
+                    ) => !repeated,
                     (theirs, ours) => theirs
                         .strip_prefix("repeated ")
                         .map_or(!repeated && theirs == ours, |theirs| {
@@ -2041,6 +2224,9 @@ fn the_messages_written_as_tables_are_those_of_the_proto_files() {
         ("InitContainer", InitContainer::FIELDS),
         ("PodStatus", PodStatus::FIELDS),
         ("PodIP", PodIp::FIELDS),
+        ("PodResourceClaim", PodResourceClaim::FIELDS),
+        ("PodResourceClaimStatus", PodResourceClaimStatus::FIELDS),
+        ("PodSchedulingGroup", PodSchedulingGroup::FIELDS),
         (
             "PodExtendedResourceClaimStatus",
             PodExtendedResourceClaimStatus::FIELDS,
