@@ -14,7 +14,7 @@ use kube::api::{Patch, PatchParams, PostParams};
 use kube::{Api, Client, Config};
 use serde_json::{Value, json};
 
-use super::fence::listed;
+use super::alone::fence::listed;
 use crate::support::{PATIENCE, POLL, alone, beside, complete, create, deployment, fleet_of};
 
 /// ConfigMaps in the cluster, unless `MANIFOLD_CONFIGMAPS` says otherwise.

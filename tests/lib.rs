@@ -10,7 +10,7 @@ pub mod judge;
 mod alone {
     mod cleanup;
     mod endpoints;
-    mod fence;
+    pub(crate) mod fence;
     mod handoff;
     mod kubeadm;
     mod kubelets;
