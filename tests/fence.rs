@@ -306,7 +306,7 @@ async fn taken(client: &Client) -> Result<Duration> {
 }
 
 /// The incarnations whose writes the API server refuses.
-pub(super) async fn listed(client: &Client) -> Result<BTreeMap<String, String>> {
+pub(crate) async fn listed(client: &Client) -> Result<BTreeMap<String, String>> {
     let path = "/apis/manifold.dev/v1/fences/manifold-fence";
     let request = http::Request::get(path).body(Vec::new())?;
     let fence: Value = client.request(request).await?;
