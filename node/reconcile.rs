@@ -475,9 +475,12 @@ fn lagging_head(shared: &Shared, job: &Job) -> Option<Head> {
     })
 }
 
-/// Whether a key can be an object of a resource: composite keys ([`Key::composite`]) are not.
+/// Whether a key can be an object of a resource: composite keys ([`Key::composite`], [`Key::within`]) are not.
 fn is_object(resource: &Resource, key: &Key) -> bool {
-    resource.namespaced || key.namespace.is_empty()
+    match resource.namespaced {
+        true => !key.name.contains(':'),
+        false => key.namespace.is_empty(),
+    }
 }
 
 fn version_of(
@@ -788,6 +791,22 @@ mod tests {
     use controllers_kit::testing::config_map;
 
     use super::*;
+
+    #[test]
+    fn composite_keys_are_no_objects_to_be_compared() {
+        use kubernetes_proto::{
+            Object as _,
+            core::{Node, Pod},
+        };
+        for (resource, key, expected) in [
+            (Pod::resource(), Key::new("shop", "web"), true),
+            (Pod::resource(), Key::within("shop", "claim", "web"), false),
+            (Node::resource(), Key::cluster("node-1"), true),
+            (Node::resource(), Key::composite("zone", "a:b"), false),
+        ] {
+            assert_eq!(is_object(resource, &key), expected, "{key}");
+        }
+    }
 
     #[test]
     fn a_creation_in_a_namespace_that_ends_is_no_error_of_the_sync() {

@@ -83,6 +83,8 @@ pub(super) fn has_generation(resource: &Resource) -> bool {
             | "leases.coordination.k8s.io"
             | "servicecidrs.networking.k8s.io"
             | "ipaddresses.networking.k8s.io"
+            | "resourceclaims.resource.k8s.io"
+            | "resourceclaimtemplates.resource.k8s.io"
     )
 }
 
