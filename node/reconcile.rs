@@ -482,10 +482,13 @@ fn lagging_head(shared: &Shared, job: &Job) -> Option<Head> {
     })
 }
 
-/// Whether a key can be an object of a resource: composite keys ([`Key::composite`]) are not, nor those of
-/// cluster-scoped objects where the resource has namespaces.
+/// Whether a key can be an object of a resource: composite keys ([`Key::composite`], [`Key::within`]) are not,
+/// nor those of cluster-scoped objects where the resource has namespaces.
 fn is_object(resource: &Resource, key: &Key) -> bool {
-    resource.namespaced != key.namespace.is_empty()
+    match resource.namespaced {
+        true => !key.namespace.is_empty() && !key.name.contains(':'),
+        false => key.namespace.is_empty(),
+    }
 }
 
 fn version_of(
@@ -767,6 +770,7 @@ mod tests {
             (Pod::resource(), Key::new("shop", "web"), true),
             // Of a cluster-scoped object, for a controller whose other keys are pods.
             (Pod::resource(), Key::cluster("web"), false),
+            (Pod::resource(), Key::within("shop", "claim", "web"), false),
             (Node::resource(), Key::cluster("n1"), true),
             (Node::resource(), Key::composite("zone", "a"), false),
         ] {

@@ -286,6 +286,8 @@ mod tests {
             "persistentvolume-protection-controller",
             "persistentvolumeclaim-protection-controller",
             "podcertificaterequest-cleaner-controller",
+            "podgroup-protection-controller",
+            "resourceclaim-controller",
             "selinux-warning-controller",
             "service-cidr-controller",
             "serviceaccount-token-controller",

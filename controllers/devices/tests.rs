@@ -1,10 +1,12 @@
-use controllers_kit::testing::{contract::Contract, *};
+use controllers_kit::testing::{PodBuild as _, contract::Contract, *};
 
 use crate::{
     REGISTRY,
     device_taint_eviction::tests::{
         ClaimBuild as _, SliceBuild as _, UserBuild as _, gpus, rule, slice, taint, with_rules,
     },
+    podgroup_protection::tests as groups,
+    resourceclaim::tests as claims,
     resourcepoolstatusrequest::tests::{answered, request},
 };
 
@@ -67,6 +69,15 @@ fn the_contract_holds() {
             "resourcepoolstatusrequest-controller" => {
                 contract.check([asked.clone(), complete.clone()]);
             }
+            "podgroup-protection-controller" => contract.check([World::at("12:00:00")
+                .without_kubelets()
+                .with(groups::leaving("unused"))
+                .with(groups::leaving("used").finalizer("other/one"))
+                .with(groups::group("kept"))
+                .with(groups::member("one", "used"))
+                .with(groups::member("two", "unused").phase("Failed"))
+                .with(pod("plain").on("node-1").phase("Running"))]),
+            "resourceclaim-controller" => contract.check(claims::worlds()),
             other => panic!("{other} has no worlds"),
         }
     }

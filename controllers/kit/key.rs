@@ -52,6 +52,18 @@ impl Key {
         (self.namespace == *kind).then_some(&self.name)
     }
 
+    /// One of several kinds of keys of a controller of namespaced objects: the kind goes before the name, as
+    /// `kind:name`, which no such object is named. The namespace stays, and with it the placement by it.
+    pub fn within(namespace: impl Into<Str>, kind: &'static str, name: &str) -> Self {
+        Self::new(namespace, format!("{kind}:{name}"))
+    }
+
+    /// The key of the object that a key made by [`Key::within`] with this kind is about.
+    pub fn within_kind(&self, kind: &str) -> Option<Self> {
+        let name = self.name.strip_prefix(kind)?.strip_prefix(':')?;
+        Some(Self::new(self.namespace.clone(), name))
+    }
+
     /// `namespace/name`, or the name alone; the inverse of `Display`.
     pub fn parse(text: &str) -> Self {
         match text.split_once('/') {

@@ -15,6 +15,7 @@ mod watches;
 pub mod catalogue;
 pub mod cidr;
 pub mod conditions;
+pub mod finalizers;
 pub mod guard;
 pub mod heartbeat;
 pub mod names;

@@ -75,6 +75,15 @@ impl Children {
         }
     }
 
+    /// Of an owner that has several series of children: the prefix of their names, and what tells the series
+    /// apart from all others, as the owner's uid with the name of the series.
+    pub fn of_series(generate_name: String, series: &str) -> Self {
+        Self {
+            generate_name,
+            key: xxh3_64(series.as_bytes()),
+        }
+    }
+
     /// What upstream puts into a child's `metadata.generateName`: the prefix before it is cut.
     pub fn generate_name(&self) -> &str {
         &self.generate_name
@@ -190,7 +199,9 @@ fn remainder(number: u64, modulus: u32) -> u32 {
 pub fn has_generated(resource: &Resource) -> bool {
     matches!(
         (resource.group, resource.plural),
-        ("", "pods") | ("discovery.k8s.io", "endpointslices")
+        ("", "pods")
+            | ("discovery.k8s.io", "endpointslices")
+            | ("resource.k8s.io", "resourceclaims")
     )
 }
 
@@ -201,6 +212,7 @@ pub fn owns_generated(resource: &Resource) -> bool {
         ("", "replicationcontrollers" | "services" | "endpoints")
             | ("apps", "replicasets" | "daemonsets")
             | ("batch", "jobs")
+            | ("scheduling.k8s.io", "podgroups")
     )
 }
 

@@ -220,6 +220,14 @@ const UPSTREAM: &[(&str, Granted)] = &[
             ("", "persistentvolumeclaims", &["get"]),
         ],
     ),
+    // Those of PodGroups where the API server has the gates of PodGroups on.
+    (
+        "podgroup-protection-controller",
+        &[
+            ("scheduling.k8s.io", "podgroups", &["get", "update"]),
+            ("", "pods", &["get"]),
+        ],
+    ),
     (
         "pv-protection-controller",
         &[("", "persistentvolumes", &["get", "update"])],
@@ -265,6 +273,35 @@ const UPSTREAM: &[(&str, Granted)] = &[
             ("", "persistentvolumeclaims", &["get", "update"]),
             ("", "persistentvolumeclaims/status", &["update"]),
             ("", "pods", &["get", "create", "delete"]),
+        ],
+    ),
+    (
+        "resource-claim-controller",
+        &[
+            ("", "pods", &["get"]),
+            ("", "pods/finalizers", &["update"]),
+            ("", "pods/status", &["update", "patch"]),
+            (
+                "resource.k8s.io",
+                "resourceclaims",
+                &["get", "create", "delete", "update", "patch"],
+            ),
+            (
+                "resource.k8s.io",
+                "resourceclaims/status",
+                &["update", "patch"],
+            ),
+            (
+                "resource.k8s.io",
+                "resourceclaims/binding",
+                &["update", "patch"],
+            ),
+            ("scheduling.k8s.io", "podgroups", &["get"]),
+            (
+                "scheduling.k8s.io",
+                "podgroups/status",
+                &["update", "patch"],
+            ),
         ],
     ),
     (

@@ -36,7 +36,7 @@ pub trait Reader: Send + Sync {
     }
     /// Whether a name is not to be given to a new child: an object of it exists, or was seen to be removed
     /// within the last hour ([`crate::names::REUSE_AFTER_SECONDS`]). Removals are remembered of resources
-    /// that have generated children, pods and EndpointSlices.
+    /// that have generated children: pods, EndpointSlices, ResourceClaims.
     fn name_used(&self, resource: &'static Resource, namespace: &str, name: &str) -> bool {
         self.get(resource, namespace, name).is_some()
     }

@@ -6,7 +6,6 @@ use controllers_kit::Factory;
 mod builders;
 mod claims;
 pub mod ephemeral_volume;
-mod finalizers;
 mod migrated;
 pub mod persistentvolume_attach_detach;
 pub mod persistentvolume_binder;

@@ -343,3 +343,13 @@ fn generated_names_are_told_from_those_that_the_api_fixes() {
         assert_eq!(is_generated(&meta), expected, "{meta:?}");
     }
 }
+
+#[test]
+fn series_of_one_owner_have_names_of_their_own() {
+    let series = |entry: &str| Children::of_series("web-gpu-".to_owned(), &format!("u/{entry}"));
+    let (one, other) = (series("gpu"), series("nic"));
+    assert_ne!(one.name(0), other.name(0));
+    assert_eq!(one.generate_name(), "web-gpu-");
+    assert_eq!(one.ordinal(&one.name(7)), Some(7));
+    assert!(one.name(0).starts_with("web-gpu-") && one.name(0).len() == 13);
+}

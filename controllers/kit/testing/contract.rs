@@ -22,7 +22,7 @@ use kubernetes_proto::{AnyObject, Object, Str, discovery::EndpointSlice};
 use serde_json::Value;
 
 use super::{World, engine, extremes};
-use crate::{Factory, SignedDuration, Timestamp};
+use crate::{Factory, SignedDuration, Timestamp, names};
 
 /// Runs of each kind and world: enough that a fault that one run in ten shows escapes once in some thousand.
 const SEEDS: u64 = 24;
@@ -233,7 +233,7 @@ fn missing(of: &[String], from: &[String]) -> Vec<String> {
 
 impl World {
     /// What two runs that mean the same have in common: every object as a line, without uids, versions,
-    /// times, the names of pods that a controller made, and the reasons by which conditions came about.
+    /// times, generated names of children, and the reasons by which conditions came about.
     /// Slices of one Service are one: which endpoint is in which of them goes by the order of events.
     pub fn rest(&self) -> Vec<String> {
         let mut lines = Vec::new();
@@ -271,7 +271,8 @@ fn line(object: &AnyObject) -> String {
     }
     blur(&mut json);
     let meta = object.metadata();
-    let name = if object.resource().id() == "pods" && meta.controller().is_some() {
+    let is_generated = names::has_generated(object.resource()) && meta.controller().is_some();
+    let name = if is_generated {
         json["metadata"]["name"] = "*".into();
         json["metadata"]["generateName"] = "*".into();
         "*".to_owned()
@@ -318,6 +319,14 @@ fn blur(json: &mut Value) {
                 .is_some_and(serde_json::Map::is_empty)
             {
                 fields.remove("annotations");
+            }
+            // The claims that were made for a pod have generated names.
+            if let Some(Value::Array(items)) = fields.get_mut("resourceClaimStatuses") {
+                for item in items.iter_mut().filter_map(Value::as_object_mut) {
+                    if let Some(name) = item.get_mut("resourceClaimName") {
+                        *name = "*".into();
+                    }
+                }
             }
             // Conditions are a set, and so are taints.
             for name in ["conditions", "taints"] {

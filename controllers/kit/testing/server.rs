@@ -84,6 +84,8 @@ pub(super) fn has_generation(resource: &Resource) -> bool {
             | "servicecidrs.networking.k8s.io"
             | "ipaddresses.networking.k8s.io"
             | "storageversions.internal.apiserver.k8s.io"
+            | "resourceclaims.resource.k8s.io"
+            | "resourceclaimtemplates.resource.k8s.io"
     )
 }
 

@@ -4,10 +4,10 @@
 //! remembers nothing. Invariant: the finalizer of a volume is removed only from the very version that was
 //! seen not to be bound, so that a binding that comes in between makes the write fail.
 
-use controllers_kit::{Controller, Descriptor, Flags, Key, Plan, Refusal, Seen, Sharding, Watches};
+use controllers_kit::{
+    Controller, Descriptor, Flags, Key, Plan, Refusal, Seen, Sharding, Watches, finalizers,
+};
 use kubernetes_proto::core::PersistentVolume;
-
-use crate::finalizers;
 
 /// The finalizer.
 const FINALIZER: &str = "kubernetes.io/pv-protection";

@@ -8,7 +8,7 @@
 
 use controllers_kit::{
     Change, Controller, Descriptor, Flags, Key, Plan, Query, Reader, Refusal, Report, Resource,
-    Seen, Sharding, Timestamp, Watches, pods,
+    Seen, Sharding, Timestamp, Watches, finalizers, pods,
 };
 use kubernetes_proto::{
     Object,
@@ -16,7 +16,7 @@ use kubernetes_proto::{
     meta::Time,
 };
 
-use crate::{claims, finalizers};
+use crate::claims;
 
 /// The finalizer.
 const FINALIZER: &str = "kubernetes.io/pvc-protection";

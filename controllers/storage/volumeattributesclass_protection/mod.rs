@@ -7,15 +7,13 @@
 
 use controllers_kit::{
     Change, Controller, Descriptor, Flags, Key, Plan, Query, Reader, Refusal, Resource, Seen,
-    Sharding, Str, Watches,
+    Sharding, Str, Watches, finalizers,
 };
 use kubernetes_proto::{
     Object,
     core::{PersistentVolume, PersistentVolumeClaim},
     storage::VolumeAttributesClass,
 };
-
-use crate::finalizers;
 
 /// The finalizer.
 const FINALIZER: &str = "kubernetes.io/vac-protection";

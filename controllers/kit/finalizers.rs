@@ -1,7 +1,7 @@
 //! Finalizers that protect what is in use: added where they are missing, removed where nobody uses the object
 //! any more.
 
-use controllers_kit::{Key, PatchKind, Plan, Query, Refusal, Report, Resource, Seen, Str};
+use crate::{Key, PatchKind, Plan, Query, Refusal, Report, Resource, Seen, Str};
 use kubernetes_proto::{Object, meta::ObjectMeta};
 use serde_json::json;
 
@@ -11,25 +11,25 @@ fn is_held(meta: &ObjectMeta, finalizer: &str) -> bool {
 
 /// Whether an object lacks a finalizer that it should have. The API takes no new finalizers once it is being
 /// deleted.
-pub(crate) fn is_missing<T: Object>(object: &T, finalizer: &str) -> bool {
+pub fn is_missing<T: Object>(object: &T, finalizer: &str) -> bool {
     let meta = object.metadata();
     !meta.is_terminating() && !is_held(meta, finalizer)
 }
 
 /// Whether an object is being deleted and waits for a finalizer to be removed.
-pub(crate) fn is_candidate<T: Object>(object: &T, finalizer: &str) -> bool {
+pub fn is_candidate<T: Object>(object: &T, finalizer: &str) -> bool {
     let meta = object.metadata();
     meta.is_terminating() && is_held(meta, finalizer)
 }
 
 /// Whether a change of an object is one that its protection must act on: the object's own key.
-pub(crate) fn wakes<T: Object>(object: Option<&T>, finalizer: &str) -> Vec<Key> {
+pub fn wakes<T: Object>(object: Option<&T>, finalizer: &str) -> Vec<Key> {
     let due = |object: &&T| is_missing(*object, finalizer) || is_candidate(*object, finalizer);
     object.filter(due).map(Key::of).into_iter().collect()
 }
 
 /// Adds a finalizer to the version that was seen.
-pub(crate) fn add<T: Object>(plan: &mut Plan, object: &T, finalizer: &str) {
+pub fn add<T: Object>(plan: &mut Plan, object: &T, finalizer: &str) {
     let mut finalizers = object.metadata().finalizers.clone();
     finalizers.push(finalizer.into());
     write(plan, object, &finalizers);
@@ -37,7 +37,7 @@ pub(crate) fn add<T: Object>(plan: &mut Plan, object: &T, finalizer: &str) {
 
 /// Removes a finalizer from the version that was seen. That can't be undone: the caller says what was
 /// verified.
-pub(crate) fn remove<T: Object>(plan: &mut Plan, object: &T, finalizer: &str) {
+pub fn remove<T: Object>(plan: &mut Plan, object: &T, finalizer: &str) {
     let mut finalizers = object.metadata().finalizers.clone();
     finalizers.retain(|held| **held != *finalizer);
     write(plan, object, &finalizers);
@@ -49,7 +49,7 @@ fn write<T: Object>(plan: &mut Plan, object: &T, finalizers: &[Str]) {
 }
 
 /// Asks for the versions that some resources have come to by now.
-pub(crate) fn barriers(resources: &[&'static Resource]) -> Vec<Query> {
+pub fn barriers(resources: &[&'static Resource]) -> Vec<Query> {
     let present = |resource: &&'static Resource| Query::Present { resource };
     resources.iter().map(present).collect()
 }
@@ -60,7 +60,7 @@ pub(crate) fn barriers(resources: &[&'static Resource]) -> Vec<Query> {
 ///
 /// # Errors
 /// Where a resource could not be asked.
-pub(crate) fn rest_on(
+pub fn rest_on(
     plan: &mut Plan,
     seen: &Seen<'_>,
     resources: &[&'static Resource],
