@@ -133,6 +133,22 @@ fn main() -> Result<(), Box<dyn Error>> {
             "#[serde(rename = \"clusterIP\")]",
         )
         .field_attribute(
+            ".k8s.core.ServiceSpec.externalIPs",
+            "#[serde(rename = \"externalIPs\")]",
+        )
+        .field_attribute(
+            ".k8s.core.ServiceSpec.loadBalancerIP",
+            "#[serde(rename = \"loadBalancerIP\")]",
+        )
+        .field_attribute(
+            ".k8s.core.SessionAffinityConfig.clientIP",
+            "#[serde(rename = \"clientIP\")]",
+        )
+        .field_attribute(
+            ".k8s.core.NodeSpec.providerID",
+            "#[serde(rename = \"providerID\")]",
+        )
+        .field_attribute(
             ".k8s.core.NodeSpec.podCIDR",
             "#[serde(rename = \"podCIDR\")]",
         )

@@ -43,6 +43,19 @@ const TABLE: &[Row] = &[
         never: GROUP,
     },
     Row {
+        name: "cloud-proto",
+        ours: Some(&[]),
+        only: Some(&["prost", "tonic", "tonic-prost"]),
+        never: &["kube", "k8s-openapi", "actix"],
+    },
+    // Providers in Rust may take it as an example: it needs nothing of ours but the protocol.
+    Row {
+        name: "cloud-provider",
+        ours: Some(&["cloud-proto"]),
+        only: None,
+        never: &["kube", "k8s-openapi", "actix"],
+    },
+    Row {
         name: "peer-proto",
         ours: Some(&[]),
         only: Some(&["prost", "tonic", "tonic-prost"]),
