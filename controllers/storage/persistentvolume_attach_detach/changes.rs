@@ -8,16 +8,18 @@ use controllers_kit::{
 };
 use kubernetes_proto::{
     Object,
-    core::{Node, Pod},
+    core::{Node, PersistentVolume, Pod},
     storage::{VolumeAttachment, VolumeAttachmentSource, VolumeAttachmentSpec},
 };
 use serde_json::{Value, json};
+
+use crate::translation;
 
 use super::{
     AttachDetach, FORCED, IN_USE, Memory, Note, OPERATION, OUT_OF_SERVICE, SECONDS, TOTAL, UNMOUNT,
     is_managed, is_out_of_service, is_ready,
     places::{self, Place},
-    volumes::{BY_NODE, Spec, Unique, ephemeral_drivers, plugin_of},
+    volumes::{BY_NODE, BY_VOLUME, Spec, Unique, ephemeral_drivers, of_persistent, plugin_of},
 };
 
 const FAILED: &str = "FailedAttachVolume";
@@ -205,9 +207,27 @@ impl<'a> Changes<'a> {
             }
         }
         for since in ended {
-            self.took("volume_detach", "success", false, since);
+            self.took("volume_detach", "success", self.is_migrated(), since);
         }
         memory.nodes.retain(|name, _| places.contains_key(name));
+    }
+
+    /// Whether the volume has an in-tree source, now that no pod names it: that of a PersistentVolume, or an
+    /// in-line one, which drivers of in-tree plugins alone can have.
+    fn is_migrated(&self) -> bool {
+        let volumes = self
+            .seen
+            .indexed::<PersistentVolume>(BY_VOLUME, &self.unique.text);
+        let of_volumes = || volumes.iter().filter_map(|pv| of_persistent(pv));
+        let csi = self.unique.csi.as_ref();
+        match volumes.is_empty() {
+            true => csi.is_some_and(|(driver, _)| translation::plugin_of(driver).is_some()),
+            false => of_volumes().any(|spec| spec.migrated),
+        }
+    }
+
+    fn retry_at(&mut self, at: Timestamp) {
+        self.plan.look_again_at(at);
     }
 
     fn took(
@@ -282,7 +302,7 @@ impl<'a> Changes<'a> {
         };
         if is_in_use.unwrap_or(!note.let_go) && forced.is_none() {
             if now < due && self.controller.forces {
-                self.plan.look_again_at(due);
+                self.retry_at(due);
             }
             return true;
         }
@@ -339,13 +359,13 @@ impl<'a> Changes<'a> {
         let why = match error {
             Some(error) => error.message.clone(),
             None if self.seen.now < due => {
-                self.plan.look_again_at(due);
+                self.retry_at(due);
                 return;
             }
             None => "timed out".to_owned(),
         };
         if note.measured_failure.as_ref() != Some(&why) {
-            self.took("volume_detach", "fail-unknown", false, since);
+            self.took("volume_detach", "fail-unknown", self.is_migrated(), since);
             note.measured_failure = Some(why);
         }
     }
@@ -426,7 +446,7 @@ impl<'a> Changes<'a> {
             .saturating_mul(i32::try_from(before).unwrap_or(i32::MAX))
             .min(LAST_TURN);
         let due = *note.turn.get_or_insert(later(now, wait));
-        self.plan.look_again_at(due);
+        self.retry_at(due);
         false
     }
 
@@ -506,11 +526,11 @@ impl<'a> Changes<'a> {
         };
         note.reported_elsewhere = false;
         if attachment.is_terminating() {
-            // While a detach that was requested here goes on, upstream does not begin to attach.
+            // While a detach that was requested here is in progress, upstream does not begin to attach.
             let ends = note.detaching_since.map(|since| later(since, OPERATION));
             match ends.filter(|due| now < *due) {
                 _ if is_listed => {}
-                Some(due) => self.plan.look_again_at(due),
+                Some(due) => self.retry_at(due),
                 None => {
                     let why = "volume attachment is being deleted".to_owned();
                     self.report_failure(place, spec, note, why);
@@ -534,7 +554,7 @@ impl<'a> Changes<'a> {
         if let Some(error) = status.and_then(|status| status.attach_error.as_ref()) {
             self.report_failure(place, spec, note, error.message.clone());
         } else if now < later(since, OPERATION) {
-            self.plan.look_again_at(later(since, OPERATION));
+            self.retry_at(later(since, OPERATION));
         } else if let Some((driver, handle)) = &self.unique.csi {
             let why = format!(
                 "timed out waiting for external-attacher of {driver} CSI driver to attach volume {handle}"
@@ -553,7 +573,7 @@ impl<'a> Changes<'a> {
         };
         let due = later(*note.lost_since.get_or_insert(now), period);
         if now < due {
-            self.plan.look_again_at(due);
+            self.retry_at(due);
             return;
         }
         let Some(attachment) = self.unique.attachment(name) else {
@@ -581,7 +601,7 @@ impl<'a> Changes<'a> {
             self.take_out(&node, note);
         } else {
             note.lost_since = Some(now);
-            self.plan.look_again_at(later(now, period));
+            self.retry_at(later(now, period));
         }
     }
 

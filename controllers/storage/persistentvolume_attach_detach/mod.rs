@@ -208,7 +208,6 @@ impl Controller for AttachDetach {
             .differs("Six minutes do not replace the live read of a healthy node before a detach; forced detaches alone count as such.")
             .differs("Before a forced detach the node is read live, too: one that is ready again, or has lost the taint out-of-service, keeps its volumes.")
             .differs("A node that is deleted while it lists a volume counts as using it for six minutes, also if it did not.")
-            .differs("Where two nodes have attachments of a volume that one node alone may have, one of the nodes lists it; upstream may list it on both if it was attached before a restart.")
             .differs("storage_operation_duration_seconds has no operation verify_volumes_are_attached_per_node: attachments are watched, not verified in rounds.")
             .differs("Nodes without the annotation volumes.kubernetes.io/controller-managed-attach-detach are left alone, also after a start, and so are VolumeAttachments of other names than upstream gives.")
             .differs("An attachment that no pod wants any more is deleted while it is still being attached, and failures are reported when their reason begins, not at each try.")

@@ -924,6 +924,24 @@ fn a_detach_without_an_attachment_is_measured_when_the_entry_is_gone() {
 }
 
 #[test]
+fn a_detach_of_a_migrated_volume_is_measured_as_such() {
+    let name = "kubernetes.io/csi/cinder.csi.openstack.org^c";
+    let key = format!("volume/{name}");
+    let mut world = World::at("12:00:00")
+        .without_kubelets()
+        .with(kept_node("a", &[name], &[]));
+    let mut memory = Memory::default();
+    let plan = world.plan_with::<AttachDetach>(&key, &mut memory).unwrap();
+    world.apply(&plan).expect_success();
+    let plan = world.plan_with::<AttachDetach>(&key, &mut memory).unwrap();
+    let wanted = format!(
+        "{} kubernetes.io/csi:cinder.csi.openstack.org volume_detach success true 0",
+        super::SECONDS
+    );
+    assert!(measured(&plan).contains(&wanted), "{:?}", measured(&plan));
+}
+
+#[test]
 fn a_claim_of_a_volume_that_is_attached_nowhere_does_not_delay_the_nodes_list() {
     let other = "kubernetes.io/csi/d^z";
     let pv: PersistentVolume = read(json!({

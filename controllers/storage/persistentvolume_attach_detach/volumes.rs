@@ -97,7 +97,7 @@ pub(super) struct Spec {
     pub(super) exclusive: bool,
     /// Whether an in-tree source was translated.
     pub(super) migrated: bool,
-    /// The translated specification of an in-line volume; `None` for one that a PersistentVolume stands for.
+    /// The translated specification of an in-line volume; `None` for that of a PersistentVolume.
     pub(super) in_line: Option<Value>,
 }
 
@@ -200,7 +200,7 @@ pub(super) enum Wanted {
         /// without.
         bound: bool,
     },
-    /// It has a claim, and which volume that stands for can't be found out now.
+    /// It has a claim, and the volume of that is unknown now.
     Unknown,
 }
 
