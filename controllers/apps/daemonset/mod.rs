@@ -9,6 +9,7 @@
 //! chance, so that a second pod for the same node collides. Adoptions and releases are settled in a plan of
 //! their own.
 
+mod context;
 mod history;
 mod nodes;
 mod plan;

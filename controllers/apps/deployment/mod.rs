@@ -10,6 +10,7 @@
 //! template, whatever their name. One plan does what upstream does in several writes, so a ReplicaSet that is
 //! scaled twice in one step tells of it in one event.
 
+mod context;
 mod create;
 mod plan;
 mod progress;
@@ -193,7 +194,7 @@ fn recreate_waiting_for(change: &Change<'_, Pod>, reader: &dyn Reader) -> Vec<Ke
             .and_then(cast::<Deployment>)
             .filter(|deployment| deployment.metadata().uid == owner.uid)?;
         let strategy = deployment.spec.as_ref()?.strategy.as_ref()?;
-        (strategy.r#type == rollout::RECREATE).then(|| Key::of(deployment.as_ref()))
+        (strategy.r#type == context::RECREATE).then(|| Key::of(deployment.as_ref()))
     };
     deployment().into_iter().collect()
 }

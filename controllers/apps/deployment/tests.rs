@@ -21,7 +21,7 @@ use serde_json::{Value, json};
 
 use super::{
     Deployments, Memory, TERMINATING_REPLICAS,
-    rollout::{Rollout, Set},
+    context::{Rollout, Set},
     progress::{condition, new_condition, set_condition},
     revision::{self, DESIRED_REPLICAS, MAX_REPLICAS, REVISION, REVISION_HISTORY, ROLLBACK_TO},
     template,

@@ -10,6 +10,7 @@
 //! before pods are counted. Expectations are not needed: no key is planned before the cache has seen its own
 //! writes.
 
+pub(crate) mod context;
 pub(crate) mod plan;
 mod status;
 
@@ -27,7 +28,7 @@ pub(crate) const POD_DELETION_COST: &str = "PodDeletionCost";
 
 /// The replicaset controller.
 pub struct ReplicaSets {
-    gates: plan::Gates,
+    gates: context::Gates,
 }
 
 /// What became of the last attempt to create or delete pods.
@@ -110,7 +111,7 @@ impl Controller for ReplicaSets {
 
     fn new(flags: &Flags) -> Self {
         Self {
-            gates: plan::Gates {
+            gates: context::Gates {
                 terminating_replicas: flags.bool(TERMINATING_REPLICAS),
                 deletion_cost: flags.bool(POD_DELETION_COST),
             },

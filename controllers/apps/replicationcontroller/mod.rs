@@ -22,12 +22,13 @@ use kubernetes_proto::{
 
 use crate::replicaset::{
     Memory, POD_DELETION_COST,
-    plan::{self, Replicator},
+    context::{Gates, Replicator},
+    plan,
 };
 
 /// The replicationcontroller controller.
 pub struct ReplicationControllers {
-    gates: plan::Gates,
+    gates: Gates,
 }
 
 impl Controller for ReplicationControllers {
@@ -69,7 +70,7 @@ impl Controller for ReplicationControllers {
 
     fn new(flags: &Flags) -> Self {
         Self {
-            gates: plan::Gates {
+            gates: Gates {
                 // Its status has no such field.
                 terminating_replicas: false,
                 deletion_cost: flags.bool(POD_DELETION_COST),

@@ -11,6 +11,7 @@
 //! created from the revision's JSON, one of the newest from the template's own bytes.
 
 mod claims;
+mod context;
 mod plan;
 mod pod;
 mod status;

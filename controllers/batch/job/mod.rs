@@ -24,6 +24,7 @@
 //! there were, to notice that some were deleted. All travel with the key.
 
 mod backoff;
+mod context;
 mod indexes;
 mod losses;
 mod manage;

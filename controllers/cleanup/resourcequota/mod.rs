@@ -21,6 +21,7 @@ use kubernetes_proto::{
     resource::{DeviceClass, ResourceClaim},
 };
 
+mod context;
 mod devices;
 mod names;
 mod plan;
