@@ -1,8 +1,13 @@
 //! What a controller is called and needs: flags, RBAC, metrics, documentation and placement are made from it.
 
-use std::{collections::BTreeMap, time::Duration};
+use std::{
+    collections::{BTreeMap, BTreeSet},
+    sync::{Mutex, PoisonError},
+    time::Duration,
+};
 
 use jiff::tz::TimeZone;
+use kubernetes_proto::Object;
 use smallvec::SmallVec;
 
 use crate::Key;
@@ -246,6 +251,23 @@ pub struct MetricSpec {
     pub labels: &'static [&'static str],
     /// One sentence.
     pub help: &'static str,
+}
+
+impl MetricSpec {
+    /// A metric, for a controller's table of them ([`Descriptor::metrics`]).
+    pub const fn new(
+        name: &'static str,
+        kind: MetricKind,
+        labels: &'static [&'static str],
+        help: &'static str,
+    ) -> Self {
+        Self {
+            name,
+            kind,
+            labels,
+            help,
+        }
+    }
 }
 
 /// Whether a controller runs with the flags that were given.
@@ -498,6 +520,45 @@ impl Descriptor {
         self
     }
 
+    /// An RBAC rule for a kind whose objects are read from the cache.
+    #[must_use]
+    pub fn reads<T: Object>(self) -> Self {
+        let resource = T::resource();
+        self.rule(resource.group, resource.plural, &["list", "watch"])
+    }
+
+    /// As [`Descriptor::reads`], for a kind of which single objects are also read live.
+    #[must_use]
+    pub fn reads_live<T: Object>(self) -> Self {
+        let resource = T::resource();
+        self.rule(resource.group, resource.plural, &["get", "list", "watch"])
+    }
+
+    /// RBAC rules for a kind that is read from the cache and written with these verbs.
+    #[must_use]
+    pub fn writes<T: Object>(self, verbs: &'static [&'static str]) -> Self {
+        let resource = T::resource();
+        let reads = self.reads::<T>();
+        reads.rule(resource.group, resource.plural, verbs)
+    }
+
+    /// An RBAC rule for patches of a kind's status.
+    #[must_use]
+    pub fn writes_status<T: Object>(self) -> Self {
+        let resource = T::resource();
+        let status = interned(format!("{}/status", resource.plural));
+        self.rule(resource.group, status, &["patch"])
+    }
+
+    /// An RBAC rule for a kind that is named as an owner with `blockOwnerDeletion`. Its finalizers are never
+    /// written, but the API server demands the permission of whoever sets that field.
+    #[must_use]
+    pub fn blocks_owner_deletion<T: Object>(self) -> Self {
+        let resource = T::resource();
+        let finalizers = interned(format!("{}/finalizers", resource.plural));
+        self.rule(resource.group, finalizers, &["update"])
+    }
+
     /// An RBAC rule for objects of some names alone. `create` and `list` know no names: declare them by
     /// [`Descriptor::rule`].
     #[must_use]
@@ -573,6 +634,13 @@ impl Descriptor {
         self
     }
 
+    /// Metrics that its plans measure, from a table.
+    #[must_use]
+    pub fn metrics(mut self, specs: &[MetricSpec]) -> Self {
+        self.metrics.extend_from_slice(specs);
+        self
+    }
+
     /// Syncs are counted and timed by status code under this prefix.
     #[must_use]
     pub fn sync_metrics(mut self, prefix: &'static str) -> Self {
@@ -616,6 +684,25 @@ impl Descriptor {
         self
     }
 
+    /// The differences from upstream that a page of the controller's folder lists:
+    /// `include_str!("differences.md")`. Each is a line that begins with `- `; besides them the page has a
+    /// heading. Panics where the page has other lines, a mistake of the controller's author that every test
+    /// of it finds.
+    #[must_use]
+    pub fn differences(mut self, page: &'static str) -> Self {
+        for line in page.lines().filter(|line| !line.is_empty()) {
+            match line.strip_prefix("- ") {
+                Some(difference) => self.differences.push(difference),
+                None => assert!(
+                    line.starts_with("# "),
+                    "{}: a difference is a line that begins with `- `, unlike {line:?}",
+                    self.name
+                ),
+            }
+        }
+        self
+    }
+
     /// The text that is hashed to find a key's range: of every change for every key that it wakes, so it is
     /// put together without asking the allocator.
     pub fn shard_text(&self, key: &Key) -> ShardText {
@@ -633,3 +720,21 @@ impl Descriptor {
         text
     }
 }
+
+/// A text that lives as long as the process, made once: as many as there are resources with subresources in
+/// rules.
+fn interned(text: String) -> &'static str {
+    static TEXTS: Mutex<BTreeSet<&'static str>> = Mutex::new(BTreeSet::new());
+    let mut texts = TEXTS.lock().unwrap_or_else(PoisonError::into_inner);
+    match texts.get(text.as_str()) {
+        Some(text) => text,
+        None => {
+            let text: &'static str = text.leak();
+            texts.insert(text);
+            text
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests;

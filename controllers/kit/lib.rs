@@ -10,6 +10,8 @@ mod key;
 mod plan;
 mod said;
 mod seen;
+#[cfg(test)]
+mod toy;
 mod watches;
 
 pub mod catalogue;

@@ -126,6 +126,19 @@ pub fn available_at(pod: &Pod, min_ready_seconds: i32, now: Timestamp) -> Option
     (at > now).then_some(at)
 }
 
+/// When the next of some pods becomes available by time alone, which no change of an object shows; `None`
+/// where none of them waits for that.
+pub fn next_available<'a>(
+    pods: impl IntoIterator<Item = &'a Arc<Pod>>,
+    min_ready_seconds: i32,
+    now: Timestamp,
+) -> Option<Timestamp> {
+    let waiting = pods.into_iter();
+    waiting
+        .filter_map(|pod| available_at(pod, min_ready_seconds, now))
+        .min()
+}
+
 fn seconds(count: i32) -> SignedDuration {
     SignedDuration::from_secs(count.into())
 }

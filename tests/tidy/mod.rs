@@ -2,6 +2,7 @@
 //! the language of code and pages, and that nothing is left over. Each rule is a pure function from the
 //! files to a list of complaints; here they run on the tree, beside them on inputs that break them.
 
+mod circles;
 mod controllers;
 mod dependencies;
 mod language;
@@ -109,6 +110,11 @@ fn versions_and_features_stand_in_the_root_manifest_alone() {
 #[test]
 fn every_controller_has_its_shape_and_is_registered() {
     assert_none(&controllers::complaints(&files()));
+}
+
+#[test]
+fn no_files_of_a_controller_use_each_other() {
+    assert_none(&circles::complaints(&files()));
 }
 
 #[test]

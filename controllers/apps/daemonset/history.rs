@@ -13,7 +13,7 @@ use kubernetes_proto::{
 };
 use serde_json::json;
 
-use super::plan::spec;
+use super::context::spec;
 use crate::revisions::{self, Known, REVISION_LABEL};
 
 /// What the history comes to.

@@ -9,6 +9,7 @@
 //! chance, so that a second pod for the same node collides. Adoptions and releases are settled in a plan of
 //! their own.
 
+mod context;
 mod history;
 mod nodes;
 mod plan;
@@ -114,56 +115,13 @@ impl Controller for DaemonSets {
                  responsive daemonsets, but more CPU (and network) load",
             )
             .gate(COMPARISONS, false)
-            .rule("apps", "daemonsets", &["get", "list", "watch"])
-            .rule("apps", "daemonsets/status", &["patch"])
-            // Never written, but who sets blockOwnerDeletion must be allowed to.
-            .rule("apps", "daemonsets/finalizers", &["update"])
-            .rule("", "nodes", &["list", "watch"])
-            .rule("", "pods", &["list", "watch", "create", "patch", "delete"])
-            .rule(
-                "apps",
-                "controllerrevisions",
-                &["list", "watch", "create", "patch", "delete"],
-            )
-            .differs(
-                "daemonset_controller_stale_sync_skips_total is not exported: no sync is started on a stale view.",
-            )
-            .differs(
-                "A pod's name follows from the DaemonSet's uid, its node and its revision, so that a second pod for the \
-                 same node collides; it looks like upstream's.",
-            )
-            .differs(
-                "The hash in a new revision's name is computed otherwise; existing revisions are found by what they \
-                 hold, and one that was deleted gets the hash back that living pods carry, so no pod is replaced.",
-            )
-            .differs("Adoptions and releases are settled before anything else, in a plan of their own.")
-            .differs(
-                "A count that falls, a rise of misscheduled pods, and new nodes of a DaemonSet that was complete are \
-                 written at once; other statuses of one DaemonSet at least 200 ms apart, so observedGeneration may be \
-                 late by as much.",
-            )
-            .differs(
-                "workqueue_* has no queue daemonset-node-updates: a node wakes the DaemonSets that it concerns directly.",
-            )
-            .differs(
-                "The feature gate StaleControllerConsistencyDaemonSet is accepted and changes nothing: no sync is \
-                 started on a stale view either way.",
-            )
-            .differs(
-                "The newest revision counts as equal also where it lacks only what the server fills in, so that no \
-                 rollout starts on that account.",
-            )
-            .differs(
-                "The event SelectingAll is recorded once for each generation of a DaemonSet, not at every sync.",
-            )
-            .differs(
-                "A taint that only keeps new pods off a node is told in the status at once, where upstream's status \
-                 waits for something else to happen.",
-            )
-            .differs(
-                "A node that is gone wakes the DaemonSets that fitted it; upstream counts it until something else \
-                 does. While surging, a pod on a node that is gone does not stop the rollout on the others.",
-            )
+            .reads_live::<DaemonSet>()
+            .writes_status::<DaemonSet>()
+            .blocks_owner_deletion::<DaemonSet>()
+            .reads::<Node>()
+            .writes::<Pod>(&["create", "patch", "delete"])
+            .writes::<ControllerRevision>(&["create", "patch", "delete"])
+            .differences(include_str!("differences.md"))
     }
 
     fn new(flags: &Flags) -> Self {

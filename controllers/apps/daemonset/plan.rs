@@ -1,6 +1,6 @@
 //! Which nodes get a pod and which lose one.
 
-use std::{cmp::Ordering, collections::BTreeMap, sync::Arc};
+use std::sync::Arc;
 
 use controllers_kit::{
     Event, Key, Only, Plan, Propagation, Query, Refusal, Seen,
@@ -12,12 +12,14 @@ use controllers_kit::{
 };
 use kubernetes_proto::{
     Object,
-    apps::{ControllerRevision, DaemonSet, DaemonSetSpec},
+    apps::{ControllerRevision, DaemonSet},
     core::{Node, Pod},
 };
 
 use super::{
-    DaemonSets, Memory, history,
+    DaemonSets, Memory,
+    context::{ByNode, Changes, GENERATION_LABEL, Look, order, spec, template_generation},
+    history,
     nodes::{self, Placement},
     rolling, status,
 };
@@ -25,17 +27,6 @@ use crate::revisions::{self, REVISION_LABEL};
 
 /// Pods that one plan creates, and that it deletes, at most: more wait until the cache has seen these.
 const BURST: usize = 250;
-
-/// The annotation by which a DaemonSet of old counts its templates, and the label of pods of one of them.
-const GENERATION_ANNOTATION: &str = "deprecated.daemonset.template.generation";
-const GENERATION_LABEL: &str = "pod-template-generation";
-
-pub(super) fn spec(set: &DaemonSet) -> &DaemonSetSpec {
-    static NONE: std::sync::OnceLock<DaemonSetSpec> = std::sync::OnceLock::new();
-    set.spec
-        .as_ref()
-        .unwrap_or_else(|| NONE.get_or_init(Default::default))
-}
 
 struct View {
     pods: Claimed<DaemonSet, Pod>,
@@ -72,29 +63,6 @@ pub(super) fn ask(key: &Key, seen: &Seen<'_>, memory: &Memory) -> Vec<Query> {
     let adopts = view.pods.ask().or_else(|| view.revisions.ask());
     let is_known = history::is_known(set, &view.revisions.claims.owned, &memory.known);
     Vec::from_iter(adopts.or_else(|| (!is_known).then(|| owners::recheck(set))))
-}
-
-/// Pods by the node that they are on or meant for.
-pub(super) type ByNode = BTreeMap<String, Vec<Arc<Pod>>>;
-
-/// One look at a DaemonSet.
-pub(super) struct Look<'a> {
-    pub set: &'a DaemonSet,
-    pub placement: Placement,
-    pub nodes: Vec<Arc<Node>>,
-    /// Without those that are over and being deleted.
-    pub pods: ByNode,
-    pub hash: String,
-    pub seen: &'a Seen<'a>,
-}
-
-/// What is to be done about pods.
-#[derive(Default)]
-pub(super) struct Changes {
-    /// Nodes that get one.
-    pub create: Vec<String>,
-    /// Those that go.
-    pub delete: Vec<Arc<Pod>>,
 }
 
 pub(super) fn plan(
@@ -173,16 +141,6 @@ fn by_node(pods: &[Arc<Pod>]) -> ByNode {
         }
     }
     by_node
-}
-
-/// Pods on nodes first, then by age, then by name.
-pub(super) fn order(one: &Pod, other: &Pod) -> Ordering {
-    let unassigned = |pod: &Pod| pods::node_name(pod).is_empty();
-    let created = |pod: &Pod| pods::instant(pod.metadata().creation_timestamp);
-    unassigned(one)
-        .cmp(&unassigned(other))
-        .then_with(|| created(one).cmp(&created(other)))
-        .then_with(|| one.metadata().name.cmp(&other.metadata().name))
 }
 
 /// What each node needs, whatever rollout is under way.
@@ -388,20 +346,4 @@ impl Template {
 
 fn unreadable(set: &DaemonSet, error: &controllers_kit::podspec::Malformed) -> Refusal {
     Refusal::Wait(format!("template of DaemonSet {}: {error}", Key::of(set)))
-}
-
-/// The number of the template, as a DaemonSet of old tells it; `None` where it tells none.
-fn template_generation(set: &DaemonSet) -> Option<i64> {
-    set.metadata()
-        .annotation(GENERATION_ANNOTATION)?
-        .parse()
-        .ok()
-}
-
-/// Whether a pod is of the present template.
-pub(super) fn is_updated(look: &Look<'_>, pod: &Pod) -> bool {
-    let meta = pod.metadata();
-    let by_generation = template_generation(look.set)
-        .is_some_and(|generation| meta.label(GENERATION_LABEL) == Some(&generation.to_string()));
-    by_generation || meta.label(REVISION_LABEL) == Some(&look.hash)
 }

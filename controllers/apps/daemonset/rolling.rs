@@ -5,7 +5,7 @@ use std::sync::Arc;
 use controllers_kit::{Key, Refusal, pods};
 use kubernetes_proto::{Object, apps::DaemonSet, core::Pod, meta::IntOrString};
 
-use super::plan::{Changes, Look, is_updated, spec};
+use super::context::{Changes, Look, is_updated, spec};
 
 const ROLLING_UPDATE: &str = "RollingUpdate";
 

@@ -6,7 +6,7 @@ use kubernetes_proto::{
     apps::{DaemonSet, DaemonSetStatus},
 };
 
-use super::plan::{Look, is_updated, order, spec};
+use super::context::{Look, is_updated, order, spec};
 
 /// Plans the status write, if one is due, and the next look at pods that are not available yet.
 pub(super) fn report(plan: &mut Plan, look: &Look<'_>, collisions: Option<i32>) {
@@ -18,7 +18,6 @@ pub(super) fn report(plan: &mut Plan, look: &Look<'_>, collisions: Option<i32>) 
         collision_count: collisions.or(before.collision_count),
         ..Default::default()
     };
-    let mut next = None;
     for node in &look.nodes {
         let runs = look.placement.judge(node).runs;
         let pods = look.pods.get(&*Object::metadata(node.as_ref()).name);
@@ -39,13 +38,7 @@ pub(super) fn report(plan: &mut Plan, look: &Look<'_>, collisions: Option<i32>) 
         status.number_available += i32::from(pods::is_available(pod, min_ready_seconds, now));
         status.updated_number_scheduled += i32::from(is_updated(look, pod));
     }
-    for pod in look.pods.values().flatten() {
-        let at = pods::available_at(pod, min_ready_seconds, now);
-        next = match (next, at) {
-            (Some(one), Some(other)) => Some(std::cmp::min(one, other)),
-            (one, other) => one.or(other),
-        };
-    }
+    let next = pods::next_available(look.pods.values().flatten(), min_ready_seconds, now);
     status.number_unavailable = status.desired_number_scheduled - status.number_available;
     if min_ready_seconds > 0 && (next.is_some() || status.number_ready != status.number_available) {
         let at = next.unwrap_or(now + SignedDuration::from_secs(min_ready_seconds.into()));

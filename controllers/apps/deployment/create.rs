@@ -8,9 +8,9 @@ use kubernetes_proto::{
 };
 
 use super::{
+    context::{RECREATE, ROLLING_UPDATE, Rollout, Set},
     progress,
     revision::{self, REVISION},
-    rollout::{RECREATE, ROLLING_UPDATE, Rollout, Set},
     template::{self, HASH_LABEL},
 };
 

@@ -10,6 +10,7 @@
 //! template, whatever their name. One plan does what upstream does in several writes, so a ReplicaSet that is
 //! scaled twice in one step tells of it in one event.
 
+mod context;
 mod create;
 mod plan;
 mod progress;
@@ -88,40 +89,15 @@ impl Controller for Deployments {
             )
             .gate(TERMINATING_REPLICAS, true)
             .rule("apps", "deployments", &["get", "list", "watch", "patch"])
-            .rule("apps", "deployments/status", &["patch"])
-            // Never written, but who sets blockOwnerDeletion must be allowed to.
-            .rule("apps", "deployments/finalizers", &["update"])
+            .writes_status::<Deployment>()
+            .blocks_owner_deletion::<Deployment>()
             .rule(
                 "apps",
                 "replicasets",
                 &["get", "list", "watch", "create", "patch", "delete"],
             )
-            .rule("", "pods", &["list", "watch"])
-            .differs(
-                "The hash in a new ReplicaSet's name and pod-template-hash label is computed otherwise; existing \
-                 ReplicaSets are found by their template, so none is made anew.",
-            )
-            .differs(
-                "A ReplicaSet that is scaled down twice in one step (unhealthy replicas, then healthy ones) tells of \
-                 it in one event.",
-            )
-            .differs("Adoptions and releases are settled before anything else, in a plan of their own.")
-            .differs(
-                "The event SelectingAll is recorded once for each generation of a Deployment, not at every sync.",
-            )
-            .differs(
-                "Which ReplicaSet the condition Progressing names after a Recreate is left to chance, as in upstream: \
-                 where the status conflicts in the sync that made the ReplicaSet, it stays the one before.",
-            )
-            .differs(
-                "Whether a rollout whose first pods are there is called NewReplicaSetCreated or ReplicaSetUpdated is \
-                 left to chance, as in upstream: the latter where a status was written before they were counted.",
-            )
-            .differs(
-                "A count that falls, a condition that turns for the worse and what a rollout rests on are written at \
-                 once; other statuses of one Deployment at least 200 ms apart, 450 ms while it is under way, so \
-                 observedGeneration may be late by as much.",
-            )
+            .reads::<Pod>()
+            .differences(include_str!("differences.md"))
     }
 
     fn new(flags: &Flags) -> Self {
@@ -193,7 +169,7 @@ fn recreate_waiting_for(change: &Change<'_, Pod>, reader: &dyn Reader) -> Vec<Ke
             .and_then(cast::<Deployment>)
             .filter(|deployment| deployment.metadata().uid == owner.uid)?;
         let strategy = deployment.spec.as_ref()?.strategy.as_ref()?;
-        (strategy.r#type == rollout::RECREATE).then(|| Key::of(deployment.as_ref()))
+        (strategy.r#type == context::RECREATE).then(|| Key::of(deployment.as_ref()))
     };
     deployment().into_iter().collect()
 }

@@ -15,10 +15,9 @@ use kubernetes_proto::{
 
 use super::{
     Deployments, Memory,
+    context::{RECREATE, ROLLING_UPDATE, Rollout, Set},
     create::New,
-    rollback,
-    rollout::{RECREATE, ROLLING_UPDATE, Rollout, Set},
-    template,
+    rollback, template,
 };
 
 type Sets = Claimed<Deployment, ReplicaSet>;

@@ -7,7 +7,7 @@ use controllers_kit::{
 };
 use kubernetes_proto::apps::{DeploymentCondition, DeploymentStatus};
 
-use super::rollout::{Rollout, Set};
+use super::context::{Rollout, Set};
 
 pub(super) const PROGRESSING: &str = "Progressing";
 const REPLICA_FAILURE: &str = "ReplicaFailure";

@@ -3,7 +3,7 @@
 use controllers_kit::{Seen, owners, pods};
 use kubernetes_proto::{Object, core::Pod};
 
-use super::{create::New, rollout::Rollout};
+use super::{context::Rollout, create::New};
 
 impl Rollout {
     /// One step.

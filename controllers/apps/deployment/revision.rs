@@ -5,7 +5,7 @@ use kubernetes_proto::{
     meta::{self, Entry, ObjectMeta},
 };
 
-use super::rollout::{Rollout, Set};
+use super::context::{Rollout, Set};
 
 /// The number of the rollout that a ReplicaSet belongs to.
 pub(super) const REVISION: &str = "deployment.kubernetes.io/revision";

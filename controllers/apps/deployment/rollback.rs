@@ -13,8 +13,8 @@ use serde_json::{Map, Value, json};
 
 use super::{
     Memory,
+    context::{Rollout, Set},
     revision::{self, ROLLBACK_TO},
-    rollout::{Rollout, Set},
     template,
 };
 

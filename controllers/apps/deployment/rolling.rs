@@ -1,7 +1,7 @@
 //! The strategy RollingUpdate: the new ReplicaSet grows and the old ones shrink, within surge and
 //! unavailability.
 
-use super::rollout::Rollout;
+use super::context::Rollout;
 
 impl Rollout {
     /// One step. Growing comes first: what is scaled up must become available before anything is scaled down.

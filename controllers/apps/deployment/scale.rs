@@ -3,8 +3,8 @@
 use std::cmp::Ordering;
 
 use super::{
+    context::{Rollout, Set},
     revision::{self, DESIRED_REPLICAS, MAX_REPLICAS},
-    rollout::{Rollout, Set},
 };
 use kubernetes_proto::Object;
 

@@ -3,8 +3,8 @@
 use kubernetes_proto::{Object, apps::DeploymentStatus};
 
 use super::{
+    context::{Rollout, Set, sum},
     progress::{new_condition, set_condition},
-    rollout::{Rollout, Set, sum},
 };
 
 const AVAILABLE: &str = "Available";

@@ -21,9 +21,9 @@ use serde_json::{Value, json};
 
 use super::{
     Deployments, Memory, TERMINATING_REPLICAS,
+    context::{Rollout, Set},
     progress::{condition, new_condition, set_condition},
     revision::{self, DESIRED_REPLICAS, MAX_REPLICAS, REVISION, REVISION_HISTORY, ROLLBACK_TO},
-    rollout::{Rollout, Set},
     template,
 };
 use crate::REGISTRY;
@@ -2036,7 +2036,7 @@ fn asked(
 ) -> (usize, Result<Plan, Refusal>) {
     use controllers_kit::Controller;
     let key = Key::new("default", "web");
-    let reader = Everything(world);
+    let reader = world.with_indexes_of::<Deployments>();
     let none = Answers::new();
     let queries = DEPLOYMENTS.ask(&key, &Seen::new(&reader, &none, world.now()), memory);
     let answers: Answers = queries
@@ -2062,40 +2062,6 @@ fn asked(
         .collect();
     let plan = DEPLOYMENTS.plan(&key, &Seen::new(&reader, &answers, world.now()), memory);
     (queries.len(), plan)
-}
-
-/// A world with the index of orphans.
-struct Everything<'a>(&'a World);
-
-impl controllers_kit::Reader for Everything<'_> {
-    fn get(
-        &self,
-        resource: &'static controllers_kit::Resource,
-        namespace: &str,
-        name: &str,
-    ) -> Option<controllers_kit::AnyObject> {
-        controllers_kit::Reader::get(self.0, resource, namespace, name)
-    }
-    fn list(
-        &self,
-        resource: &'static controllers_kit::Resource,
-        namespace: Option<&str>,
-    ) -> Vec<controllers_kit::AnyObject> {
-        self.0.list(resource, namespace)
-    }
-    fn indexed(
-        &self,
-        resource: &'static controllers_kit::Resource,
-        index: &'static str,
-        value: &str,
-    ) -> Vec<controllers_kit::AnyObject> {
-        if index == controllers_kit::owners::ORPHANS {
-            let mut orphans = self.0.list(resource, Some(value));
-            orphans.retain(|object| object.metadata().controller().is_none());
-            return orphans;
-        }
-        self.0.indexed(resource, index, value)
-    }
 }
 
 fn encoded_differently() -> World {
@@ -2153,7 +2119,7 @@ fn a_doubt_that_can_not_be_settled_is_not_guessed() {
     use controllers_kit::Controller;
     let world = encoded_differently();
     let key = Key::new("default", "web");
-    let reader = Everything(&world);
+    let reader = world.with_indexes_of::<Deployments>();
     let none = Answers::new();
     let seen = Seen::new(&reader, &none, world.now());
     let queries = DEPLOYMENTS.ask(&key, &seen, &Memory::default());

@@ -39,37 +39,16 @@ impl Controller for Disruptions {
             .queue("disruption")
             // Upstream has a worker for budgets, one for rechecks and one for pods.
             .workers_fixed(3)
-            .rule("policy", "poddisruptionbudgets", &["get", "list", "watch"])
-            .rule("policy", "poddisruptionbudgets/status", &["patch"])
-            .rule("", "pods", &["list", "watch"])
-            .rule("", "pods/status", &["patch"])
-            .rule("", "replicationcontrollers", &["list", "watch"])
-            .rule("apps", "deployments", &["list", "watch"])
-            .rule("apps", "replicasets", &["list", "watch"])
-            .rule("apps", "statefulsets", &["list", "watch"])
+            .reads_live::<PodDisruptionBudget>()
+            .writes_status::<PodDisruptionBudget>()
+            .reads::<Pod>()
+            .writes_status::<Pod>()
+            .reads::<ReplicationController>()
+            .reads::<Deployment>()
+            .reads::<ReplicaSet>()
+            .reads::<StatefulSet>()
             .rule("*", "*/scale", &["get"])
-            .differs(
-                "A pod that several budgets select wakes all of them, so the event MultiplePodDisruptionBudgets, which \
-                 tells that one was chosen, is not recorded.",
-            )
-            .differs(
-                "Events that tell of a budget as it stands (NoPods, UnmanagedPods, CalculateExpectedPodCountFailed) are \
-                 recorded when that begins, not at every look.",
-            )
-            .differs(
-                "A workload whose wanted size changes wakes its namespace's budgets at once, not only through its pods.",
-            )
-            .differs(
-                "Fewer allowed disruptions, fewer healthy pods, more that must be healthy and a condition that turns \
-                 for the worse are written at once; other statuses of one budget at least 200 ms apart.",
-            )
-            .differs(
-                "workqueue_* has no queues disruption_recheck and stale_pod_disruption: both kinds of key wait in the \
-                 queue disruption.",
-            )
-            .differs(
-                "A count that failed because a scale could not be read is made again after 30 s without any change.",
-            )
+            .differences(include_str!("differences.md"))
     }
 
     fn new(_: &Flags) -> Self {

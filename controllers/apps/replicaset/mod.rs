@@ -10,6 +10,7 @@
 //! before pods are counted. Expectations are not needed: no key is planned before the cache has seen its own
 //! writes.
 
+pub(crate) mod context;
 pub(crate) mod plan;
 mod status;
 
@@ -27,7 +28,7 @@ pub(crate) const POD_DELETION_COST: &str = "PodDeletionCost";
 
 /// The replicaset controller.
 pub struct ReplicaSets {
-    gates: plan::Gates,
+    gates: context::Gates,
 }
 
 /// What became of the last attempt to create or delete pods.
@@ -74,43 +75,22 @@ impl Controller for ReplicaSets {
             )
             .gate(TERMINATING_REPLICAS, true)
             .gate(POD_DELETION_COST, true)
-            .rule("apps", "replicasets", &["get", "list", "watch"])
-            .rule("apps", "replicasets/status", &["patch"])
-            // Never written, but who sets blockOwnerDeletion must be allowed to.
-            .rule("apps", "replicasets/finalizers", &["update"])
-            .rule("", "pods", &["list", "watch", "create", "patch", "delete"])
-            .differs(
-                "A pod's name follows from the ReplicaSet's uid and an ordinal, so that a second creation of the same \
-                 pod collides; it looks like upstream's.",
-            )
+            .reads_live::<ReplicaSet>()
+            .writes_status::<ReplicaSet>()
+            .blocks_owner_deletion::<ReplicaSet>()
+            .writes::<Pod>(&["create", "patch", "delete"])
+            .differences(include_str!("differences.md"))
             .metric(
                 AGE_RATIO,
                 MetricKind::Histogram(0.25, 2.0, 6),
                 &[],
                 "The ratio of chosen deleted pod's ages to the current youngest pod's age (at the time). Should be <2.",
             )
-            .differs("Adoptions and releases are settled before pods are counted, in a plan of their own.")
-            .differs(
-                "The feature gate StaleControllerConsistencyReplicaSet is accepted and changes nothing: no sync is \
-                 started on a stale view either way.",
-            )
-            .differs(
-                "replicaset_controller_stale_sync_skips_total is not exported: no sync is started on a stale view.",
-            )
-            .differs(
-                "When scaling down, the siblings whose spread over nodes counts are the pods that sibling ReplicaSets \
-                 own and select, not all pods that they select.",
-            )
-            .differs(
-                "A count that falls and a condition that turns for the worse are written at once; other statuses of \
-                 one ReplicaSet at least 200 ms apart, 450 ms while pods are to come or to go, so observedGeneration \
-                 may be late by as much.",
-            )
     }
 
     fn new(flags: &Flags) -> Self {
         Self {
-            gates: plan::Gates {
+            gates: context::Gates {
                 terminating_replicas: flags.bool(TERMINATING_REPLICAS),
                 deletion_cost: flags.bool(POD_DELETION_COST),
             },

@@ -7,63 +7,17 @@ use controllers_kit::{
     names::{Children, Known},
     owners::{self, Claimed},
     pods,
-    selectors::{self, Selector},
 };
-use kubernetes_proto::{
-    Object,
-    apps::{ReplicaSet, ReplicaSetStatus},
-    core::{Pod, PodTemplateSpec},
-};
+use kubernetes_proto::{Object, core::Pod};
 
-use super::{AGE_RATIO, Attempt, Memory, status};
+use super::{
+    AGE_RATIO, Attempt, Memory,
+    context::{Gates, Replicator},
+    status,
+};
 
 /// Pods that one plan creates or deletes at most: more wait until the cache has seen these.
 const BURST_REPLICAS: usize = 500;
-
-/// What keeps a number of pods of one template alive.
-pub(crate) trait Replicator: Object {
-    /// How many pods it asks for.
-    fn replicas(&self) -> i32;
-    /// For how long a pod must have been ready to be available.
-    fn min_ready_seconds(&self) -> i32;
-    /// Which pods it selects.
-    fn selector(&self) -> Result<Selector, selectors::Error>;
-    /// What its pods are made from.
-    fn template(&self) -> Option<&PodTemplateSpec>;
-    /// Its status, as a ReplicaSet's.
-    fn status(&self) -> ReplicaSetStatus;
-    /// Itself with another status and without a spec: for patches of the status.
-    fn reporting(&self, status: ReplicaSetStatus) -> Self;
-}
-
-impl Replicator for ReplicaSet {
-    fn replicas(&self) -> i32 {
-        // The server puts in 1 where nothing was said.
-        self.spec
-            .as_ref()
-            .and_then(|spec| spec.replicas)
-            .unwrap_or(1)
-    }
-    fn min_ready_seconds(&self) -> i32 {
-        self.spec.as_ref().map_or(0, |spec| spec.min_ready_seconds)
-    }
-    fn selector(&self) -> Result<Selector, selectors::Error> {
-        Selector::compile(self.spec.as_ref().and_then(|spec| spec.selector.as_ref()))
-    }
-    fn template(&self) -> Option<&PodTemplateSpec> {
-        self.spec.as_ref()?.template.as_ref()
-    }
-    fn status(&self) -> ReplicaSetStatus {
-        self.status.clone().unwrap_or_default()
-    }
-    fn reporting(&self, status: ReplicaSetStatus) -> Self {
-        Self {
-            metadata: self.metadata.clone(),
-            spec: None,
-            status: Some(status),
-        }
-    }
-}
 
 /// The set and its active pods.
 fn claimed<O: Replicator>(key: &Key, seen: &Seen<'_>) -> Result<Option<Claimed<O, Pod>>, Refusal> {
@@ -83,15 +37,6 @@ fn claimed<O: Replicator>(key: &Key, seen: &Seen<'_>) -> Result<Option<Claimed<O
 pub(crate) fn ask<O: Replicator>(key: &Key, seen: &Seen<'_>) -> Vec<Query> {
     let claimed = claimed::<O>(key, seen).ok().flatten();
     Vec::from_iter(claimed.and_then(|claimed| claimed.ask()))
-}
-
-/// Which feature gates are on.
-#[derive(Clone, Copy, Debug)]
-pub(crate) struct Gates {
-    /// Whether the status says how many pods terminate.
-    pub terminating_replicas: bool,
-    /// Whether pods say by an annotation how dear their deletion is.
-    pub deletion_cost: bool,
 }
 
 pub(crate) fn plan<O: Replicator>(

@@ -14,7 +14,7 @@ use kubernetes_proto::{
     core::Pod,
 };
 
-use super::{Attempt, plan::Replicator};
+use super::{Attempt, context::Replicator};
 
 const REPLICA_FAILURE: &str = "ReplicaFailure";
 
@@ -119,10 +119,7 @@ fn look_again(
     if min_ready_seconds <= 0 || status.ready_replicas == status.available_replicas {
         return;
     }
-    let next = active
-        .iter()
-        .filter_map(|pod| pods::available_at(pod, min_ready_seconds, now))
-        .min()
-        .unwrap_or(now + SignedDuration::from_secs(min_ready_seconds.into()));
-    plan.look_again_at(next);
+    let latest = now + SignedDuration::from_secs(min_ready_seconds.into());
+    let next = pods::next_available(active, min_ready_seconds, now);
+    plan.look_again_at(next.unwrap_or(latest));
 }

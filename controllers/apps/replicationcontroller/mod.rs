@@ -22,12 +22,13 @@ use kubernetes_proto::{
 
 use crate::replicaset::{
     Memory, POD_DELETION_COST,
-    plan::{self, Replicator},
+    context::{Gates, Replicator},
+    plan,
 };
 
 /// The replicationcontroller controller.
 pub struct ReplicationControllers {
-    gates: plan::Gates,
+    gates: Gates,
 }
 
 impl Controller for ReplicationControllers {
@@ -46,30 +47,16 @@ impl Controller for ReplicationControllers {
                  responsive replica management, but more CPU (and network) load",
             )
             .gate(POD_DELETION_COST, true)
-            .rule("", "replicationcontrollers", &["get", "list", "watch"])
-            .rule("", "replicationcontrollers/status", &["patch"])
-            // Never written, but who sets blockOwnerDeletion must be allowed to.
-            .rule("", "replicationcontrollers/finalizers", &["update"])
-            .rule("", "pods", &["list", "watch", "create", "patch", "delete"])
-            .differs(
-                "A pod's name follows from the ReplicationController's uid and an ordinal, so that a second creation \
-                 of the same pod collides; it looks like upstream's.",
-            )
-            .differs("Adoptions and releases are settled before pods are counted, in a plan of their own.")
-            .differs(
-                "When scaling down, the siblings whose spread over nodes counts are the pods that sibling \
-                 ReplicationControllers own and select, not all pods that they select.",
-            )
-            .differs(
-                "A count that falls and a condition that turns for the worse are written at once; other statuses of \
-                 one ReplicationController at least 200 ms apart, 450 ms while pods are to come or to go, so \
-                 observedGeneration may be late by as much.",
-            )
+            .reads_live::<ReplicationController>()
+            .writes_status::<ReplicationController>()
+            .blocks_owner_deletion::<ReplicationController>()
+            .writes::<Pod>(&["create", "patch", "delete"])
+            .differences(include_str!("differences.md"))
     }
 
     fn new(flags: &Flags) -> Self {
         Self {
-            gates: plan::Gates {
+            gates: Gates {
                 // Its status has no such field.
                 terminating_replicas: false,
                 deletion_cost: flags.bool(POD_DELETION_COST),

@@ -122,7 +122,7 @@ fn is_up_to_date(claim: &PersistentVolumeClaim, set: &StatefulSet, pod: &Pod) ->
 /// Whether the set and the pod should own the pod's claims.
 fn wanted(set: &StatefulSet, pod: &Pod) -> (bool, bool) {
     let policy = policy(set);
-    let is_scaled_down = !super::plan::is_in_range(set, pod::ordinal(pod));
+    let is_scaled_down = !super::context::is_in_range(set, pod::ordinal(pod));
     let by_pod = policy.when_scaled && is_scaled_down;
     (policy.with_set && !by_pod, by_pod)
 }

@@ -11,6 +11,7 @@
 //! created from the revision's JSON, one of the newest from the template's own bytes.
 
 mod claims;
+mod context;
 mod plan;
 mod pod;
 mod status;
@@ -72,18 +73,13 @@ impl Controller for StatefulSets {
             )
             .gate(MAX_UNAVAILABLE, false)
             .gate(SEMANTIC, true)
-            .rule("apps", "statefulsets", &["get", "list", "watch"])
-            .rule("apps", "statefulsets/status", &["patch"])
-            // Never written, but who sets blockOwnerDeletion must be allowed to.
-            .rule("apps", "statefulsets/finalizers", &["update"])
-            .rule("", "pods", &["list", "watch", "create", "patch", "delete"])
-            .rule("", "pods/finalizers", &["update"])
-            .rule("", "persistentvolumeclaims", &["list", "watch", "create", "patch"])
-            .rule(
-                "apps",
-                "controllerrevisions",
-                &["list", "watch", "create", "patch", "delete"],
-            )
+            .reads_live::<StatefulSet>()
+            .writes_status::<StatefulSet>()
+            .blocks_owner_deletion::<StatefulSet>()
+            .writes::<Pod>(&["create", "patch", "delete"])
+            .blocks_owner_deletion::<Pod>()
+            .writes::<PersistentVolumeClaim>(&["create", "patch"])
+            .writes::<ControllerRevision>(&["create", "patch", "delete"])
             .metric(
                 MAX_UNAVAILABLE_METRIC,
                 MetricKind::Gauge,
@@ -96,43 +92,7 @@ impl Controller for StatefulSets {
                 METRIC_LABELS,
                 "Current number of unavailable pods in StatefulSet",
             )
-            .differs(
-                "statefulset_controller_stale_sync_skips_total is not exported: no sync is started on a stale view.",
-            )
-            .differs("A pod is deleted by its uid, so an owner with an old view never kills the next pod of an ordinal.")
-            .differs(
-                "A conflict is told in no event, where upstream tells of those that its own cache runs into.",
-            )
-            .differs("Adoptions and releases are settled before anything else, in a plan of their own.")
-            .differs(
-                "A count that falls and whatever tells the revision of the next pod are written at once; other \
-                 statuses of one StatefulSet at least 200 ms apart, so observedGeneration may be late by as much.",
-            )
-            .differs(
-                "A ControllerRevision that somebody deletes is made again at once; upstream makes it again at the \
-                 StatefulSet's next sync.",
-            )
-            .differs(
-                "No pod of an ordinal beyond 2147483647 is made; upstream makes it and can't read the ordinal back.",
-            )
-            .differs(
-                "The feature gate StaleControllerConsistencyStatefulSet is accepted and changes nothing: no sync is \
-                 started on a stale view either way.",
-            )
-            .differs(
-                "The volumes of several claim templates stand in the templates' order in a new pod; upstream's order \
-                 is arbitrary.",
-            )
-            .differs(
-                "A claim that can't be created is told of in the claim's event alone, not in a second one of the pod; \
-                 a claim that is being deleted is told of once, and waited for without retries.",
-            )
-            .differs(
-                "The claims' owners are mended without a write to the pod itself; the event is upstream's.",
-            )
-            .differs(
-                "Whether an older revision lacks only what the server fills in is judged by a table of defaults.",
-            )
+            .differences(include_str!("differences.md"))
     }
 
     fn new(flags: &Flags) -> Self {

@@ -16,60 +16,19 @@ use kubernetes_proto::{
 
 use super::{
     MAX_UNAVAILABLE_METRIC, Memory, StatefulSets, UNAVAILABLE_METRIC, claims,
+    context::{
+        ON_DELETE, ROLLING_UPDATE, is_in_range, ordinals, partition, replicas, start, strategy,
+    },
     pod::{self, spec},
     status,
 };
 use crate::revisions;
-
-pub(super) const ROLLING_UPDATE: &str = "RollingUpdate";
-const ON_DELETE: &str = "OnDelete";
 
 /// Pods that one plan creates at most where they are made side by side: more wait until the cache has seen
 /// these.
 const BURST: usize = 500;
 /// What a claim's creation takes beside its template: names, labels, events.
 const CLAIM_BYTES: usize = 1024;
-
-pub(super) fn replicas(set: &StatefulSet) -> i32 {
-    spec(set).replicas.unwrap_or(1)
-}
-
-pub(super) fn strategy(set: &StatefulSet) -> &str {
-    spec(set)
-        .update_strategy
-        .as_ref()
-        .map_or("", |strategy| &strategy.r#type)
-}
-
-fn start(set: &StatefulSet) -> i64 {
-    spec(set)
-        .ordinals
-        .as_ref()
-        .map_or(0, |ordinals| ordinals.start.max(0).into())
-}
-
-/// The ordinals that the set wants pods of. Pods beyond the largest `i32` could not be told by their names
-/// again.
-fn ordinals(set: &StatefulSet) -> Range<i64> {
-    let start = start(set);
-    let end = start + i64::from(replicas(set).max(0));
-    start..end.min(i64::from(i32::MAX) + 1)
-}
-
-/// Whether the set wants a pod of this ordinal.
-pub(super) fn is_in_range(set: &StatefulSet, ordinal: i64) -> bool {
-    ordinals(set).contains(&ordinal)
-}
-
-/// `None` where no partition was said.
-fn partition(set: &StatefulSet) -> Option<i32> {
-    let rolling = spec(set)
-        .update_strategy
-        .as_ref()?
-        .rolling_update
-        .as_ref()?;
-    Some(rolling.partition.unwrap_or(0))
-}
 
 /// A StatefulSet, and what it may have a say in.
 struct View {

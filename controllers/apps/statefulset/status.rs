@@ -10,7 +10,7 @@ use kubernetes_proto::{
 };
 
 use super::{
-    plan::{ROLLING_UPDATE, replicas, strategy},
+    context::{ROLLING_UPDATE, replicas, strategy},
     pod::{self, spec},
 };
 
@@ -95,10 +95,7 @@ pub(super) fn look_again(
     if min_ready_seconds <= 0 || status.ready_replicas == status.available_replicas {
         return;
     }
-    let next = pods
-        .iter()
-        .filter_map(|pod| pods::available_at(pod, min_ready_seconds, now))
-        .min()
-        .unwrap_or(now + SignedDuration::from_secs(min_ready_seconds.into()));
-    plan.look_again_at(next);
+    let latest = now + SignedDuration::from_secs(min_ready_seconds.into());
+    let next = pods::next_available(pods, min_ready_seconds, now);
+    plan.look_again_at(next.unwrap_or(latest));
 }

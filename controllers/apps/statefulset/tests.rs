@@ -1,5 +1,5 @@
 use controllers_kit::{
-    AnyObject, Factory, Failure, FlagValue, Index, Plan, Reader, Report, Resource, is_json,
+    Factory, Failure, FlagValue, Plan, Report, is_json,
     testing::{
         Common, PodBuild, StatefulSetBuild, WorkloadBuild, World, at, claim, contract,
         controller_revision, owner_reference, pod, pod_spec_bytes, stateful_set,
@@ -524,31 +524,6 @@ fn a_change_outside_the_template_makes_no_revision() {
     assert_eq!(status(&world).replicas, 3);
 }
 
-/// A world with the indexes that the controller declares.
-struct Everything<'a>(&'a World);
-
-impl Reader for Everything<'_> {
-    fn get(&self, resource: &'static Resource, namespace: &str, name: &str) -> Option<AnyObject> {
-        Reader::get(self.0, resource, namespace, name)
-    }
-    fn list(&self, resource: &'static Resource, namespace: Option<&str>) -> Vec<AnyObject> {
-        Reader::list(self.0, resource, namespace)
-    }
-    fn indexed(
-        &self,
-        resource: &'static Resource,
-        index: &'static str,
-        value: &str,
-    ) -> Vec<AnyObject> {
-        let all = Reader::list(self.0, resource, None).into_iter();
-        all.filter(|object| match (index, object.metadata().controller()) {
-            (Index::OWNER, Some(owner)) => *owner.uid == *value,
-            (_, owner) => owner.is_none() && *object.metadata().namespace == *value,
-        })
-        .collect()
-    }
-}
-
 #[test]
 fn the_set_is_read_live_only_where_nothing_else_tells() {
     let world = settled(stateful_set("web"));
@@ -559,8 +534,8 @@ fn the_set_is_read_live_only_where_nothing_else_tells() {
             semantic: true,
         };
         let none = Default::default();
-        let everything = Everything(world);
-        let seen = controllers_kit::Seen::new(&everything, &none, world.now());
+        let reader = world.with_indexes_of::<StatefulSets>();
+        let seen = controllers_kit::Seen::new(&reader, &none, world.now());
         super::plan::ask(&of, &key, &seen, memory).len()
     };
     let mut memory = Memory::default();

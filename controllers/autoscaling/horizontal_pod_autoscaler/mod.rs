@@ -9,8 +9,8 @@
 //! crash.
 
 use controllers_kit::{
-    Controller, Descriptor, Failure, FlagDefault, Flags, Key, MetricKind, Outcome, Plan, Query,
-    Refusal, Seen, Sharding, SignedDuration, Str, Timestamp, Verb, Watches, pods,
+    Controller, Descriptor, Failure, FlagDefault, Flags, Key, MetricKind, MetricSpec, Outcome,
+    Plan, Query, Refusal, Seen, Sharding, SignedDuration, Str, Timestamp, Verb, Watches, pods,
 };
 use kubernetes_proto::{
     apps::{Deployment, ReplicaSet, StatefulSet},
@@ -140,6 +140,47 @@ impl Memory {
     }
 }
 
+/// Its metrics, named as upstream names them.
+const METRICS: &[MetricSpec] = &[
+    MetricSpec::new(
+        RECONCILIATIONS,
+        MetricKind::Counter,
+        &["action", "error"],
+        "Number of reconciliations of HPA controller.",
+    ),
+    MetricSpec::new(
+        RECONCILIATION_SECONDS,
+        MetricKind::Histogram(0.001, 2.0, 15),
+        &["action", "error"],
+        "The time(seconds) that the HPA controller takes to reconcile once.",
+    ),
+    MetricSpec::new(
+        COMPUTATIONS,
+        MetricKind::Counter,
+        &["action", "error", "metric_type"],
+        "Number of metric computations.",
+    ),
+    MetricSpec::new(
+        COMPUTATION_SECONDS,
+        MetricKind::Histogram(0.001, 2.0, 15),
+        &["action", "error", "metric_type"],
+        "The time(seconds) that the HPA controller takes to calculate one metric; all metrics of an HPA are \
+                 asked for at once, so each counts the whole.",
+    ),
+    MetricSpec::new(
+        COUNT,
+        MetricKind::Sum,
+        &[],
+        "Current number of controlled HPA objects; the replicas' sum is the cluster's.",
+    ),
+    MetricSpec::new(
+        DESIRED,
+        MetricKind::Gauge,
+        &["namespace", "hpa_name"],
+        "Current desired replica count for HPA objects.",
+    ),
+];
+
 impl Controller for HorizontalPodAutoscalers {
     type Memory = Memory;
 
@@ -187,87 +228,19 @@ impl Controller for HorizontalPodAutoscalers {
             .gate(CONFIGURABLE_TOLERANCE, true)
             .gate(SCALE_TO_ZERO, false)
             .gate(POD_LEVEL, true)
-            .rule("autoscaling", "horizontalpodautoscalers", &["get", "list", "watch"])
-            .rule("autoscaling", "horizontalpodautoscalers/status", &["patch"])
+            .reads_live::<HorizontalPodAutoscaler>()
+            .writes_status::<HorizontalPodAutoscaler>()
             .rule("*", "*/scale", &["get", "patch"])
-            .rule("", "pods", &["list", "watch"])
-            .rule("", "replicationcontrollers", &["list", "watch"])
-            .rule("apps", "deployments", &["list", "watch"])
-            .rule("apps", "replicasets", &["list", "watch"])
-            .rule("apps", "statefulsets", &["list", "watch"])
+            .reads::<Pod>()
+            .reads::<ReplicationController>()
+            .reads::<Deployment>()
+            .reads::<ReplicaSet>()
+            .reads::<StatefulSet>()
             .rule("metrics.k8s.io", "pods", &["list"])
             .rule("custom.metrics.k8s.io", "*", &["get", "list"])
             .rule("external.metrics.k8s.io", "*", &["get", "list"])
-            .metric(
-                RECONCILIATIONS,
-                MetricKind::Counter,
-                &["action", "error"],
-                "Number of reconciliations of HPA controller.",
-            )
-            .metric(
-                RECONCILIATION_SECONDS,
-                MetricKind::Histogram(0.001, 2.0, 15),
-                &["action", "error"],
-                "The time(seconds) that the HPA controller takes to reconcile once.",
-            )
-            .metric(
-                COMPUTATIONS,
-                MetricKind::Counter,
-                &["action", "error", "metric_type"],
-                "Number of metric computations.",
-            )
-            .metric(
-                COMPUTATION_SECONDS,
-                MetricKind::Histogram(0.001, 2.0, 15),
-                &["action", "error", "metric_type"],
-                "The time(seconds) that the HPA controller takes to calculate one metric; all metrics of an HPA are \
-                 asked for at once, so each counts the whole.",
-            )
-            .metric(
-                COUNT,
-                MetricKind::Sum,
-                &[],
-                "Current number of controlled HPA objects; the replicas' sum is the cluster's.",
-            )
-            .metric(
-                DESIRED,
-                MetricKind::Gauge,
-                &["namespace", "hpa_name"],
-                "Current desired replica count for HPA objects.",
-            )
-            .differs(
-                "Each autoscaler is looked at at fixed instants of the clock that follow from its uid, so its period \
-                 keeps its phase over handoff, restart and crash; its first look comes within a period.",
-            )
-            .differs(
-                "Scale events of autoscalers with a behavior are kept in the annotation manifold.dev/scale-events, \
-                 written along with the status that tells of the scaling, so that policies hold after a crash; \
-                 upstream forgets them.",
-            )
-            .differs(
-                "The scale is patched on the version that was decided on: a target that has changed meanwhile is \
-                 decided on anew, where upstream writes its number over it.",
-            )
-            .differs(
-                "AmbiguousSelector is judged by the selectors of the workloads in the cache and by equal targets, so \
-                 from the first look on; an overlap with a target of another kind is not seen.",
-            )
-            .differs(
-                "A scale or a metric that has no answer after 10 s counts as failed; texts of failed requests that \
-                 client-go words are worded differently.",
-            )
-            .differs(
-                "An autoscaler that can't be planned is tried again after 5 ms, doubling to the sync period; upstream \
-                 waits for the next period.",
-            )
-            .differs(
-                "While nothing is present of a target that is scaled from zero, a metric with a value for each pod \
-                 tells 0 as the usage of each, where upstream divides by zero.",
-            )
-            .differs(
-                "horizontal_pod_autoscaler_controller_num_horizontal_pod_autoscalers counts the autoscalers of the \
-                 replica's own ranges: the sum over all replicas is the cluster's number.",
-            )
+            .metrics(METRICS)
+            .differences(include_str!("differences.md"))
     }
 
     fn new(flags: &Flags) -> Self {

@@ -61,10 +61,9 @@ impl Controller for CronJobs {
                 "The number of cron job objects that are allowed to sync concurrently. Larger number = more responsive \
                  jobs, but more CPU (and network) load",
             )
-            .rule("batch", "cronjobs", &["get", "list", "watch"])
-            .rule("batch", "cronjobs/status", &["patch"])
-            // Never written, but who sets blockOwnerDeletion must be allowed to.
-            .rule("batch", "cronjobs/finalizers", &["update"])
+            .reads_live::<CronJob>()
+            .writes_status::<CronJob>()
+            .blocks_owner_deletion::<CronJob>()
             .rule(
                 "batch",
                 "jobs",
@@ -76,29 +75,7 @@ impl Controller for CronJobs {
                 &[],
                 "Time between when a cronjob is scheduled to be run, and when the corresponding job is created",
             )
-            .differs(
-                "A Job is put into status.active when it is seen, in a write after the one of its creation; Jobs that \
-                 are replaced leave it in a write of their own before.",
-            )
-            .differs(
-                "An event is told once while its reason lasts (MissSchedule and JobAlreadyActive: once for each time), \
-                 where upstream repeats it whenever anything wakes the CronJob.",
-            )
-            .differs(
-                "A Job that the history limits have removed is never told of as missing; upstream calls it so where its \
-                 cache is behind its own write.",
-            )
-            .differs(
-                "A Job that is replaced is deleted by the uid in status.active; upstream deletes whatever Job has its \
-                 name.",
-            )
-            .differs(
-                "A schedule that names no time zone is read in the zone of the replica that owns the CronJob: replicas \
-                 on hosts of different zones disagree.",
-            )
-            .differs(
-                "A schedule that was changed to one that can't be read is told of by UnparseableSchedule alone.",
-            )
+            .differences(include_str!("differences.md"))
     }
 
     fn new(flags: &Flags) -> Self {

@@ -1,13 +1,16 @@
 //! How long a Job waits after failures before it makes pods again.
 
-use controllers_kit::{Object, SignedDuration, Timestamp, conditions, pods};
+use std::time::Duration;
+
+use controllers_kit::{Backoff, Object, SignedDuration, Timestamp, conditions, pods};
 use kubernetes_proto::core::Pod;
 use serde::{Deserialize, Serialize};
 
-/// After one failure.
-const FIRST_SECONDS: i64 = 10;
-/// After many.
-const LONGEST_SECONDS: i64 = 600;
+/// The wait after failures in a row.
+const BACKOFF: Backoff = Backoff {
+    first: Duration::from_secs(10),
+    max: Duration::from_secs(600),
+};
 
 /// Failures since the last success.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
@@ -56,13 +59,9 @@ fn number(count: usize) -> i32 {
 
 /// When the wait after so many failures is over; `None` if it is.
 pub(super) fn until(failures: i32, last: Timestamp, now: Timestamp) -> Option<Timestamp> {
-    if failures <= 0 {
-        return None;
-    }
-    let doublings = u32::try_from(failures - 1).unwrap_or(0).min(16);
-    let seconds = (FIRST_SECONDS << doublings).min(LONGEST_SECONDS);
+    let failures = u32::try_from(failures).ok().filter(|count| *count > 0)?;
     let end = last
-        .checked_add(SignedDuration::from_secs(seconds))
+        .checked_add(BACKOFF.after(failures))
         .unwrap_or(Timestamp::MAX);
     // Upstream waits out the very last instant too.
     (end > now).then_some(end)

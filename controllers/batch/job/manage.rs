@@ -17,9 +17,9 @@ use kubernetes_proto::{
 
 use super::{
     PODS_CREATED, TRACKING, backoff,
+    context::{Sync, number, phase},
     indexes::{self, INDEX, Indexes},
     orphans,
-    plan::{Sync, number, phase},
 };
 
 /// What a sync did that made and deleted no pod, as metrics name it.

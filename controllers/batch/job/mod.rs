@@ -24,6 +24,7 @@
 //! there were, to notice that some were deleted. All travel with the key.
 
 mod backoff;
+mod context;
 mod indexes;
 mod losses;
 mod manage;
@@ -35,8 +36,8 @@ mod track;
 use std::time::Duration;
 
 use controllers_kit::{
-    Controller, Descriptor, Flags, Key, MetricKind, Outcome, Plan, Query, Refusal, Seen, Sharding,
-    SignedDuration, Timestamp, Verb, Watches, owners,
+    Controller, Descriptor, Flags, Key, MetricKind, MetricSpec, Outcome, Plan, Query, Refusal,
+    Seen, Sharding, SignedDuration, Timestamp, Verb, Watches, owners,
 };
 use kubernetes_proto::{Object, batch::Job, core::Pod};
 use serde::{Deserialize, Serialize};
@@ -106,6 +107,65 @@ pub struct Memory {
     pub told: bool,
 }
 
+/// Its metrics, named as upstream names them.
+const METRICS: &[MetricSpec] = &[
+    MetricSpec::new(
+        SYNCS,
+        MetricKind::Counter,
+        &["completion_mode", "result", "action"],
+        "The number of job syncs",
+    ),
+    MetricSpec::new(
+        SYNC_SECONDS,
+        MetricKind::Histogram(0.004, 2.0, 15),
+        &["completion_mode", "result", "action"],
+        "The time it took to sync a job",
+    ),
+    MetricSpec::new(
+        JOBS_FINISHED,
+        MetricKind::Counter,
+        &["completion_mode", "result", "reason"],
+        "The number of finished jobs",
+    ),
+    MetricSpec::new(
+        PODS_FINISHED,
+        MetricKind::Counter,
+        &["completion_mode", "result"],
+        "The number of finished Pods that are fully tracked",
+    ),
+    MetricSpec::new(
+        BY_FAILURE_POLICY,
+        MetricKind::Counter,
+        &["action"],
+        "The number of failed Pods handled by failure policy, by the action of the rule that matched",
+    ),
+    MetricSpec::new(
+        WITH_FINALIZER,
+        MetricKind::Counter,
+        &["event"],
+        "The number of terminated pods (phase=Failed|Succeeded) that have the finalizer \
+                 batch.kubernetes.io/job-tracking; the event label is \"add\" or \"delete\"",
+    ),
+    MetricSpec::new(
+        INDEXES_FINISHED,
+        MetricKind::Counter,
+        &["status", "backoffLimit"],
+        "The number of finished indexes",
+    ),
+    MetricSpec::new(
+        PODS_CREATED,
+        MetricKind::Counter,
+        &["reason", "status"],
+        "The number of Pods created by the Job controller, by the reason for their creation",
+    ),
+    MetricSpec::new(
+        EXTERNAL,
+        MetricKind::Counter,
+        &["controller_name"],
+        "The number of Jobs managed by an external controller",
+    ),
+];
+
 impl Controller for Jobs {
     type Memory = Memory;
 
@@ -122,104 +182,16 @@ impl Controller for Jobs {
                  jobs, but more CPU (and network) load",
             )
             .gate(MUTABLE_SCHEDULING_DIRECTIVES, true)
-            .rule("batch", "jobs", &["get", "list", "watch"])
-            .rule("batch", "jobs/status", &["patch"])
-            // Never written, but who sets blockOwnerDeletion must be allowed to.
-            .rule("batch", "jobs/finalizers", &["update"])
+            .reads_live::<Job>()
+            .writes_status::<Job>()
+            .blocks_owner_deletion::<Job>()
             .rule(
                 "",
                 "pods",
                 &["get", "list", "watch", "create", "patch", "delete"],
             )
-            .metric(
-                SYNCS,
-                MetricKind::Counter,
-                &["completion_mode", "result", "action"],
-                "The number of job syncs",
-            )
-            .metric(
-                SYNC_SECONDS,
-                MetricKind::Histogram(0.004, 2.0, 15),
-                &["completion_mode", "result", "action"],
-                "The time it took to sync a job",
-            )
-            .metric(
-                JOBS_FINISHED,
-                MetricKind::Counter,
-                &["completion_mode", "result", "reason"],
-                "The number of finished jobs",
-            )
-            .metric(
-                PODS_FINISHED,
-                MetricKind::Counter,
-                &["completion_mode", "result"],
-                "The number of finished Pods that are fully tracked",
-            )
-            .metric(
-                BY_FAILURE_POLICY,
-                MetricKind::Counter,
-                &["action"],
-                "The number of failed Pods handled by failure policy, by the action of the rule that matched",
-            )
-            .metric(
-                WITH_FINALIZER,
-                MetricKind::Counter,
-                &["event"],
-                "The number of terminated pods (phase=Failed|Succeeded) that have the finalizer \
-                 batch.kubernetes.io/job-tracking; the event label is \"add\" or \"delete\"",
-            )
-            .metric(
-                INDEXES_FINISHED,
-                MetricKind::Counter,
-                &["status", "backoffLimit"],
-                "The number of finished indexes",
-            )
-            .metric(
-                PODS_CREATED,
-                MetricKind::Counter,
-                &["reason", "status"],
-                "The number of Pods created by the Job controller, by the reason for their creation",
-            )
-            .metric(
-                EXTERNAL,
-                MetricKind::Counter,
-                &["controller_name"],
-                "The number of Jobs managed by an external controller",
-            )
-            .differs(
-                "A pod's name follows from the Job's uid, its index and an ordinal, so that a second creation of the \
-                 same pod collides; it looks like upstream's.",
-            )
-            .differs("Adoptions and releases are settled before pods are counted, in a plan of their own.")
-            .differs(
-                "Events of pods are not held back for a second before a Job is reconciled, so Jobs finish sooner and the \
-                 next pod follows a success at once. What waits that second is counting, and the replacement of pods \
-                 that were deleted. Jobs of more than 200 pods are reconciled once in a quarter of a millisecond a pod, \
-                 half a second at most.",
-            )
-            .differs(
-                "The back-off after failures survives a change of owner; where its record is lost it is told from the \
-                 pods that are left, where upstream starts anew.",
-            )
-            .differs(
-                "job_controller_stale_sync_skips_total is not exported: no sync is started on a stale view. The feature \
-                 gate StaleControllerConsistencyJob is accepted and acts as at its default, on.",
-            )
-            .differs(
-                "A sync that failed because the cache was behind is retried after 5 ms, doubling to a minute; upstream \
-                 begins with a second whatever the failure.",
-            )
-            .differs(
-                "Pods without an owner are reconciled in the Jobs' queue: workqueue_* has no series named job_orphan_pod.",
-            )
-            .differs(
-                "FailedCreate names a pod by the beginning of its name, also where a quota refused it; there upstream \
-                 has the whole name, another one at each try.",
-            )
-            .differs(
-                "The feature gate WorkloadWithJob (alpha, off) is accepted and has no effect: no Workload and no \
-                 PodGroup are made for a Job.",
-            )
+            .metrics(METRICS)
+            .differences(include_str!("differences.md"))
     }
 
     fn new(flags: &Flags) -> Self {

@@ -14,10 +14,9 @@ use kubernetes_proto::{
 
 use super::{
     BY_FAILURE_POLICY, INDEXES_FINISHED, JOBS_FINISHED, Memory, PODS_FINISHED, WITH_FINALIZER,
+    context::{Finish, Sync, counters, ensure, phase},
     indexes::{self, Indexes},
-    orphans,
-    plan::{Finish, Sync, counters, ensure, phase},
-    policies,
+    orphans, policies,
 };
 
 /// Uids in `status.uncountedTerminatedPods` at most: about 20 kB. It also keeps a large Job from starving

@@ -35,9 +35,7 @@ impl Controller for TtlAfterFinished {
                 "How long after its time to live was over a Job was deleted.",
             )
             .rule("batch", "jobs", &["get", "list", "watch", "delete"])
-            .differs(
-                "A Job is deleted only as the version whose TTL was seen to be over, instead of after a live read.",
-            )
+            .differences(include_str!("differences.md"))
     }
 
     fn new(_: &Flags) -> Self {

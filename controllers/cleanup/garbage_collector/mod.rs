@@ -64,14 +64,7 @@ impl Controller for GarbageCollector {
                 "Times that discovery failed, in whole or for a group.",
             )
             .rule("*", "*", &["get", "list", "watch", "patch", "update", "delete"])
-            .differs("An owner that was seen to be deleted is not asked for; the object itself is read live only where its deletion was refused: a deletion insists on the version seen.")
-            .differs("A finalizer is taken away only when the caches are proven to show every dependent; upstream takes it when its own graph shows none.")
-            .differs("One queue does the work of upstream's three, under the name of the first.")
-            .differs("A new kind is watched within seconds of its definition; upstream looks every 30 s.")
-            .differs("/debug/controllers/garbagecollector-controller/graph is not served: no graph is held, what the caches show of a key is answered by /debug/explain.")
-            .differs("An owner's deletion that lets go of dependents waits as a whole while one of them is of a group whose discovery fails; upstream lets go of the others meanwhile.")
-            .differs("Owner references are patched as a whole list, of the version seen.")
-            .differs("What is on its way out already is not told to go again.")
+            .differences(include_str!("differences.md"))
     }
 
     fn new(flags: &Flags) -> Self {

@@ -99,12 +99,9 @@ impl Controller for Namespaces {
             .gate(ORDERED, true)
             .rule("", "namespaces", &["get", "list", "watch", "delete"])
             .rule("", "namespaces/finalize", &["update"])
-            .rule("", "namespaces/status", &["patch"])
+            .writes_status::<Namespace>()
             .rule("*", "*", &["get", "list", "delete", "deletecollection"])
-            .differs("The last pod's end is followed by the rest at once; upstream looks again after half the pods' grace period.")
-            .differs("A resource is listed first, and told to delete its content only if it has any. One that was seen empty is listed again only when all are empty, and only if the first was seen so more than 10 s before; upstream lists and deletes every resource in each pass.")
-            .differs("While pods can't be listed or deleted, nothing else is deleted, as the ordered deletion (KEP-5080) intends; upstream goes on with the rest where the request for the pods fails.")
-            .differs("The conditions of a namespace that is let go at once are not written.")
+            .differences(include_str!("differences.md"))
     }
 
     fn new(flags: &Flags) -> Self {

@@ -3,7 +3,7 @@
 use std::collections::BTreeMap;
 
 use controllers_kit::{
-    Answer, Entry, Plan, Propagation, Query, Refusal, Seen, SignedDuration, Timestamp,
+    Answer, Backoff, Entry, Plan, Propagation, Query, Refusal, Seen, SignedDuration, Timestamp,
     catalogue::Catalogue, pods,
 };
 use kubernetes_proto::{
@@ -20,8 +20,11 @@ use super::{
 
 /// How long finalizers are expected to take.
 const FINALIZER_SECONDS: i64 = 15;
-/// The first wait after a failure; it doubles.
-const RETRY_MIN: SignedDuration = SignedDuration::from_millis(5);
+/// The wait after failures in a row.
+const BACKOFF: Backoff = Backoff {
+    max: RETRY_MAX,
+    ..Backoff::DEFAULT
+};
 
 fn is_pods(entry: &Entry) -> bool {
     entry.resource == Pod::resource()
@@ -274,7 +277,8 @@ impl Look<'_> {
         if failed {
             self.write_status();
             progress.tries = progress.tries.saturating_add(1);
-            self.plan.look_again_at(self.now + backoff(progress.tries));
+            self.plan
+                .look_again_at(self.now + BACKOFF.after(progress.tries));
             return self.plan;
         }
         progress.tries = 0;
@@ -327,15 +331,4 @@ impl Look<'_> {
             self.plan.replace(self.namespace, "finalize", body);
         }
     }
-}
-
-/// The wait after so many failures in a row.
-fn backoff(tries: u32) -> SignedDuration {
-    let longest = SignedDuration::try_from(RETRY_MAX).unwrap_or(SignedDuration::MAX);
-    let factor = 1_i32
-        .checked_shl(tries.saturating_sub(1).min(30))
-        .unwrap_or(i32::MAX);
-    RETRY_MIN
-        .checked_mul(factor)
-        .map_or(longest, |wait| wait.min(longest))
 }

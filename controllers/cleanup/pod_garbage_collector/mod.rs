@@ -146,12 +146,10 @@ impl Controller for PodGarbageCollector {
                 &["namespace", "reason"],
                 "Pods whose deletion by force failed.",
             )
-            .rule("", "nodes", &["get", "list", "watch"])
-            .rule("", "pods", &["list", "watch", "delete"])
-            .rule("", "pods/status", &["patch"])
-            .differs("A deletion names the pod's uid, so that a pod of the same name which came later stays.")
-            .differs("A pod that goes for two reasons in one look is deleted and counted once, for being out of service before all else; upstream counts each reason, terminated pods first.")
-            .differs("A pod that is gone but for its finalizers is not deleted again at every look.")
+            .reads_live::<Node>()
+            .writes::<Pod>(&["delete"])
+            .writes_status::<Pod>()
+            .differences(include_str!("differences.md"))
     }
 
     fn new(flags: &Flags) -> Self {

@@ -12,15 +12,15 @@ use kubernetes_proto::{
 };
 
 use super::{
-    Gates, names,
+    Gates,
+    context::IMPLICIT,
+    names,
     pods::{self, is_extended_limit},
 };
 
 const CLAIMS: &str = "count/resourceclaims.resource.k8s.io";
 /// Behind the name of a class of devices.
 const DEVICES: &str = ".deviceclass.resource.k8s.io/devices";
-/// In front of the name of a class of devices that is asked for as an extended resource.
-pub(super) const IMPLICIT: &str = "requests.deviceclass.resource.kubernetes.io/";
 /// On a claim that was made for a pod's extended resources.
 const OF_EXTENDED: &str = "resource.kubernetes.io/extended-resource-claim";
 /// So many devices an allocation has at most: what asks for all that there are is charged for these.

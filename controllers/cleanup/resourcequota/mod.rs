@@ -21,6 +21,7 @@ use kubernetes_proto::{
     resource::{DeviceClass, ResourceClaim},
 };
 
+mod context;
 mod devices;
 mod names;
 mod plan;
@@ -69,16 +70,10 @@ impl Controller for ResourceQuotas {
             .gate(EXTENDED_RESOURCE, true)
             .gate(POD_LEVEL_RESOURCES, true)
             .spaced(Duration::from_millis(500))
-            .rule("", "resourcequotas", &["get", "list", "watch"])
+            .reads_live::<ResourceQuota>()
             .rule("", "resourcequotas/status", &["patch", "update"])
             .rule("*", "*", &["list", "watch"])
-            .differs("One queue does the work of upstream's two: a quota that was made or changed goes ahead of those that are only reckoned anew.")
-            .differs("Usage is lowered only when the caches are proven as new as the quota, and is reckoned once more a second later: what was just being made is left out until the next full reckoning by upstream.")
-            .differs("Writes of one quota's status are up to 500 ms apart, the more of them in a row the longer, so that a burst of objects is written as one.")
-            .differs("What a new kind uses is told within seconds of its definition; upstream at the next full reckoning.")
-            .differs("A resource that can't be listed keeps the usage that was told of it; upstream starts only when all can be.")
-            .differs("A pod that outstays its grace period is charged for no longer from that instant on; upstream sees it at the next reckoning.")
-            .differs("A Service that gives up node ports without changing its type is seen at once; upstream sees it at the next reckoning.")
+            .differences(include_str!("differences.md"))
     }
 
     fn new(flags: &Flags) -> Self {

@@ -9,7 +9,7 @@ use kubernetes_proto::{
     quantity::Exact,
 };
 
-use super::{Gates, tally};
+use super::{Gates, context::exact, tally};
 
 /// How soon usage that was lowered is reckoned once more: what admission had charged for and was only being
 /// made is there by then.
@@ -75,11 +75,6 @@ fn by_name(amounts: &[Amount]) -> BTreeMap<&Str, Exact> {
         .iter()
         .filter_map(|amount| Some((&amount.key, exact(amount)?)))
         .collect()
-}
-
-/// One amount, as far as it is one.
-pub(super) fn exact(amount: &Amount) -> Option<Exact> {
-    amount.value.as_ref()?.exact()
 }
 
 /// Whether two lists say the same, however written.

@@ -10,7 +10,11 @@ use kubernetes_proto::{
     quantity::Exact,
 };
 
-use super::{Gates, devices::IMPLICIT, names, plan::exact, tally::Scope};
+use super::{
+    Gates,
+    context::{IMPLICIT, Scope, amount, exact},
+    names,
+};
 
 const HUGE_PAGES: &str = "hugepages-";
 
@@ -295,14 +299,6 @@ fn is_infeasible(pod: &Pod) -> bool {
     status
         .and_then(|status| conditions::find(&status.conditions, "PodResizePending"))
         .is_some_and(|condition| condition.reason == "Infeasible")
-}
-
-/// An amount of a list.
-pub(super) fn amount(amounts: &[Amount], resource: &str) -> Option<Exact> {
-    amounts
-        .iter()
-        .find(|amount| *amount.key == *resource)
-        .and_then(exact)
 }
 
 fn plus(one: Option<Exact>, other: Option<Exact>) -> Option<Exact> {

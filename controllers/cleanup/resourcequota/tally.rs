@@ -10,7 +10,7 @@ use kubernetes_proto::{
     resource::ResourceClaim,
 };
 
-use super::{Gates, devices, names, pods, services, volumes};
+use super::{Gates, context::Scope, devices, names, pods, services, volumes};
 
 /// How soon a resource that could not be listed is looked at again: nobody tells when it can be.
 const LOOK_AGAIN: SignedDuration = SignedDuration::from_secs(10);
@@ -43,31 +43,6 @@ impl Tally {
 
     fn look_again_at(&mut self, at: Timestamp) {
         self.again = Some(self.again.map_or(at, |earlier| earlier.min(at)));
-    }
-}
-
-/// One condition on what a quota is about; all must hold.
-pub(super) struct Scope<'a> {
-    pub(super) name: &'a str,
-    pub(super) operator: &'a str,
-    pub(super) values: &'a [String],
-}
-
-impl Scope<'_> {
-    /// Whether one of some names is selected; no name is told from an empty one.
-    pub(super) fn selects<'n>(&self, mut names: impl Iterator<Item = &'n str>) -> bool {
-        let listed = |name: &str| self.values.iter().any(|value| value == name);
-        match self.operator {
-            "In" => names.any(listed),
-            // Of several names, one that is not listed is enough; so is none at all.
-            "NotIn" => match names.next() {
-                None => true,
-                Some(first) => !listed(first) || names.any(|name| !listed(name)),
-            },
-            "Exists" => names.next().is_some(),
-            "DoesNotExist" => names.next().is_none(),
-            _ => false,
-        }
     }
 }
 

@@ -2,7 +2,7 @@
 
 use kubernetes_proto::{Object, core::PersistentVolumeClaim, quantity::Exact};
 
-use super::{pods::amount, tally::Scope};
+use super::context::{Scope, amount};
 
 const CLAIMS: &str = "persistentvolumeclaims";
 const STORAGE: &str = "requests.storage";

@@ -49,13 +49,7 @@ impl Controller for BootstrapSigner {
                 &[],
                 &["get", "list", "watch"],
             )
-            .differs(
-                "Watches the ConfigMap cluster-info and the Secrets of bootstrap tokens instead of all ConfigMaps and Secrets.",
-            )
-            .differs(
-                "A signature goes when its token expires; upstream's stays until something else changes.",
-            )
-            .differs("A write that fails is tried again with back-off, not only at the next change.")
+            .differences(include_str!("differences.md"))
     }
 
     fn new(_: &Flags) -> Self {

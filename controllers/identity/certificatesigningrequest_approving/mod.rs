@@ -71,9 +71,7 @@ impl Controller for CertificateSigningRequestApproving {
         )
         .rule_for(requests::GROUP, "signers", &[KUBELET_CLIENT], &["approve"])
         .rule("authorization.k8s.io", "subjectaccessreviews", &["create"])
-        .differs(
-            "Whether a kubelet may have a certificate for itself and for any node is asked at once, instead of one after the other.",
-        )
+        .differences(include_str!("differences.md"))
     }
 
     fn new(_: &Flags) -> Self {

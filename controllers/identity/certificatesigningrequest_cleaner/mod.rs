@@ -41,13 +41,7 @@ impl Controller for CertificateSigningRequestCleaner {
             requests::RESOURCE,
             &["get", "list", "watch", "delete"],
         )
-        .differs(
-            "A request goes when its time has come; upstream looks at all of them once an hour.",
-        )
-        .differs("A deletion that fails is tried again with back-off, not after an hour.")
-        .differs(
-            "A request is deleted only as the version that was judged, instead of by its name.",
-        )
+        .differences(include_str!("differences.md"))
     }
 
     fn new(_: &Flags) -> Self {

@@ -231,15 +231,7 @@ impl Controller for CertificateSigningRequestSigning {
             ],
             &["sign"],
         )
-        .differs(
-            "Requests by ECDSA keys on P-224 and P-521, and by RSA keys below 2048 bits that are signed with SHA-384 or PSS, are refused with an error; the authority's key may be RSA of 2048 to 4096 bits, ECDSA on P-256 or P-384, or Ed25519.",
-        )
-        .differs(
-            "A URI of a request goes into the certificate as it was written, instead of as Go prints it.",
-        )
-        .differs(
-            "An error about half a pair of files names the flags of that pair; upstream's names those of another signer for two of them. Where the controller is not to run, its flags are not checked.",
-        )
+        .differences(include_str!("differences.md"))
     }
 
     fn new(flags: &Flags) -> Self {

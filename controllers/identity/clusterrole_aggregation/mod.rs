@@ -39,12 +39,7 @@ impl Controller for ClusterRoleAggregation {
                 "clusterroles",
                 &["escalate", "get", "list", "watch", "patch"],
             )
-            .differs(
-                "An apply names the role's uid and resourceVersion, so that rules which were taken away meanwhile are not granted again.",
-            )
-            .differs(
-                "Where no role matches, the rules are applied as an empty list: rules that a user wrote are taken away, which upstream's apply leaves.",
-            )
+            .differences(include_str!("differences.md"))
     }
 
     fn new(_: &Flags) -> Self {

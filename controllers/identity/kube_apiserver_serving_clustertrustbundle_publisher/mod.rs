@@ -93,9 +93,7 @@ impl Controller for ServingTrustBundlePublisher {
             "clustertrustbundles",
             &["list", "watch", "create", "patch", "delete"],
         )
-        .differs("A deletion names the bundle's uid.")
-        .differs("Without --root-ca-file the authorities of the manager's kubeconfig are taken, in it or in a file that it names, as PEM without comments; upstream takes what stands in it as it stands, and nothing from a file.")
-        .differs("Waits for the server to serve ClusterTrustBundles, and follows it to another version; upstream looks once at its start.")
+        .differences(include_str!("differences.md"))
     }
 
     fn new(flags: &Flags) -> Self {

@@ -81,15 +81,10 @@ impl Controller for LegacyServiceAccountTokenCleaner {
             false => Runs::Yes,
         })
         .rule("", "secrets", &["list", "watch", "patch", "delete"])
-        .rule("", "serviceaccounts", &["list", "watch"])
+        .reads::<ServiceAccount>()
         .rule_for("", "configmaps", &[TRACKING], &["get"])
         .rule_live("", "pods", &["list"])
-        .differs("Watches the Secrets of service accounts' tokens instead of all Secrets.")
-        .differs(
-            "Reads pods live, and only those of namespaces with a token that would be marked or deleted.",
-        )
-        .differs("A mark names the version that was seen; a deletion its uid too.")
-        .differs("What can't be read, a ConfigMap that names no day among it, is tried again with back-off, not after a day.")
+        .differences(include_str!("differences.md"))
     }
 
     fn new(flags: &Flags) -> Self {

@@ -36,10 +36,7 @@ impl Controller for PodCertificateRequestCleaner {
             "podcertificaterequests",
             &["get", "list", "watch", "delete"],
         )
-        .differs("A deletion that fails is tried again with back-off, not after 5 minutes.")
-        .differs(
-            "A request goes when its time has come; upstream looks at all of them every 5 minutes.",
-        )
+        .differences(include_str!("differences.md"))
     }
 
     fn new(_: &Flags) -> Self {

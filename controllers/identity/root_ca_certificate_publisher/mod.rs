@@ -49,13 +49,10 @@ impl Controller for RootCaCertificatePublisher {
             FlagDefault::File,
             "The PEM file of the certificate authorities by which pods know the API server; by default those of the manager's own kubeconfig.",
         )
-        .rule("", "namespaces", &["list", "watch"])
-        .rule("", "configmaps", &["list", "watch", "create"])
+        .reads::<Namespace>()
+        .writes::<ConfigMap>(&["create"])
         .rule_for("", "configmaps", &[NAME], &["patch"])
-        .differs("Watches the ConfigMaps named kube-root-ca.crt instead of all of them.")
-        .differs("Restores by a patch of data and annotation instead of an update of the whole.")
-        .differs("Restores nothing in a namespace that is being deleted.")
-        .differs("Without --root-ca-file the authorities of the manager's kubeconfig are taken, in it or in a file that it names, as PEM without comments; upstream takes what stands in it as it stands, and nothing from a file.")
+        .differences(include_str!("differences.md"))
     }
 
     fn new(flags: &Flags) -> Self {

@@ -25,9 +25,9 @@ impl Controller for ServiceAccounts {
             .aliases(&["serviceaccount"])
             .service_account("service-account-controller")
             .queue("serviceaccount")
-            .rule("", "namespaces", &["list", "watch"])
-            .rule("", "serviceaccounts", &["list", "watch", "create"])
-            .differs("Watches the ServiceAccounts named default instead of all of them.")
+            .reads::<Namespace>()
+            .writes::<ServiceAccount>(&["create"])
+            .differences(include_str!("differences.md"))
     }
 
     fn new(_: &Flags) -> Self {
@@ -38,14 +38,9 @@ impl Controller for ServiceAccounts {
         on.kind::<Namespace>().wakes_itself();
         on.kind::<ServiceAccount>()
             .only_named(DEFAULT)
-            .wakes(|change, _| {
-                let namespace = change.newest().metadata().namespace.clone();
-                change
-                    .new
-                    .is_none()
-                    .then(|| Key::cluster(namespace))
-                    .into_iter()
-                    .collect()
+            .wakes(|change, _| match change.new {
+                Some(_) => Vec::new(),
+                None => vec![Key::cluster(change.newest().metadata().namespace.clone())],
             });
     }
 

@@ -75,16 +75,7 @@ impl Controller for ServiceAccountTokens {
             })
             .rule("", "secrets", &["list", "watch", "patch", "delete"])
             .rule("", "serviceaccounts", &["get", "list", "watch", "patch"])
-            .differs("Watches the Secrets of service accounts' tokens instead of all Secrets.")
-            .differs(
-                "Under --use-service-account-credentials it acts as kube-system/tokens-controller, not as the manager itself.",
-            )
-            .differs(
-                "A write names the version that was seen, instead of one that was read live; what fails is tried again with back-off, not ten times.",
-            )
-            .differs("The signing key is read again when its file changes. It may be RSA of 2048 to 4096 bits, or ECDSA on P-256 or P-384; others are an error at the start.")
-            .differs("Without --root-ca-file the authorities of the manager's kubeconfig are taken, in it or in a file that it names, as PEM without comments; upstream takes what stands in it as it stands, and nothing from a file.")
-            .differs("Where a Secret is deleted and made again under its name at once, its account's reference to that name stays.")
+            .differences(include_str!("differences.md"))
     }
 
     fn new(flags: &Flags) -> Self {

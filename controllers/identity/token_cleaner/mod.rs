@@ -30,11 +30,7 @@ impl Controller for TokenCleaner {
                 &[],
                 &["get", "list", "watch", "delete"],
             )
-            .differs("Watches the Secrets of bootstrap tokens instead of all Secrets.")
-            .differs(
-                "A deletion that fails is tried again with back-off, not only at the next change.",
-            )
-            .differs("An expired token goes at once; upstream's worker looks every 10 s.")
+            .differences(include_str!("differences.md"))
     }
 
     fn new(_: &Flags) -> Self {

@@ -108,14 +108,14 @@ pub(super) struct Built {
     controller: Box<dyn DynController>,
     /// A second one: what differs between the two was not in the snapshot.
     twin: Box<dyn DynController>,
-    watches: Watches,
+    watches: Arc<Watches>,
 }
 
 impl Built {
     pub(super) fn new(world: &World, factory: &Factory) -> Self {
         let controller = world.build(factory);
         Self {
-            watches: controller.watches(),
+            watches: Arc::new(controller.watches()),
             twin: world.build(factory),
             controller,
         }
@@ -128,8 +128,7 @@ impl Built {
     fn view<'a>(&'a self, world: &'a World) -> View<'a> {
         View {
             world,
-            indexes: &self.watches.indexes,
-            watched: Some(&self.watches),
+            watches: Some(Arc::clone(&self.watches)),
         }
     }
 

@@ -566,6 +566,20 @@ impl World {
             .unwrap_or_else(|refusal| panic!("{key} can't be planned: {refusal}"))
     }
 
+    /// The world as a controller's cache shows it: what it watches, by the indexes that it declares.
+    pub fn with_indexes_of<C: Controller>(&self) -> View<'_> {
+        self.as_cached_for(&C::new(&self.flags([&C::describe()])))
+    }
+
+    fn as_cached_for<C: Controller>(&self, controller: &C) -> View<'_> {
+        let mut watches = crate::Watches::default();
+        controller.watch(&mut watches);
+        View {
+            world: self,
+            watches: Some(Arc::new(watches)),
+        }
+    }
+
     /// Why a controller can't plan a key. Panics where it can.
     pub fn refusal<C: Controller>(&self, key: &str) -> Refusal {
         match self.try_plan::<C>(key) {
@@ -593,13 +607,10 @@ impl World {
     ) -> Result<Plan, Refusal> {
         let descriptor = C::describe();
         let controller = C::new(&self.flags([&descriptor]));
-        let mut watches = crate::Watches::default();
-        controller.watch(&mut watches);
-        let key = controller_key(&descriptor, &watches, key);
-        let view = View {
-            world: self,
-            indexes: &watches.indexes,
-            watched: Some(&watches),
+        let view = self.as_cached_for(&controller);
+        let key = match &view.watches {
+            Some(watches) => controller_key(&descriptor, watches, key),
+            None => Key::parse(key),
         };
         let none = Answers::new();
         let queries = controller.ask(&key, &Seen::new(&view, &none, self.now), memory);
@@ -772,17 +783,17 @@ fn controller_key(descriptor: &crate::Descriptor, watches: &crate::Watches, text
     }
 }
 
-/// A world as a controller reads it: only what it watches, only by indexes that it declared.
-struct View<'a> {
+/// A world as a controller reads it: only what it watches, only by indexes that it declared. Other reads
+/// panic. [`World::with_indexes_of`] makes one.
+pub struct View<'a> {
     world: &'a World,
-    indexes: &'a [Index],
-    /// What may be read; `None` for everything.
-    watched: Option<&'a crate::Watches>,
+    /// What may be read; `None` for everything, by the owner indexes alone.
+    watches: Option<Arc<crate::Watches>>,
 }
 
 impl View<'_> {
     fn check(&self, resource: &'static Resource) {
-        if let Some(watches) = self.watched {
+        if let Some(watches) = self.watches.as_deref() {
             assert!(
                 watches
                     .subscriptions
@@ -814,7 +825,7 @@ impl View<'_> {
 
     /// Whether the controller's cache has the object: a watch for one name has no others.
     fn holds(&self, resource: &'static Resource, name: &str) -> bool {
-        self.watched.is_none_or(|watches| {
+        self.watches.as_deref().is_none_or(|watches| {
             watches.subscriptions.iter().any(|subscription| {
                 subscription.resource == resource
                     && subscription.only_name.is_none_or(|only| only == name)
@@ -862,9 +873,9 @@ impl Reader for View<'_> {
             });
             return objects;
         }
-        let declared = self
-            .indexes
-            .iter()
+        let indexes = self.watches.iter().flat_map(|watches| &watches.indexes);
+        let declared = indexes
+            .into_iter()
             .find(|declared| declared.resource == resource && declared.name == index)
             .unwrap_or_else(|| {
                 panic!("the controller reads {resource:?} by {index} without having declared that index")
@@ -886,7 +897,7 @@ impl Reader for View<'_> {
     ) -> Option<std::time::Duration> {
         self.check(resource);
         assert!(
-            self.watched.is_none_or(|watches| watches.ages),
+            self.watches.as_deref().is_none_or(|watches| watches.ages),
             "the controller asks for ages of heartbeats without having declared it"
         );
         Reader::heartbeat_age(self.world, resource, namespace, name)
@@ -894,14 +905,14 @@ impl Reader for View<'_> {
 
     fn exposure_age(&self, node: &str, taint: &str, pod: &Key) -> Option<std::time::Duration> {
         assert!(
-            self.watched.is_none_or(|watches| watches.ages),
+            self.watches.as_deref().is_none_or(|watches| watches.ages),
             "the controller asks for ages of taints without having declared it"
         );
         Reader::exposure_age(self.world, node, taint, pod)
     }
 
     fn catalogue(&self) -> Arc<Catalogue> {
-        match self.watched {
+        match self.watches.as_deref() {
             Some(watches) if !watches.catalogued => Arc::default(),
             _ => Arc::clone(&self.world.catalogue),
         }
@@ -921,7 +932,7 @@ impl Reader for View<'_> {
     }
 
     fn standing(&self, resource: &'static Resource) -> Standing {
-        match self.watched {
+        match self.watches.as_deref() {
             Some(watches)
                 if !self.discovered(watches, resource)
                     && !watches
@@ -971,12 +982,11 @@ impl Reader for World {
         index: &'static str,
         value: &str,
     ) -> Vec<AnyObject> {
-        View {
+        let view = View {
             world: self,
-            indexes: &[],
-            watched: None,
-        }
-        .indexed(resource, index, value)
+            watches: None,
+        };
+        view.indexed(resource, index, value)
     }
 
     fn heartbeat_age(

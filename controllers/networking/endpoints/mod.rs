@@ -63,16 +63,12 @@ impl Controller for EndpointsOfServices {
                 FlagDefault::Duration(Duration::ZERO),
                 "How long changes of pods are gathered before Endpoints are written: fewer writes, but later ones.",
             )
-            .rule("", "services", &["get", "list", "watch"])
-            .rule("", "pods", &["get", "list", "watch"])
+            .reads_live::<Service>()
+            .reads_live::<Pod>()
             .rule("", "endpoints", &["get", "list", "watch", "create", "patch", "delete"])
             // Addresses of the pod network can be written by those alone who may do this.
             .rule("", "endpoints/restricted", &["create"])
-            .differs("The trigger time is that of the pods whose address changed against the Endpoints that are there; upstream remembers the times of all pods.")
-            .differs("A failed sync is tried again until it succeeds, at growing distances; upstream gives up after 15 tries.")
-            .differs("Changes of one Endpoints object are at least 200 ms apart, so a rollout writes it less often.")
-            .differs("Leftovers of a Service that went while nobody watched are found by the label endpoints.kubernetes.io/managed-by; upstream deletes Endpoints made by hand too at its start.")
-            .differs("A pod that ends without ever having been ready leaves at once, not at the next change.")
+            .differences(include_str!("differences.md"))
     }
 
     fn new(flags: &Flags) -> Self {

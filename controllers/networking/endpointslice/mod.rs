@@ -19,8 +19,8 @@ mod traffic;
 use std::{collections::BTreeMap, time::Duration};
 
 use controllers_kit::{
-    Change, Controller, Descriptor, FlagDefault, Flags, Key, MetricKind, Plan, Reader, Refusal,
-    Said, Seen, Sharding, Watches, pods,
+    Change, Controller, Descriptor, FlagDefault, Flags, Key, MetricKind, MetricSpec, Plan, Reader,
+    Refusal, Said, Seen, Sharding, Watches, pods,
 };
 use kubernetes_proto::{
     Object, Str, cast,
@@ -61,6 +61,64 @@ pub struct Memory {
     pub batch: Batch,
 }
 
+/// Its metrics, named as upstream names them.
+const METRICS: &[MetricSpec] = &[
+    MetricSpec::new(
+        plan::ADDED,
+        MetricKind::Histogram(2.0, 2.0, 15),
+        &[],
+        "Number of endpoints added on each Service sync",
+    ),
+    MetricSpec::new(
+        plan::REMOVED,
+        MetricKind::Histogram(2.0, 2.0, 15),
+        &[],
+        "Number of endpoints removed on each Service sync",
+    ),
+    MetricSpec::new(
+        plan::CHANGES,
+        MetricKind::Counter,
+        &["operation"],
+        "Number of EndpointSlice changes",
+    ),
+    MetricSpec::new(
+        plan::CHANGED,
+        MetricKind::Histogram(0.005, 2.5, 9),
+        &["topology", "traffic_distribution"],
+        "Number of EndpointSlices changed on each Service sync",
+    ),
+    MetricSpec::new(
+        plan::DESIRED,
+        MetricKind::Sum,
+        &[],
+        "Number of endpoints desired",
+    ),
+    MetricSpec::new(
+        plan::SLICES,
+        MetricKind::Sum,
+        &[],
+        "Number of EndpointSlices",
+    ),
+    MetricSpec::new(
+        plan::DESIRED_SLICES,
+        MetricKind::Sum,
+        &[],
+        "Number of EndpointSlices that would exist with perfect endpoint allocation",
+    ),
+    MetricSpec::new(
+        plan::TRAFFIC,
+        MetricKind::Sum,
+        &["traffic_distribution"],
+        "Number of Services using some specific trafficDistribution",
+    ),
+    MetricSpec::new(
+        plan::SYNCS,
+        MetricKind::Counter,
+        &["result"],
+        "Number of EndpointSlice syncs",
+    ),
+];
+
 impl Controller for SlicesOfServices {
     type Memory = Memory;
 
@@ -89,84 +147,13 @@ impl Controller for SlicesOfServices {
             .bound("concurrent-service-endpoint-syncs", 1, 50)
             .bound("max-endpoints-per-slice", 1, 1000)
             .gate("PreferSameTrafficDistribution", true)
-            .rule("", "services", &["get", "list", "watch"])
-            .rule("", "pods", &["get", "list", "watch"])
-            .rule("", "nodes", &["get", "list", "watch"])
-            // Never written, but who sets blockOwnerDeletion must be allowed to.
-            .rule("", "services/finalizers", &["update"])
+            .reads_live::<Service>()
+            .reads_live::<Pod>()
+            .reads_live::<Node>()
+            .blocks_owner_deletion::<Service>()
             .rule("discovery.k8s.io", "endpointslices", &["get", "list", "watch", "create", "patch", "delete"])
-            .metric(
-                plan::ADDED,
-                MetricKind::Histogram(2.0, 2.0, 15),
-                &[],
-                "Number of endpoints added on each Service sync",
-            )
-            .metric(
-                plan::REMOVED,
-                MetricKind::Histogram(2.0, 2.0, 15),
-                &[],
-                "Number of endpoints removed on each Service sync",
-            )
-            .metric(
-                plan::CHANGES,
-                MetricKind::Counter,
-                &["operation"],
-                "Number of EndpointSlice changes",
-            )
-            .metric(
-                plan::CHANGED,
-                MetricKind::Histogram(0.005, 2.5, 9),
-                &["topology", "traffic_distribution"],
-                "Number of EndpointSlices changed on each Service sync",
-            )
-            .metric(
-                plan::DESIRED,
-                MetricKind::Sum,
-                &[],
-                "Number of endpoints desired",
-            )
-            .metric(
-                plan::SLICES,
-                MetricKind::Sum,
-                &[],
-                "Number of EndpointSlices",
-            )
-            .metric(
-                plan::DESIRED_SLICES,
-                MetricKind::Sum,
-                &[],
-                "Number of EndpointSlices that would exist with perfect endpoint allocation",
-            )
-            .metric(
-                plan::TRAFFIC,
-                MetricKind::Sum,
-                &["traffic_distribution"],
-                "Number of Services using some specific trafficDistribution",
-            )
-            .metric(
-                plan::SYNCS,
-                MetricKind::Counter,
-                &["result"],
-                "Number of EndpointSlice syncs",
-            )
-            .differs("Each replica's gauges count the Services that it owns: their sum is the cluster's.")
-            .differs("Slices have names that follow from the Service's uid and an ordinal, so that a second creation of the same slice collides; they look like upstream's.")
-            .differs("Slices that exist are changed before new ones are made, so that a plan from an old view fails before an endpoint is in two slices.")
-            .differs("Changes of one Service's slices are 200 to 700 ms apart, the more of them were written the longer, so a rollout writes fewer of them; a slice that somebody else changed is put right at once instead of after a second.")
-            .differs(
-                "Where more than four slices of a Service only lose endpoints, or endpoints in them only cease to be \
-                 ready, four are written at a time, each in its turn; what becomes ready waits for nobody's turn.",
-            )
-            .differs("The trigger time is that of the pods whose endpoint changed against the slices that are there; upstream remembers the times of all pods.")
-            .differs("Why a Service has no hints, and that a pod's node is missing, is told once and not at every sync; a pod whose node is missing is looked at again when the node appears.")
-            .differs("A node's zone that is set or changed reaches the endpoints at once, not when their Service is looked at for another reason.")
-            .differs("A pod that ends without ever having been ready leaves at once, not at the next change.")
-            .differs(
-                "A failed sync is retried without end, upstream's is given up after 15 tries; where only the cache was \
-                 behind, the first retry comes after 5 ms instead of 1 s.",
-            )
-            .differs("The buckets of endpointslices_changed_per_sync grow by the factor 2.5 from 0.005 on; Go's defaults are rounder.")
-            .differs("The gauges of endpoints and slices count both families of a dual-stack Service; upstream's cache keeps the family that came last.")
+            .metrics(METRICS)
+            .differences(include_str!("differences.md"))
     }
 
     fn new(flags: &Flags) -> Self {

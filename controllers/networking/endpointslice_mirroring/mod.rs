@@ -15,8 +15,8 @@ mod plan;
 use std::time::Duration;
 
 use controllers_kit::{
-    Controller, Descriptor, FlagDefault, Flags, Key, MetricKind, Plan, Refusal, Said, Seen,
-    Sharding, Watches,
+    Controller, Descriptor, FlagDefault, Flags, Key, MetricKind, MetricSpec, Plan, Refusal, Said,
+    Seen, Sharding, Watches,
 };
 use kubernetes_proto::{
     Object,
@@ -48,6 +48,58 @@ pub struct Memory {
     pub batch: Batch,
 }
 
+/// Its metrics, named as upstream names them.
+const METRICS: &[MetricSpec] = &[
+    MetricSpec::new(
+        plan::ADDED,
+        MetricKind::Histogram(2.0, 2.0, 15),
+        &[],
+        "Number of endpoints added on each Endpoints sync",
+    ),
+    MetricSpec::new(
+        plan::UPDATED,
+        MetricKind::Histogram(2.0, 2.0, 15),
+        &[],
+        "Number of endpoints updated on each Endpoints sync",
+    ),
+    MetricSpec::new(
+        plan::REMOVED,
+        MetricKind::Histogram(2.0, 2.0, 15),
+        &[],
+        "Number of endpoints removed on each Endpoints sync",
+    ),
+    MetricSpec::new(
+        plan::SKIPPED,
+        MetricKind::Histogram(2.0, 2.0, 15),
+        &[],
+        "Number of addresses skipped on each Endpoints sync due to being invalid or exceeding MaxEndpointsPerSubset",
+    ),
+    MetricSpec::new(
+        plan::DESIRED,
+        MetricKind::Sum,
+        &[],
+        "Number of endpoints desired",
+    ),
+    MetricSpec::new(
+        plan::SLICES,
+        MetricKind::Sum,
+        &[],
+        "Number of EndpointSlices",
+    ),
+    MetricSpec::new(
+        plan::DESIRED_SLICES,
+        MetricKind::Sum,
+        &[],
+        "Number of EndpointSlices that would exist with perfect endpoint allocation",
+    ),
+    MetricSpec::new(
+        plan::CHANGES,
+        MetricKind::Counter,
+        &["operation"],
+        "Number of EndpointSlice changes",
+    ),
+];
+
 impl Controller for MirroredSlices {
     type Memory = Memory;
 
@@ -77,71 +129,14 @@ impl Controller for MirroredSlices {
             )
             .bound("mirroring-concurrent-service-endpoint-syncs", 1, 50)
             .bound("mirroring-max-endpoints-per-subset", 1, 1000)
-            .rule("", "services", &["get", "list", "watch"])
-            .rule("", "endpoints", &["get", "list", "watch"])
-            // Never written, but who sets blockOwnerDeletion must be allowed to.
-            .rule("", "services/finalizers", &["update"])
-            .rule("", "endpoints/finalizers", &["update"])
+            .reads_live::<Service>()
+            .reads_live::<Endpoints>()
+            .blocks_owner_deletion::<Service>()
+            .blocks_owner_deletion::<Endpoints>()
             .rule("discovery.k8s.io", "endpointslices", &["get", "list", "watch", "create", "patch", "delete"])
-            .metric(
-                plan::ADDED,
-                MetricKind::Histogram(2.0, 2.0, 15),
-                &[],
-                "Number of endpoints added on each Endpoints sync",
-            )
-            .metric(
-                plan::UPDATED,
-                MetricKind::Histogram(2.0, 2.0, 15),
-                &[],
-                "Number of endpoints updated on each Endpoints sync",
-            )
-            .metric(
-                plan::REMOVED,
-                MetricKind::Histogram(2.0, 2.0, 15),
-                &[],
-                "Number of endpoints removed on each Endpoints sync",
-            )
-            .metric(
-                plan::SKIPPED,
-                MetricKind::Histogram(2.0, 2.0, 15),
-                &[],
-                "Number of addresses skipped on each Endpoints sync due to being invalid or exceeding MaxEndpointsPerSubset",
-            )
-            .metric(
-                plan::DESIRED,
-                MetricKind::Sum,
-                &[],
-                "Number of endpoints desired",
-            )
-            .metric(
-                plan::SLICES,
-                MetricKind::Sum,
-                &[],
-                "Number of EndpointSlices",
-            )
-            .metric(
-                plan::DESIRED_SLICES,
-                MetricKind::Sum,
-                &[],
-                "Number of EndpointSlices that would exist with perfect endpoint allocation",
-            )
+            .metrics(METRICS)
             .sync_seconds("endpoint_slice_mirroring_controller_endpoints_sync_duration")
-            .metric(
-                plan::CHANGES,
-                MetricKind::Counter,
-                &["operation"],
-                "Number of EndpointSlice changes",
-            )
-            .differs("Each replica's gauges count the Endpoints that it owns: their sum is the cluster's.")
-            .differs("Slices have names that follow from the Endpoints' uid and an ordinal, so that a second creation of the same slice collides; they look like upstream's.")
-            .differs("A failed sync is tried again until it succeeds, at growing distances; upstream gives up after 15 tries.")
-            .differs("Changes of one object's mirrors are at least 200 ms apart.")
-            .differs("A slice that is used again keeps its generateName.")
-            .differs("Addresses that are left out are told of when their number changes and not at every sync.")
-            .differs(
-                "A failed sync is retried without end, upstream's is given up after 15 tries; where only the cache was \
-                 behind, the first retry comes after 5 ms instead of 1 s.",
-            )
+            .differences(include_str!("differences.md"))
     }
 
     fn new(flags: &Flags) -> Self {

@@ -77,18 +77,10 @@ impl Controller for ServiceCidrs {
         Descriptor::new("service-cidr-controller", Sharding::Single)
             .service_account("service-cidrs-controller")
             .queue("ipaddresses")
-            .rule(
-                "networking.k8s.io",
-                "servicecidrs",
-                &["list", "watch", "patch"],
-            )
-            .rule("networking.k8s.io", "servicecidrs/status", &["patch"])
-            .rule("networking.k8s.io", "ipaddresses", &["list", "watch"])
-            .differs("One key decides about all ServiceCIDRs: of equal ranges that are deleted together, one stays as long as an IPAddress needs it. One that is being deleted and has lost this finalizer is no parent of others, though a foreign finalizer still holds it.")
-            .differs("An IPAddress of a Service counts by its name alone, with or without the label of its family.")
-            .differs("What fails is tried again with back-off for ever, instead of 15 times.")
-            .differs("The finalizer and the condition are written as merge patches of the version seen, as kube-controller-manager, instead of a strategic patch and an apply without version.")
-            .differs("Before a finalizer is removed, the caches of IPAddresses and ServiceCIDRs are proven to hold what the API server holds.")
+            .writes::<ServiceCidr>(&["patch"])
+            .writes_status::<ServiceCidr>()
+            .reads::<IpAddress>()
+            .differences(include_str!("differences.md"))
     }
 
     fn new(_: &Flags) -> Self {

@@ -13,8 +13,8 @@ use std::{
 };
 
 use controllers_kit::{
-    Controller, Descriptor, Event, Failure, Flags, Key, MetricKind, Outcome, PatchKind, Plan,
-    Query, Refusal, Report, Runs, Seen, Sharding, SignedDuration, Verb, Watches, cidr::Cidr,
+    Controller, Descriptor, Event, Failure, Flags, Key, MetricKind, MetricSpec, Outcome, PatchKind,
+    Plan, Query, Refusal, Report, Runs, Seen, Sharding, SignedDuration, Verb, Watches, cidr::Cidr,
 };
 use kubernetes_proto::{Object, core::Node};
 use serde::{Deserialize, Serialize};
@@ -155,11 +155,47 @@ impl NodeIpam {
     }
 }
 
+/// By which range of the cluster.
+const LABELS: &[&str] = &["clusterCIDR"];
+
+/// Its metrics, named as upstream names them.
+const METRICS: &[MetricSpec] = &[
+    MetricSpec::new(
+        ALLOCATIONS,
+        MetricKind::Counter,
+        LABELS,
+        "Blocks of the cluster's range that were taken.",
+    ),
+    MetricSpec::new(
+        RELEASES,
+        MetricKind::Counter,
+        LABELS,
+        "Blocks of the cluster's range that became free.",
+    ),
+    MetricSpec::new(
+        USAGE,
+        MetricKind::Sum,
+        LABELS,
+        "Which part of the blocks of the cluster's range is taken.",
+    ),
+    MetricSpec::new(
+        MAX,
+        MetricKind::Sum,
+        LABELS,
+        "How many blocks the cluster's range has.",
+    ),
+    MetricSpec::new(
+        TRIES,
+        MetricKind::Histogram(1.0, 5.0, 5),
+        LABELS,
+        "Blocks that were found taken before a free one.",
+    ),
+];
+
 impl Controller for NodeIpam {
     type Memory = Memory;
 
     fn describe() -> Descriptor {
-        let labels = &["clusterCIDR"];
         Descriptor::new("node-ipam-controller", Sharding::Single)
             .aliases(&["nodeipam"])
             .service_account("node-controller")
@@ -181,41 +217,9 @@ impl Controller for NodeIpam {
                     Err(fault) => Runs::Wrong(fault),
                 }
             })
-            .metric(
-                ALLOCATIONS,
-                MetricKind::Counter,
-                labels,
-                "Blocks of the cluster's range that were taken.",
-            )
-            .metric(
-                RELEASES,
-                MetricKind::Counter,
-                labels,
-                "Blocks of the cluster's range that became free.",
-            )
-            .metric(
-                USAGE,
-                MetricKind::Sum,
-                labels,
-                "Which part of the blocks of the cluster's range is taken.",
-            )
-            .metric(
-                MAX,
-                MetricKind::Sum,
-                labels,
-                "How many blocks the cluster's range has.",
-            )
-            .metric(
-                TRIES,
-                MetricKind::Histogram(1.0, 5.0, 5),
-                labels,
-                "Blocks that were found taken before a free one.",
-            )
-            .rule("", "nodes", &["list", "watch", "patch"])
-            .differs("A Node whose podCIDRs can't be read, or lie outside the cluster's ranges, is left alone and takes what it overlaps; upstream does not start over it.")
-            .differs("A patch rests on the Node's version and on a consistent read of all Nodes; a block that two Nodes hold is reported by an event CIDRNotUnique on the younger one.")
-            .differs("No block of the other family is lost where one family has none left, and none where a patch got no answer.")
-            .differs("CIDRNotAvailable is recorded once for each Node, not at each retry; CIDRAssignmentFailed at each failed patch, not at each third.")
+            .metrics(METRICS)
+            .writes::<Node>(&["patch"])
+            .differences(include_str!("differences.md"))
     }
 
     fn new(flags: &Flags) -> Self {

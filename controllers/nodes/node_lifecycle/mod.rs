@@ -14,9 +14,9 @@ mod zone;
 use std::{collections::BTreeSet, sync::Arc, time::Duration};
 
 use controllers_kit::{
-    Change, Controller, Descriptor, Event, Failure, Flags, Key, MetricKind, Outcome, PatchKind,
-    Plan, Reader, Refusal, Report, Seen, Sharding, SignedDuration, Timestamp, Watches, cast,
-    conditions,
+    Change, Controller, Descriptor, Event, Failure, Flags, Key, MetricKind, MetricSpec, Outcome,
+    PatchKind, Plan, Reader, Refusal, Report, Seen, Sharding, SignedDuration, Timestamp, Watches,
+    cast, conditions,
     heartbeat::{NODE_LEASES, ready},
 };
 use kubernetes_proto::{
@@ -182,11 +182,53 @@ fn woken_by_pod(change: &Change<'_, Pod>, reader: &dyn Reader) -> Vec<Key> {
     silent.then(|| Key::cluster(node)).into_iter().collect()
 }
 
+/// By zone.
+const LABELS: &[&str] = &["zone"];
+
+/// Its metrics, named as upstream names them.
+const METRICS: &[MetricSpec] = &[
+    MetricSpec::new(
+        HEALTH,
+        MetricKind::Sum,
+        LABELS,
+        "Percentage of the zone's Nodes that are ready.",
+    ),
+    MetricSpec::new(
+        SIZE,
+        MetricKind::Sum,
+        LABELS,
+        "How many Nodes the zone has.",
+    ),
+    MetricSpec::new(
+        UNHEALTHY,
+        MetricKind::Sum,
+        LABELS,
+        "How many of the zone's Nodes are not ready.",
+    ),
+    MetricSpec::new(
+        EVICTIONS,
+        MetricKind::Counter,
+        LABELS,
+        "Nodes whose pods are driven away.",
+    ),
+    MetricSpec::new(
+        UPDATE_ONE,
+        MetricKind::Histogram(0.001, 4.0, 8),
+        &[],
+        "How long it took to bring one Node's health up to date, in seconds.",
+    ),
+    MetricSpec::new(
+        UPDATE_ALL,
+        MetricKind::Histogram(0.01, 4.0, 8),
+        &[],
+        "How long it took to look at a zone's Nodes, in seconds.",
+    ),
+];
+
 impl Controller for NodeLifecycle {
     type Memory = Memory;
 
     fn describe() -> Descriptor {
-        let zones = &["zone"];
         Descriptor::new("node-lifecycle-controller", Sharding::ByObject)
             .aliases(&["nodelifecycle"])
             .service_account("node-controller")
@@ -195,58 +237,13 @@ impl Controller for NodeLifecycle {
             .workers_fixed(8)
             .retry_max_flag("node-monitor-period")
             .with_flags(flags::HEALTH)
-            .metric(
-                HEALTH,
-                MetricKind::Sum,
-                zones,
-                "Percentage of the zone's Nodes that are ready.",
-            )
-            .metric(
-                SIZE,
-                MetricKind::Sum,
-                zones,
-                "How many Nodes the zone has.",
-            )
-            .metric(
-                UNHEALTHY,
-                MetricKind::Sum,
-                zones,
-                "How many of the zone's Nodes are not ready.",
-            )
-            .metric(
-                EVICTIONS,
-                MetricKind::Counter,
-                zones,
-                "Nodes whose pods are driven away.",
-            )
-            .metric(
-                UPDATE_ONE,
-                MetricKind::Histogram(0.001, 4.0, 8),
-                &[],
-                "How long it took to bring one Node's health up to date, in seconds.",
-            )
-            .metric(
-                UPDATE_ALL,
-                MetricKind::Histogram(0.01, 4.0, 8),
-                &[],
-                "How long it took to look at a zone's Nodes, in seconds.",
-            )
-            .rule("", "nodes", &["list", "watch", "patch"])
-            .rule("", "nodes/status", &["patch"])
-            .rule("", "pods", &["list", "watch"])
-            .rule("", "pods/status", &["patch"])
-            .rule("coordination.k8s.io", "leases", &["list", "watch"])
-            .differs("A heartbeat's age is how long this replica has watched it unchanged; a replica whose watches are stalled, or an API server that does not answer, makes no Node unhealthy.")
-            .differs("A Node that has never posted a status gets --node-startup-grace-period from when a replica first saw it.")
-            .differs("NoExecute taints are removed when the Node is ready, or none is; upstream also removes them whenever a manager sees a Node for the first time, as at each change of leader.")
-            .differs("RegisteredNode is recorded for a Node that has never posted a status or is younger than 10 seconds; upstream records it for all Nodes at each change of leader.")
-            .differs("The first NoExecute taint of a new zone, and of one whose owner was lost, waits for one whole interval of the rate; a rate of 0 taints no Node, where upstream's limiter lets the first one pass.")
-            .differs("A look at a Node that is ready again or gone, and a taint that was refused, use up nothing of the zone's rate.")
-            .differs("A zone whose Nodes are all excluded from disruption checks keeps its rate; upstream creates its limiter again every --node-monitor-period.")
-            .differs("The end of a full disruption does not restart the grace periods of Nodes: each one's silence is measured by itself.")
-            .differs("Pods are marked not ready once for each time that their Node falls silent, those that come later included; not those on Nodes whose kubelet itself says that it is not ready. A takeover after a crash marks those of silent Nodes that are still ready, and NodeNotReady is recorded at a pod when that was written.")
-            .differs("node_collector_update_node_health_duration_seconds and …_update_all_nodes_health_duration_seconds measure the reconciles of a Node and of a zone, which follow changes and due times instead of a period.")
-            .differs("node_collector_zone_* are exported by the replica that has the zone alone, and end with the zone.")
+            .metrics(METRICS)
+            .writes::<Node>(&["patch"])
+            .writes_status::<Node>()
+            .reads::<Pod>()
+            .writes_status::<Pod>()
+            .reads::<Lease>()
+            .differences(include_str!("differences.md"))
     }
 
     fn new(flags: &Flags) -> Self {

@@ -206,15 +206,10 @@ impl Controller for TaintEviction {
                 &[],
                 "How long after its time was over a pod was deleted, in seconds.",
             )
-            .rule("", "nodes", &["list", "watch"])
-            .rule("", "pods", &["list", "watch", "delete"])
-            .rule("", "pods/status", &["patch"])
-            .differs("A pod is deleted by its uid, and tried again with a back-off of its own for as long as it takes; upstream deletes by name and forgets after five tries.")
-            .differs("A pod's time runs for each taint since that taint came: one that is borne for less time moves the deletion to earlier, where upstream keeps the first timer.")
-            .differs("Pods that are being deleted already are left alone.")
-            .differs("A pod's toleration does not restart when another replica takes over its node, by handoff or after a crash; only where a crash leaves no replica that has seen the taint come does it run from when the new owner first saw it, as upstream's does from each start.")
-            .differs("workqueue_* has one queue, noexec_taint_node: pods wake their node's key instead of being queued in noexec_taint_pod.")
-            .differs("taint_eviction_controller_pod_deletion_duration_seconds measures seconds; upstream's values are multiplied by 10^9.")
+            .reads::<Node>()
+            .writes::<Pod>(&["delete"])
+            .writes_status::<Pod>()
+            .differences(include_str!("differences.md"))
     }
 
     fn new(flags: &Flags) -> Self {

@@ -110,10 +110,8 @@ impl Controller for Ttl {
             .aliases(&["ttl"])
             .queue("ttlcontroller")
             .workers_fixed(5)
-            .rule("", "nodes", &["list", "watch", "patch"])
-            .differs(
-                "A node keeps its value while the cluster's size allows it, instead of taking the step that this process has come to since it started.",
-            )
+            .writes::<Node>(&["patch"])
+            .differences(include_str!("differences.md"))
     }
 
     fn new(_: &Flags) -> Self {

@@ -194,7 +194,7 @@ fn plan_replacing(world: &World, old: &Job, answer: Option<controllers_kit::Answ
         resource: Job::resource(),
         key: Key::of(old),
     };
-    let (reader, none) = (Declared(world), Default::default());
+    let (reader, none) = (world.with_indexes_of::<CronJobs>(), Default::default());
     let seen = Seen::new(&reader, &none, world.now());
     let mut memory = Memory::default();
     assert_eq!(
@@ -546,7 +546,7 @@ fn a_status_older_than_the_jobs_waits() {
         ))),
     )];
     let answers = answers.into_iter().collect();
-    let reader = Declared(&cached);
+    let reader = cached.with_indexes_of::<CronJobs>();
     let seen = controllers_kit::Seen::new(&reader, &answers, cached.now());
     use controllers_kit::Controller;
     assert_eq!(
@@ -555,43 +555,6 @@ fn a_status_older_than_the_jobs_waits() {
             "the CronJob is older in the cache than its Jobs".to_owned()
         ))
     );
-}
-
-/// A world with the controller's index.
-struct Declared<'a>(&'a World);
-
-impl controllers_kit::Reader for Declared<'_> {
-    fn get(
-        &self,
-        resource: &'static controllers_kit::Resource,
-        namespace: &str,
-        name: &str,
-    ) -> Option<controllers_kit::AnyObject> {
-        controllers_kit::Reader::get(self.0, resource, namespace, name)
-    }
-    fn list(
-        &self,
-        resource: &'static controllers_kit::Resource,
-        namespace: Option<&str>,
-    ) -> Vec<controllers_kit::AnyObject> {
-        controllers_kit::Reader::list(self.0, resource, namespace)
-    }
-    fn indexed(
-        &self,
-        resource: &'static controllers_kit::Resource,
-        _: &'static str,
-        value: &str,
-    ) -> Vec<controllers_kit::AnyObject> {
-        let mut objects = self.list(resource, None);
-        objects.retain(|object| {
-            object.as_any().downcast_ref::<Job>().is_some_and(|job| {
-                super::super::plan::child_of(job)
-                    .iter()
-                    .any(|held| held == value)
-            })
-        });
-        objects
-    }
 }
 
 #[test]

@@ -1,6 +1,9 @@
 //! What many owners endanger, as the inventory of upstream's controllers names it for Jobs.
 
-use controllers_kit::{Refusal, testing::JobBuild};
+use controllers_kit::{
+    Refusal,
+    testing::{JobBuild, View},
+};
 
 use super::*;
 
@@ -54,7 +57,7 @@ fn a_key_that_is_handed_over_needs_no_live_reads() {
         .with(pi.clone())
         .with(pod(&pi, "pi-b").exited(0, "11:50:00"));
     let key = controllers_kit::Key::new("default", "pi");
-    let reader = Watched(&world);
+    let reader = world.with_indexes_of::<Jobs>();
     let answers = Default::default();
     let seen = controllers_kit::Seen::new(&reader, &answers, world.now());
     use controllers_kit::Controller;
@@ -64,7 +67,7 @@ fn a_key_that_is_handed_over_needs_no_live_reads() {
         "the pod and the Job"
     );
     let known = Memory {
-        counters: Some(super::super::plan::counters(pi.status.as_ref().unwrap())),
+        counters: Some(super::super::context::counters(pi.status.as_ref().unwrap())),
         ..Default::default()
     };
     assert!(Jobs::default().ask(&key, &seen, &known).is_empty());
@@ -139,7 +142,7 @@ fn the_back_off_survives_a_handoff_and_a_takeover() {
     // It came along: the pods need not be there any more.
     let bare = super::world().with(pi.clone());
     let text = serde_json::json!({
-        "counters": super::super::plan::counters(pi.status.as_ref().unwrap()),
+        "counters": super::super::context::counters(pi.status.as_ref().unwrap()),
         "backoff": {"failures": 3, "last": at("11:59:50")},
     });
     let mut carried: Memory = serde_json::from_value(text).unwrap();
@@ -213,7 +216,9 @@ fn a_uid_whose_pod_is_gone_is_counted_once_the_pods_are_seen_as_of_its_job_s_ver
     assert_eq!(numbers(&after.get::<Job>("pi"))[3], 2, "no wait");
     // Counters that this owner has written itself prove the view: its cache has come to its own writes.
     let mut memory = Memory {
-        counters: Some(super::super::plan::counters(job.status.as_ref().unwrap())),
+        counters: Some(super::super::context::counters(
+            job.status.as_ref().unwrap(),
+        )),
         ..Default::default()
     };
     let planned = world.plan_with::<Jobs>("pi", &mut memory).unwrap();
@@ -248,7 +253,7 @@ fn what_is_left_of_a_job_that_went_while_nobody_owned_it_is_found_by_its_pods() 
 /// What is planned for `pi` where no query has an answer.
 pub(super) fn plan_unanswered(world: &World) -> Plan {
     use controllers_kit::{Controller, Key, Seen};
-    let (reader, none) = (Watched(world), Default::default());
+    let (reader, none) = (world.with_indexes_of::<Jobs>(), Default::default());
     let seen = Seen::new(&reader, &none, world.now());
     let key = Key::new("default", "pi");
     Jobs::default()
@@ -262,52 +267,6 @@ struct Mixed<'a> {
     rest: &'a World,
 }
 
-/// A world with the controller's indexes.
-struct Watched<'a>(&'a World);
-
-impl controllers_kit::Reader for Watched<'_> {
-    fn get(
-        &self,
-        resource: &'static controllers_kit::Resource,
-        namespace: &str,
-        name: &str,
-    ) -> Option<controllers_kit::AnyObject> {
-        controllers_kit::Reader::get(self.0, resource, namespace, name)
-    }
-    fn list(
-        &self,
-        resource: &'static controllers_kit::Resource,
-        namespace: Option<&str>,
-    ) -> Vec<controllers_kit::AnyObject> {
-        controllers_kit::Reader::list(self.0, resource, namespace)
-    }
-    fn indexed(
-        &self,
-        resource: &'static controllers_kit::Resource,
-        index: &'static str,
-        value: &str,
-    ) -> Vec<controllers_kit::AnyObject> {
-        use controllers_kit::Controller;
-        if index == controllers_kit::Index::OWNER {
-            return controllers_kit::Reader::indexed(self.0, resource, index, value);
-        }
-        let mut watches = controllers_kit::Watches::default();
-        Jobs::default().watch(&mut watches);
-        let declared = watches
-            .indexes
-            .iter()
-            .find(|declared| declared.name == index)
-            .unwrap();
-        let mut objects = self.list(resource, None);
-        objects.retain(|object| {
-            (declared.values)(&**object)
-                .iter()
-                .any(|held| held == value)
-        });
-        objects
-    }
-}
-
 impl controllers_kit::Reader for Mixed<'_> {
     fn get(
         &self,
@@ -315,14 +274,14 @@ impl controllers_kit::Reader for Mixed<'_> {
         namespace: &str,
         name: &str,
     ) -> Option<controllers_kit::AnyObject> {
-        Watched(self.of(resource)).get(resource, namespace, name)
+        self.of(resource).get(resource, namespace, name)
     }
     fn list(
         &self,
         resource: &'static controllers_kit::Resource,
         namespace: Option<&str>,
     ) -> Vec<controllers_kit::AnyObject> {
-        Watched(self.of(resource)).list(resource, namespace)
+        self.of(resource).list(resource, namespace)
     }
     fn indexed(
         &self,
@@ -330,17 +289,18 @@ impl controllers_kit::Reader for Mixed<'_> {
         index: &'static str,
         value: &str,
     ) -> Vec<controllers_kit::AnyObject> {
-        Watched(self.of(resource)).indexed(resource, index, value)
+        self.of(resource).indexed(resource, index, value)
     }
 }
 
 impl Mixed<'_> {
-    fn of(&self, resource: &'static controllers_kit::Resource) -> &World {
-        if *resource == *Pod::resource() {
+    fn of(&self, resource: &'static controllers_kit::Resource) -> View<'_> {
+        let world = if *resource == *Pod::resource() {
             self.pods
         } else {
             self.rest
-        }
+        };
+        world.with_indexes_of::<Jobs>()
     }
 
     /// What is planned on this view, live reads answered by the server, on which all but the pods is new.
