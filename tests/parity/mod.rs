@@ -65,6 +65,9 @@ const STORAGE: &str = "persistentvolumeclaim-protection-controller,persistentvol
 /// Those that bind claims and volumes. The protection controllers are not among them: what is deleted goes at
 /// once.
 const VOLUMES: &str = "persistentvolume-binder-controller,serviceaccount-controller";
+/// The one of claims to devices, and that of PodGroups, which runs where gates are on.
+const CLAIMS: &str = "resourceclaim-controller,serviceaccount-controller";
+const PODGROUPS: &str = "podgroup-protection-controller";
 /// The one that attaches volumes; steps play binder, attacher and kubelet.
 const ATTACH: &str = "persistentvolume-attach-detach-controller,serviceaccount-controller";
 /// How often upstream is run again over the scenarios that ended otherwise than ours.
@@ -106,6 +109,11 @@ fn flags(among: Among) -> Vec<String> {
             "--pvclaimbinder-sync-period=1s".to_owned(),
         ],
         Among::Attach => vec![format!("--controllers={ATTACH}")],
+        Among::Claims => vec![format!("--controllers={CLAIMS}")],
+        Among::PodGroups => vec![
+            format!("--controllers={CLAIMS},{PODGROUPS}"),
+            "--feature-gates=GenericWorkload=true,DRAWorkloadResourceClaims=true".to_owned(),
+        ],
         Among::FewEnded => vec![
             "--controllers=pod-garbage-collector-controller,serviceaccount-controller".to_owned(),
             "--terminated-pod-gc-threshold=2".to_owned(),

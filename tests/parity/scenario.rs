@@ -30,6 +30,10 @@ pub(crate) enum Among {
     /// The one that attaches volumes to nodes: nodes and volumes are compared where their names begin with
     /// the scenario's, attachments where their nodes' do.
     Attach,
+    /// The one that makes, reserves and frees claims to devices; steps play scheduler and kubelet.
+    Claims,
+    /// The same with claims of PodGroups, and the one that keeps PodGroups.
+    PodGroups,
     /// The pod garbage collector alone, which leaves two pods that have ended in the whole cluster.
     FewEnded,
     /// Those that look at what there is when they start. The manager starts where the scenario has its swap;
@@ -128,6 +132,16 @@ const FILES: &[(&str, Among, &str)] = &[
         Among::Attach,
         include_str!("scenarios/attach.yaml"),
     ),
+    (
+        "devices-claims",
+        Among::Claims,
+        include_str!("scenarios/devices-claims.yaml"),
+    ),
+    (
+        "devices-podgroups",
+        Among::PodGroups,
+        include_str!("scenarios/devices-podgroups.yaml"),
+    ),
 ];
 
 /// Those in which the manager is exchanged.
@@ -191,6 +205,7 @@ pub(crate) enum Step {
     /// Waits until the manager has written nothing to the namespace for a while.
     Rest(Nothing),
     /// Comes to rest, and remembers what there is under this name.
+    #[serde(alias = "snapshot")]
     Look(String),
     /// Does nothing for so many seconds, while the manager goes on trying.
     Pause(u64),
@@ -206,7 +221,7 @@ pub(crate) struct Nothing {}
 #[derive(Debug, Clone, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub(crate) struct Change {
-    /// `<kind>/<name>`
+    /// `<kind>/<name>`; `<kind>/~<prefix>` is the one whose name was generated with this prefix.
     pub(crate) of: String,
     pub(crate) to: Value,
 }
