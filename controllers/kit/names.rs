@@ -2,7 +2,7 @@
 //! from the owner's uid and an ordinal: two replicas that plan from the same view choose the same names, so a
 //! second creation of the same child collides at the server instead of adding one too many. The five
 //! characters are a keyed permutation of the ordinal, so names of one owner look unrelated, no two ordinals
-//! share one, and a name tells its ordinal back.
+//! share one, and a name gives its ordinal back.
 //!
 //! The rule, for every generated name (all but those that the API fixes: pods and claims of StatefulSets,
 //! Jobs of CronJobs, ReplicaSets and ControllerRevisions that are named by a hash):
@@ -75,7 +75,7 @@ impl Children {
         }
     }
 
-    /// Of an owner that has several series of children: the prefix of their names, and what tells the series
+    /// Of an owner that has several series of children: the prefix of their names, and what sets the series
     /// apart from all others, as the owner's uid with the name of the series.
     pub fn of_series(generate_name: String, series: &str) -> Self {
         Self {

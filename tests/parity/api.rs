@@ -40,6 +40,12 @@ pub(crate) const KINDS: &[Kind] = &[
     kind("EndpointSlice", "discovery.k8s.io/v1", "endpointslices"),
     kind("Secret", "v1", "secrets"),
     kind("ResourceQuota", "v1", "resourcequotas"),
+    kind(
+        "ResourceClaimTemplate",
+        "resource.k8s.io/v1",
+        "resourceclaimtemplates",
+    ),
+    kind("PodGroup", "scheduling.k8s.io/v1alpha2", "podgroups"),
     kind("ResourceClaim", "resource.k8s.io/v1", "resourceclaims"),
     WIDGET,
     kind("Job", "batch/v1", "jobs"),

@@ -65,6 +65,9 @@ const STORAGE: &str = "persistentvolumeclaim-protection-controller,persistentvol
 /// Those that bind claims and volumes. The protection controllers are not among them: what is deleted goes at
 /// once.
 const VOLUMES: &str = "persistentvolume-binder-controller,serviceaccount-controller";
+/// The one of claims to devices, and that of PodGroups, which runs where gates are on.
+const CLAIMS: &str = "resourceclaim-controller,serviceaccount-controller";
+const PODGROUPS: &str = "podgroup-protection-controller";
 /// The one that attaches volumes; steps play binder, attacher and kubelet.
 const ATTACH: &str = "persistentvolume-attach-detach-controller,serviceaccount-controller";
 /// Those of stored versions; upstream's migrator reads the garbage collector's caches.
@@ -120,6 +123,11 @@ fn flags(among: Among) -> Vec<String> {
             format!("--controllers={DEVICES}"),
             "--feature-gates=DRADeviceTaintRules=true,DRAResourcePoolStatus=true".to_owned(),
         ],
+        Among::Claims => vec![format!("--controllers={CLAIMS}")],
+        Among::PodGroups => vec![
+            format!("--controllers={CLAIMS},{PODGROUPS}"),
+            "--feature-gates=GenericWorkload=true,DRAWorkloadResourceClaims=true".to_owned(),
+        ],
         Among::FewEnded => vec![
             "--controllers=pod-garbage-collector-controller,serviceaccount-controller".to_owned(),
             "--terminated-pod-gc-threshold=2".to_owned(),
@@ -164,13 +172,15 @@ pub(crate) fn api_server_flags(among: Among) -> &'static [&'static str] {
         | Among::Storage
         | Among::Volumes
         | Among::Attach
+        | Among::Claims
         | Among::FewEnded => &[],
-        Among::Devices | Among::StoredVersions => &[
+        Among::Devices | Among::PodGroups | Among::StoredVersions => &[
             "--feature-gates=StorageVersionMigrator=true,StorageVersionAPI=true,\
-             DRADeviceTaintRules=true,DRAResourcePoolStatus=true",
+             DRADeviceTaintRules=true,DRAResourcePoolStatus=true,\
+             GenericWorkload=true,DRAWorkloadResourceClaims=true",
             "--runtime-config=storagemigration.k8s.io/v1beta1=true,internal.apiserver.k8s.io/v1alpha1=true,\
              resource.k8s.io/v1beta2/devicetaintrules=true,\
-             resource.k8s.io/v1alpha3/resourcepoolstatusrequests=true",
+             resource.k8s.io/v1alpha3/resourcepoolstatusrequests=true,scheduling.k8s.io/v1alpha2=true",
         ],
     }
 }

@@ -67,7 +67,7 @@ impl Normal {
                     self.word(minute, "run", cron_job);
                 }
             }
-            "EndpointSlice" => {
+            "EndpointSlice" | "ResourceClaim" => {
                 let prefix = text_at(object, "/metadata/generateName");
                 if !prefix.is_empty() && name.starts_with(prefix) {
                     self.names

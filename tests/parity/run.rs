@@ -10,7 +10,7 @@ use harness::{ControlPlane, until};
 use serde_json::{Value, json};
 use tokio::sync::Semaphore;
 
-use super::api::{ELSEWHERE, Format, KINDS, LABEL, Server, is_refused, kind_of, reference};
+use super::api::{ELSEWHERE, Format, KINDS, Kind, LABEL, Server, is_refused, kind_of, reference};
 use super::normal::{Normal, text_at};
 use super::scenario::{
     Among, Node, Pods, Scenario, Step, Turn, Wait, WaitPods, dated, filled, owners, requestor,
@@ -313,6 +313,7 @@ impl Side {
             }
             Step::Delete(delete) => {
                 let (kind, name) = reference(&delete.of)?;
+                let name = &self.whole_name(namespace, kind, name).await?;
                 let options = json!({"kind": "DeleteOptions", "apiVersion": "v1", "propagationPolicy": delete.how});
                 self.server.delete(kind, namespace, name, &options).await?;
             }
@@ -386,6 +387,25 @@ impl Side {
         Ok(value)
     }
 
+    /// An object by its name; by `~` and a prefix the one whose name was generated with that.
+    async fn find(&self, namespace: &str, kind: &Kind, name: &str) -> Result<Option<Value>> {
+        let Some(prefix) = name.strip_prefix('~') else {
+            return self.server.get(kind, namespace, name).await;
+        };
+        let all = self.server.list(kind, namespace).await?;
+        let mut all = all.into_iter();
+        Ok(all.find(|object| text_at(object, "/metadata/generateName") == prefix))
+    }
+
+    async fn whole_name(&self, namespace: &str, kind: &Kind, name: &str) -> Result<String> {
+        if !name.starts_with('~') {
+            return Ok(name.to_owned());
+        }
+        let found = self.find(namespace, kind, name).await?;
+        let found = found.with_context(|| format!("no {} {name}", kind.name))?;
+        Ok(text_at(&found, "/metadata/name").to_owned())
+    }
+
     async fn patch(
         &self,
         namespace: &str,
@@ -394,6 +414,7 @@ impl Side {
         format: Format,
     ) -> Result<()> {
         let (kind, name) = reference(&change.of)?;
+        let name = &self.whole_name(namespace, kind, name).await?;
         let to = dated(&change.to, jiff::Timestamp::now())?;
         let to = self.with_uids(namespace, &to).await?;
         self.server
@@ -406,7 +427,7 @@ impl Side {
         let (kind, name) = reference(&wait.of)?;
         let limit = wait.within.map_or(LIMIT, Duration::from_secs);
         until(&wait.of, limit, POLL, || async {
-            let object = self.server.get(kind, namespace, name).await?;
+            let object = self.find(namespace, kind, name).await?;
             let Some(object) = object else {
                 ensure!(wait.gone, "it is not there");
                 return Ok(Some(()));

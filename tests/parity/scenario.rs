@@ -36,6 +36,10 @@ pub(crate) enum Among {
     /// Those of tainted devices and of questions about pools, with the gates of rules and of questions: slices,
     /// rules and requests are compared where their names begin with the scenario's.
     Devices,
+    /// The one that makes, reserves and frees claims to devices; steps play scheduler and kubelet.
+    Claims,
+    /// The same with claims of PodGroups, and the one that keeps PodGroups.
+    PodGroups,
     /// The pod garbage collector alone, which leaves two pods that have ended in the whole cluster.
     FewEnded,
     /// Those that look at what there is when they start. The manager starts where the scenario has its swap;
@@ -135,6 +139,11 @@ const FILES: &[(&str, Among, &str)] = &[
         include_str!("scenarios/attach.yaml"),
     ),
     (
+        "devices-claims",
+        Among::Claims,
+        include_str!("scenarios/devices-claims.yaml"),
+    ),
+    (
         "storage-versions",
         Among::StoredVersions,
         include_str!("scenarios/storage-versions.yaml"),
@@ -143,6 +152,11 @@ const FILES: &[(&str, Among, &str)] = &[
         "devices-taints",
         Among::Devices,
         include_str!("scenarios/devices-taints.yaml"),
+    ),
+    (
+        "devices-podgroups",
+        Among::PodGroups,
+        include_str!("scenarios/devices-podgroups.yaml"),
     ),
 ];
 
@@ -207,6 +221,7 @@ pub(crate) enum Step {
     /// Waits until the manager has written nothing to the namespace for a while.
     Rest(Nothing),
     /// Comes to rest, and remembers what there is under this name.
+    #[serde(alias = "snapshot")]
     Look(String),
     /// Does nothing for this number of seconds, while the manager continues to try.
     Pause(u64),
@@ -222,7 +237,7 @@ pub(crate) struct Nothing {}
 #[derive(Debug, Clone, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub(crate) struct Change {
-    /// `<kind>/<name>`
+    /// `<kind>/<name>`; `<kind>/~<prefix>` is the one whose name was generated with this prefix.
     pub(crate) of: String,
     pub(crate) to: Value,
 }

@@ -1,8 +1,9 @@
 //! What must hold all along, judged by what the server holds: who wrote under which epoch, and whether
 //! anybody asked for what was made or deleted.
 //!
-//! `clearing.rs`, `scaling.rs`, `nodes.rs` and `protection.rs` judge those who delete for others, those who
-//! set others' sizes, those who decide about nodes, and those who keep what is used.
+//! `clearing.rs`, `scaling.rs`, `nodes.rs`, `protection.rs` and `claims.rs` judge those who delete for
+//! others, those who set others' sizes, those who decide about nodes, those who keep what is used, and those
+//! who reserve devices.
 //!
 //! A controller acts on what it sees, and may see late: a child is beyond what its parent wanted only if that
 //! was wanted at no time that the writer's watch may have shown within [`ON_THE_WAY`]. For requests that were
@@ -24,6 +25,7 @@ use kubernetes_proto::{
 use tokio::time::Instant;
 
 use crate::{
+    claims,
     clearing::Clearing,
     hub::{Seen, Sent},
     nodes::Nodes,
@@ -345,6 +347,7 @@ impl Judge {
             let controller = by.map(|by| by.writer.controller.as_str());
             wrong.extend(self.clearing.after(server, change, controller));
             wrong.extend(self.protection.after(server, change, controller));
+            wrong.extend(claims::after(server, change, by));
             let sent = by.map_or_else(Instant::now, |by| by.sent);
             wrong.extend(self.scaling.after(server, change, controller, sent));
             wrong.extend(self.nodes.after(server, change, by));

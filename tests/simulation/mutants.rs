@@ -18,6 +18,7 @@ use prost::Message as _;
 use serde_json::Value;
 
 use crate::{
+    claims,
     hub::Counts,
     judge::Writer,
     nodes, protection,
@@ -67,6 +68,8 @@ pub enum Mutant {
     StickyTaints,
     /// Whatever range of addresses is given to a node, it becomes the first.
     OneRange,
+    /// A pod that who reserves devices asks for is never there.
+    NoPods,
     /// Who protects claims is told that the pods have come to a version which every cache has passed.
     NoBarrier,
 }
@@ -81,6 +84,7 @@ impl Mutant {
             Self::DeafToKubelets | Self::FastZones => Some("node-lifecycle-controller"),
             Self::StickyTaints => Some("taint-eviction-controller"),
             Self::OneRange => Some("node-ipam-controller"),
+            Self::NoPods => Some(claims::CONTROLLER),
             Self::NoBarrier => Some(protection::CONTROLLER),
             _ => None,
         }
@@ -162,13 +166,9 @@ impl Mutant {
             Self::NoBarrier if lists && asks == protection::CONTROLLER => {
                 return Some(metadata_list_at("1", std::iter::empty()));
             }
-            Self::NoOwners if asks == COLLECTOR && !lists => {
-                return Some(Answer::Whole {
-                    code: 404,
-                    content_type: "application/json",
-                    body: br#"{"kind":"Status","status":"Failure","reason":"NotFound","code":404}"#
-                        .to_vec(),
-                });
+            Self::NoOwners if asks == COLLECTOR && !lists => return Some(not_found()),
+            Self::NoPods if asks == claims::CONTROLLER && request.path.contains("/pods/") => {
+                return Some(not_found());
             }
             _ => {}
         }
@@ -219,6 +219,15 @@ impl Mutant {
         if self == Self::FastZones {
             flags.set("node-eviction-rate", FlagValue::Float(8.0 * nodes::RATE));
         }
+    }
+}
+
+/// That there is no such object.
+fn not_found() -> Answer {
+    Answer::Whole {
+        code: 404,
+        content_type: "application/json",
+        body: br#"{"kind":"Status","status":"Failure","reason":"NotFound","code":404}"#.to_vec(),
     }
 }
 

@@ -17,7 +17,7 @@ use kubernetes_proto::{
 use tokio::time::Instant;
 
 use crate::{
-    clearing,
+    claims, clearing,
     dice::{self, Dice},
     heartbeats::{RENEWED_EVERY, SILENT},
     hub::{Counts, Hub, Outage},
@@ -396,6 +396,9 @@ impl Director {
         self.hub.with(|state| {
             if let Some(left) = clearing::leftovers(&state.server).into_iter().next() {
                 state.violate(format!("at the end {left}"));
+            }
+            if let Some(wrong) = claims::at_the_end(&state.server) {
+                state.violate(format!("at the end {wrong}"));
             }
         });
         self.is_over(start);

@@ -26,6 +26,7 @@ use prost::Message as _;
 
 use crate::dice::Dice;
 
+mod claims;
 mod clearing;
 mod nodes;
 mod scaling;
@@ -150,6 +151,10 @@ pub const ALL: &[Entry] = &[
     Entry {
         controller: "ttl-controller",
         make: nodes::annotated,
+    },
+    Entry {
+        controller: crate::claims::CONTROLLER,
+        make: claims::made_and_freed,
     },
     Entry {
         controller: crate::protection::CONTROLLER,

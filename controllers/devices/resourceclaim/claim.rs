@@ -81,7 +81,7 @@ fn live(resource: &'static Resource, namespace: &Str, name: &str) -> Query {
 
 /// What the cache says of a consumer. One that it does not show may have come since, and one whose name
 /// another has may have taken its place: neither is proof.
-fn look_up(
+fn cached(
     of: &ResourceClaimConsumerReference,
     namespace: &Str,
     features: Features,
@@ -148,7 +148,7 @@ pub(super) fn ask(claim: &ResourceClaim, features: Features, seen: &Seen<'_>) ->
     let namespace = &claim.metadata().namespace;
     let consumers = facts::consumers(claim).iter();
     let mut queries: Vec<Query> = consumers
-        .filter_map(|of| match look_up(of, namespace, features, seen) {
+        .filter_map(|of| match cached(of, namespace, features, seen) {
             Consumer::Unseen(query) => Some(query),
             Consumer::Stays | Consumer::Gone => None,
         })
@@ -226,7 +226,7 @@ pub(super) fn plan(
     let reserved = facts::consumers(claim);
     let mut remaining = Vec::with_capacity(reserved.len());
     for of in reserved {
-        let stays = match look_up(of, &meta.namespace, features, seen) {
+        let stays = match cached(of, &meta.namespace, features, seen) {
             Consumer::Stays => true,
             Consumer::Gone => false,
             Consumer::Unseen(query) => is_there(&of.uid, &query, &mut plan, seen)?,

@@ -14,7 +14,7 @@ use kubernetes_proto::{
 pub(super) const OF_ENTRY: &str = "resource.kubernetes.io/pod-claim-name";
 /// On a claim that was made for a pod's extended resources.
 pub(super) const OF_EXTENDED: &str = "resource.kubernetes.io/extended-resource-claim";
-/// Keeps a claim that is allocated; whoever allocates it adds it before.
+/// Keeps a claim that is allocated; added before it is allocated.
 pub(super) const FINALIZER: &str = "resource.kubernetes.io/delete-protection";
 /// As many consumers can have a claim, says the API.
 pub(super) const CONSUMERS_MAX: usize = 256;

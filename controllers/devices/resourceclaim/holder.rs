@@ -266,7 +266,7 @@ fn reserve(pass: &mut Pass<'_>, pod: &Pod) {
     let mut done: Vec<&str> = Vec::new();
     for entry in pass.holder.entries.clone() {
         let named = pass.holder.named(entry);
-        // A name that this plan notes anew is reserved once the pod shows it.
+        // A name that this plan is the first to note is reserved once the pod shows it.
         let Some(name) = named.claim().filter(|name| !done.contains(name)) else {
             continue;
         };

@@ -24,7 +24,7 @@ use super::{
 const BASE_MAX: usize = 57;
 
 /// The beginning of the name of an entry's claim. Where it is too long, owner and entry are cut in
-/// proportion, so that both can still be told.
+/// proportion, so that both can still be recognized.
 pub(super) fn generate_name(owner: &str, entry: &str) -> String {
     let whole = format!("{owner}-{entry}-");
     if whole.len() <= BASE_MAX {
@@ -116,7 +116,7 @@ pub(super) fn create<T: Object>(
     let name = Str::from(name.ok_or("every name of its claims is taken")?);
     claim.generate_name = Str::from(base.clone());
     claim.name = name.clone();
-    // That there is none is decided by looking: after a takeover the node looks again, live.
+    // That there is none is decided by the cache: after a takeover the node compares it with a live list.
     plan.counted::<ResourceClaim>(&meta.namespace, &Selector::of_labels(&[]));
     let label = if admin_access { "true" } else { "false" };
     let failure = format!("{} {}: create ResourceClaim : ", holder.word(), entry.name);

@@ -9,7 +9,7 @@
 //! pods, so each write to a claim carries the version seen, and conflicts with any that it has not seen.
 //!
 //! Invariants: an entry of a holder has one claim. Its name follows from the holder's uid and the entry's
-//! name, so that a second creation collides; claims that are not in the cache are looked for live, after a
+//! name, so that a second creation collides; claims that are not in the cache are read live, after a
 //! takeover and where the holder names one. A reservation is dropped only when its consumer was seen to be
 //! done or deleted, or a live read says that it is not there.
 //!

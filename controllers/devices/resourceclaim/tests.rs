@@ -591,7 +591,7 @@ fn creations_are_counted_by_success_and_admin_access() {
             .with(web())
             .with(template_of("gpus", vec![exactly(admin)]));
         let plan = world.plan::<ResourceClaims>("web");
-        let told = plan.stages[0][0].announcement.as_ref().unwrap();
+        let announced = plan.stages[0][0].announcement.as_ref().unwrap();
         let of = |measures: &[controllers_kit::Measure]| -> Vec<String> {
             let of = measures
                 .iter()
@@ -599,19 +599,19 @@ fn creations_are_counted_by_success_and_admin_access() {
             of.collect()
         };
         assert_eq!(
-            of(&told.measures),
+            of(&announced.measures),
             [format!("{CREATES} [\"success\", {label:?}] 1")]
         );
         assert_eq!(
-            of(&told.failure_measures),
+            of(&announced.failure_measures),
             [format!("{CREATES} [\"failure\", {label:?}] 1")]
         );
-        let failure = told.failure.as_ref().unwrap();
+        let failure = announced.failure.as_ref().unwrap();
         assert_eq!(
             failure.message,
             "PodResourceClaim gpu: create ResourceClaim : "
         );
-        assert_eq!(told.told_as, *"web-gpu-");
+        assert_eq!(announced.told_as, *"web-gpu-");
     }
 }
 
@@ -983,7 +983,7 @@ fn the_finalizer_goes_after_the_own_deallocation_at_once_and_else_after_a_minute
     let mut end = world.clone();
     end.settle_for(61, &[factory]);
     assert_eq!(shown(&end, "c"), "");
-    // Somebody is about to allocate it: a change begins the time anew.
+    // Somebody is about to allocate it: a change starts the delay again.
     let mut end = world.clone();
     end.settle_for(40, &[factory]);
     end.change::<ResourceClaim>("c", |claim| claim.metadata_mut().set_label("a", "b"));

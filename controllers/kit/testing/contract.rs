@@ -104,9 +104,9 @@ impl<'a> Contract<'a> {
         let name = (self.factory.describe)().name;
         let mut planned = 0;
         for (number, world) in worlds.into_iter().enumerate() {
-            let told = format!("{name}, world {number}");
-            planned += self.check_world(&told, &world);
-            extremes::check(&told, number, &world, self.factory);
+            let title = format!("{name}, world {number}");
+            planned += self.check_world(&title, &world);
+            extremes::check(&title, number, &world, self.factory);
         }
         assert!(
             planned > 0,
