@@ -241,13 +241,14 @@ impl Fleet {
     }
 }
 
-/// Controllers that the simulation leaves out: its server has no ServiceCIDRs, and those of identities and of
-/// volumes have no workload yet, but for the protection of claims.
-const LEFT_OUT: [&str; 14] = [
+/// Controllers that the simulation leaves out: its server has no ServiceCIDRs, and those of identities, of
+/// devices and of volumes have no workload yet, but for the protection of claims.
+const LEFT_OUT: [&str; 15] = [
     "bootstrap-signer-controller",
     "certificatesigningrequest-approving-controller",
     "certificatesigningrequest-cleaner-controller",
     "clusterrole-aggregation-controller",
+    "device-taint-eviction-controller",
     "ephemeral-volume-controller",
     "legacy-serviceaccount-token-cleaner-controller",
     "persistentvolume-attach-detach-controller",

@@ -93,7 +93,7 @@ fn wake_pod(change: &Change<'_, Pod>, _: &dyn Reader) -> Vec<Key> {
         (Some(old), Some(new)) => place(old) != place(new),
         _ => true,
     };
-    let matters = names_claims(change.newest()) && moved;
+    let matters = moved && change.both().any(names_claims);
     matters
         .then(|| Key::of(change.newest()))
         .into_iter()
@@ -102,8 +102,11 @@ fn wake_pod(change: &Change<'_, Pod>, _: &dyn Reader) -> Vec<Key> {
 
 /// The rules that count a pod. It may have lost its claims already.
 fn wake_rules_of_pod(change: &Change<'_, Pod>, reader: &dyn Reader) -> Vec<Key> {
-    let pod = change.newest();
-    if !names_claims(pod) || node_of(pod).is_empty() {
+    let users = || {
+        let pods = change.both();
+        pods.filter(|pod| names_claims(pod) && !node_of(pod).is_empty())
+    };
+    if users().next().is_none() {
         return Vec::new();
     }
     if let (Some(old), Some(new)) = (change.old, change.new)
@@ -116,13 +119,14 @@ fn wake_rules_of_pod(change: &Change<'_, Pod>, reader: &dyn Reader) -> Vec<Key> 
     if rules.is_empty() {
         return Vec::new();
     }
-    let namespace = &Object::metadata(pod).namespace;
-    let claims: Vec<Option<Arc<ResourceClaim>>> = claims_of(pod)
-        .map(|(name, _)| {
-            let claim = reader.get(ResourceClaim::resource(), namespace, name);
-            let claim = claim.and_then(controllers_kit::cast::<ResourceClaim>);
-            claim.filter(|claim| allocated(claim).is_some())
-        })
+    let claim = |pod: &Pod, name: &str| {
+        let namespace = &Object::metadata(pod).namespace;
+        let claim = reader.get(ResourceClaim::resource(), namespace, name)?;
+        let claim = controllers_kit::cast::<ResourceClaim>(claim)?;
+        allocated(&claim).is_some().then_some(claim)
+    };
+    let claims: Vec<Option<Arc<ResourceClaim>>> = users()
+        .flat_map(|pod| claims_of(pod).map(move |(name, _)| claim(pod, name)))
         .collect();
     let counts = |rule: &DeviceTaintRule| {
         let selected = |claim: &Option<Arc<ResourceClaim>>| {

@@ -935,6 +935,8 @@ fn a_pod_wakes_its_key_where_something_of_its_devices_changes() {
         woken(None, any(pod("other").on("n1"))).is_empty(),
         "no claims"
     );
+    let replaced = woken(any(web()), any(pod("web").uid("next").on("n1")));
+    assert_eq!(replaced, ["default/web"], "another pod without claims");
     let old = web().uses_template(None);
     let made = web().uses_template(Some("gpu"));
     assert_eq!(woken(any(old), any(made)), ["default/web"]);
