@@ -236,13 +236,8 @@ async fn migrate(migration: Migration) -> Result<()> {
         (old, new) == (0, objects),
         "{old} old and {new} new ones of {objects}"
     );
-    let definition = send(
-        &client,
-        "GET",
-        &format!("{DEFINITION}/parts.example.com"),
-        &Value::Null,
-    );
-    let definition = definition.await?;
+    let path = format!("{DEFINITION}/parts.example.com");
+    let definition = send(&client, "GET", &path, &Value::Null).await?;
     ensure!(
         definition["status"]["storedVersions"] == json!(["v2"]),
         "{}",

@@ -1,6 +1,6 @@
 use std::time::Duration;
 
-use super::{Bucket, PAUSE_MAX};
+use super::{Bucket, PAUSE_MAX, times};
 
 fn ms(millis: u64) -> Duration {
     Duration::from_millis(millis)
