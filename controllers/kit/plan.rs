@@ -697,15 +697,18 @@ impl Action {
 
     /// Whether a failure says that there is nothing left to do, so that it counts as a success: the object of
     /// a rewrite has been written meanwhile, or is gone. An apply to what is gone is read as a creation, which
-    /// is refused for its uid, or before that because its namespace is ending or has gone.
+    /// is refused for its uid, or before that because its namespace is ending or has gone. A conflict over
+    /// anything but the object itself, as admission may meet with an object of its own, says nothing of it.
     pub fn is_superseded(&self, failure: &Failure) -> bool {
         if !self.is_rewrite() {
             return false;
         }
         match failure {
-            Failure::Conflict(_) | Failure::AlreadyExists(_) | Failure::NamespaceTerminating(_) => {
-                true
+            Failure::Conflict(why) | Failure::AlreadyExists(why) => {
+                let object = format!("{} \"{}\"", self.resource.type_id(), self.key.name);
+                why.contains(&object)
             }
+            Failure::NamespaceTerminating(_) => true,
             Failure::NotFound(why) => {
                 let namespace = &self.key.namespace;
                 !namespace.is_empty()

@@ -3,7 +3,7 @@
 use std::sync::Arc;
 
 use controllers_kit::{
-    Answer, Entry, NoPage, Plan, Query, Refusal, Report, Seen, SignedDuration, Timestamp,
+    Answer, Entry, NoPage, Plan, Query, Refusal, Report, Seen, SignedDuration, Str, Timestamp,
 };
 use kubernetes_proto::{
     Object,
@@ -83,9 +83,19 @@ fn page(entry: &Entry, token: &str) -> Query {
     }
 }
 
+/// Asks how far migrations have come.
+fn migrations() -> Query {
+    Query::Present {
+        resource: StorageVersionMigration::resource(),
+    }
+}
+
 pub(super) fn ask(name: &str, seen: &Seen<'_>, progress: &Progress) -> Vec<Query> {
     let query = match step(name, seen) {
-        Step::End(one) | Step::Begin(one) => definition::query(&resource_of(&one)),
+        Step::End(one) | Step::Begin(one) => {
+            let definition = definition::query(&resource_of(&one));
+            return definition.into_iter().chain([migrations()]).collect();
+        }
         Step::Work(one) => served(&resource_of(&one), seen)
             .filter(|entry| entry.can(VERBS))
             .and_then(|entry| {
@@ -139,6 +149,11 @@ pub(super) fn plan(name: &str, seen: &Seen<'_>, progress: &mut Progress) -> Resu
 }
 
 /// Begins or ends a migration: first for the definition of its resource, if there is one, then for itself.
+///
+/// What is written to the definition can't be undone by a conflict of the second write: a migration that began
+/// long ago would begin again in the definition's present generation, or end while the next one runs, and
+/// versions would be forgotten of which objects are still stored. So the cache is proven to have every
+/// migration as it is now.
 fn turn(
     one: &StorageVersionMigration,
     seen: &Seen<'_>,
@@ -158,6 +173,19 @@ fn turn(
             // The migrations have changed since the question was asked.
             None => return Ok(Plan::nothing().again_at(seen.now)),
         }
+    }
+    let resource = StorageVersionMigration::resource();
+    match seen.present(resource) {
+        Some(Ok(version)) if version > 0 => {
+            plan.rests_strictly_on(resource, &Str::default(), version);
+        }
+        Some(Ok(_)) => {
+            return Err(Refusal::Retry("migrations are not served now".to_owned()));
+        }
+        Some(Err(why)) => {
+            return Err(Refusal::Retry(format!("migrations can't be listed: {why}")));
+        }
+        None => return Ok(Plan::nothing().again_at(seen.now)),
     }
     plan.then();
     write(&mut plan, one, &new);

@@ -364,6 +364,31 @@ fn the_definition_shows_the_end_and_forgets_versions_where_it_is_the_same() {
 }
 
 #[test]
+fn a_beginning_and_an_end_rest_on_all_migrations_as_they_are_now() {
+    for migration in [
+        migration("m", "widgets.example.com"),
+        running("widgets.example.com").conditioned("Succeeded", "True"),
+    ] {
+        let world = world()
+            .with(migration)
+            .answering(|query| answer_of_definition(query, 4));
+        let plan = plan(&world, "widgets.example.com");
+        let [counted] = &plan.counted[..] else {
+            panic!("{:?}", plan.counted);
+        };
+        assert_eq!(counted.resource, StorageVersionMigration::resource());
+        assert_eq!((counted.since, counted.strict), (world.version(), true));
+        let failing = world.answering(|query| match query {
+            Query::Present { .. } => Some(Answer::Failed("no answer".to_owned())),
+            _ => answer_of_definition(query, 4),
+        });
+        let refusal = failing.refusal::<StorageVersionMigrator>("resource/widgets.example.com");
+        let why = "migrations can't be listed: no answer";
+        assert_eq!(refusal, Refusal::Retry(why.to_owned()));
+    }
+}
+
+#[test]
 fn without_a_definition_the_migration_alone_is_written() {
     for resource in ["configmaps", "deployments.apps"] {
         let begun = plan(&world().with(migration("m", resource)), resource);
@@ -768,10 +793,19 @@ fn an_object_that_was_written_or_is_gone_meanwhile_is_done() {
     let applied = world.apply(&plan);
     applied.expect_success();
     let action = plan.actions().next().unwrap();
+    let of = |object: &str| {
+        format!("Operation cannot be fulfilled on {object}: the object has been modified")
+    };
     let namespace_gone = |name: &str| Failure::NotFound(format!("namespaces \"{name}\" not found"));
     for (failure, is_superseded) in [
-        (Failure::Conflict(String::new()), true),
-        (Failure::AlreadyExists(String::new()), true),
+        (Failure::Conflict(of("configmaps \"map-0000\"")), true),
+        (Failure::Conflict(of("configmaps \"map-0001\"")), false),
+        (Failure::Conflict(of("resourcequotas \"map-0000\"")), false),
+        (Failure::Conflict(String::new()), false),
+        (
+            Failure::AlreadyExists("configmaps \"map-0000\" already exists".to_owned()),
+            true,
+        ),
         (Failure::NamespaceTerminating(String::new()), true),
         (namespace_gone("default"), true),
         (namespace_gone("another"), false),
