@@ -67,6 +67,8 @@ const STORAGE: &str = "persistentvolumeclaim-protection-controller,persistentvol
 const VOLUMES: &str = "persistentvolume-binder-controller,serviceaccount-controller";
 /// The one that attaches volumes; steps play binder, attacher and kubelet.
 const ATTACH: &str = "persistentvolume-attach-detach-controller,serviceaccount-controller";
+/// The one that warns of SELinux labels.
+const LABELS: &str = "selinux-warning-controller,serviceaccount-controller";
 /// How often upstream is run again over the scenarios that ended otherwise than ours.
 const UPSTREAM_AGAIN: usize = 2;
 /// Replicas of Manifold.
@@ -106,6 +108,7 @@ fn flags(among: Among) -> Vec<String> {
             "--pvclaimbinder-sync-period=1s".to_owned(),
         ],
         Among::Attach => vec![format!("--controllers={ATTACH}")],
+        Among::Labels => vec![format!("--controllers={LABELS}")],
         Among::FewEnded => vec![
             "--controllers=pod-garbage-collector-controller,serviceaccount-controller".to_owned(),
             "--terminated-pod-gc-threshold=2".to_owned(),

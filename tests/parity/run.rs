@@ -614,6 +614,7 @@ impl Side {
             Among::Nodes => &["node", "servicecidr"],
             Among::Storage => &["persistentvolume", "volumeattributesclass"],
             Among::Attach => &["node", "persistentvolume", "volumeattachment"],
+            Among::Labels => &["persistentvolume"],
             Among::Volumes => &["storageclass", "persistentvolume"],
             _ => &[],
         };
