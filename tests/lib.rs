@@ -21,6 +21,7 @@ mod alone {
     mod port;
     mod quarantine;
     mod rotation;
+    mod volumes;
 }
 
 #[cfg(test)]

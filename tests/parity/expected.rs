@@ -171,7 +171,7 @@ pub(crate) const EXPECTED: &[Expectation] = &[
     },
     Expectation {
         name: "conflicts of pods that were not judged again yet",
-        reason: "When a driver changes, all pods of a storage are judged anew at once; upstream warns of conflicts \
+        reason: "When a driver changes, all pods of a storage are judged again at once; upstream warns of conflicts \
                  between those that it has judged again and those that it has not.",
         by_chance: true,
         fits: |one| {
@@ -183,7 +183,7 @@ pub(crate) const EXPECTED: &[Expectation] = &[
     },
     Expectation {
         name: "labels of what is no storage",
-        reason: "MultipleSELinuxLabels is told of volumes of claims and of in-line storage; which containers mount \
+        reason: "MultipleSELinuxLabels is recorded for volumes of claims and of in-line storage; which containers mount \
                  emptyDir, ConfigMaps, Secrets and the like is not known.",
         by_chance: false,
         fits: |one| {
