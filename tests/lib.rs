@@ -22,6 +22,7 @@ mod alone {
     mod port;
     mod quarantine;
     mod rotation;
+    mod volumes;
 }
 
 #[cfg(test)]

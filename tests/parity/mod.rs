@@ -76,6 +76,8 @@ const STORED_VERSIONS: &str = "storage-version-migrator-controller,storageversio
 /// Those of devices with taints and of questions about pools; steps play scheduler and drivers.
 const DEVICES: &str = "device-taint-eviction-controller,resourcepoolstatusrequest-controller,\
     serviceaccount-controller";
+/// The one that warns of SELinux labels.
+const LABELS: &str = "selinux-warning-controller,serviceaccount-controller";
 /// How often upstream is run again over the scenarios that ended otherwise than ours.
 const UPSTREAM_AGAIN: usize = 2;
 /// Replicas of Manifold.
@@ -128,6 +130,7 @@ fn flags(among: Among) -> Vec<String> {
             format!("--controllers={CLAIMS},{PODGROUPS}"),
             "--feature-gates=GenericWorkload=true,DRAWorkloadResourceClaims=true".to_owned(),
         ],
+        Among::Labels => vec![format!("--controllers={LABELS}")],
         Among::FewEnded => vec![
             "--controllers=pod-garbage-collector-controller,serviceaccount-controller".to_owned(),
             "--terminated-pod-gc-threshold=2".to_owned(),
@@ -173,6 +176,7 @@ pub(crate) fn api_server_flags(among: Among) -> &'static [&'static str] {
         | Among::Volumes
         | Among::Attach
         | Among::Claims
+        | Among::Labels
         | Among::FewEnded => &[],
         Among::Devices | Among::PodGroups | Among::StoredVersions => &[
             "--feature-gates=StorageVersionMigrator=true,StorageVersionAPI=true,\

@@ -639,6 +639,7 @@ impl Side {
             Among::Nodes => &["node", "servicecidr"],
             Among::Storage => &["persistentvolume", "volumeattributesclass"],
             Among::Attach => &["node", "persistentvolume", "volumeattachment"],
+            Among::Labels => &["persistentvolume"],
             Among::Volumes => &["storageclass", "persistentvolume"],
             Among::StoredVersions => &[
                 "customresourcedefinition",

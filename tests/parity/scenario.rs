@@ -40,6 +40,9 @@ pub(crate) enum Among {
     Claims,
     /// The same with claims of PodGroups, and the one that keeps PodGroups.
     PodGroups,
+    /// The one that warns of SELinux labels, which is off by default; steps bind claims and volumes. Volumes
+    /// are compared where their names begin with the scenario's.
+    Labels,
     /// The pod garbage collector alone, which leaves two pods that have ended in the whole cluster.
     FewEnded,
     /// Those that look at what there is when they start. The manager starts where the scenario has its swap;
@@ -137,6 +140,11 @@ const FILES: &[(&str, Among, &str)] = &[
         "attach",
         Among::Attach,
         include_str!("scenarios/attach.yaml"),
+    ),
+    (
+        "selinux",
+        Among::Labels,
+        include_str!("scenarios/selinux.yaml"),
     ),
     (
         "devices-claims",
