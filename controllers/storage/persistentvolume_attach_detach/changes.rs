@@ -543,7 +543,7 @@ impl<'a> Changes<'a> {
                 *note = Note::default();
             }
             note.lost_since = None;
-            return !is_listed;
+            return !is_listed && self.is_still_attached(attachment);
         }
         if is_listed {
             self.recover(name, place, note);
@@ -561,6 +561,33 @@ impl<'a> Changes<'a> {
             );
             self.report_failure(place, spec, note, why);
         }
+        false
+    }
+
+    /// Whether an attachment, read live, is still attached. The cache may lag, also behind the deletion by an
+    /// owner before: the entry of a volume that was detached would keep other nodes from it.
+    fn is_still_attached(&mut self, attachment: &VolumeAttachment) -> bool {
+        let meta = Object::metadata(attachment);
+        let query = Query::Live {
+            resource: VolumeAttachment::resource(),
+            key: Key::cluster(meta.name.clone()),
+        };
+        let why = match self.answer(query) {
+            None => return false,
+            Some(Answer::Object(live)) => {
+                let of_live = &live["metadata"];
+                let is_ending = !of_live["deletionTimestamp"].is_null();
+                let is_same = of_live["uid"].as_str() == Some(&*meta.uid);
+                if is_same && !is_ending && live["status"]["attached"] == true {
+                    return true;
+                }
+                "is not attached any more".to_owned()
+            }
+            Some(Answer::Missing | Answer::NotFound(_)) => "is gone".to_owned(),
+            Some(Answer::Failed(why)) => format!("could not be read: {why}"),
+        };
+        self.plan
+            .fail(format!("VolumeAttachment {} {why}", meta.name));
         false
     }
 
