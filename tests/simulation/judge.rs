@@ -24,6 +24,7 @@ use kubernetes_proto::{
 use tokio::time::Instant;
 
 use crate::{
+    attachments::Attachments,
     clearing::Clearing,
     hub::{Seen, Sent},
     nodes::Nodes,
@@ -149,6 +150,8 @@ pub struct Judge {
     taken: BTreeMap<String, Vec<Instant>>,
     /// When each child was made that a process made whose epoch was over, by its uid.
     late: BTreeMap<String, Instant>,
+    /// Of attached volumes.
+    pub attachments: Attachments,
     clearing: Clearing,
     nodes: Nodes,
     protection: Protection,
@@ -165,6 +168,7 @@ impl Judge {
             wants: BTreeMap::new(),
             taken: BTreeMap::new(),
             late: BTreeMap::new(),
+            attachments: Attachments::default(),
             clearing: Clearing::new(server),
             nodes: Nodes::default(),
             protection: Protection::new(server),
@@ -343,6 +347,7 @@ impl Judge {
                 self.want(new);
             }
             let controller = by.map(|by| by.writer.controller.as_str());
+            wrong.extend(self.attachments.after(server, change, controller));
             wrong.extend(self.clearing.after(server, change, controller));
             wrong.extend(self.protection.after(server, change, controller));
             let sent = by.map_or_else(Instant::now, |by| by.sent);

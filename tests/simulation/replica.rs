@@ -243,14 +243,13 @@ impl Fleet {
 
 /// Controllers that the simulation leaves out: its server has no ServiceCIDRs, and those of identities and of
 /// volumes have no workload yet, but for the protection of claims.
-const LEFT_OUT: [&str; 14] = [
+const LEFT_OUT: [&str; 13] = [
     "bootstrap-signer-controller",
     "certificatesigningrequest-approving-controller",
     "certificatesigningrequest-cleaner-controller",
     "clusterrole-aggregation-controller",
     "ephemeral-volume-controller",
     "legacy-serviceaccount-token-cleaner-controller",
-    "persistentvolume-attach-detach-controller",
     "persistentvolume-binder-controller",
     "persistentvolume-expander-controller",
     "persistentvolume-protection-controller",

@@ -26,6 +26,7 @@ use prost::Message as _;
 
 use crate::dice::Dice;
 
+mod attachments;
 mod clearing;
 mod nodes;
 mod scaling;
@@ -150,6 +151,10 @@ pub const ALL: &[Entry] = &[
     Entry {
         controller: "ttl-controller",
         make: nodes::annotated,
+    },
+    Entry {
+        controller: crate::attachments::CONTROLLER,
+        make: attachments::attached,
     },
     Entry {
         controller: crate::protection::CONTROLLER,
