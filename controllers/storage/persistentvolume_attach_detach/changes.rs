@@ -483,6 +483,17 @@ impl<'a> Changes<'a> {
 
     /// Puts the volume into what a node lists: from now on its kubelet may mount it.
     fn list(&mut self, node: &Node, place: &Place, spec: &Spec, note: &mut Note) {
+        let turn = note.turn;
+        let waiting = places::waiting(node, self.seen);
+        if !self.is_turn(&waiting, note) {
+            return;
+        }
+        if let (Some(attachment), Some(_)) = (&place.attachment, &self.unique.csi)
+            && !self.is_still_attached(attachment)
+        {
+            note.turn = turn;
+            return;
+        }
         if !note.reported_success {
             note.reported_success = true;
             // A node that was made again lacks its list, and nothing was attached.
@@ -504,12 +515,9 @@ impl<'a> Changes<'a> {
                 self.took("volume_attach", "success", spec.migrated, since);
             }
         }
-        let waiting = places::waiting(node, self.seen);
-        if self.is_turn(&waiting, note) {
-            let mut entries = entries(node);
-            entries.entry(self.unique.text.clone()).or_default();
-            self.write(node, entries);
-        }
+        let mut entries = entries(node);
+        entries.entry(self.unique.text.clone()).or_default();
+        self.write(node, entries);
     }
 
     /// Checks what has become of the attachment to a node that wants it; whether the node's list is to have
@@ -543,7 +551,7 @@ impl<'a> Changes<'a> {
                 *note = Note::default();
             }
             note.lost_since = None;
-            return !is_listed && self.is_still_attached(attachment);
+            return !is_listed;
         }
         if is_listed {
             self.recover(name, place, note);

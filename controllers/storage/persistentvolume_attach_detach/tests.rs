@@ -1054,3 +1054,26 @@ fn a_volume_is_listed_only_if_the_live_attachment_is_attached() {
         assert_eq!(reported(&plan), [""; 0], "{what}");
     }
 }
+
+#[test]
+fn an_attachment_is_read_live_when_the_turn_of_its_volume_has_come() {
+    use controllers_kit::Query;
+    let early = "kubernetes.io/csi/d^a";
+    let mut world = world(ONCE)
+        .with(kept_node("a", &[early], &[]))
+        .with(user("web", "a"))
+        .with(attachment("a", true));
+    let unasked = world.clone().answering(|query| match query {
+        Query::Live { key, .. } => panic!("{key} is read before its turn"),
+        _ => None,
+    });
+    let mut memory = Memory::default();
+    let plan = unasked.plan_with::<AttachDetach>(KEY, &mut memory).unwrap();
+    assert_eq!(plan.verbs(), [""; 0]);
+    let Again::At(due) = plan.again else {
+        panic!("{:?}", plan.again)
+    };
+    world.advance_to(due);
+    let plan = world.plan_with::<AttachDetach>(KEY, &mut memory).unwrap();
+    assert_eq!(plan.verbs(), ["patch nodes/a/status"]);
+}
