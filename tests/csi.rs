@@ -26,8 +26,8 @@ const REPLICAS: usize = 3;
 const PODS: usize = 2;
 /// How often the first one is sent to the other node.
 const MOVES: usize = 3;
-/// A kubelet writes which volumes it uses every ten seconds, three programs back off, and a node is missed after
-/// fifty seconds.
+/// A kubelet writes which volumes it uses every ten seconds, three programs back off, and a node is missed
+/// after fifty seconds.
 const LIMIT: Duration = Duration::from_secs(180);
 const UNREST: Unrest = Unrest {
     moved: 8,

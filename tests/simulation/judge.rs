@@ -25,6 +25,7 @@ use kubernetes_proto::{
 use tokio::time::Instant;
 
 use crate::{
+    attachments::Attachments,
     claims,
     clearing::Clearing,
     hub::{Seen, Sent},
@@ -151,6 +152,8 @@ pub struct Judge {
     taken: BTreeMap<String, Vec<Instant>>,
     /// When each child was made that a process made whose epoch was over, by its uid.
     late: BTreeMap<String, Instant>,
+    /// Of attached volumes.
+    pub attachments: Attachments,
     clearing: Clearing,
     nodes: Nodes,
     protection: Protection,
@@ -167,6 +170,7 @@ impl Judge {
             wants: BTreeMap::new(),
             taken: BTreeMap::new(),
             late: BTreeMap::new(),
+            attachments: Attachments::default(),
             clearing: Clearing::new(server),
             nodes: Nodes::default(),
             protection: Protection::new(server),
@@ -345,6 +349,7 @@ impl Judge {
                 self.want(new);
             }
             let controller = by.map(|by| by.writer.controller.as_str());
+            wrong.extend(self.attachments.after(server, change, controller));
             wrong.extend(self.clearing.after(server, change, controller));
             wrong.extend(self.protection.after(server, change, controller));
             wrong.extend(claims::after(server, change, by));

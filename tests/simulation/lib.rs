@@ -2,6 +2,7 @@
 //! against a simulated API server and network. README.md says what is real, what is simulated, and how a run
 //! is done again.
 
+pub mod attachments;
 pub mod claims;
 pub mod clearing;
 pub mod dice;

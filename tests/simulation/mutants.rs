@@ -18,7 +18,7 @@ use prost::Message as _;
 use serde_json::Value;
 
 use crate::{
-    claims,
+    attachments, claims,
     hub::Counts,
     judge::Writer,
     nodes, protection,
@@ -46,7 +46,7 @@ pub enum Mutant {
     NoProof,
     /// Lease writes don't compare versions.
     BlindLeases,
-    /// Watches never tell of deletions.
+    /// Watches never report deletions.
     NoDeletions,
     /// Nothing but Leases is written on the uid and the version that were seen.
     BlindWrites,
@@ -56,20 +56,27 @@ pub enum Mutant {
     UnprovenGraph,
     /// An owner that a garbage collector asks for is never there.
     NoOwners,
-    /// What a namespace holds is not shown to whoever clears it.
+    /// What a namespace holds is not shown to the namespace controller.
     EmptyNamespaces,
     /// What keeps an autoscaler's scalings beyond its owner never arrives.
     NoScaleEvents,
-    /// Watches never tell of the renewals of nodes' Leases.
+    /// Watches never report the renewals of nodes' Leases.
     DeafToKubelets,
     /// The rate at which pods of a zone's nodes are driven away is another than was asked for.
     FastZones,
-    /// Watches never tell that a node has lost its taints.
+    /// Watches never report that a node has lost its taints.
     StickyTaints,
     /// Whatever range of addresses is given to a node, it becomes the first.
     OneRange,
     /// A pod that who reserves devices asks for is never there.
     NoPods,
+    /// The attach-detach controller's proof that its cache has all attachments is of an old version, and no write
+    /// leaves a mark.
+    BlindAttach,
+    /// What a node lists as attached is written whatever the node says that it uses.
+    BlindLists,
+    /// As [`Self::WrongAges`], for the attach-detach controller: what should wait for minutes is due.
+    EarlyForce,
     /// Who protects claims is told that the pods have come to a version which every cache has passed.
     NoBarrier,
 }
@@ -86,13 +93,16 @@ impl Mutant {
             Self::OneRange => Some("node-ipam-controller"),
             Self::NoPods => Some(claims::CONTROLLER),
             Self::NoBarrier => Some(protection::CONTROLLER),
+            Self::BlindAttach | Self::BlindLists | Self::EarlyForce => {
+                Some(attachments::CONTROLLER)
+            }
             _ => None,
         }
     }
 
     /// What is handed over instead of a range's state.
     pub fn handoff(self, state: &mut RangeState) {
-        if self != Self::WrongAges {
+        if !matches!(self, Self::WrongAges | Self::EarlyForce) {
             return;
         }
         for controller in &mut state.controllers {
@@ -114,7 +124,7 @@ impl Mutant {
                 let mut pod = Pod::decode(body.raw).ok()?;
                 let name = format!("{}-{}", pod.metadata().name, counts.writes);
                 pod.metadata_mut().name = name.as_str().into();
-                // The message is a projection: what it does not know would be lost, but nobody looks at it
+                // The message is a projection: what it does not know would be lost, but nobody reads it
                 // here.
                 changed.body = envelope::wrap("v1", "Pod", pod.encode_to_vec()).into();
             }
@@ -127,6 +137,12 @@ impl Mutant {
                     "DELETE" => without(&request.body, &["preconditions"])?,
                     _ => return None,
                 };
+            }
+            Self::BlindLists
+                if request.method == "PATCH"
+                    && Writer::parse(&request.user_agent).controller == attachments::CONTROLLER =>
+            {
+                changed.body = without(&request.body, &["metadata"])?;
             }
             Self::NoScaleEvents if request.method == "PATCH" => {
                 let mut json: Value = serde_json::from_slice(&request.body).ok()?;
@@ -163,6 +179,9 @@ impl Mutant {
             Self::EmptyNamespaces if lists && asks == NAMESPACES => {
                 return Some(metadata_list(std::iter::empty()));
             }
+            Self::BlindAttach if lists && asks == attachments::CONTROLLER => {
+                return Some(metadata_list_at("1", std::iter::empty()));
+            }
             Self::NoBarrier if lists && asks == protection::CONTROLLER => {
                 return Some(metadata_list_at("1", std::iter::empty()));
             }
@@ -186,7 +205,9 @@ impl Mutant {
     /// What is answered instead of what the server said to a write.
     pub fn answer(self, answer: Answer) -> Answer {
         match answer {
-            Answer::Whole { code, body, .. } if self == Self::NoMarks && code < 300 => {
+            Answer::Whole { code, body, .. }
+                if matches!(self, Self::NoMarks | Self::BlindAttach) && code < 300 =>
+            {
                 let _unread = body;
                 Answer::Whole {
                     code,

@@ -243,7 +243,7 @@ impl Fleet {
 
 /// Controllers that the simulation leaves out: its server has no ServiceCIDRs, and those of identities, of
 /// devices and of volumes have no workload yet, but for the protection of claims.
-const LEFT_OUT: [&str; 15] = [
+const LEFT_OUT: [&str; 14] = [
     "bootstrap-signer-controller",
     "certificatesigningrequest-approving-controller",
     "certificatesigningrequest-cleaner-controller",
@@ -251,7 +251,6 @@ const LEFT_OUT: [&str; 15] = [
     "device-taint-eviction-controller",
     "ephemeral-volume-controller",
     "legacy-serviceaccount-token-cleaner-controller",
-    "persistentvolume-attach-detach-controller",
     "persistentvolume-binder-controller",
     "persistentvolume-expander-controller",
     "persistentvolume-protection-controller",

@@ -452,7 +452,11 @@ impl Director {
                     chosen
                 });
             });
-            !changed && !left_out
+            let mut attachments = std::mem::take(&mut state.judge.attachments);
+            let mut busy = false;
+            state.others("storage", |world| busy = attachments.step(world, dice));
+            state.judge.attachments = attachments;
+            !changed && !busy && !left_out
         });
         if idle {
             self.idle_at = self.hub.with(|state| state.server.world.version());

@@ -26,6 +26,7 @@ use prost::Message as _;
 
 use crate::dice::Dice;
 
+mod attachments;
 mod claims;
 mod clearing;
 mod nodes;
@@ -151,6 +152,10 @@ pub const ALL: &[Entry] = &[
     Entry {
         controller: "ttl-controller",
         make: nodes::annotated,
+    },
+    Entry {
+        controller: crate::attachments::CONTROLLER,
+        make: attachments::attached,
     },
     Entry {
         controller: crate::claims::CONTROLLER,

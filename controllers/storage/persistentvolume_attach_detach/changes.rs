@@ -483,6 +483,17 @@ impl<'a> Changes<'a> {
 
     /// Puts the volume into what a node lists: from now on its kubelet may mount it.
     fn list(&mut self, node: &Node, place: &Place, spec: &Spec, note: &mut Note) {
+        let turn = note.turn;
+        let waiting = places::waiting(node, self.seen);
+        if !self.is_turn(&waiting, note) {
+            return;
+        }
+        if let (Some(attachment), Some(_)) = (&place.attachment, &self.unique.csi)
+            && !self.is_still_attached(attachment)
+        {
+            note.turn = turn;
+            return;
+        }
         if !note.reported_success {
             note.reported_success = true;
             // A node that was made again lacks its list, and nothing was attached.
@@ -504,12 +515,9 @@ impl<'a> Changes<'a> {
                 self.took("volume_attach", "success", spec.migrated, since);
             }
         }
-        let waiting = places::waiting(node, self.seen);
-        if self.is_turn(&waiting, note) {
-            let mut entries = entries(node);
-            entries.entry(self.unique.text.clone()).or_default();
-            self.write(node, entries);
-        }
+        let mut entries = entries(node);
+        entries.entry(self.unique.text.clone()).or_default();
+        self.write(node, entries);
     }
 
     /// Checks what has become of the attachment to a node that wants it; whether the node's list is to have
@@ -561,6 +569,33 @@ impl<'a> Changes<'a> {
             );
             self.report_failure(place, spec, note, why);
         }
+        false
+    }
+
+    /// Whether an attachment, read live, is still attached. The cache may lag, also behind the deletion by an
+    /// owner before: the entry of a volume that was detached would keep other nodes from it.
+    fn is_still_attached(&mut self, attachment: &VolumeAttachment) -> bool {
+        let meta = Object::metadata(attachment);
+        let query = Query::Live {
+            resource: VolumeAttachment::resource(),
+            key: Key::cluster(meta.name.clone()),
+        };
+        let why = match self.answer(query) {
+            None => return false,
+            Some(Answer::Object(live)) => {
+                let of_live = &live["metadata"];
+                let is_ending = !of_live["deletionTimestamp"].is_null();
+                let is_same = of_live["uid"].as_str() == Some(&*meta.uid);
+                if is_same && !is_ending && live["status"]["attached"] == true {
+                    return true;
+                }
+                "is not attached any more".to_owned()
+            }
+            Some(Answer::Missing | Answer::NotFound(_)) => "is gone".to_owned(),
+            Some(Answer::Failed(why)) => format!("could not be read: {why}"),
+        };
+        self.plan
+            .fail(format!("VolumeAttachment {} {why}", meta.name));
         false
     }
 

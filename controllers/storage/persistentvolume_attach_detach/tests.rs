@@ -1014,3 +1014,66 @@ fn the_end_of_a_pod_whose_claim_is_gone_wakes_what_its_node_lists() {
     let pod = world.find_any(Pod::resource(), "default/web").unwrap();
     assert_eq!(world.woken::<AttachDetach>(Some(&pod), None), [KEY]);
 }
+
+#[test]
+fn a_volume_is_listed_only_if_the_live_attachment_is_attached() {
+    use controllers_kit::{Answer, Query};
+    fn answer(query: &Query, live: Answer) -> Option<Answer> {
+        match query {
+            Query::Live { resource, .. } if *resource == VolumeAttachment::resource() => Some(live),
+            _ => None,
+        }
+    }
+    let cases: [(&str, fn(&Query) -> Option<Answer>); 4] = [
+        ("gone", |query| answer(query, Answer::Missing)),
+        ("another one", |query| {
+            let live = json!({"metadata": {"uid": "other"}, "status": {"attached": true}});
+            answer(query, Answer::Object(live.into()))
+        }),
+        ("being deleted", |query| {
+            let meta = json!({"uid": "uid", "deletionTimestamp": "2026-01-01T12:00:00Z"});
+            let live = json!({"metadata": meta, "status": {"attached": true}});
+            answer(query, Answer::Object(live.into()))
+        }),
+        ("detached", |query| {
+            let live = json!({"metadata": {"uid": "uid"}, "status": {"attached": false}});
+            answer(query, Answer::Object(live.into()))
+        }),
+    ];
+    for (what, answering) in cases {
+        let mut attached = attachment("a", true);
+        attached.metadata_mut().uid = "uid".into();
+        let world = world(ONCE)
+            .with(kept_node("a", &[], &[]))
+            .with(user("web", "a"))
+            .with(attached)
+            .answering(answering);
+        let plan = world.plan::<AttachDetach>(KEY);
+        assert_eq!(plan.verbs(), [""; 0], "{what}");
+        assert!(plan.failure.is_some(), "{what}");
+        assert_eq!(reported(&plan), [""; 0], "{what}");
+    }
+}
+
+#[test]
+fn an_attachment_is_read_live_when_the_turn_of_its_volume_has_come() {
+    use controllers_kit::Query;
+    let early = "kubernetes.io/csi/d^a";
+    let mut world = world(ONCE)
+        .with(kept_node("a", &[early], &[]))
+        .with(user("web", "a"))
+        .with(attachment("a", true));
+    let unasked = world.clone().answering(|query| match query {
+        Query::Live { key, .. } => panic!("{key} is read before its turn"),
+        _ => None,
+    });
+    let mut memory = Memory::default();
+    let plan = unasked.plan_with::<AttachDetach>(KEY, &mut memory).unwrap();
+    assert_eq!(plan.verbs(), [""; 0]);
+    let Again::At(due) = plan.again else {
+        panic!("{:?}", plan.again)
+    };
+    world.advance_to(due);
+    let plan = world.plan_with::<AttachDetach>(KEY, &mut memory).unwrap();
+    assert_eq!(plan.verbs(), ["patch nodes/a/status"]);
+}
