@@ -2,5 +2,12 @@
 
 use controllers_kit::Factory;
 
+pub mod validatingadmissionpolicy_status;
+
 /// All controllers of this group.
-pub const REGISTRY: &[Factory] = &[];
+pub const REGISTRY: &[Factory] = &[Factory::of::<
+    validatingadmissionpolicy_status::ValidatingAdmissionPolicyStatus,
+>()];
+
+#[cfg(test)]
+mod tests;

@@ -16,6 +16,7 @@ pub mod conditions;
 pub mod guard;
 pub mod heartbeat;
 pub mod names;
+pub mod openapi;
 pub mod owners;
 pub mod patch;
 pub mod pods;

@@ -39,6 +39,7 @@ const TYPE_MESSAGE: i32 = 11;
 fn main() -> Result<(), Box<dyn Error>> {
     let files = [
         "meta.proto",
+        "admissionregistration.proto",
         "core.proto",
         "apps.proto",
         "batch.proto",
