@@ -21,6 +21,8 @@ use crate::{
     view::View,
 };
 
+mod schema;
+
 /// Queries of one key that are under way at once.
 const QUERIES_AT_ONCE: usize = 16;
 /// A query that has no answer by then has failed: its plan decides what that means.
@@ -53,7 +55,7 @@ pub fn is_slow(queries: &[Query]) -> bool {
     queries.iter().any(|query| {
         matches!(
             query,
-            Query::Path { .. } | Query::Picked { .. } | Query::Page { .. }
+            Query::Path { .. } | Query::Picked { .. } | Query::Page { .. } | Query::Schema { .. }
         )
     })
 }
@@ -143,6 +145,11 @@ pub async fn ask(
                     namespace,
                     pick,
                 } => picked(server, sender, resource, namespace, *pick).await,
+                Query::Schema {
+                    group,
+                    version,
+                    kind,
+                } => schema::read(server, sender, (group, version, kind)).await,
                 Query::Review { path, body } => {
                     let review = server.review(sender, path, body);
                     answered(QUERY_TIMEOUT, async { review.await.map(Some) }).await

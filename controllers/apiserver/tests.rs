@@ -4,6 +4,7 @@ use crate::{
     REGISTRY,
     storage_version_migrator::tests::migration,
     storageversion_garbage_collector::tests::{identity, storage_version},
+    validatingadmissionpolicy_status::tests as policies,
 };
 
 #[test]
@@ -35,6 +36,7 @@ fn the_contract_holds() {
                 .with(storage_version("batch.jobs", &[("here", "v1")]))
                 .with(storage_version("core.pods", &[("gone", "v1")]))
                 .with(storage_version("core.nodes", &[]))]),
+            "validatingadmissionpolicy-status-controller" => contract.check(policies::worlds()),
             other => panic!("{other} has no worlds"),
         }
     }

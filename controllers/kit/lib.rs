@@ -21,6 +21,7 @@ pub mod finalizers;
 pub mod guard;
 pub mod heartbeat;
 pub mod names;
+pub mod openapi;
 pub mod owners;
 pub mod patch;
 pub mod pods;

@@ -143,6 +143,17 @@ pub enum Query {
         /// What is picked.
         pick: Pick,
     },
+    /// The schema of a kind, with those that it refers to, from the API server's OpenAPI v3 documents. The
+    /// answer is [`Answer::Object`], which [`crate::openapi::Schemas`] reads; [`Answer::Missing`] where no
+    /// document of the version has the kind.
+    Schema {
+        /// The group; empty for the core group.
+        group: Str,
+        /// The version within the group.
+        version: Str,
+        /// The kind.
+        kind: Str,
+    },
     /// An object that is posted only to be answered and is stored nowhere, as a SubjectAccessReview is. The
     /// answer is the object with its status.
     Review {

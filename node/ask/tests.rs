@@ -426,6 +426,8 @@ async fn how_far_a_resource_has_come_is_asked_of_the_server() {
 mod made_to_order {
     //! What is asked besides objects: reviews, what pages hold, certificates and tokens.
 
+    use std::sync::atomic::{AtomicUsize, Ordering};
+
     use controllers_kit::{Answer, Issue, Pick, Query};
     use kubernetes_proto::core::Pod;
     use serde_json::json;
@@ -433,8 +435,11 @@ mod made_to_order {
     use super::*;
     use crate::keys::Keys;
 
-    /// Pods in two pages; a review that repeats what it was sent.
+    /// Pods in two pages; a review that repeats what it was sent; a document of schemas.
     struct Pages;
+
+    /// How often the document was read.
+    static DOCUMENTS: AtomicUsize = AtomicUsize::new(0);
 
     impl Server for Pages {
         fn write<'a>(
@@ -488,6 +493,17 @@ mod made_to_order {
                 }
                 "/api/v1/namespaces/shop/pods?limit=500&continue=more" => {
                     Ok(json!({"metadata": {}, "items": [pod("a"), pod("c")]}))
+                }
+                "/openapi/v3" => Ok(json!({"paths": {"apis/shop/v1": {
+                    "serverRelativeURL": "/openapi/v3/apis/shop/v1?hash=7",
+                }}})),
+                "/openapi/v3/apis/shop/v1?hash=7" => {
+                    DOCUMENTS.fetch_add(1, Ordering::Relaxed);
+                    let kind = json!([{"group": "shop", "version": "v1", "kind": "Cart"}]);
+                    Ok(json!({"components": {"schemas": {
+                        "Cart": {"type": "object", "x-kubernetes-group-version-kind": kind},
+                        "Other": {"type": "object"},
+                    }}}))
                 }
                 _ => Err(Failure::Forbidden(format!("{path} is forbidden")).into()),
             };
@@ -615,5 +631,22 @@ mod made_to_order {
             answer(token).await,
             Answer::Failed("no key for x".to_owned())
         );
+    }
+
+    #[tokio::test]
+    async fn a_document_of_schemas_is_read_once_as_long_as_it_stays_the_same() {
+        let schema = |group: &str, kind: &str| Query::Schema {
+            group: group.into(),
+            version: "v1".into(),
+            kind: kind.into(),
+        };
+        let expected = json!({"root": "Cart", "schemas": {"Cart": {"type": ["object"]}}});
+        for _ in 0..3 {
+            assert_eq!(*object(&answer(schema("shop", "Cart")).await), expected);
+        }
+        assert_eq!(DOCUMENTS.load(Ordering::Relaxed), 1);
+        assert_eq!(answer(schema("shop", "Basket")).await, Answer::Missing);
+        assert_eq!(answer(schema("bank", "Cart")).await, Answer::Missing);
+        assert!(is_slow(&[schema("shop", "Cart")]), "it holds no permit");
     }
 }

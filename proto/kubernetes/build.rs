@@ -42,6 +42,7 @@ const TYPE_MESSAGE: i32 = 11;
 fn main() -> Result<(), Box<dyn Error>> {
     let files = [
         "meta.proto",
+        "admissionregistration.proto",
         "core.proto",
         "apps.proto",
         "batch.proto",

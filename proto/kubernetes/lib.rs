@@ -128,6 +128,12 @@ pub mod certificates {
     }
 }
 
+/// `admissionregistration.k8s.io/v1`.
+pub mod admissionregistration {
+    #![allow(missing_docs)]
+    include!(concat!(env!("OUT_DIR"), "/k8s.admissionregistration.rs"));
+}
+
 /// `rbac.authorization.k8s.io/v1`.
 pub mod rbac {
     #![allow(missing_docs)]
@@ -354,6 +360,14 @@ object!(
     true
 );
 object!(
+    admissionregistration::ValidatingAdmissionPolicy,
+    "admissionregistration.k8s.io",
+    "v1",
+    "ValidatingAdmissionPolicy",
+    "validatingadmissionpolicies",
+    false
+);
+object!(
     rbac::ClusterRole,
     "rbac.authorization.k8s.io",
     "v1",
@@ -530,6 +544,7 @@ pub fn kinds() -> Vec<&'static Resource> {
         <resource::ResourcePoolStatusRequest as Object>::resource(),
         <certificates::CertificateSigningRequest as Object>::resource(),
         <certificates::PodCertificateRequest as Object>::resource(),
+        <admissionregistration::ValidatingAdmissionPolicy as Object>::resource(),
         <rbac::ClusterRole as Object>::resource(),
         <coordination::Lease as Object>::resource(),
         <networking::ServiceCidr as Object>::resource(),

@@ -64,6 +64,7 @@ const OF_THE_CLUSTER: &[Kind] = &[
     CLUSTER_ROLE,
     CLUSTER_ROLE_BINDING,
     REQUEST,
+    POLICY,
     kind("ServiceCIDR", "networking.k8s.io/v1", "servicecidrs"),
     kind(
         "ClusterTrustBundle",
@@ -144,6 +145,11 @@ const REQUEST: Kind = kind(
     "certificates.k8s.io/v1",
     "certificatesigningrequests",
 );
+const POLICY: Kind = kind(
+    "ValidatingAdmissionPolicy",
+    "admissionregistration.k8s.io/v1",
+    "validatingadmissionpolicies",
+);
 
 /// The label of a scenario's objects that lie outside its namespace.
 pub(crate) const LABEL: &str = "parity";
@@ -153,6 +159,7 @@ pub(crate) const ELSEWHERE: &[(&str, &str)] = &[
     ("ClusterRole", ""),
     ("CertificateSigningRequest", ""),
     ("ClusterTrustBundle", ""),
+    ("ValidatingAdmissionPolicy", ""),
     ("Secret", "kube-system"),
     ("ConfigMap", "kube-public"),
 ];

@@ -45,7 +45,8 @@ const MORE: &str = "garbage-collector-controller,namespace-controller,pod-garbag
 /// they start ([`AT_START`]).
 const IDENTITY: &str = "serviceaccount-controller,clusterrole-aggregation-controller,\
     certificatesigningrequest-approving-controller,certificatesigningrequest-signing-controller,\
-    serviceaccount-token-controller,bootstrap-signer-controller,token-cleaner-controller";
+    serviceaccount-token-controller,bootstrap-signer-controller,token-cleaner-controller,\
+    validatingadmissionpolicy-status-controller";
 /// What both run where it matters what they find when they start.
 const AT_START: &str = "legacy-serviceaccount-token-cleaner-controller,\
     certificatesigningrequest-cleaner-controller,\

@@ -121,6 +121,11 @@ const FILES: &[(&str, Among, &str)] = &[
         include_str!("scenarios/identity.yaml"),
     ),
     (
+        "policies",
+        Among::Identity,
+        include_str!("scenarios/policies.yaml"),
+    ),
+    (
         "start",
         Among::AtStart,
         include_str!("scenarios/start.yaml"),

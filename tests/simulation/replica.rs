@@ -243,7 +243,7 @@ impl Fleet {
 
 /// Controllers that the simulation leaves out: its server has no ServiceCIDRs, and those of identities, of
 /// devices and of volumes have no workload yet, but for the protection of claims.
-const LEFT_OUT: [&str; 14] = [
+const LEFT_OUT: [&str; 15] = [
     "bootstrap-signer-controller",
     "certificatesigningrequest-approving-controller",
     "certificatesigningrequest-cleaner-controller",
@@ -257,6 +257,7 @@ const LEFT_OUT: [&str; 14] = [
     "selinux-warning-controller",
     "service-cidr-controller",
     "token-cleaner-controller",
+    "validatingadmissionpolicy-status-controller",
     "volumeattributesclass-protection-controller",
 ];
 

@@ -710,6 +710,18 @@ impl World {
                             items.flat_map(|item| pick.from(item)).collect();
                         crate::Answer::Object(Arc::new(serde_json::json!(picked)))
                     }
+                    // A document that is served under its path, as the API server serves it.
+                    Query::Schema {
+                        group,
+                        version,
+                        kind,
+                    } => match self.served.get(&crate::openapi::path(group, version)) {
+                        Some(crate::Answer::Object(document)) => {
+                            crate::openapi::answer((**document).clone(), group, version, kind)
+                        }
+                        Some(other) => other.clone(),
+                        None => crate::Answer::Missing,
+                    },
                     Query::Review { .. } | Query::Certificate(_) | Query::Token { .. } => {
                         crate::Answer::Missing
                     }
