@@ -12,6 +12,7 @@ mod watches;
 
 pub mod catalogue;
 pub mod cidr;
+pub mod cloud;
 pub mod conditions;
 pub mod guard;
 pub mod heartbeat;
