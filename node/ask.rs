@@ -15,6 +15,7 @@ use tokio::{sync::Semaphore, time::Instant};
 
 use crate::{
     clock::Clock,
+    cloud::{self, Cloud},
     keys::Keys,
     queue::Monotonic,
     server::{LiveItem, Refused, Sender, Server},
@@ -25,11 +26,13 @@ mod schema;
 
 /// Queries of one key that are under way at once.
 const QUERIES_AT_ONCE: usize = 16;
+/// Calls to the cloud provider of one key that are under way at once.
+const CLOUD_CALLS_AT_ONCE: usize = 200;
 /// A query that has no answer by then has failed: its plan decides what that means.
 const QUERY_TIMEOUT: Duration = Duration::from_secs(10);
 
-/// Paths of one API that are asked for at once. Whoever waits for a place does so within their own patience,
-/// so an API that hangs holds no more requests than these.
+/// Paths of one API that are asked for at once. A query waits for a place within its own patience, so an API
+/// that hangs holds no more requests than these.
 const PATHS_AT_ONCE: usize = 64;
 /// APIs whose places are counted apart; those beyond share one count. There are as many as API groups that
 /// are asked.
@@ -50,12 +53,23 @@ fn places(path: &str) -> Arc<Semaphore> {
     Arc::clone(places.entry(api).or_insert_with(new))
 }
 
+/// Whether the keys that wait for an answer are as many as the controller's workers: a flag bounds how many
+/// load balancers are worked on at once, however long that takes.
+pub fn holds_its_worker(queries: &[Query]) -> bool {
+    let cloud = |query: &Query| matches!(query, Query::Cloud(_));
+    queries.iter().any(cloud)
+}
+
 /// Whether an answer may take so long that nobody else should have to wait for it.
 pub fn is_slow(queries: &[Query]) -> bool {
     queries.iter().any(|query| {
         matches!(
             query,
-            Query::Path { .. } | Query::Picked { .. } | Query::Page { .. } | Query::Schema { .. }
+            Query::Path { .. }
+                | Query::Picked { .. }
+                | Query::Page { .. }
+                | Query::Schema { .. }
+                | Query::Cloud(_)
         )
     })
 }
@@ -68,14 +82,20 @@ const PAGES_MAX: usize = 200;
 const PAGE_TIMEOUT: Duration = Duration::from_secs(30);
 
 /// Fetches the answers. One that fails is an answer too. Certificates and tokens are made by `keys` as of
-/// `now`.
+/// `now`; calls to the cloud go to the `provider`.
 pub async fn ask(
     server: &dyn Server,
     keys: &dyn Keys,
+    provider: &dyn Cloud,
     now: Timestamp,
     sender: &Sender,
     queries: Vec<Query>,
 ) -> Answers {
+    // One key has all routes of a cluster: its calls to the provider are bounded there.
+    let at_once = match holds_its_worker(&queries) {
+        true => CLOUD_CALLS_AT_ONCE,
+        false => QUERIES_AT_ONCE,
+    };
     stream::iter(queries)
         .map(|query| async move {
             let answer = match &query {
@@ -154,6 +174,7 @@ pub async fn ask(
                     let review = server.review(sender, path, body);
                     answered(QUERY_TIMEOUT, async { review.await.map(Some) }).await
                 }
+                Query::Cloud(call) => cloud::carry_out(server, provider, sender, call).await,
                 Query::Certificate(issue) => match keys.certificate(issue, now) {
                     Ok(pem) => Answer::Object(Arc::new(Value::String(pem))),
                     Err(why) => Answer::Failed(why),
@@ -165,7 +186,7 @@ pub async fn ask(
             };
             (query, answer)
         })
-        .buffer_unordered(QUERIES_AT_ONCE)
+        .buffer_unordered(at_once)
         .collect()
         .await
 }

@@ -9,6 +9,7 @@ pub mod args;
 pub mod ask;
 pub mod auth;
 pub mod clock;
+pub mod cloud;
 pub mod components;
 mod counting;
 pub mod credentials;

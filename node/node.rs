@@ -17,6 +17,7 @@ use crate::{
     apply::Writer,
     arbiters::Arbiters,
     clock::Clock,
+    cloud::Cloud,
     discovery::{self, Discovery},
     gate::Fence,
     keys::Keys,
@@ -42,6 +43,8 @@ pub struct Parts {
     pub server: Arc<dyn Server>,
     /// What signs certificates and tokens.
     pub keys: Arc<dyn Keys>,
+    /// The cloud provider.
+    pub cloud: Arc<dyn Cloud>,
     /// The API server's host and port, for metrics.
     pub host: String,
     /// `--kube-api-qps` and `--kube-api-burst`.
@@ -153,6 +156,7 @@ impl Node {
             view: Arc::clone(&cache) as Arc<dyn View>,
             writer,
             keys: parts.keys,
+            cloud: parts.cloud,
             clock,
             metrics,
             fence: parts.fence,

@@ -344,19 +344,25 @@ async fn attempt(shared: &Arc<Shared>, job: &mut Job) -> Attempt {
     let answers = if queries.is_empty() {
         none
     } else if ask::is_slow(&queries) {
-        job.permit = None;
+        let gives_back = !ask::holds_its_worker(&queries);
+        if gives_back {
+            job.permit = None;
+        }
         let answers = tokio::select! {
             biased;
             // A handoff does not wait for it: whoever has the range next asks again.
             stopped = job.sender.gate.stopped() => return Attempt::ended(Next::Stopped(stopped)),
-            answers = ask::ask(shared.writer.server(), &*shared.keys, shared.clock.now(), &job.sender, queries) => answers,
+            answers = ask::ask(shared.writer.server(), &*shared.keys, &*shared.cloud, shared.clock.now(), &job.sender, queries) => answers,
         };
-        job.permit = Arc::clone(&unit.permits).acquire_owned().await.ok();
+        if gives_back {
+            job.permit = Arc::clone(&unit.permits).acquire_owned().await.ok();
+        }
         answers
     } else {
         ask::ask(
             shared.writer.server(),
             &*shared.keys,
+            &*shared.cloud,
             shared.clock.now(),
             &job.sender,
             queries,

@@ -11,7 +11,7 @@ use std::{
 };
 
 use ::http as http_types;
-use controllers_kit::{Factory, FlagValue, Flags, Runs};
+use controllers_kit::{Descriptor, Factory, FlagValue, Flags, Runs};
 use coordinator::{Config, Handle, Pulse, RangeHost, ServerFence, ServerFenceMode};
 use node_cache::{Api, Cache, Purpose, State};
 use rustls::pki_types::{CertificateDer, pem::PemObject as _};
@@ -28,6 +28,7 @@ use crate::{
     args,
     auth::Auth,
     clock::SystemClock,
+    cloud::{Cloud, NoCloud, Provider},
     components::{self, Source, causes},
     credentials::Credentials,
     debug::Inside,
@@ -120,8 +121,12 @@ pub async fn run(options: Options, telemetry: &Telemetry) -> Result<(), Error> {
     let flags = flags_with_root_ca(&options.flags, &config)?;
     let controllers = enabled(&options, &flags)?;
     let keys = FileKeys::open(&flags, &names(&controllers)).map_err(Error)?;
+    let cloud: Arc<dyn Cloud> = match Provider::open(&flags).map_err(Error)? {
+        Some(provider) => Arc::new(provider),
+        None => Arc::new(NoCloud),
+    };
     let published = published(&flags, &names(&controllers));
-    let metrics = Metrics::new(&registry::descriptors());
+    let metrics = Metrics::new(&measured(&names(&controllers)));
     metrics.started_with(
         args::gate_states(&options.feature_gates),
         &names(&controllers),
@@ -169,6 +174,7 @@ pub async fn run(options: Options, telemetry: &Telemetry) -> Result<(), Error> {
         controllers,
         flags,
         keys: Arc::new(keys),
+        cloud,
         watches: apis.watches.clone(),
         server: Arc::new(ApiServer::new(
             apis.writes.clone(),
@@ -373,6 +379,18 @@ fn names(controllers: &[Factory]) -> Vec<&'static str> {
         .iter()
         .map(|factory| (factory.describe)().name)
         .collect()
+}
+
+/// The controllers whose metrics are exported. Those of clouds that do not run have none, as in
+/// kube-controller-manager, which never runs them.
+fn measured(running: &[&str]) -> Vec<Descriptor> {
+    let clouds: Vec<_> = controllers_clouds::REGISTRY
+        .iter()
+        .map(|factory| (factory.describe)().name)
+        .collect();
+    let mut descriptors = registry::descriptors();
+    descriptors.retain(|one| !clouds.contains(&one.name) || running.contains(&one.name));
+    descriptors
 }
 
 /// Without `--root-ca-file` pods are given the authorities that this process itself knows the API server by.
@@ -769,6 +787,18 @@ mod tests {
         assert_eq!(both, [TOKENS, "ttl-controller"]);
         assert_eq!(run(&["--controllers=ttl"]), ["ttl-controller"]);
         assert!(run(&["--controllers=*,-serviceaccount-token", key]).contains(&TOKENS));
+    }
+
+    #[test]
+    fn cloud_controllers_that_do_not_run_export_no_metrics() {
+        let has = |running: &[&str], family: &str| {
+            let text = Metrics::new(&measured(running)).encode();
+            text.contains(&format!("# TYPE {family} "))
+        };
+        let family = "service_controller_loadbalancer_sync_total";
+        assert!(!has(&[], family));
+        assert!(has(&["service-lb-controller"], family));
+        assert!(has(&[], "ephemeral_volume_controller_create_total"));
     }
 
     #[tokio::test(start_paused = true)]

@@ -23,6 +23,7 @@ use crate::{
     actors::range::{Poll, Range},
     apply::Writer,
     clock::Clock,
+    cloud::Cloud,
     gate,
     keys::Keys,
     metrics::{ControllerMetrics, Metrics, QueueMetrics},
@@ -210,6 +211,8 @@ pub struct Shared {
     pub writer: Arc<Writer>,
     /// What signs.
     pub keys: Arc<dyn Keys>,
+    /// The cloud provider.
+    pub cloud: Arc<dyn Cloud>,
     /// The clocks.
     pub clock: Arc<dyn Clock>,
     /// The metrics.

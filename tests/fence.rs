@@ -834,6 +834,7 @@ impl Victim {
                 hold,
             }),
             keys: Arc::new(node::keys::NoKeys),
+            cloud: Arc::new(node::cloud::NoCloud),
             host: "test".to_owned(),
             rate: (5000.0, 5000),
             fence: Arc::clone(&fence) as Arc<dyn node::gate::Fence>,

@@ -16,6 +16,7 @@ mod watches;
 
 pub mod catalogue;
 pub mod cidr;
+pub mod cloud;
 pub mod conditions;
 pub mod finalizers;
 pub mod guard;

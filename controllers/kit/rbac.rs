@@ -83,9 +83,17 @@ const UPSTREAM: &[(&str, Granted)] = &[
             ("", "pods", &["patch", "create", "delete"]),
         ],
     ),
+    ("route-controller", &[("", "nodes/status", &["patch"])]),
     (
         "service-account-controller",
         &[("", "serviceaccounts", &["create"])],
+    ),
+    (
+        "service-controller",
+        &[
+            ("", "services", &["get"]),
+            ("", "services/status", &["patch", "update"]),
+        ],
     ),
     (
         "ttl-after-finished-controller",

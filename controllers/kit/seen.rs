@@ -7,7 +7,7 @@ use kubernetes_proto::{AnyObject, Object, Resource, Str, cast, meta::ObjectMeta}
 use serde::Deserialize as _;
 use serde_json::json;
 
-use crate::{Catalogue, Key};
+use crate::{Catalogue, Key, cloud};
 
 /// A store of projections. The node's cache is one, `testing::World` another.
 pub trait Reader: Send + Sync {
@@ -171,6 +171,8 @@ pub enum Query {
         /// The claims as JSON; the same bytes are signed.
         claims: String,
     },
+    /// A call to the cloud provider. [`Seen::cloud`] reads the answers.
+    Cloud(cloud::Call),
 }
 
 /// What is picked from an object's JSON.
@@ -405,6 +407,17 @@ impl<'a> Seen<'a> {
                 .as_u64()
                 .ok_or_else(|| "the answer has no resourceVersion".to_owned()),
         })
+    }
+
+    /// The calls to the cloud provider that were asked for, each with its answer: what was asked may differ
+    /// from what the cache shows by now.
+    pub fn cloud(&self) -> impl Iterator<Item = (&'a cloud::Call, cloud::Answered)> {
+        self.answers
+            .iter()
+            .filter_map(|(query, answer)| match query {
+                Query::Cloud(call) => Some((call, cloud::read(answer))),
+                _ => None,
+            })
     }
 
     /// As [`Reader::heartbeat_age`].

@@ -598,6 +598,7 @@ fn process(factory: Factory, sim: &Arc<Sim>, replica: &str) -> (Arc<Shared>, Arc
         view: Arc::clone(sim) as Arc<dyn View>,
         writer,
         keys: Arc::new(crate::keys::NoKeys),
+        cloud: Arc::new(crate::cloud::NoCloud),
         clock,
         metrics,
         fence: Arc::clone(&door) as Arc<dyn Fence>,

@@ -413,6 +413,7 @@ async fn how_far_a_resource_has_come_is_asked_of_the_server() {
     let answers = ask(
         &bed,
         &crate::keys::NoKeys,
+        &crate::cloud::NoCloud,
         at("12:00:00"),
         &sender,
         vec![query.clone()],
@@ -556,7 +557,15 @@ mod made_to_order {
         let descriptor = Descriptor::new("test", Sharding::ByObject);
         let sender = Sender::new("a", &descriptor, metrics.controller("test"), &gate);
         let now = at("12:00:00");
-        let mut answers = ask(&Pages, &Signs, now, &sender, vec![query.clone()]).await;
+        let mut answers = ask(
+            &Pages,
+            &Signs,
+            &crate::cloud::NoCloud,
+            now,
+            &sender,
+            vec![query.clone()],
+        )
+        .await;
         answers.remove(&query).expect("an answer")
     }
 

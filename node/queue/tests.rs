@@ -126,6 +126,8 @@ fn each_registered_controller_backs_off_as_upstream_s_queue_does() {
             200,
             1_000_000,
         ),
+        // Upstream asks for each node once a period, whatever failed.
+        ("cloud-node-lifecycle-controller", 1_000, 5_000),
         ("endpointslice-controller", 1_000, 1_000_000),
         ("endpointslice-mirroring-controller", 1_000, 100_000),
         // Upstream looks again each sync period whatever happened; here only the bound is that.
@@ -134,10 +136,13 @@ fn each_registered_controller_backs_off_as_upstream_s_queue_does() {
         ("namespace-controller", 5, 60_000),
         // Upstream looks at each node once a period, whatever failed.
         ("node-lifecycle-controller", 5, 5_000),
+        // Upstream has no queue but a period.
+        ("node-route-controller", 1_000, 10_000),
         // Upstream backs off each operation of a volume so, whatever woke it.
         ("persistentvolume-attach-detach-controller", 500, 122_000),
         // Upstream has no queue but a period.
         ("pod-garbage-collector-controller", 5, 20_000),
+        ("service-lb-controller", 5_000, 300_000),
     ];
     let descriptors = crate::registry::descriptors();
     let flags = Flags::defaults(&descriptors);

@@ -271,6 +271,39 @@ fn endpoints_and_slices_are_the_api_s_own_json() {
     assert_eq!(serde_json::to_value(&read).unwrap(), endpoints);
 }
 
+#[test]
+fn a_load_balancer_s_fields_have_the_api_s_names() {
+    let service = serde_json::json!({
+        "metadata": {"name": "web"},
+        "spec": {
+            "ports": [{"port": 80, "nodePort": 30_080}],
+            "type": "LoadBalancer",
+            "externalIPs": ["192.0.2.7"],
+            "sessionAffinity": "ClientIP",
+            "sessionAffinityConfig": {"clientIP": {"timeoutSeconds": 9}},
+            "loadBalancerIP": "192.0.2.8",
+            "loadBalancerSourceRanges": ["10.0.0.0/8"],
+            "loadBalancerClass": "example.com/own",
+            "externalTrafficPolicy": "Local",
+            "healthCheckNodePort": 30_081,
+        },
+        "status": {"loadBalancer": {"ingress": [{
+            "ip": "192.0.2.9",
+            "ipMode": "VIP",
+            "ports": [{"port": 80, "protocol": "TCP", "error": "none.example/x"}],
+        }]}},
+    });
+    let read: core::Service = serde_json::from_value(service.clone()).unwrap();
+    assert_eq!(serde_json::to_value(&read).unwrap(), service);
+    let node = serde_json::json!({
+        "metadata": {"name": "n1"},
+        "spec": {"providerID": "cloud://n1"},
+        "status": {"addresses": [{"type": "InternalIP", "address": "10.0.0.1"}]},
+    });
+    let read: core::Node = serde_json::from_value(node.clone()).unwrap();
+    assert_eq!(serde_json::to_value(&read).unwrap(), node);
+}
+
 /// Tens of thousands are held: one more word would cost each of them 64 bytes.
 #[test]
 fn what_is_known_by_its_metadata_alone_fits_an_allocation_of_256_bytes() {

@@ -588,7 +588,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn a_fault_passes_after_so_many_calls_and_a_slow_answer_is_an_answer() {
+    async fn a_fault_passes_after_its_number_of_calls_and_a_slow_answer_is_an_answer() {
         let cloud = Reference::new();
         cloud.machine("n1");
         cloud.fault("Describe", Fault::Slow(Duration::from_millis(20)), Some(1));

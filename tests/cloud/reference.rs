@@ -142,7 +142,7 @@ impl Reference {
         self.state().unsupported.insert(capability.into());
     }
 
-    /// From now on calls of this name fail so; so many of them, or all.
+    /// From now on calls of this name fail so: this number of them, or all.
     pub fn fault(&self, call: &'static str, fault: Fault, times: Option<usize>) {
         let mut state = self.state();
         state.faults.entry(call).or_default().push((fault, times));

@@ -414,11 +414,11 @@ impl Side {
         format: Format,
     ) -> Result<()> {
         let (kind, name) = reference(&change.of)?;
-        let name = &self.whole_name(namespace, kind, name).await?;
+        let name = self.whole_name(namespace, kind, name).await?;
         let to = dated(&change.to, jiff::Timestamp::now())?;
         let to = self.with_uids(namespace, &to).await?;
         self.server
-            .patch(kind, namespace, (name, subresource), format, &to)
+            .patch(kind, namespace, (name.as_str(), subresource), format, &to)
             .await?;
         Ok(())
     }

@@ -40,7 +40,7 @@ fn is_needy(pod: &Pod) -> bool {
 }
 
 fn pod_of(server: &Server, namespace: &str, name: &str) -> Option<Arc<Pod>> {
-    let found = server.world.get(Pod::resource(), namespace, name);
+    let found = Reader::get(&server.world, Pod::resource(), namespace, name);
     found.and_then(cast::<Pod>)
 }
 
@@ -133,9 +133,12 @@ pub fn at_the_end(server: &Server) -> Option<String> {
             .flatten()
             .map(|made| made.resource_claim_name.clone());
         for name in named.chain(made).filter(|name| !name.is_empty()) {
-            let claim = server
-                .world
-                .get(ResourceClaim::resource(), &meta.namespace, &name);
+            let claim = Reader::get(
+                &server.world,
+                ResourceClaim::resource(),
+                &meta.namespace,
+                &name,
+            );
             let Some(claim) = claim.as_ref().and_then(claim_of) else {
                 return Some(format!(
                     "pod {} names the claim {name}, which is not there",

@@ -342,6 +342,7 @@ async fn live(
             ServerFence::new(ServerFenceMode::Off),
         )),
         keys: Arc::new(node::keys::NoKeys),
+        cloud: Arc::new(node::cloud::NoCloud),
         host: "simulation".to_owned(),
         rate: (0.0, 1),
         fence: Arc::new(Gatekeeper {

@@ -395,7 +395,7 @@ impl Controller for DeviceTaintEviction {
         if self.rules {
             pods.wakes(wake_rules_of_pod);
         }
-        let mut claims = on
+        let claims = on
             .kind::<ResourceClaim>()
             .indexed_by(BY_DEVICE, by_device)
             .wakes(match self.groups {
@@ -403,9 +403,8 @@ impl Controller for DeviceTaintEviction {
                 false => wake_users::<false>,
             });
         if self.rules {
-            claims = claims.wakes(wake_rules_of_claim);
+            claims.wakes(wake_rules_of_claim);
         }
-        drop(claims);
         on.kind::<ResourceSlice>()
             .indexed_by(BY_POOL, by_pool)
             .wakes(match self.groups {

@@ -376,7 +376,7 @@ fn a_pod_goes_when_the_taints_of_its_devices_are_tolerated_no_longer() {
         ),
         (
             "a claim of the name of its made one is another's",
-            world(tainted(), gpu(), made.clone()),
+            world(tainted(), gpu(), made),
             None,
         ),
         (
@@ -971,7 +971,7 @@ fn a_pod_wakes_its_key_where_something_of_its_devices_changes() {
 
 /// Rules, claims by their devices, and what the condition of the rule says before and after.
 #[test]
-fn a_rule_tells_of_the_pods_that_it_evicts_and_has_evicted() {
+fn a_rule_s_condition_counts_the_pods_that_it_evicts_and_has_evicted() {
     let far = || {
         let mut far = user("web");
         far.metadata_mut().namespace = "shop".into();
@@ -1043,7 +1043,7 @@ fn a_rule_tells_of_the_pods_that_it_evicts_and_has_evicted() {
 }
 
 #[test]
-fn a_rule_without_effect_tells_what_it_would_do() {
+fn a_rule_without_effect_counts_what_it_would_evict() {
     let tail = "if the effect was NoExecute. This information will not be updated again. Recreate the DeviceTaintRule to trigger an update.";
     let next = || pod("next").on("n1").uses("more");
     let more = gpus("more", &[("n1", "gpu-1"), ("n2", "gpu-0")]).reserved(&next());

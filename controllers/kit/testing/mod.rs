@@ -14,6 +14,7 @@ use kubernetes_proto::{
     meta::{ObjectMeta, Time},
 };
 
+use crate::cloud;
 use crate::{
     Answers, Catalogue, Controller, DynController, Entry, Event, EventType, Factory, FlagValue,
     Flags, Index, Key, NOT_FOUND, Plan, Query, Reader, Refusal, Seen, Sharding, Standing,
@@ -687,11 +688,48 @@ impl World {
         }
     }
 
+    /// Whether what a call to the cloud rests on is so, as the node verifies it.
+    fn holds(&self, guard: &cloud::Guard) -> bool {
+        match guard {
+            cloud::Guard::Nothing => true,
+            cloud::Guard::Unchanged {
+                resource,
+                key,
+                uid,
+                version,
+            } => self
+                .objects
+                .get(&(*resource, key.clone()))
+                .is_some_and(|object| {
+                    let meta = object.metadata();
+                    meta.uid == *uid && meta.resource_version == *version
+                }),
+            cloud::Guard::NotRouted {
+                node,
+                cidr,
+                addresses,
+            } => self
+                .find::<kubernetes_proto::core::Node>(node)
+                .is_none_or(|node| {
+                    let node = cloud::Node::of(&node);
+                    let same = addresses.as_ref().is_none_or(|all| *all == node.addresses);
+                    !(node.pod_cidrs.contains(cidr) && same)
+                }),
+        }
+    }
+
     /// Live reads: what the server holds, with kind and apiVersion.
     pub fn answer(&self, queries: Vec<Query>) -> Answers {
         queries
             .into_iter()
             .map(|query| {
+                if let Query::Cloud(call) = &query
+                    && !self.holds(&call.guard)
+                {
+                    let stale = cloud::Refused::new(cloud::Reason::Stale, "it has changed");
+                    let answer = cloud::answer(Err(stale), std::time::Duration::ZERO);
+                    return (query, answer);
+                }
                 if let Some(answer) = (self.answering)(&query) {
                     return (query, answer);
                 }
@@ -722,9 +760,10 @@ impl World {
                         Some(other) => other.clone(),
                         None => crate::Answer::Missing,
                     },
-                    Query::Review { .. } | Query::Certificate(_) | Query::Token { .. } => {
-                        crate::Answer::Missing
-                    }
+                    Query::Review { .. }
+                    | Query::Certificate(_)
+                    | Query::Token { .. }
+                    | Query::Cloud(_) => crate::Answer::Missing,
                     Query::Content {
                         resource,
                         namespace,
