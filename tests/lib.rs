@@ -30,6 +30,8 @@ mod audit;
 #[cfg(test)]
 mod bystanders;
 #[cfg(test)]
+mod clouds;
+#[cfg(test)]
 mod deploy;
 #[cfg(test)]
 mod disruption;

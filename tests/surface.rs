@@ -85,11 +85,7 @@ fn flags(help: &str) -> BTreeMap<String, String> {
         };
         let is_flag = line.starts_with("      --") || line.starts_with("  -");
         if let Some(rest) = text.strip_prefix("--").filter(|_| is_flag) {
-            last = rest
-                .split(|c: char| c == ' ' || c == '[')
-                .next()
-                .unwrap_or_default()
-                .to_owned();
+            last = rest.split([' ', '[']).next().unwrap_or_default().to_owned();
             flags.insert(last.clone(), String::new());
         }
         if let Some((_, default)) = line.rsplit_once("(default ")

@@ -197,6 +197,12 @@ fn two_thousand_claims_of_one_class_are_bound_one_to_one_no_slower_than_by_upstr
             let ours = bind_all(&control_plane, &who).await?;
             all_end_well(&mut running).await?;
             ensure!(
+                ours.refused <= ours.writes / 10,
+                "{who}: {} of {} writes were refused",
+                ours.refused,
+                ours.writes + ours.refused
+            );
+            ensure!(
                 ours.time <= theirs.time.mul_f64(SLACK) + READ,
                 "{who}: {:?}, upstream {:?}",
                 ours.time,

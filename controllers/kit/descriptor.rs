@@ -677,13 +677,6 @@ impl Descriptor {
         self
     }
 
-    /// A difference from upstream.
-    #[must_use]
-    pub fn differs(mut self, how: &'static str) -> Self {
-        self.differences.push(how);
-        self
-    }
-
     /// The differences from upstream that a page of the controller's folder lists:
     /// `include_str!("differences.md")`. Each is a line that begins with `- `; besides them the page has a
     /// heading. Panics where the page has other lines, a mistake of the controller's author that every test

@@ -76,7 +76,10 @@ impl Default for Settings {
 /// was started. What a watch of Leases has brought up to that version holds all that had happened by then; a
 /// gap between two events proves nothing, since a slow server leaves gaps in what is overdue too.
 #[derive(Clone, Default)]
-pub struct Renewed(Option<Arc<dyn Fn() -> Option<(u64, Instant)> + Send + Sync>>);
+pub struct Renewed(Option<Arc<Newest>>);
+
+/// The version of the newest renewal, and when it was started.
+type Newest = dyn Fn() -> Option<(u64, Instant)> + Send + Sync;
 
 impl Renewed {
     /// By this function; it is called for each event of Leases.

@@ -322,7 +322,7 @@ impl Asked<'_> {
                     client: format!("manifold/{}", env!("CARGO_PKG_VERSION")),
                 };
                 let mut client = client!(ProviderClient, self);
-                described(said_by(client.describe(self.timed(request)).await?))
+                described(&said_by(client.describe(self.timed(request)).await?))
             }
             Deed::GetLoadBalancer => {
                 let request = proto::GetLoadBalancerRequest {
@@ -334,7 +334,7 @@ impl Asked<'_> {
                 match said_by(client.get_load_balancer(self.timed(request)).await?).answer {
                     Some(Answer::Exists(status)) => Ok(Reply::LoadBalancer(Some(ingress(status)))),
                     Some(Answer::Absent(_)) => Ok(Reply::LoadBalancer(None)),
-                    Some(Answer::Refusal(why)) => Err(refused(why)),
+                    Some(Answer::Refusal(why)) => Err(refused(&why)),
                     None => Err(unanswered()),
                 }
             }
@@ -350,7 +350,7 @@ impl Asked<'_> {
                 use proto::ensure_load_balancer_response::Answer;
                 match said_by(client.ensure_load_balancer(self.timed(request)).await?).answer {
                     Some(Answer::Status(status)) => Ok(Reply::LoadBalancer(Some(ingress(status)))),
-                    Some(Answer::Refusal(why)) => Err(refused(why)),
+                    Some(Answer::Refusal(why)) => Err(refused(&why)),
                     // The controller says in upstream's words that there is no status.
                     None => Ok(Reply::Done),
                 }
@@ -392,7 +392,7 @@ impl Asked<'_> {
                         Ok(Existence::DoesNotExist) => Ok(Reply::Is(false)),
                         Ok(Existence::Unspecified) | Err(_) => Err(unanswered()),
                     },
-                    Some(Answer::Refusal(why)) => Err(refused(why)),
+                    Some(Answer::Refusal(why)) => Err(refused(&why)),
                     None => Err(unanswered()),
                 }
             }
@@ -404,7 +404,7 @@ impl Asked<'_> {
                 use proto::instance_shutdown_response::Answer;
                 match said_by(client.instance_shutdown(self.timed(request)).await?).answer {
                     Some(Answer::Shutdown(truth)) => Ok(Reply::Is(truth)),
-                    Some(Answer::Refusal(why)) => Err(refused(why)),
+                    Some(Answer::Refusal(why)) => Err(refused(&why)),
                     None => Err(unanswered()),
                 }
             }
@@ -423,7 +423,7 @@ impl Asked<'_> {
                     Some(Answer::List(list)) => Ok(Reply::Routes(
                         list.routes.into_iter().map(route_of).collect(),
                     )),
-                    Some(Answer::Refusal(why)) => Err(refused(why)),
+                    Some(Answer::Refusal(why)) => Err(refused(&why)),
                     None => Err(unanswered()),
                 }
             }
@@ -493,7 +493,7 @@ fn said_by<T>(response: Response<T>) -> T {
     response.into_inner()
 }
 
-fn described(said: proto::DescribeResponse) -> Outcome {
+fn described(said: &proto::DescribeResponse) -> Outcome {
     let can = |wanted: Capability| {
         let mut all = said.capabilities.iter();
         all.any(|number| Capability::try_from(*number) == Ok(wanted))
@@ -510,7 +510,7 @@ fn done(response: Response<proto::DoneResponse>) -> Outcome {
     use proto::done_response::Answer;
     match said_by(response).answer {
         Some(Answer::Done(_)) => Ok(Reply::Done),
-        Some(Answer::Refusal(why)) => Err(refused(why)),
+        Some(Answer::Refusal(why)) => Err(refused(&why)),
         None => Err(unanswered()),
     }
 }
@@ -522,7 +522,7 @@ fn unanswered() -> Refused {
     )
 }
 
-fn refused(said: proto::Refusal) -> Refused {
+fn refused(said: &proto::Refusal) -> Refused {
     use refusal::Reason as Said;
     let reason = match Said::try_from(said.reason) {
         Ok(Said::NotSupported) => Reason::NotSupported,

@@ -111,7 +111,7 @@ async fn verified(
             version,
         } => {
             let what = format!("{}/{key}", resource.plural);
-            let Some(object) = live(server, sender, *resource, key).await? else {
+            let Some(object) = live(server, sender, resource, key).await? else {
                 return Err(stale(format!("{what} is gone")));
             };
             let meta = &object["metadata"];

@@ -435,13 +435,13 @@ fn a_pod_names_its_claims_to_devices_and_its_group() {
 
 #[test]
 fn slices_rules_and_requests_are_the_api_s_own_json() {
-    fn same<T: Object>(json: serde_json::Value) {
+    fn same<T: Object>(json: &serde_json::Value) {
         let read: T = serde_json::from_value(json.clone()).unwrap();
         let decoded = T::resource().read(&read.encode_to_vec()).unwrap();
-        assert_eq!(decoded.to_json(), json);
+        assert_eq!(decoded.to_json(), *json);
     }
     let taint = json!({"key": "k", "value": "v", "effect": "NoExecute", "timeAdded": "2026-01-01T00:00:00Z"});
-    same::<crate::resource::ResourceSlice>(json!({
+    same::<crate::resource::ResourceSlice>(&json!({
         "metadata": {"name": "node-1-gpus"},
         "spec": {
             "driver": "gpu.example.com",
@@ -454,7 +454,7 @@ fn slices_rules_and_requests_are_the_api_s_own_json() {
         "type": "EvictionInProgress", "status": "False", "observedGeneration": 2,
         "lastTransitionTime": "2026-01-01T00:00:00Z", "reason": "NotStarted",
     });
-    same::<crate::resource::DeviceTaintRule>(json!({
+    same::<crate::resource::DeviceTaintRule>(&json!({
         "metadata": {"name": "broken", "generation": 2},
         "spec": {
             "deviceSelector": {"driver": "gpu.example.com", "pool": "node-1", "device": "gpu-0"},
@@ -463,11 +463,11 @@ fn slices_rules_and_requests_are_the_api_s_own_json() {
         "status": {"conditions": [condition]},
     }));
     // A selector that selects all devices is not the same as none.
-    same::<crate::resource::DeviceTaintRule>(json!({
+    same::<crate::resource::DeviceTaintRule>(&json!({
         "metadata": {"name": "all"},
         "spec": {"deviceSelector": {}, "taint": {"key": "k", "effect": "None"}},
     }));
-    same::<crate::resource::ResourcePoolStatusRequest>(json!({
+    same::<crate::resource::ResourcePoolStatusRequest>(&json!({
         "metadata": {"name": "how-many"},
         "spec": {"driver": "gpu.example.com", "poolName": "node-1", "limit": 5},
         "status": {

@@ -36,7 +36,7 @@ fn consumers(claim: &ResourceClaim) -> &[ResourceClaimConsumerReference] {
 
 /// Whether a pod may still run.
 fn is_needy(pod: &Pod) -> bool {
-    !pods::has_finished(pod) && !(pod.is_terminating() && pods::node_name(pod).is_empty())
+    !(pods::has_finished(pod) || pod.is_terminating() && pods::node_name(pod).is_empty())
 }
 
 fn pod_of(server: &Server, namespace: &str, name: &str) -> Option<Arc<Pod>> {

@@ -193,16 +193,7 @@ impl Controller for StorageVersionMigrator {
                 "storageversionmigrations/status",
                 &["patch"],
             )
-            .differs("Objects are taken from a live list in pages of 200, whose first page is read consistently after the resourceVersion was recorded; upstream takes them from the garbage collector's cache. So resources that the collector does not watch, as events, are migrated too, and nothing waits for its cache.")
-            .differs("20 objects of a resource are stored again side by side; upstream goes one by one.")
-            .differs("A migration that is interrupted continues at its page; upstream begins again.")
-            .differs("An object that is gone with its namespace is done; upstream takes the refusal for a failure of the migration.")
-            .differs("A conflict that does not name the object itself is tried again; upstream takes any conflict for one of the object, which then stays in the old version.")
-            .differs("A migration fails for an object that is refused as forbidden, invalid, not found or not supported; any other refusal is tried again, as upstream does with time-outs, 429 and 5xx.")
-            .differs("One queue does the work of upstream's three, under the name of the first.")
-            .differs("The status of a CustomResourceDefinition is applied with its stored versions, changed or not: an apply that leaves out what an earlier one has set would take it away.")
-            .differs("Before a migration begins or ends, the cache of migrations is proven to hold what the API server holds: a CustomResourceDefinition forgets stored versions for the migration that runs, and for no earlier one.")
-            .differs("A migration whose status records a resourceVersion before it runs is not worked on until it runs.")
+            .differences(include_str!("differences.md"))
     }
 
     fn new(_: &Flags) -> Self {

@@ -122,7 +122,7 @@ pub(super) fn plan(name: &str, seen: &Seen<'_>, progress: &mut Progress) -> Resu
         }
         Step::End(one) => {
             *progress = Progress::default();
-            turn(&one, seen, status::ended(&one, now), |plan, definition| {
+            turn(&one, seen, &status::ended(&one, now), |plan, definition| {
                 definition::end(plan, definition, status::has_succeeded(&one), now);
             })
         }
@@ -137,7 +137,7 @@ pub(super) fn plan(name: &str, seen: &Seen<'_>, progress: &mut Progress) -> Resu
             turn(
                 &one,
                 seen,
-                status::with(&one, running, now),
+                &status::with(&one, running, now),
                 |plan, definition| {
                     definition::begin(plan, definition, &name, now);
                 },
@@ -157,7 +157,7 @@ pub(super) fn plan(name: &str, seen: &Seen<'_>, progress: &mut Progress) -> Resu
 fn turn(
     one: &StorageVersionMigration,
     seen: &Seen<'_>,
-    new: StorageVersionMigration,
+    new: &StorageVersionMigration,
     also: impl FnOnce(&mut Plan, &serde_json::Value),
 ) -> Result<Plan, Refusal> {
     let mut plan = Plan::nothing();
@@ -188,7 +188,7 @@ fn turn(
         None => return Ok(Plan::nothing().again_at(seen.now)),
     }
     plan.then();
-    write(&mut plan, one, &new);
+    write(&mut plan, one, new);
     plan.look_again_now();
     Ok(plan)
 }

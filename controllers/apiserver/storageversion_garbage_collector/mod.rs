@@ -90,11 +90,13 @@ impl Controller for StorageVersionGarbageCollector {
         .one_by_one()
         .gate(IDENTITY_GATE, true)
         .gate(API_GATE, false)
-        .runs_where(|flags| match (flags.bool(IDENTITY_GATE), flags.bool(API_GATE)) {
-            (true, true) => Runs::Yes,
-            (false, _) => Runs::No("the feature gate APIServerIdentity is off"),
-            (_, false) => Runs::No("the feature gate StorageVersionAPI is off"),
-        })
+        .runs_where(
+            |flags| match (flags.bool(IDENTITY_GATE), flags.bool(API_GATE)) {
+                (true, true) => Runs::Yes,
+                (false, _) => Runs::No("the feature gate APIServerIdentity is off"),
+                (_, false) => Runs::No("the feature gate StorageVersionAPI is off"),
+            },
+        )
         .rule("coordination.k8s.io", "leases", &["get", "list", "watch"])
         .rule(
             "internal.apiserver.k8s.io",
@@ -106,10 +108,7 @@ impl Controller for StorageVersionGarbageCollector {
             "storageversions/status",
             &["patch"],
         )
-        .differs("A Lease that can't be read keeps its server's entry and is tried again; upstream takes any error for a server that is gone.")
-        .differs("A StorageVersion is deleted in the version seen, so that an entry which a server has just added stays; upstream deletes it by name.")
-        .differs("All servers that are gone leave a StorageVersion in one write, a merge patch of the version seen. One queue does the work of upstream's two, under the name of the second.")
-        .differs("An identity whose Lease loses its label is acted on at once; upstream waits for a change of the StorageVersion.")
+        .differences(include_str!("differences.md"))
     }
 
     fn new(_: &Flags) -> Self {

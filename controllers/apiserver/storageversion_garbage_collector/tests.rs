@@ -63,6 +63,7 @@ fn world() -> World {
 }
 
 #[test]
+#[expect(clippy::type_complexity, reason = "a table of cases")]
 fn servers_whose_identity_has_gone_leave_a_storage_version() {
     const NAME: &str = "apps.deployments";
     let (one, two, three) = (("one", "v1"), ("two", "v1"), ("three", "v2"));

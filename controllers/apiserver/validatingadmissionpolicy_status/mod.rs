@@ -130,12 +130,7 @@ impl Controller for ValidatingAdmissionPolicyStatus {
                 &[],
                 "Expressions of ValidatingAdmissionPolicies whose types were not checked, for each kind that the policy matches: they use what the type checker does not know, or are too large.",
             )
-            .differs("Types are checked by a checker written for Manifold, whose warnings are those of cel-go. An expression that uses a message of google.protobuf, or is beyond a bound of size, gets no warning and is counted in manifold_vap_unchecked_total.")
-            .differs("Schemas of all kinds, also of built-in ones, are those that the API server publishes; upstream has those of built-in kinds compiled in, also for versions that are not served.")
-            .differs("A schema or discovery document that can't be read is retried with back-off; upstream skips the kind, and never checks that generation again.")
-            .differs("The number in a type's name, as in Deployment123456789.spec, follows from the kind; upstream's is the time of the check.")
-            .differs("An apply of the status names the policy's uid and resourceVersion, so that a generation is never called observed by the warnings of an older one.")
-            .differs("Of one policy, at most 40 kinds, 1,000 named resources and 1 MiB of warnings are looked at.")
+            .differences(include_str!("differences.md"))
     }
 
     fn new(_: &Flags) -> Self {

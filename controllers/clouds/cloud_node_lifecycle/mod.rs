@@ -103,10 +103,7 @@ impl Controller for CloudNodeLifecycle {
             .with_flags(flags::PROVIDER)
             .runs_where(flags::runs)
             .rule("", "nodes", &["list", "watch", "patch", "delete"])
-            .differs("It runs where --cloud-provider-endpoint names a provider; kube-controller-manager never runs it, and a cloud-controller-manager has its provider built in.")
-            .differs("A Node is deleted by its uid and the version that was seen not to be ready; upstream deletes whatever has its name by then.")
-            .differs("Each Node has a period of its own and is asked for beside others; upstream asks for one Node after the other, so that a slow answer delays all.")
-            .differs("A provider that says InstanceNotFound where it was asked whether a machine exists has not answered: nothing is deleted, as under upstream's InstancesV2.")
+            .differences(include_str!("differences.md"))
     }
 
     fn new(flags: &Flags) -> Self {

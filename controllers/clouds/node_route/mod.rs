@@ -153,13 +153,7 @@ impl Controller for NodeRoute {
             )
             .rule("", "nodes", &["get", "list", "watch"])
             .rule("", "nodes/status", &["patch"])
-            .differs("It runs where --cloud-provider-endpoint names a provider; kube-controller-manager never runs it, and a cloud-controller-manager has its provider built in.")
-            .differs("Before a route is deleted its Node is read consistently, which needs the verb get; a route whose Node has its block by then stays. Upstream trusts its cache.")
-            .differs("Deletions of a step always come before its creations, also where the provider does not compare addresses.")
-            .differs("A round that changes more than 200 routes lists them again after each 200; the condition of a Node is written once all of its routes were tried.")
-            .differs("A block that a Node names twice has one route; upstream creates it twice and fails.")
-            .differs("Without --cluster-cidr it does not run, and says so; a cloud-controller-manager does not start.")
-            .differs("It runs every --route-reconciliation-period; the gate CloudControllerManagerWatchBasedRoutesReconciliation belongs to cloud-controller-manager and is not asked for.")
+            .differences(include_str!("differences.md"))
     }
 
     fn new(flags: &Flags) -> Self {
@@ -205,7 +199,7 @@ impl Controller for NodeRoute {
             Some(_) => {
                 let mut plan = Plan::nothing();
                 for (call, answered) in answers {
-                    hear(&mut plan, call, answered, memory);
+                    hear(&mut plan, call, &answered, memory);
                 }
                 if memory.step.as_ref().is_some_and(Step::is_done) {
                     memory.step = None;
@@ -239,7 +233,7 @@ impl Step {
 }
 
 /// Notes what came of a deletion or creation.
-fn hear(plan: &mut Plan, call: &Call, answered: Answered, memory: &mut Memory) {
+fn hear(plan: &mut Plan, call: &Call, answered: &Answered, memory: &mut Memory) {
     let round = memory.round.get_or_insert_default();
     let done = answered.outcome == Ok(Reply::Done);
     let why = match &answered.outcome {

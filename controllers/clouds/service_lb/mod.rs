@@ -166,15 +166,7 @@ impl Controller for ServiceLb {
             .rule("", "services", &["get", "list", "watch"])
             .rule("", "services/status", &["patch"])
             .rule("", "nodes", &["list", "watch"])
-            .differs("It runs where --cloud-provider-endpoint names a provider; kube-controller-manager never runs it, and a cloud-controller-manager has its provider built in.")
-            .differs("The provider gets the Service as a consistent read has it right before each call, and is not asked where the cache is behind; upstream passes what its cache has.")
-            .differs("The finalizer is removed, and the status emptied, in one patch of the version seen; upstream patches one after the other whatever has changed.")
-            .differs("A Service that has vanished although it bore the finalizer, because somebody took it away, leaves its load balancer to the provider; upstream removes it if the same process had made it.")
-            .differs("A Service that is being deleted and has no finalizer of this controller gets no load balancer; upstream tries to add the finalizer, which the API refuses, again and again.")
-            .differs("A provider without load balancers is asked every 5 minutes and no Service is touched; upstream's controller does not start.")
-            .differs("The provider's own delay of a retry counts for every call, and is between 1 s and 24 h; upstream heeds that of EnsureLoadBalancer alone.")
-            .differs("nodesync_latency_seconds measures the update of each load balancer, not of all of them together.")
-            .differs("workqueue_* has one queue, service: changes of Nodes wake the keys of Services instead of being queued in node.")
+            .differences(include_str!("differences.md"))
     }
 
     fn new(_: &Flags) -> Self {
@@ -317,7 +309,7 @@ impl Context<'_> {
                 self.updated(outcome, made, names, nodes.len(), memory)
             }
             (Deed::GetLoadBalancer, Some(Step::Recheck { made, names, error })) => {
-                self.rechecked(outcome, made, &names, &error, memory)
+                self.rechecked(&outcome, made, &names, &error, memory)
             }
             (Deed::GetLoadBalancer, Some(Step::Find)) => self.found(outcome, memory),
             (Deed::EnsureLoadBalancerDeleted, Some(Step::Delete)) => self.deleted(outcome, memory),
@@ -493,14 +485,14 @@ impl Context<'_> {
     /// An update has failed. That matters only if the load balancer still exists.
     fn rechecked(
         &self,
-        outcome: Result<Reply, Refused>,
+        outcome: &Result<Reply, Refused>,
         made: Made,
         names: &str,
         error: &str,
         memory: &mut Memory,
     ) -> Plan {
         let mut plan = Plan::nothing();
-        if outcome == Ok(Reply::LoadBalancer(None)) {
+        if *outcome == Ok(Reply::LoadBalancer(None)) {
             memory.made = Some(made);
             return plan;
         }

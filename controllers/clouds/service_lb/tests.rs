@@ -161,7 +161,7 @@ fn the_load_balancer_is_ensured_again_for_what_it_is_made_of_alone() {
             |s| {
                 spec(s)
                     .load_balancer_source_ranges
-                    .push("10.0.0.0/8".to_owned())
+                    .push("10.0.0.0/8".to_owned());
             },
             true,
         ),
@@ -370,6 +370,7 @@ fn the_provider_gets_the_service_as_it_was_seen_and_its_nodes() {
 }
 
 #[test]
+#[expect(clippy::type_complexity, reason = "a table of cases")]
 fn what_is_known_is_forgotten_in_a_plan_of_its_own_before_the_provider_is_asked_to_change_it() {
     let mut bed = made(start().with(machine("n", "True")).with(held()));
     let steps: [(fn(&mut World), &str); 3] = [

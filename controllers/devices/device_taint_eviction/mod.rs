@@ -369,15 +369,7 @@ impl Controller for DeviceTaintEviction {
             .rule("resource.k8s.io", "resourceslices", &["list", "watch"])
             .rule("resource.k8s.io", "devicetaintrules", &["list", "watch"])
             .rule("resource.k8s.io", "devicetaintrules/status", &["patch"])
-            .differs("Where DRADeviceTaintRules is on but the API does not serve devicetaintrules, taints in ResourceSlices evict all the same; upstream's controller then waits for ever. DeviceClasses are not watched, since nothing is read of them.")
-            .differs("pod_deletions_total and the number of evicted pods in a rule's condition count pods that this controller has deleted; upstream counts those as well that somebody else was deleting when their time came.")
-            .differs("The number of evicted pods is kept through a handoff of the rule's key. After a crash of its owner it begins with the pods that are still being deleted.")
-            .differs("A condition DisruptionTarget that a failed try has left is not announced by a second event.")
-            .differs("A pod that somebody else is deleting gets no event `Cancelling deletion`, nor does one whose owner has crashed since its eviction was planned.")
-            .differs("Pods of a DeviceTaintRule are deleted when the rule's status is that of the rule's generation, or 3 s later. Upstream has no bound, but only the order of its queue.")
-            .differs("The condition of a rule with effect None is not computed again when the controller starts, as its message says.")
-            .differs("Before the first pods are deleted after a takeover, the caches of claims, slices and rules are compared with the API server.")
-            .differs("What fails is retried for ever; upstream's controller ends where it cannot register its handlers.")
+            .differences(include_str!("differences.md"))
     }
 
     fn new(flags: &Flags) -> Self {

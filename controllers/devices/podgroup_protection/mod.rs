@@ -83,8 +83,7 @@ impl Controller for PodGroupProtection {
                 &["list", "watch", "patch"],
             )
             .rule("", "pods", &["list", "watch"])
-            .differs("Before a finalizer is removed, the cache of pods is proven to hold what the API server holds; upstream trusts its cache, and may let a group go that a new pod is of.")
-            .differs("The finalizer is written as a merge patch of the version seen.")
+            .differences(include_str!("differences.md"))
     }
 
     fn new(_: &Flags) -> Self {

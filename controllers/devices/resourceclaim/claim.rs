@@ -198,7 +198,7 @@ fn labels(claim: &ResourceClaim) -> [&'static str; 3] {
 }
 
 /// A change of the status of the version seen.
-fn write_status(plan: &mut Plan, claim: &ResourceClaim, status: Value) {
+fn write_status(plan: &mut Plan, claim: &ResourceClaim, status: &Value) {
     let patch = json!({ "status": status });
     plan.patch(claim, "status", PatchKind::Merge, patch, Report::No);
 }
@@ -246,7 +246,7 @@ pub(super) fn plan(
                 status["allocation"] = Value::Null;
             }
         }
-        write_status(&mut plan, claim, status);
+        write_status(&mut plan, claim, &status);
         return Ok(plan);
     }
     let is_idle = remaining.is_empty() && is_protected && !is_allocated;
@@ -258,7 +258,7 @@ pub(super) fn plan(
     }
     if claim.is_terminating() {
         if is_protected && is_allocated {
-            write_status(&mut plan, claim, json!({ "allocation": null }));
+            write_status(&mut plan, claim, &json!({ "allocation": null }));
         } else if is_protected {
             finalizers::remove(&mut plan, claim, FINALIZER);
         }

@@ -112,15 +112,7 @@ impl Controller for ResourceClaims {
                  Source can be 'resource_claim_template' (created from a template), \
                  'extended_resource' (extended resources), or empty (manually created by a user).",
             )
-            .differs("The five characters at the end of a claim's name follow from the owner's uid and the entry's name, so that a claim that two replicas make collides.")
-            .differs("A pod's or PodGroup's status is applied with the names of all its claims and with the version seen. Upstream applies those that are new, by which the API server takes away the others, and finds them again at the next sync.")
-            .differs("A pod that has finished gets no claim and no reservation. Upstream makes and reserves them again as it takes them away, as long as the pod exists.")
-            .differs("A claim whose name a pod or PodGroup has noted and that the cache does not show is made again after a live read. A reservation, and a claim of a pod, whose pod another has replaced under its name is given up after a live read or once the deletion was seen; upstream trusts its cache.")
-            .differs("A generated claim that is deleted by hand is made again at once; upstream's mutation cache shows the deleted one for up to an hour.")
-            .differs("A claim is deleted only in the version seen, so that one which was reserved since stays.")
-            .differs("The finalizer of a deallocated claim is removed when the watch has brought the deallocation. Where that is forgotten, a finalizer on a claim that stays unallocated and unreserved for a minute is removed; upstream leaves it until the claim is deleted.")
-            .differs("A claim with 256 consumers gets no more: the failure says so without a write that the API refuses.")
-            .differs("Keys in /debug are pods' own names, and claim:<name> and podgroup:<name>.")
+            .differences(include_str!("differences.md"))
     }
 
     fn new(flags: &Flags) -> Self {

@@ -376,6 +376,7 @@ fn a_pod_gets_the_claim_of_its_template_byte_for_byte() {
 /// Upstream's cases of a pod's key: the pod, what there is, which claims there are in the end, and which one
 /// the pod names.
 #[test]
+#[expect(clippy::type_complexity, reason = "a table of cases")]
 fn pods_get_claims_as_upstream_s_do() {
     let name = first_name("web", "gpu");
     let cases: Vec<(&str, Option<Pod>, Vec<ResourceClaim>, bool, Vec<&str>, &str)> = vec![
@@ -509,6 +510,7 @@ fn a_claim_of_the_same_name_in_another_namespace_is_another() {
 }
 
 #[test]
+#[expect(clippy::type_complexity, reason = "a table of cases")]
 fn what_can_t_be_made_is_an_event_and_holds_back_what_follows() {
     let off = |name| move |world: World| world.flag(name, FlagValue::Bool(false));
     let same: fn(World) -> World = |world| world;
@@ -835,7 +837,7 @@ fn a_reservation_is_dropped_only_when_its_pod_is_known_to_be_gone() {
     fn failing(query: &Query) -> Option<Answer> {
         matches!(query, Query::Live { .. }).then(|| Answer::Failed("timed out".to_owned()))
     }
-    let unseen = world().with(reserved.clone());
+    let unseen = world().with(reserved);
     let replaced = unseen
         .clone()
         .with(pod("web").uid("uid-old").shares("a", "c").on("n"));
@@ -984,7 +986,7 @@ fn the_finalizer_goes_after_the_own_deallocation_at_once_and_else_after_a_minute
     end.settle_for(61, &[factory]);
     assert_eq!(shown(&end, "c"), "");
     // Somebody is about to allocate it: a change starts the delay again.
-    let mut end = world.clone();
+    let mut end = world;
     end.settle_for(40, &[factory]);
     end.change::<ResourceClaim>("c", |claim| claim.metadata_mut().set_label("a", "b"));
     end.settle_for(40, &[factory]);
@@ -1092,7 +1094,7 @@ fn pod_groups_have_claims_where_the_gate_is_on() {
         ]
     );
     world.run::<ResourceClaims>();
-    assert_eq!(claims(&world), [name.clone()]);
+    assert_eq!(claims(&world), std::slice::from_ref(&name));
     assert_eq!(statuses(&world, "web"), [("gpu".to_owned(), name.clone())]);
     let noted = world.get::<PodGroup>("workers");
     let noted = &noted.status.as_ref().unwrap().resource_claim_statuses;

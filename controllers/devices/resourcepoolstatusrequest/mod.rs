@@ -248,10 +248,7 @@ impl Controller for PoolStatusRequests {
             )
             .rule("resource.k8s.io", "resourceslices", &["list", "watch"])
             .rule("resource.k8s.io", "resourceclaims", &["list", "watch"])
-            .differs("A request about a pool that lacks slices is answered when the pool is complete. Upstream tries six times within a second and then never again.")
-            .differs("An answer rests on every slice and claim that the API server had when it was computed.")
-            .differs("A request is deleted when its time has come, in the version seen; upstream checks all of them every 10 minutes.")
-            .differs("workqueue_* has a queue resourcepoolstatusrequest-controller; upstream's has no name and no metrics.")
+            .differences(include_str!("differences.md"))
     }
 
     fn new(_: &Flags) -> Self {

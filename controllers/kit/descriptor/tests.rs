@@ -66,7 +66,7 @@ fn metrics_come_from_a_table_or_one_by_one() {
 fn differences_are_the_items_of_a_page() {
     let page = "# Differences from kube-controller-manager\n\n- One, with `code`.\n- Two.\n";
     let descriptor = Descriptor::new("test", Sharding::Single)
-        .differs("None.")
+        .differences("- None.")
         .differences(page);
     assert_eq!(
         descriptor.differences,

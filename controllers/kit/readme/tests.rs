@@ -15,7 +15,7 @@ impl Controller for Zeal {
             .rule("batch", "jobs/status", &["patch"])
             .rule("", "pods", &["list", "create", "delete"])
             .rule_for("", "secrets", &["one", "two"], &["patch"])
-            .differs("It is quicker.")
+            .differences("- It is quicker.")
     }
     fn new(_: &Flags) -> Self {
         Self

@@ -122,7 +122,7 @@ impl Controller for EphemeralVolumes {
                 &[],
                 "Number of PersistentVolumeClaim creation requests",
             )
-            .differs("A creation that collides with a claim which the cache does not show yet records no event; if that claim is another's, the event comes with it.")
+            .differences(include_str!("differences.md"))
     }
 
     fn new(_: &Flags) -> Self {

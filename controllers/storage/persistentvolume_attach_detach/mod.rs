@@ -204,16 +204,7 @@ impl Controller for AttachDetach {
                 "volumeattachments",
                 &["get", "list", "watch", "create", "delete"],
             )
-            .differs("A volume that one node alone may have is not attached while any attachment of it to another node exists, attached or not, and only after a consistent read has shown that none is missing from the cache.")
-            .differs("Six minutes do not replace the live read of a healthy node before a detach; forced detaches alone count as such.")
-            .differs("Before a forced detach the node is read live, too: one that is ready again, or has lost the taint out-of-service, keeps its volumes.")
-            .differs("A node that is deleted while it lists a volume counts as using it for six minutes, also if it did not.")
-            .differs("storage_operation_duration_seconds has no operation verify_volumes_are_attached_per_node: attachments are watched, not verified in rounds.")
-            .differs("Nodes without the annotation volumes.kubernetes.io/controller-managed-attach-detach are left alone, also after a start, and so are VolumeAttachments of other names than upstream gives.")
-            .differs("An attachment that no pod wants any more is deleted while it is still being attached, and failures are reported when their reason begins, not at each try.")
-            .differs("An attachment of an in-line volume that no pod wants any more is deleted after a restart too.")
-            .differs("FlexVolumes are not attached: their drivers run on the manager's host.")
-            .differs("An in-line vSphere volume with a storage policy is translated; upstream panics.")
+            .differences(include_str!("differences.md"))
     }
 
     fn new(flags: &Flags) -> Self {

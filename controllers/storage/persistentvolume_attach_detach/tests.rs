@@ -1016,6 +1016,7 @@ fn the_end_of_a_pod_whose_claim_is_gone_wakes_what_its_node_lists() {
 }
 
 #[test]
+#[expect(clippy::type_complexity, reason = "a table of cases")]
 fn a_volume_is_listed_only_if_the_live_attachment_is_attached() {
     use controllers_kit::{Answer, Query};
     fn answer(query: &Query, live: Answer) -> Option<Answer> {

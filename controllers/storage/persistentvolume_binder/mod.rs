@@ -343,18 +343,7 @@ impl Controller for PersistentVolumeBinder {
                 &[],
                 "Claims that could not be given the default class after their creation.",
             )
-            .differs("Claims and the volumes that point at them share one queue, `claims`, with ten workers a replica: the write to the volume, with its version, decides who gets it.")
-            .differs("A volume is chosen among equally small ones by a hash of claim and volume, not by chance, and one whose access modes are of no known kind is compared by what they are.")
-            .differs("A binding's second write to an object follows when the watch has brought its first: claimRef, then the claim's volumeName, then both statuses.")
-            .differs("A claim becomes Lost after a live read of its volume, not by the cache alone; a volume becomes Released after a live read of its claim in every case.")
-            .differs("WaitForFirstConsumer, WaitForPodScheduled, ExternalProvisioning, ProvisioningFailed, FailedBinding, VolumeMismatch and VolumeFailedRecycle for use are recorded when their reason begins and every 30 minutes while it lasts, not at each sync.")
-            .differs("Claims are looked at again each --pvclaimbinder-sync-period only while they wait for a volume that nobody provisions; everything else is woken by changes.")
-            .differs("A hostPath volume of policy Delete under /tmp is deleted as an object; the directory stays, since it is one of the manager's host upstream.")
-            .differs("--enable-hostpath-provisioner=true is an error at start, and so a class of provisioner kubernetes.io/host-path is answered by ProvisioningFailed as where it is off, whatever its mountOptions and the claim's dataSource are.")
-            .differs("A volume whose claimRef has a uid but no namespace or no name never becomes Released, since nothing shows that its claim is gone; the key's last error says so. Upstream releases one that lacks the namespace.")
-            .differs("A recycler pod that this key's owner has not made itself is deleted and another made, without marking the volume Failed; its events are not copied to the volume.")
-            .differs("A volume that could not be recycled is tried again with back-off from the sync period to 122 s, not at each sync.")
-            .differs("storage_operation_duration_seconds is not measured: no operation on storage runs in the process.")
+            .differences(include_str!("differences.md"))
     }
 
     fn new(flags: &Flags) -> Self {

@@ -153,9 +153,7 @@ impl Controller for VolumeExpander {
             .rule("", "persistentvolumes", &["get", "list", "watch"])
             .rule("", "persistentvolumeclaims", &["list", "watch"])
             .rule("", "persistentvolumeclaims/status", &["patch"])
-            .differs("The volume is read from the API server only where the cache shows something to do: not for every bound claim at start.")
-            .differs("ExternalExpanding is recorded once for each size that a claim asks for, not at every sync.")
-            .differs("FlexVolume drivers are not run: a claim of such a volume waits for an external controller.")
+            .differences(include_str!("differences.md"))
     }
 
     fn new(_: &Flags) -> Self {

@@ -31,7 +31,7 @@ impl Controller for VolumeProtection {
             .queue("pvprotection")
             .one_by_one()
             .rule("", "persistentvolumes", &["list", "watch", "patch"])
-            .differs("The finalizer is written as a merge patch of the version seen.")
+            .differences(include_str!("differences.md"))
     }
 
     fn new(_: &Flags) -> Self {

@@ -140,10 +140,7 @@ impl Controller for ClaimProtection {
         .rule("", "persistentvolumeclaims", &["list", "watch", "patch"])
         .rule("", "persistentvolumeclaims/status", &["patch"])
         .rule("", "pods", &["list", "watch"])
-        .differs("Before a finalizer is removed, the cache of pods is proven to hold what the API server holds, by the version of the newest pod, instead of a live list of the namespace's pods.")
-        .differs("A claim stays where a pod of its namespace can't be decoded, or the proof can't be had: upstream's live list fails then too.")
-        .differs("Finalizer and condition are written as merge patches of the version seen; where both are missing, the finalizer comes first, since two writes of one version would conflict.")
-        .differs("With PersistentVolumeClaimUnusedSinceTime, a condition that is wrong since a pod has gone unseen is put right when the claim is seen next; upstream's stays until a pod comes.")
+        .differences(include_str!("differences.md"))
     }
 
     fn new(flags: &Flags) -> Self {

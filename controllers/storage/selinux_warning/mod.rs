@@ -356,12 +356,7 @@ impl Controller for SeLinuxWarning {
                 ],
                 "Conflict between two Pods using the same volume",
             )
-            .differs("A key is a storage, whose pods are found by indexes, instead of a pod and a cache of all volumes: a conflict is told once to each of both pods, whoever comes last.")
-            .differs("When a driver changes, all pods of a storage are judged again at once; upstream warns of conflicts between those that it has judged again and those that it has not.")
-            .differs("Of one storage 1000 conflicts are told and measured at most, each direction for itself; there are as many as pairs of pods.")
-            .differs("MultipleSELinuxLabels is recorded once, not at each retry.")
-            .differs("MultipleSELinuxLabels is recorded for volumes of claims and of in-line storage; which containers mount emptyDir, ConfigMaps, Secrets and the like is not known.")
-            .differs("Volumes of in-tree plugins that CSI has taken over are the same where the in-tree source says so; FlexVolume is not looked at.")
+            .differences(include_str!("differences.md"))
     }
 
     fn new(_: &Flags) -> Self {

@@ -89,8 +89,7 @@ impl Controller for ClassProtection {
             "volumeattributesclasses",
             &["list", "watch", "patch"],
         )
-        .differs("Before a finalizer is removed, the caches of volumes and claims are proven to hold what the API server holds; upstream trusts its caches, and may let a class go that a new claim names.")
-        .differs("The finalizer is written as a merge patch of the version seen.")
+        .differences(include_str!("differences.md"))
     }
 
     fn new(_: &Flags) -> Self {
