@@ -147,9 +147,9 @@ impl Fence {
         self.settled.load(Ordering::Acquire)
     }
 
-    /// The version that the newest renewal of the replica's Lease was given, and when its request was started:
-    /// a watch of Leases that has come to this version has brought all that had happened by then. `None`
-    /// before the first.
+    /// The version that the newest renewal of the replica's Lease was given, and when its request was
+    /// started: a watch of Leases that has come to this version has brought all that had happened by then.
+    /// `None` before the first.
     pub fn renewed(&self) -> Option<(u64, Instant)> {
         *self.renewed.lock().unwrap_or_else(PoisonError::into_inner)
     }

@@ -488,8 +488,8 @@ fn lagging_head(shared: &Shared, job: &Job) -> Option<Head> {
     })
 }
 
-/// Whether a key can be an object of a resource: composite keys ([`Key::composite`], [`Key::within`]) are not,
-/// nor those of cluster-scoped objects where the resource has namespaces.
+/// Whether a key can be an object of a resource: composite keys ([`Key::composite`], [`Key::within`]) are
+/// not, nor those of cluster-scoped objects where the resource has namespaces.
 fn is_object(resource: &Resource, key: &Key) -> bool {
     match resource.namespaced {
         true => !key.namespace.is_empty() && !key.name.contains(':'),

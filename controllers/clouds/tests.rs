@@ -79,8 +79,8 @@ pub(crate) fn healthy(call: &Call) -> Outcome {
         }
         Deed::InstanceExists(node) => Reply::Is(node.name != "gone"),
         Deed::InstanceShutdown(node) => Reply::Is(node.name == "off"),
-        // All that is wanted, since nothing is remembered here: with less there would be no rest. What a round
-        // deletes and creates is tested with a cloud that remembers.
+        // All that is wanted, since nothing is remembered here: with less there would be no rest. What a
+        // round deletes and creates is tested with a cloud that remembers.
         Deed::ListRoutes => Reply::Routes(vec![
             route("r1", "a", "10.0.0.0/24"),
             route("r2", "b", "10.0.1.0/24"),

@@ -696,9 +696,10 @@ impl Action {
     }
 
     /// Whether a failure says that there is nothing left to do, so that it counts as a success: the object of
-    /// a rewrite has been written meanwhile, or is gone. An apply to what is gone is read as a creation, which
-    /// is refused for its uid, or before that because its namespace is ending or has gone. A conflict over
-    /// anything but the object itself, as admission may meet with an object of its own, says nothing of it.
+    /// a rewrite has been written meanwhile, or is gone. An apply to what is gone is read as a creation,
+    /// which is refused for its uid, or before that because its namespace is ending or has gone. A conflict
+    /// over anything but the object itself, as admission may meet with an object of its own, says nothing of
+    /// it.
     pub fn is_superseded(&self, failure: &Failure) -> bool {
         if !self.is_rewrite() {
             return false;

@@ -490,8 +490,8 @@ const INFORMERS: &str = "inner workings of upstream's informers";
 const CLIENTS: &str = "inner workings of upstream's client: requests are protobuf or JSON, and credentials are read again when they change";
 const PLUGINS: &str = "of volume plugins and of the API server's validation, which are linked into upstream's program and not asked by its controllers";
 
-/// Every gate that upstream's pkg/controller, pkg/quota and cmd/kube-controller-manager read, and those of the
-/// libraries that they use which a controller manager can show; from 1.36.3.
+/// Every gate that upstream's pkg/controller, pkg/quota and cmd/kube-controller-manager read, and those of
+/// the libraries that they use which a controller manager can show; from 1.36.3.
 #[rustfmt::skip]
 const READ: &[(&str, Account)] = &[
     ("APIServerIdentity", Acts),

@@ -313,8 +313,8 @@ impl Slot {
         self.heard.store(since + 1, Ordering::Relaxed);
     }
 
-    /// Time passes for ages as far as the watch of Leases is known to have come: to the newest renewal of this
-    /// replica's own Lease, or to the present where none is known.
+    /// Time passes for ages as far as the watch of Leases is known to have come: to the newest renewal of
+    /// this replica's own Lease, or to the present where none is known.
     pub(crate) fn pulse(&self) {
         let Some(ages) = self.ages.as_ref().filter(|_| ages::is_pulse(self.resource)) else {
             return;

@@ -46,7 +46,8 @@ pub struct Settings {
     /// live, where it is asked how old heartbeats are: longer than a rest and a few renewals of this
     /// replica's own Lease.
     pub pulse_max: Duration,
-    /// The renewals of this replica's own Lease, by which the watch of Leases knows what it has caught up with.
+    /// The renewals of this replica's own Lease, by which the watch of Leases knows what it has caught up
+    /// with.
     pub renewed: Renewed,
     /// The requests' User-Agent.
     pub user_agent: Option<HeaderValue>,

@@ -3,7 +3,7 @@
 //! A scenario is data (`scenarios/*.yaml`): objects are made and changed, pods are run and failed,
 //! facts are awaited. It runs in a namespace of its own, once on a control plane with
 //! kube-controller-manager and once on one with three replicas of Manifold, both with the same
-//! controllers. At each `look` and at the end, when the manager has come to rest, every object of the
+//! controllers. At each `snapshot` and at the end, when the manager has come to rest, every object of the
 //! namespace is read, evened out ([`normal`]: names' random parts, uids, times, versions, addresses)
 //! and compared, with the events and with the writes that it took ([`compare`]). A difference fails
 //! the suite unless [`expected`] names it with its reason, which must stand in controllers/README.md.
@@ -41,8 +41,8 @@ const CONTROLLERS: &str = "deployment-controller,replicaset-controller,replicati
 /// What both run besides where it matters what is cleared up, counted and published.
 const MORE: &str = "garbage-collector-controller,namespace-controller,pod-garbage-collector-controller,\
     resourcequota-controller,endpoints-controller,endpointslice-controller,endpointslice-mirroring-controller";
-/// What both run for identities. The cleaners are left out: upstream's work once an hour, once a day, and when
-/// they start ([`AT_START`]).
+/// What both run for identities. The cleaners are left out: upstream's work once an hour, once a day, and
+/// when they start ([`AT_START`]).
 const IDENTITY: &str = "serviceaccount-controller,clusterrole-aggregation-controller,\
     certificatesigningrequest-approving-controller,certificatesigningrequest-signing-controller,\
     serviceaccount-token-controller,bootstrap-signer-controller,token-cleaner-controller,\

@@ -329,7 +329,7 @@ impl Side {
             Step::Node(node) => self.node(node, play.scenario.among).await?,
             Step::Pause(seconds) => tokio::time::sleep(Duration::from_secs(*seconds)).await,
             Step::Rest(_) => return self.rest(play).await,
-            Step::Look(name) => {
+            Step::Snapshot(name) => {
                 self.rest(play).await?;
                 let look = self.look(play.scenario, name).await?;
                 play.outcome.looks.push(look);

@@ -33,8 +33,8 @@ pub(crate) enum Among {
     /// Those of stored versions, on an API server that has them: migrations, definitions and what they define
     /// are compared where their names begin with the scenario's.
     StoredVersions,
-    /// Those of tainted devices and of questions about pools, with the gates of rules and of questions: slices,
-    /// rules and requests are compared where their names begin with the scenario's.
+    /// Those of tainted devices and of questions about pools, with the gates of rules and of questions:
+    /// slices, rules and requests are compared where their names begin with the scenario's.
     Devices,
     /// The one that makes, reserves and frees claims to devices; steps play scheduler and kubelet.
     Claims,
@@ -234,8 +234,7 @@ pub(crate) enum Step {
     /// Waits until the manager has written nothing to the namespace for a while.
     Rest(Nothing),
     /// Comes to rest, and remembers what there is under this name.
-    #[serde(alias = "snapshot")]
-    Look(String),
+    Snapshot(String),
     /// Does nothing for this number of seconds, while the manager continues to try.
     Pause(u64),
     /// The manager is exchanged here, where a suite does so, and starts here where it starts late.

@@ -1,8 +1,9 @@
 //! Attached volumes: who attaches and mounts them here, and what must hold of that.
 //!
 //! A driver attaches what VolumeAttachments ask for, and holds them by a finalizer until it has detached.
-//! Each kubelet reports the volumes of its pods as in use, then reads whether its node lists them as attached,
-//! and mounts a while after that read, without another check. A node out of service does nothing any more.
+//! Each kubelet reports the volumes of its pods as in use, then reads whether its node lists them as
+//! attached, and mounts a while after that read, without another check. A node out of service does nothing
+//! any more.
 //!
 //! Without allowance for late watches, since a wrong detach corrupts a file system: nobody asks for an
 //! attachment of a volume that one node alone may have while another node has one, and nothing is detached

@@ -70,8 +70,8 @@ pub enum Mutant {
     OneRange,
     /// A pod that who reserves devices asks for is never there.
     NoPods,
-    /// The attach-detach controller's proof that its cache has all attachments is of an old version, and no write
-    /// leaves a mark.
+    /// The attach-detach controller's proof that its cache has all attachments is of an old version, and no
+    /// write leaves a mark.
     BlindAttach,
     /// What a node lists as attached is written whatever the node says that it uses.
     BlindLists,

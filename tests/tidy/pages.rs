@@ -29,6 +29,9 @@ const FOREIGN: &[&str] = &[
     "TCP_USER_TIMEOUT",
     // Go and its libraries.
     "crypto/x509",
+    // Files of any controller's folder.
+    "context.rs",
+    "differences.md",
 ];
 
 /// Metrics, which are put together from prefix and name.

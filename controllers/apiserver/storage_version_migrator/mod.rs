@@ -1,5 +1,5 @@
-//! Has every object of a resource stored again, so that all of them are in the version and the encryption that
-//! the API server writes now.
+//! Has every object of a resource stored again, so that all of them are in the version and the encryption
+//! that the API server writes now.
 //!
 //! Watches storageversionmigrations; patches their status, and the status of the customresourcedefinition of
 //! the migrated resource; applies nothing to every object of it ([`PatchKind::Rewrite`]). A key per resource,

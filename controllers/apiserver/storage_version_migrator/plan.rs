@@ -150,9 +150,9 @@ pub(super) fn plan(name: &str, seen: &Seen<'_>, progress: &mut Progress) -> Resu
 
 /// Begins or ends a migration: first for the definition of its resource, if there is one, then for itself.
 ///
-/// What is written to the definition can't be undone by a conflict of the second write: a migration that began
-/// long ago would begin again in the definition's present generation, or end while the next one runs, and
-/// versions would be forgotten of which objects are still stored. So the cache is proven to have every
+/// What is written to the definition can't be undone by a conflict of the second write: a migration that
+/// began long ago would begin again in the definition's present generation, or end while the next one runs,
+/// and versions would be forgotten of which objects are still stored. So the cache is proven to have every
 /// migration as it is now.
 fn turn(
     one: &StorageVersionMigration,

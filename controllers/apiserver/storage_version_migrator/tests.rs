@@ -712,7 +712,8 @@ fn an_interrupted_migration_continues_at_its_page_and_without_memory_at_the_firs
     let first = step(&world, &mut progress);
     carry_out(&mut world, &first, &mut progress, |_| None);
     let second = step(&world, &mut progress);
-    // The owner changes in the middle of the second page: 40 were done, one is in flight, the rest is not sent.
+    // The owner changes in the middle of the second page: 40 were done, one is in flight, the rest is not
+    // sent.
     carry_out(&mut world, &second, &mut progress, |name| {
         (name >= "map-0240").then_some(Failure::Fenced)
     });

@@ -1,9 +1,11 @@
-//! Warns in a ValidatingAdmissionPolicy's status of expressions whose types don't fit the kinds that it matches.
+//! Warns in a ValidatingAdmissionPolicy's status of expressions whose types don't fit the kinds that it
+//! matches.
 //!
-//! Watches ValidatingAdmissionPolicies; applies `status.observedGeneration` and `status.typeChecking`; a key per
-//! policy; remembers, while a policy is being checked, what discovery has shown of resources that the catalogue
-//! lacks. Invariant: a generation is checked once, against the schemas that the API server publishes then; a
-//! warning says what kube-controller-manager's says, and where that is not certain there is none.
+//! Watches ValidatingAdmissionPolicies; applies `status.observedGeneration` and `status.typeChecking`; a key
+//! per policy; remembers, while a policy is being checked, what discovery has shown of resources that the
+//! catalogue lacks. Invariant: a generation is checked once, against the schemas that the API server
+//! publishes then; a warning says what kube-controller-manager's says, and where that is not certain there is
+//! none.
 
 mod cel;
 mod kinds;

@@ -1,7 +1,7 @@
 //! The type of a kind's objects, from its schema.
 //!
-//! As the API server declares types for CEL: an object's fields are those of its schema, a field without a type
-//! is left out, what is a number or a text is dynamic, and names that are no identifiers are escaped.
+//! As the API server declares types for CEL: an object's fields are those of its schema, a field without a
+//! type is left out, what is a number or a text is dynamic, and names that are no identifiers are escaped.
 
 use std::collections::BTreeSet;
 
@@ -44,8 +44,8 @@ const RESERVED: [&str; 21] = [
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct TooLarge;
 
-/// The type of a kind's objects, whose object types are declared in an environment under `name` and paths below
-/// it; `None` where the schema says nothing of its type.
+/// The type of a kind's objects, whose object types are declared in an environment under `name` and paths
+/// below it; `None` where the schema says nothing of its type.
 ///
 /// # Errors
 /// Where it is too large.

@@ -1,8 +1,8 @@
-//! The corpus holds expressions with the warnings that kube-controller-manager 1.36.3 gives of them against the
-//! same schemas; the number in a type's name is left out of it.
+//! The corpus holds expressions with the warnings that kube-controller-manager 1.36.3 gives of them against
+//! the same schemas; the number in a type's name is left out of it.
 
 use controllers_kit::{
-    Answer, Object, PatchKind, Plan, Verb,
+    Answer, Factory, Object, PatchKind, Plan, Verb,
     catalogue::{Catalogue, Entry},
     openapi,
     testing::*,
@@ -452,7 +452,7 @@ fn a_resource_that_the_catalogue_lacks_is_looked_up_live() {
         ))
         .serving("/apis/example.com/v1", widgets)
         .with(policy(spec(self::widgets(), "object.spec.nope == 1")));
-    world.settle(&crate::REGISTRY[..1]);
+    world.settle(&[Factory::of::<ValidatingAdmissionPolicyStatus>()]);
     assert_eq!(status(&world), json!([1, [NOPE]]));
 }
 

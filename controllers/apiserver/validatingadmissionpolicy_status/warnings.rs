@@ -118,8 +118,8 @@ fn expressions(spec: &ValidatingAdmissionPolicySpec) -> Vec<(String, &str)> {
     all
 }
 
-/// The name of a kind's type. kube-controller-manager takes the kind and the nanoseconds of the time; a number
-/// that follows from the kind keeps warnings the same from one check to the next.
+/// The name of a kind's type. kube-controller-manager takes the kind and the nanoseconds of the time; a
+/// number that follows from the kind keeps warnings the same from one check to the next.
 pub(super) fn type_name(kind: &Kind) -> String {
     const OFFSET: u64 = 0xcbf2_9ce4_8422_2325;
     const PRIME: u64 = 0x100_0000_01b3;

@@ -9,8 +9,8 @@
 //! start again, as upstream's do at each start.
 //!
 //! Invariants: no pod is deleted before its taint's time plus its toleration; after a takeover no pod is
-//! deleted on a cache that is behind; a rule's condition is that of its generation before its pods are deleted,
-//! or has failed to do so for 3 s.
+//! deleted on a cache that is behind; a rule's condition is that of its generation before its pods are
+//! deleted, or has failed to do so for 3 s.
 
 use std::{
     collections::{BTreeMap, BTreeSet},

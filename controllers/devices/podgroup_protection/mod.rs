@@ -113,8 +113,8 @@ impl Controller for PodGroupProtection {
             && may_go(&group, seen)
         {
             // Irreversible. The group was seen to be being deleted before the version of pods was asked for;
-            // the cache holds all pods of the namespace up to it (a strict proof), and none that may run is of
-            // the group. The patch insists on the group's uid and version.
+            // the cache holds all pods of the namespace up to it (a strict proof), and none that may run is
+            // of the group. The patch insists on the group's uid and version.
             if !finalizers::rest_on(&mut plan, seen, &barriers(), &key.namespace)? {
                 return Ok(Plan::nothing().again_at(seen.now));
             }

@@ -27,8 +27,8 @@ pub(super) const COUNTED: (&str, MetricKind, &[&str]) = (
     &["allocated", "admin_access", "source"],
 );
 
-/// The finalizer of a claim that stays unallocated and unreserved for so long is left over: who allocates adds
-/// it milliseconds before, and who deallocates removes it right after.
+/// The finalizer of a claim that stays unallocated and unreserved for so long is left over: who allocates
+/// adds it milliseconds before, and who deallocates removes it right after.
 const LEFT_OVER_AFTER: SignedDuration = SignedDuration::from_secs(60);
 
 /// What is remembered of a claim.

@@ -818,8 +818,8 @@ fn object_key<T: Object>(text: &str) -> Key {
     }
 }
 
-/// A controller's key from `namespace/name` or `name`; `/name` for one without a namespace whatever the others
-/// have.
+/// A controller's key from `namespace/name` or `name`; `/name` for one without a namespace whatever the
+/// others have.
 fn controller_key(descriptor: &crate::Descriptor, watches: &crate::Watches, text: &str) -> Key {
     let key = Key::parse(text);
     let namespaced = descriptor.sharding == Sharding::ByObject

@@ -156,8 +156,8 @@ impl Node {
 }
 
 impl Expr {
-    /// Calls `visit` with this node and every node below it, and the function that each call is an argument or
-    /// receiver of, outermost first.
+    /// Calls `visit` with this node and every node below it, and the function that each call is an argument
+    /// or receiver of, outermost first.
     pub fn walk<'a>(&'a self, visit: &mut impl FnMut(&'a Self, &[&'a str])) {
         self.walk_within(&mut Vec::new(), visit);
     }

@@ -32,8 +32,8 @@ const ORDERED: [&str; 8] = [
 /// What types can be summed up.
 const SUMMABLE: [&str; 4] = ["int", "uint", "double", "duration"];
 
-/// Parameters are `A` to `D`. `x.f` in front of the arguments makes a method of receiver `x`. The order is that
-/// in which the libraries are loaded: the first signature that fits gives the result.
+/// Parameters are `A` to `D`. `x.f` in front of the arguments makes a method of receiver `x`. The order is
+/// that in which the libraries are loaded: the first signature that fits gives the result.
 const DECLARATIONS: &str = "
 _?_:_ : (bool, A, A) -> A
 _&&_ : (bool, bool) -> bool

@@ -1,5 +1,5 @@
-//! What cel-go checks of literals once all types are known: that the elements of a list or map are of one type,
-//! and that a format string fits what it is given.
+//! What cel-go checks of literals once all types are known: that the elements of a list or map are of one
+//! type, and that a format string fits what it is given.
 //!
 //! Its checks of literal durations, timestamps and regular expressions don't depend on types: the API server
 //! makes them when the policy is written, and refuses it.

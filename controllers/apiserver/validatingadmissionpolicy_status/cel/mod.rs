@@ -1,10 +1,10 @@
 //! A type checker of CEL expressions that finds what cel-go's finds and words it alike.
 //!
 //! An expression goes through lexer, parser with macros ([`parser`]), checker ([`checker`]) and the checks of
-//! literals ([`literals`]). Each is bounded: size and depth of an expression, nodes after expansion of macros,
-//! steps of unification, sizes of types. Where a bound is met, or something is used whose definition is not
-//! known here (messages of `google.protobuf`), the verdict is [`Verdict::Unsure`]: no error is reported that
-//! cel-go might not report.
+//! literals ([`literals`]). Each is bounded: size and depth of an expression, nodes after expansion of
+//! macros, steps of unification, sizes of types. Where a bound is met, or something is used whose definition
+//! is not known here (messages of `google.protobuf`), the verdict is [`Verdict::Unsure`]: no error is
+//! reported that cel-go might not report.
 
 mod ast;
 mod checker;

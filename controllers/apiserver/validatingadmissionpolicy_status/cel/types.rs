@@ -153,8 +153,8 @@ impl std::fmt::Display for Type {
     }
 }
 
-/// Steps of unification and substitution for one expression. Types of an expression can grow with the power of
-/// its size; one that needs more is not checked.
+/// Steps of unification and substitution for one expression. Types of an expression can grow with the power
+/// of its size; one that needs more is not checked.
 const STEPS_MAX: u32 = 2_000_000;
 
 /// What the parameters of types have been found to be, with a way back to an earlier state.
