@@ -256,6 +256,11 @@ impl Judge {
             }
             return Verdict::Fine;
         }
+        // A later epoch had begun, and its Lease was deleted by hand since.
+        let superseded = self.deleted.get(&by.range);
+        if sent.held && superseded.is_some_and(|(epoch, _)| *epoch > by.epoch) {
+            return Verdict::Stale;
+        }
         match epochs.last() {
             Some((_, _, holder)) if made_anew(holder) => {}
             Some((_, epoch, holder)) if *epoch == by.epoch => {
