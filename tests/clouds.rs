@@ -226,11 +226,14 @@ fn a_cloud_follows_the_cluster_and_a_provider_in_trouble_has_nothing_removed() {
         scene.is_balanced("web", &["n1", "n2"]).await?;
         scene.has_routes(&[1, 2]).await?;
 
-        // A replica dies; what comes meanwhile is followed all the same.
-        scene.replicas[0].kill();
         scene.join(3).await?;
         scene.is_balanced("web", &["n1", "n2", "n3"]).await?;
-        scene.has_routes(&[1, 2, 3]).await?;
+
+        // A replica dies; what comes meanwhile is followed all the same.
+        scene.replicas[0].kill();
+        scene.join(4).await?;
+        scene.is_balanced("web", &["n1", "n2", "n3", "n4"]).await?;
+        scene.has_routes(&[1, 2, 3, 4]).await?;
         scene.replicas[0] = scene.fleet.start(0)?;
 
         // The provider is down, then answers nothing definite: nothing is removed.
@@ -256,7 +259,7 @@ fn a_cloud_follows_the_cluster_and_a_provider_in_trouble_has_nothing_removed() {
             "web is gone"
         );
         ensure!(
-            scene.cloud.routes().len() == 4,
+            scene.cloud.routes().len() == 5,
             "{:?}",
             scene.cloud.routes()
         );
@@ -268,7 +271,7 @@ fn a_cloud_follows_the_cluster_and_a_provider_in_trouble_has_nothing_removed() {
         }
         scene.serving = Some(scene.cloud.serve(&scene.socket)?);
         scene.is_gone("n2").await?;
-        scene.has_routes(&[1, 3]).await?;
+        scene.has_routes(&[1, 3, 4]).await?;
         until("n3 is tainted", PATIENCE, POLL, || async {
             let spec = scene.nodes().get("n3").await?.spec.unwrap_or_default();
             let mut taints = spec.taints.into_iter().flatten();
