@@ -6,7 +6,7 @@ use std::time::{Duration, Instant};
 use anyhow::{Context, Result, ensure};
 use harness::control_plane::NO_KUBELET;
 use harness::{ControlPlane, run_test, until};
-use k8s_openapi::api::core::v1::Pod;
+use k8s_openapi::api::core::v1::{Pod, ServiceAccount};
 use kube::api::{ListParams, PostParams};
 use kube::{Api, Client};
 use serde_json::json;
@@ -153,6 +153,14 @@ async fn cut(manifold: bool) -> Result<Evicted> {
 
 /// One for each node, made by nobody: what is evicted stays away.
 async fn make_pods(client: &Client, namespace: &str) -> Result<()> {
+    let accounts: Api<ServiceAccount> = Api::namespaced(client.clone(), namespace);
+    until(
+        "the namespace has its service account",
+        PATIENCE,
+        POLL,
+        || async { Ok(accounts.get_opt("default").await?) },
+    )
+    .await?;
     let pods: Api<Pod> = Api::namespaced(client.clone(), namespace);
     for node in 0..NODES {
         let pod = serde_json::from_value(json!({
