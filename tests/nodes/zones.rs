@@ -84,6 +84,7 @@ async fn all_back(client: &Client, namespace: &str) -> Result<()> {
             let nodes = all(client).await?;
             let silent = nodes.iter().filter(|node| ready(node) != "True").count();
             ensure!(silent == 0, "{silent} nodes are not ready");
+            make_pods(client, namespace).await?;
             let count = pods(client, namespace).await?.len();
             ensure!(count == NODES, "{count} of {NODES} nodes have a pod");
             Ok(Some(()))
@@ -151,7 +152,7 @@ async fn cut(manifold: bool) -> Result<Evicted> {
     Ok(evicted)
 }
 
-/// One for each node, made by nobody: what is evicted stays away.
+/// One for each node that has none, with no owner: what is evicted stays away until the next step.
 async fn make_pods(client: &Client, namespace: &str) -> Result<()> {
     let accounts: Api<ServiceAccount> = Api::namespaced(client.clone(), namespace);
     until(
@@ -177,8 +178,10 @@ async fn make_pods(client: &Client, namespace: &str) -> Result<()> {
                 }],
             },
         }))?;
-        let made = pods.create(&PostParams::default(), &pod).await;
-        made.with_context(|| format!("making the pod of node-{node}"))?;
+        match pods.create(&PostParams::default(), &pod).await {
+            Err(kube::Error::Api(status)) if status.code == 409 => {}
+            made => drop(made.with_context(|| format!("making the pod of node-{node}"))?),
+        }
     }
     Ok(())
 }
@@ -190,11 +193,22 @@ fn zones_that_are_cut_off_lose_the_pods_that_they_lose_under_upstream() {
     run_test(async {
         let theirs = cut(false).await?;
         let ours = cut(true).await?;
-        ensure!(ours == theirs, "{ours:?}, under upstream {theirs:?}");
+        // Upstream evicts a pod now and then of a node that was tainted right before all others were silent
+        // too: its timer is set again by an event from before the taint went.
         for none in ["all zones", "the API server"] {
-            ensure!(theirs[none].is_empty(), "{none}: {:?}", theirs[none]);
+            ensure!(ours[none].is_empty(), "{none}: {:?}", ours[none]);
+            ensure!(
+                theirs[none].len() <= 1,
+                "upstream, {none}: {:?}",
+                theirs[none]
+            );
         }
-        ensure!(theirs["one of four zones"].len() == 2, "{theirs:?}");
+        let one = "one of four zones";
+        ensure!(
+            ours[one] == theirs[one],
+            "{ours:?}, under upstream {theirs:?}"
+        );
+        ensure!(theirs[one].len() == 2, "{theirs:?}");
         Ok(())
     });
 }

@@ -210,7 +210,7 @@ fn a_thousand_nodes_that_join_get_a_thousand_blocks() {
             memory = Memory::default();
         }
     }
-    assert_eq!(plans, 34);
+    assert_eq!(plans, 1000 / super::AT_ONCE);
     let all: BTreeSet<_> = world
         .all::<Node>()
         .iter()
