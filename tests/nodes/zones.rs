@@ -21,7 +21,8 @@ const FLAGS: [&str; 4] = [
     "--node-monitor-grace-period=16s",
     "--node-startup-grace-period=60s",
     "--node-monitor-period=1s",
-    // Not 1: upstream's limiter that lets nothing pass says that this is its rate, so that it is never replaced.
+    // Not 1: upstream's limiter that lets nothing pass says that this is its rate, and is never
+    // replaced.
     "--node-eviction-rate=2",
 ];
 /// Longer than kwok's nodes of one moment fall silent one after the other.
