@@ -6,7 +6,7 @@ use actix::{
     Actor, ActorFutureExt, AsyncContext, Context, Handler, Message, SpawnHandle, WrapFuture, fut,
 };
 use coordinator_core::{
-    Core, Effect, Epoch, Fatal, Happening, Holder, Input, Member, NotSent, Offer, OwnLease,
+    Core, Effect, Epoch, Fatal, Happening, Hold, Holder, Holds, Input, NotSent, Offer, OwnLease,
     Quarantine, RangeId, Refused, View, Written,
 };
 use peer_proto::RangeState;
@@ -14,6 +14,8 @@ use tokio::sync::{OwnedSemaphorePermit, Semaphore, broadcast, oneshot, watch};
 
 use crate::{
     Fence, Frozen, Gained, RangeHost,
+    admission::Refusals,
+    interlock::HoldState,
     lease::{Kind, Leases},
     peer::{Calls, Holdings},
     renewal::RenewalThread,
@@ -48,6 +50,7 @@ pub(crate) struct Shared {
     pub view: Arc<watch::Sender<Arc<View>>>,
     pub happenings: broadcast::Sender<Happening>,
     pub fatal: Arc<watch::Sender<Option<Fatal>>>,
+    pub refusals: Arc<Refusals>,
 }
 
 impl Shared {
@@ -57,6 +60,7 @@ impl Shared {
             view: Arc::new(watch::Sender::new(Arc::new(View::default()))),
             happenings: broadcast::Sender::new(happenings),
             fatal: Arc::new(watch::Sender::new(None)),
+            refusals: Arc::default(),
         }
     }
 }
@@ -194,9 +198,13 @@ impl Coordinator {
         for effect in effects {
             self.perform(effect, ctx);
         }
+        self.fence.note_term(self.core.hold());
         let now = self.fence.now();
         let before = Arc::clone(&self.shared.view.borrow());
         let view = self.core.view(now, &before);
+        if view.members != before.members {
+            self.peers.keep(&view.members);
+        }
         self.shared.view.send_replace(Arc::new(view));
         let wake = self.core.wake_at(now).saturating_sub(now);
         if let Some(timer) = self.timer.take() {
@@ -223,7 +231,7 @@ impl Coordinator {
         let (writes, fence) = (Arc::clone(&self.writes), Arc::clone(&self.fence));
         async move {
             let permit = writes.acquire_owned().await.ok()?;
-            fence.is_open().then_some(permit)
+            fence.is_renewed().then_some(permit)
         }
     }
 
@@ -584,6 +592,47 @@ impl Coordinator {
             fut::ready(())
         }));
     }
+
+    /// Nothing is owned before the fleet holds the manager's Lease, where it must.
+    fn follow_the_hold(&mut self, ctx: &mut Context<Self>) {
+        if let Some(mut hold) = self.renewal.hold.clone() {
+            let now = input_of(&hold.borrow_and_update().hold);
+            self.feed([now], ctx);
+            self.follow_hold(hold, ctx);
+        }
+    }
+
+    fn follow_hold(&mut self, mut hold: watch::Receiver<HoldState>, ctx: &mut Context<Self>) {
+        let before = input_of(&hold.borrow().hold);
+        let next = async move {
+            // Each renewal changes it, and most of them change nothing here.
+            while hold.changed().await.is_ok() {
+                let now = input_of(&hold.borrow_and_update().hold);
+                if now != before {
+                    return Some((now, hold));
+                }
+            }
+            None
+        };
+        ctx.spawn(next.into_actor(self).then(|next, actor, ctx| {
+            if let Some((now, hold)) = next {
+                actor.feed([now], ctx);
+                actor.follow_hold(hold, ctx);
+            }
+            fut::ready(())
+        }));
+    }
+}
+
+fn input_of(hold: &Hold) -> Input {
+    Input::Hold {
+        term: hold.term,
+        fresh: hold.open_until.is_some(),
+        other: match &hold.holds {
+            Holds::Other(holder) => Some(holder.clone()),
+            Holds::Unknown | Holds::Nobody | Holds::Fleet => None,
+        },
+    }
 }
 
 impl Actor for Coordinator {
@@ -594,14 +643,8 @@ impl Actor for Coordinator {
         self.ask_until_ready(ctx);
         self.follow_the_renewal(ctx);
         self.follow_the_server_fence(ctx);
+        self.follow_the_hold(ctx);
         self.feed([Input::Own(self.own())], ctx);
-        ctx.run_interval(Duration::from_secs(60), |actor, _| {
-            let view = actor.shared.view.borrow().clone();
-            actor.peers.keep(&|name, address| {
-                let is_it = |member: &Member| member.name == name && member.address == address;
-                view.members.iter().any(is_it)
-            });
-        });
     }
 }
 
@@ -678,8 +721,13 @@ fn log(happening: &Happening, held: usize) {
         | Happening::Deprived { .. }
         | Happening::Damaged { .. }
         | Happening::Dropped { .. } => tracing::warn!("{happening}"),
-        Happening::Joined { .. } | Happening::Reopened { .. } => tracing::info!("{happening}"),
-        Happening::TookOver { .. }
+        Happening::Joined { .. } | Happening::Reopened { .. } | Happening::Holds => {
+            tracing::info!("{happening}");
+        }
+        // Whose the Lease is was said already.
+        Happening::Standby { ranges, .. } if !ranges.is_empty() => tracing::warn!("{happening}"),
+        Happening::Standby { .. }
+        | Happening::TookOver { .. }
         | Happening::Received { .. }
         | Happening::HandedOver { .. }
         | Happening::HandoffFailed { .. } => {

@@ -4,7 +4,7 @@ use std::{net::IpAddr, path::PathBuf, sync::Arc, time::Duration};
 
 use coordinator_core::{MAX_RANGES, REPLICAS_MAX};
 
-use crate::{ServerFence, ServerFenceMode};
+use crate::{ServerFence, ServerFenceMode, Tracer};
 
 /// A client jitters its renewals by at most this factor; a deadline must leave room for one more try.
 const RETRY_JITTER: f64 = 1.2;
@@ -12,8 +12,75 @@ const RETRY_JITTER: f64 = 1.2;
 /// A DNS label is at most this long, and so are our Lease names' parts.
 const NAME_BYTES_MAX: usize = 200;
 
-/// Gives the W3C trace context of what is going on, for calls between peers.
-pub type TraceParent = Arc<dyn Fn() -> Option<String> + Send + Sync>;
+/// The Lease of the manager's own leader election, which the fleet holds as one: `--leader-elect-*`.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct InterlockOptions {
+    /// `--leader-elect-resource-namespace`
+    pub namespace: String,
+    /// `--leader-elect-resource-name`
+    pub name: String,
+    /// `--leader-elect-lease-duration`
+    pub lease_duration: Duration,
+    /// `--leader-elect-renew-deadline`
+    pub renew_deadline: Duration,
+    /// `--leader-elect-retry-period`
+    pub retry_period: Duration,
+}
+
+impl InterlockOptions {
+    /// Checks the figures, where a write that was given up may still be executed for `late_write_max`.
+    ///
+    /// # Errors
+    /// Naming the flag, what is wrong and the remedy.
+    pub fn validate(&self, late_write_max: Duration) -> Result<(), ConfigError> {
+        let refuse = |flag, problem: String| Err(ConfigError { flag, problem });
+        let (duration, deadline, retry) =
+            (self.lease_duration, self.renew_deadline, self.retry_period);
+        if retry < Duration::from_millis(1) {
+            return refuse(
+                "leader-elect-retry-period",
+                "must be greater than zero".to_owned(),
+            );
+        }
+        if deadline <= retry.mul_f64(RETRY_JITTER) {
+            return refuse(
+                "leader-elect-renew-deadline",
+                format!(
+                    "{deadline:?} must be greater than {RETRY_JITTER} times --leader-elect-retry-period ({retry:?})"
+                ),
+            );
+        }
+        if duration <= deadline {
+            return refuse(
+                "leader-elect-lease-duration",
+                format!(
+                    "{duration:?} must be greater than --leader-elect-renew-deadline ({deadline:?})"
+                ),
+            );
+        }
+        // Whole seconds are what the Lease can say.
+        let least = late_write_max + retry.mul_f64(RETRY_JITTER);
+        if Duration::from_secs(duration.as_secs()) <= least {
+            return refuse(
+                "leader-elect-lease-duration",
+                format!(
+                    "{duration:?} must be more than {least:?} in whole seconds: {RETRY_JITTER} times \
+                     --leader-elect-retry-period, and --lease-duration less --lease-renew-deadline, in which a write \
+                     that was given up may still be executed"
+                ),
+            );
+        }
+        for (flag, text) in [
+            ("leader-elect-resource-name", &self.name),
+            ("leader-elect-resource-namespace", &self.namespace),
+        ] {
+            if text.is_empty() {
+                return refuse(flag, "must not be empty".to_owned());
+            }
+        }
+        Ok(())
+    }
+}
 
 /// All that the coordinator is told.
 #[derive(Clone)]
@@ -43,8 +110,13 @@ pub struct Config {
     pub peer_bind_address: IpAddr,
     /// `--peer-port`; 0 takes a free one.
     pub peer_port: u16,
+    /// Nobody has asked for that port: where it is taken, another is found, and the Lease names it.
+    pub peer_port_is_default: bool,
     /// `--peer-advertise-address`: a host, or host and port; empty: the bind address.
     pub peer_advertise_address: String,
+    /// Whether peers are known by the keys that their Leases name: always without certificate files, and with
+    /// them while a fleet moves from one to the other (`--peer-trust`).
+    pub peer_pins: bool,
     /// `--peer-tls-cert-file`
     pub peer_tls_cert_file: Option<PathBuf>,
     /// `--peer-tls-private-key-file`
@@ -55,10 +127,12 @@ pub struct Config {
     pub peer_insecure: bool,
     /// `--server-fence`, and how it stands: shared with whoever writes.
     pub server_fence: Arc<ServerFence>,
+    /// `None` with `--leader-elect=false`: nothing keeps two managers apart.
+    pub interlock: Option<InterlockOptions>,
     /// The build, as in `0.1.0`.
     pub version: String,
-    /// Gives the trace context for calls between peers.
-    pub traceparent: Option<TraceParent>,
+    /// Records calls between peers; `None` where nothing is traced.
+    pub tracer: Option<Arc<dyn Tracer>>,
 }
 
 impl Default for Config {
@@ -66,7 +140,7 @@ impl Default for Config {
         Self {
             replica_name: String::new(),
             fleet_name: "manifold".to_owned(),
-            fleet_namespace: "kube-system".to_owned(),
+            fleet_namespace: "manifold-system".to_owned(),
             ranges: 256,
             lease_duration: Duration::from_secs(5),
             lease_renew_deadline: Duration::from_secs(3),
@@ -76,14 +150,17 @@ impl Default for Config {
             slow_start_period: Duration::ZERO,
             peer_bind_address: IpAddr::from([0, 0, 0, 0]),
             peer_port: 10258,
+            peer_port_is_default: false,
             peer_advertise_address: String::new(),
+            peer_pins: true,
             peer_tls_cert_file: None,
             peer_tls_private_key_file: None,
             peer_ca_file: None,
             peer_insecure: false,
             server_fence: ServerFence::new(ServerFenceMode::Off),
+            interlock: None,
             version: env!("CARGO_PKG_VERSION").to_owned(),
-            traceparent: None,
+            tracer: None,
         }
     }
 }
@@ -111,6 +188,11 @@ impl Config {
             .saturating_sub(self.lease_renew_deadline)
     }
 
+    /// The holder identity under which the whole fleet holds the manager's Lease.
+    pub fn fleet_identity(&self) -> String {
+        format!("manifold:{}/{}", self.fleet_namespace, self.fleet_name)
+    }
+
     /// Checks everything that can be checked without files or network.
     pub fn validate(&self) -> Result<(), ConfigError> {
         let refuse = |flag, problem: String| Err(ConfigError { flag, problem });
@@ -135,7 +217,7 @@ impl Config {
         if self.fleet_namespace.is_empty() {
             return refuse(
                 "fleet-namespace",
-                "must name a namespace, as in kube-system".to_owned(),
+                "must name a namespace, as in manifold-system".to_owned(),
             );
         }
         if !self.ranges.is_power_of_two() || self.ranges > MAX_RANGES {
@@ -185,6 +267,9 @@ impl Config {
                 format!("{duration:?} must be at least 1s"),
             );
         }
+        if let Some(interlock) = &self.interlock {
+            interlock.validate(self.in_hand())?;
+        }
         self.validate_peers()
     }
 
@@ -209,23 +294,26 @@ impl Config {
                 return refuse(
                     "peer-insecure",
                     format!(
-                        "is accepted only on loopback addresses, not on {} and {advertised}; give --peer-tls-cert-file, \
-                         --peer-tls-private-key-file and --peer-ca-file instead",
+                        "is accepted only on loopback addresses, not on {} and {advertised}; without it peers speak TLS, \
+                         for which nothing has to be given",
                         self.peer_bind_address
                     ),
                 );
             }
             return Ok(());
         }
+        let given = self.peer_tls_cert_file.is_some()
+            || self.peer_tls_private_key_file.is_some()
+            || self.peer_ca_file.is_some();
         for (flag, file) in [
             ("peer-tls-cert-file", &self.peer_tls_cert_file),
             ("peer-tls-private-key-file", &self.peer_tls_private_key_file),
             ("peer-ca-file", &self.peer_ca_file),
         ] {
-            if file.is_none() {
+            if file.is_none() && (given || !self.peer_pins) {
                 return refuse(
                     flag,
-                    "must be given: peers authenticate each other (on loopback addresses --peer-insecure goes without)"
+                    "must be given: the three files go together, and --peer-trust=files needs them"
                         .to_owned(),
                 );
             }
@@ -236,6 +324,11 @@ impl Config {
     /// What peers are told, with the port that was bound.
     pub(crate) fn advertised(&self, port: u16) -> String {
         let given = self.peer_advertise_address.as_str();
+        // What was made from the default says where it turned out to be.
+        let given = match given.strip_suffix(&format!(":{}", self.peer_port)) {
+            Some(host) if self.peer_port_is_default => host.trim_matches(['[', ']']),
+            _ => given,
+        };
         let bare = |address: &IpAddr| match address {
             IpAddr::V4(address) => format!("{address}:{port}"),
             IpAddr::V6(address) => format!("[{address}]:{port}"),

@@ -2,8 +2,8 @@
 
 use std::{
     sync::{
-        Mutex, PoisonError,
-        atomic::{AtomicU64, Ordering},
+        Arc, Mutex, PoisonError,
+        atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering},
     },
     time::Duration,
 };
@@ -20,6 +20,12 @@ pub enum Fenced {
     /// No renewal has landed in time.
     #[error("the fence is closed: no renewal of the replica Lease has landed in time")]
     Closed,
+    /// The fleet does not hold the manager's Lease, or no renewal of it was seen in time.
+    #[error("the fence is closed: the fleet's hold of the manager's Lease is not proven")]
+    NotHolding,
+    /// The last replica of the fleet is about to leave.
+    #[error("the fence is closed: the last replica is leaving")]
+    Leaves,
     /// The range is not held under this epoch.
     #[error("range {range} is not held under epoch {epoch}")]
     NotHeld {
@@ -28,6 +34,13 @@ pub enum Fenced {
         /// The epoch of the request.
         epoch: Epoch,
     },
+}
+
+/// [`Fence`]'s hold of a replica that is not guarded by the manager's Lease.
+const UNGUARDED: u64 = u64::MAX;
+
+fn micros(time: Time) -> u64 {
+    u64::try_from(time.as_micros()).unwrap_or(u64::MAX - 1)
 }
 
 /// One per replica. The renewal thread moves the time on, the coordinator sets the epochs, everybody checks.
@@ -46,6 +59,18 @@ pub struct Fence {
     settled: AtomicU64,
     /// The newest renewal, and when its request was started.
     renewed: Mutex<Option<(u64, Instant)>>,
+    /// The fleet's hold of the manager's Lease: microseconds since `origin`; 0 is closed, [`UNGUARDED`]
+    /// depends on none.
+    hold_until: AtomicU64,
+    /// The fleet's term that the hold is of, and the one that the coordinator has taken note of.
+    hold_term: AtomicU64,
+    noted_term: AtomicU64,
+    /// Nothing new is sent; what is in flight may end.
+    paused: AtomicBool,
+    /// Writes that were sent and not answered yet.
+    in_flight: AtomicUsize,
+    /// When a write was given up last that may still be executed, in microseconds since `origin`; 0 is never.
+    given_up: AtomicU64,
     /// What must be in the replica's Lease before it goes on.
     pub(crate) announcements: Announcements,
     /// Signs of life of the two who move it.
@@ -65,6 +90,12 @@ impl Fence {
             newest: AtomicU64::new(0),
             settled: AtomicU64::new(0),
             renewed: Mutex::default(),
+            hold_until: AtomicU64::new(UNGUARDED),
+            hold_term: AtomicU64::new(0),
+            noted_term: AtomicU64::new(0),
+            paused: AtomicBool::new(false),
+            in_flight: AtomicUsize::new(0),
+            given_up: AtomicU64::new(0),
             announcements: Announcements::default(),
             renewing: Pulse::default(),
             coordinating: Pulse::default(),
@@ -78,6 +109,14 @@ impl Fence {
 
     /// Whether a request for the range may go out now. Call it right before sending.
     pub fn check(&self, range: RangeId, epoch: Epoch) -> Result<(), Fenced> {
+        match self.paused.load(Ordering::SeqCst) {
+            true => Err(Fenced::Leaves),
+            false => self.check_in_flight(range, epoch),
+        }
+    }
+
+    /// Whether one that went out may continue.
+    fn check_in_flight(&self, range: RangeId, epoch: Epoch) -> Result<(), Fenced> {
         let held = self
             .epochs
             .get(usize::from(range))
@@ -85,10 +124,47 @@ impl Fence {
         if held != epoch || epoch == 0 {
             return Err(Fenced::NotHeld { range, epoch });
         }
-        if !self.is_open() {
+        if !self.is_renewed() {
             return Err(Fenced::Closed);
         }
+        if self.hold_remaining().is_zero() {
+            return Err(Fenced::NotHolding);
+        }
         Ok(())
+    }
+
+    /// A write that goes out now. Keep it until the answer has come, then call [`Sending::answered`]; dropped
+    /// without, the write counts as still in the server's hands.
+    ///
+    /// # Errors
+    /// As [`Fence::check`].
+    pub fn sending(self: &Arc<Self>, range: RangeId, epoch: Epoch) -> Result<Sending, Fenced> {
+        // Counted before it is checked: a fence that is closed with nothing in flight stays so.
+        self.in_flight.fetch_add(1, Ordering::SeqCst);
+        let mut sending = Sending {
+            fence: Arc::clone(self),
+            answered: true,
+        };
+        self.check(range, epoch)?;
+        sending.answered = false;
+        Ok(sending)
+    }
+
+    /// Whether no write is in flight, nor may be executed that was given up.
+    pub(crate) fn is_still(&self) -> bool {
+        let given_up = self.given_up.load(Ordering::SeqCst);
+        let over = Duration::from_micros(given_up) + self.in_hand <= self.now();
+        self.in_flight.load(Ordering::SeqCst) == 0 && (given_up == 0 || over)
+    }
+
+    /// From now on nothing is sent, for good.
+    pub(crate) fn pause(&self) {
+        self.paused.store(true, Ordering::SeqCst);
+    }
+
+    /// How many writes were sent and are not answered.
+    pub(crate) fn in_flight(&self) -> usize {
+        self.in_flight.load(Ordering::SeqCst)
     }
 
     /// Whether it is open: what is held may be written.
@@ -96,9 +172,58 @@ impl Fence {
         !self.remaining().is_zero()
     }
 
-    /// How long the fence stays open without another renewal.
+    /// How long the fence stays open without another renewal, of the replica's Lease or of the manager's.
     pub fn remaining(&self) -> Duration {
+        self.own_remaining().min(self.hold_remaining())
+    }
+
+    /// Whether the replica's own Lease was renewed in time: it is a member, and may take part in what the
+    /// fleet does with its Leases.
+    pub fn is_renewed(&self) -> bool {
+        !self.own_remaining().is_zero()
+    }
+
+    fn own_remaining(&self) -> Duration {
         Duration::from_micros(self.until.load(Ordering::Acquire)).saturating_sub(self.now())
+    }
+
+    fn hold_remaining(&self) -> Duration {
+        let until = self.hold_until.load(Ordering::Acquire);
+        if until == UNGUARDED {
+            return Duration::MAX;
+        }
+        // What was owned in another term was not dropped yet.
+        if self.hold_term.load(Ordering::Acquire) != self.noted_term.load(Ordering::Acquire) {
+            return Duration::ZERO;
+        }
+        Duration::from_micros(until).saturating_sub(self.now())
+    }
+
+    /// The fleet holds the manager's Lease in this term, by a renewal that counts until then.
+    pub(crate) fn set_hold(&self, term: Option<u64>, until: Option<Time>) {
+        let until = match term {
+            Some(_) => until.map_or(0, micros),
+            None => 0,
+        };
+        let before = self.hold_until.load(Ordering::Acquire);
+        if let Some(term) = term
+            && self.hold_term.load(Ordering::Acquire) != term
+        {
+            // Never open under the new term with the old time, or the other way round.
+            self.hold_until.store(0, Ordering::Release);
+            self.hold_term.store(term, Ordering::Release);
+        }
+        self.hold_until.store(until, Ordering::Release);
+        if until < before {
+            self.closings.notify_waiters();
+        }
+    }
+
+    /// The coordinator has dropped whatever was owned in another term than this.
+    pub(crate) fn note_term(&self, term: Option<u64>) {
+        if let Some(term) = term {
+            self.noted_term.store(term, Ordering::Release);
+        }
     }
 
     /// The epoch under which the range is held, if it is.
@@ -113,9 +238,9 @@ impl Fence {
     /// Ends as soon as a request for the range may not be under way any more: race it against every request.
     pub async fn closed(&self, range: RangeId, epoch: Epoch) -> Fenced {
         loop {
-            // Before the look, so that what happens after it is heard.
+            // Before the check, so that what happens after it is heard.
             let closing = self.closings.notified();
-            if let Err(fenced) = self.check(range, epoch) {
+            if let Err(fenced) = self.check_in_flight(range, epoch) {
                 return fenced;
             }
             // The clock alone closes a fence too, even if nobody is there to say so.
@@ -163,9 +288,7 @@ impl Fence {
     }
 
     pub(crate) fn set_until(&self, until: Option<Time>) {
-        let until = until.map_or(0, |until| {
-            u64::try_from(until.as_micros()).unwrap_or(u64::MAX)
-        });
+        let until = until.map_or(0, micros);
         let before = self.until.swap(until, Ordering::AcqRel);
         if until < before {
             self.closings.notify_waiters();
@@ -190,6 +313,30 @@ impl Fence {
     }
 }
 
+/// A write on its way.
+#[derive(Debug)]
+pub struct Sending {
+    fence: Arc<Fence>,
+    answered: bool,
+}
+
+impl Sending {
+    /// The server has answered: nothing of it is in flight any more.
+    pub fn answered(mut self) {
+        self.answered = true;
+    }
+}
+
+impl Drop for Sending {
+    fn drop(&mut self) {
+        if !self.answered {
+            let now = micros(self.fence.now()).max(1);
+            self.fence.given_up.fetch_max(now, Ordering::SeqCst);
+        }
+        self.fence.in_flight.fetch_sub(1, Ordering::SeqCst);
+    }
+}
+
 /// Announcements of what is in flight: whoever makes one waits for the renewal that carries it.
 #[derive(Debug, Default)]
 pub(crate) struct Announcements {
@@ -204,7 +351,7 @@ impl Announcements {
         let own = self.made.fetch_add(1, Ordering::AcqRel) + 1;
         self.asks.notify_one();
         loop {
-            // Before the look, so that what happens after it is heard.
+            // Before the check, so that what happens after it is heard.
             let lands = self.lands.notified();
             if self.landed.load(Ordering::Acquire) >= own {
                 return;

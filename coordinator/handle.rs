@@ -3,7 +3,7 @@
 use std::{
     hash::{BuildHasher, Hasher},
     io,
-    net::{IpAddr, SocketAddr},
+    net::SocketAddr,
     sync::Arc,
     thread,
     time::Duration,
@@ -11,8 +11,8 @@ use std::{
 
 use actix::{Actor, Addr};
 use coordinator_core::{
-    Core, Epoch, Fatal, Happening, Holder, Input, Offer, OwnLease, OwnPhase, RangeId, Renewal,
-    RenewalConfig, Status, View,
+    Core, Epoch, Fatal, Happening, Holder, Input, Member, Offer, OwnLease, OwnPhase, Pin, RangeId,
+    Renewal, RenewalConfig, Status, View,
 };
 use futures::{StreamExt, future::BoxFuture};
 use peer_proto::RangeState;
@@ -23,11 +23,13 @@ use tokio::{
 };
 
 use crate::{
-    ClientFactory, Config, ConfigError, Fence, LeaseError, RangeHost, ServerFenceMode, TlsError,
+    ClientFactory, Config, ConfigError, Fence, HoldState, LeaseError, PeerRefusal, RangeHost,
+    ServerFenceMode, TlsError,
     actor::{Asked, Beat, Coordinator, Feed, Offered, Shared},
     lease::{Found, Kind, Leases, Step},
     peer::{Answers, Calls, Holdings, PeerService, Peers, serve},
     pulse::{BEATS_EVERY, Pulse},
+    reach,
     renewal::{self, RenewalThread},
     server_fence::Barrier,
     sweep,
@@ -51,6 +53,9 @@ const START_DEADLINE: Duration = Duration::from_secs(10);
 /// After a drain's deadline: for the release of the replica Lease itself.
 const RELEASE_GRACE: Duration = Duration::from_secs(2);
 
+/// Between two checks whether the last writes have ended.
+const IN_FLIGHT_POLL: Duration = Duration::from_millis(5);
+
 /// A watch in which no renewal shows for so many retry periods does not flow: our own comes every period.
 const SILENT_PERIODS: u32 = 3;
 
@@ -60,7 +65,7 @@ pub enum StartError {
     /// A flag cannot work.
     #[error(transparent)]
     Config(#[from] ConfigError),
-    /// Peers' certificates cannot be used.
+    /// Peers' keys or certificates cannot be used.
     #[error(transparent)]
     Tls(#[from] TlsError),
     /// The peer port is not free.
@@ -123,6 +128,7 @@ struct Inner {
     fence: Arc<Fence>,
     shared: Shared,
     own: watch::Receiver<OwnLease>,
+    hold: Option<watch::Receiver<HoldState>>,
     actor: Addr<Coordinator>,
     peer_address: SocketAddr,
     broken: watch::Receiver<bool>,
@@ -151,13 +157,27 @@ pub async fn start(
         &config.peer_ca_file,
     ) {
         (Some(cert), Some(key), Some(ca)) if !config.peer_insecure => {
-            Some(Arc::new(Tls::load(cert, key, ca)?))
+            Some(Arc::new(Tls::load(cert, key, ca, config.peer_pins)?))
         }
-        _ => None,
+        _ if config.peer_insecure => None,
+        _ => Some(Arc::new(Tls::pinned()?)),
     };
     let address = SocketAddr::from((config.peer_bind_address, config.peer_port));
     let refused = |source| StartError::Listen { address, source };
-    let listener = crate::listen(address, false).map_err(refused)?;
+    let listener = match crate::listen(address, false) {
+        Err(why) if why.kind() == io::ErrorKind::AddrInUse && config.peer_port_is_default => {
+            // As on a host with a cloud-controller-manager, whose port it is.
+            let any = SocketAddr::from((config.peer_bind_address, 0));
+            let listener = crate::listen(any, false).map_err(refused)?;
+            tracing::warn!(
+                taken = %address,
+                "the default of --peer-port is taken by another process: peers are heard on a free port, which the \
+                 replica Lease names them"
+            );
+            listener
+        }
+        listener => listener.map_err(refused)?,
+    };
     let peer_address = listener.local_addr().map_err(refused)?;
 
     let fence = Arc::new(Fence::new(config.ranges, config.in_hand()));
@@ -184,13 +204,14 @@ pub async fn start(
         })
         .map_err(StartError::Thread)?;
 
-    let (actor, own) = start
+    let (actor, own, hold) = start
         .await
         .map_err(|_| StartError::Fatal(FatalError::Broken))??;
     let handle = Handle(Arc::new(Inner {
         fence,
         shared,
         own,
+        hold,
         actor,
         peer_address,
         broken,
@@ -218,7 +239,14 @@ struct Parts {
     peer_address: SocketAddr,
 }
 
-type Started = Result<(Addr<Coordinator>, watch::Receiver<OwnLease>), StartError>;
+type Started = Result<
+    (
+        Addr<Coordinator>,
+        watch::Receiver<OwnLease>,
+        Option<watch::Receiver<HoldState>>,
+    ),
+    StartError,
+>;
 
 /// The coordinator's thread: makes everything, then waits for the end.
 async fn run(
@@ -272,6 +300,7 @@ async fn run(
     };
     let status = Status {
         address: config.advertised(peer_address.port()),
+        pin: tls.as_ref().and_then(|tls| tls.pin()),
         build: config.version.clone(),
         ready: host.ready(),
         draining: false,
@@ -307,17 +336,22 @@ async fn run(
             return;
         }
     };
-    let own = thread.own.clone();
+    let (own, hold) = (thread.own.clone(), thread.hold.clone());
     let peers = Arc::new(Peers::new(
         config.fleet_name.clone(),
         config.replica_name.clone(),
         config.version.clone(),
         tls.clone(),
-        config.traceparent.clone(),
+        shared.view.subscribe(),
+        Arc::clone(&shared.refusals),
+        config.tracer.clone(),
     ));
+    let refusals = Arc::clone(&shared.refusals);
+    let asked = Arc::clone(&peers);
+    let view = Arc::clone(&shared.view);
     let (answers, mut ended) = wire(
         &config,
-        status.address,
+        (status.address, status.pin),
         leases,
         barrier,
         Arc::clone(&fence),
@@ -328,11 +362,13 @@ async fn run(
         epoch_second,
     );
     let actor = answers.actor.clone();
+    actix::spawn(reach::follow(asked, view, actor.clone()));
     let service = PeerService::new(
         config.fleet_name.clone(),
         config.ranges,
-        tls.is_some(),
         answers,
+        refusals,
+        config.tracer.clone(),
     );
     let mut serving = tokio::spawn(serve(listener, tls.clone(), service, stopped.clone()));
     if let Some(tls) = tls {
@@ -347,7 +383,7 @@ async fn run(
             tokio::time::sleep(BEATS_EVERY).await;
         }
     });
-    let _ = started.send(Ok((actor, own)));
+    let _ = started.send(Ok((actor, own, hold)));
     tokio::select! {
         _ = stopped.wait_for(|stop| *stop) => {}
         _ = &mut ended => tracing::error!("the coordinator's actor has ended"),
@@ -363,7 +399,7 @@ async fn run(
 )]
 fn wire(
     config: &Config,
-    address: String,
+    (address, pin): (String, Option<Pin>),
     leases: Leases,
     barrier: Barrier,
     fence: Arc<Fence>,
@@ -376,6 +412,7 @@ fn wire(
     let core = Core::new(coordinator_core::Config {
         name: config.replica_name.clone(),
         address,
+        pin,
         build: config.version.clone(),
         ranges: config.ranges,
         lease_duration: config.lease_duration,
@@ -497,12 +534,12 @@ pub fn assemble(
         Arc::clone(&fence),
         Arc::clone(&host),
     );
-    let own = thread.own.clone();
+    let (own, hold) = (thread.own.clone(), thread.hold.clone());
     // It never breaks by itself: a simulation drops all of it at once.
     let (stop, broken) = watch::channel(false);
     let (answers, _ended) = wire(
         config,
-        status.address,
+        (status.address, None),
         leases,
         barrier,
         Arc::clone(&fence),
@@ -517,6 +554,7 @@ pub fn assemble(
             fence,
             shared,
             own,
+            hold,
             actor: answers.actor.clone(),
             peer_address: outside.address,
             broken,
@@ -722,22 +760,8 @@ impl Answers for ActorAnswers {
         Some((self.own.borrow().incarnation.clone(), answer))
     }
 
-    fn is_member(&self, name: &str) -> bool {
-        self.shared
-            .view
-            .borrow()
-            .members
-            .iter()
-            .any(|member| member.name == name)
-    }
-
-    fn is_peer_address(&self, address: IpAddr) -> bool {
-        let view = self.shared.view.borrow();
-        let mut addresses = view.members.iter().filter_map(|member| {
-            let address: SocketAddr = member.address.parse().ok()?;
-            Some(address.ip().to_canonical())
-        });
-        addresses.any(|known| known == address.to_canonical())
+    fn view(&self) -> watch::Receiver<Arc<View>> {
+        self.shared.view.subscribe()
     }
 }
 
@@ -787,6 +811,11 @@ impl Handle {
         self.0.own.borrow().incarnation.clone()
     }
 
+    /// How many peers were refused, by the name of the reason: see [`PeerRefusal`].
+    pub fn peer_refusals(&self) -> [(&'static str, u64); PeerRefusal::ALL.len()] {
+        self.0.shared.refusals.counts()
+    }
+
     /// Where the peer server listens.
     pub fn peer_address(&self) -> SocketAddr {
         self.0.peer_address
@@ -815,6 +844,7 @@ impl Handle {
     /// dropped; others take it once the Lease is released. The handle stays usable for looking.
     pub async fn drain(&self, deadline: Duration) -> Drained {
         let mut happenings = self.happenings();
+        self.let_the_last_writes_end().await;
         let until = self.0.fence.now() + deadline;
         let sent = self.0.actor.send(Feed(vec![Input::Drain(until)])).await;
         let mut own = self.0.own.clone();
@@ -835,7 +865,43 @@ impl Handle {
                 Err(_) => break,
             }
         }
+        if released {
+            self.release_the_hold().await;
+        }
         Drained { released, dropped }
+    }
+
+    /// Where nobody is left to hand ranges to, nothing new is sent, and what is in flight may end: what would
+    /// be given up instead would hold the release of the manager's Lease up.
+    async fn let_the_last_writes_end(&self) {
+        let view = self.0.shared.view.borrow().clone();
+        let stays =
+            |member: &Member| member.name != view.replica && member.ready && !member.draining;
+        if self.0.hold.is_none() || view.members.iter().any(stays) {
+            return;
+        }
+        self.0.fence.pause();
+        let until = self.0.fence.now() + DRAIN_BUDGET;
+        while self.0.fence.in_flight() > 0 && self.0.fence.now() < until {
+            tokio::time::sleep(IN_FLIGHT_POLL).await;
+        }
+    }
+
+    /// Ends when the manager's Lease is released or another replica of the fleet keeps it.
+    async fn release_the_hold(&self) {
+        let Some(mut hold) = self.0.hold.clone() else {
+            return;
+        };
+        let most = RELEASE_GRACE + self.0.fence.in_hand();
+        let left = timeout(most, hold.wait_for(|state| state.hold.left)).await;
+        if !left.is_ok_and(|left| left.is_ok()) {
+            tracing::warn!("the manager's Lease was not released: others wait until it expires");
+        }
+    }
+
+    /// The fleet's hold of the manager's Lease; `None` where nothing depends on it.
+    pub fn hold(&self) -> Option<HoldState> {
+        self.0.hold.as_ref().map(|hold| hold.borrow().clone())
     }
 
     /// From now on the own Lease says these fingerprints of what every replica must have the same of, as

@@ -19,10 +19,14 @@ use kube::{
     },
 };
 
-const LABEL_FLEET: &str = "manifold.dev/fleet";
-/// `replica` or `range`: a list of replica Leases, once a second, shall not carry every range Lease.
+/// The label of every Lease of a fleet; its value is the fleet's name.
+pub const LABEL_FLEET: &str = "manifold.dev/fleet";
+/// `replica` or `range`: a list of replica Leases, once a second, must not carry every range Lease.
 const LABEL_KIND: &str = "manifold.dev/lease";
 const PEER_ADDRESS: &str = "manifold.dev/peer-address";
+/// The key by which peers know the replica, as `<incarnation> sha256:<hex>`. Builds from before keep it when
+/// they write a Lease, so it counts for the incarnation that it names alone.
+pub(crate) const PEER_PIN: &str = "manifold.dev/peer-pin";
 const VERSION: &str = "manifold.dev/version";
 const READY: &str = "manifold.dev/ready";
 const DRAINING: &str = "manifold.dev/draining";
@@ -36,6 +40,8 @@ const CRASHES: &str = "manifold.dev/crashes";
 const FENCED: &str = "manifold.dev/fenced";
 /// Fingerprints of what every replica must have the same of, as `name=hash` with commas between them.
 const FINGERPRINTS: &str = "manifold.dev/fingerprints";
+/// Names of the members that do not answer this replica, separated by commas.
+const UNREACHABLE: &str = "manifold.dev/unreachable";
 const INCARNATION: &str = "manifold.dev/incarnation";
 /// Incarnations that have lost the Lease by compare-and-swap, separated by commas.
 const ENDED: &str = "manifold.dev/ended";
@@ -47,15 +53,17 @@ const DEATHS: &str = "manifold.dev/deaths";
 /// In a range Lease: the last owners that died, `<name>_<incarnation>` separated by commas.
 const LAST_OWNERS: &str = "manifold.dev/last-owners";
 
-const FIELD_MANAGER: &str = "manifold-coordinator";
+pub(crate) const FIELD_MANAGER: &str = "manifold-coordinator";
 
 /// The server ends a watch after so long; the loop goes on where it stood.
 const WATCH_SECONDS: u32 = 290;
 
 /// A Lease of the fleet.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(crate) enum Found {
+pub enum Found {
+    /// Liveness of a replica.
     Replica(ReplicaLease),
+    /// Ownership of a range.
     Range(RangeLease),
 }
 
@@ -380,6 +388,13 @@ impl Leases {
         let status = &lease.status;
         let mut annotations = BTreeMap::from([
             (PEER_ADDRESS.to_owned(), status.address.clone()),
+            (
+                PEER_PIN.to_owned(),
+                match (status.pin, &lease.incarnation) {
+                    (Some(pin), Some(incarnation)) => format!("{incarnation} {pin}"),
+                    _ => String::new(),
+                },
+            ),
             (VERSION.to_owned(), status.build.clone()),
             (READY.to_owned(), status.ready.to_string()),
             (DRAINING.to_owned(), status.draining.to_string()),
@@ -396,6 +411,7 @@ impl Leases {
             (WORKING.to_owned(), Work::write_all(&lease.working)),
             (DEATHS.to_owned(), lease.deaths.to_string()),
             (FINGERPRINTS.to_owned(), status.fingerprints.to_string()),
+            (UNREACHABLE.to_owned(), status.unreachable.to_string()),
         ]);
         // A merge patch keeps what it does not name, so nothing is left out that may have been there.
         annotations.insert(
@@ -453,69 +469,79 @@ impl Leases {
         }
     }
 
-    /// What a Lease object says; `None` for one that is not of this fleet or has no such name.
     pub(crate) fn decode(&self, lease: &Lease) -> Option<Found> {
-        let name = lease.metadata.name.as_deref()?;
-        let rest = name.strip_prefix(&self.fleet)?;
-        let spec = lease.spec.as_ref();
-        let identity = spec
-            .and_then(|spec| spec.holder_identity.as_deref())
-            .filter(|identity| !identity.is_empty());
-        let version = version_of(lease);
-        let annotation = |key: &str| {
-            lease
-                .metadata
-                .annotations
-                .as_ref()
-                .and_then(|annotations| annotations.get(key))
-                .map_or("", String::as_str)
-        };
-        if let Some(range) = rest.strip_prefix("-range-") {
-            let epoch = spec.and_then(|spec| spec.lease_transitions).unwrap_or(0);
-            return Some(Found::Range(RangeLease {
-                range: range.parse().ok()?,
-                version,
-                // An identity of another shape names nobody: the core asks around before it takes such a
-                // range.
-                holder: identity.and_then(|identity| identity.parse().ok()),
-                epoch: u64::try_from(epoch).unwrap_or(0),
-                dead: parse_dead_owners(annotation(LAST_OWNERS)),
-            }));
-        }
-        let name = rest.strip_prefix("-replica-")?;
-        Some(Found::Replica(ReplicaLease {
-            name: name.to_owned(),
-            version,
-            // A foreign identity counts as some incarnation that has to expire.
-            incarnation: identity.map(|identity| match identity.parse::<Holder>() {
-                Ok(holder) if holder.name == name => holder.incarnation,
-                _ => identity.to_owned(),
-            }),
-            status: Status {
-                address: annotation(PEER_ADDRESS).to_owned(),
-                build: annotation(VERSION).to_owned(),
-                ready: annotation(READY) == "true",
-                draining: annotation(DRAINING) == "true",
-                ranges: annotation(RANGES).parse().unwrap_or(0),
-                // None at all is what nobody asks for.
-                share: annotation(SHARE).parse().ok().filter(|share| *share > 0),
-                crashes: Crashes::parse(annotation(CRASHES)),
-                server_fenced: annotation(FENCED) == "true",
-                fingerprints: annotation(FINGERPRINTS).into(),
-            },
-            ended: annotation(ENDED)
-                .split(',')
-                .filter(|ended| !ended.is_empty())
-                .map(str::to_owned)
-                .collect(),
-            working: Work::parse_all(annotation(WORKING)),
-            deaths: Deaths::parse(annotation(DEATHS)),
-        }))
+        decode(&self.fleet, lease)
     }
 }
 
+/// What a Lease object of a fleet says; `None` for one that is not of this fleet or has no such name.
+pub fn decode(fleet: &str, lease: &Lease) -> Option<Found> {
+    let name = lease.metadata.name.as_deref()?;
+    let rest = name.strip_prefix(fleet)?;
+    let spec = lease.spec.as_ref();
+    let identity = spec
+        .and_then(|spec| spec.holder_identity.as_deref())
+        .filter(|identity| !identity.is_empty());
+    let version = version_of(lease);
+    let annotation = |key: &str| {
+        lease
+            .metadata
+            .annotations
+            .as_ref()
+            .and_then(|annotations| annotations.get(key))
+            .map_or("", String::as_str)
+    };
+    if let Some(range) = rest.strip_prefix("-range-") {
+        let epoch = spec.and_then(|spec| spec.lease_transitions).unwrap_or(0);
+        return Some(Found::Range(RangeLease {
+            range: range.parse().ok()?,
+            version,
+            // An identity of another shape names nobody: the core asks around before it takes such a
+            // range.
+            holder: identity.and_then(|identity| identity.parse().ok()),
+            epoch: u64::try_from(epoch).unwrap_or(0),
+            dead: parse_dead_owners(annotation(LAST_OWNERS)),
+        }));
+    }
+    let name = rest.strip_prefix("-replica-")?;
+    // A foreign identity counts as some incarnation that has to expire.
+    let incarnation = identity.map(|identity| match identity.parse::<Holder>() {
+        Ok(holder) if holder.name == name => holder.incarnation,
+        _ => identity.to_owned(),
+    });
+    Some(Found::Replica(ReplicaLease {
+        name: name.to_owned(),
+        version,
+        status: Status {
+            address: annotation(PEER_ADDRESS).to_owned(),
+            pin: annotation(PEER_PIN)
+                .split_once(' ')
+                .filter(|(of, _)| Some(*of) == incarnation.as_deref())
+                .and_then(|(_, pin)| pin.parse().ok()),
+            build: annotation(VERSION).to_owned(),
+            ready: annotation(READY) == "true",
+            draining: annotation(DRAINING) == "true",
+            ranges: annotation(RANGES).parse().unwrap_or(0),
+            // None at all is what nobody asks for.
+            share: annotation(SHARE).parse().ok().filter(|share| *share > 0),
+            crashes: Crashes::parse(annotation(CRASHES)),
+            server_fenced: annotation(FENCED) == "true",
+            fingerprints: annotation(FINGERPRINTS).into(),
+            unreachable: annotation(UNREACHABLE).into(),
+        },
+        incarnation,
+        ended: annotation(ENDED)
+            .split(',')
+            .filter(|ended| !ended.is_empty())
+            .map(str::to_owned)
+            .collect(),
+        working: Work::parse_all(annotation(WORKING)),
+        deaths: Deaths::parse(annotation(DEATHS)),
+    }))
+}
+
 /// A Lease without a readable version counts as older than any.
-fn version_of(lease: &Lease) -> Version {
+pub(crate) fn version_of(lease: &Lease) -> Version {
     lease
         .metadata
         .resource_version

@@ -8,30 +8,37 @@ mod config;
 mod fence;
 mod handle;
 mod host;
+mod interlock;
 mod lease;
 mod listen;
 mod peer;
 mod pulse;
+mod reach;
 mod renewal;
 mod server_fence;
 mod sweep;
 #[cfg(test)]
 mod tests;
 mod tls;
+mod trace;
+mod trust;
 
 use std::sync::Arc;
 
-pub use config::{Config, ConfigError, TraceParent};
+pub use admission::PeerRefusal;
+pub use config::{Config, ConfigError, InterlockOptions};
 pub use coordinator_core::{
-    Care, EPOCH_END, Fatal, Happening, Holder, Member, Move, NotSent, Offer, Quarantine,
-    REPLICAS_MAX, RangeOwner, Suspicion, View, ViewFence, WORKING_MAX, Work, range_of,
+    Care, EPOCH_END, Fatal, Happening, Hold, Holder, Holds, Member, Move, NotSent, Offer,
+    Quarantine, REPLICAS_MAX, RangeLease, RangeOwner, ReplicaLease, Suspicion, View, ViewFence,
+    WORKING_MAX, Work, range_of,
 };
-pub use fence::{Fence, Fenced};
+pub use fence::{Fence, Fenced, Sending};
 pub use handle::{
     Assembled, Door, Drained, FatalError, Handle, Outside, StartError, assemble, start,
 };
 pub use host::{Epoch, Frozen, Gained, RangeHost, RangeId};
-pub use lease::LeaseError;
+pub use interlock::HoldState;
+pub use lease::{Found, LABEL_FLEET, LeaseError, decode};
 pub use listen::listen;
 pub use peer::{CALL_DEADLINE, CONTACT_DEADLINE, Call, Calls, HANDOFF_DEADLINE, Holdings};
 pub use pulse::{BEATS_EVERY, Pulse};
@@ -39,6 +46,7 @@ pub use server_fence::{
     PROBE_ACCOUNT, ServerFence, ServerFenceMode, impersonation, is_no_impersonation, is_refusal,
 };
 pub use tls::TlsError;
+pub use trace::{PeerCall, PeerSpan, Tracer};
 
 /// Makes an API client inside the runtime that will use it.
 pub type ClientFactory = Arc<dyn Fn() -> kube::Client + Send + Sync>;

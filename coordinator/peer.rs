@@ -1,17 +1,16 @@
 //! How replicas reach each other: the gRPC client and server, with their limits.
 //!
-//! What comes in is bounded and typed, comes from a certificate that names a live member, and is a hint: the
+//! What comes in is bounded and typed, comes from a live member that has proven who it is, and is a hint: the
 //! core compares it with the Leases.
 
 use std::{
     collections::BTreeMap,
     io,
-    net::{IpAddr, SocketAddr},
     sync::{Arc, Mutex, PoisonError},
     time::Duration,
 };
 
-use coordinator_core::{Epoch, Holder, NotSent, Offer, REPLICAS_MAX, RangeId};
+use coordinator_core::{Epoch, Holder, Member, NotSent, Offer, Pin, RangeId, View};
 use futures::{FutureExt, future::BoxFuture};
 use hyper_util::rt::TokioIo;
 use peer_proto::{
@@ -20,11 +19,10 @@ use peer_proto::{
     peer_server::Peer,
 };
 use prost::Message as _;
-use rustls::pki_types::ServerName;
 use tokio::{
     net::{TcpListener, TcpStream},
     sync::{OwnedSemaphorePermit, Semaphore, mpsc, watch},
-    time::{Instant, timeout},
+    time::timeout,
 };
 use tonic::{
     Request, Response, Status, Streaming,
@@ -33,9 +31,10 @@ use tonic::{
 };
 
 use crate::{
-    admission::{Handshakes, RefusalLog},
-    config::TraceParent,
-    tls::{Tls, dns_names},
+    admission::{Admission, PeerRefusal, Refusals},
+    tls::{Tls, WrongKey},
+    trace::{PeerCall, PeerSpan, Tracer},
+    trust::{self, Caller},
 };
 
 /// A chunk of a handoff is cut at about this size …
@@ -44,12 +43,16 @@ const CHUNK_BYTES: usize = 1 << 20;
 const MESSAGE_BYTES_MAX: usize = 4 << 20;
 /// All that one range may bring. 256 ranges of a cluster with 1,000,000 keys hold 4,000 keys each, at 2 kB.
 pub(crate) const STATE_BYTES_MAX: usize = 32 << 20;
-/// Each replica of a fleet has one connection, and one that ends.
-const CONNECTIONS_MAX: usize = 2 * REPLICAS_MAX;
 /// At most 8 handoffs from each of a few senders, and small calls.
 const STREAMS_MAX: u32 = 64;
 /// TCP and TLS between two replicas take milliseconds; a silent address must not hold a frozen range.
 const CONNECT_DEADLINE: Duration = Duration::from_millis(500);
+/// A handshake that was cut off is tried again after so long: newer ones may have displaced it.
+const CONNECT_PAUSE: Duration = Duration::from_millis(20);
+/// Attempts in all.
+const CONNECTS_MAX: u32 = 5;
+/// A caller's Lease may still be on its way here when the caller is: so long is it waited for.
+const LEASE_PATIENCE: Duration = Duration::from_millis(300);
 /// For one whole handoff, below the renew deadline's default: a range stays frozen no longer.
 pub const HANDOFF_DEADLINE: Duration = Duration::from_secs(2);
 /// For everything small.
@@ -73,6 +76,9 @@ const PERMIT_BYTES: usize = 1 << 10;
 /// Connections that wait for the server to see them.
 const ACCEPTED_MAX: usize = 32;
 
+/// The metadata in which W3C Trace Context carries the caller's span.
+const TRACEPARENT: &str = "traceparent";
+
 /// By range: whether it is held there, and the highest epoch known there.
 pub type Holdings = BTreeMap<RangeId, (bool, Epoch)>;
 
@@ -89,9 +95,8 @@ pub(crate) trait Answers: Send + Sync + 'static {
         &self,
         ranges: Vec<RangeId>,
     ) -> impl Future<Output = Option<(String, Holdings)>> + Send;
-    fn is_member(&self, name: &str) -> bool;
-    /// Whether a replica Lease names this address.
-    fn is_peer_address(&self, address: IpAddr) -> bool;
+    /// The fleet as it is seen here.
+    fn view(&self) -> watch::Receiver<Arc<View>>;
 }
 
 // ---- client ----
@@ -102,8 +107,8 @@ pub type Call<'a, T> = BoxFuture<'a, T>;
 /// How a coordinator reaches its peers: by gRPC, or as a simulation has it. No call may take longer than
 /// [`HANDOFF_DEADLINE`], the small ones than [`CALL_DEADLINE`].
 pub trait Calls: Send + Sync + 'static {
-    /// Forgets what is kept for names and addresses that are no member's.
-    fn keep(&self, is_member: &dyn Fn(&str, &str) -> bool);
+    /// Forgets what is kept for others than these members as they are now.
+    fn keep(&self, members: &[Member]);
     /// Gives a range's state to its next owner.
     fn handoff<'a>(
         &'a self,
@@ -132,8 +137,13 @@ pub trait Calls: Send + Sync + 'static {
 }
 
 impl Calls for Peers {
-    fn keep(&self, is_member: &dyn Fn(&str, &str) -> bool) {
-        Self::keep(self, is_member);
+    fn keep(&self, members: &[Member]) {
+        let is_it = |(name, address, pin): &Callee| {
+            let is_it = |one: &Member| (&one.name, &one.address, one.pin) == (name, address, *pin);
+            members.iter().any(is_it)
+        };
+        let mut channels = self.channels.lock().unwrap_or_else(PoisonError::into_inner);
+        channels.retain(|callee, _| is_it(callee));
     }
     fn handoff<'a>(
         &'a self,
@@ -165,14 +175,19 @@ impl Calls for Peers {
     }
 }
 
+/// Name, address and key: a process that restarts has another key, and so another channel.
+type Callee = (String, String, Option<Pin>);
+
 /// Channels to peers, kept while they are members.
 pub(crate) struct Peers {
     fleet: String,
     own: String,
     build: String,
     tls: Option<Arc<Tls>>,
-    traceparent: Option<TraceParent>,
-    channels: Mutex<BTreeMap<(String, String), Channel>>,
+    view: watch::Receiver<Arc<View>>,
+    refusals: Arc<Refusals>,
+    tracer: Option<Arc<dyn Tracer>>,
+    channels: Mutex<BTreeMap<Callee, Channel>>,
 }
 
 impl Peers {
@@ -181,29 +196,24 @@ impl Peers {
         own: String,
         build: String,
         tls: Option<Arc<Tls>>,
-        traceparent: Option<TraceParent>,
+        view: watch::Receiver<Arc<View>>,
+        refusals: Arc<Refusals>,
+        tracer: Option<Arc<dyn Tracer>>,
     ) -> Self {
         Self {
             fleet,
             own,
             build,
             tls,
-            traceparent,
+            view,
+            refusals,
+            tracer,
             channels: Mutex::default(),
         }
     }
 
-    /// Forgets channels to peers that are gone, and to addresses that they have left: a peer that starts
-    /// again may come back under another.
-    pub(crate) fn keep(&self, is_member: impl Fn(&str, &str) -> bool) {
-        self.channels
-            .lock()
-            .unwrap_or_else(PoisonError::into_inner)
-            .retain(|(name, address), _| is_member(name, address));
-    }
-
     #[cfg(test)]
-    pub(crate) fn open_channels(&self) -> Vec<(String, String)> {
+    pub(crate) fn open_channels(&self) -> Vec<Callee> {
         let channels = self.channels.lock().unwrap_or_else(PoisonError::into_inner);
         channels.keys().cloned().collect()
     }
@@ -239,11 +249,20 @@ impl Peers {
             )));
         }
         let chunks = chunks(header, state);
-        let mut client = self
-            .client(&to.name, address)
-            .map_err(NotSent::Unreachable)?;
-        let request = self.request(tokio_stream::iter(chunks));
-        match timeout(HANDOFF_DEADLINE, client.handoff(request)).await {
+        let mut client = self.client(to, address).map_err(NotSent::Unreachable)?;
+        let (span, request) = self.traced(
+            PeerCall {
+                method: "Handoff",
+                is_client: true,
+                peer: &to.name,
+                from: incarnation,
+                range,
+                epoch: epoch + 1,
+                parent: None,
+            },
+            tokio_stream::iter(chunks),
+        );
+        let sent = match timeout(HANDOFF_DEADLINE, client.handoff(request)).await {
             Ok(Ok(answer)) => match answer.into_inner() {
                 HandoffAck { accepted: true, .. } => Ok(()),
                 HandoffAck { reason, .. } => Err(NotSent::Refused(reason)),
@@ -255,7 +274,14 @@ impl Peers {
             Err(_) => Err(NotSent::Unreachable(format!(
                 "no acknowledgement within {HANDOFF_DEADLINE:?}"
             ))),
-        }
+        };
+        let why = |error: &NotSent| match error {
+            NotSent::Refused(why) | NotSent::Unreachable(why) | NotSent::TooLarge(why) => {
+                why.clone()
+            }
+        };
+        end(span, &sent.as_ref().copied().map_err(why));
+        sent
     }
 
     pub(crate) async fn released(
@@ -266,18 +292,31 @@ impl Peers {
         range: RangeId,
         epoch: Epoch,
     ) -> Result<(), String> {
-        let mut client = self.client(&to.name, address)?;
-        let request = self.request(ReleasedRequest {
-            from: self.own.clone(),
-            from_incarnation: incarnation.to_owned(),
-            range: u32::from(range),
-            epoch,
-        });
-        match timeout(CALL_DEADLINE, client.released(request)).await {
+        let mut client = self.client(to, address)?;
+        let (span, request) = self.traced(
+            PeerCall {
+                method: "Released",
+                is_client: true,
+                peer: &to.name,
+                from: incarnation,
+                range,
+                epoch,
+                parent: None,
+            },
+            ReleasedRequest {
+                from: self.own.clone(),
+                from_incarnation: incarnation.to_owned(),
+                range: u32::from(range),
+                epoch,
+            },
+        );
+        let sent = match timeout(CALL_DEADLINE, client.released(request)).await {
             Ok(Ok(_)) => Ok(()),
             Ok(Err(status)) => Err(said(&status)),
             Err(_) => Err(format!("no answer within {CALL_DEADLINE:?}")),
-        }
+        };
+        end(span, &sent);
+        sent
     }
 
     pub(crate) async fn holds(
@@ -286,10 +325,10 @@ impl Peers {
         address: &str,
         ranges: &[RangeId],
     ) -> Result<Holdings, String> {
-        let mut client = self.client(&to.name, address)?;
-        let request = self.request(HoldsRequest {
+        let mut client = self.client(to, address)?;
+        let request = HoldsRequest {
             ranges: ranges.iter().copied().map(u32::from).collect(),
-        });
+        };
         let deadline = match ranges {
             [] => CONTACT_DEADLINE,
             _ => CALL_DEADLINE,
@@ -319,30 +358,33 @@ impl Peers {
             .collect())
     }
 
-    fn request<T>(&self, message: T) -> Request<T> {
+    /// A request that carries its span, where calls are traced.
+    fn traced<T>(&self, call: PeerCall<'_>, message: T) -> (Option<Box<dyn PeerSpan>>, Request<T>) {
+        let span = self.tracer.as_ref().and_then(|tracer| tracer.begin(&call));
         let mut request = Request::new(message);
-        let parent = self
-            .traceparent
-            .as_ref()
-            .and_then(|traceparent| traceparent());
+        let parent = span.as_ref().and_then(|span| span.traceparent());
         if let Some(parent) = parent.and_then(|parent| MetadataValue::try_from(parent).ok()) {
-            request.metadata_mut().insert("traceparent", parent);
+            request.metadata_mut().insert(TRACEPARENT, parent);
         }
-        request
+        (span, request)
     }
 
-    fn client(&self, name: &str, address: &str) -> Result<PeerClient<Channel>, String> {
-        let key = (name.to_owned(), address.to_owned());
+    fn client(&self, to: &Holder, address: &str) -> Result<PeerClient<Channel>, String> {
+        let pin = match self.tls {
+            Some(_) => trust::pin_of(&self.view.borrow(), to)?,
+            None => None,
+        };
+        let callee = (to.name.clone(), address.to_owned(), pin);
         let mut channels = self.channels.lock().unwrap_or_else(PoisonError::into_inner);
-        if !channels.contains_key(&key) {
-            let channel = self.channel(name, address)?;
-            channels.insert(key.clone(), channel);
+        if !channels.contains_key(&callee) {
+            let channel = self.channel(&callee)?;
+            channels.insert(callee.clone(), channel);
         }
-        let channel = channels.get(&key).cloned().ok_or("no channel")?;
+        let channel = channels.get(&callee).cloned().ok_or("no channel")?;
         Ok(PeerClient::new(channel).max_decoding_message_size(MESSAGE_BYTES_MAX))
     }
 
-    fn channel(&self, name: &str, address: &str) -> Result<Channel, String> {
+    fn channel(&self, (name, address, pin): &Callee) -> Result<Channel, String> {
         // TLS is the connector's; to tonic the address is plain.
         let endpoint = Endpoint::from_shared(format!("http://{address}"))
             .map_err(|error| format!("peer address {address:?}: {error}"))?
@@ -350,38 +392,79 @@ impl Peers {
             .http2_keep_alive_interval(Duration::from_secs(2))
             .keep_alive_timeout(Duration::from_secs(2))
             .keep_alive_while_idle(true);
-        let server_name = ServerName::try_from(name.to_owned())
-            .map_err(|_| format!("replica name {name:?} cannot stand in a certificate"))?;
-        let (tls, address) = (self.tls.clone(), address.to_owned());
+        if let Some(tls) = &self.tls {
+            tls.client(name, *pin)?;
+        }
+        let tls = self.tls.clone();
+        let (name, address, pin) = (name.clone(), address.clone(), *pin);
+        let refusals = Arc::clone(&self.refusals);
         Ok(
             endpoint.connect_with_connector_lazy(tower::service_fn(move |_: http::Uri| {
-                let (tls, server_name, address) =
-                    (tls.clone(), server_name.clone(), address.clone());
+                let (tls, name, address) = (tls.clone(), name.clone(), address.clone());
+                let refusals = Arc::clone(&refusals);
                 async move {
                     let connect = async {
-                        let tcp = TcpStream::connect(&address).await?;
-                        tcp.set_nodelay(true)?;
-                        Ok::<_, io::Error>(match tls {
-                            // The certificate must name the replica that the Lease names, wherever it lives.
-                            Some(tls) => {
-                                let connector = tokio_rustls::TlsConnector::from(tls.client());
-                                Wire::Tls(Box::new(tokio_rustls::TlsStream::from(
-                                    connector.connect(server_name, tcp).await?,
-                                )))
+                        let mut tries = 1;
+                        loop {
+                            match connect(tls.as_deref(), &name, pin, &address).await {
+                                Err(error) if tries < CONNECTS_MAX && was_cut_off(&error) => {
+                                    tries += 1;
+                                    tokio::time::sleep(CONNECT_PAUSE).await;
+                                }
+                                ended => return ended,
                             }
-                            None => Wire::Plain(tcp),
-                        })
+                        }
                     };
-                    match timeout(CONNECT_DEADLINE, connect).await {
-                        Ok(wire) => wire.map(TokioIo::new),
-                        Err(_) => Err(io::Error::new(
+                    let connected = timeout(CONNECT_DEADLINE, connect).await;
+                    let error = match connected {
+                        Ok(Ok(wire)) => return Ok(TokioIo::new(wire)),
+                        Ok(Err(error)) => error,
+                        Err(_) => io::Error::new(
                             io::ErrorKind::TimedOut,
                             format!("no connection within {CONNECT_DEADLINE:?}"),
-                        )),
-                    }
+                        ),
+                    };
+                    let Some(why) = WrongKey::in_error(&error) else {
+                        return Err(error);
+                    };
+                    let text = why.to_string();
+                    refusals.refuse(
+                        PeerRefusal::WrongKey,
+                        &format!("{name} at {address}"),
+                        &text,
+                    );
+                    Err(io::Error::new(io::ErrorKind::PermissionDenied, why))
                 }
             })),
         )
+    }
+}
+
+async fn connect(
+    tls: Option<&Tls>,
+    name: &str,
+    pin: Option<Pin>,
+    address: &str,
+) -> io::Result<Wire> {
+    let tcp = TcpStream::connect(address).await?;
+    tcp.set_nodelay(true)?;
+    let Some(tls) = tls else {
+        return Ok(Wire::plain(tcp));
+    };
+    let (config, server) = tls.client(name, pin).map_err(io::Error::other)?;
+    let connector = tokio_rustls::TlsConnector::from(config);
+    Ok(Wire::tls(connector.connect(server, tcp).await?.into()))
+}
+
+fn was_cut_off(error: &io::Error) -> bool {
+    use io::ErrorKind::{BrokenPipe, ConnectionReset, UnexpectedEof};
+    matches!(error.kind(), BrokenPipe | ConnectionReset | UnexpectedEof)
+}
+
+/// Ends the span of a call.
+fn end<E: std::fmt::Display>(span: Option<Box<dyn PeerSpan>>, result: &Result<(), E>) {
+    if let Some(span) = span {
+        span.end(result.as_ref().err().map(ToString::to_string));
     }
 }
 
@@ -457,29 +540,39 @@ fn chunks(header: HandoffHeader, state: RangeState) -> Vec<HandoffChunk> {
 pub(crate) struct PeerService<A> {
     fleet: String,
     ranges: u16,
-    secure: bool,
     answers: Arc<A>,
     /// Memory for handoffs that are being received, in units of [`PERMIT_BYTES`].
     memory: Arc<Semaphore>,
-    refusals: Mutex<RefusalLog>,
+    refusals: Arc<Refusals>,
+    tracer: Option<Arc<dyn Tracer>>,
+}
+
+/// The span of a caller.
+fn parent_of<T>(request: &Request<T>) -> Option<String> {
+    let text = request.metadata().get(TRACEPARENT)?.to_str().ok()?;
+    Some(text.to_owned())
 }
 
 impl<A: Answers> PeerService<A> {
-    pub(crate) fn new(fleet: String, ranges: u16, secure: bool, answers: Arc<A>) -> Self {
+    pub(crate) fn new(
+        fleet: String,
+        ranges: u16,
+        answers: Arc<A>,
+        refusals: Arc<Refusals>,
+        tracer: Option<Arc<dyn Tracer>>,
+    ) -> Self {
         Self {
+            tracer,
             fleet,
             ranges,
-            secure,
             answers,
             memory: Arc::new(Semaphore::new(RECEIVED_BYTES_MAX / PERMIT_BYTES)),
-            refusals: Mutex::default(),
+            refusals,
         }
     }
 
-    /// Whether to log a refusal, and how many before it were not logged.
-    fn log_refusal(&self) -> Option<u64> {
-        let mut refusals = self.refusals.lock().unwrap_or_else(PoisonError::into_inner);
-        refusals.count(Instant::now())
+    fn begin(&self, call: &PeerCall<'_>) -> Option<Box<dyn PeerSpan>> {
+        self.tracer.as_ref()?.begin(call)
     }
 
     /// A part of the memory for handoffs. Waits for a moment, in which others may end.
@@ -494,46 +587,30 @@ impl<A: Answers> PeerService<A> {
         }
     }
 
-    /// The names in the caller's certificate, one of which is a live member's.
-    fn caller<T>(&self, request: &Request<T>) -> Result<Vec<String>, Status> {
-        if !self.secure {
-            return Ok(Vec::new());
+    /// Who calls: a live member, as it was when the connection was made.
+    fn caller<T>(&self, request: &Request<T>) -> Result<Caller, Status> {
+        let caller = request.extensions().get::<Caller>().cloned();
+        let caller = caller.unwrap_or(Caller::Named(Vec::new()));
+        if caller.is_member(&self.answers.view().borrow()) || caller == Caller::Unproven {
+            return Ok(caller);
         }
-        let names = request
-            .extensions()
-            .get::<PeerNames>()
-            .map(|PeerNames(names)| names.to_vec())
-            .unwrap_or_default();
-        if !names.iter().any(|name| self.answers.is_member(name)) {
-            if let Some(suppressed) = self.log_refusal() {
-                tracing::warn!(
-                    ?names,
-                    suppressed,
-                    "refused a peer whose certificate names no live member of the fleet"
-                );
-            }
-            return Err(Status::permission_denied(format!(
-                "no live member of the fleet is named by {names:?}"
-            )));
-        }
-        Ok(names)
+        let who = caller.describe();
+        self.refusals.refuse(PeerRefusal::Unknown, &who, NO_MEMBER);
+        Err(Status::permission_denied(format!("{who}: {NO_MEMBER}")))
     }
 
-    fn speaks_for(&self, names: &[String], from: &str) -> Result<(), Status> {
-        if self.secure && !names.iter().any(|name| name == from) {
-            if let Some(suppressed) = self.log_refusal() {
-                tracing::warn!(
-                    ?names,
-                    from,
-                    suppressed,
-                    "refused a peer that speaks in another's name"
-                );
-            }
-            return Err(Status::permission_denied(format!(
-                "the certificate names {names:?}, not {from:?}"
-            )));
+    fn speaks_for(&self, caller: &Caller, from: &str) -> Result<(), Status> {
+        let speaks = *caller == Caller::Unproven
+            || caller
+                .members(&self.answers.view().borrow())
+                .any(|name| name == from);
+        if speaks {
+            return Ok(());
         }
-        Ok(())
+        let text = format!("it speaks in the name of {from:?}, which is not its own");
+        let who = caller.describe();
+        self.refusals.refuse(PeerRefusal::OtherName, &who, &text);
+        Err(Status::permission_denied(format!("{who}: {text}")))
     }
 
     fn range(&self, range: u32) -> Result<RangeId, Status> {
@@ -552,7 +629,9 @@ impl<A: Answers> Peer for PeerService<A> {
         &self,
         request: Request<Streaming<HandoffChunk>>,
     ) -> Result<Response<HandoffAck>, Status> {
-        let names = self.caller(&request)?;
+        let caller = self.caller(&request)?;
+        let parent = parent_of(&request);
+        let mut span = None;
         let mut stream = request.into_inner();
         let mut header = None;
         let mut state = RangeState::default();
@@ -581,14 +660,23 @@ impl<A: Answers> Peer for PeerService<A> {
             }
             match (&header, &chunk.header) {
                 (None, Some(given)) => {
-                    self.speaks_for(&names, &given.from)?;
+                    self.speaks_for(&caller, &given.from)?;
                     if given.fleet != self.fleet {
                         return Err(Status::invalid_argument(format!(
                             "this fleet is {:?}",
                             self.fleet
                         )));
                     }
-                    self.range(given.range)?;
+                    let range = self.range(given.range)?;
+                    span = self.begin(&PeerCall {
+                        method: "Handoff",
+                        is_client: false,
+                        peer: &given.from,
+                        from: &given.from_incarnation,
+                        range,
+                        epoch: given.epoch.saturating_add(1),
+                        parent: parent.as_deref(),
+                    });
                     header = chunk.header.clone();
                 }
                 (Some(_), None) => {}
@@ -631,35 +719,44 @@ impl<A: Answers> Peer for PeerService<A> {
             attempt: header.attempt,
             build: header.version,
         };
-        Ok(Response::new(
-            match self.answers.offered(offer, state, cost(bytes, keys)).await {
-                Ok(()) => HandoffAck {
-                    accepted: true,
-                    reason: String::new(),
-                },
-                Err(reason) => HandoffAck {
-                    accepted: false,
-                    reason,
-                },
+        let offered = self.answers.offered(offer, state, cost(bytes, keys)).await;
+        end(span, &offered);
+        Ok(Response::new(match offered {
+            Ok(()) => HandoffAck {
+                accepted: true,
+                reason: String::new(),
             },
-        ))
+            Err(reason) => HandoffAck {
+                accepted: false,
+                reason,
+            },
+        }))
     }
 
     async fn released(
         &self,
         request: Request<ReleasedRequest>,
     ) -> Result<Response<ReleasedResponse>, Status> {
-        let names = self.caller(&request)?;
-        let told = request.into_inner();
-        self.speaks_for(&names, &told.from)?;
-        let range = self.range(told.range)?;
-        self.answers
-            .told(
-                Holder::new(told.from, told.from_incarnation),
-                range,
-                told.epoch,
-            )
-            .await;
+        let caller = self.caller(&request)?;
+        let parent = parent_of(&request);
+        let notice = request.into_inner();
+        self.speaks_for(&caller, &notice.from)?;
+        let range = self.range(notice.range)?;
+        let (from, epoch) = (
+            Holder::new(notice.from, notice.from_incarnation),
+            notice.epoch,
+        );
+        let span = self.begin(&PeerCall {
+            method: "Released",
+            is_client: false,
+            peer: &from.name,
+            from: &from.incarnation,
+            range,
+            epoch,
+            parent: parent.as_deref(),
+        });
+        self.answers.told(from, range, epoch).await;
+        end::<String>(span, &Ok(()));
         Ok(Response::new(ReleasedResponse {}))
     }
 
@@ -697,6 +794,10 @@ impl<A: Answers> Peer for PeerService<A> {
     }
 }
 
+/// Why a caller is refused.
+const NO_MEMBER: &str =
+    "no live member of the fleet is known by it, by the replica Leases as seen here";
+
 /// Serves until `stop` is dropped or says so.
 pub(crate) async fn serve<A: Answers>(
     listener: TcpListener,
@@ -705,8 +806,9 @@ pub(crate) async fn serve<A: Answers>(
     stop: watch::Receiver<bool>,
 ) -> Result<(), tonic::transport::Error> {
     let (accepted, incoming) = mpsc::channel::<Result<Wire, io::Error>>(ACCEPTED_MAX);
-    let answers = Arc::clone(&service.answers);
-    let accepting = tokio::spawn(accept(listener, tls, answers, accepted));
+    let view = service.answers.view();
+    let refusals = Arc::clone(&service.refusals);
+    let accepting = tokio::spawn(accept(listener, tls, view, refusals, accepted));
     let service = peer_proto::peer_server::PeerServer::new(service)
         .max_decoding_message_size(MESSAGE_BYTES_MAX);
     let mut stop = stop;
@@ -728,15 +830,14 @@ pub(crate) async fn serve<A: Answers>(
     served
 }
 
-async fn accept<A: Answers>(
+async fn accept(
     listener: TcpListener,
     tls: Option<Arc<Tls>>,
-    answers: Arc<A>,
+    view: watch::Receiver<Arc<View>>,
+    refusals: Arc<Refusals>,
     accepted: mpsc::Sender<Result<Wire, io::Error>>,
 ) {
-    let connections = Arc::new(Semaphore::new(CONNECTIONS_MAX));
-    let handshakes = Arc::new(Handshakes::default());
-    let refusals = Arc::new(Mutex::new(RefusalLog::default()));
+    let admission = Arc::new(Admission::default());
     loop {
         let (tcp, from) = match listener.accept().await {
             Ok(accepted) => accepted,
@@ -747,51 +848,76 @@ async fn accept<A: Answers>(
                 continue;
             }
         };
-        // Nobody waits for a place: whoever has none is dropped, so that the next in line may be a member.
-        let member = answers.is_peer_address(from.ip());
-        let place = match handshakes.enter(from.ip(), member) {
-            Ok(place) => place,
-            Err(why) => {
-                refused(&refusals, from, why);
-                continue;
-            }
-        };
-        let _ = tcp.set_nodelay(true);
-        let (tls, accepted) = (tls.clone(), accepted.clone());
-        let (connections, refusals) = (Arc::clone(&connections), Arc::clone(&refusals));
+        let known = trust::is_peer_address(&view.borrow(), from.ip());
+        let mut place = admission.handshake(from.ip(), known);
+        let (admission, tls, view) = (Arc::clone(&admission), tls.clone(), view.clone());
+        let (refusals, accepted) = (Arc::clone(&refusals), accepted.clone());
         tokio::spawn(async move {
-            let wire = match tls {
-                None => Wire::Plain(tcp),
-                Some(tls) => {
-                    let acceptor = tokio_rustls::TlsAcceptor::from(tls.server());
-                    match timeout(CONNECT_DEADLINE, acceptor.accept(tcp)).await {
-                        Ok(Ok(stream)) => {
-                            Wire::Tls(Box::new(tokio_rustls::TlsStream::from(stream)))
-                        }
-                        Ok(Err(error)) => return refused(&refusals, from, &error.to_string()),
-                        Err(_) => return refused(&refusals, from, "no handshake in time"),
-                    }
+            let admitted = tokio::select! {
+                biased;
+                admitted = admit(tcp, tls.as_deref(), view, &admission) => admitted,
+                () = place.displaced() => {
+                    Err((PeerRefusal::Displaced, "newer handshakes took its place".to_owned()))
                 }
             };
             drop(place);
-            match connections.try_acquire_owned() {
-                Ok(connection) => {
-                    let _ = accepted.send(Ok(wire.counted(connection))).await;
+            match admitted {
+                Ok(wire) => {
+                    let _ = accepted.send(Ok(wire)).await;
                 }
-                Err(_) => refused(&refusals, from, "too many connections are open"),
+                Err((why, text)) => refusals.refuse(why, &from.to_string(), &text),
             }
         });
     }
 }
 
-fn refused(refusals: &Mutex<RefusalLog>, from: SocketAddr, why: &str) {
-    let mut refusals = refusals.lock().unwrap_or_else(PoisonError::into_inner);
-    if let Some(suppressed) = refusals.count(Instant::now()) {
-        tracing::warn!(%from, why, suppressed, "refused a peer's connection");
+/// Finds out who has connected, and refuses a caller that is no live member. The connection ends when it is one no
+/// more: with the Lease of a life that is over ends what was said in its name.
+async fn admit(
+    tcp: TcpStream,
+    tls: Option<&Tls>,
+    mut view: watch::Receiver<Arc<View>>,
+    admission: &Admission,
+) -> Result<Wire, (PeerRefusal, String)> {
+    let _ = tcp.set_nodelay(true);
+    let Some(tls) = tls else {
+        let mut place = admission.connection(None);
+        let ends = async move { place.displaced().await };
+        return Ok(Wire::plain(tcp).ending_with(ends));
+    };
+    let acceptor = tokio_rustls::TlsAcceptor::from(tls.server());
+    let stream = match timeout(CONNECT_DEADLINE, acceptor.accept(tcp)).await {
+        Ok(Ok(stream)) => stream,
+        Ok(Err(error)) => return Err((PeerRefusal::Handshake, error.to_string())),
+        Err(_) => {
+            let text = format!("no TLS handshake within {CONNECT_DEADLINE:?}");
+            return Err((PeerRefusal::Handshake, text));
+        }
+    };
+    let chain = stream.get_ref().1.peer_certificates().unwrap_or_default();
+    let caller = tls.caller(chain);
+    let known = view.wait_for(|view| caller.is_member(view));
+    if !matches!(timeout(LEASE_PATIENCE, known).await, Ok(Ok(_))) {
+        let text = format!("{}: {NO_MEMBER}", caller.describe());
+        return Err((PeerRefusal::Unknown, text));
     }
+    let name = caller
+        .members(&view.borrow())
+        .next()
+        .unwrap_or_default()
+        .to_owned();
+    let mut place = admission.connection(Some(&name));
+    let proven = caller.clone();
+    let ends = async move {
+        tokio::select! {
+            () = place.displaced() => {}
+            _ = view.wait_for(|view| !proven.is_member(view)) => {}
+        }
+    };
+    Ok(Wire::tls(stream.into()).of(caller).ending_with(ends))
 }
 
-use wire::{PeerNames, Wire};
+use wire::Wire;
 
 mod wire {
     //! A connection, with TLS or without.
@@ -799,56 +925,77 @@ mod wire {
     use std::{
         io,
         pin::Pin,
-        sync::Arc,
         task::{Context, Poll},
     };
 
+    use futures::{FutureExt, future::BoxFuture};
     use tokio::{
         io::{AsyncRead, AsyncWrite, ReadBuf},
         net::TcpStream,
-        sync::OwnedSemaphorePermit,
     };
 
-    use super::{Connected, dns_names};
+    use super::{Caller, Connected};
 
-    pub(super) enum Wire {
+    enum Stream {
         Plain(TcpStream),
         Tls(Box<tokio_rustls::TlsStream<TcpStream>>),
-        /// One of a bounded number.
-        Counted(
-            Box<Wire>,
-            #[allow(dead_code, reason = "held until the connection ends")] OwnedSemaphorePermit,
-        ),
     }
 
-    /// The DNS names in the caller's certificate; none without TLS.
-    #[derive(Clone)]
-    pub(super) struct PeerNames(pub Arc<[String]>);
+    pub(super) struct Wire {
+        stream: Stream,
+        caller: Caller,
+        /// The connection is cut off when this ends; `None` afterwards, and where it ends by itself alone.
+        ends: Option<BoxFuture<'static, ()>>,
+        cut_off: bool,
+    }
 
     impl Wire {
-        pub(super) fn counted(self, permit: OwnedSemaphorePermit) -> Self {
-            Self::Counted(Box::new(self), permit)
+        fn new(stream: Stream, caller: Caller) -> Self {
+            Self {
+                stream,
+                caller,
+                ends: None,
+                cut_off: false,
+            }
+        }
+
+        pub(super) fn plain(tcp: TcpStream) -> Self {
+            Self::new(Stream::Plain(tcp), Caller::Unproven)
+        }
+
+        pub(super) fn tls(stream: tokio_rustls::TlsStream<TcpStream>) -> Self {
+            Self::new(Stream::Tls(Box::new(stream)), Caller::Named(Vec::new()))
+        }
+
+        /// Whose it is.
+        pub(super) fn of(self, caller: Caller) -> Self {
+            Self { caller, ..self }
+        }
+
+        /// Cuts it off when this ends.
+        pub(super) fn ending_with(self, ends: impl Future<Output = ()> + Send + 'static) -> Self {
+            Self {
+                ends: Some(ends.boxed()),
+                ..self
+            }
+        }
+
+        fn over(&mut self, cx: &mut Context<'_>) -> bool {
+            if let Some(ends) = &mut self.ends
+                && ends.poll_unpin(cx).is_ready()
+            {
+                self.ends = None;
+                self.cut_off = true;
+            }
+            self.cut_off
         }
     }
 
     impl Connected for Wire {
-        type ConnectInfo = PeerNames;
+        type ConnectInfo = Caller;
 
-        fn connect_info(&self) -> PeerNames {
-            match self {
-                Self::Plain(_) => PeerNames(Arc::new([])),
-                Self::Tls(stream) => {
-                    let chain = stream.get_ref().1.peer_certificates();
-                    PeerNames(
-                        chain
-                            .and_then(|chain| chain.first())
-                            .map(dns_names)
-                            .unwrap_or_default()
-                            .into(),
-                    )
-                }
-                Self::Counted(wire, _) => wire.connect_info(),
-            }
+        fn connect_info(&self) -> Caller {
+            self.caller.clone()
         }
     }
 
@@ -858,10 +1005,13 @@ mod wire {
             cx: &mut Context<'_>,
             buf: &mut ReadBuf<'_>,
         ) -> Poll<io::Result<()>> {
-            match self.get_mut() {
-                Self::Plain(stream) => Pin::new(stream).poll_read(cx, buf),
-                Self::Tls(stream) => Pin::new(stream).poll_read(cx, buf),
-                Self::Counted(wire, _) => Pin::new(wire).poll_read(cx, buf),
+            let this = self.get_mut();
+            if this.over(cx) {
+                return Poll::Ready(Err(io::ErrorKind::ConnectionAborted.into()));
+            }
+            match &mut this.stream {
+                Stream::Plain(stream) => Pin::new(stream).poll_read(cx, buf),
+                Stream::Tls(stream) => Pin::new(stream).poll_read(cx, buf),
             }
         }
     }
@@ -872,26 +1022,23 @@ mod wire {
             cx: &mut Context<'_>,
             buf: &[u8],
         ) -> Poll<io::Result<usize>> {
-            match self.get_mut() {
-                Self::Plain(stream) => Pin::new(stream).poll_write(cx, buf),
-                Self::Tls(stream) => Pin::new(stream).poll_write(cx, buf),
-                Self::Counted(wire, _) => Pin::new(wire).poll_write(cx, buf),
+            match &mut self.get_mut().stream {
+                Stream::Plain(stream) => Pin::new(stream).poll_write(cx, buf),
+                Stream::Tls(stream) => Pin::new(stream).poll_write(cx, buf),
             }
         }
 
         fn poll_flush(self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
-            match self.get_mut() {
-                Self::Plain(stream) => Pin::new(stream).poll_flush(cx),
-                Self::Tls(stream) => Pin::new(stream).poll_flush(cx),
-                Self::Counted(wire, _) => Pin::new(wire).poll_flush(cx),
+            match &mut self.get_mut().stream {
+                Stream::Plain(stream) => Pin::new(stream).poll_flush(cx),
+                Stream::Tls(stream) => Pin::new(stream).poll_flush(cx),
             }
         }
 
         fn poll_shutdown(self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
-            match self.get_mut() {
-                Self::Plain(stream) => Pin::new(stream).poll_shutdown(cx),
-                Self::Tls(stream) => Pin::new(stream).poll_shutdown(cx),
-                Self::Counted(wire, _) => Pin::new(wire).poll_shutdown(cx),
+            match &mut self.get_mut().stream {
+                Stream::Plain(stream) => Pin::new(stream).poll_shutdown(cx),
+                Stream::Tls(stream) => Pin::new(stream).poll_shutdown(cx),
             }
         }
     }

@@ -8,7 +8,12 @@ use futures::{FutureExt, future::BoxFuture};
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::MicroTime;
 use tokio::sync::watch;
 
-use crate::{ClientFactory, Fence, RangeHost, ServerFence, config::Config, lease::Leases};
+use crate::{
+    ClientFactory, Fence, RangeHost, ServerFence,
+    config::Config,
+    interlock::{self, HoldState},
+    lease::Leases,
+};
 
 /// What the coordinator wants of the renewal. Levels, not events: nothing queues up, nothing is lost.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
@@ -24,6 +29,8 @@ pub(crate) struct Wanted {
 pub(crate) struct RenewalThread {
     pub wanted: watch::Sender<Wanted>,
     pub own: watch::Receiver<OwnLease>,
+    /// The fleet's hold of the manager's Lease; `None` where nothing depends on it.
+    pub hold: Option<watch::Receiver<HoldState>>,
 }
 
 pub(crate) fn spawn(
@@ -60,18 +67,29 @@ pub(crate) fn prepare(
         ..Wanted::default()
     });
     let (publish, own) = watch::channel(renewal.own());
+    let kept = config
+        .interlock
+        .as_ref()
+        .map(|options| interlock::keeper(config, options, &fence, &host, own.clone()));
+    let (keeper, hold) = kept.unzip();
     let config = config.clone();
-    let task = move |client| {
+    let task = move |client: kube::Client| {
         async move {
             let _closes = CloseAtEnd(Arc::clone(&fence));
             let leases = Leases::new(
-                client,
+                client.clone(),
                 &config.fleet_namespace,
                 &config.fleet_name,
                 config.lease_duration,
                 config.lease_retry_period,
             );
-            run(
+            let holding = async {
+                match keeper {
+                    Some(keeper) => keeper.run(client, leases.clone()).await,
+                    None => std::future::pending().await,
+                }
+            };
+            let renewing = run(
                 &config.replica_name,
                 &mut renewal,
                 &fence,
@@ -80,12 +98,16 @@ pub(crate) fn prepare(
                 &leases,
                 &mut wants,
                 &publish,
-            )
-            .await;
+            );
+            tokio::select! {
+                biased;
+                () = renewing => {}
+                () = holding => {}
+            }
         }
         .boxed()
     };
-    (RenewalThread { wanted, own }, task)
+    (RenewalThread { wanted, own, hold }, task)
 }
 
 /// Whatever ends the thread, a panic too, closes the fence.

@@ -2,24 +2,33 @@
 
 use std::{
     collections::BTreeMap,
-    net::{IpAddr, Ipv4Addr, SocketAddr},
-    path::Path,
+    net::{Ipv4Addr, SocketAddr},
     sync::{Arc, Mutex},
     time::Duration,
 };
 
 use coordinator_core::{
-    Care, Crashes, Deaths, Epoch, Holder, NotSent, Offer, RangeId, RangeLease, ReplicaLease,
-    Status, Work,
+    Care, Crashes, Deaths, Epoch, Holder, Member, NotSent, Offer, Pin, RangeId, RangeLease,
+    ReplicaLease, Status, View, Work,
 };
 use peer_proto::{ControllerState, KeyState, RangeState};
-use tokio::{net::TcpListener, sync::watch};
+use rustls::{
+    ClientConfig,
+    pki_types::{CertificateDer, PrivateKeyDer, PrivatePkcs8KeyDer},
+    sign::{CertifiedKey, SingleCertAndKey},
+};
+use tokio::{
+    io::{AsyncReadExt, AsyncWriteExt},
+    net::TcpListener,
+    sync::watch,
+};
 
 use crate::{
     Config, Fence, Fenced,
-    lease::{Found, Leases},
-    peer::{Answers, PeerService, Peers, serve},
-    tls::Tls,
+    lease::{Found, Leases, PEER_PIN},
+    peer::{Answers, Calls, PeerService, Peers, serve},
+    tls::{Tls, pin_of},
+    trace::{PeerCall, PeerSpan, Tracer},
 };
 
 fn config() -> Config {
@@ -39,7 +48,7 @@ fn the_defaults_and_a_name_are_enough_on_loopback() {
 #[test]
 fn a_flag_that_cannot_work_is_named() {
     type Spoil = fn(&mut Config);
-    let cases: [(&str, Spoil); 13] = [
+    let cases: [(&str, Spoil); 14] = [
         ("replica-name", |config| {
             config.replica_name.clear();
         }),
@@ -78,12 +87,44 @@ fn a_flag_that_cannot_work_is_named() {
         }),
         ("peer-tls-cert-file", |config| {
             config.peer_insecure = false;
+            config.peer_pins = false;
+        }),
+        ("peer-ca-file", |config| {
+            config.peer_insecure = false;
+            config.peer_tls_cert_file = Some("a".into());
+            config.peer_tls_private_key_file = Some("b".into());
         }),
     ];
     for (flag, spoil) in cases {
         let mut config = config();
         spoil(&mut config);
         assert_eq!(config.validate().map_err(|error| error.flag), Err(flag));
+    }
+}
+
+#[test]
+fn nothing_has_to_be_given_for_tls_between_peers() {
+    let config = Config {
+        peer_insecure: false,
+        ..config()
+    };
+    assert_eq!(config.validate(), Ok(()));
+}
+
+#[test]
+fn a_port_that_nobody_asked_for_is_published_as_it_turned_out() {
+    for (given, told) in [
+        ("10.0.0.1:10258", "10.0.0.1:9"),
+        ("[fd00::1]:10258", "[fd00::1]:9"),
+        ("node-1:10258", "node-1:9"),
+        ("node-1:77", "node-1:77"),
+    ] {
+        let config = Config {
+            peer_advertise_address: given.to_owned(),
+            peer_port_is_default: true,
+            ..config()
+        };
+        assert_eq!(config.advertised(9), told);
     }
 }
 
@@ -128,6 +169,7 @@ async fn a_replica_lease_survives_the_way_to_the_api_and_back() {
         incarnation: Some("0abc-2".to_owned()),
         status: Status {
             address: "10.0.0.1:10258".to_owned(),
+            pin: Some(Pin([0xab; 32])),
             build: "0.1.0".to_owned(),
             ready: true,
             draining: true,
@@ -136,6 +178,7 @@ async fn a_replica_lease_survives_the_way_to_the_api_and_back() {
             crashes: Crashes::parse("1700000000,1700000600"),
             server_fenced: true,
             fingerprints: "kubelet-serving=0a1b,root-ca=2c3d".into(),
+            unreachable: "manifold-1,manifold-2".into(),
         },
         ended: vec!["0abc".to_owned(), "0abc-1".to_owned()],
         working: vec![
@@ -155,6 +198,43 @@ async fn a_replica_lease_survives_the_way_to_the_api_and_back() {
             Some("manifold-replica-manifold-0")
         );
         assert_eq!(leases().decode(&object), Some(Found::Replica(lease)));
+    }
+}
+
+/// Builds from before leave the annotation as it is when they write a Lease.
+#[tokio::test]
+async fn a_pin_counts_for_the_incarnation_that_it_names_alone() {
+    let lease = ReplicaLease {
+        name: "a".to_owned(),
+        version: 1,
+        incarnation: Some("a1".to_owned()),
+        status: Status {
+            pin: Some(Pin([1; 32])),
+            ..Status::default()
+        },
+        ended: Vec::new(),
+        working: Vec::new(),
+        deaths: Deaths::default(),
+    };
+    let pin_of = |object: &k8s_openapi::api::coordination::v1::Lease| {
+        let Some(Found::Replica(found)) = leases().decode(object) else {
+            panic!("a replica Lease");
+        };
+        found.status.pin
+    };
+    let mut object = leases().encode_replica(Some(1), &lease, None);
+    assert_eq!(pin_of(&object), lease.status.pin);
+    for identity in ["a_a2", "a_a1-1", "b_a1", ""] {
+        if let Some(spec) = &mut object.spec {
+            spec.holder_identity = Some(identity.to_owned());
+        }
+        assert_eq!(pin_of(&object), None, "{identity}");
+    }
+    for text in ["", "a1", "a1 sha256:01", "a1 md5:0101", "a1  sha256:"] {
+        let mut object = leases().encode_replica(Some(1), &lease, None);
+        let annotations = object.metadata.annotations.get_or_insert_default();
+        annotations.insert(PEER_PIN.to_owned(), text.to_owned());
+        assert_eq!(pin_of(&object), None, "{text}");
     }
 }
 
@@ -297,18 +377,59 @@ async fn a_request_in_flight_hears_of_the_closing_fence_from_the_clock_alone() {
 
 // ---- peers ----
 
-#[derive(Default)]
 struct Recorder {
     offers: Mutex<Vec<(Offer, RangeState)>>,
+    view: watch::Sender<Arc<View>>,
+}
+
+impl Default for Recorder {
+    fn default() -> Self {
+        Self::seeing([member("a", None), member("b", None), member("c", None)])
+    }
+}
+
+impl Recorder {
+    fn seeing(members: impl Into<Vec<Member>>) -> Self {
+        Self {
+            offers: Mutex::default(),
+            view: watch::Sender::new(Arc::new(view(members))),
+        }
+    }
+
+    fn offers(&self) -> std::sync::MutexGuard<'_, Vec<(Offer, RangeState)>> {
+        self.offers
+            .lock()
+            .unwrap_or_else(std::sync::PoisonError::into_inner)
+    }
+}
+
+fn view(members: impl Into<Vec<Member>>) -> View {
+    View {
+        replica: "b".to_owned(),
+        members: members.into(),
+        ..View::default()
+    }
+}
+
+/// "a" in its life "a1", at the address of this host.
+fn member(name: &str, pin: Option<Pin>) -> Member {
+    Member {
+        name: name.to_owned(),
+        incarnation: format!("{name}1"),
+        address: "127.0.0.1:1".to_owned(),
+        pin,
+        ready: true,
+        draining: false,
+        version: "0.1.0".to_owned(),
+        fingerprints: String::new(),
+        unreachable: String::new(),
+    }
 }
 
 impl Answers for Recorder {
     async fn offered(&self, offer: Offer, state: RangeState, _: usize) -> Result<(), String> {
         let refused = offer.range == 3;
-        self.offers
-            .lock()
-            .unwrap_or_else(std::sync::PoisonError::into_inner)
-            .push((offer, state));
+        self.offers().push((offer, state));
         if refused {
             Err("not this one".to_owned())
         } else {
@@ -331,12 +452,8 @@ impl Answers for Recorder {
         ))
     }
 
-    fn is_peer_address(&self, address: IpAddr) -> bool {
-        address == IpAddr::from(Ipv4Addr::LOCALHOST)
-    }
-
-    fn is_member(&self, name: &str) -> bool {
-        name != "stranger"
+    fn view(&self) -> watch::Receiver<Arc<View>> {
+        self.view.subscribe()
     }
 }
 
@@ -372,35 +489,54 @@ impl Authority {
     }
 
     fn tls(&self, name: &str) -> Arc<Tls> {
+        self.tls_with(name, false)
+    }
+
+    fn tls_with(&self, name: &str, pins: bool) -> Arc<Tls> {
         self.write(name);
         let at = |file: String| self.dir.path().join(file);
-        let load = |cert: &Path, key: &Path, ca: &Path| Tls::load(cert, key, ca).expect("loads");
-        Arc::new(load(
-            &at(format!("{name}.crt")),
-            &at(format!("{name}.key")),
-            &at("ca.crt".to_owned()),
-        ))
+        let (cert, key) = (at(format!("{name}.crt")), at(format!("{name}.key")));
+        let tls = Tls::load(&cert, &key, &at("ca.crt".to_owned()), pins);
+        Arc::new(tls.expect("loads"))
     }
 }
 
 /// A server "b"; gives its address. It ends with the sender.
 async fn server(tls: Option<Arc<Tls>>, answers: Arc<Recorder>) -> (String, watch::Sender<bool>) {
+    traced_server(tls, answers, None).await
+}
+
+async fn traced_server(
+    tls: Option<Arc<Tls>>,
+    answers: Arc<Recorder>,
+    tracer: Option<Arc<dyn Tracer>>,
+) -> (String, watch::Sender<bool>) {
     let listener = TcpListener::bind((Ipv4Addr::LOCALHOST, 0))
         .await
         .expect("a port");
     let address = listener.local_addr().expect("bound").to_string();
     let (stop, stopped) = watch::channel(false);
-    let service = PeerService::new("manifold".to_owned(), 8, tls.is_some(), answers);
+    let service = PeerService::new("manifold".to_owned(), 8, answers, Arc::default(), tracer);
     tokio::spawn(serve(listener, tls, service, stopped));
     (address, stop)
 }
 
+/// Whose peers are known by certificates.
 fn peers(name: &str, tls: Option<Arc<Tls>>) -> Peers {
+    let members = ["a", "b", "c", "d"].map(|name| member(name, None));
+    peers_seeing(name, tls, members)
+}
+
+fn peers_seeing(name: &str, tls: Option<Arc<Tls>>, members: impl Into<Vec<Member>>) -> Peers {
+    // The last view stays where its sender is gone.
+    let (_, seen) = watch::channel(Arc::new(view(members)));
     Peers::new(
         "manifold".to_owned(),
         name.to_owned(),
         "0.1.0".to_owned(),
         tls,
+        seen,
+        Arc::default(),
         None,
     )
 }
@@ -443,16 +579,78 @@ async fn a_state_of_many_chunks_arrives_whole_over_mutual_tls() {
         .handoff("a1", &to, &address, (3, 4, 1), RangeState::default())
         .await;
     assert_eq!(refused, Err(NotSent::Refused("not this one".to_owned())));
-    let offers = recorder
-        .offers
-        .lock()
-        .unwrap_or_else(std::sync::PoisonError::into_inner);
+    let offers = recorder.offers();
     let (offer, arrived) = &offers[0];
     assert_eq!(
         (offer.range, offer.epoch, &offer.from),
         (2, 4, &Holder::new("a", "a1"))
     );
     assert_eq!(*arrived, sent);
+}
+
+/// Which call, of which range and epoch, with which parent, and what it ended with.
+type Spans = Arc<Mutex<Vec<String>>>;
+
+struct Spy(Spans);
+
+struct SpySpan(Spans, String);
+
+impl Tracer for Spy {
+    fn begin(&self, call: &PeerCall<'_>) -> Option<Box<dyn PeerSpan>> {
+        let side = if call.is_client { "client" } else { "server" };
+        let (method, from, range, epoch) = (call.method, call.from, call.range, call.epoch);
+        let parent = call.parent.unwrap_or("none");
+        let text = format!("{method} {side} {from} {range}/{epoch} of {parent}");
+        Some(Box::new(SpySpan(Arc::clone(&self.0), text)))
+    }
+}
+
+impl PeerSpan for SpySpan {
+    fn traceparent(&self) -> Option<String> {
+        Some("the-caller".to_owned())
+    }
+
+    fn end(self: Box<Self>, error: Option<String>) {
+        let text = format!("{}: {}", self.1, error.as_deref().unwrap_or("ok"));
+        self.0
+            .lock()
+            .unwrap_or_else(std::sync::PoisonError::into_inner)
+            .push(text);
+    }
+}
+
+#[tokio::test]
+async fn both_sides_of_a_call_are_traced_and_the_caller_is_the_parent() {
+    let spans = Spans::default();
+    let tracer = || Some(Arc::new(Spy(Arc::clone(&spans))) as Arc<dyn Tracer>);
+    let (address, _stop) = traced_server(None, Arc::default(), tracer()).await;
+    let (fleet, build) = ("manifold".to_owned(), "0.1.0".to_owned());
+    let (_keep, seen) = watch::channel(Arc::default());
+    let refusals = Arc::default();
+    let peers = Peers::new(fleet, "a".to_owned(), build, None, seen, refusals, tracer());
+    let to = Holder::new("b", "b1");
+    for range in [2, 3] {
+        let what = (range, 4, 1);
+        let _refused = peers
+            .handoff("a1", &to, &address, what, RangeState::default())
+            .await;
+    }
+    let sent = peers.released("a1", &to, &address, 2, 5).await;
+    assert_eq!(sent, Ok(()));
+    let spans = spans
+        .lock()
+        .unwrap_or_else(std::sync::PoisonError::into_inner);
+    assert_eq!(
+        *spans,
+        [
+            "Handoff server a1 2/5 of the-caller: ok",
+            "Handoff client a1 2/5 of none: ok",
+            "Handoff server a1 3/5 of the-caller: not this one",
+            "Handoff client a1 3/5 of none: not this one",
+            "Released server a1 2/5 of the-caller: ok",
+            "Released client a1 2/5 of none: ok",
+        ]
+    );
 }
 
 #[tokio::test]
@@ -503,13 +701,7 @@ async fn only_certificates_of_live_members_speak_and_only_for_themselves() {
         )
         .await;
     assert!(matches!(result, Err(NotSent::Unreachable(_))), "{result:?}");
-    assert!(
-        recorder
-            .offers
-            .lock()
-            .unwrap_or_else(std::sync::PoisonError::into_inner)
-            .is_empty()
-    );
+    assert!(recorder.offers().is_empty());
 }
 
 #[tokio::test]
@@ -554,45 +746,85 @@ async fn new_certificates_are_used_and_broken_ones_are_not() {
 }
 
 #[tokio::test]
-async fn idle_connections_of_strangers_do_not_stop_a_peer() {
-    let authority = Authority::new();
-    let (address, _stop) = server(Some(authority.tls("b")), Arc::default()).await;
+async fn silent_connections_do_not_stop_a_peer() {
+    const SILENT: u16 = 300;
+    let tls = Arc::new(Tls::pinned().expect("a key"));
+    let caller = Arc::new(Tls::pinned().expect("a key"));
+    let members = || [member("a", caller.pin()), member("b", tls.pin())];
+    let recorder = Arc::new(Recorder::seeing(members()));
+    let (address, _stop) = server(Some(Arc::clone(&tls)), recorder).await;
     let target: SocketAddr = address.parse().expect("an address");
-    // Loopback has many addresses; no replica Lease names these.
-    let mut idle = Vec::new();
-    for last in 2..52u8 {
-        for _ in 0..4 {
-            let socket = tokio::net::TcpSocket::new_v4().expect("a socket");
-            let from = SocketAddr::from((Ipv4Addr::new(127, 0, 1, last), 0));
-            socket.bind(from).expect("a loopback address");
-            idle.push(socket.connect(target).await.expect("it listens"));
-        }
-    }
-    let peers = peers("a", Some(authority.tls("a")));
     let to = Holder::new("b", "b1");
-    let begun = std::time::Instant::now();
-    let held = peers.holds(&to, &address, &[]).await;
-    let took = begun.elapsed();
+    // Half of them from the peer's own address, the others from addresses that no replica Lease names.
+    let mut silent = Vec::new();
+    for at in 0..SILENT {
+        let last = u8::try_from(at / 2 % 100).expect("small") + 2;
+        let from = match at % 2 {
+            0 => Ipv4Addr::LOCALHOST,
+            _ => Ipv4Addr::new(127, 0, 1, last),
+        };
+        let socket = tokio::net::TcpSocket::new_v4().expect("a socket");
+        socket
+            .bind(SocketAddr::from((from, 0)))
+            .expect("a loopback address");
+        silent.push(socket.connect(target).await.expect("it listens"));
+    }
+    // And one more whenever one of them is dropped, as a client that comes back does.
+    let flood = tokio::spawn(async move {
+        for _ in 0..SILENT / 3 {
+            silent.push(
+                tokio::net::TcpStream::connect(target)
+                    .await
+                    .expect("it listens"),
+            );
+            tokio::time::sleep(Duration::from_millis(10)).await;
+        }
+        silent
+    });
+    let mut longest = Duration::ZERO;
+    for _ in 0..10 {
+        // A new connection each time.
+        let peers = peers_seeing("a", Some(Arc::clone(&caller)), members());
+        let begun = std::time::Instant::now();
+        let held = peers.holds(&to, &address, &[]).await;
+        longest = longest.max(begun.elapsed());
+        assert!(held.is_ok(), "{held:?}");
+    }
     println!(
-        "{} idle sockets, a peer was answered after {took:.1?}: {held:?}",
-        idle.len()
+        "beside {SILENT} silent clients and 100 that come a second, ten peers were answered within {longest:.1?}"
     );
-    assert!(held.is_ok(), "{held:?}");
+    flood.await.expect("it connects");
 }
 
 #[tokio::test]
-async fn channels_to_addresses_that_a_peer_has_left_are_dropped() {
-    let peers = peers("manifold-0", None);
-    let to = Holder::new("manifold-1", "life");
-    for address in ["127.0.0.1:1", "127.0.0.1:2"] {
+async fn channels_to_lives_and_addresses_that_a_peer_has_left_are_dropped() {
+    let pin = |byte| Some(Pin([byte; 32]));
+    let own = Arc::new(Tls::pinned().expect("a key"));
+    let (sender, seen) = watch::channel(Arc::new(view([member("b", pin(1))])));
+    let peers = Peers::new(
+        "manifold".to_owned(),
+        "a".to_owned(),
+        "0.1.0".to_owned(),
+        Some(own),
+        seen,
+        Arc::default(),
+        None,
+    );
+    let to = Holder::new("b", "b1");
+    for (address, byte) in [("127.0.0.1:1", 1), ("127.0.0.1:2", 1), ("127.0.0.1:2", 2)] {
+        sender.send_replace(Arc::new(view([member("b", pin(byte))])));
         assert!(
             peers.holds(&to, address, &[]).await.is_err(),
             "nobody listens"
         );
     }
-    assert_eq!(peers.open_channels().len(), 2);
-    peers.keep(|name, address| (name, address) == ("manifold-1", "127.0.0.1:2"));
-    let left = ("manifold-1".to_owned(), "127.0.0.1:2".to_owned());
+    assert_eq!(peers.open_channels().len(), 3);
+    let now = Member {
+        address: "127.0.0.1:2".to_owned(),
+        ..member("b", pin(2))
+    };
+    Calls::keep(&peers, &[now]);
+    let left = ("b".to_owned(), "127.0.0.1:2".to_owned(), pin(2));
     assert_eq!(peers.open_channels(), [left]);
 }
 
@@ -628,4 +860,191 @@ async fn a_state_of_countless_empty_keys_is_not_sent_and_not_taken() {
         Some(tonic::Code::ResourceExhausted),
         "{refused:?}"
     );
+}
+
+// ---- keys that Leases name ----
+
+#[tokio::test]
+async fn peers_know_each_other_by_the_keys_that_their_leases_name() {
+    let [a, b, other] = [(); 3].map(|()| Arc::new(Tls::pinned().expect("a key")));
+    let seen = || {
+        [
+            member("a", a.pin()),
+            member("b", b.pin()),
+            member("c", other.pin()),
+        ]
+    };
+    let recorder = Arc::new(Recorder::seeing(seen()));
+    let (address, _stop) = server(Some(Arc::clone(&b)), Arc::clone(&recorder)).await;
+    let to = Holder::new("b", "b1");
+    let peers = peers_seeing("a", Some(Arc::clone(&a)), seen());
+    let sent = state(30, 100_000);
+    let what = (2, 4, 1);
+    let handed = peers.handoff("a1", &to, &address, what, sent.clone()).await;
+    assert_eq!(handed, Ok(()));
+    let first = recorder.offers().pop().expect("an offer");
+    assert_eq!((&first.0.from, &first.1), (&Holder::new("a", "a1"), &sent));
+
+    let call = async |name: &str, tls: &Arc<Tls>, members: Vec<Member>, to: &Holder| {
+        let peers = peers_seeing(name, Some(Arc::clone(tls)), members);
+        let call = peers.handoff("a1", to, &address, what, RangeState::default());
+        match call.await {
+            Err(NotSent::Unreachable(why)) => why,
+            other => panic!("{other:?}"),
+        }
+    };
+    // The server has not the key that its Lease names; nor is it the life that is called.
+    let why = call("a", &a, vec![member("b", other.pin())], &to).await;
+    assert!(why.contains("its key is sha256:"), "{why}");
+    let why = call("a", &a, seen().into(), &Holder::new("b", "b2")).await;
+    assert!(why.contains("no replica Lease names b_b2"), "{why}");
+    // A member without a pin has no key that could be checked.
+    let why = call("a", &a, vec![member("b", None)], &to).await;
+    assert!(
+        why.contains("its Lease has no manifold.dev/peer-pin"),
+        "{why}"
+    );
+    // Another member's key does not speak for this one.
+    let why = call("a", &other, seen().into(), &to).await;
+    assert!(why.contains("speaks in the name of \"a\""), "{why}");
+    // A key that no Lease names.
+    let stranger = Arc::new(Tls::pinned().expect("a key"));
+    call("a", &stranger, seen().into(), &to).await;
+    assert!(recorder.offers().is_empty());
+}
+
+#[tokio::test]
+async fn a_peer_is_waited_for_whose_lease_is_on_its_way_and_cut_off_with_it() {
+    let [a, b] = [(); 2].map(|()| Arc::new(Tls::pinned().expect("a key")));
+    let seen = || [member("a", a.pin()), member("b", b.pin())];
+    let recorder = Arc::new(Recorder::seeing([member("b", b.pin())]));
+    let (address, _stop) = server(Some(Arc::clone(&b)), Arc::clone(&recorder)).await;
+    let peers = peers_seeing("a", Some(Arc::clone(&a)), seen());
+    let to = Holder::new("b", "b1");
+    let late = async {
+        tokio::time::sleep(Duration::from_millis(100)).await;
+        recorder.view.send_replace(Arc::new(view(seen())));
+    };
+    let (answer, ()) = tokio::join!(peers.holds(&to, &address, &[1]), late);
+    assert!(answer.is_ok(), "{answer:?}");
+    // Its next life has another key: what is open ends, and the old key opens nothing.
+    let next = Tls::pinned().expect("a key");
+    let members = [member("a", next.pin()), member("b", b.pin())];
+    recorder.view.send_replace(Arc::new(view(members)));
+    let answer = peers.holds(&to, &address, &[1]).await;
+    assert!(answer.is_err(), "{answer:?}");
+}
+
+/// A fleet moves from files to keys in its Leases: each way that two members can meet.
+#[tokio::test]
+async fn files_and_pins_meet_where_one_side_takes_both() {
+    let authority = Authority::new();
+    let make = |name: &str, trust: &str| match trust {
+        "pins" => Arc::new(Tls::pinned().expect("a key")),
+        trust => authority.tls_with(name, trust == "both"),
+    };
+    for (caller, callee, speak) in [
+        ("pins", "pins", true),
+        ("pins", "both", true),
+        ("pins", "files", false),
+        ("both", "pins", true),
+        ("both", "both", true),
+        ("both", "files", true),
+        ("files", "pins", false),
+        ("files", "both", true),
+        ("files", "files", true),
+    ] {
+        let (a, b) = (make("a", caller), make("b", callee));
+        let seen = || [member("a", a.pin()), member("b", b.pin())];
+        let recorder = Arc::new(Recorder::seeing(seen()));
+        let (address, _stop) = server(Some(Arc::clone(&b)), recorder).await;
+        let peers = peers_seeing("a", Some(Arc::clone(&a)), seen());
+        let answer = peers.holds(&Holder::new("b", "b1"), &address, &[1]).await;
+        assert_eq!(answer.is_ok(), speak, "{caller} calls {callee}: {answer:?}");
+    }
+}
+
+fn old_certificate() -> (CertificateDer<'static>, PrivateKeyDer<'static>) {
+    let key = rcgen::KeyPair::generate().expect("a key");
+    let mut params = rcgen::CertificateParams::new(Vec::<String>::new()).expect("parameters");
+    params.not_before = rcgen::date_time_ymd(2000, 1, 1);
+    params.not_after = rcgen::date_time_ymd(2001, 1, 1);
+    let certificate = params.self_signed(&key).expect("a certificate");
+    let key = PrivatePkcs8KeyDer::from(key.serialize_der());
+    (certificate.der().clone(), key.into())
+}
+
+/// Of a certificate that a process signs for itself nothing counts but its key.
+#[tokio::test]
+async fn the_dates_of_a_self_signed_certificate_mean_nothing() {
+    let b = Arc::new(Tls::pinned().expect("a key"));
+    let (certificate, key) = old_certificate();
+    let pin = pin_of(&certificate).expect("a key");
+    let recorder = Recorder::seeing([member("a", Some(pin))]);
+    let (address, _stop) = server(Some(Arc::clone(&b)), Arc::new(recorder)).await;
+    let (config, name) = b.client("b", b.pin()).expect("a configuration");
+    let mut config = ClientConfig::clone(&config);
+    let provider = rustls::crypto::ring::default_provider();
+    let signer = provider.key_provider.load_private_key(key).expect("a key");
+    let certified = CertifiedKey::new(vec![certificate.clone()], signer);
+    config.client_auth_cert_resolver = Arc::new(SingleCertAndKey::from(certified));
+    let tcp = tokio::net::TcpStream::connect(&address)
+        .await
+        .expect("it listens");
+    let connector = tokio_rustls::TlsConnector::from(Arc::new(config));
+    let mut tls = connector.connect(name, tcp).await.expect("a handshake");
+    // The server begins with its settings once the client has been let in.
+    let mut answer = [0; 9];
+    tls.write_all(b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n\0\0\0\x04\0\0\0\0\0")
+        .await
+        .expect("sent");
+    tls.read_exact(&mut answer).await.expect("the settings");
+    assert_eq!(answer[3], 4, "{answer:?}");
+}
+
+#[tokio::test]
+async fn tls_1_2_is_refused_by_either_end() {
+    let b = Arc::new(Tls::pinned().expect("a key"));
+    let recorder = Recorder::seeing([member("b", b.pin())]);
+    let (address, _stop) = server(Some(Arc::clone(&b)), Arc::new(recorder)).await;
+    let provider = Arc::new(rustls::crypto::ring::default_provider());
+    let old = ClientConfig::builder_with_provider(Arc::clone(&provider))
+        .with_protocol_versions(&[&rustls::version::TLS12])
+        .expect("a version")
+        .with_root_certificates(rustls::RootCertStore::empty())
+        .with_no_client_auth();
+    let (_, name) = b.client("b", b.pin()).expect("a configuration");
+    let tcp = tokio::net::TcpStream::connect(&address)
+        .await
+        .expect("it listens");
+    let connector = tokio_rustls::TlsConnector::from(Arc::new(old));
+    let why = connector
+        .connect(name, tcp)
+        .await
+        .expect_err("refused")
+        .to_string();
+    assert!(why.contains("ProtocolVersion"), "{why}");
+
+    // A server that has the right key and speaks nothing newer.
+    let (certificate, key) = old_certificate();
+    let pin = pin_of(&certificate);
+    let old = rustls::ServerConfig::builder_with_provider(provider)
+        .with_protocol_versions(&[&rustls::version::TLS12])
+        .expect("a version")
+        .with_no_client_auth()
+        .with_single_cert(vec![certificate], key)
+        .expect("a configuration");
+    let listener = TcpListener::bind((Ipv4Addr::LOCALHOST, 0))
+        .await
+        .expect("a port");
+    let address = listener.local_addr().expect("bound").to_string();
+    let accepting = tokio::spawn(async move {
+        let (tcp, _) = listener.accept().await.expect("a connection");
+        let acceptor = tokio_rustls::TlsAcceptor::from(Arc::new(old));
+        acceptor.accept(tcp).await.is_err()
+    });
+    let peers = peers_seeing("a", Some(b), [member("b", pin)]);
+    let answer = peers.holds(&Holder::new("b", "b1"), &address, &[]).await;
+    assert!(answer.is_err(), "{answer:?}");
+    assert!(accepting.await.expect("it ends"), "no handshake");
 }

@@ -1,4 +1,4 @@
-//! Whether all replicas have the same of what they sign with and publish.
+//! Whether all replicas have the same of what they sign with and publish, and run the same controllers.
 //!
 //! Certificates are signed by whoever owns the request's range, so replicas that were started with different
 //! authorities issue certificates of either, and publish either's bundle. Each replica says in its Lease what
@@ -6,6 +6,9 @@
 //! `/readyz?verbose` and by `manifold_key_material_differs`. Nothing is stopped: while files are being
 //! replaced, replicas differ for some seconds, and a fleet that stops signing would do more harm than one
 //! that signs by two authorities of one operator.
+//!
+//! A controller that only some replicas run is missing for the keys of the other replicas' ranges, so the
+//! selection of `--controllers` is compared in the same way.
 
 use std::{
     collections::{BTreeMap, BTreeSet},
@@ -141,6 +144,8 @@ mod tests {
             draining: false,
             version: "0.1.0".to_owned(),
             fingerprints: fingerprints.to_owned(),
+            unreachable: String::new(),
+            pin: None,
         }
     }
 

@@ -13,13 +13,12 @@ use kubernetes_proto::{
 use node_cache::api::{Api, ApiError, Request, Response};
 use percent_encoding::{AsciiSet, NON_ALPHANUMERIC, PercentEncode, utf8_percent_encode};
 use serde_json::Value;
-use tracing::Instrument as _;
 
 use crate::{
     credentials::{Credentials, NAMESPACE as ACCOUNTS_NAMESPACE},
     events,
     server::{Live, LiveItem, Refused, Sender, Server},
-    telemetry,
+    trace::{Call, Writing},
     write::{self, WriteRequest},
 };
 
@@ -60,31 +59,38 @@ impl ApiServer {
     }
 
     async fn send(&self, sender: &Sender, request: Request) -> Result<Response, Refused> {
-        let answer = self.exchange(sender, request).await?;
+        let (answer, _) = self.exchange(sender, request).await?;
         answer.map_err(|error| refused(&error))
     }
 
     /// As [`Self::send`], with the server's refusal as it is.
-    async fn exchange(
-        &self,
-        sender: &Sender,
-        mut request: Request,
-    ) -> Result<Result<Response, ApiError>, Refused> {
+    async fn exchange(&self, sender: &Sender, mut request: Request) -> Result<Traced, Refused> {
         request.user_agent = Some(sender.user_agent.clone());
         let Some(credentials) = &self.credentials else {
-            return Ok(self.own.send(request).await);
+            return Ok(traced(&self.own, sender, request).await);
         };
         let token = credentials
             .authorization(sender.service_account)
             .await
             .map_err(|error| Refused::from(Failure::Other(error.to_string())))?;
         request.authorization = Some(token);
-        let answer = self.anonymous.send(request).await;
-        if answer.as_ref().is_err_and(ApiError::is_unauthorized) {
+        let traced = traced(&self.anonymous, sender, request).await;
+        if traced.0.as_ref().is_err_and(ApiError::is_unauthorized) {
             credentials.refused(sender.service_account).await;
         }
-        Ok(answer)
+        Ok(traced)
     }
+}
+
+/// An answer, and where its write is recorded.
+type Traced = (Result<Response, ApiError>, Option<Writing>);
+
+/// Sends a request, and records it where its reconcile is traced.
+async fn traced(api: &Api, sender: &Sender, mut request: Request) -> Traced {
+    let call = Call::begin(sender.trail.as_ref(), &mut request);
+    let answer = api.send(request).await;
+    let writing = call.end(&answer);
+    (answer, writing)
 }
 
 impl ApiServer {
@@ -93,7 +99,7 @@ impl ApiServer {
         sender: &Sender,
         request: WriteRequest,
         accept: &'static str,
-    ) -> Result<Written, Refused> {
+    ) -> Result<(Written, Option<Writing>), Refused> {
         let method = match request.method {
             "POST" => Method::POST,
             "PATCH" => Method::PATCH,
@@ -103,11 +109,14 @@ impl ApiServer {
         let request = Request::new(method, request.path)
             .body(request.content_type, request.body)
             .accept(accept);
-        let answer = match self.impersonation(sender) {
+        let (answer, writing) = match self.impersonation(sender) {
             Some(headers) => self.send_fenced(sender, request, headers).await?,
-            None => self.send(sender, request).await?,
+            None => {
+                let (answer, writing) = self.exchange(sender, request).await?;
+                (answer.map_err(|error| refused(&error))?, writing)
+            }
         };
-        Ok(write::written(&answer.bytes))
+        Ok((write::written(&answer.bytes), writing))
     }
 
     /// The headers that let the API server fence this write, where it does.
@@ -126,10 +135,11 @@ impl ApiServer {
         sender: &Sender,
         mut request: Request,
         headers: [(HeaderName, HeaderValue); 2],
-    ) -> Result<Response, Refused> {
+    ) -> Result<(Response, Option<Writing>), Refused> {
         request.user_agent = Some(sender.user_agent.clone());
         request.headers.extend(headers);
-        self.own.send(request).await.map_err(|error| {
+        let (answer, writing) = traced(&self.own, sender, request).await;
+        let answer = answer.map_err(|error| {
             let refusal = error
                 .status()
                 .map(|status| (status.code, status.message.as_str()));
@@ -140,7 +150,21 @@ impl ApiServer {
                 self.server_fence.doubt();
             }
             refused(&error)
-        })
+        })?;
+        Ok((answer, writing))
+    }
+}
+
+/// Records what a write has changed, for the reconciles that it wakes.
+fn record(writing: &Writing, action: &Action, written: &Written) {
+    let (resource, object) = (action.resource.id(), action.key.to_string());
+    match action.verb {
+        Verb::DeleteCollection { .. } => {}
+        Verb::Delete { .. } => writing.wrote(resource, object, &action.uid, None),
+        _ => {
+            let version = Some(written.resource_version);
+            writing.wrote(resource, object, &written.uid, version);
+        }
     }
 }
 
@@ -172,14 +196,19 @@ impl Server for ApiServer {
         sender: &'a Sender,
         action: &'a Action,
     ) -> BoxFuture<'a, Result<Written, Refused>> {
-        let span = telemetry::call_span(action.verb.name(), action.resource.plural);
         let accept = match action.verb {
             Verb::DeleteCollection { .. } => write::ACCEPT_ANY,
             _ => write::ACCEPT_METADATA,
         };
-        self.write_request(sender, write::request(action), accept)
-            .instrument(span)
-            .boxed()
+        async move {
+            let request = write::request(action);
+            let (written, writing) = self.write_request(sender, request, accept).await?;
+            if let Some(writing) = writing {
+                record(&writing, action, &written);
+            }
+            Ok(written)
+        }
+        .boxed()
     }
 
     fn record<'a>(
@@ -188,10 +217,9 @@ impl Server for ApiServer {
         event: &'a events::Send,
         create: bool,
     ) -> BoxFuture<'a, Result<Written, Refused>> {
-        let span = telemetry::call_span("create", "events");
         let request = write::event_request(event, create);
         self.write_request(sender, request, write::ACCEPT_METADATA)
-            .instrument(span)
+            .map_ok(|(written, _)| written)
             .boxed()
     }
 
@@ -220,6 +248,7 @@ impl Server for ApiServer {
 
     fn head<'a>(
         &'a self,
+        sender: &'a Sender,
         resource: &'static Resource,
         key: &'a Key,
     ) -> BoxFuture<'a, Result<Live<Option<LiveItem>>, Refused>> {
@@ -233,11 +262,9 @@ impl Server for ApiServer {
                     fields => format!("metadata.name={},{fields}", key.name),
                 })
             );
-            let answer = self
-                .own
-                .send(Request::get(path).accept(ACCEPT_METADATA_LIST))
-                .await
-                .map_err(|error| refused(&error))?;
+            let request = Request::get(path).accept(ACCEPT_METADATA_LIST);
+            let (answer, _) = traced(&self.own, sender, request).await;
+            let answer = answer.map_err(|error| refused(&error))?;
             let list = envelope::open(&answer.bytes)
                 .and_then(|envelope| envelope::list(envelope.raw))
                 .map_err(|error| garbage("list", &error))?;
@@ -268,7 +295,7 @@ impl Server for ApiServer {
                 path.push_str(&format!("&continue={}", query_escaped(token)));
             }
             let request = Request::get(path).accept(ACCEPT_METADATA_LIST);
-            let answer = match self.exchange(sender, request).await? {
+            let answer = match self.exchange(sender, request).await?.0 {
                 Ok(answer) => answer,
                 Err(error) if error.is_expired() => return Ok(None),
                 Err(error) => return Err(refused(&error)),

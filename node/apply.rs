@@ -5,7 +5,7 @@ use std::{
     time::Duration,
 };
 
-use controllers_kit::{Action, Event, Failure, Plan, Report, Timestamp, Verb, Written};
+use controllers_kit::{Action, Event, Failure, Landed, Plan, Report, Timestamp, Verb, Written};
 use futures::{StreamExt, stream, stream::FuturesUnordered};
 use tokio::sync::mpsc;
 
@@ -245,11 +245,14 @@ impl Writer {
         let waited = self.clock.monotonic().saturating_sub(asked);
         self.client.limited(http_method(action), waited);
         // Asked again, last thing before the request goes out.
-        if let Err(stopped) = sender.gate.admit() {
-            limiter.with(limit::Bucket::give_back);
-            sender.metrics.fenced();
-            return Err(NotDone::Stopped(stopped));
-        }
+        let sending = match sender.gate.send() {
+            Ok(sending) => sending,
+            Err(stopped) => {
+                limiter.with(limit::Bucket::give_back);
+                sender.metrics.fenced();
+                return Err(NotDone::Stopped(stopped));
+            }
+        };
         let sent = tokio::select! {
             biased;
             () = sender.gate.closed() => {
@@ -264,6 +267,11 @@ impl Writer {
                 WRITE_TIMEOUT.as_secs()
             ))))
         });
+        if let Some(sending) = sending
+            && sent.as_ref().err().is_none_or(is_answer)
+        {
+            sending.answered();
+        }
         sender.metrics.wrote(
             action.verb.name(),
             action.resource.plural,
@@ -284,7 +292,7 @@ impl Writer {
             return Err(NotDone::Stopped(Stopped::Fenced));
         }
         let sent = sent.map_err(|refused| Refused {
-            failure: action.told(refused.failure),
+            failure: action.reported(refused.failure),
             ..refused
         });
         let sent = match sent {
@@ -371,6 +379,12 @@ fn http_method(action: &Action) -> &'static str {
 /// Whether an action only reports what was seen.
 pub fn is_report(action: &Action) -> bool {
     action.report() != Report::No
+}
+
+/// Whether a failure says that nothing of the write is in flight any more. The API server's own fence answers
+/// too.
+fn is_answer(refused: &Refused) -> bool {
+    refused.failure == Failure::Fenced || refused.failure.class().landed != Landed::InFlight
 }
 
 type Sent = Result<Written, NotDone>;

@@ -417,11 +417,12 @@ pub async fn prove(
 /// Where the server can't be read: nothing is proven then.
 pub async fn prove_head(
     grounds: Grounds<'_>,
+    sender: &Sender,
     resource: &'static Resource,
     key: &Key,
 ) -> Result<Proof, Refused> {
     let began = grounds.clock.monotonic();
-    let live = tokio::time::timeout(QUERY_TIMEOUT, grounds.server.head(resource, key))
+    let live = tokio::time::timeout(QUERY_TIMEOUT, grounds.server.head(sender, resource, key))
         .await
         .unwrap_or_else(|_| Err(no_answer()))?;
     grounds.note(resource, began, live.version);

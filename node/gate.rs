@@ -8,7 +8,7 @@ use std::{
     time::Duration,
 };
 
-use coordinator::{Epoch, RangeId};
+use coordinator::{Epoch, RangeId, Sending};
 use futures::future::BoxFuture;
 use tokio::sync::Notify;
 
@@ -16,6 +16,16 @@ use tokio::sync::Notify;
 pub trait Fence: Send + Sync {
     /// Whether a write for the range under that epoch may be sent now.
     fn open(&self, range: RangeId, epoch: Epoch) -> bool;
+    /// As [`Fence::open`], for a write that goes out now and counts as in flight until it is answered.
+    ///
+    /// # Errors
+    /// Where it may not be sent.
+    fn send(&self, range: RangeId, epoch: Epoch) -> Result<Option<Sending>, Stopped> {
+        match self.open(range, epoch) {
+            true => Ok(None),
+            false => Err(Stopped::Fenced),
+        }
+    }
     /// Resolves when such a write may not be under way any more: the fence has closed, or the range has
     /// another owner.
     fn closed(&self, range: RangeId, epoch: Epoch) -> BoxFuture<'static, ()>;
@@ -88,6 +98,17 @@ impl Gate {
             return Err(Stopped::Frozen);
         }
         self.admit_while_frozen()
+    }
+
+    /// As [`Gate::admit`], for a write that goes out now: it counts as in flight until it is answered.
+    ///
+    /// # Errors
+    /// Why it may not be sent.
+    pub fn send(&self) -> Result<Option<Sending>, Stopped> {
+        match self.frozen.load(Ordering::Acquire) {
+            true => Err(Stopped::Frozen),
+            false => self.fence.send(self.range, self.epoch),
+        }
     }
 
     /// As [`Gate::admit`], for what may still go out while the range is frozen: events of writes that were

@@ -35,5 +35,6 @@ pub mod server;
 pub mod shared;
 pub mod telemetry;
 pub mod time_zone;
+pub mod trace;
 pub mod view;
 pub mod write;

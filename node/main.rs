@@ -12,7 +12,15 @@ use node::{
 static ALLOCATOR: tikv_jemallocator::Jemalloc = tikv_jemallocator::Jemalloc;
 
 fn main() -> ExitCode {
-    match start() {
+    // A word before any flag is none of upstream's command lines.
+    let words: Vec<String> = std::env::args().skip(1).collect();
+    if words
+        .first()
+        .is_some_and(|first| doctor::SUBCOMMANDS.contains(&first.as_str()))
+    {
+        return doctor::run(&words, env!("CARGO_PKG_VERSION"), &registry::descriptors());
+    }
+    match start(words) {
         Ok(()) => ExitCode::SUCCESS,
         Err(why) => {
             eprintln!("manifold: {}", why.replace('\n', " "));
@@ -21,9 +29,9 @@ fn main() -> ExitCode {
     }
 }
 
-fn start() -> Result<(), String> {
+fn start(words: Vec<String>) -> Result<(), String> {
     let descriptors = registry::descriptors();
-    let parsed = args::parse(args::flags(&descriptors), std::env::args().skip(1));
+    let parsed = args::parse(args::flags(&descriptors), words);
     let values = match parsed.map_err(|error| format!("{error}: see manifold --help"))? {
         Parsed::Run(values) => values,
         Parsed::Print(text) => {
@@ -39,7 +47,7 @@ fn start() -> Result<(), String> {
     reconcile::end_process_on_panic();
     let system = actix::System::new();
     let (result, telemetry) = system.block_on(async {
-        let telemetry = telemetry::start(&options.logging, &options.fleet.replica)?;
+        let telemetry = telemetry::start(&options)?;
         let result = run::run(options, &telemetry).await;
         Ok::<_, String>((result, telemetry))
     })?;

@@ -24,6 +24,7 @@ use crate::{
     metrics::Metrics,
     server::Server,
     shared::{Aside, Shared, Unit, Unwoken},
+    trace::Traces,
     view::View,
 };
 
@@ -59,6 +60,8 @@ pub struct Parts {
     pub watching: node_cache::Settings,
     /// Where all of it runs.
     pub threads: Threads,
+    /// Traces, where an endpoint for them is set.
+    pub traces: Option<Arc<Traces>>,
 }
 
 /// Where a node's actors run.
@@ -150,6 +153,10 @@ impl Node {
                 }
             })
             .collect();
+        let units: Vec<Unit> = units;
+        if let Some(traces) = &parts.traces {
+            traces.know(units.iter().flat_map(Unit::resources));
+        }
         let shared = Arc::new(Shared {
             replica: parts.replica,
             ranges: parts.ranges,
@@ -169,6 +176,7 @@ impl Node {
                 Threads::Many => Aside::Blocking(tokio::runtime::Handle::current()),
                 Threads::One => Aside::Here,
             },
+            traces: parts.traces,
         });
 
         for resource in cache.resources() {

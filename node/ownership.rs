@@ -14,6 +14,7 @@ use tokio::sync::{broadcast::error::RecvError, mpsc};
 use crate::{
     metrics::{Direction, Metrics},
     pod_events::Notice,
+    trace::Traces,
 };
 
 /// Changes that come within this time of each other are told in one line: a replica that joins or dies moves
@@ -174,12 +175,14 @@ fn notice(happening: &Happening, held: usize) -> Option<Notice> {
         Happening::Evicted { .. } => (EventType::Normal, "Evicted"),
         Happening::Reopened { .. } => (EventType::Normal, "Reopened"),
         Happening::Deprived { .. } => (EventType::Warning, "Deprived"),
+        Happening::Standby { .. } => (EventType::Warning, "Standby"),
         Happening::Damaged { .. } => (EventType::Warning, "LeaseDamaged"),
         Happening::Joined { .. }
         | Happening::TookOver { .. }
         | Happening::Received { .. }
         | Happening::HandedOver { .. }
-        | Happening::HandoffFailed { .. } => return None,
+        | Happening::HandoffFailed { .. }
+        | Happening::Holds => return None,
     };
     Some(Notice {
         r#type,
@@ -203,6 +206,8 @@ fn word(happening: &Happening) -> &'static str {
         Happening::Deprived { .. } => "deprived",
         Happening::Damaged { .. } => "lease_damaged",
         Happening::Dropped { .. } => "dropped",
+        Happening::Standby { .. } => "standby",
+        Happening::Holds => "holds",
     }
 }
 
@@ -217,7 +222,12 @@ fn measure(happening: &Happening, metrics: &Metrics) {
 
 /// Follows what happens until the coordinator has ended. What there is no room for at the Pod is in the log
 /// all the same.
-pub async fn follow(handle: Handle, metrics: Arc<Metrics>, pod: Option<mpsc::Sender<Notice>>) {
+pub async fn follow(
+    handle: Handle,
+    metrics: Arc<Metrics>,
+    pod: Option<mpsc::Sender<Notice>>,
+    traces: Option<Arc<Traces>>,
+) {
     let at_the_pod = |notices: Vec<Notice>| {
         for notice in notices {
             if let Some(pod) = &pod
@@ -244,6 +254,11 @@ pub async fn follow(handle: Handle, metrics: Arc<Metrics>, pod: Option<mpsc::Sen
         match happening {
             Ok(happening) => {
                 measure(&happening, &metrics);
+                if let Some(traces) = &traces {
+                    let view = handle.view();
+                    let epoch_of = |range| view.own.get(&range).copied();
+                    traces.happened(&happening, &handle.incarnation(), epoch_of);
+                }
                 let held = handle.view().own.len();
                 at_the_pod(notice(&happening, held).into_iter().collect());
                 pending.note(&happening);

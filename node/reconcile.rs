@@ -6,8 +6,8 @@ use std::{
 };
 
 use controllers_kit::{
-    Action, Again, Counted, Key, Landed, Measure, Memory, Outcome, Plan, Refusal, Report, Resource,
-    Seen, Severity, SignedDuration, Str, Timestamp, Verb, Written,
+    Action, Counted, Key, Landed, Measure, Memory, Outcome, Plan, Refusal, Report, Requeue,
+    Resource, Seen, Severity, SignedDuration, Str, Timestamp, Verb, Written,
     guard::{guarded, is_guarded},
     postconditions::{self, Breach},
 };
@@ -20,11 +20,10 @@ use crate::{
     queue::Monotonic,
     server::Sender,
     shared::{Shared, Unit},
-    telemetry,
+    trace::{self, Ended, Reconciling, Stage, Woken},
 };
 use coordinator::Care;
 use tokio::sync::OwnedSemaphorePermit;
-use tracing::Instrument as _;
 
 /// Actions of a plan that `/debug/explain` shows.
 const EXPLAINED_ACTIONS_MAX: usize = 20;
@@ -66,8 +65,16 @@ pub struct Job {
     pub report_from: ReportFrom,
     /// How long it has waited.
     pub waited: Duration,
+    /// Whether it waited behind all others.
+    pub low_priority: bool,
+    /// Failures in a row before this attempt.
+    pub failures: u32,
+    /// What woke it, where that is traced.
+    pub woken: Option<Box<Woken>>,
     /// The trace of the owner before, to be linked.
     pub link: Option<Arc<str>>,
+    /// Whether it is the first since the range was gained.
+    pub is_first: bool,
     /// What lets it work beside so many others; given back while it waits for a slow answer.
     pub permit: Option<OwnedSemaphorePermit>,
 }
@@ -222,17 +229,8 @@ pub async fn reconcile(shared: Arc<Shared>, mut job: Job) -> Done {
     unit.queue_metrics.started(job.waited);
     let start = Instant::now();
     let (began, since) = (shared.clock.now(), shared.clock.monotonic());
-    let key = job.key.clone();
-    let what = telemetry::Reconcile {
-        controller: unit.name(),
-        namespace: &key.namespace,
-        key: &key,
-        range: job.sender.gate.range,
-        epoch: job.sender.gate.epoch,
-        replica: &shared.replica,
-    };
-    let span = telemetry::reconcile_span(&what, job.link.as_deref());
-    let outcome = attempt(&shared, &mut job).instrument(span.clone()).await;
+    let tracing = trace(&shared, unit, &mut job);
+    let outcome = attempt(&shared, &mut job).await;
     let took = start.elapsed();
     for timing in &outcome.timings {
         job.sender.metrics.measure(&Measure {
@@ -243,15 +241,16 @@ pub async fn reconcile(shared: Arc<Shared>, mut job: Job) -> Done {
     unit.working.fetch_sub(1, Ordering::Relaxed);
     unit.reconciles.fetch_add(1, Ordering::Relaxed);
     unit.queue_metrics.finished(took);
-    unit.metrics.reconciled(match &outcome.next {
-        Next::Change => "success",
-        Next::After(_) => "requeue_after",
-        Next::Postponed(_) => "postponed",
-        Next::Now => "requeue",
-        Next::Backoff { .. } if outcome.expected => "requeue",
-        Next::Backoff { error: true, .. } => "error",
-        Next::Backoff { error: false, .. } => "conflict",
-        Next::Stopped(_) => "stopped",
+    let result = outcome.result();
+    unit.metrics.reconciled(result);
+    let trace = tracing.and_then(|tracing| {
+        let ended = Ended {
+            result,
+            error: outcome.fault(),
+            writes: outcome.writes,
+            actions: outcome.actions,
+        };
+        tracing.end(&*shared.view, shared.clock.now().as_second(), &ended)
     });
     if !matches!(outcome.next, Next::Stopped(_)) {
         unit.metrics.synced(outcome.code, took);
@@ -282,8 +281,29 @@ pub async fn reconcile(shared: Arc<Shared>, mut job: Job) -> Done {
         since,
         took,
         writes: outcome.writes,
-        trace: telemetry::traceparent(&span).map(Into::into),
+        trace: trace.map(Into::into),
     }
+}
+
+/// Begins the trace of a reconcile, where there are traces.
+fn trace(shared: &Shared, unit: &Unit, job: &mut Job) -> Option<Reconciling> {
+    let traces = shared.traces.as_ref()?;
+    let what = trace::Reconcile {
+        controller: unit.name(),
+        primary: unit.primary(),
+        key: job.key.clone(),
+        range: job.sender.gate.range,
+        epoch: job.sender.gate.epoch,
+        waited: job.waited,
+        low_priority: job.low_priority,
+        failures: job.failures,
+        woken: job.woken.take(),
+        link: job.link.take(),
+        is_first: job.is_first,
+    };
+    let tracing = traces.begin(&*shared.view, shared.clock.now().as_second(), what)?;
+    job.sender.trail = Some(Arc::clone(tracing.trail()));
+    Some(tracing)
 }
 
 struct Attempt {
@@ -297,6 +317,7 @@ struct Attempt {
     /// Whether a back-off is an everyday matter.
     expected: bool,
     plan: Vec<String>,
+    actions: usize,
     objects: usize,
     writes: u64,
     /// Metrics of how long it took.
@@ -317,10 +338,33 @@ impl Attempt {
             reported: false,
             expected: false,
             plan: Vec::new(),
+            actions: 0,
             objects: 0,
             writes: 0,
             timings: Vec::new(),
             code: 200,
+        }
+    }
+
+    /// The `result` label of metrics and traces.
+    fn result(&self) -> &'static str {
+        match &self.next {
+            Next::Change => "success",
+            Next::After(_) => "requeue_after",
+            Next::Postponed(_) => "postponed",
+            Next::Now => "requeue",
+            Next::Backoff { .. } if self.expected => "requeue",
+            Next::Backoff { error: true, .. } => "error",
+            Next::Backoff { error: false, .. } => "conflict",
+            Next::Stopped(_) => "stopped",
+        }
+    }
+
+    /// Why it failed, where that is a fault.
+    fn fault(&self) -> Option<&str> {
+        match &self.next {
+            Next::Backoff { why, error: true } if !self.expected => Some(why),
+            _ => None,
         }
     }
 }
@@ -330,7 +374,10 @@ async fn attempt(shared: &Arc<Shared>, job: &mut Job) -> Attempt {
     let controller = &unit.controller;
     let view = Counting::new(&*shared.view);
 
+    let trail = job.sender.trail.clone();
+    let trail = trail.as_ref();
     let none = controllers_kit::Answers::new();
+    let mut stage = Stage::begin(trail, "ask");
     let queries = match guarded(|| {
         controller.ask(
             &job.key,
@@ -341,6 +388,7 @@ async fn attempt(shared: &Arc<Shared>, job: &mut Job) -> Attempt {
         Ok(queries) => queries,
         Err(panic) => return panicked(shared, job, &panic),
     };
+    stage.count("queries", queries.len());
     let answers = if queries.is_empty() {
         none
     } else if ask::is_slow(&queries) {
@@ -370,15 +418,19 @@ async fn attempt(shared: &Arc<Shared>, job: &mut Job) -> Attempt {
         .await
     };
 
+    drop(stage);
+
     // A plan that is dropped for want of proof must leave no trace: what it has noted as told was not told.
     let lagging = lagging_head(shared, job);
     let before = (job.unproven || job.head_unproven || lagging.is_some())
         .then(|| unit.pack(&job.key, &job.memory));
     let (now, by) = (shared.clock.now(), shared.clock.monotonic());
     let thinking = Instant::now();
+    let mut stage = Stage::begin(trail, "plan");
     let decided =
         guarded(|| controller.plan(&job.key, &Seen::new(&view, &answers, now), &mut job.memory));
     unit.metrics.planned(thinking.elapsed());
+    stage.count("objects", view.objects());
     let looked = |next| Attempt {
         objects: view.objects(),
         ..Attempt::ended(next)
@@ -387,9 +439,13 @@ async fn attempt(shared: &Arc<Shared>, job: &mut Job) -> Attempt {
         Ok(Ok(plan)) => plan,
         Ok(Err(Refusal::Wait(why))) => {
             tracing::debug!(controller = unit.name(), key = %job.key, %why, "waits for a change");
+            stage.word("refusal", "wait");
             return looked(Next::Change);
         }
-        Ok(Err(Refusal::Retry(why))) => return looked(Next::Backoff { why, error: true }),
+        Ok(Err(Refusal::Retry(why))) => {
+            stage.fail(&why);
+            return looked(Next::Backoff { why, error: true });
+        }
         Ok(Err(Refusal::Expected(why))) => {
             return Attempt {
                 expected: true,
@@ -405,10 +461,22 @@ async fn attempt(shared: &Arc<Shared>, job: &mut Job) -> Attempt {
     }
     let mut attempt = looked(after(&plan, now));
     attempt.plan = explained(&plan);
+    attempt.actions = plan.actions().count();
+    stage.count("actions", attempt.actions);
+    drop(stage);
     attempt.timings.clone_from(&plan.timings);
     tracing::debug!(controller = unit.name(), key = %job.key, plan = ?attempt.plan, unproven = job.unproven, "planned");
 
-    match proof(shared, job, &plan, lagging, by).await {
+    let mut stage = Stage::begin(trail, "verify");
+    let proof = proof(shared, job, &plan, lagging, by).await;
+    if let Err(Next::Backoff { why, error }) = &proof {
+        stage.word("freshness", "not proven");
+        if *error {
+            stage.fail(why);
+        }
+    }
+    drop(stage);
+    match proof {
         Ok(proven) => {
             attempt.head_proven = proven.head;
             attempt.proven = proven.counted;
@@ -439,7 +507,9 @@ async fn attempt(shared: &Arc<Shared>, job: &mut Job) -> Attempt {
 
     let report_from = job.report_from.of(&plan);
     let report = shared.clock.monotonic() >= report_from;
+    let stage = Stage::begin(trail, "apply");
     let applied = shared.writer.apply(&job.sender, &plan, report).await;
+    drop(stage);
     attempt.reported = applied.reported;
     let failures = applied
         .outcomes
@@ -451,12 +521,14 @@ async fn attempt(shared: &Arc<Shared>, job: &mut Job) -> Attempt {
     // A plan that only waits says nothing of what there is.
     if applied.whole
         && plan.failure.is_none()
-        && (!plan.measures.is_empty() || plan.again == Again::Never)
+        && (!plan.measures.is_empty() || plan.requeue == Requeue::Never)
     {
         let range = job.sender.gate.range;
         unit.metrics.add_up(range, &job.key, &plan.measures);
     }
+    let stage = Stage::begin(trail, "learn");
     learn(shared, job, &plan, &applied, &mut attempt);
+    drop(stage);
     if settle(shared, report_from, &plan, &applied, &mut attempt) {
         for measure in &plan.on_failure.measures {
             job.sender.metrics.measure(measure);
@@ -555,12 +627,12 @@ async fn proof(
         .filter(|_| job.head_unproven && plan.actions().any(|action| !is_report(action)));
     proven.head = head.is_some();
     if let Some(primary) = head.filter(|primary| !stands(primary)) {
-        judged(ask::prove_head(grounds, primary, &job.key).await)?;
+        judged(ask::prove_head(grounds, &job.sender, primary, &job.key).await)?;
         proven.compared = true;
     } else if let Some(found) = lagging
         && makes_or_deletes(plan)
     {
-        judged(ask::prove_head(grounds, found.resource, &job.key).await)?;
+        judged(ask::prove_head(grounds, &job.sender, found.resource, &job.key).await)?;
         if found.version != version_of(&*shared.view, found.resource, &job.key) {
             return Err(Next::Now);
         }
@@ -696,10 +768,10 @@ fn settle(
 }
 
 fn after(plan: &Plan, now: Timestamp) -> Next {
-    match plan.again {
-        Again::Never => Next::Change,
-        Again::Now => Next::Now,
-        Again::At(at) => {
+    match plan.requeue {
+        Requeue::Never => Next::Change,
+        Requeue::Now => Next::Now,
+        Requeue::At(at) => {
             Next::After(Duration::try_from(at.duration_since(now)).unwrap_or(Duration::ZERO))
         }
     }

@@ -12,7 +12,10 @@ use std::{
 
 use ::http as http_types;
 use controllers_kit::{Descriptor, Factory, FlagValue, Flags, Runs};
-use coordinator::{Config, Handle, Pulse, RangeHost, ServerFence, ServerFenceMode};
+use coordinator::{
+    Config, Handle, HoldState, Holds, InterlockOptions, Pulse, RangeHost, ServerFence,
+    ServerFenceMode,
+};
 use node_cache::{Api, Cache, Purpose, State};
 use rustls::pki_types::{CertificateDer, pem::PemObject as _};
 use tokio::{
@@ -42,6 +45,7 @@ use crate::{
     rotation::{self, Followed},
     server::Server,
     telemetry::Telemetry,
+    trace::OfPeers,
 };
 
 /// What is held is measured at most so often: whoever scrapes shall not pay for a look at hundreds of objects
@@ -97,6 +101,11 @@ pub async fn run(options: Options, telemetry: &Telemetry) -> Result<(), Error> {
     if let Some(warning) = &options.warning {
         tracing::warn!("{warning}");
     }
+    if options.fleet.interlock.is_none() {
+        tracing::warn!(
+            "--leader-elect=false: nothing keeps kube-controller-manager or another fleet from writing at the same time"
+        );
+    }
     if let Some(warning) = flex_drivers(Path::new(options.flags.text("flex-volume-plugin-dir"))) {
         tracing::warn!("{warning}");
     }
@@ -125,7 +134,12 @@ pub async fn run(options: Options, telemetry: &Telemetry) -> Result<(), Error> {
         Some(provider) => Arc::new(provider),
         None => Arc::new(NoCloud),
     };
-    let published = published(&flags, &names(&controllers));
+    let mut published = published(&flags, &names(&controllers));
+    // Keys of a controller in the ranges of a replica that does not run it are reconciled by nobody.
+    published.insert(
+        "controllers".to_owned(),
+        selected(&options.controllers, &names(&controllers)),
+    );
     let metrics = Metrics::new(&measured(&names(&controllers)));
     metrics.started_with(
         args::gate_states(&options.feature_gates),
@@ -189,6 +203,7 @@ pub async fn run(options: Options, telemetry: &Telemetry) -> Result<(), Error> {
         clock: Arc::new(SystemClock::default()),
         watching: watching(&options),
         threads: Threads::Many,
+        traces: telemetry.traces.clone(),
     }));
 
     // The port answers before anything is owned: probes and people see how the start goes.
@@ -263,16 +278,12 @@ async fn own(
     published: Fingerprints,
     signals: &mut Signals,
 ) -> Result<(), Error> {
-    if options.fleet.peer_transport == PeerTransport::Off {
-        tracing::warn!(
-            "no --peer-tls-cert-file, --peer-tls-private-key-file and --peer-ca-file: ranges move to another replica \
-             only when this one has ended, and without their queues"
-        );
-    }
     let clients = Arc::new(move || leases.client());
     let host = Arc::clone(&node.host) as Arc<dyn RangeHost>;
     let mut coordination = coordinator_config(&options.fleet);
     coordination.server_fence = Arc::clone(&server_fence);
+    let traces = node.shared.traces.clone();
+    coordination.tracer = traces.clone().map(OfPeers::shared);
     let starting = coordinator::start(coordination, host, clients);
     let handle = tokio::select! {
         handle = starting => handle.map_err(|error| wrong(&error))?,
@@ -280,6 +291,9 @@ async fn own(
     };
     fence.set(handle.fence());
     check_fence(health, &handle);
+    if let Some(lease) = &options.fleet.interlock {
+        check_hold(health, &handle, lease);
+    }
     let pulses = handle
         .pulses()
         .map(|(name, pulse)| (name.to_owned(), pulse));
@@ -294,6 +308,7 @@ async fn own(
         handle.clone(),
         Arc::clone(&node.shared.metrics),
         pod,
+        traces,
     ));
     let agreement = Arc::new(Agreement::default());
     let said = Arc::clone(&agreement);
@@ -305,9 +320,17 @@ async fn own(
         published,
         Arc::clone(&node.shared.metrics),
     ));
+    let asked = handle.clone();
+    health.note(Kind::Readyz, Box::new(move || unreachable_line(&asked)));
     let gauges = Gauges {
+        handle: handle.clone(),
         node: Arc::downgrade(node),
         fence: handle.fence(),
+        leads: options
+            .fleet
+            .interlock
+            .as_ref()
+            .map(|lease| lease.name.clone()),
         server_fence,
         followed,
         looked: Mutex::default(),
@@ -374,6 +397,22 @@ fn enabled(options: &Options, flags: &Flags) -> Result<Vec<Factory>, Error> {
     Ok(enabled)
 }
 
+/// The controllers that this replica's `--controllers` selects, and of those that no list selects the ones
+/// that run: as the shortest list, with blanks between its entries. Replicas must agree on it, and `manifold
+/// doctor` compares it with what runs elsewhere.
+fn selected(listed: &[&str], running: &[&str]) -> String {
+    let descriptors = registry::descriptors();
+    let names = descriptors
+        .iter()
+        .filter(|one| match one.runs_unlisted {
+            true => running.contains(&one.name),
+            false => listed.contains(&one.name),
+        })
+        .map(|one| one.name)
+        .collect();
+    controllers_kit::selection::shortest(&names, &descriptors).join(" ")
+}
+
 fn names(controllers: &[Factory]) -> Vec<&'static str> {
     controllers
         .iter()
@@ -421,7 +460,7 @@ fn flags_with_root_ca(given: &Flags, config: &kube::Config) -> Result<Flags, Err
     Ok(flags)
 }
 
-/// The fingerprint of the authorities that some controller publishes: they are read once.
+/// Fingerprints of the authorities that some controller publishes: they do not change while the process lives.
 fn published(flags: &Flags, controllers: &[&str]) -> Fingerprints {
     const PUBLISHERS: [&str; 3] = [
         "root-ca-certificate-publisher-controller",
@@ -429,12 +468,11 @@ fn published(flags: &Flags, controllers: &[&str]) -> Fingerprints {
         "kube-apiserver-serving-clustertrustbundle-publisher-controller",
     ];
     let publishes = PUBLISHERS.iter().any(|name| controllers.contains(name));
-    flags
+    let root = flags
         .file("root-ca-file")
         .filter(|_| publishes)
-        .map(|pem| ("root-ca".to_owned(), keys::fingerprint(pem)))
-        .into_iter()
-        .collect()
+        .map(|pem| ("root-ca".to_owned(), keys::fingerprint(pem)));
+    root.into_iter().collect()
 }
 
 /// As Go writes it: lines of 64 characters that end with a line feed.
@@ -454,32 +492,30 @@ fn coordinator_config(fleet: &FleetOptions) -> Config {
         lease_retry_period: fleet.retry_period,
         settle_time: fleet.settle_time,
         slow_start_period: fleet.slow_start_period,
+        interlock: fleet.interlock.clone(),
         expected_replicas: fleet
             .expected_replicas
             .map(|count| u16::try_from(count).unwrap_or(u16::MAX)),
         peer_bind_address: fleet.peer_address.ip(),
         peer_port: fleet.peer_address.port(),
+        peer_port_is_default: fleet.peer_port_is_default,
         peer_advertise_address: fleet.peer_advertised.clone(),
         ..Config::default()
     };
     match &fleet.peer_transport {
-        PeerTransport::Tls {
+        PeerTransport::Pins => {}
+        PeerTransport::Files {
             cert_file,
             key_file,
             ca_file,
+            pins,
         } => {
+            config.peer_pins = *pins;
             config.peer_tls_cert_file = Some(cert_file.clone());
             config.peer_tls_private_key_file = Some(key_file.clone());
             config.peer_ca_file = Some(ca_file.clone());
         }
         PeerTransport::Insecure => config.peer_insecure = true,
-        PeerTransport::Off => {
-            // Nobody is to reach this replica: it listens to itself alone, and handoffs to it fail.
-            config.peer_insecure = true;
-            config.peer_bind_address = std::net::Ipv4Addr::LOCALHOST.into();
-            config.peer_port = 0;
-            config.peer_advertise_address = String::new();
-        }
     }
     config
 }
@@ -632,7 +668,7 @@ fn check_credentials(health: &Health, followed: &Arc<Followed>) {
 /// What they say of ownership: a fenced replica is told from a broken one.
 fn check_fence(health: &Health, handle: &Handle) {
     let fenced = handle.clone();
-    let fence = move || match fenced.fence().is_open() {
+    let fence = move || match fenced.fence().is_renewed() {
         true => Ok(()),
         false => Err(
             "fenced: the own Lease was not renewed in time; nothing is written until it is"
@@ -653,10 +689,74 @@ fn check_fence(health: &Health, handle: &Handle) {
     health.register("membership", Box::new(membership), &[Kind::Readyz]);
 }
 
+/// The members that do not answer this replica, as it publishes them.
+fn unreachable(handle: &Handle) -> Vec<String> {
+    let view = handle.view();
+    let own = view.members.iter().find(|one| one.name == view.replica);
+    own.map(|own| own.unreachable.split(','))
+        .into_iter()
+        .flatten()
+        .filter(|name| !name.is_empty())
+        .map(str::to_owned)
+        .collect()
+}
+
+/// For `/readyz?verbose`: ranges move to and from them as after a crash.
+fn unreachable_line(handle: &Handle) -> Vec<String> {
+    match unreachable(handle) {
+        names if names.is_empty() => Vec::new(),
+        names => vec![format!("members do not answer: {}", names.join(", "))],
+    }
+}
+
+/// What they say of the manager's Lease. On standby a replica is as healthy as a candidate of
+/// upstream is; a note says whom it waits for. One that should work and may not fails `/readyz`.
+fn check_hold(health: &Health, handle: &Handle, lease: &InterlockOptions) {
+    let name = format!("{}/{}", lease.namespace, lease.name);
+    let holding = handle.clone();
+    let lease = name.clone();
+    let check = move || match holding.hold() {
+        Some(state) => held(&lease, &state),
+        None => Ok(()),
+    };
+    health.register("leaderElection", Box::new(check), &[Kind::Readyz]);
+    // As upstream has it: standing by is well.
+    health.register("leaderElection", Box::new(|| Ok(())), &[Kind::Healthz]);
+    let waiting = handle.clone();
+    let note = move || {
+        let state = waiting.hold().unwrap_or_default();
+        let standing = match state.hold.holds {
+            Holds::Other(holder) => Some(format!(
+                "leaderElection: standing by: {holder} holds the Lease {name}; nothing is written until it is released \
+                 or expires"
+            )),
+            Holds::Unknown | Holds::Nobody | Holds::Fleet => None,
+        };
+        let trouble = state
+            .trouble
+            .map(|why| format!("leaderElection: the Lease {name}: {why}"));
+        standing.into_iter().chain(trouble).collect::<Vec<String>>()
+    };
+    health.note(Kind::Readyz, Box::new(note));
+}
+
+fn held(lease: &str, state: &HoldState) -> Result<(), String> {
+    let why = match (&state.hold.holds, state.hold.open_until) {
+        (Holds::Other(_), _) | (Holds::Fleet, Some(_)) => return Ok(()),
+        (Holds::Fleet, None) => "no renewal of it was seen within the deadline",
+        (Holds::Nobody, _) => "the fleet does not hold it yet",
+        (Holds::Unknown, _) => "it was not read yet",
+    };
+    Err(format!("the Lease {lease}: {why}; nothing is written"))
+}
+
 /// The gauges that nobody pushes.
 struct Gauges {
+    handle: Handle,
     node: Weak<Node>,
     fence: Arc<coordinator::Fence>,
+    /// The name of the Lease that the fleet holds while it works.
+    leads: Option<String>,
     server_fence: Arc<ServerFence>,
     followed: Vec<Arc<Followed>>,
     looked: Mutex<Looked>,
@@ -678,11 +778,16 @@ impl Gauges {
         };
         let mut looked = self.looked.lock().unwrap_or_else(PoisonError::into_inner);
         metrics.fence_open(self.fence.is_open());
+        if let Some(lease) = &self.leads {
+            metrics.leads(lease, self.fence.is_open());
+        }
         for followed in &self.followed {
             let ends = followed.certificate().map(|certificate| certificate.ends);
             metrics.client_certificate_ends(followed.flag(), ends);
         }
         metrics.server_fence(self.server_fence.is_on(), self.server_fence.proofs());
+        metrics.members_unreachable(unreachable(&self.handle).len());
+        metrics.peer_refusals(&self.handle.peer_refusals());
         metrics.discovery_failing(&node.discovery.failing(&node.cache));
         let measures = looked.sizes.is_none_or(|at| at.elapsed() >= SIZES_EVERY);
         if measures {
@@ -704,6 +809,10 @@ impl Gauges {
                 cache.decode_error();
             }
             *known = stats.decode_errors;
+        }
+        if let Some(traces) = &node.shared.traces {
+            let (exported, dropped) = traces.new_counts();
+            metrics.trace_spans(exported, &dropped);
         }
     }
 }
@@ -750,6 +859,23 @@ mod tests {
     }
 
     #[test]
+    fn readyz_fails_where_a_replica_should_work_and_may_not_and_passes_on_standby() {
+        let now = Some(Duration::from_secs(1));
+        for (holds, open_until, well) in [
+            (Holds::Unknown, None, false),
+            (Holds::Nobody, None, false),
+            (Holds::Other("kcm_1".to_owned()), None, true),
+            (Holds::Fleet, None, false),
+            (Holds::Fleet, now, true),
+        ] {
+            let mut state = HoldState::default();
+            state.hold.holds = holds;
+            state.hold.open_until = open_until;
+            assert_eq!(held("a/b", &state).is_ok(), well, "{state:?}");
+        }
+    }
+
+    #[test]
     fn a_certificate_is_written_in_pem_as_go_writes_it() {
         let text = certificate_pem(&[7; 100]);
         let lines: Vec<&str> = text.split('\n').collect();
@@ -787,6 +913,31 @@ mod tests {
         assert_eq!(both, [TOKENS, "ttl-controller"]);
         assert_eq!(run(&["--controllers=ttl"]), ["ttl-controller"]);
         assert!(run(&["--controllers=*,-serviceaccount-token", key]).contains(&TOKENS));
+    }
+
+    #[test]
+    fn the_selection_is_published_as_the_shortest_list() {
+        const TOKENS: &str = "serviceaccount-token-controller";
+        let all: Vec<&str> = registry::descriptors()
+            .iter()
+            .filter(|one| one.on_by_default)
+            .map(|one| one.name)
+            .collect();
+        assert_eq!(selected(&all, &all), format!("* {TOKENS}"));
+        assert_eq!(selected(&all, &[]), "*");
+        assert_eq!(
+            selected(&["ttl-controller"], &["ttl-controller"]),
+            "ttl-controller"
+        );
+        let but_one: Vec<&str> = all
+            .iter()
+            .copied()
+            .filter(|name| *name != "ttl-controller")
+            .collect();
+        assert_eq!(
+            selected(&but_one, &but_one),
+            format!("* {TOKENS} -ttl-controller")
+        );
     }
 
     #[test]

@@ -9,7 +9,7 @@ use http::HeaderValue;
 use kubernetes_proto::meta::ObjectMeta;
 use serde_json::Value;
 
-use crate::{events, gate::Gate, metrics::ControllerMetrics};
+use crate::{events, gate::Gate, metrics::ControllerMetrics, trace::Trail};
 
 /// In whose name a request is sent: for the User-Agent, the credentials, and the gate.
 #[derive(Clone)]
@@ -29,6 +29,8 @@ pub struct Sender {
     pub client_rate: (u32, u32),
     /// The range and epoch it is sent under.
     pub gate: Arc<Gate>,
+    /// Where the calls of this reconcile are recorded, if it is traced.
+    pub trail: Option<Arc<Trail>>,
 }
 
 impl Sender {
@@ -54,6 +56,7 @@ impl Sender {
             metrics,
             client_rate: descriptor.client_rate,
             gate: Arc::clone(gate),
+            trail: None,
         }
     }
 }
@@ -126,6 +129,7 @@ pub trait Server: Send + Sync {
     /// watches.
     fn head<'a>(
         &'a self,
+        sender: &'a Sender,
         resource: &'static Resource,
         key: &'a Key,
     ) -> BoxFuture<'a, Result<Live<Option<LiveItem>>, Refused>>;

@@ -29,6 +29,7 @@ use crate::{
     metrics::{ControllerMetrics, Metrics, QueueMetrics},
     quarantine::Watchlist,
     queue::Priority,
+    trace::{Cause, Traces, Woken},
     view::View,
 };
 
@@ -126,6 +127,8 @@ pub struct Wake {
     pub priority: Priority,
     /// The newest version of what has happened; 0 where nothing has.
     pub evidence: u64,
+    /// What has happened, where that is traced.
+    pub woken: Option<Box<Woken>>,
 }
 
 #[derive(Default)]
@@ -136,7 +139,14 @@ struct Wakes {
 }
 
 impl Inbox {
-    fn push(&self, unit: u16, key: Key, priority: Priority, evidence: u64) {
+    fn push(
+        &self,
+        unit: u16,
+        key: Key,
+        priority: Priority,
+        evidence: u64,
+        cause: Option<&Arc<Cause>>,
+    ) {
         let mut wakes = self
             .wakes
             .lock()
@@ -147,13 +157,22 @@ impl Inbox {
                 let wake = &mut order[*place.get()];
                 wake.priority = wake.priority.max(priority);
                 wake.evidence = wake.evidence.max(evidence);
+                if let Some(cause) = cause {
+                    wake.woken.get_or_insert_default().by(Arc::clone(cause));
+                }
             }
             Entry::Vacant(place) => {
+                let woken = cause.map(|cause| {
+                    let mut woken = Box::<Woken>::default();
+                    woken.by(Arc::clone(cause));
+                    woken
+                });
                 order.push(Wake {
                     unit,
                     key: place.key().1.clone(),
                     priority,
                     evidence,
+                    woken,
                 });
                 place.insert(order.len() - 1);
             }
@@ -231,6 +250,8 @@ pub struct Shared {
     pub unwoken: Unwoken,
     /// Keys in flight, and those that may kill.
     pub watchlist: Arc<Watchlist>,
+    /// Where an endpoint for them is set.
+    pub traces: Option<Arc<Traces>>,
 }
 
 /// As [`Subscription::wake`].
@@ -342,6 +363,12 @@ impl Shared {
         }
     }
 
+    /// A change as what wakes keys, where that is traced.
+    fn cause(&self, resource: &'static Resource, change: DynChange<'_>) -> Option<Arc<Cause>> {
+        self.traces.as_ref()?;
+        Cause::of(resource, change, self.clock.now()).map(Arc::new)
+    }
+
     /// The range of a controller's key.
     pub fn range_of(&self, unit: &Unit, key: &Key) -> RangeId {
         let text = unit.controller.descriptor().shard_text(key);
@@ -354,15 +381,23 @@ impl Shared {
     }
 
     /// Queues a key with the range that owns it, if this replica does. `evidence` is the version of what has
-    /// happened.
-    pub fn wake(&self, unit: &Unit, key: Key, priority: Priority, evidence: u64) {
+    /// happened, `cause` what that is.
+    fn wake(&self, unit: &Unit, key: Key, evidence: u64, cause: Option<&Arc<Cause>>) {
         let range = self.range_of(unit, &key);
-        self.wake_in(range, unit, key, priority, evidence);
+        self.wake_in(range, unit, key, evidence, cause);
     }
 
-    fn wake_in(&self, range: RangeId, unit: &Unit, key: Key, priority: Priority, evidence: u64) {
+    fn wake_in(
+        &self,
+        range: RangeId,
+        unit: &Unit,
+        key: Key,
+        evidence: u64,
+        cause: Option<&Arc<Cause>>,
+    ) {
         if let Some(slot) = self.slot(range) {
-            slot.inbox.push(unit.index, key, priority, evidence);
+            slot.inbox
+                .push(unit.index, key, Priority::High, evidence, cause);
             poll(&slot);
         }
     }
@@ -392,6 +427,8 @@ impl Shared {
 
     /// What a change of an object wakes.
     pub fn changed(&self, resource: &'static Resource, change: DynChange<'_>) {
+        let cause = self.cause(resource, change);
+        let cause = cause.as_ref();
         for unit in &self.units {
             for subscription in unit
                 .subscriptions
@@ -404,7 +441,7 @@ impl Shared {
                 }
                 let evidence = self.evidence(unit, resource, change);
                 self.woken(unit, change, &*subscription.wake, &mut |key| {
-                    self.wake(unit, key, Priority::High, evidence);
+                    self.wake(unit, key, evidence, cause);
                 });
             }
         }
@@ -420,7 +457,7 @@ impl Shared {
             for discovered in unit.discovered.iter().filter(|one| (one.wanted)(entry)) {
                 let evidence = self.evidence(unit, resource, change);
                 self.woken(unit, change, &discovered.wake, &mut |key| {
-                    self.wake(unit, key, Priority::High, evidence);
+                    self.wake(unit, key, evidence, cause);
                 });
             }
         }
@@ -446,7 +483,7 @@ impl Shared {
             self.keys_of_all(unit, &mut |key| {
                 let range = self.range_of(unit, &key);
                 if let Some(slot) = &slots[usize::from(range)] {
-                    slot.inbox.push(unit.index, key, Priority::Low, 0);
+                    slot.inbox.push(unit.index, key, Priority::Low, 0, None);
                     touched.insert(range);
                 }
             });
@@ -487,10 +524,12 @@ impl Shared {
                         continue;
                     }
                     let evidence = self.evidence(unit, subscription.resource, change);
+                    let cause = self.cause(subscription.resource, change);
+                    let cause = cause.as_ref();
                     self.woken(unit, change, &*subscription.wake, &mut |key| {
                         let range = self.range_of(unit, &key);
                         if wanted_range(range) {
-                            self.wake_in(range, unit, key, Priority::High, evidence);
+                            self.wake_in(range, unit, key, evidence, cause);
                         }
                     });
                 }

@@ -204,10 +204,11 @@ impl Server for Held {
 
     fn head<'a>(
         &'a self,
+        sender: &'a Sender,
         resource: &'static Resource,
         key: &'a Key,
     ) -> BoxFuture<'a, Result<Live<Option<LiveItem>>, Refused>> {
-        self.server.head(resource, key)
+        self.server.head(sender, resource, key)
     }
 
     fn list<'a>(
@@ -842,6 +843,7 @@ impl Victim {
             clock: Arc::new(SystemClock::default()),
             watching: node_cache::Settings::default(),
             threads: Threads::Many,
+            traces: None,
         }));
         until(
             "the victim's caches are complete",

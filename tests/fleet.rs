@@ -26,7 +26,7 @@ const AFTER_A_CRASH: Duration = Duration::from_secs(2).saturating_add(LEASE);
 
 /// Waits until the replica's own Lease says that it is ready, which is when others may count it.
 async fn ready(client: &Client, replica: &Replica) -> Result<Instant> {
-    let leases: Api<Lease> = Api::namespaced(client.clone(), "kube-system");
+    let leases: Api<Lease> = Api::namespaced(client.clone(), harness::fleet::NAMESPACE);
     let name = format!("{FLEET}-replica-{}", replica.name());
     until(&format!("{name} is ready"), PATIENCE, POLL / 5, || async {
         let lease = leases.get(&name).await?;

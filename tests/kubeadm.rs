@@ -345,3 +345,87 @@ fn a_kubelet_renews_its_certificate_under_manifold() {
         all_end_well(&mut replicas).await
     });
 }
+
+/// What is different in two manifests: the path of each field, as in `/spec/hostNetwork`.
+fn changed(path: &str, before: &Value, after: &Value, into: &mut BTreeSet<String>) {
+    match (before, after) {
+        (Value::Object(before), Value::Object(after)) => {
+            for name in before.keys().chain(after.keys()) {
+                let field = |of: &serde_json::Map<String, Value>| {
+                    of.get(name).cloned().unwrap_or(Value::Null)
+                };
+                changed(
+                    &format!("{path}/{name}"),
+                    &field(before),
+                    &field(after),
+                    into,
+                );
+            }
+        }
+        (Value::Array(before), Value::Array(after)) if before.len() == after.len() => {
+            for (index, (before, after)) in before.iter().zip(after).enumerate() {
+                changed(&format!("{path}/{index}"), before, after, into);
+            }
+        }
+        _ if before == after => {}
+        _ => {
+            into.insert(path.to_owned());
+        }
+    }
+}
+
+#[test]
+#[ignore = "real nodes: cargo parity"]
+fn kubeadm_s_patch_runs_manifold_under_the_manager_s_name_and_goes_without_a_trace() {
+    const PATCHES: &str = "deploy/kubeadm/patches";
+    if !can_run("kubeadm: the patch runs Manifold") {
+        return;
+    }
+    let _alone = alone();
+    run_test(async {
+        let mut cluster = Kubeadm::init(&[]).await?;
+        let upstream = cluster.render_manager(None).await?;
+        let patched = cluster.render_manager(Some(PATCHES)).await?;
+        let (before, after): (Value, Value) = (
+            serde_yaml::from_str(&upstream)?,
+            serde_yaml::from_str(&patched)?,
+        );
+        let mut fields = BTreeSet::new();
+        changed("", &before, &after, &mut fields);
+        let container = "/spec/containers/0";
+        let wanted = ["args", "env", "image", "ports", "securityContext"];
+        let wanted: BTreeSet<String> = wanted.map(|name| format!("{container}/{name}")).into();
+        ensure!(
+            fields.is_subset(&wanted) && fields.contains(&format!("{container}/image")),
+            "the patch changes {fields:?}:\n{patched}"
+        );
+        ensure!(
+            text_at(&after, "/spec/containers/0/image").starts_with("localhost/manifold:"),
+            "{patched}"
+        );
+
+        // The command line that the kubelet would start, by the name that the image has for it.
+        cluster.apply("deploy/rbac").await?;
+        let binary = harness::fleet::Profile::of_this_build();
+        let binary = tokio::task::spawn_blocking(move || harness::fleet::binary(binary)).await??;
+        let began = Instant::now();
+        cluster.start_rendered(&binary)?;
+        let client = cluster.client().await?;
+        let deployments: Api<Deployment> = Api::namespaced(client.clone(), "default");
+        create(&deployments, talking("web", PODS)).await?;
+        until("its pods are made", PATIENCE, POLL, || async {
+            Ok((names(&cluster, "pods").await?.len() == PODS as usize).then_some(()))
+        })
+        .await?;
+        cluster.check()?;
+        println!(
+            "kubeadm: {} fields patched, pods made {:.1} s after its start",
+            fields.len(),
+            began.elapsed().as_secs_f64()
+        );
+
+        let rolled_back = cluster.render_manager(None).await?;
+        ensure!(rolled_back == upstream, "without the patch:\n{rolled_back}");
+        Ok(())
+    });
+}

@@ -18,10 +18,12 @@ mod alone {
     mod moves;
     mod node_dies;
     mod overload;
+    mod peers;
     mod poison;
     mod port;
     mod quarantine;
     mod rotation;
+    mod statefulset;
     mod volumes;
 }
 
@@ -32,15 +34,23 @@ mod bystanders;
 #[cfg(test)]
 mod clouds;
 #[cfg(test)]
+mod companion;
+#[cfg(test)]
 mod deploy;
 #[cfg(test)]
 mod disruption;
+#[cfg(test)]
+mod doctor;
 #[cfg(test)]
 mod fleet;
 #[cfg(test)]
 mod hpa;
 #[cfg(test)]
 mod identity;
+#[cfg(test)]
+mod image;
+#[cfg(test)]
+mod interlock;
 #[cfg(test)]
 mod migration;
 #[cfg(test)]
@@ -65,3 +75,5 @@ mod template;
 mod tidy;
 #[cfg(test)]
 mod told;
+#[cfg(test)]
+mod traces;

@@ -140,7 +140,7 @@ impl Scene {
 
     /// What the Leases say was in flight when replicas died.
     async fn deaths(&self) -> Result<Vec<String>> {
-        let leases: Api<Lease> = Api::namespaced(self.client.clone(), "kube-system");
+        let leases: Api<Lease> = Api::namespaced(self.client.clone(), harness::fleet::NAMESPACE);
         let of_fleet = format!("manifold.dev/fleet={FLEET},manifold.dev/lease=replica");
         let mut lines = Vec::new();
         for lease in leases

@@ -286,7 +286,7 @@ fn a_forbidden_resource_is_named_and_holds_back_only_who_needs_it() {
                 {"apiVersion": "rbac.authorization.k8s.io/v1", "kind": "ClusterRole",
                  "metadata": {"name": "without-jobs"},
                  "rules": [{
-                    "apiGroups": ["", "apps", "coordination.k8s.io", "events.k8s.io", "authentication.k8s.io", "authorization.k8s.io"],
+                    "apiGroups": ["", "apps", "coordination.k8s.io", "manifold.dev", "events.k8s.io", "authentication.k8s.io", "authorization.k8s.io"],
                     "resources": ["*"], "verbs": ["*"]},
                     {"apiGroups": ["batch"], "resources": ["cronjobs", "cronjobs/*"], "verbs": ["*"]}]},
                 {"apiVersion": "rbac.authorization.k8s.io/v1", "kind": "ClusterRoleBinding",

@@ -43,7 +43,7 @@ pub(crate) type Owners = BTreeMap<u32, (String, u64)>;
 
 /// The owners as the Leases say.
 pub(crate) async fn owners(client: &Client) -> Result<Owners> {
-    let leases: Api<Lease> = Api::namespaced(client.clone(), "kube-system");
+    let leases: Api<Lease> = Api::namespaced(client.clone(), harness::fleet::NAMESPACE);
     let of_fleet = ListParams::default().labels(&format!("manifold.dev/fleet={FLEET}"));
     let mut owners = Owners::new();
     for lease in leases.list(&of_fleet).await?.items {

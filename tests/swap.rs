@@ -4,7 +4,7 @@
 use std::time::Duration;
 
 use anyhow::{Result, ensure};
-use harness::{AuditRecord, ControlPlane, run_test, until};
+use harness::{AuditRecord, ControlPlane, Replica, run_test, until};
 use k8s_openapi::api::apps::v1::Deployment;
 use kube::Api;
 use serde_json::json;
@@ -22,12 +22,18 @@ const PODS: i32 = 3;
 const MANAGER: &str = "system:kube-controller-manager";
 const CONTROLLERS: &str = "system:serviceaccount:kube-system:";
 
+/// The manager's Lease: each of the two records an event at it when it has acquired it.
+const LEASE: &str = "kube-controller-manager";
+/// Upstream's manager releases its Lease at its end only with this gate.
+const RELEASES: &str = "--feature-gates=ControllerManagerReleaseLeaderElectionLockOnExit=true";
+
 /// Asks for no change of the cluster: Leases, and who a caller is. Upstream's binder tells every 15 seconds
 /// of a claim that nobody provisions, whoever ran before it.
 fn is_own_business(record: &AuditRecord) -> bool {
     let resource = record.resource();
     let waits = record.user.username.ends_with(":persistent-volume-binder");
-    (waits && resource == "events")
+    let leads = record.object().name.starts_with(&format!("{LEASE}."));
+    ((waits || leads) && resource == "events")
         || matches!(
             resource.as_str(),
             "leases"
@@ -209,11 +215,26 @@ fn done_by_the_swap(one: &Difference) -> Option<&'static str> {
     fewer.then_some("an event went with the process that was killed")
 }
 
+/// Waits until the fleet owns ranges: it holds the Lease.
+async fn owns(replicas: &[Replica]) -> Result<()> {
+    until("the fleet works", PATIENCE, POLL, || async {
+        for replica in replicas {
+            ensure!(
+                !replica.shards().await?.owned.is_empty(),
+                "{} waits",
+                replica.name()
+            );
+        }
+        Ok(Some(()))
+    })
+    .await
+}
+
 fn at_rest(rest: Duration) {
     run_test(async move {
         let control_plane = judged().await?;
         let client = control_plane.client().await?;
-        let mut kcm = control_plane.start_kcm(&[]).await?;
+        let mut kcm = control_plane.start_kcm(&[RELEASES]).await?;
         let namespace = control_plane.namespace("swap").await?;
         let api: Api<Deployment> = Api::namespaced(client.clone(), &namespace);
         let names: Vec<String> = (0..DEPLOYMENTS)
@@ -244,14 +265,15 @@ fn at_rest(rest: Duration) {
             complete(&api, name, PODS).await?;
         }
         quiet(&control_plane, &namespace).await?;
-        kcm.process().kill();
-        drop(kcm);
 
-        // To Manifold: it finds everything as it should be.
+        // To Manifold, in one rolling step: it waits for the Lease, and finds everything as it should be.
         let mut log = control_plane.audit();
         log.read(drop)?;
         let fleet = fleet(&control_plane).await?;
         let mut replicas = fleet.start_all(3).await?;
+        kcm.process().terminate(PATIENCE).await?;
+        drop(kcm);
+        owns(&replicas).await?;
         let marks = {
             tokio::time::sleep(rest).await;
             writes(&mut log, None)?
@@ -271,11 +293,11 @@ fn at_rest(rest: Duration) {
         create(&api, deployment("ours", 2)).await?;
         complete(&api, "ours", 2).await?;
         quiet(&control_plane, &namespace).await?;
-        all_end_well(&mut replicas).await?;
 
-        // And back.
+        // And back in the same way.
         log.read(drop)?;
         let _kcm = control_plane.start_kcm(&[]).await?;
+        all_end_well(&mut replicas).await?;
         tokio::time::sleep(rest).await;
         let back = writes(&mut log, Some(&namespace))?;
         println!("swap: Manifold → KCM: {} writes in {rest:?}", back.len());

@@ -26,9 +26,9 @@ static ALLOCATOR: tikv_jemallocator::Jemalloc = tikv_jemallocator::Jemalloc;
 
 /// What was counted last.
 const KEPT: &str = "bench/results/instructions.json";
-/// A part that takes more than this share beyond what was kept has become dearer. The same program differs
-/// from itself by three in a hundred, since places in hash tables are drawn by lot; another processor copies
-/// memory in other ways.
+/// The allowed growth over the recorded count; beyond it a part fails. The same program differs from itself
+/// by three in a hundred, since places in hash tables are drawn by lot; another processor copies memory in
+/// other ways.
 const MORE_MAX: f64 = 0.1;
 
 /// Counts the instructions that decoding, storing, waking, queueing, planning and encoding take
@@ -52,9 +52,8 @@ struct Counts {
     parts: BTreeMap<String, u64>,
 }
 
-/// Each part is counted so many times after once that is not counted, and the least stands: now and then the
-/// allocator tidies up, which is a tenth of the shortest part in one run and nothing in the next of the same
-/// program.
+/// Counted runs of each part, after one that is not counted; the least is taken: now and then the allocator
+/// tidies up, which is a tenth of the shortest part in one run and nothing in the next of the same program.
 const TIMES: usize = 3;
 
 fn main() -> ExitCode {
@@ -69,7 +68,7 @@ fn main() -> ExitCode {
         }
         return ExitCode::SUCCESS;
     }
-    match tell(&args) {
+    match run(&args) {
         Ok(()) => ExitCode::SUCCESS,
         Err(error) => {
             eprintln!("instructions: {error:#}");
@@ -84,7 +83,7 @@ fn count_to_here(part: &Part) {
     black_box(part);
 }
 
-fn tell(args: &Args) -> Result<()> {
+fn run(args: &Args) -> Result<()> {
     let Some(valgrind) = toolchain::on_path("valgrind") else {
         println!("nothing is counted: valgrind is not on the PATH (install your distribution's)");
         return Ok(());
@@ -180,7 +179,7 @@ fn share(count: u64, before: u64) -> f64 {
     count as f64 / before.max(1) as f64
 }
 
-/// An error that names what has become dearer, or is not compared at all.
+/// An error that names each part that has become more expensive, or is not compared at all.
 fn judge(counts: &Counts, kept: &Counts) -> Result<()> {
     let mut troubles = Vec::new();
     for (name, count) in &counts.parts {
@@ -226,7 +225,7 @@ mod tests {
     }
 
     #[test]
-    fn a_part_that_has_become_dearer_is_named_with_both_counts() {
+    fn a_part_that_has_become_more_expensive_is_named_with_both_counts() {
         let kept = counts(&[("queue", 1_000), ("wake", 200)]);
         judge(&counts(&[("queue", 1_100), ("wake", 100)]), &kept).unwrap();
         let error = judge(&counts(&[("queue", 1_101), ("wake", 200)]), &kept).unwrap_err();

@@ -57,7 +57,7 @@ fn frames(numbers: std::ops::Range<usize>) -> Vec<Vec<u8>> {
 fn held() -> Vec<String> {
     let cache = cache();
     let mut times = Vec::new();
-    // So that the memory for the frames is there before the first look.
+    // So that the memory for the frames is there before the first measurement.
     let mut batch = frames(0..BATCH);
     let before = resident();
     for first in (0..PODS_HELD).step_by(BATCH) {
@@ -139,7 +139,7 @@ fn resident() -> f64 {
         .find_map(|line| line.strip_prefix("VmRSS:"))
         .and_then(|rest| rest.trim().strip_suffix("kB"))
         .and_then(|number| number.trim().parse().ok())
-        .expect("the kernel tells VmRSS in kB");
+        .expect("the kernel reports VmRSS in kB");
     kilobytes * 1024.0
 }
 
@@ -196,7 +196,7 @@ fn openapi_json_decode(bencher: Bencher<'_, '_>) {
     });
 }
 
-/// Look-ups by many readers while the watch writes without pause: by name, and all pods of an owner.
+/// Reads by many readers while the watch writes without pause: by name, and all pods of an owner.
 mod beside_a_writer {
     use std::sync::{
         Arc,

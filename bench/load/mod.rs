@@ -34,7 +34,7 @@ fn owner_uid_head(owner: usize) -> String {
     format!("0b9d4c52-{owner:04x}-")
 }
 
-/// What stands for what in the pod with this number. Each new text is as long as the old one, so that no
+/// The replacements for the pod with this number. Each new text is as long as the old one, so that no
 /// length in the message changes.
 fn replacements(number: usize) -> [(&'static str, String); 4] {
     let owner = number / PODS_OF_AN_OWNER;

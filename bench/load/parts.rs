@@ -34,7 +34,7 @@ fn controllers() -> Vec<&'static str> {
         .collect()
 }
 
-/// A change of one object, told to all controllers.
+/// A change of one object, delivered to all controllers.
 #[divan::bench(args = ["pods", "replicasets", "deployments", "nodes", "services"])]
 fn wake(bencher: Bencher<'_, '_>, plural: &str) {
     let (objects, subscriptions) = (CLUSTER.objects(plural), CLUSTER.subscriptions(plural));

@@ -27,7 +27,7 @@ fn pods_differ_where_those_of_a_fleet_do_and_agree_in_both_encodings() {
     }
 }
 
-/// Whether every field of `ours` stands in `theirs` with the same value.
+/// Whether every field of `ours` occurs in `theirs` with the same value.
 fn is_part(ours: &serde_json::Value, theirs: &serde_json::Value) -> bool {
     use serde_json::Value::{Array, Object};
     match (ours, theirs) {

@@ -19,7 +19,7 @@ pub(crate) struct Machine {
 }
 
 impl Machine {
-    pub(crate) fn look(kubernetes: &str) -> Self {
+    pub(crate) fn detect(kubernetes: &str) -> Self {
         let read = |path: &str| fs::read_to_string(path).unwrap_or_default();
         let field = |text: &str, name: &str| {
             text.lines()

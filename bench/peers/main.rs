@@ -62,9 +62,9 @@ struct Args {
     /// Only these steps, separated by commas
     #[arg(long, value_delimiter = ',')]
     steps: Vec<Step>,
-    /// Who is measured: kcm, and n1, n2, … for so many replicas of Manifold; n1-fenced where the API server
-    /// is to refuse the writes of dead replicas too, which tells what that costs; watcher for a replica that
-    /// only watches another
+    /// Who is measured: kcm, and n1, n2, … for that number of replicas of Manifold; n1-fenced where the API
+    /// server also refuses the writes of dead replicas, to measure the cost of that; watcher for a replica
+    /// that only watches another
     #[arg(long, value_delimiter = ',', default_value = "kcm,n1,n3,watcher")]
     peers: Vec<Peer>,
     /// Requests a second that each process may send: as many as it can, or 20 with bursts of 30
@@ -139,7 +139,7 @@ fn main() -> ExitCode {
         Ok(args) => args,
         Err(error) if error.use_stderr() => {
             let reason = usage_error(&error);
-            eprintln!("bench-peers: {reason}; --help tells what there is");
+            eprintln!("bench-peers: {reason}; see --help");
             return ExitCode::from(USAGE);
         }
         Err(help) => {
@@ -148,7 +148,7 @@ fn main() -> ExitCode {
         }
     };
     if args.page {
-        return told(page::renew());
+        return exit_code(page::renew());
     }
     let runtime = tokio::runtime::Builder::new_multi_thread()
         .enable_all()
@@ -156,18 +156,18 @@ fn main() -> ExitCode {
     let result = runtime
         .context("starting the bench's runtime")
         .and_then(|runtime| {
-            // What blocks (a build) goes on until its process is gone; nobody waits for it here.
+            // What blocks (a build) continues until its process is gone; nobody waits for it here.
             let result = runtime.block_on(interruptible(&args));
             runtime.shutdown_background();
             result
         });
     match result {
         Ok(code) => code,
-        Err(error) => told(Err(error)),
+        Err(error) => exit_code(Err(error)),
     }
 }
 
-fn told(result: Result<()>) -> ExitCode {
+fn exit_code(result: Result<()>) -> ExitCode {
     match result {
         Ok(()) => ExitCode::SUCCESS,
         Err(error) => {
@@ -209,7 +209,7 @@ async fn measure(args: &Args) -> Result<()> {
         profile::perf()?;
     }
     let (binary, programs) = programs().await?;
-    let machine = Machine::look(programs.version());
+    let machine = Machine::detect(programs.version());
     if args.scale_out {
         return scale_out(args, machine, &binary).await;
     }
@@ -223,7 +223,7 @@ async fn measure(args: &Args) -> Result<()> {
         .collect();
     ensure!(
         !work.is_empty(),
-        "nothing to measure: none of these steps tells anything of these peers"
+        "nothing to measure: none of these steps applies to these peers"
     );
     let total = work.iter().map(|(_, steps)| steps.len() as u64).sum();
     let mut progress = Steps::new("bench-peers", total);
@@ -318,7 +318,7 @@ fn runs(args: &Args) -> Vec<Which> {
     runs
 }
 
-/// The steps that tell something of this peer; the others are told once.
+/// The steps that apply to this peer; the others are named once.
 fn fitting(which: Which, steps: Vec<Step>) -> Vec<Step> {
     let Which { round, peer, .. } = which;
     steps
@@ -342,7 +342,7 @@ mod tests {
     }
 
     #[test]
-    fn what_cannot_be_read_is_told_in_one_line_with_the_remedy() {
+    fn invalid_arguments_are_reported_in_one_line_with_the_remedy() {
         for (words, expected) in [
             (
                 ["--steps=creat"].as_slice(),

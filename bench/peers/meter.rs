@@ -11,13 +11,13 @@ use kube::Client;
 
 use crate::peer::Managers;
 
-/// Between two looks at the processor time.
-const LOOK: Duration = Duration::from_millis(250);
-/// So many looks in a row show that the managers rest.
-const LOOKS: usize = 4;
-/// Seconds of processor that managers at rest take in these looks, for each process: renewals and resyncs.
+/// The interval between two readings of the processor time.
+const READING_INTERVAL: Duration = Duration::from_millis(250);
+/// Readings in a row that show that the managers are at rest.
+const READINGS: usize = 4;
+/// Seconds of processor that managers at rest take in these readings, for each process: renewals and resyncs.
 const REST_CPU_MAX: f64 = 0.04;
-/// A manager that does not come to rest by then is measured as it is, and that is told.
+/// A manager that does not come to rest by then is measured as it is, and the result says so.
 const REST_LIMIT: Duration = Duration::from_secs(60);
 /// Clock ticks of /proc/<pid>/stat: a constant of Linux' interface to programs.
 const TICKS_PER_SECOND: f64 = 100.0;
@@ -38,7 +38,7 @@ const OURS: [&str; 8] = [
     "poddisruptionbudgets",
 ];
 
-/// Seconds of processor that a file of /proc tells of.
+/// Seconds of processor that a file of /proc reports.
 fn seconds(path: &str, parse: impl Fn(&str) -> Option<f64>) -> Result<f64> {
     let text = fs::read_to_string(path).with_context(|| format!("reading {path}"))?;
     parse(&text).with_context(|| format!("{path} reads {text:?}"))
@@ -60,7 +60,7 @@ fn parse_cpu(stat: &str) -> Option<f64> {
 pub(crate) fn memory_mib(pid: u32, line: &str) -> Result<f64> {
     let path = format!("/proc/{pid}/status");
     let text = fs::read_to_string(&path).with_context(|| format!("reading {path}"))?;
-    parse_memory(&text, line).with_context(|| format!("{path} tells no {line}"))
+    parse_memory(&text, line).with_context(|| format!("{path} has no {line}"))
 }
 
 fn parse_memory(status: &str, line: &str) -> Option<f64> {
@@ -213,7 +213,7 @@ pub(crate) fn writes_since(
     writes
 }
 
-/// What the API server was asked for since, Leases left out; what it refused stands by itself.
+/// What the API server was asked for since, Leases left out; refused requests are listed separately.
 pub(crate) fn requests_since(
     before: &BTreeMap<Counted, f64>,
     after: &BTreeMap<Counted, f64>,
@@ -240,7 +240,7 @@ pub(crate) fn cpu_of_all(pids: &[u32]) -> Result<f64> {
     pids.iter().map(|pid| cpu_seconds(*pid)).sum()
 }
 
-/// Seconds that all processors together have worked, whoever for, since the machine came up.
+/// Seconds that all processors together have worked, for any process, since the machine came up.
 pub(crate) fn machine_seconds() -> Result<f64> {
     seconds("/proc/stat", parse_machine)
 }
@@ -264,18 +264,18 @@ pub(crate) async fn rest(managers: &mut Managers<'_>) -> Result<bool> {
     resting(&pids, || managers.check()).await
 }
 
-/// The same of any processes; `check` tells whether all still run.
+/// The same of any processes; `check` fails where one has ended.
 pub(crate) async fn resting(pids: &[u32], mut check: impl FnMut() -> Result<()>) -> Result<bool> {
     let allowed = REST_CPU_MAX * pids.len() as f64;
     let began = Instant::now();
-    let mut looks = vec![cpu_of_all(pids)?];
+    let mut readings = vec![cpu_of_all(pids)?];
     while began.elapsed() < REST_LIMIT {
-        tokio::time::sleep(LOOK).await;
+        tokio::time::sleep(READING_INTERVAL).await;
         check()?;
-        looks.push(cpu_of_all(pids)?);
-        let earlier = looks.len().checked_sub(LOOKS + 1);
-        if let (Some(earlier), Some(last)) = (earlier, looks.last())
-            && last - looks[earlier] <= allowed
+        readings.push(cpu_of_all(pids)?);
+        let earlier = readings.len().checked_sub(READINGS + 1);
+        if let (Some(earlier), Some(last)) = (earlier, readings.last())
+            && last - readings[earlier] <= allowed
         {
             return Ok(true);
         }
@@ -512,7 +512,7 @@ mod tests {
     }
 
     #[test]
-    fn requests_are_told_by_verb_and_resource_and_refusals_apart() {
+    fn requests_are_counted_by_verb_and_resource_and_refusals_separately() {
         let refused = Counted {
             code: "409".to_owned(),
             ..counted("PATCH", "apps", "deployments", "status")

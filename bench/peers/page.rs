@@ -57,7 +57,7 @@ pub(crate) fn renew() -> Result<()> {
         .with_context(|| format!("writing {}", path.display()))
 }
 
-/// What the page tells besides the comparison with the peer.
+/// What the page shows besides the comparison with the peer.
 #[derive(Default)]
 struct Besides {
     scaled_out: Vec<scale_out::Results>,
@@ -269,7 +269,7 @@ mod tests {
     use crate::report::tests::results;
 
     #[test]
-    fn the_page_tells_of_every_step_measured_and_of_no_other() {
+    fn the_page_shows_every_measured_step_and_no_other() {
         let results = results();
         let page = page(&results, &Besides::default(), &plots(&results).unwrap());
         for expected in [

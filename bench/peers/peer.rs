@@ -13,7 +13,7 @@ use kube::api::{DeleteParams, ListParams};
 
 /// Ranges of the fleet: Manifold's default.
 pub(crate) const RANGES: u16 = 256;
-/// Replicas that the machine shall bear.
+/// Replicas that the machine must bear.
 const REPLICAS_MAX: usize = 9;
 /// For a replica to be ready or a range to have changed hands: far beyond what it takes.
 const LIMIT: Duration = Duration::from_secs(120);
@@ -86,7 +86,7 @@ impl FromStr for Peer {
                 fenced: unfenced.is_some(),
             }),
             _ => Err(format!(
-                "a peer is kcm, or n1 to n{REPLICAS_MAX} for so many replicas of Manifold, with {FENCED} behind it \
+                "a peer is kcm, or n1 to n{REPLICAS_MAX} for that number of replicas of Manifold, with {FENCED} behind it \
                  where the API server is to fence them, or {WATCHER} for one that only watches another"
             )),
         }
@@ -274,20 +274,17 @@ impl<'c> Managers<'c> {
             Processes::Manifold(all) => all.clear(),
         }
         let client = self.control_plane.client().await?;
-        let leases: Api<Lease> = Api::namespaced(client, "kube-system");
-        match self.peer {
-            Peer::Kcm => {
-                let held = leases.get_opt(KCM_LEASE).await?;
-                if held.is_some() {
-                    leases.delete(KCM_LEASE, &DeleteParams::default()).await?;
-                }
-            }
-            Peer::Manifold { .. } | Peer::Watcher => {
-                let of_fleet = ListParams::default().labels(FLEET_LABEL);
-                leases
-                    .delete_collection(&DeleteParams::default(), &of_fleet)
-                    .await?;
-            }
+        let held: Api<Lease> = Api::namespaced(client.clone(), "kube-system");
+        // Both hold it while they work.
+        if held.get_opt(KCM_LEASE).await?.is_some() {
+            held.delete(KCM_LEASE, &DeleteParams::default()).await?;
+        }
+        if self.peer != Peer::Kcm {
+            let leases: Api<Lease> = Api::namespaced(client, harness::fleet::NAMESPACE);
+            let of_fleet = ListParams::default().labels(FLEET_LABEL);
+            leases
+                .delete_collection(&DeleteParams::default(), &of_fleet)
+                .await?;
         }
         Ok(())
     }

@@ -21,7 +21,8 @@ const GAP: i32 = 12;
 const TOP: i32 = 44;
 const MARGIN: i32 = 12;
 const FONT: (&str, i32) = ("sans-serif", 12);
-/// One for each peer, in their order; legible on white and on black, and told apart without red and green.
+/// One for each peer, in their order; legible on white and on black, and distinguishable without red and
+/// green.
 const COLOURS: [RGBColor; 6] = [
     RGBColor(0xe6, 0x9f, 0x00),
     RGBColor(0x00, 0x72, 0xb2),

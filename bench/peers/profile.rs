@@ -1,5 +1,5 @@
-//! Where processor time goes: `perf` looks at the managers while a step goes on, and what it has seen becomes
-//! a flame graph.
+//! Where processor time goes: `perf` samples the managers during a step, and its samples become a flame
+//! graph.
 
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
@@ -12,9 +12,9 @@ use inferno::collapse::Collapse;
 use inferno::collapse::perf::Folder;
 use inferno::flamegraph;
 
-/// Looks a second of processor time. Not a round number, so that it does not keep step with timers.
+/// Samples per second of processor time. Not a round number, so that it does not keep step with timers.
 const FREQUENCY: u32 = 997;
-/// Bytes of the stack that each look takes along, from which it is unwound: futures lie deep.
+/// Bytes of the stack that each sample carries, from which it is unwound: futures lie deep.
 const STACK: u32 = 32_768;
 /// For perf to write down what it has.
 const WRITES_WITHIN: Duration = Duration::from_secs(60);
@@ -36,7 +36,7 @@ pub(crate) fn perf() -> Result<PathBuf> {
 }
 
 impl Recording {
-    /// Begins to look at these processes; `directory` takes what is seen.
+    /// Starts sampling these processes; the samples go to `directory`.
     pub(crate) fn begin(pids: &[u32], directory: &Path) -> Result<Self> {
         let data = directory.join("perf.data");
         let pids: Vec<String> = pids.iter().map(u32::to_string).collect();
@@ -95,7 +95,7 @@ fn draw(data: &Path, title: &str) -> Result<Vec<u8>> {
     }
     let mut options = flamegraph::Options::default();
     title.clone_into(&mut options.title);
-    // perf says how much time each look stands for.
+    // perf says how much time each sample represents.
     "ns".clone_into(&mut options.count_name);
     // A picture, not a program.
     options.no_javascript = true;
@@ -130,7 +130,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn pictures_are_told_from_other_files() {
+    fn pictures_are_distinguished_from_other_files() {
         let names = ["seconds.svg", "profile-job-n1.svg", "profile-create-n1.svg"];
         assert_eq!(
             pictures(names.map(str::to_owned).into()),

@@ -109,8 +109,8 @@ impl Results {
         }
     }
 
-    /// By date, so that the newest is the last. What the API server's fence costs is another question than
-    /// how Manifold stands beside the peer, and has files of its own: `peers` are those that are asked about.
+    /// By date, so that the newest is the last. The cost of the API server's fence is a separate question
+    /// from the comparison with the peer, and has files of its own: `peers` are those that are asked about.
     pub(crate) fn file_name(&self, peers: &[Peer]) -> String {
         let fenced = peers.iter().any(Peer::is_fenced);
         format!(
@@ -144,17 +144,17 @@ impl Results {
     /// rounds: hours of measuring need not be one go. `earlier` is in order of date.
     fn with(mut self, mut earlier: Vec<Self>) -> Self {
         earlier.retain(|one| one.machine == self.machine && one.scale == self.scale);
-        let told = |run: &Measured| (run.qps.clone(), run.peer.clone(), run.step);
+        let group = |run: &Measured| (run.qps.clone(), run.peer.clone(), run.step);
         let mut rounds = BTreeMap::new();
         for run in &self.runs {
-            let known = rounds.entry(told(run)).or_insert(0);
+            let known = rounds.entry(group(run)).or_insert(0);
             *known = run.round.max(*known);
         }
         while let Some(one) = earlier.pop() {
             let before = rounds.clone();
             for mut run in one.runs {
-                run.round += before.get(&told(&run)).copied().unwrap_or(0);
-                let known = rounds.entry(told(&run)).or_insert(0);
+                run.round += before.get(&group(&run)).copied().unwrap_or(0);
+                let known = rounds.entry(group(&run)).or_insert(0);
                 *known = run.round.max(*known);
                 self.runs.push(run);
             }
@@ -228,7 +228,7 @@ impl Spread {
     }
 }
 
-/// A figure, in words and with so many digits after the point.
+/// A figure, in words and with a fixed number of digits after the point.
 pub(crate) struct Figure {
     pub(crate) name: &'static str,
     pub(crate) words: &'static str,
@@ -498,7 +498,7 @@ const fn promise(
     }
 }
 
-/// A line for each promise that these results tell of: what was promised, what it is, whether that is kept.
+/// A line for each promise that these results cover: what was promised, what it is, whether that is kept.
 pub(crate) fn promises(results: &Results) -> Vec<[String; 4]> {
     let mut lines = Vec::new();
     for promise in &PROMISES {

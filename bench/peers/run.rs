@@ -20,8 +20,8 @@ use crate::workload::{self, Namespaces, Pending, Web};
 /// No line at all: what the audit log costs the API server is nobody's work here.
 pub(crate) const NO_AUDIT: &str =
     "apiVersion: audit.k8s.io/v1\nkind: Policy\nrules:\n- level: None\n";
-/// Between two looks whether the managers still run.
-const LOOK: Duration = Duration::from_secs(1);
+/// The interval between two checks that the managers still run.
+const CHECK_INTERVAL: Duration = Duration::from_secs(1);
 /// A change that was on its way when something happened was hit by it too.
 const ON_ITS_WAY: Duration = Duration::from_millis(50);
 
@@ -48,7 +48,7 @@ struct Stage<'a> {
     client: Client,
     managers: Managers<'a>,
     which: Which,
-    /// Where `perf` keeps what it sees, if it shall look.
+    /// Where `perf` keeps what it sees, if the step is profiled.
     profile: Option<PathBuf>,
     measured: &'a mut Vec<Measured>,
     progress: &'a mut Steps,
@@ -113,14 +113,14 @@ pub(crate) async fn run(
 }
 
 impl Stage<'_> {
-    fn tell(&mut self, what: &str) {
+    fn announce(&mut self, what: &str) {
         let Which { round, qps, peer } = self.which;
         self.progress
             .begin(&format!("round {round}, {qps}, {peer}: {what}"));
     }
 
     async fn begin(&mut self, step: Step) -> Result<Meter> {
-        self.tell(step.name());
+        self.announce(step.name());
         meter::rest(&mut self.managers).await?;
         Meter::begin(&self.client, &mut self.managers).await
     }
@@ -130,7 +130,7 @@ impl Stage<'_> {
         let managers = &mut self.managers;
         let ends = async {
             loop {
-                tokio::time::sleep(LOOK).await;
+                tokio::time::sleep(CHECK_INTERVAL).await;
                 if let Err(error) = managers.check() {
                     return error;
                 }
@@ -175,14 +175,14 @@ impl Stage<'_> {
             .with_context(|| format!("{step} under {peer}"))?;
         self.end(step, meter).await?;
         if let Some(recording) = recording {
-            self.tell(&format!("{step}, drawn"));
+            self.announce(&format!("{step}, drawn"));
             let svg = recording.end(&format!("{step}, {peer}")).await?;
             report::draw(&profile::file_name(step.name(), &peer.to_string()), &svg)?;
         }
         Ok(())
     }
 
-    /// As a step or, where it is not wanted, only because others go on from it.
+    /// As a step or, where it is not wanted, only because others continue from it.
     async fn measure_if(
         &mut self,
         wanted: bool,
@@ -299,7 +299,7 @@ impl Stage<'_> {
 
     /// Processor time of the busiest process, and every write that reached the API server.
     async fn rest(&mut self, lasts: Duration) -> Result<()> {
-        self.tell(Step::Rest.name());
+        self.announce(Step::Rest.name());
         meter::rest(&mut self.managers).await?;
         let pids = self.managers.ids();
         let before = meter::server(&self.client).await?;
@@ -334,7 +334,7 @@ impl Stage<'_> {
 
     /// From nothing: no process, no Lease. The processes' whole processor time is the step's.
     async fn start(&mut self) -> Result<()> {
-        self.tell(Step::Start.name());
+        self.announce(Step::Start.name());
         workload::create_namespace(&self.client, "pending").await?;
         self.managers.vanish().await?;
         let pending = Pending::create(&self.client, "pending", PENDING).await?;
@@ -368,7 +368,7 @@ impl Stage<'_> {
         workload::create_namespace(&self.client, "probes").await?;
         let stall = Stall::start(&self.client, "probes").await?;
         for step in steps {
-            self.tell(step.name());
+            self.announce(step.name());
             // The leader's standby; a fleet has its replicas.
             if self.which.peer == Peer::Kcm && *step != Step::Added {
                 self.managers.add().await?;
@@ -420,7 +420,8 @@ impl Stage<'_> {
         stall.served_since(Instant::now()).await?;
         let mut figures = stall.figures(from - ON_ITS_WAY, None);
         figures.insert("joined_after_s".to_owned(), took);
-        // The same touches go on in each run, so it is what joining costs, and what is at rest takes besides.
+        // The same touches continue in each run, so it is what joining costs, and what is at rest takes
+        // besides.
         let after = meter::cpu_of_all(&self.managers.ids())?;
         figures.insert("cpu_s".to_owned(), after - before);
         Ok(figures)

@@ -1,8 +1,8 @@
 //! How the work of a fleet grows with its replicas, where the API server is far away.
 //!
 //! Each replica reaches the API server through a proxy that holds up every call, so a replica's workers bound
-//! what it does a second, not the machine that all of them share here. So many changes are kept waiting that
-//! no worker is ever idle, and so few that none waits long.
+//! what it does a second, not the machine that all of them share here. Enough changes are kept waiting that
+//! no worker is ever idle, and few enough that none waits long.
 
 use std::collections::BTreeMap;
 use std::path::Path;
@@ -33,7 +33,7 @@ use crate::workload;
 /// Changes that wait at a time for each worker. They fall on replicas by chance, so that now and then one has
 /// none while the others have all: of two workers, each is idle once in 25 times. More would wait too long.
 const WAITING_PER_WORKER: usize = 12;
-/// Between two looks whether more changes may go out.
+/// The interval between two checks whether more changes may go out.
 const TICK: Duration = Duration::from_millis(2);
 /// The stream runs for so long before it is measured.
 const WARM: Duration = Duration::from_secs(3);
@@ -45,10 +45,10 @@ const MANAGER: &str = "system:kube-controller-manager";
 /// What counts as served in time.
 const QUEUE_P99_MAX: f64 = 1.0;
 const WORK_P99_MAX: f64 = 5.0;
-/// Times the throughput of one replica that so many are promised to reach.
+/// By number of replicas, the promised multiple of one replica's throughput.
 const PROMISED: [(usize, f64); 4] = [(2, 1.9), (3, 2.8), (4, 3.6), (5, 4.5)];
 
-/// How the rig shall be.
+/// The settings of the rig.
 #[derive(Debug, Clone)]
 pub(crate) struct Rig {
     pub(crate) replicas_max: usize,
@@ -58,7 +58,7 @@ pub(crate) struct Rig {
     pub(crate) window: Duration,
 }
 
-/// What so many replicas did.
+/// The results for one number of replicas.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub(crate) struct Grown {
     pub(crate) round: usize,
@@ -351,7 +351,7 @@ impl Stream {
         Ok(stream)
     }
 
-    /// Keeps so many changes waiting; ends only with an error.
+    /// Keeps `waiting_max` changes waiting; ends only with an error.
     async fn touch(&self, waiting_max: usize) -> anyhow::Error {
         let mut ticks = tokio::time::interval(TICK);
         ticks.set_missed_tick_behavior(tokio::time::MissedTickBehavior::Skip);
@@ -525,7 +525,7 @@ mod tests {
     }
 
     #[test]
-    fn the_newest_of_each_rig_is_told_the_one_with_the_most_workers_first() {
+    fn the_newest_of_each_rig_is_shown_the_one_with_the_most_workers_first() {
         let kept = |second: i64, workers: usize| Results {
             date: Timestamp::from_second(second).unwrap(),
             machine: Machine::default(),
@@ -535,15 +535,15 @@ mod tests {
             runs: Vec::new(),
         };
         let newest = newest(vec![kept(1, 5), kept(2, 1), kept(3, 5), kept(4, 2)]);
-        let told: Vec<(i64, usize)> = newest
+        let shown: Vec<(i64, usize)> = newest
             .iter()
             .map(|results| (results.date.as_second(), results.workers))
             .collect();
-        assert_eq!(told, [(3, 5), (4, 2), (2, 1)]);
+        assert_eq!(shown, [(3, 5), (4, 2), (2, 1)]);
     }
 
     #[test]
-    fn the_table_tells_times_of_one_replica_and_what_came_too_late() {
+    fn the_table_shows_multiples_of_one_replica_and_late_results() {
         let grown = |replicas: usize, served_per_s: f64, queue_p99_s: f64| Grown {
             round: 1,
             replicas,

@@ -25,10 +25,10 @@ const TOUCH: Duration = Duration::from_millis(20);
 /// Rounds of touches that are served before anything happens.
 const QUIET_ROUNDS: u32 = 2;
 /// What waits no longer than this is being served: at any time some touch is a few milliseconds old.
-const IN_HAND: Duration = Duration::from_millis(100);
+const IN_FLIGHT: Duration = Duration::from_millis(100);
 /// For all keys to be served again.
 const LIMIT: Duration = Duration::from_secs(120);
-const LOOK: Duration = Duration::from_millis(50);
+const CHECK_INTERVAL: Duration = Duration::from_millis(50);
 
 /// Touches keys in turn, and sees when they are served.
 #[derive(Debug)]
@@ -70,7 +70,7 @@ impl Stall {
         Ok(stall)
     }
 
-    /// Touches go on for a while, and all are served.
+    /// Touches continue for a while, and all are served.
     pub(crate) async fn quiet(&self) -> Result<Instant> {
         let from = Instant::now();
         tokio::time::sleep(TOUCH * u32::try_from(KEYS)? * QUIET_ROUNDS).await;
@@ -80,20 +80,25 @@ impl Stall {
 
     /// Every key was touched since, and none waits.
     pub(crate) async fn served_since(&self, from: Instant) -> Result<()> {
-        until("every key is touched and served", LIMIT, LOOK, || async {
-            let waits = lock(&self.book).waits_since(from, Instant::now());
-            let unserved = waits
-                .iter()
-                .filter(|wait| !wait.served && wait.lasted > IN_HAND)
-                .count();
-            let touched: BTreeSet<usize> = waits.iter().map(|wait| wait.probe).collect();
-            ensure!(
-                unserved == 0 && touched.len() == KEYS,
-                "{} keys were touched, {unserved} are not served",
-                touched.len()
-            );
-            Ok(Some(()))
-        })
+        until(
+            "every key is touched and served",
+            LIMIT,
+            CHECK_INTERVAL,
+            || async {
+                let waits = lock(&self.book).waits_since(from, Instant::now());
+                let unserved = waits
+                    .iter()
+                    .filter(|wait| !wait.served && wait.lasted > IN_FLIGHT)
+                    .count();
+                let touched: BTreeSet<usize> = waits.iter().map(|wait| wait.probe).collect();
+                ensure!(
+                    unserved == 0 && touched.len() == KEYS,
+                    "{} keys were touched, {unserved} are not served",
+                    touched.len()
+                );
+                Ok(Some(()))
+            },
+        )
         .await
     }
 

@@ -11,7 +11,7 @@ use crate::peer::{Peer, Qps};
 /// Pods that fit on a node.
 pub(crate) const PODS_PER_NODE: usize = 110;
 const NODES_MIN: usize = 5;
-/// Shorter, a look at managers at rest tells nothing.
+/// Shorter, a measurement of managers at rest means nothing.
 const REST_MIN: Duration = Duration::from_secs(5);
 
 /// One step. Those that need another's objects stand after it.
@@ -145,7 +145,7 @@ impl Step {
             .copied()
     }
 
-    /// Why it tells nothing of this peer, if so.
+    /// Why it does not apply to this peer, if so.
     pub(crate) fn unfit(self, peer: Peer) -> Option<&'static str> {
         match (self, peer) {
             (Self::Killed | Self::Stopped, Peer::Manifold { replicas: 1, .. }) => {
@@ -160,12 +160,12 @@ impl Step {
     }
 
     /// Whether it runs with this limit of requests unless it was asked for by name. At 20 a second the large
-    /// ones take hours and tell no more than the small ones.
+    /// ones take hours and show no more than the small ones.
     pub(crate) fn is_usual(self, qps: Qps) -> bool {
         qps == Qps::Lifted || matches!(self, Self::Create | Self::RollOut | Self::ScaleDown)
     }
 
-    /// Whether it goes on from the pods that are held.
+    /// Whether it continues from the pods that are held.
     pub(crate) fn needs_hold(self) -> bool {
         self >= Self::Hold
     }

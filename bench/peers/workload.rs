@@ -21,8 +21,8 @@ use tokio::task::JoinHandle;
 
 /// Requests of the driver at once.
 const AT_ONCE: usize = 16;
-/// Between two looks at what is watched; what was measured is as coarse as this.
-const LOOK: Duration = Duration::from_millis(10);
+/// The interval between two checks of what is watched, and so the resolution of what is measured.
+const CHECK_INTERVAL: Duration = Duration::from_millis(10);
 /// Between two countings at the server.
 const COUNT: Duration = Duration::from_millis(50);
 /// For one step: 10,000 pods at 20 a second take 500 s.
@@ -189,27 +189,32 @@ impl Web {
         Ok(())
     }
 
-    /// Every status tells of the last change, with all pods of the newest template available and no others. A
+    /// Every status reflects the last change, with all pods of the newest template available and no others. A
     /// Deployment's status may say so before the last surplus pod is gone, so the pods are counted too.
     pub(crate) async fn converged(&self) -> Result<()> {
         let replicas = i32::try_from(self.replicas)?;
-        until("the Deployments converge", LIMIT, LOOK, || async {
-            let seen = lock(&self.board.seen);
-            let behind = self.wanted.iter().find(|(name, generation)| {
-                let Some(seen) = seen.get(*name) else {
-                    return true;
-                };
-                seen.observed < **generation
-                    || [seen.replicas, seen.updated, seen.available] != [replicas; 3]
-            });
-            if let Some((name, generation)) = behind {
-                anyhow::bail!(
-                    "{name} at generation {generation} with {replicas} pods wanted has {:?}",
-                    seen.get(name)
-                );
-            }
-            Ok(Some(()))
-        })
+        until(
+            "the Deployments converge",
+            LIMIT,
+            CHECK_INTERVAL,
+            || async {
+                let seen = lock(&self.board.seen);
+                let behind = self.wanted.iter().find(|(name, generation)| {
+                    let Some(seen) = seen.get(*name) else {
+                        return true;
+                    };
+                    seen.observed < **generation
+                        || [seen.replicas, seen.updated, seen.available] != [replicas; 3]
+                });
+                if let Some((name, generation)) = behind {
+                    anyhow::bail!(
+                        "{name} at generation {generation} with {replicas} pods wanted has {:?}",
+                        seen.get(name)
+                    );
+                }
+                Ok(Some(()))
+            },
+        )
         .await?;
         let wanted = self.wanted.len() * self.replicas;
         self.counted::<Pod>(wanted).await
@@ -266,7 +271,7 @@ impl Web {
     }
 }
 
-/// Objects of a kind in a namespace: one is listed, and the server tells how many more there are.
+/// Objects of a kind in a namespace: one is listed, and the server says how many more there are.
 async fn count<K>(client: &Client, namespace: &str) -> Result<usize>
 where
     K: Resource<DynamicType = (), Scope = NamespaceResourceScope> + Clone + Debug,
@@ -320,7 +325,7 @@ fn container(name: &str, image: &str) -> Value {
     })
 }
 
-/// One Job of so many pods, all at once; returns when it is complete.
+/// One Job of `pods` pods, all at once; returns when it is complete.
 pub(crate) async fn job_to_completion(client: &Client, namespace: &str, pods: usize) -> Result<()> {
     let api: Api<Job> = Api::namespaced(client.clone(), namespace);
     let job = serde_json::from_value(json!({
@@ -494,7 +499,7 @@ impl Pending {
 
     /// When the first was served, and when all were.
     pub(crate) async fn served(&self) -> Result<(Instant, Instant)> {
-        until("what waited is served", LIMIT, LOOK, || async {
+        until("what waited is served", LIMIT, CHECK_INTERVAL, || async {
             let served = lock(&self.served);
             let (first, last) = (served.values().min(), served.values().max());
             ensure!(served.len() == self.count, "{} are", served.len());

@@ -1,9 +1,8 @@
 //! ControllerRevisions: what a pod template was, as JSON in upstream's own bytes, so that revisions made by
 //! upstream are found equal here and those made here are found equal there.
 //!
-//! Controllers hold templates as bytes; the JSON is had by reading the owner live. That is asked for only
-//! where nothing else tells which revision a template is of: not the owner's status, not a memory of the same
-//! bytes.
+//! Controllers hold templates as bytes; the JSON requires a live read of the owner. That is done only where
+//! neither the owner's status nor a memory of the same bytes determines the template's revision.
 
 use std::{cmp::Ordering, sync::Arc};
 
@@ -23,13 +22,13 @@ use prost::Message;
 use serde::{Deserialize, Serialize};
 use serde_json::{Map, Value, json};
 
-/// The label that tells the pods of one revision from those of another.
+/// The label that distinguishes the pods of one revision from those of another.
 pub(crate) const REVISION_LABEL: &str = "controller-revision-hash";
 
-/// The most of an owner's name that stands in a revision's name.
+/// Bytes of an owner's name that a revision's name keeps at most.
 const PREFIX_BYTES_MAX: usize = 223;
 
-/// Which data a template's bytes make: the outcome of a live read.
+/// The data of a template's bytes: the result of a live read.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(default)]
 pub struct Known {
@@ -37,7 +36,7 @@ pub struct Known {
     pub template: u64,
     /// A hash of the data that they make.
     pub data: u64,
-    /// The uid of a revision that says the same in other words; empty where none does.
+    /// The uid of a revision that is equivalent though encoded differently; empty without one.
     pub equivalent: String,
 }
 
@@ -120,8 +119,8 @@ pub(crate) fn live_data<O: Object>(owner: &O, seen: &Seen<'_>) -> Result<Vec<u8>
     }
 }
 
-/// JSON as Go writes a map: keys in order of their bytes, numbers as floating point has them, some characters
-/// escaped. What is null is left out, as Go does with all that a template holds.
+/// JSON as Go writes a map: keys in byte order, numbers as floating point, some characters escaped. Null
+/// values are left out, as Go leaves out all of a template's.
 fn go_json(value: &Value) -> String {
     let mut text = String::new();
     write(value, &mut text);
@@ -159,7 +158,7 @@ fn write(value: &Value, text: &mut String) {
             text.push(']');
         }
         Value::String(content) => write_text(content, text),
-        // Beyond 2^53 a float64 is no more exact, and Go goes by way of one.
+        // Beyond 2^53 a float64 is not exact, and Go converts to one.
         Value::Number(number) => match number.as_i64() {
             Some(whole) => text.push_str(&(whole as f64).to_string()),
             None => text.push_str(&number.to_string()),
@@ -201,7 +200,7 @@ pub(crate) fn name(owner: &str, hash: &str) -> String {
     format!("{}-{hash}", &owner[..end])
 }
 
-/// A new revision of an owner, without its labels.
+/// A new revision of an owner, without labels.
 pub(crate) fn new<O: Object>(
     owner: &O,
     name: &str,
@@ -222,7 +221,7 @@ pub(crate) fn new<O: Object>(
     }
 }
 
-/// The template that a revision brings back; `None` where its data is no such patch.
+/// The template that a revision restores; `None` where its data is no such patch.
 pub(crate) fn template(revision: &ControllerRevision) -> Option<Map<String, Value>> {
     let mut data: Value = serde_json::from_slice(data(revision)).ok()?;
     let template = data.pointer_mut("/spec/template")?;
@@ -231,7 +230,8 @@ pub(crate) fn template(revision: &ControllerRevision) -> Option<Map<String, Valu
     Some(std::mem::take(fields))
 }
 
-/// Whether an older data says the same as a new one: it may lack what the server has begun to fill in since.
+/// Whether older data is equivalent to new data: it may lack defaults that the server has begun to fill in
+/// since.
 pub(crate) fn are_equivalent(new: &[u8], old: &[u8]) -> bool {
     let parse = |data: &[u8]| serde_json::from_slice::<Value>(data).ok();
     match (parse(new), parse(old)) {
@@ -261,7 +261,7 @@ fn same(new: &Value, old: &Value) -> bool {
     }
 }
 
-/// What Go leaves out when it reads and writes it again.
+/// Fields that Go drops when it reads and writes the template.
 fn is_nothing(value: &Value) -> bool {
     match value {
         Value::Null => true,
@@ -271,7 +271,7 @@ fn is_nothing(value: &Value) -> bool {
     }
 }
 
-/// What the server fills in where a template says nothing.
+/// The server's defaults for fields that a template leaves out.
 fn is_default(field: &str, value: &Value) -> bool {
     is_nothing(value)
         || match field {

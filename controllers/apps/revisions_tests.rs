@@ -119,7 +119,7 @@ fn revisions_stand_in_order_of_number_age_and_name() {
 }
 
 #[test]
-fn what_was_read_must_be_what_was_seen() {
+fn the_object_that_was_read_must_be_the_one_that_was_seen() {
     let set = stateful_set("par").generation_of(2);
     let world = World::at("12:00:00");
     let read = |answers: &Answers| {

@@ -16,12 +16,12 @@ pub const CERT_FILE: &str = "cloud-provider-cert-file";
 pub const KEY_FILE: &str = "cloud-provider-key-file";
 /// How long a call may take.
 pub const TIMEOUT: &str = "cloud-provider-timeout";
-/// The name by which the provider knows the cluster.
+/// The cluster's name at the provider.
 pub const CLUSTER_NAME: &str = "cluster-name";
 
-/// A provider that does not support something is asked again after this time: it may have been replaced.
+/// When a provider that does not support an operation is asked again: it may have been replaced.
 pub(crate) const UNSUPPORTED_RETRY: SignedDuration = SignedDuration::from_secs(300);
-/// The provider's own delay of a retry counts from the first to the second of these.
+/// The bounds of the provider's own retry delay.
 const RETRY_AFTER: [Duration; 2] = [Duration::from_secs(1), Duration::from_hours(24)];
 
 const fn flag(name: &'static str, default: FlagDefault, help: &'static str) -> Flag {
@@ -42,27 +42,27 @@ pub(crate) const PROVIDER: [Flag; 6] = [
     flag(
         CA_FILE,
         FlagDefault::Text(""),
-        "Authorities of the cloud provider's certificate; needed with https. Read again when it changes.",
+        "Certificate authorities of the cloud provider's certificate, PEM; required with https. Reloaded when the file changes.",
     ),
     flag(
         CERT_FILE,
         FlagDefault::Text(""),
-        "Client certificate for the cloud provider; needed with https. Read again when it changes.",
+        "Client certificate for the cloud provider, PEM; required with https. Reloaded when the file changes.",
     ),
     flag(
         KEY_FILE,
         FlagDefault::Text(""),
-        "Private key that belongs to --cloud-provider-cert-file.",
+        "Private key of --cloud-provider-cert-file, PEM.",
     ),
     flag(
         TIMEOUT,
         FlagDefault::Duration(Duration::from_secs(120)),
-        "How long a call to the cloud provider that changes something may take; one that only reads, at most 30s.",
+        "Timeout of a call to the cloud provider that changes something; calls that only read time out after at most 30s.",
     ),
     flag(
         CLUSTER_NAME,
         FlagDefault::Text("kubernetes"),
-        "Name of this cluster in the cloud: the provider gets it with each call for load balancers and routes.",
+        "Name of this cluster in the cloud, passed to the provider with each call for load balancers and routes.",
     ),
 ];
 
@@ -76,12 +76,12 @@ pub(crate) const ROUTES: [Flag; 3] = [
     flag(
         "route-reconciliation-period",
         FlagDefault::Duration(Duration::from_secs(10)),
-        "How often the routes of the cloud are compared with the Nodes.",
+        "The period of comparing the cloud's routes with the Nodes.",
     ),
     flag(
         "cluster-cidr",
         FlagDefault::Text(""),
-        "The pods' address range, or one of each family; used with --allocate-node-cidrs.",
+        "The pods' address range, or one of each address family; used with --allocate-node-cidrs.",
     ),
 ];
 
@@ -89,7 +89,7 @@ pub(crate) const ROUTES: [Flag; 3] = [
 pub(crate) const NODES: [Flag; 1] = [flag(
     "node-monitor-period",
     FlagDefault::Duration(Duration::from_secs(5)),
-    "How often the state of Nodes is checked: a Node that is nearly due is checked again after a tenth of it, and a Node whose writes fail is retried at least that often; the cloud provider is asked for each Node that is not ready.",
+    "The period of checking Nodes: a Node that is nearly due is checked again after a tenth of it, a Node whose writes fail is retried at least that often, and the cloud provider is asked about each Node that is not ready.",
 )];
 
 /// Where the provider is.
@@ -99,17 +99,17 @@ pub enum Endpoint {
     Unix(PathBuf),
     /// TLS with certificates of both sides.
     Https {
-        /// Host name or address, as it must stand in the provider's certificate.
+        /// Host name or address, as in the provider's certificate.
         host: String,
         /// The port.
         port: u16,
     },
 }
 
-/// Where the provider is; `None` where no flag says so.
+/// The provider's endpoint; `None` where no flag sets it.
 ///
 /// # Errors
-/// What is wrong with the flags, and what would do.
+/// The fault of the flags, with the remedy.
 pub fn endpoint(flags: &Flags) -> Result<Option<Endpoint>, String> {
     let text = flags.text(ENDPOINT);
     let files = [CA_FILE, CERT_FILE, KEY_FILE];
@@ -167,7 +167,7 @@ pub fn endpoint(flags: &Flags) -> Result<Option<Endpoint>, String> {
 pub(crate) fn runs(flags: &Flags) -> Runs {
     match endpoint(flags) {
         Ok(Some(_)) => Runs::Yes,
-        // As kube-controller-manager says it, and how to change it.
+        // kube-controller-manager's words, and how to change it.
         Ok(None) => Runs::No(
             "Skipping a cloud provider controller (no cloud provider functionality is available without --cloud-provider-endpoint)",
         ),
@@ -175,7 +175,7 @@ pub(crate) fn runs(flags: &Flags) -> Runs {
     }
 }
 
-/// When the provider wants to be asked again, if it says so.
+/// The provider's own retry delay, if it names one.
 pub(crate) fn retry_at(refused: &Refused, now: Timestamp) -> Option<Timestamp> {
     let [least, most] = RETRY_AFTER;
     let after = refused.retry_after?.clamp(least, most);

@@ -14,7 +14,7 @@ pub const UID: &str = "kubernetes.io/service-account.uid";
 /// The index of Secrets by the account that they name.
 pub const BY_ACCOUNT: &str = "account";
 
-/// What a Secret says of its account; texts are empty where it says nothing.
+/// A Secret's account; texts are empty where it names none.
 pub struct Named {
     pub account: Str,
     pub uid: Str,
@@ -43,7 +43,7 @@ pub fn index(secret: &ServiceAccountToken) -> Vec<Str> {
     }
 }
 
-/// The account that is named, if it is the one of the uid.
+/// The named account, if it has the uid.
 pub fn find(seen: &Seen<'_>, namespace: &str, named: &Named) -> Option<Arc<ServiceAccount>> {
     seen.get::<ServiceAccount>(&Key::new(namespace, named.account.clone()))
         .filter(|account| named.uid.is_empty() || named.uid == Object::metadata(&**account).uid)

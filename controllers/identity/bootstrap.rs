@@ -33,7 +33,7 @@ fn data<'a>(token: &'a BootstrapToken, key: &str) -> Option<&'a Confidential> {
     token.data.get(key).filter(|value| !value.is_empty())
 }
 
-/// When a token expires, as its `expiration` says.
+/// A token's expiration, from its `expiration`.
 pub fn expiry(token: &BootstrapToken) -> Expiry {
     match data(token, "expiration") {
         None => Expiry::Never,
@@ -94,7 +94,7 @@ fn rfc3339(text: &str) -> Option<Timestamp> {
         }
         _ => return None,
     };
-    // It checks the ranges of all parts, and knows no leap second, as Go.
+    // jiff checks the ranges of all parts, and knows no leap second, as Go.
     let local = DateTime::new(year, month, day, hour, minute, second, nanosecond).ok()?;
     let instant = local.to_zoned(TimeZone::UTC).ok()?.timestamp();
     instant.checked_sub(SignedDuration::from_mins(offset)).ok()

@@ -37,7 +37,7 @@ pub const REGISTRY: &[Factory] = &[
     ),
 ];
 
-/// Whether something can be made in a namespace: it is there, active, and not being deleted.
+/// Whether objects can be created in a namespace: it exists, is active, and is not being deleted.
 fn is_active(namespace: &kubernetes_proto::core::Namespace) -> bool {
     use kubernetes_proto::Object;
     let phase = namespace

@@ -1,5 +1,5 @@
-//! What the three controllers of CertificateSigningRequests share: how a request stands, and what kubelets
-//! ask for.
+//! What the three controllers of CertificateSigningRequests share: a request's state, and the rules for
+//! kubelets' requests.
 
 use std::time::Duration;
 
@@ -22,10 +22,10 @@ pub const APPROVED: &str = "Approved";
 pub const DENIED: &str = "Denied";
 pub const FAILED: &str = "Failed";
 
-/// The first wait of a request that failed; upstream's queue of these controllers has its own figures.
+/// The first delay of a failed request; upstream's queue of these controllers has its own figures.
 pub const RETRY_FIRST: Duration = Duration::from_millis(200);
 
-/// What is asked for; nothing where the server sent nothing.
+/// A request's spec; empty where the server sent none.
 pub fn spec(request: &CertificateSigningRequest) -> CertificateSigningRequestSpec {
     request.spec.clone().unwrap_or_default()
 }
@@ -35,7 +35,7 @@ pub fn has(status: &CertificateSigningRequestStatus, r#type: &str) -> bool {
     conditions::find(&status.conditions, r#type).is_some()
 }
 
-/// What a request's PEM holds.
+/// Decodes the request in its PEM.
 ///
 /// # Errors
 /// Where it is no PEM of a request, or the request is malformed.
@@ -61,7 +61,7 @@ fn is_of_nodes(request: &Request) -> bool {
 const NOT_NODES: &str = "subject organization is not system:nodes";
 const NOT_A_NODE: &str = "subject common name does not begin with system:node:";
 
-/// Whether it is what a kubelet asks for to be a client of the API server.
+/// Whether it is a kubelet's request for a client certificate for the API server.
 ///
 /// # Errors
 /// Where it is not; upstream's text says why.
@@ -86,7 +86,7 @@ pub fn kubelet_client(request: &Request, usages: &[String]) -> Result<(), String
     Err(why.to_owned())
 }
 
-/// Whether it is what a kubelet asks for to serve.
+/// Whether it is a kubelet's request for a serving certificate.
 ///
 /// # Errors
 /// Where it is not; upstream's text says why.
@@ -109,7 +109,7 @@ pub fn kubelet_serving(request: &Request, usages: &[String]) -> Result<(), Strin
     Err(why.to_owned())
 }
 
-/// Whether it is what a client of the API server may ask for.
+/// Whether a client of the API server may request it.
 ///
 /// # Errors
 /// Where it is not; upstream's text says why.

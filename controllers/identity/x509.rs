@@ -1,6 +1,6 @@
-//! PKCS #10 requests as they are read, and X.509 certificates as they are made from them: byte for byte what
-//! Go's `crypto/x509` makes of the same input, but for serial number and signature. Pure: time, serial number
-//! and signature are arguments.
+//! Reads PKCS #10 requests and builds X.509 certificates from them, byte for byte as Go's `crypto/x509`
+//! does from the same input, except for serial number and signature. Pure: time, serial number and
+//! signature are arguments.
 
 use std::{net::Ipv6Addr, time::Duration};
 
@@ -38,15 +38,15 @@ const COMMON_NAME: &str = "2.5.4.3";
 const SERIAL_NUMBER: &str = "2.5.4.5";
 const ORGANIZATION: &str = "2.5.4.10";
 
-/// The attribute of a request that lists extensions, and the one that is read: object identifiers as DER has
-/// them.
+/// Object identifiers, as in DER: the attribute of a request that lists extensions, and the extension that
+/// is read.
 const EXTENSION_REQUEST: &[u8] = &[0x2a, 0x86, 0x48, 0x86, 0xf7, 0x0d, 0x01, 0x09, 0x0e];
 const SUBJECT_ALTERNATIVE_NAME: &[u8] = &[0x55, 0x1d, 0x11];
 
-/// A request for a certificate, as far as it is looked at.
+/// The fields of a certificate request that the controllers read.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Request {
-    /// The attributes of the subject that are known, each with its values in order.
+    /// The known attributes of the subject, each with its values in order.
     subject: Vec<(&'static str, Vec<String>)>,
     /// Alternative names: DNS.
     pub dns: Vec<String>,
@@ -74,7 +74,7 @@ impl Request {
         self.values(ORGANIZATION)
     }
 
-    /// The subject's common name; the last where there are several, as Go has it.
+    /// The subject's common name; the last of several, as in Go.
     pub fn common_name(&self) -> &str {
         self.values(COMMON_NAME).last().map_or("", String::as_str)
     }
@@ -114,14 +114,14 @@ fn pem_block(data: &[u8]) -> Option<(&[u8], Vec<u8>)> {
     }
 }
 
-/// The block whose label begins at `label`, whose last line begins with the line feed at `end`, and the label
-/// of whose last line begins at `trailer`.
+/// The block whose label begins at `label`, whose last line begins with the line feed at `end`, and whose
+/// closing label begins at `trailer`.
 fn content(data: &[u8], label: usize, end: usize, trailer: usize) -> Option<(&[u8], Vec<u8>)> {
     const DASHES: &[u8] = b"-----";
     let (line, mut body) = pem_line(data, label);
     let label = line.strip_suffix(DASHES)?;
     let mut has_headers = false;
-    // Beyond the last line there is nothing to look for, however many lines with colons follow.
+    // Beyond the last line there is nothing to find, however many lines with colons follow.
     while body <= end {
         let (line, next) = pem_line(data, body);
         if !line.contains(&b':') {
@@ -147,13 +147,13 @@ fn content(data: &[u8], label: usize, end: usize, trailer: usize) -> Option<(&[u
     PEM_BASE64.decode(text).ok().map(|content| (label, content))
 }
 
-/// Go's decoder takes any bits after the last whole byte.
+/// Go's decoder accepts any bits after the last whole byte.
 const PEM_BASE64: GeneralPurpose = GeneralPurpose::new(
     &base64::alphabet::STANDARD,
     GeneralPurposeConfig::new().with_decode_allow_trailing_bits(true),
 );
 
-/// A line without its end and without blanks before that, and where the next one begins.
+/// A line without line feed and trailing blanks, and where the next one begins.
 fn pem_line(data: &[u8], from: usize) -> (&[u8], usize) {
     let rest = &data[from..];
     let (line, next) = match rest.iter().position(|byte| *byte == b'\n') {
@@ -183,7 +183,8 @@ struct Parts<'a> {
     signature: &'a [u8],
 }
 
-/// Takes a request apart. What Go takes is taken, unknown things at the end of a sequence too.
+/// Splits a request into its parts. Everything that Go accepts is accepted, including unknown values at the
+/// end of a sequence.
 fn parts(der: &[u8]) -> Result<Parts<'_>, String> {
     let (whole, rest) = take(der, SEQUENCE).ok_or_else(malformed)?;
     if !rest.is_empty() {
@@ -216,7 +217,7 @@ fn malformed() -> String {
     "the certificate request is malformed".to_owned()
 }
 
-/// Reads a request. Its signature is not looked at: [`verify`] does that.
+/// Decodes a request. Its signature is not checked: [`verify`] does that.
 ///
 /// # Errors
 /// Where it is malformed.
@@ -239,8 +240,8 @@ pub fn read(der: &[u8]) -> Result<Request, String> {
     Ok(request)
 }
 
-/// The attributes of a subject that are known, each with its values in order. Those whose value is of no kind
-/// of text that Go knows are left out, as Go does.
+/// The known attributes of a subject, each with its values in order. Those whose value is of no string type
+/// that Go knows are left out, as in Go.
 fn read_subject(der: &[u8]) -> Result<Vec<(&'static str, Vec<String>)>, String> {
     let mut subject: Vec<(&'static str, Vec<String>)> = Vec::new();
     for set in each(der) {
@@ -300,7 +301,7 @@ struct Extension<'a> {
     content: &'a [u8],
 }
 
-/// The extensions that a request asks for. Attributes that are malformed are skipped, as Go does.
+/// The extensions that a request asks for. Malformed attributes are skipped, as in Go.
 fn requested_extensions(attributes: &[u8]) -> Result<Vec<Extension<'_>>, String> {
     let wrong = || "an extension of the request is malformed".to_owned();
     let mut extensions: Vec<Extension<'_>> = Vec::new();
@@ -354,7 +355,7 @@ fn add_name(request: &mut Request, name: &Der<'_>) -> Result<(), String> {
         DNS => request.dns.push(ascii("dNSName")?),
         URI => request.uris.push(ascii("uniformResourceIdentifier")?),
         IP => request.ips.push(match <[u8; 16]>::try_from(content) {
-            // An IPv4 address is written in four bytes, in whatever form it was asked for.
+            // An IPv4 address is written in four bytes, in whatever form it was requested.
             Ok(long) => match Ipv6Addr::from(long).to_ipv4_mapped() {
                 Some(short) => short.octets().to_vec(),
                 None => long.to_vec(),
@@ -373,7 +374,7 @@ fn add_name(request: &mut Request, name: &Der<'_>) -> Result<(), String> {
     Ok(())
 }
 
-/// Proves that whoever made the request holds the key that it names.
+/// Verifies that the requester holds the private key of the request's public key.
 ///
 /// # Errors
 /// Where the signature is wrong, or of an algorithm that this build does not know: RSA from 1024 bits, ECDSA
@@ -394,7 +395,7 @@ pub fn verify(der: &[u8]) -> Result<(), String> {
     verify_signature(&public_key, &algorithm, &signature, parts.info)
         .map_err(|error| wrong(&error))
         .or_else(|why| {
-            // Keys of less than 2048 bits, which the library does not take but Go does.
+            // Keys of less than 2048 bits, which the library refuses but Go accepts.
             let algorithm = short_rsa(&algorithm).ok_or_else(|| why.clone())?;
             UnparsedPublicKey::new(algorithm, &public_key.subject_public_key.data)
                 .verify(parts.info, &signature.data)
@@ -402,7 +403,7 @@ pub fn verify(der: &[u8]) -> Result<(), String> {
         })
 }
 
-/// What verifies signatures by RSA keys from 1024 bits.
+/// Verifies signatures by RSA keys from 1024 bits.
 fn short_rsa(algorithm: &AlgorithmIdentifier<'_>) -> Option<&'static RsaParameters> {
     let id = &algorithm.algorithm;
     if *id == OID_PKCS1_SHA256WITHRSA {
@@ -414,7 +415,7 @@ fn short_rsa(algorithm: &AlgorithmIdentifier<'_>) -> Option<&'static RsaParamete
     }
 }
 
-/// When the first certificate in some PEM ends; `None` where there is none.
+/// When the first certificate in a PEM expires; `None` where there is none.
 pub fn not_after(pem: &[u8]) -> Option<Timestamp> {
     let (_, der) = pem_block(pem)?;
     let (_, certificate) = x509_parser::parse_x509_certificate(&der).ok()?;
@@ -422,7 +423,7 @@ pub fn not_after(pem: &[u8]) -> Option<Timestamp> {
     Timestamp::from_second(seconds).ok()
 }
 
-/// A certificate authority's certificate, as far as what it signs shows it.
+/// The fields of a certificate authority's certificate that its signed certificates show.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Authority {
     subject: Vec<u8>,
@@ -434,7 +435,7 @@ pub struct Authority {
 }
 
 impl Authority {
-    /// Reads a certificate.
+    /// Decodes a certificate.
     ///
     /// # Errors
     /// Where it is malformed.
@@ -575,15 +576,15 @@ pub struct Validity {
     pub not_after: Timestamp,
 }
 
-/// So long before it was made a certificate is valid already: clocks differ.
+/// How far before its issue a certificate becomes valid, since clocks differ.
 const BACKDATED: SignedDuration = SignedDuration::from_mins(5);
-/// From this life on, what is added in front is taken away at the end.
+/// From this lifetime on, backdating is subtracted from the end.
 const LONG: Duration = Duration::from_secs(8 * 3600);
 
-/// From when to when a certificate is valid that lives so long, by an authority that ends then.
+/// The validity of a certificate with this lifetime, by an authority that expires at that instant.
 ///
 /// # Errors
-/// Where the authority has ended.
+/// Where the authority has expired.
 pub fn validity(
     ttl: Duration,
     now: Timestamp,
@@ -609,7 +610,7 @@ pub fn validity(
     })
 }
 
-/// The part of a certificate that is signed, DER.
+/// The signed part of a certificate, DER.
 pub fn to_be_signed(
     authority: &Authority,
     algorithm: Algorithm,
@@ -655,7 +656,7 @@ fn subject(request: &Request) -> Vec<u8> {
     let mut parts = Vec::new();
     for attribute in ATTRIBUTES {
         let mut values = request.values(attribute);
-        // Of these a name has one, the last that was read; an empty one is left out.
+        // Attributes of which a name has one, the last that was read; an empty one is left out.
         if matches!(attribute, COMMON_NAME | SERIAL_NUMBER) {
             values = values
                 .last()
@@ -744,7 +745,7 @@ fn extension(id: u8, critical: bool, content: &[u8]) -> Vec<u8> {
     )
 }
 
-/// A string of named bits: the first is the highest, zeros at the end are left out.
+/// A named bit list: the first is the highest, trailing zeros are left out.
 fn key_usage(bits: u16) -> Vec<u8> {
     let reversed = bits.reverse_bits().to_be_bytes();
     let bytes = if reversed[1] == 0 {
@@ -792,8 +793,8 @@ struct Der<'a> {
     whole: &'a [u8],
 }
 
-/// The first value and what follows it; `None` where there is none. Lengths must be definite and as short as
-/// they can be, and tags of one byte: Go takes no others.
+/// The first value and the rest; `None` where there is none. Lengths must be definite and minimal, and tags
+/// of one byte: Go accepts no others.
 fn next(der: &[u8]) -> Option<(Der<'_>, &[u8])> {
     let (&tag, rest) = der.split_first()?;
     let (&first, rest) = rest.split_first()?;
@@ -826,12 +827,12 @@ fn next(der: &[u8]) -> Option<(Der<'_>, &[u8])> {
     ))
 }
 
-/// The first value, if it has this tag, and what follows it.
+/// The first value, if it has this tag, and the rest.
 fn take(der: &[u8], tag: u8) -> Option<(Der<'_>, &[u8])> {
     next(der).filter(|(value, _)| value.tag == tag)
 }
 
-/// All values, one after the other; `None` for what is none, which is the last.
+/// All values in sequence; ends with `None` at the first malformed one.
 fn each(der: &[u8]) -> impl Iterator<Item = Option<Der<'_>>> {
     let mut rest = der;
     std::iter::from_fn(move || {
@@ -878,7 +879,7 @@ fn positive(bytes: &[u8]) -> Vec<u8> {
     content
 }
 
-/// A text as Go writes it in names: printable where it can be.
+/// A text as Go writes it in names: a PrintableString where possible.
 fn printable(text: &str) -> Vec<u8> {
     let is_printable = |byte: u8| byte.is_ascii_alphanumeric() || b" '()+,-./:=?".contains(&byte);
     let tag = match text.bytes().all(is_printable) {
@@ -888,7 +889,7 @@ fn printable(text: &str) -> Vec<u8> {
     value(tag, &[text.as_bytes()])
 }
 
-/// An instant in whole seconds: with two digits of the year from 1950 to 2049, with four beyond.
+/// An instant in whole seconds: with a two-digit year from 1950 to 2049, a four-digit one beyond.
 fn time(at: Timestamp) -> Vec<u8> {
     let civil = at.to_zoned(jiff::tz::TimeZone::UTC).datetime();
     let rest = format!(

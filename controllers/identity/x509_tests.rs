@@ -78,7 +78,7 @@ fn read_pem(pem: &str) -> Result<Request, String> {
 }
 
 #[test]
-fn a_request_tells_subject_names_and_key() {
+fn a_request_has_subject_names_and_key() {
     let names = vec![
         dns("a.example"),
         email("me@a.example"),
@@ -101,7 +101,7 @@ fn a_request_tells_subject_names_and_key() {
 }
 
 #[test]
-fn what_is_no_request_is_refused() {
+fn malformed_requests_are_refused() {
     let wrong_block = "PEM block type must be CERTIFICATE REQUEST";
     let certificate = certificate_until("2027-01-01T00:00:00Z");
     for pem in ["", "garbage", certificate.as_str()] {
@@ -540,7 +540,7 @@ fn names_extension(names: &[Vec<u8>]) -> Vec<u8> {
 }
 
 #[test]
-fn what_a_request_asks_for_is_read_as_go_reads_it() {
+fn a_request_is_read_as_go_reads_it() {
     let dns = |name: &[u8]| value(implicit(2), &[name]);
     let a = || names_extension(&[dns(b"a")]);
     let password = value(
@@ -556,7 +556,7 @@ fn what_a_request_asks_for_is_read_as_go_reads_it() {
     let found: [Row<'_>; 7] = [
         ("nothing", vec![], &[], &[]),
         ("names", vec![asking_for(&[a()])], &["a"], &[]),
-        // Malformed key usage: nobody looks at it.
+        // Malformed key usage: nobody reads it.
         (
             "a malformed extension besides",
             vec![asking_for(&[extension(0x0f, true, &[0xff]), a()])],
@@ -725,7 +725,7 @@ fn the_block_of_a_request_is_the_one_that_go_finds() {
     assert_eq!(request_der(odd.as_bytes()).unwrap(), [1, 2, 3, 4]);
     let empty = request_der(block(LABEL, "").as_bytes()).unwrap();
     assert!(empty.is_empty());
-    // However many lines there are: what looks like headers is looked at up to the block's end.
+    // However many lines there are: lines with colons are read up to the block's end.
     let long = "-----BEGIN X-----\na:b\n-----END Y-----:\n".repeat(20_000);
     let began = std::time::Instant::now();
     assert!(request_der(long.as_bytes()).is_err());

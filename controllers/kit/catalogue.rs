@@ -1,8 +1,7 @@
-//! What the API serves, as discovery shows it: for controllers whose reach is every resource, not a few
-//! kinds.
+//! What the API serves, by discovery: for controllers that handle every resource, not a few kinds.
 //!
-//! A catalogue is plain data. The node makes a new one when discovery shows something else; `testing::World`
-//! has one of all kinds that have a projection.
+//! A catalogue is plain data. The node builds a new one when discovery changes; `testing::World` has one of
+//! all kinds that have a projection.
 
 use std::collections::{BTreeMap, HashMap};
 
@@ -13,16 +12,16 @@ use kubernetes_proto::{Resource, Str};
 pub struct Entry {
     /// The resource: a projection where the node keeps one of all its objects, metadata alone otherwise.
     pub resource: &'static Resource,
-    /// What can be done with it, as in `deletecollection`; sorted.
+    /// Its verbs, as in `deletecollection`; sorted.
     pub verbs: Vec<Str>,
     /// Names such as `scale` and `status`; sorted.
     pub subresources: Vec<Str>,
-    /// Whether this is the version in which the group prefers to show it.
+    /// Whether this is the group's preferred version.
     pub preferred: bool,
 }
 
 impl Entry {
-    /// Whether the API server does all of this with it.
+    /// Whether the API server supports all of these verbs for it.
     pub fn can(&self, verbs: &[&str]) -> bool {
         verbs
             .iter()
@@ -46,11 +45,11 @@ pub struct Catalogue {
     deletable: Vec<usize>,
     stale: Vec<Entry>,
     group_versions: Vec<Str>,
-    /// Group versions that could not be read, with the reason. What they serve now is unknown: it is in no
-    /// answer of this catalogue but [`Catalogue::stale`].
+    /// Group versions that could not be read, with the reason. Their present resources are unknown: only
+    /// [`Catalogue::stale`] answers with the former ones.
     pub failures: BTreeMap<Str, Str>,
     /// Why the last read of discovery failed as a whole; `None` when it succeeded. Everything else in this
-    /// catalogue is then as of the last read that succeeded.
+    /// catalogue is then as of the last successful read.
     pub outdated: Option<Str>,
     /// Grows with every catalogue that differs from the one before; 0 for none yet.
     pub generation: u64,
@@ -93,7 +92,7 @@ impl Catalogue {
         }
     }
 
-    /// Keeps what failed group versions served when they were last read: the node goes on watching it, so
+    /// Keeps what failed group versions served when they were last read: the node keeps watching it, so
     /// there may be cached objects of it.
     #[must_use]
     pub fn succeeding(mut self, previous: &Self) -> Self {
@@ -113,8 +112,8 @@ impl Catalogue {
         self
     }
 
-    /// With the group versions that are served, in the server's order of preference: also those that show no
-    /// resource, as the metrics APIs of some adapters.
+    /// With the group versions that are served, in the server's order of preference, including those
+    /// without resources, as the metrics APIs of some adapters have.
     #[must_use]
     pub fn with_group_versions(mut self, group_versions: Vec<Str>) -> Self {
         self.group_versions = group_versions;
@@ -126,7 +125,7 @@ impl Catalogue {
         &self.group_versions
     }
 
-    /// Whether discovery shows a group, be it readable or not.
+    /// Whether discovery lists a group, readable or not.
     pub fn has_group(&self, group: &str) -> bool {
         let mut all = self.group_versions.iter().chain(self.failures.keys());
         all.any(|name| name.split_once('/').is_some_and(|(of, _)| of == group))
@@ -147,7 +146,8 @@ impl Catalogue {
         &self.entries
     }
 
-    /// The resource of a kind in a version that is served, preferred or not: what an owner reference names.
+    /// The resource of a kind in a served version, preferred or not: for the kind that an owner reference
+    /// names.
     pub fn by_kind(&self, api_version: &str, kind: &str) -> Option<&Entry> {
         let place = self.kinds.get(&(Str::from(api_version), Str::from(kind)))?;
         Some(&self.entries[*place])
@@ -165,12 +165,12 @@ impl Catalogue {
         Some(&self.entries[*place])
     }
 
-    /// What can be listed, watched and deleted, each in its preferred version.
+    /// Resources that can be listed, watched and deleted, each in its preferred version.
     pub fn deletable(&self) -> impl Iterator<Item = &Entry> {
         self.deletable.iter().map(|place| &self.entries[*place])
     }
 
-    /// What lives in namespaces, each in its preferred version.
+    /// Namespaced resources, each in its preferred version.
     pub fn namespaced(&self) -> impl Iterator<Item = &Entry> {
         self.entries
             .iter()

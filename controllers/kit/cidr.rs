@@ -21,7 +21,7 @@ fn number(address: IpAddr) -> (u128, bool) {
     }
 }
 
-/// An address; numbers of IPv4 may have zeros in front, as Kubernetes has always taken them.
+/// Parses an address; numbers of IPv4 may have leading zeros, as Kubernetes has always accepted them.
 fn sloppy(text: &str) -> Option<IpAddr> {
     if text.contains(':') {
         return text.parse::<Ipv6Addr>().ok().map(IpAddr::V6);
@@ -36,7 +36,7 @@ fn sloppy(text: &str) -> Option<IpAddr> {
 }
 
 impl Cidr {
-    /// The range of a given prefix length that an address lies in; `None` where the family has fewer.
+    /// The range of a given prefix length that contains an address; `None` where the family has fewer bits.
     pub fn new(address: IpAddr, bits: u32) -> Option<Self> {
         let (number, v6) = number(address);
         let range = Self { v6, first: 0, bits };
@@ -111,8 +111,8 @@ impl Cidr {
         self.covers(other) || other.covers(self)
     }
 
-    /// How many ranges of so many bits it is made of; `None` where they would be larger than it, or more than
-    /// a u32 counts.
+    /// The number of ranges with prefix length `bits` that it contains; `None` where they would be larger
+    /// than it, or more than a u32 counts.
     pub fn blocks(self, bits: u32) -> Option<u32> {
         let more = bits.checked_sub(self.bits)?;
         (bits <= self.width() && more < 32).then(|| 1 << more)
@@ -129,8 +129,8 @@ impl Cidr {
         })
     }
 
-    /// The places of the first and last range of so many bits that have an address in common with another
-    /// range; `None` where there is none.
+    /// The indexes of the first and last range of prefix length `bits` that overlap another range; `None`
+    /// where there is none.
     pub fn blocks_of(self, bits: u32, other: Self) -> Option<(u32, u32)> {
         let blocks = self.blocks(bits)?;
         if other.v6 != self.v6 || !self.overlaps(other) {

@@ -1,12 +1,13 @@
-//! Calls to a cloud provider, as data: what a controller asks for and what it is answered.
+//! Calls to a cloud provider, as data: requests and answers.
 //!
-//! The node carries a call out with a deadline (`node/cloud`), over the protocol of `proto/cloud`. Calls that
-//! change something at the provider are idempotent. Right before such a call the node reads the object that
-//! the call is about ([`Guard`]), so that no call rests on a stale cache, and asks the gate of the range.
+//! The node executes a call with a deadline (`node/cloud`), over the protocol of `proto/cloud`. Calls that
+//! change something at the provider are idempotent. Immediately before such a call the node reads the
+//! object that the call is about ([`Guard`]), so that no call rests on a stale cache, and checks the gate
+//! of the range.
 //!
-//! A call that is given up half-way (a handoff, a crash) may still be carried out by the provider. A
-//! controller that remembers what the provider has must therefore note that it no longer knows before it asks
-//! for a call that changes it, in a plan of its own: [`crate::Controller::ask`] cannot write the memory.
+//! A call that is abandoned (a handoff, a crash) may still be executed by the provider. A controller that
+//! remembers the provider's state must therefore forget it before it asks for a call that changes it, in a
+//! plan of its own: [`crate::Controller::ask`] cannot write the memory.
 
 use std::{collections::BTreeMap, sync::Arc, time::Duration};
 
@@ -15,12 +16,12 @@ use serde::{Deserialize, Serialize};
 
 use crate::{Answer, Key};
 
-/// A call.
+/// A call to the cloud provider, with its precondition.
 #[derive(Clone, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub struct Call {
-    /// What must be true of the API server's objects right before it.
+    /// What must be true of the API server's objects immediately before the call.
     pub guard: Guard,
-    /// What is to be done.
+    /// The operation.
     pub deed: Deed,
 }
 
@@ -34,36 +35,36 @@ impl Call {
     }
 }
 
-/// What the node verifies by a consistent read before a call. Where it is not so, the call is not made and
-/// the answer is [`Reason::Stale`].
+/// The precondition that the node verifies by a consistent read before a call. Where it does not hold, the
+/// call is not made and the answer is [`Reason::Stale`].
 #[derive(Clone, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub enum Guard {
-    /// Nothing.
+    /// No precondition.
     Nothing,
     /// The object has this uid and resourceVersion. It is sent to the provider as it was read.
     Unchanged {
-        /// Its resource.
+        /// The object's resource.
         resource: &'static Resource,
-        /// Its key.
+        /// The object's key.
         key: Key,
-        /// Its uid.
+        /// The uid that it must have.
         uid: Str,
-        /// Its resourceVersion.
+        /// The resourceVersion that it must have.
         version: u64,
     },
     /// No Node of this name has this CIDR among its podCIDRs with these addresses.
     NotRouted {
         /// The Node's name; without one nothing is verified.
         node: String,
-        /// The CIDR as the route has it.
+        /// The CIDR in the route's spelling.
         cidr: String,
-        /// Of a route that is replaced because the Node has other addresses: those of the route.
+        /// For a route that is replaced because the Node has other addresses: the route's addresses.
         addresses: Option<Vec<Address>>,
     },
 }
 
 impl Guard {
-    /// That an object is as it was seen.
+    /// The precondition that an object is unchanged since it was seen.
     pub fn unchanged<T: Object>(object: &T) -> Self {
         let meta = object.metadata();
         Self::Unchanged {
@@ -75,39 +76,39 @@ impl Guard {
     }
 }
 
-/// What a provider does.
+/// An operation of the provider.
 #[derive(Clone, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub enum Deed {
-    /// Says what it supports: [`Reply::Provider`]. The node remembers it for each connection.
+    /// Reads the provider's capabilities: [`Reply::Provider`]. The node remembers them for each connection.
     Describe,
     /// Whether the load balancer of the guard's Service exists: [`Reply::LoadBalancer`].
     GetLoadBalancer,
-    /// Makes or updates it: [`Reply::LoadBalancer`] with its status.
+    /// Creates or updates it: [`Reply::LoadBalancer`] with its status.
     EnsureLoadBalancer {
-        /// The nodes behind it.
+        /// The target nodes.
         nodes: Vec<Node>,
     },
-    /// Replaces the nodes behind it: [`Reply::Done`].
+    /// Replaces the target nodes: [`Reply::Done`].
     UpdateLoadBalancer {
-        /// The nodes behind it.
+        /// The target nodes.
         nodes: Vec<Node>,
     },
-    /// Removes it: [`Reply::Done`].
+    /// Deletes the load balancer: [`Reply::Done`].
     EnsureLoadBalancerDeleted,
     /// Whether a machine exists: [`Reply::Is`].
     InstanceExists(Box<Node>),
     /// Whether it is shut down: [`Reply::Is`].
     InstanceShutdown(Box<Node>),
-    /// [`Reply::Routes`].
+    /// Lists the cluster's routes: [`Reply::Routes`].
     ListRoutes,
-    /// [`Reply::Done`].
+    /// Creates a route: [`Reply::Done`].
     CreateRoute {
-        /// The Node's uid.
+        /// The Node's uid, by which a provider may name the route.
         hint: String,
-        /// The route; without a name.
+        /// The route, without a name.
         route: Route,
     },
-    /// [`Reply::Done`].
+    /// Deletes a route: [`Reply::Done`].
     DeleteRoute {
         /// The route as it was listed.
         route: Route,
@@ -131,7 +132,7 @@ impl Deed {
         }
     }
 
-    /// For metrics and logs, in the words of upstream's interface.
+    /// The call's name in metrics and logs, that of upstream's interface.
     pub fn name(&self) -> &'static str {
         match self {
             Self::Describe => "Describe",
@@ -157,7 +158,7 @@ pub struct Address {
     pub address: String,
 }
 
-/// What a provider gets of a Node.
+/// A Node as the provider gets it.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub struct Node {
     /// Its name.
@@ -214,7 +215,7 @@ pub fn addresses(node: &core::Node) -> Vec<Address> {
 /// A route.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Hash, PartialOrd, Ord, Serialize, Deserialize)]
 pub struct Route {
-    /// The provider's name of it.
+    /// The provider's name for the route.
     pub name: String,
     /// The Node that it leads to.
     pub target_node: String,
@@ -224,27 +225,27 @@ pub struct Route {
     pub target_addresses: Vec<Address>,
     /// As in `10.0.1.0/24`.
     pub destination: String,
-    /// It leads nowhere.
+    /// Whether its target no longer exists.
     pub blackhole: bool,
 }
 
-/// What a provider answers.
+/// A provider's answer.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub enum Reply {
     /// Which groups of calls it supports.
     Provider {
-        /// Its name.
+        /// The provider's name.
         name: String,
-        /// Machines of nodes.
+        /// Whether it supports calls for instances.
         instances: bool,
-        /// Load balancers.
+        /// Whether it supports load balancers.
         load_balancers: bool,
-        /// Routes.
+        /// Whether it supports routes.
         routes: bool,
     },
     /// The status of a load balancer; `None` where it certainly does not exist.
     LoadBalancer(Option<Vec<core::LoadBalancerIngress>>),
-    /// It is done.
+    /// The operation has completed.
     Done,
     /// A definite yes or no.
     Is(bool),
@@ -252,34 +253,34 @@ pub enum Reply {
     Routes(Vec<Route>),
 }
 
-/// Why a call was not carried out, or nothing is known of it.
+/// Why a call was not carried out, or its result is unknown.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub enum Reason {
     /// The provider has failed, can't be reached, or has not answered: the call may have been carried out.
     Failed,
-    /// The provider does not have it.
+    /// The provider does not support the operation.
     NotSupported,
-    /// Another controller does it.
+    /// Another controller implements it.
     ImplementedElsewhere,
-    /// There is no such machine.
+    /// The provider has no such instance.
     InstanceNotFound,
     /// The cache is behind the API server ([`Guard`]), or the range has another owner.
     Stale,
 }
 
-/// A call that was not carried out.
+/// A call that failed or was not carried out.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Refused {
-    /// Why.
+    /// The class of the failure.
     pub reason: Reason,
-    /// The provider's words, or ours where it could not be asked.
+    /// The provider's message, or ours where it could not be reached.
     pub message: String,
-    /// When to repeat it, where the provider says so.
+    /// The delay of the next attempt, where the provider names one.
     pub retry_after: Option<Duration>,
 }
 
 impl Refused {
-    /// Without a time of its own for the next attempt.
+    /// A refusal without a delay for the next attempt.
     pub fn new(reason: Reason, message: impl Into<String>) -> Self {
         Self {
             reason,
@@ -289,15 +290,15 @@ impl Refused {
     }
 }
 
-/// What came of a call.
+/// The result of a call.
 pub type Outcome = Result<Reply, Refused>;
 
-/// What came of a call, and how long it took.
+/// The result of a call with its duration.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Answered {
-    /// What came of it.
+    /// The result.
     pub outcome: Outcome,
-    /// From its begin to its end.
+    /// The time from the call to its answer.
     pub took: Duration,
 }
 
@@ -307,7 +308,7 @@ struct Wire {
     took: Duration,
 }
 
-/// As an answer to a query.
+/// Encodes a call's result as an answer to a query.
 pub fn answer(outcome: Outcome, took: Duration) -> Answer {
     match serde_json::to_value(Wire { outcome, took }) {
         Ok(json) => Answer::Object(Arc::new(json)),
@@ -315,7 +316,7 @@ pub fn answer(outcome: Outcome, took: Duration) -> Answer {
     }
 }
 
-/// What an answer says. One that was not made by [`answer`] says that the call failed.
+/// Decodes an answer of [`answer`]; any other counts as a failed call.
 pub fn read(answer: &Answer) -> Answered {
     let failed = |why: String| Answered {
         outcome: Err(Refused::new(Reason::Failed, why)),
@@ -360,7 +361,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_no_answer_of_a_provider_says_nothing_of_the_cloud() {
+    fn a_missing_provider_answer_says_nothing_about_the_cloud() {
         for answer in [
             Answer::Missing,
             Answer::NotFound("gone".to_owned()),

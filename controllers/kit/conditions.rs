@@ -95,24 +95,24 @@ pub fn is_true<C: Condition>(conditions: &[C], r#type: &str) -> bool {
     find(conditions, r#type).is_some_and(|condition| condition.status() == "True")
 }
 
-/// How a condition takes the place of one of its type. In each policy the first of a type counts, and one of
-/// a type that is not there is appended.
+/// How a condition replaces one of its type. In each policy the first of a type counts, and a condition of
+/// a new type is appended.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Policy {
-    /// Deployments' and ReplicaSets' (upstream `SetDeploymentCondition`): one of the same status and reason
-    /// is kept, message included; otherwise the new one is appended and the old one removed. The time of
-    /// transition moves with the status alone.
+    /// Deployments' and ReplicaSets' (upstream `SetDeploymentCondition`): a condition of the same status
+    /// and reason is kept, message included; otherwise the new one is appended and the old one removed. The
+    /// transition time changes with the status alone.
     Replace,
     /// API machinery's (upstream `meta.SetStatusCondition`): changed in place, reason and message included.
-    /// The time of transition moves with the status alone.
+    /// The transition time changes with the status alone.
     InPlace,
-    /// Jobs' (upstream `ensureJobConditionStatus`): changed in place where status, reason or message differ.
-    /// The time of transition moves with any of the three.
+    /// Jobs' (upstream `ensureJobConditionStatus`): changed in place where status, reason or message
+    /// differ. The transition time changes with any of the three.
     Restamp,
 }
 
-/// Sets a condition; whether the list has changed. The new condition brings the time of its transition,
-/// which is now.
+/// Sets a condition; whether the list has changed. The new condition brings the present time as its
+/// transition time.
 pub fn set<C: Condition + PartialEq>(conditions: &mut Vec<C>, mut new: C, policy: Policy) -> bool {
     let same_type = |condition: &C| condition.r#type() == new.r#type();
     let Some(place) = conditions.iter().position(same_type) else {
@@ -143,14 +143,15 @@ pub fn set<C: Condition + PartialEq>(conditions: &mut Vec<C>, mut new: C, policy
     true
 }
 
-/// Takes the conditions of a type away; whether there were any.
+/// Removes the conditions of a type; whether there were any.
 pub fn remove<C: Condition>(conditions: &mut Vec<C>, r#type: &str) -> bool {
     let before = conditions.len();
     conditions.retain(|condition| condition.r#type() != r#type);
     conditions.len() != before
 }
 
-/// The condition by which a Job is finished: the first that says Complete or Failed; `None` while it runs.
+/// The condition by which a Job is finished: the first of Complete and Failed that is true; `None` while it
+/// runs.
 pub fn finished(job: &Job) -> Option<&JobCondition> {
     job.status.as_ref()?.conditions.iter().find(|condition| {
         matches!(condition.r#type.as_str(), "Complete" | "Failed") && condition.status == "True"

@@ -9,15 +9,16 @@ use crate::{Action, Descriptor, Failure, Flags, Key, Plan, Query, Seen, SignedDu
 
 /// A control loop: a pure function from what is seen to what should be written.
 pub trait Controller: Send + Sync + 'static {
-    /// Travels with a key when its owner changes. Losing it must be safe, only slower.
+    /// State that travels with a key when its owner changes. Losing it must be safe, only slower.
     type Memory: Default + PartialEq + Serialize + DeserializeOwned + Send + 'static;
-    /// Name, aliases, sharding, flags, rules: what `--help`, deploy/ and the docs are made from.
+    /// Name, aliases, sharding, flags, rules: `--help`, deploy/ and the docs are generated from it.
     fn describe() -> Descriptor;
-    /// With the flags' values.
+    /// Builds the controller from the values of its flags.
     fn new(flags: &Flags) -> Self;
-    /// Which kinds are watched, and which keys an object of each wakes.
+    /// Declares the watched kinds, and which keys an object of each wakes.
     fn watch(&self, on: &mut Watches);
-    /// What the cache can't answer. Fetched before `plan`. What memory holds need not be asked again.
+    /// Queries for what the cache can't answer, fetched before `plan`. Answers kept in memory need no
+    /// query.
     fn ask(&self, _key: &Key, _seen: &Seen<'_>, _memory: &Self::Memory) -> Vec<Query> {
         Vec::new()
     }
@@ -26,34 +27,33 @@ pub trait Controller: Send + Sync + 'static {
     /// # Errors
     /// Where the key can't be decided now.
     fn plan(&self, key: &Key, seen: &Seen<'_>, memory: &mut Self::Memory) -> Result<Plan, Refusal>;
-    /// Hears what became of each action, before the next plan.
+    /// Receives the result of each action, before the next plan.
     fn learn(&self, _outcome: &Outcome<'_>, _memory: &mut Self::Memory) {}
-    /// Moves the instants in a memory that came from another machine by how far its clock differs, so that
-    /// what they are kept for, their ages, stays.
+    /// Shifts the instants in a memory that came from another machine by the difference of the two clocks,
+    /// so that ages stay the same.
     fn shift(&self, _memory: &mut Self::Memory, _by: SignedDuration) {}
 }
 
-/// Why a key can't be decided now.
+/// Why a key can't be planned now.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum Refusal {
-    /// Nothing helps but a change of what is watched: no retry, no error counted.
+    /// Only a change of a watched object helps: no retry, no error counted.
     #[error("waits for a change: {0}")]
     Wait(String),
-    /// Tried again with back-off.
+    /// Retried with back-off.
     #[error("{0}")]
     Retry(String),
-    /// Tried again with back-off like [`Refusal::Retry`], but no fault of the cluster: what users do every
-    /// day, such as asking for what they may not have. Logged for debugging alone, and not counted as an
-    /// error.
+    /// Retried with back-off like [`Refusal::Retry`], but no fault of the cluster: everyday user errors,
+    /// such as a request that is not permitted. Logged at debug level alone, and not counted as an error.
     #[error("{0}")]
     Expected(String),
 }
 
-/// What became of one action.
+/// The result of one action, for [`Controller::learn`].
 pub struct Outcome<'a> {
     /// The action.
     pub action: &'a Action,
-    /// What came of it.
+    /// The write's effect, or its failure.
     pub result: Result<Written, &'a Failure>,
 }
 
@@ -62,18 +62,17 @@ pub struct Outcome<'a> {
 pub struct Written {
     /// The object's uid.
     pub uid: Str,
-    /// Its new resourceVersion: the mark that the cache must reach. For a delete 0 where the server did not
-    /// say.
+    /// Its new resourceVersion: the mark that the cache must reach. 0 for a delete whose answer had none.
     pub resource_version: u64,
-    /// Whether the object went with this write: it was being deleted, and nothing holds it any more. The
-    /// server then tells the version that it had before, which the cache may long have.
+    /// Whether the write removed the object: it was being deleted, and this was its last finalizer. The
+    /// server then returns the previous version, which the cache may have passed long ago.
     pub gone: bool,
 }
 
 /// A key's memory, of whatever controller.
 pub type Memory = Box<dyn Any + Send>;
 
-/// [`Controller`] without its type, for the node.
+/// [`Controller`] with its type erased, for the node.
 pub trait DynController: Send + Sync {
     /// As [`Controller::describe`].
     fn descriptor(&self) -> &Descriptor;
@@ -90,13 +89,13 @@ pub trait DynController: Send + Sync {
     fn learn(&self, outcome: &Outcome<'_>, memory: &mut Memory);
     /// As [`Controller::shift`].
     fn shift(&self, memory: &mut Memory, by: SignedDuration);
-    /// A fresh memory.
+    /// An empty memory.
     fn new_memory(&self) -> Memory;
-    /// Whether a memory says nothing that a fresh one does not.
+    /// Whether a memory equals a fresh one.
     fn is_fresh(&self, memory: &Memory) -> bool;
-    /// A memory for the handoff; `None` where it says nothing that a fresh one does not.
+    /// A memory for the handoff; `None` where it equals a fresh one.
     fn pack(&self, memory: &Memory) -> Option<Vec<u8>>;
-    /// A memory from a handoff; a fresh one where the bytes can't be read (another version's).
+    /// Decodes a memory from a handoff; a fresh one where the bytes can't be read (another version's).
     fn unpack(&self, bytes: &[u8]) -> Memory;
 }
 
@@ -162,7 +161,7 @@ impl<C: Controller> DynController for Held<C> {
     }
 }
 
-/// How the node comes by a controller: one line of a group's registry.
+/// How the node creates a controller: one line of a group's registry.
 #[derive(Clone, Copy)]
 pub struct Factory {
     /// As [`Controller::describe`].
@@ -172,7 +171,7 @@ pub struct Factory {
 }
 
 impl Factory {
-    /// Of a controller.
+    /// The factory of a controller type.
     pub const fn of<C: Controller>() -> Self {
         Self {
             describe: C::describe,

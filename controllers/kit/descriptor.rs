@@ -12,15 +12,15 @@ use smallvec::SmallVec;
 
 use crate::Key;
 
-/// The text that decides a key's range. Names of objects are rarely longer; longer ones are allocated.
+/// The text that decides a key's range, on the stack where it is short, as nearly all are.
 pub type ShardText = SmallVec<[u8; 128]>;
 
 /// Which part of a key decides its range.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Sharding {
-    /// `namespace/name`: objects of one name live together.
+    /// `namespace/name`: objects with equal names share a range.
     ByObject,
-    /// The namespace alone, where a decision needs all of it in one place.
+    /// The namespace alone, where a decision needs all of it on one replica.
     ByNamespace,
     /// One key for the whole cluster; placed by the controller's name.
     Single,
@@ -39,7 +39,7 @@ pub enum FlagDefault {
     Duration(Duration),
     /// A text.
     Text(&'static str),
-    /// A file's path; its content is read at start and handed to the controller.
+    /// A file's path; its content is read at start and passed to the controller.
     File,
 }
 
@@ -123,8 +123,8 @@ impl Flags {
         self.values.iter().map(|(name, value)| (*name, value))
     }
 
-    /// A number. Panics where no descriptor declared the flag with that type: a mistake of the controller's
-    /// author, found by its first test.
+    /// An integer. Panics where no descriptor declared the flag with that type: a programming error that
+    /// the controller's first test finds.
     pub fn int(&self, name: &str) -> i64 {
         match self.values.get(name) {
             Some(FlagValue::Int(number)) => *number,
@@ -132,7 +132,7 @@ impl Flags {
         }
     }
 
-    /// A number with a fraction. Panics as [`Flags::int`].
+    /// A floating-point number. Panics as [`Flags::int`].
     pub fn float(&self, name: &str) -> f64 {
         match self.values.get(name) {
             Some(FlagValue::Float(number)) => *number,
@@ -178,9 +178,9 @@ impl Flags {
 /// The delay of a key after failures in a row: exponential, from `first` after one failure to `max`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Backoff {
-    /// After the first failure.
+    /// The delay after the first failure.
     pub first: Duration,
-    /// Upper bound.
+    /// The largest delay.
     pub max: Duration,
 }
 
@@ -213,28 +213,28 @@ pub struct Rule {
     pub group: &'static str,
     /// Resource, or `resource/subresource`.
     pub resource: &'static str,
-    /// Verbs.
+    /// Verbs, as RBAC names them.
     pub verbs: &'static [&'static str],
     /// The only names that it is for; empty for all.
     pub names: &'static [&'static str],
     /// The only namespace that it is for; empty for all.
     pub namespace: &'static str,
-    /// Whether its lists are live reads by the controller's own account, rather than the cache's.
+    /// Whether its lists are live reads by the controller's own account, rather than by the cache's.
     pub live: bool,
 }
 
-/// How a metric adds up.
+/// How the values of a metric are aggregated.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub enum MetricKind {
-    /// Only grows; measured by how much. `_total` belongs to its name, where upstream has it there.
+    /// A counter; each measure adds to it. `_total` belongs to its name, where upstream has it there.
     Counter,
-    /// The last value that a plan has measured for its key. The series goes with the key: when its object is
-    /// gone or its range has another owner.
+    /// The last value that a plan has measured for its key. The series is removed with the key: when its
+    /// object is gone or its range has another owner.
     Gauge,
-    /// What each of this replica's keys has measured last, added up: a key that measures nothing any more
-    /// adds nothing.
+    /// The sum of the last values of all of this replica's keys: a key that no longer measures adds
+    /// nothing.
     Sum,
-    /// Values in buckets: the first bound, the factor from one to the next, and how many.
+    /// A histogram: the first bound, the factor between bounds, and their number.
     Histogram(f64, f64, u16),
     /// Values in buckets with these bounds.
     Buckets(&'static [f64]),
@@ -243,13 +243,13 @@ pub enum MetricKind {
 /// One of upstream's metrics of a controller, named as upstream names it.
 #[derive(Clone, Debug, PartialEq)]
 pub struct MetricSpec {
-    /// The whole name.
+    /// The name in full.
     pub name: &'static str,
-    /// How it adds up.
+    /// How its values are aggregated.
     pub kind: MetricKind,
     /// Names of its labels, in the order in which [`crate::Measure`] gives their values.
     pub labels: &'static [&'static str],
-    /// One sentence.
+    /// One sentence, the metric's HELP.
     pub help: &'static str,
 }
 
@@ -273,9 +273,9 @@ impl MetricSpec {
 /// Whether a controller runs with the flags that were given.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Runs {
-    /// It does.
+    /// The controller runs.
     Yes,
-    /// It does not, as upstream would not build it; the reason is a sentence for the log.
+    /// It does not run, as upstream would not start it; the reason is a sentence for the log.
     No(&'static str),
     /// The flags contradict each other: the process does not start.
     Wrong(String),
@@ -297,28 +297,27 @@ pub struct Descriptor {
     pub queue: &'static str,
     /// Which part of a key decides its range.
     pub sharding: Sharding,
-    /// The flag that says how many keys one replica works on at once, and its default.
+    /// The flag for the number of keys that one replica works on at once, and its default.
     pub workers: Option<(&'static str, i64)>,
-    /// How many keys one replica works on at once where no flag says so.
+    /// The number of keys that one replica works on at once, where there is no flag for it.
     pub workers_fixed: usize,
-    /// Whether it judges each object by what that object shows, so that its deletions rest on no number of
-    /// children.
+    /// Whether it judges each object by itself, so that its deletions do not depend on numbers of children.
     pub one_by_one: bool,
     /// The back-off of a key after failed reconciles, as upstream's queue has it.
     pub backoff: Backoff,
-    /// The duration flag that bounds the back-off instead of `backoff.max`, for controllers that come back at
-    /// a period of the user's choice.
+    /// The duration flag that replaces `backoff.max`, for controllers that requeue at a period of the
+    /// user's choice.
     pub backoff_max_flag: Option<&'static str>,
     /// Whether `--controllers=*` includes it.
     pub on_by_default: bool,
-    /// Whether it runs whatever `--controllers` says.
+    /// Whether it runs regardless of `--controllers`.
     pub runs_unlisted: bool,
-    /// Whether it runs with the flags that were given; asked where `--controllers` names it.
+    /// Whether it runs with the given flags; asked where `--controllers` names it.
     pub runs: fn(&Flags) -> Runs,
     /// Its flags, the one of `workers` included.
     pub flags: Vec<Flag>,
-    /// Feature gates that it asks for, with upstream's defaults; their values come with the flags, as true or
-    /// false.
+    /// Feature gates that it reads, with upstream's defaults; their values come with the flags, as
+    /// booleans.
     pub gates: Vec<(&'static str, bool)>,
     /// Its RBAC rules.
     pub rules: Vec<Rule>,
@@ -329,22 +328,23 @@ pub struct Descriptor {
     pub sync_metrics: Option<&'static str>,
     /// A histogram of how long its syncs take, in seconds, where upstream has one without labels.
     pub sync_seconds: Option<&'static str>,
-    /// Whether a key is not even planned while its last report is too fresh for another one: for controllers
-    /// whose plans are dear and whose every write is a report. What such a key waits at most from the
-    /// beginning of one plan to the next for having looked at much.
+    /// Rate-limits reconciles by status writes: a key is not planned while its last status write is too
+    /// recent for another one. For controllers whose plans are expensive and whose every write is a status.
+    /// The value bounds the time between the starts of two plans of one key, for keys that read many
+    /// objects.
     pub spaced: Option<Duration>,
-    /// How much more its writes may be than `--kube-api-qps` and `--kube-api-burst` say; 1 and 1 for those
-    /// that share one allowance with all others, anything else for an allowance of its own.
+    /// Its rate limit of writes as multiples of `--kube-api-qps` and `--kube-api-burst`; 1 and 1 for
+    /// controllers that share one limit with all others, anything else for a limit of its own.
     pub client_rate: (u32, u32),
-    /// What its numeric flags must lie between, both ends included.
+    /// The bounds of its numeric flags, both included.
     pub bounds: Vec<(&'static str, i64, i64)>,
-    /// Where it differs from upstream: one sentence each, for controllers/README.md.
+    /// Its differences from upstream: one sentence each, for controllers/README.md.
     pub differences: Vec<&'static str>,
 }
 
 impl Descriptor {
-    /// A controller with upstream's canonical name; its alias, service account and queue are that name until
-    /// said otherwise, and it works on one key at a time.
+    /// A controller with upstream's canonical name, which is also its alias, service account and queue
+    /// until set otherwise; it works on one key at a time.
     pub fn new(name: &'static str, sharding: Sharding) -> Self {
         Self {
             name,
@@ -374,49 +374,49 @@ impl Descriptor {
         }
     }
 
-    /// Old names.
+    /// Former names that `--controllers` accepts too.
     #[must_use]
     pub fn aliases(mut self, aliases: &'static [&'static str]) -> Self {
         self.aliases = aliases;
         self
     }
 
-    /// The service account.
+    /// The name of its service account in kube-system.
     #[must_use]
     pub fn service_account(mut self, name: &'static str) -> Self {
         self.service_account = name;
         self
     }
 
-    /// The events' source component.
+    /// The source component of its events.
     #[must_use]
     pub fn event_source(mut self, name: &'static str) -> Self {
         self.event_source = name;
         self
     }
 
-    /// The queue's name in metrics.
+    /// The name of its queue in metrics.
     #[must_use]
     pub fn queue(mut self, name: &'static str) -> Self {
         self.queue = name;
         self
     }
 
-    /// The flag that says how many keys are worked on at once.
+    /// Declares the flag for the number of keys that are worked on at once.
     #[must_use]
     pub fn workers(mut self, flag: &'static str, default: i64, help: &'static str) -> Self {
         self.workers = Some((flag, default));
         self.flag(flag, FlagDefault::Int(default), help)
     }
 
-    /// How many keys are worked on at once, where upstream has no flag for it.
+    /// Sets the number of keys that are worked on at once, where upstream has no flag for it.
     #[must_use]
     pub fn workers_fixed(mut self, count: usize) -> Self {
         self.workers_fixed = count;
         self
     }
 
-    /// Each object is judged by what it shows itself.
+    /// Declares that it judges each object by itself.
     #[must_use]
     pub fn one_by_one(mut self) -> Self {
         self.one_by_one = true;
@@ -437,7 +437,7 @@ impl Descriptor {
         self
     }
 
-    /// A key that fails waits no longer than the value of this duration flag.
+    /// Bounds the back-off of a failing key by the value of this duration flag.
     #[must_use]
     pub fn retry_max_flag(mut self, flag: &'static str) -> Self {
         self.backoff_max_flag = Some(flag);
@@ -455,28 +455,28 @@ impl Descriptor {
         }
     }
 
-    /// It runs where its start conditions hold, whatever `--controllers` says.
+    /// The controller runs where its start conditions hold, whatever `--controllers` says.
     #[must_use]
     pub fn runs_unlisted(mut self) -> Self {
         self.runs_unlisted = true;
         self
     }
 
-    /// `--controllers=*` leaves it out: it runs where it is named.
+    /// Leaves it out of `--controllers=*`: it runs where it is named.
     #[must_use]
     pub fn off_by_default(mut self) -> Self {
         self.on_by_default = false;
         self
     }
 
-    /// Says whether it runs with the flags that were given, gates included.
+    /// Decides whether it runs with the given flags, gates included.
     #[must_use]
     pub fn runs_where(mut self, runs: fn(&Flags) -> Runs) -> Self {
         self.runs = runs;
         self
     }
 
-    /// A flag.
+    /// Declares a flag.
     #[must_use]
     pub fn flag(mut self, name: &'static str, default: FlagDefault, help: &'static str) -> Self {
         self.flags.push(Flag {
@@ -487,21 +487,21 @@ impl Descriptor {
         self
     }
 
-    /// Several flags, from a table.
+    /// Declares several flags, from a table.
     #[must_use]
     pub fn with_flags(mut self, flags: impl IntoIterator<Item = Flag>) -> Self {
         self.flags.extend(flags);
         self
     }
 
-    /// A feature gate that it asks for: [`Flags::bool`] by the gate's name.
+    /// Declares a feature gate that it reads: [`Flags::bool`] by the gate's name.
     #[must_use]
     pub fn gate(mut self, name: &'static str, default: bool) -> Self {
         self.gates.push((name, default));
         self
     }
 
-    /// An RBAC rule.
+    /// Adds an RBAC rule.
     #[must_use]
     pub fn rule(
         mut self,
@@ -550,8 +550,8 @@ impl Descriptor {
         self.rule(resource.group, status, &["patch"])
     }
 
-    /// An RBAC rule for a kind that is named as an owner with `blockOwnerDeletion`. Its finalizers are never
-    /// written, but the API server demands the permission of whoever sets that field.
+    /// An RBAC rule for a kind that is named as an owner with `blockOwnerDeletion`. Its finalizers are
+    /// never written, but the API server demands the permission of any client that sets that field.
     #[must_use]
     pub fn blocks_owner_deletion<T: Object>(self) -> Self {
         let resource = T::resource();
@@ -616,7 +616,7 @@ impl Descriptor {
         self
     }
 
-    /// A metric that its plans measure.
+    /// Declares a metric that its plans measure.
     #[must_use]
     pub fn metric(
         mut self,
@@ -641,36 +641,37 @@ impl Descriptor {
         self
     }
 
-    /// Syncs are counted and timed by status code under this prefix.
+    /// Declares a counter and a histogram of syncs by status code under this prefix.
     #[must_use]
     pub fn sync_metrics(mut self, prefix: &'static str) -> Self {
         self.sync_metrics = Some(prefix);
         self
     }
 
-    /// Syncs are timed in this histogram.
+    /// Declares a histogram of the durations of its syncs, in seconds.
     #[must_use]
     pub fn sync_seconds(mut self, name: &'static str) -> Self {
         self.sync_seconds = Some(name);
         self
     }
 
-    /// A key is not planned while its last report is too fresh for another one; one that looks at much waits
-    /// for at most so long because of that.
+    /// Delays a key's plan while its last status write is too recent for another one
+    /// ([`Descriptor::spaced`]); a key that reads many objects waits at most `most`.
     #[must_use]
     pub fn spaced(mut self, most: Duration) -> Self {
         self.spaced = Some(most);
         self
     }
 
-    /// What a numeric flag must lie between, both ends included.
+    /// Sets the bounds of a numeric flag, both included.
     #[must_use]
     pub fn bound(mut self, flag: &'static str, least: i64, most: i64) -> Self {
         self.bounds.push((flag, least, most));
         self
     }
 
-    /// Its writes have an allowance of their own: these multiples of `--kube-api-qps` and `--kube-api-burst`.
+    /// Gives its writes a rate limit of their own: these multiples of `--kube-api-qps` and
+    /// `--kube-api-burst`.
     #[must_use]
     pub fn client_rate(mut self, qps: u32, burst: u32) -> Self {
         self.client_rate = (qps, burst);
@@ -696,8 +697,8 @@ impl Descriptor {
         self
     }
 
-    /// The text that is hashed to find a key's range: of every change for every key that it wakes, so it is
-    /// put together without asking the allocator.
+    /// The text whose hash finds a key's range. It is computed for every change and every key that it
+    /// wakes, so it is built without allocation.
     pub fn shard_text(&self, key: &Key) -> ShardText {
         let by_object = [&*key.namespace, "/", &key.name];
         let parts = match self.sharding {
@@ -714,8 +715,7 @@ impl Descriptor {
     }
 }
 
-/// A text that lives as long as the process, made once: as many as there are resources with subresources in
-/// rules.
+/// A text interned for the life of the process: as many as there are subresources in rules.
 fn interned(text: String) -> &'static str {
     static TEXTS: Mutex<BTreeSet<&'static str>> = Mutex::new(BTreeSet::new());
     let mut texts = TEXTS.lock().unwrap_or_else(PoisonError::into_inner);

@@ -3,7 +3,8 @@
 /// Why a write did not happen.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum Failure {
-    /// The object has changed since it was seen, or another has its name. No error: the cache will catch up.
+    /// The object has changed since it was seen, or another has its name. Not an error: the cache will
+    /// catch up.
     #[error("{0}")]
     Conflict(String),
     /// An object of that name exists already.
@@ -24,21 +25,21 @@ pub enum Failure {
     /// The server does not support the method for this resource (405), whatever discovery says.
     #[error("{0}")]
     NotSupported(String),
-    /// The answer did not come: the write may have happened or not.
+    /// The answer was lost: the write may have been executed or not.
     #[error("{0}")]
     Timeout(String),
-    /// Any other.
+    /// Any other error.
     #[error("{0}")]
     Other(String),
     /// An earlier batch or stage failed: it was not tried.
     #[error("not tried: an earlier write of the same plan failed")]
     Skipped,
-    /// Given up on its way, since the range may not be this replica's any more: it may land all the same.
+    /// Abandoned in flight, since the range may have another owner by now: it may still be executed.
     #[error("given up on its way: the range may have another owner")]
     Fenced,
 }
 
-/// How much a failure says about its plan; of several in one plan the greatest decides.
+/// How severe a failure is for its plan; of several in one plan the greatest counts.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Severity {
     /// It only follows from another failure, or from a lost range.
@@ -56,20 +57,20 @@ pub enum Severity {
 /// Whether a write that failed may have been executed all the same.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Landed {
-    /// It was not.
+    /// It was not executed.
     No,
-    /// It may have been, but is not any more under way: the answer is no refusal.
+    /// It may have been, but is not in flight any more: an answer came that is no refusal.
     Unknown,
-    /// It may have been, or still be in flight: nobody has answered it.
+    /// It may have been, or may still be in flight: there was no answer.
     InFlight,
 }
 
-/// What a failure means.
+/// How a failure is handled, labelled and logged.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Class {
-    /// The `result` label of `manifold_writes_total`, and the word in messages.
+    /// The `result` label of `manifold_writes_total`, and the word for it in messages.
     pub label: &'static str,
-    /// The HTTP status that goes with it, for syncs that upstream labels by status.
+    /// The corresponding HTTP status, for syncs that upstream labels by status.
     pub code: u16,
     /// How much it says about its plan.
     pub severity: Severity,
@@ -81,7 +82,7 @@ pub struct Class {
 }
 
 impl Failure {
-    /// What it means, for the node and for [`crate::Controller::learn`].
+    /// Its class, for the node and for [`crate::Controller::learn`].
     pub fn class(&self) -> Class {
         use Landed::{InFlight, No, Unknown};
         use Severity::{Error, NotTried, Race, Terminating};
@@ -110,14 +111,14 @@ impl Failure {
         }
     }
 
-    /// Whether it says nothing about the write itself: the cache will show what is true, or the range has
+    /// Whether it says nothing about the write itself: the cache will show the truth, or the range has
     /// another owner. A controller keeps what it knew.
     pub fn is_inconclusive(&self) -> bool {
         let class = self.class();
         class.severity < Severity::Error && !class.is_reported
     }
 
-    /// The same failure in other words.
+    /// The same failure with a changed text.
     #[must_use]
     pub fn map_text(self, change: impl FnOnce(String) -> String) -> Self {
         match self {

@@ -35,7 +35,7 @@ pub fn add<T: Object>(plan: &mut Plan, object: &T, finalizer: &str) {
     write(plan, object, &finalizers);
 }
 
-/// Removes a finalizer from the version that was seen. That can't be undone: the caller says what was
+/// Removes a finalizer from the version that was seen. That can't be undone: the caller documents what was
 /// verified.
 pub fn remove<T: Object>(plan: &mut Plan, object: &T, finalizer: &str) {
     let mut finalizers = object.metadata().finalizers.clone();
@@ -48,7 +48,7 @@ fn write<T: Object>(plan: &mut Plan, object: &T, finalizers: &[Str]) {
     plan.patch(object, "", PatchKind::Merge, patch, Report::No);
 }
 
-/// Asks for the versions that some resources have come to by now.
+/// Queries the current versions of some resources.
 pub fn barriers(resources: &[&'static Resource]) -> Vec<Query> {
     let present = |resource: &&'static Resource| Query::Present { resource };
     resources.iter().map(present).collect()

@@ -1,6 +1,6 @@
-//! Where a panic costs one object or one key, not the process.
+//! Guards by which a panic costs one object or one key, not the process.
 //!
-//! Controllers' code runs on every replica at the same object: a panic outside of a guard would end all of
+//! Controllers' code runs on every replica for the same object: a panic outside of a guard would end all of
 //! them at once, and again after each restart, since the object is in the list.
 
 use std::{
@@ -13,10 +13,10 @@ thread_local! {
     static GUARDED: Cell<bool> = const { Cell::new(false) };
 }
 
-/// Runs a controller's code.
+/// Runs a controller's code and catches its panic.
 ///
 /// # Errors
-/// What it panicked with. Whatever it was changing may be half changed.
+/// The panic's message. State that the code was changing may be half changed.
 pub fn guarded<R>(run: impl FnOnce() -> R) -> Result<R, String> {
     let outer = GUARDED.replace(true);
     let result = catch_unwind(AssertUnwindSafe(run));
@@ -30,7 +30,7 @@ pub fn guarded<R>(run: impl FnOnce() -> R) -> Result<R, String> {
     })
 }
 
-/// Whether a guard is open on this thread: whoever opened it reports the panic.
+/// Whether a guard is open on this thread; its opener reports the panic.
 pub fn is_guarded() -> bool {
     GUARDED.get()
 }

@@ -1,9 +1,9 @@
-//! Signs of life of nodes, and how old they are by the clock of the replica that saw them.
+//! Heartbeats of nodes, and their age by the clock of the replica that saw them.
 //!
-//! A heartbeat carries the time of the machine that sent it, which says nothing here: clocks differ. What
-//! counts is that it differs from the one before. Each replica notes on its own monotonic clock when it saw a
+//! A heartbeat carries the time of the machine that sent it, which is not used: clocks differ. What counts
+//! is that it differs from the previous one. Each replica records on its own monotonic clock when it saw a
 //! heartbeat change ([`crate::Reader::heartbeat_age`]), so a key that changes its owner neither loses nor
-//! repeats what was waited for.
+//! repeats a waiting time.
 
 use kubernetes_proto::{
     DynObject,
@@ -24,13 +24,13 @@ pub fn of(object: &dyn DynObject) -> Option<(i64, i32)> {
         return renewed.map(|at| (at.seconds, at.nanos));
     }
     let node = object.downcast_ref::<Node>()?;
-    // A node without a Ready condition has been seen all the same.
+    // A node without a Ready condition counts as seen nevertheless.
     let beat = ready(node).and_then(|ready| ready.last_heartbeat_time);
     let beat = beat.unwrap_or_default();
     Some((beat.seconds, beat.nanos))
 }
 
-/// The condition by which a kubelet says how its node is.
+/// The condition by which a kubelet reports its node's health.
 pub fn ready(node: &Node) -> Option<&NodeCondition> {
     conditions::find(&node.status.as_ref()?.conditions, "Ready")
 }

@@ -10,12 +10,12 @@ use serde::{Deserialize, Serialize};
 pub struct Key {
     /// Empty for what is cluster-scoped.
     pub namespace: Str,
-    /// The name.
+    /// The object's name.
     pub name: Str,
 }
 
 impl Key {
-    /// Of an object in a namespace.
+    /// The key of an object in a namespace.
     pub fn new(namespace: impl Into<Str>, name: impl Into<Str>) -> Self {
         Self {
             namespace: namespace.into(),
@@ -23,12 +23,12 @@ impl Key {
         }
     }
 
-    /// Of something cluster-scoped.
+    /// The key of a cluster-scoped object.
     pub fn cluster(name: impl Into<Str>) -> Self {
         Self::new("", name)
     }
 
-    /// Of an object by its metadata.
+    /// The key of the object that this metadata belongs to.
     pub fn of_meta(meta: &ObjectMeta) -> Self {
         Self {
             namespace: meta.namespace.clone(),
@@ -36,29 +36,30 @@ impl Key {
         }
     }
 
-    /// Of an object.
+    /// An object's key.
     pub fn of<T: Object>(object: &T) -> Self {
         Self::of_meta(object.metadata())
     }
 
-    /// One of several kinds of keys of a controller whose other keys are cluster-scoped objects: the kind
-    /// takes the place of the namespace, so that it is placed and shown as `kind/name`.
+    /// A key of another kind in a controller whose other keys are cluster-scoped objects: the kind takes
+    /// the place of the namespace, so the key is placed and shown as `kind/name`.
     pub fn composite(kind: &'static str, name: impl Into<Str>) -> Self {
         Self::new(Str::interned(kind), name)
     }
 
-    /// The name of a key made by [`Key::composite`] with this kind.
+    /// The name of a key that [`Key::composite`] made with this kind; `None` for any other key.
     pub fn of_kind(&self, kind: &str) -> Option<&Str> {
         (self.namespace == *kind).then_some(&self.name)
     }
 
-    /// One of several kinds of keys of a controller of namespaced objects: the kind goes before the name, as
-    /// `kind:name`, which no such object is named. The namespace stays, and with it the placement by it.
+    /// A key of another kind in a controller of namespaced objects: the kind precedes the name, as
+    /// `kind:name`, which no such object is named. The namespace stays, and with it the placement by
+    /// namespace.
     pub fn within(namespace: impl Into<Str>, kind: &'static str, name: &str) -> Self {
         Self::new(namespace, format!("{kind}:{name}"))
     }
 
-    /// The key of the object that a key made by [`Key::within`] with this kind is about.
+    /// The key of the object of a key that [`Key::within`] made with this kind; `None` for any other key.
     pub fn within_kind(&self, kind: &str) -> Option<Self> {
         let name = self.name.strip_prefix(kind)?.strip_prefix(':')?;
         Some(Self::new(self.namespace.clone(), name))

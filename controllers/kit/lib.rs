@@ -1,7 +1,7 @@
-//! What every controller is written with: the trait, what it may see, the plan it returns.
+//! The library of all controllers: the trait, what it may read, the plan it returns.
 //!
-//! A controller is a pure function from what is seen to what should be written. It knows nothing of clients,
-//! of actors or of who owns a key; the node asks, fences, writes and retries for it.
+//! A controller is a pure function from what is seen to what should be written. It knows nothing of
+//! clients, of actors or of who owns a key; the node queries, fences, writes and retries for it.
 
 mod controller;
 mod descriptor;
@@ -30,6 +30,7 @@ pub mod podspec;
 pub mod postconditions;
 pub mod rbac;
 pub mod readme;
+pub mod selection;
 pub mod selectors;
 pub mod status;
 pub mod testing;
@@ -44,8 +45,8 @@ pub use descriptor::{
 pub use failure::{Class, Failure, Landed, Severity};
 pub use key::Key;
 pub use plan::{
-    Action, Again, Announcement, Counted, Event, EventType, Measure, ObjectRef, OnFailure, Only,
-    PatchKind, Plan, Propagation, Report, Verb, is_json,
+    Action, Announcement, Counted, Event, EventType, Measure, ObjectRef, OnFailure, Only,
+    PatchKind, Plan, Propagation, Report, Requeue, Verb, is_json,
 };
 pub use said::Said;
 pub use seen::{

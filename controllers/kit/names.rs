@@ -1,15 +1,15 @@
-//! Names of generated children. They look like the server's own (a prefix and five characters), but follow
-//! from the owner's uid and an ordinal: two replicas that plan from the same view choose the same names, so a
-//! second creation of the same child collides at the server instead of adding one too many. The five
-//! characters are a keyed permutation of the ordinal, so names of one owner look unrelated, no two ordinals
-//! share one, and a name gives its ordinal back.
+//! Names of generated children. They have the form of the server's own (a prefix and five characters), but
+//! follow from the owner's uid and an ordinal: two replicas that plan from the same view choose the same
+//! names, so a second creation of the same child collides at the server instead of adding one too many. The
+//! five characters are a keyed permutation of the ordinal, so names of one owner appear unrelated, no two
+//! ordinals share one, and a name gives its ordinal back.
 //!
 //! The rule, for every generated name (all but those that the API fixes: pods and claims of StatefulSets,
 //! Jobs of CronJobs, ReplicaSets and ControllerRevisions that are named by a hash):
 //!
-//! **No child gets a name that another one had within the last hour** ([`REUSE_AFTER_SECONDS`]). Whoever
-//! waits for a name to be not found would wait for ever, and logs and metrics that are keyed by name would
-//! mix two children.
+//! **No child gets a name that another one had within the last hour** ([`REUSE_AFTER_SECONDS`]). A client
+//! that waits for a name to be not found would wait forever, and logs and metrics that are keyed by name
+//! would mix two children.
 //!
 //! 1. The ordinals go round a circle. The next one follows the newest child there is, terminating ones
 //!    included, and names that [`Reader::name_used`] knows are skipped: those of objects that exist, and of
@@ -28,10 +28,10 @@ use xxhash_rust::xxh3::{xxh3_64, xxh3_64_with_seed};
 
 use crate::Reader;
 
-/// For how long after its removal a child's name is not given to another.
+/// Seconds after a child's removal during which its name is not reused.
 pub const REUSE_AFTER_SECONDS: u64 = 3600;
 
-/// The characters of generated names: no vowels, so no words, and nothing that is easily misread.
+/// The characters of generated names: no vowels, so no words, and no easily confused ones.
 const ALPHABET: &[u8; 27] = b"bcdfghjklmnpqrstvwxz2456789";
 
 /// Characters after the prefix.
@@ -47,10 +47,10 @@ pub const NAME_LENGTH_MAX: usize = 253;
 const LEFT: u32 = 27 * 27;
 const RIGHT: u32 = 27 * 27 * 27;
 
-/// How many names an owner has: 27^5.
+/// The number of names of an owner: 27^5.
 pub const SPACE: u32 = LEFT * RIGHT;
 
-/// Rounds of the permutation; at four of them every input digit has reached every output digit twice.
+/// Rounds of the permutation; after four every input digit has reached every output digit twice.
 const ROUNDS: u64 = 4;
 
 /// The names of one owner's generated children.
@@ -61,9 +61,9 @@ pub struct Children {
 }
 
 impl Children {
-    /// Of an owner.
+    /// The names of an owner's children.
     pub fn of(owner_name: &str, owner_uid: &str) -> Self {
-        // A dash makes the name prettier, but an owner's name may be too long for one.
+        // A dash as the server would have it, but an owner's name may be too long for one.
         let generate_name = if owner_name.len() < NAME_LENGTH_MAX {
             format!("{owner_name}-")
         } else {
@@ -75,8 +75,8 @@ impl Children {
         }
     }
 
-    /// Of an owner that has several series of children: the prefix of their names, and what sets the series
-    /// apart from all others, as the owner's uid with the name of the series.
+    /// For an owner with several series of children: the prefix of their names, and what distinguishes the
+    /// series from all others, as the owner's uid with the series' name.
     pub fn of_series(generate_name: String, series: &str) -> Self {
         Self {
             generate_name,
@@ -84,7 +84,7 @@ impl Children {
         }
     }
 
-    /// What upstream puts into a child's `metadata.generateName`: the prefix before it is cut.
+    /// A child's `metadata.generateName`, as upstream sets it: the prefix before it is cut.
     pub fn generate_name(&self) -> &str {
         &self.generate_name
     }
@@ -97,7 +97,7 @@ impl Children {
         &self.generate_name[..end]
     }
 
-    /// The name of an ordinal; ordinals beyond the space go round.
+    /// The name of an ordinal; ordinals beyond the space wrap round.
     pub fn name(&self, ordinal: u32) -> String {
         let mut rest = permute(self.key, ordinal % SPACE);
         let mut suffix = [0; SUFFIX_LENGTH];
@@ -146,7 +146,7 @@ impl Children {
         let child =
             newest.and_then(|(newest, _)| existing.iter().find(|(ordinal, _)| *ordinal == newest));
         if !known.covers(child.map(|(_, meta)| *meta)) {
-            // Behind the middle of the gap, the widest gap would be the one before the new child.
+            // Beyond the middle of the gap, the widest gap would be the one before the new child.
             start = (start + remainder(known.seed(self.key), (free / 2).max(1))) % SPACE;
         }
         (0..SPACE)
@@ -157,7 +157,7 @@ impl Children {
     }
 }
 
-/// What a store knows of the names of an owner's children.
+/// The store's knowledge of the names of an owner's children.
 pub struct Known<'a> {
     reader: &'a dyn Reader,
     resource: &'static Resource,
@@ -165,7 +165,7 @@ pub struct Known<'a> {
 }
 
 impl<'a> Known<'a> {
-    /// Of the children of an owner that are of this resource, in the owner's namespace.
+    /// For the children of an owner that are of this resource, in the owner's namespace.
     pub fn of(reader: &'a dyn Reader, resource: &'static Resource, owner: &'a ObjectMeta) -> Self {
         Self {
             reader,
@@ -179,7 +179,7 @@ impl<'a> Known<'a> {
             .name_used(self.resource, &self.owner.namespace, name)
     }
 
-    /// Whether every name that is not to be used again is known, given the newest child that exists.
+    /// Whether every name that must not be reused is known, given the newest existing child.
     fn covers(&self, newest: Option<&ObjectMeta>) -> bool {
         self.reader.history_covers(&self.owner.uid)
             || newest.is_some_and(|child| self.reader.history_covers(&child.uid))
@@ -195,7 +195,7 @@ fn remainder(number: u64, modulus: u32) -> u32 {
     u32::try_from(number % u64::from(modulus)).expect("a remainder of a u32 is one")
 }
 
-/// Whether a resource has objects with generated names: what was removed of these is remembered.
+/// Whether a resource has objects with generated names, whose removals are remembered.
 pub fn has_generated(resource: &Resource) -> bool {
     matches!(
         (resource.group, resource.plural),
@@ -216,8 +216,8 @@ pub fn owns_generated(resource: &Resource) -> bool {
     )
 }
 
-/// Whether the name of an object was generated for it by its controller. What the API itself fixes is not:
-/// pods of StatefulSets are named by their ordinals.
+/// Whether an object's name was generated by its controller. Names that the API itself fixes were not: pods
+/// of StatefulSets are named by their ordinals.
 pub fn is_generated(meta: &ObjectMeta) -> bool {
     let Some(owner) = meta.controller() else {
         return false;
@@ -232,8 +232,8 @@ pub fn is_generated(meta: &ObjectMeta) -> bool {
         && any.ordinal(&meta.name).is_some()
 }
 
-/// The newest of some ordinals on the circle: the one before the widest gap, since names are given out in
-/// order. Of gaps of one width the one that begins lowest. With the width.
+/// The newest of some ordinals on the circle, with the width of its gap: the one before the widest gap,
+/// since names are given out in order; of equal gaps the lowest.
 fn newest(mut ordinals: Vec<u32>) -> Option<(u32, u32)> {
     ordinals.sort_unstable();
     ordinals.dedup();
@@ -279,7 +279,7 @@ fn unpermute(key: u64, value: u32) -> u32 {
     left * RIGHT + right
 }
 
-/// A hash of some bytes that is the same on every replica and in every version.
+/// A hash of some bytes, the same on every replica and in every version.
 pub fn hash(bytes: &[u8]) -> u64 {
     xxh3_64(bytes)
 }

@@ -1,7 +1,7 @@
-//! Schemas of kinds, cut out of the API server's OpenAPI v3 documents.
+//! Schemas of kinds, extracted from the API server's OpenAPI v3 documents.
 //!
-//! A document describes a whole group version, with prose, and may be megabytes. Of it is kept what a type
-//! checker reads, of one kind and of what it refers to.
+//! A document describes a whole group version, with prose, and may be megabytes. Kept is what a type
+//! checker reads, of one kind and of the schemas it refers to.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -12,7 +12,7 @@ use crate::Answer;
 
 /// Where the documents are listed.
 pub const INDEX: &str = "/openapi/v3";
-/// What stands before the name of a schema in a reference.
+/// The prefix of a schema's name in a reference.
 const REFERENCE: &str = "#/components/schemas/";
 
 /// The path of a group version's document.
@@ -28,8 +28,8 @@ fn entry(group: &str, version: &str) -> String {
     }
 }
 
-/// Where the index says that a group version's document is; with a query that changes with its content.
-/// `None` where it has none, or leads elsewhere.
+/// The path of a group version's document, by the index, with a query that changes with its content. `None`
+/// where it has none, or leads elsewhere.
 pub fn located(index: &Value, group: &str, version: &str) -> Option<String> {
     let entry = &index["paths"][entry(group, version)];
     let path = entry["serverRelativeURL"].as_str()?;
@@ -41,7 +41,7 @@ pub fn located(index: &Value, group: &str, version: &str) -> Option<String> {
 #[derive(Clone, Debug, Default, PartialEq, Deserialize, Serialize)]
 #[serde(default, rename_all = "camelCase")]
 pub struct Schema {
-    /// The name of the schema that stands in its place.
+    /// The name of the schema that this one refers to.
     #[serde(rename = "$ref", skip_serializing_if = "String::is_empty")]
     reference: String,
     /// A wrapping of a reference.
@@ -111,7 +111,7 @@ fn is_false(flag: &bool) -> bool {
     !*flag
 }
 
-/// A value of the wanted type, or none: what nobody could use is no reason to give up a whole document.
+/// A value of the wanted type, or none: one malformed value must not discard a whole document.
 fn or_default<'de, D: Deserializer<'de>, T: Default + serde::de::DeserializeOwned>(
     deserializer: D,
 ) -> Result<T, D::Error> {
@@ -142,7 +142,7 @@ fn schema_or_other<'de, D: Deserializer<'de>>(
 }
 
 impl Schema {
-    /// The name of the schema that stands in its place, also where that is wrapped to add prose.
+    /// The name of the schema that this one refers to, also where the reference is wrapped to add prose.
     pub fn reference(&self) -> Option<&str> {
         if !self.reference.is_empty() {
             return Some(self.reference.trim_start_matches(REFERENCE));
@@ -173,7 +173,7 @@ pub struct Schemas {
 }
 
 impl Schemas {
-    /// From the answer to a [`crate::Query::Schema`].
+    /// Decodes the answer to a [`crate::Query::Schema`].
     ///
     /// # Errors
     /// Where it is none.
@@ -204,8 +204,8 @@ struct Components {
     schemas: BTreeMap<String, Schema>,
 }
 
-/// The schemas of a kind out of a document, as an answer: [`Answer::Missing`] where it has none, or is no
-/// document.
+/// Extracts the schemas of a kind from a document, as an answer: [`Answer::Missing`] where it has none, or
+/// is no document.
 pub fn answer(document: Value, group: &str, version: &str, kind: &str) -> Answer {
     let Ok(Document { components }) = serde_json::from_value(document) else {
         return Answer::Missing;

@@ -1,4 +1,4 @@
-//! Ownership: which objects an owner takes as its own, adopts or lets go, and the patches that do so.
+//! Ownership: which objects an owner holds, adopts or releases, and the patches that do so.
 
 use std::sync::Arc;
 
@@ -12,11 +12,11 @@ use crate::{
     Answer, Change, Key, PatchKind, Plan, Query, Reader, Refusal, Report, Seen, selectors::Selector,
 };
 
-/// The index of objects that no controller manages, by namespace: where an owner looks for what it might
+/// The index of objects that no controller manages, by namespace: where an owner searches for objects to
 /// adopt.
 pub const ORPHANS: &str = "orphans";
 
-/// The value of [`ORPHANS`].
+/// The value of [`ORPHANS`] for an object.
 pub fn orphan_in<T: Object>(object: &T) -> Vec<Str> {
     let meta = object.metadata();
     match meta.controller() {
@@ -72,26 +72,26 @@ pub fn is_controlled_by(meta: &ObjectMeta, uid: &str) -> bool {
     meta.controller().is_some_and(|owner| owner.uid == *uid)
 }
 
-/// What an owner does about the objects that it might own.
+/// An owner's adoptions, releases and present children.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Claims<T> {
-    /// Its own, and selected.
+    /// Children that it owns and selects.
     pub owned: Vec<Arc<T>>,
     /// Orphans that are selected: to be adopted.
     pub adopt: Vec<Arc<T>>,
-    /// Its own, but not selected any more: to be let go.
+    /// Children that it owns but no longer selects, to be released.
     pub release: Vec<Arc<T>>,
 }
 
 impl<T> Claims<T> {
-    /// Whether something is to be written before the owner can be sure of what it owns.
+    /// Whether adoptions or releases must be written before the owner can be sure of its children.
     pub fn are_unsettled(&self) -> bool {
         !self.adopt.is_empty() || !self.release.is_empty()
     }
 }
 
-/// Sorts what an owner might own. An owner that is being deleted keeps what it has, adopts nothing and
-/// releases nothing; what is being deleted itself is not adopted.
+/// Sorts the objects that an owner might own. A terminating owner keeps its children, adopts nothing and
+/// releases nothing; a terminating object is not adopted.
 pub fn claim<O: Object, T: Object>(
     owner: &O,
     selector: &Selector,
@@ -126,17 +126,17 @@ pub fn claim<O: Object, T: Object>(
     claims
 }
 
-/// What an owner's controller opens with: the owner, the children that it has and might adopt, and what is to
-/// be settled before it can rely on them.
+/// The opening of an owner's reconcile: the owner, the children that it has and might adopt, and the
+/// adoptions and releases to settle before it can rely on them.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Claimed<O, T> {
     /// The owner.
     pub owner: Arc<O>,
-    /// Which children it selects.
+    /// The selector of its children.
     pub selector: Selector,
     /// All objects whose controller it is, in whatever state.
     pub children: Vec<Arc<T>>,
-    /// What is to be done about children and orphans.
+    /// Adoptions and releases to write.
     pub claims: Claims<T>,
     /// A finalizer that an adopted child gets and a released one loses.
     finalizer: Option<&'static str>,
@@ -177,13 +177,13 @@ impl<O: Object, T: Object> Claimed<O, T> {
         self
     }
 
-    /// What must be read live before the claims can be settled, if something is to be adopted.
+    /// The live read that is needed before claims can be settled, where something is to be adopted.
     pub fn ask(&self) -> Option<Query> {
         (!self.claims.adopt.is_empty()).then(|| recheck(self.owner.as_ref()))
     }
 
-    /// The plan that settles the claims: adoptions and releases alone, since the owner can be sure of what it
-    /// owns only afterwards. `None` where nothing is to be settled.
+    /// The plan that settles the claims: adoptions and releases alone, since the owner can be sure of its
+    /// children only afterwards. `None` where nothing is to be settled.
     pub fn settle(&self, seen: &Seen<'_>) -> Option<Result<Plan, Refusal>> {
         let settle = || {
             let mut plan = Plan::nothing();
@@ -209,14 +209,14 @@ impl<O: Object, T: Object> Claimed<O, T> {
         self.claims.are_unsettled().then(settle)
     }
 
-    /// Notes in a plan that it rests on the number of selected objects ([`Plan::counted`]).
+    /// Declares in a plan that it rests on the number of selected objects ([`Plan::counted`]).
     pub fn count(&self, plan: &mut Plan) {
         plan.counted::<T>(&self.owner.metadata().namespace, &self.selector);
     }
 }
 
-/// What must be read live before an adoption: the cache may not know yet that the owner is gone, and an
-/// object adopted by a deleted owner would be collected with it.
+/// The live read before an adoption: the cache may not show yet that the owner is gone, and an object
+/// adopted by a deleted owner would be garbage-collected with it.
 pub fn recheck<O: Object>(owner: &O) -> Query {
     Query::Live {
         resource: O::resource(),
@@ -260,7 +260,7 @@ pub fn may_adopt<O: Object>(owner: &O, seen: &Seen<'_>) -> Result<(), Refusal> {
     }
 }
 
-/// Adopts: the server refuses where another controller was quicker.
+/// Adopts; the server refuses where another controller was first.
 fn adopt<O: Object, T: Object>(
     plan: &mut Plan,
     owner: &O,

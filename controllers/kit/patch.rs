@@ -13,8 +13,8 @@ pub enum Part {
     Status,
 }
 
-/// The merge patch (RFC 7386) that makes one projection of the other; `None` where they do not differ in that
-/// part. Lists are replaced whole: a list in a projection must be known in full.
+/// The merge patch (RFC 7386) from one projection to another; `None` where they do not differ in that part.
+/// Lists are replaced whole: a list in a projection must be complete.
 pub fn difference<T: Object>(old: &T, new: &T, part: Part) -> Option<Value> {
     merge_patch(&json(old, part), &json(new, part))
 }
@@ -35,7 +35,7 @@ pub(crate) fn json<T: Object>(object: &T, part: Part) -> Value {
     value
 }
 
-/// The merge patch that makes `new` of `old`; `None` where they are equal.
+/// The merge patch from `old` to `new`; `None` where they are equal.
 pub fn merge_patch(old: &Value, new: &Value) -> Option<Value> {
     match (old, new) {
         (Value::Object(old), Value::Object(new)) => {

@@ -6,7 +6,7 @@ use serde_json::Value;
 
 use crate::{Failure, Key, patch, selectors::Selector, status};
 
-/// What one reconcile would write.
+/// What one reconcile writes, records and measures.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct Plan {
     /// Groups of actions. A stage starts when every action of the one before it has succeeded. Within a
@@ -16,14 +16,14 @@ pub struct Plan {
     /// Events that depend on no action.
     pub events: Vec<Event>,
     /// When the key is reconciled again without any change.
-    pub again: Again,
+    pub requeue: Requeue,
     /// Values of the controller's metrics, recorded when every action has succeeded.
     pub measures: Vec<Measure>,
-    /// Metrics of how long it all took, from asking to the last answer: the node fills in the value, in
-    /// seconds, whatever became of the actions.
+    /// Metrics of the total duration, from the queries to the last answer: the node fills in the value, in
+    /// seconds, whatever the results of the actions.
     pub timings: Vec<Measure>,
-    /// What is recorded instead of `measures` and `timings` where the reconcile fails: an action has failed
-    /// so that the key backs off, or `failure` says so.
+    /// Recorded instead of `measures` and `timings` where the reconcile fails: an action has failed so that
+    /// the key backs off, or `failure` is set.
     pub on_failure: OnFailure,
     /// Why the reconcile fails although its actions may succeed: the key is retried with back-off once events
     /// are recorded and actions are carried out.
@@ -49,17 +49,17 @@ pub struct Measure {
     pub name: &'static str,
     /// Its labels' values, in the order of the declaration.
     pub labels: Vec<Str>,
-    /// By how much a counter grows; the value of a gauge; one observation of a histogram.
+    /// The increment of a counter; the value of a gauge; one observation of a histogram.
     pub value: f64,
 }
 
 /// When a key is reconciled again without any change.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub enum Again {
-    /// Not at all.
+pub enum Requeue {
+    /// Only a change wakes the key.
     #[default]
     Never,
-    /// At an instant.
+    /// Not later than this instant.
     At(Timestamp),
     /// At once after this plan, without back-off.
     Now,
@@ -68,126 +68,126 @@ pub enum Again {
 /// A set of objects whose number a decision rests on.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub struct Counted {
-    /// Of which resource.
+    /// The set's resource.
     pub resource: &'static Resource,
-    /// In which namespace.
+    /// The set's namespace.
     pub namespace: Str,
-    /// Which of them.
+    /// The selector of its objects.
     pub selector: Selector,
-    /// Not 0: a decision rests on the set being whole as of this resourceVersion, takeover or not. The node
-    /// lists it live where the cache has not come so far.
+    /// Not 0: a decision rests on the set being complete as of this resourceVersion, takeover or not. The
+    /// node lists it live where the cache has not reached it.
     pub since: u64,
-    /// Whether nothing else will do: where the set can't be read, or an object of it can't be decoded, the
-    /// plan is not applied, for however long. Without it a resource that can't be read for long holds back
-    /// nobody.
+    /// Whether the proof is mandatory: while the set can't be read, or an object of it can't be decoded,
+    /// the plan is not applied. Otherwise a resource that can't be read for long holds back nobody.
     pub strict: bool,
 }
 
-/// What a delete insists on.
+/// The precondition of a delete.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Only {
     /// The object with this uid, whatever changed in it.
     ThisUid,
-    /// The very version that was seen.
+    /// The object in the very version that was seen.
     ThisVersion,
 }
 
-/// What happens to dependents.
+/// What a delete does to dependents.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Propagation {
     /// They are deleted afterwards by the garbage collector.
     Background,
-    /// They are deleted first.
+    /// They are deleted before the object.
     Foreground,
-    /// They stay.
+    /// They stay, without this owner.
     Orphan,
 }
 
 /// How a patch is read by the API server.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum PatchKind {
-    /// RFC 7386.
+    /// A JSON merge patch, RFC 7386.
     Merge,
-    /// Kubernetes' own: lists merge by key. For what only adds to or takes from a list.
+    /// Kubernetes' own strategic merge: lists merge by key. For patches that only add to or remove from a
+    /// list.
     Strategic,
-    /// Server-side apply by a field manager, which takes the fields that it names from whoever had them.
+    /// Server-side apply by a field manager, forced: it takes the named fields from their previous manager.
     /// kind, apiVersion and name are added to the patch.
     Apply {
-        /// As whom the fields are owned.
+        /// The field manager that comes to own the fields.
         manager: &'static str,
     },
-    /// An apply of nothing, by which the API server stores the object again as it encodes it now. uid and
-    /// resourceVersion are preconditions: one that has been written since, or is gone, needs no rewrite, so
-    /// that its refusal is a success ([`Action::is_superseded`]).
+    /// An empty apply, by which the API server stores the object again in its present encoding. uid and
+    /// resourceVersion are preconditions: an object that has been written since, or is gone, needs no
+    /// rewrite, so its refusal is a success ([`Action::is_superseded`]).
     Rewrite {
-        /// As whom it is applied; the manager comes to own no field.
+        /// The field manager, which comes to own no field.
         manager: &'static str,
     },
 }
 
-/// Whether a patch only reports what was seen, so that a newer one may take its place.
+/// Whether a patch only reports what was observed, so that a newer one may replace it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Report {
-    /// It does something, or what is decided next rests on it: it is written at once.
+    /// A write with an effect, or one that the next decision rests on: it is sent at once.
     No,
-    /// How far something has come that goes on by itself: the next report is on its way.
+    /// Progress that continues by itself: the next status write will follow soon.
     Underway,
-    /// How things are.
+    /// The observed state.
     Seen,
 }
 
-/// What is done to the API.
+/// A kind of write, with its body.
 #[derive(Clone, Debug, PartialEq)]
 pub enum Verb {
-    /// Makes an object from its protobuf, or from its JSON where a part of it is known as JSON alone.
+    /// Creates an object from its protobuf, or from its JSON where a part of it is known as JSON alone.
     Create {
-        /// The object's message, without envelope; or its whole JSON, which is told by the brace in front: no
-        /// message of the API begins with one ([`is_json`]).
+        /// The object's message, without envelope; or its whole JSON, which is recognised by its opening
+        /// brace: no message of the API begins with one ([`is_json`]).
         body: Vec<u8>,
     },
     /// Changes an object; the patch carries uid and resourceVersion as preconditions.
     Patch {
         /// Empty for the object itself, or as in `status`.
         subresource: &'static str,
-        /// How it is read.
+        /// How the API server interprets the patch.
         kind: PatchKind,
-        /// The patch.
+        /// The patch as JSON.
         patch: Value,
-        /// Whether it only reports what was seen: such writes are spaced per key.
+        /// Whether it only reports what was observed: such writes are rate-limited per key.
         report: Report,
     },
     /// Deletes an object.
     Delete {
-        /// What it insists on besides the uid.
+        /// Its precondition besides the uid.
         only: Only,
         /// What happens to dependents.
         propagation: Propagation,
-        /// Seconds the object may take; `None` for its own default.
+        /// The grace period in seconds; `None` for the object's own default.
         grace_period_seconds: Option<i64>,
     },
-    /// Deletes every object of a resource in a namespace; the action's key has no name, and nothing is a
-    /// precondition.
+    /// Deletes every object of a resource in a namespace; the action's key has no name, and there are no
+    /// preconditions.
     DeleteCollection {
         /// What happens to dependents.
         propagation: Propagation,
     },
-    /// Puts a whole object to a subresource that takes nothing else, as in `finalize`. The body was read
-    /// live, so no field is lost; its resourceVersion is the precondition.
+    /// Replaces a whole object at a subresource that takes nothing else, as in `finalize`. The body was
+    /// read live, so no field is lost; its resourceVersion is the precondition.
     Replace {
-        /// As in `finalize`.
+        /// The subresource, as in `finalize`.
         subresource: &'static str,
         /// The whole object as JSON.
         body: Value,
     },
 }
 
-/// Whether a creation's body is JSON.
+/// Whether a create's body is JSON.
 pub fn is_json(body: &[u8]) -> bool {
     body.first() == Some(&b'{')
 }
 
 impl Verb {
-    /// As RBAC names it.
+    /// The verb's name in RBAC.
     pub fn name(&self) -> &'static str {
         match self {
             Self::Create { .. } => "create",
@@ -199,39 +199,39 @@ impl Verb {
     }
 }
 
-/// One write.
+/// One write, a part of a [`Plan`].
 #[derive(Clone, PartialEq)]
 pub struct Action {
-    /// What is done.
+    /// The kind of write, with its body.
     pub verb: Verb,
-    /// To which resource.
+    /// The object's resource.
     pub resource: &'static Resource,
-    /// To which object.
+    /// The object's key.
     pub key: Key,
     /// Its uid as seen; empty for a create.
     pub uid: Str,
     /// Its resourceVersion as seen, sent as a precondition by patches and by deletes of
     /// [`Only::ThisVersion`]; 0 for none.
     pub resource_version: u64,
-    /// Events that tell of its success or failure.
+    /// Events and metrics for the action's success or failure.
     pub announcement: Option<Box<Announcement>>,
 }
 
-/// Events and measures that tell of an action's success or failure.
+/// Events and metrics that an action's success or failure records.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct Announcement {
     /// Recorded when the action has succeeded.
     pub success: Option<Event>,
-    /// Recorded when it has failed otherwise than by a conflict; the error's text is appended to the message.
+    /// Recorded when it has failed, except by a conflict; the error's text is appended to the message.
     pub failure: Option<Event>,
     /// Whether that event is recorded as it is, without the error's text.
     pub failure_as_is: bool,
     /// Values of the controller's metrics, recorded when the action has succeeded.
     pub measures: Vec<Measure>,
-    /// Values recorded when it has failed otherwise than by a conflict.
+    /// Values recorded when it has failed, except by a conflict.
     pub failure_measures: Vec<Measure>,
-    /// What the object is called where a failure is told of; empty for its name.
-    pub told_as: Str,
+    /// What a failure calls the object; empty for its name.
+    pub reported_as: Str,
 }
 
 fn measure(name: &'static str, labels: &[&str], value: f64) -> Measure {
@@ -245,13 +245,13 @@ fn measure(name: &'static str, labels: &[&str], value: f64) -> Measure {
 /// An event's type.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum EventType {
-    /// As it should be.
+    /// Information.
     Normal,
-    /// Something that needs attention.
+    /// A condition that needs attention.
     Warning,
 }
 
-/// What an event is about.
+/// A reference to the object of an event.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub struct ObjectRef {
     /// As in `apps/v1`.
@@ -267,7 +267,7 @@ pub struct ObjectRef {
 }
 
 impl ObjectRef {
-    /// Of an object.
+    /// A reference to an object.
     pub fn of<T: Object>(object: &T) -> Self {
         let resource = T::resource();
         Self {
@@ -283,13 +283,13 @@ impl ObjectRef {
 /// An event, as `kubectl describe` shows it.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub struct Event {
-    /// What it is about.
+    /// The object that it is recorded for.
     pub about: ObjectRef,
     /// Its type.
     pub r#type: EventType,
-    /// One word, upstream's.
+    /// The reason in CamelCase, upstream's.
     pub reason: Str,
-    /// A sentence, upstream's.
+    /// The message, upstream's.
     pub message: String,
 }
 
@@ -304,7 +304,7 @@ impl Event {
         }
     }
 
-    /// A warning.
+    /// A warning event.
     pub fn warning<T: Object>(about: &T, reason: &'static str, message: impl Into<String>) -> Self {
         Self {
             r#type: EventType::Warning,
@@ -314,12 +314,12 @@ impl Event {
 }
 
 impl Plan {
-    /// Nothing is to be done.
+    /// The empty plan.
     pub fn nothing() -> Self {
         Self::default()
     }
 
-    /// Whether nothing would be written; a later look may still be wanted.
+    /// Whether nothing would be written; a later reconcile may still be wanted.
     pub fn is_nothing(&self) -> bool {
         self.stages.iter().all(Vec::is_empty) && self.events.is_empty()
     }
@@ -329,40 +329,40 @@ impl Plan {
         self.stages.iter().flatten()
     }
 
-    /// `create pods/web-1`, one for each action: for tests and logs.
+    /// `create pods/web-1`, one entry per action: for tests and logs.
     pub fn verbs(&self) -> Vec<String> {
         self.actions().map(Action::to_string).collect()
     }
 
-    /// Looks again at an instant, or earlier if an earlier one was asked for.
+    /// Requeues the key for an instant, or for an earlier one that was asked for before.
     #[must_use]
-    pub fn again_at(mut self, at: Timestamp) -> Self {
-        self.look_again_at(at);
+    pub fn requeued_at(mut self, at: Timestamp) -> Self {
+        self.requeue_at(at);
         self
     }
 
-    /// As [`Plan::again_at`].
-    pub fn look_again_at(&mut self, at: Timestamp) {
-        self.again = match self.again {
-            Again::Now => Again::Now,
-            Again::At(earlier) if earlier <= at => Again::At(earlier),
-            Again::At(_) | Again::Never => Again::At(at),
+    /// As [`Plan::requeued_at`].
+    pub fn requeue_at(&mut self, at: Timestamp) {
+        self.requeue = match self.requeue {
+            Requeue::Now => Requeue::Now,
+            Requeue::At(earlier) if earlier <= at => Requeue::At(earlier),
+            Requeue::At(_) | Requeue::Never => Requeue::At(at),
         };
     }
 
-    /// Looks again at once.
-    pub fn look_again_now(&mut self) {
-        self.again = Again::Now;
+    /// Requeues the key at once.
+    pub fn requeue_now(&mut self) {
+        self.requeue = Requeue::Now;
     }
 
-    /// Starts a new stage: what follows waits until all before it has succeeded.
+    /// Starts a new stage: it waits until all actions before it have succeeded.
     pub fn then(&mut self) {
         if self.stages.last().is_some_and(|stage| !stage.is_empty()) {
             self.stages.push(Vec::new());
         }
     }
 
-    /// Says what was counted.
+    /// Declares a set that the plan has counted.
     pub fn counted<T: Object>(&mut self, namespace: &Str, selector: &Selector) {
         let counted = Counted {
             resource: T::resource(),
@@ -376,8 +376,8 @@ impl Plan {
         }
     }
 
-    /// Says that the plan rests on having seen every object of a resource in a namespace (empty for the
-    /// cluster) that there was at a resourceVersion.
+    /// Declares that the plan rests on having seen every object of a resource in a namespace (empty for the
+    /// cluster) up to a resourceVersion.
     pub fn rests_on(&mut self, resource: &'static Resource, namespace: &Str, since: u64) {
         self.counted.push(Counted {
             resource,
@@ -388,7 +388,7 @@ impl Plan {
         });
     }
 
-    /// As [`Plan::rests_on`], for what can't be undone: the plan is applied with this proof or not at all
+    /// As [`Plan::rests_on`], for irreversible writes: the plan is applied with this proof or not at all
     /// ([`Counted::strict`]).
     pub fn rests_strictly_on(&mut self, resource: &'static Resource, namespace: &Str, since: u64) {
         self.rests_on(resource, namespace, since);
@@ -397,12 +397,12 @@ impl Plan {
         }
     }
 
-    /// Measures something, if and when the plan has been carried out whole.
+    /// Records a metric when the whole plan has succeeded.
     pub fn measure(&mut self, name: &'static str, labels: &[&str], value: f64) {
         self.measures.push(measure(name, labels, value));
     }
 
-    /// Measures how many seconds asking, planning and applying took.
+    /// Records the seconds that queries, planning and writes took.
     pub fn time(&mut self, name: &'static str, labels: &[&str]) {
         self.timings.push(measure(name, labels, 0.0));
     }
@@ -422,7 +422,7 @@ impl Plan {
         self.failure = Some(why.into());
     }
 
-    /// Records an event.
+    /// Records an event that depends on no action.
     pub fn event(&mut self, event: Event) {
         self.events.push(event);
     }
@@ -437,8 +437,8 @@ impl Plan {
         stage.last_mut().expect("it was just pushed")
     }
 
-    /// Makes an object. Its name must be set: one that is derived from its owner makes a second creation of
-    /// the same child collide.
+    /// Creates an object. Its name must be set: one that is derived from its owner makes a second creation
+    /// of the same child collide.
     pub fn create<T: Object>(&mut self, object: &T) -> &mut Action {
         self.act(Action {
             verb: Verb::Create {
@@ -452,7 +452,8 @@ impl Plan {
         })
     }
 
-    /// Makes an object from its whole JSON, kind and apiVersion included: for what is known as JSON alone.
+    /// Creates an object from its whole JSON, kind and apiVersion included: for kinds that are known as
+    /// JSON alone.
     pub fn create_json<T: Object>(&mut self, key: Key, object: &Value) -> &mut Action {
         self.act(Action {
             verb: Verb::Create {
@@ -474,8 +475,8 @@ impl Plan {
     }
 
     /// Writes the difference of two projections' `status` to the status subresource. No difference: no
-    /// action. What takes back a claim is written at once ([`status::report`]); anything else reports what
-    /// was seen.
+    /// action. A change that retracts a claim is written at once ([`status::report`]); any other reports
+    /// what was observed.
     pub fn update_status<T: Object>(&mut self, old: &T, new: &T) -> Option<&mut Action> {
         let before = patch::json(old, patch::Part::Status);
         let after = patch::json(new, patch::Part::Status);
@@ -508,8 +509,8 @@ impl Plan {
         })
     }
 
-    /// Applies fields of an object as a field manager, with the version seen as the precondition: a view that
-    /// has aged can't undo what was written since.
+    /// Applies fields of an object as a field manager, with the version seen as the precondition: an
+    /// outdated view can't undo later writes.
     pub fn apply<T: Object>(
         &mut self,
         object: &T,
@@ -578,7 +579,7 @@ impl Plan {
         })
     }
 
-    /// Puts a whole object, read live and changed, to a subresource.
+    /// Replaces a whole object, read live and changed, at a subresource.
     pub fn replace<T: Object>(
         &mut self,
         object: &T,
@@ -595,8 +596,8 @@ impl Plan {
         })
     }
 
-    /// Has the API server store an object again as it is ([`PatchKind::Rewrite`]), as it was seen or not at
-    /// all.
+    /// Has the API server store an object again unchanged ([`PatchKind::Rewrite`]), with the version seen
+    /// as precondition.
     pub fn rewrite(
         &mut self,
         resource: &'static Resource,
@@ -619,7 +620,7 @@ impl Plan {
     }
 
     /// Writes fields of the metadata as a merge patch, whose lists are whole, of an object whose kind is
-    /// known at run time only. As it was seen, or not at all.
+    /// known at run time only. The version seen is the precondition.
     pub fn patch_metadata(&mut self, object: &AnyObject, metadata: &Value) -> &mut Action {
         self.act(Action {
             verb: Verb::Patch {
@@ -659,7 +660,7 @@ impl Plan {
 }
 
 impl Action {
-    /// Says of a patch what it reports; other actions report nothing.
+    /// Sets what a patch reports; other actions report nothing.
     pub fn reports(&mut self, what: Report) -> &mut Self {
         if let Verb::Patch { report, .. } = &mut self.verb {
             *report = what;
@@ -667,8 +668,7 @@ impl Action {
         self
     }
 
-    /// Says of a report that it is of progress that continues by itself; what must be written at once stays
-    /// so.
+    /// Marks a status write as progress that continues by itself; an urgent one stays urgent.
     pub fn progresses(&mut self) -> &mut Self {
         match self.report() {
             Report::Seen => self.reports(Report::Underway),
@@ -676,7 +676,7 @@ impl Action {
         }
     }
 
-    /// What it reports.
+    /// The kind of status write; [`Report::No`] for all other writes.
     pub fn report(&self) -> Report {
         match self.verb {
             Verb::Patch { report, .. } => report,
@@ -684,7 +684,7 @@ impl Action {
         }
     }
 
-    /// Whether it has the API server store an object again as it is.
+    /// Whether it is a [`PatchKind::Rewrite`].
     pub fn is_rewrite(&self) -> bool {
         matches!(
             self.verb,
@@ -739,21 +739,23 @@ impl Action {
         self
     }
 
-    /// Calls the object so wherever a failure of the action is told of. Upstream leaves a child's name to the
-    /// server, so that one which is refused has no more than the beginning of a name; a name that changes
-    /// from try to try would also make each failure another.
-    pub fn told_as(&mut self, name: &str) -> &mut Self {
-        self.announcement.get_or_insert_default().told_as = name.into();
+    /// Names the object `name` in the text of a failure. Upstream leaves a child's name to the server, so a
+    /// child that is refused has only its generateName prefix; a name that changes with each attempt would
+    /// also make each failure a different one.
+    pub fn reported_as(&mut self, name: &str) -> &mut Self {
+        self.announcement.get_or_insert_default().reported_as = name.into();
         self
     }
 
-    /// The failure as it is told.
-    pub fn told(&self, failure: Failure) -> Failure {
+    /// The failure with the name that [`Self::reported_as`] has set.
+    pub fn reported(&self, failure: Failure) -> Failure {
         match &self.announcement {
-            Some(announcement) if !announcement.told_as.is_empty() => failure.map_text(|text| {
-                let quoted = |name: &str| format!("\"{name}\"");
-                text.replace(&quoted(&self.key.name), &quoted(&announcement.told_as))
-            }),
+            Some(announcement) if !announcement.reported_as.is_empty() => {
+                failure.map_text(|text| {
+                    let quoted = |name: &str| format!("\"{name}\"");
+                    text.replace(&quoted(&self.key.name), &quoted(&announcement.reported_as))
+                })
+            }
             _ => failure,
         }
     }
@@ -780,7 +782,7 @@ impl Action {
         failure.class().is_reported && !self.is_done(failure)
     }
 
-    /// Measures something when the action has succeeded.
+    /// Records a metric when the action has succeeded.
     pub fn measure(&mut self, name: &'static str, labels: &[&str], value: f64) -> &mut Self {
         self.announcement
             .get_or_insert_default()
@@ -789,7 +791,7 @@ impl Action {
         self
     }
 
-    /// Measures something when the action has failed otherwise than by a conflict.
+    /// Records a metric when the action has failed, except by a conflict.
     pub fn measure_failure(
         &mut self,
         name: &'static str,
@@ -803,8 +805,8 @@ impl Action {
         self
     }
 
-    /// Leaves the resourceVersion out of a patch's preconditions: for what is right whatever else has
-    /// changed. The uid stays.
+    /// Leaves the resourceVersion out of a patch's preconditions: for values that are right whatever else
+    /// has changed. The uid stays.
     pub fn whatever_version(&mut self) -> &mut Self {
         self.resource_version = 0;
         self
@@ -823,7 +825,7 @@ impl Action {
     }
 }
 
-/// What is written to a Secret is nobody's to print.
+/// The content of a Secret must not be printed.
 impl std::fmt::Debug for Action {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         let is_secret = self.resource.group.is_empty() && self.resource.plural == "secrets";

@@ -42,8 +42,8 @@ fn labeled(namespace: &str, key: &str, value: &str) -> Str {
     Str::interned(&format!("{namespace}/{key}={value}"))
 }
 
-/// The pods of a namespace that a selector selects, in order of names. Who asks must have declared
-/// [`LABELED`], by which a selector that names a label finds its pods without a look at all others.
+/// The pods of a namespace that a selector selects, in order of names. The caller must have declared
+/// [`LABELED`], by which a selector that names a label finds its pods without reading all others.
 pub fn selected(seen: &Seen<'_>, namespace: &str, selector: &Selector) -> Vec<Arc<Pod>> {
     let mut pods = match selector
         .labels()
@@ -61,12 +61,12 @@ pub fn is_active(pod: &Pod) -> bool {
     !has_finished(pod) && !pod.is_terminating()
 }
 
-/// Being deleted, and not finished.
+/// Whether it is being deleted and has not finished.
 pub fn is_terminating(pod: &Pod) -> bool {
     !has_finished(pod) && pod.is_terminating()
 }
 
-/// All its containers have ended and none will start again.
+/// Whether all its containers have ended and none will start again.
 pub fn has_finished(pod: &Pod) -> bool {
     matches!(phase(pod), "Succeeded" | "Failed")
 }
@@ -75,7 +75,7 @@ fn phase(pod: &Pod) -> &str {
     pod.status.as_ref().map_or("", |status| &status.phase)
 }
 
-/// The node it runs on; empty before it is assigned to one.
+/// The node it is assigned to; empty before that.
 pub fn node_name(pod: &Pod) -> &str {
     pod.spec.as_ref().map_or("", |spec| &spec.node_name)
 }
@@ -91,24 +91,24 @@ pub fn is_ready(pod: &Pod) -> bool {
     ready_condition(pod).is_some()
 }
 
-/// An instant that was set: the API writes none as the epoch.
+/// An instant that is set: the API treats the epoch as unset.
 pub fn instant(time: Option<Time>) -> Option<Timestamp> {
     time.filter(|time| *time != Time::default())
         .map(Time::timestamp)
 }
 
-/// An instant and a time after it; the last instant there is where that lies beyond. Times and seconds in
-/// objects are whatever somebody wrote.
+/// An instant and a duration after it, saturating at the last instant. Times and durations in objects are
+/// arbitrary user input.
 pub fn after(at: Timestamp, wait: SignedDuration) -> Timestamp {
     at.checked_add(wait).unwrap_or(Timestamp::MAX)
 }
 
-/// Since when it has been ready.
+/// When it became ready; `None` where it is not.
 pub fn ready_since(pod: &Pod) -> Option<Timestamp> {
     instant(ready_condition(pod)?.last_transition_time)
 }
 
-/// Whether it has been ready for as long as is asked for.
+/// Whether it has been ready for `minReadySeconds`.
 pub fn is_available(pod: &Pod, min_ready_seconds: i32, now: Timestamp) -> bool {
     is_ready(pod)
         && (min_ready_seconds == 0
@@ -116,8 +116,7 @@ pub fn is_available(pod: &Pod, min_ready_seconds: i32, now: Timestamp) -> bool {
                 .is_some_and(|since| after(since, seconds(min_ready_seconds)) <= now))
 }
 
-/// When a pod that is ready will have been so for long enough; `None` if it is available already or not
-/// ready.
+/// When a ready pod becomes available; `None` if it is available already or not ready.
 pub fn available_at(pod: &Pod, min_ready_seconds: i32, now: Timestamp) -> Option<Timestamp> {
     if min_ready_seconds <= 0 {
         return None;
@@ -126,8 +125,8 @@ pub fn available_at(pod: &Pod, min_ready_seconds: i32, now: Timestamp) -> Option
     (at > now).then_some(at)
 }
 
-/// When the next of some pods becomes available by time alone, which no change of an object shows; `None`
-/// where none of them waits for that.
+/// When the next of some pods becomes available by time alone, without a change of any object; `None` where
+/// none of them waits for that.
 pub fn next_available<'a>(
     pods: impl IntoIterator<Item = &'a Arc<Pod>>,
     min_ready_seconds: i32,
@@ -143,7 +142,7 @@ fn seconds(count: i32) -> SignedDuration {
     SignedDuration::from_secs(count.into())
 }
 
-/// What its owner says its deletion costs; 0 where it says nothing that counts.
+/// The deletion cost in its annotation; 0 without a valid one.
 pub fn deletion_cost(pod: &Pod) -> i32 {
     let Some(text) = pod.metadata().annotation(DELETION_COST) else {
         return 0;
@@ -199,7 +198,8 @@ fn age_rank(since: Timestamp, now: Timestamp) -> i64 {
     }
 }
 
-/// The younger first; what has no time counts as youngest; `None` where the times are one.
+/// Compares by age, the younger first; a pod without a time counts as youngest; `None` where the times are
+/// equal.
 fn younger_first(
     one: (Option<Timestamp>, &Pod),
     other: (Option<Timestamp>, &Pod),
@@ -218,14 +218,14 @@ fn younger_first(
     }
 }
 
-/// A pod and how many of its siblings are active on its node.
+/// A pod with the number of its active siblings on its node.
 #[derive(Clone, Debug)]
 pub struct Ranked {
     /// The pod.
     pub pod: Arc<Pod>,
     /// Active siblings on its node, itself included.
     pub neighbours: usize,
-    /// How dear its deletion is; 0 for all where nobody asks.
+    /// Its deletion cost; 0 for all where the feature is off.
     pub cost: i32,
 }
 
@@ -247,7 +247,7 @@ pub fn goes_before(one: &Ranked, other: &Ranked, now: Timestamp) -> bool {
     if is_ready(one) != is_ready(other) {
         return !is_ready(one);
     }
-    // Cheaper < dearer.
+    // Lower deletion cost < higher.
     if cost_one != cost_other {
         return cost_one < cost_other;
     }
@@ -271,9 +271,8 @@ pub fn goes_before(one: &Ranked, other: &Ranked, now: Timestamp) -> bool {
     younger_first((created(one), one), (created(other), other), now).unwrap_or(false)
 }
 
-/// The `count` pods that go when there are too many. `siblings` are all pods of the owner's owner: of two
-/// pods the one with more of them on its node goes first. With `by_cost` the annotation of a pod's deletion
-/// cost counts.
+/// The `count` surplus pods to delete. `siblings` are all pods of the owner's owner: of two pods the one
+/// with more of them on its node goes first. With `by_cost` the deletion cost counts.
 pub fn to_delete(
     pods: &[Arc<Pod>],
     siblings: &[Arc<Pod>],
@@ -304,7 +303,7 @@ pub fn to_delete(
 }
 
 /// Stable. The standard sort may panic where an order is not total, and this one is not: ages within one
-/// order of magnitude compare by uid, equal ages by restarts, so three pods can stand in a circle.
+/// order of magnitude compare by uid, equal ages by restarts, so three pods can form a cycle.
 fn merge_sort<T>(mut items: Vec<T>, before: &dyn Fn(&T, &T) -> bool) -> Vec<T> {
     if items.len() < 2 {
         return items;
@@ -326,24 +325,24 @@ fn merge_sort<T>(mut items: Vec<T>, before: &dyn Fn(&T, &T) -> bool) -> Vec<T> {
     sorted
 }
 
-/// What the bodies of one plan's creations may take together: half of what a plan may hold at all.
+/// The most bytes that one plan's creations may hold: half of what a plan may hold at all.
 const CREATED_BYTES_MAX: usize = 25 << 20;
-/// What a creation takes beside what it copies: names, owner, events.
+/// Bytes of a creation beside what it copies: names, owner, events.
 const CREATED_BYTES_MORE: usize = 2048;
 
-/// How many children one plan creates, `most` at most, where each copies so many bytes: a thousand copies of
-/// a template of 1.5 MB would take more memory than a replica has. The others follow with the next plans. At
-/// least one.
+/// The number of children that one plan creates where each copies `bytes_each` bytes: at least one, at most
+/// `most`. A thousand copies of a template of 1.5 MB would take more memory than a replica has; the others
+/// follow with the next plans.
 pub fn creations_at_once(most: usize, bytes_each: usize) -> usize {
     (CREATED_BYTES_MAX / bytes_each.saturating_add(CREATED_BYTES_MORE)).clamp(1, most.max(1))
 }
 
-/// How many bytes a pod copies from its template.
+/// The bytes that a pod copies from its template.
 pub fn template_bytes(template: Option<&PodTemplateSpec>) -> usize {
     template.map_or(0, prost::Message::encoded_len)
 }
 
-/// A pod as a template wants it: its labels, annotations and finalizers, and its spec byte for byte.
+/// A pod of a template: its labels, annotations and finalizers, and its spec byte for byte.
 pub fn from_template(
     template: Option<&PodTemplateSpec>,
     owner: Shared<OwnerReference>,

@@ -4,8 +4,8 @@
 //! runs.
 //!
 //! 1. Every action lies within the descriptor's rules: verb, resource, subresource, name and namespace.
-//! 2. A creation has a name; a patch or deletion has the uid of the object that was seen; a deletion that
-//!    insists on the version seen has that version.
+//! 2. A creation has a name; a patch or deletion has the uid of the object that was seen; a deletion with
+//!    the version as precondition has that version.
 //! 3. A child of the key's own object is deleted only as a member of a set that the plan has counted
 //!    ([`Plan::counted`]): those sets alone are compared with the API server after a takeover.
 
@@ -34,10 +34,10 @@ pub enum Breach {
     /// A patch or deletion has no uid, so that it would also hit a successor of the same name.
     #[error("{0} carries no uid")]
     NoUid(String),
-    /// A deletion of the version seen has no version.
+    /// A deletion with the version as precondition has no version.
     #[error("{0} carries no version")]
     NoVersion(String),
-    /// A child is deleted that belongs to no set that was counted.
+    /// A deleted child belongs to no set that was counted.
     #[error("{0} deletes a child that is in no set that the plan has counted")]
     NotCounted(String),
 }

@@ -1,8 +1,8 @@
-//! The ClusterRoles of `deploy/rbac/controllers.yaml`, made from what controllers declare.
+//! The ClusterRoles of `deploy/rbac/controllers.yaml`, generated from the controllers' descriptors.
 //!
-//! Every cluster has upstream's role for each controller, bound to the controller's service account. Ours add
-//! to them what upstream's controllers do not need: mostly `patch` where they `update`. Reading is left out
-//! where it goes by the manager's own identity, which may list and watch everything.
+//! Every cluster has upstream's role for each controller, bound to the controller's service account. Ours
+//! add what upstream's controllers do not need: mostly `patch` where they `update`. Read verbs are left out
+//! where the manager's own identity reads, which may list and watch everything.
 
 use std::{
     collections::{BTreeMap, BTreeSet},
@@ -11,7 +11,7 @@ use std::{
 
 use crate::{Factory, Rule};
 
-/// What upstream's role for a service account grants, lists and watches left out: group, resource, verbs.
+/// The grants of upstream's role for a service account, without lists and watches: group, resource, verbs.
 /// From Kubernetes 1.36; a role that gains verbs makes ours needlessly wide, never too narrow.
 type Granted = &'static [(&'static str, &'static str, &'static [&'static str])];
 
@@ -414,11 +414,16 @@ const UPSTREAM: &[(&str, Granted)] = &[
 /// The namespace of the controllers' service accounts.
 const NAMESPACE: &str = "kube-system";
 
-/// What begins the file.
+/// The head of the generated file.
 const HEAD: &str = "\
 # Made from the controllers' descriptors; do not edit.
 # What each controller's service account needs beyond the role that every cluster has for it.
 ";
+
+/// Whether upstream's role for a service account, which every cluster has, grants a verb of a rule.
+pub fn is_upstreams(service_account: &str, rule: &Rule, verb: &str) -> bool {
+    rule.verbs.contains(&verb) && !missing(service_account, rule).contains(&verb)
+}
 
 /// The verbs of a rule that upstream's role for a service account lacks.
 fn missing(service_account: &str, rule: &Rule) -> Vec<&'static str> {
@@ -440,7 +445,7 @@ fn missing(service_account: &str, rule: &Rule) -> Vec<&'static str> {
         .collect()
 }
 
-/// A service account, and the namespace of its role; an empty one stands for the cluster.
+/// A service account, and the namespace of its role; an empty one means a ClusterRole.
 type Place = (&'static str, &'static str);
 
 /// The file: a ClusterRole and its binding for each service account that needs more, in order of names.

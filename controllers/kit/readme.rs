@@ -6,7 +6,7 @@ use crate::{Descriptor, Factory, Flags, Sharding, Watches};
 
 /// Where the made part of the document begins.
 pub const BEGIN: &str = "<!-- made from the descriptors: begin -->\n";
-/// Where it ends.
+/// The end mark of the generated part.
 pub const END: &str = "<!-- made from the descriptors: end -->\n";
 
 /// The table, a row for each controller in order of names, and the differences from upstream.

@@ -4,12 +4,12 @@ use serde::{Deserialize, Serialize};
 
 use crate::{Event, Plan, names};
 
-/// Which events a key's last plan stood by: part of a memory, and empty where nothing needs to be said. A
-/// bound of its own is not needed, since a plan's events are bounded.
+/// The events that a key's last plan recorded or repeated: part of a memory, and empty where there are
+/// none. It needs no bound of its own, since a plan's events are bounded.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(transparent)]
 pub struct Said {
-    /// Hashes of what was said as of the last plan, sorted.
+    /// Hashes of the last plan's events, sorted.
     before: Vec<u64>,
     /// Hashes of what this plan has said so far.
     #[serde(skip)]
@@ -17,13 +17,14 @@ pub struct Said {
 }
 
 impl Said {
-    /// Ends a plan: what it has not said is forgotten, so that it is said again when its reason returns.
+    /// Ends a plan: events that it has not repeated are forgotten, so that they are recorded again when
+    /// their reason returns.
     pub fn settle(&mut self) {
         self.before = std::mem::take(&mut self.now);
         self.before.sort_unstable();
     }
 
-    /// Ends a plan that is dropped with its events: as if it had said nothing.
+    /// Ends a plan that is dropped with its events: as if it had recorded none.
     pub fn abandon(&mut self) {
         self.now.clear();
     }
@@ -45,7 +46,7 @@ impl Plan {
         self.event_once_for(said, event, "");
     }
 
-    /// As [`Plan::event_once`]; `cause` tells apart what is said in the same words.
+    /// As [`Plan::event_once`]; `cause` distinguishes events of the same text.
     pub fn event_once_for(&mut self, said: &mut Said, event: Event, cause: &str) {
         let text = format!("{}\n{}\n{cause}", event.reason, event.message);
         if said.is_news(names::hash(text.as_bytes())) {
@@ -85,7 +86,7 @@ mod tests {
     }
 
     #[test]
-    fn what_a_dropped_plan_has_said_is_said_again() {
+    fn the_event_of_a_dropped_plan_is_recorded_again() {
         let mut said = Said::default();
         assert_eq!(plan(&mut said, &[("one", "")]), ["one"]);
         said.abandon();

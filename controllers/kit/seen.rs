@@ -1,4 +1,4 @@
-//! What a controller may look at while it plans.
+//! What a controller may read while it plans.
 
 use std::{sync::Arc, time::Duration};
 
@@ -11,7 +11,7 @@ use crate::{Catalogue, Key, cloud};
 
 /// A store of projections. The node's cache is one, `testing::World` another.
 pub trait Reader: Send + Sync {
-    /// One object.
+    /// Reads one object.
     fn get(&self, resource: &'static Resource, namespace: &str, name: &str) -> Option<AnyObject>;
     /// All objects of a namespace, or of the cluster (`None`), in order of namespace and name.
     fn list(&self, resource: &'static Resource, namespace: Option<&str>) -> Vec<AnyObject>;
@@ -29,19 +29,20 @@ pub trait Reader: Send + Sync {
     fn catalogue(&self) -> Arc<Catalogue> {
         Arc::default()
     }
-    /// Whether an object of this uid was seen to be deleted. A uid never returns, so `true` stands for ever;
-    /// `false` says nothing.
+    /// Whether an object of this uid was seen to be deleted. A uid never returns, so `true` is final;
+    /// `false` proves nothing.
     fn gone(&self, _uid: &str) -> bool {
         false
     }
-    /// Whether a name is not to be given to a new child: an object of it exists, or was seen to be removed
-    /// within the last hour ([`crate::names::REUSE_AFTER_SECONDS`]). Removals are remembered of resources
+    /// Whether a name must not be given to a new child: an object of it exists, or was seen to be removed
+    /// within the last hour ([`crate::names::REUSE_AFTER_SECONDS`]). Removals are remembered for resources
     /// that have generated children: pods, EndpointSlices, ResourceClaims.
     fn name_used(&self, resource: &'static Resource, namespace: &str, name: &str) -> bool {
         self.get(resource, namespace, name).is_some()
     }
-    /// Whether the removal of every object that belonged to, or came after, the object of this uid within the
-    /// last hour was seen: the store has followed changes for an hour, or since before that object was made.
+    /// Whether the removal of every object that belonged to, or came after, the object of this uid within
+    /// the last hour was seen: the store has followed changes for an hour, or since before that object was
+    /// created.
     fn history_covers(&self, _uid: &str) -> bool {
         true
     }
@@ -53,10 +54,10 @@ pub trait Reader: Send + Sync {
     fn count(&self, resource: &'static Resource) -> usize {
         self.list(resource, None).len()
     }
-    /// How long the heartbeat of an object ([`crate::heartbeat`]) has been the same, as this replica has seen
-    /// it on its own clock. Only time during which its watches were live counts, so that a replica whose
-    /// watches stand still finds nobody silent. `None` where no heartbeat was seen, and for controllers that
-    /// did not ask for ages ([`crate::Watches::ages`]).
+    /// How long the heartbeat of an object ([`crate::heartbeat`]) has been unchanged, as this replica has
+    /// seen it on its own clock. Only time during which its watches were live counts, so a replica whose
+    /// watches are stalled finds nobody silent. `None` where no heartbeat was seen, and for controllers
+    /// that did not ask for ages ([`crate::Watches::ages`]).
     fn heartbeat_age(
         &self,
         _resource: &'static Resource,
@@ -71,18 +72,18 @@ pub trait Reader: Send + Sync {
     fn exposure_age(&self, _node: &str, _taint: &str, _pod: &Key) -> Option<Duration> {
         None
     }
-    /// How far what is held of a resource can be relied on.
+    /// How reliable the cached objects of a resource are.
     fn standing(&self, _resource: &'static Resource) -> Standing {
         Standing::Complete
     }
 }
 
-/// How far what a store holds of a resource can be relied on.
+/// How reliable a store's objects of a resource are.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Standing {
     /// Everything was listed once, and changes are followed.
     Complete,
-    /// The first list is on its way.
+    /// The first list has not completed.
     Listing,
     /// It could not be listed, and may never be.
     Failing,
@@ -117,9 +118,8 @@ pub enum Query {
         /// The token of the page before ([`Page::next`]); empty for the first.
         token: String,
     },
-    /// The resourceVersion that a resource has come to, read live and consistently: a plan that must have
-    /// seen everything that there is by now says so by [`crate::Plan::rests_on`] it. [`Seen::present`] reads
-    /// the answer.
+    /// The current resourceVersion of a resource, read live and consistently: a plan that must have seen
+    /// everything up to now says so by [`crate::Plan::rests_on`] it. [`Seen::present`] reads the answer.
     Present {
         /// The resource.
         resource: &'static Resource,
@@ -129,18 +129,18 @@ pub enum Query {
     Path {
         /// Path and query, as in `/apis/metrics.k8s.io/v1beta1/namespaces/default/pods`.
         path: String,
-        /// How long the answer may take: an API that hangs costs those alone who ask it.
+        /// The timeout of the answer: an API that hangs delays its own callers alone.
         patience: Duration,
     },
-    /// What is picked from every object of a resource in a namespace, read live in pages: what no projection
-    /// keeps since it would cost every object and is asked for rarely. The answer is [`Answer::Object`], a
+    /// What [`Pick`] extracts from every object of a resource in a namespace, read live in pages: rarely
+    /// needed data that would cost memory in every cached object. The answer is [`Answer::Object`], a
     /// sorted list of texts.
     Picked {
         /// The resource.
         resource: &'static Resource,
         /// The namespace.
         namespace: Str,
-        /// What is picked.
+        /// What to extract from each object.
         pick: Pick,
     },
     /// The schema of a kind, with those that it refers to, from the API server's OpenAPI v3 documents. The
@@ -154,7 +154,7 @@ pub enum Query {
         /// The kind.
         kind: Str,
     },
-    /// An object that is posted only to be answered and is stored nowhere, as a SubjectAccessReview is. The
+    /// A virtual object that is posted for its answer and stored nowhere, as a SubjectAccessReview is. The
     /// answer is the object with its status.
     Review {
         /// Where it is posted, as in `/apis/authorization.k8s.io/v1/subjectaccessreviews`.
@@ -166,7 +166,7 @@ pub enum Query {
     /// [`Answer::Object`] with the certificate in PEM as a text.
     Certificate(Issue),
     /// A JSON Web Token with these claims, signed by the key of service accounts' tokens, which stays with
-    /// the node. The answer is [`Answer::Object`] with the token as a text, which nobody may print.
+    /// the node. The answer is [`Answer::Object`] with the token as a text, which must not be printed.
     Token {
         /// The claims as JSON; the same bytes are signed.
         claims: String,
@@ -183,7 +183,7 @@ pub enum Pick {
 }
 
 impl Pick {
-    /// What it picks from one object.
+    /// Extracts it from one object.
     pub fn from(self, object: &serde_json::Value) -> Vec<String> {
         match self {
             Self::SecretsOfPod => crate::podspec::secrets(&object["spec"]),
@@ -191,16 +191,16 @@ impl Pick {
     }
 }
 
-/// The certificate that is wanted.
+/// A request for a certificate.
 #[derive(Clone, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub struct Issue {
     /// By which authority: the name of the signer.
     pub signer: &'static str,
-    /// The PKCS #10 request, DER: subject, alternative names and public key are its.
+    /// The PKCS #10 request, DER, with subject, alternative names and public key.
     pub request: Vec<u8>,
-    /// What the key may be used for, as a CertificateSigningRequest names usages.
+    /// The certificate's usages, as a CertificateSigningRequest names them.
     pub usages: Vec<String>,
-    /// How long it lives, before what backdating takes from it.
+    /// The certificate's lifetime, before backdating.
     pub ttl: Duration,
 }
 
@@ -214,7 +214,7 @@ impl Answer {
         Self::Object(Arc::new(json!({ "items": items })))
     }
 
-    /// A page of a resource.
+    /// The answer to [`Query::Page`].
     pub fn page(page: &Page) -> Self {
         let items = page.metas.iter().map(|meta| json!({ "metadata": meta }));
         Self::Object(Arc::new(json!({
@@ -223,7 +223,7 @@ impl Answer {
         })))
     }
 
-    /// How far a resource has come.
+    /// The answer to [`Query::Present`].
     pub fn present(version: u64) -> Self {
         Self::Object(Arc::new(
             json!({ "metadata": { "resourceVersion": version } }),
@@ -234,7 +234,7 @@ impl Answer {
 /// A page of a resource ([`Query::Page`]).
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct Page {
-    /// The resourceVersion of the list; 0 where it says none.
+    /// The resourceVersion of the list; 0 where it has none.
     pub version: u64,
     /// The metadata of its objects.
     pub metas: Vec<ObjectMeta>,
@@ -242,21 +242,21 @@ pub struct Page {
     pub next: String,
 }
 
-/// Why there is no page.
+/// Why a page could not be read.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum NoPage {
-    /// The token is too old: the list has to begin again.
+    /// The token has expired: the list must start over.
     #[error("the continue token has expired")]
     Expired,
     /// The resource is not served, or can't be listed.
     #[error("the resource is not served")]
     NotServed,
-    /// It could not be read.
+    /// The read failed; the server's error.
     #[error("{0}")]
     Failed(String),
 }
 
-/// What came of a query. `Debug` hides objects: they may hold tokens.
+/// The answer to a query. `Debug` hides objects: they may hold tokens.
 #[derive(Clone, PartialEq)]
 pub enum Answer {
     /// The object; for [`Query::Content`] a list, whose items have their metadata alone: [`Seen::content`]
@@ -289,12 +289,12 @@ impl std::fmt::Debug for Answer {
 /// The answers to a controller's queries.
 pub type Answers = std::collections::BTreeMap<Query, Answer>;
 
-/// What a controller sees while it plans one key.
+/// The input of a plan: the store, the clock and the answers, for one key.
 #[derive(Clone, Copy)]
 pub struct Seen<'a> {
     reader: &'a dyn Reader,
     answers: &'a Answers,
-    /// The present, the only clock that a plan may look at.
+    /// The present, the only clock that a plan may read.
     pub now: Timestamp,
 }
 
@@ -306,6 +306,13 @@ impl<'a> Seen<'a> {
             answers,
             now,
         }
+    }
+
+    /// The same answers at another instant, over another store: what a controller with a deliberate fault
+    /// sees (`tests/simulation`).
+    #[must_use]
+    pub fn through<'b>(&'b self, reader: &'b dyn Reader, now: Timestamp) -> Seen<'b> {
+        Seen::new(reader, self.answers, now)
     }
 
     /// One object by its key.
@@ -409,8 +416,8 @@ impl<'a> Seen<'a> {
         })
     }
 
-    /// The calls to the cloud provider that were asked for, each with its answer: what was asked may differ
-    /// from what the cache shows by now.
+    /// The calls to the cloud provider that were asked for, each with its answer: the queries may differ
+    /// from those that the cache would lead to by now.
     pub fn cloud(&self) -> impl Iterator<Item = (&'a cloud::Call, cloud::Answered)> {
         self.answers
             .iter()
@@ -441,7 +448,7 @@ impl<'a> Seen<'a> {
         self.reader.catalogue()
     }
 
-    /// The store itself.
+    /// The store behind it.
     pub fn reader(&self) -> &'a dyn Reader {
         self.reader
     }

@@ -25,7 +25,7 @@ enum Test {
     Equals(String),
     /// Has the key with one of these values, sorted.
     In(Vec<String>),
-    /// Has not the key with one of these values, sorted.
+    /// Does not have the key with any of these values, sorted.
     NotIn(Vec<String>),
     Exists,
     DoesNotExist,
@@ -38,7 +38,7 @@ pub struct Selector {
     requirements: Option<Vec<(String, Test)>>,
 }
 
-/// Whether a selector is there but has no requirement: it would select everything in its namespace.
+/// Whether a selector exists without requirements: it would select everything in its namespace.
 pub fn selects_all(selector: Option<&LabelSelector>) -> bool {
     selector.is_some_and(|selector| {
         selector.match_labels.is_empty() && selector.match_expressions.is_empty()
@@ -46,7 +46,7 @@ pub fn selects_all(selector: Option<&LabelSelector>) -> bool {
 }
 
 impl Selector {
-    /// From the API's form: none matches nothing, an empty one everything.
+    /// Compiles the API's form: none matches nothing, an empty one everything.
     ///
     /// # Errors
     /// Where an expression can't be read.
@@ -93,7 +93,7 @@ impl Selector {
         })
     }
 
-    /// From the API's text form, as a scale's `status.selector` has it.
+    /// Parses the API's text form, as a scale's `status.selector` has it.
     ///
     /// # Errors
     /// Where a requirement can't be read.
@@ -150,8 +150,7 @@ impl Selector {
         }
     }
 
-    /// Whether it restricts nothing: true of none and of an empty selector, which an owner of orphans must
-    /// not follow.
+    /// Whether it selects everything or is absent: an owner of orphans must not follow such a selector.
     pub fn is_empty(&self) -> bool {
         self.requirements.as_ref().is_none_or(Vec::is_empty)
     }

@@ -1,4 +1,4 @@
-//! Which change of a status is urgent: one that takes back what the status claims. A status that is no longer
+//! Which change of a status is urgent: one that retracts what the status claims. A status that is no longer
 //! true is corrected at once, whatever the kind; only progress is rate-limited ([`Report::Seen`],
 //! [`Report::Underway`]).
 //!
@@ -12,7 +12,7 @@ use serde_json::{Map, Value};
 
 use crate::Report;
 
-/// Counts that are a claim: somebody relies on there being as many.
+/// Counts that are a claim: readers rely on at least this many.
 const CLAIMS: &[&str] = &[
     "active",
     "availableReplicas",
@@ -30,11 +30,10 @@ const CLAIMS: &[&str] = &[
     "updatedReplicas",
 ];
 
-/// Counts of what is wrong, or is required before something is granted: a rise is what a reader must not
-/// miss.
+/// Counts of faults, or of what is required before something is granted: readers must not miss a rise.
 const BURDENS: &[&str] = &["desiredHealthy", "failed", "numberMisscheduled"];
 
-/// Conditions that are bad news where they are true. All others are good news where they are true.
+/// Conditions for which true is bad. For all others true is good.
 const BAD_NEWS: &[&str] = &[
     "Failed",
     "FailureTarget",
@@ -128,7 +127,7 @@ fn is_bad_news(r#type: &str) -> bool {
     BAD_NEWS.contains(&r#type)
 }
 
-/// The conditions' statuses by type.
+/// The conditions' statuses, by type.
 fn conditions(status: &Value) -> Map<String, Value> {
     let conditions = status.get("conditions").and_then(Value::as_array);
     conditions

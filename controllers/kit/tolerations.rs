@@ -2,8 +2,9 @@
 
 use kubernetes_proto::core::{Taint, Toleration};
 
-/// Whether a toleration bears a taint. `comparisons` says whether the gate
-/// `TaintTolerationComparisonOperators` is on: without it, those that compare numbers bear nothing.
+/// Whether a toleration tolerates a taint. `comparisons` says whether the gate
+/// `TaintTolerationComparisonOperators` is on: without it, tolerations that compare numbers tolerate
+/// nothing.
 pub fn tolerates(toleration: &Toleration, taint: &Taint, comparisons: bool) -> bool {
     if !toleration.effect.is_empty() && toleration.effect != taint.effect {
         return false;

@@ -6,11 +6,11 @@ use kubernetes_proto::{AnyObject, DynObject, Object, Resource, Str};
 
 use crate::{Entry, Key, Reader};
 
-/// A change of one object: made (`old` is none), changed, or gone (`new` is none).
+/// A change of one object: created (`old` is none), changed, or deleted (`new` is none).
 pub struct Change<'a, T> {
-    /// Before.
+    /// The object before; `None` where it was created.
     pub old: Option<&'a T>,
-    /// After.
+    /// The object after; `None` where it was deleted.
     pub new: Option<&'a T>,
 }
 
@@ -31,12 +31,12 @@ impl<'a, T> Change<'a, T> {
 /// A change whose kind is known at run time only.
 #[derive(Clone, Copy)]
 pub struct DynChange<'a> {
-    /// Before.
+    /// The object before; `None` where it was created.
     pub old: Option<&'a AnyObject>,
-    /// After.
+    /// The object after; `None` where it was deleted.
     pub new: Option<&'a AnyObject>,
-    /// The resourceVersion that its watch has come to with it; 0 where nothing has happened, as when keys are
-    /// woken once more.
+    /// The resourceVersion that the watch reached with it; 0 without a change, as when keys are woken once
+    /// more.
     pub version: u64,
 }
 
@@ -50,10 +50,10 @@ pub struct Index {
     pub resource: &'static Resource,
     /// Its name; two controllers that declare the same name mean the same index.
     pub name: &'static str,
-    /// Whether the values follow from an object's labels and namespace alone: they are what they were while
-    /// these are.
+    /// Whether the values follow from an object's labels and namespace alone, so that they change only with
+    /// these.
     pub of_labels: bool,
-    /// The values of an object.
+    /// Computes an object's values.
     pub values: IndexFn,
 }
 
@@ -73,7 +73,7 @@ pub struct Subscription {
     pub wake: WakeFn,
     /// Whether only objects of this one name are wanted.
     pub only_name: Option<&'static str>,
-    /// Whether a server may do without the resource: there are none of it then.
+    /// Whether the controller also runs on servers without the resource: there are no objects of it then.
     pub where_served: bool,
 }
 
@@ -82,7 +82,7 @@ type WantedFn = Arc<dyn Fn(&Entry) -> bool + Send + Sync>;
 /// One controller's interest in whatever the API serves.
 #[derive(Clone)]
 pub struct Discovered {
-    /// Which resources.
+    /// Selects the resources.
     pub wanted: WantedFn,
     /// Names the keys that a change of any of them wakes.
     pub wake: fn(DynChange<'_>, &dyn Reader, &mut dyn FnMut(Key)),
@@ -95,13 +95,13 @@ pub struct Discovered {
 pub struct Watches {
     /// In the order of declaration.
     pub subscriptions: Vec<Subscription>,
-    /// Indexes that it needs.
+    /// The indexes that it declares.
     pub indexes: Vec<Index>,
-    /// Resources that are found by discovery, coming and going at run time.
+    /// Resources found by discovery, which come and go at run time.
     pub discovered: Vec<Discovered>,
-    /// Whether the catalogue of what the API serves is read.
+    /// Whether the controller reads the catalogue of the API.
     pub catalogued: bool,
-    /// Whether it is asked for ages: how old heartbeats are, and since when pods bear taints.
+    /// Whether the controller reads ages: of heartbeats, and of exposures to taints.
     pub ages: bool,
 }
 
@@ -111,14 +111,15 @@ impl Watches {
         self.catalogued = true;
     }
 
-    /// The controller asks for ages ([`Reader::heartbeat_age`], [`Reader::exposure_age`]). Leases are watched
-    /// for it: they tell whether the watches are live, since each replica renews one every second or so.
+    /// The controller asks for ages ([`Reader::heartbeat_age`], [`Reader::exposure_age`]). Leases are
+    /// watched for it: they show whether the watches are live, since each replica renews one every second
+    /// or so.
     pub fn ages(&mut self) {
         self.ages = true;
     }
 
-    /// Watches every resource of the catalogue that is wanted, as long as it is served. Its own start does
-    /// not wait for them: [`Reader::standing`] says how far each is. All can be read by
+    /// Watches every wanted resource of the catalogue, as long as it is served. The controller's start does
+    /// not wait for them: [`Reader::standing`] says how reliable each is. All can be read by
     /// [`Index::DEPENDENTS`].
     pub fn discovered(
         &mut self,
@@ -134,8 +135,8 @@ impl Watches {
         });
     }
 
-    /// Wakes keys that stand for no object, once when the controller begins to look: by the namespace
-    /// kube-system, which every cluster has. The plan says itself when it looks again.
+    /// Wakes keys that stand for no object, once when the controller starts: by the namespace kube-system,
+    /// which every cluster has. The plan itself requeues the key.
     pub fn always(&mut self, wake: fn() -> Vec<Key>) {
         self.subscriptions.push(Subscription {
             resource: <kubernetes_proto::core::Namespace as Object>::resource(),
@@ -145,7 +146,7 @@ impl Watches {
         });
     }
 
-    /// A kind that is watched.
+    /// Watches a kind.
     pub fn kind<T: Object>(&mut self) -> Kind<'_, T> {
         self.subscriptions.push(Subscription {
             resource: T::resource(),
@@ -160,7 +161,7 @@ impl Watches {
     }
 }
 
-/// A kind that is being declared.
+/// The declaration of a watched kind.
 pub struct Kind<'a, T> {
     watches: &'a mut Watches,
     kind: PhantomData<T>,
@@ -183,7 +184,7 @@ impl<T: Object> Kind<'_, T> {
             .expect("kind() has pushed one")
     }
 
-    /// A change wakes what this function names; several `wakes` of one kind add up.
+    /// Wakes the keys that this function names; several `wakes` of one kind add up.
     pub fn wakes(mut self, wake: fn(&Change<'_, T>, &dyn Reader) -> Vec<Key>) -> Self {
         let subscription = self.subscription();
         let before = std::mem::replace(&mut subscription.wake, Box::new(|_, _, _| {}));
@@ -203,13 +204,13 @@ impl<T: Object> Kind<'_, T> {
         self.wakes(|change, _| vec![Key::of(change.newest())])
     }
 
-    /// A change wakes the managing controller where that is of kind `O`; both of them if it changed.
+    /// Wakes the managing controller where that is of kind `O`; both of them if it changed.
     pub fn wakes_controller<O: Object>(self) -> Self {
         self.wakes(|change, _| controllers::<O, T>(change))
     }
 
-    /// As [`Self::wakes_controller`], but a creation wakes nobody: for children that their controller makes
-    /// by name, so that one more tells it nothing.
+    /// As [`Self::wakes_controller`], but a creation wakes nobody: for children that their controller
+    /// creates by name and need not observe.
     pub fn wakes_controller_on_change<O: Object>(self) -> Self {
         self.wakes(|change, _| match (change.old, change.new) {
             (None, Some(new)) if !new.is_terminating() => Vec::new(),
@@ -217,12 +218,12 @@ impl<T: Object> Kind<'_, T> {
         })
     }
 
-    /// An index that the controller reads this kind by.
+    /// Declares an index that the controller reads this kind by.
     pub fn indexed_by(self, name: &'static str, values: fn(&T) -> Vec<Str>) -> Self {
         self.indexed(name, false, values)
     }
 
-    /// The same by values that follow from labels and namespace alone.
+    /// Declares an index whose values follow from labels and namespace alone.
     pub fn indexed_by_labels(self, name: &'static str, values: fn(&T) -> Vec<Str>) -> Self {
         self.indexed(name, true, values)
     }
@@ -243,14 +244,14 @@ impl<T: Object> Kind<'_, T> {
         self
     }
 
-    /// A server may have the kind switched off, and then there are none: the controller works all the same,
-    /// and sees them when they come. Without this it waits for the kind to be served.
+    /// The server may have the kind disabled, and then there are no objects: the controller works all the
+    /// same, and sees them when the kind is enabled. Without this it waits for the kind to be served.
     pub fn where_served(mut self) -> Self {
         self.subscription().where_served = true;
         self
     }
 
-    /// Only objects of this name are wanted; the watch asks for no others where no other controller does.
+    /// Restricts the watch to objects of this name, unless another controller watches more.
     pub fn only_named(mut self, name: &'static str) -> Self {
         self.subscription().only_name = Some(name);
         self

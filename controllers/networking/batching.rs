@@ -5,20 +5,18 @@ use std::time::Duration;
 use controllers_kit::{SignedDuration, Timestamp};
 use serde::{Deserialize, Serialize};
 
-/// What is remembered of one key while a period is set; nothing where none is. Losing it costs an early
-/// write.
+/// The memory of one key while a batching period is set; empty without one. Losing it costs an early write.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(default)]
 pub struct Batch {
-    /// The version of the object that the key is named after, as it was planned last: its own changes never
-    /// wait.
+    /// The version of the key's own object at its last plan: its own changes never wait.
     version: u64,
     /// Since when something waits to be written.
     since: Option<Timestamp>,
 }
 
 impl Batch {
-    /// Until when what is to be written waits; `None` where it is written now.
+    /// Until when writes wait; `None` where they are due now.
     pub fn wait(&mut self, period: Duration, version: u64, now: Timestamp) -> Option<Timestamp> {
         if period.is_zero() {
             *self = Self::default();
@@ -26,7 +24,7 @@ impl Batch {
         }
         let changed = self.version != version;
         self.version = version;
-        // A time that another replica has noted may lie ahead of this one's clock.
+        // A time that another replica has recorded may be ahead of this one's clock.
         let since = self.since.map_or(now, |since| since.min(now));
         let due = SignedDuration::try_from(period)
             .ok()

@@ -1,5 +1,5 @@
-//! Controllers of what stands behind Services: Endpoints, EndpointSlices, and the slices that mirror
-//! Endpoints made by hand; and of the ranges that Services' addresses are taken from.
+//! Controllers of the backends of Services: Endpoints, EndpointSlices, and the slices that mirror Endpoints
+//! made by hand; and of the ranges that Services' addresses are taken from.
 
 use controllers_kit::Factory;
 

@@ -17,19 +17,19 @@ use kubernetes_proto::{
     meta::{self, Entry},
 };
 
-/// The label of what belongs to a Service without an address of its own.
+/// The label of objects of a headless Service.
 pub const HEADLESS: &str = "service.kubernetes.io/headless";
-/// The annotation that tells when the pod or Service changed that led to a write.
+/// The annotation with the time of the pod or Service change that led to a write.
 pub const TRIGGER_TIME: &str = "endpoints.kubernetes.io/last-change-trigger-time";
-/// The annotation of Endpoints that are a lock of their own, without a Service.
+/// The annotation of Endpoints that serve as a lock, without a Service.
 pub const LEADER: &str = "control-plane.alpha.kubernetes.io/leader";
 /// What kubectl notes; no business of a copy.
 pub const LAST_APPLIED: &str = "kubectl.kubernetes.io/last-applied-configuration";
 
-/// The index of Services by one entry of their selector: where a pod looks for the Services that select it.
+/// The index of Services by one entry of their selector: by it a pod finds the Services that select it.
 pub const SELECTING: &str = "selecting";
 
-/// The value of [`SELECTING`]: the entry that sorts first.
+/// The value of [`SELECTING`] for a Service: the entry that sorts first.
 pub fn selecting(service: &Service) -> Vec<Str> {
     selector(service)
         .first()
@@ -42,7 +42,7 @@ fn selecting_value(namespace: &str, entry: &Entry) -> Str {
     Str::from(format!("{namespace}/{}={}", entry.key, entry.value))
 }
 
-/// What a Service selects by; empty for one whose endpoints others make.
+/// A Service's selector; empty for one whose endpoints are maintained by others.
 pub fn selector(service: &Service) -> &[Entry] {
     service
         .spec
@@ -50,7 +50,7 @@ pub fn selector(service: &Service) -> &[Entry] {
         .map_or(&[], |spec| spec.selector.as_slice())
 }
 
-/// Whether its endpoints are made here: it has a selector and is more than an alias.
+/// Whether its endpoints are maintained here: it has a selector and is not an ExternalName.
 pub fn has_endpoints(service: &Service) -> bool {
     let is_alias = service
         .spec
@@ -96,7 +96,7 @@ pub fn ports(service: &Service) -> &[ServicePort] {
         .map_or(&[], |spec| spec.ports.as_slice())
 }
 
-/// The pods that it selects, in order of their names.
+/// The pods that it selects, in order of names.
 pub fn selected(service: &Service, seen: &Seen<'_>) -> Vec<Arc<Pod>> {
     let mut pods = seen.list::<Pod>(&service.metadata().namespace);
     pods.retain(|pod| selects(service, &Object::metadata(&**pod).labels));
@@ -118,8 +118,8 @@ pub fn of_pod(pod: &Pod, reader: &dyn Reader) -> BTreeSet<Key> {
         .collect()
 }
 
-/// The Services that a change of a pod wakes: all that select it, or did, when something changed that they
-/// publish; where only its labels changed, those that select it now and did not, or did and do not.
+/// The Services that a change of a pod wakes: all that select it now or did before, when something changed
+/// that they publish; where only its labels changed, those whose selection of it changed.
 pub fn woken_by_pod(change: &Change<'_, Pod>, reader: &dyn Reader) -> Vec<Key> {
     let (Some(old), Some(new)) = (change.old, change.new) else {
         return of_pod(change.newest(), reader).into_iter().collect();
@@ -147,7 +147,7 @@ fn published(pod: &Pod) -> impl PartialEq {
     )
 }
 
-/// Whether a pod can be reached at all: it has an address and has not ended.
+/// Whether a pod is reachable: it has an address and has not ended.
 pub fn is_reachable(pod: &Pod) -> bool {
     !pods::has_finished(pod)
         && pod
@@ -164,8 +164,8 @@ pub fn addresses(pod: &Pod) -> impl Iterator<Item = IpAddr> {
         .filter_map(|address| parse_ip(&address.ip))
 }
 
-/// An address, read as forgivingly as the API reads those that old clients have stored: numbers may begin
-/// with zeros. IPv4 addresses in IPv6 clothes are IPv4.
+/// Parses an address as leniently as the API reads those of old clients: numbers may have leading zeros.
+/// IPv4-mapped IPv6 addresses are IPv4.
 pub fn parse_ip(text: &str) -> Option<IpAddr> {
     if let Ok(address) = text.parse::<IpAddr>() {
         return Some(address.to_canonical());
@@ -183,15 +183,15 @@ pub fn parse_ip(text: &str) -> Option<IpAddr> {
         .then_some(IpAddr::V4(Ipv4Addr::from(octets)))
 }
 
-/// The pod's name in the Service's domain: it must ask for it by naming the Service as its subdomain.
+/// The pod's name in the Service's domain: the pod must name the Service as its subdomain.
 pub fn hostname<'a>(pod: &'a Pod, service: &Service) -> Option<&'a str> {
     let spec = pod.spec.as_ref()?;
     let asks = !spec.hostname.is_empty() && service.metadata().name == *spec.subdomain;
     asks.then_some(&spec.hostname)
 }
 
-/// At which of its ports a pod serves a Service's port: the number, or the one of that name and protocol
-/// among its containers and sidecars.
+/// The pod's port for a Service's port: the number, or the port of that name and protocol among its
+/// containers and sidecars.
 pub fn find_port(pod: &Pod, port: &ServicePort) -> Option<i32> {
     let Some(target) = &port.target_port else {
         return Some(0);
@@ -227,7 +227,7 @@ pub fn reference(pod: &Pod) -> ObjectReference {
     }
 }
 
-/// When a pod's readiness changed last: what its endpoint's change is traced back to.
+/// When a pod's readiness last changed: the trigger time of its endpoint's change.
 pub fn readiness_changed(pod: &Pod) -> Option<Timestamp> {
     let condition = conditions::find(&pod.status.as_ref()?.conditions, "Ready")?;
     instant(condition.last_transition_time)
@@ -238,7 +238,7 @@ pub fn created(service: &Service) -> Option<Timestamp> {
     instant(service.metadata().creation_timestamp)
 }
 
-/// Sets the annotation, or takes it away where nothing is known.
+/// Sets the annotation, or removes it where the time is unknown.
 pub fn set_trigger_time(annotations: &mut Vec<Entry>, trigger: Option<Timestamp>) {
     match trigger {
         Some(at) => meta::set(annotations, TRIGGER_TIME, &at.to_string()),

@@ -1,10 +1,10 @@
-//! What the two controllers of EndpointSlices share: how endpoints are told apart, how slices are found,
+//! What the two controllers of EndpointSlices share: how endpoints are identified, how slices are found,
 //! named and written.
 //!
 //! Slices have names that follow from their owner's uid and an ordinal, so that of two replicas that plan
-//! from one view the second one's first slice collides. The first slice is made alone, before all others, and
-//! after the changes of those that exist, which insist on the version seen: a plan from an old view fails
-//! before it has put an endpoint into a second slice.
+//! from one view the second one's first slice collides. The first slice is created alone, before all
+//! others, and after the changes of existing ones, whose precondition is the version seen: a plan from an
+//! old view fails before it has put an endpoint into a second slice.
 
 use std::sync::Arc;
 
@@ -25,7 +25,7 @@ pub const SERVICE_NAME: &str = "kubernetes.io/service-name";
 /// The label that names who keeps a slice.
 pub const MANAGED_BY: &str = "endpointslice.kubernetes.io/managed-by";
 
-/// The index of slices by the Service that they are for.
+/// The index of slices by their Service.
 pub const BY_SERVICE: &str = "service";
 
 /// The value of [`BY_SERVICE`].
@@ -48,7 +48,8 @@ pub fn is_managed_by(slice: &EndpointSlice, controller: &str) -> bool {
     slice.metadata().label(MANAGED_BY) == Some(controller)
 }
 
-/// The keys that a slice's change wakes: those that it is or was for, if it is or was this controller's.
+/// The keys that a slice's change wakes: its Services before and after, where it is or was this
+/// controller's.
 pub fn woken_by_slice(
     slices: impl Iterator<Item = impl std::borrow::Borrow<EndpointSlice>>,
     controller: &str,
@@ -63,17 +64,17 @@ pub fn woken_by_slice(
     if managed { keys } else { Vec::new() }
 }
 
-/// A controller's slices for a Service, those that are being deleted included.
+/// A controller's slices of a Service, terminating ones included.
 pub fn held(key: &Key, controller: &str, seen: &Seen<'_>) -> Vec<Arc<EndpointSlice>> {
     let mut slices = seen.indexed::<EndpointSlice>(BY_SERVICE, &key.to_string());
     slices.retain(|slice| is_managed_by(slice, controller));
     slices
 }
 
-/// What tells endpoints apart. Only addresses, hostname and the name behind them: all else changes in place.
+/// The identity of an endpoint: addresses, hostname and target; all else changes in place.
 pub type Identity<'a> = (&'a [String], &'a str, &'a str, &'a str);
 
-/// An endpoint's.
+/// The identity of an endpoint.
 pub fn identity(endpoint: &Endpoint) -> Identity<'_> {
     let (namespace, name) = endpoint.target_ref.as_ref().map_or(("", ""), |target| {
         (target.namespace.as_str(), target.name.as_str())
@@ -86,8 +87,8 @@ pub fn identity(endpoint: &Endpoint) -> Identity<'_> {
     )
 }
 
-/// Whether two endpoints of one identity say the same. Hints are looked at elsewhere, and which version of a
-/// pod an endpoint was made from does not count.
+/// Whether two endpoints of one identity are equal. Hints are compared elsewhere, and the version of the
+/// pod that an endpoint was made from does not count.
 pub fn same(one: &Endpoint, other: &Endpoint) -> bool {
     let conditions = |endpoint: &Endpoint| {
         let conditions = endpoint.conditions.unwrap_or_default();
@@ -136,27 +137,27 @@ pub fn sorted(mut ports: Vec<EndpointPort>) -> Vec<EndpointPort> {
 /// A slice as it is and as it should be.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Changed {
-    /// As seen.
+    /// The slice as the cache has it.
     pub old: Arc<EndpointSlice>,
-    /// As it should be.
+    /// The slice as it should be.
     pub new: EndpointSlice,
 }
 
-/// What becomes of some slices.
+/// Slices by what the plan does with them.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct Slices {
-    /// To be made, without names.
+    /// Slices to create, without names.
     pub create: Vec<EndpointSlice>,
-    /// To be changed.
+    /// Slices to update.
     pub update: Vec<Changed>,
-    /// To be deleted.
+    /// Slices to delete.
     pub delete: Vec<Arc<EndpointSlice>>,
-    /// As they should be.
+    /// Slices that are as they should be.
     pub unchanged: Vec<Arc<EndpointSlice>>,
 }
 
 impl Slices {
-    /// Adds others.
+    /// Appends those of another address type.
     pub fn append(&mut self, other: Self) {
         self.create.extend(other.create);
         self.update.extend(other.update);
@@ -164,7 +165,7 @@ impl Slices {
         self.unchanged.extend(other.unchanged);
     }
 
-    /// The endpoints that slices should hold: those to be made, to be changed and unchanged.
+    /// The endpoints that slices will hold: those to create, to update and unchanged.
     pub fn endpoints(&self) -> impl Iterator<Item = &Endpoint> {
         let create = self.create.iter().flat_map(|slice| &slice.endpoints);
         let update = self.update.iter().flat_map(|slice| &slice.new.endpoints);
@@ -185,7 +186,7 @@ impl Slices {
         create.chain(update)
     }
 
-    /// Moves the unchanged slices that `needs` says to those that are written.
+    /// Moves the unchanged slices that `needs` selects to those that are updated.
     pub fn touch(&mut self, mut needs: impl FnMut(&EndpointSlice) -> bool) {
         for slice in std::mem::take(&mut self.unchanged) {
             if needs(&slice) {
@@ -199,9 +200,9 @@ impl Slices {
         }
     }
 
-    /// Makes what would be created of what would be deleted: one write instead of two. An address type can't
-    /// be changed, and a slice that belongs to somebody else (an earlier Service of the name) is being
-    /// collected.
+    /// Reuses slices that would be deleted for those that would be created: one write instead of two. An
+    /// address type can't be changed, and a slice of another owner (an earlier Service of the name) is
+    /// being garbage-collected.
     pub fn recycle(&mut self, is_ours: impl Fn(&EndpointSlice) -> bool) {
         let mut place = 0;
         while let (Some(old), Some(made)) = (self.delete.get(place), self.create.last()) {
@@ -254,30 +255,31 @@ pub fn empty<O: Object>(
     }
 }
 
-/// How the writes of slices are counted, and told of when they fail.
-pub struct Words<'a> {
+/// How the writes of slices are counted, and reported when they fail.
+pub struct SliceMetrics<'a> {
     /// The counter of changes by operation.
     pub changes: &'static str,
     /// The counter of syncs by result, if there is one.
     pub syncs: Option<&'static str>,
-    /// The event of a failure, from what was tried (`create`, `update`, `delete`) and the slice's name.
+    /// The event of a failure, from the operation (`create`, `update`, `delete`) and the slice's name.
     pub failure: &'a dyn Fn(&'static str, &str) -> Option<Event>,
 }
 
 /// Plans the writes: changes, then the first new slice, then all others, then deletions. A change that only
-/// tells what was seen may be put off by the node for a moment, so that a burst of pods costs a few writes.
+/// reports what was seen may be delayed by the node for a moment, so that a burst of pods costs a few
+/// writes.
 pub fn write<O: Object>(
     plan: &mut Plan,
     owner: &O,
     held: &[Arc<EndpointSlice>],
     slices: &Slices,
     reader: &dyn Reader,
-    words: &Words<'_>,
+    metrics: &SliceMetrics<'_>,
 ) {
     for Changed { old, new } in &slices.update {
         if let Some(action) = plan.update(&**old, new) {
             action.reports(Report::Seen);
-            tell(action, "update", words);
+            announce(action, "update", metrics);
         }
     }
     let children = Children::of(&owner.metadata().name, &owner.metadata().uid);
@@ -292,18 +294,18 @@ pub fn write<O: Object>(
         let meta = slice.metadata_mut();
         meta.name = Str::from(name);
         meta.generate_name = Str::interned(children.generate_name());
-        tell(plan.create(&slice), "create", words);
+        announce(plan.create(&slice), "create", metrics);
     }
     if !slices.delete.is_empty() {
         plan.then();
     }
     for slice in &slices.delete {
         let action = plan.delete(&**slice, Only::ThisVersion, Propagation::Background);
-        tell(action, "delete", words);
+        announce(action, "delete", metrics);
     }
 }
 
-/// Says which slices were counted, where some are made or deleted.
+/// Declares which slices were counted, where some are created or deleted.
 pub fn counted(plan: &mut Plan, key: &Key, controller: &str, slices: &Slices) {
     if slices.create.is_empty() && slices.delete.is_empty() {
         return;
@@ -314,12 +316,12 @@ pub fn counted(plan: &mut Plan, key: &Key, controller: &str, slices: &Slices) {
     plan.counted::<EndpointSlice>(&key.namespace, &Selector::of_labels(&labels));
 }
 
-fn tell(action: &mut Action, operation: &'static str, words: &Words<'_>) {
-    action.measure(words.changes, &[operation], 1.0);
-    if let Some(syncs) = words.syncs {
+fn announce(action: &mut Action, operation: &'static str, metrics: &SliceMetrics<'_>) {
+    action.measure(metrics.changes, &[operation], 1.0);
+    if let Some(syncs) = metrics.syncs {
         action.measure_failure(syncs, &["error"], 1.0);
     }
-    if let Some(event) = (words.failure)(operation, &action.key.name) {
+    if let Some(event) = (metrics.failure)(operation, &action.key.name) {
         action.announce_failure(event);
     }
 }

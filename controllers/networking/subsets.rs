@@ -7,7 +7,7 @@ use std::collections::{BTreeMap, HashMap};
 
 use kubernetes_proto::core::{EndpointAddress, EndpointPort, EndpointSubset};
 
-/// One address is told from another by its IP and the uid of what it stands for.
+/// The identity of an address: its IP and the uid of its target.
 type Identity<'a> = (&'a str, Option<&'a str>);
 
 fn identity(address: &EndpointAddress) -> Identity<'_> {
@@ -30,10 +30,10 @@ fn port(port: &EndpointPort) -> Port<'_> {
     ))
 }
 
-/// Brings subsets into the canonical form. An address that is ready in one place and not in another, for the
-/// same port, is not.
+/// Brings subsets into the canonical form. An address that is ready in one place and not ready in another,
+/// for the same port, is not ready.
 pub fn repack(subsets: &[EndpointSubset]) -> Vec<EndpointSubset> {
-    // Each address counts once, as it was seen first; they are numbered in their final order.
+    // Each address counts once, as first seen; addresses are numbered in their final order.
     let mut first = BTreeMap::<Identity<'_>, &EndpointAddress>::new();
     for address in subsets.iter().flat_map(both) {
         first.entry(identity(address.0)).or_insert(address.0);
@@ -65,7 +65,7 @@ pub fn repack(subsets: &[EndpointSubset]) -> Vec<EndpointSubset> {
         }
     }
 
-    // Ports come in their order, so the sets do in that of their first port.
+    // Ports are visited in order, so the sets are in the order of their first port.
     let mut sets = Vec::<(Vec<(usize, bool)>, Vec<EndpointPort>)>::new();
     let mut places = HashMap::<Vec<(usize, bool)>, usize>::new();
     for (of, ready) in by_port.into_values() {
@@ -100,7 +100,8 @@ pub fn both(subset: &EndpointSubset) -> impl Iterator<Item = (&EndpointAddress, 
     ready.chain(others.map(|address| (address, false)))
 }
 
-/// Whether two canonical forms say the same; which version of a pod an address was made from does not count.
+/// Whether two canonical forms are equal; the version of the pod that an address was made from does not
+/// count.
 pub fn equal(one: &[EndpointSubset], other: &[EndpointSubset]) -> bool {
     let version_apart = |one: &EndpointAddress, other: &EndpointAddress| {
         one == other || {
@@ -134,8 +135,8 @@ pub fn count(subsets: &[EndpointSubset]) -> usize {
         .sum()
 }
 
-/// Cuts subsets down to `most` addresses; whether there were more. Addresses that are not ready go first;
-/// what is left is shared out in proportion, rounded up, so that the last subset may get less.
+/// Truncates subsets to `most` addresses; whether there were more. Addresses that are not ready are dropped
+/// first; the rest is distributed in proportion, rounded up, so the last subset may get less.
 pub fn truncate(subsets: &mut [EndpointSubset], most: usize) -> bool {
     let ready: usize = subsets.iter().map(|subset| subset.addresses.len()).sum();
     let total = count(subsets);

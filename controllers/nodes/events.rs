@@ -20,12 +20,12 @@ pub(crate) fn about(name: &Str, uid: &str, reason: &'static str, message: String
     }
 }
 
-/// What the controller has done with a node: `Node <name> event: <what>`.
+/// The event of an action on a node: `Node <name> event: <what>`.
 pub(crate) fn happened(name: &Str, uid: &str, reason: &'static str, what: &str) -> Event {
     about(name, uid, reason, format!("Node {name} event: {what}"))
 }
 
-/// What has become of a node: `Node <name> status is now: <status>`, which is the reason too.
+/// The event `Node <name> status is now: <status>`, with the status as its reason.
 pub(crate) fn status(node: &Node, status: &'static str) -> Event {
     let meta = Object::metadata(node);
     let message = format!("Node {} status is now: {status}", meta.name);

@@ -12,12 +12,12 @@ const fn flag(name: &'static str, default: FlagDefault, help: &'static str) -> F
     }
 }
 
-/// How the health of nodes is judged, and how fast pods of unhealthy ones are evicted.
+/// Flags for the health of nodes, and for the rate at which pods of unhealthy ones are evicted.
 pub(crate) const HEALTH: [Flag; 7] = [
     flag(
         "node-monitor-period",
         FlagDefault::Duration(Duration::from_secs(5)),
-        "A Node that is nearly due is looked at again after a tenth of it; a Node whose writes fail is retried at least that often.",
+        "A Node that is nearly due is checked again after a tenth of it; a Node whose writes fail is retried at least that often.",
     ),
     flag(
         "node-monitor-grace-period",
@@ -27,65 +27,65 @@ pub(crate) const HEALTH: [Flag; 7] = [
     flag(
         "node-startup-grace-period",
         FlagDefault::Duration(Duration::from_mins(1)),
-        "How long a Node may take to say how it is for the first time.",
+        "How long a Node may take to post its first status.",
     ),
     flag(
         "node-eviction-rate",
         FlagDefault::Float(0.1),
-        "Nodes a second whose pods are driven away in a zone that is healthy, or wholly ill while others are not.",
+        "Nodes per second whose pods are evicted in a healthy zone, or in a wholly unhealthy one while others are healthy.",
     ),
     flag(
         "secondary-node-eviction-rate",
         FlagDefault::Float(0.01),
-        "The same in a zone that is partly ill; none in one of at most --large-cluster-size-threshold Nodes.",
+        "Nodes per second whose pods are evicted in a partly unhealthy zone; none in one of at most --large-cluster-size-threshold Nodes.",
     ),
     flag(
         "large-cluster-size-threshold",
         FlagDefault::Int(50),
-        "A zone of more Nodes is large: see --secondary-node-eviction-rate.",
+        "A zone with more Nodes counts as large: see --secondary-node-eviction-rate.",
     ),
     flag(
         "unhealthy-zone-threshold",
         FlagDefault::Float(0.55),
-        "Which part of a zone's Nodes (and at least 3) must be ill for the zone to be partly ill.",
+        "The fraction of a zone's Nodes (and at least 3) that must be not ready for the zone to be partly unhealthy.",
     ),
 ];
 
-/// Which ranges of addresses nodes get, and of which size.
+/// Flags for the address ranges of nodes, and their sizes.
 pub(crate) const ADDRESSES: [Flag; 7] = [
     flag(
         "allocate-node-cidrs",
         FlagDefault::Bool(false),
-        "Give each Node a range of pod addresses; needs --cluster-cidr.",
+        "Give each Node a range of pod addresses; requires --cluster-cidr.",
     ),
     flag(
         "cidr-allocator-type",
         FlagDefault::Text("RangeAllocator"),
-        "Which allocator gives out the Nodes' ranges: RangeAllocator.",
+        "The allocator of the Nodes' ranges: RangeAllocator.",
     ),
     flag(
         "cluster-cidr",
         FlagDefault::Text(""),
-        "The pods' address range, or one of each family; used with --allocate-node-cidrs.",
+        "The pods' address range, or one of each address family; used with --allocate-node-cidrs.",
     ),
     flag(
         "service-cluster-ip-range",
         FlagDefault::Text(""),
-        "The Services' address range, or one of each family: no Node gets any of it. Used with --allocate-node-cidrs.",
+        "The Services' address range, or one of each address family, which is excluded from the Nodes' ranges. Used with --allocate-node-cidrs.",
     ),
     flag(
         "node-cidr-mask-size",
         FlagDefault::Int(0),
-        "Mask size of a Node's range where there is one family: 24 for IPv4 and 64 for IPv6 where it is 0.",
+        "Mask size of a Node's range in a single-stack cluster; 0 for 24 (IPv4) or 64 (IPv6).",
     ),
     flag(
         "node-cidr-mask-size-ipv4",
         FlagDefault::Int(0),
-        "Mask size of a Node's IPv4 range; 24 where it is 0.",
+        "Mask size of a Node's IPv4 range; 0 for 24.",
     ),
     flag(
         "node-cidr-mask-size-ipv6",
         FlagDefault::Int(0),
-        "Mask size of a Node's IPv6 range; 64 where it is 0.",
+        "Mask size of a Node's IPv6 range; 0 for 64.",
     ),
 ];

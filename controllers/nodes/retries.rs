@@ -14,12 +14,12 @@ pub(crate) struct Retries(BTreeMap<String, Retry>);
 struct Retry {
     /// Failures in a row.
     failures: u32,
-    /// When it may be tried again; set by the first plan after the failure, since only plans know the time.
+    /// When it may be retried; set by the first plan after the failure, since only plans know the time.
     at: Option<Timestamp>,
 }
 
-/// Whether a failure says that the write itself is refused. Conflicts and what follows from another failure
-/// are planned again at once.
+/// Whether a failure is a refusal of the write itself. Conflicts and consequences of another failure are
+/// planned again at once.
 fn counts(failure: &Failure) -> bool {
     failure.class().severity >= Severity::Error
 }
@@ -40,7 +40,7 @@ impl Retries {
         }
     }
 
-    /// Until when an object waits for its next try; `None` where it may be written now.
+    /// Until when an object waits for its retry; `None` where it may be written now.
     pub(crate) fn waits(&mut self, uid: &str, now: Timestamp) -> Option<Timestamp> {
         let retry = self.0.get_mut(uid)?;
         let failures = retry.failures;

@@ -38,7 +38,7 @@ pub(crate) fn of(pod: &Pod) -> impl Iterator<Item = Key> {
     names(pod).map(|name| Key::new(namespace.clone(), name))
 }
 
-/// A pod's volumes, as far as they are of claims or of storage.
+/// A pod's volumes that are claims or storage.
 pub(crate) fn volumes(pod: &Pod) -> impl Iterator<Item = &Volume> {
     pod.spec.iter().flat_map(|spec| spec.volumes.iter())
 }
@@ -78,7 +78,7 @@ pub(crate) fn made_for(pod: &Pod, claim: &PersistentVolumeClaim) -> Result<(), S
     ))
 }
 
-/// Whether none of a pod's containers runs any more: it has finished, or is being deleted and the kubelet has
+/// Whether none of a pod's containers runs any more: it has finished, or is terminating and the kubelet has
 /// stopped them all.
 pub(crate) fn is_terminated(pod: &Pod) -> bool {
     let Some(status) = &pod.status else {

@@ -44,7 +44,7 @@ const DRIVERS: [(IsBehind, &str); 7] = [
     ),
 ];
 
-/// The plugin of a volume, if a CSI driver has taken it over.
+/// The plugin of a volume, if it was migrated to a CSI driver.
 pub(crate) fn plugin_of(volume: &PersistentVolume) -> Option<Plugin> {
     let spec = volume.spec.as_ref()?;
     let source = spec.persistent_volume_source.as_ref()?;
@@ -53,7 +53,7 @@ pub(crate) fn plugin_of(volume: &PersistentVolume) -> Option<Plugin> {
     Some(Plugin { in_tree, driver })
 }
 
-/// How a plugin that was taken over names the storage of a volume.
+/// The name of a volume's storage in a migrated plugin.
 pub(crate) fn volume_id(source: &PersistentVolumeSource) -> String {
     let aws = source.aws_elastic_block_store.as_ref();
     let gce = source.gce_persistent_disk.as_ref();

@@ -1,9 +1,9 @@
 //! Translates the volume sources of in-tree plugins that were migrated to CSI into the driver and the volume
 //! handle by which the CSI driver knows the same disk.
 //!
-//! The handle is half of a volume's identity: of two different translations of one disk, each would be
-//! attached without regard to the other. So the rules are those of upstream's `csi-translation-lib`, to the
-//! letter.
+//! The handle is half of a volume's identity: with two different translations of one disk, each would be
+//! attached without regard to the other. So the rules are exactly those of upstream's
+//! `csi-translation-lib`.
 
 use std::collections::BTreeMap;
 
@@ -14,7 +14,7 @@ use kubernetes_proto::{
 };
 use serde_json::{Value, json};
 
-/// In-tree plugins and the CSI drivers that do their work.
+/// In-tree plugins and the CSI drivers that replace them.
 pub const MIGRATED: [(&str, &str); 7] = [
     ("kubernetes.io/aws-ebs", EBS),
     ("kubernetes.io/gce-pd", GCE),
@@ -44,13 +44,13 @@ const ZONE_LABELS: [&str; 2] = [
 ];
 const RESOURCE_GROUP: &str = "kubernetes.io/azure-file-resource-group";
 
-/// The CSI driver that does the work of an in-tree plugin.
+/// The CSI driver that replaces an in-tree plugin.
 pub fn driver_of(plugin: &str) -> Option<&'static str> {
     let found = MIGRATED.iter().find(|(name, _)| *name == plugin);
     found.map(|(_, driver)| *driver)
 }
 
-/// The in-tree plugin whose work a CSI driver does.
+/// The in-tree plugin that a CSI driver replaces.
 pub fn plugin_of(driver: &str) -> Option<&'static str> {
     let found = MIGRATED.iter().find(|(_, name)| *name == driver);
     found.map(|(plugin, _)| *plugin)
@@ -59,7 +59,7 @@ pub fn plugin_of(driver: &str) -> Option<&'static str> {
 /// A volume in the terms of CSI.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct Translated {
-    /// The name of the PersistentVolume that stands for it; made up for an in-line source.
+    /// The name of its PersistentVolume; made up for an in-line source.
     pub name: String,
     /// The driver.
     pub driver: &'static str,
@@ -133,7 +133,7 @@ fn region(zones: &[&str]) -> Result<String, String> {
     Ok(found.unwrap_or_default().to_owned())
 }
 
-/// The handle of a GCE disk, from the zones that its volume is labeled with.
+/// The handle of a GCE disk, from the zones in its volume's labels.
 fn gce_handle(meta: &ObjectMeta, disk: &str) -> Result<String, String> {
     let label = ZONE_LABELS
         .iter()
@@ -152,7 +152,7 @@ fn gce_handle(meta: &ObjectMeta, disk: &str) -> Result<String, String> {
     })
 }
 
-/// The access modes that the CSI driver of GCE knows: the in-tree plugin took ReadWriteMany for
+/// The access modes that the CSI driver of GCE supports: the in-tree plugin treated ReadWriteMany as
 /// ReadWriteOnce.
 fn gce_modes(modes: &[String]) -> Vec<String> {
     if modes.is_empty() {
@@ -164,7 +164,7 @@ fn gce_modes(modes: &[String]) -> Vec<String> {
     vec![mode.to_owned()]
 }
 
-/// `ReadOnlyMany` for what is only read, as in-line disks of GCE and Portworx are.
+/// `ReadOnlyMany` for read-only volumes, such as in-line disks of GCE and Portworx.
 fn mode_of(read_only: bool) -> Vec<String> {
     let mode = if read_only { READ_MANY } else { ONCE };
     vec![mode.to_owned()]

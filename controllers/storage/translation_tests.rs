@@ -3,7 +3,7 @@ use serde_json::{Value, json};
 
 use super::{MIGRATED, driver_of, in_line, persistent_volume, plugin_of};
 
-/// Of a specification in the API's JSON, where the source stands beside the other fields.
+/// A PersistentVolume from the API's JSON, where the source is inlined beside the other fields.
 fn pv(metadata: &Value, spec: &Value) -> PersistentVolume {
     let (mut source, mut rest) = (json!({}), json!({}));
     for (name, value) in spec.as_object().unwrap() {

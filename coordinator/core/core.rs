@@ -24,7 +24,7 @@ use crate::{
     deaths::{Deaths, Quarantine, with_dead_owner},
     event::{Effect, Fatal, Happening, Input, NotSent, Offer, Refused},
     lease::{
-        EPOCH_END, Epoch, Holder, RangeId, RangeLease, ReplicaLease, Status, Time, Version,
+        EPOCH_END, Epoch, Holder, Pin, RangeId, RangeLease, ReplicaLease, Status, Time, Version,
         Written, next_epoch,
     },
     mutation::broken,
@@ -76,6 +76,8 @@ pub struct Config {
     pub name: String,
     /// Where peers reach it.
     pub address: String,
+    /// The key by which peers know it.
+    pub pin: Option<Pin>,
     /// Its build, as in `0.1.0`.
     pub build: String,
     /// The fleet's number of ranges.
@@ -327,9 +329,18 @@ pub struct Core {
     host_ready: bool,
     server_fenced: bool,
     fingerprints: Arc<str>,
+    unreachable: Arc<str>,
     drain_until: Option<Time>,
     left: bool,
     ring: Option<Ring>,
+
+    /// The fleet's term of the manager's Lease: without one nothing is owned, and nothing that was owned in
+    /// one continues in the next.
+    hold: Option<u64>,
+    /// Whether a renewal of it was seen in time.
+    hold_fresh: bool,
+    /// Who holds it instead.
+    standby_for: Option<String>,
 }
 
 impl Core {
@@ -379,9 +390,13 @@ impl Core {
             host_ready: false,
             server_fenced: false,
             fingerprints: Arc::default(),
+            unreachable: Arc::default(),
             drain_until: None,
             left: false,
             ring: None,
+            hold: Some(0),
+            hold_fresh: true,
+            standby_for: None,
         }
     }
 
@@ -439,10 +454,15 @@ impl Core {
             self.evict_the_silent(now, out);
             self.bar_the_dead(now, out);
             let placed = self.placement(now);
-            self.delete_the_damaged(now, placed.as_deref(), out);
-            self.inquire(now, placed.as_deref(), out);
-            self.take_orphans(now, placed.as_deref(), out);
-            self.hand_over(now, placed.as_deref(), out);
+            if self.hold.is_some() {
+                self.delete_the_damaged(now, placed.as_deref(), out);
+                self.inquire(now, placed.as_deref(), out);
+                self.take_orphans(now, placed.as_deref(), out);
+            }
+            // Who does not see the hold renewed may not know yet that the term is over.
+            if self.hold.is_some() && self.hold_fresh {
+                self.hand_over(now, placed.as_deref(), out);
+            }
         }
         self.finish_the_drain(now, out);
     }
@@ -543,6 +563,7 @@ impl Core {
             Input::HostReady(ready) => self.host_ready |= ready,
             Input::ServerFenced(fenced) => self.server_fenced = fenced,
             Input::Fingerprints(fingerprints) => self.fingerprints = fingerprints.into(),
+            Input::Unreachable(names) => self.unreachable = names.into(),
             Input::Frozen { range, epoch, busy } => self.frozen(now, range, epoch, busy, out),
             Input::Sent {
                 range,
@@ -622,6 +643,7 @@ impl Core {
                     self.wished.insert(range, to);
                 }
             }
+            Input::Hold { term, fresh, other } => self.hold_changed(term, fresh, other, out),
             Input::Drain(until) => {
                 self.drain_until = Some(self.drain_until.map_or(until, |before| before.min(until)));
             }
@@ -683,6 +705,38 @@ impl Core {
                 out,
             );
         }
+    }
+
+    /// Another holder of the manager's Lease between two terms may have written: what is owned is dropped,
+    /// and taken again as after a crash.
+    fn hold_changed(
+        &mut self,
+        term: Option<u64>,
+        fresh: bool,
+        other: Option<String>,
+        out: &mut Vec<Effect>,
+    ) {
+        self.hold_fresh = fresh;
+        let ranges = match self.hold == term {
+            true => Vec::new(),
+            false => self.drop_everything(out),
+        };
+        if !ranges.is_empty() || (other.is_some() && self.standby_for != other) {
+            out.push(Effect::Happened(Happening::Standby {
+                holder: other.clone(),
+                ranges,
+            }));
+        }
+        if term.is_some() && self.hold != term {
+            out.push(Effect::Happened(Happening::Holds));
+        }
+        self.standby_for = other;
+        self.hold = term;
+    }
+
+    /// The fleet's term of the manager's Lease that everything owned belongs to.
+    pub fn hold(&self) -> Option<u64> {
+        self.hold
     }
 
     fn drop_everything(&mut self, out: &mut Vec<Effect>) -> Vec<RangeId> {
@@ -1224,7 +1278,12 @@ impl Core {
         if offer.to_incarnation != own.incarnation {
             return Some(Refused::OtherIncarnation(own.incarnation.clone()));
         }
-        if !self.host_ready || self.drain_until.is_some() || !self.is_held() || !self.is_open(now) {
+        if !self.host_ready
+            || self.drain_until.is_some()
+            || !self.is_held()
+            || !self.is_open(now)
+            || self.hold.is_none()
+        {
             return Some(Refused::NotTaking);
         }
         if !compatible(&self.config.build, &offer.build) {
@@ -1428,6 +1487,7 @@ impl Core {
     fn say_how_it_stands(&mut self, now: Time, out: &mut Vec<Effect>) {
         let status = Status {
             address: self.config.address.clone(),
+            pin: self.config.pin,
             build: self.config.build.clone(),
             ready: self.host_ready,
             draining: self.drain_until.is_some(),
@@ -1437,6 +1497,7 @@ impl Core {
             crashes: Crashes::default(),
             server_fenced: self.server_fenced,
             fingerprints: Arc::clone(&self.fingerprints),
+            unreachable: Arc::clone(&self.unreachable),
         };
         if self.told_status.as_ref() != Some(&status) {
             self.told_status = Some(status.clone());
@@ -2388,10 +2449,12 @@ impl Core {
                         name: seen.lease.name.clone(),
                         incarnation: seen.lease.incarnation.clone()?,
                         address: seen.lease.status.address.clone(),
+                        pin: seen.lease.status.pin,
                         ready: seen.lease.status.ready,
                         draining: seen.lease.status.draining,
                         version: seen.lease.status.build.clone(),
                         fingerprints: seen.lease.status.fingerprints.to_string(),
+                        unreachable: seen.lease.status.unreachable.to_string(),
                     })
                 })
                 .collect(),
@@ -2493,6 +2556,9 @@ pub struct Member {
     pub incarnation: String,
     /// Where its peers reach it.
     pub address: String,
+    /// The key by which its peers know it.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub pin: Option<Pin>,
     /// Whether its caches were complete once.
     pub ready: bool,
     /// Whether it is on its way out.
@@ -2502,6 +2568,9 @@ pub struct Member {
     /// Fingerprints of what every replica must have the same of, as `name=hash` with commas between them.
     #[serde(skip_serializing_if = "String::is_empty")]
     pub fingerprints: String,
+    /// Names of the members that do not answer it, with commas between them.
+    #[serde(skip_serializing_if = "String::is_empty")]
+    pub unreachable: String,
 }
 
 /// A range's owner by its Lease.

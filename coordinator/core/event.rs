@@ -115,6 +115,8 @@ pub enum Input {
     ServerFenced(bool),
     /// Fingerprints of what every replica must have the same of, as [`Status`] has them.
     Fingerprints(String),
+    /// Names of the members that do not answer, as [`Status`] has them.
+    Unreachable(String),
     /// The node has answered a freeze.
     Frozen {
         /// Which range.
@@ -166,6 +168,15 @@ pub enum Input {
     Barred(Holder),
     /// Hand everything over, then leave; at this time leave anyway.
     Drain(Time),
+    /// The fleet's hold of the manager's Lease ([`crate::Hold`]).
+    Hold {
+        /// The fleet's term; `None` while it does not hold the Lease.
+        term: Option<u64>,
+        /// A renewal was seen within the deadline.
+        fresh: bool,
+        /// Who holds it instead.
+        other: Option<String>,
+    },
     /// An operator wants a range that is held here to be a member's. Tried once; placement keeps loads even
     /// afterwards.
     Move {
@@ -444,6 +455,15 @@ pub enum Happening {
         /// Which.
         ranges: Vec<RangeId>,
     },
+    /// The manager's Lease is not the fleet's: nothing is owned or written.
+    Standby {
+        /// Whose it is; `None` where it is nobody's any more.
+        holder: Option<String>,
+        /// The ranges that this replica had.
+        ranges: Vec<RangeId>,
+    },
+    /// The fleet holds the manager's Lease.
+    Holds,
 }
 
 /// Why this replica cannot take part.
@@ -578,6 +598,15 @@ impl fmt::Display for Happening {
             Self::Dropped { ranges } => {
                 write!(f, "left with {} ranges not handed over", ranges.len())
             }
+            Self::Standby { holder, ranges } => {
+                let holder = holder.as_deref().unwrap_or("nobody");
+                write!(f, "on standby: {holder} holds the manager's Lease")?;
+                match ranges.len() {
+                    0 => Ok(()),
+                    count => write!(f, "; {count} ranges were dropped"),
+                }
+            }
+            Self::Holds => f.write_str("the fleet holds the manager's Lease"),
         }
     }
 }

@@ -78,11 +78,55 @@ impl FromStr for Holder {
     }
 }
 
+/// The SHA-256 of a SubjectPublicKeyInfo: the key that a replica proves to its peers that it has.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
+pub struct Pin(pub [u8; 32]);
+
+impl fmt::Display for Pin {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(PIN_PREFIX)?;
+        self.0.iter().try_for_each(|byte| write!(f, "{byte:02x}"))
+    }
+}
+
+/// The digest that pins are made with, and how a pin begins.
+const PIN_PREFIX: &str = "sha256:";
+
+/// A text that is not `sha256:` and 64 hexadecimal digits.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+#[error("a pin is sha256: and 64 hexadecimal digits")]
+pub struct NotAPin;
+
+impl FromStr for Pin {
+    type Err = NotAPin;
+
+    fn from_str(text: &str) -> Result<Self, NotAPin> {
+        let digits = text.strip_prefix(PIN_PREFIX).ok_or(NotAPin)?;
+        if digits.len() != 64 || !digits.bytes().all(|byte| byte.is_ascii_hexdigit()) {
+            return Err(NotAPin);
+        }
+        let mut pin = [0; 32];
+        for (byte, at) in pin.iter_mut().zip((0..64).step_by(2)) {
+            let pair = digits.get(at..at + 2).ok_or(NotAPin)?;
+            *byte = u8::from_str_radix(pair, 16).map_err(|_| NotAPin)?;
+        }
+        Ok(Self(pin))
+    }
+}
+
+impl Serialize for Pin {
+    fn serialize<S: serde::Serializer>(&self, to: S) -> Result<S::Ok, S::Error> {
+        to.collect_str(self)
+    }
+}
+
 /// What a replica says of itself in its Lease's annotations.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Hash)]
 pub struct Status {
     /// Where its peers reach it, `host:port`.
     pub address: String,
+    /// The key by which its peers know it and may call it; `None` where it accepts none by pin.
+    pub pin: Option<Pin>,
     /// The build, as in `0.1.0`.
     pub build: String,
     /// Whether its caches were complete once.
@@ -101,6 +145,8 @@ pub struct Status {
     /// are signed by, as `name=hash` with commas between them. Nobody decides by it; empty where the build
     /// says nothing.
     pub fingerprints: Arc<str>,
+    /// Names of the members that do not answer it, separated by commas. Nobody decides by it.
+    pub unreachable: Arc<str>,
 }
 
 /// A replica Lease.
@@ -129,11 +175,15 @@ pub struct ReplicaLease {
 const ENDED_MAX: usize = 16;
 
 impl ReplicaLease {
-    /// The Lease without its holder, who is listed as ended.
+    /// The Lease without its holder, who is listed as ended and whose key is nobody's now.
     pub fn vacated(&self) -> Self {
         Self {
             ended: self.ended_after(),
             incarnation: None,
+            status: Status {
+                pin: None,
+                ..self.status.clone()
+            },
             working: Vec::new(),
             ..self.clone()
         }

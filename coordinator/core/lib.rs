@@ -1,14 +1,18 @@
 //! Who may act on what: ring, membership, epochs, handoff and fence, as state machines without clock,
 //! randomness or I/O.
 //!
-//! Two machines make one replica. [`Renewal`] keeps the replica's own Lease and with it the fence; it stands
-//! alone, so that a shell can run it on a thread which nothing starves. [`Core`] watches everybody's Leases
-//! and decides: evict, take, hand over, let go. Both take inputs with an explicit monotonic time and give out
-//! effects; both can be cloned, compared and hashed, so that a model checker runs the very code that ships.
+//! Three machines make one replica. [`Renewal`] keeps the replica's own Lease and with it the fence;
+//! [`Interlock`] keeps the fleet's hold of the manager's leader-election Lease; both stand alone, so that a
+//! shell can run them on a thread which nothing starves. [`Core`] watches everybody's Leases and decides:
+//! evict, take, hand over, let go. All take inputs with an explicit monotonic time and give out effects; all
+//! can be cloned, compared and hashed, so that a model checker runs the very code that ships.
 
 mod core;
 mod deaths;
 mod event;
+mod interlock;
+#[cfg(test)]
+mod interlock_tests;
 mod lease;
 #[cfg(test)]
 mod model;
@@ -29,9 +33,12 @@ pub use crate::{
         parse_dead_owners,
     },
     event::{Effect, Fatal, Happening, Input, NotSent, Offer, Refused},
+    interlock::{
+        Hold, HoldWrite, Holds, Interlock, InterlockConfig, InterlockEffect, InterlockInput, Record,
+    },
     lease::{
-        EPOCH_END, Epoch, Holder, NotAHolder, RangeId, RangeLease, ReplicaLease, Status, Time,
-        Version, Written,
+        EPOCH_END, Epoch, Holder, NotAHolder, NotAPin, Pin, RangeId, RangeLease, ReplicaLease,
+        Status, Time, Version, Written,
     },
     placement::{Weights, place, place_within},
     renewal::{OwnLease, OwnPhase, Regained, Renewal, RenewalConfig, RenewalEffect, RenewalInput},

@@ -109,6 +109,28 @@ mutations! {
     ForgetsUnansweredEvictions,
     /// A list of replica Leases that failed is never asked for again.
     StopsReadingAfterAFailure,
+    /// The hold stays open for as long as a candidate waits: no margin for what is in flight.
+    HoldIsTheDuration,
+    /// A hold is open before this incarnation has renewed it itself.
+    HoldsOnSight,
+    /// Another replica's renewal is dated by the answer that showed it.
+    DatesByTheAnswer,
+    /// The fleet takes the Lease of a holder that renews.
+    TakesFromTheLiving,
+    /// A replica that leaves releases the Lease without counting the others.
+    ReleasesUncounted,
+}
+
+#[cfg(test)]
+impl Mutation {
+    /// Those of the hold of the manager's Lease, which the model of the ownership protocol has not.
+    pub(crate) const INTERLOCK: &'static [Self] = &[
+        Self::HoldIsTheDuration,
+        Self::HoldsOnSight,
+        Self::DatesByTheAnswer,
+        Self::TakesFromTheLiving,
+        Self::ReleasesUncounted,
+    ];
 }
 
 #[cfg(test)]

@@ -227,6 +227,7 @@ impl World {
         let core = Core::new(Config {
             name: name.clone(),
             address: format!("{name}:1"),
+            pin: None,
             build: "0.1.0".to_owned(),
             ranges: self.ranges,
             lease_duration: LEASE_DURATION,

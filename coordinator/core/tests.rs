@@ -450,6 +450,7 @@ fn a_replica_says_how_much_it_takes_as_it_lives() {
 fn status() -> Status {
     Status {
         address: "a:1".to_owned(),
+        pin: None,
         build: "0.1.0".to_owned(),
         ready: true,
         draining: false,
@@ -910,6 +911,7 @@ impl Bench {
         let core = Core::new(Config {
             name: "a".to_owned(),
             address: "a:1".to_owned(),
+            pin: None,
             build: "0.1.0".to_owned(),
             ranges: 4,
             lease_duration: secs(5),
@@ -1511,6 +1513,65 @@ fn a_range_named_ours_by_nobody_we_know_is_asked_for_first() {
         result: Ok(answer),
     });
     assert_eq!(claims(&effects), [(2, 6)]);
+}
+
+#[test]
+fn nothing_is_owned_without_the_managers_lease_and_nothing_continues_in_another_term() {
+    let mut bench = Bench::new(&[], &[0, 1, 2, 3].map(|range| (range, "a", "a1", 1)));
+    bench.step(Input::HostReady(true));
+    bench.own(true);
+    for range in 0..4 {
+        bench.core = seeded(bench.core.clone(), range, 1);
+    }
+    bench.read();
+    assert_eq!(bench.core.held().count(), 4);
+    let hold = |term: Option<u64>, other: Option<&str>| Input::Hold {
+        term,
+        fresh: term.is_some(),
+        other: other.map(str::to_owned),
+    };
+    // Not seen renewed for a while, and nobody else's: all stays.
+    let stale = Input::Hold {
+        term: Some(0),
+        fresh: false,
+        other: None,
+    };
+    assert_eq!(bench.step(stale), []);
+    let effects = bench.step(hold(None, Some("kcm")));
+    let mut lost: Vec<Effect> = (0..4).map(Effect::Lost).collect();
+    lost.push(Effect::Happened(Happening::Standby {
+        holder: Some("kcm".to_owned()),
+        ranges: vec![0, 1, 2, 3],
+    }));
+    assert_eq!(effects, lost);
+    let effects = bench.pass(10, &[]);
+    assert_eq!(claims(&effects), []);
+    assert_eq!(bench.core.held().count(), 0);
+    let effects = bench.step(hold(Some(1), None));
+    assert!(effects.contains(&Effect::Happened(Happening::Holds)));
+    let mut claimed = claims(&effects);
+    claimed.extend(claims(&bench.step(Input::Tick)));
+    assert_eq!(
+        claimed,
+        [(0, 2), (1, 2), (2, 2), (3, 2)],
+        "taken as after a crash"
+    );
+    // Another has held it in between, unseen.
+    for (range, epoch) in claimed {
+        let lease = bench.landed(range, "a", "a1", epoch);
+        bench.step(Input::Claimed {
+            range,
+            result: Written::Done(lease),
+        });
+    }
+    assert_eq!(bench.core.held().count(), 4);
+    let effects = bench.step(hold(Some(2), None));
+    assert!(effects.contains(&Effect::Lost(0)) && effects.contains(&Effect::Lost(3)));
+    // And while standing by, nothing is taken from a peer.
+    bench.step(hold(None, Some("kcm")));
+    let effects = bench.step(Input::Offered(offer(0, 2, 1)));
+    let refusal = refused(&effects);
+    assert!(refusal.is_some(), "{refusal:?}");
 }
 
 /// "a" owns all four and "b" has come: two must go.
@@ -2419,11 +2480,37 @@ fn fingerprints_are_said_in_the_own_lease_and_seen_in_those_of_members() {
             .iter()
             .any(|effect| matches!(effect, Effect::Status(_)))
     );
+    let effects = bench.step(Input::Unreachable("b".to_owned()));
+    assert!(
+        effects
+            .iter()
+            .any(|effect| matches!(effect, Effect::Status(status) if &*status.unreachable == "b"))
+    );
     let mut lease = bench.replicas["b"].clone();
     lease.version += 100;
     lease.status.fingerprints = "root-ca=2".into();
+    lease.status.unreachable = "a".into();
     bench.step(Input::Replica(lease));
     let view = bench.core.view(bench.now, &crate::View::default());
     let member = view.members.iter().find(|member| member.name == "b");
-    assert_eq!(member.unwrap().fingerprints, "root-ca=2");
+    let member = member.unwrap();
+    assert_eq!(member.fingerprints, "root-ca=2");
+    assert_eq!(member.unreachable, "a");
+}
+
+#[test]
+fn a_pin_is_read_as_it_was_written_and_nothing_else_is_one() {
+    let pin = crate::Pin(std::array::from_fn(|at| u8::try_from(at * 8).unwrap()));
+    assert_eq!(pin.to_string().parse(), Ok(pin));
+    let digits = "ab".repeat(32);
+    for text in [
+        String::new(),
+        digits.clone(),
+        format!("sha1:{digits}"),
+        format!("sha256:{digits}00"),
+        format!("sha256:{}+b", &digits[2..]),
+        format!("sha256:{}é", &digits[2..]),
+    ] {
+        assert!(text.parse::<crate::Pin>().is_err(), "{text}");
+    }
 }

@@ -3,7 +3,8 @@
 //!
 //! `KUBECONFIG=… cargo run -p coordinator --example replica -- <name>`; prints what happens, one line each,
 //! with the milliseconds since the epoch. SIGTERM drains. With `STATE_BYTES` each range's state has that
-//! size. With `PEER_CERT`, `PEER_KEY` and `PEER_CA` peers speak TLS.
+//! size. Peers know each other by keys in their Leases; with `PEER_CERT`, `PEER_KEY` and `PEER_CA` by these
+//! certificates; with `PEER_INSECURE` they speak without TLS.
 
 use std::{
     collections::BTreeMap,
@@ -113,7 +114,8 @@ fn main() -> Result<(), Box<dyn std::error::Error>> {
         fleet_name: std::env::var("FLEET").unwrap_or_else(|_| "manifold".to_owned()),
         peer_bind_address: std::net::Ipv4Addr::LOCALHOST.into(),
         peer_port: 0,
-        peer_insecure: std::env::var_os("PEER_CERT").is_none(),
+        peer_insecure: std::env::var_os("PEER_INSECURE").is_some(),
+        peer_pins: std::env::var_os("PEER_CERT").is_none(),
         peer_tls_cert_file: file("PEER_CERT"),
         peer_tls_private_key_file: file("PEER_KEY"),
         peer_ca_file: file("PEER_CA"),

@@ -11,7 +11,7 @@ use std::{
 };
 
 use actix::{Actor, Addr, ArbiterHandle, Context, Handler, Message, prelude::SendError};
-use coordinator::{Epoch, Frozen, Gained, Holder, Quarantine, RangeHost, RangeId, Work};
+use coordinator::{Epoch, Frozen, Gained, Holder, Quarantine, RangeHost, RangeId, Sending, Work};
 use futures::{FutureExt, future::BoxFuture};
 use peer_proto::RangeState;
 use tokio::sync::oneshot;
@@ -21,7 +21,7 @@ use crate::{
         range::{Freeze, Range, Resume, Stop},
         scan::Scans,
     },
-    gate::{Fence, Gate},
+    gate::{Fence, Gate, Stopped},
     shared::{Inbox, RangeStats, Shared, Slot},
 };
 
@@ -219,6 +219,12 @@ impl Fence for LateFence {
         self.0
             .get()
             .is_some_and(|fence| fence.check(range, epoch).is_ok())
+    }
+
+    fn send(&self, range: RangeId, epoch: Epoch) -> Result<Option<Sending>, Stopped> {
+        let fence = self.0.get().ok_or(Stopped::Fenced)?;
+        let sending = fence.sending(range, epoch);
+        sending.map(Some).map_err(|_| Stopped::Fenced)
     }
 
     fn closed(&self, range: RangeId, epoch: Epoch) -> BoxFuture<'static, ()> {

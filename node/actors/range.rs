@@ -31,6 +31,7 @@ use crate::{
     reconcile::{Done, Job, Mark, Next, ReportFrom, reconcile_with},
     server::Sender,
     shared::{Inbox, RangeStats, Shared, Unit},
+    trace::{self, Woken},
 };
 
 /// Status reports of one key are at least this far apart; the last one is always written.
@@ -146,7 +147,9 @@ struct Known {
     last: Option<Box<Last>>,
     /// Waits for its marks; the task that waits wakes it.
     parked: bool,
-    /// The trace of the owner before.
+    /// What has woken it since its last reconcile, where that is traced.
+    woken: Option<Box<Woken>>,
+    /// The trace of the owner before, or of the attempt that this one follows from.
     link: Option<Arc<str>>,
     /// It was reconciled since the range was gained, and nobody died of it.
     survived: bool,
@@ -397,8 +400,14 @@ impl Range {
         for wake in self.inbox.drain() {
             self.add(wake.unit, &wake.key, wake.priority);
             let known = &mut self.lanes.at(wake.unit).known;
-            let evidence = &mut known.entry(wake.key).or_default().evidence;
-            *evidence = wake.evidence.max(*evidence);
+            let known = known.entry(wake.key).or_default();
+            known.evidence = wake.evidence.max(known.evidence);
+            if let Some(more) = wake.woken {
+                match &mut known.woken {
+                    Some(known) => known.merge(*more),
+                    none => *none = Some(more),
+                }
+            }
         }
     }
 
@@ -559,10 +568,17 @@ impl Range {
             .map(|horizon| horizon.reached.clone());
         if !marks.is_empty() || horizon.is_some() {
             known.parked = true;
+            if shared.traces.is_some() {
+                known.woken.get_or_insert_default().park(taken.waited);
+            }
             part.queue.done(&taken.key);
             self.park(lane, taken.key, marks, horizon, taken.priority, ctx);
             return false;
         }
+        let failures = match shared.traces {
+            Some(_) => part.queue.failures(&taken.key),
+            None => 0,
+        };
         let memory = known
             .memory
             .take()
@@ -578,7 +594,11 @@ impl Range {
             evidence: known.evidence,
             report_from: known.report_from.unwrap_or_default(),
             waited: taken.waited,
+            low_priority: taken.priority == Priority::Low,
+            failures,
+            woken: known.woken.take(),
             link: known.link.take(),
+            is_first: !known.survived,
             permit: permit.take(),
         };
         self.working.push((lane, taken.key));
@@ -823,6 +843,9 @@ impl Range {
             .map(move |key, range, ctx| {
                 if let Some(known) = range.lanes.at(lane).known.get_mut(&key) {
                     known.parked = false;
+                    if let Some(woken) = &mut known.woken {
+                        woken.unpark();
+                    }
                 }
                 range.add(lane, &key, priority);
                 range.go_on(ctx);
@@ -865,6 +888,10 @@ impl Range {
         let stopped = matches!(done.next, Next::Stopped(_));
         if !stopped && done.next != Next::Now {
             known.plan_from = done.since + plan_spacing(spaced, done.objects);
+        }
+        // What follows from this attempt, and from no change, is linked to it.
+        if stopped || matches!(done.next, Next::Now | Next::Backoff { .. }) {
+            known.link.clone_from(&done.trace);
         }
         match &done.next {
             Next::Change => part.queue.forget(&done.key),
@@ -1253,7 +1280,7 @@ impl Range {
                 },
                 "plan": last.plan,
                 "objects": last.objects,
-                "trace": last.trace,
+                "trace": last.trace.as_deref().and_then(trace::trace_id),
             })),
         }))
     }

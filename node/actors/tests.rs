@@ -265,6 +265,7 @@ impl Server for Sim {
 
     fn head<'a>(
         &'a self,
+        _sender: &'a Sender,
         resource: &'static Resource,
         key: &'a Key,
     ) -> BoxFuture<'a, Result<Live<Option<LiveItem>>, Refused>> {
@@ -608,6 +609,7 @@ fn process(factory: Factory, sim: &Arc<Sim>, replica: &str) -> (Arc<Shared>, Arc
         unwoken: Unwoken::default(),
         watchlist: Default::default(),
         aside: Aside::Blocking(tokio::runtime::Handle::current()),
+        traces: None,
     });
     (shared, door)
 }

@@ -539,7 +539,9 @@ pub fn version_raw() -> String {
 pub fn help(specs: &[Spec]) -> String {
     let mut text = "Manifold does the work of kube-controller-manager with every replica at once. It takes the same flags,\n\
          and some of its own under \"Fleet\". Names may be written with _ for -.\n\n\
-         Usage:\n  manifold [flags]\n"
+         Usage:\n  manifold [flags]\n  \
+         manifold doctor [--pre]                  examines the cluster and the fleet: manifold doctor --help\n  \
+         manifold companion --controllers=LIST    what kube-controller-manager runs beside: manifold companion --help\n"
         .to_owned();
     let mut sections: Vec<&str> = Vec::new();
     for spec in specs {

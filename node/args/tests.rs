@@ -484,7 +484,8 @@ enum Account {
 }
 use Account::{Acts, Node, Of, Without};
 
-const NO_LEADER: &str = "every replica works at once: there is no leader to elect, and ranges are handed over at the end";
+const HELD: &str =
+    "the fleet holds the Lease as one, without candidates, and always releases it at the end";
 const MARKS: &str = "always so: a key waits until the cache has seen its own writes (decision 001)";
 const INFORMERS: &str = "inner workings of upstream's informers";
 const CLIENTS: &str = "inner workings of upstream's client: requests are protobuf or JSON, and credentials are read again when they change";
@@ -505,8 +506,8 @@ const READ: &[(&str, Account)] = &[
     ("ComponentFlagz", Node),
     ("ComponentStatusz", Node),
     ("ContextualLogging", Without("log lines always carry controller and key")),
-    ("ControllerManagerReleaseLeaderElectionLockOnExit", Without(NO_LEADER)),
-    ("CoordinatedLeaderElection", Without(NO_LEADER)),
+    ("ControllerManagerReleaseLeaderElectionLockOnExit", Without(HELD)),
+    ("CoordinatedLeaderElection", Without(HELD)),
     ("DRAAdminAccess", Acts),
     ("DRADeviceTaintRules", Of("device-taint-eviction-controller")),
     ("DRADeviceTaints", Of("device-taint-eviction-controller")),

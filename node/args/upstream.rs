@@ -11,7 +11,6 @@ use super::{
 };
 
 const CLOUD: &str = "there are no built-in cloud providers";
-const LEASES: &str = "every replica works at once: see --lease-duration";
 const LOGS: &str = "logs go to standard error unbuffered";
 const MIGRATION: &str = "there is no one leader to migrate";
 
@@ -45,13 +44,13 @@ pub(super) const SECTIONS: &[(&str, &[Flag])] = &[
         Flag("kube-api-burst", Int32, "30", Acts, "Requests that may go to the API server at once beyond --kube-api-qps."),
         Flag("kube-api-content-type", Text, "application/vnd.kubernetes.protobuf", Acts, "Encoding of requests to the API server."),
         Flag("kube-api-qps", Float32, "20", Acts, "Requests a second to the API server on the long run; below 0 there is no limit."),
-        Flag("leader-elect", Bool, "true", Quiet, "Accepted for the sake of manifests: replicas share the work by Leases, always."),
-        Flag("leader-elect-lease-duration", Duration, "15s", Without(LEASES), "Accepted for the sake of manifests."),
-        Flag("leader-elect-renew-deadline", Duration, "10s", Without(LEASES), "Accepted for the sake of manifests."),
-        Flag("leader-elect-resource-lock", Text, "leases", Quiet, "Accepted for the sake of manifests: only leases."),
-        Flag("leader-elect-resource-name", Text, "kube-controller-manager", Without(LEASES), "Accepted for the sake of manifests."),
-        Flag("leader-elect-resource-namespace", Text, "kube-system", Without(LEASES), "Accepted for the sake of manifests; see --fleet-namespace."),
-        Flag("leader-elect-retry-period", Duration, "2s", Without(LEASES), "Accepted for the sake of manifests."),
+        Flag("leader-elect", Bool, "true", Acts, "Hold the Lease of the manager's leader election as a fleet, and write nothing while another manager or fleet holds it. With false nothing keeps two managers apart."),
+        Flag("leader-elect-lease-duration", Duration, "15s", Acts, "How long another manager waits after the last renewal of that Lease, in whole seconds."),
+        Flag("leader-elect-renew-deadline", Duration, "10s", Acts, "A replica that has seen no renewal of that Lease for so long writes nothing."),
+        Flag("leader-elect-resource-lock", Text, "leases", Acts, "The kind of object that is held: only leases."),
+        Flag("leader-elect-resource-name", Text, "kube-controller-manager", Acts, "Name of that Lease. Give another, as in manifold-companion, where kube-controller-manager runs beside with other controllers."),
+        Flag("leader-elect-resource-namespace", Text, "kube-system", Acts, "Namespace of that Lease; that of the fleet's own Leases is --fleet-namespace."),
+        Flag("leader-elect-retry-period", Duration, "2s", Acts, "How often the fleet renews that Lease; each replica reads it twice as often."),
         Flag("min-compatibility-version", List, "[]", Acts, "Oldest version of the control plane to get along with, as 1.36 or kube=1.36."),
         Flag("min-resync-period", Duration, "12h0m0s", Acts, "Every object is looked at again after a random time between this and its double."),
         Flag("node-monitor-period", Duration, "5s", Without("node-lifecycle-controller"), "How often Nodes are looked at."),
@@ -266,7 +265,7 @@ pub(super) fn deprecation(name: &str) -> Option<&'static str> {
 pub(super) const FLEET: &[Flag] = &[
     Flag("replica-name", Text, "", Acts, "This replica's name, the same after a restart. $POD_NAME where not given, else the host's name."),
     Flag("fleet-name", Text, "manifold", Acts, "Name of the replicas that share the work; their Leases begin with it."),
-    Flag("fleet-namespace", Text, "kube-system", Acts, "Namespace of the Leases."),
+    Flag("fleet-namespace", Text, "manifold-system", Acts, "Namespace of the Leases."),
     Flag("ranges", Int, "256", Acts, "Parts of the key space: a power of two up to 4096, the same for the whole fleet."),
     Flag("lease-duration", Duration, "5s", Acts, "A replica that was not heard of for so long is dead."),
     Flag("lease-renew-deadline", Duration, "3s", Acts, "A replica that could not renew for so long stops writing; shorter than --lease-duration."),
@@ -275,10 +274,12 @@ pub(super) const FLEET: &[Flag] = &[
     Flag("settle-time", Duration, "1s", Acts, "At a fleet's first start, wait until no replica has come or gone for so long."),
     Flag("slow-start-period", Duration, "10s", Acts, "After a replica has ended without leaving, its share of the ranges doubles in so long, from one range on, so that one that dies of its share again and again stalls little; 0 gives it a full share at once."),
     Flag("server-fence", Text, "auto", Acts, "Let the API server refuse what a dead replica still sends: auto (where deploy/fence is installed and this user may impersonate), on, off."),
+    Flag("tracing-config-file", Text, "", Acts, "A TracingConfiguration (apiserver.config.k8s.io/v1: endpoint, samplingRatePerMillion), as kube-apiserver's flag of this name takes it; kube-controller-manager has no such flag. OTEL_* variables precede it. What is wrong in it is a warning: traces never keep this process from working."),
     Flag("peer-bind-address", Ip, "0.0.0.0", Acts, "Address on which other replicas are heard."),
     Flag("peer-port", Int, "10258", Acts, "Port on which other replicas are heard."),
-    Flag("peer-advertise-address", Text, "", Acts, "Address at which others find this replica, as host or host:port. $POD_IP where not given, else the bind address or the host's name."),
-    Flag("peer-tls-cert-file", Text, "", Acts, "Certificate of this replica for others; read again when it changes."),
+    Flag("peer-advertise-address", Text, "", Acts, "Address at which others find this replica, as host or host:port. $POD_IP or the first of $POD_IPS where not given, else the bind address, this host's address on its default route, or its name."),
+    Flag("peer-trust", Text, "", Acts, "By what replicas know each other: pins (keys that each makes at its start and its Lease names; the default without certificate files), files (certificates; the default with them), both (while a fleet moves from one to the other)."),
+    Flag("peer-tls-cert-file", Text, "", Acts, "Certificate of this replica for others, instead of a key that its Lease names; read again when it changes."),
     Flag("peer-tls-private-key-file", Text, "", Acts, "Its key."),
     Flag("peer-ca-file", Text, "", Acts, "Authorities of the other replicas' certificates."),
     Flag("peer-insecure", Bool, "false", Acts, "Speak with other replicas without TLS; on a loopback address only."),

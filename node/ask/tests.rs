@@ -143,6 +143,7 @@ impl Server for Bed {
     }
     fn head<'a>(
         &'a self,
+        _sender: &'a Sender,
         _: &'static Resource,
         _: &'a Key,
     ) -> BoxFuture<'a, Result<Live<Option<LiveItem>>, Refused>> {
@@ -468,6 +469,7 @@ mod made_to_order {
         }
         fn head<'a>(
             &'a self,
+            _sender: &'a Sender,
             _: &'static Resource,
             _: &'a Key,
         ) -> BoxFuture<'a, Result<Live<Option<LiveItem>>, Refused>> {

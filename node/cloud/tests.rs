@@ -65,6 +65,7 @@ impl Server for Api {
     }
     fn head<'a>(
         &'a self,
+        _sender: &'a Sender,
         _: &'static Resource,
         _: &'a Key,
     ) -> BoxFuture<'a, Result<Live<Option<LiveItem>>, ServerRefused>> {

@@ -171,7 +171,8 @@ impl Health {
 
     fn add(&self, named: Named) {
         let mut checks = self.checks.write().unwrap_or_else(PoisonError::into_inner);
-        match checks.iter_mut().find(|one| one.name == named.name) {
+        let same = |one: &&mut Named| one.name == named.name && one.kinds == named.kinds;
+        match checks.iter_mut().find(same) {
             Some(old) => *old = named,
             None => checks.push(named),
         }

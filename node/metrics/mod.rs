@@ -125,12 +125,14 @@ struct Families {
     client_certificate_ends: Gauges<1>,
     server_fence: Gauge<i64, AtomicI64>,
     server_fence_proofs: Counters<1>,
+    peer_refusals: Counters<1>,
     ownership_changes: Counters<1>,
     cache_lag: Seconds<1>,
     cache_objects: Gauges<1>,
     cache_bytes: Gauges<1>,
     discovery_failing: Gauges<1>,
     key_material_differs: Gauges<1>,
+    members_unreachable: Gauge<i64, AtomicI64>,
     decode_errors: Counters<1>,
     plan_seconds: Histograms<1>,
     plan_panics: Counters<1>,
@@ -141,6 +143,8 @@ struct Families {
     writes: Counters<4>,
     events_dropped: Counter,
     marks_dropped: Counter,
+    spans_exported: Counter,
+    spans_dropped: Counters<1>,
 }
 
 /// Registers as it goes, so that no family can be made and forgotten; and how many there are.
@@ -321,6 +325,13 @@ impl Metrics {
         }
     }
 
+    /// How many members do not answer this replica.
+    pub fn members_unreachable(&self, count: usize) {
+        self.families
+            .members_unreachable
+            .set(i64::try_from(count).unwrap_or(i64::MAX));
+    }
+
     /// How many ranges this replica owns.
     pub fn ranges_owned(&self, count: usize) {
         self.families
@@ -347,14 +358,18 @@ impl Metrics {
         self.families.takeover_seconds.observe(seconds(took));
     }
 
-    /// Whether requests may be sent at all. Every such replica works as KCM's leader does, so it counts as
-    /// one.
+    /// Whether requests may be sent at all.
     pub fn fence_open(&self, open: bool) {
         self.families.fence_open.set(i64::from(open));
+    }
+
+    /// Whether this replica works under the Lease of this name, which the fleet holds. Every such replica
+    /// works as KCM's leader does, so it counts as one.
+    pub fn leads(&self, lease: &str, leads: bool) {
         self.families
             .leader
-            .get_or_create(&[("name", MANAGER.into())])
-            .set(i64::from(open));
+            .get_or_create(&[("name", Text::from(lease.to_owned()))])
+            .set(i64::from(leads));
     }
 
     /// What the process was started with: feature gates with their stages, the controllers that run, and how
@@ -415,6 +430,15 @@ impl Metrics {
         }
     }
 
+    /// How many peers were refused, by reason.
+    pub fn peer_refusals(&self, refusals: &[(&'static str, u64)]) {
+        for (reason, count) in refusals {
+            let labels = [("reason", Text::from(*reason))];
+            let counter = self.families.peer_refusals.get_or_create(&labels);
+            counter.inc_by(count.saturating_sub(counter.get()));
+        }
+    }
+
     /// Something has happened to ownership.
     pub fn ownership_changed(&self, what: &'static str) {
         self.families
@@ -426,6 +450,18 @@ impl Metrics {
     /// An Event was not sent: their queue was full or the server refused it.
     pub fn event_dropped(&self) {
         self.families.events_dropped.inc();
+    }
+
+    /// What has become of spans since this was last called.
+    pub fn trace_spans(&self, exported: u64, dropped: &[(&'static str, u64)]) {
+        self.families.spans_exported.inc_by(exported);
+        for (why, count) in dropped {
+            let labels = [("reason", (*why).into())];
+            self.families
+                .spans_dropped
+                .get_or_create(&labels)
+                .inc_by(*count);
+        }
     }
 
     /// A mark that came with a range can't be true and was left out.
@@ -581,12 +617,12 @@ fn families(on: &mut Registering) -> Families {
         ),
         fence_open: on.add(
             "manifold_fence_open",
-            "1 while this replica may write: its Lease was renewed within the deadline.",
+            "1 while this replica may write: its Lease was renewed within the deadline, and so was the manager's by the fleet.",
             Gauge::default(),
         ),
         leader: on.gauges(
             "leader_election_master_status",
-            "1 while this replica may write. All replicas work at once, so their sum is the number of replicas at work.",
+            "1 while this replica may write under the Lease of that name, which the fleet holds. All replicas work at once, so their sum is the number of replicas at work; 0 in all while another manager holds it.",
         ),
         features: on.gauges(
             "kubernetes_feature_enabled",
@@ -634,10 +670,16 @@ fn families(on: &mut Registering) -> Families {
             "manifold_server_fence_proofs",
             "Dead incarnations before a takeover: result is held (the API server was shown to refuse them) or unproven.",
         ),
+        peer_refusals: on.counters(
+            "manifold_peer_refusals",
+            "Peers that were refused, by reason: handshake (no TLS, or too slow), displaced (by newer connections), \
+             unknown (no live member's key or certificate), other_name (a message in another's name), wrong_key (a \
+             member was called and has not the key that its Lease names).",
+        ),
         ownership_changes: on.counters(
             "manifold_ownership_changes",
             "What has happened to ownership here, by what: took_over, received, handed_over, handoff_failed, evicted, \
-             fenced, reopened, self_evicted, deprived, dropped, joined, lease_damaged.",
+             fenced, reopened, self_evicted, deprived, dropped, joined, lease_damaged, holds, standby.",
         ),
         cache_lag: on.seconds(
             "manifold_cache_lag_seconds",
@@ -652,7 +694,12 @@ fn families(on: &mut Registering) -> Families {
         key_material_differs: on.gauges(
             "manifold_key_material_differs",
             "1 while replicas have different files of what they must have the same of, by name: a signer's authority, \
-             root-ca, service-account-key.",
+             root-ca, service-account-key; controllers are those of --controllers.",
+        ),
+        members_unreachable: on.add(
+            "manifold_members_unreachable",
+            "Members that do not answer this replica.",
+            Gauge::default(),
         ),
         decode_errors: on.counters(
             "manifold_decode_errors",
@@ -693,6 +740,16 @@ fn families(on: &mut Registering) -> Families {
             "manifold_handoff_marks_dropped",
             "Versions that came with a range, far beyond all that was seen here, and were left out.",
             Counter::default(),
+        ),
+        spans_exported: on.add(
+            "manifold_trace_spans_exported",
+            "Spans that the OTLP endpoint has taken.",
+            Counter::default(),
+        ),
+        spans_dropped: on.counters(
+            "manifold_trace_spans_dropped",
+            "Spans that were not exported: queue_full, export_failed, buffer_full (of unfinished reconciles); \
+             rate_limited counts reconciles that failed or were slow beyond what is exported of such in a second.",
         ),
     }
 }

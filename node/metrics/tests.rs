@@ -72,7 +72,9 @@ const GOLDEN: &[(&str, &str)] = &[
     ("manifold_fence_refusals_total", "counter"),
     ("manifold_handoff_duration_seconds", "histogram"),
     ("manifold_handoff_marks_dropped_total", "counter"),
+    ("manifold_members_unreachable", "gauge"),
     ("manifold_ownership_changes_total", "counter"),
+    ("manifold_peer_refusals_total", "counter"),
     ("manifold_plan_breaches_total", "counter"),
     ("manifold_plan_duration_seconds", "histogram"),
     ("manifold_plan_panics_total", "counter"),
@@ -84,6 +86,8 @@ const GOLDEN: &[(&str, &str)] = &[
     ("manifold_takeover_duration_seconds", "histogram"),
     ("manifold_vap_unchecked_total", "counter"),
     ("manifold_wake_panics_total", "counter"),
+    ("manifold_trace_spans_dropped_total", "counter"),
+    ("manifold_trace_spans_exported_total", "counter"),
     ("manifold_writes_total", "counter"),
     (
         "node_collector_update_all_nodes_health_duration_seconds",
@@ -183,14 +187,17 @@ fn used() -> Arc<Metrics> {
     metrics.handed_off(Direction::Out, ms(30));
     metrics.taken_over(ms(5200));
     metrics.fence_open(true);
+    metrics.leads("kube-controller-manager", true);
     let set = BTreeMap::from([("HPAScaleToZero", true)]);
     let gates = crate::args::gate_states(&set);
     metrics.started_with(gates, &["deployment-controller"], 2);
     metrics.client_certificate(Duration::from_secs(3600));
     metrics.client_certificate_ends("kubeconfig", Some(1_900_000_000));
     metrics.server_fence(true, (1, 0));
+    metrics.peer_refusals(&[("unknown", 2)]);
     metrics.ownership_changed("took_over");
     metrics.event_dropped();
+    metrics.trace_spans(1, &[("queue_full", 1)]);
     metrics
         .controller("root-ca-certificate-publisher-controller")
         .synced(200, ms(5));

@@ -223,10 +223,11 @@ fn ours(options: &Options) -> Value {
         "peer": {
             "address": fleet.peer_address.to_string(),
             "advertised": fleet.peer_advertised,
-            "transport": match fleet.peer_transport {
-                PeerTransport::Tls { .. } => "tls",
+            "trust": match fleet.peer_transport {
+                PeerTransport::Pins => "pins",
+                PeerTransport::Files { pins: false, .. } => "files",
+                PeerTransport::Files { pins: true, .. } => "both",
                 PeerTransport::Insecure => "insecure",
-                PeerTransport::Off => "off",
             },
         },
         "controllers": options.controllers,

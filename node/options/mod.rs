@@ -9,8 +9,11 @@ use std::{
     time::Duration,
 };
 
-use controllers_kit::{Descriptor, FlagDefault, FlagValue, Flags};
-use coordinator::ServerFenceMode;
+use controllers_kit::{
+    Descriptor, FlagDefault, FlagValue, Flags,
+    selection::{self, Selection},
+};
+use coordinator::{InterlockOptions, ServerFenceMode};
 use rustls::pki_types::{CertificateDer, pem::PemObject as _};
 
 use crate::{
@@ -126,20 +129,21 @@ pub struct AuthorizationOptions {
 /// How replicas speak with each other.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum PeerTransport {
-    /// Mutual TLS.
-    Tls {
+    /// Mutual TLS by keys that replica Leases name.
+    Pins,
+    /// Mutual TLS by certificates from files.
+    Files {
         /// This replica's certificate.
         cert_file: PathBuf,
         /// Its key.
         key_file: PathBuf,
         /// Authorities of the others' certificates.
         ca_file: PathBuf,
+        /// Keys that replica Leases name are accepted as well.
+        pins: bool,
     },
     /// In the clear, on a loopback address.
     Insecure,
-    /// Not at all: nothing was given, as in manifests written for upstream. Ranges move by Leases alone, each
-    /// as a takeover.
-    Off,
 }
 
 /// The fleet.
@@ -167,12 +171,16 @@ pub struct FleetOptions {
     pub slow_start_period: Duration,
     /// Where other replicas are heard.
     pub peer_address: SocketAddr,
+    /// The port is the default's: another will do where it is taken.
+    pub peer_port_is_default: bool,
     /// `host:port` at which others find this replica.
     pub peer_advertised: String,
     /// How they are spoken with.
     pub peer_transport: PeerTransport,
     /// Whether the API server fences.
     pub server_fence: ServerFenceMode,
+    /// The Lease that keeps other managers away; `None` with `--leader-elect=false`.
+    pub interlock: Option<InterlockOptions>,
 }
 
 /// How logs are written.
@@ -193,8 +201,10 @@ pub struct Surroundings {
     pub pod_name: Option<String>,
     /// `$POD_NAMESPACE`.
     pub pod_namespace: Option<String>,
-    /// `$POD_IP`.
+    /// `$POD_IP`, or the first of `$POD_IPS`.
     pub pod_ip: Option<String>,
+    /// The address from which this host speaks to others by its default route.
+    pub route_ip: Option<IpAddr>,
     /// `$HOST_IPS`: the addresses of the pod's node, from where a kubelet probes.
     pub host_ips: Option<String>,
     /// The host's name.
@@ -211,12 +221,29 @@ impl Surroundings {
         Self {
             pod_name: set("POD_NAME"),
             pod_namespace: set("POD_NAMESPACE"),
-            pod_ip: set("POD_IP"),
+            pod_ip: set("POD_IP").or_else(|| {
+                let all = set("POD_IPS")?;
+                let first = all.split(',').map(str::trim).find(|ip| !ip.is_empty())?;
+                Some(first.to_owned())
+            }),
+            route_ip: route_ip(),
             host_ips: set("HOST_IPS"),
             host_name: host_name.trim().to_owned(),
             time_zone: time_zone::host_zone(),
         }
     }
+}
+
+/// The source address of the default route, of IPv4 before IPv6; nothing is sent for it.
+fn route_ip() -> Option<IpAddr> {
+    // Addresses that documentation alone may use: whatever they stand for is behind the default route.
+    let routes = [("0.0.0.0:0", "192.0.2.1:9"), ("[::]:0", "[2001:db8::1]:9")];
+    routes.into_iter().find_map(|(from, to)| {
+        let socket = std::net::UdpSocket::bind(from).ok()?;
+        socket.connect(to).ok()?;
+        let ip = socket.local_addr().ok()?.ip();
+        (!ip.is_unspecified() && !ip.is_loopback()).then_some(ip)
+    })
 }
 
 /// Everything that the node is told at start.
@@ -242,6 +269,8 @@ pub struct Options {
     pub pod: Option<(String, String)>,
     /// Logs.
     pub logging: LoggingOptions,
+    /// A TracingConfiguration.
+    pub tracing_config_file: Option<PathBuf>,
     /// Each controller acts as a service account of its own.
     pub use_service_account_credentials: bool,
     /// Every object is looked at again after a random time between this and its double.
@@ -319,6 +348,7 @@ impl Options {
                 .clone()
                 .zip(surroundings.pod_name.clone()),
             logging: logging(&values, &mut wrong),
+            tracing_config_file: values.some("tracing-config-file").map(PathBuf::from),
             use_service_account_credentials: values.bool("use-service-account-credentials"),
             min_resync_period: values.duration("min-resync-period"),
             controller_start_interval: values.duration("controller-start-interval"),
@@ -696,18 +726,11 @@ fn controllers(
     wrong: &mut Vec<String>,
     idle: &mut Vec<String>,
 ) -> Vec<&'static str> {
-    let mut named = BTreeMap::<&str, bool>::new();
-    let mut all = false;
-    for entry in values.list("controllers") {
-        if entry == "*" {
-            all = true;
-            continue;
-        }
-        let (name, on) = match entry.strip_prefix('-') {
-            Some(name) => (name, false),
-            None => (entry.as_str(), true),
-        };
-        let Some(canonical) = args::canonical(name, descriptors) else {
+    let entries = || values.list("controllers").iter().map(String::as_str);
+    let known = |name: &str| args::canonical(name, descriptors).is_some();
+    for entry in entries().filter(|entry| *entry != "*") {
+        let name = entry.strip_prefix('-').unwrap_or(entry);
+        if !known(name) {
             let hint = args::like_controller(name)
                 .map(|known| format!(" (did you mean {known}?)"))
                 .unwrap_or_default();
@@ -715,20 +738,20 @@ fn controllers(
                 "{name:?} is not in the list of known controllers{hint}: --help names all"
             ));
             continue;
-        };
-        let built = descriptors.iter().any(|one| one.name == canonical);
-        if on && !built && !named.contains_key(canonical) {
+        }
+        let built = selection::canonical(name, descriptors).is_some();
+        if name == entry && !built {
             idle.push(format!("--controllers={entry} (not built yet)"));
         }
-        named.entry(canonical).or_insert(on);
     }
-    let runs = |one: &&Descriptor| {
-        let by_star = all && one.on_by_default;
-        named.get(one.name).copied().unwrap_or(by_star)
-    };
+    let built = entries().filter(|entry| {
+        let name = entry.strip_prefix('-').unwrap_or(entry);
+        *entry == "*" || selection::canonical(name, descriptors).is_some()
+    });
+    let selection = Selection::of(built, descriptors).unwrap_or_default();
     descriptors
         .iter()
-        .filter(runs)
+        .filter(|one| selection.selects(one))
         .map(|one| one.name)
         .collect()
 }
@@ -885,10 +908,26 @@ fn fleet(values: &Values, surroundings: &Surroundings, wrong: &mut Vec<String>) 
         values.ip("peer-bind-address"),
         u16::try_from(port).unwrap_or_default(),
     );
+    let interlock = values.bool("leader-elect").then(|| InterlockOptions {
+        namespace: values.text("leader-elect-resource-namespace").to_owned(),
+        name: values.text("leader-elect-resource-name").to_owned(),
+        lease_duration: values.duration("leader-elect-lease-duration"),
+        renew_deadline: values.duration("leader-elect-renew-deadline"),
+        retry_period: values.duration("leader-elect-retry-period"),
+    });
+    let late_write_max = lease_duration.saturating_sub(renew_deadline);
+    if let Some(Err(why)) = interlock
+        .as_ref()
+        .map(|lease| lease.validate(late_write_max))
+    {
+        wrong.push(why.to_string());
+    }
     FleetOptions {
+        interlock,
         peer_advertised: advertised(values, surroundings, peer_address),
         peer_transport: peer_transport(values, peer_address.ip(), wrong),
         peer_address,
+        peer_port_is_default: !values.given("peer-port"),
         server_fence: match values.text("server-fence") {
             "auto" => ServerFenceMode::Auto,
             "on" => ServerFenceMode::On,
@@ -932,6 +971,7 @@ fn advertised(values: &Values, surroundings: &Surroundings, bound: SocketAddr) -
         None => surroundings
             .pod_ip
             .clone()
+            .or_else(|| surroundings.route_ip.map(|ip| ip.to_string()))
             .unwrap_or_else(|| surroundings.host_name.clone()),
     };
     match host.parse::<IpAddr>() {
@@ -962,17 +1002,50 @@ fn peer_transport(values: &Values, address: IpAddr, wrong: &mut Vec<String>) -> 
     if insecure && !address.is_loopback() {
         wrong.push(format!(
             "--peer-insecure is accepted on a loopback address only, but --peer-bind-address is {address}: \
-             give --peer-bind-address=127.0.0.1, or certificates"
+             give --peer-bind-address=127.0.0.1, or nothing: peers speak TLS by themselves"
         ));
+    }
+    let trust = values.text("peer-trust");
+    let pins = match trust {
+        "" => None,
+        "pins" | "both" => Some(true),
+        "files" => Some(false),
+        other => {
+            wrong.push(format!(
+                "--peer-trust {other:?} must be pins, files or both"
+            ));
+            None
+        }
+    };
+    if insecure && !trust.is_empty() {
+        wrong.push("--peer-insecure and --peer-trust exclude each other".to_owned());
     }
     match given.len() {
         0 if insecure => PeerTransport::Insecure,
-        0 => PeerTransport::Off,
-        3 => PeerTransport::Tls {
-            cert_file: values.text(FILES[0]).into(),
-            key_file: values.text(FILES[1]).into(),
-            ca_file: values.text(FILES[2]).into(),
-        },
+        0 => {
+            if pins == Some(false) || trust == "both" {
+                wrong.push(format!(
+                    "--peer-trust={trust} needs --{}: give the files, or leave the flag out",
+                    FILES.join(", --")
+                ));
+            }
+            PeerTransport::Pins
+        }
+        3 => {
+            if trust == "pins" {
+                wrong.push(
+                    "--peer-trust=pins and certificate files exclude each other: give --peer-trust=both while a fleet \
+                     moves from files to pins, and no files afterwards"
+                        .to_owned(),
+                );
+            }
+            PeerTransport::Files {
+                cert_file: values.text(FILES[0]).into(),
+                key_file: values.text(FILES[1]).into(),
+                ca_file: values.text(FILES[2]).into(),
+                pins: pins == Some(true),
+            }
+        }
         _ => {
             let missing: Vec<String> = FILES
                 .into_iter()
@@ -984,7 +1057,7 @@ fn peer_transport(values: &Values, address: IpAddr, wrong: &mut Vec<String>) -> 
                 given[0],
                 missing.join(" and ")
             ));
-            PeerTransport::Off
+            PeerTransport::Pins
         }
     }
 }

@@ -22,7 +22,7 @@ fn the_defaults_stand_and_warn_of_nothing() {
     assert_eq!(options.controllers.len(), 5);
     assert_eq!(options.fleet.replica, "node-1");
     assert_eq!(options.fleet.peer_advertised, "Node-1:10258");
-    assert_eq!(options.fleet.peer_transport, PeerTransport::Off);
+    assert_eq!(options.fleet.peer_transport, PeerTransport::Pins);
     assert_eq!(options.flags.int("concurrent-replicaset-syncs"), 5);
 }
 
@@ -57,6 +57,20 @@ fn what_kubeadm_writes_is_accepted() {
         assert!(warning.contains(named), "{warning}");
     }
     assert!(!warning.contains("leader-elect"), "{warning}");
+}
+
+#[test]
+fn the_managers_lease_is_held_unless_leader_election_is_off() {
+    let on = options(&["--leader-elect-resource-name=manifold-companion"]).unwrap();
+    let interlock = on.fleet.interlock.unwrap();
+    assert_eq!(
+        (interlock.namespace.as_str(), interlock.name.as_str()),
+        ("kube-system", "manifold-companion")
+    );
+    assert_eq!(interlock.lease_duration, Duration::from_secs(15));
+    // Without it the other figures mean nothing.
+    let off = options(&["--leader-elect=false", "--leader-elect-lease-duration=1s"]).unwrap();
+    assert_eq!(off.fleet.interlock, None);
 }
 
 #[test]
@@ -198,6 +212,23 @@ fn what_cannot_be_is_told_with_the_remedy() {
             &["--peer-ca-file=a"],
             "--peer-ca-file is given without --peer-tls-cert-file and --peer-tls-private-key-file",
         ),
+        (
+            &["--peer-trust=keys"],
+            "--peer-trust \"keys\" must be pins, files or both",
+        ),
+        (
+            &["--peer-trust=both"],
+            "--peer-trust=both needs --peer-tls-cert-file, --peer-tls-private-key-file, --peer-ca-file",
+        ),
+        (
+            &[
+                "--peer-trust=pins",
+                "--peer-ca-file=a",
+                "--peer-tls-cert-file=b",
+                "--peer-tls-private-key-file=c",
+            ],
+            "--peer-trust=pins and certificate files exclude each other",
+        ),
         (&["--peer-port=0"], "--peer-port 0 must be between"),
         (
             &["--lease-duration=0s"],
@@ -214,6 +245,29 @@ fn what_cannot_be_is_told_with_the_remedy() {
         (
             &["--min-resync-period=-1s"],
             "--min-resync-period must not be negative, but is -1s",
+        ),
+        (
+            &["--leader-elect-lease-duration=10s"],
+            "--leader-elect-lease-duration: 10s must be greater than --leader-elect-renew-deadline (10s)",
+        ),
+        (
+            &["--leader-elect-retry-period=9s"],
+            "--leader-elect-renew-deadline: 10s must be greater than 1.2 times --leader-elect-retry-period (9s)",
+        ),
+        (
+            &["--leader-elect-retry-period=0s"],
+            "--leader-elect-retry-period: must be greater than zero",
+        ),
+        (
+            &[
+                "--leader-elect-lease-duration=4s",
+                "--leader-elect-renew-deadline=3s",
+            ],
+            "--leader-elect-lease-duration: 4s must be more than 4.4s in whole seconds",
+        ),
+        (
+            &["--leader-elect-resource-name="],
+            "--leader-elect-resource-name: must not be empty",
         ),
         (
             &["--leader-elect-resource-lock=endpoints"],
@@ -366,6 +420,24 @@ fn a_replica_is_found_where_it_listens() {
         assert_eq!(options.fleet.peer_advertised, wanted, "{words:?}");
         assert_eq!(options.fleet.replica, "m-0");
     }
+}
+
+#[test]
+fn outside_of_a_pod_a_replica_is_found_by_its_default_route() {
+    let surroundings = Surroundings {
+        route_ip: Some([10, 1, 2, 4].into()),
+        ..surroundings()
+    };
+    let found = |words: &[&str]| {
+        let values = values(words).unwrap();
+        Options::new(values, &descriptors(), &surroundings).unwrap()
+    };
+    let fleet = found(&[]).fleet;
+    assert_eq!(fleet.peer_advertised, "10.1.2.4:10258");
+    assert!(fleet.peer_port_is_default);
+    let fleet = found(&["--peer-bind-address=10.0.0.9", "--peer-port=10258"]).fleet;
+    assert_eq!(fleet.peer_advertised, "10.0.0.9:10258");
+    assert!(!fleet.peer_port_is_default);
 }
 
 #[test]

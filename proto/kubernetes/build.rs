@@ -63,7 +63,7 @@ fn main() -> Result<(), Box<dyn Error>> {
         println!("cargo:rerun-if-changed={file}");
     }
     let descriptors = protox::compile(files, ["."])?;
-    // Which fields are texts, and which are messages that may have some: for what is not UTF-8 (lossy.rs).
+    // The string fields, and the messages that may contain some: for texts that are not UTF-8 (lossy.rs).
     let mut table = String::from("&[");
     macro_rules! tables {
         ($messages:expr, $prefix:expr) => {

@@ -1,7 +1,7 @@
-//! The Kubernetes API's messages, cut down to the fields that controllers read; the numbers are the API's
+//! The Kubernetes API's messages, reduced to the fields that controllers read; field numbers are the API's
 //! own.
 //!
-//! What is not declared is skipped while decoding. A projection is therefore never sent back whole: writes
+//! Undeclared fields are skipped while decoding. A projection is therefore never sent back whole: writes
 //! are patches that name only what changed. What must survive a copy (a pod template's spec) is kept as
 //! bytes.
 

@@ -1,9 +1,9 @@
-//! Texts that are not UTF-8. The API server decodes protobuf without checking UTF-8, and validates few texts:
-//! an annotation's value may be any bytes. An object with one must still be counted, owned and deleted, so it
-//! is read with U+FFFD for each byte that is none, as the API server itself shows it to clients of JSON.
+//! Texts that are not UTF-8. The API server decodes protobuf without checking UTF-8, and validates few
+//! texts: an annotation's value may be any bytes. An object with one must still be counted, owned and
+//! deleted, so each invalid byte is read as U+FFFD, as the API server itself shows it to JSON clients.
 //!
-//! What is read so is never written back: patches are differences of two projections, both of which have the
-//! replacement.
+//! A text that was read so is never written back: patches are differences of two projections, both of which
+//! have the replacement.
 
 use std::borrow::Cow;
 

@@ -18,7 +18,7 @@ pub trait Field {
     /// What holds it.
     type Held: Default + PartialEq;
 
-    /// Writes it, unless it is the value for absence.
+    /// Writes it, unless it is the default.
     fn encode(tag: u32, held: &Self::Held, buf: &mut impl BufMut);
 
     /// Reads it.
@@ -72,7 +72,7 @@ text!(
     merge_single
 );
 
-/// A number or truth value; the default is not written.
+/// A number or boolean; the default is not written.
 macro_rules! scalar {
     ($(#[$doc:meta])* $name:ident, $held:ty, $codec:ident) => {
         $(#[$doc])*
@@ -190,7 +190,7 @@ impl Field for When {
     }
 }
 
-/// A message that lies within another: in place, or [`Shared`].
+/// A nested message: in place, or [`Shared`].
 pub trait Part: Sized + PartialEq {
     /// What is on the wire.
     type Message: Message;
@@ -293,7 +293,7 @@ impl<P: Part> Field for Many<P> {
     }
 }
 
-/// Repeated messages that few objects have: none takes a pointer's room.
+/// Repeated messages that few objects have: without any it takes the room of one pointer.
 pub struct Few<P>(std::marker::PhantomData<P>);
 
 impl<P: Part> Field for Few<P> {
@@ -318,7 +318,7 @@ impl<P: Part> Field for Few<P> {
     }
 }
 
-/// A message that is held where it says anything that is read; an empty one is none.
+/// A message that is kept where it has any declared field; an empty one becomes none.
 pub struct Filled<M>(std::marker::PhantomData<M>);
 
 impl<M: Message + Default + PartialEq + 'static> Field for Filled<M> {
@@ -342,7 +342,7 @@ impl<M: Message + Default + PartialEq + 'static> Field for Filled<M> {
     }
 }
 
-/// Declares a message as a table: the API's number of each field, its name, and how it stands on the wire.
+/// Declares a message as a table: the API's number of each field, its name, and its wire type.
 macro_rules! message {
     (
         $(#[$doc:meta])*
@@ -372,7 +372,7 @@ macro_rules! message {
 }
 pub(crate) use message;
 
-/// The wire's side of such a table, for a message whose JSON is another.
+/// The wire encoding of such a table, for a message whose JSON differs.
 macro_rules! wire {
     ($name:ident { $($tag:literal $field:ident: $codec:ty,)* }) => {
         impl prost::Message for $name {

@@ -40,7 +40,7 @@ pub struct Time {
 }
 
 impl Time {
-    /// The instant as jiff has it; the epoch where the fields are out of its range.
+    /// The instant as jiff's type; the epoch where the fields are out of its range.
     pub fn timestamp(self) -> Timestamp {
         Timestamp::new(self.seconds, self.nanos).unwrap_or(Timestamp::UNIX_EPOCH)
     }
@@ -57,8 +57,8 @@ impl From<Timestamp> for Time {
 }
 
 impl Time {
-    /// Whether it is Go's zero time. The API server always encodes a time that is no pointer in its types, so
-    /// "none" comes as an empty message there, and as `null` in JSON.
+    /// Whether it is Go's zero time. The API server always encodes a time that is not a pointer in its
+    /// types, so "none" is an empty message there, and `null` in JSON.
     pub fn is_zero(self) -> bool {
         self == Self::default()
     }
@@ -155,13 +155,13 @@ pub struct ObjectMeta {
     /// Owners. All pods of a ReplicaSet have the same.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     pub owner_references: Vec<Shared<OwnerReference>>,
-    /// What must still be done before the object may go.
+    /// Finalizers that hold the object.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     pub finalizers: Vec<Str>,
 }
 
 impl ObjectMeta {
-    /// Gives back what its lists have grown beyond what they hold.
+    /// Trims its lists to their length.
     pub(crate) fn trim(&mut self) {
         self.labels.shrink_to_fit();
         self.annotations.shrink_to_fit();
@@ -202,7 +202,7 @@ impl ObjectMeta {
         self.deletion_timestamp.is_some()
     }
 
-    /// Whether it is being deleted and nothing holds it: the server removes such an object with the write
+    /// Whether it is being deleted and has no finalizer: the server removes such an object with the write
     /// that makes it so.
     pub fn is_held_by_nothing(&self) -> bool {
         self.is_terminating()
@@ -333,8 +333,8 @@ impl Status {
 
 // ---- the wire ----
 
-/// Reads a text in place where it lies in one piece, which in a list or a watch frame it always does, and
-/// hands it on without a copy.
+/// Reads a text in place where it lies in one piece, as it always does in a list or a watch frame, and
+/// passes it on without a copy.
 fn with_text<B: Buf, R>(
     wire_type: WireType,
     buf: &mut B,
@@ -344,7 +344,7 @@ fn with_text<B: Buf, R>(
     with_bytes(wire_type, buf, ctx, |bytes| str::from_utf8(bytes).map(take))
 }
 
-/// As [`with_text`], before it is known to be UTF-8.
+/// As [`with_text`], before the text is known to be UTF-8.
 fn with_bytes<B: Buf, R>(
     wire_type: WireType,
     buf: &mut B,
@@ -367,8 +367,8 @@ fn with_bytes<B: Buf, R>(
     }
 }
 
-/// A field of one byte that is no UTF-8, and one that ends before its length: prost makes its errors itself
-/// alone, so the error for such a field comes from reading one.
+/// A field of one byte that is not UTF-8, and one that ends before its length: only prost can create its
+/// errors, so the error for such a field comes from reading one.
 const NOT_UTF8: &[u8] = &[1, 0xff];
 const TOO_SHORT: &[u8] = &[1];
 
@@ -400,8 +400,8 @@ pub(crate) fn merge_single(
     with_text(wire_type, buf, ctx, |text| Str::from(text))
 }
 
-/// Reads one of repeated messages. At the first it is counted how many follow, so that the list takes no more
-/// memory than it needs: growing and trimming it would cost more than counting first.
+/// Reads one of repeated messages. The first one counts those that follow, so that the list is allocated
+/// exactly: growing and trimming would cost more than counting.
 pub(crate) fn merge_many<P: Part>(
     tag: u32,
     wire_type: WireType,
@@ -418,11 +418,10 @@ pub(crate) fn merge_many<P: Part>(
     Ok(())
 }
 
-/// Most elements that are made room for on the word of a message that is not read yet.
+/// The most elements for which memory is reserved on the word of an unread message.
 const AHEAD_MAX: usize = 32;
 
-/// How many length-delimited fields of this number lie one after the other, the first of them without its
-/// key.
+/// The number of consecutive length-delimited fields of this number, the first of them without its key.
 fn following(tag: u32, mut bytes: &[u8]) -> usize {
     let key = u64::from(tag) << 3 | WireType::LengthDelimited as u64;
     let mut count = 0;
@@ -440,7 +439,7 @@ fn following(tag: u32, mut bytes: &[u8]) -> usize {
     count
 }
 
-/// Go sends a time that is none as an empty message.
+/// Go sends a missing time as an empty message.
 pub(crate) fn merge_time(
     wire_type: WireType,
     time: &mut Option<Time>,
@@ -658,7 +657,7 @@ impl Message for ObjectMeta {
     }
 }
 
-/// A resourceVersion as a number: 0 for none, and [`NOT_COMPARABLE`] for what is no number.
+/// A resourceVersion as a number: 0 for none, and [`NOT_COMPARABLE`] for any other text.
 pub fn parse_version(text: &str) -> u64 {
     if text.is_empty() {
         0
@@ -667,7 +666,7 @@ pub fn parse_version(text: &str) -> u64 {
     }
 }
 
-/// The value for a resourceVersion that is not a number: nothing may be decided from it. Never equal to a
-/// version that the server knows, so a write that names it as its precondition is refused, and the cache
-/// counts the object as one that does not decode.
+/// The value of a resourceVersion that is not a number: no decision may rest on it. It never equals a
+/// version of the server, so a write with it as precondition is refused, and the cache counts the object as
+/// one that does not decode.
 pub const NOT_COMPARABLE: u64 = u64::MAX;

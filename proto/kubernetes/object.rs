@@ -9,11 +9,11 @@ use crate::{
     meta::{ObjectMeta, PARTIAL},
 };
 
-/// Which objects of a resource a projection is of, where it is not of all: what the API server selects, so
-/// that the others are neither sent nor held.
+/// The objects of a resource that a projection covers, where not all: the API server selects them, so that
+/// others are neither sent nor held.
 #[derive(Debug, PartialEq, Eq)]
 pub struct Selection {
-    /// Distinguishes it from other selections of the resource in marks, metrics and logs.
+    /// Its name among the selections of the resource, in marks, metrics and logs.
     pub name: &'static str,
     /// The one namespace; empty for all.
     pub namespace: &'static str,
@@ -37,17 +37,17 @@ pub struct Resource {
     pub namespaced: bool,
     /// Whether objects are asked for and read as `PartialObjectMetadata`.
     pub metadata_only: bool,
-    /// Which of its objects these are; `None` for all.
+    /// The selection of its objects; `None` for all.
     pub selection: Option<&'static Selection>,
     /// Decodes one object's protobuf.
     pub decode: fn(&'static Resource, &[u8]) -> Result<AnyObject, prost::DecodeError>,
-    /// Reads one object's JSON; fields that the projection does not know are an error.
+    /// Decodes one object's JSON; fields unknown to the projection are an error.
     pub from_json: fn(&'static Resource, serde_json::Value) -> Result<AnyObject, serde_json::Error>,
 }
 
 impl Resource {
-    /// One object from its protobuf. Texts that are not UTF-8, which the API server stores for clients that
-    /// send protobuf, are read with a replacement for each byte that is none.
+    /// Decodes one object from protobuf. Texts that are not UTF-8, which the API server stores for clients
+    /// that send protobuf, are read with a replacement for each invalid byte.
     ///
     /// # Errors
     /// Where the bytes are no such message.
@@ -62,7 +62,7 @@ impl Resource {
         }
     }
 
-    /// One object from its JSON.
+    /// Decodes one object from JSON.
     ///
     /// # Errors
     /// Where it is no such object, or has fields that the projection does not know.
@@ -135,8 +135,8 @@ impl Resource {
         self.selection.map(|selection| selection.name)
     }
 
-    /// The path under which all of its objects are listed and watched: that of the selection's namespace, if
-    /// it has one.
+    /// The path under which all of its objects are listed and watched: that of the selection's namespace,
+    /// if it has one.
     pub fn collection(&self) -> String {
         self.path(
             self.selection.map_or("", |selection| selection.namespace),
@@ -215,7 +215,7 @@ pub trait Object:
     }
 }
 
-/// A projection whose kind is known at run time only: what stores hold.
+/// A projection whose kind is known at run time only: the content of stores.
 pub trait DynObject: Any + fmt::Debug + Send + Sync {
     /// Its resource.
     fn resource(&self) -> &'static Resource;
@@ -225,8 +225,8 @@ pub trait DynObject: Any + fmt::Debug + Send + Sync {
     fn encode(&self) -> Vec<u8>;
     /// Its JSON: only the fields that the projection knows; without kind and apiVersion.
     fn to_json(&self) -> serde_json::Value;
-    /// About how many bytes of memory it takes: itself, and twice what it is on the wire for its lists and
-    /// texts (measured with pods: 10 % less than the truth).
+    /// The approximate bytes of memory that it takes: itself, and twice its encoded size for its lists and
+    /// texts (measured with pods: 10 % too low).
     fn approximate_bytes(&self) -> usize;
     /// For a cast to the concrete type.
     fn as_any(&self) -> &dyn Any;

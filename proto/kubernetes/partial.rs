@@ -13,12 +13,12 @@ use crate::{
     meta::{ObjectMeta, PartialObjectMetadata},
 };
 
-/// Maximum number of resources without a projection that one process knows. A cluster has a few hundred; who
-/// makes and deletes custom resources for ever would fill the memory otherwise.
+/// Maximum number of resources without a projection that one process knows. A cluster has a few hundred; a
+/// client that creates and deletes custom resources forever would otherwise fill the memory.
 pub const RESOURCES_MAX: usize = 10_000;
 
-/// An object's metadata, without labels and annotations: nobody who reads objects in this way asks for them,
-/// and they are most of what there is.
+/// An object's metadata, without labels and annotations: nobody who reads objects in this way needs them,
+/// and they are the largest part.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Partial {
     resource: &'static Resource,
@@ -26,7 +26,7 @@ pub struct Partial {
 }
 
 impl Partial {
-    /// Of a resource that [`metadata_only`] has made.
+    /// Decodes an object of a resource that [`metadata_only`] has created.
     pub fn new(resource: &'static Resource, mut metadata: ObjectMeta) -> Self {
         metadata.labels = Vec::new();
         metadata.annotations = Vec::new();
@@ -65,8 +65,8 @@ impl DynObject for Partial {
 
 type Identity = (String, String, String, String, bool);
 
-/// The resource by group, version, kind and plural, read as metadata alone; made once for each. `None` where
-/// [`RESOURCES_MAX`] are known already.
+/// The resource by group, version, kind and plural, read as metadata alone; created once for each. `None`
+/// beyond [`RESOURCES_MAX`].
 pub fn metadata_only(
     group: &str,
     version: &str,

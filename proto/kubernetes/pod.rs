@@ -38,7 +38,7 @@ message! {
 message! {
     /// `core/v1.PodSpec`, reduced to what controllers read of running pods.
     pub struct PodSpec {
-        /// Those of claims and of storage: most are of other kinds, and every pod has one.
+        /// Volumes of claims and of storage: most are of other kinds, and every pod has one.
         1 volumes: Kept<Volume>,
         /// Its containers.
         2 containers: Many<Container>,
@@ -52,20 +52,20 @@ message! {
         14 security_context: Filled<PodSecurityContext>,
         /// Its own host name.
         16 hostname: Text,
-        /// The headless Service that its host name lies under.
+        /// The headless Service of its host name.
         17 subdomain: Word,
         /// Where it may run.
         18 affinity: Maybe<Shared<Affinity>>,
         /// Init containers, sidecars among them.
         20 init_containers: Many<InitContainer>,
-        /// The taints with effect `NoExecute` that it bears; its other tolerations are never read.
+        /// Its tolerations for effect `NoExecute`; others are never read.
         22 tolerations: Kept<Shared<Toleration>>,
         /// The class of its priority.
         24 priority_class_name: Word,
         /// What the pod takes beyond its containers.
         #[serde(with = "crate::quantity::amounts")]
         32 overhead: Many<Amount>,
-        /// Containers that were added to it for debugging.
+        /// Its ephemeral containers.
         34 ephemeral_containers: Few<EphemeralContainer>,
         /// The claims to devices that its containers may use.
         39 resource_claims: Few<Shared<PodResourceClaim>>,
@@ -77,22 +77,22 @@ message! {
 }
 
 message! {
-    /// A volume, as far as it tells which claim or storage it is of.
+    /// A volume, reduced to its claim or storage.
     pub struct Volume {
-        /// Its name within the pod. Not interned: most are made up for one pod, and not kept.
+        /// Its name within the pod. Not interned: most are generated for one pod, and not kept.
         1 name: Text,
         /// What it is made from.
         2 volume_source: Maybe<VolumeSource>,
     }
 }
 
-/// What a volume is made from: a claim, storage that the pod itself names, or something that is not read.
+/// A volume's source: a claim, storage that the pod itself names, or something that is not read.
 #[derive(Clone, Debug, Default, PartialEq, serde::Serialize, serde::Deserialize)]
 #[serde(try_from = "serde_json::Value", into = "serde_json::Value")]
 pub struct VolumeSource {
     /// The claim.
     pub persistent_volume_claim: Option<PersistentVolumeClaimVolumeSource>,
-    /// Anything else: few pods have it, and the claims of the others keep no room for it.
+    /// Any other source: few pods have one, so the claims of the others reserve no room for it.
     pub inline: Option<Box<InlineVolumeSource>>,
 }
 
@@ -128,12 +128,12 @@ impl prost::Message for VolumeSource {
     }
 }
 
-/// The API's number of the claim among a volume's sources.
+/// The field number of the claim among a volume's sources.
 pub(crate) const CLAIM: u32 = 10;
 
 impl From<VolumeSource> for serde_json::Value {
     fn from(source: VolumeSource) -> Self {
-        // Texts and whole numbers alone: nothing that JSON does not have.
+        // Strings and integers alone: nothing that JSON lacks.
         let mut json = serde_json::to_value(source.inline.unwrap_or_default()).unwrap_or_default();
         if let (Some(claim), Self::Object(fields)) = (source.persistent_volume_claim, &mut json) {
             let claim = serde_json::to_value(claim).unwrap_or_default();
@@ -159,7 +159,7 @@ impl TryFrom<serde_json::Value> for VolumeSource {
 }
 
 message! {
-    /// Storage that a pod names itself. The pods of one owner name the same.
+    /// Storage that a pod names in-line. The pods of one owner name the same.
     pub struct InlineVolumeSource {
         /// A path of the node.
         1 host_path: Maybe<Shared<HostPathVolumeSource>>,
@@ -203,8 +203,8 @@ message! {
 }
 
 message! {
-    /// A container, as far as it tells what it asks for, Services find its ports by name, and which volumes
-    /// it mounts with which SELinux labels.
+    /// A container, reduced to its requests, the ports that Services find by name, and the volumes that it
+    /// mounts with their SELinux labels.
     pub struct Container {
         /// Its name.
         1 name: Word,
@@ -220,7 +220,7 @@ message! {
 }
 
 message! {
-    /// A mount, as far as it tells which volume a container has.
+    /// A mount, reduced to the volume's name.
     pub struct VolumeMount {
         /// The volume's name.
         1 name: Text,
@@ -228,7 +228,7 @@ message! {
 }
 
 message! {
-    /// A container that was added to a pod for debugging.
+    /// An ephemeral container of a pod.
     pub struct EphemeralContainer {
         /// What it has in common with other containers.
         1 ephemeral_container_common: Maybe<EphemeralContainerCommon>,
@@ -236,7 +236,7 @@ message! {
 }
 
 message! {
-    /// What a container for debugging has in common with others.
+    /// The fields that an ephemeral container has in common with others.
     pub struct EphemeralContainerCommon {
         /// Its name.
         1 name: Word,
@@ -248,7 +248,7 @@ message! {
 }
 
 impl PodSpec {
-    /// Lets go of what tells of volumes that are not held: nobody asks which containers mount these.
+    /// Drops mounts of volumes that are not held: nobody asks which containers mount these.
     pub(crate) fn forget_mounts(&mut self) {
         let volumes = &self.volumes;
         let forget = |mounts: &mut Option<Box<Vec<VolumeMount>>>| {
@@ -316,8 +316,8 @@ message! {
 }
 
 message! {
-    /// An init container, as far as it tells what it asks for, whether it is a sidecar (those of
-    /// restartPolicy Always are), and its ports.
+    /// An init container, reduced to its requests, whether it is a sidecar (those of restartPolicy Always
+    /// are), and its ports.
     pub struct InitContainer {
         /// Its name.
         1 name: Word,
@@ -339,7 +339,7 @@ message! {
     pub struct PodStatus {
         /// As in `Running`.
         1 phase: Word,
-        /// Its conditions: pods that are made together say the same in the same second.
+        /// Its conditions: pods that are created together have equal ones in the same second.
         2 conditions: Many<Shared<PodCondition>>,
         /// One word.
         4 reason: Word,
@@ -355,26 +355,26 @@ message! {
         /// Its addresses, the primary one first.
         #[serde(rename = "podIPs")]
         12 pod_ips: Many<PodIp>,
-        /// One for each container that was added to it for debugging.
+        /// One for each ephemeral container.
         13 ephemeral_container_statuses: Few<ContainerStatus>,
-        /// The claims that were made for it from templates.
+        /// The claims that were created for it from templates.
         15 resource_claim_statuses: Few<PodResourceClaimStatus>,
         /// The generation that it was set for.
         17 observed_generation: Int64,
-        /// The claim that was made for its extended resources.
+        /// The claim that was created for its extended resources.
         18 extended_resource_claim_status: Maybe<Shared<PodExtendedResourceClaimStatus>>,
     }
 }
 
 message! {
-    /// An entry of a pod's claims to devices: a claim of the pod's namespace, or a template that one is made
-    /// from. The API refuses empty names; an empty one here is an absent one.
+    /// An entry of a pod's claims to devices: a claim of the pod's namespace, or a template that one is
+    /// created from. The API refuses empty names; an empty one here is an absent one.
     pub struct PodResourceClaim {
         /// What its containers call it.
         1 name: Word,
         /// A claim that somebody else makes.
         3 resource_claim_name: Word,
-        /// The template of the claim that is made for the pod.
+        /// The template of the claim that is created for the pod.
         4 resource_claim_template_name: Word,
     }
 }
@@ -398,7 +398,7 @@ message! {
 }
 
 message! {
-    /// The claim that was made for a pod's extended resources.
+    /// The claim that was created for a pod's extended resources.
     pub struct PodExtendedResourceClaimStatus {
         /// Its name, in the pod's namespace.
         2 resource_claim_name: Text,
@@ -453,7 +453,7 @@ message! {
 }
 
 message! {
-    /// What a container is doing, where it does not run.
+    /// The state of a container that does not run.
     pub struct ContainerState {
         /// That it waits to be started.
         1 waiting: Maybe<ContainerStateWaiting>,
@@ -472,7 +472,7 @@ message! {
     }
 }
 
-/// An element of a list that is worth keeping or not.
+/// An element of a list that decides whether it is kept.
 pub trait Keep {
     /// Whether anybody asks for it.
     fn is_kept(&self) -> bool;
@@ -498,7 +498,7 @@ impl Keep for ContainerPort {
     }
 }
 
-/// Repeated messages of which only those that are asked for are kept while they are decoded.
+/// Repeated messages of which only relevant ones are kept while they are decoded.
 pub struct Kept<P>(std::marker::PhantomData<P>);
 
 impl<P: Part<Message: Keep>> Field for Kept<P> {

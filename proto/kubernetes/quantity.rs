@@ -11,7 +11,7 @@ use crate::{
 #[derive(Clone, Debug, Default, PartialEq, Eq, Hash, Serialize, Deserialize)]
 #[serde(transparent)]
 pub struct Quantity {
-    /// As the API writes it; a few texts repeat, so it is interned.
+    /// The API's text; a few texts repeat, so it is interned.
     pub string: Str,
 }
 
@@ -43,10 +43,11 @@ const SUFFIXES: [(&str, i32, u32); 16] = [
     ("", 0, 0),
 ];
 
-/// Digits of a number that are read: more than any amount that the API keeps has.
+/// The most digits that are read: more than any amount that the API stores has.
 const DIGITS_MAX: usize = 30;
 
-/// A number apart: digits without the point, the power of ten and the power of two that multiply them.
+/// The parts of a number: digits without the point, the power of ten and the power of two that multiply
+/// them.
 struct Parts {
     negative: bool,
     digits: u128,
@@ -98,8 +99,7 @@ impl Quantity {
         })
     }
 
-    /// In thousandths, rounded away from zero; the largest number where it is larger. `None` where the text
-    /// is no amount.
+    /// In thousandths, rounded away from zero; saturating. `None` where the text is no amount.
     pub fn milli(&self) -> Option<i64> {
         let parts = self.parts()?;
         let power = parts.ten + 3;
@@ -121,14 +121,14 @@ impl Quantity {
         Some(if parts.negative { -size } else { size })
     }
 
-    /// As a number, near enough. `None` where the text is no amount.
+    /// As a floating-point number. `None` where the text is no amount.
     pub fn approximate(&self) -> Option<f64> {
         let parts = self.parts()?;
         let size = parts.digits as f64 * 10f64.powi(parts.ten) * 2f64.powi(parts.two as i32);
         Some(if parts.negative { -size } else { size })
     }
 
-    /// To be reckoned with. `None` where the text is no amount.
+    /// The exact value. `None` where the text is no amount.
     pub fn exact(&self) -> Option<Exact> {
         let parts = self.parts()?;
         let scaled = 1u128
@@ -162,7 +162,7 @@ impl Quantity {
         })
     }
 
-    /// Whether an `E` in it begins a power of ten, and is not exa's or exbi's.
+    /// Whether its `E` begins a power of ten, and is not the suffix of exa or exbi.
     fn has_large_exponent(&self) -> bool {
         self.string
             .split_once('E')
@@ -196,7 +196,7 @@ impl Quantity {
     }
 }
 
-/// How an amount was written, and so how what is reckoned from it is.
+/// The suffix style of an amount, which results of arithmetic keep.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Format {
     /// By powers of ten: `1500m`, `3k`.
@@ -214,8 +214,8 @@ const NANO: i128 = 1_000_000_000;
 /// The largest amount that one text can express: that of the API.
 const MOST: i128 = i64::MAX as i128 * NANO;
 
-/// An amount for arithmetic: exact to the thousand-millionth, as the API's are. It adds up as those do: a sum
-/// is written as the first of its parts that is not nothing.
+/// An amount for arithmetic, exact to the thousand-millionth, as the API's are. A sum has the format of its
+/// first part that is not 0.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Exact {
     nano: i128,
@@ -314,7 +314,7 @@ impl Exact {
     }
 }
 
-/// A number without a factor, and how often that was in it.
+/// A number without a factor, and the factor's multiplicity.
 fn without_factor(mut number: i128, factor: i128, most: usize) -> (i128, usize) {
     let mut times = 0;
     while number % factor == 0 && times < most {

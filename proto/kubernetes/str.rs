@@ -14,22 +14,22 @@ use std::{
 
 use serde::{Deserialize, Deserializer, Serialize, Serializer};
 
-/// A shared, immutable string: 16 bytes, cloned by counting. Compares and hashes by content. The empty text
-/// is none: most fields of a message begin so, and counting would cost each of them two writes to memory that
-/// all threads share.
+/// A shared, immutable string: 16 bytes, cloned by reference counting. Compares and hashes by content. The
+/// empty text has no allocation: most fields of a message begin so, and counting would cost each of them
+/// two writes to memory that all threads share.
 #[derive(Clone, Default, PartialEq, Eq, PartialOrd, Ord)]
 pub struct Str(Option<Arc<str>>);
 
-/// Shards of the interner: enough that watch streams decoding side by side rarely meet.
+/// Shards of the interner: enough that concurrently decoding watch streams rarely contend.
 const SHARDS: usize = 16;
 
-/// A shard is swept of strings that nobody holds when it has grown to this many, and again at each doubling.
+/// A shard is swept of unreferenced strings when it has grown to this many, and again at each doubling.
 const SWEEP_AT: usize = 4096;
 
-/// Pairs of strings that each thread remembers in front of the interner. A pod has some forty that repeat,
-/// and the pods of one owner share nearly all of them: most are found here, without a lock. Places for two,
-/// since strings that push each other out would go to the interner at every pod, and which ones do is up to
-/// the process's seed.
+/// Pairs of strings that each thread caches in front of the interner. A pod has some forty that repeat, and
+/// the pods of one owner share nearly all of them: most are found here, without a lock. Pairs, since
+/// strings that evict each other would go to the interner at every pod, and which ones do depends on the
+/// process's seed.
 const REMEMBERED: usize = 512;
 
 struct Shard {
@@ -53,8 +53,8 @@ thread_local! {
     static RECENT: RefCell<Vec<[Str; 2]>> = RefCell::new(vec![<[Str; 2]>::default(); REMEMBERED]);
 }
 
-/// Hashes texts a few times faster than std's hash does. Seeded at random for each process, since labels come
-/// from users; for tables in memory only, never for what leaves the process.
+/// Hashes texts a few times faster than std's hash. Seeded at random for each process, since labels come
+/// from users; for tables in memory only, never for anything that leaves the process.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct TextHash;
 
@@ -155,7 +155,7 @@ impl Str {
     }
 
     fn found(text: &str, hash: u64) -> Self {
-        // The set takes the lowest and the highest bits.
+        // The set uses the lowest and the highest bits.
         let mut shard = shards()[(hash >> 40) as usize % SHARDS]
             .lock()
             .unwrap_or_else(std::sync::PoisonError::into_inner);

@@ -306,7 +306,7 @@ fn a_load_balancer_s_fields_have_the_api_s_names() {
 
 /// Tens of thousands are held: one more word would cost each of them 64 bytes.
 #[test]
-fn what_is_known_by_its_metadata_alone_fits_an_allocation_of_256_bytes() {
+fn metadata_only_objects_fit_an_allocation_of_256_bytes() {
     let counts = 2 * size_of::<usize>();
     assert_eq!(size_of::<Option<Time>>(), 16);
     assert!(
@@ -317,7 +317,7 @@ fn what_is_known_by_its_metadata_alone_fits_an_allocation_of_256_bytes() {
 }
 
 #[test]
-fn a_pod_holds_what_tells_of_its_storage_and_nothing_of_other_volumes() {
+fn a_pod_holds_its_storage_and_nothing_of_other_volumes() {
     let spec = json!({
         "volumes": [
             {"name": "token"},

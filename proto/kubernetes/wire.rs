@@ -1,6 +1,6 @@
-//! Reading what lies on the wire in one piece, which in a list or a watch frame everything does. prost reads
-//! from any buffer and so checks it at each byte; here a message is a slice, and a field that nobody reads is
-//! skipped by its length. Whatever is not of the usual form goes prost's way, so errors are prost's too.
+//! Decoding of messages that lie in one piece, as everything in a list or a watch frame does. prost reads
+//! from any buffer and so checks it at each byte; here a message is a slice, and a field that nobody reads
+//! is skipped by its length. Anything unusual is passed to prost, so errors are prost's too.
 
 use std::{
     any::Any,
@@ -19,8 +19,8 @@ use serde::{Deserialize, Deserializer, Serialize, Serializer};
 
 use crate::str::hash_bytes;
 
-/// The content of a length-delimited field whose key has been read, and where it ends. None where its length
-/// is none or reaches beyond what is there.
+/// The content of a length-delimited field whose key has been read, and where it ends. `None` where its
+/// length is malformed or exceeds the input.
 pub(crate) fn delimited(bytes: &[u8]) -> Option<(&[u8], usize)> {
     let (length, begin) = match *bytes {
         [first @ ..0x80, ..] => (usize::from(first), 1),
@@ -96,12 +96,12 @@ fn fields<M: Message>(
     Ok(())
 }
 
-/// A message that is the same in many objects, as what a container asks for is in all pods of a Deployment:
-/// held once and not decoded again where its bytes were met before.
+/// A message that is equal in many objects, as the resources of a container are in all pods of a
+/// Deployment: held once and not decoded again where its bytes were seen before.
 #[derive(Clone, Default, PartialEq, Eq, Hash)]
 pub struct Shared<T>(Arc<T>);
 
-/// Pairs of messages that each thread remembers by their bytes; why pairs, see [`Str`](crate::Str)'s. Enough
+/// Pairs of messages that each thread caches by their bytes; why pairs, see [`Str`](crate::Str)'s. Enough
 /// for what the pods of some hundred owners share, and for their conditions of some seconds.
 const REMEMBERED: usize = 512;
 

@@ -28,7 +28,7 @@ use harness::observe::Owners;
 use harness::programs::Program;
 use harness::progress::Steps;
 use harness::proxy::Proxy;
-use harness::{ControlPlane, Fleet, Replica, kubeconfig, until};
+use harness::{ControlPlane, Fleet, PeerTrust, Replica, kubeconfig, until};
 use k8s_openapi::api::admissionregistration::v1::ValidatingWebhookConfiguration;
 use k8s_openapi::api::apps::v1::Deployment;
 use k8s_openapi::api::coordination::v1::Lease;
@@ -167,7 +167,10 @@ async fn all(settings: &Settings) -> Result<()> {
         .start()
         .await?;
     let client = control_plane.client().await?;
-    let fleet = control_plane.fleet().build().await?;
+    // Its certificates are what false peers have; the replicas themselves use the keys that their Leases
+    // name.
+    let fleet = control_plane.fleet().peer_trust(PeerTrust::Both);
+    let fleet = fleet.build().await?;
     let mut members = Vec::new();
     for index in 0..MEMBERS {
         members.push(Member::start(&control_plane, &fleet, index).await?);
@@ -580,7 +583,7 @@ impl Chaos {
     }
 
     fn leases(&self) -> Api<Lease> {
-        Api::namespaced(self.client.clone(), "kube-system")
+        Api::namespaced(self.client.clone(), harness::fleet::NAMESPACE)
     }
 
     fn some_ranges(&mut self) -> Vec<u16> {

@@ -468,9 +468,14 @@ impl ControlPlane {
     /// A client as another user; the certificate is made on the spot.
     pub async fn client_as(&self, user: &str, group: Option<&str>) -> Result<Client> {
         let identity = self.files.authority.client(user, group)?;
-        let kubeconfig = self.files.kubeconfig(user, &identity)?;
+        kubeconfig::client(&self.kubeconfig_of(user, &identity)?).await
+    }
+
+    /// A kubeconfig for a user with this certificate, in a file.
+    pub fn kubeconfig_of(&self, user: &str, identity: &Identity) -> Result<PathBuf> {
+        let kubeconfig = self.files.kubeconfig(user, identity)?;
         let name = format!("client-{:08x}.kubeconfig", rand::random::<u32>());
-        kubeconfig::client(&self.dir.write(&name, kubeconfig)?).await
+        self.dir.write(&name, kubeconfig)
     }
 
     /// Makes a namespace whose name begins so; returns the whole name.
@@ -577,31 +582,11 @@ impl ControlPlane {
         Ok(())
     }
 
-    /// Applies every YAML file of a folder of the workspace.
+    /// Applies a folder of the workspace that has a kustomization.
     pub async fn apply(&self, folder: &str) -> Result<()> {
-        let folder = crate::workspace_root().join(folder);
-        let Ok(entries) = std::fs::read_dir(&folder) else {
-            return Ok(());
-        };
-        let files: Vec<String> = entries
-            .flatten()
-            .map(|entry| entry.path())
-            .filter(|path| {
-                path.extension()
-                    .is_some_and(|extension| extension == "yaml")
-            })
-            // Names the other files for `kubectl apply -k`; it is no object.
-            .filter(|path| {
-                path.file_name()
-                    .is_none_or(|name| name != "kustomization.yaml")
-            })
-            .flat_map(|path| ["-f".to_owned(), path.display().to_string()])
-            .collect();
-        if !files.is_empty() {
-            let mut args = vec!["apply", "--server-side"];
-            args.extend(files.iter().map(String::as_str));
-            self.kubectl(&args).await?;
-        }
+        let folder = crate::workspace_root().join(folder).display().to_string();
+        self.kubectl(&["apply", "--server-side", "-k", &folder])
+            .await?;
         Ok(())
     }
 

@@ -18,6 +18,8 @@ use crate::shards::Shards;
 use crate::wait::until;
 use crate::{kubeconfig, ports};
 
+/// Namespace of a fleet's Leases, as in `deploy/rbac`.
+pub const NAMESPACE: &str = "manifold-system";
 /// Ranges of a fleet, unless told otherwise.
 const RANGES: u32 = 256;
 /// `--kube-api-qps` and `--kube-api-burst`: beyond what two cores can send.
@@ -25,6 +27,17 @@ const UNLIMITED_QPS: u32 = 5_000;
 /// An answer of a replica takes no longer, unless it stands still.
 const ANSWER_LIMIT: Duration = Duration::from_secs(5);
 const POLL: Duration = Duration::from_millis(50);
+
+/// By what the replicas know each other.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum PeerTrust {
+    /// By keys that their Leases name: nothing is given, as is the default.
+    Pins,
+    /// By certificates of [`Fleet::peers`].
+    Files,
+    /// By either.
+    Both,
+}
 
 /// How the fleet shall be.
 #[derive(Debug)]
@@ -37,6 +50,7 @@ pub struct FleetBuilder {
     ranges: u32,
     namespace: String,
     name_prefix: String,
+    peer_trust: PeerTrust,
     args: Vec<String>,
     env: Vec<(String, String)>,
 }
@@ -76,8 +90,9 @@ impl FleetBuilder {
             authority: None,
             binary: None,
             ranges: RANGES,
-            namespace: "kube-system".to_owned(),
+            namespace: NAMESPACE.to_owned(),
             name_prefix: "manifold".to_owned(),
+            peer_trust: PeerTrust::Pins,
             // What suites do to replicas all day would make every start of theirs a slow one; who tries that
             // says so.
             args: vec!["--slow-start-period=0s".to_owned()],
@@ -110,6 +125,13 @@ impl FleetBuilder {
     #[must_use]
     pub fn name_prefix(mut self, prefix: impl Into<String>) -> Self {
         self.name_prefix = prefix.into();
+        self
+    }
+
+    /// By what the replicas know each other.
+    #[must_use]
+    pub fn peer_trust(mut self, trust: PeerTrust) -> Self {
+        self.peer_trust = trust;
         self
     }
 
@@ -164,6 +186,7 @@ impl FleetBuilder {
             ranges: self.ranges,
             namespace: self.namespace,
             name_prefix: self.name_prefix,
+            peer_trust: self.peer_trust,
             args: self.args,
             env: self.env,
         })
@@ -184,17 +207,23 @@ pub struct Fleet {
     ranges: u32,
     namespace: String,
     name_prefix: String,
+    peer_trust: PeerTrust,
     args: Vec<String>,
     env: Vec<(String, String)>,
 }
 
 impl Fleet {
+    /// By what the replicas that are started from now on know the others.
+    pub fn set_peer_trust(&mut self, trust: PeerTrust) {
+        self.peer_trust = trust;
+    }
+
     /// Number of ranges.
     pub fn ranges(&self) -> u32 {
         self.ranges
     }
 
-    /// The authority of the peers' certificates.
+    /// The authority of the peers' certificates, where there are any.
     pub fn peers(&self) -> &Authority {
         &self.peers
     }
@@ -218,8 +247,6 @@ impl Fleet {
             "serving",
             &self.authority.server(name, &["localhost"])?,
         )?;
-        let (peer_certificate, peer_key) =
-            self.write_identity(name, "peer", &self.peers.peer(name)?)?;
         let path = |path: &Path| path.display().to_string();
         let mut arguments: Vec<String> = [
             ("kubeconfig", path(&self.kubeconfig)),
@@ -235,9 +262,6 @@ impl Fleet {
             ("peer-bind-address", "127.0.0.1".to_owned()),
             ("peer-port", peer_port.to_string()),
             ("peer-advertise-address", "127.0.0.1".to_owned()),
-            ("peer-tls-cert-file", path(&peer_certificate)),
-            ("peer-tls-private-key-file", path(&peer_key)),
-            ("peer-ca-file", path(&self.peer_ca)),
             // As kubeadm has it: the manager's own user may write little, its controllers' accounts may.
             ("use-service-account-credentials", "true".to_owned()),
             ("kube-api-qps", UNLIMITED_QPS.to_string()),
@@ -245,6 +269,18 @@ impl Fleet {
         ]
         .map(|(name, value)| format!("--{name}={value}"))
         .into();
+        if self.peer_trust != PeerTrust::Pins {
+            let identity = self.peers.peer(name)?;
+            let (certificate, key) = self.write_identity(name, "peer", &identity)?;
+            arguments.extend([
+                format!("--peer-tls-cert-file={}", path(&certificate)),
+                format!("--peer-tls-private-key-file={}", path(&key)),
+                format!("--peer-ca-file={}", path(&self.peer_ca)),
+            ]);
+        }
+        if self.peer_trust == PeerTrust::Both {
+            arguments.push("--peer-trust=both".to_owned());
+        }
         arguments.extend(self.args.iter().cloned());
         arguments.extend(args.iter().map(|arg| (*arg).to_owned()));
         let log = self.log_of(name);
@@ -477,6 +513,15 @@ impl Profile {
             Self::Release
         }
     }
+
+    /// With which cargo builds so.
+    pub(crate) fn flags(self) -> &'static [&'static str] {
+        match self {
+            Self::Dev => &[],
+            Self::Release => &["--release"],
+            Self::Dist => &["--profile", "dist"],
+        }
+    }
 }
 
 /// The program `manifold`: what `MANIFOLD_BIN` names, or built now (nothing to do if it is fresh).
@@ -496,15 +541,7 @@ pub fn binary(profile: Profile) -> Result<PathBuf> {
         // No --package: features are resolved as for the whole workspace, so nothing is compiled twice.
         .args(["build", "--bin", "manifold"])
         .args(["--message-format", "json-render-diagnostics"]);
-    match profile {
-        Profile::Dev => {}
-        Profile::Release => {
-            command.arg("--release");
-        }
-        Profile::Dist => {
-            command.args(["--profile", "dist"]);
-        }
-    }
+    command.args(profile.flags());
     // What cargo says goes to the terminal: a compile error is read there best.
     let output = command
         .stderr(std::process::Stdio::inherit())
@@ -518,7 +555,7 @@ pub fn binary(profile: Profile) -> Result<PathBuf> {
 }
 
 /// Where cargo's messages say that the program lies.
-fn executable(messages: &str) -> Option<PathBuf> {
+pub(crate) fn executable(messages: &str) -> Option<PathBuf> {
     messages.lines().rev().find_map(|line| {
         let message: serde_json::Value = serde_json::from_str(line).ok()?;
         (message["target"]["name"] == "manifold").then_some(())?;

@@ -22,6 +22,8 @@ use crate::toolchain;
 const KUBERNETES: &str = "k8s.io/kubernetes";
 const KWOK: &str = "sigs.k8s.io/kwok";
 const METRICS_SERVER: &str = "sigs.k8s.io/metrics-server";
+const JAEGER: &str = "github.com/jaegertracing/jaeger";
+const HELM: &str = "helm.sh/helm/v3";
 const CONTAINERD: &str = "github.com/containerd/containerd/v2";
 /// The side-cars of a CSI driver and the tests' driver, each with a module of its own: their folders and what
 /// gives them their version.
@@ -77,6 +79,8 @@ pub enum Program {
     ControllerManager,
     /// metrics-server, which autoscalers ask what pods use.
     MetricsServer,
+    /// Jaeger's all-in-one, which keeps traces in memory.
+    Jaeger,
     /// kubelet, the agent of a real node.
     Kubelet,
     /// kubeadm, which sets clusters up.
@@ -95,6 +99,8 @@ pub enum Program {
     CsiResizer,
     /// The CSI driver of the tests with real nodes.
     CsiDriver,
+    /// helm, which renders and checks the chart.
+    Helm,
 }
 
 impl Program {
@@ -123,6 +129,7 @@ impl Program {
             Self::Kubectl => "kubectl",
             Self::ControllerManager => "kube-controller-manager",
             Self::MetricsServer => "metrics-server",
+            Self::Jaeger => "jaeger-all-in-one",
             Self::Kubelet => "kubelet",
             Self::Kubeadm => "kubeadm",
             Self::Containerd => "containerd",
@@ -132,6 +139,7 @@ impl Program {
             Self::CsiProvisioner => "csi-provisioner",
             Self::CsiResizer => "csi-resizer",
             Self::CsiDriver => "csi-driver",
+            Self::Helm => "helm",
         }
     }
 
@@ -145,6 +153,7 @@ impl Program {
             Self::Kubectl => "k8s.io/kubernetes/cmd/kubectl",
             Self::ControllerManager => "k8s.io/kubernetes/cmd/kube-controller-manager",
             Self::MetricsServer => "sigs.k8s.io/metrics-server/cmd/metrics-server",
+            Self::Jaeger => "github.com/jaegertracing/jaeger/cmd/all-in-one",
             Self::Kubelet => "k8s.io/kubernetes/cmd/kubelet",
             Self::Kubeadm => "k8s.io/kubernetes/cmd/kubeadm",
             Self::Containerd => "github.com/containerd/containerd/v2/cmd/containerd",
@@ -158,6 +167,7 @@ impl Program {
             }
             Self::CsiResizer => "github.com/kubernetes-csi/external-resizer/v2/cmd/csi-resizer",
             Self::CsiDriver => "manifold.dev/tests/controlplane/csi-driver",
+            Self::Helm => "helm.sh/helm/v3/cmd/helm",
         }
     }
 }
@@ -178,6 +188,16 @@ impl Programs {
     /// Builds metrics-server, which few tests need.
     pub fn obtain_metrics_server() -> Result<Self> {
         Source::of_metrics_server()?.obtain(&cache()?, &[Program::MetricsServer])
+    }
+
+    /// Builds Jaeger, which the suite of traces and the demo need.
+    pub fn obtain_jaeger() -> Result<Self> {
+        Source::of("tests/controlplane/jaeger", JAEGER)?.obtain(&cache()?, &[Program::Jaeger])
+    }
+
+    /// Builds helm, which the tests of the chart need.
+    pub fn obtain_helm() -> Result<Self> {
+        Source::of("tests/controlplane/helm", HELM)?.obtain(&cache()?, &[Program::Helm])
     }
 
     /// Builds the kubelet and kubeadm, which tests with real nodes need.

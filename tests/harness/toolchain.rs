@@ -3,7 +3,7 @@
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
-use anyhow::{Result, bail};
+use anyhow::{Context, Result, bail};
 
 /// Oldest Go that builds the control plane: its modules ask for it.
 pub const GO: (u32, u32) = (1, 26);
@@ -76,6 +76,43 @@ pub fn cargo() -> Command {
         }
     }
     command
+}
+
+/// Where cargo keeps what it fetches.
+pub fn cargo_home() -> Result<PathBuf> {
+    if let Some(home) = std::env::var_os("CARGO_HOME") {
+        return Ok(PathBuf::from(home));
+    }
+    match std::env::var_os("HOME") {
+        Some(home) => Ok(PathBuf::from(home).join(".cargo")),
+        None => bail!(
+            "neither CARGO_HOME nor HOME names a directory: set one, cargo keeps its sources there"
+        ),
+    }
+}
+
+/// A tool of cargo in just this version, installed into the cache if need be; its program.
+pub fn installed(name: &str, version: &str, more: &[&str]) -> Result<PathBuf> {
+    let root = crate::cache_dir()?
+        .join("tools")
+        .join(format!("{name}-{version}"));
+    let program = root.join("bin").join(name);
+    if !program.is_file() {
+        eprintln!("installing {name} {version}, once");
+        let status = cargo()
+            .args(["install", name, "--locked", "--version", version])
+            .args(more)
+            .arg("--root")
+            .arg(&root)
+            // Its objects are of no use afterwards; the workspace's target directory stays clean.
+            .env_remove("CARGO_TARGET_DIR")
+            .status()
+            .context("starting cargo install")?;
+        if !status.success() {
+            bail!("{name} {version} could not be installed ({status})");
+        }
+    }
+    Ok(program)
 }
 
 /// Checks that there is a C compiler: the linker of every Rust program, and the compiler of ring's

@@ -61,7 +61,7 @@ rules:
   - {group: "apps", resources: ["deployments", "deployments/scale", "replicasets", "replicasets/scale"]}
 - level: RequestResponse
   verbs: ["create", "update", "patch"]
-  namespaces: ["kube-system"]
+  namespaces: ["manifold-system"]
   resources:
   - {group: "coordination.k8s.io", resources: ["leases"]}
 - level: Request
@@ -69,8 +69,12 @@ rules:
 - level: Metadata
 "#;
 
-/// Whose requests are a manager's: this user, and the service accounts of its controllers.
-const MANAGERS: &[&str] = &["system:kube-controller-manager"];
+/// Whose requests are a manager's: the two identities of a fleet, and the service accounts of its
+/// controllers.
+const MANAGERS: &[&str] = &[
+    "system:kube-controller-manager",
+    "system:serviceaccount:manifold-system:manifold",
+];
 const CONTROLLERS: &str = "system:serviceaccount:kube-system:";
 
 type Name = (String, String);
@@ -185,6 +189,11 @@ impl Judge {
                 if MANAGERS.contains(&record.user.username.as_str()) =>
             {
                 *self.tokens.entry(object.name).or_default() += 1;
+            }
+            // An eviction that the budgets allow is a deletion.
+            ("create", "pods/eviction") => {
+                let step = Step::Gone("pods".to_owned(), name);
+                self.steps.push((record.request_received_timestamp, step));
             }
             ("delete", "pods" | "replicasets" | "deployments") => {
                 let step = Step::Gone(resource, name);

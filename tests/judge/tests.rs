@@ -114,14 +114,16 @@ fn a_pod_beyond_wanted_is_told_even_when_it_goes_again() {
 
 #[test]
 fn a_pod_replaced_after_its_deletion_is_not_beyond_wanted() {
-    let log = Log::new()
-        .deployment(1, "a")
-        .set("web-1", "a")
-        .pod("web-1-x");
-    let log = log
-        .entry("delete", "pods", "web-1-x", &Value::Null, "")
-        .pod("web-1-y");
-    assert_eq!(log.verdict().complaints, Vec::<String>::new());
+    for (verb, resource) in [("delete", "pods"), ("create", "pods/eviction")] {
+        let log = Log::new()
+            .deployment(1, "a")
+            .set("web-1", "a")
+            .pod("web-1-x");
+        let log = log
+            .entry(verb, resource, "web-1-x", &Value::Null, "")
+            .pod("web-1-y");
+        assert_eq!(log.verdict().complaints, Vec::<String>::new());
+    }
 }
 
 #[test]

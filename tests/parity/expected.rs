@@ -23,8 +23,8 @@ pub(crate) const EXPECTED: &[Expectation] = &[
     },
     Expectation {
         name: "a taint is told in the status",
-        reason: "A taint that only keeps new pods off a node is told in the status at once, where upstream's status \
-                 waits for something else to happen.",
+        reason: "A taint that only keeps new pods off a node is reported in the status at once, where upstream's \
+            status waits for something else to happen.",
         by_chance: false,
         fits: |one| {
             one.scenario == "daemonset-taints"
@@ -48,8 +48,8 @@ pub(crate) const EXPECTED: &[Expectation] = &[
     },
     Expectation {
         name: "a CronJob tells things once",
-        reason: "An event is told once while its reason lasts (MissSchedule and JobAlreadyActive: once for each time), \
-                 where upstream repeats it whenever anything wakes the CronJob.",
+        reason: "An event is recorded once while its reason lasts (MissSchedule and JobAlreadyActive: once for \
+            each time), where upstream repeats it whenever anything wakes the CronJob.",
         by_chance: false,
         fits: |one| {
             one.object == "event"
@@ -67,8 +67,8 @@ pub(crate) const EXPECTED: &[Expectation] = &[
     },
     Expectation {
         name: "a budget tells things once",
-        reason: "Events that tell of a budget as it stands (NoPods, UnmanagedPods, CalculateExpectedPodCountFailed) are \
-                 recorded when that begins, not at every look.",
+        reason: "Events about a budget's state (NoPods, UnmanagedPods, CalculateExpectedPodCountFailed) are \
+            recorded when that state begins, not at every reconcile.",
         by_chance: true,
         fits: |one| {
             one.object == "event"
@@ -99,8 +99,8 @@ pub(crate) const EXPECTED: &[Expectation] = &[
     },
     Expectation {
         name: "in which order claims are mounted",
-        reason: "The volumes of several claim templates stand in the templates' order in a new pod; upstream's order is \
-                 arbitrary.",
+        reason: "The volumes of several claim templates are in the templates' order in a new pod; upstream's \
+            order is arbitrary.",
         by_chance: true,
         fits: |one| {
             let volume = one.path.strip_prefix("/spec/volumes/").unwrap_or_default();
@@ -125,8 +125,9 @@ pub(crate) const EXPECTED: &[Expectation] = &[
     },
     Expectation {
         name: "who writes a ServiceCIDR's condition",
-        reason: "The finalizer and the condition are written as merge patches of the version seen, as \
-                 kube-controller-manager, instead of a strategic patch and an apply without version.",
+        reason: "The finalizer and the condition are written as merge patches with the version seen as \
+            precondition, as kube-controller-manager, instead of a strategic patch and an apply without \
+            version.",
         by_chance: false,
         fits: |one| {
             one.object.starts_with("ServiceCIDR ")
@@ -161,8 +162,8 @@ pub(crate) const EXPECTED: &[Expectation] = &[
     },
     Expectation {
         name: "a claim to devices that is deleted by hand",
-        reason: "A generated claim that is deleted by hand is made again at once; upstream's mutation cache shows the \
-                 deleted one for up to an hour.",
+        reason: "A generated claim that is deleted by hand is recreated at once; upstream's mutation cache shows \
+            the deleted one for up to an hour.",
         by_chance: true,
         fits: |one| one.scenario == "devices-claims-again",
     },
@@ -240,8 +241,8 @@ pub(crate) const EXPECTED: &[Expectation] = &[
     },
     Expectation {
         name: "what the history limits have removed",
-        reason: "A Job that the history limits have removed is never told of as missing; upstream calls it so where its \
-                 cache is behind its own write.",
+        reason: "A Job that the history limits have removed is never reported as missing; upstream calls it so \
+            where its cache is behind its own write.",
         by_chance: true,
         fits: |one| {
             one.scenario == "cronjob-failed"
@@ -268,7 +269,7 @@ pub(crate) const EXPECTED: &[Expectation] = &[
     },
     Expectation {
         name: "conflicts are told in no event",
-        reason: "A conflict is told in no event, where upstream tells of those that its own cache runs into.",
+        reason: "A conflict is recorded in no event, where upstream records those that its own cache runs into.",
         by_chance: true,
         fits: |one| {
             one.object == "event"
@@ -281,9 +282,9 @@ pub(crate) const EXPECTED: &[Expectation] = &[
     },
     Expectation {
         name: "a resource that is empty is not told to go",
-        reason: "A resource is listed first, and told to delete its content only if it has any. One that was seen \
-                 empty is listed again only when all are empty, and only if the first was seen so more than 10 s \
-                 before; upstream lists and deletes every resource in each pass.",
+        reason: "A resource is listed first, and its content is deleted only if it has any. One that was seen \
+            empty is listed again only when all are empty, and only if the first was seen so more than 10 s \
+            before; upstream lists and deletes every resource in each pass.",
         by_chance: false,
         fits: |one| is_of(one, GOING) && one.path.starts_with("Delete ") && is_less(one),
     },
@@ -295,7 +296,7 @@ pub(crate) const EXPECTED: &[Expectation] = &[
     },
     Expectation {
         name: "what is on its way out",
-        reason: "What is on its way out already is not told to go again.",
+        reason: "An object that is already being deleted is not deleted again.",
         by_chance: true,
         fits: |one| {
             is_of(one, &["garbage-", "swap-foreground", "swap-orphans"])
@@ -305,7 +306,7 @@ pub(crate) const EXPECTED: &[Expectation] = &[
     },
     Expectation {
         name: "a pod that is held by finalizers",
-        reason: "A pod that is gone but for its finalizers is not deleted again at every look.",
+        reason: "A pod that is gone but for its finalizers is not deleted again at every reconcile.",
         by_chance: false,
         fits: |one| one.scenario.starts_with("podgc-") && one.path == "Delete pods" && is_less(one),
     },
@@ -325,16 +326,16 @@ pub(crate) const EXPECTED: &[Expectation] = &[
     },
     Expectation {
         name: "how often a slice was written",
-        reason: "Changes of one Service's slices are 200 to 700 ms apart, the more of them were written the longer, \
-                 so a rollout writes fewer of them; a slice that somebody else changed is put right at once instead \
-                 of after a second.",
+        reason: "Changes of one Service's slices are 200 to 700 ms apart, the more of them were written the \
+            longer, so a rollout writes fewer of them; a slice that somebody else changed is corrected at \
+            once instead of after a second.",
         by_chance: true,
         fits: |one| one.object.starts_with("EndpointSlice ") && one.path == "/metadata/generation",
     },
     Expectation {
         name: "why there are no hints",
-        reason: "Why a Service has no hints, and that a pod's node is missing, is told once and not at every sync; a \
-                 pod whose node is missing is looked at again when the node appears.",
+        reason: "Why a Service has no hints, and that a pod's node is missing, is reported once and not at every \
+            sync; a pod whose node is missing is added when the node appears.",
         by_chance: true,
         fits: |one| {
             one.object == "event"

@@ -74,9 +74,30 @@ fn unique(volume: &PersistentVolume) -> Option<String> {
 }
 
 /// The PersistentVolume of an attachment.
-fn source(attachment: &VolumeAttachment) -> Option<&str> {
+pub fn source(attachment: &VolumeAttachment) -> Option<&str> {
     let source = attachment.spec.as_ref()?.source.as_ref()?;
     source.persistent_volume_name.as_deref()
+}
+
+/// The names of the claims that a pod names, those of generic ephemeral volumes included.
+pub fn claim_names(pod: &Pod) -> Vec<String> {
+    let volumes = pod.spec.iter().flat_map(|spec| spec.volumes.iter());
+    let named = volumes.filter_map(|volume| {
+        let source = volume.volume_source.as_ref()?;
+        let inline = source.inline.as_deref();
+        if inline.is_some_and(|inline| inline.ephemeral.is_some()) {
+            return Some(format!("{}-{}", Object::metadata(pod).name, volume.name));
+        }
+        let claim = source.persistent_volume_claim.as_ref()?;
+        Some(claim.claim_name.to_string())
+    });
+    named.collect()
+}
+
+/// Whether several nodes may have a volume at once.
+pub fn is_shared(volume: &PersistentVolume) -> bool {
+    let mut modes = volume.spec.iter().flat_map(|spec| &spec.access_modes);
+    modes.any(|mode| !matches!(&**mode, "ReadWriteOnce" | "ReadWriteOncePod"))
 }
 
 /// The unique names of the volumes of pods on a node.
@@ -87,16 +108,9 @@ fn wanted(world: &World, node: &str) -> BTreeSet<String> {
         if !is_there || controllers_kit::pods::has_finished(&pod) {
             continue;
         }
-        let volumes = pod.spec.iter().flat_map(|spec| spec.volumes.iter());
-        let claims = volumes.filter_map(|volume| {
-            volume
-                .volume_source
-                .as_ref()?
-                .persistent_volume_claim
-                .as_ref()
-        });
-        for claim in claims {
-            let claim = world.find::<PersistentVolumeClaim>(&claim.claim_name);
+        let namespace = &Object::metadata(&*pod).namespace;
+        for claim in claim_names(&pod) {
+            let claim = world.find::<PersistentVolumeClaim>(&format!("{namespace}/{claim}"));
             let volume = claim.and_then(|claim| {
                 let spec = claim.spec.as_ref()?;
                 world.find::<PersistentVolume>(&spec.volume_name)
@@ -261,15 +275,7 @@ impl Attachments {
 /// Whether a volume that one node alone may have has an attachment to another node.
 fn attached_twice(server: &Server, made: &VolumeAttachment) -> Option<String> {
     let volume = source(made)?;
-    let spec = server
-        .world
-        .find::<PersistentVolume>(volume)?
-        .spec
-        .clone()?;
-    let is_shared = spec
-        .access_modes
-        .iter()
-        .any(|mode| **mode != *"ReadWriteOnce");
+    let is_shared = is_shared(&*server.world.find::<PersistentVolume>(volume)?);
     let node = |one: &VolumeAttachment| one.spec.as_ref().map(|spec| spec.node_name.clone());
     let all = server.world.all::<VolumeAttachment>();
     let other = all

@@ -285,8 +285,14 @@ impl State {
         })
     }
 
-    /// Something that must not be. The first one counts.
+    /// Something that must not be. The first one counts; of a deliberate fault that one rule must catch, only
+    /// what breaks it.
     pub fn violate(&mut self, what: String) {
+        let rule = self.mutant.and_then(Mutant::rule);
+        if rule.is_some_and(|rule| !what.contains(rule)) {
+            self.tell(format_args!("passed over: {what}"));
+            return;
+        }
         self.tell(format_args!("VIOLATION {what}"));
         self.violation.get_or_insert(what);
     }

@@ -1,9 +1,10 @@
 //! What must hold all along, judged by what the server holds: who wrote under which epoch, and whether
 //! anybody asked for what was made or deleted.
 //!
-//! `clearing.rs`, `scaling.rs`, `nodes.rs`, `protection.rs` and `claims.rs` judge those who delete for
-//! others, those who set others' sizes, those who decide about nodes, those who keep what is used, and those
-//! who reserve devices.
+//! `clearing.rs`, `scaling.rs`, `nodes.rs`, `protection.rs`, `claims.rs`, `devices.rs`, `storage.rs` and
+//! `identity.rs` judge those who delete for others, those who set others' sizes, those who decide about
+//! nodes, those who keep what is used, those who reserve devices and evict from them, those who bind volumes,
+//! and those who sign and grant.
 //!
 //! A controller acts on what it sees, and may see late: a child is beyond what its parent wanted only if that
 //! was wanted at no time that the writer's watch may have shown within [`ON_THE_WAY`]. For requests that were
@@ -28,11 +29,14 @@ use crate::{
     attachments::Attachments,
     claims,
     clearing::Clearing,
+    devices::Devices,
     hub::{Seen, Sent},
+    identity::Identity,
     nodes::Nodes,
     protection::Protection,
     scaling::Scaling,
     server::{Change, Log, Server},
+    storage::Storage,
 };
 
 /// From what a watch brings to the arrival of the writes that follow from it: longer than a process stands
@@ -155,10 +159,14 @@ pub struct Judge {
     /// Of attached volumes.
     pub attachments: Attachments,
     clearing: Clearing,
+    /// Of devices with taints.
+    pub devices: Devices,
+    identity: Identity,
     nodes: Nodes,
     protection: Protection,
     /// Of autoscaling.
     pub scaling: Scaling,
+    storage: Storage,
 }
 
 impl Judge {
@@ -172,9 +180,12 @@ impl Judge {
             late: BTreeMap::new(),
             attachments: Attachments::default(),
             clearing: Clearing::new(server),
+            devices: Devices::new(server),
+            identity: Identity::new(server),
             nodes: Nodes::default(),
             protection: Protection::new(server),
             scaling: Scaling::default(),
+            storage: Storage::new(server),
         };
         for object in server.world.objects() {
             judge.want(object);
@@ -358,6 +369,9 @@ impl Judge {
             wrong.extend(self.clearing.after(server, change, controller));
             wrong.extend(self.protection.after(server, change, controller));
             wrong.extend(claims::after(server, change, by));
+            wrong.extend(self.storage.after(server, change, controller));
+            wrong.extend(self.identity.after(server, change, by));
+            wrong.extend(self.devices.after(server, change, by));
             let sent = by.map_or_else(Instant::now, |by| by.sent);
             wrong.extend(self.scaling.after(server, change, controller, sent));
             wrong.extend(self.nodes.after(server, change, by));

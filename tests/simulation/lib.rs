@@ -5,12 +5,15 @@
 pub mod attachments;
 pub mod claims;
 pub mod clearing;
+pub mod devices;
 pub mod dice;
 pub mod discovery;
 pub mod heartbeats;
 pub mod hub;
+pub mod identity;
 pub mod judge;
 pub mod metrics;
+pub mod mistakes;
 pub mod mutants;
 pub mod network;
 pub mod nodes;
@@ -21,6 +24,7 @@ pub mod run;
 pub mod scaling;
 pub mod selection;
 pub mod server;
+pub mod storage;
 #[cfg(test)]
 mod tests;
 pub mod workloads;

@@ -18,11 +18,14 @@ use prost::Message as _;
 use serde_json::Value;
 
 use crate::{
-    attachments, claims,
+    attachments, claims, devices,
     hub::Counts,
+    identity,
     judge::Writer,
+    mistakes::{self, Mistake},
     nodes, protection,
     server::{Answer, Request, target},
+    storage,
 };
 
 const COLLECTOR: &str = "garbage-collector-controller";
@@ -79,6 +82,42 @@ pub enum Mutant {
     EarlyForce,
     /// Who protects claims is told that the pods have come to a version which every cache has passed.
     NoBarrier,
+    /// A claim that the binder asks for live is never there, and it sees none that is bound.
+    NoClaims,
+    /// As [`Self::NoClaims`]: the disks of volumes that were released so.
+    NoDisks,
+    /// The binder writes volumes and claims whatever their versions.
+    BlindBinding,
+    /// The binder sees no volume that was provisioned.
+    UnseenVolumes,
+    /// Who protects volumes sees none as bound.
+    UnboundVolumes,
+    /// As [`Self::UnboundVolumes`]: what becomes of the volumes.
+    GoneVolumes,
+    /// Who protects classes of attributes sees neither claims nor volumes.
+    UnusedClasses,
+    /// Who signs cluster-info takes every bootstrap token for one that may.
+    AllSign,
+    /// The clock of who deletes bootstrap tokens is ahead.
+    EarlyTokens,
+    /// Who aggregates roles takes every role for a selected one.
+    AllRoles,
+    /// Who keeps ranges of Services sees no addresses.
+    NoAddresses,
+    /// Who makes tokens of accounts sees no accounts, and finds none.
+    NoAccounts,
+    /// Reviews are asked for another user than the one who requests a certificate.
+    AnotherUser,
+    /// Who issues certificates takes every request for an approved one.
+    AllApproved,
+    /// The clock of who deletes requests for certificates is ahead.
+    EarlyRequests,
+    /// The clock of who evicts from devices with taints is ahead.
+    EarlyTaints,
+    /// Who protects groups of pods sees no pods.
+    NoMembers,
+    /// What is published of a rule of taints is ten times what it was.
+    OtherNumbers,
 }
 
 impl Mutant {
@@ -96,8 +135,67 @@ impl Mutant {
             Self::BlindAttach | Self::BlindLists | Self::EarlyForce => {
                 Some(attachments::CONTROLLER)
             }
+            Self::NoClaims | Self::NoDisks | Self::BlindBinding | Self::UnseenVolumes => {
+                Some(storage::BINDER)
+            }
+            Self::UnboundVolumes | Self::GoneVolumes => Some(storage::VOLUME_PROTECTION),
+            Self::UnusedClasses => Some(storage::CLASS_PROTECTION),
+            Self::AllSign => Some(identity::SIGNER),
+            Self::EarlyTokens => Some(identity::TOKEN_CLEANER),
+            Self::AllRoles => Some(identity::AGGREGATION),
+            Self::NoAddresses => Some(identity::RANGES),
+            Self::NoAccounts => Some(identity::TOKENS),
+            Self::AnotherUser => Some(identity::APPROVING),
+            Self::AllApproved => Some(identity::SIGNING),
+            Self::EarlyRequests => Some(identity::REQUEST_CLEANER),
+            Self::EarlyTaints | Self::OtherNumbers => Some(devices::CONTROLLER),
+            Self::NoMembers => Some(devices::GROUPS),
             _ => None,
         }
+    }
+
+    /// By which rule it must be caught, where that has a name: what breaks other rules is passed over.
+    pub fn rule(self) -> Option<&'static str> {
+        Some(match self {
+            Self::NoClaims => storage::RELEASED,
+            Self::NoDisks | Self::GoneVolumes => storage::DELETED,
+            Self::BlindBinding => storage::BOUND_ONCE,
+            Self::UnseenVolumes => storage::PROGRESS,
+            Self::UnboundVolumes => storage::VOLUME_KEPT,
+            Self::UnusedClasses => storage::CLASS_KEPT,
+            Self::AllSign => identity::SIGNED,
+            Self::EarlyTokens => identity::EXPIRED,
+            Self::AllRoles => identity::GRANTED,
+            Self::NoAddresses => identity::RANGE_KEPT,
+            Self::NoAccounts => identity::TOKEN_OF_ACCOUNT,
+            Self::AnotherUser => identity::APPROVED,
+            Self::AllApproved => identity::ISSUED,
+            Self::EarlyRequests => identity::REQUEST_KEPT,
+            Self::NoMembers => devices::GROUP_KEPT,
+            Self::EarlyTaints => devices::EARLY,
+            Self::OtherNumbers => devices::PUBLISHED,
+            _ => return None,
+        })
+    }
+
+    /// What its controller takes for what is there.
+    pub fn mistake(self) -> Option<Mistake> {
+        Some(match self {
+            Self::NoClaims | Self::NoDisks => Mistake::of(mistakes::without_bound_claims),
+            Self::UnseenVolumes => Mistake::of(mistakes::without_provisioned),
+            Self::UnboundVolumes | Self::GoneVolumes => Mistake::of(mistakes::unbound),
+            Self::UnusedClasses => Mistake::of(mistakes::without_storage),
+            Self::AllSign => Mistake::of(mistakes::signing),
+            Self::AllRoles => Mistake::of(mistakes::selected),
+            Self::NoMembers => Mistake::of(mistakes::without_pods),
+            Self::NoAddresses => Mistake::of(mistakes::without_addresses),
+            Self::NoAccounts => Mistake::of(mistakes::without_accounts),
+            Self::AllApproved => Mistake::of(mistakes::approved),
+            Self::EarlyTokens => Mistake::ahead(30),
+            Self::EarlyRequests => Mistake::ahead(1800),
+            Self::EarlyTaints => Mistake::ahead(5),
+            _ => return None,
+        })
     }
 
     /// What is handed over instead of a range's state.
@@ -144,6 +242,21 @@ impl Mutant {
             {
                 changed.body = without(&request.body, &["metadata"])?;
             }
+            Self::BlindBinding
+                if request.method == "PATCH"
+                    && Writer::parse(&request.user_agent).controller == storage::BINDER =>
+            {
+                changed.body = without(&request.body, &["metadata"])?;
+            }
+            Self::AnotherUser if request.path.ends_with("/subjectaccessreviews") => {
+                let mut json: Value = serde_json::from_slice(&request.body).ok()?;
+                json["spec"]["user"] = identity::BOOTSTRAPPER.into();
+                changed.body = json.to_string().into();
+            }
+            Self::OtherNumbers if request.path.contains("/devicetaintrules/") => {
+                let text = std::str::from_utf8(&request.body).ok()?;
+                changed.body = text.replace(" pods evicted", "0 pods evicted").into();
+            }
             Self::NoScaleEvents if request.method == "PATCH" => {
                 let mut json: Value = serde_json::from_slice(&request.body).ok()?;
                 let annotations = json["metadata"].get_mut("annotations")?.as_object_mut()?;
@@ -184,6 +297,16 @@ impl Mutant {
             }
             Self::NoBarrier if lists && asks == protection::CONTROLLER => {
                 return Some(metadata_list_at("1", std::iter::empty()));
+            }
+            Self::NoClaims | Self::NoDisks
+                if asks == storage::BINDER && request.path.contains("/persistentvolumeclaims/") =>
+            {
+                return Some(not_found());
+            }
+            Self::NoAccounts
+                if asks == identity::TOKENS && request.path.contains("/serviceaccounts/") =>
+            {
+                return Some(not_found());
             }
             Self::NoOwners if asks == COLLECTOR && !lists => return Some(not_found()),
             Self::NoPods if asks == claims::CONTROLLER && request.path.contains("/pods/") => {

@@ -5,8 +5,8 @@ use std::{sync::Arc, time::Duration};
 
 use bytes::Bytes;
 use coordinator::{
-    CALL_DEADLINE, Call, Calls, Door, Epoch, HANDOFF_DEADLINE, Holder, Holdings, NotSent, Offer,
-    RangeId,
+    CALL_DEADLINE, Call, Calls, Door, Epoch, HANDOFF_DEADLINE, Holder, Holdings, Member, NotSent,
+    Offer, RangeId,
 };
 use futures::{FutureExt, StreamExt};
 use http_body_util::{BodyExt, Full, StreamBody};
@@ -419,7 +419,7 @@ fn replica_at(address: &str) -> Option<usize> {
 }
 
 impl Calls for Peers {
-    fn keep(&self, _: &dyn Fn(&str, &str) -> bool) {}
+    fn keep(&self, _: &[Member]) {}
 
     fn handoff<'a>(
         &'a self,

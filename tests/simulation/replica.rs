@@ -12,12 +12,13 @@ use std::{
     time::Duration,
 };
 
-use controllers_kit::{Factory, FlagValue, Flags, Runs, Timestamp};
+use controllers_kit::{Factory, FlagValue, Flags, Issue, Runs, Timestamp};
 use coordinator::{Config, Outside, RangeHost, ServerFence, ServerFenceMode};
 use node::{
     actors::host::LateFence,
     api_server::ApiServer,
     clock::Clock,
+    keys::Keys,
     metrics::Metrics,
     node::{Node, Parts, Threads},
     queue::Monotonic,
@@ -29,8 +30,9 @@ use node_cache::Api;
 use tokio::{sync::mpsc, task::LocalSet, time::Instant};
 
 use crate::{
-    dice,
+    devices, dice,
     hub::Hub,
+    identity, mistakes,
     mutants::{Gatekeeper, Mutant},
     network::{self, Peers},
     nodes, scaling,
@@ -241,24 +243,17 @@ impl Fleet {
     }
 }
 
-/// Controllers that the simulation leaves out: its server has no ServiceCIDRs, and those of identities, of
-/// devices and of volumes have no workload yet, but for the protection of claims.
-const LEFT_OUT: [&str; 15] = [
-    "bootstrap-signer-controller",
-    "certificatesigningrequest-approving-controller",
-    "certificatesigningrequest-cleaner-controller",
-    "clusterrole-aggregation-controller",
-    "device-taint-eviction-controller",
-    "ephemeral-volume-controller",
-    "legacy-serviceaccount-token-cleaner-controller",
-    "persistentvolume-binder-controller",
-    "persistentvolume-expander-controller",
-    "persistentvolume-protection-controller",
-    "selinux-warning-controller",
-    "service-cidr-controller",
-    "token-cleaner-controller",
-    "validatingadmissionpolicy-status-controller",
-    "volumeattributesclass-protection-controller",
+/// Controllers that the simulation leaves out, each with what it would take. Those that the flags of a
+/// simulated replica do not start are not named here.
+const LEFT_OUT: [(&str, &str); 2] = [
+    (
+        "selinux-warning-controller",
+        "writes nothing: it records events and measures",
+    ),
+    (
+        "validatingadmissionpolicy-status-controller",
+        "asks for OpenAPI documents of every kind, of which the server has projections alone",
+    ),
 ];
 
 /// The controllers of a simulated replica: those that run with the flags, less those left out.
@@ -267,7 +262,8 @@ pub fn simulated() -> Vec<Factory> {
     let mut all = registry::all();
     all.retain(|factory| {
         let descriptor = (factory.describe)();
-        (descriptor.runs)(&flags) == Runs::Yes && !LEFT_OUT.contains(&descriptor.name)
+        let is_left_out = LEFT_OUT.iter().any(|(name, _)| *name == descriptor.name);
+        (descriptor.runs)(&flags) == Runs::Yes && !is_left_out
     });
     all
 }
@@ -295,15 +291,45 @@ pub fn flags() -> Flags {
         ),
         ("node-eviction-rate", FlagValue::Float(nodes::RATE)),
         ("allocate-node-cidrs", FlagValue::Bool(true)),
+        // What it names is never read: see [`Signer`].
+        (
+            "service-account-private-key-file",
+            FlagValue::Text("simulated".to_owned()),
+        ),
+        (
+            "cluster-signing-cert-file",
+            FlagValue::Text("simulated".to_owned()),
+        ),
+        (
+            "cluster-signing-key-file",
+            FlagValue::Text("simulated".to_owned()),
+        ),
+        (
+            "legacy-service-account-token-clean-up-period",
+            FlagValue::Duration(Duration::from_secs(30 * 24 * 3600)),
+        ),
+        (devices::RULES, FlagValue::Bool(true)),
+        (devices::GROUPS_GATE, FlagValue::Bool(true)),
+        (identity::POD_REQUESTS, FlagValue::Bool(true)),
         ("cluster-cidr", FlagValue::Text(nodes::CLUSTER.to_owned())),
     ];
     for (name, value) in set {
-        let mut all = descriptors.iter().flat_map(|descriptor| &descriptor.flags);
-        if all.any(|flag| flag.name == name) {
-            flags.set(name, value);
-        }
+        flags.set(name, value);
     }
     flags
+}
+
+/// Signs whatever it is given, the same each time.
+struct Signer;
+
+impl Keys for Signer {
+    fn certificate(&self, issue: &Issue, _: Timestamp) -> Result<String, String> {
+        Ok(format!("a certificate by {}", issue.signer))
+    }
+
+    fn token(&self, claims: &str) -> Result<String, String> {
+        Ok(format!("signed: {claims}"))
+    }
 }
 
 /// One life of a replica, as `node::run` has it: start the node, take part, hand over when asked to.
@@ -331,7 +357,7 @@ async fn live(
     let node = Node::start(Parts {
         replica: name.clone(),
         ranges: RANGES,
-        controllers: simulated(),
+        controllers: mistakes::mistaken(simulated()),
         flags,
         watches: api.clone(),
         // The simulated server knows no policies: what time alone promises is what is tried here.
@@ -341,7 +367,7 @@ async fn live(
             None,
             ServerFence::new(ServerFenceMode::Off),
         )),
-        keys: Arc::new(node::keys::NoKeys),
+        keys: Arc::new(Signer),
         cloud: Arc::new(node::cloud::NoCloud),
         host: "simulation".to_owned(),
         rate: (0.0, 1),
@@ -356,6 +382,7 @@ async fn live(
             ..node_cache::Settings::default()
         },
         threads: Threads::One,
+        traces: None,
     });
     *known.borrow_mut() = Some(Arc::clone(&node.shared));
     let config = Config {

@@ -21,10 +21,12 @@ use crate::{
     dice::{self, Dice},
     heartbeats::{RENEWED_EVERY, SILENT},
     hub::{Counts, Hub, Outage},
+    identity, mistakes,
     mutants::Mutant,
     replica::{Fleet, RANGES, Stage, simulated},
     server::{Log, Server},
-    workloads::{self, VARIANTS, Workload},
+    storage,
+    workloads::{self, Workload},
 };
 
 /// Replicas of a disturbed run at the start, and at most.
@@ -131,14 +133,16 @@ pub fn controllers() -> Vec<&'static str> {
 
 /// Runs a seed.
 pub fn run(options: &Options) -> Report {
-    let names = controllers();
+    let served = controllers();
+    let names = workloads::ALL.iter().map(|entry| entry.controller);
+    let names: Vec<&str> = names.filter(|name| served.contains(name)).collect();
     let shown = options.mutant.and_then(Mutant::controller);
     let named = options.controller.clone().or(shown.map(str::to_owned));
     let controller = named.unwrap_or_else(|| {
-        let place = usize::try_from(options.seed % names.len() as u64).expect("few controllers");
+        let place = usize::try_from(options.seed % names.len() as u64).expect("few workloads");
         names[place].to_owned()
     });
-    let variant = Dice::new(options.seed).bits() % VARIANTS;
+    let variant = Dice::new(options.seed).bits() % workloads::variants(&controller);
     let expected = undisturbed(&controller, variant);
     perform(options, &controller, variant, Some(expected))
 }
@@ -205,6 +209,7 @@ fn perform(
     let dice = Dice::new(options.seed);
     dice::seed_thread(dice.fork(1));
     let workload = workloads::workload(controller, variant);
+    mistakes::begin(options.mutant);
     let report = runtime.block_on(async {
         let server = Server::new(workload.world.clone());
         let hub = Hub::new(server, dice.fork(2), options.mutant, options.loud);
@@ -213,6 +218,7 @@ fn perform(
             hub: Arc::clone(&hub),
             fleet: Rc::clone(&fleet),
             dice: dice.fork(3),
+            actors: storage::Actors::new(workload.storage),
             workload,
             expected,
             idle_at: 0,
@@ -263,6 +269,7 @@ fn normal(world: &World) -> Vec<String> {
             ] {
                 line = without_value(&line, before, after);
             }
+            line = alike(&line);
             line = without_value(&line, HISTORY, "\"").replace(&format!("{HISTORY}\""), "");
             // A Job that was let go before it was seen has never been suspended. One whose pods had all ended
             // before it could be told that it goes on is complete and suspended at once: upstream's tells of
@@ -286,6 +293,26 @@ fn normal(world: &World) -> Vec<String> {
     lines
 }
 
+/// Without the numbers of volumes that are one like another, and of those that were made for claims whose
+/// uids were counted.
+fn alike(line: &str) -> String {
+    let mut kept = String::new();
+    let mut rest = line;
+    let next = |rest: &str| {
+        let places = [workloads::storage::ANY, "pvc-uid-", "disk-uid-"]
+            .into_iter()
+            .filter_map(|before| rest.find(before).map(|place| place + before.len()));
+        places.min()
+    };
+    while let Some(place) = next(rest) {
+        let (head, tail) = rest.split_at(place);
+        kept.push_str(head);
+        rest = tail.trim_start_matches(|char: char| char.is_ascii_digit());
+    }
+    kept.push_str(rest);
+    kept
+}
+
 fn without_value(line: &str, before: &str, after: &str) -> String {
     let mut kept = String::new();
     let mut rest = line;
@@ -303,6 +330,7 @@ struct Director {
     hub: Arc<Hub>,
     fleet: Rc<Fleet>,
     dice: Dice,
+    actors: storage::Actors,
     workload: Workload,
     expected: Option<Arc<Vec<String>>>,
     /// The version at which nobody else had anything to do.
@@ -380,7 +408,8 @@ impl Director {
                     comparison = now + Duration::from_secs(1);
                     let rest = self.hub.with(|state| normal(&state.server.world));
                     let under_way = self.hub.with(|state| state.under_way);
-                    if rest == **expected && self.is_owned() && under_way == 0 {
+                    let is_done = self.workload.awaited.is_empty();
+                    if rest == **expected && is_done && self.is_owned() && under_way == 0 {
                         self.check_rest().await;
                         break;
                     }
@@ -397,8 +426,21 @@ impl Director {
             if let Some(left) = clearing::leftovers(&state.server).into_iter().next() {
                 state.violate(format!("at the end {left}"));
             }
-            if let Some(wrong) = claims::at_the_end(&state.server) {
-                state.violate(format!("at the end {wrong}"));
+            let undone = self.workload.awaited.first();
+            let undone =
+                undone.map(|one| format!("{}: not done yet: {}", storage::PROGRESS, one.what));
+            let unequal = match disturbed {
+                true => None,
+                false => state.judge.devices.at_an_undisturbed_end(&state.server),
+            };
+            let wrong = claims::at_the_end(&state.server)
+                .into_iter()
+                .chain(storage::at_the_end(&state.server))
+                .chain(identity::at_the_end(&state.server.world))
+                .chain(unequal)
+                .chain(undone);
+            for what in wrong {
+                state.violate(format!("at the end {what}"));
             }
         });
         self.is_over(start);
@@ -440,6 +482,7 @@ impl Director {
     /// Kubelets and scheduler do some of what they have to do.
     fn step(&mut self) {
         let (idle_at, dice) = (self.idle_at, &mut self.dice);
+        let (actors, awaited) = (&mut self.actors, &mut self.workload.awaited);
         let idle = self.hub.with(|state| {
             if state.server.world.version() == idle_at {
                 return true;
@@ -456,6 +499,20 @@ impl Director {
             let mut busy = false;
             state.others("storage", |world| busy = attachments.step(world, dice));
             state.judge.attachments = attachments;
+            state.others("storage", |world| busy |= actors.step(world, dice));
+            for wrong in actors.take_wrong() {
+                state.violate(wrong);
+            }
+            for place in (0..awaited.len()).rev() {
+                if (awaited[place].is_due)(&state.server.world) {
+                    busy = true;
+                    if dice.chance(300) {
+                        let one = awaited.remove(place);
+                        state.tell(format_args!("{}", one.what));
+                        state.others("user", one.deed);
+                    }
+                }
+            }
             !changed && !busy && !left_out
         });
         if idle {

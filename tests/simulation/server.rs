@@ -16,8 +16,9 @@ use controllers_kit::{
 use http::Method;
 use jiff::Timestamp;
 use kubernetes_proto::{
-    AnyObject, Object, Resource,
+    AnyObject, Object, Resource, cast,
     coordination::Lease,
+    core::{PersistentVolume, PersistentVolumeClaim},
     envelope,
     meta::{self, ObjectMeta, PartialObjectMetadata},
 };
@@ -25,10 +26,11 @@ use prost::Message as _;
 use serde_json::{Value, json};
 use tokio::{sync::Notify, time::Instant};
 
-use crate::{discovery, heartbeats::Heartbeats, metrics, selection::Selection};
+use crate::{discovery, heartbeats::Heartbeats, identity, metrics, selection::Selection, storage};
 
 const JSON: &str = "application/json";
 const LEASES: &str = "leases";
+const REVIEWS: &str = "/apis/authorization.k8s.io/v1/subjectaccessreviews";
 
 /// A request as the server reads it.
 #[derive(Clone, Debug)]
@@ -57,9 +59,9 @@ impl Request {
             .map_or("", |(_, value)| value)
     }
 
-    /// Whether it writes.
+    /// Whether it writes: a review only asks.
     pub fn writes(&self) -> bool {
-        self.method != Method::GET
+        self.method != Method::GET && !self.path.ends_with(REVIEWS)
     }
 
     /// Whether it is about Leases.
@@ -460,6 +462,10 @@ impl Server {
             let shown = discovery::document(&self.world.catalogue(), request.path == "/api");
             return Ok((json_answer(200, &shown), Vec::new()));
         }
+        if request.path == REVIEWS && request.method == Method::POST {
+            let answer = json_answer(201, &identity::review(&request.body));
+            return Ok((answer, Vec::new()));
+        }
         let nobody = || Refusal::not_found("the requested resource");
         if let Some(metrics) = metrics::answer(&self.world, &request.path, &request.query) {
             return Ok((json_answer(200, &metrics.ok_or_else(nobody)?), Vec::new()));
@@ -504,7 +510,9 @@ impl Server {
             return Ok((answer, Vec::new()));
         }
         let action = self.action(resource, key, &target, request)?;
-        let written = self.write(&action)?;
+        self.check_binding(&action)?;
+        let mut written = self.write(&action)?;
+        self.admit_storage(&action, &mut written);
         let changes = self.note();
         let answer = match action.verb {
             Verb::Create { .. } => metadata_answer(201, &action.key, &written),
@@ -539,6 +547,75 @@ impl Server {
         kubernetes_proto::selections()
             .into_iter()
             .find(|resource| is_meant(resource))
+    }
+
+    /// A claim's volume never changes once it is set.
+    fn check_binding(&self, action: &Action) -> Result<(), Refusal> {
+        let Verb::Patch {
+            subresource: "",
+            patch,
+            ..
+        } = &action.verb
+        else {
+            return Ok(());
+        };
+        let key = &action.key;
+        let is_claim = action.resource == PersistentVolumeClaim::resource();
+        let held = Reader::get(&self.world, action.resource, &key.namespace, &key.name)
+            .filter(|_| is_claim)
+            .and_then(cast::<PersistentVolumeClaim>);
+        let held = held.and_then(|claim| claim.spec.clone());
+        let held = held.map(|spec| spec.volume_name).unwrap_or_default();
+        let named = &patch["spec"]["volumeName"];
+        match held.is_empty() || named.is_null() || *named == *held {
+            true => Ok(()),
+            false => Err(Refusal {
+                cause: Some(("FieldValueForbidden", "spec")),
+                ..Refusal::new(
+                    422,
+                    "Invalid",
+                    "spec: Forbidden: spec is immutable after creation except resources.requests and volumeAttributesClassName for bound claims",
+                )
+            }),
+        }
+    }
+
+    /// Claims and volumes are made pending, and protected by the admission `StorageObjectInUseProtection`;
+    /// one that has gone is answered with itself.
+    fn admit_storage(&mut self, action: &Action, written: &mut Written) {
+        let of_storage = [
+            PersistentVolumeClaim::resource(),
+            PersistentVolume::resource(),
+        ];
+        if !of_storage.contains(&action.resource) {
+            return;
+        }
+        match action.verb {
+            Verb::Create { .. } => {}
+            Verb::Delete { .. } if written.gone => {
+                written.resource_version = self.world.version();
+                return;
+            }
+            _ => return,
+        }
+        let key = action.key.to_string();
+        let protect = |meta: &mut ObjectMeta, finalizer: &str| {
+            if !meta.finalizers.iter().any(|held| **held == *finalizer) {
+                meta.finalizers.push(finalizer.into());
+            }
+        };
+        if action.resource == PersistentVolumeClaim::resource() {
+            self.world.change::<PersistentVolumeClaim>(&key, |claim| {
+                claim.status.get_or_insert_default().phase = "Pending".to_owned();
+                protect(claim.metadata_mut(), storage::OF_CLAIM);
+            });
+        } else {
+            self.world.change::<PersistentVolume>(&key, |volume| {
+                volume.status.get_or_insert_default().phase = "Pending".to_owned();
+                protect(volume.metadata_mut(), storage::OF_VOLUME);
+            });
+        }
+        written.resource_version = self.world.version();
     }
 
     fn write(&mut self, action: &Action) -> Result<Written, Refusal> {
@@ -658,6 +735,7 @@ impl Server {
                     "" => "",
                     "status" => "status",
                     "scale" => "scale",
+                    "approval" if resource.plural == "certificatesigningrequests" => "approval",
                     _ => return Err(Refusal::not_found("the requested resource")),
                 },
                 kind,
@@ -740,10 +818,18 @@ impl Server {
             .strip_prefix("metadata.name=")
             .map_or("", |rest| rest.split(',').next().unwrap_or_default());
         let metadata_alone = request.accept.contains("as=PartialObjectMetadataList");
-        let items = objects
+        let kind = format!("{}List", resource.kind);
+        let chosen = objects
             .iter()
             .filter(|object| selector.matches(&object.metadata().labels))
-            .filter(|object| only.is_empty() || object.metadata().name == *only)
+            .filter(|object| only.is_empty() || object.metadata().name == *only);
+        if request.accept == JSON {
+            let items: Vec<Value> = chosen.map(|object| object.to_json()).collect();
+            let list = json!({"kind": kind, "apiVersion": resource.api_version(),
+                "metadata": {"resourceVersion": version.to_string()}, "items": items});
+            return Ok(json_answer(200, &list));
+        }
+        let items = chosen
             .map(|object| {
                 if metadata_alone {
                     PartialObjectMetadata {
@@ -762,7 +848,6 @@ impl Server {
             }),
             items,
         };
-        let kind = format!("{}List", resource.kind);
         Ok(Answer::Whole {
             code: 200,
             content_type: envelope::PROTOBUF,

@@ -29,12 +29,25 @@ use crate::dice::Dice;
 mod attachments;
 mod claims;
 mod clearing;
+mod devices;
+pub mod identity;
 mod nodes;
 mod scaling;
+pub mod storage;
 mod volumes;
 
 /// Something that a user does.
 type Deed = Box<dyn FnOnce(&mut World) + Send>;
+
+/// Something that a user does once the cluster has come to something.
+pub struct Awaited {
+    /// What it is, for the record.
+    pub what: String,
+    /// Whether the cluster has.
+    pub is_due: Box<dyn Fn(&World) -> bool + Send>,
+    /// What is done then.
+    pub deed: Deed,
+}
 
 /// A workload.
 pub struct Workload {
@@ -42,6 +55,10 @@ pub struct Workload {
     pub world: World,
     /// What is done, and when.
     pub deeds: Vec<(Duration, Deed)>,
+    /// What is done when the cluster has come so far; all of it must be, or nothing has progressed.
+    pub awaited: Vec<Awaited>,
+    /// Whether there are a provisioner, a scheduler and kubelets that wait for volumes (`storage.rs`).
+    pub storage: bool,
     /// Whether pods may be deleted by others: not where they are counted.
     pub pods_may_go: bool,
     /// How long faults last.
@@ -49,9 +66,9 @@ pub struct Workload {
 }
 
 /// Variants of each workload.
-pub const VARIANTS: u64 = 4;
+const VARIANTS: u64 = 4;
 
-/// One controller's workload.
+/// A workload of a controller, which may have several.
 pub struct Entry {
     /// Upstream's canonical name.
     pub controller: &'static str,
@@ -165,26 +182,119 @@ pub const ALL: &[Entry] = &[
         controller: crate::protection::CONTROLLER,
         make: volumes::protected,
     },
+    Entry {
+        controller: crate::storage::BINDER,
+        make: storage::bound,
+    },
+    Entry {
+        controller: crate::storage::BINDER,
+        make: storage::provisioned,
+    },
+    Entry {
+        controller: crate::storage::BINDER,
+        make: storage::all_gone,
+    },
+    Entry {
+        controller: crate::attachments::CONTROLLER,
+        make: storage::moved,
+    },
+    Entry {
+        controller: crate::storage::VOLUME_PROTECTION,
+        make: storage::kept,
+    },
+    Entry {
+        controller: crate::storage::CLASS_PROTECTION,
+        make: storage::attributes,
+    },
+    Entry {
+        controller: "persistentvolume-expander-controller",
+        make: storage::expanded,
+    },
+    Entry {
+        controller: "ephemeral-volume-controller",
+        make: storage::ephemeral,
+    },
+    Entry {
+        controller: crate::identity::SIGNER,
+        make: identity::signed,
+    },
+    Entry {
+        controller: crate::identity::TOKEN_CLEANER,
+        make: identity::expired,
+    },
+    Entry {
+        controller: crate::identity::AGGREGATION,
+        make: identity::aggregated,
+    },
+    Entry {
+        controller: crate::identity::RANGES,
+        make: identity::ranges,
+    },
+    Entry {
+        controller: crate::identity::TOKENS,
+        make: identity::tokens,
+    },
+    Entry {
+        controller: crate::identity::APPROVING,
+        make: identity::approved,
+    },
+    Entry {
+        controller: crate::identity::SIGNING,
+        make: identity::issued,
+    },
+    Entry {
+        controller: crate::identity::REQUEST_CLEANER,
+        make: identity::cleaned,
+    },
+    Entry {
+        controller: "legacy-serviceaccount-token-cleaner-controller",
+        make: identity::legacy,
+    },
+    Entry {
+        controller: crate::identity::POD_REQUEST_CLEANER,
+        make: identity::of_pods,
+    },
+    Entry {
+        controller: crate::devices::CONTROLLER,
+        make: devices::tainted,
+    },
+    Entry {
+        controller: crate::devices::GROUPS,
+        make: devices::grouped,
+    },
 ];
+
+fn of(controller: &str) -> impl Iterator<Item = &'static Entry> {
+    ALL.iter()
+        .filter(move |entry| entry.controller == controller)
+}
+
+/// How many variants there are of a controller's workloads.
+pub fn variants(controller: &str) -> u64 {
+    VARIANTS * of(controller).count().max(1) as u64
+}
 
 /// A controller's workload in a variant.
 ///
 /// # Panics
 /// Where there is none for the controller.
 pub fn workload(controller: &str, variant: u64) -> Workload {
-    let entry = ALL
-        .iter()
-        .find(|entry| entry.controller == controller)
-        .unwrap_or_else(|| {
-            panic!("{controller} has no workload; give it one in tests/simulation/workloads.rs")
-        });
+    let entries: Vec<&Entry> = of(controller).collect();
+    assert!(
+        !entries.is_empty(),
+        "{controller} has no workload; give it one in tests/simulation/workloads.rs"
+    );
+    let count = entries.len() as u64;
+    let entry = entries[usize::try_from(variant % count).expect("few workloads")];
     let mut making = Making {
-        dice: Dice::new(variant),
+        dice: Dice::new(variant / count),
         at: Duration::from_secs(2),
         workload: Workload {
             // Whoever clears up is one of the controllers.
             world: World::at("12:00:00").without_collector(),
             deeds: Vec::new(),
+            awaited: Vec::new(),
+            storage: false,
             pods_may_go: true,
             faults: Duration::from_secs(30),
         },
@@ -220,6 +330,20 @@ impl Making {
     fn then_soon(&mut self, deed: impl FnOnce(&mut World) + Send + 'static) {
         self.at += self.dice.millis(5, 300);
         self.workload.deeds.push((self.at, Box::new(deed)));
+    }
+
+    /// Somebody does something once the cluster has come to something.
+    fn when(
+        &mut self,
+        what: &str,
+        is_due: impl Fn(&World) -> bool + Send + 'static,
+        deed: impl FnOnce(&mut World) + Send + 'static,
+    ) {
+        self.workload.awaited.push(Awaited {
+            what: what.to_owned(),
+            is_due: Box::new(is_due),
+            deed: Box::new(deed),
+        });
     }
 
     fn count(&mut self, least: usize, most: usize) -> i32 {

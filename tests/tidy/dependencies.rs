@@ -91,6 +91,13 @@ const TABLE: &[Row] = &[
         only: None,
         never: &["coordinator", "coordinator-core", "peer-proto"],
     },
+    // The subcommands: they know Leases and descriptors, nothing of a running node.
+    Row {
+        name: "doctor",
+        ours: Some(&["controllers-kit", "coordinator"]),
+        only: None,
+        never: &["node-cache", "harness"],
+    },
     Row {
         name: "node",
         ours: None,

@@ -47,6 +47,8 @@ const GENERATED: &[&str] = &[
     "tests/controlplane/csi-provisioner/go.sum",
     "tests/controlplane/csi-resizer/go.mod",
     "tests/controlplane/csi-resizer/go.sum",
+    "tests/controlplane/jaeger/go.mod",
+    "tests/controlplane/jaeger/go.sum",
     "tests/controlplane/kubelet/go.mod",
     "tests/controlplane/kubelet/go.sum",
     "tests/controlplane/metrics-server/go.mod",

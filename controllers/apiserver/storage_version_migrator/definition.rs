@@ -13,7 +13,7 @@ use super::name_of;
 const MANAGER: &str = "migration-runner-controller";
 const CONDITION: &str = "StorageMigrating";
 
-/// CustomResourceDefinitions; `None` where the process knows too many resources already.
+/// CustomResourceDefinitions; `None` where the process has reached its bound of resources.
 fn resource() -> Option<&'static Resource> {
     static RESOURCE: OnceLock<Option<&'static Resource>> = OnceLock::new();
     *RESOURCE.get_or_init(|| {
@@ -27,7 +27,7 @@ fn resource() -> Option<&'static Resource> {
     })
 }
 
-/// Asks for the definition of a resource; nothing for the core group, which has none.
+/// Queries the definition of a resource; none for the core group, which has no definitions.
 pub(super) fn query(of: &GroupResource) -> Option<Query> {
     let resource = resource().filter(|_| !of.group.is_empty())?;
     Some(Query::Live {
@@ -49,8 +49,8 @@ pub(super) fn begin(plan: &mut Plan, definition: &Value, migration: &str, now: T
     );
 }
 
-/// Says how a migration has ended. Versions of which nothing is stored any more are forgotten where the
-/// definition has not changed since the migration began.
+/// Records how a migration has ended. Stored versions without objects are dropped where the definition has
+/// not changed since the migration began.
 pub(super) fn end(plan: &mut Plan, definition: &Value, has_succeeded: bool, now: Time) {
     let list = |pointer| {
         definition
@@ -84,8 +84,8 @@ pub(super) fn end(plan: &mut Plan, definition: &Value, has_succeeded: bool, now:
     apply(plan, definition, ("False", reason, message), versions, now);
 }
 
-/// Applies condition and stored versions to the version that was read: what has changed since may mean
-/// another generation, or another storage version.
+/// Applies condition and stored versions to the version that was read: a later one may have another
+/// generation, or another storage version.
 fn apply(
     plan: &mut Plan,
     definition: &Value,

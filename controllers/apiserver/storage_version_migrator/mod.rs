@@ -1,19 +1,20 @@
-//! Has every object of a resource stored again, so that all of them are in the version and the encryption
-//! that the API server writes now.
+//! Has every object of a resource stored again, so that all of them are in the API server's present storage
+//! version and encryption.
 //!
-//! Watches storageversionmigrations; patches their status, and the status of the customresourcedefinition of
-//! the migrated resource; applies nothing to every object of it ([`PatchKind::Rewrite`]). A key per resource,
-//! since one migration of a resource runs at a time: the oldest. Its course: the condition `Running`, the
-//! resourceVersion of the resource, all pages of a live list that is at least as new, the condition
-//! `Succeeded` or `Failed`, and at last `Running` is false.
+//! Watches storageversionmigrations; patches their status, and the status of the customresourcedefinition
+//! of the migrated resource; applies an empty patch to every object of it ([`PatchKind::Rewrite`]). A key
+//! per resource, since one migration of a resource runs at a time: the oldest. Steps: the condition
+//! `Running`, the resourceVersion of the resource, all pages of a live list that is at least as new, the
+//! condition `Succeeded` or `Failed`, and finally `Running` becomes false.
 //!
 //! Invariant: `Succeeded` is written only when each object that a list of the whole resource has shown, not
 //! newer than the recorded resourceVersion, was stored again, has changed meanwhile or is gone. The list is
 //! read page by page from the API server, the first page consistently. What was written after the recorded
 //! version was stored in the new form.
 //!
-//! Remembers the page, and how much of it is done. Losing it begins the list again: an object that was stored
-//! again is newer by then, and to one that was in the new form already an apply of nothing changes nothing.
+//! Remembers the page and the progress within it. Without that memory the list starts over: objects that
+//! were already rewritten are newer by then, and an empty apply changes nothing in an object that is in the
+//! new form.
 //!
 //! [`PatchKind::Rewrite`]: controllers_kit::PatchKind::Rewrite
 
@@ -30,7 +31,7 @@ mod status;
 
 const GATE: &str = "StorageVersionMigrator";
 const INFORMER_GATE: &str = "InformerResourceVersion";
-/// The flag of the garbage collector that upstream insists on.
+/// The garbage collector's flag, which upstream requires.
 const COLLECTOR: &str = "enable-garbage-collector";
 /// In whose name objects are stored again.
 const MANAGER: &str = "storage-version-migrator-controller";
@@ -38,7 +39,7 @@ const MANAGER: &str = "storage-version-migrator-controller";
 const KIND: &str = "resource";
 /// The index of migrations by what they migrate.
 const BY_RESOURCE: &str = "migrated resource";
-/// How many characters are kept of the reason for which a migration fails.
+/// The most characters of a failure's reason that are kept.
 const FAILURE_CHARS_MAX: usize = 4096;
 
 /// The controller.
@@ -48,7 +49,7 @@ pub struct StorageVersionMigrator;
 #[derive(Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(default)]
 pub struct Progress {
-    /// The migration's uid: another one begins at the first page.
+    /// The migration's uid: another one starts with the first page.
     migration: String,
     /// The token of the page that is worked on; empty for the first.
     token: String,
@@ -64,7 +65,7 @@ pub struct Progress {
 struct Opened {
     /// The token of the next page; empty for none.
     next: String,
-    /// How many of its objects are still to be stored again.
+    /// Objects of the page that must still be rewritten.
     left: usize,
 }
 
@@ -90,7 +91,7 @@ impl Progress {
         match &self.page {
             Some(page) if page.left == 0 && page.next.is_empty() => Place::End,
             Some(page) if page.left == 0 => Place::Page(&page.next),
-            // Of a page that was left unfinished all is done again.
+            // An unfinished page is repeated from its start.
             Some(_) | None => Place::Page(&self.token),
         }
     }
@@ -111,7 +112,7 @@ fn name_of(resource: &GroupResource) -> String {
     }
 }
 
-/// What a migration migrates, by the name of its key.
+/// The resource of a migration, by the name of its key.
 fn migrated(migration: &StorageVersionMigration) -> Vec<Str> {
     let resource = migration
         .spec
@@ -127,8 +128,7 @@ fn wakes(change: &Change<'_, StorageVersionMigration>) -> Vec<Key> {
     keys.collect()
 }
 
-/// Whether a refusal to store an object again is final. What the server may answer otherwise the next time is
-/// not.
+/// Whether a refusal to rewrite an object is final. Others may differ the next time.
 fn is_final(failure: &Failure) -> bool {
     match failure {
         Failure::Forbidden(_)
@@ -159,7 +159,7 @@ impl Controller for StorageVersionMigrator {
             .flag(
                 COLLECTOR,
                 FlagDefault::Bool(true),
-                "Whether garbage is collected. It must be as the API server's flag of the same name says.",
+                "Whether the garbage collector runs. Must match the API server's flag of the same name.",
             )
             .runs_where(|flags| {
                 if !flags.bool(GATE) {

@@ -13,24 +13,24 @@ use kubernetes_proto::{
 
 use super::{BY_RESOURCE, MANAGER, Opened, Place, Progress, definition, status};
 
-/// Objects in a page, and so in a plan: a handoff waits for one plan at most.
+/// Objects in a page, and so in a plan: a handoff waits for at most one plan.
 const PAGE: usize = 200;
 /// Objects that are stored again side by side.
 const AT_ONCE: usize = 20;
-/// A token of the API server has the name of an object and little more. One that is longer than this is no
-/// token to be remembered.
+/// The longest continue token that is remembered. Tokens of the API server have the name of an object and
+/// little more.
 const TOKEN_BYTES_MAX: usize = 8192;
-/// How old a migration is at least before a resource that discovery does not show counts as not served.
+/// The age of a migration after which a resource that discovery does not show counts as not served.
 const DISCOVERY: SignedDuration = SignedDuration::from_mins(1);
-/// Until then discovery is read again at this interval.
+/// The interval of discovery reads until then.
 const POLL: SignedDuration = SignedDuration::from_secs(2);
-/// What has to be possible with a resource that is migrated.
+/// Verbs that a migrated resource must support.
 const VERBS: &[&str] = &["update", "patch", "list"];
 const FAILED_REASON: &str = "StorageVersionMigrationFailed";
 
 /// What there is to do first.
 enum Step {
-    /// A migration has ended, and still counts as running.
+    /// A migration has ended, and its status still says that it is running.
     End(Arc<StorageVersionMigration>),
     /// It is a migration's turn.
     Begin(Arc<StorageVersionMigration>),
@@ -64,7 +64,7 @@ fn created(one: &StorageVersionMigration) -> Timestamp {
     created.map_or(Timestamp::MIN, Time::timestamp)
 }
 
-/// What a migration migrates. One without a resource is in no index, and never comes here.
+/// The resource of a migration. A migration without one is in no index, so it never gets here.
 fn resource_of(one: &StorageVersionMigration) -> GroupResource {
     let resource = one.spec.as_ref().and_then(|spec| spec.resource.clone());
     resource.unwrap_or_default()
@@ -170,8 +170,8 @@ fn turn(
                     "the CustomResourceDefinition can't be read: {why}"
                 )));
             }
-            // The migrations have changed since the question was asked.
-            None => return Ok(Plan::nothing().again_at(seen.now)),
+            // The migrations have changed since the queries were made.
+            None => return Ok(Plan::nothing().requeued_at(seen.now)),
         }
     }
     let resource = StorageVersionMigration::resource();
@@ -185,11 +185,11 @@ fn turn(
         Some(Err(why)) => {
             return Err(Refusal::Retry(format!("migrations can't be listed: {why}")));
         }
-        None => return Ok(Plan::nothing().again_at(seen.now)),
+        None => return Ok(Plan::nothing().requeued_at(seen.now)),
     }
     plan.then();
     write(&mut plan, one, new);
-    plan.look_again_now();
+    plan.requeue_now();
     Ok(plan)
 }
 
@@ -217,7 +217,7 @@ fn fail_at_work(one: &StorageVersionMigration, seen: &Seen<'_>, why: &str) -> Pl
     fail(one, seen, &message)
 }
 
-/// The resource that a migration is for, or what to do where discovery does not show it.
+/// The resource of a migration, or what to do where discovery does not show it.
 fn discovered(
     one: &StorageVersionMigration,
     seen: &Seen<'_>,
@@ -243,7 +243,7 @@ fn discovered(
     let until = created(one).checked_add(DISCOVERY);
     let until = until.unwrap_or(Timestamp::MAX);
     Ok(Err(match seen.now < until {
-        true => Plan::nothing().again_at(until.min(seen.now + POLL)),
+        true => Plan::nothing().requeued_at(until.min(seen.now + POLL)),
         false => fail(),
     }))
 }
@@ -257,7 +257,7 @@ fn described(entry: &Entry) -> String {
     )
 }
 
-/// Records the version that the resource has come to.
+/// Records the resource's current version.
 fn find_version(one: &StorageVersionMigration, seen: &Seen<'_>) -> Result<Plan, Refusal> {
     let missing = || fail(one, seen, "resource does not exist in discovery");
     let entry = match discovered(one, seen, missing)? {
@@ -285,7 +285,7 @@ fn find_version(one: &StorageVersionMigration, seen: &Seen<'_>) -> Result<Plan, 
                 described(&entry)
             )));
         }
-        None => return Ok(Plan::nothing().again_at(seen.now)),
+        None => return Ok(Plan::nothing().requeued_at(seen.now)),
     };
     if let Err(why) = comparable(version) {
         let message = format!(
@@ -351,10 +351,10 @@ fn migrate(
     let found = match seen.page(&page(&entry, &token)) {
         Some(Ok(page)) => page,
         Some(Err(NoPage::Expired)) => {
-            // What was stored again is newer than the recorded version: it is only listed once more.
+            // A rewritten object is newer than the recorded version: it is listed once more and skipped.
             progress.begin(uid);
             let mut plan = Plan::nothing();
-            plan.look_again_now();
+            plan.requeue_now();
             return Ok(plan);
         }
         Some(Err(why @ (NoPage::NotServed | NoPage::Failed(_)))) => {
@@ -363,8 +363,8 @@ fn migrate(
                 described(&entry)
             )));
         }
-        // Discovery has shown the resource since the question was asked, or another version of it.
-        None => return Ok(Plan::nothing().again_at(seen.now)),
+        // Discovery has shown the resource, or another version of it, since the queries were made.
+        None => return Ok(Plan::nothing().requeued_at(seen.now)),
     };
     match comparable(found.version) {
         Ok(version) if version < up_to => {
@@ -419,7 +419,7 @@ fn migrate(
             plan.rewrite(entry.resource, meta, MANAGER);
         }
     }
-    plan.look_again_now();
+    plan.requeue_now();
     Ok(plan)
 }
 

@@ -24,7 +24,7 @@ fn is_true(of: &StorageVersionMigration, r#type: &str) -> bool {
     find(of, r#type).is_some_and(|condition| condition.status == "True")
 }
 
-/// Whether it is at work, or was and nobody has said yet that it is no longer.
+/// Whether it is running, or was and its status has not been updated yet.
 pub(super) fn is_running(of: &StorageVersionMigration) -> bool {
     is_true(of, RUNNING)
 }
@@ -39,7 +39,7 @@ pub(super) fn has_succeeded(of: &StorageVersionMigration) -> bool {
     is_true(of, SUCCEEDED)
 }
 
-/// Whether it waits for its turn. One that was said not to run any more, without an end, is nobody's.
+/// Whether it waits for its turn. A migration that was stopped without an end is nobody's.
 pub(super) fn is_waiting(of: &StorageVersionMigration) -> bool {
     !is_over(of) && find(of, RUNNING).is_none()
 }
@@ -51,7 +51,7 @@ pub(super) fn version(of: &StorageVersionMigration) -> &str {
         .map_or("", |status| &status.resource_version)
 }
 
-/// The migration with one more true condition; one of that type is left as it is.
+/// The migration with one more true condition; an existing one of that type is left as it is.
 pub(super) fn with(
     of: &StorageVersionMigration,
     (r#type, reason, message): (&str, &str, &str),

@@ -1,8 +1,8 @@
 use std::sync::Arc;
 
 use controllers_kit::{
-    Again, Answer, Catalogue, Controller as _, Entry, Factory, Failure, FlagValue, Flags, Outcome,
-    Page, PatchKind, Plan, Query, Refusal, Resource, Runs, Str, Verb, Written, testing::*,
+    Answer, Catalogue, Controller as _, Entry, Factory, Failure, FlagValue, Flags, Outcome, Page,
+    PatchKind, Plan, Query, Refusal, Requeue, Resource, Runs, Str, Verb, Written, testing::*,
 };
 use kubernetes_proto::{
     Object,
@@ -499,7 +499,7 @@ fn a_resource_that_discovery_does_not_show_yet_is_given_a_minute() {
                 .with(migration.clone().created(made));
             let plan = plan(&world, "widgets.example.com");
             assert!(plan.is_nothing(), "{:?}", plan.verbs());
-            assert_eq!(plan.again, Again::At(at(again)));
+            assert_eq!(plan.requeue, Requeue::At(at(again)));
         }
     }
 }
@@ -645,7 +645,7 @@ fn all_objects_are_stored_again_page_by_page_before_success_is_written() {
         }
         assert!(plan.stages.iter().all(|stage| stage.len() <= 20));
         assert!(conditions(&plan).is_empty(), "not before all are done");
-        assert_eq!(plan.again, Again::Now);
+        assert_eq!(plan.requeue, Requeue::Now);
         pages.push(rewrites(&plan));
         carry_out(&mut world, &plan, &mut progress, |_| None);
     }
@@ -681,7 +681,7 @@ fn an_object_is_stored_again_by_an_apply_of_nothing_as_it_was_seen() {
 }
 
 #[test]
-fn what_is_newer_than_the_recorded_version_is_left_alone() {
+fn objects_newer_than_the_recorded_version_are_left_alone() {
     let mut world = maps(3);
     world.put(config_map("later"));
     world.change::<ConfigMap>("map-0001", |map| {
@@ -733,7 +733,7 @@ fn an_interrupted_migration_continues_at_its_page_and_without_memory_at_the_firs
         0,
         "all of the first page are newer now"
     );
-    assert_eq!(from_the_start.again, Again::Now);
+    assert_eq!(from_the_start.requeue, Requeue::Now);
     assert_eq!(rewrites(&step(&world, &mut lost)), 160);
 }
 
@@ -964,7 +964,7 @@ fn a_list_that_cant_be_read_is_tried_again_and_one_whose_token_has_expired_begin
     });
     let plan = step(&expired, &mut progress);
     assert!(plan.is_nothing());
-    assert_eq!(plan.again, Again::Now);
+    assert_eq!(plan.requeue, Requeue::Now);
     assert_eq!(progress, {
         let mut fresh = Progress::default();
         fresh.begin("uid-migration-m");
@@ -1047,7 +1047,7 @@ fn a_migration_goes_from_its_creation_to_its_end_and_the_next_one_follows() {
 }
 
 #[test]
-fn it_runs_where_its_gates_are_on_and_the_garbage_collector_is_too() {
+fn the_controller_runs_where_its_gates_and_the_garbage_collector_are_on() {
     let descriptor = StorageVersionMigrator::describe();
     let collector =
         || Runs::Wrong("storage version migrator requires garbage collector".to_owned());

@@ -1,10 +1,10 @@
-//! Takes API servers that are gone out of the StorageVersions, in which each server reports how it encodes
+//! Removes API servers that are gone from StorageVersions, in which each server reports how it encodes
 //! objects.
 //!
-//! Watches storageversions and Leases; patches the status of storageversions, deletes those that no server is
-//! left in; a key per StorageVersion; remembers nothing. A server is gone when the Lease of its identity is
-//! not there: an entry that the cache cannot vouch for is decided by a live read of that Lease, and one that
-//! cannot be read keeps its entry.
+//! Watches storageversions and Leases; patches the status of storageversions, deletes those without a
+//! server; a key per StorageVersion; remembers nothing. A server is gone when the Lease of its identity
+//! does not exist: where the cache does not show the Lease, it is read live, and an entry stays where that
+//! read fails.
 
 use controllers_kit::{
     Answer, Change, Controller, Descriptor, Flags, Key, Only, Plan, Propagation, Query, Reader,
@@ -19,7 +19,7 @@ use kubernetes_proto::{
 
 const IDENTITY_GATE: &str = "APIServerIdentity";
 const API_GATE: &str = "StorageVersionAPI";
-/// Where API servers keep the Leases of their identities.
+/// The namespace of the API servers' identity Leases.
 const NAMESPACE: &str = "kube-system";
 /// The label of such a Lease, and its value.
 const IDENTITY: (&str, &str) = ("apiserver.kubernetes.io/identity", "kube-apiserver");
@@ -30,7 +30,7 @@ const ALL_EQUAL: &str = "AllEncodingVersionsEqual";
 /// The controller.
 pub struct StorageVersionGarbageCollector;
 
-/// Whether a Lease is the identity of an API server.
+/// Whether a Lease is an API server's identity.
 fn is_identity(lease: &Lease) -> bool {
     let meta = Object::metadata(lease);
     *meta.namespace == *NAMESPACE && meta.label(IDENTITY.0) == Some(IDENTITY.1)
@@ -145,8 +145,8 @@ impl Controller for StorageVersionGarbageCollector {
                         "the Lease {NAMESPACE}/{id} can't be read: {why}"
                     )));
                 }
-                // It has left the cache since the questions were asked.
-                None => return Ok(Plan::nothing().again_at(seen.now)),
+                // It has left the cache since the queries were made.
+                None => return Ok(Plan::nothing().requeued_at(seen.now)),
             }
         }
         let mut plan = Plan::nothing();
@@ -170,7 +170,7 @@ impl Controller for StorageVersionGarbageCollector {
     }
 }
 
-/// Sets the version in which all servers encode, and the condition that shows whether there is one.
+/// Sets the common encoding version of all servers, and the condition that shows whether there is one.
 fn agree(status: &mut StorageVersionStatus, generation: i64, now: Time) {
     let mut encodings = status
         .storage_versions

@@ -250,7 +250,7 @@ fn a_lease_wakes_the_storage_versions_that_name_it_when_it_ceases_to_be_an_ident
 }
 
 #[test]
-fn it_runs_where_both_gates_are_on() {
+fn the_controller_runs_where_both_gates_are_on() {
     let descriptor = StorageVersionGarbageCollector::describe();
     for (identity, api, runs) in [
         (true, true, true),

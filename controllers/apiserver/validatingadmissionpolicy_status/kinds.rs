@@ -7,13 +7,13 @@ use kubernetes_proto::admissionregistration::{Rule, ValidatingAdmissionPolicySpe
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
 
-/// Kinds of one rule; a rule that names more ends the list, for all rules.
+/// The most kinds of one rule; a rule that names more ends the list, for all rules.
 const KINDS_MAX: usize = 10;
 /// Kinds of one policy: each costs a schema.
 const KINDS_OF_POLICY_MAX: usize = 40;
 /// Resources that one policy may name: groups, versions and resources of a rule multiply.
 const NAMED_MAX: usize = 1000;
-/// Group versions of which discovery is read live for one policy.
+/// Group versions whose discovery is read live for one policy, at most.
 pub const READS_MAX: usize = 32;
 
 /// A kind; they are ordered by group, version and kind.
@@ -34,7 +34,7 @@ impl std::fmt::Display for Kind {
 }
 
 impl Kind {
-    /// Of an `apiVersion`; `None` where that is none, or everything is empty.
+    /// The group and version of an `apiVersion`; `None` where it is malformed or empty.
     pub fn of(api_version: &str, kind: &str) -> Option<Self> {
         let (group, version) = match api_version.split_once('/') {
             None => ("", api_version),
@@ -50,11 +50,11 @@ impl Kind {
     }
 }
 
-/// What a rule names: group, version and resource.
+/// A rule's group, version and resource.
 type Named = (String, String, String);
 
-/// What live reads of discovery have shown of group versions that the catalogue does not have: kinds by the
-/// names of their resources.
+/// Results of live discovery reads of group versions that the catalogue lacks: kinds by the names of their
+/// resources.
 pub type Found = BTreeMap<String, BTreeMap<String, String>>;
 
 /// Where discovery of a group version is read.
@@ -99,7 +99,7 @@ fn exact(names: &[String]) -> Vec<&String> {
     names
 }
 
-/// What a rule names exactly: nothing, if it has a wildcard for groups or versions.
+/// The exact names of a rule: none, if it has a wildcard for groups or versions.
 fn named(rule: &Rule) -> impl Iterator<Item = Named> {
     let resources = rule.resources.iter();
     let mut resources: Vec<&String> = resources
@@ -123,7 +123,7 @@ fn rules(spec: &ValidatingAdmissionPolicySpec) -> impl Iterator<Item = &Rule> {
         .filter_map(|rule| rule.rule_with_operations.as_ref()?.rule.as_ref())
 }
 
-/// What the catalogue has, by version and by the names of resources.
+/// The catalogue's kinds, by version and by the names of resources.
 pub struct Served {
     kinds: HashMap<(String, String), Vec<Kind>>,
 }
@@ -150,7 +150,7 @@ impl Served {
         Self { kinds }
     }
 
-    /// The kinds of a resource that is named. The core group's empty name stands for any group, as in
+    /// The kinds of a resource that is named. The core group's empty name matches any group, as in
     /// kube-controller-manager's mapping.
     fn of(&self, (group, version, resource): &Named) -> impl Iterator<Item = &Kind> {
         let place = (version.clone(), resource.clone());
@@ -159,7 +159,7 @@ impl Served {
     }
 }
 
-/// The group versions whose discovery must be read live, since the catalogue lacks a resource that is named.
+/// The group versions whose discovery must be read live, since the catalogue lacks a named resource.
 pub fn unknown(
     spec: &ValidatingAdmissionPolicySpec,
     served: &Served,
@@ -172,7 +172,7 @@ pub fn unknown(
         .collect()
 }
 
-/// The kinds that a policy's rules name, in order, and whether there are more than are looked at.
+/// The kinds that a policy's rules name, in order, and whether there are more than are checked.
 pub fn of(
     spec: &ValidatingAdmissionPolicySpec,
     served: &Served,

@@ -37,7 +37,7 @@ const PATIENCE: Duration = Duration::from_secs(10);
 /// The controller.
 pub struct ValidatingAdmissionPolicyStatus;
 
-/// What discovery has shown for a generation of a policy.
+/// The results of discovery for a generation of a policy.
 #[derive(Debug, Default, PartialEq, Serialize, Deserialize)]
 pub struct Memory {
     generation: i64,
@@ -198,7 +198,7 @@ impl Controller for ValidatingAdmissionPolicyStatus {
                 };
                 memory.found.insert(path, kinds);
             }
-            plan.look_again_now();
+            plan.requeue_now();
             return Ok(plan);
         }
         let mut against = Against {

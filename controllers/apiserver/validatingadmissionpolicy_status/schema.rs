@@ -1,7 +1,8 @@
 //! The type of a kind's objects, from its schema.
 //!
 //! As the API server declares types for CEL: an object's fields are those of its schema, a field without a
-//! type is left out, what is a number or a text is dynamic, and names that are no identifiers are escaped.
+//! type is left out, a field that is an integer or a string is dynamic, and names that are not identifiers
+//! are escaped.
 
 use std::collections::BTreeSet;
 
@@ -9,13 +10,13 @@ use controllers_kit::openapi::{Schema, Schemas};
 
 use super::cel::{Environment, Fields, Type};
 
-/// Schemas that one kind may consist of when every reference is followed. Those of a reference that contains
-/// itself end there, but two that contain each other many times would grow without end.
+/// The most schemas of one kind with every reference followed. A reference that contains itself ends there,
+/// but two that contain each other many times would grow without end.
 const NODES_MAX: usize = 100_000;
 /// Schemas within each other.
 const DEPTH_MAX: usize = 120;
 
-/// Words that no field may have for a name in CEL.
+/// Reserved words, which CEL does not allow as field names.
 const RESERVED: [&str; 21] = [
     "true",
     "false",
@@ -40,12 +41,12 @@ const RESERVED: [&str; 21] = [
     "while",
 ];
 
-/// Why a schema has no type: it is larger than is looked at.
+/// Why a schema has no type: it exceeds the size bound.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct TooLarge;
 
 /// The type of a kind's objects, whose object types are declared in an environment under `name` and paths
-/// below it; `None` where the schema says nothing of its type.
+/// below it; `None` where the schema does not determine its type.
 ///
 /// # Errors
 /// Where it is too large.
@@ -85,7 +86,7 @@ impl<'a> Declaring<'a> {
         let Some(reference) = schema.reference() else {
             return self.resolved(schema, name, schema.embedded_resource, depth);
         };
-        // One that contains itself is an object of which nothing is known.
+        // A schema that contains itself is an opaque object.
         if !self.followed.insert(reference) {
             return Ok(Some(self.object(name, Fields::new())));
         }
@@ -125,7 +126,7 @@ impl<'a> Declaring<'a> {
                 return Ok(element.map(Type::list));
             }
             Some("object") => {
-                // A root has fields of its own, whatever its schema says.
+                // A root has fields of its own, whatever its schema declares.
                 if let Some(values) = &schema.additional_properties {
                     let value = self.of(values, &format!("{name}.@elem"), depth + 1)?;
                     return Ok(value.map(|value| Type::map(Type::String, value)));
@@ -166,7 +167,7 @@ impl<'a> Declaring<'a> {
         schema.is_some_and(|schema| schema.types.iter().any(|known| known == wanted))
     }
 
-    /// Whether the schema of an API object declares what every such object has.
+    /// Whether the schema of an API object declares the fields that every such object has.
     fn has_metadata(&self, schema: &Schema) -> bool {
         let is = |of: &Schema, field: &str, wanted: &str| {
             let field = of.properties.get(field);
@@ -186,7 +187,7 @@ impl<'a> Declaring<'a> {
             })
     }
 
-    /// What every object of the API has at the least.
+    /// The fields that every object of the API has.
     fn add_metadata(&mut self, name: &str, fields: &mut Fields) {
         let names = ["name", "generateName"].map(|field| (field.to_owned(), Type::String));
         let metadata = self.object(&format!("{name}.metadata"), names.into());

@@ -177,7 +177,7 @@ fn an_expression_of_any_size_and_nesting_is_checked_in_bounded_time_or_not_at_al
 }
 
 #[test]
-fn what_a_policy_may_do_at_most_is_bounded() {
+fn the_work_for_one_policy_is_bounded() {
     let corpus = corpus();
     let expression = format!("object.spec.nope == '{}'", "x".repeat(2000));
     let spec = ValidatingAdmissionPolicySpec {
@@ -304,7 +304,7 @@ fn rules_name_kinds_exactly_or_not_at_all() {
             vec![rule(&["apps"], &["v1"], &["Deployment", "nothing"])],
             "apps/v1, Kind=Deployment",
         ),
-        // The core group stands for any.
+        // The core group matches any.
         (
             vec![rule(&[""], &["v1"], &["events"])],
             "/v1, Kind=Event; events.k8s.io/v1, Kind=Event",
@@ -439,7 +439,7 @@ fn a_kind_without_schema_is_skipped_and_one_that_cannot_be_read_is_tried_again()
 }
 
 #[test]
-fn a_resource_that_the_catalogue_lacks_is_looked_up_live() {
+fn a_resource_that_the_catalogue_lacks_is_read_live() {
     let widgets = json!({ "resources": [
         { "name": "widgets", "singularName": "widget", "kind": "Widget" },
         { "name": "widgets/status", "kind": "Widget" },
@@ -457,7 +457,7 @@ fn a_resource_that_the_catalogue_lacks_is_looked_up_live() {
 }
 
 #[test]
-fn what_is_not_checked_is_counted() {
+fn an_unchecked_policy_is_counted() {
     let world = start().with(policy(spec(widgets(), "google.protobuf.Struct{} == 1")));
     let plan = world.plan::<ValidatingAdmissionPolicyStatus>("checks");
     let counts: Vec<_> = plan.measures.iter().map(|m| (m.name, m.value)).collect();

@@ -12,22 +12,22 @@ use super::{
     schema,
 };
 
-/// Code points of all checks of a policy. What is beyond is not checked, and counted.
+/// The most code points of all checks of a policy. The rest is not checked, and counted.
 const WORK_MAX: usize = 400_000;
 /// What a check costs besides its length.
 const CHECK_COST: usize = 20;
 /// Bytes of all warnings of a policy: a status with more could not be written.
 const WARNINGS_MAX: usize = 1 << 20;
 
-/// The object type that has the policy's variables for fields.
+/// The object type whose fields are the policy's variables.
 const VARIABLES: &str = "kubernetes.variables";
 
-/// What checking a policy has come to.
+/// The result of checking a policy.
 #[derive(Debug, Default, PartialEq)]
 pub struct Outcome {
     /// The warnings, in the order of the expressions.
     pub warnings: Vec<ExpressionWarning>,
-    /// Expressions of which nothing could be said, for each kind.
+    /// Expressions without a verdict, for each kind.
     pub unchecked: usize,
 }
 
@@ -71,7 +71,7 @@ pub fn check(against: &Against<'_>) -> Outcome {
         let sure = add_variables(&mut environment, spec);
         let mut known: HashMap<&str, Verdict> = HashMap::new();
         for ((_, expression), text) in expressions.iter().zip(&mut texts) {
-            // What a variable is that nothing can be said of, decides over what uses it.
+            // A variable without a verdict leaves the expressions that use it without one.
             if !sure && expression.contains("variables") {
                 outcome.unchecked += 1;
                 continue;
@@ -105,7 +105,7 @@ pub fn check(against: &Against<'_>) -> Outcome {
     outcome
 }
 
-/// The expressions that are checked, each with the field that it stands in.
+/// The expressions that are checked, each with its field path.
 fn expressions(spec: &ValidatingAdmissionPolicySpec) -> Vec<(String, &str)> {
     let mut all = Vec::new();
     for (place, validation) in spec.validations.iter().enumerate() {
@@ -129,7 +129,8 @@ pub(super) fn type_name(kind: &Kind) -> String {
     format!("{}{}", kind.kind, number % 1_000_000_000)
 }
 
-/// What expressions may refer to of a kind; `None` where its schema, or that of the parameters, is too large.
+/// The environment of expressions for a kind; `None` where its schema, or that of the parameters, is too
+/// large.
 fn environment(
     base: &Environment,
     (kind, schemas): (&Kind, &Value),
@@ -158,8 +159,7 @@ fn environment(
     Some(environment)
 }
 
-/// Declares the policy's variables, each of which may refer to those before it. Whether of each something
-/// could be said.
+/// Declares the policy's variables, each of which may refer to those before it. Whether each has a verdict.
 fn add_variables(environment: &mut Environment, spec: &ValidatingAdmissionPolicySpec) -> bool {
     let mut sure = true;
     for variable in &spec.variables {
@@ -189,7 +189,7 @@ fn simple(of: &Type) -> Type {
     }
 }
 
-/// What expressions may refer to whatever the kind is.
+/// The environment of expressions for any kind.
 fn base() -> Environment {
     let mut environment = Environment::default();
     for (name, fields) in OBJECTS {

@@ -12,7 +12,8 @@ use kubernetes_proto::{
 use super::nodes::Placement;
 use crate::revisions::REVISION_LABEL;
 
-/// The annotation by which a DaemonSet of old counts its templates, and the label of pods of one of them.
+/// The annotation with a DaemonSet's template generation, and the label of its pods with it; both
+/// deprecated.
 const GENERATION_ANNOTATION: &str = "deprecated.daemonset.template.generation";
 
 pub(super) const GENERATION_LABEL: &str = "pod-template-generation";
@@ -27,23 +28,23 @@ pub(super) fn spec(set: &DaemonSet) -> &DaemonSetSpec {
 /// Pods by the node that they are on or meant for.
 pub(super) type ByNode = BTreeMap<String, Vec<Arc<Pod>>>;
 
-/// One look at a DaemonSet.
-pub(super) struct Look<'a> {
+/// What one reconcile of a DaemonSet reads.
+pub(super) struct SyncContext<'a> {
     pub set: &'a DaemonSet,
     pub placement: Placement,
     pub nodes: Vec<Arc<Node>>,
-    /// Without those that are over and being deleted.
+    /// Without finished pods that are being deleted.
     pub pods: ByNode,
     pub hash: String,
     pub seen: &'a Seen<'a>,
 }
 
-/// What is to be done about pods.
+/// Pods to create and to delete.
 #[derive(Default)]
-pub(super) struct Changes {
-    /// Nodes that get one.
+pub(super) struct PodChanges {
+    /// Nodes that get a pod.
     pub create: Vec<String>,
-    /// Those that go.
+    /// Pods to delete.
     pub delete: Vec<Arc<Pod>>,
 }
 
@@ -57,7 +58,8 @@ pub(super) fn order(one: &Pod, other: &Pod) -> Ordering {
         .then_with(|| one.metadata().name.cmp(&other.metadata().name))
 }
 
-/// The number of the template, as a DaemonSet of old tells it; `None` where it tells none.
+/// The template's generation, as DaemonSets before ControllerRevisions recorded it in an annotation; `None`
+/// without one.
 pub(super) fn template_generation(set: &DaemonSet) -> Option<i64> {
     set.metadata()
         .annotation(GENERATION_ANNOTATION)?
@@ -66,9 +68,9 @@ pub(super) fn template_generation(set: &DaemonSet) -> Option<i64> {
 }
 
 /// Whether a pod is of the present template.
-pub(super) fn is_updated(look: &Look<'_>, pod: &Pod) -> bool {
+pub(super) fn is_updated(context: &SyncContext<'_>, pod: &Pod) -> bool {
     let meta = pod.metadata();
-    let by_generation = template_generation(look.set)
+    let by_generation = template_generation(context.set)
         .is_some_and(|generation| meta.label(GENERATION_LABEL) == Some(&generation.to_string()));
-    by_generation || meta.label(REVISION_LABEL) == Some(&look.hash)
+    by_generation || meta.label(REVISION_LABEL) == Some(&context.hash)
 }

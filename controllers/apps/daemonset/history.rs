@@ -16,7 +16,7 @@ use serde_json::json;
 use super::context::spec;
 use crate::revisions::{self, Known, REVISION_LABEL};
 
-/// What the history comes to.
+/// The result of comparing the template with the ControllerRevisions.
 pub(super) struct History {
     /// The label of pods of the present template.
     pub hash: String,
@@ -26,9 +26,9 @@ pub(super) struct History {
     pub collisions: Option<i32>,
 }
 
-/// Whether the present template's data is known without a live read: only from memory of these very bytes. No
-/// revision is taken for the present one because of its number: the highest may be an older one whose
-/// successor was deleted, or one that came to be owned later.
+/// Whether the present template's data is known without a live read: only from memory of these very bytes.
+/// A revision's number does not make it the present one: the highest may be an older one whose successor
+/// was deleted, or one that was adopted later.
 pub(super) fn is_known(
     set: &DaemonSet,
     revisions: &[Arc<ControllerRevision>],
@@ -99,7 +99,7 @@ pub(super) fn settle(
                 plan.patch(pod.as_ref(), "", PatchKind::Merge, patch, Report::No);
             }
         }
-        // Only when every pod has the label of the one that stays.
+        // Only when every pod has the label of the revision that stays.
         plan.then();
         for twin in &current[..current.len() - 1] {
             plan.counted::<ControllerRevision>(&set.metadata().namespace, selector);
@@ -123,22 +123,23 @@ fn hash_of(revision: &ControllerRevision) -> &str {
     meta.label(REVISION_LABEL).unwrap_or(&meta.name)
 }
 
-/// Revisions from before there was the label get it.
+/// Revisions from before the label existed get it.
 fn label(plan: &mut Plan, revisions: &[Arc<ControllerRevision>]) {
     for revision in revisions {
         let meta = revision.metadata();
         if meta.label(REVISION_LABEL).is_none() {
             let patch = json!({"metadata": {"labels": {REVISION_LABEL: meta.name}}});
-            // What else is written to it in this plan must not be stopped by that.
+            // The plan's other writes to it must not conflict with that.
             plan.patch(revision.as_ref(), "", PatchKind::Merge, patch, Report::No)
                 .whatever_version();
         }
     }
 }
 
-/// The hash of the present template's revision where that was deleted: the one that living pods carry and no
-/// revision has, provided that the status counts updated pods of the present generation. The revision is then
-/// made again under the hash that it had, whoever computed that, and no pod is taken for an old one.
+/// The hash of the present template's revision where that was deleted: the one that living pods carry and
+/// no revision has, provided that the status counts updated pods of the present generation. The revision is
+/// recreated under its former hash, whichever implementation computed it, so no pod is mistaken for an
+/// outdated one.
 fn lost_hash(
     set: &DaemonSet,
     revisions: &[Arc<ControllerRevision>],
@@ -164,7 +165,7 @@ fn lost_hash(
         .collect();
     hashes.sort_unstable();
     hashes.dedup();
-    // Of several nobody can say which it was. A label may be what no name can.
+    // With several candidates none can be chosen. A label may hold what no name can.
     match hashes[..] {
         [one] if fits_a_name(one) => Some(one.to_owned()),
         _ => None,
@@ -222,7 +223,7 @@ fn create(
     }
 }
 
-/// Old revisions that no pod is of go, the oldest first, until only so many are left as the history may have.
+/// Deletes revisions that no pod has, oldest first, down to the history limit.
 pub(super) fn truncate(
     plan: &mut Plan,
     set: &DaemonSet,

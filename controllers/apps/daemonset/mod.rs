@@ -35,7 +35,7 @@ use crate::revisions::Known;
 /// The gate of tolerations that compare numbers.
 const COMPARISONS: &str = "TaintTolerationComparisonOperators";
 
-/// How long a failed pod is left alone at first, and at most.
+/// The first and the longest back-off of a node with failed pods.
 const BACKOFF_MIN: SignedDuration = SignedDuration::from_secs(1);
 const BACKOFF_MAX: SignedDuration = SignedDuration::from_mins(15);
 
@@ -50,15 +50,15 @@ pub struct DaemonSets {
 pub struct Memory {
     /// Which data the template makes.
     pub known: Known,
-    /// Of which DaemonSet and generation the back-offs are.
+    /// The DaemonSet and generation of the back-offs.
     pub of: String,
     /// By node: at most one for each node of the cluster.
     pub backoffs: BTreeMap<String, Backoff>,
-    /// Whether an event says of its generation that it selects everything.
+    /// Whether the event that it selects everything was recorded, by generation.
     pub said: Said,
 }
 
-/// For how long a failed pod is left alone, and since when.
+/// The back-off after a failed pod, and its start.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Backoff {
     /// In seconds.
@@ -68,7 +68,7 @@ pub struct Backoff {
 }
 
 impl Memory {
-    /// Forgets the back-offs of another generation, and those that are long over.
+    /// Drops the back-offs of another generation, and those that ended long ago.
     fn clear(&mut self, of: String, now: Timestamp) {
         if self.of != of {
             self.backoffs.clear();
@@ -78,8 +78,8 @@ impl Memory {
             .retain(|_, backoff| now.duration_since(backoff.since) <= BACKOFF_MAX + BACKOFF_MAX);
     }
 
-    /// Until when a failed pod on a node is left alone; where it is not, the next one will be for twice as
-    /// long.
+    /// Until when a failed pod on a node is left alone; if the back-off has ended, starts the next one,
+    /// twice as long.
     fn hold_back(&mut self, node: &str, now: Timestamp) -> Option<Timestamp> {
         let Some(backoff) = self.backoffs.get_mut(node) else {
             let seconds = BACKOFF_MIN.as_secs();
@@ -160,8 +160,8 @@ impl Controller for DaemonSets {
     }
 }
 
-/// The DaemonSets to which a node's change means something: those that it fits now and did not before, or the
-/// reverse. Heartbeats change neither labels nor taints and cost nothing here.
+/// The DaemonSets that a node's change affects: those that it fits now and did not before, or the reverse.
+/// Heartbeats change neither labels nor taints and cost nothing here.
 fn of_node(change: &Change<'_, Node>, reader: &dyn Reader) -> Vec<Key> {
     let taints = |node: &Node| {
         node.spec
@@ -179,8 +179,8 @@ fn of_node(change: &Change<'_, Node>, reader: &dyn Reader) -> Vec<Key> {
         .into_iter()
         .filter_map(cast::<DaemonSet>)
         .filter(|set| {
-            // A spec that can't be read has the key planned, which says so. Whether numbers are compared is
-            // not known here: who tolerates by comparison is woken in any case.
+            // A key whose spec can't be read is planned, and the plan reports it. Whether tolerations may
+            // compare numbers is not known here: tolerations by comparison wake the key in any case.
             let Ok(placement) = nodes::Placement::of(set, true) else {
                 return true;
             };

@@ -19,12 +19,12 @@ use kubernetes_proto::{
 const NO_EXECUTE: &str = "NoExecute";
 const NO_SCHEDULE: &str = "NoSchedule";
 
-/// What becomes of a node's pod.
+/// Whether a node gets and keeps a pod.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Fit {
-    /// One is made where there is none.
+    /// Whether a missing pod is created.
     pub runs: bool,
-    /// One that is there stays.
+    /// Whether an existing pod stays.
     pub stays: bool,
 }
 
@@ -40,7 +40,7 @@ pub(super) struct Placement {
 }
 
 impl Placement {
-    /// Of a DaemonSet's template, with the tolerations that every daemon has.
+    /// The placement of a DaemonSet's template, with the tolerations that every daemon has.
     pub fn of(set: &DaemonSet, comparisons: bool) -> Result<Self, Malformed> {
         let spec = set
             .spec
@@ -109,13 +109,13 @@ impl Placement {
         };
         Fit {
             runs: bears(&[NO_EXECUTE, NO_SCHEDULE]),
-            // What runs already is driven away by NoExecute alone.
+            // Running pods are evicted by NoExecute alone.
             stays: bears(&[NO_EXECUTE]),
         }
     }
 }
 
-/// One of the terms must hold; within it everything. An empty one, or one that can't be read, holds for no
+/// One of the terms must hold; within it everything. An empty term, or one that can't be read, matches no
 /// node.
 fn matches(term: &NodeSelectorTerm, node: &Node) -> bool {
     let meta = Object::metadata(node);
@@ -167,7 +167,7 @@ fn label_matches(expression: &NodeSelectorRequirement, labels: &[Entry]) -> bool
     }
 }
 
-/// A daemon outlives a node's troubles, and runs where nothing else may.
+/// A daemon survives a node's failures, and runs where nothing else may.
 fn daemon_tolerations(host_network: bool) -> Vec<Toleration> {
     let exists = |key: &str, effect: &str| Toleration {
         key: format!("node.kubernetes.io/{key}"),
@@ -189,7 +189,7 @@ fn daemon_tolerations(host_network: bool) -> Vec<Toleration> {
     tolerations
 }
 
-/// The node that a pod is on, or is meant for; `None` where neither is said.
+/// The node that a pod is on, or is meant for; `None` without either.
 pub(super) fn target(pod: &Pod) -> Option<&str> {
     let spec = pod.spec.as_ref()?;
     if !spec.node_name.is_empty() {

@@ -18,14 +18,16 @@ use kubernetes_proto::{
 
 use super::{
     DaemonSets, Memory,
-    context::{ByNode, Changes, GENERATION_LABEL, Look, order, spec, template_generation},
+    context::{
+        ByNode, GENERATION_LABEL, PodChanges, SyncContext, order, spec, template_generation,
+    },
     history,
     nodes::{self, Placement},
     rolling, status,
 };
 use crate::revisions::{self, REVISION_LABEL};
 
-/// Pods that one plan creates, and that it deletes, at most: more wait until the cache has seen these.
+/// The most pods that one plan creates, and that it deletes: more wait until the cache has seen these.
 const BURST: usize = 250;
 
 struct View {
@@ -104,7 +106,7 @@ pub(super) fn plan(
         seen,
     )?;
     plan.then();
-    let look = Look {
+    let context = SyncContext {
         set,
         placement,
         nodes: seen.all::<Node>(),
@@ -117,12 +119,12 @@ pub(super) fn plan(
         .as_ref()
         .map_or(0, |status| status.observed_generation);
     memory.clear(format!("{}/{observed}", meta.uid), seen.now);
-    status::report(&mut plan, &look, history.collisions);
-    let mut changes = manage(&look, &mut plan, memory);
+    status::report(&mut plan, &context, history.collisions);
+    let mut changes = manage(&context, &mut plan, memory);
     if changes.create.is_empty() && changes.delete.is_empty() {
-        changes = rolling::changes(&look)?;
+        changes = rolling::changes(&context)?;
     }
-    carry_out(&mut plan, &look, &changes, owned, &view.pods.selector)?;
+    carry_out(&mut plan, &context, &changes, owned, &view.pods.selector)?;
     plan.then();
     history::truncate(&mut plan, set, &view.pods.selector, &history.old, owned);
     Ok(plan)
@@ -131,7 +133,7 @@ pub(super) fn plan(
 fn by_node(pods: &[Arc<Pod>]) -> ByNode {
     let mut by_node = ByNode::new();
     for pod in pods {
-        // With a finalizer it may stand there for long; nothing is left to be done about it.
+        // With a finalizer it may exist for long; nothing is left to do about it.
         let is_over = pods::has_finished(pod) && pod.is_terminating();
         if let Some(node) = nodes::target(pod).filter(|_| !is_over) {
             by_node
@@ -143,17 +145,17 @@ fn by_node(pods: &[Arc<Pod>]) -> ByNode {
     by_node
 }
 
-/// What each node needs, whatever rollout is under way.
-fn manage(look: &Look<'_>, plan: &mut Plan, memory: &mut Memory) -> Changes {
-    let mut changes = Changes::default();
-    for node in &look.nodes {
+/// The creations and deletions that each node needs, whatever rollout is in progress.
+fn manage(context: &SyncContext<'_>, plan: &mut Plan, memory: &mut Memory) -> PodChanges {
+    let mut changes = PodChanges::default();
+    for node in &context.nodes {
         let name = Object::metadata(node.as_ref()).name.as_str();
-        let fit = look.placement.judge(node);
-        match look.pods.get(name) {
+        let fit = context.placement.judge(node);
+        match context.pods.get(name) {
             None if fit.runs => changes.create.push(name.to_owned()),
             None => {}
             Some(pods) if fit.stays => {
-                on_node(look, name, pods, fit.runs, plan, memory, &mut changes);
+                on_node(context, name, pods, fit.runs, plan, memory, &mut changes);
             }
             Some(pods) => {
                 let leaving = pods.iter().filter(|pod| !pod.is_terminating());
@@ -161,9 +163,9 @@ fn manage(look: &Look<'_>, plan: &mut Plan, memory: &mut Memory) -> Changes {
             }
         }
     }
-    // Never scheduled, so no collector of pods finds them.
-    for (node, pods) in &look.pods {
-        if look
+    // Never scheduled, so the pod garbage collector does not find them.
+    for (node, pods) in &context.pods {
+        if context
             .nodes
             .iter()
             .all(|other| *Object::metadata(other.as_ref()).name != **node)
@@ -177,25 +179,25 @@ fn manage(look: &Look<'_>, plan: &mut Plan, memory: &mut Memory) -> Changes {
     changes
 }
 
-/// A node on which pods may stay: failed ones go, and all but those that there should be.
+/// A node on which pods may stay: failed ones and surplus ones are deleted.
 fn on_node(
-    look: &Look<'_>,
+    context: &SyncContext<'_>,
     node: &str,
     pods: &[Arc<Pod>],
     runs: bool,
     plan: &mut Plan,
     memory: &mut Memory,
-    changes: &mut Changes,
+    changes: &mut PodChanges,
 ) {
-    let set = look.set;
+    let set = context.set;
     let mut running = Vec::new();
     for pod in pods.iter().filter(|pod| !pod.is_terminating()) {
         let meta = pod.metadata();
         match pod.status.as_ref().map_or("", |status| &status.phase) {
             "Failed" => {
-                // The kubelet may refuse the next one too: not in a hot loop.
-                if let Some(until) = memory.hold_back(node, look.seen.now) {
-                    plan.look_again_at(until);
+                // The kubelet may refuse the next one too: back-off prevents a hot loop.
+                if let Some(until) = memory.hold_back(node, context.seen.now) {
+                    plan.requeue_at(until);
                     continue;
                 }
                 plan.event(Event::warning(
@@ -233,11 +235,11 @@ fn on_node(
         }
         return;
     }
-    // Two may stay: the oldest of the present revision while it is not ready, and the oldest of another while
-    // it is.
+    // Two pods may stay: the oldest of the present revision while it is not ready, and the oldest of
+    // another while it is.
     let (mut newest, mut oldest) = (None, None);
     for pod in running {
-        let is_new = pod.metadata().label(REVISION_LABEL) == Some(&look.hash);
+        let is_new = pod.metadata().label(REVISION_LABEL) == Some(&context.hash);
         let place = if is_new { &mut newest } else { &mut oldest };
         match place {
             None => *place = Some(pod),
@@ -246,7 +248,7 @@ fn on_node(
     }
     if let (Some(new), Some(old)) = (newest, oldest)
         && (!pods::is_ready(&old)
-            || pods::is_available(&new, spec(set).min_ready_seconds, look.seen.now))
+            || pods::is_available(&new, spec(set).min_ready_seconds, context.seen.now))
     {
         changes.delete.push(old);
     }
@@ -254,21 +256,21 @@ fn on_node(
 
 fn carry_out(
     plan: &mut Plan,
-    look: &Look<'_>,
-    changes: &Changes,
+    context: &SyncContext<'_>,
+    changes: &PodChanges,
     owned: &[Arc<Pod>],
     selector: &Selector,
 ) -> Result<(), Refusal> {
-    let set = look.set;
+    let set = context.set;
     if !changes.create.is_empty() || !changes.delete.is_empty() {
         plan.counted::<Pod>(&set.metadata().namespace, selector);
     }
     if !changes.create.is_empty() {
-        let template = Template::of(look)?;
+        let template = Template::of(context)?;
         let copied = pods::template_bytes(spec(set).template.as_ref());
         let count = pods::creations_at_once(BURST, copied);
         for node in changes.create.iter().take(count) {
-            template.create(plan, look, node, owned)?;
+            template.create(plan, context, node, owned)?;
         }
     }
     for pod in changes.delete.iter().take(BURST) {
@@ -288,38 +290,39 @@ fn carry_out(
 struct Template(kubernetes_proto::core::PodTemplateSpec);
 
 impl Template {
-    fn of(look: &Look<'_>) -> Result<Self, Refusal> {
-        let set = look.set;
+    fn of(context: &SyncContext<'_>) -> Result<Self, Refusal> {
+        let set = context.set;
         let mut template = spec(set).template.clone().unwrap_or_default();
-        template.spec = placement::tolerating(&template.spec, &look.placement.added_tolerations())
-            .map_err(|error| unreadable(set, &error))?;
+        template.spec =
+            placement::tolerating(&template.spec, &context.placement.added_tolerations())
+                .map_err(|error| unreadable(set, &error))?;
         let labels = template.metadata.get_or_insert_default();
         if let Some(generation) = template_generation(set) {
             labels.set_label(GENERATION_LABEL, &generation.to_string());
         }
-        labels.set_label(REVISION_LABEL, &look.hash);
+        labels.set_label(REVISION_LABEL, &context.hash);
         Ok(Self(template))
     }
 
     fn create(
         &self,
         plan: &mut Plan,
-        look: &Look<'_>,
+        context: &SyncContext<'_>,
         node: &str,
         owned: &[Arc<Pod>],
     ) -> Result<(), Refusal> {
-        let set = look.set;
+        let set = context.set;
         let meta = set.metadata();
-        // A name for each node and revision: two owners that make the same pod choose the same.
-        let children = Children::of(&meta.name, &format!("{}/{node}/{}", meta.uid, look.hash));
+        // A name for each node and revision: two owners that create the same pod choose the same name.
+        let children = Children::of(&meta.name, &format!("{}/{node}/{}", meta.uid, context.hash));
         let existing = owned
             .iter()
             .filter(|pod| {
                 nodes::target(pod) == Some(node)
-                    && pod.metadata().label(REVISION_LABEL) == Some(&look.hash)
+                    && pod.metadata().label(REVISION_LABEL) == Some(&context.hash)
             })
             .map(|pod| pod.metadata());
-        let known = Known::of(look.seen.reader(), Pod::resource(), meta);
+        let known = Known::of(context.seen.reader(), Pod::resource(), meta);
         let Some(name) = children.next(0, existing, &known, 1).pop() else {
             return Ok(());
         };
@@ -339,7 +342,7 @@ impl Template {
                 format!("Created pod: {name}"),
             ))
             .announce_failure(Event::warning(set, "FailedCreate", "Error creating: "))
-            .told_as(children.generate_name());
+            .reported_as(children.generate_name());
         Ok(())
     }
 }

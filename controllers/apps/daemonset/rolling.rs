@@ -1,11 +1,12 @@
-//! Which pods a rollout replaces now: at most so many at once, or, with a surge, the new one first.
+//! Which pods a rollout replaces now: within `maxUnavailable`, or, with a surge, after their successors are
+//! available.
 
 use std::sync::Arc;
 
 use controllers_kit::{Key, Refusal, pods};
 use kubernetes_proto::{Object, apps::DaemonSet, core::Pod, meta::IntOrString};
 
-use super::context::{Changes, Look, is_updated, spec};
+use super::context::{PodChanges, SyncContext, is_updated, spec};
 
 const ROLLING_UPDATE: &str = "RollingUpdate";
 
@@ -38,14 +39,14 @@ struct Pair<'a> {
     old: Option<&'a Arc<Pod>>,
 }
 
-/// `None` where there are several of one kind: not for the rollout to clear up.
-fn pair<'a>(look: &Look<'_>, pods: &'a [Arc<Pod>]) -> Option<Pair<'a>> {
+/// `None` where there are several of one kind: the rollout does not clear that up.
+fn pair<'a>(context: &SyncContext<'_>, pods: &'a [Arc<Pod>]) -> Option<Pair<'a>> {
     let mut pair = Pair {
         new: None,
         old: None,
     };
     for pod in pods.iter().filter(|pod| !pod.is_terminating()) {
-        let place = if is_updated(look, pod) {
+        let place = if is_updated(context, pod) {
             &mut pair.new
         } else {
             &mut pair.old
@@ -57,20 +58,20 @@ fn pair<'a>(look: &Look<'_>, pods: &'a [Arc<Pod>]) -> Option<Pair<'a>> {
     Some(pair)
 }
 
-/// What the rollout does now.
+/// The pods that the rollout creates and deletes now.
 ///
 /// # Errors
 /// Where a bound can't be read.
-pub(super) fn changes(look: &Look<'_>) -> Result<Changes, Refusal> {
-    let set = look.set;
+pub(super) fn changes(context: &SyncContext<'_>) -> Result<PodChanges, Refusal> {
+    let set = context.set;
     let strategy = spec(set).update_strategy.as_ref();
     if strategy.is_none_or(|strategy| strategy.r#type != ROLLING_UPDATE) {
-        return Ok(Changes::default());
+        return Ok(PodChanges::default());
     }
-    let wanted: Vec<&str> = look
+    let wanted: Vec<&str> = context
         .nodes
         .iter()
-        .filter(|node| look.placement.judge(node).runs)
+        .filter(|node| context.placement.judge(node).runs)
         .map(|node| Object::metadata(node.as_ref()).name.as_str())
         .collect();
     let total = i32::try_from(wanted.len()).unwrap_or(i32::MAX);
@@ -91,33 +92,33 @@ pub(super) fn changes(look: &Look<'_>) -> Result<Changes, Refusal> {
     Ok(if max_surge == 0 {
         let empty = wanted
             .iter()
-            .filter(|node| !look.pods.contains_key(**node))
+            .filter(|node| !context.pods.contains_key(**node))
             .count();
-        replace(look, room(max_unavailable), empty)
+        replace(context, room(max_unavailable), empty)
     } else {
-        surge_on(look, room(max_surge), wanted.len(), &wanted)
+        surge_on(context, room(max_surge), wanted.len(), &wanted)
     })
 }
 
-fn is_available(look: &Look<'_>, pod: &Pod) -> bool {
-    pods::is_available(pod, spec(look.set).min_ready_seconds, look.seen.now)
+fn is_available(context: &SyncContext<'_>, pod: &Pod) -> bool {
+    pods::is_available(pod, spec(context.set).min_ready_seconds, context.seen.now)
 }
 
-/// Old pods go, as many as may be missing; what is not available goes in any case, for nothing is lost by it.
-/// `empty` nodes, which have no pod yet, count as missing.
-fn replace(look: &Look<'_>, max_unavailable: usize, empty: usize) -> Changes {
+/// Deletes old pods within `maxUnavailable`; unavailable ones are always deleted, since nothing is lost by
+/// it. `empty` nodes, which have no pod yet, count as unavailable.
+fn replace(context: &SyncContext<'_>, max_unavailable: usize, empty: usize) -> PodChanges {
     let (mut unavailable, mut replaceable, mut candidates) = (empty, Vec::new(), Vec::new());
-    for pods in look.pods.values() {
-        match pair(look, pods) {
+    for pods in context.pods.values() {
+        match pair(context, pods) {
             Some(Pair {
                 new: Some(new),
                 old: None,
-            }) => unavailable += usize::from(!is_available(look, new)),
+            }) => unavailable += usize::from(!is_available(context, new)),
             Some(Pair {
                 new: None,
                 old: Some(old),
             }) => {
-                if is_available(look, old) {
+                if is_available(context, old) {
                     candidates.push(Arc::clone(old));
                 } else {
                     replaceable.push(Arc::clone(old));
@@ -129,42 +130,49 @@ fn replace(look: &Look<'_>, max_unavailable: usize, empty: usize) -> Changes {
     }
     candidates.truncate(max_unavailable.saturating_sub(unavailable));
     replaceable.extend(candidates);
-    Changes {
+    PodChanges {
         create: Vec::new(),
         delete: replaceable,
     }
 }
 
-/// New pods come beside old ones, so many at once; an old one goes when the new one is available.
-fn surge_on(look: &Look<'_>, max_surge: usize, wanted: usize, nodes: &[&str]) -> Changes {
-    let mut changes = Changes::default();
+/// Creates new pods beside old ones, within `maxSurge`; an old pod is deleted when its successor is
+/// available.
+fn surge_on(
+    context: &SyncContext<'_>,
+    max_surge: usize,
+    wanted: usize,
+    nodes: &[&str],
+) -> PodChanges {
+    let mut changes = PodChanges::default();
     let (mut surging, mut available) = (0, 0);
     let (mut candidates, mut misplaced) = (Vec::new(), Vec::new());
-    for (node, pods) in &look.pods {
-        let Some(pair) = pair(look, pods) else {
+    for (node, pods) in &context.pods {
+        let Some(pair) = pair(context, pods) else {
             surging += 1;
             continue;
         };
         let counted = pair.old.or(pair.new);
-        available += usize::from(counted.is_some_and(|pod| is_available(look, pod)));
+        available += usize::from(counted.is_some_and(|pod| is_available(context, pod)));
         let Some(old) = pair.old else { continue };
         let is_wanted = nodes.contains(&node.as_str());
-        let exists = look
+        let exists = context
             .nodes
             .iter()
             .any(|other| *Object::metadata(other.as_ref()).name == **node);
         match pair.new {
-            Some(new) if is_available(look, new) => changes.delete.push(Arc::clone(old)),
+            Some(new) if is_available(context, new) => changes.delete.push(Arc::clone(old)),
             Some(_) => surging += 1,
             // Gone with its node.
             None if !exists => {}
-            None if !is_available(look, old) && is_wanted => changes.create.push(node.clone()),
-            None if !is_available(look, old) => changes.delete.push(Arc::clone(old)),
+            None if !is_available(context, old) && is_wanted => changes.create.push(node.clone()),
+            None if !is_available(context, old) => changes.delete.push(Arc::clone(old)),
             None if is_wanted => candidates.push(node.clone()),
             None => misplaced.push(Arc::clone(old)),
         }
     }
-    // Where the set has moved to other nodes, an old pod goes only when one more than wanted is available.
+    // Where the set has moved to other nodes, an old pod is deleted only when one more than wanted is
+    // available.
     misplaced.truncate(available.saturating_sub(wanted));
     changes.delete.extend(misplaced);
     candidates.truncate(max_surge.saturating_sub(surging));

@@ -1,7 +1,7 @@
 use std::sync::Arc;
 
 use controllers_kit::{
-    Again, AnyObject, Factory, Failure, FlagValue, Plan,
+    AnyObject, Factory, Failure, FlagValue, Plan, Requeue,
     testing::{
         Common, DaemonSetBuild, NodeBuild, PodBuild, World, at, contract, controller_revision,
         daemon_set, node, pod, pod_spec_bytes,
@@ -69,8 +69,8 @@ fn names<T: Object>(world: &World) -> Vec<String> {
         .collect()
 }
 
-/// A set with its revision, and the pods that a text tells of: `1Rc 2Uo` are pods on node-1, ready and of the
-/// present revision, and on node-2, not ready and of another. Each is named by its place in the text.
+/// A set with its revision, and the pods that a text describes: `1Rc 2Uo` are pods on node-1, ready and of
+/// the present revision, and on node-2, not ready and of another. Each is named by its place in the text.
 fn with_pods(set: DaemonSet, pods: &str) -> World {
     let mut world = World::at("12:00:00").with(set);
     world.settle(&[FACTORY]);
@@ -190,7 +190,7 @@ fn every_node_has_one_pod() {
 }
 
 #[test]
-fn a_rollout_replaces_so_many_as_may_be_missing() {
+fn a_rollout_replaces_pods_within_max_unavailable() {
     let set = |most: &str| daemon_set("web").rolling(most, "0");
     let table: &[(&str, &str, &[&str])] = &[
         ("1", "1Ro 2Ro 3Ro", &["p0"]),
@@ -557,16 +557,16 @@ fn a_node_that_fits_no_more_loses_its_pod_or_keeps_it() {
         world.apply(&plan);
         (changes(&plan), status(&world))
     };
-    let (keeps, told) = tainted("NoSchedule");
+    let (keeps, status) = tainted("NoSchedule");
     assert!(keeps.0.is_empty() && keeps.1.is_empty());
     assert_eq!(
-        (told.desired_number_scheduled, told.number_misscheduled),
+        (status.desired_number_scheduled, status.number_misscheduled),
         (2, 1)
     );
-    let (loses, told) = tainted("NoExecute");
+    let (loses, status) = tainted("NoExecute");
     assert_eq!(loses.1, ["p1"]);
     assert_eq!(
-        (told.desired_number_scheduled, told.number_misscheduled),
+        (status.desired_number_scheduled, status.number_misscheduled),
         (2, 1)
     );
 }
@@ -633,8 +633,8 @@ fn failed_pods_are_left_alone_for_longer_and_longer() {
         // It fails again at once: the time until it is deleted once more is the back-off.
         let plan = world.plan_with::<DaemonSets>("web", &mut memory).unwrap();
         assert!(changes(&plan).1.is_empty());
-        let Again::At(next) = plan.again else {
-            panic!("the key is looked at again")
+        let Requeue::At(next) = plan.requeue else {
+            panic!("the key is requeued")
         };
         let wait = next.duration_since(world.now()).as_secs();
         waits.push(wait);
@@ -656,7 +656,7 @@ fn hazard_back_off_survives_a_handoff_and_not_a_new_generation() {
     let mut unpacked: Memory = serde_json::from_slice(&packed).unwrap();
     let plan = world.plan_with::<DaemonSets>("web", &mut unpacked).unwrap();
     assert!(changes(&plan).1.is_empty());
-    assert_eq!(plan.again, Again::At(at("12:00:01")));
+    assert_eq!(plan.requeue, Requeue::At(at("12:00:01")));
     let mut observed = world;
     observed.change("web", |set: &mut DaemonSet| {
         set.status.as_mut().unwrap().observed_generation += 1;
@@ -764,7 +764,7 @@ fn a_rollout_and_a_rollback_keep_the_history_in_order() {
 }
 
 #[test]
-fn the_history_keeps_what_lives_and_so_many_more() {
+fn the_history_keeps_living_revisions_and_those_within_the_limit() {
     for (limit, kept) in [(0, 1), (1, 2), (10, 4)] {
         let mut world = settled(daemon_set("web").history(limit));
         for number in 2..=4 {
@@ -955,7 +955,7 @@ fn orphans_are_adopted_and_strangers_let_go() {
 }
 
 #[test]
-fn one_that_selects_everything_is_told_so_once() {
+fn a_set_that_selects_everything_gets_one_event() {
     let mut set = daemon_set("web");
     set.spec.as_mut().unwrap().selector = Some(Default::default());
     let world = world().with(set);
@@ -972,7 +972,7 @@ fn one_that_selects_everything_is_told_so_once() {
 }
 
 #[test]
-fn one_that_is_being_deleted_or_gone_needs_nothing() {
+fn a_terminating_or_missing_set_plans_nothing() {
     let set = daemon_set("web")
         .finalizer("example.com/hold")
         .terminating("11:59:00");
@@ -991,7 +991,7 @@ fn a_template_that_can_not_be_read_waits_for_a_change() {
 }
 
 #[test]
-fn at_most_so_many_pods_are_made_at_once() {
+fn one_plan_creates_a_bounded_number_of_pods() {
     let mut world = World::at("12:00:00").with(daemon_set("web"));
     for number in 0..300 {
         world.put(node(&format!("node-{number}")));
@@ -1030,11 +1030,11 @@ fn the_status_counts_what_there_is() {
         assert_eq!(counted, expected, "pods {pods:?}");
     }
     let plan = with_pods(daemon_set("web").min_ready(30), "1r 2R 3R").plan::<DaemonSets>("web");
-    assert_eq!(plan.again, Again::At(at("12:00:25")));
+    assert_eq!(plan.requeue, Requeue::At(at("12:00:25")));
 }
 
 #[test]
-fn what_is_done_is_told_as_upstream_tells_it() {
+fn creations_and_deletions_are_recorded_as_upstream_records_them() {
     let mut world = World::at("12:00:00")
         .with(node("node-1"))
         .with(daemon_set("web"));
@@ -1046,11 +1046,11 @@ fn what_is_done_is_told_as_upstream_tells_it() {
     );
     world.change(&made, |pod: &mut Pod| *pod = pod.clone().phase("Succeeded"));
     world.run::<DaemonSets>();
-    let told = [
+    let recorded = [
         format!(
             "Normal SucceededDaemonPod Found succeeded daemon pod default/{made} on node node-1, will try to delete it"
         ),
         format!("Normal SuccessfulDelete Deleted pod: {made}"),
     ];
-    assert_eq!(world.events()[1..3], told);
+    assert_eq!(world.events()[1..3], recorded);
 }

@@ -12,20 +12,20 @@ pub(super) const RECREATE: &str = "Recreate";
 
 pub(super) const ROLLING_UPDATE: &str = "RollingUpdate";
 
-/// One ReplicaSet.
+/// A ReplicaSet in a rollout: as seen and as wanted.
 #[derive(Clone, Debug)]
 pub(super) struct Set {
-    /// As seen; `None` for one that this plan creates.
+    /// The cached object; `None` for one that this plan creates.
     pub seen: Option<Arc<ReplicaSet>>,
-    /// As it should be. Of one that was seen the template is left out: it never changes, and comparing it is
-    /// dear.
+    /// As it should be. An existing one leaves out the template: it never changes and is expensive to
+    /// compare.
     pub wanted: ReplicaSet,
-    /// Whether it goes.
+    /// Whether it is deleted by the plan.
     pub is_deleted: bool,
 }
 
 impl Set {
-    /// One that was seen.
+    /// An existing ReplicaSet.
     pub fn seen(set: &Arc<ReplicaSet>) -> Self {
         Self {
             seen: Some(Arc::clone(set)),
@@ -34,7 +34,7 @@ impl Set {
         }
     }
 
-    /// One to be created.
+    /// A ReplicaSet that the plan creates.
     pub fn created(set: ReplicaSet) -> Self {
         Self {
             seen: None,
@@ -51,7 +51,7 @@ impl Set {
         &self.wanted.metadata().uid
     }
 
-    /// What its spec asks for; the server puts in 1 where nothing was said.
+    /// The replicas in its spec; the server's default is 1.
     pub fn replicas(&self) -> i32 {
         replicas(&self.wanted)
     }
@@ -73,12 +73,12 @@ impl Set {
     }
 }
 
-/// A sum that stays at the largest number: two ReplicaSets may ask for more together than a number holds.
+/// A saturating sum: two ReplicaSets may ask for more together than an `i32` holds.
 pub(super) fn sum(counts: impl Iterator<Item = i32>) -> i32 {
     counts.fold(0, i32::saturating_add)
 }
 
-/// What a ReplicaSet's spec asks for; the server puts in 1 where nothing was said.
+/// The replicas in a ReplicaSet's spec; the server's default is 1.
 pub(super) fn replicas(set: &ReplicaSet) -> i32 {
     set.spec
         .as_ref()
@@ -105,11 +105,11 @@ pub(super) fn without_template(set: &ReplicaSet) -> ReplicaSet {
 
 /// A Deployment with all its ReplicaSets.
 pub(super) struct Rollout {
-    /// As seen.
+    /// The Deployment as the cache has it.
     pub deployment: Arc<Deployment>,
     /// The status, with the conditions as the decisions so far have set them.
     pub status: DeploymentStatus,
-    /// The Deployment's revision, where it is to change.
+    /// The Deployment's new revision, where it changes.
     pub revision: Option<String>,
     /// All ReplicaSets, the oldest first; one that is created comes last.
     pub sets: Vec<Set>,
@@ -117,6 +117,6 @@ pub(super) struct Rollout {
     pub new: Option<usize>,
     /// The present.
     pub now: Timestamp,
-    /// Whether the status says how many pods terminate: a feature gate.
+    /// Whether the status counts terminating pods: a feature gate.
     pub counts_terminating: bool,
 }

@@ -14,12 +14,12 @@ use super::{
     template::{self, HASH_LABEL},
 };
 
-/// What became of the search for the new ReplicaSet.
+/// The result of the search for the new ReplicaSet.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum New {
-    /// It is there, or this plan creates it, or it is not wanted yet.
+    /// It exists, or this plan creates it, or it is not wanted yet.
     Settled,
-    /// Another ReplicaSet has the name that it would get: the status says so, and the next plan finds another
+    /// Another ReplicaSet has its name: the status counts the collision, and the next plan uses another
     /// name.
     Collides,
 }
@@ -46,7 +46,7 @@ impl Rollout {
             .unwrap_or_default()
             .to_owned();
         self.take_revision(&revision);
-        // The Deployment's owner began to care for progress just now: it counts from here.
+        // The Deployment has just got a progress deadline: it counts from here.
         if self.progress_deadline_seconds().is_some()
             && progress::condition(&self.status, progress::PROGRESSING).is_none()
         {
@@ -125,8 +125,7 @@ impl Rollout {
         }
     }
 
-    /// How many replicas the new ReplicaSet should have now: as many as fit below the surge, and not more
-    /// than wanted.
+    /// The wanted size of the new ReplicaSet now: as many as fit below the surge, and not more than wanted.
     pub fn replicas_of_new(&self, new: usize) -> i32 {
         let present = self.sets[new].replicas();
         match self.strategy() {

@@ -1,14 +1,14 @@
 //! Rolls a pod template out: keeps one ReplicaSet for each revision and moves the replicas to the newest.
 //!
-//! Watches deployments, replicasets and (for the strategy Recreate) the end of pods. Adopts and lets go
-//! ReplicaSets; creates, scales, annotates and deletes them; writes the Deployment's status and, with it, its
-//! revision. A key per Deployment. Remembers why the new ReplicaSet could not be created, which goes into the
-//! condition Progressing, and which ReplicaSets hold the Deployment's template though the two are encoded
-//! differently.
+//! Watches deployments, replicasets and (for the strategy Recreate) the end of pods. Adopts and releases
+//! ReplicaSets; creates, scales, annotates and deletes them; writes the Deployment's status and, with it,
+//! its revision. A key per Deployment. Remembers why the new ReplicaSet could not be created, which goes
+//! into the condition Progressing, and which ReplicaSets hold the Deployment's template though the two are
+//! encoded differently.
 //!
-//! Differs from upstream: the hash in a ReplicaSet's name is our own; existing ReplicaSets are found by their
-//! template, whatever their name. One plan does what upstream does in several writes, so a ReplicaSet that is
-//! scaled twice in one step tells of it in one event.
+//! Differs from upstream: the hash in a ReplicaSet's name is our own; existing ReplicaSets are found by
+//! their template, whatever their name. One plan does what upstream does in several writes, so a ReplicaSet
+//! that is scaled twice in one step gets one event.
 
 mod context;
 mod create;
@@ -35,7 +35,7 @@ use kubernetes_proto::{
 };
 use serde::{Deserialize, Serialize};
 
-/// The gate of counting pods that terminate, in the statuses of Deployments and ReplicaSets.
+/// The gate of counting terminating pods in the statuses of Deployments and ReplicaSets.
 pub(crate) const TERMINATING_REPLICAS: &str = "DeploymentReplicaSetTerminatingReplicas";
 
 /// The deployment controller.
@@ -49,7 +49,7 @@ pub struct Deployments {
 pub struct Memory {
     /// Why the new ReplicaSet could not be created.
     pub create_failure: Option<CreateFailure>,
-    /// Templates whose encodings differ, and whether they are equal all the same. At most one for each
+    /// Templates whose encodings differ, with the verdict whether they are equal. At most one for each
     /// ReplicaSet.
     pub verdicts: Vec<Verdict>,
 }
@@ -57,7 +57,7 @@ pub struct Memory {
 /// Why a ReplicaSet could not be created.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct CreateFailure {
-    /// Its name.
+    /// The ReplicaSet's name.
     pub name: String,
     /// The server's error.
     pub message: String,
@@ -70,7 +70,7 @@ pub struct Verdict {
     pub set: String,
     /// A hash of both encodings.
     pub encodings: u64,
-    /// Whether they say the same.
+    /// Whether both describe the same template.
     pub equal: bool,
 }
 
@@ -146,7 +146,7 @@ impl Controller for Deployments {
     }
 }
 
-/// The Deployment of strategy Recreate whose pod is gone: it may wait for that to start the new ones.
+/// The Deployment of strategy Recreate whose pod is gone: it may wait for that to create new pods.
 fn recreate_waiting_for(change: &Change<'_, Pod>, reader: &dyn Reader) -> Vec<Key> {
     if change.new.is_some() {
         return Vec::new();

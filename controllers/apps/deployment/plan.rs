@@ -46,7 +46,7 @@ fn claimed(key: &Key, seen: &Seen<'_>) -> Result<Option<Sets>, Refusal> {
     Ok(Some(Claimed::of(deployment, selector, seen)))
 }
 
-/// An empty selector would take everything in the namespace.
+/// An empty selector would select everything in the namespace.
 fn selects_all(deployment: &Deployment) -> bool {
     let spec = deployment.spec.as_ref();
     selectors::selects_all(spec.and_then(|spec| spec.selector.as_ref()))
@@ -102,7 +102,7 @@ pub(super) fn plan(
     if rollout.spec().paused {
         return Ok(scaled(rollout, plan, &claimed.selector));
     }
-    // A rollback is not begun twice, and nothing else is begun before it is through.
+    // A rollback is not begun twice, and nothing else is begun before it is complete.
     if let Some(revision) = rollback::wanted(deployment) {
         return rolled_back(rollout, revision, seen, memory, plan, &claimed.selector);
     }
@@ -171,7 +171,7 @@ fn rollout(
     })
 }
 
-/// Scaled or paused: nothing is rolled out, no progress is estimated.
+/// Scaled or paused: no rollout, no estimate of progress.
 fn scaled(mut rollout: Rollout, mut plan: Plan, selector: &Selector) -> Plan {
     rollout.sync_revision();
     rollout.scale_all();
@@ -215,7 +215,7 @@ fn finished(
         rollout.write_status(&mut plan, &rollout.status);
         return plan;
     }
-    // What went wrong last time is told before it is tried again.
+    // A failed creation is reported before it is retried.
     if let Some(created) = rollout.new_set().filter(|set| set.seen.is_none())
         && let Some(failure) = &memory.create_failure
         && failure.name == created.name()
@@ -231,17 +231,17 @@ fn finished(
             counts_terminating: rollout.counts_terminating,
         };
         before.write_status(&mut plan, &status);
-        plan.look_again_now();
+        plan.requeue_now();
         return plan;
     }
     let status = rollout.rollout_status();
-    rollout.look_at_deadline(&mut plan, &status);
+    rollout.requeue_at_deadline(&mut plan, &status);
     rollout.write(&mut plan, &status);
     count(rollout, &mut plan, selector);
     plan
 }
 
-/// Creating and deleting ReplicaSets rests on how many there are.
+/// Creations and deletions of ReplicaSets rest on their number.
 fn count(rollout: &Rollout, plan: &mut Plan, selector: &Selector) {
     let rests_on_count = rollout
         .sets

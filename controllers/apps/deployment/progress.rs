@@ -53,8 +53,8 @@ pub(super) fn set_condition(
 }
 
 impl Rollout {
-    /// Tells of pause and resumption, so that a paused time does not count as lack of progress. What has been
-    /// told to have timed out stays so.
+    /// Reports pause and resumption, so that a paused time does not count as lack of progress. A rollout
+    /// that was reported as timed out stays so.
     pub fn note_pause(&mut self) {
         let reason = condition(&self.status, PROGRESSING).map(|condition| &*condition.reason);
         if self.progress_deadline_seconds().is_none() || reason == Some(TIMED_OUT) {
@@ -70,12 +70,12 @@ impl Rollout {
         set_condition(&mut self.status.conditions, condition);
     }
 
-    /// The new ReplicaSet could not be created: `None` where that is told already, or nobody cares for
-    /// progress.
+    /// The status after a failed creation of the new ReplicaSet: `None` where that is reported already, or
+    /// without a progress deadline.
     pub fn status_of_failed_create(&self, name: &str, message: &str) -> Option<DeploymentStatus> {
         self.progress_deadline_seconds()?;
         let mut status = self.deployment.status.clone().unwrap_or_default();
-        let is_told = condition(&status, PROGRESSING)
+        let is_reported = condition(&status, PROGRESSING)
             .is_some_and(|condition| condition.reason == CREATE_FAILED);
         let condition = new_condition(
             PROGRESSING,
@@ -85,7 +85,7 @@ impl Rollout {
             self.now,
         );
         set_condition(&mut status.conditions, condition);
-        (!is_told).then_some(status)
+        (!is_reported).then_some(status)
     }
 
     /// The status of a rollout, with an estimate of its progress.
@@ -95,7 +95,7 @@ impl Rollout {
             conditions::remove(&mut status.conditions, PROGRESSING);
         }
         let current = condition(&self.status, PROGRESSING).cloned();
-        // A rollout that is through is not estimated again: this is a resync, or scaling.
+        // A complete rollout is not estimated again: this is a resync, or scaling.
         let is_through = status.replicas == status.updated_replicas
             && current
                 .as_ref()
@@ -134,7 +134,7 @@ impl Rollout {
                 format!("{subject} is progressing."),
                 self.now,
             );
-            // Written again even with the same reason: the deadline counts from its update.
+            // Written again even with an unchanged reason: the deadline counts from its update.
             if let Some(current) = current
                 && current.status == "True"
             {
@@ -154,7 +154,7 @@ impl Rollout {
         }
     }
 
-    /// More pods updated, ready or available than told last, or fewer old ones.
+    /// More pods updated, ready or available than last reported, or fewer old ones.
     pub fn has_progressed(&self, status: &DeploymentStatus) -> bool {
         let before = &self.status;
         let old =
@@ -165,20 +165,20 @@ impl Rollout {
             || status.available_replicas > before.available_replicas
     }
 
-    /// Whether the last progress is longer ago than the deadline.
+    /// Whether the deadline has passed since the last progress.
     pub fn has_timed_out(&self, status: &DeploymentStatus) -> bool {
         let Some(deadline) = self.deadline(status) else {
             return false;
         };
         condition(status, PROGRESSING).is_some_and(|condition| match &*condition.reason {
-            // The last rollout went well; the condition of the next one is on its way.
+            // The last rollout went well; the next one will set the condition.
             NEW_AVAILABLE => false,
             TIMED_OUT => true,
             _ => deadline < self.now,
         })
     }
 
-    /// When a rollout that makes no progress any more times out.
+    /// When a rollout without further progress times out.
     fn deadline(&self, status: &DeploymentStatus) -> Option<Timestamp> {
         let seconds = self.progress_deadline_seconds()?;
         let last = pods::instant(condition(status, PROGRESSING)?.last_update_time)
@@ -187,24 +187,24 @@ impl Rollout {
             .ok()
     }
 
-    /// A rollout that is under way is looked at again when its deadline is over: nothing else may wake it.
-    pub fn look_at_deadline(&self, plan: &mut Plan, status: &DeploymentStatus) {
+    /// Requeues a rollout that is in progress for its deadline: nothing else may wake the key then.
+    pub fn requeue_at_deadline(&self, plan: &mut Plan, status: &DeploymentStatus) {
         let is_open = condition(status, PROGRESSING)
             .is_some_and(|condition| !matches!(&*condition.reason, TIMED_OUT | NEW_AVAILABLE));
         if !is_open || self.is_complete(Some(status)) {
             return;
         }
-        // A second more: the deadline must be over then, not just reached.
+        // One second more: the deadline must have passed, not just been reached.
         if let Some(at) = self
             .deadline(status)
             .and_then(|deadline| deadline.checked_add(SignedDuration::from_secs(1)).ok())
             .filter(|at| *at > self.now)
         {
-            plan.look_again_at(at);
+            plan.requeue_at(at);
         }
     }
 
-    /// The failure of the new ReplicaSet to have its pods, else that of an old one.
+    /// The failure of the new ReplicaSet to create its pods, else that of an old one.
     fn replica_failure(&self) -> Option<DeploymentCondition> {
         let failure =
             |set: &Set| conditions::find(&set.status().conditions, REPLICA_FAILURE).cloned();

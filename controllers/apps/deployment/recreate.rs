@@ -6,7 +6,7 @@ use kubernetes_proto::{Object, core::Pod};
 use super::{context::Rollout, create::New};
 
 impl Rollout {
-    /// One step.
+    /// Plans the next step of the strategy Recreate.
     pub fn recreate(&mut self, seen: &Seen<'_>) -> New {
         if self.scale_down_old() || self.old_pods_run(seen) {
             return New::Settled;
@@ -32,7 +32,8 @@ impl Rollout {
         !old.is_empty()
     }
 
-    /// Whether an old ReplicaSet says that it has pods, or has one that has not finished, whatever it says.
+    /// Whether an old ReplicaSet's status counts pods, or it has an unfinished pod, whatever its status
+    /// says.
     pub fn old_pods_run(&self, seen: &Seen<'_>) -> bool {
         self.old().any(|index| {
             let set = &self.sets[index];

@@ -9,11 +9,12 @@ use super::context::{Rollout, Set};
 
 /// The number of the rollout that a ReplicaSet belongs to.
 pub(super) const REVISION: &str = "deployment.kubernetes.io/revision";
-/// The numbers that it had before, where the Deployment was rolled back to it.
+/// The numbers that it had before, when the Deployment was rolled back to it.
 pub(super) const REVISION_HISTORY: &str = "deployment.kubernetes.io/revision-history";
-/// What the Deployment asked for when the ReplicaSet was scaled last: tells scaling from rolling out.
+/// The replicas that the Deployment asked for when the ReplicaSet was last scaled: distinguishes scaling
+/// from a rollout.
 pub(super) const DESIRED_REPLICAS: &str = "deployment.kubernetes.io/desired-replicas";
-/// How many pods there might be then, surge included: what proportions are taken of.
+/// The most pods then, surge included: the basis of proportions.
 pub(super) const MAX_REPLICAS: &str = "deployment.kubernetes.io/max-replicas";
 /// Asks for a rollback, as the field of old API versions did.
 pub(super) const ROLLBACK_TO: &str = "deprecated.deployment.rollback.to";
@@ -21,7 +22,7 @@ pub(super) const ROLLBACK_TO: &str = "deprecated.deployment.rollback.to";
 /// Longest history: about a hundred revisions.
 const REVISION_HISTORY_LENGTH_MAX: usize = 2000;
 
-/// Annotations that tell of one object alone and are not copied between a Deployment and its ReplicaSets.
+/// Annotations that describe one object alone and are not copied between a Deployment and its ReplicaSets.
 fn is_private(key: &str) -> bool {
     matches!(
         key,
@@ -50,7 +51,7 @@ pub(super) fn highest<'a>(sets: impl Iterator<Item = &'a Set>) -> i64 {
         .max(0)
 }
 
-/// The highest but one: what a rollback goes to where none is named. 0 if there is none.
+/// The second highest: the target of a rollback that names none. 0 if there is none.
 pub(super) fn last_but_one<'a>(sets: impl Iterator<Item = &'a Set>) -> i64 {
     let (mut highest, mut second) = (0, 0);
     for revision in sets.filter_map(|set| of(set.wanted.metadata.as_ref()?)) {
@@ -114,13 +115,13 @@ fn remember(set: &mut ObjectMeta, revision: &str) {
     }
 }
 
-/// Notes what the Deployment asks for, and how many pods there may be.
+/// Records the Deployment's size, and the most pods with surge.
 pub(super) fn annotate_replicas(set: &mut ObjectMeta, desired: i32, most: i32) {
     set.set_annotation(DESIRED_REPLICAS, &desired.to_string());
     set.set_annotation(MAX_REPLICAS, &most.to_string());
 }
 
-/// A number that was noted on a ReplicaSet; `None` where it is missing or makes no sense.
+/// A number recorded on a ReplicaSet; `None` where it is missing or invalid.
 pub(super) fn noted(meta: &ObjectMeta, key: &str) -> Option<i32> {
     let text = meta.annotation(key)?;
     // A sign is none of ours.

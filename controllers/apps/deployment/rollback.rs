@@ -22,7 +22,7 @@ const NOT_FOUND: &str = "DeploymentRollbackRevisionNotFound";
 const UNCHANGED: &str = "DeploymentRollbackTemplateUnchanged";
 const DONE: &str = "DeploymentRollback";
 
-/// The revision that is asked for; 0 means the last but one. What is no number asks for nothing.
+/// The requested revision; 0 means the last but one. `None` for anything but a number.
 pub(super) fn wanted(deployment: &Deployment) -> Option<i64> {
     deployment.metadata().annotation(ROLLBACK_TO)?.parse().ok()
 }
@@ -61,7 +61,7 @@ pub(super) fn ask(
 }
 
 impl Rollout {
-    /// Rolls back, or says why not; either way the annotation goes.
+    /// Rolls back, or records why not; either way the annotation is removed.
     ///
     /// # Errors
     /// Where the templates could not be read.

@@ -4,7 +4,8 @@
 use super::context::Rollout;
 
 impl Rollout {
-    /// One step. Growing comes first: what is scaled up must become available before anything is scaled down.
+    /// Plans the next step of a rolling update. Growth comes first: new pods must become available before
+    /// anything is scaled down.
     pub fn roll(&mut self) {
         if self.grow_new() || self.shrink_old() {
             return;
@@ -37,8 +38,8 @@ impl Rollout {
         let Some(new) = self.new_set().filter(|_| !old.is_empty()) else {
             return false;
         };
-        // Pods of the new ReplicaSet that are not available count as if they were not there: else a template
-        // that never comes up would eat up the old pods step by step.
+        // Unavailable pods of the new ReplicaSet do not count: otherwise a template that never becomes
+        // ready would replace the old pods step by step.
         let new_unavailable = new
             .replicas()
             .saturating_sub(new.status().available_replicas);
@@ -50,7 +51,7 @@ impl Rollout {
         if most <= 0 {
             return false;
         }
-        // Unhealthy ones first: they block the rollout, and their loss makes nothing worse.
+        // Unhealthy ones first: they block the rollout, and deleting them makes nothing worse.
         let Some(unhealthy) = self.shrink_unhealthy(&old, most) else {
             return false;
         };
@@ -58,9 +59,10 @@ impl Rollout {
         unhealthy > 0 || healthy > 0
     }
 
-    /// Takes away what is not available in old ReplicaSets, `most` at most; how many. A ReplicaSet gives up
-    /// its unhealthy pods first, so no available one goes. `None` where a ReplicaSet tells of more available
-    /// pods than it should have: its status lags behind, and what is available can't be counted on.
+    /// Scales down unavailable pods of old ReplicaSets, by at most `most`; returns their number. A
+    /// ReplicaSet deletes its unhealthy pods first, so no available one is deleted. `None` where a
+    /// ReplicaSet reports more available pods than it should have: its status lags behind, so available
+    /// pods cannot be counted on.
     pub fn shrink_unhealthy(&mut self, old: &[usize], most: i32) -> Option<i32> {
         let mut total = 0;
         for index in old {
@@ -82,7 +84,7 @@ impl Rollout {
         Some(total)
     }
 
-    /// Takes away as many replicas of old ReplicaSets as are available beyond the minimum; how many.
+    /// Scales down old ReplicaSets by the pods that are available beyond the minimum; returns their number.
     pub fn shrink_healthy(&mut self, old: &[usize], min_available: i32) -> i32 {
         let surplus = self.available_replicas().saturating_sub(min_available);
         let mut total = 0;

@@ -27,7 +27,7 @@ impl Rollout {
         &self.deployment.metadata().name
     }
 
-    /// What the Deployment asks for; the server puts in 1 where nothing was said.
+    /// The replicas in its spec; the server's default is 1.
     pub fn replicas(&self) -> i32 {
         self.spec().replicas.unwrap_or(1)
     }
@@ -43,7 +43,7 @@ impl Rollout {
         self.strategy() == ROLLING_UPDATE
     }
 
-    /// Surge and unavailability as numbers. Both are zero only by rounding; then one pod may be unavailable,
+    /// Surge and unavailability as numbers. Where rounding makes both zero, one pod may be unavailable,
     /// since a surge might fail for want of quota.
     fn fenceposts(&self) -> (i32, i32) {
         let rolling = self
@@ -120,7 +120,8 @@ impl Rollout {
         sum(self.sets.iter().map(Set::replicas))
     }
 
-    /// Pods that all ReplicaSets asked for before this plan scaled them; a new one counts as it is created.
+    /// Pods that all ReplicaSets asked for before this plan scaled them; a new one counts with its initial
+    /// size.
     pub fn total_replicas_before(&self) -> i32 {
         let before = |set: &Set| set.seen.as_deref().map_or(set.replicas(), replicas);
         sum(self.sets.iter().map(before))
@@ -131,8 +132,8 @@ impl Rollout {
         sum(self.sets.iter().map(|set| set.status().available_replicas))
     }
 
-    /// Scales a ReplicaSet; whether its size changes. A size that stays leaves it alone, unless `force` is
-    /// set: then its annotations are brought up to date.
+    /// Scales a ReplicaSet; whether its size changes. Without a change nothing is written, unless `force`
+    /// is set: then its annotations are brought up to date.
     pub fn scale(&mut self, index: usize, replicas: i32, force: bool) -> bool {
         let (wanted, most) = (self.replicas(), self.max_replicas());
         let set = &mut self.sets[index];
@@ -144,7 +145,7 @@ impl Rollout {
         is_scaled
     }
 
-    /// What makes of all that was seen what should be: ReplicaSets first, then the Deployment's status.
+    /// Plans the writes: ReplicaSets first, then the Deployment's status.
     pub fn write(&self, plan: &mut Plan, status: &DeploymentStatus) {
         self.write_sets(plan);
         plan.then();
@@ -160,7 +161,7 @@ impl Rollout {
 
     fn write_sets(&self, plan: &mut Plan) {
         let deployment = self.deployment.as_ref();
-        // The new one first: events then tell of what grows before what shrinks.
+        // The new one first: events then report growth before shrinking.
         let new_first = self.new.into_iter().chain(self.old());
         for set in new_first.map(|index| &self.sets[index]) {
             match &set.seen {
@@ -176,7 +177,7 @@ impl Rollout {
                         format!("Failed to create new replica set {name:?}: "),
                     ));
                 }
-                // Its being empty was seen in this very version.
+                // It was seen empty in this very version.
                 Some(seen) if set.is_deleted => {
                     plan.delete(seen.as_ref(), Only::ThisVersion, Propagation::Background);
                 }
@@ -212,20 +213,20 @@ impl Rollout {
                 change.insert("status".to_owned(), difference);
             }
         }
-        // What is said of progress decides what is said next: left out, a rollout that ends at once would be
-        // taken for the one before. A report may be left out for a newer one.
-        let told = |status: &DeploymentStatus| {
+        // The reported progress decides the next report: with one left out, a rollout that ends at once
+        // would be taken for the previous one. Other reports may be replaced by newer ones.
+        let progressing = |status: &DeploymentStatus| {
             let condition = progress::condition(status, progress::PROGRESSING);
             condition.map(|condition| (condition.status.clone(), condition.reason.clone()))
         };
-        // Pods are still to come, to become available or to go.
+        // Whether pods are still being created, becoming available or being deleted.
         let counts = [
             status.replicas,
             status.updated_replicas,
             status.available_replicas,
         ];
         let is_underway = counts.iter().any(|count| *count != self.replicas());
-        if self.revision.is_some() || told(&before) != told(status) {
+        if self.revision.is_some() || progressing(&before) != progressing(status) {
             report = Report::No;
         } else if is_underway && report == Report::Seen {
             report = Report::Underway;

@@ -23,8 +23,9 @@ impl Rollout {
             .any(|desired| desired != self.replicas())
     }
 
-    /// Scales. One active ReplicaSet takes it all; several, in the midst of a rollout, share it in proportion
-    /// to their sizes: otherwise scaling would hasten the rollout and spread a bad template wider.
+    /// Scales. A single active ReplicaSet takes the whole change; several, during a rollout, share it in
+    /// proportion to their sizes: otherwise scaling would hasten the rollout and spread a bad template
+    /// wider.
     pub fn scale_all(&mut self) {
         if let Some(only) = self.active_or_latest() {
             self.scale(only, self.replicas(), false);
@@ -54,7 +55,7 @@ impl Rollout {
         }
     }
 
-    /// Whether the new ReplicaSet owns all that the Deployment asks for, by size, by annotation and
+    /// Whether the new ReplicaSet has all the pods that the Deployment asks for, by size, by annotation and
     /// available.
     fn is_saturated(&self) -> bool {
         self.new_set().is_some_and(|set| {
@@ -90,7 +91,7 @@ impl Rollout {
             added = added.saturating_add(proportion);
             sizes.push(self.sets[*index].replicas().saturating_add(proportion));
         }
-        // What rounding leaves over goes to the largest.
+        // The rounding remainder goes to the largest.
         if let Some(largest) = sizes.first_mut() {
             *largest = largest.saturating_add(to_add).saturating_sub(added).max(0);
         }
@@ -99,8 +100,8 @@ impl Rollout {
         }
     }
 
-    /// The share of one ReplicaSet in what is added or (negative) taken, `added` of which is given out
-    /// already.
+    /// The share of one ReplicaSet in the pods to add or (negative) remove, `added` of which are
+    /// distributed already.
     fn proportion(&self, set: &Set, to_add: i32, added: i32) -> i32 {
         if set.replicas() == 0 || to_add == 0 || to_add == added {
             return 0;
@@ -114,14 +115,14 @@ impl Rollout {
         }
     }
 
-    /// By how much one ReplicaSet grows where the whole does.
+    /// By how much one ReplicaSet grows when the whole does.
     fn fraction(&self, set: &Set) -> i32 {
         if self.replicas() == 0 {
             return 0_i32.saturating_sub(set.replicas());
         }
         let most_before = revision::noted(set.wanted.metadata(), MAX_REPLICAS)
             .filter(|most| *most != 0)
-            // Somebody has taken the annotation away: near enough.
+            // The annotation was removed: the present size is near enough.
             .unwrap_or(self.status.replicas);
         if most_before == 0 {
             return 0;
@@ -154,8 +155,8 @@ impl Rollout {
                 revision::of(other.wanted.metadata()),
             ) {
                 (Some(one), Some(other)) => one.cmp(&other),
-                // What has no readable revision goes among the lowest. A total order, whatever the
-                // annotations say.
+                // A set without a readable revision sorts lowest. A total order, whatever the annotations
+                // say.
                 (one, other) => one.is_some().cmp(&other.is_some()),
             };
             by_revision.then_with(|| by_age(one, other))

@@ -52,7 +52,7 @@ impl Rollout {
         status
     }
 
-    /// Pods that terminate; unknown while a ReplicaSet that was reconciled does not say (an older
+    /// Terminating pods; unknown while the status of a reconciled ReplicaSet lacks them (an older
     /// controller's).
     fn terminating(&self) -> Option<i32> {
         self.sets.iter().try_fold(0, |sum, set| {
@@ -65,7 +65,7 @@ impl Rollout {
         })
     }
 
-    /// Whether all that is wanted is updated and available, and nothing old is left.
+    /// Whether all wanted pods are updated and available, and no old ones are left.
     pub fn is_complete(&self, status: Option<&DeploymentStatus>) -> bool {
         status.is_some_and(|status| {
             status.updated_replicas == self.replicas()

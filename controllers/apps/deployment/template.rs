@@ -1,8 +1,8 @@
 //! When two pod templates are the same, whatever the label pod-template-hash says.
 //!
-//! Equal bytes are equal. Different bytes may still say the same (two servers of different versions encode
-//! one spec differently), and no rollout may start on that account: then both are read live and compared as
-//! JSON, once.
+//! Equal bytes are equal. Different bytes may still describe the same template (two servers of different
+//! versions encode one spec differently), and that must not start a rollout: then both are read live and
+//! compared as JSON, once.
 
 use std::sync::Arc;
 
@@ -18,10 +18,10 @@ use serde_json::Value;
 
 use super::{Memory, Verdict};
 
-/// The label that tells the pods of one ReplicaSet from those of another.
+/// The label that distinguishes the pods of one ReplicaSet from those of another.
 pub(super) const HASH_LABEL: &str = "pod-template-hash";
 
-/// What bytes alone tell.
+/// The result of comparing bytes alone.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Likeness {
     Equal,
@@ -77,7 +77,7 @@ fn of_set(set: &ReplicaSet) -> Option<&PodTemplateSpec> {
     set.spec.as_ref()?.template.as_ref()
 }
 
-/// A hash of both encodings: a verdict on them holds for no others.
+/// A hash of both encodings: the verdict holds for no others.
 fn encodings(one: &PodTemplateSpec, other: &PodTemplateSpec) -> u64 {
     let mut bytes = one.spec.clone();
     bytes.extend_from_slice(&(one.spec.len() as u64).to_le_bytes());
@@ -85,11 +85,11 @@ fn encodings(one: &PodTemplateSpec, other: &PodTemplateSpec) -> u64 {
     names::hash(&bytes)
 }
 
-/// What is known about a Deployment's template and those of its ReplicaSets.
+/// The known relation of a Deployment's template to those of its ReplicaSets.
 struct Comparison {
     /// The oldest ReplicaSet with the very same bytes.
     equal: Option<usize>,
-    /// Those in doubt, the oldest first, each with its encodings.
+    /// The undecided ones, the oldest first, each with its encodings.
     doubts: Vec<(usize, u64)>,
 }
 
@@ -132,7 +132,7 @@ pub(super) fn live<T: Object>(object: &T) -> Query {
     }
 }
 
-/// What must be read to find the new ReplicaSet: nothing where bytes tell, or where it was asked before.
+/// What must be read to find the new ReplicaSet: nothing where bytes decide, or where it was asked before.
 pub(super) fn ask(
     deployment: &Deployment,
     sets: &[Arc<ReplicaSet>],
@@ -202,7 +202,7 @@ pub(super) fn are_equal_live(
     Ok(live_template(deployment, seen)? == live_template(set, seen)?)
 }
 
-/// Whether a Deployment has a ReplicaSet's template, where bytes or memory tell.
+/// Whether a Deployment is known, by bytes or memory, to have a ReplicaSet's template.
 pub(super) fn is_known_equal(
     deployment: &Deployment,
     set: &ReplicaSet,
@@ -217,7 +217,7 @@ pub(super) fn is_known_equal(
     }
 }
 
-/// The template as read live, without what does not count.
+/// The template as read live, without fields that do not count.
 ///
 /// # Errors
 /// Where the object could not be read, or is not the one that was seen.

@@ -1,8 +1,8 @@
 use std::sync::Arc;
 
 use controllers_kit::{
-    Again, Answer, Answers, Failure, FlagValue, Key, Outcome, PatchKind, Plan, Query, Refusal,
-    Report, Seen, Verb, Written,
+    Answer, Answers, Failure, FlagValue, Key, Outcome, PatchKind, Plan, Query, Refusal, Report,
+    Requeue, Seen, Verb, Written,
     testing::{
         Common, DeploymentBuild, PodBuild, WorkloadBuild, World, at, deployment, pod,
         pod_spec_bytes, replica_set,
@@ -620,7 +620,7 @@ fn a_lost_note_of_the_size_falls_back_to_the_status() {
         ("negative", Some("-10"), 10, [6, 6]),
         ("zero", Some("0"), 10, [6, 6]),
         ("out of range", Some("2147483648"), 10, [6, 6]),
-        ("the status tells nothing either", None, 0, [5, 7]),
+        ("the status says nothing either", None, 0, [5, 7]),
     ] {
         let mut web = deployment("web").replicas(12).rolling("0", "0");
         web.status.as_mut().unwrap().replicas = status_replicas;
@@ -642,7 +642,7 @@ fn a_lost_note_of_the_size_falls_back_to_the_status() {
 }
 
 #[test]
-fn scaling_is_told_from_rolling_out_by_the_noted_size() {
+fn the_recorded_size_distinguishes_scaling_from_a_rollout() {
     for (what, sets, scaling) in [
         ("as noted", vec![set("a", 3).noted(3, 4)], false),
         ("noted otherwise", vec![set("a", 3).noted(2, 3)], true),
@@ -945,7 +945,7 @@ fn status_patch(plan: &Plan) -> Value {
 // ---- the first rollout ----
 
 #[test]
-fn a_new_deployment_gets_its_replica_set_and_then_tells_of_it() {
+fn a_new_deployment_gets_its_replica_set_and_then_reports_it() {
     let plan = world()
         .with(deployment("web").replicas(3))
         .plan::<Deployments>("web");
@@ -1002,7 +1002,7 @@ fn a_new_deployment_gets_its_replica_set_and_then_tells_of_it() {
 }
 
 #[test]
-fn a_rollout_is_told_as_upstream_tells_it_and_comes_to_rest() {
+fn a_rollout_is_reported_as_upstream_reports_it_and_comes_to_rest() {
     let mut world = rolled_out(deployment("web").replicas(2).rolling("0", "1"));
     let first = only_set(&world);
     world.change("web", |web: &mut Deployment| {
@@ -1046,7 +1046,7 @@ fn a_rollout_is_told_as_upstream_tells_it_and_comes_to_rest() {
     );
     let rest = world.plan::<Deployments>("web");
     assert!(
-        rest.is_nothing() && rest.again == Again::Never,
+        rest.is_nothing() && rest.requeue == Requeue::Never,
         "{:?}",
         rest.verbs()
     );
@@ -1098,7 +1098,7 @@ fn kubectl_rollout_undo_takes_the_old_replica_set_up_again_under_a_new_revision(
     // Undo writes the old template, without the hash label, and the old annotations.
     world.change("web", template("app:1"));
     world.settle_for(60, REGISTRY);
-    assert_eq!(world.all::<ReplicaSet>().len(), 2, "none is made anew");
+    assert_eq!(world.all::<ReplicaSet>().len(), 2, "none is recreated");
     let set = world.get::<ReplicaSet>(&first);
     assert_eq!(set.spec.as_ref().unwrap().replicas, Some(2));
     assert_eq!(set.metadata().annotation(REVISION), Some("3"));
@@ -1135,7 +1135,7 @@ fn kubectl_rollout_restart_starts_a_rollout_by_an_annotation_of_the_template() {
 }
 
 #[test]
-fn kubectl_rollout_pause_stops_the_rollout_and_resume_goes_on() {
+fn kubectl_rollout_pause_stops_the_rollout_and_resume_continues_it() {
     let mut world = rolled_out(deployment("web").replicas(2));
     world.change("web", |web: &mut Deployment| {
         let spec = web.spec.as_mut().unwrap();
@@ -1151,14 +1151,14 @@ fn kubectl_rollout_pause_stops_the_rollout_and_resume_goes_on() {
             .clone();
         (condition.status, condition.reason, condition.message)
     };
-    let told = |status: &str, reason: &str, message: &str| {
+    let text = |status: &str, reason: &str, message: &str| {
         (status.to_owned(), reason.to_owned(), message.to_owned())
     };
     assert_eq!(
         reason(&world),
-        told("Unknown", "DeploymentPaused", "Deployment is paused")
+        text("Unknown", "DeploymentPaused", "Deployment is paused")
     );
-    // Scaling goes on while it is paused.
+    // Scaling continues while it is paused.
     world.change("web", |web: &mut Deployment| {
         web.spec.as_mut().unwrap().replicas = Some(3);
     });
@@ -1179,7 +1179,7 @@ fn kubectl_rollout_pause_stops_the_rollout_and_resume_goes_on() {
 }
 
 #[test]
-fn pause_and_resumption_are_told_unless_nobody_cares_or_time_is_up() {
+fn pause_and_resumption_are_reported_unless_there_is_no_deadline_or_it_has_passed() {
     for (what, paused, before, expected) in [
         (
             "paused",
@@ -1188,13 +1188,13 @@ fn pause_and_resumption_are_told_unless_nobody_cares_or_time_is_up() {
             Some("DeploymentPaused"),
         ),
         (
-            "paused, nothing told yet",
+            "paused, nothing reported yet",
             true,
             None,
             Some("DeploymentPaused"),
         ),
         (
-            "paused, told",
+            "paused, reported",
             true,
             Some("DeploymentPaused"),
             Some("DeploymentPaused"),
@@ -1242,13 +1242,13 @@ fn pause_and_resumption_are_told_unless_nobody_cares_or_time_is_up() {
 
 // ---- progress ----
 
-fn told(status: &str, reason: &str, time: &str) -> DeploymentCondition {
+fn progressing(status: &str, reason: &str, time: &str) -> DeploymentCondition {
     new_condition("Progressing", status, reason, "", at(time))
 }
 
 #[test]
-fn progress_is_estimated_against_what_was_told() {
-    let told_status = |replicas, updated, ready, available| DeploymentStatus {
+fn progress_is_estimated_against_the_reported_status() {
+    let reported = |replicas, updated, ready, available| DeploymentStatus {
         replicas,
         updated_replicas: updated,
         ready_replicas: ready,
@@ -1271,10 +1271,10 @@ fn progress_is_estimated_against_what_was_told() {
     ] {
         let mut web = deployment("web").replicas(10);
         let (replicas, updated, ready, available) = before;
-        web.status = Some(told_status(replicas, updated, ready, available));
+        web.status = Some(reported(replicas, updated, ready, available));
         let rollout = rollout(web, None, vec![]);
         let (replicas, updated, ready, available) = after;
-        let status = told_status(replicas, updated, ready, available);
+        let status = reported(replicas, updated, ready, available);
         assert_eq!(rollout.has_progressed(&status), progressed, "{what}");
     }
 }
@@ -1347,7 +1347,7 @@ fn a_rollout_times_out_when_its_deadline_has_passed() {
             false,
         ),
         (
-            "told already",
+            "reported already",
             10,
             Some("ProgressDeadlineExceeded"),
             "11:59:59",
@@ -1363,7 +1363,7 @@ fn a_rollout_times_out_when_its_deadline_has_passed() {
     ] {
         let mut status = DeploymentStatus::default();
         if let Some(reason) = reason {
-            status.conditions = vec![told("True", reason, since)];
+            status.conditions = vec![progressing("True", reason, since)];
         }
         let rollout = rollout(deployment("web").deadline(deadline), None, vec![]);
         assert_eq!(rollout.has_timed_out(&status), timed_out, "{what}");
@@ -1371,7 +1371,7 @@ fn a_rollout_times_out_when_its_deadline_has_passed() {
 }
 
 #[test]
-fn a_stuck_rollout_is_looked_at_when_its_deadline_is_over() {
+fn a_stuck_rollout_is_requeued_for_its_deadline() {
     for (what, deadline, reason, since, again) in [
         (
             "no deadline",
@@ -1380,7 +1380,7 @@ fn a_stuck_rollout_is_looked_at_when_its_deadline_is_over() {
             "11:59:50",
             None,
         ),
-        ("nothing told", 60, None, "11:59:50", None),
+        ("nothing reported", 60, None, "11:59:50", None),
         (
             "30 s left",
             60,
@@ -1419,13 +1419,13 @@ fn a_stuck_rollout_is_looked_at_when_its_deadline_is_over() {
     ] {
         let mut status = DeploymentStatus::default();
         if let Some(reason) = reason {
-            status.conditions = vec![told("True", reason, since)];
+            status.conditions = vec![progressing("True", reason, since)];
         }
         let rollout = rollout(deployment("web").deadline(deadline), None, vec![]);
         let mut plan = Plan::nothing();
-        rollout.look_at_deadline(&mut plan, &status);
-        let expected = again.map_or(Again::Never, |time| Again::At(at(time)));
-        assert_eq!(plan.again, expected, "{what}");
+        rollout.requeue_at_deadline(&mut plan, &status);
+        let expected = again.map_or(Requeue::Never, |time| Requeue::At(at(time)));
+        assert_eq!(plan.requeue, expected, "{what}");
     }
 }
 
@@ -1453,28 +1453,28 @@ fn the_condition_progressing_follows_the_rollout() {
         expected,
     } in [
         case(
-            "progress, told first",
+            "progress, first report",
             None,
             3,
             (1, 0),
             Some(("True", "ReplicaSetUpdated", NOW)),
         ),
         case(
-            "progress, told before: the transition stays",
-            Some(told("True", "ReplicaSetUpdated", "11:59:00")),
+            "progress, reported before: the transition stays",
+            Some(progressing("True", "ReplicaSetUpdated", "11:59:00")),
             3,
             (1, 0),
             Some(("True", "ReplicaSetUpdated", "11:59:00")),
         ),
         case(
             "progress after a failure",
-            Some(told("False", "ProgressDeadlineExceeded", "11:00:00")),
+            Some(progressing("False", "ProgressDeadlineExceeded", "11:00:00")),
             3,
             (1, 0),
             Some(("True", "ReplicaSetUpdated", NOW)),
         ),
         case(
-            "complete, told first",
+            "complete, first report",
             None,
             1,
             (1, 1),
@@ -1482,35 +1482,35 @@ fn the_condition_progressing_follows_the_rollout() {
         ),
         case(
             "complete after progress: the transition stays",
-            Some(told("True", "ReplicaSetUpdated", "11:59:00")),
+            Some(progressing("True", "ReplicaSetUpdated", "11:59:00")),
             1,
             (1, 1),
             Some(("True", "NewReplicaSetAvailable", "11:59:00")),
         ),
         case(
             "complete after a failure",
-            Some(told("False", "ProgressDeadlineExceeded", "11:59:00")),
+            Some(progressing("False", "ProgressDeadlineExceeded", "11:59:00")),
             1,
             (1, 1),
             Some(("True", "NewReplicaSetAvailable", NOW)),
         ),
         case(
             "time is up",
-            Some(told("True", "ReplicaSetUpdated", "11:00:00")),
+            Some(progressing("True", "ReplicaSetUpdated", "11:00:00")),
             3,
             (0, 0),
             Some(("False", "ProgressDeadlineExceeded", NOW)),
         ),
         case(
             "time was up",
-            Some(told("False", "ProgressDeadlineExceeded", "11:00:00")),
+            Some(progressing("False", "ProgressDeadlineExceeded", "11:00:00")),
             3,
             (0, 0),
             Some(("False", "ProgressDeadlineExceeded", "11:00:00")),
         ),
         case(
             "through, and a pod falls ill",
-            Some(told("True", "NewReplicaSetAvailable", "11:00:00")),
+            Some(progressing("True", "NewReplicaSetAvailable", "11:00:00")),
             3,
             (3, 2),
             Some(("True", "NewReplicaSetAvailable", "11:00:00")),
@@ -1534,9 +1534,10 @@ fn the_condition_progressing_follows_the_rollout() {
 }
 
 #[test]
-fn without_a_deadline_progress_is_not_told() {
+fn without_a_deadline_progress_is_not_reported() {
     let mut web = deployment("web").deadline(i32::MAX);
-    web.status.as_mut().unwrap().conditions = vec![told("True", "ReplicaSetUpdated", "11:00:00")];
+    web.status.as_mut().unwrap().conditions =
+        vec![progressing("True", "ReplicaSetUpdated", "11:00:00")];
     let status = rollout(web, Some(set("new", 1)), vec![]).rollout_status();
     assert!(condition(&status, "Progressing").is_none());
     assert!(condition(&status, "Available").is_some());
@@ -1608,7 +1609,7 @@ fn conditions_change_only_with_status_or_reason() {
 // ---- status ----
 
 #[test]
-fn availability_is_told_by_the_least_that_must_be_there() {
+fn availability_follows_from_the_minimum_of_available_pods() {
     for (available, expected) in [(10, "True"), (8, "True"), (7, "False"), (0, "False")] {
         let rollout = rollout(
             deployment("web").replicas(10).rolling("2", "0"),
@@ -1648,7 +1649,7 @@ fn the_status_adds_up_all_replica_sets() {
 }
 
 #[test]
-fn terminating_pods_are_unknown_while_one_replica_set_does_not_tell() {
+fn terminating_pods_are_unknown_while_a_replica_set_does_not_report_them() {
     let telling = |count| {
         let mut set = set("a", 1);
         set.status.as_mut().unwrap().terminating_replicas = count;
@@ -1669,7 +1670,7 @@ fn terminating_pods_are_unknown_while_one_replica_set_does_not_tell() {
 #[test]
 fn the_status_counts_terminating_pods_where_the_gate_is_on() {
     let world = rolled_out(deployment("web").replicas(2));
-    for (on, told) in [
+    for (on, expected) in [
         (true, Value::Null),
         (false, json!({"terminatingReplicas": null})),
     ] {
@@ -1677,12 +1678,12 @@ fn the_status_counts_terminating_pods_where_the_gate_is_on() {
             .clone()
             .flag(TERMINATING_REPLICAS, FlagValue::Bool(on));
         let patch = status_patch(&world.plan::<Deployments>("web"));
-        assert_eq!(patch["status"], told, "gate {on}");
+        assert_eq!(patch["status"], expected, "gate {on}");
     }
 }
 
 #[test]
-fn what_is_unavailable_is_reckoned_by_the_sizes_before_scaling() {
+fn unavailable_pods_are_counted_by_the_sizes_before_scaling() {
     let mut world = rolled_out(deployment("web").replicas(1));
     world.change("web", |deployment: &mut Deployment| {
         deployment.spec.as_mut().unwrap().replicas = Some(4);
@@ -1705,7 +1706,7 @@ fn what_is_unavailable_is_reckoned_by_the_sizes_before_scaling() {
 }
 
 #[test]
-fn a_replica_sets_failure_is_told_the_new_ones_first() {
+fn a_replica_sets_failure_is_reported_the_new_ones_first() {
     for (new, old, expected) in [
         (
             set("new", 1).failing("FailedCreate"),
@@ -1763,7 +1764,7 @@ fn a_deployment_that_selects_everything_is_refused_once() {
 }
 
 #[test]
-fn what_cannot_be_decided_is_refused_by_name() {
+fn an_invalid_selector_or_strategy_is_refused_by_name() {
     let mut selector = deployment("web");
     selector
         .spec
@@ -1882,7 +1883,7 @@ fn a_foreign_replica_set_of_the_same_name_makes_the_deployment_count_a_collision
 }
 
 #[test]
-fn what_is_said_of_progress_is_no_report_that_may_be_left_out() {
+fn a_change_of_progress_is_always_written() {
     let mut world = rolled_out(deployment("web").replicas(1));
     let set = only_set(&world);
     world.vanish::<ReplicaSet>(&set);
@@ -1899,18 +1900,18 @@ fn what_is_said_of_progress_is_no_report_that_may_be_left_out() {
         })
     };
     assert_eq!(is_report(&plan), Some(Report::No));
-    let told = |change: fn(&mut ReplicaSetStatus)| {
+    let report = |change: fn(&mut ReplicaSetStatus)| {
         let mut world = rolled_out(deployment("web").replicas(2));
         let set = only_set(&world);
         world.change::<ReplicaSet>(&set, |set| change(set.status.as_mut().unwrap()));
         is_report(&world.plan::<Deployments>("web"))
     };
-    // What was told is not true any more.
-    assert_eq!(told(|set| set.ready_replicas = 1), Some(Report::No));
-    assert_eq!(told(|set| set.replicas = 1), Some(Report::No));
-    assert_eq!(told(|set| set.available_replicas = 1), Some(Report::No));
+    // The reported status is no longer true.
+    assert_eq!(report(|set| set.ready_replicas = 1), Some(Report::No));
+    assert_eq!(report(|set| set.replicas = 1), Some(Report::No));
+    assert_eq!(report(|set| set.available_replicas = 1), Some(Report::No));
     // More is to come.
-    assert_eq!(told(|set| set.replicas = 3), Some(Report::Underway));
+    assert_eq!(report(|set| set.replicas = 3), Some(Report::Underway));
 }
 
 #[test]
@@ -1950,7 +1951,7 @@ fn failed(plan: &Plan, failure: &Failure, memory: &mut Memory) {
 }
 
 #[test]
-fn a_failed_creation_is_told_once_and_tried_again() {
+fn a_failed_creation_is_reported_once_and_retried() {
     let mut world = world().with(deployment("web"));
     let mut memory = Memory::default();
     let plan = world.plan_with::<Deployments>("web", &mut memory).unwrap();
@@ -1959,20 +1960,20 @@ fn a_failed_creation_is_told_once_and_tried_again() {
         &Failure::Forbidden("exceeded quota".into()),
         &mut memory,
     );
-    let tells = world.plan_with::<Deployments>("web", &mut memory).unwrap();
-    assert_eq!(tells.verbs(), ["patch deployments/web/status"]);
-    assert_eq!(tells.again, Again::Now);
-    let told = &status_patch(&tells)["status"]["conditions"][0];
+    let report = world.plan_with::<Deployments>("web", &mut memory).unwrap();
+    assert_eq!(report.verbs(), ["patch deployments/web/status"]);
+    assert_eq!(report.requeue, Requeue::Now);
+    let condition = &status_patch(&report)["status"]["conditions"][0];
     assert_eq!(
-        (told["status"].as_str(), told["reason"].as_str()),
+        (condition["status"].as_str(), condition["reason"].as_str()),
         (Some("False"), Some("ReplicaSetCreateError"))
     );
     let name = plan.actions().next().unwrap().key.name.clone();
     assert_eq!(
-        told["message"],
+        condition["message"],
         format!("Failed to create new replica set {name:?}: exceeded quota")
     );
-    world.apply(&tells).expect_success();
+    world.apply(&report).expect_success();
     let again = world.plan_with::<Deployments>("web", &mut memory).unwrap();
     assert!(again.verbs()[0].starts_with("create replicasets/web-"));
     failed(
@@ -1983,7 +1984,7 @@ fn a_failed_creation_is_told_once_and_tried_again() {
     let again = world.plan_with::<Deployments>("web", &mut memory).unwrap();
     assert!(
         again.verbs()[0].starts_with("create"),
-        "what was told is not told again"
+        "a reported failure is not reported again"
     );
     let action = again.actions().next().unwrap();
     let outcome = Outcome {
@@ -1995,7 +1996,7 @@ fn a_failed_creation_is_told_once_and_tried_again() {
 }
 
 #[test]
-fn failures_that_settle_themselves_are_not_told() {
+fn failures_that_settle_themselves_are_not_reported() {
     for failure in [
         Failure::AlreadyExists(String::new()),
         Failure::Conflict(String::new()),
@@ -2085,7 +2086,7 @@ fn no_rollout_starts_on_an_encoding_difference_and_it_is_asked_once() {
 }
 
 #[test]
-fn what_differs_in_truth_is_rolled_out_and_it_is_asked_once() {
+fn a_real_difference_is_rolled_out_after_one_query() {
     let world = encoded_differently();
     let mut memory = Memory::default();
     let (queries, plan) = asked(&world, &json!({"x": 1}), &json!({"x": 2}), &mut memory);
@@ -2155,9 +2156,9 @@ fn two_revisions(rollback_to: &str) -> World {
         .annotation("kubectl.kubernetes.io/last-applied-configuration", "{}")
         .annotation(REVISION, "2")
         .annotation(ROLLBACK_TO, rollback_to);
-    let mut told = web.clone();
-    told.status = Some(DeploymentStatus {
-        conditions: vec![told_condition()],
+    let mut reported = web.clone();
+    reported.status = Some(DeploymentStatus {
+        conditions: vec![complete()],
         ..Default::default()
     });
     world()
@@ -2176,11 +2177,11 @@ fn two_revisions(rollback_to: &str) -> World {
                 .annotation("change-cause", "two")
                 .noted(2, 3),
         )
-        .with(told)
+        .with(reported)
 }
 
-fn told_condition() -> DeploymentCondition {
-    told("True", "NewReplicaSetAvailable", "11:00:00")
+fn complete() -> DeploymentCondition {
+    progressing("True", "NewReplicaSetAvailable", "11:00:00")
 }
 
 #[test]

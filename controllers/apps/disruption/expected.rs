@@ -1,4 +1,4 @@
-//! How many pods there ought to be: the sum of what the pods' owners want, each counted once.
+//! The expected number of pods: the sum of what the pods' owners want, each owner counted once.
 
 use std::{
     collections::{BTreeMap, BTreeSet},
@@ -15,26 +15,26 @@ use kubernetes_proto::{
     policy::{PodDisruptionBudget, PodDisruptionBudgetSpec},
 };
 
-/// How long a scale may take.
+/// The timeout of a live read of a scale.
 const PATIENCE: Duration = Duration::from_secs(10);
 
-/// What a budget asks for.
+/// The numbers of pods that a budget requires.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub(super) struct Expected {
-    /// How many pods there ought to be.
+    /// Expected pods.
     pub count: i32,
-    /// How many of them must be healthy.
+    /// Pods that must be healthy.
     pub healthy: i32,
     /// Whether there are pods without an owner among them.
     pub unmanaged: bool,
 }
 
-/// Why it can't be told.
+/// Why the expected number of pods is unknown.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) struct Failed {
-    /// In upstream's words.
+    /// The reason, in upstream's words.
     pub why: String,
-    /// Whether trying again may help.
+    /// Whether a retry may help.
     pub again: bool,
 }
 
@@ -44,7 +44,7 @@ impl Failed {
     }
 }
 
-/// Whether it matters how many there ought to be, and not only how many there are.
+/// Whether the expected number matters, and not only the present one.
 fn counts_owners(spec: &PodDisruptionBudgetSpec) -> bool {
     const TEXT: i64 = 1;
     spec.max_unavailable.is_some()
@@ -58,13 +58,13 @@ fn counts_owners(spec: &PodDisruptionBudgetSpec) -> bool {
 enum Source {
     /// In the cache: whose it is and how many.
     Known(Str, i32),
-    /// It must be asked for.
+    /// By a query.
     Ask(Query),
-    /// Not at all.
+    /// It has none; the reason.
     Nowhere(String),
 }
 
-/// The owner as the workloads in the cache know it; a ReplicaSet of a Deployment counts as the Deployment.
+/// The owner as a workload in the cache; a ReplicaSet of a Deployment counts as the Deployment.
 fn known(owner: &OwnerReference, namespace: &str, seen: &Seen<'_>) -> Option<(Str, i32)> {
     let group = owner
         .api_version
@@ -146,7 +146,7 @@ pub(super) fn selected(
     ))
 }
 
-/// The scales that the cache does not know, each once.
+/// The scales that are not in the cache, each once.
 pub(super) fn ask(key: &Key, seen: &Seen<'_>) -> Vec<Query> {
     let Some(budget) = seen.get::<PodDisruptionBudget>(key) else {
         return Vec::new();
@@ -174,7 +174,7 @@ pub(super) fn ask(key: &Key, seen: &Seen<'_>) -> Vec<Query> {
 fn of_owners(namespace: &str, pods: &[Arc<Pod>], seen: &Seen<'_>) -> Result<(i32, bool), Failed> {
     let catalogue = seen.catalogue();
     let mut sizes: BTreeMap<Str, i32> = BTreeMap::new();
-    let mut looked_up = BTreeSet::new();
+    let mut visited = BTreeSet::new();
     let mut unmanaged = false;
     for pod in pods {
         let meta = Object::metadata(&**pod);
@@ -182,7 +182,7 @@ fn of_owners(namespace: &str, pods: &[Arc<Pod>], seen: &Seen<'_>) -> Result<(i32
             unmanaged = true;
             continue;
         };
-        if !looked_up.insert(owner.uid.clone()) {
+        if !visited.insert(owner.uid.clone()) {
             continue;
         }
         let none = || {

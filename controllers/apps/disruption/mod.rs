@@ -1,11 +1,11 @@
 //! Says how many pods of a PodDisruptionBudget may be evicted now.
 //!
-//! Watches poddisruptionbudgets, pods, and the workloads that say how many pods there ought to be; asks any
+//! Watches poddisruptionbudgets, pods, and the workloads that say how many pods are expected; asks any
 //! other owner for its scale. Writes the budget's status, from which the eviction API takes its answer, and
-//! takes back a pod's condition DisruptionTarget when two minutes have passed and it is still there. A key
-//! per budget; a pod with such a condition has the key of its own name. Remembers what it has told by
-//! events, so that it is told once as long as it stays so; pods that were evicted and are not gone yet stand
-//! in the status.
+//! resets a pod's condition DisruptionTarget when two minutes have passed and it still exists. A key per
+//! budget; a pod with such a condition has the key of its own name. Remembers which events it has recorded,
+//! so that each is recorded once while its reason lasts; pods that were evicted and are not gone yet are
+//! kept in the status.
 //!
 //! Where the count can't be made, nothing may be evicted: the status says so, with the reason.
 
@@ -23,7 +23,7 @@ mod expected;
 mod plan;
 mod stale;
 
-/// How long a pod may take to be seen deleted after its eviction was granted.
+/// How long after its eviction was granted a pod's deletion may take to be seen.
 const DELETION_TIMEOUT: SignedDuration = SignedDuration::from_mins(2);
 
 /// The disruption controller.
@@ -103,7 +103,7 @@ fn budgets(namespace: &str, reader: &dyn Reader) -> Vec<std::sync::Arc<PodDisrup
         .collect()
 }
 
-/// What a budget selects; one whose selector can't be read selects nothing.
+/// A budget's selector; one that can't be read selects nothing.
 fn selector(budget: &PodDisruptionBudget) -> Result<Selector, String> {
     let spec = budget.spec.as_ref();
     Selector::compile(spec.and_then(|spec| spec.selector.as_ref()))
@@ -125,7 +125,7 @@ fn budgets_of(change: &Change<'_, Pod>, reader: &dyn Reader) -> Vec<Key> {
         .collect()
 }
 
-/// The namespace's budgets, where a workload wants another number of pods.
+/// The namespace's budgets, where a workload's wanted size has changed.
 fn resized<T: Object, S: PartialEq>(
     change: &Change<'_, T>,
     reader: &dyn Reader,

@@ -21,7 +21,7 @@ use super::{
 
 /// When a count that failed is made again.
 const AGAIN: SignedDuration = SignedDuration::from_secs(30);
-/// A pod's time is over when it has passed, not when it is reached.
+/// A pod's deadline must have passed, not just been reached.
 const PAST: SignedDuration = SignedDuration::from_millis(1);
 
 const ALLOWED: &str = "DisruptionAllowed";
@@ -41,7 +41,7 @@ pub(super) fn budget(key: &Key, seen: &Seen<'_>, said: &mut Said) -> Result<Plan
         Ok(status) => status,
         Err(failed) => {
             if failed.again {
-                plan.look_again_at(seen.now + AGAIN);
+                plan.requeue_at(seen.now + AGAIN);
             }
             Some(nothing_allowed(&budget, &failed.why, seen))
         }
@@ -65,7 +65,7 @@ pub(super) fn budget(key: &Key, seen: &Seen<'_>, said: &mut Said) -> Result<Plan
     Ok(plan)
 }
 
-/// The status as it should be; none where it is so already.
+/// The status as it should be; `None` where it is unchanged.
 fn count(
     budget: &PodDisruptionBudget,
     seen: &Seen<'_>,
@@ -112,7 +112,7 @@ fn count(
         .count();
     let healthy = i32::try_from(healthy).unwrap_or(i32::MAX);
     let spare = healthy.saturating_sub(expected.healthy);
-    // Without a single expected pod nothing is allowed: its first pod may be there before this status is.
+    // Without an expected pod nothing is allowed: its first pod may exist before this status is written.
     let allowed = if expected.count > 0 { spare.max(0) } else { 0 };
 
     let old = budget.status.clone().unwrap_or_default();
@@ -142,7 +142,7 @@ fn verdict(allowed: i32) -> (&'static str, &'static str) {
     }
 }
 
-/// Whether the condition says what the number does.
+/// Whether the condition agrees with the number of allowed disruptions.
 fn says_so(status: &PodDisruptionBudgetStatus) -> bool {
     conditions::find(&status.conditions, ALLOWED).is_some_and(|condition| {
         (condition.status.as_str(), condition.reason.as_str())
@@ -169,7 +169,7 @@ fn set(
     conditions::set(conditions, condition, Policy::InPlace);
 }
 
-/// The count can't be made: nothing may be evicted until it can.
+/// The count is unknown: nothing may be evicted until it is known.
 fn nothing_allowed(
     budget: &PodDisruptionBudget,
     why: &str,
@@ -195,8 +195,8 @@ fn is_going(evicted: &BTreeMap<String, Time>, name: &str, now: Timestamp) -> boo
         .is_some_and(|since| pods::after(since.timestamp(), DELETION_TIMEOUT) > now)
 }
 
-/// The pods whose eviction was granted and that are not gone yet. One that is still there after its time is
-/// told of and counts again.
+/// The pods whose eviction was granted and that are not gone yet. A pod that still exists after its
+/// deadline gets an event and counts again.
 fn still_evicted(
     budget: &PodDisruptionBudget,
     pods: &[Arc<Pod>],
@@ -222,7 +222,7 @@ fn still_evicted(
             );
             plan.event(Event::warning(&**pod, "NotDeleted", message));
         } else {
-            plan.look_again_at(controllers_kit::pods::after(end, PAST));
+            plan.requeue_at(controllers_kit::pods::after(end, PAST));
             still.insert(meta.name.to_string(), *since);
         }
     }

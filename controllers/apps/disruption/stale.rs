@@ -12,7 +12,7 @@ const TARGET: &str = "DisruptionTarget";
 const BY_KUBELET: &str = "TerminationByKubelet";
 const TIMEOUT: SignedDuration = SignedDuration::from_mins(2);
 
-/// When the condition is stale; none where there is none that may become so.
+/// When the condition becomes stale; `None` without such a condition.
 fn stale_at(pod: &Pod) -> Option<Timestamp> {
     if Object::is_terminating(pod) || pods::has_finished(pod) {
         return None;
@@ -35,7 +35,7 @@ pub(super) fn itself(change: &Change<'_, Pod>, _: &dyn Reader) -> Vec<Key> {
         .collect()
 }
 
-/// Takes the condition back, or waits until it is time.
+/// Resets the condition, or waits until it is stale.
 pub(super) fn reset(key: &Key, seen: &Seen<'_>, plan: &mut Plan) {
     let Some(pod) = seen.get::<Pod>(key) else {
         return;
@@ -44,7 +44,7 @@ pub(super) fn reset(key: &Key, seen: &Seen<'_>, plan: &mut Plan) {
         return;
     };
     if seen.now < at {
-        plan.look_again_at(at);
+        plan.requeue_at(at);
         return;
     }
     let mut new = Pod::clone(&pod);

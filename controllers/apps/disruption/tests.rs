@@ -28,7 +28,7 @@ fn budget(spec: Value) -> PodDisruptionBudget {
     serde_json::from_value(json).unwrap()
 }
 
-/// A Deployment of so many pods, the first few of which are ready.
+/// A Deployment of `wanted` pods, the first `ready` of which are ready.
 fn world(wanted: i32, ready: usize) -> World {
     let web = deployment("web").replicas(wanted);
     let set = replica_set("web-1").replicas(wanted).owned_by(&web);
@@ -51,7 +51,7 @@ fn world(wanted: i32, ready: usize) -> World {
 }
 
 /// allowed, healthy of desired, expected, and the condition.
-fn told(world: &World) -> String {
+fn reported(world: &World) -> String {
     let status = world
         .get::<PodDisruptionBudget>("web")
         .status
@@ -71,7 +71,7 @@ fn told(world: &World) -> String {
 
 #[rustfmt::skip]
 #[test]
-fn what_a_budget_allows() {
+fn the_disruptions_that_a_budget_allows() {
     let table = [
         (json!({"minAvailable": 2}),        5, 5, "3 allowed, 5 of 2, 5 expected, True SufficientPods"),
         (json!({"minAvailable": 2}),        5, 2, "0 allowed, 2 of 2, 5 expected, False InsufficientPods"),
@@ -91,7 +91,7 @@ fn what_a_budget_allows() {
     for (spec, wanted, ready, text) in table {
         let mut world = world(wanted, ready).with(budget(spec.clone()));
         world.run::<Disruptions>();
-        assert_eq!(told(&world), text, "{spec}");
+        assert_eq!(reported(&world), text, "{spec}");
         assert!(world.run::<Disruptions>().is_empty(), "{spec}: at rest");
     }
 }
@@ -117,17 +117,17 @@ fn each_owner_counts_once_by_what_it_wants() {
         .with(budget(json!({"maxUnavailable": "50%"})));
     world.run::<Disruptions>();
     assert_eq!(
-        told(&world),
+        reported(&world),
         "2 allowed, 9 of 7, 14 expected, True SufficientPods"
     );
 }
 
 #[test]
-fn without_pods_nothing_is_allowed_and_it_is_told() {
+fn without_pods_nothing_is_allowed_and_the_status_says_so() {
     let mut world = World::at("12:00:00").with(budget(json!({"maxUnavailable": 1})));
     world.run::<Disruptions>();
     assert_eq!(
-        told(&world),
+        reported(&world),
         "0 allowed, 0 of 0, 0 expected, False InsufficientPods"
     );
     assert!(
@@ -138,14 +138,14 @@ fn without_pods_nothing_is_allowed_and_it_is_told() {
 }
 
 #[test]
-fn pods_that_nobody_owns_are_told_of_where_owners_count() {
+fn pods_without_an_owner_are_reported_where_owners_count() {
     let lone = || pod("lone").label("app", "web").ready("11:00:00");
     let mut counted = world(2, 2)
         .with(lone())
         .with(budget(json!({"maxUnavailable": 1})));
     counted.run::<Disruptions>();
     assert_eq!(
-        told(&counted),
+        reported(&counted),
         "2 allowed, 3 of 1, 2 expected, True SufficientPods"
     );
     assert!(counted.events()[0].starts_with(
@@ -158,7 +158,7 @@ fn pods_that_nobody_owns_are_told_of_where_owners_count() {
         .with(budget(json!({"minAvailable": 1})));
     world.run::<Disruptions>();
     assert_eq!(
-        told(&world),
+        reported(&world),
         "2 allowed, 3 of 1, 3 expected, True SufficientPods"
     );
     assert!(world.events().is_empty());
@@ -185,8 +185,12 @@ fn an_owner_that_can_t_be_counted_forbids_all() {
             .with(child)
             .with(budget(json!({"maxUnavailable": 1})));
         world.run::<Disruptions>();
-        assert!(told(&world).starts_with("0 allowed"), "{}", told(&world));
-        assert!(told(&world).ends_with("False SyncFailed"));
+        assert!(
+            reported(&world).starts_with("0 allowed"),
+            "{}",
+            reported(&world)
+        );
+        assert!(reported(&world).ends_with("False SyncFailed"));
         assert_eq!(
             world
                 .get::<PodDisruptionBudget>("web")
@@ -207,7 +211,7 @@ fn an_owner_that_can_t_be_counted_forbids_all() {
             spec.min_available = Some(kubernetes_proto::meta::IntOrString::number(0));
         });
         world.run::<Disruptions>();
-        assert!(told(&world).starts_with("1 allowed"));
+        assert!(reported(&world).starts_with("1 allowed"));
     }
 }
 
@@ -246,7 +250,7 @@ fn any_owner_with_a_scale_is_asked_for_it() {
     let mut world = start().serving(path, scale(&Object::metadata(&owner).uid));
     world.run::<Disruptions>();
     assert_eq!(
-        told(&world),
+        reported(&world),
         "0 allowed, 1 of 1, 4 expected, False InsufficientPods"
     );
     // Another object of the name, and none.
@@ -266,21 +270,21 @@ fn any_owner_with_a_scale_is_asked_for_it() {
     let mut world = start();
     world.serve(path, Answer::Failed("the API server is busy".into()));
     let plan = world.plan::<Disruptions>("web");
-    assert_eq!(plan.again, controllers_kit::Again::At(at("12:00:30")));
+    assert_eq!(plan.requeue, controllers_kit::Requeue::At(at("12:00:30")));
     world.settle_for(10, &[FACTORY]);
     world.serve(
         path,
         Answer::Object(scale(&Object::metadata(&owner).uid).into()),
     );
     world.settle_for(60, &[FACTORY]);
-    assert!(told(&world).ends_with("False InsufficientPods"));
+    assert!(reported(&world).ends_with("False InsufficientPods"));
 }
 
 #[test]
 fn a_granted_eviction_counts_until_the_pod_is_gone_or_its_time_is_over() {
     let mut world = world(3, 3).with(budget(json!({"minAvailable": 1})));
     world.run::<Disruptions>();
-    assert!(told(&world).starts_with("2 allowed"));
+    assert!(reported(&world).starts_with("2 allowed"));
     world.change::<PodDisruptionBudget>("web", |pdb| {
         let status = pdb.status.as_mut().unwrap();
         status.disruptions_allowed = 1;
@@ -293,7 +297,7 @@ fn a_granted_eviction_counts_until_the_pod_is_gone_or_its_time_is_over() {
     });
     world.run::<Disruptions>();
     assert_eq!(
-        told(&world),
+        reported(&world),
         "1 allowed, 2 of 1, 3 expected, True SufficientPods"
     );
     let names = |world: &World| -> Vec<String> {
@@ -309,10 +313,10 @@ fn a_granted_eviction_counts_until_the_pod_is_gone_or_its_time_is_over() {
     };
     assert_eq!(names(&world), ["web-0"], "what is not there is forgotten");
     world.settle_for(119, &[FACTORY]);
-    assert!(told(&world).starts_with("1 allowed"));
+    assert!(reported(&world).starts_with("1 allowed"));
     world.settle_for(2, &[FACTORY]);
     assert_eq!(
-        told(&world),
+        reported(&world),
         "2 allowed, 3 of 1, 3 expected, True SufficientPods"
     );
     assert!(names(&world).is_empty());
@@ -322,7 +326,7 @@ fn a_granted_eviction_counts_until_the_pod_is_gone_or_its_time_is_over() {
 }
 
 #[test]
-fn what_an_eviction_must_not_be_granted_by_any_more_is_written_at_once() {
+fn a_status_that_forbids_evictions_is_written_at_once() {
     let report = |world: &World| {
         let plan = world.plan::<Disruptions>("web");
         let status = plan
@@ -377,7 +381,7 @@ fn a_pod_that_is_going_is_not_healthy() {
     let mut world = world(3, 3).with(budget(json!({"minAvailable": 1})));
     world.put(T::<Pod>::with(&world, "web-2").terminating("11:59:59"));
     world.run::<Disruptions>();
-    assert!(told(&world).starts_with("1 allowed, 2 of 1"));
+    assert!(reported(&world).starts_with("1 allowed, 2 of 1"));
 }
 
 /// A stored object, to be stored again.
@@ -408,7 +412,7 @@ fn a_pod_of_several_budgets_wakes_all_of_them() {
     // One whose labels change wakes those that it leaves.
     world.change::<Pod>("web-1", |pod| pod.metadata_mut().set_label("app", "db"));
     world.run::<Disruptions>();
-    assert!(told(&world).starts_with("0 allowed, 1 of 1, 2 expected"));
+    assert!(reported(&world).starts_with("0 allowed, 1 of 1, 2 expected"));
 }
 
 #[test]
@@ -420,7 +424,7 @@ fn a_changed_size_or_budget_is_counted_at_once() {
     });
     world.run::<Disruptions>();
     assert_eq!(
-        told(&world),
+        reported(&world),
         "0 allowed, 3 of 3, 4 expected, False InsufficientPods"
     );
     world.change::<PodDisruptionBudget>("web", |pdb| {
@@ -428,7 +432,7 @@ fn a_changed_size_or_budget_is_counted_at_once() {
             Some(kubernetes_proto::meta::IntOrString::number(2));
     });
     world.run::<Disruptions>();
-    assert!(told(&world).starts_with("1 allowed"));
+    assert!(reported(&world).starts_with("1 allowed"));
     let budget = world.get::<PodDisruptionBudget>("web");
     let status = budget.status.as_ref().unwrap();
     assert_eq!(
@@ -455,7 +459,7 @@ fn a_stale_disruption_target_is_taken_back_after_two_minutes() {
     let plan = world.plan::<Disruptions>("lone");
     assert_eq!(
         plan,
-        controllers_kit::Plan::nothing().again_at(at("12:01:00"))
+        controllers_kit::Plan::nothing().requeued_at(at("12:01:00"))
     );
     world.settle_for(59, &[FACTORY]);
     let condition = |world: &World| {

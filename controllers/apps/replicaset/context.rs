@@ -7,11 +7,11 @@ use kubernetes_proto::{
     core::PodTemplateSpec,
 };
 
-/// What keeps a number of pods of one template alive.
+/// A workload that keeps a number of pods of one template.
 pub(crate) trait Replicator: Object {
     /// How many pods it asks for.
     fn replicas(&self) -> i32;
-    /// For how long a pod must have been ready to be available.
+    /// Seconds that a pod must have been ready to be available.
     fn min_ready_seconds(&self) -> i32;
     /// Which pods it selects.
     fn selector(&self) -> Result<Selector, selectors::Error>;
@@ -55,8 +55,8 @@ impl Replicator for ReplicaSet {
 /// Which feature gates are on.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Gates {
-    /// Whether the status says how many pods terminate.
+    /// Whether the status counts terminating pods.
     pub terminating_replicas: bool,
-    /// Whether pods say by an annotation how dear their deletion is.
+    /// Whether pods give their deletion cost by an annotation.
     pub deletion_cost: bool,
 }

@@ -1,9 +1,9 @@
 //! Keeps as many pods of one template alive as a ReplicaSet asks for.
 //!
-//! Watches replicasets and pods. Adopts the orphan pods that its selector selects and lets go those that it
-//! selects no more; creates and deletes pods; writes the ReplicaSet's status. A key per ReplicaSet. Remembers
-//! what became of the last attempt to create or delete, because that is told in the condition ReplicaFailure
-//! and stands nowhere else.
+//! Watches replicasets and pods. Adopts the orphan pods that its selector selects and releases those that
+//! it no longer selects; creates and deletes pods; writes the ReplicaSet's status. A key per ReplicaSet.
+//! Remembers the result of the last attempt to create or delete, because the condition ReplicaFailure
+//! reports it and no object records it.
 //!
 //! Differs from upstream: a pod's name follows from the ReplicaSet's uid and an ordinal instead of chance, so
 //! a second creation of the same pod collides. Adoptions and releases are settled in a plan of their own
@@ -31,15 +31,15 @@ pub struct ReplicaSets {
     gates: context::Gates,
 }
 
-/// What became of the last attempt to create or delete pods.
+/// The result of the last attempt to create or delete pods.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub enum Attempt {
     /// Nothing is known, or nothing was to be done.
     #[default]
     Unknown,
-    /// All that was heard of went well.
+    /// Every known result was a success.
     Succeeded,
-    /// Something failed.
+    /// A write has failed.
     Failed {
         /// `FailedCreate` or `FailedDelete`.
         reason: String,
@@ -56,7 +56,7 @@ const AGE_RATIO: &str = "replicaset_controller_sorting_deletion_age_ratio";
 pub struct Memory {
     /// The last attempt.
     pub attempt: Attempt,
-    /// Whether an action of the present plan has failed: its other successes then don't make up for it.
+    /// Whether an action of the present plan has failed: later successes then do not clear the failure.
     pub has_failed: bool,
 }
 
@@ -123,7 +123,7 @@ impl Controller for ReplicaSets {
 }
 
 impl Memory {
-    /// What became of an attempt to create or delete a pod.
+    /// The result of a creation or deletion of a pod.
     pub(crate) fn learn(&mut self, outcome: &Outcome<'_>) {
         let reason = match outcome.action.verb {
             _ if outcome.action.resource != Pod::resource() => return,

@@ -16,7 +16,7 @@ use super::{
     status,
 };
 
-/// Pods that one plan creates or deletes at most: more wait until the cache has seen these.
+/// The most pods that one plan creates or deletes: more wait until the cache has seen these.
 const BURST_REPLICAS: usize = 500;
 
 /// The set and its active pods.
@@ -100,8 +100,7 @@ fn create_pods<O: Replicator>(
     let existing = claimed.children.iter().map(|pod| pod.metadata());
     let known = Known::of(seen.reader(), Pod::resource(), meta);
     claimed.count(plan);
-    // A set that was scaled to nothing and up again is another generation: its pods get names that were not
-    // in use.
+    // A set that was scaled to zero and up again starts another generation: its pods get unused names.
     let first = u64::try_from(meta.generation)
         .unwrap_or_default()
         .wrapping_mul(NAMES_PER_GENERATION);
@@ -122,7 +121,7 @@ fn create_pods<O: Replicator>(
                 format!("Created pod: {name}"),
             ))
             .announce_failure(Event::warning(set, "FailedCreate", "Error creating: "))
-            .told_as(children.generate_name());
+            .reported_as(children.generate_name());
     }
 }
 
@@ -159,7 +158,7 @@ fn delete_pods<O: Replicator>(
     }
 }
 
-/// The age of each ready pod that goes, in whole times the age of the youngest that is ready.
+/// The age of each ready pod that is deleted, as a multiple of the age of the youngest ready one.
 fn age_ratios(all: &[Arc<Pod>], going: &[Arc<Pod>], now: Timestamp) -> Vec<f64> {
     let age = |pod: &Arc<Pod>| {
         let since = pods::instant(pod.metadata().creation_timestamp)?;

@@ -18,7 +18,7 @@ use super::{Attempt, context::Replicator};
 
 const REPLICA_FAILURE: &str = "ReplicaFailure";
 
-/// Plans the status write, if one is due, and the next look at pods that are not available yet.
+/// Plans the status write, if one is due, and requeues for pods that are not available yet.
 pub(super) fn report<O: Replicator>(
     plan: &mut Plan,
     set: &O,
@@ -29,16 +29,16 @@ pub(super) fn report<O: Replicator>(
 ) {
     let before = set.status();
     let min_ready_seconds = set.min_ready_seconds();
-    // What is being deleted is not managed any more: nothing can be missing.
+    // A terminating set is no longer managed: nothing can be missing.
     let is_off = !set.is_terminating() && i64::from(set.replicas()) != active.len() as i64;
     let mut status = count(set, active, terminating, min_ready_seconds, now);
     status.conditions = with_failure(&before.conditions, attempt, is_off, now);
-    look_again(plan, &status, active, min_ready_seconds, now);
-    // Pods are still to come, to become available or to go.
+    requeue_until_available(plan, &status, active, min_ready_seconds, now);
+    // Whether pods are still being created, becoming available or being deleted.
     let is_underway = [status.replicas, status.available_replicas]
         .iter()
         .any(|count| *count != set.replicas());
-    // The spec stays out: it does not change, and comparing a template is dear.
+    // Skips the spec: it is unchanged and expensive to compare.
     let (before, after) = (set.reporting(before), set.reporting(status));
     if before != after
         && let Some(action) = plan.update_status(&before, &after)
@@ -78,8 +78,8 @@ fn number(count: usize) -> i32 {
     i32::try_from(count).unwrap_or(i32::MAX)
 }
 
-/// A failure is told once and stays until an attempt succeeds or nothing is left to be done. While nothing is
-/// known (a new owner has not tried yet), what was told stays.
+/// The conditions with ReplicaFailure: reported once and kept until an attempt succeeds or nothing is left
+/// to be done. A new owner, which has made no attempt yet, keeps the condition as it is.
 fn with_failure(
     before: &[ReplicaSetCondition],
     attempt: &Attempt,
@@ -109,7 +109,7 @@ fn with_failure(
 }
 
 /// Pods that are ready become available by time alone: nothing else would wake the key.
-fn look_again(
+fn requeue_until_available(
     plan: &mut Plan,
     status: &ReplicaSetStatus,
     active: &[Arc<Pod>],
@@ -121,5 +121,5 @@ fn look_again(
     }
     let latest = now + SignedDuration::from_secs(min_ready_seconds.into());
     let next = pods::next_available(active, min_ready_seconds, now);
-    plan.look_again_at(next.unwrap_or(latest));
+    plan.requeue_at(next.unwrap_or(latest));
 }

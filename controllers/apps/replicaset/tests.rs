@@ -1,5 +1,5 @@
 use controllers_kit::{
-    Again, Controller, Factory, Failure, FlagValue, Only, Outcome, Plan, Report, Verb, Written,
+    Controller, Factory, Failure, FlagValue, Only, Outcome, Plan, Report, Requeue, Verb, Written,
     testing::{
         Common, NamespaceBuild, PodBuild, WorkloadBuild, World, at, deployment, namespace, pod,
         replica_set,
@@ -158,7 +158,7 @@ fn an_unreadable_selector_waits_for_its_change() {
 // ---- what is made ----
 
 #[test]
-fn a_pod_is_made_from_the_template_and_told_of() {
+fn a_pod_is_created_from_the_template_with_an_event() {
     let plan = world().with(web(1)).plan::<ReplicaSets>("web");
     let action = plan.actions().next().unwrap();
     let Verb::Create { body } = &action.verb else {
@@ -234,7 +234,7 @@ fn a_second_owner_that_sees_the_same_adds_nothing() {
 }
 
 #[test]
-fn what_goes_is_told_and_only_the_pod_seen_goes() {
+fn deletions_are_recorded_and_delete_only_the_pod_that_was_seen() {
     let plan = with_children(0, &[child("a")]).plan::<ReplicaSets>("web");
     let action = plan.actions().next().unwrap();
     assert!(matches!(
@@ -421,11 +421,15 @@ fn the_status_counts_what_there_is() {
             "observedGeneration": 4,
         })
     );
-    assert_eq!(plan.again, Again::At(at("12:00:20")), "then b is available");
+    assert_eq!(
+        plan.requeue,
+        Requeue::At(at("12:00:20")),
+        "then b is available"
+    );
 }
 
 #[test]
-fn at_rest_nothing_is_planned_and_nothing_is_looked_at_again() {
+fn at_rest_nothing_is_planned_or_requeued() {
     let mut world = world().with(web(3).min_ready(10));
     world.settle_for(60, REPLICA_SETS);
     let plan = world.plan::<ReplicaSets>("web");
@@ -461,7 +465,7 @@ fn learn(plan: &Plan, results: &[Result<Written, Failure>], memory: &mut Memory)
 }
 
 #[test]
-fn a_failure_is_told_until_an_attempt_succeeds() {
+fn a_failure_is_reported_until_an_attempt_succeeds() {
     let mut world = world().with(web(2));
     let mut memory = Memory::default();
     let plan = world.plan_with::<ReplicaSets>("web", &mut memory).unwrap();
@@ -488,7 +492,7 @@ fn a_failure_is_told_until_an_attempt_succeeds() {
     world.change("web", |set: &mut ReplicaSet| {
         set.status.as_mut().unwrap().conditions = serde_json::from_value(conditions).unwrap();
     });
-    // A new owner has not tried yet: what was told stays.
+    // A new owner has not tried yet: the condition stays.
     let plan = world.plan::<ReplicaSets>("web");
     assert!(
         status(&plan).get("conditions").is_none(),
@@ -500,7 +504,7 @@ fn a_failure_is_told_until_an_attempt_succeeds() {
         &[Ok(Written::default()), Ok(Written::default())],
         &mut memory,
     );
-    // One that failed again tells nothing new.
+    // Another failure reports nothing new.
     let mut failing = memory.clone();
     failing.attempt = Attempt::Failed {
         reason: "FailedCreate".into(),
@@ -526,7 +530,7 @@ fn a_failure_is_told_until_an_attempt_succeeds() {
 }
 
 #[test]
-fn a_status_tells_whether_the_next_one_is_on_its_way() {
+fn a_status_write_knows_whether_another_will_follow() {
     let ready = |name: &str| child(name).ready("11:30:00");
     let unready = |name: &str| child(name);
     for (what, wanted, children, report) in [
@@ -556,17 +560,17 @@ fn a_status_tells_whether_the_next_one_is_on_its_way() {
         ),
     ] {
         let plan = with_children(wanted, &children).plan::<ReplicaSets>("web");
-        let told = plan
+        let written = plan
             .actions()
             .find(|action| action.rbac_resource() == "replicasets/status")
             .map(controllers_kit::Action::report);
-        assert_eq!(told, Some(report), "{what}");
+        assert_eq!(written, Some(report), "{what}");
     }
 }
 
 #[test]
 fn a_failure_is_taken_back_when_nothing_is_left_to_do() {
-    let told = ReplicaSetCondition {
+    let failure = ReplicaSetCondition {
         r#type: "ReplicaFailure".into(),
         status: "True".into(),
         reason: "FailedCreate".into(),
@@ -580,7 +584,7 @@ fn a_failure_is_taken_back_when_nothing_is_left_to_do() {
         ),
     ] {
         let mut set = set;
-        set.status.as_mut().unwrap().conditions = vec![told.clone()];
+        set.status.as_mut().unwrap().conditions = vec![failure.clone()];
         let mut memory = Memory {
             attempt: Attempt::Failed {
                 reason: "FailedCreate".into(),
@@ -755,7 +759,7 @@ fn a_scale_down_measures_how_old_those_are_that_go() {
 }
 
 #[test]
-fn a_ready_pod_that_is_lost_is_told_at_once() {
+fn a_lost_ready_pod_is_reported_at_once() {
     let ready = |name: &str| child(name).ready("11:30:00");
     let mut world = with_children(3, &[ready("a"), ready("b"), ready("c")]);
     world.settle(REPLICA_SETS);
@@ -773,11 +777,11 @@ fn a_ready_pod_that_is_lost_is_told_at_once() {
             set.spec.as_mut().unwrap().min_ready_seconds = 1;
         });
         let plan = world.plan::<ReplicaSets>("web");
-        let told = plan
+        let written = plan
             .actions()
             .find(|action| action.rbac_resource() == "replicasets/status")
             .map(controllers_kit::Action::report);
-        assert_eq!(told, Some(report), "{what}");
+        assert_eq!(written, Some(report), "{what}");
     }
 }
 
@@ -791,8 +795,8 @@ fn terminating_pods_are_counted_where_the_gate_is_on() {
         let world = world
             .clone()
             .flag(TERMINATING_REPLICAS, FlagValue::Bool(on));
-        let told = status(&world.plan::<ReplicaSets>("web"));
-        assert_eq!(told["terminatingReplicas"], counted, "gate {on}");
+        let status = status(&world.plan::<ReplicaSets>("web"));
+        assert_eq!(status["terminatingReplicas"], counted, "gate {on}");
     }
     // What was counted while it was on is taken away.
     let mut world = world;
@@ -807,12 +811,17 @@ fn terminating_pods_are_counted_where_the_gate_is_on() {
 #[test]
 fn the_cost_of_a_deletion_counts_where_the_gate_is_on() {
     let ready = |name: &str, since: &str| child(name).ready(since);
-    let mut dear = ready("dear", "11:59:00");
-    dear.metadata_mut()
+    let mut costly = ready("costly", "11:59:00");
+    costly
+        .metadata_mut()
         .set_annotation("controller.kubernetes.io/pod-deletion-cost", "100");
-    let world = with_children(1, &[dear, ready("old", "11:00:00")]);
-    for (on, goes) in [(true, "old"), (false, "dear")] {
+    let world = with_children(1, &[costly, ready("old", "11:00:00")]);
+    for (on, goes) in [(true, "old"), (false, "costly")] {
         let world = world.clone().flag(POD_DELETION_COST, FlagValue::Bool(on));
-        assert_eq!(deletes(&world.plan::<ReplicaSets>("web")), [goes], "{on}");
+        assert_eq!(
+            deletes(&world.plan::<ReplicaSets>("web")),
+            [goes],
+            "gate {on}"
+        );
     }
 }

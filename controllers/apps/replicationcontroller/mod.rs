@@ -1,7 +1,7 @@
 //! Keeps as many pods of one template alive as a ReplicationController asks for.
 //!
-//! Watches replicationcontrollers and pods; decides, writes and remembers as the replicaset controller does,
-//! of which it is the elder: the planner is the same (`replicaset/plan.rs`). A key per ReplicationController.
+//! Watches replicationcontrollers and pods; decides, writes and remembers as the replicaset controller
+//! does, with the same planner (`replicaset/plan.rs`). A key per ReplicationController.
 //!
 //! Differs from upstream as the replicaset controller does.
 
@@ -69,7 +69,7 @@ impl Controller for ReplicationControllers {
         on.kind::<Pod>()
             .wakes_controller::<ReplicationController>()
             .wakes(|change, reader| {
-                // A selector of equal labels alone: the orphans' finder wants the other form.
+                // A selector of equal labels alone: the search for orphans needs the other form.
                 let Some(meta) = change.new.map(Object::metadata) else {
                     return Vec::new();
                 };
@@ -120,8 +120,7 @@ impl Replicator for ReplicationController {
     fn selector(&self) -> Result<Selector, selectors::Error> {
         Ok(match &self.spec {
             Some(spec) if !spec.selector.is_empty() => Selector::of_labels(&spec.selector),
-            // One that says nothing selects nothing: everything would be upstream's reading of a
-            // ReplicaSet's.
+            // An absent selector selects nothing: a ReplicaSet's would select everything.
             _ => Selector::nothing(),
         })
     }

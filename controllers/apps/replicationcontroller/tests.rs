@@ -48,7 +48,7 @@ fn replication_controllers_keep_the_contract() {
 }
 
 #[test]
-fn pods_are_made_owned_and_told_of() {
+fn pods_are_created_with_owner_and_event() {
     let mut world = world().with(wanting(2));
     world.settle(&[FACTORY]);
     let pods = world.all::<Pod>();
@@ -69,7 +69,7 @@ fn pods_are_made_owned_and_told_of() {
 }
 
 #[test]
-fn the_status_tells_of_no_terminating_replicas() {
+fn the_status_has_no_terminating_replicas() {
     let mut world = world().with(wanting(2));
     world.settle(&[FACTORY]);
     let json = kubernetes_proto::DynObject::to_json(&*world.get::<ReplicationController>("web"));
@@ -83,7 +83,7 @@ fn the_status_tells_of_no_terminating_replicas() {
 }
 
 #[test]
-fn one_that_selects_nothing_makes_no_pod_its_own() {
+fn a_controller_that_selects_nothing_adopts_no_pod() {
     let mut set = wanting(0);
     set.spec.as_mut().unwrap().selector.clear();
     let mut world = world().with(set).with(pod("other"));

@@ -62,7 +62,7 @@ fn refers_to<T: Object>(reference: &OwnerReference, object: &T) -> bool {
         && reference.name == object.metadata().name
 }
 
-/// Whether a claim speaks of an owner of that name which is another one.
+/// Whether a claim has an owner reference to another object of that name.
 fn is_stale<T: Object>(claim: &PersistentVolumeClaim, owner: &T) -> bool {
     let owners = &claim.metadata().owner_references;
     let found = owners.iter().find(|reference| refers_to(reference, owner));
@@ -98,7 +98,7 @@ fn has_unexpected_controller(claim: &PersistentVolumeClaim, set: &StatefulSet, p
 }
 
 fn is_up_to_date(claim: &PersistentVolumeClaim, set: &StatefulSet, pod: &Pod) -> bool {
-    // Under the hand of an earlier owner, about to be collected: not to be touched.
+    // Owned by an earlier set or pod and about to be garbage-collected: must not be touched.
     if is_stale(claim, set) || is_stale(claim, pod) {
         return true;
     }
@@ -127,12 +127,12 @@ fn wanted(set: &StatefulSet, pod: &Pod) -> (bool, bool) {
     (policy.with_set && !by_pod, by_pod)
 }
 
-/// Whether all claims of a pod that are there have the owners that they should have.
+/// Whether all existing claims of a pod have the right owners.
 pub(super) fn match_policy(set: &StatefulSet, pod: &Pod, seen: &Seen<'_>) -> bool {
     present(set, pod::ordinal(pod), seen).all(|claim| is_up_to_date(&claim, set, pod))
 }
 
-/// Plans the writes that give a pod's claims the owners that they should have. `event` tells of the last one.
+/// Plans the writes that give a pod's claims their owner references. `event` is recorded with the last one.
 pub(super) fn mend_owners(
     plan: &mut Plan,
     set: &StatefulSet,
@@ -178,8 +178,7 @@ pub(super) fn mend_owners(
     }
 }
 
-/// Plans the creation of the claims that an ordinal lacks; the name of one that is being deleted stands in
-/// the way.
+/// Plans the creation of the claims that an ordinal lacks. A claim that is being deleted blocks its name.
 ///
 /// # Errors
 /// Where a claim is being deleted: upstream's sentence.

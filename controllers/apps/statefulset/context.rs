@@ -28,8 +28,8 @@ pub(super) fn start(set: &StatefulSet) -> i64 {
         .map_or(0, |ordinals| ordinals.start.max(0).into())
 }
 
-/// The ordinals that the set wants pods of. Pods beyond the largest `i32` could not be told by their names
-/// again.
+/// The ordinals that the set wants pods of, up to the largest `i32`: a pod's name could not be parsed back
+/// beyond it.
 pub(super) fn ordinals(set: &StatefulSet) -> Range<i64> {
     let start = start(set);
     let end = start + i64::from(replicas(set).max(0));

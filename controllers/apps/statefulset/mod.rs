@@ -1,5 +1,5 @@
-//! Keeps pods with an identity: one of each ordinal, with claims of its own, made, replaced and removed in
-//! order.
+//! Keeps pods with an identity: one of each ordinal, with claims of its own, created, replaced and deleted
+//! in order.
 //!
 //! Watches statefulsets, pods, persistentvolumeclaims and controllerrevisions. Creates and deletes pods,
 //! mends their labels; creates claims and sets their owners by the retention policy; keeps the template's
@@ -32,7 +32,7 @@ use crate::revisions::Known;
 
 /// The gate of `maxUnavailable`.
 const MAX_UNAVAILABLE: &str = "MaxUnavailableStatefulSet";
-/// The gate of comparing the newest revision by what it says.
+/// The gate of comparing the newest revision by its content.
 const SEMANTIC: &str = "StatefulSetSemanticRevisionComparison";
 const MAX_UNAVAILABLE_METRIC: &str = "statefulset_controller_statefulset_max_unavailable";
 const UNAVAILABLE_METRIC: &str = "statefulset_controller_statefulset_unavailable_replicas";
@@ -132,8 +132,8 @@ impl Controller for StatefulSets {
     }
 }
 
-/// The StatefulSets that a claim's name speaks of, when it comes, goes or begins to go: a pod may wait for
-/// that, and who owns the claim may have to be mended.
+/// The StatefulSets that a claim's name refers to, when it is created, terminates or is deleted: a pod may
+/// wait for that, and the claim's owner references may have to be mended.
 fn of_claim(change: &Change<'_, PersistentVolumeClaim>, reader: &dyn Reader) -> Vec<Key> {
     let claim = change.newest().metadata();
     reader

@@ -24,10 +24,9 @@ use super::{
 };
 use crate::revisions;
 
-/// Pods that one plan creates at most where they are made side by side: more wait until the cache has seen
-/// these.
+/// The most pods that one plan creates in parallel: more wait until the cache has seen these.
 const BURST: usize = 500;
-/// What a claim's creation takes beside its template: names, labels, events.
+/// Bytes of a claim's creation beside its template: names, labels, events.
 const CLAIM_BYTES: usize = 1024;
 
 /// A StatefulSet, and what it may have a say in.
@@ -49,7 +48,7 @@ fn view(key: &Key, seen: &Seen<'_>) -> Result<Option<View>, Refusal> {
     // What is not selected any more is left alone.
     revisions.claims.release.clear();
     let mut pods = Claimed::among(set, selector, seen, pod::is_member);
-    // A pod whose name is not the set's is none of its pods, whatever its labels say.
+    // A pod whose name is not the set's does not belong to it, whatever its labels say.
     if !pods.owner.is_terminating() {
         let strangers = pods.children.iter();
         let strangers = strangers.filter(|child| !pod::is_member(&pods.owner, child));
@@ -58,7 +57,7 @@ fn view(key: &Key, seen: &Seen<'_>) -> Result<Option<View>, Refusal> {
     Ok(Some(View { pods, revisions }))
 }
 
-/// Before an adoption, and where only JSON tells which revision the template is of, the set is read live.
+/// Reads the set live before an adoption, and where only JSON determines the template's revision.
 pub(super) fn ask(of: &StatefulSets, key: &Key, seen: &Seen<'_>, memory: &Memory) -> Vec<Query> {
     let Ok(Some(view)) = view(key, seen) else {
         return Vec::new();
@@ -120,7 +119,7 @@ pub(super) fn plan(
     .run(&view, memory)
 }
 
-/// What is known of the revision of the present template.
+/// The result of the search for the present template's revision.
 enum Update {
     /// It is this one of those there are.
     Present(usize),
@@ -128,7 +127,7 @@ enum Update {
     Older(usize),
     /// There is none: it is made of this data.
     New(Vec<u8>),
-    /// Only the JSON of the template tells.
+    /// Only the JSON of the template decides.
     Ask,
 }
 
@@ -140,10 +139,10 @@ fn find_update(
     data: Option<Vec<u8>>,
 ) -> Update {
     let template = revisions::template_hash(spec(set).template.as_ref());
-    let told = set.status.as_ref().filter(|status| {
+    let current = set.status.as_ref().filter(|status| {
         status.observed_generation == set.metadata().generation && set.metadata().generation != 0
     });
-    if let (Some(status), Some(last)) = (told, revisions.last())
+    if let (Some(status), Some(last)) = (current, revisions.last())
         && *last.metadata().name == *status.update_revision
     {
         // The status was written for the very template that is there now.
@@ -188,7 +187,7 @@ fn find_update(
     data.map_or(Update::Ask, Update::New)
 }
 
-/// Brings the history up to date; the update revision, and how often names have collided.
+/// Brings the history up to date; returns the update revision, and the number of name collisions.
 fn settle_update(
     plan: &mut Plan,
     view: &View,
@@ -224,7 +223,7 @@ fn settle_update(
         Update::Ask => unreachable!("the set was read live, or the plan refused"),
     };
     let meta = set.metadata();
-    // The label keeps the first hash, also where the name had to become another.
+    // The label keeps the first hash, even where the name had to change.
     let label = revisions::name_hash(&data, collisions);
     let mut hash = label.clone();
     loop {
@@ -254,14 +253,14 @@ fn settle_update(
     }
 }
 
-/// Whether what follows in order may be looked at.
+/// Whether the next ordinals may be processed.
 #[derive(PartialEq, Eq)]
 enum Step {
     Next,
     Stop,
 }
 
-/// The pods of wanted ordinals that are there. A gap is an ordinal that is missing.
+/// The existing pods of wanted ordinals. A gap is a missing ordinal.
 type Living = BTreeMap<i64, Arc<Pod>>;
 
 /// How many wanted ordinals have no pod.
@@ -272,7 +271,7 @@ fn gaps(set: &StatefulSet, living: &Living) -> usize {
         .saturating_sub(living.len())
 }
 
-/// One look at a StatefulSet, with the plan that it makes.
+/// One reconcile of a StatefulSet, with the plan that it makes.
 struct Rollout<'a> {
     of: &'a StatefulSets,
     set: &'a StatefulSet,
@@ -285,7 +284,7 @@ struct Rollout<'a> {
     obstacle: Option<String>,
 }
 
-/// What goes into the stages of a plan, in their order: claims before the pods that use them.
+/// The content of a plan's stages, in their order: claims before the pods that use them.
 #[derive(Default)]
 struct Stages {
     claims: Plan,
@@ -314,7 +313,7 @@ impl Rollout<'_> {
         self.measure();
         self.report_obstacle(memory);
         self.plan.events.append(&mut stages.claims.events);
-        status::look_again(&mut self.plan, set, &status, pods, now);
+        status::requeue_until_available(&mut self.plan, set, &status, pods, now);
         status::report(&mut self.plan, set, status);
         for mut stage in [stages.claims, stages.pods] {
             let actions = stage.stages.drain(..).flatten();
@@ -333,7 +332,7 @@ impl Rollout<'_> {
         Ok(self.plan)
     }
 
-    /// Living ordinals first, then those too many, then the rollout.
+    /// First the wanted ordinals, then surplus pods, then the rollout.
     fn manage(
         &mut self,
         pods: &[Arc<Pod>],
@@ -342,7 +341,7 @@ impl Rollout<'_> {
     ) -> Result<(), Refusal> {
         let set = self.set;
         let (now, min_ready_seconds) = (self.seen.now, spec(set).min_ready_seconds);
-        // Only pods that are there take memory and time: a set may ask for two thousand million of them.
+        // Only existing pods may take memory and time: a set may ask for two billion of them.
         let mut living = Living::new();
         let mut condemned = Vec::new();
         for pod in pods {
@@ -363,7 +362,7 @@ impl Rollout<'_> {
         let ordered = spec(set).pod_management_policy != "Parallel";
         let unavailable =
             |pod: &Pod| pod.is_terminating() || !pods::is_available(pod, min_ready_seconds, now);
-        // The first in order that is not at work: only that one may be removed before all others are.
+        // The first unavailable one in order: only it may be deleted before all others are available.
         let is_first_unavailable = |pod: &Arc<Pod>| {
             gaps(set, &living) == 0
                 && living.values().all(|pod| !unavailable(pod))
@@ -373,7 +372,7 @@ impl Rollout<'_> {
                     .find(|pod| unavailable(pod))
                     .is_some_and(|first| Arc::ptr_eq(first, pod))
         };
-        // In order, the first gap ends the walk; side by side, so many gaps do.
+        // In order, the first gap ends the walk; in parallel, the number of creations at once.
         let most = self.creations_at_once();
         let mut missing = 0;
         for ordinal in ordinals(set) {
@@ -422,7 +421,7 @@ impl Rollout<'_> {
         Ok(())
     }
 
-    /// How many pods one plan makes, each with its claims.
+    /// The number of pods that one plan creates, each with its claims.
     fn creations_at_once(&self) -> usize {
         let spec = spec(self.set);
         let pod =
@@ -495,13 +494,13 @@ impl Rollout<'_> {
             pod::create(&mut stages.pods, set, &self.update.metadata().name, ordinal)?
         };
         action
-            .announce(told(set, "Create", &name))
+            .announce(successful(set, "Create", &name))
             .announce_failure(failed(set, "Create", &name));
         Ok(if ordered { Step::Stop } else { Step::Next })
     }
 
-    /// Whether a new pod of an ordinal is of the current revision: those below the partition, or, where none
-    /// was said, as many as there were.
+    /// Whether a new pod of an ordinal has the current revision: ordinals below the partition do; without a
+    /// partition, as many as the status counts.
     fn is_current(&self, ordinal: i64) -> bool {
         let below = match partition(self.set) {
             Some(partition) => partition,
@@ -515,7 +514,7 @@ impl Rollout<'_> {
         ordinal < start(self.set) + i64::from(below)
     }
 
-    /// What a pod has lost of its identity, its storage, or its claims' owners is given back.
+    /// Restores a pod's identity, its storage, and its claims' owners.
     fn mend(&mut self, pod: &Pod, ordinal: i64, stages: &mut Stages) {
         let set = self.set;
         let name = &pod.metadata().name;
@@ -542,7 +541,7 @@ impl Rollout<'_> {
             });
         }
         if !wrong.is_empty() {
-            // The server refuses it, for a pod's volumes can't change; its answer is what the event tells.
+            // The server refuses it, for a pod's volumes can't change; the event quotes its answer.
             patch["spec"]["volumes"] = wrong
                 .iter()
                 .map(|volume| {
@@ -564,13 +563,13 @@ impl Rollout<'_> {
                     patch,
                     Report::No,
                 )
-                .announce(told(set, "Update", name))
+                .announce(successful(set, "Update", name))
                 .announce_failure(failed(set, "Update", name));
         }
         if is_pending {
             return;
         }
-        let event = (!announced).then(|| told(set, "Update", name));
+        let event = (!announced).then(|| successful(set, "Update", name));
         claims::mend_owners(&mut stages.claims, set, pod, self.seen, event.as_ref());
     }
 
@@ -579,7 +578,7 @@ impl Rollout<'_> {
         stages
             .pods
             .delete(pod, Only::ThisUid, Propagation::Background)
-            .announce(told(self.set, "Delete", name))
+            .announce(successful(self.set, "Delete", name))
             .announce_failure(failed(self.set, "Delete", name));
     }
 
@@ -594,7 +593,8 @@ impl Rollout<'_> {
         lowest.min(all.end)..all.end
     }
 
-    /// From the highest ordinal down, one at a time: the next goes when the one before it is at work again.
+    /// From the highest ordinal down, one at a time: the next is deleted when its predecessor is available
+    /// again.
     fn roll(
         &self,
         living: &Living,
@@ -603,7 +603,7 @@ impl Rollout<'_> {
         stages: &mut Stages,
     ) {
         for ordinal in self.rolled().rev() {
-            // One that is only just being created is waited for.
+            // Waits for one that is still being created.
             let Some(pod) = living.get(&ordinal) else {
                 return;
             };
@@ -685,8 +685,7 @@ impl Rollout<'_> {
         memory.said.settle();
     }
 
-    /// Old revisions that no pod is of go, the oldest first, until only so many are left as the history may
-    /// have.
+    /// Deletes revisions that no pod has, oldest first, down to the history limit.
     fn truncate_history(
         &mut self,
         revisions: &Claimed<StatefulSet, ControllerRevision>,
@@ -728,8 +727,8 @@ fn max_unavailable(set: &StatefulSet) -> Result<usize, Refusal> {
     Ok(usize::try_from(scaled).unwrap_or(0).max(1))
 }
 
-/// Upstream's words for what was done to a pod.
-fn told(set: &StatefulSet, verb: &'static str, pod: &str) -> Event {
+/// Upstream's event for a successful write of a pod.
+fn successful(set: &StatefulSet, verb: &'static str, pod: &str) -> Event {
     let reason = match verb {
         "Create" => "SuccessfulCreate",
         "Update" => "SuccessfulUpdate",

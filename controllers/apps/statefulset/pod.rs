@@ -25,13 +25,13 @@ pub(super) fn spec(set: &StatefulSet) -> &StatefulSetSpec {
         .unwrap_or_else(|| NONE.get_or_init(Default::default))
 }
 
-/// The name of the set that a pod's name speaks of, and its ordinal.
+/// The name of the set that a pod's name refers to, and its ordinal.
 pub(super) fn parent_and_ordinal(name: &str) -> Option<(&str, i64)> {
     let (parent, digits) = name.rsplit_once('-')?;
     if digits.is_empty() || !digits.bytes().all(|byte| byte.is_ascii_digit()) {
         return None;
     }
-    // What does not fit is no ordinal, but its parent is told all the same.
+    // A number that does not fit is no ordinal, but the parent is still known.
     Some((parent, digits.parse::<i32>().map_or(-1, i64::from)))
 }
 
@@ -92,8 +92,8 @@ fn claim_volumes(set: &StatefulSet, ordinal: i64) -> Vec<ClaimVolume> {
         .collect()
 }
 
-/// Whether its label names it. One of a name like web-01, which has an ordinal but is not that ordinal's
-/// name, can't be mended: a pod has its name for ever.
+/// Whether its label matches its name. A name like web-01 has an ordinal but is not that ordinal's name,
+/// and can't be mended: a pod has its name forever.
 pub(super) fn has_identity(pod: &Pod) -> bool {
     let meta = pod.metadata();
     let is_canonical = parent_and_ordinal(&meta.name).is_some_and(|(parent, ordinal)| {
@@ -102,7 +102,7 @@ pub(super) fn has_identity(pod: &Pod) -> bool {
     !is_canonical || meta.label(NAME_LABEL) == Some(meta.name.as_str())
 }
 
-/// The volumes of claims that a pod lacks, or has of another claim.
+/// The volumes of claims that a pod lacks, or that name another claim.
 pub(super) fn wrong_volumes(set: &StatefulSet, pod: &Pod) -> Vec<ClaimVolume> {
     let held = pod.spec.as_ref().map_or(&[][..], |spec| &spec.volumes);
     claim_volumes(set, ordinal(pod))
@@ -147,7 +147,7 @@ pub(super) fn create<'a>(
     Ok(pods::create(plan, &pod))
 }
 
-/// Plans the creation of the pod of an ordinal as an older revision had it.
+/// Plans the creation of the pod of an ordinal from an older revision.
 pub(super) fn create_of_revision<'a>(
     plan: &'a mut Plan,
     set: &StatefulSet,

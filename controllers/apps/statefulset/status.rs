@@ -41,8 +41,8 @@ pub(super) fn count<'a>(
     }
 }
 
-/// A rollout is through when all pods are of the new revision and ready: the new revision is then the current
-/// one.
+/// A rollout is complete when all pods are of the new revision and ready: the new revision is then the
+/// current one.
 pub(super) fn complete(set: &StatefulSet, status: &mut StatefulSetStatus) {
     let wanted = replicas(set);
     if strategy(set) == ROLLING_UPDATE
@@ -55,8 +55,8 @@ pub(super) fn complete(set: &StatefulSet, status: &mut StatefulSetStatus) {
     }
 }
 
-/// Plans the status write, if one is due. Of which revision the next pod is made is decided by what it says
-/// of revisions: such a write is never put off while the deletions of the same plan are carried out.
+/// Plans the status write, if one is due. The revisions in the status decide the revision of the next pod:
+/// a write that changes them is never delayed while deletions of the same plan are carried out.
 pub(super) fn report(plan: &mut Plan, set: &StatefulSet, status: StatefulSetStatus) {
     let before = set.status.clone().unwrap_or_default();
     let is_due = status.observed_generation > before.observed_generation
@@ -66,7 +66,7 @@ pub(super) fn report(plan: &mut Plan, set: &StatefulSet, status: StatefulSetStat
             ..status.clone()
         } != before;
     if is_due {
-        // The spec stays out: it does not change, and comparing a template is dear.
+        // Skips the spec: it is unchanged and expensive to compare.
         let part = |status| StatefulSet {
             metadata: set.metadata.clone(),
             spec: None,
@@ -84,7 +84,7 @@ pub(super) fn report(plan: &mut Plan, set: &StatefulSet, status: StatefulSetStat
 }
 
 /// Pods that are ready become available by time alone: nothing else would wake the key.
-pub(super) fn look_again(
+pub(super) fn requeue_until_available(
     plan: &mut Plan,
     set: &StatefulSet,
     status: &StatefulSetStatus,
@@ -97,5 +97,5 @@ pub(super) fn look_again(
     }
     let latest = now + SignedDuration::from_secs(min_ready_seconds.into());
     let next = pods::next_available(pods, min_ready_seconds, now);
-    plan.look_again_at(next.unwrap_or(latest));
+    plan.requeue_at(next.unwrap_or(latest));
 }

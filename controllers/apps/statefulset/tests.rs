@@ -54,7 +54,7 @@ fn status(world: &World) -> kubernetes_proto::apps::StatefulSetStatus {
     world.get::<StatefulSet>("web").status.clone().unwrap()
 }
 
-/// A set with its revision, and the pods that a text tells of: `0Rc 1Uo` are web-0, ready and of the present
+/// A set with its revision, and the pods that a text describes: `0Rc 1Uo` are web-0, ready and of the present
 /// revision, and web-1, not ready and of another.
 fn with_pods(set: StatefulSet, pods: &str) -> World {
     let wanted = set.spec.as_ref().unwrap().replicas.unwrap();
@@ -170,7 +170,7 @@ fn in_order_one_pod_is_made_when_all_before_it_are_at_work() {
 }
 
 #[test]
-fn what_is_over_is_made_anew() {
+fn finished_pods_are_recreated() {
     let web = stateful_set("web").replicas(3);
     let table: &[(&str, &[&str])] = &[
         ("0F", &["delete pods/web-0"]),
@@ -203,7 +203,7 @@ fn min_ready_seconds_hold_the_next_one_back() {
         check(&web, pods, expected);
     }
     let plan = with_pods(web, "0r").plan::<StatefulSets>("web");
-    assert_eq!(plan.again, controllers_kit::Again::At(at("12:00:25")));
+    assert_eq!(plan.requeue, controllers_kit::Requeue::At(at("12:00:25")));
 }
 
 #[test]
@@ -491,7 +491,7 @@ fn below_the_partition_pods_are_made_of_the_older_revision() {
     );
     assert_eq!(pod.metadata().label(of_pod::INDEX_LABEL), Some("0"));
     assert_eq!(status(&world).current_revision, old);
-    // The partition falls, and the rollout goes on to its end.
+    // The partition falls, and the rollout continues to its end.
     world.change("web", |set: &mut StatefulSet| {
         *set = set.clone().partition(0);
     });
@@ -525,7 +525,7 @@ fn a_change_outside_the_template_makes_no_revision() {
 }
 
 #[test]
-fn the_set_is_read_live_only_where_nothing_else_tells() {
+fn the_set_is_read_live_only_where_nothing_else_determines_the_revision() {
     let world = settled(stateful_set("web"));
     let key = controllers_kit::Key::new("default", "web");
     let asks = |world: &World, memory: &Memory| {
@@ -539,7 +539,7 @@ fn the_set_is_read_live_only_where_nothing_else_tells() {
         super::plan::ask(&of, &key, &seen, memory).len()
     };
     let mut memory = Memory::default();
-    assert_eq!(asks(&world, &memory), 0, "the status tells");
+    assert_eq!(asks(&world, &memory), 0, "the status decides");
     let scaled_up = world.clone().changed("web", scaled(2));
     assert_eq!(
         asks(&scaled_up, &memory),
@@ -547,7 +547,7 @@ fn the_set_is_read_live_only_where_nothing_else_tells() {
         "another generation, and no memory"
     );
     world.plan_with::<StatefulSets>("web", &mut memory).unwrap();
-    assert_eq!(asks(&scaled_up, &memory), 0, "the memory tells");
+    assert_eq!(asks(&scaled_up, &memory), 0, "the memory decides");
     let changed = world.changed("web", image("app:2"));
     assert_eq!(asks(&changed, &memory), 1, "another template");
 }
@@ -603,7 +603,7 @@ fn another_s_revision_of_the_same_name_is_a_collision() {
 }
 
 #[test]
-fn the_history_keeps_what_lives_and_so_many_more() {
+fn the_history_keeps_living_revisions_and_those_within_the_limit() {
     for (limit, kept) in [(0, 1), (1, 2), (2, 3), (10, 4)] {
         let mut world = settled(stateful_set("web").history(limit));
         for number in 2..=4 {
@@ -708,7 +708,7 @@ fn claims_belong_to_whom_the_policy_says() {
 }
 
 #[test]
-fn a_claim_under_another_controller_is_left_to_it_and_told_of() {
+fn a_claim_of_another_controller_is_left_alone_and_reported() {
     let set = stateful_set("web")
         .claims("data")
         .retention("Delete", "Delete");
@@ -738,7 +738,7 @@ fn a_claim_under_another_controller_is_left_to_it_and_told_of() {
 }
 
 #[test]
-fn a_claim_that_is_going_holds_its_pod_back_and_is_told_of_once() {
+fn a_terminating_claim_holds_its_pod_back_with_one_event() {
     let set = stateful_set("web").claims("data");
     let going = claim("data-web-0")
         .finalizer("example.com/hold")
@@ -746,9 +746,13 @@ fn a_claim_that_is_going_holds_its_pod_back_and_is_told_of_once() {
     let mut world = with_pods(set, "").with(going);
     world.settle(&[FACTORY]);
     assert!(names::<Pod>(&world).is_empty());
-    let told = "Warning FailedCreate Create Pod web-0 in StatefulSet web failed error: pvc data-web-0 is being deleted";
+    let expected = "Warning FailedCreate Create Pod web-0 in StatefulSet web failed error: pvc data-web-0 is being deleted";
     assert_eq!(
-        world.events().iter().filter(|event| *event == told).count(),
+        world
+            .events()
+            .iter()
+            .filter(|event| *event == expected)
+            .count(),
         1
     );
     world.vanish::<PersistentVolumeClaim>("data-web-0");
@@ -767,7 +771,7 @@ fn a_claim_of_the_pod_before_is_not_taken_over() {
 }
 
 #[test]
-fn volumes_that_can_not_be_mended_are_told_of() {
+fn volumes_that_can_not_be_mended_are_reported() {
     let mut world = with_pods(stateful_set("web").claims("data"), "0R");
     world.change("web-0", |pod: &mut Pod| {
         pod.spec.as_mut().unwrap().volumes.clear();
@@ -779,9 +783,12 @@ fn volumes_that_can_not_be_mended_are_told_of() {
             .contains(&"create persistentvolumeclaims/data-web-0".to_owned())
     );
     world.apply(&plan);
-    let told = "Warning FailedUpdate Update Pod web-0 in StatefulSet web failed error: ";
+    let expected = "Warning FailedUpdate Update Pod web-0 in StatefulSet web failed error: ";
     assert!(
-        world.events().iter().any(|event| event.starts_with(told)),
+        world
+            .events()
+            .iter()
+            .any(|event| event.starts_with(expected)),
         "{:?}",
         world.events()
     );
@@ -860,18 +867,18 @@ fn the_status_counts_what_there_is() {
 }
 
 #[test]
-fn a_whole_rollout_is_told_as_upstream_tells_it() {
+fn a_whole_rollout_is_recorded_as_upstream_records_it() {
     let mut world = settled(stateful_set("web").replicas(2));
     let before = world.events().len();
     world.change("web", image("app:2"));
     world.settle_for(60, &[FACTORY]);
-    let told = [
+    let expected = [
         "Normal SuccessfulDelete Delete Pod web-1 in StatefulSet web successful",
         "Normal SuccessfulCreate Create Pod web-1 in StatefulSet web successful",
         "Normal SuccessfulDelete Delete Pod web-0 in StatefulSet web successful",
         "Normal SuccessfulCreate Create Pod web-0 in StatefulSet web successful",
     ];
-    assert_eq!(world.events()[before..], told);
+    assert_eq!(world.events()[before..], expected);
     let status = status(&world);
     assert_eq!(status.current_revision, status.update_revision);
 }
@@ -1094,7 +1101,7 @@ fn in_a_rollout_a_pod_is_never_made_of_the_old_revision_because_a_report_waits()
 }
 
 #[test]
-fn a_status_that_tells_revisions_or_loses_pods_is_written_at_once() {
+fn a_status_that_changes_revisions_or_loses_pods_is_written_at_once() {
     let report = |world: &World| {
         let plan = world.plan::<StatefulSets>("web");
         let status = plan

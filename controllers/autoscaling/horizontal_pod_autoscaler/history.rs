@@ -7,16 +7,16 @@
 //! - *Recommendations* are begun again with the size that the target has, as if it had just been recommended.
 //!   That is never too early: whatever the window held, nothing below the present size is applied before a
 //!   whole window has passed. It costs a scale-down that was waiting at most one window, once, and no write.
-//! - *Scale events* ([`ANNOTATION`]) ride along with the status patch that tells of the scaling itself, which
-//!   is written anyway, and only for autoscalers that have a behavior: no others have policies that look
-//!   back. So the checkpoint costs no request, and is never older than the last scaling. Where the crash fell
-//!   between the scaling and that patch, the target's size is not the one that the status tells of: the
-//!   difference counts as an event of the present.
+//! - *Scale events* ([`ANNOTATION`]) ride along with the status patch that reports the scaling itself,
+//!   which is written anyway, and only for autoscalers that have a behavior: no others have policies with a
+//!   past. So the checkpoint costs no request, and is never older than the last scaling. Where the crash fell
+//!   between the scaling and that patch, the target's size differs from the reported one: the difference
+//!   counts as an event of the present.
 //!
 //! Weighed against it: a checkpoint of the recommendations at a bounded rate costs each autoscaler under load
 //! a write a period (its status changes in most periods, but not in all, and a checkpoint that is late by a
 //! period would allow a scale-down that is early by a period); rebuilding from events fails where the spam
-//! filter has cut them off, and they tell no sizes before.
+//! filter has cut them off, and they do not record the former sizes.
 
 use controllers_kit::{SignedDuration, Timestamp};
 use serde::{Deserialize, Serialize};
@@ -24,31 +24,31 @@ use serde::{Deserialize, Serialize};
 /// The annotation that keeps scale events: `+4@1700000000.250 -1@1700000060.500`.
 pub const ANNOTATION: &str = "manifold.dev/scale-events";
 
-/// Recommendations kept of one autoscaler. Only those count that are larger or smaller than all later ones,
-/// so there are at most two for each size; beyond it the two oldest become one that forbids what either
-/// forbade.
+/// Recommendations kept per autoscaler. Only those count that are larger or smaller than all later ones, so
+/// there are at most two for each size; beyond the bound the two oldest are merged into one that forbids
+/// what either forbade.
 pub const RECOMMENDATIONS_MAX: usize = 512;
-/// Events kept of one direction: 1800 s, the longest period of a policy, of one scaling every 15 s. Beyond it
-/// the two oldest become one at the later instant.
+/// Events kept per direction: 1800 s, the longest period of a policy, with one scaling every 15 s. Beyond
+/// the bound the two oldest are merged into one at the later instant.
 pub const EVENTS_MAX: usize = 120;
 /// The longest period that the API accepts for a policy.
 const PERIOD_MAX: SignedDuration = SignedDuration::from_secs(1800);
 
-/// What was recommended before it was stabilized.
+/// A recommendation before stabilization.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Recommendation {
-    /// So many.
+    /// The recommended number of replicas.
     pub replicas: i32,
-    /// When.
+    /// The instant of the recommendation.
     pub at: Timestamp,
 }
 
 /// One scaling.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Event {
-    /// By so many, never below 0.
+    /// The number of replicas added or removed, never below 0.
     pub change: i32,
-    /// When.
+    /// The instant of the scaling.
     pub at: Timestamp,
 }
 
@@ -65,7 +65,7 @@ pub struct History {
 }
 
 impl History {
-    /// Counts the present size as recommended, where nothing was so far.
+    /// Counts the present size as recommended, where there is no recommendation yet.
     pub fn begin(&mut self, replicas: i32, now: Timestamp) {
         if self.recommendations.is_empty() {
             self.recommendations
@@ -73,12 +73,12 @@ impl History {
         }
     }
 
-    /// Remembers a recommendation; those that neither window reaches go.
+    /// Records a recommendation; those outside both windows are dropped.
     pub fn recommend(&mut self, replicas: i32, now: Timestamp, window: SignedDuration) {
         let kept = &mut self.recommendations;
         kept.retain(|one| one.at >= now - window);
         kept.push(Recommendation { replicas, at: now });
-        // What a later one equals or exceeds in both directions never decides again.
+        // A recommendation that a later one equals or exceeds in both directions never decides again.
         let (mut most, mut least) = (i32::MIN, i32::MAX);
         let mut counts: Vec<Recommendation> = Vec::with_capacity(kept.len());
         for one in kept.iter().rev() {
@@ -96,7 +96,7 @@ impl History {
         *kept = counts;
     }
 
-    /// Remembers a scaling.
+    /// Records a scaling.
     pub fn scaled(&mut self, from: i32, to: i32, at: Timestamp) {
         let (events, change) = if to > from {
             (&mut self.ups, to.saturating_sub(from))
@@ -111,7 +111,7 @@ impl History {
         }
     }
 
-    /// Moves all instants.
+    /// Shifts all instants by the difference of two clocks.
     pub fn shift(&mut self, by: SignedDuration) {
         let moved = |at: Timestamp| at.checked_add(by).unwrap_or(at);
         for one in &mut self.recommendations {
@@ -122,8 +122,7 @@ impl History {
         }
     }
 
-    /// The scale events that some policy may still look back at, as the annotation keeps them; empty for
-    /// none.
+    /// The scale events that some policy may still count, as the annotation keeps them; empty for none.
     pub fn checkpoint(&self, now: Timestamp) -> String {
         let mut events: Vec<(Timestamp, String)> = Vec::new();
         for (sign, list) in [('+', &self.ups), ('-', &self.downs)] {
@@ -141,8 +140,8 @@ impl History {
         words.join(" ")
     }
 
-    /// Takes in what [`History::checkpoint`] has written; words that it has not are passed over. An event in
-    /// the future, by the clock of whoever wrote it, counts as of now.
+    /// Takes in what [`History::checkpoint`] has written; unknown words are skipped. An event in the
+    /// future, by its writer's clock, counts as of now.
     pub fn restore(&mut self, text: &str, now: Timestamp) {
         for word in text.split_ascii_whitespace().take(2 * EVENTS_MAX) {
             let Some((sign, rest)) = word.split_at_checked(1) else {
@@ -175,7 +174,7 @@ fn instant(text: &str) -> Option<Timestamp> {
     Timestamp::from_millisecond(millis).ok()
 }
 
-/// How much was changed within a policy's period.
+/// The total change within a policy's period.
 pub fn changed_within(events: &[Event], period_seconds: i32, now: Timestamp) -> i64 {
     let cutoff = now - SignedDuration::from_secs(period_seconds.into());
     events

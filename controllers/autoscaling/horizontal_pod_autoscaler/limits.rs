@@ -7,15 +7,15 @@ use kubernetes_proto::autoscaling::{
 
 use super::history::{Event, History, changed_within};
 
-/// Without a behavior, a scale-up goes at most to this many times the present size …
+/// Without a behavior, a scale-up is limited to this many times the present size …
 const UP_FACTOR: i64 = 2;
 /// … or to this many, whichever is more.
 const UP_LEAST: i64 = 4;
 
-/// A decision, and the conditions that tell of it.
+/// A decision, and the conditions that report it.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Limited {
-    /// So many replicas.
+    /// The desired number of replicas.
     pub replicas: i32,
     /// Reason and message of AbleToScale, which is true.
     pub able: (&'static str, &'static str),
@@ -53,22 +53,22 @@ const DOWN_LIMIT: (&str, &str) = (
     "the desired replica count is decreasing faster than the maximum scale rate",
 );
 
-/// What is to be limited.
+/// A desired size and its bounds.
 #[derive(Clone, Copy, Debug)]
 pub struct Wish {
-    /// What the target has.
+    /// The target's present size.
     pub current: i32,
-    /// What the metrics ask for.
+    /// The size that the metrics propose.
     pub desired: i32,
-    /// The least.
+    /// `minReplicas`.
     pub min: i32,
-    /// The most.
+    /// `maxReplicas`.
     pub max: i32,
     /// The present.
     pub now: Timestamp,
 }
 
-/// Limits a wish, and remembers it. `window` is the flag's.
+/// Limits a wish, and records it. `window` is the flag's.
 pub fn apply(
     wish: Wish,
     behavior: Option<&HorizontalPodAutoscalerBehavior>,
@@ -196,8 +196,8 @@ fn by_behavior(
     judged(stabilized, able, at_rate(desired, &ups, &downs, history))
 }
 
-/// Between the lowest recommendation of the window for scaling up and the highest of the one for scaling
-/// down, as near to the present size as can be.
+/// Between the lowest recommendation of the scale-up window and the highest of the scale-down window, as
+/// near to the present size as possible.
 fn stabilize(
     wish: Wish,
     up_window: SignedDuration,
@@ -259,7 +259,7 @@ fn at_rate(
     (desired, WITHIN)
 }
 
-/// How far the policies of a direction let the target go now.
+/// The size that the policies of a direction permit now.
 fn limit(wish: Wish, rules: &Rules<'_>, history: &History, up: bool) -> i32 {
     if rules.select == "Disabled" {
         return wish.current;
@@ -272,13 +272,13 @@ fn limit(wish: Wish, rules: &Rules<'_>, history: &History, up: bool) -> i32 {
         let reached = match (*kind, up) {
             ("Pods", true) => start + value,
             ("Pods", false) => start - value,
-            // Rounded so that something changes: up on the way up, down on the way down.
+            // Rounded so that something changes: up when scaling up, down when scaling down.
             (_, true) => (start as f64 * (1.0 + value as f64 / 100.0)).ceil() as i64,
             (_, false) => (start as f64 * (1.0 - value as f64 / 100.0)) as i64,
         };
         i32::try_from(reached).unwrap_or(if reached > 0 { i32::MAX } else { i32::MIN })
     });
-    // Of several policies the one that changes most, unless the least is asked for.
+    // The policy that changes most, unless the least is asked for.
     let limit = if (rules.select == "Min") == up {
         reached.min()
     } else {

@@ -1,4 +1,4 @@
-//! What each metric of an autoscaler asks for, and what the status tells of it.
+//! What each metric of an autoscaler asks for, and what the status reports of it.
 
 use controllers_kit::{Seen, selectors::in_messages};
 use kubernetes_proto::{
@@ -19,11 +19,11 @@ use super::{
 /// A metric that was computed.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Computed {
-    /// What it asks for.
+    /// The size that it proposes.
     pub replicas: i32,
-    /// As events and conditions name it.
+    /// Its name in events and conditions.
     pub name: String,
-    /// As the status tells of it.
+    /// As the status reports it.
     pub status: MetricStatus,
 }
 
@@ -32,7 +32,7 @@ pub struct Computed {
 pub struct Failed {
     /// The reason of event and condition.
     pub reason: &'static str,
-    /// What event and condition say.
+    /// The message of event and condition.
     pub why: String,
     /// What the summary over all metrics says.
     pub summary: String,
@@ -47,11 +47,11 @@ pub struct Outcome {
     pub replicas: Option<i32>,
     /// The metric that asks for it.
     pub name: String,
-    /// One for each metric, an empty one for what could not be computed.
+    /// One per metric, empty where it could not be computed.
     pub statuses: Vec<MetricStatus>,
     /// What failed, in the order of the metrics.
     pub failures: Vec<Failed>,
-    /// Of each metric its type, and its proposal if there is one.
+    /// Each metric's type, with its proposal if there is one.
     pub proposals: Vec<(String, Option<i32>)>,
 }
 
@@ -68,9 +68,9 @@ impl Outcome {
     }
 }
 
-/// What a metric is computed with.
+/// The inputs of a metric's computation.
 pub struct Given<'a> {
-    /// The answers.
+    /// The cache and the answers.
     pub seen: &'a Seen<'a>,
     /// How they were asked for.
     pub asking: Asking<'a>,
@@ -80,7 +80,8 @@ pub struct Given<'a> {
     pub present: i32,
 }
 
-/// Computes all metrics. The largest proposal counts; one that fails forbids to go below the present size.
+/// Computes all metrics. The largest proposal counts; a failed metric forbids scaling below the present
+/// size.
 pub fn all(specs: &[MetricSpec], given: &Given<'_>) -> Outcome {
     let mut outcome = Outcome::default();
     let mut best: Option<(i32, String)> = None;
@@ -179,9 +180,9 @@ fn one(spec: &MetricSpec, given: &Given<'_>) -> Result<Computed, Failed> {
         }
         "Object" => {
             let source = spec.object.clone().unwrap_or_default();
-            object(given, &source).map_err(|(why, told)| Failed {
+            object(given, &source).map_err(|(why, summary)| Failed {
                 reason: "FailedGetObjectMetric",
-                summary: format!("failed to get object metric value: {told}"),
+                summary: format!("failed to get object metric value: {summary}"),
                 why,
                 spec: false,
             })
@@ -189,9 +190,9 @@ fn one(spec: &MetricSpec, given: &Given<'_>) -> Result<Computed, Failed> {
         "External" => {
             let source = spec.external.clone().unwrap_or_default();
             let metric = source.metric.clone().unwrap_or_default().name;
-            external(given, &source).map_err(|(why, told)| Failed {
+            external(given, &source).map_err(|(why, summary)| Failed {
                 reason: "FailedGetExternalMetric",
-                summary: format!("failed to get {metric} external metric value: {told}"),
+                summary: format!("failed to get {metric} external metric value: {summary}"),
                 why,
                 spec: false,
             })
@@ -226,7 +227,7 @@ fn resource(
         sources::usage(given.seen, &given.asking.resource(), resource, container)
             .map_err(|error| format!("unable to get metrics for resource {resource}: {error}"))
     };
-    // Memory is told in the metrics server's own units.
+    // Memory is given in the metrics server's own units.
     let amount = |milli| {
         if resource == "memory" {
             Some(Quantity::of_milli_binary(milli))
@@ -296,10 +297,10 @@ fn pods(given: &Given<'_>, source: &PodsMetricSource) -> Result<Computed, String
     })
 }
 
-/// An error as the condition has it and as the summary has it.
-type Told = (String, String);
+/// An error's text for the condition and for the summary.
+type Reasons = (String, String);
 
-fn object(given: &Given<'_>, source: &ObjectMetricSource) -> Result<Computed, Told> {
+fn object(given: &Given<'_>, source: &ObjectMetricSource) -> Result<Computed, Reasons> {
     let metric = source.metric.clone().unwrap_or_default();
     let described = source.described_object.clone().unwrap_or_default();
     let target = source.target.clone().unwrap_or_default();
@@ -338,8 +339,8 @@ fn object(given: &Given<'_>, source: &ObjectMetricSource) -> Result<Computed, To
         }
         ("AverageValue", _, Some(value)) => {
             let usage = usage().map_err(|why| {
-                let told = format!("failed to get {} object metric: {why}", metric.name);
-                (why, told)
+                let summary = format!("failed to get {} object metric: {why}", metric.name);
+                (why, summary)
             })?;
             let proposal =
                 replicas::of_value_per_pod(&given.with, given.present, usage, milli(value));
@@ -359,7 +360,7 @@ fn object(given: &Given<'_>, source: &ObjectMetricSource) -> Result<Computed, To
     }
 }
 
-fn external(given: &Given<'_>, source: &ExternalMetricSource) -> Result<Computed, Told> {
+fn external(given: &Given<'_>, source: &ExternalMetricSource) -> Result<Computed, Reasons> {
     let metric: MetricIdentifier = source.metric.clone().unwrap_or_default();
     let target = source.target.clone().unwrap_or_default();
     let usage = || {
@@ -389,8 +390,8 @@ fn external(given: &Given<'_>, source: &ExternalMetricSource) -> Result<Computed
     };
     if let Some(average) = &target.average_value {
         let usage = usage().map_err(|why| {
-            let told = format!("failed to get {} external metric: {why}", metric.name);
-            (why, told)
+            let summary = format!("failed to get {} external metric: {why}", metric.name);
+            (why, summary)
         })?;
         let proposal =
             replicas::of_value_per_pod(&given.with, given.present, usage, milli(average));
@@ -406,8 +407,8 @@ fn external(given: &Given<'_>, source: &ExternalMetricSource) -> Result<Computed
         let proposal = usage()
             .and_then(|usage| replicas::of_value(&given.with, usage, milli(value)))
             .map_err(|why| {
-                let told = format!("failed to get external metric {}: {why}", metric.name);
-                (why, told)
+                let summary = format!("failed to get external metric {}: {why}", metric.name);
+                (why, summary)
             })?;
         return Ok(computed(
             proposal,

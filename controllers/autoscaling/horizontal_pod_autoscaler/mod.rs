@@ -1,9 +1,9 @@
 //! Sets the size of what a HorizontalPodAutoscaler targets so that its metrics come near their targets.
 //!
 //! Watches horizontalpodautoscalers, pods, and the workloads whose selectors may overlap; asks live for the
-//! target's scale and for metrics (resource, custom, external), each with a patience of its own, before it
+//! target's scale and for metrics (resource, custom, external), each with a timeout of its own, before it
 //! decides. Writes the target's `scale`, on the version that the decision rests on, then the autoscaler's
-//! status. A key per autoscaler, looked at once a period at instants that follow from its uid ([`turn`]).
+//! status. A key per autoscaler, evaluated once a period at instants that follow from its uid ([`turn`]).
 //!
 //! Remembers recommendations and scalings; see [`history`] for what outlives a handoff, a restart and a
 //! crash.
@@ -49,7 +49,7 @@ const COMPUTATION_SECONDS: &str =
 const COUNT: &str = "horizontal_pod_autoscaler_controller_num_horizontal_pod_autoscalers";
 const DESIRED: &str = "horizontal_pod_autoscaler_controller_desired_replicas";
 
-/// Periods shorter than this would look at autoscalers faster than answers come.
+/// Periods shorter than this would evaluate autoscalers faster than answers come.
 const PERIOD_MILLIS_MIN: i64 = 100;
 
 /// The horizontal-pod-autoscaler controller.
@@ -57,7 +57,7 @@ pub struct HorizontalPodAutoscalers {
     settings: Settings,
 }
 
-/// What flags and gates say.
+/// The values of flags and gates.
 #[derive(Clone, Debug)]
 struct Settings {
     period_millis: i64,
@@ -74,26 +74,25 @@ struct Settings {
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 #[serde(default)]
 pub struct Memory {
-    /// Of which: another of the same name begins again.
+    /// The autoscaler's uid: another of the same name starts over.
     uid: Str,
     /// The turn that was taken last.
     turn: Option<i64>,
-    /// Whether the turn must be taken again: the target had changed under the decision.
+    /// Whether the turn must be repeated: the target had changed since the decision.
     redo: bool,
-    /// Whether what an owner before has left in the API was taken up.
+    /// Whether the previous owner's checkpoint in the API was restored.
     restored: bool,
-    /// The target's selector, as its scale had it last.
+    /// The target's selector, as its scale last had it.
     selector: Option<String>,
-    /// Rounds of asking in this turn.
+    /// Rounds of queries in this turn.
     rounds: u8,
     /// Recommendations and scalings.
     history: History,
     /// The scaling that is being written.
     rescale: Option<Rescale>,
-    /// A scaling that was given up when the fence closed: it may have happened, which the target's size
-    /// tells.
+    /// A scaling that was abandoned when the fence closed: the target's size shows whether it happened.
     doubtful: Option<Rescale>,
-    /// A scaling that has failed and is to be told of.
+    /// A scaling that has failed and has not been reported yet.
     failed: Option<Failed>,
 }
 
@@ -126,14 +125,14 @@ impl Memory {
         self.uid == *uid
     }
 
-    /// The turn is taken.
+    /// Marks the turn as taken.
     fn done(&mut self, settings: &Settings, now: Timestamp) {
         self.turn = Some(turn::present(settings, now, &self.uid));
         self.redo = false;
         self.rounds = 0;
     }
 
-    /// Whether there may be one more round of asking.
+    /// Whether there may be one more round of queries.
     fn another_round(&mut self, most: u8) -> bool {
         self.rounds = self.rounds.saturating_add(1);
         self.rounds < most
@@ -301,18 +300,18 @@ impl Controller for HorizontalPodAutoscalers {
         };
         match &outcome.result {
             Ok(_) => {
-                // One before it can't happen any more: the target's version has moved.
+                // An earlier one can't be executed any more: the target's version has changed.
                 memory.doubtful = None;
                 memory.history.scaled(rescale.from, rescale.to, rescale.at);
             }
-            // Decided on what is no more: once more, on what is.
+            // The decision rests on an outdated target: it is repeated on the present one.
             Err(Failure::Conflict(_) | Failure::Skipped) => memory.redo = true,
-            // It may have left before the fence closed, and this replica may keep its ranges.
+            // It may have been sent before the fence closed, and this replica may keep its ranges.
             Err(Failure::Fenced) => {
                 memory.redo = true;
                 memory.doubtful = Some(rescale);
             }
-            // It may have happened: what it has changed counts, and the next look sees what is.
+            // It may have been executed: its effect counts, and the next reconcile sees the result.
             Err(Failure::Timeout(why)) => {
                 memory.history.scaled(rescale.from, rescale.to, rescale.at);
                 memory.failed = Some(Failed {

@@ -1,9 +1,9 @@
-//! Which autoscalers a pod is scaled by: more than one would pull it to and fro, so none of them may.
+//! Which autoscalers scale a pod: two of them would undo each other's work, so neither may act.
 //!
-//! Upstream learns each autoscaler's selector by reconciling it, and asks all of them for each pod. Here the
-//! selectors are those of the workloads in the cache, found through an index by a label that they want: what
-//! it costs depends on a pod's labels and not on how many autoscalers there are, and autoscalers that another
-//! replica looks after count from the first moment.
+//! Upstream learns each autoscaler's selector by reconciling it, and asks all of them for each pod. Here
+//! the selectors are those of the workloads in the cache, found through an index by a label that they want:
+//! the cost depends on a pod's labels and not on the number of autoscalers, and autoscalers of other
+//! replicas count from the first moment.
 
 use std::{collections::BTreeSet, sync::Arc};
 
@@ -44,7 +44,7 @@ pub fn target(hpa: &HorizontalPodAutoscaler) -> Vec<Str> {
 
 /// A workload that selects pods.
 pub trait Selects: Object {
-    /// By what.
+    /// The selector of its pods.
     ///
     /// # Errors
     /// Where the selector can't be read.
@@ -99,7 +99,7 @@ pub fn scaling(hpa: &HorizontalPodAutoscaler, pods: &[Arc<Pod>], seen: &Seen<'_>
     for target in target(hpa) {
         aiming_at(&target, seen, &mut keys);
     }
-    // The pods of one workload have mostly the same labels.
+    // The pods of one workload mostly have the same labels.
     let labels: BTreeSet<&[Entry]> = pods
         .iter()
         .map(|pod| Object::metadata(&**pod).labels.as_slice())

@@ -1,4 +1,4 @@
-//! One look at one autoscaler: read the scale, compute, limit, write scale and status.
+//! One evaluation of one autoscaler: read the scale, compute, limit, write scale and status.
 
 use std::sync::Arc;
 
@@ -30,8 +30,8 @@ use super::{
     turn,
 };
 
-/// Rounds of asking for one look: one more when the target's selector is learned, one when discovery changes
-/// meanwhile. Beyond it what is known has to do.
+/// Rounds of queries for one evaluation: one more when the target's selector is learned, one when discovery
+/// changes meanwhile. Beyond it the answers so far must do.
 const ROUNDS_MAX: u8 = 4;
 
 const ABLE: &str = "AbleToScale";
@@ -39,8 +39,8 @@ const ACTIVE: &str = "ScalingActive";
 const LIMITED: &str = "ScalingLimited";
 const TO_ZERO: &str = "ScaledToZero";
 
-/// An autoscaler that is being looked at.
-struct Look<'a> {
+/// One evaluation of an autoscaler, with the plan and status in the making.
+struct SyncContext<'a> {
     settings: &'a Settings,
     seen: &'a Seen<'a>,
     hpa: &'a HorizontalPodAutoscaler,
@@ -64,7 +64,7 @@ fn target_name(spec: &HorizontalPodAutoscalerSpec) -> &str {
         .map_or("", |target| target.name.as_str())
 }
 
-/// What must be asked for a look, if there is to be one.
+/// The queries for an evaluation, if one is due.
 pub(super) fn ask(settings: &Settings, key: &Key, seen: &Seen<'_>, memory: &Memory) -> Vec<Query> {
     let Some(hpa) = seen.get::<HorizontalPodAutoscaler>(key) else {
         return Vec::new();
@@ -134,29 +134,29 @@ fn of(
     memory: &mut Memory,
 ) -> Result<Plan, Refusal> {
     let meta = Object::metadata(hpa);
-    // One that is being deleted goes on scaling for as long as a finalizer holds it.
+    // One that is being deleted keeps scaling for as long as a finalizer holds it.
     let Some(spec) = &hpa.spec else {
         *memory = Memory::default();
         return Ok(Plan::nothing());
     };
     if !memory.is_of(&meta.uid) {
         *memory = Memory::of(meta.uid.clone());
-        // The first look comes with the next turn.
+        // The first evaluation comes with the next turn.
         memory.turn = Some(turn::present(settings, seen.now, &meta.uid));
     }
     let next = turn::next(settings, seen.now, &meta.uid);
     if let Some(failed) = memory.failed.take() {
-        return Ok(tell_of_failure(hpa, failed, seen).again_at(next));
+        return Ok(report_failure(hpa, failed, seen).requeued_at(next));
     }
     if !turn::is_due(settings, seen.now, &meta.uid, memory) {
-        return Ok(Plan::nothing().again_at(next));
+        return Ok(Plan::nothing().requeued_at(next));
     }
     if !seen.catalogue().is_known() {
         return Err(Refusal::Retry(
             "what the API serves has not been discovered yet".to_owned(),
         ));
     }
-    let mut look = Look {
+    let mut context = SyncContext {
         settings,
         seen,
         hpa,
@@ -164,14 +164,14 @@ fn of(
         status: hpa.status.clone().unwrap_or_default(),
         plan: Plan::nothing(),
     };
-    look.take(key, memory)?;
-    let mut plan = look.plan;
-    plan.look_again_at(next);
+    context.take(key, memory)?;
+    let mut plan = context.plan;
+    plan.requeue_at(next);
     Ok(plan)
 }
 
-/// A scaling that has failed is told of, and tried again with the next turn.
-fn tell_of_failure(hpa: &HorizontalPodAutoscaler, failed: super::Failed, seen: &Seen<'_>) -> Plan {
+/// Reports a scaling that has failed; it is retried with the next turn.
+fn report_failure(hpa: &HorizontalPodAutoscaler, failed: super::Failed, seen: &Seen<'_>) -> Plan {
     let mut plan = Plan::nothing();
     let mut status = failed.status;
     set(
@@ -189,7 +189,7 @@ fn tell_of_failure(hpa: &HorizontalPodAutoscaler, failed: super::Failed, seen: &
     plan
 }
 
-impl Look<'_> {
+impl SyncContext<'_> {
     fn take(&mut self, key: &Key, memory: &mut Memory) -> Result<(), Refusal> {
         let catalogue = self.seen.catalogue();
         let reference = self.spec.scale_target_ref.clone().unwrap_or_default();
@@ -224,12 +224,12 @@ impl Look<'_> {
             }
             // It was not due when it was asked.
             Some(Answer::Missing) | None => {
-                self.plan.look_again_now();
+                self.plan.requeue_now();
                 return Ok(());
             }
         };
         if !memory.restored && !self.restore(key, &scale, memory)? {
-            self.plan.look_again_now();
+            self.plan.requeue_now();
             return Ok(());
         }
         self.set(
@@ -251,7 +251,7 @@ impl Look<'_> {
         Ok(())
     }
 
-    /// Takes up what an owner before has left in the API; whether it could be read.
+    /// Restores the previous owner's checkpoint from the API; whether it could be read.
     fn restore(&self, key: &Key, scale: &Scale, memory: &mut Memory) -> Result<bool, Refusal> {
         let json = match self.seen.answer(&live(key)) {
             Some(Answer::Object(json)) => Arc::clone(json),
@@ -272,14 +272,16 @@ impl Look<'_> {
         if let Some(text) = json["metadata"]["annotations"][ANNOTATION].as_str() {
             memory.history.restore(text, self.seen.now);
         }
-        // Scaled, but not told of: the owner before has ended in between. Somebody else's scaling looks the
-        // same, and costs no more than that policies count it.
-        let told = json["status"]["desiredReplicas"]
+        // Scaled, but not reported: the previous owner has ended in between. A scaling by another client
+        // has the same effect, and costs no more than that policies count it.
+        let reported = json["status"]["desiredReplicas"]
             .as_i64()
             .and_then(|count| i32::try_from(count).ok())
             .filter(|count| *count > 0 && json["status"]["lastScaleTime"].is_string());
-        if let Some(told) = told.filter(|told| *told != scale.replicas) {
-            memory.history.scaled(told, scale.replicas, self.seen.now);
+        if let Some(reported) = reported.filter(|reported| *reported != scale.replicas) {
+            memory
+                .history
+                .scaled(reported, scale.replicas, self.seen.now);
         }
         Ok(true)
     }
@@ -356,7 +358,7 @@ impl Look<'_> {
         if rescale {
             self.rescale(entry, scale, (desired, &reason), statuses, memory, error);
             let zero = current > 0 && desired == 0 && min == 0 && outside;
-            self.tell_of_zero(to_zero, zero);
+            self.report_zero(to_zero, zero);
         } else {
             self.sizes(current, current, statuses);
             self.count("none", error);
@@ -371,7 +373,7 @@ impl Look<'_> {
 
     // ---- metrics ----
 
-    /// What the metrics ask for. `None`: they must be asked again. An error is told of in the status already.
+    /// The proposal of the metrics. `None`: they must be queried again. An error is already in the status.
     fn compute(
         &mut self,
         key: &Key,
@@ -388,7 +390,7 @@ impl Look<'_> {
         if memory.selector.as_deref() != Some(scale.selector.as_str()) {
             memory.selector = Some(scale.selector.clone());
             if memory.another_round(ROUNDS_MAX) {
-                self.plan.look_again_now();
+                self.plan.requeue_now();
                 return None;
             }
         }
@@ -412,7 +414,7 @@ impl Look<'_> {
             catalogue: &catalogue,
         };
         if self.lacks_answers(&asking) && memory.another_round(ROUNDS_MAX) {
-            self.plan.look_again_now();
+            self.plan.requeue_now();
             return None;
         }
         let given = Given {
@@ -478,8 +480,7 @@ impl Look<'_> {
         })
     }
 
-    /// Whether a metric would be asked for otherwise by now: what the API serves has changed since the
-    /// questions.
+    /// Whether a metric's query would differ by now: the served API has changed since the queries.
     fn lacks_answers(&self, asking: &Asking<'_>) -> bool {
         let metrics = self.spec.metrics.iter();
         let mut queries = metrics.filter_map(|spec| asking.metric(spec));
@@ -542,7 +543,7 @@ impl Look<'_> {
         error: &'static str,
     ) {
         let current = scale.replicas;
-        // What will be told if it fails.
+        // The status if the scaling fails.
         let mut unscaled = self.status.clone();
         set_sizes(
             &mut unscaled,
@@ -561,9 +562,9 @@ impl Look<'_> {
         } else {
             "scale_down"
         };
-        let told = format!("New size: {desired}; reason: {reason}");
-        let failure = Event::warning(self.hpa, "FailedRescale", format!("{told}; error: "));
-        let success = Event::normal(self.hpa, "SuccessfulRescale", told);
+        let message = format!("New size: {desired}; reason: {reason}");
+        let failure = Event::warning(self.hpa, "FailedRescale", format!("{message}; error: "));
+        let success = Event::normal(self.hpa, "SuccessfulRescale", message);
         self.plan
             .act(Action {
                 verb: Verb::Patch {
@@ -594,7 +595,7 @@ impl Look<'_> {
         self.status.last_scale_time = Some(Time::from(self.seen.now));
     }
 
-    fn tell_of_zero(&mut self, gate: bool, zero: bool) {
+    fn report_zero(&mut self, gate: bool, zero: bool) {
         if !gate {
             self.unset(TO_ZERO);
         } else if zero {
@@ -614,7 +615,7 @@ impl Look<'_> {
         }
     }
 
-    /// The scale can't be read: the conditions say so, all else of the status stays.
+    /// The scale can't be read: the conditions report it, the rest of the status stays.
     fn no_scale(&mut self, memory: &mut Memory, why: &str, error: &'static str) {
         memory.done(self.settings, self.seen.now);
         self.warn("FailedGetScale", why);
@@ -626,7 +627,7 @@ impl Look<'_> {
         write_status(&mut self.plan, self.hpa, status, None);
     }
 
-    /// Nothing can be computed: the status tells the sizes, an event why.
+    /// Nothing can be computed: the status reports the sizes, an event the reason.
     fn cannot_compute(&mut self, current: i32, statuses: Vec<MetricStatus>, why: &str) {
         let desired = self.status.desired_replicas;
         self.sizes(current, desired, statuses);
@@ -730,8 +731,8 @@ fn set(
 
 /// Writes a status where it differs; the checkpoint goes along.
 ///
-/// No version is insisted on: the status is nobody else's, and what it tells is right whatever a user changes
-/// meanwhile. Not a mere report either: a scaling that is not told of would be counted by no successor.
+/// Without a resourceVersion precondition: nobody else writes this status, and it is right whatever a user
+/// changes meanwhile. `Report::No`, because no successor would count a scaling that is not reported.
 fn write_status(
     plan: &mut Plan,
     hpa: &HorizontalPodAutoscaler,

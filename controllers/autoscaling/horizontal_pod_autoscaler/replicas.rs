@@ -13,7 +13,7 @@ use kubernetes_proto::{
 pub struct Sample {
     /// In thousandths.
     pub value: i64,
-    /// When it was taken.
+    /// When the sample was taken.
     pub at: Timestamp,
     /// The time it is an average over.
     pub window: SignedDuration,
@@ -22,12 +22,12 @@ pub struct Sample {
 /// The samples by the pods' names.
 pub type Samples = BTreeMap<String, Sample>;
 
-/// How far the ratio of usage and target may be from 1 before anything is done.
+/// The deviation of the ratio of usage and target from 1 that is tolerated.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Tolerances {
-    /// Below 1.
+    /// The tolerance below 1.
     pub down: f64,
-    /// Above 1.
+    /// The tolerance above 1.
     pub up: f64,
 }
 
@@ -38,7 +38,7 @@ impl Tolerances {
     }
 }
 
-/// What the formula is told besides the metric.
+/// The inputs of the formula besides the metric.
 #[derive(Clone, Copy)]
 pub struct Circumstances<'a> {
     /// The replicas that the target has now: its scale's `spec.replicas`.
@@ -57,18 +57,18 @@ pub struct Circumstances<'a> {
     pub pod_level: bool,
 }
 
-/// What a metric asks for.
+/// What a metric proposes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Proposal {
-    /// So many replicas.
+    /// The proposed number of replicas.
     pub replicas: i32,
-    /// In percent of what is requested, where that is the target.
+    /// In percent of the requests, where that is the target.
     pub utilization: Option<i32>,
-    /// The usage as the status tells it, in thousandths.
+    /// The usage as the status reports it, in thousandths.
     pub usage: i64,
 }
 
-/// Rounded up; as many as an `i32` holds where it is more.
+/// Rounded up, saturating at the largest `i32`.
 fn up(replicas: f64) -> i32 {
     replicas.ceil() as i32
 }
@@ -108,7 +108,7 @@ fn group<'a>(with: &Circumstances<'a>, samples: &Samples, cpu: bool) -> Groups<'
     groups
 }
 
-/// Whether a CPU sample tells of a pod's start rather than of its load.
+/// Whether a CPU sample reflects a pod's start rather than its load.
 fn is_warming_up(with: &Circumstances<'_>, pod: &Pod, sample: &Sample) -> bool {
     let status = pod.status.as_ref();
     let started = status.and_then(|status| pods::instant(status.start_time));
@@ -119,7 +119,7 @@ fn is_warming_up(with: &Circumstances<'_>, pod: &Pod, sample: &Sample) -> bool {
     let is_unready = ready.status == "False";
     let since = pods::instant(ready.last_transition_time).unwrap_or(Timestamp::MIN);
     if started + with.cpu_initialization > with.now {
-        // A sample that began before the pod became ready says nothing of its load.
+        // A sample that began before the pod became ready does not reflect its load.
         let whole = since.checked_add(sample.window).unwrap_or(Timestamp::MAX);
         is_unready || sample.at < whole
     } else {
@@ -181,9 +181,9 @@ fn ratio(samples: &Samples, against: &Against<'_>) -> Result<(f64, Option<i32>, 
     }
 }
 
-/// What metrics of pods ask for. Pods that can't be counted are counted against the change: on the way down
-/// the missing ones use all that they may, on the way up they and the unready ones use nothing; and a change
-/// that this would turn round is not made.
+/// The proposal of a metric of pods. Pods without a value are counted against the change: scaling down, the
+/// missing ones use all that they may; scaling up, they and the unready ones use nothing; and a change
+/// whose direction this would reverse is not made.
 fn of_pods(
     with: &Circumstances<'_>,
     mut samples: Samples,
@@ -243,7 +243,7 @@ fn of_pods(
     Ok(propose(if turned { with.current } else { replicas }))
 }
 
-/// What a pod without a sample is taken to use on the way down: all that it requests, or the target where
+/// The assumed usage of a pod without a sample when scaling down: all that it requests, or the target where
 /// that is more.
 fn full(against: &Against<'_>, name: &str) -> i64 {
     match against {
@@ -325,9 +325,9 @@ pub fn of_value(with: &Circumstances<'_>, usage: i64, target: i64) -> Result<Pro
     })
 }
 
-/// A metric of an object, or an external one, whose target is a value for each pod. `present` is the scale's
-/// `status.replicas`. Nothing is present while a target is scaled from zero: the usage of each is then told
-/// as 0.
+/// A metric of an object, or an external one, whose target is a value for each pod. `present` is the
+/// scale's `status.replicas`. It is 0 while a target is scaled from zero: the usage of each is then
+/// reported as 0.
 pub fn of_value_per_pod(
     with: &Circumstances<'_>,
     present: i32,
@@ -354,7 +354,7 @@ pub fn of_value_per_pod(
     }
 }
 
-/// The sum of an external metric's values; the largest number where it is more.
+/// The saturating sum of an external metric's values.
 pub fn sum(values: &[i64]) -> i64 {
     let sum: i128 = values.iter().map(|value| i128::from(*value)).sum();
     i64::try_from(sum).unwrap_or(i64::MAX)
@@ -410,8 +410,8 @@ fn has_pod_level(spec: &PodSpec) -> bool {
         .any(|amount| is_pod_level(&amount.key))
 }
 
-/// What the pod requests as a whole; where it does not say so for this resource, what its containers need at
-/// once: regular ones and sidecars together, or an init container beside the sidecars before it.
+/// The pod-level request; where the pod has none for this resource, what its containers need at once:
+/// regular ones and sidecars together, or an init container with the sidecars before it.
 fn of_pod_level(spec: &PodSpec, resource: &str) -> Option<i64> {
     let overhead = amount(&spec.overhead, resource);
     let whole = requested(spec.resources.as_ref(), resource).filter(|_| is_pod_level(resource));

@@ -15,14 +15,14 @@ use serde_json::Value;
 
 use super::replicas::{Sample, Samples};
 
-/// How long a scale or a metric may take: less than the usual period, so that an API that hangs costs an
+/// The timeout of a scale or a metric: less than the usual period, so that an API that hangs costs an
 /// autoscaler its decision and not its turn.
 const PATIENCE: Duration = Duration::from_secs(10);
 /// The custom metrics API.
 const CUSTOM_GROUP: &str = "custom.metrics.k8s.io";
 /// Its versions that can be read.
 const CUSTOM_VERSIONS: [&str; 2] = ["v1beta1", "v1beta2"];
-/// The window of a custom metric that names none.
+/// The window of a custom metric without one.
 const DEFAULT_WINDOW: SignedDuration = SignedDuration::from_secs(60);
 
 /// A target's scale, as it was read.
@@ -74,7 +74,7 @@ pub fn group(api_version: &str) -> &str {
     api_version.split_once('/').map_or("", |(group, _)| group)
 }
 
-/// The resource of a kind: in the version that is named, or in the one that its group prefers.
+/// The resource of a kind: in the named version, or in its group's preferred one.
 pub fn resource<'a>(
     catalogue: &'a Catalogue,
     api_version: &str,
@@ -97,7 +97,7 @@ pub fn scale(entry: &Entry, namespace: &str, name: &str) -> Query {
     ask(format!("{}/scale", entry.resource.path(namespace, name)))
 }
 
-/// What a metric is asked with.
+/// The parameters of metric queries.
 #[derive(Clone, Copy)]
 pub struct Asking<'a> {
     /// The autoscaler's namespace.
@@ -109,7 +109,7 @@ pub struct Asking<'a> {
 }
 
 impl Asking<'_> {
-    /// What must be asked for a metric; `None` where it can't be computed whatever the answer is.
+    /// The query for a metric; `None` where it can't be computed whatever the answer is.
     pub fn metric(&self, spec: &MetricSpec) -> Option<Query> {
         match spec.r#type.as_str() {
             "Resource" | "ContainerResource" => Some(self.resource()),
@@ -135,8 +135,7 @@ impl Asking<'_> {
         ))
     }
 
-    /// The path of the custom metrics API, in the first version that can be read of those that the server
-    /// prefers.
+    /// The path of the custom metrics API, in the first supported version of those that the server prefers.
     fn custom(&self) -> Result<String, String> {
         let served = self.catalogue.group_versions().iter();
         let known = served
@@ -212,7 +211,7 @@ impl Asking<'_> {
 }
 
 /// A metric's selector as text: all values where it has none. A selector of nothing would select everything
-/// when asked for by its text, so none is told apart from an empty one in messages alone.
+/// when asked for by its text, so it differs from an empty one in messages alone.
 fn selector(metric: &MetricIdentifier) -> Result<String, String> {
     let Some(selector) = &metric.selector else {
         return Ok(String::new());
@@ -233,7 +232,7 @@ fn with_query(mut path: String, pairs: &[(&str, &str)]) -> String {
     path
 }
 
-/// What may not stand in a path's part or a query's value: all but what RFC 3986 calls unreserved.
+/// Characters to escape in a path's part or a query's value: all but RFC 3986's unreserved ones.
 const RESERVED: &AsciiSet = &NON_ALPHANUMERIC
     .remove(b'-')
     .remove(b'.')
@@ -246,11 +245,11 @@ fn escaped(text: &str) -> PercentEncode<'_> {
 
 // ---- answers ----
 
-/// The answer's JSON, or why there is none; `what` is what client-go says was asked for.
+/// The answer's JSON, or why there is none; `what` is client-go's description of the request.
 pub fn json<'a>(answer: Option<&'a Answer>, what: &str) -> Result<&'a Value, String> {
     match answer {
         Some(Answer::Object(json)) => Ok(json),
-        // Words of the server's own are told as they are; of others client-go says what was asked for.
+        // The server's own words are passed on; otherwise client-go says what was asked for.
         Some(Answer::NotFound(why)) if why != NOT_FOUND => Err(why.clone()),
         Some(Answer::NotFound(_) | Answer::Missing) => Err(format!("{NOT_FOUND} ({what})")),
         Some(Answer::Failed(why)) => Err(why.clone()),
@@ -307,11 +306,11 @@ const RESOURCE: &str = "unable to fetch metrics from resource metrics API: ";
 const CUSTOM: &str = "unable to fetch metrics from custom metrics API: ";
 const EXTERNAL: &str = "unable to fetch metrics from external metrics API: ";
 
-/// The usage of a resource by pod: the sum of its containers, or that of one of them. A pod is missing where
-/// one of them does not tell.
+/// The usage of a resource by pod: the sum of its containers, or that of one of them. A pod is missing
+/// where a container has no value.
 ///
 /// # Errors
-/// Where nothing is told; upstream's words.
+/// Where there is no value; upstream's words.
 pub fn usage(
     seen: &Seen<'_>,
     query: &Query,
@@ -359,7 +358,7 @@ pub fn usage(
 /// A custom metric by pod.
 ///
 /// # Errors
-/// Where nothing is told; upstream's words.
+/// Where there is no value; upstream's words.
 pub fn custom(
     seen: &Seen<'_>,
     query: Result<Query, String>,
@@ -395,7 +394,7 @@ pub fn custom(
 /// A custom metric of one object.
 ///
 /// # Errors
-/// Where it is not told; upstream's words.
+/// Where there is no value; upstream's words.
 pub fn object(
     seen: &Seen<'_>,
     query: Result<Query, String>,
@@ -420,7 +419,7 @@ pub fn object(
 /// The values of an external metric.
 ///
 /// # Errors
-/// Where none is told; upstream's words.
+/// Where there is no value; upstream's words.
 pub fn external(
     seen: &Seen<'_>,
     query: Result<Query, String>,

@@ -1,9 +1,8 @@
-//! When an autoscaler is looked at: at instants that follow from its uid and the period, on the clock of the
-//! wall.
+//! When an autoscaler is evaluated: at instants of the wall clock that follow from its uid and the period.
 //!
 //! So the phase is the same for every owner, whether the last one has handed over, was restarted or has
-//! crashed, no look is early or late by a change of owner, and autoscalers that were made together are spread
-//! over the period.
+//! crashed; no evaluation is early or late by a change of owner, and autoscalers that were created together
+//! are spread over the period.
 
 use controllers_kit::Timestamp;
 use xxhash_rust::xxh3::xxh3_64;

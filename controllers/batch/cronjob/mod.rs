@@ -1,16 +1,16 @@
-//! Starts a Job at each time that a CronJob's schedule names, and clears up after old ones.
+//! Starts a Job at each time that a CronJob's schedule names, and deletes old ones.
 //!
 //! Watches cronjobs and jobs; creates and deletes jobs; writes the CronJob's status; a key per CronJob. A
-//! Job's name is the CronJob's with the minute of its time, so no time is run twice, whoever runs it.
-//! Children are the Jobs whose controller has the CronJob's *name*, as upstream has it. `status.active` is
-//! written when the Job is seen: its uid is not known before.
+//! Job's name is the CronJob's with the minute of its time, so no time is run twice, whichever replica runs
+//! it. Children are the Jobs whose controller has the CronJob's *name*, as upstream has it. `status.active`
+//! is written when the Job is seen: its uid is not known before.
 //!
 //! A schedule that names no time zone is read in the zone of the host, as Go finds it (`$TZ`, else
 //! `/etc/localtime`, else UTC): the node passes it in ([`Flags::local_zone`]). All replicas of a fleet should
 //! have the same one.
 //!
-//! Remembers what it has told by events, so as not to say it again at every look, and the schedule, because a
-//! changed one begins with its next time and not with one that it would have missed.
+//! Remembers which events it has recorded, so as not to repeat them in every reconcile, and the schedule,
+//! because a changed one begins with its next time and not with one that it would have missed.
 
 mod plan;
 mod schedule;
@@ -38,11 +38,11 @@ pub struct Memory {
     pub said: Said,
     /// Schedule and zone, as last seen.
     pub schedule: Option<String>,
-    /// The version of the CronJob in which its schedule was another than before; 0 for none.
+    /// The version of the CronJob in which its schedule was changed; 0 for none.
     pub changed_in: u64,
     /// `status.lastScheduleTime`, as last seen.
     pub last_run: Option<Timestamp>,
-    /// Nothing is started before, because the schedule was changed.
+    /// Nothing is started before this time, because the schedule was changed.
     pub not_before: Option<Timestamp>,
 }
 

@@ -1,4 +1,4 @@
-//! One look at a CronJob: which of its Jobs have ended, which are too old, whether one is due.
+//! One reconcile of a CronJob: which of its Jobs have ended, which are too old, whether one is due.
 
 use std::sync::Arc;
 
@@ -24,9 +24,9 @@ pub(super) const CHILDREN: &str = "cronjob-children";
 
 /// The time that a Job was due, in the CronJob's zone.
 const SCHEDULED_AT: &str = "batch.kubernetes.io/cronjob-scheduled-timestamp";
-/// Clocks differ a little: a time is looked at so much after it has come.
+/// Clocks differ a little: a key is requeued for this much after its next time.
 const LATER: SignedDuration = SignedDuration::from_millis(100);
-/// So many missed times are worth a warning.
+/// More missed times than this get a warning event.
 const MISSED_MAX: i64 = 100;
 
 /// The value of [`CHILDREN`].
@@ -50,7 +50,7 @@ fn is_active(active: &[ObjectReference], uid: &str) -> bool {
     active.iter().any(|reference| reference.uid == *uid)
 }
 
-/// Children at work that the status does not know.
+/// Running children that are not in the status.
 fn unexpected(cron: &CronJob, children: &[Arc<Job>]) -> bool {
     let active = cron
         .status
@@ -61,7 +61,7 @@ fn unexpected(cron: &CronJob, children: &[Arc<Job>]) -> bool {
         .any(|job| conditions::finished(job).is_none() && !is_active(active, uid(job)))
 }
 
-/// Jobs that the status knows and the cache does not.
+/// Jobs in the status that are not in the cache.
 fn missing(cron: &CronJob, children: &[Arc<Job>]) -> Vec<ObjectReference> {
     let active = cron
         .status
@@ -81,8 +81,8 @@ fn live_job(reference: &ObjectReference) -> Query {
     }
 }
 
-/// What the cache may not know yet: whether a Job is really gone, whether one is really unexpected, and, as
-/// upstream reads them too, the Jobs that are about to be replaced.
+/// Queries for what the cache may not show yet: whether a Job is really gone, whether one is really
+/// unexpected, and, as in upstream, the Jobs that are about to be replaced.
 pub(super) fn ask(key: &Key, seen: &Seen<'_>, memory: &Memory, local: &TimeZone) -> Vec<Query> {
     let Some(cron) = seen.get::<CronJob>(key) else {
         return Vec::new();
@@ -101,7 +101,7 @@ pub(super) fn ask(key: &Key, seen: &Seen<'_>, memory: &Memory, local: &TimeZone)
     queries
 }
 
-/// Whether a Job is due that takes the place of those at work.
+/// Whether a Job is due that replaces running ones.
 fn is_replacing(cron: &CronJob, now: Timestamp, memory: &Memory, local: &TimeZone) -> bool {
     let active = cron.status.as_ref().map_or(0, |status| status.active.len());
     let Some(spec) = cron.spec.as_ref() else {
@@ -110,12 +110,12 @@ fn is_replacing(cron: &CronJob, now: Timestamp, memory: &Memory, local: &TimeZon
     if spec.concurrency_policy != "Replace" || active == 0 {
         return false;
     }
-    let mut look = Look::new(cron, spec, now, local, Said::default());
-    matches!(due(&mut look, &mut memory.clone()), Due::At(..))
+    let mut context = SyncContext::new(cron, spec, now, local, Said::default());
+    matches!(due(&mut context, &mut memory.clone()), Due::At(..))
 }
 
-/// A look in the making.
-struct Look<'a> {
+/// One reconcile: the CronJob, the clock, and the plan and status in the making.
+struct SyncContext<'a> {
     cron: &'a CronJob,
     spec: &'a CronJobSpec,
     now: Timestamp,
@@ -128,7 +128,7 @@ struct Look<'a> {
     said: Said,
 }
 
-impl<'a> Look<'a> {
+impl<'a> SyncContext<'a> {
     fn new(
         cron: &'a CronJob,
         spec: &'a CronJobSpec,
@@ -147,13 +147,13 @@ impl<'a> Look<'a> {
         }
     }
 
-    /// Records an event once; `cause` distinguishes events of the same words.
-    fn tell(&mut self, event: Event, cause: &str) {
+    /// Records an event once; `cause` distinguishes events of the same text.
+    fn record(&mut self, event: Event, cause: &str) {
         self.plan.event_once_for(&mut self.said, event, cause);
     }
 
     fn warn(&mut self, reason: &'static str, message: String, cause: &str) {
-        self.tell(Event::warning(self.cron, reason, message), cause);
+        self.record(Event::warning(self.cron, reason, message), cause);
     }
 }
 
@@ -170,58 +170,58 @@ pub(super) fn plan(
     let spec = cron.spec.clone().unwrap_or_default();
     let children = children(key, seen);
     let said = std::mem::take(&mut memory.said);
-    let mut look = Look::new(&cron, &spec, seen.now, local, said);
-    let decided = decide(&mut look, &children, seen, memory);
+    let mut context = SyncContext::new(&cron, &spec, seen.now, local, said);
+    let decided = decide(&mut context, &children, seen, memory);
     match decided {
-        Ok(_) => look.said.settle(),
-        Err(_) => look.said.abandon(),
+        Ok(_) => context.said.settle(),
+        Err(_) => context.said.abandon(),
     }
-    memory.said = look.said;
+    memory.said = context.said;
     decided?;
-    Ok(look.plan)
+    Ok(context.plan)
 }
 
 fn decide(
-    look: &mut Look<'_>,
+    context: &mut SyncContext<'_>,
     children: &[Arc<Job>],
     seen: &Seen<'_>,
     memory: &mut Memory,
 ) -> Result<(), Refusal> {
-    let own_due = due(look, memory);
+    let own_due = due(context, memory);
     let just_made = match &own_due {
-        Due::At(at, _) => own_child(look, children, *at),
+        Due::At(at, _) => own_child(context, children, *at),
         _ => None,
     };
     let expected = just_made.as_ref().map(|job| uid(job).clone());
-    clean_up(look, children, expected.as_ref());
-    see_children(look, children, expected.as_ref(), seen)?;
-    see_missing(look, children, seen)?;
-    if look.cron.is_terminating() {
-        write_status(look);
+    clean_up(context, children, expected.as_ref());
+    see_children(context, children, expected.as_ref(), seen)?;
+    see_missing(context, children, seen)?;
+    if context.cron.is_terminating() {
+        write_status(context);
         return Ok(());
     }
     match own_due {
-        Due::Never => write_status(look),
+        Due::Never => write_status(context),
         Due::Wrong(reason, message) => {
-            look.warn(reason, message, "");
-            write_status(look);
+            context.warn(reason, message, "");
+            write_status(context);
         }
         Due::Later(next) => {
-            write_status(look);
-            look_again(look, next);
+            write_status(context);
+            requeue(context, next);
         }
         Due::At(at, schedule) => {
-            start(look, seen, at, just_made.as_deref());
-            let next = next_look(look, &schedule);
-            look_again(look, next);
+            start(context, seen, at, just_made.as_deref());
+            let next = next_due(context, &schedule);
+            requeue(context, next);
         }
     }
     Ok(())
 }
 
-fn look_again(look: &mut Look<'_>, next: Option<Timestamp>) {
+fn requeue(context: &mut SyncContext<'_>, next: Option<Timestamp>) {
     if let Some(next) = next {
-        look.plan.look_again_at(next);
+        context.plan.requeue_at(next);
     }
 }
 
@@ -229,24 +229,24 @@ fn look_again(look: &mut Look<'_>, next: Option<Timestamp>) {
 
 /// Whether a Job is due.
 enum Due {
-    /// Suspended.
+    /// It is suspended.
     Never,
     /// The schedule can't be followed: reason and message.
     Wrong(&'static str, String),
-    /// Not yet.
+    /// Not before this time, if any.
     Later(Option<Timestamp>),
-    /// For this time.
+    /// A Job is due for this time.
     At(Timestamp, Schedule),
 }
 
-fn due(look: &mut Look<'_>, memory: &mut Memory) -> Due {
-    if look.cron.is_terminating() {
+fn due(context: &mut SyncContext<'_>, memory: &mut Memory) -> Due {
+    if context.cron.is_terminating() {
         return Due::Never;
     }
-    note_schedule(look, memory);
-    let spec = look.spec;
+    note_schedule(context, memory);
+    let spec = context.spec;
     if let Some(name) = &spec.time_zone
-        && let Err(why) = schedule::zone(name, look.local)
+        && let Err(why) = schedule::zone(name, context.local)
     {
         return Due::Wrong(
             "UnknownTimeZone",
@@ -256,7 +256,7 @@ fn due(look: &mut Look<'_>, memory: &mut Memory) -> Due {
     if spec.suspend == Some(true) {
         return Due::Never;
     }
-    let parsed = match schedule::parse(&text(look), look.local) {
+    let parsed = match schedule::parse(&text(context), context.local) {
         Ok(parsed) => parsed,
         Err(why) => {
             return Due::Wrong(
@@ -265,10 +265,10 @@ fn due(look: &mut Look<'_>, memory: &mut Memory) -> Due {
             );
         }
     };
-    if is_held(look, &parsed, memory) {
+    if is_held(context, &parsed, memory) {
         return Due::Later(memory.not_before);
     }
-    match recent(look, &parsed, true) {
+    match recent(context, &parsed, true) {
         Err(why) => Due::Wrong(
             "InvalidSchedule",
             format!("invalid schedule: {} : {why}", spec.schedule),
@@ -279,7 +279,7 @@ fn due(look: &mut Look<'_>, memory: &mut Memory) -> Due {
             ..
         }) => {
             if missed > MISSED_MAX {
-                look.warn(
+                context.warn(
                     "TooManyMissedTimes",
                     "too many missed start times. Set or decrease .spec.startingDeadlineSeconds or check clock skew"
                         .to_owned(),
@@ -288,20 +288,20 @@ fn due(look: &mut Look<'_>, memory: &mut Memory) -> Due {
             }
             Due::At(at, parsed)
         }
-        Ok(_) => Due::Later(next_look(look, &parsed)),
+        Ok(_) => Due::Later(next_due(context, &parsed)),
     }
 }
 
 /// Remembers in which version of the CronJob its schedule was changed. No request changes spec and status:
-/// where the status differs too, more than the schedule has changed since the last look.
-fn note_schedule(look: &Look<'_>, memory: &mut Memory) {
-    let spec = look.spec;
+/// where the status differs too, more than the schedule has changed since the last reconcile.
+fn note_schedule(context: &SyncContext<'_>, memory: &mut Memory) {
+    let spec = context.spec;
     let zone = spec.time_zone.as_deref().unwrap_or("");
     let now = format!("{}\n{zone}", spec.schedule);
-    let last_run = pods::instant(look.status.last_schedule_time);
+    let last_run = pods::instant(context.status.last_schedule_time);
     if memory.schedule.as_ref().is_some_and(|then| *then != now) {
         let alone = memory.last_run == last_run;
-        let version = Object::metadata(look.cron).resource_version;
+        let version = Object::metadata(context.cron).resource_version;
         memory.changed_in = if alone { version } else { 0 };
         memory.not_before = None;
     }
@@ -309,25 +309,25 @@ fn note_schedule(look: &Look<'_>, memory: &mut Memory) {
     memory.schedule = Some(now);
 }
 
-/// A schedule that was changed begins with its next time, unless something else of the CronJob changes
-/// before: then it is looked at as ever, and what was missed by the schedule as it is now is made up for.
-fn is_held(look: &Look<'_>, parsed: &Schedule, memory: &mut Memory) -> bool {
-    if memory.changed_in != Object::metadata(look.cron).resource_version {
+/// A changed schedule begins with its next time, unless something else of the CronJob changes before: then
+/// the present schedule applies as usual, and what it has missed is made up for.
+fn is_held(context: &SyncContext<'_>, parsed: &Schedule, memory: &mut Memory) -> bool {
+    if memory.changed_in != Object::metadata(context.cron).resource_version {
         memory.changed_in = 0;
         memory.not_before = None;
         return false;
     }
     if memory.not_before.is_none() {
-        memory.not_before = next_look(look, parsed);
+        memory.not_before = next_due(context, parsed);
     }
-    memory.not_before.is_some_and(|until| look.now < until)
+    memory.not_before.is_some_and(|until| context.now < until)
 }
 
 /// The schedule with its zone.
-fn text(look: &mut Look<'_>) -> String {
-    let spec = look.spec;
+fn text(context: &mut SyncContext<'_>) -> String {
+    let spec = context.spec;
     if spec.schedule.contains("TZ") {
-        look.warn(
+        context.warn(
             "UnsupportedSchedule",
             format!(
                 "CRON_TZ or TZ used in schedule {:?} is not officially supported, see \
@@ -346,21 +346,25 @@ fn text(look: &mut Look<'_>) -> String {
 
 /// What has become due since the last time.
 struct Recent {
-    /// From when on it was looked.
+    /// The instant after which times were searched.
     since: Timestamp,
-    /// The last time that has come.
+    /// The last time that has passed.
     last: Option<Timestamp>,
-    /// About how many have.
+    /// The approximate number of times that have passed.
     missed: i64,
 }
 
-fn recent(look: &Look<'_>, schedule: &Schedule, within_deadline: bool) -> Result<Recent, String> {
-    let meta = Object::metadata(look.cron);
-    let mut since = pods::instant(look.status.last_schedule_time)
+fn recent(
+    context: &SyncContext<'_>,
+    schedule: &Schedule,
+    within_deadline: bool,
+) -> Result<Recent, String> {
+    let meta = Object::metadata(context.cron);
+    let mut since = pods::instant(context.status.last_schedule_time)
         .or(pods::instant(meta.creation_timestamp))
         .unwrap_or(Timestamp::UNIX_EPOCH);
-    if within_deadline && let Some(seconds) = look.spec.starting_deadline_seconds {
-        let earliest = look
+    if within_deadline && let Some(seconds) = context.spec.starting_deadline_seconds {
+        let earliest = context
             .now
             .checked_sub(SignedDuration::from_secs(seconds))
             .unwrap_or(Timestamp::MIN);
@@ -372,28 +376,28 @@ fn recent(look: &Look<'_>, schedule: &Schedule, within_deadline: bool) -> Result
         missed: 0,
     };
     let first = schedule.next(since);
-    if first.is_some_and(|first| look.now < first) {
+    if first.is_some_and(|first| context.now < first) {
         return Ok(none);
     }
     let second = first.and_then(|first| schedule.next(first));
     let (Some(first), Some(second)) = (first, second) else {
         return Err("time difference between two schedules is less than 1 second".to_owned());
     };
-    if look.now < second {
+    if context.now < second {
         return Ok(Recent {
             last: Some(first),
             ..none
         });
     }
-    // About how many times have come: as many as fit in at the distance of the first two.
+    // The approximate number of missed times, from the distance of the first two.
     let distance = second.duration_since(first).as_secs();
-    let missed = look.now.duration_since(first).as_secs() / distance + 1;
-    // One time too early, so that an irregular schedule finds its own last one.
+    let missed = context.now.duration_since(first).as_secs() / distance + 1;
+    // Starts one time early, so that an irregular schedule finds its own last one.
     let mut at = first
         .checked_add(SignedDuration::from_secs((missed - 2) * distance))
         .map_err(|error| error.to_string())?;
     let mut last = None;
-    while let Some(next) = schedule.next(at).filter(|next| *next <= look.now) {
+    while let Some(next) = schedule.next(at).filter(|next| *next <= context.now) {
         last = Some(next);
         at = next;
     }
@@ -404,16 +408,16 @@ fn recent(look: &Look<'_>, schedule: &Schedule, within_deadline: bool) -> Result
     })
 }
 
-/// When the schedule is looked at again.
-fn next_look(look: &Look<'_>, schedule: &Schedule) -> Option<Timestamp> {
-    let after = match recent(look, schedule, false) {
+/// When the key is requeued for the schedule's next time.
+fn next_due(context: &SyncContext<'_>, schedule: &Schedule) -> Option<Timestamp> {
+    let after = match recent(context, schedule, false) {
         Ok(Recent {
             last: Some(last), ..
         }) => last,
         Ok(Recent {
             since, missed: 0, ..
         }) => since,
-        _ => look.now,
+        _ => context.now,
     };
     schedule.next(after)?.checked_add(LATER).ok()
 }
@@ -421,10 +425,10 @@ fn next_look(look: &Look<'_>, schedule: &Schedule) -> Option<Timestamp> {
 // ---- what there is ----
 
 /// Deletes the oldest finished Jobs beyond the limits.
-fn clean_up(look: &mut Look<'_>, children: &[Arc<Job>], expected: Option<&Str>) {
+fn clean_up(context: &mut SyncContext<'_>, children: &[Arc<Job>], expected: Option<&Str>) {
     let limits = [
-        ("Complete", look.spec.successful_jobs_history_limit),
-        ("Failed", look.spec.failed_jobs_history_limit),
+        ("Complete", context.spec.successful_jobs_history_limit),
+        ("Failed", context.spec.failed_jobs_history_limit),
     ];
     for (r#type, limit) in limits {
         let Some(limit) = limit.and_then(|limit| usize::try_from(limit).ok()) else {
@@ -432,7 +436,7 @@ fn clean_up(look: &mut Look<'_>, children: &[Arc<Job>], expected: Option<&Str>) 
         };
         let mut finished: Vec<&Arc<Job>> = children
             .iter()
-            // One that was just made is noted before it goes.
+            // A Job that was just created is recorded before it is deleted.
             .filter(|job| expected != Some(uid(job)))
             .filter(|job| conditions::finished(job).is_some_and(|found| found.r#type == r#type))
             .collect();
@@ -450,21 +454,23 @@ fn clean_up(look: &mut Look<'_>, children: &[Arc<Job>], expected: Option<&Str>) 
         });
         for job in finished.into_iter().take(surplus) {
             if !job.is_terminating() {
-                delete(look, job);
+                delete(context, job);
             }
             let gone = uid(job).clone();
-            look.status
+            context
+                .status
                 .active
                 .retain(|reference| gone != *reference.uid);
         }
     }
 }
 
-fn delete(look: &mut Look<'_>, job: &Job) {
+fn delete(context: &mut SyncContext<'_>, job: &Job) {
     let meta = Object::metadata(job);
-    let cron = look.cron;
-    count_jobs(&mut look.plan, meta);
-    look.plan
+    let cron = context.cron;
+    count_jobs(&mut context.plan, meta);
+    context
+        .plan
         .delete(job, Only::ThisUid, Propagation::Background)
         .announce(Event::normal(
             cron,
@@ -480,24 +486,24 @@ fn count_jobs(plan: &mut Plan, meta: &ObjectMeta) {
     plan.counted::<Job>(&meta.namespace, &all);
 }
 
-/// Takes what has finished out of the list and notes the last success.
+/// Removes finished Jobs from the list and records the last success.
 fn see_children(
-    look: &mut Look<'_>,
+    context: &mut SyncContext<'_>,
     children: &[Arc<Job>],
     expected: Option<&Str>,
     seen: &Seen<'_>,
 ) -> Result<(), Refusal> {
     for job in children {
-        let known = is_active(&look.status.active, uid(job));
+        let known = is_active(&context.status.active, uid(job));
         let name = &Object::metadata(&**job).name;
         match conditions::finished(job) {
             None if !known && expected != Some(uid(job)) => {
-                if is_known_live(look, job, seen)? {
+                if is_known_live(context, job, seen)? {
                     return Err(Refusal::Wait(
                         "the CronJob is older in the cache than its Jobs".to_owned(),
                     ));
                 }
-                look.warn(
+                context.warn(
                     "UnexpectedJob",
                     format!("Saw a job that the controller did not create or forgot: {name}"),
                     uid(job),
@@ -506,17 +512,18 @@ fn see_children(
             None => {}
             Some(finished) => {
                 if known && expected != Some(uid(job)) {
-                    look.status
+                    context
+                        .status
                         .active
                         .retain(|reference| *uid(job) != *reference.uid);
-                    look.plan.event(Event::normal(
-                        look.cron,
+                    context.plan.event(Event::normal(
+                        context.cron,
                         "SawCompletedJob",
                         format!("Saw completed job: {name}, condition: {}", finished.r#type),
                     ));
                 }
                 if finished.r#type == "Complete" {
-                    note_success(look, job);
+                    note_success(context, job);
                 }
             }
         }
@@ -524,20 +531,20 @@ fn see_children(
     Ok(())
 }
 
-fn note_success(look: &mut Look<'_>, job: &Job) {
+fn note_success(context: &mut SyncContext<'_>, job: &Job) {
     let completed = job
         .status
         .as_ref()
         .and_then(|status| status.completion_time);
-    let before = look.status.last_successful_time;
+    let before = context.status.last_successful_time;
     if completed.is_some() && (before.is_none() || completed > before) {
-        look.status.last_successful_time = completed;
+        context.status.last_successful_time = completed;
     }
 }
 
-/// Whether the live status knows a Job that the cached one does not.
-fn is_known_live(look: &Look<'_>, job: &Job, seen: &Seen<'_>) -> Result<bool, Refusal> {
-    match seen.answer(&owners::recheck(look.cron)) {
+/// Whether the live status has a Job that the cached one does not.
+fn is_known_live(context: &SyncContext<'_>, job: &Job, seen: &Seen<'_>) -> Result<bool, Refusal> {
+    match seen.answer(&owners::recheck(context.cron)) {
         Some(Answer::Object(live)) => Ok(live["status"]["active"]
             .as_array()
             .is_some_and(|active| active.iter().any(|one| one["uid"] == **uid(job)))),
@@ -549,20 +556,25 @@ fn is_known_live(look: &Look<'_>, job: &Job, seen: &Seen<'_>) -> Result<bool, Re
     }
 }
 
-/// Takes what is gone out of the list, or the CronJob would wait for it for ever.
-fn see_missing(look: &mut Look<'_>, children: &[Arc<Job>], seen: &Seen<'_>) -> Result<(), Refusal> {
-    for reference in missing(look.cron, children) {
-        if !is_active(&look.status.active, &reference.uid) {
+/// Removes missing Jobs from the list, or the CronJob would wait for them forever.
+fn see_missing(
+    context: &mut SyncContext<'_>,
+    children: &[Arc<Job>],
+    seen: &Seen<'_>,
+) -> Result<(), Refusal> {
+    for reference in missing(context.cron, children) {
+        if !is_active(&context.status.active, &reference.uid) {
             continue;
         }
         match seen.answer(&live_job(&reference)) {
             Some(Answer::Missing | Answer::NotFound(_)) => {
-                look.plan.event(Event::normal(
-                    look.cron,
+                context.plan.event(Event::normal(
+                    context.cron,
                     "MissingJob",
                     format!("Active job went missing: {}", reference.name),
                 ));
-                look.status
+                context
+                    .status
                     .active
                     .retain(|other| other.uid != reference.uid);
             }
@@ -585,37 +597,38 @@ fn job_name(cron: &CronJob, at: Timestamp) -> String {
     format!("{}-{}", Object::metadata(cron).name, at.as_second() / 60)
 }
 
-/// The Job of a time that this CronJob has made and that its status does not know yet.
-fn own_child(look: &Look<'_>, children: &[Arc<Job>], at: Timestamp) -> Option<Arc<Job>> {
-    let name = job_name(look.cron, at);
-    let own = &Object::metadata(look.cron).uid;
+/// The Job of a time that this CronJob has created and that its status does not have yet.
+fn own_child(context: &SyncContext<'_>, children: &[Arc<Job>], at: Timestamp) -> Option<Arc<Job>> {
+    let name = job_name(context.cron, at);
+    let own = &Object::metadata(context.cron).uid;
     children
         .iter()
         .find(|job| {
             let meta = Object::metadata(&***job);
             *meta.name == *name && owners::is_controlled_by(meta, own)
         })
-        .filter(|job| !is_processed(look, at) && !is_active(&look.status.active, uid(job)))
+        .filter(|job| !is_processed(context, at) && !is_active(&context.status.active, uid(job)))
         .cloned()
 }
 
-fn is_processed(look: &Look<'_>, at: Timestamp) -> bool {
-    let name = job_name(look.cron, at);
-    look.status
+fn is_processed(context: &SyncContext<'_>, at: Timestamp) -> bool {
+    let name = job_name(context.cron, at);
+    context
+        .status
         .active
         .iter()
         .any(|reference| reference.name == name)
-        || look
+        || context
             .status
             .last_schedule_time
             .is_some_and(|last| last.timestamp() == at)
 }
 
-/// Starts the Job of a time, or takes note of it where it was started already, or says why not.
-fn start(look: &mut Look<'_>, seen: &Seen<'_>, at: Timestamp, made: Option<&Job>) {
+/// Starts the Job of a time, records one that exists already, or reports why none is started.
+fn start(context: &mut SyncContext<'_>, seen: &Seen<'_>, at: Timestamp, made: Option<&Job>) {
     if let Some(job) = made {
         let meta = Object::metadata(job);
-        look.status.active.push(ObjectReference {
+        context.status.active.push(ObjectReference {
             kind: "Job".to_owned(),
             namespace: meta.namespace.to_string(),
             name: meta.name.to_string(),
@@ -624,91 +637,98 @@ fn start(look: &mut Look<'_>, seen: &Seen<'_>, at: Timestamp, made: Option<&Job>
             resource_version: meta.resource_version.to_string(),
             field_path: String::new(),
         });
-        look.status.last_schedule_time = Some(at.into());
-        write_status(look);
+        context.status.last_schedule_time = Some(at.into());
+        write_status(context);
         return;
     }
-    let is_late = look.spec.starting_deadline_seconds.is_some_and(|seconds| {
-        at.checked_add(SignedDuration::from_secs(seconds))
-            .is_ok_and(|until| until < look.now)
-    });
+    let is_late = context
+        .spec
+        .starting_deadline_seconds
+        .is_some_and(|seconds| {
+            at.checked_add(SignedDuration::from_secs(seconds))
+                .is_ok_and(|until| until < context.now)
+        });
     if is_late {
         let time =
             jiff::fmt::strtime::format("%a, %d %b %Y %H:%M:%S %z", &at.to_zoned(TimeZone::UTC))
                 .unwrap_or_else(|_| at.to_string());
-        look.warn(
+        context.warn(
             "MissSchedule",
             format!("Missed scheduled time to start a job: {time}"),
             "",
         );
-        write_status(look);
+        write_status(context);
         return;
     }
-    if is_processed(look, at) {
-        write_status(look);
+    if is_processed(context, at) {
+        write_status(context);
         return;
     }
-    if look.spec.concurrency_policy == "Forbid" && !look.status.active.is_empty() {
+    if context.spec.concurrency_policy == "Forbid" && !context.status.active.is_empty() {
         let event = Event::normal(
-            look.cron,
+            context.cron,
             "JobAlreadyActive",
             "Not starting job because prior execution is running and concurrency policy is Forbid",
         );
-        look.tell(event, &at.to_string());
-        write_status(look);
+        context.record(event, &at.to_string());
+        write_status(context);
         return;
     }
     let key = Key::new(
-        Object::metadata(look.cron).namespace.clone(),
-        job_name(look.cron, at),
+        Object::metadata(context.cron).namespace.clone(),
+        job_name(context.cron, at),
     );
     if seen.get::<Job>(&key).is_some() {
-        // Somebody else's: whoever made it looks after it.
-        write_status(look);
+        // Created by somebody else, who is responsible for it.
+        write_status(context);
         return;
     }
-    let is_clear = look.spec.concurrency_policy != "Replace" || replace(look, seen, at);
-    write_status(look);
+    let is_clear = context.spec.concurrency_policy != "Replace" || replace(context, seen, at);
+    write_status(context);
     if is_clear {
-        look.plan.then();
-        create(look, at);
+        context.plan.then();
+        create(context, at);
     }
 }
 
-/// Deletes what still runs, as it was read live; whether nothing is left of it. Where one can't be read
-/// nothing is started beside it: the sync fails.
-fn replace(look: &mut Look<'_>, seen: &Seen<'_>, at: Timestamp) -> bool {
-    let mut active = std::mem::take(&mut look.status.active).into_iter();
+/// Deletes running Jobs, as read live; whether none is left. Where one can't be read nothing is started
+/// beside it: the sync fails.
+fn replace(context: &mut SyncContext<'_>, seen: &Seen<'_>, at: Timestamp) -> bool {
+    let mut active = std::mem::take(&mut context.status.active).into_iter();
     let mut is_clear = true;
     for reference in active.by_ref() {
         let why = match seen.answer(&live_job(&reference)) {
             Some(Answer::Object(found)) => {
-                replace_one(look, &reference, found);
+                replace_one(context, &reference, found);
                 continue;
             }
             Some(Answer::Missing) => format!("jobs.batch {:?} not found", reference.name),
             Some(Answer::NotFound(why) | Answer::Failed(why)) => why.clone(),
             None => {
-                // The time has come since it was asked what has to be read.
-                look.plan.look_again_now();
+                // A time has come since the queries were made.
+                context.plan.requeue_now();
                 String::new()
             }
         };
         if !why.is_empty() {
-            look.warn("FailedGet", format!("Get job: {why}"), &at.to_string());
-            look.plan.fail(format!("job {}: {why}", reference.name));
+            context.warn("FailedGet", format!("Get job: {why}"), &at.to_string());
+            context.plan.fail(format!("job {}: {why}", reference.name));
         }
-        look.status.active.push(reference);
+        context.status.active.push(reference);
         is_clear = false;
         break;
     }
-    look.status.active.extend(active);
-    look.plan.then();
+    context.status.active.extend(active);
+    context.plan.then();
     is_clear
 }
 
-/// Deletes a Job that was read live, unless its name is another's by now: then the one that ran is gone.
-fn replace_one(look: &mut Look<'_>, reference: &ObjectReference, found: &serde_json::Value) {
+/// Deletes a Job that was read live, unless another has its name by now: then the one that ran is gone.
+fn replace_one(
+    context: &mut SyncContext<'_>,
+    reference: &ObjectReference,
+    found: &serde_json::Value,
+) {
     let text = |field: &str| found["metadata"][field].as_str();
     if text("uid") != Some(&reference.uid) || text("deletionTimestamp").is_some() {
         return;
@@ -724,14 +744,14 @@ fn replace_one(look: &mut Look<'_>, reference: &ObjectReference, found: &serde_j
         }),
         ..Default::default()
     };
-    delete(look, &job);
+    delete(context, &job);
 }
 
-fn create(look: &mut Look<'_>, at: Timestamp) {
-    let cron = look.cron;
+fn create(context: &mut SyncContext<'_>, at: Timestamp) {
+    let cron = context.cron;
     let meta = Object::metadata(cron);
     let name = job_name(cron, at);
-    let template = look.spec.job_template.clone().unwrap_or_default();
+    let template = context.spec.job_template.clone().unwrap_or_default();
     let template_meta = template.metadata.unwrap_or_default();
     let mut job_meta = ObjectMeta {
         name: Str::from(name.as_str()),
@@ -741,15 +761,16 @@ fn create(look: &mut Look<'_>, at: Timestamp) {
         owner_references: vec![owners::reference(cron)],
         ..Default::default()
     };
-    job_meta.set_annotation(SCHEDULED_AT, &rfc3339(at, look));
+    job_meta.set_annotation(SCHEDULED_AT, &rfc3339(at, context));
     let job = JobFromTemplate {
         metadata: Some(job_meta),
         spec: template.spec,
     };
-    count_jobs(&mut look.plan, meta);
+    count_jobs(&mut context.plan, meta);
     #[expect(clippy::cast_precision_loss, reason = "seconds of a delay")]
-    let skew = look.now.duration_since(at).as_secs() as f64;
-    look.plan
+    let skew = context.now.duration_since(at).as_secs() as f64;
+    context
+        .plan
         .act(Action {
             verb: Verb::Create {
                 body: prost::Message::encode_to_vec(&job),
@@ -769,11 +790,11 @@ fn create(look: &mut Look<'_>, at: Timestamp) {
         .measure(SKEW, &[], skew);
 }
 
-/// As Go writes it: `Z` for UTC, the offset otherwise. Without a zone of the CronJob it is UTC, whatever the
+/// As Go writes it: `Z` for UTC, the offset otherwise. UTC for a CronJob without a zone, whatever the
 /// host's.
-fn rfc3339(at: Timestamp, look: &Look<'_>) -> String {
-    let zone = look.spec.time_zone.as_deref().unwrap_or("");
-    let zone = schedule::zone(zone, look.local).unwrap_or(TimeZone::UTC);
+fn rfc3339(at: Timestamp, context: &SyncContext<'_>) -> String {
+    let zone = context.spec.time_zone.as_deref().unwrap_or("");
+    let zone = schedule::zone(zone, context.local).unwrap_or(TimeZone::UTC);
     let offset = zone.to_offset(at);
     if offset.is_zero() {
         return at.to_string();
@@ -781,21 +802,21 @@ fn rfc3339(at: Timestamp, look: &Look<'_>) -> String {
     at.display_with_offset(offset).to_string()
 }
 
-fn write_status(look: &mut Look<'_>) {
-    // The spec stays out: it does not change, and comparing a template is dear.
+fn write_status(context: &mut SyncContext<'_>) {
+    // Skips the spec: it is unchanged and expensive to compare.
     let part = |status: Option<CronJobStatus>| CronJob {
-        metadata: look.cron.metadata.clone(),
+        metadata: context.cron.metadata.clone(),
         spec: None,
         status,
     };
     let (old, new) = (
-        part(look.cron.status.clone()),
-        part(Some(look.status.clone())),
+        part(context.cron.status.clone()),
+        part(Some(context.status.clone())),
     );
-    if look.cron.status.clone().unwrap_or_default() == look.status {
+    if context.cron.status.clone().unwrap_or_default() == context.status {
         return;
     }
-    if let Some(action) = look.plan.update_status(&old, &new) {
+    if let Some(action) = context.plan.update_status(&old, &new) {
         // What runs next is decided by it.
         action.reports(Report::No);
     }

@@ -1,10 +1,10 @@
 //! Cron schedules: the grammar of robfig/cron v3's standard parser, and the next time after another.
 //!
-//! Five fields (minute, hour, day of month, month, day of week) of lists, ranges and steps; `@hourly` and its
-//! like; `@every 1h30m`; a zone in front (`TZ=Asia/Tokyo …`). Where both the day of month and the day of week
-//! are restricted either will do. A time that does not exist on the day the clock goes forward is skipped; of
-//! hours that come twice when it goes back those that are named by the hour run once, those that are not at
-//! every passing.
+//! Five fields (minute, hour, day of month, month, day of week) of lists, ranges and steps; `@hourly` and
+//! its like; `@every 1h30m`; a zone in front (`TZ=Asia/Tokyo …`). Where both the day of month and the day
+//! of week are restricted, either suffices. A time that does not exist on the day the clock goes forward is
+//! skipped; of the hours that occur twice when it goes back, schedules that name the hour run once, others
+//! both times.
 
 use std::cell::Cell;
 
@@ -15,7 +15,7 @@ use jiff::{SignedDuration, Timestamp, civil, tz::TimeZone};
 pub(super) enum Schedule {
     /// By the calendar of a zone.
     Calendar(Box<Calendar>),
-    /// Every so many seconds after the last time.
+    /// A fixed number of seconds after the last time.
     Every(i64),
 }
 
@@ -34,7 +34,7 @@ pub(super) struct Calendar {
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 struct Field {
     bits: u64,
-    /// Whether it was left open (`*` or `?`, without a step).
+    /// Whether it is unrestricted (`*` or `?`, without a step).
     open: bool,
 }
 
@@ -78,14 +78,14 @@ const WEEKDAYS: Bounds = Bounds {
     names: &["sun", "mon", "tue", "wed", "thu", "fri", "sat"],
 };
 
-/// A time that is not found in so many years never comes.
+/// A time that is not found within this many years never comes.
 const YEARS_MAX: i16 = 5;
-/// Local times looked at in search of one: the minutes of six years. Where a midnight does not exist the
-/// search could go round in a circle.
-const LOOKS_MAX: u32 = 6 * 366 * 24 * 60;
+/// Local times read in one search: the minutes of six years. Where a midnight does not exist the search
+/// could go round in a circle.
+const READS_MAX: u32 = 6 * 366 * 24 * 60;
 
-/// A zone by its name, as Go's `time.LoadLocation` has it: the case counts, no name is UTC, and `Local` is
-/// the zone of the host.
+/// A zone by its name, as Go's `time.LoadLocation` resolves it: case-sensitive, an empty name is UTC, and
+/// `Local` is the zone of the host.
 ///
 /// # Errors
 /// Where there is no such zone; the words are Go's.
@@ -104,7 +104,7 @@ pub(super) fn zone(name: &str, local: &TimeZone) -> Result<TimeZone, String> {
         .ok_or_else(|| format!("unknown time zone {name}"))
 }
 
-/// Reads a schedule; one that names no zone follows `local`.
+/// Parses a schedule; one that names no zone follows `local`.
 ///
 /// # Errors
 /// Where it can't be read; the words are upstream's.
@@ -339,8 +339,8 @@ impl Calendar {
         Some(i64::from(self.zone.to_offset(at).seconds()))
     }
 
-    /// The instant of a local time. In a gap and in an overlap it chooses as Go does: by the offset that
-    /// holds at the instant which the first guess leads to.
+    /// The instant of a local time. In a gap and in an overlap it chooses as Go does: by the offset at the
+    /// instant that the first guess leads to.
     fn instant(&self, local: civil::DateTime) -> Option<i64> {
         let text = TimeZone::UTC.to_timestamp(local).ok()?.as_second();
         let guess = self.offset(text)?;
@@ -365,76 +365,77 @@ impl Calendar {
         const MINUTE: i64 = 60;
         let floor = after.as_second() - i64::from(after.subsec_nanosecond() < 0);
         let mut at = floor + 1;
-        let looks = Cell::new(0);
-        let look = |at: i64| {
-            looks.set(looks.get() + 1);
-            self.local(at).filter(|_| looks.get() <= LOOKS_MAX)
+        let reads = Cell::new(0);
+        let local_at = |at: i64| {
+            reads.set(reads.get() + 1);
+            self.local(at).filter(|_| reads.get() <= READS_MAX)
         };
-        let last_year = look(at)?.year() + YEARS_MAX;
-        // Whether a field was moved on: the lesser ones then begin again.
+        let last_year = local_at(at)?.year() + YEARS_MAX;
+        // Whether a field was advanced: the lower ones then start over.
         let mut moved = false;
         'wrap: loop {
-            if look(at)?.year() > last_year {
+            if local_at(at)?.year() > last_year {
                 return None;
             }
-            while !self.month.has(look(at)?.month()) {
+            while !self.month.has(local_at(at)?.month()) {
                 if !moved {
                     moved = true;
-                    at = self.instant(look(at)?.date().first_of_month().at(0, 0, 0, 0))?;
+                    at = self.instant(local_at(at)?.date().first_of_month().at(0, 0, 0, 0))?;
                 }
-                // Days beyond the month's end go over into the next, as Go has it.
-                let local = look(at)?;
+                // Days beyond the month's end overflow into the next, as in Go.
+                let local = local_at(at)?;
                 let days = i64::from(local.day()) - 1;
                 let date = local.date().first_of_month();
                 let date = date.checked_add(jiff::Span::new().months(1)).ok()?;
                 let date = date.checked_add(jiff::Span::new().days(days)).ok()?;
                 at = self.instant(date.to_datetime(local.time()))?;
-                if look(at)?.month() == 1 {
+                if local_at(at)?.month() == 1 {
                     continue 'wrap;
                 }
             }
-            while !self.day_matches(look(at)?) {
-                let mut local = look(at)?;
+            while !self.day_matches(local_at(at)?) {
+                let mut local = local_at(at)?;
                 if !moved {
                     moved = true;
                     at = self.instant(local.date().at(0, 0, 0, 0))?;
-                    local = look(at)?;
+                    local = local_at(at)?;
                 }
                 at = self.instant(local.checked_add(jiff::Span::new().days(1)).ok()?)?;
-                // Where midnight does not exist the day begins an hour later, or seems to an hour earlier.
-                let hour = i64::from(look(at)?.hour());
+                // Where midnight does not exist the day begins an hour later, or appears to begin an hour
+                // earlier.
+                let hour = i64::from(local_at(at)?.hour());
                 if hour > 12 {
                     at += (24 - hour) * HOUR;
                 } else {
                     at -= hour * HOUR;
                 }
-                if look(at)?.day() == 1 {
+                if local_at(at)?.day() == 1 {
                     continue 'wrap;
                 }
             }
-            while !self.hour.has(look(at)?.hour()) {
+            while !self.hour.has(local_at(at)?.hour()) {
                 if !moved {
                     moved = true;
-                    let local = look(at)?;
+                    let local = local_at(at)?;
                     at = self.instant(local.date().at(local.hour(), 0, 0, 0))?;
                 }
                 at += HOUR;
-                if look(at)?.hour() == 0 {
+                if local_at(at)?.hour() == 0 {
                     continue 'wrap;
                 }
             }
-            while !self.minute.has(look(at)?.minute()) {
+            while !self.minute.has(local_at(at)?.minute()) {
                 if !moved {
                     moved = true;
                     at -= at.rem_euclid(MINUTE);
                 }
                 at += MINUTE;
-                if look(at)?.minute() == 0 {
+                if local_at(at)?.minute() == 0 {
                     continue 'wrap;
                 }
             }
             // The second is always 0.
-            let second = i64::from(look(at)?.second());
+            let second = i64::from(local_at(at)?.second());
             if second != 0 {
                 at += MINUTE - second;
                 moved = true;

@@ -13,8 +13,8 @@ use prost::Message;
 use super::{CronJobs, Memory};
 use crate::job::Jobs;
 
-mod looks;
 mod schedules;
+mod syncs;
 
 const CRON_JOBS: Factory = Factory::of::<CronJobs>();
 const JOBS: Factory = Factory::of::<Jobs>();
@@ -172,7 +172,7 @@ fn active_names(world: &World) -> Vec<String> {
     status.active.iter().map(|one| one.name.clone()).collect()
 }
 
-/// The minute of a time, as it stands in names.
+/// The minute of a time, as names contain it.
 fn minute(time: &str) -> i64 {
     at(time).as_second() / 60
 }

@@ -17,7 +17,7 @@ const BACKOFF: Backoff = Backoff {
 pub struct Record {
     /// How many.
     pub failures: i32,
-    /// When the last of them ended, by the API's own times: an age that means the same to every owner.
+    /// When the last of them ended, by the API's own times: an age with the same meaning for every owner.
     pub last: Option<Timestamp>,
 }
 
@@ -57,7 +57,7 @@ fn number(count: usize) -> i32 {
     i32::try_from(count).unwrap_or(i32::MAX)
 }
 
-/// When the wait after so many failures is over; `None` if it is.
+/// When the back-off after `failures` failures ends; `None` if it has.
 pub(super) fn until(failures: i32, last: Timestamp, now: Timestamp) -> Option<Timestamp> {
     let failures = u32::try_from(failures).ok().filter(|count| *count > 0)?;
     let end = last
@@ -67,7 +67,7 @@ pub(super) fn until(failures: i32, last: Timestamp, now: Timestamp) -> Option<Ti
     (end > now).then_some(end)
 }
 
-/// When a pod ended: by its containers, else by when it ceased to be ready, else by when it was deleted.
+/// When a pod ended: by its containers, else by the end of its readiness, else by its deletion.
 pub(super) fn ended_at(pod: &Pod) -> Timestamp {
     let meta = Object::metadata(pod);
     containers_ended_at(pod)

@@ -30,7 +30,7 @@ pub(super) struct Wanted<'a> {
     pub per_index: Option<i32>,
     pub indexed: bool,
     pub suspended: bool,
-    /// Pods are replaced when they have ended, not when they begin to end.
+    /// Pods are replaced when they have ended, not when they begin to terminate.
     pub only_failed: bool,
 }
 
@@ -54,7 +54,7 @@ impl<'a> Wanted<'a> {
         if self.indexed { INDEXED } else { NON_INDEXED }
     }
 
-    /// Completions of an indexed Job, which always says how many.
+    /// Completions of an indexed Job, which always has a number of them.
     pub(super) fn index_count(&self) -> i32 {
         self.completions.unwrap_or(0)
     }
@@ -64,7 +64,7 @@ impl<'a> Wanted<'a> {
         match phase(pod) {
             "Failed" => true,
             "Succeeded" => false,
-            // One that is deleted may never come to say that it has failed.
+            // A terminating pod may never report that it has failed.
             _ => !self.only_failed && pod.is_terminating(),
         }
     }
@@ -79,14 +79,14 @@ pub(super) fn phase(pod: &Pod) -> &str {
     pod.status.as_ref().map_or("", |status| &status.phase)
 }
 
-/// By what a Job is over.
+/// Why a Job is finished, and whether it succeeded.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) struct Finish {
     pub success: bool,
     pub reason: String,
     pub message: String,
-    /// Whether the interim condition stands in the status already.
-    pub told: bool,
+    /// Whether the status already has the interim condition.
+    pub reported: bool,
 }
 
 impl Finish {
@@ -95,22 +95,22 @@ impl Finish {
             success: false,
             reason: reason.to_owned(),
             message: message.into(),
-            told: false,
+            reported: false,
         }
     }
 }
 
 /// A Job, its pods, and what is made of them.
-pub(super) struct Sync<'a> {
+pub(super) struct JobSync<'a> {
     pub job: &'a Job,
     pub wanted: Wanted<'a>,
     pub now: Timestamp,
-    /// All that it owns and selects, in order of index and name.
+    /// All pods that it owns and selects, in order of index and name.
     pub pods: Vec<Arc<Pod>>,
     pub active: Vec<Arc<Pod>>,
     /// Uids that were counted before, by a live read.
     pub settled: BTreeSet<Str>,
-    /// The status as it stands, the list of uncounted pods never none.
+    /// The status as it is, the list of uncounted pods never none.
     pub before: JobStatus,
     pub succeeded: i64,
     pub failed: i64,
@@ -118,23 +118,23 @@ pub(super) struct Sync<'a> {
     pub succeeded_indexes: Indexes,
     /// Of Jobs with a limit per index.
     pub failed_indexes: Option<Indexes>,
-    /// For each index the failed pod that is kept until it is replaced, because it says how often the index
-    /// has failed.
+    /// For each index the failed pod that is kept until it is replaced, because it records how often the
+    /// index has failed.
     pub kept: std::collections::BTreeMap<i64, Arc<Pod>>,
     pub backoff: Record,
-    /// Until when pods that were deleted are not replaced.
+    /// Until when deleted pods are not replaced.
     pub losses_until: Option<Timestamp>,
     pub terminating: i64,
     pub ready: i64,
 }
 
-impl Sync<'_> {
+impl JobSync<'_> {
     /// Whether a pod waits to be counted.
     pub(super) fn is_tracked(&self, pod: &Pod) -> bool {
         orphans::is_tracked(pod) && !self.settled.contains(&Object::metadata(pod).uid)
     }
 
-    /// Whether a pod takes part in counting: an indexed Job knows only pods of its indexes.
+    /// Whether a pod is counted: an indexed Job ignores pods beyond its indexes.
     pub(super) fn is_valid(&self, pod: &Pod) -> bool {
         !self.wanted.indexed || indexes::valid(pod, self.wanted.index_count()).is_some()
     }
@@ -167,8 +167,7 @@ pub(super) fn number(count: usize) -> i64 {
     i64::try_from(count).unwrap_or(i64::MAX)
 }
 
-/// Sets a condition in its place; one that is false is not put where there is none. Whether the list has
-/// changed.
+/// Sets a condition in place; a false one is not added where there is none. Whether the list has changed.
 pub(super) fn ensure(conditions: &mut Vec<JobCondition>, new: JobCondition) -> bool {
     let is_first = conditions::find(conditions, &new.r#type).is_none();
     if is_first && new.status == "False" {

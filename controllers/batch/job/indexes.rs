@@ -8,12 +8,12 @@ use kubernetes_proto::core::Pod;
 /// The annotation and label of a pod's index.
 pub(super) const INDEX: &str = "batch.kubernetes.io/job-completion-index";
 
-/// The index of a pod; `None` where it has none that can be read.
+/// The index of a pod; `None` where it is missing or invalid.
 pub(super) fn of(pod: &Pod) -> Option<i64> {
     parse(Object::metadata(pod).annotation(INDEX)?).filter(|index| *index >= 0)
 }
 
-/// The index of a pod where the Job has that many.
+/// The index of a pod where it is within the Job's completions.
 pub(super) fn valid(pod: &Pod, completions: i32) -> Option<i64> {
     of(pod).filter(|index| *index < i64::from(completions))
 }
@@ -28,7 +28,7 @@ pub(super) fn parse(text: &str) -> Option<i64> {
 pub(super) struct Indexes(Vec<(i64, i64)>);
 
 impl Indexes {
-    /// From the API's text, up to a number of completions. What can't be read is left out.
+    /// Parses the API's text, up to a number of completions. Malformed parts are left out.
     pub(super) fn parse(text: &str, completions: i32) -> Self {
         let completions = i64::from(completions);
         let mut intervals: Vec<(i64, i64)> = Vec::new();
@@ -107,7 +107,7 @@ impl Indexes {
         common
     }
 
-    /// The first indexes below `completions` that are not among them.
+    /// The first indexes below `completions` that are missing.
     pub(super) fn first_missing(&self, count: usize, completions: i32) -> Vec<i64> {
         let mut missing = Vec::new();
         let mut candidate = 0;

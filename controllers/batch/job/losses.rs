@@ -12,15 +12,15 @@ use serde::{Deserialize, Serialize};
 /// Upstream's `SyncJobBatchPeriod`.
 const BATCH_PERIOD: SignedDuration = SignedDuration::from_secs(1);
 
-/// What is remembered of a Job's pods to notice that one was deleted. Losing it at most shortens one wait.
+/// Memory of a Job's pods by which a deletion is noticed. Losing it at most shortens one wait.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(default)]
 pub struct Losses {
     /// The Job's generation as last seen.
     generation: Option<i64>,
-    /// Pods that nobody has deleted as last seen, those created since included.
+    /// The last count of pods that nobody has deleted, plus those created since.
     kept: Option<u32>,
-    /// When the first of the losses that are waited for was noticed.
+    /// When the first of the pending losses was noticed.
     noticed_at: Option<Timestamp>,
 }
 
@@ -51,7 +51,7 @@ impl Losses {
 
     /// When replacements may be created; `None` if now.
     pub(super) fn until(&self, now: Timestamp) -> Option<Timestamp> {
-        // A clock that was set back must not make it longer.
+        // A clock that was set back must not extend it.
         let noticed_at = self.noticed_at.filter(|at| *at <= now)?;
         let end = noticed_at.checked_add(BATCH_PERIOD).ok()?;
         (end > now).then_some(end)

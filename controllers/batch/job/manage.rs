@@ -17,20 +17,20 @@ use kubernetes_proto::{
 
 use super::{
     PODS_CREATED, TRACKING, backoff,
-    context::{Sync, number, phase},
+    context::{JobSync, number, phase},
     indexes::{self, INDEX, Indexes},
     orphans,
 };
 
-/// What a sync did that made and deleted no pod, as metrics name it.
+/// The metrics' label of a sync that created and deleted no pod.
 pub(super) const RECONCILING: &str = "reconciling";
-/// Pods that one plan creates or deletes at most: more wait until the cache has seen these.
+/// The most pods that one plan creates or deletes: more wait until the cache has seen these.
 const BURST: i64 = 500;
 /// How often an index has failed so far.
 const FAILURES: &str = "batch.kubernetes.io/job-index-failure-count";
-/// How often besides, by failures that the policy ignores.
+/// The number of failures that the policy ignores.
 const FAILURES_IGNORED: &str = "batch.kubernetes.io/job-index-ignored-failure-count";
-/// The variable that tells a container its index.
+/// The variable that gives a container its index.
 const INDEX_VARIABLE: &str = "JOB_COMPLETION_INDEX";
 /// Longest prefix of a generated name.
 const PREFIX_LENGTH_MAX: usize = 58;
@@ -53,11 +53,11 @@ pub(super) static NOTHING: Difference = Difference {
 #[derive(Debug, Default)]
 pub(super) struct Managed {
     deletes: Vec<Arc<Pod>>,
-    /// Whether what is deleted is not to be counted: the finalizer goes before the pod.
+    /// Whether deleted pods must not be counted: the finalizer goes before the pod.
     uncounted: bool,
     creates: Vec<PodFromTemplate>,
     creation_reason: &'static str,
-    /// What the numbers are afterwards.
+    /// The change of the status's counters.
     pub change: Difference,
     label: &'static str,
 }
@@ -90,7 +90,7 @@ impl Managed {
         }
     }
 
-    /// Plans it.
+    /// Adds the writes to a plan.
     pub(super) fn put(&self, plan: &mut Plan, job: &kubernetes_proto::batch::Job) {
         if self.uncounted {
             for pod in self.deletes.iter().filter(|pod| orphans::is_tracked(pod)) {
@@ -98,7 +98,7 @@ impl Managed {
             }
             plan.then();
         }
-        // A pod that has ended meanwhile stays, with what it has to say. (Without the finalizer it is another
+        // A pod that has ended meanwhile stays, to be counted. (Without the finalizer it has another
         // version.)
         let only = if self.uncounted {
             Only::ThisUid
@@ -126,22 +126,22 @@ impl Managed {
                     format!("Created pod: {name}"),
                 ))
                 .announce_failure(Event::warning(job, "FailedCreate", "Error creating: "))
-                .told_as(beginning)
+                .reported_as(beginning)
                 .measure(PODS_CREATED, &[self.creation_reason, "succeeded"], 1.0)
                 .measure_failure(PODS_CREATED, &[self.creation_reason, "failed"], 1.0);
         }
     }
 }
 
-/// The Job is over: whatever is active goes, and is counted as what it comes to.
-pub(super) fn delete_all(sync: &Sync<'_>) -> Managed {
+/// The Job is finished: active pods are deleted, and counted by their result.
+pub(super) fn delete_all(sync: &JobSync<'_>) -> Managed {
     Managed::deletes(sync.active.clone())
 }
 
-/// The Job goes on: as many pods as it wants. Of deletions and creations only one at a time, deletions first.
-/// When the back-off is to be waited for, the plan looks again.
+/// Continues the Job with as many pods as it wants. Per plan either deletions or creations, deletions
+/// first. Requeues the key for the end of the back-off.
 pub(super) fn manage(
-    sync: &Sync<'_>,
+    sync: &JobSync<'_>,
     seen: &Seen<'_>,
     plan: &mut Plan,
 ) -> Result<Managed, Refusal> {
@@ -177,7 +177,7 @@ pub(super) fn manage(
             ..Managed::default()
         });
     }
-    // A template that takes much memory is copied fewer times at once.
+    // A large template is copied fewer times at once.
     let template = sync
         .job
         .spec
@@ -190,9 +190,9 @@ pub(super) fn manage(
 }
 
 /// How many pods should be active.
-fn active_wanted(sync: &Sync<'_>, active: i64) -> i64 {
+fn active_wanted(sync: &JobSync<'_>, active: i64) -> i64 {
     match sync.wanted.completions {
-        // After the first success of a work queue nothing is started any more.
+        // After the first success of a work queue no pod is created any more.
         None if sync.succeeded > 0 => active,
         None => sync.wanted.parallelism,
         Some(completions) => (i64::from(completions) - sync.succeeded)
@@ -202,7 +202,7 @@ fn active_wanted(sync: &Sync<'_>, active: i64) -> i64 {
 }
 
 fn create(
-    sync: &Sync<'_>,
+    sync: &JobSync<'_>,
     seen: &Seen<'_>,
     plan: &mut Plan,
     missing: i64,
@@ -217,7 +217,7 @@ fn create(
         Some(_) => None,
     });
     if let Some(until) = until {
-        plan.look_again_at(until);
+        plan.requeue_at(until);
         return Ok(waits);
     }
     let count = usize::try_from(missing).unwrap_or(0);
@@ -230,7 +230,7 @@ fn create(
                 .min();
             pending.retain(|index| index_until(sync, *index).is_none());
             if let Some(next) = next {
-                plan.look_again_at(next);
+                plan.requeue_at(next);
             }
         }
         pending
@@ -253,7 +253,7 @@ fn create(
 }
 
 /// Why pods are made, as metrics name it.
-fn creation_reason(sync: &Sync<'_>) -> &'static str {
+fn creation_reason(sync: &JobSync<'_>) -> &'static str {
     let only_failed = sync.wanted.spec.pod_replacement_policy.as_deref() == Some("Failed");
     if only_failed && sync.failed > 0 {
         "recreate_failed"
@@ -264,7 +264,7 @@ fn creation_reason(sync: &Sync<'_>) -> &'static str {
     }
 }
 
-fn index_until(sync: &Sync<'_>, index: i64) -> Option<Timestamp> {
+fn index_until(sync: &JobSync<'_>, index: i64) -> Option<Timestamp> {
     let pod = sync.kept.get(&index)?;
     let (failures, ignored) = index_failures(pod);
     backoff::until(
@@ -278,8 +278,8 @@ fn indexes_of<'a>(pods: impl Iterator<Item = &'a Arc<Pod>>) -> BTreeSet<i64> {
     pods.filter_map(|pod| indexes::of(pod)).collect()
 }
 
-/// The first indexes that have neither succeeded nor failed and have no pod.
-fn pending_indexes(sync: &Sync<'_>, count: usize) -> Vec<i64> {
+/// The first indexes that have neither succeeded nor failed nor have a pod.
+fn pending_indexes(sync: &JobSync<'_>, count: usize) -> Vec<i64> {
     let mut taken = sync.succeeded_indexes.with(&indexes_of(sync.active.iter()));
     if sync.wanted.only_failed {
         let going = sync.pods.iter().filter(|pod| pods::is_terminating(pod));
@@ -304,9 +304,9 @@ pub(super) fn index_failures(pod: &Pod) -> (i32, i32) {
     (read(FAILURES), read(FAILURES_IGNORED))
 }
 
-/// Of each index that is to be tried again, the failed pod that tells how often it has failed: the last one.
+/// For each index that is to be retried, the failed pod that records how often it has failed: the last one.
 pub(super) fn kept_failures(
-    sync: &Sync<'_>,
+    sync: &JobSync<'_>,
     succeeded: &Indexes,
     failed: &Indexes,
 ) -> BTreeMap<i64, Arc<Pod>> {
@@ -335,8 +335,8 @@ pub(super) fn kept_failures(
     kept
 }
 
-/// A pod as the template wants it, with the finalizer that keeps it until it is counted.
-fn from_template(sync: &Sync<'_>, children: &Children, name: &str) -> PodFromTemplate {
+/// A pod of the template, with the finalizer that keeps it until it is counted.
+fn from_template(sync: &JobSync<'_>, children: &Children, name: &str) -> PodFromTemplate {
     let job = sync.job;
     let mut pod = pods::from_template(
         sync.wanted.spec.template.as_ref(),
@@ -352,11 +352,11 @@ fn from_template(sync: &Sync<'_>, children: &Children, name: &str) -> PodFromTem
     pod
 }
 
-fn known<'a>(sync: &'a Sync<'_>, seen: &Seen<'a>) -> Known<'a> {
+fn known<'a>(sync: &'a JobSync<'_>, seen: &Seen<'a>) -> Known<'a> {
     Known::of(seen.reader(), Pod::resource(), Object::metadata(sync.job))
 }
 
-fn plain_pods(sync: &Sync<'_>, seen: &Seen<'_>, count: usize) -> Vec<PodFromTemplate> {
+fn plain_pods(sync: &JobSync<'_>, seen: &Seen<'_>, count: usize) -> Vec<PodFromTemplate> {
     let meta = Object::metadata(sync.job);
     let children = Children::of(&meta.name, &meta.uid);
     let existing = sync.pods.iter().map(|pod| Object::metadata(&**pod));
@@ -367,7 +367,7 @@ fn plain_pods(sync: &Sync<'_>, seen: &Seen<'_>, count: usize) -> Vec<PodFromTemp
         .collect()
 }
 
-/// `<job>-<index>`, the Job's name cut so that the index stays whole in the pod's name.
+/// `<job>-<index>`, the Job's name cut so that the index fits into the pod's name.
 fn index_prefix(job: &str, index: i64) -> String {
     let suffix = format!("-{index}-");
     let whole = format!("{job}{suffix}");
@@ -383,7 +383,11 @@ fn index_prefix(job: &str, index: i64) -> String {
     format!("{}-{index}", &job[..end])
 }
 
-fn indexed_pod(sync: &Sync<'_>, seen: &Seen<'_>, index: i64) -> Result<PodFromTemplate, Refusal> {
+fn indexed_pod(
+    sync: &JobSync<'_>,
+    seen: &Seen<'_>,
+    index: i64,
+) -> Result<PodFromTemplate, Refusal> {
     let job = Object::metadata(sync.job);
     let children = Children::of(&index_prefix(&job.name, index), &job.uid);
     let existing = sync
@@ -414,8 +418,8 @@ fn indexed_pod(sync: &Sync<'_>, seen: &Seen<'_>, index: i64) -> Result<PodFromTe
     Ok(pod)
 }
 
-/// How often an index has failed, the pod that is replaced included.
-fn failures_before(sync: &Sync<'_>, index: i64) -> (i32, i32) {
+/// How often an index has failed, including the pod that is replaced.
+fn failures_before(sync: &JobSync<'_>, index: i64) -> (i32, i32) {
     let Some(pod) = sync.kept.get(&index) else {
         return (0, 0);
     };
@@ -427,9 +431,9 @@ fn failures_before(sync: &Sync<'_>, index: i64) -> (i32, i32) {
     }
 }
 
-/// At least so many active pods that go, the least advanced first. Of an indexed Job those without an index,
-/// beyond the last one, or with an index that another has too go in any case.
-fn for_removal(sync: &Sync<'_>, at_least: i64) -> Vec<Arc<Pod>> {
+/// At least `at_least` active pods to delete, the least advanced first. Of an Indexed Job, pods without an
+/// index, beyond the last one, or with an index that another pod has too, are always among them.
+fn for_removal(sync: &JobSync<'_>, at_least: i64) -> Vec<Arc<Pod>> {
     let at_least = usize::try_from(at_least).unwrap_or(0);
     let mut gone: Vec<Arc<Pod>> = Vec::new();
     let mut left: Vec<Arc<Pod>> = Vec::new();
@@ -457,7 +461,7 @@ fn for_removal(sync: &Sync<'_>, at_least: i64) -> Vec<Arc<Pod>> {
     gone
 }
 
-/// How far a pod has come; of two the lesser goes first.
+/// The progress of a pod; of two the one with less is deleted first.
 fn advance(pod: &Pod) -> impl Ord + use<> {
     use std::cmp::Reverse;
     let rank = match phase(pod) {

@@ -1,24 +1,26 @@
-//! Runs a Job's pods to completion: so many successes, so many at once, no failure counted twice.
+//! Runs a Job's pods to completion: the wanted number of successes, bounded parallelism, no failure counted
+//! twice.
 //!
-//! Watches jobs and pods. Adopts orphan pods that a Job selects and lets go those that it selects no more;
-//! creates and deletes pods; takes the finalizer `batch.kubernetes.io/job-tracking` off pods that are
-//! counted, and off those whose Job is gone, has finished, or that have no owner at all; writes the Job's
-//! status. A key per Job, and one per pod without an owner that still carries the finalizer.
+//! Watches jobs and pods. Adopts orphan pods that a Job selects and releases those that it no longer
+//! selects; creates and deletes pods; takes the finalizer `batch.kubernetes.io/job-tracking` off pods that
+//! are counted, and off those whose Job is gone, has finished, or that have no owner at all; writes the
+//! Job's status. A key per Job, and one per pod without an owner that still carries the finalizer.
 //!
-//! **Counting is a transaction over several objects.** A pod that has ended is counted in three writes, each
-//! of which waits for the one before: its uid goes to `status.uncountedTerminatedPods`; its finalizer goes;
-//! its uid leaves the list and the counter grows by one. Whoever stops in between leaves a state from which
-//! anybody can go on. The third write belongs to the next plan, which is not made before the cache has seen
-//! the second: a pod without finalizer is then the proof that the second has happened.
+//! **Counting is a transaction over several objects.** A pod that has ended is counted in three writes,
+//! each of which waits for the one before: its uid goes to `status.uncountedTerminatedPods`; its finalizer
+//! goes; its uid leaves the list and the counter grows by one. A replica that stops in between leaves a
+//! state from which any other can continue. The third write belongs to the next plan, which is not made
+//! before the cache has seen the second: a pod without finalizer is then the proof that the second has
+//! happened.
 //!
-//! What endangers it is a fresh Job beside old pods: a pod that has long been counted would look as if it had
-//! not. The controller knows its view to be whole while nothing has ever been counted, or while it has itself
-//! written the counters that it sees ([`Memory::counters`]): nobody else can have taken a finalizer off
-//! without changing them. In every other case each pod that would be counted again is read live before.
+//! The hazard is a fresh Job beside old pods: a pod that was counted long ago would appear uncounted. The
+//! controller knows its view to be complete while nothing has ever been counted, or while it has itself
+//! written the counters that it sees ([`Memory::counters`]): nobody else can have removed a finalizer
+//! without changing them. In every other case each pod that would be counted again is read live first.
 //!
-//! Within a plan pods are made or deleted first, so that the status can say how many there are, then the
-//! status is written, then finalizers go. Where making or deleting failed the last time, it comes last: a
-//! quota must not keep ended pods from being counted.
+//! Within a plan pods are created or deleted first, so that the status can say how many there are, then the
+//! status is written, then finalizers are removed. Where a creation or deletion failed the last time, it
+//! comes last: a quota must not keep ended pods from being counted.
 //!
 //! Remembers the failures since the last success, for the back-off, what proves its view, and how many pods
 //! there were, to notice that some were deleted. All travel with the key.
@@ -47,8 +49,8 @@ pub(crate) const TRACKING: &str = "batch.kubernetes.io/job-tracking";
 
 /// Delay after the first failed sync of a Job: upstream's `DefaultJobApiBackOff`.
 const RETRY_FIRST: Duration = Duration::from_secs(1);
-/// Longest delay after failed syncs: upstream's `MaxJobApiBackOff`. Nothing else wakes a Job when a quota is
-/// lifted.
+/// Longest delay after failed syncs: upstream's `MaxJobApiBackOff`. Nothing else wakes a Job when a quota
+/// is raised.
 const RETRY_MAX: Duration = Duration::from_mins(1);
 
 /// The job controller.
@@ -74,12 +76,12 @@ impl Default for Gates {
 
 const MUTABLE_SCHEDULING_DIRECTIVES: &str = "MutableSchedulingDirectivesForSuspendedJobs";
 
-/// The counters of a status, as far as they tell that somebody has counted.
+/// The counters of a status, by which another writer's counting is noticed.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Counters {
-    /// Succeeded pods.
+    /// `status.succeeded`.
     pub succeeded: i32,
-    /// Failed pods.
+    /// `status.failed`.
     pub failed: i32,
     /// The uids of those not counted yet, hashed.
     pub uncounted: u64,
@@ -89,22 +91,23 @@ pub struct Counters {
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(default)]
 pub struct Memory {
-    /// The counters that this controller has written, all of whose predecessors it has written too.
+    /// The counters that this controller has written, with all their predecessors.
     pub counters: Option<Counters>,
     /// Those that the present plan writes.
     pub counters_pending: Option<Counters>,
-    /// Failures since the last success; `None`: to be told from the pods that are left.
+    /// Failures since the last success; `None`: to be derived from the pods that are left.
     pub backoff: Option<backoff::Record>,
     /// Those that the present plan counts in.
     pub backoff_pending: Option<backoff::Record>,
-    /// When pods were counted last.
+    /// When pods were last counted.
     pub counted_at: Option<Timestamp>,
     /// Pods that were deleted: their replacement waits a second.
     pub losses: losses::Losses,
-    /// Whether the last attempt to make or delete pods has failed.
+    /// Whether the last creation or deletion of pods has failed.
     pub manage_failed: bool,
-    /// Whether it has been told, by event or metric, why nothing is done.
-    pub told: bool,
+    /// Whether an event or metric has reported why nothing is done.
+    #[serde(rename = "told")]
+    pub reported: bool,
 }
 
 /// Its metrics, named as upstream names them.
@@ -234,7 +237,7 @@ impl Controller for Jobs {
     fn learn(&self, outcome: &Outcome<'_>, memory: &mut Memory) {
         let action = outcome.action;
         match (&action.verb, &outcome.result) {
-            // A report that is put off was not written, and says so by its version.
+            // A delayed status was not written: its version shows that.
             (_, Ok(written)) if action.resource == Job::resource() => {
                 if written.resource_version != 0 {
                     memory.counters = memory.counters_pending.take();

@@ -1,5 +1,5 @@
 //! Pods that nobody will count: their Job is gone or has finished, or nothing owns them. The finalizer that
-//! waits for counting must go, or they would stay for ever.
+//! waits for counting must go, or they would stay forever.
 
 use std::sync::Arc;
 
@@ -69,7 +69,7 @@ pub(super) fn itself(change: &Change<'_, Pod>, _: &dyn Reader) -> Vec<Key> {
         .collect()
 }
 
-/// A Job that adopts no more leaves such pods to themselves.
+/// A Job that no longer adopts leaves such pods alone.
 pub(super) fn left_by(change: &Change<'_, Job>, reader: &dyn Reader) -> Vec<Key> {
     if change.new.is_some_and(may_adopt) {
         return Vec::new();
@@ -89,7 +89,7 @@ fn may_adopt(job: &Job) -> bool {
     !job.is_terminating() && conditions::finished(job).is_none() && manager(job).is_none()
 }
 
-/// Who manages the Job, if that is somebody else.
+/// The Job's manager, where that is another controller.
 pub(super) fn manager(job: &Job) -> Option<&str> {
     job.spec
         .as_ref()?
@@ -98,7 +98,7 @@ pub(super) fn manager(job: &Job) -> Option<&str> {
         .filter(|name| *name != JOB_CONTROLLER)
 }
 
-/// The pods whose Job is not in the cache: it is gone, or it is still to come.
+/// The pods whose Job is not in the cache: it is gone, or the cache has not reached it.
 fn bereft(key: &Key, job: Option<&Job>, seen: &Seen<'_>) -> Vec<Arc<Pod>> {
     let mut pods = seen.indexed::<Pod>(TRACKED, &format!("{}/{}", key.namespace, key.name));
     pods.retain(|pod| {
@@ -122,7 +122,7 @@ fn left_over(key: &Key, job: Option<&Job>, seen: &Seen<'_>) -> Vec<Arc<Pod>> {
     pods
 }
 
-/// The pod of a key that nothing owns and no Job will adopt.
+/// The pod of a key, if it has no owner and no Job will adopt it.
 fn lost(key: &Key, seen: &Seen<'_>) -> Option<Arc<Pod>> {
     let pod = seen
         .get::<Pod>(key)
@@ -144,15 +144,15 @@ fn live_job(key: &Key) -> Query {
     }
 }
 
-/// Whether a Job is really gone is read live: pods may be in the cache before it.
+/// Whether a Job is really gone is read live: its pods may be in the cache first.
 pub(super) fn ask(key: &Key, job: Option<&Job>, seen: &Seen<'_>) -> Option<Query> {
     (!bereft(key, job, seen).is_empty()).then(|| live_job(key))
 }
 
-/// Frees the pods of a key that nobody will count.
+/// Removes the finalizers of a key's pods that nobody will count.
 ///
 /// # Errors
-/// Where a Job is still to come into the cache, or can't be read.
+/// Where a Job has not reached the cache, or can't be read.
 pub(super) fn free(key: &Key, job: Option<&Job>, seen: &Seen<'_>) -> Result<Plan, Refusal> {
     let mut plan = Plan::nothing();
     let mut pods = left_over(key, job, seen);
@@ -185,7 +185,7 @@ pub(super) fn free(key: &Key, job: Option<&Job>, seen: &Seen<'_>) -> Result<Plan
     Ok(plan)
 }
 
-/// Takes the finalizer off a pod, whatever else has changed in it.
+/// Removes a pod's finalizer, whatever else has changed in it.
 pub(super) fn remove_finalizer(plan: &mut Plan, pod: &Pod) {
     let patch = json!({"metadata": {
         "uid": Object::metadata(pod).uid,

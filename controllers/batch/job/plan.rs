@@ -1,4 +1,4 @@
-//! One look at a Job: what its pods have come to, whether it is over, what is done about it.
+//! One reconcile of a Job: what became of its pods, whether it has finished, what is done about it.
 
 use std::{collections::BTreeSet, sync::Arc};
 
@@ -17,12 +17,12 @@ use kubernetes_proto::{
 use super::{
     Counters, EXTERNAL, Gates, Memory, SYNC_SECONDS, SYNCS, TRACKING,
     backoff::Record,
-    context::{Finish, INDEXED, NON_INDEXED, Sync, Wanted, counters, ensure, number, phase},
+    context::{Finish, INDEXED, JobSync, NON_INDEXED, Wanted, counters, ensure, number, phase},
     indexes::{self, Indexes},
     manage, orphans, policies, track,
 };
 
-/// A Job that is to be reconciled, with its pods.
+/// A Job to reconcile, with its pods.
 type View = Claimed<Job, Pod>;
 
 fn view(key: &Key, seen: &Seen<'_>) -> Result<Option<View>, Refusal> {
@@ -36,7 +36,7 @@ fn view(key: &Key, seen: &Seen<'_>) -> Result<Option<View>, Refusal> {
     let selector = Selector::compile(selector)
         .map_err(|error| Refusal::Wait(format!("couldn't convert Job selector: {error}")))?;
     if selector.is_empty() {
-        // The API sets one; without it every pod that is made would be let go again.
+        // The API sets one; without it every created pod would be released again.
         return Err(Refusal::Wait(format!("Job {key} selects nothing")));
     }
     Ok(Some(
@@ -48,7 +48,7 @@ fn uid_set(uids: &[String]) -> BTreeSet<&str> {
     uids.iter().map(String::as_str).collect()
 }
 
-/// Whether every pod that was ever counted is known to be so in the cache.
+/// Whether the cache shows for every counted pod that it was counted.
 fn is_whole(status: &JobStatus, memory: &Memory) -> bool {
     let counters = counters(status);
     counters == Counters::default() || memory.counters.as_ref() == Some(&counters)
@@ -82,7 +82,7 @@ fn live(pod: &Pod) -> Query {
     }
 }
 
-/// Before an adoption the Job is read live, and before a pod is counted on doubtful ground the pod is.
+/// Before an adoption the Job is read live, and so is a pod that may have been counted before.
 pub(super) fn ask(key: &Key, seen: &Seen<'_>, memory: &Memory) -> Vec<Query> {
     let job = orphans::job_of(key, seen.reader());
     let mut queries = Vec::from_iter(orphans::ask(key, job.as_deref(), seen));
@@ -94,15 +94,15 @@ pub(super) fn ask(key: &Key, seen: &Seen<'_>, memory: &Memory) -> Vec<Query> {
         return queries;
     }
     queries.extend(doubtful(&view, memory).iter().map(|pod| live(pod)));
-    if !queries.is_empty() || looks_older_than_pods(&view) {
+    if !queries.is_empty() || is_older_than_pods(&view) {
         queries.push(owners::recheck(view.owner.as_ref()));
     }
     queries
 }
 
-/// Whether there are more pods that were counted than the Job tells of: then it is older than its pods,
-/// unless somebody has taken finalizers off by hand. Pods made by its counters would be too many.
-fn looks_older_than_pods(view: &View) -> bool {
+/// Whether more pods were counted than the Job's status says: then the Job is older in the cache than its
+/// pods, unless somebody has taken finalizers off by hand. Pods made by its counters would be too many.
+fn is_older_than_pods(view: &View) -> bool {
     let status = view.owner.status.clone().unwrap_or_default();
     let spec = view.owner.spec.clone().unwrap_or_default();
     let wanted = Wanted::of(&spec);
@@ -133,9 +133,9 @@ fn looks_older_than_pods(view: &View) -> bool {
 }
 
 /// # Errors
-/// Where the Job is older than its pods: it will come.
+/// Where the Job is older than its pods: the cache will catch up.
 fn check_age(view: &View, doubtful: &[Arc<Pod>], seen: &Seen<'_>) -> Result<(), Refusal> {
-    if doubtful.is_empty() && !looks_older_than_pods(view) {
+    if doubtful.is_empty() && !is_older_than_pods(view) {
         return Ok(());
     }
     let meta = Object::metadata(&*view.owner);
@@ -157,7 +157,7 @@ fn check_age(view: &View, doubtful: &[Arc<Pod>], seen: &Seen<'_>) -> Result<(), 
     }
 }
 
-/// Which of the doubtful pods have been counted before.
+/// The doubtful pods that were counted before.
 fn settled(pods: &[Arc<Pod>], seen: &Seen<'_>) -> Result<BTreeSet<Str>, Refusal> {
     let mut settled = BTreeSet::new();
     for pod in pods {
@@ -231,7 +231,7 @@ fn mode_of(job: &Job) -> &'static str {
         .map_or(NON_INDEXED, |spec| Wanted::of(spec).mode())
 }
 
-/// A refusal to be retried as a plan that fails, so that it is measured.
+/// A refusal with retry as a plan that fails, so that it is measured.
 fn failing(planned: Result<Plan, Refusal>) -> Result<Plan, Refusal> {
     match planned {
         Err(Refusal::Retry(why)) => {
@@ -261,14 +261,14 @@ fn sync(
     decide(gates, view, &sync, seen, memory, is_whole)
 }
 
-/// What a key needs that has no Job to be looked after: nothing, and nothing to remember.
+/// The plan of a key without a Job to manage: nothing, and nothing to remember.
 fn at_rest(job: Option<&Job>, memory: &mut Memory) -> Plan {
-    let told = memory.told;
+    let reported = memory.reported;
     *memory = Memory::default();
     let mut plan = Plan::nothing();
     if let Some(manager) = job.and_then(orphans::manager) {
-        memory.told = true;
-        if !told {
+        memory.reported = true;
+        if !reported {
             plan.measure(EXTERNAL, &[manager], 1.0);
         }
     }
@@ -277,25 +277,25 @@ fn at_rest(job: Option<&Job>, memory: &mut Memory) -> Plan {
 
 fn unknown_mode(job: &Job, memory: &mut Memory) -> Plan {
     let mut plan = Plan::nothing();
-    if !memory.told {
+    if !memory.reported {
         plan.event(Event::warning(
             job,
             "UnknownCompletionMode",
             "Skipped Job sync because completion mode is unknown",
         ));
     }
-    memory.told = true;
+    memory.reported = true;
     plan
 }
 
-/// What the pods have come to.
+/// Evaluates the Job's pods.
 fn consider<'a>(
     view: &'a View,
     spec: &'a JobSpec,
     settled: BTreeSet<Str>,
     memory: &Memory,
     now: Timestamp,
-) -> Sync<'a> {
+) -> JobSync<'a> {
     let wanted = Wanted::of(spec);
     let mut pods = view.claims.owned.clone();
     pods.sort_by_cached_key(|pod| {
@@ -315,7 +315,7 @@ fn consider<'a>(
     let count = |test: &dyn Fn(&Pod) -> bool, pods: &[Arc<Pod>]| {
         number(pods.iter().filter(|pod| test(pod)).count())
     };
-    let mut sync = Sync {
+    let mut sync = JobSync {
         job: &view.owner,
         now,
         ready: count(&pods::is_ready, &active),
@@ -341,8 +341,8 @@ fn consider<'a>(
     sync
 }
 
-/// Pods that ended, those counted before and those that will be.
-fn count_pods(sync: &mut Sync<'_>, memory: &Memory) {
+/// Pods that ended: those counted before and those to be counted.
+fn count_pods(sync: &mut JobSync<'_>, memory: &Memory) {
     let uncounted = sync
         .before
         .uncounted_terminated_pods
@@ -368,16 +368,16 @@ fn count_pods(sync: &mut Sync<'_>, memory: &Memory) {
             if is_new { &mut failed } else { &mut old_failed }.push(&**pod);
         }
     }
-    // Where another has counted meanwhile, the record does not know of it; the pods do.
+    // Where another owner has counted meanwhile, the record does not include it; the pods do.
     let is_own = memory.counters == Some(counters(&sync.before));
-    let told = memory
+    let record = memory
         .backoff
         .clone()
         .filter(|_| is_own)
         .unwrap_or_else(|| {
             Record::default().with(old_succeeded.iter().copied(), old_failed.iter().copied())
         });
-    let backoff = told.with(succeeded.iter().copied(), failed.iter().copied());
+    let backoff = record.with(succeeded.iter().copied(), failed.iter().copied());
     let counting = failed
         .iter()
         .filter(|pod| sync.wanted.verdict(pod).counts)
@@ -390,8 +390,9 @@ fn count_pods(sync: &mut Sync<'_>, memory: &Memory) {
     sync.failed = all_failed;
 }
 
-/// Indexes that have succeeded, those that have failed for good, and who tells how often an index has failed.
-fn count_indexes(sync: &mut Sync<'_>) {
+/// Counts indexes that have succeeded or failed for good, and finds the pod that records how often each has
+/// failed.
+fn count_indexes(sync: &mut JobSync<'_>) {
     let completions = sync.wanted.index_count();
     sync.succeeded_before = Indexes::parse(&sync.before.completed_indexes, completions);
     let tracked = |test: &dyn Fn(&Pod) -> bool| -> BTreeSet<i64> {
@@ -424,16 +425,17 @@ fn count_indexes(sync: &mut Sync<'_>) {
     sync.failed_indexes = failed;
 }
 
-/// By what the Job is over, if it is; the order is upstream's, what was told before goes first.
-fn finish(sync: &Sync<'_>, plan: &mut Plan) -> Result<Option<Finish>, Refusal> {
-    let told = |r#type: &str, success| {
+/// Why the Job is finished, if it is; the order is upstream's, a reason that was reported before comes
+/// first.
+fn finish(sync: &JobSync<'_>, plan: &mut Plan) -> Result<Option<Finish>, Refusal> {
+    let reported = |r#type: &str, success| {
         conditions::find(&sync.before.conditions, r#type)
             .filter(|condition| condition.status == "True")
             .map(|condition| Finish {
                 success,
                 reason: condition.reason.clone(),
                 message: condition.message.clone(),
-                told: true,
+                reported: true,
             })
     };
     let by_policy = || {
@@ -443,8 +445,8 @@ fn finish(sync: &Sync<'_>, plan: &mut Plan) -> Result<Option<Finish>, Refusal> {
             .find_map(|pod| sync.wanted.verdict(pod).message)
             .map(|message| Finish::failure("PodFailurePolicy", message))
     };
-    if let Some(finish) = told("SuccessCriteriaMet", true)
-        .or_else(|| told("FailureTarget", false))
+    if let Some(finish) = reported("SuccessCriteriaMet", true)
+        .or_else(|| reported("FailureTarget", false))
         .or_else(by_policy)
     {
         return Ok(Some(finish));
@@ -462,12 +464,12 @@ fn finish(sync: &Sync<'_>, plan: &mut Plan) -> Result<Option<Finish>, Refusal> {
                 "Job was active longer than specified deadline",
             )));
         }
-        plan.look_again_at(deadline);
+        plan.requeue_at(deadline);
     }
     Ok(by_indexes(sync))
 }
 
-fn by_indexes(sync: &Sync<'_>) -> Option<Finish> {
+fn by_indexes(sync: &JobSync<'_>) -> Option<Finish> {
     if !sync.wanted.indexed {
         return None;
     }
@@ -490,12 +492,12 @@ fn by_indexes(sync: &Sync<'_>) -> Option<Finish> {
         success: true,
         reason: "SuccessPolicy".to_owned(),
         message,
-        told: false,
+        reported: false,
     })
 }
 
 /// When the Job has been active for too long.
-fn deadline(sync: &Sync<'_>) -> Option<Timestamp> {
+fn deadline(sync: &JobSync<'_>) -> Option<Timestamp> {
     let seconds = sync.wanted.spec.active_deadline_seconds?;
     if sync.wanted.suspended {
         return None;
@@ -508,8 +510,8 @@ fn deadline(sync: &Sync<'_>) -> Option<Timestamp> {
     )
 }
 
-/// Containers that are started again within their pod fail without a pod failing.
-fn has_restarted_too_often(sync: &Sync<'_>) -> Result<bool, Refusal> {
+/// Containers that are restarted within their pod fail without a pod failing.
+fn has_restarted_too_often(sync: &JobSync<'_>) -> Result<bool, Refusal> {
     let template = sync.wanted.spec.template.as_ref();
     let spec = template.map_or(&[][..], |template| &template.spec);
     let restarts_on_failure = podspec::containers::restarts_on_failure(spec)
@@ -534,20 +536,20 @@ fn has_restarted_too_often(sync: &Sync<'_>) -> Result<bool, Refusal> {
     Ok(restarts >= limit.max(1))
 }
 
-fn is_complete(sync: &Sync<'_>, active: i64) -> bool {
+fn is_complete(sync: &JobSync<'_>, active: i64) -> bool {
     active == 0
         && match sync.wanted.completions {
-            // One pod's success tells that the work is done; the others are waited for.
+            // One pod's success shows that the work is done; the others are waited for.
             None => sync.succeeded > 0,
             Some(completions) => sync.succeeded >= i64::from(completions),
         }
 }
 
-/// Puts the plan together.
+/// Assembles the plan.
 fn decide(
     gates: Gates,
     view: &View,
-    sync: &Sync<'_>,
+    sync: &JobSync<'_>,
     seen: &Seen<'_>,
     memory: &mut Memory,
     is_whole: bool,
@@ -572,7 +574,7 @@ fn decide(
         // Nothing is over while pods can't be deleted.
         finish = None;
     }
-    // What is not written before the status can't be told in it.
+    // What is written after the status can't be in it.
     let predicted = if status_first {
         &manage::NOTHING
     } else {
@@ -587,7 +589,7 @@ fn decide(
                 success: true,
                 reason: "CompletionsReached".to_owned(),
                 message: "Reached expected number of succeeded pods".to_owned(),
-                told: false,
+                reported: false,
             });
         } else if is_managed {
             event = suspend_or_resume(gates, &mut status, sync);
@@ -608,7 +610,7 @@ fn decide(
     );
     if finish.is_some() && all_have_ended && !counted.finalizers.is_empty() {
         // Only what this plan itself removes is left; the Job is complete when the cache has seen that.
-        plan.look_again_now();
+        plan.requeue_now();
     }
     if !managed.is_nothing() || !counted.finalizers.is_empty() {
         view.count(&mut plan);
@@ -640,8 +642,8 @@ fn measure_failure(plan: &mut Plan, mode: &str, label: &str) {
     plan.time_on_failure(SYNC_SECONDS, &[mode, "error", label]);
 }
 
-/// Tells that the Job is suspended or goes on, and sets its clock.
-fn suspend_or_resume(gates: Gates, status: &mut JobStatus, sync: &Sync<'_>) -> Option<Event> {
+/// The event and status for a Job that is suspended or resumed; sets its clock.
+fn suspend_or_resume(gates: Gates, status: &mut JobStatus, sync: &JobSync<'_>) -> Option<Event> {
     let mut condition = JobCondition {
         r#type: "Suspended".to_owned(),
         last_probe_time: Some(sync.now.into()),
@@ -663,7 +665,7 @@ fn suspend_or_resume(gates: Gates, status: &mut JobStatus, sync: &Sync<'_>) -> O
         condition.reason = "JobResumed".to_owned();
         condition.message = "Job resumed".to_owned();
         ensure(&mut status.conditions, condition).then(|| {
-            // The deadline is for the time that a Job is active at a stretch.
+            // The deadline is for the time that a Job is active without a suspension.
             status.start_time = Some(sync.now.into());
             Event::normal(sync.job, "Resumed", "Job resumed")
         })

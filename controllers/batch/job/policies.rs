@@ -87,7 +87,7 @@ pub(super) fn judge(policy: Option<&PodFailurePolicy>, pod: &Pod) -> Verdict {
     }
 }
 
-/// The first container that ended with a code that the requirement names: regular ones before init
+/// The first container that ended with an exit code of the requirement: regular ones before init
 /// containers.
 fn exit_code<'a>(
     pod: &'a Pod,
@@ -130,7 +130,7 @@ fn condition<'a>(
         .map(|condition| condition.r#type.as_str())
 }
 
-/// The message of the first success rule that is met.
+/// The message of the first success rule that matches.
 pub(super) fn success(
     policy: Option<&SuccessPolicy>,
     completions: i32,

@@ -58,7 +58,7 @@ trait Build: Sized {
     fn completions(self, count: i32) -> Self {
         self.spec(|spec| spec.completions = Some(count))
     }
-    /// Of so many indexes, all at once.
+    /// Indexed, with `count` indexes, all in parallel.
     fn indexed(self, count: i32) -> Self {
         self.spec(|spec| {
             spec.completion_mode = Some("Indexed".to_owned());
@@ -194,7 +194,7 @@ fn numbers(job: &Job) -> [i32; 5] {
     ]
 }
 
-/// A whole run: controller, kubelets, garbage collector, through so many seconds.
+/// A whole run: controller, kubelets, garbage collector, through `seconds` seconds.
 fn run(job: Job, seconds: i64) -> (World, Job) {
     let mut world = world().with(job);
     world.settle_for(seconds, &[JOBS]);

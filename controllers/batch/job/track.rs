@@ -1,4 +1,4 @@
-//! Counting pods that have ended, and the status that tells of it.
+//! Counting pods that have ended, and the status that reports them.
 
 use std::{
     collections::{BTreeMap, BTreeSet},
@@ -14,7 +14,7 @@ use kubernetes_proto::{
 
 use super::{
     BY_FAILURE_POLICY, INDEXES_FINISHED, JOBS_FINISHED, Memory, PODS_FINISHED, WITH_FINALIZER,
-    context::{Finish, Sync, counters, ensure, phase},
+    context::{Finish, JobSync, counters, ensure, phase},
     indexes::{self, Indexes},
     orphans, policies,
 };
@@ -25,22 +25,22 @@ const UNCOUNTED_MAX: usize = 500;
 /// Pods are counted at most this often, so that a burst of them costs a few writes.
 const COUNT_EVERY: SignedDuration = SignedDuration::from_secs(1);
 
-/// What was counted.
+/// The pods that this plan counts.
 #[derive(Debug, Default)]
 pub(super) struct Counted {
-    /// Pods whose finalizer goes once the status is written.
+    /// Pods whose finalizer is removed once the status is written.
     pub finalizers: Vec<Arc<Pod>>,
     /// Failures by the action of the rule that matched.
     by_action: BTreeMap<policies::Action, usize>,
-    /// Whether counting waits.
+    /// Whether counting is delayed.
     held: bool,
-    /// The final condition, where the Job is over with this plan.
+    /// The final condition, where the Job is finished with this plan.
     finished: Option<Finish>,
 }
 
-/// Moves what is counted into the counters, puts what has ended into the list, and sets the conditions.
+/// Moves counted pods into the counters, adds ended pods to the list, and sets the conditions.
 pub(super) fn count(
-    sync: &Sync<'_>,
+    sync: &JobSync<'_>,
     status: &mut JobStatus,
     finish: Option<&Finish>,
     memory: &mut Memory,
@@ -58,7 +58,7 @@ pub(super) fn count(
         && next.is_some_and(|next| sync.now < next);
     if counted.held {
         if let Some(next) = next.filter(|_| !ended.is_empty()) {
-            plan.look_again_at(next);
+            plan.requeue_at(next);
         }
         return counted;
     }
@@ -78,11 +78,11 @@ pub(super) fn count(
     counted
 }
 
-/// A uid in the list whose pod has no finalizer any more is counted, and so is one whose pod is gone. The pod
-/// of a uid existed before the status that lists it was written: where it is not in the cache, it is gone if
-/// the cache has come to the Job's resourceVersion. On a view that is not whole the plan asks for proof of
-/// that; counting a pod that is still to come would count it twice.
-fn clean(sync: &Sync<'_>, status: &mut JobStatus, is_whole: bool, plan: &mut Plan) {
+/// A uid in the list whose pod has no finalizer any more is counted, and so is one whose pod is gone. The
+/// pod of a uid existed before the status that lists it was written: where it is not in the cache, it is
+/// gone if the cache has reached the Job's resourceVersion. On a view that is not whole the plan asks for
+/// proof of that; counting a pod that is not in the cache yet would count it twice.
+fn clean(sync: &JobSync<'_>, status: &mut JobStatus, is_whole: bool, plan: &mut Plan) {
     let uid = |pod: &Arc<Pod>| Object::metadata(&**pod).uid.to_string();
     let known: BTreeSet<String> = sync.pods.iter().map(uid).collect();
     let waiting: BTreeSet<String> = sync
@@ -107,13 +107,13 @@ fn clean(sync: &Sync<'_>, status: &mut JobStatus, is_whole: bool, plan: &mut Pla
 }
 
 /// The pods whose finalizer may go.
-fn countable(sync: &Sync<'_>, finish: Option<&Finish>) -> Vec<Arc<Pod>> {
+fn countable(sync: &JobSync<'_>, finish: Option<&Finish>) -> Vec<Arc<Pod>> {
     let all = finish.is_some() || sync.job.is_terminating();
     let may_go = |pod: &Pod| {
         if all || phase(pod) == "Succeeded" {
             return true;
         }
-        // The one that tells how often its index has failed stays until its successor has been told.
+        // The pod that records how often its index has failed stays until its successor records it.
         let is_kept = || {
             indexes::of(pod)
                 .and_then(|index| sync.kept.get(&index))
@@ -128,7 +128,7 @@ fn countable(sync: &Sync<'_>, finish: Option<&Finish>) -> Vec<Arc<Pod>> {
 
 /// Puts uids into the list; whether it is full.
 fn list(
-    sync: &Sync<'_>,
+    sync: &JobSync<'_>,
     status: &mut JobStatus,
     finish: Option<&Finish>,
     ended: Vec<Arc<Pod>>,
@@ -143,13 +143,13 @@ fn list(
     let known_failed: BTreeSet<&str> = before.failed.iter().map(String::as_str).collect();
     let uncounted = status.uncounted_terminated_pods.get_or_insert_default();
     let mut new_indexes = BTreeSet::new();
-    // What is not over when the Job has failed counts as failed.
+    // Indexes without a result when the Job fails count as failed.
     let all_failed = finish.is_some_and(|finish| !finish.success);
     for pod in ended {
         let uid = Object::metadata(&*pod).uid.to_string();
         if phase(&pod) == "Succeeded" && !known_failed.contains(&*uid) {
             if sync.wanted.indexed {
-                // The set of indexes says itself which are counted.
+                // The set of indexes itself records which are counted.
                 new_indexes.extend(
                     indexes::valid(&pod, sync.wanted.index_count())
                         .filter(|index| !sync.succeeded_before.has(*index)),
@@ -178,9 +178,9 @@ fn list(
 }
 
 /// The interim condition comes before the last finalizers go, the final one when nothing is left to be
-/// counted and no pod is on its way out.
+/// counted and no pod is terminating.
 fn conclude(
-    sync: &Sync<'_>,
+    sync: &JobSync<'_>,
     status: &mut JobStatus,
     finish: &Finish,
     reached_max: bool,
@@ -194,7 +194,7 @@ fn conclude(
         reason: finish.reason.clone(),
         message: finish.message.clone(),
     };
-    if !finish.told {
+    if !finish.reported {
         let interim = if finish.success {
             "SuccessCriteriaMet"
         } else {
@@ -223,7 +223,7 @@ fn conclude(
 /// Plans the status write, if one is due.
 pub(super) fn report(
     plan: &mut Plan,
-    sync: &Sync<'_>,
+    sync: &JobSync<'_>,
     status: &JobStatus,
     counted: &Counted,
     event: Option<Event>,
@@ -236,8 +236,8 @@ pub(super) fn report(
     if status == before {
         return;
     }
-    // Only progress may be delayed. What counting rests on may not, nor a status along with which finalizers
-    // go: with it would go the record of the failures. Nor may one that claims more pods than there are.
+    // Only progress may be delayed. A status that counting rests on may not, nor one with which finalizers
+    // go: the record of the failures would go with them. Nor may one that claims more pods than there are.
     let is_progress = {
         let mut same = status.clone();
         same.active = before.active;
@@ -248,7 +248,7 @@ pub(super) fn report(
             && status.active >= before.active
             && status.ready >= before.ready
     };
-    // The spec stays out: it does not change, and comparing a template is dear.
+    // Skips the spec: it is unchanged and expensive to compare.
     let part = |status: Option<JobStatus>| Job {
         metadata: sync.job.metadata.clone(),
         spec: None,
@@ -292,7 +292,7 @@ pub(super) fn report(
     }
 }
 
-fn conclusion(action: &mut Action, sync: &Sync<'_>, finish: &Finish) {
+fn conclusion(action: &mut Action, sync: &JobSync<'_>, finish: &Finish) {
     let mode = sync.wanted.mode();
     if finish.success {
         action.announce(Event::normal(sync.job, "Completed", "Job completed"));
@@ -305,7 +305,7 @@ fn conclusion(action: &mut Action, sync: &Sync<'_>, finish: &Finish) {
     }
 }
 
-fn measure(action: &mut Action, sync: &Sync<'_>, status: &JobStatus, counted: &Counted) {
+fn measure(action: &mut Action, sync: &JobSync<'_>, status: &JobStatus, counted: &Counted) {
     let mode = sync.wanted.mode();
     let before = &sync.before;
     let mut grow = |name, labels: &[&str], by: i64| {

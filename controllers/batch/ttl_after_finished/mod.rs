@@ -1,9 +1,9 @@
 //! Deletes a finished Job once its `ttlSecondsAfterFinished` has passed.
 //!
-//! Watches jobs; deletes jobs, their pods first; a key per Job; remembers nothing. A Job whose TTL was raised
-//! meanwhile survives: upstream by a live read, here by deleting only the version seen. A Job that says it
-//! has finished but not when is refused, and tried again with back-off, as upstream does. One that has
-//! finished in the future, by the clock of whoever wrote it, is waited for.
+//! Watches jobs; deletes jobs, their pods first; a key per Job; remembers nothing. A Job whose TTL was
+//! raised meanwhile survives: upstream by a live read, here by deleting only the version seen. A Job that
+//! says it has finished but not when is refused, and retried with back-off, as upstream does. One whose
+//! finish time lies in the future, by its writer's clock, is waited for.
 
 use controllers_kit::{
     Controller, Descriptor, Flags, Key, MetricKind, Only, Plan, Propagation, Refusal, Seen,
@@ -26,13 +26,13 @@ impl Controller for TtlAfterFinished {
             .workers(
                 "concurrent-ttl-after-finished-syncs",
                 5,
-                "How many finished Jobs each replica looks after at once.",
+                "The number of finished Jobs that each replica handles concurrently.",
             )
             .metric(
                 DELETION_SECONDS,
                 MetricKind::Histogram(0.1, 2.0, 14),
                 &[],
-                "How long after its time to live was over a Job was deleted.",
+                "Delay between the expiry of a Job's TTL and its deletion.",
             )
             .rule("batch", "jobs", &["get", "list", "watch", "delete"])
             .differences(include_str!("differences.md"))
@@ -54,7 +54,7 @@ impl Controller for TtlAfterFinished {
             return Ok(Plan::nothing());
         };
         if seen.now < expiry {
-            return Ok(Plan::nothing().again_at(expiry));
+            return Ok(Plan::nothing().requeued_at(expiry));
         }
         let mut plan = Plan::nothing();
         let late = seen.now.duration_since(expiry).as_secs_f64();
@@ -64,7 +64,7 @@ impl Controller for TtlAfterFinished {
     }
 }
 
-/// When the Job may go; `None` while it runs or has no TTL.
+/// When the Job expires; `None` while it runs or has no TTL.
 fn expiry(job: &Job) -> Result<Option<Timestamp>, Refusal> {
     let ttl = job
         .spec

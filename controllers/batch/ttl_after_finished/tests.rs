@@ -12,7 +12,7 @@ fn a_finished_job_goes_when_its_ttl_is_over_and_not_before() {
     let world = World::at("12:00:00").with(job("pi").finished("11:59:00").ttl(90));
     assert_eq!(
         world.plan::<TtlAfterFinished>("pi"),
-        Plan::nothing().again_at(at("12:00:30"))
+        Plan::nothing().requeued_at(at("12:00:30"))
     );
     assert!(world.later(29).plan::<TtlAfterFinished>("pi").is_nothing());
     assert_eq!(
@@ -76,7 +76,7 @@ fn the_first_finishing_condition_counts() {
     );
     assert_eq!(
         world.plan::<TtlAfterFinished>("j"),
-        Plan::nothing().again_at(at("12:00:50"))
+        Plan::nothing().requeued_at(at("12:00:50"))
     );
 }
 

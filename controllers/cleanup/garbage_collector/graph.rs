@@ -9,7 +9,7 @@ use super::key;
 
 /// The finalizer of a deletion that waits for dependents.
 pub(super) const FOREGROUND: &str = "foregroundDeletion";
-/// The finalizer of a deletion that lets go of dependents.
+/// The finalizer of a deletion that orphans dependents.
 pub(super) const ORPHAN: &str = "orphan";
 
 pub(super) fn has(meta: &ObjectMeta, finalizer: &str) -> bool {
@@ -21,7 +21,7 @@ pub(super) fn waits_for_dependents(meta: &ObjectMeta) -> bool {
     meta.is_terminating() && has(meta, FOREGROUND) && !has(meta, ORPHAN)
 }
 
-/// Whether a resource takes part in the graph. Events are many, and nobody owns by them.
+/// Whether a resource takes part in the graph. Events are numerous, and do not own anything.
 pub(super) fn takes_part(entry: &Entry) -> bool {
     !is_event(entry.resource) && entry.can(&["list", "watch", "delete"])
 }
@@ -49,8 +49,7 @@ pub(super) fn unwritable<'a>(catalogue: &'a Catalogue, resource: &Resource) -> O
     }
 }
 
-/// Whether an object can be the dependent of an owner by where they live: a namespaced owner owns in its
-/// namespace.
+/// Whether an object can be the dependent of an owner by scope: a namespaced owner owns in its namespace.
 pub(super) fn in_reach(owner: &ObjectMeta, dependent: &ObjectMeta) -> bool {
     owner.namespace.is_empty() || owner.namespace == dependent.namespace
 }
@@ -73,17 +72,17 @@ pub(super) fn keeps(dependent: &AnyObject, uid: &Str) -> bool {
     owners.any(|reference| reference.uid == *uid && blocks(reference))
 }
 
-/// Where an owner is to be looked for.
+/// Where to find an owner.
 pub(super) enum Place {
     /// In a resource, under a key.
     At(&'static Resource, Key),
     /// Nowhere yet: the kind is not served, as far as is known.
     Unknown,
-    /// Nowhere ever: what is cluster-scoped can't be owned by what lives in a namespace.
+    /// Nowhere ever: a cluster-scoped object can't have a namespaced owner.
     Impossible,
 }
 
-/// Where the owner that a reference names is to be looked for, seen from its dependent.
+/// Where to find the owner that a reference names, seen from its dependent.
 pub(super) fn place(
     catalogue: &Catalogue,
     reference: &OwnerReference,
@@ -164,7 +163,7 @@ pub(super) fn wake(change: DynChange<'_>, reader: &dyn Reader, name: &mut dyn Fn
     }
 }
 
-/// An object has gone: whoever depends on it must be looked at, and whoever waited for it.
+/// An object has gone: wakes its dependents, and the owners that waited for it.
 fn gone(object: &AnyObject, reader: &dyn Reader, catalogue: &Catalogue, name: &mut dyn FnMut(Key)) {
     let meta = object.metadata();
     for dependent in dependents(reader, catalogue, &meta.uid) {
@@ -189,8 +188,8 @@ fn wake_waiting_owner(
     }
 }
 
-/// Whether not all owners of an object are there as the caches show it. While the owners' resource is still
-/// being listed nobody can say; when it is, everything is scanned again.
+/// Whether some owners of an object are missing from the caches. While the owners' resource is still being
+/// listed this is unknown; when the list is complete, everything is scanned again.
 fn is_questionable(meta: &ObjectMeta, reader: &dyn Reader, catalogue: &Catalogue) -> bool {
     meta.owner_references
         .iter()

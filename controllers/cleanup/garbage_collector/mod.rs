@@ -1,17 +1,18 @@
-//! Deletes what has lost its last owner, and lets deletions end that wait for their dependents or let go of
-//! them.
+//! Deletes objects that have lost their last owner, and completes deletions that wait for their dependents
+//! or orphan them.
 //!
-//! Watches the metadata of everything that discovery shows as deletable, but events; a key per object that
-//! there is something to decide about, by its uid, so that the work is spread evenly and over all replicas.
-//! The graph is what the caches hold, with one index over the owners' uids. Deletes, patches owner references
-//! and finalizers of anything.
+//! Watches the metadata of everything that discovery shows as deletable, except events; a key per object
+//! with something to decide, by its uid, so that the work is spread evenly over all replicas. The graph is
+//! what the caches hold, with one index over the owners' uids. Deletes, patches owner references and
+//! finalizers of anything.
 //!
-//! What is deleted was seen to have no owner: each was seen to be deleted, or the API server was asked for
-//! it. A deletion insists on the version seen; where that was refused, the object is read live, and the next
-//! one insists on the version found, if that has the owners that were decided about. An owner is released
-//! only when the node has proven that the caches show all its dependents, resource by resource; one that
-//! can't be read holds back nobody else. Where the discovery of a group fails, its cached objects still count
-//! as dependents, and their owners stay. Remembers whether a key's deletion was refused.
+//! A deleted object was seen to have no owner: each owner was seen to be deleted, or the API server was
+//! asked for it. The precondition of a deletion is the version seen; where that was refused, the object is
+//! read live, and the next precondition is the version found, if that has the owners that were decided
+//! about. An owner is released only when the node has proven that the caches show all its dependents,
+//! resource by resource; one that can't be read holds back nobody else. Where the discovery of a group
+//! fails, its cached objects still count as dependents, and their owners stay. Remembers whether a key's
+//! deletion was refused.
 
 use controllers_kit::{
     Controller, Descriptor, Failure, FlagDefault, Flags, Key, MetricKind, Outcome, Plan, Query,
@@ -50,18 +51,18 @@ impl Controller for GarbageCollector {
             .workers(
                 "concurrent-gc-syncs",
                 20,
-                "How many objects each replica decides about at once.",
+                "The number of objects that each replica handles concurrently.",
             )
             .flag(
                 "enable-garbage-collector",
                 FlagDefault::Bool(true),
-                "Whether garbage is collected. It must be as the API server's flag of the same name says.",
+                "Whether the garbage collector runs. Must match the API server's flag of the same name.",
             )
             .metric(
                 SYNC_ERRORS,
                 MetricKind::Counter,
                 &[],
-                "Times that discovery failed, in whole or for a group.",
+                "Failures of API discovery, whole or of one group.",
             )
             .rule("*", "*", &["get", "list", "watch", "patch", "update", "delete"])
             .differences(include_str!("differences.md"))

@@ -1,5 +1,5 @@
-//! What becomes of one object: deleted for want of owners, let go of owners that are gone, or, being deleted
-//! itself, released when its dependents are gone or let go.
+//! What becomes of one object: deleted for want of owners, freed of owners that are gone, or, being deleted
+//! itself, released when its dependents are gone or orphaned.
 
 use controllers_kit::{
     Answer, AnyObject, Event, EventType, Key, ObjectRef, Only, Plan, Propagation, Query, Reader,
@@ -13,8 +13,8 @@ use serde_json::{Value, json};
 
 use super::graph::{self, FOREGROUND, ORPHAN, Place};
 
-/// The live reads that decide about an object: of the owners that the caches don't have and that were not
-/// seen to go, and of itself where its deletion was refused.
+/// The live reads that decide about an object: of owners that are not in the caches and were not seen to be
+/// deleted, and of itself where its deletion was refused.
 pub(super) fn ask(object: &AnyObject, seen: &Seen<'_>, was_refused: bool) -> Vec<Query> {
     let meta = object.metadata();
     if meta.is_terminating() || meta.owner_references.is_empty() {
@@ -48,17 +48,18 @@ fn itself(object: &AnyObject) -> Query {
     }
 }
 
-/// What a deletion rests on.
+/// The state that a deletion is based on.
 struct Ground {
-    /// The version that it insists on.
+    /// The resourceVersion that is its precondition.
     version: u64,
-    /// What the object's finalizers say of its dependents.
+    /// The propagation that the object's finalizers ask for.
     propagation: Propagation,
 }
 
-/// A deletion insists on the version seen. Where that was refused, something else has been written, and an
-/// object that is written to all the time would never go; then it insists on the version that the API server
-/// has, if the owners are those that were decided about, and follows the finalizers of that version.
+/// The precondition of a deletion is the version seen. Where that was refused, something else has been
+/// written, and an object that is written to all the time would never go; then the precondition is the
+/// version that the API server has, if the owners are those that were decided about, and the finalizers of
+/// that version apply.
 fn ground(object: &AnyObject, seen: &Seen<'_>, was_refused: bool) -> Result<Ground, Refusal> {
     let meta = object.metadata();
     let propagation = |has: &dyn Fn(&str) -> bool| {
@@ -110,14 +111,14 @@ fn ground(object: &AnyObject, seen: &Seen<'_>, was_refused: bool) -> Result<Grou
     }
 }
 
-/// Whether what the API server has is the object that was seen, with the same owner references.
+/// Whether the live object is the one that was seen, with the same owner references.
 fn is_as_seen(live: &Value, meta: &ObjectMeta) -> bool {
     live["uid"] == *meta.uid
         && live["deletionTimestamp"].is_null()
         && live["ownerReferences"] == references(meta.owner_references.iter())
 }
 
-/// Decides about an object.
+/// Plans the fate of an object.
 pub(super) fn plan(
     object: &AnyObject,
     seen: &Seen<'_>,
@@ -146,13 +147,13 @@ pub(super) fn plan(
         if unwanted.is_empty() {
             return Ok(plan);
         }
-        // An owner that waits would wait for ever for an object that another one keeps.
+        // An owner that waits would wait forever for an object that another one keeps.
         let kept = meta
             .owner_references
             .iter()
             .filter(|reference| !unwanted.contains(&&reference.uid));
         plan.patch_metadata(object, &json!({"ownerReferences": references(kept)}));
-        tell_of_wrong_namespaces(&mut plan, object, &owners, seen.reader(), &catalogue);
+        report_wrong_namespaces(&mut plan, object, &owners, seen.reader(), &catalogue);
         return Ok(plan);
     }
     let mut foreground = false;
@@ -164,9 +165,9 @@ pub(super) fn plan(
                 .any(|dependent| graph::waits_for_dependents(dependent.metadata()));
             let blocks = meta.owner_references.iter().any(|one| graph::blocks(one));
             if in_circle && blocks {
-                // Whoever waits for this object would be waited for by it: it must not keep its owners.
+                // Objects that wait for this one would be waited for by it: it must not block its owners.
                 plan.patch_metadata(object, &unblocked(meta));
-                plan.look_again_now();
+                plan.requeue_now();
                 return Ok(plan);
             }
             foreground = true;
@@ -179,21 +180,21 @@ pub(super) fn plan(
     };
     plan.delete_any(object, Only::ThisVersion, propagation)
         .resource_version = ground.version;
-    tell_of_wrong_namespaces(&mut plan, object, &owners, seen.reader(), &catalogue);
+    report_wrong_namespaces(&mut plan, object, &owners, seen.reader(), &catalogue);
     Ok(plan)
 }
 
 /// An object's owners.
 struct Owners {
-    /// How many are there to stay.
+    /// Owners that exist and are not being deleted.
     solid: usize,
-    /// The uids of those that are gone, or never were.
+    /// The uids of those that are gone, or never existed.
     dangling: Vec<Str>,
     /// The uids of those that wait for their dependents to go.
     waiting: Vec<Str>,
 }
 
-/// Sorts an object's owners; `None` where an owner can never be there nor be gone, which nothing can mend.
+/// Sorts an object's owners; `None` where an owner is impossible, which nothing can mend.
 fn classify(
     meta: &ObjectMeta,
     seen: &Seen<'_>,
@@ -224,7 +225,7 @@ fn classify(
             Place::Impossible => return Ok(None),
             Place::Unknown => {
                 return Err(Refusal::Retry(format!(
-                    "no resource of kind {} in {} is known, which owner {} is of: it is looked for again",
+                    "no resource of kind {} in {} is known, which owner {} is of: the search is retried",
                     reference.kind, reference.api_version, reference.name
                 )));
             }
@@ -243,7 +244,7 @@ fn classify(
                     reference.kind, reference.name
                 )));
             }
-            // It was in the cache when it was asked what to read, and is not now.
+            // It was in the cache when the queries were made, and is not now.
             None => {
                 return Err(Refusal::Retry(format!(
                     "owner {} {} has just gone",
@@ -257,11 +258,11 @@ fn classify(
 
 /// What the API server says of an owner.
 enum Live {
-    /// The name is another object's.
+    /// Another object has the name.
     Another,
-    /// It waits for its dependents.
+    /// It exists and waits for its dependents.
     Waits,
-    /// It is there.
+    /// It exists.
     Solid,
 }
 
@@ -321,8 +322,8 @@ fn without(meta: &ObjectMeta, finalizer: &str) -> Value {
     json!({ "finalizers": kept })
 }
 
-/// A deletion that waits for dependents ends when none is left that blocks it. Those that are left have keys
-/// of their own, woken when the deletion began.
+/// A deletion that waits for dependents ends when no blocking one is left. The others have keys of their
+/// own, woken when the deletion began.
 ///
 /// # Errors
 /// Where one that blocks can't be deleted yet, since the discovery of its group fails.
@@ -344,7 +345,8 @@ fn release(object: &AnyObject, seen: &Seen<'_>, catalogue: &Catalogue) -> Result
 }
 
 /// A dependent can't be patched or deleted while the discovery of its group fails. Its owner stays until
-/// then: were it gone, the dependent would be deleted as soon as the group is back, though it was to be kept.
+/// then: with the owner gone, the dependent would be deleted as soon as the group is back, though it should
+/// have been kept.
 fn writable(dependent: &AnyObject, catalogue: &Catalogue) -> Result<(), Refusal> {
     let resource = dependent.resource();
     match graph::unwritable(catalogue, resource) {
@@ -358,10 +360,10 @@ fn writable(dependent: &AnyObject, catalogue: &Catalogue) -> Result<(), Refusal>
     }
 }
 
-/// A deletion that lets go of dependents ends when none names the owner any more.
+/// A deletion that orphans dependents ends when none names the owner any more.
 ///
 /// # Errors
-/// Where a dependent can't be let go of yet, since the discovery of its group fails.
+/// Where a dependent can't be orphaned yet, since the discovery of its group fails.
 fn orphan(object: &AnyObject, seen: &Seen<'_>, catalogue: &Catalogue) -> Result<Plan, Refusal> {
     let meta = object.metadata();
     let mut plan = Plan::nothing();
@@ -377,8 +379,8 @@ fn orphan(object: &AnyObject, seen: &Seen<'_>, catalogue: &Catalogue) -> Result<
     Ok(plan)
 }
 
-/// That an owner has no other dependents than those that the caches show is proven by the node, for every
-/// resource whose watch has not come so far; one that can't be read for long holds back nobody there.
+/// Rests the plan on the caches showing all dependents of an owner: the node proves it for every resource
+/// whose watch is behind. A resource that can't be read for long holds back nobody.
 fn rest_on_all(
     plan: &mut Plan,
     owner: &ObjectMeta,
@@ -404,8 +406,8 @@ fn rest_on_all(
     Ok(())
 }
 
-/// Tells of owners that are there, but in another namespace.
-fn tell_of_wrong_namespaces(
+/// Records an event for owners that exist, but in another namespace.
+fn report_wrong_namespaces(
     plan: &mut Plan,
     object: &AnyObject,
     owners: &Owners,

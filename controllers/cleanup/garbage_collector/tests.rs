@@ -67,7 +67,7 @@ fn deletion(plan: &Plan) -> Option<(Only, Propagation)> {
 }
 
 #[test]
-fn what_was_deleted_in_the_background_takes_its_dependents_along() {
+fn a_background_deletion_deletes_the_dependents() {
     let mut world = start()
         .with(web())
         .with(pod("web-1").owned_by(&web()))
@@ -100,7 +100,7 @@ fn a_later_owner_of_the_same_name_is_another() {
 }
 
 #[test]
-fn one_owner_that_is_there_keeps_the_object_and_the_others_are_taken_from_it() {
+fn an_existing_owner_keeps_the_object_and_missing_ones_are_removed_from_it() {
     let living = web();
     let gone = named(owner_reference(&replica_set("gone")), true);
     let mut world = start().with(living.clone()).with(with_owners(
@@ -164,7 +164,7 @@ fn a_dependent_that_does_not_block_is_not_waited_for() {
 }
 
 #[test]
-fn whoever_waits_for_dependents_is_released_on_what_was_listed_alone() {
+fn an_owner_that_waits_for_dependents_is_released_by_a_list_alone() {
     for propagation in [Propagation::Foreground, Propagation::Orphan] {
         let mut world = start().with(web());
         delete::<ReplicaSet>(&mut world, "web", propagation);
@@ -277,7 +277,7 @@ fn an_objects_own_finalizers_say_what_becomes_of_its_dependents() {
 }
 
 #[test]
-fn an_owner_in_another_namespace_is_none_and_that_is_told() {
+fn an_owner_in_another_namespace_does_not_count_and_is_reported() {
     let elsewhere = config_map("settings").in_namespace("bank");
     let mut world = start()
         .with(elsewhere.clone())
@@ -293,7 +293,7 @@ fn an_owner_in_another_namespace_is_none_and_that_is_told() {
 }
 
 #[test]
-fn what_is_cluster_scoped_may_own_anywhere_but_is_owned_by_nothing_in_a_namespace() {
+fn cluster_scoped_objects_may_own_anywhere_but_have_no_namespaced_owner() {
     let owner = node("node-1");
     let mut world = start()
         .with(owner.clone())
@@ -311,7 +311,7 @@ fn what_is_cluster_scoped_may_own_anywhere_but_is_owned_by_nothing_in_a_namespac
 }
 
 #[test]
-fn an_owner_of_an_unknown_kind_is_looked_for_again() {
+fn the_search_for_an_owner_of_an_unknown_kind_is_retried() {
     let reference = Shared::from(OwnerReference {
         api_version: "example.com/v1".into(),
         kind: "Gadget".into(),
@@ -366,7 +366,7 @@ fn gadget(name: &str, owners: Vec<Shared<OwnerReference>>) -> ObjectMeta {
 }
 
 #[test]
-fn what_is_known_by_its_metadata_alone_owns_and_is_owned_like_all_else() {
+fn objects_known_by_metadata_alone_own_and_are_owned_like_all_others() {
     let reference = Shared::from(OwnerReference {
         api_version: "example.com/v1".into(),
         kind: "Gadget".into(),
@@ -458,7 +458,7 @@ fn plan_after_refusal(before: &World, server: &World) -> Result<Plan, Refusal> {
     plan::plan(&object, &seen, true)
 }
 
-/// Likewise, and on which version the deletion insists.
+/// Likewise, with the precondition of the deletion.
 fn after_refusal(before: &World, server: &World) -> Result<u64, Refusal> {
     let plan = plan_after_refusal(before, server)?;
     let action = plan.actions().next().expect("it is deleted");
@@ -520,7 +520,7 @@ fn a_deletion_refused_insists_on_the_version_that_the_server_has_if_owners_stand
 }
 
 #[test]
-fn what_was_refused_is_remembered_until_something_else_becomes_of_it() {
+fn a_refused_write_is_remembered_until_the_object_s_fate_changes() {
     let mut world = start().with(with_owners(
         pod("web-1"),
         vec![owner_reference(&replica_set("gone"))],

@@ -1,12 +1,12 @@
-//! Empties a namespace that is being deleted, and then lets it go.
+//! Empties a namespace that is being deleted, and then removes its finalizer.
 //!
-//! Watches namespaces and, to hear of the last one, pods; reads what a namespace holds live, resource by
+//! Watches namespaces and, to notice the last one, pods; reads what a namespace holds live, resource by
 //! resource as discovery shows them; deletes pods first and everything else when they are gone; writes the
-//! namespace's conditions and its finalizers; a key per namespace. Nothing is done in the first five seconds,
-//! in which API servers that have not heard of the deletion may still admit objects. A resource that was seen
-//! empty is not read again until everything is; where that took longer than [`EMPTY_FOR`], everything is read
-//! once more before the namespace goes, since an aggregated API may have admitted objects meanwhile. That,
-//! and what failed, is all that is remembered.
+//! namespace's conditions and its finalizers; a key per namespace. Nothing is done in the first five
+//! seconds, in which API servers that have not seen the deletion may still admit objects. A resource that
+//! was seen empty is not read again until everything is; where that took longer than [`EMPTY_FOR`],
+//! everything is read once more before the namespace goes, since an aggregated API may have admitted
+//! objects meanwhile. Remembers that progress and the failures.
 
 use std::{
     collections::{BTreeMap, BTreeSet},
@@ -26,14 +26,14 @@ use serde::{Deserialize, Serialize};
 mod plan;
 mod status;
 
-/// How long API servers that have not heard of the deletion may still admit objects.
+/// How long API servers that have not seen the deletion may still admit objects.
 const ADMISSION_GRACE: SignedDuration = SignedDuration::from_secs(5);
-/// How long a resource that was seen empty is taken to be so. Within it, one that was seen empty first is as
-/// sure to be empty at the end as in one pass of upstream's.
+/// How long a resource that was seen empty is assumed to stay so. Within it, the first one is as certain to
+/// be empty at the end as in one pass of upstream's.
 const EMPTY_FOR: SignedDuration = SignedDuration::from_secs(10);
-/// A namespace is tried again at least this often.
+/// The longest back-off of a namespace.
 const RETRY_MAX: Duration = Duration::from_secs(60);
-/// The finalizer that this controller takes away.
+/// The finalizer that this controller removes.
 const FINALIZER: &str = "kubernetes";
 const ORDERED: &str = "OrderedNamespaceDeletion";
 
@@ -43,10 +43,10 @@ pub struct Namespaces {
     resync: SignedDuration,
 }
 
-/// How far the clearing of one namespace has come.
+/// The progress of emptying one namespace.
 #[derive(Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Progress {
-    /// The namespace's uid: a later one of its name begins again.
+    /// The namespace's uid: a later one of its name starts over.
     uid: String,
     /// Since when it is known to be ending.
     since: Option<Timestamp>,
@@ -63,9 +63,10 @@ pub struct Progress {
     /// are deleted one by one.
     #[serde(default)]
     one_by_one: BTreeSet<String>,
-    /// Resources whose content was told to go.
-    told: BTreeSet<String>,
-    /// Why the content of a resource could not be told to go.
+    /// Resources whose content was deleted, as far as the server has accepted it.
+    #[serde(rename = "told")]
+    deletion_requested: BTreeSet<String>,
+    /// Why the content of a resource could not be deleted.
     errors: BTreeMap<String, String>,
     /// Failures in a row.
     tries: u32,
@@ -89,12 +90,12 @@ impl Controller for Namespaces {
             .workers(
                 "concurrent-namespace-syncs",
                 10,
-                "How many namespaces each replica clears at once.",
+                "The number of terminating namespaces that each replica handles concurrently.",
             )
             .flag(
                 "namespace-sync-period",
                 FlagDefault::Duration(Duration::from_secs(300)),
-                "How often a namespace that is being deleted is looked at without any reason.",
+                "The resync period of a terminating namespace.",
             )
             .gate(ORDERED, true)
             .rule("", "namespaces", &["get", "list", "watch", "delete"])
@@ -163,10 +164,10 @@ impl Controller for Namespaces {
         }
         let begins = progress.since.unwrap_or(seen.now) + ADMISSION_GRACE;
         if seen.now < begins {
-            return Ok(Plan::nothing().again_at(begins));
+            return Ok(Plan::nothing().requeued_at(begins));
         }
         let mut plan = plan::plan(&namespace, seen, progress, self.ordered)?;
-        plan.look_again_at(seen.now + self.resync);
+        plan.requeue_at(seen.now + self.resync);
         Ok(plan)
     }
 
@@ -186,7 +187,7 @@ impl Controller for Namespaces {
             // As upstream, an object that can't be deleted alone counts as deleted; the next list shows what
             // became of it.
             Ok(_) | Err(Failure::NotSupported(_) | Failure::NotFound(_) | Failure::Conflict(_)) => {
-                progress.told.insert(resource);
+                progress.deletion_requested.insert(resource);
             }
             Err(failure) if failure.class().severity == Severity::NotTried => {}
             Err(failure) => {

@@ -83,7 +83,7 @@ pub(super) fn ask(
     queries
 }
 
-/// One look.
+/// One reconcile of a namespace that is being deleted.
 pub(super) fn plan(
     namespace: &Namespace,
     seen: &Seen<'_>,
@@ -102,67 +102,67 @@ pub(super) fn plan(
                 "the namespace can't be read: {why}"
             )));
         }
-        // The first five seconds ended between the questions and now.
-        None => return Ok(Plan::nothing().again_at(seen.now)),
+        // The first five seconds ended after the queries were made.
+        None => return Ok(Plan::nothing().requeued_at(seen.now)),
     };
     if object["metadata"]["uid"] != *progress.uid {
         return Ok(Plan::nothing());
     }
 
-    let mut look = Look {
+    let mut context = SyncContext {
         namespace,
         now: seen.now,
         plan: Plan::nothing(),
         findings: Findings::default(),
         estimate: 0,
-        tells: false,
+        issued_deletes: false,
         pods_left: false,
         not_served: 0,
     };
-    look.findings.outdated = catalogue.outdated.as_ref().map(ToString::to_string);
-    look.findings.discovery = catalogue
+    context.findings.outdated = catalogue.outdated.as_ref().map(ToString::to_string);
+    context.findings.discovery = catalogue
         .failures
         .iter()
         .map(|(group_version, why)| format!("{group_version}: {why}"))
         .collect();
-    let looked_at: Vec<Entry> = left(&catalogue, progress, ordered).cloned().collect();
-    for entry in &looked_at {
+    let unfinished: Vec<Entry> = left(&catalogue, progress, ordered).cloned().collect();
+    for entry in &unfinished {
         let query = content(entry, namespace);
         if seen.answer(&query) == Some(&Answer::Missing) && !is_pods(entry) {
-            // It has nothing now. That is not remembered: an API that is being registered again answers so
-            // too.
-            look.not_served += 1;
-            progress.told.remove(&entry.resource.id());
+            // It has nothing now. That is not remembered: an API that is being registered again gives the
+            // same answer.
+            context.not_served += 1;
+            progress.deletion_requested.remove(&entry.resource.id());
             continue;
         }
-        look.at(entry, seen.content(&query), progress);
+        context.at(entry, seen.content(&query), progress);
     }
     let errors = std::mem::take(&mut progress.errors);
-    look.findings.content_errors.extend(errors.into_values());
-    if ordered && look.pods_left {
-        look.findings.remaining.clear();
-        look.findings.finalizers.clear();
+    context.findings.content_errors.extend(errors.into_values());
+    if ordered && context.pods_left {
+        context.findings.remaining.clear();
+        context.findings.finalizers.clear();
     }
-    let left = left(&catalogue, progress, ordered).count() - look.not_served;
-    Ok(look.conclude(object, progress, left))
+    let left = left(&catalogue, progress, ordered).count() - context.not_served;
+    Ok(context.conclude(object, progress, left))
 }
 
-/// One look at a namespace.
-struct Look<'a> {
+/// One reconcile of a namespace, with the plan and findings in the making.
+struct SyncContext<'a> {
     namespace: &'a Namespace,
     now: Timestamp,
     plan: Plan,
     findings: Findings,
-    /// How many seconds it may take until what is left has gone; 0 for unknown.
+    /// The estimated seconds until the remaining content is gone; 0 for unknown.
     estimate: i64,
-    /// Whether anything is told to go for the first time.
-    tells: bool,
+    /// Whether the plan deletes content of a resource for the first time.
+    issued_deletes: bool,
     pods_left: bool,
     /// How many resources the server did not find.
     not_served: usize,
 }
 
-impl Look<'_> {
+impl SyncContext<'_> {
     /// What one resource has left in the namespace.
     fn at(
         &mut self,
@@ -173,7 +173,7 @@ impl Look<'_> {
         let resource = entry.resource;
         let metas = match content {
             Some(Ok(metas)) if metas.is_empty() => {
-                progress.told.remove(&resource.id());
+                progress.deletion_requested.remove(&resource.id());
                 progress.emptied.insert(resource.id());
                 progress.emptied_since.get_or_insert(self.now);
                 return;
@@ -183,18 +183,18 @@ impl Look<'_> {
                 self.findings.content_errors.push(why);
                 return;
             }
-            // Discovery has brought it since the questions were put.
+            // Discovery has shown it since the queries were made.
             None => {
-                self.plan.look_again_now();
+                self.plan.requeue_now();
                 return;
             }
         };
         self.pods_left |= is_pods(entry);
-        let told = progress.told.contains(&resource.id());
+        let requested = progress.deletion_requested.contains(&resource.id());
         if metas.iter().any(|meta| !meta.is_terminating()) {
             let one_by_one = progress.one_by_one.contains(&resource.id());
-            self.tell(entry, &metas, one_by_one);
-            self.tells |= !told;
+            self.delete_content(entry, &metas, one_by_one);
+            self.issued_deletes |= !requested;
         }
         let mut estimate = if is_pods(entry) {
             self.grace(&metas)
@@ -207,7 +207,7 @@ impl Look<'_> {
         }
         if estimate == 0 && !finalizers.is_empty() {
             estimate = FINALIZER_SECONDS;
-        } else if estimate == 0 && told {
+        } else if estimate == 0 && requested {
             self.findings.content_errors.push(format!(
                 "unexpected items still remain in namespace: {} for gvr: {}/{}, Resource={}",
                 Object::metadata(self.namespace).name,
@@ -232,8 +232,8 @@ impl Look<'_> {
         }
     }
 
-    /// Tells what is there to go.
-    fn tell(&mut self, entry: &Entry, metas: &[ObjectMeta], one_by_one: bool) {
+    /// Deletes the resource's objects: as a collection, or those that are not terminating one by one.
+    fn delete_content(&mut self, entry: &Entry, metas: &[ObjectMeta], one_by_one: bool) {
         let name = &Object::metadata(self.namespace).name;
         if entry.can(&["deletecollection"]) && !one_by_one {
             self.plan
@@ -246,7 +246,7 @@ impl Look<'_> {
         }
     }
 
-    /// How long pods may still take, 0 once that time is over.
+    /// How long pods may still take, 0 after that time.
     fn grace(&self, metas: &[ObjectMeta]) -> i64 {
         let grace = metas
             .iter()
@@ -260,8 +260,8 @@ impl Look<'_> {
         if over { 0 } else { grace }
     }
 
-    /// Lets the namespace go, or says what keeps it and when it is looked at again. `left` resources were not
-    /// seen empty.
+    /// Removes the finalizer, or reports what keeps the namespace and requeues it. `left` resources were
+    /// not seen empty.
     fn conclude(mut self, live: &Value, progress: &mut Progress, left: usize) -> Plan {
         let failed = !self.findings.content_errors.is_empty()
             || !self.findings.discovery.is_empty()
@@ -269,16 +269,16 @@ impl Look<'_> {
         if !self.findings.remaining.is_empty() {
             progress.confirming = false;
         }
-        if self.tells {
+        if self.issued_deletes {
             progress.tries = 0;
-            self.plan.look_again_now();
+            self.plan.requeue_now();
             return self.plan;
         }
         if failed {
             self.write_status();
             progress.tries = progress.tries.saturating_add(1);
             self.plan
-                .look_again_at(self.now + BACKOFF.after(progress.tries));
+                .requeue_at(self.now + BACKOFF.after(progress.tries));
             return self.plan;
         }
         progress.tries = 0;
@@ -293,14 +293,14 @@ impl Look<'_> {
             progress.emptied.clear();
             progress.emptied_since = None;
             progress.confirming = true;
-            self.plan.look_again_now();
+            self.plan.requeue_now();
         } else if self.findings.remaining.is_empty() && !self.pods_left {
             // The pods have gone: now the rest.
-            self.plan.look_again_now();
+            self.plan.requeue_now();
         } else {
             self.write_status();
             let wait = SignedDuration::from_secs(self.estimate / 2 + 1);
-            self.plan.look_again_at(pods::after(self.now, wait));
+            self.plan.requeue_at(pods::after(self.now, wait));
         }
         self.plan
     }
@@ -310,7 +310,7 @@ impl Look<'_> {
         self.plan.update_status(self.namespace, &new);
     }
 
-    /// Takes this controller's finalizer away: the last one lets the API server remove the namespace.
+    /// Removes this controller's finalizer: with the last one the API server removes the namespace.
     fn finalize(&mut self, live: &Value) {
         let mut body = live.clone();
         if let Some(finalizers) = body["spec"]["finalizers"].as_array_mut() {
@@ -320,7 +320,7 @@ impl Look<'_> {
             .as_array()
             .is_some_and(|finalizers| !finalizers.is_empty());
         if others || !Object::metadata(self.namespace).finalizers.is_empty() {
-            // It stays for a while: whoever looks at it shall see that this part is done.
+            // It stays for a while: its status has to show that this part is done.
             self.plan.replace(self.namespace, "finalize", body);
             self.plan.then();
             let new = status::of(self.namespace, &self.findings, self.now);

@@ -9,7 +9,7 @@ use controllers_kit::{
 };
 use kubernetes_proto::core::{Namespace, NamespaceCondition};
 
-/// What one look has found.
+/// What one reconcile has found.
 #[derive(Debug, Default)]
 pub(super) struct Findings {
     /// Why discovery as a whole can't be read.
@@ -109,7 +109,7 @@ fn trouble(r#type: &str, findings: &Findings) -> Option<(&'static str, String)> 
     }
 }
 
-/// The namespace with the conditions that follow from a look. One whose status stays keeps its time.
+/// The namespace with the conditions that follow from a reconcile. One whose status stays keeps its time.
 pub(super) fn of(namespace: &Namespace, findings: &Findings, now: Timestamp) -> Namespace {
     let mut new = namespace.clone();
     let status = new.status.get_or_insert_default();

@@ -1,6 +1,6 @@
 use controllers_kit::{
-    Again, Answer, Controller, Failure, FlagValue, Flags, Object, Outcome, Plan, Refusal, Resource,
-    Str,
+    Answer, Controller, Failure, FlagValue, Flags, Object, Outcome, Plan, Refusal, Requeue,
+    Resource, Str,
     catalogue::{Catalogue, Entry},
     testing::*,
 };
@@ -76,7 +76,7 @@ fn learn(plan: &Plan, failure: &Failure, progress: &mut Progress) {
 }
 
 #[test]
-fn nothing_is_done_for_a_namespace_that_lives_nor_in_the_first_five_seconds() {
+fn a_namespace_is_left_alone_while_active_and_for_five_seconds_after() {
     let living = World::at("12:00:00")
         .with(namespace("shop"))
         .with(settings("a"));
@@ -88,10 +88,10 @@ fn nothing_is_done_for_a_namespace_that_lives_nor_in_the_first_five_seconds() {
         .plan_with::<Namespaces>("shop", &mut progress)
         .unwrap();
     assert!(first.is_nothing());
-    assert_eq!(first.again, Again::At(at("12:00:05")));
+    assert_eq!(first.requeue, Requeue::At(at("12:00:05")));
     let then = world.later(5);
     let pods = then.plan_with::<Namespaces>("shop", &mut progress).unwrap();
-    assert!(pods.is_nothing() && pods.again == Again::Now);
+    assert!(pods.is_nothing() && pods.requeue == Requeue::Now);
     let second = then.plan_with::<Namespaces>("shop", &mut progress).unwrap();
     assert_eq!(second.verbs(), ["deletecollection configmaps/"]);
 }
@@ -128,13 +128,13 @@ fn pods_that_need_their_time_are_waited_for() {
         .with(settings("a"))
         .with(cart("one").ready("11:00:00"));
     let mut progress = Progress::default();
-    let told = plan(&world, &mut progress);
-    apply(&mut world, &told, &mut progress);
+    let deletes = plan(&world, &mut progress);
+    apply(&mut world, &deletes, &mut progress);
     let waits = plan(&world, &mut progress);
     assert_eq!(waits.verbs(), ["patch namespaces/shop/status"]);
     assert_eq!(
-        waits.again,
-        Again::At(at("12:00:16")),
+        waits.requeue,
+        Requeue::At(at("12:00:16")),
         "half of their 30 s and one more"
     );
     apply(&mut world, &waits, &mut progress);
@@ -147,7 +147,7 @@ fn pods_that_need_their_time_are_waited_for() {
     );
     world.vanish::<Pod>("shop/one");
     let then = plan(&world, &mut progress);
-    assert!(then.is_nothing() && then.again == Again::Now);
+    assert!(then.is_nothing() && then.requeue == Requeue::Now);
 }
 
 #[test]
@@ -157,14 +157,14 @@ fn finalizers_keep_a_namespace_and_the_conditions_name_them() {
         .with(settings("b").finalizer("example.com/hold"))
         .with(settings("c"));
     let mut progress = Progress::default();
-    let told = plan(&world, &mut progress);
-    assert!(told.is_nothing(), "no pods: on to the rest");
-    let told = plan(&world, &mut progress);
-    apply(&mut world, &told, &mut progress);
+    let pods = plan(&world, &mut progress);
+    assert!(pods.is_nothing(), "no pods: on to the rest");
+    let deletes = plan(&world, &mut progress);
+    apply(&mut world, &deletes, &mut progress);
     let waits = plan(&world, &mut progress);
     assert_eq!(
-        waits.again,
-        Again::At(at("12:00:08")),
+        waits.requeue,
+        Requeue::At(at("12:00:08")),
         "half of 15 s and one more"
     );
     apply(&mut world, &waits, &mut progress);
@@ -239,7 +239,7 @@ fn gadget(name: &str) -> ObjectMeta {
 }
 
 #[test]
-fn what_has_no_collection_to_delete_goes_one_by_one_and_what_can_t_be_deleted_stays() {
+fn resources_without_deletecollection_are_deleted_one_by_one_and_undeletable_ones_stay() {
     let (single, fixed) = (partial("gadgets"), partial("fixtures"));
     let world = start()
         .with_catalogue(catalogue(
@@ -262,14 +262,14 @@ fn settle(world: &mut World, progress: &mut Progress) -> Vec<String> {
     let mut requests = Vec::new();
     for _ in 0..20 {
         let plan = plan(world, progress);
-        let at_once = plan.again == Again::Now;
+        let at_once = plan.requeue == Requeue::Now;
         requests.extend(plan.verbs());
         apply(world, &plan, progress);
         if !at_once || world.find::<Namespace>("shop").is_none() {
             return requests;
         }
     }
-    panic!("the namespace is looked at without end: {requests:?}");
+    panic!("the namespace is reconciled without end: {requests:?}");
 }
 
 #[test]
@@ -406,18 +406,21 @@ fn a_group_that_can_t_be_discovered_keeps_the_namespace_and_is_named() {
         conditions(&world)[0],
         "NamespaceDeletionDiscoveryFailure True DiscoveryFailed: Discovery failed for some groups, 1 failing: unable to retrieve the complete list of server APIs: example.com/v1: stale GroupVersion discovery: example.com/v1"
     );
-    assert!(matches!(plan(&world, &mut progress).again, Again::At(_)));
+    assert!(matches!(
+        plan(&world, &mut progress).requeue,
+        Requeue::At(_)
+    ));
     assert!(world.find::<Namespace>("shop").is_some());
 }
 
 #[test]
-fn what_should_be_gone_and_is_not_is_a_failure_that_is_tried_again() {
+fn content_that_remains_after_its_deletion_is_a_failure_and_retried() {
     let mut stuck = settings("a");
     stuck.metadata_mut().deletion_timestamp = Some(at("12:00:01").into());
     let mut world = start().with(stuck);
     let mut progress = Progress::default();
     plan(&world, &mut progress);
-    progress.told.insert("configmaps".to_owned());
+    progress.deletion_requested.insert("configmaps".to_owned());
     let failed = plan(&world, &mut progress);
     apply(&mut world, &failed, &mut progress);
     assert_eq!(
@@ -426,7 +429,7 @@ fn what_should_be_gone_and_is_not_is_a_failure_that_is_tried_again() {
     );
     let mut waits = Vec::new();
     for _ in 0..3 {
-        let Again::At(next) = plan(&world, &mut progress).again else {
+        let Requeue::At(next) = plan(&world, &mut progress).requeue else {
             panic!("it is tried again");
         };
         waits.push(next.duration_since(world.now()).as_millis());
@@ -451,7 +454,7 @@ fn without_discovery_nothing_is_decided() {
 }
 
 #[test]
-fn a_later_namespace_of_the_name_begins_anew() {
+fn a_later_namespace_of_the_name_starts_over() {
     let world = start().later(60);
     let mut progress = Progress {
         uid: "another".to_owned(),

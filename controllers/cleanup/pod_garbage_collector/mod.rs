@@ -1,9 +1,10 @@
-//! Deletes pods that nobody else will: those of nodes that have gone, those that were deleted before they had
-//! a node, those stuck on nodes that are out of service, and, beyond a number, those that have ended.
+//! Deletes pods that nobody else will: those of nodes that are gone, those that were deleted before they
+//! had a node, those stuck on nodes that are out of service, and, beyond a threshold, those that have
+//! ended.
 //!
-//! Watches pods and nodes, and looks at all of them every 20 s; deletes pods at once, by uid, after it has
+//! Watches pods and nodes, and examines all of them every 20 s; deletes pods at once, by uid, after it has
 //! set those that had not ended to `Failed`; one key for the cluster; remembers since when each node is
-//! missed. A node counts as gone after 40 s without it, and only when the API server says so too.
+//! missing. A node counts as gone after 40 s without it, and only when the API server says so too.
 
 use std::{
     collections::{BTreeMap, BTreeSet},
@@ -23,21 +24,21 @@ use kubernetes_proto::{
 use serde::{Deserialize, Serialize};
 use serde_json::json;
 
-/// How often all pods are looked at.
+/// How often all pods are examined.
 const PERIOD: SignedDuration = SignedDuration::from_secs(20);
 /// How long a node must be missing before the API server is asked for it.
 const QUARANTINE: SignedDuration = SignedDuration::from_secs(40);
-/// So many missing nodes are asked for in one look; the rest waits for the next.
+/// Missing nodes queried in one reconcile; the rest waits for the next.
 const NODES_ASKED_MAX: usize = 500;
-/// A failing pod must not keep the others waiting beyond the next look.
+/// A failing pod must not keep the others waiting beyond the next reconcile.
 const RETRY_MAX: Duration = Duration::from_secs(20);
-/// It exists in every cluster: seeing it starts the first look of whoever owns the key.
+/// It exists in every cluster: seeing it starts the key's first reconcile at its owner.
 const ALWAYS_THERE: &str = "kube-system";
 const OUT_OF_SERVICE: &str = "node.kubernetes.io/out-of-service";
 const DELETED: &str = "pod_gc_collector_force_delete_pods_total";
 const ERRORS: &str = "pod_gc_collector_force_delete_pod_errors_total";
 
-/// The condition that tells why a pod is deleted.
+/// The condition that says why a pod is deleted.
 const DISRUPTION: &str = "DisruptionTarget";
 
 /// The controller.
@@ -45,11 +46,11 @@ pub struct PodGarbageCollector {
     threshold: usize,
 }
 
-/// Since when nodes are missed that pods are bound to.
+/// Since when nodes are missing that pods are bound to.
 #[derive(Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Missed(BTreeMap<String, Timestamp>);
 
-/// Why a pod goes.
+/// Why a pod is deleted.
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum Reason {
     OutOfService,
@@ -92,7 +93,7 @@ fn has_ended(pod: &Pod) -> bool {
     matches!(phase(pod), "Succeeded" | "Failed")
 }
 
-/// Whether nothing more can be done: it is being deleted, without grace, and waits for finalizers alone.
+/// Whether nothing is left to do: it is being deleted, without grace, and waits for finalizers alone.
 fn is_on_its_way(pod: &Pod) -> bool {
     let meta = Object::metadata(pod);
     meta.is_terminating() && meta.deletion_grace_period_seconds == Some(0) && has_ended(pod)
@@ -132,19 +133,19 @@ impl Controller for PodGarbageCollector {
             .flag(
                 "terminated-pod-gc-threshold",
                 FlagDefault::Int(12_500),
-                "How many pods that have ended may stay before the oldest are deleted; 0 or less for any number.",
+                "The number of finished pods that may exist before the oldest are deleted; 0 or less for no limit.",
             )
             .metric(
                 DELETED,
                 MetricKind::Counter,
                 &["namespace", "reason"],
-                "Pods that were deleted by force, or tried to.",
+                "Forced deletions of pods, including failed ones.",
             )
             .metric(
                 ERRORS,
                 MetricKind::Counter,
                 &["namespace", "reason"],
-                "Pods whose deletion by force failed.",
+                "Forced deletions of pods that failed.",
             )
             .reads_live::<Node>()
             .writes::<Pod>(&["delete"])
@@ -162,8 +163,8 @@ impl Controller for PodGarbageCollector {
         on.kind::<Namespace>()
             .only_named(ALWAYS_THERE)
             .wakes(|_, _| vec![only_key()]);
-        // Looked at every 20 s, as upstream does: waking at each change would look at every pod for each of
-        // them.
+        // Reconciled every 20 s, as upstream does: waking at each change would examine every pod for each
+        // of them.
         on.kind::<Pod>();
         on.kind::<Node>();
     }
@@ -197,7 +198,7 @@ impl Controller for PodGarbageCollector {
         note_missing(missed, &pods, &nodes, seen.now);
 
         let mut work = Work {
-            plan: Plan::nothing().again_at(seen.now + PERIOD),
+            plan: Plan::nothing().requeued_at(seen.now + PERIOD),
             taken: BTreeSet::new(),
             now: seen.now,
         };
@@ -213,15 +214,15 @@ impl Controller for PodGarbageCollector {
             .actions()
             .any(|action| matches!(action.verb, Verb::Patch { .. }));
         if marks_failed {
-            // What is set to Failed now is deleted as soon as the cache shows it.
-            plan.look_again_now();
+            // A pod that is set to Failed now is deleted as soon as the cache shows it.
+            plan.requeue_now();
         }
         Ok(plan)
     }
 }
 
-/// Notes nodes that pods are bound to and that are not there, and forgets those that are there again or that
-/// no pod names any more.
+/// Records missing nodes that pods are bound to, and forgets those that exist again or that no pod names
+/// any more.
 fn note_missing(
     missed: &mut Missed,
     pods: &[Arc<Pod>],
@@ -239,8 +240,8 @@ fn note_missing(
     }
 }
 
-/// The missed nodes that are no more, by the API server's own word. One that it has starts to be missed
-/// again.
+/// The missing nodes that do not exist according to the API server. For one that exists the absence is
+/// counted from the start again.
 fn gone(missed: &mut Missed, seen: &Seen<'_>) -> BTreeSet<String> {
     let mut gone = BTreeSet::new();
     missed
@@ -256,10 +257,10 @@ fn gone(missed: &mut Missed, seen: &Seen<'_>) -> BTreeSet<String> {
     gone
 }
 
-/// The plan that is being made.
+/// A plan in progress, with the pods that it has handled.
 struct Work {
     plan: Plan,
-    /// The uids of pods that are dealt with already: one may go for several reasons.
+    /// The uids of pods that are handled already: one may qualify for several reasons.
     taken: BTreeSet<String>,
     now: Timestamp,
 }
@@ -315,7 +316,7 @@ impl Work {
         }
     }
 
-    /// Deletes a pod without grace, or first sets it to Failed: no kubelet is there to do so.
+    /// Deletes a pod without grace, or first sets it to Failed: no kubelet exists to do so.
     fn delete(&mut self, pod: &Pod, reason: Reason) {
         let meta = Object::metadata(pod);
         if is_on_its_way(pod) || !self.taken.insert(meta.uid.to_string()) {
@@ -338,7 +339,7 @@ impl Work {
             let mut status = json!({"phase": "Failed", "observedGeneration": meta.generation});
             if reason == Reason::Orphaned {
                 status["conditions"] = json!([self.disruption(pod)]);
-                // A condition that comes is put in front of the others otherwise.
+                // A new condition would otherwise be put in front of the others.
                 status["$setElementOrder/conditions"] = order(pod);
             }
             let patch = json!({ "status": status });
@@ -370,7 +371,7 @@ impl Work {
     }
 }
 
-/// The pod's conditions as they stand, and last the one that tells of its disruption.
+/// The pod's conditions as they are, with the one for its disruption last.
 fn order(pod: &Pod) -> serde_json::Value {
     let held = pod.status.iter().flat_map(|status| &status.conditions);
     let types = held.map(|condition| &*condition.r#type);

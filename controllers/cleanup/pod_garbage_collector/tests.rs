@@ -30,7 +30,7 @@ fn run(world: &mut World, seconds: i64) {
 }
 
 #[test]
-fn a_disruption_is_told_behind_what_was_told_before() {
+fn a_disruption_is_reported_after_existing_conditions() {
     let mut missed = Missed::default();
     let world = start().with(pod("lost").on("node-9").ready("11:00:00"));
     assert!(verbs(&world, &mut missed).is_empty());
@@ -91,7 +91,7 @@ fn a_node_that_comes_back_during_the_quarantine_ends_it() {
     let again = world.later(41);
     assert!(
         verbs(&again, &mut missed).is_empty(),
-        "it is missed anew, from then on"
+        "its absence is counted again, from then on"
     );
     assert_eq!(verbs(&again.later(40), &mut missed).len(), 1);
 }

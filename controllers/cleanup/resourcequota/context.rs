@@ -2,7 +2,7 @@
 
 use kubernetes_proto::{core::Amount, quantity::Exact};
 
-/// One condition on what a quota is about; all must hold.
+/// One scope condition of a quota; all must hold.
 pub(super) struct Scope<'a> {
     pub(super) name: &'a str,
     pub(super) operator: &'a str,
@@ -10,12 +10,12 @@ pub(super) struct Scope<'a> {
 }
 
 impl Scope<'_> {
-    /// Whether one of some names is selected; no name is told from an empty one.
+    /// Whether one of some names is selected; no name counts as an empty one.
     pub(super) fn selects<'n>(&self, mut names: impl Iterator<Item = &'n str>) -> bool {
         let listed = |name: &str| self.values.iter().any(|value| value == name);
         match self.operator {
             "In" => names.any(listed),
-            // Of several names, one that is not listed is enough; so is none at all.
+            // One of several names that is not listed suffices; so does having none.
             "NotIn" => match names.next() {
                 None => true,
                 Some(first) => !listed(first) || names.any(|name| !listed(name)),
@@ -40,5 +40,5 @@ pub(super) fn exact(amount: &Amount) -> Option<Exact> {
     amount.value.as_ref()?.exact()
 }
 
-/// In front of the name of a class of devices that is asked for as an extended resource.
+/// The prefix of the limit on a device class's implicit extended resource.
 pub(super) const IMPLICIT: &str = "requests.deviceclass.resource.kubernetes.io/";

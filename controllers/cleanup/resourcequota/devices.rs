@@ -21,20 +21,20 @@ use super::{
 const CLAIMS: &str = "count/resourceclaims.resource.k8s.io";
 /// Behind the name of a class of devices.
 const DEVICES: &str = ".deviceclass.resource.k8s.io/devices";
-/// On a claim that was made for a pod's extended resources.
+/// The annotation of a claim that was created for a pod's extended resources.
 const OF_EXTENDED: &str = "resource.kubernetes.io/extended-resource-claim";
-/// So many devices an allocation has at most: what asks for all that there are is charged for these.
+/// Devices of an allocation at most: a request for all devices is charged for this number.
 const ALLOCATION_MAX: i64 = 32;
 
-/// Whether a limit may be about claims to devices, whatever classes there are.
+/// Whether a limit may be about claims to devices, whatever classes exist.
 pub(super) fn may_be_limit(limit: &str) -> bool {
     limit == CLAIMS || limit.ends_with(DEVICES) || is_extended_limit(limit)
 }
 
-/// The classes of devices, and the extended resources that they stand for.
+/// The device classes, with their extended resources.
 #[derive(Default)]
 pub(super) struct Classes {
-    /// By class; `None` for those that stand for none but their own.
+    /// By class; `None` for classes without an explicit extended resource.
     extended: BTreeMap<Str, Option<String>>,
 }
 
@@ -47,9 +47,9 @@ impl Classes {
         let classes = seen.all::<DeviceClass>();
         let extended = classes.iter().map(|class| {
             let spec = class.spec.as_ref();
-            let stands_for = spec.and_then(|spec| spec.extended_resource_name.clone());
-            let stands_for = stands_for.filter(|name| !name.is_empty());
-            (Object::metadata(&**class).name.clone(), stands_for)
+            let resource = spec.and_then(|spec| spec.extended_resource_name.clone());
+            let resource = resource.filter(|name| !name.is_empty());
+            (Object::metadata(&**class).name.clone(), resource)
         });
         Self {
             extended: extended.collect(),
@@ -89,8 +89,8 @@ impl Classes {
                 continue;
             }
             let mut limits = vec![format!("{IMPLICIT}{class}")];
-            let stands_for = self.extended.get(class).and_then(Option::as_deref);
-            limits.extend(stands_for.map(|resource| format!("{}{resource}", names::REQUESTS)));
+            let resource = self.extended.get(class).and_then(Option::as_deref);
+            limits.extend(resource.map(|resource| format!("{}{resource}", names::REQUESTS)));
             for limit in limits {
                 let charged = pod
                     .as_deref()
@@ -99,7 +99,7 @@ impl Classes {
                     .map_or(Exact::default(), |(pod, charge)| {
                         pods::usage(pod, &charge, gates)
                     });
-                // What the pod is charged for already is not charged for twice.
+                // Usage that the pod is charged for is not charged twice.
                 let rest = count.less(charged);
                 if rest.exceeds(Exact::default()) {
                     usage.push((Str::from(limit), rest));
@@ -110,7 +110,7 @@ impl Classes {
     }
 }
 
-/// How many devices of each class a claim may take.
+/// The most devices of each class that a claim may take.
 fn devices(claim: &ResourceClaim) -> BTreeMap<&str, i64> {
     let mut devices = BTreeMap::new();
     let asked = claim.spec.as_ref().and_then(|spec| spec.devices.as_ref());
@@ -123,7 +123,7 @@ fn devices(claim: &ResourceClaim) -> BTreeMap<&str, i64> {
     devices
 }
 
-/// How many devices of each class one request may take: of alternatives, the most that any asks for.
+/// The most devices of each class that one request may take: of alternatives, the largest.
 fn of_request(request: &DeviceRequest) -> BTreeMap<&str, i64> {
     fn number(mode: &str, count: i64) -> i64 {
         match mode {
@@ -148,20 +148,20 @@ fn of_request(request: &DeviceRequest) -> BTreeMap<&str, i64> {
     most
 }
 
-/// The pod that a claim was made for, to give it its extended resources, if it is the pod's claim for those.
+/// The pod that a claim was created for, to give it its extended resources, if the claim is the pod's.
 fn pod_of(claim: &ResourceClaim, seen: &Seen<'_>) -> Option<std::sync::Arc<Pod>> {
     let meta = Object::metadata(claim);
     let (name, uid) = extended_owner(meta)?;
     let pod = seen
         .get::<Pod>(&Key::new(meta.namespace.clone(), name.clone()))
         .filter(|pod| Object::metadata(&**pod).uid == *uid)?;
-    let told = pod
+    let stated = pod
         .status
         .as_ref()
         .and_then(|status| status.extended_resource_claim_status.as_ref());
-    let is_its = match told {
-        Some(told) => *told.resource_claim_name == *meta.name,
-        // The first one is, as long as the pod does not say.
+    let is_its = match stated {
+        Some(stated) => *stated.resource_claim_name == *meta.name,
+        // The first one is, as long as the pod's status names none.
         None => !seen.owned_by::<ResourceClaim>(uid).iter().any(|other| {
             let other = Object::metadata(&**other);
             let (ours, theirs) = (meta.creation_timestamp, other.creation_timestamp);

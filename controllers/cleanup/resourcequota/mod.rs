@@ -2,13 +2,13 @@
 //!
 //! Watches quotas, pods, services, claims to volumes and to devices, device classes, and the metadata of
 //! whatever else discovery shows in namespaces; writes the status of quotas; a key per quota; remembers
-//! nothing. What is made is charged for by the API server's admission; here a quota is reckoned again when
-//! something goes or takes less, when its limits change, when other resources are served, and every
+//! nothing. Creations are charged by the API server's admission; here a quota is recalculated when an
+//! object goes or takes less, when its limits change, when other resources are served, and every
 //! `--resource-quota-sync-period`.
 //!
 //! Usage is lowered only where the caches are known to be as new as the quota itself: an old cache would miss
 //! what admission has just let in, and so let in too much. A resource that can't be listed keeps the usage
-//! that was told of it, and holds back no other.
+//! that was last reported, and holds back no other.
 
 use std::time::Duration;
 
@@ -36,7 +36,7 @@ const POD_LEVEL_RESOURCES: &str = "PodLevelResources";
 
 /// The controller.
 pub struct ResourceQuotas {
-    /// How often everything is reckoned again; `None` for never.
+    /// How often every quota is recalculated; `None` for never.
     period: Option<SignedDuration>,
     gates: Gates,
 }
@@ -46,7 +46,7 @@ pub struct ResourceQuotas {
 struct Gates {
     /// Whether claims to devices are charged as extended resources too.
     extended_resources: bool,
-    /// Whether what a pod asks for as a whole counts.
+    /// Whether pod-level resources count.
     pod_level_resources: bool,
 }
 
@@ -60,12 +60,12 @@ impl Controller for ResourceQuotas {
             .workers(
                 "concurrent-resource-quota-syncs",
                 5,
-                "How many quotas each replica reckons at once.",
+                "The number of quotas that each replica calculates concurrently.",
             )
             .flag(
                 "resource-quota-sync-period",
                 FlagDefault::Duration(Duration::from_secs(300)),
-                "How often every quota is reckoned anew without any reason; 0 for never.",
+                "The period of a full recalculation of every quota; 0 for never.",
             )
             .gate(EXTENDED_RESOURCE, true)
             .gate(POD_LEVEL_RESOURCES, true)
@@ -107,7 +107,7 @@ impl Controller for ResourceQuotas {
         };
         let mut plan = plan::plan(&quota, seen, self.gates);
         if let Some(period) = self.period {
-            plan.look_again_at(seen.now + period);
+            plan.requeue_at(seen.now + period);
         }
         Ok(plan)
     }

@@ -11,23 +11,23 @@ use kubernetes_proto::{
 
 use super::{Gates, context::exact, tally};
 
-/// How soon usage that was lowered is reckoned once more: what admission had charged for and was only being
-/// made is there by then.
+/// How soon lowered usage is calculated once more: objects that admission had charged and that were still
+/// being created exist by then.
 const MADE_BY_THEN: SignedDuration = SignedDuration::from_secs(1);
 
-/// Reckons a quota again.
+/// Recalculates a quota.
 pub(super) fn plan(quota: &ResourceQuota, seen: &Seen<'_>, gates: Gates) -> Plan {
     let mut plan = Plan::nothing();
     let spec = quota.spec.as_ref();
     let hard = spec.map_or(&[][..], |spec| &spec.hard);
     let status = quota.status.clone().unwrap_or_default();
     let tally = tally::of(quota, hard, seen, gates);
-    if let Some(at) = tally.again {
-        plan.look_again_at(at);
+    if let Some(at) = tally.requeue {
+        plan.requeue_at(at);
     }
 
-    // What can't be reckoned keeps what was told of it; what has no limit any more is told no longer.
-    let told = by_name(&status.used);
+    // A limit that can't be calculated keeps its reported usage; a removed limit is no longer reported.
+    let reported = by_name(&status.used);
     let mut used: BTreeMap<&Str, Amount> = BTreeMap::new();
     for limit in hard {
         let name = &limit.key;
@@ -39,8 +39,8 @@ pub(super) fn plan(quota: &ResourceQuota, seen: &Seen<'_>, gates: Gates) -> Plan
                     value: Some(now.quantity()),
                 },
             );
-        } else if let Some(told) = status.used.iter().find(|told| told.key == *name) {
-            used.insert(name, told.clone());
+        } else if let Some(kept) = status.used.iter().find(|amount| amount.key == *name) {
+            used.insert(name, kept.clone());
         }
     }
     let used: Vec<Amount> = used.into_values().collect();
@@ -49,17 +49,17 @@ pub(super) fn plan(quota: &ResourceQuota, seen: &Seen<'_>, gates: Gates) -> Plan
         return plan;
     }
 
-    // Admission trusts what is told: less must not be told from a cache that lags behind what admission has
-    // let in.
+    // Admission trusts the reported usage: it must not be lowered from a cache that lags behind what
+    // admission has let in.
     let meta = Object::metadata(quota);
     for (resource, names) in &tally.read {
         let lowered = names.iter().any(|name| {
-            let before = told.get(name).copied().unwrap_or_default();
+            let before = reported.get(name).copied().unwrap_or_default();
             tally.used.get(name).is_some_and(|now| before.exceeds(*now))
         });
         if lowered {
             plan.rests_on(resource, &meta.namespace, meta.resource_version);
-            plan.look_again_at(seen.now + MADE_BY_THEN);
+            plan.requeue_at(seen.now + MADE_BY_THEN);
         }
     }
     let mut new = quota.clone();
@@ -77,7 +77,7 @@ fn by_name(amounts: &[Amount]) -> BTreeMap<&Str, Exact> {
         .collect()
 }
 
-/// Whether two lists say the same, however written.
+/// Whether two lists have equal amounts, however written.
 pub(super) fn equal(one: &[Amount], other: &[Amount]) -> bool {
     let (one, other) = (by_name(one), by_name(other));
     one.len() == other.len()

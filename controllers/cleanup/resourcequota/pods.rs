@@ -21,15 +21,15 @@ const HUGE_PAGES: &str = "hugepages-";
 /// What a limit charges a pod for.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Charge<'a> {
-    /// For being stored, ended or not.
+    /// The stored object, whether it has finished or not.
     Object,
-    /// For not having ended.
+    /// A pod that has not finished.
     Life,
-    /// For what it asks for.
+    /// Its requests of a resource.
     Requests(&'a str),
-    /// For what it may take at most.
+    /// Its limits of a resource.
     Limits(&'a str),
-    /// For nothing that a pod can have.
+    /// Something that no pod can use.
     Nothing,
 }
 
@@ -65,19 +65,20 @@ pub(super) fn charge(limit: &str) -> Option<Charge<'_>> {
     )
 }
 
-/// Whether a limit is on an extended resource: on what is asked for alone, since no pod takes more of it.
+/// Whether a limit is on an extended resource: on its requests alone, since no pod takes more than it
+/// requests.
 pub(super) fn is_extended_limit(limit: &str) -> bool {
     limit.starts_with(names::REQUESTS) && (!names::is_native(limit) || limit.starts_with(IMPLICIT))
 }
 
-/// Whether a pod is charged for more than being stored: one that has ended is not, nor one that outstays its
+/// Whether a pod is charged for more than its object: a finished one is not, nor one that outlives its
 /// grace period, since its node may be lost and its owner wants another.
 pub(super) fn lives(pod: &Pod, now: Timestamp) -> bool {
     !controllers_kit::pods::has_finished(pod) && lives_until(pod).is_none_or(|until| now < until)
 }
 
-/// From when on a pod that is being deleted is charged for no longer. The deletion's timestamp has the grace
-/// period in it once already.
+/// When a terminating pod ceases to be charged. The deletion timestamp already includes the grace period
+/// once.
 pub(super) fn lives_until(pod: &Pod) -> Option<Timestamp> {
     let meta = Object::metadata(pod);
     let deleted = meta.deletion_timestamp?.timestamp();
@@ -109,12 +110,12 @@ pub(super) fn matches(pod: &Pod, scope: &Scope<'_>, gates: Gates) -> bool {
             let class = spec.map_or("", |spec| &spec.priority_class_name);
             scope.selects(Some(class).filter(|class| !class.is_empty()).into_iter())
         }
-        "CrossNamespacePodAffinity" => looks_into_other_namespaces(pod),
+        "CrossNamespacePodAffinity" => has_affinity_to_other_namespaces(pod),
         _ => false,
     }
 }
 
-/// Whether a pod asks for neither processors nor memory.
+/// Whether a pod requests neither CPU nor memory.
 fn is_best_effort(pod: &Pod, gates: Gates) -> bool {
     let class = pod.status.as_ref().map_or("", |status| &status.qos_class);
     if !class.is_empty() {
@@ -140,7 +141,7 @@ fn is_best_effort(pod: &Pod, gates: Gates) -> bool {
     !containers.chain(init).any(asks)
 }
 
-fn looks_into_other_namespaces(pod: &Pod) -> bool {
+fn has_affinity_to_other_namespaces(pod: &Pod) -> bool {
     fn any(required: &[PodAffinityTerm], preferred: &[WeightedPodAffinityTerm]) -> bool {
         let preferred = preferred
             .iter()
@@ -186,7 +187,7 @@ fn requests(pod: &Pod, resource: &str, gates: Gates) -> Option<Exact> {
     plus(asked, amount(&spec.overhead, resource))
 }
 
-/// What a pod may take at most of a resource; none where nothing bounds it.
+/// A pod's limit of a resource; `None` without one.
 fn limits(pod: &Pod, resource: &str, gates: Gates) -> Option<Exact> {
     let spec = pod.spec.as_ref()?;
     let whole = of_whole(spec, gates, resource, |of| &of.limits);
@@ -197,7 +198,7 @@ fn limits(pod: &Pod, resource: &str, gates: Gates) -> Option<Exact> {
     plus(Some(limit), amount(&spec.overhead, resource))
 }
 
-/// What a pod says as a whole, where that counts.
+/// A pod-level amount, where those count.
 fn of_whole(
     spec: &PodSpec,
     gates: Gates,
@@ -233,8 +234,8 @@ impl Side {
     }
 }
 
-/// What a pod's containers come to: those that run together, or one that initializes beside the sidecars that
-/// were started before it, whichever is more.
+/// The sum of a pod's containers: those that run together, or an init container with the sidecars that were
+/// started before it, whichever is larger.
 fn of_containers(pod: &Pod, spec: &PodSpec, resource: &str, side: Side) -> Option<Exact> {
     let in_force = |name: &str, wanted: Option<&Shared<ResourceRequirements>>| {
         in_force(pod, name, side.of(wanted, resource), resource, side)
@@ -262,8 +263,8 @@ fn of_containers(pod: &Pod, spec: &PodSpec, resource: &str, side: Side) -> Optio
     larger(together, initializing)
 }
 
-/// What a container has or wants, whichever is more, while its pod is resized. What can't be had is not
-/// wanted.
+/// The larger of a container's present and wanted amount, while its pod is resized. An infeasible resize is
+/// ignored.
 fn in_force(
     pod: &Pod,
     name: &str,
@@ -293,7 +294,7 @@ fn status<'a>(pod: &'a Pod, name: &str) -> Option<&'a ContainerStatus> {
         .find(|status| &*status.name == name)
 }
 
-/// Whether a resize was asked for that the node can never grant.
+/// Whether a resize was requested that the node can never grant.
 fn is_infeasible(pod: &Pod) -> bool {
     let status = pod.status.as_ref();
     status
@@ -315,7 +316,7 @@ fn larger(one: Option<Exact>, other: Option<Exact>) -> Option<Exact> {
     }
 }
 
-/// Whether a change of a pod can lower what it is charged, or will by itself.
+/// Whether a change of a pod can lower its charge, or will do so by itself later.
 pub(super) fn frees(old: &Pod, new: &Pod) -> bool {
     let ends = |pod: &Pod| controllers_kit::pods::has_finished(pod);
     is_bounded(old) != is_bounded(new)
@@ -324,7 +325,7 @@ pub(super) fn frees(old: &Pod, new: &Pod) -> bool {
         || takes(old) != takes(new)
 }
 
-/// What the containers of a pod run with, as their node says.
+/// The amounts that a pod's containers run with, as the kubelet reports them.
 fn takes(pod: &Pod) -> Vec<(&str, Option<&Shared<ResourceRequirements>>)> {
     let statuses = pod.status.iter().flat_map(|status| {
         status

@@ -1,4 +1,4 @@
-//! When a quota is reckoned again.
+//! When a quota is recalculated.
 
 use controllers_kit::{Change, DynChange, Key, Object, Reader, Str};
 use kubernetes_proto::{
@@ -9,7 +9,7 @@ use kubernetes_proto::{
 
 use super::{devices, names, plan::equal, pods, services, volumes};
 
-/// A quota is reckoned when it is made and when its limits change. What else changes in it was written here
+/// A quota is calculated when it is created and when its limits change. Its other changes were written here
 /// or by admission.
 pub(super) fn limits_changed(change: &Change<'_, ResourceQuota>, _: &dyn Reader) -> Vec<Key> {
     let hard = |quota: &ResourceQuota| quota.spec.clone().unwrap_or_default().hard;
@@ -20,29 +20,29 @@ pub(super) fn limits_changed(change: &Change<'_, ResourceQuota>, _: &dyn Reader)
     }
 }
 
-/// Quotas on pods have more room when one goes, ends or takes less.
+/// Quotas on pods have more room when one is deleted, finishes or takes less.
 pub(super) fn pods(change: &Change<'_, Pod>, reader: &dyn Reader) -> Vec<Key> {
     freed(change, reader, pods::frees, |limit| {
         pods::charge(limit).is_some()
     })
 }
 
-/// Quotas on Services have more room when one goes or takes less.
+/// Quotas on Services have more room when one is deleted or takes less.
 pub(super) fn services(change: &Change<'_, Service>, reader: &dyn Reader) -> Vec<Key> {
     freed(change, reader, services::frees, services::is_limit)
 }
 
-/// Quotas on claims to volumes have more room when one goes or takes less.
+/// Quotas on claims to volumes have more room when one is deleted or takes less.
 pub(super) fn volumes(change: &Change<'_, PersistentVolumeClaim>, reader: &dyn Reader) -> Vec<Key> {
     freed(change, reader, volumes::frees, volumes::is_limit)
 }
 
-/// Quotas on claims to devices have more room when one goes; what it asks for never changes.
+/// Quotas on claims to devices have more room when one is deleted; its requests never change.
 pub(super) fn devices(change: &Change<'_, ResourceClaim>, reader: &dyn Reader) -> Vec<Key> {
     freed(change, reader, |_, _| false, devices::may_be_limit)
 }
 
-/// Quotas on the number of any other objects have more room when one goes.
+/// Quotas on the number of any other objects have more room when one is deleted.
 pub(super) fn objects(change: DynChange<'_>, reader: &dyn Reader, name: &mut dyn FnMut(Key)) {
     if let (Some(gone), None) = (change.old, change.new) {
         let resource = gone.resource();
@@ -53,7 +53,7 @@ pub(super) fn objects(change: DynChange<'_>, reader: &dyn Reader, name: &mut dyn
     }
 }
 
-/// The quotas that have more room after a change. What was made takes room, which admission has charged for.
+/// The quotas that have more room after a change. A creation takes room, which admission has charged.
 fn freed<T: Object>(
     change: &Change<'_, T>,
     reader: &dyn Reader,
@@ -74,7 +74,7 @@ fn about(reader: &dyn Reader, namespace: &Str, is_limit: impl Fn(&str) -> bool) 
         .into_iter()
         .filter_map(cast::<ResourceQuota>)
         .filter(|quota| {
-            // The status may be on its way: by what it says alone, this change would be missed.
+            // The status may still be written: by its present content alone, this change would be missed.
             let mut limits = quota.spec.iter().flat_map(|spec| &spec.hard);
             limits.any(|limit| is_limit(&limit.key))
         })

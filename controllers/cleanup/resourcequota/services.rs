@@ -31,8 +31,7 @@ fn is_balanced(service: &Service) -> bool {
         .is_some_and(|spec| spec.r#type == "LoadBalancer")
 }
 
-/// How many ports of nodes a Service takes. Those that it will be given count before they are: what counts is
-/// what it asks for.
+/// The number of node ports of a Service. Ports that it will get count already: the request decides.
 fn node_ports(service: &Service) -> i64 {
     let Some(spec) = &service.spec else {
         return 0;

@@ -12,22 +12,22 @@ use kubernetes_proto::{
 
 use super::{Gates, context::Scope, devices, names, pods, services, volumes};
 
-/// How soon a resource that could not be listed is looked at again: nobody tells when it can be.
-const LOOK_AGAIN: SignedDuration = SignedDuration::from_secs(10);
+/// How soon a quota is recalculated whose resource could not be listed: no event says when it can be.
+const RETRY_AFTER: SignedDuration = SignedDuration::from_secs(10);
 
-/// What came of it.
+/// The calculated usage of a quota.
 #[derive(Default)]
 pub(super) struct Tally {
-    /// By limit; those that could not be reckoned are not in it.
+    /// Usage by limit, without limits that could not be calculated.
     pub(super) used: BTreeMap<Str, Exact>,
     /// What was read, and for which limits.
     pub(super) read: Vec<(&'static Resource, Vec<Str>)>,
-    /// When it changes, or could be reckoned better, though nothing is told.
-    pub(super) again: Option<Timestamp>,
+    /// When the usage changes, or could be calculated better, without an event.
+    pub(super) requeue: Option<Timestamp>,
 }
 
 impl Tally {
-    /// Limits that are about a resource begin at nothing.
+    /// Limits on a resource start at zero.
     fn begin(&mut self, resource: &'static Resource, limits: Vec<Str>) {
         for limit in &limits {
             self.used.entry(limit.clone()).or_default();
@@ -41,8 +41,8 @@ impl Tally {
         }
     }
 
-    fn look_again_at(&mut self, at: Timestamp) {
-        self.again = Some(self.again.map_or(at, |earlier| earlier.min(at)));
+    fn requeue_at(&mut self, at: Timestamp) {
+        self.requeue = Some(self.requeue.map_or(at, |earlier| earlier.min(at)));
     }
 }
 
@@ -95,7 +95,7 @@ pub(super) fn of(quota: &ResourceQuota, hard: &[Amount], seen: &Seen<'_>, gates:
     add_pods(&mut tally, &of_pods, namespace, &scopes, seen, gates);
     if !of_services.is_empty() {
         tally.begin(Service::resource(), of_services.clone());
-        // Conditions are about pods and claims: nothing else fulfils them.
+        // Scopes apply to pods and claims: nothing else matches them.
         if scopes.is_empty() {
             for service in seen.list::<Service>(namespace) {
                 for limit in &of_services {
@@ -148,7 +148,7 @@ fn add_pods(
         }
         let lives = pods::lives(&pod, seen.now);
         if lives && let Some(until) = pods::lives_until(&pod) {
-            tally.look_again_at(until);
+            tally.requeue_at(until);
         }
         for (limit, charge) in &charges {
             if lives || *charge == pods::Charge::Object {
@@ -158,7 +158,7 @@ fn add_pods(
     }
 }
 
-/// Counts objects of whatever resource a limit names. One that is not served is not told of.
+/// Counts objects of whatever resource a limit names. One that is not served is not reported.
 fn count_objects(
     tally: &mut Tally,
     limit: &Str,
@@ -171,19 +171,19 @@ fn count_objects(
     };
     let catalogue = seen.catalogue();
     let Some(entry) = names::find(&catalogue, group, plural) else {
-        // What is served, or should be, is told of when discovery has shown it.
+        // A resource that is served, or should be, is reported when discovery has shown it.
         if names::is_always_known(group, plural) && catalogue.is_known() {
-            tally.look_again_at(seen.now + LOOK_AGAIN);
+            tally.requeue_at(seen.now + RETRY_AFTER);
         }
         return;
     };
     let resource = entry.resource;
     match seen.reader().standing(resource) {
         Standing::Complete => {}
-        // All quotas are looked at when the list is there.
+        // All quotas are woken when the list is there.
         Standing::Listing => return,
         Standing::Failing | Standing::Unwatched => {
-            tally.look_again_at(seen.now + LOOK_AGAIN);
+            tally.requeue_at(seen.now + RETRY_AFTER);
             return;
         }
     }

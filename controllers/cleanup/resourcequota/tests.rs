@@ -1,7 +1,7 @@
 use std::{collections::BTreeMap, time::Duration};
 
 use controllers_kit::{
-    Again, Answers, AnyObject, Controller, DynChange, Entry, FlagValue, Key, Reader as _, Seen,
+    Answers, AnyObject, Controller, DynChange, Entry, FlagValue, Key, Reader as _, Requeue, Seen,
     Standing, Verb, Watches, catalogue::Catalogue, testing::*,
 };
 use kubernetes_proto::{
@@ -51,8 +51,8 @@ fn quota(name: &str, hard: &str) -> ResourceQuota {
     quota
 }
 
-/// A quota whose status says so much is used, of the limits that it has.
-fn told(name: &str, hard: &str, used: &str) -> ResourceQuota {
+/// A quota whose status reports `used` of its limits.
+fn reported(name: &str, hard: &str, used: &str) -> ResourceQuota {
     let mut quota = quota(name, hard);
     let status = quota.status.get_or_insert_default();
     status.hard = amounts(hard);
@@ -129,7 +129,8 @@ fn asking(name: &str, requests: &str, limits: &str) -> Pod {
     })
 }
 
-/// What the quota `all` is told to use, as in `cpu=1 pods=2`; nothing where nothing would be written.
+/// The usage that is written for the quota `all`, as in `cpu=1 pods=2`; nothing where nothing would be
+/// written.
 fn used(world: &World) -> String {
     used_with(world, "all")
 }
@@ -169,7 +170,7 @@ fn patch(world: &World, name: &str) -> Option<Value> {
 }
 
 #[test]
-fn limits_and_usage_are_told_whole() {
+fn limits_and_usage_are_reported_whole() {
     let world = world()
         .with(quota(
             "all",
@@ -211,7 +212,7 @@ fn every_name_of_a_compute_resource_is_charged() {
 }
 
 #[test]
-fn limits_that_nobody_can_reckon_are_not_told_of() {
+fn limits_that_can_not_be_calculated_are_not_reported() {
     let world = world().with(quota(
         "all",
         "pods=1 limits.example.com/gpu=1 foo=1 count/widgets.example.com=1 count/events=1",
@@ -367,10 +368,12 @@ fn a_pod_that_has_ended_is_charged_for_being_stored_alone() {
 fn a_pod_that_outstays_its_grace_period_is_charged_for_until_then() {
     let mut going = asking("a", "cpu=1", "").terminating("11:59:50");
     going.metadata_mut().deletion_grace_period_seconds = Some(30);
-    let world = world().with(told("all", "pods=9", "pods=1")).with(going);
+    let world = world()
+        .with(reported("all", "pods=9", "pods=1"))
+        .with(going);
     let plan = world.plan::<ResourceQuotas>("all");
     assert!(plan.is_nothing(), "{:?}", plan.verbs());
-    let Again::At(until) = plan.again else {
+    let Requeue::At(until) = plan.requeue else {
         panic!("{plan:?}");
     };
     assert!(until > at("12:00:20") && until <= at("12:00:21"), "{until}");
@@ -680,10 +683,10 @@ fn first_of(alternatives: &[(&str, &str, i64)]) -> DeviceRequest {
     }
 }
 
-fn device_class(name: &str, stands_for: Option<&str>) -> DeviceClass {
+fn device_class(name: &str, resource: Option<&str>) -> DeviceClass {
     let mut class = DeviceClass {
         spec: Some(DeviceClassSpec {
-            extended_resource_name: stands_for.map(str::to_owned),
+            extended_resource_name: resource.map(str::to_owned),
         }),
         ..Default::default()
     };
@@ -777,15 +780,17 @@ fn devices_count_as_the_extended_resource_that_they_stand_for_but_not_twice() {
         used(&second),
         "requests.deviceclass.resource.kubernetes.io/gpu=4 requests.example.com/gpu=4"
     );
-    let mut tells = asks.clone();
-    tells
+    let mut with_status = asks.clone();
+    with_status
         .status
         .as_mut()
         .unwrap()
         .extended_resource_claim_status = Some(Shared::from(PodExtendedResourceClaimStatus {
         resource_claim_name: "asks-other".into(),
     }));
-    let other = world.with(tells).with(of_extended("asks-claim", &asks, 2));
+    let other = world
+        .with(with_status)
+        .with(of_extended("asks-claim", &asks, 2));
     assert_eq!(
         used(&other),
         "requests.deviceclass.resource.kubernetes.io/gpu=2 requests.example.com/gpu=4"
@@ -848,14 +853,14 @@ fn objects_of_any_resource_are_counted_in_their_namespace() {
 }
 
 #[test]
-fn a_resource_that_is_not_listed_keeps_what_was_told_and_holds_back_no_other() {
+fn a_resource_that_is_not_listed_keeps_its_reported_usage_and_holds_back_no_other() {
     for (standing, again) in [
-        (Standing::Listing, Again::Never),
-        (Standing::Failing, Again::At(at("12:00:10"))),
-        (Standing::Unwatched, Again::At(at("12:00:10"))),
+        (Standing::Listing, Requeue::Never),
+        (Standing::Failing, Requeue::At(at("12:00:10"))),
+        (Standing::Unwatched, Requeue::At(at("12:00:10"))),
     ] {
         let world = world()
-            .with(told(
+            .with(reported(
                 "all",
                 "configmaps=9 pods=9 secrets=9",
                 "configmaps=5 pods=0 secrets=3",
@@ -878,7 +883,7 @@ fn a_resource_that_is_not_listed_keeps_what_was_told_and_holds_back_no_other() {
             "{standing:?}"
         );
         if standing != Standing::Listing {
-            assert_eq!(plan.again, again, "{standing:?}");
+            assert_eq!(plan.requeue, again, "{standing:?}");
         }
     }
 }
@@ -890,7 +895,7 @@ fn a_status_that_is_true_is_not_written_however_it_is_put() {
         ("cpu=2 pods=2", "cpu=1 pods=1"),
         ("pods=2 cpu=2", "pods=1 cpu=1000m"),
     ] {
-        let mut quota = told("all", hard, used);
+        let mut quota = reported("all", hard, used);
         quota.spec.as_mut().unwrap().hard = amounts("cpu=2000m pods=2");
         assert_eq!(
             patch(&pods.clone().with(quota), "all"),
@@ -902,8 +907,8 @@ fn a_status_that_is_true_is_not_written_however_it_is_put() {
 }
 
 #[test]
-fn limits_that_changed_are_told_and_those_that_went_are_forgotten() {
-    let mut changed = told("all", "pods=2 cpu=2", "pods=1 cpu=1");
+fn changed_limits_are_reported_and_removed_ones_forgotten() {
+    let mut changed = reported("all", "pods=2 cpu=2", "pods=1 cpu=1");
     changed.spec.as_mut().unwrap().hard = amounts("pods=3 memory=1Gi");
     let world = world()
         .with(changed)
@@ -918,11 +923,15 @@ fn limits_that_changed_are_told_and_those_that_went_are_forgotten() {
 }
 
 #[test]
-fn less_is_told_only_from_caches_that_are_as_new_as_the_quota() {
+fn usage_is_lowered_only_from_caches_that_are_as_new_as_the_quota() {
     let less = world()
         .with(asking("a", "", ""))
         .with(config_map("one").in_namespace("default"))
-        .with(told("all", "pods=9 configmaps=9", "pods=2 configmaps=1"));
+        .with(reported(
+            "all",
+            "pods=9 configmaps=9",
+            "pods=2 configmaps=1",
+        ));
     let version = Object::metadata(&*less.get::<ResourceQuota>("all")).resource_version;
     let plan = less.plan::<ResourceQuotas>("all");
     let rests: Vec<(&str, u64)> = plan
@@ -932,22 +941,26 @@ fn less_is_told_only_from_caches_that_are_as_new_as_the_quota() {
         .collect();
     assert_eq!(rests, [("pods", version)]);
     // What was being made meanwhile is there a second later.
-    assert_eq!(plan.again, Again::At(at("12:00:01")));
-    let more = less.with(told("all", "pods=9 configmaps=9", "pods=0 configmaps=1"));
+    assert_eq!(plan.requeue, Requeue::At(at("12:00:01")));
+    let more = less.with(reported(
+        "all",
+        "pods=9 configmaps=9",
+        "pods=0 configmaps=1",
+    ));
     assert!(more.plan::<ResourceQuotas>("all").counted.is_empty());
 }
 
 #[test]
-fn everything_is_reckoned_anew_every_period_unless_that_is_nothing() {
-    let quota = world().with(told("all", "pods=9", "pods=0"));
-    let again = |world: &World| world.plan::<ResourceQuotas>("all").again;
-    assert_eq!(again(&quota), Again::At(at("12:05:00")));
+fn everything_is_recalculated_every_period_unless_that_is_zero() {
+    let quota = world().with(reported("all", "pods=9", "pods=0"));
+    let again = |world: &World| world.plan::<ResourceQuotas>("all").requeue;
+    assert_eq!(again(&quota), Requeue::At(at("12:05:00")));
     let often = FlagValue::Duration(Duration::from_secs(7));
     let often = quota.clone().flag("resource-quota-sync-period", often);
-    assert_eq!(again(&often), Again::At(at("12:00:07")));
+    assert_eq!(again(&often), Requeue::At(at("12:00:07")));
     let never = FlagValue::Duration(Duration::ZERO);
     let never = quota.flag("resource-quota-sync-period", never);
-    assert_eq!(again(&never), Again::Never);
+    assert_eq!(again(&never), Requeue::Never);
     assert!(world().plan::<ResourceQuotas>("gone").is_nothing());
 }
 
@@ -987,31 +1000,35 @@ fn woken(world: &World, old: Option<&AnyObject>, new: Option<&AnyObject>) -> Vec
 }
 
 #[test]
-fn what_goes_wakes_the_quotas_of_its_namespace_that_limit_it() {
-    let mut elsewhere = told("elsewhere", "pods=9", "pods=0");
+fn a_deletion_wakes_the_quotas_of_its_namespace_that_limit_it() {
+    let mut elsewhere = reported("elsewhere", "pods=9", "pods=0");
     elsewhere.metadata_mut().namespace = "other".into();
     let widgets = metadata_only("example.com", "v1", "Widget", "widgets", true).unwrap();
     let world = world()
-        .with(told("compute", "requests.cpu=9", "requests.cpu=0"))
-        .with(told(
+        .with(reported("compute", "requests.cpu=9", "requests.cpu=0"))
+        .with(reported(
             "devices",
             "requests.example.com/gpu=9",
             "requests.example.com/gpu=0",
         ))
-        .with(told("maps", "configmaps=9", "configmaps=0"))
-        .with(told("maps-too", "count/configmaps=9", "count/configmaps=0"))
-        .with(told("pods", "pods=9", "pods=0"))
-        .with(told(
+        .with(reported("maps", "configmaps=9", "configmaps=0"))
+        .with(reported(
+            "maps-too",
+            "count/configmaps=9",
+            "count/configmaps=0",
+        ))
+        .with(reported("pods", "pods=9", "pods=0"))
+        .with(reported(
             "services",
             "services.nodeports=9",
             "services.nodeports=0",
         ))
-        .with(told(
+        .with(reported(
             "volumes",
             "gold.storageclass.storage.k8s.io/requests.storage=9",
             "",
         ))
-        .with(told("widgets", "count/widgets.example.com=9", ""))
+        .with(reported("widgets", "count/widgets.example.com=9", ""))
         .with(elsewhere)
         .with(quota("untold", "pods=9"))
         .with(asking("a", "", ""))
@@ -1059,7 +1076,7 @@ fn what_goes_wakes_the_quotas_of_its_namespace_that_limit_it() {
 #[test]
 fn a_change_wakes_where_it_lowers_the_charge() {
     type Change = Box<dyn Fn(&mut Pod)>;
-    let world = world().with(told("pods", "pods=9", "pods=0"));
+    let world = world().with(reported("pods", "pods=9", "pods=0"));
     let table: Vec<(&str, Change, bool)> = vec![
         (
             "a label",
@@ -1121,8 +1138,8 @@ fn a_change_wakes_where_it_lowers_the_charge() {
 #[test]
 fn a_service_or_claim_that_takes_less_wakes() {
     let world = world()
-        .with(told("services", "services.nodeports=9", ""))
-        .with(told("volumes", "requests.storage=9", ""));
+        .with(reported("services", "services.nodeports=9", ""))
+        .with(reported("volumes", "requests.storage=9", ""));
     let service_of =
         |kind: &str, ports: &[i32]| std::sync::Arc::new(typed("a", kind, ports, None)) as AnyObject;
     let changed =
@@ -1155,17 +1172,17 @@ fn a_service_or_claim_that_takes_less_wakes() {
 
 #[test]
 fn a_quota_is_reckoned_when_it_is_made_and_when_its_limits_change() {
-    let first = told("all", "cpu=1", "cpu=0");
-    let mut told_more = first.clone();
-    told_more.status.as_mut().unwrap().used = amounts("cpu=1");
-    let rewritten = told("all", "cpu=1000m", "cpu=0");
-    let raised = told("all", "cpu=2", "cpu=0");
-    let more = told("all", "cpu=1 pods=1", "cpu=0");
+    let first = reported("all", "cpu=1", "cpu=0");
+    let mut reports_more = first.clone();
+    reports_more.status.as_mut().unwrap().used = amounts("cpu=1");
+    let rewritten = reported("all", "cpu=1000m", "cpu=0");
+    let raised = reported("all", "cpu=2", "cpu=0");
+    let more = reported("all", "cpu=1 pods=1", "cpu=0");
     let keys = |old: Option<&ResourceQuota>, new: Option<&ResourceQuota>| {
         replenish::limits_changed(&controllers_kit::Change { old, new }, &world()).len()
     };
     assert_eq!(keys(None, Some(&first)), 1);
-    assert_eq!(keys(Some(&first), Some(&told_more)), 0);
+    assert_eq!(keys(Some(&first), Some(&reports_more)), 0);
     assert_eq!(keys(Some(&first), Some(&rewritten)), 0);
     assert_eq!(keys(Some(&first), Some(&raised)), 1);
     assert_eq!(keys(Some(&first), Some(&more)), 1);

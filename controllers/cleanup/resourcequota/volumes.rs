@@ -6,7 +6,7 @@ use super::context::{Scope, amount};
 
 const CLAIMS: &str = "persistentvolumeclaims";
 const STORAGE: &str = "requests.storage";
-/// Between the name of a class of storage and what is limited of it.
+/// The separator between a storage class's name and the limited resource.
 const OF_CLASS: &str = ".storageclass.storage.k8s.io/";
 /// Names a claim's class before its field does.
 const CLASS_ANNOTATION: &str = "volume.beta.kubernetes.io/storage-class";
@@ -16,7 +16,7 @@ pub(super) fn is_limit(limit: &str) -> bool {
     limit == "count/persistentvolumeclaims" || matches!(parts(limit), (_, CLAIMS | STORAGE))
 }
 
-/// The class of storage that a limit is about, if it is about one, and what it limits.
+/// The storage class of a limit, if it has one, and the limited resource.
 fn parts(limit: &str) -> (Option<&str>, &str) {
     for what in [CLAIMS, STORAGE] {
         let class = limit
@@ -50,8 +50,8 @@ fn class_of(claim: &PersistentVolumeClaim) -> &str {
     annotated.or_else(field).unwrap_or_default()
 }
 
-/// The bytes that a claim takes: those that it asks for or, while a larger size that failed is taken back,
-/// those that were set aside for it.
+/// The bytes that a claim takes: its request or, while a larger size that failed is taken back, the
+/// allocated size.
 fn storage(claim: &PersistentVolumeClaim) -> Option<Exact> {
     let resources = claim.spec.as_ref()?.resources.as_ref()?;
     let asked = amount(&resources.requests, "storage")?.whole();
@@ -63,7 +63,7 @@ fn storage(claim: &PersistentVolumeClaim) -> Option<Exact> {
     })
 }
 
-/// The classes of attributes that a claim has, changes to or is asked to have.
+/// The attributes classes that a claim has, changes to or requests.
 fn attributes(claim: &PersistentVolumeClaim) -> Vec<&str> {
     let asked = claim
         .spec
@@ -89,7 +89,7 @@ pub(super) fn matches(claim: &PersistentVolumeClaim, scope: &Scope<'_>) -> bool 
     scope.name == "VolumeAttributesClass" && scope.selects(attributes(claim).into_iter())
 }
 
-/// Whether a change of a claim can lower what it is charged.
+/// Whether a change of a claim can lower its charge.
 pub(super) fn frees(old: &PersistentVolumeClaim, new: &PersistentVolumeClaim) -> bool {
     let bytes = |claim: &PersistentVolumeClaim| storage(claim).unwrap_or_default();
     old.spec != new.spec

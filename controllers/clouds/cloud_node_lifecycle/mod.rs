@@ -1,10 +1,10 @@
 //! Deletes Nodes whose machines the cloud provider no longer has, and taints those whose machines are shut
 //! down.
 //!
-//! Watches nodes; deletes a Node that is not ready once the provider says that its machine certainly does not
-//! exist, and adds or removes the taint `node.cloudprovider.kubernetes.io/shutdown`; a key per Node;
-//! remembers nothing. Invariant: only a definite no deletes a Node, and only the version of it that was seen
-//! not to be ready. A provider that is down, slow, or answers anything else deletes nothing.
+//! Watches nodes; deletes a Node that is not ready once the provider says definitely that its instance does
+//! not exist, and adds or removes the taint `node.cloudprovider.kubernetes.io/shutdown`; a key per Node;
+//! remembers nothing. Invariant: only a definite no deletes a Node, and only the version of it that was
+//! seen not to be ready. A provider that is down, slow, or answers anything else deletes nothing.
 
 use std::{sync::Arc, time::Duration};
 
@@ -20,11 +20,11 @@ use kubernetes_proto::{
 
 use crate::flags::{self, UNSUPPORTED_RETRY};
 
-/// The taint of a Node whose machine is shut down.
+/// The taint of a Node whose instance is shut down.
 const SHUTDOWN: &str = "node.cloudprovider.kubernetes.io/shutdown";
 const EFFECT: &str = "NoSchedule";
 
-/// Nodes for which one replica asks the provider at once.
+/// Nodes for which one replica queries the provider concurrently.
 const WORKERS: usize = 10;
 
 /// The controller.
@@ -48,7 +48,7 @@ fn is_tainted(node: &Node) -> bool {
     taints.into_iter().any(is_shutdown_taint)
 }
 
-/// Writes the taints of a Node: a list without merge keys, so the whole of the version that was seen.
+/// Writes the taints of a Node: a list without merge keys, so a whole list for the version that was seen.
 fn write_taints(plan: &mut Plan, node: &Node, change: impl FnOnce(&mut Vec<Taint>)) {
     let mut changed = node.clone();
     change(&mut changed.spec.get_or_insert_default().taints);
@@ -67,7 +67,7 @@ fn event(node: &Node, r#type: EventType, reason: &'static str, message: String) 
     }
 }
 
-/// What the provider has answered to the question of existence, and to that of a shutdown.
+/// The provider's answers about existence and shutdown.
 fn answers(seen: &Seen<'_>) -> [Option<Result<bool, Refused>>; 2] {
     let mut answers = [None, None];
     for (call, answered) in seen.cloud() {
@@ -160,9 +160,9 @@ impl Controller for CloudNodeLifecycle {
             return Ok(plan);
         }
         let [exists, shutdown] = answers(seen);
-        // Ready when the provider was to be asked: it is asked with the next plan.
+        // It has become ready since the queries were made: it is asked about with the next plan.
         let Some(exists) = exists else {
-            return Ok(plan.again_at(seen.now));
+            return Ok(plan.requeued_at(seen.now));
         };
         let due = flags::after(seen.now, self.period)?;
         match exists {
@@ -175,8 +175,8 @@ impl Controller for CloudNodeLifecycle {
                     "DeletingNode",
                     format!("Deleting node {name} because it does not exist in the cloud provider"),
                 ));
-                // Irreversible. Verified: the provider has answered with a definite no for this uid, and the
-                // Node was not ready in the version that the request insists on.
+                // Irreversible. Verified: the provider has answered with a definite no for this uid, and
+                // the Node was not ready in the version that is the request's precondition.
                 plan.delete(&*node, Only::ThisVersion, Propagation::Background)
                     .announce_failure(event(
                         &node,
@@ -198,7 +198,7 @@ impl Controller for CloudNodeLifecycle {
                     });
                 });
             }
-            // A machine that is not found here has gone since it was said to exist.
+            // An instance that is not found here has gone since it was reported to exist.
             Some(Err(refused))
                 if !matches!(
                     refused.reason,
@@ -209,12 +209,12 @@ impl Controller for CloudNodeLifecycle {
             }
             _ => {}
         }
-        Ok(plan.again_at(due))
+        Ok(plan.requeued_at(due))
     }
 }
 
 impl CloudNodeLifecycle {
-    /// Nothing is done where the provider does not know.
+    /// Nothing is done where the provider gives no definite answer.
     fn undecided(
         &self,
         plan: Plan,
@@ -223,10 +223,10 @@ impl CloudNodeLifecycle {
         what: &str,
     ) -> Result<Plan, Refusal> {
         if refused.reason == Reason::NotSupported {
-            return Ok(plan.again_at(seen.now + UNSUPPORTED_RETRY));
+            return Ok(plan.requeued_at(seen.now + UNSUPPORTED_RETRY));
         }
         if let Some(at) = flags::retry_at(refused, seen.now) {
-            return Ok(plan.again_at(at));
+            return Ok(plan.requeued_at(at));
         }
         Err(Refusal::Retry(format!(
             "error checking if the node {what}: {}",

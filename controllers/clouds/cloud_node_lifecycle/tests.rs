@@ -1,7 +1,7 @@
 use std::time::Duration;
 
 use controllers_kit::{
-    Again, Factory, Plan, Refusal,
+    Factory, Plan, Refusal, Requeue,
     cloud::{Call, Deed, Outcome, Reason, Refused, Reply},
     testing::{Common, NodeBuild, at},
 };
@@ -124,7 +124,7 @@ fn a_node_that_is_not_ready_is_asked_for_each_period_and_a_ready_one_never() {
     let plan = bed
         .step(provider(Ok(Reply::Is(true)), Ok(Reply::Is(false))))
         .unwrap();
-    assert_eq!(plan.again, Again::At(at("12:00:05")));
+    assert_eq!(plan.requeue, Requeue::At(at("12:00:05")));
     assert_eq!(bed.calls, ["InstanceExists", "InstanceShutdown"]);
     let mut bed = Bed::<CloudNodeLifecycle>::new(start().with(machine("n", "True")), "n");
     let plan = bed.step(|call| panic!("{call:?}")).unwrap();
@@ -155,10 +155,10 @@ fn a_provider_in_trouble_is_asked_again_when_it_says_so_or_with_back_off() {
         ..Refused::new(Reason::Failed, "busy")
     });
     let plan = planned(machine("n", "False"), later, Ok(Reply::Is(true))).unwrap();
-    assert_eq!(plan, Plan::nothing().again_at(at("12:00:40")));
+    assert_eq!(plan, Plan::nothing().requeued_at(at("12:00:40")));
     let none = refused(Reason::NotSupported);
     let plan = planned(machine("n", "False"), none, Ok(Reply::Is(true))).unwrap();
-    assert_eq!(plan, Plan::nothing().again_at(at("12:05:00")));
+    assert_eq!(plan, Plan::nothing().requeued_at(at("12:05:00")));
 }
 
 #[test]

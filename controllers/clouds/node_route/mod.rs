@@ -1,11 +1,11 @@
 //! Keeps a route in the cloud for each block of pod addresses of each Node.
 //!
-//! Watches nodes; patches the condition NetworkUnavailable of Nodes; one key for the cluster, since two lists
-//! at once create a route twice; remembers the calls of a round: which routes are to be deleted and created,
-//! and which were. Each round begins with a list of the provider's routes and ends when nothing is left to be
-//! done. Invariants: a route is deleted only after a consistent read has shown that no Node of its name has
-//! its block, and all deletions of a step come before its creations; nothing is deleted where the provider's
-//! list was not answered whole.
+//! Watches nodes; patches the condition NetworkUnavailable of Nodes; one key for the cluster, since two
+//! concurrent lists would create a route twice; remembers the calls of a round: the routes to delete and
+//! create, and those that are done. Each round begins with a list of the provider's routes and ends when
+//! nothing is left to do. Invariants: a route is deleted only after a consistent read has shown that no
+//! Node of its name has its block, and all deletions of a step come before its creations; nothing is
+//! deleted where the provider's list was incomplete.
 
 mod routes;
 
@@ -16,8 +16,8 @@ use std::{
 };
 
 use controllers_kit::{
-    Again, Controller, Descriptor, Event, EventType, Flags, Key, MetricKind, ObjectRef, PatchKind,
-    Plan, Query, Refusal, Report, Runs, Seen, Sharding, SignedDuration, Timestamp, Watches,
+    Controller, Descriptor, Event, EventType, Flags, Key, MetricKind, ObjectRef, PatchKind, Plan,
+    Query, Refusal, Report, Requeue, Runs, Seen, Sharding, SignedDuration, Timestamp, Watches,
     cidr::Cidr,
     cloud::{Answered, Call, Deed, Guard, Reason, Reply, Route},
 };
@@ -28,11 +28,11 @@ use serde_json::json;
 use crate::flags::{self, UNSUPPORTED_RETRY};
 use routes::{Creation, Decision, Tried};
 
-/// Calls of one step: as many as upstream has under way at once.
+/// Calls of one step: as many as upstream has in flight at once.
 const AT_ONCE: usize = 200;
 /// Conditions that are written in one plan.
 const CONDITIONS_AT_ONCE: usize = 200;
-/// What was decided so long ago, before a handoff, is decided again.
+/// A decision older than this, from before a handoff, is made again.
 const STEP_TTL: SignedDuration = SignedDuration::from_secs(30);
 
 const SYNCS: &str = "route_controller_route_sync_total";
@@ -47,7 +47,7 @@ pub struct NodeRoute {
 /// What outlasts a plan.
 #[derive(Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Memory {
-    /// Calls that are to be made, or were made without an answer.
+    /// Calls to make, or made without an answer.
     step: Option<Step>,
     /// What this round has done.
     round: Option<Round>,
@@ -60,7 +60,7 @@ struct Step {
     creations: Vec<Creation>,
 }
 
-/// A route that is to be deleted, and the addresses of its Node where these are the reason.
+/// A route to delete, with the addresses of its Node where these are the reason.
 #[derive(Debug, PartialEq, Eq, Serialize, Deserialize)]
 struct Deletion {
     route: Route,
@@ -84,7 +84,7 @@ impl Deletion {
         Call {
             guard: Guard::NotRouted {
                 node: self.route.target_node.clone(),
-                // A blackhole leads nowhere, whatever its Node has.
+                // A blackhole leads nowhere, whatever addresses its Node has.
                 cidr: match self.route.blackhole {
                     true => String::new(),
                     false => self.route.destination.clone(),
@@ -191,10 +191,10 @@ impl Controller for NodeRoute {
         }
         let mut answers = seen.cloud().peekable();
         match answers.peek() {
-            None => Ok(Plan::nothing().again_at(seen.now)),
+            None => Ok(Plan::nothing().requeued_at(seen.now)),
             Some((call, _)) if call.deed == Deed::ListRoutes => match answers.next() {
                 Some((_, answered)) => self.listed(seen, answered, memory),
-                None => Ok(Plan::nothing().again_at(seen.now)),
+                None => Ok(Plan::nothing().requeued_at(seen.now)),
             },
             Some(_) => {
                 let mut plan = Plan::nothing();
@@ -204,7 +204,7 @@ impl Controller for NodeRoute {
                 if memory.step.as_ref().is_some_and(Step::is_done) {
                     memory.step = None;
                 }
-                plan.again = Again::Now;
+                plan.requeue = Requeue::Now;
                 Ok(plan)
             }
         }
@@ -219,7 +219,7 @@ impl Controller for NodeRoute {
     }
 }
 
-/// The step that is under way, unless it is too old.
+/// The step in progress, unless it is too old.
 fn current(memory: &Memory, now: Timestamp) -> Option<&Step> {
     let step = memory.step.as_ref()?;
     let age = now.duration_since(step.decided);
@@ -296,11 +296,11 @@ impl NodeRoute {
             }
             Err(refused) if refused.reason == Reason::NotSupported => {
                 memory.round = None;
-                return Ok(plan.again_at(seen.now + UNSUPPORTED_RETRY));
+                return Ok(plan.requeued_at(seen.now + UNSUPPORTED_RETRY));
             }
             Err(refused) => {
                 match flags::retry_at(&refused, seen.now) {
-                    Some(at) => plan.again = Again::At(at),
+                    Some(at) => plan.requeue = Requeue::At(at),
                     None => plan.fail(format!("error listing routes: {}", refused.message)),
                 }
                 return Ok(plan);
@@ -322,18 +322,18 @@ impl NodeRoute {
                     .collect(),
                 creations: creations.into_iter().take(AT_ONCE).collect(),
             });
-            plan.again = Again::Now;
+            plan.requeue = Requeue::Now;
             return Ok(plan);
         }
         let left = write_conditions(&mut plan, &nodes, &conditions, seen.now);
         if left {
-            plan.again = Again::Now;
+            plan.requeue = Requeue::Now;
             return Ok(plan);
         }
         let trouble = memory.round.take().and_then(|round| round.trouble);
         match trouble {
             Some(why) => plan.fail(why),
-            None => plan.again = Again::At(flags::after(seen.now, self.period)?),
+            None => plan.requeue = Requeue::At(flags::after(seen.now, self.period)?),
         }
         Ok(plan)
     }

@@ -66,7 +66,7 @@ impl Creation {
 
     pub(super) fn call(&self) -> Call {
         Call {
-            // A route to a Node that has gone meanwhile is foreign to the next round.
+            // A route to a Node that was deleted meanwhile is foreign to the next round.
             guard: Guard::Nothing,
             deed: Deed::CreateRoute {
                 hint: self.uid.clone(),
@@ -76,7 +76,7 @@ impl Creation {
     }
 }
 
-/// What a round has tried. A list that does not show it yet is no reason to try again.
+/// The attempts of a round. A list that does not show their effect yet is no reason to repeat them.
 #[derive(Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub(super) struct Tried {
     /// By node and destination: whether it was created.
@@ -111,10 +111,10 @@ fn identity(route: &Route) -> (String, String, String) {
 /// What is to be done.
 #[derive(Debug, Default, PartialEq, Eq)]
 pub(super) struct Decision {
-    /// Each with whether it is replaced by one with other addresses.
+    /// Each with whether a route with other addresses replaces it.
     pub(super) deletions: Vec<(Route, bool)>,
     pub(super) creations: Vec<Creation>,
-    /// By Node: whether all of its routes are there. Nodes with a route that was not tried yet are left out.
+    /// By Node: whether all of its routes exist. Nodes with a route that was not tried yet are left out.
     pub(super) conditions: BTreeMap<String, bool>,
 }
 
@@ -125,7 +125,7 @@ enum Action {
     Update,
 }
 
-/// Whether a route lies in the cluster's ranges. One whose destination can't be read is nobody's.
+/// Whether a route lies in the cluster's ranges. A route with an unreadable destination is foreign.
 pub(super) fn is_ours(route: &Route, clusters: &[Cidr]) -> bool {
     Cidr::parse(&route.destination).is_some_and(|range| {
         clusters
@@ -205,7 +205,7 @@ pub(super) fn decide(
         }
         let action = actions.get(&(route.target_node.as_str(), route.destination.as_str()));
         let replaced = action == Some(&Action::Update);
-        // One that was replaced in this round is shown with the addresses of the Node.
+        // A route that was replaced in this round is shown with the Node's addresses.
         let was_replaced =
             replaced && tried.creation(&route.target_node, &route.destination) == Some(true);
         if route.blackhole || action.is_none() || replaced && !was_replaced {

@@ -1,7 +1,7 @@
 use std::{cell::RefCell, collections::BTreeSet};
 
 use controllers_kit::{
-    Again, Factory, Plan, Verb,
+    Factory, Plan, Requeue, Verb,
     cloud::{Address, Call, Outcome, Refused},
     testing::{World, at},
 };
@@ -112,7 +112,7 @@ fn round(bed: &mut Bed<NodeRoute>, cloud: &Cloud) -> (Plan, Vec<String>) {
     for _ in 0..20 {
         let plan = bed.step(|call| cloud.call(call)).unwrap();
         reported.extend(plan.events.iter().map(|event| event.message.clone()));
-        if plan.again != Again::Now {
+        if plan.requeue != Requeue::Now {
             return (plan, reported);
         }
     }
@@ -212,12 +212,12 @@ fn routes_become_those_of_the_nodes() {
             "{what}"
         );
         assert!(reported.is_empty() && plan.failure.is_none());
-        assert_eq!(plan.again, Again::At(at("12:00:10")));
+        assert_eq!(plan.requeue, Requeue::At(at("12:00:10")));
     }
 }
 
 #[test]
-fn what_lies_outside_the_cluster_s_ranges_is_left_alone() {
+fn routes_outside_the_cluster_s_ranges_are_left_alone() {
     let foreign = [
         route("x", "nobody", "10.224.0.0/24"),
         blackhole("y", "10.1.2.0/24"),
@@ -269,7 +269,7 @@ fn ranges_are_one_or_one_of_each_family() {
 }
 
 #[test]
-fn it_runs_with_a_provider_ranges_and_the_flag() {
+fn the_controller_runs_with_a_provider_ranges_and_the_flag() {
     use controllers_kit::FlagValue;
     let runs = |world: World| {
         let descriptor = NodeRoute::describe();
@@ -384,7 +384,7 @@ fn a_node_without_blocks_is_unavailable_only_where_routes_lead_to_it() {
         .with(routed("b", &[])));
     let cloud = Cloud::of(&[route("x", "b", "10.120.5.0/24")]);
     let plan = bed.step(|call| cloud.call(call)).unwrap();
-    assert_eq!(plan.again, Again::Now);
+    assert_eq!(plan.requeue, Requeue::Now);
     let decision = decide(
         &bed.world.all::<Node>(),
         &[route("x", "b", "10.224.0.0/24")],
@@ -442,7 +442,7 @@ fn a_list_that_fails_changes_nothing_and_counts_as_a_sync() {
     let plan = bed
         .step(|_| Err(Refused::new(Reason::NotSupported, "no routes here")))
         .unwrap();
-    assert_eq!(plan.again, Again::At(at("12:05:00")));
+    assert_eq!(plan.requeue, Requeue::At(at("12:05:00")));
 }
 
 #[test]
@@ -475,7 +475,7 @@ fn a_large_cluster_is_worked_off_in_steps() {
             });
             written += 1;
         }
-        if plan.again != Again::Now {
+        if plan.requeue != Requeue::Now {
             break;
         }
     }
@@ -483,7 +483,7 @@ fn a_large_cluster_is_worked_off_in_steps() {
 }
 
 #[test]
-fn what_was_decided_long_ago_is_decided_again() {
+fn an_old_decision_is_made_again() {
     let mut bed = bed(with_ranges(RANGES).with(routed("a", &["10.120.0.0/24"])));
     let cloud = Cloud::default();
     bed.step(|call| cloud.call(call)).unwrap();

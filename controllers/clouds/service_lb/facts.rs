@@ -15,7 +15,7 @@ use serde_json::json;
 
 /// Holds a Service until its load balancer is removed.
 pub(super) const FINALIZER: &str = "service.kubernetes.io/load-balancer-cleanup";
-/// Nodes with this label are not behind load balancers.
+/// Nodes with this label are excluded from load balancers.
 const EXCLUDED: &str = "node.kubernetes.io/exclude-from-external-load-balancers";
 /// Nodes with this taint are about to be removed.
 const TO_BE_DELETED: &str = "ToBeDeletedByClusterAutoscaler";
@@ -51,7 +51,7 @@ pub(super) fn is_held(service: &Service) -> bool {
     finalizers.any(|held| **held == *FINALIZER)
 }
 
-/// What is wanted; `dealt` says that the provider was asked for a load balancer before.
+/// The wanted state; `dealt` says that the provider was asked for a load balancer before.
 pub(super) fn wish(service: &Service, dealt: bool) -> Wish {
     let balances = service
         .spec
@@ -85,7 +85,7 @@ pub(super) fn ingress(service: &Service) -> &[LoadBalancerIngress] {
     balancer.map_or(&[], |balancer| &balancer.ingress)
 }
 
-/// A hash of all whose change is a reason to ensure the load balancer again.
+/// A hash of all fields whose change is a reason to ensure the load balancer again.
 pub(super) fn spec_hash(service: &Service) -> u64 {
     let meta = service.metadata();
     let annotations: Vec<_> = meta
@@ -113,7 +113,7 @@ pub(super) fn spec_hash(service: &Service) -> u64 {
     hasher.finish()
 }
 
-/// Whether the label does not exclude the Node. One whose value is not true or false excludes it.
+/// Whether the label does not exclude the Node. A value other than true or false excludes it.
 fn is_included(node: &Node) -> bool {
     match Object::metadata(node).label(EXCLUDED) {
         None => true,
@@ -126,7 +126,7 @@ fn is_behind(node: &Node) -> bool {
     !node.is_terminating() && is_included(node) && !taints.any(|taint| taint.key == TO_BE_DELETED)
 }
 
-/// The Nodes that are to be behind each load balancer.
+/// The target Nodes of each load balancer.
 pub(super) fn hosts(seen: &Seen<'_>) -> Vec<Arc<Node>> {
     let mut nodes = seen.all::<Node>();
     nodes.retain(|node| is_behind(node));
@@ -155,8 +155,8 @@ pub(super) fn nodes_hash<'a>(hosts: impl Iterator<Item = (&'a str, &'a str)>) ->
     hasher.finish()
 }
 
-/// Whether a change of a Node matters: upstream watches for these alone, and takes whatever else has
-/// changed when one of them occurs.
+/// Whether a change of a Node matters: upstream watches for these alone, and includes any other changes
+/// when one of them occurs.
 pub(super) fn node_matters(old: Option<&Node>, new: Option<&Node>) -> bool {
     match (old, new) {
         (Some(old), Some(new)) => {

@@ -14,8 +14,8 @@ mod facts;
 use std::time::Duration;
 
 use controllers_kit::{
-    Again, Controller, Descriptor, Event, Failure, Flags, Key, MetricKind, Outcome, PatchKind,
-    Plan, Query, Refusal, Report, Seen, Sharding, Verb, Watches,
+    Controller, Descriptor, Event, Failure, Flags, Key, MetricKind, Outcome, PatchKind, Plan,
+    Query, Refusal, Report, Requeue, Seen, Sharding, Verb, Watches,
     cloud::{Answered, Call, Deed, Guard, Reason, Refused, Reply},
 };
 use kubernetes_proto::{
@@ -41,9 +41,9 @@ pub struct ServiceLb;
 pub struct Memory {
     /// Of the Service that the rest is about.
     uid: String,
-    /// What the provider's load balancer was made of; `None` where that is not known.
+    /// The inputs of the provider's load balancer; `None` where they are unknown.
     made: Option<Made>,
-    /// What the provider is asked next, or was asked without an answer.
+    /// The provider's next call, or one that was made without an answer.
     next: Option<Step>,
 }
 
@@ -63,7 +63,7 @@ enum Step {
     Ensure,
     /// Replace its nodes.
     Update,
-    /// See whether it still exists, after its nodes could not be replaced.
+    /// Check whether it still exists, after its nodes could not be replaced.
     Recheck {
         /// What the provider was asked for.
         made: Made,
@@ -96,7 +96,7 @@ struct Context<'a> {
 }
 
 impl Memory {
-    /// What is wanted of the provider; the memory of another Service of this name says nothing.
+    /// The wanted state; the memory of another Service of this name does not count.
     fn wish(&self, service: &Service) -> Wish {
         let mine = *self.uid == *service.metadata().uid;
         let dealt =
@@ -104,14 +104,14 @@ impl Memory {
         facts::wish(service, dealt)
     }
 
-    /// The next call, if it is for this Service and what it wishes.
+    /// The next call, if it is for this Service and its wanted state.
     fn step(&self, service: &Service, wish: Wish) -> Option<&Step> {
         let mine = *self.uid == *service.metadata().uid;
         let step = self
             .next
             .as_ref()
             .filter(|step| mine && step.serves(wish))?;
-        // Without the finalizer nothing is made that nobody would remove.
+        // Without the finalizer nothing is created that nobody would remove.
         let held = wish == Wish::Clean || facts::is_held(service);
         held.then_some(step)
     }
@@ -133,7 +133,7 @@ impl Controller for ServiceLb {
             .workers(
                 "concurrent-service-syncs",
                 1,
-                "Services whose load balancers are worked on at once.",
+                "The number of Services that each replica handles concurrently.",
             )
             .retry_first(Duration::from_secs(5))
             .retry_max(Duration::from_secs(300))
@@ -179,7 +179,7 @@ impl Controller for ServiceLb {
             .wakes(|change, _| {
                 let concerns = change.both().any(facts::concerns);
                 let keys = change.new.filter(|_| concerns).map(Key::of);
-                // One that has gone wakes its key too, so that its memory is dropped.
+                // A deleted Service wakes its key too, so that its memory is dropped.
                 let gone = change.old.filter(|_| concerns && change.new.is_none());
                 keys.into_iter().chain(gone.map(Key::of)).collect()
             });
@@ -233,7 +233,7 @@ impl Controller for ServiceLb {
         if is_at_rest(&service, seen, memory, wish) {
             return Ok(Plan::nothing());
         }
-        // What was asked was asked of the Service as it was then: the uid is compared first.
+        // The calls were made for the Service as it was then: the uid is compared first.
         if *memory.uid != *service.metadata().uid {
             *memory = Memory {
                 uid: service.metadata().uid.to_string(),
@@ -246,7 +246,7 @@ impl Controller for ServiceLb {
             wish,
         };
         match seen.cloud().next() {
-            None => Ok(Plan::nothing().again_at(seen.now)),
+            None => Ok(Plan::nothing().requeued_at(seen.now)),
             Some((call, answered)) => Ok(context.hear(call, answered, memory)),
         }
     }
@@ -256,7 +256,8 @@ impl Controller for ServiceLb {
             Ok(_) | Err(Failure::NotFound(_)) => false,
             Err(_) => true,
         };
-        // A status that was not written is written with the next answer of the provider, as upstream does it.
+        // A status that could not be written is written with the next answer of the provider, as in
+        // upstream.
         let status = matches!(&outcome.action.verb, Verb::Patch { patch, .. } if patch.get("status").is_some());
         if failed && status {
             memory.made = None;
@@ -264,7 +265,7 @@ impl Controller for ServiceLb {
     }
 }
 
-/// Whether the load balancer is made of what there is now.
+/// Whether the load balancer was made of the present inputs.
 fn is_at_rest(service: &Service, seen: &Seen<'_>, memory: &Memory, wish: Wish) -> bool {
     let Some(made) = memory.made(service) else {
         return false;
@@ -282,13 +283,13 @@ impl Context<'_> {
         let outcome = answered.outcome;
         if let Err(refused) = &outcome {
             match refused.reason {
-                // The change that is missing wakes the key; the step stays.
+                // The missing change wakes the key; the step stays.
                 Reason::Stale => {
-                    return Plan::nothing().again_at(self.seen.now + facts::STALE_RETRY);
+                    return Plan::nothing().requeued_at(self.seen.now + facts::STALE_RETRY);
                 }
                 Reason::NotSupported => {
                     memory.next = None;
-                    return Plan::nothing().again_at(self.seen.now + UNSUPPORTED_RETRY);
+                    return Plan::nothing().requeued_at(self.seen.now + UNSUPPORTED_RETRY);
                 }
                 _ => {}
             }
@@ -313,15 +314,15 @@ impl Context<'_> {
             }
             (Deed::GetLoadBalancer, Some(Step::Find)) => self.found(outcome, memory),
             (Deed::EnsureLoadBalancerDeleted, Some(Step::Delete)) => self.deleted(outcome, memory),
-            // The memory has changed between asking and planning.
+            // The memory has changed between queries and plan.
             (_, next) => {
                 memory.next = next;
-                Plan::nothing().again_at(self.seen.now)
+                Plan::nothing().requeued_at(self.seen.now)
             }
         }
     }
 
-    /// What a call has made of the load balancer; not known where the Service is another by now.
+    /// The inputs of a call's load balancer; `None` where the Service has been replaced.
     fn made_by(&self, call: &Call, nodes: u64) -> Option<Made> {
         let unchanged = Guard::unchanged(self.service) == call.guard;
         unchanged.then(|| Made {
@@ -330,7 +331,7 @@ impl Context<'_> {
         })
     }
 
-    /// The provider is there: says which call comes next, and forgets what that will change.
+    /// The provider is available: records the next call, and forgets the state that it will change.
     fn begin(&self, outcome: Result<Reply, Refused>, memory: &mut Memory) -> Plan {
         let mut plan = Plan::nothing();
         match outcome {
@@ -338,7 +339,7 @@ impl Context<'_> {
                 load_balancers: true,
                 ..
             }) => {}
-            Ok(_) => return plan.again_at(self.seen.now + UNSUPPORTED_RETRY),
+            Ok(_) => return plan.requeued_at(self.seen.now + UNSUPPORTED_RETRY),
             Err(refused) => {
                 let doing = match self.wish {
                     Wish::Clean => "failed to check if load balancer exists before cleanup",
@@ -350,13 +351,13 @@ impl Context<'_> {
         let made = memory.made.take();
         if self.wish == Wish::Clean {
             memory.next = Some(Step::Find);
-            plan.again = Again::Now;
+            plan.requeue = Requeue::Now;
             return plan;
         }
         let held = facts::is_held(self.service);
         if held && made.is_some_and(|made| made.spec == facts::spec_hash(self.service)) {
             memory.next = Some(Step::Update);
-            plan.again = Again::Now;
+            plan.requeue = Requeue::Now;
             return plan;
         }
         self.ensure_next(&mut plan, memory);
@@ -384,7 +385,7 @@ impl Context<'_> {
             plan.event(self.no_hosts());
         }
         memory.next = Some(Step::Ensure);
-        plan.again = Again::Now;
+        plan.requeue = Requeue::Now;
     }
 
     fn no_hosts(&self) -> Event {
@@ -423,7 +424,7 @@ impl Context<'_> {
             }
         }
         if memory.made.is_none() {
-            plan.again = Again::Now;
+            plan.requeue = Requeue::Now;
         }
         plan
     }
@@ -432,7 +433,7 @@ impl Context<'_> {
         if facts::ingress(self.service) == ingress {
             return;
         }
-        // What the provider has said is right whatever else has changed.
+        // The provider's answer is right whatever else has changed.
         plan.patch(
             self.service,
             "status",
@@ -477,12 +478,12 @@ impl Context<'_> {
         };
         memory.made = made.filter(|_| memory.next.is_none());
         if memory.made.is_none() {
-            plan.again = Again::Now;
+            plan.requeue = Requeue::Now;
         }
         plan
     }
 
-    /// An update has failed. That matters only if the load balancer still exists.
+    /// An update has failed, which matters only if the load balancer still exists.
     fn rechecked(
         &self,
         outcome: &Result<Reply, Refused>,
@@ -502,7 +503,7 @@ impl Context<'_> {
             "UpdateLoadBalancerFailed",
             format!("Error updating load balancer with new hosts {names}, error: {error}"),
         ));
-        // As upstream, which queues the Service after that.
+        // As upstream, which queues the Service after this delay.
         self.ensure_next(&mut plan, memory);
         plan
     }
@@ -518,11 +519,11 @@ impl Context<'_> {
                     "Deleting load balancer",
                 ));
                 memory.next = Some(Step::Delete);
-                plan.again = Again::Now;
+                plan.requeue = Requeue::Now;
                 plan
             }
             other => {
-                // Without the finalizer this step alone says that something is to be removed.
+                // Without the finalizer this step alone records that something is to be removed.
                 memory.next = Some(Step::Find);
                 self.failed(
                     "failed to check if load balancer exists before cleanup",
@@ -544,10 +545,11 @@ impl Context<'_> {
         self.release()
     }
 
-    /// There is no load balancer any more: the finalizer goes, and the status.
+    /// There is no load balancer any more: removes the finalizer and empties the status.
     ///
-    /// Irreversible. Verified right before: the provider has said of this uid, as a consistent read had it,
-    /// that there is no load balancer or that it is removed. The patch insists on the version.
+    /// Irreversible. Verified immediately before: the provider has said of this uid, as a consistent read
+    /// had it, that there is no load balancer or that it is removed. The version is the patch's
+    /// precondition.
     fn release(&self) -> Plan {
         let mut plan = Plan::nothing();
         let mut patch = json!({});
@@ -574,7 +576,7 @@ impl Context<'_> {
         self.failed_as(&format!("{doing}: {}", refused.message), at)
     }
 
-    /// Tries again when the provider says so, or with back-off.
+    /// Retries after the provider's delay, or with back-off.
     fn failed_as(&self, why: &str, at: Option<controllers_kit::Timestamp>) -> Plan {
         let mut plan = Plan::nothing();
         plan.event(Event::warning(
@@ -583,14 +585,14 @@ impl Context<'_> {
             format!("Error syncing load balancer: {why}"),
         ));
         match at {
-            Some(at) => plan.again = Again::At(at),
+            Some(at) => plan.requeue = Requeue::At(at),
             None => plan.fail(why),
         }
         plan
     }
 }
 
-/// The refusal in an answer that is not the one that was waited for.
+/// The refusal in an unexpected answer.
 fn refusal_of(outcome: Result<Reply, Refused>) -> Refused {
     match outcome {
         Err(refused) => refused,

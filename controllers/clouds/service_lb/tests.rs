@@ -1,7 +1,7 @@
 use std::{cell::RefCell, sync::Arc, time::Duration};
 
 use controllers_kit::{
-    Action, Again, Factory, Plan, Verb,
+    Action, Factory, Plan, Requeue, Verb,
     cloud::{Call, Outcome as CloudOutcome, Refused},
     testing::{Common, NodeBuild, World, at, service},
 };
@@ -41,7 +41,7 @@ fn until_it_waits(
     for _ in 0..10 {
         let plan = bed.step(&provider).unwrap();
         reported.extend(events(&plan));
-        if plan.again != Again::Now || plan.actions().next().is_some() {
+        if plan.requeue != Requeue::Now || plan.actions().next().is_some() {
             return (plan, reported);
         }
     }
@@ -74,7 +74,7 @@ fn patch_of(action: &Action) -> &serde_json::Value {
 }
 
 #[test]
-fn what_a_service_wants_follows_from_type_class_finalizer_and_deletion() {
+fn the_wanted_balancer_follows_from_type_class_finalizer_and_deletion() {
     let typed = |name: &str| {
         let mut service = service("web");
         service.spec.get_or_insert_default().r#type = name.to_owned();
@@ -371,7 +371,7 @@ fn the_provider_gets_the_service_as_it_was_seen_and_its_nodes() {
 
 #[test]
 #[expect(clippy::type_complexity, reason = "a table of cases")]
-fn what_is_known_is_forgotten_in_a_plan_of_its_own_before_the_provider_is_asked_to_change_it() {
+fn known_state_is_forgotten_in_a_plan_of_its_own_before_the_provider_changes_it() {
     let mut bed = made(start().with(machine("n", "True")).with(held()));
     let steps: [(fn(&mut World), &str); 3] = [
         (
@@ -391,7 +391,11 @@ fn what_is_known_is_forgotten_in_a_plan_of_its_own_before_the_provider_is_asked_
     for (change, call) in steps {
         change(&mut bed.world);
         let plan = bed.step(healthy).unwrap();
-        assert_eq!((bed.memory.made, plan.again), (None, Again::Now), "{call}");
+        assert_eq!(
+            (bed.memory.made, plan.requeue),
+            (None, Requeue::Now),
+            "{call}"
+        );
         assert_eq!(bed.calls.last(), Some(&"Describe"));
         bed.step(healthy).unwrap();
         assert_eq!(bed.calls.last(), Some(&call));
@@ -433,7 +437,7 @@ fn a_service_that_is_another_by_the_answer_is_ensured_again() {
     let seen = Seen::new(&world, &answers, world.now());
     let mut memory = std::mem::take(&mut bed.memory);
     let plan = ServiceLb.plan(&bed.key, &seen, &mut memory).unwrap();
-    assert_eq!((memory.made, plan.again), (None, Again::Now));
+    assert_eq!((memory.made, plan.requeue), (None, Requeue::Now));
 }
 
 #[test]
@@ -606,7 +610,7 @@ fn a_load_balancer_whose_finalizer_was_taken_away_is_removed_though_the_provider
 }
 
 #[test]
-fn what_another_controller_implements_is_no_failure() {
+fn a_balancer_of_another_controller_is_no_failure() {
     let elsewhere = || refused(Reason::ImplementedElsewhere);
     let mut bed = bed(start().with(machine("n", "True")).with(held()));
     let (plan, reported) = until_it_waits(&mut bed, failing("EnsureLoadBalancer", elsewhere()));
@@ -638,7 +642,7 @@ fn a_provider_without_load_balancers_touches_no_service() {
     for service in [balanced("web"), held(), held().terminating("11:59:00")] {
         let mut bed = bed(start().with(service));
         let plan = bed.step(without).unwrap();
-        assert_eq!(plan, Plan::nothing().again_at(at("12:05:00")));
+        assert_eq!(plan, Plan::nothing().requeued_at(at("12:05:00")));
     }
 }
 
@@ -664,8 +668,8 @@ fn a_failure_is_reported_and_tried_again_with_back_off_or_when_the_provider_says
     };
     let (plan, reported) = until_it_waits(&mut bed, failing("EnsureLoadBalancer", Err(later)));
     assert_eq!(
-        (plan.failure.clone(), plan.again),
-        (None, Again::At(at("12:00:42")))
+        (plan.failure.clone(), plan.requeue),
+        (None, Requeue::At(at("12:00:42")))
     );
     assert!(reported[1].ends_with("failed to ensure load balancer: provisioning"));
     let (plan, _) = until_it_waits(&mut bed, failing("EnsureLoadBalancer", Ok(Reply::Done)));

@@ -54,8 +54,8 @@ const EVENT: &str = "DeviceTaintManagerEviction";
 const DELETIONS: &str = "device_taint_eviction_controller_pod_deletions_total";
 const LATENCY: &str = "device_taint_eviction_controller_pod_deletion_duration_seconds";
 
-/// How long a pod that is due waits for the status of the rule that evicts it, so that what is published
-/// counts it. It does not wait for a status that can't be written.
+/// How long a due pod waits for the status of the rule that evicts it, so that the published number
+/// includes it. It does not wait for a status that can't be written.
 const STATUS_WAIT: SignedDuration = SignedDuration::from_secs(3);
 
 /// The controller.
@@ -67,7 +67,7 @@ pub struct DeviceTaintEviction {
 /// What outlasts a plan.
 #[derive(Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Memory {
-    /// Of a pod's key: the uid of the pod whose eviction is planned.
+    /// Memory of a pod's key: the uid of the pod whose eviction is planned.
     pending: Option<String>,
     /// Of a rule's key.
     rule: Option<Box<rule::Memory>>,
@@ -80,7 +80,7 @@ fn event(pod: &Pod, message: &str) -> Event {
     event
 }
 
-/// What of a pod decides about its eviction, besides its claims.
+/// The parts of a pod that its eviction depends on, besides its claims.
 fn place(pod: &Pod) -> (&Str, &str, Vec<(&str, bool)>, bool) {
     let uid = &Object::metadata(pod).uid;
     let claims = claims_of(pod).collect();
@@ -100,7 +100,7 @@ fn wake_pod(change: &Change<'_, Pod>, _: &dyn Reader) -> Vec<Key> {
         .collect()
 }
 
-/// The rules that count a pod. It may have lost its claims already.
+/// The rules that count a pod, which may have lost its claims already.
 fn wake_rules_of_pod(change: &Change<'_, Pod>, reader: &dyn Reader) -> Vec<Key> {
     let users = || {
         let pods = change.both();
@@ -138,7 +138,7 @@ fn wake_rules_of_pod(change: &Change<'_, Pod>, reader: &dyn Reader) -> Vec<Key> 
     counting.map(|rule| rule::key_of(rule)).collect()
 }
 
-/// Whether something of a claim has changed that decides about evictions.
+/// Whether the parts of a claim that evictions depend on have changed.
 fn claim_moved(change: &Change<'_, ResourceClaim>) -> bool {
     let parts = |claim: &ResourceClaim| {
         let meta = Object::metadata(claim);
@@ -249,7 +249,7 @@ fn wake_users_of_slice<const GROUPS: bool>(
     }))
 }
 
-/// The pods that a rule evicts or has evicted until now, where it or what is published of it has changed.
+/// The pods that a rule evicts or has evicted, where the rule or its published status has changed.
 fn wake_users_of_rule<const GROUPS: bool>(
     change: &Change<'_, DeviceTaintRule>,
     reader: &dyn Reader,
@@ -296,7 +296,7 @@ fn evict(plan: &mut Plan, pod: &Pod, now: Timestamp, when: Timestamp) {
             "reason": REASON,
             "message": MESSAGE,
         });
-        // A strategic patch puts a new condition in front of the others otherwise.
+        // A strategic patch would otherwise put a new condition in front of the others.
         let others = pod.status.iter().flat_map(|status| &status.conditions);
         let order: Value = others
             .map(|one| one.r#type.to_string())
@@ -339,7 +339,7 @@ impl Controller for DeviceTaintEviction {
             .workers(
                 WORKERS,
                 8,
-                "How many evictions of pods and updates of DeviceTaintRule statuses are carried out at once.",
+                "The number of pod evictions and DeviceTaintRule status updates that each replica handles concurrently.",
             )
             .bound(WORKERS, 1, i64::from(i32::MAX))
             .gate(TAINTS, true)
@@ -486,13 +486,13 @@ impl DeviceTaintEviction {
         };
         memory.pending = Some(uid.to_string());
         if seen.now < eviction.when {
-            return plan.again_at(eviction.when);
+            return plan.requeued_at(eviction.when);
         }
         if let Some(end) = waits_for_status(&eviction, seen.now) {
-            return plan.again_at(end);
+            return plan.requeued_at(end);
         }
         evict(&mut plan, &pod, seen.now, eviction.when);
-        // What the decision rests on is elsewhere: a new owner makes sure that it has seen all of it.
+        // The decision rests on other objects: a new owner verifies that it has seen all of them.
         let all = Selector::of_labels(&[]);
         plan.counted::<ResourceClaim>(&Object::metadata(&*pod).namespace, &all);
         plan.counted::<ResourceSlice>(&Str::default(), &all);

@@ -26,20 +26,20 @@ use super::{
 
 /// The condition of a rule.
 const CONDITION: &str = "EvictionInProgress";
-/// How far apart changes of a condition are at least that follow from no change of the rule.
+/// The shortest interval between changes of a condition that follow from no change of the rule.
 const PERIOD: SignedDuration = SignedDuration::from_secs(10);
-/// A rule with more pods than [`MANY`] is counted only so often: each pod that goes wakes it.
+/// The interval of counting for a rule with more pods than [`MANY`]: each deleted pod wakes it.
 const COUNTED_EACH: SignedDuration = SignedDuration::from_secs(1);
-/// Pods that are counted within some milliseconds.
+/// The number of pods that can be counted within a few milliseconds.
 const MANY: usize = 1000;
-/// Pods that a rule's memory follows. Of more than these, those that the API server removes at once may be
+/// The most pods that a rule's memory tracks. Beyond it, pods that the API server deletes at once may be
 /// missing from the number of evicted ones.
 const FOLLOWED_MAX: usize = 10_000;
 
 /// What outlasts a plan of a rule.
 #[derive(Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Memory {
-    /// The rule's uid: another rule of the same name starts again.
+    /// The rule's uid: another rule of the same name starts over.
     uid: String,
     /// Pods that were evicted because of it since this memory began.
     evicted: u64,
@@ -47,7 +47,7 @@ pub struct Memory {
     pods: BTreeMap<String, Followed>,
     /// Since when the condition is out of date.
     stale_since: Option<Timestamp>,
-    /// When pods were counted last, where these are many.
+    /// When pods were last counted, where there are many.
     counted_at: Option<Timestamp>,
 }
 
@@ -56,7 +56,7 @@ pub struct Memory {
 struct Followed {
     namespace: String,
     name: String,
-    /// When it is to be evicted, in the API's time; `None` once it is counted as evicted.
+    /// When it is due, in the API's time; `None` once it is counted as evicted.
     due: Option<Timestamp>,
 }
 
@@ -90,7 +90,7 @@ impl Affected {
         Self { pods }
     }
 
-    /// How many are not being deleted, and in how many namespaces.
+    /// Pods that are not being deleted, and the number of their namespaces.
     fn pending(&self) -> (usize, usize) {
         let pending = || {
             let pods = self.pods.values().map(|(pod, _)| pod);
@@ -126,7 +126,7 @@ pub(super) fn is_current(rule: &DeviceTaintRule) -> bool {
 }
 
 impl Memory {
-    /// Counts pods as evicted that have gone since they were seen last, and follows those that are to go.
+    /// Counts pods as evicted that have gone since the last plan, and tracks those that are due.
     ///
     /// A pod that is being deleted with this controller's condition was evicted. One that is gone was evicted
     /// if its time had come: it was due and has not been seen to be deleted by anybody else.
@@ -207,7 +207,7 @@ struct Said {
     message: String,
 }
 
-/// What the condition of a rule with effect `NoExecute` says.
+/// The message for a rule with effect `NoExecute`.
 fn executing(affected: &Affected, memory: &Memory) -> Said {
     let (pods, namespaces) = affected.pending();
     let (status, reason) = match (pods, memory.evicted) {
@@ -233,7 +233,7 @@ fn executing(affected: &Affected, memory: &Memory) -> Said {
     }
 }
 
-/// What the condition of a rule with effect `None` says: what it would do if its effect was `NoExecute`.
+/// The message for a rule with effect `None`: what it would do with effect `NoExecute`.
 fn simulated(rule: &DeviceTaintRule, reader: &dyn Reader, groups: bool, memory: &Memory) -> Said {
     let mut evicting = rule.clone();
     if let Some(taint) = evicting.spec.as_mut().and_then(|spec| spec.taint.as_mut()) {
@@ -286,7 +286,7 @@ fn selected(rule: &DeviceTaintRule, devices: &Devices<'_>, reader: &dyn Reader) 
     (published.count(), given.count())
 }
 
-/// Plans a rule's status. `rules` are all that evict.
+/// Plans a rule's status. `rules` are all evicting rules.
 pub(super) fn plan(
     rule: &Arc<DeviceTaintRule>,
     rules: Vec<Arc<DeviceTaintRule>>,
@@ -310,7 +310,7 @@ pub(super) fn plan(
         && counted <= now
         && now.duration_since(counted) < COUNTED_EACH
     {
-        return plan.again_at(counted + COUNTED_EACH);
+        return plan.requeued_at(counted + COUNTED_EACH);
     }
     memory.counted_at = None;
     let said = match effect_of(rule) {
@@ -353,11 +353,11 @@ pub(super) fn plan(
         return plan;
     }
     if current {
-        // Progress is collected for a while: much may change in that time.
+        // Progress is batched: much may change in that time.
         let since = *memory.stale_since.get_or_insert(now);
         let due = since + PERIOD;
         if now < due {
-            return plan.again_at(due);
+            return plan.requeued_at(due);
         }
     }
     memory.stale_since = None;

@@ -17,9 +17,9 @@ use kubernetes_proto::{
 
 /// The effect that evicts.
 pub(super) const NO_EXECUTE: &str = "NoExecute";
-/// The index of slices by the pool that they are part of.
+/// The index of slices by their pool.
 pub(super) const BY_POOL: &str = "device pool";
-/// The index of allocated claims by each device that they were given.
+/// The index of allocated claims by each of their devices.
 pub(super) const BY_DEVICE: &str = "allocated device";
 /// The index of pods by their scheduling group.
 pub(super) const BY_GROUP: &str = "scheduling group";
@@ -61,7 +61,7 @@ pub(super) fn evicting(device: &Device) -> impl Iterator<Item = &DeviceTaint> {
         .filter(|taint| taint.effect == NO_EXECUTE)
 }
 
-/// The devices that a claim was given; `None` where it is not allocated.
+/// The devices of a claim; `None` where it is not allocated.
 pub(super) fn allocated(claim: &ResourceClaim) -> Option<&[DeviceRequestAllocationResult]> {
     let allocation = claim.status.as_ref()?.allocation.as_ref()?;
     let devices = allocation.devices.as_ref();
@@ -127,8 +127,8 @@ pub(super) fn names_claims(pod: &Pod) -> bool {
     claims.is_some_and(|claims| !claims.is_empty())
 }
 
-/// The names of a pod's claims, and whether each was made for the pod from a template. Entries whose claim is
-/// not made yet, or that need none, are left out.
+/// The names of a pod's claims, and whether each was created for the pod from a template. Entries whose
+/// claim does not exist yet, or that need none, are left out.
 pub(super) fn claims_of(pod: &Pod) -> impl Iterator<Item = (&str, bool)> {
     let entries = pod
         .spec
@@ -152,8 +152,8 @@ pub(super) fn claims_of(pod: &Pod) -> impl Iterator<Item = (&str, bool)> {
     })
 }
 
-/// Whether a toleration tolerates a taint of effect `NoExecute`. One that names no effect does not, as
-/// upstream has it.
+/// Whether a toleration tolerates a taint of effect `NoExecute`. One without an effect does not, as in
+/// upstream.
 fn tolerates(toleration: &DeviceToleration, taint: &DeviceTaint) -> bool {
     toleration.effect == NO_EXECUTE
         && (toleration.key.is_empty() || toleration.key == taint.key)
@@ -164,9 +164,9 @@ fn tolerates(toleration: &DeviceToleration, taint: &DeviceTaint) -> bool {
         }
 }
 
-/// Until when a device with a taint may be used; `None` for ever. Of several tolerations the shortest counts,
-/// and one without seconds is for ever. A taint without a time, which the API server sets on each, evicts
-/// nobody.
+/// Until when a device with a taint may be used; `None` forever. Of several tolerations the shortest
+/// counts, and one without seconds is forever. A taint without a time, which the API server would have set,
+/// evicts nobody.
 pub(super) fn until(taint: &DeviceTaint, tolerations: &[DeviceToleration]) -> Option<Timestamp> {
     let since = taint.time_added.filter(|time| !time.is_zero())?;
     let mut least: Option<i64> = None;
@@ -226,7 +226,7 @@ pub(super) fn evicting_rules(reader: &dyn Reader) -> Vec<Arc<DeviceTaintRule>> {
     rules.filter(|rule| effect_of(rule) == NO_EXECUTE).collect()
 }
 
-/// When a pod is to be evicted, and because of which rules.
+/// When a pod is evicted, and because of which rules.
 #[derive(Clone, Debug, PartialEq)]
 pub(super) struct Eviction {
     /// The earliest time of all taints.
@@ -250,7 +250,7 @@ impl Eviction {
 /// The devices of one pool by name, as its newest generation has them.
 type Pool = HashMap<String, (Arc<ResourceSlice>, usize)>;
 
-/// Evictions from one state of the cache. What was found once is kept, so it is made for one plan.
+/// Evictions from one state of the cache. Results are cached, so it lives for one plan.
 pub(super) struct Devices<'a> {
     reader: &'a dyn Reader,
     rules: Vec<Arc<DeviceTaintRule>>,
@@ -275,7 +275,7 @@ impl<'a> Devices<'a> {
         }
     }
 
-    /// When a pod is to be evicted; `None` where it may stay.
+    /// When a pod is evicted; `None` where it may stay.
     pub(super) fn eviction(&mut self, pod: &Pod) -> Option<Eviction> {
         if node_of(pod).is_empty() {
             return None;
@@ -300,7 +300,7 @@ impl<'a> Devices<'a> {
         eviction
     }
 
-    /// Whether a claim was made for a pod, or for its group.
+    /// Whether a claim was created for a pod, or for its group.
     fn is_made_for(&self, claim: &ResourceClaim, pod: &Pod) -> bool {
         let Some(owner) = Object::metadata(claim).controller() else {
             return false;
@@ -357,7 +357,7 @@ impl<'a> Devices<'a> {
         eviction
     }
 
-    /// The taints of an allocated device that its slice has and that evict.
+    /// The evicting taints of an allocated device in its slice.
     fn taints(&mut self, result: &DeviceRequestAllocationResult) -> Vec<DeviceTaint> {
         let id = pool_id(&result.driver, &result.pool);
         let reader = self.reader;
@@ -370,7 +370,7 @@ impl<'a> Devices<'a> {
         device.into_iter().flat_map(evicting).cloned().collect()
     }
 
-    /// The pods that are there and for which a claim is reserved.
+    /// The existing pods for which a claim is reserved.
     pub(super) fn pods(&self, claim: &ResourceClaim) -> Vec<Arc<Pod>> {
         let mut keys = pods_of(claim);
         if self.groups {
@@ -398,8 +398,8 @@ pub(super) fn allocated_claims(reader: &dyn Reader) -> Vec<Arc<ResourceClaim>> {
     claims.filter(|claim| allocated(claim).is_some()).collect()
 }
 
-/// The devices of a pool. Slices of older generations are out of date. A name that two slices have, which the
-/// API does not allow, is the one of the first slice by name.
+/// The devices of a pool. Slices of older generations are outdated. Of two slices with the same device
+/// name, which the API does not allow, the first by name counts.
 fn newest(reader: &dyn Reader, id: &str) -> Pool {
     let slices = slices_of(reader, id);
     let generation = |slice: &Arc<ResourceSlice>| pool_of(slice).2;

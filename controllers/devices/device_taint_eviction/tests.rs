@@ -99,7 +99,7 @@ pub(crate) trait ClaimBuild {
     fn reserved(self, pod: &Pod) -> Self;
     /// Reserved for a scheduling group.
     fn reserved_for_group(self, group: &str) -> Self;
-    /// Tolerates a taint with all its devices, for ever or some seconds.
+    /// Tolerates a taint with all its devices, forever or some seconds.
     fn tolerates(self, key: &str, seconds: Option<i64>) -> Self;
     fn tolerating(self, toleration: DeviceToleration) -> Self;
     fn unallocated(self) -> Self;
@@ -398,7 +398,7 @@ fn a_pod_goes_when_the_taints_of_its_devices_are_tolerated_no_longer() {
             None,
         ),
         (
-            "tolerates all for ever",
+            "tolerates all forever",
             world(tainted(), gpu().tolerates("", None), web()),
             None,
         ),
@@ -425,7 +425,7 @@ fn a_pod_goes_when_the_taints_of_its_devices_are_tolerated_no_longer() {
             Some(30),
         ),
         (
-            "one toleration for ever outdoes those for a time",
+            "one toleration forever outdoes those for a time",
             world(
                 tainted(),
                 gpu().tolerates("", Some(60)).tolerates("", None),
@@ -771,7 +771,7 @@ fn a_pod_that_is_being_deleted_is_left_alone() {
     assert_eq!(memory, Memory::default());
 }
 
-/// What happens while a pod's eviction is planned, and what comes of it.
+/// What happens while a pod's eviction is planned, and the result.
 #[test]
 fn a_planned_eviction_is_cancelled_where_its_reason_is_gone() {
     type Step = fn(&mut World);
@@ -859,7 +859,7 @@ fn a_planned_eviction_is_cancelled_where_its_reason_is_gone() {
             .plan_with::<DeviceTaintEviction>("web", &mut memory)
             .unwrap();
         assert!(plan.is_nothing());
-        assert_eq!(plan.again, controllers_kit::Again::At(at("12:01:00")));
+        assert_eq!(plan.requeue, controllers_kit::Requeue::At(at("12:01:00")));
         let before = world.clone();
         step(&mut world);
         let woken = woken_between(&before, &world);
@@ -1229,8 +1229,8 @@ fn pods_of_a_rule_wait_for_its_status_but_not_for_long() {
     );
     assert!(!waits(&world(Some(current(2)))));
     assert_eq!(
-        world(None).plan::<DeviceTaintEviction>("web").again,
-        controllers_kit::Again::At(at("12:00:03"))
+        world(None).plan::<DeviceTaintEviction>("web").requeue,
+        controllers_kit::Requeue::At(at("12:00:03"))
     );
     assert!(!waits(&world(None).later(3)));
     // A taint of a slice is not the rule's to publish, but the pod is counted by the rule, too.
@@ -1277,7 +1277,7 @@ fn publish(world: &mut World, memory: &mut Memory) -> Option<String> {
 }
 
 #[test]
-fn what_was_evicted_is_counted_once_wherever_the_rule_s_key_goes() {
+fn an_eviction_is_counted_once_across_owners_of_the_rule_s_key() {
     let names = ["at-once", "gracefully", "by-others", "untouched"];
     let mut world = with_rules(start()).with(rule("bad", "NoExecute", None, "12:00:00"));
     for name in names {
@@ -1405,12 +1405,12 @@ fn a_rule_with_many_pods_is_not_counted_at_every_change() {
     let plan = world
         .plan_with::<DeviceTaintEviction>("/bad", &mut memory)
         .unwrap();
-    assert_eq!(plan.again, controllers_kit::Again::At(at("12:00:01")));
+    assert_eq!(plan.requeue, controllers_kit::Requeue::At(at("12:00:01")));
     let plan = world
         .later(1)
         .plan_with::<DeviceTaintEviction>("/bad", &mut memory)
         .unwrap();
-    assert_eq!(plan.again, controllers_kit::Again::Never);
+    assert_eq!(plan.requeue, controllers_kit::Requeue::Never);
 }
 
 #[test]

@@ -37,7 +37,8 @@ fn active(pod: &Pod) -> Vec<Str> {
         .collect()
 }
 
-/// The groups that a pod may have held until now: it has finished, has gone, or another has its name.
+/// The groups that a pod may have protected until now: it has finished, was deleted, or another has its
+/// name.
 fn freed(change: &Change<'_, Pod>) -> Vec<Key> {
     let replaced = |old: &&Pod| {
         let uid = &old.metadata().uid;
@@ -60,7 +61,8 @@ fn barriers() -> [&'static Resource; 1] {
     [Pod::resource()]
 }
 
-/// Whether a group waits for this controller alone: it is being deleted, and no unfinished pod is of it.
+/// Whether a group waits for this controller alone: it is being deleted, and no unfinished pod belongs to
+/// it.
 fn may_go(group: &PodGroup, seen: &Seen<'_>) -> bool {
     let key = Key::of(group).to_string();
     finalizers::is_candidate(group, FINALIZER) && seen.indexed::<Pod>(ACTIVE, &key).is_empty()
@@ -112,11 +114,11 @@ impl Controller for PodGroupProtection {
         if let Some(group) = seen.get::<PodGroup>(key)
             && may_go(&group, seen)
         {
-            // Irreversible. The group was seen to be being deleted before the version of pods was asked for;
+            // Irreversible. The group was seen to be terminating before the version of pods was asked for;
             // the cache holds all pods of the namespace up to it (a strict proof), and none that may run is
-            // of the group. The patch insists on the group's uid and version.
+            // of the group. The group's uid and version are the patch's preconditions.
             if !finalizers::rest_on(&mut plan, seen, &barriers(), &key.namespace)? {
-                return Ok(Plan::nothing().again_at(seen.now));
+                return Ok(Plan::nothing().requeued_at(seen.now));
             }
             finalizers::remove(&mut plan, &*group, FINALIZER);
         }

@@ -244,7 +244,7 @@ fn groups_wake_when_they_are_to_go_and_when_a_pod_may_have_freed_them() {
 }
 
 #[test]
-fn it_runs_where_its_gate_is_on() {
+fn the_controller_runs_where_its_gate_is_on() {
     let descriptor = (Factory::of::<PodGroupProtection>().describe)();
     let mut flags = controllers_kit::Flags::defaults([&descriptor]);
     assert!(matches!((descriptor.runs)(&flags), Runs::No(_)));

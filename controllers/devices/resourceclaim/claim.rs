@@ -27,15 +27,15 @@ pub(super) const COUNTED: (&str, MetricKind, &[&str]) = (
     &["allocated", "admin_access", "source"],
 );
 
-/// The finalizer of a claim that stays unallocated and unreserved for so long is left over: who allocates
-/// adds it milliseconds before, and who deallocates removes it right after.
+/// After this time the finalizer of an unallocated, unreserved claim is a leftover: an allocator adds it
+/// milliseconds before, and a deallocation removes it immediately after.
 const LEFT_OVER_AFTER: SignedDuration = SignedDuration::from_secs(60);
 
 /// What is remembered of a claim.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(default)]
 pub struct Memory {
-    /// The version that this key's own deallocation has left behind; 0 for none. The finalizer goes next.
+    /// The version that this key's own deallocation has written; 0 for none. The finalizer is removed next.
     deallocated: u64,
     /// Since when a version without allocation and reservation has had the finalizer: version, and Unix
     /// milliseconds.
@@ -64,11 +64,11 @@ impl Memory {
 
 /// What has become of a consumer.
 enum Consumer {
-    /// It may need the claim, or is of a kind that is not known.
+    /// It may need the claim, or is of an unknown kind.
     Stays,
     /// It needs the claim no more.
     Gone,
-    /// The cache does not show it: the API server says.
+    /// The cache does not show it: the API server decides.
     Unseen(Query),
 }
 
@@ -79,8 +79,8 @@ fn live(resource: &'static Resource, namespace: &Str, name: &str) -> Query {
     }
 }
 
-/// What the cache says of a consumer. One that it does not show may have come since, and one whose name
-/// another has may have taken its place: neither is proof.
+/// A consumer's state in the cache. One that it does not show may have been created since, and one whose
+/// name another has may have replaced it: neither is proof.
 fn cached(
     of: &ResourceClaimConsumerReference,
     namespace: &Str,
@@ -110,9 +110,9 @@ fn cached(
     }
 }
 
-/// What has become of the pod that a claim was made for.
+/// The state of the pod that a claim was created for.
 enum Owner {
-    /// It is none, or not there: the garbage collector's.
+    /// It is none, or does not exist: left to the garbage collector.
     None,
     /// It may need the claim.
     Stays,
@@ -142,7 +142,7 @@ fn owner(claim: &ResourceClaim, seen: &Seen<'_>) -> Owner {
     }
 }
 
-/// What is asked before a claim is planned: at most one read for each of the 256 consumers that the API
+/// The queries before a claim is planned: at most one read for each of the 256 consumers that the API
 /// allows, and one for the owner.
 pub(super) fn ask(claim: &ResourceClaim, features: Features, seen: &Seen<'_>) -> Vec<Query> {
     let namespace = &claim.metadata().namespace;
@@ -164,13 +164,13 @@ pub(super) fn ask(claim: &ResourceClaim, features: Features, seen: &Seen<'_>) ->
     queries
 }
 
-/// Whether an object of a uid is there, as a live read says.
+/// Whether an object of a uid exists, by a live read.
 fn is_there(uid: &str, query: &Query, plan: &mut Plan, seen: &Seen<'_>) -> Result<bool, Refusal> {
     Ok(match make::live(seen, query)? {
         Live::Uid(found) => found == uid,
         Live::Missing => false,
         Live::NotAsked => {
-            plan.look_again_now();
+            plan.requeue_now();
             true
         }
     })
@@ -203,7 +203,7 @@ fn write_status(plan: &mut Plan, claim: &ResourceClaim, status: &Value) {
     plan.patch(claim, "status", PatchKind::Merge, patch, Report::No);
 }
 
-/// The plan of a claim: one write at a time, since each needs the version that the one before makes.
+/// The plan of a claim: one write at a time, since each needs the version that the previous one creates.
 ///
 /// # Errors
 /// Where an object that the cache does not show can't be read.
@@ -238,8 +238,8 @@ pub(super) fn plan(
     let (is_allocated, is_protected) = (facts::is_allocated(claim), facts::is_protected(claim));
     if remaining.len() < reserved.len() {
         let mut status = json!({ "reservedFor": remaining });
-        // With the last consumer the allocation goes, so that the next one may be given other devices. One
-        // without the finalizer is of somebody who allocates in another way.
+        // With the last consumer the allocation is dropped, so that the next one may get other devices. A
+        // claim without the finalizer belongs to another allocator.
         if remaining.is_empty() {
             status["reservedFor"] = Value::Null;
             if is_protected {
@@ -277,16 +277,16 @@ pub(super) fn plan(
         }
     };
     if goes {
-        // Nobody has it reserved in the version seen, and only that one is deleted.
+        // It is unreserved in the version seen, which is the precondition of the deletion.
         plan.counted::<ResourceClaim>(&meta.namespace, &Selector::of_labels(&[]));
         plan.delete(claim, Only::ThisVersion, Propagation::Background);
     } else if is_idle {
-        // Its writer has died between two writes, or forgotten what it did.
+        // Its writer died between two writes, or lost its memory.
         let now = seen.now.as_millisecond();
         let (_, since) = *memory.left_over.get_or_insert((version, now));
         let due = Timestamp::from_millisecond(since).unwrap_or(seen.now) + LEFT_OVER_AFTER;
         match seen.now < due {
-            true => plan.look_again_at(due),
+            true => plan.requeue_at(due),
             false => finalizers::remove(&mut plan, claim, FINALIZER),
         }
     }

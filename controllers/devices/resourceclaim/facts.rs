@@ -10,19 +10,19 @@ use kubernetes_proto::{
     scheduling::PodGroup,
 };
 
-/// On a claim that was made for an entry of a pod or PodGroup: the entry's name.
+/// The annotation of a claim that was created for an entry of a pod or PodGroup: the entry's name.
 pub(super) const OF_ENTRY: &str = "resource.kubernetes.io/pod-claim-name";
-/// On a claim that was made for a pod's extended resources.
+/// The annotation of a claim that was created for a pod's extended resources.
 pub(super) const OF_EXTENDED: &str = "resource.kubernetes.io/extended-resource-claim";
-/// Keeps a claim that is allocated; added before it is allocated.
+/// The finalizer of allocated claims; added before the allocation.
 pub(super) const FINALIZER: &str = "resource.kubernetes.io/delete-protection";
-/// As many consumers can have a claim, says the API.
+/// The API's maximum of consumers of a claim.
 pub(super) const CONSUMERS_MAX: usize = 256;
 /// The group of PodGroups.
 pub(super) const SCHEDULING: &str = "scheduling.k8s.io";
 const UNSUPPORTED: &str = "none of the supported fields are set";
 
-/// An entry of a pod's or PodGroup's `spec.resourceClaims`; empty texts stand for what is not set.
+/// An entry of a pod's or PodGroup's `spec.resourceClaims`; empty texts for absent fields.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Entry<'a> {
     pub name: &'a str,
@@ -37,13 +37,13 @@ pub(super) struct Entry<'a> {
 pub(super) enum Named<'a> {
     /// It is somebody else's to make.
     Given(&'a str),
-    /// It was made for the entry; whether it still is the holder's must be checked.
+    /// It was created for the entry; whether it still is the holder's must be checked.
     Made(&'a str),
     /// The status says that none is needed.
     NotNeeded,
-    /// It has still to be made, or its name to be noted.
+    /// It must still be created, or its name recorded.
     NotMade,
-    /// The entry is of a form that this version does not know.
+    /// The entry is of a form unknown to this version.
     Unsupported,
 }
 
@@ -64,12 +64,13 @@ pub(super) enum Kind {
     PodGroup,
 }
 
-/// A pod or a PodGroup, as far as it asks for claims.
+/// The claims part of a pod or a PodGroup.
 pub(super) struct Holder<'a> {
     pub kind: Kind,
     pub meta: &'a ObjectMeta,
     pub entries: Vec<Entry<'a>>,
-    /// The names of entries and of the claims that were made for them; an empty one where none is needed.
+    /// The names of entries and of the claims that were created for them; an empty one where none is
+    /// needed.
     statuses: Vec<(&'a str, &'a str)>,
 }
 
@@ -134,7 +135,7 @@ impl<'a> Holder<'a> {
         }
     }
 
-    /// The names of all claims that it is known to have.
+    /// The names of all its known claims.
     pub(super) fn claims(&self) -> impl Iterator<Item = &'a str> {
         let entries = self.entries.iter();
         entries.filter_map(|entry| self.named(*entry).claim())
@@ -148,7 +149,7 @@ impl<'a> Holder<'a> {
         }
     }
 
-    /// Why an entry of a form that is not known can't be served.
+    /// Why an entry of an unknown form can't be served.
     pub(super) fn unsupported(&self, entry: Entry<'_>) -> String {
         let Key { namespace, name } = Key::of_meta(self.meta);
         let what = match self.kind {
@@ -211,7 +212,7 @@ pub(super) fn owning_pod(claim: &ResourceClaim) -> Option<&OwnerReference> {
     claim.metadata().controller().filter(|owner| is_pod(owner))
 }
 
-/// Whether a claim was made for a pod or, where groups have claims, for the pod's group.
+/// Whether a claim was created for a pod or, where groups have claims, for the pod's group.
 pub(super) fn is_for_pod(pod: &Pod, claim: &ResourceClaim, groups: bool) -> bool {
     let Some(owner) = claim.metadata().controller() else {
         return false;
@@ -238,7 +239,7 @@ pub(super) fn is_allocated(claim: &ResourceClaim) -> bool {
     status.is_some_and(|status| status.allocation.is_some())
 }
 
-/// Whether a claim has the finalizer of what is allocated.
+/// Whether a claim has the finalizer of allocated claims.
 pub(super) fn is_protected(claim: &ResourceClaim) -> bool {
     let held = &claim.metadata().finalizers;
     held.iter().any(|name| **name == *FINALIZER)
@@ -265,8 +266,8 @@ pub(super) fn is_of_group(consumer: &ResourceClaimConsumerReference) -> bool {
     consumer.api_group == SCHEDULING && consumer.resource == "podgroups"
 }
 
-/// For whom the claim of a pod's entry is made and reserved: the pod's group where that has the same entry,
-/// else the pod.
+/// The object that a claim of a pod's entry is created and reserved for: the pod's group where that has the
+/// same entry, else the pod.
 ///
 /// # Errors
 /// Where the group has an entry of a form that is not known, in upstream's words.
@@ -305,8 +306,8 @@ pub(super) fn reservation(holder: &Holder<'_>) -> ResourceClaimConsumerReference
     }
 }
 
-/// Whether none of a pod's containers runs or ever will: it has finished, or was deleted before it was bound
-/// to a node, after which the API server binds it to none. What is seen once stays so.
+/// Whether none of a pod's containers runs or ever will: it has finished, or was deleted before it was
+/// bound to a node, after which the API server refuses to bind it. Once true it stays true.
 pub(super) fn is_done(pod: &Pod) -> bool {
     pods::has_finished(pod) || pod.is_terminating() && pods::node_name(pod).is_empty()
 }

@@ -17,8 +17,8 @@ fn claim_key(holder: &Holder<'_>, name: &str) -> Key {
     Key::new(holder.meta.namespace.clone(), name)
 }
 
-/// The claims that a holder has noted and that the cache does not show: before another is made, it is asked
-/// whether there is none, since the watches of holders and of claims run beside each other.
+/// Queries for the claims that a holder has recorded and that the cache does not show: they are read before
+/// another is created, since the watches of holders and of claims are not synchronized.
 fn unseen(holder: &Holder<'_>, seen: &Seen<'_>) -> Vec<Query> {
     let made = holder
         .entries
@@ -63,7 +63,7 @@ struct Pass<'a> {
     holder: Holder<'a>,
     /// The group of a pod, where groups have claims.
     group: Option<Holder<'a>>,
-    /// Names of entries and of their claims, as they are to be noted.
+    /// Names of entries and of their claims, to be recorded.
     names: Vec<(&'a str, Option<Str>)>,
     /// Whether any of them is news.
     changed: bool,
@@ -100,7 +100,7 @@ impl<'a> Pass<'a> {
                         self.names.push((entry.name, Some(name.into())));
                         return Ok(());
                     }
-                    // It is another's: the holder gets one of its own.
+                    // It belongs to another holder: this one gets one of its own.
                     Some(_) => {}
                     None => match make::live(self.seen, &live_claim(key.clone())) {
                         Ok(Live::Missing) => {}
@@ -126,7 +126,7 @@ impl<'a> Pass<'a> {
             }
         };
         let name = match (kind, &self.group) {
-            // The group's key makes it; the pod notes it once it is there.
+            // The group's key creates it; the pod records it once it exists.
             (Kind::PodGroup, Some(group)) => match make::find(group, entry, self.seen) {
                 Some(claim) => Object::metadata(&*claim).name.clone(),
                 None => return Ok(()),
@@ -149,8 +149,8 @@ impl<'a> Pass<'a> {
         Ok(())
     }
 
-    /// Sees to the claims of all entries, and notes their names. Whether all went well; where not, the plan
-    /// ends with what was planned before.
+    /// Creates the claims of all entries, and records their names. Whether all succeeded; otherwise the
+    /// plan ends with what was planned before.
     fn entries<T: Object>(
         &mut self,
         owner: &T,
@@ -172,7 +172,7 @@ impl<'a> Pass<'a> {
         }
         if self.changed {
             self.plan.then();
-            // All of them: who applies a part takes back what it applied before.
+            // All of them: an apply of a part would remove what was applied before.
             let status = |(entry, claim): &(&str, Option<Str>)| match claim {
                 Some(claim) => json!({"name": entry, "resourceClaimName": claim}),
                 None => json!({"name": entry}),
@@ -189,7 +189,7 @@ impl<'a> Pass<'a> {
 /// The plan of a PodGroup.
 ///
 /// # Errors
-/// Where it can't be decided now.
+/// Where it can't be planned now.
 pub(super) fn plan_group(
     features: Features,
     group: &PodGroup,
@@ -214,7 +214,7 @@ pub(super) fn plan_group(
 /// The plan of a pod.
 ///
 /// # Errors
-/// Where it can't be decided now.
+/// Where it can't be planned now.
 pub(super) fn plan_pod(features: Features, pod: &Pod, seen: &Seen<'_>) -> Result<Plan, Refusal> {
     let holder = Holder::of_pod(pod);
     if holder.entries.is_empty() || pod.is_terminating() || facts::is_done(pod) {
@@ -241,7 +241,7 @@ pub(super) fn plan_pod(features: Features, pod: &Pod, seen: &Seen<'_>) -> Result
 /// The PodGroup of a pod, where groups have claims.
 ///
 /// # Errors
-/// Where it is not there yet: nobody knows then for whom claims are made.
+/// Where it does not exist yet: until then it is unknown for whom claims are created.
 fn group_of(
     features: Features,
     pod: &Pod,
@@ -260,13 +260,13 @@ fn group_of(
     })
 }
 
-/// Reserves for a pod that is bound to a node the claims that are allocated and not reserved for it: the
-/// scheduler does so for the pods that it binds, and here somebody else has.
+/// Reserves, for a pod that is bound to a node, the claims that are allocated and not reserved for it: the
+/// scheduler does so for the pods that it binds, but this pod was bound without it.
 fn reserve(pass: &mut Pass<'_>, pod: &Pod) {
     let mut done: Vec<&str> = Vec::new();
     for entry in pass.holder.entries.clone() {
         let named = pass.holder.named(entry);
-        // A name that this plan is the first to note is reserved once the pod shows it.
+        // A name that this plan is the first to record is reserved once the pod shows it.
         let Some(name) = named.claim().filter(|name| !done.contains(name)) else {
             continue;
         };
@@ -306,7 +306,7 @@ fn reserve(pass: &mut Pass<'_>, pod: &Pod) {
     }
 }
 
-/// Whether a claim is allocated and not reserved for a pod that is to have it.
+/// Whether a claim is allocated and not reserved for a pod that needs it.
 pub(super) fn wants_reservation(pod: &Pod, claim: &ResourceClaim, groups: bool) -> bool {
     facts::is_allocated(claim) && !facts::is_reserved_for(pod, claim, groups)
 }

@@ -19,12 +19,12 @@ use super::{
     facts::{self, Entry, Holder},
 };
 
-/// The longest beginning of a claim's name: the server would add five characters, and a label has 63 at most.
+/// The longest prefix of a claim's name: the server would add five characters, and a label has 63 at most.
 /// Upstream leaves one more for a dash.
 const BASE_MAX: usize = 57;
 
-/// The beginning of the name of an entry's claim. Where it is too long, owner and entry are cut in
-/// proportion, so that both can still be recognized.
+/// The prefix of the name of an entry's claim. Where it is too long, owner and entry are cut in proportion,
+/// so that both can still be recognized.
 pub(super) fn generate_name(owner: &str, entry: &str) -> String {
     let whole = format!("{owner}-{entry}-");
     if whole.len() <= BASE_MAX {
@@ -40,8 +40,8 @@ pub(super) fn generate_name(owner: &str, entry: &str) -> String {
     format!("{}-{}", cut(owner), cut(entry))
 }
 
-/// The claim that was made for an entry of a holder, whether the holder says so or not. Of several the first
-/// by name; the others go with their owner.
+/// The claim that was created for an entry of a holder, whether the holder's status names it or not. Of
+/// several the first by name; the others are deleted with their owner.
 pub(super) fn find(
     holder: &Holder<'_>,
     entry: Entry<'_>,
@@ -66,7 +66,7 @@ fn read(bytes: &[u8]) -> Result<ResourceClaimSpec, String> {
 /// Plans the creation of the claim of a holder's entry; its name.
 ///
 /// # Errors
-/// Where it can't be made, in upstream's words.
+/// Where it can't be created, in upstream's words.
 pub(super) fn create<T: Object>(
     plan: &mut Plan,
     features: Features,
@@ -111,12 +111,12 @@ pub(super) fn create<T: Object>(
     let series = format!("{}/{}", meta.uid, entry.name);
     let names = Children::of_series(base.clone(), &series);
     let known = Known::of(seen.reader(), ResourceClaim::resource(), meta);
-    // There is no other of this entry: it would have been found.
+    // No other claim of this entry exists: it would have been found.
     let name = names.next(0, [], &known, 1).pop();
     let name = Str::from(name.ok_or("every name of its claims is taken")?);
     claim.generate_name = Str::from(base.clone());
     claim.name = name.clone();
-    // That there is none is decided by the cache: after a takeover the node compares it with a live list.
+    // Its absence is decided by the cache: after a takeover the node compares it with a live list.
     plan.counted::<ResourceClaim>(&meta.namespace, &Selector::of_labels(&[]));
     let label = if admin_access { "true" } else { "false" };
     let failure = format!("{} {}: create ResourceClaim : ", holder.word(), entry.name);
@@ -134,20 +134,20 @@ pub(super) fn create<T: Object>(
         resource_version: 0,
         announcement: None,
     })
-    .told_as(&base)
+    .reported_as(&base)
     .announce_failure(Event::warning(owner, FAILED, failure))
     .measure(CREATES, &["success", label], 1.0)
     .measure_failure(CREATES, &["failure", label], 1.0);
     Ok(name)
 }
 
-/// What a live read says of an object that the cache does not show.
+/// The live state of an object that the cache does not show.
 pub(super) enum Live<'a> {
     /// There is one, of this uid.
     Uid(&'a str),
     /// There is none.
     Missing,
-    /// It was not asked for: the cache has changed since.
+    /// It was not queried: the cache has changed since.
     NotAsked,
 }
 

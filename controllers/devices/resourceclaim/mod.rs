@@ -1,6 +1,6 @@
-//! Makes claims to devices from templates, notes their names in pods and PodGroups, reserves claims for pods
-//! that somebody else than the scheduler has bound, and takes back reservations, allocations and claims of
-//! pods that are done.
+//! Creates claims to devices from templates, records their names in pods and PodGroups, reserves claims for
+//! pods that were bound without the scheduler, and takes back reservations, allocations and claims of pods
+//! that are done.
 //!
 //! Watches pods, resourceclaims, resourceclaimtemplates and, with the gate DRAWorkloadResourceClaims,
 //! podgroups. Creates and deletes claims, patches their status and finalizers, and applies the statuses of
@@ -13,8 +13,8 @@
 //! takeover and where the holder names one. A reservation is dropped only when its consumer was seen to be
 //! done or deleted, or a live read says that it is not there.
 //!
-//! Remembers of a claim that it has just taken back the allocation, since the finalizer goes next, and for
-//! how long a finalizer has been left over.
+//! Remembers of a claim whose allocation it has just removed that allocation, since the finalizer goes
+//! next, and since when a finalizer has been left over.
 
 mod claim;
 mod facts;
@@ -38,7 +38,8 @@ const CREATES: &str = "resourceclaim_controller_creates_total";
 const CLAIMS: &str = "resourceclaim_controller_resource_claims";
 /// The reason of all its events.
 const FAILED: &str = "FailedResourceClaimCreation";
-/// As whom names of claims are noted: upstream's name, so that either takes over the other's entries.
+/// The field manager of claims' names: upstream's, so that each implementation takes over the other's
+/// entries.
 const MANAGER: &str = "ResourceClaimController";
 /// The kinds of keys besides those of pods.
 const CLAIM: &str = "claim";
@@ -78,7 +79,7 @@ impl Controller for ResourceClaims {
             .workers(
                 "concurrent-resourceclaim-syncs",
                 50,
-                "Pods, claims to devices and PodGroups worked on at once by each replica.",
+                "The number of pods, resource claims and PodGroups that each replica handles concurrently.",
             )
             .bound("concurrent-resourceclaim-syncs", 1, i64::from(i32::MAX))
             .gate(ADMIN_ACCESS, true)
@@ -93,7 +94,7 @@ impl Controller for ResourceClaims {
                 &["get", "list", "watch", "create", "delete", "patch"],
             )
             .rule(GROUP, "resourceclaims/status", &["patch"])
-            // The API server asks for it where reservations and allocations change.
+            // The API server requires this permission where reservations and allocations change.
             .rule(GROUP, "resourceclaims/binding", &["patch"])
             .rule(GROUP, "resourceclaimtemplates", &["list", "watch"])
             .rule(facts::SCHEDULING, "podgroups", &["get", "list", "watch"])
@@ -182,7 +183,7 @@ impl Controller for ResourceClaims {
             };
         }
         if let Some(key) = key.within_kind(PODGROUP) {
-            // With the gate off keys of before may still be around.
+            // With the gate off keys from before may still exist.
             if !self.features.groups {
                 return Ok(Plan::nothing());
             }

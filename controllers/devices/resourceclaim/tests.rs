@@ -511,7 +511,7 @@ fn a_claim_of_the_same_name_in_another_namespace_is_another() {
 
 #[test]
 #[expect(clippy::type_complexity, reason = "a table of cases")]
-fn what_can_t_be_made_is_an_event_and_holds_back_what_follows() {
+fn a_claim_that_can_t_be_created_gets_an_event_and_holds_back_the_next() {
     let off = |name| move |world: World| world.flag(name, FlagValue::Bool(false));
     let same: fn(World) -> World = |world| world;
     let cases: [(
@@ -613,7 +613,7 @@ fn creations_are_counted_by_success_and_admin_access() {
             failure.message,
             "PodResourceClaim gpu: create ResourceClaim : "
         );
-        assert_eq!(announced.told_as, *"web-gpu-");
+        assert_eq!(announced.reported_as, *"web-gpu-");
     }
 }
 
@@ -977,7 +977,7 @@ fn the_finalizer_goes_after_the_own_deallocation_at_once_and_else_after_a_minute
     let world = world().with(gpus("c").finalizer(FINALIZER));
     let plan = world.plan::<ResourceClaims>("default/claim:c");
     assert!(plan.is_nothing());
-    assert_eq!(plan.again, controllers_kit::Again::At(at("12:01:00")));
+    assert_eq!(plan.requeue, controllers_kit::Requeue::At(at("12:01:00")));
     let factory = Factory::of::<ResourceClaims>();
     let mut end = world.clone();
     end.settle_for(59, &[factory]);

@@ -14,11 +14,11 @@ use super::{
     holder,
 };
 
-/// Pods, and PodGroups, by `namespace/name` of each claim that they are known to have.
+/// The index of pods and PodGroups by `namespace/name` of each of their known claims.
 pub(super) const BY_CLAIM: &str = "resourceclaim: holders of a claim";
-/// Pods, and PodGroups, by `namespace/name` of each template that they name.
+/// The index of pods and PodGroups by `namespace/name` of each template that they name.
 pub(super) const BY_TEMPLATE: &str = "resourceclaim: users of a template";
-/// Pods with claims, by `namespace/name` of their group.
+/// The index of pods with claims by `namespace/name` of their group.
 pub(super) const BY_GROUP: &str = "resourceclaim: pods of a group";
 
 fn place(namespace: &str, name: &str) -> Str {
@@ -95,7 +95,7 @@ fn group_key(group: &PodGroup) -> Key {
     Key::within(meta.namespace.clone(), PODGROUP, &meta.name)
 }
 
-/// Whether a claim has still to be made for a holder, or its name to be noted.
+/// Whether a claim of a holder must still be created, or its name recorded.
 fn lacks_claims(holder: &Holder<'_>, reader: &dyn Reader, groups: bool, pod: Option<&Pod>) -> bool {
     holder
         .entries
@@ -113,7 +113,7 @@ fn lacks_claims(holder: &Holder<'_>, reader: &dyn Reader, groups: bool, pod: Opt
         })
 }
 
-/// The key of a pod that there is something to do for.
+/// The key of a pod with something to do.
 fn needy<const GROUPS: bool>(pod: &Pod, reader: &dyn Reader) -> Option<Key> {
     let holder = Holder::of_pod(pod);
     if holder.entries.is_empty() || pod.is_terminating() || facts::is_done(pod) {
@@ -130,8 +130,8 @@ fn needy<const GROUPS: bool>(pod: &Pod, reader: &dyn Reader) -> Option<Key> {
     needs.then(|| Key::of(pod))
 }
 
-/// The keys of the claims of a pod that needs them no more: those that it names, that of its extended
-/// resources, and those that were made for it.
+/// The keys of the claims of a pod that no longer needs them: those that it names, that of its extended
+/// resources, and those that were created for it.
 fn freed(pod: &Pod, reader: &dyn Reader, keys: &mut Vec<Key>) {
     let holder = Holder::of_pod(pod);
     let status = pod.status.as_ref();
@@ -161,7 +161,7 @@ fn distinct(mut keys: Vec<Key>) -> Vec<Key> {
     keys
 }
 
-/// A pod wakes its claims where it needs them no more, and itself where there is something to do for it.
+/// A pod wakes its claims where it no longer needs them, and itself where there is something to do.
 pub(super) fn by_pod<const GROUPS: bool>(
     change: &Change<'_, Pod>,
     reader: &dyn Reader,
@@ -181,7 +181,7 @@ pub(super) fn by_pod<const GROUPS: bool>(
     distinct(keys)
 }
 
-/// A claim wakes itself, the pods and PodGroups that have it, and the one that it was made for.
+/// A claim wakes itself, the pods and PodGroups that have it, and its owner.
 pub(super) fn by_claim<const GROUPS: bool>(
     change: &Change<'_, ResourceClaim>,
     reader: &dyn Reader,
@@ -211,7 +211,7 @@ pub(super) fn by_claim<const GROUPS: bool>(
     distinct(keys)
 }
 
-/// A template that has come or changed wakes the pods and PodGroups that wait for it.
+/// A new or changed template wakes the pods and PodGroups that wait for it.
 pub(super) fn by_template<const GROUPS: bool>(
     change: &Change<'_, ResourceClaimTemplate>,
     reader: &dyn Reader,
@@ -232,21 +232,22 @@ pub(super) fn by_template<const GROUPS: bool>(
     keys
 }
 
-/// The key of a PodGroup that there is something to do for.
+/// The key of a PodGroup with something to do.
 fn needy_group(group: &PodGroup, reader: &dyn Reader) -> Option<Key> {
     let holder = Holder::of_group(group);
     let needs = !group.is_terminating() && lacks_claims(&holder, reader, true, None);
     needs.then(|| group_key(group))
 }
 
-/// The keys of the pods of a group that there is something to do for.
+/// The keys of the pods of a group with something to do.
 fn members<const GROUPS: bool>(group: &PodGroup, reader: &dyn Reader, keys: &mut Vec<Key>) {
     let meta = group.metadata();
     let pods = found::<Pod>(reader, BY_GROUP, &place(&meta.namespace, &meta.name));
     keys.extend(pods.iter().filter_map(|pod| needy::<GROUPS>(pod, reader)));
 }
 
-/// A PodGroup wakes its claims where it is gone, itself, and its pods, which wait for it and for its claims.
+/// A PodGroup wakes its claims where it is gone, itself, and its pods, which wait for it and for its
+/// claims.
 pub(super) fn by_group(change: &Change<'_, PodGroup>, reader: &dyn Reader) -> Vec<Key> {
     let mut keys = Vec::new();
     let uid = |group: &PodGroup| group.metadata().uid.clone();

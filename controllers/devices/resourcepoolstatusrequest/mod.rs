@@ -24,9 +24,9 @@ const GATE: &str = "DRAResourcePoolStatus";
 
 /// How long a request stays that was answered.
 const ANSWERED: SignedDuration = SignedDuration::from_hours(1);
-/// How long a request stays that was not answered.
+/// How long an unanswered request is kept.
 const PENDING: SignedDuration = SignedDuration::from_hours(24);
-/// Pools in an answer where the request does not say how many.
+/// Pools in an answer where the request sets no limit.
 const LIMIT: i32 = 100;
 
 const PROCESSED: &str = "resourcepoolstatusrequest_controller_requests_processed_total";
@@ -45,7 +45,7 @@ fn driver_of(request: &ResourcePoolStatusRequest) -> &str {
     request.spec.as_ref().map_or("", |spec| &spec.driver)
 }
 
-/// A pool as the slices of its newest generation have it.
+/// A pool, from the slices of its newest generation.
 #[derive(Debug, Default)]
 struct Pool<'a> {
     generation: i64,
@@ -103,7 +103,7 @@ fn pools<'a>(
     pools
 }
 
-/// How many devices of a driver's pools are allocated, by pool.
+/// The number of allocated devices of a driver's pools, by pool.
 fn allocated<'a>(driver: &str, claims: &'a [Arc<ResourceClaim>]) -> BTreeMap<&'a str, i32> {
     let mut counts: BTreeMap<&str, i32> = BTreeMap::new();
     let allocations = claims
@@ -286,7 +286,7 @@ impl Controller for PoolStatusRequests {
             return Ok(plan);
         }
         if !terminating {
-            plan = plan.again_at(end(&request));
+            plan = plan.requeued_at(end(&request));
         }
         if request.status.is_some() {
             return Ok(plan);
@@ -308,8 +308,8 @@ impl Controller for PoolStatusRequests {
                     let id = resource.id();
                     return Err(Refusal::Retry(format!("{id} could not be asked: {why}")));
                 }
-                // The request has come between asking and planning.
-                None => return Ok(Plan::nothing().again_at(seen.now)),
+                // The request has appeared between queries and plan.
+                None => return Ok(Plan::nothing().requeued_at(seen.now)),
             }
         }
         let mut answered = (*request).clone();

@@ -1,7 +1,7 @@
 use std::sync::Arc;
 
 use controllers_kit::{
-    Again, Controller as _, Factory, FlagValue, Flags, Runs, SignedDuration, testing::*,
+    Controller as _, Factory, FlagValue, Flags, Requeue, Runs, SignedDuration, testing::*,
 };
 use kubernetes_proto::{
     AnyObject, Object,
@@ -252,8 +252,8 @@ fn a_request_about_an_incomplete_pool_waits_for_its_slices() {
     let plan = world.plan::<PoolStatusRequests>("q");
     assert!(plan.is_nothing());
     assert_eq!(
-        plan.again,
-        Again::At(world.now() + SignedDuration::from_hours(24))
+        plan.requeue,
+        Requeue::At(world.now() + SignedDuration::from_hours(24))
     );
     // A pool that is not asked about does not matter.
     let mut other = request("other");
@@ -403,7 +403,7 @@ fn a_request_is_deleted_an_hour_after_its_answer_or_a_day_after_its_creation() {
 }
 
 #[test]
-fn it_runs_where_the_gate_is_on() {
+fn the_controller_runs_where_the_gate_is_on() {
     let descriptor = PoolStatusRequests::describe();
     assert!(descriptor.aliases.is_empty());
     assert_eq!(descriptor.workers, None);

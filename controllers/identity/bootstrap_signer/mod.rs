@@ -1,5 +1,5 @@
-//! The kubeconfig in ConfigMap kube-public/`cluster-info` is signed with every bootstrap token that may sign,
-//! so that who joins with a token can tell that the cluster is the one that knows it.
+//! Signs the kubeconfig in ConfigMap kube-public/`cluster-info` with every bootstrap token that may sign,
+//! so that a client that joins with a token can verify that the cluster knows the token.
 //!
 //! Watches that ConfigMap alone, and the Secrets of type `bootstrap.kubernetes.io/token` in kube-system;
 //! patches the ConfigMap; one key; remembers nothing. A signature is a JWS without its content (RFC 7515,
@@ -21,7 +21,7 @@ const NAMESPACE: &str = "kube-public";
 const NAME: &str = "cluster-info";
 /// What is signed.
 const KUBECONFIG: &str = "kubeconfig";
-/// Before the token's id in the names of signatures.
+/// The prefix of a signature's name; the token's id follows.
 const SIGNATURE: &str = "jws-kubeconfig-";
 
 fn only_key() -> Key {
@@ -78,7 +78,7 @@ impl Controller for BootstrapSigner {
                 continue;
             };
             if let Expiry::At(at) = bootstrap::expiry(token) {
-                plan.look_again_at(at);
+                plan.requeue_at(at);
             }
             signatures.insert(format!("{SIGNATURE}{id}"), detached(content, id, secret));
         }
@@ -88,9 +88,10 @@ impl Controller for BootstrapSigner {
     }
 }
 
-/// A compact JWS by HS256 whose middle part, the content, is left out.
+/// A compact JWS by HS256 with detached content.
 fn detached(content: &str, id: &str, secret: &Confidential) -> String {
-    // Of six letters and digits, so that nothing has to be escaped. The order is part of what is signed.
+    // Six letters and digits, so nothing has to be escaped. The order of fields is part of the signed
+    // bytes.
     let header = URL_SAFE_NO_PAD.encode(format!(r#"{{"alg":"HS256","kid":"{id}"}}"#));
     let input = format!("{header}.{}", URL_SAFE_NO_PAD.encode(content));
     let key = hmac::Key::new(hmac::HMAC_SHA256, secret.reveal());

@@ -1,5 +1,5 @@
 use controllers_kit::{
-    Again, Verb,
+    Requeue, Verb,
     testing::{
         Common, World, at,
         identity::{ClusterInfoBuild, SecretBuild, bootstrap_token, cluster_info},
@@ -129,7 +129,7 @@ fn every_token_that_may_sign_does_and_no_other() {
 }
 
 #[test]
-fn content_that_changes_is_signed_anew_and_other_keys_stay() {
+fn changed_content_is_signed_again_and_other_keys_stay() {
     let mut world = signed(world().with(info().says("motd", "hello")).with(token()));
     let first = world.get::<ClusterInfo>(KEY).data[NAME].clone();
     world.change::<ClusterInfo>(KEY, |info| {
@@ -171,7 +171,7 @@ fn an_expiring_token_s_signature_goes_when_it_expires() {
             .with(token().holds("expiration", "2026-03-02T12:10:00Z")),
     );
     let plan = world.plan::<BootstrapSigner>(KEY);
-    assert_eq!(plan.again, Again::At(at("12:10:00")));
+    assert_eq!(plan.requeue, Requeue::At(at("12:10:00")));
     assert_eq!(written(&world.later(600)), Some(json!({NAME: null})));
 }
 

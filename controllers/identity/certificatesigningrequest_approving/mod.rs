@@ -1,10 +1,9 @@
-//! Kubelets' requests for client certificates are approved where the requestor may have them without being
-//! asked for.
+//! Approves kubelets' requests for client certificates where the requestor is authorized to have them.
 //!
 //! Watches CertificateSigningRequests; patches their approval; a key per request; remembers nothing. A
-//! request is recognized as that of a kubelet for itself, or for any node; for each the API server is asked,
-//! by a SubjectAccessReview of the requestor, whether that may be approved. Where nothing allows it the key
-//! is tried again with back-off, since a binding may be made later.
+//! request is recognized as that of a kubelet for itself, or for any node; for each the API server is
+//! asked, by a SubjectAccessReview of the requestor, whether that may be approved. Where nothing allows it
+//! the key is retried with back-off, since a binding may be created later.
 
 use controllers_kit::{
     Answer, Controller, Descriptor, Flags, Key, PatchKind, Plan, Query, Refusal, Report, Seen,
@@ -26,7 +25,7 @@ struct Recognizer {
     subresource: &'static str,
     /// What the approval says.
     message: &'static str,
-    /// Whether only a request of a node for itself is meant.
+    /// Whether only a request of a node for itself matches.
     own: bool,
 }
 
@@ -129,7 +128,7 @@ type Recognized = (
     Vec<&'static Recognizer>,
 );
 
-/// The request of a key that nobody has decided on yet, and what it is recognized as.
+/// The undecided request of a key, with its recognized kind.
 fn undecided(key: &Key, seen: &Seen<'_>) -> Result<Option<Recognized>, String> {
     let Some(request) = seen.get::<CertificateSigningRequest>(key) else {
         return Ok(None);

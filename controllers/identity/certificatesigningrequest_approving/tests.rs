@@ -87,7 +87,7 @@ const OWN: &str = "Auto approving self kubelet client certificate after SubjectA
 const ANY: &str = "Auto approving kubelet client certificate after SubjectAccessReview.";
 
 #[test]
-fn what_is_recognized_and_allowed_is_approved() {
+fn recognized_and_permitted_requests_are_approved() {
     type Allows = fn(&Query) -> Option<Answer>;
     let none: Allows = |query| allows(query, &[]);
     let own: Allows = |query| allows(query, &["selfnodeclient"]);
@@ -167,7 +167,7 @@ fn what_is_recognized_and_allowed_is_approved() {
 }
 
 #[test]
-fn what_no_kubelet_asks_for_is_left_to_somebody_else() {
+fn requests_of_other_clients_are_left_alone() {
     let with = |names: Vec<SanType>| named(NODE, &["system:nodes"], names);
     let table = [
         ("another signer", kubelet().signer(API_SERVER_CLIENT)),

@@ -1,9 +1,9 @@
-//! CertificateSigningRequests that nobody needs any more are deleted.
+//! Deletes CertificateSigningRequests that nobody needs any more.
 //!
-//! Watches CertificateSigningRequests; deletes them, as the version seen; a key per request; remembers
-//! nothing. One goes an hour after it was issued, denied or failed, a day after it was made or approved
-//! without anything coming of it, and when its certificate has expired. A condition without a time never
-//! counts as old.
+//! Watches CertificateSigningRequests; deletes them, with the version seen as precondition; a key per
+//! request; remembers nothing. A request is deleted an hour after it was issued, denied or failed, a day
+//! after it was created or approved without a result, and when its certificate has expired. A condition
+//! without a time never counts as old.
 
 use controllers_kit::{
     Controller, Descriptor, Flags, Key, Only, Plan, Propagation, Refusal, Seen, Sharding,
@@ -65,7 +65,7 @@ impl Controller for CertificateSigningRequestCleaner {
             Some(end) if end < seen.now => {
                 plan.delete(&*request, Only::ThisVersion, Propagation::Background);
             }
-            Some(end) => plan.look_again_at(end.saturating_add(PAST).unwrap_or(Timestamp::MAX)),
+            Some(end) => plan.requeue_at(end.saturating_add(PAST).unwrap_or(Timestamp::MAX)),
             None => {}
         }
         Ok(plan)

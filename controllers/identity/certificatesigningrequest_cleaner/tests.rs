@@ -1,5 +1,5 @@
 use controllers_kit::{
-    Again, Only, SignedDuration, Verb,
+    Only, Requeue, SignedDuration, Verb,
     testing::{
         Common, World, at,
         identity::{RequestBuild, certificate_signing_request},
@@ -14,8 +14,8 @@ fn request() -> CertificateSigningRequest {
     certificate_signing_request("web")
 }
 
-/// What becomes of a request at noon: whether it goes, and when it is looked at again.
-fn outcome(request: CertificateSigningRequest) -> (bool, Again) {
+/// The outcome for a request at noon: whether it is deleted, and when it is requeued.
+fn outcome(request: CertificateSigningRequest) -> (bool, Requeue) {
     let plan = World::at("12:00:00")
         .with(request)
         .plan::<CertificateSigningRequestCleaner>("web");
@@ -29,15 +29,15 @@ fn outcome(request: CertificateSigningRequest) -> (bool, Again) {
         );
         assert!(is_of_what_was_seen && action.resource_version > 0);
     }
-    (!plan.is_nothing(), plan.again)
+    (!plan.is_nothing(), plan.requeue)
 }
 
-const GONE: (bool, Again) = (true, Again::Never);
+const GONE: (bool, Requeue) = (true, Requeue::Never);
 
 /// A request goes after its deadline, not at it.
-fn stays_until(time: &str) -> (bool, Again) {
+fn stays_until(time: &str) -> (bool, Requeue) {
     let past = at(time) + SignedDuration::from_nanos(1);
-    (false, Again::At(past))
+    (false, Requeue::At(past))
 }
 
 #[test]
@@ -96,7 +96,7 @@ fn each_rule_holds_on_either_side_of_its_deadline() {
         (
             "issued without a condition that says so",
             request().condition("Other", "10:00:00").issued(&over),
-            (false, Again::Never),
+            (false, Requeue::Never),
         ),
         (
             "denied more than an hour ago",
@@ -138,7 +138,7 @@ fn each_rule_holds_on_either_side_of_its_deadline() {
         (
             "decided at no time",
             request().created(yesterday).condition("Denied", ""),
-            (false, Again::Never),
+            (false, Requeue::Never),
         ),
     ];
     for (name, request, expected) in table {
@@ -158,12 +158,12 @@ fn a_request_that_is_decided_on_meanwhile_stays() {
 }
 
 #[test]
-fn what_is_being_deleted_or_missing_is_left_alone() {
+fn terminating_and_missing_requests_are_left_alone() {
     let old = request()
         .created("2026-03-01T11:00:00Z")
         .finalizer("example.com/hold")
         .terminating("11:00:00");
-    assert_eq!(outcome(old), (false, Again::Never));
+    assert_eq!(outcome(old), (false, Requeue::Never));
     let plan = World::at("12:00:00").plan::<CertificateSigningRequestCleaner>("web");
     assert!(plan.is_nothing());
 }

@@ -1,9 +1,9 @@
-//! Approved CertificateSigningRequests of the four built-in signers get their certificates.
+//! Issues the certificates of approved CertificateSigningRequests of the four built-in signers.
 //!
-//! Watches CertificateSigningRequests; patches their status; a key per request; remembers nothing. What is
-//! asked for is checked by the signer's rules first; what breaks them gets the condition Failed, for good.
-//! The certificate itself is an answer of the node, which keeps the authorities' keys: neither keys nor their
-//! bytes come here.
+//! Watches CertificateSigningRequests; patches their status; a key per request; remembers nothing. The
+//! request is checked by the signer's rules first; a breach sets the condition Failed, for good. The
+//! certificate itself is an answer of the node, which keeps the authorities' keys: the controller never has
+//! them.
 //!
 //! A signer without files is left alone, and without any files the controller does not run.
 
@@ -30,7 +30,7 @@ const FAILURE: &str = "SignerValidationFailure";
 const DURATION: &str = "cluster-signing-duration";
 const CERTIFICATE: &str = "cluster-signing-cert-file";
 const KEY: &str = "cluster-signing-key-file";
-/// Shorter lives are not given, however short the one that is asked for.
+/// The shortest lifetime, however short the requested one.
 const TTL_MIN: Duration = Duration::from_secs(10 * 60);
 
 /// One of the signers, and the flags that name its files.
@@ -39,7 +39,7 @@ struct Signer {
     name: &'static str,
     certificate: &'static str,
     key: &'static str,
-    /// What its flags have in common: errors name it.
+    /// The common prefix of its flags, for errors.
     flags: &'static str,
 }
 
@@ -84,7 +84,7 @@ pub struct AuthorityFiles {
 /// The files of the signers that have any.
 ///
 /// # Errors
-/// Where flags contradict each other: all that is wrong, in upstream's words.
+/// Where flags contradict each other: all faults, in upstream's words.
 pub fn authorities(flags: &Flags) -> Result<Vec<AuthorityFiles>, String> {
     let mut own = Vec::new();
     let mut wrong = Vec::new();
@@ -163,13 +163,13 @@ impl Controller for CertificateSigningRequestSigning {
         .flag(
             CERTIFICATE,
             text.clone(),
-            "CA certificate for all signers, PEM; read again with its key when they change. Not beside files of single signers.",
+            "CA certificate for all signers, PEM; reloaded with its key when they change. Mutually exclusive with files of single signers.",
         )
         .flag(KEY, text, "CA key for all signers, PEM.")
         .flag(
             DURATION,
             FlagDefault::Duration(Duration::from_secs(365 * 24 * 3600)),
-            "Longest life of a signed certificate; a request may ask for a shorter one by spec.expirationSeconds.",
+            "Longest lifetime of a signed certificate; a request may ask for a shorter one by spec.expirationSeconds.",
         );
         let descriptor = file(
             descriptor,
@@ -301,7 +301,7 @@ type Wanted = (
 );
 
 impl CertificateSigningRequestSigning {
-    /// What is to be done with the request of a key; none where nothing is.
+    /// What to do with a key's request; `None` for nothing.
     fn wanted(&self, key: &Key, seen: &Seen<'_>) -> Result<Option<Wanted>, String> {
         let Some(request) = seen.get::<CertificateSigningRequest>(key) else {
             return Ok(None);
@@ -328,8 +328,8 @@ impl CertificateSigningRequestSigning {
         Ok(Some((request, wanted)))
     }
 
-    /// How long the certificate lives: as asked for, but neither longer than the flag allows nor too short to
-    /// be used.
+    /// The certificate's lifetime: the requested one, within the flag's bound and the shortest useful
+    /// lifetime.
     fn ttl(&self, seconds: Option<i32>) -> Duration {
         let Some(seconds) = seconds else {
             return self.ttl;

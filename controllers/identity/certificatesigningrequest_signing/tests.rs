@@ -198,7 +198,7 @@ fn each_signer_gives_what_its_rules_allow_and_fails_the_rest() {
 }
 
 #[test]
-fn what_is_not_to_be_signed_is_left_alone() {
+fn requests_that_must_not_be_signed_are_left_alone() {
     let mut not_approved = client();
     not_approved.status.as_mut().unwrap().conditions.clear();
     let mut not_failed = client().condition("Failed", "11:59:30");
@@ -254,7 +254,7 @@ fn a_certificate_lives_as_long_as_asked_for_within_bounds() {
 }
 
 #[test]
-fn what_can_t_be_signed_now_is_tried_again() {
+fn requests_that_can_t_be_signed_now_are_retried() {
     let refusal = |world: World| world.refusal::<CertificateSigningRequestSigning>("csr");
     assert_eq!(
         refusal(world().with(client().asks("garbage"))),

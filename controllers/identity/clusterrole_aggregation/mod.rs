@@ -1,12 +1,12 @@
-//! A ClusterRole with an `aggregationRule` has the rules of all ClusterRoles that its selectors match.
+//! Gives a ClusterRole with an `aggregationRule` the rules of all ClusterRoles that its selectors match.
 //!
 //! Watches ClusterRoles, any of which may be part of any aggregate; applies `rules` of those that aggregate;
 //! a key per ClusterRole; remembers nothing. The rules are those of each selector's roles in order of names,
 //! itself left out, each rule once. An aggregate of aggregates settles over several plans.
 //!
-//! The apply carries the version of the role that was seen. All ClusterRoles come by one watch, so who has
-//! seen what the last owner wrote has seen all that it was made from: a view that has aged can't grant again
-//! what was taken away.
+//! The apply carries the version of the role that was seen. All ClusterRoles come by one watch, so a
+//! replica that has seen the last owner's write has seen everything that it was computed from: an outdated
+//! view can't grant again what was taken away.
 
 use controllers_kit::{
     Controller, Descriptor, Flags, Key, Plan, Refusal, Seen, Sharding, Watches, selectors::Selector,

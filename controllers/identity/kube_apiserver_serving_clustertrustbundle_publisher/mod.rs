@@ -1,9 +1,9 @@
-//! The authorities of the API server's serving certificates are published as a ClusterTrustBundle, and no
-//! other bundle of that signer is.
+//! Publishes the authorities of the API server's serving certificates as a ClusterTrustBundle, and deletes
+//! other bundles of that signer.
 //!
 //! Watches the bundles of signer `kubernetes.io/kube-apiserver-serving` and no others, in v1beta1 or, on
-//! servers that have not got it, v1alpha1; creates, patches and deletes them; one key; remembers nothing. A
-//! bundle's name follows from its content, so a new authority makes a new bundle before the old one goes.
+//! servers without it, v1alpha1; creates, patches and deletes them; one key; remembers nothing. A bundle's
+//! name follows from its content, so a new authority creates a new bundle before the old one is deleted.
 
 use controllers_kit::{
     Controller, Descriptor, FlagDefault, Flags, Key, Only, Plan, Propagation, Refusal, Runs, Seen,
@@ -20,7 +20,7 @@ const SIGNER: &str = "kubernetes.io/kube-apiserver-serving";
 const GROUP: &str = "certificates.k8s.io";
 /// How many bytes of its content's hash a bundle's name has.
 const HASHED: usize = 12;
-/// When it is looked again where discovery has not been read yet, or shows no such resource.
+/// The requeue delay where discovery has not been read yet, or shows no such resource.
 const DISCOVERED_BY_THEN: SignedDuration = SignedDuration::from_secs(1);
 const SERVED_BY_THEN: SignedDuration = SignedDuration::from_mins(1);
 
@@ -76,7 +76,7 @@ impl Controller for ServingTrustBundlePublisher {
         .flag(
             "root-ca-file",
             FlagDefault::File,
-            "The PEM file of the certificate authorities by which pods know the API server; by default those of the manager's own kubeconfig.",
+            "The PEM file of the certificate authorities by which pods verify the API server; by default those of the manager's own kubeconfig.",
         )
         .runs_where(|flags| {
             if !flags.bool(GATE) {
@@ -135,7 +135,7 @@ impl Controller for ServingTrustBundlePublisher {
                 true => SERVED_BY_THEN,
                 false => DISCOVERED_BY_THEN,
             };
-            Ok(Plan::nothing().again_at(seen.now + by_then))
+            Ok(Plan::nothing().requeued_at(seen.now + by_then))
         }
     }
 }

@@ -1,5 +1,5 @@
 use controllers_kit::{
-    Again, Catalogue, Controller, FlagValue, Flags, Runs,
+    Catalogue, Controller, FlagValue, Flags, Requeue, Runs,
     testing::{Common, World, at, namespace},
 };
 use kubernetes_proto::{
@@ -114,16 +114,16 @@ fn a_server_without_the_beta_is_given_the_alpha() {
 }
 
 #[test]
-fn a_server_without_bundles_is_looked_at_again() {
+fn a_server_without_bundles_is_checked_again() {
     let world = World::at("12:00:00");
-    let again = |world: World| world.plan::<ServingTrustBundlePublisher>(KEY).again;
-    assert_eq!(again(world.clone()), Again::At(at("12:01:00")));
+    let again = |world: World| world.plan::<ServingTrustBundlePublisher>(KEY).requeue;
+    assert_eq!(again(world.clone()), Requeue::At(at("12:01:00")));
     let unread = world.with_catalogue(Catalogue::default());
-    assert_eq!(again(unread), Again::At(at("12:00:01")));
+    assert_eq!(again(unread), Requeue::At(at("12:00:01")));
 }
 
 #[test]
-fn it_runs_where_the_gate_is_on_and_there_are_authorities() {
+fn the_controller_runs_where_the_gate_is_on_and_there_are_authorities() {
     let descriptor = ServingTrustBundlePublisher::describe();
     let mut flags = Flags::defaults([&descriptor]);
     let runs = |flags: &Flags| (descriptor.runs)(flags);

@@ -1,14 +1,14 @@
-//! Secrets with tokens that were made for service accounts by old clusters, and that nobody uses, are marked
-//! as invalid and then deleted.
+//! Marks as invalid, and later deletes, Secrets with tokens that old clusters created for service accounts
+//! and that nobody uses.
 //!
 //! Watches the Secrets of service accounts' tokens and no others, and ServiceAccounts; patches and deletes
-//! Secrets; one key, looked at each day. A token counts as unused where it was not used for
+//! Secrets; one key, reconciled each day. A token counts as unused where it was not used for
 //! `--legacy-service-account-token-clean-up-period`, by the label that the API server keeps since the day
-//! that a ConfigMap tells, where its account lists the Secret, and no pod of the namespace names it. It stays
-//! marked for the same period again before it goes.
+//! that a ConfigMap records, where its account lists the Secret, and no pod of the namespace names it. It
+//! stays marked for the same period again before it is deleted.
 //!
-//! Pods are read live: which Secrets they name is in no cache. Remembered is how far a look has come,
-//! namespace by namespace; losing it begins the look again.
+//! Pods are read live: which Secrets they name is in no cache. Remembers how far a pass has come, namespace
+//! by namespace; a new owner starts the pass again.
 
 use std::{
     collections::{BTreeMap, BTreeSet},
@@ -33,7 +33,7 @@ use serde_json::json;
 use crate::accounts;
 
 const PERIOD: &str = "legacy-service-account-token-clean-up-period";
-/// How often it is looked.
+/// The interval between passes.
 const EVERY: SignedDuration = SignedDuration::from_hours(24);
 /// Namespaces whose pods are read for one plan.
 const NAMESPACES_AT_ONCE: usize = 16;
@@ -47,9 +47,9 @@ fn only_key() -> Key {
     Key::cluster("legacy-tokens")
 }
 
-/// How far a look has come.
+/// How far a pass has come.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
-pub struct Look {
+pub struct Progress {
     /// Whether use has been tracked for long enough.
     tracked: bool,
     /// The last namespace that was done.
@@ -62,7 +62,7 @@ pub struct LegacyServiceAccountTokenCleaner {
 }
 
 impl Controller for LegacyServiceAccountTokenCleaner {
-    type Memory = Look;
+    type Memory = Progress;
 
     fn describe() -> Descriptor {
         Descriptor::new(
@@ -74,7 +74,7 @@ impl Controller for LegacyServiceAccountTokenCleaner {
         .flag(
             PERIOD,
             FlagDefault::Duration(Duration::from_secs(365 * 24 * 3600)),
-            "How long a service account's token of old must be unused before it is marked as invalid, and then marked before it is deleted.",
+            "How long a legacy service account token must be unused before it is marked as invalid, and how long it then stays marked before it is deleted.",
         )
         .runs_where(|flags| match flags.duration(PERIOD).is_zero() {
             true => Runs::Wrong(format!("--{PERIOD} must be greater than 0")),
@@ -99,36 +99,36 @@ impl Controller for LegacyServiceAccountTokenCleaner {
         on.kind::<ServiceAccount>();
     }
 
-    fn ask(&self, key: &Key, seen: &Seen<'_>, look: &Look) -> Vec<Query> {
+    fn ask(&self, key: &Key, seen: &Seen<'_>, progress: &Progress) -> Vec<Query> {
         if *key != only_key() {
             return Vec::new();
         }
-        if !look.tracked {
+        if !progress.tracked {
             return vec![tracking()];
         }
-        self.next(seen, look).0.keys().map(pods).collect()
+        self.next(seen, progress).0.keys().map(pods).collect()
     }
 
-    fn plan(&self, key: &Key, seen: &Seen<'_>, look: &mut Look) -> Result<Plan, Refusal> {
+    fn plan(&self, key: &Key, seen: &Seen<'_>, progress: &mut Progress) -> Result<Plan, Refusal> {
         let mut plan = Plan::nothing();
         if *key != only_key() {
             return Ok(plan);
         }
-        plan.look_again_at(seen.now + EVERY);
-        if !look.tracked {
+        plan.requeue_at(seen.now + EVERY);
+        if !progress.tracked {
             let Some(since) = since(seen)? else {
                 return Ok(plan);
             };
             let long_enough = since
                 .checked_add(self.period)
                 .is_ok_and(|from| from <= seen.now);
-            if long_enough && !self.next(seen, look).0.is_empty() {
-                look.tracked = true;
-                plan.look_again_now();
+            if long_enough && !self.next(seen, progress).0.is_empty() {
+                progress.tracked = true;
+                plan.requeue_now();
             }
             return Ok(plan);
         }
-        let (namespaces, more) = self.next(seen, look);
+        let (namespaces, more) = self.next(seen, progress);
         for (namespace, secrets) in &namespaces {
             let used = named_by_pods(seen, namespace)?;
             for secret in secrets {
@@ -139,10 +139,10 @@ impl Controller for LegacyServiceAccountTokenCleaner {
         }
         match namespaces.into_keys().next_back().filter(|_| more) {
             Some(last) => {
-                look.after = last;
-                plan.look_again_now();
+                progress.after = last;
+                plan.requeue_now();
             }
-            None => *look = Look::default(),
+            None => *progress = Progress::default(),
         }
         Ok(plan)
     }
@@ -163,9 +163,8 @@ fn pods(namespace: &Str) -> Query {
     }
 }
 
-/// From when on the use of tokens is known for certain: the day after the one on which it began to be
-/// tracked.
-/// None where nothing tracks it.
+/// From when on the use of tokens is known for certain: the day after tracking began. `None` where nothing
+/// tracks it.
 fn since(seen: &Seen<'_>) -> Result<Option<Timestamp>, Refusal> {
     let text = match seen.answer(&tracking()) {
         Some(Answer::Object(map)) => map["data"][SINCE]
@@ -185,7 +184,7 @@ fn since(seen: &Seen<'_>) -> Result<Option<Timestamp>, Refusal> {
     .map_err(Refusal::Retry)
 }
 
-/// A day as in `2006-01-02`, and nothing else that a lenient parser would take.
+/// A day as in `2006-01-02`, without anything else that a lenient parser would accept.
 fn date(text: &str) -> Option<Date> {
     let is_shaped = text.len() == 10
         && text.bytes().enumerate().all(|(place, byte)| match place {
@@ -209,7 +208,7 @@ fn named_by_pods(seen: &Seen<'_>, namespace: &Str) -> Result<BTreeSet<String>, R
             .filter_map(|name| name.as_str().map(str::to_owned))
             .collect()),
         Some(Answer::Failed(why)) => Err(Refusal::Retry(why.clone())),
-        // A Secret has come that was no candidate when it was asked.
+        // A Secret has become a candidate since the queries were made.
         _ => Err(Refusal::Retry(format!(
             "the pods of {namespace} were not read"
         ))),
@@ -225,11 +224,11 @@ impl LegacyServiceAccountTokenCleaner {
     }
 
     /// The next namespaces with Secrets that may have to be marked or deleted, and whether there are more.
-    fn next(&self, seen: &Seen<'_>, look: &Look) -> (Candidates, bool) {
+    fn next(&self, seen: &Seen<'_>, progress: &Progress) -> (Candidates, bool) {
         let mut candidates = Candidates::new();
         for secret in seen.all::<ServiceAccountToken>() {
             let namespace = &Object::metadata(&*secret).namespace;
-            if *namespace > look.after && self.is_candidate(&secret, seen) {
+            if *namespace > progress.after && self.is_candidate(&secret, seen) {
                 let full = candidates.len() == NAMESPACES_AT_ONCE;
                 if full && !candidates.contains_key(namespace) {
                     // They come in order of namespaces.
@@ -264,7 +263,7 @@ impl LegacyServiceAccountTokenCleaner {
         {
             return false;
         }
-        // One that its account does not list was made by hand.
+        // A Secret that its account does not list was created by hand.
         let named = accounts::named(secret);
         !named.account.is_empty()
             && accounts::find(seen, &meta.namespace, &named).is_some_and(|account| {

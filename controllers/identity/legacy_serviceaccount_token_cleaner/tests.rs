@@ -1,7 +1,7 @@
 use std::time::Duration;
 
 use controllers_kit::{
-    Again, Controller, FlagValue, Flags, Plan, Runs, Verb,
+    Controller, FlagValue, Flags, Plan, Requeue, Runs, Verb,
     testing::{
         Common, ConfigMapBuild, World, at, config_map,
         identity::{AccountBuild, service_account_token},
@@ -15,8 +15,8 @@ use kubernetes_proto::{
 use serde_json::{Value, json};
 
 use super::{
-    INVALID_SINCE, LAST_USED, LegacyServiceAccountTokenCleaner, Look, NAMESPACES_AT_ONCE, PERIOD,
-    TRACKING,
+    INVALID_SINCE, LAST_USED, LegacyServiceAccountTokenCleaner, NAMESPACES_AT_ONCE, PERIOD,
+    Progress, TRACKING,
 };
 
 const DAYS: u64 = 30;
@@ -46,31 +46,31 @@ fn old() -> ServiceAccountToken {
     service_account_token("old", "robot").created("2025-12-01T00:00:00Z")
 }
 
-/// Plans until nothing more is looked at at once.
-fn looked(world: &mut World) -> Vec<Plan> {
-    let mut memory = Look::default();
+/// Plans until the pass is complete.
+fn pass(world: &mut World) -> Vec<Plan> {
+    let mut memory = Progress::default();
     let mut plans = Vec::new();
     loop {
         let plan = world
             .plan_with::<LegacyServiceAccountTokenCleaner>(KEY, &mut memory)
             .unwrap();
         world.apply(&plan).expect_success();
-        let more = plan.again == Again::Now;
+        let more = plan.requeue == Requeue::Now;
         plans.push(plan);
         if !more {
-            assert_eq!(memory, Look::default());
+            assert_eq!(memory, Progress::default());
             return plans;
         }
     }
 }
 
-/// What a look does: `mark`, `delete`, or nothing.
+/// What a pass does: `mark`, `delete`, or nothing.
 fn outcome(world: &World) -> &'static str {
     let mut world = world.clone();
-    let plans = looked(&mut world);
+    let plans = pass(&mut world);
     assert_eq!(
-        plans.last().unwrap().again,
-        Again::At(at("2026-03-03T12:00:00Z"))
+        plans.last().unwrap().requeue,
+        Requeue::At(at("2026-03-03T12:00:00Z"))
     );
     let verbs: Vec<&Verb> = plans
         .iter()
@@ -164,7 +164,7 @@ fn nothing_is_done_before_use_was_tracked_for_a_period() {
     };
     let marks = |world: World| {
         let mut world = world;
-        looked(&mut world).iter().any(|plan| !plan.is_nothing())
+        pass(&mut world).iter().any(|plan| !plan.is_nothing())
     };
     assert!(marks(with(tracked_since("2026-01-30"))));
     assert!(!marks(with(tracked_since("2026-01-31"))));
@@ -246,9 +246,9 @@ fn a_token_that_a_pod_names_is_kept_however_it_is_named() {
 
 #[test]
 fn pods_that_can_t_be_read_leave_their_namespace_s_tokens_alone() {
-    let mut memory = Look {
+    let mut memory = Progress {
         tracked: true,
-        ..Look::default()
+        ..Progress::default()
     };
     let world = world()
         .with(account())
@@ -264,7 +264,7 @@ fn pods_that_can_t_be_read_leave_their_namespace_s_tokens_alone() {
 }
 
 #[test]
-fn many_namespaces_are_looked_at_a_few_at_a_time() {
+fn many_namespaces_are_read_a_few_at_a_time() {
     let count = 2 * NAMESPACES_AT_ONCE + 1;
     let mut world = world();
     for number in 0..count {
@@ -273,7 +273,7 @@ fn many_namespaces_are_looked_at_a_few_at_a_time() {
             .with(account().in_namespace(&namespace))
             .with(old().in_namespace(&namespace));
     }
-    let sizes: Vec<usize> = looked(&mut world)
+    let sizes: Vec<usize> = pass(&mut world)
         .iter()
         .map(|plan| plan.actions().count())
         .collect();
@@ -291,9 +291,9 @@ fn a_token_that_is_used_meanwhile_is_not_deleted() {
     let mut world = world()
         .with(account())
         .with(old().label(INVALID_SINCE, "2025-01-01"));
-    let mut memory = Look {
+    let mut memory = Progress {
         tracked: true,
-        ..Look::default()
+        ..Progress::default()
     };
     let plan = world
         .plan_with::<LegacyServiceAccountTokenCleaner>(KEY, &mut memory)
@@ -306,7 +306,7 @@ fn a_token_that_is_used_meanwhile_is_not_deleted() {
 }
 
 #[test]
-fn it_wants_a_period() {
+fn a_period_is_required() {
     let descriptor = LegacyServiceAccountTokenCleaner::describe();
     let mut flags = Flags::defaults([&descriptor]);
     assert_eq!((descriptor.runs)(&flags), Runs::Yes);

@@ -1,7 +1,7 @@
-//! PodCertificateRequests are deleted a quarter of an hour after they were made: whatever came of them has
-//! come by then.
+//! Deletes PodCertificateRequests a quarter of an hour after they were created: their outcome is known by
+//! then.
 //!
-//! Watches PodCertificateRequests where the server has them; deletes them by uid; a key per request;
+//! Watches PodCertificateRequests where the server serves them; deletes them by uid; a key per request;
 //! remembers nothing.
 
 use controllers_kit::{
@@ -62,7 +62,7 @@ impl Controller for PodCertificateRequestCleaner {
             .map_or(Timestamp::MIN, |time| time.timestamp());
         let end = made.checked_add(AGE).unwrap_or(Timestamp::MAX);
         if seen.now < end {
-            plan.look_again_at(end);
+            plan.requeue_at(end);
         } else {
             plan.delete(&*request, Only::ThisUid, Propagation::Background);
         }

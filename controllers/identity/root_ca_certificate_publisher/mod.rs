@@ -1,13 +1,13 @@
-//! Every active namespace has a ConfigMap `kube-root-ca.crt` with the certificates by which pods know the API
-//! server.
+//! Keeps a ConfigMap `kube-root-ca.crt` in every active namespace, with the certificates by which pods
+//! verify the API server.
 //!
 //! Watches namespaces and the ConfigMaps of that name; creates and restores ConfigMaps; a key per namespace;
 //! remembers nothing. Restored are the data, which must be `ca.crt` alone, and the annotation that describes
 //! the ConfigMap, where it is missing or the data had to be restored; other metadata and `binaryData` are the
 //! user's.
 //!
-//! Without `--root-ca-file` the certificates are those of the kubeconfig that the manager itself runs by: the
-//! node fills the flag's content so.
+//! Without `--root-ca-file` the node fills the flag's content with the certificates of the manager's own
+//! kubeconfig.
 
 use controllers_kit::{
     Controller, Descriptor, FlagDefault, Flags, Key, Plan, Refusal, Seen, Sharding, Watches,
@@ -47,7 +47,7 @@ impl Controller for RootCaCertificatePublisher {
         .flag(
             "root-ca-file",
             FlagDefault::File,
-            "The PEM file of the certificate authorities by which pods know the API server; by default those of the manager's own kubeconfig.",
+            "The PEM file of the certificate authorities by which pods verify the API server; by default those of the manager's own kubeconfig.",
         )
         .reads::<Namespace>()
         .writes::<ConfigMap>(&["create"])

@@ -44,7 +44,7 @@ fn every_active_namespace_gets_the_certificates_with_a_description() {
 }
 
 #[test]
-fn what_was_changed_is_restored_and_no_more() {
+fn changed_content_is_restored_and_no_more() {
     let right = config_map(NAME).in_namespace("shop").data(CERTIFICATES, CA);
     let described = |map: ConfigMap| map.annotation(DESCRIPTION_KEY, DESCRIPTION);
     let table = [
@@ -165,7 +165,7 @@ fn a_namespace_that_ends_meanwhile_takes_no_more() {
 }
 
 #[test]
-fn other_config_maps_are_not_looked_at() {
+fn other_config_maps_are_ignored() {
     let mut world = world().with(config_map("settings").in_namespace("shop").data("a", "b"));
     world.run::<RootCaCertificatePublisher>();
     assert_eq!(

@@ -1,7 +1,8 @@
-//! Every active namespace has a ServiceAccount `default`: without it no pod can be made there.
+//! Keeps a ServiceAccount `default` in every active namespace: without it no pod can be created there.
 //!
 //! Watches namespaces and the ServiceAccounts of that name; creates ServiceAccounts; a key per namespace;
-//! remembers nothing. One that is being deleted still holds the name: its successor is made when it is gone.
+//! remembers nothing. One that is being deleted still holds the name: its successor is created when it is
+//! gone.
 
 use controllers_kit::{Controller, Descriptor, Flags, Key, Plan, Refusal, Seen, Sharding, Watches};
 use kubernetes_proto::{
@@ -11,7 +12,7 @@ use kubernetes_proto::{
 
 use crate::is_active;
 
-/// The account that every pod has that names none.
+/// The account of pods that name none.
 const DEFAULT: &str = "default";
 
 /// The controller.

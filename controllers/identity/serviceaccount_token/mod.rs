@@ -1,12 +1,12 @@
-//! A Secret of type `kubernetes.io/service-account-token` has its account's token, and goes when the account
-//! has gone.
+//! Puts the account's token into each Secret of type `kubernetes.io/service-account-token`, and deletes the
+//! Secret when the account is gone.
 //!
-//! Watches those Secrets and no others, and ServiceAccounts; patches and deletes Secrets, patches accounts; a
-//! key per Secret. Remembered is whose a Secret is, by name and uid, so that the account's reference to it
-//! can go when it is deleted; losing that leaves a reference behind, as a restart of upstream does.
+//! Watches those Secrets and no others, and ServiceAccounts; patches and deletes Secrets, patches accounts;
+//! a key per Secret. Remembers a Secret's account, by name and uid, so that the account's reference to it
+//! can be removed when it is deleted; losing that leaves a reference behind, as a restart of upstream does.
 //!
-//! The token is signed by the node, which keeps the key. Neither it nor anything else that a Secret holds can
-//! be printed.
+//! The token is signed by the node, which keeps the key. Neither the token nor any other content of a
+//! Secret can be printed.
 
 use std::collections::BTreeMap;
 
@@ -35,7 +35,7 @@ const ISSUER: &str = "kubernetes/serviceaccount";
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Whose {
     account: Str,
-    /// The account's uid as the Secret says it; empty where it does not.
+    /// The account's uid in the Secret; empty without one.
     uid: Str,
 }
 
@@ -50,24 +50,24 @@ impl Controller for ServiceAccountTokens {
     fn describe() -> Descriptor {
         Descriptor::new("serviceaccount-token-controller", Sharding::ByObject)
             .aliases(&["serviceaccount-token"])
-            // Upstream builds it before all others, without a look at the list.
+            // Upstream builds it before all others, without consulting `--controllers`.
             .runs_unlisted()
             .service_account("tokens-controller")
             .queue("serviceaccount_tokens_service")
             .workers(
                 "concurrent-serviceaccount-token-syncs",
                 5,
-                "Secrets of service accounts' tokens worked on at once by each replica.",
+                "The number of service account token Secrets that each replica handles concurrently.",
             )
             .flag(
                 KEY_FILE,
                 FlagDefault::Text(""),
-                "Private RSA or ECDSA key, PEM, that signs service accounts' tokens; read again when it changes.",
+                "Private RSA or ECDSA key, PEM, that signs service account tokens; reloaded when the file changes.",
             )
             .flag(
                 "root-ca-file",
                 FlagDefault::File,
-                "The PEM file of the certificate authorities by which pods know the API server; by default those of the manager's own kubeconfig.",
+                "The PEM file of the certificate authorities by which pods verify the API server; by default those of the manager's own kubeconfig.",
             )
             .runs_where(|flags| match flags.text(KEY_FILE) {
                 "" => Runs::No("there is no --service-account-private-key-file"),
@@ -199,12 +199,12 @@ fn live(namespace: &str, account: &str) -> Query {
     }
 }
 
-/// Whether an account as it was read live is the one of a uid; any is where none is named.
+/// Whether an account, read live, has a uid; any account does where none is named.
 fn is_it(account: &Value, uid: &str) -> bool {
     uid.is_empty() || account["metadata"]["uid"] == uid
 }
 
-/// The token of an account that a Secret of this name holds. It does not expire.
+/// The token for a Secret of this name. It does not expire.
 fn sign(account: &ServiceAccount, secret: &ServiceAccountToken) -> Query {
     let ObjectMeta {
         namespace,
@@ -235,7 +235,7 @@ fn sign(account: &ServiceAccount, secret: &ServiceAccountToken) -> Query {
     }
 }
 
-/// Takes the reference to a Secret that was seen to go from the account that it was of.
+/// Removes the reference to a deleted Secret from its account.
 fn forget(key: &Key, seen: &Seen<'_>, whose: &mut Whose) -> Result<Plan, Refusal> {
     let mut plan = Plan::nothing();
     if whose.account.is_empty() {
@@ -258,7 +258,7 @@ fn forget(key: &Key, seen: &Seen<'_>, whose: &mut Whose) -> Result<Plan, Refusal
         *whose = Whose::default();
         return Ok(plan);
     }
-    // Remembered until it is seen to have gone: the write may meet a conflict.
+    // Remembered until it is seen to be removed: the write may meet a conflict.
     plan.act(Action {
         verb: Verb::Patch {
             subresource: "",
@@ -276,7 +276,7 @@ fn forget(key: &Key, seen: &Seen<'_>, whose: &mut Whose) -> Result<Plan, Refusal
             .unwrap_or(0),
         announcement: None,
     });
-    plan.look_again_now();
+    plan.requeue_now();
     Ok(plan)
 }
 

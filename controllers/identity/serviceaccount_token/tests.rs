@@ -353,7 +353,7 @@ fn no_token_is_printed_or_handed_over() {
 }
 
 #[test]
-fn it_runs_where_there_is_a_key() {
+fn the_controller_runs_where_there_is_a_key() {
     let descriptor = ServiceAccountTokens::describe();
     let mut flags = Flags::defaults([&descriptor]);
     assert!(matches!((descriptor.runs)(&flags), Runs::No(_)));

@@ -1,8 +1,8 @@
 //! Deletes a bootstrap token once it has expired.
 //!
-//! Watches the Secrets of type `bootstrap.kubernetes.io/token` in kube-system and no others; deletes them by
-//! uid; a key per Secret; remembers nothing. An expiration that can't be read counts as over; without one a
-//! token stays.
+//! Watches the Secrets of type `bootstrap.kubernetes.io/token` in kube-system and no others; deletes them
+//! by uid; a key per Secret; remembers nothing. An expiration that can't be read counts as expired; without
+//! one a token stays.
 
 use controllers_kit::{
     Controller, Descriptor, Flags, Key, Only, Plan, Propagation, Refusal, Seen, Sharding, Watches,
@@ -51,7 +51,7 @@ impl Controller for TokenCleaner {
             expiry if expiry.is_over(seen.now) => {
                 plan.delete(&*token, Only::ThisUid, Propagation::Background);
             }
-            Expiry::At(at) => plan.look_again_at(at),
+            Expiry::At(at) => plan.requeue_at(at),
             Expiry::Unreadable => {}
         }
         Ok(plan)

@@ -1,5 +1,5 @@
 use controllers_kit::{
-    Again, Only, Verb,
+    Only, Requeue, Verb,
     testing::{
         World, at,
         identity::{SecretBuild, bootstrap_token},
@@ -12,8 +12,8 @@ use super::TokenCleaner;
 const KEY: &str = "kube-system/bootstrap-token-tokenid";
 const ID: &str = "tokenid";
 
-/// What becomes of a token at noon: whether it goes, and when it is looked at again.
-fn outcome(expiration: &str) -> (bool, Again) {
+/// The outcome for a token at noon: whether it is deleted, and when it is requeued.
+fn outcome(expiration: &str) -> (bool, Requeue) {
     let token = bootstrap_token(ID, "secret").holds("expiration", expiration);
     let world = World::at("12:00:00").with(token);
     let plan = world.plan::<TokenCleaner>(KEY);
@@ -26,52 +26,52 @@ fn outcome(expiration: &str) -> (bool, Again) {
             }
         ));
     }
-    (!plan.is_nothing(), plan.again)
+    (!plan.is_nothing(), plan.requeue)
 }
 
 #[test]
 fn a_token_goes_when_it_has_expired() {
     let table = [
-        ("", (false, Again::Never)),
-        ("2026-03-02T11:59:59Z", (true, Again::Never)),
-        ("2026-03-02T12:00:00Z", (true, Again::Never)),
-        ("2026-03-02T12:00:01Z", (false, Again::At(at("12:00:01")))),
+        ("", (false, Requeue::Never)),
+        ("2026-03-02T11:59:59Z", (true, Requeue::Never)),
+        ("2026-03-02T12:00:00Z", (true, Requeue::Never)),
+        ("2026-03-02T12:00:01Z", (false, Requeue::At(at("12:00:01")))),
         (
             "2026-03-02T13:00:01.5+01:00",
-            (false, Again::At(at("2026-03-02T12:00:01.5Z"))),
+            (false, Requeue::At(at("2026-03-02T12:00:01.5Z"))),
         ),
         // As Go's `time.Parse` reads it.
         (
             "2026-03-02T12:00:01,5Z",
-            (false, Again::At(at("2026-03-02T12:00:01.5Z"))),
+            (false, Requeue::At(at("2026-03-02T12:00:01.5Z"))),
         ),
         (
             "2026-03-03T9:00:00Z",
-            (false, Again::At(at("2026-03-03T09:00:00Z"))),
+            (false, Requeue::At(at("2026-03-03T09:00:00Z"))),
         ),
         (
             "2026-03-02T12:00:01.0000000019Z",
-            (false, Again::At(at("2026-03-02T12:00:01.000000001Z"))),
+            (false, Requeue::At(at("2026-03-02T12:00:01.000000001Z"))),
         ),
         (
             "2026-03-03T12:00:01+24:00",
-            (false, Again::At(at("12:00:01"))),
+            (false, Requeue::At(at("12:00:01"))),
         ),
-        ("2026-03-02T10:59:01-00:60", (true, Again::Never)),
-        ("2026-03-05T12:00:00+25:00", (true, Again::Never)),
-        ("2026-03-05T24:00:00Z", (true, Again::Never)),
-        ("2026-02-30T12:00:00Z", (true, Again::Never)),
-        ("2026-13-01T12:00:00Z", (true, Again::Never)),
-        ("2026-3-05T12:00:00Z", (true, Again::Never)),
-        ("2026-03-05t12:00:00z", (true, Again::Never)),
-        ("2026-03-05T12:00:00Z ", (true, Again::Never)),
+        ("2026-03-02T10:59:01-00:60", (true, Requeue::Never)),
+        ("2026-03-05T12:00:00+25:00", (true, Requeue::Never)),
+        ("2026-03-05T24:00:00Z", (true, Requeue::Never)),
+        ("2026-02-30T12:00:00Z", (true, Requeue::Never)),
+        ("2026-13-01T12:00:00Z", (true, Requeue::Never)),
+        ("2026-3-05T12:00:00Z", (true, Requeue::Never)),
+        ("2026-03-05t12:00:00z", (true, Requeue::Never)),
+        ("2026-03-05T12:00:00Z ", (true, Requeue::Never)),
         // What can't be read counts as over.
-        ("tomorrow", (true, Again::Never)),
-        ("2026-03-02T13:00Z", (true, Again::Never)),
-        ("2026-03-02 13:00:00Z", (true, Again::Never)),
-        ("2026-03-02T13:00:60Z", (true, Again::Never)),
-        ("2026-03-02T13:00:00", (true, Again::Never)),
-        ("2026-03-02T13:00:00.Z", (true, Again::Never)),
+        ("tomorrow", (true, Requeue::Never)),
+        ("2026-03-02T13:00Z", (true, Requeue::Never)),
+        ("2026-03-02 13:00:00Z", (true, Requeue::Never)),
+        ("2026-03-02T13:00:60Z", (true, Requeue::Never)),
+        ("2026-03-02T13:00:00", (true, Requeue::Never)),
+        ("2026-03-02T13:00:00.Z", (true, Requeue::Never)),
     ];
     for (expiration, expected) in table {
         assert_eq!(outcome(expiration), expected, "{expiration:?}");
@@ -103,7 +103,7 @@ fn a_token_that_is_prolonged_meanwhile_stays_until_then() {
 }
 
 #[test]
-fn what_a_token_holds_is_printed_nowhere() {
+fn a_token_s_content_is_never_printed() {
     let token = bootstrap_token(ID, "canary-of-a-secret").holds("expiration", "no time");
     assert!(controllers_kit::testing::identity::prints_no(
         &token, "canary"

@@ -50,7 +50,7 @@ fn a_kind_is_found_in_each_version_and_listed_in_the_preferred_one() {
 }
 
 #[test]
-fn what_a_failed_group_version_served_before_is_stale_until_it_is_read_again_or_replaced() {
+fn the_resources_of_a_failed_group_version_are_stale_until_it_is_read_again_or_replaced() {
     let all = ["list", "watch", "delete"];
     let old = metadata_only("shop.example", "v1beta1", "Cart", "carts", true).unwrap();
     let new = metadata_only("shop.example", "v1", "Cart", "carts", true).unwrap();

@@ -164,7 +164,7 @@ fn two_replicas_that_see_the_same_choose_the_same() {
 }
 
 #[test]
-fn what_another_replica_has_made_of_a_burst_is_only_completed() {
+fn a_burst_that_another_replica_has_begun_is_completed() {
     let all = next(0, &NONE, 10);
     let seen = &all[..4];
     let rest = next(0, seen, 6);
@@ -176,7 +176,7 @@ fn what_another_replica_has_made_of_a_burst_is_only_completed() {
 }
 
 #[test]
-fn the_newest_of_a_circle_stands_before_the_widest_gap() {
+fn the_newest_child_precedes_the_widest_gap_of_the_circle() {
     for (ordinals, expected) in [
         (vec![], None),
         (vec![0], Some(0)),
@@ -217,7 +217,7 @@ fn a_foreign_name_has_no_ordinal() {
 }
 
 #[test]
-fn hashes_look_like_upstreams() {
+fn hashes_have_upstreams_form() {
     assert_eq!(encode_hash(0), "4");
     assert_eq!(encode_hash(1_234_567_890), "56789bcdf4");
     assert_eq!(with_hash("web", "bcd"), "web-bcd");
@@ -227,7 +227,7 @@ fn hashes_look_like_upstreams() {
 }
 
 #[test]
-fn an_owner_without_children_begins_where_it_is_told() {
+fn the_first_name_of_an_owner_follows_from_its_starting_ordinal() {
     let begin = |first| next(first, &NONE, 3);
     assert_eq!(
         begin(0),
@@ -252,7 +252,7 @@ fn the_name_of_a_child_that_was_newest_is_not_given_to_the_next() {
 }
 
 #[test]
-fn who_has_not_seen_what_was_before_begins_where_the_owners_version_says() {
+fn names_start_by_the_owner_s_version_where_earlier_removals_are_unknown() {
     let (children, store) = (children(), young(&[]));
     let existing = [children.name(3), children.name(4)];
     let at = |version| choice(&store, version, 0, &existing, 2);
@@ -269,7 +269,7 @@ fn who_has_not_seen_what_was_before_begins_where_the_owners_version_says() {
 }
 
 #[test]
-fn after_its_first_child_who_has_not_seen_what_was_before_goes_on_in_order() {
+fn names_continue_in_order_after_the_first_child_where_earlier_removals_are_unknown() {
     let children = children();
     for version in 0..200 {
         let old = [children.name(SPACE - 2), children.name(3)];
@@ -280,7 +280,7 @@ fn after_its_first_child_who_has_not_seen_what_was_before_goes_on_in_order() {
         assert_eq!(
             choice(&store, version + 1000, 0, &all, 1),
             [children.name(ordinal + 1)],
-            "the one made last stands before the widest gap"
+            "the newest child precedes the widest gap"
         );
     }
 }
@@ -305,13 +305,13 @@ fn children_of_an_owner_that_has_not_changed_since_begin_elsewhere_at_each_start
     assert_ne!(
         begun(10, 7),
         begun(0, 7),
-        "whoever made one from that version"
+        "a replica that created one from that version"
     );
     assert_eq!(begun(10, 20), begun(11, 20), "both see the same change");
 }
 
 #[test]
-fn generated_names_are_told_from_those_that_the_api_fixes() {
+fn generated_names_are_distinguished_from_those_that_the_api_fixes() {
     let child = |kind: &str, generate_name: &str, name: &str| ObjectMeta {
         name: name.into(),
         generate_name: generate_name.into(),

@@ -219,7 +219,7 @@ fn nothing_is_adopted_for_an_owner_that_is_gone_going_or_unread() {
             retries,
             "{what}: {refusal}"
         );
-        // What is to be let go is let go all the same.
+        // Children to be released are released all the same.
         let plan = settled(vec![pod("", "web"), pod("u-web", "db")], answer).unwrap();
         assert_eq!(plan.verbs(), ["patch pods/p"], "{what}");
     }

@@ -137,57 +137,57 @@ fn first(one: Pod, other: Pod, siblings: &[Pod]) -> String {
 }
 
 #[test]
-fn what_goes_first_when_there_are_too_many() {
+fn the_order_in_which_surplus_pods_are_deleted() {
     let running = |name: &str| pod(name).running("n1", 1000);
     let cases: Vec<(&str, Pod, Pod)> = vec![
         (
             "not assigned before assigned",
-            pod("go"),
+            pod("first"),
             pod("stay").on("n1"),
         ),
         (
             "pending before unknown",
-            pod("go").on("n1"),
+            pod("first").on("n1"),
             pod("stay").on("n1").phase("Unknown"),
         ),
         (
             "unknown before running",
-            pod("go").on("n1").phase("Unknown"),
+            pod("first").on("n1").phase("Unknown"),
             pod("stay").on("n1").phase("Running"),
         ),
         (
             "not ready before ready",
-            pod("go").on("n1").phase("Running"),
+            pod("first").on("n1").phase("Running"),
             running("stay"),
         ),
         (
             "unassigned goes before what costs less",
-            pod("go").cost("100"),
+            pod("first").cost("100"),
             pod("stay").on("n1").cost("-100"),
         ),
         (
             "not ready goes before what costs less",
-            pod("go").on("n1").phase("Running").cost("5"),
+            pod("first").on("n1").phase("Running").cost("5"),
             running("stay").cost("-5"),
         ),
         (
             "a lower cost first",
-            running("go").cost("-1"),
+            running("first").cost("-1"),
             running("stay"),
         ),
         (
             "an invalid cost is none",
-            running("go").cost("-1"),
+            running("first").cost("-1"),
             running("stay").cost("-007x"),
         ),
         (
             "cost before age",
-            running("go").cost("1"),
+            running("first").cost("1"),
             pod("stay").running("n1", 1).cost("2"),
         ),
         (
             "ready for a shorter time first",
-            pod("go").running("n1", 10),
+            pod("first").running("n1", 10),
             pod("stay").running("n1", 1000),
         ),
         (
@@ -197,29 +197,29 @@ fn what_goes_first_when_there_are_too_many() {
         ),
         (
             "what has no ready time counts as youngest",
-            pod("go").running("n1", 1).change(|pod| {
+            pod("first").running("n1", 1).change(|pod| {
                 pod.status.as_mut().unwrap().conditions[0].last_transition_time = None;
             }),
             pod("stay").running("n1", 1),
         ),
         (
             "more restarts first",
-            running("go").restarts(3),
+            running("first").restarts(3),
             running("stay").restarts(2),
         ),
         (
             "more restarts of a sidecar first",
-            running("go").sidecar_restarts(1),
+            running("first").sidecar_restarts(1),
             running("stay"),
         ),
         (
             "restarts of containers count before those of sidecars",
-            running("go").restarts(1),
+            running("first").restarts(1),
             running("stay").sidecar_restarts(9),
         ),
         (
             "younger first",
-            running("go").created(10),
+            running("first").created(10),
             running("stay").created(100_000),
         ),
     ];
@@ -232,9 +232,9 @@ fn what_goes_first_when_there_are_too_many() {
 #[test]
 fn a_pod_doubled_up_with_siblings_goes_before_a_lone_one() {
     let sibling = pod("sibling").running("crowded", 5);
-    let crowded = pod("go").running("crowded", 100_000);
+    let crowded = pod("first").running("crowded", 100_000);
     let lone = pod("stay").running("empty", 1);
-    assert_eq!(first(crowded.clone(), lone.clone(), &[sibling]), "go");
+    assert_eq!(first(crowded.clone(), lone.clone(), &[sibling]), "first");
     // A finished sibling crowds nobody: then the younger goes.
     let finished = pod("sibling").running("crowded", 5).phase("Failed");
     assert_eq!(first(crowded, lone, &[finished]), "stay");
@@ -403,9 +403,9 @@ fn a_refused_child_is_called_by_the_beginning_of_its_name() {
     let failure = |name: &str| Failure::Forbidden(format!("pods \"{name}\" is forbidden: no"));
     let mut plan = Plan::nothing();
     let action = create(&mut plan, &made);
-    assert_eq!(action.told(failure(&name)), failure(&name));
-    action.told_as(children.generate_name());
-    assert_eq!(action.told(failure(&name)), failure("web-"));
-    assert_eq!(action.told(failure("other")), failure("other"));
-    assert_eq!(action.told(Failure::Skipped), Failure::Skipped);
+    assert_eq!(action.reported(failure(&name)), failure(&name));
+    action.reported_as(children.generate_name());
+    assert_eq!(action.reported(failure(&name)), failure("web-"));
+    assert_eq!(action.reported(failure("other")), failure("other"));
+    assert_eq!(action.reported(Failure::Skipped), Failure::Skipped);
 }

@@ -21,7 +21,7 @@ pub(super) fn message(tag: u32, content: &[u8]) -> Vec<u8> {
     bytes
 }
 
-/// With a variable in every container and init container that takes its value from a field of the pod. A
+/// Adds a variable to every container and init container that takes its value from a field of the pod. A
 /// container that has a variable of that name keeps its own.
 ///
 /// # Errors
@@ -58,7 +58,7 @@ fn has_variable(container: &[u8], name: &str) -> Result<bool, Malformed> {
     Ok(false)
 }
 
-/// The last value of a text field, which is the one that counts; empty where there is none.
+/// The last value of a text field, which is the effective one; empty where there is none.
 fn text(message: &[u8], tag: u32) -> Result<&[u8], Malformed> {
     let last = fields::of(message)?
         .into_iter()
@@ -66,7 +66,7 @@ fn text(message: &[u8], tag: u32) -> Result<&[u8], Malformed> {
     Ok(last.map_or(&[], |field| field.content))
 }
 
-/// With another host name.
+/// Sets the host name.
 ///
 /// # Errors
 /// Where the bytes are no message.
@@ -74,7 +74,7 @@ pub fn with_hostname(spec: &[u8], hostname: &str) -> Result<Vec<u8>, Malformed> 
     fields::replaced(spec, HOSTNAME, hostname.as_bytes())
 }
 
-/// Whether containers that fail are started again within their pod.
+/// Sets whether containers that fail are restarted within their pod.
 ///
 /// # Errors
 /// Where the bytes are no message.

@@ -1,4 +1,4 @@
-//! A message as a row of fields, each with the bytes that it stands in.
+//! A message as a sequence of fields, each with its bytes.
 
 use prost::{
     bytes::Buf,
@@ -20,7 +20,7 @@ pub(super) struct Field<'a> {
     pub content: &'a [u8],
 }
 
-/// The fields of a message, in the order in which they stand.
+/// The fields of a message, in order.
 pub(super) fn of(message: &[u8]) -> Result<Vec<Field<'_>>, Malformed> {
     let mut fields = Vec::new();
     let mut rest = message;
@@ -60,7 +60,7 @@ pub(super) fn put(message: &mut Vec<u8>, number: u32, content: &[u8]) {
     message.extend_from_slice(content);
 }
 
-/// The message with one field of bytes in place of all of that number; empty content leaves it out.
+/// The message with one field of bytes in place of all fields of that number; empty content removes it.
 pub(super) fn replaced(message: &[u8], number: u32, content: &[u8]) -> Result<Vec<u8>, Malformed> {
     let mut new = Vec::with_capacity(message.len() + content.len() + 8);
     for field in of(message)? {
@@ -74,7 +74,7 @@ pub(super) fn replaced(message: &[u8], number: u32, content: &[u8]) -> Result<Ve
     Ok(new)
 }
 
-/// The content of a single message: where it stands in several pieces they add up.
+/// The content of a single message; several pieces of it are merged.
 pub(super) fn single(message: &[u8], number: u32) -> Result<Vec<u8>, Malformed> {
     Ok(of(message)?
         .into_iter()

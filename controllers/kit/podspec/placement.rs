@@ -17,7 +17,7 @@ const REQUIRED: u32 = 1;
 /// The field by which a pod is pinned to its node.
 pub const NODE_NAME_FIELD: &str = "metadata.name";
 
-/// What a spec says about where its pods may run.
+/// A spec's requirements for the placement of its pods.
 ///
 /// # Errors
 /// Where the spec can't be read.
@@ -25,8 +25,8 @@ pub fn read(spec: &[u8]) -> Result<PodPlacement, Malformed> {
     Ok(PodPlacement::decode(spec)?)
 }
 
-/// The spec with a node affinity that requires one node, in place of what was required before. What is
-/// preferred, and affinity to other pods, stays.
+/// The spec with a node affinity that requires one node, in place of its former requirements. Preferences,
+/// and affinity to other pods, stay.
 ///
 /// # Errors
 /// Where the spec can't be read.
@@ -48,8 +48,8 @@ pub fn pinned_to(spec: &[u8], node: &str) -> Result<Vec<u8>, Malformed> {
     fields::replaced(spec, AFFINITY, &affinity)
 }
 
-/// The spec with some tolerations. One of the same key, operator, value and effect is replaced where it
-/// stands, for it may hold for some time only; others are added at the end.
+/// The spec with added tolerations. One of the same key, operator, value and effect is replaced in place,
+/// for it may be limited in time; others are appended.
 ///
 /// # Errors
 /// Where the spec can't be read.
@@ -76,7 +76,7 @@ pub fn tolerating(spec: &[u8], tolerations: &[Toleration]) -> Result<Vec<u8>, Ma
     Ok(new)
 }
 
-/// Whether two tolerations are of the same taints; for how long does not count.
+/// Whether two tolerations match the same taints, regardless of their durations.
 fn is_of(one: &Toleration, other: &Toleration) -> bool {
     one.key == other.key
         && one.operator == other.operator

@@ -87,7 +87,7 @@ fn a_daemon_set_that_was_complete_and_wants_more_nodes_is_urgent() {
 
 #[test]
 fn a_falling_count_is_written_at_once_unless_the_object_is_being_deleted() {
-    let told = |set: ReplicaSet, before: i32, after: i32| {
+    let report = |set: ReplicaSet, before: i32, after: i32| {
         let with = |ready_replicas| ReplicaSet {
             status: Some(ReplicaSetStatus {
                 ready_replicas,
@@ -101,11 +101,11 @@ fn a_falling_count_is_written_at_once_unless_the_object_is_being_deleted() {
         action.report()
     };
     let web = replica_set("web").replicas(3);
-    assert_eq!(told(web.clone(), 3, 2), Report::No);
-    assert_eq!(told(web.clone(), 2, 3), Report::Underway);
+    assert_eq!(report(web.clone(), 3, 2), Report::No);
+    assert_eq!(report(web.clone(), 2, 3), Report::Underway);
     let mut going = web;
     going.metadata_mut().deletion_timestamp = Some(Time::from(crate::testing::at("11:00:00")));
-    assert_eq!(told(going, 3, 2), Report::Underway);
+    assert_eq!(report(going, 3, 2), Report::Underway);
 }
 
 #[test]

@@ -36,7 +36,7 @@ pub(super) fn named<T: Object>(name: &str) -> T {
     object
 }
 
-/// The uid is made from kind, namespace and name, so that owners can be named before they are stored.
+/// The uid follows from kind, namespace and name, so that owners can be named before they are stored.
 fn set_uid<T: Object>(object: &mut T) {
     let plural = T::resource().plural;
     let meta = object.metadata_mut();
@@ -45,7 +45,7 @@ fn set_uid<T: Object>(object: &mut T) {
 
 /// What every object has.
 pub trait Common: Object {
-    /// In another namespace. The uid follows, so say it before the object is named as an owner.
+    /// In another namespace. The uid changes with it, so call this before the object is named as an owner.
     #[must_use]
     fn in_namespace(mut self, namespace: &str) -> Self {
         self.metadata_mut().namespace = Str::interned(namespace);
@@ -53,7 +53,7 @@ pub trait Common: Object {
         self
     }
 
-    /// With another uid than the one made from its name.
+    /// With another uid than the one that follows from its name.
     #[must_use]
     fn uid(mut self, uid: &str) -> Self {
         self.metadata_mut().uid = Str::from(uid);
@@ -284,7 +284,7 @@ pub fn replica_set(name: &str) -> ReplicaSet {
     }
 }
 
-/// What Deployments and ReplicaSets have in common.
+/// The common builder methods of Deployments and ReplicaSets.
 pub trait WorkloadBuild {
     /// With a number of replicas.
     #[must_use]
@@ -587,7 +587,7 @@ pub trait DeploymentBuild {
     /// Rolls with these bounds, in numbers or percent.
     #[must_use]
     fn rolling(self, max_unavailable: &str, max_surge: &str) -> Self;
-    /// Deletes all old pods before it makes new ones.
+    /// Deletes all old pods before it creates new ones.
     #[must_use]
     fn recreate(self) -> Self;
     /// Paused.
@@ -652,7 +652,7 @@ pub fn pod(name: &str) -> Pod {
 
 /// What pods have besides.
 pub trait PodBuild {
-    /// Over since an instant: its container `main` has ended with a code.
+    /// Finished since an instant: its container `main` has ended with a code.
     #[must_use]
     fn exited(self, code: i32, time: &str) -> Self;
     /// Scheduled to a node.
@@ -753,10 +753,10 @@ pub fn service(name: &str) -> Service {
 
 /// What Services have besides.
 pub trait ServiceBuild {
-    /// One more port, at a number. The port without a name goes.
+    /// One more port, at a number. The port without a name is dropped.
     #[must_use]
     fn port(self, name: &str, target: i32) -> Self;
-    /// One more port, at whatever a pod calls so. The port without a name goes.
+    /// One more port, at the pod's port of this name. The port without a name is dropped.
     #[must_use]
     fn port_named(self, name: &str, target: &str) -> Self;
     /// Without ports.
@@ -828,7 +828,7 @@ impl ServiceBuild for Service {
     }
 }
 
-/// What pods have besides that stand behind Services.
+/// Builder methods of pods that back Services.
 pub trait BackendBuild {
     /// With one more address.
     #[must_use]
@@ -870,9 +870,9 @@ impl BackendBuild for Pod {
     }
 }
 
-/// What nodes have besides that take part in topology.
+/// Builder methods of nodes for topology.
 pub trait ZoneBuild {
-    /// Ready, in a zone, with so many processors.
+    /// Ready, in a zone, with a number of processors.
     #[must_use]
     fn works_in(self, zone: &str, processors: &str) -> Self;
 }

@@ -1,4 +1,4 @@
-//! What every controller keeps, whatever it does: run by each group's tests on its registry.
+//! The contract of every controller, which each group's tests run on its registry.
 //!
 //! 1. Same input, same plan: two instances, one with a memory that was packed and unpacked.
 //! 2. Plans applied come to rest, and at rest the plan is empty, for keys that no change has woken too.
@@ -24,12 +24,13 @@ use serde_json::Value;
 use super::{World, engine, extremes};
 use crate::{Factory, SignedDuration, Timestamp, names};
 
-/// Runs of each kind and world: enough that a fault that one run in ten shows escapes once in some thousand.
+/// Runs of each kind and world: enough that a fault that shows in one run of ten is missed once in some
+/// thousand.
 const SEEDS: u64 = 24;
-/// How far each run goes through time: past the usual deadlines (600 s) and their successors.
+/// Seconds of each run through time: past the usual deadlines (600 s) and their successors.
 const SECONDS: i64 = 3600;
 
-/// The contract of one controller, with what it needs to be run.
+/// The contract of one controller, with its test setup.
 pub struct Contract<'a> {
     factory: &'a Factory,
     among: Vec<Factory>,
@@ -38,7 +39,8 @@ pub struct Contract<'a> {
     surplus: usize,
 }
 
-/// Checks the contract of a controller in some worlds. Panics where it is broken; the message names the seed.
+/// Checks the contract of a controller in some worlds. Panics where it is broken; the message names the
+/// seed.
 pub fn check(factory: &Factory, worlds: impl IntoIterator<Item = World>) {
     Contract::of(factory).check(worlds);
 }
@@ -69,8 +71,8 @@ impl<'a> Contract<'a> {
         }
     }
 
-    /// Beside others, without whom it does not get far (Deployments without ReplicaSets' controller). They
-    /// are held to the same contract.
+    /// Runs beside other controllers that it depends on (Deployments on ReplicaSets' controller). They are
+    /// held to the same contract.
     #[must_use]
     pub fn among(mut self, others: &[Factory]) -> Self {
         self.among.extend_from_slice(others);
@@ -84,7 +86,7 @@ impl<'a> Contract<'a> {
         self
     }
 
-    /// Lets a disturbed run have so many more children of one owner at once than the undisturbed one: for
+    /// Lets a disturbed run have `more` children of one owner beyond the undisturbed one at once: for
     /// controllers whose order of steps decides how many there are in between.
     #[must_use]
     pub fn surplus(mut self, children: usize) -> Self {
@@ -92,7 +94,7 @@ impl<'a> Contract<'a> {
         self
     }
 
-    /// Through so many seconds of the cluster's time.
+    /// Runs through a span of the cluster's time, in seconds.
     #[must_use]
     pub fn seconds(mut self, seconds: i64) -> Self {
         self.seconds = seconds;
@@ -232,9 +234,9 @@ fn missing(of: &[String], from: &[String]) -> Vec<String> {
 }
 
 impl World {
-    /// What two runs that mean the same have in common: every object as a line, without uids, versions,
-    /// times, generated names of children, and the reasons by which conditions came about.
-    /// Slices of one Service are one: which endpoint is in which of them goes by the order of events.
+    /// What two equivalent runs have in common: every object as a line, without uids, versions, times,
+    /// generated names of children, and the reasons of conditions. Slices of one Service count as one:
+    /// which endpoint is in which of them depends on the order of events.
     pub fn rest(&self) -> Vec<String> {
         let mut lines = Vec::new();
         let mut slices = BTreeSet::new();
@@ -286,7 +288,7 @@ fn line(object: &AnyObject) -> String {
     )
 }
 
-/// Takes out what differs between runs that mean the same.
+/// Removes what differs between equivalent runs.
 fn blur(json: &mut Value) {
     match json {
         Value::Object(fields) => {
@@ -307,7 +309,8 @@ fn blur(json: &mut Value) {
                 !(time || identity || story || value.is_null())
             });
             fields.values_mut().for_each(blur);
-            // Which block a node got goes by the order of tries; that it has one of each family does not.
+            // Which block a node got depends on the order of attempts; that it has one of each family does
+            // not.
             fields.remove("podCIDR");
             if let Some(Value::Array(blocks)) = fields.get_mut("podCIDRs") {
                 blocks.fill("*".into());

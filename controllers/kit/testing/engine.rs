@@ -1,6 +1,5 @@
 //! Runs controllers against a [`World`] until they are at rest: fed by their watches alone, through caches
-//! that may lag, by one owner or two, with whatever a [`Ways`] says may happen to them. Every plan is checked
-//! on the way.
+//! that may lag, by one owner or two, with the disturbances that a [`Ways`] allows. Every plan is checked.
 
 use std::{
     collections::{BTreeMap, BTreeSet, VecDeque},
@@ -15,20 +14,20 @@ use super::{
     server::{self, Fault},
 };
 use crate::{
-    Action, Again, Answers, Descriptor, DynChange, DynController, Factory, Key, Memory, Only,
-    Outcome, Plan, Query, Refusal, Seen, Severity, Verb, Watches, names, postconditions,
+    Action, Answers, Descriptor, DynChange, DynController, Factory, Key, Memory, Only, Outcome,
+    Plan, Query, Refusal, Requeue, Seen, Severity, Verb, Watches, names, postconditions,
 };
 
-/// Plans made at one instant before it is given up: a chain of a few Deployments takes some hundreds.
+/// The most plans at one instant: a chain of a few Deployments takes some hundreds.
 const PLANS_MAX: usize = 3_000;
-/// Instants visited in one run through time: a controller that looks again every second for an hour has its
-/// fill.
+/// Instants visited in one run through time: the bound for a controller that requeues every second for an
+/// hour.
 const INSTANTS_MAX: usize = 4_000;
 /// How many of the last plans a panic shows.
 const PLANS_SHOWN: usize = 12;
 /// How much harm is done in one run.
 const HARMS: usize = 12;
-/// How often a key that refuses or fails while nothing changes is tried before it counts as being at rest.
+/// Retries of a key that refuses or fails while nothing changes, before it counts as being at rest.
 const RETRIES_MAX: usize = 4;
 
 /// What may happen to controllers in a run.
@@ -38,12 +37,12 @@ pub(super) struct Ways {
     pub owners: usize,
     /// Whether caches lag behind.
     pub stale: bool,
-    /// Whether memories are dropped or packed and unpacked, and whole owners start again.
+    /// Whether memories are dropped or packed and unpacked, and whole owners restart.
     pub forgets: bool,
     /// Whether writes and answers get lost.
     pub loses: bool,
-    /// Whether children are deleted, fail and lose their nodes, so often that all their names would come
-    /// round.
+    /// Whether children are deleted, fail and lose their nodes, often enough that all their names would be
+    /// used.
     pub harms: bool,
     /// Whether the rest of the cluster acts.
     pub environment: bool,
@@ -52,7 +51,7 @@ pub(super) struct Ways {
 }
 
 impl Ways {
-    /// One owner, nothing goes wrong, nobody else acts.
+    /// One owner, no faults, nobody else acts.
     pub(super) fn alone() -> Self {
         Self {
             owners: 1,
@@ -65,7 +64,7 @@ impl Ways {
         }
     }
 
-    /// One owner, nothing goes wrong, the rest of the cluster acts.
+    /// One owner, no faults, the rest of the cluster acts.
     pub(super) fn together() -> Self {
         Self {
             environment: true,
@@ -97,7 +96,7 @@ impl Dice {
         usize::try_from((self.next() >> 33) % bound as u64).expect("below a usize")
     }
 
-    /// Once in so many times.
+    /// True once in `times`.
     fn one_in(&mut self, times: usize) -> bool {
         self.below(times) == 0
     }
@@ -235,7 +234,7 @@ struct Owner {
     seen: BTreeMap<&'static Resource, usize>,
     queue: BTreeSet<Task>,
     timers: BTreeMap<Task, Timestamp>,
-    /// Tried again when nothing else is left, so many times.
+    /// Tasks that are tried again when nothing else is left, with the number of retries.
     retries: BTreeMap<Task, usize>,
     memories: BTreeMap<Task, Memory>,
     /// The versions that a key's own writes have reached: it is not planned before the cache has.
@@ -322,7 +321,7 @@ impl<'a> Engine<'a> {
             instants += 1;
             assert!(
                 instants <= INSTANTS_MAX,
-                "more than {INSTANTS_MAX} instants were looked at;{}",
+                "more than {INSTANTS_MAX} instants were visited;{}",
                 self.tale()
             );
             self.go_to(next);
@@ -374,7 +373,7 @@ impl<'a> Engine<'a> {
                 self.work(owner, &task);
                 continue;
             }
-            // Nothing is queued: time for the caches, then for the others, then for what failed.
+            // Nothing is queued: advances the caches, then the other actors, then what failed.
             if self.catch_up() {
                 continue;
             }
@@ -394,7 +393,7 @@ impl<'a> Engine<'a> {
         self.check_rest();
     }
 
-    /// Something befalls a child with a generated name; whether there was any.
+    /// Disturbs a child with a generated name; whether there was any.
     fn harm(&mut self) -> bool {
         let children: Vec<AnyObject> = self
             .present()
@@ -411,7 +410,7 @@ impl<'a> Engine<'a> {
         }
         let child = &children[self.dice.below(children.len())];
         let how = self.dice.below(5);
-        self.tell(format!("harm {how} to {}", Key::of_meta(child.metadata())));
+        self.note(format!("harm {how} to {}", Key::of_meta(child.metadata())));
         for world in self.present().harmed(child, how) {
             self.push(world);
         }
@@ -422,7 +421,7 @@ impl<'a> Engine<'a> {
         true
     }
 
-    /// A process that starts again: it lists everything, and knows nothing of what was before.
+    /// A restarted process: it lists everything, and knows nothing of the past.
     fn restart(&mut self, owner: usize) {
         let last = self.history.len() - 1;
         let listed = self.present().listed();
@@ -458,7 +457,7 @@ impl<'a> Engine<'a> {
             }
         }
         if self.ways.forgets && self.dice.one_in(24) {
-            // A takeover: nothing is handed over; every key is looked at again.
+            // A takeover: nothing is handed over; every key is reconciled again.
             let fresh = &mut self.owners[owner];
             fresh.memories.clear();
             fresh.timers.clear();
@@ -541,7 +540,7 @@ impl<'a> Engine<'a> {
                 .insert((resource, key.clone()), object.clone());
         }
         if names::has_generated(resource) {
-            // What came and went in between, too: a watch tells of it.
+            // Includes what came and went in between: a watch delivers its deletion.
             let removed = Arc::make_mut(&mut cache.removed);
             removed.retain(|(held, _), _| *held != resource);
             let of_resource = self.history[to].removed.iter();
@@ -611,7 +610,7 @@ impl<'a> Engine<'a> {
         }
     }
 
-    /// Children that are at work: not being deleted, and, if they are pods, not over.
+    /// Working children: not being deleted, and, if they are pods, not finished.
     fn count_children(&mut self) {
         let mut counts = Peaks::new();
         for object in self.present().objects.values() {
@@ -635,7 +634,7 @@ impl<'a> Engine<'a> {
         }
     }
 
-    /// Queues what failed or refused before; whether there was anything that has tries left.
+    /// Queues keys that failed or refused before; whether any has retries left.
     fn retry(&mut self) -> bool {
         let mut any = false;
         for owner in &mut self.owners {
@@ -703,7 +702,7 @@ impl<'a> Engine<'a> {
                 self.apply(owner, task, &plan, &mut memory);
             }
             Err(refusal) => {
-                self.tell(format!("{} refuses: {refusal}", self.name(owner, task)));
+                self.note(format!("{} refuses: {refusal}", self.name(owner, task)));
                 if matches!(refusal, Refusal::Retry(_) | Refusal::Expected(_)) {
                     self.owners[owner].retries.entry(task.clone()).or_default();
                 } else {
@@ -784,7 +783,7 @@ impl<'a> Engine<'a> {
         let changed = version != self.present().resource_version;
         let verbs = plan.verbs();
         if !verbs.is_empty() || !plan.events.is_empty() {
-            self.tell(format!(
+            self.note(format!(
                 "{} plans {verbs:?}, failed {:?}",
                 self.name(owner, task),
                 applied.failures()
@@ -807,7 +806,7 @@ impl<'a> Engine<'a> {
             }
             match result {
                 Ok(written) => mark(action.resource, written.resource_version),
-                // The cache will show what is there; only then is the key planned again.
+                // The cache will show the truth; only then is the key planned again.
                 Err(failure) if failure.class().severity == Severity::Race => {
                     mark(action.resource, version);
                 }
@@ -825,15 +824,15 @@ impl<'a> Engine<'a> {
             of_owner.retries.entry(task.clone()).or_default();
         }
         of_owner.timers.remove(task);
-        match plan.again {
-            Again::Never => {}
-            Again::Now => {
+        match plan.requeue {
+            Requeue::Never => {}
+            Requeue::Now => {
                 of_owner.queue.insert(task.clone());
             }
-            Again::At(at) if at <= world.now => {
+            Requeue::At(at) if at <= world.now => {
                 of_owner.queue.insert(task.clone());
             }
-            Again::At(at) => {
+            Requeue::At(at) => {
                 of_owner.timers.insert(task.clone(), at);
             }
         }
@@ -874,8 +873,8 @@ impl<'a> Engine<'a> {
                         self.tale()
                     );
                     assert_ne!(
-                        plan.again,
-                        Again::Now,
+                        plan.requeue,
+                        Requeue::Now,
                         "{name}: has nothing to do and wants to do it again at once"
                     );
                 }
@@ -891,7 +890,7 @@ impl<'a> Engine<'a> {
         )
     }
 
-    fn tell(&mut self, line: String) {
+    fn note(&mut self, line: String) {
         if self.recent.len() == PLANS_SHOWN {
             self.recent.pop_front();
         }
@@ -931,7 +930,7 @@ fn show(plan: &Result<Plan, Refusal>) -> String {
         Ok(plan) => plan,
         Err(refusal) => return format!("refused: {refusal:?}"),
     };
-    let mut text = format!("{:?}, {:?}, {:?}", plan.again, plan.counted, plan.events);
+    let mut text = format!("{:?}, {:?}, {:?}", plan.requeue, plan.counted, plan.events);
     for action in plan.actions() {
         let detail = match &action.verb {
             Verb::Create { body } => match server::read_body(action.resource, body) {
@@ -981,7 +980,12 @@ fn check_measures(name: &str, descriptor: &Descriptor, plan: &Plan) {
     let of_actions = plan
         .actions()
         .filter_map(|action| action.announcement.as_ref());
-    let of_actions = of_actions.flat_map(|told| told.measures.iter().chain(&told.failure_measures));
+    let of_actions = of_actions.flat_map(|announcement| {
+        announcement
+            .measures
+            .iter()
+            .chain(&announcement.failure_measures)
+    });
     let of_plan = [
         &plan.measures,
         &plan.timings,
@@ -1035,7 +1039,7 @@ fn check_seen(name: &str, action: &Action, cache: &World) -> bool {
         return false;
     }
     if action.is_rewrite() {
-        // What is stored again comes from a live list, watched or not.
+        // A rewritten object comes from a live list, watched or not.
         assert_ne!(
             action.resource_version, 0,
             "{name}: {action} carries no version"

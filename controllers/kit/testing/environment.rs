@@ -14,8 +14,8 @@ use crate::{Key, Only, Propagation, testing::server};
 /// Keeps a pod until its Job has counted it.
 const JOB_TRACKING: &str = "batch.kubernetes.io/job-tracking";
 
-/// With which code a pod's containers end once it has run; `None` for those that run on. A list has a code
-/// for each completion index.
+/// The exit code of a pod's containers once it has run; `None` for pods that keep running. A list has a
+/// code for each completion index.
 fn exit_code(pod: &Pod) -> Option<i32> {
     let meta = Object::metadata(pod);
     let codes: Vec<&str> = meta.annotation(builders::EXITS)?.split(',').collect();
@@ -27,13 +27,12 @@ fn exit_code(pod: &Pod) -> Option<i32> {
 }
 
 impl World {
-    /// One step of everybody else; whether anything changed.
+    /// One step of all other actors; whether anything changed.
     pub fn step(&mut self) -> bool {
         self.step_where(&mut |_| true)
     }
 
-    /// As [`World::step`], but only what is done to the objects that are chosen: the others wait for a later
-    /// step.
+    /// As [`World::step`], but only for chosen objects: the others wait for a later step.
     pub fn step_where(&mut self, choose: &mut dyn FnMut(&AnyObject) -> bool) -> bool {
         let before = self.resource_version;
         if self.kubelets {
@@ -60,7 +59,7 @@ impl World {
                 } else if !matches!(phase, "Succeeded" | "Failed")
                     && finalizers.iter().any(|name| **name == *JOB_TRACKING)
                 {
-                    // Its containers end by a signal; who waits for it to be counted sees it fail.
+                    // Its containers end by a signal; a controller that waits to count it sees it fail.
                     self.replace(&Pod::clone(&pod).exited(137, &now));
                 }
             } else if let ("Running", Some(code)) = (phase, exit_code(&pod)) {
@@ -81,8 +80,8 @@ impl World {
         }
     }
 
-    /// Upstream's rules: a dependent goes when none of its owners is there; an owner that is deleted in the
-    /// foreground goes when none of its dependents is there; one that orphans lets go of them.
+    /// Upstream's rules: a dependent is deleted when none of its owners exists; an owner that is deleted in
+    /// the foreground goes when none of its dependents exists; one that orphans releases them.
     fn collect_garbage(&mut self, choose: &mut dyn FnMut(&AnyObject) -> bool) {
         let uids: BTreeSet<Str> = self
             .objects
@@ -165,8 +164,8 @@ impl World {
         }
     }
 
-    /// What a child may come to, as the states that follow one another: taken away at once, deleted with its
-    /// grace period, ended with an error, evicted, its node lost (which comes back).
+    /// The fates of a child, as the states that follow one another: removed at once, deleted with its grace
+    /// period, ended with an error, evicted, its node lost (which comes back).
     pub(super) fn harmed(&self, child: &AnyObject, how: usize) -> Vec<Self> {
         let mut world = self.clone();
         let (resource, key) = (child.resource(), Key::of_meta(child.metadata()));
@@ -213,12 +212,12 @@ impl World {
             resource_version: 0,
             announcement: None,
         };
-        // It may be gone already, by way of another owner.
+        // It may be gone already, through another owner.
         let _ = self.write(&action);
     }
 }
 
-/// The one node that a pod's affinity requires, if it does.
+/// The one node that a pod's affinity requires, if any.
 fn pinned_node(pod: &Pod) -> Option<&str> {
     let affinity = pod.spec.as_ref()?.affinity.as_ref()?;
     let required = affinity

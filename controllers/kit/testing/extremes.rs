@@ -1,9 +1,9 @@
-//! Objects as somebody hostile writes them: every integer and time at both of its ends, every list and map
-//! with thousands of entries, 1.5 MB of annotations or of template, and all of that with each integer of the
-//! spec at its largest. One plan must stay within [`CPU_MAX`] and [`HELD_BYTES_MAX`], and must not panic.
+//! Hostile objects: every integer and time at both of its ends, every list and map with thousands of
+//! entries, 1.5 MB of annotations or of template, and all of that with each integer of the spec at its
+//! largest. One plan must stay within [`CPU_MAX`] and [`HELD_BYTES_MAX`], and must not panic.
 //!
-//! Which fields a kind has is found by asking its JSON reader, so that new fields and new controllers are
-//! covered by the worlds of the contract as they are.
+//! A kind's fields are found through its JSON reader, so that new fields and new controllers are covered by
+//! the existing worlds of the contract.
 
 use std::{
     collections::{BTreeMap, BTreeSet},
@@ -17,17 +17,17 @@ use serde_json::{Map, Value, json};
 use super::{World, engine::Built};
 use crate::{Factory, Key, Plan, Verb};
 
-/// The processor time of one plan, its questions included. Unoptimized builds are given ten times as much.
+/// The processor time of one plan, its queries included. Unoptimized builds get ten times as much.
 const CPU_MAX: Duration = Duration::from_millis(if cfg!(debug_assertions) { 1000 } else { 100 });
-/// What a plan and the memory of its key may hold.
+/// The most bytes of a plan and its key's memory.
 const HELD_BYTES_MAX: usize = 50 << 20;
-/// The largest object that the API server takes, nearly.
+/// About the largest object that the API server accepts.
 const OBJECT_BYTES: usize = 1_500_000;
 /// Entries of a list or map.
 const ENTRIES: usize = 4000;
-/// Messages within messages that are looked into.
+/// The maximum depth of nested messages.
 const DEPTH_MAX: usize = 12;
-/// The first time that Go knows, and the last that there is here.
+/// Go's zero time, and the last instant of jiff.
 const TIMES: [&str; 2] = ["0001-01-01T00:00:00Z", "9999-12-30T22:00:00Z"];
 /// Objects of one kind that are changed in one world, and worlds in which that is done.
 const OBJECTS_OF_A_KIND: usize = 2;
@@ -77,7 +77,7 @@ fn schema(resource: &'static Resource) -> Schema {
         .clone()
 }
 
-/// An otherwise empty object with a value at a place, as the kind reads it.
+/// An otherwise empty object with a value at a path, as the kind's reader accepts it.
 fn probe(resource: &'static Resource, path: &[Step], value: Value) -> Result<AnyObject, String> {
     let mut json = json!({"metadata": {}});
     put(&mut json, path, value);
@@ -141,7 +141,7 @@ fn explore(resource: &'static Resource, path: &mut Path, schema: &mut Schema) {
     }
 }
 
-/// Puts a value at a place; what is missing on the way is made.
+/// Puts a value at a path; missing parents are created.
 fn put(json: &mut Value, path: &[Step], value: Value) {
     let Some((step, rest)) = path.split_first() else {
         *json = value;
@@ -174,7 +174,7 @@ fn at<'a>(json: &'a Value, path: &[Step]) -> Option<&'a Value> {
     })
 }
 
-fn told(path: &[Step]) -> String {
+fn dotted(path: &[Step]) -> String {
     path.iter()
         .map(|step| match step {
             Step::Field(name) => format!(".{name}"),
@@ -183,7 +183,7 @@ fn told(path: &[Step]) -> String {
         .collect()
 }
 
-/// Whether somebody's write can reach a place: not what makes the object this object.
+/// Whether clients can write a path: not the parts that identify the object.
 fn is_open(path: &[Step]) -> bool {
     let [Step::Field(part), Step::Field(field), ..] = path else {
         return true;
@@ -195,7 +195,7 @@ fn is_open(path: &[Step]) -> bool {
         )
 }
 
-/// A list of many items: like the first one, or as small as they can be, each with other texts.
+/// A list of many items: like the first one, or minimal, each with other texts.
 fn many(schema: &Schema, list: &[Step], first: Option<&Value>) -> Value {
     let mut item = list.to_vec();
     item.push(Step::Item);
@@ -224,7 +224,7 @@ fn many(schema: &Schema, list: &[Step], first: Option<&Value>) -> Value {
             other => {
                 let mut other = other.clone();
                 for text in &texts {
-                    // One in two keeps what the first is called: what is looked for may be there often.
+                    // One in two keeps the first's name: a search by it may have to find many.
                     if number % 2 == 1 || other.get(*text).is_none() {
                         other[text.as_str()] = json!(format!("x-{number}"));
                     }
@@ -235,7 +235,7 @@ fn many(schema: &Schema, list: &[Step], first: Option<&Value>) -> Value {
         .collect()
 }
 
-/// The forms that an object takes, each with words that tell of it.
+/// The forms that an object takes, each with a description.
 fn forms(object: &AnyObject, with_large: bool) -> Vec<(String, Value)> {
     let schema = schema(object.resource());
     let json = object.to_json();
@@ -250,14 +250,14 @@ fn forms(object: &AnyObject, with_large: bool) -> Vec<(String, Value)> {
         let what = match place {
             Place::Integer { least, most } => {
                 put(&mut form, path, least.clone());
-                forms.push((format!("{} at {least}", told(path)), form.clone()));
+                forms.push((format!("{} at {least}", dotted(path)), form.clone()));
                 put(&mut form, path, most.clone());
-                format!("{} at {most}", told(path))
+                format!("{} at {most}", dotted(path))
             }
             Place::List => {
                 let first = at(&json, path).and_then(|list| list.get(0));
                 put(&mut form, path, many(&schema, path, first));
-                format!("{} of many items", told(path))
+                format!("{} of many items", dotted(path))
             }
             Place::Map => {
                 let mut map = at(&json, path)
@@ -269,22 +269,22 @@ fn forms(object: &AnyObject, with_large: bool) -> Vec<(String, Value)> {
                     map.insert(format!("x-{number}"), value.clone());
                 }
                 put(&mut form, path, Value::Object(map));
-                format!("{} of many entries", told(path))
+                format!("{} of many entries", dotted(path))
             }
             Place::Opaque => {
                 if let Some(bytes) = at(&json, path).and_then(Value::as_str) {
                     let mut digits = bytes.to_owned();
                     add_unknown_field(&mut digits);
                     put(&mut form, path, digits.into());
-                    large.push((format!("1.5 MB in {}", told(path)), form));
+                    large.push((format!("1.5 MB in {}", dotted(path)), form));
                 }
                 continue;
             }
             Place::Time => {
                 put(&mut form, path, TIMES[0].into());
-                forms.push((format!("{} at {}", told(path), TIMES[0]), form.clone()));
+                forms.push((format!("{} at {}", dotted(path), TIMES[0]), form.clone()));
                 put(&mut form, path, TIMES[1].into());
-                format!("{} at {}", told(path), TIMES[1])
+                format!("{} at {}", dotted(path), TIMES[1])
             }
             Place::Text => continue,
         };
@@ -302,7 +302,7 @@ fn forms(object: &AnyObject, with_large: bool) -> Vec<(String, Value)> {
             {
                 let mut form = large.clone();
                 put(&mut form, path, most.clone());
-                forms.push((format!("{what} and {} at {most}", told(path)), form));
+                forms.push((format!("{what} and {} at {most}", dotted(path)), form));
             }
         }
         forms.push((what, large));
@@ -310,16 +310,16 @@ fn forms(object: &AnyObject, with_large: bool) -> Vec<(String, Value)> {
     forms
 }
 
-/// Adds a field that nobody knows, of so many zero bytes, to a message in hexadecimal digits.
+/// Adds an unknown field of many zero bytes to a message in hexadecimal digits.
 fn add_unknown_field(digits: &mut String) {
-    // Field 1000, of a length that is told in front.
+    // Field 1000, length-delimited.
     let mut head = vec![0xc2, 0x3e];
     prost::encoding::encode_varint(OBJECT_BYTES as u64, &mut head);
     digits.extend(head.iter().map(|byte| format!("{byte:02x}")));
     digits.push_str(&"00".repeat(OBJECT_BYTES));
 }
 
-/// Plans the keys that each form of each object concerns.
+/// Plans the keys that each form of each object wakes.
 pub(super) fn check(name: &str, number: usize, world: &World, factory: &Factory) {
     if number >= WORLDS {
         return;
@@ -341,7 +341,8 @@ pub(super) fn check(name: &str, number: usize, world: &World, factory: &Factory)
         let version = world.version() + 1;
         for (form, mut json) in forms(object, number < LARGE_WORLDS) {
             json["metadata"]["resourceVersion"] = version.to_string().into();
-            // The reader refuses what no server would send, as a number that is too large beside another.
+            // The reader refuses what no server would send, as a number that is out of range beside
+            // another.
             let Ok(new) = resource.read_json(json) else {
                 continue;
             };
@@ -373,7 +374,7 @@ pub(super) fn check(name: &str, number: usize, world: &World, factory: &Factory)
     }
 }
 
-/// Told where what is done panics.
+/// Printed when the code under test panics.
 struct Context(String);
 
 impl Drop for Context {
@@ -384,7 +385,7 @@ impl Drop for Context {
     }
 }
 
-/// Plans a key; how long that took, and how much it holds.
+/// Plans a key; the time it took, and the bytes it holds.
 fn plan(built: &Built, world: &World, key: &Key) -> (Duration, usize) {
     let mut memory = built.fresh_memory();
     let before = processor_time();
@@ -417,7 +418,7 @@ fn held(plan: &Plan) -> usize {
 }
 
 /// The processor time of this thread, so that a loaded machine proves nothing; the time of the clock where
-/// the system does not tell it.
+/// the system does not provide it.
 fn processor_time() -> Duration {
     static START: LazyLock<Instant> = LazyLock::new(Instant::now);
     std::fs::read_to_string("/proc/thread-self/schedstat")
@@ -449,7 +450,7 @@ mod tests {
                     Place::Time => "time".to_owned(),
                     Place::Text => "text".to_owned(),
                 };
-                format!("{} {what}", told(path))
+                format!("{} {what}", dotted(path))
             })
             .collect()
     }
@@ -497,10 +498,10 @@ mod tests {
                 assert!(read.encode().len() > OBJECT_BYTES, "{form}");
             }
         }
-        let told = |words: &str| forms.iter().any(|(form, _)| form == words);
-        assert!(told(".spec.replicas at 2147483647"));
-        assert!(told(".status.conditions of many items"));
-        assert!(told(
+        let has = |words: &str| forms.iter().any(|(form, _)| form == words);
+        assert!(has(".spec.replicas at 2147483647"));
+        assert!(has(".status.conditions of many items"));
+        assert!(has(
             "1.5 MB in .spec.template.spec.protobuf and .spec.replicas at 2147483647"
         ));
     }

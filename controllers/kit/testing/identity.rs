@@ -54,7 +54,7 @@ impl ClusterRoleBuild for ClusterRole {
     }
 }
 
-/// A CertificateSigningRequest that nobody has decided on.
+/// An undecided CertificateSigningRequest.
 pub fn certificate_signing_request(name: &str) -> CertificateSigningRequest {
     let mut request: CertificateSigningRequest = named(name);
     request.spec = Some(kubernetes_proto::certificates::CertificateSigningRequestSpec::default());
@@ -80,7 +80,7 @@ pub trait RequestBuild {
     /// By somebody with an extra field.
     #[must_use]
     fn extra(self, key: &str, value: &str) -> Self;
-    /// With a wish for so many seconds.
+    /// With a requested lifetime in seconds.
     #[must_use]
     fn expires_after(self, seconds: i32) -> Self;
     /// With a condition that is true since an instant; without a time where that is empty.
@@ -236,7 +236,7 @@ pub fn held(
         .to_owned()
 }
 
-/// Checks that an object has no trace of a text in what it prints.
+/// Checks that an object prints no trace of a text.
 pub fn prints_no<T: Object>(object: &T, text: &str) -> bool {
     !format!("{object:?}").contains(text)
 }

@@ -1,5 +1,5 @@
-//! What controllers are tested with: a cluster in memory, builders for its objects, and the contract that
-//! every controller keeps.
+//! Test support for controllers: a cluster in memory, builders for its objects, and the contract of every
+//! controller.
 //!
 //! [`World`] holds objects at an instant, answers writes as the API server does (`server.rs`), lets the rest
 //! of the cluster act (`environment.rs`), and runs controllers until nothing is left to do (`engine.rs`).
@@ -101,16 +101,16 @@ pub struct World {
     /// Whether somebody else collects garbage.
     collector: bool,
     events: Vec<Event>,
-    /// What is served under paths besides objects and their scales.
+    /// Answers under paths, besides objects and their scales.
     served: BTreeMap<String, crate::Answer>,
     catalogue: Arc<Catalogue>,
     /// Answers what the world itself can't: reviews, certificates, tokens.
     answering: fn(&Query) -> Option<crate::Answer>,
     /// Of resources that have not been listed.
     standings: BTreeMap<&'static Resource, Standing>,
-    /// When objects were removed that had generated names, and the version of it. Shared by snapshots.
+    /// When objects with generated names were removed, and the version of it. Shared by snapshots.
     removed: Arc<BTreeMap<Place, (Timestamp, u64)>>,
-    /// Since when changes are followed, where that is not since ever.
+    /// Since when changes are followed; `None` for always.
     follows: Option<Follows>,
     /// Heartbeats, and when they were seen first.
     heartbeats: BTreeMap<Place, ((i64, i32), Timestamp)>,
@@ -161,8 +161,7 @@ impl World {
         }
     }
 
-    /// The same as a store sees it that has just listed everything: of what was removed before it knows
-    /// nothing.
+    /// The same as a store sees it that has just listed everything: it knows nothing of earlier removals.
     #[must_use]
     pub fn listed(&self) -> Self {
         let mut listed = self.clone();
@@ -174,7 +173,7 @@ impl World {
         listed
     }
 
-    /// Takes an object out of its place, at the present version.
+    /// Removes an object, at the present version.
     fn take(&mut self, place: &Place) -> Option<AnyObject> {
         let object = self.objects.remove(place)?;
         if crate::names::has_generated(place.0) {
@@ -186,7 +185,7 @@ impl World {
         Some(object)
     }
 
-    /// With a resource that stands so.
+    /// With a resource whose watch has this state.
     #[must_use]
     pub fn standing_at(mut self, resource: &'static Resource, standing: Standing) -> Self {
         self.standings.insert(resource, standing);
@@ -222,7 +221,7 @@ impl World {
         }
     }
 
-    /// Notes whether an object's heartbeat has changed.
+    /// Records whether an object's heartbeat has changed.
     fn note_heartbeat(&mut self, place: &Place, object: &AnyObject) {
         if let Some(beat) = crate::heartbeat::of(&**object)
             && self.heartbeats.get(place).is_none_or(|held| held.0 != beat)
@@ -305,7 +304,7 @@ impl World {
         self.objects.get(&(resource, Key::parse(key))).cloned()
     }
 
-    /// With an object as it stands, status included. Its namespace is made where it is missing; what the
+    /// With an object exactly as given, status included. Its namespace is made where it is missing; what the
     /// server would have set (uid, version, times) is set where it is missing.
     #[must_use]
     pub fn with<T: Object>(mut self, object: T) -> Self {
@@ -366,7 +365,8 @@ impl World {
         self
     }
 
-    /// Nobody else collects garbage or clears namespaces: for the tests of those who do.
+    /// Switches the garbage collector and the emptying of namespaces off: for the tests of those
+    /// controllers.
     #[must_use]
     pub fn without_collector(mut self) -> Self {
         self.collector = false;
@@ -385,8 +385,7 @@ impl World {
         self
     }
 
-    /// Answers queries by a function before anything else does: reviews, certificates and tokens are Missing
-    /// without one.
+    /// Answers queries by a function first: reviews, certificates and tokens are Missing without one.
     #[must_use]
     pub fn answering(mut self, answer: fn(&Query) -> Option<crate::Answer>) -> Self {
         self.answering = answer;
@@ -448,8 +447,8 @@ impl World {
             .collect()
     }
 
-    /// Changes an object as somebody else does, by the server's rules: spec, status and metadata at once, a
-    /// changed spec counts as a new generation.
+    /// Changes an object as another client does, by the server's rules: spec, status and metadata at once,
+    /// a changed spec counts as a new generation.
     pub fn change<T: Object>(&mut self, key: &str, change: impl FnOnce(&mut T)) {
         let old = self.get::<T>(key);
         let mut new = T::clone(&old);
@@ -464,7 +463,7 @@ impl World {
         self
     }
 
-    /// Deletes an object as somebody else does, in the background.
+    /// Deletes an object as another client does, in the background.
     pub fn delete<T: Object>(&mut self, key: &str) {
         let object = self.get::<T>(key);
         let mut plan = Plan::nothing();
@@ -476,7 +475,7 @@ impl World {
         self.apply(&plan).expect_success();
     }
 
-    /// Deletes an object of any resource as somebody else does; nothing where it is not there.
+    /// Deletes an object of any resource as another client does; nothing where it does not exist.
     pub fn delete_how(
         &mut self,
         resource: &'static Resource,
@@ -490,8 +489,8 @@ impl World {
         }
     }
 
-    /// Changes the metadata of an object of any resource as somebody else does; nothing where it is not
-    /// there.
+    /// Changes the metadata of an object of any resource as another client does; nothing where it does not
+    /// exist.
     pub fn change_meta(
         &mut self,
         resource: &'static Resource,
@@ -503,12 +502,12 @@ impl World {
         }
     }
 
-    /// What is served under a path besides objects and their scales.
+    /// The answer under a path, besides objects and their scales.
     pub fn served(&self, path: &str) -> Option<&crate::Answer> {
         self.served.get(path)
     }
 
-    /// Takes an object away at once, whatever finalizers it has.
+    /// Removes an object at once, whatever finalizers it has.
     pub fn vanish<T: Object>(&mut self, key: &str) {
         self.resource_version += 1;
         let key = object_key::<T>(key);
@@ -559,7 +558,7 @@ impl World {
         (factory.build)(&self.flags([&(factory.describe)()]))
     }
 
-    /// What a controller plans for a key, with a fresh memory. A key without a namespace is one of namespace
+    /// A controller's plan for a key, with an empty memory. A key without a namespace is one of namespace
     /// `default` where the controller's keys have namespaces; `/name` has none. Panics where the controller
     /// refuses.
     pub fn plan<C: Controller>(&self, key: &str) -> Plan {
@@ -643,8 +642,8 @@ impl World {
             .plans
     }
 
-    /// As [`World::settle`], and on through the time: whenever all are at rest, it goes on to the next
-    /// instant at which a controller wanted to look again, until `seconds` have passed.
+    /// As [`World::settle`], and then through time: whenever all are at rest, it advances to the next
+    /// instant that a controller requeued a key for, until `seconds` have passed.
     pub fn settle_for(&mut self, seconds: i64, factories: &[Factory]) -> Vec<Plan> {
         let until = self.now + SignedDuration::from_secs(seconds);
         let built = self.build_all(factories);
@@ -688,7 +687,7 @@ impl World {
         }
     }
 
-    /// Whether what a call to the cloud rests on is so, as the node verifies it.
+    /// Whether the precondition of a call to the cloud holds, as the node verifies it.
     fn holds(&self, guard: &cloud::Guard) -> bool {
         match guard {
             cloud::Guard::Nothing => true,
@@ -718,7 +717,7 @@ impl World {
         }
     }
 
-    /// Live reads: what the server holds, with kind and apiVersion.
+    /// Live reads: the server's object, with kind and apiVersion.
     pub fn answer(&self, queries: Vec<Query>) -> Answers {
         queries
             .into_iter()

@@ -1,5 +1,5 @@
-//! Writes, as the API server answers them: preconditions, names that collide, generations, the status apart
-//! from the object, finalizers, grace and propagation. Only what plans contain is known; anything else
+//! Writes, as the API server answers them: preconditions, name collisions, generations, the status
+//! subresource, finalizers, grace and propagation. Only what plans contain is supported; anything else
 //! panics.
 
 use std::sync::Arc;
@@ -20,14 +20,14 @@ use crate::{
 
 /// The finalizer of a deletion that waits for dependents.
 pub(super) const FOREGROUND: &str = "foregroundDeletion";
-/// The finalizer of a deletion that lets go of dependents.
+/// The finalizer of a deletion that orphans dependents.
 pub(super) const ORPHAN: &str = "orphan";
 /// What a pod without its own grace period has.
 const POD_GRACE_SECONDS: i64 = 30;
 /// RFC 1123 subdomains.
 const NAME_BYTES_MAX: usize = 253;
 
-/// What became of a plan's actions, in the plan's order.
+/// The results of a plan's actions, in the plan's order.
 #[derive(Clone, Debug, Default)]
 pub struct Applied(pub Vec<(Action, Result<Written, Failure>)>);
 
@@ -102,8 +102,8 @@ fn with_meta(
 }
 
 impl World {
-    /// Applies a plan as the node does: stage by stage, creates of a stage in batches of 1, 2, 4 …, the rest
-    /// of a plan skipped after a failure; events recorded.
+    /// Applies a plan as the node does: stage by stage, creates of a stage in batches of 1, 2, 4 …, the
+    /// rest skipped after a failure; events recorded.
     pub fn apply(&mut self, plan: &Plan) -> Applied {
         self.apply_with(plan, &mut |_| Fault::None)
     }
@@ -118,7 +118,8 @@ impl World {
         let mut stage_failed = false;
         for stage in &plan.stages {
             let skip_stage = stage_failed;
-            // How many creates of this stage were sent, how many may be before the batch must have succeeded.
+            // Creates of this stage that were sent, and that may be sent before the batch must have
+            // succeeded.
             let (mut sent, mut batch_end, mut batch_size) = (0, 1, 1);
             let mut creates_failed = false;
             for action in stage {
@@ -154,7 +155,7 @@ impl World {
                     stage_failed = true;
                     creates_failed |= is_create;
                 }
-                let result = result.map_err(|failure| action.told(failure));
+                let result = result.map_err(|failure| action.reported(failure));
                 self.announce(action, &result);
                 applied.push((action.clone(), result));
             }
@@ -328,7 +329,7 @@ impl World {
         match kind {
             PatchKind::Merge => apply_merge(&mut new, patch),
             PatchKind::Strategic => apply_strategic(&mut new, patch)?,
-            // Who owns which field is not kept: a field that is left out stays.
+            // Field ownership is not kept: a field that is left out stays.
             PatchKind::Apply { .. } => apply_merge(&mut new, patch),
             // Every object counts as stored in an older encoding.
             PatchKind::Rewrite { .. } => return Ok(self.rewritten(&object)),
@@ -353,7 +354,7 @@ impl World {
                         restore(&mut new, &old, &field);
                     }
                 }
-                // Metadata goes along, but for what some kinds guard.
+                // Metadata is included, except what some kinds protect.
                 let guarded = match resource.type_id().as_str() {
                     "deployments.apps" => "labels",
                     "pods" => "ownerReferences",
@@ -446,7 +447,7 @@ impl World {
         })))
     }
 
-    /// Stores an object again as it is, in a new version.
+    /// Stores an object again unchanged, in a new version.
     fn rewritten(&mut self, object: &AnyObject) -> Written {
         self.resource_version += 1;
         let version = self.resource_version;
@@ -470,7 +471,7 @@ impl World {
         let annotations_count = resource.id() == "deployments.apps"
             && old["status"] == new["status"]
             && old["metadata"]["annotations"] != new["metadata"]["annotations"];
-        // A pod's spec changes by being bound to a node, which counts for nothing.
+        // A pod's binding changes its spec, but no generation.
         let spec_counts = has_generation(resource) && resource.id() != "pods";
         let bump = spec_counts && (old["spec"] != new["spec"] || annotations_count);
         self.resource_version += 1;
@@ -485,7 +486,7 @@ impl World {
         // A namespace goes when it is finalized, too.
         result.gone &= !is_held_by_spec(&changed);
         if result.gone {
-            // The update becomes the deletion, and is answered with what was there.
+            // The update becomes the deletion, and is answered with the former object.
             result.resource_version = meta.resource_version;
             self.take(&place);
         } else {
@@ -629,7 +630,7 @@ impl World {
 
     // ---- what others do ----
 
-    /// Where an object stands, if it is still there.
+    /// The store's key of an object that still exists.
     pub(super) fn place_of(&self, object: &AnyObject) -> Option<Place> {
         let place = (object.resource(), Key::of_meta(object.metadata()));
         self.objects
@@ -703,7 +704,7 @@ fn written(meta: &ObjectMeta) -> Written {
     }
 }
 
-/// The conditions of a CertificateSigningRequest after its approval: the server fills in when.
+/// The conditions of a CertificateSigningRequest after its approval: the server fills in the times.
 fn approved(mut conditions: Value, now: crate::Timestamp) -> Value {
     let now = serde_json::to_value(Time::from(now)).expect("a time is a text");
     for condition in conditions.as_array_mut().into_iter().flatten() {
@@ -741,7 +742,7 @@ fn has_status(resource: &Resource) -> bool {
     )
 }
 
-/// The object of a creation's body, be it protobuf or JSON.
+/// The object of a creation's body, protobuf or JSON.
 pub(super) fn read_body(resource: &'static Resource, body: &[u8]) -> Result<AnyObject, String> {
     if !crate::is_json(body) {
         return resource.read(body).map_err(|error| error.to_string());
@@ -765,8 +766,8 @@ pub(super) fn read_body(resource: &'static Resource, body: &[u8]) -> Result<AnyO
     resource.read_json(json).map_err(|error| error.to_string())
 }
 
-/// A template's spec is opaque here (`kubernetes_proto::opaque`): what was set beside its bytes goes on top
-/// of them.
+/// A template's spec is opaque here (`kubernetes_proto::opaque`): fields that were set beside its bytes are
+/// merged over them.
 fn read_pod_spec(spec: &mut Value) -> Result<(), String> {
     let edits = spec.as_object_mut().ok_or("a pod wants a spec")?;
     let bytes = match edits.remove(kubernetes_proto::opaque::FIELD) {
@@ -780,7 +781,7 @@ fn read_pod_spec(spec: &mut Value) -> Result<(), String> {
     let mut new = serde_json::to_value(&held).map_err(|error| error.to_string())?;
     if let Some(Value::Array(volumes)) = edits.get_mut("volumes") {
         for volume in volumes {
-            // In JSON a volume's source stands beside its name.
+            // In JSON a volume's source is inlined beside its name.
             let name = fields(volume).remove("name");
             *volume = json!({"name": name, "volumeSource": volume.take()});
         }
@@ -829,7 +830,7 @@ fn select_by_uid(json: &mut Value, uid: &str) {
     spec["template"]["metadata"]["labels"][LABEL] = uid.into();
 }
 
-/// How long a deleted object may stay: a pod that runs has its grace period, all else goes at once.
+/// The grace period of a deleted object: a running pod's own, none for all else.
 fn grace_seconds(object: &AnyObject, asked: Option<i64>) -> i64 {
     let Some(pod) = object.as_any().downcast_ref::<Pod>() else {
         return 0;
@@ -881,7 +882,7 @@ fn check_name(resource: &Resource, meta: &ObjectMeta) -> Result<(), Failure> {
     Ok(())
 }
 
-/// Workloads must select the pods that they make.
+/// Workloads must select the pods that they create.
 fn check_template(resource: &Resource, key: &Key, json: &Value) -> Result<(), Failure> {
     let spec = &json["spec"];
     let wanted = spec["selector"]["matchLabels"].as_object();
@@ -923,7 +924,7 @@ fn check_owners(meta: &ObjectMeta) -> Result<(), Failure> {
     Ok(())
 }
 
-/// By which field the items of a list are told apart; `None` for lists that are replaced whole.
+/// The field that identifies the items of a list; `None` for lists that are replaced whole.
 fn merge_key(list: &str) -> Option<&'static str> {
     match list {
         "ownerReferences" => Some("uid"),

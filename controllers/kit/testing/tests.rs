@@ -18,7 +18,7 @@ use serde_json::json;
 
 use super::*;
 use crate::{
-    Action, Again, Controller, Descriptor, Failure, Only, PatchKind, Propagation, Report, Verb,
+    Action, Controller, Descriptor, Failure, Only, PatchKind, Propagation, Report, Requeue, Verb,
     Watches,
 };
 
@@ -248,7 +248,7 @@ fn the_generation_counts_changes_of_the_spec_and_a_deployment_s_annotations() {
 }
 
 #[test]
-fn what_the_api_server_refuses_in_a_patch_is_refused() {
+fn the_test_server_refuses_the_patches_that_the_api_server_refuses() {
     let mut world = World::at("12:00:00").with(replica_set("web"));
     let seen = world.get::<ReplicaSet>("web");
     for (subresource, patch) in [
@@ -380,7 +380,7 @@ fn a_pod_s_deletion_says_its_version() {
 }
 
 #[test]
-fn what_is_deleted_goes_at_once_or_when_its_time_has_come() {
+fn deleted_objects_go_at_once_or_after_their_grace_period() {
     // Object, propagation; what is left of it: nothing, or its deletion's end and finalizers.
     type Left = Option<(&'static str, &'static [&'static str])>;
     let table: [(Pod, Propagation, Option<i64>, Left); 8] = [
@@ -495,7 +495,7 @@ fn a_stage_waits_for_the_one_before_it_and_creates_start_slowly() {
 }
 
 #[test]
-fn events_tell_of_success_and_failure_but_not_of_conflicts() {
+fn events_report_success_and_failure_but_no_conflicts() {
     let mut world = World::at("12:00:00").with(config_map("a"));
     let about = world.get::<ConfigMap>("a");
     let announced = |plan: &mut Plan, name: &str| {
@@ -577,7 +577,7 @@ fn the_rest_of_the_cluster_starts_stops_and_clears_up() {
 }
 
 #[test]
-fn a_text_that_is_not_utf_8_stands_in_no_patch_that_does_not_change_it() {
+fn an_unchanged_text_that_is_not_utf_8_is_left_out_of_patches() {
     let mut odd = deployment("web");
     odd.metadata_mut().uid = "u-1".into();
     odd.metadata_mut().set_annotation("note", "<??>");
@@ -621,7 +621,7 @@ enum Fault {
     Unwatched,
     /// A deleted pod wakes nobody.
     Deaf,
-    /// Remembers how many pods it made and does not look again.
+    /// Remembers how many pods it made and trusts that count.
     Trusting,
     /// Deletes what it has not seen.
     Blind,
@@ -633,7 +633,7 @@ enum Fault {
     Talkative,
     /// Reads by an index that it has not declared.
     Unindexed,
-    /// Wants to look again at once, for ever.
+    /// Requeues itself at once, forever.
     Restless,
     /// Makes nearly all children that are asked for in one plan.
     Lavish,
@@ -746,7 +746,7 @@ impl<const FAULT: usize> Controller for Replicas<FAULT> {
         }
         if fault == Fault::Counter {
             let chance = CHANCE.fetch_add(1, Ordering::Relaxed);
-            plan.look_again_at(at("23:00:00") + SignedDuration::from_nanos(chance.cast_signed()));
+            plan.requeue_at(at("23:00:00") + SignedDuration::from_nanos(chance.cast_signed()));
         }
         memory.pods = memory.pods.max(wanted);
         for name in names {
@@ -769,7 +769,7 @@ impl<const FAULT: usize> Controller for Replicas<FAULT> {
             plan.event(Event::normal(&*set, "Fine", "All is well"));
         }
         if fault == Fault::Restless {
-            plan.look_again_now();
+            plan.requeue_now();
         }
         Ok(plan)
     }
@@ -876,7 +876,7 @@ fn worlds_run_to_rest_and_through_time() {
     assert_eq!(plans.len(), 1);
     assert_eq!(world.now(), at("12:01:00"));
     assert_eq!(world.all::<Pod>().len(), 3);
-    assert_eq!(world.plan::<Replicas<0>>("web").again, Again::Never);
+    assert_eq!(world.plan::<Replicas<0>>("web").requeue, Requeue::Never);
 }
 
 #[test]

@@ -1,14 +1,14 @@
-//! Every Service with a selector has an Endpoints object of its name with the addresses of the pods that it
+//! Keeps an Endpoints object for every Service with a selector, with the addresses of the pods that it
 //! selects.
 //!
-//! Watches services, pods and endpoints; creates, patches and deletes endpoints; a key per Service. Remembers
-//! only what waits for the end of a batching period. An Endpoints object holds 1000 addresses at most; one
-//! that is cut says so by an annotation.
+//! Watches services, pods and endpoints; creates, patches and deletes endpoints; a key per Service.
+//! Remembers only what waits for the end of a batching period. An Endpoints object holds 1000 addresses at
+//! most; one that is truncated says so by an annotation.
 //!
-//! A Service that goes takes its Endpoints along, those made by hand too. Endpoints that never had a Service
-//! are left alone: a key is woken by a Service, by Endpoints that this controller has made, or by the loss of
-//! Endpoints, never by Endpoints made by hand. What a Service left behind while nobody owned its key is found
-//! by the label of those made here.
+//! A deleted Service takes its Endpoints along, even those created by hand. Endpoints that never had a
+//! Service are left alone: a key is woken by a Service, by Endpoints that this controller has created, or
+//! by the deletion of Endpoints, never by Endpoints created by hand. Endpoints that a Service left behind
+//! while nobody owned its key are found by this controller's label.
 
 use std::{collections::HashMap, net::IpAddr, time::Duration};
 
@@ -28,13 +28,13 @@ use crate::{
     subsets,
 };
 
-/// Addresses that one Endpoints object holds at most: upstream's bound, which keeps the object below what
-/// etcd takes.
+/// The most addresses of one Endpoints object: upstream's bound, which keeps the object below etcd's size
+/// limit.
 const ADDRESSES_MAX: usize = 1000;
-/// The annotation of Endpoints that lack addresses for that reason, and its value.
+/// The annotation of Endpoints that were truncated to it, and its value.
 const OVER_CAPACITY: &str = "endpoints.kubernetes.io/over-capacity";
 const TRUNCATED: &str = "truncated";
-/// The label of Endpoints that this controller has made, and its value.
+/// The label of Endpoints of this controller, and its value.
 const MANAGED_BY: &str = "endpoints.kubernetes.io/managed-by";
 const MANAGER: &str = "endpoint-controller";
 
@@ -56,17 +56,17 @@ impl Controller for EndpointsOfServices {
             .workers(
                 "concurrent-endpoint-syncs",
                 5,
-                "The number of Services whose Endpoints are worked on at once.",
+                "The number of Services whose Endpoints each replica handles concurrently.",
             )
             .flag(
                 "endpoint-updates-batch-period",
                 FlagDefault::Duration(Duration::ZERO),
-                "How long changes of pods are gathered before Endpoints are written: fewer writes, but later ones.",
+                "How long changes of pods are batched before Endpoints are written: fewer but later writes.",
             )
             .reads_live::<Service>()
             .reads_live::<Pod>()
             .rule("", "endpoints", &["get", "list", "watch", "create", "patch", "delete"])
-            // Addresses of the pod network can be written by those alone who may do this.
+            // Only a client with this permission can write addresses of the pod network.
             .rule("", "endpoints/restricted", &["create"])
             .differences(include_str!("differences.md"))
     }
@@ -101,7 +101,7 @@ impl Controller for EndpointsOfServices {
             return Ok(plan);
         }
         let pods = services::selected(&service, seen);
-        // Who asks for all that there is gets those on their way out too.
+        // A Service that publishes unready addresses gets terminating pods too.
         let all = services::publishes_not_ready(&service);
         let pods = pods
             .iter()
@@ -118,7 +118,7 @@ impl Controller for EndpointsOfServices {
             return Ok(plan);
         }
         if let Some(due) = memory.wait(self.period, version, seen.now) {
-            return Ok(plan.again_at(due));
+            return Ok(plan.requeued_at(due));
         }
         let new = written(held.as_deref(), wanted, &backends, &service);
         let name = Key::of(&*service);
@@ -140,8 +140,8 @@ impl Controller for EndpointsOfServices {
     }
 }
 
-/// Endpoints that are lost are made again; those made here may have lost their Service. A lock is nobody's
-/// leftover.
+/// Deleted Endpoints are recreated; Endpoints of this controller may have lost their Service. A lock never
+/// was a Service's.
 fn woken_by_endpoints(change: &Change<'_, Endpoints>, _: &dyn Reader) -> Vec<Key> {
     let wakes = match change.new {
         None => true,
@@ -199,8 +199,7 @@ impl<'a> Backend<'a> {
     }
 }
 
-/// The Service's first family; where it names none, that of its own address or, for want of one, of the
-/// pod's.
+/// The Service's first family; where it has none, that of its own address or, without one, of the pod's.
 fn first_family_is_v6(service: &Service, pod: &Pod) -> bool {
     let families = service.spec.as_ref().map(|spec| &spec.ip_families);
     if let Some(family) = families.and_then(|families| families.first()) {
@@ -214,7 +213,7 @@ fn first_family_is_v6(service: &Service, pod: &Pod) -> bool {
         .is_some_and(|ip: IpAddr| ip.is_ipv6())
 }
 
-/// Each address with each port, apart. Only a headless Service may do without ports.
+/// Each pair of address and port. Only a headless Service may be without ports.
 fn expanded(backends: &[Backend<'_>], service: &Service) -> Vec<EndpointSubset> {
     let ports = services::ports(service);
     if ports.is_empty() {
@@ -242,7 +241,7 @@ fn endpoint_port(port: &ServicePort, number: i32) -> EndpointPort {
     }
 }
 
-/// Whether nothing is to be written. What upstream has written is in another order.
+/// Whether nothing is to be written. Upstream writes addresses in another order.
 fn is_current(held: &Endpoints, wanted: &[EndpointSubset], service: &Service) -> bool {
     let over = subsets::count(wanted) > ADDRESSES_MAX;
     let marked = held.metadata().annotation(OVER_CAPACITY);
@@ -260,7 +259,7 @@ fn is_current(held: &Endpoints, wanted: &[EndpointSubset], service: &Service) ->
             || subsets::equal(&subsets::repack(&held.subsets), wanted))
 }
 
-/// Whether labels are the Service's, but for those that are the controller's own.
+/// Whether labels are the Service's, except for the controller's own.
 fn are_labelled(held: &[Entry], service: &[Entry]) -> bool {
     let ours = |entry: &&Entry| entry.key == *HEADLESS || entry.key == *MANAGED_BY;
     let others = held.iter().filter(|entry| !ours(entry));
@@ -300,8 +299,8 @@ fn written(
     new
 }
 
-/// The earliest change of readiness among the addresses that come or change; for Endpoints that are made, the
-/// Service's own beginning.
+/// The earliest change of readiness among the addresses that are added or changed; for new Endpoints, the
+/// Service's creation.
 fn trigger(
     held: Option<&Endpoints>,
     backends: &[Backend<'_>],

@@ -1,5 +1,5 @@
 use controllers_kit::{
-    Again, Factory, Verb,
+    Factory, Requeue, Verb,
     testing::{
         BackendBuild, Common, EndpointsBuild, PodBuild, ServiceBuild, World, at, endpoints, pod,
         service,
@@ -272,7 +272,7 @@ fn at_most_a_thousand_addresses_are_listed_the_ready_ones_first() {
 }
 
 #[test]
-fn what_is_cut_is_cut_in_proportion() {
+fn addresses_are_truncated_in_proportion() {
     let subset = |ready: usize, others: usize| EndpointSubset {
         addresses: vec![EndpointAddress::default(); ready],
         not_ready_addresses: vec![EndpointAddress::default(); others],
@@ -328,7 +328,7 @@ fn labels_follow_the_service_s() {
 }
 
 #[test]
-fn what_upstream_has_written_in_its_own_order_is_left_alone() {
+fn endpoints_in_upstream_s_order_are_left_alone() {
     let mut world = cluster(service("web").port("a", 1).port("b", 2), 3);
     run(&mut world);
     world.change::<Endpoints>("web", |held| {
@@ -439,7 +439,7 @@ fn endpoints_that_never_had_a_service_are_left_alone() {
 }
 
 #[test]
-fn what_a_service_left_behind_while_nobody_owned_its_key_goes() {
+fn endpoints_left_behind_while_nobody_owned_the_key_are_deleted() {
     // Nothing but the Endpoints themselves can wake the key.
     let mut world = World::at("12:00:00").with(
         endpoints("web")
@@ -503,17 +503,17 @@ fn changes_of_pods_are_gathered() {
     world.apply(&first).expect_success();
     assert!(plan(&world).is_nothing());
     world.put(backend(1));
-    assert_eq!(plan(&world).again, Again::At(at("12:00:10")));
+    assert_eq!(plan(&world).requeue, Requeue::At(at("12:00:10")));
     let later = world.later(9).with(backend(2));
-    assert_eq!(plan(&later).again, Again::At(at("12:00:10")));
+    assert_eq!(plan(&later).requeue, Requeue::At(at("12:00:10")));
     assert_eq!(plan(&later.later(1)).verbs(), ["patch endpoints/web"]);
     world.settle_for(30, &[Factory::of::<EndpointsOfServices>()]);
     assert_eq!(text(&world), ["10.1.0.1,10.1.0.2 |  | :8080"]);
 }
 
 #[test]
-fn failures_are_told_on_the_endpoints() {
-    let told = |plan: &Plan| {
+fn failures_are_recorded_on_the_endpoints() {
+    let failure = |plan: &Plan| {
         let event = plan
             .actions()
             .next()
@@ -532,7 +532,7 @@ fn failures_are_told_on_the_endpoints() {
     };
     let mut world = cluster(service("web"), 1);
     assert_eq!(
-        told(&world.plan::<EndpointsOfServices>("web")),
+        failure(&world.plan::<EndpointsOfServices>("web")),
         (
             "Endpoints".to_owned(),
             "FailedToCreateEndpoint".to_owned(),
@@ -542,7 +542,7 @@ fn failures_are_told_on_the_endpoints() {
     run(&mut world);
     world.put(backend(1));
     assert_eq!(
-        told(&world.plan::<EndpointsOfServices>("web")),
+        failure(&world.plan::<EndpointsOfServices>("web")),
         (
             "Endpoints".to_owned(),
             "FailedToUpdateEndpoint".to_owned(),
@@ -583,7 +583,7 @@ mod repacking {
     }
 
     #[test]
-    fn each_set_of_addresses_stands_once_with_all_its_ports() {
+    fn each_set_of_addresses_occurs_once_with_all_its_ports() {
         let table: Vec<(&str, Vec<EndpointSubset>, Vec<EndpointSubset>)> = vec![
             ("nothing", vec![], vec![]),
             (

@@ -23,8 +23,8 @@ pub fn zone(node: &Node) -> Option<&str> {
     node.metadata().label(ZONE).filter(|zone| !zone.is_empty())
 }
 
-/// The address types of a Service: its families. One that names none (a Service of an API server before those
-/// were set) has the family of its address; a headless one may have both.
+/// The address types of a Service: its families. A Service from before those were set has the family of its
+/// address; a headless one may have both.
 pub fn address_types(service: &Service) -> Vec<&'static str> {
     let families = service
         .spec
@@ -61,7 +61,7 @@ pub fn of_pod(
     addresses.sort_unstable();
     let serving = pods::is_ready(pod);
     let terminating = pod.is_terminating();
-    // What is being deleted is not ready, unless the Service asks for all that there is.
+    // A terminating pod is not ready, unless the Service publishes unready addresses.
     let ready = services::publishes_not_ready(service) || (serving && !terminating);
     let node_name = pods::node_name(pod);
     Some(Endpoint {
@@ -80,8 +80,8 @@ pub fn of_pod(
     })
 }
 
-/// The ports at which a pod serves a Service, in the order in which they are compared; those of a name that
-/// it does not have are left out.
+/// The ports at which a pod serves a Service, in the order in which they are compared; named ports that it
+/// lacks are left out.
 pub fn ports(pod: &Pod, service: &Service) -> Vec<EndpointPort> {
     let ports = services::ports(service).iter().filter_map(|port| {
         Some(EndpointPort {

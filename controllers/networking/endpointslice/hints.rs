@@ -1,10 +1,10 @@
-//! Hints by topology, for Services that ask for them by annotation: each zone is given a share of the
-//! endpoints that goes by its share of the cluster's processors, so that traffic can stay in its zone without
-//! overloading anybody.
+//! Hints by topology, for Services that ask for them by annotation: each zone gets a share of the endpoints
+//! in proportion to its share of the cluster's processors, so that traffic can stay in its zone without
+//! overload.
 //!
-//! Endpoints are meant for their own zone first; zones that have more than their share then give some to
-//! zones that have less. No hints are given where a zone would get less than its share by more than the
-//! threshold, because there are too few endpoints.
+//! Endpoints serve their own zone first; zones with more than their share then give some to zones with
+//! less. No hints are given where, for lack of endpoints, a zone would fall below its share by more than
+//! the threshold.
 
 use std::{collections::BTreeMap, sync::Arc};
 
@@ -18,20 +18,20 @@ use kubernetes_proto::{
 use super::endpoint;
 use crate::slices::{self, Slices};
 
-/// The annotation that asks for hints, and its older name, which counts first.
+/// The annotation that asks for hints, and its older name, which takes precedence.
 const MODE: &str = "service.kubernetes.io/topology-mode";
 const MODE_BEFORE: &str = "service.kubernetes.io/topology-aware-hints";
 
-/// By how much a zone's endpoints may be overloaded.
+/// The tolerated overload of a zone's endpoints.
 const OVERLOAD_MAX: f64 = 0.2;
 
-/// Nodes with one of these labels run no workload that counts.
+/// Nodes with one of these labels run no ordinary workload.
 const CONTROL_PLANE: [&str; 2] = [
     "node-role.kubernetes.io/control-plane",
     "node-role.kubernetes.io/master",
 ];
 
-/// Upstream's texts of what is told.
+/// Upstream's texts of events.
 pub const ENABLED: &str = "Topology Aware Hints has been enabled";
 /// As [`ENABLED`].
 pub const DISABLED: &str = "Topology Aware Hints has been disabled";
@@ -52,7 +52,8 @@ pub fn are_wanted(service: &Service) -> bool {
     matches!(mode, Some("Auto" | "auto"))
 }
 
-/// What a node adds to its zone: the zone and thousandths of processors. `None` for one that does not count.
+/// A node's contribution to its zone: the zone and thousandths of processors. `None` for one that does not
+/// count.
 pub fn capacity(node: &Node) -> Option<(Option<&str>, i64)> {
     let meta = node.metadata();
     if CONTROL_PLANE
@@ -79,7 +80,7 @@ fn is_node_ready(node: &Node) -> bool {
 /// Each zone's share of the cluster's processors.
 ///
 /// # Errors
-/// Where it can't be told; the text is upstream's.
+/// Where the shares are unknown; the text is upstream's.
 pub fn shares(nodes: &[Arc<Node>]) -> Result<BTreeMap<String, f64>, String> {
     if nodes.is_empty() {
         return Err(ONE_ZONE.to_owned());
@@ -134,7 +135,7 @@ fn allocations(
         .collect())
 }
 
-/// Gives hints, or takes all away where none can be given.
+/// Sets hints, or removes all where none can be given.
 ///
 /// # Errors
 /// Why none can be given; the text is upstream's.
@@ -196,7 +197,8 @@ fn for_zone(name: String) -> EndpointHints {
 }
 
 /// The hints of a slice by zone, if it can stay as it is: `None` where a ready endpoint has none, where one
-/// is for a zone that gets none, or where a zone would get so many that another could not have its least.
+/// is for a zone that gets none, or where a zone would get so large a share that another falls below its
+/// minimum.
 fn usable(
     slice: &EndpointSlice,
     given: &BTreeMap<String, usize>,
@@ -224,8 +226,8 @@ fn usable(
 
 type Counts = BTreeMap<String, usize>;
 
-/// How many endpoints each zone gives away, and how many each gets, one after the other from the one that has
-/// most too many to the one that lacks most.
+/// How many endpoints each zone gives, and how many each gets, matched from the largest surplus and the
+/// largest deficit.
 fn givers_and_takers(
     allocations: &BTreeMap<String, Allocation>,
     given: &Counts,
@@ -252,7 +254,7 @@ fn givers_and_takers(
     (givers, takers)
 }
 
-/// The largest amount above nothing, and of equal ones the first.
+/// The largest positive amount, and of equal ones the first.
 fn most<'a>(zones: &BTreeMap<&'a str, f64>) -> Option<(&'a str, f64)> {
     let mut found: Option<(&'a str, f64)> = None;
     for (zone, amount) in zones {
@@ -263,7 +265,7 @@ fn most<'a>(zones: &BTreeMap<&'a str, f64>) -> Option<(&'a str, f64)> {
     found
 }
 
-/// Means endpoints of zones that give for zones that take.
+/// Hints endpoints of giving zones for receiving ones.
 fn redistribute(slices: &mut Slices, (mut givers, mut takers): (Counts, Counts)) {
     for endpoint in slices.written().filter(|one| slices::is_ready(one)) {
         let Some(zone) = &endpoint.zone else { continue };

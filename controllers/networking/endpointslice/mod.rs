@@ -1,14 +1,15 @@
-//! Every Service with a selector has EndpointSlices with the addresses of the pods that it selects, for each
-//! of its address families, at most `--max-endpoints-per-slice` endpoints in each, no endpoint in two.
+//! Keeps EndpointSlices for every Service with a selector, with the addresses of the pods that it selects,
+//! for each of its address families, at most `--max-endpoints-per-slice` endpoints in each, no endpoint in
+//! two.
 //!
 //! Watches services, pods, nodes and endpointslices; creates, patches and deletes the slices that bear its
 //! label, and leaves all others alone; a key per Service. Slices go with their Service by garbage collection.
 //!
-//! Remembers which addresses have hints by topology and what was last told of those that have none, so that
-//! each is told once; and what waits for the end of a batching period.
+//! Remembers which addresses have hints by topology and why others have none, so that each is reported
+//! once; and what waits for the end of a batching period.
 //!
-//! `packing.rs` decides which endpoint goes into which slice, `hints.rs` and `traffic.rs` for which zones and
-//! nodes it is meant.
+//! `packing.rs` decides which endpoint goes into which slice; `hints.rs` and `traffic.rs` decide for which
+//! zones and nodes it is meant.
 
 mod endpoint;
 mod hints;
@@ -31,7 +32,7 @@ use serde::{Deserialize, Serialize};
 
 use crate::{batching::Batch, services, slices};
 
-/// The label's value of the slices that are kept here.
+/// The label's value of slices of this controller.
 const MANAGER: &str = "endpointslice-controller.k8s.io";
 
 /// The index of Services whose hints depend on all nodes, and its one value.
@@ -45,19 +46,19 @@ const ON_NODE: &str = "node";
 pub struct SlicesOfServices {
     most_per_slice: usize,
     period: Duration,
-    /// Whether traffic may be asked to stay on its node, or in its zone by that name.
+    /// Whether the traffic distributions of same node and same zone are available.
     prefers_same: bool,
 }
 
-/// What is remembered of one Service.
+/// What is remembered of one Service between plans.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(default)]
 pub struct Memory {
-    /// What was told last of each address type's hints: nothing where they were given, else why not.
+    /// The last reported state of each address type's hints: empty where they were given, else why not.
     pub hints: BTreeMap<String, String>,
-    /// Whether an event says which pods have no node.
+    /// Whether an event has reported pods without a node.
     pub said: Said,
-    /// What waits.
+    /// The batching of its changes.
     pub batch: Batch,
 }
 
@@ -132,17 +133,17 @@ impl Controller for SlicesOfServices {
             .workers(
                 "concurrent-service-endpoint-syncs",
                 5,
-                "The number of Services whose EndpointSlices are worked on at once.",
+                "The number of Services whose EndpointSlices each replica handles concurrently.",
             )
             .flag(
                 "max-endpoints-per-slice",
                 FlagDefault::Int(100),
-                "The most endpoints in one EndpointSlice: more make fewer, but larger slices.",
+                "The maximum number of endpoints in one EndpointSlice: a larger number makes fewer but larger slices.",
             )
             .flag(
                 "endpointslice-updates-batch-period",
                 FlagDefault::Duration(Duration::ZERO),
-                "How long changes of pods are gathered before EndpointSlices are written: fewer writes, but later ones.",
+                "How long changes of pods are batched before EndpointSlices are written: fewer but later writes.",
             )
             .bound("concurrent-service-endpoint-syncs", 1, 50)
             .bound("max-endpoints-per-slice", 1, 1000)
@@ -200,8 +201,8 @@ impl Controller for SlicesOfServices {
     }
 }
 
-/// A node that comes, goes or changes its zone wakes the Services of its pods; one whose share of the
-/// cluster's capacity changes, all whose hints depend on it.
+/// A node that is created, is deleted or changes its zone wakes the Services of its pods; one whose share
+/// of the cluster's capacity changes wakes all whose hints depend on it.
 fn woken_by_node(change: &Change<'_, Node>, reader: &dyn Reader) -> Vec<Key> {
     let mut keys = Vec::new();
     if change.old.map(endpoint::zone) != change.new.map(endpoint::zone) {

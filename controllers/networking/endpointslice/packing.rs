@@ -1,10 +1,10 @@
 //! Which endpoint goes into which slice, so that few slices are written.
 //!
-//! 1. An endpoint that is in a slice stays there; slices lose what is not wanted any more and take up what
-//!    changed. A slice that is left empty goes.
-//! 2. Slices that are written anyway are filled up with what is new, the fullest first.
-//! 3. What is left then goes, if it fits, into the one slice that it fills best, one that waits before one
-//!    that is unchanged; otherwise into new slices.
+//! 1. An endpoint that is in a slice stays there; slices lose endpoints that are no longer wanted and take
+//!    up changes. A slice that becomes empty is deleted.
+//! 2. Slices that are written anyway are filled with new endpoints, the fullest first.
+//! 3. The rest goes, if it fits, into the one slice that it fills best, one that waits before one that is
+//!    unchanged; otherwise into new slices.
 //!
 //! A change by which nothing becomes ready may wait for its slice's turn ([`IN_TURN`]), and no pod is in two
 //! slices meanwhile.
@@ -22,23 +22,23 @@ use kubernetes_proto::{
 
 use crate::slices::{self, Changed, Slices};
 
-/// So many slices that only lose endpoints, or whose endpoints only cease to be ready, are written at a time.
-/// While thousands of pods are rolled out, each second touches nearly every slice: all of them would be
-/// written for one or two endpoints each. With 5,000 pods in 60 slices and half a second between two plans
-/// each has its turn within 8 s, as late as upstream comes to its last hundredth there.
+/// The maximum number of slices written at a time that only lose endpoints, or whose endpoints only cease
+/// to be ready. While thousands of pods are rolled out, each second touches nearly every slice: all of them
+/// would be written for one or two endpoints each. With 5,000 pods in 60 slices and half a second between
+/// two plans each has its turn within 8 s, as late as upstream comes to its last hundredth there.
 pub const IN_TURN: usize = 4;
 
-/// What became of one group of slices: those of one address type and one set of ports.
+/// The result for one group of slices: those of one address type and one set of ports.
 #[derive(Debug, Default, PartialEq)]
 pub struct Packed {
-    /// The slices.
+    /// The slices after packing.
     pub slices: Slices,
-    /// Endpoints that were in none.
+    /// Endpoints that were in no slice before.
     pub added: usize,
     /// Endpoints that are in none any more.
     pub removed: usize,
-    /// How many slices would do.
-    pub fewest: usize,
+    /// The least number of slices that could hold all endpoints.
+    pub desired_slices: usize,
     /// How many slices wait for their turn.
     pub waiting: usize,
 }
@@ -63,7 +63,7 @@ pub fn pack(
         let (mut changed, mut urgent) = (false, false);
         let mut kept = Vec::with_capacity(slice.endpoints.len());
         for endpoint in &slice.endpoints {
-            // Once it has been found, a second one of the kind is one too many.
+            // Once it has been found, a second one of the same identity is a duplicate.
             if let Some(place) = left.remove(&slices::identity(endpoint)) {
                 changed |= !slices::same(&wanted[place], endpoint);
                 urgent |= slices::is_ready(&wanted[place]) && !slices::is_ready(endpoint);
@@ -119,8 +119,8 @@ fn target(endpoint: &Endpoint) -> Option<&str> {
     Some(endpoint.target_ref.as_ref()?.name.as_str())
 }
 
-/// Says which changes are written now: those that are urgent, and of the others [`IN_TURN`], the ones first
-/// whose slices were written longest ago. Gives back those that wait.
+/// Chooses the changes that are written now: urgent ones, and of the others [`IN_TURN`], those whose slices
+/// were written longest ago first. Returns those that wait.
 fn take_turns(changes: Vec<(Changed, bool)>, now: &mut Vec<Changed>) -> Vec<Changed> {
     let mut ages: Vec<u64> = changes
         .iter()
@@ -144,7 +144,7 @@ fn take_turns(changes: Vec<(Changed, bool)>, now: &mut Vec<Changed>) -> Vec<Chan
     waiting
 }
 
-/// Step 2.
+/// Step 2: fills slices that are written anyway.
 fn fill_written(slices: &mut Slices, fresh: &mut impl Iterator<Item = Endpoint>, most: usize) {
     let mut fullest: Vec<&mut EndpointSlice> = slices
         .update
@@ -158,7 +158,7 @@ fn fill_written(slices: &mut Slices, fresh: &mut impl Iterator<Item = Endpoint>,
     }
 }
 
-/// Step 3.
+/// Step 3: places what is left.
 fn place_rest(
     slices: &mut Slices,
     waiting: &mut Vec<Changed>,
@@ -169,7 +169,7 @@ fn place_rest(
     while !rest.is_empty() {
         let waits = waiting.iter().map(|changed| &changed.new);
         let stays = slices.unchanged.iter().map(|slice| &**slice);
-        // One that waits loses what it has to lose by the same write.
+        // A waiting slice loses its unwanted endpoints by the same write.
         if let Some(place) = best_fit(waits, rest.len(), most) {
             let mut changed = waiting.remove(place);
             changed.new.endpoints.append(&mut rest);
@@ -189,7 +189,7 @@ fn place_rest(
     }
 }
 
-/// The slice that is closest to full with so many more; an empty one is none.
+/// The slice that is closest to full after `more` additions; an empty one is never chosen.
 fn best_fit<'a>(
     slices: impl Iterator<Item = &'a EndpointSlice>,
     more: usize,
@@ -205,7 +205,7 @@ fn best_fit<'a>(
         .map(|(_, place)| place)
 }
 
-/// Whether labels are the Service's, but for those that are the controller's own.
+/// Whether labels are the Service's, except for the controller's own.
 fn are_labelled(held: &[Entry], wanted: &[Entry]) -> bool {
     let others = |labels: &[Entry]| -> Vec<Entry> {
         let mut others = labels.to_vec();
@@ -215,7 +215,7 @@ fn are_labelled(held: &[Entry], wanted: &[Entry]) -> bool {
     held == wanted || others(held) == others(wanted)
 }
 
-/// Labels of slices that no Service's label replaces.
+/// Labels of slices that a Service's labels do not override.
 pub fn is_reserved(label: &str) -> bool {
     matches!(
         label,

@@ -17,7 +17,7 @@ use kubernetes_proto::{
 use super::{MANAGER, Memory, SlicesOfServices, endpoint, hints, packing, traffic};
 use crate::{
     services::{self, HEADLESS},
-    slices::{self, Slices, Words},
+    slices::{self, SliceMetrics, Slices},
 };
 
 pub const ADDED: &str = "endpoint_slice_controller_endpoints_added_per_sync";
@@ -30,7 +30,7 @@ pub const DESIRED_SLICES: &str = "endpoint_slice_controller_desired_endpoint_sli
 pub const TRAFFIC: &str = "endpoint_slice_controller_services_count_by_traffic_distribution";
 pub const SYNCS: &str = "endpoint_slice_controller_syncs";
 
-/// What goes wrong with the update of slices, and what is told of it.
+/// The reason of the event for a failed update of slices.
 const FAILED: &str = "FailedToUpdateEndpointSlices";
 
 /// Endpoints by the ports at which they serve, in the order in which ports are compared.
@@ -53,10 +53,10 @@ fn ports_key(ports: &[EndpointPort]) -> Ports {
         .collect()
 }
 
-struct Sync<'a> {
+struct SliceSync<'a> {
     service: &'a Service,
-    /// The pods that can be reached, each with its node. One whose node is not there is left out, unless the
-    /// Service asks for all that there is.
+    /// The reachable pods, each with its node. A pod whose node does not exist is left out, unless the
+    /// Service publishes unready addresses.
     backends: Vec<(Arc<Pod>, Option<Arc<Node>>)>,
     labels: Vec<Entry>,
     most: usize,
@@ -81,7 +81,7 @@ pub fn plan(
         .partition::<Vec<_>, _>(|(_, node)| {
             node.is_some() || services::publishes_not_ready(service)
         });
-    let sync = Sync {
+    let sync = SliceSync {
         service,
         backends,
         labels: labels(service),
@@ -94,7 +94,7 @@ pub fn plan(
     let mut plan = Plan::nothing();
     let mut remembered = memory.clone();
     let mut all = Slices::default();
-    let (mut endpoints, mut fewest) = (0, 0);
+    let (mut endpoints, mut desired_slices) = (0, 0);
     // Of each family: endpoints added and removed, slices changed.
     let mut syncs = Vec::new();
     let mut waiting = 0;
@@ -121,25 +121,25 @@ pub fn plan(
             (address_type, had_hints, traffic),
         );
         endpoints += packed.slices.endpoints().count();
-        fewest += packed.fewest;
+        desired_slices += packed.desired_slices;
         waiting += packed.waiting;
-        // Slices of another family can't be made into these.
+        // Slices of another family can't be reused for these.
         packed.slices.recycle(|slice| is_owned(slice, service));
         if service.is_terminating() {
-            // Nothing is made for what is being deleted: the garbage collector takes it away.
+            // A terminating Service gets no new slices: the garbage collector deletes those it has.
             packed.slices.create.clear();
         }
         syncs.push((packed.added, packed.removed, packed.slices.changed()));
         all.append(packed.slices);
     }
-    tell_of_homeless(&mut plan, service, &homeless, &mut remembered);
+    report_homeless(&mut plan, service, &homeless, &mut remembered);
 
     let version = service.metadata().resource_version;
     if !all.are_changed() {
         remembered.batch.rest(controller.period, version);
     } else if let Some(due) = remembered.batch.wait(controller.period, version, seen.now) {
         memory.batch = remembered.batch;
-        return Plan::nothing().again_at(due);
+        return Plan::nothing().requeued_at(due);
     }
     *memory = remembered;
 
@@ -157,14 +157,14 @@ pub fn plan(
             ),
         ))
     };
-    let words = Words {
+    let metrics = SliceMetrics {
         changes: CHANGES,
         syncs: Some(SYNCS),
         failure: &failure,
     };
-    slices::write(&mut plan, service, &held, &all, seen.reader(), &words);
+    slices::write(&mut plan, service, &held, &all, seen.reader(), &metrics);
     if waiting > 0 {
-        plan.look_again_now();
+        plan.requeue_now();
     }
 
     let topology = if hints::are_wanted(service) {
@@ -185,14 +185,14 @@ pub fn plan(
     plan.measure(DESIRED, &[], endpoints as f64);
     let there = all.create.len() + all.update.len() + all.unchanged.len();
     plan.measure(SLICES, &[], there as f64);
-    plan.measure(DESIRED_SLICES, &[], fewest.max(1) as f64);
+    plan.measure(DESIRED_SLICES, &[], desired_slices.max(1) as f64);
     if let Some(traffic) = traffic {
         plan.measure(TRAFFIC, &[traffic], 1.0);
     }
     plan
 }
 
-/// The labels of a Service's slices: its own, but for the reserved ones.
+/// The labels of a Service's slices: its own, except for the reserved ones.
 fn labels(service: &Service) -> Vec<Entry> {
     let mut labels = service.metadata().labels.clone();
     labels.retain(|entry| !packing::is_reserved(&entry.key));
@@ -212,7 +212,7 @@ fn is_owned(slice: &EndpointSlice, service: &Service) -> bool {
     })
 }
 
-impl Sync<'_> {
+impl SliceSync<'_> {
     /// The slices of one address type, without hints.
     fn pack(&self, existing: &[Arc<EndpointSlice>], address_type: &str) -> packing::Packed {
         let mut packed = packing::Packed::default();
@@ -232,7 +232,7 @@ impl Sync<'_> {
             packed.added += group.added;
             packed.removed += group.removed;
             packed.waiting += group.waiting;
-            packed.fewest += wanted.len().div_ceil(self.most);
+            packed.desired_slices += wanted.len().div_ceil(self.most);
             packed.slices.append(group.slices);
         }
         // Sets of ports that nobody serves any more.
@@ -244,7 +244,7 @@ impl Sync<'_> {
         packed
     }
 
-    /// Where there would be no slice at all, an empty one stands for the Service.
+    /// Where there would be no slice at all, the Service keeps an empty one.
     fn keep_one(&self, slices: &mut Slices, existing: &[Arc<EndpointSlice>], address_type: &str) {
         if slices.delete.len() != existing.len() || !slices.create.is_empty() {
             return;
@@ -277,7 +277,7 @@ impl Sync<'_> {
     }
 }
 
-/// Gives or takes away hints, and tells of it once.
+/// Gives or takes away hints, and records an event once.
 fn hint(
     plan: &mut Plan,
     slices: &mut Slices,
@@ -285,7 +285,7 @@ fn hint(
     (service, seen): (&Service, &Seen<'_>),
     (address_type, had_hints, traffic): (&str, bool, Option<&str>),
 ) {
-    let tell = |reason: &'static str, r#type: EventType, text: &str| Event {
+    let event = |reason: &'static str, r#type: EventType, text: &str| Event {
         r#type,
         ..Event::normal(
             service,
@@ -299,27 +299,31 @@ fn hint(
         let before = memory.hints.get(address_type).cloned();
         let now = given.err().unwrap_or_default();
         let news = match &before {
-            // Nothing is remembered, but hints are there: another owner has told of them.
+            // No memory, but existing hints: another owner has reported them.
             None => !(now.is_empty() && had_hints),
             Some(before) => *before != now,
         };
         if news && now.is_empty() {
-            let told = memory.hints.values().any(String::is_empty);
-            if !told {
-                plan.event(tell(
+            let reported = memory.hints.values().any(String::is_empty);
+            if !reported {
+                plan.event(event(
                     "TopologyAwareHintsEnabled",
                     EventType::Normal,
                     hints::ENABLED,
                 ));
             }
         } else if news {
-            plan.event(tell("TopologyAwareHintsDisabled", EventType::Warning, &now));
+            plan.event(event(
+                "TopologyAwareHintsDisabled",
+                EventType::Warning,
+                &now,
+            ));
         }
         memory.hints.insert(address_type.to_owned(), now);
         return;
     }
     if memory.hints.values().any(String::is_empty) {
-        plan.event(tell(
+        plan.event(event(
             "TopologyAwareHintsDisabled",
             EventType::Warning,
             hints::DISABLED,
@@ -332,22 +336,22 @@ fn hint(
     }
 }
 
-/// Pods are left out whose node is not there; it is told when that changes.
-fn tell_of_homeless(
+/// Pods whose node does not exist are left out; an event is recorded when their set changes.
+fn report_homeless(
     plan: &mut Plan,
     service: &Service,
     homeless: &[(Arc<Pod>, Option<Arc<Node>>)],
     memory: &mut Memory,
 ) {
     let key = Key::of(service);
-    let told: Vec<String> = homeless
+    let skipped: Vec<String> = homeless
         .iter()
         .map(|(pod, _)| {
             let (name, node) = (&Object::metadata(&**pod).name, pods::node_name(pod));
             format!("skipping Pod {name} for Service {key}: Node {node} Not Found")
         })
         .collect();
-    let error = match told.as_slice() {
+    let error = match skipped.as_slice() {
         [] => String::new(),
         [one] => one.clone(),
         more => format!("[{}]", more.join(", ")),
@@ -360,8 +364,8 @@ fn tell_of_homeless(
     memory.said.settle();
 }
 
-/// The earliest change of readiness among the endpoints that come or change; for a Service's first slices,
-/// its own beginning.
+/// The earliest change of readiness among the endpoints that are added or changed; for a Service's first
+/// slices, its creation.
 fn trigger(
     service: &Service,
     backends: &[(Arc<Pod>, Option<Arc<Node>>)],
@@ -374,7 +378,7 @@ fn trigger(
     if held.is_empty() {
         return services::created(service);
     }
-    // Being on the way out is no change of readiness.
+    // Termination is no change of readiness.
     let serving = |endpoint: &Endpoint| endpoint.conditions.unwrap_or_default().serving;
     let before: HashMap<&str, Option<bool>> = held
         .iter()
@@ -399,7 +403,7 @@ fn trigger(
         .min()
 }
 
-/// Puts the trigger time on all slices that are written.
+/// Sets the trigger time of all slices that are written.
 fn annotate(slices: &mut Slices, trigger: Option<Timestamp>) {
     for slice in &mut slices.create {
         services::set_trigger_time(&mut slice.metadata_mut().annotations, trigger);

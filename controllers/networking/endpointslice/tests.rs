@@ -24,7 +24,7 @@ fn backend(number: usize) -> Pod {
         .ip(&format!("10.1.{}.{}", number / 250, number % 250 + 1))
 }
 
-/// A cluster of one node with a Service made at 11:00, and so many of its pods.
+/// A cluster of one node with a Service created at 11:00, and `pods` of its pods.
 fn cluster(service: Service, pods: usize) -> World {
     let mut world = World::at("12:00:00")
         .without_kubelets()
@@ -73,7 +73,7 @@ fn pod_of(endpoint: &Endpoint) -> &str {
         .map_or("", |target| &target.name)
 }
 
-/// The pods of all endpoints, sorted; one that is in two slices stands twice.
+/// The pods of all endpoints, sorted; one that is in two slices is listed twice.
 fn published(world: &World) -> Vec<String> {
     let mut pods: Vec<String> = slices(world)
         .iter()

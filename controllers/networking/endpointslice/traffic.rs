@@ -23,7 +23,7 @@ pub fn wanted(service: &Service, prefers_same: bool) -> Option<&str> {
     known.then_some(wanted)
 }
 
-/// Gives the hints.
+/// Sets the hints of a traffic distribution.
 pub fn hint(slices: &mut Slices, wanted: &str) {
     let nodes = wanted == SAME_NODE;
     slices.touch(|slice| {

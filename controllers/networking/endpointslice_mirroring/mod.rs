@@ -1,5 +1,5 @@
-//! Endpoints that somebody has made for a Service without a selector are mirrored to EndpointSlices, which is
-//! what the data plane reads.
+//! Mirrors Endpoints that were created by hand for a Service without a selector to EndpointSlices, which
+//! the data plane reads.
 //!
 //! Watches endpoints, services and endpointslices; creates, patches and deletes the slices that bear its
 //! label; a key per Endpoints. One slice mirrors one subset's addresses of one type,
@@ -7,8 +7,8 @@
 //! Endpoints with the label `endpointslice.kubernetes.io/skip-mirror` or a leader election's annotation are
 //! not mirrored.
 //!
-//! Remembers what was last told of addresses that are left out, so that it is told once; and what waits for
-//! the end of a batching period.
+//! Remembers the last report of addresses that are left out, so that each is reported once; and what waits
+//! for the end of a batching period.
 
 mod plan;
 
@@ -27,9 +27,9 @@ use serde::{Deserialize, Serialize};
 
 use crate::{batching::Batch, services, slices};
 
-/// The label's value of the slices that are kept here.
+/// The label's value of slices of this controller.
 const MANAGER: &str = "endpointslicemirroring-controller.k8s.io";
-/// The label of Endpoints that are not to be mirrored.
+/// The label of Endpoints that must not be mirrored.
 const SKIP: &str = "endpointslice.kubernetes.io/skip-mirror";
 
 /// The controller.
@@ -42,9 +42,9 @@ pub struct MirroredSlices {
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(default)]
 pub struct Memory {
-    /// Which events say how many addresses are left out.
+    /// The events about the number of addresses left out.
     pub said: Said,
-    /// What waits.
+    /// The batching of its changes.
     pub batch: Batch,
 }
 
@@ -115,17 +115,17 @@ impl Controller for MirroredSlices {
             .workers(
                 "mirroring-concurrent-service-endpoint-syncs",
                 5,
-                "The number of Endpoints that are mirrored at once.",
+                "The number of Endpoints that each replica mirrors concurrently.",
             )
             .flag(
                 "mirroring-max-endpoints-per-subset",
                 FlagDefault::Int(1000),
-                "The most addresses of one subset of Endpoints that are mirrored.",
+                "The maximum number of addresses that are mirrored of one subset of Endpoints.",
             )
             .flag(
                 "mirroring-endpointslice-updates-batch-period",
                 FlagDefault::Duration(Duration::ZERO),
-                "How long changes of EndpointSlices are gathered before mirrors are written: fewer writes, but later ones.",
+                "How long changes of EndpointSlices are batched before mirrors are written: fewer but later writes.",
             )
             .bound("mirroring-concurrent-service-endpoint-syncs", 1, 50)
             .bound("mirroring-max-endpoints-per-subset", 1, 1000)
@@ -188,7 +188,7 @@ impl Controller for MirroredSlices {
     }
 }
 
-/// Whether Endpoints ask not to be mirrored, by label or by being a lock.
+/// Whether Endpoints must not be mirrored, by label or as a lock.
 fn may_be_mirrored(endpoints: &Endpoints) -> bool {
     let meta = endpoints.metadata();
     meta.label(SKIP) != Some("true") && meta.annotation(services::LEADER).is_none()

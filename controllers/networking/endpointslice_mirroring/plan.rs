@@ -17,7 +17,7 @@ use kubernetes_proto::{
 use super::{MANAGER, Memory, MirroredSlices};
 use crate::{
     services::{self, LAST_APPLIED, TRIGGER_TIME},
-    slices::{self, Changed, Slices, Words},
+    slices::{self, Changed, SliceMetrics, Slices},
     subsets,
 };
 
@@ -96,7 +96,7 @@ fn wanted(endpoints: &Endpoints, most: usize) -> Wanted {
     wanted
 }
 
-/// One endpoint of each identity: an address may stand for two pods of one name, one after the other.
+/// One endpoint of each identity: an address may belong to two pods of one name, one after the other.
 fn keep_last(endpoints: &mut Vec<Endpoint>) {
     let last: HashMap<slices::Identity<'_>, usize> = endpoints
         .iter()
@@ -136,7 +136,7 @@ struct Totals {
     removed: usize,
 }
 
-/// Nothing is to be mirrored: what there is goes.
+/// Nothing is to be mirrored: existing slices are deleted.
 pub fn clear(key: &Key, held: Vec<Arc<EndpointSlice>>) -> Plan {
     let mut plan = Plan::nothing();
     let slices = Slices {
@@ -172,7 +172,7 @@ pub fn plan(
     }
     let mut all = Slices::default();
     let mut totals = Totals::default();
-    let fewest: usize = wanted
+    let desired_slices: usize = wanted
         .groups
         .values()
         .map(|(_, endpoints)| endpoints.len().div_ceil(controller.most))
@@ -201,9 +201,9 @@ pub fn plan(
     if !all.are_changed() {
         memory.batch.rest(controller.period, version);
     } else if let Some(due) = memory.batch.wait(controller.period, version, seen.now) {
-        return plan.again_at(due);
+        return plan.requeued_at(due);
     }
-    tell_of_skipped(
+    report_skipped(
         &mut plan,
         endpoints,
         (wanted.invalid, wanted.skipped),
@@ -211,12 +211,12 @@ pub fn plan(
         memory,
     );
     slices::counted(&mut plan, &key, MANAGER, &all);
-    let words = Words {
+    let metrics = SliceMetrics {
         changes: CHANGES,
         syncs: None,
         failure: &|_, _| None,
     };
-    slices::write(&mut plan, endpoints, held, &all, seen.reader(), &words);
+    slices::write(&mut plan, endpoints, held, &all, seen.reader(), &metrics);
     plan.measure(ADDED, &[], totals.added as f64);
     plan.measure(UPDATED, &[], totals.updated as f64);
     plan.measure(REMOVED, &[], totals.removed as f64);
@@ -224,11 +224,11 @@ pub fn plan(
     plan.measure(DESIRED, &[], all.endpoints().count() as f64);
     let there = all.create.len() + all.update.len() + all.unchanged.len();
     plan.measure(SLICES, &[], there as f64);
-    plan.measure(DESIRED_SLICES, &[], fewest as f64);
+    plan.measure(DESIRED_SLICES, &[], desired_slices as f64);
     plan
 }
 
-fn tell_of_skipped(
+fn report_skipped(
     plan: &mut Plan,
     endpoints: &Endpoints,
     (invalid, skipped): (usize, usize),
@@ -258,7 +258,7 @@ fn tell_of_skipped(
     memory.said.settle();
 }
 
-/// One group: the first of its slices holds all, the others go.
+/// One group: its first slice holds all endpoints, the others are deleted.
 fn mirror(
     all: &mut Slices,
     totals: &mut Totals,
@@ -321,7 +321,7 @@ fn compare(totals: &mut Totals, slice: &EndpointSlice, wanted: &[Endpoint]) {
     totals.added += by_identity.len().saturating_sub(matched);
 }
 
-/// Whether a slice belongs to Endpoints of the same name that are gone: the garbage collector would take it.
+/// Whether a slice belongs to deleted Endpoints of the same name: the garbage collector would delete it.
 fn is_of_earlier(slice: &EndpointSlice, endpoints: &Endpoints) -> bool {
     let meta = endpoints.metadata();
     slice

@@ -1,5 +1,5 @@
 use controllers_kit::{
-    Again, FlagValue,
+    FlagValue, Requeue,
     testing::{
         Common, EndpointsBuild, ServiceBuild, SliceBuild, World, at, endpoint_slice, endpoints,
         pod, service,
@@ -254,7 +254,7 @@ fn one_slice_of_several_of_a_kind_stays() {
 }
 
 #[test]
-fn a_bounded_number_is_mirrored_and_what_is_left_out_is_told_of_once() {
+fn a_bounded_number_is_mirrored_and_the_rest_is_reported_once() {
     let ips: Vec<String> = (1..=8).map(|number| format!("192.0.2.{number}")).collect();
     let ips: Vec<&str> = ips.iter().map(String::as_str).collect();
     let mut world = cluster(endpoints("web").subset(&ips[..5], &ips[5..], 80))
@@ -264,8 +264,8 @@ fn a_bounded_number_is_mirrored_and_what_is_left_out_is_told_of_once() {
         text(&world),
         ["IPv4 80 192.0.2.1 192.0.2.2 192.0.2.3 192.0.2.4 192.0.2.5 192.0.2.6!"]
     );
-    let told = "Warning TooManyAddressesToMirror A max of 6 addresses can be mirrored to EndpointSlices per Endpoints subset. 2 addresses were skipped";
-    assert_eq!(world.events(), [told]);
+    let expected = "Warning TooManyAddressesToMirror A max of 6 addresses can be mirrored to EndpointSlices per Endpoints subset. 2 addresses were skipped";
+    assert_eq!(world.events(), [expected]);
     let mut memory = Memory::default();
     let mut count = || {
         world
@@ -278,7 +278,7 @@ fn a_bounded_number_is_mirrored_and_what_is_left_out_is_told_of_once() {
 }
 
 #[test]
-fn addresses_that_are_none_are_left_out_and_told_of() {
+fn invalid_addresses_are_left_out_and_reported() {
     let mut world = cluster(endpoints("web").subset(
         &["192.0.2.01", "nonsense", "192.0.2"],
         &["fd00::1::2"],
@@ -369,7 +369,7 @@ fn somebody_s_change_of_a_mirror_waits_for_the_period_and_the_endpoints_own_does
     assert!(plan(&world).is_nothing());
     let name = world.all::<EndpointSlice>()[0].metadata().name.to_string();
     world.change::<EndpointSlice>(&name, |slice| slice.endpoints.clear());
-    assert_eq!(plan(&world).again, Again::At(at("12:00:05")));
+    assert_eq!(plan(&world).requeue, Requeue::At(at("12:00:05")));
     assert_eq!(plan(&world.later(5)).verbs().len(), 1);
     world.change::<Endpoints>("web", |held| held.metadata_mut().set_label("a", "b"));
     assert_eq!(plan(&world).verbs().len(), 1);

@@ -1,4 +1,4 @@
-//! Keeps a ServiceCIDR until no Service needs it any more, and says of the others that they are ready.
+//! Keeps a ServiceCIDR until no Service needs it any more, and sets the condition `Ready` of the others.
 //!
 //! Watches servicecidrs and ipaddresses; patches the finalizer and the `Ready` condition of servicecidrs; one
 //! key for the cluster, so that of two equal ranges that are deleted together one stays as long as it is
@@ -22,7 +22,7 @@ use serde_json::json;
 
 const FINALIZER: &str = "networking.k8s.io/service-cidr-finalizer";
 const READY: &str = "Ready";
-/// Until then an API server may not have heard of the deletion, and give out one more address.
+/// Until then an API server may not have seen the deletion, and allocate one more address.
 const GRACE: SignedDuration = SignedDuration::from_secs(10);
 /// Who makes the IPAddresses of Services.
 const MANAGED_BY: (&str, &str) = ("ipaddress.kubernetes.io/managed-by", "ipallocator.k8s.io");
@@ -39,20 +39,20 @@ fn ranges(of: &ServiceCidr) -> impl Iterator<Item = Cidr> {
     texts.filter_map(|text| Cidr::parse(text))
 }
 
-/// Whether a Service may have this address of a range: the network's own and, in IPv4, the broadcast address
-/// are not given out.
+/// Whether a Service may have this address of a range: the network address and, in IPv4, the broadcast
+/// address are not allocated.
 fn gives(range: Cidr, address: IpAddr) -> bool {
     let broadcast = address.is_ipv4() && address == range.last();
     range.contains(address) && address != range.first() && !broadcast
 }
 
-/// Whether a ServiceCIDR is on its way out and still held by us.
+/// Whether a ServiceCIDR is being deleted and still has our finalizer.
 fn is_leaving(of: &ServiceCidr) -> bool {
     let held = Object::metadata(of).finalizers.iter();
     of.is_terminating() && held.into_iter().any(|name| *name == *FINALIZER)
 }
 
-/// When a ServiceCIDR that is being deleted may go at the earliest.
+/// The earliest instant at which a terminating ServiceCIDR may be released.
 fn grace_end(of: &ServiceCidr) -> Timestamp {
     let since = Object::metadata(of).deletion_timestamp;
     since.map_or(Timestamp::MIN, |since| since.timestamp() + GRACE)
@@ -65,7 +65,7 @@ fn of_service(object: &IpAddress) -> Option<IpAddr> {
     meta.name.parse().ok().filter(|_| managed)
 }
 
-/// What a plan rests on where it lets a ServiceCIDR go.
+/// The reads that a plan rests on where it releases a ServiceCIDR.
 fn barriers() -> [&'static Resource; 2] {
     [IpAddress::resource(), ServiceCidr::resource()]
 }
@@ -89,7 +89,7 @@ impl Controller for ServiceCidrs {
 
     fn watch(&self, on: &mut Watches) {
         on.kind::<ServiceCidr>().wakes(|_, _| vec![only_key()]);
-        // Addresses matter to ranges that are being deleted, and thousands come and go while there is none.
+        // Addresses matter to terminating ranges, and thousands come and go while there is none.
         on.kind::<IpAddress>().wakes(|change, reader| {
             let moved = change.old.is_none() || change.new.is_none();
             let ranges = || reader.list(ServiceCidr::resource(), None);
@@ -120,8 +120,8 @@ impl Controller for ServiceCidrs {
         for one in all.iter().filter(|one| !one.is_terminating()) {
             keep(&mut plan, one, seen.now);
         }
-        // Those that stay: one that is released in this plan is no parent of the others any more, nor is one
-        // that has been released and waits for the finalizer of somebody else.
+        // Ranges that stay: one that this plan releases is no parent of the others any more, nor is one
+        // that was released and waits for another client's finalizer.
         let mut staying = all.clone();
         staying.retain(|one| !one.is_terminating() || is_leaving(one));
         let mut lets_go = false;
@@ -134,7 +134,7 @@ impl Controller for ServiceCidrs {
             } else if !is_leaving(one) {
                 // Nothing of ours holds it.
             } else if seen.now < grace_end(one) {
-                plan.look_again_at(grace_end(one));
+                plan.requeue_at(grace_end(one));
             } else {
                 let mut left = Object::metadata(&**one).finalizers.clone();
                 left.retain(|name| *name != *FINALIZER);
@@ -155,8 +155,8 @@ impl Controller for ServiceCidrs {
                         let id = resource.id();
                         return Err(Refusal::Retry(format!("{id} could not be asked: {why}")));
                     }
-                    // The grace period has ended between asking and planning.
-                    None => return Ok(Plan::nothing().again_at(seen.now)),
+                    // The grace period ended after the queries were made.
+                    None => return Ok(Plan::nothing().requeued_at(seen.now)),
                 }
             }
         }
@@ -164,8 +164,8 @@ impl Controller for ServiceCidrs {
     }
 }
 
-/// Whether a ServiceCIDR may go: each of its ranges lies in one of another's, or no Service has an address
-/// that lies in it alone.
+/// Whether a ServiceCIDR may be released: each of its ranges lies within another's, or no Service has an
+/// address that lies in it alone.
 fn is_needless(one: &ServiceCidr, others: &[Arc<ServiceCidr>], seen: &Seen<'_>) -> bool {
     let others: Vec<Cidr> = others.iter().flat_map(|other| ranges(other)).collect();
     let covered = |range: Cidr| others.iter().any(|other| other.covers(range));
@@ -184,8 +184,8 @@ fn is_needless(one: &ServiceCidr, others: &[Arc<ServiceCidr>], seen: &Seen<'_>) 
         .any(orphaned)
 }
 
-/// One that is not being deleted: held by the finalizer, then ready. One write at a time, since each needs
-/// the version that the other makes.
+/// A live ServiceCIDR: the finalizer first, then the condition Ready. One write at a time, since each needs
+/// the version that the other creates.
 fn keep(plan: &mut Plan, one: &ServiceCidr, now: Timestamp) {
     let finalizers = &Object::metadata(one).finalizers;
     if !finalizers.iter().any(|name| *name == *FINALIZER) {
@@ -219,7 +219,7 @@ fn explain(plan: &mut Plan, one: &ServiceCidr, now: Timestamp) {
     set_ready(plan, one, now, ("False", "Terminating", message));
 }
 
-/// Sets the condition where it says something else; whether it does.
+/// Sets the condition where it differs; whether it does.
 fn set_ready(
     plan: &mut Plan,
     one: &ServiceCidr,

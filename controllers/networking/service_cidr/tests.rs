@@ -227,11 +227,11 @@ fn addresses_that_no_service_has_hold_nothing() {
 }
 
 #[test]
-fn a_deleted_service_cidr_stays_for_ten_seconds_and_is_looked_at_again_then() {
+fn a_deleted_service_cidr_stays_for_ten_seconds_and_is_requeued_for_then() {
     let mut world = start().with(leaving("extra", &["192.168.0.0/24"], "12:00:00"));
     let plan = world.plan::<ServiceCidrs>("servicecidrs");
     assert!(plan.is_nothing());
-    assert_eq!(plan.again, controllers_kit::Again::At(at("12:00:10")));
+    assert_eq!(plan.requeue, controllers_kit::Requeue::At(at("12:00:10")));
     assert!(verbs(&world.later(9)).is_empty());
     world.settle_for(11, &[controllers_kit::Factory::of::<ServiceCidrs>()]);
     assert!(world.find::<ServiceCidr>("extra").is_none());
@@ -245,7 +245,7 @@ fn released(name: &str, cidrs: &[&str]) -> ServiceCidr {
 }
 
 #[test]
-fn a_deleted_service_cidr_without_our_finalizer_is_only_told_what_needs_it() {
+fn a_deleted_service_cidr_without_our_finalizer_only_reports_what_needs_it() {
     let world = start().with(released("extra", &["192.168.0.0/24"]));
     assert!(world.plan::<ServiceCidrs>("servicecidrs").is_nothing());
     let mut world = world.with(address("192.168.0.7"));
@@ -289,7 +289,7 @@ fn of_two_equal_ranges_that_are_deleted_together_one_stays_for_the_addresses() {
 }
 
 #[test]
-fn what_blocks_a_deletion_wakes_it_when_it_changes() {
+fn a_change_of_a_blocking_object_wakes_the_deletion() {
     let mut world = start()
         .with(leaving("extra", &["192.168.0.0/24"], "11:59:00"))
         .with(address("192.168.0.7"));

@@ -1,9 +1,10 @@
-//! Gives each Node a block of the cluster's pod addresses, of each family that there is one of.
+//! Gives each Node a block of the cluster's pod addresses, one of each address family.
 //!
 //! Watches nodes; patches `spec.podCIDRs` of those without; one key for the cluster, since the API does not
-//! keep two nodes from having one block. What is taken follows from the nodes, so that nothing must be handed
-//! over; remembers where it goes on, so that a block that has become free is not given again at once. Each
-//! plan that gives blocks rests on a consistent read of all nodes, and each patch on the version of its node.
+//! keep two nodes from having one block. Which blocks are taken follows from the nodes, so that nothing
+//! must be handed over; remembers where the search continues, so that a block that has become free is not
+//! given again at once. Each plan that gives blocks rests on a consistent read of all nodes, and each patch
+//! on the version of its node.
 
 mod ranges;
 
@@ -41,12 +42,13 @@ pub struct NodeIpam {
 /// What outlasts a plan.
 #[derive(Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Memory {
-    /// Where the search for a free block goes on, for each range.
+    /// Where the search for a free block continues, for each range.
     next: Vec<u32>,
     /// How many blocks were taken by the last count, for each range.
     taken: Vec<u32>,
     /// The uids of nodes for which an event was recorded, while its reason lasts.
-    told: BTreeSet<String>,
+    #[serde(rename = "told")]
+    reported: BTreeSet<String>,
     /// Nodes that refused their blocks.
     #[serde(default)]
     retries: Retries,
@@ -65,7 +67,7 @@ fn lacks(node: &Node) -> bool {
     blocks_of(node).is_empty() && !node.is_terminating()
 }
 
-/// What is taken of each range, and the nodes that hold a block that an older node has.
+/// The taken blocks of each range, and the nodes whose block an older node has too.
 struct Count {
     taken: Vec<Taken>,
     twice: Vec<(Arc<Node>, Cidr, String)>,
@@ -98,7 +100,7 @@ impl NodeIpam {
         Count { taken, twice }
     }
 
-    /// Takes a block of each range; nothing is taken where one of them has none.
+    /// Takes a block of each range; nothing is taken where one of them is exhausted.
     fn allocate(&self, taken: &mut [Taken], next: &mut [u32]) -> Option<Vec<(Cidr, u32)>> {
         let found: Vec<(u32, u32)> = self
             .ranges
@@ -129,7 +131,7 @@ impl NodeIpam {
         }
     }
 
-    /// Gauges: how many blocks there are, and which part of them is taken.
+    /// Gauges: the number of blocks, and the fraction that is taken.
     fn gauge(&self, plan: &mut Plan, count: &Count) {
         for (range, taken) in self.ranges.cluster.iter().zip(&count.taken) {
             let label = range.cluster.to_string();
@@ -139,7 +141,7 @@ impl NodeIpam {
         }
     }
 
-    /// Counters: what has changed since the last count.
+    /// Counters: the changes since the last count.
     fn measure(&self, plan: &mut Plan, count: &Count, memory: &mut Memory) {
         memory.taken.resize(self.ranges.cluster.len(), 0);
         let ranges = self.ranges.cluster.iter().zip(&count.taken);
@@ -165,31 +167,31 @@ const METRICS: &[MetricSpec] = &[
         ALLOCATIONS,
         MetricKind::Counter,
         LABELS,
-        "Blocks of the cluster's range that were taken.",
+        "Blocks of the cluster's range that were allocated.",
     ),
     MetricSpec::new(
         RELEASES,
         MetricKind::Counter,
         LABELS,
-        "Blocks of the cluster's range that became free.",
+        "Blocks of the cluster's range that were released.",
     ),
     MetricSpec::new(
         USAGE,
         MetricKind::Sum,
         LABELS,
-        "Which part of the blocks of the cluster's range is taken.",
+        "Allocated fraction of the blocks of the cluster's range.",
     ),
     MetricSpec::new(
         MAX,
         MetricKind::Sum,
         LABELS,
-        "How many blocks the cluster's range has.",
+        "Number of blocks in the cluster's range.",
     ),
     MetricSpec::new(
         TRIES,
         MetricKind::Histogram(1.0, 5.0, 5),
         LABELS,
-        "Blocks that were found taken before a free one.",
+        "Allocated blocks that the search passed before a free one.",
     ),
 ];
 
@@ -275,16 +277,16 @@ impl Controller for NodeIpam {
             .collect();
         memory.retries.retain(|uid| uids.contains(uid));
         for node in lacking {
-            // One that can't be patched keeps no other from its block.
+            // A node that can't be patched does not keep others from their blocks.
             if let Some(at) = memory
                 .retries
                 .waits(&Object::metadata(&**node).uid, seen.now)
             {
-                plan.look_again_at(at);
+                plan.requeue_at(at);
                 continue;
             }
             if given == AT_ONCE {
-                plan.look_again_now();
+                plan.requeue_now();
                 break;
             }
             match self.allocate(&mut taken, &mut next) {
@@ -296,51 +298,51 @@ impl Controller for NodeIpam {
             }
         }
         if given > 0 {
-            // The memory must be the same until this is proven: what is taken is counted with the next plan.
+            // The memory must stay the same until this is proven: usage is counted with the next plan.
             match seen.present(Node::resource()) {
                 Some(Ok(version)) => plan.rests_on(Node::resource(), &"".into(), version),
                 Some(Err(why)) => {
                     return Err(Refusal::Retry(format!("nodes could not be asked: {why}")));
                 }
                 // A node has come between asking and planning.
-                None => return Ok(Plan::nothing().again_at(seen.now)),
+                None => return Ok(Plan::nothing().requeued_at(seen.now)),
             }
             return Ok(plan);
         }
         self.measure(&mut plan, &count, memory);
-        let mut told = BTreeSet::new();
-        let mut tell = |plan: &mut Plan, node: &Node, event: Event| {
+        let mut reported = BTreeSet::new();
+        let mut report = |plan: &mut Plan, node: &Node, event: Event| {
             let uid = Object::metadata(node).uid.to_string();
-            if !memory.told.contains(&uid) {
+            if !memory.reported.contains(&uid) {
                 plan.event(event);
             }
-            told.insert(uid);
+            reported.insert(uid);
         };
         for node in without {
-            tell(&mut plan, node, events::status(node, "CIDRNotAvailable"));
+            report(&mut plan, node, events::status(node, "CIDRNotAvailable"));
         }
         for (node, cidr, older) in &count.twice {
             let message = format!("Node {older} has the pod CIDR {cidr} too");
-            tell(
+            report(
                 &mut plan,
                 node,
                 Event::warning(&**node, "CIDRNotUnique", message),
             );
         }
-        memory.told = told;
+        memory.reported = reported;
         Ok(plan)
     }
 
     fn learn(&self, outcome: &Outcome<'_>, memory: &mut Memory) {
         let failure = outcome.result.as_ref().err().copied();
-        // Without an answer nothing was refused: the node stays in its turn.
+        // Without an answer nothing was refused: the node keeps its turn.
         if !matches!(failure, Some(Failure::Timeout(_))) {
             memory.retries.learn(&outcome.action.uid, failure);
         }
         let Verb::Patch { patch, .. } = &outcome.action.verb else {
             return;
         };
-        // A patch whose answer was lost may have landed: its blocks are passed over too.
+        // A patch whose answer was lost may have been executed: its blocks are skipped too.
         let refused = matches!(
             outcome.result,
             Err(Failure::Skipped | Failure::Conflict(_) | Failure::NotFound(_))

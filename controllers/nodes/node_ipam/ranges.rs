@@ -21,9 +21,9 @@ pub(super) struct Range {
 /// What the flags ask for.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub(super) struct Ranges {
-    /// One for each family, in the order of the flag.
+    /// One per address family, in the order of the flag.
     pub(super) cluster: Vec<Range>,
-    /// Ranges of Services, whose addresses no pod may have.
+    /// Ranges of Services, whose addresses pods must not have.
     pub(super) services: Vec<Cidr>,
 }
 
@@ -69,10 +69,10 @@ fn masks(flags: &Flags, cluster: &[Cidr]) -> Result<(i64, i64), &'static str> {
 }
 
 impl Ranges {
-    /// From the flags.
+    /// Parses the flags.
     ///
     /// # Errors
-    /// What is wrong with them, in upstream's words.
+    /// The first fault of the flags, in upstream's words.
     pub(super) fn of(flags: &Flags) -> Result<Self, String> {
         let allocator = flags.text("cidr-allocator-type");
         if allocator == "CloudAllocator" {
@@ -162,7 +162,7 @@ impl Ranges {
     }
 }
 
-/// The blocks of a range that are taken: places from first to last, in order, apart from each other.
+/// The taken blocks of a range: disjoint intervals of indexes, in order.
 #[derive(Clone, Debug, Default)]
 pub(super) struct Taken {
     places: std::collections::BTreeMap<u32, u32>,
@@ -170,7 +170,7 @@ pub(super) struct Taken {
 }
 
 impl Taken {
-    /// Takes the blocks from one place to another; whether any of them was free.
+    /// Takes the blocks from one index to another; whether any of them was free.
     pub(super) fn take(&mut self, first: u32, last: u32) -> bool {
         let (mut from, mut to) = (first, last);
         // Those that touch or overlap become one.
@@ -199,8 +199,8 @@ impl Taken {
         self.count
     }
 
-    /// The first free block from a place on, going on from the beginning after the last, and how many were
-    /// looked at in vain; `None` where all are taken.
+    /// The first free block from a place on, wrapping round at the end, and the number of taken blocks that
+    /// the search has passed; `None` where all are taken.
     pub(super) fn free(&self, from: u32, blocks: u32) -> Option<(u32, u32)> {
         if self.count >= blocks {
             return None;

@@ -276,7 +276,7 @@ fn a_patch_whose_answer_was_lost_gives_its_block_to_nobody_else() {
 }
 
 #[test]
-fn that_there_is_no_block_left_is_told_once_for_each_node() {
+fn exhaustion_is_reported_once_for_each_node() {
     let mut world = start("10.0.0.0/24", 24)
         .with(holding("a", &["10.0.0.0/24"]))
         .with(node("b"));
@@ -334,7 +334,7 @@ fn nodes_that_refuse_their_blocks_keep_no_other_from_its_own() {
 }
 
 #[test]
-fn a_failed_patch_is_told_in_upstream_s_words() {
+fn a_failed_patch_is_reported_in_upstream_s_words() {
     let world = start("10.0.0.0/24", 24).with(node("a"));
     let plan = world.plan::<NodeIpam>(NODES);
     let action = plan.actions().next().unwrap();
@@ -346,7 +346,7 @@ fn a_failed_patch_is_told_in_upstream_s_words() {
 }
 
 #[test]
-fn a_block_that_two_nodes_hold_is_told_of() {
+fn a_block_that_two_nodes_hold_is_reported() {
     let mut world = start("10.0.0.0/16", 24)
         .with(holding("b", &["10.0.0.0/24"]).created("11:00:00"))
         .with(holding("a", &["10.0.0.0/24"]).created("11:30:00"));
@@ -358,7 +358,7 @@ fn a_block_that_two_nodes_hold_is_told_of() {
 }
 
 #[test]
-fn what_is_taken_and_what_becomes_free_is_counted() {
+fn taken_and_released_blocks_are_counted() {
     let mut world = start("10.0.0.0/24", 26).with(holding("a", &["10.0.0.0/26"]));
     let mut memory = Memory::default();
     let measures = |world: &World, memory: &mut Memory| -> Vec<(&'static str, f64)> {
@@ -553,7 +553,7 @@ fn flags_are_refused_in_upstream_s_words() {
 }
 
 #[test]
-fn it_is_not_built_unless_it_is_asked_for() {
+fn the_controller_runs_only_where_it_is_enabled() {
     let mut flags = flags(&[]);
     flags.set("allocate-node-cidrs", FlagValue::Bool(false));
     assert_eq!(

@@ -12,15 +12,15 @@ use kubernetes_proto::{
 /// The kind of zones' keys.
 const ZONE: &str = "zone";
 
-/// Of a node whose kubelet says that it is not ready.
+/// The taint of a node whose kubelet reports it as not ready.
 pub(super) const NOT_READY: &str = "node.kubernetes.io/not-ready";
 /// Of a node whose kubelet says nothing.
 pub(super) const UNREACHABLE: &str = "node.kubernetes.io/unreachable";
 const UNSCHEDULABLE: &str = "node.kubernetes.io/unschedulable";
-/// A node with this label says nothing of its zone.
+/// The label of nodes that do not count for the state of their zone.
 const EXCLUDED: &str = "node.kubernetes.io/exclude-disruption";
 
-/// Conditions, their status, and the taint that goes with it.
+/// Conditions, their status, and the corresponding taint.
 const TAINTS: [(&str, &str, &str); 6] = [
     ("Ready", "False", NOT_READY),
     ("Ready", "Unknown", UNREACHABLE),
@@ -38,7 +38,7 @@ const TAINTS: [(&str, &str, &str); 6] = [
     ("PIDPressure", "True", "node.kubernetes.io/pid-pressure"),
 ];
 
-/// Old names of labels, and those that they follow.
+/// Deprecated labels, and the labels that they follow.
 const LABELS: [(&str, &str); 2] = [
     ("kubernetes.io/os", "beta.kubernetes.io/os"),
     ("kubernetes.io/arch", "beta.kubernetes.io/arch"),
@@ -70,7 +70,7 @@ impl Zone {
         }
     }
 
-    /// As the index has it, and keys. No label's value has a colon.
+    /// The zone in the index and in keys. No label's value has a colon.
     pub(super) fn text(&self) -> String {
         format!("{}:{}", self.region, self.zone)
     }
@@ -97,7 +97,7 @@ impl Zone {
     }
 }
 
-/// What the condition Ready says; `None` where there is none.
+/// The status of the condition Ready; `None` where there is none.
 pub(super) fn status(node: &Node) -> Option<&str> {
     ready(node).map(|condition| condition.status.as_str())
 }
@@ -111,7 +111,7 @@ pub(super) fn counts(node: &Node) -> bool {
     Object::metadata(node).label(EXCLUDED).is_none()
 }
 
-/// Whether no zone has a ready node any more: then it is rather this side that is cut off.
+/// Whether no zone has a ready node any more: then more likely this side is cut off.
 pub(super) fn all_down<'a>(nodes: impl IntoIterator<Item = &'a Arc<Node>>) -> bool {
     let mut any = false;
     for node in nodes.into_iter().filter(|node| counts(node)) {
@@ -142,8 +142,8 @@ pub(super) fn taint(key: &str, effect: &str, now: Timestamp) -> Taint {
     }
 }
 
-/// The taint that goes with what Ready says, and the one that does not; `None` for a node that is ready or
-/// says nothing.
+/// The taint that the condition Ready calls for, and its opposite; `None` for a node that is ready or has
+/// no such condition.
 pub(super) fn by_status(node: &Node) -> Option<(&'static str, &'static str)> {
     match status(node)? {
         "False" => Some((NOT_READY, UNREACHABLE)),
@@ -152,7 +152,7 @@ pub(super) fn by_status(node: &Node) -> Option<(&'static str, &'static str)> {
     }
 }
 
-/// Has the taints with effect `NoSchedule` follow the conditions.
+/// Brings the taints with effect `NoSchedule` into line with the conditions.
 pub(super) fn follow_conditions(node: &mut Node, now: Timestamp) {
     let conditions = node.status.iter().flat_map(|status| &status.conditions);
     let mut wanted: Vec<&str> = conditions
@@ -179,7 +179,7 @@ pub(super) fn follow_conditions(node: &mut Node, now: Timestamp) {
     }
 }
 
-/// Has the old names of labels follow the new ones.
+/// Brings deprecated labels into line with their successors.
 pub(super) fn follow_labels(node: &mut Node) {
     for (label, old) in LABELS {
         let meta = node.metadata_mut();
@@ -191,7 +191,7 @@ pub(super) fn follow_labels(node: &mut Node) {
     }
 }
 
-/// What a silent kubelet's conditions become. Upstream looks at Ready alone to tell whether that must be
+/// What a silent kubelet's conditions become. Upstream reads Ready alone to decide whether that must be
 /// written.
 pub(super) fn silenced(node: &Node, now: Timestamp) -> Option<Node> {
     if status(node) == Some("Unknown") {

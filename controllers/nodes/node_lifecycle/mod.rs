@@ -1,12 +1,12 @@
-//! Notices nodes whose kubelets have fallen silent, says so in their conditions, taints and pods, and paces
-//! how fast the pods of ill nodes are driven away.
+//! Detects nodes whose kubelets have fallen silent, reports that in their conditions, taints and pods, and
+//! limits the rate at which pods of unhealthy nodes are evicted.
 //!
 //! Watches nodes, Leases and pods; patches nodes' conditions, taints and two labels, and pods' Ready
-//! condition; a key per Node, and one per zone, which alone adds `NoExecute` taints, so that a rate holds for
-//! the zone however many replicas there are. A kubelet is silent when this replica has watched it show no
-//! heartbeat for the grace period ([`controllers_kit::Reader::heartbeat_age`]): no clock of another machine
-//! is trusted, each replica knows it by itself, and one whose watches are stalled finds no node silent.
-//! Remembers which pods were marked, and when a zone had its turn.
+//! condition; a key per Node, and one per zone, which alone adds `NoExecute` taints, so that a rate holds
+//! for the zone however many replicas there are. A kubelet is silent when this replica has watched it show
+//! no heartbeat for the grace period ([`controllers_kit::Reader::heartbeat_age`]): no clock of another
+//! machine is trusted, each replica measures by itself, and one whose watches are stalled finds no node
+//! silent. Remembers which pods were marked, and when a zone had its turn.
 
 mod facts;
 mod zone;
@@ -51,7 +51,7 @@ const UPDATE_ALL: &str = "node_collector_update_all_nodes_health_duration_second
 
 /// The controller.
 pub struct NodeLifecycle {
-    /// How long a node may be silent that has never said how it is, and one that has.
+    /// The grace periods of a node that has never posted a status, and of one that has.
     startup: Duration,
     grace: Duration,
     period: Duration,
@@ -63,7 +63,7 @@ pub struct NodeLifecycle {
 struct Pace {
     /// Nodes a second.
     normal: f64,
-    /// The same in a zone that is partly ill, if it is large.
+    /// The rate in a partly disrupted zone, if it is large.
     secondary: f64,
     /// A zone of more nodes is large.
     large: i64,
@@ -71,21 +71,21 @@ struct Pace {
     threshold: f64,
 }
 
-/// What outlasts a plan: of a node, or of a zone.
+/// The memory of a node, or of a zone.
 #[derive(Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Memory {
     /// The node's uid, once it was seen.
     uid: String,
     /// The transition of Ready that `marked` belongs to.
     transition: Option<i64>,
-    /// Whether pods are left as they are in that transition: the node was not ready before it either.
+    /// Whether pods are left unmarked in that transition: the node was not ready before it either.
     leaves: bool,
-    /// The uids of pods that were marked not ready in it: a kubelet that lives may say otherwise.
+    /// The uids of pods that were marked not ready in it: a live kubelet may mark them ready again.
     marked: BTreeSet<String>,
     turn: Turn,
 }
 
-/// What of a node its own key and its zone's decide by. Heartbeats are not in it.
+/// The parts of a node that its own key and its zone's decide by. Heartbeats are not among them.
 #[derive(PartialEq)]
 struct Facts<'a> {
     ready: Option<&'a str>,
@@ -122,7 +122,7 @@ fn facts_of(node: &Node) -> Facts<'_> {
     }
 }
 
-/// The node and its zone; everybody, where the last ready node has gone or the first has come.
+/// The node and its zone; all keys, where the last ready node has gone or the first has come.
 fn woken_by_node(change: &Change<'_, Node>, reader: &dyn Reader) -> Vec<Key> {
     let (old, new) = (change.old.map(facts_of), change.new.map(facts_of));
     if old == new {
@@ -157,7 +157,7 @@ fn woken_by_node(change: &Change<'_, Node>, reader: &dyn Reader) -> Vec<Key> {
     keys
 }
 
-/// Whether a pod's condition Ready is there and not False: True, as a rule.
+/// Whether a pod has the condition Ready and it is not False.
 fn may_be_ready(pod: &Pod) -> bool {
     let ready = pod
         .status
@@ -166,7 +166,7 @@ fn may_be_ready(pod: &Pod) -> bool {
     ready.is_some_and(|ready| ready.status != "False")
 }
 
-/// The node of a pod that is ready where its node is not heard of.
+/// The node of a pod that is ready although its node is silent.
 fn woken_by_pod(change: &Change<'_, Pod>, reader: &dyn Reader) -> Vec<Key> {
     let exposed = |pod: &Pod| node_of(pod).cloned().filter(|_| may_be_ready(pod));
     let Some(node) = change.new.and_then(exposed) else {
@@ -197,31 +197,31 @@ const METRICS: &[MetricSpec] = &[
         SIZE,
         MetricKind::Sum,
         LABELS,
-        "How many Nodes the zone has.",
+        "Number of Nodes in the zone.",
     ),
     MetricSpec::new(
         UNHEALTHY,
         MetricKind::Sum,
         LABELS,
-        "How many of the zone's Nodes are not ready.",
+        "Number of Nodes in the zone that are not ready.",
     ),
     MetricSpec::new(
         EVICTIONS,
         MetricKind::Counter,
         LABELS,
-        "Nodes whose pods are driven away.",
+        "Nodes whose pods were evicted.",
     ),
     MetricSpec::new(
         UPDATE_ONE,
         MetricKind::Histogram(0.001, 4.0, 8),
         &[],
-        "How long it took to bring one Node's health up to date, in seconds.",
+        "Duration of one Node's health update, in seconds.",
     ),
     MetricSpec::new(
         UPDATE_ALL,
         MetricKind::Histogram(0.01, 4.0, 8),
         &[],
-        "How long it took to look at a zone's Nodes, in seconds.",
+        "Duration of a health check of a zone's Nodes, in seconds.",
     ),
 ];
 
@@ -354,7 +354,7 @@ fn register(plan: &mut Plan, node: &Node, now: Timestamp, memory: &mut Memory) {
     }
 }
 
-/// Brings taints and labels into line with what the node says: one patch.
+/// Brings taints and labels into line with the conditions: one patch.
 fn repair(plan: &mut Plan, node: &Arc<Node>, seen: &Seen<'_>) {
     let mut new = Node::clone(node);
     follow_conditions(&mut new, seen.now);
@@ -375,7 +375,7 @@ fn repair(plan: &mut Plan, node: &Arc<Node>, seen: &Seen<'_>) {
                     || held.key == kept
                     || ![NOT_READY, UNREACHABLE].contains(&held.key.as_str())
             });
-            // The other one takes its place at once: this node has had its turn.
+            // It is replaced by its opposite at once: this node has had its turn.
             if !kept.is_empty() && !has_no_execute(node, kept) {
                 spec.taints.push(taint(kept, "NoExecute", seen.now));
             }
@@ -384,12 +384,12 @@ fn repair(plan: &mut Plan, node: &Arc<Node>, seen: &Seen<'_>) {
     plan.update(&**node, &new);
 }
 
-/// The transition that Ready has made last, as a token: its time is compared with nothing.
+/// The last transition of Ready, as a token: its time is compared with no clock.
 fn transition(node: &Node) -> Option<i64> {
     ready(node)?.last_transition_time.map(|at| at.seconds)
 }
 
-/// Marks pods of a node that is not heard of, each once.
+/// Marks the pods of a silent node as not ready, each once.
 fn mark_pods(plan: &mut Plan, node: &Node, seen: &Seen<'_>, memory: &mut Memory) {
     if status(node) != Some("Unknown") {
         (memory.transition, memory.leaves) = (None, false);
@@ -398,7 +398,7 @@ fn mark_pods(plan: &mut Plan, node: &Node, seen: &Seen<'_>, memory: &mut Memory)
     }
     let now = transition(node);
     if memory.transition != now {
-        // `judge` has set `leaves` for the transition that this key has written itself.
+        // `judge` has set `leaves` for the transition that this key itself has written.
         memory.leaves = memory.leaves && memory.transition.is_none();
         memory.transition = now;
         memory.marked.clear();
@@ -434,7 +434,7 @@ impl NodeLifecycle {
         lease.into_iter().chain(own).min().unwrap_or_default()
     }
 
-    /// Writes that a node is silent, or says when it will be; whether it was written.
+    /// Writes that a node is silent, or determines when it will be; whether it was written.
     fn judge(
         &self,
         plan: &mut Plan,
@@ -456,7 +456,7 @@ impl NodeLifecycle {
                 .max(self.period / 10)
                 .max(Duration::from_millis(10));
             let wait = SignedDuration::try_from(wait).unwrap_or(SignedDuration::MAX);
-            plan.look_again_at(seen.now.checked_add(wait).unwrap_or(Timestamp::MAX));
+            plan.requeue_at(seen.now.checked_add(wait).unwrap_or(Timestamp::MAX));
             return false;
         }
         let Some(new) = silenced(node, seen.now) else {

@@ -1,7 +1,7 @@
 use std::time::Duration;
 
 use controllers_kit::{
-    Again, Controller, Factory, Failure, FlagValue, Flags, Outcome, Plan, SignedDuration,
+    Controller, Factory, Failure, FlagValue, Flags, Outcome, Plan, Requeue, SignedDuration,
     testing::*,
 };
 use kubernetes_proto::{
@@ -67,7 +67,7 @@ fn start() -> World {
     World::at("12:00:00").without_kubelets()
 }
 
-/// What a key that has been looked at before plans.
+/// The memory of a key that was planned before.
 fn known(world: &World, key: &str) -> Memory {
     let mut memory = Memory::default();
     world.plan_with::<NodeLifecycle>(key, &mut memory).unwrap();
@@ -200,7 +200,7 @@ fn a_lease_of_another_namespace_says_nothing() {
 }
 
 #[test]
-fn a_heartbeat_that_is_old_by_its_own_clock_is_not_old_for_whoever_has_just_seen_it() {
+fn a_heartbeat_that_is_old_by_its_own_clock_is_fresh_where_it_was_just_observed() {
     let mut world = start().with(posted("n1", "True", "").created("01:00:00"));
     world.change::<Node>("n1", |node| {
         let conditions = &mut node.status.as_mut().unwrap().conditions;
@@ -208,7 +208,7 @@ fn a_heartbeat_that_is_old_by_its_own_clock_is_not_old_for_whoever_has_just_seen
     });
     let plan = plan_of(&world, "n1", &mut known(&world, "n1"));
     assert!(plan.verbs().is_empty());
-    assert_eq!(plan.again, Again::At(at("12:00:50")));
+    assert_eq!(plan.requeue, Requeue::At(at("12:00:50")));
 }
 
 #[test]
@@ -218,13 +218,13 @@ fn a_takeover_neither_restarts_a_grace_period_nor_ends_it() {
         .with(posted("other", "True", ""))
         .living("other");
     let plan = world.later(49).plan::<NodeLifecycle>("n1");
-    assert_eq!(plan.again, Again::At(at("12:00:50")));
+    assert_eq!(plan.requeue, Requeue::At(at("12:00:50")));
     let plan = world.later(50).plan::<NodeLifecycle>("n1");
     assert_eq!(plan.verbs(), ["patch nodes/n1/status"]);
 }
 
 #[test]
-fn what_a_silent_kubelet_is_said_to_be() {
+fn the_conditions_of_a_silent_kubelet() {
     let mut world = start()
         .with(posted("n1", "True", ""))
         .with(posted("other", "True", ""))
@@ -286,7 +286,7 @@ fn what_a_silent_kubelet_is_said_to_be() {
 }
 
 #[test]
-fn only_a_node_that_was_ready_is_told_to_be_so_no_more() {
+fn only_a_node_that_was_ready_is_reported_as_not_ready() {
     let mut world = start()
         .with(posted("n1", "False", ""))
         .with(posted("other", "True", ""))
@@ -781,7 +781,7 @@ fn the_rate_is_a_flag() {
         run(&mut world, 1000);
         assert!(driven(&world).is_empty(), "{rate}");
     }
-    // Faster than a clock can tell.
+    // Faster than a clock's resolution.
     let mut world = ill_zone(5, 9).flag("node-eviction-rate", FlagValue::Float(1e12));
     run(&mut world, 1);
     assert_eq!(driven(&world).len(), 5);
@@ -931,7 +931,7 @@ fn a_node_that_is_excluded_says_nothing_of_its_zone() {
 }
 
 #[test]
-fn a_node_s_coming_and_going_is_told() {
+fn a_node_s_coming_and_going_is_recorded() {
     let mut world = start().with(node("n1").created("12:00:00"));
     let mut memory = Memory::default();
     let plan = plan_of(&world, "n1", &mut memory);
@@ -950,7 +950,7 @@ fn a_node_s_coming_and_going_is_told() {
     );
     assert_eq!(plan.events[0].about.uid, uid);
     assert_eq!(memory, Memory::default());
-    // A kubelet that was ready before this controller looked makes no difference.
+    // A kubelet that was ready before this controller's first plan makes no difference.
     for ready in ["True", "False", "Unknown"] {
         let young = start().with(posted("n1", ready, "").created("11:59:55"));
         let plan = young.plan::<NodeLifecycle>("n1");

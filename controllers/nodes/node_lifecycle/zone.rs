@@ -11,13 +11,13 @@ use super::{
     facts::{Zone, all_down, by_status, counts, has_no_execute, is_ready, taint},
 };
 
-/// When the zone's pace allows the next node. Losing it costs one interval: how long ago the last one was is
-/// not known then, and a taint's own time is that of another machine.
+/// When the zone's rate allows the next node. Losing it costs one interval: the time of the last taint is
+/// not known then, and the taint's own time is that of another machine.
 #[derive(Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub(super) struct Turn {
     /// Since when the present interval runs.
     since: Option<Timestamp>,
-    /// What it was before the last taint, which may turn out not to have been added.
+    /// Its value before the last taint, which may turn out not to have been added.
     before: Option<Timestamp>,
     /// The interval, in nanoseconds; 0 for never.
     interval: u64,
@@ -56,7 +56,7 @@ impl Pace {
     }
 }
 
-/// The time between two nodes, at least 1 ns; 0 for never.
+/// The interval between two nodes, at least 1 ns; 0 for never.
 fn interval(rate: f64) -> u64 {
     let interval = Duration::try_from_secs_f64(1.0 / rate);
     match interval {
@@ -78,7 +78,7 @@ impl Turn {
             .unwrap_or(Timestamp::MAX)
     }
 
-    /// Takes on a pace. One that is exchanged while the next node is still waited for restarts, as
+    /// Adopts a rate. A change of rate while the next node is still waited for restarts the interval, as
     /// upstream's does.
     fn adopt(&mut self, interval: u64, now: Timestamp) {
         if self.since.is_none() {
@@ -103,8 +103,8 @@ impl Turn {
     }
 }
 
-/// Nodes that want the taint and have neither it nor its opposite, which the node's own key exchanges: those
-/// that fell ill first come first.
+/// Nodes that need the taint and have neither it nor its opposite, which the node's own key replaces, in
+/// the order of their failures.
 fn waiting(nodes: &[Arc<Node>]) -> Vec<(&Arc<Node>, &'static str)> {
     let mut waiting: Vec<(&Arc<Node>, &'static str)> = nodes
         .iter()
@@ -158,7 +158,7 @@ pub(super) fn plan(pace: &Pace, zone: &Zone, seen: &Seen<'_>, turn: &mut Turn) -
         return plan;
     };
     if seen.now < turn.due() {
-        plan.look_again_at(turn.due());
+        plan.requeue_at(turn.due());
         return plan;
     }
     let mut new = Node::clone(node);
@@ -170,7 +170,7 @@ pub(super) fn plan(pace: &Pace, zone: &Zone, seen: &Seen<'_>, turn: &mut Turn) -
     turn.before = turn.since;
     turn.since = Some(seen.now);
     if waiting.len() > 1 {
-        plan.look_again_at(turn.due());
+        plan.requeue_at(turn.due());
     }
     plan
 }

@@ -1,9 +1,9 @@
-//! Deletes pods that do not bear a `NoExecute` taint of their node, or do so for a time alone.
+//! Deletes pods that do not tolerate a `NoExecute` taint of their node, or tolerate it for a limited time.
 //!
-//! Watches nodes and pods; sets the condition `DisruptionTarget` of a pod and then deletes it, by uid; a key
-//! per Node with all its pods; remembers until when a pod may stay. What it has forgotten follows from ages
-//! that each replica measures itself: how long it has seen the taint on the node, and the pod there. So a
-//! takeover neither lengthens what a pod was given nor cuts it, whatever the clocks say.
+//! Watches nodes and pods; sets the condition `DisruptionTarget` of a pod and then deletes it, by uid; a
+//! key per Node with all its pods; remembers until when a pod may stay. Without that memory the time
+//! follows from ages that each replica measures itself: how long it has seen the taint on the node, and the
+//! pod there. So a takeover neither extends nor shortens a pod's time, whatever the clocks say.
 
 use std::{
     collections::{BTreeMap, BTreeSet},
@@ -33,7 +33,7 @@ const MESSAGE: &str = "Taint manager: deleting due to NoExecute taint";
 const EVENT: &str = "TaintManagerEviction";
 const COMPARISONS: &str = "TaintTolerationComparisonOperators";
 
-/// By how much two measures of the same age may differ. Tolerations are whole seconds.
+/// The tolerated difference of two measures of the same age. Tolerations are whole seconds.
 const JITTER: SignedDuration = SignedDuration::from_secs(1);
 
 const DELETIONS: &str = "taint_eviction_controller_pod_deletions_total";
@@ -82,7 +82,7 @@ fn pod_key(pod: &Pod) -> Key {
     Key::of(pod)
 }
 
-/// Of a pod without its uid, as upstream's events refer to it.
+/// A reference to a pod without its uid, as in upstream's events.
 fn event(namespace: &str, name: &str, message: String) -> Event {
     Event {
         about: ObjectRef {
@@ -133,10 +133,10 @@ fn evict(plan: &mut Plan, pod: &Pod, now: Timestamp, late: SignedDuration) {
         .status
         .as_ref()
         .and_then(|status| conditions::find(&status.conditions, DISRUPTION));
-    let is_told = held.is_some_and(|held| {
+    let is_reported = held.is_some_and(|held| {
         held.status == "True" && held.reason == REASON && *held.message == *MESSAGE
     });
-    if is_told {
+    if is_reported {
         plan.delete(pod, Only::ThisUid, Propagation::Background)
             .measure(DELETIONS, &[], 1.0)
             .measure(LATENCY, &[], late.as_secs_f64().max(0.0));
@@ -156,7 +156,7 @@ fn evict(plan: &mut Plan, pod: &Pod, now: Timestamp, late: SignedDuration) {
     if let Some(generation) = observed_generation(pod) {
         condition["observedGeneration"] = generation.into();
     }
-    // A condition that comes is put in front of the others otherwise.
+    // A new condition would otherwise be put in front of the others.
     let others = pod.status.iter().flat_map(|status| &status.conditions);
     let order: Value = others
         .map(|one| one.r#type.to_string())
@@ -175,7 +175,7 @@ fn evict(plan: &mut Plan, pod: &Pod, now: Timestamp, late: SignedDuration) {
     .whatever_version();
 }
 
-/// The pod's generation for the condition, if the API server counts it.
+/// The pod's generation for the condition, if the API server counts generations.
 fn observed_generation(pod: &Pod) -> Option<i64> {
     let generation = Object::metadata(pod).generation;
     (generation != 0).then_some(generation)
@@ -196,7 +196,7 @@ impl Controller for TaintEviction {
                 DELETIONS,
                 MetricKind::Counter,
                 &[],
-                "Pods that were deleted because of a taint.",
+                "Pods that were deleted because of a NoExecute taint.",
             )
             .metric(
                 LATENCY,
@@ -204,7 +204,7 @@ impl Controller for TaintEviction {
                     0.005, 0.025, 0.1, 0.5, 1.0, 2.5, 10.0, 30.0, 60.0, 120.0, 180.0, 240.0,
                 ]),
                 &[],
-                "How long after its time was over a pod was deleted, in seconds.",
+                "Delay between the end of a pod's toleration and its deletion, in seconds.",
             )
             .reads::<Node>()
             .writes::<Pod>(&["delete"])
@@ -235,11 +235,11 @@ impl Controller for TaintEviction {
             .wakes(|change, reader| {
                 let place = |pod: &Pod| {
                     let leaves = pod.is_terminating();
-                    let told = pod
+                    let reported = pod
                         .status
                         .as_ref()
                         .is_some_and(|status| conditions::is_true(&status.conditions, DISRUPTION));
-                    (node_of(pod).cloned(), leaves, told)
+                    (node_of(pod).cloned(), leaves, reported)
                 };
                 let same = match (change.old, change.new) {
                     (Some(old), Some(new)) => {
@@ -254,7 +254,7 @@ impl Controller for TaintEviction {
                     .both()
                     .filter_map(node_of)
                     .filter(|node| {
-                        // Most nodes have no such taint, and most pods come and go on those.
+                        // Most nodes have no such taint, and most pods live on those.
                         let object = reader.get(Node::resource(), "", node);
                         object
                             .and_then(controllers_kit::cast::<Node>)
@@ -281,7 +281,7 @@ impl Controller for TaintEviction {
             self.judge(&mut plan, seen, memory, node.is_some(), pod, &taints);
             staying.insert(uid);
         }
-        // Pods that are gone, or were never heard of again.
+        // Pods that are gone, or unknown since.
         let gone: Vec<String> = memory
             .timers
             .keys()
@@ -340,7 +340,7 @@ impl TaintEviction {
             return;
         }
         let bears = match (node_exists, taints.is_empty()) {
-            // Upstream lets the timers of a node that is gone run on.
+            // Upstream keeps the timers of a deleted node running.
             (false, _) => memory
                 .timers
                 .get(&uid)
@@ -371,13 +371,13 @@ impl TaintEviction {
             at: end,
             fired: false,
         });
-        // Ages are measured again each time: what differs by less than a toleration can is no other
+        // Ages are measured again each time: a difference below the resolution of tolerations is no other
         // toleration.
         if end.checked_add(JITTER).is_ok_and(|end| end <= timer.at) {
             timer.at = end;
         }
         if timer.at > now {
-            plan.look_again_at(timer.at);
+            plan.requeue_at(timer.at);
             return;
         }
         if !timer.fired {
@@ -389,7 +389,7 @@ impl TaintEviction {
             plan.event(event(namespace, name, message));
         }
         match waits {
-            Some(at) => plan.look_again_at(at),
+            Some(at) => plan.requeue_at(at),
             None => evict(plan, pod, now, now.duration_since(timer.at)),
         }
     }

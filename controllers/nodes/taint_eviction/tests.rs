@@ -1,5 +1,5 @@
 use controllers_kit::{
-    Again, Controller as _, Factory, Failure, FlagValue, Flags, Outcome, Plan, SignedDuration,
+    Controller as _, Factory, Failure, FlagValue, Flags, Outcome, Plan, Requeue, SignedDuration,
     Written, testing::*,
 };
 use kubernetes_proto::{
@@ -15,7 +15,7 @@ fn tainted(name: &str) -> Node {
     node(name).taint(TAINT, "", "NoExecute")
 }
 
-/// A toleration of all values of a taint, for ever or for some seconds.
+/// A toleration of all values of a taint, forever or for some seconds.
 pub(crate) fn bearing(mut pod: Pod, key: &str, seconds: Option<i64>) -> Pod {
     let toleration = Toleration {
         key: key.to_owned(),
@@ -61,7 +61,7 @@ fn cancelling(pod: &str) -> String {
 }
 
 #[test]
-fn who_stays_on_a_tainted_node_and_for_how_long() {
+fn the_time_that_pods_stay_on_a_tainted_node() {
     for (name, pod, until) in [
         ("not bound", bearing(pod("web"), "other", None), None),
         ("on another node", pod("web").on("n2"), None),
@@ -72,7 +72,7 @@ fn who_stays_on_a_tainted_node_and_for_how_long() {
             Some(0),
         ),
         (
-            "bears it for ever",
+            "bears it forever",
             bearing(on_node("web"), TAINT, None),
             None,
         ),
@@ -151,14 +151,14 @@ fn of_several_taints_each_must_be_borne_and_the_shortest_time_counts() {
             run(&mut world, 1);
             stayed += 1;
         }
-        // The first second is over when it is looked at first.
+        // The first second is over at its first reconcile.
         let expected = until.map_or(60, |seconds: i64| seconds.max(1));
         assert_eq!(stayed, expected, "{one:?} {other:?}");
     }
 }
 
 #[test]
-fn a_pod_is_told_of_marked_and_then_deleted_by_its_uid() {
+fn a_pod_gets_an_event_and_a_condition_and_is_then_deleted_by_its_uid() {
     let mut world = start().with(tainted("n1")).with(on_node("web"));
     let mut memory = Memory::default();
     let plan = world.plan_with::<TaintEviction>("n1", &mut memory).unwrap();
@@ -176,7 +176,7 @@ fn a_pod_is_told_of_marked_and_then_deleted_by_its_uid() {
     );
     let plan = world.plan_with::<TaintEviction>("n1", &mut memory).unwrap();
     assert_eq!(plan.verbs(), ["delete pods/web"]);
-    assert!(plan.events.is_empty(), "it was told once");
+    assert!(plan.events.is_empty(), "it was recorded once");
     let action = plan.actions().next().unwrap();
     assert_eq!(action.uid, Object::metadata(&*pod).uid);
     let controllers_kit::Verb::Delete {
@@ -205,7 +205,7 @@ fn a_pod_that_does_not_bear_the_taint_is_marked_at_once_whatever_its_timer() {
         .with(bearing(on_node("web"), TAINT, Some(300)));
     let mut memory = Memory::default();
     let plan = world.plan_with::<TaintEviction>("n1", &mut memory).unwrap();
-    assert_eq!(plan.again, Again::At(at("12:05:00")));
+    assert_eq!(plan.requeue, Requeue::At(at("12:05:00")));
     world.change::<Node>("n1", |node| {
         node.spec.as_mut().unwrap().taints.push(Taint {
             key: "worse".to_owned(),
@@ -263,19 +263,19 @@ fn a_longer_toleration_does_not_help_and_the_timer_of_a_node_that_is_gone_runs_o
     let mut memory = Memory::default();
     let again = |world: &World, memory: &mut Memory| {
         let plan = world.plan_with::<TaintEviction>("n1", memory).unwrap();
-        plan.again
+        plan.requeue
     };
-    assert_eq!(again(&world, &mut memory), Again::At(at("12:01:00")));
+    assert_eq!(again(&world, &mut memory), Requeue::At(at("12:01:00")));
     world.change::<Pod>("web", |pod| {
         pod.spec.as_mut().unwrap().tolerations[0].toleration_seconds = Some(600);
     });
-    assert_eq!(again(&world, &mut memory), Again::At(at("12:01:00")));
+    assert_eq!(again(&world, &mut memory), Requeue::At(at("12:01:00")));
     world.change::<Pod>("web", |pod| {
         pod.spec.as_mut().unwrap().tolerations[0].toleration_seconds = Some(30);
     });
-    assert_eq!(again(&world, &mut memory), Again::At(at("12:00:30")));
+    assert_eq!(again(&world, &mut memory), Requeue::At(at("12:00:30")));
     world.vanish::<Node>("n1");
-    assert_eq!(again(&world, &mut memory), Again::At(at("12:00:30")));
+    assert_eq!(again(&world, &mut memory), Requeue::At(at("12:00:30")));
     let then = world.later(30);
     let plan = then.plan_with::<TaintEviction>("n1", &mut memory).unwrap();
     assert_eq!(plan.verbs(), ["patch pods/web/status"]);
@@ -293,7 +293,7 @@ fn a_timer_is_not_moved_by_how_exactly_an_age_is_measured() {
         memory.timers.values_mut().next().unwrap().at = later;
         let plan = world.plan_with::<TaintEviction>("n1", &mut memory).unwrap();
         let expected = if moved { at("12:01:00") } else { later };
-        assert_eq!(plan.again, Again::At(expected), "{millis} ms");
+        assert_eq!(plan.requeue, Requeue::At(expected), "{millis} ms");
     }
 }
 
@@ -303,15 +303,15 @@ fn a_timer_survives_the_loss_of_its_memory() {
         .with(tainted("n1"))
         .with(bearing(on_node("old"), TAINT, Some(60)));
     let mut world = world.later(20);
-    // This one has come to the tainted node, so that its time begins later.
+    // This one was scheduled to the tainted node later, so its time begins later.
     world.put(bearing(on_node("new"), TAINT, Some(60)));
     let world = world.later(10);
     let plan = world.plan::<TaintEviction>("n1");
-    assert_eq!(plan.again, Again::At(at("12:01:00")));
+    assert_eq!(plan.requeue, Requeue::At(at("12:01:00")));
     let then = world.later(30);
     let plan = then.plan::<TaintEviction>("n1");
     assert_eq!(plan.verbs(), ["patch pods/old/status"]);
-    assert_eq!(plan.again, Again::At(at("12:01:20")));
+    assert_eq!(plan.requeue, Requeue::At(at("12:01:20")));
 }
 
 #[test]

@@ -1,9 +1,9 @@
-//! Tells kubelets how long they may cache Secrets and ConfigMaps: the annotation
-//! `node.alpha.kubernetes.io/ttl` on every Node, in seconds, grows with the number of nodes.
+//! Sets how long kubelets may cache Secrets and ConfigMaps: the annotation `node.alpha.kubernetes.io/ttl`
+//! on every Node, in seconds, grows with the number of nodes.
 //!
-//! Watches nodes; patches that annotation alone; a key per Node; remembers nothing. The sizes of the steps
-//! overlap, so that a cluster at a border does not flap: a node keeps its value while the number of nodes
-//! lies within that value's step.
+//! Watches nodes; patches that annotation alone; a key per Node; remembers nothing. The steps overlap, so
+//! that a cluster at a border does not flap: a node keeps its value while the number of nodes lies within
+//! that value's step.
 
 use std::sync::Arc;
 
@@ -17,7 +17,7 @@ use serde_json::json;
 /// Where kubelets read it.
 const ANNOTATION: &str = "node.alpha.kubernetes.io/ttl";
 
-/// From how many nodes to how many a value holds.
+/// The numbers of nodes between which a value holds.
 struct Step {
     least: usize,
     most: usize,
@@ -56,8 +56,8 @@ fn step_of(node: &Node) -> Option<usize> {
     STEPS.iter().position(|step| step.seconds == seconds)
 }
 
-/// The step that a cluster of this size comes to from another one: up while it is too large, down while it is
-/// too small.
+/// The step of a cluster of this size, starting from another one: up while it is too large, down while it
+/// is too small.
 fn reached(mut step: usize, nodes: usize) -> usize {
     while nodes > STEPS[step].most {
         step += 1;
@@ -68,7 +68,7 @@ fn reached(mut step: usize, nodes: usize) -> usize {
     step
 }
 
-/// The step of a node that has no value of its own: that of others, so that all nodes have the same.
+/// The step of a node without a value of its own: that of the others, so that all nodes have the same.
 fn joined(others: &[Arc<Node>], nodes: usize) -> usize {
     others
         .iter()

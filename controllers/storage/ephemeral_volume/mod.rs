@@ -1,8 +1,8 @@
 //! Creates the claims of pods' generic ephemeral volumes.
 //!
-//! Watches pods and persistentvolumeclaims; creates claims named `<pod>-<volume>`, controlled by the pod, so
-//! that the garbage collector removes them with it; a key per pod; remembers nothing. The template's spec is
-//! copied byte for byte. A claim of that name that belongs to somebody else is never touched. The name is
+//! Watches pods and persistentvolumeclaims; creates claims named `<pod>-<volume>`, controlled by the pod,
+//! so that the garbage collector deletes them with it; a key per pod; remembers nothing. The template's
+//! spec is copied byte for byte. A claim of that name with another owner is never touched. The name is
 //! fixed, so a second creation collides.
 
 use controllers_kit::{
@@ -31,7 +31,7 @@ fn key_of(pod: &Pod) -> Option<Key> {
     (has && !pod.is_terminating()).then(|| Key::of(pod))
 }
 
-/// A pod that has come. A pod's volumes never change, so that its later changes tell nothing.
+/// A pod that was created. A pod's volumes never change, so later changes do not matter.
 fn arrived(change: &Change<'_, Pod>, _: &dyn Reader) -> Vec<Key> {
     let uid = |pod: &Pod| pod.metadata().uid.clone();
     let is_other = change.old.map(uid) != change.new.map(uid);
@@ -39,7 +39,7 @@ fn arrived(change: &Change<'_, Pod>, _: &dyn Reader) -> Vec<Key> {
     pod.and_then(key_of).into_iter().collect()
 }
 
-/// The pods of a claim that has gone, or was replaced by another of its name.
+/// The pods of a claim that was deleted, or was replaced by another of its name.
 fn bereft(change: &Change<'_, PersistentVolumeClaim>, reader: &dyn Reader) -> Vec<Key> {
     let Some(old) = change.old.map(PersistentVolumeClaim::metadata) else {
         return Vec::new();
@@ -105,7 +105,7 @@ impl Controller for EphemeralVolumes {
             .workers(
                 "concurrent-ephemeralvolume-syncs",
                 5,
-                "Pods with ephemeral volumes worked on at once by each replica.",
+                "The number of pods with ephemeral volumes that each replica handles concurrently.",
             )
             .rule("", "pods", &["list", "watch"])
             .rule("", "pods/finalizers", &["update"])
@@ -151,7 +151,7 @@ impl Controller for EphemeralVolumes {
                 create(&mut plan, &pod, volume, &name);
                 continue;
             };
-            // Later volumes wait until this one can be had, as upstream's.
+            // Later volumes wait until this one can be created, as upstream's.
             if let Err(why) = claims::made_for(&pod, &claim) {
                 let what = format!("ephemeral volume {}: {why}", volume.name);
                 plan.event(Event::warning(&*pod, FAILED_BINDING, what.clone()));

@@ -153,7 +153,7 @@ fn volumes_get_their_claims_one_after_the_other() {
 }
 
 #[test]
-fn creations_and_their_failures_are_counted_and_failures_told() {
+fn creations_and_failures_are_counted_and_failures_reported() {
     let world = World::at("12:00:00").with(web());
     let plan = world.plan::<EphemeralVolumes>("web");
     let announcement = plan.actions().next().unwrap().announcement.clone().unwrap();

@@ -29,20 +29,20 @@ const SUCCEEDED: &str = "SuccessfulAttachVolume";
 const TIMEOUT_REASON: &str = "timeout";
 const OUT_OF_SERVICE_REASON: &str = "out-of-service";
 
-/// About how long a write to a node takes to reach every cache: how far the turns of those who wait are
-/// apart.
+/// The approximate time until a write to a node has reached every cache: the distance between the turns of
+/// waiting keys.
 const TURN: SignedDuration = SignedDuration::from_millis(25);
 /// No volume waits longer for its turn.
 const LAST_TURN: SignedDuration = SignedDuration::from_secs(2);
 
-/// The changes of one volume while they are being decided.
+/// The changes of one volume, during its plan.
 pub(super) struct Changes<'a> {
     controller: &'a AttachDetach,
     unique: &'a Unique,
     seen: &'a Seen<'a>,
     places: BTreeMap<String, Place>,
     plan: Plan,
-    /// What would have to be known and was not asked.
+    /// Queries whose answers are needed and were not asked for.
     unanswered: Vec<Query>,
 }
 
@@ -76,7 +76,7 @@ impl<'a> Changes<'a> {
         let places = std::mem::take(&mut self.places);
         let failed = std::mem::take(&mut memory.failed);
         self.forget(&places, memory);
-        // The nodes that keep the volume from others: they use it, or have not let it go.
+        // The nodes that keep the volume from others: they use it, or have not released it.
         let mut keeping: BTreeSet<&str> = BTreeSet::new();
         for (name, place) in &places {
             let managed = place.node.as_ref().is_none_or(|node| is_managed(node));
@@ -158,7 +158,7 @@ impl<'a> Changes<'a> {
         (self.plan, self.unanswered)
     }
 
-    /// The node that gets a volume which several want: one that still uses it, else that whose pod has waited
+    /// The node that gets a contested volume: one that still uses it, else the one whose pod has waited
     /// longest.
     fn first_in_line<'p>(
         &self,
@@ -180,9 +180,9 @@ impl<'a> Changes<'a> {
         first.map(|(name, _)| name.as_str())
     }
 
-    /// Whether a volume that one node alone may have must not be listed on a node, though it is attached
-    /// there: another node lists it, or has it attached and comes first. That is so after somebody else has
-    /// made a second attachment.
+    /// Whether a volume for a single node must not be listed on a node, though it is attached there:
+    /// another node lists it, or has it attached and comes first. That happens after another client has
+    /// created a second attachment.
     fn is_held_elsewhere(&self, places: &BTreeMap<String, Place>, name: &str) -> bool {
         let attached = || places.iter().filter(|(_, place)| place.is_attached());
         let first = self.first_in_line(attached().filter(|(_, place)| place.spec.is_some()));
@@ -193,7 +193,7 @@ impl<'a> Changes<'a> {
         })
     }
 
-    /// Measures detaches that have come to their end, and forgets the nodes.
+    /// Measures completed detaches, and forgets the nodes.
     fn forget(&mut self, places: &BTreeMap<String, Place>, memory: &mut Memory) {
         let gone = |name: &String| {
             places
@@ -212,8 +212,8 @@ impl<'a> Changes<'a> {
         memory.nodes.retain(|name, _| places.contains_key(name));
     }
 
-    /// Whether the volume has an in-tree source, now that no pod names it: that of a PersistentVolume, or an
-    /// in-line one, which drivers of in-tree plugins alone can have.
+    /// Whether the volume has an in-tree source, when no pod names it any more: a PersistentVolume's, or an
+    /// in-line one, which only drivers of in-tree plugins can have.
     fn is_migrated(&self) -> bool {
         let volumes = self
             .seen
@@ -227,7 +227,7 @@ impl<'a> Changes<'a> {
     }
 
     fn retry_at(&mut self, at: Timestamp) {
-        self.plan.look_again_at(at);
+        self.plan.requeue_at(at);
     }
 
     fn took(
@@ -266,7 +266,7 @@ impl<'a> Changes<'a> {
         }
     }
 
-    /// The answer to a query, which is noted where it was not asked.
+    /// The answer to a query, which is recorded where it was not asked.
     fn answer(&mut self, query: Query) -> Option<&'a Answer> {
         let answer = self.seen.answer(&query);
         if answer.is_none() {
@@ -275,7 +275,7 @@ impl<'a> Changes<'a> {
         answer
     }
 
-    /// Takes a step towards letting a node's volume go; whether the node keeps it for now.
+    /// Takes the next step of detaching the volume from a node; whether the node keeps it for now.
     fn detach(&mut self, name: &str, place: &Place, note: &mut Note) -> bool {
         if place.attachment.is_none() && !place.is_listed(self.unique) {
             *note = Note::default();
@@ -307,7 +307,7 @@ impl<'a> Changes<'a> {
             return true;
         }
         if let Some(node) = place.node.as_ref().filter(|_| is_listed) {
-            // Where there is no attachment, the entry is all that there is to the detach.
+            // Without an attachment, removing the entry completes the detach.
             let is_last = place.attachment.is_none();
             if is_last {
                 note.detaching_since.get_or_insert(now);
@@ -334,12 +334,12 @@ impl<'a> Changes<'a> {
             return false;
         }
         note.detaching_since.get_or_insert(now);
-        // Irreversible: the driver takes the disk from the node. Verified right before: no pod on the node
-        // wants the volume; the node, read live, has it neither in `volumesAttached`, so that its kubelet
-        // does not begin to mount it, nor in `volumesInUse`; and the attachment is the very version that was
-        // seen. Where the detach is forced, instead: the node, read live, bears the taint out-of-service, by
-        // which an administrator says that it is shut down; or it is gone or not ready at the end of six
-        // minutes of waiting.
+        // Irreversible: the driver takes the disk from the node. Verified immediately before: no pod on the
+        // node wants the volume; the node, read live, has it neither in `volumesAttached`, so that its
+        // kubelet does not begin to mount it, nor in `volumesInUse`; and the attachment is the very version
+        // that was seen. Where the detach is forced, instead: the node, read live, has the taint
+        // out-of-service, by which an administrator declares it shut down; or it is gone or not ready after
+        // six minutes of waiting.
         let deletion = self
             .plan
             .delete(&**attachment, Only::ThisVersion, Propagation::Background);
@@ -349,8 +349,7 @@ impl<'a> Changes<'a> {
         false
     }
 
-    /// Measures the failures of a detach that was requested: a driver's error, each once, and that it takes
-    /// longer than a driver may.
+    /// Measures the failures of a requested detach: each error of the driver once, and a timeout.
     fn follow_detach(&mut self, attachment: &VolumeAttachment, note: &mut Note) {
         let since = *note.detaching_since.get_or_insert(self.seen.now);
         let due = later(since, OPERATION);
@@ -370,8 +369,8 @@ impl<'a> Changes<'a> {
         }
     }
 
-    /// Whether the node, read live, is still one that a volume may be taken from by force. The cache may lag
-    /// behind a node that has come back and writes.
+    /// Whether the node, read live, is still one that a volume may be detached from by force. The cache may
+    /// lag behind a node that has come back and writes.
     fn is_still_forced(&mut self, name: &str, reason: &str) -> bool {
         let query = Query::Live {
             resource: Node::resource(),
@@ -466,10 +465,10 @@ impl<'a> Changes<'a> {
             .patch(node, "status", PatchKind::Merge, patch, Report::No)
     }
 
-    /// Takes the volume out of what a node lists, and with it all others that leave. Each is unwanted and, at
-    /// the version that the patch insists on, not in use; its own owner puts back one that is wanted again,
-    /// and deletes no attachment without a check of its own. So this may be done for volumes of other owners,
-    /// where putting in may not.
+    /// Removes the volume from the node's list, together with all others that leave. Each is unwanted and,
+    /// at the version that is the patch's precondition, not in use; its own owner puts back one that is
+    /// wanted again, and deletes no attachment without a check of its own. So this may be done for volumes
+    /// of other owners, where adding may not.
     fn take_out(&mut self, node: &Node, note: &mut Note) -> Option<&mut Action> {
         let waiting = places::waiting(node, self.seen);
         if !self.is_turn(&waiting, note) {
@@ -481,7 +480,7 @@ impl<'a> Changes<'a> {
         Some(self.write(node, entries))
     }
 
-    /// Puts the volume into what a node lists: from now on its kubelet may mount it.
+    /// Adds the volume to a node's list: from now on its kubelet may mount it.
     fn list(&mut self, node: &Node, place: &Place, spec: &Spec, note: &mut Note) {
         let turn = note.turn;
         let waiting = places::waiting(node, self.seen);
@@ -496,7 +495,7 @@ impl<'a> Changes<'a> {
         }
         if !note.reported_success {
             note.reported_success = true;
-            // A node that was made again lacks its list, and nothing was attached.
+            // A recreated node lacks its list, and nothing was attached.
             let made =
                 |time: Option<kubernetes_proto::meta::Time>| time.map(|time| time.timestamp());
             let node_made = made(Object::metadata(node).creation_timestamp);
@@ -520,8 +519,8 @@ impl<'a> Changes<'a> {
         self.write(node, entries);
     }
 
-    /// Checks what has become of the attachment to a node that wants it; whether the node's list is to have
-    /// it now.
+    /// Checks the attachment to a node that wants the volume; whether the volume is to be added to the
+    /// node's list now.
     fn follow(&mut self, name: &str, place: &Place, spec: &Spec, note: &mut Note) -> bool {
         let is_listed = place.is_listed(self.unique);
         let now = self.seen.now;
@@ -572,8 +571,8 @@ impl<'a> Changes<'a> {
         false
     }
 
-    /// Whether an attachment, read live, is still attached. The cache may lag, also behind the deletion by an
-    /// owner before: the entry of a volume that was detached would keep other nodes from it.
+    /// Whether an attachment, read live, is still attached. The cache may lag, even behind a deletion by
+    /// the previous owner: the entry of a detached volume would keep other nodes from it.
     fn is_still_attached(&mut self, attachment: &VolumeAttachment) -> bool {
         let meta = Object::metadata(attachment);
         let query = Query::Live {
@@ -599,8 +598,8 @@ impl<'a> Changes<'a> {
         false
     }
 
-    /// A node lists a volume whose attachment is not there, or not attached: after the sync period the entry
-    /// goes, and the volume is attached again.
+    /// A node lists a volume whose attachment does not exist, or is not attached: after the sync period the
+    /// entry is removed, and the volume is attached again.
     fn recover(&mut self, name: &str, place: &Place, note: &mut Note) {
         let now = self.seen.now;
         let (Some(period), Some(node)) = (self.controller.sync, &place.node) else {
@@ -618,8 +617,8 @@ impl<'a> Changes<'a> {
             resource: VolumeAttachment::resource(),
             key: Key::cluster(attachment.as_str()),
         };
-        // The kubelet may use the volume: its entry goes only after the API server, read live, has no
-        // attachment that is attached. The cache may lag behind the node's list.
+        // The kubelet may use the volume: its entry is removed only after the API server, read live, has no
+        // attached attachment. The cache may lag behind the node's list.
         let is_lost = match self.answer(query) {
             None => return,
             Some(Answer::Missing | Answer::NotFound(_)) => true,
@@ -640,7 +639,7 @@ impl<'a> Changes<'a> {
         }
     }
 
-    /// Whether the cache holds every attachment that there is, as of a version that was read just now.
+    /// Whether the cache holds every attachment, as of a version that was read just now.
     fn is_proven(&mut self) -> bool {
         let resource = match self.unique.csi {
             Some(_) => VolumeAttachment::resource(),
@@ -665,10 +664,10 @@ impl<'a> Changes<'a> {
         }
     }
 
-    /// Asks the driver to attach the volume. Irreversible, as the driver begins at once: verified right
-    /// before, where one node alone may have the volume, that no other node has an attachment or an entry, by
-    /// a cache that is proven to have come to what the API server held just before ([`Self::is_proven`]). The
-    /// name follows from volume and node, so that a second creation collides.
+    /// Asks the driver to attach the volume. Irreversible, as the driver begins at once: verified
+    /// immediately before, for a volume for a single node, that no other node has an attachment or an
+    /// entry, by a cache that is proven to have reached the API server's state just before
+    /// ([`Self::is_proven`]). The name follows from volume and node, so a second creation collides.
     fn create(&mut self, node: &str, spec: &Spec, note: &mut Note) {
         let (Some(name), Some((driver, _))) = (self.unique.attachment(node), &self.unique.csi)
         else {
@@ -702,7 +701,7 @@ impl<'a> Changes<'a> {
         self.plan.create(&attachment);
     }
 
-    /// Reports the pods why the volume could not be attached, if it is another reason than before.
+    /// Records an event on the pods when the reason why the volume could not be attached changes.
     fn report_failure(&mut self, place: &Place, spec: &Spec, note: &mut Note, why: String) {
         if note.reported_failure.as_ref() == Some(&why) {
             return;
@@ -717,8 +716,8 @@ impl<'a> Changes<'a> {
         note.reported_failure = Some(why);
     }
 
-    /// Reports the pods of a node that another one keeps the volume: once, and not while that one is letting
-    /// it go.
+    /// Records an event on the pods of a node that another node keeps the volume: once, and not while that
+    /// one is releasing it.
     fn report_elsewhere(
         &mut self,
         places: &BTreeMap<String, Place>,
@@ -754,7 +753,7 @@ impl<'a> Changes<'a> {
     }
 }
 
-/// Who has a volume, as users of one namespace may know it: they see no names of pods in others.
+/// A volume's users as users of one namespace may see them: without the names of pods in others.
 pub(super) fn elsewhere(using: &[&Pod], namespace: &str) -> String {
     if using.is_empty() {
         return "Volume is already exclusively attached to one node and can't be attached to another"
@@ -787,7 +786,7 @@ fn entries(node: &Node) -> BTreeMap<String, String> {
         .collect()
 }
 
-/// Counts drivers' ephemeral volumes of a node's pods.
+/// Counts CSI ephemeral volumes of a node's pods.
 pub(super) fn count_ephemeral(node: &str, seen: &Seen<'_>) -> Plan {
     let mut plan = Plan::nothing();
     let mut drivers: BTreeMap<String, usize> = BTreeMap::new();

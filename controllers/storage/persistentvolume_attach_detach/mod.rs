@@ -46,7 +46,7 @@ use volumes::{BY_IN_LINE, BY_NODE, BY_SOURCE, BY_VOLUME, Unique};
 
 /// The kind of the keys of volumes.
 const KEY: &str = "volume";
-/// The kind of the keys of nodes, for which drivers' ephemeral volumes are counted.
+/// The kind of the keys of nodes, for which CSI ephemeral volumes are counted.
 const EPHEMERAL: &str = "ephemeral";
 
 const PERIOD: &str = "attach-detach-reconcile-sync-period";
@@ -56,7 +56,7 @@ const NO_FORCE: &str = "disable-force-detach-on-timeout";
 const MANAGED: &str = "volumes.kubernetes.io/controller-managed-attach-detach";
 const OUT_OF_SERVICE: &str = "node.kubernetes.io/out-of-service";
 
-/// How long an unhealthy node may keep a volume that it should let go.
+/// How long an unhealthy node may keep a volume that it should release.
 const UNMOUNT: SignedDuration = SignedDuration::from_mins(6);
 /// How long a driver may take to attach before that is an error.
 const OPERATION: SignedDuration = SignedDuration::from_mins(2);
@@ -68,30 +68,29 @@ const SECONDS: &str = "storage_operation_duration_seconds";
 
 /// The controller.
 pub struct AttachDetach {
-    /// How long an attachment that is listed may be lost before it is made again; `None` for ever.
+    /// How long an attachment that is listed may be lost before it is made again; `None` forever.
     sync: Option<SignedDuration>,
     forces: bool,
 }
 
-/// What is known of a volume beyond what the API holds.
+/// The memory of a volume, beyond what the API holds.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Memory {
     /// By node; bounded by the nodes that have, want or had the volume.
     nodes: BTreeMap<String, Note>,
-    /// Why attachments could not be created in the plan before, by their names.
+    /// Why attachments could not be created in the last plan, by their names.
     failed: BTreeMap<String, String>,
 }
 
-/// What is known of a volume on a node. Losing it makes a forced detach later, and reports an event once
-/// more.
+/// The memory of a volume on a node. Losing it delays a forced detach, and repeats an event.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 struct Note {
     /// Since when the node should let the volume go.
     unwanted_since: Option<Timestamp>,
     /// When the attachment's deletion was requested.
     detaching_since: Option<Timestamp>,
-    /// Whether the node neither listed nor used the volume when it was seen last: its kubelet can't mount it
-    /// any more, so this holds after the node is gone.
+    /// Whether the node neither listed nor used the volume when it was last seen: its kubelet can't mount
+    /// it any more, so this holds after the node is gone.
     let_go: bool,
     /// Which failure to detach was measured last.
     measured_failure: Option<String>,
@@ -151,17 +150,17 @@ impl Controller for AttachDetach {
             .flag(
                 PERIOD,
                 FlagDefault::Duration(Duration::from_mins(1)),
-                "How long a node may list a volume whose attachment is lost before it is attached again; at least 1s.",
+                "How long a node may list a volume without an attachment before it is attached again; at least 1s.",
             )
             .flag(
                 NO_SYNC,
                 FlagDefault::Bool(false),
-                "Whether volumes whose attachment is lost are left as the node lists them.",
+                "Whether volumes without an attachment stay in the node's list.",
             )
             .flag(
                 NO_FORCE,
                 FlagDefault::Bool(false),
-                "Whether a volume that an unhealthy node has not unmounted within six minutes stays attached; then only the taint node.kubernetes.io/out-of-service frees it.",
+                "Whether a volume that an unhealthy node has not unmounted within six minutes stays attached; then only the taint node.kubernetes.io/out-of-service detaches it.",
             )
             .runs_where(|flags| match flags.duration(PERIOD) < Duration::from_secs(1) {
                 true => Runs::Wrong(format!("--{PERIOD} must be at least 1s; --{NO_SYNC} switches it off")),
@@ -177,13 +176,13 @@ impl Controller for AttachDetach {
                 IN_USE,
                 MetricKind::Sum,
                 &["node", "volume_plugin"],
-                "Volumes of pods on a node, as far as plugins that attach have them.",
+                "Volumes of pods on a node, by attachable plugin.",
             )
             .metric(
                 FORCED,
                 MetricKind::Counter,
                 &["reason"],
-                "Detaches without the kubelet's word that the volume is unmounted.",
+                "Forced detaches: the kubelet had not reported the volume as unmounted.",
             )
             .metric(
                 SECONDS,
@@ -191,7 +190,7 @@ impl Controller for AttachDetach {
                     0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 15.0, 25.0, 50.0, 120.0, 300.0, 600.0,
                 ]),
                 &["volume_plugin", "operation_name", "status", "migrated"],
-                "How long attaching and detaching took, in seconds.",
+                "Duration of attaching and detaching, in seconds.",
             )
             .rule("", "pods", &["list", "watch"])
             .rule("", "nodes", &["get", "list", "watch"])
@@ -245,7 +244,7 @@ impl Controller for AttachDetach {
         let (mut plan, unanswered) = self.decide(key, seen, memory);
         if !unanswered.is_empty() {
             // Something has come due since it was asked.
-            plan.look_again_now();
+            plan.requeue_now();
         }
         Ok(plan)
     }

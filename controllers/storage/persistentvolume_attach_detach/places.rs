@@ -196,8 +196,7 @@ pub(super) struct Waiting {
     /// The volumes whose entry comes or goes, by unique name: their owners write one after the other, in this
     /// order.
     pub(super) names: BTreeSet<String>,
-    /// Those that no pod of the node wants and the node does not use: the first who writes takes them all
-    /// out.
+    /// Volumes that no pod of the node wants and the node does not use: the first writer removes them all.
     pub(super) leaving: BTreeSet<String>,
 }
 

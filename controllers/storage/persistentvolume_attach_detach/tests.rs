@@ -1,4 +1,4 @@
-use controllers_kit::{Again, FlagValue, Flags, Plan, Runs, SignedDuration, testing::*};
+use controllers_kit::{FlagValue, Flags, Plan, Requeue, Runs, SignedDuration, testing::*};
 use kubernetes_proto::{
     Object,
     core::{Node, PersistentVolume, PersistentVolumeClaim, Pod},
@@ -342,8 +342,8 @@ fn the_age_of_an_unwanted_volume_travels_and_ends_when_a_pod_wants_it() {
     let mut memory = Memory::default();
     let plan = world.plan_with::<AttachDetach>(KEY, &mut memory).unwrap();
     assert_eq!(
-        plan.again,
-        Again::At(world.now() + SignedDuration::from_mins(6))
+        plan.requeue,
+        Requeue::At(world.now() + SignedDuration::from_mins(6))
     );
     let controller = AttachDetach {
         sync: None,
@@ -524,7 +524,7 @@ fn a_listed_volume_whose_attachment_is_lost_is_attached_again_after_the_period()
 }
 
 #[test]
-fn what_leaves_a_node_goes_in_one_write_and_what_comes_takes_turns() {
+fn detaches_from_a_node_share_one_write_and_attaches_take_turns() {
     let other = "kubernetes.io/csi/d^z";
     let early = "kubernetes.io/csi/d^a";
     let leaving = world(ONCE).with(kept_node("a", &[V, other, "flexvolume-k8s/x/y"], &[]));
@@ -544,8 +544,8 @@ fn what_leaves_a_node_goes_in_one_write_and_what_comes_takes_turns() {
     let mut memory = Memory::default();
     let plan = second.plan_with::<AttachDetach>(KEY, &mut memory).unwrap();
     assert!(plan.is_nothing(), "the first in order writes first");
-    let Again::At(due) = plan.again else {
-        panic!("{:?}", plan.again)
+    let Requeue::At(due) = plan.requeue else {
+        panic!("{:?}", plan.requeue)
     };
     let mut second = second;
     second.advance_to(due);
@@ -553,7 +553,7 @@ fn what_leaves_a_node_goes_in_one_write_and_what_comes_takes_turns() {
     assert_eq!(
         plan.verbs(),
         ["patch nodes/a/status"],
-        "nobody waits for ever"
+        "nobody waits forever"
     );
     // One that is used, or wanted by a pod whose claim can't be followed, stays.
     let used = world(ONCE).with(kept_node("a", &[V, other], &[other]));
@@ -681,7 +681,7 @@ fn in_use(plan: &Plan) -> Vec<String> {
 }
 
 #[test]
-fn a_detach_goes_on_when_the_persistent_volume_is_gone() {
+fn a_detach_continues_when_the_persistent_volume_is_gone() {
     let mut world = world(ONCE)
         .with(kept_node("a", &[V], &[]))
         .with(attachment("a", true));
@@ -839,7 +839,7 @@ fn of_nodes_that_want_a_lost_exclusive_volume_the_one_that_uses_it_is_first() {
 }
 
 #[test]
-fn a_pod_that_comes_back_during_a_detach_is_told_nothing_for_two_minutes() {
+fn a_pod_that_comes_back_during_a_detach_gets_no_event_for_two_minutes() {
     let mut world = world(ONCE)
         .with(kept_node("a", &[], &[]))
         .with(attachment("a", true));
@@ -851,8 +851,8 @@ fn a_pod_that_comes_back_during_a_detach_is_told_nothing_for_two_minutes() {
     let plan = world.plan_with::<AttachDetach>(KEY, &mut memory).unwrap();
     assert_eq!(reported(&plan), [""; 0]);
     assert_eq!(
-        plan.again,
-        Again::At(world.now() + SignedDuration::from_mins(2))
+        plan.requeue,
+        Requeue::At(world.now() + SignedDuration::from_mins(2))
     );
     world.advance_to(world.now() + SignedDuration::from_mins(2));
     let plan = world.plan_with::<AttachDetach>(KEY, &mut memory).unwrap();
@@ -1071,8 +1071,8 @@ fn an_attachment_is_read_live_when_the_turn_of_its_volume_has_come() {
     let mut memory = Memory::default();
     let plan = unasked.plan_with::<AttachDetach>(KEY, &mut memory).unwrap();
     assert_eq!(plan.verbs(), [""; 0]);
-    let Again::At(due) = plan.again else {
-        panic!("{:?}", plan.again)
+    let Requeue::At(due) = plan.requeue else {
+        panic!("{:?}", plan.requeue)
     };
     world.advance_to(due);
     let plan = world.plan_with::<AttachDetach>(KEY, &mut memory).unwrap();

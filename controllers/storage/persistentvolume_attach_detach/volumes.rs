@@ -34,7 +34,7 @@ pub(super) struct Unique {
 }
 
 impl Unique {
-    /// Of a unique name; `None` for that of a plugin that is not attached from here.
+    /// Parses a unique name; `None` for a plugin that is not attached from here.
     pub(super) fn parse(text: &str) -> Option<Self> {
         let after = |plugin: &str| text.strip_prefix(plugin)?.strip_prefix('/');
         let csi = match after(CSI) {

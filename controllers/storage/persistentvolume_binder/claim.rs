@@ -25,11 +25,11 @@ use super::{
     plugins::{HOST_PATH, Provisioner, provisioner},
 };
 
-/// Under what events about the claim are remembered.
+/// The name by which events about the claim are remembered.
 pub(super) const ABOUT: &str = "claim";
 const WAIT: &str = "WaitForFirstConsumer";
 
-/// Whether by the cache a claim that was bound has lost its volume, so that the volume is read live.
+/// Whether a bound claim has lost its volume according to the cache, so that the volume is read live.
 pub(super) fn seems_lost(claim: &PersistentVolumeClaim, seen: &Seen<'_>) -> bool {
     let name = &claim_spec(claim).volume_name;
     if !has(claim, BIND_COMPLETED) || name.is_empty() || claim_phase(claim) == LOST {
@@ -41,7 +41,7 @@ pub(super) fn seems_lost(claim: &PersistentVolumeClaim, seen: &Seen<'_>) -> bool
     })
 }
 
-/// With the annotation that names the CSI driver which does the work of the plugin named by another one.
+/// Sets the annotation that names the CSI driver for a migrated plugin.
 pub(super) fn with_migration<T: Object>(object: &mut T, plugin: Option<&str>) -> bool {
     let Some(plugin) = plugin else { return false };
     let named = annotation(object, MIGRATED_TO).unwrap_or_default();
@@ -59,7 +59,7 @@ fn of_claim(claim: &PersistentVolumeClaim) -> Option<&str> {
     annotation(claim, PROVISIONER).or(annotation(claim, BETA_PROVISIONER))
 }
 
-/// The volume as it points at a claim; `None` where it does.
+/// The volume with its reference to a claim; `None` where it is set already.
 fn bound_volume(
     volume: &PersistentVolume,
     claim: &PersistentVolumeClaim,
@@ -85,7 +85,7 @@ fn bound_volume(
     (new != *volume).then_some(new)
 }
 
-/// The claim as it names a volume; `None` where it does.
+/// The claim with the name of a volume; `None` where it is set already.
 fn bound_claim(
     claim: &PersistentVolumeClaim,
     volume: &PersistentVolume,
@@ -116,8 +116,8 @@ fn without_volume(claim: &PersistentVolumeClaim, phase: &str) -> PersistentVolum
     new
 }
 
-/// The claim as it is bound to a volume. The capacity is set with the phase alone: afterwards it is that of
-/// the file system, which may differ from the volume's.
+/// The status of a claim that is bound to a volume. The capacity is set together with the phase alone:
+/// afterwards it is that of the file system, which may differ from the volume's.
 fn with_volume(
     claim: &PersistentVolumeClaim,
     volume: &PersistentVolume,
@@ -176,14 +176,14 @@ impl Pass<'_> {
         }
     }
 
-    /// An event stays recorded where this plan does not come to its reason.
+    /// An event stays recorded where this plan does not reach its reason.
     fn keep_recorded(&mut self) {
         if let Some(recorded) = self.memory.recorded.get(ABOUT) {
             self.recorded.insert(ABOUT.to_owned(), recorded.clone());
         }
     }
 
-    /// A claim of which it was said that it is bound.
+    /// A claim with the annotation that it is bound.
     fn sync_bound(&mut self, claim: &PersistentVolumeClaim) -> Result<(), Refusal> {
         if claim_phase(claim) == BOUND
             && let Some(began) = self.memory.provisioning.take()
@@ -220,7 +220,7 @@ impl Pass<'_> {
             ),
             Live::There { json, .. } => {
                 let to = &json["spec"]["claimRef"];
-                // Otherwise the cache is behind, and what it lacks wakes the key.
+                // Otherwise the cache is behind, and the missing change wakes the key.
                 if to.is_object() && to["uid"].as_str().unwrap_or_default() != uid.as_str() {
                     self.lose(
                         claim,
@@ -238,8 +238,8 @@ impl Pass<'_> {
         Ok(())
     }
 
-    /// Marks a claim as lost. Verified right before: that this version of the claim names no volume, or by a
-    /// live read that the one it names is gone or another claim's.
+    /// Marks a claim as lost. Verified immediately before: that this version of the claim names no volume,
+    /// or by a live read that the one it names is gone or bound to another claim.
     fn lose(&mut self, claim: &PersistentVolumeClaim, reason: &'static str, message: &str) {
         if claim_phase(claim) == LOST {
             return;
@@ -259,7 +259,7 @@ impl Pass<'_> {
         }
     }
 
-    /// A claim that does not care which volume it gets.
+    /// A claim that asks for no volume by name.
     fn find_volume(&mut self, claim: &PersistentVolumeClaim) -> Result<(), Refusal> {
         let class = match claim_class(claim) {
             "" => None,
@@ -307,10 +307,10 @@ impl Pass<'_> {
         } else if claim_class(claim).is_empty() {
             let text = "no persistent volumes available for this claim and no storage class is set";
             self.record(ABOUT, Event::normal(claim, "FailedBinding", text));
-            self.look_again();
+            self.requeue_after_period();
         } else {
             self.provision(claim, class.as_deref());
-            self.look_again();
+            self.requeue_after_period();
             return Ok(());
         }
         self.pend(claim);
@@ -318,12 +318,12 @@ impl Pass<'_> {
     }
 
     /// Changes that free a volume wake some of those that it suits, not all.
-    fn look_again(&mut self) {
+    fn requeue_after_period(&mut self) {
         let at = controllers_kit::pods::after(self.seen.now, self.binder.period);
-        self.plan.look_again_at(at);
+        self.plan.requeue_at(at);
     }
 
-    /// What a claim waits for whose volume is chosen with its pod's node.
+    /// Why a claim waits whose volume is chosen together with its pod's node.
     fn waiting(&self, claim: &PersistentVolumeClaim) -> Event {
         let pods = self
             .seen
@@ -445,9 +445,9 @@ impl Pass<'_> {
         Ok(())
     }
 
-    /// Binds a volume and a claim: the volume points at the claim, the claim names the volume, and both say
-    /// that they are bound. Each object is written once in a plan; what is left follows when the watch has
-    /// brought the write.
+    /// Binds a volume and a claim: the volume refers to the claim, the claim names the volume, and both
+    /// statuses are Bound. Each object is written once in a plan; the rest follows when the watch has
+    /// delivered the write.
     fn bind(&mut self, volume: &PersistentVolume, claim: &PersistentVolumeClaim) {
         let provisioner = self.memory.provisioning.as_ref();
         let provisioner = provisioner.map(|began| began.plugin.clone());
@@ -461,7 +461,7 @@ impl Pass<'_> {
                 action.measure_failure(counter, &[plugin, "provision"], 1.0);
             }
         }
-        // One that was bound already still has annotations and finalizers to be kept.
+        // A volume that was bound before keeps its annotations and finalizers.
         if is_written {
             self.touched.push(Object::metadata(volume).name.clone());
         }
@@ -486,7 +486,7 @@ impl Pass<'_> {
         }
     }
 
-    /// Lets a volume enter a phase; nothing where it is in it.
+    /// Sets a volume's phase; nothing where it is set already.
     pub(super) fn enter(
         &mut self,
         volume: &PersistentVolume,

@@ -58,7 +58,7 @@ pub(super) fn volume_phase(volume: &PersistentVolume) -> &str {
     volume.status.as_ref().map_or("", |status| &status.phase)
 }
 
-/// Whether nothing but its reclaim is left of a volume's life.
+/// Whether only its reclaim is left of a volume's life.
 pub(super) fn is_over(volume: &PersistentVolume) -> bool {
     matches!(volume_phase(volume), RELEASED | FAILED)
 }
@@ -71,7 +71,7 @@ pub(super) fn has<T: Object>(object: &T, name: &str) -> bool {
     annotation(object, name).is_some()
 }
 
-/// The class that a claim names, be it the empty one; `None` where it leaves the choice to the cluster.
+/// The class that a claim names, even an empty one; `None` where it leaves the choice to the cluster.
 pub(super) fn named_class(claim: &PersistentVolumeClaim) -> Option<&str> {
     annotation(claim, BETA_CLASS).or(claim_spec(claim).storage_class_name.as_deref())
 }
@@ -106,7 +106,7 @@ pub(super) fn modes_differ(claim: &PersistentVolumeClaim, volume: &PersistentVol
     mode(claim_spec(claim).volume_mode.as_deref()) != volume_mode(volume)
 }
 
-/// Whether a volume can be used in every way that a claim asks for.
+/// Whether a volume supports all access modes of a claim.
 pub(super) fn gives_access(volume: &PersistentVolume, claim: &PersistentVolumeClaim) -> bool {
     let given = &volume_spec(volume).access_modes;
     let mut wanted = claim_spec(claim).access_modes.iter();
@@ -144,7 +144,7 @@ pub(super) fn claim_ref(volume: &PersistentVolume) -> Option<&ObjectReference> {
     volume_spec(volume).claim_ref.as_ref()
 }
 
-/// Whether a volume points at a claim: by name, and by uid where it has one.
+/// Whether a volume refers to a claim: by name, and by uid where it has one.
 pub(super) fn points_at(volume: &PersistentVolume, claim: &PersistentVolumeClaim) -> bool {
     let meta = Object::metadata(claim);
     claim_ref(volume).is_some_and(|to| {
@@ -154,8 +154,8 @@ pub(super) fn points_at(volume: &PersistentVolume, claim: &PersistentVolumeClaim
     })
 }
 
-/// The key in which a volume is planned: that of the claim that it points at, so that both sides of a binding
-/// are decided in one place; its own where it points at none that can exist.
+/// The key in which a volume is planned: that of the claim that it refers to, so that both sides of a
+/// binding are decided in one place; its own without a reference to a possible claim.
 pub(super) fn key_of(volume: &PersistentVolume) -> Key {
     match claim_ref(volume) {
         Some(to) if !to.namespace.is_empty() && !to.name.is_empty() => {
@@ -170,7 +170,7 @@ pub(super) fn is_unbound(claim: &PersistentVolumeClaim) -> bool {
     !has(claim, BIND_COMPLETED) && claim_spec(claim).volume_name.is_empty()
 }
 
-/// The newest class that is marked as the default one; of equally old ones the first by name.
+/// The newest default class; of equally old ones the first by name.
 pub(super) fn default_class(seen: &Seen<'_>) -> Option<String> {
     let marked = |class: &StorageClass| {
         let mut names = DEFAULT_CLASS.iter();

@@ -13,7 +13,7 @@ use super::facts::{
     points_at, requested, size, volume_attributes, volume_class, volume_phase, volume_spec,
 };
 
-/// Modes of access, as volumes are grouped by them; others do not count.
+/// Access modes by which volumes are grouped; others do not count.
 const MODES: [&str; 4] = [
     "ReadWriteOnce",
     "ReadOnlyMany",
@@ -28,7 +28,7 @@ fn modes(volume: &PersistentVolume) -> usize {
     MODES.iter().filter(has).count()
 }
 
-/// Spreads claims that want the same over volumes that are the same: each claim has another order of them.
+/// Spreads equal claims over equal volumes: each claim has another order of them.
 fn spread(claim: &PersistentVolumeClaim, volume: &PersistentVolume) -> u64 {
     let texts = [&Object::metadata(claim).uid, &Object::metadata(volume).name];
     let bytes = texts.into_iter().flat_map(|text| text.bytes().chain([0]));
@@ -38,7 +38,7 @@ fn spread(claim: &PersistentVolumeClaim, volume: &PersistentVolume) -> u64 {
     hash ^ (hash >> 29)
 }
 
-/// What a claim asks of a volume that no claim has.
+/// A claim's requirements for an available volume.
 pub(super) struct Wanted<'a> {
     claim: &'a PersistentVolumeClaim,
     selector: Option<Selector>,
@@ -64,7 +64,7 @@ impl<'a> Wanted<'a> {
         })
     }
 
-    /// What holds of every volume that the claim can have, be it reserved for it or free.
+    /// The conditions that every volume for the claim must meet, reserved or available.
     fn fits(&self, volume: &PersistentVolume) -> bool {
         !requested(self.claim).exceeds(size(volume))
             && !modes_differ(self.claim, volume)
@@ -83,8 +83,8 @@ impl<'a> Wanted<'a> {
             && self.fits(volume)
     }
 
-    /// The volume that suits best: of those with the fewest modes of access one that is reserved for the
-    /// claim, else the smallest. Where somebody else decides (`delayed`), only one that is reserved.
+    /// The best matching volume: of those with the fewest access modes one that is reserved for the claim,
+    /// else the smallest. With delayed binding, only a reserved one.
     pub(super) fn best(
         &self,
         volumes: impl IntoIterator<Item = Arc<PersistentVolume>>,
@@ -128,8 +128,7 @@ impl Ord for Size {
     }
 }
 
-/// Why a claim can't have the volume that it asks for by name, in upstream's words. The selector is not
-/// looked at.
+/// Why a claim can't have the volume that it asks for by name, in upstream's words. Ignores the selector.
 pub(super) fn mismatch(volume: &PersistentVolume, claim: &PersistentVolumeClaim) -> Option<String> {
     let text = if volume.is_terminating() {
         let name = &Object::metadata(volume).name;

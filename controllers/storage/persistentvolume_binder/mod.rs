@@ -5,14 +5,14 @@
 //! Watches persistentvolumes, persistentvolumeclaims, storageclasses and pods; patches volumes and claims and
 //! their status, deletes hostPath volumes, makes and deletes the pods that empty volumes of policy Recycle.
 //!
-//! The write that makes a volume point at a claim carries the volume's version and is the lock: of two claims
-//! that want one volume the second conflicts and chooses again. What external provisioners act upon (phase
-//! Released) rests on a live read of the claim, and so does what empties or deletes a volume; `Lost` rests on
-//! a live read of the volume.
+//! The write that makes a volume point at a claim carries the volume's version and is the lock: of two
+//! claims that want one volume the second conflicts and chooses again. Writes that external provisioners
+//! act upon (phase Released) rest on a live read of the claim, and so does emptying or deleting a volume;
+//! `Lost` rests on a live read of the volume.
 //!
-//! Remembers which events were recorded, so that they are not repeated while their reason lasts; the recycler
-//! pod that it has made, whose success alone makes a volume available; and since when provisioners are at
-//! work, for metrics.
+//! Remembers which events were recorded, so that they are not repeated while their reason lasts; the
+//! recycler pod that it has created, whose success alone makes a volume available; and since when
+//! provisioners are at work, for metrics.
 
 mod claim;
 mod facts;
@@ -40,7 +40,7 @@ use serde::{Deserialize, Serialize};
 use facts::{claim_class, claim_ref, claim_spec, is_over, key_of, named_class};
 pub use recycle::Recycling;
 
-/// Volumes that point at a claim, by that claim's key.
+/// Volumes that refer to a claim, by that claim's key.
 const BY_CLAIM: &str = "binder: volumes of a claim";
 /// Volumes that point at none, by class.
 const FREE: &str = "binder: free volumes";
@@ -49,8 +49,8 @@ const BY_VOLUME: &str = "binder: claims of a volume";
 /// Claims without a volume, by class: see [`class_place`].
 const UNBOUND: &str = "binder: unbound claims";
 
-/// A volume that has become free wakes so many claims that it suits; one of them gets it, and the others look
-/// again after a sync period at the latest.
+/// Claims that a volume wakes when it becomes available to them; one of them gets it, and the others are
+/// requeued within a sync period.
 const WOKEN_MAX: usize = 16;
 /// Upstream's bound for the back-off of operations on volumes.
 const RETRY_MAX: Duration = Duration::from_secs(122);
@@ -105,7 +105,7 @@ pub struct Recorded {
 #[derive(Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(default)]
 pub struct Memory {
-    /// Events that were recorded and whose reason lasts, by what they are about.
+    /// Events that were recorded and whose reason lasts, by their subject.
     recorded: BTreeMap<String, Recorded>,
     /// Volumes that are being emptied, by name.
     recycling: BTreeMap<String, Recycling>,
@@ -115,7 +115,7 @@ pub struct Memory {
     deleting: BTreeMap<String, Began>,
 }
 
-/// What the API server says of an object that the cache does not show as it is expected.
+/// The API server's state of an object that the cache does not show as expected.
 enum Live {
     /// There is none.
     Missing,
@@ -141,7 +141,7 @@ struct Pass<'a> {
     touched: Vec<Str>,
 }
 
-/// Under what a claim without a volume is listed: its class, or that it names none.
+/// The index value of a claim without a volume: its class, or that it names none.
 fn class_place(class: Option<&str>) -> Str {
     match class {
         Some(class) => format!("={class}").into(),
@@ -158,7 +158,7 @@ fn claims_at(
     found.into_iter().filter_map(cast).collect()
 }
 
-/// The claims that a volume which has become free may be for.
+/// The claims that a newly available volume may suit.
 fn suitors(volume: &PersistentVolume, reader: &dyn Reader) -> Vec<Key> {
     let class = facts::volume_class(volume);
     let mut places = vec![class_place(Some(class))];
@@ -206,8 +206,8 @@ fn woken_by_class(change: &Change<'_, StorageClass>, reader: &dyn Reader) -> Vec
     all.map(|claim| Key::of(&*claim)).collect()
 }
 
-/// The claims of a pod where it has come, has gone, was bound to a node or has ended; and the claim of the
-/// volume that it empties.
+/// The claims of a pod that is created, deleted, bound to a node or has ended; and the claim of the volume
+/// that it empties.
 fn woken_by_pod(change: &Change<'_, Pod>, reader: &dyn Reader) -> Vec<Key> {
     let pod = change.newest();
     let facts_of = |pod: &Pod| {
@@ -243,7 +243,7 @@ impl Controller for PersistentVolumeBinder {
             .flag(
                 "pvclaimbinder-sync-period",
                 FlagDefault::Duration(Duration::from_secs(15)),
-                "How often a claim without a volume looks for one when nothing has changed.",
+                "How often a claim without a volume searches for one when nothing has changed.",
             )
             .flag(
                 "enable-dynamic-provisioning",
@@ -253,7 +253,7 @@ impl Controller for PersistentVolumeBinder {
             .flag(
                 "enable-hostpath-provisioner",
                 FlagDefault::Bool(false),
-                "Not supported: directories of one replica's host are nothing to the others. true is an error.",
+                "Not supported, since directories of one replica's host do not exist on the others. true is an error.",
             )
             .flag(
                 "flex-volume-plugin-dir",
@@ -434,7 +434,7 @@ impl Controller for PersistentVolumeBinder {
         };
         let claim = claim_at(seen, key);
         let volumes = volumes_at(seen, key);
-        // What one of them waits for must not hold back the others.
+        // A waiting one must not hold back the others.
         let mut refused = None;
         if let Some(claim) = &claim {
             refused = pass.sync_claim(claim).err();
@@ -466,7 +466,7 @@ impl Controller for PersistentVolumeBinder {
     fn learn(&self, outcome: &Outcome<'_>, memory: &mut Memory) {
         let action = outcome.action;
         if outcome.result.is_err() {
-            // Events that were to follow a write have not been recorded.
+            // Events that were to follow a write were not recorded.
             memory.recorded.remove(claim::ABOUT);
         }
         let volume = action.key.name.strip_prefix(recycle::POD_PREFIX);
@@ -549,19 +549,19 @@ impl Pass<'_> {
     }
 
     /// Records an event unless the same was recorded within [`EVENT_INTERVAL`] and its reason has lasted
-    /// since. Whether it was recorded.
+    /// since; whether it was recorded.
     fn record(&mut self, about: &str, event: Event) -> bool {
         let (entry, is_due) = self.due(about, &event);
         if is_due {
             self.plan.event(event);
         }
         self.plan
-            .look_again_at(Self::instant(entry.at) + EVENT_INTERVAL);
+            .requeue_at(Self::instant(entry.at) + EVENT_INTERVAL);
         self.recorded.insert(about.to_owned(), entry);
         is_due
     }
 
-    /// What is to be remembered of an event, and whether it must be recorded now.
+    /// The memory of an event, and whether the event must be recorded now.
     fn due(&self, about: &str, event: &Event) -> (Recorded, bool) {
         let text = format!("{} {}: {}", event.about.uid, event.reason, event.message);
         let before = self.memory.recorded.get(about);
@@ -587,7 +587,7 @@ impl Pass<'_> {
         millis.max(0) as f64 / 1000.0
     }
 
-    /// How many volumes and claims there are, by what they are; and how long deletions took.
+    /// Numbers of volumes and claims by their properties; and the durations of deletions.
     fn measure(
         &mut self,
         claim: Option<&PersistentVolumeClaim>,

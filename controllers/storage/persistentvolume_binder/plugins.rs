@@ -9,7 +9,7 @@ use super::facts::{MIGRATED_TO, PROVISIONED_BY, annotation, has, volume_spec};
 const IN_TREE: &str = "kubernetes.io/";
 pub(super) const HOST_PATH: &str = "kubernetes.io/host-path";
 pub(super) const NFS: &str = "kubernetes.io/nfs";
-/// Where a plugin can't be told.
+/// The plugin name where it is unknown.
 pub(super) const UNKNOWN: &str = "N/A";
 
 pub(super) fn is_in_tree(plugin: &str) -> bool {
@@ -27,7 +27,7 @@ pub(super) enum Provisioner<'a> {
     Nobody(String),
 }
 
-/// Who provisions for a class that names a provisioner.
+/// The kind of provisioner that a class names.
 pub(super) fn provisioner(named: &str) -> Provisioner<'_> {
     match named {
         HOST_PATH => Provisioner::HostPath,
@@ -45,7 +45,7 @@ pub(super) fn provisioner(named: &str) -> Provisioner<'_> {
 /// Who deletes a volume whose policy is Delete.
 #[derive(Debug, PartialEq, Eq)]
 pub(super) enum Deleter<'a> {
-    /// A process of its own, which acts on the phase.
+    /// An external process, which acts on the phase.
     External,
     /// The plugin of paths on a host.
     HostPath(&'a str),
@@ -88,7 +88,7 @@ pub(super) fn deleter<'a>(volume: &'a PersistentVolume, name: &str) -> Deleter<'
     }
 }
 
-/// Whether the plugin of paths on a host would delete this one: upstream's `/tmp/.+`, anywhere in the path.
+/// Whether upstream's hostPath plugin would delete this path: its pattern `/tmp/.+`, anywhere in the path.
 pub(super) fn is_temporary(path: &str) -> bool {
     let mut found = path.match_indices("/tmp/");
     found.any(|(at, prefix)| {

@@ -8,7 +8,7 @@ use serde_json::{Value, json};
 use super::facts::volume_spec;
 
 const GIBIBYTE: i64 = 1 << 30;
-/// What the pod's name begins with; the volume's follows.
+/// The prefix of the pod's name; the volume's name follows.
 pub(super) const POD_PREFIX: &str = "recycler-for-";
 const NAMESPACE: &str = "default";
 /// Upstream's image, which kubelets pull; in two parts, since no registry is named in the tree.
@@ -32,7 +32,7 @@ const NFS: Names = Names {
 const HOST_PATH: Names = Names {
     template: "pv-recycler-pod-template-filepath-hostpath",
     minimum: "pv-recycler-minimum-timeout-hostpath",
-    // Spelt otherwise than its sibling, as upstream has it.
+    // Spelled differently from its sibling, as in upstream.
     increment: "pv-recycler-timeout-increment-hostpath",
 };
 
@@ -46,12 +46,12 @@ pub(super) const FLAGS: [(&str, FlagDefault, &str); 6] = [
     (
         NFS.minimum,
         FlagDefault::Int(300),
-        "Least activeDeadlineSeconds of a pod that empties an NFS volume.",
+        "Minimum activeDeadlineSeconds of a pod that empties an NFS volume.",
     ),
     (
         NFS.increment,
         FlagDefault::Int(30),
-        "Seconds for each GiB that a pod which empties an NFS volume may take.",
+        "Seconds added to activeDeadlineSeconds for each GiB of an NFS volume.",
     ),
     (
         HOST_PATH.template,
@@ -61,12 +61,12 @@ pub(super) const FLAGS: [(&str, FlagDefault, &str); 6] = [
     (
         HOST_PATH.minimum,
         FlagDefault::Int(60),
-        "Least activeDeadlineSeconds of a pod that empties a hostPath volume.",
+        "Minimum activeDeadlineSeconds of a pod that empties a hostPath volume.",
     ),
     (
         HOST_PATH.increment,
         FlagDefault::Int(30),
-        "Seconds for each GiB that a pod which empties a hostPath volume may take.",
+        "Seconds added to activeDeadlineSeconds for each GiB of a hostPath volume.",
     ),
 ];
 
@@ -224,12 +224,12 @@ pub(super) fn runs(flags: &Flags) -> Runs {
     }
 }
 
-/// How far a volume has come to be emptied.
+/// The progress of emptying a volume.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(default)]
 pub struct Recycling {
-    /// The uid of the pod that was made for it: only that one's end counts, since anybody may make a pod of
-    /// that name. Empty before.
+    /// The uid of the pod that was created for it: only that pod's result counts, since any client may
+    /// create a pod of that name. Empty before.
     pub(super) pod: String,
     /// Why it could not be made.
     pub(super) refused: String,

@@ -268,10 +268,10 @@ fn check(cases: Vec<Case<'_>>, base: &World) {
         claims.into_iter().for_each(|one| world.put(one));
         world.run::<Binder>();
         assert_eq!(lines(&world), expected, "{number}");
-        let told = world.events();
-        assert_eq!(told.len(), events.len(), "{number}: {told:?}");
-        for (event, reason) in told.iter().zip(events) {
-            assert!(event.contains(reason), "{number}: {told:?}");
+        let recorded = world.events();
+        assert_eq!(recorded.len(), events.len(), "{number}: {recorded:?}");
+        for (event, reason) in recorded.iter().zip(events) {
+            assert!(event.contains(reason), "{number}: {recorded:?}");
         }
     }
 }
@@ -707,7 +707,7 @@ fn a_claim_that_names_a_volume_gets_that_or_none() {
                 &["Cannot bind to requested volume \"v\": incompatible accessMode"],
             ),
             (
-                "2-8 the selector is not looked at",
+                "2-8 the selector is ignored",
                 vec![volume("v", "1Gi")],
                 vec![claim("c", "1Gi").naming("v").with(|spec| {
                     spec.selector = Some(Box::new(LabelSelector {
@@ -767,7 +767,7 @@ fn a_claim_that_was_bound_is_repaired_or_lost() {
                 &[],
             ),
             (
-                "3-7 the selector is not looked at",
+                "3-7 the selector is ignored",
                 vec![volume("v", "1Gi")],
                 vec![claim("c", "1Gi").bound("v").with(|spec| {
                     spec.selector = Some(Box::new(LabelSelector {
@@ -934,7 +934,7 @@ fn a_volume_follows_the_claim_that_it_points_at() {
                 &["Volume has unrecognized PersistentVolumeReclaimPolicy"],
             ),
             (
-                "8-10-2 what was provided by hand is left to whoever deletes",
+                "8-10-2 a volume provided by hand is left to be deleted by hand",
                 vec![bound(volume("v", "1Gi").of("c", "u-c").policy("Delete"))],
                 vec![],
                 &["v Released c:u-c"],
@@ -1053,9 +1053,9 @@ fn a_volume_follows_the_claim_that_it_points_at() {
     );
 }
 
-/// 4-12, and what upstream does not look at: caches that lag behind.
+/// 4-12, and a case that upstream does not test: caches that lag behind.
 #[test]
-fn nothing_is_released_or_lost_by_the_cache_alone() {
+fn a_claim_or_volume_is_not_lost_or_released_by_the_cache_alone() {
     fn lives(query: &controllers_kit::Query) -> Option<controllers_kit::Answer> {
         let controllers_kit::Query::Live { resource, .. } = query else {
             return None;
@@ -1204,7 +1204,7 @@ fn a_provisioner_is_asked_for_a_volume() {
     let external = "ExternalProvisioning Waiting for a volume to be created either by the external provisioner 'csi.example.com' or manually by the system administrator. If volume creation is delayed, please verify that the provisioner is running and correctly registered.";
     let ebs = "ExternalProvisioning Waiting for a volume to be created either by the external provisioner 'ebs.csi.aws.com'";
     let disabled = "Failed to create provisioner: provisioning in volume plugin \"kubernetes.io/host-path\" is disabled";
-    for (number, provisioner, annotation, told) in [
+    for (number, provisioner, annotation, event) in [
         (
             "11-17",
             "csi.example.com",
@@ -1260,7 +1260,7 @@ fn a_provisioner_is_asked_for_a_volume() {
         );
         assert_eq!(world.events().len(), 1, "{number}: {:?}", world.events());
         assert!(
-            world.events()[0].contains(told.split_once(' ').map_or(told, |(_, text)| text)),
+            world.events()[0].contains(event.split_once(' ').map_or(event, |(_, text)| text)),
             "{number}: {:?}",
             world.events()
         );
@@ -1597,7 +1597,7 @@ fn a_volume_that_is_used_is_not_emptied() {
 }
 
 #[test]
-fn a_pod_that_fails_to_empty_a_volume_is_told_and_tried_again_later() {
+fn a_pod_that_fails_to_empty_a_volume_is_reported_and_retried_later() {
     let mut world = recycled();
     let plan = world.plan::<Binder>("default/c");
     world.apply(&plan).expect_success();
@@ -1618,15 +1618,16 @@ fn a_pod_that_fails_to_empty_a_volume_is_told_and_tried_again_later() {
     let plan = world.plan_with::<Binder>("default/c", &mut memory).unwrap();
     world.apply(&plan).expect_success();
     assert_eq!(lines(&world), ["v Failed c:u-c by-us"]);
-    let told = "Recycle failed: failed to recycle volume: pod failed, pod.Status.Message unknown";
-    assert!(world.events()[0].contains(told), "{:?}", world.events());
+    let expected =
+        "Recycle failed: failed to recycle volume: pod failed, pod.Status.Message unknown";
+    assert!(world.events()[0].contains(expected), "{:?}", world.events());
     let plan = world.plan_with::<Binder>("default/c", &mut memory).unwrap();
     assert_eq!(plan.verbs(), ["delete pods/recycler-for-v"]);
     world.apply(&plan).expect_success();
     world.step();
     let plan = world.plan_with::<Binder>("default/c", &mut memory).unwrap();
     assert!(plan.is_nothing(), "{:?}", plan.verbs());
-    assert_eq!(plan.again, controllers_kit::Again::At(at("12:00:15")));
+    assert_eq!(plan.requeue, controllers_kit::Requeue::At(at("12:00:15")));
     let plan = world
         .later(15)
         .plan_with::<Binder>("default/c", &mut memory)
@@ -1858,7 +1859,7 @@ fn operations_that_fail_are_counted() {
 }
 
 #[test]
-fn flags_that_can_t_be_used_are_told_at_start() {
+fn unusable_flags_are_reported_at_start() {
     let descriptor = <Binder as controllers_kit::Controller>::describe();
     let runs = |name: &'static str, value: FlagValue| {
         let flags = start().flag(name, value).flags([&descriptor]);

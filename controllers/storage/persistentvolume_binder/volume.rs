@@ -25,17 +25,17 @@ use super::{
     plugins::{Deleter, HOST_PATH, UNKNOWN, deleter, is_in_tree, is_temporary},
 };
 
-/// Finalizers of volumes that were provisioned: this controller's, and that of provisioners of their own.
+/// Finalizers of provisioned volumes: this controller's, and that of external provisioners.
 const IN_TREE_FINALIZER: &str = "kubernetes.io/pv-controller";
 const EXTERNAL_FINALIZER: &str = "external-provisioner.volume.kubernetes.io/finalizer";
 const FAILED_RECYCLE: &str = "VolumeFailedRecycle";
 
-/// Whether a claim is the one that a volume points at.
+/// Whether a claim is the one that a volume refers to.
 fn is_of(volume: &PersistentVolume, claim: &PersistentVolumeClaim) -> bool {
     claim_ref(volume).is_some_and(|to| *to.uid == *Object::metadata(claim).uid)
 }
 
-/// Whether a volume was provisioned for its claim and goes with it.
+/// Whether a volume was provisioned for its claim and is deleted with it.
 fn goes_unneeded(volume: &PersistentVolume) -> bool {
     has(volume, PROVISIONED_BY) && policy(volume) == "Delete"
 }
@@ -44,8 +44,8 @@ fn policy(volume: &PersistentVolume) -> &str {
     &volume_spec(volume).persistent_volume_reclaim_policy
 }
 
-/// Whether by the cache nobody has a volume any more, so that its claim is read live: the claim is gone, or
-/// has another volume.
+/// Whether according to the cache the volume has lost its claim, so that the claim is read live: it is
+/// gone, or has another volume.
 pub(super) fn seems_released(
     volume: &PersistentVolume,
     claim: Option<&PersistentVolumeClaim>,
@@ -63,7 +63,7 @@ pub(super) fn seems_released(
     }
 }
 
-/// Whether its reclaim is this controller's work: not that of a provisioner, and not nobody's.
+/// Whether this controller reclaims it, and not a provisioner or nobody.
 pub(super) fn acts(volume: &PersistentVolume) -> bool {
     if annotation(volume, MIGRATED_TO).is_some_and(|driver| !driver.is_empty()) {
         return false;
@@ -75,7 +75,7 @@ pub(super) fn acts(volume: &PersistentVolume) -> bool {
     }
 }
 
-/// The finalizers of a volume that was provisioned, put right.
+/// The corrected finalizers of a provisioned volume.
 fn finalizers(volume: &mut PersistentVolume) {
     let Some(provisioner) = annotation(volume, PROVISIONED_BY).map(str::to_owned) else {
         return;
@@ -98,8 +98,8 @@ fn finalizers(volume: &mut PersistentVolume) {
     held.retain(|one| *one != *EXTERNAL_FINALIZER);
 }
 
-/// The volume as nobody has it: the claimRef that this controller set is removed, of the one that a user set
-/// the uid.
+/// The volume without a claim: a claimRef that this controller set is removed; of one that a user set, the
+/// uid.
 fn unbound(volume: &PersistentVolume) -> PersistentVolume {
     let mut new = volume.clone();
     if without_annotation(&mut new, BOUND_BY_CONTROLLER) {
@@ -111,7 +111,7 @@ fn unbound(volume: &PersistentVolume) -> PersistentVolume {
 }
 
 impl PersistentVolumeBinder {
-    /// The pod that was made to empty a volume, where it has failed: its message is read live.
+    /// The pod that was created to empty a volume, where it has failed: its message is read live.
     pub(super) fn failed_pod(
         &self,
         volume: &PersistentVolume,
@@ -169,7 +169,7 @@ impl Pass<'_> {
             bound if bound == name.as_str() => {
                 self.enter(volume, BOUND, "");
             }
-            // The name of a claim's volume never changes once it is set, so the cache is proof enough.
+            // A claim's volume name never changes once it is set, so the cache is proof enough.
             _ => {
                 self.plan.update(volume, &unbound(volume));
             }
@@ -177,7 +177,7 @@ impl Pass<'_> {
         Ok(())
     }
 
-    /// A volume that by the cache nobody has any more.
+    /// A volume that has lost its claim according to the cache.
     fn release(
         &mut self,
         volume: &PersistentVolume,
@@ -190,8 +190,8 @@ impl Pass<'_> {
         }
         let name = &Object::metadata(volume).name;
         let uid = claim_ref(volume).map_or("", |to| &to.uid);
-        // A volume whose claimRef lacks a namespace or a name is planned in its own key. Nothing can be read
-        // by such a reference, so nothing shows that the claim is gone.
+        // A volume whose claimRef lacks a namespace or a name is planned in its own key. Such a reference
+        // can't be read, so nothing proves that the claim is gone.
         let is_incomplete = self.key.namespace.is_empty();
         if is_incomplete && !over {
             return Err(Refusal::Retry(format!(
@@ -207,7 +207,7 @@ impl Pass<'_> {
             Live::There { uid: live, json } if live == uid => {
                 let bound = json["spec"]["volumeName"].as_str().unwrap_or_default();
                 if bound.is_empty() || bound == name.as_str() || !goes_unneeded(volume) {
-                    // It lives: the cache is behind, and what it lacks wakes the key.
+                    // It exists: the cache is behind, and the missing change wakes the key.
                     return Ok(());
                 }
             }
@@ -219,15 +219,15 @@ impl Pass<'_> {
             }
         }
         if !over {
-            // Irreversible: an external provisioner deletes the disk of a released volume. Verified right
-            // before, by a live read: no claim of that name has the uid that the volume points at (a uid
-            // never comes again), or the one that has it names another volume, which it keeps for good. The
-            // patch insists on the volume's uid and version.
+            // Irreversible: an external provisioner deletes the disk of a released volume. Verified
+            // immediately before, by a live read: no claim of that name has the uid that the volume points
+            // at (a uid never returns), or the one that has it names another volume, which it keeps for
+            // good. The volume's uid and version are the patch's preconditions.
             self.enter(volume, RELEASED, "");
             return Ok(());
         }
-        // Irreversible: the data is wiped or the object deleted. Verified right before, by live reads: the
-        // claim as above, and that the volume is still the version that the cache shows.
+        // Irreversible: the data is wiped or the object deleted. Verified immediately before, by live
+        // reads: the claim as above, and that the volume is still the cached version.
         match self.live(&live_volume(name)) {
             Live::There { json, .. } => {
                 let version = json["metadata"]["resourceVersion"].as_str();
@@ -264,7 +264,7 @@ impl Pass<'_> {
         }
     }
 
-    /// Marks a volume as failed; the event comes with the phase alone.
+    /// Marks a volume as failed; the event is recorded with the phase alone.
     fn fail_volume(
         &mut self,
         volume: &PersistentVolume,
@@ -405,12 +405,12 @@ impl Pass<'_> {
             self.plan.create_json::<Pod>(key, &recycler.pod(volume));
         }
         if !is_time {
-            self.plan.look_again_at(Self::instant(state.retry_at));
+            self.plan.requeue_at(Self::instant(state.retry_at));
         }
         self.memory.recycling.insert(name, state);
     }
 
-    /// The pods that use the claim of this key, if there are any that have not ended.
+    /// The unfinished pods that use the claim of this key.
     fn users(&self) -> Option<String> {
         let pods = self
             .seen
@@ -435,7 +435,7 @@ impl Pass<'_> {
             .unwrap_or_else(|| "pod failed, pod.Status.Message unknown".to_owned())
     }
 
-    /// Clears away the pods that were made for volumes which are not to be emptied any more.
+    /// Deletes pods that were created for volumes which are no longer to be emptied.
     pub(super) fn clear_recyclers(&mut self, volumes: &[Arc<PersistentVolume>]) {
         let still = |name: &str| {
             volumes.iter().any(|volume| {

@@ -1,9 +1,9 @@
-//! Tells of claims that ask for more than they have who expands them: the external resizer of a CSI driver.
+//! Announces who expands claims that ask for more than they have: the external resizer of a CSI driver.
 //!
 //! Watches persistentvolumeclaims and persistentvolumes; records the event `ExternalExpanding`, and for
 //! volumes of in-tree plugins that CSI has taken over writes the annotation
 //! `volume.kubernetes.io/storage-resizer`, by which the driver's resizer knows its claims; a key per claim;
-//! remembers what it has told. Nothing inside a manager expands volumes any more.
+//! remembers which events it has recorded. Nothing inside a manager expands volumes any more.
 
 use std::sync::Arc;
 
@@ -21,7 +21,7 @@ use serde_json::{Value, json};
 
 use crate::migrated;
 
-/// What a volume could store before its file system was resized: set while that is under way.
+/// The annotation with a volume's capacity before its resize: set while the resize is in progress.
 const PRE_RESIZE: &str = "volume.alpha.kubernetes.io/pre-resize-capacity";
 /// Who is to expand a claim's volume.
 const RESIZER: &str = "volume.kubernetes.io/storage-resizer";
@@ -31,9 +31,9 @@ const EXPANDING: &str = "ExternalExpanding";
 /// The controller.
 pub struct VolumeExpander;
 
-/// What an event has told of: which claim, and what it asked for. Lost, it is told once more.
+/// The claim of the last event, with its requested size. Lost memory repeats the event.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
-pub struct Told {
+pub struct Recorded {
     about: Option<(String, String)>,
 }
 
@@ -53,7 +53,7 @@ fn requests(claim: &PersistentVolumeClaim) -> &[Amount] {
     resources.map_or(&[], |resources| &resources.requests)
 }
 
-/// What a claim asks for; nothing where it does not say.
+/// The size that a claim requests; 0 without one.
 fn asked(claim: &PersistentVolumeClaim) -> Exact {
     exact(requests(claim))
 }
@@ -73,7 +73,7 @@ fn volume_name(claim: &PersistentVolumeClaim) -> &str {
     claim.spec.as_ref().map_or("", |spec| &spec.volume_name)
 }
 
-/// A bound claim that is seen for the first time, asks for more than before, or has got more.
+/// A bound claim that is seen for the first time, requests more than before, or has got more.
 fn grown(change: &Change<'_, PersistentVolumeClaim>, _: &dyn Reader) -> Vec<Key> {
     let Some(new) = change.new.filter(|new| is_bound(new)) else {
         return Vec::new();
@@ -86,14 +86,14 @@ fn grown(change: &Change<'_, PersistentVolumeClaim>, _: &dyn Reader) -> Vec<Key>
     grown.then(|| Key::of(new)).into_iter().collect()
 }
 
-/// Whether a volume is bound to a claim: by namespace and uid, as it says itself.
+/// Whether a volume is bound to a claim, by the namespace and uid in its claimRef.
 fn is_of(claim: &PersistentVolumeClaim, namespace: Option<&str>, uid: Option<&str>) -> bool {
     let meta = claim.metadata();
     namespace == Some(&meta.namespace) && uid == Some(&meta.uid)
 }
 
-/// Whether the cache leaves no doubt that there is nothing to do: the claim has what it asks for, and its
-/// volume is its own and not being resized.
+/// Whether the cache shows for certain that nothing is to be done: the claim has its requested size, and
+/// its volume is its own and not being resized.
 fn is_content(claim: &PersistentVolumeClaim, volume: Option<&PersistentVolume>) -> bool {
     let Some(volume) = volume else { return false };
     let reference = volume
@@ -105,7 +105,7 @@ fn is_content(claim: &PersistentVolumeClaim, volume: Option<&PersistentVolume>) 
         && reference.is_some_and(|of| is_of(claim, Some(&of.namespace), Some(&of.uid)))
 }
 
-/// A claim that may have to be told of, and its volume as the cache has it.
+/// A claim that may need the event, and its volume as the cache has it.
 fn in_question(
     key: &Key,
     seen: &Seen<'_>,
@@ -141,7 +141,7 @@ fn read<'a>(seen: &Seen<'a>, name: &str) -> Result<Option<&'a Value>, Refusal> {
 }
 
 impl Controller for VolumeExpander {
-    type Memory = Told;
+    type Memory = Recorded;
 
     fn describe() -> Descriptor {
         Descriptor::new("persistentvolume-expander-controller", Sharding::ByObject)
@@ -165,7 +165,7 @@ impl Controller for VolumeExpander {
         on.kind::<PersistentVolume>();
     }
 
-    fn ask(&self, key: &Key, seen: &Seen<'_>, _: &Told) -> Vec<Query> {
+    fn ask(&self, key: &Key, seen: &Seen<'_>, _: &Recorded) -> Vec<Query> {
         let question = in_question(key, seen);
         let name = question
             .as_ref()
@@ -174,15 +174,15 @@ impl Controller for VolumeExpander {
         named.into_iter().collect()
     }
 
-    fn plan(&self, key: &Key, seen: &Seen<'_>, told: &mut Told) -> Result<Plan, Refusal> {
+    fn plan(&self, key: &Key, seen: &Seen<'_>, recorded: &mut Recorded) -> Result<Plan, Refusal> {
         let mut plan = Plan::nothing();
         let Some((claim, cached)) = in_question(key, seen) else {
-            told.about = None;
+            recorded.about = None;
             return Ok(plan);
         };
         let name = volume_name(&claim);
         let Some(volume) = read(seen, name)? else {
-            return Ok(plan.again_at(seen.now));
+            return Ok(plan.requeued_at(seen.now));
         };
         let reference = &volume["spec"]["claimRef"];
         if !is_of(
@@ -196,10 +196,10 @@ impl Controller for VolumeExpander {
         }
         let is_resized = volume["metadata"]["annotations"].get(PRE_RESIZE).is_some();
         if !asked(&claim).exceeds(held(&claim)) && !is_resized {
-            told.about = None;
+            recorded.about = None;
             return Ok(plan);
         }
-        // What is behind a volume never changes, so that the cache tells it as well as a live read.
+        // A volume's source never changes, so the cache is as good as a live read.
         let uid = volume["metadata"]["uid"].as_str().unwrap_or_default();
         let Some(cached) = cached.filter(|cached| *cached.metadata().uid == *uid) else {
             let why = format!("persistentvolumes {name:?} is not in the cache yet");
@@ -209,8 +209,8 @@ impl Controller for VolumeExpander {
         let size = storage(requests(&claim)).and_then(|amount| amount.value.as_ref());
         let size = size.map_or(String::new(), |size| size.string.to_string());
         let about = Some((claim.metadata().uid.to_string(), size));
-        if told.about != about {
-            told.about = about;
+        if recorded.about != about {
+            recorded.about = about;
             let what = match plugin {
                 Some(plugin) => format!(
                     "CSI migration enabled for {}; waiting for external resizer to expand the pvc",

@@ -11,7 +11,7 @@ use kubernetes_proto::{
     meta::Quantity,
 };
 
-use super::{EXPANDING, PRE_RESIZE, RESIZER, Told, VolumeExpander};
+use super::{EXPANDING, PRE_RESIZE, RESIZER, Recorded, VolumeExpander};
 use crate::builders::{any, volume};
 
 fn amounts(size: &str) -> Vec<Amount> {
@@ -73,7 +73,7 @@ fn world(claim: PersistentVolumeClaim, source: PersistentVolumeSource) -> World 
     World::at("12:00:00").with(claim).with(volume)
 }
 
-fn told(plan: &Plan) -> Vec<&str> {
+fn recorded(plan: &Plan) -> Vec<&str> {
     let of = |event: &Event| event.r#type == EventType::Normal && event.reason == *EXPANDING;
     assert!(plan.events.iter().all(of));
     plan.events.iter().map(|event| &*event.message).collect()
@@ -82,9 +82,9 @@ fn told(plan: &Plan) -> Vec<&str> {
 const EXTERNAL: &str = "waiting for an external controller to expand this PVC";
 
 #[test]
-fn a_claim_of_a_csi_driver_is_told_to_wait() {
+fn a_claim_of_a_csi_driver_waits_with_an_event() {
     let plan = world(bound("web", "2Gi", "1Gi"), csi()).plan::<VolumeExpander>("web");
-    assert_eq!(told(&plan), [EXTERNAL]);
+    assert_eq!(recorded(&plan), [EXTERNAL]);
     assert!(plan.verbs().is_empty());
 }
 
@@ -151,7 +151,7 @@ fn a_claim_of_a_migrated_plugin_is_given_to_the_driver_s_resizer() {
         let what = format!(
             "CSI migration enabled for {plugin}; waiting for external resizer to expand the pvc"
         );
-        assert_eq!(told(&plan), [what]);
+        assert_eq!(recorded(&plan), [what]);
         assert_eq!(plan.verbs(), ["patch persistentvolumeclaims/web/status"]);
         let action = plan.actions().next().unwrap();
         let failure = action
@@ -181,16 +181,16 @@ fn other_sources_wait_for_somebody_outside() {
     };
     for source in [flex, PersistentVolumeSource::default()] {
         let plan = world(bound("web", "2Gi", "1Gi"), source).plan::<VolumeExpander>("web");
-        assert_eq!(told(&plan), [EXTERNAL]);
+        assert_eq!(recorded(&plan), [EXTERNAL]);
     }
 }
 
 #[test]
-fn a_volume_that_is_being_resized_is_told_of_though_the_claim_has_what_it_asks_for() {
+fn a_volume_that_is_being_resized_gets_the_event_though_the_claim_has_its_size() {
     let claim = bound("web", "2Gi", "2Gi");
     let volume = volume_of(&claim, csi()).annotation(PRE_RESIZE, "1Gi");
     let world = World::at("12:00:00").with(claim).with(volume);
-    assert_eq!(told(&world.plan::<VolumeExpander>("web")), [EXTERNAL]);
+    assert_eq!(recorded(&world.plan::<VolumeExpander>("web")), [EXTERNAL]);
 }
 
 #[test]
@@ -245,14 +245,14 @@ fn a_volume_that_is_missing_or_another_s_is_an_error_that_is_tried_again() {
 }
 
 #[test]
-fn it_is_told_once_for_each_size_and_again_after_it_was_reached() {
+fn the_event_is_recorded_once_for_each_size_and_again_after_it_was_reached() {
     let mut world = world(bound("web", "2Gi", "1Gi"), csi());
-    let mut memory = Told::default();
-    let mut look = |world: &World| {
+    let mut memory = Recorded::default();
+    let mut events = |world: &World| {
         let plan = world.plan_with::<VolumeExpander>("web", &mut memory);
         plan.unwrap().events.len()
     };
-    assert_eq!((look(&world), look(&world)), (1, 0));
+    assert_eq!((events(&world), events(&world)), (1, 0));
     let resize = |world: &mut World, asked: &str, held: &str| {
         world.change::<PersistentVolumeClaim>("web", |claim| {
             *claim = {
@@ -263,11 +263,11 @@ fn it_is_told_once_for_each_size_and_again_after_it_was_reached() {
         });
     };
     resize(&mut world, "3Gi", "1Gi");
-    assert_eq!((look(&world), look(&world)), (1, 0));
+    assert_eq!((events(&world), events(&world)), (1, 0));
     resize(&mut world, "3Gi", "3Gi");
-    assert_eq!(look(&world), 0);
+    assert_eq!(events(&world), 0);
     resize(&mut world, "3Gi", "2Gi");
-    assert_eq!(look(&world), 1);
+    assert_eq!(events(&world), 1);
 }
 
 #[test]

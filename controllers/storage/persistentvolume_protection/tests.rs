@@ -1,5 +1,8 @@
 use controllers_kit::testing::*;
-use kubernetes_proto::{Object, core::PersistentVolume};
+use kubernetes_proto::{
+    Object,
+    core::{ObjectReference, PersistentVolume},
+};
 
 use super::{FINALIZER, VolumeProtection};
 use crate::builders::{any, volume};
@@ -49,6 +52,33 @@ fn a_volume_that_is_being_deleted_stays_while_it_is_bound() {
     assert!(finalizers(&world, "pv1").is_none(), "without a status");
 }
 
+/// The binder lets a volume point at its claim, then the claim name the volume, and only then the volume's
+/// phase say so: one that was deleted in between went, and the claim was lost.
+#[test]
+fn a_volume_that_is_being_bound_stays_until_the_binder_has_said_what_came_of_it() {
+    for (uid, phase, goes) in [
+        ("uid-claim", "Available", false),
+        ("uid-claim", "Pending", false),
+        ("uid-claim", "", false),
+        ("uid-claim", "Bound", false),
+        ("uid-claim", "Released", true),
+        ("uid-claim", "Failed", true),
+        // Reserved by a user, for a claim that has not come.
+        ("", "Available", true),
+    ] {
+        let mut volume = leaving(phase);
+        volume.spec.get_or_insert_default().claim_ref = Some(ObjectReference {
+            namespace: "default".to_owned(),
+            name: "data".to_owned(),
+            uid: uid.to_owned(),
+            ..ObjectReference::default()
+        });
+        let mut world = World::at("12:00:00").with(volume);
+        world.run::<VolumeProtection>();
+        assert_eq!(finalizers(&world, "pv1").is_none(), goes, "{uid:?} {phase}");
+    }
+}
+
 #[test]
 fn a_volume_goes_once_it_is_released() {
     let mut world = World::at("12:00:00").with(leaving("Bound").finalizer("other/one"));
@@ -60,7 +90,7 @@ fn a_volume_goes_once_it_is_released() {
     assert_eq!(finalizers(&world, "pv1").unwrap(), ["other/one"]);
 }
 
-/// A binding that comes between the look and the write makes the write fail.
+/// A binding that comes between the read and the write makes the write fail.
 #[test]
 fn the_finalizer_is_removed_from_the_version_that_was_seen_alone() {
     let world = World::at("12:00:00").with(leaving("Released"));

@@ -28,17 +28,17 @@ const UNUSED: &str = "Unused";
 /// The controller.
 pub struct ClaimProtection {
     /// Whether the condition is kept.
-    tells_unused: bool,
+    reports_unused: bool,
 }
 
-/// What the removal of a finalizer, and the condition that nobody uses a claim, rest on.
+/// The reads that the removal of a finalizer, and the condition `Unused`, rest on.
 fn barriers() -> [&'static Resource; 1] {
     [Pod::resource()]
 }
 
-/// Whether a pod is over for its volumes: the kubelet has reported so by a deletion without grace, or
-/// somebody has forced it. The claim of its ephemeral volume may go before it, or a finalizer of the pod that
-/// waits for that claim would wait for ever.
+/// Whether a pod no longer uses its volumes: the kubelet has reported so by a deletion without grace, or it
+/// was forced. The claim of its ephemeral volume may be released before the pod, or a finalizer of the pod
+/// that waits for that claim would wait forever.
 fn is_shut_down(pod: &Pod) -> bool {
     let meta = pod.metadata();
     meta.is_terminating() && meta.deletion_grace_period_seconds == Some(0)
@@ -58,8 +58,8 @@ fn names(pod: &Pod, claim: &PersistentVolumeClaim, with_ephemeral: bool) -> bool
     })
 }
 
-/// Whether a pod keeps a claim from being deleted. A finished pod does; one without a node does not, since
-/// its kubelet would refuse to start it.
+/// Whether a pod keeps a claim from being deleted. A finished pod does; a pod without a node does not,
+/// since its kubelet would refuse to start it.
 fn keeps(pod: &Pod, claim: &PersistentVolumeClaim) -> bool {
     !pods::node_name(pod).is_empty() && names(pod, claim, !is_shut_down(pod))
 }
@@ -69,7 +69,7 @@ fn uses(pod: &Pod, claim: &PersistentVolumeClaim) -> bool {
     !claims::is_terminated(pod) && names(pod, claim, true)
 }
 
-/// Whether any pod of the cache does something with a claim.
+/// Whether any pod of the cache keeps or uses a claim, as `does` decides.
 fn any_pod(
     seen: &Seen<'_>,
     claim: &PersistentVolumeClaim,
@@ -81,20 +81,20 @@ fn any_pod(
     pods.iter().any(|pod| does(pod, claim))
 }
 
-/// The condition's status.
-fn told(claim: &PersistentVolumeClaim) -> Option<&str> {
+/// The status of the condition `Unused`.
+fn unused(claim: &PersistentVolumeClaim) -> Option<&str> {
     let mut conditions = claim.status.iter().flat_map(|status| &status.conditions);
     let unused = conditions.find(|condition| condition.r#type == UNUSED)?;
     Some(&unused.status)
 }
 
-/// The pod that had the name of another before, without this replica having seen it go.
+/// The pod that had the name of another before, where this replica has not seen its deletion.
 fn replaced<'a>(change: &Change<'a, Pod>) -> Option<&'a Pod> {
     let (old, new) = (change.old?, change.new?);
     (old.metadata().uid != new.metadata().uid).then_some(old)
 }
 
-/// A pod that has gone or ended, was forced to go or has no node may have been the last to keep a claim.
+/// A pod that is deleted, has ended, was forced or has no node may have been the last to keep a claim.
 fn released(change: &Change<'_, Pod>, _: &dyn Reader) -> Vec<Key> {
     let releases = |pod: &Pod| {
         claims::is_terminated(pod) || is_shut_down(pod) || pods::node_name(pod).is_empty()
@@ -108,19 +108,19 @@ fn released(change: &Change<'_, Pod>, _: &dyn Reader) -> Vec<Key> {
         .collect()
 }
 
-/// Every pod that comes, changes or goes may change who uses its claims.
+/// Every creation, change or deletion of a pod may change the users of its claims.
 fn touched(change: &Change<'_, Pod>, _: &dyn Reader) -> Vec<Key> {
     let both = [Some(change.newest()), replaced(change)];
     both.into_iter().flatten().flat_map(claims::of).collect()
 }
 
 impl ClaimProtection {
-    /// Whether the condition is to say that nobody uses a claim. That the cache shows no user is not enough
-    /// to say so.
+    /// Whether the condition should become true: the cache shows no user of the claim, which alone is no
+    /// proof.
     fn may_become_unused(&self, seen: &Seen<'_>, claim: &PersistentVolumeClaim) -> bool {
-        self.tells_unused
+        self.reports_unused
             && !claim.is_terminating()
-            && told(claim) != Some("True")
+            && unused(claim) != Some("True")
             && !any_pod(seen, claim, uses)
     }
 }
@@ -145,18 +145,18 @@ impl Controller for ClaimProtection {
 
     fn new(flags: &Flags) -> Self {
         Self {
-            tells_unused: flags.bool(UNUSED_SINCE),
+            reports_unused: flags.bool(UNUSED_SINCE),
         }
     }
 
     fn watch(&self, on: &mut Watches) {
         let claims = on.kind::<PersistentVolumeClaim>();
-        match self.tells_unused {
+        match self.reports_unused {
             true => claims.wakes_itself(),
             false => claims.wakes(|change, _| finalizers::wakes(change.new, FINALIZER)),
         };
         let pods = on.kind::<Pod>().indexed_by(claims::BY_CLAIM, claims::keys);
-        match self.tells_unused {
+        match self.reports_unused {
             true => pods.wakes(touched),
             false => pods.wakes(released),
         };
@@ -182,24 +182,25 @@ impl Controller for ClaimProtection {
         if finalizers::is_missing(&*claim, FINALIZER) {
             finalizers::add(&mut plan, &*claim, FINALIZER);
         } else if finalizers::is_candidate(&*claim, FINALIZER) && !any_pod(seen, &claim, keeps) {
-            // Irreversible. Verified right before: the claim was seen to be being deleted before the version
-            // of pods was asked for; the cache holds every pod of the namespace up to that version (a strict
-            // proof), and none with a node names the claim. The patch insists on the claim's uid and version.
+            // Irreversible. Verified immediately before: the claim was seen to be terminating before the
+            // version of pods was asked for; the cache holds every pod of the namespace up to that version
+            // (a strict proof), and none with a node names the claim. The claim's uid and version are the
+            // patch's preconditions.
             if !finalizers::rest_on(&mut plan, seen, &barriers(), namespace)? {
-                return Ok(Plan::nothing().again_at(seen.now));
+                return Ok(Plan::nothing().requeued_at(seen.now));
             }
             finalizers::remove(&mut plan, &*claim, FINALIZER);
-        } else if self.tells_unused && !claim.is_terminating() {
+        } else if self.reports_unused && !claim.is_terminating() {
             if self.may_become_unused(seen, &claim) {
                 if !finalizers::rest_on(&mut plan, seen, &barriers(), namespace)? {
-                    return Ok(Plan::nothing().again_at(seen.now));
+                    return Ok(Plan::nothing().requeued_at(seen.now));
                 }
                 let why = (
                     "NoPodsUsingPVC",
                     "No pods are currently referencing this PVC",
                 );
                 set_unused(&mut plan, &claim, seen.now, "True", why);
-            } else if matches!(told(&claim), None | Some("True")) && any_pod(seen, &claim, uses) {
+            } else if matches!(unused(&claim), None | Some("True")) && any_pod(seen, &claim, uses) {
                 let why = ("PodUsingPVC", "A pod is currently referencing this PVC");
                 set_unused(&mut plan, &claim, seen.now, "False", why);
             }

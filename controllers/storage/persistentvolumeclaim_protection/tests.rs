@@ -19,7 +19,7 @@ fn on_a_node(name: &str) -> Pod {
 }
 
 /// A claim with the condition as upstream writes it, since an hour.
-pub(crate) fn told(mut claim: PersistentVolumeClaim, status: &str) -> PersistentVolumeClaim {
+pub(crate) fn with_unused(mut claim: PersistentVolumeClaim, status: &str) -> PersistentVolumeClaim {
     let (reason, message) = match status {
         "True" => (
             "NoPodsUsingPVC",
@@ -263,7 +263,7 @@ fn a_claim_stays_and_is_tried_again_while_the_pods_can_t_be_asked_for() {
 
 /// Nobody asks the API server about a claim that a pod of the cache keeps.
 #[test]
-fn what_the_cache_shows_to_be_used_is_not_asked_about() {
+fn claims_that_the_cache_shows_in_use_are_not_queried() {
     let world = World::at("12:00:00")
         .answering(|query| panic!("asked {query:?}"))
         .with(leaving("pvc1"))
@@ -274,7 +274,7 @@ fn what_the_cache_shows_to_be_used_is_not_asked_about() {
     }
 }
 
-/// Upstream's pod events: what was before, what is after, and the claims that are looked at again.
+/// Upstream's pod events: what was before, what is after, and the claims that are woken.
 #[test]
 fn pods_that_may_have_been_the_last_wake_their_claims() {
     let some = |pod: Pod| Some(any(pod));
@@ -371,7 +371,7 @@ fn the_condition_says_whether_a_pod_uses_the_claim() {
         (
             "a running pod",
             vec![uses(pod("a").ready("11:00:00"))],
-            told(protected("pvc1"), "True"),
+            with_unused(protected("pvc1"), "True"),
             Some("False"),
         ),
         (
@@ -425,7 +425,7 @@ fn the_condition_says_whether_a_pod_uses_the_claim() {
         (
             "no longer used",
             vec![],
-            told(protected("pvc1"), "False"),
+            with_unused(protected("pvc1"), "False"),
             Some("True"),
         ),
         (
@@ -481,7 +481,7 @@ fn the_condition_says_whether_a_pod_uses_the_claim() {
 }
 
 #[test]
-fn that_nobody_uses_a_claim_is_said_on_proof_and_not_again() {
+fn a_claim_is_reported_as_unused_once_and_on_proof() {
     let world = gated(UNUSED_SINCE).with(protected("pvc1"));
     let plan = world.plan::<ClaimProtection>("pvc1");
     assert_eq!(plan.verbs(), ["patch persistentvolumeclaims/pvc1/status"]);
@@ -489,13 +489,13 @@ fn that_nobody_uses_a_claim_is_said_on_proof_and_not_again() {
     assert!(plan.counted[0].strict);
     let world = gated(UNUSED_SINCE)
         .answering(|query| panic!("asked {query:?}"))
-        .with(told(protected("pvc1"), "True"));
+        .with(with_unused(protected("pvc1"), "True"));
     assert!(world.plan::<ClaimProtection>("pvc1").is_nothing());
 }
 
 #[test]
 fn a_claim_that_is_being_deleted_keeps_its_condition_and_without_the_gate_there_is_none() {
-    let waits = || told(leaving("pvc1"), "True").finalizer("other/one");
+    let waits = || with_unused(leaving("pvc1"), "True").finalizer("other/one");
     let mut world = gated(UNUSED_SINCE).with(waits());
     world.run::<ClaimProtection>();
     assert_eq!(finalizers(&world, "pvc1").unwrap(), ["other/one"]);

@@ -9,7 +9,7 @@ pub(super) const MOUNT_OPTION: &str = "MountOption";
 /// The policy under which a runtime changes the labels of all files.
 pub(super) const RECURSIVE: &str = "Recursive";
 
-/// User, role, type and level; each may be empty, and then the node decides, but for the level.
+/// User, role, type and level; an empty one is filled in by the node, except the level.
 #[derive(Clone, Debug, Default, PartialEq, Eq, PartialOrd, Ord)]
 pub(super) struct Label([String; 4]);
 
@@ -29,8 +29,8 @@ impl Label {
         self.0.iter().all(String::is_empty)
     }
 
-    /// Whether two can't be the label of one volume. What a node may fill in is compared only where both say
-    /// it; the level is never filled in.
+    /// Whether two labels can't be of one volume. Parts that a node may fill in are compared only where
+    /// both have them; the level is never filled in.
     pub fn conflicts_with(&self, other: &Self) -> bool {
         let [.., level] = &self.0;
         let [.., other_level] = &other.0;
@@ -49,8 +49,8 @@ impl std::fmt::Display for Label {
     }
 }
 
-/// The labels of all containers that mount a volume of a pod, as far as they have any; `None` where none
-/// mounts it.
+/// The labels of all containers that mount a volume of a pod, where they have any; `None` where none mounts
+/// it.
 pub(super) fn of_mounts(pod: &Pod, volume: &str) -> Option<BTreeSet<Label>> {
     let spec = pod.spec.as_ref()?;
     type Container<'a> = (Option<&'a Vec<VolumeMount>>, Option<&'a SecurityContext>);
@@ -100,7 +100,7 @@ pub(super) fn policy(pod: &Pod) -> &str {
     policy.unwrap_or(MOUNT_OPTION)
 }
 
-/// With which label and under which policy a pod mounts a volume; `None` where it does not, or its containers
+/// The label and policy by which a pod mounts a volume; `None` where it does not, or its containers
 /// disagree.
 pub(super) fn effective(
     pod: &Pod,

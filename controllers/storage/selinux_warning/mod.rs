@@ -3,7 +3,8 @@
 //!
 //! Watches pods, persistentvolumeclaims, persistentvolumes and csidrivers; records events and a gauge, and
 //! writes nothing else. A key per storage (`volume:/<unique name>`), which finds all pods that use it by
-//! indexes, and one per pod for volumes whose containers disagree within the pod. Remembers what it has told.
+//! indexes, and one per pod for volumes whose containers disagree within the pod. Remembers which events it
+//! has recorded.
 
 use std::{collections::BTreeSet, sync::Arc};
 
@@ -25,25 +26,26 @@ mod volume;
 
 use label::Label;
 
-/// The kind of keys that stand for a storage; no namespace has such a name.
+/// The kind of the keys of storage; no namespace has such a name.
 const STORAGE: &str = "volume:";
 /// Upstream's gauge, one series for each direction of a conflict.
 const CONFLICT: &str = "selinux_warning_controller_selinux_volume_conflict";
-/// Conflicts of one storage that are told of, each direction for itself: there are as many as pairs of pods.
+/// Conflicts of one storage that are reported, each direction for itself: there are as many as pairs of
+/// pods.
 const CONFLICTS_MAX: usize = 1000;
 
 /// The controller.
 pub struct SeLinuxWarning;
 
-/// What was told, so that it is not told again. Lost, it is.
+/// The conflicts whose events were recorded. Lost memory repeats the events.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
-pub struct Told {
+pub struct Recorded {
     about: BTreeSet<String>,
 }
 
-impl Told {
-    /// Records an event unless it was told, and notes that it is in force still.
-    fn tell(&mut self, now: &mut BTreeSet<String>, about: String, plan: &mut Plan, event: Event) {
+impl Recorded {
+    /// Records an event unless it was recorded before, and notes that its conflict is still present.
+    fn record(&mut self, now: &mut BTreeSet<String>, about: String, plan: &mut Plan, event: Event) {
         if !self.about.contains(&about) {
             plan.event(event);
         }
@@ -81,7 +83,7 @@ const PROPERTIES: [Property; 2] = [
     },
 ];
 
-/// Upstream's sentence, blanks included: a pod of another namespace is not named.
+/// Upstream's sentence, spaces included: a pod of another namespace is not named.
 fn message(property: &Property, user: &User, other: &User) -> String {
     let (name, value, other_value) = (property.name, (property.of)(user), (property.of)(other));
     let (meta, other_meta) = (user.pod.metadata(), other.pod.metadata());
@@ -98,7 +100,7 @@ fn message(property: &Property, user: &User, other: &User) -> String {
     }
 }
 
-/// All pods that use a storage: by claims that are bound to a volume of it, and in-line.
+/// All pods that use a storage: by claims that are bound to a volume of it, or in-line.
 fn users(id: &str, seen: &Seen<'_>) -> Vec<User> {
     let mut users = Vec::new();
     let mut add = |pod: Arc<Pod>, name: &str, supports: bool| {
@@ -149,8 +151,8 @@ fn users(id: &str, seen: &Seen<'_>) -> Vec<User> {
     users
 }
 
-/// Tells of each conflict between two pods of a storage, to both.
-fn compare(id: &str, seen: &Seen<'_>, told: &mut Told) -> Plan {
+/// Reports each conflict between two pods of a storage, on both.
+fn compare(id: &str, seen: &Seen<'_>, recorded: &mut Recorded) -> Plan {
     let mut plan = Plan::nothing();
     let mut now = BTreeSet::new();
     let users = users(id, seen);
@@ -185,14 +187,14 @@ fn compare(id: &str, seen: &Seen<'_>, told: &mut Told) -> Plan {
         ]
         .join(" ");
         let event = Event::normal(&*user.pod, property.reason, message(property, user, other));
-        told.tell(&mut now, about, &mut plan, event);
+        recorded.record(&mut now, about, &mut plan, event);
     }
-    told.about = now;
+    recorded.about = now;
     plan
 }
 
-/// Tells of volumes of a pod that its own containers mount with different labels.
-fn look_into(pod: &Pod, seen: &Seen<'_>, told: &mut Told) -> Plan {
+/// Reports volumes of a pod that its own containers mount with different labels.
+fn compare_containers(pod: &Pod, seen: &Seen<'_>, recorded: &mut Recorded) -> Plan {
     let mut plan = Plan::nothing();
     let mut now = BTreeSet::new();
     for one in claims::volumes(pod) {
@@ -210,10 +212,10 @@ fn look_into(pod: &Pod, seen: &Seen<'_>, told: &mut Told) -> Plan {
                 "Volume {name:?} is mounted twice with different SELinux labels inside this pod"
             );
             let event = Event::warning(pod, "MultipleSELinuxLabels", what);
-            told.tell(&mut now, format!("{uid} {name}"), &mut plan, event);
+            recorded.record(&mut now, format!("{uid} {name}"), &mut plan, event);
         }
     }
-    told.about = now;
+    recorded.about = now;
     plan
 }
 
@@ -233,14 +235,14 @@ fn keys_of(pod: &Pod, reader: &dyn Reader) -> Vec<Key> {
     let inline =
         inline.filter_map(|(_, source)| volume::of_inline(source).as_ref().map(storage_key));
     let mut keys: Vec<Key> = inline.chain(claimed).collect();
-    // Of a pod without storage there is nothing to be told.
+    // A pod without storage has no conflicts.
     if claims::volumes(pod).next().is_some() {
         keys.push(Key::of(pod));
     }
     keys
 }
 
-/// The key of what is behind the volume of a claim.
+/// The key of the storage of a claim's volume.
 fn storage_of(claim: &PersistentVolumeClaim, reader: &dyn Reader) -> Option<Key> {
     let name = &claim.spec.as_ref()?.volume_name;
     let volume = reader.get(PersistentVolume::resource(), "", name)?;
@@ -255,8 +257,8 @@ fn pods_of_claim(namespace: &str, name: &str, reader: &dyn Reader) -> Vec<Key> {
     pods.map(|pod| Key::of(&*pod)).collect()
 }
 
-/// A pod that comes, goes or ends. Between that nothing changes that matters, but for containers for
-/// debugging, which are looked at when one of the others comes.
+/// A pod that is created, deleted or ends. In between nothing relevant changes, except for ephemeral
+/// containers, which are compared when one of the other pods comes.
 fn moved(change: &Change<'_, Pod>, reader: &dyn Reader) -> Vec<Key> {
     if let (Some(old), Some(new)) = (change.old, change.new)
         && old.metadata().uid == new.metadata().uid
@@ -306,7 +308,7 @@ fn volume_moved(change: &Change<'_, PersistentVolume>, reader: &dyn Reader) -> V
     keys
 }
 
-/// A driver that mounts with a context from now on, or no longer: all that it has.
+/// A driver begins or ceases to mount with a context: wakes all its storage.
 fn driver_changed(change: &Change<'_, CsiDriver>, reader: &dyn Reader) -> Vec<Key> {
     let mounts = |driver: Option<&CsiDriver>| driver.is_some_and(volume::mounts_with_context);
     if mounts(change.old) == mounts(change.new) {
@@ -331,7 +333,7 @@ fn driver_changed(change: &Change<'_, CsiDriver>, reader: &dyn Reader) -> Vec<Ke
 }
 
 impl Controller for SeLinuxWarning {
-    type Memory = Told;
+    type Memory = Recorded;
 
     fn describe() -> Descriptor {
         Descriptor::new("selinux-warning-controller", Sharding::ByObject)
@@ -375,15 +377,15 @@ impl Controller for SeLinuxWarning {
         on.kind::<CsiDriver>().wakes(driver_changed);
     }
 
-    fn plan(&self, key: &Key, seen: &Seen<'_>, told: &mut Told) -> Result<Plan, Refusal> {
+    fn plan(&self, key: &Key, seen: &Seen<'_>, recorded: &mut Recorded) -> Result<Plan, Refusal> {
         if let Some(id) = key.of_kind(STORAGE) {
-            return Ok(compare(id, seen, told));
+            return Ok(compare(id, seen, recorded));
         }
         let pod = seen.get::<Pod>(key).filter(|pod| !pods::has_finished(pod));
         Ok(match pod {
-            Some(pod) => look_into(&pod, seen, told),
+            Some(pod) => compare_containers(&pod, seen, recorded),
             None => {
-                told.about.clear();
+                recorded.about.clear();
                 Plan::nothing()
             }
         })

@@ -14,7 +14,7 @@ use kubernetes_proto::{
     storage::CsiDriver,
 };
 
-use super::{CONFLICTS_MAX, SeLinuxWarning, Told, label::Label, volume};
+use super::{CONFLICTS_MAX, Recorded, SeLinuxWarning, label::Label, volume};
 use crate::builders::{Volumes as _, any, volume as pv};
 
 const DRIVER: &str = "csi.example.com";
@@ -134,14 +134,14 @@ pub(crate) fn world() -> World {
 }
 
 /// Events as `pod reason`, in order.
-fn told(plan: &Plan) -> Vec<String> {
-    let mut told: Vec<String> = plan
+fn recorded(plan: &Plan) -> Vec<String> {
+    let mut recorded: Vec<String> = plan
         .events
         .iter()
         .map(|event| format!("{} {}", event.about.key.name, event.reason))
         .collect();
-    told.sort();
-    told
+    recorded.sort();
+    recorded
 }
 
 fn of(world: &World) -> Plan {
@@ -152,10 +152,10 @@ const A: &str = ":::s0:c1,c2";
 const B: &str = ":::s0:c98,c99";
 
 #[test]
-fn two_labels_of_one_volume_are_told_to_both_pods() {
+fn two_labels_of_one_volume_are_reported_on_both_pods() {
     let plan = of(&world().with(mounting("a", A)).with(mounting("b", B)));
     assert_eq!(
-        told(&plan),
+        recorded(&plan),
         ["a SELinuxLabelConflict", "b SELinuxLabelConflict"]
     );
     assert_eq!(
@@ -184,7 +184,7 @@ fn two_labels_of_one_volume_are_told_to_both_pods() {
     assert!(plan.verbs().is_empty());
 }
 
-/// Upstream's cases of single pods and pairs: whom is told what.
+/// Upstream's cases of single pods and pairs: which pod gets which event.
 #[test]
 fn pods_conflict_by_label_and_by_policy() {
     let both = |reason: &str| vec![format!("a {reason}"), format!("b {reason}")];
@@ -274,7 +274,7 @@ fn pods_conflict_by_label_and_by_policy() {
         for pod in pods {
             world.put(pod);
         }
-        assert_eq!(told(&of(&world)), expected, "{name}");
+        assert_eq!(recorded(&of(&world)), expected, "{name}");
     }
 }
 
@@ -333,24 +333,24 @@ fn pods_of_two_namespaces_are_not_named_to_each_other() {
 }
 
 #[test]
-fn a_conflict_is_told_once_and_forgotten_when_it_is_over() {
+fn a_conflict_is_reported_once_and_forgotten_when_it_is_over() {
     let mut world = world().with(mounting("a", A)).with(mounting("b", B));
-    let mut memory = Told::default();
-    let mut look = |world: &World| {
+    let mut memory = Recorded::default();
+    let mut counts = |world: &World| {
         let plan = world.plan_with::<SeLinuxWarning>(KEY, &mut memory).unwrap();
         (plan.events.len(), plan.measures.len())
     };
-    assert_eq!(look(&world), (2, 2));
-    assert_eq!(look(&world), (0, 2), "measured as long as it lasts");
+    assert_eq!(counts(&world), (2, 2));
+    assert_eq!(counts(&world), (0, 2), "measured as long as it lasts");
     world.put(mounting("c", A));
-    assert_eq!(look(&world), (2, 4), "c and b");
+    assert_eq!(counts(&world), (2, 4), "c and b");
     world.vanish::<Pod>("b");
-    assert_eq!(look(&world), (0, 0));
-    assert_eq!(memory, Told::default());
+    assert_eq!(counts(&world), (0, 0));
+    assert_eq!(memory, Recorded::default());
 }
 
 #[test]
-fn so_many_conflicts_are_told_at_most() {
+fn the_number_of_reported_conflicts_is_bounded() {
     let mut world = world();
     for number in 0..40 {
         world.put(mounting(&format!("a-{number}"), A));
@@ -364,7 +364,7 @@ fn so_many_conflicts_are_told_at_most() {
 }
 
 #[test]
-fn containers_of_one_pod_with_two_labels_are_told_of_by_the_pod() {
+fn containers_of_one_pod_with_two_labels_are_reported_on_the_pod() {
     let init = |mut pod: Pod, label: &str| {
         pod.spec
             .as_mut()
@@ -456,7 +456,7 @@ fn labels_are_compared_part_by_part() {
 }
 
 #[test]
-fn storage_is_told_by_what_is_behind_a_volume() {
+fn storage_is_identified_by_the_volume_s_source() {
     let claim = bound_claim("default", "pv1");
     let id = |source: PersistentVolumeSource| {
         volume::of_volume(&volume_of("pv1", &claim, source)).map(|storage| storage.id)
@@ -532,7 +532,7 @@ fn in_line_volumes_conflict_as_others_do() {
         .with(inline("b", B));
     let plan = world.plan::<SeLinuxWarning>("volume:/kubernetes.io/fc/[w]");
     assert_eq!(
-        told(&plan),
+        recorded(&plan),
         ["a SELinuxLabelConflict", "b SELinuxLabelConflict"]
     );
 }

@@ -12,7 +12,7 @@ use kubernetes_proto::{
 
 use crate::{claims, migrated, translation};
 
-/// The index of volumes, and of pods with in-line volumes, by what is behind them and by their CSI drivers.
+/// The index of volumes, and of pods with in-line volumes, by their storage and by their CSI drivers.
 pub(super) const BY_STORAGE: &str = "storage";
 
 /// What is behind a volume.
@@ -48,13 +48,13 @@ impl Storage {
     }
 }
 
-/// Whether a driver says that it mounts with a context.
+/// Whether a driver mounts with a context.
 pub(super) fn mounts_with_context(driver: &CsiDriver) -> bool {
     let spec = driver.spec.as_ref();
     spec.and_then(|spec| spec.se_linux_mount) == Some(true)
 }
 
-/// The value of [`BY_STORAGE`] of all that a driver has.
+/// The value of [`BY_STORAGE`] for all storage of a driver.
 pub(super) fn by_driver(driver: &str) -> Str {
     Str::from(format!("driver/{driver}"))
 }
@@ -74,7 +74,7 @@ fn taken_over(plugin: &str, id: &str) -> Option<Storage> {
     Storage::of_driver(format!("{plugin}/{id}"), translation::driver_of(plugin)?)
 }
 
-/// What is behind a PersistentVolume. NFS and paths of nodes are never mounted with a context, so that pods
+/// The storage of a PersistentVolume. NFS and paths of nodes are never mounted with a context, so pods
 /// never conflict about them.
 pub(super) fn of_volume(volume: &PersistentVolume) -> Option<Storage> {
     let spec = volume.spec.as_ref()?;
@@ -98,7 +98,7 @@ pub(super) fn of_volume(volume: &PersistentVolume) -> Option<Storage> {
     Storage::of_driver(format!("{}/{id}", plugin.in_tree), plugin.driver)
 }
 
-/// What is behind an in-line volume of a pod. In-line volumes of CSI drivers are each pod's own.
+/// The storage of an in-line volume of a pod. In-line volumes of CSI drivers are private to their pod.
 pub(super) fn of_inline(source: &InlineVolumeSource) -> Option<Storage> {
     if let Some(fc) = &source.fc {
         return fibre_channel(&fc.target_ww_ns, fc.lun, &fc.wwids);
@@ -150,7 +150,7 @@ pub(super) fn inline_volumes(pod: &Pod) -> impl Iterator<Item = (&Volume, &Inlin
     })
 }
 
-/// The claim of a pod's volume, if it is a claim that is the pod's to use.
+/// The claim of a pod's volume, if the pod may use it.
 pub(super) fn claim_of(
     pod: &Pod,
     volume: &Volume,

@@ -45,7 +45,7 @@ fn of_volume(volume: &PersistentVolume) -> Vec<Str> {
     distinct([spec.and_then(|spec| spec.volume_attributes_class_name.as_deref())])
 }
 
-/// The classes that a claim asks for, has and changes to.
+/// The classes that a claim requests, has and changes to.
 fn of_claim(claim: &PersistentVolumeClaim) -> Vec<Str> {
     let (spec, status) = (claim.spec.as_ref(), claim.status.as_ref());
     let change = status.and_then(|status| status.modify_volume_status.as_ref());
@@ -127,11 +127,12 @@ impl Controller for ClassProtection {
         if finalizers::is_missing(&*class, FINALIZER) {
             finalizers::add(&mut plan, &*class, FINALIZER);
         } else if finalizers::is_candidate(&*class, FINALIZER) && !is_used(&class, seen) {
-            // Irreversible. Verified right before: the class was seen to be being deleted before the versions
-            // of volumes and claims were asked for; the caches hold all that there were up to these (strict
-            // proofs), and none names the class. The patch insists on the class's uid and version.
+            // Irreversible. Verified immediately before: the class was seen to be terminating before the
+            // versions of volumes and claims were asked for; the caches hold all of them up to these
+            // (strict proofs), and none names the class. The class's uid and version are the patch's
+            // preconditions.
             if !finalizers::rest_on(&mut plan, seen, &barriers(), &Str::default())? {
-                return Ok(Plan::nothing().again_at(seen.now));
+                return Ok(Plan::nothing().requeued_at(seen.now));
             }
             finalizers::remove(&mut plan, &*class, FINALIZER);
         }

@@ -271,6 +271,7 @@ impl Node {
             core: Core::new(Config {
                 name: name(at),
                 address: name(at),
+                pin: None,
                 build: "0.1.0".to_owned(),
                 ranges,
                 lease_duration: LEASE_DURATION,

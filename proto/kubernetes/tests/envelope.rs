@@ -7,7 +7,7 @@ use crate::{
 };
 
 #[test]
-fn what_is_put_into_an_envelope_comes_out_of_it() {
+fn an_envelope_returns_its_content() {
     let body = envelope::wrap("apps/v1", "Deployment", vec![1, 2, 3]);
     assert!(body.starts_with(b"k8s\0"));
     let opened = envelope::open(&body).unwrap();
@@ -26,7 +26,7 @@ fn what_is_put_into_an_envelope_comes_out_of_it() {
 }
 
 #[test]
-fn what_is_no_envelope_is_told_apart() {
+fn each_reason_why_bytes_are_no_envelope_is_named() {
     let encoded = meta::Unknown {
         content_encoding: "gzip".into(),
         ..meta::Unknown::default()

@@ -2367,7 +2367,7 @@ fn every_field_has_the_number_and_the_type_that_the_api_gives_it() {
     assert_eq!(
         facts.len(),
         FACTS.len(),
-        "a field stands twice in the table"
+        "a field occurs twice in the table"
     );
     let files = [
         "meta.proto",

@@ -8,7 +8,7 @@ use crate::{
     metadata_only,
 };
 
-/// Stands for the bytes that are no text.
+/// A placeholder for bytes that are not UTF-8.
 const MARK: &str = "<??>";
 
 /// The same message with bytes that are no text in place of the marks.
@@ -114,7 +114,7 @@ fn texts_of_any_depth_are_read_and_what_is_carried_as_bytes_stays_as_it_came() {
 }
 
 #[test]
-fn what_is_malformed_otherwise_is_refused_as_before() {
+fn other_malformed_bytes_are_refused_as_before() {
     let mut bytes = spoilt(
         PartialObjectMetadata {
             metadata: Some(meta()),

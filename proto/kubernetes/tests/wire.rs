@@ -9,7 +9,7 @@ use crate::{
 };
 
 #[test]
-fn what_is_the_same_in_many_pods_is_held_once() {
+fn equal_parts_of_many_pods_are_held_once() {
     let asking = |cpu: &str| ResourceRequirements {
         requests: vec![Amount {
             key: "cpu".into(),
@@ -40,7 +40,7 @@ fn what_is_the_same_in_many_pods_is_held_once() {
 }
 
 #[test]
-fn what_is_cut_short_or_no_text_is_refused_as_prost_refuses_it() {
+fn truncated_messages_and_invalid_text_are_refused_as_prost_refuses_them() {
     let mut pod = Pod::default();
     pod.metadata_mut().name = "web".into();
     pod.spec.get_or_insert_default().containers = vec![Container {

@@ -18,6 +18,8 @@ use kube::api::{ListParams, Patch, PatchParams};
 use kube::{Api, Client};
 use serde_json::json;
 
+use crate::workload::create_fleet_namespace;
+
 /// Pods that fit on one of our fake nodes.
 const PODS_PER_NODE: usize = 250;
 /// Fewest nodes.
@@ -35,9 +37,11 @@ const NODE_FLAGS: [&str; 2] = [
 const LEASE_LIMIT: SignedDuration = SignedDuration::from_secs(60);
 /// Name, namespace and label of the fleet's Leases.
 pub(crate) const FLEET: &str = "manifold";
-pub(crate) const FLEET_NAMESPACE: &str = "kube-system";
+pub(crate) const FLEET_NAMESPACE: &str = harness::fleet::NAMESPACE;
 pub(crate) const FLEET_LABEL: &str = "manifold.dev/fleet";
 const KCM_LEASE: &str = "kube-controller-manager";
+/// How the identity begins under which a fleet holds it.
+const FLEET_HOLDS: &str = "manifold:";
 
 /// Where the replicas work.
 pub(crate) enum Cluster {
@@ -79,7 +83,8 @@ impl Cluster {
             ),
         }
         refuse_beside_kcm(client.clone()).await?;
-        refuse_beside_a_fleet(client).await?;
+        refuse_beside_a_fleet(client.clone()).await?;
+        create_fleet_namespace(&client).await?;
         Ok(Self::Existing {
             kubeconfig: path.to_owned(),
             dir: Arc::new(WorkDir::new()?),
@@ -90,6 +95,14 @@ impl Cluster {
         match self {
             Self::Own(control_plane) => control_plane.admin_kubeconfig(),
             Self::Existing { kubeconfig, .. } => kubeconfig,
+        }
+    }
+
+    /// Where our files lie.
+    pub(crate) fn dir(&self) -> &WorkDir {
+        match self {
+            Self::Own(control_plane) => control_plane.dir(),
+            Self::Existing { dir, .. } => dir,
         }
     }
 
@@ -205,6 +218,10 @@ async fn refuse_beside_kcm(client: Client) -> Result<()> {
             }
         }
     };
+    // A fleet is reported below, by its replicas.
+    if holder.starts_with(FLEET_HOLDS) {
+        return Ok(());
+    }
     bail!(
         "kube-controller-manager {holder} holds the Lease kube-system/{KCM_LEASE} in this cluster and would reconcile the same objects: stop it first, or run the demo without --kubeconfig"
     )

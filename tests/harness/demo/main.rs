@@ -19,6 +19,7 @@ use std::time::Duration;
 use anyhow::{Context, Result};
 use clap::Parser;
 use cluster::Cluster;
+use harness::Jaeger;
 use harness::fleet::{self, Profile};
 use harness::toolchain;
 use kube::Client;
@@ -50,6 +51,9 @@ struct Args {
     /// Leave everything running at the end, until Ctrl-C, and print where it is
     #[arg(long)]
     keep: bool,
+    /// Start a Jaeger beside it, to which all reconciles are exported; with --keep its search is printed
+    #[arg(long)]
+    jaeger: bool,
     /// Use this cluster instead of a control plane of our own; no kube-controller-manager may work in it
     #[arg(long, value_name = "FILE")]
     kubeconfig: Option<PathBuf>,
@@ -120,6 +124,7 @@ struct Stage {
     cluster: Cluster,
     client: Client,
     workload: Workload,
+    jaeger: Option<Jaeger>,
 }
 
 impl Stage {
@@ -150,13 +155,26 @@ impl Stage {
             Some(cluster) => cluster,
             None => Cluster::own(workload.wanted()).await?,
         };
-        let fleet = cluster.fleet().await?.binary(binary).build().await?;
+        let jaeger = match args.jaeger {
+            true => Some(Jaeger::start(cluster.dir()).await?),
+            false => None,
+        };
+        let mut fleet = cluster.fleet().await?.binary(binary);
+        if let Some(jaeger) = &jaeger {
+            fleet = fleet
+                .env("OTEL_EXPORTER_OTLP_ENDPOINT", jaeger.grpc())
+                .env("OTEL_TRACES_SAMPLER", "always_on")
+                .env("OTEL_BSP_MAX_QUEUE_SIZE", "65536")
+                .env("OTEL_BSP_SCHEDULE_DELAY", "1000");
+        }
+        let fleet = fleet.build().await?;
         let client = cluster.client().await?;
         Ok(Self {
             scenario: Scenario::new(&client, fleet, workload.clone()),
             cluster,
             client,
             workload,
+            jaeger,
         })
     }
 
@@ -205,6 +223,10 @@ impl Stage {
         }
         for (name, url) in self.scenario.urls() {
             println!("{name:10}  {url}/debug/shards");
+        }
+        if let Some(jaeger) = &self.jaeger {
+            let rollouts = jaeger.search_url("manifold", "reconcile deployment-controller", &[]);
+            println!("Jaeger      {rollouts}");
         }
         println!("Everything keeps running; Ctrl-C takes it down.");
     }

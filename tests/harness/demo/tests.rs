@@ -15,7 +15,7 @@ use kube::api::{ListParams, PostParams};
 use serde_json::json;
 
 use crate::Args;
-use crate::cluster::{Cluster, Held, held};
+use crate::cluster::{Cluster, FLEET_NAMESPACE, Held, held};
 use crate::summary::{Event, Summary, TAKEOVER_LIMIT};
 use crate::view::{Figures, Pods, Row, State, frame, status_line};
 use crate::workload::Workload;
@@ -164,7 +164,7 @@ async fn is_refused_beside_kcm() -> Result<()> {
         "nobody works here"
     );
 
-    let leases: Api<Lease> = Api::namespaced(client.clone(), "kube-system");
+    let leases: Api<Lease> = Api::namespaced(client.clone(), FLEET_NAMESPACE);
     let replica: Lease = serde_json::from_value(json!({
         "metadata": {"name": "manifold-replica-a", "labels": {"manifold.dev/fleet": "manifold"}},
         "spec": {
@@ -181,7 +181,7 @@ async fn is_refused_beside_kcm() -> Result<()> {
     assert!(
         refused
             .to_string()
-            .contains("a_1 of Manifold holds the Lease kube-system/manifold-replica-a")
+            .contains("a_1 of Manifold holds the Lease manifold-system/manifold-replica-a")
     );
 
     workload.remove(&client).await?;

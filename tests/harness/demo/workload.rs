@@ -242,8 +242,39 @@ impl Workload {
         }
         let fleet = ListParams::default().labels(&format!("{FLEET_LABEL}={FLEET}"));
         delete_all::<Lease>(client, FLEET_NAMESPACE, &fleet).await?;
-        Ok(())
+        remove_fleet_namespace(client).await
     }
+}
+
+/// Makes the namespace of the fleet's Leases where `deploy/rbac` has not, with a mark by which it is removed
+/// again.
+pub(crate) async fn create_fleet_namespace(client: &Client) -> Result<()> {
+    let namespace = serde_json::from_value(json!({
+        "metadata": {"name": FLEET_NAMESPACE, "labels": {LABEL: FLEET}},
+    }))?;
+    let created = Api::<Namespace>::all(client.clone())
+        .create(&PostParams::default(), &namespace)
+        .await;
+    match created {
+        Err(kube::Error::Api(status)) if status.code == 409 => Ok(()),
+        other => other
+            .map(|_| ())
+            .with_context(|| format!("making the namespace {FLEET_NAMESPACE}")),
+    }
+}
+
+async fn remove_fleet_namespace(client: &Client) -> Result<()> {
+    let api: Api<Namespace> = Api::all(client.clone());
+    let Some(namespace) = api.get_opt(FLEET_NAMESPACE).await? else {
+        return Ok(());
+    };
+    let labels = namespace.metadata.labels.unwrap_or_default();
+    if labels.contains_key(LABEL) {
+        api.delete(FLEET_NAMESPACE, &DeleteParams::default())
+            .await
+            .with_context(|| format!("deleting the namespace {FLEET_NAMESPACE}"))?;
+    }
+    Ok(())
 }
 
 async fn delete_all<K>(client: &Client, namespace: &str, which: &ListParams) -> Result<()>

@@ -27,6 +27,10 @@ use crate::{kubeconfig, ports};
 /// The token with which nodes join.
 pub const TOKEN: &str = "abcdef.0123456789abcdef";
 const API: &str = "kubeadm.k8s.io/v1beta4";
+/// Its configuration, among the network's files.
+const CONFIGURATION: &str = "kubeadm.yaml";
+/// By which kubeadm and the kubelet know the pod of the controller manager.
+const MANAGER: &str = "kube-controller-manager";
 /// A node has joined within this.
 const JOIN_LIMIT: Duration = Duration::from_secs(120);
 /// Phases of `kubeadm init` that need no API server.
@@ -79,9 +83,9 @@ impl Kubeadm {
         let etc = cluster.file("");
         fs::create_dir_all(&etc).with_context(|| format!("making {}", etc.display()))?;
         fs::copy("/etc/passwd", cluster.root().join("passwd")).context("copying the users")?;
-        cluster.network.dir.write("kubeadm.yaml", config)?;
+        cluster.network.dir.write(CONFIGURATION, config)?;
         for phase in FILES {
-            cluster.phase(&[phase, "all"]).await?;
+            cluster.phase(CONFIGURATION, &[phase, "all"]).await?;
         }
         cluster.start("kube-apiserver", Program::ApiServer, &[])?;
         let client = cluster.client().await?;
@@ -96,7 +100,9 @@ impl Kubeadm {
         cluster.start("kube-scheduler", Program::Scheduler, &["--secure-port=0"])?;
         let admin = ["--kubeconfig", "/etc/kubernetes/super-admin.conf"];
         for phase in [&["upload-config", "all"][..], &["bootstrap-token"]] {
-            cluster.phase(&[phase, &admin].concat()).await?;
+            cluster
+                .phase(CONFIGURATION, &[phase, &admin].concat())
+                .await?;
         }
         let gateway = cluster.network.gateway();
         cluster.network.forward((gateway, API_PORT).into()).await?;
@@ -153,14 +159,14 @@ impl Kubeadm {
     }
 
     /// One phase of `kubeadm init`, with directories of its own in place of the machine's.
-    async fn phase(&self, arguments: &[&str]) -> Result<()> {
+    async fn phase(&self, configuration: &str, arguments: &[&str]) -> Result<()> {
         let script = "mount --bind \"$1\" /etc; mount -t tmpfs tmpfs /run; shift; exec \"$@\"";
         let kubeadm = self.network.program(Program::Kubeadm);
         let (root, kubeadm) = (
             self.root().display().to_string(),
             kubeadm.display().to_string(),
         );
-        let config = self.network.dir.file("kubeadm.yaml").display().to_string();
+        let config = self.network.dir.file(configuration).display().to_string();
         let before = [
             "--mount",
             "--propagation",
@@ -186,15 +192,64 @@ impl Kubeadm {
         let text =
             fs::read_to_string(&path).with_context(|| format!("reading {}", path.display()))?;
         let pod: Value = serde_yaml::from_str(&text)?;
-        let command = pod.pointer("/spec/containers/0/command");
-        let command = command.and_then(Value::as_array).context("a command")?;
+        let list = |field: &str| {
+            let words = pod.pointer("/spec/containers/0")?.get(field)?.as_array()?;
+            Some(words.clone())
+        };
+        let command = list("command").context("a command")?;
         ensure!(command.first() == Some(&json!(part)), "{part}: {command:?}");
+        // Patches put theirs behind kubeadm's.
+        let more = list("args").unwrap_or_default();
         let etc = format!("{}/", self.root().display());
-        let words = command.iter().skip(1).map(|word| {
+        let host = self.network.gateway().to_string();
+        let words = command.iter().skip(1).chain(&more).map(|word| {
             let word = word.as_str().context("a word")?;
-            Ok(word.replace("=/etc/", &format!("={etc}")))
+            let word = word.replace("=/etc/", &format!("={etc}"));
+            Ok(word.replace("$(HOST_IP)", &host))
         });
         words.collect()
+    }
+
+    /// Renders the static pod of the controller manager again, with the patches of a folder of the workspace
+    /// or without any, as `kubeadm init`, `join` and `upgrade` do; gives its manifest.
+    pub async fn render_manager(&self, patches: Option<&str>) -> Result<String> {
+        let path = self.network.dir.file(CONFIGURATION);
+        let text =
+            fs::read_to_string(&path).with_context(|| format!("reading {}", path.display()))?;
+        let (init, others) = text.split_once("---\n").context("several documents")?;
+        let mut init: Value = serde_yaml::from_str(init)?;
+        if let Some(patches) = patches {
+            let directory = crate::workspace_root().join(patches);
+            init["patches"] = json!({"directory": directory.display().to_string()});
+        }
+        let name = "kubeadm-of-the-manager.yaml";
+        let text = format!("{}---\n{others}", serde_yaml::to_string(&init)?);
+        self.network.dir.write(name, text)?;
+        self.phase(name, &["control-plane", "controller-manager"])
+            .await?;
+        let manifest = self.file(&format!("manifests/{MANAGER}.yaml"));
+        fs::read_to_string(&manifest).with_context(|| format!("reading {}", manifest.display()))
+    }
+
+    /// Starts what the rendered static pod would: a program under the manager's name, at free ports.
+    pub fn start_rendered(&mut self, program: &Path) -> Result<()> {
+        let name = self.network.dir.file(MANAGER);
+        if !name.is_symlink() {
+            std::os::unix::fs::symlink(program, &name)
+                .with_context(|| format!("linking {}", name.display()))?;
+        }
+        let mut args = self.arguments(MANAGER)?;
+        for port in ["secure-port", "peer-port"] {
+            args.push(format!("--{port}={}", ports::free()?));
+        }
+        self.parts.push(Process::spawn(&Spec {
+            name: MANAGER.to_owned(),
+            program: name,
+            args,
+            env: Vec::new(),
+            log: self.network.dir.file(&format!("{MANAGER}.log")),
+        })?);
+        Ok(())
     }
 
     fn start(&mut self, part: &str, program: Program, more: &[&str]) -> Result<()> {
@@ -213,11 +268,7 @@ impl Kubeadm {
     /// Starts kube-controller-manager as kubeadm would.
     pub fn start_kcm(&mut self) -> Result<()> {
         let port = format!("--secure-port={}", ports::free()?);
-        self.start(
-            "kube-controller-manager",
-            Program::ControllerManager,
-            &[&port],
-        )
+        self.start(MANAGER, Program::ControllerManager, &[&port])
     }
 
     /// A fleet of replicas in its place, with its arguments.
@@ -226,7 +277,7 @@ impl Kubeadm {
             &self.file("controller-manager.conf"),
             &self.file("super-admin.conf"),
         );
-        let arguments = self.arguments("kube-controller-manager")?;
+        let arguments = self.arguments(MANAGER)?;
         let taken = |one: &String| !OF_THE_FLEET.iter().any(|flag| one.starts_with(flag));
         Ok(arguments
             .into_iter()
@@ -278,18 +329,11 @@ impl Kubeadm {
         Ok(String::from_utf8_lossy(&output.stdout).into_owned())
     }
 
-    /// Applies every YAML file of a folder of the workspace.
+    /// Applies a folder of the workspace that has a kustomization.
     pub async fn apply(&self, folder: &str) -> Result<()> {
-        let folder = crate::workspace_root().join(folder);
-        for entry in fs::read_dir(&folder)? {
-            let path = entry?.path();
-            let yaml = path.extension().is_some_and(|one| one == "yaml");
-            if yaml && !path.ends_with("kustomization.yaml") {
-                let path = path.display().to_string();
-                self.kubectl(&["apply", "--server-side", "-f", &path])
-                    .await?;
-            }
-        }
+        let folder = crate::workspace_root().join(folder).display().to_string();
+        self.kubectl(&["apply", "--server-side", "-k", &folder])
+            .await?;
         Ok(())
     }
 

@@ -237,6 +237,15 @@ impl Network {
         Ok(node)
     }
 
+    /// Imports an archive of images into a node's containerd, as `ctr` would be called on the host.
+    pub async fn import(&self, node: &Node, archive: &Path) -> Result<()> {
+        let ctr = self.containerd.path(Program::Ctr).display().to_string();
+        let archive = archive.display().to_string();
+        let arguments = ["--namespace", "k8s.io", "images", "import", &archive];
+        node.run(&ctr, &arguments).await?;
+        Ok(())
+    }
+
     fn pods_of(&self, index: u8) -> String {
         format!("10.{}.{}.0/24", self.octet, PODS_OCTET + index)
     }

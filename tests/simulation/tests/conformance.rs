@@ -17,7 +17,7 @@ use http::Method;
 use kubernetes_proto::{
     Object, Resource,
     apps::ReplicaSet,
-    core::{ConfigMap, Namespace, Pod},
+    core::{ConfigMap, Namespace, PersistentVolume, PersistentVolumeClaim, Pod},
     envelope,
     meta::PartialObjectMetadata,
 };
@@ -29,7 +29,7 @@ use node_cache::{
 use prost::Message as _;
 use serde_json::{Value, json};
 
-use crate::{dice::Dice, hub::Hub, network, server::Server};
+use crate::{dice::Dice, hub::Hub, network, server::Server, workloads};
 
 /// An external metric's value.
 const QUEUE: i64 = 70;
@@ -523,8 +523,100 @@ async fn calls(api: Api, namespace: String) -> Vec<String> {
     metadata(&mut caller).await;
     scales(&mut caller).await;
     metrics(&mut caller).await;
+    review(&mut caller).await;
+    volumes(&mut caller).await;
     clearing(&mut caller).await;
     caller.answers
+}
+
+/// Whether somebody may do what nothing allows.
+async fn review(caller: &mut Caller) {
+    let review = json!({
+        "apiVersion": "authorization.k8s.io/v1",
+        "kind": "SubjectAccessReview",
+        "spec": {
+            "user": "mallory",
+            "resourceAttributes": {
+                "group": "certificates.k8s.io",
+                "resource": "certificatesigningrequests",
+                "subresource": "nodeclient",
+                "verb": "create",
+                "version": "*",
+            },
+        },
+    });
+    let path = "/apis/authorization.k8s.io/v1/subjectaccessreviews";
+    let request = Request::new(Method::POST, path.to_owned())
+        .body("application/json", review.to_string().into_bytes())
+        .accept("application/json");
+    let answer = match caller.send(request).await {
+        Ok(answer) => {
+            let json: Value = serde_json::from_slice(&answer.bytes).expect("JSON was asked for");
+            let allowed = &json["status"]["allowed"];
+            format!(
+                "{} {} allowed: {allowed}",
+                answer.status.as_u16(),
+                json["kind"]
+            )
+        }
+        Err(error) => refusal(&error),
+    };
+    caller.say("a review", &answer);
+}
+
+/// Claims and volumes: made pending and protected, bound once, held while they are protected.
+async fn volumes(caller: &mut Caller) {
+    let (claims, volumes) = (
+        PersistentVolumeClaim::resource(),
+        PersistentVolume::resource(),
+    );
+    let shown = ["/metadata/finalizers", "/status/phase", "/spec/volumeName"];
+    let namespace = caller.namespace.clone();
+    let mut wanted = workloads::storage::wants("data", "conformance").in_namespace(&namespace);
+    wanted.metadata_mut().finalizers.clear();
+    caller.act("create a claim", &create(&wanted)).await;
+    caller.read("a new claim", claims, "data", &shown).await;
+    // Nobody else in the cluster has one of this name.
+    let name = format!("{namespace}-volume");
+    let mut made = workloads::storage::by_hand(&name, "conformance");
+    made.metadata_mut().finalizers.clear();
+    caller.act("create a volume", &create(&made)).await;
+    for (what, volume) in [
+        ("bind a claim", name.as_str()),
+        ("bind it to that volume again", name.as_str()),
+        ("bind it to another volume", "another"),
+    ] {
+        let patch = json!({"spec": {"volumeName": volume}});
+        let patch = caller.patch(claims, "data", patch);
+        caller.act(what, &patch).await;
+    }
+    let mut bound = caller.patch(claims, "data", json!({"status": {"phase": "Bound"}}));
+    if let Verb::Patch { subresource, .. } = &mut bound.verb {
+        *subresource = "status";
+    }
+    caller.act("say that it is bound", &bound).await;
+    let gone = caller.delete(claims, "data");
+    caller.act("delete a protected claim", &gone).await;
+    caller
+        .read(
+            "a claim that is held",
+            claims,
+            "data",
+            &["/metadata/finalizers"],
+        )
+        .await;
+    let freed = caller.patch(claims, "data", json!({"metadata": {"finalizers": null}}));
+    caller.act("let a claim go", &freed).await;
+    caller
+        .read("a claim that has gone", claims, "data", &shown)
+        .await;
+    // A volume's key has no namespace.
+    let mut freed = caller.patch(volumes, &name, json!({"metadata": {"finalizers": null}}));
+    freed.key = Key::cluster(name.as_str());
+    (freed.uid, freed.resource_version) = (Str::default(), 0);
+    caller
+        .act("let a volume go that nobody deletes", &freed)
+        .await;
 }
 
 /// What discovery shows of the resources that are used here.

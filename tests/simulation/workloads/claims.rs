@@ -16,7 +16,7 @@ use crate::claims::{FINALIZER, OF_ENTRY};
 const PODS: usize = 4;
 
 /// An entry with a claim, or with a template.
-fn entry(mut pod: Pod, name: &str, claim: &str, template: &str) -> Pod {
+pub(super) fn entry(mut pod: Pod, name: &str, claim: &str, template: &str) -> Pod {
     let entry = PodResourceClaim {
         name: name.into(),
         resource_claim_name: claim.into(),
@@ -44,7 +44,7 @@ fn allocated(name: &str) -> ResourceClaim {
 }
 
 /// As the scheduler does.
-fn reserve(mut claim: ResourceClaim, pod: &Pod) -> ResourceClaim {
+pub(super) fn reserve(mut claim: ResourceClaim, pod: &Pod) -> ResourceClaim {
     let meta = pod.metadata();
     let consumer = ResourceClaimConsumerReference {
         resource: "pods".to_owned(),

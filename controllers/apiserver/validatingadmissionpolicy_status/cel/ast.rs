@@ -14,7 +14,7 @@ pub struct Expr {
     pub node: Node,
 }
 
-/// Levels of a tree. It bounds the stack of everything that walks a tree by recursion.
+/// The depth of a tree at most. It bounds the stack of every recursive walk.
 pub const DEPTH_MAX: u16 = 400;
 
 /// What a node is.
@@ -113,7 +113,7 @@ pub struct Fold {
     pub accumulator: String,
     /// The accumulator's first value.
     pub start: Expr,
-    /// Whether the loop goes on.
+    /// Whether the loop continues.
     pub condition: Expr,
     /// The accumulator's next value.
     pub step: Expr,
@@ -212,7 +212,7 @@ impl Expr {
         }
     }
 
-    /// The name that a chain of selections may be, as in `sets.contains`.
+    /// The qualified name that a chain of selections may be, as in `sets.contains`.
     pub fn qualified_name(&self) -> Option<String> {
         match &self.node {
             Node::Ident(name) => Some(name.clone()),

@@ -22,7 +22,7 @@ pub struct Environment {
 /// The fields of an object type.
 pub type Fields = HashMap<String, Type>;
 
-/// Words that may name a field although they are reserved: in a schema their names are escaped.
+/// Reserved words that may be field names: in a schema their names are escaped.
 const RESERVED_FIELDS: [&str; 21] = [
     "true",
     "false",
@@ -58,9 +58,9 @@ const SCALARS: [&str; 9] = [
     "timestamp",
     "uint",
 ];
-/// The package of types whose definitions are not known here.
+/// The package of types whose definitions are unknown here.
 const UNKNOWN_PACKAGE: &str = "google";
-/// Nodes of a type. None of a real expression comes near; beyond it nothing is said of the expression.
+/// The most nodes of a type. No real expression comes near; beyond it there is no verdict.
 const TYPE_SIZE_MAX: usize = 1000;
 
 /// What checking has found.
@@ -69,7 +69,7 @@ pub struct Checked {
     pub report: Report,
     /// The type of each node, by its id.
     pub types: Vec<Option<Type>>,
-    /// Whether the expression uses something that is not known here: what was found says nothing then.
+    /// Whether the expression uses something unknown here: other findings are void then.
     pub is_unsure: bool,
 }
 
@@ -182,7 +182,7 @@ impl Checker<'_> {
         }
     }
 
-    /// The type of a variable, or of a type that is named.
+    /// The type of a variable, or of a named type.
     fn variable(&mut self, name: &str) -> Option<Type> {
         let name = name.strip_prefix('.').unwrap_or(name);
         let local = self.scopes.iter().rev().find(|(known, _)| known == name);
@@ -325,7 +325,7 @@ impl Checker<'_> {
         }
     }
 
-    /// Finds the signatures that fit a call, and with them the type of its result.
+    /// Finds the signatures that match a call, and with them the type of its result.
     fn resolve(
         &mut self,
         expr: &Expr,
@@ -393,7 +393,7 @@ impl Checker<'_> {
         }
     }
 
-    /// The type of what an optional element, entry or field holds.
+    /// The value type of an optional element, entry or field.
     fn unwrapped(&mut self, at: &Expr, of: Type) -> Type {
         match of.optional_value() {
             Some(value) => value.clone(),
@@ -406,7 +406,7 @@ impl Checker<'_> {
         }
     }
 
-    /// The type of elements of which each may be of another.
+    /// The common type of elements.
     fn joined(&mut self, previous: Option<Type>, current: Type) -> Type {
         match previous {
             None => current,
@@ -468,7 +468,7 @@ impl Checker<'_> {
             Some(Type::Error) => Type::Error,
             Some(Type::Of(Some(inner))) => match &*inner {
                 made @ Type::Struct(_) => made.clone(),
-                // The types that have a message of their own are made by its name.
+                // Types with a message of their own are created by its name.
                 Type::Timestamp
                 | Type::Duration
                 | Type::Dyn

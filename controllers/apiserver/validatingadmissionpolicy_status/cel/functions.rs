@@ -32,8 +32,8 @@ const ORDERED: [&str; 8] = [
 /// What types can be summed up.
 const SUMMABLE: [&str; 4] = ["int", "uint", "double", "duration"];
 
-/// Parameters are `A` to `D`. `x.f` in front of the arguments makes a method of receiver `x`. The order is
-/// that in which the libraries are loaded: the first signature that fits gives the result.
+/// Parameters are `A` to `D`. `x.f` in front of the arguments declares a method of receiver `x`. The order
+/// is that in which the libraries are loaded: the first matching signature determines the result.
 const DECLARATIONS: &str = "
 _?_:_ : (bool, A, A) -> A
 _&&_ : (bool, bool) -> bool
@@ -282,7 +282,7 @@ reverse : list(A).() -> list(A)
 distinct : list(A).() -> list(A)
 ";
 
-/// The comparisons, of every ordered type with itself and of every number with every other.
+/// The comparisons, of every ordered type with itself and of every numeric type with every other.
 const COMPARISONS: [&str; 4] = ["_<_", "_<=_", "_>_", "_>=_"];
 const COMPARABLE: [(&str, &str); 14] = [
     ("bool", "bool"),
@@ -340,7 +340,7 @@ fn declared() -> Vec<(String, Overload)> {
     all
 }
 
-/// Reads one line; `ordered` is what `O` stands for.
+/// Reads one line; `ordered` is substituted for `O`.
 fn declaration(line: &str, ordered: &str) -> Option<(String, Overload)> {
     let (name, signature) = line.split_once(" : ")?;
     let (call, result) = signature.rsplit_once(" -> ")?;

@@ -42,7 +42,7 @@ struct Lexer<'a> {
     at: usize,
 }
 
-/// The tokens of an expression, [`Kind::End`] last; `None` where it is none.
+/// The tokens of an expression, [`Kind::End`] last; `None` where it is malformed.
 pub fn tokens(chars: &[char]) -> Option<Vec<Token>> {
     let mut lexer = Lexer { chars, at: 0 };
     let mut tokens = Vec::new();
@@ -162,7 +162,7 @@ impl Lexer<'_> {
         Some(Kind::Int(text))
     }
 
-    /// A text or bytes whose quote stands `prefix` code points ahead.
+    /// A text or bytes whose quote follows after `prefix` code points.
     fn string(&mut self, prefix: usize, is_raw: bool, is_bytes: bool) -> Option<Kind> {
         self.at += prefix;
         let quote = self.peek(0);
@@ -178,7 +178,7 @@ impl Lexer<'_> {
         unescaped(&text, is_raw, false).map(Kind::String)
     }
 
-    /// What stands between `width` quotes, and moves behind it.
+    /// Reads the text between `width` quotes, and moves behind it.
     fn quoted(&mut self, quote: char, width: usize, is_raw: bool) -> Option<Vec<char>> {
         let start = self.at + width;
         let mut at = start;
@@ -208,7 +208,7 @@ fn digits(text: &[char], radix: u32) -> Option<u32> {
     })
 }
 
-/// A text without its escapes; `None` where one of them is none.
+/// A text with its escapes resolved; `None` where one of them is malformed.
 fn unescaped(text: &[char], is_raw: bool, is_bytes: bool) -> Option<String> {
     let mut out = String::with_capacity(text.len());
     let mut at = 0;
@@ -229,7 +229,7 @@ fn unescaped(text: &[char], is_raw: bool, is_bytes: bool) -> Option<String> {
         }
         let escape = *text.get(at)?;
         at += 1;
-        // Where the digits of a code begin, how many they are, and their radix.
+        // The position, number and radix of a code's digits.
         let digits_of = match escape {
             '0'..='3' => Some((at - 1, 3, 8)),
             'x' | 'X' => Some((at, 2, 16)),

@@ -14,7 +14,7 @@ use super::{
 /// The method whose arguments may be of several types.
 const FORMAT: &str = "format";
 
-/// Adds the errors of literals to what checking has found; only where it has found none.
+/// Adds the errors of literals to those of the checker, where there are none.
 pub fn check(tree: &Tree, checked: &mut Checked) {
     if !checked.report.is_empty() || checked.is_unsure {
         return;
@@ -69,7 +69,7 @@ impl Literals<'_> {
         found.cloned().flatten().unwrap_or(Type::Dyn)
     }
 
-    /// The type of an element; `None` where an optional one's is not known.
+    /// The type of an element; `None` where an optional one's is unknown.
     fn element(&self, expr: &Expr, optional: bool) -> Option<Type> {
         let of = self.of(expr);
         match optional {

@@ -25,7 +25,7 @@ pub enum Verdict {
     Fits(Type),
     /// They don't: the errors, as cel-go shows them.
     Wrong(String),
-    /// It does not parse, is too large, or uses what is not known here.
+    /// It does not parse, is too large, or uses something unknown here.
     Unsure,
 }
 

@@ -12,14 +12,14 @@ use super::{
 
 /// Code points of an expression, as cel-go bounds them.
 const SIZE_MAX: usize = 100_000;
-/// Nodes of one tree: `optMap` copies its receiver, so that a chain of it doubles with each link.
+/// The most nodes of one tree: `optMap` copies its receiver, so a chain of it doubles with each link.
 const NODES_MAX: usize = 50_000;
-/// Brackets within brackets: as cel-go bounds a rule of its grammar within itself.
+/// The deepest nesting of brackets: cel-go's bound on recursion of a grammar rule.
 const NESTED_MAX: usize = 150;
 
-/// The accumulator of a macro; no user can write the name.
+/// The accumulator of a macro; users can't write the name.
 const ACCUMULATOR: &str = "@result";
-/// Names that a user may not give to an accumulator's place.
+/// Names that users may not give to an accumulator.
 const OLD_ACCUMULATOR: &str = "__result__";
 
 /// Words that are no variables.
@@ -43,7 +43,7 @@ const RESERVED: [&str; 17] = [
     "while",
 ];
 
-/// Why there is no tree: the expression is none, or larger than is checked here.
+/// Why there is no tree: the expression is malformed, or too large to be checked here.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Unparsed;
 
@@ -61,7 +61,7 @@ type Parsed<T = Expr> = Result<T, Unparsed>;
 /// Parses an expression.
 ///
 /// # Errors
-/// Where it is none, or too large.
+/// Where it is malformed, or too large.
 pub fn parse(chars: &[char]) -> Parsed<Tree> {
     if chars.len() > SIZE_MAX {
         return Err(Unparsed);
@@ -104,7 +104,7 @@ impl Parser {
         matches!(self.kind(), Kind::Sign(next) if *next == sign)
     }
 
-    /// Moves behind a sign, if it is the next; where it stood.
+    /// Moves behind a sign, if it is the next token; its position.
     fn eat(&mut self, sign: &str) -> Option<u32> {
         let at = self.ahead(0).at;
         self.is(sign).then(|| {
@@ -413,7 +413,7 @@ impl Parser {
         }
     }
 
-    /// Of how many names the name of a struct consists that is made here.
+    /// The number of identifiers in the name of the struct that is created here.
     fn struct_name(&self) -> Option<usize> {
         let mut count = 1;
         loop {
@@ -468,7 +468,7 @@ const RELATIONS: [&[(&str, &str)]; 3] = [
 
 /// Macros: calls that are rewritten before types are checked.
 impl Parser {
-    /// A call, or what the macro of its name expands to. `at` is the call's opening bracket.
+    /// A call, or the expansion of the macro of its name. `at` is the call's opening bracket.
     fn call(&mut self, at: u32, function: String, target: Option<Expr>, args: Vec<Expr>) -> Parsed {
         let Some(target) = target else {
             if function == "has" && args.len() == 1 {
@@ -499,7 +499,7 @@ impl Parser {
 
     fn has(&mut self, at: u32, mut args: Vec<Expr>) -> Parsed {
         match args.pop().map(|arg| arg.node) {
-            // A test of a test is one: cel-go takes any selection.
+            // A test of a test is valid: cel-go accepts any selection.
             Some(Node::Select { operand, field, .. }) => {
                 let node = Node::Select {
                     operand,
@@ -726,7 +726,7 @@ impl Parser {
         self.bound(at, INPUT, target, result)
     }
 
-    /// The same tree with identities of its own, each node at its old place; entries at the macro's.
+    /// A copy of a tree with new identities, each node at its old position; entries at the macro's.
     fn copy(&mut self, at: u32, expr: &Expr) -> Parsed {
         let place = self.positions.get(expr.id as usize).copied().unwrap_or(at);
         let id = self.id(place)?;

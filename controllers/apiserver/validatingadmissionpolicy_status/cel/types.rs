@@ -37,7 +37,7 @@ pub enum Type {
     Opaque(Arc<str>, Arc<[Type]>),
     /// An object by its name; an environment knows its fields.
     Struct(Arc<str>),
-    /// A type to be found out. In a declaration it counts the declaration's parameters.
+    /// A type parameter. In a declaration it counts the declaration's parameters.
     Param(u32),
 }
 
@@ -86,7 +86,7 @@ impl Type {
         matches!(self, Self::Dyn)
     }
 
-    /// Whether anything may stand for it since nothing better is known, or since there is an error already.
+    /// Whether any type may replace it, since nothing better is known or there is an error already.
     pub fn is_dyn_or_error(&self) -> bool {
         self.is_dyn() || matches!(self, Self::Error)
     }
@@ -101,7 +101,7 @@ impl Type {
         }
     }
 
-    /// The name at run time, without parameters, as errors of format strings have it.
+    /// The name at run time, without parameters, as in errors of format strings.
     pub fn runtime_name(&self) -> String {
         match self {
             Self::Dyn => "dyn",
@@ -157,7 +157,7 @@ impl std::fmt::Display for Type {
 /// of its size; one that needs more is not checked.
 const STEPS_MAX: u32 = 2_000_000;
 
-/// What the parameters of types have been found to be, with a way back to an earlier state.
+/// The bindings of type parameters, with a way back to an earlier state.
 pub struct Bindings {
     bound: Vec<Option<Type>>,
     changes: Vec<(u32, Option<Type>)>,
@@ -181,7 +181,7 @@ impl Bindings {
         u32::try_from(self.bound.len() - 1).unwrap_or(u32::MAX)
     }
 
-    /// Whether more steps were taken than one expression may need; what is said of types is void then.
+    /// Whether more steps were taken than one expression may need; findings about types are void then.
     pub fn is_exhausted(&self) -> bool {
         self.steps > STEPS_MAX
     }
@@ -201,7 +201,7 @@ impl Bindings {
         self.changes.push((number, slot.replace(to)));
     }
 
-    /// Whether each of `from` may stand for the one of `to` at its place; if not, nothing is bound by it.
+    /// Whether each type of `from` is assignable to the one of `to` at its place; if not, nothing is bound.
     pub fn assign_all(&mut self, from: &[Type], to: &[Type]) -> bool {
         let before = self.changes.len();
         let fits = from.len() == to.len()
@@ -265,7 +265,7 @@ impl Bindings {
         }
     }
 
-    /// Whether a parameter may be `wanted`, and whether something is known of the parameter already.
+    /// Whether a parameter may be `wanted`, and whether it is bound already.
     fn may_be(&mut self, wanted: &Type, number: u32) -> (bool, bool) {
         if *wanted == Type::Param(number) {
             return (true, true);
@@ -334,7 +334,7 @@ impl Bindings {
         }
     }
 
-    /// Whether a type that fits another is equal to it, or says less.
+    /// Whether a type that is assignable to another is equal to it, or more general.
     fn is_as_general(&mut self, one: &Type, two: &Type) -> bool {
         if !self.step() || one.is_dyn() || matches!(one, Type::Param(_)) {
             return true;
@@ -360,7 +360,7 @@ impl Bindings {
         }
     }
 
-    /// The more general of two types of which one fits the other.
+    /// The more general of two types of which one is assignable to the other.
     pub fn most_general(&mut self, one: Type, two: Type) -> Type {
         match self.is_as_general(&one, &two) {
             true => one,
@@ -368,7 +368,7 @@ impl Bindings {
         }
     }
 
-    /// A type with what is known of its parameters; of the others `dyn`, if that is wanted.
+    /// A type with its bound parameters replaced; the others become `dyn`, if that is wanted.
     pub fn resolve(&mut self, of: &Type, unknown_is_dyn: bool) -> Type {
         if !self.step() {
             return Type::Dyn;
@@ -396,7 +396,7 @@ impl Bindings {
     }
 }
 
-/// Whether `null` may stand for a type. Numbers, texts, lists and maps are never null.
+/// Whether `null` is assignable to a type. Numbers, texts, lists and maps are never null.
 fn is_nullable(of: &Type) -> bool {
     matches!(
         of,

@@ -1,4 +1,4 @@
-//! Looks one after the other: what is asked, written and told.
+//! Several evaluations in a row: what is asked, written and reported.
 
 use controllers_kit::{
     Answer, Controller, FlagValue, Object,
@@ -13,7 +13,7 @@ use super::{
 };
 
 #[test]
-fn it_is_looked_at_once_a_period_and_first_within_one() {
+fn an_autoscaler_is_evaluated_once_a_period_and_first_within_one() {
     let world = world(2)
         .with(autoscaler(json!([cpu()])))
         .serving(USAGE, usage(&[1000, 1000]));
@@ -23,24 +23,24 @@ fn it_is_looked_at_once_a_period_and_first_within_one() {
         asked(&life.world, &life.memory).len() >= 2,
         "scale and live"
     );
-    let mut looks = Vec::new();
+    let mut turns = Vec::new();
     for second in 1..=60 {
         let before = life.memory.clone();
         life.pass(1);
         if life.memory.turn_number() != before.turn_number() {
-            looks.push(second);
+            turns.push(second);
         }
     }
-    assert_eq!(looks.len(), 4, "{looks:?}");
-    assert!(looks[0] <= 15);
+    assert_eq!(turns.len(), 4, "{turns:?}");
+    assert!(turns[0] <= 15);
     assert!(
-        looks.windows(2).all(|two| two[1] - two[0] == 15),
-        "{looks:?}"
+        turns.windows(2).all(|two| two[1] - two[0] == 15),
+        "{turns:?}"
     );
-    // A new owner, told or not, keeps to the same instants.
-    for told in [true, false] {
+    // A new owner, after a handoff or a crash, keeps to the same instants.
+    for handoff in [true, false] {
         let mut other = Life::of(life.world.clone());
-        if told {
+        if handoff {
             other.memory = life.memory.clone();
             other.hand_over();
         }
@@ -54,12 +54,12 @@ fn it_is_looked_at_once_a_period_and_first_within_one() {
                 taken = Some(second);
             }
         }
-        let phase = looks[0] % 15;
+        let phase = turns[0] % 15;
         let passed = (before.as_second() - world_start()) % 15;
         assert_eq!(
             (passed + taken.unwrap()) % 15,
             i64::from(phase),
-            "told: {told}"
+            "handoff: {handoff}"
         );
     }
 }
@@ -69,7 +69,7 @@ fn world_start() -> i64 {
 }
 
 #[test]
-fn what_is_too_small_grows_and_says_so() {
+fn an_overloaded_target_grows_with_event_and_conditions() {
     let world = world(2)
         .with(autoscaler(json!([cpu()])))
         .serving(USAGE, usage(&[2000, 2000]));
@@ -114,7 +114,7 @@ fn what_is_too_small_grows_and_says_so() {
 }
 
 #[test]
-fn what_is_too_large_shrinks_after_the_window_and_not_before() {
+fn an_idle_target_shrinks_after_the_window_and_not_before() {
     let world = world(6)
         .flag(
             "horizontal-pod-autoscaler-downscale-stabilization",
@@ -211,7 +211,7 @@ fn a_target_that_it_has_scaled_to_zero_comes_back() {
 }
 
 #[test]
-fn a_target_that_is_not_there_is_told_of() {
+fn a_missing_target_is_reported() {
     let mut hpa = autoscaler(json!([cpu()]));
     let target = hpa
         .spec
@@ -235,7 +235,7 @@ fn a_target_that_is_not_there_is_told_of() {
 }
 
 #[test]
-fn a_kind_that_is_not_served_or_has_no_scale_is_told_of() {
+fn a_kind_that_is_not_served_or_has_no_scale_is_reported() {
     for (version, kind, why) in [
         (
             "example.com/v1",
@@ -282,7 +282,7 @@ fn a_kind_that_is_not_served_or_has_no_scale_is_told_of() {
 }
 
 #[test]
-fn one_metric_that_fails_forbids_to_shrink_but_not_to_grow() {
+fn a_failing_metric_forbids_shrinking_but_not_growth() {
     let both = json!([cpu(), queue()]);
     let start = world(3).with(autoscaler(both));
     let mut life = Life::of(start.clone().serving(QUEUE, values(&["5"])));
@@ -402,7 +402,7 @@ fn two_autoscalers_of_the_same_pods_stand_still_and_say_so() {
 }
 
 #[test]
-fn a_scale_that_selects_nothing_or_nonsense_is_told_of() {
+fn a_scale_with_an_empty_or_invalid_selector_is_reported() {
     let path = "/apis/apps/v1/namespaces/default/deployments/web/scale";
     for (selector, event, condition) in [
         (
@@ -480,7 +480,7 @@ fn an_autoscaler_that_is_gone_is_forgotten() {
 }
 
 #[test]
-fn an_autoscaler_that_a_finalizer_holds_goes_on_scaling() {
+fn a_terminating_autoscaler_keeps_scaling_while_a_finalizer_holds_it() {
     let mut held = autoscaler(json!([cpu()]));
     let meta = held.metadata_mut();
     meta.finalizers.push("foregroundDeletion".into());

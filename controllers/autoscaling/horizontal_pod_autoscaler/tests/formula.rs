@@ -140,7 +140,7 @@ impl Case {
 
 const TENTH: Tolerances = Tolerances { down: 0.1, up: 0.1 };
 
-fn told(outcome: Result<Proposal, String>) -> String {
+fn text(outcome: Result<Proposal, String>) -> String {
     match outcome {
         Err(error) => error,
         Ok(Proposal {
@@ -159,9 +159,9 @@ fn check(table: &[(&str, &str)], compute: impl Fn(&str, &Case) -> String) {
     for (given, wanted) in table {
         let (target, pods) = given.split_once(':').unwrap();
         let case = Case::read(pods);
-        let told = compute(target.trim(), &case);
-        if told != *wanted {
-            wrong.push(format!("{given}: {told} instead of {wanted}"));
+        let found = compute(target.trim(), &case);
+        if found != *wanted {
+            wrong.push(format!("{given}: {found} instead of {wanted}"));
         }
     }
     assert!(
@@ -263,7 +263,7 @@ const OF_CPU_REQUESTS: &[(&str, &str)] = &[
 fn a_share_of_requested_cpu() {
     check(OF_CPU_REQUESTS, |target, case| {
         let target = target.strip_suffix('%').unwrap().parse().unwrap();
-        told(of_utilization(
+        text(of_utilization(
             &case.with(TENTH),
             case.samples.clone(),
             "cpu",
@@ -285,7 +285,7 @@ fn a_share_of_what_one_container_requests() {
     check(OF_ONE_CONTAINER, |target, case| {
         let target = target.strip_suffix('%').unwrap().parse().unwrap();
         let samples = case.samples.clone();
-        told(of_utilization(
+        text(of_utilization(
             &case.with(TENTH),
             samples,
             "cpu",
@@ -295,7 +295,7 @@ fn a_share_of_what_one_container_requests() {
     });
     let case = Case::read("500");
     let outcome = of_utilization(&case.with(TENTH), case.samples.clone(), "cpu", "web", 50);
-    assert_eq!(told(outcome), "container web not found in Pod pod-0");
+    assert_eq!(text(outcome), "container web not found in Pod pod-0");
 }
 
 #[rustfmt::skip]
@@ -331,7 +331,7 @@ const OF_AVERAGES: &[(&str, &str)] = &[
 fn an_average_over_pods() {
     check(OF_AVERAGES, |target, case| {
         let samples = case.samples.clone();
-        told(of_average(
+        text(of_average(
             &case.with(TENTH),
             samples,
             "",
@@ -372,7 +372,7 @@ fn two(text: &str) -> (i64, i64) {
 fn a_value_of_something_else() {
     check(OF_VALUES, |target, case| {
         let (usage, target) = two(target);
-        told(of_value(&case.with(TENTH), usage, target))
+        text(of_value(&case.with(TENTH), usage, target))
     });
 }
 
@@ -395,7 +395,7 @@ const OF_VALUES_PER_POD: &[(&str, &str)] = &[
 fn a_value_for_each_pod() {
     check(OF_VALUES_PER_POD, |target, case| {
         let (usage, target) = two(target);
-        told(Ok(of_value_per_pod(
+        text(Ok(of_value_per_pod(
             &case.with(TENTH),
             case.now,
             usage,
@@ -434,7 +434,7 @@ fn memory_counts_whether_ready_or_not() {
     }
     let outcome = of_utilization(&case.with(TENTH), case.samples.clone(), "memory", "", 25);
     // Not ready counts, pending does not: it uses nothing on the way up.
-    assert_eq!(told(outcome), "2 @50%");
+    assert_eq!(text(outcome), "2 @50%");
 }
 
 #[test]
@@ -457,7 +457,7 @@ fn sidecars_and_pod_level_requests_count() {
             pod_level,
             ..case.with(TENTH)
         };
-        told(of_utilization(&with, case.samples.clone(), "cpu", "", 25))
+        text(of_utilization(&with, case.samples.clone(), "cpu", "", 25))
     };
     assert_eq!(compute(&case, true), "1 @25%", "one of two");
     Arc::make_mut(&mut case.pods[0])

@@ -65,7 +65,7 @@ fn a_scaling_given_up_when_the_fence_closed_counts_if_it_has_happened() {
                 break;
             }
             life.apply(&plan);
-            if plan.again != controllers_kit::Again::Now {
+            if plan.requeue != controllers_kit::Requeue::Now {
                 life.world = life.world.later(1);
             }
         }
@@ -87,8 +87,8 @@ fn a_scaling_given_up_when_the_fence_closed_counts_if_it_has_happened() {
 }
 
 #[test]
-fn nothing_shrinks_before_the_window_is_over_whoever_owns_it() {
-    // A falling load; the owner changes at random, told or not, in 100 runs.
+fn nothing_shrinks_before_the_window_is_over_under_any_owner() {
+    // A falling load; the owner changes at random, with a handoff or without, in 100 runs.
     for seed in 1..=100u64 {
         let mut dice = Dice(seed.wrapping_mul(0x9e37_79b9_7f4a_7c15) | 1);
         let start = window(world(8), 60)
@@ -99,7 +99,7 @@ fn nothing_shrinks_before_the_window_is_over_whoever_owns_it() {
         assert_eq!(life.size(), 8);
         life.world
             .serve(QUEUE, Answer::Object(values(&["20"]).into()));
-        // The last look before this instant may still have recommended 8.
+        // The last evaluation before this instant may still have recommended 8.
         let (mut crashes, mut since_crash) = (0, 0);
         for second in 1..=45 {
             if dice.below(3) == 0 {
@@ -128,7 +128,7 @@ fn nothing_shrinks_before_the_window_is_over_whoever_owns_it() {
 }
 
 #[test]
-fn nothing_moves_faster_than_policies_allow_whoever_owns_it() {
+fn nothing_moves_faster_than_policies_allow_under_any_owner() {
     let behavior = json!({"scaleDown": {
         "stabilizationWindowSeconds": 0, "selectPolicy": "Max",
         "policies": [{"type": "Pods", "value": 1, "periodSeconds": 60}]
@@ -231,7 +231,7 @@ fn next_writing(life: &mut Life) -> controllers_kit::Plan {
             return plan;
         }
         life.apply(&plan);
-        if plan.again != controllers_kit::Again::Now {
+        if plan.requeue != controllers_kit::Requeue::Now {
             life.world = life.world.later(1);
         }
     }
@@ -280,7 +280,7 @@ fn a_newer_decision_is_not_overwritten() {
 }
 
 #[test]
-fn a_scaling_that_fails_is_told_of_and_tried_with_the_next_turn() {
+fn a_failed_scaling_is_reported_and_retried_with_the_next_turn() {
     let start = world(2)
         .with(autoscaler(json!([queue()])))
         .serving(QUEUE, values(&["40"]));
@@ -323,7 +323,7 @@ fn a_scaling_that_fails_is_told_of_and_tried_with_the_next_turn() {
 }
 
 #[test]
-fn another_autoscaler_of_the_name_begins_anew() {
+fn another_autoscaler_of_the_name_starts_over() {
     let start = window(world(4), 3600)
         .with(autoscaler(json!([queue()])))
         .serving(QUEUE, values(&["90"]));
@@ -351,7 +351,7 @@ fn the_contract_holds() {
             world(2)
                 .with(autoscaler(json!([queue()])))
                 .serving(QUEUE, values(&["40"])),
-            // Without a window: whoever forgets puts a scale-down off.
+            // Without a window: an owner that forgets delays a scale-down.
             window(world(5), 0)
                 .with(autoscaler(json!([queue()])))
                 .serving(QUEUE, values(&["20"])),

@@ -276,7 +276,7 @@ fn history_is_bounded_and_forbids_no_less_for_it() {
 }
 
 #[test]
-fn a_checkpoint_brings_back_what_policies_look_at() {
+fn a_checkpoint_restores_the_events_that_policies_count() {
     let past = history("ups 4@100 2@10 downs 1@50 7@1801");
     let text = past.checkpoint(at(NOW));
     let mut back = History::default();

@@ -1,4 +1,4 @@
-//! Each type of metric: what is asked, what the answer means, what is told.
+//! Each type of metric: the query, the meaning of the answer, the report.
 
 use controllers_kit::Answer;
 use serde_json::{Value, json};
@@ -24,12 +24,12 @@ fn of_pods(amounts: &[&str]) -> Value {
     items(&Value::from(all))
 }
 
-/// An autoscaler of two pods with one metric, after its first look.
+/// An autoscaler of two pods with one metric, after its first evaluation.
 #[allow(
     clippy::needless_pass_by_value,
     reason = "cases read better with their JSON inline"
 )]
-fn looked_at(metric: Value, path: &str, answer: Value) -> Life {
+fn evaluated(metric: Value, path: &str, answer: Value) -> Life {
     let mut life = Life::of(
         world(2)
             .with(autoscaler(json!([metric])))
@@ -48,7 +48,7 @@ fn pods_metrics() {
     let path = |base: &str| {
         format!("{base}/pods/*/requests?labelSelector=app%3Dweb&metricLabelSelector=verb%3DGET")
     };
-    let life = looked_at(metric, &path(CUSTOM), of_pods(&["20", "15"]));
+    let life = evaluated(metric, &path(CUSTOM), of_pods(&["20", "15"]));
     assert_eq!(life.size(), 4);
     assert_eq!(
         life.world.events(),
@@ -139,7 +139,7 @@ fn a_custom_metric_without_data_is_its_own_failure_alone_in_every_period() {
 }
 
 #[test]
-fn the_adapter_s_own_words_for_a_metric_that_it_lacks_are_told() {
+fn the_adapter_s_own_words_for_a_missing_metric_are_reported() {
     for (answer, expected) in [
         (
             "the server could not find the metric requests for pods",
@@ -175,7 +175,7 @@ fn object_metrics() {
     };
     let path = format!("{CUSTOM}/statefulsets.apps/db/sessions");
     let one = items(&json!([{"describedObject": {"name": "db"}, "value": "30"}]));
-    let life = looked_at(
+    let life = evaluated(
         metric(json!({"type": "Value", "value": "20"})),
         &path,
         one.clone(),
@@ -185,7 +185,7 @@ fn object_metrics() {
         life.world.events(),
         ["Normal SuccessfulRescale New size: 3; reason: StatefulSet metric sessions above target"]
     );
-    let life = looked_at(
+    let life = evaluated(
         metric(json!({"type": "AverageValue", "averageValue": "10"})),
         &path,
         one,
@@ -198,7 +198,7 @@ fn object_metrics() {
     );
     // Exactly one value is wanted.
     let two = items(&json!([{"value": "1"}, {"value": "2"}]));
-    let life = looked_at(metric(json!({"type": "Value", "value": "20"})), &path, two);
+    let life = evaluated(metric(json!({"type": "Value", "value": "20"})), &path, two);
     assert_eq!(
         life.world.events(),
         [
@@ -210,7 +210,7 @@ fn object_metrics() {
              from custom metrics API: the custom metrics API server returned 2 results when we asked for exactly one",
         ]
     );
-    let life = looked_at(metric(json!({"type": "Value"})), &path, json!({}));
+    let life = evaluated(metric(json!({"type": "Value"})), &path, json!({}));
     assert_eq!(
         life.message("ScalingActive"),
         "the HPA was unable to compute the replica count: invalid object metric source: neither a value target nor an \
@@ -225,7 +225,7 @@ fn a_metric_of_the_namespace_has_a_place_of_its_own() {
         "metric": {"name": "load"}, "target": {"type": "Value", "value": "1"}
     }});
     let path = format!("{CUSTOM}/metrics/load");
-    let life = looked_at(metric, &path, items(&json!([{"value": "1500m"}])));
+    let life = evaluated(metric, &path, items(&json!([{"value": "1500m"}])));
     assert_eq!(life.size(), 3);
 }
 
@@ -239,7 +239,7 @@ fn external_metrics() {
     let path = "/apis/external.metrics.k8s.io/v1beta1/namespaces/default/queue%2Fdepth?labelSelector=q%3Da";
     let answer = items(&json!([{"value": "10"}, {"value": "20"}]));
     let by_value = metric(json!({"type": "Value", "value": "20"}));
-    let life = looked_at(by_value.clone(), path, answer.clone());
+    let life = evaluated(by_value.clone(), path, answer.clone());
     assert_eq!(life.size(), 3);
     assert_eq!(
         life.world.events(),
@@ -248,13 +248,13 @@ fn external_metrics() {
           map[string]string{q: a,},MatchExpressions:[]LabelSelectorRequirement{},}) above target"
         ]
     );
-    let life = looked_at(
+    let life = evaluated(
         metric(json!({"type": "AverageValue", "averageValue": "10"})),
         path,
         answer,
     );
     assert_eq!(life.size(), 3);
-    let life = looked_at(by_value, path, items(&json!([])));
+    let life = evaluated(by_value, path, items(&json!([])));
     assert_eq!(
         life.message("ScalingActive"),
         "the HPA was unable to compute the replica count: unable to get external metric default/queue/depth/\
@@ -269,7 +269,7 @@ fn resource_metrics_as_an_average_and_of_one_container() {
     let metric = json!({"type": "Resource", "resource": {
         "name": "memory", "target": {"type": "AverageValue", "averageValue": "32Mi"}
     }});
-    let life = looked_at(metric, path, usage(&[0, 0]));
+    let life = evaluated(metric, path, usage(&[0, 0]));
     assert_eq!(life.size(), 4);
     assert_eq!(
         serde_json::to_value(&life.hpa().status.as_ref().unwrap().current_metrics[0]).unwrap()["resource"]
@@ -282,7 +282,7 @@ fn resource_metrics_as_an_average_and_of_one_container() {
             "target": {"type": "Utilization", "averageUtilization": 50}
         }})
     };
-    let life = looked_at(metric("app"), path, usage(&[1000, 1000]));
+    let life = evaluated(metric("app"), path, usage(&[1000, 1000]));
     assert_eq!(life.size(), 4);
     assert_eq!(
         life.world.events(),
@@ -291,7 +291,7 @@ fn resource_metrics_as_an_average_and_of_one_container() {
           above target"
         ]
     );
-    let life = looked_at(metric("other"), path, usage(&[1000, 1000]));
+    let life = evaluated(metric("other"), path, usage(&[1000, 1000]));
     assert_eq!(
         life.world.events()[0],
         "Warning FailedGetContainerResourceMetric failed to get cpu utilization: did not receive metrics for targeted \
@@ -301,7 +301,7 @@ fn resource_metrics_as_an_average_and_of_one_container() {
 
 #[test]
 fn a_type_that_nobody_knows_is_the_spec_s_fault() {
-    let life = looked_at(json!({"type": "Moon"}), "/nothing", json!({}));
+    let life = evaluated(json!({"type": "Moon"}), "/nothing", json!({}));
     assert_eq!(
         life.world.events(),
         [
@@ -313,7 +313,7 @@ fn a_type_that_nobody_knows_is_the_spec_s_fault() {
 }
 
 #[test]
-fn an_api_that_fails_is_told_of_in_its_own_words() {
+fn a_failing_api_is_reported_in_its_own_words() {
     let mut life = Life::of(world(2).with(autoscaler(json!([super::parts::queue()]))));
     life.world.serve(
         super::parts::QUEUE,

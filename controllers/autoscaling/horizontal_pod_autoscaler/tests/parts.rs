@@ -114,7 +114,7 @@ pub(super) fn values(values: &[&str]) -> Value {
     json!({"kind": "ExternalMetricValueList", "items": items})
 }
 
-/// An autoscaler's life in a world: looked at once a period, its plans applied, its outcomes learned.
+/// An autoscaler's life in a world: evaluated once a period, its plans applied, its outcomes learned.
 pub(super) struct Life {
     pub world: World,
     pub memory: Memory,
@@ -160,11 +160,11 @@ impl Life {
     pub(super) fn pass(&mut self, seconds: i64) {
         for _ in 0..seconds {
             self.world = self.world.later(1);
-            // At most so many rounds of asking.
+            // A bounded number of rounds of queries.
             for _ in 0..6 {
                 let plan = self.plan();
                 self.apply(&plan);
-                if plan.again != controllers_kit::Again::Now {
+                if plan.requeue != controllers_kit::Requeue::Now {
                     break;
                 }
             }
@@ -176,7 +176,7 @@ impl Life {
         self.memory = Memory::default();
     }
 
-    /// Another owner, who is told.
+    /// Another owner, after a handoff.
     pub(super) fn hand_over(&mut self) {
         let text = serde_json::to_string(&self.memory).unwrap();
         self.memory = serde_json::from_str(&text).unwrap();
@@ -252,7 +252,7 @@ impl Life {
     }
 }
 
-/// A world's queries of an autoscaler, for a look that is due.
+/// A world's queries of an autoscaler, for an evaluation that is due.
 pub(super) fn asked(world: &World, memory: &Memory) -> Vec<String> {
     use controllers_kit::Controller as _;
     let flags = world.flags([&HorizontalPodAutoscalers::describe()]);

@@ -1,6 +1,6 @@
 //! The transaction of counting, write by write.
 
-use controllers_kit::Again;
+use controllers_kit::Requeue;
 
 use super::*;
 
@@ -44,7 +44,7 @@ fn the_uid_comes_first_then_the_finalizer_goes_then_the_counter_grows() {
 }
 
 #[test]
-fn whoever_stops_in_between_can_be_followed() {
+fn another_replica_can_continue_after_any_write() {
     let pi = job("pi").completions(2).parallel(1).started("11:00:00");
     let begun = |finalizer: bool| {
         let pi = pi.clone().status(|status| {
@@ -180,7 +180,7 @@ fn pods_are_counted_once_a_second_unless_the_job_is_over() {
     );
     // The place of the pod is filled at once all the same.
     assert!(verbs(&held).contains(&"create pi".to_owned()));
-    assert_eq!(held.again, Again::At(at("12:00:01")));
+    assert_eq!(held.requeue, Requeue::At(at("12:00:01")));
     let later = world.later(1).plan_with::<Jobs>("pi", &mut memory).unwrap();
     assert!(
         later.verbs().contains(&"patch pods/pi-b".to_owned()),
@@ -288,7 +288,7 @@ fn an_ignored_failure_backs_off_though_nothing_else_of_the_status_changes() {
     assert!(verbs(&next).contains(&"create pi".to_owned()), "{next:?}");
 }
 
-/// Applies a plan and lets the controller learn what became of it.
+/// Applies a plan and lets the controller learn the result.
 pub(super) fn carry_out(world: &mut World, plan: &Plan, memory: &mut Memory) {
     use controllers_kit::{Controller, Outcome};
     for (action, result) in &world.apply(plan).0 {
@@ -403,7 +403,7 @@ fn a_failed_attempt_to_make_pods_does_not_keep_ended_ones_from_being_counted() {
     assert_eq!(
         numbers(&world.get::<Job>("pi"))[0],
         0,
-        "it is not told before it is there"
+        "it is not reported before it exists"
     );
 }
 

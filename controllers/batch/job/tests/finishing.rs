@@ -164,29 +164,29 @@ fn a_success_policy_ends_a_job_and_what_still_runs_is_not_failed() {
 }
 
 #[test]
-fn a_job_that_is_over_looks_again_at_once_when_only_its_own_writes_are_left() {
-    use controllers_kit::Again;
+fn a_finished_job_requeues_at_once_when_only_its_own_writes_are_left() {
+    use controllers_kit::Requeue;
     let pi = job("pi").completions(2).parallel(2).started("11:00:00");
     let ended = pod(&pi, "pi-a").exited(0, "11:50:00");
-    let with = |other: Pod| plan(&world().with(pi.clone()).with(ended.clone()).with(other)).again;
+    let with = |other: Pod| plan(&world().with(pi.clone()).with(ended.clone()).with(other)).requeue;
     let last = pod(&pi, "pi-b").exited(0, "11:55:00");
-    assert_eq!(with(last), Again::Now);
+    assert_eq!(with(last), Requeue::Now);
     // It isn't over.
-    assert_eq!(with(pod(&pi, "pi-b").ready("11:10:00")), Again::Never);
-    // It is, and a pod is on its way out, which will tell when it has gone.
+    assert_eq!(with(pod(&pi, "pi-b").ready("11:10:00")), Requeue::Never);
+    // It is, and a pod is terminating, whose deletion will wake the key.
     let pi = pi.spec(succeeds_with(1)).indexed(2);
     let going = indexed(&pi, "pi-1-aaaaa", 1).ready("11:10:00");
     let done = indexed(&pi, "pi-0-aaaaa", 0).exited(0, "11:50:00");
     for other in [going.clone(), going.terminating("11:59:59")] {
         let world = world().with(pi.clone()).with(done.clone()).with(other);
-        assert_eq!(plan(&world).again, Again::Never);
+        assert_eq!(plan(&world).requeue, Requeue::Never);
     }
     // Nothing was removed, so nothing new would be seen.
     let counted = untracked(done);
     let world = world()
         .with(pi.completions(1).parallel(1).indexed(1))
         .with(counted);
-    assert_eq!(plan(&world).again, Again::Never);
+    assert_eq!(plan(&world).requeue, Requeue::Never);
 }
 
 #[test]
@@ -269,7 +269,7 @@ fn messages_of_failures_are_upstream_s() {
 }
 
 #[test]
-fn the_interim_condition_stands_before_finalizers_go_and_the_final_one_after() {
+fn the_interim_condition_is_set_before_finalizers_go_and_the_final_one_after() {
     let pi = job("pi").started("11:00:00");
     let mut world = world()
         .with(pi.clone())
@@ -324,7 +324,7 @@ fn a_job_that_has_failed_deletes_its_pods_and_waits_until_they_are_gone() {
 }
 
 #[test]
-fn what_was_told_before_goes_first() {
+fn a_reported_reason_comes_first() {
     let met = |r#type: &str| {
         let r#type = r#type.to_owned();
         move |status: &mut kubernetes_proto::batch::JobStatus| {
@@ -421,7 +421,10 @@ fn the_deadline_is_for_the_time_that_a_job_is_active_at_a_stretch() {
             .spec(|spec| spec.active_deadline_seconds = Some(seconds))
     };
     let planned = plan(&world().with(with(60, "11:59:30")));
-    assert_eq!(planned.again, controllers_kit::Again::At(at("12:00:30")));
+    assert_eq!(
+        planned.requeue,
+        controllers_kit::Requeue::At(at("12:00:30"))
+    );
     assert_eq!(
         conditions(&after(&world().with(with(30, "11:59:30")))),
         ["FailureTarget=True DeadlineExceeded"]
@@ -434,7 +437,7 @@ fn the_deadline_is_for_the_time_that_a_job_is_active_at_a_stretch() {
 }
 
 #[test]
-fn too_many_successes_are_told() {
+fn too_many_successes_are_reported() {
     let pi = job("pi").started("11:00:00").parallel(2);
     let mut world = world()
         .with(pi.clone())

@@ -7,7 +7,7 @@ use controllers_kit::{
 
 use super::*;
 
-/// A server on which u1 was counted, and a cache in which its pod still looks as it did before.
+/// A server on which u1 was counted, and a cache in which its pod is still as it was before.
 fn fresh_job_beside_old_pods() -> (World, World) {
     let pi = job("pi").completions(3).started("11:00:00");
     let ended = pod(&pi, "pi-a").exited(0, "11:50:00").uid("u1");
@@ -136,9 +136,9 @@ fn the_back_off_survives_a_handoff_and_a_takeover() {
     ] {
         world.put(untracked(pod(&pi, name).exited(1, time)));
     }
-    let wait = controllers_kit::Again::At(at("12:00:30"));
-    // Nothing is remembered: the pods that are left tell.
-    assert_eq!(plan(&world).again, wait);
+    let wait = controllers_kit::Requeue::At(at("12:00:30"));
+    // Nothing is remembered: the remaining pods decide.
+    assert_eq!(plan(&world).requeue, wait);
     // It came along: the pods need not be there any more.
     let bare = super::world().with(pi.clone());
     let text = serde_json::json!({
@@ -147,7 +147,7 @@ fn the_back_off_survives_a_handoff_and_a_takeover() {
     });
     let mut carried: Memory = serde_json::from_value(text).unwrap();
     assert_eq!(
-        bare.plan_with::<Jobs>("pi", &mut carried).unwrap().again,
+        bare.plan_with::<Jobs>("pi", &mut carried).unwrap().requeue,
         wait
     );
     assert!(verbs(&plan(&bare)).contains(&"create pi".to_owned()));
@@ -214,7 +214,7 @@ fn a_uid_whose_pod_is_gone_is_counted_once_the_pods_are_seen_as_of_its_job_s_ver
     let mut after = world.clone();
     after.apply(&planned).expect_success();
     assert_eq!(numbers(&after.get::<Job>("pi"))[3], 2, "no wait");
-    // Counters that this owner has written itself prove the view: its cache has come to its own writes.
+    // Counters that this owner has written itself prove the view: its cache has reached its own writes.
     let mut memory = Memory {
         counters: Some(super::super::context::counters(
             job.status.as_ref().unwrap(),
@@ -236,8 +236,8 @@ fn a_job_whose_owner_was_killed_before_counting_does_not_wait_for_a_pod_that_is_
 }
 
 #[test]
-fn what_is_left_of_a_job_that_went_while_nobody_owned_it_is_found_by_its_pods() {
-    // No event tells of the Job: the pod alone wakes the key.
+fn a_job_deleted_while_nobody_owned_its_key_is_found_by_its_pods() {
+    // No watch event names the Job: the pod alone wakes the key.
     let mut world = world().with(pod(&job("gone"), "gone-a").exited(0, "11:30:00"));
     assert!(!world.run::<Jobs>().is_empty());
     assert!(!super::super::orphans::is_tracked(

@@ -1,6 +1,6 @@
 //! When pods that were deleted are replaced.
 
-use controllers_kit::Again;
+use controllers_kit::Requeue;
 
 use super::{super::losses::Losses, counting::carry_out, *};
 
@@ -38,10 +38,10 @@ fn creations(plan: &Plan) -> usize {
 }
 
 /// Plans and carries out.
-fn step(world: &mut World, memory: &mut Memory) -> (usize, Again) {
+fn step(world: &mut World, memory: &mut Memory) -> (usize, Requeue) {
     let planned = world.plan_with::<Jobs>("pi", memory).unwrap();
     carry_out(world, &planned, memory);
-    (creations(&planned), planned.again)
+    (creations(&planned), planned.requeue)
 }
 
 #[test]
@@ -50,7 +50,7 @@ fn a_pod_that_is_gone_is_replaced_a_second_later() {
     take_away(&mut world, "pi-a");
     assert_eq!(
         step(&mut world, &mut memory),
-        (0, Again::At(at("12:00:01")))
+        (0, Requeue::At(at("12:00:01")))
     );
     // Another one in the meantime does not extend the wait.
     let mut world = world.clone();
@@ -58,7 +58,7 @@ fn a_pod_that_is_gone_is_replaced_a_second_later() {
     take_away(&mut world, "pi-b");
     assert_eq!(
         step(&mut world, &mut memory),
-        (0, Again::At(at("12:00:01")))
+        (0, Requeue::At(at("12:00:01")))
     );
     let mut world = world.later(1);
     assert_eq!(step(&mut world, &mut memory).0, 2);
@@ -67,7 +67,7 @@ fn a_pod_that_is_gone_is_replaced_a_second_later() {
     take_away(&mut world, &name);
     assert_eq!(
         step(&mut world, &mut memory),
-        (0, Again::At(at("12:00:02.900")))
+        (0, Requeue::At(at("12:00:02.900")))
     );
 }
 

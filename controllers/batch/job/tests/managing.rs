@@ -1,6 +1,6 @@
 //! Which pods are made and deleted.
 
-use controllers_kit::{Again, Verb};
+use controllers_kit::{Requeue, Verb};
 
 use super::*;
 
@@ -41,7 +41,7 @@ fn as_many_pods_as_parallelism_and_open_completions_allow() {
 }
 
 #[test]
-fn the_status_tells_of_pods_that_are_made_in_the_same_plan() {
+fn the_status_counts_pods_that_are_created_in_the_same_plan() {
     let world = world().with(job("pi").parallel(3).completions(3));
     assert_eq!(verbs(&plan(&world)), creates(3));
     let job = after(&world);
@@ -50,7 +50,7 @@ fn the_status_tells_of_pods_that_are_made_in_the_same_plan() {
 }
 
 #[test]
-fn what_there_is_already_is_not_made_again() {
+fn existing_pods_are_not_created_again() {
     let pi = job("pi").parallel(3).completions(5).started("11:00:00");
     let running = |name: &str| pod(&pi, name).ready("11:30:00");
     let table = [
@@ -411,7 +411,7 @@ fn after_a_failure_the_next_pod_waits() {
         .with(pod(&pi, "pi-a").exited(1, "11:59:55"));
     let planned = plan(&world);
     assert!(!verbs(&planned).contains(&"create pi".to_owned()));
-    assert_eq!(planned.again, Again::At(at("12:00:05")));
+    assert_eq!(planned.requeue, Requeue::At(at("12:00:05")));
     world.settle_for(10, &[JOBS]);
     assert_eq!(world.all::<Pod>().len(), 2);
     assert_eq!(numbers(&world.get::<Job>("pi")), [1, 1, 0, 0, 1]);
@@ -432,7 +432,7 @@ fn a_limit_for_each_index_has_a_back_off_for_each_index() {
     let planned = plan(&world);
     assert_eq!(verbs(&planned)[0], "create pi-0");
     assert!(!verbs(&planned).contains(&"create pi-1".to_owned()));
-    assert_eq!(planned.again, Again::At(at("12:00:05")));
+    assert_eq!(planned.requeue, Requeue::At(at("12:00:05")));
     let Verb::Create { body } = &planned.stages[0][0].verb else {
         panic!("{planned:?}");
     };
@@ -449,7 +449,7 @@ fn a_limit_for_each_index_has_a_back_off_for_each_index() {
 }
 
 #[test]
-fn ignored_failures_of_an_index_are_told_apart() {
+fn ignored_failures_of_an_index_are_distinguished() {
     let pi = job("pi")
         .indexed(1)
         .per_index(0)

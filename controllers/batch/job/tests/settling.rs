@@ -151,7 +151,7 @@ fn a_job_that_somebody_else_manages_is_left_alone_and_measured_once() {
 }
 
 #[test]
-fn a_completion_mode_of_the_future_is_told_once_and_left_alone() {
+fn an_unknown_completion_mode_is_reported_once_and_left_alone() {
     let world =
         world().with(job("pi").spec(|spec| spec.completion_mode = Some("Later".to_owned())));
     let mut memory = Memory::default();

@@ -100,7 +100,7 @@ fn the_restart_policy_is_read() {
 }
 
 #[test]
-fn what_is_no_message_is_refused() {
+fn bytes_that_are_no_message_are_refused() {
     for bytes in [
         &[0x12, 5, 1][..],
         &[0xff],

@@ -12,7 +12,7 @@ use super::{super::hints, *};
 
 const AUTO: &str = "service.kubernetes.io/topology-mode";
 
-/// Nodes of these processors in zones a, b, c …, named after them, and so many ready pods in each.
+/// Nodes of these processors in zones a, b, c …, named after them, and a number of ready pods in each.
 fn zones(service: Service, zones: &[(&str, usize)]) -> World {
     let mut world = World::at("12:00:00").without_kubelets().with(service);
     for (index, (processors, pods)) in zones.iter().enumerate() {
@@ -224,7 +224,7 @@ fn an_endpoint_without_a_zone_ends_all_hints() {
 }
 
 #[test]
-fn hints_come_and_go_with_the_annotation_and_are_told_of_once() {
+fn hints_come_and_go_with_the_annotation_and_are_reported_once() {
     let mut world = zones(auto(), &[("4", 3), ("4", 3)]);
     let mut memory = fresh();
     let mut sync = |world: &mut World| {
@@ -250,7 +250,7 @@ fn hints_come_and_go_with_the_annotation_and_are_told_of_once() {
 }
 
 #[test]
-fn a_new_owner_does_not_tell_again_of_hints_that_are_there() {
+fn a_new_owner_does_not_report_existing_hints_again() {
     let mut world = zones(auto(), &[("4", 3), ("4", 3)]);
     run(&mut world);
     let mut memory = fresh();
@@ -300,7 +300,7 @@ fn slices_whose_hints_can_stay_are_not_written_again() {
 }
 
 #[test]
-fn both_families_are_told_of_once() {
+fn both_families_are_reported_once() {
     let mut world = zones(auto().families(&["IPv4", "IPv6"]), &[("4", 2), ("4", 2)]);
     for name in ["web-a0", "web-a1", "web-b0", "web-b1"] {
         world.change::<Pod>(name, |pod| {

@@ -170,7 +170,7 @@ fn an_endpoint_that_is_in_two_slices_leaves_the_second() {
 }
 
 #[test]
-fn what_changed_stays_in_its_slice() {
+fn changed_endpoints_stay_in_their_slice() {
     let existing = [slice("web-a", 0..3), slice("web-b", 3..6)];
     let mut wanted = wanted(0..6);
     wanted[4].conditions.as_mut().unwrap().ready = Some(false);
@@ -311,7 +311,7 @@ fn slices_that_only_lose_endpoints_are_written_in_turn_those_first_that_were_wri
 }
 
 #[test]
-fn what_becomes_ready_waits_for_nobody_s_turn() {
+fn endpoints_that_become_ready_do_not_wait_for_a_turn() {
     let mut existing = twenty();
     let mut slice = EndpointSlice::clone(&existing[0]);
     slice.endpoints[5].conditions.as_mut().unwrap().ready = Some(false);

@@ -4,7 +4,7 @@ use std::collections::BTreeSet;
 
 use controllers_kit::FlagValue;
 use controllers_kit::{
-    Again, Key,
+    Key, Requeue,
     testing::{Common, PodBuild, ServiceBuild, World, service},
 };
 use kubernetes_proto::{
@@ -151,7 +151,7 @@ fn a_returning_owner_s_memory_does_no_harm() {
 }
 
 #[test]
-fn what_waits_for_a_period_goes_on_waiting_under_the_next_owner() {
+fn a_change_that_waits_for_a_period_keeps_waiting_under_the_next_owner() {
     let period = FlagValue::Duration(std::time::Duration::from_secs(10));
     let mut world = cluster(service("web"), 1).flag("endpointslice-updates-batch-period", period);
     let mut memory = fresh();
@@ -168,13 +168,13 @@ fn what_waits_for_a_period_goes_on_waiting_under_the_next_owner() {
         .plan_with::<SlicesOfServices>("web", &mut handed)
         .unwrap();
     assert_eq!(
-        plan.again,
-        Again::At(controllers_kit::testing::at("12:00:10"))
+        plan.requeue,
+        Requeue::At(controllers_kit::testing::at("12:00:10"))
     );
 }
 
 #[test]
-fn what_is_made_or_deleted_was_counted() {
+fn created_and_deleted_slices_were_counted() {
     let mut world = cluster(service("web"), 1);
     let plan = world.plan::<SlicesOfServices>("web");
     let text = plan.counted[0].selector.text().unwrap();

@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use controllers_kit::{
-    Again, FlagValue, Report,
+    FlagValue, Report, Requeue,
     testing::{
         BackendBuild, Common, PodBuild, ServiceBuild, SliceBuild, World, ZoneBuild, at,
         endpoint_slice, namespace, node, pod, service,
@@ -60,7 +60,7 @@ fn a_service_without_pods_has_one_empty_slice_of_each_family() {
 }
 
 #[test]
-fn conditions_tell_how_a_pod_is() {
+fn conditions_reflect_the_pod() {
     let own = || backend(0);
     type Conditions = (bool, bool, bool);
     let table: Vec<(&str, Pod, bool, Option<Conditions>)> = vec![
@@ -134,7 +134,7 @@ fn conditions_tell_how_a_pod_is() {
 }
 
 #[test]
-fn an_endpoint_tells_node_zone_and_hostname() {
+fn an_endpoint_has_node_zone_and_hostname() {
     let mut world = cluster(service("web").headless(), 0)
         .with(backend(0).hostname("first", "web"))
         .with(backend(1).hostname("second", "other"));
@@ -455,12 +455,12 @@ fn nothing_is_made_for_a_service_that_is_being_deleted() {
 }
 
 #[test]
-fn a_pod_is_left_out_while_its_node_is_not_there_and_that_is_told_once() {
+fn a_pod_is_left_out_while_its_node_is_missing_and_that_is_reported_once() {
     let mut world = cluster(service("web"), 1).with(backend(1).on("node-2"));
     run(&mut world);
     assert_eq!(published(&world), ["web-0"]);
-    let told = "Warning FailedToUpdateEndpointSlices Error updating Endpoint Slices for Service default/web: skipping Pod web-1 for Service default/web: Node node-2 Not Found";
-    assert_eq!(world.events(), [told]);
+    let expected = "Warning FailedToUpdateEndpointSlices Error updating Endpoint Slices for Service default/web: skipping Pod web-1 for Service default/web: Node node-2 Not Found";
+    assert_eq!(world.events(), [expected]);
     let mut memory = fresh();
     let first = world
         .plan_with::<SlicesOfServices>("web", &mut memory)
@@ -498,7 +498,7 @@ fn a_pod_is_left_out_while_its_node_is_not_there_and_that_is_told_once() {
 }
 
 #[test]
-fn who_publishes_all_publishes_pods_of_missing_nodes_too() {
+fn a_service_that_publishes_all_addresses_has_pods_of_missing_nodes_too() {
     let mut world = cluster(service("web").publish_not_ready(), 0).with(backend(1).on("node-2"));
     run(&mut world);
     assert_eq!(published(&world), ["web-1"]);
@@ -566,16 +566,16 @@ fn changes_of_pods_are_gathered_and_those_of_the_service_are_not() {
         .plan_with::<SlicesOfServices>("web", &mut memory)
         .unwrap();
     assert_eq!(
-        (plan.verbs().len(), plan.again),
-        (0, Again::At(at("12:00:10")))
+        (plan.verbs().len(), plan.requeue),
+        (0, Requeue::At(at("12:00:10")))
     );
     let mut world = world.later(4).with(backend(2));
     let plan = world
         .plan_with::<SlicesOfServices>("web", &mut memory)
         .unwrap();
     assert_eq!(
-        plan.again,
-        Again::At(at("12:00:10")),
+        plan.requeue,
+        Requeue::At(at("12:00:10")),
         "counted from the first change"
     );
     let mut packed = memory.clone();
@@ -604,10 +604,10 @@ fn changes_of_pods_are_gathered_and_those_of_the_service_are_not() {
 }
 
 #[test]
-fn a_failure_is_told_with_upstream_s_words() {
+fn a_failure_is_recorded_in_upstream_s_words() {
     let world = cluster(service("web"), 1).with(namespace("x"));
     let plan = world.plan::<SlicesOfServices>("web");
-    let told = |plan: &controllers_kit::Plan| {
+    let failure = |plan: &controllers_kit::Plan| {
         let action = plan.actions().next().unwrap();
         let event = action
             .announcement
@@ -619,7 +619,7 @@ fn a_failure_is_told_with_upstream_s_words() {
         format!("{} {}", event.reason, event.message)
     };
     assert_eq!(
-        told(&plan),
+        failure(&plan),
         "FailedToUpdateEndpointSlices Error updating Endpoint Slices for Service default/web: failed to create EndpointSlice for Service default/web: "
     );
     let mut world = world;
@@ -627,7 +627,7 @@ fn a_failure_is_told_with_upstream_s_words() {
     let name = name(&slices(&world)[0]).to_owned();
     world.put(backend(1));
     assert_eq!(
-        told(&world.plan::<SlicesOfServices>("web")),
+        failure(&world.plan::<SlicesOfServices>("web")),
         format!(
             "FailedToUpdateEndpointSlices Error updating Endpoint Slices for Service default/web: failed to update {name} EndpointSlice for Service default/web: "
         )

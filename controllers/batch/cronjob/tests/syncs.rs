@@ -1,11 +1,11 @@
 //! What a CronJob does at a time.
 
-use controllers_kit::{Again, Refusal, Verb};
+use controllers_kit::{Refusal, Requeue, Verb};
 
 use super::*;
 
-fn again(time: &str) -> Again {
-    Again::At(at(time) + controllers_kit::SignedDuration::from_millis(100))
+fn again(time: &str) -> Requeue {
+    Requeue::At(at(time) + controllers_kit::SignedDuration::from_millis(100))
 }
 
 #[test]
@@ -23,7 +23,7 @@ fn a_job_is_made_when_its_time_has_come_and_not_before() {
         let wanted = format!("create jobs/tick-{}", minute("12:00:00"));
         assert_eq!(planned.verbs().contains(&wanted), made, "{now}");
         assert_eq!(
-            planned.again,
+            planned.requeue,
             again(if made { "12:10:00" } else { "12:00:00" }),
             "{now}"
         );
@@ -175,7 +175,7 @@ fn a_running_job_is_read_live_before_it_is_replaced() {
     }
     // It was not asked for, since its time has come only just now.
     let planned = plan_replacing(&cached, &old, None);
-    assert_eq!(planned.again, controllers_kit::Again::Now);
+    assert_eq!(planned.requeue, controllers_kit::Requeue::Now);
     assert!(planned.is_nothing() && planned.failure.is_none());
 }
 
@@ -236,7 +236,7 @@ fn a_cron_job_without_a_zone_runs_by_the_host_s_clock() {
 }
 
 #[test]
-fn what_has_finished_leaves_the_list_and_the_last_success_is_noted() {
+fn finished_jobs_leave_the_list_and_the_last_success_is_recorded() {
     let done = completed(child("11:50:00"), "11:51:00");
     let failed = child("11:40:00").failed("11:41:00");
     let world = World::at("11:55:00")
@@ -300,7 +300,7 @@ fn a_job_that_went_missing_leaves_the_list() {
 }
 
 #[test]
-fn a_job_that_nobody_expected_is_told_once() {
+fn an_unexpected_job_is_reported_once() {
     let stray = child("11:30:00");
     let world = World::at("11:55:00")
         .with(cron("tick").last("11:50:00"))
@@ -363,7 +363,7 @@ fn history_limits_keep_the_newest() {
 }
 
 #[test]
-fn schedules_that_can_t_be_followed_are_told_once() {
+fn schedules_that_can_t_be_followed_are_reported_once() {
     let table = [
         (
             cron("tick").schedule("61 * * * *"),
@@ -387,7 +387,7 @@ fn schedules_that_can_t_be_followed_are_told_once() {
         let mut memory = Memory::default();
         let first = world.plan_with::<CronJobs>("tick", &mut memory).unwrap();
         assert_eq!(events(&first), [wanted]);
-        assert_eq!((first.verbs().len(), first.again), (0, Again::Never));
+        assert_eq!((first.verbs().len(), first.requeue), (0, Requeue::Never));
         assert!(
             world
                 .plan_with::<CronJobs>("tick", &mut memory)
@@ -426,7 +426,7 @@ fn a_starting_deadline_lets_late_times_pass() {
 }
 
 #[test]
-fn of_many_missed_times_the_last_is_run_and_more_than_a_hundred_are_told() {
+fn of_many_missed_times_the_last_is_run_and_more_than_a_hundred_are_reported() {
     let run = |last: &str, schedule: &str| {
         let planned = plan(&World::at("12:00:30").with(cron("tick").last(last).schedule(schedule)));
         (planned.verbs(), events(&planned))
@@ -434,14 +434,14 @@ fn of_many_missed_times_the_last_is_run_and_more_than_a_hundred_are_told() {
     let create = vec![format!("create jobs/tick-{}", minute("12:00:00"))];
     assert_eq!(run("11:00:00", "*/10 * * * *"), (create.clone(), vec![]));
     assert_eq!(run("10:20:00", "* * * * *"), (create.clone(), vec![]));
-    let told = "TooManyMissedTimes too many missed start times. Set or decrease .spec.startingDeadlineSeconds or check clock skew";
+    let warning = "TooManyMissedTimes too many missed start times. Set or decrease .spec.startingDeadlineSeconds or check clock skew";
     assert_eq!(
         run("10:19:00", "* * * * *"),
-        (create.clone(), vec![told.to_owned()])
+        (create.clone(), vec![warning.to_owned()])
     );
     assert_eq!(
         run("2020-01-01T00:00:00Z", "* * * * *"),
-        (create, vec![told.to_owned()])
+        (create, vec![warning.to_owned()])
     );
 }
 
@@ -458,7 +458,7 @@ fn suspended_and_deleted_cron_jobs_start_nothing_but_keep_their_status() {
             .with(done.clone());
         let planned = plan(&world);
         assert_eq!(planned.verbs(), ["patch cronjobs/tick/status"]);
-        assert_eq!(planned.again, Again::Never);
+        assert_eq!(planned.requeue, Requeue::Never);
     }
 }
 
@@ -480,7 +480,7 @@ fn a_changed_schedule_begins_with_its_next_time() {
     assert!(held.verbs().is_empty(), "noon of today is not made up for");
     let mut touched = world.clone();
     touched.change::<CronJob>("tick", |cron| {
-        cron.metadata_mut().set_annotation("look", "again");
+        cron.metadata_mut().set_annotation("touched", "yes");
     });
     let mut memory_then = memory.clone();
     let made_up_for = touched
@@ -489,7 +489,7 @@ fn a_changed_schedule_begins_with_its_next_time() {
     assert_eq!(
         made_up_for.verbs().len(),
         1,
-        "another change is looked at whole"
+        "another change makes up for the missed time"
     );
     // Two changes that were seen as one.
     let mut both = world.clone();

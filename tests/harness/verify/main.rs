@@ -3,10 +3,11 @@
 //! Each step prints a heading, then whatever its tool says, then its time. The first failure ends the
 //! run and is named last. CI calls the same command.
 
-use std::fs;
-use std::io::{BufRead, BufReader, Write};
+mod suites;
+
+use std::io::Write;
 use std::path::PathBuf;
-use std::process::{Command, ExitCode, Stdio};
+use std::process::{Command, ExitCode};
 use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result, bail};
@@ -194,37 +195,7 @@ fn run(command: &mut Command) -> Result<()> {
 
 /// cargo-deny is a tool, not a dependency: it lies in the cache, built once.
 fn deny() -> Result<()> {
-    let root = harness::cache_dir()?
-        .join("tools")
-        .join(format!("cargo-deny-{CARGO_DENY}"));
-    let program = root.join("bin/cargo-deny");
-    if !program.is_file() {
-        say(&format!(
-            "cargo-deny {CARGO_DENY} is not there yet: building it into the cache, once"
-        ));
-        fs::create_dir_all(&root).with_context(|| format!("making {}", root.display()))?;
-        toolchain::cargo()
-            .args([
-                "install",
-                "cargo-deny",
-                "--locked",
-                "--version",
-                CARGO_DENY,
-                "--root",
-            ])
-            .arg(&root)
-            // Its objects are of no use afterwards; the workspace's target directory stays clean.
-            .env_remove("CARGO_TARGET_DIR")
-            .status()
-            .context("starting cargo install")
-            .and_then(|status| {
-                if status.success() {
-                    Ok(())
-                } else {
-                    bail!("cargo-deny could not be installed ({status})")
-                }
-            })?;
-    }
+    let program = toolchain::installed("cargo-deny", CARGO_DENY, &[])?;
     run(Command::new(program).current_dir(workspace_root()).args([
         "--locked",
         "check",
@@ -252,101 +223,13 @@ fn released_program() -> Result<PathBuf> {
 /// Tests run on the released program: what users get, and much faster on the real control plane.
 fn test() -> Result<String> {
     let program = released_program()?;
-    let mut counts = Counts::default();
-    let status = run_and_read(
-        toolchain::cargo()
-            // All failures at once, not the first suite's alone.
-            .args(["test", "--workspace", "--no-fail-fast"])
-            .env("MANIFOLD_BIN", &program),
-        |line| counts.read(line),
-    )?;
-    if !status {
-        bail!("tests failed ({counts})");
-    }
-    Ok(counts.to_string())
-}
-
-/// Runs a command; passes its stdout on line by line, each of which `each` sees too.
-fn run_and_read(command: &mut Command, mut each: impl FnMut(&str)) -> Result<bool> {
-    let mut child = command
-        .stdout(Stdio::piped())
-        .spawn()
-        .context("starting cargo")?;
-    let stdout = child.stdout.take().context("cargo has no output")?;
-    for line in BufReader::new(stdout).split(b'\n') {
-        let line = line.context("reading cargo's output")?;
-        let line = String::from_utf8_lossy(&line);
-        each(&line);
-        say(&line);
-    }
-    Ok(child.wait().context("waiting for cargo")?.success())
-}
-
-#[derive(Debug, Default, PartialEq, Eq)]
-struct Counts {
-    passed: u64,
-    failed: u64,
-    ignored: u64,
-}
-
-impl Counts {
-    /// Adds up cargo's `test result:` lines.
-    fn read(&mut self, line: &str) {
-        let Some(rest) = line.strip_prefix("test result: ") else {
-            return;
-        };
-        for part in rest.split([';', '.']) {
-            let mut words = part.split_whitespace();
-            let (Some(count), Some(what)) = (words.next(), words.next()) else {
-                continue;
-            };
-            let Ok(count) = count.parse::<u64>() else {
-                continue;
-            };
-            match what {
-                "passed" => self.passed += count,
-                "failed" => self.failed += count,
-                "ignored" => self.ignored += count,
-                _ => {}
-            }
-        }
-    }
-}
-
-impl std::fmt::Display for Counts {
-    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        write!(
-            f,
-            "{} passed, {} failed, {} ignored",
-            self.passed, self.failed, self.ignored
-        )
-    }
+    let suites = suites::build()?;
+    Ok(suites::run(&suites, &program)?.to_string())
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
-
-    #[test]
-    fn cargos_result_lines_are_added_up() {
-        let mut counts = Counts::default();
-        for line in [
-            "running 3 tests",
-            "test result: ok. 2 passed; 0 failed; 1 ignored; 0 measured; 4 filtered out; finished in 6.63s",
-            "test result: FAILED. 5 passed; 1 failed; 0 ignored; 0 measured; 0 filtered out; finished in 0.00s",
-            "test result of a test that prints: 9 passed",
-        ] {
-            counts.read(line);
-        }
-        assert_eq!(
-            counts,
-            Counts {
-                passed: 7,
-                failed: 1,
-                ignored: 1
-            }
-        );
-    }
 
     #[test]
     fn steps_are_known_by_the_names_that_list_prints() {

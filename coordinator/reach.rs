@@ -1,0 +1,170 @@
+//! Which members answer this replica.
+//!
+//! A member counts for placement by its Lease alone. One that renews its Lease but cannot be reached is given
+//! ranges all the same, and each of them moves as after a crash: without queue and memory, after a wait. So
+//! each replica asks every other one a small question now and then, and publishes in its own Lease which of
+//! them do not answer. Nobody decides by it: it is for people, `manifold doctor` and an alert.
+
+use std::{collections::BTreeMap, sync::Arc, time::Duration};
+
+use actix::Addr;
+use coordinator_core::{Holder, Input, View};
+use futures::future::join_all;
+use tokio::sync::watch;
+
+use crate::{
+    actor::{Coordinator, Feed},
+    peer::Calls,
+};
+
+/// Between two rounds of questions. A round of five replicas is twenty small calls over open connections.
+const PERIOD: Duration = Duration::from_secs(5);
+
+/// Consecutive failures before a member is published: one that restarts is not.
+const FAILURES_MIN: u32 = 2;
+
+/// What is known of the members, by name.
+#[derive(Debug, Default)]
+struct Reach {
+    failures: BTreeMap<String, u32>,
+}
+
+impl Reach {
+    /// Takes in the answers of one round; members that were not asked are forgotten.
+    fn record(&mut self, answers: &[(String, Result<(), String>)]) {
+        let before = std::mem::take(&mut self.failures);
+        for (name, answer) in answers {
+            let failures = match answer {
+                Ok(()) => 0,
+                Err(_) => before.get(name).copied().unwrap_or(0).saturating_add(1),
+            };
+            self.failures.insert(name.clone(), failures);
+        }
+    }
+
+    /// The names of those that do not answer, with commas between them.
+    fn unreachable(&self) -> String {
+        let names: Vec<&str> = self
+            .failures
+            .iter()
+            .filter(|(_, failures)| **failures >= FAILURES_MIN)
+            .map(|(name, _)| name.as_str())
+            .collect();
+        names.join(",")
+    }
+}
+
+/// Whom to ask: every other member that is ready and stays.
+fn others(view: &View) -> Vec<(Holder, String)> {
+    view.members
+        .iter()
+        .filter(|member| member.name != view.replica && member.ready && !member.draining)
+        .map(|member| {
+            (
+                Holder::new(&member.name, &member.incarnation),
+                member.address.clone(),
+            )
+        })
+        .collect()
+}
+
+/// Asks and publishes for as long as the actor lives.
+pub(crate) async fn follow(
+    peers: Arc<dyn Calls>,
+    view: Arc<watch::Sender<Arc<View>>>,
+    actor: Addr<Coordinator>,
+) {
+    let mut reach = Reach::default();
+    let mut published = String::new();
+    while actor.connected() {
+        tokio::time::sleep(PERIOD).await;
+        let members = others(&view.borrow());
+        let questions = members.iter().map(|(to, address)| {
+            let peers = &peers;
+            async move {
+                let answer = peers.holds(to, address, &[]).await;
+                if let Err(why) = &answer {
+                    tracing::debug!(member = to.name, address, why, "a member does not answer");
+                }
+                (to.name.clone(), answer.map(|_| ()))
+            }
+        });
+        reach.record(&join_all(questions).await);
+        let names = reach.unreachable();
+        if names != published {
+            match names.as_str() {
+                "" => tracing::info!("every member answers again"),
+                names => tracing::warn!(
+                    members = names,
+                    "members do not answer: ranges move to them and from them as after a crash; check the network \
+                     between replicas, --peer-advertise-address and the peers' certificates"
+                ),
+            }
+            let input = Input::Unreachable(names.clone());
+            if actor.send(Feed(vec![input])).await.is_err() {
+                return;
+            }
+            published = names;
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use coordinator_core::Member;
+
+    fn answer(name: &str, answers: bool) -> (String, Result<(), String>) {
+        let result = answers.then_some(()).ok_or_else(|| "silent".to_owned());
+        (name.to_owned(), result)
+    }
+
+    #[test]
+    fn a_member_is_published_after_two_failures_in_a_row() {
+        let mut reach = Reach::default();
+        let rounds: [(&[(&str, bool)], &str); 7] = [
+            (&[("b", true), ("c", false)], ""),
+            (&[("b", true), ("c", false)], "c"),
+            (&[("b", false), ("c", false)], "c"),
+            (&[("b", false), ("c", false)], "b,c"),
+            (&[("b", true), ("c", false)], "c"),
+            // Gone: nobody asks it any more.
+            (&[("b", true)], ""),
+            (&[("b", true), ("c", false)], ""),
+        ];
+        for (round, expected) in rounds {
+            let answers: Vec<_> = round
+                .iter()
+                .map(|(name, answers)| answer(name, *answers))
+                .collect();
+            reach.record(&answers);
+            assert_eq!(reach.unreachable(), expected, "{round:?}");
+        }
+    }
+
+    #[test]
+    fn ready_members_that_stay_are_asked() {
+        let member = |name: &str, ready, draining| Member {
+            name: name.to_owned(),
+            incarnation: "i".to_owned(),
+            address: format!("{name}:1"),
+            pin: None,
+            ready,
+            draining,
+            version: String::new(),
+            fingerprints: String::new(),
+            unreachable: String::new(),
+        };
+        let view = View {
+            replica: "a".to_owned(),
+            members: vec![
+                member("a", true, false),
+                member("b", true, false),
+                member("c", false, false),
+                member("d", true, true),
+            ],
+            ..View::default()
+        };
+        assert_eq!(others(&view), [(Holder::new("b", "i"), "b:1".to_owned())]);
+    }
+}

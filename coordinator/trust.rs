@@ -1,0 +1,133 @@
+//! Who a peer is: what it has proven, compared with the replica Leases as they are seen now.
+
+use std::net::{IpAddr, SocketAddr};
+
+use coordinator_core::{Holder, Pin, View};
+
+/// What the other end of a connection has proven.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) enum Caller {
+    /// Nothing was asked: `--peer-insecure`.
+    Unproven,
+    /// That an authority has certified these names for it.
+    Named(Vec<String>),
+    /// That it has this key.
+    Pinned(Pin),
+}
+
+impl Caller {
+    /// The live members that it may speak for.
+    pub(crate) fn members<'a>(&'a self, view: &'a View) -> impl Iterator<Item = &'a str> {
+        view.members
+            .iter()
+            .filter(move |member| match self {
+                Self::Unproven => true,
+                Self::Named(names) => names.contains(&member.name),
+                Self::Pinned(pin) => member.pin == Some(*pin),
+            })
+            .map(|member| member.name.as_str())
+    }
+
+    /// Whether it is a live member at all.
+    pub(crate) fn is_member(&self, view: &View) -> bool {
+        self.members(view).next().is_some()
+    }
+
+    /// For errors and logs.
+    pub(crate) fn describe(&self) -> String {
+        match self {
+            Self::Unproven => "a peer without TLS".to_owned(),
+            Self::Named(names) if names.is_empty() => {
+                "a certificate without DNS names, or of no authority".to_owned()
+            }
+            Self::Named(names) => format!("a certificate for {}", names.join(", ")),
+            Self::Pinned(pin) => format!("the key {pin}"),
+        }
+    }
+}
+
+/// The key that the Lease of this very incarnation names.
+///
+/// # Errors
+/// Where no Lease names this incarnation any more.
+pub(crate) fn pin_of(view: &View, holder: &Holder) -> Result<Option<Pin>, String> {
+    let is_it = |member: &&coordinator_core::Member| {
+        member.name == holder.name && member.incarnation == holder.incarnation
+    };
+    match view.members.iter().find(is_it) {
+        Some(member) => Ok(member.pin),
+        None => Err(format!("no replica Lease names {holder} now")),
+    }
+}
+
+/// Whether a replica Lease names this address.
+pub(crate) fn is_peer_address(view: &View, address: IpAddr) -> bool {
+    let mut addresses = view.members.iter().filter_map(|member| {
+        let address: SocketAddr = member.address.parse().ok()?;
+        Some(address.ip().to_canonical())
+    });
+    addresses.any(|known| known == address.to_canonical())
+}
+
+#[cfg(test)]
+mod tests {
+    use coordinator_core::Member;
+
+    use super::*;
+
+    fn view(members: &[(&str, &str, Option<u8>)]) -> View {
+        let members = members.iter().map(|(name, address, pin)| Member {
+            name: (*name).to_owned(),
+            incarnation: format!("{name}1"),
+            address: (*address).to_owned(),
+            pin: pin.map(|byte| Pin([byte; 32])),
+            ready: true,
+            draining: false,
+            version: String::new(),
+            fingerprints: String::new(),
+            unreachable: String::new(),
+        });
+        View {
+            members: members.collect(),
+            ..View::default()
+        }
+    }
+
+    #[test]
+    fn a_key_speaks_for_the_members_whose_leases_name_it() {
+        let view = view(&[("a", "", Some(1)), ("b", "", Some(2)), ("c", "", None)]);
+        let named = |names: &[&str]| Caller::Named(names.iter().map(|n| (*n).to_owned()).collect());
+        for (caller, members) in [
+            (Caller::Pinned(Pin([1; 32])), &["a"][..]),
+            (Caller::Pinned(Pin([3; 32])), &[]),
+            (named(&["b", "x"]), &["b"]),
+            (named(&[]), &[]),
+            (Caller::Unproven, &["a", "b", "c"]),
+        ] {
+            let found: Vec<&str> = caller.members(&view).collect();
+            assert_eq!(found, members, "{caller:?}");
+        }
+        let pin = |name: &str, life: &str| pin_of(&view, &Holder::new(name, life));
+        assert_eq!(pin("a", "a1"), Ok(Some(Pin([1; 32]))));
+        assert_eq!(pin("c", "c1"), Ok(None));
+        assert!(pin("a", "a0").is_err() && pin("x", "x1").is_err());
+    }
+
+    #[test]
+    fn a_peers_address_is_known_in_each_of_its_forms() {
+        let view = view(&[
+            ("a", "10.0.0.1:10258", None),
+            ("b", "[fd00::1]:1", None),
+            ("c", "node-1:10258", None),
+        ]);
+        for (address, known) in [
+            ("10.0.0.1", true),
+            ("::ffff:10.0.0.1", true),
+            ("fd00::1", true),
+            ("10.0.0.2", false),
+        ] {
+            let is_known = is_peer_address(&view, address.parse().unwrap());
+            assert_eq!(is_known, known, "{address}");
+        }
+    }
+}

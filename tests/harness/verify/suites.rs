@@ -1,0 +1,311 @@
+//! Every test binary of the workspace, run in two lanes at once.
+//!
+//! The suites on the real control plane wait for timers most of their time, and the others compute. Side by
+//! side they take little longer than the suites alone. The computing lane runs at the lowest priority, so
+//! that it takes only what the suites leave and does not disturb their timing.
+
+use std::collections::BTreeMap;
+use std::io::{BufRead, BufReader, Read};
+use std::path::{Path, PathBuf};
+use std::process::{Command, Stdio};
+use std::thread;
+use std::time::Instant;
+
+use anyhow::{Context, Result, bail};
+use harness::toolchain;
+
+use super::{say, seconds};
+
+/// The package whose tests run on the real control plane.
+const ON_THE_CONTROL_PLANE: &str = "tests";
+
+/// One test binary that cargo built.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Suite {
+    /// The package and the target, as `cargo test` names them: `tests --lib`.
+    pub name: String,
+    /// What is run.
+    pub program: PathBuf,
+    /// The package's folder, where its tests expect to be started.
+    pub folder: PathBuf,
+}
+
+impl Suite {
+    fn waits(&self) -> bool {
+        self.name.split(' ').next() == Some(ON_THE_CONTROL_PLANE)
+    }
+
+    /// How to start it.
+    fn command(&self, manifold: &Path) -> Command {
+        let niced = match self.waits() {
+            true => None,
+            false => which("nice"),
+        };
+        let mut command = match niced {
+            Some(nice) => {
+                let mut command = Command::new(nice);
+                command.args(["-n", "19"]).arg(&self.program);
+                command
+            }
+            None => Command::new(&self.program),
+        };
+        command
+            .current_dir(&self.folder)
+            .env("CARGO_MANIFEST_DIR", &self.folder)
+            .env("MANIFOLD_BIN", manifold)
+            .stdout(Stdio::piped());
+        command
+    }
+}
+
+fn which(program: &str) -> Option<PathBuf> {
+    let path = std::env::var_os("PATH")?;
+    std::env::split_paths(&path)
+        .map(|folder| folder.join(program))
+        .find(|file| file.is_file())
+}
+
+/// Builds every test binary and names them.
+///
+/// # Errors
+/// What does not compile, as cargo prints it.
+pub fn build() -> Result<Vec<Suite>> {
+    let mut child = toolchain::cargo()
+        .args([
+            "test",
+            "--workspace",
+            "--no-run",
+            "--message-format=json-render-diagnostics",
+        ])
+        .stdout(Stdio::piped())
+        .spawn()
+        .context("starting cargo")?;
+    let mut text = String::new();
+    child
+        .stdout
+        .take()
+        .context("cargo has no output")?
+        .read_to_string(&mut text)
+        .context("reading cargo's output")?;
+    if !child.wait().context("waiting for cargo")?.success() {
+        bail!("the tests do not compile");
+    }
+    Ok(text.lines().filter_map(suite).collect())
+}
+
+/// The test binary that one of cargo's messages is about.
+fn suite(message: &str) -> Option<Suite> {
+    let message: serde_json::Value = serde_json::from_str(message).ok()?;
+    if message["reason"] != "compiler-artifact" || message["profile"]["test"] != true {
+        return None;
+    }
+    let program = message["executable"].as_str()?;
+    let folder = Path::new(message["manifest_path"].as_str()?).parent()?;
+    let package = package(message["package_id"].as_str()?);
+    let target = message["target"]["name"].as_str()?;
+    let kind = match message["target"]["kind"][0].as_str()? {
+        kind @ ("bin" | "test" | "bench" | "example") => format!("--{kind} {target}"),
+        _ => "--lib".to_owned(),
+    };
+    Some(Suite {
+        name: format!("{package} {kind}"),
+        program: program.into(),
+        folder: folder.into(),
+    })
+}
+
+/// The package's name in `path+file:///folder#name@version`, or `path+file:///name#version`.
+fn package(id: &str) -> String {
+    let (path, fragment) = id.rsplit_once('#').unwrap_or(("", id));
+    match fragment.split_once('@') {
+        Some((name, _)) => name.to_owned(),
+        None => path.rsplit('/').next().unwrap_or(path).to_owned(),
+    }
+}
+
+/// Runs them all, also after a failure.
+///
+/// # Errors
+/// What failed, and how many tests passed.
+pub fn run(suites: &[Suite], manifold: &Path) -> Result<Counts> {
+    let (waiting, computing): (Vec<_>, Vec<_>) = suites.iter().partition(|suite| suite.waits());
+    let lane = |suites: Vec<&Suite>| {
+        let mut counts = Counts::default();
+        for suite in suites {
+            counts.add(run_one(suite, manifold)?);
+        }
+        Ok::<_, anyhow::Error>(counts)
+    };
+    let (waited, computed) = thread::scope(|scope| {
+        let other = scope.spawn(|| lane(computing));
+        (lane(waiting), other.join())
+    });
+    let mut counts = waited?;
+    counts.add(
+        computed
+            .map_err(|_| anyhow::anyhow!("the lane of the other tests panicked"))
+            .flatten()?,
+    );
+    if !counts.names.is_empty() || counts.failed > 0 {
+        for (suite, names) in &counts.names {
+            say(&format!("failed in {suite}: {}", names.join(", ")));
+        }
+        bail!("tests failed ({counts})");
+    }
+    Ok(counts)
+}
+
+/// Runs one. The lane of those that wait speaks line by line, the others when they have ended, so that one's
+/// output does not stand in the middle of another's.
+fn run_one(suite: &Suite, manifold: &Path) -> Result<Counts> {
+    let since = Instant::now();
+    let mut child = suite
+        .command(manifold)
+        .spawn()
+        .with_context(|| format!("starting the tests of {}", suite.name))?;
+    let stdout = child.stdout.take().context("a test has no output")?;
+    let mut counts = Counts::default();
+    let mut held = format!("\n     Running {}\n", suite.name);
+    for line in BufReader::new(stdout).split(b'\n') {
+        let line = line.context("reading a test's output")?;
+        let line = String::from_utf8_lossy(&line);
+        counts.read(&suite.name, &line);
+        if suite.waits() {
+            say(&line);
+        } else {
+            held.push_str(&line);
+            held.push('\n');
+        }
+    }
+    let status = child.wait().context("waiting for a test")?;
+    if !status.success() {
+        // One that aborts prints no result.
+        counts
+            .names
+            .entry(suite.name.clone())
+            .or_insert_with(|| vec![status.to_string()]);
+    }
+    if suite.waits() || counts.passed + counts.failed + counts.ignored > 0 || !status.success() {
+        say(&format!(
+            "{held}     {} took {}",
+            suite.name,
+            seconds(since.elapsed())
+        ));
+    }
+    Ok(counts)
+}
+
+/// What the tests came to.
+#[derive(Debug, Default, PartialEq, Eq)]
+pub struct Counts {
+    passed: u64,
+    failed: u64,
+    ignored: u64,
+    /// What failed, by suite.
+    names: BTreeMap<String, Vec<String>>,
+}
+
+impl Counts {
+    /// Adds up the `test result:` lines and notes the names of the tests that failed.
+    fn read(&mut self, suite: &str, line: &str) {
+        let failed = line
+            .strip_prefix("test ")
+            .and_then(|rest| rest.strip_suffix(" ... FAILED"));
+        if let Some(name) = failed {
+            self.names
+                .entry(suite.to_owned())
+                .or_default()
+                .push(name.to_owned());
+        }
+        let Some(rest) = line.strip_prefix("test result: ") else {
+            return;
+        };
+        for part in rest.split([';', '.']) {
+            let mut words = part.split_whitespace();
+            let (Some(count), Some(what)) = (words.next(), words.next()) else {
+                continue;
+            };
+            let Ok(count) = count.parse::<u64>() else {
+                continue;
+            };
+            match what {
+                "passed" => self.passed += count,
+                "failed" => self.failed += count,
+                "ignored" => self.ignored += count,
+                _ => {}
+            }
+        }
+    }
+
+    fn add(&mut self, other: Self) {
+        self.passed += other.passed;
+        self.failed += other.failed;
+        self.ignored += other.ignored;
+        self.names.extend(other.names);
+    }
+}
+
+impl std::fmt::Display for Counts {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        write!(
+            f,
+            "{} passed, {} failed, {} ignored",
+            self.passed, self.failed, self.ignored
+        )
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn result_lines_are_added_up_and_failures_named() {
+        let mut counts = Counts::default();
+        for line in [
+            "running 3 tests",
+            "test swap::at_rest ... FAILED",
+            "test swap::in_motion ... ok",
+            "test result: ok. 2 passed; 0 failed; 1 ignored; 0 measured; 4 filtered out; finished in 6.63s",
+            "test result: FAILED. 5 passed; 1 failed; 0 ignored; 0 measured; 0 filtered out; finished in 0.00s",
+            "test result of a test that prints: 9 passed",
+        ] {
+            counts.read("tests --lib", line);
+        }
+        assert_eq!(counts.to_string(), "7 passed, 1 failed, 1 ignored");
+        assert_eq!(counts.names["tests --lib"], ["swap::at_rest"]);
+    }
+
+    #[test]
+    fn cargos_messages_name_the_test_binaries() {
+        let message = |id: &str, kind: &str, test: bool| {
+            serde_json::json!({
+                "reason": "compiler-artifact",
+                "package_id": id,
+                "manifest_path": "/tree/tests/Cargo.toml",
+                "target": {"name": "thing", "kind": [kind]},
+                "profile": {"test": test},
+                "executable": "/target/debug/deps/thing-1",
+            })
+            .to_string()
+        };
+        let named = |id: &str, kind: &str, test: bool| {
+            suite(&message(id, kind, test)).map(|suite| suite.name)
+        };
+        let named_by_path = "path+file:///tree/tests#0.1.0";
+        assert_eq!(
+            named(named_by_path, "lib", true).as_deref(),
+            Some("tests --lib")
+        );
+        let other = "path+file:///tree/node/cache#node-cache@0.1.0";
+        assert_eq!(
+            named(other, "bin", true).as_deref(),
+            Some("node-cache --bin thing")
+        );
+        assert_eq!(named(other, "bin", false), None);
+        assert_eq!(suite("not a message"), None);
+        let built = suite(&message(named_by_path, "lib", true)).unwrap();
+        assert!(built.waits());
+        assert_eq!(built.folder, Path::new("/tree/tests"));
+    }
+}
