@@ -228,6 +228,7 @@ pub async fn run(options: Options, telemetry: &Telemetry) -> Result<(), Error> {
         debug: Arc::clone(&inside) as Arc<dyn http::Debug>,
         auth,
     };
+    check_before_joining(&health, options.fleet.interlock.is_some());
     let serving = tokio::spawn(port.serve(sources, stop.clone()));
     let looking = Arc::clone(&node);
     actix::spawn(async move {
@@ -663,6 +664,16 @@ fn check_credentials(health: &Health, followed: &Arc<Followed>) {
         rotation::check(refusals.as_ref(), REFUSED_MAX)
     };
     health.register("credentials", Box::new(check), &[Kind::Livez]);
+}
+
+/// What [`check_fence`] and [`check_hold`] check fails until they are there: the secure port answers before the
+/// replica has joined its fleet, and caches may be complete by then.
+fn check_before_joining(health: &Health, holds: bool) {
+    let lease = holds.then_some("leaderElection");
+    for name in ["fence", "membership"].into_iter().chain(lease) {
+        let check = || Err("the replica has not joined its fleet yet".to_owned());
+        health.register(name, Box::new(check), &[Kind::Readyz]);
+    }
 }
 
 /// What they say of ownership: a fenced replica is told from a broken one.

@@ -229,6 +229,13 @@ fn a_cloud_follows_the_cluster_and_a_provider_in_trouble_has_nothing_removed() {
         scene.join(3).await?;
         scene.is_balanced("web", &["n1", "n2", "n3"]).await?;
 
+        // Events are written behind: one that its recorder has not sent yet dies with it.
+        until("the new hosts are reported", PATIENCE, POLL, || async {
+            let events = scene.events().await?;
+            Ok(events.contains_key("UpdatedLoadBalancer").then_some(()))
+        })
+        .await?;
+
         // A replica dies; what comes meanwhile is followed all the same.
         scene.replicas[0].kill();
         scene.join(4).await?;
