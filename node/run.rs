@@ -666,8 +666,8 @@ fn check_credentials(health: &Health, followed: &Arc<Followed>) {
     health.register("credentials", Box::new(check), &[Kind::Livez]);
 }
 
-/// What [`check_fence`] and [`check_hold`] check fails until they are there: the secure port answers before the
-/// replica has joined its fleet, and caches may be complete by then.
+/// What [`check_fence`] and [`check_hold`] check fails until they are there: the secure port answers
+/// before the replica has joined its fleet, and caches may be complete by then.
 fn check_before_joining(health: &Health, holds: bool) {
     let lease = holds.then_some("leaderElection");
     for name in ["fence", "membership"].into_iter().chain(lease) {

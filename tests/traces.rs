@@ -407,9 +407,9 @@ fn a_collector_that_is_not_there_is_one_warning() {
 }
 
 /// Deployments, and pods of each, of one measured turn.
-const MEASURED: (usize, i32) = (20, 15);
+const MEASURED: (usize, i32) = (20, 30);
 /// Turns of each kind, in turn, so that what else runs meets both.
-const TURNS: usize = 4;
+const TURNS: usize = 6;
 
 /// Processor time of one replica for the creation of many pods, with and without traces.
 #[test]
@@ -417,7 +417,7 @@ const TURNS: usize = 4;
 fn one_percent_of_traces_costs_little() {
     let _alone = crate::support::alone();
     run_test(async {
-        let control_plane = ControlPlane::builder().start().await?;
+        let control_plane = ControlPlane::builder().nodes(8).start().await?;
         let jaeger = Jaeger::start(control_plane.dir()).await?;
         let mut seconds: BTreeMap<&str, Vec<f64>> = BTreeMap::new();
         for turn in 0..TURNS * 2 {
@@ -438,15 +438,18 @@ fn one_percent_of_traces_costs_little() {
             try_join_all(names.iter().map(|name| complete(&api, name, MEASURED.1))).await?;
             let used = cpu(&replicas[0]).await? - before;
             let kind = if traced { "1 %" } else { "none" };
+            println!("traces: turn {turn}: {kind}: {used:.2} s");
             seconds.entry(kind).or_default().push(used);
-            all_end_well(&mut replicas).await?;
+            // Within this turn: the next replica would have to clear it.
             control_plane
-                .kubectl(&["delete", "namespace", &namespace, "--wait=false"])
+                .kubectl(&["delete", "namespace", &namespace, "--timeout=120s"])
                 .await?;
+            all_end_well(&mut replicas).await?;
         }
-        let least = |kind: &str| seconds[kind].iter().copied().fold(f64::MAX, f64::min);
-        let more = (least("1 %") / least("none") - 1.0) * 100.0;
-        println!("traces: processor seconds {seconds:?}: {more:+.1} % at the least of each");
+        // The first of each kind is left out: it warms up what both use.
+        let mean = |kind: &str| seconds[kind][1..].iter().sum::<f64>() / (TURNS - 1) as f64;
+        let more = (mean("1 %") / mean("none") - 1.0) * 100.0;
+        println!("traces: processor seconds {seconds:.2?}: {more:+.1} % in the mean");
         Ok(())
     });
 }
