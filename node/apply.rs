@@ -5,7 +5,9 @@ use std::{
     time::Duration,
 };
 
-use controllers_kit::{Action, Event, Failure, Landed, Plan, Report, Timestamp, Verb, Written};
+use controllers_kit::{
+    Action, Event, Failure, Landed, Plan, StatusWrite, Timestamp, Verb, Written,
+};
 use futures::{StreamExt, stream, stream::FuturesUnordered};
 use tokio::sync::mpsc;
 
@@ -378,7 +380,7 @@ fn http_method(action: &Action) -> &'static str {
 
 /// Whether an action only reports what was seen.
 pub fn is_report(action: &Action) -> bool {
-    action.report() != Report::No
+    action.report() != StatusWrite::No
 }
 
 /// Whether a failure says that nothing of the write is in flight any more. The API server's own fence answers

@@ -6,8 +6,8 @@ use std::{
 };
 
 use controllers_kit::{
-    Action, Counted, Key, Landed, Measure, Memory, Outcome, Plan, Refusal, Report, Requeue,
-    Resource, Seen, Severity, SignedDuration, Str, Timestamp, Verb, Written,
+    Action, Counted, Key, Landed, Measure, Memory, Outcome, Plan, Refusal, Requeue, Resource,
+    Severity, SignedDuration, Snapshot, StatusWrite, Str, Timestamp, Verb, Written,
     guard::{guarded, is_guarded},
     postconditions::{self, Breach},
 };
@@ -82,17 +82,17 @@ pub struct Job {
 /// When a key that has reported may report again.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct ReportFrom {
-    /// How things are ([`Report::Seen`]).
+    /// How things are ([`StatusWrite::Observed`]).
     pub seen: Monotonic,
-    /// How far something has come ([`Report::Underway`]).
+    /// How far something has come ([`StatusWrite::Progress`]).
     pub underway: Monotonic,
 }
 
 impl ReportFrom {
     /// When what a plan reports may be written: as soon as the least patient of its reports.
     pub(crate) fn of(self, plan: &Plan) -> Monotonic {
-        let underway = |action: &Action| action.report() == Report::Underway;
-        let seen = |action: &Action| action.report() == Report::Seen;
+        let underway = |action: &Action| action.report() == StatusWrite::Progress;
+        let seen = |action: &Action| action.report() == StatusWrite::Observed;
         match plan.actions().any(underway) && !plan.actions().any(seen) {
             true => self.underway,
             false => self.seen,
@@ -381,7 +381,7 @@ async fn attempt(shared: &Arc<Shared>, job: &mut Job) -> Attempt {
     let queries = match guarded(|| {
         controller.ask(
             &job.key,
-            &Seen::new(&view, &none, shared.clock.now()),
+            &Snapshot::new(&view, &none, shared.clock.now()),
             &job.memory,
         )
     }) {
@@ -427,8 +427,13 @@ async fn attempt(shared: &Arc<Shared>, job: &mut Job) -> Attempt {
     let (now, by) = (shared.clock.now(), shared.clock.monotonic());
     let thinking = Instant::now();
     let mut stage = Stage::begin(trail, "plan");
-    let decided =
-        guarded(|| controller.plan(&job.key, &Seen::new(&view, &answers, now), &mut job.memory));
+    let decided = guarded(|| {
+        controller.plan(
+            &job.key,
+            &Snapshot::new(&view, &answers, now),
+            &mut job.memory,
+        )
+    });
     unit.metrics.planned(thinking.elapsed());
     stage.count("objects", view.objects());
     let looked = |next| Attempt {
@@ -497,7 +502,11 @@ async fn attempt(shared: &Arc<Shared>, job: &mut Job) -> Attempt {
     if plan.counted.iter().any(|set| set.since > 0) {
         // What is proven is the cache as it is; the plan was made from the cache as it was.
         let again = guarded(|| {
-            controller.plan(&job.key, &Seen::new(&view, &answers, now), &mut job.memory)
+            controller.plan(
+                &job.key,
+                &Snapshot::new(&view, &answers, now),
+                &mut job.memory,
+            )
         });
         if !matches!(&again, Ok(Ok(again)) if *again == plan) {
             attempt.next = Next::Now;

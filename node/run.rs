@@ -461,7 +461,7 @@ fn flags_with_root_ca(given: &Flags, config: &kube::Config) -> Result<Flags, Err
     Ok(flags)
 }
 
-/// Fingerprints of the authorities that some controller publishes: they do not change while the process lives.
+/// Fingerprints of the authorities that some controller publishes; constant while the process lives.
 fn published(flags: &Flags, controllers: &[&str]) -> Fingerprints {
     const PUBLISHERS: [&str; 3] = [
         "root-ca-certificate-publisher-controller",

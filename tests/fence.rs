@@ -14,7 +14,7 @@ use std::time::{Duration, Instant};
 use anyhow::{Context, Result, anyhow, ensure};
 use controllers_kit::{
     Action, Descriptor, Event, EventType, Failure, Flags, Key, ObjectRef, Only, PatchKind, Plan,
-    Propagation, Report, Resource, Timestamp, Verb, Written,
+    Propagation, Resource, StatusWrite, Timestamp, Verb, Written,
 };
 use coordinator::{
     Epoch, Frozen, Gained, Handle, Holder, RangeHost, RangeId, ServerFence, ServerFenceMode,
@@ -451,7 +451,7 @@ impl Writes {
             subresource,
             kind: PatchKind::Merge,
             patch,
-            report: Report::No,
+            report: StatusWrite::No,
         };
         let (changed, deleted, reported) = (
             format!("changed-{at}"),

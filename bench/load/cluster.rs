@@ -9,7 +9,8 @@ use controllers_kit::testing::{
     pod_spec_bytes, replication_controller, service, stateful_set,
 };
 use controllers_kit::{
-    Answers, Catalogue, DynChange, DynController, Flags, Key, Plan, Reader as _, Seen, Subscription,
+    Answers, Catalogue, DynChange, DynController, Flags, Key, Plan, Reader as _, Snapshot,
+    Subscription,
 };
 use kubernetes_proto::batch::{CronJob, CronJobSpec, Job, JobSpec, JobTemplateSpec};
 use kubernetes_proto::core::{PodTemplateSpec, ReplicationController, ResourceQuota};
@@ -219,7 +220,7 @@ impl Cluster {
             }
         }
         let (none, memory) = (Answers::new(), controller.new_memory());
-        let seen = Seen::new(&*self.cache, &none, at(NOW));
+        let seen = Snapshot::new(&*self.cache, &none, at(NOW));
         keys.into_iter()
             .filter(|key| controller.ask(key, &seen, &memory).is_empty())
             .collect()
@@ -231,7 +232,7 @@ impl Cluster {
     /// Where it refuses to.
     pub fn plan(&self, controller: &dyn DynController, key: &Key) -> Plan {
         let none = Answers::new();
-        let seen = Seen::new(&*self.cache, &none, at(NOW));
+        let seen = Snapshot::new(&*self.cache, &none, at(NOW));
         controller
             .plan(key, &seen, &mut controller.new_memory())
             .unwrap_or_else(|refusal| panic!("{key}: {refusal}"))

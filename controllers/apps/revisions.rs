@@ -7,7 +7,7 @@
 use std::{cmp::Ordering, sync::Arc};
 
 use controllers_kit::{
-    Answer, Key, Query, Refusal, Seen, names,
+    Answer, Key, Query, Refusal, Snapshot, names,
     owners::{self, Claimed},
     pods,
     selectors::Selector,
@@ -54,7 +54,7 @@ pub(crate) fn data(revision: &ControllerRevision) -> &[u8] {
 pub(crate) fn of_owner<O: Object>(
     owner: &Arc<O>,
     selector: &Selector,
-    seen: &Seen<'_>,
+    seen: &Snapshot<'_>,
 ) -> Claimed<O, ControllerRevision> {
     let mut revisions = Claimed::of(Arc::clone(owner), selector.clone(), seen);
     sort(&mut revisions.claims.owned);
@@ -92,7 +92,7 @@ pub(crate) fn live<O: Object>(owner: &O) -> Query {
 ///
 /// # Errors
 /// Where it was not read, or has changed since it was seen.
-pub(crate) fn live_data<O: Object>(owner: &O, seen: &Seen<'_>) -> Result<Vec<u8>, Refusal> {
+pub(crate) fn live_data<O: Object>(owner: &O, seen: &Snapshot<'_>) -> Result<Vec<u8>, Refusal> {
     let (kind, key, meta) = (O::resource().kind, Key::of(owner), owner.metadata());
     match seen.answer(&live(owner)) {
         Some(Answer::Object(object)) => {

@@ -1,5 +1,5 @@
 use controllers_kit::testing::{World, controller_revision, stateful_set};
-use controllers_kit::{Answer, Answers, Query, Seen};
+use controllers_kit::{Answer, Answers, Query, Snapshot};
 use serde_json::{Value, json};
 
 use super::*;
@@ -17,7 +17,7 @@ fn live(template: &Value) -> Result<Vec<u8>, Refusal> {
     });
     let answers = Answers::from([(super::live(&set), Answer::Object(Arc::new(object)))]);
     let world = World::at("12:00:00");
-    live_data(&set, &Seen::new(&world, &answers, world.now()))
+    live_data(&set, &Snapshot::new(&world, &answers, world.now()))
 }
 
 trait Of {
@@ -123,7 +123,7 @@ fn the_object_that_was_read_must_be_the_one_that_was_seen() {
     let set = stateful_set("par").generation_of(2);
     let world = World::at("12:00:00");
     let read = |answers: &Answers| {
-        live_data(&set, &Seen::new(&world, answers, world.now()))
+        live_data(&set, &Snapshot::new(&world, answers, world.now()))
             .unwrap_err()
             .to_string()
     };

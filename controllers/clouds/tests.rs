@@ -1,7 +1,7 @@
 use std::time::Duration;
 
 use controllers_kit::{
-    Answer, Answers, Controller, FlagValue, Key, Plan, Query, Refusal, Runs, Seen,
+    Answer, Answers, Controller, FlagValue, Key, Plan, Query, Refusal, Runs, Snapshot,
     cloud::{self, Call, Deed, Outcome, Route},
     cloud::{Reply, Reply::LoadBalancer},
     testing::{Common, NodeBuild, World, contract::Contract, namespace, node, service},
@@ -124,7 +124,7 @@ impl<C: Controller> Bed<C> {
     /// Asks the provider and plans.
     pub(crate) fn step(&mut self, provider: impl Fn(&Call) -> Outcome) -> Result<Plan, Refusal> {
         let none = Answers::new();
-        let seen = Seen::new(&self.world, &none, self.world.now());
+        let seen = Snapshot::new(&self.world, &none, self.world.now());
         let queries = self.controller.ask(&self.key, &seen, &self.memory);
         let answers: Answers = queries
             .into_iter()
@@ -137,7 +137,7 @@ impl<C: Controller> Bed<C> {
                 (query, answer)
             })
             .collect();
-        let seen = Seen::new(&self.world, &answers, self.world.now());
+        let seen = Snapshot::new(&self.world, &answers, self.world.now());
         self.controller.plan(&self.key, &seen, &mut self.memory)
     }
 

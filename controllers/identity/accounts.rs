@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-use controllers_kit::{Key, Seen, Str};
+use controllers_kit::{Key, Snapshot, Str};
 use kubernetes_proto::{
     Object,
     core::{ServiceAccount, ServiceAccountToken},
@@ -44,7 +44,7 @@ pub fn index(secret: &ServiceAccountToken) -> Vec<Str> {
 }
 
 /// The named account, if it has the uid.
-pub fn find(seen: &Seen<'_>, namespace: &str, named: &Named) -> Option<Arc<ServiceAccount>> {
+pub fn find(seen: &Snapshot<'_>, namespace: &str, named: &Named) -> Option<Arc<ServiceAccount>> {
     seen.get::<ServiceAccount>(&Key::new(namespace, named.account.clone()))
         .filter(|account| named.uid.is_empty() || named.uid == Object::metadata(&**account).uid)
 }

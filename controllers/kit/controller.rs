@@ -5,7 +5,9 @@ use std::any::Any;
 use kubernetes_proto::Str;
 use serde::{Serialize, de::DeserializeOwned};
 
-use crate::{Action, Descriptor, Failure, Flags, Key, Plan, Query, Seen, SignedDuration, Watches};
+use crate::{
+    Action, Descriptor, Failure, Flags, Key, Plan, Query, SignedDuration, Snapshot, Watches,
+};
 
 /// A control loop: a pure function from what is seen to what should be written.
 pub trait Controller: Send + Sync + 'static {
@@ -19,14 +21,19 @@ pub trait Controller: Send + Sync + 'static {
     fn watch(&self, on: &mut Watches);
     /// Queries for what the cache can't answer, fetched before `plan`. Answers kept in memory need no
     /// query.
-    fn ask(&self, _key: &Key, _seen: &Seen<'_>, _memory: &Self::Memory) -> Vec<Query> {
+    fn ask(&self, _key: &Key, _seen: &Snapshot<'_>, _memory: &Self::Memory) -> Vec<Query> {
         Vec::new()
     }
     /// Decides. Same inputs, same plan: no clock but `seen.now`, no randomness, no I/O.
     ///
     /// # Errors
     /// Where the key can't be decided now.
-    fn plan(&self, key: &Key, seen: &Seen<'_>, memory: &mut Self::Memory) -> Result<Plan, Refusal>;
+    fn plan(
+        &self,
+        key: &Key,
+        seen: &Snapshot<'_>,
+        memory: &mut Self::Memory,
+    ) -> Result<Plan, Refusal>;
     /// Receives the result of each action, before the next plan.
     fn learn(&self, _outcome: &Outcome<'_>, _memory: &mut Self::Memory) {}
     /// Shifts the instants in a memory that came from another machine by the difference of the two clocks,
@@ -79,12 +86,12 @@ pub trait DynController: Send + Sync {
     /// As [`Controller::watch`].
     fn watches(&self) -> Watches;
     /// As [`Controller::ask`].
-    fn ask(&self, key: &Key, seen: &Seen<'_>, memory: &Memory) -> Vec<Query>;
+    fn ask(&self, key: &Key, seen: &Snapshot<'_>, memory: &Memory) -> Vec<Query>;
     /// As [`Controller::plan`].
     ///
     /// # Errors
     /// Those of [`Controller::plan`].
-    fn plan(&self, key: &Key, seen: &Seen<'_>, memory: &mut Memory) -> Result<Plan, Refusal>;
+    fn plan(&self, key: &Key, seen: &Snapshot<'_>, memory: &mut Memory) -> Result<Plan, Refusal>;
     /// As [`Controller::learn`].
     fn learn(&self, outcome: &Outcome<'_>, memory: &mut Memory);
     /// As [`Controller::shift`].
@@ -124,7 +131,7 @@ impl<C: Controller> DynController for Held<C> {
         self.controller.watch(&mut watches);
         watches
     }
-    fn ask(&self, key: &Key, seen: &Seen<'_>, memory: &Memory) -> Vec<Query> {
+    fn ask(&self, key: &Key, seen: &Snapshot<'_>, memory: &Memory) -> Vec<Query> {
         let memory = memory.downcast_ref().unwrap_or_else(|| {
             panic!(
                 "{} was given the memory of another controller",
@@ -133,7 +140,7 @@ impl<C: Controller> DynController for Held<C> {
         });
         self.controller.ask(key, seen, memory)
     }
-    fn plan(&self, key: &Key, seen: &Seen<'_>, memory: &mut Memory) -> Result<Plan, Refusal> {
+    fn plan(&self, key: &Key, seen: &Snapshot<'_>, memory: &mut Memory) -> Result<Plan, Refusal> {
         self.controller.plan(key, seen, self.memory(memory))
     }
     fn learn(&self, outcome: &Outcome<'_>, memory: &mut Memory) {

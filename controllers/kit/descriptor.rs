@@ -332,7 +332,7 @@ pub struct Descriptor {
     /// recent for another one. For controllers whose plans are expensive and whose every write is a status.
     /// The value bounds the time between the starts of two plans of one key, for keys that read many
     /// objects.
-    pub spaced: Option<Duration>,
+    pub min_sync_interval: Option<Duration>,
     /// Its rate limit of writes as multiples of `--kube-api-qps` and `--kube-api-burst`; 1 and 1 for
     /// controllers that share one limit with all others, anything else for a limit of its own.
     pub client_rate: (u32, u32),
@@ -367,7 +367,7 @@ impl Descriptor {
             metrics: Vec::new(),
             sync_metrics: None,
             sync_seconds: None,
-            spaced: None,
+            min_sync_interval: None,
             client_rate: (1, 1),
             bounds: Vec::new(),
             differences: Vec::new(),
@@ -656,10 +656,10 @@ impl Descriptor {
     }
 
     /// Delays a key's plan while its last status write is too recent for another one
-    /// ([`Descriptor::spaced`]); a key that reads many objects waits at most `most`.
+    /// ([`Descriptor::min_sync_interval`]); a key that reads many objects waits at most `most`.
     #[must_use]
-    pub fn spaced(mut self, most: Duration) -> Self {
-        self.spaced = Some(most);
+    pub fn min_sync_interval(mut self, most: Duration) -> Self {
+        self.min_sync_interval = Some(most);
         self
     }
 

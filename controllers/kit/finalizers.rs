@@ -1,7 +1,7 @@
 //! Finalizers that protect what is in use: added where they are missing, removed where nobody uses the object
 //! any more.
 
-use crate::{Key, PatchKind, Plan, Query, Refusal, Report, Resource, Seen, Str};
+use crate::{Key, PatchKind, Plan, Query, Refusal, Resource, Snapshot, StatusWrite, Str};
 use kubernetes_proto::{Object, meta::ObjectMeta};
 use serde_json::json;
 
@@ -45,7 +45,7 @@ pub fn remove<T: Object>(plan: &mut Plan, object: &T, finalizer: &str) {
 
 fn write<T: Object>(plan: &mut Plan, object: &T, finalizers: &[Str]) {
     let patch = json!({"metadata": {"finalizers": finalizers}});
-    plan.patch(object, "", PatchKind::Merge, patch, Report::No);
+    plan.patch(object, "", PatchKind::Merge, patch, StatusWrite::No);
 }
 
 /// Queries the current versions of some resources.
@@ -62,7 +62,7 @@ pub fn barriers(resources: &[&'static Resource]) -> Vec<Query> {
 /// Where a resource could not be asked.
 pub fn rest_on(
     plan: &mut Plan,
-    seen: &Seen<'_>,
+    seen: &Snapshot<'_>,
     resources: &[&'static Resource],
     namespace: &Str,
 ) -> Result<bool, Refusal> {

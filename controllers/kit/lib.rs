@@ -9,7 +9,7 @@ mod failure;
 mod key;
 mod plan;
 mod said;
-mod seen;
+mod snapshot;
 #[cfg(test)]
 mod toy;
 mod watches;
@@ -46,11 +46,11 @@ pub use failure::{Class, Failure, Landed, Severity};
 pub use key::Key;
 pub use plan::{
     Action, Announcement, Counted, Event, EventType, Measure, ObjectRef, OnFailure, Only,
-    PatchKind, Plan, Propagation, Report, Requeue, Verb, is_json,
+    PatchKind, Plan, Propagation, Requeue, StatusWrite, Verb, is_json,
 };
 pub use said::Said;
-pub use seen::{
-    Answer, Answers, Issue, NOT_FOUND, NoPage, Page, Pick, Query, Reader, Seen, Standing,
+pub use snapshot::{
+    Answer, Answers, Issue, NOT_FOUND, NoPage, Page, Pick, Query, Reader, Snapshot, Standing,
 };
 pub use watches::{Change, Discovered, DynChange, Index, Subscription, Watches};
 

@@ -9,7 +9,8 @@ use kubernetes_proto::{
 use serde_json::json;
 
 use crate::{
-    Answer, Change, Key, PatchKind, Plan, Query, Reader, Refusal, Report, Seen, selectors::Selector,
+    Answer, Change, Key, PatchKind, Plan, Query, Reader, Refusal, Snapshot, StatusWrite,
+    selectors::Selector,
 };
 
 /// The index of objects that no controller manages, by namespace: where an owner searches for objects to
@@ -144,7 +145,7 @@ pub struct Claimed<O, T> {
 
 impl<O: Object, T: Object> Claimed<O, T> {
     /// The children and orphans of an owner's namespace. The kind `T` must be indexed by [`ORPHANS`].
-    pub fn of(owner: Arc<O>, selector: Selector, seen: &Seen<'_>) -> Self {
+    pub fn of(owner: Arc<O>, selector: Selector, seen: &Snapshot<'_>) -> Self {
         Self::among(owner, selector, seen, |_, _| true)
     }
 
@@ -152,7 +153,7 @@ impl<O: Object, T: Object> Claimed<O, T> {
     pub fn among(
         owner: Arc<O>,
         selector: Selector,
-        seen: &Seen<'_>,
+        seen: &Snapshot<'_>,
         is_candidate: impl Fn(&O, &T) -> bool,
     ) -> Self {
         let meta = owner.metadata();
@@ -184,7 +185,7 @@ impl<O: Object, T: Object> Claimed<O, T> {
 
     /// The plan that settles the claims: adoptions and releases alone, since the owner can be sure of its
     /// children only afterwards. `None` where nothing is to be settled.
-    pub fn settle(&self, seen: &Seen<'_>) -> Option<Result<Plan, Refusal>> {
+    pub fn settle(&self, seen: &Snapshot<'_>) -> Option<Result<Plan, Refusal>> {
         let settle = || {
             let mut plan = Plan::nothing();
             let owner = self.owner.as_ref();
@@ -228,7 +229,7 @@ pub fn recheck<O: Object>(owner: &O) -> Query {
 ///
 /// # Errors
 /// Where it is not, or was not read.
-pub fn may_adopt<O: Object>(owner: &O, seen: &Seen<'_>) -> Result<(), Refusal> {
+pub fn may_adopt<O: Object>(owner: &O, seen: &Snapshot<'_>) -> Result<(), Refusal> {
     let kind = O::resource().kind;
     let key = Key::of(owner);
     let wanted = &owner.metadata().uid;
@@ -274,7 +275,7 @@ fn adopt<O: Object, T: Object>(
     if let Some(finalizer) = finalizer {
         patch["metadata"]["finalizers"] = json!([finalizer]);
     }
-    plan.patch(object, "", PatchKind::Strategic, patch, Report::No);
+    plan.patch(object, "", PatchKind::Strategic, patch, StatusWrite::No);
 }
 
 /// Releases a child that is no longer selected.
@@ -291,7 +292,7 @@ fn release<O: Object, T: Object>(
     if let Some(finalizer) = finalizer {
         patch["metadata"]["$deleteFromPrimitiveList/finalizers"] = json!([finalizer]);
     }
-    plan.patch(object, "", PatchKind::Strategic, patch, Report::No);
+    plan.patch(object, "", PatchKind::Strategic, patch, StatusWrite::No);
 }
 
 #[cfg(test)]

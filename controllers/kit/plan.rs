@@ -127,13 +127,13 @@ pub enum PatchKind {
 
 /// Whether a patch only reports what was observed, so that a newer one may replace it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Report {
+pub enum StatusWrite {
     /// A write with an effect, or one that the next decision rests on: it is sent at once.
     No,
     /// Progress that continues by itself: the next status write will follow soon.
-    Underway,
+    Progress,
     /// The observed state.
-    Seen,
+    Observed,
 }
 
 /// A kind of write, with its body.
@@ -154,7 +154,7 @@ pub enum Verb {
         /// The patch as JSON.
         patch: Value,
         /// Whether it only reports what was observed: such writes are rate-limited per key.
-        report: Report,
+        report: StatusWrite,
     },
     /// Deletes an object.
     Delete {
@@ -471,7 +471,7 @@ impl Plan {
     /// difference: no action.
     pub fn update<T: Object>(&mut self, old: &T, new: &T) -> Option<&mut Action> {
         let patch = patch::difference(old, new, patch::Part::Object)?;
-        Some(self.patch(old, "", PatchKind::Merge, patch, Report::No))
+        Some(self.patch(old, "", PatchKind::Merge, patch, StatusWrite::No))
     }
 
     /// Writes the difference of two projections' `status` to the status subresource. No difference: no
@@ -492,7 +492,7 @@ impl Plan {
         subresource: &'static str,
         kind: PatchKind,
         patch: Value,
-        report: Report,
+        report: StatusWrite,
     ) -> &mut Action {
         self.act(Action {
             verb: Verb::Patch {
@@ -517,7 +517,13 @@ impl Plan {
         manager: &'static str,
         fields: Value,
     ) -> &mut Action {
-        self.patch(object, "", PatchKind::Apply { manager }, fields, Report::No)
+        self.patch(
+            object,
+            "",
+            PatchKind::Apply { manager },
+            fields,
+            StatusWrite::No,
+        )
     }
 
     /// As [`Plan::delete`], for an object whose kind is known at run time only.
@@ -609,7 +615,7 @@ impl Plan {
                 subresource: "",
                 kind: PatchKind::Rewrite { manager },
                 patch: serde_json::json!({}),
-                report: Report::No,
+                report: StatusWrite::No,
             },
             resource,
             key: Key::of_meta(meta),
@@ -627,7 +633,7 @@ impl Plan {
                 subresource: "",
                 kind: PatchKind::Merge,
                 patch: serde_json::json!({ "metadata": metadata }),
-                report: Report::No,
+                report: StatusWrite::No,
             },
             resource: object.resource(),
             key: Key::of_meta(object.metadata()),
@@ -661,7 +667,7 @@ impl Plan {
 
 impl Action {
     /// Sets what a patch reports; other actions report nothing.
-    pub fn reports(&mut self, what: Report) -> &mut Self {
+    pub fn reports(&mut self, what: StatusWrite) -> &mut Self {
         if let Verb::Patch { report, .. } = &mut self.verb {
             *report = what;
         }
@@ -671,16 +677,16 @@ impl Action {
     /// Marks a status write as progress that continues by itself; an urgent one stays urgent.
     pub fn progresses(&mut self) -> &mut Self {
         match self.report() {
-            Report::Seen => self.reports(Report::Underway),
-            Report::No | Report::Underway => self,
+            StatusWrite::Observed => self.reports(StatusWrite::Progress),
+            StatusWrite::No | StatusWrite::Progress => self,
         }
     }
 
-    /// The kind of status write; [`Report::No`] for all other writes.
-    pub fn report(&self) -> Report {
+    /// The kind of status write; [`StatusWrite::No`] for all other writes.
+    pub fn report(&self) -> StatusWrite {
         match self.verb {
             Verb::Patch { report, .. } => report,
-            _ => Report::No,
+            _ => StatusWrite::No,
         }
     }
 

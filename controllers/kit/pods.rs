@@ -9,7 +9,7 @@ use kubernetes_proto::{
     meta::{OwnerReference, Time},
 };
 
-use crate::{Action, Key, Plan, Seen, Verb, conditions, names::Children, selectors::Selector};
+use crate::{Action, Key, Plan, Snapshot, Verb, conditions, names::Children, selectors::Selector};
 
 /// What a pod costs to be deleted, relative to its siblings.
 pub const DELETION_COST: &str = "controller.kubernetes.io/pod-deletion-cost";
@@ -44,7 +44,7 @@ fn labeled(namespace: &str, key: &str, value: &str) -> Str {
 
 /// The pods of a namespace that a selector selects, in order of names. The caller must have declared
 /// [`LABELED`], by which a selector that names a label finds its pods without reading all others.
-pub fn selected(seen: &Seen<'_>, namespace: &str, selector: &Selector) -> Vec<Arc<Pod>> {
+pub fn selected(seen: &Snapshot<'_>, namespace: &str, selector: &Selector) -> Vec<Arc<Pod>> {
     let mut pods = match selector
         .labels()
         .find(|(key, _)| !UNSHARED_LABELS.contains(key))

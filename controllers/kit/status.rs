@@ -1,6 +1,6 @@
 //! Which change of a status is urgent: one that retracts what the status claims. A status that is no longer
-//! true is corrected at once, whatever the kind; only progress is rate-limited ([`Report::Seen`],
-//! [`Report::Underway`]).
+//! true is corrected at once, whatever the kind; only progress is rate-limited ([`StatusWrite::Observed`],
+//! [`StatusWrite::Progress`]).
 //!
 //! The rule reads field names, so it holds for every kind that uses the API's conventions: counts of pods
 //! that are there or ready, counts that an eviction is granted by, and conditions. The counts of an object
@@ -10,7 +10,7 @@
 use kubernetes_proto::Object;
 use serde_json::{Map, Value};
 
-use crate::Report;
+use crate::StatusWrite;
 
 /// Counts that are a claim: readers rely on at least this many.
 const CLAIMS: &[&str] = &[
@@ -46,16 +46,20 @@ const BAD_NEWS: &[&str] = &[
     "ScalingLimited",
 ];
 
-/// What a change of an object's status is reported as, given both statuses as JSON: [`Report::No`] where it
-/// takes back a claim ([`worsens`]; of an object that is being deleted, a condition alone), [`Report::Seen`]
-/// otherwise.
-pub fn report<T: Object>(object: &T, before: &Value, after: &Value) -> Report {
+/// What a change of an object's status is reported as, given both statuses as JSON: [`StatusWrite::No`] where
+/// it takes back a claim ([`worsens`]; of an object that is being deleted, a condition alone),
+/// [`StatusWrite::Observed`] otherwise.
+pub fn report<T: Object>(object: &T, before: &Value, after: &Value) -> StatusWrite {
     let is_urgent = if object.metadata().is_terminating() {
         conditions_worsen(before, after)
     } else {
         worsens(before, after)
     };
-    if is_urgent { Report::No } else { Report::Seen }
+    if is_urgent {
+        StatusWrite::No
+    } else {
+        StatusWrite::Observed
+    }
 }
 
 /// Whether a status (the JSON of the field `status`) takes back what the one before claimed: a count of pods

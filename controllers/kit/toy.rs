@@ -4,7 +4,7 @@
 use kubernetes_proto::{Object, core::Node};
 
 use crate::{
-    Controller, Descriptor, FlagDefault, Flags, Key, MetricKind, Plan, Refusal, Seen, Sharding,
+    Controller, Descriptor, FlagDefault, Flags, Key, MetricKind, Plan, Refusal, Sharding, Snapshot,
     Watches,
 };
 
@@ -29,7 +29,7 @@ impl Controller for NodeZones {
     fn watch(&self, on: &mut Watches) {
         on.kind::<Node>().wakes_itself();
     }
-    fn plan(&self, key: &Key, seen: &Seen<'_>, (): &mut ()) -> Result<Plan, Refusal> {
+    fn plan(&self, key: &Key, seen: &Snapshot<'_>, (): &mut ()) -> Result<Plan, Refusal> {
         let mut plan = Plan::nothing();
         if let Some(node) = seen.get::<Node>(key)
             && let Some(zone) = node.metadata().label(ZONE)

@@ -8,7 +8,7 @@ use std::{
 };
 
 use controllers_kit::{
-    Change, Key, Reader, Seen, Timestamp, conditions,
+    Change, Key, Reader, Snapshot, Timestamp, conditions,
     pods::{self, instant},
 };
 use kubernetes_proto::{
@@ -97,7 +97,7 @@ pub fn ports(service: &Service) -> &[ServicePort] {
 }
 
 /// The pods that it selects, in order of names.
-pub fn selected(service: &Service, seen: &Seen<'_>) -> Vec<Arc<Pod>> {
+pub fn selected(service: &Service, seen: &Snapshot<'_>) -> Vec<Arc<Pod>> {
     let mut pods = seen.list::<Pod>(&service.metadata().namespace);
     pods.retain(|pod| selects(service, &Object::metadata(&**pod).labels));
     pods

@@ -9,7 +9,7 @@
 use std::sync::Arc;
 
 use controllers_kit::{
-    Action, Event, Key, Only, Plan, Propagation, Reader, Report, Seen,
+    Action, Event, Key, Only, Plan, Propagation, Reader, Snapshot, StatusWrite,
     names::{Children, Known},
     owners,
     selectors::Selector,
@@ -65,7 +65,7 @@ pub fn woken_by_slice(
 }
 
 /// A controller's slices of a Service, terminating ones included.
-pub fn held(key: &Key, controller: &str, seen: &Seen<'_>) -> Vec<Arc<EndpointSlice>> {
+pub fn held(key: &Key, controller: &str, seen: &Snapshot<'_>) -> Vec<Arc<EndpointSlice>> {
     let mut slices = seen.indexed::<EndpointSlice>(BY_SERVICE, &key.to_string());
     slices.retain(|slice| is_managed_by(slice, controller));
     slices
@@ -278,7 +278,7 @@ pub fn write<O: Object>(
 ) {
     for Changed { old, new } in &slices.update {
         if let Some(action) = plan.update(&**old, new) {
-            action.reports(Report::Seen);
+            action.reports(StatusWrite::Observed);
             announce(action, "update", metrics);
         }
     }

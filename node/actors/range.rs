@@ -56,13 +56,13 @@ const REPORT_SPACING_MAX: Duration = Duration::from_millis(700);
 /// spaced key and its writes take is part of the wait; otherwise the next one would come later by both where
 /// the server is slow.
 pub(super) fn report_from(
-    spaced: Option<Duration>,
+    min_sync_interval: Option<Duration>,
     row: u32,
     written: u64,
     objects: usize,
     (began, now): (Monotonic, Monotonic),
 ) -> ReportFrom {
-    if spaced.is_none() {
+    if min_sync_interval.is_none() {
         let dense = match row > REPORTS_DENSE {
             true => REPORT_SPACING_STEADY,
             false => REPORT_SPACING,
@@ -73,7 +73,7 @@ pub(super) fn report_from(
         };
     }
     let more = u32::try_from(written.saturating_sub(1)).unwrap_or(u32::MAX);
-    let dear = plan_spacing(spaced, objects);
+    let dear = plan_spacing(min_sync_interval, objects);
     let (from, least, each) = match dear.is_zero() {
         true => (now, REPORT_SPACING, REPORT_SPACING_EACH),
         false => (began, REPORT_SPACING.max(dear), REPORT_SPACING_EACH_DEAR),
@@ -94,16 +94,16 @@ const PLAN_SPACING_FROM: usize = 200;
 /// What a key waits so at most.
 const PLAN_SPACING_MAX: Duration = Duration::from_millis(500);
 
-/// How long after the beginning of a plan that looked at so many objects its key may be planned again;
-/// `spaced` is what its controller says of that ([`controllers_kit::Descriptor::spaced`]).
-pub(super) fn plan_spacing(spaced: Option<Duration>, objects: usize) -> Duration {
+/// How long after the beginning of a plan that looked at so many objects its key may be planned again. Its
+/// controller's bound is [`controllers_kit::Descriptor::min_sync_interval`].
+pub(super) fn plan_spacing(min_sync_interval: Option<Duration>, objects: usize) -> Duration {
     if objects < PLAN_SPACING_FROM {
         return Duration::ZERO;
     }
     let objects = u32::try_from(objects).unwrap_or(u32::MAX);
     PLAN_SPACING_EACH
         .saturating_mul(objects)
-        .min(spaced.unwrap_or(PLAN_SPACING_MAX))
+        .min(min_sync_interval.unwrap_or(PLAN_SPACING_MAX))
 }
 /// How often a closed fence is looked at again by a range that has work.
 const FENCE_POLL: Duration = Duration::from_millis(50);
@@ -543,7 +543,9 @@ impl Range {
             care => care,
         };
         let descriptor = shared.units[usize::from(lane)].controller.descriptor();
-        let spaced = known.report_from.filter(|_| descriptor.spaced.is_some());
+        let spaced = known
+            .report_from
+            .filter(|_| descriptor.min_sync_interval.is_some());
         let from = spaced
             .unwrap_or_default()
             .seen
@@ -871,14 +873,14 @@ impl Range {
         known.survived |= !matches!(done.next, Next::Stopped(_));
         known.proven |= done.proven;
         known.head_proven |= done.head_proven;
-        let spaced = unit.controller.descriptor().spaced;
+        let min_sync_interval = unit.controller.descriptor().min_sync_interval;
         if done.reported {
             known.row = match known.report_from {
                 Some(from) if now < from.seen + REPORTS_QUIET => known.row.saturating_add(1),
                 _ => 1,
             };
             known.report_from = Some(report_from(
-                spaced,
+                min_sync_interval,
                 known.row,
                 done.writes,
                 done.objects,
@@ -887,7 +889,7 @@ impl Range {
         }
         let stopped = matches!(done.next, Next::Stopped(_));
         if !stopped && done.next != Next::Now {
-            known.plan_from = done.since + plan_spacing(spaced, done.objects);
+            known.plan_from = done.since + plan_spacing(min_sync_interval, done.objects);
         }
         // What follows from this attempt, and from no change, is linked to it.
         if stopped || matches!(done.next, Next::Now | Next::Backoff { .. }) {

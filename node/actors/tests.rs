@@ -14,8 +14,8 @@ use actix::System;
 use arc_swap::ArcSwapOption;
 use controllers_kit::{
     Action, AnyObject, Controller, Descriptor, DynChange, Factory, Failure, Flags, Key, MetricKind,
-    Only, PatchKind, Plan, Propagation, Reader, Refusal, Report, Resource, Seen, Sharding, Watches,
-    Written,
+    Only, PatchKind, Plan, Propagation, Reader, Refusal, Resource, Sharding, Snapshot, StatusWrite,
+    Watches, Written,
     testing::{World, namespace},
 };
 use coordinator::{Care, Frozen, Gained, Quarantine, RangeHost as _, Suspicion, Work};
@@ -333,7 +333,7 @@ impl Controller for Accounts {
     fn describe() -> Descriptor {
         Descriptor::new("accounts-controller", Sharding::ByNamespace)
             .workers_fixed(4)
-            .spaced(Duration::from_millis(500))
+            .min_sync_interval(Duration::from_millis(500))
             .rule("", "serviceaccounts", &["create"])
             .rule("", "namespaces/status", &["patch"])
             .metric(SYNCS, MetricKind::Counter, &["result"], "Syncs, by result")
@@ -352,7 +352,7 @@ impl Controller for Accounts {
             vec![Key::cluster(meta.namespace.clone())]
         });
     }
-    fn plan(&self, key: &Key, seen: &Seen<'_>, memory: &mut Planned) -> Result<Plan, Refusal> {
+    fn plan(&self, key: &Key, seen: &Snapshot<'_>, memory: &mut Planned) -> Result<Plan, Refusal> {
         memory.0 += 1;
         let mut plan = Plan::nothing();
         let Some(namespace) = seen.get::<Namespace>(key) else {
@@ -419,7 +419,7 @@ impl Controller for Sweeper {
             meta.map(key).into_iter().collect()
         });
     }
-    fn plan(&self, key: &Key, seen: &Seen<'_>, (): &mut ()) -> Result<Plan, Refusal> {
+    fn plan(&self, key: &Key, seen: &Snapshot<'_>, (): &mut ()) -> Result<Plan, Refusal> {
         let mut plan = Plan::nothing();
         let namespace = key.namespace.trim_end_matches("/x");
         if let Some(account) = seen.get::<ServiceAccount>(&Key::new(namespace, &*key.name))
@@ -461,7 +461,7 @@ impl Controller for Brittle {
     fn watch(&self, on: &mut Watches) {
         on.kind::<Namespace>().wakes_itself();
     }
-    fn plan(&self, _: &Key, _: &Seen<'_>, memory: &mut Unpackable) -> Result<Plan, Refusal> {
+    fn plan(&self, _: &Key, _: &Snapshot<'_>, memory: &mut Unpackable) -> Result<Plan, Refusal> {
         memory.0 = true;
         Ok(Plan::nothing())
     }
@@ -1432,7 +1432,7 @@ fn a_plan_reports_as_soon_as_its_least_patient_report_may() {
         seen: Duration::from_millis(1),
         underway: Duration::from_millis(2),
     };
-    let plan = |reports: &[Report]| {
+    let plan = |reports: &[StatusWrite]| {
         let mut plan = Plan::default();
         for report in reports {
             let pod = Pod::default();
@@ -1440,9 +1440,15 @@ fn a_plan_reports_as_soon_as_its_least_patient_report_may() {
         }
         from.of(&plan)
     };
-    assert_eq!(plan(&[Report::Underway, Report::No]), from.underway);
-    assert_eq!(plan(&[Report::Underway, Report::Seen]), from.seen);
-    assert_eq!(plan(&[Report::Seen]), from.seen);
+    assert_eq!(
+        plan(&[StatusWrite::Progress, StatusWrite::No]),
+        from.underway
+    );
+    assert_eq!(
+        plan(&[StatusWrite::Progress, StatusWrite::Observed]),
+        from.seen
+    );
+    assert_eq!(plan(&[StatusWrite::Observed]), from.seen);
 }
 
 #[test]

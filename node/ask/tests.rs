@@ -421,7 +421,7 @@ async fn how_far_a_resource_has_come_is_asked_of_the_server() {
     )
     .await;
     assert_eq!(answers.get(&query), Some(&Answer::present(1800)));
-    let seen = controllers_kit::Seen::new(&bed, &answers, at("12:00:00"));
+    let seen = controllers_kit::Snapshot::new(&bed, &answers, at("12:00:00"));
     assert_eq!(seen.present(ConfigMap::resource()), Some(Ok(1800)));
 }
 
@@ -594,7 +594,7 @@ mod made_to_order {
 
     #[tokio::test]
     async fn a_page_is_answered_or_says_why_there_is_none() {
-        use controllers_kit::{NoPage, Seen};
+        use controllers_kit::{NoPage, Snapshot};
         let page = |token: &str| Query::Page {
             resource: Pod::resource(),
             limit: 7,
@@ -610,7 +610,7 @@ mod made_to_order {
         ] {
             let query = page(token);
             let answers = [(query.clone(), answer(query.clone()).await)].into();
-            let found = Seen::new(&world, &answers, at("12:00:00")).page(&query);
+            let found = Snapshot::new(&world, &answers, at("12:00:00")).page(&query);
             let found = found.expect("it was asked");
             let found = found.as_ref().map(|page| (page.version, &*page.next));
             assert_eq!(found, expected.as_ref().map(|page| *page), "{token}");

@@ -1,6 +1,7 @@
 //! Attached volumes: who attaches and mounts them here, and what must hold of that.
 //!
-//! A driver attaches what VolumeAttachments ask for, and holds them by a finalizer until it has detached.
+//! A driver attaches what VolumeAttachments ask for, and holds them and their PersistentVolumes by a finalizer
+//! until it has detached, as external-attacher does.
 //! Each kubelet reports the volumes of its pods as in use, then reads whether its node lists them as
 //! attached, and mounts a while after that read, without another check. A node out of service does nothing
 //! any more.
@@ -35,7 +36,8 @@ pub const MANAGED: &str = "volumes.kubernetes.io/controller-managed-attach-detac
 pub const OUT_OF_SERVICE: &str = "node.kubernetes.io/out-of-service";
 /// PersistentVolumes whose names begin so are attached and detached slowly: longer than a takeover takes.
 pub const SLOW: &str = "slow-";
-const FINALIZER: &str = "external-attacher/disks-example-com";
+/// By which the driver holds attachments and PersistentVolumes.
+pub const FINALIZER: &str = "external-attacher/disks-example-com";
 
 /// A node and the unique name of a volume.
 type Place = (String, String);
@@ -55,6 +57,11 @@ fn is_out(node: &Node) -> bool {
 
 fn name<T: Object>(object: &T) -> String {
     object.metadata().name.to_string()
+}
+
+fn is_held<T: Object>(object: &T) -> bool {
+    let held = &object.metadata().finalizers;
+    held.iter().any(|one| **one == *FINALIZER)
 }
 
 fn listed(node: &Node) -> BTreeSet<&str> {
@@ -121,23 +128,58 @@ fn wanted(world: &World, node: &str) -> BTreeSet<String> {
     wanted
 }
 
+/// The driver lets go of PersistentVolumes that are deleted and attached nowhere; whether there were any.
+fn release(world: &mut World, dice: &mut Dice) -> bool {
+    let mut busy = false;
+    for volume in world.all::<PersistentVolume>() {
+        let name = name(&*volume);
+        if !volume.is_terminating() || !is_held(&*volume) {
+            continue;
+        }
+        let attachments = world.all::<VolumeAttachment>();
+        if attachments.iter().any(|one| source(one) == Some(&name)) {
+            continue;
+        }
+        busy = true;
+        if dice.chance(300) {
+            world.change::<PersistentVolume>(&name, |volume| {
+                let held = &mut volume.metadata_mut().finalizers;
+                held.retain(|one| **one != *FINALIZER);
+            });
+        }
+    }
+    busy
+}
+
 impl Attachments {
     /// The driver and the kubelets do some of what they have to do; whether there was anything. Without
     /// volumes no chance is drawn.
     pub fn step(&mut self, world: &mut World, dice: &mut Dice) -> bool {
         let mut busy = false;
         for attachment in world.all::<VolumeAttachment>() {
-            let held = &attachment.metadata().finalizers;
-            let is_held = held.iter().any(|one| **one == *FINALIZER);
+            let volume = source(&attachment).and_then(|name| world.find::<PersistentVolume>(name));
+            let unheld = volume.filter(|volume| !is_held(&**volume));
+            let is_held = is_held(&*attachment);
             let is_attached = attachment.status.as_ref().is_some_and(|one| one.attached);
             let is_ending = attachment.is_terminating();
             if is_ending && !is_held || !is_ending && is_attached {
+                continue;
+            }
+            let refused = unheld
+                .as_ref()
+                .is_some_and(|volume| volume.is_terminating());
+            if refused && !is_ending && !is_held {
                 continue;
             }
             busy = true;
             let is_slow = source(&attachment).is_some_and(|name| name.starts_with(SLOW));
             if !dice.chance(if is_slow { 12 } else { 300 }) {
                 continue;
+            }
+            if let Some(volume) = unheld.filter(|_| !is_ending && !is_held) {
+                world.change::<PersistentVolume>(&name(&*volume), |volume| {
+                    volume.metadata_mut().finalizers.push(FINALIZER.into());
+                });
             }
             world.change::<VolumeAttachment>(&name(&*attachment), |one| {
                 if is_ending {
@@ -152,6 +194,7 @@ impl Attachments {
                 }
             });
         }
+        busy |= release(world, dice);
         for node in world.all::<Node>() {
             let meta = Object::metadata(&*node);
             if meta.annotation(MANAGED).is_some() && meta.label(SILENT).is_none() && !is_out(&node)

@@ -5,7 +5,7 @@ use std::{cell::Cell, sync::Arc, time::Duration};
 
 use controllers_kit::{
     AnyObject, Catalogue, Descriptor, DynController, Factory, Flags, Key, Memory, Outcome, Plan,
-    Query, Reader, Refusal, Resource, Seen, SignedDuration, Standing, Timestamp, Watches,
+    Query, Reader, Refusal, Resource, SignedDuration, Snapshot, Standing, Timestamp, Watches,
 };
 use kubernetes_proto::{
     Object as _,
@@ -92,7 +92,7 @@ struct Mistaken {
 }
 
 impl Mistaken {
-    fn through<R>(&self, seen: &Seen<'_>, run: impl FnOnce(&Seen<'_>) -> R) -> R {
+    fn through<R>(&self, seen: &Snapshot<'_>, run: impl FnOnce(&Snapshot<'_>) -> R) -> R {
         let lens = Lens {
             reader: seen.reader(),
             shows: self.mistake.shows,
@@ -108,10 +108,10 @@ impl DynController for Mistaken {
     fn watches(&self) -> Watches {
         self.controller.watches()
     }
-    fn ask(&self, key: &Key, seen: &Seen<'_>, memory: &Memory) -> Vec<Query> {
+    fn ask(&self, key: &Key, seen: &Snapshot<'_>, memory: &Memory) -> Vec<Query> {
         self.through(seen, |seen| self.controller.ask(key, seen, memory))
     }
-    fn plan(&self, key: &Key, seen: &Seen<'_>, memory: &mut Memory) -> Result<Plan, Refusal> {
+    fn plan(&self, key: &Key, seen: &Snapshot<'_>, memory: &mut Memory) -> Result<Plan, Refusal> {
         self.through(seen, |seen| self.controller.plan(key, seen, memory))
     }
     fn learn(&self, outcome: &Outcome<'_>, memory: &mut Memory) {

@@ -14,10 +14,11 @@ use kubernetes_proto::{
     Object,
     core::{Node, Pod},
 };
+use serde_json::Value;
 use tokio::time::Instant;
 
 use crate::{
-    claims, clearing,
+    attachments, claims, clearing,
     dice::{self, Dice},
     heartbeats::{RENEWED_EVERY, SILENT},
     hub::{Counts, Hub, Outage},
@@ -31,8 +32,6 @@ use crate::{
 
 /// Replicas of a disturbed run at the start, and at most.
 const REPLICAS: (usize, usize) = (3, 5);
-/// Without a write for so long, a run that has come to the expected end is done.
-const QUIET: Duration = Duration::from_secs(3);
 /// Without a write for so long, whatever it has come to is its end: longer than any back-off or timer of a
 /// workload.
 const STILL: Duration = Duration::from_secs(110);
@@ -256,9 +255,36 @@ const HISTORY: &str = ",\"deployment.kubernetes.io/revision-history\":\"";
 
 /// What two runs of a workload have in common: kit's normal form, without the numbers of revisions, which say
 /// how many were seen on the way.
+/// Without references of service accounts to Secrets that are gone: they stay where the manager died before
+/// it saw the deletion, as upstream's.
+fn without_dangling(lines: Vec<String>) -> Vec<String> {
+    let there: BTreeSet<String> = lines
+        .iter()
+        .filter(|line| line.starts_with("secrets"))
+        .filter_map(|line| line.split(' ').nth(1).map(str::to_owned))
+        .collect();
+    let without = |line: String| {
+        let mut parts = line.splitn(3, ' ');
+        let (Some("serviceaccounts"), Some(key), Some(value)) =
+            (parts.next(), parts.next(), parts.next())
+        else {
+            return line;
+        };
+        let namespace = key.split('/').next().unwrap_or_default();
+        let mut value: Value = serde_json::from_str(value).expect("a line ends in JSON");
+        if let Some(held) = value.get_mut("secrets").and_then(Value::as_array_mut) {
+            held.retain(|one| {
+                let name = one["name"].as_str().unwrap_or_default();
+                there.contains(&format!("{namespace}/{name}"))
+            });
+        }
+        format!("serviceaccounts {key} {value}")
+    };
+    lines.into_iter().map(without).collect()
+}
+
 fn normal(world: &World) -> Vec<String> {
-    let mut lines: Vec<String> = world
-        .rest()
+    let mut lines: Vec<String> = without_dangling(world.rest())
         .into_iter()
         .map(|line| {
             let mut line = line;
@@ -283,6 +309,12 @@ fn normal(world: &World) -> Vec<String> {
                 line = line.replace(&format!("{suspended},"), "");
                 line = line.replace(&format!(",{suspended}"), "");
             }
+            // A volume that was never attached is another's end as well.
+            if line.starts_with("persistentvolumes ") {
+                let held = format!("\"{}\"", attachments::FINALIZER);
+                line = line.replace(&format!(",{held}"), "");
+                line = line.replace(&format!("{held},"), "");
+            }
             if line.starts_with("controllerrevisions") {
                 line = without_value(&line, "\"revision\":", "}");
             }
@@ -293,8 +325,11 @@ fn normal(world: &World) -> Vec<String> {
     lines
 }
 
-/// Without the numbers of volumes that are one like another, and of those that were made for claims whose
-/// uids were counted.
+/// Digits of a SHA-256 in hexadecimal.
+const DIGEST: usize = 64;
+
+/// Without the numbers of volumes that are one like another, of those that were made for claims whose uids
+/// were counted, and without the digests of those in the names of attachments.
 fn alike(line: &str) -> String {
     let mut kept = String::new();
     let mut rest = line;
@@ -310,6 +345,20 @@ fn alike(line: &str) -> String {
         rest = tail.trim_start_matches(|char: char| char.is_ascii_digit());
     }
     kept.push_str(rest);
+    without_digests(&kept)
+}
+
+fn without_digests(line: &str) -> String {
+    let mut parts = line.split("csi-");
+    let mut kept = parts.next().unwrap_or_default().to_owned();
+    for part in parts {
+        kept.push_str("csi-");
+        let tail = part.trim_start_matches(|char: char| char.is_ascii_hexdigit());
+        kept.push_str(match part.len() - tail.len() {
+            DIGEST => tail,
+            _ => part,
+        });
+    }
     kept
 }
 
@@ -356,7 +405,7 @@ impl Director {
         let mut next_step = start;
         let mut next_renewal = start;
         let mut healed = !disturbed;
-        let mut last = (0, start);
+        let mut last = ((0, 0), start);
         let mut comparison = Instant::now();
         loop {
             tokio::time::sleep_until(self.next(next_step, next_fault, healed, &mut deeds, start))
@@ -390,12 +439,15 @@ impl Director {
                     self.fault();
                 }
             }
-            let version = self.hub.with(|state| state.server.world.version());
+            // A new owner of a key may wait for a timer from its beginning.
+            let version = self
+                .hub
+                .with(|state| (state.server.world.version(), state.counts.moves));
             if version != last.0 {
                 last = (version, now);
             }
             let still = now - last.1;
-            if !healed || deeds.peek().is_some() || still < QUIET {
+            if !healed || deeds.peek().is_some() || still < self.workload.quiet {
                 continue;
             }
             match &self.expected {

@@ -10,8 +10,8 @@ use std::{cmp::Ordering, collections::BTreeMap, sync::Arc};
 
 use bytes::Bytes;
 use controllers_kit::{
-    Action, Failure, Key, Only, PatchKind, Plan, Propagation, Reader, Report, Str, Verb, Written,
-    is_json, patch::apply_merge, testing::World,
+    Action, Failure, Key, Only, PatchKind, Plan, Propagation, Reader, StatusWrite, Str, Verb,
+    Written, is_json, patch::apply_merge, testing::World,
 };
 use http::Method;
 use jiff::Timestamp;
@@ -740,7 +740,7 @@ impl Server {
                 },
                 kind,
                 patch,
-                report: Report::No,
+                report: StatusWrite::No,
             };
         } else if request.method == Method::DELETE {
             let options = if request.body.is_empty() {

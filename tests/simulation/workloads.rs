@@ -63,6 +63,9 @@ pub struct Workload {
     pub pods_may_go: bool,
     /// How long faults last.
     pub faults: Duration,
+    /// A run that has come to the expected end is done after so long without a write: longer than the
+    /// longest interval at which its controllers batch writes.
+    pub quiet: Duration,
 }
 
 /// Variants of each workload.
@@ -297,6 +300,7 @@ pub fn workload(controller: &str, variant: u64) -> Workload {
             storage: false,
             pods_may_go: true,
             faults: Duration::from_secs(30),
+            quiet: Duration::from_secs(3),
         },
     };
     clearing::serve_custom_kinds(&mut making.workload.world);

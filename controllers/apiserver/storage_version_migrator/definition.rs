@@ -3,7 +3,7 @@
 
 use std::sync::OnceLock;
 
-use controllers_kit::{Action, Key, PatchKind, Plan, Query, Report, Resource, Str, Verb};
+use controllers_kit::{Action, Key, PatchKind, Plan, Query, Resource, StatusWrite, Str, Verb};
 use kubernetes_proto::{meta::Time, storagemigration::GroupResource};
 use serde_json::{Value, json};
 
@@ -116,7 +116,7 @@ fn apply(
             subresource: "status",
             kind: PatchKind::Apply { manager: MANAGER },
             patch: json!({ "status": status }),
-            report: Report::No,
+            report: StatusWrite::No,
         },
         resource,
         key: Key::cluster(Str::from(text("name"))),

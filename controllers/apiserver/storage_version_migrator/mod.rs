@@ -20,7 +20,7 @@
 
 use controllers_kit::{
     Change, Controller, Descriptor, Failure, FlagDefault, Flags, Key, Outcome, Plan, Query,
-    Refusal, Runs, Seen, Sharding, Str, Watches,
+    Refusal, Runs, Sharding, Snapshot, Str, Watches,
 };
 use kubernetes_proto::storagemigration::{GroupResource, StorageVersionMigration};
 use serde::{Deserialize, Serialize};
@@ -208,14 +208,19 @@ impl Controller for StorageVersionMigrator {
         on.catalogue();
     }
 
-    fn ask(&self, key: &Key, seen: &Seen<'_>, progress: &Progress) -> Vec<Query> {
+    fn ask(&self, key: &Key, seen: &Snapshot<'_>, progress: &Progress) -> Vec<Query> {
         match key.of_kind(KIND) {
             Some(name) => plan::ask(name, seen, progress),
             None => Vec::new(),
         }
     }
 
-    fn plan(&self, key: &Key, seen: &Seen<'_>, progress: &mut Progress) -> Result<Plan, Refusal> {
+    fn plan(
+        &self,
+        key: &Key,
+        seen: &Snapshot<'_>,
+        progress: &mut Progress,
+    ) -> Result<Plan, Refusal> {
         match key.of_kind(KIND) {
             Some(name) => plan::plan(name, seen, progress),
             None => Ok(Plan::nothing()),

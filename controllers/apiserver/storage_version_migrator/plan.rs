@@ -3,7 +3,8 @@
 use std::sync::Arc;
 
 use controllers_kit::{
-    Answer, Entry, NoPage, Plan, Query, Refusal, Report, Seen, SignedDuration, Str, Timestamp,
+    Answer, Entry, NoPage, Plan, Query, Refusal, SignedDuration, Snapshot, StatusWrite, Str,
+    Timestamp,
 };
 use kubernetes_proto::{
     Object,
@@ -39,7 +40,7 @@ enum Step {
     Nothing,
 }
 
-fn step(name: &str, seen: &Seen<'_>) -> Step {
+fn step(name: &str, seen: &Snapshot<'_>) -> Step {
     let mut all = seen.indexed::<StorageVersionMigration>(BY_RESOURCE, name);
     all.sort_by_cached_key(|one| {
         let meta = Object::metadata(&**one);
@@ -71,7 +72,7 @@ fn resource_of(one: &StorageVersionMigration) -> GroupResource {
 }
 
 /// The resource as discovery shows it.
-fn served(of: &GroupResource, seen: &Seen<'_>) -> Option<Entry> {
+fn served(of: &GroupResource, seen: &Snapshot<'_>) -> Option<Entry> {
     seen.catalogue().find(&of.group, &of.resource).cloned()
 }
 
@@ -90,7 +91,7 @@ fn migrations() -> Query {
     }
 }
 
-pub(super) fn ask(name: &str, seen: &Seen<'_>, progress: &Progress) -> Vec<Query> {
+pub(super) fn ask(name: &str, seen: &Snapshot<'_>, progress: &Progress) -> Vec<Query> {
     let query = match step(name, seen) {
         Step::End(one) | Step::Begin(one) => {
             let definition = definition::query(&resource_of(&one));
@@ -113,7 +114,11 @@ pub(super) fn ask(name: &str, seen: &Seen<'_>, progress: &Progress) -> Vec<Query
     query.into_iter().collect()
 }
 
-pub(super) fn plan(name: &str, seen: &Seen<'_>, progress: &mut Progress) -> Result<Plan, Refusal> {
+pub(super) fn plan(
+    name: &str,
+    seen: &Snapshot<'_>,
+    progress: &mut Progress,
+) -> Result<Plan, Refusal> {
     let now = Time::from(seen.now);
     match step(name, seen) {
         Step::Nothing => {
@@ -156,7 +161,7 @@ pub(super) fn plan(name: &str, seen: &Seen<'_>, progress: &mut Progress) -> Resu
 /// migration as it is now.
 fn turn(
     one: &StorageVersionMigration,
-    seen: &Seen<'_>,
+    seen: &Snapshot<'_>,
     new: &StorageVersionMigration,
     also: impl FnOnce(&mut Plan, &serde_json::Value),
 ) -> Result<Plan, Refusal> {
@@ -195,12 +200,12 @@ fn turn(
 
 fn write(plan: &mut Plan, old: &StorageVersionMigration, new: &StorageVersionMigration) {
     if let Some(action) = plan.update_status(old, new) {
-        action.reports(Report::No);
+        action.reports(StatusWrite::No);
     }
 }
 
 /// The migration has failed.
-fn fail(one: &StorageVersionMigration, seen: &Seen<'_>, message: &str) -> Plan {
+fn fail(one: &StorageVersionMigration, seen: &Snapshot<'_>, message: &str) -> Plan {
     let mut plan = Plan::nothing();
     let condition = (status::FAILED, FAILED_REASON, message);
     write(
@@ -212,7 +217,7 @@ fn fail(one: &StorageVersionMigration, seen: &Seen<'_>, message: &str) -> Plan {
 }
 
 /// The migration has failed at work.
-fn fail_at_work(one: &StorageVersionMigration, seen: &Seen<'_>, why: &str) -> Plan {
+fn fail_at_work(one: &StorageVersionMigration, seen: &Snapshot<'_>, why: &str) -> Plan {
     let message = format!("migration encountered unhandled error: {why}");
     fail(one, seen, &message)
 }
@@ -220,7 +225,7 @@ fn fail_at_work(one: &StorageVersionMigration, seen: &Seen<'_>, why: &str) -> Pl
 /// The resource of a migration, or what to do where discovery does not show it.
 fn discovered(
     one: &StorageVersionMigration,
-    seen: &Seen<'_>,
+    seen: &Snapshot<'_>,
     fail: impl FnOnce() -> Plan,
 ) -> Result<Result<Entry, Plan>, Refusal> {
     let of = resource_of(one);
@@ -258,7 +263,7 @@ fn described(entry: &Entry) -> String {
 }
 
 /// Records the resource's current version.
-fn find_version(one: &StorageVersionMigration, seen: &Seen<'_>) -> Result<Plan, Refusal> {
+fn find_version(one: &StorageVersionMigration, seen: &Snapshot<'_>) -> Result<Plan, Refusal> {
     let missing = || fail(one, seen, "resource does not exist in discovery");
     let entry = match discovered(one, seen, missing)? {
         Ok(entry) => entry,
@@ -323,7 +328,7 @@ fn recorded(text: &str) -> Result<u64, String> {
 /// One page more.
 fn migrate(
     one: &StorageVersionMigration,
-    seen: &Seen<'_>,
+    seen: &Snapshot<'_>,
     progress: &mut Progress,
 ) -> Result<Plan, Refusal> {
     let uid = &Object::metadata(one).uid;
@@ -423,7 +428,7 @@ fn migrate(
     Ok(plan)
 }
 
-fn succeed(one: &StorageVersionMigration, seen: &Seen<'_>) -> Plan {
+fn succeed(one: &StorageVersionMigration, seen: &Snapshot<'_>) -> Plan {
     let mut plan = Plan::nothing();
     let condition = (status::SUCCEEDED, "StorageVersionMigrationSucceeded", "");
     write(

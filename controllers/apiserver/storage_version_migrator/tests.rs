@@ -675,7 +675,7 @@ fn an_object_is_stored_again_by_an_apply_of_nothing_as_it_was_seen() {
             subresource: "",
             kind: PatchKind::Rewrite { manager: MANAGER },
             patch: json!({}),
-            report: controllers_kit::Report::No,
+            report: controllers_kit::StatusWrite::No,
         }
     );
 }

@@ -8,7 +8,7 @@
 
 use controllers_kit::{
     Answer, Change, Controller, Descriptor, Flags, Key, Only, Plan, Propagation, Query, Reader,
-    Refusal, Report, Runs, Seen, Sharding, Str, Watches,
+    Refusal, Runs, Sharding, Snapshot, StatusWrite, Str, Watches,
 };
 use kubernetes_proto::{
     Object,
@@ -67,7 +67,7 @@ fn live(server: &str) -> Query {
 }
 
 /// The servers for which the cache has no identity.
-fn doubtful(version: &StorageVersion, seen: &Seen<'_>) -> Vec<Str> {
+fn doubtful(version: &StorageVersion, seen: &Snapshot<'_>) -> Vec<Str> {
     let mut ids = servers(version);
     ids.retain(|id| {
         let lease = seen.get::<Lease>(&Key::new(NAMESPACE, id.clone()));
@@ -123,14 +123,14 @@ impl Controller for StorageVersionGarbageCollector {
         on.kind::<Lease>().wakes(wakes);
     }
 
-    fn ask(&self, key: &Key, seen: &Seen<'_>, (): &()) -> Vec<Query> {
+    fn ask(&self, key: &Key, seen: &Snapshot<'_>, (): &()) -> Vec<Query> {
         match seen.get::<StorageVersion>(key) {
             Some(version) => doubtful(&version, seen).iter().map(|id| live(id)).collect(),
             None => Vec::new(),
         }
     }
 
-    fn plan(&self, key: &Key, seen: &Seen<'_>, (): &mut ()) -> Result<Plan, Refusal> {
+    fn plan(&self, key: &Key, seen: &Snapshot<'_>, (): &mut ()) -> Result<Plan, Refusal> {
         let Some(version) = seen.get::<StorageVersion>(key) else {
             return Ok(Plan::nothing());
         };
@@ -163,7 +163,7 @@ impl Controller for StorageVersionGarbageCollector {
             let generation = Object::metadata(&*version).generation;
             agree(status, generation, Time::from(seen.now));
             if let Some(action) = plan.update_status(&*version, &new) {
-                action.reports(Report::No);
+                action.reports(StatusWrite::No);
             }
         }
         Ok(plan)

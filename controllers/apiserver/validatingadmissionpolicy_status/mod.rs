@@ -14,7 +14,7 @@ mod warnings;
 
 use controllers_kit::{
     Answer, Controller, Descriptor, Flags, Key, MetricKind, PatchKind, Plan, Query, Refusal,
-    Report, Seen, Sharding, Str, Watches,
+    Sharding, Snapshot, StatusWrite, Str, Watches,
 };
 use kubernetes_proto::{
     Object,
@@ -45,7 +45,7 @@ pub struct Memory {
 }
 
 /// The policy, where its generation is not checked yet.
-fn unchecked(key: &Key, seen: &Seen<'_>) -> Option<std::sync::Arc<ValidatingAdmissionPolicy>> {
+fn unchecked(key: &Key, seen: &Snapshot<'_>) -> Option<std::sync::Arc<ValidatingAdmissionPolicy>> {
     let policy = seen.get::<ValidatingAdmissionPolicy>(key)?;
     let observed = policy
         .status
@@ -92,7 +92,7 @@ fn params_of(spec: &ValidatingAdmissionPolicySpec) -> Option<Kind> {
 }
 
 /// The schema of a kind; `None` where it has none.
-fn schemas<'a>(kind: &Kind, seen: &Seen<'a>) -> Result<Option<&'a Value>, Refusal> {
+fn schemas<'a>(kind: &Kind, seen: &Snapshot<'a>) -> Result<Option<&'a Value>, Refusal> {
     match seen.answer(&schema_of(kind)) {
         Some(Answer::Object(answer)) => Ok(Some(&**answer)),
         Some(Answer::Missing | Answer::NotFound(_)) => Ok(None),
@@ -144,7 +144,7 @@ impl Controller for ValidatingAdmissionPolicyStatus {
         on.kind::<ValidatingAdmissionPolicy>().wakes_itself();
     }
 
-    fn ask(&self, key: &Key, seen: &Seen<'_>, memory: &Memory) -> Vec<Query> {
+    fn ask(&self, key: &Key, seen: &Snapshot<'_>, memory: &Memory) -> Vec<Query> {
         let Some(policy) = unchecked(key, seen) else {
             return Vec::new();
         };
@@ -165,7 +165,7 @@ impl Controller for ValidatingAdmissionPolicyStatus {
         queries
     }
 
-    fn plan(&self, key: &Key, seen: &Seen<'_>, memory: &mut Memory) -> Result<Plan, Refusal> {
+    fn plan(&self, key: &Key, seen: &Snapshot<'_>, memory: &mut Memory) -> Result<Plan, Refusal> {
         let mut plan = Plan::nothing();
         let Some(policy) = unchecked(key, seen) else {
             *memory = Memory::default();
@@ -234,7 +234,7 @@ impl Controller for ValidatingAdmissionPolicyStatus {
                 manager: FIELD_MANAGER,
             },
             json!({ "status": { "observedGeneration": generation, "typeChecking": checking } }),
-            Report::No,
+            StatusWrite::No,
         );
         Ok(plan)
     }

@@ -2,7 +2,7 @@
 
 use std::{cmp::Ordering, collections::BTreeMap, sync::Arc};
 
-use controllers_kit::{Seen, pods};
+use controllers_kit::{Snapshot, pods};
 use kubernetes_proto::{
     Object,
     apps::{DaemonSet, DaemonSetSpec},
@@ -36,7 +36,7 @@ pub(super) struct SyncContext<'a> {
     /// Without finished pods that are being deleted.
     pub pods: ByNode,
     pub hash: String,
-    pub seen: &'a Seen<'a>,
+    pub seen: &'a Snapshot<'a>,
 }
 
 /// Pods to create and to delete.

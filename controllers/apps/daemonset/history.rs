@@ -3,7 +3,8 @@
 use std::sync::Arc;
 
 use controllers_kit::{
-    Key, Only, PatchKind, Plan, Propagation, Refusal, Report, Seen, names, selectors::Selector,
+    Key, Only, PatchKind, Plan, Propagation, Refusal, Snapshot, StatusWrite, names,
+    selectors::Selector,
 };
 use kubernetes_proto::{
     Object,
@@ -54,7 +55,7 @@ pub(super) fn settle(
     revisions: &[Arc<ControllerRevision>],
     pods: &[Arc<Pod>],
     known: &mut Known,
-    seen: &Seen<'_>,
+    seen: &Snapshot<'_>,
 ) -> Result<History, Refusal> {
     let mut live = None;
     if !is_known(set, revisions, known) {
@@ -96,7 +97,7 @@ pub(super) fn settle(
         for pod in pods {
             if pod.metadata().label(REVISION_LABEL) != Some(&hash) {
                 let patch = json!({"metadata": {"labels": {REVISION_LABEL: hash}}});
-                plan.patch(pod.as_ref(), "", PatchKind::Merge, patch, Report::No);
+                plan.patch(pod.as_ref(), "", PatchKind::Merge, patch, StatusWrite::No);
             }
         }
         // Only when every pod has the label of the revision that stays.
@@ -108,7 +109,7 @@ pub(super) fn settle(
     }
     if kept.revision < number {
         let patch = json!({"revision": number});
-        plan.patch(kept.as_ref(), "", PatchKind::Merge, patch, Report::No);
+        plan.patch(kept.as_ref(), "", PatchKind::Merge, patch, StatusWrite::No);
     }
     Ok(History {
         hash,
@@ -130,8 +131,14 @@ fn label(plan: &mut Plan, revisions: &[Arc<ControllerRevision>]) {
         if meta.label(REVISION_LABEL).is_none() {
             let patch = json!({"metadata": {"labels": {REVISION_LABEL: meta.name}}});
             // The plan's other writes to it must not conflict with that.
-            plan.patch(revision.as_ref(), "", PatchKind::Merge, patch, Report::No)
-                .whatever_version();
+            plan.patch(
+                revision.as_ref(),
+                "",
+                PatchKind::Merge,
+                patch,
+                StatusWrite::No,
+            )
+            .whatever_version();
         }
     }
 }
@@ -187,7 +194,7 @@ fn create(
     selector: &Selector,
     data: Vec<u8>,
     (number, mut lost): (i64, Option<String>),
-    seen: &Seen<'_>,
+    seen: &Snapshot<'_>,
 ) -> (String, Option<i32>) {
     let meta = set.metadata();
     let before = set

@@ -19,8 +19,8 @@ mod status;
 use std::collections::BTreeMap;
 
 use controllers_kit::{
-    Change, Controller, Descriptor, Flags, Key, Plan, Query, Reader, Refusal, Said, Seen, Sharding,
-    SignedDuration, Timestamp, Watches, owners,
+    Change, Controller, Descriptor, Flags, Key, Plan, Query, Reader, Refusal, Said, Sharding,
+    SignedDuration, Snapshot, Timestamp, Watches, owners,
 };
 use kubernetes_proto::{
     Object,
@@ -151,11 +151,11 @@ impl Controller for DaemonSets {
         on.kind::<Node>().wakes(of_node);
     }
 
-    fn ask(&self, key: &Key, seen: &Seen<'_>, memory: &Memory) -> Vec<Query> {
+    fn ask(&self, key: &Key, seen: &Snapshot<'_>, memory: &Memory) -> Vec<Query> {
         plan::ask(key, seen, memory)
     }
 
-    fn plan(&self, key: &Key, seen: &Seen<'_>, memory: &mut Memory) -> Result<Plan, Refusal> {
+    fn plan(&self, key: &Key, seen: &Snapshot<'_>, memory: &mut Memory) -> Result<Plan, Refusal> {
         plan::plan(self, key, seen, memory)
     }
 }

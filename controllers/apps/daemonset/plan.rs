@@ -3,7 +3,7 @@
 use std::sync::Arc;
 
 use controllers_kit::{
-    Event, Key, Only, Plan, Propagation, Query, Refusal, Seen,
+    Event, Key, Only, Plan, Propagation, Query, Refusal, Snapshot,
     names::{Children, Known},
     owners::{self, Claimed},
     pods,
@@ -35,7 +35,7 @@ struct View {
     revisions: Claimed<DaemonSet, ControllerRevision>,
 }
 
-fn view(key: &Key, seen: &Seen<'_>) -> Result<Option<View>, Refusal> {
+fn view(key: &Key, seen: &Snapshot<'_>) -> Result<Option<View>, Refusal> {
     let Some(set) = seen
         .get::<DaemonSet>(key)
         .filter(|set| !set.is_terminating())
@@ -54,7 +54,7 @@ fn selects_all(set: &DaemonSet) -> bool {
     selectors::selects_all(spec(set).selector.as_ref())
 }
 
-pub(super) fn ask(key: &Key, seen: &Seen<'_>, memory: &Memory) -> Vec<Query> {
+pub(super) fn ask(key: &Key, seen: &Snapshot<'_>, memory: &Memory) -> Vec<Query> {
     let Ok(Some(view)) = view(key, seen) else {
         return Vec::new();
     };
@@ -70,7 +70,7 @@ pub(super) fn ask(key: &Key, seen: &Seen<'_>, memory: &Memory) -> Vec<Query> {
 pub(super) fn plan(
     of: &DaemonSets,
     key: &Key,
-    seen: &Seen<'_>,
+    seen: &Snapshot<'_>,
     memory: &mut Memory,
 ) -> Result<Plan, Refusal> {
     let Some(view) = view(key, seen)? else {

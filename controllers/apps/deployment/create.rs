@@ -1,6 +1,6 @@
 //! The new ReplicaSet: found and brought up to date, or created.
 
-use controllers_kit::{Key, Seen, names, owners};
+use controllers_kit::{Key, Snapshot, names, owners};
 use kubernetes_proto::{
     Object,
     apps::{ReplicaSet, ReplicaSetSpec},
@@ -62,7 +62,7 @@ impl Rollout {
     }
 
     /// Creates the new ReplicaSet where there is none.
-    pub fn create_new(&mut self, seen: &Seen<'_>) -> New {
+    pub fn create_new(&mut self, seen: &Snapshot<'_>) -> New {
         if self.new.is_some() {
             return New::Settled;
         }

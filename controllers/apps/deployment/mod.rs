@@ -25,7 +25,7 @@ mod template;
 
 use controllers_kit::{
     Change, Controller, Descriptor, Failure, Flags, Key, Outcome, Plan, Query, Reader, Refusal,
-    Seen, Sharding, Verb, Watches, owners,
+    Sharding, Snapshot, Verb, Watches, owners,
 };
 use kubernetes_proto::{
     Object,
@@ -119,11 +119,11 @@ impl Controller for Deployments {
         on.kind::<Pod>().wakes(recreate_waiting_for);
     }
 
-    fn ask(&self, key: &Key, seen: &Seen<'_>, memory: &Memory) -> Vec<Query> {
+    fn ask(&self, key: &Key, seen: &Snapshot<'_>, memory: &Memory) -> Vec<Query> {
         plan::ask(key, seen, memory)
     }
 
-    fn plan(&self, key: &Key, seen: &Seen<'_>, memory: &mut Memory) -> Result<Plan, Refusal> {
+    fn plan(&self, key: &Key, seen: &Snapshot<'_>, memory: &mut Memory) -> Result<Plan, Refusal> {
         plan::plan(self, key, seen, memory)
     }
 

@@ -3,7 +3,7 @@
 use std::sync::Arc;
 
 use controllers_kit::{
-    Event, Key, Plan, Query, Refusal, Seen,
+    Event, Key, Plan, Query, Refusal, Snapshot,
     owners::Claimed,
     pods,
     selectors::{self, Selector},
@@ -32,7 +32,7 @@ fn by_age(claimed: &Sets) -> Vec<Arc<ReplicaSet>> {
     sets
 }
 
-fn claimed(key: &Key, seen: &Seen<'_>) -> Result<Option<Sets>, Refusal> {
+fn claimed(key: &Key, seen: &Snapshot<'_>) -> Result<Option<Sets>, Refusal> {
     let Some(deployment) = seen.get::<Deployment>(key) else {
         return Ok(None);
     };
@@ -52,7 +52,7 @@ fn selects_all(deployment: &Deployment) -> bool {
     selectors::selects_all(spec.and_then(|spec| spec.selector.as_ref()))
 }
 
-pub(super) fn ask(key: &Key, seen: &Seen<'_>, memory: &Memory) -> Vec<Query> {
+pub(super) fn ask(key: &Key, seen: &Snapshot<'_>, memory: &Memory) -> Vec<Query> {
     let Ok(Some(claimed)) = claimed(key, seen) else {
         return Vec::new();
     };
@@ -76,7 +76,7 @@ pub(super) fn ask(key: &Key, seen: &Seen<'_>, memory: &Memory) -> Vec<Query> {
 pub(super) fn plan(
     of: &Deployments,
     key: &Key,
-    seen: &Seen<'_>,
+    seen: &Snapshot<'_>,
     memory: &mut Memory,
 ) -> Result<Plan, Refusal> {
     let Some(claimed) = claimed(key, seen)? else {
@@ -154,7 +154,7 @@ fn refuse_to_select_all(deployment: &Arc<Deployment>) -> Plan {
 fn rollout(
     of: &Deployments,
     claimed: &Sets,
-    seen: &Seen<'_>,
+    seen: &Snapshot<'_>,
     memory: &mut Memory,
 ) -> Result<Rollout, Refusal> {
     let deployment = &claimed.owner;
@@ -189,7 +189,7 @@ fn scaled(mut rollout: Rollout, mut plan: Plan, selector: &Selector) -> Plan {
 fn rolled_back(
     mut rollout: Rollout,
     revision: i64,
-    seen: &Seen<'_>,
+    seen: &Snapshot<'_>,
     memory: &mut Memory,
     mut plan: Plan,
     selector: &Selector,

@@ -1,13 +1,13 @@
 //! The strategy Recreate: no new pod before the last old one is gone.
 
-use controllers_kit::{Seen, owners, pods};
+use controllers_kit::{Snapshot, owners, pods};
 use kubernetes_proto::{Object, core::Pod};
 
 use super::{context::Rollout, create::New};
 
 impl Rollout {
     /// Plans the next step of the strategy Recreate.
-    pub fn recreate(&mut self, seen: &Seen<'_>) -> New {
+    pub fn recreate(&mut self, seen: &Snapshot<'_>) -> New {
         if self.scale_down_old() || self.old_pods_run(seen) {
             return New::Settled;
         }
@@ -34,7 +34,7 @@ impl Rollout {
 
     /// Whether an old ReplicaSet's status counts pods, or it has an unfinished pod, whatever its status
     /// says.
-    pub fn old_pods_run(&self, seen: &Seen<'_>) -> bool {
+    pub fn old_pods_run(&self, seen: &Snapshot<'_>) -> bool {
         self.old().any(|index| {
             let set = &self.sets[index];
             set.status().replicas > 0

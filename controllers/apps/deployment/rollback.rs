@@ -3,7 +3,7 @@
 
 use std::sync::Arc;
 
-use controllers_kit::{Event, PatchKind, Plan, Query, Refusal, Report, Seen, patch};
+use controllers_kit::{Event, PatchKind, Plan, Query, Refusal, Snapshot, StatusWrite, patch};
 use kubernetes_proto::{
     Object,
     apps::{Deployment, ReplicaSet},
@@ -69,7 +69,7 @@ impl Rollout {
         &self,
         plan: &mut Plan,
         wanted: i64,
-        seen: &Seen<'_>,
+        seen: &Snapshot<'_>,
         memory: &Memory,
     ) -> Result<(), Refusal> {
         let deployment = self.deployment.as_ref();
@@ -142,7 +142,7 @@ impl Rollout {
             "",
             PatchKind::Merge,
             change,
-            Report::No,
+            StatusWrite::No,
         ))
     }
 }

@@ -1,7 +1,7 @@
 //! A Deployment and its ReplicaSets while a plan is being made: decisions change the working copies, and at
 //! the end the differences are written.
 
-use controllers_kit::{Event, Only, Plan, Propagation, Report, patch, status as statuses};
+use controllers_kit::{Event, Only, Plan, Propagation, StatusWrite, patch, status as statuses};
 use kubernetes_proto::{
     Object,
     apps::{Deployment, DeploymentSpec, DeploymentStatus},
@@ -205,7 +205,7 @@ impl Rollout {
         };
         let before = self.deployment.status.clone().unwrap_or_default();
         let mut change = Map::new();
-        let mut report = Report::Seen;
+        let mut report = StatusWrite::Observed;
         if before != *status {
             let (before, after) = (json(&before), json(status));
             report = statuses::report(self.deployment.as_ref(), &before, &after);
@@ -227,9 +227,9 @@ impl Rollout {
         ];
         let is_underway = counts.iter().any(|count| *count != self.replicas());
         if self.revision.is_some() || progressing(&before) != progressing(status) {
-            report = Report::No;
-        } else if is_underway && report == Report::Seen {
-            report = Report::Underway;
+            report = StatusWrite::No;
+        } else if is_underway && report == StatusWrite::Observed {
+            report = StatusWrite::Progress;
         }
         if let Some(revision) = &self.revision {
             let annotations = serde_json::json!({"annotations": {revision::REVISION: revision}});

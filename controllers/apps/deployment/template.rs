@@ -6,7 +6,7 @@
 
 use std::sync::Arc;
 
-use controllers_kit::{Answer, Key, Query, Refusal, Seen, names};
+use controllers_kit::{Answer, Key, Query, Refusal, Snapshot, names};
 use kubernetes_proto::{
     Object,
     apps::{Deployment, ReplicaSet},
@@ -161,7 +161,7 @@ pub(super) fn ask(
 pub(super) fn find_new(
     deployment: &Deployment,
     sets: &[Arc<ReplicaSet>],
-    seen: &Seen<'_>,
+    seen: &Snapshot<'_>,
     memory: &mut Memory,
 ) -> Result<Option<usize>, Refusal> {
     let comparison = compare(deployment, sets);
@@ -197,7 +197,7 @@ pub(super) fn find_new(
 pub(super) fn are_equal_live(
     deployment: &Deployment,
     set: &ReplicaSet,
-    seen: &Seen<'_>,
+    seen: &Snapshot<'_>,
 ) -> Result<bool, Refusal> {
     Ok(live_template(deployment, seen)? == live_template(set, seen)?)
 }
@@ -221,7 +221,7 @@ pub(super) fn is_known_equal(
 ///
 /// # Errors
 /// Where the object could not be read, or is not the one that was seen.
-pub(super) fn live_template<T: Object>(object: &T, seen: &Seen<'_>) -> Result<Value, Refusal> {
+pub(super) fn live_template<T: Object>(object: &T, seen: &Snapshot<'_>) -> Result<Value, Refusal> {
     let mut template = live_object(object, seen)?["spec"]["template"].clone();
     if let Some(meta) = template["metadata"].as_object_mut() {
         meta.retain(|_, value| !value.is_null());
@@ -238,7 +238,7 @@ pub(super) fn live_template<T: Object>(object: &T, seen: &Seen<'_>) -> Result<Va
 /// Where it could not be read, or is not the one that was seen.
 pub(super) fn live_object<'a, T: Object>(
     object: &T,
-    seen: &Seen<'a>,
+    seen: &Snapshot<'a>,
 ) -> Result<&'a Value, Refusal> {
     let kind = T::resource().kind;
     let key = Key::of(object);

@@ -1,8 +1,8 @@
 use std::sync::Arc;
 
 use controllers_kit::{
-    Answer, Answers, Failure, FlagValue, Key, Outcome, PatchKind, Plan, Query, Refusal, Report,
-    Requeue, Seen, Verb, Written,
+    Answer, Answers, Failure, FlagValue, Key, Outcome, PatchKind, Plan, Query, Refusal, Requeue,
+    Snapshot, StatusWrite, Verb, Written,
     testing::{
         Common, DeploymentBuild, PodBuild, WorkloadBuild, World, at, deployment, pod,
         pod_spec_bytes, replica_set,
@@ -1899,7 +1899,7 @@ fn a_change_of_progress_is_always_written() {
             _ => None,
         })
     };
-    assert_eq!(is_report(&plan), Some(Report::No));
+    assert_eq!(is_report(&plan), Some(StatusWrite::No));
     let report = |change: fn(&mut ReplicaSetStatus)| {
         let mut world = rolled_out(deployment("web").replicas(2));
         let set = only_set(&world);
@@ -1907,11 +1907,14 @@ fn a_change_of_progress_is_always_written() {
         is_report(&world.plan::<Deployments>("web"))
     };
     // The reported status is no longer true.
-    assert_eq!(report(|set| set.ready_replicas = 1), Some(Report::No));
-    assert_eq!(report(|set| set.replicas = 1), Some(Report::No));
-    assert_eq!(report(|set| set.available_replicas = 1), Some(Report::No));
+    assert_eq!(report(|set| set.ready_replicas = 1), Some(StatusWrite::No));
+    assert_eq!(report(|set| set.replicas = 1), Some(StatusWrite::No));
+    assert_eq!(
+        report(|set| set.available_replicas = 1),
+        Some(StatusWrite::No)
+    );
     // More is to come.
-    assert_eq!(report(|set| set.replicas = 3), Some(Report::Underway));
+    assert_eq!(report(|set| set.replicas = 3), Some(StatusWrite::Progress));
 }
 
 #[test]
@@ -2039,7 +2042,7 @@ fn asked(
     let key = Key::new("default", "web");
     let reader = world.with_indexes_of::<Deployments>();
     let none = Answers::new();
-    let queries = DEPLOYMENTS.ask(&key, &Seen::new(&reader, &none, world.now()), memory);
+    let queries = DEPLOYMENTS.ask(&key, &Snapshot::new(&reader, &none, world.now()), memory);
     let answers: Answers = queries
         .iter()
         .map(|query| {
@@ -2061,7 +2064,7 @@ fn asked(
             (query.clone(), Answer::Object(Arc::new(live)))
         })
         .collect();
-    let plan = DEPLOYMENTS.plan(&key, &Seen::new(&reader, &answers, world.now()), memory);
+    let plan = DEPLOYMENTS.plan(&key, &Snapshot::new(&reader, &answers, world.now()), memory);
     (queries.len(), plan)
 }
 
@@ -2122,7 +2125,7 @@ fn a_doubt_that_can_not_be_settled_is_not_guessed() {
     let key = Key::new("default", "web");
     let reader = world.with_indexes_of::<Deployments>();
     let none = Answers::new();
-    let seen = Seen::new(&reader, &none, world.now());
+    let seen = Snapshot::new(&reader, &none, world.now());
     let queries = DEPLOYMENTS.ask(&key, &seen, &Memory::default());
     let stale = json!({"metadata": {"uid": "another", "generation": 1}});
     for answer in [
@@ -2135,7 +2138,7 @@ fn a_doubt_that_can_not_be_settled_is_not_guessed() {
             .iter()
             .filter_map(|query| Some((query.clone(), answer.clone()?)))
             .collect();
-        let seen = Seen::new(&reader, &answers, world.now());
+        let seen = Snapshot::new(&reader, &answers, world.now());
         let refusal = DEPLOYMENTS
             .plan(&key, &seen, &mut Memory::default())
             .unwrap_err();

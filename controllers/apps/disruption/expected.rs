@@ -6,7 +6,7 @@ use std::{
     time::Duration,
 };
 
-use controllers_kit::{Answer, Catalogue, Key, Query, Seen, Str, pods};
+use controllers_kit::{Answer, Catalogue, Key, Query, Snapshot, Str, pods};
 use kubernetes_proto::{
     Object,
     apps::{Deployment, ReplicaSet, StatefulSet},
@@ -65,7 +65,7 @@ enum Source {
 }
 
 /// The owner as a workload in the cache; a ReplicaSet of a Deployment counts as the Deployment.
-fn known(owner: &OwnerReference, namespace: &str, seen: &Seen<'_>) -> Option<(Str, i32)> {
+fn known(owner: &OwnerReference, namespace: &str, seen: &Snapshot<'_>) -> Option<(Str, i32)> {
     let group = owner
         .api_version
         .split_once('/')
@@ -108,7 +108,7 @@ fn of<T: Object>(found: &T, owner: &OwnerReference, size: Option<i32>) -> Option
 fn source(
     owner: &OwnerReference,
     namespace: &str,
-    seen: &Seen<'_>,
+    seen: &Snapshot<'_>,
     catalogue: &Catalogue,
 ) -> Source {
     if let Some((uid, size)) = known(owner, namespace, seen) {
@@ -136,7 +136,7 @@ fn source(
 /// The pods that a budget selects.
 pub(super) fn selected(
     budget: &PodDisruptionBudget,
-    seen: &Seen<'_>,
+    seen: &Snapshot<'_>,
 ) -> Result<Vec<Arc<Pod>>, String> {
     let selector = super::selector(budget)?;
     Ok(pods::selected(
@@ -147,7 +147,7 @@ pub(super) fn selected(
 }
 
 /// The scales that are not in the cache, each once.
-pub(super) fn ask(key: &Key, seen: &Seen<'_>) -> Vec<Query> {
+pub(super) fn ask(key: &Key, seen: &Snapshot<'_>) -> Vec<Query> {
     let Some(budget) = seen.get::<PodDisruptionBudget>(key) else {
         return Vec::new();
     };
@@ -171,7 +171,11 @@ pub(super) fn ask(key: &Key, seen: &Seen<'_>) -> Vec<Query> {
 }
 
 /// What the owners of these pods want together.
-fn of_owners(namespace: &str, pods: &[Arc<Pod>], seen: &Seen<'_>) -> Result<(i32, bool), Failed> {
+fn of_owners(
+    namespace: &str,
+    pods: &[Arc<Pod>],
+    seen: &Snapshot<'_>,
+) -> Result<(i32, bool), Failed> {
     let catalogue = seen.catalogue();
     let mut sizes: BTreeMap<Str, i32> = BTreeMap::new();
     let mut visited = BTreeSet::new();
@@ -226,7 +230,7 @@ fn of_owners(namespace: &str, pods: &[Arc<Pod>], seen: &Seen<'_>) -> Result<(i32
 pub(super) fn count(
     budget: &PodDisruptionBudget,
     pods: &[Arc<Pod>],
-    seen: &Seen<'_>,
+    seen: &Snapshot<'_>,
 ) -> Result<Expected, Failed> {
     let Some(spec) = &budget.spec else {
         return Ok(Expected::default());

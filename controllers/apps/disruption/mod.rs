@@ -10,8 +10,8 @@
 //! Where the count can't be made, nothing may be evicted: the status says so, with the reason.
 
 use controllers_kit::{
-    Change, Controller, Descriptor, Flags, Key, Object, Plan, Query, Reader, Refusal, Said, Seen,
-    Sharding, SignedDuration, Watches, cast, pods, selectors::Selector,
+    Change, Controller, Descriptor, Flags, Key, Object, Plan, Query, Reader, Refusal, Said,
+    Sharding, SignedDuration, Snapshot, Watches, cast, pods, selectors::Selector,
 };
 use kubernetes_proto::{
     apps::{Deployment, ReplicaSet, StatefulSet},
@@ -84,11 +84,11 @@ impl Controller for Disruptions {
         });
     }
 
-    fn ask(&self, key: &Key, seen: &Seen<'_>, _: &Said) -> Vec<Query> {
+    fn ask(&self, key: &Key, seen: &Snapshot<'_>, _: &Said) -> Vec<Query> {
         expected::ask(key, seen)
     }
 
-    fn plan(&self, key: &Key, seen: &Seen<'_>, said: &mut Said) -> Result<Plan, Refusal> {
+    fn plan(&self, key: &Key, seen: &Snapshot<'_>, said: &mut Said) -> Result<Plan, Refusal> {
         let mut plan = plan::budget(key, seen, said)?;
         stale::reset(key, seen, &mut plan);
         Ok(plan)

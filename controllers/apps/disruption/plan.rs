@@ -3,7 +3,7 @@
 use std::{collections::BTreeMap, sync::Arc};
 
 use controllers_kit::{
-    Event, Key, Object, Plan, Refusal, Said, Seen, SignedDuration, Timestamp,
+    Event, Key, Object, Plan, Refusal, Said, SignedDuration, Snapshot, Timestamp,
     conditions::{self, Policy},
     pods,
     selectors::in_messages,
@@ -26,7 +26,7 @@ const PAST: SignedDuration = SignedDuration::from_millis(1);
 
 const ALLOWED: &str = "DisruptionAllowed";
 
-pub(super) fn budget(key: &Key, seen: &Seen<'_>, said: &mut Said) -> Result<Plan, Refusal> {
+pub(super) fn budget(key: &Key, seen: &Snapshot<'_>, said: &mut Said) -> Result<Plan, Refusal> {
     let mut plan = Plan::nothing();
     let Some(budget) = seen.get::<PodDisruptionBudget>(key) else {
         *said = Said::default();
@@ -68,7 +68,7 @@ pub(super) fn budget(key: &Key, seen: &Seen<'_>, said: &mut Said) -> Result<Plan
 /// The status as it should be; `None` where it is unchanged.
 fn count(
     budget: &PodDisruptionBudget,
-    seen: &Seen<'_>,
+    seen: &Snapshot<'_>,
     plan: &mut Plan,
 ) -> Result<Option<PodDisruptionBudgetStatus>, Failed> {
     let pods = expected::selected(budget, seen).map_err(|why| {
@@ -173,7 +173,7 @@ fn set(
 fn nothing_allowed(
     budget: &PodDisruptionBudget,
     why: &str,
-    seen: &Seen<'_>,
+    seen: &Snapshot<'_>,
 ) -> PodDisruptionBudgetStatus {
     let mut status = budget.status.clone().unwrap_or_default();
     status.disruptions_allowed = 0;

@@ -2,7 +2,7 @@
 //! taken back, so that nobody counts a later failure as a disruption.
 
 use controllers_kit::{
-    Change, Key, Object, PatchKind, Plan, Reader, Report, Seen, SignedDuration, Timestamp,
+    Change, Key, Object, PatchKind, Plan, Reader, SignedDuration, Snapshot, StatusWrite, Timestamp,
     conditions, patch, pods,
 };
 use kubernetes_proto::core::{Pod, PodCondition};
@@ -36,7 +36,7 @@ pub(super) fn itself(change: &Change<'_, Pod>, _: &dyn Reader) -> Vec<Key> {
 }
 
 /// Resets the condition, or waits until it is stale.
-pub(super) fn reset(key: &Key, seen: &Seen<'_>, plan: &mut Plan) {
+pub(super) fn reset(key: &Key, seen: &Snapshot<'_>, plan: &mut Plan) {
     let Some(pod) = seen.get::<Pod>(key) else {
         return;
     };
@@ -64,6 +64,6 @@ pub(super) fn reset(key: &Key, seen: &Seen<'_>, plan: &mut Plan) {
         };
     }
     if let Some(patch) = patch::difference(&*pod, &new, patch::Part::Status) {
-        plan.patch(&*pod, "status", PatchKind::Merge, patch, Report::No);
+        plan.patch(&*pod, "status", PatchKind::Merge, patch, StatusWrite::No);
     }
 }

@@ -1,5 +1,5 @@
 use controllers_kit::{
-    Answer, Controller, Entry, Factory, Object, Report, Str,
+    Answer, Controller, Entry, Factory, Object, StatusWrite, Str,
     testing::{
         Common, PodBuild, WorkloadBuild, World, at, contract, deployment, job, pod, replica_set,
         replication_controller, stateful_set,
@@ -347,33 +347,45 @@ fn a_status_that_forbids_evictions_is_written_at_once() {
     let healthy = counted(5);
     assert_eq!(report(&healthy), None);
     let one_less = unready(&healthy, "web-0");
-    assert_eq!(report(&one_less), Some(Report::No), "fewer are allowed");
+    assert_eq!(
+        report(&one_less),
+        Some(StatusWrite::No),
+        "fewer are allowed"
+    );
     // The next one, a moment later, is not held back by that.
     let mut one_less = one_less;
     one_less.run::<Disruptions>();
-    assert_eq!(report(&unready(&one_less, "web-1")), Some(Report::No));
+    assert_eq!(report(&unready(&one_less, "web-1")), Some(StatusWrite::No));
     let none_left = counted(3);
     assert_eq!(
         report(&unready(&none_left, "web-0")),
-        Some(Report::No),
+        Some(StatusWrite::No),
         "unhealthy pods are evicted by the number of healthy ones"
     );
     let more = none_left.clone().changed("web-4", |pod: &mut Pod| {
         pod.status = pod.clone().ready("11:00:00").status;
     });
-    assert_eq!(report(&more), Some(Report::Seen), "more are allowed");
+    assert_eq!(
+        report(&more),
+        Some(StatusWrite::Observed),
+        "more are allowed"
+    );
     let stricter = none_left.changed("web", |pdb: &mut PodDisruptionBudget| {
         let least = kubernetes_proto::meta::IntOrString::number(4);
         pdb.spec.as_mut().unwrap().min_available = Some(least);
     });
-    assert_eq!(report(&stricter), Some(Report::No), "more must be healthy");
+    assert_eq!(
+        report(&stricter),
+        Some(StatusWrite::No),
+        "more must be healthy"
+    );
     // Where the count can't be made any more.
     let unreadable = healthy.changed("web", |pdb: &mut PodDisruptionBudget| {
         let spec = pdb.spec.as_mut().unwrap();
         spec.min_available = None;
         spec.max_unavailable = Some(kubernetes_proto::meta::IntOrString::text("many"));
     });
-    assert_eq!(report(&unreadable), Some(Report::No), "the fail-safe");
+    assert_eq!(report(&unreadable), Some(StatusWrite::No), "the fail-safe");
 }
 
 #[test]

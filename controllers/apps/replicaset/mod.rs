@@ -15,8 +15,8 @@ pub(crate) mod plan;
 mod status;
 
 use controllers_kit::{
-    Controller, Descriptor, Failure, Flags, Key, MetricKind, Outcome, Plan, Query, Refusal, Seen,
-    Sharding, Verb, Watches, owners,
+    Controller, Descriptor, Failure, Flags, Key, MetricKind, Outcome, Plan, Query, Refusal,
+    Sharding, Snapshot, Verb, Watches, owners,
 };
 use kubernetes_proto::{Object, apps::ReplicaSet, core::Pod};
 use serde::{Deserialize, Serialize};
@@ -109,11 +109,11 @@ impl Controller for ReplicaSets {
             .indexed_by(owners::ORPHANS, owners::orphan_in);
     }
 
-    fn ask(&self, key: &Key, seen: &Seen<'_>, _: &Memory) -> Vec<Query> {
+    fn ask(&self, key: &Key, seen: &Snapshot<'_>, _: &Memory) -> Vec<Query> {
         plan::ask::<ReplicaSet>(key, seen)
     }
 
-    fn plan(&self, key: &Key, seen: &Seen<'_>, memory: &mut Memory) -> Result<Plan, Refusal> {
+    fn plan(&self, key: &Key, seen: &Snapshot<'_>, memory: &mut Memory) -> Result<Plan, Refusal> {
         plan::plan::<ReplicaSet>(self.gates, key, seen, memory)
     }
 

@@ -3,7 +3,7 @@
 use std::sync::Arc;
 
 use controllers_kit::{
-    Event, Key, Only, Plan, Propagation, Query, Refusal, Seen, Timestamp,
+    Event, Key, Only, Plan, Propagation, Query, Refusal, Snapshot, Timestamp,
     names::{Children, Known},
     owners::{self, Claimed},
     pods,
@@ -20,7 +20,10 @@ use super::{
 const BURST_REPLICAS: usize = 500;
 
 /// The set and its active pods.
-fn claimed<O: Replicator>(key: &Key, seen: &Seen<'_>) -> Result<Option<Claimed<O, Pod>>, Refusal> {
+fn claimed<O: Replicator>(
+    key: &Key,
+    seen: &Snapshot<'_>,
+) -> Result<Option<Claimed<O, Pod>>, Refusal> {
     let Some(set) = seen.get::<O>(key) else {
         return Ok(None);
     };
@@ -34,7 +37,7 @@ fn claimed<O: Replicator>(key: &Key, seen: &Seen<'_>) -> Result<Option<Claimed<O
 }
 
 /// Before an adoption the set is read live.
-pub(crate) fn ask<O: Replicator>(key: &Key, seen: &Seen<'_>) -> Vec<Query> {
+pub(crate) fn ask<O: Replicator>(key: &Key, seen: &Snapshot<'_>) -> Vec<Query> {
     let claimed = claimed::<O>(key, seen).ok().flatten();
     Vec::from_iter(claimed.and_then(|claimed| claimed.ask()))
 }
@@ -42,7 +45,7 @@ pub(crate) fn ask<O: Replicator>(key: &Key, seen: &Seen<'_>) -> Vec<Query> {
 pub(crate) fn plan<O: Replicator>(
     gates: Gates,
     key: &Key,
-    seen: &Seen<'_>,
+    seen: &Snapshot<'_>,
     memory: &mut Memory,
 ) -> Result<Plan, Refusal> {
     let Some(claimed) = claimed::<O>(key, seen)? else {
@@ -91,7 +94,7 @@ const NAMES_PER_GENERATION: u64 = 1009;
 fn create_pods<O: Replicator>(
     plan: &mut Plan,
     claimed: &Claimed<O, Pod>,
-    seen: &Seen<'_>,
+    seen: &Snapshot<'_>,
     missing: u64,
 ) {
     let set = claimed.owner.as_ref();
@@ -129,7 +132,7 @@ fn delete_pods<O: Replicator>(
     plan: &mut Plan,
     claimed: &Claimed<O, Pod>,
     gates: Gates,
-    seen: &Seen<'_>,
+    seen: &Snapshot<'_>,
     surplus: u64,
 ) {
     let set = claimed.owner.as_ref();
@@ -180,7 +183,7 @@ fn age_ratios(all: &[Arc<Pod>], going: &[Arc<Pod>], now: Timestamp) -> Vec<f64> 
 }
 
 /// The pods of all sets with the same controller; none where the set has no controller.
-fn sibling_pods<O: Replicator>(set: &O, seen: &Seen<'_>) -> Vec<Arc<Pod>> {
+fn sibling_pods<O: Replicator>(set: &O, seen: &Snapshot<'_>) -> Vec<Arc<Pod>> {
     let Some(controller) = set.metadata().controller() else {
         return Vec::new();
     };

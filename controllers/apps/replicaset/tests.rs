@@ -1,5 +1,6 @@
 use controllers_kit::{
-    Controller, Factory, Failure, FlagValue, Only, Outcome, Plan, Report, Requeue, Verb, Written,
+    Controller, Factory, Failure, FlagValue, Only, Outcome, Plan, Requeue, StatusWrite, Verb,
+    Written,
     testing::{
         Common, NamespaceBuild, PodBuild, WorkloadBuild, World, at, deployment, namespace, pod,
         replica_set,
@@ -538,25 +539,25 @@ fn a_status_write_knows_whether_another_will_follow() {
             "as many as wanted",
             2,
             vec![ready("a"), ready("b")],
-            Report::Seen,
+            StatusWrite::Observed,
         ),
         (
             "one not available",
             2,
             vec![ready("a"), unready("b")],
-            Report::Underway,
+            StatusWrite::Progress,
         ),
         (
             "one missing",
             3,
             vec![ready("a"), ready("b")],
-            Report::Underway,
+            StatusWrite::Progress,
         ),
         (
             "one too many",
             1,
             vec![ready("a"), ready("b")],
-            Report::Underway,
+            StatusWrite::Progress,
         ),
     ] {
         let plan = with_children(wanted, &children).plan::<ReplicaSets>("web");
@@ -767,9 +768,13 @@ fn a_lost_ready_pod_is_reported_at_once() {
         (
             "one is not ready any more",
             child("a").running(),
-            Report::No,
+            StatusWrite::No,
         ),
-        ("nothing but the generation", ready("a"), Report::Seen),
+        (
+            "nothing but the generation",
+            ready("a"),
+            StatusWrite::Observed,
+        ),
     ] {
         let mut world = world.clone();
         world.change("a", |pod: &mut Pod| pod.status = state.status);

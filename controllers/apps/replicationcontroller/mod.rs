@@ -6,7 +6,7 @@
 //! Differs from upstream as the replicaset controller does.
 
 use controllers_kit::{
-    Controller, Descriptor, Flags, Key, Outcome, Plan, Query, Refusal, Seen, Sharding, Watches,
+    Controller, Descriptor, Flags, Key, Outcome, Plan, Query, Refusal, Sharding, Snapshot, Watches,
     owners,
     selectors::{self, Selector},
 };
@@ -94,11 +94,11 @@ impl Controller for ReplicationControllers {
             .indexed_by(owners::ORPHANS, owners::orphan_in);
     }
 
-    fn ask(&self, key: &Key, seen: &Seen<'_>, _: &Memory) -> Vec<Query> {
+    fn ask(&self, key: &Key, seen: &Snapshot<'_>, _: &Memory) -> Vec<Query> {
         plan::ask::<ReplicationController>(key, seen)
     }
 
-    fn plan(&self, key: &Key, seen: &Seen<'_>, memory: &mut Memory) -> Result<Plan, Refusal> {
+    fn plan(&self, key: &Key, seen: &Snapshot<'_>, memory: &mut Memory) -> Result<Plan, Refusal> {
         plan::plan::<ReplicationController>(self.gates, key, seen, memory)
     }
 

@@ -3,7 +3,7 @@
 
 use std::sync::Arc;
 
-use controllers_kit::{Event, Key, Plan, Seen, owners};
+use controllers_kit::{Event, Key, Plan, Snapshot, owners};
 use kubernetes_proto::{
     Object, Shared,
     apps::StatefulSet,
@@ -37,7 +37,7 @@ fn find(
     set: &StatefulSet,
     template: &PersistentVolumeClaimTemplate,
     ordinal: i64,
-    seen: &Seen<'_>,
+    seen: &Snapshot<'_>,
 ) -> Option<Arc<PersistentVolumeClaim>> {
     let name = pod::claim_name(set, template, ordinal);
     seen.get(&Key::new(set.metadata().namespace.clone(), name))
@@ -47,7 +47,7 @@ fn find(
 fn present<'a>(
     set: &'a StatefulSet,
     ordinal: i64,
-    seen: &'a Seen<'_>,
+    seen: &'a Snapshot<'_>,
 ) -> impl Iterator<Item = Arc<PersistentVolumeClaim>> + 'a {
     spec(set)
         .volume_claim_templates
@@ -71,7 +71,7 @@ fn is_stale<T: Object>(claim: &PersistentVolumeClaim, owner: &T) -> bool {
 
 /// Whether a claim that should go with the set still belongs to an earlier pod of the ordinal: it is about to
 /// be deleted, and a new pod must not take it.
-pub(super) fn are_stale(set: &StatefulSet, ordinal: i64, seen: &Seen<'_>) -> bool {
+pub(super) fn are_stale(set: &StatefulSet, ordinal: i64, seen: &Snapshot<'_>) -> bool {
     let name = pod::name(set, ordinal);
     let of_pod_before = |reference: &Shared<OwnerReference>| {
         reference.api_version == *"v1" && reference.kind == *"Pod" && *reference.name == *name
@@ -128,7 +128,7 @@ fn wanted(set: &StatefulSet, pod: &Pod) -> (bool, bool) {
 }
 
 /// Whether all existing claims of a pod have the right owners.
-pub(super) fn match_policy(set: &StatefulSet, pod: &Pod, seen: &Seen<'_>) -> bool {
+pub(super) fn match_policy(set: &StatefulSet, pod: &Pod, seen: &Snapshot<'_>) -> bool {
     present(set, pod::ordinal(pod), seen).all(|claim| is_up_to_date(&claim, set, pod))
 }
 
@@ -137,7 +137,7 @@ pub(super) fn mend_owners(
     plan: &mut Plan,
     set: &StatefulSet,
     pod: &Pod,
-    seen: &Seen<'_>,
+    seen: &Snapshot<'_>,
     event: Option<&Event>,
 ) {
     let mut last = None;
@@ -186,7 +186,7 @@ pub(super) fn create_missing(
     plan: &mut Plan,
     set: &StatefulSet,
     ordinal: i64,
-    seen: &Seen<'_>,
+    seen: &Snapshot<'_>,
 ) -> Result<(), String> {
     let set_meta = set.metadata();
     let pod = pod::name(set, ordinal);

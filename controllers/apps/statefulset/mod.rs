@@ -18,7 +18,7 @@ mod status;
 
 use controllers_kit::{
     Change, Controller, Descriptor, Flags, Key, MetricKind, Plan, Query, Reader, Refusal, Said,
-    Seen, Sharding, Watches, owners,
+    Sharding, Snapshot, Watches, owners,
 };
 use kubernetes_proto::{
     Object,
@@ -123,11 +123,11 @@ impl Controller for StatefulSets {
             .indexed_by(owners::ORPHANS, owners::orphan_in);
     }
 
-    fn ask(&self, key: &Key, seen: &Seen<'_>, memory: &Memory) -> Vec<Query> {
+    fn ask(&self, key: &Key, seen: &Snapshot<'_>, memory: &Memory) -> Vec<Query> {
         plan::ask(self, key, seen, memory)
     }
 
-    fn plan(&self, key: &Key, seen: &Seen<'_>, memory: &mut Memory) -> Result<Plan, Refusal> {
+    fn plan(&self, key: &Key, seen: &Snapshot<'_>, memory: &mut Memory) -> Result<Plan, Refusal> {
         plan::plan(self, key, seen, memory)
     }
 }

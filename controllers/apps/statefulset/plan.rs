@@ -3,7 +3,7 @@
 use std::{collections::BTreeMap, ops::Range, sync::Arc};
 
 use controllers_kit::{
-    Event, Key, Only, Plan, Propagation, Query, Refusal, Report, Seen, names,
+    Event, Key, Only, Plan, Propagation, Query, Refusal, Snapshot, StatusWrite, names,
     owners::{self, Claimed},
     pods,
     selectors::Selector,
@@ -35,7 +35,7 @@ struct View {
     revisions: Claimed<StatefulSet, ControllerRevision>,
 }
 
-fn view(key: &Key, seen: &Seen<'_>) -> Result<Option<View>, Refusal> {
+fn view(key: &Key, seen: &Snapshot<'_>) -> Result<Option<View>, Refusal> {
     let Some(set) = seen.get::<StatefulSet>(key) else {
         return Ok(None);
     };
@@ -58,7 +58,12 @@ fn view(key: &Key, seen: &Seen<'_>) -> Result<Option<View>, Refusal> {
 }
 
 /// Reads the set live before an adoption, and where only JSON determines the template's revision.
-pub(super) fn ask(of: &StatefulSets, key: &Key, seen: &Seen<'_>, memory: &Memory) -> Vec<Query> {
+pub(super) fn ask(
+    of: &StatefulSets,
+    key: &Key,
+    seen: &Snapshot<'_>,
+    memory: &Memory,
+) -> Vec<Query> {
     let Ok(Some(view)) = view(key, seen) else {
         return Vec::new();
     };
@@ -75,7 +80,7 @@ pub(super) fn ask(of: &StatefulSets, key: &Key, seen: &Seen<'_>, memory: &Memory
 pub(super) fn plan(
     of: &StatefulSets,
     key: &Key,
-    seen: &Seen<'_>,
+    seen: &Snapshot<'_>,
     memory: &mut Memory,
 ) -> Result<Plan, Refusal> {
     let Some(view) = view(key, seen)? else {
@@ -192,7 +197,7 @@ fn settle_update(
     plan: &mut Plan,
     view: &View,
     update: Update,
-    seen: &Seen<'_>,
+    seen: &Snapshot<'_>,
 ) -> (Arc<ControllerRevision>, i32) {
     let set = view.pods.owner.as_ref();
     let revisions = &view.revisions.claims.owned;
@@ -215,7 +220,7 @@ fn settle_update(
                 "",
                 controllers_kit::PatchKind::Merge,
                 serde_json::json!({"revision": next}),
-                Report::No,
+                StatusWrite::No,
             );
             return (Arc::new(new), collisions);
         }
@@ -275,7 +280,7 @@ fn gaps(set: &StatefulSet, living: &Living) -> usize {
 struct Rollout<'a> {
     of: &'a StatefulSets,
     set: &'a StatefulSet,
-    seen: &'a Seen<'a>,
+    seen: &'a Snapshot<'a>,
     plan: Plan,
     current: Arc<ControllerRevision>,
     update: Arc<ControllerRevision>,
@@ -561,7 +566,7 @@ impl Rollout<'_> {
                     "",
                     controllers_kit::PatchKind::Strategic,
                     patch,
-                    Report::No,
+                    StatusWrite::No,
                 )
                 .announce(successful(set, "Update", name))
                 .announce_failure(failed(set, "Update", name));

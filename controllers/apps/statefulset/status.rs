@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-use controllers_kit::{Plan, Report, SignedDuration, Timestamp, pods};
+use controllers_kit::{Plan, SignedDuration, StatusWrite, Timestamp, pods};
 use kubernetes_proto::{
     Object,
     apps::{StatefulSet, StatefulSetStatus},
@@ -78,7 +78,7 @@ pub(super) fn report(plan: &mut Plan, set: &StatefulSet, status: StatefulSetStat
         if let Some(action) = plan.update_status(&part(before), &part(status))
             && decides
         {
-            action.reports(Report::No);
+            action.reports(StatusWrite::No);
         }
     }
 }

@@ -1,5 +1,5 @@
 use controllers_kit::{
-    Factory, Failure, FlagValue, Plan, Report, is_json,
+    Factory, Failure, FlagValue, Plan, StatusWrite, is_json,
     testing::{
         Common, PodBuild, StatefulSetBuild, WorkloadBuild, World, at, claim, contract,
         controller_revision, owner_reference, pod, pod_spec_bytes, stateful_set,
@@ -535,7 +535,7 @@ fn the_set_is_read_live_only_where_nothing_else_determines_the_revision() {
         };
         let none = Default::default();
         let reader = world.with_indexes_of::<StatefulSets>();
-        let seen = controllers_kit::Seen::new(&reader, &none, world.now());
+        let seen = controllers_kit::Snapshot::new(&reader, &none, world.now());
         super::plan::ask(&of, &key, &seen, memory).len()
     };
     let mut memory = Memory::default();
@@ -1073,7 +1073,7 @@ fn type_alone(mut set: StatefulSet) -> StatefulSet {
 /// The plan as the node carries it out where the key has just reported: without its reports.
 fn without_reports(mut plan: Plan) -> Plan {
     for stage in &mut plan.stages {
-        stage.retain(|action| action.report() == Report::No);
+        stage.retain(|action| action.report() == StatusWrite::No);
     }
     plan
 }
@@ -1119,25 +1119,25 @@ fn a_status_that_changes_revisions_or_loses_pods_is_written_at_once() {
     // As somebody else left it; the plan sets it right again.
     assert_eq!(
         report(&with(|old| old.ready_replicas = 1)),
-        Some(Report::Seen)
+        Some(StatusWrite::Observed)
     );
     assert_eq!(
         report(&with(|old| old.ready_replicas = 3)),
-        Some(Report::No)
+        Some(StatusWrite::No)
     );
     assert_eq!(
         report(&with(|old| old.current_replicas = 1)),
-        Some(Report::No)
+        Some(StatusWrite::No)
     );
     let another = |old: &mut kubernetes_proto::apps::StatefulSetStatus| {
         old.current_revision = "web-old".to_owned();
     };
-    assert_eq!(report(&with(another)), Some(Report::No));
+    assert_eq!(report(&with(another)), Some(StatusWrite::No));
     let mut unready = world;
     unready.change("web-0", |pod: &mut Pod| {
         pod.status.as_mut().unwrap().conditions.clear();
     });
-    assert_eq!(report(&unready), Some(Report::No));
+    assert_eq!(report(&unready), Some(StatusWrite::No));
 }
 
 #[test]

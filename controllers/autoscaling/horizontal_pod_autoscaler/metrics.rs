@@ -1,6 +1,6 @@
 //! What each metric of an autoscaler asks for, and what the status reports of it.
 
-use controllers_kit::{Seen, selectors::in_messages};
+use controllers_kit::{Snapshot, selectors::in_messages};
 use kubernetes_proto::{
     autoscaling::{
         ContainerResourceMetricStatus, ExternalMetricSource, ExternalMetricStatus,
@@ -71,7 +71,7 @@ impl Outcome {
 /// The inputs of a metric's computation.
 pub struct Given<'a> {
     /// The cache and the answers.
-    pub seen: &'a Seen<'a>,
+    pub seen: &'a Snapshot<'a>,
     /// How they were asked for.
     pub asking: Asking<'a>,
     /// The target's pods, sizes and bounds.

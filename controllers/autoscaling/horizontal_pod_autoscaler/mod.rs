@@ -10,7 +10,7 @@
 
 use controllers_kit::{
     Controller, Descriptor, Failure, FlagDefault, Flags, Key, MetricKind, MetricSpec, Outcome,
-    Plan, Query, Refusal, Seen, Sharding, SignedDuration, Str, Timestamp, Verb, Watches, pods,
+    Plan, Query, Refusal, Sharding, SignedDuration, Snapshot, Str, Timestamp, Verb, Watches, pods,
 };
 use kubernetes_proto::{
     apps::{Deployment, ReplicaSet, StatefulSet},
@@ -279,11 +279,11 @@ impl Controller for HorizontalPodAutoscalers {
             .indexed_by(overlap::WANTED, overlap::wanted::<ReplicationController>);
     }
 
-    fn ask(&self, key: &Key, seen: &Seen<'_>, memory: &Memory) -> Vec<Query> {
+    fn ask(&self, key: &Key, seen: &Snapshot<'_>, memory: &Memory) -> Vec<Query> {
         plan::ask(&self.settings, key, seen, memory)
     }
 
-    fn plan(&self, key: &Key, seen: &Seen<'_>, memory: &mut Memory) -> Result<Plan, Refusal> {
+    fn plan(&self, key: &Key, seen: &Snapshot<'_>, memory: &mut Memory) -> Result<Plan, Refusal> {
         plan::plan(&self.settings, key, seen, memory)
     }
 

@@ -8,7 +8,7 @@
 use std::{collections::BTreeSet, sync::Arc};
 
 use controllers_kit::{
-    Key, Object, Resource, Seen, Str,
+    Key, Object, Resource, Snapshot, Str,
     selectors::{Error, Selector},
 };
 use kubernetes_proto::{
@@ -91,7 +91,11 @@ pub fn wanted<T: Selects>(workload: &T) -> Vec<Str> {
 }
 
 /// The autoscalers that scale one of these pods, in order of names.
-pub fn scaling(hpa: &HorizontalPodAutoscaler, pods: &[Arc<Pod>], seen: &Seen<'_>) -> BTreeSet<Key> {
+pub fn scaling(
+    hpa: &HorizontalPodAutoscaler,
+    pods: &[Arc<Pod>],
+    seen: &Snapshot<'_>,
+) -> BTreeSet<Key> {
     let mut keys = BTreeSet::new();
     if pods.is_empty() {
         return keys;
@@ -114,7 +118,7 @@ pub fn scaling(hpa: &HorizontalPodAutoscaler, pods: &[Arc<Pod>], seen: &Seen<'_>
     keys
 }
 
-fn aiming_at(target: &str, seen: &Seen<'_>, keys: &mut BTreeSet<Key>) {
+fn aiming_at(target: &str, seen: &Snapshot<'_>, keys: &mut BTreeSet<Key>) {
     for hpa in seen.indexed::<HorizontalPodAutoscaler>(TARGET, target) {
         keys.insert(Key::of(&*hpa));
     }
@@ -123,7 +127,7 @@ fn aiming_at(target: &str, seen: &Seen<'_>, keys: &mut BTreeSet<Key>) {
 fn selecting<T: Selects>(
     namespace: &str,
     labels: &[Entry],
-    seen: &Seen<'_>,
+    seen: &Snapshot<'_>,
     keys: &mut BTreeSet<Key>,
 ) {
     let resource: &Resource = T::resource();

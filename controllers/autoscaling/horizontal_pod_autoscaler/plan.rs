@@ -3,8 +3,8 @@
 use std::sync::Arc;
 
 use controllers_kit::{
-    Action, Answer, Entry, Event, Key, NOT_FOUND, Object, PatchKind, Plan, Query, Refusal, Report,
-    Seen, Verb,
+    Action, Answer, Entry, Event, Key, NOT_FOUND, Object, PatchKind, Plan, Query, Refusal,
+    Snapshot, StatusWrite, Verb,
     conditions::{self, Policy},
     patch, pods,
     selectors::Selector,
@@ -42,7 +42,7 @@ const TO_ZERO: &str = "ScaledToZero";
 /// One evaluation of an autoscaler, with the plan and status in the making.
 struct SyncContext<'a> {
     settings: &'a Settings,
-    seen: &'a Seen<'a>,
+    seen: &'a Snapshot<'a>,
     hpa: &'a HorizontalPodAutoscaler,
     spec: &'a HorizontalPodAutoscalerSpec,
     /// The status as it will be.
@@ -65,7 +65,12 @@ fn target_name(spec: &HorizontalPodAutoscalerSpec) -> &str {
 }
 
 /// The queries for an evaluation, if one is due.
-pub(super) fn ask(settings: &Settings, key: &Key, seen: &Seen<'_>, memory: &Memory) -> Vec<Query> {
+pub(super) fn ask(
+    settings: &Settings,
+    key: &Key,
+    seen: &Snapshot<'_>,
+    memory: &Memory,
+) -> Vec<Query> {
     let Some(hpa) = seen.get::<HorizontalPodAutoscaler>(key) else {
         return Vec::new();
     };
@@ -113,7 +118,7 @@ fn live(key: &Key) -> Query {
 pub(super) fn plan(
     settings: &Settings,
     key: &Key,
-    seen: &Seen<'_>,
+    seen: &Snapshot<'_>,
     memory: &mut Memory,
 ) -> Result<Plan, Refusal> {
     let Some(hpa) = seen.get::<HorizontalPodAutoscaler>(key) else {
@@ -130,7 +135,7 @@ fn of(
     hpa: &HorizontalPodAutoscaler,
     settings: &Settings,
     key: &Key,
-    seen: &Seen<'_>,
+    seen: &Snapshot<'_>,
     memory: &mut Memory,
 ) -> Result<Plan, Refusal> {
     let meta = Object::metadata(hpa);
@@ -171,7 +176,11 @@ fn of(
 }
 
 /// Reports a scaling that has failed; it is retried with the next turn.
-fn report_failure(hpa: &HorizontalPodAutoscaler, failed: super::Failed, seen: &Seen<'_>) -> Plan {
+fn report_failure(
+    hpa: &HorizontalPodAutoscaler,
+    failed: super::Failed,
+    seen: &Snapshot<'_>,
+) -> Plan {
     let mut plan = Plan::nothing();
     let mut status = failed.status;
     set(
@@ -571,7 +580,7 @@ impl SyncContext<'_> {
                     subresource: "scale",
                     kind: PatchKind::Merge,
                     patch: json!({"spec": {"replicas": desired}}),
-                    report: Report::No,
+                    report: StatusWrite::No,
                 },
                 resource: entry.resource,
                 key: Key::new(
@@ -713,7 +722,7 @@ fn set_sizes(
 /// Sets a condition; the time is that of the last change of its status.
 fn set(
     status: &mut HorizontalPodAutoscalerStatus,
-    seen: &Seen<'_>,
+    seen: &Snapshot<'_>,
     r#type: &str,
     holds: bool,
     reason: &str,
@@ -732,7 +741,7 @@ fn set(
 /// Writes a status where it differs; the checkpoint goes along.
 ///
 /// Without a resourceVersion precondition: nobody else writes this status, and it is right whatever a user
-/// changes meanwhile. `Report::No`, because no successor would count a scaling that is not reported.
+/// changes meanwhile. `StatusWrite::No`, because no successor would count a scaling that is not reported.
 fn write_status(
     plan: &mut Plan,
     hpa: &HorizontalPodAutoscaler,
@@ -757,7 +766,7 @@ fn write_status(
             patch["metadata"] = json!({"annotations": {ANNOTATION: value}});
         }
     }
-    plan.patch(hpa, "status", PatchKind::Merge, patch, Report::No)
+    plan.patch(hpa, "status", PatchKind::Merge, patch, StatusWrite::No)
         .whatever_version()
         .announce_failure(Event::warning(hpa, "FailedUpdateStatus", ""));
 }

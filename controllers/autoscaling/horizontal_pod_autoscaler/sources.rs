@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use controllers_kit::{
-    Answer, Catalogue, Entry, NOT_FOUND, Query, Seen, SignedDuration, Str, Timestamp,
+    Answer, Catalogue, Entry, NOT_FOUND, Query, SignedDuration, Snapshot, Str, Timestamp,
     selectors::{Selector, in_messages},
 };
 use kubernetes_proto::{
@@ -312,7 +312,7 @@ const EXTERNAL: &str = "unable to fetch metrics from external metrics API: ";
 /// # Errors
 /// Where there is no value; upstream's words.
 pub fn usage(
-    seen: &Seen<'_>,
+    seen: &Snapshot<'_>,
     query: &Query,
     resource: &str,
     container: &str,
@@ -360,7 +360,7 @@ pub fn usage(
 /// # Errors
 /// Where there is no value; upstream's words.
 pub fn custom(
-    seen: &Seen<'_>,
+    seen: &Snapshot<'_>,
     query: Result<Query, String>,
     metric: &str,
 ) -> Result<Samples, String> {
@@ -396,7 +396,7 @@ pub fn custom(
 /// # Errors
 /// Where there is no value; upstream's words.
 pub fn object(
-    seen: &Seen<'_>,
+    seen: &Snapshot<'_>,
     query: Result<Query, String>,
     of: &CrossVersionObjectReference,
     metric: &str,
@@ -421,7 +421,7 @@ pub fn object(
 /// # Errors
 /// Where there is no value; upstream's words.
 pub fn external(
-    seen: &Seen<'_>,
+    seen: &Snapshot<'_>,
     query: Result<Query, String>,
     metric: &str,
 ) -> Result<Vec<i64>, String> {

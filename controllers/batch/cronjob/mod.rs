@@ -16,7 +16,7 @@ mod plan;
 mod schedule;
 
 use controllers_kit::{
-    Controller, Descriptor, Flags, Key, MetricKind, Plan, Query, Refusal, Said, Seen, Sharding,
+    Controller, Descriptor, Flags, Key, MetricKind, Plan, Query, Refusal, Said, Sharding, Snapshot,
     Timestamp, Watches,
 };
 use jiff::tz::TimeZone;
@@ -91,11 +91,11 @@ impl Controller for CronJobs {
             .indexed_by(plan::CHILDREN, plan::child_of);
     }
 
-    fn ask(&self, key: &Key, seen: &Seen<'_>, memory: &Memory) -> Vec<Query> {
+    fn ask(&self, key: &Key, seen: &Snapshot<'_>, memory: &Memory) -> Vec<Query> {
         plan::ask(key, seen, memory, &self.local)
     }
 
-    fn plan(&self, key: &Key, seen: &Seen<'_>, memory: &mut Memory) -> Result<Plan, Refusal> {
+    fn plan(&self, key: &Key, seen: &Snapshot<'_>, memory: &mut Memory) -> Result<Plan, Refusal> {
         plan::plan(key, seen, memory, &self.local)
     }
 }

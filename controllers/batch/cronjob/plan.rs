@@ -3,8 +3,8 @@
 use std::sync::Arc;
 
 use controllers_kit::{
-    Action, Answer, Event, Key, Only, Plan, Propagation, Query, Refusal, Report, Said, Seen,
-    SignedDuration, Timestamp, Verb, conditions, owners, pods,
+    Action, Answer, Event, Key, Only, Plan, Propagation, Query, Refusal, Said, SignedDuration,
+    Snapshot, StatusWrite, Timestamp, Verb, conditions, owners, pods,
 };
 use jiff::tz::TimeZone;
 use kubernetes_proto::{
@@ -38,7 +38,7 @@ pub(super) fn child_of(job: &Job) -> Vec<Str> {
         .collect()
 }
 
-fn children(key: &Key, seen: &Seen<'_>) -> Vec<Arc<Job>> {
+fn children(key: &Key, seen: &Snapshot<'_>) -> Vec<Arc<Job>> {
     seen.indexed::<Job>(CHILDREN, &format!("{}/{}", key.namespace, key.name))
 }
 
@@ -83,7 +83,7 @@ fn live_job(reference: &ObjectReference) -> Query {
 
 /// Queries for what the cache may not show yet: whether a Job is really gone, whether one is really
 /// unexpected, and, as in upstream, the Jobs that are about to be replaced.
-pub(super) fn ask(key: &Key, seen: &Seen<'_>, memory: &Memory, local: &TimeZone) -> Vec<Query> {
+pub(super) fn ask(key: &Key, seen: &Snapshot<'_>, memory: &Memory, local: &TimeZone) -> Vec<Query> {
     let Some(cron) = seen.get::<CronJob>(key) else {
         return Vec::new();
     };
@@ -159,7 +159,7 @@ impl<'a> SyncContext<'a> {
 
 pub(super) fn plan(
     key: &Key,
-    seen: &Seen<'_>,
+    seen: &Snapshot<'_>,
     memory: &mut Memory,
     local: &TimeZone,
 ) -> Result<Plan, Refusal> {
@@ -184,7 +184,7 @@ pub(super) fn plan(
 fn decide(
     context: &mut SyncContext<'_>,
     children: &[Arc<Job>],
-    seen: &Seen<'_>,
+    seen: &Snapshot<'_>,
     memory: &mut Memory,
 ) -> Result<(), Refusal> {
     let own_due = due(context, memory);
@@ -491,7 +491,7 @@ fn see_children(
     context: &mut SyncContext<'_>,
     children: &[Arc<Job>],
     expected: Option<&Str>,
-    seen: &Seen<'_>,
+    seen: &Snapshot<'_>,
 ) -> Result<(), Refusal> {
     for job in children {
         let known = is_active(&context.status.active, uid(job));
@@ -543,7 +543,11 @@ fn note_success(context: &mut SyncContext<'_>, job: &Job) {
 }
 
 /// Whether the live status has a Job that the cached one does not.
-fn is_known_live(context: &SyncContext<'_>, job: &Job, seen: &Seen<'_>) -> Result<bool, Refusal> {
+fn is_known_live(
+    context: &SyncContext<'_>,
+    job: &Job,
+    seen: &Snapshot<'_>,
+) -> Result<bool, Refusal> {
     match seen.answer(&owners::recheck(context.cron)) {
         Some(Answer::Object(live)) => Ok(live["status"]["active"]
             .as_array()
@@ -560,7 +564,7 @@ fn is_known_live(context: &SyncContext<'_>, job: &Job, seen: &Seen<'_>) -> Resul
 fn see_missing(
     context: &mut SyncContext<'_>,
     children: &[Arc<Job>],
-    seen: &Seen<'_>,
+    seen: &Snapshot<'_>,
 ) -> Result<(), Refusal> {
     for reference in missing(context.cron, children) {
         if !is_active(&context.status.active, &reference.uid) {
@@ -625,7 +629,7 @@ fn is_processed(context: &SyncContext<'_>, at: Timestamp) -> bool {
 }
 
 /// Starts the Job of a time, records one that exists already, or reports why none is started.
-fn start(context: &mut SyncContext<'_>, seen: &Seen<'_>, at: Timestamp, made: Option<&Job>) {
+fn start(context: &mut SyncContext<'_>, seen: &Snapshot<'_>, at: Timestamp, made: Option<&Job>) {
     if let Some(job) = made {
         let meta = Object::metadata(job);
         context.status.active.push(ObjectReference {
@@ -693,7 +697,7 @@ fn start(context: &mut SyncContext<'_>, seen: &Seen<'_>, at: Timestamp, made: Op
 
 /// Deletes running Jobs, as read live; whether none is left. Where one can't be read nothing is started
 /// beside it: the sync fails.
-fn replace(context: &mut SyncContext<'_>, seen: &Seen<'_>, at: Timestamp) -> bool {
+fn replace(context: &mut SyncContext<'_>, seen: &Snapshot<'_>, at: Timestamp) -> bool {
     let mut active = std::mem::take(&mut context.status.active).into_iter();
     let mut is_clear = true;
     for reference in active.by_ref() {
@@ -818,6 +822,6 @@ fn write_status(context: &mut SyncContext<'_>) {
     }
     if let Some(action) = context.plan.update_status(&old, &new) {
         // What runs next is decided by it.
-        action.reports(Report::No);
+        action.reports(StatusWrite::No);
     }
 }

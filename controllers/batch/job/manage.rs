@@ -6,7 +6,7 @@ use std::{
 };
 
 use controllers_kit::{
-    Event, Only, Plan, Propagation, Refusal, Seen, Timestamp,
+    Event, Only, Plan, Propagation, Refusal, Snapshot, Timestamp,
     names::{Children, Known, NAME_LENGTH_MAX},
     owners, pods, podspec,
 };
@@ -142,7 +142,7 @@ pub(super) fn delete_all(sync: &JobSync<'_>) -> Managed {
 /// first. Requeues the key for the end of the back-off.
 pub(super) fn manage(
     sync: &JobSync<'_>,
-    seen: &Seen<'_>,
+    seen: &Snapshot<'_>,
     plan: &mut Plan,
 ) -> Result<Managed, Refusal> {
     let active = number(sync.active.len());
@@ -203,7 +203,7 @@ fn active_wanted(sync: &JobSync<'_>, active: i64) -> i64 {
 
 fn create(
     sync: &JobSync<'_>,
-    seen: &Seen<'_>,
+    seen: &Snapshot<'_>,
     plan: &mut Plan,
     missing: i64,
 ) -> Result<Managed, Refusal> {
@@ -352,11 +352,11 @@ fn from_template(sync: &JobSync<'_>, children: &Children, name: &str) -> PodFrom
     pod
 }
 
-fn known<'a>(sync: &'a JobSync<'_>, seen: &Seen<'a>) -> Known<'a> {
+fn known<'a>(sync: &'a JobSync<'_>, seen: &Snapshot<'a>) -> Known<'a> {
     Known::of(seen.reader(), Pod::resource(), Object::metadata(sync.job))
 }
 
-fn plain_pods(sync: &JobSync<'_>, seen: &Seen<'_>, count: usize) -> Vec<PodFromTemplate> {
+fn plain_pods(sync: &JobSync<'_>, seen: &Snapshot<'_>, count: usize) -> Vec<PodFromTemplate> {
     let meta = Object::metadata(sync.job);
     let children = Children::of(&meta.name, &meta.uid);
     let existing = sync.pods.iter().map(|pod| Object::metadata(&**pod));
@@ -385,7 +385,7 @@ fn index_prefix(job: &str, index: i64) -> String {
 
 fn indexed_pod(
     sync: &JobSync<'_>,
-    seen: &Seen<'_>,
+    seen: &Snapshot<'_>,
     index: i64,
 ) -> Result<PodFromTemplate, Refusal> {
     let job = Object::metadata(sync.job);

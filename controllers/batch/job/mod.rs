@@ -39,7 +39,7 @@ use std::time::Duration;
 
 use controllers_kit::{
     Controller, Descriptor, Flags, Key, MetricKind, MetricSpec, Outcome, Plan, Query, Refusal,
-    Seen, Sharding, SignedDuration, Timestamp, Verb, Watches, owners,
+    Sharding, SignedDuration, Snapshot, Timestamp, Verb, Watches, owners,
 };
 use kubernetes_proto::{Object, batch::Job, core::Pod};
 use serde::{Deserialize, Serialize};
@@ -220,11 +220,11 @@ impl Controller for Jobs {
             .indexed_by(orphans::LOST, orphans::lost_in);
     }
 
-    fn ask(&self, key: &Key, seen: &Seen<'_>, memory: &Memory) -> Vec<Query> {
+    fn ask(&self, key: &Key, seen: &Snapshot<'_>, memory: &Memory) -> Vec<Query> {
         plan::ask(key, seen, memory)
     }
 
-    fn plan(&self, key: &Key, seen: &Seen<'_>, memory: &mut Memory) -> Result<Plan, Refusal> {
+    fn plan(&self, key: &Key, seen: &Snapshot<'_>, memory: &mut Memory) -> Result<Plan, Refusal> {
         plan::plan(self.gates, key, seen, memory)
     }
 

@@ -4,8 +4,8 @@
 use std::sync::Arc;
 
 use controllers_kit::{
-    Answer, Change, Key, PatchKind, Plan, Query, Reader, Refusal, Report, Seen, conditions,
-    selectors::Selector,
+    Answer, Change, Key, PatchKind, Plan, Query, Reader, Refusal, Snapshot, StatusWrite,
+    conditions, selectors::Selector,
 };
 use kubernetes_proto::{
     Object, Str,
@@ -99,7 +99,7 @@ pub(super) fn manager(job: &Job) -> Option<&str> {
 }
 
 /// The pods whose Job is not in the cache: it is gone, or the cache has not reached it.
-fn bereft(key: &Key, job: Option<&Job>, seen: &Seen<'_>) -> Vec<Arc<Pod>> {
+fn bereft(key: &Key, job: Option<&Job>, seen: &Snapshot<'_>) -> Vec<Arc<Pod>> {
     let mut pods = seen.indexed::<Pod>(TRACKED, &format!("{}/{}", key.namespace, key.name));
     pods.retain(|pod| {
         let owner = Object::metadata(&**pod).controller();
@@ -109,7 +109,7 @@ fn bereft(key: &Key, job: Option<&Job>, seen: &Seen<'_>) -> Vec<Arc<Pod>> {
 }
 
 /// The pods of a Job that has finished.
-fn left_over(key: &Key, job: Option<&Job>, seen: &Seen<'_>) -> Vec<Arc<Pod>> {
+fn left_over(key: &Key, job: Option<&Job>, seen: &Snapshot<'_>) -> Vec<Arc<Pod>> {
     let finished = job.filter(|job| conditions::finished(job).is_some() && manager(job).is_none());
     let Some(job) = finished else {
         return Vec::new();
@@ -123,7 +123,7 @@ fn left_over(key: &Key, job: Option<&Job>, seen: &Seen<'_>) -> Vec<Arc<Pod>> {
 }
 
 /// The pod of a key, if it has no owner and no Job will adopt it.
-fn lost(key: &Key, seen: &Seen<'_>) -> Option<Arc<Pod>> {
+fn lost(key: &Key, seen: &Snapshot<'_>) -> Option<Arc<Pod>> {
     let pod = seen
         .get::<Pod>(key)
         .filter(|pod| !lost_in(pod).is_empty())?;
@@ -145,7 +145,7 @@ fn live_job(key: &Key) -> Query {
 }
 
 /// Whether a Job is really gone is read live: its pods may be in the cache first.
-pub(super) fn ask(key: &Key, job: Option<&Job>, seen: &Seen<'_>) -> Option<Query> {
+pub(super) fn ask(key: &Key, job: Option<&Job>, seen: &Snapshot<'_>) -> Option<Query> {
     (!bereft(key, job, seen).is_empty()).then(|| live_job(key))
 }
 
@@ -153,7 +153,7 @@ pub(super) fn ask(key: &Key, job: Option<&Job>, seen: &Seen<'_>) -> Option<Query
 ///
 /// # Errors
 /// Where a Job has not reached the cache, or can't be read.
-pub(super) fn free(key: &Key, job: Option<&Job>, seen: &Seen<'_>) -> Result<Plan, Refusal> {
+pub(super) fn free(key: &Key, job: Option<&Job>, seen: &Snapshot<'_>) -> Result<Plan, Refusal> {
     let mut plan = Plan::nothing();
     let mut pods = left_over(key, job, seen);
     pods.extend(lost(key, seen));
@@ -192,7 +192,7 @@ pub(super) fn remove_finalizer(plan: &mut Plan, pod: &Pod) {
         "$deleteFromPrimitiveList/finalizers": [TRACKING],
     }});
     let action = plan
-        .patch(pod, "", PatchKind::Strategic, patch, Report::No)
+        .patch(pod, "", PatchKind::Strategic, patch, StatusWrite::No)
         .whatever_version();
     if controllers_kit::pods::has_finished(pod) {
         action.measure(WITH_FINALIZER, &["delete"], 1.0);

@@ -3,7 +3,7 @@
 use std::{collections::BTreeSet, sync::Arc};
 
 use controllers_kit::{
-    Answer, Event, Key, Plan, Query, Refusal, Seen, SignedDuration, Timestamp, conditions,
+    Answer, Event, Key, Plan, Query, Refusal, SignedDuration, Snapshot, Timestamp, conditions,
     owners::{self, Claimed},
     pods, podspec,
     selectors::Selector,
@@ -25,7 +25,7 @@ use super::{
 /// A Job to reconcile, with its pods.
 type View = Claimed<Job, Pod>;
 
-fn view(key: &Key, seen: &Seen<'_>) -> Result<Option<View>, Refusal> {
+fn view(key: &Key, seen: &Snapshot<'_>) -> Result<Option<View>, Refusal> {
     let Some(job) = orphans::job_of(key, seen.reader()) else {
         return Ok(None);
     };
@@ -83,7 +83,7 @@ fn live(pod: &Pod) -> Query {
 }
 
 /// Before an adoption the Job is read live, and so is a pod that may have been counted before.
-pub(super) fn ask(key: &Key, seen: &Seen<'_>, memory: &Memory) -> Vec<Query> {
+pub(super) fn ask(key: &Key, seen: &Snapshot<'_>, memory: &Memory) -> Vec<Query> {
     let job = orphans::job_of(key, seen.reader());
     let mut queries = Vec::from_iter(orphans::ask(key, job.as_deref(), seen));
     let Ok(Some(view)) = view(key, seen) else {
@@ -134,7 +134,7 @@ fn is_older_than_pods(view: &View) -> bool {
 
 /// # Errors
 /// Where the Job is older than its pods: the cache will catch up.
-fn check_age(view: &View, doubtful: &[Arc<Pod>], seen: &Seen<'_>) -> Result<(), Refusal> {
+fn check_age(view: &View, doubtful: &[Arc<Pod>], seen: &Snapshot<'_>) -> Result<(), Refusal> {
     if doubtful.is_empty() && !is_older_than_pods(view) {
         return Ok(());
     }
@@ -158,7 +158,7 @@ fn check_age(view: &View, doubtful: &[Arc<Pod>], seen: &Seen<'_>) -> Result<(), 
 }
 
 /// The doubtful pods that were counted before.
-fn settled(pods: &[Arc<Pod>], seen: &Seen<'_>) -> Result<BTreeSet<Str>, Refusal> {
+fn settled(pods: &[Arc<Pod>], seen: &Snapshot<'_>) -> Result<BTreeSet<Str>, Refusal> {
     let mut settled = BTreeSet::new();
     for pod in pods {
         let meta = Object::metadata(&**pod);
@@ -192,7 +192,7 @@ fn settled(pods: &[Arc<Pod>], seen: &Seen<'_>) -> Result<BTreeSet<Str>, Refusal>
 pub(super) fn plan(
     gates: Gates,
     key: &Key,
-    seen: &Seen<'_>,
+    seen: &Snapshot<'_>,
     memory: &mut Memory,
 ) -> Result<Plan, Refusal> {
     let job = orphans::job_of(key, seen.reader());
@@ -247,7 +247,7 @@ fn sync(
     gates: Gates,
     view: &View,
     spec: &JobSpec,
-    seen: &Seen<'_>,
+    seen: &Snapshot<'_>,
     memory: &mut Memory,
 ) -> Result<Plan, Refusal> {
     let doubtful = doubtful(view, memory);
@@ -550,7 +550,7 @@ fn decide(
     gates: Gates,
     view: &View,
     sync: &JobSync<'_>,
-    seen: &Seen<'_>,
+    seen: &Snapshot<'_>,
     memory: &mut Memory,
     is_whole: bool,
 ) -> Result<Plan, Refusal> {

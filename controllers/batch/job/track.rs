@@ -5,7 +5,7 @@ use std::{
     sync::Arc,
 };
 
-use controllers_kit::{Action, Event, Plan, Report, SignedDuration};
+use controllers_kit::{Action, Event, Plan, SignedDuration, StatusWrite};
 use kubernetes_proto::{
     Object,
     batch::{Job, JobCondition, JobStatus},
@@ -260,7 +260,7 @@ pub(super) fn report(
         return;
     };
     if !is_progress {
-        action.reports(Report::No);
+        action.reports(StatusWrite::No);
     }
     if let Some(event) = event {
         action.announce(event);

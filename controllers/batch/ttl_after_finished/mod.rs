@@ -6,8 +6,8 @@
 //! finish time lies in the future, by its writer's clock, is waited for.
 
 use controllers_kit::{
-    Controller, Descriptor, Flags, Key, MetricKind, Only, Plan, Propagation, Refusal, Seen,
-    Sharding, SignedDuration, Timestamp, Watches, conditions,
+    Controller, Descriptor, Flags, Key, MetricKind, Only, Plan, Propagation, Refusal, Sharding,
+    SignedDuration, Snapshot, Timestamp, Watches, conditions,
 };
 use kubernetes_proto::{Object, batch::Job};
 
@@ -46,7 +46,7 @@ impl Controller for TtlAfterFinished {
         on.kind::<Job>().wakes_itself();
     }
 
-    fn plan(&self, key: &Key, seen: &Seen<'_>, (): &mut ()) -> Result<Plan, Refusal> {
+    fn plan(&self, key: &Key, seen: &Snapshot<'_>, (): &mut ()) -> Result<Plan, Refusal> {
         let Some(job) = seen.get::<Job>(key).filter(|job| !job.is_terminating()) else {
             return Ok(Plan::nothing());
         };

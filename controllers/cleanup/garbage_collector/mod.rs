@@ -16,7 +16,7 @@
 
 use controllers_kit::{
     Controller, Descriptor, Failure, FlagDefault, Flags, Key, MetricKind, Outcome, Plan, Query,
-    Refusal, Seen, Sharding, Verb, Watches,
+    Refusal, Sharding, Snapshot, Verb, Watches,
 };
 use serde::{Deserialize, Serialize};
 
@@ -80,13 +80,13 @@ impl Controller for GarbageCollector {
         }
     }
 
-    fn ask(&self, key: &Key, seen: &Seen<'_>, memory: &Refused) -> Vec<Query> {
+    fn ask(&self, key: &Key, seen: &Snapshot<'_>, memory: &Refused) -> Vec<Query> {
         key::object(key, seen.reader())
             .map(|object| plan::ask(&object, seen, memory.refused))
             .unwrap_or_default()
     }
 
-    fn plan(&self, key: &Key, seen: &Seen<'_>, memory: &mut Refused) -> Result<Plan, Refusal> {
+    fn plan(&self, key: &Key, seen: &Snapshot<'_>, memory: &mut Refused) -> Result<Plan, Refusal> {
         let Some(object) = key::object(key, seen.reader()) else {
             *memory = Refused::default();
             return Ok(Plan::nothing());

@@ -3,7 +3,7 @@
 
 use controllers_kit::{
     Answer, AnyObject, Event, EventType, Key, ObjectRef, Only, Plan, Propagation, Query, Reader,
-    Refusal, Seen, Standing, Str, catalogue::Catalogue,
+    Refusal, Snapshot, Standing, Str, catalogue::Catalogue,
 };
 use kubernetes_proto::{
     Shared,
@@ -15,7 +15,7 @@ use super::graph::{self, FOREGROUND, ORPHAN, Place};
 
 /// The live reads that decide about an object: of owners that are not in the caches and were not seen to be
 /// deleted, and of itself where its deletion was refused.
-pub(super) fn ask(object: &AnyObject, seen: &Seen<'_>, was_refused: bool) -> Vec<Query> {
+pub(super) fn ask(object: &AnyObject, seen: &Snapshot<'_>, was_refused: bool) -> Vec<Query> {
     let meta = object.metadata();
     if meta.is_terminating() || meta.owner_references.is_empty() {
         return Vec::new();
@@ -60,7 +60,7 @@ struct Ground {
 /// written, and an object that is written to all the time would never go; then the precondition is the
 /// version that the API server has, if the owners are those that were decided about, and the finalizers of
 /// that version apply.
-fn ground(object: &AnyObject, seen: &Seen<'_>, was_refused: bool) -> Result<Ground, Refusal> {
+fn ground(object: &AnyObject, seen: &Snapshot<'_>, was_refused: bool) -> Result<Ground, Refusal> {
     let meta = object.metadata();
     let propagation = |has: &dyn Fn(&str) -> bool| {
         if has(ORPHAN) {
@@ -121,7 +121,7 @@ fn is_as_seen(live: &Value, meta: &ObjectMeta) -> bool {
 /// Plans the fate of an object.
 pub(super) fn plan(
     object: &AnyObject,
-    seen: &Seen<'_>,
+    seen: &Snapshot<'_>,
     was_refused: bool,
 ) -> Result<Plan, Refusal> {
     let meta = object.metadata();
@@ -197,7 +197,7 @@ struct Owners {
 /// Sorts an object's owners; `None` where an owner is impossible, which nothing can mend.
 fn classify(
     meta: &ObjectMeta,
-    seen: &Seen<'_>,
+    seen: &Snapshot<'_>,
     catalogue: &Catalogue,
 ) -> Result<Option<Owners>, Refusal> {
     let reader = seen.reader();
@@ -327,7 +327,11 @@ fn without(meta: &ObjectMeta, finalizer: &str) -> Value {
 ///
 /// # Errors
 /// Where one that blocks can't be deleted yet, since the discovery of its group fails.
-fn release(object: &AnyObject, seen: &Seen<'_>, catalogue: &Catalogue) -> Result<Plan, Refusal> {
+fn release(
+    object: &AnyObject,
+    seen: &Snapshot<'_>,
+    catalogue: &Catalogue,
+) -> Result<Plan, Refusal> {
     let meta = object.metadata();
     let dependents = graph::dependents(seen.reader(), catalogue, &meta.uid);
     let mut plan = Plan::nothing();
@@ -364,7 +368,7 @@ fn writable(dependent: &AnyObject, catalogue: &Catalogue) -> Result<(), Refusal>
 ///
 /// # Errors
 /// Where a dependent can't be orphaned yet, since the discovery of its group fails.
-fn orphan(object: &AnyObject, seen: &Seen<'_>, catalogue: &Catalogue) -> Result<Plan, Refusal> {
+fn orphan(object: &AnyObject, seen: &Snapshot<'_>, catalogue: &Catalogue) -> Result<Plan, Refusal> {
     let meta = object.metadata();
     let mut plan = Plan::nothing();
     rest_on_all(&mut plan, meta, seen.reader(), catalogue)?;

@@ -2,7 +2,7 @@ use std::sync::Arc;
 
 use controllers_kit::{
     Answers, AnyObject, Counted, Factory, Object, Only, Plan, Propagation, Reader, Refusal,
-    Resource, Seen, Standing, Str,
+    Resource, Snapshot, Standing, Str,
     catalogue::{Catalogue, Entry},
     testing::*,
 };
@@ -452,9 +452,9 @@ fn events_take_no_part() {
 fn plan_after_refusal(before: &World, server: &World) -> Result<Plan, Refusal> {
     let object = Reader::get(before, Pod::resource(), "default", "web-1").unwrap();
     let none = Answers::new();
-    let queries = plan::ask(&object, &Seen::new(server, &none, server.now()), true);
+    let queries = plan::ask(&object, &Snapshot::new(server, &none, server.now()), true);
     let answers = server.answer(queries);
-    let seen = Seen::new(server, &answers, server.now());
+    let seen = Snapshot::new(server, &answers, server.now());
     plan::plan(&object, &seen, true)
 }
 

@@ -14,8 +14,8 @@ use std::{
 };
 
 use controllers_kit::{
-    Controller, Descriptor, Failure, FlagDefault, Flags, Key, Outcome, Plan, Query, Refusal, Seen,
-    Severity, Sharding, SignedDuration, Timestamp, Verb, Watches,
+    Controller, Descriptor, Failure, FlagDefault, Flags, Key, Outcome, Plan, Query, Refusal,
+    Severity, Sharding, SignedDuration, Snapshot, Timestamp, Verb, Watches,
 };
 use kubernetes_proto::{
     Object,
@@ -137,7 +137,7 @@ impl Controller for Namespaces {
         on.catalogue();
     }
 
-    fn ask(&self, key: &Key, seen: &Seen<'_>, progress: &Progress) -> Vec<Query> {
+    fn ask(&self, key: &Key, seen: &Snapshot<'_>, progress: &Progress) -> Vec<Query> {
         match seen
             .get::<Namespace>(key)
             .filter(|namespace| is_ending(namespace))
@@ -147,7 +147,12 @@ impl Controller for Namespaces {
         }
     }
 
-    fn plan(&self, key: &Key, seen: &Seen<'_>, progress: &mut Progress) -> Result<Plan, Refusal> {
+    fn plan(
+        &self,
+        key: &Key,
+        seen: &Snapshot<'_>,
+        progress: &mut Progress,
+    ) -> Result<Plan, Refusal> {
         let Some(namespace) = seen
             .get::<Namespace>(key)
             .filter(|namespace| is_ending(namespace))

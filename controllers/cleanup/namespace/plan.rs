@@ -3,7 +3,7 @@
 use std::collections::BTreeMap;
 
 use controllers_kit::{
-    Answer, Backoff, Entry, Plan, Propagation, Query, Refusal, Seen, SignedDuration, Timestamp,
+    Answer, Backoff, Entry, Plan, Propagation, Query, Refusal, SignedDuration, Snapshot, Timestamp,
     catalogue::Catalogue, pods,
 };
 use kubernetes_proto::{
@@ -66,7 +66,7 @@ fn content(entry: &Entry, namespace: &Namespace) -> Query {
 /// The namespace itself, and what it still holds.
 pub(super) fn ask(
     namespace: &Namespace,
-    seen: &Seen<'_>,
+    seen: &Snapshot<'_>,
     progress: &Progress,
     ordered: bool,
 ) -> Vec<Query> {
@@ -86,7 +86,7 @@ pub(super) fn ask(
 /// One reconcile of a namespace that is being deleted.
 pub(super) fn plan(
     namespace: &Namespace,
-    seen: &Seen<'_>,
+    seen: &Snapshot<'_>,
     progress: &mut Progress,
     ordered: bool,
 ) -> Result<Plan, Refusal> {

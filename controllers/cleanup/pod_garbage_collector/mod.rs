@@ -14,8 +14,8 @@ use std::{
 
 use controllers_kit::{
     Answer, Controller, Descriptor, FlagDefault, Flags, Key, MetricKind, Only, PatchKind, Plan,
-    Propagation, Query, Refusal, Report, Seen, Sharding, SignedDuration, Timestamp, Verb, Watches,
-    conditions, selectors::Selector,
+    Propagation, Query, Refusal, Sharding, SignedDuration, Snapshot, StatusWrite, Timestamp, Verb,
+    Watches, conditions, selectors::Selector,
 };
 use kubernetes_proto::{
     Object,
@@ -169,7 +169,7 @@ impl Controller for PodGarbageCollector {
         on.kind::<Node>();
     }
 
-    fn ask(&self, key: &Key, seen: &Seen<'_>, missed: &Missed) -> Vec<Query> {
+    fn ask(&self, key: &Key, seen: &Snapshot<'_>, missed: &Missed) -> Vec<Query> {
         if *key != only_key() {
             return Vec::new();
         }
@@ -185,7 +185,7 @@ impl Controller for PodGarbageCollector {
             .collect()
     }
 
-    fn plan(&self, key: &Key, seen: &Seen<'_>, missed: &mut Missed) -> Result<Plan, Refusal> {
+    fn plan(&self, key: &Key, seen: &Snapshot<'_>, missed: &mut Missed) -> Result<Plan, Refusal> {
         if *key != only_key() {
             return Ok(Plan::nothing());
         }
@@ -242,7 +242,7 @@ fn note_missing(
 
 /// The missing nodes that do not exist according to the API server. For one that exists the absence is
 /// counted from the start again.
-fn gone(missed: &mut Missed, seen: &Seen<'_>) -> BTreeSet<String> {
+fn gone(missed: &mut Missed, seen: &Snapshot<'_>) -> BTreeSet<String> {
     let mut gone = BTreeSet::new();
     missed
         .0
@@ -344,7 +344,7 @@ impl Work {
             }
             let patch = json!({ "status": status });
             self.plan
-                .patch(pod, "status", PatchKind::Strategic, patch, Report::No)
+                .patch(pod, "status", PatchKind::Strategic, patch, StatusWrite::No)
         };
         action
             .measure_failure(DELETED, &labels, 1.0)

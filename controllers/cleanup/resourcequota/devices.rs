@@ -2,7 +2,7 @@
 
 use std::collections::BTreeMap;
 
-use controllers_kit::{Key, Seen};
+use controllers_kit::{Key, Snapshot};
 use kubernetes_proto::{
     Object, Str,
     core::Pod,
@@ -40,7 +40,7 @@ pub(super) struct Classes {
 
 impl Classes {
     /// As they are, where a limit needs them.
-    pub(super) fn read(limits: &[&Str], seen: &Seen<'_>, gates: Gates) -> Self {
+    pub(super) fn read(limits: &[&Str], seen: &Snapshot<'_>, gates: Gates) -> Self {
         if !gates.extended_resources || !limits.iter().any(|limit| may_be_limit(limit)) {
             return Self::default();
         }
@@ -76,7 +76,7 @@ impl Classes {
     pub(super) fn usage(
         &self,
         claim: &ResourceClaim,
-        seen: &Seen<'_>,
+        seen: &Snapshot<'_>,
         gates: Gates,
     ) -> Vec<(Str, Exact)> {
         let mut usage = vec![(Str::interned(CLAIMS), Exact::of_count(1))];
@@ -149,7 +149,7 @@ fn of_request(request: &DeviceRequest) -> BTreeMap<&str, i64> {
 }
 
 /// The pod that a claim was created for, to give it its extended resources, if the claim is the pod's.
-fn pod_of(claim: &ResourceClaim, seen: &Seen<'_>) -> Option<std::sync::Arc<Pod>> {
+fn pod_of(claim: &ResourceClaim, seen: &Snapshot<'_>) -> Option<std::sync::Arc<Pod>> {
     let meta = Object::metadata(claim);
     let (name, uid) = extended_owner(meta)?;
     let pod = seen

@@ -13,8 +13,8 @@
 use std::time::Duration;
 
 use controllers_kit::{
-    Controller, Descriptor, FlagDefault, Flags, Key, Plan, Refusal, Seen, Sharding, SignedDuration,
-    Watches,
+    Controller, Descriptor, FlagDefault, Flags, Key, Plan, Refusal, Sharding, SignedDuration,
+    Snapshot, Watches,
 };
 use kubernetes_proto::{
     core::{PersistentVolumeClaim, Pod, ResourceQuota, Service},
@@ -69,7 +69,7 @@ impl Controller for ResourceQuotas {
             )
             .gate(EXTENDED_RESOURCE, true)
             .gate(POD_LEVEL_RESOURCES, true)
-            .spaced(Duration::from_millis(500))
+            .min_sync_interval(Duration::from_millis(500))
             .reads_live::<ResourceQuota>()
             .rule("", "resourcequotas/status", &["patch", "update"])
             .rule("*", "*", &["list", "watch"])
@@ -101,7 +101,7 @@ impl Controller for ResourceQuotas {
         on.discovered(names::is_countable, replenish::objects, None);
     }
 
-    fn plan(&self, key: &Key, seen: &Seen<'_>, (): &mut ()) -> Result<Plan, Refusal> {
+    fn plan(&self, key: &Key, seen: &Snapshot<'_>, (): &mut ()) -> Result<Plan, Refusal> {
         let Some(quota) = seen.get::<ResourceQuota>(key) else {
             return Ok(Plan::nothing());
         };

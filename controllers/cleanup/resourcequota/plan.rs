@@ -2,7 +2,7 @@
 
 use std::collections::BTreeMap;
 
-use controllers_kit::{Plan, Seen, SignedDuration};
+use controllers_kit::{Plan, SignedDuration, Snapshot};
 use kubernetes_proto::{
     Object, Str,
     core::{Amount, ResourceQuota},
@@ -16,7 +16,7 @@ use super::{Gates, context::exact, tally};
 const MADE_BY_THEN: SignedDuration = SignedDuration::from_secs(1);
 
 /// Recalculates a quota.
-pub(super) fn plan(quota: &ResourceQuota, seen: &Seen<'_>, gates: Gates) -> Plan {
+pub(super) fn plan(quota: &ResourceQuota, seen: &Snapshot<'_>, gates: Gates) -> Plan {
     let mut plan = Plan::nothing();
     let spec = quota.spec.as_ref();
     let hard = spec.map_or(&[][..], |spec| &spec.hard);

@@ -2,7 +2,7 @@
 
 use std::collections::BTreeMap;
 
-use controllers_kit::{Resource, Seen, SignedDuration, Standing, Timestamp};
+use controllers_kit::{Resource, SignedDuration, Snapshot, Standing, Timestamp};
 use kubernetes_proto::{
     Object, Str,
     core::{Amount, PersistentVolumeClaim, Pod, ResourceQuota, Service},
@@ -69,7 +69,12 @@ fn scopes(quota: &ResourceQuota) -> Vec<Scope<'_>> {
 }
 
 /// Reckons what is used of a quota's limits.
-pub(super) fn of(quota: &ResourceQuota, hard: &[Amount], seen: &Seen<'_>, gates: Gates) -> Tally {
+pub(super) fn of(
+    quota: &ResourceQuota,
+    hard: &[Amount],
+    seen: &Snapshot<'_>,
+    gates: Gates,
+) -> Tally {
     let mut tally = Tally::default();
     let limits: Vec<&Str> = hard.iter().map(|amount| &amount.key).collect();
     let named = |of: &dyn Fn(&str) -> bool| -> Vec<Str> {
@@ -132,7 +137,7 @@ fn add_pods(
     limits: &[Str],
     namespace: &str,
     scopes: &[Scope<'_>],
-    seen: &Seen<'_>,
+    seen: &Snapshot<'_>,
     gates: Gates,
 ) {
     let charges: Vec<(&Str, pods::Charge<'_>)> = limits
@@ -164,7 +169,7 @@ fn count_objects(
     limit: &Str,
     namespace: &str,
     scopes: &[Scope<'_>],
-    seen: &Seen<'_>,
+    seen: &Snapshot<'_>,
 ) {
     let Some((group, plural)) = names::counted(limit) else {
         return;

@@ -1,8 +1,8 @@
 use std::{collections::BTreeMap, time::Duration};
 
 use controllers_kit::{
-    Answers, AnyObject, Controller, DynChange, Entry, FlagValue, Key, Reader as _, Requeue, Seen,
-    Standing, Verb, Watches, catalogue::Catalogue, testing::*,
+    Answers, AnyObject, Controller, DynChange, Entry, FlagValue, Key, Reader as _, Requeue,
+    Snapshot, Standing, Verb, Watches, catalogue::Catalogue, testing::*,
 };
 use kubernetes_proto::{
     Object, Shared,
@@ -870,7 +870,7 @@ fn a_resource_that_is_not_listed_keeps_its_reported_usage_and_holds_back_no_othe
         let world = world.standing_at(ConfigMap::resource(), standing);
         let quota = world.get::<ResourceQuota>("all");
         let answers = Answers::new();
-        let seen = Seen::new(&world, &answers, world.now());
+        let seen = Snapshot::new(&world, &answers, world.now());
         let plan = plan::plan(&quota, &seen, GATES);
         let action = plan.actions().next().unwrap();
         let Verb::Patch { patch, .. } = &action.verb else {

@@ -10,7 +10,7 @@ use std::{sync::Arc, time::Duration};
 
 use controllers_kit::{
     Controller, Descriptor, Event, EventType, Flags, Key, ObjectRef, Only, Plan, Propagation,
-    Query, Refusal, Seen, Sharding, Watches,
+    Query, Refusal, Sharding, Snapshot, Watches,
     cloud::{self, Call, Deed, Reason, Refused, Reply},
 };
 use kubernetes_proto::{
@@ -68,7 +68,7 @@ fn event(node: &Node, r#type: EventType, reason: &'static str, message: String) 
 }
 
 /// The provider's answers about existence and shutdown.
-fn answers(seen: &Seen<'_>) -> [Option<Result<bool, Refused>>; 2] {
+fn answers(seen: &Snapshot<'_>) -> [Option<Result<bool, Refused>>; 2] {
     let mut answers = [None, None];
     for (call, answered) in seen.cloud() {
         let place = match &call.deed {
@@ -126,7 +126,7 @@ impl Controller for CloudNodeLifecycle {
         });
     }
 
-    fn ask(&self, key: &Key, seen: &Seen<'_>, (): &()) -> Vec<Query> {
+    fn ask(&self, key: &Key, seen: &Snapshot<'_>, (): &()) -> Vec<Query> {
         let Some(node) = seen.get::<Node>(key) else {
             return Vec::new();
         };
@@ -142,7 +142,7 @@ impl Controller for CloudNodeLifecycle {
         .to_vec()
     }
 
-    fn plan(&self, key: &Key, seen: &Seen<'_>, (): &mut ()) -> Result<Plan, Refusal> {
+    fn plan(&self, key: &Key, seen: &Snapshot<'_>, (): &mut ()) -> Result<Plan, Refusal> {
         let mut plan = Plan::nothing();
         let Some(node) = seen.get::<Node>(key) else {
             return Ok(plan);
@@ -219,7 +219,7 @@ impl CloudNodeLifecycle {
         &self,
         plan: Plan,
         refused: &Refused,
-        seen: &Seen<'_>,
+        seen: &Snapshot<'_>,
         what: &str,
     ) -> Result<Plan, Refusal> {
         if refused.reason == Reason::NotSupported {

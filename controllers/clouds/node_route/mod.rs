@@ -17,7 +17,8 @@ use std::{
 
 use controllers_kit::{
     Controller, Descriptor, Event, EventType, Flags, Key, MetricKind, ObjectRef, PatchKind, Plan,
-    Query, Refusal, Report, Requeue, Runs, Seen, Sharding, SignedDuration, Timestamp, Watches,
+    Query, Refusal, Requeue, Runs, Sharding, SignedDuration, Snapshot, StatusWrite, Timestamp,
+    Watches,
     cidr::Cidr,
     cloud::{Answered, Call, Deed, Guard, Reason, Reply, Route},
 };
@@ -168,7 +169,7 @@ impl Controller for NodeRoute {
         on.always(|| vec![only_key()]);
     }
 
-    fn ask(&self, key: &Key, seen: &Seen<'_>, memory: &Memory) -> Vec<Query> {
+    fn ask(&self, key: &Key, seen: &Snapshot<'_>, memory: &Memory) -> Vec<Query> {
         if *key != only_key() || self.clusters.is_empty() {
             return Vec::new();
         }
@@ -182,7 +183,7 @@ impl Controller for NodeRoute {
         calls.into_iter().map(Query::Cloud).collect()
     }
 
-    fn plan(&self, key: &Key, seen: &Seen<'_>, memory: &mut Memory) -> Result<Plan, Refusal> {
+    fn plan(&self, key: &Key, seen: &Snapshot<'_>, memory: &mut Memory) -> Result<Plan, Refusal> {
         if *key != only_key() || self.clusters.is_empty() {
             return Ok(Plan::nothing());
         }
@@ -279,7 +280,7 @@ impl NodeRoute {
     /// What follows from the list of routes.
     fn listed(
         &self,
-        seen: &Seen<'_>,
+        seen: &Snapshot<'_>,
         answered: Answered,
         memory: &mut Memory,
     ) -> Result<Plan, Refusal> {
@@ -385,7 +386,7 @@ fn write_conditions(
             "status",
             PatchKind::Strategic,
             json!({"status": {"conditions": [condition]}}),
-            Report::No,
+            StatusWrite::No,
         )
         .whatever_version();
     }

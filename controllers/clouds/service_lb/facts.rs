@@ -6,7 +6,7 @@ use std::{
     sync::Arc,
 };
 
-use controllers_kit::{Seen, SignedDuration, cloud};
+use controllers_kit::{SignedDuration, Snapshot, cloud};
 use kubernetes_proto::{
     Object, Str,
     core::{LoadBalancerIngress, Node, Service},
@@ -127,14 +127,14 @@ fn is_behind(node: &Node) -> bool {
 }
 
 /// The target Nodes of each load balancer.
-pub(super) fn hosts(seen: &Seen<'_>) -> Vec<Arc<Node>> {
+pub(super) fn hosts(seen: &Snapshot<'_>) -> Vec<Arc<Node>> {
     let mut nodes = seen.all::<Node>();
     nodes.retain(|node| is_behind(node));
     nodes
 }
 
 /// The same for the provider.
-pub(super) fn machines(seen: &Seen<'_>) -> Vec<cloud::Node> {
+pub(super) fn machines(seen: &Snapshot<'_>) -> Vec<cloud::Node> {
     hosts(seen)
         .iter()
         .map(|node| cloud::Node::of(node))

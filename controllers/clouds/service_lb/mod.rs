@@ -15,7 +15,7 @@ use std::time::Duration;
 
 use controllers_kit::{
     Controller, Descriptor, Event, Failure, Flags, Key, MetricKind, Outcome, PatchKind, Plan,
-    Query, Refusal, Report, Requeue, Seen, Sharding, Verb, Watches,
+    Query, Refusal, Requeue, Sharding, Snapshot, StatusWrite, Verb, Watches,
     cloud::{Answered, Call, Deed, Guard, Reason, Refused, Reply},
 };
 use kubernetes_proto::{
@@ -91,7 +91,7 @@ impl Step {
 /// One Service with what is remembered of it.
 struct Context<'a> {
     service: &'a Service,
-    seen: &'a Seen<'a>,
+    seen: &'a Snapshot<'a>,
     wish: Wish,
 }
 
@@ -195,7 +195,7 @@ impl Controller for ServiceLb {
         });
     }
 
-    fn ask(&self, key: &Key, seen: &Seen<'_>, memory: &Memory) -> Vec<Query> {
+    fn ask(&self, key: &Key, seen: &Snapshot<'_>, memory: &Memory) -> Vec<Query> {
         let Some(service) = seen.get::<Service>(key) else {
             return Vec::new();
         };
@@ -220,7 +220,7 @@ impl Controller for ServiceLb {
         })]
     }
 
-    fn plan(&self, key: &Key, seen: &Seen<'_>, memory: &mut Memory) -> Result<Plan, Refusal> {
+    fn plan(&self, key: &Key, seen: &Snapshot<'_>, memory: &mut Memory) -> Result<Plan, Refusal> {
         let Some(service) = seen.get::<Service>(key) else {
             *memory = Memory::default();
             return Ok(Plan::nothing());
@@ -266,7 +266,7 @@ impl Controller for ServiceLb {
 }
 
 /// Whether the load balancer was made of the present inputs.
-fn is_at_rest(service: &Service, seen: &Seen<'_>, memory: &Memory, wish: Wish) -> bool {
+fn is_at_rest(service: &Service, seen: &Snapshot<'_>, memory: &Memory, wish: Wish) -> bool {
     let Some(made) = memory.made(service) else {
         return false;
     };
@@ -369,7 +369,7 @@ impl Context<'_> {
                 "status",
                 PatchKind::Merge,
                 json!({"metadata": {"finalizers": finalizers}}),
-                Report::No,
+                StatusWrite::No,
             );
         }
         plan
@@ -439,7 +439,7 @@ impl Context<'_> {
             "status",
             PatchKind::Merge,
             json!({"status": {"loadBalancer": {"ingress": ingress}}}),
-            Report::No,
+            StatusWrite::No,
         )
         .whatever_version();
     }
@@ -566,8 +566,14 @@ impl Context<'_> {
             plan.event(gone);
             return plan;
         }
-        plan.patch(self.service, "status", PatchKind::Merge, patch, Report::No)
-            .announce(gone);
+        plan.patch(
+            self.service,
+            "status",
+            PatchKind::Merge,
+            patch,
+            StatusWrite::No,
+        )
+        .announce(gone);
         plan
     }
 

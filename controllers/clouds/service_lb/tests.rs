@@ -245,7 +245,7 @@ fn which_nodes_are_behind_load_balancers() {
         let reported = format!("{node:?}");
         let world = start().with(node);
         let none = controllers_kit::Answers::new();
-        let seen = Seen::new(&world, &none, world.now());
+        let seen = Snapshot::new(&world, &none, world.now());
         assert_eq!(!hosts(&seen).is_empty(), behind, "{reported}");
     }
 }
@@ -423,7 +423,7 @@ fn a_service_that_is_another_by_the_answer_is_ensured_again() {
     });
     // The answer is for the version of before, the cache shows the next.
     let none = controllers_kit::Answers::new();
-    let seen = Seen::new(&bed.world, &none, bed.world.now());
+    let seen = Snapshot::new(&bed.world, &none, bed.world.now());
     let queries = bed.controller().ask(&bed.key, &seen, &bed.memory);
     let answers: controllers_kit::Answers = queries
         .into_iter()
@@ -434,7 +434,7 @@ fn a_service_that_is_another_by_the_answer_is_ensured_again() {
         })
         .collect();
     let world = changed.into_inner();
-    let seen = Seen::new(&world, &answers, world.now());
+    let seen = Snapshot::new(&world, &answers, world.now());
     let mut memory = std::mem::take(&mut bed.memory);
     let plan = ServiceLb.plan(&bed.key, &seen, &mut memory).unwrap();
     assert_eq!((memory.made, plan.requeue), (None, Requeue::Now));

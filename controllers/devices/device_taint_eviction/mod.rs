@@ -19,8 +19,8 @@ use std::{
 
 use controllers_kit::{
     Change, Controller, Descriptor, Event, Flags, Key, MetricKind, Only, PatchKind, Plan,
-    Propagation, Reader, Refusal, Report, Runs, Seen, Sharding, SignedDuration, Timestamp, Watches,
-    conditions, selectors::Selector,
+    Propagation, Reader, Refusal, Runs, Sharding, SignedDuration, Snapshot, StatusWrite, Timestamp,
+    Watches, conditions, selectors::Selector,
 };
 use kubernetes_proto::{
     Object, Str,
@@ -306,7 +306,7 @@ fn evict(plan: &mut Plan, pod: &Pod, now: Timestamp, when: Timestamp) {
             .collect();
         let status = json!({"conditions": [condition], "$setElementOrder/conditions": order});
         let status = json!({ "status": status });
-        plan.patch(pod, "status", PatchKind::Strategic, status, Report::No)
+        plan.patch(pod, "status", PatchKind::Strategic, status, StatusWrite::No)
             .whatever_version();
         plan.then();
     }
@@ -414,7 +414,7 @@ impl Controller for DeviceTaintEviction {
         }
     }
 
-    fn plan(&self, key: &Key, seen: &Seen<'_>, memory: &mut Memory) -> Result<Plan, Refusal> {
+    fn plan(&self, key: &Key, seen: &Snapshot<'_>, memory: &mut Memory) -> Result<Plan, Refusal> {
         Ok(match key.namespace.is_empty() {
             true => self.plan_rule(key, seen, memory),
             false => self.plan_pod(key, seen, memory),
@@ -430,14 +430,14 @@ impl Controller for DeviceTaintEviction {
 }
 
 impl DeviceTaintEviction {
-    fn evicting_rules(&self, seen: &Seen<'_>) -> Vec<Arc<DeviceTaintRule>> {
+    fn evicting_rules(&self, seen: &Snapshot<'_>) -> Vec<Arc<DeviceTaintRule>> {
         match self.rules {
             true => evicting_rules(seen.reader()),
             false => Vec::new(),
         }
     }
 
-    fn plan_rule(&self, key: &Key, seen: &Seen<'_>, memory: &mut Memory) -> Plan {
+    fn plan_rule(&self, key: &Key, seen: &Snapshot<'_>, memory: &mut Memory) -> Plan {
         let rule = match self.rules {
             true => seen.get::<DeviceTaintRule>(key),
             false => None,
@@ -456,7 +456,7 @@ impl DeviceTaintEviction {
         )
     }
 
-    fn plan_pod(&self, key: &Key, seen: &Seen<'_>, memory: &mut Memory) -> Plan {
+    fn plan_pod(&self, key: &Key, seen: &Snapshot<'_>, memory: &mut Memory) -> Plan {
         let mut plan = Plan::nothing();
         let pod = seen.get::<Pod>(key).filter(|pod| !pod.is_terminating());
         let Some(pod) = pod else {

@@ -6,7 +6,7 @@ use std::{
 };
 
 use controllers_kit::{
-    Key, PatchKind, Plan, Reader, Report, SignedDuration, Timestamp, cast, conditions,
+    Key, PatchKind, Plan, Reader, SignedDuration, StatusWrite, Timestamp, cast, conditions,
 };
 use kubernetes_proto::{
     Object, Str,
@@ -374,7 +374,7 @@ pub(super) fn plan(
         "status",
         PatchKind::Apply { manager: NAME },
         json!({"status": {"conditions": [condition]}}),
-        Report::No,
+        StatusWrite::No,
     );
     plan
 }

@@ -6,8 +6,8 @@
 //! there was when the PodGroup was already being deleted, and none that has not finished belongs to it.
 
 use controllers_kit::{
-    Change, Controller, Descriptor, Flags, Key, Plan, Reader, Refusal, Resource, Runs, Seen,
-    Sharding, Str, Watches, finalizers, pods,
+    Change, Controller, Descriptor, Flags, Key, Plan, Reader, Refusal, Resource, Runs, Sharding,
+    Snapshot, Str, Watches, finalizers, pods,
 };
 use kubernetes_proto::{Object, core::Pod, scheduling::PodGroup};
 
@@ -63,7 +63,7 @@ fn barriers() -> [&'static Resource; 1] {
 
 /// Whether a group waits for this controller alone: it is being deleted, and no unfinished pod belongs to
 /// it.
-fn may_go(group: &PodGroup, seen: &Seen<'_>) -> bool {
+fn may_go(group: &PodGroup, seen: &Snapshot<'_>) -> bool {
     let key = Key::of(group).to_string();
     finalizers::is_candidate(group, FINALIZER) && seen.indexed::<Pod>(ACTIVE, &key).is_empty()
 }
@@ -102,14 +102,14 @@ impl Controller for PodGroupProtection {
             .wakes(|change, _| freed(change));
     }
 
-    fn ask(&self, key: &Key, seen: &Seen<'_>, (): &()) -> Vec<controllers_kit::Query> {
+    fn ask(&self, key: &Key, seen: &Snapshot<'_>, (): &()) -> Vec<controllers_kit::Query> {
         match seen.get::<PodGroup>(key) {
             Some(group) if may_go(&group, seen) => finalizers::barriers(&barriers()),
             _ => Vec::new(),
         }
     }
 
-    fn plan(&self, key: &Key, seen: &Seen<'_>, (): &mut ()) -> Result<Plan, Refusal> {
+    fn plan(&self, key: &Key, seen: &Snapshot<'_>, (): &mut ()) -> Result<Plan, Refusal> {
         let mut plan = Plan::nothing();
         if let Some(group) = seen.get::<PodGroup>(key)
             && may_go(&group, seen)

@@ -2,8 +2,9 @@
 //! allocation, then the finalizer; a claim that was made for a pod which is done is deleted.
 
 use controllers_kit::{
-    Action, Key, MetricKind, Only, PatchKind, Plan, Propagation, Query, Refusal, Report, Resource,
-    Seen, SignedDuration, Str, Timestamp, Verb, Written, finalizers, selectors::Selector,
+    Action, Key, MetricKind, Only, PatchKind, Plan, Propagation, Query, Refusal, Resource,
+    SignedDuration, Snapshot, StatusWrite, Str, Timestamp, Verb, Written, finalizers,
+    selectors::Selector,
 };
 use kubernetes_proto::{
     Object,
@@ -85,7 +86,7 @@ fn cached(
     of: &ResourceClaimConsumerReference,
     namespace: &Str,
     features: Features,
-    seen: &Seen<'_>,
+    seen: &Snapshot<'_>,
 ) -> Consumer {
     let is_group = features.groups && facts::is_of_group(of);
     if !facts::is_of_pod(of) && !is_group {
@@ -122,7 +123,7 @@ enum Owner {
     Replaced(Query),
 }
 
-fn owner(claim: &ResourceClaim, seen: &Seen<'_>) -> Owner {
+fn owner(claim: &ResourceClaim, seen: &Snapshot<'_>) -> Owner {
     let Some(owner) = facts::owning_pod(claim) else {
         return Owner::None;
     };
@@ -144,7 +145,7 @@ fn owner(claim: &ResourceClaim, seen: &Seen<'_>) -> Owner {
 
 /// The queries before a claim is planned: at most one read for each of the 256 consumers that the API
 /// allows, and one for the owner.
-pub(super) fn ask(claim: &ResourceClaim, features: Features, seen: &Seen<'_>) -> Vec<Query> {
+pub(super) fn ask(claim: &ResourceClaim, features: Features, seen: &Snapshot<'_>) -> Vec<Query> {
     let namespace = &claim.metadata().namespace;
     let consumers = facts::consumers(claim).iter();
     let mut queries: Vec<Query> = consumers
@@ -165,7 +166,12 @@ pub(super) fn ask(claim: &ResourceClaim, features: Features, seen: &Seen<'_>) ->
 }
 
 /// Whether an object of a uid exists, by a live read.
-fn is_there(uid: &str, query: &Query, plan: &mut Plan, seen: &Seen<'_>) -> Result<bool, Refusal> {
+fn is_there(
+    uid: &str,
+    query: &Query,
+    plan: &mut Plan,
+    seen: &Snapshot<'_>,
+) -> Result<bool, Refusal> {
     Ok(match make::live(seen, query)? {
         Live::Uid(found) => found == uid,
         Live::Missing => false,
@@ -200,7 +206,7 @@ fn labels(claim: &ResourceClaim) -> [&'static str; 3] {
 /// A change of the status of the version seen.
 fn write_status(plan: &mut Plan, claim: &ResourceClaim, status: &Value) {
     let patch = json!({ "status": status });
-    plan.patch(claim, "status", PatchKind::Merge, patch, Report::No);
+    plan.patch(claim, "status", PatchKind::Merge, patch, StatusWrite::No);
 }
 
 /// The plan of a claim: one write at a time, since each needs the version that the previous one creates.
@@ -210,7 +216,7 @@ fn write_status(plan: &mut Plan, claim: &ResourceClaim, status: &Value) {
 pub(super) fn plan(
     claim: &ResourceClaim,
     features: Features,
-    seen: &Seen<'_>,
+    seen: &Snapshot<'_>,
     memory: &mut Memory,
 ) -> Result<Plan, Refusal> {
     let mut plan = Plan::nothing();

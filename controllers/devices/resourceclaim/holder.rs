@@ -3,7 +3,9 @@
 
 use std::sync::Arc;
 
-use controllers_kit::{Event, Key, PatchKind, Plan, Query, Refusal, Report, Seen, Str, pods};
+use controllers_kit::{
+    Event, Key, PatchKind, Plan, Query, Refusal, Snapshot, StatusWrite, Str, pods,
+};
 use kubernetes_proto::{Object, core::Pod, resource::ResourceClaim, scheduling::PodGroup};
 use serde_json::json;
 
@@ -19,7 +21,7 @@ fn claim_key(holder: &Holder<'_>, name: &str) -> Key {
 
 /// Queries for the claims that a holder has recorded and that the cache does not show: they are read before
 /// another is created, since the watches of holders and of claims are not synchronized.
-fn unseen(holder: &Holder<'_>, seen: &Seen<'_>) -> Vec<Query> {
+fn unseen(holder: &Holder<'_>, seen: &Snapshot<'_>) -> Vec<Query> {
     let made = holder
         .entries
         .iter()
@@ -40,7 +42,7 @@ fn live_claim(key: Key) -> Query {
 }
 
 /// What is asked before a pod is planned.
-pub(super) fn ask_of_pod(pod: &Pod, seen: &Seen<'_>) -> Vec<Query> {
+pub(super) fn ask_of_pod(pod: &Pod, seen: &Snapshot<'_>) -> Vec<Query> {
     match pod.is_terminating() || facts::is_done(pod) {
         true => Vec::new(),
         false => unseen(&Holder::of_pod(pod), seen),
@@ -48,7 +50,7 @@ pub(super) fn ask_of_pod(pod: &Pod, seen: &Seen<'_>) -> Vec<Query> {
 }
 
 /// What is asked before a PodGroup is planned.
-pub(super) fn ask_of_group(group: &PodGroup, seen: &Seen<'_>) -> Vec<Query> {
+pub(super) fn ask_of_group(group: &PodGroup, seen: &Snapshot<'_>) -> Vec<Query> {
     match group.is_terminating() {
         true => Vec::new(),
         false => unseen(&Holder::of_group(group), seen),
@@ -58,7 +60,7 @@ pub(super) fn ask_of_group(group: &PodGroup, seen: &Seen<'_>) -> Vec<Query> {
 /// A pass over the entries of one holder.
 struct Pass<'a> {
     features: Features,
-    seen: &'a Seen<'a>,
+    seen: &'a Snapshot<'a>,
     plan: Plan,
     holder: Holder<'a>,
     /// The group of a pod, where groups have claims.
@@ -180,7 +182,8 @@ impl<'a> Pass<'a> {
             let names: Vec<_> = self.names.iter().map(status).collect();
             let fields = json!({"status": {"resourceClaimStatuses": names}});
             let kind = PatchKind::Apply { manager: MANAGER };
-            self.plan.patch(owner, "status", kind, fields, Report::No);
+            self.plan
+                .patch(owner, "status", kind, fields, StatusWrite::No);
         }
         Ok(true)
     }
@@ -193,7 +196,7 @@ impl<'a> Pass<'a> {
 pub(super) fn plan_group(
     features: Features,
     group: &PodGroup,
-    seen: &Seen<'_>,
+    seen: &Snapshot<'_>,
 ) -> Result<Plan, Refusal> {
     let mut pass = Pass {
         features,
@@ -215,7 +218,11 @@ pub(super) fn plan_group(
 ///
 /// # Errors
 /// Where it can't be planned now.
-pub(super) fn plan_pod(features: Features, pod: &Pod, seen: &Seen<'_>) -> Result<Plan, Refusal> {
+pub(super) fn plan_pod(
+    features: Features,
+    pod: &Pod,
+    seen: &Snapshot<'_>,
+) -> Result<Plan, Refusal> {
     let holder = Holder::of_pod(pod);
     if holder.entries.is_empty() || pod.is_terminating() || facts::is_done(pod) {
         return Ok(Plan::nothing());
@@ -245,7 +252,7 @@ pub(super) fn plan_pod(features: Features, pod: &Pod, seen: &Seen<'_>) -> Result
 fn group_of(
     features: Features,
     pod: &Pod,
-    seen: &Seen<'_>,
+    seen: &Snapshot<'_>,
 ) -> Result<Option<Arc<PodGroup>>, Refusal> {
     let Some(name) = facts::group_name(pod).filter(|_| features.groups) else {
         return Ok(None);
@@ -302,7 +309,7 @@ fn reserve(pass: &mut Pass<'_>, pod: &Pod) {
         consumers.extend(consumer);
         let patch = json!({"status": {"reservedFor": consumers}});
         pass.plan
-            .patch(&*claim, "status", PatchKind::Merge, patch, Report::No);
+            .patch(&*claim, "status", PatchKind::Merge, patch, StatusWrite::No);
     }
 }
 

@@ -1,7 +1,7 @@
 //! How a claim is made from a template.
 
 use controllers_kit::{
-    Action, Event, Key, Plan, Refusal, Seen, Verb,
+    Action, Event, Key, Plan, Refusal, Snapshot, Verb,
     names::{Children, Known},
     selectors::Selector,
 };
@@ -45,7 +45,7 @@ pub(super) fn generate_name(owner: &str, entry: &str) -> String {
 pub(super) fn find(
     holder: &Holder<'_>,
     entry: Entry<'_>,
-    seen: &Seen<'_>,
+    seen: &Snapshot<'_>,
 ) -> Option<std::sync::Arc<ResourceClaim>> {
     let owned = seen.owned_by::<ResourceClaim>(&holder.meta.uid);
     owned.into_iter().find(|claim| {
@@ -73,7 +73,7 @@ pub(super) fn create<T: Object>(
     owner: &T,
     holder: &Holder<'_>,
     entry: Entry<'_>,
-    seen: &Seen<'_>,
+    seen: &Snapshot<'_>,
 ) -> Result<Str, String> {
     let meta = holder.meta;
     let key = Key::new(meta.namespace.clone(), entry.template);
@@ -156,7 +156,7 @@ pub(super) enum Live<'a> {
 /// # Errors
 /// Where it could not be read.
 pub(super) fn live<'a>(
-    seen: &Seen<'a>,
+    seen: &Snapshot<'a>,
     query: &controllers_kit::Query,
 ) -> Result<Live<'a>, Refusal> {
     use controllers_kit::{Answer, Query};

@@ -23,8 +23,8 @@ mod make;
 mod wakes;
 
 use controllers_kit::{
-    Controller, Descriptor, Flags, Key, MetricKind, Outcome, Plan, Query, Refusal, Seen, Sharding,
-    SignedDuration, Watches,
+    Controller, Descriptor, Flags, Key, MetricKind, Outcome, Plan, Query, Refusal, Sharding,
+    SignedDuration, Snapshot, Watches,
 };
 use kubernetes_proto::{
     core::Pod,
@@ -155,7 +155,7 @@ impl Controller for ResourceClaims {
             .wakes(wakes::by_group);
     }
 
-    fn ask(&self, key: &Key, seen: &Seen<'_>, _: &Memory) -> Vec<Query> {
+    fn ask(&self, key: &Key, seen: &Snapshot<'_>, _: &Memory) -> Vec<Query> {
         if let Some(key) = key.within_kind(CLAIM) {
             let claim = seen.get::<ResourceClaim>(&key);
             claim.map(|claim| claim::ask(&claim, self.features, seen))
@@ -172,7 +172,7 @@ impl Controller for ResourceClaims {
         .unwrap_or_default()
     }
 
-    fn plan(&self, key: &Key, seen: &Seen<'_>, memory: &mut Memory) -> Result<Plan, Refusal> {
+    fn plan(&self, key: &Key, seen: &Snapshot<'_>, memory: &mut Memory) -> Result<Plan, Refusal> {
         if let Some(key) = key.within_kind(CLAIM) {
             return match seen.get::<ResourceClaim>(&key) {
                 Some(claim) => claim::plan(&claim, self.features, seen, memory),

@@ -9,7 +9,8 @@ use std::{collections::BTreeMap, sync::Arc};
 
 use controllers_kit::{
     Change, Controller, Descriptor, Flags, Key, MetricKind, Only, Plan, Propagation, Query, Reader,
-    Refusal, Report, Resource, Runs, Seen, Sharding, SignedDuration, Timestamp, Watches, cast,
+    Refusal, Resource, Runs, Sharding, SignedDuration, Snapshot, StatusWrite, Timestamp, Watches,
+    cast,
 };
 use kubernetes_proto::{
     Object,
@@ -263,7 +264,7 @@ impl Controller for PoolStatusRequests {
         on.kind::<ResourceClaim>();
     }
 
-    fn ask(&self, key: &Key, seen: &Seen<'_>, (): &()) -> Vec<Query> {
+    fn ask(&self, key: &Key, seen: &Snapshot<'_>, (): &()) -> Vec<Query> {
         let request = seen.get::<ResourcePoolStatusRequest>(key);
         match request.is_some_and(|request| request.status.is_none() && end(&request) > seen.now) {
             true => barriers()
@@ -273,7 +274,7 @@ impl Controller for PoolStatusRequests {
         }
     }
 
-    fn plan(&self, key: &Key, seen: &Seen<'_>, (): &mut ()) -> Result<Plan, Refusal> {
+    fn plan(&self, key: &Key, seen: &Snapshot<'_>, (): &mut ()) -> Result<Plan, Refusal> {
         let mut plan = Plan::nothing();
         let Some(request) = seen.get::<ResourcePoolStatusRequest>(key) else {
             return Ok(plan);
@@ -315,7 +316,7 @@ impl Controller for PoolStatusRequests {
         let mut answered = (*request).clone();
         answered.status = Some(status);
         if let Some(action) = plan.update_status(&*request, &answered) {
-            action.reports(Report::No);
+            action.reports(StatusWrite::No);
         }
         let driver = [spec.driver.as_str()];
         plan.measure(PROCESSED, &driver, 1.0);

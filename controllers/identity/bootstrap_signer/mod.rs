@@ -10,7 +10,7 @@ use std::collections::BTreeMap;
 
 use base64::{Engine as _, engine::general_purpose::URL_SAFE_NO_PAD};
 use controllers_kit::{
-    Confidential, Controller, Descriptor, Flags, Key, Plan, Refusal, Seen, Sharding, Watches,
+    Confidential, Controller, Descriptor, Flags, Key, Plan, Refusal, Sharding, Snapshot, Watches,
 };
 use kubernetes_proto::core::{BootstrapToken, ClusterInfo};
 use ring::hmac;
@@ -61,7 +61,7 @@ impl Controller for BootstrapSigner {
         on.kind::<BootstrapToken>().wakes(|_, _| vec![only_key()]);
     }
 
-    fn plan(&self, key: &Key, seen: &Seen<'_>, (): &mut ()) -> Result<Plan, Refusal> {
+    fn plan(&self, key: &Key, seen: &Snapshot<'_>, (): &mut ()) -> Result<Plan, Refusal> {
         let mut plan = Plan::nothing();
         let Some(info) = seen.get::<ClusterInfo>(key) else {
             return Ok(plan);

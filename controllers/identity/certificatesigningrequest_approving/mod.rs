@@ -6,8 +6,8 @@
 //! the key is retried with back-off, since a binding may be created later.
 
 use controllers_kit::{
-    Answer, Controller, Descriptor, Flags, Key, PatchKind, Plan, Query, Refusal, Report, Seen,
-    Sharding, Watches,
+    Answer, Controller, Descriptor, Flags, Key, PatchKind, Plan, Query, Refusal, Sharding,
+    Snapshot, StatusWrite, Watches,
 };
 use kubernetes_proto::certificates::{
     CertificateSigningRequest, CertificateSigningRequestCondition, CertificateSigningRequestSpec,
@@ -81,7 +81,7 @@ impl Controller for CertificateSigningRequestApproving {
         on.kind::<CertificateSigningRequest>().wakes_itself();
     }
 
-    fn ask(&self, key: &Key, seen: &Seen<'_>, (): &()) -> Vec<Query> {
+    fn ask(&self, key: &Key, seen: &Snapshot<'_>, (): &()) -> Vec<Query> {
         let Ok(Some((request, recognized))) = undecided(key, seen) else {
             return Vec::new();
         };
@@ -89,7 +89,7 @@ impl Controller for CertificateSigningRequestApproving {
         recognized.iter().map(|one| review(&spec, one)).collect()
     }
 
-    fn plan(&self, key: &Key, seen: &Seen<'_>, (): &mut ()) -> Result<Plan, Refusal> {
+    fn plan(&self, key: &Key, seen: &Snapshot<'_>, (): &mut ()) -> Result<Plan, Refusal> {
         let mut plan = Plan::nothing();
         let Some((request, recognized)) = undecided(key, seen).map_err(Refusal::Retry)? else {
             return Ok(plan);
@@ -129,7 +129,7 @@ type Recognized = (
 );
 
 /// The undecided request of a key, with its recognized kind.
-fn undecided(key: &Key, seen: &Seen<'_>) -> Result<Option<Recognized>, String> {
+fn undecided(key: &Key, seen: &Snapshot<'_>) -> Result<Option<Recognized>, String> {
     let Some(request) = seen.get::<CertificateSigningRequest>(key) else {
         return Ok(None);
     };
@@ -193,7 +193,7 @@ fn approve(plan: &mut Plan, request: &CertificateSigningRequest, recognizer: &Re
         "approval",
         PatchKind::Merge,
         json!({"status": {"conditions": conditions}}),
-        Report::No,
+        StatusWrite::No,
     );
 }
 

@@ -6,8 +6,8 @@
 //! without a time never counts as old.
 
 use controllers_kit::{
-    Controller, Descriptor, Flags, Key, Only, Plan, Propagation, Refusal, Seen, Sharding,
-    SignedDuration, Timestamp, Watches,
+    Controller, Descriptor, Flags, Key, Only, Plan, Propagation, Refusal, Sharding, SignedDuration,
+    Snapshot, Timestamp, Watches,
 };
 use kubernetes_proto::{Object, certificates::CertificateSigningRequest, meta::Time};
 
@@ -52,7 +52,7 @@ impl Controller for CertificateSigningRequestCleaner {
         on.kind::<CertificateSigningRequest>().wakes_itself();
     }
 
-    fn plan(&self, key: &Key, seen: &Seen<'_>, (): &mut ()) -> Result<Plan, Refusal> {
+    fn plan(&self, key: &Key, seen: &Snapshot<'_>, (): &mut ()) -> Result<Plan, Refusal> {
         let mut plan = Plan::nothing();
         let request = seen
             .get::<CertificateSigningRequest>(key)

@@ -10,8 +10,8 @@
 use std::time::Duration;
 
 use controllers_kit::{
-    Answer, Controller, Descriptor, FlagDefault, Flags, Issue, Key, Plan, Query, Refusal, Report,
-    Runs, Seen, Sharding, Watches,
+    Answer, Controller, Descriptor, FlagDefault, Flags, Issue, Key, Plan, Query, Refusal, Runs,
+    Sharding, Snapshot, StatusWrite, Watches,
 };
 use kubernetes_proto::{
     certificates::{CertificateSigningRequest, CertificateSigningRequestCondition},
@@ -249,14 +249,14 @@ impl Controller for CertificateSigningRequestSigning {
         on.kind::<CertificateSigningRequest>().wakes_itself();
     }
 
-    fn ask(&self, key: &Key, seen: &Seen<'_>, (): &()) -> Vec<Query> {
+    fn ask(&self, key: &Key, seen: &Snapshot<'_>, (): &()) -> Vec<Query> {
         match self.wanted(key, seen) {
             Ok(Some((_, Ok(issue)))) => vec![Query::Certificate(issue)],
             _ => Vec::new(),
         }
     }
 
-    fn plan(&self, key: &Key, seen: &Seen<'_>, (): &mut ()) -> Result<Plan, Refusal> {
+    fn plan(&self, key: &Key, seen: &Snapshot<'_>, (): &mut ()) -> Result<Plan, Refusal> {
         let mut plan = Plan::nothing();
         let Some((request, wanted)) = self.wanted(key, seen).map_err(Refusal::Retry)? else {
             return Ok(plan);
@@ -288,7 +288,7 @@ impl Controller for CertificateSigningRequestSigning {
         }
         if let Some(action) = plan.update_status(&*request, &new) {
             // Nothing that comes later takes its place.
-            action.reports(Report::No);
+            action.reports(StatusWrite::No);
         }
         Ok(plan)
     }
@@ -302,7 +302,7 @@ type Wanted = (
 
 impl CertificateSigningRequestSigning {
     /// What to do with a key's request; `None` for nothing.
-    fn wanted(&self, key: &Key, seen: &Seen<'_>) -> Result<Option<Wanted>, String> {
+    fn wanted(&self, key: &Key, seen: &Snapshot<'_>) -> Result<Option<Wanted>, String> {
         let Some(request) = seen.get::<CertificateSigningRequest>(key) else {
             return Ok(None);
         };

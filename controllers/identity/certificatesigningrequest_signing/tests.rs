@@ -71,7 +71,7 @@ fn written(plan: &Plan) -> Written {
     let Verb::Patch {
         subresource: "status",
         patch,
-        report: controllers_kit::Report::No,
+        report: controllers_kit::StatusWrite::No,
         ..
     } = &action.verb
     else {

@@ -9,7 +9,8 @@
 //! view can't grant again what was taken away.
 
 use controllers_kit::{
-    Controller, Descriptor, Flags, Key, Plan, Refusal, Seen, Sharding, Watches, selectors::Selector,
+    Controller, Descriptor, Flags, Key, Plan, Refusal, Sharding, Snapshot, Watches,
+    selectors::Selector,
 };
 use kubernetes_proto::{
     Object, Str,
@@ -61,7 +62,7 @@ impl Controller for ClusterRoleAggregation {
             });
     }
 
-    fn plan(&self, key: &Key, seen: &Seen<'_>, (): &mut ()) -> Result<Plan, Refusal> {
+    fn plan(&self, key: &Key, seen: &Snapshot<'_>, (): &mut ()) -> Result<Plan, Refusal> {
         let mut plan = Plan::nothing();
         let Some(role) = seen.get::<ClusterRole>(key) else {
             return Ok(plan);
@@ -81,7 +82,7 @@ impl Controller for ClusterRoleAggregation {
 fn aggregated(
     role: &ClusterRole,
     aggregation: &AggregationRule,
-    seen: &Seen<'_>,
+    seen: &Snapshot<'_>,
 ) -> Result<Vec<PolicyRule>, Refusal> {
     let roles = seen.all::<ClusterRole>();
     let mut rules: Vec<PolicyRule> = Vec::new();

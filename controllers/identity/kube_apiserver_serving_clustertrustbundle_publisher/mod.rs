@@ -6,8 +6,8 @@
 //! name follows from its content, so a new authority creates a new bundle before the old one is deleted.
 
 use controllers_kit::{
-    Controller, Descriptor, FlagDefault, Flags, Key, Only, Plan, Propagation, Refusal, Runs, Seen,
-    Sharding, SignedDuration, Watches,
+    Controller, Descriptor, FlagDefault, Flags, Key, Only, Plan, Propagation, Refusal, Runs,
+    Sharding, SignedDuration, Snapshot, Watches,
 };
 use kubernetes_proto::{
     Object, Resource, Str,
@@ -114,7 +114,7 @@ impl Controller for ServingTrustBundlePublisher {
             .wakes(|_, _| vec![only_key()]);
     }
 
-    fn plan(&self, key: &Key, seen: &Seen<'_>, (): &mut ()) -> Result<Plan, Refusal> {
+    fn plan(&self, key: &Key, seen: &Snapshot<'_>, (): &mut ()) -> Result<Plan, Refusal> {
         if *key != only_key() {
             return Ok(Plan::nothing());
         }
@@ -141,7 +141,7 @@ impl Controller for ServingTrustBundlePublisher {
 }
 
 impl ServingTrustBundlePublisher {
-    fn publish<B: Bundle>(&self, seen: &Seen<'_>) -> Plan {
+    fn publish<B: Bundle>(&self, seen: &Snapshot<'_>) -> Plan {
         let mut plan = Plan::nothing();
         let name = self.name();
         let wanted = ClusterTrustBundleSpec {

@@ -18,8 +18,8 @@ use std::{
 
 use controllers_kit::{
     Answer, Controller, Descriptor, FlagDefault, Flags, Key, Only, PatchKind, Pick, Plan,
-    Propagation, Query, Refusal, Report, Runs, Seen, Sharding, SignedDuration, Str, Timestamp,
-    Watches,
+    Propagation, Query, Refusal, Runs, Sharding, SignedDuration, Snapshot, StatusWrite, Str,
+    Timestamp, Watches,
 };
 use jiff::{civil::Date, tz::TimeZone};
 use kubernetes_proto::{
@@ -99,7 +99,7 @@ impl Controller for LegacyServiceAccountTokenCleaner {
         on.kind::<ServiceAccount>();
     }
 
-    fn ask(&self, key: &Key, seen: &Seen<'_>, progress: &Progress) -> Vec<Query> {
+    fn ask(&self, key: &Key, seen: &Snapshot<'_>, progress: &Progress) -> Vec<Query> {
         if *key != only_key() {
             return Vec::new();
         }
@@ -109,7 +109,12 @@ impl Controller for LegacyServiceAccountTokenCleaner {
         self.next(seen, progress).0.keys().map(pods).collect()
     }
 
-    fn plan(&self, key: &Key, seen: &Seen<'_>, progress: &mut Progress) -> Result<Plan, Refusal> {
+    fn plan(
+        &self,
+        key: &Key,
+        seen: &Snapshot<'_>,
+        progress: &mut Progress,
+    ) -> Result<Plan, Refusal> {
         let mut plan = Plan::nothing();
         if *key != only_key() {
             return Ok(plan);
@@ -165,7 +170,7 @@ fn pods(namespace: &Str) -> Query {
 
 /// From when on the use of tokens is known for certain: the day after tracking began. `None` where nothing
 /// tracks it.
-fn since(seen: &Seen<'_>) -> Result<Option<Timestamp>, Refusal> {
+fn since(seen: &Snapshot<'_>) -> Result<Option<Timestamp>, Refusal> {
     let text = match seen.answer(&tracking()) {
         Some(Answer::Object(map)) => map["data"][SINCE]
             .as_str()
@@ -199,7 +204,7 @@ fn day(at: Timestamp) -> String {
 }
 
 /// The Secrets that pods of a namespace name.
-fn named_by_pods(seen: &Seen<'_>, namespace: &Str) -> Result<BTreeSet<String>, Refusal> {
+fn named_by_pods(seen: &Snapshot<'_>, namespace: &Str) -> Result<BTreeSet<String>, Refusal> {
     match seen.answer(&pods(namespace)) {
         Some(Answer::Object(names)) => Ok(names
             .as_array()
@@ -224,7 +229,7 @@ impl LegacyServiceAccountTokenCleaner {
     }
 
     /// The next namespaces with Secrets that may have to be marked or deleted, and whether there are more.
-    fn next(&self, seen: &Seen<'_>, progress: &Progress) -> (Candidates, bool) {
+    fn next(&self, seen: &Snapshot<'_>, progress: &Progress) -> (Candidates, bool) {
         let mut candidates = Candidates::new();
         for secret in seen.all::<ServiceAccountToken>() {
             let namespace = &Object::metadata(&*secret).namespace;
@@ -243,7 +248,7 @@ impl LegacyServiceAccountTokenCleaner {
         (candidates, false)
     }
 
-    fn is_candidate(&self, secret: &ServiceAccountToken, seen: &Seen<'_>) -> bool {
+    fn is_candidate(&self, secret: &ServiceAccountToken, seen: &Snapshot<'_>) -> bool {
         let kept = self.kept_from(seen.now);
         let meta = Object::metadata(secret);
         let made = meta
@@ -282,7 +287,7 @@ impl LegacyServiceAccountTokenCleaner {
                 "",
                 PatchKind::Merge,
                 json!({"metadata": {"labels": {INVALID_SINCE: day(now)}}}),
-                Report::No,
+                StatusWrite::No,
             );
         }
     }

@@ -5,8 +5,8 @@
 //! remembers nothing.
 
 use controllers_kit::{
-    Controller, Descriptor, Flags, Key, Only, Plan, Propagation, Refusal, Runs, Seen, Sharding,
-    SignedDuration, Timestamp, Watches,
+    Controller, Descriptor, Flags, Key, Only, Plan, Propagation, Refusal, Runs, Sharding,
+    SignedDuration, Snapshot, Timestamp, Watches,
 };
 use kubernetes_proto::{Object, certificates::PodCertificateRequest};
 
@@ -49,7 +49,7 @@ impl Controller for PodCertificateRequestCleaner {
             .wakes_itself();
     }
 
-    fn plan(&self, key: &Key, seen: &Seen<'_>, (): &mut ()) -> Result<Plan, Refusal> {
+    fn plan(&self, key: &Key, seen: &Snapshot<'_>, (): &mut ()) -> Result<Plan, Refusal> {
         let mut plan = Plan::nothing();
         let request = seen
             .get::<PodCertificateRequest>(key)

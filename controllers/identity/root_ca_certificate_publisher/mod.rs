@@ -10,7 +10,7 @@
 //! kubeconfig.
 
 use controllers_kit::{
-    Controller, Descriptor, FlagDefault, Flags, Key, Plan, Refusal, Seen, Sharding, Watches,
+    Controller, Descriptor, FlagDefault, Flags, Key, Plan, Refusal, Sharding, Snapshot, Watches,
 };
 use kubernetes_proto::{
     Object, Str,
@@ -69,7 +69,7 @@ impl Controller for RootCaCertificatePublisher {
             .wakes(|change, _| vec![Key::cluster(change.newest().metadata().namespace.clone())]);
     }
 
-    fn plan(&self, key: &Key, seen: &Seen<'_>, (): &mut ()) -> Result<Plan, Refusal> {
+    fn plan(&self, key: &Key, seen: &Snapshot<'_>, (): &mut ()) -> Result<Plan, Refusal> {
         let mut plan = Plan::nothing();
         if !seen
             .get::<Namespace>(key)

@@ -4,7 +4,9 @@
 //! remembers nothing. One that is being deleted still holds the name: its successor is created when it is
 //! gone.
 
-use controllers_kit::{Controller, Descriptor, Flags, Key, Plan, Refusal, Seen, Sharding, Watches};
+use controllers_kit::{
+    Controller, Descriptor, Flags, Key, Plan, Refusal, Sharding, Snapshot, Watches,
+};
 use kubernetes_proto::{
     Object, Str,
     core::{Namespace, ServiceAccount},
@@ -45,7 +47,7 @@ impl Controller for ServiceAccounts {
             });
     }
 
-    fn plan(&self, key: &Key, seen: &Seen<'_>, (): &mut ()) -> Result<Plan, Refusal> {
+    fn plan(&self, key: &Key, seen: &Snapshot<'_>, (): &mut ()) -> Result<Plan, Refusal> {
         let mut plan = Plan::nothing();
         if !seen
             .get::<Namespace>(key)

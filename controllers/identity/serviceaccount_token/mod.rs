@@ -12,7 +12,7 @@ use std::collections::BTreeMap;
 
 use controllers_kit::{
     Action, Answer, Confidential, Controller, Descriptor, FlagDefault, Flags, Key, Only, PatchKind,
-    Plan, Propagation, Query, Refusal, Report, Runs, Seen, Sharding, Str, Verb, Watches,
+    Plan, Propagation, Query, Refusal, Runs, Sharding, Snapshot, StatusWrite, Str, Verb, Watches,
 };
 use kubernetes_proto::{
     Object,
@@ -103,7 +103,7 @@ impl Controller for ServiceAccountTokens {
         });
     }
 
-    fn ask(&self, key: &Key, seen: &Seen<'_>, whose: &Whose) -> Vec<Query> {
+    fn ask(&self, key: &Key, seen: &Snapshot<'_>, whose: &Whose) -> Vec<Query> {
         let Some(secret) = seen.get::<ServiceAccountToken>(key) else {
             return match whose.account.is_empty() {
                 true => Vec::new(),
@@ -123,7 +123,7 @@ impl Controller for ServiceAccountTokens {
         }
     }
 
-    fn plan(&self, key: &Key, seen: &Seen<'_>, whose: &mut Whose) -> Result<Plan, Refusal> {
+    fn plan(&self, key: &Key, seen: &Snapshot<'_>, whose: &mut Whose) -> Result<Plan, Refusal> {
         let mut plan = Plan::nothing();
         let Some(secret) = seen.get::<ServiceAccountToken>(key) else {
             return forget(key, seen, whose);
@@ -159,7 +159,7 @@ impl ServiceAccountTokens {
         &self,
         account: &ServiceAccount,
         secret: &ServiceAccountToken,
-        seen: &Seen<'_>,
+        seen: &Snapshot<'_>,
     ) -> Result<ServiceAccountToken, Refusal> {
         let mut new = secret.clone();
         let lacks = |field: &str| secret.data.get(field).is_none_or(Confidential::is_empty);
@@ -236,7 +236,7 @@ fn sign(account: &ServiceAccount, secret: &ServiceAccountToken) -> Query {
 }
 
 /// Removes the reference to a deleted Secret from its account.
-fn forget(key: &Key, seen: &Seen<'_>, whose: &mut Whose) -> Result<Plan, Refusal> {
+fn forget(key: &Key, seen: &Snapshot<'_>, whose: &mut Whose) -> Result<Plan, Refusal> {
     let mut plan = Plan::nothing();
     if whose.account.is_empty() {
         return Ok(plan);
@@ -264,7 +264,7 @@ fn forget(key: &Key, seen: &Seen<'_>, whose: &mut Whose) -> Result<Plan, Refusal
             subresource: "",
             kind: PatchKind::Strategic,
             patch: json!({"secrets": [{"$patch": "delete", "name": key.name.as_str()}]}),
-            report: Report::No,
+            report: StatusWrite::No,
         },
         resource: ServiceAccount::resource(),
         key: Key::new(key.namespace.clone(), whose.account.clone()),

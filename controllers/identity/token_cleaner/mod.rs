@@ -5,7 +5,8 @@
 //! one a token stays.
 
 use controllers_kit::{
-    Controller, Descriptor, Flags, Key, Only, Plan, Propagation, Refusal, Seen, Sharding, Watches,
+    Controller, Descriptor, Flags, Key, Only, Plan, Propagation, Refusal, Sharding, Snapshot,
+    Watches,
 };
 use kubernetes_proto::core::BootstrapToken;
 
@@ -41,7 +42,7 @@ impl Controller for TokenCleaner {
         on.kind::<BootstrapToken>().wakes_itself();
     }
 
-    fn plan(&self, key: &Key, seen: &Seen<'_>, (): &mut ()) -> Result<Plan, Refusal> {
+    fn plan(&self, key: &Key, seen: &Snapshot<'_>, (): &mut ()) -> Result<Plan, Refusal> {
         let mut plan = Plan::nothing();
         let Some(token) = seen.get::<BootstrapToken>(key) else {
             return Ok(plan);

@@ -5,7 +5,7 @@ use kubernetes_proto::{AnyObject, Object, Resource, apps::ReplicaSet, core::Pod,
 use serde_json::{Value, json};
 
 use super::{Claimed, ORPHANS, claim, is_controlled_by, recheck, reference};
-use crate::{Answer, Answers, Index, Plan, Reader, Refusal, Seen, Verb, selectors::Selector};
+use crate::{Answer, Answers, Index, Plan, Reader, Refusal, Snapshot, Verb, selectors::Selector};
 
 /// A store of pods, all in one namespace.
 struct Pods(Vec<Arc<Pod>>);
@@ -137,7 +137,7 @@ fn who_owns_adopts_and_releases_what() {
 fn claimed_from(pods: Vec<Pod>) -> Claimed<ReplicaSet, Pod> {
     let reader = Pods(pods.into_iter().map(Arc::new).collect());
     let answers = Answers::new();
-    let seen = Seen::new(&reader, &answers, Timestamp::UNIX_EPOCH);
+    let seen = Snapshot::new(&reader, &answers, Timestamp::UNIX_EPOCH);
     Claimed::of(Arc::new(owner()), selector(), &seen)
 }
 
@@ -150,7 +150,7 @@ fn settled_by(
         answers.insert(recheck(&owner()), answer);
     }
     let reader = Pods(Vec::new());
-    claimed.settle(&Seen::new(&reader, &answers, Timestamp::UNIX_EPOCH))
+    claimed.settle(&Snapshot::new(&reader, &answers, Timestamp::UNIX_EPOCH))
 }
 
 fn settled(pods: Vec<Pod>, answer: Option<Answer>) -> Result<Plan, Refusal> {
@@ -252,7 +252,7 @@ fn an_owner_s_children_and_the_orphans_of_its_namespace_are_claimed() {
 fn candidates_alone_are_claimed_but_all_children_are_there() {
     let reader = Pods(vec![Arc::new(terminating(pod("u-web", "web")))]);
     let answers = Answers::new();
-    let seen = Seen::new(&reader, &answers, Timestamp::UNIX_EPOCH);
+    let seen = Snapshot::new(&reader, &answers, Timestamp::UNIX_EPOCH);
     let is_candidate = |_: &ReplicaSet, pod: &Pod| !pod.is_terminating();
     let claimed = Claimed::among(Arc::new(owner()), selector(), &seen, is_candidate);
     assert_eq!(claimed.children.len(), 1);

@@ -7,7 +7,7 @@ use serde_json::json;
 
 use super::{Breach, allows, check};
 use crate::{
-    Action, Descriptor, Key, Only, PatchKind, Plan, Propagation, Report, Sharding,
+    Action, Descriptor, Key, Only, PatchKind, Plan, Propagation, Sharding, StatusWrite,
     selectors::Selector,
     testing::{Common, World, namespace, pod, replica_set},
 };
@@ -131,7 +131,7 @@ fn a_write_names_the_very_object_that_was_seen() {
     let mut create = Plan::nothing();
     create.create(&nameless);
     let mut patch = Plan::nothing();
-    patch.patch(&unseen, "", PatchKind::Merge, json!({}), Report::No);
+    patch.patch(&unseen, "", PatchKind::Merge, json!({}), StatusWrite::No);
     for (plan, expected) in [
         (create, Some("create pods/ has no name")),
         (patch, Some("patch pods/alone carries no uid")),
@@ -164,7 +164,13 @@ fn an_action_needs_a_rule_of_its_verb_resource_subresource_name_and_namespace() 
     });
     let patch = |subresource| {
         action(|plan| {
-            plan.patch(&*pod, subresource, PatchKind::Merge, json!({}), Report::No);
+            plan.patch(
+                &*pod,
+                subresource,
+                PatchKind::Merge,
+                json!({}),
+                StatusWrite::No,
+            );
         })
     };
     let finalize = action(|plan| {

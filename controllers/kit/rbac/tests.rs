@@ -1,5 +1,7 @@
 use super::manifest;
-use crate::{Controller, Descriptor, Factory, Flags, Key, Plan, Refusal, Seen, Sharding, Watches};
+use crate::{
+    Controller, Descriptor, Factory, Flags, Key, Plan, Refusal, Sharding, Snapshot, Watches,
+};
 
 struct Says<const WHICH: usize>;
 
@@ -32,7 +34,7 @@ impl<const WHICH: usize> Controller for Says<WHICH> {
         Self
     }
     fn watch(&self, _: &mut Watches) {}
-    fn plan(&self, _: &Key, _: &Seen<'_>, (): &mut ()) -> Result<Plan, Refusal> {
+    fn plan(&self, _: &Key, _: &Snapshot<'_>, (): &mut ()) -> Result<Plan, Refusal> {
         Ok(Plan::nothing())
     }
 }
@@ -116,7 +118,7 @@ impl Controller for OfOneNamespace {
         Self
     }
     fn watch(&self, _: &mut Watches) {}
-    fn plan(&self, _: &Key, _: &Seen<'_>, (): &mut ()) -> Result<Plan, Refusal> {
+    fn plan(&self, _: &Key, _: &Snapshot<'_>, (): &mut ()) -> Result<Plan, Refusal> {
         Ok(Plan::nothing())
     }
 }

@@ -1,7 +1,9 @@
 use kubernetes_proto::{batch::Job, core::ConfigMap};
 
 use super::{BEGIN, END, fill, table};
-use crate::{Controller, Descriptor, Factory, Flags, Key, Plan, Refusal, Seen, Sharding, Watches};
+use crate::{
+    Controller, Descriptor, Factory, Flags, Key, Plan, Refusal, Sharding, Snapshot, Watches,
+};
 
 struct Zeal;
 
@@ -24,7 +26,7 @@ impl Controller for Zeal {
         let _ = on.kind::<Job>().wakes_itself();
         let _ = on.kind::<ConfigMap>().only_named("zeal");
     }
-    fn plan(&self, _: &Key, _: &Seen<'_>, (): &mut ()) -> Result<Plan, Refusal> {
+    fn plan(&self, _: &Key, _: &Snapshot<'_>, (): &mut ()) -> Result<Plan, Refusal> {
         Ok(Plan::nothing())
     }
 }
@@ -42,7 +44,7 @@ impl Controller for Apathy {
         Self
     }
     fn watch(&self, _: &mut Watches) {}
-    fn plan(&self, _: &Key, _: &Seen<'_>, (): &mut ()) -> Result<Plan, Refusal> {
+    fn plan(&self, _: &Key, _: &Snapshot<'_>, (): &mut ()) -> Result<Plan, Refusal> {
         Ok(Plan::nothing())
     }
 }

@@ -101,11 +101,11 @@ fn a_falling_count_is_written_at_once_unless_the_object_is_being_deleted() {
         action.report()
     };
     let web = replica_set("web").replicas(3);
-    assert_eq!(report(web.clone(), 3, 2), Report::No);
-    assert_eq!(report(web.clone(), 2, 3), Report::Underway);
+    assert_eq!(report(web.clone(), 3, 2), StatusWrite::No);
+    assert_eq!(report(web.clone(), 2, 3), StatusWrite::Progress);
     let mut going = web;
     going.metadata_mut().deletion_timestamp = Some(Time::from(crate::testing::at("11:00:00")));
-    assert_eq!(report(going, 3, 2), Report::Underway);
+    assert_eq!(report(going, 3, 2), StatusWrite::Progress);
 }
 
 #[test]
@@ -114,9 +114,9 @@ fn a_condition_that_turns_for_the_worse_is_urgent_also_while_the_object_is_being
     let mut going = replica_set("web").replicas(3);
     going.metadata_mut().deletion_timestamp = Some(Time::from(crate::testing::at("11:00:00")));
     for (before, after, expected) in [
-        ("True", "False", Report::No),
-        ("False", "True", Report::Seen),
-        ("True", "True", Report::Seen),
+        ("True", "False", StatusWrite::No),
+        ("False", "True", StatusWrite::Observed),
+        ("True", "True", StatusWrite::Observed),
     ] {
         assert_eq!(
             report(&going, &available(before), &available(after)),

@@ -15,7 +15,7 @@ use super::{
 };
 use crate::{
     Action, Answers, Descriptor, DynChange, DynController, Factory, Key, Memory, Only, Outcome,
-    Plan, Query, Refusal, Requeue, Seen, Severity, Verb, Watches, names, postconditions,
+    Plan, Query, Refusal, Requeue, Severity, Snapshot, Verb, Watches, names, postconditions,
 };
 
 /// The most plans at one instant: a chain of a few Deployments takes some hundreds.
@@ -182,7 +182,7 @@ impl Built {
     /// What it asks before it plans a key.
     pub(super) fn ask(&self, world: &World, key: &Key, memory: &Memory) -> Vec<Query> {
         let (view, none) = (self.view(world), Answers::new());
-        let seen = Seen::new(&view, &none, world.now);
+        let seen = Snapshot::new(&view, &none, world.now);
         self.controller.ask(key, &seen, memory)
     }
 
@@ -195,7 +195,7 @@ impl Built {
         memory: &mut Memory,
     ) -> Result<Plan, Refusal> {
         let view = self.view(world);
-        let seen = Seen::new(&view, answers, world.now);
+        let seen = Snapshot::new(&view, answers, world.now);
         self.controller.plan(key, &seen, memory)
     }
 
@@ -744,9 +744,9 @@ impl<'a> Engine<'a> {
         let none = Answers::new();
         let queries = built
             .controller
-            .ask(&task.1, &Seen::new(&view, &none, now), memory);
+            .ask(&task.1, &Snapshot::new(&view, &none, now), memory);
         let answers = self.present().answer(queries);
-        let seen = Seen::new(&view, &answers, now);
+        let seen = Snapshot::new(&view, &answers, now);
         let mut copy = built.copy(memory);
         let plan = built.controller.plan(&task.1, &seen, memory);
         let again = built.twin.plan(&task.1, &seen, &mut copy);

@@ -17,7 +17,7 @@ use kubernetes_proto::{
 use crate::cloud;
 use crate::{
     Answers, Catalogue, Controller, DynController, Entry, Event, EventType, Factory, FlagValue,
-    Flags, Index, Key, NOT_FOUND, Plan, Query, Reader, Refusal, Seen, Sharding, Standing,
+    Flags, Index, Key, NOT_FOUND, Plan, Query, Reader, Refusal, Sharding, Snapshot, Standing,
 };
 
 pub mod builders;
@@ -613,9 +613,9 @@ impl World {
             None => Key::parse(key),
         };
         let none = Answers::new();
-        let queries = controller.ask(&key, &Seen::new(&view, &none, self.now), memory);
+        let queries = controller.ask(&key, &Snapshot::new(&view, &none, self.now), memory);
         let answers = self.answer(queries);
-        controller.plan(&key, &Seen::new(&view, &answers, self.now), memory)
+        controller.plan(&key, &Snapshot::new(&view, &answers, self.now), memory)
     }
 
     /// Runs one controller, fed by its watches, until it has nothing left to do at this instant; nobody else

@@ -18,8 +18,8 @@ use serde_json::json;
 
 use super::*;
 use crate::{
-    Action, Controller, Descriptor, Failure, Only, PatchKind, Propagation, Report, Requeue, Verb,
-    Watches,
+    Action, Controller, Descriptor, Failure, Only, PatchKind, Propagation, Requeue, StatusWrite,
+    Verb, Watches,
 };
 
 fn meta<T: Object>(object: &T) -> &kubernetes_proto::meta::ObjectMeta {
@@ -187,7 +187,7 @@ fn a_patch_that_changes_nothing_makes_no_version() {
             "",
             PatchKind::Merge,
             json!({"data": {"k": "v"}, "metadata": {"uid": "x", "generation": 9}}),
-            Report::No,
+            StatusWrite::No,
         );
     })
     .unwrap();
@@ -226,7 +226,7 @@ fn the_generation_counts_changes_of_the_spec_and_a_deployment_s_annotations() {
                 "spec": {"replicas": 8},
                 "metadata": {"annotations": {"k": "v"}, "labels": {"l": "no"}},
             }),
-            Report::Seen,
+            StatusWrite::Observed,
         );
     })
     .unwrap();
@@ -269,13 +269,19 @@ fn the_test_server_refuses_the_patches_that_the_api_server_refuses() {
                 subresource,
                 PatchKind::Merge,
                 patch.clone(),
-                Report::No,
+                StatusWrite::No,
             );
         });
         assert!(matches!(result, Err(Failure::Invalid(_))), "{patch}");
     }
     let result = apply_one(&mut world, |plan| {
-        plan.patch(&*seen, "binding", PatchKind::Merge, json!({}), Report::No);
+        plan.patch(
+            &*seen,
+            "binding",
+            PatchKind::Merge,
+            json!({}),
+            StatusWrite::No,
+        );
     });
     assert!(matches!(result, Err(Failure::NotFound(_))));
 }
@@ -287,7 +293,7 @@ fn owners_are_added_and_taken_away_one_by_one() {
     let patch = |world: &mut World, patch: serde_json::Value| {
         let seen = world.get::<Pod>("p");
         apply_one(world, |plan| {
-            plan.patch(&*seen, "", PatchKind::Strategic, patch, Report::No);
+            plan.patch(&*seen, "", PatchKind::Strategic, patch, StatusWrite::No);
         })
     };
     let mut other = serde_json::to_value(owner_reference(&replica_set("other"))).unwrap();
@@ -699,7 +705,7 @@ impl<const FAULT: usize> Controller for Replicas<FAULT> {
         }
     }
 
-    fn plan(&self, key: &Key, seen: &Seen<'_>, memory: &mut Made) -> Result<Plan, Refusal> {
+    fn plan(&self, key: &Key, seen: &Snapshot<'_>, memory: &mut Made) -> Result<Plan, Refusal> {
         let fault = FAULTS[FAULT];
         memory.plans += 1;
         let mut plan = Plan::nothing();

@@ -14,7 +14,8 @@ use std::{collections::HashMap, net::IpAddr, time::Duration};
 
 use controllers_kit::{
     Change, Controller, Descriptor, Event, FlagDefault, Flags, Key, Only, Plan, Propagation,
-    Reader, Refusal, Report, Seen, Sharding, Timestamp, Watches, pods, selectors::Selector,
+    Reader, Refusal, Sharding, Snapshot, StatusWrite, Timestamp, Watches, pods,
+    selectors::Selector,
 };
 use kubernetes_proto::{
     Object, Str,
@@ -52,7 +53,7 @@ impl Controller for EndpointsOfServices {
             .service_account("endpoint-controller")
             .event_source("endpoint-controller")
             .queue("endpoint")
-            .spaced(Duration::from_millis(500))
+            .min_sync_interval(Duration::from_millis(500))
             .workers(
                 "concurrent-endpoint-syncs",
                 5,
@@ -85,7 +86,7 @@ impl Controller for EndpointsOfServices {
         on.kind::<Endpoints>().wakes(woken_by_endpoints);
     }
 
-    fn plan(&self, key: &Key, seen: &Seen<'_>, memory: &mut Batch) -> Result<Plan, Refusal> {
+    fn plan(&self, key: &Key, seen: &Snapshot<'_>, memory: &mut Batch) -> Result<Plan, Refusal> {
         let mut plan = Plan::nothing();
         let held = seen.get::<Endpoints>(key);
         let Some(service) = seen.get::<Service>(key) else {
@@ -132,7 +133,9 @@ impl Controller for EndpointsOfServices {
                 let message = format!("Failed to update endpoint {name}: ");
                 let event = Event::warning(&new, "FailedToUpdateEndpoint", message);
                 if let Some(action) = plan.update(&**old, &new) {
-                    action.reports(Report::Seen).announce_failure(event);
+                    action
+                        .reports(StatusWrite::Observed)
+                        .announce_failure(event);
                 }
             }
         }

@@ -317,7 +317,7 @@ fn labels_follow_the_service_s() {
     let Verb::Patch { patch, .. } = &action.verb else {
         panic!("{action} is no patch");
     };
-    assert_eq!(action.report(), Report::Seen);
+    assert_eq!(action.report(), StatusWrite::Observed);
     assert_eq!(patch["metadata"]["labels"], json!({"team": "red"}));
     assert_eq!(patch.get("subsets"), None);
     run(&mut world);

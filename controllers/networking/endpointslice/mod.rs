@@ -21,7 +21,7 @@ use std::{collections::BTreeMap, time::Duration};
 
 use controllers_kit::{
     Change, Controller, Descriptor, FlagDefault, Flags, Key, MetricKind, MetricSpec, Plan, Reader,
-    Refusal, Said, Seen, Sharding, Watches, pods,
+    Refusal, Said, Sharding, Snapshot, Watches, pods,
 };
 use kubernetes_proto::{
     Object, Str, cast,
@@ -129,7 +129,7 @@ impl Controller for SlicesOfServices {
             .event_source("endpoint-slice-controller")
             .queue("endpoint_slice")
             .retry_first(Duration::from_secs(1))
-            .spaced(Duration::from_millis(300))
+            .min_sync_interval(Duration::from_millis(300))
             .workers(
                 "concurrent-service-endpoint-syncs",
                 5,
@@ -188,7 +188,7 @@ impl Controller for SlicesOfServices {
             .indexed_by(slices::BY_SERVICE, slices::by_service);
     }
 
-    fn plan(&self, key: &Key, seen: &Seen<'_>, memory: &mut Memory) -> Result<Plan, Refusal> {
+    fn plan(&self, key: &Key, seen: &Snapshot<'_>, memory: &mut Memory) -> Result<Plan, Refusal> {
         let Some(service) = seen.get::<Service>(key) else {
             *memory = Memory::default();
             return Ok(Plan::nothing());

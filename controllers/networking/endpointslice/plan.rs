@@ -6,7 +6,7 @@ use std::{
     sync::Arc,
 };
 
-use controllers_kit::{Event, EventType, Key, Plan, Seen, Timestamp, pods};
+use controllers_kit::{Event, EventType, Key, Plan, Snapshot, Timestamp, pods};
 use kubernetes_proto::{
     Object,
     core::{Node, Pod, Service},
@@ -66,7 +66,7 @@ struct SliceSync<'a> {
 pub fn plan(
     controller: &SlicesOfServices,
     service: &Service,
-    seen: &Seen<'_>,
+    seen: &Snapshot<'_>,
     memory: &mut Memory,
 ) -> Plan {
     let key = Key::of(service);
@@ -282,7 +282,7 @@ fn hint(
     plan: &mut Plan,
     slices: &mut Slices,
     memory: &mut Memory,
-    (service, seen): (&Service, &Seen<'_>),
+    (service, seen): (&Service, &Snapshot<'_>),
     (address_type, had_hints, traffic): (&str, bool, Option<&str>),
 ) {
     let event = |reason: &'static str, r#type: EventType, text: &str| Event {

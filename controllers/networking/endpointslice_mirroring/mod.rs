@@ -16,7 +16,7 @@ use std::time::Duration;
 
 use controllers_kit::{
     Controller, Descriptor, FlagDefault, Flags, Key, MetricKind, MetricSpec, Plan, Refusal, Said,
-    Seen, Sharding, Watches,
+    Sharding, Snapshot, Watches,
 };
 use kubernetes_proto::{
     Object,
@@ -111,7 +111,7 @@ impl Controller for MirroredSlices {
             .queue("endpoint_slice_mirroring")
             .retry_first(Duration::from_secs(1))
             .retry_max(Duration::from_secs(100))
-            .spaced(Duration::from_millis(500))
+            .min_sync_interval(Duration::from_millis(500))
             .workers(
                 "mirroring-concurrent-service-endpoint-syncs",
                 5,
@@ -172,7 +172,7 @@ impl Controller for MirroredSlices {
             .indexed_by(slices::BY_SERVICE, slices::by_service);
     }
 
-    fn plan(&self, key: &Key, seen: &Seen<'_>, memory: &mut Memory) -> Result<Plan, Refusal> {
+    fn plan(&self, key: &Key, seen: &Snapshot<'_>, memory: &mut Memory) -> Result<Plan, Refusal> {
         let held = slices::held(key, MANAGER, seen);
         let endpoints = seen.get::<Endpoints>(key).filter(|endpoints| {
             may_be_mirrored(endpoints)

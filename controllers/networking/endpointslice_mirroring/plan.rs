@@ -6,7 +6,7 @@ use std::{
     sync::Arc,
 };
 
-use controllers_kit::{Event, Key, Only, Plan, Propagation, Seen};
+use controllers_kit::{Event, Key, Only, Plan, Propagation, Snapshot};
 use kubernetes_proto::{
     Object,
     core::{EndpointAddress, Endpoints},
@@ -158,7 +158,7 @@ pub fn plan(
     controller: &MirroredSlices,
     endpoints: &Endpoints,
     held: &[Arc<EndpointSlice>],
-    seen: &Seen<'_>,
+    seen: &Snapshot<'_>,
     memory: &mut Memory,
 ) -> Plan {
     let key = Key::of(endpoints);

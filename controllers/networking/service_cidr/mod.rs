@@ -8,8 +8,8 @@
 use std::{net::IpAddr, sync::Arc};
 
 use controllers_kit::{
-    Controller, Descriptor, Event, Flags, Key, PatchKind, Plan, Query, Refusal, Report, Resource,
-    Seen, Sharding, SignedDuration, Timestamp, Watches, cast,
+    Controller, Descriptor, Event, Flags, Key, PatchKind, Plan, Query, Refusal, Resource, Sharding,
+    SignedDuration, Snapshot, StatusWrite, Timestamp, Watches, cast,
     cidr::Cidr,
     conditions::{self, Policy},
 };
@@ -100,7 +100,7 @@ impl Controller for ServiceCidrs {
         });
     }
 
-    fn ask(&self, key: &Key, seen: &Seen<'_>, (): &()) -> Vec<Query> {
+    fn ask(&self, key: &Key, seen: &Snapshot<'_>, (): &()) -> Vec<Query> {
         let all = seen.all::<ServiceCidr>();
         let due = |one: &Arc<ServiceCidr>| is_leaving(one) && grace_end(one) <= seen.now;
         if *key != only_key() || !all.iter().any(due) {
@@ -111,7 +111,7 @@ impl Controller for ServiceCidrs {
             .into()
     }
 
-    fn plan(&self, key: &Key, seen: &Seen<'_>, (): &mut ()) -> Result<Plan, Refusal> {
+    fn plan(&self, key: &Key, seen: &Snapshot<'_>, (): &mut ()) -> Result<Plan, Refusal> {
         let mut plan = Plan::nothing();
         if *key != only_key() {
             return Ok(plan);
@@ -139,7 +139,7 @@ impl Controller for ServiceCidrs {
                 let mut left = Object::metadata(&**one).finalizers.clone();
                 left.retain(|name| *name != *FINALIZER);
                 let patch = json!({"metadata": {"finalizers": left}});
-                plan.patch(&**one, "", PatchKind::Merge, patch, Report::No);
+                plan.patch(&**one, "", PatchKind::Merge, patch, StatusWrite::No);
                 staying = others;
                 lets_go = true;
             }
@@ -166,7 +166,7 @@ impl Controller for ServiceCidrs {
 
 /// Whether a ServiceCIDR may be released: each of its ranges lies within another's, or no Service has an
 /// address that lies in it alone.
-fn is_needless(one: &ServiceCidr, others: &[Arc<ServiceCidr>], seen: &Seen<'_>) -> bool {
+fn is_needless(one: &ServiceCidr, others: &[Arc<ServiceCidr>], seen: &Snapshot<'_>) -> bool {
     let others: Vec<Cidr> = others.iter().flat_map(|other| ranges(other)).collect();
     let covered = |range: Cidr| others.iter().any(|other| other.covers(range));
     if ranges(one).all(covered) {
@@ -192,7 +192,7 @@ fn keep(plan: &mut Plan, one: &ServiceCidr, now: Timestamp) {
         let mut more = finalizers.clone();
         more.push(FINALIZER.into());
         let patch = json!({"metadata": {"finalizers": more}});
-        plan.patch(one, "", PatchKind::Merge, patch, Report::No);
+        plan.patch(one, "", PatchKind::Merge, patch, StatusWrite::No);
         return;
     }
     let said = set_ready(
@@ -240,7 +240,7 @@ fn set_ready(
         return false;
     }
     plan.update_status(one, &new)
-        .map(|action| action.reports(Report::No))
+        .map(|action| action.reports(StatusWrite::No))
         .is_some()
 }
 

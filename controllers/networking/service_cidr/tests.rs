@@ -319,13 +319,13 @@ fn a_finalizer_is_removed_only_on_proven_caches() {
 
 #[test]
 fn a_finalizer_stays_while_it_is_not_known_what_there_is() {
-    use controllers_kit::{Answer, Answers, Controller, Flags, Query, Seen};
+    use controllers_kit::{Answer, Answers, Controller, Flags, Query, Snapshot};
     let world = start().with(leaving("extra", &["192.168.0.0/24"], "11:59:00"));
     let failed = Answer::Failed("no answer".to_owned());
     let answers: Answers = super::barriers()
         .map(|resource| (Query::Present { resource }, failed.clone()))
         .into();
-    let seen = Seen::new(&world, &answers, world.now());
+    let seen = Snapshot::new(&world, &answers, world.now());
     let planned = ServiceCidrs::new(&Flags::default()).plan(&super::only_key(), &seen, &mut ());
     let expected = "ipaddresses.networking.k8s.io could not be asked: no answer";
     assert_eq!(planned, Err(Refusal::Retry(expected.to_owned())));

@@ -15,7 +15,8 @@ use std::{
 
 use controllers_kit::{
     Controller, Descriptor, Event, Failure, Flags, Key, MetricKind, MetricSpec, Outcome, PatchKind,
-    Plan, Query, Refusal, Report, Runs, Seen, Sharding, SignedDuration, Verb, Watches, cidr::Cidr,
+    Plan, Query, Refusal, Runs, Sharding, SignedDuration, Snapshot, StatusWrite, Verb, Watches,
+    cidr::Cidr,
 };
 use kubernetes_proto::{Object, core::Node};
 use serde::{Deserialize, Serialize};
@@ -123,7 +124,7 @@ impl NodeIpam {
     fn give(&self, plan: &mut Plan, node: &Node, blocks: &[(Cidr, u32)]) {
         let texts: Vec<String> = blocks.iter().map(|(cidr, _)| cidr.to_string()).collect();
         let patch = json!({"spec": {"podCIDR": texts[0], "podCIDRs": texts}});
-        let action = plan.patch(node, "", PatchKind::Strategic, patch, Report::No);
+        let action = plan.patch(node, "", PatchKind::Strategic, patch, StatusWrite::No);
         action.announce_failure_as_is(events::status(node, "CIDRAssignmentFailed"));
         for (range, (_, tries)) in self.ranges.cluster.iter().zip(blocks) {
             let label = range.cluster.to_string();
@@ -244,7 +245,7 @@ impl Controller for NodeIpam {
         });
     }
 
-    fn ask(&self, key: &Key, seen: &Seen<'_>, _: &Memory) -> Vec<Query> {
+    fn ask(&self, key: &Key, seen: &Snapshot<'_>, _: &Memory) -> Vec<Query> {
         let any = *key == only_key() && seen.all::<Node>().iter().any(|node| lacks(node));
         any.then(|| Query::Present {
             resource: Node::resource(),
@@ -253,7 +254,7 @@ impl Controller for NodeIpam {
         .collect()
     }
 
-    fn plan(&self, key: &Key, seen: &Seen<'_>, memory: &mut Memory) -> Result<Plan, Refusal> {
+    fn plan(&self, key: &Key, seen: &Snapshot<'_>, memory: &mut Memory) -> Result<Plan, Refusal> {
         if *key != only_key() || self.ranges.cluster.is_empty() {
             return Ok(Plan::nothing());
         }

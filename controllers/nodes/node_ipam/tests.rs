@@ -244,7 +244,7 @@ fn no_block_is_given_while_it_is_not_known_which_nodes_there_are() {
         Answer::Failed("no answer".to_owned()),
     )]
     .into();
-    let seen = controllers_kit::Seen::new(&world, &answers, world.now());
+    let seen = controllers_kit::Snapshot::new(&world, &answers, world.now());
     let controller = NodeIpam::new(&world.flags([&NodeIpam::describe()]));
     let refused = controller.plan(&only_key(), &seen, &mut Memory::default());
     assert_eq!(

@@ -15,8 +15,8 @@ use std::{collections::BTreeSet, sync::Arc, time::Duration};
 
 use controllers_kit::{
     Change, Controller, Descriptor, Event, Failure, Flags, Key, MetricKind, MetricSpec, Outcome,
-    PatchKind, Plan, Reader, Refusal, Report, Seen, Sharding, SignedDuration, Timestamp, Watches,
-    cast, conditions,
+    PatchKind, Plan, Reader, Refusal, Sharding, SignedDuration, Snapshot, StatusWrite, Timestamp,
+    Watches, cast, conditions,
     heartbeat::{NODE_LEASES, ready},
 };
 use kubernetes_proto::{
@@ -272,7 +272,7 @@ impl Controller for NodeLifecycle {
             .wakes(woken_by_pod);
     }
 
-    fn plan(&self, key: &Key, seen: &Seen<'_>, memory: &mut Memory) -> Result<Plan, Refusal> {
+    fn plan(&self, key: &Key, seen: &Snapshot<'_>, memory: &mut Memory) -> Result<Plan, Refusal> {
         if let Some(zone) = Zone::of_key(key) {
             return Ok(zone::plan(&self.pace, &zone, seen, &mut memory.turn));
         }
@@ -355,7 +355,7 @@ fn register(plan: &mut Plan, node: &Node, now: Timestamp, memory: &mut Memory) {
 }
 
 /// Brings taints and labels into line with the conditions: one patch.
-fn repair(plan: &mut Plan, node: &Arc<Node>, seen: &Seen<'_>) {
+fn repair(plan: &mut Plan, node: &Arc<Node>, seen: &Snapshot<'_>) {
     let mut new = Node::clone(node);
     follow_conditions(&mut new, seen.now);
     follow_labels(&mut new);
@@ -390,7 +390,7 @@ fn transition(node: &Node) -> Option<i64> {
 }
 
 /// Marks the pods of a silent node as not ready, each once.
-fn mark_pods(plan: &mut Plan, node: &Node, seen: &Seen<'_>, memory: &mut Memory) {
+fn mark_pods(plan: &mut Plan, node: &Node, seen: &Snapshot<'_>, memory: &mut Memory) {
     if status(node) != Some("Unknown") {
         (memory.transition, memory.leaves) = (None, false);
         memory.marked.clear();
@@ -421,14 +421,20 @@ fn mark_pods(plan: &mut Plan, node: &Node, seen: &Seen<'_>, memory: &mut Memory)
             "lastTransitionTime": Time::from(seen.now),
         });
         let patch = json!({"status": {"conditions": [condition]}});
-        plan.patch(&**pod, "status", PatchKind::Strategic, patch, Report::No)
-            .announce(Event::warning(&**pod, "NodeNotReady", "Node is not ready"));
+        plan.patch(
+            &**pod,
+            "status",
+            PatchKind::Strategic,
+            patch,
+            StatusWrite::No,
+        )
+        .announce(Event::warning(&**pod, "NodeNotReady", "Node is not ready"));
     }
 }
 
 impl NodeLifecycle {
     /// How long the node has been silent.
-    fn silence(key: &Key, seen: &Seen<'_>) -> Duration {
+    fn silence(key: &Key, seen: &Snapshot<'_>) -> Duration {
         let lease = seen.heartbeat_age::<Lease>(&Key::new(NODE_LEASES, key.name.clone()));
         let own = seen.heartbeat_age::<Node>(key);
         lease.into_iter().chain(own).min().unwrap_or_default()
@@ -440,7 +446,7 @@ impl NodeLifecycle {
         plan: &mut Plan,
         key: &Key,
         node: &Arc<Node>,
-        seen: &Seen<'_>,
+        seen: &Snapshot<'_>,
         memory: &mut Memory,
     ) -> bool {
         if status(node) == Some("Unknown") {
@@ -466,7 +472,7 @@ impl NodeLifecycle {
         (memory.transition, memory.leaves) = (None, !was_ready);
         memory.marked.clear();
         if let Some(action) = plan.update_status(&**node, &new) {
-            action.reports(Report::No);
+            action.reports(StatusWrite::No);
             if was_ready {
                 action.announce(events::status(node, "NodeNotReady"));
             }

@@ -2,7 +2,7 @@
 
 use std::{sync::Arc, time::Duration};
 
-use controllers_kit::{Plan, Seen, SignedDuration, Timestamp, heartbeat::ready};
+use controllers_kit::{Plan, SignedDuration, Snapshot, Timestamp, heartbeat::ready};
 use kubernetes_proto::{Object, core::Node};
 use serde::{Deserialize, Serialize};
 
@@ -122,7 +122,7 @@ fn waiting(nodes: &[Arc<Node>]) -> Vec<(&Arc<Node>, &'static str)> {
 }
 
 /// Plans one zone.
-pub(super) fn plan(pace: &Pace, zone: &Zone, seen: &Seen<'_>, turn: &mut Turn) -> Plan {
+pub(super) fn plan(pace: &Pace, zone: &Zone, seen: &Snapshot<'_>, turn: &mut Turn) -> Plan {
     let mut plan = Plan::nothing();
     let nodes = seen.indexed::<Node>(super::BY_ZONE, &zone.text());
     if nodes.is_empty() {

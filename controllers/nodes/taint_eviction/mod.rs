@@ -12,8 +12,8 @@ use std::{
 
 use controllers_kit::{
     Controller, Descriptor, Event, EventType, Flags, Key, MetricKind, ObjectRef, Only, Outcome,
-    PatchKind, Plan, Propagation, Refusal, Report, Seen, Sharding, SignedDuration, Timestamp,
-    Watches, conditions, heartbeat::no_execute, tolerations::tolerates,
+    PatchKind, Plan, Propagation, Refusal, Sharding, SignedDuration, Snapshot, StatusWrite,
+    Timestamp, Watches, conditions, heartbeat::no_execute, tolerations::tolerates,
 };
 use kubernetes_proto::{
     Object, Shared, Str,
@@ -99,7 +99,7 @@ fn event(namespace: &str, name: &str, message: String) -> Event {
 }
 
 impl TaintEviction {
-    fn bears(&self, seen: &Seen<'_>, node: &str, pod: &Pod, taints: &[&Taint]) -> Bears {
+    fn bears(&self, seen: &Snapshot<'_>, node: &str, pod: &Pod, taints: &[&Taint]) -> Bears {
         let mut until: Option<Timestamp> = None;
         for taint in taints {
             let tolerations = tolerations_of(pod);
@@ -170,7 +170,7 @@ fn evict(plan: &mut Plan, pod: &Pod, now: Timestamp, late: SignedDuration) {
         "status",
         PatchKind::Strategic,
         json!({ "status": status }),
-        Report::No,
+        StatusWrite::No,
     )
     .whatever_version();
 }
@@ -267,7 +267,7 @@ impl Controller for TaintEviction {
             });
     }
 
-    fn plan(&self, key: &Key, seen: &Seen<'_>, memory: &mut Memory) -> Result<Plan, Refusal> {
+    fn plan(&self, key: &Key, seen: &Snapshot<'_>, memory: &mut Memory) -> Result<Plan, Refusal> {
         let mut plan = Plan::nothing();
         let node = seen.get::<Node>(key);
         let taints: Vec<&Taint> = node.iter().flat_map(|node| no_execute(node)).collect();
@@ -326,7 +326,7 @@ impl TaintEviction {
     fn judge(
         &self,
         plan: &mut Plan,
-        seen: &Seen<'_>,
+        seen: &Snapshot<'_>,
         memory: &mut Memory,
         node_exists: bool,
         pod: &Arc<Pod>,

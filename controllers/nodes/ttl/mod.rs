@@ -8,8 +8,8 @@
 use std::sync::Arc;
 
 use controllers_kit::{
-    Change, Controller, Descriptor, Flags, Key, PatchKind, Plan, Reader, Refusal, Report, Seen,
-    Sharding, Watches, cast,
+    Change, Controller, Descriptor, Flags, Key, PatchKind, Plan, Reader, Refusal, Sharding,
+    Snapshot, StatusWrite, Watches, cast,
 };
 use kubernetes_proto::{Object, core::Node};
 use serde_json::json;
@@ -122,7 +122,7 @@ impl Controller for Ttl {
         on.kind::<Node>().wakes(woken);
     }
 
-    fn plan(&self, key: &Key, seen: &Seen<'_>, (): &mut ()) -> Result<Plan, Refusal> {
+    fn plan(&self, key: &Key, seen: &Snapshot<'_>, (): &mut ()) -> Result<Plan, Refusal> {
         let Some(node) = seen.get::<Node>(key) else {
             return Ok(Plan::nothing());
         };
@@ -136,7 +136,7 @@ impl Controller for Ttl {
         if step_of(&node) != Some(wanted) {
             let text = STEPS[wanted].seconds.to_string();
             let patch = json!({"metadata": {"annotations": {ANNOTATION: text}}});
-            plan.patch(&*node, "", PatchKind::Strategic, patch, Report::No)
+            plan.patch(&*node, "", PatchKind::Strategic, patch, StatusWrite::No)
                 .whatever_version();
         }
         Ok(plan)

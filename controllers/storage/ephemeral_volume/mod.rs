@@ -6,8 +6,8 @@
 //! fixed, so a second creation collides.
 
 use controllers_kit::{
-    Change, Controller, Descriptor, Event, Flags, Key, MetricKind, Plan, Reader, Refusal, Seen,
-    Sharding, Str, Verb, Watches, cast, owners,
+    Change, Controller, Descriptor, Event, Flags, Key, MetricKind, Plan, Reader, Refusal, Sharding,
+    Snapshot, Str, Verb, Watches, cast, owners,
 };
 use kubernetes_proto::{
     Object,
@@ -136,7 +136,7 @@ impl Controller for EphemeralVolumes {
         on.kind::<PersistentVolumeClaim>().wakes(bereft);
     }
 
-    fn plan(&self, key: &Key, seen: &Seen<'_>, (): &mut ()) -> Result<Plan, Refusal> {
+    fn plan(&self, key: &Key, seen: &Snapshot<'_>, (): &mut ()) -> Result<Plan, Refusal> {
         let mut plan = Plan::nothing();
         let Some(pod) = seen.get::<Pod>(key).filter(|pod| !pod.is_terminating()) else {
             return Ok(plan);

@@ -3,8 +3,8 @@
 use std::collections::{BTreeMap, BTreeSet};
 
 use controllers_kit::{
-    Action, Answer, Event, Key, Only, PatchKind, Plan, Propagation, Query, Report, Seen,
-    SignedDuration, Timestamp,
+    Action, Answer, Event, Key, Only, PatchKind, Plan, Propagation, Query, SignedDuration,
+    Snapshot, StatusWrite, Timestamp,
 };
 use kubernetes_proto::{
     Object,
@@ -39,7 +39,7 @@ const LAST_TURN: SignedDuration = SignedDuration::from_secs(2);
 pub(super) struct Changes<'a> {
     controller: &'a AttachDetach,
     unique: &'a Unique,
-    seen: &'a Seen<'a>,
+    seen: &'a Snapshot<'a>,
     places: BTreeMap<String, Place>,
     plan: Plan,
     /// Queries whose answers are needed and were not asked for.
@@ -59,7 +59,7 @@ impl<'a> Changes<'a> {
     pub(super) fn new(
         controller: &'a AttachDetach,
         unique: &'a Unique,
-        seen: &'a Seen<'a>,
+        seen: &'a Snapshot<'a>,
         memory: &Memory,
     ) -> Self {
         Self {
@@ -462,7 +462,7 @@ impl<'a> Changes<'a> {
         };
         let patch = json!({ "status": { "volumesAttached": list } });
         self.plan
-            .patch(node, "status", PatchKind::Merge, patch, Report::No)
+            .patch(node, "status", PatchKind::Merge, patch, StatusWrite::No)
     }
 
     /// Removes the volume from the node's list, together with all others that leave. Each is unwanted and,
@@ -787,7 +787,7 @@ fn entries(node: &Node) -> BTreeMap<String, String> {
 }
 
 /// Counts CSI ephemeral volumes of a node's pods.
-pub(super) fn count_ephemeral(node: &str, seen: &Seen<'_>) -> Plan {
+pub(super) fn count_ephemeral(node: &str, seen: &Snapshot<'_>) -> Plan {
     let mut plan = Plan::nothing();
     let mut drivers: BTreeMap<String, usize> = BTreeMap::new();
     for pod in seen.indexed::<Pod>(BY_NODE, node) {

@@ -30,7 +30,7 @@ use std::{collections::BTreeMap, time::Duration};
 
 use controllers_kit::{
     Controller, Descriptor, Failure, FlagDefault, Flags, Key, MetricKind, Outcome, Plan, Query,
-    Refusal, Runs, Seen, Sharding, SignedDuration, Timestamp, Verb, Watches,
+    Refusal, Runs, Sharding, SignedDuration, Snapshot, Timestamp, Verb, Watches,
 };
 use kubernetes_proto::{
     Object,
@@ -123,7 +123,7 @@ fn is_out_of_service(node: &Node) -> bool {
 }
 
 impl AttachDetach {
-    fn decide(&self, key: &Key, seen: &Seen<'_>, memory: &mut Memory) -> (Plan, Vec<Query>) {
+    fn decide(&self, key: &Key, seen: &Snapshot<'_>, memory: &mut Memory) -> (Plan, Vec<Query>) {
         if let Some(node) = key.of_kind(EPHEMERAL) {
             return (changes::count_ephemeral(node, seen), Vec::new());
         }
@@ -236,11 +236,11 @@ impl Controller for AttachDetach {
         on.kind::<CsiDriver>().wakes(wakes::driver);
     }
 
-    fn ask(&self, key: &Key, seen: &Seen<'_>, memory: &Memory) -> Vec<Query> {
+    fn ask(&self, key: &Key, seen: &Snapshot<'_>, memory: &Memory) -> Vec<Query> {
         self.decide(key, seen, &mut memory.clone()).1
     }
 
-    fn plan(&self, key: &Key, seen: &Seen<'_>, memory: &mut Memory) -> Result<Plan, Refusal> {
+    fn plan(&self, key: &Key, seen: &Snapshot<'_>, memory: &mut Memory) -> Result<Plan, Refusal> {
         let (mut plan, unanswered) = self.decide(key, seen, memory);
         if !unanswered.is_empty() {
             // Something has come due since it was asked.

@@ -5,7 +5,7 @@ use std::{
     sync::Arc,
 };
 
-use controllers_kit::{Key, Seen, pods::node_name};
+use controllers_kit::{Key, Snapshot, pods::node_name};
 use kubernetes_proto::{
     Object,
     core::{Node, PersistentVolume, PersistentVolumeClaim, Pod},
@@ -78,7 +78,7 @@ pub(super) fn uses(node: &Node, name: &str) -> bool {
 }
 
 /// Whether volumes of a driver are attached at all: unless its CSIDriver says that they are not.
-pub(super) fn is_attachable(unique: &Unique, seen: &Seen<'_>) -> bool {
+pub(super) fn is_attachable(unique: &Unique, seen: &Snapshot<'_>) -> bool {
     let Some((driver, _)) = &unique.csi else {
         return true;
     };
@@ -91,7 +91,7 @@ pub(super) fn is_attachable(unique: &Unique, seen: &Seen<'_>) -> bool {
 /// PersistentVolume is gone.
 pub(super) fn of<'m>(
     unique: &Unique,
-    seen: &Seen<'_>,
+    seen: &Snapshot<'_>,
     remembered: impl Iterator<Item = &'m String>,
 ) -> BTreeMap<String, Place> {
     let mut places: BTreeMap<String, Place> = BTreeMap::new();
@@ -201,7 +201,7 @@ pub(super) struct Waiting {
 }
 
 /// What a node's list waits for, as far as this replica sees.
-pub(super) fn waiting(node: &Node, seen: &Seen<'_>) -> Waiting {
+pub(super) fn waiting(node: &Node, seen: &Snapshot<'_>) -> Waiting {
     let name = &Object::metadata(node).name;
     let (mut coming, mut staying, mut sure) = (BTreeSet::new(), BTreeSet::new(), true);
     for pod in seen.indexed::<Pod>(BY_NODE, name) {

@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-use controllers_kit::{Event, Key, Refusal, Report, Seen};
+use controllers_kit::{Event, Key, Refusal, Snapshot, StatusWrite};
 use kubernetes_proto::{
     Object,
     core::{ObjectReference, PersistentVolume, PersistentVolumeClaim, Pod},
@@ -30,7 +30,7 @@ pub(super) const ABOUT: &str = "claim";
 const WAIT: &str = "WaitForFirstConsumer";
 
 /// Whether a bound claim has lost its volume according to the cache, so that the volume is read live.
-pub(super) fn seems_lost(claim: &PersistentVolumeClaim, seen: &Seen<'_>) -> bool {
+pub(super) fn seems_lost(claim: &PersistentVolumeClaim, seen: &Snapshot<'_>) -> bool {
     let name = &claim_spec(claim).volume_name;
     if !has(claim, BIND_COMPLETED) || name.is_empty() || claim_phase(claim) == LOST {
         return false;
@@ -247,7 +247,7 @@ impl Pass<'_> {
         let new = without_volume(claim, LOST);
         if let Some(action) = self.plan.update_status(claim, &new) {
             action
-                .reports(Report::No)
+                .reports(StatusWrite::No)
                 .announce(Event::warning(claim, reason, message));
         }
     }
@@ -255,7 +255,7 @@ impl Pass<'_> {
     fn pend(&mut self, claim: &PersistentVolumeClaim) {
         let new = without_volume(claim, PENDING);
         if let Some(action) = self.plan.update_status(claim, &new) {
-            action.reports(Report::No);
+            action.reports(StatusWrite::No);
         }
     }
 
@@ -472,7 +472,7 @@ impl Pass<'_> {
                 Ok(new) => self
                     .plan
                     .update_status(claim, &new)
-                    .map(|action| action.reports(Report::No)),
+                    .map(|action| action.reports(StatusWrite::No)),
                 Err(why) => {
                     self.plan.fail(why);
                     None
@@ -501,6 +501,6 @@ impl Pass<'_> {
         status.phase = phase.to_owned();
         status.message = message.to_owned();
         let action = self.plan.update_status(volume, &new)?;
-        Some(action.reports(Report::No))
+        Some(action.reports(StatusWrite::No))
     }
 }

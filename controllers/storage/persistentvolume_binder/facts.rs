@@ -2,7 +2,7 @@
 
 use std::sync::OnceLock;
 
-use controllers_kit::{Key, Seen};
+use controllers_kit::{Key, Snapshot};
 use kubernetes_proto::{
     Object,
     core::{
@@ -171,7 +171,7 @@ pub(super) fn is_unbound(claim: &PersistentVolumeClaim) -> bool {
 }
 
 /// The newest default class; of equally old ones the first by name.
-pub(super) fn default_class(seen: &Seen<'_>) -> Option<String> {
+pub(super) fn default_class(seen: &Snapshot<'_>) -> Option<String> {
     let marked = |class: &StorageClass| {
         let mut names = DEFAULT_CLASS.iter();
         names.any(|name| annotation(class, name) == Some("true"))

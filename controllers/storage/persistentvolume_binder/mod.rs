@@ -25,7 +25,7 @@ use std::{collections::BTreeMap, sync::Arc, time::Duration};
 
 use controllers_kit::{
     Answer, Change, Controller, Descriptor, Event, Failure, FlagDefault, Flags, Key, MetricKind,
-    Outcome, Plan, Query, Reader, Refusal, Seen, Sharding, SignedDuration, Timestamp, Verb,
+    Outcome, Plan, Query, Reader, Refusal, Sharding, SignedDuration, Snapshot, Timestamp, Verb,
     Watches, cast,
 };
 use kubernetes_proto::{
@@ -132,7 +132,7 @@ enum Live {
 struct Pass<'a> {
     binder: &'a PersistentVolumeBinder,
     key: &'a Key,
-    seen: &'a Seen<'a>,
+    seen: &'a Snapshot<'a>,
     plan: Plan,
     memory: &'a mut Memory,
     /// Events whose reason lasts in this plan.
@@ -384,7 +384,7 @@ impl Controller for PersistentVolumeBinder {
             .wakes(woken_by_pod);
     }
 
-    fn ask(&self, key: &Key, seen: &Seen<'_>, memory: &Memory) -> Vec<Query> {
+    fn ask(&self, key: &Key, seen: &Snapshot<'_>, memory: &Memory) -> Vec<Query> {
         let mut queries = Vec::new();
         let mut ask = |query: Query| {
             if !queries.contains(&query) {
@@ -422,7 +422,7 @@ impl Controller for PersistentVolumeBinder {
         queries
     }
 
-    fn plan(&self, key: &Key, seen: &Seen<'_>, memory: &mut Memory) -> Result<Plan, Refusal> {
+    fn plan(&self, key: &Key, seen: &Snapshot<'_>, memory: &mut Memory) -> Result<Plan, Refusal> {
         let mut pass = Pass {
             binder: self,
             key,
@@ -503,14 +503,14 @@ impl Controller for PersistentVolumeBinder {
     }
 }
 
-fn claim_at(seen: &Seen<'_>, key: &Key) -> Option<Arc<PersistentVolumeClaim>> {
+fn claim_at(seen: &Snapshot<'_>, key: &Key) -> Option<Arc<PersistentVolumeClaim>> {
     (!key.namespace.is_empty())
         .then(|| seen.get::<PersistentVolumeClaim>(key))
         .flatten()
 }
 
 /// The volumes that are planned in a key.
-fn volumes_at(seen: &Seen<'_>, key: &Key) -> Vec<Arc<PersistentVolume>> {
+fn volumes_at(seen: &Snapshot<'_>, key: &Key) -> Vec<Arc<PersistentVolume>> {
     let own = seen.get::<PersistentVolume>(key);
     match key.namespace.is_empty() {
         true => own.into_iter().filter(|own| key_of(own) == *key).collect(),

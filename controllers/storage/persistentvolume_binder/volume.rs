@@ -3,7 +3,7 @@
 use std::sync::Arc;
 
 use controllers_kit::{
-    Action, Event, Key, Only, Propagation, Query, Refusal, Seen, SignedDuration,
+    Action, Event, Key, Only, Propagation, Query, Refusal, SignedDuration, Snapshot,
 };
 use kubernetes_proto::{
     Object,
@@ -116,7 +116,7 @@ impl PersistentVolumeBinder {
         &self,
         volume: &PersistentVolume,
         made: &Recycling,
-        seen: &Seen<'_>,
+        seen: &Snapshot<'_>,
     ) -> Option<Key> {
         let key = self.recyclers.as_ref()?.of_volume(volume)?.key(volume);
         let pod = seen.get::<Pod>(&key)?;

@@ -9,7 +9,7 @@ use std::sync::Arc;
 
 use controllers_kit::{
     Answer, Change, Controller, Descriptor, Event, Flags, Key, PatchKind, Plan, Query, Reader,
-    Refusal, Report, Seen, Sharding, Watches,
+    Refusal, Sharding, Snapshot, StatusWrite, Watches,
 };
 use kubernetes_proto::{
     Object,
@@ -108,7 +108,7 @@ fn is_content(claim: &PersistentVolumeClaim, volume: Option<&PersistentVolume>) 
 /// A claim that may need the event, and its volume as the cache has it.
 fn in_question(
     key: &Key,
-    seen: &Seen<'_>,
+    seen: &Snapshot<'_>,
 ) -> Option<(Arc<PersistentVolumeClaim>, Option<Arc<PersistentVolume>>)> {
     let claim = seen.get::<PersistentVolumeClaim>(key)?;
     let volume = seen.get::<PersistentVolume>(&Key::cluster(volume_name(&claim)));
@@ -124,7 +124,7 @@ fn live(name: &str) -> Query {
 }
 
 /// The volume as the API server has it.
-fn read<'a>(seen: &Seen<'a>, name: &str) -> Result<Option<&'a Value>, Refusal> {
+fn read<'a>(seen: &Snapshot<'a>, name: &str) -> Result<Option<&'a Value>, Refusal> {
     let failed = |why: &str| {
         let what = format!("failed to get PV {name:?}: {why}");
         Err(Refusal::Retry(what))
@@ -165,7 +165,7 @@ impl Controller for VolumeExpander {
         on.kind::<PersistentVolume>();
     }
 
-    fn ask(&self, key: &Key, seen: &Seen<'_>, _: &Recorded) -> Vec<Query> {
+    fn ask(&self, key: &Key, seen: &Snapshot<'_>, _: &Recorded) -> Vec<Query> {
         let question = in_question(key, seen);
         let name = question
             .as_ref()
@@ -174,7 +174,12 @@ impl Controller for VolumeExpander {
         named.into_iter().collect()
     }
 
-    fn plan(&self, key: &Key, seen: &Seen<'_>, recorded: &mut Recorded) -> Result<Plan, Refusal> {
+    fn plan(
+        &self,
+        key: &Key,
+        seen: &Snapshot<'_>,
+        recorded: &mut Recorded,
+    ) -> Result<Plan, Refusal> {
         let mut plan = Plan::nothing();
         let Some((claim, cached)) = in_question(key, seen) else {
             recorded.about = None;
@@ -228,7 +233,7 @@ impl Controller for VolumeExpander {
             let failure = format!(
                 "error setting resizer annotation to pvc {key}, with error patchPVCStatus failed to patch PVC {name:?}: "
             );
-            plan.patch(&*claim, "status", PatchKind::Merge, patch, Report::No)
+            plan.patch(&*claim, "status", PatchKind::Merge, patch, StatusWrite::No)
                 .announce_failure(Event::warning(&*claim, EXPANDING, failure));
         }
         Ok(plan)

@@ -6,7 +6,7 @@
 //! seen not to be bound, so that a binding in between makes the write conflict.
 
 use controllers_kit::{
-    Controller, Descriptor, Flags, Key, Plan, Refusal, Seen, Sharding, Watches, finalizers,
+    Controller, Descriptor, Flags, Key, Plan, Refusal, Sharding, Snapshot, Watches, finalizers,
 };
 use kubernetes_proto::core::PersistentVolume;
 
@@ -50,7 +50,7 @@ impl Controller for VolumeProtection {
             .wakes(|change, _| finalizers::wakes(change.new, FINALIZER));
     }
 
-    fn plan(&self, key: &Key, seen: &Seen<'_>, (): &mut ()) -> Result<Plan, Refusal> {
+    fn plan(&self, key: &Key, seen: &Snapshot<'_>, (): &mut ()) -> Result<Plan, Refusal> {
         let mut plan = Plan::nothing();
         let Some(volume) = seen.get::<PersistentVolume>(key) else {
             return Ok(plan);

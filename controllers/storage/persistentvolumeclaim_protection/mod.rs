@@ -7,8 +7,8 @@
 //! can: kubelets start no pod whose claim is being deleted.
 
 use controllers_kit::{
-    Change, Controller, Descriptor, Flags, Key, Plan, Query, Reader, Refusal, Report, Resource,
-    Seen, Sharding, Timestamp, Watches, finalizers, pods,
+    Change, Controller, Descriptor, Flags, Key, Plan, Query, Reader, Refusal, Resource, Sharding,
+    Snapshot, StatusWrite, Timestamp, Watches, finalizers, pods,
 };
 use kubernetes_proto::{
     Object,
@@ -71,7 +71,7 @@ fn uses(pod: &Pod, claim: &PersistentVolumeClaim) -> bool {
 
 /// Whether any pod of the cache keeps or uses a claim, as `does` decides.
 fn any_pod(
-    seen: &Seen<'_>,
+    seen: &Snapshot<'_>,
     claim: &PersistentVolumeClaim,
     does: fn(&Pod, &PersistentVolumeClaim) -> bool,
 ) -> bool {
@@ -117,7 +117,7 @@ fn touched(change: &Change<'_, Pod>, _: &dyn Reader) -> Vec<Key> {
 impl ClaimProtection {
     /// Whether the condition should become true: the cache shows no user of the claim, which alone is no
     /// proof.
-    fn may_become_unused(&self, seen: &Seen<'_>, claim: &PersistentVolumeClaim) -> bool {
+    fn may_become_unused(&self, seen: &Snapshot<'_>, claim: &PersistentVolumeClaim) -> bool {
         self.reports_unused
             && !claim.is_terminating()
             && unused(claim) != Some("True")
@@ -162,7 +162,7 @@ impl Controller for ClaimProtection {
         };
     }
 
-    fn ask(&self, key: &Key, seen: &Seen<'_>, (): &()) -> Vec<Query> {
+    fn ask(&self, key: &Key, seen: &Snapshot<'_>, (): &()) -> Vec<Query> {
         let Some(claim) = seen.get::<PersistentVolumeClaim>(key) else {
             return Vec::new();
         };
@@ -173,7 +173,7 @@ impl Controller for ClaimProtection {
         }
     }
 
-    fn plan(&self, key: &Key, seen: &Seen<'_>, (): &mut ()) -> Result<Plan, Refusal> {
+    fn plan(&self, key: &Key, seen: &Snapshot<'_>, (): &mut ()) -> Result<Plan, Refusal> {
         let mut plan = Plan::nothing();
         let Some(claim) = seen.get::<PersistentVolumeClaim>(key) else {
             return Ok(plan);
@@ -234,7 +234,7 @@ fn set_unused(
         None => conditions.push(wanted),
     }
     if let Some(action) = plan.update_status(claim, &new) {
-        action.reports(Report::No);
+        action.reports(StatusWrite::No);
     }
 }
 

@@ -9,8 +9,8 @@
 use std::{collections::BTreeSet, sync::Arc};
 
 use controllers_kit::{
-    Change, Controller, Descriptor, Event, Flags, Key, MetricKind, Plan, Reader, Refusal, Seen,
-    Sharding, Watches, cast, pods,
+    Change, Controller, Descriptor, Event, Flags, Key, MetricKind, Plan, Reader, Refusal, Sharding,
+    Snapshot, Watches, cast, pods,
 };
 use kubernetes_proto::{
     Object,
@@ -101,7 +101,7 @@ fn message(property: &Property, user: &User, other: &User) -> String {
 }
 
 /// All pods that use a storage: by claims that are bound to a volume of it, or in-line.
-fn users(id: &str, seen: &Seen<'_>) -> Vec<User> {
+fn users(id: &str, seen: &Snapshot<'_>) -> Vec<User> {
     let mut users = Vec::new();
     let mut add = |pod: Arc<Pod>, name: &str, supports: bool| {
         let known = |user: &User| user.pod.metadata().uid == pod.metadata().uid;
@@ -152,7 +152,7 @@ fn users(id: &str, seen: &Seen<'_>) -> Vec<User> {
 }
 
 /// Reports each conflict between two pods of a storage, on both.
-fn compare(id: &str, seen: &Seen<'_>, recorded: &mut Recorded) -> Plan {
+fn compare(id: &str, seen: &Snapshot<'_>, recorded: &mut Recorded) -> Plan {
     let mut plan = Plan::nothing();
     let mut now = BTreeSet::new();
     let users = users(id, seen);
@@ -194,7 +194,7 @@ fn compare(id: &str, seen: &Seen<'_>, recorded: &mut Recorded) -> Plan {
 }
 
 /// Reports volumes of a pod that its own containers mount with different labels.
-fn compare_containers(pod: &Pod, seen: &Seen<'_>, recorded: &mut Recorded) -> Plan {
+fn compare_containers(pod: &Pod, seen: &Snapshot<'_>, recorded: &mut Recorded) -> Plan {
     let mut plan = Plan::nothing();
     let mut now = BTreeSet::new();
     for one in claims::volumes(pod) {
@@ -377,7 +377,12 @@ impl Controller for SeLinuxWarning {
         on.kind::<CsiDriver>().wakes(driver_changed);
     }
 
-    fn plan(&self, key: &Key, seen: &Seen<'_>, recorded: &mut Recorded) -> Result<Plan, Refusal> {
+    fn plan(
+        &self,
+        key: &Key,
+        seen: &Snapshot<'_>,
+        recorded: &mut Recorded,
+    ) -> Result<Plan, Refusal> {
         if let Some(id) = key.of_kind(STORAGE) {
             return Ok(compare(id, seen, recorded));
         }

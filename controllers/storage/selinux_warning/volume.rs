@@ -1,6 +1,6 @@
 //! Which storage is behind a volume, as far as SELinux labels of its mounts matter.
 
-use controllers_kit::{Key, Seen, Str};
+use controllers_kit::{Key, Snapshot, Str};
 use kubernetes_proto::{
     Object,
     core::{
@@ -35,7 +35,7 @@ impl Storage {
     }
 
     /// Whether it can be mounted with a context.
-    pub fn supports_context(&self, seen: &Seen<'_>) -> bool {
+    pub fn supports_context(&self, seen: &Snapshot<'_>) -> bool {
         self.driver.as_ref().is_none_or(|driver| {
             let driver = seen.get::<CsiDriver>(&Key::cluster(driver.as_str()));
             driver.is_some_and(|driver| mounts_with_context(&driver))

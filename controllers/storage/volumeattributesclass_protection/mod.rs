@@ -6,8 +6,8 @@
 //! already being deleted, and none of them names it.
 
 use controllers_kit::{
-    Change, Controller, Descriptor, Flags, Key, Plan, Query, Reader, Refusal, Resource, Seen,
-    Sharding, Str, Watches, finalizers,
+    Change, Controller, Descriptor, Flags, Key, Plan, Query, Reader, Refusal, Resource, Sharding,
+    Snapshot, Str, Watches, finalizers,
 };
 use kubernetes_proto::{
     Object,
@@ -65,7 +65,7 @@ fn left<T>(change: &Change<'_, T>, names: fn(&T) -> Vec<Str>) -> Vec<Key> {
 }
 
 /// Whether anything of the cache names a class.
-fn is_used(class: &VolumeAttributesClass, seen: &Seen<'_>) -> bool {
+fn is_used(class: &VolumeAttributesClass, seen: &Snapshot<'_>) -> bool {
     let name = &class.metadata().name;
     !seen.indexed::<PersistentVolume>(BY_CLASS, name).is_empty()
         || !seen
@@ -108,7 +108,7 @@ impl Controller for ClassProtection {
             .wakes(|change, _| left(change, of_claim));
     }
 
-    fn ask(&self, key: &Key, seen: &Seen<'_>, (): &()) -> Vec<Query> {
+    fn ask(&self, key: &Key, seen: &Snapshot<'_>, (): &()) -> Vec<Query> {
         let class = seen.get::<VolumeAttributesClass>(key);
         let may_go = class.is_some_and(|class| {
             finalizers::is_candidate(&*class, FINALIZER) && !is_used(&class, seen)
@@ -119,7 +119,7 @@ impl Controller for ClassProtection {
         }
     }
 
-    fn plan(&self, key: &Key, seen: &Seen<'_>, (): &mut ()) -> Result<Plan, Refusal> {
+    fn plan(&self, key: &Key, seen: &Snapshot<'_>, (): &mut ()) -> Result<Plan, Refusal> {
         let mut plan = Plan::nothing();
         let Some(class) = seen.get::<VolumeAttributesClass>(key) else {
             return Ok(plan);

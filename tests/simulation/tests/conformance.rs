@@ -4,7 +4,7 @@
 use std::{collections::BTreeMap, fmt::Write as _, time::Duration};
 
 use controllers_kit::{
-    Action, Key, Only, PatchKind, Plan, Propagation, Report, Str, Verb,
+    Action, Key, Only, PatchKind, Plan, Propagation, StatusWrite, Str, Verb,
     names::Children,
     pods,
     testing::{
@@ -130,7 +130,7 @@ impl Caller {
                 subresource: "",
                 kind: PatchKind::Merge,
                 patch,
-                report: Report::No,
+                report: StatusWrite::No,
             },
             resource,
             key: Key::new(self.namespace.as_str(), name),

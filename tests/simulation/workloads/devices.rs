@@ -121,6 +121,8 @@ fn change_taints(world: &mut World, pool: &str, device: usize, taints: Vec<Devic
 pub(super) fn tainted(making: &mut Making) {
     making.workload.pods_may_go = false;
     making.workload.faults = Duration::from_secs(45);
+    // A rule's status follows ten seconds after what it counts.
+    making.workload.quiet = Duration::from_secs(12);
     for name in ["by-driver", "by-rule", "spared"] {
         making.put(pool(name));
     }

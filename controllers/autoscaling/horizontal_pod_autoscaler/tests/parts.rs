@@ -1,7 +1,7 @@
 //! A Deployment, its pods, an autoscaler of it, and metrics.
 
 use controllers_kit::{
-    Plan, Seen, SignedDuration,
+    Plan, SignedDuration, Snapshot,
     testing::{Common, PodBuild, WorkloadBuild, World, deployment, pod},
 };
 use kubernetes_proto::{
@@ -259,7 +259,7 @@ pub(super) fn asked(world: &World, memory: &Memory) -> Vec<String> {
     let controller = HorizontalPodAutoscalers::new(&flags);
     let none = controllers_kit::Answers::new();
     let later = world.now() + SignedDuration::from_secs(15);
-    let seen = Seen::new(world, &none, later);
+    let seen = Snapshot::new(world, &none, later);
     controller
         .ask(&controllers_kit::Key::new("default", "web"), &seen, memory)
         .into_iter()

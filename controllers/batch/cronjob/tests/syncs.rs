@@ -187,7 +187,7 @@ fn live(job: &Job) -> controllers_kit::Answer {
 /// A plan for which the Job that runs was read live with this answer; every query of the controller must be
 /// for it.
 fn plan_replacing(world: &World, old: &Job, answer: Option<controllers_kit::Answer>) -> Plan {
-    use controllers_kit::{Controller, Key, Query, Seen};
+    use controllers_kit::{Controller, Key, Query, Snapshot};
     let cron_jobs = CronJobs::new(&Default::default());
     let key = Key::new("default", "tick");
     let query = Query::Live {
@@ -195,7 +195,7 @@ fn plan_replacing(world: &World, old: &Job, answer: Option<controllers_kit::Answ
         key: Key::of(old),
     };
     let (reader, none) = (world.with_indexes_of::<CronJobs>(), Default::default());
-    let seen = Seen::new(&reader, &none, world.now());
+    let seen = Snapshot::new(&reader, &none, world.now());
     let mut memory = Memory::default();
     assert_eq!(
         cron_jobs.ask(&key, &seen, &memory),
@@ -205,7 +205,7 @@ fn plan_replacing(world: &World, old: &Job, answer: Option<controllers_kit::Answ
         .into_iter()
         .map(|answer| (query.clone(), answer))
         .collect();
-    let seen = Seen::new(&reader, &answers, world.now());
+    let seen = Snapshot::new(&reader, &answers, world.now());
     cron_jobs.plan(&key, &seen, &mut memory).unwrap()
 }
 
@@ -547,7 +547,7 @@ fn a_status_older_than_the_jobs_waits() {
     )];
     let answers = answers.into_iter().collect();
     let reader = cached.with_indexes_of::<CronJobs>();
-    let seen = controllers_kit::Seen::new(&reader, &answers, cached.now());
+    let seen = controllers_kit::Snapshot::new(&reader, &answers, cached.now());
     use controllers_kit::Controller;
     assert_eq!(
         CronJobs::new(&Default::default()).plan(&key, &seen, &mut Memory::default()),

@@ -196,7 +196,7 @@ fn a_write_that_counting_rests_on_is_no_report_that_may_be_put_off() {
         let status = planned
             .actions()
             .find(|action| action.rbac_resource() == "jobs/status");
-        status.expect("a status is written").report() != controllers_kit::Report::No
+        status.expect("a status is written").report() != controllers_kit::StatusWrite::No
     };
     let pi = job("pi").started("11:00:00");
     let running = world()
@@ -236,7 +236,7 @@ fn a_status_is_delayed_only_while_it_promises_less_than_there_is() {
         let mut statuses = planned
             .actions()
             .filter(|action| action.rbac_resource() == "jobs/status");
-        statuses.next().expect("a status is written").report() != controllers_kit::Report::No
+        statuses.next().expect("a status is written").report() != controllers_kit::StatusWrite::No
     };
     let pi = job("pi");
     let (idle, ready) = (pod(&pi, "pi-a"), pod(&pi, "pi-b").ready("11:50:00"));
@@ -275,7 +275,7 @@ fn an_ignored_failure_backs_off_though_nothing_else_of_the_status_changes() {
     let status = status.expect("active has changed");
     assert_eq!(
         status.report(),
-        controllers_kit::Report::No,
+        controllers_kit::StatusWrite::No,
         "with it would go the record of the failure"
     );
     carry_out(&mut world, &planned, &mut memory);

@@ -59,7 +59,7 @@ fn a_key_that_is_handed_over_needs_no_live_reads() {
     let key = controllers_kit::Key::new("default", "pi");
     let reader = world.with_indexes_of::<Jobs>();
     let answers = Default::default();
-    let seen = controllers_kit::Seen::new(&reader, &answers, world.now());
+    let seen = controllers_kit::Snapshot::new(&reader, &answers, world.now());
     use controllers_kit::Controller;
     assert_eq!(
         Jobs::default().ask(&key, &seen, &Memory::default()).len(),
@@ -252,9 +252,9 @@ fn a_job_deleted_while_nobody_owned_its_key_is_found_by_its_pods() {
 
 /// What is planned for `pi` where no query has an answer.
 pub(super) fn plan_unanswered(world: &World) -> Plan {
-    use controllers_kit::{Controller, Key, Seen};
+    use controllers_kit::{Controller, Key, Snapshot};
     let (reader, none) = (world.with_indexes_of::<Jobs>(), Default::default());
-    let seen = Seen::new(&reader, &none, world.now());
+    let seen = Snapshot::new(&reader, &none, world.now());
     let key = Key::new("default", "pi");
     Jobs::default()
         .plan(&key, &seen, &mut Memory::default())
@@ -309,11 +309,11 @@ impl Mixed<'_> {
     }
 
     fn plan_against(&self, server: &World, memory: &mut Memory) -> Result<Plan, Refusal> {
-        use controllers_kit::{Controller, Key, Seen};
+        use controllers_kit::{Controller, Key, Snapshot};
         let key = Key::new("default", "pi");
         let none = Default::default();
-        let queries = Jobs::default().ask(&key, &Seen::new(self, &none, server.now()), memory);
+        let queries = Jobs::default().ask(&key, &Snapshot::new(self, &none, server.now()), memory);
         let answers = server.answer(queries);
-        Jobs::default().plan(&key, &Seen::new(self, &answers, server.now()), memory)
+        Jobs::default().plan(&key, &Snapshot::new(self, &answers, server.now()), memory)
     }
 }

@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use controllers_kit::{
-    FlagValue, Report, Requeue,
+    FlagValue, Requeue, StatusWrite,
     testing::{
         BackendBuild, Common, PodBuild, ServiceBuild, SliceBuild, World, ZoneBuild, at,
         endpoint_slice, namespace, node, pod, service,
@@ -714,7 +714,7 @@ fn patches_are_reports_and_insist_on_what_was_seen() {
     world.put(backend(1));
     let plan = world.plan::<SlicesOfServices>("web");
     let action = plan.actions().next().unwrap();
-    assert_eq!(action.report(), Report::Seen);
+    assert_eq!(action.report(), StatusWrite::Observed);
     assert_eq!(
         action.resource_version,
         slices(&world)[0].metadata().resource_version

@@ -109,7 +109,7 @@ pub enum Query {
         namespace: Str,
     },
     /// A page of the metadata of every object of a resource in the cluster, read live: the first one
-    /// consistently, later ones as of the first. [`Seen::page`] reads the answer.
+    /// consistently, later ones as of the first. [`Snapshot::page`] reads the answer.
     Page {
         /// The resource.
         resource: &'static Resource,
@@ -119,7 +119,7 @@ pub enum Query {
         token: String,
     },
     /// The current resourceVersion of a resource, read live and consistently: a plan that must have seen
-    /// everything up to now says so by [`crate::Plan::rests_on`] it. [`Seen::present`] reads the answer.
+    /// everything up to now says so by [`crate::Plan::rests_on`] it. [`Snapshot::present`] reads the answer.
     Present {
         /// The resource.
         resource: &'static Resource,
@@ -171,7 +171,7 @@ pub enum Query {
         /// The claims as JSON; the same bytes are signed.
         claims: String,
     },
-    /// A call to the cloud provider. [`Seen::cloud`] reads the answers.
+    /// A call to the cloud provider. [`Snapshot::cloud`] reads the answers.
     Cloud(cloud::Call),
 }
 
@@ -259,7 +259,7 @@ pub enum NoPage {
 /// The answer to a query. `Debug` hides objects: they may hold tokens.
 #[derive(Clone, PartialEq)]
 pub enum Answer {
-    /// The object; for [`Query::Content`] a list, whose items have their metadata alone: [`Seen::content`]
+    /// The object; for [`Query::Content`] a list, whose items are metadata alone: [`Snapshot::content`]
     /// reads it.
     Object(Arc<serde_json::Value>),
     /// There is none: no such object, no such resource, or one that can't be listed ([`Query::Content`], 404
@@ -291,14 +291,14 @@ pub type Answers = std::collections::BTreeMap<Query, Answer>;
 
 /// The input of a plan: the store, the clock and the answers, for one key.
 #[derive(Clone, Copy)]
-pub struct Seen<'a> {
+pub struct Snapshot<'a> {
     reader: &'a dyn Reader,
     answers: &'a Answers,
     /// The present, the only clock that a plan may read.
     pub now: Timestamp,
 }
 
-impl<'a> Seen<'a> {
+impl<'a> Snapshot<'a> {
     /// Over a store, with the answers to what was asked.
     pub fn new(reader: &'a dyn Reader, answers: &'a Answers, now: Timestamp) -> Self {
         Self {
@@ -311,8 +311,8 @@ impl<'a> Seen<'a> {
     /// The same answers at another instant, over another store: what a controller with a deliberate fault
     /// sees (`tests/simulation`).
     #[must_use]
-    pub fn through<'b>(&'b self, reader: &'b dyn Reader, now: Timestamp) -> Seen<'b> {
-        Seen::new(reader, self.answers, now)
+    pub fn through<'b>(&'b self, reader: &'b dyn Reader, now: Timestamp) -> Snapshot<'b> {
+        Snapshot::new(reader, self.answers, now)
     }
 
     /// One object by its key.
