@@ -1,7 +1,7 @@
 //! Attached volumes: who attaches and mounts them here, and what must hold of that.
 //!
-//! A driver attaches what VolumeAttachments ask for, and holds them and their PersistentVolumes by a finalizer
-//! until it has detached, as external-attacher does.
+//! A driver attaches what VolumeAttachments ask for, and holds them and their PersistentVolumes by a
+//! finalizer until it has detached, as external-attacher does.
 //! Each kubelet reports the volumes of its pods as in use, then reads whether its node lists them as
 //! attached, and mounts a while after that read, without another check. A node out of service does nothing
 //! any more.
