@@ -33,6 +33,7 @@ pub mod readme;
 pub mod selection;
 pub mod selectors;
 pub mod status;
+#[cfg(any(test, feature = "testing"))]
 pub mod testing;
 pub mod tolerations;
 

@@ -1,5 +1,6 @@
 //! Versions and features of dependencies stand in the root manifest: a member that asked for one
-//! more feature would make cargo compile a big crate again.
+//! more feature would make cargo compile a big crate again. One exception: what controllers are tested in is
+//! a feature of kit, so that no shipped crate can use it.
 
 use super::Files;
 
@@ -8,17 +9,24 @@ pub(crate) fn complaints(manifests: &Files) -> Vec<String> {
     let mut complaints = Vec::new();
     for (name, text) in manifests {
         let mut in_dependencies = false;
+        let mut of_tests = false;
         for (index, line) in text.lines().enumerate() {
             let line = line.split('#').next().unwrap_or_default().trim();
             if let Some(section) = line.strip_prefix('[') {
                 let section = section.trim_end_matches(']');
                 in_dependencies = section.ends_with("dependencies");
+                of_tests = section == "dev-dependencies"
+                    || name.starts_with("tests/")
+                    || name.starts_with("bench/");
                 if section.contains("dependencies.") {
                     complaints.push(format!(
                         "{name}:{}: write `<crate>.workspace = true` instead of [{section}]",
                         index + 1
                     ));
                 }
+                continue;
+            }
+            if of_tests && line == TESTING {
                 continue;
             }
             if in_dependencies && !line.is_empty() && !is_inherited(line) {
@@ -55,6 +63,9 @@ pub(crate) fn unchecked(root: &str, members: &[String]) -> Vec<String> {
         .collect()
 }
 
+/// For tests of controllers.
+const TESTING: &str = r#"controllers-kit = { workspace = true, features = ["testing"] }"#;
+
 fn is_inherited(line: &str) -> bool {
     line.split_once('=').is_some_and(|(key, value)| {
         value.trim() == "true"
@@ -81,7 +92,7 @@ mod tests {
 
     #[test]
     fn only_inherited_dependencies_pass() {
-        let good = "[package]\nname = \"a\"\n[dependencies]\n# why\nserde.workspace = true # and more\n\n[dev-dependencies]\ninsta.workspace = true\n[lib]\npath = \"lib.rs\"\n";
+        let good = "[package]\nname = \"a\"\n[dependencies]\n# why\nserde.workspace = true # and more\n\n[dev-dependencies]\ncontrollers-kit = { workspace = true, features = [\"testing\"] }\n[lib]\npath = \"lib.rs\"\n";
         assert_eq!(
             complaints(&[("a/Cargo.toml".to_owned(), good.to_owned())].into()),
             Vec::<String>::new()
@@ -91,6 +102,7 @@ mod tests {
             "[dependencies]\nserde = { workspace = true, features = [\"rc\"] }",
             "[build-dependencies]\nserde.version = \"1\"",
             "[dependencies.serde]\nworkspace = true",
+            "[dependencies]\ncontrollers-kit = { workspace = true, features = [\"testing\"] }",
             "[target.'cfg(unix)'.dependencies]\nlibc = \"0.2\"",
         ] {
             let found = complaints(&[("a/Cargo.toml".to_owned(), bad.to_owned())].into());
