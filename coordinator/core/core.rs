@@ -2389,11 +2389,6 @@ impl Core {
         );
     }
 
-    /// Whether everything was handed over or dropped and the own Lease is on its way out.
-    pub fn has_left(&self) -> bool {
-        self.left
-    }
-
     /// Whether this incarnation is in a replica Lease as last seen: whose peers may speak.
     pub fn is_member(&self, name: &str) -> bool {
         self.replicas

@@ -288,19 +288,9 @@ impl ApiError {
         self.code() == Some(401)
     }
 
-    /// The object is not valid; trying again changes nothing.
-    pub fn is_invalid(&self) -> bool {
-        matches!(self.code(), Some(400 | 422))
-    }
-
     /// The resourceVersion is older than what the server remembers.
     pub fn is_expired(&self) -> bool {
         self.code() == Some(410) || self.reason_is("Expired") || self.reason_is("Gone")
-    }
-
-    /// The namespace is being deleted.
-    pub fn is_namespace_terminating(&self) -> bool {
-        self.has_cause("NamespaceTerminating")
     }
 
     /// The resourceVersion is newer than what the server knows.

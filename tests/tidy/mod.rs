@@ -11,6 +11,7 @@ mod manifests;
 mod modules;
 mod pages;
 mod ratchets;
+mod unused;
 
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
@@ -115,6 +116,11 @@ fn every_controller_has_its_shape_and_is_registered() {
 #[test]
 fn no_files_of_a_controller_use_each_other() {
     assert_none(&circles::complaints(&files()));
+}
+
+#[test]
+fn every_public_item_is_named_somewhere() {
+    assert_none(&unused::complaints(&files()));
 }
 
 #[test]
