@@ -791,6 +791,8 @@ impl Gauges {
         metrics.fence_open(self.fence.is_open());
         if let Some(lease) = &self.leads {
             metrics.leads(lease, self.fence.is_open());
+            let hold = self.handle.hold().unwrap_or_default().hold;
+            metrics.slow_renewals(lease, hold.slow_renewals);
         }
         for followed in &self.followed {
             let ends = followed.certificate().map(|certificate| certificate.ends);

@@ -68,7 +68,9 @@ fn names_an_interpreter(program: &[u8]) -> Option<bool> {
 #[ignore = "minutes: cargo parity"]
 fn the_image_has_one_static_program_and_all_that_must_go_with_it() {
     let check = || -> Result<()> {
-        let archive = image::obtain()?;
+        let obtained = image::obtain()?;
+        println!("image: {obtained}");
+        let archive = obtained.path;
         let index: Value =
             serde_json::from_slice(&tar(&["-xO", "--wildcards", "index.json"], &archive)?)?;
         let manifest: Value = serde_json::from_slice(&blob(&archive, &index["manifests"][0])?)?;

@@ -5,15 +5,17 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::net::{Ipv4Addr, SocketAddr};
-use std::path::{Path, PathBuf};
+use std::path::Path;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result, bail, ensure};
 use harness::control_plane::MANAGER;
+use harness::image::Obtained;
 use harness::nodes::{API_PORT, Network, Node, can_run};
 use harness::observe::{Change, Ledger, Probes, follow};
-use harness::{ControlPlane, image, kubeconfig, run_test, until, workspace_root};
+use harness::{AuditRecord, ControlPlane, image, kubeconfig, run_test, until, workspace_root};
+use jiff::Timestamp;
 use k8s_openapi::api::apps::v1::{Deployment, ReplicaSet, StatefulSet};
 use k8s_openapi::api::coordination::v1::Lease;
 use k8s_openapi::api::core::v1::Pod;
@@ -248,6 +250,36 @@ fn fewest(before: &Owners, after: &Owners) -> usize {
     after.iter().map(more).sum()
 }
 
+/// What replicas still sent, from a moment on, for ranges that others had taken over by then.
+#[derive(Debug, Default, PartialEq, Eq)]
+struct Late {
+    /// What the API server took: a second writer's.
+    taken: Vec<String>,
+    refused: usize,
+}
+
+impl Late {
+    fn read(&mut self, record: &AuditRecord, from: Timestamp, owners: &Owners) {
+        let Some(agent) = record.agent() else { return };
+        let Some((range, epoch)) = agent.range.zip(agent.epoch) else {
+            return;
+        };
+        let passed = owners.get(&range).is_some_and(|(_, now)| epoch < *now);
+        let came = record.request_received_timestamp >= from;
+        if record.stage != "ResponseComplete" || !record.is_write() || !came || !passed {
+            return;
+        }
+        if record.code().is_some_and(|code| code < 300) {
+            self.taken.push(format!(
+                "{} {} by {}",
+                record.verb, record.request_uri, record.user_agent
+            ));
+        } else {
+            self.refused += 1;
+        }
+    }
+}
+
 /// What a change may cost.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Bound {
@@ -262,7 +294,7 @@ struct Bed {
     control_plane: ControlPlane,
     network: Network,
     client: Client,
-    image: PathBuf,
+    image: Obtained,
 }
 
 impl Bed {
@@ -270,6 +302,7 @@ impl Bed {
         let image = tokio::task::spawn_blocking(image::obtain)
             .await
             .context("building the image")??;
+        println!("statefulset: the image {image}");
         let mut network = Network::start().await?;
         let control_plane = ControlPlane::builder()
             .nodes(0)
@@ -330,7 +363,7 @@ impl Bed {
             ["cargo", "image"] => {}
             ["ctr", "-n", "k8s.io", "images", "import", "manifold.tar"] => {
                 for node in &self.nodes {
-                    self.network.import(node, &self.image).await?;
+                    self.network.import(node, &self.image.path).await?;
                 }
             }
             ["cp", from, to] => {
@@ -604,14 +637,60 @@ async fn cut_off(bed: &Bed, load: &Load) -> Result<()> {
         taken.as_secs_f64(),
         longest.as_secs_f64()
     );
+    let back = Timestamp::now();
     node.reconnect().await?;
     bed.replicas_are(REPLICAS).await?;
     bed.owned_by("they share the ranges again", bed.members(REPLICAS))
         .await?;
+    // What lay in the cut node's sockets would have arrived by now.
+    tokio::time::sleep(AFTERWARDS).await;
+    let mut late = Late::default();
+    bed.control_plane
+        .audit()
+        .read(|record| late.read(&record, back, &after))?;
+    println!(
+        "statefulset: the node is back: {} writes under epochs that had passed, {} of them taken",
+        late.taken.len() + late.refused,
+        late.taken.len()
+    );
+    ensure!(
+        late.taken.is_empty(),
+        "a second writer: {:?}",
+        late.taken.iter().take(10).collect::<Vec<_>>()
+    );
     if longest > TAKEN_OVER {
         lock(&load.missed).push(format!("a key of the cut node waited for {longest:.1?}"));
     }
     Ok(())
+}
+
+#[test]
+fn a_second_writer_is_who_writes_under_an_epoch_that_has_passed() {
+    let record = |epoch: u64, verb: &str, second: u32, code: u16| -> AuditRecord {
+        let at = format!("2026-11-25T12:00:{second:02}Z");
+        let agent = format!(
+            "manifold/0.1.0 (replica=manifold-1; range=7; epoch={epoch}; controller=deployment-controller)"
+        );
+        serde_json::from_value(json!({
+            "auditID": "a", "stage": "ResponseComplete", "verb": verb, "requestURI": "/apis",
+            "userAgent": agent, "responseStatus": {"code": code},
+            "requestReceivedTimestamp": at, "stageTimestamp": at,
+        }))
+        .unwrap()
+    };
+    let from: Timestamp = "2026-11-25T12:00:10Z".parse().unwrap();
+    let owners = Owners::from([(7, ("manifold-0".to_owned(), 5))]);
+    let mut late = Late::default();
+    for (record, taken, refused) in [
+        (record(5, "patch", 11, 200), 0, 0),
+        (record(4, "patch", 9, 200), 0, 0),
+        (record(4, "get", 11, 200), 0, 0),
+        (record(4, "patch", 11, 409), 0, 1),
+        (record(4, "patch", 11, 200), 1, 1),
+    ] {
+        late.read(&record, from, &owners);
+        assert_eq!((late.taken.len(), late.refused), (taken, refused));
+    }
 }
 
 #[test]

@@ -157,6 +157,8 @@ pub struct Hold {
     pub renews: bool,
     /// This replica has done what it could to release it.
     pub left: bool,
+    /// Renewals that followed one which had no clear end, or lost, so that the Lease had to be read first.
+    pub slow_renewals: u64,
 }
 
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
@@ -192,6 +194,9 @@ pub struct Interlock {
     duty: Option<Time>,
     /// A write had no clear end, or lost.
     must_read: bool,
+    /// The last renewal of this term had no clear end, or lost.
+    retries: bool,
+    slow_renewals: u64,
     /// The write under way, and the incarnation that it is made by.
     writing: Option<(HoldWrite, Option<String>)>,
     busy: bool,
@@ -212,6 +217,8 @@ impl Interlock {
             vouched: None,
             duty: None,
             must_read: false,
+            retries: false,
+            slow_renewals: 0,
             writing: None,
             busy: false,
             next_at: Time::ZERO,
@@ -239,6 +246,7 @@ impl Interlock {
             open_until: self.open_until().filter(|until| *until > now),
             renews: self.duty.is_some(),
             left: self.leaving == Leaving::Left,
+            slow_renewals: self.slow_renewals,
         }
     }
 
@@ -400,6 +408,7 @@ impl Interlock {
                     self.terms += 1;
                     self.landed = newest;
                     self.duty = None;
+                    self.retries = false;
                 } else if before_record.is_some_and(|old| !old.equals_to_candidates(record)) {
                     self.landed = self.landed.max(newest);
                     self.duty = None;
@@ -408,6 +417,7 @@ impl Interlock {
             None => {
                 self.landed = None;
                 self.duty = None;
+                self.retries = false;
             }
         }
         let same = match (before_record, &record) {
@@ -438,6 +448,7 @@ impl Interlock {
                         }
                         self.landed = Some(started);
                         self.duty = Some(started);
+                        self.retries = false;
                         self.vouched = by;
                     }
                 }
@@ -447,9 +458,13 @@ impl Interlock {
                     since: now,
                 });
             }
-            Written::Conflict(_) => self.must_read = true,
+            Written::Conflict(_) => {
+                self.must_read = true;
+                self.retries |= what == HoldWrite::Renew;
+            }
             Written::Unknown => {
                 self.must_read = true;
+                self.retries |= what == HoldWrite::Renew;
                 self.next_at = (started + self.poll()).max(now);
             }
         }
@@ -474,6 +489,7 @@ impl Interlock {
                 .is_some_and(|renewed| now >= renewed + self.config.retry_period);
             let overdue = fresh && now >= seen.since + self.patience();
             if member && (vouches || due || overdue) {
+                self.slow_renewals += u64::from(self.retries);
                 return self.write(HoldWrite::Renew);
             }
             if let Some(renewed) = self.duty.filter(|_| member) {

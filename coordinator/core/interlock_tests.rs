@@ -279,6 +279,34 @@ fn a_renewal_of_another_replica_counts_from_the_read_that_did_not_show_it() {
 }
 
 #[test]
+fn a_renewal_is_slow_where_the_one_before_was_lost_or_had_no_clear_end() {
+    for result in [Written::Conflict(None), Written::Unknown] {
+        let mut replica = holding();
+        let due = replica.step(3.0, InterlockInput::Tick);
+        assert!(writes(HoldWrite::Renew)(&due), "{due:?}");
+        assert_eq!(replica.hold(3.0).slow_renewals, 0, "{result:?}");
+        let started = s(3.0);
+        replica.step(4.0, InterlockInput::Written { started, result });
+        // Somebody has touched it.
+        let renew = replica.read(4.0, 4.1, Some(record(9, Some(IDENTITY), 100)));
+        assert!(writes(HoldWrite::Renew)(&renew), "{renew:?}");
+        replica.wrote(4.1, 4.2, record(10, Some(IDENTITY), 104));
+        assert_eq!(replica.hold(4.2).slow_renewals, 1);
+        let next = replica.step(6.1, InterlockInput::Tick);
+        assert!(writes(HoldWrite::Renew)(&next), "{next:?}");
+        assert_eq!(replica.hold(6.1).slow_renewals, 1, "not this one");
+    }
+    // Another replica goes on: nothing is renewed here.
+    let mut replica = holding();
+    replica.step(3.0, InterlockInput::Tick);
+    let (started, result) = (s(3.0), Written::Conflict(None));
+    replica.step(3.1, InterlockInput::Written { started, result });
+    let nothing = replica.read(3.1, 3.2, Some(record(9, Some(IDENTITY), 103)));
+    assert_eq!(nothing, None);
+    assert_eq!(replica.hold(3.2).slow_renewals, 0);
+}
+
+#[test]
 fn another_holder_closes_a_hold_at_once_and_the_next_term_is_another() {
     for found in [
         Some(record(20, Some("somebody"), 110)),

@@ -238,6 +238,34 @@ pub struct Fence {
     pub binding: Known<Option<Vec<String>>>,
 }
 
+/// The policy of the fleet's Leases in `deploy/rbac`.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct LeaseGuard {
+    /// Where it holds, where the policy exists.
+    pub policy: Known<Option<Covered>>,
+    /// The binding's actions, where the binding exists.
+    pub binding: Known<Option<Vec<String>>>,
+}
+
+/// Namespaces that a policy names.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Covered {
+    /// It selects none.
+    All,
+    /// These alone.
+    Named(BTreeSet<String>),
+}
+
+impl Covered {
+    /// Whether the policy is asked there.
+    pub fn holds_for(&self, namespace: &str) -> bool {
+        match self {
+            Self::All => true,
+            Self::Named(names) => names.contains(namespace),
+        }
+    }
+}
+
 /// All of it.
 #[derive(Clone, Debug)]
 pub struct Facts {
@@ -273,6 +301,8 @@ pub struct Facts {
     pub stateful_set: Known<Option<usize>>,
     /// Whether the FlowSchema of the fleet's Leases exists.
     pub flow_schema: Known<bool>,
+    /// The guard of the fleet's Leases.
+    pub lease_guard: LeaseGuard,
     /// The server's fence.
     pub fence: Fence,
     /// How many pods the cluster has.

@@ -32,8 +32,8 @@ use serde_json::Value;
 use crate::{
     certificates,
     facts::{
-        Asked, Credentials, Facts, Fence, Fleet, GUARD, GUARD_COMPANION, GUARD_NAMESPACE, Guard,
-        Known, ManagerPod, Replica, Served, Server, Unknown, Unusable,
+        Asked, Covered, Credentials, Facts, Fence, Fleet, GUARD, GUARD_COMPANION, GUARD_NAMESPACE,
+        Guard, Known, LeaseGuard, ManagerPod, Replica, Served, Server, Unknown, Unusable,
     },
     rights::{self, Right, Who},
 };
@@ -692,28 +692,59 @@ async fn count_pods(client: &Client) -> Known<u64> {
     Ok(u64::try_from(rest.saturating_add(shown)).unwrap_or(0))
 }
 
+/// A ValidatingAdmissionPolicy, and the actions of its binding, both of this name.
+async fn admission(
+    client: &Client,
+    name: &str,
+) -> (Known<Option<Value>>, Known<Option<Vec<String>>>) {
+    let group = "/apis/admissionregistration.k8s.io/v1";
+    let (policy, binding) = (
+        format!("{group}/validatingadmissionpolicies/{name}"),
+        format!("{group}/validatingadmissionpolicybindings/{name}"),
+    );
+    let (policy, binding) = futures::join!(object(client, &policy), object(client, &binding));
+    let actions = |binding: Value| texts(&binding["spec"]["validationActions"]);
+    (policy, binding.map(|binding| binding.map(actions)))
+}
+
+/// The texts of a list.
+fn texts(list: &Value) -> Vec<String> {
+    let texts = list.as_array().into_iter().flatten();
+    texts.filter_map(Value::as_str).map(str::to_owned).collect()
+}
+
+/// The namespaces in which a policy is asked.
+fn covered(policy: &Value) -> Covered {
+    let selector = &policy["spec"]["matchConstraints"]["namespaceSelector"]["matchExpressions"];
+    let by_name = selector
+        .as_array()
+        .into_iter()
+        .flatten()
+        .filter(|one| one["key"] == "kubernetes.io/metadata.name" && one["operator"] == "In");
+    let mut named = by_name.map(|one| texts(&one["values"]).into_iter().collect::<BTreeSet<_>>());
+    match named.next() {
+        Some(first) => Covered::Named(named.fold(first, |all, next| &all & &next)),
+        None => Covered::All,
+    }
+}
+
+async fn lease_guard(client: &Client) -> LeaseGuard {
+    let (policy, binding) = admission(client, "manifold-guard").await;
+    LeaseGuard {
+        policy: policy.map(|policy| policy.as_ref().map(covered)),
+        binding,
+    }
+}
+
 async fn fence(client: &Client) -> Fence {
-    let admission = "/apis/admissionregistration.k8s.io/v1";
-    let (kind, policy, binding) = (
-        "/apis/apiextensions.k8s.io/v1/customresourcedefinitions/fences.manifold.dev".to_owned(),
-        format!("{admission}/validatingadmissionpolicies/manifold-fence"),
-        format!("{admission}/validatingadmissionpolicybindings/manifold-fence"),
-    );
-    let (kind, policy, binding) = futures::join!(
-        object(client, &kind),
-        object(client, &policy),
-        object(client, &binding)
-    );
+    let kind = "/apis/apiextensions.k8s.io/v1/customresourcedefinitions/fences.manifold.dev";
+    let (kind, (policy, binding)) =
+        futures::join!(object(client, kind), admission(client, "manifold-fence"));
     let established = |kind: Value| {
         kind["status"]["conditions"].as_array().is_some_and(|all| {
             all.iter()
                 .any(|one| one["type"] == "Established" && one["status"] == "True")
         })
-    };
-    let actions = |binding: Value| -> Vec<String> {
-        let actions = binding["spec"]["validationActions"].as_array();
-        let texts = actions.into_iter().flatten().filter_map(Value::as_str);
-        texts.map(str::to_owned).collect()
     };
     Fence {
         kind: kind.map(|kind| kind.is_some_and(established)),
@@ -723,7 +754,7 @@ async fn fence(client: &Client) -> Fence {
                 failure.unwrap_or("Fail").to_owned()
             })
         }),
-        binding: binding.map(|binding| binding.map(actions)),
+        binding,
     }
 }
 
@@ -822,6 +853,10 @@ pub(crate) async fn facts(
         pods: Err(nothing()),
         stateful_set: Err(nothing()),
         flow_schema: Err(nothing()),
+        lease_guard: LeaseGuard {
+            policy: Err(nothing()),
+            binding: Err(nothing()),
+        },
         fence: Fence {
             kind: Err(nothing()),
             policy: Err(nothing()),
@@ -849,19 +884,17 @@ pub(crate) async fn facts(
         }
         false => rights::to_examine(),
     };
-    let (user, served, own_rights, (fleets, guards), pods, flow_schema, fence, cluster_pods) = futures::join!(
+    let flow_schema = "/apis/flowcontrol.apiserver.k8s.io/v1/flowschemas/manifold-leases";
+    let (user, served, own_rights, (fleets, guards), pods, flow_schema) = futures::join!(
         user(client),
         served(client),
         all_allowed(client, own),
         leases(client, &facts.asked, clock_ahead),
         pods(client),
-        object(
-            client,
-            "/apis/flowcontrol.apiserver.k8s.io/v1/flowschemas/manifold-leases"
-        ),
-        fence(client),
-        count_pods(client),
+        object(client, flow_schema),
     );
+    let (lease_guard, fence, cluster_pods) =
+        futures::join!(lease_guard(client), fence(client), count_pods(client));
     facts.user = user;
     facts.served = served;
     facts.own_rights = own_rights;
@@ -869,6 +902,7 @@ pub(crate) async fn facts(
     facts.guards = guards;
     facts.pods = pods;
     facts.flow_schema = flow_schema.map(|found| found.is_some());
+    facts.lease_guard = lease_guard;
     facts.fence = fence;
     facts.cluster_pods = cluster_pods;
     if facts.asked.pre {

@@ -52,6 +52,8 @@ pub enum Source {
     Default,
     /// `deploy/rbac`.
     Rbac,
+    /// `deploy/rbac`, for its policy of the fleet's Leases.
+    Guard,
     /// `deploy/fence`.
     Fence,
     /// The user's own.
@@ -106,7 +108,8 @@ impl Right {
 
     /// Whether discovery does not show the resource: all of them, or a name that only authorization knows.
     pub fn is_virtual(&self) -> bool {
-        self.resource == "*" || ["signers", "userextras"].contains(&self.resource.as_str())
+        let names = [FLEET_LEASES, "signers", "userextras"];
+        self.resource == "*" || names.contains(&self.resource.as_str())
     }
 
     /// As in `patch deployments.apps/status in kube-system`.
@@ -127,6 +130,9 @@ impl Right {
         text
     }
 }
+
+/// What the policy `manifold-guard` asks for before a Lease of a fleet is written; no server serves it.
+const FLEET_LEASES: &str = "fleetleases";
 
 /// The namespace of the controllers' service accounts.
 const ACCOUNTS_NAMESPACE: &str = "kube-system";
@@ -193,6 +199,18 @@ pub fn of_manager(
         let right = Right::new(who, Source::Rbac, verb, "coordination.k8s.io", "leases");
         rights.insert(right.within(fleet_namespace));
     }
+    for verb in ["create", "update", "delete"] {
+        let right = Right::new(who, Source::Guard, verb, "manifold.dev", FLEET_LEASES);
+        rights.insert(right.within(fleet_namespace));
+    }
+    let acquires = Right::new(
+        who,
+        Source::Default,
+        "create",
+        "coordination.k8s.io",
+        "leases",
+    );
+    rights.insert(acquires.within(GUARD_NAMESPACE));
     for (verb, group, resource) in [
         ("create", "", "serviceaccounts/token"),
         ("create", "authentication.k8s.io", "tokenreviews"),

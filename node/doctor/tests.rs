@@ -221,6 +221,7 @@ fn healthy() -> Facts {
             (account(Source::Rbac), Ok(true)),
             (manager(Source::Default), Ok(true)),
             (manager(Source::Fence), Ok(true)),
+            (manager(Source::Guard), Ok(true)),
         ],
         fleets: Ok(vec![fleet()]),
         guards: [
@@ -231,6 +232,10 @@ fn healthy() -> Facts {
         pods: Ok(vec![pod("m-0"), pod("m-1")]),
         stateful_set: Ok(Some(2)),
         flow_schema: Ok(true),
+        lease_guard: LeaseGuard {
+            policy: Ok(Some(Covered::Named(["kube-system".to_owned()].into()))),
+            binding: Ok(Some(vec!["Deny".to_owned()])),
+        },
         fence: Fence {
             kind: Ok(true),
             policy: Ok(Some("Ignore".to_owned())),
@@ -255,6 +260,12 @@ fn mixed(kcm_args: &[&str]) -> Facts {
             "controllers=deployment-controller job-controller,root-ca=1".into();
     }
     facts
+}
+
+fn each_pod_has(facts: &mut Facts, arg: &str) {
+    for pod in facts.pods.as_mut().unwrap() {
+        pod.args.push(arg.to_owned());
+    }
 }
 
 fn own_fleet(facts: &mut Facts) -> &mut Fleet {
@@ -568,9 +579,107 @@ const ROWS: &[Row] = &[
             f.guards.insert(GUARD, Ok(None));
         },
         "interlock/guard",
+        "failed",
+        "nobody holds",
+        "--leader-elect=false",
+    ),
+    (
+        |f| {
+            f.guards
+                .get_mut(GUARD)
+                .unwrap()
+                .as_mut()
+                .unwrap()
+                .as_mut()
+                .unwrap()
+                .fresh = false
+        },
+        "interlock/guard",
+        "failed",
+        "or renews it",
+        "-k deploy/rbac",
+    ),
+    (
+        |f| {
+            f.guards.insert(GUARD, Ok(None));
+            each_pod_has(f, "--leader-elect=false");
+        },
+        "interlock/guard",
         "warning",
         "nobody holds",
         "--leader-elect=false",
+    ),
+    (
+        |f| {
+            f.guards.insert(GUARD, Ok(None));
+            f.pods.as_mut().unwrap()[0].args = vec!["--leader-elect=false".to_owned()];
+        },
+        "interlock/guard",
+        "failed",
+        "nobody holds",
+        "--leader-elect=false",
+    ),
+    (
+        |f| {
+            f.guards.insert(GUARD, Ok(None));
+            each_pod_has(f, "--leader-elect-resource-name=fleet-one");
+        },
+        "interlock/guard",
+        "warning",
+        "holds kube-system/fleet-one and nobody kube-system/kube-controller-manager",
+        "manifold companion",
+    ),
+    (
+        |f| f.lease_guard.policy = Ok(None),
+        "leases/guard",
+        "warning",
+        "manifold-guard is missing",
+        "-k deploy/rbac",
+    ),
+    (
+        |f| f.lease_guard.binding = Ok(Some(vec!["Audit".into()])),
+        "leases/guard",
+        "warning",
+        "denies anything in kube-system",
+        "-k deploy/rbac",
+    ),
+    (
+        |f| f.lease_guard.policy = Ok(Some(Covered::Named(["elsewhere".to_owned()].into()))),
+        "leases/guard",
+        "warning",
+        "does not name kube-system",
+        r#"[{"op":"add","path":"/spec/matchConstraints/namespaceSelector/matchExpressions/0/values/-","value":"kube-system"}]"#,
+    ),
+    (
+        |f| f.lease_guard.policy = Ok(Some(Covered::All)),
+        "leases/guard",
+        "passed",
+        "",
+        "",
+    ),
+    (
+        |f| f.rights[3].1 = Ok(false),
+        "leases/guard-rights",
+        "failed",
+        "system:kube-controller-manager may not patch",
+        "-k deploy/rbac",
+    ),
+    (
+        |f| {
+            f.lease_guard.policy = Ok(None);
+            f.rights[3].1 = Ok(false);
+        },
+        "leases/guard-rights",
+        "skipped",
+        "no policy asks",
+        "",
+    ),
+    (
+        |f| f.rights[3].1 = Ok(false),
+        "rbac/manager",
+        "passed",
+        "",
+        "",
     ),
     (
         |f| f.pods.as_mut().unwrap().push(kcm(&[])),
@@ -1205,6 +1314,8 @@ fn rights_are_every_verb_that_running_controllers_declare() {
         "list deployments.apps",
         "watch deployments.apps",
         "delete leases.coordination.k8s.io in fleets",
+        "delete fleetleases.manifold.dev in fleets",
+        "create leases.coordination.k8s.io in kube-system",
         "create serviceaccounts/token",
         "update leases.coordination.k8s.io \"kube-controller-manager\" in kube-system",
     ] {

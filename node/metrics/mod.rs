@@ -118,6 +118,7 @@ struct Families {
     fence_refusals: Counters<1>,
     fence_open: Gauge<i64, AtomicI64>,
     leader: Gauges<1>,
+    slow_renewals: Counters<1>,
     features: Gauges<2>,
     running: Gauges<2>,
     disabled: Counter,
@@ -372,6 +373,16 @@ impl Metrics {
             .set(i64::from(leads));
     }
 
+    /// How many renewals of the Lease of this name were made on a version that had to be read first, since
+    /// the process started.
+    pub fn slow_renewals(&self, lease: &str, count: u64) {
+        let counter = self
+            .families
+            .slow_renewals
+            .get_or_create(&[("name", Text::from(lease.to_owned()))]);
+        counter.inc_by(count.saturating_sub(counter.get()));
+    }
+
     /// What the process was started with: feature gates with their stages, the controllers that run, and how
     /// many metrics are not shown.
     pub fn started_with(
@@ -623,6 +634,10 @@ fn families(on: &mut Registering) -> Families {
         leader: on.gauges(
             "leader_election_master_status",
             "1 while this replica may write under the Lease of that name, which the fleet holds. All replicas work at once, so their sum is the number of replicas at work; 0 in all while another manager holds it.",
+        ),
+        slow_renewals: on.counters(
+            "leader_election_slowpath",
+            "Renewals of the Lease of that name that this replica made on a version which it had to read again, since its write on the version that it knew was refused or had no answer.",
         ),
         features: on.gauges(
             "kubernetes_feature_enabled",

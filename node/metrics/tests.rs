@@ -58,6 +58,7 @@ const GOLDEN: &[(&str, &str)] = &[
     ("kubernetes_build_info", "gauge"),
     ("kubernetes_feature_enabled", "gauge"),
     ("leader_election_master_status", "gauge"),
+    ("leader_election_slowpath_total", "counter"),
     ("manifold_cache_bytes", "gauge"),
     ("manifold_cache_lag_seconds", "gauge"),
     ("manifold_cache_objects", "gauge"),
@@ -188,6 +189,8 @@ fn used() -> Arc<Metrics> {
     metrics.taken_over(ms(5200));
     metrics.fence_open(true);
     metrics.leads("kube-controller-manager", true);
+    metrics.slow_renewals("kube-controller-manager", 2);
+    metrics.slow_renewals("kube-controller-manager", 3);
     let set = BTreeMap::from([("HPAScaleToZero", true)]);
     let gates = crate::args::gate_states(&set);
     metrics.started_with(gates, &["deployment-controller"], 2);
@@ -249,6 +252,10 @@ fn what_the_process_was_started_with_is_told_by_upstream_s_metrics() {
         (
             r#"leader_election_master_status{name="kube-controller-manager"}"#,
             1.0,
+        ),
+        (
+            r#"leader_election_slowpath_total{name="kube-controller-manager"}"#,
+            3.0,
         ),
         ("disabled_metrics_total", 2.0),
         ("hidden_metrics_total", 0.0),

@@ -2,8 +2,11 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use super::{Finding, server::CLOCK_SECONDS_MAX, some};
-use crate::facts::{Facts, Fleet, Replica};
+use super::{Finding, rights, server::CLOCK_SECONDS_MAX, some};
+use crate::{
+    facts::{Facts, Fleet, Replica},
+    rights::Source,
+};
 
 const NO_FLEET: &str = "there is no fleet";
 
@@ -114,7 +117,7 @@ pub(super) fn versions(facts: &Facts) -> Finding {
                 shown.join("; ")
             ),
             [format!(
-                "kubectl -n {} set image statefulset/manifold manifold=manifold:{}",
+                "kubectl -n {} set image statefulset/manifold manifold=localhost/manifold:{}",
                 facts.namespace(),
                 facts.build
             )],
@@ -149,7 +152,7 @@ pub(super) fn renewed(facts: &Facts) -> Finding {
                 "{} are not ready: their caches are not complete, `/readyz?verbose` of each names the resource",
                 some(&not_ready)
             ),
-            ["kubectl apply --server-side --force-conflicts -k deploy/rbac"],
+            [rights::INSTALL],
         );
     }
     Finding::passed(format!("{} members", fleet.live().count()))
@@ -292,9 +295,72 @@ pub(super) fn priority(facts: &Facts) -> Finding {
         Ok(true) => Finding::passed(""),
         Ok(false) => Finding::warning(
             "the FlowSchema manifold-leases is missing: under load renewals wait behind the fleet's own writes",
-            ["kubectl apply --server-side --force-conflicts -k deploy/rbac"],
+            [rights::INSTALL],
         ),
         Err(unknown) => Finding::unknown(unknown),
+    }
+}
+
+/// Whether the API server asks more of who writes the fleet's Leases than the right to write Leases.
+pub(super) fn guard(facts: &Facts) -> Finding {
+    const OPEN: &str = "whoever may write Leases there may take ranges from their owners";
+    let Some(fleet) = facts.fleet() else {
+        return Finding::Skipped(NO_FLEET.to_owned());
+    };
+    let namespace = &fleet.namespace;
+    let (policy, binding) = match (&facts.lease_guard.policy, &facts.lease_guard.binding) {
+        (Ok(policy), Ok(binding)) => (policy, binding),
+        (Err(unknown), _) | (_, Err(unknown)) => return Finding::unknown(unknown),
+    };
+    let Some(covered) = policy else {
+        return Finding::warning(
+            format!(
+                "the ValidatingAdmissionPolicy manifold-guard is missing, for {namespace}: {OPEN}"
+            ),
+            [rights::INSTALL],
+        );
+    };
+    let denies = |actions: &Vec<String>| actions.iter().any(|action| action == "Deny");
+    if !binding.as_ref().is_some_and(denies) {
+        return Finding::warning(
+            format!(
+                "no ValidatingAdmissionPolicyBinding manifold-guard denies anything in {namespace}: {OPEN}"
+            ),
+            [rights::INSTALL],
+        );
+    }
+    match covered.holds_for(namespace) {
+        true => Finding::passed(""),
+        false => Finding::warning(
+            format!(
+                "the ValidatingAdmissionPolicy manifold-guard does not name {namespace}: {OPEN}"
+            ),
+            [
+                format!(
+                    "# first let the fleet's identities create, update and delete fleetleases.manifold.dev in {namespace}, \
+                     as in deploy/rbac/fleet.yaml, then:"
+                ),
+                format!(
+                    "kubectl patch validatingadmissionpolicy manifold-guard --type=json -p '[{{\"op\":\"add\",\"path\":\
+                     \"/spec/matchConstraints/namespaceSelector/matchExpressions/0/values/-\",\"value\":\"{namespace}\"}}]'"
+                ),
+            ],
+        ),
+    }
+}
+
+/// Whether the fleet itself may write its Leases past that.
+pub(super) fn guard_rights(facts: &Facts) -> Finding {
+    let Some(fleet) = facts.fleet() else {
+        return Finding::Skipped(NO_FLEET.to_owned());
+    };
+    let policy = match &facts.lease_guard.policy {
+        Ok(policy) => policy.as_ref(),
+        Err(unknown) => return Finding::unknown(unknown),
+    };
+    match policy.is_some_and(|policy| policy.holds_for(&fleet.namespace)) {
+        true => rights::of(facts, |right| right.source == Source::Guard),
+        false => Finding::Skipped("no policy asks for them".to_owned()),
     }
 }
 

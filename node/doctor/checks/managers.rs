@@ -4,7 +4,7 @@ use std::collections::BTreeSet;
 
 use controllers_kit::selection::{Selection, is_in_star, with_star};
 
-use super::{Finding, fleet::restart, some};
+use super::{Finding, fleet::restart, rights, some};
 use crate::facts::{
     Facts, Fleet, GUARD, GUARD_COMPANION, GUARD_HOLDER, GUARD_NAMESPACE, ManagerPod,
 };
@@ -76,17 +76,51 @@ pub(super) fn guard(facts: &Facts) -> Finding {
             ),
             [STOP_KCM],
         ),
-        None => Finding::warning(
-            format!(
-                "nobody holds the Lease {GUARD_NAMESPACE}/{name}: a kube-controller-manager that is started would \
-                 write beside the fleet"
-            ),
-            [
-                "# start every replica without --leader-elect=false, then:".to_owned(),
-                restart(facts, None),
-            ],
-        ),
+        None => not_held(facts, name),
     }
+}
+
+/// The fleet lives, and the Lease by which managers know of each other is nobody's. It is meant so where its
+/// pods say so.
+fn not_held(facts: &Facts, name: &str) -> Finding {
+    let start = "# start every replica without --leader-elect=false, then:".to_owned();
+    let all_say = |wanted: &dyn Fn(&ManagerPod) -> bool| {
+        facts.own_pods().next().is_some() && facts.own_pods().all(wanted)
+    };
+    let lock = |pod: &ManagerPod| {
+        let given = |flag, default: &str| pod.flag(flag).unwrap_or(default).to_owned();
+        let namespace = given("leader-elect-resource-namespace", GUARD_NAMESPACE);
+        format!("{namespace}/{}", given("leader-elect-resource-name", GUARD))
+    };
+    let expected = format!("{GUARD_NAMESPACE}/{name}");
+    if all_say(&|pod| pod.flag("leader-elect") == Some("false")) {
+        return Finding::warning(
+            format!(
+                "nobody holds the Lease {expected}, as --leader-elect=false has it: a kube-controller-manager that is \
+                 started would write beside the fleet"
+            ),
+            [start, restart(facts, None)],
+        );
+    }
+    if all_say(&|pod| lock(pod) != expected) {
+        let locks: BTreeSet<String> = facts.own_pods().map(lock).collect();
+        return Finding::warning(
+            format!(
+                "the fleet holds {} and nobody {expected}: nothing keeps its controllers and those of a \
+                 kube-controller-manager apart but their lists",
+                some(&locks.into_iter().collect::<Vec<_>>())
+            ),
+            ["manifold companion --help   # both lists from one"],
+        );
+    }
+    Finding::failed(
+        format!(
+            "nobody holds the Lease {expected}, or renews it: the fleet writes nothing until it does (check \
+             leaderElection of `/readyz?verbose` has the reason), or runs with --leader-elect=false, and a \
+             kube-controller-manager that is started would write beside it"
+        ),
+        [rights::INSTALL.to_owned(), start, restart(facts, None)],
+    )
 }
 
 pub(super) fn standbys(facts: &Facts) -> Finding {

@@ -203,6 +203,18 @@ pub const CHECKS: &[Check] = &[
         fleet::priority,
     ),
     check(
+        "leases/guard",
+        "the fleet's Leases are written by the fleet alone",
+        When::Installed,
+        fleet::guard,
+    ),
+    check(
+        "leases/guard-rights",
+        "the guard of its Leases lets the fleet pass",
+        When::Installed,
+        fleet::guard_rights,
+    ),
+    check(
         "peers/reachable",
         "the members reach each other",
         When::Installed,

@@ -8,6 +8,9 @@ use crate::{
     rights::{Right, Source, Who},
 };
 
+/// Restores what `deploy/rbac` has.
+pub(super) const INSTALL: &str = "kubectl apply --server-side --force-conflicts -k deploy/rbac";
+
 /// What is denied of these rights, and whether some could not be asked for.
 pub(super) fn denied<'a>(
     rights: impl IntoIterator<Item = &'a (Right, Known<bool>)>,
@@ -46,18 +49,20 @@ fn shown(denied: &[&Right]) -> String {
 /// The commands that restore rights, by where they come from.
 fn remedies(denied: &[&Right]) -> Vec<String> {
     let sources: BTreeSet<Source> = denied.iter().map(|right| right.source).collect();
-    sources
+    let mut commands: Vec<String> = sources
         .into_iter()
         .map(|source| match source {
             Source::Default => "# restart kube-apiserver: it restores its default roles and bindings when it starts (those \
                  annotated rbac.authorization.kubernetes.io/autoupdate=false it leaves as they are)"
                 .to_owned(),
-            Source::Rbac => "kubectl apply --server-side --force-conflicts -k deploy/rbac".to_owned(),
+            Source::Rbac | Source::Guard => INSTALL.to_owned(),
             Source::Fence => "kubectl apply --server-side --force-conflicts -k deploy/fence".to_owned(),
             Source::Own => String::new(),
         })
         .filter(|command| !command.is_empty())
-        .collect()
+        .collect();
+    commands.dedup();
+    commands
 }
 
 pub(super) fn read(facts: &Facts) -> Finding {
@@ -124,12 +129,12 @@ fn is_managers(facts: &Facts, right: &Right) -> bool {
 
 pub(super) fn manager(facts: &Facts) -> Finding {
     of(facts, |right| {
-        right.source != Source::Fence && is_managers(facts, right)
+        !matches!(right.source, Source::Fence | Source::Guard) && is_managers(facts, right)
     })
 }
 
 pub(super) fn controllers(facts: &Facts) -> Finding {
     of(facts, |right| {
-        right.source != Source::Fence && !is_managers(facts, right)
+        !matches!(right.source, Source::Fence | Source::Guard) && !is_managers(facts, right)
     })
 }

@@ -15,7 +15,7 @@ use harness::image::{self, Architecture, Built, Options};
 #[command(name = "cargo image", bin_name = "cargo image")]
 struct Args {
     /// Where the archive is written
-    #[arg(long, default_value = "manifold.tar")]
+    #[arg(long, default_value = image::ARCHIVE)]
     output: PathBuf,
     /// Architectures of the image (may be given several times); this machine's where not given
     #[arg(long)]

@@ -7,6 +7,7 @@
 
 mod sbom;
 
+use std::fmt;
 use std::fs;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
@@ -23,6 +24,8 @@ use crate::toolchain;
 /// What the manifests in `deploy` call it. No registry has a name that begins so: it is imported, or another
 /// is named.
 pub const NAME: &str = "localhost/manifold";
+/// Where `cargo image` leaves it, in the workspace.
+pub const ARCHIVE: &str = "manifold.tar";
 /// Megabytes that the archive of one architecture may have as it is shipped.
 pub const MEGABYTES_MAX: usize = 25;
 /// Its user and group: nobody else's, neither on the host nor in other images.
@@ -108,22 +111,95 @@ pub struct Built {
     pub bytes: Vec<u8>,
 }
 
-/// The archive that `MANIFOLD_IMAGE` names, or one that is built now, as it is shipped, into the cache.
-/// Nothing is compiled where the program is fresh.
-pub fn obtain() -> Result<PathBuf> {
-    if let Some(path) = std::env::var_os("MANIFOLD_IMAGE").map(PathBuf::from) {
+/// An archive to be used, and where it comes from.
+#[derive(Debug, Clone)]
+pub struct Obtained {
+    /// The archive.
+    pub path: PathBuf,
+    /// Its image, by which a registry would serve it.
+    pub digest: String,
+    /// Why this one.
+    from: &'static str,
+    bytes: u64,
+}
+
+impl fmt::Display for Obtained {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(
+            f,
+            "{}, {:.1} MB, {}",
+            self.digest,
+            self.bytes as f64 / 1e6,
+            self.from
+        )
+    }
+}
+
+/// The archive that `MANIFOLD_IMAGE` names, the one that `cargo image` has left in the workspace if no source
+/// is newer, or one that is built now, as it is shipped.
+pub fn obtain() -> Result<Obtained> {
+    let (path, from) = if let Some(path) = std::env::var_os("MANIFOLD_IMAGE").map(PathBuf::from) {
         ensure!(
             path.is_file(),
             "MANIFOLD_IMAGE names {}, which is no file: unset it to have the image built",
             path.display()
         );
-        return Ok(path);
-    }
-    let options = Options::new(Profile::Dist)?;
-    let built = build(&options)?;
-    let path = options.target.join("manifold.tar");
-    fs::write(&path, &built.bytes).with_context(|| format!("writing {}", path.display()))?;
-    Ok(path)
+        (path, "named by MANIFOLD_IMAGE")
+    } else {
+        let root = crate::workspace_root();
+        let left = root.join(ARCHIVE);
+        if is_fresh(&left, &root)? {
+            (left, "left by cargo image, no source is newer")
+        } else {
+            let options = Options::new(Profile::Dist)?;
+            let built = build(&options)?;
+            let path = options.target.join(ARCHIVE);
+            fs::write(&path, &built.bytes)
+                .with_context(|| format!("writing {}", path.display()))?;
+            (path, "built from this tree")
+        }
+    };
+    let about = fs::metadata(&path).with_context(|| format!("reading {}", path.display()))?;
+    Ok(Obtained {
+        digest: digest_of(&path)?,
+        bytes: about.len(),
+        path,
+        from,
+    })
+}
+
+/// Whether an archive is there and nothing that goes into it was written since.
+fn is_fresh(archive: &Path, root: &Path) -> Result<bool> {
+    let written = |path: &Path| fs::metadata(path).and_then(|about| about.modified()).ok();
+    let Some(made) = written(archive) else {
+        return Ok(false);
+    };
+    let newer = |name: &String| {
+        goes_in(name) && written(&root.join(name)).is_some_and(|written| written > made)
+    };
+    Ok(!sources(root)?.iter().any(newer))
+}
+
+/// Whether a file of the sources has a part in the image: not pages, manifests and suites.
+fn goes_in(name: &str) -> bool {
+    let beside = ["bench/", "deploy/", "docs/", "tests/"];
+    let of_deploy = ["deploy/about.toml", "deploy/licenses.hbs"];
+    !name.ends_with(".md") && !beside.iter().any(|folder| name.starts_with(folder))
+        || of_deploy.contains(&name)
+}
+
+/// The digest of the first image in an archive.
+fn digest_of(archive: &Path) -> Result<String> {
+    let output = Command::new("tar")
+        .args(["-xO", "-f"])
+        .arg(archive)
+        .arg("index.json")
+        .output()
+        .context("starting tar")?;
+    let what = || format!("{} is no archive of an image", archive.display());
+    ensure!(output.status.success(), "{}", what());
+    let index = serde_json::from_slice(&output.stdout).with_context(what)?;
+    text(&index, "/manifests/0/digest").with_context(what)
 }
 
 /// Builds the image.
@@ -358,11 +434,10 @@ fn target_directory(root: &Path) -> Result<PathBuf> {
     Ok(PathBuf::from(text(&metadata, "/target_directory")?))
 }
 
-/// Copies what git knows or would take to another place, for a build that shares nothing with this one.
-pub fn copy_sources(to: &Path) -> Result<()> {
-    let root = crate::workspace_root();
+/// What git knows or would take, by its place below the root.
+fn sources(root: &Path) -> Result<Vec<String>> {
     let output = Command::new("git")
-        .current_dir(&root)
+        .current_dir(root)
         .args([
             "ls-files",
             "-z",
@@ -377,8 +452,15 @@ pub fn copy_sources(to: &Path) -> Result<()> {
         "git ls-files failed ({})",
         output.status
     );
-    for name in String::from_utf8(output.stdout)?.split_terminator('\0') {
-        let (from, to) = (root.join(name), to.join(name));
+    let names = String::from_utf8(output.stdout)?;
+    Ok(names.split_terminator('\0').map(str::to_owned).collect())
+}
+
+/// Copies the sources to another place, for a build that shares nothing with this one.
+pub fn copy_sources(to: &Path) -> Result<()> {
+    let root = crate::workspace_root();
+    for name in sources(&root)? {
+        let (from, to) = (root.join(&name), to.join(&name));
         if !from.is_file() {
             continue;
         }
@@ -435,6 +517,43 @@ mod tests {
             "-ffile-prefix-map=/a/manifold/target=/target -ffile-prefix-map=/a/.cargo=/cargo \
              -ffile-prefix-map=/a/manifold=/src"
         );
+    }
+
+    #[test]
+    fn an_archive_is_used_while_nothing_that_goes_into_it_is_newer() {
+        for (name, goes) in [
+            ("node/run.rs", true),
+            ("Cargo.lock", true),
+            ("NOTICE", true),
+            ("deploy/about.toml", true),
+            ("deploy/base/stateful-set.yaml", false),
+            ("tests/image.rs", false),
+            ("node/doctor/README.md", false),
+        ] {
+            assert_eq!(goes_in(name), goes, "{name}");
+        }
+        let place = tempfile::tempdir().unwrap();
+        let write = |name: &str, age: u64| {
+            let path = place.path().join(name);
+            fs::create_dir_all(path.parent().unwrap()).unwrap();
+            let file = fs::File::create(path).unwrap();
+            let at = std::time::SystemTime::now() - std::time::Duration::from_secs(age);
+            file.set_modified(at).unwrap();
+        };
+        let git = Command::new("git")
+            .args(["init", "-q"])
+            .current_dir(place.path())
+            .status();
+        assert!(git.unwrap().success());
+        let archive = place.path().join(ARCHIVE);
+        write("node/run.rs", 100);
+        write(".gitignore", 100);
+        assert!(!is_fresh(&archive, place.path()).unwrap(), "there is none");
+        write(ARCHIVE, 50);
+        write("tests/image.rs", 10);
+        assert!(is_fresh(&archive, place.path()).unwrap());
+        write("node/new.rs", 10);
+        assert!(!is_fresh(&archive, place.path()).unwrap());
     }
 
     #[test]
