@@ -4,7 +4,7 @@
 use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result, bail, ensure};
-use harness::{AuditRecord, ControlPlane, Kcm, Replica, run_test, until};
+use harness::{AuditLog, AuditRecord, ControlPlane, Kcm, Replica, run_test, until};
 use jiff::Timestamp;
 use k8s_openapi::api::apps::v1::Deployment;
 use k8s_openapi::api::coordination::v1::{Lease, LeaseSpec};
@@ -18,15 +18,15 @@ use crate::support::{
     PATIENCE, POLL, all_end_well, alone, beside, complete, create, deployment, ended_well, fleet,
 };
 
-const LEASE: &str = "kube-controller-manager";
-const FLEET: &str = "manifold:manifold-system/manifold";
+pub(crate) const LEASE: &str = "kube-controller-manager";
+pub(crate) const FLEET: &str = "manifold:manifold-system/manifold";
 const REPLICAS: usize = 3;
 /// Upstream's own, on both sides.
-const DURATION: Duration = Duration::from_secs(15);
+pub(crate) const DURATION: Duration = Duration::from_secs(15);
 /// A candidate of upstream reads every 2 s and up to 1.2 times as long more.
-const READ_MAX: Duration = Duration::from_millis(4_400);
+pub(crate) const READ_MAX: Duration = Duration::from_millis(4_400);
 /// What a busy machine adds.
-const SLACK: Duration = Duration::from_secs(3);
+pub(crate) const SLACK: Duration = Duration::from_secs(3);
 /// Upstream's manager releases its Lease at its end only with this gate.
 const RELEASES: &str = "--feature-gates=ControllerManagerReleaseLeaderElectionLockOnExit=true";
 
@@ -39,12 +39,12 @@ async fn spec(client: &Client) -> Result<LeaseSpec> {
     Ok(lease.and_then(|lease| lease.spec).unwrap_or_default())
 }
 
-async fn holder(client: &Client) -> Result<String> {
+pub(crate) async fn holder(client: &Client) -> Result<String> {
     Ok(spec(client).await?.holder_identity.unwrap_or_default())
 }
 
 /// Waits until the Lease is the fleet's, or somebody else's; gives how long it took.
-async fn held_by(client: &Client, fleet: bool, limit: Duration) -> Result<Duration> {
+pub(crate) async fn held_by(client: &Client, fleet: bool, limit: Duration) -> Result<Duration> {
     let began = Instant::now();
     let who = if fleet { "the fleet" } else { "upstream" };
     until(
@@ -94,9 +94,9 @@ struct Turn {
 }
 
 /// Turns in the order of the writes' arrival; a write that ends after the next turn has begun is an error.
-fn turns(control_plane: &ControlPlane) -> Result<Vec<Turn>> {
+fn turns(mut log: AuditLog) -> Result<Vec<Turn>> {
     let mut writes: Vec<(Timestamp, Timestamp, &'static str)> = Vec::new();
-    control_plane.audit().read(|record| {
+    log.read(|record| {
         if let Some(who) = writer(&record) {
             writes.push((
                 record.request_received_timestamp,
@@ -133,8 +133,8 @@ fn turns(control_plane: &ControlPlane) -> Result<Vec<Turn>> {
 }
 
 /// Exactly these took turns, in this order; prints what lay between.
-fn took_turns(control_plane: &ControlPlane, story: &str, wanted: &[&str]) -> Result<()> {
-    let turns = turns(control_plane)?;
+pub(crate) fn took_turns(log: AuditLog, story: &str, wanted: &[&str]) -> Result<()> {
+    let turns = turns(log)?;
     for pair in turns.windows(2) {
         let gap = pair[1].from.duration_since(pair[0].to);
         println!(
@@ -300,7 +300,7 @@ fn upstream_and_a_fleet_hand_the_cluster_to_each_other_and_never_write_at_once()
         drop(load);
         works(&control_plane, "again").await?;
         took_turns(
-            &control_plane,
+            control_plane.audit(),
             "handed over",
             &["upstream", "manifold", "upstream"],
         )?;
@@ -330,7 +330,11 @@ fn a_fleet_takes_over_from_upstream_that_was_killed_when_its_lease_has_expired()
         ensure!(took <= DURATION + SLACK, "{took:?}");
         works(&control_plane, "fleet").await?;
         drop(load);
-        took_turns(&control_plane, "upstream killed", &["upstream", "manifold"])?;
+        took_turns(
+            control_plane.audit(),
+            "upstream killed",
+            &["upstream", "manifold"],
+        )?;
         all_end_well(&mut replicas).await
     });
 }
@@ -357,7 +361,11 @@ fn upstream_takes_over_from_a_fleet_that_was_killed_within_its_lease() {
         ensure!(took <= DURATION + READ_MAX + SLACK, "{took:?}");
         works(&control_plane, "upstream").await?;
         drop(load);
-        took_turns(&control_plane, "fleet killed", &["manifold", "upstream"])?;
+        took_turns(
+            control_plane.audit(),
+            "fleet killed",
+            &["manifold", "upstream"],
+        )?;
         kcm.process().check()
     });
 }
@@ -390,7 +398,7 @@ fn an_outage_of_the_api_server_leaves_one_manager_at_work() {
             works(&control_plane, &format!("after-{}", outage.as_secs())).await?;
         }
         drop(load);
-        let turns = turns(&control_plane)?;
+        let turns = turns(control_plane.audit())?;
         // Two outages: two changes at most, and nobody wrote into the other's turn.
         ensure!(turns.len() <= 3, "{turns:#?}");
         println!("interlock: outages: {turns:?}");
@@ -432,7 +440,7 @@ fn a_rolling_restart_of_the_fleet_keeps_the_lease_from_upstream_that_waits() {
         }
         works(&control_plane, "after").await?;
         drop(load);
-        took_turns(&control_plane, "restarts", &["manifold"])?;
+        took_turns(control_plane.audit(), "restarts", &["manifold"])?;
         all_end_well(&mut replicas).await
     });
 }

@@ -5,14 +5,16 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result, ensure};
-use harness::nodes::kubeadm::Kubeadm;
+use harness::nodes::kubeadm::{Kubeadm, Settings, Upgrade};
 use harness::nodes::{Node, can_run};
-use harness::{run_test, until};
+use harness::{image, run_test, until};
 use k8s_openapi::api::apps::v1::Deployment;
-use kube::Api;
+use kube::{Api, Client};
 use serde_json::{Value, json};
 
 use super::kubelets::{talking, usable};
+use crate::interlock::{DURATION, FLEET, READ_MAX, SLACK, held_by, holder, took_turns};
+use crate::judge::AUDIT_POLICY;
 use crate::parity::{self, Look, Normal, Outcome, text_at};
 use crate::support::{PATIENCE, POLL, all_end_well, alone, complete, create};
 
@@ -25,6 +27,13 @@ const REST: Duration = Duration::from_secs(4);
 /// kubelets renew at 70 to 90 % of what the certificate says: 78 s after it was signed at the latest.
 const SHORT: (&str, &str) = ("cluster-signing-duration", "2m");
 const RENEWED: Duration = Duration::from_secs(78 + 30);
+const PATCHES: &str = "deploy/kubeadm/patches";
+/// Nothing of the machine is made for it: kubeadm's own is below /usr.
+const FLEX_VOLUMES: (&str, &str) = ("flex-volume-plugin-dir", "/var/lib/flex-volumes");
+/// The host's static pod waits for its rights so long, as where they are applied by hand.
+const RIGHTS_AFTER: Duration = Duration::from_secs(5);
+/// How long upstream's manager stands by before the fleet dies.
+const STANDS_BY: Duration = Duration::from_secs(60);
 /// Kinds that no controller has a part in, or that tell of the moment.
 const NOT_COMPARED: [&str; 3] = ["events", "events.events.k8s.io", "componentstatuses"];
 
@@ -38,7 +47,7 @@ enum Manager {
 /// From nothing to two nodes that run a Deployment's containers; what is there then.
 async fn cluster_under(manager: Manager) -> Result<Outcome> {
     let began = Instant::now();
-    let mut cluster = Kubeadm::init(&[]).await?;
+    let mut cluster = Kubeadm::init(Settings::default()).await?;
     cluster.apply("deploy/rbac").await?;
     let initialised = began.elapsed();
     let fleet = cluster.fleet()?.build().await?;
@@ -315,7 +324,11 @@ fn a_kubelet_renews_its_certificate_under_manifold() {
     }
     let _alone = alone();
     run_test(async {
-        let cluster = Kubeadm::init(&[SHORT]).await?;
+        let settings = Settings {
+            manager: &[SHORT],
+            ..Settings::default()
+        };
+        let cluster = Kubeadm::init(settings).await?;
         cluster.apply("deploy/rbac").await?;
         let fleet = cluster.fleet()?.build().await?;
         let mut replicas = fleet.start_all(REPLICAS).await?;
@@ -377,13 +390,12 @@ fn changed(path: &str, before: &Value, after: &Value, into: &mut BTreeSet<String
 #[test]
 #[ignore = "real nodes: cargo parity"]
 fn kubeadm_s_patch_runs_manifold_under_the_manager_s_name_and_goes_without_a_trace() {
-    const PATCHES: &str = "deploy/kubeadm/patches";
     if !can_run("kubeadm: the patch runs Manifold") {
         return;
     }
     let _alone = alone();
     run_test(async {
-        let mut cluster = Kubeadm::init(&[]).await?;
+        let mut cluster = Kubeadm::init(Settings::default()).await?;
         let upstream = cluster.render_manager(None).await?;
         let patched = cluster.render_manager(Some(PATCHES)).await?;
         let (before, after): (Value, Value) = (
@@ -426,6 +438,119 @@ fn kubeadm_s_patch_runs_manifold_under_the_manager_s_name_and_goes_without_a_tra
 
         let rolled_back = cluster.render_manager(None).await?;
         ensure!(rolled_back == upstream, "without the patch:\n{rolled_back}");
+        Ok(())
+    });
+}
+
+/// A Deployment comes to its end, so somebody manages.
+async fn works(client: &Client, name: &str) -> Result<()> {
+    let deployments: Api<Deployment> = Api::namespaced(client.clone(), "default");
+    create(&deployments, talking(name, 2)).await?;
+    complete(&deployments, name, 2).await
+}
+
+/// The image that the host's static pod runs, as the kubelet tells it.
+async fn managing_image(cluster: &Kubeadm) -> Result<String> {
+    let pods = [
+        "-n",
+        "kube-system",
+        "get",
+        "pods",
+        "-l",
+        "component=kube-controller-manager",
+        "-o",
+        "jsonpath={.items[*].status.containerStatuses[*].image}",
+    ];
+    cluster.kubectl(&pods).await
+}
+
+#[test]
+#[ignore = "minutes, and real nodes: cargo parity"]
+fn kubeadm_swaps_manifold_in_and_out_on_a_host_and_two_managers_never_write_at_once() {
+    if !can_run("kubeadm: a host is swapped in and out") {
+        return;
+    }
+    let _alone = alone();
+    run_test(async {
+        let image = tokio::task::spawn_blocking(image::obtain)
+            .await
+            .context("building the image")??;
+        println!("kubeadm: the image {image}");
+        let settings = Settings {
+            manager: &[FLEX_VOLUMES],
+            audit_policy: Some(AUDIT_POLICY),
+        };
+        let mut cluster = Kubeadm::init(settings).await?;
+        let began = Instant::now();
+        let rights = async {
+            tokio::time::sleep(RIGHTS_AFTER).await;
+            cluster.apply("deploy/rbac").await
+        };
+        let host = cluster.host(Some(PATCHES), &image.path);
+        let (host, ()) = futures::future::try_join(host, rights).await?;
+        let client = cluster.client().await?;
+        usable(&client, 1).await?;
+        works(&client, "first").await?;
+        println!(
+            "kubeadm: the host's static pod manages {:.1?} after its node was started, {RIGHTS_AFTER:?} of it without rights",
+            began.elapsed()
+        );
+        let worker = cluster.join(1, "node-1").await?;
+        usable(&client, 2).await?;
+
+        for (step, (upgrade, patches)) in [
+            (Upgrade::Apply, Some(PATCHES)),
+            (Upgrade::Node, None),
+            (Upgrade::Apply, Some(PATCHES)),
+            (Upgrade::Apply, None),
+            (Upgrade::Node, Some(PATCHES)),
+        ]
+        .into_iter()
+        .enumerate()
+        {
+            let manifold = patches.is_some();
+            let began = Instant::now();
+            let said = cluster.upgrade(&host, upgrade, patches).await?;
+            let upgraded = began.elapsed();
+            let unchanged = said.contains("manifests of kube-controller-manager are equal");
+            ensure!(unchanged == (step == 0), "step {step}:\n{said}");
+            held_by(&client, manifold, PATIENCE).await?;
+            let runs = managing_image(&cluster).await?;
+            ensure!(
+                runs.contains("/manifold:") == manifold,
+                "step {step}: {runs:?} runs"
+            );
+            works(&client, &format!("step-{step}")).await?;
+            println!(
+                "kubeadm: upgrade {upgrade:?} with {}: {upgraded:.1?}, then {} manages; {:.1?} until a Deployment was \
+                 complete",
+                patches.unwrap_or("no patches"),
+                holder(&client).await?,
+                began.elapsed()
+            );
+        }
+
+        // Upstream's manager by accident, and then the fleet's end without a farewell.
+        cluster.start_kcm()?;
+        tokio::time::sleep(STANDS_BY).await;
+        ensure!(holder(&client).await? == FLEET, "upstream has not waited");
+        let manifest = host.file("etc/kubernetes/manifests/kube-controller-manager.yaml");
+        let away = host.file("etc/kubernetes/kube-controller-manager.yaml");
+        std::fs::rename(&manifest, &away).context("taking the static pod away")?;
+        let kill = "kill -KILL $(pidof kube-controller-manager)";
+        host.run("/bin/sh", &["-c", kill]).await?;
+        let took = held_by(&client, false, PATIENCE).await?;
+        println!(
+            "kubeadm: upstream stood by for {STANDS_BY:?}, and holds the Lease {took:.1?} after the fleet was killed"
+        );
+        ensure!(took <= DURATION + READ_MAX + SLACK, "{took:?}");
+        works(&client, "last").await?;
+        let wanted = [
+            "manifold", "upstream", "manifold", "upstream", "manifold", "upstream",
+        ];
+        took_turns(cluster.audit(), "kubeadm", &wanted)?;
+        cluster.check()?;
+        drop((host, worker));
         Ok(())
     });
 }

@@ -1,6 +1,6 @@
 //! The images that every real node has: busybox, and a pod's sandbox of it.
 
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 
 use anyhow::{Context, Result};
 use serde_json::json;
@@ -16,6 +16,36 @@ pub(super) const PAUSE: &str = "localhost/pause:1";
 /// Commands that the image has by their own names.
 const COMMANDS: [&str; 8] = ["cat", "echo", "httpd", "ls", "nc", "sh", "sleep", "wget"];
 const CREATED: &str = "1970-01-01T00:00:00Z";
+
+/// Writes an archive of images that have one static program each: the name, the program's name in it, the
+/// program.
+pub(super) fn of_programs(
+    dir: &WorkDir,
+    archive: &str,
+    images: &[(&str, &str, &Path)],
+) -> Result<PathBuf> {
+    let mut layout = Layout::new()?;
+    for (name, program, from) in images {
+        let bytes = std::fs::read(from).with_context(|| format!("reading {}", from.display()))?;
+        let mut layer = Archive::default();
+        for directory in ["etc", "tmp", "usr", "usr/local", "usr/local/bin"] {
+            layer.directory(directory, 0o755)?;
+        }
+        layer.file(&format!("usr/local/bin/{program}"), &bytes, 0o755)?;
+        let config = json!({
+            "Entrypoint": [format!("/usr/local/bin/{program}")],
+            "Env": ["PATH=/usr/local/bin"],
+            "WorkingDir": "/",
+        });
+        let variant = Variant {
+            architecture: architecture().to_owned(),
+            config,
+            layer: layer.end(),
+        };
+        layout.image(name, CREATED, &[variant])?;
+    }
+    dir.write(archive, layout.end()?)
+}
 
 /// Writes the archive of both images, as `ctr images import` reads it.
 pub(super) fn write(dir: &WorkDir) -> Result<PathBuf> {

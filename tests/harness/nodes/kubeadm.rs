@@ -16,11 +16,13 @@ use serde_json::{Value, json};
 use x509_parser::{parse_x509_certificate, pem::parse_x509_pem};
 
 use super::files::{CRI_SOCKET, kubelet};
-use super::{API_PORT, Network, Node, POLL, START_LIMIT, run};
+use super::{API_PORT, Network, Node, POLL, START_LIMIT, image, run};
+use crate::audit::AuditLog;
 use crate::control_plane::start_etcd;
 use crate::fleet::FleetBuilder;
 use crate::process::{Process, Spec};
 use crate::programs::{Program, Programs};
+use crate::toolchain::on_path;
 use crate::wait::until;
 use crate::{kubeconfig, ports};
 
@@ -31,6 +33,11 @@ const API: &str = "kubeadm.k8s.io/v1beta4";
 const CONFIGURATION: &str = "kubeadm.yaml";
 /// By which kubeadm and the kubelet know the pod of the controller manager.
 const MANAGER: &str = "kube-controller-manager";
+/// The host on which kubeadm made the cluster.
+pub const HOST: &str = "control-plane";
+/// Where images of Kubernetes' own parts are said to be: nowhere but in the nodes.
+const IMAGES: &str = "localhost";
+const AUDIT_LOG: &str = "kubeadm-audit.log";
 /// A node has joined within this.
 const JOIN_LIMIT: Duration = Duration::from_secs(120);
 /// Phases of `kubeadm init` that need no API server.
@@ -58,10 +65,27 @@ pub struct Kubeadm {
     network: Network,
 }
 
+/// Which of kubeadm's ways to render a host's static pods again.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Upgrade {
+    /// `kubeadm upgrade apply`: of the first host, with checks of the cluster's health before.
+    Apply,
+    /// `kubeadm upgrade node`: of any other.
+    Node,
+}
+
+/// What is different from kubeadm's defaults.
+#[derive(Debug, Clone, Copy, Default)]
+pub struct Settings<'a> {
+    /// Further arguments of the controller manager, by their names without hyphens in front.
+    pub manager: &'a [(&'a str, &'a str)],
+    /// What the API server's audit log is to hold; there is none where this is `None`.
+    pub audit_policy: Option<&'a str>,
+}
+
 impl Kubeadm {
-    /// `kubeadm init` without addons; `manager` are further arguments of the controller manager, by their
-    /// names without hyphens in front.
-    pub async fn init(manager: &[(&str, &str)]) -> Result<Self> {
+    /// `kubeadm init` without addons.
+    pub async fn init(settings: Settings<'_>) -> Result<Self> {
         let programs = tokio::task::spawn_blocking(Programs::obtain)
             .await
             .context("building the control plane")??;
@@ -79,7 +103,7 @@ impl Kubeadm {
         .await;
         listens.or_else(|error| cluster.check().and(Err(error)))?;
 
-        let config = cluster.configuration(etcd_port, manager)?;
+        let config = cluster.configuration(etcd_port, settings)?;
         let etc = cluster.file("");
         fs::create_dir_all(&etc).with_context(|| format!("making {}", etc.display()))?;
         fs::copy("/etc/passwd", cluster.root().join("passwd")).context("copying the users")?;
@@ -109,15 +133,33 @@ impl Kubeadm {
         Ok(cluster)
     }
 
-    fn configuration(&self, etcd_port: u16, manager: &[(&str, &str)]) -> Result<String> {
+    fn configuration(&self, etcd_port: u16, settings: Settings<'_>) -> Result<String> {
         let argument = |(name, value): &(&str, &str)| json!({"name": name, "value": value});
         let gateway = self.network.gateway().to_string();
+        // Not at the addresses of the rest of the machine.
+        let mut server = vec![argument(&("bind-address", &gateway))];
+        if let Some(policy) = settings.audit_policy {
+            let policy = self
+                .network
+                .dir
+                .write("kubeadm-audit-policy.yaml", policy)?;
+            let (policy, log) = (
+                policy.display().to_string(),
+                self.network.dir.file(AUDIT_LOG),
+            );
+            server.push(argument(&("audit-policy-file", &policy)));
+            server.push(argument(&("audit-log-path", &log.display().to_string())));
+        }
         let documents = [
             json!({
                 "apiVersion": API,
                 "kind": "InitConfiguration",
                 "localAPIEndpoint": {"advertiseAddress": gateway, "bindPort": API_PORT},
-                "nodeRegistration": {"name": "control-plane", "criSocket": CRI_SOCKET},
+                "nodeRegistration": {
+                    "name": HOST,
+                    "criSocket": CRI_SOCKET,
+                    "kubeletExtraArgs": [argument(&("node-ip", &self.network.address(0).to_string()))],
+                },
                 "bootstrapTokens": [{
                     "token": TOKEN,
                     "ttl": "24h0m0s",
@@ -130,15 +172,15 @@ impl Kubeadm {
                 "kind": "ClusterConfiguration",
                 "kubernetesVersion": self.programs.version(),
                 "controlPlaneEndpoint": format!("{gateway}:{API_PORT}"),
+                "imageRepository": IMAGES,
                 "networking": {
                     "serviceSubnet": self.network.services(),
                     "podSubnet": self.network.pods(),
                 },
                 "etcd": {"external": {"endpoints": [format!("http://127.0.0.1:{etcd_port}")]}},
-                // Not at the addresses of the rest of the machine.
-                "apiServer": {"extraArgs": [argument(&("bind-address", &gateway))]},
+                "apiServer": {"extraArgs": server},
                 "controllerManager": {
-                    "extraArgs": manager.iter().map(argument).collect::<Vec<_>>(),
+                    "extraArgs": settings.manager.iter().map(argument).collect::<Vec<_>>(),
                 },
             }),
             kubelet(),
@@ -213,22 +255,129 @@ impl Kubeadm {
     /// Renders the static pod of the controller manager again, with the patches of a folder of the workspace
     /// or without any, as `kubeadm init`, `join` and `upgrade` do; gives its manifest.
     pub async fn render_manager(&self, patches: Option<&str>) -> Result<String> {
+        let name = "kubeadm-of-the-manager.yaml";
+        self.configuration_with(patches, name)?;
+        self.phase(name, &["control-plane", "controller-manager"])
+            .await?;
+        let manifest = self.file(&format!("manifests/{MANAGER}.yaml"));
+        fs::read_to_string(&manifest).with_context(|| format!("reading {}", manifest.display()))
+    }
+
+    /// Writes the configuration with the patches of a folder of the workspace, or without any.
+    fn configuration_with(&self, patches: Option<&str>, name: &str) -> Result<PathBuf> {
         let path = self.network.dir.file(CONFIGURATION);
         let text =
             fs::read_to_string(&path).with_context(|| format!("reading {}", path.display()))?;
         let (init, others) = text.split_once("---\n").context("several documents")?;
         let mut init: Value = serde_yaml::from_str(init)?;
         if let Some(patches) = patches {
-            let directory = crate::workspace_root().join(patches);
-            init["patches"] = json!({"directory": directory.display().to_string()});
+            init["patches"] = folder(patches);
         }
-        let name = "kubeadm-of-the-manager.yaml";
         let text = format!("{}---\n{others}", serde_yaml::to_string(&init)?);
-        self.network.dir.write(name, text)?;
-        self.phase(name, &["control-plane", "controller-manager"])
-            .await?;
-        let manifest = self.file(&format!("manifests/{MANAGER}.yaml"));
-        fs::read_to_string(&manifest).with_context(|| format!("reading {}", manifest.display()))
+        self.network.dir.write(name, text)
+    }
+
+    /// The host of the control plane as a node: its kubelet runs the static pod of the controller manager, as
+    /// rendered with the patches of a folder of the workspace. `image` is an archive that it needs for that;
+    /// it has upstream's too. API server and scheduler stay processes of their own, for whose pods there are
+    /// no images. The controller manager must give the node addresses for its pods.
+    pub async fn host(&self, patches: Option<&str>, image: &Path) -> Result<Node> {
+        let arguments = KUBELET_ARGUMENTS.map(str::to_owned);
+        let mut node = self.network.node(0, HOST, &arguments)?;
+        node.wait_for_containers().await?;
+        for archive in [image, &self.upstream_images().await?] {
+            self.network.import(&node, archive).await?;
+        }
+        let (from, to) = (self.file("."), node.file("etc/kubernetes"));
+        let copied = [&from, &to].map(|path| path.display().to_string());
+        run("cp", &["--archive", &copied[0], &copied[1]]).await?;
+        let configuration = self.configuration_with(patches, "kubeadm-of-the-host.yaml")?;
+        let configuration = configuration.display().to_string();
+        let kubeadm = self.network.program(Program::Kubeadm).display().to_string();
+        for phase in [
+            &["control-plane", "controller-manager"][..],
+            // It finds no service manager to start the kubelet with, and says so.
+            &["kubelet-start"],
+        ] {
+            let words = [&["init", "phase"], phase, &["--config", &configuration]].concat();
+            node.run(&kubeadm, &words).await?;
+        }
+        self.give_addresses(&node).await?;
+        Ok(node)
+    }
+
+    /// kubeadm renders the host's static pods again, with the patches of a folder of the workspace or without
+    /// any, and waits until the kubelet runs them; gives what it says.
+    pub async fn upgrade(
+        &self,
+        host: &Node,
+        upgrade: Upgrade,
+        patches: Option<&str>,
+    ) -> Result<String> {
+        let mut common = json!({
+            // They last for a year.
+            "certificateRenewal": false,
+            "etcdUpgrade": false,
+            // They look for the programs of a machine that is a node as a whole.
+            "ignorePreflightErrors": ["all"],
+            "skipPhases": ["addon"],
+        });
+        if let Some(patches) = patches {
+            common["patches"] = folder(patches);
+        }
+        let mut apply = common.clone();
+        apply["kubernetesVersion"] = json!(self.programs.version());
+        apply["forceUpgrade"] = json!(true);
+        let configuration = json!({
+            "apiVersion": API,
+            "kind": "UpgradeConfiguration",
+            "apply": apply,
+            "node": common,
+        });
+        host.write("etc/upgrade.yaml", &serde_yaml::to_string(&configuration)?)?;
+        let kubeadm = self.network.program(Program::Kubeadm).display().to_string();
+        let words = match upgrade {
+            Upgrade::Apply => &["upgrade", "apply", "--config=/etc/upgrade.yaml", "--yes"][..],
+            Upgrade::Node => &["upgrade", "node", "--config=/etc/upgrade.yaml"],
+        };
+        let upgrades = tokio::time::timeout(JOIN_LIMIT, host.run(&kubeadm, words));
+        upgrades
+            .await
+            .with_context(|| format!("kubeadm {} within {JOIN_LIMIT:?}", words.join(" ")))?
+    }
+
+    /// The images of kubeadm that its static pod of the controller manager and its check of the cluster's
+    /// health need, made of the programs that are there.
+    async fn upstream_images(&self) -> Result<PathBuf> {
+        let kubeadm = self.network.program(Program::Kubeadm).display().to_string();
+        let version = format!("--kubernetes-version={}", self.programs.version());
+        let repository = format!("--image-repository={IMAGES}");
+        let listed = run(
+            &kubeadm,
+            &["config", "images", "list", &version, &repository],
+        )
+        .await?;
+        let named = |part: &str| {
+            let prefix = format!("{IMAGES}/{part}:");
+            let found = listed.lines().find(|line| line.starts_with(&prefix));
+            found.with_context(|| format!("kubeadm names no image {prefix} in {listed}"))
+        };
+        let manager = self.programs.path(Program::ControllerManager);
+        let pause = on_path("busybox").context("no busybox: install busybox-static")?;
+        image::of_programs(
+            &self.network.dir,
+            "upstream.tar",
+            &[
+                (named(MANAGER)?, MANAGER, &manager),
+                // Its argument is to print a version: what is there to do nothing will do.
+                (named("pause")?, "true", &pause),
+            ],
+        )
+    }
+
+    /// The cluster's audit log, where there is one.
+    pub fn audit(&self) -> AuditLog {
+        AuditLog::open(&self.network.dir.file(AUDIT_LOG))
     }
 
     /// Starts what the rendered static pod would: a program under the manager's name, at free ports.
@@ -375,20 +524,32 @@ impl Kubeadm {
             }
             Err(_) => bail!("{name} has not joined within {JOIN_LIMIT:?}"),
         }
+        self.give_addresses(&node).await?;
+        Ok(node)
+    }
+
+    /// Its pods get addresses of the range that a controller manager gives to the node.
+    async fn give_addresses(&self, node: &Node) -> Result<()> {
         let nodes: Api<NodeObject> = Api::all(self.client().await?);
+        let name = node.name();
         let range = until(
             &format!("{name} has addresses for its pods"),
             START_LIMIT,
             POLL,
             || async {
-                let spec = nodes.get(name).await?.spec;
-                Ok(spec.and_then(|spec| spec.pod_cidr))
+                let found = nodes.get_opt(name).await?;
+                Ok(found.and_then(|node| node.spec?.pod_cidr))
             },
         )
         .await?;
-        self.network.route(&node, &range).await?;
-        Ok(node)
+        self.network.route(node, &range).await
     }
+}
+
+/// A folder of the workspace, as kubeadm is told of patches.
+fn folder(patches: &str) -> Value {
+    let directory = crate::workspace_root().join(patches);
+    json!({"directory": directory.display().to_string()})
 }
 
 /// Of an authority's public key, as those who join are told it.
