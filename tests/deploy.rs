@@ -15,6 +15,7 @@ const APPLIED: &[[&str; 2]] = &[
     ["-k", "rbac"],
     ["-k", "fence"],
     ["-k", "base"],
+    ["-k", "overlays/autoscaled"],
     ["-k", "overlays/five"],
     ["-k", "overlays/jaeger"],
     ["-k", "overlays/mixed"],

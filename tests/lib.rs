@@ -8,6 +8,7 @@ pub mod judge;
 #[cfg(test)]
 #[path = "."]
 mod alone {
+    mod autoscaled;
     mod cleanup;
     mod csi;
     mod endpoints;

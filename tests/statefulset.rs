@@ -6,6 +6,7 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::net::{Ipv4Addr, SocketAddr};
 use std::path::Path;
+use std::sync::atomic::{AtomicU32, Ordering::Relaxed};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
@@ -23,7 +24,6 @@ use kube::api::{ListParams, Patch, PatchParams};
 use kube::{Api, Client};
 use serde_json::json;
 use tokio::task::JoinSet;
-use tokio::time::MissedTickBehavior;
 
 use super::kubelets::{join, talking, usable};
 use crate::judge::AUDIT_POLICY;
@@ -39,8 +39,8 @@ const RANGES: usize = 256;
 const PODS: u32 = 6;
 /// Deployments without pods that are changed in turn.
 const KEYS: usize = 100;
-/// 50 changes a second.
-const TOUCH: Duration = Duration::from_millis(20);
+/// Changes a second.
+const RATE: u32 = 50;
 /// What an orderly change of the fleet may cost a key, at p99.
 const BOUND: Duration = Duration::from_millis(300);
 /// Keys of a node that was cut off are served again within this: a Lease's duration, an eviction, a takeover.
@@ -74,7 +74,9 @@ fn commands(readme: &str) -> Result<Vec<String>> {
 }
 
 /// How long the keys wait, and for how long ranges had no owner in their Leases.
-struct Load {
+pub(super) struct Load {
+    /// Changes a second.
+    rate: Arc<AtomicU32>,
     probes: Arc<Mutex<Probes>>,
     ledger: Arc<Mutex<Ledger>>,
     unowned: Arc<Mutex<Unowned>>,
@@ -109,7 +111,7 @@ impl Unowned {
 }
 
 impl Load {
-    async fn start(client: &Client, namespace: &str) -> Result<Self> {
+    pub(super) async fn start(client: &Client, namespace: &str) -> Result<Self> {
         let api: Api<Deployment> = Api::namespaced(client.clone(), namespace);
         for index in 0..KEYS {
             create(&api, deployment(&format!("key-{index}"), 0)).await?;
@@ -128,13 +130,16 @@ impl Load {
                 lock(&book).observed(index, observed, Instant::now());
             }
         }));
-        let book = Arc::clone(&probes);
+        let rate = Arc::new(AtomicU32::new(RATE));
+        let (book, wanted) = (Arc::clone(&probes), Arc::clone(&rate));
         tasks.spawn(async move {
-            let mut ticks = tokio::time::interval(TOUCH);
-            ticks.set_missed_tick_behavior(MissedTickBehavior::Delay);
             let mut touches = JoinSet::new();
+            let mut next = tokio::time::Instant::now();
             for turn in 0_u64.. {
-                ticks.tick().await;
+                let pause = Duration::from_secs(1) / wanted.load(Relaxed).max(1);
+                // What was missed is not made up for.
+                next = (next + pause).max(tokio::time::Instant::now());
+                tokio::time::sleep_until(next).await;
                 while touches.try_join_next().is_some() {}
                 let Some(index) = lock(&book).touch(Instant::now()) else {
                     continue;
@@ -180,6 +185,7 @@ impl Load {
             }
         }));
         let load = Self {
+            rate,
             probes,
             ledger,
             unowned,
@@ -193,9 +199,13 @@ impl Load {
         Ok(load)
     }
 
-    /// Prints how the changes since a moment were served. Their p99 has a bound, and so has the time for
-    /// which ranges had no owner, where no replica was lost.
-    fn report(&self, what: &str, from: Instant, (before, after): (&Owners, &Owners), bound: Bound) {
+    /// Changes a second from now on.
+    pub(super) fn set_rate(&self, changes: u32) {
+        self.rate.store(changes, Relaxed);
+    }
+
+    /// How long the changes since a moment have waited: the median, p99, the longest, and how many they are.
+    pub(super) fn waited(&self, from: Instant) -> (Duration, Duration, Duration, usize) {
         let mut waits: Vec<Duration> = lock(&self.probes)
             .waits_since(from, Instant::now())
             .iter()
@@ -206,22 +216,25 @@ impl Load {
             let index = (waits.len() * percent).div_ceil(100).max(1) - 1;
             waits.get(index).copied().unwrap_or_default()
         };
+        (at(50), at(99), at(100), waits.len())
+    }
+
+    /// Prints how the changes since a moment were served. Their p99 has a bound, and so has the time for
+    /// which ranges had no owner, where no replica was lost.
+    fn report(&self, what: &str, from: Instant, (before, after): (&Owners, &Owners), bound: Bound) {
+        let (p50, p99, longest, changes) = self.waited(from);
         let seconds = std::mem::take(&mut lock(&self.unowned).seconds);
         println!(
-            "statefulset: {what}: {:.1} s, {} changes, p50 {:.0?}, p99 {:.0?}, longest {:.1?}; ranges moved {} (at least \
-             {}), unowned {seconds:.3} range seconds; members {:?}",
+            "statefulset: {what}: {:.1} s, {changes} changes, p50 {p50:.0?}, p99 {p99:.0?}, longest {longest:.1?}; ranges \
+             moved {} (at least {}), unowned {seconds:.3} range seconds; members {:?}",
             from.elapsed().as_secs_f64(),
-            waits.len(),
-            at(50),
-            at(99),
-            waits.last().copied().unwrap_or_default(),
             moves(before, after),
             fewest(before, after),
             loads(after)
         );
         let mut missed = Vec::new();
-        if bound == Bound::Orderly && at(99) > BOUND {
-            missed.push(format!("{what}: p99 is {:.0?}", at(99)));
+        if bound == Bound::Orderly && p99 > BOUND {
+            missed.push(format!("{what}: p99 is {p99:.0?}"));
         }
         if bound == Bound::Orderly && seconds > 0.0 {
             missed.push(format!(
@@ -289,7 +302,7 @@ enum Bound {
     Lost,
 }
 
-struct Bed {
+pub(super) struct Bed {
     nodes: Vec<Node>,
     control_plane: ControlPlane,
     network: Network,
@@ -298,7 +311,7 @@ struct Bed {
 }
 
 impl Bed {
-    async fn start() -> Result<Self> {
+    pub(super) async fn start() -> Result<Self> {
         let image = tokio::task::spawn_blocking(image::obtain)
             .await
             .context("building the image")??;
@@ -308,6 +321,8 @@ impl Bed {
             .nodes(0)
             .real_nodes(&network)
             .audit_policy(AUDIT_POLICY)
+            // For what is aggregated by a server on loopback.
+            .api_server_arg("--enable-aggregator-routing=false")
             .start()
             .await?;
         let to = SocketAddr::from((Ipv4Addr::LOCALHOST, control_plane.port()));
@@ -324,6 +339,16 @@ impl Bed {
         };
         bed.write_host_files()?;
         Ok(bed)
+    }
+
+    /// A client as an administrator.
+    pub(super) fn client(&self) -> &Client {
+        &self.client
+    }
+
+    /// The control plane.
+    pub(super) fn control_plane(&self) -> &ControlPlane {
+        &self.control_plane
     }
 
     /// The host of the control plane.
@@ -383,7 +408,7 @@ impl Bed {
         Ok(())
     }
 
-    async fn kubectl(&self, arguments: &[&str]) -> Result<String> {
+    pub(super) async fn kubectl(&self, arguments: &[&str]) -> Result<String> {
         let root = workspace_root();
         let words: Vec<String> = arguments
             .iter()
@@ -443,7 +468,7 @@ impl Bed {
     }
 
     /// Waits until the StatefulSet has this many replicas, all of its newest revision and ready.
-    async fn replicas_are(&self, count: usize) -> Result<()> {
+    pub(super) async fn replicas_are(&self, count: usize) -> Result<()> {
         let sets: Api<StatefulSet> =
             Api::namespaced(self.client.clone(), harness::fleet::NAMESPACE);
         let count = i32::try_from(count)?;
@@ -485,7 +510,7 @@ impl Bed {
 }
 
 /// README's commands up to the last one that installs; the one that scales is the first of the changes.
-async fn install(bed: &Bed) -> Result<()> {
+pub(super) async fn install(bed: &Bed) -> Result<()> {
     let readme = std::fs::read_to_string(workspace_root().join("README.md"))?;
     let commands = commands(&readme)?;
     let installs = |command: &&String| !command.contains(" scale ");
