@@ -7,12 +7,14 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result, ensure};
+use harness::certificates::Identity;
 use harness::nodes::can_run;
 use harness::{Metrics, MetricsApi, kubeconfig, run_test, until, workspace_root};
 use k8s_openapi::api::apps::v1::StatefulSet;
 use k8s_openapi::api::core::v1::Pod;
 use kube::api::ListParams;
-use kube::{Api, Client};
+use kube::config::{KubeConfigOptions, Kubeconfig};
+use kube::{Api, Client, Config};
 use serde_json::{Value, json};
 use tokio::task::JoinSet;
 
@@ -71,6 +73,12 @@ impl Seen {
         let milli = (used - before) / at.duration_since(then).as_secs_f64() * 1000.0;
         self.milli.insert(pod.to_owned(), milli);
         Some(milli)
+    }
+
+    fn sized(&mut self, size: usize) {
+        if self.sizes.last() != Some(&size) {
+            self.sizes.push(size);
+        }
     }
 
     /// What a replica uses on average.
@@ -132,37 +140,41 @@ struct Watched {
 }
 
 impl Watched {
-    fn start(bed: Arc<Bed>, api: MetricsApi) -> Self {
+    fn start(bed: &Bed, api: MetricsApi) -> Result<Self> {
+        let authority = bed.control_plane().authority();
+        let reader = Reader {
+            client: bed.client().clone(),
+            authority: authority.certificate().to_owned(),
+            identity: authority.client("viewer", Some("system:masters"))?,
+        };
+        let sets: Api<StatefulSet> =
+            Api::namespaced(bed.client().clone(), harness::fleet::NAMESPACE);
         let seen = Arc::new(Mutex::new(Seen::default()));
         let mut tasks = JoinSet::new();
-        let (book, about) = (Arc::clone(&seen), Arc::clone(&bed));
+        let book = Arc::clone(&seen);
         tasks.spawn(async move {
             loop {
                 let began = Instant::now();
-                // One that starts or ends does not answer.
-                let _next_time = look(&about, &api, &book).await;
+                // The API server may be slow: the next round counts.
+                let _next_time = reader.look(&api, &book).await;
                 tokio::time::sleep(SCRAPED.saturating_sub(began.elapsed())).await;
             }
         });
         let book = Arc::clone(&seen);
         tasks.spawn(async move {
-            let sets: Api<StatefulSet> =
-                Api::namespaced(bed.client().clone(), harness::fleet::NAMESPACE);
             loop {
-                if let Ok(set) = sets.get("manifold").await
-                    && let Some(size) = set.spec.and_then(|spec| spec.replicas)
-                    && let Ok(size) = usize::try_from(size)
-                    && lock(&book).sizes.last() != Some(&size)
-                {
-                    lock(&book).sizes.push(size);
+                let set = sets.get("manifold").await.ok();
+                let size = set.and_then(|set| set.spec?.replicas);
+                if let Some(size) = size.and_then(|size| usize::try_from(size).ok()) {
+                    lock(&book).sized(size);
                 }
                 tokio::time::sleep(POLL * 4).await;
             }
         });
-        Self {
+        Ok(Self {
             seen,
             _tasks: tasks,
-        }
+        })
     }
 
     fn size(&self) -> Option<usize> {
@@ -170,49 +182,54 @@ impl Watched {
     }
 }
 
-/// One round over all replicas that run.
-async fn look(bed: &Bed, api: &MetricsApi, book: &Mutex<Seen>) -> Result<()> {
-    let pods: Api<Pod> = Api::namespaced(bed.client().clone(), harness::fleet::NAMESPACE);
-    let own = ListParams::default().labels("app.kubernetes.io/name=manifold");
-    let pods = pods.list(&own).await?.items;
-    let names: Vec<&str> = pods
-        .iter()
-        .filter_map(|pod| pod.metadata.uid.as_deref())
-        .collect();
-    lock(book)
-        .milli
-        .retain(|pod, _| names.contains(&pod.as_str()));
-    for pod in &pods {
-        let address = pod.status.as_ref().and_then(|status| status.pod_ip.clone());
-        let (Some(name), Some(uid)) = (&pod.metadata.name, &pod.metadata.uid) else {
-            continue;
-        };
-        let Ok(metrics) = scrape(bed, name, &address.unwrap_or_default()).await else {
-            continue;
-        };
-        let milli = lock(book).scraped(uid, Instant::now(), &metrics);
-        // Nobody's: what is rounded away here is less than a thousandth.
-        let milli = milli.map(|milli| milli.max(0.0).round() as u64);
-        api.usage_of(harness::fleet::NAMESPACE, name, milli);
-    }
-    Ok(())
+/// Reads the replicas' `/metrics` by their pods' addresses.
+struct Reader {
+    client: Client,
+    authority: String,
+    identity: Identity,
 }
 
-/// `/metrics` of a replica, by its pod's address; its serving certificate is one that it makes itself.
-async fn scrape(bed: &Bed, name: &str, address: &str) -> Result<Metrics> {
-    let authority = bed.control_plane().authority();
-    let identity = authority.client("viewer", Some("system:masters"))?;
-    let server = format!("https://{address}:10257");
-    let text = kubeconfig::render(&server, authority.certificate(), "viewer", &identity)?;
-    let file = format!("of-{name}.kubeconfig");
-    let path = bed.control_plane().dir().write(&file, text)?;
-    let mut config = kubeconfig::load(&path).await?;
-    config.proxy_url = None;
-    config.accept_invalid_certs = true;
-    let client = Client::try_from(config)?;
-    let request = http::Request::get("/metrics").body(Vec::new())?;
-    let answer = tokio::time::timeout(SCRAPED, client.request_text(request)).await??;
-    Ok(Metrics::parse(&answer))
+impl Reader {
+    /// One round over all replicas that run.
+    async fn look(&self, api: &MetricsApi, book: &Mutex<Seen>) -> Result<()> {
+        let pods: Api<Pod> = Api::namespaced(self.client.clone(), harness::fleet::NAMESPACE);
+        let own = ListParams::default().labels("app.kubernetes.io/name=manifold");
+        let pods = pods.list(&own).await?.items;
+        let known = |uid: &String| {
+            pods.iter()
+                .any(|pod| pod.metadata.uid.as_ref() == Some(uid))
+        };
+        lock(book).milli.retain(|uid, _| known(uid));
+        for pod in &pods {
+            let address = pod.status.as_ref().and_then(|status| status.pod_ip.clone());
+            let (Some(name), Some(uid)) = (&pod.metadata.name, &pod.metadata.uid) else {
+                continue;
+            };
+            // One that starts or ends does not answer.
+            let Ok(metrics) = self.scrape(&address.unwrap_or_default()).await else {
+                continue;
+            };
+            let milli = lock(book).scraped(uid, Instant::now(), &metrics);
+            let milli = milli.map(|milli| milli.max(0.0).round() as u64);
+            api.usage_of(harness::fleet::NAMESPACE, name, milli);
+        }
+        Ok(())
+    }
+
+    async fn scrape(&self, address: &str) -> Result<Metrics> {
+        let server = format!("https://{address}:10257");
+        let text = kubeconfig::render(&server, &self.authority, "viewer", &self.identity)?;
+        let file = Kubeconfig::from_yaml(&text)?;
+        let mut config =
+            Config::from_custom_kubeconfig(file, &KubeConfigOptions::default()).await?;
+        config.proxy_url = None;
+        // Its serving certificate is one that it makes itself.
+        config.accept_invalid_certs = true;
+        let client = Client::try_from(config)?;
+        let request = http::Request::get("/metrics").body(Vec::new())?;
+        let answer = tokio::time::timeout(SCRAPED, client.request_text(request)).await??;
+        Ok(Metrics::parse(&answer))
+    }
 }
 
 /// The autoscaler of `deploy/overlays/autoscaled`, with what this machine's replicas use and windows that a
@@ -263,10 +280,10 @@ fn a_target_lies_between_what_too_many_and_what_too_few_use() {
 fn sizes_that_go_up_and_down_once_turn_once() {
     for (sizes, expected) in [
         (&[2, 3, 4, 5, 4, 3, 2][..], 1),
-        (&[2, 5, 2], 1),
-        (&[2, 2, 3], 0),
-        (&[2, 3, 2, 3, 5, 2], 3),
-        (&[], 0),
+        (&[2, 5, 2][..], 1),
+        (&[2, 2, 3][..], 0),
+        (&[2, 3, 2, 3, 5, 2][..], 3),
+        (&[][..], 0),
     ] {
         assert_eq!(turns(sizes), expected, "{sizes:?}");
     }
@@ -304,7 +321,7 @@ fn a_fleet_follows_ten_times_the_load_up_and_down_once() {
     }
     let _alone = alone();
     run_test(async {
-        let bed = Arc::new(Bed::start().await?);
+        let bed = Bed::start().await?;
         install(&bed).await?;
         let set = ["-n", "manifold-system", "scale", "statefulset", "manifold"];
         bed.kubectl(&[&set[..], &["--replicas=2"]].concat()).await?;
@@ -313,7 +330,7 @@ fn a_fleet_follows_ten_times_the_load_up_and_down_once() {
         let load = Load::start(bed.client(), &namespace).await?;
         load.set_rate(BASE);
         let api = MetricsApi::start(bed.control_plane()).await?;
-        let watched = Watched::start(Arc::clone(&bed), api);
+        let watched = Watched::start(&bed, api)?;
 
         // What they use, to scale by.
         tokio::time::sleep(MEASURED).await;

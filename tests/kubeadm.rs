@@ -534,11 +534,11 @@ fn kubeadm_swaps_manifold_in_and_out_on_a_host_and_two_managers_never_write_at_o
         cluster.start_kcm()?;
         tokio::time::sleep(STANDS_BY).await;
         ensure!(holder(&client).await? == FLEET, "upstream has not waited");
-        let manifest = host.file("etc/kubernetes/manifests/kube-controller-manager.yaml");
-        let away = host.file("etc/kubernetes/kube-controller-manager.yaml");
-        std::fs::rename(&manifest, &away).context("taking the static pod away")?;
         let kill = "kill -KILL $(pidof kube-controller-manager)";
         host.run("/bin/sh", &["-c", kill]).await?;
+        // Before the kubelet starts it again.
+        let manifest = host.file("etc/kubernetes/manifests/kube-controller-manager.yaml");
+        std::fs::remove_file(&manifest).context("taking the static pod away")?;
         let took = held_by(&client, false, PATIENCE).await?;
         println!(
             "kubeadm: upstream stood by for {STANDS_BY:?}, and holds the Lease {took:.1?} after the fleet was killed"

@@ -292,9 +292,9 @@ fn a_renewal_is_slow_where_the_one_before_was_lost_or_had_no_clear_end() {
         assert!(writes(HoldWrite::Renew)(&renew), "{renew:?}");
         replica.wrote(4.1, 4.2, record(10, Some(IDENTITY), 104));
         assert_eq!(replica.hold(4.2).slow_renewals, 1);
-        let next = replica.step(6.1, InterlockInput::Tick);
+        let next = replica.step(6.2, InterlockInput::Tick);
         assert!(writes(HoldWrite::Renew)(&next), "{next:?}");
-        assert_eq!(replica.hold(6.1).slow_renewals, 1, "not this one");
+        assert_eq!(replica.hold(6.2).slow_renewals, 1, "not this one");
     }
     // Another replica goes on: nothing is renewed here.
     let mut replica = holding();

@@ -184,8 +184,8 @@ fn is_fresh(archive: &Path, root: &Path) -> Result<bool> {
 fn goes_in(name: &str) -> bool {
     let beside = ["bench/", "deploy/", "docs/", "tests/"];
     let of_deploy = ["deploy/about.toml", "deploy/licenses.hbs"];
-    !name.ends_with(".md") && !beside.iter().any(|folder| name.starts_with(folder))
-        || of_deploy.contains(&name)
+    let of_program = !name.ends_with(".md") && !beside.iter().any(|one| name.starts_with(one));
+    of_program || of_deploy.contains(&name)
 }
 
 /// The digest of the first image in an archive.

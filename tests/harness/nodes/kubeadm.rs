@@ -299,7 +299,7 @@ impl Kubeadm {
             // It finds no service manager to start the kubelet with, and says so.
             &["kubelet-start"],
         ] {
-            let words = [&["init", "phase"], phase, &["--config", &configuration]].concat();
+            let words = [&["init", "phase"][..], phase, &["--config", &configuration]].concat();
             node.run(&kubeadm, &words).await?;
         }
         self.give_addresses(&node).await?;
