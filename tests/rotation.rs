@@ -139,7 +139,7 @@ async fn expiry(replicas: &[Replica]) -> Result<Option<f64>> {
 
 /// A token of the fleet's service account that ends with a Secret.
 async fn token(client: &Client, secret: &str) -> Result<String> {
-    let secrets: Api<Secret> = Api::namespaced(client.clone(), "kube-system");
+    let secrets: Api<Secret> = Api::namespaced(client.clone(), "manifold-system");
     let object = serde_json::from_value(json!({"metadata": {"name": secret}}))?;
     let made: Secret = secrets.create(&PostParams::default(), &object).await?;
     let request: TokenRequest = serde_json::from_value(json!({
@@ -150,7 +150,7 @@ async fn token(client: &Client, secret: &str) -> Result<String> {
             "boundObjectRef": {"kind": "Secret", "apiVersion": "v1", "name": secret, "uid": made.metadata.uid},
         },
     }))?;
-    let accounts: Api<ServiceAccount> = Api::namespaced(client.clone(), "kube-system");
+    let accounts: Api<ServiceAccount> = Api::namespaced(client.clone(), "manifold-system");
     let made = accounts
         .create_token_request("manifold", &PostParams::default(), &request)
         .await?;
@@ -320,7 +320,7 @@ async fn rotate(
     sound(replicas).await?;
     files.write("token", token(client, "new-token").await?)?;
     tokio::time::sleep(TAKEN_UP).await;
-    let secrets: Api<Secret> = Api::namespaced(client.clone(), "kube-system");
+    let secrets: Api<Secret> = Api::namespaced(client.clone(), "manifold-system");
     secrets
         .delete("old-token", &DeleteParams::default())
         .await?;
