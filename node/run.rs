@@ -376,15 +376,18 @@ fn watching(options: &Options) -> node_cache::Settings {
     }
 }
 
-/// The controllers that the options name and that run with the flags.
+/// The controllers that the options name and that run with the flags. All others are logged with the reason.
 fn enabled(options: &Options, flags: &Flags) -> Result<Vec<Factory>, Error> {
     let mut enabled = Vec::new();
     for factory in registry::all() {
         let descriptor = (factory.describe)();
-        if !descriptor.runs_unlisted && !options.controllers.contains(&descriptor.name) {
-            continue;
-        }
-        match (descriptor.runs)(flags) {
+        let selected = descriptor.runs_unlisted || options.controllers.contains(&descriptor.name);
+        let runs = match (selected, descriptor.on_by_default) {
+            (true, _) => (descriptor.runs)(flags),
+            (false, true) => Runs::No("--controllers does not select it"),
+            (false, false) => Runs::No("it is off by default, and --controllers does not name it"),
+        };
+        match runs {
             Runs::Yes => enabled.push(factory),
             Runs::No(why) => {
                 tracing::info!(
@@ -395,6 +398,12 @@ fn enabled(options: &Options, flags: &Flags) -> Result<Vec<Factory>, Error> {
             Runs::Wrong(why) => return Err(Error(why)),
         }
     }
+    let names = names(&enabled);
+    tracing::info!(
+        count = names.len() as u64,
+        controllers = names.join(" "),
+        "the controllers that run"
+    );
     Ok(enabled)
 }
 

@@ -1,5 +1,7 @@
 //! Names, flags and feature gates as kube-controller-manager itself prints them, compared with ours.
 
+mod started;
+
 use std::collections::{BTreeMap, BTreeSet};
 
 use anyhow::{Context, Result, ensure};

@@ -34,7 +34,7 @@ use crate::process::{Process, Spec, WorkDir};
 use crate::programs::{Program, Programs};
 use crate::progress::Steps;
 use crate::wait::until;
-use crate::{kubeconfig, ports};
+use crate::{everything, kubeconfig, ports};
 
 /// Fake nodes, unless told otherwise.
 const NODES: usize = 5;
@@ -147,6 +147,13 @@ impl Builder {
     pub fn fence(mut self) -> Self {
         self.fence = true;
         self
+    }
+
+    /// What every controller is for is served: see [`crate::everything`].
+    #[must_use]
+    pub fn everything(self) -> Self {
+        let flags = everything::API_SERVER.into_iter();
+        flags.fold(self, Self::api_server_arg)
     }
 
     /// With metrics-server, which asks the kubelets what pods use: what their annotation
@@ -509,25 +516,7 @@ impl ControlPlane {
             let nodes = nodes.clone();
             async move {
                 let name = format!("{prefix}-{index}");
-                let node = serde_json::from_value(json!({
-                    "metadata": {
-                        "name": name,
-                        "labels": {
-                            "kubernetes.io/hostname": name,
-                            "kubernetes.io/os": "linux",
-                            "kubernetes.io/arch": "amd64",
-                            "type": "kwok",
-                        },
-                        // kwok's kubelets share a port.
-                        "annotations": {
-                            "metrics.k8s.io/resource-metrics-path": format!("/metrics/nodes/{name}/metrics/resource"),
-                        },
-                    },
-                    "status": {
-                        "capacity": {"cpu": "64", "memory": "256Gi", "pods": pods.to_string()},
-                        "allocatable": {"cpu": "64", "memory": "256Gi", "pods": pods.to_string()},
-                    },
-                }))?;
+                let node = serde_json::from_value(node_object(&name, pods))?;
                 nodes
                     .create(&PostParams::default(), &node)
                     .await
@@ -1010,6 +999,26 @@ async fn await_ready(client: &Client, parts: &mut [&mut Process]) -> Result<()> 
             Err(_) => tokio::time::sleep(POLL).await,
         }
     }
+}
+
+/// A fake node of this name, with room for so many pods.
+pub fn node_object(name: &str, pods: usize) -> serde_json::Value {
+    let room = json!({"cpu": "64", "memory": "256Gi", "pods": pods.to_string()});
+    // kwok's kubelets share a port.
+    let usage = format!("/metrics/nodes/{name}/metrics/resource");
+    json!({
+        "metadata": {
+            "name": name,
+            "labels": {
+                "kubernetes.io/hostname": name,
+                "kubernetes.io/os": "linux",
+                "kubernetes.io/arch": "amd64",
+                "type": "kwok",
+            },
+            "annotations": {"metrics.k8s.io/resource-metrics-path": usage},
+        },
+        "status": {"capacity": room, "allocatable": room},
+    })
 }
 
 fn name_of(node: &Node) -> String {

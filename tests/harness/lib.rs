@@ -12,6 +12,7 @@
 pub mod audit;
 pub mod certificates;
 pub mod control_plane;
+pub mod everything;
 pub mod fleet;
 pub mod image;
 pub mod jaeger;

@@ -16,7 +16,7 @@
 
 use controllers_kit::{
     Controller, Descriptor, Failure, FlagDefault, Flags, Key, MetricKind, Outcome, Plan, Query,
-    Refusal, Sharding, Snapshot, Verb, Watches,
+    Refusal, Runs, Sharding, Snapshot, Verb, Watches,
 };
 use serde::{Deserialize, Serialize};
 
@@ -24,12 +24,11 @@ mod graph;
 mod key;
 mod plan;
 
+const FLAG: &str = "enable-garbage-collector";
 const SYNC_ERRORS: &str = "garbagecollector_controller_resources_sync_error_total";
 
 /// The controller.
-pub struct GarbageCollector {
-    enabled: bool,
-}
+pub struct GarbageCollector;
 
 /// Whether the last deletion was refused because the object had changed.
 #[derive(Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
@@ -54,10 +53,14 @@ impl Controller for GarbageCollector {
                 "The number of objects that each replica handles concurrently.",
             )
             .flag(
-                "enable-garbage-collector",
+                FLAG,
                 FlagDefault::Bool(true),
                 "Whether the garbage collector runs. Must match the API server's flag of the same name.",
             )
+            .runs_where(|flags| match flags.bool(FLAG) {
+                true => Runs::Yes,
+                false => Runs::No("--enable-garbage-collector is false"),
+            })
             .metric(
                 SYNC_ERRORS,
                 MetricKind::Counter,
@@ -68,16 +71,12 @@ impl Controller for GarbageCollector {
             .differences(include_str!("differences.md"))
     }
 
-    fn new(flags: &Flags) -> Self {
-        Self {
-            enabled: flags.bool("enable-garbage-collector"),
-        }
+    fn new(_: &Flags) -> Self {
+        Self
     }
 
     fn watch(&self, on: &mut Watches) {
-        if self.enabled {
-            on.discovered(graph::takes_part, graph::wake, Some(SYNC_ERRORS));
-        }
+        on.discovered(graph::takes_part, graph::wake, Some(SYNC_ERRORS));
     }
 
     fn ask(&self, key: &Key, seen: &Snapshot<'_>, memory: &Refused) -> Vec<Query> {
