@@ -63,8 +63,8 @@ struct Args {
     #[arg(long, value_delimiter = ',')]
     steps: Vec<Step>,
     /// Who is measured: kcm, and n1, n2, … for that number of replicas of Manifold; n1-fenced where the API
-    /// server also refuses the writes of dead replicas, to measure the cost of that; watcher for a replica
-    /// that only watches another
+    /// server also refuses the writes of dead replicas, to measure the cost of that; kcm-all, n1-all, …
+    /// with every controller on; watcher for a replica that only watches another
     #[arg(long, value_delimiter = ',', default_value = "kcm,n1,n3,watcher")]
     peers: Vec<Peer>,
     /// Requests a second that each process may send: as many as it can, or 20 with bursts of 30
@@ -196,7 +196,7 @@ fn interrupted() -> ExitCode {
 async fn measure(args: &Args) -> Result<()> {
     ensure!(
         !args.peers.is_empty(),
-        "nobody to measure: --peers takes kcm, n1, n3, n1-fenced"
+        "nobody to measure: --peers takes kcm, n1, n3, n1-fenced, n1-all"
     );
     let descriptors = node::registry::descriptors();
     let built: Vec<&str> = descriptors.iter().map(|found| found.name).collect();
@@ -346,9 +346,10 @@ mod tests {
         for (words, expected) in [
             (
                 ["--steps=creat"].as_slice(),
-                "the steps are create, roll-out",
+                "the steps are empty, create, roll-out",
             ),
             (&["--peers=n0"], "a peer is kcm, or n1 to n9"),
+            (&["--peers=kcm-fenced"], "a peer is kcm, or n1 to n9"),
             (&["--scale=0"], "a number above 0"),
             (&["--scale=NaN"], "a number above 0"),
             (&["--qps=none"], "invalid value 'none' for '--qps <QPS>'"),

@@ -62,6 +62,7 @@ pub(crate) fn renew() -> Result<()> {
 struct Besides {
     scaled_out: Vec<scale_out::Results>,
     fenced: Option<Results>,
+    all: Option<Results>,
     /// Files of the flame graphs.
     profiles: Vec<String>,
 }
@@ -72,6 +73,7 @@ impl Besides {
         Ok(Self {
             scaled_out: scale_out::newest(report::kept("scale-out-")?),
             fenced: Results::newest_fenced()?,
+            all: Results::newest_all()?,
             profiles: profile::pictures(report::names()),
         })
     }
@@ -138,6 +140,24 @@ fn fence_section(results: &Results) -> String {
     section + &figures(results, "lifted")
 }
 
+/// What was promised of a manager that runs every controller, and all that was measured of it.
+fn all_section(results: &Results) -> String {
+    let machine = &results.machine;
+    let mut section = "\n### Every controller on\n\n".to_owned();
+    section += &format!(
+        "Both with all controllers but those of clouds, and the feature gates that these need; the API server serves what \
+         they are for. QPS lifted, {} round{} at a scale of {}; {} ({}).\n\n",
+        results.rounds(),
+        if results.rounds() == 1 { "" } else { "s" },
+        results.scale,
+        results.date.strftime("%Y-%m-%d"),
+        machine.commit,
+    );
+    section += &(steps(results) + "\n");
+    section += &promised(&promises(results));
+    section + "\n" + &figures(results, "lifted")
+}
+
 /// The flame graphs, and what they have taught.
 fn profiles_section(names: &[String]) -> String {
     let mut section = format!("\n{PROFILES}");
@@ -196,6 +216,29 @@ fn kept(promises: &[Vec<String>]) -> String {
     text + "\n"
 }
 
+fn promises(results: &Results) -> Vec<Vec<String>> {
+    report::promises(results)
+        .into_iter()
+        .map(Vec::from)
+        .collect()
+}
+
+/// The steps that were measured, in words.
+fn steps(results: &Results) -> String {
+    let mut table = "| step | what happens |\n|---|---|\n".to_owned();
+    let measured = |step: Step| results.runs.iter().any(|run| run.step == step);
+    for (step, words) in results.steps.iter().filter(|(step, _)| measured(**step)) {
+        table += &format!("| {step} | {words} |\n");
+    }
+    table
+}
+
+/// The table of promises, each beside what was measured.
+fn promised(promises: &[Vec<String>]) -> String {
+    let heads = ["promised", "bound", "measured", "is"].map(str::to_owned);
+    markdown(&heads, promises)
+}
+
 fn page(results: &Results, besides: &Besides, plots: &[(String, String)]) -> String {
     let machine = &results.machine;
     let mut page = INTRODUCTION.to_owned();
@@ -220,26 +263,21 @@ fn page(results: &Results, besides: &Besides, plots: &[(String, String)]) -> Str
             results.scale
         );
     }
-    let promises: Vec<Vec<String>> = report::promises(results)
-        .into_iter()
-        .map(Vec::from)
-        .collect();
+    let promises = promises(results);
     page += "\nMedian, QPS lifted.\n\n";
     page += &headlines(results);
     if !promises.is_empty() {
         page += &kept(&promises);
     }
     page += METHOD;
-    page += "\n## All results\n";
-    page += "\n| step | what happens |\n|---|---|\n";
-    let measured = |step: Step| results.runs.iter().any(|run| run.step == step);
-    for (step, words) in results.steps.iter().filter(|(step, _)| measured(**step)) {
-        page += &format!("| {step} | {words} |\n");
-    }
+    page += "\n## All results\n\n";
+    page += &steps(results);
     if !promises.is_empty() {
-        let heads = ["promised", "bound", "measured", "is"].map(str::to_owned);
         page += "\n### Beside what is promised\n\n";
-        page += &markdown(&heads, &promises);
+        page += &promised(&promises);
+    }
+    if let Some(all) = &besides.all {
+        page += &all_section(all);
     }
     if !besides.scaled_out.is_empty() {
         page += &scale_out_section(&besides.scaled_out);

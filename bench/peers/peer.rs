@@ -6,7 +6,7 @@ use std::str::FromStr;
 use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result, bail};
-use harness::{ControlPlane, Fleet, Kcm, Metrics, Replica, until};
+use harness::{ControlPlane, Fleet, Kcm, Metrics, Replica, everything, until};
 use k8s_openapi::api::coordination::v1::Lease;
 use kube::Api;
 use kube::api::{DeleteParams, ListParams};
@@ -20,6 +20,8 @@ const LIMIT: Duration = Duration::from_secs(120);
 const POLL: Duration = Duration::from_millis(20);
 /// Behind the number of replicas: they are fenced by the API server too.
 const FENCED: &str = "-fenced";
+/// Behind either: every controller is on.
+const ALL: &str = "-all";
 /// Its name as a peer and as a replica.
 const WATCHER: &str = "watcher";
 /// Who can hold no Lease owns nothing.
@@ -31,18 +33,28 @@ const FLEET_LABEL: &str = "manifold.dev/fleet=manifold";
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 pub(crate) enum Peer {
     /// kube-controller-manager.
-    Kcm,
+    Kcm(With),
     /// Replicas of Manifold.
     Manifold {
         /// How many.
         replicas: usize,
-        /// Whether the API server refuses the writes of dead replicas, which costs each write an
-        /// impersonation and a policy.
-        fenced: bool,
+        with: With,
     },
     /// A replica of Manifold that watches what others do, beside one that does it: it is no member of any
     /// fleet, and what it costs is what every further replica of a fleet pays for its own cache.
     Watcher,
+}
+
+/// How a manager differs from one that was given nothing.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
+pub(crate) enum With {
+    /// Controllers that are on by default.
+    Defaults,
+    /// The API server refuses the writes of dead replicas, which costs each write an impersonation and a
+    /// policy.
+    Fence,
+    /// Every controller that can be on without a cloud.
+    All,
 }
 
 impl Peer {
@@ -50,25 +62,57 @@ impl Peer {
     fn replicas(self) -> usize {
         match self {
             Self::Manifold { replicas, .. } => replicas,
-            Self::Kcm | Self::Watcher => 1,
+            Self::Kcm(_) | Self::Watcher => 1,
         }
     }
 
     /// Whether the API server refuses the writes of its dead replicas.
     pub(crate) fn is_fenced(&self) -> bool {
-        matches!(self, Self::Manifold { fenced: true, .. })
+        matches!(
+            self,
+            Self::Manifold {
+                with: With::Fence,
+                ..
+            }
+        )
+    }
+
+    /// Whether every controller is on.
+    pub(crate) fn has_all(&self) -> bool {
+        matches!(
+            self,
+            Self::Kcm(With::All)
+                | Self::Manifold {
+                    with: With::All,
+                    ..
+                }
+        )
+    }
+
+    /// Whether it is kube-controller-manager.
+    pub(crate) fn is_kcm(self) -> bool {
+        matches!(self, Self::Kcm(_))
     }
 }
 
 impl fmt::Display for Peer {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
-            Self::Kcm => write!(f, "kcm"),
-            Self::Manifold { replicas, fenced } => {
-                write!(f, "n{replicas}{}", if *fenced { FENCED } else { "" })
-            }
+            Self::Kcm(with) => write!(f, "kcm{with}"),
+            Self::Manifold { replicas, with } => write!(f, "n{replicas}{with}"),
             Self::Watcher => f.write_str(WATCHER),
         }
+    }
+}
+
+/// What stands behind the peer's name.
+impl fmt::Display for With {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(match self {
+            Self::Defaults => "",
+            Self::Fence => FENCED,
+            Self::All => ALL,
+        })
     }
 }
 
@@ -76,18 +120,21 @@ impl FromStr for Peer {
     type Err = String;
 
     fn from_str(text: &str) -> Result<Self, String> {
-        let unfenced = text.strip_suffix(FENCED);
-        let count = unfenced.unwrap_or(text).strip_prefix('n');
-        match (text, count.and_then(|count| count.parse().ok())) {
-            ("kcm", _) => Ok(Self::Kcm),
-            (WATCHER, _) => Ok(Self::Watcher),
-            (_, Some(replicas)) if (1..=REPLICAS_MAX).contains(&replicas) => Ok(Self::Manifold {
-                replicas,
-                fenced: unfenced.is_some(),
-            }),
+        let (name, with) = [With::Fence, With::All]
+            .into_iter()
+            .find_map(|with| Some((text.strip_suffix(&with.to_string())?, with)))
+            .unwrap_or((text, With::Defaults));
+        let count = name.strip_prefix('n').and_then(|count| count.parse().ok());
+        match (name, with, count) {
+            ("kcm", With::Defaults | With::All, _) => Ok(Self::Kcm(with)),
+            (WATCHER, With::Defaults, _) => Ok(Self::Watcher),
+            (_, _, Some(replicas)) if (1..=REPLICAS_MAX).contains(&replicas) => {
+                Ok(Self::Manifold { replicas, with })
+            }
             _ => Err(format!(
-                "a peer is kcm, or n1 to n{REPLICAS_MAX} for that number of replicas of Manifold, with {FENCED} behind it \
-                 where the API server is to fence them, or {WATCHER} for one that only watches another"
+                "a peer is kcm, or n1 to n{REPLICAS_MAX} for that number of replicas of Manifold, either with {ALL} behind \
+                 it for every controller, the replicas with {FENCED} where the API server is to fence them, or {WATCHER} \
+                 for one that only watches another"
             )),
         }
     }
@@ -145,8 +192,7 @@ pub(crate) struct Managers<'c> {
 }
 
 impl<'c> Managers<'c> {
-    /// Prepared, and none started. kube-controller-manager runs the controllers that Manifold has, and no
-    /// others.
+    /// Prepared, and none started. All run the same controllers.
     pub(crate) async fn prepare(
         control_plane: &'c ControlPlane,
         peer: Peer,
@@ -154,15 +200,11 @@ impl<'c> Managers<'c> {
         binary: &Path,
     ) -> Result<Self> {
         let mut flags: Vec<String> = qps.flags().into();
+        if peer.has_all() {
+            flags.extend(everything::FLAGS.map(str::to_owned));
+        }
         let (fleet, processes) = match peer {
-            Peer::Kcm => {
-                let ours: Vec<&str> = node::registry::descriptors()
-                    .iter()
-                    .map(|descriptor| descriptor.name)
-                    .collect();
-                flags.push(format!("--controllers={}", ours.join(",")));
-                (None, Processes::Kcm(Vec::new()))
-            }
+            Peer::Kcm(_) => (None, Processes::Kcm(Vec::new())),
             Peer::Manifold { .. } | Peer::Watcher => {
                 let (replicas, fenced) = (peer.replicas(), peer.is_fenced());
                 let fence = if fenced { "on" } else { "off" };
@@ -279,7 +321,7 @@ impl<'c> Managers<'c> {
         if held.get_opt(KCM_LEASE).await?.is_some() {
             held.delete(KCM_LEASE, &DeleteParams::default()).await?;
         }
-        if self.peer != Peer::Kcm {
+        if !self.peer.is_kcm() {
             let leases: Api<Lease> = Api::namespaced(client, harness::fleet::NAMESPACE);
             let of_fleet = ListParams::default().labels(FLEET_LABEL);
             leases
@@ -389,5 +431,35 @@ impl Ending {
             Ok(status.map(|_| ()))
         })
         .await
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn peers_are_read_as_they_are_written() {
+        for text in ["kcm", "kcm-all", "n1", "n3-fenced", "n9-all", "watcher"] {
+            let peer: Peer = text.parse().unwrap();
+            assert_eq!(peer.to_string(), text);
+            assert_eq!(peer.has_all(), text.ends_with(ALL), "{text}");
+            assert_eq!(peer.is_fenced(), text.ends_with(FENCED), "{text}");
+        }
+        for text in [
+            "n0",
+            "n10",
+            "kcm-fenced",
+            "watcher-all",
+            "n1-all-fenced",
+            "-all",
+            "",
+        ] {
+            let why = text.parse::<Peer>().unwrap_err();
+            assert!(
+                why.starts_with("a peer is kcm, or n1 to n9"),
+                "{text}: {why}"
+            );
+        }
     }
 }

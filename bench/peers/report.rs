@@ -16,13 +16,15 @@ use crate::meter::Figures;
 use crate::peer::Peer;
 use crate::step::{Sizes, Step};
 
-/// The peer that the others are compared with.
+/// The peer that the others are compared with, and the same with every controller on.
 const PEER: &str = "kcm";
+const PEER_ALL: &str = "kcm-all";
 const LIFTED: &str = "lifted";
 const DEFAULT: &str = "default";
 /// How the names of the results' files begin.
 const PEERS: &str = "peers-";
 const FENCES: &str = "fence-";
+const ALL: &str = "all-";
 
 /// One step of one run.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
@@ -110,12 +112,18 @@ impl Results {
     }
 
     /// By date, so that the newest is the last. The cost of the API server's fence is a separate question
-    /// from the comparison with the peer, and has files of its own: `peers` are those that are asked about.
+    /// from the comparison with the peer, and so is that of every controller: they have files of their own.
+    /// `peers` are those that are asked about.
     pub(crate) fn file_name(&self, peers: &[Peer]) -> String {
-        let fenced = peers.iter().any(Peer::is_fenced);
+        let prefix = if peers.iter().any(Peer::is_fenced) {
+            FENCES
+        } else if peers.iter().any(Peer::has_all) {
+            ALL
+        } else {
+            PEERS
+        };
         format!(
-            "bench/results/{}{}.json",
-            if fenced { FENCES } else { PEERS },
+            "bench/results/{prefix}{}.json",
             self.date.strftime("%Y%m%dT%H%M%SZ")
         )
     }
@@ -128,6 +136,11 @@ impl Results {
     /// The newest of those with and without the API server's fence.
     pub(crate) fn newest_fenced() -> Result<Option<Self>> {
         Self::newest_of(FENCES)
+    }
+
+    /// The newest of those with every controller on.
+    pub(crate) fn newest_all() -> Result<Option<Self>> {
+        Self::newest_of(ALL)
     }
 
     /// Of those at the largest scale; trials do not hide what was measured in full.
@@ -306,12 +319,17 @@ pub(crate) struct Row {
 /// Headings, and a row for each figure of each step.
 pub(crate) fn table(results: &Results, qps: &str) -> (Vec<String>, Vec<Row>) {
     let peers = results.peers();
-    let compared: Vec<&str> = peers.iter().copied().filter(|peer| *peer != PEER).collect();
-    let has_peer = compared.len() < peers.len();
+    let upstream = |peer: &&str| [PEER, PEER_ALL].contains(peer);
+    let base = peers.iter().copied().find(upstream);
+    let compared: Vec<&str> = peers
+        .iter()
+        .copied()
+        .filter(|peer| Some(*peer) != base)
+        .collect();
     let mut heads = vec!["step".to_owned(), "figure".to_owned()];
     heads.extend(peers.iter().map(|peer| (*peer).to_owned()));
-    if has_peer {
-        heads.extend(compared.iter().map(|peer| format!("{peer} ÷ {PEER}")));
+    if let Some(base) = base {
+        heads.extend(compared.iter().map(|peer| format!("{peer} ÷ {base}")));
     }
     let mut rows = Vec::new();
     for step in Step::ALL {
@@ -332,9 +350,9 @@ pub(crate) fn table(results: &Results, qps: &str) -> (Vec<String>, Vec<Row>) {
                     .iter()
                     .map(|spread| cell(spread.as_ref(), figure.digits)),
             );
-            if has_peer {
+            if let Some(base) = base {
                 cells.extend(compared.iter().map(|peer| {
-                    ratio(results, qps, peer, step, figure.name)
+                    ratio(results, qps, [peer, base], step, figure.name)
                         .map_or_else(|| "–".to_owned(), |ratio| format!("{ratio:.3}"))
                 }));
             }
@@ -360,9 +378,15 @@ fn cell(spread: Option<&Spread>, digits: usize) -> String {
     }
 }
 
-fn ratio(results: &Results, qps: &str, of: &str, step: Step, figure: &str) -> Option<f64> {
+fn ratio(
+    results: &Results,
+    qps: &str,
+    [of, to]: [&str; 2],
+    step: Step,
+    figure: &str,
+) -> Option<f64> {
     let ours = results.spread(qps, of, step, figure)?.median;
-    let theirs = results.spread(qps, PEER, step, figure)?.median;
+    let theirs = results.spread(qps, to, step, figure)?.median;
     (theirs > 0.0).then(|| ours / theirs)
 }
 
@@ -397,7 +421,42 @@ const WORK: [Step; 9] = [
 ];
 
 /// With medians over the rounds.
-const PROMISES: [Promise; 16] = [
+const PROMISES: [Promise; 20] = [
+    // Every controller on.
+    promise(
+        &[
+            Step::Create,
+            Step::RollOut,
+            Step::DeleteBackground,
+            Step::DeleteForeground,
+        ],
+        LIFTED,
+        "n1-all",
+        "cpu_s",
+        Bound::Share(PEER_ALL, 0.2),
+    ),
+    promise(
+        &[Step::Empty],
+        LIFTED,
+        "n1-all",
+        "rss_rest_mib",
+        Bound::Share(PEER_ALL, 0.25),
+    ),
+    promise(
+        &[Step::Create],
+        LIFTED,
+        "n1-all",
+        "rss_rest_mib",
+        Bound::Share(PEER_ALL, 0.22),
+    ),
+    promise(
+        &[Step::Hold],
+        LIFTED,
+        "n1-all",
+        "rss_rest_mib",
+        Bound::Share(PEER_ALL, 0.2),
+    ),
+    // On by default.
     promise(&WORK, LIFTED, "n1", "cpu_s", Bound::Share(PEER, 0.15)),
     promise(&WORK, LIFTED, "n1", "seconds", Bound::Share(PEER, 1.0)),
     promise(
@@ -713,6 +772,34 @@ pub(crate) mod tests {
         assert_eq!(line[1..], ["≤ 1.15 × n1 + 2 × watcher", "1.0000", "kept"]);
         results.runs.push(cpu("n3", 4.4));
         assert_eq!(of_three(&results).unwrap()[3], "missed");
+    }
+
+    #[test]
+    fn with_every_controller_on_both_are_compared_with_each_other() {
+        let mut results = results();
+        let rest = |peer: &str, mib: f64| run(1, peer, Step::Empty, &[("rss_rest_mib", mib)]);
+        results.runs = vec![rest("kcm-all", 100.0), rest("n1-all", 20.0)];
+        let (heads, rows) = table(&results, LIFTED);
+        assert_eq!(heads[2..], ["kcm-all", "n1-all", "n1-all ÷ kcm-all"]);
+        assert_eq!(rows[0].cells[4], "0.200");
+        let line = &promises(&results)[0];
+        assert_eq!(line[1..], ["≤ 0.25 × kcm-all", "0.2000", "kept"]);
+        let name = |peers: &[&str]| {
+            let peers: Vec<Peer> = peers.iter().map(|name| name.parse().unwrap()).collect();
+            results.file_name(&peers)
+        };
+        assert_eq!(
+            name(&["kcm-all", "n1-all"]),
+            "bench/results/all-20260504T030201Z.json"
+        );
+        assert_eq!(
+            name(&["n1", "n1-fenced"]),
+            "bench/results/fence-20260504T030201Z.json"
+        );
+        assert_eq!(
+            name(&["kcm", "n1"]),
+            "bench/results/peers-20260504T030201Z.json"
+        );
     }
 
     #[test]

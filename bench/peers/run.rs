@@ -70,6 +70,9 @@ pub(crate) async fn run(
     if which.peer.is_fenced() {
         control_plane = control_plane.fence();
     }
+    if which.peer.has_all() {
+        control_plane = control_plane.everything();
+    }
     let control_plane = control_plane.start().await?;
     let client = control_plane.client().await?;
     let mut managers = Managers::prepare(&control_plane, which.peer, which.qps, binary).await?;
@@ -83,6 +86,9 @@ pub(crate) async fn run(
         progress,
     };
     let wants = |step: Step| steps.contains(&step);
+    if wants(Step::Empty) {
+        stage.rest(Step::Empty, sizes.rest).await?;
+    }
     if [Step::Create, Step::RollOut, Step::ScaleDown]
         .into_iter()
         .any(wants)
@@ -281,7 +287,7 @@ impl Stage<'_> {
         self.measure_if(wants(Step::Hold), Step::Hold, create)
             .await?;
         if wants(Step::Rest) {
-            self.rest(sizes.rest).await?;
+            self.rest(Step::Rest, sizes.rest).await?;
         }
         if wants(Step::Start) {
             self.start().await?;
@@ -298,8 +304,8 @@ impl Stage<'_> {
     }
 
     /// Processor time of the busiest process, and every write that reached the API server.
-    async fn rest(&mut self, lasts: Duration) -> Result<()> {
-        self.announce(Step::Rest.name());
+    async fn rest(&mut self, step: Step, lasts: Duration) -> Result<()> {
+        self.announce(step.name());
         meter::rest(&mut self.managers).await?;
         let pids = self.managers.ids();
         let before = meter::server(&self.client).await?;
@@ -328,7 +334,7 @@ impl Stage<'_> {
         let count = writes.values().fold(0.0, |sum, more| sum + more);
         figures.insert("writes".to_owned(), count);
         let requests = meter::requests_since(&before, &after);
-        self.keep(Step::Rest, Cost { figures, requests });
+        self.keep(step, Cost { figures, requests });
         Ok(())
     }
 
@@ -370,7 +376,7 @@ impl Stage<'_> {
         for step in steps {
             self.announce(step.name());
             // The leader's standby; a fleet has its replicas.
-            if self.which.peer == Peer::Kcm && *step != Step::Added {
+            if self.which.peer.is_kcm() && *step != Step::Added {
                 self.managers.add().await?;
             }
             let undisturbed = stall.figures(stall.quiet().await?, None);
@@ -384,7 +390,7 @@ impl Stage<'_> {
             }
             self.keep(*step, figures.into());
             // As many as before.
-            if self.which.peer != Peer::Kcm && *step != Step::Added {
+            if !self.which.peer.is_kcm() && *step != Step::Added {
                 self.managers.await_shared().await?;
                 self.managers.add().await?;
             }

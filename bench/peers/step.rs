@@ -18,6 +18,7 @@ const REST_MIN: Duration = Duration::from_secs(5);
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 pub(crate) enum Step {
+    Empty,
     Create,
     RollOut,
     ScaleDown,
@@ -35,7 +36,8 @@ pub(crate) enum Step {
 }
 
 impl Step {
-    pub(crate) const ALL: [Self; 14] = [
+    pub(crate) const ALL: [Self; 15] = [
+        Self::Empty,
         Self::Create,
         Self::RollOut,
         Self::ScaleDown,
@@ -54,6 +56,7 @@ impl Step {
 
     pub(crate) fn name(self) -> &'static str {
         match self {
+            Self::Empty => "empty",
             Self::Create => "create",
             Self::RollOut => "roll-out",
             Self::ScaleDown => "scale-down",
@@ -85,6 +88,10 @@ impl Step {
         } = sizes;
         let held = hold.0 * hold.1;
         match self {
+            Self::Empty => format!(
+                "nothing happens for {} s, and no pod is there",
+                rest.as_secs()
+            ),
             Self::Create => format!("{} Deployments of {} pods are created", web.0, web.1),
             Self::RollOut => format!("they get a new template, {} pods in all", web.0 * web.1),
             Self::ScaleDown => format!("each is scaled down to {}", web.1 / 5),
@@ -127,6 +134,7 @@ impl Step {
                 "replicaset-controller",
                 "garbage-collector-controller",
             ],
+            Self::Empty => &[],
             Self::Namespaces => &["namespace-controller"],
             Self::Job => &["job-controller", "garbage-collector-controller"],
             _ => &[
@@ -152,7 +160,7 @@ impl Step {
                 Some("nobody would be left")
             }
             (
-                Self::Rest | Self::Start | Self::Killed | Self::Stopped | Self::Added,
+                Self::Empty | Self::Rest | Self::Start | Self::Killed | Self::Stopped | Self::Added,
                 Peer::Watcher,
             ) => Some("there is nothing to watch"),
             _ => None,
@@ -234,7 +242,7 @@ impl Sizes {
             // A rollout has a quarter more for a time.
             Step::Create | Step::RollOut | Step::ScaleDown => self.web.0 * self.web.1 * 5 / 4,
             Step::DeleteBackground | Step::DeleteForeground => self.gone.0 * self.gone.1,
-            Step::Namespaces => 0,
+            Step::Empty | Step::Namespaces => 0,
             Step::Job => self.job,
             Step::Deployment => self.deployment,
             _ => self.hold.0 * self.hold.1,
@@ -256,7 +264,7 @@ mod tests {
             assert_eq!(json, step.name());
         }
         let error = "creat".parse::<Step>().unwrap_err();
-        assert!(error.contains("create, roll-out"), "{error}");
+        assert!(error.contains("empty, create, roll-out"), "{error}");
     }
 
     #[test]
