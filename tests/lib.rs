@@ -26,6 +26,7 @@ mod alone {
     mod rotation;
     mod statefulset;
     mod volumes;
+    mod week;
 }
 
 #[cfg(test)]
