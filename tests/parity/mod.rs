@@ -179,13 +179,18 @@ pub(crate) fn api_server_flags(among: Among) -> &'static [&'static str] {
         | Among::Claims
         | Among::Labels
         | Among::FewEnded => &[],
-        Among::Devices | Among::PodGroups | Among::StoredVersions => &[
+        // Apart from the others: with this gate kube-controller-manager ends by a nil pointer where a pod without
+        // a group has a claim that is not its own, and other groups' pods stay.
+        Among::PodGroups => &[
+            "--feature-gates=GenericWorkload=true,DRAWorkloadResourceClaims=true",
+            "--runtime-config=scheduling.k8s.io/v1alpha2=true",
+        ],
+        Among::Devices | Among::StoredVersions => &[
             "--feature-gates=StorageVersionMigrator=true,StorageVersionAPI=true,\
-             DRADeviceTaintRules=true,DRAResourcePoolStatus=true,\
-             GenericWorkload=true,DRAWorkloadResourceClaims=true",
+             DRADeviceTaintRules=true,DRAResourcePoolStatus=true",
             "--runtime-config=storagemigration.k8s.io/v1beta1=true,internal.apiserver.k8s.io/v1alpha1=true,\
              resource.k8s.io/v1beta2/devicetaintrules=true,\
-             resource.k8s.io/v1alpha3/resourcepoolstatusrequests=true,scheduling.k8s.io/v1alpha2=true",
+             resource.k8s.io/v1alpha3/resourcepoolstatusrequests=true",
         ],
     }
 }
