@@ -32,6 +32,8 @@ const PATCHES: &str = "deploy/kubeadm/patches";
 const FLEX_VOLUMES: (&str, &str) = ("flex-volume-plugin-dir", "/var/lib/flex-volumes");
 /// The host's static pod waits for its rights so long, as where they are applied by hand.
 const RIGHTS_AFTER: Duration = Duration::from_secs(5);
+/// `kubeadm upgrade apply` makes a Job, and waits so long for its end.
+const HEALTH_CHECK: Duration = Duration::from_secs(60);
 /// How long upstream's manager stands by before the fleet dies.
 const STANDS_BY: Duration = Duration::from_secs(60);
 /// Kinds that no controller has a part in, or that tell of the moment.
@@ -496,6 +498,7 @@ fn kubeadm_swaps_manifold_in_and_out_on_a_host_and_two_managers_never_write_at_o
             began.elapsed()
         );
         let worker = cluster.join(1, "node-1").await?;
+        cluster.import_upstream(&worker).await?;
         usable(&client, 2).await?;
 
         for (step, (upgrade, patches)) in [
@@ -512,6 +515,10 @@ fn kubeadm_swaps_manifold_in_and_out_on_a_host_and_two_managers_never_write_at_o
             let began = Instant::now();
             let said = cluster.upgrade(&host, upgrade, patches).await?;
             let upgraded = began.elapsed();
+            ensure!(
+                upgraded < HEALTH_CHECK,
+                "step {step}: its Job has not ended:\n{said}"
+            );
             let unchanged = said.contains("manifests of kube-controller-manager are equal");
             ensure!(unchanged == (step == 0), "step {step}:\n{said}");
             held_by(&client, manifold, PATIENCE).await?;

@@ -38,6 +38,8 @@ pub const HOST: &str = "control-plane";
 /// Where images of Kubernetes' own parts are said to be: nowhere but in the nodes.
 const IMAGES: &str = "localhost";
 const AUDIT_LOG: &str = "kubeadm-audit.log";
+/// The archive of upstream's images, among the network's files.
+const UPSTREAM: &str = "upstream.tar";
 /// A node has joined within this.
 const JOIN_LIMIT: Duration = Duration::from_secs(120);
 /// Phases of `kubeadm init` that need no API server.
@@ -128,6 +130,12 @@ impl Kubeadm {
                 .phase(CONFIGURATION, &[phase, &admin].concat())
                 .await?;
         }
+        // Whoever is in it may do everything by `admin.conf`: `init` as a whole makes it, none of its phases.
+        let group = "kubeadm:cluster-admins";
+        let (role, to) = ("--clusterrole=cluster-admin", format!("--group={group}"));
+        cluster
+            .kubectl(&["create", "clusterrolebinding", group, role, &to])
+            .await?;
         let gateway = cluster.network.gateway();
         cluster.network.forward((gateway, API_PORT).into()).await?;
         Ok(cluster)
@@ -285,9 +293,8 @@ impl Kubeadm {
         let arguments = KUBELET_ARGUMENTS.map(str::to_owned);
         let mut node = self.network.node(0, HOST, &arguments)?;
         node.wait_for_containers().await?;
-        for archive in [image, &self.upstream_images().await?] {
-            self.network.import(&node, archive).await?;
-        }
+        self.network.import(&node, image).await?;
+        self.import_upstream(&node).await?;
         let (from, to) = (self.file("."), node.file("etc/kubernetes"));
         let copied = [&from, &to].map(|path| path.display().to_string());
         run("cp", &["--archive", &copied[0], &copied[1]]).await?;
@@ -346,6 +353,15 @@ impl Kubeadm {
             .with_context(|| format!("kubeadm {} within {JOIN_LIMIT:?}", words.join(" ")))?
     }
 
+    /// Gives a node upstream's images, as far as there are any.
+    pub async fn import_upstream(&self, node: &Node) -> Result<()> {
+        let archive = self.network.dir.file(UPSTREAM);
+        if !archive.exists() {
+            self.upstream_images().await?;
+        }
+        self.network.import(node, &archive).await
+    }
+
     /// The images of kubeadm that its static pod of the controller manager and its check of the cluster's
     /// health need, made of the programs that are there.
     async fn upstream_images(&self) -> Result<PathBuf> {
@@ -366,7 +382,7 @@ impl Kubeadm {
         let pause = on_path("busybox").context("no busybox: install busybox-static")?;
         image::of_programs(
             &self.network.dir,
-            "upstream.tar",
+            UPSTREAM,
             &[
                 (named(MANAGER)?, MANAGER, &manager),
                 // Its argument is to print a version: what is there to do nothing will do.
