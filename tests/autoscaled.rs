@@ -1,6 +1,10 @@
 //! A fleet that scales itself: the autoscaler that it reconciles has its own StatefulSet as target. Real
-//! kubelets and containers of the image; what they use is read from the processes, and served as a metrics
-//! server would.
+//! kubelets and containers of the image; what they do is read from the processes, and served as an adapter of
+//! custom metrics would.
+//!
+//! Scaled by the keys that a replica reconciles in a second. By CPU, as `deploy/overlays/autoscaled` has it,
+//! a fleet must be busier than the API server of a small machine lets it be: at 80 changes a second a
+//! replica's own needs are a third of what it uses.
 
 use std::collections::BTreeMap;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -26,27 +30,29 @@ const BASE: u32 = 8;
 const FACTOR: u32 = 10;
 const FEWEST: usize = 2;
 const MOST: usize = 5;
-/// The replicas' CPU is measured over this before it is scaled by.
+/// What the replicas do is measured over this before it is scaled by.
 const MEASURED: Duration = Duration::from_secs(40);
 /// Nothing may be scaled in this time.
 const HOLDS: Duration = Duration::from_secs(60);
 const LOADED: Duration = Duration::from_secs(240);
 /// Until all have joined, one by one, or left.
 const FOLLOWS: Duration = Duration::from_secs(180);
-/// Between two looks at what replicas use, as a metrics server looks.
+/// Between two looks at what replicas do, as a metrics server looks.
 const SCRAPED: Duration = Duration::from_secs(5);
 /// Keys may wait so long in their queues, at p99.
 const WAITS: f64 = 1.0;
+/// What is scaled by: keys that a replica has reconciled in a second.
+const METRIC: &str = "reconciles";
 /// Queue waits beyond the longest bucket.
 const ENDLESS: &str = "+Inf";
 
 /// What is read of the replicas while the test runs.
 #[derive(Debug, Default)]
 struct Seen {
-    /// Of each pod: when its process had used how many seconds.
-    cpu: BTreeMap<String, (Instant, f64)>,
-    /// Of each pod, in thousandths of a CPU, the newest.
-    milli: BTreeMap<String, f64>,
+    /// Of each pod: when its process had used how many seconds of CPU and reconciled how many keys.
+    totals: BTreeMap<String, (Instant, [f64; 2])>,
+    /// Of each pod, since the look before: thousandths of a CPU, and thousandths of a key in a second.
+    rates: BTreeMap<String, [f64; 2]>,
     /// Of each pod: keys that waited no longer than a bucket's bound, by bound.
     queues: BTreeMap<String, BTreeMap<String, f64>>,
     /// The same of all pods, since the last time that it was asked for.
@@ -56,8 +62,8 @@ struct Seen {
 }
 
 impl Seen {
-    /// Takes in what a replica says; gives what it uses, where it was seen before.
-    fn scraped(&mut self, pod: &str, at: Instant, metrics: &Metrics) -> Option<f64> {
+    /// Takes in what a replica says.
+    fn scraped(&mut self, pod: &str, at: Instant, metrics: &Metrics) {
         let mut queue: BTreeMap<String, f64> = BTreeMap::new();
         for sample in metrics.select("workqueue_queue_duration_seconds_bucket", &[]) {
             let bound = sample.labels.get("le").cloned().unwrap_or_default();
@@ -68,11 +74,16 @@ impl Seen {
             let known = before.as_ref().and_then(|before| before.get(&bound));
             *self.waited.entry(bound).or_default() += count - known.copied().unwrap_or(0.0);
         }
-        let used = metrics.sum("process_cpu_seconds_total", &[])?;
-        let (then, before) = self.cpu.insert(pod.to_owned(), (at, used))?;
-        let milli = (used - before) / at.duration_since(then).as_secs_f64() * 1000.0;
-        self.milli.insert(pod.to_owned(), milli);
-        Some(milli)
+        let total = |name: &str| metrics.sum(name, &[]).unwrap_or(0.0);
+        let totals = [
+            total("process_cpu_seconds_total"),
+            total("workqueue_work_duration_seconds_count"),
+        ];
+        if let Some((then, before)) = self.totals.insert(pod.to_owned(), (at, totals)) {
+            let milli = 1000.0 / at.duration_since(then).as_secs_f64();
+            let rates = [0, 1].map(|which| (totals[which] - before[which]) * milli);
+            self.rates.insert(pod.to_owned(), rates);
+        }
     }
 
     fn sized(&mut self, size: usize) {
@@ -81,9 +92,10 @@ impl Seen {
         }
     }
 
-    /// What a replica uses on average.
-    fn average(&self) -> f64 {
-        self.milli.values().sum::<f64>() / self.milli.len().max(1) as f64
+    /// What a replica uses on average, and what it reconciles.
+    fn average(&self) -> [f64; 2] {
+        let count = self.rates.len().max(1) as f64;
+        [0, 1].map(|which| self.rates.values().map(|rates| rates[which]).sum::<f64>() / count)
     }
 
     /// The smallest bound of a bucket that 99 of 100 keys have not waited longer than, and how many keys
@@ -109,13 +121,13 @@ fn turns(sizes: &[usize]) -> usize {
     ways.windows(2).filter(|pair| pair[0] != pair[1]).count()
 }
 
-/// What a replica may use on average, in thousandths of a CPU, such that two are enough at rest and five are
-/// needed under load, and no number in between is left too early: from what two use at rest and under load.
-/// The static pod takes a share too.
+/// What a replica may do on average such that two are enough at rest and five are needed under load, and no
+/// number in between is left too early: from what each of two does at rest and under load. The static pod
+/// takes a share too.
 fn target(rest: f64, loaded: f64) -> Result<u64> {
     let factor = f64::from(FACTOR);
     let share = |replicas: usize| 1.0 / (replicas + 1) as f64;
-    // What all use under load, beyond what each uses without any.
+    // What all do under load, beyond what each does without any.
     let load = (loaded - rest) / share(FEWEST) / (1.0 - 1.0 / factor);
     let idle = loaded - load * share(FEWEST);
     // An autoscaler does nothing within a tenth.
@@ -123,7 +135,7 @@ fn target(rest: f64, loaded: f64) -> Result<u64> {
     let at_least = (idle + load / factor * share(MOST)) * MOST as f64 / FEWEST as f64;
     ensure!(
         at_least < at_most && idle + load / factor * share(FEWEST) < at_most,
-        "replicas use {rest:.1} m at rest and {loaded:.1} m under {FACTOR} times the load: too little of it is the load's"
+        "a replica does {rest:.0} at rest and {loaded:.0} under {FACTOR} times the load: too little of it is the load's"
     );
     // A positive number of thousandths.
     Ok((at_least * at_most).sqrt().round() as u64)
@@ -199,20 +211,22 @@ impl Reader {
             pods.iter()
                 .any(|pod| pod.metadata.uid.as_ref() == Some(uid))
         };
-        lock(book).milli.retain(|uid, _| known(uid));
+        lock(book).rates.retain(|uid, _| known(uid));
         for pod in &pods {
             let address = pod.status.as_ref().and_then(|status| status.pod_ip.clone());
-            let (Some(name), Some(uid)) = (&pod.metadata.name, &pod.metadata.uid) else {
+            let Some(uid) = &pod.metadata.uid else {
                 continue;
             };
             // One that starts or ends does not answer.
             let Ok(metrics) = self.scrape(&address.unwrap_or_default()).await else {
                 continue;
             };
-            let milli = lock(book).scraped(uid, Instant::now(), &metrics);
-            let milli = milli.map(|milli| milli.max(0.0).round() as u64);
-            api.usage_of(harness::fleet::NAMESPACE, name, milli);
+            lock(book).scraped(uid, Instant::now(), &metrics);
         }
+        // Of every pod the same: only their average is asked for. They have no label `app`.
+        let [_, reconciles] = lock(book).average();
+        let value = format!("{:.0}m", reconciles.max(0.0));
+        api.pods(harness::fleet::NAMESPACE, "", METRIC, Some(&value));
         Ok(())
     }
 
@@ -232,7 +246,7 @@ impl Reader {
     }
 }
 
-/// The autoscaler of `deploy/overlays/autoscaled`, with what this machine's replicas use and windows that a
+/// The autoscaler of `deploy/overlays/autoscaled`, by what this machine's replicas do and with windows that a
 /// test can wait for.
 fn autoscaler(milli: u64) -> Result<Value> {
     let path = workspace_root().join("deploy/overlays/autoscaled/horizontal-pod-autoscaler.yaml");
@@ -244,7 +258,9 @@ fn autoscaler(milli: u64) -> Result<Value> {
         spec["minReplicas"] == json!(FEWEST) && spec["maxReplicas"] == json!(MOST),
         "{spec}"
     );
-    spec["metrics"][0]["resource"]["target"]["averageValue"] = json!(format!("{milli}m"));
+    let target = json!({"type": "AverageValue", "averageValue": format!("{milli}m")});
+    spec["metrics"] =
+        json!([{"type": "Pods", "pods": {"metric": {"name": METRIC}, "target": target}}]);
     let behavior = &mut spec["behavior"];
     behavior["scaleUp"]["policies"][0]["periodSeconds"] = json!(15);
     behavior["scaleDown"]["stabilizationWindowSeconds"] = json!(60);
@@ -257,12 +273,14 @@ fn report(what: &str, from: Instant, load: &Load, watched: &Watched) -> f64 {
     let (p50, p99, longest, changes) = load.waited(from);
     let mut seen = lock(&watched.seen);
     let (queue, keys) = seen.queue_p99();
+    let [cpu, reconciles] = seen.average();
     println!(
         "autoscaled: {what}: {:.0} s, {changes} changes, p50 {p50:.0?}, p99 {p99:.0?}, longest {longest:.1?}; {keys} keys \
-         waited in queues, p99 at most {queue} s; {:.1} m of CPU for each of {} replicas; sizes {:?}",
+         waited in queues, p99 at most {queue} s; {:.1} keys a second and {cpu:.1} m of CPU for each of {} replicas; \
+         sizes {:?}",
         from.elapsed().as_secs_f64(),
-        seen.average(),
-        seen.milli.len(),
+        reconciles / 1000.0,
+        seen.rates.len(),
         seen.sizes
     );
     queue
@@ -290,10 +308,11 @@ fn sizes_that_go_up_and_down_once_turn_once() {
 }
 
 #[test]
-fn scrapes_tell_cpu_and_queue_waits_since_the_one_before() {
+fn scrapes_tell_cpu_keys_and_queue_waits_since_the_one_before() {
     let scrape = |cpu: f64, short: f64, all: f64| {
         Metrics::parse(&format!(
             "process_cpu_seconds_total {cpu}\n\
+             workqueue_work_duration_seconds_count{{name=\"a\"}} {all}\n\
              workqueue_queue_duration_seconds_bucket{{name=\"a\",le=\"0.1\"}} {short}\n\
              workqueue_queue_duration_seconds_bucket{{name=\"a\",le=\"1\"}} {all}\n\
              workqueue_queue_duration_seconds_bucket{{name=\"a\",le=\"+Inf\"}} {all}\n"
@@ -301,11 +320,12 @@ fn scrapes_tell_cpu_and_queue_waits_since_the_one_before() {
     };
     let mut seen = Seen::default();
     let start = Instant::now();
-    assert_eq!(seen.scraped("uid", start, &scrape(1.0, 99.0, 100.0)), None);
+    seen.scraped("uid", start, &scrape(1.0, 99.0, 100.0));
+    assert!(seen.rates.is_empty());
     assert_eq!(seen.queue_p99(), (0.1, 100.0));
     let later = start + Duration::from_secs(10);
-    let milli = seen.scraped("uid", later, &scrape(1.5, 100.0, 110.0));
-    assert_eq!(milli.map(f64::round), Some(50.0));
+    seen.scraped("uid", later, &scrape(1.5, 100.0, 110.0));
+    assert_eq!(seen.average().map(f64::round), [50.0, 1000.0]);
     assert_eq!(
         seen.queue_p99(),
         (1.0, 10.0),
@@ -332,17 +352,20 @@ fn a_fleet_follows_ten_times_the_load_up_and_down_once() {
         let api = MetricsApi::start(bed.control_plane()).await?;
         let watched = Watched::start(&bed, api)?;
 
-        // What they use, to scale by.
+        // What they do, to scale by.
         tokio::time::sleep(MEASURED).await;
-        let rest = lock(&watched.seen).average();
+        let [_, rest] = lock(&watched.seen).average();
         load.set_rate(BASE * FACTOR);
         tokio::time::sleep(MEASURED).await;
-        let loaded = lock(&watched.seen).average();
+        let [_, loaded] = lock(&watched.seen).average();
         load.set_rate(BASE);
         let milli = target(rest, loaded)?;
         println!(
-            "autoscaled: {FEWEST} replicas use {rest:.1} m each at {BASE} changes a second, {loaded:.1} m at {}: scaled for {milli} m",
-            BASE * FACTOR
+            "autoscaled: each of {FEWEST} replicas reconciles {:.1} keys a second at {BASE} changes, {:.1} at {}: scaled for {:.1}",
+            rest / 1000.0,
+            loaded / 1000.0,
+            BASE * FACTOR,
+            milli as f64 / 1000.0
         );
         tokio::time::sleep(MEASURED / 2).await;
         lock(&watched.seen).queue_p99();

@@ -1346,7 +1346,11 @@ async fn of_capacity(
         "spec": {"replicas": 1, "serviceName": "manifold", "selector": {"matchLabels": labels},
             "template": {"metadata": {"labels": labels}, "spec": {"serviceAccountName": "manifold",
                 "tolerations": [{"operator": "Exists"}],
-                "containers": [{"name": "manifold", "image": "manifold:0.1.0", "resources": {"limits": {"memory": "16Mi"}}}]}}}});
+                "securityContext": {"runAsNonRoot": true, "seccompProfile": {"type": "RuntimeDefault"}},
+                "containers": [{"name": "manifold", "image": "localhost/manifold:0.1.0",
+                    // The namespace lets nothing else in.
+                    "securityContext": {"allowPrivilegeEscalation": false, "capabilities": {"drop": ["ALL"]}},
+                    "resources": {"limits": {"memory": "16Mi"}}}]}}}});
     shown
         .by_its_remedy(doctor, ("capacity/memory", "failed", "is 16 MiB"), async {
             control_plane

@@ -47,8 +47,6 @@ const POLL: Duration = Duration::from_millis(200);
 struct Values {
     /// By namespace and label `app`: thousandths of a CPU that each container uses.
     usage: BTreeMap<(String, String), u64>,
-    /// By namespace and name of a pod: the same of its containers alone.
-    usage_of: BTreeMap<(String, String), u64>,
     /// By namespace, label `app` and metric: what each pod has.
     pods: BTreeMap<(String, String, String), String>,
     /// By namespace, `resource/name` and metric.
@@ -131,17 +129,6 @@ impl MetricsApi {
         match milli {
             Some(milli) => values.usage.insert(key, milli),
             None => values.usage.remove(&key),
-        };
-    }
-
-    /// Each container of a pod uses so many thousandths of a CPU, whatever is said of its label; `None`: that
-    /// counts again.
-    pub fn usage_of(&self, namespace: &str, pod: &str, milli: Option<u64>) {
-        let key = (namespace.to_owned(), pod.to_owned());
-        let mut values = self.values();
-        match milli {
-            Some(milli) => values.usage_of.insert(key, milli),
-            None => values.usage_of.remove(&key),
         };
     }
 
@@ -367,13 +354,12 @@ impl Server {
     async fn usage(&self, namespace: &str, selector: &str) -> Option<Value> {
         let mut items = Vec::new();
         for pod in self.selected(namespace, selector).await {
-            let key = |name: String| (namespace.to_owned(), name);
-            let name = key(pod.metadata.name.clone().unwrap_or_default());
-            let milli = {
-                let values = self.values();
-                let of_label = || values.usage.get(&key(label(&pod)));
-                values.usage_of.get(&name).or_else(of_label).copied()
-            };
+            let app = label(&pod);
+            let milli = self
+                .values()
+                .usage
+                .get(&(namespace.to_owned(), app))
+                .copied();
             let (Some(milli), true) = (milli, is_running(&pod)) else {
                 continue;
             };
