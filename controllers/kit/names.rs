@@ -284,6 +284,14 @@ pub fn hash(bytes: &[u8]) -> u64 {
     xxh3_64(bytes)
 }
 
+/// FNV-1a of some bytes one after the other, of 32 bits: for names that upstream computes so.
+pub fn fnv32a<'a>(parts: impl IntoIterator<Item = &'a [u8]>) -> u32 {
+    let bytes = parts.into_iter().flatten();
+    bytes.fold(0x811c_9dc5, |hash, byte| {
+        (hash ^ u32::from(*byte)).wrapping_mul(0x0100_0193)
+    })
+}
+
 /// A hash as the last part of a name: its decimal digits, each as one of the characters of generated names.
 pub fn encode_hash(hash: u32) -> String {
     hash.to_string()

@@ -448,6 +448,14 @@ object!(
     true
 );
 object!(
+    scheduling::Workload,
+    "scheduling.k8s.io",
+    "v1alpha2",
+    "Workload",
+    "workloads",
+    true
+);
+object!(
     core::PersistentVolume,
     "",
     "v1",
@@ -550,6 +558,7 @@ pub fn kinds() -> Vec<&'static Resource> {
         <networking::ServiceCidr as Object>::resource(),
         <networking::IpAddress as Object>::resource(),
         <scheduling::PodGroup as Object>::resource(),
+        <scheduling::Workload as Object>::resource(),
         <core::PersistentVolume as Object>::resource(),
         <storage::StorageClass as Object>::resource(),
         <storage::VolumeAttributesClass as Object>::resource(),

@@ -46,6 +46,7 @@ pub(crate) const KINDS: &[Kind] = &[
         "resourceclaimtemplates",
     ),
     kind("PodGroup", "scheduling.k8s.io/v1alpha2", "podgroups"),
+    kind("Workload", "scheduling.k8s.io/v1alpha2", "workloads"),
     kind("ResourceClaim", "resource.k8s.io/v1", "resourceclaims"),
     WIDGET,
     kind("Job", "batch/v1", "jobs"),

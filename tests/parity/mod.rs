@@ -66,9 +66,9 @@ const STORAGE: &str = "persistentvolumeclaim-protection-controller,persistentvol
 /// Those that bind claims and volumes. The protection controllers are not among them: what is deleted goes at
 /// once.
 const VOLUMES: &str = "persistentvolume-binder-controller,serviceaccount-controller";
-/// The one of claims to devices, and that of PodGroups, which runs where gates are on.
+/// The one of claims to devices, and those of PodGroups, which run where gates are on.
 const CLAIMS: &str = "resourceclaim-controller,serviceaccount-controller";
-const PODGROUPS: &str = "podgroup-protection-controller";
+const PODGROUPS: &str = "podgroup-protection-controller,job-controller";
 /// The one that attaches volumes; steps play binder, attacher and kubelet.
 const ATTACH: &str = "persistentvolume-attach-detach-controller,serviceaccount-controller";
 /// Those of stored versions; upstream's migrator reads the garbage collector's caches.
@@ -129,7 +129,8 @@ fn flags(among: Among) -> Vec<String> {
         Among::Claims => vec![format!("--controllers={CLAIMS}")],
         Among::PodGroups => vec![
             format!("--controllers={CLAIMS},{PODGROUPS}"),
-            "--feature-gates=GenericWorkload=true,DRAWorkloadResourceClaims=true".to_owned(),
+            "--feature-gates=GenericWorkload=true,DRAWorkloadResourceClaims=true,WorkloadWithJob=true"
+                .to_owned(),
         ],
         Among::Labels => vec![format!("--controllers={LABELS}")],
         Among::FewEnded => vec![
@@ -182,7 +183,7 @@ pub(crate) fn api_server_flags(among: Among) -> &'static [&'static str] {
         // Apart from the others: with this gate kube-controller-manager ends by a nil pointer where a pod without
         // a group has a claim that is not its own, and other groups' pods stay.
         Among::PodGroups => &[
-            "--feature-gates=GenericWorkload=true,DRAWorkloadResourceClaims=true",
+            "--feature-gates=GenericWorkload=true,DRAWorkloadResourceClaims=true,WorkloadWithJob=true",
             "--runtime-config=scheduling.k8s.io/v1alpha2=true",
         ],
         Among::Devices | Among::StoredVersions => &[

@@ -4,8 +4,8 @@
 //!   is compared. One that no object of the namespace had is `<unknown uid>`.
 //! - A **name's random part**: of a pod, what follows its `generateName`, is `<random>`; the hash of a
 //!   ReplicaSet is `<template N>`, that of a ControllerRevision `<revision N>`, in the order in which
-//!   its owner had them made, wherever these words stand; the minute in the name of a CronJob's Job is
-//!   `<run N>`.
+//!   its owner had them made, wherever these words stand, and those of a Job's Workload and PodGroup
+//!   `<group N>`; the minute in the name of a CronJob's Job is `<run N>`.
 //! - **Times** become `<time>`, **resourceVersions** `<version>`, **addresses** `<ip>`, the harness's
 //!   **nodes** `<node>` (but for a DaemonSet's pods, whose node is decided by the controller), the name
 //!   of a token's volume `kube-api-access-<random>`, a certificate `<certificate>`.
@@ -60,6 +60,10 @@ impl Normal {
                 let hash = name.rsplit_once('-').map_or(name, |(_, hash)| hash);
                 self.word(hash, "revision", owner.map_or("", |owner| owner.1));
             }
+            "Workload" | "PodGroup" if owner.is_some() => {
+                let hash = name.rsplit_once('-').map_or(name, |(_, hash)| hash);
+                self.word(hash, "group", owner.map_or("", |owner| owner.1));
+            }
             "Job" => {
                 if let Some(("CronJob", cron_job)) = owner
                     && let Some(minute) = name.strip_prefix(&format!("{cron_job}-"))
@@ -70,8 +74,15 @@ impl Normal {
             "EndpointSlice" | "ResourceClaim" => {
                 let prefix = text_at(object, "/metadata/generateName");
                 if !prefix.is_empty() && name.starts_with(prefix) {
+                    // A claim's begins with the name of its pod, which may have a random part itself.
+                    let even = match owner {
+                        Some((_, owner)) if prefix.starts_with(owner) => {
+                            prefix.replacen(owner, &self.one(owner, false), 1)
+                        }
+                        _ => prefix.to_owned(),
+                    };
                     self.names
-                        .insert(name.to_owned(), format!("{prefix}<random>"));
+                        .insert(name.to_owned(), format!("{even}<random>"));
                 }
             }
             "Pod" => {

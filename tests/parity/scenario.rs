@@ -38,7 +38,7 @@ pub(crate) enum Among {
     Devices,
     /// The one that makes, reserves and frees claims to devices; steps play scheduler and kubelet.
     Claims,
-    /// The same with claims of PodGroups, and the one that keeps PodGroups.
+    /// The same with claims of PodGroups, the one that keeps PodGroups, and Jobs that have them.
     PodGroups,
     /// The one that warns of SELinux labels, which is off by default; steps bind claims and volumes. Volumes
     /// are compared where their names begin with the scenario's.
@@ -170,6 +170,11 @@ const FILES: &[(&str, Among, &str)] = &[
         "devices-podgroups",
         Among::PodGroups,
         include_str!("scenarios/devices-podgroups.yaml"),
+    ),
+    (
+        "job-groups",
+        Among::PodGroups,
+        include_str!("scenarios/job-groups.yaml"),
     ),
 ];
 

@@ -122,6 +122,8 @@ pub(super) struct JobSync<'a> {
     /// index has failed.
     pub kept: std::collections::BTreeMap<i64, Arc<Pod>>,
     pub backoff: Record,
+    /// The PodGroup that new pods are scheduled with.
+    pub group: Option<Str>,
     /// Until when deleted pods are not replaced.
     pub losses_until: Option<Timestamp>,
     pub terminating: i64,

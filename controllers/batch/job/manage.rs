@@ -414,6 +414,10 @@ fn indexed_pod(
         .and_then(|spec| {
             podspec::containers::with_hostname(&spec, &format!("{}-{index}", job.name))
         })
+        .and_then(|spec| match &sync.group {
+            Some(group) => podspec::containers::with_group(&spec, group),
+            None => Ok(spec),
+        })
         .map_err(|error| Refusal::Wait(error.to_string()))?;
     Ok(pod)
 }

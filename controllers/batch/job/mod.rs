@@ -1,7 +1,7 @@
 //! Runs a Job's pods to completion: the wanted number of successes, bounded parallelism, no failure counted
 //! twice.
 //!
-//! Watches jobs and pods. Adopts orphan pods that a Job selects and releases those that it no longer
+//! Watches jobs and pods and, with the gate WorkloadWithJob, workloads and podgroups. Adopts orphan pods that a Job selects and releases those that it no longer
 //! selects; creates and deletes pods; takes the finalizer `batch.kubernetes.io/job-tracking` off pods that
 //! are counted, and off those whose Job is gone, has finished, or that have no owner at all; writes the
 //! Job's status. A key per Job, and one per pod without an owner that still carries the finalizer.
@@ -34,6 +34,7 @@ mod orphans;
 mod plan;
 mod policies;
 mod track;
+mod workload;
 
 use std::time::Duration;
 
@@ -41,7 +42,12 @@ use controllers_kit::{
     Controller, Descriptor, Flags, Key, MetricKind, MetricSpec, Outcome, Plan, Query, Refusal,
     Sharding, SignedDuration, Snapshot, Timestamp, Verb, Watches, owners,
 };
-use kubernetes_proto::{Object, batch::Job, core::Pod};
+use kubernetes_proto::{
+    Object,
+    batch::Job,
+    core::Pod,
+    scheduling::{PodGroup, Workload},
+};
 use serde::{Deserialize, Serialize};
 
 /// What keeps a pod until it is counted.
@@ -64,16 +70,21 @@ pub struct Jobs {
 struct Gates {
     /// Whether suspending a Job resets `status.startTime`, so that its scheduling directives can be changed.
     mutable_scheduling_directives: bool,
+    /// Whether Jobs whose pods are scheduled all or none get a Workload and a PodGroup.
+    workload: bool,
 }
 
 impl Default for Gates {
     fn default() -> Self {
         Self {
             mutable_scheduling_directives: true,
+            workload: false,
         }
     }
 }
 
+/// The API group of Workloads and PodGroups.
+const SCHEDULING: &str = "scheduling.k8s.io";
 const MUTABLE_SCHEDULING_DIRECTIVES: &str = "MutableSchedulingDirectivesForSuspendedJobs";
 
 /// The counters of a status, by which another writer's counting is noticed.
@@ -185,6 +196,7 @@ impl Controller for Jobs {
                  jobs, but more CPU (and network) load",
             )
             .gate(MUTABLE_SCHEDULING_DIRECTIVES, true)
+            .gate(workload::GATE, false)
             .reads_live::<Job>()
             .writes_status::<Job>()
             .blocks_owner_deletion::<Job>()
@@ -193,6 +205,8 @@ impl Controller for Jobs {
                 "pods",
                 &["get", "list", "watch", "create", "patch", "delete"],
             )
+            .rule(SCHEDULING, "workloads", &["list", "watch", "create"])
+            .rule(SCHEDULING, "podgroups", &["list", "watch", "create"])
             .metrics(METRICS)
             .differences(include_str!("differences.md"))
     }
@@ -201,6 +215,7 @@ impl Controller for Jobs {
         Self {
             gates: Gates {
                 mutable_scheduling_directives: flags.bool(MUTABLE_SCHEDULING_DIRECTIVES),
+                workload: flags.bool(workload::GATE),
             },
         }
     }
@@ -218,6 +233,16 @@ impl Controller for Jobs {
             .indexed_by(owners::ORPHANS, owners::orphan_in)
             .indexed_by(orphans::TRACKED, orphans::tracked_for)
             .indexed_by(orphans::LOST, orphans::lost_in);
+        if self.gates.workload {
+            on.kind::<Workload>()
+                .where_served()
+                .indexed_by(workload::BY_JOB, workload::by_job)
+                .wakes(workload::wakes);
+            on.kind::<PodGroup>()
+                .where_served()
+                .indexed_by(workload::BY_WORKLOAD, workload::by_workload)
+                .wakes_controller::<Job>();
+        }
     }
 
     fn ask(&self, key: &Key, seen: &Snapshot<'_>, memory: &Memory) -> Vec<Query> {
@@ -246,6 +271,8 @@ impl Controller for Jobs {
                     }
                 }
             }
+            // Nothing of the Job itself was written or has failed: its Workload or PodGroup.
+            _ if action.resource != Pod::resource() && action.resource != Job::resource() => {}
             (Verb::Create { .. }, Ok(_)) => memory.losses.created(),
             (Verb::Patch { .. }, _) | (_, Ok(_)) => {}
             (_, Err(failure)) => {

@@ -20,6 +20,7 @@ use super::{
     context::{Finish, INDEXED, JobSync, NON_INDEXED, Wanted, counters, ensure, number, phase},
     indexes::{self, Indexes},
     manage, orphans, policies, track,
+    workload::{self, Ensured},
 };
 
 /// A Job to reconcile, with its pods.
@@ -257,7 +258,17 @@ fn sync(
     let owned = view.claims.owned.iter().map(|pod| &**pod);
     let generation = Object::metadata(&*view.owner).generation;
     memory.losses.observe(generation, owned, seen.now);
-    let sync = consider(view, spec, settled, memory, seen.now);
+    let mut sync = consider(view, spec, settled, memory, seen.now);
+    if gates.workload {
+        match workload::ensure(&view.owner, &sync.wanted, &sync.pods, seen) {
+            Ensured::Nothing => {}
+            Ensured::Group(name) => sync.group = Some(name),
+            Ensured::First(mut plan) => {
+                measure_failure(&mut plan, sync.wanted.mode(), manage::RECONCILING);
+                return Ok(plan);
+            }
+        }
+    }
     decide(gates, view, &sync, seen, memory, is_whole)
 }
 
@@ -330,6 +341,7 @@ fn consider<'a>(
         failed_indexes: None,
         kept: Default::default(),
         backoff: Record::default(),
+        group: None,
         losses_until: memory.losses.until(now),
         wanted,
         pods,

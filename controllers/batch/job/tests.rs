@@ -13,6 +13,7 @@ use super::{Jobs, Memory, TRACKING};
 
 mod counting;
 mod finishing;
+mod groups;
 mod hazards;
 mod losses;
 mod managing;

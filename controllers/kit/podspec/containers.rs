@@ -7,6 +7,9 @@ pub(super) const CONTAINERS: u32 = 2;
 pub(super) const RESTART_POLICY: u32 = 3;
 pub(super) const HOSTNAME: u32 = 16;
 pub(super) const INIT_CONTAINERS: u32 = 20;
+const SCHEDULING_GROUP: u32 = 43;
+/// A field of PodSchedulingGroup.
+const POD_GROUP_NAME: u32 = 1;
 /// Fields of Container.
 pub(super) const ENV: u32 = 7;
 /// Fields of EnvVar, EnvVarSource and ObjectFieldSelector.
@@ -72,6 +75,22 @@ fn text(message: &[u8], tag: u32) -> Result<&[u8], Malformed> {
 /// Where the bytes are no message.
 pub fn with_hostname(spec: &[u8], hostname: &str) -> Result<Vec<u8>, Malformed> {
     fields::replaced(spec, HOSTNAME, hostname.as_bytes())
+}
+
+/// Sets the PodGroup that the pod is scheduled with.
+///
+/// # Errors
+/// Where the bytes are no message.
+pub fn with_group(spec: &[u8], name: &str) -> Result<Vec<u8>, Malformed> {
+    let group = message(POD_GROUP_NAME, name.as_bytes());
+    fields::replaced(spec, SCHEDULING_GROUP, &group)
+}
+
+/// Whether a group that the pod is scheduled with is set, or the bytes are no message.
+pub fn has_group(spec: &[u8]) -> bool {
+    fields::of(spec).map_or(true, |fields| {
+        fields.iter().any(|field| field.number == SCHEDULING_GROUP)
+    })
 }
 
 /// Sets whether containers that fail are restarted within their pod.

@@ -2194,6 +2194,67 @@ const FACTS: &[(&str, i32, &str)] = &[
     ("k8s.scheduling.PodGroup.spec", 2, "PodGroupSpec"),
     ("k8s.scheduling.PodGroup.status", 3, "PodGroupStatus"),
     (
+        "k8s.scheduling.PodGroupSpec.podGroupTemplateRef",
+        1,
+        "PodGroupTemplateReference",
+    ),
+    (
+        "k8s.scheduling.PodGroupSpec.schedulingPolicy",
+        2,
+        "PodGroupSchedulingPolicy",
+    ),
+    (
+        "k8s.scheduling.PodGroupTemplateReference.workload",
+        1,
+        "WorkloadPodGroupTemplateReference",
+    ),
+    (
+        "k8s.scheduling.WorkloadPodGroupTemplateReference.workloadName",
+        1,
+        "string",
+    ),
+    (
+        "k8s.scheduling.WorkloadPodGroupTemplateReference.podGroupTemplateName",
+        2,
+        "string",
+    ),
+    (
+        "k8s.scheduling.PodGroupSchedulingPolicy.basic",
+        1,
+        "BasicSchedulingPolicy",
+    ),
+    (
+        "k8s.scheduling.PodGroupSchedulingPolicy.gang",
+        2,
+        "GangSchedulingPolicy",
+    ),
+    ("k8s.scheduling.GangSchedulingPolicy.minCount", 1, "int32"),
+    ("k8s.scheduling.Workload.metadata", 1, "ObjectMeta"),
+    ("k8s.scheduling.Workload.spec", 2, "WorkloadSpec"),
+    (
+        "k8s.scheduling.WorkloadSpec.controllerRef",
+        1,
+        "TypedLocalObjectReference",
+    ),
+    (
+        "k8s.scheduling.WorkloadSpec.podGroupTemplates",
+        2,
+        "repeated PodGroupTemplate",
+    ),
+    (
+        "k8s.scheduling.TypedLocalObjectReference.apiGroup",
+        1,
+        "string",
+    ),
+    ("k8s.scheduling.TypedLocalObjectReference.kind", 2, "string"),
+    ("k8s.scheduling.TypedLocalObjectReference.name", 3, "string"),
+    ("k8s.scheduling.PodGroupTemplate.name", 1, "string"),
+    (
+        "k8s.scheduling.PodGroupTemplate.schedulingPolicy",
+        2,
+        "PodGroupSchedulingPolicy",
+    ),
+    (
         "k8s.scheduling.PodGroupSpec.resourceClaims",
         4,
         "repeated PodGroupResourceClaim",
