@@ -46,6 +46,8 @@ mod doctor;
 #[cfg(test)]
 mod fleet;
 #[cfg(test)]
+mod gates;
+#[cfg(test)]
 mod hpa;
 #[cfg(test)]
 mod identity;

@@ -707,6 +707,12 @@ pub fn gate(name: &str, set: &BTreeMap<&'static str, bool>) -> bool {
     set.get(name).or(all).copied().unwrap_or(gate.2)
 }
 
+/// The gates that can't be set otherwise than they are.
+pub fn fixed_gates() -> impl Iterator<Item = &'static str> {
+    let fixed = gates::GATES.iter().filter(|gate| gate.3);
+    fixed.map(|gate| gate.0)
+}
+
 /// Each gate with its stage, as upstream's metrics write it, and whether it is on, given what was set.
 pub fn gate_states(
     set: &BTreeMap<&'static str, bool>,

@@ -135,6 +135,7 @@ pub struct Auth {
     trusted: Trusted,
     reviews: Arc<dyn Reviews>,
     open_paths: Vec<String>,
+    certificate_uids: bool,
     tokens: Cache<Digest, Option<User>>,
     token_reviews: Flights<Digest, Option<User>>,
     allowed: Cache<Digest, ()>,
@@ -214,6 +215,7 @@ impl Auth {
             trusted,
             reviews,
             open_paths: authorization.always_allow_paths.clone(),
+            certificate_uids: authentication.certificate_uids,
             tokens: Cache::new(ANSWERS_MAX, authentication.token_ttl),
             token_reviews: Flights::new(),
             allowed: Cache::new(ANSWERS_MAX, authorization.allow_ttl),
@@ -281,7 +283,7 @@ impl Auth {
         if let (Some(authority), false) = (&trust.client, asked.certificates.is_empty()) {
             match authority
                 .verify(asked.certificates)
-                .and_then(|()| trust::subject(&asked.certificates[0]))
+                .and_then(|()| trust::subject(&asked.certificates[0], self.certificate_uids))
             {
                 Ok(user) => {
                     if let Some(left) = trust::valid_for(&asked.certificates[0]) {
@@ -389,7 +391,7 @@ fn through_proxy(proxy: &Proxy, asked: &Asked<'_>) -> Option<User> {
         .iter()
         .find_map(|name| texts(name).into_iter().next())?;
     proxy.authority.verify(asked.certificates).ok()?;
-    let of = trust::subject(first).ok()?;
+    let of = trust::subject(first, false).ok()?;
     if !proxy.names.is_empty() && !proxy.names.contains(&of.name) {
         return None;
     }

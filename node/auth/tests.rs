@@ -48,6 +48,32 @@ impl Ca {
     }
 }
 
+#[test]
+fn a_certificate_may_name_a_uid() {
+    let ca = Ca::new("clients");
+    let named = |uids: &[&str]| {
+        let mut params = CertificateParams::default();
+        params.distinguished_name.push(DnType::CommonName, "ann");
+        for uid in uids {
+            let uid_type = DnType::CustomDnType(vec![1, 3, 6, 1, 4, 1, 57683, 2]);
+            params.distinguished_name.push(uid_type, *uid);
+        }
+        let key = KeyPair::generate().unwrap();
+        params.signed_by(&key, &ca.issuer).unwrap().der().clone()
+    };
+    for (uids, with_uid, wanted) in [
+        (&[][..], true, Ok("")),
+        (&["u-1"][..], true, Ok("u-1")),
+        (&["u-1"][..], false, Ok("")),
+        (&[""][..], true, Err("UID cannot be an empty string")),
+        (&[""][..], false, Ok("")),
+    ] {
+        let found = trust::subject(&named(uids), with_uid).map(|user| user.uid);
+        let found = found.as_deref().map_err(String::as_str);
+        assert_eq!(found, wanted, "{uids:?} {with_uid}");
+    }
+}
+
 /// An API server that knows one token and lets one user pass.
 #[derive(Default)]
 struct Fake {

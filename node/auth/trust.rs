@@ -18,6 +18,7 @@ use rustls::{
     server::{WebPkiClientVerifier, danger::ClientCertVerifier},
 };
 use serde_json::Value;
+use x509_parser::x509::X509Name;
 
 use super::User;
 use crate::{
@@ -96,8 +97,29 @@ impl Authority {
     }
 }
 
-/// The user that a certificate names: its common name, and its organisations as groups.
-pub(super) fn subject(certificate: &CertificateDer<'_>) -> Result<User, String> {
+/// What names a user's UID in the subject of a certificate: Kubernetes' own.
+const UID: &str = "1.3.6.1.4.1.57683.2";
+
+/// The UID that a subject names; empty where it names none.
+fn uid_of(subject: &X509Name<'_>) -> Result<String, String> {
+    let mut found = subject
+        .iter_attributes()
+        .filter(|one| one.attr_type().to_id_string() == UID);
+    let Some(first) = found.next() else {
+        return Ok(String::new());
+    };
+    let more = found.count();
+    match first.as_str() {
+        _ if more > 0 => Err(format!("expected 1 UID, but found {}", more + 1)),
+        Err(_) => Err("unable to parse UID into a string".to_owned()),
+        Ok("") => Err("UID cannot be an empty string".to_owned()),
+        Ok(uid) => Ok(uid.to_owned()),
+    }
+}
+
+/// The user that a certificate names: its common name, its organisations as groups and, where that is
+/// asked for, its UID.
+pub(super) fn subject(certificate: &CertificateDer<'_>, with_uid: bool) -> Result<User, String> {
     let (_, parsed) =
         x509_parser::parse_x509_certificate(certificate).map_err(|why| why.to_string())?;
     let subject = parsed.subject();
@@ -112,6 +134,10 @@ pub(super) fn subject(certificate: &CertificateDer<'_>) -> Result<User, String> 
         Some(name) if !name.is_empty() => Ok(User {
             name: name.to_owned(),
             groups: groups.map(str::to_owned).collect(),
+            uid: match with_uid {
+                true => uid_of(subject)?,
+                false => String::new(),
+            },
             ..User::default()
         }),
         _ => Err("the certificate has no common name".to_owned()),

@@ -109,6 +109,8 @@ pub struct AuthenticationOptions {
     pub group_headers: Vec<String>,
     /// Headers with a user's UID.
     pub uid_headers: Vec<String>,
+    /// Whether a client's certificate may name a UID.
+    pub certificate_uids: bool,
     /// Prefixes of headers with extra fields.
     pub extra_prefixes: Vec<String>,
 }
@@ -337,7 +339,7 @@ impl Options {
         let options = Self {
             client: client(&values, &mut wrong),
             serving: serving(&values, surroundings, &mut wrong, &mut idle),
-            authentication: authentication(&values, &mut wrong),
+            authentication: authentication(&values, &feature_gates, &mut wrong),
             authorization: authorization(&values, &mut wrong),
             controllers: controllers(&values, descriptors, &mut wrong, &mut idle),
             flags,
@@ -660,7 +662,16 @@ fn curves(given: &[String], wrong: &mut Vec<String>, idle: &mut Vec<String>) -> 
     spoken
 }
 
-fn authentication(values: &Values, wrong: &mut Vec<String>) -> AuthenticationOptions {
+/// The gate of UIDs in headers.
+const HEADER_UIDS: &str = "RemoteRequestHeaderUID";
+/// The gate of UIDs in certificates.
+const CERTIFICATE_UIDS: &str = "AllowParsingUserUIDFromCertAuth";
+
+fn authentication(
+    values: &Values,
+    gates: &BTreeMap<&'static str, bool>,
+    wrong: &mut Vec<String>,
+) -> AuthenticationOptions {
     let path = |name| values.some(name).map(PathBuf::from);
     // Header names are compared without regard to case.
     let headers = |name: &'static str| -> Vec<String> {
@@ -682,6 +693,18 @@ fn authentication(values: &Values, wrong: &mut Vec<String>) -> AuthenticationOpt
             }
         }
     }
+    let uid_headers = headers("requestheader-uid-headers");
+    if !uid_headers.is_empty() && !args::gate(HEADER_UIDS, gates) {
+        wrong.push(format!(
+            "--requestheader-uid-headers requires the \"{HEADER_UIDS}\" feature to be enabled"
+        ));
+    } else if !uid_headers.is_empty() && !uid_headers.iter().any(|name| name == "x-remote-uid") {
+        wrong.push(
+            "--requestheader-uid-headers is set without specifying the standard X-Remote-Uid header - API \
+             aggregation will not work"
+                .to_owned(),
+        );
+    }
     AuthenticationOptions {
         kubeconfig: path("authentication-kubeconfig"),
         skip_lookup: values.bool("authentication-skip-lookup"),
@@ -692,7 +715,8 @@ fn authentication(values: &Values, wrong: &mut Vec<String>) -> AuthenticationOpt
         proxy_names: values.list("requestheader-allowed-names").to_vec(),
         user_headers: headers("requestheader-username-headers"),
         group_headers: headers("requestheader-group-headers"),
-        uid_headers: headers("requestheader-uid-headers"),
+        uid_headers,
+        certificate_uids: args::gate(CERTIFICATE_UIDS, gates),
         extra_prefixes: headers("requestheader-extra-headers-prefix"),
     }
 }

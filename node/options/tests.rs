@@ -166,6 +166,17 @@ fn what_cannot_be_is_told_with_the_remedy() {
             &["--requestheader-username-headers=a b"],
             "is no header's name",
         ),
+        (
+            &[
+                "--requestheader-uid-headers=X-Remote-Uid",
+                "--feature-gates=RemoteRequestHeaderUID=false",
+            ],
+            "--requestheader-uid-headers requires the \"RemoteRequestHeaderUID\" feature to be enabled",
+        ),
+        (
+            &["--requestheader-uid-headers=X-Uid"],
+            "--requestheader-uid-headers is set without specifying the standard X-Remote-Uid header",
+        ),
         (&["--ranges=100"], "--ranges must be a power of two"),
         (&["--ranges=0"], "--ranges must be a power of two"),
         (
