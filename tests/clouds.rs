@@ -1,6 +1,9 @@
 //! The cloud controllers beside the reference provider: load balancers, routes and nodes follow the cluster
 //! while replicas die, and a provider in trouble has nothing removed.
 
+mod beside;
+mod bridge;
+
 use std::{
     collections::{BTreeMap, BTreeSet},
     path::PathBuf,

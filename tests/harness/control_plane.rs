@@ -728,6 +728,48 @@ impl ControlPlane {
         }
     }
 
+    /// Starts upstream's cloud controllers over the cloud that is served on a socket.
+    pub async fn start_cloud_controllers(&self, cloud: &Path, flags: &[&str]) -> Result<Process> {
+        let programs = tokio::task::spawn_blocking(Programs::obtain_cloud_controllers)
+            .await
+            .context("building upstream's cloud controllers")??;
+        let mut args = vec![
+            format!("--kubeconfig={}", self.files.admin.display()),
+            format!("--cloud={}", cloud.display()),
+        ];
+        args.extend(flags.iter().map(|flag| (*flag).to_owned()));
+        spawn(&programs, &self.dir, Program::CloudControllers, args)
+    }
+
+    /// Starts the DRA driver of Kubernetes' own tests as the agent of a fake node, where it publishes devices.
+    /// No kubelet asks it to prepare them: kwok's pods run all the same.
+    pub async fn start_dra_driver(&self, node: &str, devices: usize) -> Result<Process> {
+        let programs = tokio::task::spawn_blocking(Programs::obtain_dra_driver)
+            .await
+            .context("building the DRA driver")??;
+        // Paths of Unix sockets are short.
+        let file = |name: &str| self.dir.file(&format!("{node}/{name}"));
+        for name in ["registry", "data", "cdi"] {
+            std::fs::create_dir_all(file(name)).context("the DRA driver's folders")?;
+        }
+        let args = [
+            "kubelet-plugin".to_owned(),
+            format!("--kubeconfig={}", self.files.admin.display()),
+            format!("--node-name={node}"),
+            format!("--num-devices={devices}"),
+            format!("--plugin-registration-path={}", file("registry").display()),
+            format!("--datadir={}", file("data").display()),
+            format!("--cdi-dir={}", file("cdi").display()),
+        ];
+        Process::spawn(&Spec {
+            name: format!("dra-driver-{node}"),
+            program: programs.path(Program::DraDriver),
+            args: args.to_vec(),
+            env: Vec::new(),
+            log: self.dir.file(&format!("dra-driver-{node}.log")),
+        })
+    }
+
     /// Flags of a server on loopback that asks the API server who its callers are.
     fn serving(&self, kubeconfig: &Path, port: u16) -> Vec<String> {
         let file = |name: &str| self.dir.file(name).display().to_string();

@@ -24,6 +24,7 @@ const KWOK: &str = "sigs.k8s.io/kwok";
 const METRICS_SERVER: &str = "sigs.k8s.io/metrics-server";
 const JAEGER: &str = "github.com/jaegertracing/jaeger";
 const HELM: &str = "helm.sh/helm/v3";
+const CLOUD_PROVIDER: &str = "k8s.io/cloud-provider";
 const CONTAINERD: &str = "github.com/containerd/containerd/v2";
 /// The side-cars of a CSI driver and the tests' driver, each with a module of its own: their folders and what
 /// gives them their version.
@@ -101,6 +102,10 @@ pub enum Program {
     CsiDriver,
     /// helm, which renders and checks the chart.
     Helm,
+    /// Upstream's cloud controllers over the tests' cloud.
+    CloudControllers,
+    /// The DRA driver of Kubernetes' own tests.
+    DraDriver,
 }
 
 impl Program {
@@ -140,6 +145,8 @@ impl Program {
             Self::CsiResizer => "csi-resizer",
             Self::CsiDriver => "csi-driver",
             Self::Helm => "helm",
+            Self::CloudControllers => "cloud-controllers",
+            Self::DraDriver => "dra-driver",
         }
     }
 
@@ -168,6 +175,8 @@ impl Program {
             Self::CsiResizer => "github.com/kubernetes-csi/external-resizer/v2/cmd/csi-resizer",
             Self::CsiDriver => "manifold.dev/tests/controlplane/csi-driver",
             Self::Helm => "helm.sh/helm/v3/cmd/helm",
+            Self::CloudControllers => "manifold.dev/tests/controlplane/cloud-controllers",
+            Self::DraDriver => "k8s.io/kubernetes/test/e2e/dra/test-driver",
         }
     }
 }
@@ -198,6 +207,18 @@ impl Programs {
     /// Builds helm, which the tests of the chart need.
     pub fn obtain_helm() -> Result<Self> {
         Source::of("tests/controlplane/helm", HELM)?.obtain(&cache()?, &[Program::Helm])
+    }
+
+    /// Builds upstream's cloud controllers, which the parity of Manifold's is measured with.
+    pub fn obtain_cloud_controllers() -> Result<Self> {
+        Source::of("tests/controlplane/cloud-controllers", CLOUD_PROVIDER)?
+            .obtain(&cache()?, &[Program::CloudControllers])
+    }
+
+    /// Builds the DRA driver of Kubernetes' own tests.
+    pub fn obtain_dra_driver() -> Result<Self> {
+        Source::of("tests/controlplane/dra-driver", KUBERNETES)?
+            .obtain(&cache()?, &[Program::DraDriver])
     }
 
     /// Builds the kubelet and kubeadm, which tests with real nodes need.
@@ -505,14 +526,30 @@ mod tests {
     use super::*;
 
     #[test]
-    fn kubelet_and_kubeadm_are_of_the_control_plane_s_version() {
+    fn upstream_s_cloud_controllers_are_of_the_control_plane_s_version() {
+        let version = |folder: &str, module: &str| {
+            let go_mod = crate::workspace_root().join(folder).join("go.mod");
+            required_version(&fs::read_to_string(go_mod).unwrap(), module).unwrap()
+        };
+        // Staging modules have 0 where Kubernetes has 1.
+        assert_eq!(
+            version("tests/controlplane/cloud-controllers", CLOUD_PROVIDER)
+                .replacen("v0.", "v1.", 1),
+            version("tests/controlplane", KUBERNETES)
+        );
+    }
+
+    #[test]
+    fn kubelet_kubeadm_and_dra_driver_are_of_the_control_plane_s_version() {
         let version = |folder: &str| {
             let go_mod = crate::workspace_root().join(folder).join("go.mod");
             required_version(&fs::read_to_string(go_mod).unwrap(), KUBERNETES).unwrap()
         };
-        assert_eq!(
-            version("tests/controlplane/kubelet"),
-            version("tests/controlplane")
-        );
+        for folder in [
+            "tests/controlplane/kubelet",
+            "tests/controlplane/dra-driver",
+        ] {
+            assert_eq!(version(folder), version("tests/controlplane"), "{folder}");
+        }
     }
 }
