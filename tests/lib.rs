@@ -40,6 +40,8 @@ mod companion;
 #[cfg(test)]
 mod deploy;
 #[cfg(test)]
+mod devices;
+#[cfg(test)]
 mod disruption;
 #[cfg(test)]
 mod doctor;
@@ -61,6 +63,8 @@ mod migration;
 mod nodes;
 #[cfg(test)]
 mod parity;
+#[cfg(test)]
+mod policies;
 #[cfg(test)]
 mod quota;
 #[cfg(test)]

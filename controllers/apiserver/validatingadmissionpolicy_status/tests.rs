@@ -136,6 +136,266 @@ fn warnings_are_those_of_kube_controller_manager() {
     assert!(equal * 100 >= count * 99);
 }
 
+/// Upstream's own cases of type checking (typechecking_test.go and controller_test.go): what is checked, the
+/// schema of every kind, and each warning's field with a part of its text.
+#[test]
+fn upstream_s_own_cases_of_type_checking_end_as_there() {
+    struct Case {
+        name: &'static str,
+        /// None: it can't be resolved.
+        schema: Option<Value>,
+        validations: &'static [(&'static str, &'static str)],
+        variables: &'static [(&'static str, &'static str)],
+        params: bool,
+        warnings: &'static [(&'static str, &'static str)],
+    }
+    fn case(
+        name: &'static str,
+        schema: Value,
+        validations: &'static [(&'static str, &'static str)],
+        warnings: &'static [(&'static str, &'static str)],
+    ) -> Case {
+        Case {
+            name,
+            schema: Some(schema),
+            validations,
+            variables: &[],
+            params: false,
+            warnings,
+        }
+    }
+    const FIRST: &str = "spec.validations[0].expression";
+    const SECOND: &str = "spec.validations[1].expression";
+    let object = |properties: Value| json!({"type": "object", "properties": properties});
+    let text = || object(json!({"foo": {"type": "string"}}));
+    let number = || object(json!({"foo": {"type": "integer", "format": "int64"}}));
+    let any = object(json!({
+        "spec": {"type": "object", "properties": {"text": {"type": "string"}}},
+        "status": {"type": "object", "properties": {
+            "problematicProperty": {"type": "object", "additionalProperties": true},
+        }},
+    }));
+    let spec = object(json!({"spec": {"type": "object", "properties": {
+        "replicas": {"type": "integer", "format": "int32"},
+    }}}));
+    let foo: &[(&str, &str)] = &[("object.foo == 'bar'", "")];
+    let cases = [
+        case("empty", text(), &[], &[]),
+        Case {
+            schema: None,
+            ..case("unresolved schema", Value::Null, foo, &[])
+        },
+        case("passed check", text(), foo, &[]),
+        case(
+            "undefined field",
+            object(json!({"bar": {"type": "string"}})),
+            foo,
+            &[(FIRST, "undefined field 'foo'")],
+        ),
+        case(
+            "field type mismatch",
+            number(),
+            foo,
+            &[(FIRST, "found no matching overload")],
+        ),
+        Case {
+            params: true,
+            ..case(
+                "params",
+                text(),
+                &[("object.foo == params.bar", "")],
+                &[(FIRST, "undefined field 'bar'")],
+            )
+        },
+        Case {
+            params: true,
+            ..case(
+                "params with untyped schema",
+                json!({}),
+                &[("params != null", "")],
+                &[],
+            )
+        },
+        case(
+            "multiple expressions",
+            text(),
+            &[("object.foo == 'bar'", ""), ("object.bar == 'foo'", "")],
+            &[(SECOND, "undefined field 'bar'")],
+        ),
+        case(
+            "message expressions",
+            text(),
+            &[("object.foo == 'bar'", "object.foo + 114514")],
+            &[(
+                "spec.validations[0].messageExpression",
+                "found no matching overload",
+            )],
+        ),
+        case(
+            "authorizer",
+            text(),
+            &[(
+                "authorizer.group('').resource('endpoints').check('create').allowed()",
+                "",
+            )],
+            &[],
+        ),
+        case(
+            "authorizer invalid",
+            text(),
+            &[("authorizer.allowed()", "")],
+            &[(
+                FIRST,
+                "found no matching overload for 'allowed' applied to 'kubernetes.authorization.Authorizer",
+            )],
+        ),
+        case(
+            "additionalProperties: true",
+            any,
+            &[("has(object.spec.text)", "")],
+            &[],
+        ),
+        case("schema without type", json!({}), &[("true", "")], &[]),
+        Case {
+            variables: &[("works", "true")],
+            ..case("variables valid", number(), &[("variables.works", "")], &[])
+        },
+        Case {
+            variables: &[("works", "true")],
+            ..case(
+                "variables missing field",
+                number(),
+                &[("variables.nonExisting", "")],
+                &[(FIRST, "undefined field 'nonExisting'")],
+            )
+        },
+        Case {
+            variables: &[("name", "'something'")],
+            ..case(
+                "variables field wrong type",
+                number(),
+                &[("variables.name == object.foo", "")],
+                &[(
+                    FIRST,
+                    "found no matching overload for '_==_' applied to '(string, int)'",
+                )],
+            )
+        },
+        Case {
+            variables: &[("name", "object.foo == 'str'")],
+            ..case(
+                "error in variables, not reported during type checking",
+                number(),
+                &[("variables.name == object.foo", "")],
+                &[],
+            )
+        },
+        case(
+            "deployment with correct expression",
+            spec.clone(),
+            &[("object.spec.replicas > 1", "")],
+            &[],
+        ),
+        case(
+            "deployment with type confusion",
+            spec.clone(),
+            &[
+                ("object.spec.replicas < 100", ""),
+                ("object.spec.replicas > '1'", ""),
+            ],
+            &[(
+                SECOND,
+                "found no matching overload for '_>_' applied to '(int, string)'",
+            )],
+        ),
+        case(
+            "two expressions different type checking errors",
+            spec.clone(),
+            &[
+                ("object.spec.nonExistingFirst > 1", ""),
+                ("object.spec.replicas > '1'", ""),
+            ],
+            &[
+                (FIRST, "undefined field 'nonExistingFirst'"),
+                (
+                    SECOND,
+                    "found no matching overload for '_>_' applied to '(int, string)'",
+                ),
+            ],
+        ),
+        case(
+            "one expression, two warnings",
+            spec,
+            &[
+                ("object.spec.replicas < 100", ""),
+                (
+                    "object.spec.replicas > '1' && object.spec.nonExisting == 1",
+                    "",
+                ),
+            ],
+            &[
+                (SECOND, "undefined field 'nonExisting'"),
+                (
+                    SECOND,
+                    "found no matching overload for '_>_' applied to '(int, string)'",
+                ),
+            ],
+        ),
+    ];
+    for case in &cases {
+        let named = |name: &str| {
+            let mut schema = case.schema.clone()?;
+            schema["x-kubernetes-group-version-kind"] =
+                json!([{"group": "example.com", "version": "v1", "kind": name}]);
+            schemas(&json!({"components": {"schemas": {name: schema}}}), name)
+        };
+        let policy = ValidatingAdmissionPolicySpec {
+            validations: (case.validations.iter())
+                .map(|(expression, message)| Validation {
+                    message_expression: (*message).to_owned(),
+                    ..validation(expression)
+                })
+                .collect(),
+            variables: (case.variables.iter())
+                .map(|(name, expression)| Variable {
+                    name: (*name).to_owned(),
+                    expression: (*expression).to_owned(),
+                })
+                .collect(),
+            ..ValidatingAdmissionPolicySpec::default()
+        };
+        let (kinds, params) = (named("Deployment"), named("Config"));
+        let outcome = warnings::check(&Against {
+            kinds: kinds
+                .iter()
+                .map(|schemas| (kind("Deployment"), &**schemas))
+                .collect(),
+            params: case.params.then(|| (kind("Config"), params.as_deref())),
+            spec: &policy,
+        });
+        let name = case.name;
+        assert_eq!(outcome.unchecked, 0, "{name}");
+        let fields: Vec<&str> = outcome
+            .warnings
+            .iter()
+            .map(|one| one.field_ref.as_str())
+            .collect();
+        let mut wanted: Vec<&str> = case.warnings.iter().map(|(field, _)| *field).collect();
+        wanted.dedup();
+        assert_eq!(fields, wanted, "{name}: {:?}", outcome.warnings);
+        for (field, part) in case.warnings {
+            let found = outcome.warnings.iter().find(|one| one.field_ref == *field);
+            let found = found.map(|one| one.warning.as_str()).unwrap_or_default();
+            assert!(found.contains(part), "{name}: {found}");
+        }
+    }
+    println!(
+        "{} of upstream's {} cases end as there",
+        cases.len(),
+        cases.len()
+    );
+}
+
 #[test]
 fn an_expression_of_any_size_and_nesting_is_checked_in_bounded_time_or_not_at_all() {
     let corpus = corpus();
