@@ -37,7 +37,7 @@ const HOLDS: Duration = Duration::from_secs(60);
 const LOADED: Duration = Duration::from_secs(240);
 /// Until all have joined, one by one, or left.
 const FOLLOWS: Duration = Duration::from_secs(180);
-/// Between two looks at what replicas do, as a metrics server looks.
+/// Between two reads at what replicas do, as a metrics server reads.
 const SCRAPED: Duration = Duration::from_secs(5);
 /// Keys may wait so long in their queues, at p99.
 const WAITS: f64 = 1.0;
@@ -51,7 +51,7 @@ const ENDLESS: &str = "+Inf";
 struct Seen {
     /// Of each pod: when its process had used how many seconds of CPU and reconciled how many keys.
     totals: BTreeMap<String, (Instant, [f64; 2])>,
-    /// Of each pod, since the look before: thousandths of a CPU, and thousandths of a key in a second.
+    /// Of each pod, since the reads before: thousandths of a CPU, and thousandths of a key in a second.
     rates: BTreeMap<String, [f64; 2]>,
     /// Of each pod: keys that waited no longer than a bucket's bound, by bound.
     queues: BTreeMap<String, BTreeMap<String, f64>>,
@@ -99,7 +99,7 @@ impl Seen {
     }
 
     /// The smallest bound of a bucket that 99 of 100 keys have not waited longer than, and how many keys
-    /// waited; counts anew from here.
+    /// waited; counts again from here.
     fn queue_p99(&mut self) -> (f64, f64) {
         let waited = std::mem::take(&mut self.waited);
         let all = waited.get(ENDLESS).copied().unwrap_or(0.0);
@@ -145,7 +145,7 @@ fn lock<T>(shared: &Mutex<T>) -> MutexGuard<'_, T> {
     shared.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
-/// Reads the replicas' processes, and tells the metrics API; follows the StatefulSet's size.
+/// Reads the replicas' processes, and reports the metrics API; follows the StatefulSet's size.
 struct Watched {
     seen: Arc<Mutex<Seen>>,
     _tasks: JoinSet<()>,
@@ -168,7 +168,7 @@ impl Watched {
             loop {
                 let began = Instant::now();
                 // The API server may be slow: the next round counts.
-                let _next_time = reader.look(&api, &book).await;
+                let _next_time = reader.read(&api, &book).await;
                 tokio::time::sleep(SCRAPED.saturating_sub(began.elapsed())).await;
             }
         });
@@ -203,7 +203,7 @@ struct Reader {
 
 impl Reader {
     /// One round over all replicas that run.
-    async fn look(&self, api: &MetricsApi, book: &Mutex<Seen>) -> Result<()> {
+    async fn read(&self, api: &MetricsApi, book: &Mutex<Seen>) -> Result<()> {
         let pods: Api<Pod> = Api::namespaced(self.client.clone(), harness::fleet::NAMESPACE);
         let own = ListParams::default().labels("app.kubernetes.io/name=manifold");
         let pods = pods.list(&own).await?.items;
@@ -308,7 +308,7 @@ fn sizes_that_go_up_and_down_once_turn_once() {
 }
 
 #[test]
-fn scrapes_tell_cpu_keys_and_queue_waits_since_the_one_before() {
+fn scrapes_report_cpu_keys_and_queue_waits_since_the_one_before() {
     let scrape = |cpu: f64, short: f64, all: f64| {
         Metrics::parse(&format!(
             "process_cpu_seconds_total {cpu}\n\

@@ -1,7 +1,7 @@
 //! Devices that a real DRA driver publishes and the real scheduler allocates: the driver of Kubernetes' own
 //! tests is the agent of each fake node. Claims are made, reserved, freed and evicted from as under upstream;
-//! and hundreds of pods with claims, while replicas die, never have two claims for one entry nor one device for
-//! two claims, and reservations are those of the pods that there are.
+//! and hundreds of pods with claims, while replicas die, never have two claims for one entry nor one device
+//! for two claims, and reservations are those of the pods that there are.
 
 use std::{
     collections::{BTreeMap, BTreeSet},
@@ -269,12 +269,12 @@ fn judge(pods: &[Value], claims: &[Value]) -> Result<()> {
         let name = text_at(pod, "/metadata/name");
         for entry in list(pod, "/spec/resourceClaims") {
             let entry_name = text_at(entry, "/name");
-            let told = list(pod, "/status/resourceClaimStatuses")
+            let reported = list(pod, "/status/resourceClaimStatuses")
                 .find(|one| text_at(one, "/name") == entry_name)
                 .map(|one| text_at(one, "/resourceClaimName"));
             let given = Some(text_at(entry, "/resourceClaimName")).filter(|name| !name.is_empty());
             let claim = given
-                .or(told)
+                .or(reported)
                 .with_context(|| format!("{name} names no claim"))?;
             let claim = by_name
                 .get(claim)
@@ -410,7 +410,8 @@ fn claims_of_500_pods_are_never_doubled_and_reservations_are_right_while_replica
     });
 }
 
-/// Whoever runs the controllers.
+/// Who runs the controllers.
+#[allow(clippy::large_enum_variant, reason = "one of a test")]
 enum Manager {
     Upstream(Kcm),
     Ours {
@@ -419,14 +420,14 @@ enum Manager {
     },
 }
 
-/// What was found at each look: objects and events with what differs by nature made equal, and their number.
-type Looks = BTreeMap<&'static str, BTreeMap<String, usize>>;
+/// What was found at each reads: objects and events with what differs by nature made equal, and their number.
+type Snapshots = BTreeMap<&'static str, BTreeMap<String, usize>>;
 
 /// A side of the comparison under way.
 struct Side {
     bed: Bed,
     normal: Normal,
-    looks: Looks,
+    snapshots: Snapshots,
 }
 
 impl Side {
@@ -491,7 +492,7 @@ impl Side {
         Ok(state)
     }
 
-    async fn look(&mut self, what: &'static str) -> Result<()> {
+    async fn snapshot(&mut self, what: &'static str) -> Result<()> {
         let (mut last, mut since) = (self.state().await?, Instant::now());
         let begun = Instant::now();
         while since.elapsed() < AT_REST && begun.elapsed() < LIMIT {
@@ -502,7 +503,7 @@ impl Side {
             }
         }
         judge(&self.bed.pods().await?, &self.bed.claims().await?)?;
-        self.looks.insert(what, last);
+        self.snapshots.insert(what, last);
         Ok(())
     }
 
@@ -570,7 +571,7 @@ impl Side {
                 .await?;
         }
         self.running(6).await?;
-        self.look("allocated and reserved").await?;
+        self.snapshot("allocated and reserved").await?;
 
         let mut template = pod_with("one", &json!({}));
         template["spec"]["restartPolicy"] = json!("Never");
@@ -586,12 +587,12 @@ impl Side {
                 Ok(())
             })
             .await?;
-        self.look("the Job's claims are gone").await?;
+        self.snapshot("the Job's claims are gone").await?;
 
         self.delete("left").await?;
-        self.look("reserved for one").await?;
+        self.snapshot("reserved for one").await?;
         self.delete("right").await?;
-        self.look("not allocated").await?;
+        self.snapshot("not allocated").await?;
         self.pod(
             "again",
             json!({"name": "gpu", "resourceClaimName": "shared"}),
@@ -604,7 +605,7 @@ impl Side {
             .patch("web", &PatchParams::default(), &patch)
             .await?;
         self.running(2).await?;
-        self.look("scaled down").await?;
+        self.snapshot("scaled down").await?;
 
         // A rule for the one device that a pod uses.
         let shared = self.bed.api::<ResourceClaim>().get("shared").await?;
@@ -620,7 +621,7 @@ impl Side {
             },
         });
         self.bed.make(&rules, rule).await?;
-        self.look("a rule without effect").await?;
+        self.snapshot("a rule without effect").await?;
         let patch = Patch::Merge(json!({"spec": {"taint": {"effect": "NoExecute"}}}));
         rules
             .patch("broken", &PatchParams::default(), &patch)
@@ -634,7 +635,7 @@ impl Side {
             Ok(done.then_some(()))
         })
         .await?;
-        self.look("evicted by a rule").await?;
+        self.snapshot("evicted by a rule").await?;
 
         // A taint that the driver itself publishes.
         let slices: Api<ResourceSlice> = Api::all(self.bed.client.clone());
@@ -652,14 +653,14 @@ impl Side {
         self.pod("handy", json!({"name": "gpu", "resourceClaimName": "tool"}))
             .await?;
         self.running(2).await?;
-        self.look("a tool").await?;
+        self.snapshot("a tool").await?;
         let taint = json!([{"key": "example.com/worn", "effect": "NoExecute"}]);
         let patch = json!({"spec": {"devices": [{"name": "tool", "taints": taint}, {"name": "spare", "taints": taint}]}});
         slices
             .patch("by-hand", &PatchParams::default(), &Patch::Merge(patch))
             .await?;
         self.gone("handy").await?;
-        self.look("evicted by the driver").await
+        self.snapshot("evicted by the driver").await
     }
 }
 
@@ -680,7 +681,7 @@ fn plain(text: &str) -> String {
     plain
 }
 
-async fn side(ours: bool) -> Result<Looks> {
+async fn side(ours: bool) -> Result<Snapshots> {
     let bed = Bed::new(3, 8).await?;
     let mut manager = if ours {
         let fleet = fleet_of(&bed.control_plane, &CONTROLLERS).await?;
@@ -702,7 +703,7 @@ async fn side(ours: bool) -> Result<Looks> {
     let mut side = Side {
         bed,
         normal: Normal::default(),
-        looks: Looks::new(),
+        snapshots: Snapshots::new(),
     };
     let played = side.play().await;
     played.context(if ours { "Manifold" } else { "upstream" })?;
@@ -710,7 +711,7 @@ async fn side(ours: bool) -> Result<Looks> {
         Manager::Upstream(kcm) => kcm.process().kill(),
         Manager::Ours { replicas, .. } => all_end_well(replicas).await?,
     }
-    Ok(side.looks)
+    Ok(side.snapshots)
 }
 
 #[test]
@@ -721,21 +722,21 @@ fn a_real_driver_s_devices_are_allocated_reserved_and_evicted_from_as_under_upst
         let (theirs, ours) = tokio::try_join!(side(false), side(true))?;
         let mut wrong = Vec::new();
         let mut equal = 0;
-        for (look, theirs) in &theirs {
-            let ours = &ours[look];
+        for (snapshot, theirs) in &theirs {
+            let ours = &ours[snapshot];
             for text in theirs.keys().chain(ours.keys()).collect::<BTreeSet<_>>() {
                 let counts = [theirs, ours].map(|side| side.get(text).copied().unwrap_or(0));
                 match counts[0] == counts[1] {
                     true => equal += counts[0],
                     false => wrong.push(format!(
-                        "{look}: theirs {}, ours {}: {text}",
+                        "{snapshot}: theirs {}, ours {}: {text}",
                         counts[0], counts[1]
                     )),
                 }
             }
         }
         println!(
-            "devices: {} looks, {equal} objects and events equal, {} not",
+            "devices: {} snapshots, {equal} objects and events equal, {} not",
             theirs.len(),
             wrong.len()
         );

@@ -1,5 +1,5 @@
-//! Every feature gate of 1.36 is accounted for: it can't be set, nobody in kube-controller-manager reads it, it
-//! acts here too, or it stands in a table with the reason why it changes nothing. Who reads a gate is found in
+//! Every feature gate of 1.36 is accounted for: it can't be set, nobody in kube-controller-manager reads it,
+//! it acts here too, or it is in a table with the reason why it changes nothing. Who reads a gate is found in
 //! the source of the pinned version.
 
 use std::{
@@ -87,14 +87,14 @@ const READ: &[(&str, Account)] = &[
     ("StorageVersionHash", Without(HANDLERS)),
     ("StorageVersionMigrator", Acts),
     ("TaintTolerationComparisonOperators", Acts),
-    ("UnauthenticatedHTTP2DOSMitigation", Without("whoever is unknown is bounded by the port's own limits of connections, streams and time")),
+    ("UnauthenticatedHTTP2DOSMitigation", Without("an unknown client is bounded by the port's own limits of connections, streams and time")),
     ("UnlockWhileProcessingFIFO", Without(INFORMERS)),
     ("WatchListClient", Without("lists are streamed where the API server can, and fetched in pages where it can't")),
     ("WorkloadWithJob", Acts),
 ];
 
-/// Packages that kube-controller-manager is linked with and does not run: the beginnings of their import paths,
-/// and what they are.
+/// Packages that kube-controller-manager is linked with and does not run: the beginnings of their import
+/// paths, and what they are.
 const NOT_RUN: &[(&str, &str)] = &[
     (
         "k8s.io/apiextensions-apiserver/",
@@ -336,7 +336,7 @@ fn every_gate_of_upstream_is_accounted_for() {
         counts[2],
     );
     assert!(wrong.is_empty(), "{wrong}");
-    // The whole of the source was looked at.
+    // The whole of the source was read.
     assert!(
         readers.len() > 150,
         "only {} gates were found",

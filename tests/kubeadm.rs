@@ -15,7 +15,7 @@ use serde_json::{Value, json};
 use super::kubelets::{talking, usable};
 use crate::interlock::{DURATION, FLEET, READ_MAX, SLACK, held_by, holder, took_turns};
 use crate::judge::AUDIT_POLICY;
-use crate::parity::{self, Look, Normal, Outcome, text_at};
+use crate::parity::{self, Normal, Outcome, Snapshot, text_at};
 use crate::support::{PATIENCE, POLL, all_end_well, alone, complete, create};
 
 const REPLICAS: usize = 3;
@@ -34,9 +34,9 @@ const FLEX_VOLUMES: (&str, &str) = ("flex-volume-plugin-dir", "/var/lib/flex-vol
 const RIGHTS_AFTER: Duration = Duration::from_secs(5);
 /// `kubeadm upgrade apply` makes a Job, and waits so long for its end.
 const HEALTH_CHECK: Duration = Duration::from_secs(60);
-/// How long upstream's manager stands by before the fleet dies.
-const STANDS_BY: Duration = Duration::from_secs(60);
-/// Kinds that no controller has a part in, or that tell of the moment.
+/// How long upstream's manager waits before the fleet dies.
+const STANDBY: Duration = Duration::from_secs(60);
+/// Kinds that no controller has a part in, or that report the moment.
 const NOT_COMPARED: [&str; 3] = ["events", "events.events.k8s.io", "componentstatuses"];
 
 /// Who manages the controllers.
@@ -82,12 +82,12 @@ async fn cluster_under(manager: Manager) -> Result<Outcome> {
         let said = cluster.kubectl(&["logs", &name]).await?;
         ensure!(said == format!("I am {name}\n"), "{name} says {said:?}");
     }
-    let look = at_rest(&cluster).await?;
+    let snapshot = at_rest(&cluster).await?;
     all_end_well(&mut replicas).await?;
     cluster.check()?;
     drop(nodes);
     Ok(Outcome {
-        looks: vec![look],
+        snapshots: vec![snapshot],
         failed: None,
     })
 }
@@ -143,7 +143,7 @@ async fn signed(cluster: &Kubeadm) -> Result<()> {
 }
 
 /// Everything that is there, once nothing has changed for a while.
-async fn at_rest(cluster: &Kubeadm) -> Result<Look> {
+async fn at_rest(cluster: &Kubeadm) -> Result<Snapshot> {
     let resources = cluster
         .kubectl(&["api-resources", "--verbs=list", "-o", "name"])
         .await?;
@@ -177,7 +177,7 @@ async fn at_rest(cluster: &Kubeadm) -> Result<Look> {
         Ok((last.1.elapsed() >= REST).then_some(there))
     })
     .await?;
-    Ok(look(cluster, &there))
+    Ok(snapshot(cluster, &there))
 }
 
 /// Leases of the managers and of the API server say who they are.
@@ -195,7 +195,7 @@ fn is_of_managers(object: &Value) -> bool {
 }
 
 /// What the rig and the kubelets make different each time is made equal; the rest as in the parity suite.
-fn look(cluster: &Kubeadm, there: &[Value]) -> Look {
+fn snapshot(cluster: &Kubeadm, there: &[Value]) -> Snapshot {
     let gateway = cluster.network().gateway().to_string();
     let network = gateway.trim_end_matches("0.1");
     let mut normal = Normal::default();
@@ -218,7 +218,7 @@ fn look(cluster: &Kubeadm, there: &[Value]) -> Look {
         if let Some(status) = even.get_mut("status").and_then(Value::as_object_mut)
             && kind == "Pod"
         {
-            // The kubelet tells of a limit or does not, as it comes to look at the pod's cgroup.
+            // The kubelet reports a limit or does not, as it comes to reads at the pod's cgroup.
             status.remove("resources");
         }
         let namespace = text_at(&even, "/metadata/namespace");
@@ -226,10 +226,10 @@ fn look(cluster: &Kubeadm, there: &[Value]) -> Look {
         let key = format!("{kind} {namespace}/{name}");
         objects.entry(key).or_default().push(even);
     }
-    Look {
+    Snapshot {
         name: "at rest".to_owned(),
         objects,
-        ..Look::default()
+        ..Snapshot::default()
     }
 }
 
@@ -297,7 +297,11 @@ fn kubeadm_s_cluster_is_under_manifold_what_it_is_under_kube_controller_manager(
     run_test(async {
         let theirs = cluster_under(Manager::Upstream).await?;
         let ours = cluster_under(Manager::Manifold).await?;
-        let objects = ours.looks[0].objects.values().map(Vec::len).sum::<usize>();
+        let objects = ours.snapshots[0]
+            .objects
+            .values()
+            .map(Vec::len)
+            .sum::<usize>();
         let differences = parity::outcomes("kubeadm", &theirs, &ours);
         let mut unexplained = 0;
         for one in &differences {
@@ -451,7 +455,7 @@ async fn works(client: &Client, name: &str) -> Result<()> {
     complete(&deployments, name, 2).await
 }
 
-/// The image that the host's static pod runs, as the kubelet tells it.
+/// The image that the host's static pod runs, as the kubelet reports it.
 async fn managing_image(cluster: &Kubeadm) -> Result<String> {
     let pods = [
         "-n",
@@ -539,7 +543,7 @@ fn kubeadm_swaps_manifold_in_and_out_on_a_host_and_two_managers_never_write_at_o
 
         // Upstream's manager by accident, and then the fleet's end without a farewell.
         cluster.start_kcm()?;
-        tokio::time::sleep(STANDS_BY).await;
+        tokio::time::sleep(STANDBY).await;
         ensure!(holder(&client).await? == FLEET, "upstream has not waited");
         let kill = "kill -KILL $(pidof kube-controller-manager)";
         host.run("/bin/sh", &["-c", kill]).await?;
@@ -548,7 +552,7 @@ fn kubeadm_swaps_manifold_in_and_out_on_a_host_and_two_managers_never_write_at_o
         std::fs::remove_file(&manifest).context("taking the static pod away")?;
         let took = held_by(&client, false, PATIENCE).await?;
         println!(
-            "kubeadm: upstream stood by for {STANDS_BY:?}, and holds the Lease {took:.1?} after the fleet was killed"
+            "kubeadm: upstream stood by for {STANDBY:?}, and holds the Lease {took:.1?} after the fleet was killed"
         );
         ensure!(took <= DURATION + READ_MAX + SLACK, "{took:?}");
         works(&client, "last").await?;

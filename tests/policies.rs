@@ -1,8 +1,8 @@
 //! Types in the expressions of ValidatingAdmissionPolicies: the warnings in their status equal those of
-//! kube-controller-manager, expression by expression. The expressions are those of upstream's own tests of CEL,
-//! taken from the source of the pinned version when the suite runs, and variations of them in which a literal
-//! gave way to a field of the object: where a field's type does not fit, both must say so in the same words.
-//! What the API server refuses to store is left out, since nobody checks it.
+//! kube-controller-manager, expression by expression. The expressions are those of upstream's own tests of
+//! CEL, taken from the source of the pinned version when the suite runs, and variations of them in which a
+//! literal gave way to a field of the object: where a field's type does not fit, both must say so in the same
+//! words. What the API server refuses to store is left out, since nobody checks it.
 
 use std::{
     collections::BTreeMap,
@@ -23,7 +23,7 @@ use serde_json::{Value, json};
 
 use crate::support::{all_end_well, alone, fleet_of};
 
-/// Modules with tests of CEL, and their folders; all below are looked through.
+/// Modules with tests of CEL, and their folders; all below are read.
 const SOURCES: [(&str, &str); 5] = [
     ("k8s.io/apiserver", "pkg/cel"),
     ("k8s.io/apiserver", "pkg/admission/plugin/policy"),
@@ -226,8 +226,8 @@ fn policy(name: &str, expression: &str) -> Result<ValidatingAdmissionPolicy> {
     }))?)
 }
 
-/// Makes a policy of each expression that the API server takes; one that is neither true nor false is put into
-/// a list. Policy → expression.
+/// Makes a policy of each expression that the API server takes; one that is neither true nor false is put
+/// into a list. Policy → expression.
 async fn make(client: &Client, expressions: Vec<String>) -> Result<BTreeMap<String, String>> {
     let api: Api<ValidatingAdmissionPolicy> = Api::all(client.clone());
     let made = stream::iter(expressions.into_iter().enumerate())
@@ -323,7 +323,7 @@ fn warnings_of_upstream_s_expressions_are_those_of_kube_controller_manager() {
         let theirs = checked(&client, made.len()).await.context("upstream")?;
         kcm.process().kill();
         let upstream_took = begun.elapsed();
-        // A new generation is checked anew.
+        // A new generation is checked again.
         let api: Api<ValidatingAdmissionPolicy> = Api::all(client.clone());
         let patch = json!({"spec": {"failurePolicy": "Fail"}});
         let changed = stream::iter(made.keys())

@@ -105,7 +105,7 @@ impl fmt::Display for Peer {
     }
 }
 
-/// What stands behind the peer's name.
+/// What follows the peer's name.
 impl fmt::Display for With {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str(match self {

@@ -296,7 +296,7 @@ fn a_renewal_is_slow_where_the_one_before_was_lost_or_had_no_clear_end() {
         assert!(writes(HoldWrite::Renew)(&next), "{next:?}");
         assert_eq!(replica.hold(6.2).slow_renewals, 1, "not this one");
     }
-    // Another replica goes on: nothing is renewed here.
+    // Another replica renews it: nothing is renewed here.
     let mut replica = holding();
     replica.step(3.0, InterlockInput::Tick);
     let (started, result) = (s(3.0), Written::Conflict(None));

@@ -941,4 +941,31 @@ mod tests {
             assert_eq!(bytes(text), expected, "{text}");
         }
     }
+
+    #[test]
+    fn a_policy_is_asked_in_the_namespaces_that_its_selector_names() {
+        let named = |operator: &str, values: &[&str]| serde_json::json!({"key": "kubernetes.io/metadata.name", "operator": operator, "values": values});
+        let table = [
+            (vec![], "one", true),
+            (vec![named("In", &["one", "two"])], "one", true),
+            (vec![named("In", &["one", "two"])], "three", false),
+            // Both must hold.
+            (
+                vec![named("In", &["one", "two"]), named("In", &["two"])],
+                "one",
+                false,
+            ),
+        ];
+        for (expressions, namespace, expected) in table {
+            let selector = serde_json::json!({ "matchExpressions": expressions });
+            let constraints = serde_json::json!({ "namespaceSelector": selector });
+            let policy = serde_json::json!({"spec": {"matchConstraints": constraints}});
+            assert_eq!(
+                covered(&policy).holds_for(namespace),
+                expected,
+                "{policy} in {namespace}"
+            );
+        }
+        assert_eq!(covered(&Value::Null), Covered::All);
+    }
 }

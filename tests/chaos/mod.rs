@@ -11,6 +11,7 @@ mod fault;
 pub(crate) mod probes;
 mod relay;
 mod rogue;
+mod storage;
 mod strain;
 pub(crate) mod webhook;
 mod workload;
@@ -41,10 +42,11 @@ use serde_json::json;
 pub use self::fault::Fault;
 use self::probes::Probes;
 use self::relay::{Mode, Relay};
+use self::storage::Storage;
 use self::strain::Strain;
 use self::webhook::Webhook;
 use self::workload::Workload;
-use crate::judge::{AUDIT_POLICY, Children, Names, Ownership, UNOWNED, stretched};
+use crate::judge::{AUDIT_POLICY, Children, Names, Ownership, UNOWNED, Volumes, stretched};
 
 const FLEET: &str = "manifold";
 const RANGES: u16 = 256;
@@ -131,6 +133,7 @@ struct Chaos {
     fleet: Fleet,
     members: Vec<Member>,
     probes: Probes,
+    storage: Option<Storage>,
     namespace: String,
     random: StdRng,
     waits: BTreeMap<Fault, Waits>,
@@ -181,12 +184,14 @@ async fn all(settings: &Settings) -> Result<()> {
     let namespace = control_plane.namespace("chaos").await?;
     let probes = Probes::start(&client, &control_plane.namespace("probes").await?, RANGES).await?;
     let workload = Workload::start(&client, &namespace, settings.seed).await?;
+    let storage = Storage::start(&control_plane, settings.seed).await?;
     let mut chaos = Chaos {
         control_plane,
         client,
         fleet,
         members,
         probes,
+        storage: Some(storage),
         namespace,
         random,
         waits: BTreeMap::new(),
@@ -215,13 +220,16 @@ async fn all(settings: &Settings) -> Result<()> {
     let took = begun.elapsed();
     let (served, changes) = (chaos.probes.served(), workload.changes());
     // The bed's kubelets forget what they were about when an outage meets them: pods then end for ever.
-    chaos.control_plane.start_the_others_again()?;
+    chaos.start_the_others_again()?;
     let calm = chaos.control_plane.namespace("calm").await?;
     workload.compare(&calm).await?;
+    let storage = chaos.storage.take().context("the volumes' workload")?;
+    let moved = storage.changes();
+    storage.end().await?;
     chaos.settled("the fleet ends").await?;
     let (waits, too_long) = chaos.compare_waits(settings.slack);
     println!(
-        "chaos: {done} of {} faults in {:.0} s, {changes} changes of the workload, {served} keys served\n{waits}",
+        "chaos: {done} of {} faults in {:.0} s, {changes} changes of the workload, {moved} of pods with volumes, {served} keys served\n{waits}",
         faults.len(),
         took.as_secs_f64(),
     );
@@ -380,7 +388,7 @@ impl Chaos {
                 tokio::time::sleep(ETCD_AWAY).await;
                 self.control_plane.resume(Program::Etcd)?;
                 self.all_served().await?;
-                self.control_plane.start_the_others_again()
+                self.start_the_others_again()
             }
             Fault::SlowWebhook => self.slow_webhook(victim).await,
             Fault::WrongCertificate => {
@@ -488,6 +496,14 @@ impl Chaos {
         tokio::time::sleep(API_SERVER_AWAY).await;
         self.control_plane.start_api_server().await?;
         self.all_served().await?;
+        self.start_the_others_again()
+    }
+
+    /// Whatever an outage has ended or confused.
+    fn start_the_others_again(&mut self) -> Result<()> {
+        if let Some(storage) = &mut self.storage {
+            storage.start_the_ended_again()?;
+        }
         self.control_plane.start_the_others_again()
     }
 
@@ -654,26 +670,35 @@ impl Chaos {
 
     /// What the API server has recorded.
     fn judge(&self) -> Result<String> {
-        let (mut ownership, mut children, mut names) =
-            (Ownership::of(FLEET), Children::default(), Names::default());
+        let (mut ownership, mut children) = (Ownership::of(FLEET), Children::default());
+        let (mut names, mut volumes) = (Names::default(), Volumes::default());
         self.control_plane.audit().read(|record| {
             ownership.read(&record);
             children.read(&record);
             names.read(&record);
+            volumes.read(&record);
         })?;
-        let (owned, counted) = (
+        let (owned, counted, kept) = (
             ownership.verdict(stretched(UNOWNED, self.slack)),
             children.verdict(self.slack),
+            volumes.verdict(),
         );
         let said = format!(
-            "ownership: {}\nchildren: {} pods of {} ReplicaSets, {} complaints\nnames: {} generated",
+            "ownership: {}\nchildren: {} pods of {} ReplicaSets, {} complaints\nnames: {} generated\nvolumes: {}",
             owned.summary(),
             counted.pods,
             counted.owners,
             counted.complaints.len(),
-            names.count()
+            names.count(),
+            kept.summary()
         );
-        let complaints = [owned.complaints, counted.complaints, names.complaints()].concat();
+        let complaints = [
+            owned.complaints,
+            counted.complaints,
+            names.complaints(),
+            kept.complaints,
+        ]
+        .concat();
         if !complaints.is_empty() {
             bail!("{said}\n{}", complaints.join("\n"));
         }

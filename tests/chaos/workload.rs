@@ -79,7 +79,7 @@ fn body(index: usize, wish: Wish) -> Value {
 }
 
 /// Gone already is as good.
-fn or_gone<T>(result: Result<T, kube::Error>) -> Result<(), kube::Error> {
+pub(super) fn or_gone<T>(result: Result<T, kube::Error>) -> Result<(), kube::Error> {
     match result {
         Err(kube::Error::Api(status)) if status.code == 404 => Ok(()),
         other => other.map(drop),

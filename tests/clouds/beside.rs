@@ -1,5 +1,5 @@
-//! The same deeds over the same cloud under upstream's cloud controllers and under Manifold's, and what is left
-//! compared: Services and Nodes field by field, events, the cloud's state, and the calls that change it.
+//! The same deeds over the same cloud under upstream's cloud controllers and under Manifold's, and what is
+//! left compared: Services and Nodes field by field, events, the cloud's state, and the calls that change it.
 //!
 //! Both sides have a control plane and a cloud each, and play the scenarios one after the other, since Nodes
 //! belong to the whole cluster. A difference fails the suite unless [`MEANT`] names it with its reason, which
@@ -34,7 +34,7 @@ use crate::{
 const LIMIT: Duration = Duration::from_secs(60);
 /// Nothing has changed for so long: more than a period of the controllers.
 const AT_REST: Duration = Duration::from_millis(2500);
-const LOOK: Duration = Duration::from_millis(250);
+const POLL_EVERY: Duration = Duration::from_millis(250);
 /// Replicas of Manifold.
 const REPLICAS: usize = 2;
 /// Blocks of addresses of a scenario's nodes.
@@ -82,10 +82,10 @@ enum Step {
     /// Until nothing has changed for a while.
     Rest,
     /// What both sides must have in common at this point too.
-    Look(&'static str),
+    Snapshot(&'static str),
 }
 use Step::{
-    Delete, DeleteNode, Join, Look, Make, Mend, Patch as Alter, Ready, Rest, ShutDown, Stray,
+    Delete, DeleteNode, Join, Make, Mend, Patch as Alter, Ready, Rest, ShutDown, Snapshot, Stray,
     Terminate, Until,
 };
 
@@ -173,7 +173,7 @@ fn scenarios() -> Vec<Scenario> {
         scenario("another-type", with_web(vec![
             Alter("web", json!({"spec": {"type": "ClusterIP", "externalTrafficPolicy": null, "allocateLoadBalancerNodePorts": null}})),
             Until("the load balancer is deleted", |state| has("DeletedLoadBalancer", state)),
-            Rest, Look("a ClusterIP"),
+            Rest, Snapshot("a ClusterIP"),
             Alter("web", json!({"spec": {"type": "LoadBalancer"}})),
             Until("web is balanced", is_balanced),
         ])),
@@ -193,21 +193,21 @@ fn scenarios() -> Vec<Scenario> {
         scenario("without-nodes", vec![
             Make("web", balanced()),
             Until("web is balanced", is_balanced),
-            Rest, Look("no hosts"),
+            Rest, Snapshot("no hosts"),
             Join(1),
             Until("it has a host", |state| state["balancers"]["web"]["nodes"] == json!(["n1"])),
         ]),
         scenario("nodes-come-and-go", with_web(vec![
             Join(3),
             Until("it has three hosts", |state| state["balancers"]["web"]["nodes"] == json!(["n1", "n2", "n3"])),
-            Rest, Look("three"),
+            Rest, Snapshot("three"),
             DeleteNode(2),
             Until("it has two hosts", |state| state["balancers"]["web"]["nodes"] == json!(["n1", "n3"])),
         ])),
         scenario("nodes-excluded", with_web(vec![
             Step::Node(1, json!({"metadata": {"labels": {"node.kubernetes.io/exclude-from-external-load-balancers": ""}}})),
             Until("n1 is out", |state| state["balancers"]["web"]["nodes"] == json!(["n2"])),
-            Rest, Look("a label"),
+            Rest, Snapshot("a label"),
             Step::Node(1, json!({"metadata": {"labels": {"node.kubernetes.io/exclude-from-external-load-balancers": null}}})),
             Until("n1 is back", |state| state["balancers"]["web"]["nodes"] == json!(["n1", "n2"])),
             Rest,
@@ -221,7 +221,7 @@ fn scenarios() -> Vec<Scenario> {
             fault("EnsureLoadBalancer", refusal("quota of addresses exceeded"), 2),
             Make("web", balanced()),
             Until("it has failed", |state| has("SyncLoadBalancerFailed", state)),
-            Look("failed"),
+            Snapshot("failed"),
             Until("web is balanced", is_balanced),
         ]),
         scenario("ensure-down", vec![
@@ -276,7 +276,7 @@ fn scenarios() -> Vec<Scenario> {
             Step::Fault("EnsureLoadBalancerDeleted", Fault::Down, None),
             Delete("web"),
             Until("it has failed", |state| has("SyncLoadBalancerFailed", state)),
-            Look("held"),
+            Snapshot("held"),
             Mend, gone(),
         ])),
         scenario("update-refused", with_web(vec![
@@ -288,7 +288,7 @@ fn scenarios() -> Vec<Scenario> {
             fault("UpdateLoadBalancer", Fault::LostAnswer, 1),
             Join(3),
             Until("it has three hosts", |state| state["balancers"]["web"]["nodes"] == json!(["n1", "n2", "n3"])),
-            Until("it is told", |state| has("UpdateLoadBalancerFailed", state)),
+            Until("it is reported", |state| has("UpdateLoadBalancerFailed", state)),
         ])),
         // Routes.
         scenario("routes", vec![Join(1), Join(2), Until("both have routes", routed)]),
@@ -319,14 +319,14 @@ fn scenarios() -> Vec<Scenario> {
         scenario("routes-unlisted", vec![
             Join(1), Until("it has a route", routed),
             Step::Fault("ListRoutes", Fault::Down, None),
-            Join(2), Stray(Some(3)), Rest, Look("nothing is done"),
+            Join(2), Stray(Some(3)), Rest, Snapshot("nothing is done"),
             Mend,
             Until("both have routes", |state| routed(state) && state["routes"] == json!(["n1 block1", "n2 block2"])),
         ]),
         scenario("routes-unanswered", vec![
             Join(1), Until("it has a route", routed),
             Step::Fault("ListRoutes", Fault::Empty, None),
-            Join(2), Rest, Look("nothing is done"),
+            Join(2), Rest, Snapshot("nothing is done"),
             Mend,
             Until("both have routes", routed),
         ]),
@@ -339,7 +339,7 @@ fn scenarios() -> Vec<Scenario> {
         // Machines.
         scenario("machine-gone", vec![
             Join(1), Join(2), Until("both have routes", routed), Rest,
-            Terminate(1), Rest, Look("a ready node stays"),
+            Terminate(1), Rest, Snapshot("a ready node stays"),
             Ready(1, "Unknown"),
             Until("n1 is deleted", |state| state["nodes"]["n1"].is_null()),
             Until("its route is gone", |state| state["routes"] == json!(["n2 block2"])),
@@ -348,7 +348,7 @@ fn scenarios() -> Vec<Scenario> {
             Join(1), Until("it has a route", routed), Rest,
             ShutDown(1), Ready(1, "False"),
             Until("it is tainted", is_tainted),
-            Rest, Look("shut down"),
+            Rest, Snapshot("shut down"),
             Ready(1, "True"),
             Until("it is not tainted", |state| !is_tainted(state)),
         ]),
@@ -360,10 +360,10 @@ fn scenarios() -> Vec<Scenario> {
             Join(1), Until("it has a route", routed), Rest,
             Terminate(1),
             Step::Fault("InstanceExists", Fault::Down, None),
-            Ready(1, "Unknown"), Rest, Look("it stays"),
-            Mend, Step::Fault("InstanceExists", Fault::Empty, None), Rest, Look("it still stays"),
+            Ready(1, "Unknown"), Rest, Snapshot("it stays"),
+            Mend, Step::Fault("InstanceExists", Fault::Empty, None), Rest, Snapshot("it still stays"),
             Mend, Step::Fault("InstanceExists", Fault::Refuse(Reason::InstanceNotFound, "no such machine".to_owned()), None),
-            Rest, Look("not found is no answer"),
+            Rest, Snapshot("not found is no answer"),
             Mend,
             Until("n1 is deleted", |state| state["nodes"]["n1"].is_null()),
         ]),
@@ -371,14 +371,15 @@ fn scenarios() -> Vec<Scenario> {
             Join(1), Until("it has a route", routed), Rest,
             ShutDown(1),
             Step::Fault("InstanceShutdown", refusal("try later"), None),
-            Ready(1, "False"), Rest, Look("no taint"),
+            Ready(1, "False"), Rest, Snapshot("no taint"),
             Mend,
             Until("it is tainted", is_tainted),
         ]),
     ]
 }
 
-/// Whoever runs the controllers.
+/// Who runs the controllers.
+#[allow(clippy::large_enum_variant, reason = "one of a test")]
 enum Manager {
     Upstream {
         _process: Process,
@@ -411,8 +412,8 @@ struct Play<'s> {
     normal: Normal,
 }
 
-/// What was found at each look.
-type Looks = BTreeMap<String, Value>;
+/// What was found at each reads.
+type Snapshots = BTreeMap<String, Value>;
 
 impl Side {
     async fn start(ours: bool) -> Result<Self> {
@@ -457,12 +458,12 @@ impl Side {
         })
     }
 
-    async fn run(&mut self, scenarios: &[Scenario]) -> Result<Vec<Looks>> {
+    async fn run(&mut self, scenarios: &[Scenario]) -> Result<Vec<Snapshots>> {
         let mut all = Vec::new();
         for (place, scenario) in scenarios.iter().enumerate() {
             let begun = Instant::now();
-            let looks = self.play(place, scenario).await;
-            all.push(looks.with_context(|| format!("the scenario {}", scenario.name))?);
+            let snapshots = self.play(place, scenario).await;
+            all.push(snapshots.with_context(|| format!("the scenario {}", scenario.name))?);
             println!("clouds: {}: {:.1?}", scenario.name, begun.elapsed());
         }
         if let Manager::Ours { replicas, .. } = &mut self.manager {
@@ -471,7 +472,7 @@ impl Side {
         Ok(all)
     }
 
-    async fn play(&self, place: usize, scenario: &Scenario) -> Result<Looks> {
+    async fn play(&self, place: usize, scenario: &Scenario) -> Result<Snapshots> {
         let namespace = self.control_plane.namespace(scenario.name).await?;
         let mut play = Play {
             side: self,
@@ -482,15 +483,15 @@ impl Side {
             calls: self.cloud.calls().len(),
             normal: Normal::default(),
         };
-        let mut looks = Looks::new();
+        let mut snapshots = Snapshots::new();
         for step in &scenario.steps {
-            let done = play.step(step, &mut looks).await;
+            let done = play.step(step, &mut snapshots).await;
             done.with_context(|| format!("the step {step:?}"))?;
         }
         let end = play.at_rest().await?;
-        looks.insert("the end".to_owned(), end);
+        snapshots.insert("the end".to_owned(), end);
         play.clear().await?;
-        Ok(looks)
+        Ok(snapshots)
     }
 }
 
@@ -503,7 +504,7 @@ impl Play<'_> {
         format!("10.200.{}.0/24", BLOCKS * self.place + number)
     }
 
-    async fn step(&mut self, step: &Step, looks: &mut Looks) -> Result<()> {
+    async fn step(&mut self, step: &Step, snapshots: &mut Snapshots) -> Result<()> {
         let cloud = &self.side.cloud;
         let merge = PatchParams::default();
         match step {
@@ -578,9 +579,9 @@ impl Play<'_> {
             Rest => {
                 self.at_rest().await?;
             }
-            Look(what) => {
+            Snapshot(what) => {
                 let state = self.at_rest().await?;
-                looks.insert((*what).to_owned(), state);
+                snapshots.insert((*what).to_owned(), state);
             }
         }
         Ok(())
@@ -612,7 +613,7 @@ impl Play<'_> {
         let (mut last, mut since) = (self.state().await?, Instant::now());
         let begun = Instant::now();
         while since.elapsed() < AT_REST && begun.elapsed() < LIMIT {
-            tokio::time::sleep(LOOK).await;
+            tokio::time::sleep(POLL_EVERY).await;
             let state = self.state().await?;
             if state != last {
                 (last, since) = (state, Instant::now());
@@ -658,7 +659,7 @@ impl Play<'_> {
         }))
     }
 
-    /// Names and blocks without what tells this scenario from others.
+    /// Names and blocks without what distinguishes this scenario from others.
     fn short(&self, text: &str) -> String {
         let mut short = text
             .replace(&format!("{}-n", self.scenario), "n")
@@ -774,7 +775,7 @@ fn without_duration(message: &str) -> String {
 #[derive(Debug)]
 struct Difference {
     scenario: &'static str,
-    look: String,
+    snapshot: String,
     path: String,
     theirs: Value,
     ours: Value,
@@ -788,30 +789,35 @@ struct Meant {
 
 const MEANT: &[Meant] = &[];
 
-fn compare(path: &str, theirs: &Value, ours: &Value, tell: &mut impl FnMut(&str, &Value, &Value)) {
+fn compare(
+    path: &str,
+    theirs: &Value,
+    ours: &Value,
+    report: &mut impl FnMut(&str, &Value, &Value),
+) {
     match (theirs, ours) {
         (Value::Object(one), Value::Object(other)) => {
             let mut keys: Vec<&String> = one.keys().chain(other.keys()).collect();
             keys.sort();
             keys.dedup();
             for key in keys {
-                compare(&format!("{path}/{key}"), &theirs[key], &ours[key], tell);
+                compare(&format!("{path}/{key}"), &theirs[key], &ours[key], report);
             }
         }
         _ if theirs == ours => {}
-        _ => tell(path, theirs, ours),
+        _ => report(path, theirs, ours),
     }
 }
 
-fn differences(scenario: &'static str, theirs: &Looks, ours: &Looks) -> Vec<Difference> {
+fn differences(scenario: &'static str, theirs: &Snapshots, ours: &Snapshots) -> Vec<Difference> {
     let mut found = Vec::new();
-    for (look, theirs) in theirs {
+    for (snapshot, theirs) in theirs {
         let none = Value::Null;
-        let ours = ours.get(look).unwrap_or(&none);
+        let ours = ours.get(snapshot).unwrap_or(&none);
         compare("", theirs, ours, &mut |path, theirs, ours| {
             found.push(Difference {
                 scenario,
-                look: look.clone(),
+                snapshot: snapshot.clone(),
                 path: path.to_owned(),
                 theirs: theirs.clone(),
                 ours: ours.clone(),
@@ -844,7 +850,7 @@ fn the_same_deeds_end_as_under_upstream_s_cloud_controllers() {
                     Some(known) => *meant.entry(known.reason).or_default() += 1,
                     None => unexplained.push(format!(
                         "{} ({}): {}: theirs {}, ours {}",
-                        one.scenario, one.look, one.path, one.theirs, one.ours
+                        one.scenario, one.snapshot, one.path, one.theirs, one.ours
                     )),
                 }
             }

@@ -1,6 +1,6 @@
 //! The reference provider for upstream's controllers: what Manifold asks over gRPC, the program of
-//! `tests/controlplane/cloud-controllers` asks in JSON, a request and an answer for each connection. Both ends
-//! are at the same calls of the same provider, faults included.
+//! `tests/controlplane/cloud-controllers` asks in JSON, a request and an answer for each connection. Both
+//! ends are at the same calls of the same provider, faults included.
 
 use std::{io, path::Path};
 
@@ -64,7 +64,7 @@ async fn converse(cloud: &Reference, connection: UnixStream) -> Result<()> {
     let request: Value = serde_json::from_str(&line).context("a request")?;
     let mut answer = answered(cloud, &request).await.to_string();
     answer.push('\n');
-    // Whoever asked may have been stopped meanwhile.
+    // Who asked may have been stopped meanwhile.
     let _gone = connection.into_inner().write_all(answer.as_bytes()).await;
     Ok(())
 }

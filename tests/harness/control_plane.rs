@@ -741,8 +741,8 @@ impl ControlPlane {
         spawn(&programs, &self.dir, Program::CloudControllers, args)
     }
 
-    /// Starts the DRA driver of Kubernetes' own tests as the agent of a fake node, where it publishes devices.
-    /// No kubelet asks it to prepare them: kwok's pods run all the same.
+    /// Starts the DRA driver of Kubernetes' own tests as the agent of a fake node, where it publishes
+    /// devices. No kubelet asks it to prepare them: kwok's pods run all the same.
     pub async fn start_dra_driver(&self, node: &str, devices: usize) -> Result<Process> {
         let programs = tokio::task::spawn_blocking(Programs::obtain_dra_driver)
             .await
@@ -1043,7 +1043,7 @@ async fn await_ready(client: &Client, parts: &mut [&mut Process]) -> Result<()> 
     }
 }
 
-/// A fake node of this name, with room for so many pods.
+/// A fake node of this name, with room for this number of pods.
 pub fn node_object(name: &str, pods: usize) -> serde_json::Value {
     let room = json!({"cpu": "64", "memory": "256Gi", "pods": pods.to_string()});
     // kwok's kubelets share a port.

@@ -1,4 +1,4 @@
-//! Every controller on: what kube-controller-manager, Manifold and the API server are told for it.
+//! Every controller on: what kube-controller-manager, Manifold and the API server are reported for it.
 
 /// Flags of either manager: all controllers but those of clouds, which need a provider. Without the gates and
 /// the ranges of pods' addresses, some would not run; without their names, those that are off by default.

@@ -19,6 +19,7 @@ pub mod jaeger;
 pub mod kubeconfig;
 pub mod metrics;
 pub mod metrics_api;
+pub mod mounts;
 pub mod nodes;
 pub mod observe;
 pub mod oci;
@@ -37,6 +38,7 @@ pub use fleet::{Fleet, PeerTrust, Replica};
 pub use jaeger::Jaeger;
 pub use metrics::Metrics;
 pub use metrics_api::MetricsApi;
+pub use mounts::Mounts;
 pub use shards::Shards;
 pub use wait::until;
 

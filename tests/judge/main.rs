@@ -2,15 +2,16 @@
 //!
 //! Reports every request of an older epoch after a newer one began, every write by a replica that was not the
 //! owner, every pod made beyond what its ReplicaSet wanted at that moment, every generated name that was
-//! given twice within an hour, and every range that was nobody's for longer than
-//! announced. Leases' history is in the log itself, where the policy logs their bodies (`--print-policy`).
+//! given twice within an hour, every volume that was released, deleted or attached elsewhere while its claim
+//! or node had it, and every range that was nobody's for longer than announced. The history of Leases, claims
+//! and volumes is in the log itself, where the policy logs their bodies (`--print-policy`).
 
 use std::path::PathBuf;
 use std::process::ExitCode;
 
 use anyhow::{Context, Result, bail, ensure};
 use jiff::SignedDuration;
-use tests::judge::{AUDIT_POLICY, Children, Judge, Names, Ownership};
+use tests::judge::{AUDIT_POLICY, Children, Judge, Names, Ownership, Volumes};
 
 const USAGE: &str = "usage: audit --audit-log FILE [--fleet-name NAME] [--unowned-seconds N] | audit --print-policy";
 
@@ -65,22 +66,25 @@ fn run() -> Result<bool> {
         print!("{}", AUDIT_POLICY.trim_start());
         return Ok(true);
     };
-    let (mut judge, mut ownership, mut children, mut names) = (
+    let (mut judge, mut ownership, mut children, mut names, mut volumes) = (
         Judge::default(),
         Ownership::of(&args.fleet),
         Children::default(),
         Names::default(),
+        Volumes::default(),
     );
     harness::AuditLog::open(&args.log).read(|record| {
         judge.read(&record);
         ownership.read(&record);
         children.read(&record);
         names.read(&record);
+        volumes.read(&record);
     })?;
-    let (verdict, owned, counted) = (
+    let (verdict, owned, counted, kept) = (
         judge.verdict(),
         ownership.verdict(args.unowned),
         children.verdict(1.0),
+        volumes.verdict(),
     );
     println!("ownership: {}", owned.summary());
     println!(
@@ -90,9 +94,15 @@ fn run() -> Result<bool> {
         counted.complaints.len()
     );
     println!("names: {} generated", names.count());
+    println!("volumes: {}", kept.summary());
     println!("log: {}", verdict.summary());
-    let complaints: Vec<String> =
-        [owned.complaints, counted.complaints, names.complaints()].concat();
+    let complaints: Vec<String> = [
+        owned.complaints,
+        counted.complaints,
+        names.complaints(),
+        kept.complaints,
+    ]
+    .concat();
     for complaint in &complaints {
         println!("{complaint}");
     }

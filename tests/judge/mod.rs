@@ -23,10 +23,12 @@ use serde_json::Value;
 mod children;
 mod names;
 mod ownership;
+mod volumes;
 
 pub use children::{Children, Counted};
 pub use names::Names;
 pub use ownership::{Owned, Ownership};
+pub use volumes::{Kept, Volumes};
 
 /// The longest that a range may be nobody's: a Lease's duration, two reads, an eviction with its proof, a
 /// claim.
@@ -51,9 +53,18 @@ rules:
 - level: None
   nonResourceURLs: ["/healthz*", "/readyz*", "/livez*", "/version", "/openapi*"]
 - level: RequestResponse
+  verbs: ["create", "delete"]
+  resources:
+  - {group: "", resources: ["pods", "pods/binding"]}
+- level: RequestResponse
+  verbs: ["create", "update", "patch", "delete"]
+  resources:
+  - {group: "", resources: ["persistentvolumeclaims", "persistentvolumeclaims/status"]}
+  - {group: "", resources: ["persistentvolumes", "persistentvolumes/status"]}
+  - {group: "storage.k8s.io", resources: ["volumeattachments", "volumeattachments/status"]}
+- level: RequestResponse
   verbs: ["create"]
   resources:
-  - {group: "", resources: ["pods"]}
   - {group: "apps", resources: ["replicasets"]}
 - level: RequestResponse
   verbs: ["create", "update", "patch"]

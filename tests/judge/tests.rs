@@ -4,6 +4,8 @@ use super::{
     Children, Counted, Judge, Names, Owned, Ownership, UNOWNED, Verdict, ownership::lease,
 };
 
+mod volumes;
+
 /// A log line by line; each entry is a second later than the one before.
 struct Log(Vec<Value>);
 

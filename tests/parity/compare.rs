@@ -12,7 +12,7 @@ use std::fmt;
 
 use serde_json::Value;
 
-use super::run::{Look, Outcome};
+use super::run::{Outcome, Snapshot};
 use super::writes::Verb;
 
 /// Changes beyond upstream's that are no matter: half of them, and so many.
@@ -25,7 +25,7 @@ const NOTHING: &str = "nothing";
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) struct Difference {
     pub(crate) scenario: String,
-    pub(crate) look: String,
+    pub(crate) snapshot: String,
     /// Kind and evened name, `event`, `writes` or `course`.
     pub(crate) object: String,
     /// Where in the object.
@@ -40,7 +40,7 @@ impl fmt::Display for Difference {
             f,
             "{} ({}): {} {}: theirs {}, ours {}",
             self.scenario,
-            self.look,
+            self.snapshot,
             self.object,
             self.path,
             cut(&self.theirs),
@@ -60,7 +60,7 @@ fn cut(text: &str) -> String {
 /// Gathers what differs in one place.
 struct Report<'r> {
     scenario: &'r str,
-    look: &'r str,
+    snapshot: &'r str,
     found: Vec<Difference>,
 }
 
@@ -74,7 +74,7 @@ impl Report<'_> {
     ) {
         self.found.push(Difference {
             scenario: self.scenario.to_owned(),
-            look: self.look.to_owned(),
+            snapshot: self.snapshot.to_owned(),
             object: object.to_owned(),
             path: path.to_owned(),
             theirs: theirs.to_string(),
@@ -87,7 +87,7 @@ impl Report<'_> {
 pub(crate) fn outcomes(scenario: &str, theirs: &Outcome, ours: &Outcome) -> Vec<Difference> {
     let mut report = Report {
         scenario,
-        look: "course",
+        snapshot: "course",
         found: Vec::new(),
     };
     // A scenario that came to its end under neither shows nothing.
@@ -96,17 +96,20 @@ pub(crate) fn outcomes(scenario: &str, theirs: &Outcome, ours: &Outcome) -> Vec<
         report.tell("course", "", said(theirs), said(ours));
     }
     let names = |outcome: &Outcome| {
-        let names = outcome.looks.iter().map(|look| look.name.clone());
+        let names = outcome
+            .snapshots
+            .iter()
+            .map(|snapshot| snapshot.name.clone());
         names.collect::<Vec<_>>().join(", ")
     };
     if names(theirs) != names(ours) {
-        report.tell("course", "looks", names(theirs), names(ours));
+        report.tell("course", "snapshots", names(theirs), names(ours));
     }
     let mut found = report.found;
-    for (theirs, ours) in theirs.looks.iter().zip(&ours.looks) {
+    for (theirs, ours) in theirs.snapshots.iter().zip(&ours.snapshots) {
         let mut report = Report {
             scenario,
-            look: &theirs.name,
+            snapshot: &theirs.name,
             found: Vec::new(),
         };
         objects(&mut report, theirs, ours);
@@ -117,7 +120,7 @@ pub(crate) fn outcomes(scenario: &str, theirs: &Outcome, ours: &Outcome) -> Vec<
     found
 }
 
-fn objects(report: &mut Report<'_>, theirs: &Look, ours: &Look) {
+fn objects(report: &mut Report<'_>, theirs: &Snapshot, ours: &Snapshot) {
     let none = Vec::new();
     let keys: BTreeSet<&String> = theirs.objects.keys().chain(ours.objects.keys()).collect();
     for key in keys {
@@ -179,10 +182,10 @@ fn values(report: &mut Report<'_>, object: &str, path: &str, theirs: &Value, our
     }
 }
 
-fn events(report: &mut Report<'_>, theirs: &Look, ours: &Look) {
+fn events(report: &mut Report<'_>, theirs: &Snapshot, ours: &Snapshot) {
     let keys: BTreeSet<&String> = theirs.events.keys().chain(ours.events.keys()).collect();
     for key in keys {
-        let class = |look: &Look| look.events.get(key).copied().unwrap_or(NOTHING);
+        let class = |snapshot: &Snapshot| snapshot.events.get(key).copied().unwrap_or(NOTHING);
         if class(theirs) != class(ours) {
             report.tell("event", key, class(theirs), class(ours));
         }
@@ -190,8 +193,8 @@ fn events(report: &mut Report<'_>, theirs: &Look, ours: &Look) {
 }
 
 fn write_counts<'l>(
-    theirs: &'l Look,
-    ours: &'l Look,
+    theirs: &'l Snapshot,
+    ours: &'l Snapshot,
 ) -> BTreeMap<&'l (String, Verb), (usize, usize)> {
     let mut counts = BTreeMap::new();
     for (key, count) in &theirs.course.writes {
@@ -216,14 +219,14 @@ pub(crate) fn is_like(resource: &str, verb: Verb, theirs: usize, ours: usize) ->
 }
 
 /// Requests whose sender was killed before the answer: done or not, nobody can say.
-fn unanswered(look: &Look, resource: &str, verb: Verb) -> usize {
+fn unanswered(snapshot: &Snapshot, resource: &str, verb: Verb) -> usize {
     let key = (resource.to_owned(), verb, 504);
-    look.course.refused.get(&key).copied().unwrap_or(0)
+    snapshot.course.refused.get(&key).copied().unwrap_or(0)
 }
 
-fn writes(report: &mut Report<'_>, theirs: &Look, ours: &Look) {
+fn writes(report: &mut Report<'_>, theirs: &Snapshot, ours: &Snapshot) {
     for ((resource, verb), (left, right)) in write_counts(theirs, ours) {
-        let more = |look| unanswered(look, resource, *verb);
+        let more = |snapshot| unanswered(snapshot, resource, *verb);
         let like = (left..=left + more(theirs)).any(|left| {
             (right..=right + more(ours)).any(|right| is_like(resource, *verb, left, right))
         });
@@ -235,7 +238,7 @@ fn writes(report: &mut Report<'_>, theirs: &Look, ours: &Look) {
 
 /// What differs within the rule, at the end.
 pub(crate) fn notes(theirs: &Outcome, ours: &Outcome) -> Vec<String> {
-    let (Some(theirs), Some(ours)) = (theirs.looks.last(), ours.looks.last()) else {
+    let (Some(theirs), Some(ours)) = (theirs.snapshots.last(), ours.snapshots.last()) else {
         return Vec::new();
     };
     let mut notes = Vec::new();
@@ -244,8 +247,8 @@ pub(crate) fn notes(theirs: &Outcome, ours: &Outcome) -> Vec<String> {
             notes.push(format!("{verb:?} {resource}: theirs {theirs}, ours {ours}"));
         }
     }
-    for (side, look) in [("theirs", theirs), ("ours", ours)] {
-        for ((resource, verb, code), count) in &look.course.refused {
+    for (side, snapshot) in [("theirs", theirs), ("ours", ours)] {
+        for ((resource, verb, code), count) in &snapshot.course.refused {
             notes.push(format!(
                 "refused to {side}: {verb:?} {resource} {code}: {count}"
             ));

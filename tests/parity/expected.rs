@@ -28,7 +28,7 @@ pub(crate) const EXPECTED: &[Expectation] = &[
         by_chance: false,
         fits: |one| {
             one.scenario == "daemonset-taints"
-                && one.look == "it stays"
+                && one.snapshot == "it stays"
                 && is_status_of(one, "DaemonSet logs")
         },
     },

@@ -29,7 +29,7 @@ use harness::{Fleet, run_test};
 
 pub(crate) use compare::{Difference, outcomes};
 pub(crate) use normal::{Normal, text_at};
-pub(crate) use run::{Look, Outcome, Side};
+pub(crate) use run::{Outcome, Side, Snapshot};
 pub(crate) use scenario::{Among, Scenario, filled, swaps};
 
 use crate::support::{all_end_well, beside};
@@ -41,6 +41,10 @@ const CONTROLLERS: &str = "deployment-controller,replicaset-controller,replicati
 /// What both run besides where it matters what is cleared up, counted and published.
 const MORE: &str = "garbage-collector-controller,namespace-controller,pod-garbage-collector-controller,\
     resourcequota-controller,endpoints-controller,endpointslice-controller,endpointslice-mirroring-controller";
+/// Those of claims and volumes, where the manager is exchanged.
+const DISKS: &str = "persistentvolume-binder-controller,persistentvolume-attach-detach-controller,\
+    persistentvolume-expander-controller,ephemeral-volume-controller,persistentvolume-protection-controller,\
+    persistentvolumeclaim-protection-controller";
 /// What both run for identities. The cleaners are left out: upstream's work once an hour, once a day, and
 /// when they start ([`AT_START`]).
 const IDENTITY: &str = "serviceaccount-controller,clusterrole-aggregation-controller,\
@@ -89,6 +93,7 @@ fn flags(among: Among) -> Vec<String> {
     match among {
         Among::Workloads => vec![format!("--controllers={CONTROLLERS}")],
         Among::Everything => vec![format!("--controllers={CONTROLLERS},{MORE}")],
+        Among::Swapped => vec![format!("--controllers={CONTROLLERS},{MORE},{DISKS}")],
         Among::Identity => vec![
             format!("--controllers={IDENTITY}"),
             "--cluster-signing-duration=24h".to_owned(),
@@ -171,6 +176,7 @@ pub(crate) fn api_server_flags(among: Among) -> &'static [&'static str] {
     match among {
         Among::Workloads
         | Among::Everything
+        | Among::Swapped
         | Among::Identity
         | Among::Nodes
         | Among::AtStart
@@ -180,8 +186,8 @@ pub(crate) fn api_server_flags(among: Among) -> &'static [&'static str] {
         | Among::Claims
         | Among::Labels
         | Among::FewEnded => &[],
-        // Apart from the others: with this gate kube-controller-manager ends by a nil pointer where a pod without
-        // a group has a claim that is not its own, and other groups' pods stay.
+        // Apart from the others: with this gate kube-controller-manager ends by a nil pointer where a pod
+        // without a group has a claim that is not its own, and other groups' pods stay.
         Among::PodGroups => &[
             "--feature-gates=GenericWorkload=true,DRAWorkloadResourceClaims=true,WorkloadWithJob=true",
             "--runtime-config=scheduling.k8s.io/v1alpha2=true",
@@ -273,11 +279,11 @@ pub(crate) fn judge(
         }
     }
     println!(
-        "{suite}: {} scenarios, {} looks, {explained} differences explained, {} unexplained",
+        "{suite}: {} scenarios, {} snapshots, {explained} differences explained, {} unexplained",
         scenarios.len(),
         theirs
             .iter()
-            .map(|outcome| outcome.looks.len())
+            .map(|outcome| outcome.snapshots.len())
             .sum::<usize>(),
         unexplained.len()
     );

@@ -39,7 +39,7 @@ const OTHERS: &[&str] = &["default-scheduler", "ipallocator-repair-controller"];
 
 /// What was there at one moment.
 #[derive(Debug, Clone, Default)]
-pub(crate) struct Look {
+pub(crate) struct Snapshot {
     pub(crate) name: String,
     /// Kind and evened name → evened objects.
     pub(crate) objects: BTreeMap<String, Vec<Value>>,
@@ -51,7 +51,7 @@ pub(crate) struct Look {
 /// What one scenario left behind.
 #[derive(Debug, Clone, Default)]
 pub(crate) struct Outcome {
-    pub(crate) looks: Vec<Look>,
+    pub(crate) snapshots: Vec<Snapshot>,
     /// Why it could not go on.
     pub(crate) failed: Option<String>,
 }
@@ -60,7 +60,10 @@ impl Outcome {
     /// Puts the conditions of all objects in the order of their types. The managers put the one that changed
     /// last behind the others, so their order tells which pod was ready first, and when who came to look.
     pub(crate) fn sort_conditions(&mut self) {
-        let objects = self.looks.iter_mut().flat_map(|look| &mut look.objects);
+        let objects = self
+            .snapshots
+            .iter_mut()
+            .flat_map(|snapshot| &mut snapshot.objects);
         for object in objects.flat_map(|(_, objects)| objects) {
             if let Some(Value::Array(conditions)) = object.pointer_mut("/status/conditions") {
                 conditions.sort_by_key(|one| one["type"].to_string());
@@ -190,8 +193,8 @@ impl Side {
             if let Err(error) = self.play(play, to_swap).await {
                 play.outcome.failed = Some(format!("{error:#}"));
                 // What is there all the same helps to understand.
-                if let Ok(look) = self.look(play.scenario, "failed").await {
-                    play.outcome.looks.push(look);
+                if let Ok(snapshot) = self.snapshot(play.scenario, "failed").await {
+                    play.outcome.snapshots.push(snapshot);
                 }
             }
         }))
@@ -214,8 +217,8 @@ impl Side {
                 }
             }
             self.rest(play).await?;
-            let look = self.look(scenario, "the end").await?;
-            play.outcome.looks.push(look);
+            let snapshot = self.snapshot(scenario, "the end").await?;
+            play.outcome.snapshots.push(snapshot);
             Ok(())
         };
         if !scenario.kubelet {
@@ -331,8 +334,8 @@ impl Side {
             Step::Rest(_) => return self.rest(play).await,
             Step::Snapshot(name) => {
                 self.rest(play).await?;
-                let look = self.look(play.scenario, name).await?;
-                play.outcome.looks.push(look);
+                let snapshot = self.snapshot(play.scenario, name).await?;
+                play.outcome.snapshots.push(snapshot);
                 return Ok(());
             }
             Step::Swap(_) => return Ok(()),
@@ -609,7 +612,7 @@ impl Side {
         .await
     }
 
-    async fn look(&self, scenario: &Scenario, name: &str) -> Result<Look> {
+    async fn snapshot(&self, scenario: &Scenario, name: &str) -> Result<Snapshot> {
         let namespace = &scenario.name;
         let course = self.course(namespace);
         let mut normal = Normal::default();
@@ -641,6 +644,7 @@ impl Side {
             Among::Attach => &["node", "persistentvolume", "volumeattachment"],
             Among::Labels => &["persistentvolume"],
             Among::Volumes => &["storageclass", "persistentvolume"],
+            Among::Swapped => &["storageclass", "persistentvolume", "volumeattachment"],
             Among::StoredVersions => &[
                 "customresourcedefinition",
                 "storageversionmigration",
@@ -697,7 +701,7 @@ impl Side {
             .into_iter()
             .map(|(key, count)| (key, class(count)))
             .collect();
-        Ok(Look {
+        Ok(Snapshot {
             name: name.to_owned(),
             objects,
             events,

@@ -1,4 +1,4 @@
-//! Scenarios as data: what stands in `scenarios/*.yaml`, and what its manifests leave out.
+//! Scenarios as data: what is in `scenarios/*.yaml`, and what its manifests leave out.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -17,6 +17,10 @@ pub(crate) enum Among {
     Workloads,
     /// Those that clear up, count and publish too.
     Everything,
+    /// The same, and those that bind, attach, expand and protect volumes: the manager is exchanged. Volumes
+    /// and classes are compared where their names begin with the scenario's, attachments where their nodes'
+    /// do.
+    Swapped,
     /// Those of identities: certificates, tokens, aggregated roles. Objects outside the namespace are
     /// compared too, where they have the label `parity: <scenario>`.
     Identity,
@@ -427,7 +431,7 @@ pub(crate) fn all() -> Result<Vec<Scenario>> {
 pub(crate) fn swaps() -> Result<Vec<Scenario>> {
     let mut swaps = parse(SWAPS).context("scenarios/swap.yaml")?;
     for scenario in &mut swaps {
-        scenario.among = Among::Everything;
+        scenario.among = Among::Swapped;
         let count = scenario.swaps();
         ensure!(count == 2, "{} has {count} swaps, not 2", scenario.name);
     }

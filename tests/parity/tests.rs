@@ -2,7 +2,7 @@ use serde_json::{Value, json};
 
 use super::compare::{is_like, outcomes};
 use super::normal::Normal;
-use super::run::{Look, Outcome, fact};
+use super::run::{Outcome, Snapshot, fact};
 use super::scenario::{filled, parse};
 use super::writes::Verb;
 use super::{expected, scenario};
@@ -130,18 +130,19 @@ fn no_field_is_lost_and_numbers_stay() {
 }
 
 fn outcome(objects: &[(&str, Value)]) -> Outcome {
-    let mut look = Look {
+    let mut snapshot = Snapshot {
         name: "the end".to_owned(),
-        ..Look::default()
+        ..Snapshot::default()
     };
     for (key, value) in objects {
-        look.objects
+        snapshot
+            .objects
             .entry((*key).to_owned())
             .or_default()
             .push(value.clone());
     }
     Outcome {
-        looks: vec![look],
+        snapshots: vec![snapshot],
         failed: None,
     }
 }
@@ -179,9 +180,10 @@ fn every_kind_of_difference_is_told() {
         ("Pod a", json!({"n": 1})),
         ("Pod b", json!({})),
     ]);
-    let look = &mut ours.looks[0];
-    look.events.insert("Normal Scaled".to_owned(), "one");
-    look.course
+    let snapshot = &mut ours.snapshots[0];
+    snapshot.events.insert("Normal Scaled".to_owned(), "one");
+    snapshot
+        .course
         .writes
         .insert(("pods".to_owned(), Verb::Create), 1);
     assert_eq!(

@@ -1,5 +1,5 @@
-//! Which controllers are started, and why the others are not: the log of kube-controller-manager beside that of a
-//! replica that was given the same flags.
+//! Which controllers are started, and why the others are not: the log of kube-controller-manager beside that
+//! of a replica that was given the same flags.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::Path;
@@ -89,7 +89,7 @@ fn theirs(log: &str) -> Fates {
         } else {
             continue;
         };
-        // That it is skipped is told again of each that has told its own reason.
+        // That it is skipped is reported again of each that has reported its own reason.
         if fate != Fate::LeftOut || !fates.contains_key(name) {
             fates.insert(name.to_owned(), fate);
         }
@@ -97,7 +97,7 @@ fn theirs(log: &str) -> Fates {
     fates
 }
 
-/// What a replica's log says; nothing before it has told all of it.
+/// What a replica's log says; nothing before it has reported all of it.
 fn ours(log: &str) -> Option<Fates> {
     let mut fates = Fates::new();
     for line in log.lines() {
@@ -151,8 +151,8 @@ impl Case {
         }
     }
 
-    /// What kubeadm writes, with these in place of its own. `number` tells this manager from others: each has
-    /// a Lease of its own.
+    /// What kubeadm writes, with these in place of its own. `number` distinguishes this manager from others:
+    /// each has a Lease of its own.
     fn arguments(&self, control_plane: &ControlPlane, number: usize) -> Result<Vec<String>> {
         let file = |path: &Path| path.display().to_string();
         let kubeconfig = file(control_plane.manager_kubeconfig());
@@ -195,14 +195,14 @@ impl Case {
     }
 }
 
-/// Starts a program and reads its log until `told` is content with it, then ends it; the error that ended it
-/// where it has ended by itself.
+/// Starts a program and reads its log until `reported` is content with it, then ends it; the error that ended
+/// it where it has ended by itself.
 async fn logged<T>(
     control_plane: &ControlPlane,
     program: &Path,
     name: &str,
     arguments: Vec<String>,
-    mut told: impl FnMut(&str) -> Option<T>,
+    mut reported: impl FnMut(&str) -> Option<T>,
 ) -> Result<Result<T, String>> {
     let mut process = Process::spawn(&Spec {
         name: name.to_owned(),
@@ -215,19 +215,19 @@ async fn logged<T>(
     loop {
         let ended = process.exited().is_some();
         let log = std::fs::read_to_string(process.log())?;
-        if let Some(said) = told(&log) {
+        if let Some(said) = reported(&log) {
             process.kill();
             return Ok(Ok(said));
         }
         if ended {
-            // Upstream tells of its lost Lease behind the reason.
+            // Upstream reports its lost Lease behind the reason.
             let reason = log.lines().rev().find(|line| line.contains(" err=\""));
             let last = reason.or_else(|| log.lines().rev().find(|line| !line.is_empty()));
             return Ok(Err(last.unwrap_or_default().to_owned()));
         }
         ensure!(
             began.elapsed() < PATIENCE,
-            "{name} does not tell what it has started:\n{log}"
+            "{name} does not report what it has started:\n{log}"
         );
         tokio::time::sleep(POLL).await;
     }
@@ -299,7 +299,7 @@ async fn control_plane() -> Result<ControlPlane> {
     ControlPlane::builder().nodes(0).everything().start().await
 }
 
-/// The old names, cut into groups so that no two names are in the same groups: what a group selects tells
+/// The old names, cut into groups so that no two names are in the same groups: what a group selects shows
 /// whose name each is.
 fn by_old_names() -> Vec<Case> {
     let descriptors = registry::descriptors();
@@ -381,7 +381,7 @@ fn a_replica_starts_the_controllers_that_upstream_starts_with_the_same_flags() {
                 );
                 ensure!(
                     ours.len() == all,
-                    "{}: {} are told of",
+                    "{}: {} are reported",
                     case.name,
                     ours.len()
                 );
@@ -485,7 +485,7 @@ fn both_logs_are_read() {
         "I1 1 run.rs:1] \"the controller does not run: --allocate-node-cidrs is not given\" \
          controller=\"node-ipam-controller\"\n",
     );
-    assert_eq!(ours(replica), None, "it has not told all");
+    assert_eq!(ours(replica), None, "it has not reported all");
     let replica = format!(
         "{replica}I1 1 run.rs:1] \"the controllers that run\" count=1 controllers=\"job-controller\"\n"
     );

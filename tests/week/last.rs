@@ -9,13 +9,13 @@ use serde_json::{Value, json};
 
 use super::plan::VOLUMES;
 use super::world::counts;
-use crate::parity::{Look, Normal, text_at};
+use crate::parity::{Normal, Snapshot, text_at};
 
-/// Two looks so long apart are the same.
+/// Two reads so long apart are the same.
 const REST: Duration = Duration::from_secs(10);
 /// Silent nodes have come back, rollouts and back-offs have ended by then.
 const LIMIT: Duration = Duration::from_secs(420);
-/// Kinds that tell of the moment, or of one control plane alone.
+/// Kinds that report the moment, or of one control plane alone.
 const NOT_COMPARED: [&str; 8] = [
     "events",
     "events.events.k8s.io",
@@ -92,9 +92,9 @@ fn restless(all: &[Value]) -> Vec<String> {
 }
 
 /// Waits until everything has come to its end and stays as it is.
-pub(super) async fn at_rest(control_plane: &ControlPlane) -> Result<Look> {
+pub(super) async fn at_rest(control_plane: &ControlPlane) -> Result<Snapshot> {
     let began = Instant::now();
-    let mut before: Option<Look> = None;
+    let mut before: Option<Snapshot> = None;
     loop {
         // A kind may have gone between the two questions.
         let all = match everything(control_plane).await {
@@ -103,7 +103,7 @@ pub(super) async fn at_rest(control_plane: &ControlPlane) -> Result<Look> {
             Err(_) => Vec::new(),
         };
         let why = restless(&all);
-        let now = look(&all);
+        let now = snapshot(&all);
         if why.is_empty()
             && let Some(before) = &before
             && before.objects == now.objects
@@ -125,9 +125,9 @@ pub(super) async fn at_rest(control_plane: &ControlPlane) -> Result<Look> {
     }
 }
 
-fn look(all: &[Value]) -> Look {
+fn snapshot(all: &[Value]) -> Snapshot {
     let mut normal = Normal::default();
-    // Pods are named after the ReplicaSets that own them, and these are told apart by their revisions.
+    // Pods are named after the ReplicaSets that own them, and these are distinguished by their revisions.
     let revision = |object: &Value| -> i64 {
         match text_at(object, "/kind") {
             "ReplicaSet" => {
@@ -154,10 +154,10 @@ fn look(all: &[Value]) -> Look {
         let key = format!("{kind} {namespace}/{}", text_at(&even, "/metadata/name"));
         objects.entry(key).or_default().push(even);
     }
-    Look {
+    Snapshot {
         name: "at the end".to_owned(),
         objects,
-        ..Look::default()
+        ..Snapshot::default()
     }
 }
 
@@ -228,7 +228,7 @@ fn own(value: &mut Value) {
 }
 
 #[test]
-fn two_ends_that_differ_by_chance_alone_look_the_same() {
+fn two_ends_that_differ_by_chance_alone_are_the_same() {
     let end = |hash: &str, generation: u32, disk: u32, uid: &str| {
         let set = format!("web-{hash}");
         vec![
@@ -249,10 +249,10 @@ fn two_ends_that_differ_by_chance_alone_look_the_same() {
         end("5d59d67564", 7, 1, uids[0]),
         end("77f5b8d9c6", 4, 3, uids[1]),
     );
-    assert_eq!(look(&one).objects, look(&other).objects);
+    assert_eq!(snapshot(&one).objects, snapshot(&other).objects);
     let mut late = other.clone();
     late[0]["status"]["observedGeneration"] = json!(3);
-    assert_ne!(look(&one).objects, look(&late).objects);
+    assert_ne!(snapshot(&one).objects, snapshot(&late).objects);
     assert_eq!(restless(&other), Vec::<String>::new());
     let pod = json!({"kind": "Pod", "metadata": {"name": "a"}, "status": {"phase": "Pending"}});
     assert_eq!(restless(&[pod]), ["Pod a is Pending"]);

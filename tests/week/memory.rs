@@ -9,7 +9,7 @@ use harness::Metrics;
 const GROWTH_MAX: f64 = 0.02;
 const MIB: f64 = 1024.0 * 1024.0;
 
-/// One look at a process.
+/// One reads at a process.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub(super) struct Sample {
     /// Since the week began.

@@ -4,7 +4,7 @@
 //! explain, and no process ends by itself.
 //!
 //! `MANIFOLD_WEEK_MINUTES` says how long a week is (35), `MANIFOLD_WEEK_SEED` what happens in it (1). A week
-//! below a quarter of an hour is a trial: memory is told, and not judged.
+//! below a quarter of an hour is a trial: memory is reported, and not judged.
 
 mod last;
 mod memory;
@@ -31,7 +31,7 @@ const KILLED_EVERY: Duration = Duration::from_secs(60);
 const SAMPLED_EVERY: Duration = Duration::from_secs(5);
 /// Shorter weeks say nothing of memory: what a start leaves behind is not worn off by their middle.
 const JUDGED: Duration = Duration::from_secs(15 * 60);
-/// A busy machine may take so many times as long as the week lasts, and this besides.
+/// A busy machine may take this many times as long as the week lasts, and this besides.
 const SLOWER: u32 = 2;
 const SLACK: Duration = Duration::from_secs(300);
 /// Of both managers: windows that a short week has time for, and no limits of requests.
@@ -58,6 +58,7 @@ fn from_environment<T: std::str::FromStr>(name: &str, default: T) -> Result<T> {
 }
 
 /// Who manages the cluster.
+#[allow(clippy::large_enum_variant, reason = "one of a test")]
 enum Manager {
     Upstream(harness::Kcm),
     Manifold(Fleet, Vec<Replica>),
@@ -96,7 +97,8 @@ impl Manager {
         }
     }
 
-    /// Kills one of the replicas but the first, in turn, and starts it again; upstream's manager is left alone.
+    /// Kills one of the replicas but the first, in turn, and starts it again; upstream's manager is left
+    /// alone.
     fn kill(&mut self, number: usize) -> Result<()> {
         let Self::Manifold(fleet, replicas) = self else {
             return Ok(());
@@ -118,8 +120,8 @@ impl Manager {
     }
 }
 
-/// Looks after the manager until the week is over: samples, checks, and kills.
-async fn look_after(
+/// Snapshots after the manager until the week is over: samples, checks, and kills.
+async fn supervise(
     manager: &mut Manager,
     began: Instant,
     memory: &mut Memory,
@@ -128,7 +130,7 @@ async fn look_after(
     loop {
         tokio::time::sleep(SAMPLED_EVERY).await;
         manager.check()?;
-        // Who stands before an API server that is away may not say who asks.
+        // Who is before an API server that is away may not say who asks.
         if let Ok(metrics) = manager.metrics().await
             && let Some(sample) = Sample::of(began.elapsed(), &metrics)
         {
@@ -207,16 +209,16 @@ async fn week(seed: u64, length: Duration, manifold: bool) -> Result<Week> {
             done = tokio::time::timeout(limit, all) => {
                 done.with_context(|| format!("{who}: the week is not over after {limit:?}"))??;
             }
-            failed = look_after(&mut manager, began, &mut memory, Some(&mut kills)) => match failed? {},
+            failed = supervise(&mut manager, began, &mut memory, Some(&mut kills)) => match failed? {},
             never = kubelets => match never {},
         }
     }
     let lasted = began.elapsed();
     world.ends().await?;
     let mut after = Memory::default();
-    let look = tokio::select! {
-        look = last::at_rest(&control_plane) => look?,
-        failed = look_after(&mut manager, began, &mut after, None) => match failed? {},
+    let snapshot = tokio::select! {
+        snapshot = last::at_rest(&control_plane) => snapshot?,
+        failed = supervise(&mut manager, began, &mut after, None) => match failed? {},
         never = world.play_kubelets() => match never {},
     };
     let deeds: usize = lists.iter().map(|list| list.deeds.len()).sum();
@@ -234,7 +236,7 @@ async fn week(seed: u64, length: Duration, manifold: bool) -> Result<Week> {
     manager.end().await?;
     Ok(Week {
         outcome: Outcome {
-            looks: vec![look],
+            snapshots: vec![snapshot],
             failed: None,
         },
         memory,
@@ -252,7 +254,7 @@ fn a_week_ends_under_manifold_as_under_upstream_and_takes_no_more_memory_in_its_
         println!("week: {minutes} minutes, seed {seed}");
         let ours = week(seed, length, true).await?;
         let theirs = week(seed, length, false).await?;
-        let objects = ours.outcome.looks[0].objects.values().map(Vec::len);
+        let objects = ours.outcome.snapshots[0].objects.values().map(Vec::len);
         let objects = objects.sum::<usize>();
         let differences = parity::outcomes("week", &theirs.outcome, &ours.outcome);
         for one in &differences {

@@ -1,5 +1,5 @@
-//! What happens in a week: lists of deeds that follow from a seed and a length alone, one for each part of the
-//! cluster's life. Deeds of one list follow each other; lists run side by side.
+//! What happens in a week: lists of deeds that follow from a seed and a length alone, one for each part of
+//! the cluster's life. Deeds of one list follow each other; lists run side by side.
 
 use std::time::Duration;
 
@@ -22,13 +22,13 @@ pub(super) const METRIC: &str = "queue";
 /// Names of volumes begin so, for StatefulSets and for claims alone.
 pub(super) const VOLUMES: [&str; 2] = ["disk", "loose"];
 pub(super) const VOLUMES_EACH: usize = 8;
-/// The nodes' grace period: kwok is silent for up to 46 s where the API server comes back, since it waits 30 s
-/// after the refused creation of a Lease that is there.
+/// The nodes' grace period: kwok is silent for up to 46 s where the API server comes back, since it waits 30
+/// s after the refused creation of a Lease that is there.
 pub(super) const GRACE_SECONDS: u64 = 75;
 /// About the time between two changes of a list.
 const PACE: Duration = Duration::from_secs(8);
 const PACE_OF_JOBS: Duration = Duration::from_secs(5);
-/// Upstream looks for new kinds every 30 seconds.
+/// Upstream checks for new kinds every 30 seconds.
 const PACE_OF_DEFINITIONS: Duration = Duration::from_secs(20);
 /// A node is silent for so long: [`GRACE_SECONDS`], its pods' toleration, and a while.
 const SILENCE: Duration = Duration::from_secs(GRACE_SECONDS + 20);
@@ -181,7 +181,7 @@ fn facts(kind: &'static str, name: &str, facts: &[(&'static str, Value)]) -> Vec
         kind,
         namespace: NAMESPACE,
         name: name.to_owned(),
-        fact: *fact,
+        fact,
         is: is.clone(),
     };
     facts.iter().map(of).collect()
@@ -566,7 +566,7 @@ fn definitions(random: &mut StdRng, count: usize) -> Vec<Deed> {
             let name = format!("gadget-{number}");
             let of = |kind: &str, version: &str, name: &str| json!({"apiVersion": version, "kind": kind, "metadata": {"name": name, "namespace": NAMESPACE}});
             let mut owned = of("ConfigMap", "v1", &name);
-            // Filled with the owner's uid by whoever does it.
+            // Filled with the owner's uid by the one who does it.
             owned["metadata"]["ownerReferences"] = json!([{
                 "apiVersion": "week.example.com/v1", "kind": "Gadget", "name": name, "uid": "",
             }]);
@@ -582,7 +582,7 @@ fn definitions(random: &mut StdRng, count: usize) -> Vec<Deed> {
         }
         // The last one stays.
         if number < count {
-            // Whoever has not learnt of a kind before it goes can't tell that its objects are gone.
+            // Who has not learnt of a kind before it goes can't report that its objects are gone.
             for name in left {
                 deeds.push(delete("Gadget", &name, "Background"));
                 deeds.extend(facts("ConfigMap", &name, &[("", Value::Null)]));

@@ -17,11 +17,11 @@ use super::plan::{
     volume,
 };
 
-/// For whatever a controller is to do: upstream looks for new kinds every 30 s, and a silent node may hold
+/// For whatever a controller is to do: upstream checks for new kinds every 30 s, and a silent node may hold
 /// pods for a while.
 const LIMIT: Duration = Duration::from_secs(180);
 const POLL: Duration = Duration::from_millis(250);
-/// Between two looks for pods that are marked as not ready.
+/// Between two checks for pods that are marked as not ready.
 const KUBELETS: Duration = Duration::from_secs(3);
 /// Pods on a node, as a kubelet says by default.
 const PODS: usize = 110;
@@ -289,17 +289,17 @@ impl World {
         Ok(())
     }
 
-    /// Does for ever what a kubelet does that comes back and kwok does not: tells again that its pods are ready,
-    /// once the manager has marked them otherwise and the node is ready again.
+    /// Does for ever what a kubelet does that comes back and kwok does not: reports again that its pods are
+    /// ready, once the manager has marked them otherwise and the node is ready again.
     pub(super) async fn play_kubelets(&self) -> Infallible {
         loop {
             // Whatever an outage or a change refuses is done the next time.
-            let _ = self.tell_of_pods().await;
+            let _ = self.report_pods().await;
             tokio::time::sleep(KUBELETS).await;
         }
     }
 
-    async fn tell_of_pods(&self) -> Result<()> {
+    async fn report_pods(&self) -> Result<()> {
         let condition = |object: &DynamicObject| -> Option<String> {
             let conditions = object.data["status"]["conditions"].as_array()?;
             let ready = conditions.iter().find(|one| one["type"] == "Ready")?;
@@ -338,7 +338,7 @@ impl World {
         Ok(())
     }
 
-    /// What would go on for ever ends.
+    /// What would continue for ever ends.
     pub(super) async fn ends(&self) -> Result<()> {
         for name in CRON_JOBS {
             let to = json!({"spec": {"suspend": true}});
@@ -393,12 +393,12 @@ impl World {
                 tokio::time::sleep(*time).await;
                 Ok(())
             }
-            Deed::Outage(_) => bail!("that is for whoever has the API server"),
+            Deed::Outage(_) => bail!("that is for the one who has the API server"),
         }
     }
 }
 
-/// How many of each kind there are, for a first look at what differs.
+/// How many of each kind there are, for a first reads at what differs.
 pub(super) fn counts<'v>(objects: impl IntoIterator<Item = &'v Value>) -> BTreeMap<&'v str, usize> {
     let mut counts = BTreeMap::new();
     for object in objects {

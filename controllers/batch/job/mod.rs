@@ -1,10 +1,11 @@
 //! Runs a Job's pods to completion: the wanted number of successes, bounded parallelism, no failure counted
 //! twice.
 //!
-//! Watches jobs and pods and, with the gate WorkloadWithJob, workloads and podgroups. Adopts orphan pods that a Job selects and releases those that it no longer
-//! selects; creates and deletes pods; takes the finalizer `batch.kubernetes.io/job-tracking` off pods that
-//! are counted, and off those whose Job is gone, has finished, or that have no owner at all; writes the
-//! Job's status. A key per Job, and one per pod without an owner that still carries the finalizer.
+//! Watches jobs and pods and, with the gate WorkloadWithJob, workloads and podgroups. Adopts orphan pods that
+//! a Job selects and releases those that it no longer selects; creates and deletes pods; takes the finalizer
+//! `batch.kubernetes.io/job-tracking` off pods that are counted, and off those whose Job is gone, has
+//! finished, or that have no owner at all; writes the Job's status. A key per Job, and one per pod without an
+//! owner that still carries the finalizer.
 //!
 //! **Counting is a transaction over several objects.** A pod that has ended is counted in three writes,
 //! each of which waits for the one before: its uid goes to `status.uncountedTerminatedPods`; its finalizer

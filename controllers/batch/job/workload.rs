@@ -1,13 +1,13 @@
 //! The Workload and the PodGroup of a Job whose pods are scheduled all or none (gate WorkloadWithJob).
 //!
-//! Both are made before the first pod, each in a plan of its own, and only for a Job that has never started: a
-//! Job from before the gate runs on without them. Their names follow from the Job's uid as upstream's do, so
-//! that either implementation finds what the other has made, and a second creation collides.
+//! Both are made before the first pod, each in a plan of its own, and only for a Job that has never started:
+//! a Job from before the gate runs on without them. Their names follow from the Job's uid as upstream's do,
+//! so that either implementation finds what the other has made, and a second creation collides.
 
 use std::sync::Arc;
 
 use controllers_kit::{
-    Change, Event, Key, Plan, Seen, conditions,
+    Change, Event, Key, Plan, Snapshot, conditions,
     names::{self, NAME_LENGTH_MAX},
     owners,
     selectors::Selector,
@@ -107,7 +107,7 @@ pub(super) fn ensure(
     job: &Job,
     wanted: &Wanted<'_>,
     pods: &[Arc<Pod>],
-    seen: &Seen<'_>,
+    seen: &Snapshot<'_>,
 ) -> Ensured {
     if !is_candidate(wanted) || job.is_terminating() {
         return Ensured::Nothing;
@@ -207,7 +207,7 @@ fn create_group(job: &Job, workload: &Workload, template: &PodGroupTemplate) -> 
                     pod_group_template_name: template.name.clone(),
                 }),
             }),
-            scheduling_policy: template.scheduling_policy.clone(),
+            scheduling_policy: template.scheduling_policy,
             resource_claims: Vec::new(),
         }),
         status: None,

@@ -30,9 +30,9 @@ const TIMEOUT_REASON: &str = "timeout";
 const OUT_OF_SERVICE_REASON: &str = "out-of-service";
 
 /// The approximate time until a write to a node has reached every cache: the distance between the turns of
-/// waiting keys.
+/// waiting keys, where the line does not move.
 const TURN: SignedDuration = SignedDuration::from_millis(25);
-/// No volume waits longer for its turn.
+/// No volume waits longer for its turn without the line moving.
 const LAST_TURN: SignedDuration = SignedDuration::from_secs(2);
 
 /// The changes of one volume, during its plan.
@@ -289,6 +289,7 @@ impl<'a> Changes<'a> {
             let_go: is_in_use.map_or(note.let_go, |is_in_use| !is_in_use && !is_listed),
             measured_failure: note.measured_failure.take(),
             turn: note.turn,
+            before: note.before,
             ..Note::default()
         };
         let now = self.seen.now;
@@ -432,21 +433,31 @@ impl<'a> Changes<'a> {
         false
     }
 
-    /// Whether it is this volume's turn to write a node's list.
+    /// Whether it is this volume's turn to write a node's list. The first in line is woken by each change of
+    /// the list; the others wait for as long as the line moves on, so that they don't write at once.
     fn is_turn(&mut self, waiting: &places::Waiting, note: &mut Note) -> bool {
         let now = self.seen.now;
         let own = &self.unique.text;
         let before = waiting.names.iter().take_while(|name| *name < own).count();
-        if before == 0 || note.turn.is_some_and(|due| due <= now) {
-            note.turn = None;
-            return true;
+        let due = match note.turn {
+            _ if before == 0 => None,
+            Some(due) if now < due => Some(due),
+            Some(_) if before >= note.before => None,
+            _ => {
+                note.before = before;
+                let wait = TURN
+                    .saturating_mul(i32::try_from(before).unwrap_or(i32::MAX))
+                    .min(LAST_TURN);
+                Some(later(now, wait))
+            }
+        };
+        note.turn = due;
+        if let Some(due) = due {
+            self.retry_at(due);
+        } else {
+            note.before = 0;
         }
-        let wait = TURN
-            .saturating_mul(i32::try_from(before).unwrap_or(i32::MAX))
-            .min(LAST_TURN);
-        let due = *note.turn.get_or_insert(later(now, wait));
-        self.retry_at(due);
-        false
+        due.is_none()
     }
 
     /// Writes a node's list as a compare-and-swap on the version seen.
@@ -470,7 +481,7 @@ impl<'a> Changes<'a> {
     /// wanted again, and deletes no attachment without a check of its own. So this may be done for volumes
     /// of other owners, where adding may not.
     fn take_out(&mut self, node: &Node, note: &mut Note) -> Option<&mut Action> {
-        let waiting = places::waiting(node, self.seen);
+        let waiting = places::waiting(node, self.seen.reader());
         if !self.is_turn(&waiting, note) {
             return None;
         }
@@ -482,15 +493,15 @@ impl<'a> Changes<'a> {
 
     /// Adds the volume to a node's list: from now on its kubelet may mount it.
     fn list(&mut self, node: &Node, place: &Place, spec: &Spec, note: &mut Note) {
-        let turn = note.turn;
-        let waiting = places::waiting(node, self.seen);
+        let (turn, before) = (note.turn, note.before);
+        let waiting = places::waiting(node, self.seen.reader());
         if !self.is_turn(&waiting, note) {
             return;
         }
         if let (Some(attachment), Some(_)) = (&place.attachment, &self.unique.csi)
             && !self.is_still_attached(attachment)
         {
-            note.turn = turn;
+            (note.turn, note.before) = (turn, before);
             return;
         }
         if !note.reported_success {

@@ -100,6 +100,9 @@ struct Note {
     lost_since: Option<Timestamp>,
     /// When a write to the node's list is due, whatever other key wants to write it.
     turn: Option<Timestamp>,
+    /// How many keys were before this one in line when that was set.
+    #[serde(default)]
+    before: usize,
     /// Whether pods were reported that the volume is attached elsewhere.
     reported_elsewhere: bool,
     /// Whether pods were reported that it is attached.

@@ -5,7 +5,7 @@ use std::{
     sync::Arc,
 };
 
-use controllers_kit::{Key, Snapshot, pods::node_name};
+use controllers_kit::{Key, Reader, Snapshot, cast, pods::node_name};
 use kubernetes_proto::{
     Object,
     core::{Node, PersistentVolume, PersistentVolumeClaim, Pod},
@@ -78,11 +78,12 @@ pub(super) fn uses(node: &Node, name: &str) -> bool {
 }
 
 /// Whether volumes of a driver are attached at all: unless its CSIDriver says that they are not.
-pub(super) fn is_attachable(unique: &Unique, seen: &Snapshot<'_>) -> bool {
+pub(super) fn is_attachable(unique: &Unique, reader: &dyn Reader) -> bool {
     let Some((driver, _)) = &unique.csi else {
         return true;
     };
-    let driver = seen.get::<CsiDriver>(&Key::cluster(driver.as_str()));
+    let driver = reader.get(CsiDriver::resource(), "", driver);
+    let driver = driver.and_then(cast::<CsiDriver>);
     let spec = driver.as_ref().and_then(|driver| driver.spec.as_ref());
     spec.and_then(|spec| spec.attach_required) != Some(false)
 }
@@ -155,7 +156,7 @@ pub(super) fn of<'m>(
                 .for_each(&mut add);
         }
     }
-    let attachable = is_attachable(unique, seen);
+    let attachable = is_attachable(unique, seen.reader());
     for pod in pods.into_values() {
         let place = places.entry(node_name(&pod).to_owned()).or_default();
         let has_ended = claims::is_terminated(&pod);
@@ -201,14 +202,15 @@ pub(super) struct Waiting {
 }
 
 /// What a node's list waits for, as far as this replica sees.
-pub(super) fn waiting(node: &Node, seen: &Snapshot<'_>) -> Waiting {
+pub(super) fn waiting(node: &Node, reader: &dyn Reader) -> Waiting {
     let name = &Object::metadata(node).name;
     let (mut coming, mut staying, mut sure) = (BTreeSet::new(), BTreeSet::new(), true);
-    for pod in seen.indexed::<Pod>(BY_NODE, name) {
+    let pods = reader.indexed(Pod::resource(), BY_NODE, name);
+    for pod in pods.into_iter().filter_map(cast::<Pod>) {
         if claims::is_terminated(&pod) {
             continue;
         }
-        for volume in wanted(&pod, seen.reader()) {
+        for volume in wanted(&pod, reader) {
             match volume {
                 Wanted::Known { spec, bound } => {
                     if bound && !lists(node, &spec.unique.text) {
@@ -221,16 +223,19 @@ pub(super) fn waiting(node: &Node, seen: &Snapshot<'_>) -> Waiting {
         }
     }
     coming.retain(|text| {
-        let Some(unique) = Unique::parse(text).filter(|unique| is_attachable(unique, seen)) else {
+        let Some(unique) = Unique::parse(text).filter(|unique| is_attachable(unique, reader))
+        else {
             return false;
         };
         let Some(attachment) = unique.attachment(name) else {
             return true;
         };
-        let attachment = seen.get::<VolumeAttachment>(&Key::cluster(attachment.as_str()));
-        attachment.is_some_and(|one| {
-            !one.is_terminating() && one.status.as_ref().is_some_and(|status| status.attached)
-        })
+        let attachment = reader.get(VolumeAttachment::resource(), "", &attachment);
+        attachment
+            .and_then(cast::<VolumeAttachment>)
+            .is_some_and(|one| {
+                !one.is_terminating() && one.status.as_ref().is_some_and(|status| status.attached)
+            })
     });
     let mut leaving = BTreeSet::new();
     // A pod whose claim can't be followed may want any of them.

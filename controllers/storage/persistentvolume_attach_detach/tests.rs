@@ -565,6 +565,48 @@ fn detaches_from_a_node_share_one_write_and_attaches_take_turns() {
 }
 
 #[test]
+fn a_turn_is_put_off_while_the_line_moves_and_the_next_in_line_is_woken_by_the_list() {
+    let early = ["kubernetes.io/csi/d^a", "kubernetes.io/csi/d^b"];
+    let in_line = |early: &[&str]| {
+        let listed = [early, &[V]].concat();
+        world(ONCE).with(kept_node("a", &listed, &[]))
+    };
+    let due = |plan: &Plan| match plan.requeue {
+        Requeue::At(due) => due,
+        other => panic!("{other:?}"),
+    };
+    let mut memory = Memory::default();
+    let behind_two = in_line(&early);
+    let plan = behind_two
+        .plan_with::<AttachDetach>(KEY, &mut memory)
+        .unwrap();
+    assert!(plan.is_nothing());
+    // One of them has written meanwhile.
+    let mut behind_one = in_line(&early[1..]);
+    behind_one.advance_to(due(&plan));
+    let plan = behind_one
+        .plan_with::<AttachDetach>(KEY, &mut memory)
+        .unwrap();
+    assert!(plan.is_nothing(), "the line moves");
+    // The other has not.
+    behind_one.advance_to(due(&plan));
+    let mut stuck = memory.clone();
+    let plan = behind_one
+        .plan_with::<AttachDetach>(KEY, &mut stuck)
+        .unwrap();
+    assert_eq!(plan.verbs(), ["patch nodes/a/status"]);
+    // First in line, it waits for nothing.
+    let first = in_line(&[]);
+    let plan = first.plan_with::<AttachDetach>(KEY, &mut memory).unwrap();
+    assert_eq!(plan.verbs(), ["patch nodes/a/status"]);
+
+    let list = |world: &World| world.find_any(Node::resource(), "a");
+    let (old, new) = (list(&behind_one), list(&first));
+    let woken = first.woken::<AttachDetach>(old.as_ref(), new.as_ref());
+    assert_eq!(woken, ["volume/kubernetes.io/csi/d^b", KEY]);
+}
+
+#[test]
 fn fibre_channel_and_iscsi_are_attached_by_the_list_alone() {
     for (source, name) in [
         (

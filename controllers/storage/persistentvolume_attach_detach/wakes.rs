@@ -15,7 +15,7 @@ use super::volumes::{
     BY_NODE, Unique, Wanted, attachments_by_source, ephemeral_drivers, keys, of_attachment,
     of_persistent, pods_by_in_line, wanted,
 };
-use super::{EPHEMERAL, is_managed, is_out_of_service, is_ready};
+use super::{EPHEMERAL, is_managed, is_out_of_service, is_ready, places};
 
 fn names_of(pod: &Pod, reader: &dyn Reader) -> Vec<String> {
     let known = |wanted| match wanted {
@@ -170,7 +170,11 @@ pub(super) fn node(change: &Change<'_, Node>, reader: &dyn Reader) -> Vec<Key> {
     if facts(change.old) == facts(change.new) {
         let attached = old.0.symmetric_difference(&new.0);
         let in_use = old.1.symmetric_difference(&new.1);
-        let names: BTreeSet<&String> = attached.chain(in_use).collect();
+        let mut names: BTreeSet<String> = attached.chain(in_use).cloned().collect();
+        // Who is next in line to change the list.
+        if let Some(node) = change.new.filter(|_| old.0 != new.0) {
+            names.extend(places::waiting(node, reader).names.into_iter().next());
+        }
         return keys(names);
     }
     let name = &Object::metadata(change.newest()).name;

@@ -303,7 +303,7 @@ pub(super) fn priority(facts: &Facts) -> Finding {
 
 /// Whether the API server asks more of who writes the fleet's Leases than the right to write Leases.
 pub(super) fn guard(facts: &Facts) -> Finding {
-    const OPEN: &str = "whoever may write Leases there may take ranges from their owners";
+    const OPEN: &str = "anybody who may write Leases there may take ranges from their owners";
     let Some(fleet) = facts.fleet() else {
         return Finding::Skipped(NO_FLEET.to_owned());
     };

@@ -42,7 +42,7 @@ var (
 	kubeconfig  = flag.String("kubeconfig", "", "The cluster.")
 	socket      = flag.String("cloud", "", "The cloud's Unix socket.")
 	clusterCIDR = flag.String("cluster-cidr", "10.200.0.0/16", "The range of pods.")
-	nodePeriod  = flag.Duration("node-monitor-period", time.Second, "How often nodes are looked at.")
+	nodePeriod  = flag.Duration("node-monitor-period", time.Second, "How often nodes are read.")
 	routePeriod = flag.Duration("route-reconciliation-period", time.Second, "How often routes are reconciled.")
 	workers     = flag.Int("concurrent-service-syncs", 5, "How many Services are worked on at once.")
 )
@@ -76,7 +76,7 @@ type answer struct {
 	Routes       []routeOf              `json:"routes"`
 }
 
-// ask sends a request; an answer that refuses it is an error of the kind that upstream tells apart.
+// ask sends a request; an answer that refuses it is an error of the kind that upstream distinguishes.
 func (c cloud) ask(ctx context.Context, question request) (*answer, error) {
 	var dialer net.Dialer
 	connection, err := dialer.DialContext(ctx, "unix", c.socket)

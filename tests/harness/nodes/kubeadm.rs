@@ -130,7 +130,7 @@ impl Kubeadm {
                 .phase(CONFIGURATION, &[phase, &admin].concat())
                 .await?;
         }
-        // Whoever is in it may do everything by `admin.conf`: `init` as a whole makes it, none of its phases.
+        // Who is in it may do everything by `admin.conf`: `init` as a whole makes it, none of its phases.
         let group = "kubeadm:cluster-admins";
         let (role, to) = ("--clusterrole=cluster-admin", format!("--group={group}"));
         cluster
@@ -325,7 +325,7 @@ impl Kubeadm {
             // They last for a year.
             "certificateRenewal": false,
             "etcdUpgrade": false,
-            // They look for the programs of a machine that is a node as a whole.
+            // They search for the programs of a machine that is a node as a whole.
             "ignorePreflightErrors": ["all"],
             "skipPhases": ["addon"],
         });
@@ -528,7 +528,7 @@ impl Kubeadm {
         let arguments = [
             "join",
             "--config=/etc/join.yaml",
-            // They look for the programs of a machine that is a node as a whole.
+            // They search for the programs of a machine that is a node as a whole.
             "--ignore-preflight-errors=all",
         ];
         let joins = tokio::time::timeout(JOIN_LIMIT, node.run(&kubeadm, &arguments)).await;
@@ -562,13 +562,13 @@ impl Kubeadm {
     }
 }
 
-/// A folder of the workspace, as kubeadm is told of patches.
+/// A folder of the workspace, as kubeadm is reported patches.
 fn folder(patches: &str) -> Value {
     let directory = crate::workspace_root().join(patches);
     json!({"directory": directory.display().to_string()})
 }
 
-/// Of an authority's public key, as those who join are told it.
+/// Of an authority's public key, as those who join are reported it.
 fn key_hash(certificate: &Path) -> Result<String> {
     let pem = fs::read(certificate)?;
     let (_, block) = parse_x509_pem(&pem).context("a certificate in PEM")?;
