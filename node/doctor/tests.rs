@@ -592,7 +592,7 @@ const ROWS: &[Row] = &[
                 .unwrap()
                 .as_mut()
                 .unwrap()
-                .fresh = false
+                .fresh = false;
         },
         "interlock/guard",
         "failed",

@@ -749,7 +749,8 @@ impl ControlPlane {
             .context("building the DRA driver")??;
         // Paths of Unix sockets are short.
         let file = |name: &str| self.dir.file(&format!("{node}/{name}"));
-        for name in ["registry", "data", "cdi"] {
+        // It does not make the folder of its own socket, which is named after it.
+        for name in ["registry", "data/test-driver.cdi.k8s.io", "cdi"] {
             std::fs::create_dir_all(file(name)).context("the DRA driver's folders")?;
         }
         let args = [

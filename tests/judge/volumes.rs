@@ -2,7 +2,8 @@
 //!
 //! - **Released.** No volume becomes Released while the claim that it is for lives, unless that claim names
 //!   another volume.
-//! - **Deleted.** No volume goes while its claim lives, and no program asks for it to go.
+//! - **Deleted.** No volume that was Bound goes while its claim lives, and no program deletes any volume
+//!   whose claim lives.
 //! - **Attached twice.** No volume for one node has two attachments that both say attached.
 //! - **Unprotected.** No claim loses its finalizer while a pod has it that was on its node before the claim's
 //!   deletion was asked for, nor a volume while it is Bound.
@@ -456,7 +457,9 @@ impl World {
                 continue;
             };
             kept.deleted += usize::from(life.gone.is_some());
-            if let Some(during) = life.gone
+            // What was never Bound holds no data: its user may delete it at any time.
+            let was_bound = life.versions.iter().any(|one| phase(&one.body) == "Bound");
+            if let Some(during) = life.gone.filter(|_| was_bound)
                 && let Some((_, namespace, claim)) = self.living_claim(volume, &last.body, during)
             {
                 kept.complaints.push(format!(

@@ -16,7 +16,9 @@ use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result, bail, ensure};
 use futures::future::try_join_all;
+use harness::fleet::READY_LIMIT;
 use harness::{ControlPlane, Fleet, Metrics, MetricsApi, Replica, everything, run_test};
+use tokio::sync::Mutex;
 
 use crate::parity::{self, Outcome};
 use crate::support::{all_end_well, alone};
@@ -97,16 +99,16 @@ impl Manager {
         }
     }
 
-    /// Kills one of the replicas but the first, in turn, and starts it again; upstream's manager is left
-    /// alone.
-    fn kill(&mut self, number: usize) -> Result<()> {
+    /// Kills one of the replicas but the first, in turn, and waits until it is back; upstream's manager is
+    /// left alone.
+    async fn kill(&mut self, number: usize) -> Result<()> {
         let Self::Manifold(fleet, replicas) = self else {
             return Ok(());
         };
         let index = 1 + number % (REPLICAS - 1);
         replicas[index].kill();
         replicas[index] = fleet.start(index)?;
-        Ok(())
+        replicas[index].wait_ready(READY_LIMIT).await
     }
 
     async fn end(mut self) -> Result<()> {
@@ -125,7 +127,7 @@ async fn supervise(
     manager: &mut Manager,
     began: Instant,
     memory: &mut Memory,
-    mut kills: Option<&mut usize>,
+    mut kills: Option<(&mut usize, &Mutex<()>)>,
 ) -> Result<Infallible> {
     loop {
         tokio::time::sleep(SAMPLED_EVERY).await;
@@ -136,10 +138,11 @@ async fn supervise(
         {
             memory.add(sample);
         }
-        if let Some(kills) = &mut kills
+        if let Some((kills, turn)) = &mut kills
             && began.elapsed() >= KILLED_EVERY.mul_f64(**kills as f64 + 1.0)
         {
-            manager.kill(**kills)?;
+            let _turn = turn.lock().await;
+            manager.kill(**kills).await?;
             **kills += 1;
         }
     }
@@ -185,12 +188,16 @@ async fn week(seed: u64, length: Duration, manifold: bool) -> Result<Week> {
         .partition(|list| list.name == "api-server");
     let began = Instant::now();
     let (mut memory, mut kills, mut gone) = (Memory::default(), 0, 0);
+    // A start that meets no API server ends after ten seconds, as upstream's, and nobody would start it
+    // again.
+    let turn = Mutex::new(());
     {
         let lives = try_join_all(lists.iter().map(|list| play(&world, list, began, length)));
         let outages = async {
             for deed in outages.iter().flat_map(|list| &list.deeds) {
                 match deed {
                     Deed::Outage(lasts) => {
+                        let _turn = turn.lock().await;
                         control_plane.stop_api_server().await?;
                         tokio::time::sleep(*lasts).await;
                         control_plane.start_api_server().await?;
@@ -209,7 +216,7 @@ async fn week(seed: u64, length: Duration, manifold: bool) -> Result<Week> {
             done = tokio::time::timeout(limit, all) => {
                 done.with_context(|| format!("{who}: the week is not over after {limit:?}"))??;
             }
-            failed = supervise(&mut manager, began, &mut memory, Some(&mut kills)) => match failed? {},
+            failed = supervise(&mut manager, began, &mut memory, Some((&mut kills, &turn))) => match failed? {},
             never = kubelets => match never {},
         }
     }
@@ -252,8 +259,8 @@ fn a_week_ends_under_manifold_as_under_upstream_and_takes_no_more_memory_in_its_
     let length = Duration::from_secs_f64(minutes * 60.0);
     run_test(async {
         println!("week: {minutes} minutes, seed {seed}");
-        let ours = week(seed, length, true).await?;
-        let theirs = week(seed, length, false).await?;
+        let ours = Box::pin(week(seed, length, true)).await?;
+        let theirs = Box::pin(week(seed, length, false)).await?;
         let objects = ours.outcome.snapshots[0].objects.values().map(Vec::len);
         let objects = objects.sum::<usize>();
         let differences = parity::outcomes("week", &theirs.outcome, &ours.outcome);

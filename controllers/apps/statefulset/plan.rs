@@ -614,7 +614,7 @@ impl Rollout<'_> {
             };
             if !self.is_updated(pod) && !pod.is_terminating() {
                 self.delete(stages, pod);
-                status.current_replicas -= 1;
+                one_less(status);
                 return;
             }
             if unavailable(pod) {
@@ -647,7 +647,7 @@ impl Rollout<'_> {
             .filter(|pod| !self.is_updated(pod) && !pod.is_terminating());
         for pod in outdated.take(room) {
             self.delete(stages, pod);
-            status.current_replicas -= 1;
+            one_less(status);
         }
         Ok(())
     }
@@ -759,4 +759,11 @@ fn failed(set: &StatefulSet, verb: &'static str, pod: &str) -> Event {
         reason,
         format!("{verb} Pod {pod} in StatefulSet {set_name} failed error: "),
     )
+}
+
+/// A pod that goes for a rollout leaves the current revision, as upstream counts, of whatever revision it is.
+/// Where the template changes before the end of a rollout was recorded, none is of that revision: the API
+/// server refuses a count below zero, and nothing is deleted before the status is written.
+fn one_less(status: &mut StatefulSetStatus) {
+    status.current_replicas = (status.current_replicas - 1).max(0);
 }

@@ -844,6 +844,8 @@ fn the_status_counts_what_there_is() {
         ("0R 1T", [2, 2, 2, 1, 1]),
         ("0R 1Ro", [2, 2, 2, 1, 1]),
         ("0R 1R 2R", [3, 3, 3, 3, 3]),
+        // None is of the current revision: another rollout begins before the end of one was recorded.
+        ("0Ro 1Ro 2Ro", [3, 3, 3, 0, 0]),
     ];
     for (pods, expected) in table {
         let mut world = with_pods(stateful_set("web").replicas(3), pods).without_kubelets();

@@ -247,6 +247,13 @@ mod tests {
             workload_name(&long, uid),
             format!("{}-8d895767f", "j".repeat(243))
         );
+        // As kube-controller-manager 1.36.3 has named them.
+        let uid = "e565647b-77d5-4fd3-9c17-066a383ed945";
+        assert_eq!(workload_name("gang", uid), "gang-74bf7d5f4c");
+        assert_eq!(
+            group_name("gang-74bf7d5f4c", "gang-pgt-0"),
+            "gang-74bf7d5f4c-gang-pgt-0-58548dccbc"
+        );
         assert_eq!(
             group_name("pi-abc", "pi-pgt-0"),
             "pi-abc-pi-pgt-0-8469f59b95"

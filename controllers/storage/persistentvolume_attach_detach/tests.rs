@@ -571,8 +571,8 @@ fn a_turn_is_put_off_while_the_line_moves_and_the_next_in_line_is_woken_by_the_l
         let listed = [early, &[V]].concat();
         world(ONCE).with(kept_node("a", &listed, &[]))
     };
-    let due = |plan: &Plan| match plan.requeue {
-        Requeue::At(due) => due,
+    let due = |plan: &Plan| match &plan.requeue {
+        Requeue::At(due) => *due,
         other => panic!("{other:?}"),
     };
     let mut memory = Memory::default();

@@ -433,6 +433,16 @@ fn what_only_resembles_a_mistake_is_accepted() {
             with(&[(1_000, DeleteVolume("pv", "kubectl"))]),
         ),
         (
+            "a volume that was never bound, and that its user deletes",
+            vec![
+                (0, Claim("data")),
+                (100, Volume("pv", "data", "ReadWriteOnce")),
+                (200, Phase("pv", "Available")),
+                (300, DeleteVolume("pv", "kubectl")),
+                (400, FreeVolume("pv")),
+            ],
+        ),
+        (
             "a claim that may be gone already",
             with(&[
                 (1_000, DeleteClaim("data")),

@@ -182,7 +182,7 @@ fn what_is_ambiguous_or_of_somebody_else_is_left_alone() {
     step(&mut begun);
     let group = begun.all::<PodGroup>()[0].metadata().name.to_string();
     begun.change::<PodGroup>(&group, |group| {
-        group.metadata_mut().owner_references.clear()
+        group.metadata_mut().owner_references.clear();
     });
     assert_eq!(
         groups(&plan(&begun)),
