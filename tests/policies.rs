@@ -339,7 +339,9 @@ fn warnings_of_upstream_s_expressions_are_those_of_kube_controller_manager() {
             .await;
         changed.into_iter().collect::<Result<Vec<_>, _>>()?;
         let begun = Instant::now();
-        let fleet = fleet_of(&control_plane, &[CONTROLLERS]).await?;
+        let unlimited = ["--kube-api-qps=5000", "--kube-api-burst=5000"];
+        let flags = [&[CONTROLLERS][..], &unlimited].concat();
+        let fleet = fleet_of(&control_plane, &flags).await?;
         let mut replicas = fleet.start_all(REPLICAS).await?;
         let ours = checked(&client, made.len()).await.context("Manifold")?;
         let our_time = begun.elapsed();

@@ -239,6 +239,18 @@ impl Apis {
                 self.delete_claim(&claim.name_any()).await?;
             }
         }
+        // A set that is deleted within a second of its making has not come to own its claims, as under
+        // upstream.
+        for claim in self.claims.list(&ListParams::default()).await?.items {
+            let name = claim.name_any();
+            let mut sets = wishes.sets.iter().enumerate();
+            let is_wanted = sets
+                .any(|(index, set)| name.starts_with(&format!("data-{}-", set_name(index, *set))));
+            let is_orphan = name.starts_with("data-") && claim.owner_references().is_empty();
+            if is_orphan && !is_wanted {
+                self.delete_claim(&name).await?;
+            }
+        }
         Ok(())
     }
 

@@ -190,6 +190,7 @@ fn group(name: &str) -> PodGroup {
                 resource_claim_template_name: Some("gpus".to_owned()),
                 ..Default::default()
             }],
+            ..PodGroupSpec::default()
         }),
         ..new(name)
     }

@@ -30,6 +30,8 @@ import (
 	"k8s.io/cloud-provider/controllers/service"
 	"k8s.io/component-base/featuregate"
 	controllersmetrics "k8s.io/component-base/metrics/prometheus/controllers"
+	// The route controller asks for a gate that is known with this.
+	_ "k8s.io/controller-manager/pkg/features/register"
 )
 
 const (
