@@ -134,6 +134,12 @@ pub async fn run(options: Options, telemetry: &Telemetry) -> Result<(), Error> {
         Some(provider) => Arc::new(provider),
         None => Arc::new(NoCloud),
     };
+    let running = names(&controllers);
+    tracing::info!(
+        count = running.len() as u64,
+        controllers = running.join(" "),
+        "the controllers that run"
+    );
     let mut published = published(&flags, &names(&controllers));
     // Keys of a controller in the ranges of a replica that does not run it are reconciled by nobody.
     published.insert(
@@ -398,12 +404,6 @@ fn enabled(options: &Options, flags: &Flags) -> Result<Vec<Factory>, Error> {
             Runs::Wrong(why) => return Err(Error(why)),
         }
     }
-    let names = names(&enabled);
-    tracing::info!(
-        count = names.len() as u64,
-        controllers = names.join(" "),
-        "the controllers that run"
-    );
     Ok(enabled)
 }
 
