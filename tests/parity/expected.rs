@@ -111,8 +111,8 @@ pub(crate) const EXPECTED: &[Expectation] = &[
     },
     Expectation {
         name: "when a claim's owners are mended",
-        reason: "As there, whether a new pod's claims are mended before it is created or with that event after it \
-                 depends on what the cache has seen.",
+        reason: "As under upstream, the cache decides whether a new pod's claims are mended before it is created, or with \
+                 an event after it.",
         by_chance: true,
         fits: |one| {
             one.object == "event"
