@@ -129,27 +129,27 @@ pub async fn run(options: Options, telemetry: &Telemetry) -> Result<(), Error> {
     let config = followed.config();
     let flags = flags_with_root_ca(&options.flags, &config)?;
     let controllers = enabled(&options, &flags)?;
-    let keys = FileKeys::open(&flags, &names(&controllers)).map_err(Error)?;
+    let running = names(&controllers);
+    let keys = FileKeys::open(&flags, &running).map_err(Error)?;
     let cloud: Arc<dyn Cloud> = match Provider::open(&flags).map_err(Error)? {
         Some(provider) => Arc::new(provider),
         None => Arc::new(NoCloud),
     };
-    let running = names(&controllers);
     tracing::info!(
         count = running.len() as u64,
         controllers = running.join(" "),
         "the controllers that run"
     );
-    let mut published = published(&flags, &names(&controllers));
+    let mut published = published(&flags, &running);
     // Keys of a controller in the ranges of a replica that does not run it are reconciled by nobody.
     published.insert(
         "controllers".to_owned(),
-        selected(&options.controllers, &names(&controllers)),
+        selected(&options.controllers, &running),
     );
-    let metrics = Metrics::new(&measured(&names(&controllers)));
+    let metrics = Metrics::new(&measured(&running));
     metrics.started_with(
         args::gate_states(&options.feature_gates),
-        &names(&controllers),
+        &running,
         options.disabled_metrics.len(),
     );
     let apis = Apis::connect(&followed, &metrics)?;
