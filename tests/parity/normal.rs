@@ -61,15 +61,8 @@ impl Normal {
                 self.word(hash, "revision", owner.map_or("", |owner| owner.1));
             }
             "Workload" | "PodGroup" if owner.is_some() => {
-                // A PodGroup's name begins with that of its Workload, which may be learnt later.
-                let owners = object.pointer("/metadata/ownerReferences");
-                let owners = owners.and_then(Value::as_array).into_iter().flatten();
-                let workloads = owners.filter(|one| text_at(one, "/kind") == "Workload");
-                let names = workloads.map(|one| text_at(one, "/name")).chain([name]);
-                for name in names {
-                    let hash = name.rsplit_once('-').map_or(name, |(_, hash)| hash);
-                    self.word(hash, "group", owner.map_or("", |owner| owner.1));
-                }
+                let hash = name.rsplit_once('-').map_or(name, |(_, hash)| hash);
+                self.word(hash, "group", owner.map_or("", |owner| owner.1));
             }
             "Job" => {
                 if let Some(("CronJob", cron_job)) = owner
