@@ -1,7 +1,7 @@
 //! `kubeadm init` and `kubeadm join` with real kubelets, no kube-controller-manager and three replicas of
 //! Manifold; the same under kube-controller-manager, and what both leave behind, object by object.
 
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::BTreeSet;
 use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result, ensure};
@@ -206,31 +206,25 @@ fn snapshot(cluster: &Kubeadm, there: &[Value]) -> Snapshot {
     for object in owners.into_iter().chain(others) {
         normal.learn(object);
     }
-    let mut objects: BTreeMap<String, Vec<Value>> = BTreeMap::new();
-    for object in there {
+    let evened = there.iter().map(|object| {
         let mut even = normal.object(object);
-        let kind = text_at(&even, "/kind").to_owned();
         plain(&mut even, network);
-        if kind == "CertificateSigningRequest" {
-            even["metadata"]["name"] = json!("csr-<random>");
-            even["metadata"]["uid"] = json!("<uid>");
-        }
-        if let Some(status) = even.get_mut("status").and_then(Value::as_object_mut)
-            && kind == "Pod"
-        {
+        match text_at(&even, "/kind") {
+            "CertificateSigningRequest" => {
+                even["metadata"]["name"] = json!("csr-<random>");
+                even["metadata"]["uid"] = json!("<uid>");
+            }
             // The kubelet reports a limit or does not, as it comes to reads at the pod's cgroup.
-            status.remove("resources");
+            "Pod" => {
+                if let Some(status) = even.get_mut("status").and_then(Value::as_object_mut) {
+                    status.remove("resources");
+                }
+            }
+            _ => {}
         }
-        let namespace = text_at(&even, "/metadata/namespace");
-        let name = text_at(&even, "/metadata/name");
-        let key = format!("{kind} {namespace}/{name}");
-        objects.entry(key).or_default().push(even);
-    }
-    Snapshot {
-        name: "at rest".to_owned(),
-        objects,
-        ..Snapshot::default()
-    }
+        even
+    });
+    Snapshot::of("at rest", evened)
 }
 
 /// Fields whose values are of this cluster alone.

@@ -48,6 +48,24 @@ pub(crate) struct Snapshot {
     pub(crate) course: Course,
 }
 
+impl Snapshot {
+    /// Of evened objects of any namespace, and of nothing else.
+    pub(crate) fn of(name: &str, evened: impl IntoIterator<Item = Value>) -> Self {
+        let mut objects: BTreeMap<String, Vec<Value>> = BTreeMap::new();
+        for even in evened {
+            let namespace = text_at(&even, "/metadata/namespace");
+            let name = text_at(&even, "/metadata/name");
+            let key = format!("{} {namespace}/{name}", text_at(&even, "/kind"));
+            objects.entry(key).or_default().push(even);
+        }
+        Self {
+            name: name.to_owned(),
+            objects,
+            ..Self::default()
+        }
+    }
+}
+
 /// What one scenario left behind.
 #[derive(Debug, Clone, Default)]
 pub(crate) struct Outcome {

@@ -1,6 +1,5 @@
 //! Everything that is there at the end, with what differs by nature made equal.
 
-use std::collections::BTreeMap;
 use std::time::{Duration, Instant};
 
 use anyhow::{Result, ensure};
@@ -143,22 +142,12 @@ fn snapshot(all: &[Value]) -> Snapshot {
     for object in in_order {
         normal.learn(object);
     }
-    let mut objects: BTreeMap<String, Vec<Value>> = BTreeMap::new();
-    for object in all {
+    let evened = all.iter().map(|object| {
         let mut even = normal.object(object);
         plain(&mut even);
-        let (kind, namespace) = (
-            text_at(&even, "/kind"),
-            text_at(&even, "/metadata/namespace"),
-        );
-        let key = format!("{kind} {namespace}/{}", text_at(&even, "/metadata/name"));
-        objects.entry(key).or_default().push(even);
-    }
-    Snapshot {
-        name: "at the end".to_owned(),
-        objects,
-        ..Snapshot::default()
-    }
+        even
+    });
+    Snapshot::of("at the end", evened)
 }
 
 /// Fields whose values follow from chance or from this cluster alone.
