@@ -7,7 +7,7 @@ use std::sync::{PoisonError, RwLock, RwLockReadGuard, RwLockWriteGuard};
 use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result, ensure};
-use harness::{ControlPlane, Fleet, Replica, Shards, until};
+use harness::{ControlPlane, Fleet, Metrics, Replica, Shards, until};
 use k8s_openapi::api::apps::v1::Deployment;
 use k8s_openapi::api::coordination::v1::Lease;
 use kube::api::{ListParams, PostParams};
@@ -317,6 +317,54 @@ impl Watcher {
         let owners = until(what, left, POLL, || async { self.look().await.map(Some) }).await?;
         Ok((owners, since.elapsed()))
     }
+}
+
+/// What a manager costs.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct Cost {
+    /// Processors used, of all processes.
+    pub(crate) processors: f64,
+    /// The largest process, in MiB.
+    pub(crate) memory: f64,
+}
+
+/// The metrics of each replica.
+pub(crate) async fn metrics_of(replicas: &[Replica]) -> Result<Vec<Metrics>> {
+    let mut all = Vec::new();
+    for replica in replicas {
+        all.push(replica.metrics().await?);
+    }
+    Ok(all)
+}
+
+fn used(all: &[Metrics]) -> Result<f64> {
+    all.iter()
+        .map(|one| one.sum("process_cpu_seconds_total", &[]))
+        .sum::<Option<f64>>()
+        .context("no process_cpu_seconds_total")
+}
+
+/// What a manager costs while something is done.
+pub(crate) async fn cost<R>(
+    metrics: &impl Fn() -> R,
+    meanwhile: impl Future<Output = Result<()>>,
+) -> Result<Cost>
+where
+    R: Future<Output = Result<Vec<Metrics>>>,
+{
+    let before = used(&metrics().await?)?;
+    let began = Instant::now();
+    meanwhile.await?;
+    let took = began.elapsed().as_secs_f64();
+    let after = metrics().await?;
+    let memory = after
+        .iter()
+        .filter_map(|one| one.sum("process_resident_memory_bytes", &[]))
+        .fold(0.0, f64::max);
+    Ok(Cost {
+        processors: (used(&after)? - before) / took,
+        memory: memory / f64::from(1 << 20),
+    })
 }
 
 /// A Deployment of one small container.

@@ -5,7 +5,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result, ensure};
-use harness::{ControlPlane, Metrics, Replica, run_test, until};
+use harness::{ControlPlane, Metrics, run_test, until};
 use k8s_openapi::api::apps::v1::Deployment;
 use k8s_openapi::api::core::v1::{Node, Pod};
 use kube::api::{ListParams, PostParams};
@@ -13,7 +13,9 @@ use kube::{Api, Client};
 use serde_json::Value;
 
 use super::{REPLICAS, all, is_driven, name, ready};
-use crate::support::{PATIENCE, POLL, Unrest, all_end_well, alone, deployment, fleet_of};
+use crate::support::{
+    Cost, PATIENCE, POLL, Unrest, all_end_well, alone, cost, deployment, fleet_of, metrics_of,
+};
 
 /// Nodes that join at once.
 const JOINING: usize = 1_000;
@@ -147,46 +149,16 @@ fn a_thousand_nodes_that_join_while_replicas_die_get_blocks_of_their_own() {
 }
 
 /// What a manager of this many nodes costs at rest.
-#[derive(Debug)]
-struct Cost {
-    /// Processors used, of all processes.
-    processors: f64,
-    /// The largest process, in MiB.
-    memory: f64,
-}
-
-async fn cost<R>(metrics: impl Fn() -> R) -> Result<Cost>
+async fn at_rest<R>(metrics: impl Fn() -> R) -> Result<Cost>
 where
     R: Future<Output = Result<Vec<Metrics>>>,
 {
-    let used = |all: &[Metrics]| -> Result<f64> {
-        all.iter()
-            .map(|one| one.sum("process_cpu_seconds_total", &[]))
-            .sum::<Option<f64>>()
-            .context("no process_cpu_seconds_total")
-    };
     tokio::time::sleep(SETTLED).await;
-    let before = used(&metrics().await?)?;
-    let began = Instant::now();
-    tokio::time::sleep(MEASURED).await;
-    let took = began.elapsed().as_secs_f64();
-    let after = metrics().await?;
-    let memory = after
-        .iter()
-        .filter_map(|one| one.sum("process_resident_memory_bytes", &[]))
-        .fold(0.0, f64::max);
-    Ok(Cost {
-        processors: (used(&after)? - before) / took,
-        memory: memory / f64::from(1 << 20),
+    cost(&metrics, async {
+        tokio::time::sleep(MEASURED).await;
+        Ok(())
     })
-}
-
-async fn metrics_of(replicas: &[Replica]) -> Result<Vec<Metrics>> {
-    let mut all = Vec::new();
-    for replica in replicas {
-        all.push(replica.metrics().await?);
-    }
-    Ok(all)
+    .await
 }
 
 async fn uids(pods: &Api<Pod>) -> Result<BTreeSet<String>> {
@@ -258,10 +230,10 @@ fn a_hundred_kills_of_replicas_mark_none_of_two_thousand_nodes_and_evict_no_pod(
         )
         .await?;
 
-        let ours = cost(|| metrics_of(&replicas)).await?;
+        let ours = at_rest(|| metrics_of(&replicas)).await?;
         all_end_well(&mut replicas).await?;
         let kcm = control_plane.start_kcm(&["--leader-elect=false"]).await?;
-        let theirs = cost(|| async { Ok(vec![kcm.metrics().await?]) }).await?;
+        let theirs = at_rest(|| async { Ok(vec![kcm.metrics().await?]) }).await?;
         drop(kcm);
         println!(
             "nodes: {LIVING} nodes at rest: upstream {theirs:.3?}, Manifold of {REPLICAS} {ours:.3?}"

@@ -2,14 +2,14 @@
 
 use std::time::{Duration, Instant};
 
-use anyhow::{Context, Result, ensure};
-use harness::{Metrics, Replica, run_test};
+use anyhow::{Result, ensure};
+use harness::{Metrics, run_test};
 use k8s_openapi::api::core::v1::PersistentVolume;
 use kube::Api;
 use kube::api::DeleteParams;
 
 use super::{Bed, UNLIMITED, each, pod_name};
-use crate::support::{all_end_well, alone, fleet_of};
+use crate::support::{Cost, all_end_well, alone, cost, fleet_of, metrics_of};
 
 const NODES: usize = 50;
 /// Claims, each bound to a volume that is attached.
@@ -26,53 +26,6 @@ const LIVES: usize = 10;
 /// The part of upstream's cost that a fleet may have at rest: processors of all replicas, memory of the
 /// largest.
 const GOAL: f64 = 0.25;
-
-/// What a manager costs.
-#[derive(Debug, Clone, Copy)]
-struct Cost {
-    /// Processors used, of all processes.
-    processors: f64,
-    /// The largest process, in MiB.
-    memory: f64,
-}
-
-async fn metrics_of(replicas: &[Replica]) -> Result<Vec<Metrics>> {
-    let mut all = Vec::new();
-    for replica in replicas {
-        all.push(replica.metrics().await?);
-    }
-    Ok(all)
-}
-
-fn used(all: &[Metrics]) -> Result<f64> {
-    all.iter()
-        .map(|one| one.sum("process_cpu_seconds_total", &[]))
-        .sum::<Option<f64>>()
-        .context("no process_cpu_seconds_total")
-}
-
-/// What it costs while something is done.
-async fn cost<R>(
-    metrics: &impl Fn() -> R,
-    meanwhile: impl Future<Output = Result<()>>,
-) -> Result<Cost>
-where
-    R: Future<Output = Result<Vec<Metrics>>>,
-{
-    let before = used(&metrics().await?)?;
-    let began = Instant::now();
-    meanwhile.await?;
-    let took = began.elapsed().as_secs_f64();
-    let after = metrics().await?;
-    let memory = after
-        .iter()
-        .filter_map(|one| one.sum("process_resident_memory_bytes", &[]))
-        .fold(0.0, f64::max);
-    Ok(Cost {
-        processors: (used(&after)? - before) / took,
-        memory: memory / f64::from(1 << 20),
-    })
-}
 
 /// Pods go to the next node, one after the other; claims and volumes come and go. `moved` is how often each
 /// pod has moved.
