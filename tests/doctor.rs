@@ -411,6 +411,18 @@ impl Shown {
         Ok(())
     }
 
+    /// A check comes to this result, with this reason and remedy.
+    async fn finds(
+        &mut self,
+        doctor: &Doctor,
+        (id, result): (&str, &str),
+        why: &str,
+        remedy: &str,
+    ) -> Result<()> {
+        let found = doctor.await_result(id, result, &[]).await?;
+        self.found(&found, id, result, why, remedy)
+    }
+
     /// A check is broken, finds it, is repaired by what it prints, and passes.
     async fn by_its_remedy(
         &mut self,
@@ -557,16 +569,14 @@ fn a_healthy_fleet_passes_and_what_is_broken_is_found_and_repaired() {
 
         // One member is away, and comes back.
         end(&mut replicas[2]).await?;
-        let found = doctor
-            .await_result("capacity/members", "failed", &[])
+        shown
+            .finds(
+                &doctor,
+                ("capacity/members", "failed"),
+                "2 of 3 members work",
+                "describe pods",
+            )
             .await?;
-        shown.found(
-            &found,
-            "capacity/members",
-            "failed",
-            "2 of 3 members work",
-            "describe pods",
-        )?;
         replicas[2] = start_with(&fleet, "manifold-2", &[]).await?;
         doctor.await_health().await?;
 
@@ -1034,14 +1044,14 @@ async fn of_the_fence(
         .await?;
     end(&mut replicas[2]).await?;
     replicas[2] = start_with(fleet, "manifold-2", &["--server-fence=off"]).await?;
-    let found = doctor.await_result("fence/members", "failed", &[]).await?;
-    shown.found(
-        &found,
-        "fence/members",
-        "failed",
-        "manifold-2 write without",
-        "--server-fence=auto",
-    )?;
+    shown
+        .finds(
+            doctor,
+            ("fence/members", "failed"),
+            "manifold-2 write without",
+            "--server-fence=auto",
+        )
+        .await?;
     end(&mut replicas[2]).await?;
     replicas[2] = start_with(fleet, "manifold-2", &[]).await?;
     doctor.await_health().await
@@ -1097,16 +1107,14 @@ async fn of_leases(
 
     // Another fleet, and what it leaves behind.
     let impostor = Impostor::replica(client, "default", "0.1.0", jiff::SignedDuration::ZERO);
-    let found = doctor
-        .await_result("leases/one-fleet", "failed", &[])
+    shown
+        .finds(
+            doctor,
+            ("leases/one-fleet", "failed"),
+            "default/manifold works on the same objects",
+            "kubectl -n default scale",
+        )
         .await?;
-    shown.found(
-        &found,
-        "leases/one-fleet",
-        "failed",
-        "default/manifold works on the same objects",
-        "kubectl -n default scale",
-    )?;
     drop(impostor);
     let found = doctor
         .await_result("leases/one-fleet", "warning", &[])
@@ -1245,16 +1253,14 @@ async fn of_managers(
         let name = format!("manifold-{index}");
         *replica = start_with(fleet, &name, &["--leader-elect=false"]).await?;
     }
-    let found = doctor
-        .await_result("interlock/guard", "failed", &[])
+    shown
+        .finds(
+            doctor,
+            ("interlock/guard", "failed"),
+            "nobody holds the Lease kube-system/kube-controller-manager",
+            "without --leader-elect=false",
+        )
         .await?;
-    shown.found(
-        &found,
-        "interlock/guard",
-        "failed",
-        "nobody holds the Lease kube-system/kube-controller-manager",
-        "without --leader-elect=false",
-    )?;
     all_end_well(replicas).await?;
     for (index, replica) in replicas.iter_mut().enumerate() {
         *replica = start_with(fleet, &format!("manifold-{index}"), &[]).await?;
@@ -1262,16 +1268,14 @@ async fn of_managers(
     doctor.await_health().await?;
 
     let impostor = Impostor::start(client, SYSTEM, kcm_lease(), jiff::SignedDuration::ZERO);
-    let found = doctor
-        .await_result("interlock/guard", "failed", &[])
+    shown
+        .finds(
+            doctor,
+            ("interlock/guard", "failed"),
+            INTERLOPER,
+            "kube-controller-manager.yaml",
+        )
         .await?;
-    shown.found(
-        &found,
-        "interlock/guard",
-        "failed",
-        INTERLOPER,
-        "kube-controller-manager.yaml",
-    )?;
     // Its pod says what it runs: everything.
     let pod = json!({"apiVersion": "v1", "kind": "Pod",
         "metadata": {"name": "kube-controller-manager-node-0", "namespace": SYSTEM, "labels": {"component": "kube-controller-manager"}},
@@ -1280,16 +1284,14 @@ async fn of_managers(
     control_plane
         .kubectl_with_input(&["create"], &pod.to_string())
         .await?;
-    let found = doctor
-        .await_result("coverage/disjoint", "failed", &[])
+    shown
+        .finds(
+            doctor,
+            ("coverage/disjoint", "failed"),
+            "two writers",
+            "manifold companion --controllers=",
+        )
         .await?;
-    shown.found(
-        &found,
-        "coverage/disjoint",
-        "failed",
-        "two writers",
-        "manifold companion --controllers=",
-    )?;
     let report = doctor.examine(&[]).await?;
     shown.found(
         report.of("interlock/standbys")?,
@@ -1326,16 +1328,14 @@ async fn of_capacity(
     shown: &mut Shown,
 ) -> Result<()> {
     end(&mut replicas[1]).await?;
-    let found = doctor
-        .await_result("capacity/members", "failed", &[])
+    shown
+        .finds(
+            doctor,
+            ("capacity/members", "failed"),
+            "2 of 3 members work",
+            "describe pods",
+        )
         .await?;
-    shown.found(
-        &found,
-        "capacity/members",
-        "failed",
-        "2 of 3 members work",
-        "describe pods",
-    )?;
     replicas[1] = start_with(fleet, "manifold-1", &[]).await?;
     doctor.await_health().await?;
 
