@@ -46,15 +46,15 @@ const REPORTS_QUIET: Duration = Duration::from_secs(1);
 /// By how much longer a spaced key waits for each further report that its last plan wrote: upstream writes
 /// such one after the other, which takes longer the more there are.
 const REPORT_SPACING_EACH: Duration = Duration::from_millis(20);
-/// The same where its plan is dear: the wait then counts from the plan's beginning.
+/// The same where its plan is expensive: the wait then counts from the plan's beginning.
 const REPORT_SPACING_EACH_DEAR: Duration = Duration::from_millis(50);
 /// What a spaced key waits at most: what it reports shall be known within a second.
 const REPORT_SPACING_MAX: Duration = Duration::from_millis(700);
 
 /// When a key that has reported may report again: `row` counts the reports of its row, `written` is what its
-/// plan wrote, `objects` what it looked at, `began` its beginning and `now` its end. What a dear plan of a
-/// spaced key and its writes take is part of the wait; otherwise the next one would come later by both where
-/// the server is slow.
+/// plan wrote, `objects` what it looked at, `began` its beginning and `now` its end. What an expensive plan
+/// of a spaced key and its writes take is part of the wait; otherwise the next one would come later by both
+/// where the server is slow.
 pub(super) fn report_from(
     min_sync_interval: Option<Duration>,
     row: u32,
@@ -73,10 +73,10 @@ pub(super) fn report_from(
         };
     }
     let more = u32::try_from(written.saturating_sub(1)).unwrap_or(u32::MAX);
-    let dear = plan_spacing(min_sync_interval, objects);
-    let (from, least, each) = match dear.is_zero() {
+    let spacing = plan_spacing(min_sync_interval, objects);
+    let (from, least, each) = match spacing.is_zero() {
         true => (now, REPORT_SPACING, REPORT_SPACING_EACH),
-        false => (began, REPORT_SPACING.max(dear), REPORT_SPACING_EACH_DEAR),
+        false => (began, REPORT_SPACING.max(spacing), REPORT_SPACING_EACH_DEAR),
     };
     let wait = each.saturating_mul(more).saturating_add(least);
     let from = from + wait.min(REPORT_SPACING_MAX);
@@ -142,7 +142,7 @@ struct Known {
     report_from: Option<ReportFrom>,
     /// How often it has reported in a row.
     row: u32,
-    /// When it may be planned again, where its last plan was dear.
+    /// When it may be planned again, where its last plan was expensive.
     plan_from: Monotonic,
     last: Option<Box<Last>>,
     /// Waits for its marks; the task that waits wakes it.

@@ -796,8 +796,8 @@ fn running<'a>(facts: &'a Facts, descriptors: &'a [Descriptor]) -> BTreeSet<&'a 
 fn needed(facts: &Facts) -> BTreeSet<Right> {
     let descriptors = &facts.descriptors;
     let mut running = running(facts, descriptors);
-    // Default roles of a controller behind a feature gate do not exist where the gate is off, nor are its kinds
-    // served: it does not run.
+    // Default roles of a controller behind a feature gate do not exist where the gate is off, nor are its
+    // kinds served: it does not run.
     if let Ok(served) = &facts.served {
         running.retain(|name| {
             let own = rights::of_controllers(descriptors, &BTreeSet::from([*name]));
