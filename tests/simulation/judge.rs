@@ -14,7 +14,7 @@
 
 use std::{collections::BTreeMap, fmt, sync::Arc, time::Duration};
 
-use controllers_kit::{Key, Reader, names};
+use controllers_kit::{Key, Reader};
 use coordinator::{EPOCH_END, RangeId};
 use kubernetes_proto::{
     AnyObject, Object, Resource,
@@ -32,6 +32,7 @@ use crate::{
     devices::Devices,
     hub::{Seen, Sent},
     identity::Identity,
+    names::Names,
     nodes::Nodes,
     protection::Protection,
     scaling::Scaling,
@@ -99,7 +100,7 @@ pub struct By<'a> {
 
 impl By<'_> {
     /// Whether the writer's watch had told of what happened to a resource at an instant when it wrote.
-    fn had_seen(&self, resource: &'static Resource, at: Instant) -> bool {
+    pub(crate) fn had_seen(&self, resource: &'static Resource, at: Instant) -> bool {
         let told = self.shown.and_then(|shown| shown.get(&Log::Of(resource)));
         told.into_iter()
             .flatten()
@@ -125,25 +126,6 @@ struct Want {
     most: i64,
 }
 
-/// A child whose generated name another one had within the last hour. Requests of processes that stood still,
-/// and those that nobody waits for any more, come from a view that is past.
-fn named_again(server: &Server, change: &Change, by: &By<'_>) -> Option<String> {
-    let (None, Some(child), Some(_)) = (&change.old, &change.new, by.shown) else {
-        return None;
-    };
-    let meta = child.metadata();
-    let (resource, world) = (child.resource(), &server.world);
-    let again = names::is_generated(meta)
-        && world.was_removed(resource, &meta.namespace, &meta.name)
-        && !by.stale;
-    again.then(|| {
-        format!(
-            "{} made {resource:?} {}/{}, a name that another had within the hour",
-            by.writer, meta.namespace, meta.name
-        )
-    })
-}
-
 /// All that is remembered for judging.
 pub struct Judge {
     /// Each range's epochs: since when, which, whose.
@@ -162,6 +144,7 @@ pub struct Judge {
     /// Of devices with taints.
     pub devices: Devices,
     identity: Identity,
+    names: Names,
     nodes: Nodes,
     protection: Protection,
     /// Of autoscaling.
@@ -182,6 +165,7 @@ impl Judge {
             clearing: Clearing::new(server),
             devices: Devices::new(server),
             identity: Identity::new(server),
+            names: Names::default(),
             nodes: Nodes::default(),
             protection: Protection::new(server),
             scaling: Scaling::default(),
@@ -375,7 +359,7 @@ impl Judge {
             let sent = by.map_or_else(Instant::now, |by| by.sent);
             wrong.extend(self.scaling.after(server, change, controller, sent));
             wrong.extend(self.nodes.after(server, change, by));
-            wrong.extend(by.and_then(|by| named_again(server, change, by)));
+            wrong.extend(self.names.after(server, change, by));
             let was = change.old.as_ref().is_some_and(is_active);
             let is = change.new.as_ref().is_some_and(is_active);
             let Some(owner) = Owner::of(change.object()) else {

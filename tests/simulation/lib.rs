@@ -15,6 +15,7 @@ pub mod judge;
 pub mod metrics;
 pub mod mistakes;
 pub mod mutants;
+pub mod names;
 pub mod network;
 pub mod nodes;
 pub mod poison;
