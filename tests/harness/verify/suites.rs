@@ -170,7 +170,10 @@ fn run_one(suite: &Suite, manifold: &Path) -> Result<Counts> {
         let line = line.context("reading a test's output")?;
         let line = String::from_utf8_lossy(&line);
         counts.read(&suite.name, &line);
-        if suite.waits() {
+        if suite.waits() && line.starts_with("test ") {
+            // Where the time goes: the suites of this lane are the longest step.
+            say(&format!("{line} at {}", seconds(since.elapsed())));
+        } else if suite.waits() {
             say(&line);
         } else {
             held.push_str(&line);
