@@ -205,8 +205,15 @@ impl Ownership {
         for times in renewals.values_mut() {
             times.sort_unstable();
         }
+        // As long as any replica lives, every range has an owner: a range that was lost and never taken again
+        // is nobody's until then.
+        let end = renewals.values().filter_map(|times| times.last()).max();
         for (range, named) in &ranges {
-            judge_gaps(*range, named, &renewals, &silences, unowned, &mut owned);
+            let life = Life {
+                renewals: &renewals,
+                end: end.copied(),
+            };
+            judge_gaps(*range, named, &life, &silences, unowned, &mut owned);
         }
         owned
     }
@@ -304,26 +311,41 @@ impl Ownership {
     }
 }
 
-/// The times between signs of life of whoever the Lease names.
+/// Signs of life of the replicas.
+struct Life<'a> {
+    /// By holder, in order.
+    renewals: &'a BTreeMap<String, Vec<Timestamp>>,
+    /// The last one of all.
+    end: Option<Timestamp>,
+}
+
+/// The times between signs of life of whoever the Lease names, to the last sign of life of any replica.
 fn judge_gaps(
     range: u32,
     named: &[Named],
-    renewals: &BTreeMap<String, Vec<Timestamp>>,
+    life: &Life<'_>,
     silences: &[(Timestamp, Timestamp)],
     unowned: SignedDuration,
     owned: &mut Owned,
 ) {
     for (at, one) in named.iter().enumerate() {
         let next = named.get(at + 1);
-        let of_holder = renewals.get(&one.holder).map_or(&[][..], Vec::as_slice);
+        let of_holder = life
+            .renewals
+            .get(&one.holder)
+            .map_or(&[][..], Vec::as_slice);
         let inside = of_holder
             .iter()
             .copied()
             .filter(|renewed| *renewed > one.done && next.is_none_or(|next| *renewed < next.done));
-        // Who is named now has given a sign of life itself; the last one's time is open.
+        // Who is named next has given a sign of life itself.
+        let until = match next {
+            Some(next) => Some(next.done),
+            None => life.end.filter(|end| *end > one.done),
+        };
         let signs: Vec<Timestamp> = std::iter::once(one.done)
             .chain(inside)
-            .chain(next.map(|next| next.done))
+            .chain(until)
             .collect();
         for pair in signs.windows(2) {
             let [from, to] = pair else { continue };

@@ -480,6 +480,18 @@ fn a_range_that_was_nobodys_for_too_long_is_told_but_not_while_the_server_was_aw
         .lives("b_1", (0..3).chain(23..30).map(|second| second * 1000))
         .owned();
     assert_eq!((away.complaints.len(), away.silences), (0, 1));
+    // Lost, and never taken again: the log ends.
+    let lost = |seconds: u64| {
+        Course::default()
+            .named(0, 7, "a_1", 1)
+            .lives("a_1", [1_000].into_iter())
+            .lives("b_1", (0..seconds).map(|second| second * 1000))
+            .owned()
+    };
+    assert_eq!(
+        (lost(9).complaints.len(), lost(12).complaints.len()),
+        (0, 1)
+    );
     // One who stands still and is not evicted acts on nothing either.
     let still = Course::default()
         .named(0, 7, "a_1", 1)
