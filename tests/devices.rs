@@ -451,6 +451,18 @@ impl Side {
                 self.normal.learn(object);
             }
         }
+        // Claims that are gone stay in the statuses of the pods that they were made for.
+        for pod in &pods {
+            let name = text_at(pod, "/metadata/name");
+            for one in list(pod, "/status/resourceClaimStatuses") {
+                self.normal
+                    .learn(&json!({"kind": "ResourceClaim", "metadata": {
+                        "name": one["resourceClaimName"],
+                        "generateName": format!("{name}-{}-", text_at(one, "/name")),
+                        "ownerReferences": [{"controller": true, "kind": "Pod", "name": name}],
+                    }}));
+            }
+        }
         let mut state = BTreeMap::new();
         for mut object in claims.into_iter().chain(pods).chain(rules) {
             if let Some(meta) = object["metadata"].as_object_mut() {

@@ -83,6 +83,9 @@ impl Normal {
                     };
                     self.names
                         .insert(name.to_owned(), format!("{even}<random>"));
+                    if even != prefix {
+                        self.names.insert(prefix.to_owned(), even);
+                    }
                 }
             }
             "Pod" => {

@@ -47,9 +47,19 @@ fn names_are_evened_by_what_their_owners_had_made() {
         replica_set("5d9c7b8f6", "00000000-0000-4000-8000-000000000001"),
         replica_set("77c4bb69d", "00000000-0000-4000-8000-000000000002"),
         pod("web-77c4bb69d-", "x2z4q", "ReplicaSet"),
+        json!({"kind": "ResourceClaim", "metadata": {
+            "name": "web-77c4bb69d-x2z4q-gpu-b9c8d",
+            "generateName": "web-77c4bb69d-x2z4q-gpu-",
+            "ownerReferences": [{"kind": "Pod", "name": "web-77c4bb69d-x2z4q", "controller": true}],
+        }}),
     ]);
     for (text, even) in [
         ("web-5d9c7b8f6", "web-<template 1>"),
+        (
+            "web-77c4bb69d-x2z4q-gpu-b9c8d",
+            "web-<template 2>-<random>-gpu-<random>",
+        ),
+        ("web-77c4bb69d-x2z4q-gpu-", "web-<template 2>-<random>-gpu-"),
         (
             "Created pod: web-77c4bb69d-x2z4q",
             "Created pod: web-<template 2>-<random>",
