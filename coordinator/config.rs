@@ -4,7 +4,7 @@ use std::{net::IpAddr, path::PathBuf, sync::Arc, time::Duration};
 
 use coordinator_core::{MAX_RANGES, REPLICAS_MAX};
 
-use crate::{ServerFence, ServerFenceMode, Tracer};
+use crate::{Clock, Pulse, ServerFence, ServerFenceMode, Tracer};
 
 /// A client jitters its renewals by at most this factor; a deadline must leave room for one more try.
 const RETRY_JITTER: f64 = 1.2;
@@ -129,6 +129,13 @@ pub struct Config {
     pub server_fence: Arc<ServerFence>,
     /// `None` with `--leader-elect=false`: nothing keeps two managers apart.
     pub interlock: Option<InterlockOptions>,
+    /// Threads of the process, each with its name, without which the replica cannot do what it owns: it ends
+    /// where one of them hangs. The coordinator's own is added.
+    pub threads: Vec<(String, Pulse)>,
+    /// How such a replica ends: the process, in the product.
+    pub abort: fn(),
+    /// By which clock the fence closes.
+    pub clock: Clock,
     /// The build, as in `0.1.0`.
     pub version: String,
     /// Records calls between peers; `None` where nothing is traced.
@@ -159,6 +166,9 @@ impl Default for Config {
             peer_insecure: false,
             server_fence: ServerFence::new(ServerFenceMode::Off),
             interlock: None,
+            threads: Vec::new(),
+            abort: || std::process::abort(),
+            clock: Clock::boot(),
             version: env!("CARGO_PKG_VERSION").to_owned(),
             tracer: None,
         }

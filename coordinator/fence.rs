@@ -2,17 +2,17 @@
 
 use std::{
     sync::{
-        Arc, Mutex, PoisonError,
+        Arc, Mutex, OnceLock, PoisonError,
         atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering},
     },
     time::Duration,
 };
 
-use coordinator_core::Time;
+use coordinator_core::{GAP_MAX, Time};
 // The runtime's clock: a simulation moves it on by itself.
 use tokio::{sync::Notify, time::Instant};
 
-use crate::{Epoch, RangeId, pulse::Pulse};
+use crate::{Clock, Epoch, RangeId, pulse::Pulse};
 
 /// Why a request may not go out.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
@@ -46,9 +46,9 @@ fn micros(time: Time) -> u64 {
 /// One per replica. The renewal thread moves the time on, the coordinator sets the epochs, everybody checks.
 #[derive(Debug)]
 pub struct Fence {
-    origin: Instant,
+    clock: Clock,
     in_hand: Duration,
-    /// Microseconds since `origin`; 0 is closed.
+    /// Microseconds by `clock`; 0 is closed.
     until: AtomicU64,
     /// By range; 0 is not held.
     epochs: Box<[AtomicU64]>,
@@ -59,7 +59,7 @@ pub struct Fence {
     settled: AtomicU64,
     /// The newest renewal, and when its request was started.
     renewed: Mutex<Option<(u64, Instant)>>,
-    /// The fleet's hold of the manager's Lease: microseconds since `origin`; 0 is closed, [`UNGUARDED`]
+    /// The fleet's hold of the manager's Lease: microseconds by `clock`; 0 is closed, [`UNGUARDED`]
     /// depends on none.
     hold_until: AtomicU64,
     /// The fleet's term that the hold is of, and the one that the coordinator has taken note of.
@@ -69,8 +69,12 @@ pub struct Fence {
     paused: AtomicBool,
     /// Writes that were sent and not answered yet.
     in_flight: AtomicUsize,
-    /// When a write was given up last that may still be executed, in microseconds since `origin`; 0 is never.
+    /// When a write was given up last that may still be executed, in microseconds by `clock`; 0 is never.
     given_up: AtomicU64,
+    /// When the renewal thread looked last, in microseconds by `clock`; 0 before the first time.
+    looked: AtomicU64,
+    /// Which thread hangs, in words.
+    hung: OnceLock<String>,
     /// What must be in the replica's Lease before it goes on.
     pub(crate) announcements: Announcements,
     /// Signs of life of the two who move it.
@@ -79,10 +83,15 @@ pub struct Fence {
 }
 
 impl Fence {
-    /// A closed fence without ranges. `in_hand` is [`Fence::in_hand`].
+    /// A closed fence without ranges, by the runtime's clock. `in_hand` is [`Fence::in_hand`].
     pub fn new(ranges: u16, in_hand: Duration) -> Self {
+        Self::by(Clock::runtime(), ranges, in_hand)
+    }
+
+    /// The same by another clock.
+    pub(crate) fn by(clock: Clock, ranges: u16, in_hand: Duration) -> Self {
         Self {
-            origin: Instant::now(),
+            clock,
             in_hand,
             until: AtomicU64::new(0),
             epochs: (0..ranges).map(|_| AtomicU64::new(0)).collect(),
@@ -96,15 +105,41 @@ impl Fence {
             paused: AtomicBool::new(false),
             in_flight: AtomicUsize::new(0),
             given_up: AtomicU64::new(0),
+            looked: AtomicU64::new(0),
+            hung: OnceLock::new(),
             announcements: Announcements::default(),
             renewing: Pulse::default(),
             coordinating: Pulse::default(),
         }
     }
 
-    /// Monotonic time since this fence was made: the time of both machines of the core.
+    /// Time since this fence was made, that of a suspended machine included: the time of both machines of the
+    /// core.
     pub fn now(&self) -> Time {
-        self.origin.elapsed()
+        self.clock.now()
+    }
+
+    /// The renewal thread has looked, then, and has closed what must be closed.
+    pub(crate) fn looked(&self, now: Time) {
+        self.looked.store(micros(now).max(1), Ordering::Release);
+    }
+
+    /// Whether the renewal thread has not looked for long. All threads go on at once after the process was
+    /// stopped, and it may not be the first.
+    fn is_unwatched(&self) -> bool {
+        let looked = self.looked.load(Ordering::Acquire);
+        looked != 0 && Duration::from_micros(looked) + GAP_MAX < self.now()
+    }
+
+    /// This thread hangs: from now on nothing is sent, for good.
+    pub(crate) fn hangs(&self, what: String) {
+        self.hung.get_or_init(|| what);
+        self.set_until(None);
+    }
+
+    /// Which thread hangs, in words; the replica is about to end.
+    pub fn hung(&self) -> Option<&str> {
+        self.hung.get().map(String::as_str)
     }
 
     /// Whether a request for the range may go out now. Call it right before sending.
@@ -184,6 +219,9 @@ impl Fence {
     }
 
     fn own_remaining(&self) -> Duration {
+        if self.is_unwatched() {
+            return Duration::ZERO;
+        }
         Duration::from_micros(self.until.load(Ordering::Acquire)).saturating_sub(self.now())
     }
 
@@ -283,12 +321,15 @@ impl Fence {
     pub(crate) fn landed(&self, version: u64, started: Time) {
         let before = self.newest.swap(version, Ordering::AcqRel);
         self.settled.store(before, Ordering::Release);
-        let renewed = Some((version, self.origin + started));
+        // By the clock that the caches compare it with, on which less time may have passed.
+        let ago = self.now().saturating_sub(started);
+        let then = Instant::now().checked_sub(ago);
+        let renewed = then.map(|then| (version, then));
         *self.renewed.lock().unwrap_or_else(PoisonError::into_inner) = renewed;
     }
 
     pub(crate) fn set_until(&self, until: Option<Time>) {
-        let until = until.map_or(0, micros);
+        let until = until.filter(|_| self.hung().is_none()).map_or(0, micros);
         let before = self.until.swap(until, Ordering::AcqRel);
         if until < before {
             self.closings.notify_waiters();

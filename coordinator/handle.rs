@@ -180,7 +180,7 @@ pub async fn start(
     };
     let peer_address = listener.local_addr().map_err(refused)?;
 
-    let fence = Arc::new(Fence::new(config.ranges, config.in_hand()));
+    let fence = Arc::new(fence_of(&config));
     let shared = Shared::new(config.ranges);
     let (stop, stopped) = watch::channel(false);
     let (break_tx, broken) = watch::channel(false);
@@ -219,6 +219,10 @@ pub async fn start(
     }));
     handle.joined().await?;
     Ok(handle)
+}
+
+fn fence_of(config: &Config) -> Fence {
+    Fence::by(config.clock.clone(), config.ranges, config.in_hand())
 }
 
 struct CloseAtEnd(Arc<Fence>, watch::Sender<bool>);
@@ -491,7 +495,7 @@ pub fn assemble(
     outside: Outside,
 ) -> Result<Assembled, ConfigError> {
     config.validate()?;
-    let fence = Arc::new(Fence::new(config.ranges, config.in_hand()));
+    let fence = Arc::new(fence_of(config));
     let shared = Shared::new(config.ranges);
     let barrier = Barrier::new(
         outside.client.clone(),
@@ -794,6 +798,11 @@ impl Handle {
             ("renewal", fence.renewing.clone()),
             ("coordinator", fence.coordinating.clone()),
         ]
+    }
+
+    /// Which thread of this replica hangs, in words: it gives its ranges up and ends.
+    pub fn hung(&self) -> Option<String> {
+        self.0.fence.hung().map(str::to_owned)
     }
 
     /// The name of the range's owner by its Lease.

@@ -4,6 +4,7 @@
 
 mod actor;
 mod admission;
+mod clock;
 mod config;
 mod fence;
 mod handle;
@@ -26,6 +27,7 @@ mod trust;
 use std::sync::Arc;
 
 pub use admission::PeerRefusal;
+pub use clock::Clock;
 pub use config::{Config, ConfigError, InterlockOptions};
 pub use coordinator_core::{
     Care, EPOCH_END, Fatal, Happening, Hold, Holder, Holds, Member, Move, NotSent, Offer,

@@ -3,17 +3,29 @@
 
 use std::{io, sync::Arc, thread, time::Duration};
 
-use coordinator_core::{OwnLease, Regained, Renewal, RenewalEffect, RenewalInput, Status, Written};
+use coordinator_core::{
+    OwnLease, OwnPhase, Regained, Renewal, RenewalEffect, RenewalInput, Sign, Status, Time,
+    Watchdog, Written,
+};
 use futures::{FutureExt, future::BoxFuture};
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::MicroTime;
 use tokio::sync::watch;
 
 use crate::{
-    ClientFactory, Fence, RangeHost, ServerFence,
+    BEATS_EVERY, ClientFactory, Fence, Pulse, RangeHost, ServerFence,
     config::Config,
     interlock::{self, HoldState},
     lease::Leases,
 };
+
+/// How often it looks at the clock and at the other threads.
+const LOOKS_EVERY: Duration = BEATS_EVERY;
+
+/// Between two looks whether the last writes of a replica with a hung thread have ended.
+const GIVING_UP_LOOKS_EVERY: Duration = Duration::from_millis(20);
+
+/// How long such a replica tries to release its Lease. Without, others wait until it expires.
+const GIVING_UP_MAX: Duration = Duration::from_secs(2);
 
 /// What the coordinator wants of the renewal. Levels, not events: nothing queues up, nothing is lost.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
@@ -90,11 +102,10 @@ pub(crate) fn prepare(
                 }
             };
             let renewing = run(
-                &config.replica_name,
+                &config,
                 &mut renewal,
                 &fence,
                 &*host,
-                &config.server_fence,
                 &leases,
                 &mut wants,
                 &publish,
@@ -123,39 +134,70 @@ impl Drop for CloseAtEnd {
 
 #[allow(clippy::too_many_arguments)]
 async fn run(
-    name: &str,
+    config: &Config,
     renewal: &mut Renewal,
     fence: &Fence,
     host: &dyn RangeHost,
-    server_fence: &ServerFence,
     leases: &Leases,
     wants: &mut watch::Receiver<Wanted>,
     publish: &watch::Sender<OwnLease>,
 ) {
+    let server_fence: &ServerFence = &config.server_fence;
+    let mut threads = config.threads.clone();
+    threads.push(("coordinator".to_owned(), fence.coordinating.clone()));
+    let mut watchdog = Watchdog::new(config.lease_duration, threads.len());
+    let mut giving_up: Option<GivingUp> = None;
     let mut request = None;
     // The announcements that the write under way carries.
     let mut carried = 0;
     let mut acquired: Option<(String, MicroTime)> = None;
     loop {
-        let wake = renewal.wake_at();
-        match (wake, &request) {
-            (None, None) => fence.renewing.rest(),
-            _ => fence.renewing.beat(),
-        }
-        let sleep = async {
-            match wake {
-                Some(at) => {
-                    tokio::time::sleep(
-                        at.saturating_sub(fence.now()).max(Duration::from_millis(1)),
-                    )
-                    .await;
-                }
-                None => std::future::pending().await,
+        fence.renewing.beat();
+        let now = fence.now();
+        let mut inputs = Vec::new();
+        let found = watchdog.look(now, &signs(&threads, renewal));
+        if let Some(gap) = found.gap {
+            if renewal.own().open_until.is_some() {
+                tracing::warn!(
+                    stood_still_ms = u64::try_from(gap.as_millis()).unwrap_or(u64::MAX),
+                    "this process or its machine has stood still: nothing is written until a renewal has landed"
+                );
             }
+            fence.set_until(None);
+            inputs.push(RenewalInput::Gap);
+        }
+        // What must be closed is: from here on time alone may close it.
+        fence.looked(now);
+        if let Some(hung) = found.hung.filter(|_| giving_up.is_none()) {
+            let (thread, still) = (&threads[hung.thread].0, hung.still.as_millis());
+            tracing::error!(
+                thread,
+                still_ms = u64::try_from(still).unwrap_or(u64::MAX),
+                "a thread hangs: this replica releases its Lease, so that others take its ranges, and aborts"
+            );
+            fence.hangs(format!("thread {thread} has not run for {still} ms"));
+            giving_up = Some(GivingUp::from(now, fence.in_hand()));
+        }
+        if let Some(last) = &mut giving_up {
+            match last.step(now, fence.is_still(), &renewal.own().phase) {
+                Step::Waits => {}
+                // The oldest first: what the hung thread is at.
+                Step::Releases => inputs.push(RenewalInput::GiveUp(host.working())),
+                Step::Ends => return (config.abort)(),
+            }
+        }
+        let looks_every = match giving_up {
+            Some(_) => GIVING_UP_LOOKS_EVERY,
+            None => LOOKS_EVERY,
         };
+        let wake = renewal.wake_at().filter(|_| inputs.is_empty());
+        let sleep = wake
+            .map_or(looks_every, |at| at.saturating_sub(now).min(looks_every))
+            .max(Duration::from_millis(1));
         // In this order, so that a run can be repeated.
-        let inputs = tokio::select! {
+        let more = tokio::select! {
             biased;
+            () = std::future::ready(()), if !inputs.is_empty() => Vec::new(),
             changed = wants.changed() => {
                 if changed.is_err() {
                     return;
@@ -172,8 +214,9 @@ async fn run(
                 vec![input]
             }
             () = fence.announcements.asked() => vec![RenewalInput::Announce],
-            () = sleep => vec![RenewalInput::Tick],
+            () = tokio::time::sleep(sleep) => vec![RenewalInput::Tick],
         };
+        inputs.extend(more);
         for input in inputs {
             if let RenewalInput::Written {
                 started,
@@ -199,7 +242,7 @@ async fn run(
                     RenewalEffect::Read => None,
                 };
                 request = Some(Box::pin(perform(
-                    name.to_owned(),
+                    config.replica_name.clone(),
                     leases.clone(),
                     fence.now(),
                     effect,
@@ -215,6 +258,54 @@ async fn run(
             *before = own;
             changed
         });
+    }
+}
+
+/// What the watchdog looks at: nothing before the Lease is held, when much is done once, and nothing when the
+/// replica leaves.
+fn signs(threads: &[(String, Pulse)], renewal: &Renewal) -> Vec<Sign> {
+    let held = renewal.holds();
+    let sign = |(_, pulse): &(String, Pulse)| match held {
+        true => pulse.sign(),
+        false => Sign::default(),
+    };
+    threads.iter().map(sign).collect()
+}
+
+/// The end of a replica with a hung thread. Its fence is closed, and stays so.
+struct GivingUp {
+    /// What was sent is in the server's hands no longer.
+    still_at: Time,
+    end_at: Time,
+    released: bool,
+}
+
+#[derive(Debug, PartialEq, Eq)]
+enum Step {
+    Waits,
+    Releases,
+    Ends,
+}
+
+impl GivingUp {
+    fn from(now: Time, in_hand: Time) -> Self {
+        Self {
+            still_at: now + in_hand,
+            end_at: now + in_hand + GIVING_UP_MAX,
+            released: false,
+        }
+    }
+
+    fn step(&mut self, now: Time, is_still: bool, phase: &OwnPhase) -> Step {
+        let gone = matches!(phase, OwnPhase::Released | OwnPhase::NameTaken(_));
+        if gone || now >= self.end_at {
+            return Step::Ends;
+        }
+        if !self.released && (is_still || now >= self.still_at) {
+            self.released = true;
+            return Step::Releases;
+        }
+        Step::Waits
     }
 }
 
@@ -260,5 +351,33 @@ async fn perform(
             started,
             result: leases.write_replica(version, &lease, acquired).await,
         },
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_lease_is_given_up_when_nothing_of_it_is_in_the_servers_hands() {
+        let ms = Duration::from_millis;
+        let held = OwnPhase::Held;
+        let begin = || GivingUp::from(ms(10_000), ms(2_000));
+        // Nothing is in flight: at once, and once.
+        let mut last = begin();
+        assert_eq!(last.step(ms(10_000), true, &held), Step::Releases);
+        assert_eq!(last.step(ms(10_020), true, &held), Step::Waits);
+        assert_eq!(last.step(ms(10_040), true, &OwnPhase::Released), Step::Ends);
+        // What the hung thread has sent is never answered.
+        let mut last = begin();
+        assert_eq!(last.step(ms(10_000), false, &held), Step::Waits);
+        assert_eq!(last.step(ms(11_980), false, &held), Step::Waits);
+        assert_eq!(last.step(ms(12_000), false, &held), Step::Releases);
+        assert_eq!(last.step(ms(13_980), false, &held), Step::Waits);
+        // The API server does not answer either.
+        assert_eq!(last.step(ms(14_000), false, &held), Step::Ends);
+        // Somebody has evicted it, or has its name.
+        let taken = OwnPhase::NameTaken("b1".to_owned());
+        assert_eq!(begin().step(ms(10_000), false, &taken), Step::Ends);
     }
 }

@@ -24,7 +24,7 @@ use tokio::{
 };
 
 use crate::{
-    Config, Fence, Fenced,
+    Clock, Config, Fence, Fenced,
     lease::{Found, Leases, PEER_PIN},
     peer::{Answers, Calls, PeerService, Peers, serve},
     tls::{Tls, pin_of},
@@ -373,6 +373,49 @@ async fn a_request_in_flight_hears_of_the_closing_fence_from_the_clock_alone() {
     fence.set_until(Some(until));
     assert_eq!(fence.closed(1, 3).await, Fenced::Closed);
     assert!(fence.now() >= until);
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_fence_is_closed_while_the_renewal_thread_does_not_look() {
+    let fence = Fence::new(4, Duration::from_secs(2));
+    fence.set_epoch(1, Some(3));
+    fence.set_until(Some(fence.now() + Duration::from_secs(60)));
+    fence.looked(fence.now());
+    tokio::time::advance(Duration::from_millis(900)).await;
+    assert_eq!(fence.check(1, 3), Ok(()));
+    // As after SIGSTOP, where this thread is the first to run.
+    tokio::time::advance(Duration::from_millis(200)).await;
+    assert_eq!(fence.check(1, 3), Err(Fenced::Closed));
+    assert!(!fence.is_open(), "the socket asks this");
+    fence.looked(fence.now());
+    assert_eq!(fence.check(1, 3), Ok(()));
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_fence_closes_by_the_clock_that_goes_on_while_the_machine_is_suspended() {
+    let suspended = Arc::new(Mutex::new(Duration::ZERO));
+    let (slept, began) = (Arc::clone(&suspended), tokio::time::Instant::now());
+    let clock = Clock::given(move || began.elapsed() + *slept.lock().unwrap());
+    let fence = Fence::by(clock, 4, Duration::from_secs(2));
+    fence.set_epoch(1, Some(3));
+    fence.set_until(Some(Duration::from_secs(3)));
+    assert_eq!(fence.check(1, 3), Ok(()));
+    *suspended.lock().unwrap() = Duration::from_secs(30);
+    assert_eq!(fence.check(1, 3), Err(Fenced::Closed));
+}
+
+#[tokio::test]
+async fn a_fence_over_a_hung_thread_does_not_open_again() {
+    let fence = Fence::new(4, Duration::from_secs(2));
+    fence.set_epoch(1, Some(3));
+    fence.set_until(Some(fence.now() + Duration::from_secs(60)));
+    fence.hangs("thread ranges-0 has not run for 5000 ms".to_owned());
+    fence.set_until(Some(fence.now() + Duration::from_secs(60)));
+    assert_eq!(fence.check(1, 3), Err(Fenced::Closed));
+    assert_eq!(
+        fence.hung(),
+        Some("thread ranges-0 has not run for 5000 ms")
+    );
 }
 
 // ---- peers ----

@@ -216,7 +216,8 @@ pub async fn run(options: Options, telemetry: &Telemetry) -> Result<(), Error> {
     let health = Health::new(Arc::clone(&metrics));
     let draining = Arc::new(AtomicBool::new(false));
     check_node(&health, &node, &draining);
-    check_life(&health, node.pulses());
+    let threads = node.pulses();
+    check_life(&health, threads.clone());
     check_credentials(&health, &followed);
     let told = Arc::clone(&server_fence);
     health.tell(
@@ -254,6 +255,7 @@ pub async fn run(options: Options, telemetry: &Telemetry) -> Result<(), Error> {
         &health,
         &draining,
         server_fence,
+        threads,
         published,
         &mut signals,
     )
@@ -282,6 +284,7 @@ async fn own(
     health: &Arc<Health>,
     draining: &AtomicBool,
     server_fence: Arc<ServerFence>,
+    threads: Vec<(String, Pulse)>,
     published: Fingerprints,
     signals: &mut Signals,
 ) -> Result<(), Error> {
@@ -289,6 +292,7 @@ async fn own(
     let host = Arc::clone(&node.host) as Arc<dyn RangeHost>;
     let mut coordination = coordinator_config(&options.fleet);
     coordination.server_fence = Arc::clone(&server_fence);
+    coordination.threads = threads;
     let traces = node.shared.traces.clone();
     coordination.tracer = traces.clone().map(OfPeers::shared);
     let starting = coordinator::start(coordination, host, clients);
@@ -305,6 +309,9 @@ async fn own(
         .pulses()
         .map(|(name, pulse)| (name.to_owned(), pulse));
     check_life(health, pulses.to_vec());
+    let hangs = handle.clone();
+    let hung = move || hangs.hung().map_or(Ok(()), Err);
+    health.register("threads", Box::new(hung), &[Kind::Livez]);
     let pod = options.pod.clone().map(|pod| {
         let (notices, waiting) = mpsc::channel(pod_events::WAITING_MAX);
         actix::spawn(pod_events::send(client, pod, waiting));
@@ -653,7 +660,8 @@ fn caches(cache: &Cache, resource: &'static controllers_kit::Resource) -> Result
     }
 }
 
-/// `/livez` fails where a thread or an actor has shown no sign of life for long: only a restart helps.
+/// `/livez` fails where a thread or an actor has shown no sign of life for long: only a restart helps. The
+/// replica ends itself long before, unless it is the thread that hangs which would see to it.
 fn check_life(health: &Health, pulses: Vec<(String, Pulse)>) {
     for (name, pulse) in pulses {
         let check = move || match pulse.age() {
@@ -999,7 +1007,7 @@ mod tests {
             health.failing(Kind::Readyz).is_empty(),
             "that is for a restart to mend"
         );
-        dead.rest();
+        dead.beat();
         assert!(health.failing(Kind::Livez).is_empty());
         kept.abort();
     }

@@ -25,6 +25,7 @@ mod simulation;
 mod slow_start;
 #[cfg(test)]
 mod tests;
+mod watchdog;
 
 pub use crate::{
     core::{Config, Core, Member, Move, REPLICAS_MAX, RangeOwner, View, ViewFence},
@@ -44,4 +45,5 @@ pub use crate::{
     renewal::{OwnLease, OwnPhase, Regained, Renewal, RenewalConfig, RenewalEffect, RenewalInput},
     ring::{MAX_RANGES, Ring, VIRTUAL_NODES, range_of},
     slow_start::Crashes,
+    watchdog::{Findings, GAP_MAX, Hung, Sign, Watchdog},
 };

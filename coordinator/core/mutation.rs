@@ -119,10 +119,31 @@ mutations! {
     TakesFromTheLiving,
     /// A replica that leaves releases the Lease without counting the others.
     ReleasesUncounted,
+    /// The fence's clock stands still while the process does, and nothing refuses what it then sends.
+    ClockStandsStill,
+    /// A process that was stopped is taken to have run on.
+    GapsAreIgnored,
+    /// The time in which the whole process was stopped counts against each of its threads.
+    GapsCountAsHung,
+    /// A thread that waits for a processor counts as hung.
+    WaitingCountsAsHung,
+    /// After a gap the fence opens with a renewal that was started before it.
+    GapIsForgotten,
+    /// A replica that gives up because of a hang does not file its death.
+    HangsWithoutATrace,
 }
 
 #[cfg(test)]
 impl Mutation {
+    /// Those of one process's own threads and clock, caught by tables of the watchdog and the renewal.
+    pub(crate) const PROCESS: &'static [Self] = &[
+        Self::GapsAreIgnored,
+        Self::GapsCountAsHung,
+        Self::WaitingCountsAsHung,
+        Self::GapIsForgotten,
+        Self::HangsWithoutATrace,
+    ];
+
     /// Those of the hold of the manager's Lease, which the model of the ownership protocol has not.
     pub(crate) const INTERLOCK: &'static [Self] = &[
         Self::HoldIsTheDuration,

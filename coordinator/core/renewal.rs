@@ -5,7 +5,7 @@
 //! compare-and-swap a lease duration after the last renewal knows that the fence has closed.
 
 use crate::{
-    deaths::{Death, Deaths},
+    deaths::{Death, Deaths, Work},
     lease::{ReplicaLease, Status, Time, Version, Written},
     mutation::broken,
     slow_start::Crashes,
@@ -95,8 +95,14 @@ pub enum RenewalInput {
     Reopen(Regained),
     /// What is in flight is to be written before it goes on: renew as soon as possible.
     Announce,
+    /// This process did not run for a while: the fence is closed until a renewal has landed that is started
+    /// from now on.
+    Gap,
     /// Give the Lease up.
     Release,
+    /// Give the Lease up as a replica that has died, with these keys in flight: a thread of it hangs, and
+    /// nobody can hand anything over.
+    GiveUp(Vec<Work>),
     /// The Lease as read; `Err` if the read failed.
     Read(Result<Option<ReplicaLease>, ()>),
     /// What came of the newest write, and when it was started.
@@ -169,6 +175,10 @@ pub struct Renewal {
     busy: bool,
     next_at: Time,
     release: bool,
+    /// The death that the Lease is to say when it is released.
+    death: Option<Vec<Work>>,
+    /// Renewals that were started earlier open nothing.
+    counts_from: Time,
     open_until: Option<Time>,
     renewed: Option<Time>,
     regained: Option<Regained>,
@@ -193,6 +203,8 @@ impl Renewal {
             busy: false,
             next_at: Time::ZERO,
             release: false,
+            death: None,
+            counts_from: Time::ZERO,
             open_until: None,
             renewed: None,
             regained: None,
@@ -234,6 +246,11 @@ impl Renewal {
             evictions: self.evictions,
             crashes: self.status.crashes.clone(),
         }
+    }
+
+    /// Whether it has the Lease and keeps it.
+    pub fn holds(&self) -> bool {
+        matches!(self.state, State::Held { .. } | State::Check) && !self.release
     }
 
     /// How long after a renewal's start the fence stays open.
@@ -297,24 +314,20 @@ impl Renewal {
                 }
             }
             RenewalInput::Reopen(regained) => self.reopen(now, &regained),
-            RenewalInput::Release => {
-                self.release = true;
+            RenewalInput::Gap => {
+                self.counts_from = now;
                 self.open_until = None;
-                self.next_at = now;
-                match self.state {
-                    State::Held { version } => {
-                        self.state = State::Releasing {
-                            version: Some(version),
-                        }
-                    }
-                    State::Idle | State::Look | State::Wait { .. } => self.state = State::Released,
-                    // An acquisition may be under way: see what came of it first.
-                    State::Acquire { .. } => self.state = State::Releasing { version: None },
-                    State::Check
-                    | State::Releasing { .. }
-                    | State::Released
-                    | State::NameTaken { .. } => {}
+                self.regained = None;
+                if matches!(self.state, State::Held { .. }) {
+                    self.next_at = now;
                 }
+            }
+            RenewalInput::Release => self.release(now),
+            RenewalInput::GiveUp(working) => {
+                if !broken!(HangsWithoutATrace) {
+                    self.death.get_or_insert(working);
+                }
+                self.release(now);
             }
             RenewalInput::Read(read) => {
                 self.busy = false;
@@ -337,6 +350,23 @@ impl Renewal {
             }
         }
         self.act(now)
+    }
+
+    fn release(&mut self, now: Time) {
+        self.release = true;
+        self.open_until = None;
+        self.next_at = now;
+        match self.state {
+            State::Held { version } => {
+                self.state = State::Releasing {
+                    version: Some(version),
+                }
+            }
+            State::Idle | State::Look | State::Wait { .. } => self.state = State::Released,
+            // An acquisition may be under way: see what came of it first.
+            State::Acquire { .. } => self.state = State::Releasing { version: None },
+            State::Check | State::Releasing { .. } | State::Released | State::NameTaken { .. } => {}
+        }
     }
 
     fn reopen(&mut self, now: Time, regained: &Regained) {
@@ -521,7 +551,8 @@ impl Renewal {
                 } else {
                     started
                 };
-                self.renewed = Some(started);
+                let counts = started >= self.counts_from || broken!(GapIsForgotten);
+                self.renewed = Some(started).filter(|_| counts);
                 self.next_at = if lease.status == self.status {
                     (started + self.config.retry_period).max(now)
                 } else {
@@ -530,7 +561,9 @@ impl Renewal {
                 if self.announce {
                     self.next_at = self.next_at.min(self.announce_at(now));
                 }
-                if self.open_until.is_some() || broken!(FenceOpensWithoutReading) {
+                if !counts {
+                    self.next_at = now;
+                } else if self.open_until.is_some() || broken!(FenceOpensWithoutReading) {
                     self.open_until = Some(started + self.deadline()).filter(|until| *until > now);
                 } else if self.regained.is_none() {
                     self.regained = Some(Regained { started, seen: now });
@@ -574,9 +607,9 @@ impl Renewal {
             | State::Wait { .. }
             | State::Check
             | State::Releasing { version: None } => RenewalEffect::Read,
-            State::Acquire { version } => self.write(version, false),
-            State::Held { version } => self.write(Some(version), false),
-            State::Releasing { version } => self.write(version, true),
+            State::Acquire { version } => self.write(now, version, false),
+            State::Held { version } => self.write(now, Some(version), false),
+            State::Releasing { version } => self.write(now, version, true),
         };
         if matches!(effect, RenewalEffect::Write { .. }) {
             self.announce = false;
@@ -599,7 +632,7 @@ impl Renewal {
         Some(self.config.deaths_from?.saturating_add(passed))
     }
 
-    fn write(&self, version: Option<Version>, release: bool) -> RenewalEffect {
+    fn write(&self, now: Time, version: Option<Version>, release: bool) -> RenewalEffect {
         let lease = ReplicaLease {
             name: self.config.name.clone(),
             version: 0,
@@ -612,7 +645,15 @@ impl Renewal {
         };
         RenewalEffect::Write {
             version,
-            lease: if release { lease.vacated() } else { lease },
+            lease: match &self.death {
+                _ if !release => lease,
+                None => lease.vacated(),
+                Some(working) => ReplicaLease {
+                    working: working.clone(),
+                    ..lease
+                }
+                .evicted(self.deaths_second(now)),
+            },
         }
     }
 }

@@ -5,10 +5,12 @@ use std::{collections::BTreeMap, time::Duration};
 use proptest::prelude::*;
 
 use crate::{
-    Care, Config, Core, Crashes, Deaths, EPOCH_END, Effect, Epoch, Fatal, Happening, Holder, Input,
-    NotSent, Offer, OwnLease, OwnPhase, REPLICAS_MAX, RangeId, RangeLease, Refused, Regained,
-    Renewal, RenewalConfig, RenewalEffect, RenewalInput, ReplicaLease, Ring, Status, Time, Version,
-    Weights, Work, Written, place, place_within, range_of,
+    Care, Config, Core, Crashes, Death, Deaths, EPOCH_END, Effect, Epoch, Fatal, Happening, Holder,
+    Input, NotSent, Offer, OwnLease, OwnPhase, REPLICAS_MAX, RangeId, RangeLease, Refused,
+    Regained, Renewal, RenewalConfig, RenewalEffect, RenewalInput, ReplicaLease, Ring, Status,
+    Time, Version, Weights, Work, Written,
+    mutation::{self, Mutation},
+    place, place_within, range_of,
 };
 
 fn secs(secs: u64) -> Duration {
@@ -639,6 +641,89 @@ fn a_renewal_that_lands_after_the_deadline_does_not_open_the_fence() {
         }),
         "ranges are to be read first"
     );
+}
+
+/// Whether the fence is open after a gap at 11.5 s, with a renewal answered then that was started at
+/// `started`, and the permission that follows from it.
+fn opens_after_a_gap(started: Time) -> bool {
+    let mut renewal = renewing();
+    renewal.step(secs(11), RenewalInput::Tick);
+    let at = millis(11_500);
+    renewal.step(at, RenewalInput::Gap);
+    assert_eq!(renewal.own().open_until, None);
+    let result = Written::Done(replica("a", 2, Some("a1")));
+    let next = renewal.step(at, RenewalInput::Written { started, result });
+    let regained = renewal.own().regained;
+    assert_eq!(
+        regained.is_none(),
+        next.iter()
+            .any(|effect| matches!(effect, RenewalEffect::Write { .. })),
+        "where it does not count, the next goes out at once"
+    );
+    let seen = at;
+    let permission = regained.unwrap_or(Regained { started, seen });
+    renewal.step(at, RenewalInput::Reopen(permission));
+    renewal.own().open_until.is_some()
+}
+
+#[test]
+fn after_a_gap_the_fence_opens_with_a_renewal_that_was_started_after_it() {
+    assert!(!opens_after_a_gap(secs(11)));
+    assert!(opens_after_a_gap(millis(11_500)));
+    mutation::set(Some(Mutation::GapIsForgotten));
+    let opens = opens_after_a_gap(secs(11));
+    mutation::set(None);
+    assert!(opens, "the mutant is not noticed");
+}
+
+/// The Lease that a replica writes which gives up, with this key in flight.
+fn given_up(working: &Work) -> ReplicaLease {
+    let config = RenewalConfig {
+        name: "a".to_owned(),
+        incarnation: "a1".to_owned(),
+        lease_duration: secs(5),
+        renew_deadline: secs(3),
+        retry_period: secs(1),
+        epoch_second: None,
+        deaths_from: Some(1000),
+    };
+    let mut renewal = Renewal::new(config, status());
+    renewal.step(secs(10), RenewalInput::Join);
+    renewal.step(secs(10), RenewalInput::Read(Ok(None)));
+    let result = Written::Done(replica("a", 1, Some("a1")));
+    let started = secs(10);
+    renewal.step(secs(10), RenewalInput::Written { started, result });
+    let effects = renewal.step(secs(11), RenewalInput::GiveUp(vec![working.clone()]));
+    assert_eq!(renewal.own().open_until, None);
+    match &effects[..] {
+        [
+            RenewalEffect::Write {
+                version: Some(1),
+                lease,
+            },
+        ] => lease.clone(),
+        other => panic!("{other:?}"),
+    }
+}
+
+#[test]
+fn a_replica_that_gives_up_is_filed_as_dead_with_what_it_had_in_flight() {
+    let work = Work::new("deployment-controller", "shop/web", Care::None);
+    let lease = given_up(&work);
+    assert_eq!(lease.incarnation, None);
+    assert_eq!(lease.ended, ["a1"]);
+    let death = Death {
+        second: 1011,
+        incarnation: "a1".to_owned(),
+        working: vec![work.clone()],
+    };
+    let mut deaths = Deaths::default();
+    deaths.push(death);
+    assert_eq!(lease.deaths, deaths, "its keys are suspected");
+    mutation::set(Some(Mutation::HangsWithoutATrace));
+    let silent = given_up(&work);
+    mutation::set(None);
+    assert_ne!(silent.deaths, deaths, "the mutant is not noticed");
 }
 
 #[test]

@@ -12,6 +12,8 @@ pub enum Fault {
     End,
     /// SIGSTOP for twice a Lease's duration.
     Stand,
+    /// One thread of a replica stands still, and the others go on.
+    Hang,
     /// Every byte to and from the API server is late.
     Delay,
     /// Nothing passes between a replica and the API server.
@@ -46,9 +48,10 @@ pub enum Fault {
 
 /// With how often each is chosen among a hundred.
 const ALL: &[(Fault, u32)] = &[
-    (Fault::Kill, 12),
+    (Fault::Kill, 10),
     (Fault::End, 12),
-    (Fault::Stand, 6),
+    (Fault::Stand, 4),
+    (Fault::Hang, 4),
     (Fault::Delay, 6),
     (Fault::Swallow, 6),
     (Fault::FreezeWatches, 5),

@@ -59,6 +59,12 @@ const POLL: Duration = Duration::from_millis(100);
 const PATIENCE: Duration = Duration::from_secs(60);
 /// Twice the duration of a Lease.
 const STAND: Duration = Duration::from_secs(10);
+/// A replica with a hung thread has ended itself by then: a Lease's duration of hanging, two seconds in which a
+/// write may still be executed, and two for the release of its Lease.
+const HUNG_MAX: Duration = Duration::from_secs(10);
+const SIGABRT: i32 = 6;
+/// Threads that may hang, by the beginnings of their names: of the actors, of the coordinator.
+const THREADS: [&str; 2] = ["actix-rt", "manifold-coordi"];
 const API_SERVER_AWAY: Duration = Duration::from_secs(20);
 const ETCD_AWAY: Duration = Duration::from_secs(10);
 const WEBHOOK_TAKES: Duration = Duration::from_secs(8);
@@ -355,6 +361,11 @@ impl Chaos {
                 tokio::time::sleep(STAND).await;
                 self.members[victim].replica.resume()
             }
+            Fault::Hang => {
+                self.hang(victim).await?;
+                self.settled_without(victim).await?;
+                self.members[victim].again(&self.fleet).await
+            }
             Fault::Delay => {
                 let by = Duration::from_millis(self.random.random_range(20..200));
                 self.relayed(victim, Mode::Delay(by), Duration::from_secs(4))
@@ -440,6 +451,39 @@ impl Chaos {
             }
             Fault::JoinAndLeave => self.join_and_leave().await,
         }
+    }
+
+    /// Ends when the replica has ended itself because of it.
+    async fn hang(&mut self, victim: usize) -> Result<()> {
+        let thread = THREADS[self.random.random_range(0..THREADS.len())];
+        let replica = &mut self.members[victim].replica;
+        let (hang, begun) = (replica.hang(thread)?, Instant::now());
+        let status = loop {
+            if let Some(status) = replica.exited() {
+                break status;
+            }
+            ensure!(
+                begun.elapsed() < HUNG_MAX.mul_f64(self.slack),
+                "{} still runs {:.1?} after its thread {} hangs",
+                replica.name(),
+                begun.elapsed(),
+                hang.thread
+            );
+            tokio::time::sleep(POLL).await;
+        };
+        println!(
+            "chaos: {} ended itself {:.1?} after its thread {} hung",
+            replica.name(),
+            begun.elapsed(),
+            hang.thread
+        );
+        let signal = std::os::unix::process::ExitStatusExt::signal(&status);
+        ensure!(
+            signal == Some(SIGABRT),
+            "{} ended with {status}",
+            replica.name()
+        );
+        Ok(())
     }
 
     async fn relayed(&self, victim: usize, mode: Mode, lasts: Duration) {
@@ -735,6 +779,7 @@ fn promised(fault: Fault) -> (Option<Duration>, Option<Duration>) {
     let ms = |ms| Some(Duration::from_millis(ms));
     match fault {
         Fault::Kill => (ms(6_000), ms(500)),
+        Fault::Hang => (ms(8_000), ms(500)),
         Fault::End => (ms(300), ms(500)),
         Fault::JoinAndLeave | Fault::WrongCertificate | Fault::Garbage | Fault::FalseHandoffs => {
             (ms(500), ms(500))

@@ -12,6 +12,7 @@ use serde_json::Value;
 
 use crate::certificates::{Authority, Identity};
 use crate::control_plane::ControlPlane;
+use crate::hang::Hang;
 use crate::metrics::Metrics;
 use crate::process::{Process, Spec, WorkDir};
 use crate::shards::Shards;
@@ -407,6 +408,11 @@ impl Replica {
     /// SIGSTOP.
     pub fn pause(&mut self) -> Result<()> {
         self.process.pause()
+    }
+
+    /// One of its threads stands still, whose name begins so, while the others go on.
+    pub fn hang(&self, thread: &str) -> Result<Hang> {
+        Hang::begin(self.process.id(), thread)
     }
 
     /// SIGCONT.

@@ -44,6 +44,8 @@ pub struct Seen {
     pub alive: bool,
     /// Stopped until then.
     pub paused_until: Option<Instant>,
+    /// By how much its clock is late, where it stands still with the process.
+    pub late: Arc<Mutex<Duration>>,
     /// The API server can't be reached until then.
     pub outage: Option<(Instant, Outage)>,
     /// Renewals and all else about Leases get nowhere until then: they have connections of their own.
@@ -224,11 +226,27 @@ impl Hub {
                     && seen.paused_until == Some(until)
                 {
                     seen.paused_until = None;
+                    if state.mutant == Some(Mutant::StoppedClock) {
+                        *seen.late.lock().unwrap_or_else(PoisonError::into_inner) += length;
+                    }
                     state.tell(format_args!("r-{replica} goes on"));
                 }
             });
             hub.waker.wake();
         });
+    }
+
+    /// The clock by which a replica's fence closes.
+    pub fn clock(&self, replica: usize) -> coordinator::Clock {
+        // The judge asks fences while it holds the state.
+        let (origin, late) = self.with(|state| {
+            let seen = state.replicas.entry(replica).or_default();
+            (state.origin, Arc::clone(&seen.late))
+        });
+        coordinator::Clock::given(move || {
+            let late = *late.lock().unwrap_or_else(PoisonError::into_inner);
+            origin.elapsed().saturating_sub(late)
+        })
     }
 
     /// Whether a replica stands still.

@@ -391,6 +391,7 @@ async fn live(
         version: BUILD.to_owned(),
         peer_insecure: true,
         peer_bind_address: std::net::IpAddr::from([127, 0, 0, 1]),
+        clock: hub.clock(replica),
         ..Config::default()
     };
     let outside = Outside {

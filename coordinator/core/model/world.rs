@@ -16,7 +16,7 @@ use std::{
 use crate::{
     Config, Core, Effect, Epoch, Holder, Input, NotSent, Offer, OwnPhase, RangeId, RangeLease,
     Renewal, RenewalConfig, RenewalEffect, RenewalInput, ReplicaLease, Status, Time, Version,
-    Written,
+    Written, mutation::broken,
 };
 
 const LEASE_DURATION: Duration = Duration::from_secs(5);
@@ -162,6 +162,9 @@ pub(super) struct Node {
     life: u32,
     alive: bool,
     paused: bool,
+    /// Since when its clock stands still, and for how many ticks it has stood still before.
+    stopped_since: Option<u32>,
+    stopped: u32,
     cut_until: u32,
     frozen_until: u32,
     core: Core,
@@ -227,8 +230,10 @@ pub(super) enum Fault {
     Busy,
     /// The replica of the first message ends; it starts again after so many ticks, 0 is never.
     Crash(usize, u32),
-    /// It stands still.
+    /// It stands still, and its clock goes on: SIGSTOP, or a suspended machine.
     Pause(usize, u32),
+    /// It stands still with all of its clocks, so that it can't know: a machine that its hypervisor stops.
+    Suspend(usize, u32),
     /// It cannot reach the API server.
     Cut(usize, u32),
     /// Its watch brings nothing.
@@ -266,6 +271,8 @@ impl Node {
             life,
             alive: false,
             paused: false,
+            stopped_since: None,
+            stopped: 0,
             cut_until: 0,
             frozen_until: 0,
             core: Core::new(Config {
@@ -363,7 +370,21 @@ impl World {
     }
 
     fn clock(&self, at: usize) -> Time {
-        Duration::from_millis(u64::from(RATES[at % RATES.len()] * self.now))
+        let node = &self.nodes[at];
+        let ticks = node.stopped_since.unwrap_or(self.now) - node.stopped;
+        Duration::from_millis(u64::from(RATES[at % RATES.len()] * ticks))
+    }
+
+    /// Whether its clock has stood still, so that no rule of time binds it: it acts until it hears of its end.
+    fn stood_still(&self, at: usize) -> bool {
+        let node = &self.nodes[at];
+        (node.stopped > 0 || node.stopped_since.is_some()) && !broken!(ClockStandsStill)
+    }
+
+    /// The API server refuses what it does: it was barred before anybody took its ranges. What hands edited
+    /// may name nobody who could be barred: against that and a clock that stands still at once, nothing helps.
+    fn is_refused(&self, at: usize) -> bool {
+        self.stood_still(at) && (self.is_damaged() || self.store.barred.contains(&self.holder(at)))
     }
 
     fn node(&mut self, at: usize) -> &mut Node {
@@ -565,7 +586,19 @@ impl World {
     }
 
     fn resume(&mut self, at: usize) {
-        self.node(at).paused = false;
+        let now = self.now;
+        let node = self.node(at);
+        node.paused = false;
+        match node.stopped_since.take() {
+            Some(since) => node.stopped += now - since,
+            // Seen at the first look, before anything is sent.
+            None => {
+                self.renewal(at, RenewalInput::Gap);
+                // As the shell does it that asks the fence itself before each write.
+                let own = self.nodes[at].renewal.own();
+                self.core(at, Input::Own(own));
+            }
+        }
         self.renewal(at, RenewalInput::Tick);
         self.core(at, Input::Tick);
     }
@@ -1180,6 +1213,7 @@ impl World {
         if !self.nodes[at].paused && !matches!(first.what, What::Restart | What::Resume) {
             faults.extend([2, 9, 0].map(|ticks| Fault::Crash(at, ticks)));
             faults.extend([3, 8].map(|ticks| Fault::Pause(at, ticks)));
+            faults.push(Fault::Suspend(at, 8));
         }
     }
 
@@ -1205,7 +1239,11 @@ impl World {
             | Fault::HoldAnswer(_)
             | Fault::Double(_)
             | Fault::Busy => MESSAGE,
-            Fault::Crash(..) | Fault::Pause(..) | Fault::Cut(..) | Fault::FreezeWatch(..) => OTHER,
+            Fault::Crash(..)
+            | Fault::Pause(..)
+            | Fault::Suspend(..)
+            | Fault::Cut(..)
+            | Fault::FreezeWatch(..) => OTHER,
         };
         match fault {
             Fault::Crash(at, ticks) => {
@@ -1217,8 +1255,13 @@ impl World {
                     self.push_later(ticks, message);
                 }
             }
-            Fault::Pause(at, ticks) => {
-                self.node(at).paused = true;
+            Fault::Pause(at, ticks) | Fault::Suspend(at, ticks) => {
+                let now = self.now;
+                let node = self.node(at);
+                node.paused = true;
+                if matches!(fault, Fault::Suspend(..)) || broken!(ClockStandsStill) {
+                    node.stopped_since = Some(now);
+                }
                 let message = self.message(at, What::Resume);
                 self.push_later(ticks, message);
             }
@@ -1373,7 +1416,7 @@ impl World {
         let mut owned: BTreeMap<RangeId, usize> = BTreeMap::new();
         for at in 0..self.nodes.len() {
             let node = &self.nodes[at];
-            if node.epochs.is_empty() || !self.is_open(at) {
+            if node.epochs.is_empty() || !self.is_open(at) || self.is_refused(at) {
                 continue;
             }
             let me = self.holder(at);
@@ -1382,7 +1425,7 @@ impl World {
                 .replicas
                 .get(&me.name)
                 .is_some_and(|lease| lease.ended.contains(&me.incarnation));
-            let mut wrong = evicted.then_some(Wrong::EvictedActs);
+            let mut wrong = (evicted && !self.stood_still(at)).then_some(Wrong::EvictedActs);
             for (range, epoch) in &node.epochs {
                 if owned.insert(*range, at).is_some() {
                     wrong = Some(Wrong::TwoOwners);
